@@ -1,0 +1,122 @@
+"""Puts the messages of one answer together into a result."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simgrad import arrays, diagnostics, results
+from simgrad.v1 import program_pb2, simgrad_pb2
+
+_KINDS = {
+    program_pb2.INPUT_KIND_STATE: ("initial", "state"),
+    program_pb2.INPUT_KIND_PARAM: ("params", "param"),
+    program_pb2.INPUT_KIND_CONTROL: ("controls", "control"),
+}
+
+
+class Assembly:
+    """Takes the messages of a Rollout or Gradient stream in order; complete once `result` is set."""
+
+    def __init__(self, raw: bool = False):
+        self._raw = raw
+        self._header: simgrad_pb2.StreamHeader | None = None
+        self._forward: list[Any] = []
+        self._backward: list[Any] = []
+        self._trajectory: dict[str, np.ndarray] = {}
+        self._pieces: dict[str, bytearray] = {}
+        self.result: results.Rollout | None = None
+
+    def add(self, response: Any) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace | None:
+        """Takes one message; returns the view of it where it is a block of diagnostics."""
+        kind = response.WhichOneof("message")
+        message = getattr(response, kind) if kind else None
+        if kind == "header":
+            self._take_header(message)
+        elif kind == "diagnostics":
+            self._forward.append(message)
+            return diagnostics.forward_trace([message], self._header.instances)
+        elif kind == "backward":
+            self._backward.append(message)
+            return diagnostics.backward_trace([message])
+        elif kind == "trajectory":
+            self._take_trajectory(message)
+        elif kind == "piece":
+            self._take_piece(message)
+        elif kind == "result":
+            is_gradient = isinstance(message, simgrad_pb2.GradientResult)
+            self.result = self._gradient(message) if is_gradient else results.Rollout(**self._rollout(message))
+        return None
+
+    def _take_header(self, header: simgrad_pb2.StreamHeader) -> None:
+        self._header = header
+        for info in header.trajectory:
+            shape = (header.instances, info.times, *info.shape)
+            self._trajectory[info.name] = np.zeros(shape, arrays.numpy_dtype(info.dtype))
+
+    def _take_trajectory(self, chunk: simgrad_pb2.TrajectoryChunk) -> None:
+        whole = self._trajectory[chunk.name]
+        part = np.frombuffer(chunk.data, whole.dtype)
+        part = part.reshape((chunk.instances, chunk.times, *whole.shape[2:]))
+        first, time = chunk.first_instance_index, chunk.first_time
+        whole[first:first + chunk.instances, time:time + chunk.times] = part
+
+    def _take_piece(self, piece: simgrad_pb2.TensorPiece) -> None:
+        buffer = self._pieces.setdefault(piece.field, bytearray())
+        if piece.offset != len(buffer):
+            raise ValueError(f"a piece of {piece.field} at {piece.offset} follows one that ends at {len(buffer)}")
+        buffer += piece.data
+
+    def _content(self, name: str, inline: bytes) -> bytes:
+        return inline or bytes(self._pieces.get(name, b""))
+
+    def _tensor(self, name: str, tensor: Any) -> np.ndarray:
+        data = self._content(name, tensor.inline)
+        return arrays.from_bytes(tensor.dtype, tensor.shape, data, self._raw)
+
+    def _trajectories(self) -> dict[str, np.ndarray]:
+        dtypes = {info.name: info.dtype for info in self._header.trajectory}
+        return {name: arrays.from_bytes(dtypes[name], whole.shape, whole.tobytes(), self._raw)
+                for name, whole in self._trajectory.items()}
+
+    def _rollout(self, message: simgrad_pb2.RolloutResult) -> dict[str, Any]:
+        header = self._header
+        trace = diagnostics.forward_trace(self._forward, header.instances)
+        for first in message.first_events:
+            if first.site in trace.events:
+                steps = self._content(f"first_events.{first.site}", first.steps)
+                trace.events[first.site].first_step = np.frombuffer(steps, "<i8").copy()
+        has_value = message.HasField("value")
+        ok = np.frombuffer(self._content("health.ok", message.health.ok), "u1") != 0
+        signatures = self._content("path_signatures", message.path_signatures)
+        values = self._content("values", message.values)
+        health = message.health
+        return dict(
+            state={s.name: self._tensor(f"final_state.{s.name}", s.tensor) for s in message.final_state},
+            trajectory=self._trajectories(), ok=ok,
+            health=[results.NonFinite(*row)
+                    for row in zip(health.index, health.phase, health.step, health.stopped)],
+            certificates=[diagnostics.certificate(c) for c in message.certificates],
+            path_signature=message.batch_path_signature,
+            path_signatures=np.frombuffer(signatures, "<u8").copy(),
+            value=message.value if has_value else None,
+            values=np.frombuffer(values, "<f8").copy() if has_value else None,
+            sites=trace.sites, events=trace.events, states_range=trace.states_range, ranges=trace.ranges,
+            program=results.Program.of(header.program), device=header.device,
+            server_version=header.server_version, request_id=header.request_id, instances=header.instances,
+            steps=header.steps, seconds=dict(message.phase_seconds))
+
+    def _gradient(self, message: simgrad_pb2.GradientResult) -> results.Gradient:
+        gradient = results.Gradient(
+            **self._rollout(message.rollout), loss_scale=message.loss_scale, skipped=message.skipped,
+            left_out=message.left_out,
+            backward=diagnostics.backward_trace(self._backward) if self._backward else None)
+        names = [g.name for g in message.gradients]
+        for entry in message.gradients:
+            attribute, kind = _KINDS[entry.kind]
+            tensor = self._tensor(f"gradient.{kind}.{entry.name}", entry.gradient)
+            getattr(gradient, attribute)[entry.name] = tensor
+            key = entry.name if names.count(entry.name) == 1 else f"{kind}.{entry.name}"
+            gradient.connected[key] = entry.connected
+            gradient.gated_by[key] = entry.gated_by
+        return gradient

@@ -1,0 +1,98 @@
+"""The precision policy: preset, then roles, then sites."""
+from __future__ import annotations
+
+from simgrad.v1 import policy_pb2
+
+_NON_FINITE = {"report": policy_pb2.NON_FINITE_POLICY_REPORT, "stop": policy_pb2.NON_FINITE_POLICY_STOP}
+
+
+class Policy:
+    """Which format, overflow mode, order and accumulator each role computes in.
+
+    Immutable: every method returns a new policy. Names are checked by the server, which answers with
+    what it ran (`result.program.policy`).
+
+    Example:
+      Policy("f16_unsafe").role("termination", format="f32", order="sequential").loss_scale(65536)
+
+    Args:
+      preset: f64, f32, bf16_unsafe, f16_unsafe, bf16_safe, f16_safe, fp8_storage.
+    """
+
+    def __init__(self, preset: str = "f32"):
+        if not isinstance(preset, str):
+            raise TypeError(f"a preset is a name, not {preset!r}")
+        self._message = policy_pb2.Policy(preset=preset)
+
+    def role(self, name: str, *, format: str = "", order: str = "", overflow: str = "",
+             accumulator: str = "") -> "Policy":
+        """Overrides what the role `name` does; what is left out keeps the preset's setting.
+
+        Args:
+          name: state, dynamics, solver, termination, event, network, objective, tape, adjoint, gradient.
+          format: f64, f32, bf16, f16; also e4m3, e5m2 where a role only stores.
+          order: sequential, reversed, pairwise, compensated, exact.
+          overflow: ieee, saturate.
+          accumulator: format in which sums of the role accumulate.
+        """
+        return self._with(lambda m: m.roles.add(
+            role=name, setting=_setting(format, order, overflow, accumulator)))
+
+    def site(self, name: str, *, format: str = "", order: str = "", overflow: str = "",
+             accumulator: str = "") -> "Policy":
+        """Overrides one site (for example "projection"), over what its role says."""
+        return self._with(lambda m: m.sites.add(
+            site=name, setting=_setting(format, order, overflow, accumulator)))
+
+    def loss_scale(self, scale: float) -> "Policy":
+        """Multiplies the initial cotangent by `scale` and the gradients by its inverse."""
+        return self._with(lambda m: setattr(m.loss_scale, "fixed", float(scale)))
+
+    def nonfinite(self, action: str) -> "Policy":
+        """What happens to a non-finite instance: "report" (it runs on) or "stop"."""
+        if action not in _NON_FINITE:
+            raise ValueError(f"nonfinite {action!r}: one of {', '.join(_NON_FINITE)}")
+        return self._with(lambda m: setattr(m, "non_finite", _NON_FINITE[action]))
+
+    def to_proto(self) -> policy_pb2.Policy:
+        copy = policy_pb2.Policy()
+        copy.CopyFrom(self._message)
+        return copy
+
+    def _with(self, change) -> "Policy":
+        other = Policy()
+        other._message.CopyFrom(self._message)
+        change(other._message)
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Policy) and self._message == other._message
+
+    def __hash__(self) -> int:
+        return hash(self._message.SerializeToString(deterministic=True))
+
+    def __repr__(self) -> str:
+        parts = [f"Policy({self._message.preset!r})"]
+        for method, entries in (("role", self._message.roles), ("site", self._message.sites)):
+            for entry in entries:
+                name = entry.role if method == "role" else entry.site
+                fields = "".join(f", {d.name}={v!r}" for d, v in entry.setting.ListFields())
+                parts.append(f".{method}({name!r}{fields})")
+        if self._message.HasField("loss_scale"):
+            parts.append(f".loss_scale({self._message.loss_scale.fixed!r})")
+        return "".join(parts)
+
+
+def policy_message(policy: "Policy | str | None") -> policy_pb2.Policy:
+    """The message of a policy, of a preset's name, or of none (f32)."""
+    if policy is None:
+        return Policy().to_proto()
+    if isinstance(policy, str):
+        return Policy(policy).to_proto()
+    if isinstance(policy, Policy):
+        return policy.to_proto()
+    raise TypeError(f"policy is a simgrad.Policy or the name of a preset, not {policy!r}")
+
+
+def _setting(format: str, order: str, overflow: str, accumulator: str) -> policy_pb2.RoleSetting:
+    return policy_pb2.RoleSetting(format=format, order=order, overflow=overflow, accumulator=accumulator)

@@ -1,0 +1,306 @@
+"""Writes a world of one's own as a simgrad.v1.Program: expressions in Python that append operations.
+
+    b = ProgramBuilder("decay")
+    x, k, h = b.state("x"), b.param("k", default=1.0), b.config("h", 0.01)
+    b.next(x=x - h * k * x)
+    b.objective("final", terminal=lambda states, exports: states["x"] * states["x"])
+    world = simgrad.World(program=b.build())
+
+A world is data, never code: loops and thresholds exist only as `while_loop`, `for_loop` and `event`, so that
+their sites can report. The server verifies the program before anything of it runs; its errors name the path,
+for example "spec.world.program.step.ops[3].operands[0]".
+Shapes are per instance; a scalar meets an array by a broadcast that the builder inserts.
+"""
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from simgrad.v1 import program_pb2
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
+
+Shape = tuple[int, ...]
+
+
+class Expression:
+    """A value of the program being written. +, -, * and / append operations to it."""
+
+    def __init__(self, builder: "ProgramBuilder", value: int):
+        self.builder = builder
+        self.value = value
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.builder.program.values[self.value].shape)
+
+    @property
+    def element(self) -> int:
+        return self.builder.program.values[self.value].element
+
+    def __add__(self, other: Any) -> "Expression":
+        return self.builder.apply("add", self, other)
+
+    def __radd__(self, other: Any) -> "Expression":
+        return self.builder.apply("add", other, self)
+
+    def __sub__(self, other: Any) -> "Expression":
+        return self.builder.apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> "Expression":
+        return self.builder.apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> "Expression":
+        return self.builder.apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> "Expression":
+        return self.builder.apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> "Expression":
+        return self.builder.apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> "Expression":
+        return self.builder.apply("div", other, self)
+
+    def __neg__(self) -> "Expression":
+        return self.builder.apply("neg", self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a world branches at named sites only: use event and select, or while_loop")
+
+
+class ProgramBuilder:
+    """Builds one program. Operations go into the region being written, with the current role and site.
+
+    Errors: ValueError for shapes that do not meet; everything else is verified by the server.
+    """
+
+    def __init__(self, name: str):
+        self.program = program_pb2.Program(name=name)
+        self._regions = [self.program.step]
+        self._role = ""
+        self._site = ""
+
+    # ---- Inputs ----
+
+    def state(self, name: str, shape: Sequence[int] = (), element: int = ELEMENT_TYPE_REAL) -> Expression:
+        return self._input(program_pb2.INPUT_KIND_STATE, name, shape, element=element)
+
+    def param(self, name: str, shape: Sequence[int] = (), default: float | None = None) -> Expression:
+        return self._input(program_pb2.INPUT_KIND_PARAM, name, shape, default)
+
+    def control(self, name: str, shape: Sequence[int] = (), default: float | None = None) -> Expression:
+        return self._input(program_pb2.INPUT_KIND_CONTROL, name, shape, default)
+
+    def data(self, name: str, shape: Sequence[int] = (), default: float | None = None) -> Expression:
+        return self._input(program_pb2.INPUT_KIND_DATA, name, shape, default)
+
+    def config(self, name: str, value: float) -> Expression:
+        """A number that shapes the program and is part of it."""
+        return self._input(program_pb2.INPUT_KIND_CONFIG, name, (), value)
+
+    # ---- Context ----
+
+    @contextlib.contextmanager
+    def role(self, role: str, site: str = "") -> Iterator[None]:
+        """Operations written inside have this role, and belong to `site` where one is named."""
+        before = self._role, self._site
+        self._role, self._site = role, site or self._site
+        try:
+            yield
+        finally:
+            self._role, self._site = before
+
+    # ---- Operations ----
+
+    def apply(self, code: str, *operands: Any, **attributes: Any) -> Expression:
+        """One elementwise operation by name: add, sub, mul, div, neg, abs, sign, min, max, fma, sqrt, exp, ...,
+        and, or, not, lt, le, gt, ge, eq, ne, select."""
+        arrays = self._widened(operands)
+        element = ELEMENT_TYPE_BOOL if code in _BOOLEAN else arrays[-1].element
+        return self._emit(code, arrays, arrays[0].shape, element, **attributes)
+
+    def sqrt(self, x: Any) -> Expression:
+        return self.apply("sqrt", x)
+
+    def exp(self, x: Any) -> Expression:
+        return self.apply("exp", x)
+
+    def sin(self, x: Any) -> Expression:
+        return self.apply("sin", x)
+
+    def cos(self, x: Any) -> Expression:
+        return self.apply("cos", x)
+
+    def abs(self, x: Any) -> Expression:
+        return self.apply("abs", x)
+
+    def relu(self, x: Any) -> Expression:
+        return self.apply("max", x, 0.0)
+
+    def select(self, condition: Expression, a: Any, b: Any) -> Expression:
+        """a where the condition holds, b elsewhere. The condition comes from an event, not from `lt`."""
+        return self.apply("select", condition, a, b)
+
+    def sum(self, x: Expression, axes: Sequence[int] | None = None) -> Expression:
+        axes = range(len(x.shape)) if axes is None else axes
+        shape = [n for axis, n in enumerate(x.shape) if axis not in axes]
+        return self._emit("sum", [x], shape, x.element, axes=list(axes))
+
+    def mean(self, x: Expression) -> Expression:
+        count = 1
+        for n in x.shape:
+            count *= n
+        return self.sum(x) / float(count)
+
+    def literal(self, value: float, shape: Sequence[int] = ()) -> Expression:
+        return self._emit("literal", [], shape, ELEMENT_TYPE_REAL, literal=[float(value)])
+
+    def event(self, site: str, a: Any, comparison: str, b: Any, guard: Expression | None = None) -> Expression:
+        """A named threshold: (a comparison b), only where `guard` holds; comparison is lt, le, gt, ge, eq, ne."""
+        with self.role("event", site):
+            operands = self._widened([a, b] if guard is None else [a, b, guard])
+            return self._emit("event", operands, operands[0].shape, ELEMENT_TYPE_BOOL, decision_site=site,
+                              comparison=comparison)
+
+    def while_loop(self, site: str, carried: Sequence[Expression],
+                   test: Callable[..., Sequence[Expression]],
+                   body: Callable[[list[Expression], list[Expression]], Sequence[Expression]], *,
+                   max_iter: int, comparison: str = "lt", cap_first: bool = False
+                   ) -> tuple[list[Expression], list[Expression], Expression]:
+        """A loop that stops when its test holds, or at `max_iter`; it decides for the instance as one.
+
+        Args:
+          site: its name.
+          carried: values that the loop changes.
+          test: of the carried values; returns (lhs, rhs, exports...). The loop stops when lhs comparison rhs.
+          body: of (carried, exports as last evaluated); returns the next carried values.
+          cap_first: at the cap the test is not evaluated again.
+        Returns: carried values at the stop, exports as last evaluated, iterations (i32).
+        """
+        op = program_pb2.Op(code="while", role=self._role, site=self._site, decision_site=site,
+                            comparison=comparison, max_iter=max_iter, cap_first=cap_first,
+                            carried=len(carried), operands=[x.value for x in carried])
+        tested = op.regions.add()
+        with self._region(tested), self.role("termination", site):
+            lhs, rhs, *exports = test(*[self._argument(tested, x) for x in carried])
+            tested.yields.extend(self._value(x).value for x in (lhs, rhs, *exports))
+        corrected = op.regions.add()
+        with self._region(corrected):
+            arguments = [self._argument(corrected, x) for x in carried]
+            following = body(arguments, [self._argument(corrected, x) for x in exports])
+            corrected.yields.extend(self._value(x).value for x in following)
+        results = [self._new(x.shape, x.element, self._name(x)) for x in (*carried, *exports)]
+        iterations = self._new((), ELEMENT_TYPE_I32, f"{site}_iterations")
+        op.results.extend(x.value for x in (*results, iterations))
+        self._regions[-1].ops.append(op)
+        return results[:len(carried)], results[len(carried):], iterations
+
+    def for_loop(self, count: int, carried: Sequence[Expression],
+                 body: Callable[[Expression, list[Expression]], Sequence[Expression]]) -> list[Expression]:
+        """`count` repetitions of body(index (i32), carried)."""
+        op = program_pb2.Op(code="for", role=self._role, site=self._site, max_iter=count, carried=len(carried),
+                            operands=[x.value for x in carried])
+        region = op.regions.add()
+        with self._region(region):
+            index = self._new((), ELEMENT_TYPE_I32, "index")
+            region.args.append(index.value)
+            following = body(index, [self._argument(region, x) for x in carried])
+            region.yields.extend(self._value(x).value for x in following)
+        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
+        op.results.extend(x.value for x in results)
+        self._regions[-1].ops.append(op)
+        return results
+
+    # ---- What leaves the step ----
+
+    def next(self, **states: Any) -> None:
+        """The next value of every state, by name."""
+        declared = [i.name for i in self.program.inputs if i.kind == program_pb2.INPUT_KIND_STATE]
+        if sorted(states) != sorted(declared):
+            raise ValueError(f"next() gives every state its next value: {', '.join(declared)}")
+        self.program.step.yields.extend(self._value(states[name]).value for name in declared)
+
+    def observe(self, name: str, x: Expression) -> None:
+        """Exports a value of the step, as an observable of the trajectory and for costs."""
+        self.program.exports.add(name=name, value=x.value, observable=True)
+
+    def objective(self, name: str, *, stage: Callable[[], Any] | None = None,
+                  terminal: Callable[[Mapping[str, Expression], Mapping[str, Expression]], Any] | None = None
+                  ) -> None:
+        """Costs, summed over steps, terminal last.
+
+        Args:
+          stage: returns the scalar cost of a step; may use inputs and exported values.
+          terminal: returns the scalar cost of (final states by name, exports of the last step by name).
+        """
+        objective = self.program.objectives.add(name=name)
+        with self.role("objective"):
+            if stage is not None:
+                with self._region(objective.stage):
+                    objective.stage.yields.append(self._value(stage()).value)
+            if terminal is not None:
+                with self._region(objective.terminal):
+                    states = {i.name: self._argument(objective.terminal, Expression(self, i.value))
+                              for i in self.program.inputs if i.kind == program_pb2.INPUT_KIND_STATE}
+                    exports = {e.name: self._argument(objective.terminal, Expression(self, e.value))
+                               for e in self.program.exports}
+                    objective.terminal.yields.append(self._value(terminal(states, exports)).value)
+
+    def build(self) -> program_pb2.Program:
+        """The program; states come first among its inputs, as regions take and yield them."""
+        inputs = sorted(self.program.inputs, key=lambda i: i.kind != program_pb2.INPUT_KIND_STATE)
+        built = program_pb2.Program()
+        built.CopyFrom(self.program)
+        del built.inputs[:]
+        built.inputs.extend(inputs)
+        return built
+
+    # ---- Internal ----
+
+    def _input(self, kind: int, name: str, shape: Sequence[int], default: float | None = None,
+               element: int = ELEMENT_TYPE_REAL) -> Expression:
+        value = self._new(shape, element, name)
+        self.program.inputs.add(kind=kind, name=name, value=value.value, default_value=default)
+        return value
+
+    def _new(self, shape: Sequence[int], element: int, name: str = "") -> Expression:
+        self.program.values.add(element=element, shape=shape, name=name)
+        return Expression(self, len(self.program.values) - 1)
+
+    def _name(self, x: Expression) -> str:
+        return self.program.values[x.value].name
+
+    def _value(self, x: Any) -> Expression:
+        return x if isinstance(x, Expression) else self.literal(x)
+
+    def _argument(self, region: program_pb2.Region, like: Expression) -> Expression:
+        argument = self._new(like.shape, like.element, self._name(like))
+        region.args.append(argument.value)
+        return argument
+
+    def _widened(self, operands: Sequence[Any]) -> list[Expression]:
+        values = [self._value(x) for x in operands]
+        widest = max((x.shape for x in values), key=len)
+        for x in values:
+            if x.shape not in ((), widest):
+                raise ValueError(f"shapes {x.shape} and {widest} do not meet")
+        return [x if x.shape == widest else self._emit("broadcast", [x], widest, x.element, shape=widest)
+                for x in values]
+
+    def _emit(self, code: str, operands: Sequence[Expression], result_shape: Sequence[int], element: int,
+              **attributes: Any) -> Expression:
+        result = self._new(result_shape, element)
+        self._regions[-1].ops.add(code=code, role=self._role, site=self._site,
+                                  operands=[x.value for x in operands], results=[result.value], **attributes)
+        return result
+
+    @contextlib.contextmanager
+    def _region(self, region: program_pb2.Region) -> Iterator[None]:
+        self._regions.append(region)
+        try:
+            yield
+        finally:
+            self._regions.pop()
+
+
+_BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"))

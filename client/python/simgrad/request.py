@@ -1,0 +1,149 @@
+"""Requests, made from what a caller writes."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from simgrad import arrays
+from simgrad.policy import Policy, policy_message
+from simgrad.v1 import program_pb2, simgrad_pb2
+from simgrad.world import World
+
+Arrays = Mapping[str, Any]
+# Declared rank and element type of an input, by kind and name; asked for only where an input leaves it open.
+Declarations = Callable[[], Mapping[tuple[int, str], tuple[int, int]]]
+
+_LEVELS = {
+    "off": simgrad_pb2.DIAGNOSTICS_LEVEL_OFF,
+    "summary": simgrad_pb2.DIAGNOSTICS_LEVEL_SUMMARY,
+    "instances": simgrad_pb2.DIAGNOSTICS_LEVEL_INSTANCES,
+}
+_REDUCTIONS = {
+    "all": simgrad_pb2.INSTANCE_REDUCTION_ALL,
+    "finite_only": simgrad_pb2.INSTANCE_REDUCTION_FINITE_ONLY,
+}
+_KIND_WORDS = {
+    "state": program_pb2.INPUT_KIND_STATE,
+    "param": program_pb2.INPUT_KIND_PARAM,
+    "control": program_pb2.INPUT_KIND_CONTROL,
+}
+
+
+@dataclass
+class Cotangents:
+    """What the caller puts in place of an objective: the derivative of a loss by the answer.
+
+    Attributes:
+      state: by state, of the final state, [instance, field shape].
+      trajectory: by recorded name, [instance, time, field shape]; time as in the rollout's trajectory.
+    """
+
+    state: Arrays = field(default_factory=dict)
+    trajectory: Arrays = field(default_factory=dict)
+
+
+def rollout_spec(world: World, declarations: Declarations, *, steps: int, initial: Arrays | None = None,
+                 params: Arrays | None = None, controls: Arrays | None = None, data: Arrays | None = None,
+                 policy: Policy | str | None = None, record: Sequence[str] = (),
+                 diagnostics: str = "summary", stride: int = 0, objective: str = "", instances: int = 0,
+                 first_instance: int = 0, instance_ids: Iterable[int] = (), chunk_steps: int = 0,
+                 checkpoint_interval: int = 0) -> simgrad_pb2.RolloutSpec:
+    """The message of a rollout; the arguments are those of Client.rollout."""
+    if not isinstance(world, World):
+        raise TypeError(f"world is a simgrad.World, not {world!r}")
+    if isinstance(record, str):
+        record = (record,)
+    spec = simgrad_pb2.RolloutSpec(
+        world=world.to_proto(), steps=steps, instances=instances, policy=policy_message(policy),
+        first_instance=first_instance, instance_ids=[int(i) for i in instance_ids], record=record,
+        diagnostics=simgrad_pb2.DiagnosticsOptions(level=_word(_LEVELS, "diagnostics", diagnostics),
+                                                   stride=stride),
+        objective=objective or "", chunk_steps=chunk_steps, checkpoint_interval=checkpoint_interval)
+    groups = ((spec.initial, initial, program_pb2.INPUT_KIND_STATE),
+              (spec.params, params, program_pb2.INPUT_KIND_PARAM),
+              (spec.controls, controls, program_pb2.INPUT_KIND_CONTROL),
+              (spec.data, data, program_pb2.INPUT_KIND_DATA))
+    for target, inputs, kind in groups:
+        for name, value in (inputs or {}).items():
+            target.append(_named_tensor(name, value, kind, declarations))
+    return spec
+
+
+def gradient_request(spec: simgrad_pb2.RolloutSpec, declarations: Declarations, *,
+                     cotangents: Cotangents | Mapping[str, Arrays] | None = None,
+                     weights: Any = None, wrt: Iterable[str] | None = None,
+                     reduction: str = "all") -> simgrad_pb2.GradientRequest:
+    """The message of a gradient; the arguments are those of Client.gradient."""
+    request = simgrad_pb2.GradientRequest(spec=spec, reduction=_word(_REDUCTIONS, "reduction", reduction))
+    if weights is not None:
+        request.weights.extend(np.asarray(weights, np.float64).ravel())
+    if cotangents is not None:
+        if not isinstance(cotangents, Cotangents):
+            cotangents = Cotangents(**cotangents)
+        message = request.cotangents.add()
+        for target, group in ((message.final_state, cotangents.state),
+                              (message.trajectory, cotangents.trajectory)):
+            for name, value in group.items():
+                target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
+    for name in wrt or ():
+        request.wrt.append(_input_name(name, spec, declarations))
+    return request
+
+
+def declarations_of(program: program_pb2.Program) -> dict[tuple[int, str], tuple[int, int]]:
+    """Declared rank and element type of the inputs of a program."""
+    return {(i.kind, i.name): (len(program.values[i.value].shape), program.values[i.value].element)
+            for i in program.inputs}
+
+
+def _named_tensor(name: str, value: Any, kind: int, declarations: Declarations) -> simgrad_pb2.NamedTensor:
+    per_step = isinstance(value, arrays.PerStep)
+    if per_step:
+        value = value.array
+    if not isinstance(value, arrays.Bits):
+        is_array = isinstance(value, (np.ndarray, np.generic))
+        value = np.asarray(value)
+        if not is_array and value.dtype.kind in "iu":
+            # A Python number has no dtype of its own: a whole number sent to a real input is a real.
+            _, element = declarations().get((kind, name), (0, program_pb2.ELEMENT_TYPE_REAL))
+            value = value.astype(_DTYPE_OF_ELEMENT[element])
+    stepped = kind in (program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
+    if stepped and not per_step and len(value.shape) >= 2:
+        rank, _ = declarations().get((kind, name), (len(value.shape), 0))
+        per_step = len(value.shape) == rank + 2
+    return simgrad_pb2.NamedTensor(name=name, tensor=arrays.to_tensor(value), per_step=per_step)
+
+
+_DTYPE_OF_ELEMENT = {
+    program_pb2.ELEMENT_TYPE_REAL: np.float64,
+    program_pb2.ELEMENT_TYPE_I32: np.int32,
+    program_pb2.ELEMENT_TYPE_I64: np.int64,
+    program_pb2.ELEMENT_TYPE_BOOL: np.bool_,
+}
+
+
+def _as_real(value: Any) -> Any:
+    array = np.asarray(value)
+    return array.astype(np.float64) if array.dtype.kind in "iub" else array
+
+
+def _input_name(name: str, spec: simgrad_pb2.RolloutSpec, declarations: Declarations) -> simgrad_pb2.InputName:
+    """"k" or "param.k": looked for among what was sent, then among what the world declares."""
+    word, dot, rest = name.partition(".")
+    if dot and word in _KIND_WORDS:
+        return simgrad_pb2.InputName(kind=_KIND_WORDS[word], name=rest)
+    sent = ((spec.initial, "state"), (spec.params, "param"), (spec.controls, "control"))
+    kinds = [_KIND_WORDS[kind] for group, kind in sent if any(t.name == name for t in group)]
+    kinds = kinds or [kind for kind in _KIND_WORDS.values() if (kind, name) in declarations()]
+    if len(kinds) > 1:
+        raise ValueError(f'wrt {name!r} is ambiguous: write "state.{name}", "param.{name}" or "control.{name}"')
+    # An unknown name goes to the server as it is; its answer names the field.
+    return simgrad_pb2.InputName(kind=kinds[0] if kinds else program_pb2.INPUT_KIND_PARAM, name=name)
+
+
+def _word(words: Mapping[str, int], what: str, word: str) -> int:
+    if word not in words:
+        raise ValueError(f"{what} {word!r}: one of {', '.join(words)}")
+    return words[word]

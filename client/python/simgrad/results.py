@@ -1,0 +1,136 @@
+"""What the client returns.
+
+N is the number of instances, T the number of steps. Axis order: [instance, time, field shape].
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping
+
+import numpy as np
+
+from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
+from simgrad.diagnostics import TerminationTrace
+from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
+
+
+@dataclass(frozen=True)
+class RoleSetting:
+    """What one role ran."""
+
+    format: str
+    overflow: str
+    order: str
+    accumulator: str
+    execution: str  # native or emulated
+    guarantee: str  # bitwise, or device where hardware decides
+
+
+@dataclass(frozen=True)
+class ResolvedPolicy:
+    """The policy with everything filled in, as the server ran it."""
+
+    preset: str
+    roles: Mapping[str, RoleSetting]
+    loss_scale: float
+    nonfinite: str
+
+    @classmethod
+    def of(cls, message: policy_pb2.ResolvedPolicy) -> "ResolvedPolicy":
+        roles = {r.role: RoleSetting(r.setting.format, r.setting.overflow, r.setting.order,
+                                     r.setting.accumulator, r.execution, r.guarantee) for r in message.roles}
+        stop = message.non_finite == policy_pb2.NON_FINITE_POLICY_STOP
+        return cls(message.preset, roles, message.loss_scale, "stop" if stop else "report")
+
+
+@dataclass(frozen=True)
+class Program:
+    """The numerical program that ran: text for people, fingerprint, and policy.
+
+    `source` (a simgrad.v1.Program) and `inputs` are set by Client.program only.
+    """
+
+    text: str
+    fingerprint: str
+    policy: ResolvedPolicy
+    termination_sites: tuple[str, ...]
+    event_sites: tuple[str, ...]
+    source: program_pb2.Program | None = field(default=None, repr=False)
+    inputs: tuple[simgrad_pb2.InputSchema, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, info: simgrad_pb2.ProgramInfo, source: program_pb2.Program | None = None,
+           inputs: Any = ()) -> "Program":
+        return cls(info.text, info.fingerprint, ResolvedPolicy.of(info.policy), tuple(info.termination_sites),
+                   tuple(info.event_sites), source, tuple(inputs))
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """An instance that is not ok: where it first had a non-finite value."""
+
+    instance: int  # index in the request
+    phase: str     # input, forward, adjoint
+    step: int
+    stopped: bool
+
+
+@dataclass
+class Rollout:
+    """A finished rollout.
+
+    Attributes:
+      state: final states by name, [N, field shape].
+      trajectory: recorded states [N, T + 1, field shape] and observables [N, T, field shape].
+      ok: [N] bool. health: one NonFinite per instance that is not ok. certificates: of the first of them.
+      path_signature: of the batch (int). path_signatures: [N] uint64.
+      value: sum of weight * value over the instances, or None without an objective. values: [N] f64.
+      sites, events: TerminationTrace and EventTrace by site. states_range, ranges: by state, by role.
+      program: what ran. device, server_version, request_id: where. seconds: wall time by phase.
+    """
+
+    state: dict[str, np.ndarray]
+    trajectory: dict[str, np.ndarray]
+    ok: np.ndarray
+    health: list[NonFinite]
+    certificates: list[BirthCertificate]
+    path_signature: int
+    path_signatures: np.ndarray
+    value: float | None
+    values: np.ndarray | None
+    sites: dict[str, TerminationTrace]
+    events: dict[str, EventTrace]
+    states_range: dict[str, StateRange]
+    ranges: dict[str, RangeCounts]
+    program: Program
+    device: str
+    server_version: str
+    request_id: str
+    instances: int
+    steps: int
+    seconds: dict[str, float]
+
+
+@dataclass
+class Gradient(Rollout):
+    """A finished gradient: the rollout, and
+
+    Attributes:
+      initial, params, controls: gradients by input name, each with the shape of the input that was sent.
+      connected: number of instances in which the input received a cotangent, by name. An input whose name
+        occurs in two kinds stands there as "param.k", "control.k".
+      gated_by: the site that gated a disconnected input (connected == 0), by name; "" where none did.
+      loss_scale: the scale that was applied and divided out again.
+      skipped: a scaled gradient was not finite. left_out: instances left out by reduction="finite_only".
+      backward: BackwardTrace, or None with diagnostics="off".
+    """
+
+    initial: dict[str, np.ndarray] = field(default_factory=dict)
+    params: dict[str, np.ndarray] = field(default_factory=dict)
+    controls: dict[str, np.ndarray] = field(default_factory=dict)
+    connected: dict[str, int] = field(default_factory=dict)
+    gated_by: dict[str, str] = field(default_factory=dict)
+    loss_scale: float = 1.0
+    skipped: bool = False
+    left_out: int = 0
+    backward: BackwardTrace | None = None

@@ -1,0 +1,77 @@
+"""An answer while it arrives."""
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator
+
+import grpc
+
+from simgrad import errors
+from simgrad.assembly import Assembly
+from simgrad.diagnostics import BackwardTrace, ForwardTrace
+from simgrad.progress import ProgressCallback
+from simgrad.results import Gradient, Rollout
+
+
+class Stream:
+    """Blocks of diagnostics as they arrive, and the result at the end.
+
+    Iterating yields a ForwardTrace per block of steps and, for a gradient, a BackwardTrace per block of the
+    reverse pass. Leaving the loop before its end cancels the request on the server. After the loop, `result`
+    is the Rollout or Gradient; before, reading it drains the stream.
+
+    Errors: iterating and `result` raise what Client.rollout raises.
+    Threads: one thread at a time; `cancel` from any.
+    """
+
+    def __init__(self, call: Any, assembly: Assembly, observer: ProgressCallback,
+                 finish: Callable[[Rollout], None]):
+        self._call = call
+        self._assembly = assembly
+        self._observer = observer
+        self._finish = finish
+        self._blocks = self._read()
+
+    def __iter__(self) -> Iterator[ForwardTrace | BackwardTrace]:
+        complete = False
+        try:
+            yield from self._blocks
+            complete = True
+        finally:
+            if not complete:
+                self.cancel()
+
+    @property
+    def result(self) -> Rollout | Gradient:
+        for _ in self:
+            pass
+        if self._assembly.result is None:
+            raise errors.Cancelled("the stream was left before its end: there is no result")
+        return self._assembly.result
+
+    def cancel(self) -> None:
+        """Stops the work on the server; does nothing once the answer is complete."""
+        self._call.cancel()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.cancel()
+
+    def _read(self) -> Iterator[ForwardTrace | BackwardTrace]:
+        try:
+            for response in self._call:
+                if response.WhichOneof("message") == "progress":
+                    progress = response.progress
+                    self._observer(progress.phase, progress.steps_done, progress.steps_total)
+                    continue
+                block = self._assembly.add(response)
+                if block is not None:
+                    yield block
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error) from None
+        finally:
+            getattr(self._observer, "close", lambda: None)()
+        if self._assembly.result is None:
+            raise errors.Internal("the server ended the stream without a result")
+        self._finish(self._assembly.result)

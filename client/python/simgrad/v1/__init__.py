@@ -1,0 +1,1 @@
+"""Generated from proto/simgrad/v1 by scripts/generate-proto; not edited by hand."""

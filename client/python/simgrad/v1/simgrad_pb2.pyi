@@ -1,0 +1,505 @@
+from simgrad.v1 import diagnostics_pb2 as _diagnostics_pb2
+from simgrad.v1 import policy_pb2 as _policy_pb2
+from simgrad.v1 import program_pb2 as _program_pb2
+from simgrad.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+DIAGNOSTICS_LEVEL_INSTANCES: DiagnosticsLevel
+DIAGNOSTICS_LEVEL_OFF: DiagnosticsLevel
+DIAGNOSTICS_LEVEL_SUMMARY: DiagnosticsLevel
+DIAGNOSTICS_LEVEL_UNSPECIFIED: DiagnosticsLevel
+INSTANCE_REDUCTION_ALL: InstanceReduction
+INSTANCE_REDUCTION_FINITE_ONLY: InstanceReduction
+INSTANCE_REDUCTION_UNSPECIFIED: InstanceReduction
+
+class ConfigSchema(_message.Message):
+    __slots__ = ["default_value", "description", "name", "type", "words"]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    default_value: ConfigValue
+    description: str
+    name: str
+    type: str
+    words: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., default_value: _Optional[_Union[ConfigValue, _Mapping]] = ..., words: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ...) -> None: ...
+
+class ConfigValue(_message.Message):
+    __slots__ = ["flag", "number", "word"]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    flag: bool
+    number: float
+    word: str
+    def __init__(self, number: _Optional[float] = ..., word: _Optional[str] = ..., flag: bool = ...) -> None: ...
+
+class Cotangent(_message.Message):
+    __slots__ = ["final_state", "trajectory"]
+    FINAL_STATE_FIELD_NUMBER: _ClassVar[int]
+    TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
+    final_state: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    trajectory: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., trajectory: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ...) -> None: ...
+
+class DescribeProgramRequest(_message.Message):
+    __slots__ = ["adjoint", "objective", "policy", "world"]
+    ADJOINT_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    adjoint: bool
+    objective: str
+    policy: _policy_pb2.Policy
+    world: World
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ...) -> None: ...
+
+class DescribeProgramResponse(_message.Message):
+    __slots__ = ["inputs", "program", "source"]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.RepeatedCompositeFieldContainer[InputSchema]
+    program: ProgramInfo
+    source: _program_pb2.Program
+    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., source: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[InputSchema, _Mapping]]] = ...) -> None: ...
+
+class DeviceInfo(_message.Message):
+    __slots__ = ["formats", "instruction_set", "kind", "memory_bytes", "name", "threads"]
+    class FormatsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    FORMATS_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_SET_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    formats: _containers.ScalarMap[str, str]
+    instruction_set: str
+    kind: str
+    memory_bytes: int
+    name: str
+    threads: int
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., threads: _Optional[int] = ..., instruction_set: _Optional[str] = ..., formats: _Optional[_Mapping[str, str]] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class DiagnosticsOptions(_message.Message):
+    __slots__ = ["level", "stride"]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    level: DiagnosticsLevel
+    stride: int
+    def __init__(self, level: _Optional[_Union[DiagnosticsLevel, str]] = ..., stride: _Optional[int] = ...) -> None: ...
+
+class FieldInfo(_message.Message):
+    __slots__ = ["dtype", "name", "shape", "times"]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    dtype: _tensor_pb2.DType
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    times: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[_tensor_pb2.DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., times: _Optional[int] = ...) -> None: ...
+
+class FirstEvent(_message.Message):
+    __slots__ = ["site", "steps"]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    steps: bytes
+    def __init__(self, site: _Optional[str] = ..., steps: _Optional[bytes] = ...) -> None: ...
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class GradientRequest(_message.Message):
+    __slots__ = ["cotangents", "reduction", "return_tree", "spec", "weights", "wrt"]
+    COTANGENTS_FIELD_NUMBER: _ClassVar[int]
+    REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    RETURN_TREE_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    WRT_FIELD_NUMBER: _ClassVar[int]
+    cotangents: _containers.RepeatedCompositeFieldContainer[Cotangent]
+    reduction: InstanceReduction
+    return_tree: bool
+    spec: RolloutSpec
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    wrt: _containers.RepeatedCompositeFieldContainer[InputName]
+    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ...) -> None: ...
+
+class GradientResponse(_message.Message):
+    __slots__ = ["backward", "diagnostics", "header", "piece", "progress", "result", "trajectory"]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
+    backward: _diagnostics_pb2.BackwardBlock
+    diagnostics: _diagnostics_pb2.DiagnosticsBlock
+    header: StreamHeader
+    piece: TensorPiece
+    progress: Progress
+    result: GradientResult
+    trajectory: TrajectoryChunk
+    def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[GradientResult, _Mapping]] = ..., backward: _Optional[_Union[_diagnostics_pb2.BackwardBlock, _Mapping]] = ...) -> None: ...
+
+class GradientResult(_message.Message):
+    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "rollout", "skipped"]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_STATE_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    gradients: _containers.RepeatedCompositeFieldContainer[InputGradient]
+    left_out: int
+    loss_scale: float
+    loss_scale_state: _policy_pb2.DynamicLossScale
+    rollout: RolloutResult
+    skipped: bool
+    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ...) -> None: ...
+
+class InputGradient(_message.Message):
+    __slots__ = ["connected", "gated_by", "gradient", "kind", "name", "tree"]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    GATED_BY_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    connected: int
+    gated_by: str
+    gradient: _tensor_pb2.Tensor
+    kind: _program_pb2.InputKind
+    name: str
+    tree: _containers.RepeatedCompositeFieldContainer[TreeNode]
+    def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ..., gradient: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., connected: _Optional[int] = ..., gated_by: _Optional[str] = ..., tree: _Optional[_Iterable[_Union[TreeNode, _Mapping]]] = ...) -> None: ...
+
+class InputName(_message.Message):
+    __slots__ = ["kind", "name"]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    kind: _program_pb2.InputKind
+    name: str
+    def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class InputSchema(_message.Message):
+    __slots__ = ["default_value", "description", "differentiable", "element", "kind", "name", "shape"]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENTIABLE_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    default_value: float
+    description: str
+    differentiable: bool
+    element: _program_pb2.ElementType
+    kind: _program_pb2.InputKind
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ..., element: _Optional[_Union[_program_pb2.ElementType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., default_value: _Optional[float] = ..., differentiable: bool = ..., description: _Optional[str] = ...) -> None: ...
+
+class InstanceHealth(_message.Message):
+    __slots__ = ["index", "ok", "phase", "step", "stopped"]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    index: _containers.RepeatedScalarFieldContainer[int]
+    ok: bytes
+    phase: _containers.RepeatedScalarFieldContainer[str]
+    step: _containers.RepeatedScalarFieldContainer[int]
+    stopped: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, ok: _Optional[bytes] = ..., index: _Optional[_Iterable[int]] = ..., phase: _Optional[_Iterable[str]] = ..., step: _Optional[_Iterable[int]] = ..., stopped: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ["max_elements", "max_instances", "max_loop_iterations", "max_message_bytes", "max_nested_iterations", "max_operations", "max_request_memory_bytes", "max_steps"]
+    MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOOP_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NESTED_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUEST_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEPS_FIELD_NUMBER: _ClassVar[int]
+    max_elements: int
+    max_instances: int
+    max_loop_iterations: int
+    max_message_bytes: int
+    max_nested_iterations: int
+    max_operations: int
+    max_request_memory_bytes: int
+    max_steps: int
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ...) -> None: ...
+
+class ListWorldsRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class ListWorldsResponse(_message.Message):
+    __slots__ = ["worlds"]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
+    worlds: _containers.RepeatedCompositeFieldContainer[WorldSchema]
+    def __init__(self, worlds: _Optional[_Iterable[_Union[WorldSchema, _Mapping]]] = ...) -> None: ...
+
+class NamedTensor(_message.Message):
+    __slots__ = ["name", "per_step", "tensor"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    per_step: bool
+    tensor: _tensor_pb2.Tensor
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., per_step: bool = ...) -> None: ...
+
+class ProgramInfo(_message.Message):
+    __slots__ = ["event_sites", "fingerprint", "policy", "termination_sites", "text"]
+    EVENT_SITES_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    TERMINATION_SITES_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    event_sites: _containers.RepeatedScalarFieldContainer[str]
+    fingerprint: str
+    policy: _policy_pb2.ResolvedPolicy
+    termination_sites: _containers.RepeatedScalarFieldContainer[str]
+    text: str
+    def __init__(self, fingerprint: _Optional[str] = ..., text: _Optional[str] = ..., policy: _Optional[_Union[_policy_pb2.ResolvedPolicy, _Mapping]] = ..., termination_sites: _Optional[_Iterable[str]] = ..., event_sites: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ["phase", "steps_done", "steps_total"]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    steps_done: int
+    steps_total: int
+    def __init__(self, phase: _Optional[str] = ..., steps_done: _Optional[int] = ..., steps_total: _Optional[int] = ...) -> None: ...
+
+class RolloutRequest(_message.Message):
+    __slots__ = ["spec"]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    spec: RolloutSpec
+    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ...) -> None: ...
+
+class RolloutResponse(_message.Message):
+    __slots__ = ["diagnostics", "header", "piece", "progress", "result", "trajectory"]
+    DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
+    diagnostics: _diagnostics_pb2.DiagnosticsBlock
+    header: StreamHeader
+    piece: TensorPiece
+    progress: Progress
+    result: RolloutResult
+    trajectory: TrajectoryChunk
+    def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[RolloutResult, _Mapping]] = ...) -> None: ...
+
+class RolloutResult(_message.Message):
+    __slots__ = ["batch_path_signature", "certificates", "final_state", "first_events", "health", "path_signatures", "phase_seconds", "value", "values"]
+    class PhaseSecondsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    BATCH_PATH_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    FINAL_STATE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    PATH_SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    PHASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    batch_path_signature: int
+    certificates: _containers.RepeatedCompositeFieldContainer[_diagnostics_pb2.BirthCertificate]
+    final_state: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    first_events: _containers.RepeatedCompositeFieldContainer[FirstEvent]
+    health: InstanceHealth
+    path_signatures: bytes
+    phase_seconds: _containers.ScalarMap[str, float]
+    value: float
+    values: bytes
+    def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., value: _Optional[float] = ..., values: _Optional[bytes] = ..., path_signatures: _Optional[bytes] = ..., batch_path_signature: _Optional[int] = ..., health: _Optional[_Union[InstanceHealth, _Mapping]] = ..., first_events: _Optional[_Iterable[_Union[FirstEvent, _Mapping]]] = ..., certificates: _Optional[_Iterable[_Union[_diagnostics_pb2.BirthCertificate, _Mapping]]] = ..., phase_seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class RolloutSpec(_message.Message):
+    __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "policy", "record", "steps", "world"]
+    CHECKPOINT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_STEPS_FIELD_NUMBER: _ClassVar[int]
+    CONTROLS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    PARAMS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_interval: int
+    chunk_steps: int
+    controls: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    data: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    diagnostics: DiagnosticsOptions
+    first_instance: int
+    initial: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    instance_ids: _containers.RepeatedScalarFieldContainer[int]
+    instances: int
+    objective: str
+    params: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    policy: _policy_pb2.Policy
+    record: _containers.RepeatedScalarFieldContainer[str]
+    steps: int
+    world: World
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., steps: _Optional[int] = ..., instances: _Optional[int] = ..., initial: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., controls: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., first_instance: _Optional[int] = ..., instance_ids: _Optional[_Iterable[int]] = ..., record: _Optional[_Iterable[str]] = ..., diagnostics: _Optional[_Union[DiagnosticsOptions, _Mapping]] = ..., objective: _Optional[str] = ..., chunk_steps: _Optional[int] = ..., checkpoint_interval: _Optional[int] = ...) -> None: ...
+
+class ServerInfo(_message.Message):
+    __slots__ = ["default_device", "devices", "limits", "metrics_port", "orders", "port", "presets", "revision", "version", "worlds"]
+    DEFAULT_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_PORT_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PRESETS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
+    default_device: str
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceInfo]
+    limits: Limits
+    metrics_port: int
+    orders: _containers.RepeatedScalarFieldContainer[str]
+    port: int
+    presets: _containers.RepeatedScalarFieldContainer[str]
+    revision: str
+    version: str
+    worlds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., revision: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., worlds: _Optional[_Iterable[str]] = ..., presets: _Optional[_Iterable[str]] = ..., orders: _Optional[_Iterable[str]] = ..., port: _Optional[int] = ..., metrics_port: _Optional[int] = ..., default_device: _Optional[str] = ...) -> None: ...
+
+class StreamHeader(_message.Message):
+    __slots__ = ["device", "instances", "program", "request_id", "server_version", "steps", "trajectory"]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    instances: int
+    program: ProgramInfo
+    request_id: str
+    server_version: str
+    steps: int
+    trajectory: _containers.RepeatedCompositeFieldContainer[FieldInfo]
+    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., device: _Optional[str] = ..., server_version: _Optional[str] = ..., instances: _Optional[int] = ..., steps: _Optional[int] = ..., trajectory: _Optional[_Iterable[_Union[FieldInfo, _Mapping]]] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class TensorPiece(_message.Message):
+    __slots__ = ["data", "field", "last", "offset"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    field: str
+    last: bool
+    offset: int
+    def __init__(self, field: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., last: bool = ...) -> None: ...
+
+class TrajectoryChunk(_message.Message):
+    __slots__ = ["data", "first_instance_index", "first_time", "instances", "name", "times"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INSTANCE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIME_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    first_instance_index: int
+    first_time: int
+    instances: int
+    name: str
+    times: int
+    def __init__(self, name: _Optional[str] = ..., first_instance_index: _Optional[int] = ..., instances: _Optional[int] = ..., first_time: _Optional[int] = ..., times: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class TreeNode(_message.Message):
+    __slots__ = ["index", "level", "value"]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    level: int
+    value: bytes
+    def __init__(self, level: _Optional[int] = ..., index: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class World(_message.Message):
+    __slots__ = ["config", "name", "program"]
+    class ConfigEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ConfigValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ConfigValue, _Mapping]] = ...) -> None: ...
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    config: _containers.MessageMap[str, ConfigValue]
+    name: str
+    program: _program_pb2.Program
+    def __init__(self, name: _Optional[str] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., config: _Optional[_Mapping[str, ConfigValue]] = ...) -> None: ...
+
+class WorldSchema(_message.Message):
+    __slots__ = ["config", "description", "event_sites", "inputs", "name", "objectives", "observables", "termination_sites"]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    EVENT_SITES_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVES_FIELD_NUMBER: _ClassVar[int]
+    OBSERVABLES_FIELD_NUMBER: _ClassVar[int]
+    TERMINATION_SITES_FIELD_NUMBER: _ClassVar[int]
+    config: _containers.RepeatedCompositeFieldContainer[ConfigSchema]
+    description: str
+    event_sites: _containers.RepeatedScalarFieldContainer[str]
+    inputs: _containers.RepeatedCompositeFieldContainer[InputSchema]
+    name: str
+    objectives: _containers.RepeatedScalarFieldContainer[str]
+    observables: _containers.RepeatedScalarFieldContainer[str]
+    termination_sites: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., config: _Optional[_Iterable[_Union[ConfigSchema, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[InputSchema, _Mapping]]] = ..., observables: _Optional[_Iterable[str]] = ..., objectives: _Optional[_Iterable[str]] = ..., termination_sites: _Optional[_Iterable[str]] = ..., event_sites: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DiagnosticsLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class InstanceReduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

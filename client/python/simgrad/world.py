@@ -1,0 +1,58 @@
+"""A world: the differentiable program z[t+1] = F(z[t], u[t]; theta) that a server unrolls."""
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+from simgrad.v1 import program_pb2, simgrad_pb2
+
+
+class World:
+    """A built-in world with its configuration, or a program of the caller's own.
+
+    Args:
+      name: a built-in world; `simgrad worlds` lists them with their configuration.
+      program: a simgrad.v1.Program instead of a name (see simgrad.program for a builder). It has no
+        configuration: its numbers are in it.
+      config: numbers, words and flags that shape a built-in world, for example contact="toi", elements=9.
+    """
+
+    def __init__(self, name: str | None = None, *, program: program_pb2.Program | None = None, **config: Any):
+        if (name is None) == (program is None):
+            raise TypeError("a World has a name or a program, and not both")
+        if program is not None and config:
+            raise TypeError(f"an inline program has no configuration: {', '.join(sorted(config))}")
+        if program is not None:
+            self._message = simgrad_pb2.World(program=program)
+        else:
+            self._message = simgrad_pb2.World(name=name)
+        for key, value in config.items():
+            _set_config(self._message.config[key], key, value)
+
+    @property
+    def name(self) -> str:
+        return self._message.name or self._message.program.name
+
+    @property
+    def program(self) -> program_pb2.Program | None:
+        """The inline program, or None for a built-in world."""
+        return self._message.program if self._message.WhichOneof("source") == "program" else None
+
+    def to_proto(self) -> simgrad_pb2.World:
+        return self._message
+
+    def __repr__(self) -> str:
+        config = "".join(f", {key}={getattr(value, value.WhichOneof('value'))!r}"
+                         for key, value in sorted(self._message.config.items()))
+        return f"World({self.name!r}{config})" if self.program is None else f"World(program={self.name!r})"
+
+
+def _set_config(message: simgrad_pb2.ConfigValue, key: str, value: Any) -> None:
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        message.flag = bool(value)
+    elif isinstance(value, str):
+        message.word = value
+    elif isinstance(value, numbers.Real):
+        message.number = float(value)
+    else:
+        raise TypeError(f"config {key}: a number, a word or a flag, not {value!r}")

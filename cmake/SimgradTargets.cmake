@@ -1,0 +1,35 @@
+# How every target of simgrad is compiled, in one place.
+#
+# No contraction and no fast-math anywhere: docs/numerics.md, "Operations". A flag that changes a bit
+# belongs here or nowhere.
+find_package(Threads REQUIRED)
+
+add_library(simgrad_options INTERFACE)
+target_compile_features(simgrad_options INTERFACE cxx_std_20)
+target_compile_options(simgrad_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers -Werror
+  -ffp-contract=off -fno-fast-math -fno-math-errno -fno-trapping-math)
+target_include_directories(simgrad_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_link_libraries(simgrad_options INTERFACE Threads::Threads)
+if(SIMGRAD_SANITIZE)
+  target_compile_options(simgrad_options INTERFACE -fsanitize=${SIMGRAD_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(simgrad_options INTERFACE -fsanitize=${SIMGRAD_SANITIZE})
+endif()
+
+# simgrad_library(NAME SOURCES ... [LIBS ...]): a static library under the house options.
+function(simgrad_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC simgrad_options ${ARG_LIBS})
+endfunction()
+
+# simgrad_test(NAME SOURCES ... [LIBS ...]): a GoogleTest program, registered with CTest under its name.
+function(simgrad_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE simgrad_options ${ARG_LIBS} GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE SIMGRAD_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,200 @@
+#include "precision/policy.h"
+
+#include <cmath>
+
+namespace simgrad::precision {
+namespace {
+
+constexpr std::array<std::string_view, kRoleCount> kRoleNames = {
+    "state",   "dynamics",  "solver", "termination", "event",
+    "network", "objective", "tape",   "adjoint",     "gradient"};
+
+// One row of docs/numerics.md section 8.
+struct Preset {
+  std::string_view name;
+  Format bulk;      // state, dynamics, solver
+  Format decision;  // termination, event
+  Format network;
+  Format objective;  // objective, gradient
+  Format tape;
+  Format adjoint;
+  Order order;
+  double loss_scale;
+  Overflow storage_overflow;  // of network and tape
+};
+
+constexpr Format kD = Format::kF64;
+constexpr Format kS = Format::kF32;
+constexpr Format kB = Format::kBf16;
+constexpr Format kH = Format::kF16;
+constexpr Format kE = Format::kE4m3;
+constexpr Overflow kIeee = Overflow::kIeee;
+constexpr Overflow kSat = Overflow::kSaturate;
+
+constexpr std::array<Preset, 7> kPresets = {{
+    {"f64", kD, kD, kD, kD, kD, kD, Order::kPairwise, 1, kIeee},
+    {"f32", kS, kS, kS, kS, kS, kS, Order::kPairwise, 1, kIeee},
+    {"bf16_unsafe", kB, kB, kB, kS, kB, kB, Order::kSequential, 1, kIeee},
+    {"f16_unsafe", kH, kH, kH, kS, kH, kH, Order::kSequential, 1, kIeee},
+    {"bf16_safe", kB, kS, kB, kS, kB, kB, Order::kPairwise, 1, kIeee},
+    {"f16_safe", kH, kS, kH, kS, kH, kH, Order::kPairwise, 65536, kIeee},
+    {"fp8_storage", kS, kS, kE, kS, kE, kS, Order::kPairwise, 1, kSat},
+}};
+
+// adjoint, network, objective and gradient accumulate in at least f32.
+Format DefaultAccumulator(Role role, Format format) {
+  const bool wide = role == Role::kAdjoint || role == Role::kNetwork || role == Role::kObjective ||
+                    role == Role::kGradient;
+  return wide && format != Format::kF64 ? Format::kF32 : format;
+}
+
+Format PresetFormat(const Preset& preset, Role role) {
+  switch (role) {
+    case Role::kState:
+    case Role::kDynamics:
+    case Role::kSolver:
+      return preset.bulk;
+    case Role::kTermination:
+    case Role::kEvent:
+      return preset.decision;
+    case Role::kNetwork:
+      return preset.network;
+    case Role::kObjective:
+    case Role::kGradient:
+      return preset.objective;
+    case Role::kTape:
+      return preset.tape;
+    case Role::kAdjoint:
+      return preset.adjoint;
+  }
+  return preset.bulk;
+}
+
+bool IsArithmetic(Format format) { return format != Format::kE4m3 && format != Format::kE5m2; }
+
+// Formats that a role may take: storage roles may be FP8, the others compute.
+bool Allows(Role role, Format format) {
+  return IsArithmetic(format) || role == Role::kTape || role == Role::kNetwork;
+}
+
+void Apply(const RoleOverride& change, Role role, RoleSetting& setting) {
+  if (change.format) {
+    setting.format = *change.format;
+    setting.accumulator = DefaultAccumulator(role, *change.format);
+  }
+  if (change.overflow) setting.overflow = *change.overflow;
+  if (change.order) setting.order = *change.order;
+  if (change.accumulator) setting.accumulator = *change.accumulator;
+}
+
+std::optional<PolicyError> CheckOverride(const RoleOverride& change, const std::string& field) {
+  if (change.accumulator && !IsArithmetic(*change.accumulator)) {
+    return PolicyError{field + ".accumulator",
+                       std::string(Traits(*change.accumulator).name) +
+                           " is a storage format; an accumulator is f64, f32, bf16 or f16"};
+  }
+  return std::nullopt;
+}
+
+std::string PresetList() {
+  std::string list;
+  for (const std::string& name : PresetNames()) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+}  // namespace
+
+std::string_view RoleName(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
+
+std::optional<Role> RoleFromName(std::string_view name) {
+  for (int i = 0; i < kRoleCount; ++i) {
+    if (kRoleNames[i] == name) return static_cast<Role>(i);
+  }
+  return std::nullopt;
+}
+
+const std::vector<std::string>& PresetNames() {
+  static const auto* const names = [] {
+    auto* list = new std::vector<std::string>;
+    for (const Preset& preset : kPresets) list->emplace_back(preset.name);
+    return list;
+  }();
+  return *names;
+}
+
+RoleSetting Policy::At(Role role, std::string_view site) const {
+  RoleSetting setting = (*this)[role];
+  if (site.empty()) return setting;
+  for (const auto& [name, change] : sites) {
+    if (name == site) Apply(change, role, setting);
+  }
+  return setting;
+}
+
+std::variant<Policy, PolicyError> Resolve(const PolicySpec& spec) {
+  const Preset* preset = nullptr;
+  for (const Preset& row : kPresets) {
+    if (row.name == spec.preset) preset = &row;
+  }
+  if (preset == nullptr) {
+    return PolicyError{"preset", "unknown preset '" + spec.preset + "'; one of " + PresetList()};
+  }
+  Policy policy;
+  policy.preset = spec.preset;
+  policy.nonfinite = spec.nonfinite;
+  policy.loss_scale = spec.loss_scale.value_or(preset->loss_scale);
+  if (!std::isfinite(policy.loss_scale) || policy.loss_scale <= 0) {
+    return PolicyError{"loss_scale", "the loss scale is a finite number above 0, not " +
+                                         std::to_string(policy.loss_scale)};
+  }
+  for (int i = 0; i < kRoleCount; ++i) {
+    const Role role = static_cast<Role>(i);
+    const Format format = PresetFormat(*preset, role);
+    const bool storage = role == Role::kTape || role == Role::kNetwork;
+    policy.roles[i] = {format, storage ? preset->storage_overflow : Overflow::kIeee, preset->order,
+                       DefaultAccumulator(role, format)};
+  }
+  for (size_t i = 0; i < spec.roles.size(); ++i) {
+    const std::string field = "roles[" + std::to_string(i) + "]";
+    const auto& [name, change] = spec.roles[i];
+    const std::optional<Role> role = RoleFromName(name);
+    if (!role) {
+      std::string list;
+      for (std::string_view known : kRoleNames) {
+        list += (list.empty() ? "" : ", ") + std::string(known);
+      }
+      return PolicyError{field + ".role", "unknown role '" + name + "'; one of " + list};
+    }
+    for (size_t k = 0; k < i; ++k) {
+      if (spec.roles[k].first == name) {
+        return PolicyError{field + ".role", "role '" + name + "' is set twice"};
+      }
+    }
+    if (auto error = CheckOverride(change, field)) return *error;
+    if (change.format && !Allows(*role, *change.format)) {
+      return PolicyError{field + ".format", std::string(Traits(*change.format).name) +
+                                                " is a storage format; role '" + name +
+                                                "' computes in f64, f32, bf16 or f16"};
+    }
+    Apply(change, *role, policy.roles[static_cast<size_t>(*role)]);
+  }
+  for (size_t i = 0; i < spec.sites.size(); ++i) {
+    const std::string field = "sites[" + std::to_string(i) + "]";
+    const auto& [name, change] = spec.sites[i];
+    for (size_t k = 0; k < i; ++k) {
+      if (spec.sites[k].first == name) {
+        return PolicyError{field + ".site", "site '" + name + "' is set twice"};
+      }
+    }
+    if (auto error = CheckOverride(change, field)) return *error;
+    if (change.format && !IsArithmetic(*change.format)) {
+      return PolicyError{field + ".format", std::string(Traits(*change.format).name) +
+                                                " is a storage format; a site computes in f64, "
+                                                "f32, bf16 or f16"};
+    }
+  }
+  policy.sites = spec.sites;
+  return policy;
+}
+
+}  // namespace simgrad::precision

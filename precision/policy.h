@@ -1,0 +1,95 @@
+// The precision policy: which format, overflow mode and reduction order each role computes in.
+//
+// A caller writes a PolicySpec (preset, then roles, then sites); Resolve fills it in. Precedence:
+// preset < role < site. Source: docs/numerics.md section 8.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "precision/format.h"
+#include "precision/reduction.h"
+
+namespace simgrad::precision {
+
+// What a value is for. The order is that of every table, message and metric.
+enum class Role : uint8_t {
+  kState,
+  kDynamics,
+  kSolver,
+  kTermination,
+  kEvent,
+  kNetwork,
+  kObjective,
+  kTape,
+  kAdjoint,
+  kGradient,
+};
+inline constexpr int kRoleCount = 10;
+
+std::string_view RoleName(Role role);
+std::optional<Role> RoleFromName(std::string_view name);
+
+// How one role, or one site, computes.
+struct RoleSetting {
+  Format format = Format::kF32;
+  Overflow overflow = Overflow::kIeee;
+  Order order = Order::kPairwise;
+  Format accumulator = Format::kF32;
+  bool operator==(const RoleSetting&) const = default;
+};
+
+// What a caller overrides; unset fields keep what stood before.
+struct RoleOverride {
+  std::optional<Format> format;
+  std::optional<Overflow> overflow;
+  std::optional<Order> order;
+  std::optional<Format> accumulator;
+  bool operator==(const RoleOverride&) const = default;
+};
+
+// What happens to an instance whose state becomes non-finite.
+enum class NonFinite : uint8_t {
+  kReport,  // it runs on and is reported
+  kStop,    // it returns to the state at the start of the step and stays there
+};
+
+struct PolicySpec {
+  std::string preset = "f32";
+  std::vector<std::pair<std::string, RoleOverride>> roles;  // by role name
+  std::vector<std::pair<std::string, RoleOverride>> sites;  // by site name
+  std::optional<double> loss_scale;                         // unset: the preset's
+  NonFinite nonfinite = NonFinite::kReport;
+};
+
+struct Policy {
+  std::string preset;
+  std::array<RoleSetting, kRoleCount> roles;
+  std::vector<std::pair<std::string, RoleOverride>> sites;
+  double loss_scale = 1.0;  // fixed; 1 where the preset has none
+  NonFinite nonfinite = NonFinite::kReport;
+
+  const RoleSetting& operator[](Role role) const { return roles[static_cast<size_t>(role)]; }
+  // The setting in force for an operation of `role` that belongs to `site` (empty: to none).
+  RoleSetting At(Role role, std::string_view site) const;
+};
+
+struct PolicyError {
+  std::string field;    // for example "roles[1].format"
+  std::string message;  // what is wrong, with the value, and what would be right
+};
+
+// Fills a spec in, or says what is wrong with it. Site names are checked against a program later
+// (sim/program/assign.h), because only a program knows its sites.
+std::variant<Policy, PolicyError> Resolve(const PolicySpec& spec);
+
+// Names of the presets, in the order of docs/numerics.md section 8.
+const std::vector<std::string>& PresetNames();
+
+}  // namespace simgrad::precision

@@ -1,0 +1,219 @@
+#include "server/conversion/diagnostics_blocks.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace simgrad::server::conversion {
+namespace {
+
+// Upper bounds of what one step takes in a message: numbers of 10 bytes at most (a varint), plus the
+// histogram.
+constexpr int64_t kTerminationStepBytes = 25 * 10 + 4 * sim::kMarginBuckets;
+constexpr int64_t kEventStepBytes = 9 * 10;
+constexpr int64_t kStateSampleBytes = 8 * 10;
+constexpr int64_t kBackwardStepBytes = 2 * 10 + 8 * sim::kExponentBuckets;
+
+template <class T>
+void AppendLittleEndian(std::string* out, const T& value) {
+  static_assert(std::endian::native == std::endian::little, "messages are little-endian");
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int64_t end,
+            v1::TerminationColumns& out) {
+  for (int64_t i = begin; i < end; ++i) {
+    const sim::TerminationStep& step = column[i];
+    const bool ran = step.runs > 0;
+    out.add_runs(step.runs);
+    out.add_iterations_mean(ran ? static_cast<double>(step.iterations_sum) /
+                                      static_cast<double>(step.runs)
+                                : 0.0);
+    out.add_iterations_min(ran ? step.iterations_min : 0);
+    out.add_iterations_max(step.iterations_max);
+    for (uint64_t reason : step.reasons) out.add_reasons(reason);
+    out.add_tested_min(step.tested_min);
+    out.add_tested_max(step.tested_max);
+    out.add_margin(step.margin.absolute);
+    out.add_margin_instance(step.margin.absolute_instance);
+    out.add_margin_ulps(step.margin.ulps);
+    out.add_margin_ulps_instance(step.margin.ulps_instance);
+    AppendLittleEndian(out.mutable_histogram(), step.histogram);
+    out.add_nan_margins(step.nan_margins);
+    out.add_checks(step.checks);
+    out.add_near_stopped(step.near_stopped);
+    out.add_near_continued(step.near_continued);
+  }
+}
+
+void Encode(const std::vector<sim::EventStep>& column, int64_t begin, int64_t end,
+            v1::EventColumns& out) {
+  for (int64_t i = begin; i < end; ++i) {
+    const sim::EventStep& step = column[i];
+    out.add_checks(step.checks);
+    out.add_count(step.count);
+    out.add_changes(step.changes);
+    out.add_margin(step.margin.absolute);
+    out.add_margin_instance(step.margin.absolute_instance);
+    out.add_margin_ulps(step.margin.ulps);
+    out.add_margin_ulps_instance(step.margin.ulps_instance);
+    out.add_nan_margins(step.nan_margins);
+  }
+}
+
+void Encode(const sim::StateRange& range, v1::StateColumns& out) {
+  out.add_min(range.min);
+  out.add_max(range.max);
+  out.add_smallest(range.smallest);
+  out.add_subnormals(range.subnormals);
+  out.add_zeros(range.zeros);
+  out.add_nans(range.nans);
+  out.add_infinities(range.infinities);
+}
+
+template <class Block>
+void EncodeRanges(const sim::RangeCounts& ranges, Block& out) {
+  for (int i = 0; i < precision::kRoleCount; ++i) {
+    if (ranges.underflows[i] == 0 && ranges.overflows[i] == 0) continue;
+    v1::RoleRange* range = out.add_ranges();
+    range->set_role(std::string(precision::RoleName(static_cast<precision::Role>(i))));
+    range->set_underflows(ranges.underflows[i]);
+    range->set_overflows(ranges.overflows[i]);
+  }
+}
+
+// Columns [begin, end) of the instances of one site, rows of `steps`.
+template <class T>
+void CopyColumns(const std::vector<T>& rows, int64_t steps, int64_t instances, int64_t begin,
+                 int64_t end, std::string* out) {
+  for (int64_t step = 0; step < steps; ++step) {
+    out->append(reinterpret_cast<const char*>(rows.data() + step * instances + begin),
+                static_cast<size_t>(end - begin) * sizeof(T));
+  }
+}
+
+}  // namespace
+
+ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
+  ColumnNames names;
+  for (const sim::Site& site : program.sites) {
+    (site.kind == sim::SiteKind::kTermination ? names.terminations : names.events)
+        .push_back(site.name);
+  }
+  for (const sim::Input& input : program.program.inputs) {
+    const bool real = program.program[input.value].type.element == sim::ElementType::kReal;
+    if (input.kind == sim::InputKind::kState && real) names.states.push_back(input.name);
+  }
+  return names;
+}
+
+void PendingDiagnostics::Append(const sim::StepDiagnostics& next) {
+  if (next.steps == 0) return;
+  if (empty()) {
+    pending_ = next;
+  } else {
+    pending_.Append(next);
+  }
+}
+
+v1::DiagnosticsBlock PendingDiagnostics::Encode(int64_t begin, int64_t end, bool last) const {
+  v1::DiagnosticsBlock block;
+  block.set_first_step(pending_.first_step + begin);
+  block.set_steps(end - begin);
+  for (size_t i = 0; i < pending_.terminations.size(); ++i) {
+    v1::TerminationColumns* columns = block.add_terminations();
+    columns->set_site(names_.terminations[i]);
+    conversion::Encode(pending_.terminations[i], begin, end, *columns);
+  }
+  for (size_t i = 0; i < pending_.events.size(); ++i) {
+    v1::EventColumns* columns = block.add_events();
+    columns->set_site(names_.events[i]);
+    conversion::Encode(pending_.events[i], begin, end, *columns);
+  }
+  for (const std::string& name : names_.states) block.add_states()->set_state(name);
+  for (size_t k = 0; k < pending_.sampled_steps.size(); ++k) {
+    const int64_t step = pending_.sampled_steps[k] - pending_.first_step;
+    if (step < begin || step >= end) continue;
+    block.add_sampled_steps(pending_.sampled_steps[k]);
+    for (size_t i = 0; i < pending_.states.size(); ++i) {
+      conversion::Encode(pending_.states[i][k], *block.mutable_states(static_cast<int>(i)));
+    }
+  }
+  if (last) EncodeRanges(pending_.ranges, block);
+  return block;
+}
+
+std::vector<v1::DiagnosticsBlock> PendingDiagnostics::Take() {
+  std::vector<v1::DiagnosticsBlock> blocks;
+  if (empty()) return blocks;
+  const int64_t step_bytes =
+      static_cast<int64_t>(pending_.terminations.size()) * kTerminationStepBytes +
+      static_cast<int64_t>(pending_.events.size()) * kEventStepBytes +
+      static_cast<int64_t>(pending_.states.size()) * kStateSampleBytes + 16;
+  const int64_t most = std::max<int64_t>(1, max_block_bytes_ / step_bytes);
+  for (int64_t begin = 0; begin < pending_.steps; begin += most) {
+    const int64_t end = std::min(begin + most, pending_.steps);
+    blocks.push_back(Encode(begin, end, end == pending_.steps));
+  }
+  pending_ = sim::StepDiagnostics();
+  return blocks;
+}
+
+std::vector<v1::DiagnosticsBlock> InstanceBlocks(const ColumnNames& names, int64_t first_step,
+                                                 int64_t steps, int64_t instances,
+                                                 const std::vector<sim::InstanceSite>& sites,
+                                                 int64_t max_block_bytes) {
+  std::vector<v1::DiagnosticsBlock> blocks;
+  for (size_t site = 0; site < sites.size(); ++site) {
+    const sim::InstanceSite& columns = sites[site];
+    for (int64_t begin = 0; begin < instances;) {
+      // As many instances as fit, at least one.
+      int64_t end = begin;
+      int64_t bytes = 0;
+      while (end < instances) {
+        const int64_t more = 9 * steps + 8 * static_cast<int64_t>(columns.values[end].size());
+        if (end > begin && bytes + more > max_block_bytes) break;
+        bytes += more;
+        ++end;
+      }
+      v1::DiagnosticsBlock& block = blocks.emplace_back();
+      block.set_first_step(first_step);
+      block.set_steps(steps);
+      block.set_instance_offset(begin);
+      v1::InstanceColumns* out = block.add_instances();
+      out->set_site(names.terminations[site]);
+      out->set_instances(end - begin);
+      CopyColumns(columns.iterations, steps, instances, begin, end, out->mutable_iterations());
+      CopyColumns(columns.reasons, steps, instances, begin, end, out->mutable_reasons());
+      CopyColumns(columns.value_counts, steps, instances, begin, end, out->mutable_value_counts());
+      for (int64_t i = begin; i < end; ++i) {
+        for (double value : columns.values[i]) AppendLittleEndian(out->mutable_values(), value);
+      }
+      begin = end;
+    }
+  }
+  return blocks;
+}
+
+std::vector<v1::BackwardBlock> BackwardBlocks(const std::vector<sim::BackwardStep>& steps,
+                                              const sim::RangeCounts& ranges,
+                                              int64_t max_block_bytes) {
+  std::vector<v1::BackwardBlock> blocks;
+  const int64_t total = static_cast<int64_t>(steps.size());
+  const int64_t most = std::max<int64_t>(1, max_block_bytes / kBackwardStepBytes);
+  for (int64_t begin = 0; begin < total; begin += most) {
+    const int64_t end = std::min(begin + most, total);
+    v1::BackwardBlock& block = blocks.emplace_back();
+    block.set_first_step(begin);
+    block.set_steps(end - begin);
+    for (int64_t i = begin; i < end; ++i) {
+      block.add_largest(steps[i].largest);
+      block.add_nonfinite(steps[i].nonfinite);
+      AppendLittleEndian(block.mutable_exponents(), steps[i].exponents);
+    }
+    if (end == total) EncodeRanges(ranges, block);
+  }
+  return blocks;
+}
+
+}  // namespace simgrad::server::conversion

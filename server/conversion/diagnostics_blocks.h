@@ -1,0 +1,56 @@
+// Step diagnostics as messages: blocks that stay below a size, coalesced for a slow reader.
+//
+// Blocks of one answer are contiguous and none is missing. Several appended ranges of steps become
+// one block; a range too large for a message becomes several, and its role ranges travel with the last.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/backend/executor.h"
+#include "sim/diagnostics/diagnostics.h"
+#include "sim/program/numerical_program.h"
+#include "simgrad/v1/diagnostics.pb.h"
+
+namespace simgrad::server::conversion {
+
+// Names of the columns, in the order of the simulation's vectors.
+struct ColumnNames {
+  std::vector<std::string> terminations;
+  std::vector<std::string> events;
+  std::vector<std::string> states;  // real ones
+};
+ColumnNames ColumnNamesOf(const sim::NumericalProgram& program);
+
+// Waits between the worker that appends and the stream that takes.
+class PendingDiagnostics {
+ public:
+  PendingDiagnostics(ColumnNames names, int64_t max_block_bytes)
+      : names_(std::move(names)), max_block_bytes_(max_block_bytes) {}
+
+  void Append(const sim::StepDiagnostics& next);
+  bool empty() const { return pending_.steps == 0; }
+  // Everything appended so far, as blocks; then it is empty.
+  std::vector<v1::DiagnosticsBlock> Take();
+
+ private:
+  v1::DiagnosticsBlock Encode(int64_t begin, int64_t end, bool last) const;
+
+  ColumnNames names_;
+  int64_t max_block_bytes_;
+  sim::StepDiagnostics pending_;
+};
+
+// Level instances: what each instance did in a chunk, in pieces by instances.
+std::vector<v1::DiagnosticsBlock> InstanceBlocks(const ColumnNames& names, int64_t first_step,
+                                                 int64_t steps, int64_t instances,
+                                                 const std::vector<sim::InstanceSite>& sites,
+                                                 int64_t max_block_bytes);
+
+// The reverse pass; `ranges` with the last block.
+std::vector<v1::BackwardBlock> BackwardBlocks(const std::vector<sim::BackwardStep>& steps,
+                                              const sim::RangeCounts& ranges,
+                                              int64_t max_block_bytes);
+
+}  // namespace simgrad::server::conversion

@@ -1,0 +1,125 @@
+#include "server/conversion/policy.h"
+
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "server/validation/request_error.h"
+
+namespace simgrad::server::conversion {
+namespace {
+
+using validation::InvalidField;
+
+// `value` empty: not set here.
+template <class T, class Parse>
+absl::Status ReadName(const std::string& value, Parse parse, const std::string& field,
+                      const std::string& known, std::optional<T>& out) {
+  if (value.empty()) return absl::OkStatus();
+  out = parse(value);
+  if (out) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("unknown value '", value, "'; one of ", known));
+}
+
+absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& message,
+                                                    const std::string& field) {
+  const std::string formats = "f64, f32, bf16, f16, e4m3, e5m2";
+  precision::RoleOverride setting;
+  absl::Status status = ReadName(message.format(), precision::FormatFromName, field + ".format",
+                                 formats, setting.format);
+  if (status.ok()) {
+    status = ReadName(message.overflow(), precision::OverflowFromName, field + ".overflow",
+                      "ieee, saturate", setting.overflow);
+  }
+  if (status.ok()) {
+    status = ReadName(message.order(), precision::OrderFromName, field + ".order",
+                      "sequential, reversed, pairwise, compensated, exact", setting.order);
+  }
+  if (status.ok()) {
+    status = ReadName(message.accumulator(), precision::FormatFromName, field + ".accumulator",
+                      formats, setting.accumulator);
+  }
+  if (!status.ok()) return status;
+  return setting;
+}
+
+// precision::Resolve names "roles[1].format"; the message has it at "roles[1].setting.format".
+std::string MessagePath(const std::string& field) {
+  if (field == "loss_scale") return "loss_scale.fixed";
+  const size_t dot = field.find("].");
+  if (dot == std::string::npos) return field;
+  const std::string leaf = field.substr(dot + 2);
+  if (leaf == "role" || leaf == "site") return field;
+  return absl::StrCat(field.substr(0, dot + 2), "setting.", leaf);
+}
+
+void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) {
+  if (change.format) out.set_format(std::string(precision::FormatName(*change.format)));
+  if (change.overflow) out.set_overflow(std::string(precision::OverflowName(*change.overflow)));
+  if (change.order) out.set_order(std::string(precision::OrderName(*change.order)));
+  if (change.accumulator) {
+    out.set_accumulator(std::string(precision::FormatName(*change.accumulator)));
+  }
+}
+
+}  // namespace
+
+std::string ExecutionOnCpu(precision::Format format) {
+  const bool native = format == precision::Format::kF64 || format == precision::Format::kF32;
+  return native ? "native" : "emulated";
+}
+
+absl::StatusOr<precision::Policy> PolicyFromProto(const v1::Policy& message,
+                                                  const std::string& field) {
+  precision::PolicySpec spec;
+  if (!message.preset().empty()) spec.preset = message.preset();
+  for (int i = 0; i < message.roles_size(); ++i) {
+    const v1::RoleOverride& role = message.roles(i);
+    auto setting = ReadSetting(role.setting(), absl::StrCat(field, ".roles[", i, "].setting"));
+    if (!setting.ok()) return setting.status();
+    spec.roles.emplace_back(role.role(), *setting);
+  }
+  for (int i = 0; i < message.sites_size(); ++i) {
+    const v1::SiteOverride& site = message.sites(i);
+    auto setting = ReadSetting(site.setting(), absl::StrCat(field, ".sites[", i, "].setting"));
+    if (!setting.ok()) return setting.status();
+    spec.sites.emplace_back(site.site(), *setting);
+  }
+  if (message.loss_scale().mode_case() == v1::LossScale::kFixed) {
+    spec.loss_scale = message.loss_scale().fixed();
+  }
+  spec.nonfinite = message.non_finite() == v1::NON_FINITE_POLICY_STOP ? precision::NonFinite::kStop
+                                                                       : precision::NonFinite::kReport;
+  auto resolved = precision::Resolve(spec);
+  if (const auto* error = std::get_if<precision::PolicyError>(&resolved)) {
+    return InvalidField(absl::StrCat(field, ".", MessagePath(error->field)), error->message);
+  }
+  return std::get<precision::Policy>(std::move(resolved));
+}
+
+v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy) {
+  v1::ResolvedPolicy out;
+  out.set_preset(policy.preset);
+  for (int i = 0; i < precision::kRoleCount; ++i) {
+    const auto role = static_cast<precision::Role>(i);
+    const precision::RoleSetting& setting = policy[role];
+    v1::ResolvedRole* message = out.add_roles();
+    message->set_role(std::string(precision::RoleName(role)));
+    WriteOverride({setting.format, setting.overflow, setting.order, setting.accumulator},
+                  *message->mutable_setting());
+    message->set_execution(ExecutionOnCpu(setting.format));
+    message->set_guarantee("bitwise");
+  }
+  for (const auto& [name, change] : policy.sites) {
+    v1::SiteOverride* message = out.add_sites();
+    message->set_site(name);
+    WriteOverride(change, *message->mutable_setting());
+  }
+  out.set_loss_scale(policy.loss_scale);
+  out.set_non_finite(policy.nonfinite == precision::NonFinite::kStop ? v1::NON_FINITE_POLICY_STOP
+                                                                     : v1::NON_FINITE_POLICY_REPORT);
+  return out;
+}
+
+}  // namespace simgrad::server::conversion

@@ -1,0 +1,22 @@
+#include "server/conversion/program_info.h"
+
+#include "server/conversion/policy.h"
+
+namespace simgrad::server::conversion {
+
+v1::ProgramInfo ProgramInfoToProto(const sim::NumericalProgram& program) {
+  v1::ProgramInfo info;
+  info.set_fingerprint(program.fingerprint);
+  info.set_text(program.text);
+  *info.mutable_policy() = PolicyToProto(program.policy);
+  for (const sim::Site& site : program.sites) {
+    if (site.kind == sim::SiteKind::kTermination) {
+      info.add_termination_sites(site.name);
+    } else {
+      info.add_event_sites(site.name);
+    }
+  }
+  return info;
+}
+
+}  // namespace simgrad::server::conversion

@@ -1,0 +1,91 @@
+#include "server/conversion/program_to_proto.h"
+
+#include "server/conversion/enum_names.h"
+
+namespace simgrad::server::conversion {
+namespace {
+
+template <class Message>
+void AddIds(const std::vector<sim::ValueId>& ids, Message* out) {
+  for (sim::ValueId id : ids) out->Add(static_cast<int32_t>(id));
+}
+
+void WriteRegion(const sim::Region& region, v1::Region& out);
+
+void WriteAttributes(const sim::Op& op, v1::Op& out) {
+  const sim::Attributes& attributes = op.attributes;
+  out.mutable_literal()->Add(attributes.literal.begin(), attributes.literal.end());
+  out.mutable_axes()->Add(attributes.axes.begin(), attributes.axes.end());
+  out.mutable_start()->Add(attributes.start.begin(), attributes.start.end());
+  out.mutable_shape()->Add(attributes.shape.begin(), attributes.shape.end());
+  out.mutable_dims()->Add(attributes.dims.begin(), attributes.dims.end());
+  out.set_decision_site(attributes.site);
+  if (op.code == sim::OpCode::kWhile || op.code == sim::OpCode::kEvent) {
+    out.set_comparison(ComparisonName(attributes.comparison));
+  }
+  out.set_max_iter(attributes.max_iter);
+  out.set_cap_first(attributes.cap_order == sim::CapOrder::kCapFirst);
+  out.set_has_entry(attributes.has_entry);
+  out.set_elements(attributes.elements);
+  out.set_carried(attributes.carried);
+  if (attributes.format) out.set_format(std::string(precision::FormatName(*attributes.format)));
+  if (attributes.overflow) {
+    out.set_overflow(std::string(precision::OverflowName(*attributes.overflow)));
+  }
+  out.set_reverse(attributes.reverse);
+}
+
+void WriteOp(const sim::Op& op, v1::Op& out) {
+  out.set_code(std::string(sim::InfoOf(op.code).name));
+  out.set_role(std::string(precision::RoleName(op.role)));
+  out.set_site(op.site);
+  AddIds(op.operands, out.mutable_operands());
+  AddIds(op.results, out.mutable_results());
+  for (const sim::Region& region : op.regions) WriteRegion(region, *out.add_regions());
+  out.set_label(op.label);
+  WriteAttributes(op, out);
+}
+
+void WriteRegion(const sim::Region& region, v1::Region& out) {
+  AddIds(region.args, out.mutable_args());
+  for (const sim::Op& op : region.ops) WriteOp(op, *out.add_ops());
+  AddIds(region.yields, out.mutable_yields());
+}
+
+}  // namespace
+
+v1::Program ProgramToProto(const sim::Program& program) {
+  v1::Program out;
+  out.set_name(program.name);
+  for (const sim::Value& value : program.values) {
+    v1::Value* message = out.add_values();
+    message->set_element(ToProto(value.type.element));
+    message->mutable_shape()->Add(value.type.shape.begin(), value.type.shape.end());
+    message->set_name(value.name);
+  }
+  for (const sim::Input& input : program.inputs) {
+    v1::Input* message = out.add_inputs();
+    message->set_kind(ToProto(input.kind));
+    message->set_name(input.name);
+    message->set_value(static_cast<int32_t>(input.value));
+    if (input.default_value) message->set_default_value(*input.default_value);
+    message->set_description(input.description);
+  }
+  if (program.HasInitial()) WriteRegion(program.initial, *out.mutable_initial());
+  WriteRegion(program.step, *out.mutable_step());
+  for (const sim::Export& exported : program.exports) {
+    v1::Export* message = out.add_exports();
+    message->set_name(exported.name);
+    message->set_value(static_cast<int32_t>(exported.value));
+    message->set_observable(exported.observable);
+  }
+  for (const sim::Objective& objective : program.objectives) {
+    v1::Objective* message = out.add_objectives();
+    message->set_name(objective.name);
+    if (objective.HasStage()) WriteRegion(objective.stage, *message->mutable_stage());
+    if (objective.HasTerminal()) WriteRegion(objective.terminal, *message->mutable_terminal());
+  }
+  return out;
+}
+
+}  // namespace simgrad::server::conversion

@@ -1,0 +1,204 @@
+#include "server/conversion/result.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/conversion/enum_names.h"
+#include "server/validation/program_schema.h"
+
+namespace simgrad::server::conversion {
+namespace {
+
+// Of a sum over a long axis only the first operands are told: enough to see which one is not finite
+// is element and operation; a certificate must not be larger than the answer.
+constexpr size_t kMaxCertificateOperands = 256;
+
+template <class T>
+std::string BytesOf(const std::vector<T>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+void WriteTensor(const sim::Tensor& tensor, v1::Tensor& out) {
+  out.set_dtype(ToProto(tensor.dtype));
+  out.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
+  out.set_inline_(BytesOf(tensor.bytes));
+}
+
+void WriteHealth(const std::vector<sim::InstanceHealth>& health, v1::InstanceHealth& out) {
+  std::string* ok = out.mutable_ok();
+  ok->reserve(health.size());
+  for (size_t i = 0; i < health.size(); ++i) {
+    ok->push_back(health[i].ok ? 1 : 0);
+    if (health[i].ok) continue;
+    out.add_index(static_cast<int64_t>(i));
+    out.add_phase(std::string(sim::PhaseName(health[i].phase)));
+    out.add_step(health[i].step);
+    out.add_stopped(health[i].stopped);
+  }
+}
+
+void WriteCertificate(const sim::BirthCertificate& certificate, v1::BirthCertificate& out) {
+  out.set_phase(std::string(sim::PhaseName(certificate.phase)));
+  out.set_step(certificate.step);
+  out.set_operation(certificate.operation);
+  out.set_label(certificate.label);
+  out.set_value(certificate.value_name);
+  out.set_site(certificate.site);
+  out.set_role(std::string(precision::RoleName(certificate.role)));
+  out.set_format(std::string(precision::FormatName(certificate.format)));
+  out.set_instance_id(certificate.instance_id);
+  out.set_element(certificate.element);
+  out.set_iteration(certificate.iteration);
+  const size_t told = std::min(certificate.operands.size(), kMaxCertificateOperands);
+  out.mutable_operands()->Add(certificate.operands.begin(), certificate.operands.begin() + told);
+  out.set_result(certificate.result);
+  out.set_non_finite_class(std::string(sim::NonFiniteClassName(certificate.non_finite_class)));
+}
+
+// A field of the answer that may travel in pieces.
+struct Splittable {
+  std::string name;
+  int64_t bytes = 0;
+  std::function<std::string()> take;  // leaves it empty
+};
+
+std::string TakeTensor(v1::Tensor& tensor) {
+  std::string data = std::move(*tensor.mutable_inline_());
+  tensor.clear_content();
+  return data;
+}
+
+std::vector<Splittable> SplittableOf(v1::RolloutResult& result) {
+  std::vector<Splittable> fields;
+  const auto add = [&](const std::string& name, std::string* data) {
+    fields.push_back({name, static_cast<int64_t>(data->size()), [data] {
+                        return std::exchange(*data, std::string());
+                      }});
+  };
+  for (v1::NamedTensor& state : *result.mutable_final_state()) {
+    fields.push_back({"final_state." + state.name(),
+                      static_cast<int64_t>(state.tensor().inline_().size()),
+                      [&state] { return TakeTensor(*state.mutable_tensor()); }});
+  }
+  if (!result.values().empty()) add("values", result.mutable_values());
+  if (!result.path_signatures().empty()) add("path_signatures", result.mutable_path_signatures());
+  for (v1::FirstEvent& event : *result.mutable_first_events()) {
+    add("first_events." + event.site(), event.mutable_steps());
+  }
+  // The lists of failed instances grow with them too; whole, as a message of its own.
+  fields.push_back({"health", static_cast<int64_t>(result.health().ByteSizeLong()), [&result] {
+                      std::string data = result.health().SerializeAsString();
+                      result.clear_health();
+                      return data;
+                    }});
+  return fields;
+}
+
+// Largest first, so that few fields are split.
+std::vector<v1::TensorPiece> Split(std::vector<Splittable> fields, int64_t size, int64_t max_bytes) {
+  std::stable_sort(fields.begin(), fields.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::vector<v1::TensorPiece> pieces;
+  for (const Splittable& field : fields) {
+    if (size <= max_bytes || field.bytes == 0) break;
+    size -= field.bytes;
+    for (v1::TensorPiece& piece : Pieces(field.name, field.take(), max_bytes)) {
+      pieces.push_back(std::move(piece));
+    }
+  }
+  return pieces;
+}
+
+}  // namespace
+
+v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkResult& result) {
+  v1::RolloutResult out;
+  const sim::NumericalProgram& program = *work.batch.program;
+  const std::vector<int32_t> states = program.program.InputsOf(sim::InputKind::kState);
+  for (size_t i = 0; i < result.final_states.size(); ++i) {
+    v1::NamedTensor* state = out.add_final_state();
+    state->set_name(program.program.inputs[states[i]].name);
+    WriteTensor(result.final_states[i], *state->mutable_tensor());
+  }
+  if (!program.objective.empty()) {
+    out.set_value(result.value);
+    out.set_values(BytesOf(result.values));
+  }
+  out.set_path_signatures(BytesOf(result.path_signatures));
+  out.set_batch_path_signature(result.batch_path_signature);
+  WriteHealth(result.health, *out.mutable_health());
+  size_t event = 0;
+  for (const sim::Site& site : program.sites) {
+    if (site.kind != sim::SiteKind::kEvent || event >= result.first_event_steps.size()) continue;
+    v1::FirstEvent* first = out.add_first_events();
+    first->set_site(site.name);
+    first->set_steps(BytesOf(result.first_event_steps[event++]));
+  }
+  for (const sim::BirthCertificate& certificate : result.certificates) {
+    WriteCertificate(certificate, *out.add_certificates());
+  }
+  (*out.mutable_phase_seconds())["forward"] = result.seconds.forward;
+  if (work.gradient) {
+    (*out.mutable_phase_seconds())["recompute"] = result.seconds.recompute;
+    (*out.mutable_phase_seconds())["adjoint"] = result.seconds.adjoint;
+  }
+  return out;
+}
+
+v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkResult& result) {
+  v1::GradientResult out;
+  *out.mutable_rollout() = RolloutResultToProto(work, result);
+  for (const sim::InputGradient& gradient : result.gradients) {
+    const sim::Input& input = work.batch.program->program.inputs[gradient.input];
+    v1::InputGradient* message = out.add_gradients();
+    message->set_kind(ToProto(input.kind));
+    message->set_name(input.name);
+    WriteTensor(gradient.gradient, *message->mutable_gradient());
+    message->set_connected(gradient.connected);
+    message->set_gated_by(gradient.gated_by);
+  }
+  out.set_loss_scale(result.loss_scale);
+  out.set_skipped(result.skipped);
+  out.set_left_out(result.left_out);
+  return out;
+}
+
+std::vector<v1::TensorPiece> SplitOff(v1::RolloutResult& result, int64_t max_bytes) {
+  const int64_t size = static_cast<int64_t>(result.ByteSizeLong());
+  if (size <= max_bytes) return {};
+  return Split(SplittableOf(result), size, max_bytes);
+}
+
+std::vector<v1::TensorPiece> SplitOff(v1::GradientResult& result, int64_t max_bytes) {
+  const int64_t size = static_cast<int64_t>(result.ByteSizeLong());
+  if (size <= max_bytes) return {};
+  std::vector<Splittable> fields = SplittableOf(*result.mutable_rollout());
+  for (v1::InputGradient& gradient : *result.mutable_gradients()) {
+    fields.push_back({absl::StrCat("gradient.", validation::KindName(gradient.kind()), ".",
+                                   gradient.name()),
+                      static_cast<int64_t>(gradient.gradient().inline_().size()),
+                      [&gradient] { return TakeTensor(*gradient.mutable_gradient()); }});
+  }
+  return Split(std::move(fields), size, max_bytes);
+}
+
+std::vector<v1::TensorPiece> Pieces(const std::string& field, const std::string& data,
+                                    int64_t max_bytes) {
+  std::vector<v1::TensorPiece> pieces;
+  const int64_t size = static_cast<int64_t>(data.size());
+  for (int64_t offset = 0; offset < size; offset += max_bytes) {
+    const int64_t count = std::min(max_bytes, size - offset);
+    v1::TensorPiece& piece = pieces.emplace_back();
+    piece.set_field(field);
+    piece.set_offset(offset);
+    piece.set_data(data.data() + offset, static_cast<size_t>(count));
+    piece.set_last(offset + count == size);
+  }
+  return pieces;
+}
+
+}  // namespace simgrad::server::conversion

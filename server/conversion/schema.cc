@@ -1,0 +1,89 @@
+#include "server/conversion/schema.h"
+
+#include <string>
+#include <variant>
+
+#include "server/conversion/enum_names.h"
+#include "sim/program/lower.h"
+
+namespace simgrad::server::conversion {
+namespace {
+
+void WriteConfigValue(const sim::ConfigValue& value, v1::ConfigValue& out) {
+  if (const auto* number = std::get_if<double>(&value)) out.set_number(*number);
+  if (const auto* word = std::get_if<std::string>(&value)) out.set_word(*word);
+  if (const auto* flag = std::get_if<bool>(&value)) out.set_flag(*flag);
+}
+
+std::string ConfigTypeName(sim::ConfigType type) {
+  switch (type) {
+    case sim::ConfigType::kNumber: return "number";
+    case sim::ConfigType::kInteger: return "integer";
+    case sim::ConfigType::kWord: return "word";
+    case sim::ConfigType::kFlag: return "flag";
+  }
+  return "";
+}
+
+}  // namespace
+
+validation::ProgramSchema SchemaOf(const sim::Program& program) {
+  validation::ProgramSchema schema;
+  for (const sim::Input& input : program.inputs) {
+    const sim::Type& type = program[input.value].type;
+    schema.inputs.push_back({ToProto(input.kind), input.name, ToProto(type.element), type.shape,
+                             input.default_value.has_value(),
+                             sim::IsDifferentiable(program, input)});
+  }
+  for (const sim::Export& exported : program.exports) {
+    if (!exported.observable) continue;
+    const sim::Type& type = program[exported.value].type;
+    schema.observables.push_back(
+        {v1::INPUT_KIND_UNSPECIFIED, exported.name, ToProto(type.element), type.shape, true, false});
+  }
+  for (const sim::Objective& objective : program.objectives) {
+    schema.objectives.push_back(objective.name);
+  }
+  return schema;
+}
+
+std::vector<v1::InputSchema> InputSchemasOf(const sim::Program& program) {
+  std::vector<v1::InputSchema> schemas;
+  for (const sim::Input& input : program.inputs) {
+    if (input.kind == sim::InputKind::kConfig || input.kind == sim::InputKind::kStep) continue;
+    const sim::Type& type = program[input.value].type;
+    v1::InputSchema& schema = schemas.emplace_back();
+    schema.set_kind(ToProto(input.kind));
+    schema.set_name(input.name);
+    schema.set_element(ToProto(type.element));
+    schema.mutable_shape()->Add(type.shape.begin(), type.shape.end());
+    if (input.default_value) schema.set_default_value(*input.default_value);
+    schema.set_differentiable(sim::IsDifferentiable(program, input));
+    schema.set_description(input.description);
+  }
+  return schemas;
+}
+
+v1::WorldSchema WorldSchemaToProto(const sim::WorldSchema& world, const sim::Program& program) {
+  v1::WorldSchema out;
+  out.set_name(world.name);
+  out.set_description(world.description);
+  for (const sim::ConfigField& field : world.config) {
+    v1::ConfigSchema* config = out.add_config();
+    config->set_name(field.name);
+    config->set_type(ConfigTypeName(field.type));
+    if (field.default_value) WriteConfigValue(*field.default_value, *config->mutable_default_value());
+    config->mutable_words()->Add(field.words.begin(), field.words.end());
+    config->set_description(field.description);
+  }
+  for (v1::InputSchema& schema : InputSchemasOf(program)) *out.add_inputs() = std::move(schema);
+  for (const sim::Export& exported : program.exports) {
+    if (exported.observable) out.add_observables(exported.name);
+  }
+  for (const sim::Objective& objective : program.objectives) out.add_objectives(objective.name);
+  for (const std::string& site : world.termination_sites) out.add_termination_sites(site);
+  for (const std::string& site : world.event_sites) out.add_event_sites(site);
+  return out;
+}
+
+}  // namespace simgrad::server::conversion

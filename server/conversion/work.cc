@@ -1,0 +1,256 @@
+#include "server/conversion/work.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "server/conversion/enum_names.h"
+#include "sim/program/lower.h"
+
+namespace simgrad::server::conversion {
+namespace {
+
+using Tensors = google::protobuf::RepeatedPtrField<v1::NamedTensor>;
+
+const Tensors* ListOf(const v1::RolloutSpec& spec, sim::InputKind kind) {
+  switch (kind) {
+    case sim::InputKind::kState: return &spec.initial();
+    case sim::InputKind::kParam: return &spec.params();
+    case sim::InputKind::kControl: return &spec.controls();
+    case sim::InputKind::kData: return &spec.data();
+    default: return nullptr;
+  }
+}
+
+const v1::NamedTensor* FindTensor(const Tensors* list, const std::string& name) {
+  if (list == nullptr) return nullptr;
+  for (const v1::NamedTensor& tensor : *list) {
+    if (tensor.name() == name) return &tensor;
+  }
+  return nullptr;
+}
+
+sim::Tensor TensorFromProto(const v1::Tensor& message) {
+  sim::Tensor tensor;
+  tensor.dtype = *FromProto(message.dtype());
+  tensor.shape.assign(message.shape().begin(), message.shape().end());
+  tensor.bytes.assign(message.inline_().begin(), message.inline_().end());
+  return tensor;
+}
+
+// Integers and bools travel in any of their dtypes and run in the declared one.
+sim::Tensor InDeclaredType(sim::Tensor sent, sim::ElementType element) {
+  if (element == sim::ElementType::kReal) return sent;
+  const sim::DType dtype = element == sim::ElementType::kI32   ? sim::DType::kI32
+                           : element == sim::ElementType::kI64 ? sim::DType::kI64
+                                                               : sim::DType::kBool;
+  if (dtype == sent.dtype) return sent;
+  sim::Tensor tensor = sim::Tensor::Zeros(dtype, sent.shape);
+  for (int64_t i = 0; i < sent.count(); ++i) tensor.SetInt(i, sent.GetInt(i));
+  return tensor;
+}
+
+sim::Binding BindingFromProto(const v1::NamedTensor& message, const sim::Type& type) {
+  const size_t shared_rank = type.shape.size() + (message.per_step() ? 1 : 0);
+  sim::Binding binding;
+  binding.tensor = InDeclaredType(TensorFromProto(message.tensor()), type.element);
+  binding.per_instance = binding.tensor.shape.size() == shared_rank + 1;
+  binding.per_step = message.per_step();
+  return binding;
+}
+
+std::vector<double> Numbers(const v1::Tensor& message) {
+  const sim::Tensor tensor = TensorFromProto(message);
+  std::vector<double> numbers(static_cast<size_t>(tensor.count()));
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = tensor.Get(static_cast<int64_t>(i));
+  return numbers;
+}
+
+// Index of a state among the states (states come first among the inputs), or -1.
+int32_t StateIndex(const sim::Program& program, const std::string& name) {
+  const std::vector<int32_t> states = program.InputsOf(sim::InputKind::kState);
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (program.inputs[states[i]].name == name) return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+int32_t ExportIndex(const sim::Program& program, const std::string& name) {
+  for (size_t i = 0; i < program.exports.size(); ++i) {
+    if (program.exports[i].observable && program.exports[i].name == name) {
+      return static_cast<int32_t>(i);
+    }
+  }
+  return -1;
+}
+
+sim::DType DTypeOfValue(const sim::Program& program, sim::ValueId id) {
+  const sim::Value& value = program[id];
+  switch (value.type.element) {
+    case sim::ElementType::kReal: return sim::DTypeOf(value.format.value_or(sim::Format::kF64));
+    case sim::ElementType::kI32: return sim::DType::kI32;
+    case sim::ElementType::kI64: return sim::DType::kI64;
+    case sim::ElementType::kBool: return sim::DType::kBool;
+  }
+  return sim::DType::kF64;
+}
+
+sim::Recording RecordingOf(v1::DiagnosticsLevel level) {
+  // Off returns nothing, but metrics are counted at every level.
+  return level == v1::DIAGNOSTICS_LEVEL_INSTANCES ? sim::Recording::kInstances
+                                                  : sim::Recording::kSummary;
+}
+
+}  // namespace
+
+sim::AdjointSpec AdjointSpecFromProto(const v1::GradientRequest& request,
+                                      const sim::Program& program) {
+  sim::AdjointSpec spec;
+  spec.objective = request.spec().objective();
+  spec.final_state.resize(program.InputsOf(sim::InputKind::kState).size());
+  spec.trajectory_state.resize(spec.final_state.size());
+  spec.trajectory_export.resize(program.exports.size());
+  spec.wanted.resize(program.inputs.size());
+  if (request.cotangents_size() > 0) {
+    for (const v1::NamedTensor& sent : request.cotangents(0).final_state()) {
+      spec.final_state[StateIndex(program, sent.name())] = true;
+    }
+    for (const v1::NamedTensor& sent : request.cotangents(0).trajectory()) {
+      const int32_t state = StateIndex(program, sent.name());
+      if (state >= 0) {
+        spec.trajectory_state[state] = true;
+      } else {
+        spec.trajectory_export[ExportIndex(program, sent.name())] = true;
+      }
+    }
+  }
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const sim::Input& input = program.inputs[i];
+    if (request.wrt_size() == 0) {
+      const bool sent = FindTensor(ListOf(request.spec(), input.kind), input.name) != nullptr;
+      spec.wanted[i] = sent && sim::IsDifferentiable(program, input);
+    }
+    for (const v1::InputName& name : request.wrt()) {
+      if (name.kind() == ToProto(input.kind) && name.name() == input.name) spec.wanted[i] = true;
+    }
+  }
+  return spec;
+}
+
+sim::Work WorkFromProto(const v1::RolloutSpec& spec,
+                        std::shared_ptr<const sim::NumericalProgram> program, int64_t instances,
+                        const WorkSettings& settings) {
+  sim::Work work;
+  const sim::Program& world = program->program;
+  work.batch.instances = instances;
+  work.batch.steps = spec.steps();
+  if (spec.instance_ids_size() > 0) {
+    work.batch.instance_ids.assign(spec.instance_ids().begin(), spec.instance_ids().end());
+  } else {
+    work.batch.instance_ids.resize(static_cast<size_t>(instances));
+    for (size_t i = 0; i < work.batch.instance_ids.size(); ++i) {
+      work.batch.instance_ids[i] = spec.first_instance() + i;
+    }
+  }
+  for (const sim::Input& input : world.inputs) {
+    const v1::NamedTensor* sent = FindTensor(ListOf(spec, input.kind), input.name);
+    work.batch.inputs.push_back(sent == nullptr
+                                    ? sim::Binding{}
+                                    : BindingFromProto(*sent, world[input.value].type));
+  }
+  work.options.recording = RecordingOf(spec.diagnostics().level());
+  if (spec.diagnostics().stride() > 0) work.options.stride = spec.diagnostics().stride();
+  work.options.near_band_ulps = settings.near_band_ulps;
+  work.options.threads = settings.threads;
+  for (const Recorded& recorded : RecordedFields(spec, *program)) {
+    (recorded.is_state ? work.options.record_states : work.options.record_exports)
+        .push_back(recorded.index);
+  }
+  work.chunk_steps = spec.chunk_steps();
+  work.checkpoint_interval = spec.checkpoint_interval();
+  work.memory_budget_bytes = settings.memory_budget_bytes;
+  work.batch.program = std::move(program);
+  return work;
+}
+
+void AddGradient(const v1::GradientRequest& request, sim::Work& work) {
+  sim::GradientWork& gradient = work.gradient.emplace();
+  gradient.weights.assign(request.weights().begin(), request.weights().end());
+  gradient.reduction = request.reduction() == v1::INSTANCE_REDUCTION_FINITE_ONLY
+                           ? sim::InstanceReduction::kFiniteOnly
+                           : sim::InstanceReduction::kAll;
+  const sim::Program& program = work.batch.program->program;
+  sim::Cotangents& cotangents = work.batch.cotangents;
+  cotangents.final_state.resize(program.InputsOf(sim::InputKind::kState).size());
+  cotangents.trajectory_state.resize(cotangents.final_state.size());
+  cotangents.trajectory_export.resize(program.exports.size());
+  if (request.cotangents_size() == 0) return;
+  for (const v1::NamedTensor& sent : request.cotangents(0).final_state()) {
+    cotangents.final_state[StateIndex(program, sent.name())] = Numbers(sent.tensor());
+  }
+  for (const v1::NamedTensor& sent : request.cotangents(0).trajectory()) {
+    const int32_t state = StateIndex(program, sent.name());
+    if (state >= 0) {
+      cotangents.trajectory_state[state] = Numbers(sent.tensor());
+    } else {
+      cotangents.trajectory_export[ExportIndex(program, sent.name())] = Numbers(sent.tensor());
+    }
+  }
+}
+
+std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
+                                     const sim::NumericalProgram& program) {
+  const sim::Program& world = program.program;
+  std::vector<Recorded> fields;
+  for (const std::string& name : spec.record()) {
+    Recorded field;
+    field.name = name;
+    field.index = StateIndex(world, name);
+    field.is_state = field.index >= 0;
+    if (!field.is_state) field.index = ExportIndex(world, name);
+    const sim::ValueId value =
+        field.is_state ? world.inputs[world.InputsOf(sim::InputKind::kState)[field.index]].value
+                       : world.exports[field.index].value;
+    field.shape = world[value].type.shape;
+    field.dtype = DTypeOfValue(world, value);
+    fields.push_back(std::move(field));
+  }
+  return fields;
+}
+
+int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded) {
+  const double instances = static_cast<double>(work.batch.instances);
+  const double steps = static_cast<double>(work.batch.steps);
+  double bytes = 0;
+  for (const Recorded& field : recorded) {
+    bytes += instances * (steps + 1) *
+             static_cast<double>(sim::ElementCount(field.shape) * sim::DTypeSize(field.dtype));
+  }
+  const bool per_instance = work.options.recording == sim::Recording::kInstances;
+  for (const sim::Site& site : work.batch.program->sites) {
+    const bool loop = site.kind == sim::SiteKind::kTermination;
+    bytes += steps * static_cast<double>(loop ? sizeof(sim::TerminationStep) : sizeof(sim::EventStep));
+    // Count, reason, number of values, and the values: a typical loop tests a few times per step.
+    const double values = static_cast<double>(std::min<int64_t>(site.max_iter + 1, 8));
+    if (loop && per_instance) bytes += steps * instances * (9 + 8 * values);
+  }
+  bytes += instances * 64;  // values, signatures, health
+  return bytes < 4e18 ? static_cast<int64_t>(bytes) : int64_t{4'000'000'000'000'000'000};
+}
+
+NonFiniteInputs CountNonFinite(const sim::Batch& batch) {
+  NonFiniteInputs counts;
+  for (size_t i = 0; i < batch.inputs.size(); ++i) {
+    const sim::Tensor& tensor = batch.inputs[i].tensor;
+    if (tensor.bytes.empty() || tensor.dtype > sim::DType::kE5m2) continue;
+    const bool state = batch.program->program.inputs[i].kind == sim::InputKind::kState;
+    for (int64_t k = 0; k < tensor.count(); ++k) {
+      const double value = tensor.Get(k);
+      if (std::isnan(value)) ++(state ? counts.state_nan : counts.other_nan);
+      if (std::isinf(value)) ++(state ? counts.state_inf : counts.other_inf);
+    }
+  }
+  return counts;
+}
+
+}  // namespace simgrad::server::conversion

@@ -1,0 +1,56 @@
+// A checked request as work for the engine.
+//
+// Expects that the checks of server/validation have passed. Cost: one copy of the tensors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/engine.h"
+#include "simgrad/v1/simgrad.pb.h"
+
+namespace simgrad::server::conversion {
+
+// What the server decides, not the caller.
+struct WorkSettings {
+  int threads = 1;
+  double near_band_ulps = 8.0;
+  int64_t memory_budget_bytes = int64_t{4} << 30;
+};
+
+// What of the program is to be differentiated, and for what.
+sim::AdjointSpec AdjointSpecFromProto(const v1::GradientRequest& request,
+                                      const sim::Program& program);
+
+sim::Work WorkFromProto(const v1::RolloutSpec& spec,
+                        std::shared_ptr<const sim::NumericalProgram> program, int64_t instances,
+                        const WorkSettings& settings);
+
+// Adds weights, reduction and cotangents.
+void AddGradient(const v1::GradientRequest& request, sim::Work& work);
+
+// Names of what is recorded, in the order of the request: index into states or exports.
+struct Recorded {
+  std::string name;
+  bool is_state = false;
+  int32_t index = 0;      // state input, or export
+  sim::DType dtype = sim::DType::kF64;
+  sim::Shape shape;       // of one instance at one time
+};
+std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
+                                     const sim::NumericalProgram& program);
+
+// Bytes that the answer holds besides what the engine needs: trajectory and diagnostics that a slow
+// reader has not taken yet, and the tensors of the result.
+int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded);
+
+// Non-finite numbers among the inputs as sent.
+struct NonFiniteInputs {
+  int64_t state_nan = 0, state_inf = 0;  // initial states
+  int64_t other_nan = 0, other_inf = 0;
+};
+NonFiniteInputs CountNonFinite(const sim::Batch& batch);
+
+}  // namespace simgrad::server::conversion

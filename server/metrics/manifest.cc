@@ -1,0 +1,251 @@
+#include "server/metrics/manifest.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace simgrad::server::metrics {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+using Values = std::vector<std::string>;
+using enum MetricType;
+using enum Scope;
+
+// Every combination of the values of some labels.
+Rows Product(const std::vector<Values>& labels) {
+  Rows rows = {{}};
+  for (const Values& values : labels) {
+    Rows longer;
+    for (const auto& row : rows) {
+      for (const std::string& value : values) {
+        longer.push_back(row);
+        longer.back().push_back(value);
+      }
+    }
+    rows = std::move(longer);
+  }
+  return rows;
+}
+
+const Rows kOne = {{}};
+const Values kStreams = {"Rollout", "Gradient"};
+const Values kRoles = {"state",   "dynamics",  "solver", "termination", "event",
+                       "network", "objective", "tape",   "adjoint",     "gradient"};
+const Values kPhases = {"input", "forward", "adjoint"};
+const Values kLostIn = {"queued", "forward", "adjoint", "stream"};
+
+const std::vector<double> kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                      1,     2.5,    5,     10,   30,    60,   120, 300};
+const std::vector<double> kBatch = {1,    4,     16,    64,     256,    1024,
+                                    4096, 16384, 65536, 262144, 1048576};
+const std::vector<double> kIterations = {0,  1,  2,  3,  4,  6,  8,  12,
+                                         16, 24, 32, 48, 64, 128, 256};
+// Powers of two, so that the executors' buckets add up to them exactly.
+const std::vector<double> kUlps = {0,    1,    2,     4,     16,      64,      256,
+                                   1024, 4096, 16384, 65536, 1048576, 16777216};
+const std::vector<double> kSteps = {0, 1, 10, 100, 1000, 10000, 100000, 1000000};
+const std::vector<double> kDecades = {1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1,
+                                      1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8};
+
+Rows MethodRows() {
+  Rows rows;
+  for (const Method& method : Methods()) rows.push_back({method.type, kGrpcService, method.name});
+  return rows;
+}
+
+Rows MethodCodeRows() {
+  Rows rows;
+  for (const Method& method : Methods()) {
+    for (const std::string& code : method.codes) {
+      rows.push_back({method.type, kGrpcService, method.name, code});
+    }
+  }
+  return rows;
+}
+
+Values MethodNames() {
+  Values names;
+  for (const Method& method : Methods()) names.push_back(method.name);
+  return names;
+}
+
+void AddRpc(std::vector<Family>& all) {
+  const Values labels = {"grpc_type", "grpc_service", "grpc_method"};
+  all.push_back({"grpc_server_started_total", kCounter, kServer, "RPCs started.", labels,
+                 MethodRows(), {}});
+  all.push_back({"grpc_server_handled_total", kCounter, kServer,
+                 "RPCs completed, by status code.",
+                 {"grpc_type", "grpc_service", "grpc_method", "grpc_code"}, MethodCodeRows(), {}});
+  all.push_back({"grpc_server_handling_seconds", kHistogram, kServer,
+                 "Time from the arrival of an RPC to its end.", labels, MethodRows(), kSeconds});
+  all.push_back({"simgrad_rpc_in_flight", kGauge, kServer, "RPCs being handled.", {"grpc_method"},
+                 Product({MethodNames()}), {}});
+  all.push_back({"simgrad_rpc_cancelled_total", kCounter, kServer,
+                 "RPCs cancelled by the caller or by draining, by where the work was lost.",
+                 {"grpc_method", "phase"}, Product({kStreams, kLostIn}), {}});
+  all.push_back({"simgrad_rpc_deadline_exceeded_total", kCounter, kServer,
+                 "RPCs whose deadline passed, by where the work was lost.",
+                 {"grpc_method", "phase"}, Product({kStreams, kLostIn}), {}});
+  all.push_back({"simgrad_rpc_time_to_first_message_seconds", kHistogram, kServer,
+                 "Time from the arrival of a streaming RPC to its first message.", {"grpc_method"},
+                 Product({kStreams}), kSeconds});
+}
+
+void AddWork(std::vector<Family>& all) {
+  all.push_back({"simgrad_queue_requests", kGauge, kServer, "Requests that wait.", {}, kOne, {}});
+  all.push_back({"simgrad_queue_capacity_requests", kGauge, kServer, "Requests that may wait.", {},
+                 kOne, {}});
+  all.push_back({"simgrad_queue_wait_seconds", kHistogram, kServer, "Time a request waited.", {},
+                 kOne, kSeconds});
+  all.push_back({"simgrad_queue_rejected_total", kCounter, kServer, "Requests not admitted.",
+                 {"reason"}, Product({{"full", "memory", "deadline", "draining"}}), {}});
+  all.push_back({"simgrad_batch_instances", kHistogram, kServer, "Instances of a request.",
+                 {"direction"}, Product({{"forward", "adjoint"}}), kBatch});
+  all.push_back({"simgrad_phase_duration_seconds", kHistogram, kServer,
+                 "Time a request spent in a phase.", {"phase"},
+                 Product({{"decode", "compile", "forward", "recompute", "adjoint", "encode"}}),
+                 kSeconds});
+  all.push_back({"simgrad_program_cache_total", kCounter, kServer,
+                 "Look-ups of lowered programs; failed: the program was refused.", {"result"},
+                 Product({{"hit", "miss", "failed"}}), {}});
+  all.push_back({"simgrad_steps_total", kCounter, kServer,
+                 "Instance-steps; recompute over forward is the cost of checkpointing.",
+                 {"direction"}, Product({{"forward", "recompute", "adjoint"}}), {}});
+  all.push_back({"simgrad_rollouts_total", kCounter, kWorld, "Requests that were admitted, by end.",
+                 {"mode", "outcome"},
+                 Product({{"rollout", "gradient"}, {"ok", "failed", "cancelled", "expired"}}), {}});
+  all.push_back({"simgrad_instances_total", kCounter, kWorld, "Instances of admitted requests.",
+                 {"mode"}, Product({{"rollout", "gradient"}}), {}});
+}
+
+void AddSites(std::vector<Family>& all) {
+  all.push_back({"simgrad_solver_iterations", kHistogram, kTerminationSite,
+                 "Iterations of each run of a loop. Count and sum are exact; of the runs of one "
+                 "step the smallest and the largest are exact and the others stand at their mean.",
+                 {}, kOne, kIterations});
+  all.push_back({"simgrad_terminations_total", kCounter, kTerminationSite,
+                 "Runs of a loop, by why they stopped.", {"reason"},
+                 Product({{"converged", "max_iter", "nonfinite", "not_entered"}}), {}});
+  all.push_back({"simgrad_termination_margin_ulps", kHistogram, kTerminationSite,
+                 "Absolute distance of the tested value from its threshold at the stop, in ulps. "
+                 "The sum counts each at the upper end of its power of two.",
+                 {}, kOne, kUlps});
+  all.push_back({"simgrad_termination_near_boundary_total", kCounter, kTerminationSite,
+                 "Tests within the band of simgrad_termination_near_band_ulps, by what they decided.",
+                 {"side"}, Product({{"stopped", "continued"}}), {}});
+  all.push_back({"simgrad_termination_checks_total", kCounter, kTerminationSite, "Tests.", {},
+                 kOne, {}});
+  all.push_back({"simgrad_termination_near_band_ulps", kGauge, kServer, "The band in force.", {},
+                 kOne, {}});
+  all.push_back({"simgrad_events_total", kCounter, kEventSite, "Elements for which an event held.",
+                 {}, kOne, {}});
+  all.push_back({"simgrad_event_changes_total", kCounter, kEventSite,
+                 "Elements for which an event differed from its last evaluation.", {}, kOne, {}});
+}
+
+void AddNumbers(std::vector<Family>& all) {
+  all.push_back({"simgrad_nonfinite_values_total", kCounter, kServer,
+                 "Non-finite values seen: every element of the inputs; role state: every element at "
+                 "sampled steps; other roles: births with a certificate, elements of gradients, and "
+                 "observations that a metric refused.",
+                 {"phase", "kind", "role"}, Product({kPhases, {"nan", "inf"}, kRoles}), {}});
+  all.push_back({"simgrad_nonfinite_instances_total", kCounter, kServer,
+                 "Instances that went non-finite, by the phase where and what was done.",
+                 {"phase", "action"}, Product({kPhases, {"reported", "stopped"}}), {}});
+  all.push_back({"simgrad_nonfinite_first_step", kHistogram, kServer,
+                 "First non-finite step of an instance.", {"phase"}, Product({kPhases}), kSteps});
+  all.push_back({"simgrad_underflows_total", kCounter, kServer,
+                 "Casts and state stores that became zero or subnormal.", {"role"},
+                 Product({kRoles}), {}});
+  all.push_back({"simgrad_overflows_total", kCounter, kServer,
+                 "Casts and state stores that became infinite or the largest value.", {"role"},
+                 Product({kRoles}), {}});
+  all.push_back({"simgrad_gradients_total", kCounter, kWorld,
+                 "Gradients: one per differentiated input and instance.", {}, kOne, {}});
+  all.push_back({"simgrad_gradient_zero_total", kCounter, kWorld,
+                 "Gradients that are zero in every element (a shared input: for all instances).",
+                 {}, kOne, {}});
+  all.push_back({"simgrad_gradient_disconnected_total", kCounter, kWorld,
+                 "Gradients whose executed path never used the input.", {}, kOne, {}});
+  all.push_back({"simgrad_gradient_norm", kHistogram, kWorld,
+                 "Euclidean norm of the returned gradient of an input; finite ones only.", {}, kOne,
+                 kDecades});
+  all.push_back({"simgrad_loss_scale", kGauge, kServer,
+                 "Lowest loss scale among the gradient requests in flight; of the last one where "
+                 "there is none.",
+                 {}, kOne, {}});
+}
+
+void AddServer(std::vector<Family>& all, const ServerLabels& server) {
+  all.push_back({"simgrad_build_info", kGauge, kServer, "1; what runs.",
+                 {"version", "revision", "cuda"}, {{server.version, server.revision, "none"}}, {}});
+  all.push_back({"simgrad_device_info", kGauge, kServer, "1; where it runs.", {"kind", "name"},
+                 {{server.device_kind, server.device_name}}, {}});
+  all.push_back({"simgrad_ready", kGauge, kServer, "1 while requests are taken, 0 while draining.",
+                 {}, kOne, {}});
+  all.push_back({"process_cpu_seconds_total", kCounter, kProcess,
+                 "User and system CPU time of the process.", {}, kOne, {}});
+  all.push_back({"process_resident_memory_bytes", kGauge, kProcess, "Resident memory.", {}, kOne,
+                 {}});
+  all.push_back({"process_virtual_memory_bytes", kGauge, kProcess, "Virtual memory.", {}, kOne, {}});
+  all.push_back({"process_open_fds", kGauge, kProcess, "Open file descriptors.", {}, kOne, {}});
+  all.push_back({"process_max_fds", kGauge, kProcess, "Limit of open file descriptors.", {}, kOne,
+                 {}});
+  all.push_back({"process_start_time_seconds", kGauge, kProcess,
+                 "Start of the process, since the epoch.", {}, kOne, {}});
+}
+
+}  // namespace
+
+const std::vector<Method>& Methods() {
+  static const Values kWorkCodes = {"OK",           "Canceled",          "InvalidArgument",
+                                    "Unimplemented", "DeadlineExceeded", "ResourceExhausted",
+                                    "Unavailable",  "Internal"};
+  static const auto* const methods = new std::vector<Method>{
+      {"GetServerInfo", "unary", {"OK"}},
+      {"ListWorlds", "unary", {"OK", "Internal"}},
+      {"DescribeProgram",
+       "unary",
+       {"OK", "InvalidArgument", "Unimplemented", "ResourceExhausted", "Internal"}},
+      {"Rollout", "server_stream", kWorkCodes},
+      {"Gradient", "server_stream", kWorkCodes},
+  };
+  return *methods;
+}
+
+std::vector<Family> Manifest(const ServerLabels& server) {
+  std::vector<Family> all;
+  AddRpc(all);
+  AddWork(all);
+  AddSites(all);
+  AddNumbers(all);
+  AddServer(all, server);
+  return all;
+}
+
+std::vector<LabelSet> SeriesOf(const Family& family, const std::vector<WorldLabels>& worlds) {
+  std::vector<LabelSet> prefixes;
+  if (family.scope == kServer || family.scope == kProcess) prefixes.push_back({});
+  for (const WorldLabels& world : worlds) {
+    if (family.scope == kWorld) prefixes.push_back({{"world", world.world}});
+    const bool loop = family.scope == kTerminationSite;
+    if (!loop && family.scope != kEventSite) continue;
+    for (const std::string& site : loop ? world.termination_sites : world.event_sites) {
+      prefixes.push_back({{"world", world.world}, {"site", site}});
+    }
+  }
+  std::vector<LabelSet> series;
+  for (const LabelSet& prefix : prefixes) {
+    for (const auto& row : family.rows) {
+      LabelSet& labels = series.emplace_back(prefix);
+      for (size_t i = 0; i < row.size(); ++i) labels.emplace_back(family.labels[i], row[i]);
+    }
+  }
+  return series;
+}
+
+size_t SeriesCount(const Family& family, size_t label_sets) {
+  return family.type == kHistogram ? label_sets * (family.buckets.size() + 3) : label_sets;
+}
+
+}  // namespace simgrad::server::metrics

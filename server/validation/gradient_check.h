@@ -1,0 +1,21 @@
+// Checks what a GradientRequest adds to its spec: cotangents, weights, what is differentiated.
+//
+// Errors: INVALID_FIELD; NOT_SUPPORTED for more than one cotangent and for tree nodes.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "server/validation/program_schema.h"
+#include "simgrad/v1/simgrad.pb.h"
+
+namespace simgrad::server::validation {
+
+// Without the program; expects nothing.
+absl::Status CheckGradientMessage(const v1::GradientRequest& request);
+
+// Against the program; `instances` as CheckInputs found.
+absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSchema& schema,
+                           int64_t instances);
+
+}  // namespace simgrad::server::validation

@@ -1,0 +1,243 @@
+#include "server/validation/input_check.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/validation/request_error.h"
+#include "server/validation/tensor_check.h"
+
+namespace simgrad::server::validation {
+namespace {
+
+using Tensors = google::protobuf::RepeatedPtrField<v1::NamedTensor>;
+
+// Integers of a tensor whose dtype is i32, i64 or bool.
+int64_t IntegerAt(const v1::Tensor& tensor, size_t i) {
+  const char* bytes = tensor.inline_().data();
+  if (tensor.dtype() == v1::DTYPE_BOOL) return bytes[i];
+  if (tensor.dtype() == v1::DTYPE_I32) {
+    int32_t value;
+    std::memcpy(&value, bytes + 4 * i, 4);
+    return value;
+  }
+  int64_t value;
+  std::memcpy(&value, bytes + 8 * i, 8);
+  return value;
+}
+
+// Reals come in any real dtype; integers and bools in any of theirs, where every value fits.
+absl::Status CheckElement(const FieldSchema& declared, const v1::Tensor& tensor,
+                          const std::string& field) {
+  const bool real = declared.element == v1::ELEMENT_TYPE_REAL;
+  if (real != IsRealDType(tensor.dtype())) {
+    return InvalidField(field + ".dtype",
+                        absl::StrCat("'", declared.name, "' is ", real ? "real" : "integer or bool",
+                                     " and does not take ", DTypeLabel(tensor.dtype())));
+  }
+  if (real) return absl::OkStatus();
+  int64_t least = std::numeric_limits<int64_t>::min();
+  int64_t most = std::numeric_limits<int64_t>::max();
+  if (declared.element == v1::ELEMENT_TYPE_BOOL) {
+    least = 0;
+    most = 1;
+  } else if (declared.element == v1::ELEMENT_TYPE_I32) {
+    least = std::numeric_limits<int32_t>::min();
+    most = std::numeric_limits<int32_t>::max();
+  }
+  const size_t count = tensor.inline_().size() / DTypeBytes(tensor.dtype());
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t value = IntegerAt(tensor, i);
+    if (value < least || value > most) {
+      return InvalidField(field + ".inline", absl::StrCat("element ", i, " is ", value, "; '",
+                                                          declared.name, "' takes ", least, " to ",
+                                                          most));
+    }
+  }
+  return absl::OkStatus();
+}
+
+class InputChecker {
+ public:
+  InputChecker(const v1::RolloutSpec& spec, const ProgramSchema& schema,
+               const RequestLimits& limits, const std::string& field)
+      : spec_(spec), schema_(schema), limits_(limits), field_(field) {
+    if (spec.instances() > 0) Agree(spec.instances(), field + ".instances");
+    if (spec.instance_ids_size() > 0) Agree(spec.instance_ids_size(), field + ".instance_ids");
+  }
+
+  absl::StatusOr<int64_t> Run() {
+    for (const absl::Status& status :
+         {conflict_, CheckList(spec_.initial(), v1::INPUT_KIND_STATE, "initial"),
+          CheckList(spec_.params(), v1::INPUT_KIND_PARAM, "params"),
+          CheckList(spec_.controls(), v1::INPUT_KIND_CONTROL, "controls"),
+          CheckList(spec_.data(), v1::INPUT_KIND_DATA, "data"), CheckAllSent(), CheckRecord(),
+          CheckObjective()}) {
+      if (!status.ok()) return status;
+    }
+    const int64_t instances = instances_.value_or(1);
+    if (spec_.instance_ids_size() == 0 &&
+        spec_.first_instance() > std::numeric_limits<uint64_t>::max() - (instances - 1)) {
+      return InvalidField(field_ + ".first_instance",
+                          absl::StrCat(spec_.first_instance(), " + ", instances - 1,
+                                       " is no 64-bit instance id any more"));
+    }
+    return instances;
+  }
+
+ private:
+  // Everything that speaks of the batch size must say the same.
+  void Agree(int64_t count, const std::string& field) {
+    if (!conflict_.ok()) return;
+    if (count < 1) {
+      conflict_ = InvalidField(field, "a batch has at least one instance");
+    } else if (count > limits_.max_instances) {
+      conflict_ = LimitExceeded(field, absl::StrCat(count, " instances are above this server's ",
+                                                    "limit of ", limits_.max_instances));
+    } else if (instances_ && *instances_ != count) {
+      conflict_ = InvalidField(field, absl::StrCat("has ", count, " instances, but ", instances_from_,
+                                                   " has ", *instances_));
+    } else if (!instances_) {
+      instances_ = count;
+      instances_from_ = field;
+    }
+  }
+
+  absl::Status CheckList(const Tensors& list, v1::InputKind kind, const std::string& name) {
+    for (int i = 0; i < list.size(); ++i) {
+      const std::string path = absl::StrCat(field_, ".", name, "[", i, "]");
+      const FieldSchema* declared = FindField(schema_.inputs, kind, list[i].name());
+      if (declared == nullptr) {
+        return InvalidField(path + ".name",
+                            absl::StrCat("unknown ", KindName(kind), " '", list[i].name(),
+                                         "'; the world has: ", NamesOf(schema_.inputs, kind)));
+      }
+      const bool may_step = kind == v1::INPUT_KIND_CONTROL || kind == v1::INPUT_KIND_DATA;
+      if (list[i].per_step() && !may_step) {
+        return InvalidField(path + ".per_step", absl::StrCat("a ", KindName(kind),
+                                                             " has no value per step; only controls "
+                                                             "and data have"));
+      }
+      absl::Status status = CheckElement(*declared, list[i].tensor(), path + ".tensor");
+      if (status.ok()) status = CheckShape(*declared, list[i], path + ".tensor.shape");
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckShape(const FieldSchema& declared, const v1::NamedTensor& sent,
+                          const std::string& field) {
+    std::vector<int64_t> tail;
+    if (sent.per_step()) tail.push_back(spec_.steps());
+    tail.insert(tail.end(), declared.shape.begin(), declared.shape.end());
+    const auto& shape = sent.tensor().shape();
+    const size_t rank = shape.size();
+    const bool per_instance = rank == tail.size() + 1;
+    if ((rank != tail.size() && !per_instance) ||
+        !std::equal(tail.begin(), tail.end(), shape.begin() + (per_instance ? 1 : 0))) {
+      const std::string right = absl::StrJoin(tail, ", ");
+      return InvalidField(field, absl::StrCat("'", declared.name, "' has shape [", right,
+                                              "] where shared and [instances", right.empty() ? "" : ", ",
+                                              right, "] per instance", StepsText(sent.per_step()),
+                                              ", not ", ShapeText(shape)));
+    }
+    if (per_instance) Agree(shape[0], field);
+    return conflict_;
+  }
+
+  std::string StepsText(bool per_step) const {
+    return per_step ? absl::StrCat(" (with an axis for ", spec_.steps(), " steps)") : "";
+  }
+
+  const Tensors& ListOf(v1::InputKind kind) const {
+    switch (kind) {
+      case v1::INPUT_KIND_STATE: return spec_.initial();
+      case v1::INPUT_KIND_PARAM: return spec_.params();
+      case v1::INPUT_KIND_CONTROL: return spec_.controls();
+      default: return spec_.data();
+    }
+  }
+
+  absl::Status CheckAllSent() const {
+    for (const FieldSchema& input : schema_.inputs) {
+      if (input.has_default || input.kind == v1::INPUT_KIND_CONFIG ||
+          input.kind == v1::INPUT_KIND_STEP) {
+        continue;
+      }
+      const Tensors& list = ListOf(input.kind);
+      const bool sent = std::any_of(list.begin(), list.end(),
+                                    [&](const auto& tensor) { return tensor.name() == input.name; });
+      if (sent) continue;
+      const std::string list_name = input.kind == v1::INPUT_KIND_STATE     ? "initial"
+                                    : input.kind == v1::INPUT_KIND_PARAM   ? "params"
+                                    : input.kind == v1::INPUT_KIND_CONTROL ? "controls"
+                                                                           : "data";
+      return InvalidField(absl::StrCat(field_, ".", list_name),
+                          absl::StrCat(KindName(input.kind), " '", input.name,
+                                       "' has no default and must be sent"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckRecord() const {
+    std::set<std::string> seen;
+    for (int i = 0; i < spec_.record_size(); ++i) {
+      const std::string path = absl::StrCat(field_, ".record[", i, "]");
+      const std::string& name = spec_.record(i);
+      const FieldSchema* recorded = FindField(schema_.inputs, v1::INPUT_KIND_STATE, name);
+      if (recorded == nullptr) {
+        recorded = FindField(schema_.observables, v1::INPUT_KIND_UNSPECIFIED, name);
+      }
+      if (recorded == nullptr) {
+        return InvalidField(
+            path, absl::StrCat("unknown state or observable '", name, "'; states: ",
+                               NamesOf(schema_.inputs, v1::INPUT_KIND_STATE), "; observables: ",
+                               NamesOf(schema_.observables, v1::INPUT_KIND_UNSPECIFIED)));
+      }
+      if (!seen.insert(name).second) {
+        return InvalidField(path, absl::StrCat("'", name, "' is recorded twice"));
+      }
+      // A trajectory message holds whole times of a field; eight bytes at most per element.
+      int64_t bytes = 8;
+      for (int64_t dim : recorded->shape) bytes *= dim;
+      if (bytes > limits_.max_message_bytes / 2) {
+        return LimitExceeded(path, absl::StrCat("one time of '", name, "' takes ", bytes,
+                                                " bytes, messages hold ",
+                                                limits_.max_message_bytes / 2, " of them"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckObjective() const {
+    const auto& known = schema_.objectives;
+    if (spec_.objective().empty() ||
+        std::find(known.begin(), known.end(), spec_.objective()) != known.end()) {
+      return absl::OkStatus();
+    }
+    return InvalidField(field_ + ".objective",
+                        absl::StrCat("unknown objective '", spec_.objective(), "'; the world has: ",
+                                     known.empty() ? "none" : absl::StrJoin(known, ", ")));
+  }
+
+  const v1::RolloutSpec& spec_;
+  const ProgramSchema& schema_;
+  const RequestLimits& limits_;
+  const std::string field_;
+  std::optional<int64_t> instances_;
+  std::string instances_from_;
+  absl::Status conflict_;
+};
+
+}  // namespace
+
+absl::StatusOr<int64_t> CheckInputs(const v1::RolloutSpec& spec, const ProgramSchema& schema,
+                                    const RequestLimits& limits, const std::string& field) {
+  return InputChecker(spec, schema, limits, field).Run();
+}
+
+}  // namespace simgrad::server::validation

@@ -1,0 +1,22 @@
+// Checks a RolloutSpec against what its program declares: names, ranks, shapes, batch size.
+//
+// Shapes: the declared rank means shared, one more axis in front means per instance; with per_step
+//   one more axis for the steps, after the instances: [instance, time, field shape].
+// Errors: INVALID_FIELD, LIMIT_EXCEEDED with the field path below `field`; names come with those that exist.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/validation/program_schema.h"
+#include "server/validation/request_limits.h"
+#include "simgrad/v1/simgrad.pb.h"
+
+namespace simgrad::server::validation {
+
+// The number of instances of the batch. Expects that CheckSpec has passed.
+absl::StatusOr<int64_t> CheckInputs(const v1::RolloutSpec& spec, const ProgramSchema& schema,
+                                    const RequestLimits& limits, const std::string& field);
+
+}  // namespace simgrad::server::validation

@@ -1,0 +1,14 @@
+// What one request may ask for.
+#pragma once
+
+#include <cstdint>
+
+namespace simgrad::server::validation {
+
+struct RequestLimits {
+  int64_t max_steps = 10'000'000;
+  int64_t max_instances = int64_t{1} << 20;
+  int64_t max_message_bytes = int64_t{4} << 20;
+};
+
+}  // namespace simgrad::server::validation

@@ -1,0 +1,127 @@
+#include "server/validation/spec_check.h"
+
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "server/validation/request_error.h"
+#include "server/validation/tensor_check.h"
+
+namespace simgrad::server::validation {
+namespace {
+
+absl::Status CheckRange(int64_t value, int64_t most, const std::string& field) {
+  if (value < 0) {
+    return InvalidField(field, absl::StrCat("must be from 0 to ", most, ", not ", value));
+  }
+  if (value > most) {
+    return LimitExceeded(field, absl::StrCat(value, " is above this server's limit of ", most));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNotNegative(int64_t value, const std::string& field) {
+  if (value >= 0) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be at least 0, not ", value));
+}
+
+absl::Status CheckDiagnostics(const v1::DiagnosticsOptions& options, const std::string& field) {
+  if (!v1::DiagnosticsLevel_IsValid(options.level())) {
+    return InvalidField(field + ".level",
+                        absl::StrCat("unknown level ", static_cast<int>(options.level()),
+                                     "; one of OFF, SUMMARY, INSTANCES"));
+  }
+  return CheckNotNegative(options.stride(), field + ".stride");
+}
+
+absl::Status CheckIds(const v1::RolloutSpec& spec, const RequestLimits& limits,
+                      const std::string& field) {
+  if (spec.instance_ids_size() > limits.max_instances) {
+    return LimitExceeded(field + ".instance_ids",
+                         absl::StrCat(spec.instance_ids_size(), " is above this server's limit of ",
+                                      limits.max_instances, " instances"));
+  }
+  std::set<uint64_t> seen;
+  for (int i = 0; i < spec.instance_ids_size(); ++i) {
+    if (!seen.insert(spec.instance_ids(i)).second) {
+      return InvalidField(absl::StrCat(field, ".instance_ids[", i, "]"),
+                          absl::StrCat("instance id ", spec.instance_ids(i),
+                                       " stands twice; ids are distinct in a request"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckWorld(const v1::World& world, const std::string& field) {
+  if (world.source_case() == v1::World::SOURCE_NOT_SET) {
+    return InvalidField(field, "names no world; set `name` to a built-in one or `program`");
+  }
+  if (world.has_program() && world.config_size() > 0) {
+    return InvalidField(field + ".config",
+                        "a program carries its configuration itself; config is for built-in worlds");
+  }
+  for (const auto& [name, value] : world.config()) {
+    const std::string path = absl::StrCat(field, ".config[", name, "]");
+    if (value.value_case() == v1::ConfigValue::VALUE_NOT_SET) {
+      return InvalidField(path, "has no value; set number, word or flag");
+    }
+    if (value.has_number() && !std::isfinite(value.number())) {
+      return InvalidField(path, absl::StrCat("must be a finite number, not ", value.number()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPolicy(const v1::Policy& policy, const std::string& field) {
+  if (policy.loss_scale().mode_case() == v1::LossScale::kDynamic) {
+    return NotSupported(field + ".loss_scale.dynamic",
+                        "this server scales by a fixed number; set loss_scale.fixed");
+  }
+  if (!v1::NonFinitePolicy_IsValid(policy.non_finite())) {
+    return InvalidField(field + ".non_finite",
+                        absl::StrCat("unknown value ", static_cast<int>(policy.non_finite()),
+                                     "; one of REPORT, STOP"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors,
+                          const std::string& field) {
+  std::set<std::string> seen;
+  for (int i = 0; i < tensors.size(); ++i) {
+    const std::string path = absl::StrCat(field, "[", i, "]");
+    if (!seen.insert(tensors[i].name()).second) {
+      return InvalidField(path + ".name",
+                          absl::StrCat("'", tensors[i].name(), "' is sent twice; send it once"));
+    }
+    if (absl::Status status = CheckTensor(tensors[i].tensor(), path + ".tensor"); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
+                       const std::string& field) {
+  for (const absl::Status& status : {
+           CheckWorld(spec.world(), field + ".world"),
+           CheckRange(spec.steps(), limits.max_steps, field + ".steps"),
+           CheckRange(spec.instances(), limits.max_instances, field + ".instances"),
+           CheckPolicy(spec.policy(), field + ".policy"),
+           CheckDiagnostics(spec.diagnostics(), field + ".diagnostics"),
+           CheckNotNegative(spec.chunk_steps(), field + ".chunk_steps"),
+           CheckNotNegative(spec.checkpoint_interval(), field + ".checkpoint_interval"),
+           CheckIds(spec, limits, field),
+           CheckTensors(spec.initial(), field + ".initial"),
+           CheckTensors(spec.params(), field + ".params"),
+           CheckTensors(spec.controls(), field + ".controls"),
+           CheckTensors(spec.data(), field + ".data"),
+       }) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace simgrad::server::validation

@@ -1,0 +1,27 @@
+// Checks what of a RolloutSpec can be judged without its program: ranges, enums, tensors, ids.
+//
+// Errors: INVALID_FIELD, LIMIT_EXCEEDED, NOT_SUPPORTED with the field path below `field`.
+// Cost: linear in the message; nothing is allocated by a number in it.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/validation/request_limits.h"
+#include "simgrad/v1/simgrad.pb.h"
+
+namespace simgrad::server::validation {
+
+absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
+                       const std::string& field);
+
+// A world names what runs; a built-in one may carry configuration.
+absl::Status CheckWorld(const v1::World& world, const std::string& field);
+
+absl::Status CheckPolicy(const v1::Policy& policy, const std::string& field);
+
+// Every tensor of a list by itself, and that no name stands twice.
+absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors,
+                          const std::string& field);
+
+}  // namespace simgrad::server::validation

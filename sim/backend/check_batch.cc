@@ -1,0 +1,106 @@
+#include "sim/backend/check_batch.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace simgrad::sim {
+namespace {
+
+absl::Status CheckBinding(const Batch& batch, size_t i) {
+  const Program& program = batch.program->program;
+  const Input& input = program.inputs[i];
+  const Binding& binding = batch.inputs[i];
+  const std::string name = absl::StrCat(std::string(InputKindName(input.kind)), ".", input.name);
+  const int64_t count = ElementCount(program[input.value].type.shape);
+  if (input.kind == InputKind::kConfig || input.kind == InputKind::kStep) return absl::OkStatus();
+  if (!IsBound(batch, i)) {
+    const bool empty = count == 0 || (binding.per_instance && batch.instances == 0) ||
+                       (binding.per_step && batch.steps == 0);
+    if (input.default_value || empty) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(name, " has no default and was not sent"));
+  }
+  const bool varies = input.kind == InputKind::kControl || input.kind == InputKind::kData;
+  if (binding.per_step && !varies) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is per step; only controls and data may be"));
+  }
+  const int64_t expected = count * (binding.per_instance ? batch.instances : 1) *
+                           (binding.per_step ? batch.steps : 1);
+  if (binding.tensor.count() != expected) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " has ", binding.tensor.count(),
+                                                   " elements; ", expected, " are needed"));
+  }
+  return absl::OkStatus();
+}
+
+// `sent` holds one array per state or export, each empty or of `entries` values of its shape.
+absl::Status CheckSent(const std::vector<std::vector<double>>& sent, const std::string& what,
+                       const std::vector<int64_t>& counts, int64_t entries) {
+  if (sent.empty()) return absl::OkStatus();
+  if (sent.size() != counts.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cotangents.", what, " has ", sent.size(), " arrays, not ", counts.size()));
+  }
+  for (size_t k = 0; k < sent.size(); ++k) {
+    const int64_t size = static_cast<int64_t>(sent[k].size());
+    if (size == 0 || size == counts[k] * entries) continue;
+    return absl::InvalidArgumentError(absl::StrCat("cotangents.", what, "[", k, "] has ", size,
+                                                   " elements; ", counts[k] * entries,
+                                                   " are needed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCotangents(const Batch& batch) {
+  const Program& program = batch.program->program;
+  std::vector<int64_t> states;
+  std::vector<int64_t> exports;
+  for (int32_t i : program.InputsOf(InputKind::kState)) {
+    states.push_back(
+        ElementCount(program[program.inputs[static_cast<size_t>(i)].value].type.shape));
+  }
+  for (const Export& item : program.exports) {
+    exports.push_back(ElementCount(program[item.value].type.shape));
+  }
+  const Cotangents& sent = batch.cotangents;
+  const int64_t n = batch.instances;
+  absl::Status status = CheckSent(sent.final_state, "final_state", states, n);
+  status.Update(
+      CheckSent(sent.trajectory_state, "trajectory_state", states, n * (batch.steps + 1)));
+  status.Update(CheckSent(sent.trajectory_export, "trajectory_export", exports, n * batch.steps));
+  return status;
+}
+
+}  // namespace
+
+absl::Status CheckBatch(const Batch& batch) {
+  if (batch.program == nullptr) return absl::InvalidArgumentError("the batch has no program");
+  const Program& program = batch.program->program;
+  if (batch.instances < 0 || batch.steps < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("instances ", batch.instances, " and steps ",
+                                                   batch.steps, " must not be negative"));
+  }
+  if (static_cast<int64_t>(batch.instance_ids.size()) != batch.instances) {
+    return absl::InvalidArgumentError(absl::StrCat(batch.instance_ids.size(),
+                                                   " instance ids for ", batch.instances,
+                                                   " instances"));
+  }
+  std::vector<uint64_t> ids = batch.instance_ids;
+  std::sort(ids.begin(), ids.end());
+  const auto twin = std::adjacent_find(ids.begin(), ids.end());
+  if (twin != ids.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("instance id ", *twin, " occurs twice"));
+  }
+  if (batch.inputs.size() != program.inputs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        batch.inputs.size(), " bindings for ", program.inputs.size(), " inputs of the program"));
+  }
+  for (size_t i = 0; i < batch.inputs.size(); ++i) {
+    if (absl::Status fits = CheckBinding(batch, i); !fits.ok()) return fits;
+  }
+  return CheckCotangents(batch);
+}
+
+}  // namespace simgrad::sim

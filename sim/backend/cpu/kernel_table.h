@@ -1,0 +1,158 @@
+// What a vector kernel is, and the table of them that one instruction set offers.
+//
+// Layout: the values of a block are stored [element][lane]; a row is the lanes of one element. A
+//   *varying* value has `Lanes::width[0]` lanes per row; a *uniform* one is the same for every
+//   instance and has kLaneGroup equal lanes per row, so that an operation on uniforms alone is the
+//   same kernel on narrow rows. Widths are multiples of kLaneGroup, rows are aligned to 64 bytes.
+// Carriers: f64 is computed in double, every narrower format in float, whose values it holds
+//   exactly; a bool is an int32 of 0 or -1.
+// NaN: inside a block a NaN is the canonical one up to its sign; whoever reads a value out of a
+//   block makes it canonical.
+// This header is included by sources that are compiled for different instruction sets, so it holds
+// no inline function and nothing of precision/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace simgrad::sim::cpu {
+
+inline constexpr int kLaneGroup = 16;
+
+enum class Carrier : uint8_t { kF32, kF64, kI32, kI64, kMask };
+inline constexpr int kCarrierCount = 5;
+
+// How an operand is stored, in the order of the operands.
+enum class Operands2 : uint8_t { kVV, kVU, kUV };
+enum class Operands3 : uint8_t { kVVV, kVVU, kVUV, kVUU };
+
+struct Instruction;
+struct Lanes;
+using Kernel = void (*)(const Instruction&, Lanes&);
+
+// The part of a machine that kernels see.
+struct Lanes {
+  std::byte** at = nullptr;  // storage by slot
+  int64_t width[2] = {kLaneGroup, kLaneGroup};  // lanes per row: varying, uniform
+};
+
+// One operation over a block. Slots index Lanes::at.
+struct Instruction {
+  Kernel run = nullptr;
+  int32_t to = -1;
+  int32_t a = -1, b = -1, c = -1, d = -1;
+  int32_t count = 1;       // rows of the result
+  int32_t uniform = 0;     // 1: all operands and the result are uniform
+  const void* plan = nullptr;  // what the kernel needs besides: a list of rows, a loop, ...
+};
+
+// Where the rows of a result come from: row k is row `from[k]` of operand `operand[k]`, or +0.
+struct RowPlan {
+  const int32_t* from = nullptr;     // [rows]; -1: zero
+  const int32_t* operand = nullptr;  // [rows]; index into `slots`
+  const int32_t* slots = nullptr;
+  const int32_t* slot_uniform = nullptr;  // [slots]
+  int64_t rows = 0;
+  int64_t lane_bytes = 4;
+};
+
+// The elements that a reduction joins: result k reads rows index[k * inputs + i], i < inputs; for
+// a cumulative sum the first `own` of them end at the result's own place.
+struct ReducePlan {
+  const int32_t* index = nullptr;
+  int64_t inputs = 0;
+  int64_t results = 0;
+};
+
+// Kinds of instructions with a table entry each, in the order of sim/program/opcode.h.
+enum Arithmetic2 : uint8_t { kAdd2, kSub2, kMul2, kDiv2, kMod2, kAtan22, kPow2 };
+inline constexpr int kArithmetic2Count = 7;
+enum Arithmetic1 : uint8_t {
+  kSqrt1, kExp1, kLog1, kLog1p1, kExpm11, kSin1, kCos1, kTanh1, kSigmoid1, kSoftplus1,
+};
+inline constexpr int kArithmetic1Count = 10;
+enum Move1 : uint8_t { kNeg1, kAbs1, kSign1, kFloor1, kRound1 };
+inline constexpr int kMove1Count = 5;
+enum Integer2 : uint8_t { kIntAdd, kIntSub, kIntMul, kIntDiv, kIntMod, kMin2, kMax2 };
+inline constexpr int kInteger2Count = 7;
+
+inline constexpr int kFormats = 6;      // precision::Format
+inline constexpr int kComparisons = 6;  // sim::Comparison
+
+// What a scan of a tested pair a op b over the lanes of one row finds.
+struct MarginScan {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* extra[4] = {};  // producers' operands
+  bool uniform[6] = {};       // a, b, extra...: one number for all lanes
+  int32_t extras = 0;
+  const int32_t* executed = nullptr;  // lanes that count
+  int64_t width = 0;
+  // Out: keys that order |a - b| and |a - b| / ulp; a NaN has the largest.
+  void* absolute_key = nullptr;  // [width]
+  void* ulps_key = nullptr;
+  int64_t smallest_absolute = 0;
+  int64_t smallest_ulps = 0;
+};
+
+struct KernelTable {
+  const char* name;
+  // Rounded to the format.
+  Kernel arithmetic2[kArithmetic2Count][kFormats][3];
+  Kernel arithmetic1[kArithmetic1Count][kFormats];
+  Kernel fma[kFormats];     // VVV
+  Kernel merge[kFormats];   // a, b, mask_b: VVV
+  Kernel merge2[kFormats];  // a, mask_a, b, mask_b: VVVV
+  // Two roundings in one pass: (a * b) + c and (a * b) - c, c - (a * b); kVVV and, with b or a
+  // uniform, kVUV.
+  Kernel multiply_add[3][kFormats][2];
+  // Nothing to round.
+  Kernel move1[kMove1Count][kCarrierCount];
+  Kernel move2[kInteger2Count][kCarrierCount][3];
+  Kernel compare[kComparisons][kCarrierCount][3];
+  Kernel logical_and[3], logical_or[3], logical_not;
+  Kernel select[2][4];  // by carrier size 4, 8; condition varying
+  Kernel copy_rows;
+  Kernel widen[2];      // uniform to varying; by carrier size
+  // [from carrier f32, f64][format][saturate]; the operand is a value of any format.
+  Kernel cast[2][kFormats][2];
+  Kernel int_to_real[3][kFormats];  // from i32, i64, mask
+  Kernel real_to_int[2][3];         // from f32, f64 to i32, i64, mask
+  Kernel int_to_int[3][3];
+  // [order][accumulator][carrier of the operand]; the result is in the accumulator's carrier. The
+  // operand's format must be contained in the accumulator's.
+  Kernel sum[4][kFormats][2];
+  Kernel cumsum[kFormats][2];
+  Kernel int_sum[2], int_cumsum[2];
+  Kernel reduce_max[kCarrierCount], reduce_min[kCarrierCount];
+  Kernel argmax[kCarrierCount], argmin[kCarrierCount];
+  Kernel any;
+  // to = mask of the lanes at which any row of mask a holds.
+
+  // Plain functions over n lanes (a multiple of kLaneGroup).
+  bool (*any_nonfinite[2])(const void* x, int64_t n);  // f32, f64
+  // Mask of the lanes of a row that are not finite.
+  void (*nonfinite_mask[2])(const void* x, int32_t* mask, int64_t n);
+  // Whether a non-zero magnitude below `normal`, or a non-finite value, is among them.
+  bool (*any_unusual[2])(const void* x, double normal, int64_t n);
+  // Whether a cast of x to r may have left the normal range [normal, largest].
+  bool (*cast_unusual[2][2])(const void* x, const void* r, double normal, double largest,
+                             int64_t n);
+  void (*accumulate[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
+  void (*blend[2])(void* to, const void* from, const int32_t* mask, int64_t n);
+  void (*gather[2])(void* to, const void* from, const int32_t* index, int64_t n);
+  // Bit i of words[i / 64] is set where mask[i] holds.
+  void (*mask_bits)(const int32_t* mask, uint64_t* words, int64_t n);
+  // Words: where x[i] has the bits of `first`.
+  void (*equal_bits[2])(const void* x, const void* first, uint64_t* words, int64_t n);
+  void (*margins[kFormats])(MarginScan& scan);
+  // exponent buckets of |x| (ExponentBucket), -1 where not finite.
+  void (*exponent_buckets[2])(const void* x, int32_t* bucket, int64_t n);
+};
+
+// The tables that this build holds; null where the processor cannot run one.
+const KernelTable* BaselineKernels();
+const KernelTable* Avx2Kernels();
+const KernelTable* Avx512Kernels();
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,134 @@
+// What a backend provides: running the steps of one batch, forward and in reverse.
+//
+// The engine (sim/engine.h) owns policy: chunks, checkpoints, cancellation, merging, reductions over
+// instances. An executor owns mechanism: it advances every instance of the batch through a range of
+// steps. All executors give the same bits for everything that stands here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sim/diagnostics/diagnostics.h"
+#include "sim/program/numerical_program.h"
+#include "sim/tensor.h"
+
+namespace simgrad::sim {
+
+// One input of a batch. Row-major [instance if per_instance][step if per_step][declared shape].
+struct Binding {
+  Tensor tensor;
+  bool per_instance = false;
+  bool per_step = false;  // control and data only; then `steps` entries
+};
+
+// Cotangents that a caller sends, exact numbers, f64; empty where not sent (AdjointSpec says which).
+// Row-major; final_state [instance][shape]; trajectory_state [instance][steps + 1][shape];
+// trajectory_export [instance][steps][shape].
+struct Cotangents {
+  std::vector<std::vector<double>> final_state;       // per state input
+  std::vector<std::vector<double>> trajectory_state;  // per state input
+  std::vector<std::vector<double>> trajectory_export; // per export
+};
+
+struct Batch {
+  std::shared_ptr<const NumericalProgram> program;
+  int64_t instances = 0;
+  int64_t steps = 0;
+  std::vector<uint64_t> instance_ids;  // [instances], distinct
+  std::vector<Binding> inputs;         // per Program::inputs; config and step: ignored
+  Cotangents cotangents;
+};
+
+// What is recorded. `kNone` exists for measurement only: the service always records.
+enum class Recording : uint8_t {
+  kNone,       // results only: no diagnostics at all, paths and ok stay empty
+  kSummary,
+  kInstances,  // also per-instance arrays
+};
+
+struct RunOptions {
+  Recording recording = Recording::kSummary;
+  int32_t stride = 32;
+  double near_band_ulps = 8.0;
+  std::vector<int32_t> record_states;   // state inputs whose trajectory is wanted
+  std::vector<int32_t> record_exports;  // exports whose trajectory is wanted
+  int threads = 1;
+};
+
+// First non-finite value of an instance.
+struct InstanceHealth {
+  bool ok = true;
+  Phase phase = Phase::kForward;
+  int64_t step = -1;
+  bool stopped = false;  // policy `stop`: frozen at the state before `step`
+};
+
+// What a range of steps gave, besides the states it left behind.
+struct ForwardChunk {
+  StepDiagnostics diagnostics;
+  std::vector<InstanceSite> instance_sites;  // per termination site; level instances only
+  // Per recorded state or export: [instances][steps of the chunk][shape], in its own format.
+  std::vector<Tensor> states;
+  std::vector<Tensor> exports;
+};
+
+struct AdjointChunk {
+  std::vector<BackwardStep> steps;  // ascending steps of the chunk
+  RangeCounts ranges;
+};
+
+// One batch being run. Calls come from one thread at a time; a run uses its own worker threads.
+class Run {
+ public:
+  virtual ~Run() = default;
+
+  // Puts every instance at the states z[0] (rounded to role state, then `initial`).
+  virtual absl::Status Start() = 0;
+  // Runs steps [first, first + count) from the states at `first`. `first` must be where the states are.
+  virtual absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) = 0;
+  // Exact copies of all states, and of what travels with them (last event values, health, costs,
+  // signature), so that Forward can be repeated from there.
+  virtual std::shared_ptr<const void> SaveState() const = 0;
+  virtual void RestoreState(const std::shared_ptr<const void>& saved) = 0;
+  virtual int64_t SavedBytes() const = 0;  // of one SaveState
+
+  // Terminal cost on z[T]; call once, after the last Forward.
+  virtual absl::Status Finish() = 0;
+
+  // Reverse. StartAdjoint after Finish; then ranges of steps descending and adjoining. Adjoint(first, count)
+  // expects the states to be at `first` (RestoreState), replays the range with recording and runs
+  // its reverse. It counts nothing of the replay a second time.
+  virtual absl::Status StartAdjoint(double seed_scale) = 0;
+  virtual absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) = 0;
+  virtual absl::Status FinishAdjoint() = 0;  // `initial`, and the cotangent of z[0] into gradients
+  // Bytes that Adjoint(first, count) needs for its records, from the counts of the forward run.
+  virtual int64_t AdjointBytes(int64_t first, int64_t count) const = 0;
+
+  // Results. Row-major with the instance first; in the format of the state or role.
+  virtual Tensor State(int32_t state_input) const = 0;          // [instances][shape]
+  virtual Tensor Export(int32_t export_index) const = 0;        // of the last step run
+  virtual std::vector<double> Values() const = 0;               // objective per instance
+  virtual const std::vector<uint64_t>& PathSignatures() const = 0;
+  virtual const std::vector<InstanceHealth>& Health() const = 0;
+  // Per event site: first step at which any element of the instance was true, -1 never.
+  virtual std::vector<std::vector<int64_t>> FirstEventSteps() const = 0;
+
+  // Per-instance gradients, unscaled as accumulated in role gradient: [instances][steps if the
+  // binding is per_step][shape], values exact in f64. Empty where not wanted.
+  virtual const std::vector<double>& Gradient(int32_t input) const = 0;
+  // Per instance: the input received a cotangent.
+  virtual const std::vector<uint8_t>& Connected(int32_t input) const = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual std::string_view name() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) = 0;
+};
+
+}  // namespace simgrad::sim

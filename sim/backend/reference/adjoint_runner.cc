@@ -1,0 +1,209 @@
+#include "sim/backend/reference/adjoint_runner.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "precision/arithmetic.h"
+
+namespace simgrad::sim::reference {
+namespace {
+
+using enum OpCode;
+
+void MoveTo(std::vector<Slot>& to, std::vector<Slot> from) {
+  std::move(from.begin(), from.end(), std::back_inserter(to));
+}
+
+std::vector<Slot> Part(const std::vector<Slot>& slots, size_t first, size_t count) {
+  const auto begin = slots.begin() + static_cast<std::ptrdiff_t>(first);
+  return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+}
+
+// Element e of n of a slot over a leading axis.
+Slot ElementOf(const Slot& slot, size_t e, size_t n) {
+  const auto part = [&](const std::optional<Array>& whole) -> std::optional<Array> {
+    if (!whole) return std::nullopt;
+    return SliceOf(*whole, e, SizeOf(*whole) / n);
+  };
+  return {part(slot.cotangent), part(slot.mask)};
+}
+
+std::vector<Slot> ElementsOf(const std::vector<Slot>& slots, size_t e, size_t n) {
+  std::vector<Slot> elements;
+  for (const Slot& slot : slots) elements.push_back(n == 0 ? slot : ElementOf(slot, e, n));
+  return elements;
+}
+
+Array MaskOf(size_t n, bool value) { return {{}, std::vector<int64_t>(n, value ? 1 : 0)}; }
+
+// Joins the elements of one slot along a leading axis again. Each part has `count` elements.
+Slot Join(const std::vector<Slot>& parts, size_t count) {
+  Slot joined{Array{}, Array{}};
+  for (const Slot& part : parts) {
+    AppendTo(*joined.cotangent, part.cotangent.value_or(Array{std::vector<double>(count), {}}));
+    AppendTo(*joined.mask, part.mask.value_or(MaskOf(count, part.cotangent.has_value())));
+  }
+  return joined;
+}
+
+}  // namespace
+
+std::vector<Slot> ReadSlots(const SlotList& list, const Frame& frame) {
+  std::vector<Slot> slots(list.size());
+  for (size_t k = 0; k < list.size(); ++k) {
+    if (list.cotangents[k] == ValueId::kNone) continue;
+    slots[k].cotangent = frame.At(list.cotangents[k]);
+    if (list.masks[k] != ValueId::kNone) slots[k].mask = frame.At(list.masks[k]);
+  }
+  return slots;
+}
+
+void BindSlot(const Program& program, ValueId cotangent, ValueId mask, Slot slot, Frame& frame) {
+  if (cotangent == ValueId::kNone) return;
+  const Value& value = program[cotangent];
+  const size_t n = static_cast<size_t>(ElementCount(value.type.shape));
+  const bool present = slot.cotangent.has_value();
+  Array array = present ? std::move(*slot.cotangent) : ZerosOf(value.type);
+  // A cotangent that arrives in another format is cast back to that of the value.
+  for (double& x : array.real) x = precision::RoundTo(*value.format, x);
+  frame.Set(cotangent, std::move(array));
+  if (mask == ValueId::kNone) return;
+  frame.Set(mask, slot.mask && present ? std::move(*slot.mask) : MaskOf(n, present));
+}
+
+std::vector<Slot> AdjointRunner::RunRegion(const Region& region, const Frame* around,
+                                           const Frame& primal, const std::vector<Array>& leading,
+                                           std::vector<Slot> slots) {
+  Frame frame(layouts_.Of(region), around);
+  frame.primal = &primal;
+  frame.iteration = primal.iteration;
+  frame.element = primal.element;
+  frame.loop_site = primal.loop_site;
+  for (size_t k = 0; k < leading.size(); ++k) frame.Set(region.args[k], leading[k]);
+  const SlotList args = SlotList::Of(std::span(region.args).subspan(leading.size()));
+  for (size_t k = 0; k < args.size(); ++k) {
+    BindSlot(program(), args.cotangents[k], args.masks[k], std::move(slots[k]), frame);
+  }
+  Run(region, frame);
+  return ReadSlots(SlotList::Of(region.yields), frame);
+}
+
+void AdjointRunner::Execute(const Op& op, Frame& frame) {
+  switch (op.code) {
+    case kTape: return ExecuteTape(op, frame);
+    case kAccumulate: return ExecuteAccumulate(op, frame);
+    case kWhileVjp: return ExecuteWhileVjp(op, frame);
+    case kForVjp: return ExecuteForVjp(op, frame);
+    default: return RegionRunner::Execute(op, frame);
+  }
+}
+
+void AdjointRunner::ExecuteTape(const Op& op, Frame& frame) {
+  const Array& primal = frame.At(op.attributes.primal);
+  Array read = primal;
+  const Value& value = program()[op.results[0]];
+  for (double& x : read.real) {
+    x = precision::RoundTo(*value.format, x, OverflowOf(program_, op));
+  }
+  const Array* const operands[] = {&primal};
+  Store(op, operands, frame, std::move(read));
+}
+
+void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
+  GradientSum& gradient = gradients_[static_cast<size_t>(op.attributes.input)];
+  if (gradient.sum.empty()) return;
+  const Array& value = frame.At(op.operands[0]);
+  const Array* mask = op.operands.size() > 1 ? &frame.At(op.operands[1]) : nullptr;
+  const Format format = program_.policy[Role::kGradient].format;
+  const size_t n = value.real.size();
+  const size_t offset = gradient.per_step ? static_cast<size_t>(step_) * n : 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (!IsExecuted(mask, i, n) || !IsExecuted(WhereOf(op, frame), i, n)) continue;
+    double& sum = gradient.sum[offset + i];
+    const double before = sum;
+    sum = precision::Add(format, before, value.real[i]);
+    gradient.connected = true;
+    if (sinks_.watch == nullptr) continue;
+    sinks_.watch->SeeSum("accumulate", program().inputs[static_cast<size_t>(op.attributes.input)].name,
+                         op.role, format, static_cast<int64_t>(i), {before, value.real[i]}, sum);
+  }
+}
+
+std::vector<Slot> AdjointRunner::ReverseWhile(const Op& op, const Frame& around, const LoopRun& run,
+                                              std::vector<Slot> carried,
+                                              const std::vector<Slot>& exports,
+                                              std::vector<Slot> captures) {
+  const size_t c = carried.size();
+  const size_t x = captures.size();
+  const size_t e = exports.size();
+  const auto apply = [&](size_t region, const Frame& primal,
+                         std::initializer_list<const std::vector<Slot>*> received) {
+    std::vector<Slot> slots = std::move(carried);
+    for (const std::vector<Slot>* list : received) MoveTo(slots, *list);
+    MoveTo(slots, std::move(captures));
+    return RunRegion(op.regions[region], &around, primal, {}, std::move(slots));
+  };
+  const auto test = [&](size_t region, int64_t i,
+                        std::initializer_list<const std::vector<Slot>*> received) {
+    const std::vector<Slot> out = apply(region, *run.tests[static_cast<size_t>(i)], received);
+    carried = Part(out, 0, c);
+    captures = Part(out, c, x);
+  };
+  if (run.last_test == run.iterations) test(2, run.last_test, {&exports});
+  for (int64_t i = run.iterations - 1; i >= 0; --i) {
+    const std::vector<Slot> out = apply(0, *run.bodies[static_cast<size_t>(i)], {});
+    carried = Part(out, 0, c);
+    const std::vector<Slot> from_body = Part(out, c, e);
+    captures = Part(out, c + e, x);
+    if (i == run.last_test) {
+      test(3, i, {&exports, &from_body});
+    } else {
+      test(1, i, {&from_body});
+    }
+  }
+  MoveTo(carried, std::move(captures));
+  return carried;
+}
+
+void AdjointRunner::ExecuteWhileVjp(const Op& op, Frame& frame) {
+  const Op& loop = layouts_.ProducerOf(op.attributes.primal);
+  const std::vector<Slot> slots = ReadSlots(SlotList::Of(op.operands), frame);
+  const size_t c = static_cast<size_t>(op.attributes.carried);
+  const size_t e = static_cast<size_t>(CountsOf(loop).exports);
+  const size_t x = slots.size() - c - e;
+  const size_t n = static_cast<size_t>(loop.attributes.elements);
+  const LoopRecord& record = frame.LoopAt(op.attributes.primal);
+  std::vector<std::vector<Slot>> reversed;  // by element
+  for (size_t element = 0; element < record.runs.size(); ++element) {
+    reversed.push_back(ReverseWhile(op, frame, record.runs[element],
+                                    ElementsOf(Part(slots, 0, c), element, n),
+                                    ElementsOf(Part(slots, c, e), element, n),
+                                    ElementsOf(Part(slots, c + e, x), element, n)));
+  }
+  const SlotList results = SlotList::Of(op.results);
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (results.cotangents[k] == ValueId::kNone) continue;
+    const int64_t count = ElementCount(program()[results.cotangents[k]].type.shape);
+    std::vector<Slot> parts;
+    for (std::vector<Slot>& element : reversed) parts.push_back(std::move(element[k]));
+    BindSlot(program(), results.cotangents[k], results.masks[k],
+             Join(parts, static_cast<size_t>(count) / parts.size()), frame);
+  }
+}
+
+void AdjointRunner::ExecuteForVjp(const Op& op, Frame& frame) {
+  const LoopRun& run = frame.LoopAt(op.attributes.primal).runs[0];
+  std::vector<Slot> slots = ReadSlots(SlotList::Of(op.operands), frame);
+  for (int64_t i = run.iterations - 1; i >= 0; --i) {
+    const Array index{{}, {i}};
+    slots = RunRegion(op.regions[0], &frame, *run.bodies[static_cast<size_t>(i)], {index},
+                      std::move(slots));
+  }
+  const SlotList results = SlotList::Of(op.results);
+  for (size_t k = 0; k < results.size(); ++k) {
+    BindSlot(program(), results.cotangents[k], results.masks[k], std::move(slots[k]), frame);
+  }
+}
+
+}  // namespace simgrad::sim::reference

@@ -1,0 +1,89 @@
+#include "sim/backend/reference/certificate.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "precision/float_environment.h"
+#include "sim/backend/check_batch.h"
+#include "sim/backend/reference/instance_run.h"
+
+namespace simgrad::sim {
+namespace reference {
+namespace {
+
+Array ArrayOf(const Tensor& tensor, const Type& type) {
+  Array array = ZerosOf(type);
+  for (size_t i = 0; i < array.real.size(); ++i) {
+    array.real[i] = tensor.Get(static_cast<int64_t>(i));
+  }
+  for (size_t i = 0; i < array.integer.size(); ++i) {
+    array.integer[i] = tensor.GetInt(static_cast<int64_t>(i));
+  }
+  return array;
+}
+
+// Puts an instance at the states of a checkpoint; costs and paths do not matter to a birth.
+void Resume(const Program& program, const ReplayStart& start, InstanceRun& instance) {
+  InstanceState state = instance.state();
+  const std::vector<int32_t> inputs = program.InputsOf(InputKind::kState);
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const ValueId id = program.inputs[static_cast<size_t>(inputs[k])].value;
+    state.states[k] = ArrayOf(start.states[k], program[id].type);
+  }
+  state.health = {};
+  instance.set_state(std::move(state));
+}
+
+void ReplayForward(int64_t first, int64_t last, InstanceRun& instance) {
+  for (int64_t t = first; t <= last && instance.health().ok; ++t) instance.Step(t, {});
+}
+
+void ReplayAdjoint(const Batch& batch, int64_t last, double seed_scale, InstanceRun& instance) {
+  std::vector<InstanceState> states;
+  for (int64_t t = 0; t < batch.steps; ++t) {
+    states.push_back(instance.state());
+    instance.Step(t, {});
+  }
+  instance.Finish();
+  instance.StartAdjoint(seed_scale);
+  for (int64_t t = batch.steps - 1; t >= last && instance.health().ok; --t) {
+    instance.set_state(std::move(states[static_cast<size_t>(t)]));
+    AdjointChunk chunk;
+    chunk.steps.resize(1);
+    instance.AdjointSteps(t, 1, chunk);
+  }
+  if (last == 0 && instance.health().ok) instance.FinishAdjoint();
+}
+
+}  // namespace
+}  // namespace reference
+
+absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& batch, int64_t row,
+                                                                 const InstanceHealth& health,
+                                                                 double seed_scale,
+                                                                 const ReplayStart* start) {
+  if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
+  if (health.ok) return std::nullopt;
+  if (health.phase == Phase::kAdjoint && !batch.program->adjoint) {
+    return absl::InvalidArgumentError("phase adjoint of a program without an adjoint");
+  }
+  const precision::ScopedFloatEnvironment environment;
+  const reference::Layouts layouts(*batch.program);
+  reference::InstanceRun instance(batch, layouts, row, 0.0);
+  instance.Start();
+  if (health.phase == Phase::kAdjoint) {
+    reference::ReplayAdjoint(batch, health.step, seed_scale, instance);
+    return instance.certificate();
+  }
+  int64_t first = 0;
+  if (start != nullptr && start->step > 0) {
+    reference::Resume(batch.program->program, *start, instance);
+    first = start->step;
+  }
+  const int64_t last = std::min(health.step, batch.steps - 1);
+  reference::ReplayForward(first, last, instance);
+  if (health.step == batch.steps && instance.health().ok) instance.Finish();
+  return instance.certificate();
+}
+
+}  // namespace simgrad::sim

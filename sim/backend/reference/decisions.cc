@@ -1,0 +1,126 @@
+#include "sim/backend/reference/decisions.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "precision/hash.h"
+#include "precision/selection.h"
+
+namespace simgrad::sim::reference {
+namespace {
+
+bool IsNan(const precision::Margin& margin) {
+  return std::isnan(margin.absolute) || std::isnan(margin.ulps);
+}
+
+}  // namespace
+
+DecisionRecorder::DecisionRecorder(const std::vector<Site>& sites, uint64_t instance_id,
+                                   double near_band_ulps)
+    : instance_id_(instance_id), near_band_ulps_(near_band_ulps) {
+  size_t terminations = 0;
+  for (const Site& site : sites) {
+    const bool event = site.kind == SiteKind::kEvent;
+    const size_t index = event ? event_elements_.size() : terminations++;
+    if (event) event_elements_.push_back(site.elements);
+    sites_[site.name] = {precision::Fnv1a64(site.name), index, site.elements};
+  }
+}
+
+PathState DecisionRecorder::InitialState() const {
+  PathState state;
+  for (int64_t elements : event_elements_) {
+    state.last_events.emplace_back(static_cast<size_t>(elements), uint8_t{0});
+    state.first_event_steps.push_back(-1);
+  }
+  return state;
+}
+
+void DecisionRecorder::BeginStep(int64_t t, PathState* state, StepColumn column) {
+  step_ = t;
+  state_ = state;
+  column_ = column;
+}
+
+InstanceSite* DecisionRecorder::InstanceAt(const SiteState& site) {
+  if (column_.instance_sites == nullptr) return nullptr;
+  return &(*column_.instance_sites)[site.index];
+}
+
+void DecisionRecorder::Test(const std::string& site, const TestedPair& pair) {
+  TestedOnly(site, pair.tested);
+  if (column_.diagnostics == nullptr) return;
+  const SiteState& at = sites_.find(site)->second;
+  TerminationStep& step = column_.diagnostics->terminations[at.index][column_.column];
+  ++step.checks;
+  if (IsNan(pair.margin)) {
+    ++step.nan_margins;
+    return;
+  }
+  step.margin.Offer(pair.margin.absolute, pair.margin.ulps, instance_id_);
+  if (std::abs(pair.margin.ulps) <= near_band_ulps_) {
+    ++(pair.held ? step.near_stopped : step.near_continued);
+  }
+}
+
+void DecisionRecorder::TestedOnly(const std::string& site, double tested) {
+  const SiteState& at = sites_.find(site)->second;
+  if (InstanceSite* record = InstanceAt(at)) {
+    ++record->value_counts[Cell()];
+    record->values[column_.row].push_back(tested);
+  }
+}
+
+void DecisionRecorder::EndRun(const std::string& site, DecisionPlace place, int64_t iterations,
+                              StopReason reason, double last_tested, const TestedPair* last) {
+  const SiteState& at = sites_.find(site)->second;
+  const uint64_t count = static_cast<uint64_t>(iterations);
+  state_->signature += precision::DecisionHash(
+      at.hash, static_cast<uint64_t>(step_), static_cast<uint64_t>(place.iteration),
+      static_cast<uint64_t>(place.element),
+      precision::LoopOutcome(count, static_cast<uint64_t>(reason)));
+  if (InstanceSite* record = InstanceAt(at)) {
+    record->iterations[Cell()] += static_cast<uint32_t>(iterations);
+    record->reasons[Cell()] = static_cast<uint8_t>(reason);
+  }
+  if (column_.diagnostics == nullptr) return;
+  TerminationStep run;
+  run.runs = 1;
+  run.iterations_sum = count;
+  run.iterations_min = run.iterations_max = static_cast<uint32_t>(iterations);
+  run.reasons[static_cast<size_t>(reason)] = 1;
+  if (!std::isnan(last_tested)) run.tested_min = run.tested_max = last_tested;
+  if (last != nullptr && !IsNan(last->margin)) {
+    run.histogram[static_cast<size_t>(MarginBucket(std::abs(last->margin.ulps)))] = 1;
+  }
+  column_.diagnostics->terminations[at.index][column_.column].Merge(run);
+}
+
+void DecisionRecorder::Event(const std::string& site, DecisionPlace place, bool guard,
+                             const TestedPair& pair) {
+  const SiteState& at = sites_.find(site)->second;
+  uint8_t& last = state_->last_events[at.index][static_cast<size_t>(place.element)];
+  const bool value = guard && pair.held;
+  const bool changed = value != (last != 0);
+  last = value ? 1 : 0;
+  if (changed) {
+    state_->signature += precision::DecisionHash(
+        at.hash, static_cast<uint64_t>(step_), static_cast<uint64_t>(place.iteration),
+        static_cast<uint64_t>(place.element), value ? 1 : 0);
+  }
+  int64_t& first = state_->first_event_steps[at.index];
+  if (value && first < 0) first = step_;
+  if (column_.diagnostics == nullptr) return;
+  EventStep& step = column_.diagnostics->events[at.index][column_.column];
+  step.changes += changed ? 1 : 0;
+  step.count += value ? 1 : 0;
+  if (!guard) return;
+  ++step.checks;
+  if (IsNan(pair.margin)) {
+    ++step.nan_margins;
+  } else {
+    step.margin.Offer(pair.margin.absolute, pair.margin.ulps, instance_id_);
+  }
+}
+
+}  // namespace simgrad::sim::reference

@@ -1,0 +1,79 @@
+// Counts what one instance decides at its sites: diagnostics, path signature, event history.
+//
+// The rules are the paragraphs "Decisions" and "Margins" of sim/backend/semantics.h.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "precision/ulp.h"
+#include "sim/backend/executor.h"
+
+namespace simgrad::sim::reference {
+
+// What an instance remembers of its decisions from step to step.
+struct PathState {
+  uint64_t signature = 0;
+  std::vector<std::vector<uint8_t>> last_events;  // [event site][element]
+  std::vector<int64_t> first_event_steps;         // [event site]; -1: never
+};
+
+// Where the decisions of one step are written to.
+struct StepColumn {
+  StepDiagnostics* diagnostics = nullptr;
+  std::vector<InstanceSite>* instance_sites = nullptr;  // null below level `instances`
+  size_t column = 0;     // the step's place in the chunk
+  size_t row = 0;        // the instance's
+  size_t instances = 0;
+};
+
+// A comparison that was evaluated.
+struct TestedPair {
+  double tested = 0.0;  // the left side
+  precision::Margin margin{0.0, 0.0};
+  bool held = false;
+};
+
+// Where in the loops around it a decision stands.
+struct DecisionPlace {
+  int64_t iteration = 0;  // j
+  int64_t element = 0;    // e
+};
+
+class DecisionRecorder {
+ public:
+  DecisionRecorder(const std::vector<Site>& sites, uint64_t instance_id, double near_band_ulps);
+  PathState InitialState() const;
+
+  // From here on decisions belong to step t.
+  void BeginStep(int64_t t, PathState* state, StepColumn column);
+
+  // A test of a loop; `tested` alone where the loop was not entered.
+  void Test(const std::string& site, const TestedPair& pair);
+  void TestedOnly(const std::string& site, double tested);
+  // The end of a run; `last` is its last test, null where it was not entered.
+  void EndRun(const std::string& site, DecisionPlace place, int64_t iterations, StopReason reason,
+              double last_tested, const TestedPair* last);
+  // One element of an event; not decided where the guard is false (pair.held is false then).
+  void Event(const std::string& site, DecisionPlace place, bool guard, const TestedPair& pair);
+
+ private:
+  struct SiteState {
+    uint64_t hash = 0;
+    size_t index = 0;  // among the sites of its kind
+    int64_t elements = 1;
+  };
+  InstanceSite* InstanceAt(const SiteState& site);
+  size_t Cell() const { return column_.column * column_.instances + column_.row; }
+
+  std::map<std::string, SiteState, std::less<>> sites_;
+  std::vector<int64_t> event_elements_;
+  uint64_t instance_id_;
+  double near_band_ulps_;
+  int64_t step_ = 0;
+  PathState* state_ = nullptr;
+  StepColumn column_;
+};
+
+}  // namespace simgrad::sim::reference

@@ -1,0 +1,166 @@
+// One instance in reverse: seeds, the replay of a range of steps, and their adjoint.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "precision/arithmetic.h"
+#include "sim/backend/reference/instance_run.h"
+
+namespace simgrad::sim::reference {
+
+AdjointRunner InstanceRun::Reverse(RangeCounts* ranges, int64_t t) {
+  if (!adjoint_health_) adjoint_health_ = state_.health;
+  watch_.Begin(&*adjoint_health_, Phase::kAdjoint, t);
+  return AdjointRunner(program_, layouts_, {.watch = &watch_, .ranges = ranges}, gradients_, t);
+}
+
+// What the caller sent for one value, scaled: entry `entry` of its array for this instance.
+Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type) const {
+  if (sent.empty()) return {};
+  const Format format = program_.policy[Role::kAdjoint].format;
+  const size_t n = static_cast<size_t>(ElementCount(type.shape));
+  Array array;
+  for (size_t i = 0; i < n; ++i) {
+    const double scaled = sent[static_cast<size_t>(entry) * n + i] * seed_;
+    array.real.push_back(precision::RoundTo(format, scaled));
+  }
+  return {std::move(array), std::nullopt};
+}
+
+void InstanceRun::StartAdjoint(double seed_scale) {
+  const Program& p = program();
+  adjoint_health_ = state_.health;
+  seed_ = precision::RoundTo(program_.policy[Role::kObjective].format, seed_scale);
+  gradients_.assign(p.inputs.size(), {});
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    if (!program_.adjoint_spec->wanted[i]) continue;
+    GradientSum& gradient = gradients_[i];
+    const size_t n = static_cast<size_t>(ElementCount(p[p.inputs[i].value].type.shape));
+    gradient.per_step = batch_.inputs[i].per_step && !batch_.inputs[i].tensor.bytes.empty();
+    gradient.sum.assign(gradient.per_step ? n * static_cast<size_t>(batch_.steps) : n, 0.0);
+  }
+  cotangents_.assign(state_inputs_.size(), {});
+  export_cotangents_.assign(p.exports.size(), {});
+  if (state_.health.stopped) return;
+  // What enters at z[T]: the terminal cost, and what was sent for it.
+  std::vector<Array> leading;
+  const Region* terminal = TerminalOf(program_);
+  if (terminal != nullptr) leading.push_back({{seed_}, {}});
+  const auto recorded =
+      terminal != nullptr
+          ? RunRecorded(*terminal, batch_.steps, state_.states, TerminalArgs(), {.keep = true})
+          : std::make_unique<Recorded>(Recorded{InputFrame(batch_.steps, state_.states),
+                                                Frame(layouts_.empty(), nullptr)});
+  recorded->region.parent = &recorded->inputs;
+  std::vector<Slot> sent = SentStateSlots(batch_.cotangents.final_state, 1, 0);
+  for (Slot& slot : SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1,
+                                   batch_.steps)) {
+    sent.push_back(std::move(slot));
+  }
+  const std::vector<Slot> out =
+      Reverse(nullptr, batch_.steps)
+          .RunRegion(program_.adjoint->terminal, nullptr, recorded->region, leading,
+                     std::move(sent));
+  for (size_t k = 0; k < out.size(); ++k) {
+    (k < cotangents_.size() ? cotangents_[k] : export_cotangents_[k - cotangents_.size()]) = out[k];
+  }
+}
+
+// The slots of what was sent for the states: entry `entry` of `entries` per instance.
+std::vector<Slot> InstanceRun::SentStateSlots(const std::vector<std::vector<double>>& sent,
+                                              int64_t entries, int64_t entry) const {
+  std::vector<Slot> slots(state_inputs_.size());
+  for (size_t k = 0; k < slots.size() && k < sent.size(); ++k) {
+    const Input& input = program().inputs[static_cast<size_t>(state_inputs_[k])];
+    slots[k] = SentSlot(sent[k], static_cast<int64_t>(row_) * entries + entry,
+                        program()[input.value].type);
+  }
+  return slots;
+}
+
+// The slots that the adjoint of step t takes.
+std::vector<Slot> InstanceRun::StepSlots(int64_t t) const {
+  const Program& p = program();
+  const auto& sent = batch_.cotangents.trajectory_export;
+  std::vector<Slot> slots = cotangents_;
+  for (size_t k = 0; k < p.exports.size(); ++k) {
+    slots.push_back(t == batch_.steps - 1 ? export_cotangents_[k] : Slot{});
+  }
+  for (size_t k = 0; k < p.exports.size(); ++k) {
+    const int64_t entry = static_cast<int64_t>(row_) * batch_.steps + t;
+    const bool has = k < sent.size();
+    slots.push_back(has ? SentSlot(sent[k], entry, p[p.exports[k].value].type) : Slot{});
+  }
+  for (Slot& slot : SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1, t)) {
+    slots.push_back(std::move(slot));
+  }
+  return slots;
+}
+
+void InstanceRun::NoteCotangents(BackwardStep& step) const {
+  BackwardStep own;
+  for (const Slot& slot : cotangents_) {
+    if (!slot.cotangent) continue;
+    for (size_t i = 0; i < slot.cotangent->real.size(); ++i) {
+      if (slot.mask && slot.mask->integer[i] == 0) continue;
+      const double magnitude = std::abs(slot.cotangent->real[i]);
+      if (!std::isfinite(magnitude)) {
+        ++own.nonfinite;
+        continue;
+      }
+      own.largest = std::max(own.largest, magnitude);
+      ++own.exponents[static_cast<size_t>(ExponentBucket(magnitude))];
+    }
+  }
+  step.Merge(own);
+}
+
+void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk) {
+  if (adjoint_health_->stopped) return;
+  const Region& step = program().step;
+  std::vector<std::unique_ptr<Recorded>> records;
+  std::vector<Array> states = state_.states;
+  for (int64_t t = first; t < first + count; ++t) {
+    records.push_back(RunRecorded(step, t, states, {}, {.keep = true}));
+    for (size_t k = 0; k < states.size(); ++k) {
+      states[k] = records.back()->region.At(step.yields[k]);
+    }
+  }
+  for (int64_t t = first + count - 1; t >= first; --t) {
+    const Adjoint& adjoint = *program_.adjoint;
+    const Region& region = t == batch_.steps - 1 ? adjoint.last : adjoint.inner;
+    std::vector<Array> leading;
+    if (program_.stage_cost != ValueId::kNone) leading.push_back({{seed_}, {}});
+    const Frame& primal = records[static_cast<size_t>(t - first)]->region;
+    cotangents_ = Reverse(&chunk.ranges, t).RunRegion(region, nullptr, primal, leading, StepSlots(t));
+    NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
+  }
+}
+
+void InstanceRun::FinishAdjoint() {
+  if (adjoint_health_->stopped) return;
+  AdjointRunner runner = Reverse(nullptr, 0);
+  if (program().HasInitial()) {
+    const auto recorded =
+        RunRecorded(program().initial, 0, SentStates(), {}, {.keep = true});
+    cotangents_ = runner.RunRegion(program_.adjoint->initial, nullptr, recorded->region, {},
+                                   std::move(cotangents_));
+  }
+  const precision::RoleSetting& setting = program_.policy[Role::kGradient];
+  for (size_t k = 0; k < state_inputs_.size(); ++k) {
+    const size_t input = static_cast<size_t>(state_inputs_[k]);
+    GradientSum& gradient = gradients_[input];
+    const Slot& slot = cotangents_[k];
+    if (gradient.sum.empty() || !slot.cotangent) continue;
+    for (size_t i = 0; i < gradient.sum.size(); ++i) {
+      if (slot.mask && slot.mask->integer[i] == 0) continue;
+      const double x = slot.cotangent->real[i];
+      gradient.sum[i] = precision::RoundTo(setting.format, x, setting.overflow);
+      gradient.connected = true;
+      watch_.SeeSum("cast", program().inputs[input].name, Role::kGradient, setting.format,
+                    static_cast<int64_t>(i), {x}, gradient.sum[i]);
+    }
+  }
+}
+
+}  // namespace simgrad::sim::reference

@@ -1,0 +1,99 @@
+// One instance of a batch: its states, its steps forward, and their reverse.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sim/backend/executor.h"
+#include "sim/backend/reference/adjoint_runner.h"
+#include "sim/backend/reference/decisions.h"
+
+namespace simgrad::sim::reference {
+
+// What travels with an instance from step to step; a checkpoint is a copy of it.
+struct InstanceState {
+  std::vector<Array> states;   // by state input
+  std::vector<Array> exports;  // of the last step that counted
+  double cost = 0.0;
+  InstanceHealth health;
+  PathState path;
+};
+
+// What a step writes to. Null: nobody counts.
+struct StepSinks {
+  bool decide = false;  // count decisions into `column` and the path
+  StepColumn column;
+  RangeCounts* ranges = nullptr;
+};
+
+class InstanceRun {
+ public:
+  InstanceRun(const Batch& batch, const Layouts& layouts, int64_t row, double near_band_ulps);
+
+  void Start();
+  // Runs step t; a stopped instance stands still.
+  void Step(int64_t t, const StepSinks& sinks);
+  void Finish();
+
+  // Reverse. AdjointSteps expects the states to be those at `first`.
+  void StartAdjoint(double seed_scale);
+  void AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk);
+  void FinishAdjoint();
+
+  const InstanceState& state() const { return state_; }
+  // Of a checkpoint, or the replay of a certificate.
+  void set_state(InstanceState state) { state_ = std::move(state); }
+  const std::vector<GradientSum>& gradients() const { return gradients_; }
+  // The first non-finite value of the whole run, forward and adjoint.
+  const InstanceHealth& health() const { return adjoint_health_ ? *adjoint_health_ : state_.health; }
+  const std::optional<BirthCertificate>& certificate() const { return watch_.certificate(); }
+  // Bytes of the values of step t, counted when it ran.
+  int64_t RecordBytes(int64_t t) const { return record_bytes_[static_cast<size_t>(t)]; }
+
+ private:
+  // The frames of one executed region with its inputs.
+  struct Recorded {
+    Frame inputs;
+    Frame region;
+  };
+  const Program& program() const { return program_.program; }
+  Frame InputFrame(int64_t t, const std::vector<Array>& states) const;
+  Array ReadInput(size_t input, int64_t t) const;
+  std::vector<Array> SentStates() const;
+  void CheckInputs(int64_t t);
+  std::unique_ptr<Recorded> RunRecorded(const Region& region, int64_t t,
+                                        const std::vector<Array>& states,
+                                        const std::vector<Array>& args, const RunSinks& sinks) const;
+  std::vector<Array> TerminalArgs() const;
+  void AddCost(ValueId value, const Frame& frame);
+  Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type) const;
+  std::vector<Slot> SentStateSlots(const std::vector<std::vector<double>>& sent, int64_t entries,
+                                   int64_t entry) const;
+  std::vector<Slot> StepSlots(int64_t t) const;
+  void NoteCotangents(BackwardStep& step) const;
+  AdjointRunner Reverse(RangeCounts* ranges, int64_t t);
+
+  const Batch& batch_;
+  const NumericalProgram& program_;
+  const Layouts& layouts_;
+  size_t row_;
+  std::vector<int32_t> state_inputs_;
+  NonFiniteWatch watch_;
+  DecisionRecorder decisions_;
+  InstanceState state_;
+  std::vector<int64_t> record_bytes_;
+  std::vector<GradientSum> gradients_;
+  std::optional<InstanceHealth> adjoint_health_;
+  double seed_ = 0.0;
+  std::vector<Slot> cotangents_;         // of the states at the step reached
+  std::vector<Slot> export_cotangents_;  // of the last step, from the terminal cost
+};
+
+// The format a state is stored in.
+Format StateFormat(const NumericalProgram& program, int32_t state_input);
+
+// Counts per-element facts of a state after a step.
+void NoteState(const Array& state, Format format, StateRange& range);
+
+}  // namespace simgrad::sim::reference

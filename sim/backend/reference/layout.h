@@ -1,0 +1,89 @@
+// Where the values of a program live while it runs: one frame per execution of a region.
+//
+// A value belongs to the region that defines it (program inputs to a frame of their own). Looking a
+// value up walks from the innermost frame outward; an adjoint frame that does not know a value asks
+// the recorded frame of the primal.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/backend/reference/array.h"
+#include "sim/diagnostics/diagnostics.h"
+#include "sim/program/numerical_program.h"
+
+namespace simgrad::sim::reference {
+
+// The values that one region defines.
+struct RegionLayout {
+  std::vector<int32_t> slot;         // by value id; -1: not of this region
+  std::vector<const Op*> producer;   // by slot; null: argument or input
+};
+
+class Layouts {
+ public:
+  explicit Layouts(const NumericalProgram& program);
+  const RegionLayout& Of(const Region& region) const { return regions_.at(&region); }
+  const RegionLayout& inputs() const { return inputs_; }
+  // Of a frame without values, which only says where it stands.
+  const RegionLayout& empty() const { return empty_; }
+  // Whether the program reads input i in any region that is run.
+  const std::vector<bool>& used_inputs() const { return used_inputs_; }
+  // The operation that produces a result anywhere in the program; used for loops.
+  const Op& ProducerOf(ValueId id) const { return *producers_.at(id); }
+
+ private:
+  void Add(const Region& region, size_t values);
+  std::unordered_map<const Region*, RegionLayout> regions_;
+  RegionLayout inputs_;
+  RegionLayout empty_;
+  std::vector<bool> used_inputs_;
+  std::vector<bool> used_values_;
+  std::unordered_map<ValueId, const Op*> producers_;
+};
+
+// The terminal cost that is run, or null.
+const Region* TerminalOf(const NumericalProgram& program);
+
+struct LoopRecord;
+
+// The values of one execution of one region.
+struct Frame {
+  Frame(const RegionLayout& of, const Frame* around);
+  ~Frame();
+  Frame(Frame&&) noexcept;
+
+  const RegionLayout* layout;
+  const Frame* parent;             // of the enclosing region
+  const Frame* primal = nullptr;   // adjoint frames: the recorded frame of what is reversed
+  std::vector<Array> values;       // by slot
+  std::map<ValueId, LoopRecord> loops;  // executed in this region, by their first result
+  // Where it stands: flattened iteration of the loops around, flattened element of the mapped axes.
+  int64_t iteration = 0;
+  int64_t element = 0;
+  std::string_view loop_site;      // of the innermost named loop around
+
+  const Array& At(ValueId id) const;
+  void Set(ValueId id, Array value);
+  const LoopRecord& LoopAt(ValueId first_result) const;
+};
+
+// One run of a loop: of the instance, or of one element of a mapped loop.
+struct LoopRun {
+  int64_t iterations = 0;
+  int64_t last_test = 0;  // number of the last test evaluated; while only
+  StopReason reason = StopReason::kConverged;
+  std::unique_ptr<Frame> base;  // while only: the frame around, seen from this element
+  // By iteration; without recording only the latest.
+  std::vector<std::unique_ptr<Frame>> tests;
+  std::vector<std::unique_ptr<Frame>> bodies;
+};
+
+struct LoopRecord {
+  std::vector<LoopRun> runs;
+};
+
+}  // namespace simgrad::sim::reference

@@ -1,0 +1,337 @@
+#include "sim/backend/reference/reference_executor.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "precision/float_environment.h"
+#include "sim/backend/check_batch.h"
+#include "sim/backend/reference/instance_run.h"
+
+namespace simgrad::sim {
+namespace reference {
+namespace {
+
+DType DTypeOfValue(const Value& value, Format format) {
+  switch (value.type.element) {
+    case ElementType::kReal: return DTypeOf(format);
+    case ElementType::kI32: return DType::kI32;
+    case ElementType::kI64: return DType::kI64;
+    case ElementType::kBool: break;
+  }
+  return DType::kBool;
+}
+
+// Writes an array into a tensor from element `at` on.
+void Write(const Array& array, Tensor& tensor, int64_t at) {
+  for (double x : array.real) tensor.Set(at++, x);
+  for (int64_t n : array.integer) tensor.SetInt(at++, n);
+}
+
+Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
+  Shape prefixed(prefix);
+  prefixed.insert(prefixed.end(), shape.begin(), shape.end());
+  return prefixed;
+}
+
+class ReferenceRun : public Run {
+ public:
+  ReferenceRun(Batch batch, RunOptions options)
+      : batch_(std::move(batch)),
+        options_(std::move(options)),
+        program_(*batch_.program),
+        layouts_(program_),
+        state_inputs_(program_.program.InputsOf(InputKind::kState)) {
+    instances_.reserve(static_cast<size_t>(batch_.instances));
+    for (int64_t row = 0; row < batch_.instances; ++row) {
+      instances_.emplace_back(batch_, layouts_, row, options_.near_band_ulps);
+    }
+    gradients_.resize(program_.program.inputs.size());
+    connected_.resize(program_.program.inputs.size());
+  }
+
+  absl::Status Start() override;
+  absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) override;
+  std::shared_ptr<const void> SaveState() const override;
+  void RestoreState(const std::shared_ptr<const void>& saved) override;
+  int64_t SavedBytes() const override;
+  absl::Status Finish() override;
+  absl::Status StartAdjoint(double seed_scale) override;
+  absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
+  absl::Status FinishAdjoint() override;
+  int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  Tensor State(int32_t state_input) const override;
+  Tensor Export(int32_t export_index) const override;
+  std::vector<double> Values() const override;
+  const std::vector<uint64_t>& PathSignatures() const override { return signatures_; }
+  const std::vector<InstanceHealth>& Health() const override { return health_; }
+  std::vector<std::vector<int64_t>> FirstEventSteps() const override;
+  const std::vector<double>& Gradient(int32_t input) const override {
+    return gradients_[static_cast<size_t>(input)];
+  }
+  const std::vector<uint8_t>& Connected(int32_t input) const override {
+    return connected_[static_cast<size_t>(input)];
+  }
+
+ private:
+  const Value& ExportValue(int32_t index) const {
+    return program_.program[program_.program.exports[static_cast<size_t>(index)].value];
+  }
+  const Value& StateValue(int32_t input) const {
+    return program_.program[program_.program.inputs[static_cast<size_t>(input)].value];
+  }
+  size_t StateIndex(int32_t input) const;
+  Tensor EmptyOf(const Value& value, Format format, std::initializer_list<int64_t> prefix) const {
+    return Tensor::Zeros(DTypeOfValue(value, format), Prefixed(prefix, value.type.shape));
+  }
+  ForwardChunk EmptyChunk(int64_t first, int64_t count) const;
+  void Record(size_t row, size_t column, int64_t count, ForwardChunk& chunk) const;
+  void NoteStates(size_t row, size_t sample, StepDiagnostics& diagnostics) const;
+  void Publish();
+
+  Batch batch_;
+  RunOptions options_;
+  const NumericalProgram& program_;
+  Layouts layouts_;
+  std::vector<int32_t> state_inputs_;
+  std::vector<InstanceRun> instances_;
+  std::vector<uint64_t> signatures_;
+  std::vector<InstanceHealth> health_;
+  std::vector<std::vector<double>> gradients_;
+  std::vector<std::vector<uint8_t>> connected_;
+};
+
+size_t ReferenceRun::StateIndex(int32_t input) const {
+  size_t k = 0;
+  while (state_inputs_[k] != input) ++k;
+  return k;
+}
+
+// What is visible per instance, after every call that may change it.
+void ReferenceRun::Publish() {
+  if (options_.recording == Recording::kNone) return;
+  signatures_.clear();
+  health_.clear();
+  for (const InstanceRun& instance : instances_) {
+    signatures_.push_back(instance.state().path.signature);
+    health_.push_back(instance.health());
+  }
+}
+
+absl::Status ReferenceRun::Start() {
+  const precision::ScopedFloatEnvironment environment;
+  for (InstanceRun& instance : instances_) instance.Start();
+  Publish();
+  return absl::OkStatus();
+}
+
+ForwardChunk ReferenceRun::EmptyChunk(int64_t first, int64_t count) const {
+  ForwardChunk chunk;
+  size_t real_states = 0;
+  for (int32_t input : state_inputs_) {
+    real_states += StateValue(input).type.element == ElementType::kReal ? 1 : 0;
+  }
+  if (options_.recording != Recording::kNone) {
+    chunk.diagnostics = StepDiagnostics::For(program_.sites, real_states, first, count,
+                                             batch_.steps, options_.stride);
+  }
+  if (options_.recording == Recording::kInstances) {
+    const size_t cells = static_cast<size_t>(count) * instances_.size();
+    for (size_t site = 0; site < chunk.diagnostics.terminations.size(); ++site) {
+      InstanceSite& record = chunk.instance_sites.emplace_back();
+      record.iterations.assign(cells, 0);
+      record.reasons.assign(cells, 0);
+      record.value_counts.assign(cells, 0);
+      record.values.resize(instances_.size());
+    }
+  }
+  for (int32_t input : options_.record_states) {
+    chunk.states.push_back(
+        EmptyOf(StateValue(input), StateFormat(program_, input), {batch_.instances, count}));
+  }
+  for (int32_t index : options_.record_exports) {
+    const Value& value = ExportValue(index);
+    chunk.exports.push_back(
+        EmptyOf(value, value.format.value_or(Format::kF64), {batch_.instances, count}));
+  }
+  return chunk;
+}
+
+// The recorded states and exports of one instance after one step of the chunk.
+void ReferenceRun::Record(size_t row, size_t column, int64_t count, ForwardChunk& chunk) const {
+  const InstanceState& state = instances_[row].state();
+  const int64_t cell = static_cast<int64_t>(row) * count + static_cast<int64_t>(column);
+  for (size_t k = 0; k < chunk.states.size(); ++k) {
+    const Array& array = state.states[StateIndex(options_.record_states[k])];
+    Write(array, chunk.states[k], cell * static_cast<int64_t>(SizeOf(array)));
+  }
+  for (size_t k = 0; k < chunk.exports.size(); ++k) {
+    const Array& array = state.exports[static_cast<size_t>(options_.record_exports[k])];
+    Write(array, chunk.exports[k], cell * static_cast<int64_t>(SizeOf(array)));
+  }
+}
+
+void ReferenceRun::NoteStates(size_t row, size_t sample, StepDiagnostics& diagnostics) const {
+  size_t real_state = 0;
+  for (size_t k = 0; k < state_inputs_.size(); ++k) {
+    if (StateValue(state_inputs_[k]).type.element != ElementType::kReal) continue;
+    NoteState(instances_[row].state().states[k], StateFormat(program_, state_inputs_[k]),
+              diagnostics.states[real_state++][sample]);
+  }
+}
+
+absl::StatusOr<ForwardChunk> ReferenceRun::Forward(int64_t first, int64_t count) {
+  const precision::ScopedFloatEnvironment environment;
+  ForwardChunk chunk = EmptyChunk(first, count);
+  const bool counts = options_.recording != Recording::kNone;
+  const bool per_instance = options_.recording == Recording::kInstances;
+  size_t sample = 0;
+  for (int64_t t = first; t < first + count; ++t) {
+    const size_t column = static_cast<size_t>(t - first);
+    const std::vector<int64_t>& sampled = chunk.diagnostics.sampled_steps;
+    const bool samples = sample < sampled.size() && sampled[sample] == t;
+    for (size_t row = 0; row < instances_.size(); ++row) {
+      StepSinks sinks;
+      sinks.decide = counts;
+      sinks.ranges = counts ? &chunk.diagnostics.ranges : nullptr;
+      sinks.column = {counts ? &chunk.diagnostics : nullptr,
+                      per_instance ? &chunk.instance_sites : nullptr, column, row,
+                      instances_.size()};
+      instances_[row].Step(t, sinks);
+      Record(row, column, count, chunk);
+      if (samples) NoteStates(row, sample, chunk.diagnostics);
+    }
+    sample += samples ? 1 : 0;
+  }
+  Publish();
+  return chunk;
+}
+
+std::shared_ptr<const void> ReferenceRun::SaveState() const {
+  auto saved = std::make_shared<std::vector<InstanceState>>();
+  for (const InstanceRun& instance : instances_) saved->push_back(instance.state());
+  return saved;
+}
+
+void ReferenceRun::RestoreState(const std::shared_ptr<const void>& saved) {
+  const auto& states = *static_cast<const std::vector<InstanceState>*>(saved.get());
+  for (size_t row = 0; row < instances_.size(); ++row) instances_[row].set_state(states[row]);
+  Publish();
+}
+
+int64_t ReferenceRun::SavedBytes() const {
+  int64_t bytes = static_cast<int64_t>(sizeof(InstanceState));
+  for (int32_t input : state_inputs_) bytes += 8 * ElementCount(StateValue(input).type.shape);
+  for (const auto& item : program_.program.exports) {
+    bytes += 8 * ElementCount(program_.program[item.value].type.shape);
+  }
+  for (const Site& site : program_.sites) bytes += site.elements + 8;
+  return bytes * batch_.instances;
+}
+
+absl::Status ReferenceRun::Finish() {
+  const precision::ScopedFloatEnvironment environment;
+  for (InstanceRun& instance : instances_) instance.Finish();
+  Publish();
+  return absl::OkStatus();
+}
+
+absl::Status ReferenceRun::StartAdjoint(double seed_scale) {
+  if (!program_.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
+  const precision::ScopedFloatEnvironment environment;
+  for (InstanceRun& instance : instances_) instance.StartAdjoint(seed_scale);
+  Publish();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AdjointChunk> ReferenceRun::Adjoint(int64_t first, int64_t count) {
+  const precision::ScopedFloatEnvironment environment;
+  AdjointChunk chunk;
+  chunk.steps.resize(static_cast<size_t>(count));
+  for (InstanceRun& instance : instances_) instance.AdjointSteps(first, count, chunk);
+  Publish();
+  return chunk;
+}
+
+absl::Status ReferenceRun::FinishAdjoint() {
+  const precision::ScopedFloatEnvironment environment;
+  for (InstanceRun& instance : instances_) instance.FinishAdjoint();
+  for (size_t input = 0; input < gradients_.size(); ++input) {
+    gradients_[input].clear();
+    connected_[input].clear();
+    for (const InstanceRun& instance : instances_) {
+      const GradientSum& gradient = instance.gradients()[input];
+      gradients_[input].insert(gradients_[input].end(), gradient.sum.begin(), gradient.sum.end());
+      connected_[input].push_back(gradient.connected ? 1 : 0);
+    }
+  }
+  Publish();
+  return absl::OkStatus();
+}
+
+int64_t ReferenceRun::AdjointBytes(int64_t first, int64_t count) const {
+  int64_t bytes = 0;
+  for (const InstanceRun& instance : instances_) {
+    for (int64_t t = first; t < first + count; ++t) bytes += instance.RecordBytes(t);
+  }
+  return bytes;
+}
+
+Tensor ReferenceRun::State(int32_t state_input) const {
+  Tensor tensor =
+      EmptyOf(StateValue(state_input), StateFormat(program_, state_input), {batch_.instances});
+  int64_t at = 0;
+  for (const InstanceRun& instance : instances_) {
+    const Array& array = instance.state().states[StateIndex(state_input)];
+    Write(array, tensor, at);
+    at += static_cast<int64_t>(SizeOf(array));
+  }
+  return tensor;
+}
+
+Tensor ReferenceRun::Export(int32_t export_index) const {
+  const Value& value = ExportValue(export_index);
+  Tensor tensor = EmptyOf(value, value.format.value_or(Format::kF64), {batch_.instances});
+  int64_t at = 0;
+  for (const InstanceRun& instance : instances_) {
+    const Array& array = instance.state().exports[static_cast<size_t>(export_index)];
+    Write(array, tensor, at);
+    at += static_cast<int64_t>(SizeOf(array));
+  }
+  return tensor;
+}
+
+std::vector<double> ReferenceRun::Values() const {
+  std::vector<double> values;
+  if (program_.objective.empty()) return values;
+  for (const InstanceRun& instance : instances_) values.push_back(instance.state().cost);
+  return values;
+}
+
+std::vector<std::vector<int64_t>> ReferenceRun::FirstEventSteps() const {
+  std::vector<std::vector<int64_t>> steps(DecisionRecorder(program_.sites, 0, 0)
+                                              .InitialState()
+                                              .first_event_steps.size());
+  for (const InstanceRun& instance : instances_) {
+    const std::vector<int64_t>& first = instance.state().path.first_event_steps;
+    for (size_t site = 0; site < first.size(); ++site) steps[site].push_back(first[site]);
+  }
+  return steps;
+}
+
+class ReferenceExecutor : public Executor {
+ public:
+  std::string_view name() const override { return "reference"; }
+  absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
+    if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
+    return std::make_unique<ReferenceRun>(std::move(batch), std::move(options));
+  }
+};
+
+}  // namespace
+}  // namespace reference
+
+std::unique_ptr<Executor> MakeReferenceExecutor() {
+  return std::make_unique<reference::ReferenceExecutor>();
+}
+
+}  // namespace simgrad::sim

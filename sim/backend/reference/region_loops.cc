@@ -1,0 +1,174 @@
+// while and for, forward: the pseudocode of sim/program/loop.h.
+#include <algorithm>
+#include <utility>
+
+#include "precision/selection.h"
+#include "sim/backend/reference/region_runner.h"
+#include "sim/program/loop.h"
+
+namespace simgrad::sim::reference {
+namespace {
+
+// The operands [first, first + count) of a while, or element e of them where it is mapped.
+std::vector<Array> TakeOperands(const Program& program, const Op& op, const Frame& frame,
+                                size_t first, size_t count, int64_t e) {
+  std::vector<Array> taken;
+  const int64_t n = op.attributes.elements;
+  for (size_t k = first; k < first + count; ++k) {
+    const Array& whole = frame.At(op.operands[k]);
+    const int64_t size = ElementCount(program[op.operands[k]].type.shape);
+    taken.push_back(n == 0 ? whole
+                           : SliceOf(whole, static_cast<size_t>(e), static_cast<size_t>(size / n)));
+  }
+  return taken;
+}
+
+// Binds `lists` one after the other to the arguments of a region.
+void BindArgs(const Region& region, Frame& frame,
+              std::initializer_list<const std::vector<Array>*> lists) {
+  size_t at = 0;
+  for (const std::vector<Array>* list : lists) {
+    for (const Array& array : *list) frame.Set(region.args[at++], array);
+  }
+}
+
+std::vector<Array> Collect(const std::vector<ValueId>& ids, size_t first, const Frame& frame) {
+  std::vector<Array> found;
+  for (size_t k = first; k < ids.size(); ++k) found.push_back(frame.At(ids[k]));
+  return found;
+}
+
+}  // namespace
+
+std::unique_ptr<Frame> LoopFrame(const RegionLayout& layout, const Frame& around, int64_t radix,
+                                 int64_t iteration, std::string_view site) {
+  auto frame = std::make_unique<Frame>(layout, &around);
+  frame->iteration = around.iteration * radix + iteration;
+  if (!site.empty()) frame->loop_site = site;
+  return frame;
+}
+
+TestedPair RegionRunner::RunTest(const Op& op, const Frame& base, const std::vector<Array>& carried,
+                                 const std::vector<Array>& mapped, LoopRun& run) {
+  const Region& region = op.regions[0];
+  if (!sinks_.keep) run.tests.clear();
+  run.tests.push_back(LoopFrame(layouts_.Of(region), base, op.attributes.max_iter + 1,
+                                run.iterations, op.attributes.site));
+  Frame& frame = *run.tests.back();
+  BindArgs(region, frame, {&carried, &mapped});
+  Run(region, frame);
+  run.last_test = run.iterations;
+  return Compare(op.attributes.comparison, region.yields[0], region.yields[1], frame, 0);
+}
+
+std::vector<Array> RegionRunner::RunBody(const Op& op, const Frame& base,
+                                         const std::vector<Array>& carried,
+                                         const std::vector<Array>& mapped, LoopRun& run) {
+  const Region& region = op.regions[1];
+  const size_t first_export = op.attributes.has_entry ? 3 : 2;
+  const std::vector<Array> exports = Collect(op.regions[0].yields, first_export, *run.tests.back());
+  if (!sinks_.keep) run.bodies.clear();
+  run.bodies.push_back(LoopFrame(layouts_.Of(region), base, op.attributes.max_iter + 1,
+                                 run.iterations, op.attributes.site));
+  Frame& frame = *run.bodies.back();
+  BindArgs(region, frame, {&carried, &exports, &mapped});
+  Run(region, frame);
+  return Collect(region.yields, 0, frame);
+}
+
+std::vector<Array> RegionRunner::RunWhile(const Op& op, const Frame& base,
+                                          std::vector<Array> carried,
+                                          const std::vector<Array>& mapped, LoopRun& run) {
+  const Attributes& a = op.attributes;
+  DecisionRecorder* decisions = sinks_.decisions;
+  const bool cap_first = a.cap_order == CapOrder::kCapFirst;
+  TestedPair pair;
+  bool tested = false;
+  bool capped = false;
+  while (true) {
+    if (cap_first && run.iterations == a.max_iter) {
+      capped = true;
+      break;
+    }
+    pair = RunTest(op, base, carried, mapped, run);
+    if (run.iterations == 0 && a.has_entry) {
+      const double entry = run.tests.back()->At(op.regions[0].yields[2]).real[0];
+      if (!(pair.tested >= entry)) {
+        run.reason = StopReason::kNotEntered;
+        if (decisions != nullptr) decisions->TestedOnly(a.site, pair.tested);
+        break;
+      }
+    }
+    tested = true;
+    if (decisions != nullptr) decisions->Test(a.site, pair);
+    if (pair.held) {
+      run.reason = StopReason::kConverged;
+      break;
+    }
+    if (!cap_first && run.iterations == a.max_iter) {
+      capped = true;
+      break;
+    }
+    carried = RunBody(op, base, carried, mapped, run);
+    ++run.iterations;
+  }
+  if (capped) {
+    const bool finite = precision::IsFinite(pair.tested);
+    run.reason = finite ? StopReason::kMaxIter : StopReason::kNonFinite;
+  }
+  if (decisions != nullptr) {
+    decisions->EndRun(a.site, {base.iteration, base.element}, run.iterations, run.reason,
+                      pair.tested, tested ? &pair : nullptr);
+  }
+  for (Array& value : Collect(op.regions[0].yields, a.has_entry ? 3 : 2, *run.tests.back())) {
+    carried.push_back(std::move(value));
+  }
+  return carried;
+}
+
+void RegionRunner::ExecuteWhile(const Op& op, Frame& frame) {
+  const WhileCounts counts = CountsOf(op);
+  const size_t carried = static_cast<size_t>(counts.carried);
+  const int64_t n = op.attributes.elements;
+  LoopRecord& record = frame.loops[op.results[0]];
+  record.runs.clear();
+  record.runs.resize(static_cast<size_t>(std::max<int64_t>(n, 1)));
+  std::vector<Array> results(op.results.size());
+  for (size_t e = 0; e < record.runs.size(); ++e) {
+    LoopRun& run = record.runs[e];
+    const int64_t element = static_cast<int64_t>(e);
+    run.base = std::make_unique<Frame>(layouts_.empty(), &frame);
+    if (n > 0) run.base->element = frame.element * n + element;
+    std::vector<Array> outcome =
+        RunWhile(op, *run.base, TakeOperands(program(), op, frame, 0, carried, element),
+                 TakeOperands(program(), op, frame, carried, op.operands.size() - carried, element),
+                 run);
+    for (size_t k = 0; k < outcome.size(); ++k) AppendTo(results[k], outcome[k]);
+    results.back().integer.push_back(run.iterations);
+  }
+  for (size_t k = 0; k < results.size(); ++k) frame.Set(op.results[k], std::move(results[k]));
+}
+
+void RegionRunner::ExecuteFor(const Op& op, Frame& frame) {
+  const Region& region = op.regions[0];
+  const int64_t trips = op.attributes.max_iter;
+  LoopRecord& record = frame.loops[op.results.empty() ? ValueId::kNone : op.results[0]];
+  record.runs.clear();
+  LoopRun& run = record.runs.emplace_back();
+  std::vector<Array> carried = Collect(op.operands, 0, frame);
+  for (run.iterations = 0; run.iterations < trips; ++run.iterations) {
+    if (!sinks_.keep) run.bodies.clear();
+    run.bodies.push_back(LoopFrame(layouts_.Of(region), frame, std::max<int64_t>(trips, 1),
+                                   run.iterations, ""));
+    Frame& body = *run.bodies.back();
+    Array index;
+    index.integer = {run.iterations};
+    const std::vector<Array> indices = {std::move(index)};
+    BindArgs(region, body, {&indices, &carried});
+    Run(region, body);
+    carried = Collect(region.yields, 0, body);
+  }
+  for (size_t k = 0; k < carried.size(); ++k) frame.Set(op.results[k], std::move(carried[k]));
+}
+
+}  // namespace simgrad::sim::reference

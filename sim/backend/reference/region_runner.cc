@@ -1,0 +1,114 @@
+#include "sim/backend/reference/region_runner.h"
+
+#include <cmath>
+#include <utility>
+
+#include "precision/selection.h"
+
+namespace simgrad::sim::reference {
+namespace {
+
+using enum OpCode;
+
+std::vector<const Array*> Gather(const std::vector<ValueId>& ids, const Frame& frame) {
+  std::vector<const Array*> found;
+  found.reserve(ids.size());
+  for (ValueId id : ids) found.push_back(&frame.At(id));
+  return found;
+}
+
+}  // namespace
+
+double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, size_t element) {
+  const auto producer = [&](ValueId value) -> const Op* {
+    const int32_t slot = frame.layout->slot[Index(value)];
+    return slot < 0 ? nullptr : frame.layout->producer[static_cast<size_t>(slot)];
+  };
+  const Op* op = producer(id);
+  while (op != nullptr && op->code == kCast) op = producer(op->operands[0]);
+  if (op == nullptr || program[op->results[0]].type.element != ElementType::kReal) return 0.0;
+  const auto magnitude = [&](size_t k) {
+    return precision::Abs(frame.At(op->operands[k]).real[element]);
+  };
+  if (op->code == kAdd || op->code == kSub) return precision::Max(magnitude(0), magnitude(1));
+  if (op->code == kFma) return precision::Max(magnitude(0) * magnitude(1), magnitude(2));
+  return 0.0;
+}
+
+void RegionRunner::Run(const Region& region, Frame& frame) {
+  for (const Op& op : region.ops) Execute(op, frame);
+}
+
+void RegionRunner::Execute(const Op& op, Frame& frame) {
+  switch (op.code) {
+    case kEvent: return ExecuteEvent(op, frame);
+    case kWhile: return ExecuteWhile(op, frame);
+    case kFor: return ExecuteFor(op, frame);
+    default: break;
+  }
+  const std::vector<const Array*> operands = Gather(op.operands, frame);
+  Store(op, operands, frame, Evaluate(program_, op, operands));
+}
+
+const Array* RegionRunner::WhereOf(const Op& op, const Frame& frame) const {
+  const ValueId where = op.attributes.where;
+  return where == ValueId::kNone ? nullptr : &frame.At(where);
+}
+
+void RegionRunner::Store(const Op& op, Operands operands, Frame& frame, Array result) {
+  const Array* where = WhereOf(op, frame);
+  if (sinks_.watch != nullptr) sinks_.watch->SeeResult(op, operands, frame, result, where);
+  if (sinks_.ranges != nullptr && (op.code == kCast || op.code == kTape)) {
+    const ValueId source = op.code == kCast ? op.operands[0] : op.attributes.primal;
+    for (size_t i = 0; i < result.real.size(); ++i) {
+      if (!IsExecuted(where, i, result.real.size())) continue;
+      CountRange(*sinks_.ranges, op.role, *program()[source].format,
+                 *program()[op.results[0]].format, operands[0]->real[i], result.real[i]);
+    }
+  }
+  if (sinks_.recorded_bytes != nullptr) {
+    *sinks_.recorded_bytes += static_cast<int64_t>(SizeOf(result) * sizeof(double));
+  }
+  frame.Set(op.results[0], std::move(result));
+}
+
+TestedPair RegionRunner::Compare(Comparison comparison, ValueId lhs, ValueId rhs,
+                                 const Frame& frame, size_t element) const {
+  const Value& type = program()[lhs];
+  const Array& a = frame.At(lhs);
+  const Array& b = frame.At(rhs);
+  TestedPair pair;
+  if (type.type.element != ElementType::kReal) {
+    pair.tested = a.AsDouble(element);
+    const double distance = pair.tested - b.AsDouble(element);
+    pair.margin = {distance, distance};
+    pair.held = Compares(comparison, a.integer[element], b.integer[element]);
+    return pair;
+  }
+  const double extra = precision::Max(ExtraMagnitude(program(), frame, lhs, element),
+                                      ExtraMagnitude(program(), frame, rhs, element));
+  pair.tested = a.real[element];
+  pair.margin = precision::MarginOf(*type.format, pair.tested, b.real[element], extra);
+  pair.held = Compares(comparison, pair.tested, b.real[element]);
+  return pair;
+}
+
+void RegionRunner::ExecuteEvent(const Op& op, Frame& frame) {
+  const bool guarded = op.operands.size() > 2;
+  Array result = ZerosOf(program()[op.results[0]].type);
+  const size_t own = result.integer.size();
+  for (size_t i = 0; i < own; ++i) {
+    const bool guard = !guarded || frame.At(op.operands[2]).integer[i] != 0;
+    TestedPair pair;
+    if (guard) {
+      pair = Compare(op.attributes.comparison, op.operands[0], op.operands[1], frame, i);
+    }
+    result.integer[i] = pair.held ? 1 : 0;
+    if (sinks_.decisions == nullptr) continue;
+    const int64_t element = frame.element * static_cast<int64_t>(own) + static_cast<int64_t>(i);
+    sinks_.decisions->Event(op.attributes.site, {frame.iteration, element}, guard, pair);
+  }
+  frame.Set(op.results[0], std::move(result));
+}
+
+}  // namespace simgrad::sim::reference

@@ -1,0 +1,66 @@
+// Runs a region of one instance: every operation in text order, loops included.
+#pragma once
+
+#include <vector>
+
+#include "sim/backend/reference/decisions.h"
+#include "sim/backend/reference/evaluate.h"
+#include "sim/backend/reference/layout.h"
+#include "sim/backend/reference/watch.h"
+
+namespace simgrad::sim::reference {
+
+// What a run reports to, besides its values. Null: nobody counts.
+struct RunSinks {
+  NonFiniteWatch* watch = nullptr;
+  DecisionRecorder* decisions = nullptr;
+  RangeCounts* ranges = nullptr;
+  int64_t* recorded_bytes = nullptr;  // bytes of all values computed
+  bool keep = false;  // keep the frames of every iteration, for the adjoint
+};
+
+class RegionRunner {
+ public:
+  RegionRunner(const NumericalProgram& program, const Layouts& layouts, RunSinks sinks)
+      : program_(program), layouts_(layouts), sinks_(sinks) {}
+  virtual ~RegionRunner() = default;
+
+  // Executes the operations of `region`, whose arguments `frame` holds.
+  void Run(const Region& region, Frame& frame);
+
+ protected:
+  // One operation; the adjoint's are added by a subclass.
+  virtual void Execute(const Op& op, Frame& frame);
+  // Reports a result and keeps it.
+  void Store(const Op& op, Operands operands, Frame& frame, Array result);
+  const Array* WhereOf(const Op& op, const Frame& frame) const;
+  const Program& program() const { return program_.program; }
+
+  const NumericalProgram& program_;
+  const Layouts& layouts_;
+  RunSinks sinks_;
+
+ private:
+  void ExecuteEvent(const Op& op, Frame& frame);
+  void ExecuteWhile(const Op& op, Frame& frame);
+  void ExecuteFor(const Op& op, Frame& frame);
+  // One run of a while; returns carried, exports.
+  std::vector<Array> RunWhile(const Op& op, const Frame& base, std::vector<Array> carried,
+                              const std::vector<Array>& mapped, LoopRun& run);
+  TestedPair RunTest(const Op& op, const Frame& base, const std::vector<Array>& carried,
+                     const std::vector<Array>& mapped, LoopRun& run);
+  std::vector<Array> RunBody(const Op& op, const Frame& base, const std::vector<Array>& carried,
+                             const std::vector<Array>& mapped, LoopRun& run);
+  // Evaluates lhs comparison rhs at one element, with its margin.
+  TestedPair Compare(Comparison comparison, ValueId lhs, ValueId rhs, const Frame& frame,
+                     size_t element) const;
+};
+
+// A frame for iteration `iteration` of a loop of the given radix, element `element` of n.
+std::unique_ptr<Frame> LoopFrame(const RegionLayout& layout, const Frame& around, int64_t radix,
+                                 int64_t iteration, std::string_view site);
+
+// The magnitudes of the operands where the value was produced, in this frame, by add, sub or fma.
+double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, size_t element);
+
+}  // namespace simgrad::sim::reference

@@ -1,0 +1,165 @@
+#include "sim/backend/reference/watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "precision/rounding.h"
+#include "precision/selection.h"
+
+namespace simgrad::sim::reference {
+namespace {
+
+using enum OpCode;
+
+// The operands that element `element` of the result was made of. Of a reduction: the smallest and
+// the largest of the elements it read.
+std::vector<double> OperandsAt(const Program& program, const Op& op, Operands operands,
+                               size_t element) {
+  std::vector<double> found;
+  const OpClass op_class = InfoOf(op.code).op_class;
+  if (op_class == OpClass::kReduction) {
+    double low = 0.0;
+    double high = 0.0;
+    bool first = true;
+    for (size_t i : ReducedElements(program, op, element)) {
+      const double x = operands[0]->AsDouble(i);
+      low = first || x < low || x != x ? x : low;
+      high = first || x > high || x != x ? x : high;
+      first = false;
+    }
+    if (!first) found = {low, high};
+    return found;
+  }
+  for (const Array* operand : operands) {
+    if (element < SizeOf(*operand)) found.push_back(operand->AsDouble(element));
+  }
+  return found;
+}
+
+bool DividesByZero(OpCode code, const std::vector<double>& operands) {
+  switch (code) {
+    case kDiv: return operands[1] == 0.0;
+    case kLog: return operands[0] == 0.0;
+    case kLog1p: return operands[0] == -1.0;
+    case kPow: return operands[0] == 0.0;
+    default: return false;
+  }
+}
+
+NonFiniteClass Classify(OpCode code, const std::vector<double>& operands, double result) {
+  const auto finite = [](double x) { return precision::IsFinite(x); };
+  if (!std::all_of(operands.begin(), operands.end(), finite)) return NonFiniteClass::kInput;
+  if (code == kCast || code == kTape || code == kConvert || code == kLiteral) {
+    return NonFiniteClass::kConversion;
+  }
+  if (std::isinf(result) && DividesByZero(code, operands)) return NonFiniteClass::kDivideByZero;
+  const bool sums = code == kSum || code == kCumsum;
+  return std::isnan(result) && !sums ? NonFiniteClass::kInvalid : NonFiniteClass::kOverflow;
+}
+
+// Whether the target lacks a value that the source has.
+bool Narrows(Format from, Format to) {
+  const auto source = precision::Traits(from);
+  const auto target = precision::Traits(to);
+  return target.precision < source.precision || target.emin > source.emin ||
+         target.max_finite < source.max_finite;
+}
+
+}  // namespace
+
+bool IsExecuted(const Array* where, size_t i, size_t n) {
+  if (where == nullptr) return true;
+  const std::vector<int64_t>& mask = where->integer;
+  if (mask.size() == n) return mask[i] != 0;
+  return std::any_of(mask.begin(), mask.end(), [](int64_t b) { return b != 0; });
+}
+
+void CountRange(RangeCounts& counts, Role role, Format from, Format to, double x, double r) {
+  if (!Narrows(from, to) || !precision::IsFinite(x)) return;
+  const auto target = precision::Traits(to);
+  // 2^min_exponent, the smallest normal number of the target.
+  const double smallest_normal = std::ldexp(1.0, target.min_exponent);
+  if (x != 0.0 && std::abs(r) < smallest_normal) ++counts.underflows[static_cast<size_t>(role)];
+  if (!precision::IsFinite(precision::RoundTo(to, x))) {
+    ++counts.overflows[static_cast<size_t>(role)];
+  }
+}
+
+void NonFiniteWatch::Begin(InstanceHealth* health, Phase phase, int64_t step) {
+  health_ = health;
+  phase_ = phase;
+  step_ = step;
+}
+
+void NonFiniteWatch::SeeResult(const Op& op, Operands operands, const Frame& frame,
+                               const Array& result, const Array* where) {
+  if (!watching()) return;
+  for (size_t i = 0; i < result.real.size(); ++i) {
+    if (precision::IsFinite(result.real[i]) || !IsExecuted(where, i, result.real.size())) continue;
+    const Program& p = program_.program;
+    BirthCertificate birth;
+    birth.operation = InfoOf(op.code).name;
+    birth.label = op.label;
+    birth.site = op.site.empty() ? std::string(frame.loop_site) : op.site;
+    birth.role = op.role;
+    if (!op.results.empty()) {
+      birth.value_name = p[op.results[0]].name;
+      birth.format = *p[op.results[0]].format;
+    }
+    birth.element = static_cast<int64_t>(i);
+    birth.iteration = frame.iteration;
+    birth.operands = OperandsAt(p, op, operands, i);
+    birth.result = result.real[i];
+    birth.non_finite_class = Classify(op.code, birth.operands, birth.result);
+    Report(std::move(birth));
+    return;
+  }
+}
+
+void NonFiniteWatch::SeeInput(const Input& input, Format format, int64_t element, double sent,
+                              double read) {
+  if (!watching() || precision::IsFinite(read)) return;
+  BirthCertificate birth;
+  birth.operation = std::string(InputKindName(input.kind)) + "." + input.name;
+  birth.value_name = input.name;
+  birth.role = input.kind == InputKind::kState ? Role::kState : Role::kDynamics;
+  birth.format = format;
+  birth.element = element;
+  birth.operands = {sent};
+  birth.result = read;
+  birth.non_finite_class =
+      precision::IsFinite(sent) ? NonFiniteClass::kConversion : NonFiniteClass::kInput;
+  const Phase phase = std::exchange(phase_, Phase::kInput);
+  Report(std::move(birth));
+  phase_ = phase;
+}
+
+void NonFiniteWatch::SeeSum(std::string_view operation, std::string_view value_name, Role role,
+                            Format format, int64_t element, std::vector<double> operands,
+                            double result) {
+  if (!watching() || precision::IsFinite(result)) return;
+  BirthCertificate birth;
+  birth.operation = operation;
+  birth.value_name = value_name;
+  birth.role = role;
+  birth.format = format;
+  birth.element = element;
+  // One operand: it was stored in a narrower format.
+  birth.non_finite_class = Classify(operands.size() == 1 ? kCast : kAdd, operands, result);
+  birth.operands = std::move(operands);
+  birth.result = result;
+  Report(std::move(birth));
+}
+
+void NonFiniteWatch::Report(BirthCertificate birth) {
+  health_->ok = false;
+  health_->phase = phase_;
+  health_->step = step_;
+  birth.phase = phase_;
+  birth.step = step_;
+  birth.instance_id = instance_id_;
+  certificate_ = std::move(birth);
+}
+
+}  // namespace simgrad::sim::reference

@@ -1,0 +1,61 @@
+// Watches the results of one instance for the first that is not finite, and describes its birth.
+//
+// Maths: a value is born non-finite where an operation gives NaN or Inf from finite operands. Every
+//   executed operation is seen in order of execution, so the first non-finite result is a birth
+//   unless a non-finite number came in from outside.
+//   Classes: input; conversion (a cast, a tape or a state sent beyond the range of its format);
+//   divide_by_zero (x / 0, log 0, log1p -1, a negative power of 0, where the result is infinite);
+//   invalid (NaN from finite operands); overflow (all else; also a sum whose partial sums leave the
+//   range, even where they meet as Inf - Inf).
+#pragma once
+
+#include <optional>
+
+#include "sim/backend/executor.h"
+#include "sim/backend/reference/evaluate.h"
+#include "sim/backend/reference/layout.h"
+
+namespace simgrad::sim::reference {
+
+class NonFiniteWatch {
+ public:
+  NonFiniteWatch(const NumericalProgram& program, uint64_t instance_id)
+      : program_(program), instance_id_(instance_id) {}
+
+  // From here on the first non-finite value goes to `health`, if that is still ok.
+  void Begin(InstanceHealth* health, Phase phase, int64_t step);
+  // Replays are not watched.
+  void Pause() { health_ = nullptr; }
+  bool watching() const { return health_ != nullptr && health_->ok; }
+
+  // `where` (or null): the mask of the elements for which the operation is executed.
+  void SeeResult(const Op& op, Operands operands, const Frame& frame, const Array& result,
+                 const Array* where);
+  // A number that was sent, and what it is read as.
+  void SeeInput(const Input& input, Format format, int64_t element, double sent, double read);
+  // An addition outside the text of the program: a cost or a gradient.
+  void SeeSum(std::string_view operation, std::string_view value_name, Role role, Format format,
+              int64_t element, std::vector<double> operands, double result);
+
+  // Set once a non-finite value was seen.
+  const std::optional<BirthCertificate>& certificate() const { return certificate_; }
+
+ private:
+  void Report(BirthCertificate birth);
+
+  const NumericalProgram& program_;
+  uint64_t instance_id_;
+  InstanceHealth* health_ = nullptr;
+  Phase phase_ = Phase::kForward;
+  int64_t step_ = 0;
+  std::optional<BirthCertificate> certificate_;
+};
+
+// Whether element i of n is executed under the mask: a mask of one element speaks for all, and one
+// of another length for the whole operation if it holds anywhere.
+bool IsExecuted(const Array* where, size_t i, size_t n);
+
+// Counts what a narrowing conversion of x to r did (RangeCounts in sim/diagnostics/diagnostics.h).
+void CountRange(RangeCounts& counts, Role role, Format from, Format to, double x, double r);
+
+}  // namespace simgrad::sim::reference

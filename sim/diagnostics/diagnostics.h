@@ -1,0 +1,158 @@
+// What happened at each step, as data: columns over steps that merge to the same bits in any order.
+//
+// Executors fill a StepDiagnostics for a range of steps and a part of the instances; Merge joins two
+// parts of the same steps, Append two ranges of the same instances. Sums are integers, extremes are
+// exact, ties go to the smaller instance id: so nothing depends on blocks, threads or chunks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "precision/policy.h"
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+enum class StopReason : uint8_t { kConverged = 0, kMaxIter = 1, kNonFinite = 2, kNotEntered = 3 };
+inline constexpr int kStopReasonCount = 4;
+std::string_view StopReasonName(StopReason reason);
+
+// Histogram of |margin| in ulps: bucket 0 holds exact zero, bucket 1 (0, 1], bucket k
+// (2^(k-2), 2^(k-1)], the last everything above (infinity too). NaN is counted apart.
+inline constexpr int kMarginBuckets = 64;
+int MarginBucket(double absolute_ulps);
+
+// The test that came closest to its threshold. Two minima: of |a - b| and of the ulps; each with the
+// signed value and the smallest instance id that attains it.
+struct SmallestMargin {
+  double absolute = std::numeric_limits<double>::infinity();  // signed value of smallest magnitude
+  uint64_t absolute_instance = 0;
+  double ulps = std::numeric_limits<double>::infinity();  // signed
+  uint64_t ulps_instance = 0;
+  bool any = false;
+  // NaN margins must not be offered. Ties: smaller instance id; same instance: the negative one.
+  void Offer(double margin, double margin_ulps, uint64_t instance);
+  void Merge(const SmallestMargin& other);
+  bool operator==(const SmallestMargin&) const = default;
+};
+
+// One loop site at one step, over all its runs (instances, elements, outer iterations).
+struct TerminationStep {
+  uint64_t runs = 0;
+  uint64_t iterations_sum = 0;
+  uint32_t iterations_min = std::numeric_limits<uint32_t>::max();
+  uint32_t iterations_max = 0;
+  std::array<uint64_t, kStopReasonCount> reasons{};
+  // Tested value (lhs) of the last test of each run, NaN left out; +inf, -inf where there was none.
+  double tested_min = std::numeric_limits<double>::infinity();
+  double tested_max = -std::numeric_limits<double>::infinity();
+  SmallestMargin margin;  // over every test of lhs against rhs
+  std::array<uint32_t, kMarginBuckets> histogram{};  // margin of the last test of each run
+  uint64_t nan_margins = 0;     // over every test
+  uint64_t checks = 0;          // every test
+  uint64_t near_stopped = 0;    // |margin| <= band ulps, and the test held
+  uint64_t near_continued = 0;  // ... and it did not
+  void Merge(const TerminationStep& other);
+  bool operator==(const TerminationStep&) const = default;
+};
+
+struct EventStep {
+  uint64_t checks = 0;   // elements for which it was decided (guard true)
+  uint64_t count = 0;    // true
+  uint64_t changes = 0;  // differs from the last evaluation of the same element (initially false)
+  SmallestMargin margin;
+  uint64_t nan_margins = 0;
+  void Merge(const EventStep& other);
+  bool operator==(const EventStep&) const = default;
+};
+
+// Range of one real state after a step.
+struct StateRange {
+  double min = std::numeric_limits<double>::infinity();   // finite values only
+  double max = -std::numeric_limits<double>::infinity();
+  double smallest = std::numeric_limits<double>::infinity();  // smallest non-zero magnitude
+  uint64_t subnormals = 0, zeros = 0, nans = 0, infinities = 0;
+  void Merge(const StateRange& other);
+  bool operator==(const StateRange&) const = default;
+};
+
+// Exponent histogram of |adjoint|: bucket 0 zero, bucket k: 2^(8k-136) <= |x| < 2^(8k-128),
+// clamped to 1..33; NaN and Inf are in `nonfinite`.
+inline constexpr int kExponentBuckets = 34;
+int ExponentBucket(double magnitude);
+
+// The state cotangents that leave the adjoint of one step (present ones; scaled by the loss scale).
+struct BackwardStep {
+  double largest = 0.0;  // finite
+  uint64_t nonfinite = 0;
+  std::array<uint64_t, kExponentBuckets> exponents{};
+  void Merge(const BackwardStep& other);
+  bool operator==(const BackwardStep&) const = default;
+};
+
+// Underflows and overflows per role: at narrowing casts and at state stores, forward and backward. A
+// cast underflows when a non-zero value becomes zero or subnormal in the target, overflows when a
+// finite value becomes infinite, NaN (e4m3) or, saturating, a value beyond the largest is clamped. A
+// state store underflows when the stored value is subnormal, overflows when it is infinite.
+struct RangeCounts {
+  std::array<uint64_t, precision::kRoleCount> underflows{};
+  std::array<uint64_t, precision::kRoleCount> overflows{};
+  void Merge(const RangeCounts& other);
+  bool operator==(const RangeCounts&) const = default;
+};
+
+// Steps [first_step, first_step + steps). Outer index of every column: site or state; inner: step.
+struct StepDiagnostics {
+  int64_t first_step = 0;
+  int64_t steps = 0;
+  int32_t stride = 32;
+  std::vector<std::vector<TerminationStep>> terminations;  // [termination sites in text order][step]
+  std::vector<std::vector<EventStep>> events;              // [event sites in text order][step]
+  // [real states][sampled step]; sampled are steps t with (t + 1) % stride == 0, and the last.
+  std::vector<int64_t> sampled_steps;
+  std::vector<std::vector<StateRange>> states;
+  RangeCounts ranges;
+  static StepDiagnostics For(const std::vector<Site>& sites, size_t real_states, int64_t first_step,
+                             int64_t steps, int64_t total_steps, int32_t stride);
+  void Merge(const StepDiagnostics& part);   // same steps, other instances
+  void Append(const StepDiagnostics& next);  // the following steps
+  bool operator==(const StepDiagnostics&) const = default;
+};
+
+// Level `instances`: what each instance did at one termination site.
+struct InstanceSite {
+  std::vector<uint32_t> iterations;  // [steps][instances]: sum over the runs of that step
+  std::vector<uint8_t> reasons;      // [steps][instances]: of the last run
+  std::vector<uint32_t> value_counts;        // [steps][instances]
+  std::vector<std::vector<double>> values;   // [instances]: tested values, steps ascending, flat
+};
+
+enum class Phase : uint8_t { kInput, kForward, kAdjoint };
+std::string_view PhaseName(Phase phase);
+
+enum class NonFiniteClass : uint8_t { kInput, kInvalid, kDivideByZero, kOverflow, kConversion };
+std::string_view NonFiniteClassName(NonFiniteClass c);
+
+// Where a non-finite value was born: the first operation, in order of execution, whose result is not
+// finite although its operands are (or the input that came in non-finite).
+struct BirthCertificate {
+  Phase phase = Phase::kForward;
+  int64_t step = 0;
+  std::string operation;  // operation name, or the input's kind and name ("state.y")
+  std::string label;      // source label
+  std::string value_name;
+  std::string site;       // site the operation belongs to, or the loop around it; may be empty
+  precision::Role role = precision::Role::kState;
+  precision::Format format = precision::Format::kF32;
+  uint64_t instance_id = 0;
+  int64_t element = 0;    // row-major inside the value
+  int64_t iteration = 0;  // flattened iteration of the loops around it
+  std::vector<double> operands;
+  double result = 0.0;
+  NonFiniteClass non_finite_class = NonFiniteClass::kInvalid;
+};
+
+}  // namespace simgrad::sim

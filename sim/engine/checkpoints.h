@@ -1,0 +1,58 @@
+// Checkpoints of a run within a byte budget, and the range of steps that one reversal can hold.
+//
+// Forward, checkpoints are saved at every multiple of an interval. Without a given interval it starts
+// at one chunk and doubles, dropping every other checkpoint, whenever they outgrow their share of the
+// budget; so no knowledge of the run is needed beforehand. In reverse the last checkpoint before the
+// goal is restored, the steps up to the range that fits are run again (saving on the way what fits),
+// and the range is reversed. No bit depends on any of this (docs/numerics.md section 6).
+// Errors: RESOURCE_EXHAUSTED where one checkpoint and the record of one step do not fit together, or
+//   a given interval does not.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sim/backend/executor.h"
+
+namespace simgrad::sim {
+
+class Checkpoints {
+ public:
+  // `interval` 0: chosen. `budget_bytes` holds checkpoints and records together.
+  Checkpoints(Run& run, int64_t interval, int64_t budget_bytes);
+
+  // The next step at which a checkpoint is due, from `step` on.
+  int64_t NextDue(int64_t step) const;
+  // Saves the state of the run at `step` if one is due there.
+  absl::Status Visit(int64_t step);
+
+  // The start of the range that ends before `end` and can be reversed at once: its record fits
+  // beside the checkpoints that are needed, and it has at most `limit` steps. Drops checkpoints at
+  // or behind `end`.
+  absl::StatusOr<int64_t> RangeBefore(int64_t end, int64_t limit);
+  // Restores the last checkpoint at or before `step` and returns its step.
+  int64_t RestoreBefore(int64_t step);
+  // On the way to a reversal: saves the state at `step` where the budget has room for it beside the
+  // record of `reserved` bytes.
+  void VisitInReverse(int64_t step, int64_t reserved);
+
+  size_t count() const { return saved_.size(); }
+
+ private:
+  struct Saved {
+    int64_t step;
+    std::shared_ptr<const void> state;
+  };
+  int64_t HeldBytes() const { return static_cast<int64_t>(saved_.size()) * saved_bytes_; }
+
+  Run& run_;
+  bool chosen_;
+  int64_t interval_;
+  int64_t budget_bytes_;
+  int64_t saved_bytes_;
+  std::vector<Saved> saved_;  // ascending; the first is at step 0
+};
+
+}  // namespace simgrad::sim

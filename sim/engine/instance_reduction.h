@@ -1,0 +1,44 @@
+// From what every instance gave to what the caller asked for: weighted sums over instances.
+//
+// Maths: docs/numerics.md section 6: each contribution is round(weight * g) in the format of role
+//   gradient; shared inputs are summed element by element in the pairwise tree aligned to the
+//   instance ids, in the role's accumulator, and rounded to the role; then the loss scale is divided
+//   out: round(sum * inv). Values likewise in role objective, without a loss scale.
+// Errors: none. Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "precision/policy.h"
+#include "sim/backend/executor.h"
+
+namespace simgrad::sim {
+
+// Which instances count, and how much; rows in ascending order of their ids.
+struct InstanceWeights {
+  std::vector<size_t> rows;   // of those that count
+  std::vector<uint64_t> ids;  // theirs, ascending
+  std::vector<double> weights;  // by row, of all instances
+};
+// `weights` empty: ones. `leave_out`: by row, instances that do not count (empty: all count).
+InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
+                          const std::vector<double>& weights, const std::vector<bool>& leave_out);
+
+struct ReducedGradient {
+  std::vector<double> values;
+  bool finite = true;  // every scaled gradient was
+};
+
+// `gradient`: [instances][n]. Shared: [n].
+ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
+                               const precision::RoleSetting& setting, double loss_scale);
+// One row per instance; rows that do not count are +0.
+ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
+                                    const InstanceWeights& weights,
+                                    const precision::RoleSetting& setting, double loss_scale);
+
+double WeightedValue(const std::vector<double>& values, const InstanceWeights& weights,
+                     const precision::RoleSetting& setting);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,252 @@
+#include "sim/program/adjoint_writer.h"
+
+#include <algorithm>
+
+namespace simgrad::sim {
+
+Presence Join(Presence a, Presence b) { return a == b ? a : Presence::kMasked; }
+
+AdjointWriter::AdjointWriter(Program& program, std::vector<bool> active)
+    : program_(program), active_(std::move(active)) {
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    if (program.inputs[i].kind == InputKind::kState) continue;
+    input_of_[Index(program.inputs[i].value)] = static_cast<int32_t>(i);
+  }
+}
+
+void AdjointWriter::Open(Region& region) { scopes_.push_back({&region, {}, {}}); }
+
+void AdjointWriter::Close(Region&) { scopes_.pop_back(); }
+
+void AdjointWriter::DefinesPrimal(const Region& primal) {
+  const size_t depth = scopes_.size() - 1;
+  for (ValueId id : primal.args) depth_of_[Index(id)] = depth;
+  for (const Op& op : primal.ops) {
+    SetRole(op);
+    for (ValueId id : op.results) depth_of_[Index(id)] = depth;
+    if (op.code == OpCode::kLiteral) literals_[Index(op.results[0])] = op;
+  }
+}
+
+std::vector<Slot> AdjointWriter::MakeArgs(Region& region, const std::vector<SlotSpec>& specs) {
+  std::vector<Slot> slots(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    slots[i].mask.presence = specs[i].presence;
+    if (specs[i].presence != Presence::kNever)
+      slots[i].cotangent = program_.AddValue(specs[i].type);
+    region.args.push_back(slots[i].cotangent);
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].presence == Presence::kMasked) {
+      slots[i].mask.value = program_.AddValue({ElementType::kBool, specs[i].type.shape});
+    }
+    region.args.push_back(slots[i].mask.value);
+  }
+  return slots;
+}
+
+void AdjointWriter::Append(std::vector<ValueId>& list, const std::vector<Slot>& slots,
+                           const std::vector<Presence>& presence, const std::vector<Type>& types) {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    ValueId id = presence[i] == Presence::kNever ? ValueId::kNone : slots[i].cotangent;
+    if (presence[i] != Presence::kNever && id == ValueId::kNone) id = Number(0.0, types[i]);
+    list.push_back(id);
+  }
+  for (size_t i = 0; i < slots.size(); ++i) {
+    ValueId id = ValueId::kNone;
+    if (presence[i] == Presence::kMasked) {
+      const bool masked = slots[i].presence() == Presence::kMasked;
+      id = masked ? slots[i].mask.value
+                  : Truth(slots[i].presence() == Presence::kAlways, types[i].shape);
+    }
+    list.push_back(id);
+  }
+}
+
+void AdjointWriter::Yield(Region& region, const std::vector<Slot>& slots,
+                          const std::vector<Presence>& presence, const std::vector<Type>& types) {
+  Append(region.yields, slots, presence, types);
+}
+
+Slot AdjointWriter::SlotOf(ValueId primal) const {
+  const auto found = scopes_.back().slots.find(Index(primal));
+  return found == scopes_.back().slots.end() ? Slot{} : found->second;
+}
+
+void AdjointWriter::SetSlot(ValueId primal, const Slot& slot) {
+  scopes_.back().slots[Index(primal)] = slot;
+}
+
+Role AdjointWriter::FanInRole(ValueId primal) const {
+  const auto found = role_of_.find(Index(primal));
+  return found != role_of_.end() && found->second == Role::kObjective ? Role::kObjective
+                                                                      : Role::kAdjoint;
+}
+
+void AdjointWriter::SetRole(const Op& op) {
+  for (ValueId id : op.results) role_of_[Index(id)] = op.role;
+}
+
+void AdjointWriter::Contribute(ValueId primal, const Slot& slot) {
+  if (slot.presence() == Presence::kNever || !IsActive(primal)) return;
+  const auto input = input_of_.find(Index(primal));
+  if (input != input_of_.end()) {
+    Accumulate(input->second, slot);
+    return;
+  }
+  SetSlot(primal, Merged(SlotOf(primal), slot, FanInRole(primal)));
+}
+
+void AdjointWriter::Accumulate(int32_t input, const Slot& slot) {
+  Op op;
+  op.code = OpCode::kAccumulate;
+  op.role = Role::kGradient;
+  op.label = context_.label;
+  op.operands = {slot.cotangent};
+  op.attributes.input = input;
+  if (slot.presence() == Presence::kMasked) {
+    op.operands.push_back(slot.mask.value);
+    op.attributes.where = slot.mask.value;
+  }
+  Push(std::move(op));
+}
+
+// The first contribution is assigned, a later one added where it is present.
+Slot AdjointWriter::Merged(const Slot& first, const Slot& second, Role role) {
+  if (first.presence() == Presence::kNever) return second;
+  if (second.presence() == Presence::kNever) return first;
+  const Context before = context_;
+  context_.role = role;
+  context_.mask = Mask::Always();
+  const Type type = program_[first.cotangent].type;
+  Slot merged{ValueId::kNone, Mask::Always()};
+  const bool first_always = first.presence() == Presence::kAlways;
+  const bool second_always = second.presence() == Presence::kAlways;
+  if (first_always && second_always) {
+    merged.cotangent = Emit(OpCode::kAdd, {first.cotangent, second.cotangent}, type);
+  } else if (first_always) {
+    merged.cotangent =
+        Emit(OpCode::kMerge, {first.cotangent, second.cotangent, second.mask.value}, type);
+  } else if (second_always) {
+    merged.cotangent =
+        Emit(OpCode::kMerge, {second.cotangent, first.cotangent, first.mask.value}, type);
+  } else {
+    const ValueId either =
+        Emit(OpCode::kOr, {first.mask.value, second.mask.value}, {ElementType::kBool, type.shape});
+    merged.mask = Mask::At(either);
+    context_.mask = merged.mask;
+    merged.cotangent =
+        Emit(OpCode::kMerge2,
+             {first.cotangent, first.mask.value, second.cotangent, second.mask.value}, type);
+  }
+  context_ = before;
+  return merged;
+}
+
+ValueId AdjointWriter::Emit(OpCode code, std::vector<ValueId> operands, const Type& type) {
+  Op op;
+  op.code = code;
+  op.operands = std::move(operands);
+  return Emit(std::move(op), type);
+}
+
+ValueId AdjointWriter::Emit(Op op, const Type& type) {
+  op.role = context_.role;
+  op.label = context_.label;
+  const ValueId where = context_.mask.value;
+  const bool applies = context_.mask.presence == Presence::kMasked &&
+                       type.element == ElementType::kReal &&
+                       program_[where].type.shape == type.shape;
+  if (applies) op.attributes.where = where;
+  op.results = {program_.AddValue(type)};
+  const ValueId result = op.results[0];
+  Push(std::move(op));
+  return result;
+}
+
+ValueId AdjointWriter::Number(double value, const Type& type) {
+  Op op;
+  op.code = OpCode::kLiteral;
+  op.role = context_.role;
+  op.attributes.literal = {value};
+  op.results = {program_.AddValue(type)};
+  const ValueId result = op.results[0];
+  Push(std::move(op));
+  return result;
+}
+
+ValueId AdjointWriter::Truth(bool value, const Shape& shape) {
+  return Number(value ? 1.0 : 0.0, {ElementType::kBool, shape});
+}
+
+const Op* AdjointWriter::LiteralOf(ValueId id) const {
+  const auto found = literals_.find(Index(id));
+  return found == literals_.end() ? nullptr : &found->second;
+}
+
+ValueId AdjointWriter::Tape(ValueId primal) {
+  // Inputs and literals are no values of a tape: each use rounds them once to the role of its own.
+  if (IsInput(primal)) return primal;
+  if (const Op* literal = LiteralOf(primal)) return ReadLiteral(primal, *literal);
+  const auto depth = depth_of_.find(Index(primal));
+  Scope& scope = scopes_[depth == depth_of_.end() ? 0 : depth->second];
+  const auto known = scope.tapes.find(Index(primal));
+  if (known != scope.tapes.end()) return known->second;
+  Op op;
+  op.code = OpCode::kTape;
+  op.role = Role::kTape;
+  op.label = context_.label;
+  op.attributes.primal = primal;
+  op.results = {program_.AddValue(program_[primal].type, program_[primal].name)};
+  return Remember(scope, primal, std::move(op));
+}
+
+ValueId AdjointWriter::ReadLiteral(ValueId primal, const Op& literal) {
+  Scope& scope = scopes_.front();
+  const auto known = scope.tapes.find(Index(primal));
+  if (known != scope.tapes.end()) return known->second;
+  Op op = literal;
+  op.results = {program_.AddValue(program_[primal].type, program_[primal].name)};
+  return Remember(scope, primal, std::move(op));
+}
+
+ValueId AdjointWriter::Remember(Scope& scope, ValueId primal, Op op) {
+  const ValueId result = op.results[0];
+  scope.region->ops.push_back(std::move(op));
+  scope.tapes[Index(primal)] = result;
+  return result;
+}
+
+Mask AdjointWriter::And(const Mask& a, ValueId condition) {
+  if (a.presence == Presence::kAlways) return Mask::At(condition);
+  const Context before = context_;
+  context_.role = Role::kAdjoint;
+  const ValueId both = Emit(OpCode::kAnd, {a.value, condition}, program_[condition].type);
+  context_ = before;
+  return Mask::At(both);
+}
+
+ValueId AdjointWriter::Kink(ValueId anchor, Op op, const Type& type) {
+  const auto known = kinks_.find(Index(anchor));
+  if (known != kinks_.end()) return known->second.first.results[0];
+  op.results = {program_.AddValue(type)};
+  const ValueId result = op.results[0];
+  depth_of_[Index(result)] = depth_of_[Index(anchor)];
+  kinks_[Index(anchor)] = {std::move(op), false};
+  return result;
+}
+
+void AdjointWriter::InsertKinks(Region& primal) {
+  std::vector<Op> ops;
+  for (Op& op : primal.ops) {
+    const size_t anchor = op.results.empty() ? 0 : Index(op.results[0]);
+    ops.push_back(std::move(op));
+    const auto kink = kinks_.find(anchor);
+    if (ops.back().results.empty() || kink == kinks_.end() || kink->second.second) continue;
+    ops.push_back(kink->second.first);
+    kink->second.second = true;
+  }
+  primal.ops = std::move(ops);
+}
+
+}  // namespace simgrad::sim

@@ -1,0 +1,112 @@
+// Writes adjoint regions: cotangent slots, their masks, fan-in, and reads of the primal.
+//
+// A scope is an adjoint region being written; scope d of the stack belongs to a primal region at
+// nesting depth d. Used by op_vjp.h (one operation) and loop_vjp.h (loops).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// Where a cotangent is present, as far as the program text knows.
+enum class Presence : uint8_t { kNever, kAlways, kMasked };
+Presence Join(Presence a, Presence b);
+
+struct Mask {
+  Presence presence = Presence::kNever;
+  ValueId value = ValueId::kNone;  // kMasked: bool, of the cotangent's shape
+  static Mask Always() { return {Presence::kAlways, ValueId::kNone}; }
+  static Mask At(ValueId value) { return {Presence::kMasked, value}; }
+};
+
+struct Slot {
+  ValueId cotangent = ValueId::kNone;
+  Mask mask;
+  Presence presence() const { return mask.presence; }
+};
+
+struct SlotSpec {
+  Type type;
+  Presence presence = Presence::kNever;
+};
+
+class AdjointWriter {
+ public:
+  AdjointWriter(Program& program, std::vector<bool> active);
+
+  Program& program() { return program_; }
+  bool IsActive(ValueId id) const { return Index(id) < active_.size() && active_[Index(id)]; }
+  bool IsInput(ValueId id) const { return input_of_.count(Index(id)) != 0; }  // not a state
+
+  // Scopes.
+  void Open(Region& region);
+  void Close(Region& region);
+  // Primal values defined in the region that the innermost scope reverses are read in that scope.
+  void DefinesPrimal(const Region& primal);
+
+  // Slots as arguments and yields of a region: all cotangents, then all masks.
+  std::vector<Slot> MakeArgs(Region& region, const std::vector<SlotSpec>& specs);
+  void Yield(Region& region, const std::vector<Slot>& slots, const std::vector<Presence>& presence,
+             const std::vector<Type>& types);
+  // Appends `slots`, brought to the declared presence, to a list of operands.
+  void Append(std::vector<ValueId>& list, const std::vector<Slot>& slots,
+              const std::vector<Presence>& presence, const std::vector<Type>& types);
+
+  // Fan-in.
+  Slot SlotOf(ValueId primal) const;
+  void SetSlot(ValueId primal, const Slot& slot);
+  void Contribute(ValueId primal, const Slot& slot);
+  Slot Merged(const Slot& first, const Slot& second, Role role);
+
+  // Operations; role, label and mask (attributes.where) are those of the context.
+  struct Context {
+    Role role = Role::kAdjoint;
+    std::string label;
+    Mask mask;
+  };
+  void SetContext(Context context) { context_ = std::move(context); }
+  const Context& context() const { return context_; }
+  ValueId Emit(OpCode code, std::vector<ValueId> operands, const Type& type);
+  ValueId Emit(Op op, const Type& type);
+  ValueId Number(double value, const Type& type);
+  ValueId Truth(bool value, const Shape& shape);
+  // The primal value, rounded to role tape; an input or a literal as it is.
+  ValueId Tape(ValueId primal);
+  Mask And(const Mask& a, ValueId condition);
+
+  // A primal operation added behind the one that gives `anchor`, once.
+  ValueId Kink(ValueId anchor, Op op, const Type& type);
+  void InsertKinks(Region& primal);
+  void SetRole(const Op& op);  // remembers which role computes the results
+  const Op* LiteralOf(ValueId id) const;
+  void Push(Op op) { scopes_.back().region->ops.push_back(std::move(op)); }
+
+ private:
+  struct Scope {
+    Region* region;
+    std::unordered_map<size_t, Slot> slots;
+    std::unordered_map<size_t, ValueId> tapes;
+  };
+  ValueId ReadLiteral(ValueId primal, const Op& literal);
+  static ValueId Remember(Scope& scope, ValueId primal, Op op);
+  Role FanInRole(ValueId primal) const;
+  void Accumulate(int32_t input, const Slot& slot);
+
+  Program& program_;
+  std::vector<bool> active_;
+  std::unordered_map<size_t, int32_t> input_of_;
+  std::vector<Scope> scopes_;
+  std::unordered_map<size_t, size_t> depth_of_;  // primal value -> scope depth
+  std::unordered_map<size_t, Role> role_of_;
+  std::unordered_map<size_t, Op> literals_;
+  std::unordered_map<size_t, std::pair<Op, bool>> kinks_;  // by anchor; inserted already
+  Context context_;
+};
+
+}  // namespace simgrad::sim

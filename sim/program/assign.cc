@@ -1,0 +1,274 @@
+#include "sim/program/assign.h"
+
+#include <algorithm>
+
+#include "precision/rounding.h"
+#include "sim/program/loop.h"
+
+namespace simgrad::sim {
+
+using precision::RoleSetting;
+
+PrecisionAssigner::PrecisionAssigner(Program& program, const precision::Policy& policy)
+    : program_(program), policy_(policy) {
+  frame_of_.resize(program.values.size(), 0);
+  where_of_.resize(program.values.size(), ValueId::kNone);
+  literal_of_.resize(program.values.size());
+  is_outside_.resize(program.values.size(), false);
+  for (const Input& input : program.inputs) {
+    if (!IsReal(input.value)) continue;
+    if (input.kind == InputKind::kState) {
+      SetFormat(input.value, Role::kState);
+    } else {
+      SetReal(input.value, Format::kF64);
+      is_outside_[Index(input.value)] = true;
+    }
+  }
+}
+
+bool PrecisionAssigner::IsReal(ValueId id) const {
+  return id != ValueId::kNone && program_[id].type.element == ElementType::kReal;
+}
+
+void PrecisionAssigner::SetReal(ValueId value, Format format) {
+  if (IsReal(value)) program_[value].format = format;
+}
+
+void PrecisionAssigner::SetFormat(ValueId value, Role role) {
+  SetReal(value, policy_[role].format);
+}
+
+RoleSetting PrecisionAssigner::SettingOf(const Op& op) const {
+  const bool event = op.code == OpCode::kEvent;
+  return policy_.At(op.role, event ? op.attributes.site : op.site);
+}
+
+void PrecisionAssigner::AssignRegion(Region& region, Role role) {
+  frames_.clear();
+  frames_.push_back({});
+  std::vector<Op> ops = std::move(region.ops);
+  for (ValueId id : region.args) {
+    if (id != ValueId::kNone) frame_of_[Index(id)] = 0;
+  }
+  for (Op& op : ops) Visit(std::move(op));
+  Op user;
+  user.role = role;
+  user.label = "";
+  BringAll(region.yields, 0, region.yields.size(), policy_[role], user);
+  region.ops = std::move(frames_.back().ops);
+  frames_.clear();
+}
+
+void PrecisionAssigner::VisitOps(Region& region) {
+  std::vector<Op> ops = std::move(region.ops);
+  for (Op& op : ops) Visit(std::move(op));
+}
+
+void PrecisionAssigner::Define(const Op& op) {
+  for (ValueId id : op.results) {
+    if (id == ValueId::kNone) continue;
+    frame_of_[Index(id)] = static_cast<int>(frames_.size()) - 1;
+    where_of_[Index(id)] = op.attributes.where;
+  }
+}
+
+void PrecisionAssigner::Visit(Op op) {
+  Define(op);
+  switch (op.code) {
+    case OpCode::kLiteral:
+      if (IsReal(op.results[0])) {
+        literal_of_[Index(op.results[0])] = std::move(op);
+        return;
+      }
+      break;
+    case OpCode::kCast:
+      VisitCast(op);
+      break;
+    case OpCode::kTape:
+      VisitTape(op);
+      break;
+    case OpCode::kWhile:
+      VisitWhile(op);
+      break;
+    case OpCode::kFor:
+      VisitFor(op);
+      break;
+    case OpCode::kWhileVjp:
+    case OpCode::kForVjp:
+      VisitVjp(op);
+      break;
+    default: {
+      const RoleSetting setting = SettingOf(op);
+      BringAll(op.operands, 0, op.operands.size(), setting, op);
+      for (ValueId id : op.results) SetReal(id, setting.format);
+      op.attributes.order = setting.order;
+      op.attributes.accumulator = setting.accumulator;
+    }
+  }
+  frames_.back().ops.push_back(std::move(op));
+}
+
+void PrecisionAssigner::VisitCast(Op& op) {
+  const RoleSetting setting = SettingOf(op);
+  const Format format = op.attributes.format.value_or(setting.format);
+  op.attributes.format = format;
+  op.attributes.overflow = op.attributes.overflow.value_or(setting.overflow);
+  // The exact number of a literal is cast, not a number rounded before.
+  if (literal_of_[Index(op.operands[0])]) op.operands[0] = LiteralIn(op.operands[0], Format::kF64);
+  SetReal(op.results[0], format);
+}
+
+void PrecisionAssigner::VisitTape(Op& op) {
+  const RoleSetting setting = policy_[Role::kTape];
+  SetReal(op.results[0], setting.format);
+  op.attributes.overflow = setting.overflow;
+}
+
+void PrecisionAssigner::VisitWhile(Op& op) {
+  const RoleSetting setting = SettingOf(op);
+  const RoleSetting tested = policy_.At(Role::kTermination, op.attributes.site);
+  const WhileCounts counts = CountsOf(op);
+  const size_t c = static_cast<size_t>(counts.carried);
+  const size_t m = static_cast<size_t>(counts.mapped);
+  const size_t e = static_cast<size_t>(counts.exports);
+  BringAll(op.operands, 0, c, setting, op);
+  for (size_t i = 0; i < m; ++i) {
+    ValueId& id = op.operands[c + i];
+    if (IsReal(id) && literal_of_[Index(id)]) id = Bring(id, setting, op);
+  }
+  Region& test = op.regions[0];
+  Region& body = op.regions[1];
+  frames_.push_back({});
+  const int inside = static_cast<int>(frames_.size()) - 1;
+  for (Region* region : {&test, &body}) {
+    for (ValueId id : region->args) frame_of_[Index(id)] = inside;
+    const size_t mapped_at = region == &test ? c : c + e;
+    for (size_t i = 0; i < c; ++i) SetReal(region->args[i], setting.format);
+    for (size_t i = 0; i < m; ++i) {
+      const auto format = program_[op.operands[c + i]].format;
+      if (format) SetReal(region->args[mapped_at + i], *format);
+    }
+  }
+  VisitOps(test);
+  const size_t tests = op.attributes.has_entry ? 3 : 2;
+  Op tester;
+  tester.role = Role::kTermination;
+  tester.site = op.attributes.site;
+  tester.label = op.label;
+  BringAll(test.yields, 0, tests, tested, tester);
+  for (size_t i = 0; i < e; ++i) {
+    ValueId& id = test.yields[tests + i];
+    if (!IsReal(id)) continue;
+    if (literal_of_[Index(id)] || is_outside_[Index(id)]) id = Bring(id, setting, op);
+    SetReal(body.args[c + i], *program_[id].format);
+    SetReal(op.results[c + i], *program_[id].format);
+  }
+  test.ops = std::move(frames_.back().ops);
+  frames_.back() = {};
+  VisitOps(body);
+  BringAll(body.yields, 0, c, setting, op);
+  body.ops = std::move(frames_.back().ops);
+  frames_.pop_back();
+  for (size_t i = 0; i < c; ++i) SetReal(op.results[i], setting.format);
+}
+
+void PrecisionAssigner::VisitFor(Op& op) {
+  const RoleSetting setting = SettingOf(op);
+  BringAll(op.operands, 0, op.operands.size(), setting, op);
+  Region& body = op.regions[0];
+  frames_.push_back({});
+  for (ValueId id : body.args) {
+    frame_of_[Index(id)] = static_cast<int>(frames_.size()) - 1;
+    SetReal(id, setting.format);
+  }
+  VisitOps(body);
+  BringAll(body.yields, 0, body.yields.size(), setting, op);
+  body.ops = std::move(frames_.back().ops);
+  frames_.pop_back();
+  for (ValueId id : op.results) SetReal(id, setting.format);
+}
+
+void PrecisionAssigner::VisitVjp(Op& op) {
+  const RoleSetting setting = SettingOf(op);
+  BringAll(op.operands, 0, op.operands.size(), setting, op);
+  for (Region& region : op.regions) {
+    frames_.push_back({});
+    for (ValueId id : region.args) {
+      if (id == ValueId::kNone) continue;
+      frame_of_[Index(id)] = static_cast<int>(frames_.size()) - 1;
+      SetReal(id, setting.format);
+    }
+    VisitOps(region);
+    BringAll(region.yields, 0, region.yields.size(), setting, op);
+    region.ops = std::move(frames_.back().ops);
+    frames_.pop_back();
+  }
+  for (ValueId id : op.results) SetReal(id, setting.format);
+}
+
+void PrecisionAssigner::BringAll(std::vector<ValueId>& values, size_t first, size_t count,
+                                 const RoleSetting& setting, const Op& user) {
+  for (size_t i = first; i < first + count; ++i) {
+    if (IsReal(values[i])) values[i] = Bring(values[i], setting, user);
+  }
+}
+
+ValueId PrecisionAssigner::LiteralIn(ValueId value, Format format) {
+  Frame& frame = frames_.front();
+  for (const Cast& known : frame.casts) {
+    if (known.source == value && known.format == format) return known.result;
+  }
+  Op op = *literal_of_[Index(value)];
+  for (double& x : op.attributes.literal) x = precision::RoundTo(format, x);
+  const Value source = program_[value];
+  const ValueId result = program_.AddValue(source.type, source.name);
+  SetReal(result, format);
+  op.results = {result};
+  frame_of_.push_back(0);
+  where_of_.push_back(ValueId::kNone);
+  literal_of_.push_back(std::nullopt);
+  is_outside_.push_back(false);
+  frame.ops.push_back(std::move(op));
+  frame.casts.push_back({value, format, Overflow::kIeee, Role::kState, result});
+  return result;
+}
+
+ValueId PrecisionAssigner::Bring(ValueId value, const RoleSetting& setting, const Op& user) {
+  if (literal_of_[Index(value)]) return LiteralIn(value, setting.format);
+  if (program_[value].format == setting.format) return value;
+  const int home = is_outside_[Index(value)] ? 0 : frame_of_[Index(value)];
+  Frame& frame = frames_[static_cast<size_t>(home)];
+  for (const Cast& known : frame.casts) {
+    if (known.source == value && known.format == setting.format &&
+        known.overflow == setting.overflow && known.role == user.role) {
+      return known.result;
+    }
+  }
+  Op op;
+  op.code = OpCode::kCast;
+  op.role = user.role;
+  op.site = user.code == OpCode::kEvent ? user.attributes.site : user.site;
+  op.label = user.label;
+  op.operands = {value};
+  op.attributes.format = setting.format;
+  op.attributes.overflow = setting.overflow;
+  const Value source = program_[value];
+  const ValueId result = program_.AddValue(source.type, source.name);
+  SetReal(result, setting.format);
+  op.results = {result};
+  // Executed where its operand is; a slot argument has no definition, so its user says where.
+  op.attributes.where = where_of_[Index(value)];
+  const bool by_user = op.attributes.where == ValueId::kNone &&
+                       user.attributes.where != ValueId::kNone &&
+                       home == static_cast<int>(frames_.size()) - 1;
+  if (by_user) op.attributes.where = user.attributes.where;
+  frame_of_.push_back(home);
+  where_of_.push_back(op.attributes.where);
+  literal_of_.push_back(std::nullopt);
+  is_outside_.push_back(false);
+  if (!by_user) frame.casts.push_back({value, setting.format, setting.overflow, user.role, result});
+  frame.ops.push_back(std::move(op));
+  return result;
+}
+
+}  // namespace simgrad::sim

@@ -1,0 +1,71 @@
+// Gives every real value its format, and writes the casts between roles into the program.
+//
+// Each operation computes in the format of its role (of its site, where the policy names that);
+// operands that come in another format are cast; inputs and literals are rounded once, from their
+// exact number to the format in which they are used. A cast stands in the region where its operand
+// is defined, casts of inputs at the top; so a loop does not repeat them. Source: docs/numerics.md
+// sections 2, 3 and 8.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "precision/policy.h"
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+class PrecisionAssigner {
+ public:
+  // `program` outlives the assigner. State inputs get the format of role state, all others the
+  // exact carrier f64.
+  PrecisionAssigner(Program& program, const precision::Policy& policy);
+
+  // Formats of the arguments of a top-level region; kNone is skipped.
+  void SetFormat(ValueId value, Role role);
+  // Assigns `region`; its real yields are cast into `role`.
+  void AssignRegion(Region& region, Role role);
+
+ private:
+  struct Cast {
+    ValueId source;
+    Format format;
+    Overflow overflow;
+    Role role;
+    ValueId result;
+  };
+  // A region being rewritten.
+  struct Frame {
+    std::vector<Op> ops;
+    std::vector<Cast> casts;
+  };
+
+  precision::RoleSetting SettingOf(const Op& op) const;
+  void Visit(Op op);
+  void VisitCast(Op& op);
+  void VisitTape(Op& op);
+  void VisitWhile(Op& op);
+  void VisitFor(Op& op);
+  void VisitVjp(Op& op);
+  void VisitOps(Region& region);
+  void Define(const Op& op);
+  void SetReal(ValueId value, Format format);
+  ValueId Bring(ValueId value, const precision::RoleSetting& setting, const Op& user);
+  void BringAll(std::vector<ValueId>& values, size_t first, size_t count,
+                const precision::RoleSetting& setting, const Op& user);
+  ValueId LiteralIn(ValueId value, Format format);
+  bool IsReal(ValueId id) const;
+
+  Program& program_;
+  const precision::Policy& policy_;
+  std::vector<Frame> frames_;
+  // By value; grown as casts are added.
+  std::vector<int> frame_of_;
+  std::vector<ValueId> where_of_;
+  std::vector<std::optional<Op>> literal_of_;
+  std::vector<bool> is_outside_;  // inputs other than states
+};
+
+}  // namespace simgrad::sim

@@ -1,0 +1,391 @@
+#include "sim/program/builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "sim/program/shape_rule.h"
+#include "sim/program/verify.h"
+
+namespace simgrad::sim {
+
+const Shape& Var::shape() const { return builder->program()[id].type.shape; }
+
+Builder::Builder(std::string world_name) {
+  program_.name = std::move(world_name);
+  stack_.push_back(&program_.step);
+}
+
+void Builder::Fail(std::string message) {
+  if (error_.empty()) error_ = std::move(message);
+}
+
+Type Builder::TypeOf(Var x) const { return program_[x.id].type; }
+
+Shape Builder::WithAxis(int64_t n, const Shape& shape) const {
+  Shape result = {n};
+  result.insert(result.end(), shape.begin(), shape.end());
+  return result;
+}
+
+Var Builder::AddInput(InputKind kind, std::string name, Type type,
+                      std::optional<double> default_value, std::string description) {
+  const ValueId value = program_.AddValue(std::move(type), name);
+  program_.inputs.push_back({kind, std::move(name), value, default_value, std::move(description)});
+  return {this, value};
+}
+
+Var Builder::State(std::string name, Shape shape, std::string description, ElementType element) {
+  return AddInput(InputKind::kState, std::move(name), {element, std::move(shape)}, std::nullopt,
+                  std::move(description));
+}
+
+Var Builder::Param(std::string name, Shape shape, std::optional<double> default_value,
+                   std::string description) {
+  return AddInput(InputKind::kParam, std::move(name), {ElementType::kReal, std::move(shape)},
+                  default_value, std::move(description));
+}
+
+Var Builder::Control(std::string name, Shape shape, std::optional<double> default_value,
+                     std::string description) {
+  return AddInput(InputKind::kControl, std::move(name), {ElementType::kReal, std::move(shape)},
+                  default_value, std::move(description));
+}
+
+Var Builder::Data(std::string name, Shape shape, std::optional<double> default_value,
+                  std::string description) {
+  return AddInput(InputKind::kData, std::move(name), {ElementType::kReal, std::move(shape)},
+                  default_value, std::move(description));
+}
+
+Var Builder::Config(std::string name, double value) {
+  return AddInput(InputKind::kConfig, std::move(name), {ElementType::kReal, {}}, value, "");
+}
+
+Var Builder::StepIndex() {
+  if (const Input* input = program_.FindInput(InputKind::kStep, "step"))
+    return {this, input->value};
+  return AddInput(InputKind::kStep, "step", {ElementType::kI32, {}}, std::nullopt, "");
+}
+
+Var Builder::Emit(Op op, Type type) {
+  op.role = role_;
+  if (op.site.empty()) op.site = site_;
+  op.label = label_;
+  const ValueId result = program_.AddValue(std::move(type));
+  op.results = {result};
+  stack_.back()->ops.push_back(std::move(op));
+  return {this, result};
+}
+
+Var Builder::WidenTo(Var x, const Shape& shape) {
+  if (x.shape() == shape || !x.shape().empty()) return x;
+  return Broadcast(x, shape, {});
+}
+
+Var Builder::Apply(OpCode code, Vars operands) {
+  Shape widest;
+  for (const Var& x : operands) {
+    if (x.shape().size() > widest.size()) widest = x.shape();
+  }
+  Op op;
+  op.code = code;
+  for (Var& x : operands) op.operands.push_back(WidenTo(x, widest).id);
+  const absl::StatusOr<std::vector<Type>> types = ResultTypes(program_, op);
+  if (!types.ok()) {
+    Fail(std::string(types.status().message()));
+    return operands[0];
+  }
+  return Emit(std::move(op), types->front());
+}
+
+Var Builder::Literal(double value, Shape shape) { return LiteralArray({value}, std::move(shape)); }
+
+Var Builder::LiteralArray(std::vector<double> values, Shape shape) {
+  Op op;
+  op.code = OpCode::kLiteral;
+  op.attributes.literal = std::move(values);
+  return Emit(std::move(op), {ElementType::kReal, std::move(shape)});
+}
+
+Var Builder::Integer(int64_t value, ElementType type, Shape shape) {
+  Op op;
+  op.code = OpCode::kLiteral;
+  op.attributes.literal = {static_cast<double>(value)};
+  return Emit(std::move(op), {type, std::move(shape)});
+}
+
+Var Builder::Broadcast(Var x, Shape shape, std::vector<int64_t> dims) {
+  Op op;
+  op.code = OpCode::kBroadcast;
+  op.operands = {x.id};
+  op.attributes.shape = shape;
+  op.attributes.dims = std::move(dims);
+  return Emit(std::move(op), {TypeOf(x).element, std::move(shape)});
+}
+
+Var Builder::Reshape(Var x, Shape shape) {
+  Op op;
+  op.code = OpCode::kReshape;
+  op.operands = {x.id};
+  op.attributes.shape = shape;
+  return Emit(std::move(op), {TypeOf(x).element, std::move(shape)});
+}
+
+Var Builder::Slice(Var x, std::vector<int64_t> start, Shape shape) {
+  Op op;
+  op.code = OpCode::kSlice;
+  op.operands = {x.id};
+  op.attributes.start = std::move(start);
+  op.attributes.shape = shape;
+  return Emit(std::move(op), {TypeOf(x).element, std::move(shape)});
+}
+
+Var Builder::Concat(Vars parts, int64_t axis) {
+  Op op;
+  op.code = OpCode::kConcat;
+  for (const Var& part : parts) op.operands.push_back(part.id);
+  op.attributes.axes = {axis};
+  const auto types = ResultTypes(program_, op);
+  if (!types.ok()) {
+    Fail(std::string(types.status().message()));
+    return parts.front();
+  }
+  return Emit(std::move(op), types->front());
+}
+
+Var Builder::Reduce(OpCode code, Var x, std::vector<int64_t> axes) {
+  Op op;
+  op.code = code;
+  op.operands = {x.id};
+  if (axes.empty()) {
+    for (size_t i = 0; i < x.shape().size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  }
+  op.attributes.axes = std::move(axes);
+  const auto types = ResultTypes(program_, op);
+  if (!types.ok()) {
+    Fail(std::string(types.status().message()));
+    return x;
+  }
+  return Emit(std::move(op), types->front());
+}
+
+Var Builder::Cumsum(Var x, int64_t axis, bool reverse) {
+  Op op;
+  op.code = OpCode::kCumsum;
+  op.operands = {x.id};
+  op.attributes.axes = {axis};
+  op.attributes.reverse = reverse;
+  return Emit(std::move(op), TypeOf(x));
+}
+
+Var Builder::Mean(Var x) {
+  const double n = static_cast<double>(ElementCount(x.shape()));
+  return Reduce(OpCode::kSum, x) / Literal(n);
+}
+
+Var Builder::Cast(Var x, std::optional<Format> format, std::optional<Overflow> overflow) {
+  Op op;
+  op.code = OpCode::kCast;
+  op.operands = {x.id};
+  op.attributes.format = format;
+  op.attributes.overflow = overflow;
+  return Emit(std::move(op), TypeOf(x));
+}
+
+Var Builder::Convert(Var x, ElementType type) {
+  Op op;
+  op.code = OpCode::kConvert;
+  op.operands = {x.id};
+  return Emit(std::move(op), {type, x.shape()});
+}
+
+Var Builder::Event(std::string site, Var a, Comparison comparison, Var b,
+                   std::optional<Var> guard) {
+  RoleScope role(*this, Role::kEvent);
+  SiteScope scope(*this, site);
+  const Shape widest = a.shape().size() >= b.shape().size() ? a.shape() : b.shape();
+  Op op;
+  op.code = OpCode::kEvent;
+  op.operands = {WidenTo(a, widest).id, WidenTo(b, widest).id};
+  if (guard) op.operands.push_back(WidenTo(*guard, widest).id);
+  op.attributes.site = std::move(site);
+  op.attributes.comparison = comparison;
+  return Emit(std::move(op), {ElementType::kBool, widest});
+}
+
+Var Builder::NewArg(Region& region, const Type& type, std::string name) {
+  const ValueId id = program_.AddValue(type, std::move(name));
+  region.args.push_back(id);
+  return {this, id};
+}
+
+LoopResult Builder::While(const WhileOptions& options, Vars carried, Vars mapped,
+                          const std::function<LoopTest(const Vars&, const Vars&)>& test,
+                          const std::function<Vars(const Vars&, const Vars&, const Vars&)>& body) {
+  Op op;
+  op.code = OpCode::kWhile;
+  op.role = role_;
+  op.site = site_;
+  op.label = label_;
+  op.attributes.site = options.site;
+  op.attributes.max_iter = options.max_iter;
+  op.attributes.comparison = options.comparison;
+  op.attributes.cap_order = options.cap_order;
+  op.attributes.elements = options.elements;
+  op.attributes.carried = static_cast<int32_t>(carried.size());
+  const bool is_mapped = options.elements > 0;
+  const auto inner = [&](Var x) {
+    Type type = TypeOf(x);
+    if (is_mapped && !type.shape.empty()) type.shape.erase(type.shape.begin());
+    return type;
+  };
+  const auto name_of = [&](Var x) { return program_[x.id].name; };
+  op.regions.resize(2);
+
+  Region& test_region = op.regions[0];
+  Vars test_carried, test_mapped;
+  for (Var x : carried) test_carried.push_back(NewArg(test_region, inner(x), name_of(x)));
+  for (Var x : mapped) test_mapped.push_back(NewArg(test_region, inner(x), name_of(x)));
+  stack_.push_back(&test_region);
+  LoopTest tested;
+  {
+    RoleScope role(*this, Role::kTermination);
+    SiteScope scope(*this, options.site);
+    tested = test(test_carried, test_mapped);
+  }
+  test_region.yields = {tested.lhs.id, tested.rhs.id};
+  op.attributes.has_entry = tested.entry.has_value();
+  if (tested.entry) test_region.yields.push_back(tested.entry->id);
+  for (Var x : tested.exports) test_region.yields.push_back(x.id);
+  stack_.pop_back();
+
+  Region& body_region = op.regions[1];
+  Vars body_carried, body_exports, body_mapped;
+  for (Var x : carried) body_carried.push_back(NewArg(body_region, inner(x), name_of(x)));
+  for (Var x : tested.exports) {
+    body_exports.push_back(NewArg(body_region, TypeOf(x), name_of(x)));
+  }
+  for (Var x : mapped) body_mapped.push_back(NewArg(body_region, inner(x), name_of(x)));
+  stack_.push_back(&body_region);
+  for (Var x : body(body_carried, body_exports, body_mapped)) body_region.yields.push_back(x.id);
+  stack_.pop_back();
+
+  LoopResult result;
+  const auto outer = [&](Type type) {
+    if (is_mapped) type.shape = WithAxis(options.elements, type.shape);
+    return type;
+  };
+  for (Var x : carried) {
+    op.operands.push_back(x.id);
+    op.results.push_back(program_.AddValue(TypeOf(x), name_of(x)));
+    result.carried.push_back({this, op.results.back()});
+  }
+  for (Var x : mapped) op.operands.push_back(x.id);
+  for (Var x : tested.exports) {
+    op.results.push_back(program_.AddValue(outer(TypeOf(x)), name_of(x)));
+    result.exports.push_back({this, op.results.back()});
+  }
+  op.results.push_back(
+      program_.AddValue(outer({ElementType::kI32, {}}), options.site + "_iterations"));
+  result.iterations = {this, op.results.back()};
+  stack_.back()->ops.push_back(std::move(op));
+  return result;
+}
+
+Vars Builder::For(int64_t count, Vars carried, const std::function<Vars(Var, const Vars&)>& body) {
+  Op op;
+  op.code = OpCode::kFor;
+  op.role = role_;
+  op.site = site_;
+  op.label = label_;
+  op.attributes.max_iter = count;
+  op.attributes.carried = static_cast<int32_t>(carried.size());
+  op.regions.resize(1);
+  Region& region = op.regions[0];
+  const Var index = NewArg(region, {ElementType::kI32, {}}, "index");
+  Vars args;
+  for (Var x : carried) args.push_back(NewArg(region, TypeOf(x), program_[x.id].name));
+  stack_.push_back(&region);
+  for (Var x : body(index, args)) region.yields.push_back(x.id);
+  stack_.pop_back();
+  Vars results;
+  for (Var x : carried) {
+    op.operands.push_back(x.id);
+    op.results.push_back(program_.AddValue(TypeOf(x), program_[x.id].name));
+    results.push_back({this, op.results.back()});
+  }
+  stack_.back()->ops.push_back(std::move(op));
+  return results;
+}
+
+Var Builder::Named(Var x, std::string name) {
+  program_[x.id].name = std::move(name);
+  return x;
+}
+
+void Builder::SetInitial(const std::function<Vars()>& states) {
+  stack_.push_back(&program_.initial);
+  for (Var x : states()) program_.initial.yields.push_back(x.id);
+  stack_.pop_back();
+}
+
+void Builder::SetNext(Vars next_states) {
+  for (Var x : next_states) program_.step.yields.push_back(x.id);
+}
+
+void Builder::Export(std::string name, Var value, bool observable) {
+  program_.exports.push_back({std::move(name), value.id, observable});
+}
+
+void Builder::AddObjective(std::string name, const std::function<Var()>& stage,
+                           const std::function<Var(const Vars&, const Vars&)>& terminal) {
+  RoleScope role(*this, Role::kObjective);
+  Objective objective;
+  objective.name = std::move(name);
+  if (stage) {
+    stack_.push_back(&objective.stage);
+    objective.stage.yields = {stage().id};
+    stack_.pop_back();
+  }
+  if (terminal) {
+    Vars states, exports;
+    for (const Input& input : std::vector<Input>(program_.inputs)) {
+      if (input.kind != InputKind::kState) continue;
+      states.push_back(NewArg(objective.terminal, program_[input.value].type, input.name));
+    }
+    for (const sim::Export& exported : std::vector<sim::Export>(program_.exports)) {
+      exports.push_back(NewArg(objective.terminal, program_[exported.value].type, exported.name));
+    }
+    stack_.push_back(&objective.terminal);
+    objective.terminal.yields = {terminal(states, exports).id};
+    stack_.pop_back();
+  }
+  program_.objectives.push_back(std::move(objective));
+}
+
+absl::StatusOr<Program> Builder::Finish() {
+  if (!error_.empty()) return absl::InvalidArgumentError(error_);
+  // Regions take states first: put the state inputs in front, keeping their order.
+  std::stable_partition(program_.inputs.begin(), program_.inputs.end(),
+                        [](const Input& input) { return input.kind == InputKind::kState; });
+  if (absl::Status status = Verify(program_); !status.ok()) return status;
+  return program_;
+}
+
+Var operator+(Var a, Var b) { return a.builder->Apply(OpCode::kAdd, {a, b}); }
+Var operator-(Var a, Var b) { return a.builder->Apply(OpCode::kSub, {a, b}); }
+Var operator*(Var a, Var b) { return a.builder->Apply(OpCode::kMul, {a, b}); }
+Var operator/(Var a, Var b) { return a.builder->Apply(OpCode::kDiv, {a, b}); }
+Var operator-(Var a) { return a.builder->Apply(OpCode::kNeg, {a}); }
+Var operator*(double a, Var b) { return b.builder->Literal(a) * b; }
+Var Max(Var a, Var b) { return a.builder->Apply(OpCode::kMax, {a, b}); }
+Var Min(Var a, Var b) { return a.builder->Apply(OpCode::kMin, {a, b}); }
+Var Relu(Var x) { return Max(x, x.builder->Literal(0.0)); }
+Var Sqrt(Var x) { return x.builder->Apply(OpCode::kSqrt, {x}); }
+Var Select(Var condition, Var a, Var b) {
+  return a.builder->Apply(OpCode::kSelect, {condition, a, b});
+}
+Var And(Var a, Var b) { return a.builder->Apply(OpCode::kAnd, {a, b}); }
+Var Not(Var a) { return a.builder->Apply(OpCode::kNot, {a}); }
+
+}  // namespace simgrad::sim

@@ -1,0 +1,241 @@
+#include "sim/program/differentiate.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "sim/program/activity.h"
+#include "sim/program/adjoint_writer.h"
+#include "sim/program/loop_vjp.h"
+#include "sim/program/op_vjp.h"
+
+namespace simgrad::sim {
+namespace {
+
+std::vector<Presence> PresenceIf(const std::vector<bool>& sent, size_t count) {
+  std::vector<Presence> result(count, Presence::kNever);
+  for (size_t i = 0; i < count && i < sent.size(); ++i) {
+    if (sent[i]) result[i] = Presence::kAlways;
+  }
+  return result;
+}
+
+class Differentiator {
+ public:
+  Differentiator(Program& program, ValueId stage_cost, Region* terminal, const AdjointSpec& spec)
+      : program_(program),
+        stage_cost_(stage_cost),
+        terminal_(terminal),
+        spec_(spec),
+        writer_(program, ActiveValues(program, terminal, spec)) {
+    for (int32_t index : program.InputsOf(InputKind::kState)) {
+      states_.push_back(program.inputs[static_cast<size_t>(index)].value);
+    }
+    for (const Export& exported : program.exports) exports_.push_back(exported.value);
+  }
+
+  Adjoint Run() {
+    Adjoint adjoint;
+    std::vector<Presence> entering, exported;
+    adjoint.terminal = Terminal(entering, exported);
+    const std::vector<Presence> none(exports_.size(), Presence::kNever);
+    // What `last` yields starts the fixpoint of what `inner` takes and yields.
+    std::vector<Presence> carried(states_.size(), Presence::kNever);
+    std::vector<Presence> yielded;
+    Step(entering, exported, carried, yielded);
+    for (size_t i = 0; i < carried.size(); ++i) carried[i] = yielded[i];
+    while (true) {
+      adjoint.inner = Step(carried, none, carried, yielded);
+      std::vector<Presence> joined = carried;
+      for (size_t i = 0; i < joined.size(); ++i) joined[i] = Join(carried[i], yielded[i]);
+      if (joined == carried) break;
+      carried = joined;
+    }
+    adjoint.last = Step(entering, exported, carried, yielded);
+    if (program_.HasInitial()) adjoint.initial = Initial(carried);
+    return adjoint;
+  }
+
+ private:
+  std::vector<Type> TypesOf(const std::vector<ValueId>& values) const {
+    std::vector<Type> types;
+    for (ValueId id : values) types.push_back(program_[id].type);
+    return types;
+  }
+
+  Region Terminal(std::vector<Presence>& states, std::vector<Presence>& exported) {
+    Region region;
+    writer_.Open(region);
+    if (terminal_ != nullptr) writer_.DefinesPrimal(*terminal_);
+    ValueId seed = ValueId::kNone;
+    if (terminal_ != nullptr) {
+      seed = program_.AddValue({ElementType::kReal, {}}, "seed");
+      region.args.push_back(seed);
+    }
+    std::vector<SlotSpec> specs;
+    AddSpecs(specs, states_, PresenceIf(spec_.final_state, states_.size()));
+    AddSpecs(specs, states_, PresenceIf(spec_.trajectory_state, states_.size()));
+    const std::vector<Slot> sent = writer_.MakeArgs(region, specs);
+    const size_t n = states_.size();
+    std::vector<Slot> yields(n + exports_.size());
+    if (terminal_ == nullptr) {
+      for (size_t i = 0; i < n; ++i)
+        yields[i] = writer_.Merged(sent[i], sent[n + i], Role::kAdjoint);
+    } else {
+      for (size_t i = 0; i < n; ++i) writer_.Contribute(terminal_->args[i], sent[i]);
+      for (size_t i = 0; i < n; ++i) writer_.Contribute(terminal_->args[i], sent[n + i]);
+      writer_.Contribute(terminal_->yields[0], {seed, Mask::Always()});
+      ReverseRegion(writer_, *terminal_);
+      for (size_t i = 0; i < yields.size(); ++i) yields[i] = writer_.SlotOf(terminal_->args[i]);
+    }
+    std::vector<Presence> presence;
+    for (const Slot& slot : yields) presence.push_back(slot.presence());
+    writer_.Yield(region, yields, presence, YieldTypes());
+    states.assign(presence.begin(), presence.begin() + static_cast<int64_t>(n));
+    exported.assign(presence.begin() + static_cast<int64_t>(n), presence.end());
+    writer_.Close(region);
+    return region;
+  }
+
+  std::vector<Type> YieldTypes() const {
+    std::vector<Type> types = TypesOf(states_);
+    for (const Type& type : TypesOf(exports_)) types.push_back(type);
+    return types;
+  }
+
+  void AddSpecs(std::vector<SlotSpec>& specs, const std::vector<ValueId>& values,
+                const std::vector<Presence>& presence) const {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const bool real = program_[values[i]].type.element == ElementType::kReal;
+      specs.push_back({program_[values[i]].type, real ? presence[i] : Presence::kNever});
+    }
+  }
+
+  Region Step(const std::vector<Presence>& next, const std::vector<Presence>& exported,
+              const std::vector<Presence>& declared, std::vector<Presence>& yielded) {
+    Region region;
+    writer_.Open(region);
+    writer_.DefinesPrimal(program_.step);
+    ValueId seed = ValueId::kNone;
+    if (stage_cost_ != ValueId::kNone) {
+      seed = program_.AddValue({ElementType::kReal, {}}, "seed");
+      region.args.push_back(seed);
+    }
+    std::vector<SlotSpec> specs;
+    AddSpecs(specs, states_, next);
+    AddSpecs(specs, exports_, exported);
+    AddSpecs(specs, exports_, PresenceIf(spec_.trajectory_export, exports_.size()));
+    AddSpecs(specs, states_, PresenceIf(spec_.trajectory_state, states_.size()));
+    const std::vector<Slot> args = writer_.MakeArgs(region, specs);
+    const size_t n = states_.size();
+    const size_t e = exports_.size();
+    for (size_t i = 0; i < n; ++i) writer_.Contribute(states_[i], args[n + 2 * e + i]);
+    for (size_t i = 0; i < e; ++i) writer_.Contribute(exports_[i], args[n + e + i]);
+    for (size_t i = 0; i < e; ++i) writer_.Contribute(exports_[i], args[n + i]);
+    for (size_t i = n; i-- > 0;) writer_.Contribute(program_.step.yields[i], args[i]);
+    if (seed != ValueId::kNone) writer_.Contribute(stage_cost_, {seed, Mask::Always()});
+    ReverseRegion(writer_, program_.step);
+    std::vector<Slot> yields;
+    yielded.clear();
+    for (ValueId state : states_) {
+      yields.push_back(writer_.SlotOf(state));
+      yielded.push_back(yields.back().presence());
+    }
+    std::vector<Presence> presence = declared;
+    for (size_t i = 0; i < n; ++i) presence[i] = Join(declared[i], yielded[i]);
+    writer_.Yield(region, yields, presence, TypesOf(states_));
+    writer_.Close(region);
+    return region;
+  }
+
+  Region Initial(const std::vector<Presence>& carried) {
+    Region region;
+    writer_.Open(region);
+    writer_.DefinesPrimal(program_.initial);
+    std::vector<SlotSpec> specs;
+    AddSpecs(specs, states_, carried);
+    const std::vector<Slot> args = writer_.MakeArgs(region, specs);
+    for (size_t i = states_.size(); i-- > 0;) {
+      writer_.Contribute(program_.initial.yields[i], args[i]);
+    }
+    ReverseRegion(writer_, program_.initial);
+    std::vector<Slot> yields;
+    std::vector<Presence> presence;
+    for (ValueId state : states_) {
+      yields.push_back(writer_.SlotOf(state));
+      presence.push_back(yields.back().presence());
+    }
+    writer_.Yield(region, yields, presence, TypesOf(states_));
+    writer_.Close(region);
+    return region;
+  }
+
+  Program& program_;
+  ValueId stage_cost_;
+  Region* terminal_;
+  const AdjointSpec& spec_;
+  AdjointWriter writer_;
+  std::vector<ValueId> states_;
+  std::vector<ValueId> exports_;
+};
+
+void CollectUses(const Region& region, Role role, std::vector<std::pair<size_t, ValueId>>& uses) {
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    const Op& op = region.ops[i];
+    if (op.role != role) continue;
+    for (ValueId id : op.operands) uses.push_back({i, id});
+  }
+}
+
+}  // namespace
+
+void BringIntoObjective(Program& program, Region& region) {
+  std::vector<std::pair<size_t, ValueId>> uses;
+  CollectUses(region, Role::kObjective, uses);
+  std::unordered_set<size_t> keep;  // inputs other than states, literals, objective results
+  for (const Input& input : program.inputs) {
+    if (input.kind != InputKind::kState) keep.insert(Index(input.value));
+  }
+  for (const Op& op : region.ops) {
+    if (op.role != Role::kObjective && op.code != OpCode::kLiteral) continue;
+    for (ValueId id : op.results) keep.insert(Index(id));
+  }
+  std::vector<Op> ops;
+  std::vector<std::pair<ValueId, ValueId>> casts;
+  const auto cast_of = [&](ValueId id) -> ValueId {
+    for (const auto& [from, to] : casts) {
+      if (from == id) return to;
+    }
+    return ValueId::kNone;
+  };
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    Op& op = region.ops[i];
+    for (ValueId& id : op.operands) {
+      const bool real = program[id].type.element == ElementType::kReal;
+      const bool is_cast = op.code == OpCode::kCast;
+      if (op.role != Role::kObjective || !real || is_cast || keep.count(Index(id)) != 0) continue;
+      if (cast_of(id) == ValueId::kNone) {
+        Op cast;
+        cast.code = OpCode::kCast;
+        cast.role = Role::kObjective;
+        cast.label = op.label;
+        cast.operands = {id};
+        const Value source = program[id];
+        cast.results = {program.AddValue(source.type, source.name)};
+        casts.push_back({id, cast.results[0]});
+        ops.push_back(std::move(cast));
+      }
+      id = cast_of(id);
+    }
+    ops.push_back(std::move(op));
+  }
+  region.ops = std::move(ops);
+}
+
+Adjoint Differentiate(Program& program, ValueId stage_cost, Region* terminal,
+                      const AdjointSpec& spec) {
+  return Differentiator(program, stage_cost, terminal, spec).Run();
+}
+
+}  // namespace simgrad::sim

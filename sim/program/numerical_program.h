@@ -1,0 +1,56 @@
+// The numerical program: a world with every format, order and tolerance filled in, and its adjoint.
+//
+// What executors run. Made by Lower (lower.h) from a verified Program, a policy and what is asked.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "precision/policy.h"
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// What is to be differentiated: an objective, or cotangents that the caller sends.
+struct AdjointSpec {
+  std::string objective;                // empty: only the caller's cotangents
+  std::vector<bool> final_state;        // per state input: a cotangent of z[T] is sent
+  std::vector<bool> trajectory_state;   // per state input: cotangents of z[0..T] are sent
+  std::vector<bool> trajectory_export;  // per export: cotangents of every step are sent
+  std::vector<bool> wanted;             // per input: its gradient is wanted
+};
+
+// The adjoint regions. Each takes and yields slots (loop.h): all cotangents, then all masks; kNone
+// says what is never present. States stand in the order of the state inputs, exports in theirs.
+struct Adjoint {
+  // What enters at z[T]. Args: [seed, only where there is a terminal cost], then slots:
+  // final_state[n] and trajectory_state at T [n] as sent by the caller. Yields slots: z[T] [n],
+  // exports of the last step [e]. Always there.
+  Region terminal;
+  // Adjoint of step t (with its stage cost). Args: [seed, only where there is a stage cost], then
+  // slots: z[t+1] [n], exports from `terminal` [e] (in `inner` never present), trajectory_export of
+  // step t as sent [e], trajectory_state at t as sent [n]. Yields slots: z[t] [n]. `last` is step T
+  // - 1 and takes what `terminal` yields; `inner` is every other step. Both yield the same presence
+  // (kNone, mask or everywhere per slot) that `inner` and `initial` take.
+  Region last;
+  Region inner;
+  // Adjoint of `initial`: args slots z[0] [n]; yields slots of the states sent [n]. No yields:
+  // there is no `initial` region, and the slots of z[0] are those of the states sent.
+  Region initial;
+};
+
+struct NumericalProgram {
+  Program program;  // assigned; `step` has the stage cost appended where an objective is chosen
+  precision::Policy policy;
+  std::string objective;                // chosen, or empty
+  ValueId stage_cost = ValueId::kNone;  // the scalar of `step` that is the stage cost
+  std::optional<AdjointSpec> adjoint_spec;
+  std::optional<Adjoint> adjoint;
+  std::string text;         // canonical
+  std::string fingerprint;  // SHA-256 of the text, lower-case hex
+  std::vector<Site> sites;  // of step, in text order
+};
+
+}  // namespace simgrad::sim

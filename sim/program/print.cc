@@ -1,0 +1,269 @@
+#include "sim/program/print.h"
+
+#include <openssl/evp.h>
+
+#include <array>
+#include <cstdio>
+#include <string_view>
+#include <unordered_map>
+
+namespace simgrad::sim {
+namespace {
+
+std::string Number(double x) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "%a", x);
+  return buffer;
+}
+
+std::string_view ComparisonText(Comparison comparison) {
+  constexpr std::array<std::string_view, 6> kTexts = {"<", "<=", ">", ">=", "==", "!="};
+  return kTexts[static_cast<size_t>(comparison)];
+}
+
+class Printer {
+ public:
+  explicit Printer(const Program& program) : program_(program) {}
+
+  std::string Take() { return std::move(text_); }
+
+  void Line(int indent, const std::string& line) {
+    text_.append(static_cast<size_t>(indent) * 2, ' ');
+    text_ += line;
+    text_ += '\n';
+  }
+
+  void Inputs() {
+    for (const Input& input : program_.inputs) {
+      std::string line =
+          std::string(InputKindName(input.kind)) + " " + Defined(input.value) + " " + input.name;
+      if (input.default_value) line += " = " + Number(*input.default_value);
+      Line(0, line);
+    }
+  }
+
+  void PrintRegion(int indent, const std::string& head, const Region& region) {
+    std::string line = head;
+    if (!region.args.empty()) {
+      line += " (";
+      for (size_t i = 0; i < region.args.size(); ++i) {
+        line += (i ? ", " : "") + Defined(region.args[i]);
+      }
+      line += ")";
+    }
+    Line(indent, line + ":");
+    for (const Op& op : region.ops) PrintOp(indent + 1, op);
+    Line(indent + 1, "yield" + Uses(region.yields));
+  }
+
+  std::string Used(ValueId id) const {
+    if (id == ValueId::kNone) return "_";
+    const auto found = numbers_.find(Index(id));
+    return found == numbers_.end() ? "%?" : "%" + std::to_string(found->second);
+  }
+
+ private:
+  std::string TypeText(ValueId id) const {
+    const Value& value = program_[id];
+    std::string text = value.format ? std::string(precision::Traits(*value.format).name)
+                                    : std::string(ElementTypeName(value.type.element));
+    text += "[";
+    for (size_t i = 0; i < value.type.shape.size(); ++i) {
+      text += (i ? "," : "") + std::to_string(value.type.shape[i]);
+    }
+    return text + "]";
+  }
+
+  std::string Defined(ValueId id) {
+    if (id == ValueId::kNone) return "_";
+    numbers_.emplace(Index(id), numbers_.size());
+    return Used(id) + ":" + TypeText(id);
+  }
+
+  std::string Uses(const std::vector<ValueId>& ids) const {
+    std::string text;
+    for (size_t i = 0; i < ids.size(); ++i) text += (i ? ", " : " ") + Used(ids[i]);
+    return text;
+  }
+
+  template <typename T>
+  static std::string List(const std::vector<T>& numbers) {
+    std::string text = "[";
+    for (size_t i = 0; i < numbers.size(); ++i) text += (i ? "," : "") + std::to_string(numbers[i]);
+    return text + "]";
+  }
+
+  std::string AttributeText(const Op& op) const {
+    const Attributes& a = op.attributes;
+    std::string text;
+    switch (op.code) {
+      case OpCode::kLiteral:
+        for (double x : a.literal) text += " " + Number(x);
+        break;
+      case OpCode::kBroadcast:
+        text += " dims=" + List(a.dims);
+        break;
+      case OpCode::kSlice:
+      case OpCode::kPad:
+        text += " start=" + List(a.start);
+        break;
+      case OpCode::kConcat:
+      case OpCode::kReduceMax:
+      case OpCode::kReduceMin:
+      case OpCode::kArgmax:
+      case OpCode::kArgmin:
+      case OpCode::kAny:
+        text += " axes=" + List(a.axes);
+        break;
+      case OpCode::kSum:
+      case OpCode::kCumsum:
+        text += " axes=" + List(a.axes);
+        if (op.code == OpCode::kCumsum && a.reverse) text += " reverse";
+        if (program_[op.results[0]].format) {
+          if (op.code == OpCode::kSum)
+            text += " order=" + std::string(precision::OrderName(a.order));
+          text += " accumulator=" + std::string(precision::Traits(a.accumulator).name);
+        }
+        break;
+      case OpCode::kCast:
+        if (a.overflow == Overflow::kSaturate) text += " saturate";
+        break;
+      case OpCode::kEvent:
+        text += " site=" + a.site + " " + std::string(ComparisonText(a.comparison));
+        break;
+      case OpCode::kWhile:
+        text += " site=" + a.site + " " + std::string(ComparisonText(a.comparison)) +
+                " max_iter=" + std::to_string(a.max_iter);
+        if (a.cap_order == CapOrder::kCapFirst) text += " cap_first";
+        if (a.has_entry) text += " entry";
+        if (a.elements > 0) text += " elements=" + std::to_string(a.elements);
+        text += " carried=" + std::to_string(a.carried);
+        break;
+      case OpCode::kFor:
+        text += " count=" + std::to_string(a.max_iter);
+        break;
+      case OpCode::kTape:
+        text += " " + Used(a.primal);
+        if (a.overflow == Overflow::kSaturate) text += " saturate";
+        break;
+      case OpCode::kWhileVjp:
+      case OpCode::kForVjp:
+        text += " of " + Used(a.primal);
+        break;
+      case OpCode::kAccumulate: {
+        const Input& input = program_.inputs[static_cast<size_t>(a.input)];
+        text += " into " + std::string(InputKindName(input.kind)) + "." + input.name;
+        break;
+      }
+      default:
+        break;
+    }
+    if (a.where != ValueId::kNone) text += " where " + Used(a.where);
+    return text;
+  }
+
+  void PrintOp(int indent, const Op& op) {
+    const std::string operands = Uses(op.operands);
+    const std::string attributes = AttributeText(op);
+    std::vector<std::pair<std::string, const Region*>> nested;
+    // Regions come before the results in the text, but the head line names the results: number the
+    // results first, so that the head can be written at once.
+    std::string head;
+    for (size_t i = 0; i < op.results.size(); ++i) head += (i ? ", " : "") + Defined(op.results[i]);
+    if (!head.empty()) head += " = ";
+    head += std::string(InfoOf(op.code).name) + operands + attributes + "  # " +
+            std::string(precision::RoleName(op.role));
+    if (!op.site.empty()) head += " @" + op.site;
+    if (op.results.size() == 1 && op.results[0] != ValueId::kNone &&
+        !program_[op.results[0]].name.empty()) {
+      head += " " + program_[op.results[0]].name;
+    }
+    if (!op.label.empty()) head += " | " + op.label;
+    Line(indent, head);
+    for (size_t i = 0; i < op.regions.size(); ++i) {
+      PrintRegion(indent + 1, RegionName(op.code, i), op.regions[i]);
+    }
+  }
+
+  static std::string RegionName(OpCode code, size_t index) {
+    constexpr std::array<std::string_view, 4> kReverse = {"body", "test", "test_last", "test_both"};
+    if (code == OpCode::kWhile) return index == 0 ? "test" : "body";
+    if (code == OpCode::kWhileVjp) return std::string(kReverse[index]);
+    return "body";
+  }
+
+  const Program& program_;
+  std::string text_;
+  std::unordered_map<size_t, size_t> numbers_;
+};
+
+void PrintWorld(Printer& printer, const Program& program) {
+  if (program.HasInitial()) printer.PrintRegion(0, "initial", program.initial);
+  printer.PrintRegion(0, "step", program.step);
+  for (const Export& exported : program.exports) {
+    printer.Line(0, (exported.observable ? "observe " : "export ") + printer.Used(exported.value) +
+                        " " + exported.name);
+  }
+}
+
+void PrintAdjoint(Printer& printer, const Adjoint& adjoint) {
+  if (!adjoint.terminal.yields.empty()) {
+    printer.PrintRegion(0, "adjoint terminal", adjoint.terminal);
+  }
+  printer.PrintRegion(0, "adjoint last", adjoint.last);
+  printer.PrintRegion(0, "adjoint step", adjoint.inner);
+  if (!adjoint.initial.yields.empty()) printer.PrintRegion(0, "adjoint initial", adjoint.initial);
+}
+
+}  // namespace
+
+std::string Print(const Program& program) {
+  Printer printer(program);
+  printer.Line(0, "world " + program.name);
+  printer.Inputs();
+  PrintWorld(printer, program);
+  for (const Objective& objective : program.objectives) {
+    if (objective.HasStage()) printer.PrintRegion(0, "stage " + objective.name, objective.stage);
+    if (objective.HasTerminal()) {
+      printer.PrintRegion(0, "terminal " + objective.name, objective.terminal);
+    }
+  }
+  return printer.Take();
+}
+
+std::string Print(const NumericalProgram& numerical) {
+  const Program& program = numerical.program;
+  Printer printer(program);
+  printer.Line(0, "world " + program.name);
+  const bool stop = numerical.policy.nonfinite == precision::NonFinite::kStop;
+  printer.Line(0, std::string("nonfinite ") + (stop ? "stop" : "report"));
+  if (numerical.adjoint) printer.Line(0, "loss_scale " + Number(numerical.policy.loss_scale));
+  printer.Inputs();
+  PrintWorld(printer, program);
+  if (numerical.stage_cost != ValueId::kNone) {
+    printer.Line(0,
+                 "stage cost " + printer.Used(numerical.stage_cost) + " of " + numerical.objective);
+  }
+  for (const Objective& objective : program.objectives) {
+    if (objective.name == numerical.objective && objective.HasTerminal()) {
+      printer.PrintRegion(0, "terminal cost of " + objective.name, objective.terminal);
+    }
+  }
+  if (numerical.adjoint) PrintAdjoint(printer, *numerical.adjoint);
+  return printer.Take();
+}
+
+std::string Fingerprint(const std::string& text) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int length = 0;
+  EVP_Digest(text.data(), text.size(), digest.data(), &length, EVP_sha256(), nullptr);
+  std::string hex;
+  for (unsigned int i = 0; i < length; ++i) {
+    char buffer[3];
+    std::snprintf(buffer, sizeof buffer, "%02x", digest[i]);
+    hex += buffer;
+  }
+  return hex;
+}
+
+}  // namespace simgrad::sim

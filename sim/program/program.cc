@@ -1,0 +1,107 @@
+#include "sim/program/program.h"
+
+#include <utility>
+
+#include "sim/program/loop.h"
+
+namespace simgrad::sim {
+namespace {
+
+void CollectSites(const Region& region, const Program& program, int64_t mapped,
+                  std::vector<Site>& sites) {
+  for (const Op& op : region.ops) {
+    if (op.code == OpCode::kEvent) {
+      const int64_t own = ElementCount(program[op.results[0]].type.shape);
+      sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0});
+    }
+    int64_t inside = mapped;
+    if (op.code == OpCode::kWhile) {
+      if (op.attributes.elements > 0) inside *= op.attributes.elements;
+      sites.push_back({op.attributes.site, SiteKind::kTermination, inside, op.attributes.max_iter});
+    }
+    for (const Region& nested : op.regions) CollectSites(nested, program, inside, sites);
+  }
+}
+
+}  // namespace
+
+std::string_view ElementTypeName(ElementType type) {
+  switch (type) {
+    case ElementType::kReal:
+      return "real";
+    case ElementType::kI32:
+      return "i32";
+    case ElementType::kI64:
+      return "i64";
+    case ElementType::kBool:
+      return "bool";
+  }
+  return "?";
+}
+
+std::string_view InputKindName(InputKind kind) {
+  switch (kind) {
+    case InputKind::kState:
+      return "state";
+    case InputKind::kParam:
+      return "param";
+    case InputKind::kControl:
+      return "control";
+    case InputKind::kData:
+      return "data";
+    case InputKind::kConfig:
+      return "config";
+    case InputKind::kStep:
+      return "step";
+  }
+  return "?";
+}
+
+int64_t ElementCount(const Shape& shape) {
+  int64_t count = 1;
+  for (int64_t dim : shape) count *= dim;
+  return count;
+}
+
+ValueId Program::AddValue(Type type, std::string value_name) {
+  values.push_back({std::move(type), std::move(value_name), std::nullopt});
+  return static_cast<ValueId>(values.size() - 1);
+}
+
+const Input* Program::FindInput(InputKind kind, std::string_view input_name) const {
+  for (const Input& input : inputs) {
+    if (input.kind == kind && input.name == input_name) return &input;
+  }
+  return nullptr;
+}
+
+std::vector<int32_t> Program::InputsOf(InputKind kind) const {
+  std::vector<int32_t> found;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].kind == kind) found.push_back(static_cast<int32_t>(i));
+  }
+  return found;
+}
+
+const Objective* Program::FindObjective(std::string_view objective_name) const {
+  for (const Objective& objective : objectives) {
+    if (objective.name == objective_name) return &objective;
+  }
+  return nullptr;
+}
+
+std::vector<Site> SitesOf(const Program& program) {
+  std::vector<Site> sites;
+  CollectSites(program.step, program, 1, sites);
+  return sites;
+}
+
+WhileCounts CountsOf(const Op& while_op) {
+  WhileCounts counts;
+  counts.carried = while_op.attributes.carried;
+  counts.mapped = static_cast<int32_t>(while_op.operands.size()) - counts.carried;
+  counts.exports = static_cast<int32_t>(while_op.results.size()) - counts.carried - 1;
+  return counts;
+}
+
+}  // namespace simgrad::sim

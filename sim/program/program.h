@@ -1,0 +1,179 @@
+// The numerical program: a small, typed, structured intermediate representation of a world.
+//
+// One description gives forward execution, the adjoint, the diagnostics of every site, the effect
+// of a policy, a text for people and a fingerprint. Programs are plain data; passes are pure
+// functions from program to program: Verify (verify.h), Simplify (simplify.h), Differentiate
+// (differentiate.h), AssignPrecision (assign.h), Print and Fingerprint (print.h).
+//
+// Values: one flat table per program. A value is a program input, a region argument, or the result
+// of an operation; it may be used in its own region and in regions nested inside it.
+// Shapes: static, per instance; [] is a scalar. Elementwise operations need equal shapes; a scalar
+// is widened only by an explicit `broadcast` (the builder inserts it).
+// Elements are numbered in row-major order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "precision/format.h"
+#include "precision/policy.h"
+#include "precision/reduction.h"
+#include "sim/program/opcode.h"
+
+namespace simgrad::sim {
+
+using precision::Format;
+using precision::Order;
+using precision::Overflow;
+using precision::Role;
+
+// Index into Program::values.
+enum class ValueId : int32_t { kNone = -1 };
+constexpr size_t Index(ValueId id) { return static_cast<size_t>(id); }
+
+enum class ElementType : uint8_t { kReal, kI32, kI64, kBool };
+std::string_view ElementTypeName(ElementType type);
+
+using Shape = std::vector<int64_t>;
+int64_t ElementCount(const Shape& shape);
+
+struct Type {
+  ElementType element = ElementType::kReal;
+  Shape shape;
+  bool operator==(const Type&) const = default;
+};
+
+struct Value {
+  Type type;
+  std::string name;  // for people; not necessarily unique; may be empty
+  // Set by AssignPrecision for every real value. Inputs other than `state` keep kF64, the carrier
+  // in which a caller's exact number arrives; a `cast` brings it into the role where it is used.
+  std::optional<Format> format;
+};
+
+enum class InputKind : uint8_t { kState, kParam, kControl, kData, kConfig, kStep };
+std::string_view InputKindName(InputKind kind);
+
+struct Input {
+  InputKind kind = InputKind::kState;
+  std::string name;  // unique among the inputs of its kind
+  ValueId value = ValueId::kNone;
+  // What is used when the caller sends nothing (every element). Unset: the caller must send it.
+  // For `config` it is the number itself, part of the program.
+  std::optional<double> default_value;
+  std::string description;
+};
+
+// Comparison that decides a site.
+enum class Comparison : uint8_t { kLt, kLe, kGt, kGe, kEq, kNe };
+
+struct Op;
+
+// A straight list of operations with arguments and results.
+struct Region {
+  std::vector<ValueId> args;
+  std::vector<Op> ops;
+  std::vector<ValueId> yields;
+};
+
+// When a loop looks at its cap (docs/numerics.md section 9).
+enum class CapOrder : uint8_t {
+  kTestFirst,  // the test is evaluated once more after the last correction
+  kCapFirst,   // at the cap nothing is evaluated again
+};
+
+// Attributes; which of them an operation uses stands with it in opcode.h.
+struct Attributes {
+  std::vector<double> literal;  // literal: one number (splat) or one per element
+  std::vector<int64_t> axes;    // reductions: ascending axes; cumsum: one; concat: one
+  std::vector<int64_t> start;   // slice, pad: per axis
+  Shape shape;                  // broadcast, reshape: the result's shape
+  std::vector<int64_t> dims;    // broadcast: axis of the result for each axis of the operand
+  std::string site;             // while, event: the site's name
+  Comparison comparison = Comparison::kLt;    // while (stop test), event
+  int64_t max_iter = 0;                       // while: cap >= 1; for: trip count >= 0
+  CapOrder cap_order = CapOrder::kTestFirst;  // while
+  bool has_entry = false;        // while: third yield of the test region is the entry threshold
+  int64_t elements = 0;          // while: 0 per instance, n >= 1 per element of the leading axis
+  int32_t carried = 0;           // while, for and their vjp: number of carried values
+  std::optional<Format> format;  // cast: explicit target format
+  std::optional<Overflow> overflow;  // cast: explicit overflow mode, else the role's
+  bool reverse = false;              // cumsum: from the last element down
+  // Filled in by AssignPrecision for sum and cumsum:
+  Order order = Order::kPairwise;
+  Format accumulator = Format::kF32;
+  // Adjoint programs only:
+  ValueId primal = ValueId::kNone;  // tape: the primal value read; *_vjp: first result of the loop
+  int32_t input = -1;               // accumulate: index into Program::inputs
+  ValueId where =
+      ValueId::kNone;  // the operation is executed where this mask holds (kNone: everywhere)
+};
+
+struct Op {
+  OpCode code = OpCode::kLiteral;
+  Role role = Role::kDynamics;
+  std::string
+      site;  // the site on whose behalf this is computed (policy overrides by site); may be empty
+  std::vector<ValueId> operands;
+  std::vector<ValueId> results;
+  Attributes attributes;
+  std::vector<Region> regions;
+  std::string label;  // source label shown in text and certificates
+};
+
+// A value of `step` that leaves it: an observable of the trajectory, or what a cost reads.
+struct Export {
+  std::string name;
+  ValueId value = ValueId::kNone;
+  bool observable = true;
+};
+
+// An objective: costs are summed over steps ascending from +0 in role `objective`, terminal last.
+struct Objective {
+  std::string name;
+  // Stage cost: reads inputs (z[t], u[t], data at t) and exported values of step t. No args; one
+  // scalar yield. Empty yields: there is none.
+  Region stage;
+  // Terminal cost: args are the states of z[T] in the order of the state inputs, followed by the
+  // exports of the last step in their order. One scalar yield. Empty yields: there is none.
+  Region terminal;
+  bool HasStage() const { return !stage.yields.empty(); }
+  bool HasTerminal() const { return !terminal.yields.empty(); }
+};
+
+// The program of a world, z[t+1] = step(z[t], u[t]; theta).
+struct Program {
+  std::string name;
+  std::vector<Value> values;
+  std::vector<Input> inputs;  // states first, in the order in which regions take and yield them
+  Region initial;             // optional (yields empty: none): z[0] from the states sent; no args
+  Region step;                // no args; yields the next state in the order of the state inputs
+  std::vector<Export> exports;
+  std::vector<Objective> objectives;
+  bool HasInitial() const { return !initial.yields.empty(); }
+
+  const Value& operator[](ValueId id) const { return values[Index(id)]; }
+  Value& operator[](ValueId id) { return values[Index(id)]; }
+  ValueId AddValue(Type type, std::string value_name = "");
+  const Input* FindInput(InputKind kind, std::string_view input_name) const;
+  std::vector<int32_t> InputsOf(InputKind kind) const;  // indices, ascending
+  const Objective* FindObjective(std::string_view objective_name) const;
+};
+
+enum class SiteKind : uint8_t { kTermination, kEvent };
+
+// A named place where control flow is decided, in text order.
+struct Site {
+  std::string name;
+  SiteKind kind = SiteKind::kTermination;
+  // How many decisions one execution takes per instance: elements of the event, or of the mapped
+  // axes around and at the loop; 1 where the instance decides as one.
+  int64_t elements = 1;
+  int64_t max_iter = 0;  // termination: the cap
+};
+std::vector<Site> SitesOf(const Program& program);
+
+}  // namespace simgrad::sim

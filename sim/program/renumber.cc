@@ -1,0 +1,92 @@
+#include "sim/program/renumber.h"
+
+#include <utility>
+#include <vector>
+
+#include "sim/program/simplify.h"
+
+namespace simgrad::sim {
+namespace {
+
+// Every top-level region of a numerical program, in text order.
+std::vector<Region*> RegionsOf(NumericalProgram& numerical) {
+  std::vector<Region*> regions = {&numerical.program.initial, &numerical.program.step};
+  for (Objective& objective : numerical.program.objectives) regions.push_back(&objective.terminal);
+  if (numerical.adjoint) {
+    for (Region* region : {&numerical.adjoint->terminal, &numerical.adjoint->last,
+                           &numerical.adjoint->inner, &numerical.adjoint->initial}) {
+      regions.push_back(region);
+    }
+  }
+  return regions;
+}
+
+class Numbering {
+ public:
+  explicit Numbering(const std::vector<Value>& old) : old_(old), to_(old.size(), ValueId::kNone) {}
+
+  void Define(ValueId id) {
+    if (id == ValueId::kNone || to_[Index(id)] != ValueId::kNone) return;
+    to_[Index(id)] = static_cast<ValueId>(values_.size());
+    values_.push_back(old_[Index(id)]);
+  }
+
+  void DefineAll(const Region& region) {
+    for (ValueId id : region.args) Define(id);
+    for (const Op& op : region.ops) {
+      for (ValueId id : op.results) Define(id);
+      for (const Region& nested : op.regions) DefineAll(nested);
+    }
+  }
+
+  void Map(ValueId& id) const {
+    if (id != ValueId::kNone) id = to_[Index(id)];
+  }
+
+  void MapAll(Region& region) const {
+    for (ValueId& id : region.args) Map(id);
+    for (ValueId& id : region.yields) Map(id);
+    for (Op& op : region.ops) {
+      for (ValueId& id : op.operands) Map(id);
+      for (ValueId& id : op.results) Map(id);
+      Map(op.attributes.primal);
+      Map(op.attributes.where);
+      for (Region& nested : op.regions) MapAll(nested);
+    }
+  }
+
+  std::vector<Value> Take() { return std::move(values_); }
+
+ private:
+  const std::vector<Value>& old_;
+  std::vector<ValueId> to_;
+  std::vector<Value> values_;
+};
+
+}  // namespace
+
+void RemoveUnread(NumericalProgram& numerical) {
+  const Program& program = numerical.program;
+  std::vector<bool> live(program.values.size(), false);
+  for (const Export& exported : program.exports) live[Index(exported.value)] = true;
+  if (numerical.stage_cost != ValueId::kNone) live[Index(numerical.stage_cost)] = true;
+  const std::vector<Region*> regions = RegionsOf(numerical);
+  for (auto region = regions.rbegin(); region != regions.rend(); ++region) {
+    RemoveDeadCode(**region, program, live);
+  }
+}
+
+void Renumber(NumericalProgram& numerical) {
+  Program& program = numerical.program;
+  Numbering numbering(program.values);
+  for (const Input& input : program.inputs) numbering.Define(input.value);
+  const std::vector<Region*> regions = RegionsOf(numerical);
+  for (const Region* region : regions) numbering.DefineAll(*region);
+  for (Region* region : regions) numbering.MapAll(*region);
+  for (Input& input : program.inputs) numbering.Map(input.value);
+  for (Export& exported : program.exports) numbering.Map(exported.value);
+  numbering.Map(numerical.stage_cost);
+  program.values = numbering.Take();
+}
+
+}  // namespace simgrad::sim

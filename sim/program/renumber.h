@@ -1,0 +1,15 @@
+// The last tidying of a lowered program: nothing that nobody reads, values numbered in text order.
+#pragma once
+
+#include "sim/program/numerical_program.h"
+
+namespace simgrad::sim {
+
+// Removes operations whose results nobody reads, in the adjoint and then in the primal.
+void RemoveUnread(NumericalProgram& numerical);
+
+// Renumbers values densely: inputs, then definitions in text order. Drops entries that are defined
+// nowhere.
+void Renumber(NumericalProgram& numerical);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,18 @@
+// Removes what cannot be seen: copies and dead code. No algebra and no reordering, so no bit
+// changes.
+#pragma once
+
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// Copies: broadcast and reshape to the operand's own shape. Dead: operations whose results nobody
+// uses, except those that decide (events, whiles, and loops around them). `keep`: values used
+// outside the regions, beyond yields and exports.
+Program Simplify(Program program, const std::vector<ValueId>& keep = {});
+
+// Drops operations of `region` (and nested ones) whose results are neither used nor in `live`,
+// which holds the values used elsewhere, indexed by value. Marks what the region uses in `live`.
+void RemoveDeadCode(Region& region, const Program& program, std::vector<bool>& live);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,31 @@
+// Checks a program that may come from anyone before anything of it runs.
+//
+// Errors: INVALID_ARGUMENT with the field path (field_error.h): wrong operand counts, types,
+// shapes,
+//   uses before definition, uses across regions, names that clash, sites named twice, a select that
+//   hangs on an anonymous comparison of reals, loops over the limits, non-finite literals, roles
+//   that a world cannot use, adjoint-only operations. Cost: linear in the program. Never allocates
+//   by a number found in the program.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+struct ProgramLimits {
+  int64_t max_operations = 20'000;
+  int64_t max_values = 100'000;
+  int64_t max_elements = 1 << 20;              // of one value
+  int64_t max_total_elements = 1 << 24;        // of all values
+  int64_t max_loop_iterations = 100'000;       // cap of one loop
+  int64_t max_nested_iterations = 10'000'000;  // product of the caps of nested loops
+  int64_t max_depth = 8;                       // of nested regions
+  int64_t max_name_length = 128;
+};
+
+absl::Status Verify(const Program& program, const ProgramLimits& limits = {});
+
+}  // namespace simgrad::sim

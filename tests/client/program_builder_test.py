@@ -1,0 +1,92 @@
+"""The builder writes the program that the expressions mean."""
+import pytest
+
+from simgrad.program import ProgramBuilder
+from simgrad.v1 import program_pb2
+
+
+def ops(region):
+    return [op.code for op in region.ops]
+
+
+def test_arithmetic_appends_operations_with_the_current_role():
+    b = ProgramBuilder("w")
+    x, k = b.state("x"), b.param("k", default=2.0)
+    with b.role("solver", "s"):
+        y = 1 - k * x
+    b.next(x=-y)
+    program = b.build()
+    assert ops(program.step) == ["mul", "literal", "sub", "neg"]
+    assert [op.role for op in program.step.ops] == ["solver", "solver", "solver", ""]
+    assert program.step.ops[0].site == "s"
+    assert list(program.step.yields) == list(program.step.ops[3].results)
+
+
+def test_a_scalar_is_broadcast_to_an_array_and_arrays_must_agree():
+    b = ProgramBuilder("w")
+    x, z = b.state("x", (3,)), b.state("z", (2,))
+    assert (2.0 * x).shape == (3,)
+    assert ops(b.program.step) == ["literal", "broadcast", "mul"]
+    with pytest.raises(ValueError, match="do not meet"):
+        x + z
+
+
+def test_states_come_first_among_the_inputs():
+    b = ProgramBuilder("w")
+    b.param("k")
+    x = b.state("x")
+    b.next(x=x)
+    assert [i.name for i in b.build().inputs] == ["x", "k"]
+
+
+def test_a_loop_carries_tests_and_exports():
+    b = ProgramBuilder("w")
+    x = b.state("x")
+    (last,), (residual,), iterations = b.while_loop(
+        "newton", [x], lambda c: (b.abs(c), 1e-6, c * c), lambda c, e: [c[0] - e[0]], max_iter=7, cap_first=True)
+    b.next(x=last)
+    b.observe("residual", residual)
+    loop = b.build().step.ops[0]
+    assert (loop.code, loop.decision_site, loop.comparison, loop.max_iter) == ("while", "newton", "lt", 7)
+    assert loop.cap_first and loop.carried == 1 and len(loop.results) == 3
+    test, body = loop.regions
+    assert len(test.args) == 1 and len(test.yields) == 3 and len(body.args) == 2 and len(body.yields) == 1
+    assert {op.role for op in test.ops} == {"termination"} and {op.site for op in test.ops} == {"newton"}
+    assert iterations.element == program_pb2.ELEMENT_TYPE_I32
+
+
+def test_every_value_is_defined_once():
+    b = ProgramBuilder("w")
+    x = b.state("x", (4,))
+    below = b.event("floor", x, "lt", 0.0)
+    total, = b.for_loop(3, [b.sum(x)], lambda index, c: [c[0] * 0.5])
+    b.next(x=b.select(below, -x, x) + total)
+    b.objective("o", stage=lambda: b.mean(x * x), terminal=lambda z, e: b.sum(z["x"]))
+    program = b.build()
+    defined = [i.value for i in program.inputs]
+
+    def visit(region):
+        defined.extend(region.args)
+        for op in region.ops:
+            for inner in op.regions:
+                visit(inner)
+            defined.extend(op.results)
+
+    for region in (program.step, program.objectives[0].stage, program.objectives[0].terminal):
+        visit(region)
+    assert sorted(defined) == list(range(len(program.values)))
+
+
+def test_a_python_branch_on_a_value_is_refused():
+    b = ProgramBuilder("w")
+    with pytest.raises(TypeError, match="event"):
+        if b.state("x"):
+            pass
+
+
+def test_next_wants_every_state():
+    b = ProgramBuilder("w")
+    x = b.state("x")
+    b.state("v")
+    with pytest.raises(ValueError, match="x, v"):
+        b.next(x=x)

@@ -1,0 +1,75 @@
+#include "precision/loss_scale.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+namespace simgrad::precision {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// The scale after each of `finite`.
+std::vector<float> Trace(const LossScaleRule& rule, LossScale state,
+                         const std::vector<bool>& finite) {
+  std::vector<float> scales;
+  for (const bool all_finite : finite) {
+    state = NextLossScale(rule, state, all_finite);
+    scales.push_back(state.scale);
+  }
+  return scales;
+}
+
+// PyTorch's unit test of its gradient scaler: scale 4, growth 2, backoff 0.25, interval 2.
+TEST(LossScale, FollowsThePublishedTraceInBothModes) {
+  for (const LossScaleMode mode : {LossScaleMode::kPytorch, LossScaleMode::kGuarded}) {
+    const LossScaleRule rule{mode, 2.0, 0.25, 2};
+    EXPECT_EQ(Trace(rule, {4.0f, 0}, {true, true, false}), (std::vector<float>{4, 8, 2}));
+  }
+}
+
+TEST(LossScale, ASkipForgetsTheCleanSteps) {
+  const LossScaleRule rule{LossScaleMode::kPytorch, 2.0, 0.5, 3};
+  EXPECT_EQ(Trace(rule, {8.0f, 2}, {false, true, true, true}), (std::vector<float>{4, 4, 4, 8}));
+  EXPECT_EQ(NextLossScale(rule, {8.0f, 1}, true).clean, 2);
+  EXPECT_EQ(NextLossScale(rule, {8.0f, 2}, true).clean, 0);
+  EXPECT_EQ(NextLossScale(rule, {8.0f, 2}, false).clean, 0);
+}
+
+// 65536 / 2^17 = 1/2: PyTorch's algorithm has no floor, the guarded mode stops at 1.
+TEST(LossScale, SeventeenSkipsTakePytorchBelowOneAndGuardedToOne) {
+  const std::vector<bool> skips(17, false);
+  EXPECT_EQ(Trace({LossScaleMode::kPytorch}, {}, skips).back(), 0.5f);
+  EXPECT_EQ(Trace({LossScaleMode::kGuarded}, {}, skips).back(), 1.0f);
+}
+
+TEST(LossScale, GrowthStopsWhereItWouldOverflow) {
+  const LossScaleRule rule{LossScaleMode::kPytorch, 2.0, 0.5, 1};
+  EXPECT_EQ(Trace(rule, {0x1p126f, 0}, {true, true}), (std::vector<float>{0x1p127f, 0x1p127f}));
+}
+
+TEST(LossScale, GuardedScalesArePowersOfTwo) {
+  const LossScaleRule rule{LossScaleMode::kGuarded, 3.0, 0.3, 1};
+  EXPECT_EQ(Trace(rule, {1000.0f, 0}, {true, true, false, false}),
+            (std::vector<float>{2048, 4096, 1024, 256}));
+}
+
+TEST(LossScale, UnscalingByAPowerOfTwoIsExactDownToTheFormat) {
+  EXPECT_EQ(InverseLossScale(65536.0f), 0x1p-16f);
+  EXPECT_EQ(InverseLossScale(0x1p127f), 0x1p-127f);  // subnormal in f32, and kept
+  EXPECT_EQ(InverseLossScale(3.0f), 1.0f / 3.0f);
+  EXPECT_EQ(Unscale(Format::kF32, 0x1.658p-8, 0x1p-16f), 0x1.658p-24);
+}
+
+TEST(LossScale, CleanMeansFiniteAndGuardedLooksAfterUnscalingToo) {
+  // A scale below 1 has an inverse above 1: 65504 * 2 overflows f16 only when unscaled.
+  const float inverse = InverseLossScale(0.5f);
+  EXPECT_TRUE(IsCleanGradient(LossScaleMode::kPytorch, Format::kF16, 65504.0, inverse));
+  EXPECT_FALSE(IsCleanGradient(LossScaleMode::kGuarded, Format::kF16, 65504.0, inverse));
+  EXPECT_FALSE(IsCleanGradient(LossScaleMode::kPytorch, Format::kF16, kInf, inverse));
+  EXPECT_TRUE(IsCleanGradient(LossScaleMode::kGuarded, Format::kF16, 1.0, inverse));
+}
+
+}  // namespace
+}  // namespace simgrad::precision
