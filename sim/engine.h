@@ -90,13 +90,12 @@ struct WorkResult {
 
 class Engine {
  public:
-  // `oracle` replays single instances to write birth certificates; both outlive the engine's work.
-  Engine(std::shared_ptr<Executor> executor, std::shared_ptr<Executor> oracle);
+  // Birth certificates are written by replays in the reference backend, whatever the executor.
+  explicit Engine(std::shared_ptr<Executor> executor);
   absl::StatusOr<WorkResult> Execute(Work work, Observer& observer) const;
 
  private:
   std::shared_ptr<Executor> executor_;
-  std::shared_ptr<Executor> oracle_;
 };
 
 // Upper bound of the bytes that Execute allocates for this work, for admission.

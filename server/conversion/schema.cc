@@ -32,14 +32,13 @@ validation::ProgramSchema SchemaOf(const sim::Program& program) {
   for (const sim::Input& input : program.inputs) {
     const sim::Type& type = program[input.value].type;
     schema.inputs.push_back({ToProto(input.kind), input.name, ToProto(type.element), type.shape,
-                             input.default_value.has_value(),
                              sim::IsDifferentiable(program, input)});
   }
   for (const sim::Export& exported : program.exports) {
     if (!exported.observable) continue;
     const sim::Type& type = program[exported.value].type;
     schema.observables.push_back(
-        {v1::INPUT_KIND_UNSPECIFIED, exported.name, ToProto(type.element), type.shape, true, false});
+        {v1::INPUT_KIND_UNSPECIFIED, exported.name, ToProto(type.element), type.shape, false});
   }
   for (const sim::Objective& objective : program.objectives) {
     schema.objectives.push_back(objective.name);

@@ -162,9 +162,13 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
   if (spec.diagnostics().stride() > 0) work.options.stride = spec.diagnostics().stride();
   work.options.near_band_ulps = settings.near_band_ulps;
   work.options.threads = settings.threads;
+  const std::vector<int32_t> states = world.InputsOf(sim::InputKind::kState);
   for (const Recorded& recorded : RecordedFields(spec, *program)) {
-    (recorded.is_state ? work.options.record_states : work.options.record_exports)
-        .push_back(recorded.index);
+    if (recorded.is_state) {
+      work.options.record_states.push_back(states[recorded.index]);
+    } else {
+      work.options.record_exports.push_back(recorded.index);
+    }
   }
   work.chunk_steps = spec.chunk_steps();
   work.checkpoint_interval = spec.checkpoint_interval();
@@ -236,6 +240,19 @@ int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded
   }
   bytes += instances * 64;  // values, signatures, health
   return bytes < 4e18 ? static_cast<int64_t>(bytes) : int64_t{4'000'000'000'000'000'000};
+}
+
+sim::Work WithoutTensors(const sim::Work& work) {
+  sim::Work facts;
+  facts.batch.program = work.batch.program;
+  facts.batch.instances = work.batch.instances;
+  facts.batch.steps = work.batch.steps;
+  for (const sim::Binding& binding : work.batch.inputs) {
+    facts.batch.inputs.push_back({{}, binding.per_instance, binding.per_step});
+  }
+  facts.options = work.options;
+  if (work.gradient) facts.gradient.emplace();
+  return facts;
 }
 
 NonFiniteInputs CountNonFinite(const sim::Batch& batch) {

@@ -46,6 +46,9 @@ std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
 // reader has not taken yet, and the tensors of the result.
 int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded);
 
+// What the answer and the metrics need of work that the engine has taken.
+sim::Work WithoutTensors(const sim::Work& work);
+
 // Non-finite numbers among the inputs as sent.
 struct NonFiniteInputs {
   int64_t state_nan = 0, state_inf = 0;  // initial states

@@ -75,8 +75,7 @@ class InputChecker {
          {conflict_, CheckList(spec_.initial(), v1::INPUT_KIND_STATE, "initial"),
           CheckList(spec_.params(), v1::INPUT_KIND_PARAM, "params"),
           CheckList(spec_.controls(), v1::INPUT_KIND_CONTROL, "controls"),
-          CheckList(spec_.data(), v1::INPUT_KIND_DATA, "data"), CheckAllSent(), CheckRecord(),
-          CheckObjective()}) {
+          CheckList(spec_.data(), v1::INPUT_KIND_DATA, "data"), CheckRecord(), CheckObjective()}) {
       if (!status.ok()) return status;
     }
     const int64_t instances = instances_.value_or(1);
@@ -153,36 +152,6 @@ class InputChecker {
     return per_step ? absl::StrCat(" (with an axis for ", spec_.steps(), " steps)") : "";
   }
 
-  const Tensors& ListOf(v1::InputKind kind) const {
-    switch (kind) {
-      case v1::INPUT_KIND_STATE: return spec_.initial();
-      case v1::INPUT_KIND_PARAM: return spec_.params();
-      case v1::INPUT_KIND_CONTROL: return spec_.controls();
-      default: return spec_.data();
-    }
-  }
-
-  absl::Status CheckAllSent() const {
-    for (const FieldSchema& input : schema_.inputs) {
-      if (input.has_default || input.kind == v1::INPUT_KIND_CONFIG ||
-          input.kind == v1::INPUT_KIND_STEP) {
-        continue;
-      }
-      const Tensors& list = ListOf(input.kind);
-      const bool sent = std::any_of(list.begin(), list.end(),
-                                    [&](const auto& tensor) { return tensor.name() == input.name; });
-      if (sent) continue;
-      const std::string list_name = input.kind == v1::INPUT_KIND_STATE     ? "initial"
-                                    : input.kind == v1::INPUT_KIND_PARAM   ? "params"
-                                    : input.kind == v1::INPUT_KIND_CONTROL ? "controls"
-                                                                           : "data";
-      return InvalidField(absl::StrCat(field_, ".", list_name),
-                          absl::StrCat(KindName(input.kind), " '", input.name,
-                                       "' has no default and must be sent"));
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status CheckRecord() const {
     std::set<std::string> seen;
     for (int i = 0; i < spec_.record_size(); ++i) {
@@ -233,7 +202,35 @@ class InputChecker {
   absl::Status conflict_;
 };
 
+struct InputList {
+  const Tensors* tensors;
+  const char* name;
+};
+
+InputList ListOf(const v1::RolloutSpec& spec, v1::InputKind kind) {
+  switch (kind) {
+    case v1::INPUT_KIND_STATE: return {&spec.initial(), "initial"};
+    case v1::INPUT_KIND_PARAM: return {&spec.params(), "params"};
+    case v1::INPUT_KIND_CONTROL: return {&spec.controls(), "controls"};
+    default: return {&spec.data(), "data"};
+  }
+}
+
 }  // namespace
+
+absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldSchema>& required,
+                           const std::string& field) {
+  for (const FieldSchema& input : required) {
+    const InputList list = ListOf(spec, input.kind);
+    const bool sent = std::any_of(list.tensors->begin(), list.tensors->end(),
+                                  [&](const auto& tensor) { return tensor.name() == input.name; });
+    if (sent) continue;
+    return InvalidField(absl::StrCat(field, ".", list.name),
+                        absl::StrCat(KindName(input.kind), " '", input.name,
+                                     "' has no default and must be sent"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<int64_t> CheckInputs(const v1::RolloutSpec& spec, const ProgramSchema& schema,
                                     const RequestLimits& limits, const std::string& field) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/validation/program_schema.h"
@@ -18,5 +19,9 @@ namespace simgrad::server::validation {
 // The number of instances of the batch. Expects that CheckSpec has passed.
 absl::StatusOr<int64_t> CheckInputs(const v1::RolloutSpec& spec, const ProgramSchema& schema,
                                     const RequestLimits& limits, const std::string& field);
+
+// That everything is there which the lowered program reads and which has no default.
+absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldSchema>& required,
+                           const std::string& field);
 
 }  // namespace simgrad::server::validation

@@ -16,7 +16,6 @@ struct FieldSchema {
   std::string name;
   v1::ElementType element = v1::ELEMENT_TYPE_REAL;
   std::vector<int64_t> shape;  // of one instance at one step
-  bool has_default = false;
   bool differentiable = false;
 };
 

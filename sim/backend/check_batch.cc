@@ -18,7 +18,7 @@ absl::Status CheckBinding(const Batch& batch, size_t i) {
   if (!IsBound(batch, i)) {
     const bool empty = count == 0 || (binding.per_instance && batch.instances == 0) ||
                        (binding.per_step && batch.steps == 0);
-    if (input.default_value || empty) return absl::OkStatus();
+    if (!input.used || input.default_value || empty) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(name, " has no default and was not sent"));
   }
   const bool varies = input.kind == InputKind::kControl || input.kind == InputKind::kData;

@@ -33,7 +33,8 @@ int64_t Checkpoints::NextDue(int64_t step) const {
 absl::Status Checkpoints::Visit(int64_t step) {
   if (step % interval_ != 0) return absl::OkStatus();
   // Half of the budget is for checkpoints, half for the records of a reversal.
-  while (chosen_ && saved_.size() > 1 && HeldBytes() + saved_bytes_ > budget_bytes_ / 2) {
+  while (chosen_ && step > 0 && step % interval_ == 0 &&
+         HeldBytes() + saved_bytes_ > budget_bytes_ / 2) {
     interval_ *= 2;
     std::erase_if(saved_, [this](const Saved& saved) { return saved.step % interval_ != 0; });
   }
@@ -47,13 +48,13 @@ absl::Status Checkpoints::Visit(int64_t step) {
 
 absl::StatusOr<int64_t> Checkpoints::RangeBefore(int64_t end, int64_t limit) {
   while (saved_.size() > 1 && saved_.back().step >= end) saved_.pop_back();
+  int64_t first = end - 1;
+  const int64_t smallest = run_.AdjointBytes(first, 1);
+  while (saved_.size() > 1 && HeldBytes() + smallest > budget_bytes_) saved_.pop_back();
   const int64_t floor = std::max(saved_.back().step, end - limit);
   const int64_t room = budget_bytes_ - HeldBytes();
-  int64_t first = end - 1;
-  if (run_.AdjointBytes(first, 1) > room) {
-    return Exhausted(HeldBytes() + run_.AdjointBytes(first, 1), budget_bytes_);
-  }
-  // Twice as many steps as long as they fit, then one by one would be slow: halve the rest.
+  if (smallest > room) return Exhausted(HeldBytes() + smallest, budget_bytes_);
+  // Twice as many steps as long as they fit; then half of the rest, and so on.
   while (first > floor) {
     int64_t wider = std::max(floor, end - 2 * (end - first));
     while (wider < first && run_.AdjointBytes(wider, end - wider) > room) {
@@ -73,7 +74,7 @@ int64_t Checkpoints::RestoreBefore(int64_t step) {
 }
 
 void Checkpoints::VisitInReverse(int64_t step, int64_t reserved) {
-  if (saved_.back().step >= step) return;
+  if (saved_.back().step >= step || HeldBytes() + saved_bytes_ > budget_bytes_ / 2) return;
   if (HeldBytes() + saved_bytes_ + reserved > budget_bytes_) return;
   saved_.push_back({step, run_.SaveState()});
 }

@@ -87,7 +87,9 @@ class Detector {
         return VisitFor(op);
       case kWhileVjp:
       case kForVjp:
-        for (const Region& region : op.regions) Visit(region);
+        VisitNested([&] {
+          for (const Region& region : op.regions) Visit(region);
+        });
         return;
       case kEvent:
       case kAccumulate:

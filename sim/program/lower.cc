@@ -161,6 +161,7 @@ absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Po
   }
   AssignAll(numerical);
   RemoveUnread(numerical);
+  MarkUsedInputs(numerical);
   Renumber(numerical);
   numerical.text = Print(numerical);
   numerical.fingerprint = Fingerprint(numerical.text);

@@ -65,6 +65,9 @@ struct Input {
   // For `config` it is the number itself, part of the program.
   std::optional<double> default_value;
   std::string description;
+  // Lower clears it for inputs that no operation of the lowered program reads; they need not be
+  // sent.
+  bool used = true;
 };
 
 // Comparison that decides a site.

@@ -76,6 +76,15 @@ void RemoveUnread(NumericalProgram& numerical) {
   }
 }
 
+void MarkUsedInputs(NumericalProgram& numerical) {
+  std::vector<bool> read(numerical.program.values.size(), false);
+  for (const Region* region : RegionsOf(numerical)) MarkUses(*region, read);
+  for (const Export& exported : numerical.program.exports) read[Index(exported.value)] = true;
+  for (Input& input : numerical.program.inputs) {
+    input.used = input.kind == InputKind::kState || read[Index(input.value)];
+  }
+}
+
 void Renumber(NumericalProgram& numerical) {
   Program& program = numerical.program;
   Numbering numbering(program.values);

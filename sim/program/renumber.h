@@ -8,6 +8,9 @@ namespace simgrad::sim {
 // Removes operations whose results nobody reads, in the adjoint and then in the primal.
 void RemoveUnread(NumericalProgram& numerical);
 
+// Sets Input::used; states always are.
+void MarkUsedInputs(NumericalProgram& numerical);
+
 // Renumbers values densely: inputs, then definitions in text order. Drops entries that are defined
 // nowhere.
 void Renumber(NumericalProgram& numerical);

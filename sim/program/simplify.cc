@@ -15,19 +15,6 @@ bool Decides(const Op& op) {
   });
 }
 
-void MarkUses(const Region& region, std::vector<bool>& live) {
-  const auto mark = [&](ValueId id) {
-    if (id != ValueId::kNone) live[Index(id)] = true;
-  };
-  for (const Op& op : region.ops) {
-    for (ValueId id : op.operands) mark(id);
-    mark(op.attributes.primal);
-    mark(op.attributes.where);
-    for (const Region& nested : op.regions) MarkUses(nested, live);
-  }
-  for (ValueId id : region.yields) mark(id);
-}
-
 class CopyRemover {
  public:
   explicit CopyRemover(Program& program) : program_(program), same_(program.values.size()) {
@@ -64,6 +51,19 @@ class CopyRemover {
 };
 
 }  // namespace
+
+void MarkUses(const Region& region, std::vector<bool>& live) {
+  const auto mark = [&](ValueId id) {
+    if (id != ValueId::kNone) live[Index(id)] = true;
+  };
+  for (const Op& op : region.ops) {
+    for (ValueId id : op.operands) mark(id);
+    mark(op.attributes.primal);
+    mark(op.attributes.where);
+    for (const Region& nested : op.regions) MarkUses(nested, live);
+  }
+  for (ValueId id : region.yields) mark(id);
+}
 
 void RemoveDeadCode(Region& region, const Program& program, std::vector<bool>& live) {
   for (ValueId id : region.yields) {

@@ -15,4 +15,7 @@ Program Simplify(Program program, const std::vector<ValueId>& keep = {});
 // which holds the values used elsewhere, indexed by value. Marks what the region uses in `live`.
 void RemoveDeadCode(Region& region, const Program& program, std::vector<bool>& live);
 
+// Marks every value that `region` and the regions nested in it use.
+void MarkUses(const Region& region, std::vector<bool>& live);
+
 }  // namespace simgrad::sim

@@ -88,7 +88,7 @@ def test_diagnostics_are_the_same_however_the_steps_are_cut(cuts):
 def test_tested_values_are_found_by_step_and_instance(cuts):
     assembly = Assembly()
     assembly.add(header())
-    for number, (first, steps, offset, count) in enumerate(cuts):
+    for first, steps, offset, count in cuts:
         message = block(first, steps, (offset, count))
         if offset:  # the columns over all instances came with the first part
             del message.diagnostics.terminations[:]
@@ -115,6 +115,20 @@ def test_pieces_take_the_place_of_content_that_is_too_large():
         name="y", tensor=tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_F32, shape=[N, 2]))
     assembly.add(message)
     assert assembly.result.state["y"].tobytes() == data
+
+
+def test_health_of_many_instances_comes_as_one_piece():
+    health = simgrad_pb2.InstanceHealth(ok=bytes([1, 0, 1, 1, 1]), index=[1], phase=["adjoint"], step=[2],
+                                        stopped=[True])
+    assembly = Assembly()
+    assembly.add(header())
+    assembly.add(simgrad_pb2.RolloutResponse(piece=simgrad_pb2.TensorPiece(
+        field="health", data=health.SerializeToString(), last=True)))
+    message = result()
+    message.result.ClearField("health")
+    assembly.add(message)
+    assert assembly.result.ok.tolist() == [True, False, True, True, True]
+    assert assembly.result.health[0].phase == "adjoint" and assembly.result.health[0].stopped
 
 
 def test_a_missing_piece_is_noticed():

@@ -35,6 +35,8 @@ class Assembly:
             self._take_header(message)
         elif kind == "diagnostics":
             self._forward.append(message)
+            if message.instances and not message.terminations:
+                return None  # per-instance columns of steps whose other columns have been shown
             return diagnostics.forward_trace([message], self._header.instances)
         elif kind == "backward":
             self._backward.append(message)
@@ -87,13 +89,14 @@ class Assembly:
                 steps = self._content(f"first_events.{first.site}", first.steps)
                 trace.events[first.site].first_step = np.frombuffer(steps, "<i8").copy()
         has_value = message.HasField("value")
-        ok = np.frombuffer(self._content("health.ok", message.health.ok), "u1") != 0
+        health = message.health
+        if "health" in self._pieces:
+            health = simgrad_pb2.InstanceHealth.FromString(bytes(self._pieces["health"]))
         signatures = self._content("path_signatures", message.path_signatures)
         values = self._content("values", message.values)
-        health = message.health
         return dict(
             state={s.name: self._tensor(f"final_state.{s.name}", s.tensor) for s in message.final_state},
-            trajectory=self._trajectories(), ok=ok,
+            trajectory=self._trajectories(), ok=np.frombuffer(health.ok, "u1") != 0,
             health=[results.NonFinite(*row)
                     for row in zip(health.index, health.phase, health.step, health.stopped)],
             certificates=[diagnostics.certificate(c) for c in message.certificates],

@@ -1,0 +1,60 @@
+#include "server/metrics/exposer.h"
+
+#include <civetweb.h>
+
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "prometheus/text_serializer.h"
+
+namespace simgrad::server::metrics {
+
+std::string Exposer::Page() const {
+  std::vector<prometheus::MetricFamily> families;
+  for (const auto& collectable : collectables_) {
+    for (prometheus::MetricFamily& family : collectable->Collect()) {
+      families.push_back(std::move(family));
+    }
+  }
+  std::ostringstream page;
+  prometheus::TextSerializer().Serialize(page, families);
+  return page.str();
+}
+
+int Exposer::Handle(mg_connection* connection, void* self) {
+  const std::string page = static_cast<Exposer*>(self)->Page();
+  mg_printf(connection,
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+            "Content-Length: %zu\r\nConnection: close\r\n\r\n",
+            page.size());
+  mg_write(connection, page.data(), page.size());
+  return 200;
+}
+
+absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
+    const std::string& address, int port,
+    std::vector<std::shared_ptr<prometheus::Collectable>> collectables) {
+  std::unique_ptr<Exposer> exposer(new Exposer());
+  exposer->collectables_ = std::move(collectables);
+  const bool v6 = address.find(':') != std::string::npos;
+  const std::string listen = v6 ? absl::StrCat("[", address, "]:", port)
+                                : absl::StrCat(address, ":", port);
+  const char* options[] = {"listening_ports", listen.c_str(), "num_threads", "2", nullptr};
+  mg_callbacks callbacks{};
+  exposer->context_ = mg_start(&callbacks, exposer.get(), options);
+  if (exposer->context_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", listen,
+                                               "; is the port taken? --metrics_port=0 picks one"));
+  }
+  mg_server_port bound{};
+  if (mg_get_server_ports(exposer->context_, 1, &bound) == 1) exposer->port_ = bound.port;
+  mg_set_request_handler(exposer->context_, "/metrics$", &Exposer::Handle, exposer.get());
+  return exposer;
+}
+
+Exposer::~Exposer() {
+  if (context_ != nullptr) mg_stop(context_);
+}
+
+}  // namespace simgrad::server::metrics

@@ -1,0 +1,233 @@
+#include "server/metrics/server_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "server/metrics/process_collector.h"
+
+namespace simgrad::server::metrics {
+namespace {
+
+const std::array<std::string, 3> kPhases = {"input", "forward", "adjoint"};
+const std::array<std::string, 4> kLostIn = {"queued", "forward", "adjoint", "stream"};
+
+MethodMetrics MakeMethod(const Registry& registry, const Method& method) {
+  const std::vector<std::string> labels = {method.type, kGrpcService, method.name};
+  MethodMetrics metrics;
+  metrics.started = registry.Counter("grpc_server_started_total", labels);
+  for (const std::string& code : method.codes) {
+    std::vector<std::string> with_code = labels;
+    with_code.push_back(code);
+    metrics.handled[code] = registry.Counter("grpc_server_handled_total", with_code);
+  }
+  metrics.handling_seconds = registry.Histogram("grpc_server_handling_seconds", labels);
+  metrics.in_flight = registry.Gauge("simgrad_rpc_in_flight", {method.name});
+  if (method.type == "unary") return metrics;
+  for (size_t i = 0; i < kLostIn.size(); ++i) {
+    metrics.cancelled[i] =
+        registry.Counter("simgrad_rpc_cancelled_total", {method.name, kLostIn[i]});
+    metrics.deadline_exceeded[i] =
+        registry.Counter("simgrad_rpc_deadline_exceeded_total", {method.name, kLostIn[i]});
+  }
+  metrics.first_message_seconds =
+      registry.Histogram("simgrad_rpc_time_to_first_message_seconds", {method.name});
+  return metrics;
+}
+
+bool IsZero(const sim::Tensor& tensor, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    if (tensor.Get(i) != 0.0) return false;
+  }
+  return true;
+}
+
+// Scaled by the largest magnitude, so that no square overflows.
+double Norm(const sim::Tensor& tensor) {
+  double largest = 0.0;
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    const double x = tensor.Get(i);
+    if (!std::isfinite(x)) return x;
+    largest = std::max(largest, std::abs(x));
+  }
+  if (largest == 0.0) return 0.0;
+  double sum = 0.0;
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    const double x = tensor.Get(i) / largest;
+    sum += x * x;
+  }
+  return largest * std::sqrt(sum);
+}
+
+}  // namespace
+
+void MethodMetrics::Handled(const std::string& code) {
+  auto found = handled.find(code);
+  if (found == handled.end()) found = handled.find("Internal");
+  if (found != handled.end()) found->second.Increment();
+}
+
+ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<WorldLabels>& worlds)
+    : registry_(Manifest(server), worlds),
+      process_(std::make_shared<ProcessCollector>(Manifest(server))) {
+  for (const Method& method : Methods()) methods_[method.name] = MakeMethod(registry_, method);
+  for (const WorldLabels& labels : worlds) {
+    worlds_[labels.world] = MakeWorldMetrics(registry_, labels);
+  }
+  queue_requests = registry_.Gauge("simgrad_queue_requests");
+  queue_capacity_requests = registry_.Gauge("simgrad_queue_capacity_requests");
+  near_band_ulps = registry_.Gauge("simgrad_termination_near_band_ulps");
+  ready = registry_.Gauge("simgrad_ready");
+  loss_scale_ = registry_.Gauge("simgrad_loss_scale");
+  loss_scale_.Set(1.0);
+  queue_wait_seconds = registry_.Histogram("simgrad_queue_wait_seconds");
+  for (const char* reason : {"full", "memory", "deadline", "draining"}) {
+    queue_rejected[reason] = registry_.Counter("simgrad_queue_rejected_total", {reason});
+  }
+  for (const char* phase : {"decode", "compile", "forward", "recompute", "adjoint", "encode"}) {
+    phase_seconds[phase] = registry_.Histogram("simgrad_phase_duration_seconds", {phase});
+  }
+  for (const char* result : {"hit", "miss", "failed"}) {
+    program_cache[result] = registry_.Counter("simgrad_program_cache_total", {result});
+  }
+  batch_instances = {registry_.Histogram("simgrad_batch_instances", {"forward"}),
+                     registry_.Histogram("simgrad_batch_instances", {"adjoint"})};
+  steps_ = {registry_.Counter("simgrad_steps_total", {"forward"}),
+            registry_.Counter("simgrad_steps_total", {"recompute"}),
+            registry_.Counter("simgrad_steps_total", {"adjoint"})};
+  for (int role = 0; role < precision::kRoleCount; ++role) {
+    const std::string name(precision::RoleName(static_cast<precision::Role>(role)));
+    underflows_[role] = registry_.Counter("simgrad_underflows_total", {name});
+    overflows_[role] = registry_.Counter("simgrad_overflows_total", {name});
+    for (size_t phase = 0; phase < kPhases.size(); ++phase) {
+      for (int nan = 0; nan < 2; ++nan) {
+        nonfinite_[phase][nan][role] = registry_.Counter(
+            "simgrad_nonfinite_values_total", {kPhases[phase], nan ? "nan" : "inf", name});
+      }
+    }
+  }
+  for (size_t phase = 0; phase < kPhases.size(); ++phase) {
+    const std::string family = "simgrad_nonfinite_instances_total";
+    nonfinite_instances_[phase] = {registry_.Counter(family, {kPhases[phase], "reported"}),
+                                   registry_.Counter(family, {kPhases[phase], "stopped"})};
+    nonfinite_first_step_[phase] =
+        registry_.Histogram("simgrad_nonfinite_first_step", {kPhases[phase]});
+  }
+  registry_.Gauge("simgrad_build_info", {server.version, server.revision, "none"}).Set(1.0);
+  registry_.Gauge("simgrad_device_info", {server.device_kind, server.device_name}).Set(1.0);
+}
+
+WorldMetrics& ServerMetrics::world(const std::string& label) {
+  const auto found = worlds_.find(label);
+  return found == worlds_.end() ? worlds_.at("custom") : found->second;
+}
+
+GuardedCounter& ServerMetrics::NonFinite(sim::Phase phase, bool nan, precision::Role role) {
+  return nonfinite_[static_cast<size_t>(phase)][nan ? 1 : 0][static_cast<size_t>(role)];
+}
+
+void ServerMetrics::RecordRanges(const sim::RangeCounts& ranges) {
+  for (int role = 0; role < precision::kRoleCount; ++role) {
+    underflows_[role].Add(ranges.underflows[role]);
+    overflows_[role].Add(ranges.overflows[role]);
+  }
+}
+
+void ServerMetrics::RecordForward(const sim::StepDiagnostics& diagnostics,
+                                  const SiteHandles& sites) {
+  for (size_t i = 0; i < diagnostics.terminations.size(); ++i) {
+    if (sites.terminations[i] != nullptr) {
+      sites.terminations[i]->Record(diagnostics.terminations[i]);
+    }
+  }
+  for (size_t i = 0; i < diagnostics.events.size(); ++i) {
+    if (sites.events[i] != nullptr) sites.events[i]->Record(diagnostics.events[i]);
+  }
+  for (const auto& samples : diagnostics.states) {
+    for (const sim::StateRange& range : samples) {
+      NonFinite(sim::Phase::kForward, true, precision::Role::kState).Add(range.nans);
+      NonFinite(sim::Phase::kForward, false, precision::Role::kState).Add(range.infinities);
+    }
+  }
+  RecordRanges(diagnostics.ranges);
+}
+
+void ServerMetrics::RecordInputs(int64_t state_nan, int64_t state_inf, int64_t other_nan,
+                                 int64_t other_inf) {
+  const auto add = [&](bool nan, precision::Role role, int64_t count) {
+    NonFinite(sim::Phase::kInput, nan, role).Add(static_cast<double>(count));
+  };
+  add(true, precision::Role::kState, state_nan);
+  add(false, precision::Role::kState, state_inf);
+  add(true, precision::Role::kDynamics, other_nan);
+  add(false, precision::Role::kDynamics, other_inf);
+}
+
+void ServerMetrics::RecordHealth(const std::vector<sim::InstanceHealth>& health) {
+  for (const sim::InstanceHealth& instance : health) {
+    if (instance.ok) continue;
+    const size_t phase = static_cast<size_t>(instance.phase);
+    nonfinite_instances_[phase][instance.stopped ? 1 : 0].Increment();
+    nonfinite_first_step_[phase].Observe(static_cast<double>(instance.step));
+  }
+}
+
+void ServerMetrics::RecordGradient(const sim::Work& work, const sim::InputGradient& gradient,
+                                   WorldMetrics& world) {
+  const int64_t instances = work.batch.instances;
+  world.gradients.Add(static_cast<double>(instances));
+  world.gradient_disconnected.Add(static_cast<double>(instances - gradient.connected));
+  const sim::Tensor& tensor = gradient.gradient;
+  if (work.batch.inputs[gradient.input].per_instance && instances > 0) {
+    const int64_t row = tensor.count() / instances;
+    int64_t zero = 0;
+    for (int64_t i = 0; i < instances; ++i) zero += IsZero(tensor, i * row, (i + 1) * row) ? 1 : 0;
+    world.gradient_zero.Add(static_cast<double>(zero));
+  } else if (IsZero(tensor, 0, tensor.count())) {
+    world.gradient_zero.Add(static_cast<double>(instances));
+  }
+  // The elements that keep a norm from being finite are counted one by one below.
+  if (const double norm = Norm(tensor); std::isfinite(norm)) world.gradient_norm.Observe(norm);
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    const double x = tensor.Get(i);
+    if (!std::isfinite(x)) {
+      NonFinite(sim::Phase::kAdjoint, std::isnan(x), precision::Role::kGradient).Increment();
+    }
+  }
+}
+
+void ServerMetrics::RecordResult(const sim::Work& work, const sim::WorkResult& result,
+                                 WorldMetrics& world) {
+  steps_[0].Add(static_cast<double>(result.forward_steps));
+  steps_[1].Add(static_cast<double>(result.recompute_steps));
+  steps_[2].Add(static_cast<double>(result.adjoint_steps));
+  phase_seconds.at("forward").Observe(result.seconds.forward);
+  RecordHealth(result.health);
+  for (const sim::BirthCertificate& birth : result.certificates) {
+    // States are counted element by element at sampled steps, inputs when they arrive.
+    if (birth.phase == sim::Phase::kInput || birth.role == precision::Role::kState) continue;
+    NonFinite(birth.phase, std::isnan(birth.result), birth.role).Increment();
+  }
+  if (!work.gradient) return;
+  phase_seconds.at("recompute").Observe(result.seconds.recompute);
+  phase_seconds.at("adjoint").Observe(result.seconds.adjoint);
+  RecordRanges(result.adjoint_ranges);
+  for (const sim::InputGradient& gradient : result.gradients) RecordGradient(work, gradient, world);
+}
+
+void ServerMetrics::BeginLossScale(double scale) {
+  std::lock_guard lock(loss_scale_mutex_);
+  loss_scales_.insert(scale);
+  loss_scale_.Set(*loss_scales_.begin());
+}
+
+void ServerMetrics::EndLossScale(double scale) {
+  std::lock_guard lock(loss_scale_mutex_);
+  loss_scales_.erase(loss_scales_.find(scale));
+  if (!loss_scales_.empty()) loss_scale_.Set(*loss_scales_.begin());
+}
+
+std::vector<std::shared_ptr<prometheus::Collectable>> ServerMetrics::collectables() const {
+  return {registry_.collectable(), process_};
+}
+
+}  // namespace simgrad::server::metrics

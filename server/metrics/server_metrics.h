@@ -1,0 +1,81 @@
+// Every handle the server records into, taken from the registry once at start.
+//
+// Threads: any.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "server/metrics/registry.h"
+#include "server/metrics/world_metrics.h"
+#include "sim/engine.h"
+
+namespace simgrad::server::metrics {
+
+enum class LostIn : uint8_t { kQueued, kForward, kAdjoint, kStream };
+
+struct MethodMetrics {
+  GuardedCounter started;
+  std::map<std::string, GuardedCounter> handled;  // by code
+  GuardedHistogram handling_seconds;
+  GuardedGauge in_flight;
+  // Streams only:
+  std::array<GuardedCounter, 4> cancelled;          // [LostIn]
+  std::array<GuardedCounter, 4> deadline_exceeded;  // [LostIn]
+  GuardedHistogram first_message_seconds;
+  // A code that the method does not declare counts as Internal.
+  void Handled(const std::string& code);
+};
+
+class ServerMetrics {
+ public:
+  ServerMetrics(const ServerLabels& server, const std::vector<WorldLabels>& worlds);
+
+  MethodMetrics& method(const std::string& name) { return methods_.at(name); }
+  // `label` of conversion::WorldLabel; anything else is "custom".
+  WorldMetrics& world(const std::string& label);
+
+  // Underflows, overflows and non-finite values of one chunk of steps, with its sites.
+  void RecordForward(const sim::StepDiagnostics& diagnostics, const SiteHandles& sites);
+  // What the finished work tells: instances, certificates, gradients, instance-steps, phases.
+  void RecordResult(const sim::Work& work, const sim::WorkResult& result, WorldMetrics& world);
+  void RecordInputs(int64_t state_nan, int64_t state_inf, int64_t other_nan, int64_t other_inf);
+
+  void BeginLossScale(double scale);
+  void EndLossScale(double scale);
+
+  std::vector<std::shared_ptr<prometheus::Collectable>> collectables() const;
+
+  GuardedGauge queue_requests, queue_capacity_requests, near_band_ulps, ready;
+  GuardedHistogram queue_wait_seconds;
+  std::map<std::string, GuardedCounter> queue_rejected;     // by reason
+  std::array<GuardedHistogram, 2> batch_instances;          // forward, adjoint
+  std::map<std::string, GuardedHistogram> phase_seconds;    // by phase
+  std::map<std::string, GuardedCounter> program_cache;      // by result
+
+ private:
+  GuardedCounter& NonFinite(sim::Phase phase, bool nan, precision::Role role);
+  void RecordRanges(const sim::RangeCounts& ranges);
+  void RecordHealth(const std::vector<sim::InstanceHealth>& health);
+  void RecordGradient(const sim::Work& work, const sim::InputGradient& gradient,
+                      WorldMetrics& world);
+
+  Registry registry_;
+  std::shared_ptr<prometheus::Collectable> process_;
+  std::map<std::string, MethodMetrics> methods_;
+  std::map<std::string, WorldMetrics> worlds_;
+  std::array<GuardedCounter, 3> steps_;  // forward, recompute, adjoint
+  std::array<GuardedCounter, precision::kRoleCount> underflows_, overflows_;
+  std::array<std::array<std::array<GuardedCounter, precision::kRoleCount>, 2>, 3> nonfinite_;
+  std::array<std::array<GuardedCounter, 2>, 3> nonfinite_instances_;  // [phase][stopped]
+  std::array<GuardedHistogram, 3> nonfinite_first_step_;
+  GuardedGauge loss_scale_;
+  std::mutex loss_scale_mutex_;
+  std::multiset<double> loss_scales_;
+};
+
+}  // namespace simgrad::server::metrics

@@ -1,0 +1,64 @@
+// The handles of one world (or "custom"), and how step diagnostics are recorded into them.
+//
+// Per-step counts were reduced by the executor; each chunk of steps is recorded once, in bulk.
+// Threads: any. Cost of RecordSteps: linear in the steps of the chunk, no look-up.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/metrics/registry.h"
+#include "sim/diagnostics/diagnostics.h"
+
+namespace simgrad::server::metrics {
+
+enum class Mode : uint8_t { kRollout, kGradient };
+enum class Outcome : uint8_t { kOk, kFailed, kCancelled, kExpired };
+std::string OutcomeName(Outcome outcome);
+
+struct TerminationMetrics {
+  GuardedHistogram iterations;
+  std::array<GuardedCounter, sim::kStopReasonCount> reasons;
+  GuardedHistogram margin_ulps;
+  GuardedCounter near_stopped, near_continued, checks;
+  std::vector<double> iteration_bounds, ulp_bounds;
+  void Record(const std::vector<sim::TerminationStep>& steps);
+};
+
+struct EventMetrics {
+  GuardedCounter count, changes;
+  void Record(const std::vector<sim::EventStep>& steps);
+};
+
+struct WorldMetrics {
+  std::array<std::array<GuardedCounter, 4>, 2> rollouts;  // [mode][outcome]
+  std::array<GuardedCounter, 2> instances;                // [mode]
+  GuardedCounter gradients, gradient_zero, gradient_disconnected;
+  GuardedHistogram gradient_norm;
+  std::map<std::string, TerminationMetrics> terminations;  // by site
+  std::map<std::string, EventMetrics> events;
+};
+
+WorldMetrics MakeWorldMetrics(const Registry& registry, const WorldLabels& labels);
+
+// The handles of one program's sites, in the order of its diagnostics. A site that the world does not
+// declare counts as "custom" does where there is one.
+struct SiteHandles {
+  std::vector<TerminationMetrics*> terminations;
+  std::vector<EventMetrics*> events;
+};
+SiteHandles HandlesOf(WorldMetrics& world, const std::vector<sim::Site>& sites);
+
+// Counts of iterations per bucket of `bounds`, with their sum: from what the executor kept of a step.
+struct BucketCounts {
+  std::vector<double> counts;  // bounds.size() + 1
+  double sum = 0.0;
+};
+BucketCounts IterationCounts(const std::vector<sim::TerminationStep>& steps,
+                             const std::vector<double>& bounds);
+BucketCounts MarginCounts(const std::vector<sim::TerminationStep>& steps,
+                          const std::vector<double>& bounds);
+
+}  // namespace simgrad::server::metrics

@@ -1,0 +1,127 @@
+#include "server/service/error_status.h"
+
+#include "server/validation/request_error.h"
+#include "sim/program/field_error.h"
+#include "simgrad/v1/error_details.pb.h"
+
+namespace simgrad::server::service {
+namespace {
+
+// The messages of error_details.proto travel as what they are wire-compatible with.
+template <class Message>
+void AddDetail(const Message& message, const std::string& google_name, v1::ErrorStatus& status) {
+  google::protobuf::Any* any = status.add_details();
+  any->set_type_url("type.googleapis.com/google.rpc." + google_name);
+  any->set_value(message.SerializeAsString());
+}
+
+void AddInfo(const std::string& reason, const std::string& request_id, v1::ErrorStatus& status) {
+  v1::ErrorInfo info;
+  info.set_reason(reason);
+  info.set_domain("simgrad");
+  (*info.mutable_metadata())["request_id"] = request_id;
+  AddDetail(info, "ErrorInfo", status);
+}
+
+grpc::Status Finished(v1::ErrorStatus status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), status.message(),
+                      status.SerializeAsString());
+}
+
+std::string DefaultReason(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument: return "INVALID_FIELD";
+    case absl::StatusCode::kResourceExhausted: return "OUT_OF_MEMORY";
+    case absl::StatusCode::kDeadlineExceeded: return "DEADLINE";
+    case absl::StatusCode::kCancelled: return "CANCELLED";
+    case absl::StatusCode::kUnavailable: return "DRAINING";
+    case absl::StatusCode::kUnimplemented: return "NOT_SUPPORTED";
+    default: return "INTERNAL";
+  }
+}
+
+// Codes that no method declares are ours to answer for.
+grpc::StatusCode CodeOf(const absl::Status& status) {
+  const bool internal = DefaultReason(status) == "INTERNAL";
+  return internal ? grpc::StatusCode::INTERNAL : static_cast<grpc::StatusCode>(status.code());
+}
+
+}  // namespace
+
+grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request_id) {
+  if (status.ok()) return grpc::Status::OK;
+  v1::ErrorStatus message;
+  message.set_code(CodeOf(status));
+  message.set_message(std::string(status.message()));
+  const std::string field = sim::FieldOf(status);
+  if (!field.empty()) {
+    v1::BadRequest bad;
+    v1::BadRequest::FieldViolation* violation = bad.add_field_violations();
+    violation->set_field(field);
+    std::string description(status.message());
+    if (description.rfind(field + ": ", 0) == 0) description.erase(0, field.size() + 2);
+    violation->set_description(description);
+    AddDetail(bad, "BadRequest", message);
+  }
+  const std::string reason = validation::ReasonOf(status);
+  AddInfo(reason.empty() ? DefaultReason(status) : reason, request_id, message);
+  return Finished(message);
+}
+
+grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string& request_id) {
+  v1::ErrorStatus message;
+  message.set_message(refusal.message);
+  std::string reason;
+  switch (refusal.reason) {
+    case scheduling::RefusalReason::kFull:
+      message.set_code(grpc::StatusCode::RESOURCE_EXHAUSTED);
+      reason = "QUEUE_FULL";
+      break;
+    case scheduling::RefusalReason::kMemory:
+      message.set_code(grpc::StatusCode::RESOURCE_EXHAUSTED);
+      reason = "OUT_OF_MEMORY";
+      break;
+    case scheduling::RefusalReason::kDeadline:
+      message.set_code(grpc::StatusCode::DEADLINE_EXCEEDED);
+      reason = "DEADLINE";
+      break;
+    case scheduling::RefusalReason::kDraining:
+      message.set_code(grpc::StatusCode::UNAVAILABLE);
+      reason = "DRAINING";
+      break;
+  }
+  AddInfo(reason, request_id, message);
+  if (refusal.retry_after > absl::ZeroDuration()) {
+    v1::RetryInfo retry;
+    const int64_t nanos = absl::ToInt64Nanoseconds(refusal.retry_after);
+    retry.mutable_retry_delay()->set_seconds(nanos / 1'000'000'000);
+    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+    AddDetail(retry, "RetryInfo", message);
+  }
+  return Finished(message);
+}
+
+std::string RefusalLabel(scheduling::RefusalReason reason) {
+  switch (reason) {
+    case scheduling::RefusalReason::kFull: return "full";
+    case scheduling::RefusalReason::kMemory: return "memory";
+    case scheduling::RefusalReason::kDeadline: return "deadline";
+    case scheduling::RefusalReason::kDraining: return "draining";
+  }
+  return "full";
+}
+
+std::string CodeLabel(grpc::StatusCode code) {
+  switch (code) {
+    case grpc::StatusCode::OK: return "OK";
+    case grpc::StatusCode::CANCELLED: return "Canceled";
+    case grpc::StatusCode::INVALID_ARGUMENT: return "InvalidArgument";
+    case grpc::StatusCode::UNIMPLEMENTED: return "Unimplemented";
+    case grpc::StatusCode::DEADLINE_EXCEEDED: return "DeadlineExceeded";
+    case grpc::StatusCode::RESOURCE_EXHAUSTED: return "ResourceExhausted";
+    case grpc::StatusCode::UNAVAILABLE: return "Unavailable";
+    default: return "Internal";
+  }
+}
+
+}  // namespace simgrad::server::service

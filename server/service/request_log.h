@@ -1,0 +1,31 @@
+// One line per request on stderr: key=value, in a fixed order.
+//
+// Threads: any; a line is written at once. What a caller wrote (names) is quoted and cut.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace simgrad::server::service {
+
+struct RequestRecord {
+  std::string request_id;
+  std::string method;
+  std::string world;  // metric label: a built-in world or custom; may be empty
+  int64_t instances = 0;
+  int64_t steps = 0;
+  std::string outcome;  // status code as CodeLabel writes it
+  std::string message;  // of an error
+  std::map<std::string, double> seconds;  // by stage
+};
+
+std::string LogLine(const RequestRecord& record);
+void LogRequest(const RequestRecord& record);
+// Anything else that an operator should read.
+void LogNote(const std::string& text);
+
+// Unlikely to repeat: 64 random bits, in hex.
+std::string NewRequestId();
+
+}  // namespace simgrad::server::service

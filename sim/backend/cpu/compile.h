@@ -1,0 +1,30 @@
+// Compiles a numerical program into a plan for the block interpreter.
+//
+// Cost: linear in the program, and in the elements of its reductions and moves. Errors: none; the
+// program has been verified and lowered. Threads: pure.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sim/backend/cpu/plan.h"
+
+namespace simgrad::sim::cpu {
+
+// How an input of a batch arrives.
+struct InputForm {
+  bool per_instance = false;
+  bool per_step = false;
+};
+
+struct PlanOptions {
+  bool diagnostics = true;  // sites, margins and ranges are counted
+  bool looks = true;        // non-finite results are detected
+  bool adjoint = false;     // records what the adjoint reads, and the adjoint regions themselves
+};
+
+std::unique_ptr<Plan> CompilePlan(std::shared_ptr<const NumericalProgram> program,
+                                  const std::vector<InputForm>& inputs, const KernelTable& kernels,
+                                  const PlanOptions& options);
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,164 @@
+// The state of one compilation (compile.h): storage, the region being written, emission by kind.
+#pragma once
+
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/backend/cpu/compile.h"
+#include "sim/backend/cpu/slot_pool.h"
+#include "sim/program/detect.h"
+#include "sim/program/loop.h"
+
+namespace simgrad::sim::cpu {
+
+// Uses of values, counted before anything is emitted.
+struct ValueUses {
+  std::vector<int32_t> root;   // by value: the value whose slot it shares
+  std::vector<int32_t> count;  // by value: uses by operations, yields and tapes
+  std::vector<bool> stored;    // by root: the adjoint reads it (recording plans)
+};
+ValueUses AnalyzeUses(const NumericalProgram& program, const PlanOptions& options);
+
+class Compiler {
+ public:
+  Compiler(std::shared_ptr<const NumericalProgram> program, const std::vector<InputForm>& inputs,
+           const KernelTable& kernels, const PlanOptions& options);
+  std::unique_ptr<Plan> Run();
+
+ private:
+  // A region being written.
+  struct Scope {
+    const Region* region = nullptr;
+    RegionPlan* plan = nullptr;
+    Scope* outer = nullptr;
+    size_t at = 0;                                  // operation being emitted
+    std::vector<std::vector<int32_t>> last_used;    // by operation: root values of this region
+    std::vector<int32_t> scratch;                   // slots to free after the operation
+    std::vector<int32_t> kept;                      // slots to free with the region
+    std::unordered_map<int32_t, const Op*> deferred;  // products waiting for their sum
+  };
+
+  // compile.cc
+  void CompileInputs(const std::vector<InputForm>& inputs);
+  void CompileForward();
+  void CompileStateYields(Scope& scope);
+  RegionPlan& BeginRecord(RegionPlan& plan);
+  void OpenScope(Scope& scope, const Region& region, RegionPlan& plan);
+  void CompileOps(Scope& scope);
+  void CloseScope(Scope& scope);
+  void CountLastUses(Scope& scope, const std::vector<int32_t>& pinned);
+
+  // Slots.
+  int32_t NewSlot(Carrier carrier, Format format, int64_t count, bool uniform, bool invariant);
+  int32_t SlotLike(int32_t slot, bool uniform, bool invariant);
+  int32_t At(ValueId id) const { return plan_->slot_of[Index(id)]; }
+  Slot& SlotAt(int32_t slot) { return plan_->slots[static_cast<size_t>(slot)]; }
+  void PlaceForever(int32_t slot);
+  void PlaceTemporary(int32_t slot);   // gives storage from the pool
+  int32_t Scratch(Carrier carrier, Format format, int64_t count, bool uniform, bool invariant);
+  // The slot of a result, placed; uniform and invariant as its operands are.
+  int32_t Result(ValueId id, bool uniform, bool invariant);
+  void Store(RegionPlan& plan, int32_t slot);  // recorded at every execution of the region
+  // A varying slot with the same numbers.
+  int32_t Varying(int32_t slot);
+  // A varying slot that only this region writes, at its end at the latest.
+  int32_t OwnedYield(Scope& scope, ValueId id, std::vector<int32_t>& taken, bool stored);
+  int32_t CopyOf(int32_t slot);  // emits a copy into a kept slot
+  void Alias(ValueId id, int32_t slot) { plan_->slot_of[Index(id)] = slot; }
+  void KeepUntilClosed(int32_t slot) { scope_->kept.push_back(slot); }
+
+  // Instructions.
+  void Emit(Instruction instruction, int32_t result);
+  Instruction Make(Kernel kernel, int32_t to, int32_t a = -1, int32_t b = -1, int32_t c = -1,
+                   int32_t d = -1);
+  void EmitLook(const Op& op, ValueId id);
+  void EmitRange(const Op& op, ValueId source, int32_t source_slot);
+
+  // compile_operations.cc
+  void CompileOp(const Op& op);
+  void CompilePlain(const Op& op);
+  void CompileElementwise(const Op& op);
+  void CompileArithmetic(const Op& op);
+  bool DeferProduct(const Op& op, bool invariant);
+  bool CompileMultiplyAdd(const Op& op);
+  void CompilePair(const Op& op, const Kernel kernels[3]);
+  void CompileUnary(const Op& op, Kernel kernel);
+  void CompileSelect(const Op& op);
+  void CompileMerge(const Op& op);
+  void CompileLiteral(const Op& op);
+  void CompileCast(const Op& op);
+  void EmitCast(int32_t from, int32_t to, Overflow overflow);
+  void CompileConvert(const Op& op);
+  void CompileEvent(const Op& op);
+  TestedPair MakeTest(const Region& region, ValueId a, ValueId b);
+  void AddExtra(const Region& region, ValueId id, TestedPair& pair);
+
+  // compile_shapes.cc
+  void CompileRows(const Op& op);
+  void EmitRows(ValueId result, std::vector<int32_t> from, std::vector<int32_t> operand,
+                const std::vector<int32_t>& slots);
+  void CompileReduction(const Op& op);
+  void CompileSum(const Op& op, const ReducePlan* reduce);
+  const ReducePlan* MakeReduction(const Op& op);
+
+  // compile_loops.cc
+  void CompileWhile(const Op& op);
+  void CompileWhileRegions(const Op& op, WhilePlan& plan);
+  void CompileFor(const Op& op);
+  CarriedPlan MakeCarried(ValueId operand, ValueId result, int64_t elements);
+  void FinishCarried(CarriedPlan& carried, Scope& body, ValueId yield, std::vector<int32_t>& taken,
+                     bool stored);
+  std::vector<CapturePlan> CapturesOf(const Op& op, const std::vector<int32_t>& excluded);
+  int32_t LoopResult(ValueId id);
+
+  // compile_adjoint.cc
+  void CompileAdjoint();
+  void CompileAdjointRegion(const Region& region, bool seeded, AdjointRegionPlan& plan);
+  void CompileTape(const Op& op);
+  void CompileAccumulate(const Op& op);
+  void CompileWhileVjp(const Op& op);
+  void CompileForVjp(const Op& op);
+  void CompileVjpRegion(const Region& region, size_t leading, const std::vector<int32_t>& args,
+                        const std::vector<int32_t>& yields, std::vector<TravellingSlot>& slots,
+                        VjpRegion& plan);
+  void MakeTravelling(const std::vector<SlotPair>& operands, const std::vector<ValueId>& like,
+                      std::vector<TravellingSlot>& slots);
+  SlotPair PairAt(const SlotList& list, size_t k, bool varying);
+
+  bool IsReal(ValueId id) const {
+    return program_->program[id].type.element == ElementType::kReal;
+  }
+  int64_t CountOf(ValueId id) const { return ElementCount(program_->program[id].type.shape); }
+  const Value& ValueAt(ValueId id) const { return program_->program[id]; }
+  const std::vector<int32_t>& Keep(std::vector<int32_t> list) {
+    return plan_->lists.emplace_back(std::move(list));
+  }
+  bool Stored(ValueId id) const {
+    return uses_.stored[static_cast<size_t>(uses_.root[Index(id)])];
+  }
+
+  std::shared_ptr<const NumericalProgram> program_;
+  const KernelTable& kernels_;
+  PlanOptions options_;
+  std::unique_ptr<Plan> plan_;
+  ValueUses uses_;
+  std::vector<bool> look_;
+  SlotPool pool_;
+  Scope* scope_ = nullptr;
+  bool hoists_ = false;
+  std::unordered_map<int32_t, int32_t> widened_;  // invariant uniform slots
+  std::vector<const Op*> producer_;               // by value
+  std::vector<RegionPlan*> region_of_;            // by value: where it is defined (recorded regions)
+  struct LoopHome {
+    const WhilePlan* while_plan = nullptr;
+    const ForPlan* for_plan = nullptr;
+    int32_t region = -1;
+    int32_t record = -1;
+  };
+  std::unordered_map<int32_t, LoopHome> loop_of_;  // by first result of a loop
+  std::map<std::string, int32_t> termination_sites_, event_sites_;
+  bool of_step_ = false;  // the region being compiled decides
+};
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,274 @@
+// A program compiled for the block interpreter: slots, instructions, loops.
+//
+// One plan serves every block of a run. A *slot* is the storage of one value (or of several that
+// are the same: a reshape has the slot of its operand). Pointers to slots stand in Lanes::at, so a
+// loop can exchange two buffers, or an adjoint read a recorded one, without moving numbers.
+// Invariant: does not change from step to step; computed once per block (uniform: once per run).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "precision/policy.h"
+#include "sim/backend/cpu/kernel_table.h"
+#include "sim/program/numerical_program.h"
+
+namespace simgrad::sim::cpu {
+
+constexpr int64_t LaneBytes(Carrier carrier) {
+  return carrier == Carrier::kF64 || carrier == Carrier::kI64 ? 8 : 4;
+}
+// Index of a kernel that comes in a 4-byte and an 8-byte version.
+constexpr int SizeIndex(Carrier carrier) { return LaneBytes(carrier) == 8 ? 1 : 0; }
+Carrier CarrierOfValue(const Value& value);
+
+struct Slot {
+  Carrier carrier = Carrier::kF32;
+  Format format = Format::kF32;  // of a real
+  int64_t count = 1;             // elements
+  bool uniform = false;
+  bool invariant = false;
+  // Place in the workspace, in bytes per lane; -1: it points elsewhere (state, record, argument).
+  int64_t offset = -1;
+  int64_t lane_bytes() const { return LaneBytes(carrier); }
+  int64_t bytes_per_lane() const { return count * lane_bytes(); }
+};
+
+struct WhilePlan;
+struct ForPlan;
+struct WhileVjpPlan;
+struct ForVjpPlan;
+
+// The instructions of a region.
+struct RegionPlan {
+  std::vector<Instruction> code;
+  // Recording: the region is number `id`; before it runs, `stored` slots get fresh memory; after it
+  // `taped` slots are where the adjoint finds them.
+  int32_t id = -1;
+  std::vector<int32_t> stored;
+  std::vector<int32_t> taped;
+  int64_t stored_bytes_per_lane = 0;
+  int32_t loops = 0;  // direct loops inside, which have a record each
+};
+
+// A site test a op b as diagnostics see it.
+struct TestedPair {
+  int32_t a = -1, b = -1;             // slots
+  bool real = true;
+  Format format = Format::kF32;
+  // Operands of add, sub or fma that made a or b; all in the carrier of `format`, else `extra_exact`.
+  struct Extra {
+    int32_t slot = -1;
+    int32_t factor = -1;  // of an fma: the product slot * factor in f64
+  };
+  std::vector<Extra> extras;
+  bool plain_extras = true;  // the vector scan can read them: same carrier, no products
+};
+
+// One slot that a loop hands from iteration to iteration.
+struct CarriedPlan {
+  int32_t operand = -1;
+  int32_t argument = -1;
+  int32_t yield = -1;
+  int32_t spare = -1;   // a second buffer, unless the yield is recorded
+  int32_t result = -1;  // -1: nobody reads it
+  int64_t count = 1;    // elements of one run
+  int64_t lane_bytes = 4;
+  bool stored = false;  // the yield is recorded
+};
+
+// A value from around the loop, as its regions read it once lanes have left.
+struct CapturePlan {
+  int32_t slot = -1;
+  int32_t narrow = -1;  // buffer for the lanes that are left
+  int64_t count = 1;
+  int64_t lane_bytes = 4;
+  int32_t mapped_operand = -1;  // the argument of a mapped loop: a window into this slot
+  bool uniform = false;
+  bool stored = false;  // the adjoint reads what the regions read
+};
+
+struct WhilePlan {
+  std::string site;
+  uint64_t site_hash = 0;
+  int32_t site_index = -1;  // among the termination sites; -1: not of `step`
+  int64_t max_iter = 0;
+  bool cap_first = false;
+  bool has_entry = false;
+  int64_t elements = 0;
+  RegionPlan test;
+  RegionPlan body;
+  std::vector<CarriedPlan> carried;
+  struct ExportPlan {
+    int32_t value = -1;
+    int32_t result = -1;
+    int64_t count = 1;
+    int64_t lane_bytes = 4;
+  };
+  std::vector<ExportPlan> exports;
+  std::vector<CapturePlan> captures;  // varying ones, mapped arguments among them
+  int32_t iterations = -1;            // slot of the result; -1: nobody reads it
+  int32_t stop_mask = -1;
+  int32_t entry_mask = -1;
+  TestedPair tested;
+  int32_t record = -1;  // place among the loops of its region
+};
+
+struct ForPlan {
+  int64_t trips = 0;
+  RegionPlan body;
+  int32_t index = -1;  // slot, uniform
+  std::vector<CarriedPlan> carried;
+  int32_t record = -1;
+};
+
+struct EventPlan {
+  std::string site;
+  uint64_t site_hash = 0;
+  int32_t site_index = -1;  // among the event sites; -1: not of `step`
+  int64_t elements = 1;     // of this event alone
+  TestedPair tested;
+  int32_t guard = -1;
+  int32_t result = -1;
+};
+
+// What is counted at a cast, and where a result is looked at.
+struct RangePlan {
+  int32_t source = -1;
+  int32_t result = -1;
+  Format to = Format::kF32;
+  precision::Role role = precision::Role::kDynamics;
+  int32_t where = -1;
+};
+
+// Reads a recorded value into the adjoint.
+struct TapePlan {
+  int32_t result = -1;
+  int32_t region = -1;  // of the primal
+  int32_t place = -1;   // in its `taped`
+};
+
+struct AccumulatePlan {
+  int32_t input = -1;
+  int32_t value = -1;
+  int32_t mask = -1;
+  int32_t where = -1;
+};
+
+// A cotangent of a reversed loop and where it is present; -1: never, or everywhere.
+struct SlotPair {
+  int32_t cotangent = -1;
+  int32_t mask = -1;
+};
+
+// One region of a reversed loop, and how the slots pass through it.
+struct VjpRegion {
+  RegionPlan region;
+  std::vector<SlotPair> args;    // by slot of the reversed loop
+  std::vector<SlotPair> outside; // test_both: exports from outside
+  std::vector<SlotPair> yields;
+};
+
+// A cotangent on its way through the iterations.
+struct TravellingSlot {
+  int64_t count = 1;
+  int32_t cotangent[2] = {-1, -1};  // two buffers
+  int32_t mask[2] = {-1, -1};
+  int32_t home = -1, home_mask = -1;  // at the layout around the loop
+  SlotPair operand;
+  SlotPair result;
+  Carrier carrier = Carrier::kF32;
+};
+
+struct WhileVjpPlan {
+  const WhilePlan* primal = nullptr;
+  int32_t region = -1;  // of the primal loop
+  int32_t record = -1;
+  VjpRegion body, test_inner, test_last, test_both;
+  // carried, captures, then what the body yields for the exports.
+  std::vector<TravellingSlot> slots;
+  int32_t carried = 0, captures = 0, exports = 0;
+  std::vector<SlotPair> outside;  // exports of the operands
+  std::vector<CapturePlan> reads; // values of the adjoint around
+};
+
+struct ForVjpPlan {
+  const ForPlan* primal = nullptr;
+  int32_t region = -1;
+  int32_t record = -1;
+  VjpRegion body;
+  int32_t index = -1;
+  std::vector<TravellingSlot> slots;
+};
+
+// What the program reads from outside.
+struct InputPlan {
+  int32_t slot = -1;  // -1: not read
+  bool per_step = false;
+};
+
+struct LiteralPlan {
+  int32_t slot = -1;
+  std::vector<double> values;  // one, or one per element
+};
+
+struct StatePlan {
+  int32_t slot = -1;   // what the step reads
+  int32_t yield = -1;  // what it yields; never shared with another value
+  bool stored = false;
+};
+
+// A top-level region of the adjoint: its slots by place.
+struct AdjointRegionPlan {
+  RegionPlan region;
+  int32_t seed = -1;
+  std::vector<SlotPair> args;
+  std::vector<SlotPair> yields;
+};
+
+struct Plan {
+  std::shared_ptr<const NumericalProgram> program;
+  const KernelTable* kernels = nullptr;
+  std::vector<Slot> slots;
+  std::vector<int32_t> slot_of;  // by value
+  std::vector<InputPlan> inputs;
+  std::vector<StatePlan> states;  // by state input
+  std::vector<int32_t> exports;   // slots
+  std::vector<LiteralPlan> literals;
+  int32_t stage_cost = -1;
+  std::vector<Instruction> per_run;    // uniform invariants
+  std::vector<Instruction> per_block;  // varying invariants
+  RegionPlan initial;
+  std::vector<int32_t> initial_yields;
+  RegionPlan step;
+  RegionPlan terminal;
+  std::vector<int32_t> terminal_args;
+  int32_t terminal_yield = -1;
+  AdjointRegionPlan adjoint_terminal, adjoint_last, adjoint_inner, adjoint_initial;
+  int32_t regions = 0;  // recorded regions
+  int64_t varying_bytes = 0;  // workspace, bytes per lane
+  int64_t uniform_bytes = 0;
+
+  // Owners of what instructions point to.
+  std::deque<WhilePlan> whiles;
+  std::deque<ForPlan> fors;
+  std::deque<EventPlan> events;
+  std::deque<RangePlan> ranges;
+  std::deque<TapePlan> tapes;
+  std::deque<AccumulatePlan> accumulates;
+  std::deque<WhileVjpPlan> while_vjps;
+  std::deque<ForVjpPlan> for_vjps;
+  std::deque<RowPlan> rows;
+  std::deque<ReducePlan> reductions;
+  std::deque<std::vector<int32_t>> lists;
+
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+};
+
+}  // namespace simgrad::sim::cpu

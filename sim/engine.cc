@@ -1,0 +1,274 @@
+#include "sim/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "precision/float_environment.h"
+#include "precision/hash.h"
+#include "sim/backend/check_batch.h"
+#include "sim/engine/births.h"
+#include "sim/engine/checkpoints.h"
+#include "sim/engine/gate.h"
+#include "sim/engine/instance_reduction.h"
+
+namespace simgrad::sim {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// How many steps run between two looks at the observer. Chosen sizes follow the clock, between a
+// tenth and a half of the time within which a cancelled request should end; no bit depends on them.
+class ChunkSize {
+ public:
+  explicit ChunkSize(int64_t given) : given_(given) {}
+  int64_t steps() const { return given_ > 0 ? given_ : steps_; }
+  void Took(int64_t steps, double seconds) {
+    constexpr double kShort = 0.010;
+    constexpr double kLong = 0.050;
+    if (steps == steps_ && seconds < kShort) steps_ = std::min<int64_t>(steps_ * 2, kMost);
+    if (seconds > kLong) steps_ = std::max<int64_t>(steps_ / 2, 1);
+  }
+
+ private:
+  static constexpr int64_t kMost = 1024;
+  int64_t given_;
+  int64_t steps_ = 8;
+};
+
+absl::Status CheckWork(const Work& work) {
+  if (absl::Status fits = CheckBatch(work.batch); !fits.ok()) return fits;
+  if (!work.gradient) return absl::OkStatus();
+  const NumericalProgram& program = *work.batch.program;
+  if (!program.adjoint || !program.adjoint_spec) {
+    return absl::InvalidArgumentError("a gradient is asked of a program without an adjoint");
+  }
+  const size_t weights = work.gradient->weights.size();
+  if (weights != 0 && weights != work.batch.instance_ids.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(weights, " weights for ", work.batch.instances, " instances"));
+  }
+  return absl::OkStatus();
+}
+
+// One piece of work on its way through the executor.
+class Execution {
+ public:
+  Execution(const Work& work, Run& run, Observer& observer)
+      : work_(work),
+        batch_(work.batch),
+        numerical_(*work.batch.program),
+        run_(run),
+        observer_(observer),
+        chunk_(work.chunk_steps),
+        checkpoints_(run, work.checkpoint_interval, work.memory_budget_bytes),
+        births_(run, batch_,
+                work.options.recording == Recording::kNone ? 0 : work.max_certificates) {}
+
+  absl::StatusOr<WorkResult> Go();
+
+ private:
+  absl::Status Start();
+  absl::Status Forward();
+  absl::Status Reverse();
+  absl::Status Advance(int64_t from, int64_t to, int64_t reserved);
+  void TakeForwardResults();
+  void TakeAdjointHealth();
+  void TakeGradients();
+  InputGradient GradientOf(int32_t input, const InstanceWeights& weights);
+  InstanceWeights Weights();
+
+  const Work& work_;
+  const Batch& batch_;
+  const NumericalProgram& numerical_;
+  Run& run_;
+  Observer& observer_;
+  ChunkSize chunk_;
+  Checkpoints checkpoints_;
+  Births births_;
+  WorkResult result_;
+};
+
+absl::Status Execution::Start() {
+  if (absl::Status status = run_.Start(); !status.ok()) return status;
+  std::vector<Tensor> recorded;
+  for (int32_t input : work_.options.record_states) recorded.push_back(run_.State(input));
+  observer_.OnStart(recorded);
+  return absl::OkStatus();
+}
+
+absl::Status Execution::Forward() {
+  for (int64_t t = 0; t < batch_.steps;) {
+    if (absl::Status status = observer_.Continue(WorkPhase::kForward); !status.ok()) return status;
+    int64_t count = std::min(chunk_.steps(), batch_.steps - t);
+    if (work_.gradient) {
+      if (absl::Status status = checkpoints_.Visit(t); !status.ok()) return status;
+      count = std::min(count, checkpoints_.NextDue(t + 1) - t);
+    }
+    births_.BeforeChunk(t);
+    const Clock::time_point start = Clock::now();
+    absl::StatusOr<ForwardChunk> chunk = run_.Forward(t, count);
+    if (!chunk.ok()) return chunk.status();
+    const double seconds = SecondsSince(start);
+    births_.AfterChunk();
+    chunk_.Took(count, seconds);
+    result_.seconds.forward += seconds;
+    t += count;
+    result_.steps_done = t;
+    result_.forward_steps += count * batch_.instances;
+    observer_.OnForward(*chunk);
+  }
+  return run_.Finish();
+}
+
+void Execution::TakeForwardResults() {
+  for (int32_t input : numerical_.program.InputsOf(InputKind::kState)) {
+    result_.final_states.push_back(run_.State(input));
+  }
+  result_.health = run_.Health();
+  result_.path_signatures = run_.PathSignatures();
+  for (size_t row = 0; row < result_.path_signatures.size(); ++row) {
+    result_.batch_path_signature +=
+        precision::BatchTerm(result_.path_signatures[row], batch_.instance_ids[row]);
+  }
+  result_.first_event_steps = run_.FirstEventSteps();
+  result_.values = run_.Values();
+}
+
+// Runs forward again, without counting, from one checkpoint to the range that is to be reversed.
+absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
+  while (from < to) {
+    if (absl::Status status = observer_.Continue(WorkPhase::kRecompute); !status.ok()) {
+      return status;
+    }
+    const int64_t count = std::min(chunk_.steps(), to - from);
+    const Clock::time_point start = Clock::now();
+    if (const auto chunk = run_.Forward(from, count); !chunk.ok()) return chunk.status();
+    result_.seconds.recompute += SecondsSince(start);
+    result_.recompute_steps += count * batch_.instances;
+    from += count;
+    checkpoints_.VisitInReverse(from, reserved);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Execution::Reverse() {
+  result_.loss_scale = numerical_.policy.loss_scale;
+  if (absl::Status status = run_.StartAdjoint(result_.loss_scale); !status.ok()) return status;
+  result_.backward.resize(static_cast<size_t>(batch_.steps));
+  for (int64_t end = batch_.steps; end > 0;) {
+    const absl::StatusOr<int64_t> first = checkpoints_.RangeBefore(end, chunk_.steps());
+    if (!first.ok()) return first.status();
+    const int64_t count = end - *first;
+    const int64_t from = checkpoints_.RestoreBefore(*first);
+    absl::Status status = Advance(from, *first, run_.AdjointBytes(*first, count));
+    if (status.ok()) status = observer_.Continue(WorkPhase::kAdjoint);
+    if (!status.ok()) return status;
+    const Clock::time_point start = Clock::now();
+    absl::StatusOr<AdjointChunk> chunk = run_.Adjoint(*first, count);
+    if (!chunk.ok()) return chunk.status();
+    result_.seconds.adjoint += SecondsSince(start);
+    result_.adjoint_steps += count * batch_.instances;
+    result_.recompute_steps += count * batch_.instances;  // the record of the range
+    for (int64_t k = 0; k < count; ++k) {
+      result_.backward[static_cast<size_t>(*first + k)] = chunk->steps[static_cast<size_t>(k)];
+    }
+    result_.adjoint_ranges.Merge(chunk->ranges);
+    observer_.OnAdjoint(*first, *chunk);
+    end = *first;
+  }
+  return run_.FinishAdjoint();
+}
+
+// The forward run's health stands; the adjoint adds what it found in instances that were ok.
+void Execution::TakeAdjointHealth() {
+  const std::vector<InstanceHealth>& now = run_.Health();
+  for (size_t row = 0; row < result_.health.size() && row < now.size(); ++row) {
+    const bool found = !now[row].ok && now[row].phase == Phase::kAdjoint;
+    if (result_.health[row].ok && found) result_.health[row] = now[row];
+  }
+}
+
+InstanceWeights Execution::Weights() {
+  std::vector<bool> leave_out;
+  const GradientWork gradient = work_.gradient.value_or(GradientWork{});
+  if (gradient.reduction == InstanceReduction::kFiniteOnly) {
+    for (const InstanceHealth& health : result_.health) {
+      leave_out.push_back(!health.ok);
+      result_.left_out += health.ok ? 0 : 1;
+    }
+  }
+  return WeightsOf(batch_.instance_ids, gradient.weights, leave_out);
+}
+
+InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weights) {
+  const Binding& binding = batch_.inputs[static_cast<size_t>(input)];
+  const precision::RoleSetting& setting = numerical_.policy[Role::kGradient];
+  const std::vector<double>& raw = run_.Gradient(input);
+  const ReducedGradient reduced =
+      binding.per_instance ? PerInstanceGradient(raw, weights, setting, result_.loss_scale)
+                           : SharedGradient(raw, weights, setting, result_.loss_scale);
+  result_.skipped = result_.skipped || !reduced.finite;
+  InputGradient gradient;
+  gradient.input = input;
+  Shape shape;
+  if (binding.per_instance) shape.push_back(batch_.instances);
+  if (binding.per_step) shape.push_back(batch_.steps);
+  const Program& program = numerical_.program;
+  const Shape& declared = program[program.inputs[static_cast<size_t>(input)].value].type.shape;
+  shape.insert(shape.end(), declared.begin(), declared.end());
+  gradient.gradient = Tensor::Zeros(DTypeOf(setting.format), std::move(shape));
+  for (size_t k = 0; k < reduced.values.size(); ++k) {
+    gradient.gradient.Set(static_cast<int64_t>(k), reduced.values[k]);
+  }
+  for (size_t row : weights.rows) gradient.connected += run_.Connected(input)[row] != 0 ? 1 : 0;
+  if (gradient.connected == 0) gradient.gated_by = GateOf(program, input);
+  return gradient;
+}
+
+void Execution::TakeGradients() {
+  TakeAdjointHealth();
+  const precision::ScopedFloatEnvironment environment;
+  const InstanceWeights weights = Weights();
+  for (size_t i = 0; i < numerical_.program.inputs.size(); ++i) {
+    if (!numerical_.adjoint_spec->wanted[i]) continue;
+    result_.gradients.push_back(GradientOf(static_cast<int32_t>(i), weights));
+  }
+  if (!result_.values.empty()) {
+    result_.value = WeightedValue(result_.values, weights, numerical_.policy[Role::kObjective]);
+  }
+}
+
+absl::StatusOr<WorkResult> Execution::Go() {
+  if (absl::Status status = Start(); !status.ok()) return status;
+  if (absl::Status status = Forward(); !status.ok()) return status;
+  TakeForwardResults();
+  if (work_.gradient) {
+    if (absl::Status status = Reverse(); !status.ok()) return status;
+    TakeGradients();
+  } else if (!result_.values.empty()) {
+    const precision::ScopedFloatEnvironment environment;
+    result_.value =
+        WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective]);
+  }
+  result_.certificates = births_.Write(result_.health, numerical_.policy.loss_scale);
+  return std::move(result_);
+}
+
+}  // namespace
+
+Engine::Engine(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
+
+absl::StatusOr<WorkResult> Engine::Execute(Work work, Observer& observer) const {
+  if (absl::Status fits = CheckWork(work); !fits.ok()) return fits;
+  absl::StatusOr<std::unique_ptr<Run>> run = executor_->Create(work.batch, work.options);
+  if (!run.ok()) return run.status();
+  return Execution(work, **run, observer).Go();
+}
+
+}  // namespace simgrad::sim

@@ -1,0 +1,41 @@
+// Which non-finite instances get a birth certificate, and from which state each is replayed.
+//
+// While the run goes forward, the states at the start of the chunk in which an instance went
+// non-finite are kept for the first instances in row order; so a certificate costs the replay of one
+// chunk. Births in the adjoint are replayed from the start.
+// Cost: one state of the run per chunk, and at most `limit` states of single instances.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "sim/backend/executor.h"
+#include "sim/backend/reference/certificate.h"
+
+namespace simgrad::sim {
+
+class Births {
+ public:
+  Births(Run& run, const Batch& batch, int32_t limit);
+
+  // Around every forward chunk.
+  void BeforeChunk(int64_t first_step);
+  void AfterChunk();
+
+  // Certificates of the first `limit` instances that are not ok, in row order. An instance whose
+  // replay finds nothing has none.
+  std::vector<BirthCertificate> Write(const std::vector<InstanceHealth>& health,
+                                      double seed_scale) const;
+
+ private:
+  Run& run_;
+  const Batch& batch_;
+  size_t limit_;
+  int64_t chunk_start_ = 0;
+  std::shared_ptr<const void> before_;
+  std::map<size_t, ReplayStart> starts_;  // by row; the smallest `limit` rows
+};
+
+}  // namespace simgrad::sim

@@ -1,0 +1,94 @@
+// Upper bounds of what a piece of work allocates, before anything runs.
+#include <algorithm>
+
+#include "sim/engine.h"
+
+namespace simgrad::sim {
+namespace {
+
+// Every bound is clamped here, so that products of hostile sizes do not wrap.
+constexpr double kLimit = 4e18;
+
+int64_t Clamped(double bytes) { return static_cast<int64_t>(std::min(bytes, kLimit)); }
+
+double Elements(const Program& program, ValueId id) {
+  return static_cast<double>(ElementCount(program[id].type.shape));
+}
+
+// Elements of all values that one execution of a region computes, loops at their cap.
+double ComputedElements(const Program& program, const Region& region) {
+  double elements = 0;
+  for (ValueId id : region.args) {
+    if (id != ValueId::kNone) elements += Elements(program, id);
+  }
+  for (const Op& op : region.ops) {
+    for (ValueId id : op.results) {
+      if (id != ValueId::kNone) elements += Elements(program, id);
+    }
+    double runs = 1;
+    if (op.code == OpCode::kWhile) {
+      runs = static_cast<double>(op.attributes.max_iter + 1) *
+             static_cast<double>(std::max<int64_t>(op.attributes.elements, 1));
+    } else if (op.code == OpCode::kFor) {
+      runs = static_cast<double>(op.attributes.max_iter);
+    }
+    for (const Region& nested : op.regions) elements += runs * ComputedElements(program, nested);
+  }
+  return elements;
+}
+
+double StateElements(const Program& program) {
+  double elements = 0;
+  for (int32_t i : program.InputsOf(InputKind::kState)) {
+    elements += Elements(program, program.inputs[static_cast<size_t>(i)].value);
+  }
+  for (const Export& item : program.exports) elements += Elements(program, item.value);
+  return elements;
+}
+
+double BindingBytes(const Batch& batch) {
+  double bytes = 0;
+  for (const Binding& binding : batch.inputs) bytes += static_cast<double>(binding.tensor.bytes.size());
+  for (const auto* sent : {&batch.cotangents.final_state, &batch.cotangents.trajectory_state,
+                           &batch.cotangents.trajectory_export}) {
+    for (const std::vector<double>& array : *sent) bytes += 8.0 * static_cast<double>(array.size());
+  }
+  return bytes;
+}
+
+// Gradients of every wanted input, per instance, and the answer made of them.
+double GradientBytes(const Work& work) {
+  const NumericalProgram& numerical = *work.batch.program;
+  if (!work.gradient || !numerical.adjoint_spec) return 0;
+  double elements = 0;
+  for (size_t i = 0; i < numerical.program.inputs.size(); ++i) {
+    if (i >= numerical.adjoint_spec->wanted.size() || !numerical.adjoint_spec->wanted[i]) continue;
+    const bool per_step = i < work.batch.inputs.size() && work.batch.inputs[i].per_step;
+    elements += Elements(numerical.program, numerical.program.inputs[i].value) *
+                (per_step ? static_cast<double>(work.batch.steps) : 1.0);
+  }
+  return 3 * 8 * elements * static_cast<double>(work.batch.instances);
+}
+
+}  // namespace
+
+int64_t EstimateBytes(const Work& work) {
+  const NumericalProgram& numerical = *work.batch.program;
+  const Program& program = numerical.program;
+  const double instances = static_cast<double>(work.batch.instances);
+  const double steps = static_cast<double>(work.batch.steps);
+  // An instance beside its numbers: health, path, bookkeeping of the executor.
+  constexpr double kPerInstance = 512;
+  const double state = 8 * StateElements(program) + kPerInstance;
+  const double record = 8 * ComputedElements(program, program.step);
+  // Inputs are held by the engine and by the run; two states travel with every chunk.
+  double bytes = 2 * BindingBytes(work.batch) + instances * (4 * state + record);
+  bytes += GradientBytes(work);
+  if (!work.gradient) return Clamped(bytes);
+  // Without a limit every step would be a checkpoint and one record would hold the whole run.
+  const double unlimited = instances * steps * (state + record);
+  bytes += std::min(unlimited, static_cast<double>(work.memory_budget_bytes));
+  return Clamped(bytes);
+}
+
+}  // namespace simgrad::sim

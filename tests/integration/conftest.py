@@ -1,0 +1,66 @@
+"""Servers and clients for the tests."""
+import contextlib
+import json
+
+import numpy as np
+import pytest
+from live_server import BINARY, LiveServer
+
+import simgrad as sg
+
+
+@pytest.fixture(scope="session")
+def server():
+    assert BINARY.exists(), f"{BINARY} is missing: scripts/build release simgrad-server"
+    running = LiveServer()
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    with sg.Client(server.target, timeout=120) as connected:
+        yield connected
+
+
+@pytest.fixture
+def serve():
+    """Starts further servers with flags of one's own; yields clients."""
+    with contextlib.ExitStack() as stack:
+        def start(*flags):
+            running = LiveServer(*flags)
+            stack.callback(running.stop)
+            connected = stack.enter_context(sg.Client(running.target, timeout=120))
+            connected.server = running
+            return connected
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def essay(root):
+    return json.loads((root / "tests/data/essay_demos.json").read_text())
+
+
+def bits_of(result, diagnostics=True):
+    """Everything in a result that a bit may not change in, as comparable data."""
+    fields = {"ok": result.ok.tolist(), "path": result.path_signature,
+              "paths": result.path_signatures.tobytes(),
+              "value": None if result.value is None else np.float64(result.value).tobytes(),
+              "values": None if result.values is None else result.values.tobytes()}
+    for group in ("state", "trajectory", "initial", "params", "controls"):
+        for name, array in getattr(result, group, {}).items():
+            fields[f"{group}.{name}"] = (array.shape, array.dtype.str, array.tobytes())
+    fields["connected"] = getattr(result, "connected", None)
+    if diagnostics:
+        for name, trace in (*result.sites.items(), *result.events.items()):
+            for column, array in vars(trace).items():
+                if isinstance(array, np.ndarray):
+                    fields[f"{name}.{column}"] = array.tobytes()
+    return fields
+
+
+def differences(a, b, **options):
+    """Names of the fields whose bits differ; the empty list is what the contract promises."""
+    x, y = bits_of(a, **options), bits_of(b, **options)
+    return sorted(name for name in x.keys() | y.keys() if x.get(name) != y.get(name))
