@@ -1,4 +1,6 @@
-"""What every Python test may use: the repository's root, reference values, and the --long switch."""
+"""What every Python test may use: the repository's root, reference values, and the --long
+switch."""
+
 import json
 import pathlib
 

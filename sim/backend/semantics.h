@@ -8,6 +8,8 @@
 //   acc = round(acc + x[i]) from +0 in the accumulator, each prefix rounded to the result. select, max, min,
 //   slice, ... move values. max, min: NaN-propagating, max(+0, -0) = +0. Every NaN that becomes visible is
 //   canonical. i32, i64 wrap. Threads run with nearest-even and no flush-to-zero.
+//   A comparison with NaN is false, `ne` too; a NaN converts to false. convert: an integer is rounded to a
+//   real once, from its exact value, overflow ieee; i64 to i32 wraps. Literals: rounded once, ieee.
 // Inputs. Param, control, data and state as sent are exact f64 numbers (i64 inputs exact integers); a cast
 //   operation brings them into the role of use. State inputs have the format of role `state`: Start rounds
 //   what was sent to it once (overflow mode of role state), unless `initial` computes it: then initial
@@ -26,10 +28,14 @@
 //   (if set) holds for the element. Both operands of a select are executed. Adjoint: likewise for
 //   the operations of the adjoint; phase adjoint, step t of the region (terminal: T; initial: 0); only
 //   if the instance was ok before. InstanceHealth keeps the first; adjoint order is descending steps.
+//   A state sent counts as an input of step 0 and is judged as it is read, that is rounded to role state. The
+//   additions outside the text count as operations: of a stage cost (step t) or terminal cost (step T) to
+//   the cost, of accumulate, and the cast of z[0]'s cotangent to role gradient (phase adjoint, step 0).
 // Policy stop. If an instance is non-finite at step t: it keeps z[t], takes neither the cost of step t nor any
 //   later (nor the terminal), its exports stay what they were after step t-1 (zero before), and from
 //   step t+1 on it decides nothing and is counted nowhere but in state ranges. What it decided in step t
-//   counts. Its adjoint is not run: gradients +0, not connected.
+//   counts, and so do its casts; its states are not stored. Step t is run also where an input (or `initial`)
+//   was non-finite before it. Its adjoint is not run: gradients +0, not connected.
 // Decisions. Loop: one per run, hash (site, t, j, e, x = 8 * iterations + reason). Event: where the guard holds,
 //   value v; where it does not, v = false and nothing is checked. If v differs from the last value of this
 //   element (e) of this site (initially false; in loops: the last evaluation in order of execution, of any j) it is a
@@ -38,7 +44,13 @@
 // Margins. Of lhs comparison rhs: precision/ulp.h in the format of the two operands, extra magnitude: where
 //   the value was produced by add, sub or fma (looking through casts, in the same region), the
 //   magnitudes of that operation's operands (for fma: of the product, rounded to f64, and the addend).
-//   Integer comparisons: ulp 1. has_entry: the entry test is not counted, its value is the same lhs.
+//   Integer comparisons: ulp 1. has_entry: the entry test is not counted, its value is the same lhs: a run
+//   that is not entered has a tested value, but no check and no margin.
+// Counters. Ranges (RangeCounts): casts and tape operations in `step` and its adjoint, where executed, and
+//   stores of states after a step; not `initial`, the terminal cost or their adjoints. A conversion is
+//   narrowing where the target lacks a value of the source. InstanceSite: the values of a step stand run
+//   by run in order of execution, elements of a mapped loop ascending; the reason is that of the last run in
+//   this order, 0 where there was none.
 // Adjoint. Reverse of the executed path with the loop counts of the record. tape: the primal value, rounded to
 //   its result's format. A slot that is not present holds any value; nobody reads it. accumulate:
 //   acc = round(acc + value) in the result format of role gradient, from +0, where the mask holds (for an

@@ -1,4 +1,5 @@
 """Arrays travel without changing a bit."""
+
 import numpy as np
 import pytest
 
@@ -8,7 +9,11 @@ from simgrad.v1 import tensor_pb2
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int32", "int64", "bool"])
 def test_an_array_comes_back_with_its_dtype_shape_and_bits(dtype):
-    original = np.random.default_rng(1).integers(0, 2, (3, 0, 2) if dtype == "int64" else (3, 4)).astype(dtype)
+    original = (
+        np.random.default_rng(1)
+        .integers(0, 2, (3, 0, 2) if dtype == "int64" else (3, 4))
+        .astype(dtype)
+    )
     back = arrays.from_tensor(arrays.to_tensor(original))
     assert back.dtype == original.dtype and back.shape == original.shape
     assert back.tobytes() == original.tobytes()
@@ -45,7 +50,9 @@ def exact_fp8(bits, exponent_bits, has_infinity):
     return -value if bits & 0x80 else value
 
 
-@pytest.mark.parametrize("format, exponent_bits, has_infinity", [("e4m3", 4, False), ("e5m2", 5, True)])
+@pytest.mark.parametrize(
+    "format, exponent_bits, has_infinity", [("e4m3", 4, False), ("e5m2", 5, True)]
+)
 def test_every_fp8_widens_to_its_value(format, exponent_bits, has_infinity):
     bits = np.arange(256, dtype=np.uint8)
     back = arrays.from_tensor(arrays.to_tensor(Bits(bits, format)))
@@ -68,7 +75,9 @@ def test_order_and_strides_do_not_matter():
     assert message.dtype == tensor_pb2.DTYPE_F64
 
 
-@pytest.mark.parametrize("bad", [np.zeros(2, np.complex128), np.array(["a"]), np.zeros(2, np.uint8), object()])
+@pytest.mark.parametrize(
+    "bad", [np.zeros(2, np.complex128), np.array(["a"]), np.zeros(2, np.uint8), object()]
+)
 def test_a_dtype_that_cannot_travel_is_refused(bad):
     with pytest.raises(TypeError, match="cannot travel"):
         arrays.to_tensor(bad)

@@ -1,4 +1,5 @@
 """The command line understands what it is told, and says so where it does not."""
+
 import json
 
 import numpy as np
@@ -13,16 +14,43 @@ def options(*arguments):
 
 
 def test_configuration_and_policy_are_those_of_the_client():
-    chosen = options("program", "--world", "boundary_projection", "--config", "elements=9", "--config",
-                     "contact=toi", "--config", "clamp=false", "--config", "tol=0x1.06p-10", "--policy",
-                     "f16_unsafe", "--role", "termination.format=f32", "--role", "termination.order=sequential",
-                     "--site", "projection.accumulator=f64", "--loss-scale", "65536", "--nonfinite", "stop")
+    chosen = options(
+        "program",
+        "--world",
+        "boundary_projection",
+        "--config",
+        "elements=9",
+        "--config",
+        "contact=toi",
+        "--config",
+        "clamp=false",
+        "--config",
+        "tol=0x1.06p-10",
+        "--policy",
+        "f16_unsafe",
+        "--role",
+        "termination.format=f32",
+        "--role",
+        "termination.order=sequential",
+        "--site",
+        "projection.accumulator=f64",
+        "--loss-scale",
+        "65536",
+        "--nonfinite",
+        "stop",
+    )
     config = command_line._world(chosen).to_proto().config
     assert config["elements"].number == 9 and config["contact"].word == "toi"
     assert config["clamp"].WhichOneof("value") == "flag" and not config["clamp"].flag
     assert config["tol"].number == float.fromhex("0x1.06p-10")
-    expected = sg.Policy("f16_unsafe").nonfinite("stop").role("termination", format="f32").role(
-        "termination", order="sequential").site("projection", accumulator="f64").loss_scale(65536)
+    expected = (
+        sg.Policy("f16_unsafe")
+        .nonfinite("stop")
+        .role("termination", format="f32")
+        .role("termination", order="sequential")
+        .site("projection", accumulator="f64")
+        .loss_scale(65536)
+    )
     assert command_line._policy(chosen) == expected
 
 
@@ -34,16 +62,22 @@ def test_numbers_become_what_the_input_is_declared_as(tmp_path):
     assert command_line._array(f"@{tmp_path}/y.npy", 1).shape == (2, 2)
 
 
-@pytest.mark.parametrize("arguments", [
-    ["program", "--world", "w", "--config", "tol"],
-    ["program", "--world", "w", "--role", "termination=f32"],
-    ["program", "--world", "w", "--role", "termination.colour=red"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["program", "--world", "w", "--config", "tol"],
+        ["program", "--world", "w", "--role", "termination=f32"],
+        ["program", "--world", "w", "--role", "termination.colour=red"],
+    ],
+)
 def test_wrong_usage_exits_with_2_and_shows_what_was_wrong(arguments, capsys):
     assert command_line.main(arguments) == command_line.EXIT_USAGE
     assert arguments[-1] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["rollout", "--world", "w"], ["rollout", "--steps", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["rollout", "--world", "w"], ["rollout", "--steps", "x"]]
+)
 def test_arguments_that_do_not_parse_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         command_line.main(arguments)
@@ -56,9 +90,14 @@ def test_every_command_has_help_with_examples_and_exit_codes(command, capsys):
     with pytest.raises(SystemExit) as stop:
         command_line.main([command, "--help"])
     text = capsys.readouterr().out
-    assert stop.value.code == 0 and "examples:" in text and "exit codes:" in text and "--json" in text
+    assert (
+        stop.value.code == 0 and "examples:" in text and "exit codes:" in text and "--json" in text
+    )
 
 
 def test_nobody_at_the_target_exits_with_3_also_in_json(capsys):
-    assert command_line.main(["info", "--target", "localhost:1", "--json"]) == command_line.EXIT_UNREACHABLE
+    assert (
+        command_line.main(["info", "--target", "localhost:1", "--json"])
+        == command_line.EXIT_UNREACHABLE
+    )
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "UNAVAILABLE"

@@ -1,4 +1,5 @@
 """Statuses become typed errors that say where and why."""
+
 import grpc
 import pytest
 from google.protobuf import any_pb2
@@ -13,8 +14,12 @@ class FakeError(grpc.RpcError):
         self._code, self._message = code, message
         status = error_details_pb2.ErrorStatus(code=code.value[0], message=message)
         for kind, detail in details:
-            status.details.append(any_pb2.Any(type_url=f"type.googleapis.com/google.rpc.{kind}",
-                                              value=detail.SerializeToString()))
+            status.details.append(
+                any_pb2.Any(
+                    type_url=f"type.googleapis.com/google.rpc.{kind}",
+                    value=detail.SerializeToString(),
+                )
+            )
         self._trailing = (("other", "x"), ("grpc-status-details-bin", status.SerializeToString()))
 
     def code(self):
@@ -27,11 +32,21 @@ class FakeError(grpc.RpcError):
         return self._trailing
 
 
-@pytest.mark.parametrize("code, kind", [
-    ("INVALID_ARGUMENT", sg.InvalidArgument), ("NOT_FOUND", sg.NotFound),
-    ("RESOURCE_EXHAUSTED", sg.ResourceExhausted), ("DEADLINE_EXCEEDED", sg.DeadlineExceeded),
-    ("CANCELLED", sg.Cancelled), ("UNAVAILABLE", sg.Unavailable), ("UNIMPLEMENTED", sg.Unimplemented),
-    ("FAILED_PRECONDITION", sg.FailedPrecondition), ("INTERNAL", sg.Internal), ("DATA_LOSS", sg.SimgradError)])
+@pytest.mark.parametrize(
+    "code, kind",
+    [
+        ("INVALID_ARGUMENT", sg.InvalidArgument),
+        ("NOT_FOUND", sg.NotFound),
+        ("RESOURCE_EXHAUSTED", sg.ResourceExhausted),
+        ("DEADLINE_EXCEEDED", sg.DeadlineExceeded),
+        ("CANCELLED", sg.Cancelled),
+        ("UNAVAILABLE", sg.Unavailable),
+        ("UNIMPLEMENTED", sg.Unimplemented),
+        ("FAILED_PRECONDITION", sg.FailedPrecondition),
+        ("INTERNAL", sg.Internal),
+        ("DATA_LOSS", sg.SimgradError),
+    ],
+)
 def test_a_status_has_its_class_and_keeps_its_code(code, kind):
     error = errors.from_rpc_error(FakeError(grpc.StatusCode[code], "why"))
     assert type(error) is kind and error.code == code and str(error) == "why"
@@ -39,15 +54,30 @@ def test_a_status_has_its_class_and_keeps_its_code(code, kind):
 
 def test_details_give_field_reason_and_retry():
     bad = error_details_pb2.BadRequest()
-    bad.field_violations.add(field="spec.world.config[tol]", description="tol is -1: a positive number")
+    bad.field_violations.add(
+        field="spec.world.config[tol]", description="tol is -1: a positive number"
+    )
     retry = error_details_pb2.RetryInfo()
     retry.retry_delay.FromMilliseconds(1500)
-    info = error_details_pb2.ErrorInfo(reason="INVALID_FIELD", domain="simgrad", metadata={"limit": "4"})
-    error = errors.from_rpc_error(FakeError(grpc.StatusCode.INVALID_ARGUMENT, "tol is -1", [
-        ("ErrorInfo", info), ("BadRequest", bad), ("RetryInfo", retry), ("Unknown", retry)]))
+    info = error_details_pb2.ErrorInfo(
+        reason="INVALID_FIELD", domain="simgrad", metadata={"limit": "4"}
+    )
+    error = errors.from_rpc_error(
+        FakeError(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "tol is -1",
+            [("ErrorInfo", info), ("BadRequest", bad), ("RetryInfo", retry), ("Unknown", retry)],
+        )
+    )
     assert error.field == "spec.world.config[tol]"
-    assert error.violations == ((bad.field_violations[0].field, bad.field_violations[0].description),)
-    assert (error.reason, error.retry_after, error.metadata) == ("INVALID_FIELD", 1.5, {"limit": "4"})
+    assert error.violations == (
+        (bad.field_violations[0].field, bad.field_violations[0].description),
+    )
+    assert (error.reason, error.retry_after, error.metadata) == (
+        "INVALID_FIELD",
+        1.5,
+        {"limit": "4"},
+    )
     assert "spec.world.config[tol]" in str(error)
 
 

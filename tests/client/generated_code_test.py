@@ -1,4 +1,5 @@
 """The generated code belongs to the protobuf files and disturbs nobody."""
+
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ def test_generated_code_is_up_to_date(root, tmp_path):
     subprocess.run([root / "scripts/generate-proto", tmp_path], check=True)
     package = root / "client/python/simgrad/v1"
     generated = sorted(path.name for path in (tmp_path / "simgrad/v1").iterdir())
-    checked_in = sorted(p.name for p in package.iterdir() if p.name not in ("__init__.py", "__pycache__"))
+    checked_in = sorted(
+        p.name for p in package.iterdir() if p.name not in ("__init__.py", "__pycache__")
+    )
     assert generated == checked_in
     for name in generated:
         assert (tmp_path / "simgrad/v1" / name).read_text() == (package / name).read_text(), name
@@ -35,5 +38,7 @@ for name in ("google.rpc.Status", "google.rpc.BadRequest"):
 
 
 def test_importing_the_client_imports_no_optional_package():
-    script = "import sys, simgrad; assert not {'torch', 'tqdm', 'matplotlib', 'jax'} & set(sys.modules)"
+    script = (
+        "import sys, simgrad; assert not {'torch', 'tqdm', 'matplotlib', 'jax'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)

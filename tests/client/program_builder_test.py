@@ -1,4 +1,5 @@
 """The builder writes the program that the expressions mean."""
+
 import pytest
 
 from simgrad.program import ProgramBuilder
@@ -43,15 +44,33 @@ def test_a_loop_carries_tests_and_exports():
     b = ProgramBuilder("w")
     x = b.state("x")
     (last,), (residual,), iterations = b.while_loop(
-        "newton", [x], lambda c: (b.abs(c), 1e-6, c * c), lambda c, e: [c[0] - e[0]], max_iter=7, cap_first=True)
+        "newton",
+        [x],
+        lambda c: (b.abs(c), 1e-6, c * c),
+        lambda c, e: [c[0] - e[0]],
+        max_iter=7,
+        cap_first=True,
+    )
     b.next(x=last)
     b.observe("residual", residual)
     loop = b.build().step.ops[0]
-    assert (loop.code, loop.decision_site, loop.comparison, loop.max_iter) == ("while", "newton", "lt", 7)
+    assert (loop.code, loop.decision_site, loop.comparison, loop.max_iter) == (
+        "while",
+        "newton",
+        "lt",
+        7,
+    )
     assert loop.cap_first and loop.carried == 1 and len(loop.results) == 3
     test, body = loop.regions
-    assert len(test.args) == 1 and len(test.yields) == 3 and len(body.args) == 2 and len(body.yields) == 1
-    assert {op.role for op in test.ops} == {"termination"} and {op.site for op in test.ops} == {"newton"}
+    assert (
+        len(test.args) == 1
+        and len(test.yields) == 3
+        and len(body.args) == 2
+        and len(body.yields) == 1
+    )
+    assert {op.role for op in test.ops} == {"termination"} and {op.site for op in test.ops} == {
+        "newton"
+    }
     assert iterations.element == program_pb2.ELEMENT_TYPE_I32
 
 
@@ -59,7 +78,7 @@ def test_every_value_is_defined_once():
     b = ProgramBuilder("w")
     x = b.state("x", (4,))
     below = b.event("floor", x, "lt", 0.0)
-    total, = b.for_loop(3, [b.sum(x)], lambda index, c: [c[0] * 0.5])
+    (total,) = b.for_loop(3, [b.sum(x)], lambda index, c: [c[0] * 0.5])
     b.next(x=b.select(below, -x, x) + total)
     b.objective("o", stage=lambda: b.mean(x * x), terminal=lambda z, e: b.sum(z["x"]))
     program = b.build()

@@ -1,4 +1,5 @@
 """What a caller writes becomes the message that means it."""
+
 import numpy as np
 import pytest
 
@@ -6,28 +7,46 @@ import simgrad as sg
 from simgrad import request
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 
-STATE, PARAM, CONTROL, DATA = (program_pb2.INPUT_KIND_STATE, program_pb2.INPUT_KIND_PARAM,
-                               program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
+STATE, PARAM, CONTROL, DATA = (
+    program_pb2.INPUT_KIND_STATE,
+    program_pb2.INPUT_KIND_PARAM,
+    program_pb2.INPUT_KIND_CONTROL,
+    program_pb2.INPUT_KIND_DATA,
+)
 REAL, I32 = program_pb2.ELEMENT_TYPE_REAL, program_pb2.ELEMENT_TYPE_I32
-DECLARED = {(STATE, "y"): (1, REAL), (PARAM, "k"): (0, REAL), (CONTROL, "u"): (1, REAL),
-            (CONTROL, "s"): (0, REAL), (DATA, "y"): (1, REAL), (STATE, "n"): (0, I32)}
+DECLARED = {
+    (STATE, "y"): (1, REAL),
+    (PARAM, "k"): (0, REAL),
+    (CONTROL, "u"): (1, REAL),
+    (CONTROL, "s"): (0, REAL),
+    (DATA, "y"): (1, REAL),
+    (STATE, "n"): (0, I32),
+}
 
 
 def spec(**arguments):
     return request.rollout_spec(sg.World("w"), lambda: DECLARED, steps=3, **arguments)
 
 
-@pytest.mark.parametrize("name, shape, per_step", [
-    ("u", (2,), False), ("u", (5, 2), False), ("u", (5, 3, 2), True),
-    ("s", (), False), ("s", (5,), False), ("s", (5, 3), True)])
+@pytest.mark.parametrize(
+    "name, shape, per_step",
+    [
+        ("u", (2,), False),
+        ("u", (5, 2), False),
+        ("u", (5, 3, 2), True),
+        ("s", (), False),
+        ("s", (5,), False),
+        ("s", (5, 3), True),
+    ],
+)
 def test_two_axes_more_than_declared_are_instance_and_time(name, shape, per_step):
-    control, = spec(controls={name: np.zeros(shape)}).controls
+    (control,) = spec(controls={name: np.zeros(shape)}).controls
     assert control.per_step == per_step
     assert tuple(control.tensor.shape) == shape
 
 
 def test_per_step_marks_a_series_that_all_instances_share():
-    control, = spec(controls={"u": sg.PerStep(np.zeros((3, 2)))}).controls
+    (control,) = spec(controls={"u": sg.PerStep(np.zeros((3, 2)))}).controls
     assert control.per_step and list(control.tensor.shape) == [3, 2]
 
 
@@ -42,8 +61,14 @@ def test_the_server_is_not_asked_for_what_is_clear():
     def nobody():
         raise AssertionError("asked")
 
-    request.rollout_spec(sg.World("w"), nobody, steps=1, initial={"y": np.zeros((4, 2), np.float32)},
-                         params={"k": 0.5}, controls={"u": sg.PerStep(np.zeros((1, 2)))})
+    request.rollout_spec(
+        sg.World("w"),
+        nobody,
+        steps=1,
+        initial={"y": np.zeros((4, 2), np.float32)},
+        params={"k": 0.5},
+        controls={"u": sg.PerStep(np.zeros((1, 2)))},
+    )
 
 
 def test_wrt_is_looked_for_among_what_was_sent():
@@ -60,16 +85,24 @@ def test_an_ambiguous_wrt_is_refused():
 
 def test_cotangents_weights_and_reduction_travel():
     message = request.gradient_request(
-        spec(), lambda: DECLARED, weights=[1, 2], reduction="finite_only",
-        cotangents=sg.Cotangents(state={"y": np.ones((2, 2), np.float32)}, trajectory={"y": [[[1, 2]]]}))
+        spec(),
+        lambda: DECLARED,
+        weights=[1, 2],
+        reduction="finite_only",
+        cotangents=sg.Cotangents(
+            state={"y": np.ones((2, 2), np.float32)}, trajectory={"y": [[[1, 2]]]}
+        ),
+    )
     assert list(message.weights) == [1.0, 2.0]
     assert message.reduction == simgrad_pb2.INSTANCE_REDUCTION_FINITE_ONLY
     assert message.cotangents[0].final_state[0].name == "y"
     assert list(message.cotangents[0].trajectory[0].tensor.shape) == [1, 1, 2]
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (dict(diagnostics="all"), "off, summary, instances"), (dict(policy=3), "preset")])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [(dict(diagnostics="all"), "off, summary, instances"), (dict(policy=3), "preset")],
+)
 def test_a_wrong_word_is_answered_with_the_right_ones(arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):
         spec(**arguments)
@@ -85,12 +118,20 @@ def test_a_policy_is_never_changed_by_its_methods():
     assert third.to_proto().loss_scale.fixed == 8.0
     assert third.to_proto().non_finite == policy_pb2.NON_FINITE_POLICY_STOP
     assert second.to_proto().non_finite == policy_pb2.NON_FINITE_POLICY_UNSPECIFIED
-    assert second == sg.Policy("f16_unsafe").role("termination", format="f32").site(
-        "projection", order="exact").loss_scale(8) and second != third
+    assert (
+        second
+        == sg.Policy("f16_unsafe")
+        .role("termination", format="f32")
+        .site("projection", order="exact")
+        .loss_scale(8)
+        and second != third
+    )
 
 
 def test_configuration_keeps_numbers_words_and_flags_apart():
-    config = sg.World("w", tol=np.float32(0.5), elements=9, contact="toi", clamp=False).to_proto().config
+    config = (
+        sg.World("w", tol=np.float32(0.5), elements=9, contact="toi", clamp=False).to_proto().config
+    )
     assert config["tol"].number == 0.5 and config["elements"].number == 9.0
     assert config["contact"].word == "toi"
     assert config["clamp"].WhichOneof("value") == "flag" and config["clamp"].flag is False

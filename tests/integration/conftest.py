@@ -1,4 +1,5 @@
 """Servers and clients for the tests."""
+
 import contextlib
 import json
 
@@ -27,6 +28,7 @@ def client(server):
 def serve():
     """Starts further servers with flags of one's own; yields clients."""
     with contextlib.ExitStack() as stack:
+
         def start(*flags):
             running = LiveServer(*flags)
             stack.callback(running.stop)
@@ -44,10 +46,13 @@ def essay(root):
 
 def bits_of(result, diagnostics=True):
     """Everything in a result that a bit may not change in, as comparable data."""
-    fields = {"ok": result.ok.tolist(), "path": result.path_signature,
-              "paths": result.path_signatures.tobytes(),
-              "value": None if result.value is None else np.float64(result.value).tobytes(),
-              "values": None if result.values is None else result.values.tobytes()}
+    fields = {
+        "ok": result.ok.tolist(),
+        "path": result.path_signature,
+        "paths": result.path_signatures.tobytes(),
+        "value": None if result.value is None else np.float64(result.value).tobytes(),
+        "values": None if result.values is None else result.values.tobytes(),
+    }
     for group in ("state", "trajectory", "initial", "params", "controls"):
         for name, array in getattr(result, group, {}).items():
             fields[f"{group}.{name}"] = (array.shape, array.dtype.str, array.tobytes())

@@ -1,4 +1,5 @@
 """Every case of tests/data/essay_demos.json, through the Python client."""
+
 import json
 import pathlib
 
@@ -9,8 +10,8 @@ import simgrad as sg
 
 DATA = json.loads((pathlib.Path(__file__).parent.parent / "data/essay_demos.json").read_text())
 CASES = [pytest.param(case, id=case["name"]) for case in DATA["cases"]]
-# Roles not named compute in the low format (or f32); objective and gradient in f32, adjoint sums in f32. The
-# presets L_unsafe and f32 are that, and the orders of their sums are:
+# Roles not named compute in the low format (or f32); objective and gradient in f32, adjoint sums in
+# f32. The presets L_unsafe and f32 are that, and the orders of their sums are:
 PRESET_ORDER = {"f16": "sequential", "bf16": "sequential", "f32": "pairwise"}
 
 
@@ -29,11 +30,19 @@ def policy_of(case):
 
 
 def run(client, case, policy, diagnostics="instances"):
-    world = sg.World(case["world"], elements=case["elements"], tol=number(case["tol"]),
-                     max_iter=case["max_iter"])
-    return client.gradient(world, steps=case["steps"], initial={"y": np.array(numbers(case["y0"]))},
-                           params={"k": case["k"], "alpha": case["alpha"]}, objective="final_penetration",
-                           record=["penetration"], policy=policy, diagnostics=diagnostics)
+    world = sg.World(
+        case["world"], elements=case["elements"], tol=number(case["tol"]), max_iter=case["max_iter"]
+    )
+    return client.gradient(
+        world,
+        steps=case["steps"],
+        initial={"y": np.array(numbers(case["y0"]))},
+        params={"k": case["k"], "alpha": case["alpha"]},
+        objective="final_penetration",
+        record=["penetration"],
+        policy=policy,
+        diagnostics=diagnostics,
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -70,7 +79,11 @@ def test_connection_of_k_is_that_of_the_executed_path(client, case):
 @pytest.mark.parametrize("case", [c for c in CASES if "gradient_k" in c.values[0]["expect"]])
 def test_gradient_of_k_is_exact(client, case):
     expected = number(case["expect"]["gradient_k"])
-    orders = ("sequential", "pairwise") if case["policy"]["all_other_roles"] == "f32" else ("sequential",)
+    orders = (
+        ("sequential", "pairwise")
+        if case["policy"]["all_other_roles"] == "f32"
+        else ("sequential",)
+    )
     for order in orders:
         policy = policy_of(case)
         for role in ("adjoint", "gradient", "objective"):
@@ -79,7 +92,9 @@ def test_gradient_of_k_is_exact(client, case):
         assert gradient.dtype == np.float32 and gradient.shape == ()
         # "exact with order sequential; within 2 ulp of f32 otherwise"
         ulps = 0 if order == "sequential" else 2
-        assert abs(float(gradient) - expected) <= ulps * np.spacing(np.float32(abs(expected))), order
+        assert abs(float(gradient) - expected) <= ulps * np.spacing(
+            np.float32(abs(expected))
+        ), order
 
 
 def test_loss_scale_lifts_the_f16_gradient(client, essay):
@@ -92,16 +107,28 @@ def test_loss_scale_lifts_the_f16_gradient(client, essay):
 def test_the_presets_alone_tell_the_same_story(client, essay):
     for low in ("bf16", "f16"):
         case = next(c for c in essay["cases"] if c["name"] == f"depressurization_{low}_f32")
-        iterations = {p: run(client, case, p).sites["projection"].iterations[:, 0].tolist()
-                      for p in ("f32", f"{low}_unsafe", f"{low}_safe")}
-        assert iterations == {"f32": [1, 0, 0, 0], f"{low}_unsafe": [0, 0, 0, 0], f"{low}_safe": [1, 0, 0, 0]}
+        iterations = {
+            p: run(client, case, p).sites["projection"].iterations[:, 0].tolist()
+            for p in ("f32", f"{low}_unsafe", f"{low}_safe")
+        }
+        assert iterations == {
+            "f32": [1, 0, 0, 0],
+            f"{low}_unsafe": [0, 0, 0, 0],
+            f"{low}_safe": [1, 0, 0, 0],
+        }
 
 
 def test_path_signatures_are_the_published_ones(client, essay):
     vectors = essay["path_signature_vectors"]
     cases = {c["name"]: c for c in essay["cases"]}
-    f32, unsafe = (run(client, cases[f"depressurization_bf16_{p}"],
-                       policy_of(cases[f"depressurization_bf16_{p}"])) for p in ("f32", "unsafe"))
+    f32, unsafe = (
+        run(
+            client,
+            cases[f"depressurization_bf16_{p}"],
+            policy_of(cases[f"depressurization_bf16_{p}"]),
+        )
+        for p in ("f32", "unsafe")
+    )
     assert f"{int(f32.path_signatures[0]):016x}" == vectors["depressurization_f32_instance"]
     assert f"{f32.path_signature:016x}" == vectors["depressurization_f32_batch_of_one_id_0"]
     assert f"{int(unsafe.path_signatures[0]):016x}" == vectors["depressurization_unsafe_instance"]
@@ -109,7 +136,9 @@ def test_path_signatures_are_the_published_ones(client, essay):
 
 def test_summary_tells_what_instances_tell(client, essay):
     for case in essay["cases"]:
-        full, summary = (run(client, case, policy_of(case), level) for level in ("instances", "summary"))
+        full, summary = (
+            run(client, case, policy_of(case), level) for level in ("instances", "summary")
+        )
         a, b = full.sites["projection"], summary.sites["projection"]
         np.testing.assert_array_equal(b.iterations, np.repeat(a.iterations, 3, axis=1))
         tolerance = number(case["tol"])  # exact in every termination format used here

@@ -1,4 +1,5 @@
 """A server of this build, on free ports, for as long as the tests want it."""
+
 import os
 import pathlib
 import re
@@ -6,15 +7,21 @@ import signal
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-BINARY = pathlib.Path(os.environ.get("SIMGRAD_SERVER", ROOT / "build/release/server/simgrad-server"))
+BINARY = pathlib.Path(
+    os.environ.get("SIMGRAD_SERVER", ROOT / "build/release/server/simgrad-server")
+)
 
 
 class LiveServer:
     """Starts the server and reads its ports from the line that it prints when it listens."""
 
     def __init__(self, *flags: str):
-        self.process = subprocess.Popen([str(BINARY), "--port=0", "--metrics_port=0", *flags],
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            [str(BINARY), "--port=0", "--metrics_port=0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         self.lines = []
         for line in self.process.stdout:
             self.lines.append(line)

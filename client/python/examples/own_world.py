@@ -2,6 +2,7 @@
 
 usage: own_world.py [TARGET]      (default localhost:8001)
 """
+
 import sys
 
 import simgrad as sg
@@ -37,12 +38,19 @@ def damped_pendulum():
 
 def main(target: str = "localhost:8001") -> None:
     with sg.Client(target) as client:
-        g = client.gradient(sg.World(program=damped_pendulum()), steps=200, policy="f64",
-                            initial={"angle": 1.0, "speed": 0.0}, params={"gravity": 9.81, "damping": 0.2},
-                            objective="final_energy", record=["swing"])
+        g = client.gradient(
+            sg.World(program=damped_pendulum()),
+            steps=200,
+            policy="f64",
+            initial={"angle": 1.0, "speed": 0.0},
+            params={"gravity": 9.81, "damping": 0.2},
+            objective="final_energy",
+            record=["swing"],
+        )
     print("iterations per step (min, mean, max):", g.sites["midpoint"].iterations[0])
     print("first step past the vertical:", g.events["past_vertical"].first_step[0])
-    print("d energy / d damping:", float(g.params["damping"]), " d energy / d angle:", float(g.initial["angle"]))
+    print("d energy / d damping:", float(g.params["damping"]))
+    print("d energy / d angle:", float(g.initial["angle"]))
 
 
 if __name__ == "__main__":

@@ -6,16 +6,36 @@
         ball = sg.World("bouncing_ball", contact="toi")
         r = client.rollout(ball, steps=100, initial={"y": [[0.5]], "v": [[0.0]]}, record=["y"])
 
-Axis order is [instance, time, field shape]. An input of the declared rank is shared by all instances, one
-more axis means per instance; nothing else is accepted (see PerStep). A gradient has the shape of its input.
+Axis order is [instance, time, field shape]. An input of the declared rank is shared by all
+instances, one more axis means per instance; nothing else is accepted (see PerStep). A gradient has
+the shape of its input.
 """
+
 from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
-from simgrad.diagnostics import (REASONS, BackwardTrace, BirthCertificate, EventTrace, ForwardTrace,
-                                 StateRange, TerminationTrace)
-from simgrad.errors import (Cancelled, DeadlineExceeded, FailedPrecondition, FieldViolation, Internal,
-                            InvalidArgument, NonFiniteError, NotFound, ResourceExhausted, SimgradError,
-                            Unavailable, Unimplemented)
+from simgrad.diagnostics import (
+    REASONS,
+    BackwardTrace,
+    BirthCertificate,
+    EventTrace,
+    ForwardTrace,
+    StateRange,
+    TerminationTrace,
+)
+from simgrad.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    FieldViolation,
+    Internal,
+    InvalidArgument,
+    NonFiniteError,
+    NotFound,
+    ResourceExhausted,
+    SimgradError,
+    Unavailable,
+    Unimplemented,
+)
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
 from simgrad.results import Gradient, Program, Rollout
@@ -25,9 +45,33 @@ from simgrad.world import World
 __version__ = "0.1.0"
 
 __all__ = [
-    "BackwardTrace", "BirthCertificate", "Bits", "Cancelled", "Client", "Cotangents", "DeadlineExceeded",
-    "EventTrace", "FailedPrecondition", "FieldViolation", "ForwardTrace", "Gradient", "Internal",
-    "InvalidArgument", "NonFiniteError", "NotFound", "PerStep", "Policy", "Program", "REASONS",
-    "ResourceExhausted", "Rollout", "SimgradError", "StateRange", "Stream", "TerminationTrace", "Unavailable",
-    "Unimplemented", "World",
+    "BackwardTrace",
+    "BirthCertificate",
+    "Bits",
+    "Cancelled",
+    "Client",
+    "Cotangents",
+    "DeadlineExceeded",
+    "EventTrace",
+    "FailedPrecondition",
+    "FieldViolation",
+    "ForwardTrace",
+    "Gradient",
+    "Internal",
+    "InvalidArgument",
+    "NonFiniteError",
+    "NotFound",
+    "PerStep",
+    "Policy",
+    "Program",
+    "REASONS",
+    "ResourceExhausted",
+    "Rollout",
+    "SimgradError",
+    "StateRange",
+    "Stream",
+    "TerminationTrace",
+    "Unavailable",
+    "Unimplemented",
+    "World",
 ]

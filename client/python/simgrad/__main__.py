@@ -1,4 +1,5 @@
 """python -m simgrad: the command line."""
+
 import sys
 
 from simgrad.command_line import main

@@ -1,9 +1,11 @@
 """Arrays as they travel: NumPy to the wire format and back, without changing a bit.
 
-An array travels in its own dtype (f64, f32, f16, bf16, i32, i64, bool), little-endian and row-major, and
-is rounded once, on the server. What comes back in f64, f32, or an integer type keeps its dtype; bf16, f16,
-e4m3 and e5m2 come back as the f32 that equals them exactly, or as their bits (raw=True).
+An array travels in its own dtype (f64, f32, f16, bf16, i32, i64, bool), little-endian and
+row-major, and is rounded once, on the server. What comes back in f64, f32, or an integer type keeps
+its dtype; bf16, f16, e4m3 and e5m2 come back as the f32 that equals them exactly, or as their bits
+(raw=True).
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -50,7 +52,9 @@ class Bits:
         self.bits = np.asarray(bits)
         self.format = format
         if self.bits.dtype != widths[format]:
-            raise TypeError(f"bits of {format} are {widths[format].__name__}, not {self.bits.dtype}")
+            raise TypeError(
+                f"bits of {format} are {widths[format].__name__}, not {self.bits.dtype}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,7 +64,8 @@ class Bits:
 class PerStep:
     """Marks a control or data array that has one value per step.
 
-    Its shape is [time, field shape] where all instances share it, [instance, time, field shape] else.
+    Its shape is [time, field shape] where all instances share it, [instance, time, field shape]
+    else.
     Without the mark, an array with two axes more than the declared field is taken as the latter.
     """
 
@@ -77,7 +82,9 @@ def to_tensor(array: Any) -> tensor_pb2.Tensor:
         array = np.asarray(array)
         if array.dtype.name not in _DTYPE_OF_NUMPY:
             raise TypeError(
-                f"an array of dtype {array.dtype} cannot travel: one of {', '.join(_DTYPE_OF_NUMPY)}")
+                f"an array of dtype {array.dtype} cannot travel: "
+                f"one of {', '.join(_DTYPE_OF_NUMPY)}"
+            )
         dtype = _DTYPE_OF_NUMPY[array.dtype.name]
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))

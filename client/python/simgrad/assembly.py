@@ -1,4 +1,5 @@
 """Puts the messages of one answer together into a result."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +17,8 @@ _KINDS = {
 
 
 class Assembly:
-    """Takes the messages of a Rollout or Gradient stream in order; complete once `result` is set."""
+    """Takes the messages of a Rollout or Gradient stream in order; complete once `result` is
+    set."""
 
     def __init__(self, raw: bool = False):
         self._raw = raw
@@ -47,7 +49,11 @@ class Assembly:
             self._take_piece(message)
         elif kind == "result":
             is_gradient = isinstance(message, simgrad_pb2.GradientResult)
-            self.result = self._gradient(message) if is_gradient else results.Rollout(**self._rollout(message))
+            self.result = (
+                self._gradient(message)
+                if is_gradient
+                else results.Rollout(**self._rollout(message))
+            )
         return None
 
     def _take_header(self, header: simgrad_pb2.StreamHeader) -> None:
@@ -61,12 +67,14 @@ class Assembly:
         part = np.frombuffer(chunk.data, whole.dtype)
         part = part.reshape((chunk.instances, chunk.times, *whole.shape[2:]))
         first, time = chunk.first_instance_index, chunk.first_time
-        whole[first:first + chunk.instances, time:time + chunk.times] = part
+        whole[first : first + chunk.instances, time : time + chunk.times] = part
 
     def _take_piece(self, piece: simgrad_pb2.TensorPiece) -> None:
         buffer = self._pieces.setdefault(piece.field, bytearray())
         if piece.offset != len(buffer):
-            raise ValueError(f"a piece of {piece.field} at {piece.offset} follows one that ends at {len(buffer)}")
+            raise ValueError(
+                f"a piece of {piece.field} at {piece.offset} follows one that ends at {len(buffer)}"
+            )
         buffer += piece.data
 
     def _content(self, name: str, inline: bytes) -> bytes:
@@ -78,8 +86,10 @@ class Assembly:
 
     def _trajectories(self) -> dict[str, np.ndarray]:
         dtypes = {info.name: info.dtype for info in self._header.trajectory}
-        return {name: arrays.from_bytes(dtypes[name], whole.shape, whole.tobytes(), self._raw)
-                for name, whole in self._trajectory.items()}
+        return {
+            name: arrays.from_bytes(dtypes[name], whole.shape, whole.tobytes(), self._raw)
+            for name, whole in self._trajectory.items()
+        }
 
     def _rollout(self, message: simgrad_pb2.RolloutResult) -> dict[str, Any]:
         header = self._header
@@ -95,25 +105,41 @@ class Assembly:
         signatures = self._content("path_signatures", message.path_signatures)
         values = self._content("values", message.values)
         return dict(
-            state={s.name: self._tensor(f"final_state.{s.name}", s.tensor) for s in message.final_state},
-            trajectory=self._trajectories(), ok=np.frombuffer(health.ok, "u1") != 0,
-            health=[results.NonFinite(*row)
-                    for row in zip(health.index, health.phase, health.step, health.stopped)],
+            state={
+                s.name: self._tensor(f"final_state.{s.name}", s.tensor) for s in message.final_state
+            },
+            trajectory=self._trajectories(),
+            ok=np.frombuffer(health.ok, "u1") != 0,
+            health=[
+                results.NonFinite(*row)
+                for row in zip(health.index, health.phase, health.step, health.stopped)
+            ],
             certificates=[diagnostics.certificate(c) for c in message.certificates],
             path_signature=message.batch_path_signature,
             path_signatures=np.frombuffer(signatures, "<u8").copy(),
             value=message.value if has_value else None,
             values=np.frombuffer(values, "<f8").copy() if has_value else None,
-            sites=trace.sites, events=trace.events, states_range=trace.states_range, ranges=trace.ranges,
-            program=results.Program.of(header.program), device=header.device,
-            server_version=header.server_version, request_id=header.request_id, instances=header.instances,
-            steps=header.steps, seconds=dict(message.phase_seconds))
+            sites=trace.sites,
+            events=trace.events,
+            states_range=trace.states_range,
+            ranges=trace.ranges,
+            program=results.Program.of(header.program),
+            device=header.device,
+            server_version=header.server_version,
+            request_id=header.request_id,
+            instances=header.instances,
+            steps=header.steps,
+            seconds=dict(message.phase_seconds),
+        )
 
     def _gradient(self, message: simgrad_pb2.GradientResult) -> results.Gradient:
         gradient = results.Gradient(
-            **self._rollout(message.rollout), loss_scale=message.loss_scale, skipped=message.skipped,
+            **self._rollout(message.rollout),
+            loss_scale=message.loss_scale,
+            skipped=message.skipped,
             left_out=message.left_out,
-            backward=diagnostics.backward_trace(self._backward) if self._backward else None)
+            backward=diagnostics.backward_trace(self._backward) if self._backward else None,
+        )
         names = [g.name for g in message.gradients]
         for entry in message.gradients:
             attribute, kind = _KINDS[entry.kind]

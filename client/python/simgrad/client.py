@@ -1,4 +1,5 @@
 """The client: one connection to a simgrad server."""
+
 from __future__ import annotations
 
 from typing import Any, Iterable, Mapping
@@ -15,7 +16,8 @@ from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 from simgrad.world import World
 
 DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server admits on a CPU
-DEFAULT_MAX_MESSAGE_BYTES = 64 << 20  # the server's own default
+# What this side accepts; the server has its own limit (info().limits.max_message_bytes).
+DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
 
 
 class Client:
@@ -24,24 +26,34 @@ class Client:
     Args:
       target: host:port, as gRPC writes it.
       timeout: default deadline of a call, in seconds; every call has one.
-      max_message_bytes: largest message sent or received. Trajectories are chunked below the server's limit;
-        inputs larger than this raise ResourceExhausted.
+      max_message_bytes: largest message sent or received. Trajectories are chunked below the
+        server's limit; inputs larger than this raise ResourceExhausted.
       credentials: grpc.ChannelCredentials for TLS; None: plaintext.
 
     Threads: may be used from many threads at once. Cost: the connection is made at the first call.
     """
 
-    def __init__(self, target: str = "localhost:8001", *, timeout: float = DEFAULT_TIMEOUT,
-                 max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-                 credentials: grpc.ChannelCredentials | None = None):
+    def __init__(
+        self,
+        target: str = "localhost:8001",
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        credentials: grpc.ChannelCredentials | None = None,
+    ):
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
-        options = [("grpc.max_send_message_length", max_message_bytes),
-                   ("grpc.max_receive_message_length", max_message_bytes)]
+        options = [
+            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.max_receive_message_length", max_message_bytes),
+        ]
         self.target = target
         self.timeout = timeout
-        self._channel = (grpc.secure_channel(target, credentials, options) if credentials
-                         else grpc.insecure_channel(target, options))
+        self._channel = (
+            grpc.secure_channel(target, credentials, options)
+            if credentials
+            else grpc.insecure_channel(target, options)
+        )
         self._stub = simgrad_pb2_grpc.SimgradStub(self._channel)
         self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
 
@@ -62,36 +74,68 @@ class Client:
 
     def worlds(self, *, timeout: float | None = None) -> list[simgrad_pb2.WorldSchema]:
         """Schemas of the built-in worlds."""
-        return list(self._call(self._stub.ListWorlds, simgrad_pb2.ListWorldsRequest(), timeout).worlds)
+        return list(
+            self._call(self._stub.ListWorlds, simgrad_pb2.ListWorldsRequest(), timeout).worlds
+        )
 
-    def program(self, world: World, *, policy: Policy | str | None = None, objective: str = "",
-                adjoint: bool = False, timeout: float | None = None) -> results.Program:
+    def program(
+        self,
+        world: World,
+        *,
+        policy: Policy | str | None = None,
+        objective: str = "",
+        adjoint: bool = False,
+        timeout: float | None = None,
+    ) -> results.Program:
         """The numerical program of a world under a policy, without running it.
 
         Args:
           objective: include its cost.
           adjoint: include the adjoint for every differentiable input (needs an objective).
-        Returns: a Program whose `source` is the world as protobuf: World(program=source) gives the same bits.
+        Returns: a Program whose `source` is the world as protobuf: World(program=source) gives the
+          same bits.
         Errors: InvalidArgument, NotFound.
         """
-        answer = self._call(self._stub.DescribeProgram, simgrad_pb2.DescribeProgramRequest(
-            world=world.to_proto(), policy=policy_message(policy), objective=objective, adjoint=adjoint), timeout)
+        answer = self._call(
+            self._stub.DescribeProgram,
+            simgrad_pb2.DescribeProgramRequest(
+                world=world.to_proto(),
+                policy=policy_message(policy),
+                objective=objective,
+                adjoint=adjoint,
+            ),
+            timeout,
+        )
         return results.Program.of(answer.program, answer.source, answer.inputs)
 
     # ---- What runs ----
 
-    def rollout(self, world: World, *, steps: int, initial: Arrays | None = None,
-                params: Arrays | None = None, controls: Arrays | None = None, data: Arrays | None = None,
-                policy: Policy | str | None = None, record: Iterable[str] = (),
-                diagnostics: str = "summary", objective: str = "", on_nonfinite: str = "report",
-                progress: bool | ProgressCallback = False, raw: bool = False, timeout: float | None = None,
-                **options: Any) -> results.Rollout:
+    def rollout(
+        self,
+        world: World,
+        *,
+        steps: int,
+        initial: Arrays | None = None,
+        params: Arrays | None = None,
+        controls: Arrays | None = None,
+        data: Arrays | None = None,
+        policy: Policy | str | None = None,
+        record: Iterable[str] = (),
+        diagnostics: str = "summary",
+        objective: str = "",
+        on_nonfinite: str = "report",
+        progress: bool | ProgressCallback = False,
+        raw: bool = False,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> results.Rollout:
         """Unrolls a world.
 
         Args:
           world: what runs.
           steps: T >= 0.
-          initial, params: arrays by name, of the declared shape (shared) or with a leading instance axis.
+          initial, params: arrays by name, of the declared shape (shared) or with a leading instance
+            axis.
           controls, data: the same; or [instance, time, field]; or PerStep(array) for [time, field].
           policy: a Policy, the name of a preset, or None (f32).
           record: states and observables whose trajectory is returned.
@@ -101,68 +145,144 @@ class Client:
           progress: True for a bar, or a function of (phase, steps done, steps total).
           raw: low formats come back as bits (uint16, uint8) instead of as exact f32.
           timeout: deadline in seconds, None: the client's.
-          options: instances, first_instance, instance_ids (the ids), stride (of state ranges), chunk_steps,
-            checkpoint_interval. The last two never change a bit.
-        Errors: InvalidArgument (with `field`), NotFound, ResourceExhausted, DeadlineExceeded, Cancelled,
-          Unavailable, NonFiniteError.
+          options: instances, first_instance, instance_ids (the ids), stride (of state ranges),
+            chunk_steps, checkpoint_interval. The last two never change a bit.
+        Errors: InvalidArgument (with `field`), NotFound, ResourceExhausted, DeadlineExceeded,
+          Cancelled, Unavailable, NonFiniteError.
         """
         return self.rollout_stream(
-            world, steps=steps, initial=initial, params=params, controls=controls, data=data, policy=policy,
-            record=record, diagnostics=diagnostics, objective=objective, on_nonfinite=on_nonfinite,
-            progress=progress, raw=raw, timeout=timeout, **options).result
+            world,
+            steps=steps,
+            initial=initial,
+            params=params,
+            controls=controls,
+            data=data,
+            policy=policy,
+            record=record,
+            diagnostics=diagnostics,
+            objective=objective,
+            on_nonfinite=on_nonfinite,
+            progress=progress,
+            raw=raw,
+            timeout=timeout,
+            **options,
+        ).result
 
-    def rollout_stream(self, world: World, *, on_nonfinite: str = "report",
-                       progress: bool | ProgressCallback = False, raw: bool = False,
-                       timeout: float | None = None, **spec: Any) -> Stream:
+    def rollout_stream(
+        self,
+        world: World,
+        *,
+        on_nonfinite: str = "report",
+        progress: bool | ProgressCallback = False,
+        raw: bool = False,
+        timeout: float | None = None,
+        **spec: Any,
+    ) -> Stream:
         """As `rollout`, but an iterable over blocks of diagnostics while they arrive.
 
         Leaving the loop cancels the request. Errors are raised while iterating.
         """
         message = simgrad_pb2.RolloutRequest(
-            spec=request.rollout_spec(world, lambda: self._declared(world, timeout), **spec))
+            spec=request.rollout_spec(world, lambda: self._declared(world, timeout), **spec)
+        )
         return self._stream(self._stub.Rollout, message, on_nonfinite, progress, raw, timeout)
 
-    def gradient(self, world: World, *, steps: int, initial: Arrays | None = None,
-                 params: Arrays | None = None, controls: Arrays | None = None, data: Arrays | None = None,
-                 objective: str = "", cotangents: Cotangents | Mapping[str, Arrays] | None = None,
-                 weights: Any = None, wrt: Iterable[str] | None = None, reduction: str = "all",
-                 policy: Policy | str | None = None, record: Iterable[str] = (),
-                 diagnostics: str = "summary", on_nonfinite: str = "report",
-                 progress: bool | ProgressCallback = False, raw: bool = False,
-                 timeout: float | None = None, **options: Any) -> results.Gradient:
+    def gradient(
+        self,
+        world: World,
+        *,
+        steps: int,
+        initial: Arrays | None = None,
+        params: Arrays | None = None,
+        controls: Arrays | None = None,
+        data: Arrays | None = None,
+        objective: str = "",
+        cotangents: Cotangents | Mapping[str, Arrays] | None = None,
+        weights: Any = None,
+        wrt: Iterable[str] | None = None,
+        reduction: str = "all",
+        policy: Policy | str | None = None,
+        record: Iterable[str] = (),
+        diagnostics: str = "summary",
+        on_nonfinite: str = "report",
+        progress: bool | ProgressCallback = False,
+        raw: bool = False,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> results.Gradient:
         """Unrolls a world and differentiates the program that ran.
 
         Args: those of `rollout`, and
           objective: what is differentiated, by name; or cotangents, or both.
-          cotangents: Cotangents(state={...}, trajectory={...}), the derivative of a loss by the answer.
-          weights: [N], of the instances in the sum that shared inputs are differentiated for; default ones.
-          wrt: names of inputs ("k", or "param.k" where a name is ambiguous); default: every differentiable
-            input that was sent.
+          cotangents: Cotangents(state={...}, trajectory={...}), the derivative of a loss by the
+            answer.
+          weights: [N], of the instances in the sum that shared inputs are differentiated for;
+            default ones.
+          wrt: names of inputs ("k", or "param.k" where a name is ambiguous); default: every
+            differentiable input that was sent.
           reduction: "all", or "finite_only", which leaves out non-finite instances and counts them.
         Returns: gradients with the shapes of the inputs that were sent.
         Errors: those of `rollout`.
         """
         return self.gradient_stream(
-            world, steps=steps, initial=initial, params=params, controls=controls, data=data,
-            objective=objective, cotangents=cotangents, weights=weights, wrt=wrt, reduction=reduction,
-            policy=policy, record=record, diagnostics=diagnostics, on_nonfinite=on_nonfinite,
-            progress=progress, raw=raw, timeout=timeout, **options).result
+            world,
+            steps=steps,
+            initial=initial,
+            params=params,
+            controls=controls,
+            data=data,
+            objective=objective,
+            cotangents=cotangents,
+            weights=weights,
+            wrt=wrt,
+            reduction=reduction,
+            policy=policy,
+            record=record,
+            diagnostics=diagnostics,
+            on_nonfinite=on_nonfinite,
+            progress=progress,
+            raw=raw,
+            timeout=timeout,
+            **options,
+        ).result
 
-    def gradient_stream(self, world: World, *, cotangents: Any = None, weights: Any = None,
-                        wrt: Iterable[str] | None = None, reduction: str = "all",
-                        on_nonfinite: str = "report", progress: bool | ProgressCallback = False,
-                        raw: bool = False, timeout: float | None = None, **spec: Any) -> Stream:
+    def gradient_stream(
+        self,
+        world: World,
+        *,
+        cotangents: Any = None,
+        weights: Any = None,
+        wrt: Iterable[str] | None = None,
+        reduction: str = "all",
+        on_nonfinite: str = "report",
+        progress: bool | ProgressCallback = False,
+        raw: bool = False,
+        timeout: float | None = None,
+        **spec: Any,
+    ) -> Stream:
         """As `gradient`, but an iterable over blocks of diagnostics, forward and then backward."""
         declared = lambda: self._declared(world, timeout)
         message = request.gradient_request(
-            request.rollout_spec(world, declared, **spec), declared, cotangents=cotangents, weights=weights,
-            wrt=wrt, reduction=reduction)
+            request.rollout_spec(world, declared, **spec),
+            declared,
+            cotangents=cotangents,
+            weights=weights,
+            wrt=wrt,
+            reduction=reduction,
+        )
         return self._stream(self._stub.Gradient, message, on_nonfinite, progress, raw, timeout)
 
     # ---- How ----
 
-    def _stream(self, method: Any, message: Any, on_nonfinite: str, progress: bool | ProgressCallback,
-                raw: bool, timeout: float | None) -> Stream:
+    def _stream(
+        self,
+        method: Any,
+        message: Any,
+        on_nonfinite: str,
+        progress: bool | ProgressCallback,
+        raw: bool,
+        timeout: float | None,
+    ) -> Stream:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
         call = method(message, timeout=self._deadline(timeout), wait_for_ready=False)
@@ -182,13 +302,17 @@ class Client:
             raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
         return timeout
 
-    def _declared(self, world: World, timeout: float | None) -> Mapping[tuple[int, str], tuple[int, int]]:
+    def _declared(
+        self, world: World, timeout: float | None
+    ) -> Mapping[tuple[int, str], tuple[int, int]]:
         """Declared rank and type of the inputs of a world, asked once for each configuration."""
         if world.program is not None:
             return request.declarations_of(world.program)
         key = world.to_proto().SerializeToString(deterministic=True)
         if key not in self._declarations:
-            self._declarations[key] = request.declarations_of(self.program(world, timeout=timeout).source)
+            self._declarations[key] = request.declarations_of(
+                self.program(world, timeout=timeout).source
+            )
         return self._declarations[key]
 
 
@@ -196,5 +320,8 @@ def _raise_if_nonfinite(result: results.Rollout) -> None:
     bad = int((~result.ok).sum())
     if bad:
         first = str(result.certificates[0]) if result.certificates else "no certificate"
-        raise errors.NonFiniteError(f"{bad} of {result.instances} instances became non-finite; {first}",
-                                    result.certificates, result)
+        raise errors.NonFiniteError(
+            f"{bad} of {result.instances} instances became non-finite; {first}",
+            result.certificates,
+            result,
+        )

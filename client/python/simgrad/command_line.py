@@ -1,8 +1,9 @@
 """The command line: simgrad info | worlds | program | rollout | gradient.
 
-Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 nobody answered in time; 4 an instance is
-non-finite and --fail-on-nonfinite was given.
+Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 nobody answered in time; 4 an
+instance is non-finite and --fail-on-nonfinite was given.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,13 +24,13 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 
 _EXAMPLES = """examples:
   simgrad info
-  simgrad rollout --world bouncing_ball --config contact=toi --steps 100 --initial y=0.5 --initial v=0
-  simgrad gradient --world boundary_projection --config elements=9 --config tol=1e-3 --steps 4 \\
-      --initial y=-1e-3,0,0,0,0,0,0,0,0 --param k=0.5 --objective final_penetration \\
+  simgrad rollout --world bouncing_ball --config contact=toi --steps 100 --initial y=0.5 --initial
+  v=0 simgrad gradient --world boundary_projection --config elements=9 --config tol=1e-3 --steps 4
+      \\ --initial y=-1e-3,0,0,0,0,0,0,0,0 --param k=0.5 --objective final_penetration \\
       --policy f16_unsafe --role termination.format=f32 --role termination.order=sequential --json
 
-Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list with one
-number per element, or @file.npy with an array of shape [field] or [instance, field].
+Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list
+with one number per element, or @file.npy with an array of shape [field] or [instance, field].
 exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody answered in time,
             4 an instance is non-finite and --fail-on-nonfinite was given"""
 
@@ -52,64 +53,129 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--target", default="localhost:8001", help="host:port (default %(default)s)")
-    common.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="S",
-                        help="deadline in seconds (default %(default)g)")
+    common.add_argument(
+        "--target", default="localhost:8001", help="host:port (default %(default)s)"
+    )
+    common.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT,
+        metavar="S",
+        help="deadline in seconds (default %(default)g)",
+    )
     common.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    top = argparse.ArgumentParser(prog="simgrad", epilog=_EXAMPLES,
-                                  description="Rollouts and gradients of worlds under a precision policy.",
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+    top = argparse.ArgumentParser(
+        prog="simgrad",
+        epilog=_EXAMPLES,
+        description="Rollouts and gradients of worlds under a precision policy.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, run: Any, help: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, parents=[common], help=help, description=help, epilog=_EXAMPLES,
-                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+        command = commands.add_parser(
+            name,
+            parents=[common],
+            help=help,
+            description=help,
+            epilog=_EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         command.set_defaults(run=run)
         return command
 
     add("info", _info, "Shows the server: version, devices, formats, limits.")
-    add("worlds", _worlds, "Lists the built-in worlds with configuration, inputs, objectives and sites.")
+    add(
+        "worlds",
+        _worlds,
+        "Lists the built-in worlds with configuration, inputs, objectives and sites.",
+    )
     program = add("program", _program, "Prints the numerical program of a world under a policy.")
     _add_world(program)
     program.add_argument("--objective", default="", help="include its cost")
-    program.add_argument("--adjoint", action="store_true", help="include the adjoint (needs --objective)")
+    program.add_argument(
+        "--adjoint", action="store_true", help="include the adjoint (needs --objective)"
+    )
     rollout = add("rollout", _rollout, "Unrolls a world and reports what happened.")
-    gradient = add("gradient", _gradient, "Unrolls a world and differentiates the program that ran.")
+    gradient = add(
+        "gradient", _gradient, "Unrolls a world and differentiates the program that ran."
+    )
     for command in (rollout, gradient):
         _add_world(command)
         _add_rollout(command)
     rollout.add_argument("--objective", default="", help="return its value")
     gradient.add_argument("--objective", required=True, help="what is differentiated")
-    gradient.add_argument("--wrt", action="append", default=[], metavar="INPUT",
-                          help="differentiate for this input only (repeatable; default: all that are sent)")
+    gradient.add_argument(
+        "--wrt",
+        action="append",
+        default=[],
+        metavar="INPUT",
+        help="differentiate for this input only (repeatable; default: all that are sent)",
+    )
     return top
 
 
 def _add_world(command: argparse.ArgumentParser) -> None:
     command.add_argument("--world", required=True, help="a built-in world")
-    command.add_argument("--config", action="append", default=[], metavar="NAME=VALUE",
-                         help="a number, a word, or true or false (repeatable)")
-    command.add_argument("--policy", default="f32", metavar="PRESET", help="preset (default %(default)s)")
+    command.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a number, a word, or true or false (repeatable)",
+    )
+    command.add_argument(
+        "--policy", default="f32", metavar="PRESET", help="preset (default %(default)s)"
+    )
     for what in ("role", "site"):
-        command.add_argument(f"--{what}", action="append", default=[], metavar=f"{what.upper()}.FIELD=VALUE",
-                             help=f"override of a {what}: format, order, overflow, accumulator (repeatable)")
+        command.add_argument(
+            f"--{what}",
+            action="append",
+            default=[],
+            metavar=f"{what.upper()}.FIELD=VALUE",
+            help=f"override of a {what}: format, order, overflow, accumulator (repeatable)",
+        )
     command.add_argument("--loss-scale", type=float, metavar="X", help="fixed loss scale")
-    command.add_argument("--nonfinite", choices=("report", "stop"), default="report",
-                         help="what happens to a non-finite instance (default %(default)s)")
+    command.add_argument(
+        "--nonfinite",
+        choices=("report", "stop"),
+        default="report",
+        help="what happens to a non-finite instance (default %(default)s)",
+    )
 
 
 def _add_rollout(command: argparse.ArgumentParser) -> None:
     command.add_argument("--steps", type=int, required=True, help="number of steps")
-    for name, what in (("initial", "initial state"), ("param", "parameter"), ("control", "control"),
-                       ("data", "data")):
-        command.add_argument(f"--{name}", action="append", default=[], metavar="NAME=VALUES",
-                             help=f"{what} (repeatable)")
-    command.add_argument("--record", action="append", default=[], metavar="NAME",
-                         help="return this trajectory (repeatable)")
-    command.add_argument("--diagnostics", choices=("off", "summary", "instances"), default="summary",
-                         help="how much is returned (default %(default)s)")
+    for name, what in (
+        ("initial", "initial state"),
+        ("param", "parameter"),
+        ("control", "control"),
+        ("data", "data"),
+    ):
+        command.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="NAME=VALUES",
+            help=f"{what} (repeatable)",
+        )
+    command.add_argument(
+        "--record",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="return this trajectory (repeatable)",
+    )
+    command.add_argument(
+        "--diagnostics",
+        choices=("off", "summary", "instances"),
+        default="summary",
+        help="how much is returned (default %(default)s)",
+    )
     command.add_argument("--progress", action="store_true", help="show a progress bar")
-    command.add_argument("--fail-on-nonfinite", action="store_true", help="exit with 4 if an instance is not ok")
+    command.add_argument(
+        "--fail-on-nonfinite", action="store_true", help="exit with 4 if an instance is not ok"
+    )
 
 
 def _info(client: Client, options: argparse.Namespace) -> int:
@@ -122,8 +188,12 @@ def _worlds(client: Client, options: argparse.Namespace) -> int:
 
 
 def _program(client: Client, options: argparse.Namespace) -> int:
-    program = client.program(_world(options), policy=_policy(options), objective=options.objective,
-                             adjoint=options.adjoint)
+    program = client.program(
+        _world(options),
+        policy=_policy(options),
+        objective=options.objective,
+        adjoint=options.adjoint,
+    )
     return _print(options, report.program_dict(program), lambda fields: fields["text"])
 
 
@@ -143,11 +213,19 @@ def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         pairs = (_assignment(a) for a in assignments)
         return {name: _array(text, declared.get((kind, name), (0, 0))[0]) for name, text in pairs}
 
-    return dict(world=world, steps=options.steps, initial=inputs(options.initial, program_pb2.INPUT_KIND_STATE),
-                params=inputs(options.param, program_pb2.INPUT_KIND_PARAM),
-                controls=inputs(options.control, program_pb2.INPUT_KIND_CONTROL),
-                data=inputs(options.data, program_pb2.INPUT_KIND_DATA), policy=_policy(options), record=options.record,
-                diagnostics=options.diagnostics, objective=options.objective, progress=options.progress)
+    return dict(
+        world=world,
+        steps=options.steps,
+        initial=inputs(options.initial, program_pb2.INPUT_KIND_STATE),
+        params=inputs(options.param, program_pb2.INPUT_KIND_PARAM),
+        controls=inputs(options.control, program_pb2.INPUT_KIND_CONTROL),
+        data=inputs(options.data, program_pb2.INPUT_KIND_DATA),
+        policy=_policy(options),
+        record=options.record,
+        diagnostics=options.diagnostics,
+        objective=options.objective,
+        progress=options.progress,
+    )
 
 
 def _finish(options: argparse.Namespace, result: Any) -> int:
@@ -156,7 +234,9 @@ def _finish(options: argparse.Namespace, result: Any) -> int:
 
 
 def _world(options: argparse.Namespace) -> World:
-    return World(options.world, **{name: _config(text) for name, text in map(_assignment, options.config)})
+    return World(
+        options.world, **{name: _config(text) for name, text in map(_assignment, options.config)}
+    )
 
 
 def _policy(options: argparse.Namespace) -> Policy:
@@ -166,8 +246,10 @@ def _policy(options: argparse.Namespace) -> Policy:
             path, value = _assignment(override)
             name, dot, setting = path.rpartition(".")
             if not dot or setting not in ("format", "order", "overflow", "accumulator"):
-                raise ValueError(f"{override!r}: NAME.FIELD=VALUE with a field of format, order, overflow, "
-                                 "accumulator")
+                raise ValueError(
+                    f"{override!r}: NAME.FIELD=VALUE with a field of format, order, overflow, "
+                    "accumulator"
+                )
             policy = method(policy, name, **{setting: value})
     return policy if options.loss_scale is None else policy.loss_scale(options.loss_scale)
 
@@ -208,7 +290,14 @@ def _print(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> in
 def _fail(options: argparse.Namespace, error: errors.SimgradError, code: int) -> int:
     print(f"simgrad: {error.code}: {error}", file=sys.stderr)
     if options.json:
-        fields = {"error": {"code": error.code, "reason": error.reason, "field": error.field,
-                            "message": str(error), "retry_after": error.retry_after}}
+        fields = {
+            "error": {
+                "code": error.code,
+                "reason": error.reason,
+                "field": error.field,
+                "message": str(error),
+                "retry_after": error.retry_after,
+            }
+        }
         print(json.dumps(fields, indent=2))
     return code

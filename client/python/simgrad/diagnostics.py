@@ -1,8 +1,9 @@
 """What happened at each step, as columns over steps.
 
-T is the number of steps of the block or rollout, N the number of instances. A margin is the signed distance
-of a tested value from its threshold; +inf where nothing was tested at a step.
+T is the number of steps of the block or rollout, N the number of instances. A margin is the signed
+distance of a tested value from its threshold; +inf where nothing was tested at a step.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -30,10 +31,12 @@ class TerminationTrace:
       tested_min, tested_max: range of the last tested value over the runs, NaN left out.
       margin, margin_instance: the test closest to its threshold, and whose it was (instance id).
       margin_ulps, margin_ulps_instance: the same, measured in ulps of the comparison's format.
-      histogram: [T, 64] |margin| in ulps at the stop: bucket 0 is zero, 1 is (0, 1], k is (2^(k-2), 2^(k-1)].
+      histogram: [T, 64] |margin| in ulps at the stop: bucket 0 is zero, 1 is (0, 1], k is (2^(k-2),
+        2^(k-1)].
       nan_margins: tests whose margin is NaN.
       near_stopped, near_continued: tests within the server's band, by outcome.
-      instance_reasons: level "instances": [T, N] reason of the last run, an index into REASONS; else None.
+      instance_reasons: level "instances": [T, N] reason of the last run, an index into REASONS;
+        else None.
     """
 
     site: str
@@ -56,7 +59,9 @@ class TerminationTrace:
     instance_iterations: np.ndarray | None = None
     instance_reasons: np.ndarray | None = None
     value_counts: np.ndarray | None = field(default=None, repr=False)  # [T, N]
-    flat_values: list[np.ndarray] | None = field(default=None, repr=False)  # per instance, steps ascending
+    flat_values: list[np.ndarray] | None = field(
+        default=None, repr=False
+    )  # per instance, steps ascending
 
     @property
     def iterations(self) -> np.ndarray:
@@ -69,8 +74,10 @@ class TerminationTrace:
         """Every tested value, [step][instance] -> f64 array. Only at level "instances"."""
         if self.flat_values is None:
             raise ValueError('tested values come at diagnostics="instances"')
-        per_instance = [np.split(flat, np.cumsum(counts)[:-1])
-                        for flat, counts in zip(self.flat_values, self.value_counts.T)]
+        per_instance = [
+            np.split(flat, np.cumsum(counts)[:-1])
+            for flat, counts in zip(self.flat_values, self.value_counts.T)
+        ]
         return [list(step) for step in zip(*per_instance)]
 
 
@@ -78,8 +85,9 @@ class TerminationTrace:
 class EventTrace:
     """An event site: a named threshold that is crossed, per element.
 
-    Attributes (arrays over the T steps): checks, count (true), changes (differs from the step before),
-    margin, margin_instance, margin_ulps, margin_ulps_instance, nan_margins as for a TerminationTrace.
+    Attributes (arrays over the T steps): checks, count (true), changes (differs from the step
+    before), margin, margin_instance, margin_ulps, margin_ulps_instance, nan_margins as for a
+    TerminationTrace.
       first_step: [N] first step at which the event held, -1: never. Only in a final result.
     """
 
@@ -99,8 +107,8 @@ class EventTrace:
 class StateRange:
     """Range of one state after the sampled steps.
 
-    Attributes (arrays over `steps`): min and max of the finite values, smallest non-zero magnitude (+inf:
-    none), and counts of subnormals, zeros, nans, infinities.
+    Attributes (arrays over `steps`): min and max of the finite values, smallest non-zero magnitude
+    (+inf: none), and counts of subnormals, zeros, nans, infinities.
     """
 
     steps: np.ndarray
@@ -125,7 +133,8 @@ class RangeCounts:
 class BackwardTrace:
     """The reverse pass, by step.
 
-    Attributes: largest: [T] largest finite |adjoint|, still scaled by the loss scale. nonfinite: [T] count.
+    Attributes: largest: [T] largest finite |adjoint|, still scaled by the loss scale. nonfinite:
+      [T] count.
       exponents: [T, 34] histogram: bucket 0 is zero, k is [2^(8k-136), 2^(8k-128)).
       ranges: RangeCounts by role.
     """
@@ -159,8 +168,8 @@ class ForwardTrace:
 class BirthCertificate:
     """Where a non-finite value was born: the first operation whose result is not finite.
 
-    `phase` is input, forward or adjoint; `non_finite_class` is input, invalid, divide_by_zero, overflow or
-    conversion; `step`, `element` and `iteration` count from 0.
+    `phase` is input, forward or adjoint; `non_finite_class` is input, invalid, divide_by_zero,
+    overflow or conversion; `step`, `element` and `iteration` count from 0.
     """
 
     phase: str
@@ -181,30 +190,55 @@ class BirthCertificate:
     def __str__(self) -> str:
         operands = ", ".join(repr(x) for x in self.operands)
         where = f" at site {self.site}" if self.site else ""
-        return (f"instance {self.instance_id}: {self.phase}, step {self.step}: {self.operation}({operands}) = "
-                f"{self.result!r} in {self.format} ({self.role}{where}), element {self.element}, "
-                f"iteration {self.iteration}: {self.non_finite_class}")
+        return (
+            f"instance {self.instance_id}: {self.phase}, step {self.step}: "
+            f"{self.operation}({operands}) = "
+            f"{self.result!r} in {self.format} ({self.role}{where}), element {self.element}, "
+            f"iteration {self.iteration}: {self.non_finite_class}"
+        )
 
 
 _TERMINATION_COLUMNS = {
-    "runs": np.uint64, "iterations_min": np.uint32, "iterations_mean": np.float64,
-    "iterations_max": np.uint32, "reasons": np.uint64, "tested_min": np.float64, "tested_max": np.float64,
-    "margin": np.float64, "margin_instance": np.uint64, "margin_ulps": np.float64,
-    "margin_ulps_instance": np.uint64, "nan_margins": np.uint64, "checks": np.uint64,
-    "near_stopped": np.uint64, "near_continued": np.uint64,
+    "runs": np.uint64,
+    "iterations_min": np.uint32,
+    "iterations_mean": np.float64,
+    "iterations_max": np.uint32,
+    "reasons": np.uint64,
+    "tested_min": np.float64,
+    "tested_max": np.float64,
+    "margin": np.float64,
+    "margin_instance": np.uint64,
+    "margin_ulps": np.float64,
+    "margin_ulps_instance": np.uint64,
+    "nan_margins": np.uint64,
+    "checks": np.uint64,
+    "near_stopped": np.uint64,
+    "near_continued": np.uint64,
 }
 _EVENT_COLUMNS = {
-    "checks": np.uint64, "count": np.uint64, "changes": np.uint64, "margin": np.float64,
-    "margin_instance": np.uint64, "margin_ulps": np.float64, "margin_ulps_instance": np.uint64,
+    "checks": np.uint64,
+    "count": np.uint64,
+    "changes": np.uint64,
+    "margin": np.float64,
+    "margin_instance": np.uint64,
+    "margin_ulps": np.float64,
+    "margin_ulps_instance": np.uint64,
     "nan_margins": np.uint64,
 }
 _STATE_COLUMNS = {
-    "min": np.float64, "max": np.float64, "smallest": np.float64, "subnormals": np.uint64,
-    "zeros": np.uint64, "nans": np.uint64, "infinities": np.uint64,
+    "min": np.float64,
+    "max": np.float64,
+    "smallest": np.float64,
+    "subnormals": np.uint64,
+    "zeros": np.uint64,
+    "nans": np.uint64,
+    "infinities": np.uint64,
 }
 
 
-def forward_trace(blocks: Sequence[diagnostics_pb2.DiagnosticsBlock], instances: int) -> ForwardTrace:
+def forward_trace(
+    blocks: Sequence[diagnostics_pb2.DiagnosticsBlock], instances: int
+) -> ForwardTrace:
     """One trace of blocks that follow each other."""
     blocks = sorted(blocks, key=lambda b: b.first_step)
     first = blocks[0].first_step if blocks else 0
@@ -212,16 +246,22 @@ def forward_trace(blocks: Sequence[diagnostics_pb2.DiagnosticsBlock], instances:
     sites = {}
     for name, columns in _by_name(blocks, "terminations", "site").items():
         trace = TerminationTrace(
-            site=name, histogram=_bytes_column(columns, "histogram", "<u4", MARGIN_BUCKETS),
-            **_columns(columns, _TERMINATION_COLUMNS))
+            site=name,
+            histogram=_bytes_column(columns, "histogram", "<u4", MARGIN_BUCKETS),
+            **_columns(columns, _TERMINATION_COLUMNS),
+        )
         trace.reasons = trace.reasons.reshape(-1, len(REASONS))
         sites[name] = trace
     _add_instances(sites, blocks, first, steps, instances)
-    events = {name: EventTrace(site=name, **_columns(columns, _EVENT_COLUMNS))
-              for name, columns in _by_name(blocks, "events", "site").items()}
+    events = {
+        name: EventTrace(site=name, **_columns(columns, _EVENT_COLUMNS))
+        for name, columns in _by_name(blocks, "events", "site").items()
+    }
     sampled = np.array([s for b in blocks for s in b.sampled_steps], np.int64)
-    states = {name: StateRange(steps=sampled, **_columns(columns, _STATE_COLUMNS))
-              for name, columns in _by_name(blocks, "states", "state").items()}
+    states = {
+        name: StateRange(steps=sampled, **_columns(columns, _STATE_COLUMNS))
+        for name, columns in _by_name(blocks, "states", "state").items()
+    }
     return ForwardTrace(first, steps, sites, events, states, range_counts(blocks))
 
 
@@ -230,8 +270,10 @@ def backward_trace(blocks: Sequence[diagnostics_pb2.BackwardBlock]) -> BackwardT
     blocks = sorted(blocks, key=lambda b: b.first_step)
     return BackwardTrace(
         first_step=blocks[0].first_step if blocks else 0,
-        exponents=_bytes_column(blocks, "exponents", "<u8", EXPONENT_BUCKETS), ranges=range_counts(blocks),
-        **_columns(blocks, {"largest": np.float64, "nonfinite": np.uint64}))
+        exponents=_bytes_column(blocks, "exponents", "<u8", EXPONENT_BUCKETS),
+        ranges=range_counts(blocks),
+        **_columns(blocks, {"largest": np.float64, "nonfinite": np.uint64}),
+    )
 
 
 def range_counts(blocks: Sequence) -> dict[str, RangeCounts]:
@@ -259,16 +301,21 @@ def _by_name(blocks: Sequence, group: str, key: str) -> dict[str, list]:
 
 
 def _columns(messages: Sequence, dtypes: dict) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([np.asarray(getattr(m, name), dtype) for m in messages] or [np.zeros(0, dtype)])
-            for name, dtype in dtypes.items()}
+    return {
+        name: np.concatenate(
+            [np.asarray(getattr(m, name), dtype) for m in messages] or [np.zeros(0, dtype)]
+        )
+        for name, dtype in dtypes.items()
+    }
 
 
 def _bytes_column(messages: Sequence, name: str, dtype: str, width: int) -> np.ndarray:
     return np.frombuffer(b"".join(getattr(m, name) for m in messages), dtype).reshape(-1, width)
 
 
-def _add_instances(sites: dict[str, TerminationTrace], blocks: Sequence, first: int, steps: int,
-                   instances: int) -> None:
+def _add_instances(
+    sites: dict[str, TerminationTrace], blocks: Sequence, first: int, steps: int, instances: int
+) -> None:
     """Puts what each instance did into its site's trace."""
     flat: dict[str, list[list[np.ndarray]]] = {}
     for block in blocks:
@@ -285,11 +332,17 @@ def _add_instances(sites: dict[str, TerminationTrace], blocks: Sequence, first: 
             lanes = slice(block.instance_offset, block.instance_offset + columns.instances)
             shape = (block.steps, columns.instances)
             counts = np.frombuffer(columns.value_counts, "<u4").reshape(shape)
-            trace.instance_iterations[rows, lanes] = np.frombuffer(columns.iterations, "<u4").reshape(shape)
-            trace.instance_reasons[rows, lanes] = np.frombuffer(columns.reasons, "u1").reshape(shape)
+            trace.instance_iterations[rows, lanes] = np.frombuffer(
+                columns.iterations, "<u4"
+            ).reshape(shape)
+            trace.instance_reasons[rows, lanes] = np.frombuffer(columns.reasons, "u1").reshape(
+                shape
+            )
             trace.value_counts[rows, lanes] = counts
             ends = np.cumsum(counts.sum(axis=0, dtype=np.int64))[:-1]
             for lane, part in enumerate(np.split(np.frombuffer(columns.values, "<f8"), ends)):
                 flat[columns.site][block.instance_offset + lane].append(part)
     for site, lanes_values in flat.items():
-        sites[site].flat_values = [np.concatenate(parts) if parts else np.zeros(0) for parts in lanes_values]
+        sites[site].flat_values = [
+            np.concatenate(parts) if parts else np.zeros(0) for parts in lanes_values
+        ]

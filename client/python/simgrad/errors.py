@@ -3,6 +3,7 @@
 A request fails with one of these; a non-finite instance is a result and raises only where
 on_nonfinite="raise" was asked for.
 """
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -24,7 +25,8 @@ class SimgradError(RuntimeError):
 
     Attributes:
       code: gRPC status name, for example "INVALID_ARGUMENT".
-      reason: a word of a closed list, for example "INVALID_FIELD"; empty where the server gave none.
+      reason: a word of a closed list, for example "INVALID_FIELD"; empty where the server gave
+        none.
       field: path of the first field at fault; empty where none is named.
       violations: every FieldViolation that the server named.
       retry_after: seconds after which a retry is sensible, or None.
@@ -33,9 +35,16 @@ class SimgradError(RuntimeError):
 
     code = "UNKNOWN"
 
-    def __init__(self, message: str, *, code: str | None = None, reason: str = "",
-                 violations: tuple[FieldViolation, ...] = (), retry_after: float | None = None,
-                 metadata: dict[str, str] | None = None):
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        reason: str = "",
+        violations: tuple[FieldViolation, ...] = (),
+        retry_after: float | None = None,
+        metadata: dict[str, str] | None = None,
+    ):
         super().__init__(message)
         self.code = code or type(self).code
         self.reason = reason
@@ -115,8 +124,20 @@ class NonFiniteError(SimgradError, ArithmeticError):
         self.result = result
 
 
-_BY_CODE = {cls.code: cls for cls in (InvalidArgument, NotFound, ResourceExhausted, DeadlineExceeded,
-                                      Cancelled, Unavailable, Unimplemented, FailedPrecondition, Internal)}
+_BY_CODE = {
+    cls.code: cls
+    for cls in (
+        InvalidArgument,
+        NotFound,
+        ResourceExhausted,
+        DeadlineExceeded,
+        Cancelled,
+        Unavailable,
+        Unimplemented,
+        FailedPrecondition,
+        Internal,
+    )
+}
 
 
 def from_rpc_error(error: grpc.RpcError) -> SimgradError:
@@ -138,8 +159,13 @@ def from_rpc_error(error: grpc.RpcError) -> SimgradError:
     if violations and violations[0].field and violations[0].field not in message:
         message = f"{violations[0].field}: {message}"
     return _BY_CODE.get(code, SimgradError)(
-        message, code=code, reason=reason, violations=tuple(violations), retry_after=retry_after,
-        metadata=metadata)
+        message,
+        code=code,
+        reason=reason,
+        violations=tuple(violations),
+        retry_after=retry_after,
+        metadata=metadata,
+    )
 
 
 def _details(error: grpc.RpcError) -> list[Any]:

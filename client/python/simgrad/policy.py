@@ -1,16 +1,20 @@
 """The precision policy: preset, then roles, then sites."""
+
 from __future__ import annotations
 
 from simgrad.v1 import policy_pb2
 
-_NON_FINITE = {"report": policy_pb2.NON_FINITE_POLICY_REPORT, "stop": policy_pb2.NON_FINITE_POLICY_STOP}
+_NON_FINITE = {
+    "report": policy_pb2.NON_FINITE_POLICY_REPORT,
+    "stop": policy_pb2.NON_FINITE_POLICY_STOP,
+}
 
 
 class Policy:
     """Which format, overflow mode, order and accumulator each role computes in.
 
-    Immutable: every method returns a new policy. Names are checked by the server, which answers with
-    what it ran (`result.program.policy`).
+    Immutable: every method returns a new policy. Names are checked by the server, which answers
+    with what it ran (`result.program.policy`).
 
     Example:
       Policy("f16_unsafe").role("termination", format="f32", order="sequential").loss_scale(65536)
@@ -24,25 +28,42 @@ class Policy:
             raise TypeError(f"a preset is a name, not {preset!r}")
         self._message = policy_pb2.Policy(preset=preset)
 
-    def role(self, name: str, *, format: str = "", order: str = "", overflow: str = "",
-             accumulator: str = "") -> "Policy":
+    def role(
+        self,
+        name: str,
+        *,
+        format: str = "",
+        order: str = "",
+        overflow: str = "",
+        accumulator: str = "",
+    ) -> "Policy":
         """Overrides what the role `name` does; what is left out keeps the preset's setting.
 
         Args:
-          name: state, dynamics, solver, termination, event, network, objective, tape, adjoint, gradient.
+          name: state, dynamics, solver, termination, event, network, objective, tape, adjoint,
+            gradient.
           format: f64, f32, bf16, f16; also e4m3, e5m2 where a role only stores.
           order: sequential, reversed, pairwise, compensated, exact.
           overflow: ieee, saturate.
           accumulator: format in which sums of the role accumulate.
         """
-        return self._with(lambda m: m.roles.add(
-            role=name, setting=_setting(format, order, overflow, accumulator)))
+        return self._with(
+            lambda m: m.roles.add(role=name, setting=_setting(format, order, overflow, accumulator))
+        )
 
-    def site(self, name: str, *, format: str = "", order: str = "", overflow: str = "",
-             accumulator: str = "") -> "Policy":
+    def site(
+        self,
+        name: str,
+        *,
+        format: str = "",
+        order: str = "",
+        overflow: str = "",
+        accumulator: str = "",
+    ) -> "Policy":
         """Overrides one site (for example "projection"), over what its role says."""
-        return self._with(lambda m: m.sites.add(
-            site=name, setting=_setting(format, order, overflow, accumulator)))
+        return self._with(
+            lambda m: m.sites.add(site=name, setting=_setting(format, order, overflow, accumulator))
+        )
 
     def loss_scale(self, scale: float) -> "Policy":
         """Multiplies the initial cotangent by `scale` and the gradients by its inverse."""
@@ -95,4 +116,6 @@ def policy_message(policy: "Policy | str | None") -> policy_pb2.Policy:
 
 
 def _setting(format: str, order: str, overflow: str, accumulator: str) -> policy_pb2.RoleSetting:
-    return policy_pb2.RoleSetting(format=format, order=order, overflow=overflow, accumulator=accumulator)
+    return policy_pb2.RoleSetting(
+        format=format, order=order, overflow=overflow, accumulator=accumulator
+    )

@@ -1,4 +1,5 @@
-"""Writes a world of one's own as a simgrad.v1.Program: expressions in Python that append operations.
+"""Writes a world of one's own as a simgrad.v1.Program: expressions in Python that append
+operations.
 
     b = ProgramBuilder("decay")
     x, k, h = b.state("x"), b.param("k", default=1.0), b.config("h", 0.01)
@@ -6,11 +7,12 @@
     b.objective("final", terminal=lambda states, exports: states["x"] * states["x"])
     world = simgrad.World(program=b.build())
 
-A world is data, never code: loops and thresholds exist only as `while_loop`, `for_loop` and `event`, so that
-their sites can report. The server verifies the program before anything of it runs; its errors name the path,
-for example "spec.world.program.step.ops[3].operands[0]".
+A world is data, never code: loops and thresholds exist only as `while_loop`, `for_loop` and
+`event`, so that their sites can report. The server verifies the program before anything of it runs;
+its errors name the path, for example "spec.world.program.step.ops[3].operands[0]".
 Shapes are per instance; a scalar meets an array by a broadcast that the builder inserts.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -69,7 +71,8 @@ class Expression:
 
 
 class ProgramBuilder:
-    """Builds one program. Operations go into the region being written, with the current role and site.
+    """Builds one program. Operations go into the region being written, with the current role and
+    site.
 
     Errors: ValueError for shapes that do not meet; everything else is verified by the server.
     """
@@ -82,16 +85,24 @@ class ProgramBuilder:
 
     # ---- Inputs ----
 
-    def state(self, name: str, shape: Sequence[int] = (), element: int = ELEMENT_TYPE_REAL) -> Expression:
+    def state(
+        self, name: str, shape: Sequence[int] = (), element: int = ELEMENT_TYPE_REAL
+    ) -> Expression:
         return self._input(program_pb2.INPUT_KIND_STATE, name, shape, element=element)
 
-    def param(self, name: str, shape: Sequence[int] = (), default: float | None = None) -> Expression:
+    def param(
+        self, name: str, shape: Sequence[int] = (), default: float | None = None
+    ) -> Expression:
         return self._input(program_pb2.INPUT_KIND_PARAM, name, shape, default)
 
-    def control(self, name: str, shape: Sequence[int] = (), default: float | None = None) -> Expression:
+    def control(
+        self, name: str, shape: Sequence[int] = (), default: float | None = None
+    ) -> Expression:
         return self._input(program_pb2.INPUT_KIND_CONTROL, name, shape, default)
 
-    def data(self, name: str, shape: Sequence[int] = (), default: float | None = None) -> Expression:
+    def data(
+        self, name: str, shape: Sequence[int] = (), default: float | None = None
+    ) -> Expression:
         return self._input(program_pb2.INPUT_KIND_DATA, name, shape, default)
 
     def config(self, name: str, value: float) -> Expression:
@@ -113,8 +124,8 @@ class ProgramBuilder:
     # ---- Operations ----
 
     def apply(self, code: str, *operands: Any, **attributes: Any) -> Expression:
-        """One elementwise operation by name: add, sub, mul, div, neg, abs, sign, min, max, fma, sqrt, exp, ...,
-        and, or, not, lt, le, gt, ge, eq, ne, select."""
+        """One elementwise operation by name: add, sub, mul, div, neg, abs, sign, min, max, fma,
+        sqrt, exp, ..., and, or, not, lt, le, gt, ge, eq, ne, select."""
         arrays = self._widened(operands)
         element = ELEMENT_TYPE_BOOL if code in _BOOLEAN else arrays[-1].element
         return self._emit(code, arrays, arrays[0].shape, element, **attributes)
@@ -138,7 +149,8 @@ class ProgramBuilder:
         return self.apply("max", x, 0.0)
 
     def select(self, condition: Expression, a: Any, b: Any) -> Expression:
-        """a where the condition holds, b elsewhere. The condition comes from an event, not from `lt`."""
+        """a where the condition holds, b elsewhere. The condition comes from an event, not from
+        `lt`."""
         return self.apply("select", condition, a, b)
 
     def sum(self, x: Expression, axes: Sequence[int] | None = None) -> Expression:
@@ -155,31 +167,56 @@ class ProgramBuilder:
     def literal(self, value: float, shape: Sequence[int] = ()) -> Expression:
         return self._emit("literal", [], shape, ELEMENT_TYPE_REAL, literal=[float(value)])
 
-    def event(self, site: str, a: Any, comparison: str, b: Any, guard: Expression | None = None) -> Expression:
-        """A named threshold: (a comparison b), only where `guard` holds; comparison is lt, le, gt, ge, eq, ne."""
+    def event(
+        self, site: str, a: Any, comparison: str, b: Any, guard: Expression | None = None
+    ) -> Expression:
+        """A named threshold: (a comparison b), only where `guard` holds; comparison is lt, le, gt,
+        ge, eq, ne."""
         with self.role("event", site):
             operands = self._widened([a, b] if guard is None else [a, b, guard])
-            return self._emit("event", operands, operands[0].shape, ELEMENT_TYPE_BOOL, decision_site=site,
-                              comparison=comparison)
+            return self._emit(
+                "event",
+                operands,
+                operands[0].shape,
+                ELEMENT_TYPE_BOOL,
+                decision_site=site,
+                comparison=comparison,
+            )
 
-    def while_loop(self, site: str, carried: Sequence[Expression],
-                   test: Callable[..., Sequence[Expression]],
-                   body: Callable[[list[Expression], list[Expression]], Sequence[Expression]], *,
-                   max_iter: int, comparison: str = "lt", cap_first: bool = False
-                   ) -> tuple[list[Expression], list[Expression], Expression]:
-        """A loop that stops when its test holds, or at `max_iter`; it decides for the instance as one.
+    def while_loop(
+        self,
+        site: str,
+        carried: Sequence[Expression],
+        test: Callable[..., Sequence[Expression]],
+        body: Callable[[list[Expression], list[Expression]], Sequence[Expression]],
+        *,
+        max_iter: int,
+        comparison: str = "lt",
+        cap_first: bool = False,
+    ) -> tuple[list[Expression], list[Expression], Expression]:
+        """A loop that stops when its test holds, or at `max_iter`; it decides for the instance as
+        one.
 
         Args:
           site: its name.
           carried: values that the loop changes.
-          test: of the carried values; returns (lhs, rhs, exports...). The loop stops when lhs comparison rhs.
+          test: of the carried values; returns (lhs, rhs, exports...). The loop stops when lhs
+            comparison rhs.
           body: of (carried, exports as last evaluated); returns the next carried values.
           cap_first: at the cap the test is not evaluated again.
         Returns: carried values at the stop, exports as last evaluated, iterations (i32).
         """
-        op = program_pb2.Op(code="while", role=self._role, site=self._site, decision_site=site,
-                            comparison=comparison, max_iter=max_iter, cap_first=cap_first,
-                            carried=len(carried), operands=[x.value for x in carried])
+        op = program_pb2.Op(
+            code="while",
+            role=self._role,
+            site=self._site,
+            decision_site=site,
+            comparison=comparison,
+            max_iter=max_iter,
+            cap_first=cap_first,
+            carried=len(carried),
+            operands=[x.value for x in carried],
+        )
         tested = op.regions.add()
         with self._region(tested), self.role("termination", site):
             lhs, rhs, *exports = test(*[self._argument(tested, x) for x in carried])
@@ -193,13 +230,23 @@ class ProgramBuilder:
         iterations = self._new((), ELEMENT_TYPE_I32, f"{site}_iterations")
         op.results.extend(x.value for x in (*results, iterations))
         self._regions[-1].ops.append(op)
-        return results[:len(carried)], results[len(carried):], iterations
+        return results[: len(carried)], results[len(carried) :], iterations
 
-    def for_loop(self, count: int, carried: Sequence[Expression],
-                 body: Callable[[Expression, list[Expression]], Sequence[Expression]]) -> list[Expression]:
+    def for_loop(
+        self,
+        count: int,
+        carried: Sequence[Expression],
+        body: Callable[[Expression, list[Expression]], Sequence[Expression]],
+    ) -> list[Expression]:
         """`count` repetitions of body(index (i32), carried)."""
-        op = program_pb2.Op(code="for", role=self._role, site=self._site, max_iter=count, carried=len(carried),
-                            operands=[x.value for x in carried])
+        op = program_pb2.Op(
+            code="for",
+            role=self._role,
+            site=self._site,
+            max_iter=count,
+            carried=len(carried),
+            operands=[x.value for x in carried],
+        )
         region = op.regions.add()
         with self._region(region):
             index = self._new((), ELEMENT_TYPE_I32, "index")
@@ -224,14 +271,19 @@ class ProgramBuilder:
         """Exports a value of the step, as an observable of the trajectory and for costs."""
         self.program.exports.add(name=name, value=x.value, observable=True)
 
-    def objective(self, name: str, *, stage: Callable[[], Any] | None = None,
-                  terminal: Callable[[Mapping[str, Expression], Mapping[str, Expression]], Any] | None = None
-                  ) -> None:
+    def objective(
+        self,
+        name: str,
+        *,
+        stage: Callable[[], Any] | None = None,
+        terminal: Callable[[Mapping[str, Expression], Mapping[str, Expression]], Any] | None = None,
+    ) -> None:
         """Costs, summed over steps, terminal last.
 
         Args:
           stage: returns the scalar cost of a step; may use inputs and exported values.
-          terminal: returns the scalar cost of (final states by name, exports of the last step by name).
+          terminal: returns the scalar cost of (final states by name, exports of the last step by
+            name).
         """
         objective = self.program.objectives.add(name=name)
         with self.role("objective"):
@@ -240,10 +292,15 @@ class ProgramBuilder:
                     objective.stage.yields.append(self._value(stage()).value)
             if terminal is not None:
                 with self._region(objective.terminal):
-                    states = {i.name: self._argument(objective.terminal, Expression(self, i.value))
-                              for i in self.program.inputs if i.kind == program_pb2.INPUT_KIND_STATE}
-                    exports = {e.name: self._argument(objective.terminal, Expression(self, e.value))
-                               for e in self.program.exports}
+                    states = {
+                        i.name: self._argument(objective.terminal, Expression(self, i.value))
+                        for i in self.program.inputs
+                        if i.kind == program_pb2.INPUT_KIND_STATE
+                    }
+                    exports = {
+                        e.name: self._argument(objective.terminal, Expression(self, e.value))
+                        for e in self.program.exports
+                    }
                     objective.terminal.yields.append(self._value(terminal(states, exports)).value)
 
     def build(self) -> program_pb2.Program:
@@ -257,8 +314,14 @@ class ProgramBuilder:
 
     # ---- Internal ----
 
-    def _input(self, kind: int, name: str, shape: Sequence[int], default: float | None = None,
-               element: int = ELEMENT_TYPE_REAL) -> Expression:
+    def _input(
+        self,
+        kind: int,
+        name: str,
+        shape: Sequence[int],
+        default: float | None = None,
+        element: int = ELEMENT_TYPE_REAL,
+    ) -> Expression:
         value = self._new(shape, element, name)
         self.program.inputs.add(kind=kind, name=name, value=value.value, default_value=default)
         return value
@@ -284,14 +347,32 @@ class ProgramBuilder:
         for x in values:
             if x.shape not in ((), widest):
                 raise ValueError(f"shapes {x.shape} and {widest} do not meet")
-        return [x if x.shape == widest else self._emit("broadcast", [x], widest, x.element, shape=widest)
-                for x in values]
+        return [
+            (
+                x
+                if x.shape == widest
+                else self._emit("broadcast", [x], widest, x.element, shape=widest)
+            )
+            for x in values
+        ]
 
-    def _emit(self, code: str, operands: Sequence[Expression], result_shape: Sequence[int], element: int,
-              **attributes: Any) -> Expression:
+    def _emit(
+        self,
+        code: str,
+        operands: Sequence[Expression],
+        result_shape: Sequence[int],
+        element: int,
+        **attributes: Any,
+    ) -> Expression:
         result = self._new(result_shape, element)
-        self._regions[-1].ops.add(code=code, role=self._role, site=self._site,
-                                  operands=[x.value for x in operands], results=[result.value], **attributes)
+        self._regions[-1].ops.add(
+            code=code,
+            role=self._role,
+            site=self._site,
+            operands=[x.value for x in operands],
+            results=[result.value],
+            **attributes,
+        )
         return result
 
     @contextlib.contextmanager

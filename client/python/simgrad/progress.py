@@ -1,10 +1,13 @@
 """Shows how far a request is."""
+
 from __future__ import annotations
 
 import sys
 from typing import Callable
 
-ProgressCallback = Callable[[str, int, int], None]  # phase ("forward", "adjoint"), steps done, steps total
+ProgressCallback = Callable[
+    [str, int, int], None
+]  # phase ("forward", "adjoint"), steps done, steps total
 
 
 class ProgressBar:
@@ -24,7 +27,9 @@ class ProgressBar:
             self.close()
             self._phase = phase
             if self._tqdm:
-                self._bar = self._tqdm(total=total, desc=phase, unit="step", leave=False, file=sys.stderr)
+                self._bar = self._tqdm(
+                    total=total, desc=phase, unit="step", leave=False, file=sys.stderr
+                )
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
         elif not self._tqdm:

@@ -1,4 +1,5 @@
 """Results as plain dictionaries (for JSON) and as text for people."""
+
 from __future__ import annotations
 
 import math
@@ -16,47 +17,81 @@ def message_dict(message: Any) -> dict[str, Any]:
 
 
 def program_dict(program: Program) -> dict[str, Any]:
-    return {"fingerprint": program.fingerprint, "text": program.text, "policy": _policy(program),
-            "termination_sites": list(program.termination_sites), "event_sites": list(program.event_sites)}
+    return {
+        "fingerprint": program.fingerprint,
+        "text": program.text,
+        "policy": _policy(program),
+        "termination_sites": list(program.termination_sites),
+        "event_sites": list(program.event_sites),
+    }
 
 
 def result_dict(result: Rollout) -> dict[str, Any]:
-    """Everything a caller of the command line may want to process; non-finite numbers become strings."""
+    """Everything a caller of the command line may want to process; non-finite numbers become
+    strings."""
     fields: dict[str, Any] = {
-        "fingerprint": result.program.fingerprint, "policy": _policy(result.program), "device": result.device,
-        "server_version": result.server_version, "request_id": result.request_id,
-        "instances": result.instances, "steps": result.steps, "ok": int(result.ok.sum()),
+        "fingerprint": result.program.fingerprint,
+        "policy": _policy(result.program),
+        "device": result.device,
+        "server_version": result.server_version,
+        "request_id": result.request_id,
+        "instances": result.instances,
+        "steps": result.steps,
+        "ok": int(result.ok.sum()),
         "path_signature": f"{result.path_signature:016x}",
         "path_signatures": [f"{s:016x}" for s in result.path_signatures.tolist()],
-        "value": result.value, "values": result.values, "state": result.state,
-        "trajectory": result.trajectory, "sites": {}, "events": {},
-        "certificates": [str(c) for c in result.certificates], "seconds": result.seconds,
+        "value": result.value,
+        "values": result.values,
+        "state": result.state,
+        "trajectory": result.trajectory,
+        "sites": {},
+        "events": {},
+        "certificates": [str(c) for c in result.certificates],
+        "seconds": result.seconds,
     }
     for name, site in result.sites.items():
         fields["sites"][name] = {
-            "iterations": site.iterations, "reasons": {r: site.reasons[:, i] for i, r in enumerate(REASONS)},
-            "margin": site.margin, "margin_ulps": site.margin_ulps}
+            "iterations": site.iterations,
+            "reasons": {r: site.reasons[:, i] for i, r in enumerate(REASONS)},
+            "margin": site.margin,
+            "margin_ulps": site.margin_ulps,
+        }
         if site.flat_values is not None:
             fields["sites"][name]["values"] = site.values
     for name, event in result.events.items():
-        fields["events"][name] = {"count": event.count, "changes": event.changes, "margin": event.margin,
-                                  "margin_ulps": event.margin_ulps, "first_step": event.first_step}
+        fields["events"][name] = {
+            "count": event.count,
+            "changes": event.changes,
+            "margin": event.margin,
+            "margin_ulps": event.margin_ulps,
+            "first_step": event.first_step,
+        }
     if isinstance(result, Gradient):
         fields["gradients"] = {
             group: {name: array for name, array in getattr(result, group).items()}
-            for group in ("initial", "params", "controls")}
-        fields.update(connected=result.connected, gated_by=result.gated_by, loss_scale=result.loss_scale,
-                      skipped=result.skipped, left_out=result.left_out)
+            for group in ("initial", "params", "controls")
+        }
+        fields.update(
+            connected=result.connected,
+            gated_by=result.gated_by,
+            loss_scale=result.loss_scale,
+            skipped=result.skipped,
+            left_out=result.left_out,
+        )
     return _plain(fields)
 
 
 def info_text(fields: dict[str, Any]) -> str:
-    lines = [f"simgrad {fields.get('version', '')} ({fields.get('revision', '')}), gRPC port "
-             f"{fields.get('port', '')}, metrics port {fields.get('metrics_port', '')}"]
+    lines = [
+        f"simgrad {fields.get('version', '')} ({fields.get('revision', '')}), gRPC port "
+        f"{fields.get('port', '')}, metrics port {fields.get('metrics_port', '')}"
+    ]
     for device in fields.get("devices", []):
         formats = ", ".join(f"{k} {v}" for k, v in sorted(device.get("formats", {}).items()))
-        lines.append(f"device {device.get('kind')}: {device.get('name')}, {device.get('threads')} threads, "
-                     f"{device.get('instruction_set')}; {formats}")
+        lines.append(
+            f"device {device.get('kind')}: {device.get('name')}, {device.get('threads')} threads, "
+            f"{device.get('instruction_set')}; {formats}"
+        )
     lines.append("worlds: " + ", ".join(fields.get("worlds", [])))
     lines.append("presets: " + ", ".join(fields.get("presets", [])))
     lines.append("orders: " + ", ".join(fields.get("orders", [])))
@@ -71,21 +106,29 @@ def worlds_text(fields: dict[str, Any]) -> str:
         for entry in world.get("config", []):
             default = next(iter(entry.get("default_value", {"": "unset"}).values()))
             words = f" ({', '.join(entry['words'])})" if entry.get("words") else ""
-            lines.append(f"  config {entry['name']} = {default}{words}: {entry.get('description', '')}")
+            lines.append(
+                f"  config {entry['name']} = {default}{words}: {entry.get('description', '')}"
+            )
         for entry in world.get("inputs", []):
             kind = entry["kind"].replace("INPUT_KIND_", "").lower()
             shape = [("elements" if n == "-1" else n) for n in entry.get("shape", [])]
             default = f" = {entry['default_value']}" if "default_value" in entry else ""
-            lines.append(f"  {kind} {entry['name']}[{', '.join(map(str, shape))}]{default}: "
-                         f"{entry.get('description', '')}")
+            lines.append(
+                f"  {kind} {entry['name']}[{', '.join(map(str, shape))}]{default}: "
+                f"{entry.get('description', '')}"
+            )
         for group in ("observables", "objectives", "termination_sites", "event_sites"):
-            lines.append(f"  {group.replace('_', ' ')}: {', '.join(world.get(group, [])) or 'none'}")
+            lines.append(
+                f"  {group.replace('_', ' ')}: {', '.join(world.get(group, [])) or 'none'}"
+            )
     return "\n".join(lines)
 
 
 def result_text(fields: dict[str, Any]) -> str:
-    lines = [f"{fields['instances']} instances, {fields['steps']} steps on {fields['device']}, "
-             f"{fields['ok']} ok, path {fields['path_signature']}, program {fields['fingerprint'][:16]}"]
+    lines = [
+        f"{fields['instances']} instances, {fields['steps']} steps on {fields['device']}, "
+        f"{fields['ok']} ok, path {fields['path_signature']}, program {fields['fingerprint'][:16]}"
+    ]
     if fields["value"] is not None:
         lines.append(f"value {fields['value']}")
     for name, value in fields["state"].items():
@@ -93,21 +136,32 @@ def result_text(fields: dict[str, Any]) -> str:
     for name, value in fields["trajectory"].items():
         lines.append(f"trajectory {name}: {_short(value)}")
     for name, site in fields["sites"].items():
-        lines.append(f"site {name}: iterations {_short(site['iterations'])}, margin in ulps "
-                     f"{_short(site['margin_ulps'])}")
+        lines.append(
+            f"site {name}: iterations {_short(site['iterations'])}, margin in ulps "
+            f"{_short(site['margin_ulps'])}"
+        )
     for name, event in fields["events"].items():
-        lines.append(f"event {name}: count {_short(event['count'])}, first step {_short(event['first_step'])}")
+        lines.append(
+            f"event {name}: count {_short(event['count'])}, "
+            f"first step {_short(event['first_step'])}"
+        )
     for group in fields.get("gradients", {}).values():
         for name, value in group.items():
             count = next(v for k, v in fields["connected"].items() if k.rpartition(".")[2] == name)
-            lines.append(f"gradient {name}: {_short(value)}, connected {count} of {fields['instances']}")
+            lines.append(
+                f"gradient {name}: {_short(value)}, connected {count} of {fields['instances']}"
+            )
     return "\n".join(lines + fields["certificates"])
 
 
 def _policy(program: Program) -> dict[str, Any]:
     policy = program.policy
-    return {"preset": policy.preset, "loss_scale": policy.loss_scale, "nonfinite": policy.nonfinite,
-            "roles": {name: dict(vars(setting)) for name, setting in policy.roles.items()}}
+    return {
+        "preset": policy.preset,
+        "loss_scale": policy.loss_scale,
+        "nonfinite": policy.nonfinite,
+        "roles": {name: dict(vars(setting)) for name, setting in policy.roles.items()},
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,5 @@
 """Requests, made from what a caller writes."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.world import World
 
 Arrays = Mapping[str, Any]
-# Declared rank and element type of an input, by kind and name; asked for only where an input leaves it open.
+# Declared rank and element type of an input, by kind and name; asked for only where an input leaves
+# it open.
 Declarations = Callable[[], Mapping[tuple[int, str], tuple[int, int]]]
 
 _LEVELS = {
@@ -37,54 +39,89 @@ class Cotangents:
 
     Attributes:
       state: by state, of the final state, [instance, field shape].
-      trajectory: by recorded name, [instance, time, field shape]; time as in the rollout's trajectory.
+      trajectory: by recorded name, [instance, time, field shape]; time as in the rollout's
+        trajectory.
     """
 
     state: Arrays = field(default_factory=dict)
     trajectory: Arrays = field(default_factory=dict)
 
 
-def rollout_spec(world: World, declarations: Declarations, *, steps: int, initial: Arrays | None = None,
-                 params: Arrays | None = None, controls: Arrays | None = None, data: Arrays | None = None,
-                 policy: Policy | str | None = None, record: Sequence[str] = (),
-                 diagnostics: str = "summary", stride: int = 0, objective: str = "", instances: int = 0,
-                 first_instance: int = 0, instance_ids: Iterable[int] = (), chunk_steps: int = 0,
-                 checkpoint_interval: int = 0) -> simgrad_pb2.RolloutSpec:
+def rollout_spec(
+    world: World,
+    declarations: Declarations,
+    *,
+    steps: int,
+    initial: Arrays | None = None,
+    params: Arrays | None = None,
+    controls: Arrays | None = None,
+    data: Arrays | None = None,
+    policy: Policy | str | None = None,
+    record: Sequence[str] = (),
+    diagnostics: str = "summary",
+    stride: int = 0,
+    objective: str = "",
+    instances: int = 0,
+    first_instance: int = 0,
+    instance_ids: Iterable[int] = (),
+    chunk_steps: int = 0,
+    checkpoint_interval: int = 0,
+) -> simgrad_pb2.RolloutSpec:
     """The message of a rollout; the arguments are those of Client.rollout."""
     if not isinstance(world, World):
         raise TypeError(f"world is a simgrad.World, not {world!r}")
     if isinstance(record, str):
         record = (record,)
     spec = simgrad_pb2.RolloutSpec(
-        world=world.to_proto(), steps=steps, instances=instances, policy=policy_message(policy),
-        first_instance=first_instance, instance_ids=[int(i) for i in instance_ids], record=record,
-        diagnostics=simgrad_pb2.DiagnosticsOptions(level=_word(_LEVELS, "diagnostics", diagnostics),
-                                                   stride=stride),
-        objective=objective or "", chunk_steps=chunk_steps, checkpoint_interval=checkpoint_interval)
-    groups = ((spec.initial, initial, program_pb2.INPUT_KIND_STATE),
-              (spec.params, params, program_pb2.INPUT_KIND_PARAM),
-              (spec.controls, controls, program_pb2.INPUT_KIND_CONTROL),
-              (spec.data, data, program_pb2.INPUT_KIND_DATA))
+        world=world.to_proto(),
+        steps=steps,
+        instances=instances,
+        policy=policy_message(policy),
+        first_instance=first_instance,
+        instance_ids=[int(i) for i in instance_ids],
+        record=record,
+        diagnostics=simgrad_pb2.DiagnosticsOptions(
+            level=_word(_LEVELS, "diagnostics", diagnostics), stride=stride
+        ),
+        objective=objective or "",
+        chunk_steps=chunk_steps,
+        checkpoint_interval=checkpoint_interval,
+    )
+    groups = (
+        (spec.initial, initial, program_pb2.INPUT_KIND_STATE),
+        (spec.params, params, program_pb2.INPUT_KIND_PARAM),
+        (spec.controls, controls, program_pb2.INPUT_KIND_CONTROL),
+        (spec.data, data, program_pb2.INPUT_KIND_DATA),
+    )
     for target, inputs, kind in groups:
         for name, value in (inputs or {}).items():
             target.append(_named_tensor(name, value, kind, declarations))
     return spec
 
 
-def gradient_request(spec: simgrad_pb2.RolloutSpec, declarations: Declarations, *,
-                     cotangents: Cotangents | Mapping[str, Arrays] | None = None,
-                     weights: Any = None, wrt: Iterable[str] | None = None,
-                     reduction: str = "all") -> simgrad_pb2.GradientRequest:
+def gradient_request(
+    spec: simgrad_pb2.RolloutSpec,
+    declarations: Declarations,
+    *,
+    cotangents: Cotangents | Mapping[str, Arrays] | None = None,
+    weights: Any = None,
+    wrt: Iterable[str] | None = None,
+    reduction: str = "all",
+) -> simgrad_pb2.GradientRequest:
     """The message of a gradient; the arguments are those of Client.gradient."""
-    request = simgrad_pb2.GradientRequest(spec=spec, reduction=_word(_REDUCTIONS, "reduction", reduction))
+    request = simgrad_pb2.GradientRequest(
+        spec=spec, reduction=_word(_REDUCTIONS, "reduction", reduction)
+    )
     if weights is not None:
         request.weights.extend(np.asarray(weights, np.float64).ravel())
     if cotangents is not None:
         if not isinstance(cotangents, Cotangents):
             cotangents = Cotangents(**cotangents)
         message = request.cotangents.add()
-        for target, group in ((message.final_state, cotangents.state),
-                              (message.trajectory, cotangents.trajectory)):
+        for target, group in (
+            (message.final_state, cotangents.state),
+            (message.trajectory, cotangents.trajectory),
+        ):
             for name, value in group.items():
                 target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
     for name in wrt or ():
@@ -94,11 +131,15 @@ def gradient_request(spec: simgrad_pb2.RolloutSpec, declarations: Declarations, 
 
 def declarations_of(program: program_pb2.Program) -> dict[tuple[int, str], tuple[int, int]]:
     """Declared rank and element type of the inputs of a program."""
-    return {(i.kind, i.name): (len(program.values[i.value].shape), program.values[i.value].element)
-            for i in program.inputs}
+    return {
+        (i.kind, i.name): (len(program.values[i.value].shape), program.values[i.value].element)
+        for i in program.inputs
+    }
 
 
-def _named_tensor(name: str, value: Any, kind: int, declarations: Declarations) -> simgrad_pb2.NamedTensor:
+def _named_tensor(
+    name: str, value: Any, kind: int, declarations: Declarations
+) -> simgrad_pb2.NamedTensor:
     per_step = isinstance(value, arrays.PerStep)
     if per_step:
         value = value.array
@@ -106,7 +147,8 @@ def _named_tensor(name: str, value: Any, kind: int, declarations: Declarations) 
         is_array = isinstance(value, (np.ndarray, np.generic))
         value = np.asarray(value)
         if not is_array and value.dtype.kind in "iu":
-            # A Python number has no dtype of its own: a whole number sent to a real input is a real.
+            # A Python number has no dtype of its own: a whole number sent to a real input is a
+            # real.
             _, element = declarations().get((kind, name), (0, program_pb2.ELEMENT_TYPE_REAL))
             value = value.astype(_DTYPE_OF_ELEMENT[element])
     stepped = kind in (program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
@@ -129,8 +171,10 @@ def _as_real(value: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind in "iub" else array
 
 
-def _input_name(name: str, spec: simgrad_pb2.RolloutSpec, declarations: Declarations) -> simgrad_pb2.InputName:
-    """"k" or "param.k": looked for among what was sent, then among what the world declares."""
+def _input_name(
+    name: str, spec: simgrad_pb2.RolloutSpec, declarations: Declarations
+) -> simgrad_pb2.InputName:
+    """ "k" or "param.k": looked for among what was sent, then among what the world declares."""
     word, dot, rest = name.partition(".")
     if dot and word in _KIND_WORDS:
         return simgrad_pb2.InputName(kind=_KIND_WORDS[word], name=rest)
@@ -138,9 +182,13 @@ def _input_name(name: str, spec: simgrad_pb2.RolloutSpec, declarations: Declarat
     kinds = [_KIND_WORDS[kind] for group, kind in sent if any(t.name == name for t in group)]
     kinds = kinds or [kind for kind in _KIND_WORDS.values() if (kind, name) in declarations()]
     if len(kinds) > 1:
-        raise ValueError(f'wrt {name!r} is ambiguous: write "state.{name}", "param.{name}" or "control.{name}"')
+        raise ValueError(
+            f'wrt {name!r} is ambiguous: write "state.{name}", "param.{name}" or "control.{name}"'
+        )
     # An unknown name goes to the server as it is; its answer names the field.
-    return simgrad_pb2.InputName(kind=kinds[0] if kinds else program_pb2.INPUT_KIND_PARAM, name=name)
+    return simgrad_pb2.InputName(
+        kind=kinds[0] if kinds else program_pb2.INPUT_KIND_PARAM, name=name
+    )
 
 
 def _word(words: Mapping[str, int], what: str, word: str) -> int:

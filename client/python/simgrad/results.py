@@ -2,6 +2,7 @@
 
 N is the number of instances, T the number of steps. Axis order: [instance, time, field shape].
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -37,8 +38,17 @@ class ResolvedPolicy:
 
     @classmethod
     def of(cls, message: policy_pb2.ResolvedPolicy) -> "ResolvedPolicy":
-        roles = {r.role: RoleSetting(r.setting.format, r.setting.overflow, r.setting.order,
-                                     r.setting.accumulator, r.execution, r.guarantee) for r in message.roles}
+        roles = {
+            r.role: RoleSetting(
+                r.setting.format,
+                r.setting.overflow,
+                r.setting.order,
+                r.setting.accumulator,
+                r.execution,
+                r.guarantee,
+            )
+            for r in message.roles
+        }
         stop = message.non_finite == policy_pb2.NON_FINITE_POLICY_STOP
         return cls(message.preset, roles, message.loss_scale, "stop" if stop else "report")
 
@@ -59,10 +69,21 @@ class Program:
     inputs: tuple[simgrad_pb2.InputSchema, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, info: simgrad_pb2.ProgramInfo, source: program_pb2.Program | None = None,
-           inputs: Any = ()) -> "Program":
-        return cls(info.text, info.fingerprint, ResolvedPolicy.of(info.policy), tuple(info.termination_sites),
-                   tuple(info.event_sites), source, tuple(inputs))
+    def of(
+        cls,
+        info: simgrad_pb2.ProgramInfo,
+        source: program_pb2.Program | None = None,
+        inputs: Any = (),
+    ) -> "Program":
+        return cls(
+            info.text,
+            info.fingerprint,
+            ResolvedPolicy.of(info.policy),
+            tuple(info.termination_sites),
+            tuple(info.event_sites),
+            source,
+            tuple(inputs),
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +91,7 @@ class NonFinite:
     """An instance that is not ok: where it first had a non-finite value."""
 
     instance: int  # index in the request
-    phase: str     # input, forward, adjoint
+    phase: str  # input, forward, adjoint
     step: int
     stopped: bool
 
@@ -82,10 +103,13 @@ class Rollout:
     Attributes:
       state: final states by name, [N, field shape].
       trajectory: recorded states [N, T + 1, field shape] and observables [N, T, field shape].
-      ok: [N] bool. health: one NonFinite per instance that is not ok. certificates: of the first of them.
+      ok: [N] bool. health: one NonFinite per instance that is not ok. certificates: of the first of
+        them.
       path_signature: of the batch (int). path_signatures: [N] uint64.
-      value: sum of weight * value over the instances, or None without an objective. values: [N] f64.
-      sites, events: TerminationTrace and EventTrace by site. states_range, ranges: by state, by role.
+      value: sum of weight * value over the instances, or None without an objective. values: [N]
+        f64.
+      sites, events: TerminationTrace and EventTrace by site. states_range, ranges: by state, by
+        role.
       program: what ran. device, server_version, request_id: where. seconds: wall time by phase.
     """
 
@@ -116,12 +140,15 @@ class Gradient(Rollout):
     """A finished gradient: the rollout, and
 
     Attributes:
-      initial, params, controls: gradients by input name, each with the shape of the input that was sent.
-      connected: number of instances in which the input received a cotangent, by name. An input whose name
-        occurs in two kinds stands there as "param.k", "control.k".
-      gated_by: the site that gated a disconnected input (connected == 0), by name; "" where none did.
+      initial, params, controls: gradients by input name, each with the shape of the input that was
+        sent.
+      connected: number of instances in which the input received a cotangent, by name. An input
+        whose name occurs in two kinds stands there as "param.k", "control.k".
+      gated_by: the site that gated a disconnected input (connected == 0), by name; "" where none
+        did.
       loss_scale: the scale that was applied and divided out again.
-      skipped: a scaled gradient was not finite. left_out: instances left out by reduction="finite_only".
+      skipped: a scaled gradient was not finite. left_out: instances left out by
+        reduction="finite_only".
       backward: BackwardTrace, or None with diagnostics="off".
     """
 

@@ -1,4 +1,5 @@
 """An answer while it arrives."""
+
 from __future__ import annotations
 
 from typing import Any, Callable, Iterator
@@ -15,16 +16,21 @@ from simgrad.results import Gradient, Rollout
 class Stream:
     """Blocks of diagnostics as they arrive, and the result at the end.
 
-    Iterating yields a ForwardTrace per block of steps and, for a gradient, a BackwardTrace per block of the
-    reverse pass. Leaving the loop before its end cancels the request on the server. After the loop, `result`
-    is the Rollout or Gradient; before, reading it drains the stream.
+    Iterating yields a ForwardTrace per block of steps and, for a gradient, a BackwardTrace per
+    block of the reverse pass. Leaving the loop before its end cancels the request on the server.
+    After the loop, `result` is the Rollout or Gradient; before, reading it drains the stream.
 
     Errors: iterating and `result` raise what Client.rollout raises.
     Threads: one thread at a time; `cancel` from any.
     """
 
-    def __init__(self, call: Any, assembly: Assembly, observer: ProgressCallback,
-                 finish: Callable[[Rollout], None]):
+    def __init__(
+        self,
+        call: Any,
+        assembly: Assembly,
+        observer: ProgressCallback,
+        finish: Callable[[Rollout], None],
+    ):
         self._call = call
         self._assembly = assembly
         self._observer = observer

@@ -1,14 +1,16 @@
 """A rollout as a differentiable PyTorch function of its inputs.
 
-    out = simgrad.torch.rollout(client, world, steps=100, initial={"y": y0, "v": v0}, params={"k": k},
-                                record=["y"])
+    out = simgrad.torch.rollout(client, world, steps=100, initial={"y": y0, "v": v0}, params={"k":
+                                k}, record=["y"])
     loss = ((out.trajectory["y"] - observed) ** 2).mean()
     loss.backward()                      # k.grad, y0.grad
 
-The backward pass sends the cotangents of final states and trajectories, and the server recomputes the forward
-pass to the same bits: nothing is kept between the two calls. Second derivatives are not available.
+The backward pass sends the cotangents of final states and trajectories, and the server recomputes
+the forward pass to the same bits: nothing is kept between the two calls. Second derivatives are not
+available.
 Works with torch 1.13 and later, with tensors on any device (they travel through the CPU).
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -43,32 +45,52 @@ class TorchRollout:
     calls: list[Gradient]
 
 
-def rollout(client: Client, world: World, *, steps: int, initial: Mapping[str, Any] | None = None,
-            params: Mapping[str, Any] | None = None, controls: Mapping[str, Any] | None = None,
-            data: Mapping[str, Any] | None = None, policy: Policy | str | None = None,
-            record: Sequence[str] = (), **options: Any) -> TorchRollout:
+def rollout(
+    client: Client,
+    world: World,
+    *,
+    steps: int,
+    initial: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    controls: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
+    policy: Policy | str | None = None,
+    record: Sequence[str] = (),
+    **options: Any,
+) -> TorchRollout:
     """Unrolls a world; arguments as Client.rollout, where inputs may be tensors.
 
-    Shapes: as Client.rollout. Tensors keep their dtype on the way to the server; results are f64 or f32 and
-      gradients come back in the dtype and on the device of their input.
+    Shapes: as Client.rollout. Tensors keep their dtype on the way to the server; results are f64 or
+      f32 and gradients come back in the dtype and on the device of their input.
     Errors: those of Client.rollout, here and in the backward pass.
     """
     groups = {"initial": initial or {}, "params": params or {}, "controls": controls or {}}
     inputs = [(group, name, value) for group in _GROUPS for name, value in groups[group].items()]
     tensors = [value for _, _, value in inputs if isinstance(value, torch.Tensor)]
-    fixed = dict(steps=steps, data={k: _to_wire(v) for k, v in (data or {}).items()}, policy=policy,
-                 record=list(record), **options)
+    fixed = dict(
+        steps=steps,
+        data={k: _to_wire(v) for k, v in (data or {}).items()},
+        policy=policy,
+        record=list(record),
+        **options,
+    )
     work = _Work(client, world, inputs, fixed)
     outputs = _Function.apply(work, *tensors)
     states = dict(zip(work.result.state, outputs))
-    trajectory = dict(zip(work.result.trajectory, outputs[len(states):]))
+    trajectory = dict(zip(work.result.trajectory, outputs[len(states) :]))
     return TorchRollout(states, trajectory, work.result, work.calls)
 
 
 class _Work:
     """One rollout: what was sent, so that the backward pass can send it again."""
 
-    def __init__(self, client: Client, world: World, inputs: list[tuple[str, str, Any]], fixed: dict[str, Any]):
+    def __init__(
+        self,
+        client: Client,
+        world: World,
+        inputs: list[tuple[str, str, Any]],
+        fixed: dict[str, Any],
+    ):
         self.client = client
         self.world = world
         self.inputs = inputs
@@ -77,7 +99,9 @@ class _Work:
         self.calls: list[Gradient] = []
 
     def tensor_inputs(self) -> list[tuple[str, str]]:
-        return [(group, name) for group, name, value in self.inputs if isinstance(value, torch.Tensor)]
+        return [
+            (group, name) for group, name, value in self.inputs if isinstance(value, torch.Tensor)
+        ]
 
     def groups(self) -> dict[str, dict[str, Any]]:
         groups: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
@@ -94,14 +118,30 @@ class _Work:
         state_count = len(self.result.state)
         names = [*self.result.state, *self.result.trajectory]
         state = {n: _to_wire(c) for n, c in zip(names, cotangents[:state_count]) if c is not None}
-        trajectory = {n: _to_wire(c) for n, c in zip(names[state_count:], cotangents[state_count:])
-                      if c is not None}
-        wrt = [f"{_PREFIX[group]}.{name}" for (group, name), w in zip(self.tensor_inputs(), wanted) if w]
+        trajectory = {
+            n: _to_wire(c)
+            for n, c in zip(names[state_count:], cotangents[state_count:])
+            if c is not None
+        }
+        wrt = [
+            f"{_PREFIX[group]}.{name}"
+            for (group, name), w in zip(self.tensor_inputs(), wanted)
+            if w
+        ]
         fixed = {**self.fixed, "record": (), "progress": False}
-        gradient = self.client.gradient(self.world, **self.groups(), **fixed, wrt=wrt,
-                                        cotangents={"state": state, "trajectory": trajectory})
+        gradient = self.client.gradient(
+            self.world,
+            **self.groups(),
+            **fixed,
+            wrt=wrt,
+            cotangents={"state": state, "trajectory": trajectory},
+        )
         self.calls.append(gradient)
-        return {"initial": gradient.initial, "params": gradient.params, "controls": gradient.controls}
+        return {
+            "initial": gradient.initial,
+            "params": gradient.params,
+            "controls": gradient.controls,
+        }
 
 
 class _Function(torch.autograd.Function):

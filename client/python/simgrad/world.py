@@ -1,4 +1,5 @@
 """A world: the differentiable program z[t+1] = F(z[t], u[t]; theta) that a server unrolls."""
+
 from __future__ import annotations
 
 import numbers
@@ -14,10 +15,13 @@ class World:
       name: a built-in world; `simgrad worlds` lists them with their configuration.
       program: a simgrad.v1.Program instead of a name (see simgrad.program for a builder). It has no
         configuration: its numbers are in it.
-      config: numbers, words and flags that shape a built-in world, for example contact="toi", elements=9.
+      config: numbers, words and flags that shape a built-in world, for example contact="toi",
+        elements=9.
     """
 
-    def __init__(self, name: str | None = None, *, program: program_pb2.Program | None = None, **config: Any):
+    def __init__(
+        self, name: str | None = None, *, program: program_pb2.Program | None = None, **config: Any
+    ):
         if (name is None) == (program is None):
             raise TypeError("a World has a name or a program, and not both")
         if program is not None and config:
@@ -42,9 +46,15 @@ class World:
         return self._message
 
     def __repr__(self) -> str:
-        config = "".join(f", {key}={getattr(value, value.WhichOneof('value'))!r}"
-                         for key, value in sorted(self._message.config.items()))
-        return f"World({self.name!r}{config})" if self.program is None else f"World(program={self.name!r})"
+        config = "".join(
+            f", {key}={getattr(value, value.WhichOneof('value'))!r}"
+            for key, value in sorted(self._message.config.items())
+        )
+        return (
+            f"World({self.name!r}{config})"
+            if self.program is None
+            else f"World(program={self.name!r})"
+        )
 
 
 def _set_config(message: simgrad_pb2.ConfigValue, key: str, value: Any) -> None:

@@ -6,7 +6,7 @@
 #include <cinttypes>
 
 #include "precision/hash.h"
-#include "tests/sim/engine/work_maker.h"
+#include "tests/sim/work_maker.h"
 #include "tests/sim/json.h"
 
 namespace simgrad {
@@ -125,7 +125,9 @@ TEST_P(EssayDemo, StatesIterationsSumsAndValueAreExact) {
       EXPECT_EQ(result->final_states[0].Get(static_cast<int64_t>(i)), y[i]) << "element " << i;
       EXPECT_EQ(keeper.penetration.Get(last + static_cast<int64_t>(i)), p[i]) << "element " << i;
     }
-    if (expected.Has("value")) EXPECT_EQ(result->value, expected["value"][order].Hex()) << order;
+    if (expected.Has("value")) {
+      EXPECT_EQ(result->value, expected["value"][order].Hex()) << order;
+    }
     if (expected.Has("reasons")) {
       for (size_t t = 0; t < keeper.reasons.size(); ++t) {
         EXPECT_EQ(sim::StopReasonName(static_cast<sim::StopReason>(keeper.reasons[t])),
@@ -145,11 +147,13 @@ TEST_P(EssayDemo, GradientOfKIsExactAndConnectedAsThePathSays) {
   const sim::InputGradient& k = GradientOfK(*result, work);
   EXPECT_EQ(k.connected, expected["k_connected"].IsTrue() ? 1 : 0);
   EXPECT_EQ(k.gated_by, expected["k_connected"].IsTrue() ? "" : "projection");
-  if (expected.Has("gradient_k")) EXPECT_EQ(k.gradient.Get(0), expected["gradient_k"].Hex());
+  if (expected.Has("gradient_k")) {
+    EXPECT_EQ(k.gradient.Get(0), expected["gradient_k"].Hex());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EssayDemo, ::testing::ValuesIn(CaseNames()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& demo) { return demo.param; });
 
 TEST(EssayDemoLossScale, RecoversTheGradientThatF16Loses) {
   sim::Observer nobody;

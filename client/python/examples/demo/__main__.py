@@ -3,6 +3,7 @@
 usage: python client/python/examples/demo --target HOST:PORT --metrics HOST:PORT --figure FILE.png
 scripts/demo builds, starts a server and runs this.
 """
+
 import argparse
 import sys
 
@@ -19,8 +20,12 @@ import simgrad as sg
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", default="localhost:8001", help="gRPC host:port (default %(default)s)")
-    parser.add_argument("--metrics", default="localhost:8002", help="metrics host:port (default %(default)s)")
+    parser.add_argument(
+        "--target", default="localhost:8001", help="gRPC host:port (default %(default)s)"
+    )
+    parser.add_argument(
+        "--metrics", default="localhost:8002", help="metrics host:port (default %(default)s)"
+    )
     parser.add_argument("--figure", default="simgrad_demo.png", help="where the picture goes")
     options = parser.parse_args()
     before = metrics.scrape(options.metrics)

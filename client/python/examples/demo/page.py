@@ -1,4 +1,5 @@
 """How the demo prints: headings, plain paragraphs, tables."""
+
 import textwrap
 
 WIDTH = 100

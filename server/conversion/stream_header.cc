@@ -1,0 +1,33 @@
+#include "server/conversion/stream_header.h"
+
+#include "server/conversion/enum_names.h"
+#include "server/conversion/program_info.h"
+#include "server/conversion/result.h"
+
+namespace simgrad::server::conversion {
+
+v1::StreamHeader StreamHeaderToProto(const sim::NumericalProgram& program,
+                                     const std::vector<Recorded>& recorded, int64_t instances,
+                                     int64_t steps) {
+  v1::StreamHeader header;
+  *header.mutable_program() = ProgramInfoToProto(program);
+  header.set_instances(instances);
+  header.set_steps(steps);
+  for (const Recorded& field : recorded) {
+    v1::FieldInfo* info = header.add_trajectory();
+    info->set_name(field.name);
+    info->set_dtype(ToProto(field.dtype));
+    info->mutable_shape()->Add(field.shape.begin(), field.shape.end());
+    info->set_times(field.is_state ? steps + 1 : steps);
+  }
+  return header;
+}
+
+std::vector<v1::TensorPiece> SplitOffText(v1::StreamHeader& header, int64_t max_bytes) {
+  if (static_cast<int64_t>(header.ByteSizeLong()) <= max_bytes) return {};
+  std::string text;
+  text.swap(*header.mutable_program()->mutable_text());
+  return Pieces("program.text", text, max_bytes);
+}
+
+}  // namespace simgrad::server::conversion

@@ -1,0 +1,161 @@
+// The server side of one streaming RPC: an outbox that is a gRPC write reactor.
+//
+// One write is in flight at a time; what comes meanwhile waits in order, step diagnostics coalesced and
+// progress replaced. Deletes itself when the RPC is done.
+// Threads: as Outbox; gRPC's callbacks come one at a time.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "server/conversion/diagnostics_blocks.h"
+#include "server/service/outbox.h"
+#include "server/service/streaming_call.h"
+
+namespace simgrad::server::service {
+
+inline void Fill(v1::StreamHeader&& from, auto& to) { *to.mutable_header() = std::move(from); }
+inline void Fill(v1::DiagnosticsBlock&& from, auto& to) {
+  *to.mutable_diagnostics() = std::move(from);
+}
+inline void Fill(v1::TrajectoryChunk&& from, auto& to) { *to.mutable_trajectory() = std::move(from); }
+inline void Fill(v1::Progress&& from, auto& to) { *to.mutable_progress() = std::move(from); }
+inline void Fill(v1::TensorPiece&& from, auto& to) { *to.mutable_piece() = std::move(from); }
+inline void Fill(v1::BackwardBlock&& from, v1::GradientResponse& to) {
+  *to.mutable_backward() = std::move(from);
+}
+inline void Fill(v1::BackwardBlock&&, v1::RolloutResponse&) {}
+inline void Fill(v1::RolloutResult&& from, v1::RolloutResponse& to) {
+  *to.mutable_result() = std::move(from);
+}
+inline void Fill(v1::RolloutResult&&, v1::GradientResponse&) {}
+inline void Fill(v1::GradientResult&& from, v1::GradientResponse& to) {
+  *to.mutable_result() = std::move(from);
+}
+inline void Fill(v1::GradientResult&&, v1::RolloutResponse&) {}
+
+template <class Response>
+class StreamReactor final : public grpc::ServerWriteReactor<Response>, public Outbox {
+ public:
+  // `call` learns of cancellation and of the end.
+  explicit StreamReactor(std::shared_ptr<StreamingCall> call) : call_(std::move(call)) {}
+
+  void Send(Message message) override {
+    std::unique_lock lock(mutex_);
+    FlushDiagnostics();
+    waiting_.push_back(std::move(message));
+    WriteNext(std::move(lock));
+  }
+
+  void SendDiagnostics(const sim::StepDiagnostics& diagnostics) override {
+    std::unique_lock lock(mutex_);
+    if (!diagnostics_) {
+      diagnostics_.emplace(call_->column_names(), call_->max_payload_bytes());
+    }
+    diagnostics_->Append(diagnostics);
+    WriteNext(std::move(lock));
+  }
+
+  void SendProgress(v1::Progress progress) override {
+    std::unique_lock lock(mutex_);
+    progress_ = std::move(progress);
+    WriteNext(std::move(lock));
+  }
+
+  void Finish(grpc::Status status) override {
+    std::unique_lock lock(mutex_);
+    final_ = std::move(status);
+    progress_.reset();  // the answer says it all
+    WriteNext(std::move(lock));
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::unique_lock lock(mutex_);
+    writing_ = false;
+    if (!ok) {
+      broken_ = true;
+      call_->OnCancel();
+    }
+    WriteNext(std::move(lock));
+  }
+
+  void OnCancel() override { call_->OnCancel(); }
+
+  void OnDone() override {
+    call_->OnDone();
+    delete this;
+  }
+
+ private:
+  void FlushDiagnostics() {
+    if (!diagnostics_) return;
+    for (v1::DiagnosticsBlock& block : diagnostics_->Take()) waiting_.push_back(std::move(block));
+  }
+
+  // Starts the next write, or ends the stream where nothing is left. Small work is held back until
+  // it is finished: then all its messages leave together.
+  void WriteNext(std::unique_lock<std::mutex> lock) {
+    if (writing_ || finished_) return;
+    if (broken_) {
+      waiting_.clear();
+      diagnostics_.reset();
+      progress_.reset();
+    } else if (!final_ && call_->is_small()) {
+      return;
+    }
+    if (waiting_.empty()) FlushDiagnostics();
+    if (waiting_.empty() && progress_) {
+      waiting_.push_back(std::move(*progress_));
+      progress_.reset();
+    }
+    if (waiting_.empty()) {
+      if (!final_) return;
+      finished_ = true;
+      const grpc::Status status = *final_;
+      lock.unlock();
+      // May end in OnDone on another thread before it returns: nothing is touched after it.
+      grpc::ServerWriteReactor<Response>::Finish(status);
+      return;
+    }
+    response_.Clear();
+    std::visit([this](auto&& message) { Fill(std::move(message), response_); },
+               std::move(waiting_.front()));
+    waiting_.pop_front();
+    writing_ = true;
+    if (!first_written_) {
+      first_written_ = true;
+      call_->OnFirstMessage();
+    }
+    const bool last = waiting_.empty() && final_ && (!diagnostics_ || diagnostics_->empty());
+    grpc::WriteOptions options;
+    if (!waiting_.empty()) options.set_buffer_hint();
+    if (!last) {
+      lock.unlock();
+      this->StartWrite(&response_, options);
+      return;
+    }
+    finished_ = true;
+    const grpc::Status status = *final_;
+    lock.unlock();
+    this->StartWriteAndFinish(&response_, options, status);
+  }
+
+  const std::shared_ptr<StreamingCall> call_;
+  std::mutex mutex_;
+  std::deque<Message> waiting_;
+  std::optional<conversion::PendingDiagnostics> diagnostics_;  // after what waits
+  std::optional<v1::Progress> progress_;
+  std::optional<grpc::Status> final_;
+  Response response_;
+  bool writing_ = false;
+  bool first_written_ = false;
+  bool finished_ = false;
+  bool broken_ = false;
+};
+
+}  // namespace simgrad::server::service

@@ -1,0 +1,249 @@
+#include "server/service/streaming_call.h"
+
+#include <chrono>
+#include <exception>
+#include <new>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "server/conversion/program_info.h"
+#include "server/conversion/result.h"
+#include "server/conversion/stream_header.h"
+#include "server/conversion/trajectory_chunks.h"
+#include "server/service/error_status.h"
+
+namespace simgrad::server::service {
+namespace {
+
+// Instance-steps below which an answer is not worth sending in parts.
+constexpr int64_t kSmallWork = 4096;
+
+bool IsSmall(const sim::Work& work) {
+  return work.batch.instances <= kSmallWork &&
+         work.batch.instances * work.batch.steps <= kSmallWork;
+}
+
+}  // namespace
+
+StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline)
+    : context_(context),
+      mode_(mode),
+      cancellation_(std::make_shared<scheduling::Cancellation>(deadline)),
+      rpc_(*context.metrics, mode == metrics::Mode::kRollout ? "Rollout" : "Gradient") {
+  record_.request_id = NewRequestId();
+  record_.method = mode == metrics::Mode::kRollout ? "Rollout" : "Gradient";
+}
+
+void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label,
+                          Outbox* outbox) {
+  outbox_ = outbox;
+  record_.world = world_label;
+  if (!prepared.ok()) return End(prepared.status());
+  auto admission = context_.queue->Admit(prepared->memory_bytes, cancellation_->deadline());
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&admission)) {
+    context_.metrics->queue_rejected.at(RefusalLabel(refusal->reason)).Increment();
+    const grpc::Status status = ToGrpcStatus(*refusal, record_.request_id);
+    record_.outcome = CodeLabel(status.error_code());
+    record_.message = status.error_message();
+    outbox_->Finish(status);
+    return;
+  }
+  memory_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(admission));
+  admitted_ = true;
+  prepared_ = *std::move(prepared);
+  record_.instances = prepared_.work.batch.instances;
+  record_.steps = prepared_.work.batch.steps;
+  record_.seconds["decode"] = prepared_.decode_seconds;
+  record_.seconds["compile"] = prepared_.compile_seconds;
+  small_ = IsSmall(prepared_.work);
+  const sim::NumericalProgram& program = *prepared_.program->program;
+  column_names_ = conversion::ColumnNamesOf(program);
+  world_ = &context_.metrics->world(world_label);
+  sites_ = metrics::HandlesOf(*world_, program.sites);
+  context_.metrics->queue_requests.Increment();
+  // The queue may run it, and the stream may end, before Enqueue returns.
+  context_.queue->Enqueue(
+      {cancellation_, [self = shared_from_this()](const absl::Status& admitted,
+                                                  absl::Duration waited) {
+         self->Run(admitted, waited);
+       }});
+}
+
+void StreamingCall::OnCancel() {
+  cancelled_ = true;
+  cancellation_->Cancel(absl::CancelledError("the caller cancelled"));
+  context_.queue->DropCancelled();
+}
+
+absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
+  where_ = phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
+  return cancellation_->Check();
+}
+
+void StreamingCall::Report(const std::string& phase, int64_t done) {
+  v1::Progress progress;
+  progress.set_phase(phase);
+  progress.set_steps_done(done);
+  progress.set_steps_total(record_.steps);
+  outbox_->SendProgress(std::move(progress));
+}
+
+void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
+  size_t state = 0;
+  for (const conversion::Recorded& field : prepared_.recorded) {
+    if (!field.is_state) continue;
+    for (v1::TrajectoryChunk& chunk :
+         conversion::TrajectoryChunks(field, recorded_states[state++], record_.instances, 0, 1,
+                                      max_payload_bytes())) {
+      outbox_->Send(std::move(chunk));
+    }
+  }
+}
+
+void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
+  context_.metrics->RecordForward(chunk.diagnostics, sites_);
+  for (v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
+           prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
+    outbox_->Send(std::move(part));
+  }
+  if (prepared_.send_diagnostics) {
+    outbox_->SendDiagnostics(chunk.diagnostics);
+    for (v1::DiagnosticsBlock& block : conversion::InstanceBlocks(
+             column_names_, chunk.diagnostics.first_step, chunk.diagnostics.steps,
+             record_.instances, chunk.instance_sites, max_payload_bytes())) {
+      outbox_->Send(std::move(block));
+    }
+  }
+  Report("forward", chunk.diagnostics.first_step + chunk.diagnostics.steps);
+}
+
+void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk&) {
+  Report("adjoint", record_.steps - first_step);
+}
+
+void StreamingCall::SendHeader() {
+  v1::StreamHeader header = conversion::StreamHeaderToProto(
+      *prepared_.program->program, prepared_.recorded, record_.instances, record_.steps);
+  header.set_device(context_.device);
+  header.set_server_version(context_.version);
+  header.set_request_id(record_.request_id);
+  const std::vector<v1::TensorPiece> text = conversion::SplitOffText(header, max_payload_bytes());
+  outbox_->Send(std::move(header));
+  for (const v1::TensorPiece& piece : text) outbox_->Send(piece);
+}
+
+void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& result) {
+  const auto send = [&](auto answer) {
+    for (v1::TensorPiece& piece : conversion::SplitOff(answer, max_payload_bytes())) {
+      outbox_->Send(std::move(piece));
+    }
+    outbox_->Send(std::move(answer));
+  };
+  if (mode_ == metrics::Mode::kRollout) return send(conversion::RolloutResultToProto(facts, result));
+  if (prepared_.send_diagnostics) {
+    for (v1::BackwardBlock& block : conversion::BackwardBlocks(
+             result.backward, result.adjoint_ranges, max_payload_bytes())) {
+      outbox_->Send(std::move(block));
+    }
+  }
+  send(conversion::GradientResultToProto(facts, result));
+}
+
+absl::Status StreamingCall::Execute() {
+  SendHeader();
+  const sim::Work facts = conversion::WithoutTensors(prepared_.work);
+  const auto result = context_.engine->Execute(std::move(prepared_.work), *this);
+  if (!result.ok()) return result.status();
+  where_ = metrics::LostIn::kStream;
+  const auto start = std::chrono::steady_clock::now();
+  context_.metrics->RecordResult(facts, *result, *world_);
+  SendAnswer(facts, *result);
+  const double encode =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  context_.metrics->phase_seconds.at("encode").Observe(encode);
+  record_.seconds["encode"] = encode;
+  record_.seconds["forward"] = result->seconds.forward;
+  if (mode_ == metrics::Mode::kGradient) {
+    record_.seconds["recompute"] = result->seconds.recompute;
+    record_.seconds["adjoint"] = result->seconds.adjoint;
+  }
+  return absl::OkStatus();
+}
+
+void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited) {
+  metrics::ServerMetrics& metrics = *context_.metrics;
+  metrics.queue_requests.Decrement();
+  metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited));
+  record_.seconds["queue"] = absl::ToDoubleSeconds(waited);
+  if (!admitted.ok()) {
+    if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
+    return End(admitted);
+  }
+  const bool gradient = mode_ == metrics::Mode::kGradient;
+  const double instances = static_cast<double>(record_.instances);
+  world_->instances[static_cast<size_t>(mode_)].Add(instances);
+  metrics.batch_instances[0].Observe(instances);
+  if (gradient) metrics.batch_instances[1].Observe(instances);
+  metrics.phase_seconds.at("decode").Observe(prepared_.decode_seconds);
+  metrics.phase_seconds.at("compile").Observe(prepared_.compile_seconds);
+  const conversion::NonFiniteInputs& bad = prepared_.nonfinite_inputs;
+  metrics.RecordInputs(bad.state_nan, bad.state_inf, bad.other_nan, bad.other_inf);
+  const double loss_scale = prepared_.program->program->policy.loss_scale;
+  if (gradient) metrics.BeginLossScale(loss_scale);
+  absl::Status status;
+  try {
+    status = Execute();
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("the machine has no memory left for this request");
+  } catch (const std::exception& error) {
+    status = absl::InternalError(error.what());
+  }
+  if (gradient) metrics.EndLossScale(loss_scale);
+  End(status);
+}
+
+metrics::Outcome StreamingCall::OutcomeOf(const absl::Status& status) const {
+  if (status.ok()) return metrics::Outcome::kOk;
+  if (absl::IsDeadlineExceeded(status)) return metrics::Outcome::kExpired;
+  const bool stopped = absl::IsCancelled(status) || absl::IsUnavailable(status);
+  return stopped ? metrics::Outcome::kCancelled : metrics::Outcome::kFailed;
+}
+
+void StreamingCall::CountLost(const absl::Status& status) {
+  const size_t where = static_cast<size_t>(where_.load());
+  const metrics::Outcome outcome = OutcomeOf(status);
+  if (outcome == metrics::Outcome::kCancelled) rpc_.method().cancelled[where].Increment();
+  if (outcome == metrics::Outcome::kExpired) rpc_.method().deadline_exceeded[where].Increment();
+}
+
+void StreamingCall::End(const absl::Status& status) {
+  const grpc::Status wire = ToGrpcStatus(status, record_.request_id);
+  record_.outcome = CodeLabel(wire.error_code());
+  record_.message = wire.error_message();
+  if (admitted_) {
+    world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))].Increment();
+    CountLost(status);
+    ended_ok_ = status.ok();
+  }
+  prepared_.work = sim::Work();  // its tensors go now, the reservation with the stream
+  outbox_->Finish(wire);
+}
+
+void StreamingCall::OnFirstMessage() {
+  rpc_.method().first_message_seconds.Observe(rpc_.Seconds());
+}
+
+void StreamingCall::OnDone() {
+  if (ended_ok_ && cancelled_) {
+    // The work was done, but the caller left before it had all of it.
+    CountLost(cancellation_->Check());
+    record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);
+  }
+  memory_ = scheduling::MemoryBudget::Reservation();
+  record_.seconds["total"] = rpc_.Seconds();
+  rpc_.End(record_.outcome);
+  LogRequest(record_);
+}
+
+}  // namespace simgrad::server::service

@@ -1,0 +1,89 @@
+// One Rollout or Gradient from arrival to end: admission, the run, its messages, its record.
+//
+// Threads: Begin on the thread that took the RPC, Run on a worker, OnCancel and OnDone on gRPC's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/conversion/diagnostics_blocks.h"
+#include "server/metrics/server_metrics.h"
+#include "server/scheduling/work_queue.h"
+#include "server/service/outbox.h"
+#include "server/service/prepare.h"
+#include "server/service/request_log.h"
+#include "server/service/rpc_scope.h"
+
+namespace simgrad::server::service {
+
+// What all calls share; outlives them.
+struct CallContext {
+  metrics::ServerMetrics* metrics = nullptr;
+  scheduling::WorkQueue* queue = nullptr;
+  std::shared_ptr<const sim::Engine> engine;
+  std::string device;  // kind
+  std::string version;
+  int64_t max_message_bytes = int64_t{4} << 20;
+};
+
+class StreamingCall final : public sim::Observer,
+                            public std::enable_shared_from_this<StreamingCall> {
+ public:
+  StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline);
+
+  // Admits and enqueues, or finishes `outbox` with the refusal; `world_label` for metrics.
+  void Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label,
+             Outbox* outbox);
+
+  void OnCancel();
+  void OnDone();
+  void OnFirstMessage();
+
+  const conversion::ColumnNames& column_names() const { return column_names_; }
+  // What of a message may be payload: the rest is names and framing.
+  int64_t max_payload_bytes() const { return context_.max_message_bytes / 2; }
+  // So little work that its messages are sent together at the end.
+  bool is_small() const { return small_; }
+
+ private:
+  // sim::Observer:
+  absl::Status Continue(sim::WorkPhase phase) override;
+  void OnStart(const std::vector<sim::Tensor>& recorded_states) override;
+  void OnForward(const sim::ForwardChunk& chunk) override;
+  void OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) override;
+
+  void Run(const absl::Status& admitted, absl::Duration waited);
+  absl::Status Execute();
+  void SendHeader();
+  void SendAnswer(const sim::Work& facts, const sim::WorkResult& result);
+  void Report(const std::string& phase, int64_t done);
+  // Ends the answer; the record is written in OnDone.
+  void End(const absl::Status& status);
+  void CountLost(const absl::Status& status);
+  metrics::Outcome OutcomeOf(const absl::Status& status) const;
+
+  const CallContext& context_;
+  const metrics::Mode mode_;
+  const std::shared_ptr<scheduling::Cancellation> cancellation_;
+  RpcScope rpc_;
+  RequestRecord record_;
+  Outbox* outbox_ = nullptr;
+  scheduling::MemoryBudget::Reservation memory_;
+  PreparedWork prepared_;
+  conversion::ColumnNames column_names_;
+  metrics::WorldMetrics* world_ = nullptr;
+  metrics::SiteHandles sites_;
+  bool small_ = true;
+  bool admitted_ = false;
+  bool ended_ok_ = false;
+  std::atomic<metrics::LostIn> where_{metrics::LostIn::kQueued};
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace simgrad::server::service

@@ -1,0 +1,457 @@
+#include "sim/backend/cpu/compile.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "precision/hash.h"
+#include "sim/backend/cpu/compiler.h"
+#include "sim/backend/cpu/identity.h"
+#include "sim/backend/cpu/machine.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+using ValueVisitor = std::function<void(ValueId)>;
+
+// Every value that an operation reads, those of its regions included.
+void ForEachUse(const Op& op, const ValueVisitor& visit) {
+  for (ValueId id : op.operands) {
+    if (id != ValueId::kNone) visit(id);
+  }
+  if (op.attributes.where != ValueId::kNone) visit(op.attributes.where);
+  for (const Region& region : op.regions) {
+    for (const Op& nested : region.ops) ForEachUse(nested, visit);
+    for (ValueId id : region.yields) {
+      if (id != ValueId::kNone) visit(id);
+    }
+  }
+}
+
+}  // namespace
+
+Carrier CarrierOfValue(const Value& value) {
+  switch (value.type.element) {
+    case ElementType::kReal:
+      return *value.format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+    case ElementType::kI32: return Carrier::kI32;
+    case ElementType::kI64: return Carrier::kI64;
+    case ElementType::kBool: break;
+  }
+  return Carrier::kMask;
+}
+
+Compiler::Compiler(std::shared_ptr<const NumericalProgram> program,
+                   const std::vector<InputForm>& inputs, const KernelTable& kernels,
+                   const PlanOptions& options)
+    : program_(std::move(program)),
+      kernels_(kernels),
+      options_(options),
+      plan_(std::make_unique<Plan>()),
+      uses_(AnalyzeUses(*program_, options)) {
+  plan_->program = program_;
+  plan_->kernels = &kernels;
+  const Program& p = program_->program;
+  plan_->slot_of.assign(p.values.size(), -1);
+  look_.assign(p.values.size(), false);
+  producer_.assign(p.values.size(), nullptr);
+  region_of_.assign(p.values.size(), nullptr);
+  int32_t terminations = 0;
+  int32_t events = 0;
+  for (const Site& site : program_->sites) {
+    if (site.kind == SiteKind::kTermination) {
+      termination_sites_[site.name] = terminations++;
+    } else {
+      event_sites_[site.name] = events++;
+    }
+  }
+  if (options.looks) {
+    const auto look = [&](const Region& region, std::vector<ValueId> looked_at) {
+      const Detection found = DetectNonFinite(p, program_->policy, region, looked_at);
+      for (size_t i = 0; i < look_.size(); ++i) {
+        if (found.look[i]) look_[i] = true;
+      }
+    };
+    std::vector<ValueId> of_step = p.step.yields;
+    of_step.push_back(program_->stage_cost);
+    look(p.step, of_step);
+    look(p.initial, p.initial.yields);
+    for (const Objective& objective : p.objectives) {
+      look(objective.terminal, objective.terminal.yields);
+    }
+    if (options.adjoint) {
+      const Adjoint& adjoint = *program_->adjoint;
+      for (const Region* region :
+           {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
+        look(*region, {});
+      }
+    }
+  }
+  CompileInputs(inputs);
+}
+
+std::unique_ptr<Plan> Compiler::Run() {
+  CompileForward();
+  if (options_.adjoint) CompileAdjoint();
+  plan_->varying_bytes = pool_.size();
+  return std::move(plan_);
+}
+
+void Compiler::CompileInputs(const std::vector<InputForm>& inputs) {
+  const Program& p = program_->program;
+  plan_->inputs.resize(p.inputs.size());
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const Input& input = p.inputs[i];
+    const Value& value = ValueAt(input.value);
+    InputPlan& plan = plan_->inputs[i];
+    const bool state = input.kind == InputKind::kState;
+    if (!state && uses_.count[Index(input.value)] == 0) continue;
+    const bool changes = input.kind == InputKind::kStep || inputs[i].per_step;
+    const bool uniform = !state && !inputs[i].per_instance;
+    plan.per_step = changes;
+    plan.slot = NewSlot(CarrierOfValue(value), value.format.value_or(Format::kF64),
+                        CountOf(input.value), uniform, !state && !changes);
+    PlaceForever(plan.slot);
+    Alias(input.value, plan.slot);
+    if (state) plan_->states.push_back({plan.slot, -1, Stored(input.value)});
+  }
+}
+
+RegionPlan& Compiler::BeginRecord(RegionPlan& plan) {
+  plan.id = plan_->regions++;
+  return plan;
+}
+
+void Compiler::CompileForward() {
+  const Program& p = program_->program;
+  if (p.HasInitial()) {
+    Scope scope;
+    OpenScope(scope, p.initial, BeginRecord(plan_->initial));
+    CompileOps(scope);
+    std::vector<int32_t> taken;
+    for (ValueId id : p.initial.yields) {
+      plan_->initial_yields.push_back(OwnedYield(scope, id, taken, false));
+    }
+    CloseScope(scope);
+  }
+  {
+    hoists_ = true;
+    of_step_ = true;
+    Scope scope;
+    OpenScope(scope, p.step, BeginRecord(plan_->step));
+    for (const Input& input : p.inputs) region_of_[Index(input.value)] = &plan_->step;
+    CompileOps(scope);
+    CompileStateYields(scope);
+    for (const Export& exported : p.exports) {
+      plan_->exports.push_back(At(exported.value));
+    }
+    if (program_->stage_cost != ValueId::kNone) {
+      plan_->stage_cost = Varying(At(program_->stage_cost));
+      KeepUntilClosed(plan_->stage_cost);
+    }
+    CloseScope(scope);
+    hoists_ = false;
+    of_step_ = false;
+  }
+  for (const Objective& objective : p.objectives) {
+    if (objective.name != program_->objective || !objective.HasTerminal()) continue;
+    Scope scope;
+    OpenScope(scope, objective.terminal, BeginRecord(plan_->terminal));
+    for (ValueId id : objective.terminal.args) {
+      const Value& value = ValueAt(id);
+      const int32_t slot = NewSlot(CarrierOfValue(value), value.format.value_or(Format::kF64),
+                                   CountOf(id), false, false);
+      PlaceForever(slot);
+      Alias(id, slot);
+      plan_->terminal_args.push_back(slot);
+    }
+    CompileOps(scope);
+    plan_->terminal_yield = Varying(At(objective.terminal.yields[0]));
+    CloseScope(scope);
+  }
+}
+
+void Compiler::CompileStateYields(Scope& scope) {
+  std::vector<int32_t> taken;
+  for (size_t k = 0; k < plan_->states.size(); ++k) {
+    StatePlan& state = plan_->states[k];
+    state.yield = OwnedYield(scope, scope.region->yields[k], taken, state.stored);
+    // State and yield exchange their buffers after every step: no other value may come to own one.
+    if (SlotAt(state.yield).offset >= 0) {
+      Slot& slot = SlotAt(state.yield);
+      std::erase(scope.kept, state.yield);
+      slot.offset = pool_.Take(slot.bytes_per_lane());
+    }
+  }
+}
+
+void Compiler::OpenScope(Scope& scope, const Region& region, RegionPlan& plan) {
+  scope.region = &region;
+  scope.plan = &plan;
+  scope.outer = scope_;
+  scope_ = &scope;
+  for (ValueId id : region.args) {
+    if (id != ValueId::kNone) region_of_[Index(id)] = &plan;
+  }
+  for (const Op& op : region.ops) {
+    for (ValueId id : op.results) {
+      if (id == ValueId::kNone) continue;
+      producer_[Index(id)] = &op;
+      region_of_[Index(id)] = &plan;
+    }
+  }
+  scope.last_used.resize(region.ops.size());
+}
+
+void Compiler::CountLastUses(Scope& scope, const std::vector<int32_t>& pinned) {
+  // By root value of this region: the last operation that reads it; pinned ones are never freed.
+  std::unordered_map<int32_t, size_t> last;
+  const Region& region = *scope.region;
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    const Op& op = region.ops[i];
+    const auto use = [&](ValueId id) {
+      const int32_t root = uses_.root[Index(id)];
+      if (region_of_[static_cast<size_t>(root)] == scope.plan) last[root] = i;
+    };
+    for (ValueId id : op.results) {
+      if (id != ValueId::kNone) use(id);
+    }
+    ForEachUse(op, use);
+    if (op.code == OpCode::kEvent && options_.diagnostics) {
+      // The margin reads the operands of the operations that made the two sides.
+      for (size_t k = 0; k < 2; ++k) {
+        const Op* producer = producer_[Index(op.operands[k])];
+        while (producer != nullptr && producer->code == OpCode::kCast) {
+          producer = producer_[Index(producer->operands[0])];
+        }
+        if (producer != nullptr) ForEachUse(*producer, use);
+      }
+    }
+  }
+  for (int32_t root : pinned) last.erase(root);
+  for (const auto& [root, at] : last) scope.last_used[at].push_back(root);
+}
+
+void Compiler::CompileOps(Scope& scope) {
+  const Region& region = *scope.region;
+  std::vector<int32_t> pinned;
+  const auto pin = [&](ValueId id) {
+    if (id == ValueId::kNone) return;
+    pinned.push_back(uses_.root[Index(id)]);
+    // What a test compares is read once more for its margin, with the operands that made it.
+    const Op* producer = producer_[Index(id)];
+    while (producer != nullptr && producer->code == OpCode::kCast) {
+      pinned.push_back(uses_.root[Index(producer->operands[0])]);
+      producer = producer_[Index(producer->operands[0])];
+    }
+    if (producer == nullptr) return;
+    for (ValueId operand : producer->operands) {
+      if (operand != ValueId::kNone) pinned.push_back(uses_.root[Index(operand)]);
+    }
+  };
+  for (ValueId id : region.yields) pin(id);
+  if (&region == &program_->program.step) {
+    for (const Export& exported : program_->program.exports) pin(exported.value);
+    pin(program_->stage_cost);
+  }
+  CountLastUses(scope, pinned);
+  for (scope.at = 0; scope.at < region.ops.size(); ++scope.at) {
+    CompileOp(region.ops[scope.at]);
+    for (int32_t slot : scope.scratch) {
+      pool_.Return(SlotAt(slot).offset, SlotAt(slot).bytes_per_lane());
+    }
+    scope.scratch.clear();
+    for (int32_t root : scope.last_used[scope.at]) {
+      const int32_t slot = plan_->slot_of[static_cast<size_t>(root)];
+      const auto kept = std::find(scope.kept.begin(), scope.kept.end(), slot);
+      if (slot < 0 || kept == scope.kept.end()) continue;
+      pool_.Return(SlotAt(slot).offset, SlotAt(slot).bytes_per_lane());
+      scope.kept.erase(kept);
+    }
+  }
+}
+
+void Compiler::CloseScope(Scope& scope) {
+  for (int32_t slot : scope.kept) {
+    if (SlotAt(slot).uniform || SlotAt(slot).invariant || SlotAt(slot).offset < 0) continue;
+    pool_.Return(SlotAt(slot).offset, SlotAt(slot).bytes_per_lane());
+  }
+  for (int32_t slot : scope.scratch) {
+    pool_.Return(SlotAt(slot).offset, SlotAt(slot).bytes_per_lane());
+  }
+  scope_ = scope.outer;
+}
+
+int32_t Compiler::NewSlot(Carrier carrier, Format format, int64_t count, bool uniform,
+                          bool invariant) {
+  plan_->slots.push_back({carrier, format, count, uniform, invariant, -1});
+  return static_cast<int32_t>(plan_->slots.size()) - 1;
+}
+
+int32_t Compiler::SlotLike(int32_t slot, bool uniform, bool invariant) {
+  const Slot like = SlotAt(slot);
+  return NewSlot(like.carrier, like.format, like.count, uniform, invariant);
+}
+
+void Compiler::PlaceForever(int32_t slot) {
+  Slot& placed = SlotAt(slot);
+  if (placed.uniform) {
+    placed.offset = plan_->uniform_bytes;
+    plan_->uniform_bytes += placed.bytes_per_lane();
+  } else {
+    placed.offset = pool_.Take(placed.bytes_per_lane());
+  }
+}
+
+void Compiler::PlaceTemporary(int32_t slot) {
+  PlaceForever(slot);
+  if (!SlotAt(slot).uniform) KeepUntilClosed(slot);
+}
+
+int32_t Compiler::Scratch(Carrier carrier, Format format, int64_t count, bool uniform,
+                          bool invariant) {
+  const int32_t slot = NewSlot(carrier, format, count, uniform, invariant);
+  PlaceForever(slot);
+  if (!uniform && !invariant) scope_->scratch.push_back(slot);
+  return slot;
+}
+
+void Compiler::Store(RegionPlan& plan, int32_t slot) {
+  if (std::find(plan.stored.begin(), plan.stored.end(), slot) != plan.stored.end()) return;
+  plan.stored.push_back(slot);
+  plan.stored_bytes_per_lane += SlotAt(slot).bytes_per_lane();
+}
+
+int32_t Compiler::Result(ValueId id, bool uniform, bool invariant) {
+  const Value& value = ValueAt(id);
+  const int32_t slot = NewSlot(CarrierOfValue(value), value.format.value_or(Format::kF64),
+                               CountOf(id), uniform, invariant);
+  Alias(id, slot);
+  const bool stored = Stored(id) && !invariant;
+  if (stored) Store(*scope_->plan, slot);
+  if (stored && options_.adjoint) return slot;
+  if (invariant) {
+    PlaceForever(slot);
+  } else {
+    PlaceTemporary(slot);
+  }
+  return slot;
+}
+
+Instruction Compiler::Make(Kernel kernel, int32_t to, int32_t a, int32_t b, int32_t c, int32_t d) {
+  Instruction made;
+  made.run = kernel;
+  made.to = to;
+  made.a = a;
+  made.b = b;
+  made.c = c;
+  made.d = d;
+  made.count = static_cast<int32_t>(SlotAt(to).count);
+  made.uniform = SlotAt(to).uniform ? 1 : 0;
+  return made;
+}
+
+void Compiler::Emit(Instruction instruction, int32_t result) {
+  const Slot& slot = SlotAt(result);
+  if (slot.invariant) {
+    (slot.uniform ? plan_->per_run : plan_->per_block).push_back(instruction);
+  } else {
+    scope_->plan->code.push_back(instruction);
+  }
+}
+
+int32_t Compiler::Varying(int32_t slot) {
+  const Slot from = SlotAt(slot);
+  if (!from.uniform) return slot;
+  if (from.invariant) {
+    const auto known = widened_.find(slot);
+    if (known != widened_.end()) return known->second;
+  }
+  const int32_t wide = SlotLike(slot, false, from.invariant);
+  PlaceForever(wide);
+  if (from.invariant) {
+    widened_[slot] = wide;
+  } else {
+    KeepUntilClosed(wide);
+  }
+  Emit(Make(kernels_.widen[SizeIndex(from.carrier)], wide, slot), wide);
+  return wide;
+}
+
+int32_t Compiler::CopyOf(int32_t slot) {
+  const Slot from = SlotAt(slot);
+  const int32_t copy = SlotLike(slot, false, false);
+  PlaceForever(copy);
+  KeepUntilClosed(copy);
+  if (from.uniform) {
+    Emit(Make(kernels_.widen[SizeIndex(from.carrier)], copy, slot), copy);
+    return copy;
+  }
+  std::vector<int32_t> rows(static_cast<size_t>(from.count));
+  for (size_t k = 0; k < rows.size(); ++k) rows[k] = static_cast<int32_t>(k);
+  RowPlan& plan = plan_->rows.emplace_back();
+  plan.rows = from.count;
+  plan.lane_bytes = from.lane_bytes();
+  plan.from = Keep(std::move(rows)).data();
+  plan.operand = Keep(std::vector<int32_t>(static_cast<size_t>(from.count), 0)).data();
+  plan.slots = Keep({slot}).data();
+  plan.slot_uniform = Keep({0}).data();
+  Instruction instruction = Make(kernels_.copy_rows, copy, slot);
+  instruction.plan = &plan;
+  Emit(instruction, copy);
+  return copy;
+}
+
+int32_t Compiler::OwnedYield(Scope& scope, ValueId id, std::vector<int32_t>& taken, bool stored) {
+  const int32_t slot = At(id);
+  const size_t root = static_cast<size_t>(uses_.root[Index(id)]);
+  const bool computed_here = region_of_[root] == scope.plan && producer_[root] != nullptr;
+  const bool shared = std::find(taken.begin(), taken.end(), slot) != taken.end();
+  int32_t owned = slot;
+  if (!computed_here || shared || SlotAt(slot).uniform || SlotAt(slot).invariant) {
+    owned = CopyOf(slot);
+    if (stored) {
+      Store(*scope.plan, owned);
+      if (options_.adjoint) {
+        std::erase(scope.kept, owned);
+        pool_.Return(SlotAt(owned).offset, SlotAt(owned).bytes_per_lane());
+        SlotAt(owned).offset = -1;
+      }
+    }
+  }
+  taken.push_back(owned);
+  return owned;
+}
+
+void Compiler::EmitLook(const Op& op, ValueId id) {
+  const int32_t slot = At(id);
+  Instruction look;
+  look.run = RunLook;
+  look.a = slot;
+  look.count = static_cast<int32_t>(SlotAt(slot).count);
+  look.uniform = SlotAt(slot).uniform ? 1 : 0;
+  if (op.attributes.where != ValueId::kNone) look.b = At(op.attributes.where);
+  scope_->plan->code.push_back(look);
+}
+
+void Compiler::EmitRange(const Op& op, ValueId source, int32_t source_slot) {
+  const Format to = *ValueAt(op.results[0]).format;
+  if (Contains(to, *ValueAt(source).format)) return;
+  RangePlan& plan = plan_->ranges.emplace_back();
+  plan.source = source_slot;
+  plan.result = At(op.results[0]);
+  plan.to = to;
+  plan.role = op.role;
+  if (op.attributes.where != ValueId::kNone) plan.where = At(op.attributes.where);
+  Instruction instruction;
+  instruction.run = RunRange;
+  instruction.plan = &plan;
+  scope_->plan->code.push_back(instruction);
+}
+
+std::unique_ptr<Plan> CompilePlan(std::shared_ptr<const NumericalProgram> program,
+                                  const std::vector<InputForm>& inputs, const KernelTable& kernels,
+                                  const PlanOptions& options) {
+  return Compiler(std::move(program), inputs, kernels, options).Run();
+}
+
+}  // namespace simgrad::sim::cpu

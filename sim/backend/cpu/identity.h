@@ -1,0 +1,49 @@
+// Operations whose result is their operand, bit for bit, so that both share a slot.
+#pragma once
+
+#include <algorithm>
+
+#include "sim/program/detect.h"
+#include "sim/program/numerical_program.h"
+
+namespace simgrad::sim::cpu {
+
+// Whether every value of `from` is one of `to`.
+inline bool Contains(Format to, Format from) {
+  const auto target = precision::Traits(to);
+  const auto source = precision::Traits(from);
+  return target.precision >= source.precision && target.emin <= source.emin &&
+         target.max_finite >= source.max_finite;
+}
+
+inline bool SameCarrier(Format a, Format b) {
+  return (a == Format::kF64) == (b == Format::kF64);
+}
+
+inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
+  if (op.results.size() != 1 || op.operands.empty() || op.results[0] == ValueId::kNone) {
+    return false;
+  }
+  const Value& result = program.program[op.results[0]];
+  const Value& operand = program.program[op.operands[0]];
+  const bool same_count = ElementCount(result.type.shape) == ElementCount(operand.type.shape);
+  switch (op.code) {
+    case OpCode::kReshape:
+    case OpCode::kStopGradient: return true;
+    case OpCode::kBroadcast:
+      return same_count && std::is_sorted(op.attributes.dims.begin(), op.attributes.dims.end());
+    case OpCode::kConvert: return result.type.element == operand.type.element;
+    case OpCode::kCast:
+      return Contains(*result.format, *operand.format) &&
+             SameCarrier(*result.format, *operand.format) &&
+             EffectiveOverflow(program.policy, op) == Overflow::kIeee;
+    case OpCode::kSum:
+      // A tree of one leaf.
+      return result.type.element == ElementType::kReal && same_count &&
+             op.attributes.order == Order::kPairwise && result.format == operand.format &&
+             Contains(op.attributes.accumulator, *operand.format);
+    default: return false;
+  }
+}
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,145 @@
+// Counts uses, finds values that share a slot, and what the adjoint needs recorded.
+#include <functional>
+
+#include "sim/backend/cpu/compiler.h"
+#include "sim/backend/cpu/identity.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+class UseAnalysis {
+ public:
+  UseAnalysis(const NumericalProgram& program, const PlanOptions& options)
+      : program_(program), options_(options) {
+    const size_t values = program.program.values.size();
+    uses_.root.resize(values);
+    for (size_t i = 0; i < values; ++i) uses_.root[i] = static_cast<int32_t>(i);
+    uses_.count.assign(values, 0);
+    uses_.stored.assign(values, false);
+  }
+
+  ValueUses Run() {
+    const Program& p = program_.program;
+    Visit(p.initial);
+    Visit(p.step);
+    for (const Objective& objective : p.objectives) Visit(objective.terminal);
+    if (options_.adjoint && program_.adjoint) {
+      const Adjoint& adjoint = *program_.adjoint;
+      for (const Region* region :
+           {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
+        Visit(*region);
+      }
+    } else if (program_.adjoint) {
+      // The forward plan counts the bytes that recording will need.
+      const Adjoint& adjoint = *program_.adjoint;
+      for (const Region* region :
+           {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
+        VisitTapes(*region);
+      }
+    }
+    for (const Export& exported : p.exports) Use(exported.value);
+    if (program_.stage_cost != ValueId::kNone) Use(program_.stage_cost);
+    while (Spread(p.step) | SpreadStates() | Spread(p.initial) | SpreadTerminal()) {
+    }
+    return std::move(uses_);
+  }
+
+ private:
+  void Use(ValueId id) {
+    if (id != ValueId::kNone) ++uses_.count[Index(id)];
+  }
+  int32_t Root(ValueId id) const { return uses_.root[Index(id)]; }
+  bool Stored(ValueId id) const { return uses_.stored[static_cast<size_t>(Root(id))]; }
+  bool Mark(ValueId id) {
+    if (Stored(id)) return false;
+    uses_.stored[static_cast<size_t>(Root(id))] = true;
+    return true;
+  }
+
+  void Visit(const Region& region) {
+    for (const Op& op : region.ops) {
+      for (ValueId id : op.operands) Use(id);
+      Use(op.attributes.where);
+      if (op.code == OpCode::kTape) {
+        Use(op.attributes.primal);
+        uses_.stored[static_cast<size_t>(Root(op.attributes.primal))] = true;
+      }
+      if (IsIdentity(program_, op)) uses_.root[Index(op.results[0])] = Root(op.operands[0]);
+      for (const Region& nested : op.regions) Visit(nested);
+    }
+    for (ValueId id : region.yields) Use(id);
+  }
+
+  void VisitTapes(const Region& region) {
+    for (const Op& op : region.ops) {
+      if (op.code == OpCode::kTape) Mark(op.attributes.primal);
+      for (const Region& nested : op.regions) VisitTapes(nested);
+    }
+  }
+
+  // An argument is recorded by recording what it points to.
+  bool Spread(const Region& region) {
+    bool changed = false;
+    for (const Op& op : region.ops) {
+      if (op.code == OpCode::kWhile) changed |= SpreadWhile(op);
+      if (op.code == OpCode::kFor) {
+        for (size_t k = 0; k < op.operands.size(); ++k) {
+          if (!Stored(op.regions[0].args[k + 1])) continue;
+          changed |= Mark(op.operands[k]) | Mark(op.regions[0].yields[k]);
+        }
+      }
+      for (const Region& nested : op.regions) changed |= Spread(nested);
+    }
+    return changed;
+  }
+
+  bool SpreadWhile(const Op& op) {
+    const WhileCounts counts = CountsOf(op);
+    const size_t c = static_cast<size_t>(counts.carried);
+    const size_t e = static_cast<size_t>(counts.exports);
+    const Region& test = op.regions[0];
+    const Region& body = op.regions[1];
+    bool changed = false;
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      const ValueId in_body = body.args[k < c ? k : k + e];
+      if (!Stored(test.args[k]) && !Stored(in_body)) continue;
+      changed |= Mark(op.operands[k]) | Mark(test.args[k]) | Mark(in_body);
+      if (k < c) changed |= Mark(body.yields[k]);
+    }
+    for (size_t k = 0; k < e; ++k) {
+      if (!Stored(body.args[c + k])) continue;
+      changed |= Mark(test.yields[(op.attributes.has_entry ? 3 : 2) + k]);
+    }
+    return changed;
+  }
+
+  bool SpreadStates() {
+    const Program& p = program_.program;
+    bool changed = false;
+    const std::vector<int32_t> states = p.InputsOf(InputKind::kState);
+    for (size_t k = 0; k < states.size(); ++k) {
+      if (Stored(p.inputs[static_cast<size_t>(states[k])].value)) changed |= Mark(p.step.yields[k]);
+    }
+    return changed;
+  }
+
+  bool SpreadTerminal() {
+    bool changed = false;
+    for (const Objective& objective : program_.program.objectives) {
+      changed |= Spread(objective.terminal);
+    }
+    return changed;
+  }
+
+  const NumericalProgram& program_;
+  const PlanOptions& options_;
+  ValueUses uses_;
+};
+
+}  // namespace
+
+ValueUses AnalyzeUses(const NumericalProgram& program, const PlanOptions& options) {
+  return UseAnalysis(program, options).Run();
+}
+
+}  // namespace simgrad::sim::cpu

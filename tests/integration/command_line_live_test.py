@@ -1,0 +1,130 @@
+"""The command line against a running server."""
+
+import json
+
+import pytest
+
+from simgrad import command_line
+
+DEPRESSURIZATION = [
+    "--world",
+    "boundary_projection",
+    "--config",
+    "elements=9",
+    "--config",
+    "tol=0x1.06p-10",
+    "--steps",
+    "4",
+    "--initial",
+    "y=-0x1.04p-10" + 8 * ",-0x1p-20",
+    "--param",
+    "k=0.5",
+]
+
+
+def run(capsys, server, *arguments, code=0):
+    assert command_line.main([*arguments, "--target", server.target]) == code
+    return capsys.readouterr().out
+
+
+def test_info_worlds_and_program_are_for_people_and_machines(capsys, server):
+    assert "simgrad" in run(capsys, server, "info")
+    info = json.loads(run(capsys, server, "info", "--json"))
+    assert info["port"] == server.port and "bouncing_ball" in info["worlds"]
+    assert "config contact" in run(capsys, server, "worlds")
+    names = [w["name"] for w in json.loads(run(capsys, server, "worlds", "--json"))["worlds"]]
+    assert names == info["worlds"]
+    text = run(capsys, server, "program", "--world", "bouncing_ball", "--policy", "f16_safe")
+    described = json.loads(
+        run(capsys, server, "program", "--world", "bouncing_ball", "--policy", "f16_safe", "--json")
+    )
+    assert (
+        text.rstrip("\n") == described["text"].rstrip("\n") and len(described["fingerprint"]) == 64
+    )
+    assert described["policy"]["roles"]["termination"]["format"] == "f32"
+
+
+def test_rollout_and_gradient_tell_the_depressurization(capsys, server):
+    for preset, iterations, connected in (
+        ("f32", 1, 1),
+        ("bf16_unsafe", 0, 0),
+        ("bf16_safe", 1, 1),
+    ):
+        answer = json.loads(
+            run(
+                capsys,
+                server,
+                "gradient",
+                *DEPRESSURIZATION,
+                "--policy",
+                preset,
+                "--objective",
+                "final_penetration",
+                "--diagnostics",
+                "instances",
+                "--wrt",
+                "k",
+                "--json"
+            )
+        )
+        assert answer["sites"]["projection"]["iterations"][0] == [iterations]
+        assert answer["connected"] == {"k": connected} and list(answer["gradients"]["params"]) == [
+            "k"
+        ]
+    text = run(
+        capsys,
+        server,
+        "rollout",
+        *DEPRESSURIZATION,
+        "--record",
+        "y",
+        "--objective",
+        "final_penetration"
+    )
+    assert "site projection" in text and "trajectory y" in text and "value" in text
+
+
+def test_role_overrides_and_loss_scale_reach_the_server(capsys, server):
+    answer = json.loads(
+        run(
+            capsys,
+            server,
+            "rollout",
+            *DEPRESSURIZATION,
+            "--policy",
+            "bf16_unsafe",
+            "--role",
+            "termination.format=f32",
+            "--site",
+            "projection.order=exact",
+            "--loss-scale",
+            "4",
+            "--json"
+        )
+    )
+    assert (
+        answer["policy"]["roles"]["termination"]["format"] == "f32"
+        and answer["policy"]["loss_scale"] == 4
+    )
+
+
+def test_a_refusal_exits_with_1_and_names_the_field(capsys, server):
+    out = run(capsys, server, "rollout", *DEPRESSURIZATION, "--policy", "f8", "--json", code=1)
+    assert json.loads(out)["error"]["field"].endswith("policy.preset")
+
+
+def test_a_non_finite_instance_exits_with_4_where_asked(capsys, server):
+    arguments = [
+        "rollout",
+        "--world",
+        "boundary_projection",
+        "--steps",
+        "2",
+        "--initial",
+        "y=nan",
+        "--param",
+        "k=1",
+    ]
+    answer = json.loads(run(capsys, server, *arguments, "--fail-on-nonfinite", "--json", code=4))
+    assert answer["ok"] == 0 and answer["certificates"]
+    run(capsys, server, *arguments)

@@ -1,0 +1,61 @@
+"""What README and examples show runs, and does what it says."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+
+import simgrad as sg
+
+
+def example(root, name):
+    spec = importlib.util.spec_from_file_location(name, root / f"client/python/examples/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_restitution_is_recovered(root, server):
+    # The step takes 0.4 of Newton's; 40 of them leave at most 0.6^40 = 1e-9 of the distance.
+    assert example(root, "train_restitution").main(server.target) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_policies_part_as_shown(root, server, capsys):
+    example(root, "compare_policies").main(server.target)
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "[1, 0, 0, 0]" in lines["f32"] and "[1, 0, 0, 0]" in lines["bf16_safe"]
+    assert "[0, 0, 0, 0]" in lines["bf16_unsafe"] and "gated by projection" in lines["bf16_unsafe"]
+
+
+def test_a_world_of_ones_own_runs(root, server, capsys):
+    example(root, "own_world").main(server.target)
+    assert "first step past the vertical:" in capsys.readouterr().out
+
+
+def test_examples_are_short(root):
+    for path in (root / "client/python/examples").glob("*.py"):
+        assert len(path.read_text().splitlines()) < 60, path.name
+
+
+@pytest.mark.parametrize("page", ["README.md", "client/README.md"])
+def test_python_of_the_readme_runs(root, page, server):
+    if not (root / page).exists():
+        pytest.skip(f"no {page}")
+    blocks = re.findall(r"```python\n(.*?)```", (root / page).read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        code = block.replace("localhost:8001", server.target)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_docstring_of_the_package_runs(server):
+    code = "\n".join(line[4:] for line in sg.__doc__.splitlines() if line.startswith("    "))
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("localhost:8001", server.target)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

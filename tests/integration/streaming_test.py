@@ -1,0 +1,148 @@
+"""Blocks arrive while the work runs, and add up to what the result says."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+BALL = sg.World("bouncing_ball", clamp=False, elements=2)
+SENT = dict(
+    steps=300,
+    initial={"y": np.linspace(0.1, 1, 20).reshape(10, 2), "v": [0.0, 0.0]},
+    params={"k": 1.0},
+)
+
+
+def test_blocks_cover_every_step_once_and_equal_the_result(client):
+    stream = client.rollout_stream(BALL, **SENT, chunk_steps=32)
+    blocks = list(stream)
+    assert [b.first_step for b in blocks] == np.cumsum(
+        [0] + [b.steps for b in blocks[:-1]]
+    ).tolist()
+    assert sum(b.steps for b in blocks) == 300
+    joined = np.concatenate([b.sites["projection"].iterations for b in blocks])
+    np.testing.assert_array_equal(joined, stream.result.sites["projection"].iterations)
+    counts = np.concatenate([b.events["contact"].count for b in blocks])
+    np.testing.assert_array_equal(counts, stream.result.events["contact"].count)
+
+
+def test_a_gradient_streams_both_passes(client):
+    stream = client.gradient_stream(BALL, **SENT, objective="final_height", chunk_steps=32)
+    phases = [block.phase for block in stream]
+    assert phases[0] == "forward" and phases[-1] == "adjoint"
+    assert stream.result.backward.largest.shape == (300,)
+    assert stream.result.backward.exponents.sum(axis=1).max() > 0
+
+
+def test_progress_reaches_the_end(client):
+    seen = []
+    client.gradient(
+        BALL,
+        **SENT,
+        objective="final_height",
+        chunk_steps=50,
+        progress=lambda phase, done, total: seen.append((phase, done, total))
+    )
+    assert {phase for phase, _, _ in seen} == {"forward", "adjoint"}
+    for phase in ("forward", "adjoint"):
+        done = [d for p, d, _ in seen if p == phase]
+        assert done == sorted(done) and done[-1] == 300
+
+
+def test_off_returns_no_diagnostics(client):
+    r = client.rollout(BALL, **SENT, diagnostics="off")
+    assert not r.sites and not r.events and not r.states_range
+    assert r.ok.all() and r.path_signature
+
+
+def test_trajectories_larger_than_a_message_arrive_whole(serve):
+    client = serve("--max_message_bytes=65536")
+    assert client.info().limits.max_message_bytes == 65536
+    y = np.linspace(0.1, 1, 400).reshape(200, 2)
+    sent = {**SENT, "initial": {"y": y, "v": np.zeros_like(y)}}
+    r = client.rollout(
+        BALL, **sent, record=["y", "v"], diagnostics="instances", objective="final_height"
+    )
+    assert r.trajectory["y"].shape == (200, 301, 2)  # 480 kB in f32
+    np.testing.assert_array_equal(r.trajectory["y"][:, 0], y.astype(np.float32))
+    np.testing.assert_array_equal(r.trajectory["y"][:, -1], r.state["y"])
+    np.testing.assert_array_equal(r.trajectory["v"][:, -1], r.state["v"])
+    assert r.sites["projection"].iterations.shape == (300, 200) and r.values.shape == (200,)
+
+
+def test_a_large_result_comes_in_pieces(serve):
+    small, large = serve("--max_message_bytes=65536"), serve()
+    y = np.linspace(0.1, 1, 6000).reshape(3000, 2).astype(np.float32)
+    answers = [
+        c.gradient(
+            BALL,
+            steps=20,
+            initial={"y": y, "v": np.zeros_like(y)},
+            params={"k": 1.0},
+            objective="final_height",
+        )
+        for c in (small, large)
+    ]
+    from conftest import differences
+
+    assert differences(*answers) == []
+
+
+def test_a_message_that_is_too_large_is_refused(serve):
+    client = serve("--max_message_bytes=65536")
+    with pytest.raises(sg.ResourceExhausted):
+        client.rollout(
+            BALL, steps=1, initial={"y": np.zeros((20000, 2)), "v": [0.0, 0.0]}, params={"k": 1.0}
+        )
+
+
+@pytest.mark.parametrize(
+    "policy, dtype, bits",
+    [
+        ("bf16_safe", np.float32, np.uint16),
+        ("f16_safe", np.float32, np.uint16),
+        ("f64", np.float64, np.float64),
+    ],
+)
+def test_low_formats_come_back_as_exact_f32_or_as_bits(client, policy, dtype, bits):
+    wide = client.rollout(BALL, **SENT, policy=policy, record=["y"])
+    raw = client.rollout(BALL, **SENT, policy=policy, record=["y"], raw=True)
+    assert wide.state["y"].dtype == dtype and wide.trajectory["y"].dtype == dtype
+    assert raw.state["y"].dtype == bits and raw.trajectory["y"].dtype == bits
+    if policy == "bf16_safe":
+        assert ((raw.state["y"].astype(np.uint32) << 16).view(np.float32) == wide.state["y"]).all()
+    if policy == "f16_safe":
+        assert (raw.state["y"].view(np.float16).astype(np.float32) == wide.state["y"]).all()
+
+
+def test_an_input_travels_in_its_own_dtype_and_is_rounded_once(client):
+    """2048 + 1 + 2^-20 rounds to 2050 in f16, but to 2048 by way of f32 (ties to even)."""
+    v = np.array([2049 + 2.0**-20])
+    world = sg.World("boundary_projection")
+    raw = client.rollout(world, steps=0, initial={"y": v}, params={"k": 1.0}, policy="f16_unsafe")
+    assert raw.state["y"][0, 0] == 2050.0
+    through_f32 = client.rollout(
+        world, steps=0, initial={"y": np.float32(v)}, params={"k": 1.0}, policy="f16_unsafe"
+    )
+    assert through_f32.state["y"][0, 0] == 2048.0
+
+
+def test_shared_and_per_instance_inputs_are_told_apart_by_rank(client):
+    per_step = np.random.default_rng(2).normal(size=(300, 2))
+    shared = client.gradient(
+        BALL, **SENT, controls={"u": sg.PerStep(per_step)}, objective="final_height", policy="f64"
+    )
+    repeated = client.gradient(
+        BALL,
+        **SENT,
+        controls={"u": np.repeat(per_step[None], 10, 0)},
+        objective="final_height",
+        policy="f64"
+    )
+    assert shared.state["y"].tobytes() == repeated.state["y"].tobytes()
+    assert shared.controls["u"].shape == (300, 2) and repeated.controls["u"].shape == (10, 300, 2)
+    np.testing.assert_allclose(
+        shared.controls["u"], repeated.controls["u"].sum(axis=0), rtol=1e-12, atol=1e-15
+    )
+    assert shared.params["k"].shape == () and shared.initial["v"].shape == (2,)
+    assert shared.initial["y"].shape == (10, 2)

@@ -1,0 +1,140 @@
+"""simgrad.torch, under whichever Python here has PyTorch."""
+
+import importlib.util
+import os
+import site
+import subprocess
+import sys
+
+import pytest
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+def torch_command():
+    """This Python if it has torch, else Debian's, with our packages behind its own."""
+    if importlib.util.find_spec("torch"):
+        return [sys.executable]
+    probe = subprocess.run(
+        [SYSTEM_PYTHON, "-c", "import torch, sys; print(*sys.version_info[:2])"],
+        capture_output=True,
+        text=True,
+    )
+    if probe.returncode or probe.stdout.split() != [str(n) for n in sys.version_info[:2]]:
+        return None
+    return [SYSTEM_PYTHON]
+
+
+COMMAND = torch_command()
+pytestmark = pytest.mark.skipif(COMMAND is None, reason="no Python here has PyTorch")
+
+
+def run(root, script, *arguments):
+    # Behind Debian's own packages, so that torch finds the NumPy it was built for.
+    behind = [*site.getsitepackages(), str(root / "client/python")]
+    prologue = f"import sys; sys.path.extend({behind!r}); "
+    done = subprocess.run(
+        [*COMMAND, "-c", prologue + f"sys.argv = {['-', *arguments]!r}\n" + script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+COMMON = """
+import numpy as np, torch, simgrad as sg, simgrad.torch
+torch.set_num_threads(1)
+client = sg.Client(sys.argv[1])
+ball = sg.World("bouncing_ball", contact="toi", elements=2)
+generator = np.random.default_rng(0)
+y0 = torch.tensor(generator.uniform(0.1, 0.5, (3, 2)), requires_grad=True)
+v0 = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+e = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+u = torch.tensor(generator.normal(size=(3, 40, 2)), requires_grad=True)
+def roll(y0, v0, e, u, **options):
+    return simgrad.torch.rollout(client, ball, steps=40, initial={"y": y0, "v": v0},
+                                 params={"k": 1.0, "restitution": e}, controls={"u": u},
+                                 policy="f64", record=["y", "penetration"], **options)
+"""
+
+
+def test_gradients_agree_with_those_of_the_objective(root, server):
+    run(
+        root,
+        COMMON + """
+observed = torch.tensor(generator.uniform(0, 0.3, (3, 40, 2)))
+out = roll(y0, v0, e, u)
+assert out.trajectory["y"].shape == (3, 41, 2) and out.trajectory["penetration"].shape == (3, 40, 2)
+loss = ((out.trajectory["y"][:, 1:] - observed) ** 2).mean(dim=2).sum()
+loss.backward()
+g = client.gradient(ball, steps=40, initial={"y": y0.detach().numpy(), "v": v0.detach().numpy()},
+                    params={"k": 1.0, "restitution": 0.8}, controls={"u": u.detach().numpy()},
+                    data={"y": observed.numpy()}, objective="tracking", policy="f64")
+assert abs(loss.item() - g.value) < 1e-12 * abs(g.value)
+for mine, theirs in ((y0, g.initial["y"]), (v0, g.initial["v"]), (e, g.params["restitution"]), (u,
+    g.controls["u"])): assert mine.grad.shape == theirs.shape
+    np.testing.assert_allclose(mine.grad.numpy(), theirs, rtol=1e-10, atol=1e-12)
+assert out.calls[0].connected["restitution"] == 3 and out.info.path_signature
+""",
+        server.target,
+    )
+
+
+def test_gradcheck_accepts_it(root, server):
+    run(
+        root,
+        COMMON + """
+def final(y0, v0, e, u):
+    out = roll(y0, v0, e, u)
+    return out.state["y"], out.state["v"], out.trajectory["y"].sum(dim=1)
+u = u[:, :, :].detach()
+assert torch.autograd.gradcheck(lambda a, b, c: final(a, b, c, u), (y0, v0, e), eps=1e-6, atol=1e-6,
+rtol=1e-5)
+""",
+        server.target,
+    )
+
+
+def test_only_what_needs_a_gradient_is_asked_for(root, server):
+    run(
+        root,
+        COMMON + """
+out = roll(y0.detach(), v0.detach(), e, u.detach())
+out.state["v"].sum().backward()
+assert e.grad is not None and out.calls[0].params.keys() == {"restitution"} and not
+out.calls[0].initial with torch.no_grad():
+    assert not roll(y0, v0, e, u).state["y"].requires_grad
+""",
+        server.target,
+    )
+
+
+def test_low_precision_tensors_keep_their_dtype(root, server):
+    run(
+        root,
+        COMMON + """
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    y = torch.full((3, 2), 0.25, dtype=dtype, requires_grad=True)
+    out = simgrad.torch.rollout(client, ball, steps=5, initial={"y": y, "v": torch.zeros(2,
+                                dtype=dtype)}, params={"k": 1.0})
+    assert out.state["y"].dtype == torch.float32
+    out.state["y"].sum().backward()
+    assert y.grad.dtype == dtype and y.grad.shape == (3, 2) and bool((y.grad == 1).all())
+""",
+        server.target,
+    )
+
+
+def test_the_torch_example_learns(root, server):
+    out = run(
+        root,
+        f"""
+import runpy
+main = runpy.run_path({str(root / 'client/python/examples/train_with_torch.py')!r})["main"]
+assert main(sys.argv[1]) < 0.02
+""",
+        server.target,
+    )
+    assert "final loss" in out

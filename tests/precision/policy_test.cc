@@ -1,0 +1,113 @@
+// Presets, precedence and refusals of a policy, against the table of docs/numerics.md section 8.
+
+#include "precision/policy.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <variant>
+
+namespace simgrad::precision {
+namespace {
+
+Policy Resolved(const PolicySpec& spec) { return std::get<Policy>(Resolve(spec)); }
+
+std::string ErrorField(const PolicySpec& spec) {
+  const auto result = Resolve(spec);
+  const auto* error = std::get_if<PolicyError>(&result);
+  return error == nullptr ? "" : error->field;
+}
+
+TEST(Policy, PresetsAreThoseOfTheTable) {
+  struct Row {
+    const char* preset;
+    Format bulk, decision, network, objective, tape, adjoint;
+    Order order;
+    double loss_scale;
+  };
+  using enum Format;
+  const Row rows[] = {
+      {"f64", kF64, kF64, kF64, kF64, kF64, kF64, Order::kPairwise, 1},
+      {"f32", kF32, kF32, kF32, kF32, kF32, kF32, Order::kPairwise, 1},
+      {"bf16_unsafe", kBf16, kBf16, kBf16, kF32, kBf16, kBf16, Order::kSequential, 1},
+      {"f16_unsafe", kF16, kF16, kF16, kF32, kF16, kF16, Order::kSequential, 1},
+      {"bf16_safe", kBf16, kF32, kBf16, kF32, kBf16, kBf16, Order::kPairwise, 1},
+      {"f16_safe", kF16, kF32, kF16, kF32, kF16, kF16, Order::kPairwise, 65536},
+      {"fp8_storage", kF32, kF32, kE4m3, kF32, kE4m3, kF32, Order::kPairwise, 1},
+  };
+  ASSERT_EQ(PresetNames().size(), std::size(rows));
+  for (const Row& row : rows) {
+    PolicySpec spec;
+    spec.preset = row.preset;
+    const Policy policy = Resolved(spec);
+    EXPECT_EQ(policy[Role::kState].format, row.bulk) << row.preset;
+    EXPECT_EQ(policy[Role::kDynamics].format, row.bulk);
+    EXPECT_EQ(policy[Role::kSolver].format, row.bulk);
+    EXPECT_EQ(policy[Role::kTermination].format, row.decision);
+    EXPECT_EQ(policy[Role::kEvent].format, row.decision);
+    EXPECT_EQ(policy[Role::kNetwork].format, row.network);
+    EXPECT_EQ(policy[Role::kObjective].format, row.objective);
+    EXPECT_EQ(policy[Role::kGradient].format, row.objective);
+    EXPECT_EQ(policy[Role::kTape].format, row.tape);
+    EXPECT_EQ(policy[Role::kAdjoint].format, row.adjoint);
+    EXPECT_EQ(policy[Role::kAdjoint].accumulator, row.adjoint == kF64 ? kF64 : kF32);
+    EXPECT_EQ(policy[Role::kTermination].accumulator, row.decision);
+    EXPECT_EQ(policy[Role::kSolver].order, row.order);
+    EXPECT_EQ(policy.loss_scale, row.loss_scale);
+  }
+}
+
+TEST(Policy, ARoleOverridesThePresetAndASiteTheRole) {
+  PolicySpec spec;
+  spec.preset = "bf16_unsafe";
+  RoleOverride wide;
+  wide.format = Format::kF32;
+  RoleOverride wider;
+  wider.format = Format::kF64;
+  wider.accumulator = Format::kF32;
+  spec.roles = {{"termination", wide}};
+  spec.sites = {{"projection", wider}};
+  const Policy policy = Resolved(spec);
+  EXPECT_EQ(policy.At(Role::kTermination, "").format, Format::kF32);
+  EXPECT_EQ(policy.At(Role::kTermination, "other").accumulator, Format::kF32);
+  EXPECT_EQ(policy.At(Role::kTermination, "projection").format, Format::kF64);
+  EXPECT_EQ(policy.At(Role::kTermination, "projection").accumulator, Format::kF32);
+  EXPECT_EQ(policy.At(Role::kTermination, "projection").order, Order::kSequential);
+  EXPECT_EQ(policy.At(Role::kSolver, "").format, Format::kBf16);
+}
+
+TEST(Policy, RefusesWithTheFieldInQuestion) {
+  PolicySpec spec;
+  spec.preset = "half";
+  EXPECT_EQ(ErrorField(spec), "preset");
+  spec.preset = "f32";
+  spec.roles = {{"terminator", {}}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].role");
+  spec.roles = {{"solver", {}}, {"solver", {}}};
+  EXPECT_EQ(ErrorField(spec), "roles[1].role");
+  RoleOverride fp8;
+  fp8.format = Format::kE4m3;
+  spec.roles = {{"solver", fp8}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].format");
+  spec.roles = {{"tape", fp8}};
+  EXPECT_EQ(ErrorField(spec), "");
+  RoleOverride accumulator;
+  accumulator.accumulator = Format::kE5m2;
+  spec.roles = {{"adjoint", accumulator}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].accumulator");
+  spec.roles.clear();
+  spec.sites = {{"projection", {}}, {"projection", {}}};
+  EXPECT_EQ(ErrorField(spec), "sites[1].site");
+  spec.sites = {{"projection", fp8}};
+  EXPECT_EQ(ErrorField(spec), "sites[0].format");
+  spec.sites.clear();
+  for (double scale : {0.0, -1.0, std::numeric_limits<double>::infinity(),
+                       std::numeric_limits<double>::quiet_NaN()}) {
+    spec.loss_scale = scale;
+    EXPECT_EQ(ErrorField(spec), "loss_scale");
+  }
+}
+
+}  // namespace
+}  // namespace simgrad::precision

@@ -1,0 +1,177 @@
+// What lowering promises: formats by role and site, one rounding of inputs, canonical text.
+
+#include "sim/program/lower.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <variant>
+
+#include "sim/program/builder.h"
+#include "sim/program/field_error.h"
+#include "sim/program/print.h"
+#include "sim/program/simplify.h"
+#include "sim/worlds/worlds.h"
+
+namespace simgrad::sim {
+namespace {
+
+precision::Policy Preset(const std::string& preset) {
+  precision::PolicySpec spec;
+  spec.preset = preset;
+  return std::get<precision::Policy>(precision::Resolve(spec));
+}
+
+Program Ball(double elements = 9.0) {
+  return *BuildWorld("bouncing_ball", {{"elements", elements}, {"clamp", false}});
+}
+
+AdjointSpec Everything(const Program& world, const std::string& objective) {
+  AdjointSpec spec;
+  spec.objective = objective;
+  for (const Input& input : world.inputs) spec.wanted.push_back(IsDifferentiable(world, input));
+  return spec;
+}
+
+template <typename Visit>
+void ForEachOp(const Region& region, const Visit& visit) {
+  for (const Op& op : region.ops) {
+    visit(op);
+    for (const Region& nested : op.regions) ForEachOp(nested, visit);
+  }
+}
+
+TEST(Lower, GivesEveryOperandTheFormatItsOperationComputesIn) {
+  for (const std::string& preset : precision::PresetNames()) {
+    const Program world = Ball();
+    const auto lowered = Lower(world, Preset(preset), "tracking", Everything(world, "tracking"));
+    ASSERT_TRUE(lowered.ok()) << lowered.status();
+    const Program& program = lowered->program;
+    const auto check = [&](const Op& op) {
+      const OpClass kind = InfoOf(op.code).op_class;
+      const bool moves = op.code == OpCode::kCast || op.code == OpCode::kTape || op.results.empty();
+      if (moves || kind != OpClass::kElementwise) return;
+      for (ValueId id : op.operands) {
+        EXPECT_EQ(program[id].format, program[op.results[0]].format) << InfoOf(op.code).name;
+      }
+    };
+    ForEachOp(program.step, check);
+    ForEachOp(lowered->adjoint->inner, check);
+    ForEachOp(lowered->adjoint->last, check);
+  }
+}
+
+TEST(Lower, PutsTheTerminationTestIntoItsRoleAndTheSiteOverridesIt) {
+  precision::PolicySpec spec;
+  spec.preset = "bf16_safe";
+  for (const bool by_site : {false, true}) {
+    precision::RoleOverride exact;
+    exact.format = Format::kF64;
+    exact.order = Order::kReversed;
+    if (by_site) spec.sites = {{"projection", exact}};
+    const auto lowered =
+        Lower(Ball(), std::get<precision::Policy>(precision::Resolve(spec)), "", std::nullopt);
+    ASSERT_TRUE(lowered.ok());
+    int sums = 0;
+    ForEachOp(lowered->program.step, [&](const Op& op) {
+      if (op.code != OpCode::kSum) return;
+      ++sums;
+      EXPECT_EQ(lowered->program[op.results[0]].format, by_site ? Format::kF64 : Format::kF32);
+      EXPECT_EQ(op.attributes.order, by_site ? Order::kReversed : Order::kPairwise);
+    });
+    EXPECT_EQ(sums, 1);
+  }
+}
+
+TEST(Lower, RoundsALiteralOncePerFormatFromItsExactNumber) {
+  Builder b("tenth");
+  const Var x = b.State("x", {});
+  const Var tenth = b.Literal(0.1);
+  const Var in_bf16 = x * tenth;
+  RoleScope role(b, Role::kEvent);
+  b.Event("low", in_bf16, Comparison::kLt, tenth);
+  b.SetNext({in_bf16});
+  const auto lowered = Lower(*b.Finish(), Preset("bf16_safe"), "", std::nullopt);
+  ASSERT_TRUE(lowered.ok());
+  std::set<double> literals;
+  ForEachOp(lowered->program.step, [&](const Op& op) {
+    if (op.code == OpCode::kLiteral) literals.insert(op.attributes.literal[0]);
+  });
+  // bf16(0.1) = 0x1.9ap-4, f32(0.1) = 0x1.99999ap-4: not f32(bf16(0.1)).
+  EXPECT_EQ(literals, (std::set<double>{0x1.9ap-4, 0x1.99999ap-4}));
+}
+
+TEST(Lower, FingerprintChangesWithEveryNumberOfTheProgram) {
+  const auto fingerprint = [](const Config& config, const std::string& preset) {
+    return Lower(*BuildWorld("boundary_projection", config), Preset(preset), "", std::nullopt)
+        ->fingerprint;
+  };
+  const std::set<std::string> all = {
+      fingerprint({}, "f32"),
+      fingerprint({{"tol", 0x1.000002p-10}}, "f32"),
+      fingerprint({{"tol", 0x1p-10}}, "f32"),
+      fingerprint({{"max_iter", 26.0}}, "f32"),
+      fingerprint({{"elements", 2.0}}, "f32"),
+      fingerprint({}, "f64"),
+      fingerprint({}, "bf16_safe"),
+      fingerprint({{"scope", std::string("element")}}, "f32"),
+  };
+  EXPECT_EQ(all.size(), 8u);
+  EXPECT_EQ(fingerprint({}, "f32"), fingerprint({}, "f32"));
+}
+
+TEST(Lower, FingerprintIsTheSha256OfTheText) {
+  // FIPS 180-4, the message "abc".
+  EXPECT_EQ(Fingerprint("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Lower, NamesTheFieldOfAnUnknownObjectiveAndSite) {
+  EXPECT_EQ(FieldOf(Lower(Ball(), Preset("f32"), "final_speed", std::nullopt).status()),
+            "objective");
+  precision::PolicySpec spec;
+  spec.sites = {{"contact", {}}, {"projektion", {}}};
+  const auto lowered =
+      Lower(Ball(), std::get<precision::Policy>(precision::Resolve(spec)), "", std::nullopt);
+  EXPECT_EQ(FieldOf(lowered.status()), "policy.sites[1].site");
+}
+
+TEST(Lower, KnowsWhichInputsItReads) {
+  const Program world = Ball();
+  const auto used = [&](const std::string& objective, InputKind kind, const std::string& name) {
+    return Lower(world, Preset("f32"), objective, std::nullopt)
+        ->program.FindInput(kind, name)
+        ->used;
+  };
+  EXPECT_FALSE(used("final_height", InputKind::kData, "y"));
+  EXPECT_TRUE(used("tracking", InputKind::kData, "y"));
+  EXPECT_TRUE(used("target_height", InputKind::kData, "target"));
+  EXPECT_FALSE(used("", InputKind::kParam, "damping"));
+  EXPECT_TRUE(used("", InputKind::kParam, "k"));
+}
+
+TEST(Simplify, RemovesCopiesAndDeadCodeButNoSite) {
+  Builder b("dead");
+  const Var x = b.State("x", {2});
+  b.Apply(OpCode::kExp, {x});
+  const Var copy = b.Reshape(x, {2});
+  b.Event("low", x, Comparison::kLt, b.Literal(0.0));
+  b.SetNext({copy});
+  const Program simple = Simplify(*b.Finish());
+  std::vector<OpCode> codes;
+  for (const Op& op : simple.step.ops) codes.push_back(op.code);
+  EXPECT_EQ(codes, (std::vector<OpCode>{OpCode::kLiteral, OpCode::kBroadcast, OpCode::kEvent}));
+  EXPECT_EQ(simple.step.yields[0], simple.inputs[0].value);
+}
+
+TEST(OpTable, NamesAreUniqueAndFindTheirOperation) {
+  std::set<std::string_view> names;
+  for (const OpInfo& info : AllOps()) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    EXPECT_EQ(OpFromName(info.name), info.code);
+  }
+  EXPECT_EQ(OpFromName("multiply"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace simgrad::sim

@@ -1,0 +1,194 @@
+// Every mistake a program can contain is refused with the field it is in.
+
+#include "sim/program/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "sim/program/builder.h"
+#include "sim/program/field_error.h"
+#include "sim/worlds/worlds.h"
+
+namespace simgrad::sim {
+namespace {
+
+// x' = the halving of x until it is below 1, with an event.
+Program Halving() {
+  Builder b("halving");
+  const Var x = b.State("x", {});
+  const Var k = b.Param("k", {}, 0.5);
+  const Var low = b.Event("low", x, Comparison::kLt, b.Literal(4.0));
+  WhileOptions options;
+  options.site = "halve";
+  options.max_iter = 10;
+  const LoopResult loop = b.While(
+      options, {x}, {},
+      [&](const Vars& carried, const Vars&) {
+        return LoopTest{carried[0], b.Literal(1.0), std::nullopt, {}};
+      },
+      [&](const Vars& carried, const Vars&, const Vars&) { return Vars{k * carried[0]}; });
+  b.SetNext({Select(low, loop.carried[0], x)});
+  b.AddObjective("end", nullptr, [](const Vars& states, const Vars&) { return states[0]; });
+  return *b.Finish();
+}
+
+Op& Loop(Program& program) {
+  for (Op& op : program.step.ops) {
+    if (op.code == OpCode::kWhile) return op;
+  }
+  ADD_FAILURE() << "no loop";
+  return program.step.ops.front();
+}
+
+struct Mistake {
+  std::string name;
+  std::function<void(Program&)> plant;
+  std::string field;  // the status names it, or what begins with it
+};
+
+class Mistakes : public testing::TestWithParam<Mistake> {};
+
+TEST_P(Mistakes, AreRefusedWithTheirField) {
+  Program program = Halving();
+  ASSERT_TRUE(Verify(program).ok());
+  GetParam().plant(program);
+  const absl::Status status = Verify(program);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FieldOf(status).rfind(GetParam().field, 0), 0u) << status;
+}
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+INSTANTIATE_TEST_SUITE_P(
+    Verify, Mistakes,
+    testing::Values(
+        Mistake{"NoState", [](Program& p) { p.inputs[0].kind = InputKind::kParam; }, "inputs"},
+        Mistake{"NameTwice", [](Program& p) { p.inputs.push_back(p.inputs[1]); }, "inputs[2].name"},
+        Mistake{"EmptyName", [](Program& p) { p.inputs[1].name = ""; }, "inputs[1].name"},
+        Mistake{"NameWithSpace", [](Program& p) { p.inputs[1].name = "a b"; }, "inputs[1].name"},
+        Mistake{"NoSuchValue", [](Program& p) { p.inputs[1].value = static_cast<ValueId>(100000); },
+                "inputs[1].value"},
+        Mistake{"InfiniteDefault", [](Program& p) { p.inputs[1].default_value = kInf; },
+                "inputs[1].default_value"},
+        Mistake{"NegativeAxis", [](Program& p) { p.values[0].type.shape = {-1}; },
+                "values[0].shape"},
+        Mistake{"HugeShape",
+                [](Program& p) {
+                  p.values[0].type.shape = {1 << 30, 1 << 30, 1 << 30};
+                },
+                "values[0].shape"},
+        Mistake{"ManyHugeValues",
+                [](Program& p) {
+                  p.values.resize(50, Value{{ElementType::kReal, {1 << 20}}, "", {}});
+                },
+                "values"},
+        Mistake{"FormatGiven", [](Program& p) { p.values[0].format = Format::kF16; }, "values[0]"},
+        Mistake{"UseBeforeDefinition",
+                [](Program& p) { std::swap(p.step.ops.front(), p.step.ops.back()); }, "step.ops["},
+        Mistake{"DefinedTwice", [](Program& p) { p.step.ops[1].results = p.step.ops[0].results; },
+                "step.ops[1]"},
+        Mistake{"WrongOperandCount", [](Program& p) { p.step.ops.back().operands.pop_back(); },
+                "step.ops[3].operands"},
+        Mistake{"WrongResultType",
+                [](Program& p) { p[p.step.ops.back().results[0]].type.shape = {2}; }, "step."},
+        Mistake{"RoleOfTheAdjoint", [](Program& p) { p.step.ops[0].role = Role::kAdjoint; },
+                "step.ops[0].role"},
+        Mistake{"AdjointOperation", [](Program& p) { p.step.ops[0].code = OpCode::kTape; },
+                "step.ops[0].code"},
+        Mistake{"NonFiniteLiteral", [](Program& p) { p.step.ops[0].attributes.literal = {kInf}; },
+                "step.ops[0].literal"},
+        Mistake{"LiteralOfWrongLength",
+                [](Program& p) {
+                  p.step.ops[0].attributes.literal = {1, 2, 3};
+                },
+                "step.ops[0].literal"},
+        Mistake{"EndlessLoop", [](Program& p) { Loop(p).attributes.max_iter = 1'000'000'000; },
+                "step.ops[2].max_iter"},
+        Mistake{"LoopWithoutIteration", [](Program& p) { Loop(p).attributes.max_iter = 0; },
+                "step.ops[2].max_iter"},
+        Mistake{"CarriedCountWrong", [](Program& p) { Loop(p).attributes.carried = 7; },
+                "step.ops[2].carried"},
+        Mistake{"SiteTwice", [](Program& p) { Loop(p).attributes.site = "low"; },
+                "step.ops[2].decision_site"},
+        Mistake{"SiteWithoutName", [](Program& p) { Loop(p).attributes.site = ""; },
+                "step.ops[2].decision_site"},
+        Mistake{"TooFewRegions", [](Program& p) { Loop(p).regions.pop_back(); },
+                "step.ops[2].regions"},
+        Mistake{"MissingYield", [](Program& p) { Loop(p).regions[1].yields.clear(); },
+                "step.ops[2].regions[1].yields"},
+        Mistake{"ValueLeavesItsRegion",
+                [](Program& p) { p.step.yields[0] = Loop(p).regions[1].ops[0].results[0]; },
+                "step.yields[0]"},
+        Mistake{"NoNextState", [](Program& p) { p.step.yields.clear(); }, "step.yields"},
+        Mistake{"ExportTakesAStatesName",
+                [](Program& p) {
+                  p.exports.push_back({"x", p.step.yields[0], true});
+                },
+                "exports[0].name"},
+        Mistake{"EmptyObjective", [](Program& p) { p.objectives[0].terminal = {}; },
+                "objectives[0]"},
+        Mistake{"ObjectiveTwice", [](Program& p) { p.objectives.push_back(p.objectives[0]); },
+                "objectives[1]"},
+        Mistake{"TerminalReadsTheStep",
+                [](Program& p) { p.objectives[0].terminal.yields = {p.step.ops[0].results[0]}; },
+                "objectives[0].terminal.yields"}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST(Verify, RefusesASelectOnAnAnonymousComparisonOfReals) {
+  Builder b("anonymous");
+  const Var x = b.State("x", {});
+  const Var positive = b.Apply(OpCode::kGt, {x, b.Literal(0.0)});
+  b.SetNext({Select(Not(positive), x, -x)});
+  const auto program = b.Finish();
+  ASSERT_FALSE(program.ok());
+  EXPECT_NE(std::string(program.status().message()).find("use an event"), std::string::npos);
+}
+
+TEST(Verify, AcceptsASelectOnAComparisonOfIntegers) {
+  Builder b("counting");
+  const Var x = b.State("x", {});
+  const Var third = b.Apply(OpCode::kEq, {b.StepIndex(), b.Integer(3)});
+  b.SetNext({Select(third, -x, x)});
+  EXPECT_TRUE(b.Finish().ok());
+}
+
+TEST(Verify, RefusesAnOutsideValueInALoopPerElement) {
+  Builder b("leak");
+  const Var x = b.State("x", {4});
+  const Var k = b.Param("k", {}, 0.5);
+  WhileOptions options;
+  options.site = "halve";
+  options.elements = 4;
+  const LoopResult loop = b.While(
+      options, {x}, {},
+      [&](const Vars& carried, const Vars&) {
+        return LoopTest{carried[0], b.Literal(1.0), std::nullopt, {}};
+      },
+      [&](const Vars& carried, const Vars&, const Vars&) { return Vars{k * carried[0]}; });
+  b.SetNext({loop.carried[0]});
+  const auto program = b.Finish();
+  ASSERT_FALSE(program.ok());
+  EXPECT_NE(std::string(program.status().message()).find("mapped operand"), std::string::npos);
+}
+
+TEST(Verify, AcceptsEveryConfigurationOfTheBuiltInWorlds) {
+  for (const char* contact : {"projection", "penalty", "toi"}) {
+    for (const char* scope : {"instance", "element"}) {
+      for (double elements : {1.0, 2.0, 257.0}) {
+        const Config config = {{"contact", std::string(contact)},
+                               {"scope", std::string(scope)},
+                               {"elements", elements},
+                               {"smoothing", std::string("softplus")},
+                               {"integrator", std::string("explicit")},
+                               {"tol_enter", 1.0}};
+        EXPECT_TRUE(BuildWorld("bouncing_ball", config).ok());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace simgrad::sim

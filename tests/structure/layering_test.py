@@ -1,0 +1,120 @@
+"""The arrows of the tree: who may include whom (docs/architecture.md)."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+# Folder (longest prefix wins) -> what its quoted or library includes may start with. Standard
+# headers (no slash, no ".h") and C headers listed in SYSTEM are free everywhere.
+ALLOWED = {
+    "precision": ("precision/",),
+    "sim/program": ("sim/program/", "precision/", "absl/", "openssl/"),
+    "sim/worlds": ("sim/worlds/", "sim/program/", "precision/", "absl/"),
+    "sim/diagnostics": ("sim/diagnostics/", "sim/program/", "precision/", "absl/"),
+    "sim/backend/reference": ("sim/backend/reference/", "sim/backend/", "sim/diagnostics/",
+                              "sim/program/", "sim/tensor.h", "precision/", "absl/"),
+    "sim/backend/cpu": ("sim/backend/cpu/", "sim/backend/", "sim/diagnostics/", "sim/program/",
+                        "sim/tensor.h", "precision/", "absl/"),
+    "sim/backend": ("sim/backend/", "sim/diagnostics/", "sim/program/", "sim/tensor.h",
+                    "precision/", "absl/"),
+    "sim/engine": ("sim/", "precision/", "absl/"),
+    "sim": ("sim/", "precision/", "absl/"),
+    "server/scheduling": ("server/scheduling/", "sim/", "precision/", "absl/"),
+    "server/config": ("server/config/", "absl/"),
+    "server/validation": ("server/validation/", "simgrad/v1/", "google/protobuf/", "absl/"),
+    "server/metrics": ("server/metrics/", "server/config/", "sim/", "precision/", "prometheus/",
+                       "absl/"),
+    "server/conversion": ("server/conversion/", "server/validation/", "server/config/",
+                          "simgrad/v1/", "google/protobuf/", "sim/", "precision/", "absl/"),
+    "server": ("server/", "simgrad/v1/", "google/protobuf/", "grpcpp/", "grpc/", "sim/",
+               "precision/", "absl/"),
+}
+SYSTEM = {"immintrin.h", "xmmintrin.h", "cpuid.h", "unistd.h", "signal.h", "sys/resource.h",
+          "pthread.h", "sys/types.h", "sys/socket.h", "netinet/in.h", "arpa/inet.h"}
+# The simulation's types and the wire's meet in one place.
+MEETING_PLACE = "server/conversion"
+# Executors know nothing of each other.
+FORBIDDEN = {"sim/backend/cpu": ("sim/backend/reference/",),
+             "sim/backend/reference": ("sim/backend/cpu/",)}
+
+
+def sources():
+    for folder in ("precision", "sim", "server"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".h", ".cc", ".cu", ".inc"):
+                yield path.relative_to(ROOT).as_posix(), path.read_text()
+
+
+def rule_for(name):
+    matches = [folder for folder in ALLOWED if name.startswith(folder + "/")]
+    return max(matches, key=len)
+
+
+def violations(name, text):
+    """Every include of `text`, standing in file `name`, that points where it must not."""
+    found = []
+    rule = rule_for(name)
+    for _, target in INCLUDE.findall(text):
+        standard = "/" not in target and "." not in target
+        if standard or target in SYSTEM:
+            continue
+        if not target.startswith(ALLOWED[rule]):
+            found.append(f"{name} includes {target}")
+        for folder, forbidden in FORBIDDEN.items():
+            if name.startswith(folder + "/") and target.startswith(forbidden):
+                found.append(f"{name} includes {target}")
+    return found
+
+
+def test_no_include_points_up():
+    problems = [line for name, text in sources() for line in violations(name, text)]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("name, include", [
+    ("precision/ulp.h", "sim/tensor.h"),
+    ("precision/policy.cc", "absl/strings/str_cat.h"),
+    ("sim/program/lower.cc", "sim/engine.h"),
+    ("sim/engine.cc", "simgrad/v1/simgrad.pb.h"),
+    ("sim/backend/cpu/x.cc", "sim/backend/reference/evaluate.h"),
+    ("server/scheduling/queue.cc", "grpcpp/grpcpp.h"),
+    ("server/scheduling/queue.cc", "prometheus/counter.h"),
+    ("server/service/rollout.cc", "prometheus/counter.h"),
+    ("server/validation/check.cc", "sim/engine.h"),
+])
+def test_an_upward_include_is_found(name, include):
+    assert violations(name, f'#include "{include}"\n')
+
+
+def test_wire_and_simulation_types_meet_only_in_conversion():
+    problems = []
+    for name, text in sources():
+        targets = [target for _, target in INCLUDE.findall(text)]
+        wire = any(target.startswith("simgrad/v1/") for target in targets)
+        simulation = any(target.startswith("sim/program/") or target == "sim/tensor.h"
+                         for target in targets)
+        if wire and simulation and not name.startswith(MEETING_PLACE):
+            problems.append(name)
+    assert not problems, problems
+
+
+def test_raw_cuda_calls_stand_in_the_cuda_backend_only():
+    call = re.compile(r"\b(cuda[A-Z]\w+|cu[A-Z]\w+|nvrtc[A-Z]\w+)\s*\(")
+    problems = [name for name, text in sources()
+                if not name.startswith("sim/backend/cuda/") and call.search(text)]
+    assert not problems, problems
+
+
+def test_every_top_folder_has_a_readme():
+    folders = ["precision", "sim", "server", "client", "proto", "deploy", "tests", "scripts", "docs"]
+    assert not [folder for folder in folders if not (ROOT / folder / "README.md").exists()]
+
+
+def test_no_file_is_named_after_nothing():
+    for name, _ in sources():
+        stem = pathlib.PurePath(name).stem
+        assert not re.search(r"(^|_)(utils?|common|helpers?|manager)($|_)", stem), name
