@@ -75,12 +75,10 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, public Ou
   }
 
   void OnWriteDone(bool ok) override {
+    if (!ok) call_->OnCancel();
     std::unique_lock lock(mutex_);
     writing_ = false;
-    if (!ok) {
-      broken_ = true;
-      call_->OnCancel();
-    }
+    broken_ = broken_ || !ok;
     WriteNext(std::move(lock));
   }
 

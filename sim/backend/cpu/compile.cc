@@ -146,7 +146,6 @@ void Compiler::CompileForward() {
     }
     if (program_->stage_cost != ValueId::kNone) {
       plan_->stage_cost = Varying(At(program_->stage_cost));
-      KeepUntilClosed(plan_->stage_cost);
     }
     CloseScope(scope);
     hoists_ = false;
@@ -179,7 +178,8 @@ void Compiler::CompileStateYields(Scope& scope) {
     if (SlotAt(state.yield).offset >= 0) {
       Slot& slot = SlotAt(state.yield);
       std::erase(scope.kept, state.yield);
-      slot.offset = pool_.Take(slot.bytes_per_lane());
+      pool_.Return(slot.offset, slot.bytes_per_lane());
+      slot.offset = pool_.TakeFresh(slot.bytes_per_lane());
     }
   }
 }
@@ -298,20 +298,26 @@ void Compiler::PlaceForever(int32_t slot) {
     placed.offset = plan_->uniform_bytes;
     plan_->uniform_bytes += placed.bytes_per_lane();
   } else {
-    placed.offset = pool_.Take(placed.bytes_per_lane());
+    // Never a place that was given back: its former owner writes to it again in every step.
+    placed.offset = pool_.TakeFresh(placed.bytes_per_lane());
   }
 }
 
 void Compiler::PlaceTemporary(int32_t slot) {
-  PlaceForever(slot);
-  if (!SlotAt(slot).uniform) KeepUntilClosed(slot);
+  if (SlotAt(slot).uniform) return PlaceForever(slot);
+  SlotAt(slot).offset = pool_.Take(SlotAt(slot).bytes_per_lane());
+  KeepUntilClosed(slot);
 }
 
 int32_t Compiler::Scratch(Carrier carrier, Format format, int64_t count, bool uniform,
                           bool invariant) {
   const int32_t slot = NewSlot(carrier, format, count, uniform, invariant);
-  PlaceForever(slot);
-  if (!uniform && !invariant) scope_->scratch.push_back(slot);
+  if (uniform || invariant) {
+    PlaceForever(slot);
+  } else {
+    SlotAt(slot).offset = pool_.Take(SlotAt(slot).bytes_per_lane());
+    scope_->scratch.push_back(slot);
+  }
   return slot;
 }
 
@@ -367,11 +373,11 @@ int32_t Compiler::Varying(int32_t slot) {
     if (known != widened_.end()) return known->second;
   }
   const int32_t wide = SlotLike(slot, false, from.invariant);
-  PlaceForever(wide);
   if (from.invariant) {
+    PlaceForever(wide);
     widened_[slot] = wide;
   } else {
-    KeepUntilClosed(wide);
+    PlaceTemporary(wide);
   }
   Emit(Make(kernels_.widen[SizeIndex(from.carrier)], wide, slot), wide);
   return wide;
@@ -380,8 +386,7 @@ int32_t Compiler::Varying(int32_t slot) {
 int32_t Compiler::CopyOf(int32_t slot) {
   const Slot from = SlotAt(slot);
   const int32_t copy = SlotLike(slot, false, false);
-  PlaceForever(copy);
-  KeepUntilClosed(copy);
+  PlaceTemporary(copy);
   if (from.uniform) {
     Emit(Make(kernels_.widen[SizeIndex(from.carrier)], copy, slot), copy);
     return copy;

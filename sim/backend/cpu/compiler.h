@@ -158,7 +158,8 @@ class Compiler {
   };
   std::unordered_map<int32_t, LoopHome> loop_of_;  // by first result of a loop
   std::map<std::string, int32_t> termination_sites_, event_sites_;
-  bool of_step_ = false;  // the region being compiled decides
+  bool of_step_ = false;     // the region being compiled decides
+  bool of_adjoint_ = false;  // the region being compiled belongs to the adjoint
 };
 
 }  // namespace simgrad::sim::cpu

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "precision/policy.h"
+#include "sim/backend/cpu/exact_reduction.h"
 #include "sim/backend/cpu/kernel_table.h"
 #include "sim/program/numerical_program.h"
 
@@ -264,6 +265,7 @@ struct Plan {
   std::deque<ForVjpPlan> for_vjps;
   std::deque<RowPlan> rows;
   std::deque<ReducePlan> reductions;
+  std::deque<ExactReductionPlan> exact_reductions;
   std::deque<std::vector<int32_t>> lists;
 
   Plan() = default;

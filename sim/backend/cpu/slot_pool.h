@@ -19,6 +19,10 @@ class SlotPool {
       free.pop_back();
       return offset;
     }
+    return TakeFresh(bytes);
+  }
+  // A place that nobody had before.
+  int64_t TakeFresh(int64_t bytes) {
     const int64_t offset = size_;
     size_ += bytes;
     return offset;

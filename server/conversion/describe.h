@@ -1,0 +1,18 @@
+// Answers about worlds and programs, without running them.
+//
+// Errors: as the checks and the cache. Threads: any.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "server/conversion/program_cache.h"
+#include "simgrad/v1/simgrad.pb.h"
+
+namespace simgrad::server::conversion {
+
+// Schemas of the built-in worlds, inputs as of their default configuration.
+absl::StatusOr<v1::ListWorldsResponse> ListWorlds();
+
+absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
+    const v1::DescribeProgramRequest& request, ProgramCache& cache);
+
+}  // namespace simgrad::server::conversion

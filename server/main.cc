@@ -1,0 +1,52 @@
+// simgrad-server: reads flags, starts the server, waits for SIGTERM or SIGINT, drains.
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "server/config/parse_flags.h"
+#include "server/service/request_log.h"
+#include "server/service/server.h"
+
+namespace {
+
+constexpr int kCouldNotStart = 1;
+constexpr int kBadFlags = 2;
+constexpr int kCancelledWork = 3;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.size() == 1 && arguments[0] == "--help") {
+    std::fputs(simgrad::server::config::FlagsHelp().c_str(), stdout);
+    return 0;
+  }
+  const auto config = simgrad::server::config::ParseFlags(arguments);
+  if (!config.ok()) {
+    std::fprintf(stderr, "simgrad-server: %s\n", std::string(config.status().message()).c_str());
+    return kBadFlags;
+  }
+  // Blocked before any thread starts, so that only sigwait below sees them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  auto server = simgrad::server::service::Server::Create(*config);
+  if (!server.ok()) {
+    std::fprintf(stderr, "simgrad-server: %s\n", std::string(server.status().message()).c_str());
+    return kCouldNotStart;
+  }
+  std::printf("%s\n", (*server)->Banner().c_str());
+  std::fflush(stdout);
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  simgrad::server::service::LogNote("draining");
+  const bool drained = (*server)->Drain(config->drain_timeout);
+  simgrad::server::service::LogNote(drained ? "drained" : "drained; work had to be cancelled");
+  return drained ? 0 : kCancelledWork;
+}

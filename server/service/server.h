@@ -1,0 +1,57 @@
+// The whole server as one object: device, queue, metrics, gRPC and HTTP ports.
+//
+// Errors: Create fails with a message for a person where a device, an address or a port is not to be
+//   had. Threads: Drain and the accessors from any; health and reflection are gRPC's own.
+#pragma once
+
+#include <grpcpp/server.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/config/server_config.h"
+#include "server/metrics/exposer.h"
+#include "server/metrics/server_metrics.h"
+#include "server/scheduling/work_queue.h"
+#include "server/service/simgrad_service.h"
+
+namespace simgrad::server::service {
+
+class Server {
+ public:
+  static absl::StatusOr<std::unique_ptr<Server>> Create(const config::ServerConfig& config);
+  // Cancels what still runs.
+  ~Server();
+
+  int port() const { return port_; }
+  int metrics_port() const { return exposer_->port(); }
+  // "simgrad-server 0.1.0 listening on 127.0.0.1:8001, metrics on 127.0.0.1:8002, device cpu (...)".
+  std::string Banner() const;
+
+  // Health NOT_SERVING, ready 0, no new work; waits for what was admitted, then closes the ports.
+  // Returns whether all of it ended by itself within the time.
+  bool Drain(absl::Duration timeout);
+  // Only the first half: from now on new work is refused.
+  void StopAdmission();
+
+  const scheduling::WorkQueue& queue() const { return *queue_; }
+  metrics::ServerMetrics& metrics() { return *metrics_; }
+
+ private:
+  Server() = default;
+  absl::Status Listen(const config::ServerConfig& config);
+  void SetServing(bool serving);
+
+  std::string address_;
+  std::string device_text_;
+  int port_ = 0;
+  std::unique_ptr<metrics::ServerMetrics> metrics_;
+  std::unique_ptr<scheduling::WorkQueue> queue_;
+  std::unique_ptr<SimgradService> service_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<metrics::Exposer> exposer_;
+};
+
+}  // namespace simgrad::server::service

@@ -1,0 +1,132 @@
+#include "server/service/simgrad_service.h"
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/conversion/describe.h"
+#include "server/conversion/world.h"
+#include "server/service/error_status.h"
+#include "server/service/request_log.h"
+#include "server/service/rpc_scope.h"
+#include "server/service/stream_reactor.h"
+
+namespace simgrad::server::service {
+namespace {
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return absl::FromChrono(deadline);
+}
+
+// What a library throws (no memory, above all) becomes a status where it is called.
+template <class Function>
+auto Guarded(Function function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("the machine has no memory left for this request");
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+}
+
+// A unary RPC: `answer` gives the response or a status.
+template <class Response, class Answer>
+grpc::ServerUnaryReactor* Unary(metrics::ServerMetrics& metrics, const std::string& method,
+                                grpc::CallbackServerContext* context, Response* response,
+                                Answer answer) {
+  RpcScope rpc(metrics, method);
+  RequestRecord record;
+  record.request_id = NewRequestId();
+  record.method = method;
+  absl::StatusOr<Response> result = Guarded(answer);
+  if (result.ok()) *response = *std::move(result);
+  const grpc::Status status = ToGrpcStatus(result.status(), record.request_id);
+  record.outcome = CodeLabel(status.error_code());
+  record.message = status.error_message();
+  record.seconds["total"] = rpc.Seconds();
+  rpc.End(record.outcome);
+  LogRequest(record);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status);
+  return reactor;
+}
+
+template <class Response, class Request>
+grpc::ServerWriteReactor<Response>* Stream(const CallContext& shared, metrics::Mode mode,
+                                           grpc::CallbackServerContext* context,
+                                           const Request& request, conversion::ProgramCache& cache,
+                                           const PrepareOptions& options) {
+  auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context));
+  auto* reactor = new StreamReactor<Response>(call);
+  auto prepared = Guarded([&] { return Prepare(request, cache, options); });
+  call->Begin(std::move(prepared), conversion::WorldLabel(request.spec().world()), reactor);
+  return reactor;
+}
+
+}  // namespace
+
+SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
+                               int64_t cache_entries)
+    : context_(std::move(context)),
+      options_(options),
+      info_(std::move(info)),
+      cache_(cache_entries, [metrics = context_.metrics](conversion::ProgramCache::Lookup lookup) {
+        using Lookup = conversion::ProgramCache::Lookup;
+        metrics->program_cache
+            .at(lookup == Lookup::kHit ? "hit" : lookup == Lookup::kMiss ? "miss" : "failed")
+            .Increment();
+      }) {}
+
+void SimgradService::SetPorts(int port, int metrics_port) {
+  info_.set_port(port);
+  info_.set_metrics_port(metrics_port);
+}
+
+grpc::ServerUnaryReactor* SimgradService::GetServerInfo(grpc::CallbackServerContext* context,
+                                                        const v1::GetServerInfoRequest*,
+                                                        v1::ServerInfo* response) {
+  return Unary(*context_.metrics, "GetServerInfo", context, response,
+               [this]() -> absl::StatusOr<v1::ServerInfo> { return info_; });
+}
+
+grpc::ServerUnaryReactor* SimgradService::ListWorlds(grpc::CallbackServerContext* context,
+                                                     const v1::ListWorldsRequest*,
+                                                     v1::ListWorldsResponse* response) {
+  return Unary(*context_.metrics, "ListWorlds", context, response,
+               [] { return conversion::ListWorlds(); });
+}
+
+grpc::ServerUnaryReactor* SimgradService::DescribeProgram(
+    grpc::CallbackServerContext* context, const v1::DescribeProgramRequest* request,
+    v1::DescribeProgramResponse* response) {
+  return Unary(*context_.metrics, "DescribeProgram", context, response,
+               [&]() -> absl::StatusOr<v1::DescribeProgramResponse> {
+                 auto answer = conversion::DescribeProgram(*request, cache_);
+                 const int64_t limit = options_.limits.max_message_bytes;
+                 if (!answer.ok() || static_cast<int64_t>(answer->ByteSizeLong()) <= limit) {
+                   return answer;
+                 }
+                 return absl::ResourceExhaustedError(absl::StrCat(
+                     "the description has ", answer->ByteSizeLong(), " bytes, messages at most ",
+                     limit, "; ask without adjoint, or raise --max_message_bytes"));
+               });
+}
+
+grpc::ServerWriteReactor<v1::RolloutResponse>* SimgradService::Rollout(
+    grpc::CallbackServerContext* context, const v1::RolloutRequest* request) {
+  return Stream<v1::RolloutResponse>(context_, metrics::Mode::kRollout, context, *request, cache_,
+                                     options_);
+}
+
+grpc::ServerWriteReactor<v1::GradientResponse>* SimgradService::Gradient(
+    grpc::CallbackServerContext* context, const v1::GradientRequest* request) {
+  return Stream<v1::GradientResponse>(context_, metrics::Mode::kGradient, context, *request,
+                                      cache_, options_);
+}
+
+}  // namespace simgrad::server::service

@@ -1,0 +1,381 @@
+// Emission of the operations without control flow, and of events.
+#include <algorithm>
+
+#include "precision/hash.h"
+#include "sim/backend/cpu/compiler.h"
+#include "sim/backend/cpu/identity.h"
+#include "sim/backend/cpu/machine.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+using enum OpCode;
+
+int FormatIndex(Format format) { return static_cast<int>(format); }
+int CarrierIndex(Carrier carrier) { return static_cast<int>(carrier); }
+
+std::optional<Arithmetic2> Arithmetic2Of(OpCode code) {
+  switch (code) {
+    case kAdd: return kAdd2;
+    case kSub: return kSub2;
+    case kMul: return kMul2;
+    case kDiv: return kDiv2;
+    case kMod: return kMod2;
+    case kAtan2: return kAtan22;
+    case kPow: return kPow2;
+    default: return std::nullopt;
+  }
+}
+
+std::optional<Arithmetic1> Arithmetic1Of(OpCode code) {
+  switch (code) {
+    case kSqrt: return kSqrt1;
+    case kExp: return kExp1;
+    case kLog: return kLog1;
+    case kLog1p: return kLog1p1;
+    case kExpm1: return kExpm11;
+    case kSin: return kSin1;
+    case kCos: return kCos1;
+    case kTanh: return kTanh1;
+    case kSigmoid: return kSigmoid1;
+    case kSoftplus: return kSoftplus1;
+    default: return std::nullopt;
+  }
+}
+
+std::optional<Move1> Move1Of(OpCode code) {
+  switch (code) {
+    case kNeg: return kNeg1;
+    case kAbs: return kAbs1;
+    case kSign: return kSign1;
+    case kFloor: return kFloor1;
+    case kRound: return kRound1;
+    default: return std::nullopt;
+  }
+}
+
+Integer2 Integer2Of(OpCode code) {
+  switch (code) {
+    case kAdd: return kIntAdd;
+    case kSub: return kIntSub;
+    case kMul: return kIntMul;
+    case kDiv: return kIntDiv;
+    case kMod: return kIntMod;
+    case kMin: return kMin2;
+    default: return kMax2;
+  }
+}
+
+}  // namespace
+
+void Compiler::CompileOp(const Op& op) {
+  switch (op.code) {
+    case kWhile: return CompileWhile(op);
+    case kFor: return CompileFor(op);
+    case kEvent: return CompileEvent(op);
+    case kTape: return CompileTape(op);
+    case kAccumulate: return CompileAccumulate(op);
+    case kWhileVjp: return CompileWhileVjp(op);
+    case kForVjp: return CompileForVjp(op);
+    default: break;
+  }
+  if (IsIdentity(*program_, op)) {
+    Alias(op.results[0], At(op.operands[0]));
+  } else {
+    CompilePlain(op);
+  }
+  const bool deferred = scope_->deferred.contains(static_cast<int32_t>(op.results[0]));
+  if (look_[Index(op.results[0])] && !deferred) EmitLook(op, op.results[0]);
+}
+
+void Compiler::CompilePlain(const Op& op) {
+  switch (op.code) {
+    case kLiteral: return CompileLiteral(op);
+    case kCast: return CompileCast(op);
+    case kConvert: return CompileConvert(op);
+    case kSelect: return CompileSelect(op);
+    case kMerge:
+    case kMerge2: return CompileMerge(op);
+    default: break;
+  }
+  switch (InfoOf(op.code).op_class) {
+    case OpClass::kShape: return CompileRows(op);
+    case OpClass::kReduction: return CompileReduction(op);
+    default: return CompileElementwise(op);
+  }
+}
+
+void Compiler::CompilePair(const Op& op, const Kernel kernels[3]) {
+  const int32_t a = At(op.operands[0]);
+  const int32_t b = At(op.operands[1]);
+  const bool uniform_a = SlotAt(a).uniform;
+  const bool uniform_b = SlotAt(b).uniform;
+  const bool invariant = hoists_ && SlotAt(a).invariant && SlotAt(b).invariant;
+  const int32_t to = Result(op.results[0], uniform_a && uniform_b, invariant);
+  int kind = 0;
+  if (uniform_a != uniform_b) kind = static_cast<int>(uniform_b ? Operands2::kVU : Operands2::kUV);
+  Emit(Make(kernels[kind], to, a, b), to);
+}
+
+void Compiler::CompileUnary(const Op& op, Kernel kernel) {
+  const int32_t a = At(op.operands[0]);
+  const Slot from = SlotAt(a);
+  const int32_t to = Result(op.results[0], from.uniform, hoists_ && from.invariant);
+  Emit(Make(kernel, to, a), to);
+}
+
+void Compiler::CompileElementwise(const Op& op) {
+  const Carrier carrier = CarrierOfValue(ValueAt(op.operands[0]));
+  const OpClass op_class = InfoOf(op.code).op_class;
+  if (op_class == OpClass::kCompare) {
+    const int comparison = static_cast<int>(op.code) - static_cast<int>(kLt);
+    return CompilePair(op, kernels_.compare[comparison][CarrierIndex(carrier)]);
+  }
+  if (op.code == kAnd) return CompilePair(op, kernels_.logical_and);
+  if (op.code == kOr) return CompilePair(op, kernels_.logical_or);
+  if (op.code == kNot) return CompileUnary(op, kernels_.logical_not);
+  if (const auto move = Move1Of(op.code)) {
+    return CompileUnary(op, kernels_.move1[*move][CarrierIndex(carrier)]);
+  }
+  const bool real = carrier == Carrier::kF32 || carrier == Carrier::kF64;
+  if (!real || op.code == kMin || op.code == kMax) {
+    return CompilePair(op, kernels_.move2[Integer2Of(op.code)][CarrierIndex(carrier)]);
+  }
+  CompileArithmetic(op);
+}
+
+void Compiler::CompileArithmetic(const Op& op) {
+  const int format = FormatIndex(*ValueAt(op.results[0]).format);
+  if (const auto function = Arithmetic1Of(op.code)) {
+    return CompileUnary(op, kernels_.arithmetic1[*function][format]);
+  }
+  if (const auto pair = Arithmetic2Of(op.code)) {
+    if (op.code == kMul) {
+      const bool invariant = hoists_ && SlotAt(At(op.operands[0])).invariant &&
+                             SlotAt(At(op.operands[1])).invariant;
+      if (DeferProduct(op, invariant)) return;
+    }
+    if ((op.code == kAdd || op.code == kSub) && CompileMultiplyAdd(op)) return;
+    return CompilePair(op, kernels_.arithmetic2[*pair][format]);
+  }
+  // fma.
+  bool uniform = true;
+  bool invariant = hoists_;
+  for (ValueId id : op.operands) {
+    uniform = uniform && SlotAt(At(id)).uniform;
+    invariant = invariant && SlotAt(At(id)).invariant;
+  }
+  int32_t slot[3];
+  for (size_t k = 0; k < 3; ++k) {
+    slot[k] = uniform ? At(op.operands[k]) : Varying(At(op.operands[k]));
+  }
+  const int32_t to = Result(op.results[0], uniform, invariant);
+  Emit(Make(kernels_.fma[format], to, slot[0], slot[1], slot[2]), to);
+}
+
+// A product that one sum of this region reads, and nobody else, is computed with that sum in one
+// pass: two roundings, one store.
+bool Compiler::DeferProduct(const Op& op, bool invariant) {
+  const ValueId product = op.results[0];
+  if (invariant || uses_.count[Index(product)] != 1 || look_[Index(product)] || Stored(product)) {
+    return false;
+  }
+  const int32_t a = At(op.operands[0]);
+  const int32_t b = At(op.operands[1]);
+  if (SlotAt(a).uniform && SlotAt(b).uniform) return false;
+  const std::vector<Op>& ops = scope_->region->ops;
+  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
+    const bool reads = std::find(ops[j].operands.begin(), ops[j].operands.end(), product) !=
+                       ops[j].operands.end();
+    if (!reads) continue;
+    if (ops[j].code != kAdd && ops[j].code != kSub) return false;
+    // A margin that reads the sum's operands needs the product itself.
+    if (options_.diagnostics) {
+      for (const Op& user : ops) {
+        if (user.code != kEvent) continue;
+        if (user.operands[0] == ops[j].results[0] || user.operands[1] == ops[j].results[0]) {
+          return false;
+        }
+      }
+      for (ValueId id : scope_->region->yields) {
+        if (id == ops[j].results[0]) return false;
+      }
+    }
+    const ValueId other = ops[j].operands[ops[j].operands[0] == product ? 1 : 0];
+    if (other == product || scope_->deferred.contains(static_cast<int32_t>(other))) return false;
+    // Its operands are read where the sum stands.
+    for (ValueId id : op.operands) {
+      const int32_t root = uses_.root[Index(id)];
+      for (size_t k = scope_->at; k < j; ++k) {
+        std::vector<int32_t>& last = scope_->last_used[k];
+        const auto found = std::find(last.begin(), last.end(), root);
+        if (found == last.end()) continue;
+        last.erase(found);
+        scope_->last_used[j].push_back(root);
+        break;
+      }
+    }
+    scope_->deferred[static_cast<int32_t>(product)] = &op;
+    return true;
+  }
+  return false;
+}
+
+bool Compiler::CompileMultiplyAdd(const Op& op) {
+  for (size_t side = 0; side < 2; ++side) {
+    const auto found = scope_->deferred.find(static_cast<int32_t>(op.operands[side]));
+    if (found == scope_->deferred.end()) continue;
+    const Op& product = *found->second;
+    int32_t a = At(product.operands[0]);
+    int32_t b = At(product.operands[1]);
+    if (SlotAt(a).uniform) std::swap(a, b);
+    const bool uniform_b = SlotAt(b).uniform;
+    const int32_t c = Varying(At(op.operands[1 - side]));
+    const int32_t to = Result(op.results[0], false, false);
+    const int shape = op.code == kAdd ? 0 : (side == 0 ? 1 : 2);
+    const int format = FormatIndex(*ValueAt(op.results[0]).format);
+    Emit(Make(kernels_.multiply_add[shape][format][uniform_b ? 1 : 0], to, a, b, c), to);
+    scope_->deferred.erase(found);
+    return true;
+  }
+  return false;
+}
+
+void Compiler::CompileSelect(const Op& op) {
+  int32_t condition = At(op.operands[0]);
+  int32_t b = At(op.operands[1]);
+  int32_t c = At(op.operands[2]);
+  const bool uniform = SlotAt(condition).uniform && SlotAt(b).uniform && SlotAt(c).uniform;
+  const bool invariant =
+      hoists_ && SlotAt(condition).invariant && SlotAt(b).invariant && SlotAt(c).invariant;
+  int kind = 0;
+  if (!uniform) {
+    condition = Varying(condition);
+    kind = (SlotAt(b).uniform ? 2 : 0) + (SlotAt(c).uniform ? 1 : 0);
+  }
+  const int32_t to = Result(op.results[0], uniform, invariant);
+  // Operands3: VVV, VVU, VUV, VUU.
+  Emit(Make(kernels_.select[SizeIndex(SlotAt(to).carrier)][kind], to, condition, b, c), to);
+}
+
+void Compiler::CompileMerge(const Op& op) {
+  int32_t slot[4] = {-1, -1, -1, -1};
+  for (size_t k = 0; k < op.operands.size(); ++k) slot[k] = Varying(At(op.operands[k]));
+  const int32_t to = Result(op.results[0], false, false);
+  const int format = FormatIndex(*ValueAt(op.results[0]).format);
+  const Kernel kernel = op.code == kMerge ? kernels_.merge[format] : kernels_.merge2[format];
+  Emit(Make(kernel, to, slot[0], slot[1], slot[2], slot[3]), to);
+}
+
+void Compiler::CompileLiteral(const Op& op) {
+  const int32_t to = Result(op.results[0], true, true);
+  plan_->literals.push_back({to, op.attributes.literal});
+}
+
+void Compiler::EmitCast(int32_t from, int32_t to, Overflow overflow) {
+  const int source = SlotAt(from).carrier == Carrier::kF64 ? 1 : 0;
+  const int format = FormatIndex(SlotAt(to).format);
+  const int saturates = overflow == Overflow::kSaturate ? 1 : 0;
+  Emit(Make(kernels_.cast[source][format][saturates], to, from), to);
+}
+
+void Compiler::CompileCast(const Op& op) {
+  const int32_t from = At(op.operands[0]);
+  const Slot source = SlotAt(from);
+  const int32_t to = Result(op.results[0], source.uniform, hoists_ && source.invariant);
+  EmitCast(from, to, EffectiveOverflow(program_->policy, op));
+  if (options_.diagnostics || of_adjoint_) EmitRange(op, op.operands[0], from);
+}
+
+void Compiler::CompileConvert(const Op& op) {
+  const Carrier from = CarrierOfValue(ValueAt(op.operands[0]));
+  const Carrier to = CarrierOfValue(ValueAt(op.results[0]));
+  const bool from_real = from == Carrier::kF32 || from == Carrier::kF64;
+  const bool to_real = to == Carrier::kF32 || to == Carrier::kF64;
+  const int first_integer = CarrierIndex(Carrier::kI32);
+  if (to_real) {
+    const int format = FormatIndex(*ValueAt(op.results[0]).format);
+    return CompileUnary(op, kernels_.int_to_real[CarrierIndex(from) - first_integer][format]);
+  }
+  const int target = CarrierIndex(to) - first_integer;
+  if (from_real) return CompileUnary(op, kernels_.real_to_int[from == Carrier::kF64][target]);
+  CompileUnary(op, kernels_.int_to_int[CarrierIndex(from) - first_integer][target]);
+}
+
+// The operands of the operation of this region that made `id`, casts looked through.
+void Compiler::AddExtra(const Region& region, ValueId id, TestedPair& pair) {
+  const auto producer = [&](ValueId value) -> const Op* {
+    const Op* op = producer_[Index(value)];
+    const bool here = op != nullptr && !region.ops.empty() && op >= region.ops.data() &&
+                      op < region.ops.data() + region.ops.size();
+    return here ? op : nullptr;
+  };
+  const Op* op = producer(id);
+  while (op != nullptr && op->code == kCast) op = producer(op->operands[0]);
+  if (op == nullptr || !IsReal(op->results[0])) return;
+  if (op->code == kAdd || op->code == kSub) {
+    pair.extras.push_back({At(op->operands[0]), -1});
+    pair.extras.push_back({At(op->operands[1]), -1});
+  } else if (op->code == kFma) {
+    pair.extras.push_back({At(op->operands[0]), At(op->operands[1])});
+    pair.extras.push_back({At(op->operands[2]), -1});
+  }
+}
+
+TestedPair Compiler::MakeTest(const Region& region, ValueId a, ValueId b) {
+  TestedPair pair;
+  pair.a = At(a);
+  pair.b = At(b);
+  pair.real = IsReal(a);
+  if (!pair.real) return pair;
+  pair.format = *ValueAt(a).format;
+  AddExtra(region, a, pair);
+  AddExtra(region, b, pair);
+  for (const TestedPair::Extra& extra : pair.extras) {
+    const bool same = SlotAt(extra.slot).carrier == SlotAt(pair.a).carrier && extra.factor < 0;
+    pair.plain_extras = pair.plain_extras && same;
+  }
+  return pair;
+}
+
+void Compiler::CompileEvent(const Op& op) {
+  const ValueId a = op.operands[0];
+  const ValueId b = op.operands[1];
+  const int comparison = static_cast<int>(op.attributes.comparison);
+  int32_t left = At(a);
+  const int32_t right = At(b);
+  // The decision belongs to the instance, so its result varies.
+  if (SlotAt(left).uniform && SlotAt(right).uniform) left = Varying(left);
+  int kind = 0;
+  if (SlotAt(left).uniform != SlotAt(right).uniform) {
+    kind = static_cast<int>(SlotAt(right).uniform ? Operands2::kVU : Operands2::kUV);
+  }
+  const Kernel kernel =
+      kernels_.compare[comparison][CarrierIndex(SlotAt(left).carrier)][kind];
+  const int32_t to = Result(op.results[0], false, false);
+  const bool guarded = op.operands.size() > 2;
+  int32_t guard = -1;
+  if (guarded) {
+    guard = Varying(At(op.operands[2]));
+    const int32_t unguarded = Scratch(Carrier::kMask, Format::kF64, SlotAt(to).count, false, false);
+    Emit(Make(kernel, unguarded, left, right), unguarded);
+    Emit(Make(kernels_.logical_and[0], to, unguarded, guard), to);
+  } else {
+    Emit(Make(kernel, to, left, right), to);
+  }
+  if (!options_.diagnostics || !of_step_) return;
+  EventPlan& plan = plan_->events.emplace_back();
+  plan.site = op.attributes.site;
+  plan.site_hash = precision::Fnv1a64(op.attributes.site);
+  plan.site_index = event_sites_[op.attributes.site];
+  plan.elements = SlotAt(to).count;
+  plan.tested = MakeTest(*scope_->region, a, b);
+  plan.guard = guard;
+  plan.result = to;
+  Instruction instruction;
+  instruction.run = RunEvent;
+  instruction.plan = &plan;
+  scope_->plan->code.push_back(instruction);
+}
+
+}  // namespace simgrad::sim::cpu
