@@ -253,8 +253,7 @@ absl::StatusOr<WorkResult> Execution::Go() {
     TakeGradients();
   } else if (!result_.values.empty()) {
     const precision::ScopedFloatEnvironment environment;
-    result_.value =
-        WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective]);
+    result_.value = WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective]);
   }
   result_.certificates = births_.Write(result_.health, numerical_.policy.loss_scale);
   return std::move(result_);

@@ -16,12 +16,18 @@ bool IsReal(DType dtype) { return dtype <= DType::kE5m2; }
 // DType begins with the formats, in a table of its own because the two enums may part.
 Format FormatOf(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return Format::kF32;
-    case DType::kBf16: return Format::kBf16;
-    case DType::kF16: return Format::kF16;
-    case DType::kE4m3: return Format::kE4m3;
-    case DType::kE5m2: return Format::kE5m2;
-    default: return Format::kF64;
+    case DType::kF32:
+      return Format::kF32;
+    case DType::kBf16:
+      return Format::kBf16;
+    case DType::kF16:
+      return Format::kF16;
+    case DType::kE4m3:
+      return Format::kE4m3;
+    case DType::kE5m2:
+      return Format::kE5m2;
+    default:
+      return Format::kF64;
   }
 }
 
@@ -60,12 +66,18 @@ size_t DTypeSize(DType dtype) {
 
 DType DTypeOf(Format format) {
   switch (format) {
-    case Format::kF64: return DType::kF64;
-    case Format::kF32: return DType::kF32;
-    case Format::kBf16: return DType::kBf16;
-    case Format::kF16: return DType::kF16;
-    case Format::kE4m3: return DType::kE4m3;
-    case Format::kE5m2: break;
+    case Format::kF64:
+      return DType::kF64;
+    case Format::kF32:
+      return DType::kF32;
+    case Format::kBf16:
+      return DType::kBf16;
+    case Format::kF16:
+      return DType::kF16;
+    case Format::kE4m3:
+      return DType::kE4m3;
+    case Format::kE5m2:
+      break;
   }
   return DType::kE5m2;
 }
@@ -83,10 +95,14 @@ double Tensor::Get(int64_t i) const {
 
 int64_t Tensor::GetInt(int64_t i) const {
   switch (dtype) {
-    case DType::kI32: return static_cast<int32_t>(static_cast<uint32_t>(Load(*this, i)));
-    case DType::kI64: return static_cast<int64_t>(Load(*this, i));
-    case DType::kBool: return Load(*this, i) != 0 ? 1 : 0;
-    default: return Truncate(Get(i));
+    case DType::kI32:
+      return static_cast<int32_t>(static_cast<uint32_t>(Load(*this, i)));
+    case DType::kI64:
+      return static_cast<int64_t>(Load(*this, i));
+    case DType::kBool:
+      return Load(*this, i) != 0 ? 1 : 0;
+    default:
+      return Truncate(Get(i));
   }
 }
 

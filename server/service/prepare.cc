@@ -58,9 +58,12 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   if (gradient != nullptr) conversion::AddGradient(*gradient, prepared.work);
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
   prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch);
-  prepared.memory_bytes = sim::EstimateBytes(prepared.work) +
-                          conversion::AnswerBytes(prepared.work, prepared.recorded);
+  prepared.work.chunk_steps =
+      conversion::ChunkSteps(prepared.work, options.limits.max_message_bytes / 2);
   prepared.send_diagnostics = spec.diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;
+  prepared.memory_bytes =
+      sim::EstimateBytes(prepared.work) +
+      conversion::AnswerBytes(prepared.work, prepared.recorded, prepared.send_diagnostics);
   prepared.compile_seconds = compile_seconds;
   prepared.decode_seconds = SecondsSince(start) - compile_seconds;
   return prepared;

@@ -26,8 +26,8 @@ absl::Status CheckBinding(const Batch& batch, size_t i) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, " is per step; only controls and data may be"));
   }
-  const int64_t expected = count * (binding.per_instance ? batch.instances : 1) *
-                           (binding.per_step ? batch.steps : 1);
+  const int64_t expected =
+      count * (binding.per_instance ? batch.instances : 1) * (binding.per_step ? batch.steps : 1);
   if (binding.tensor.count() != expected) {
     return absl::InvalidArgumentError(absl::StrCat(name, " has ", binding.tensor.count(),
                                                    " elements; ", expected, " are needed"));
@@ -83,9 +83,8 @@ absl::Status CheckBatch(const Batch& batch) {
                                                    batch.steps, " must not be negative"));
   }
   if (static_cast<int64_t>(batch.instance_ids.size()) != batch.instances) {
-    return absl::InvalidArgumentError(absl::StrCat(batch.instance_ids.size(),
-                                                   " instance ids for ", batch.instances,
-                                                   " instances"));
+    return absl::InvalidArgumentError(absl::StrCat(batch.instance_ids.size(), " instance ids for ",
+                                                   batch.instances, " instances"));
   }
   std::vector<uint64_t> ids = batch.instance_ids;
   std::sort(ids.begin(), ids.end());

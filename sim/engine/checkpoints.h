@@ -1,11 +1,12 @@
 // Checkpoints of a run within a byte budget, and the range of steps that one reversal can hold.
 //
-// Forward, checkpoints are saved at every multiple of an interval. Without a given interval it starts
-// at one chunk and doubles, dropping every other checkpoint, whenever they outgrow their share of the
-// budget; so no knowledge of the run is needed beforehand. In reverse the last checkpoint before the
-// goal is restored, the steps up to the range that fits are run again (saving on the way what fits),
-// and the range is reversed. No bit depends on any of this (docs/numerics.md section 6).
-// Errors: RESOURCE_EXHAUSTED where one checkpoint and the record of one step do not fit together, or
+// Forward, checkpoints are saved at every multiple of an interval. Without a given interval it
+// starts at one chunk and doubles, dropping every other checkpoint, whenever they outgrow their
+// share of the budget; so no knowledge of the run is needed beforehand. In reverse the last
+// checkpoint before the goal is restored, the steps up to the range that fits are run again (saving
+// on the way what fits), and the range is reversed. No bit depends on any of this (docs/numerics.md
+// section 6). Errors: RESOURCE_EXHAUSTED where one checkpoint and the record of one step do not fit
+// together, or
 //   a given interval does not.
 #pragma once
 

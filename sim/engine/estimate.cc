@@ -48,7 +48,8 @@ double StateElements(const Program& program) {
 
 double BindingBytes(const Batch& batch) {
   double bytes = 0;
-  for (const Binding& binding : batch.inputs) bytes += static_cast<double>(binding.tensor.bytes.size());
+  for (const Binding& binding : batch.inputs)
+    bytes += static_cast<double>(binding.tensor.bytes.size());
   for (const auto* sent : {&batch.cotangents.final_state, &batch.cotangents.trajectory_state,
                            &batch.cotangents.trajectory_export}) {
     for (const std::vector<double>& array : *sent) bytes += 8.0 * static_cast<double>(array.size());

@@ -2,8 +2,8 @@
 //
 // Maths: docs/numerics.md section 6: each contribution is round(weight * g) in the format of role
 //   gradient; shared inputs are summed element by element in the pairwise tree aligned to the
-//   instance ids, in the role's accumulator, and rounded to the role; then the loss scale is divided
-//   out: round(sum * inv). Values likewise in role objective, without a loss scale.
+//   instance ids, in the role's accumulator, and rounded to the role; then the loss scale is
+//   divided out: round(sum * inv). Values likewise in role objective, without a loss scale.
 // Errors: none. Threads: pure.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace simgrad::sim {
 
 // Which instances count, and how much; rows in ascending order of their ids.
 struct InstanceWeights {
-  std::vector<size_t> rows;   // of those that count
-  std::vector<uint64_t> ids;  // theirs, ascending
+  std::vector<size_t> rows;     // of those that count
+  std::vector<uint64_t> ids;    // theirs, ascending
   std::vector<double> weights;  // by row, of all instances
 };
 // `weights` empty: ones. `leave_out`: by row, instances that do not count (empty: all count).

@@ -48,8 +48,8 @@ class JsonReader {
     } else if (first == '"') {
       value.text = ReadString();
     } else {
-      while (at_ < text_.size() && std::string_view(",]} \n\t\r").find(text_[at_]) ==
-                                       std::string_view::npos) {
+      while (at_ < text_.size() &&
+             std::string_view(",]} \n\t\r").find(text_[at_]) == std::string_view::npos) {
         value.text += text_[at_++];
       }
     }

@@ -200,6 +200,34 @@ void Compiler::OpenScope(Scope& scope, const Region& region, RegionPlan& plan) {
     }
   }
   scope.last_used.resize(region.ops.size());
+  if (!options_.diagnostics) return;
+  // What a margin reads counts as a use, so that it is computed by itself.
+  const auto use = [&](ValueId id) {
+    for (ValueId operand : MarginOperands(scope, id)) ++uses_.count[Index(operand)];
+  };
+  for (const Op& op : region.ops) {
+    if (op.code != OpCode::kEvent) continue;
+    use(op.operands[0]);
+    use(op.operands[1]);
+  }
+  if (scope.is_test) {
+    use(region.yields[0]);
+    use(region.yields[1]);
+  }
+}
+
+// The operands of the addition, subtraction or fma of this region that made a tested value.
+std::vector<ValueId> Compiler::MarginOperands(const Scope& scope, ValueId id) const {
+  if (!options_.diagnostics || !of_step_) return {};
+  const auto producer = [&](ValueId value) -> const Op* {
+    const bool here = region_of_[Index(value)] == scope.plan;
+    return here ? producer_[Index(value)] : nullptr;
+  };
+  const Op* op = producer(id);
+  while (op != nullptr && op->code == OpCode::kCast) op = producer(op->operands[0]);
+  if (op == nullptr) return {};
+  const bool sums = op->code == OpCode::kAdd || op->code == OpCode::kSub || op->code == OpCode::kFma;
+  return sums ? op->operands : std::vector<ValueId>{};
 }
 
 void Compiler::CountLastUses(Scope& scope, const std::vector<int32_t>& pinned) {
@@ -217,13 +245,8 @@ void Compiler::CountLastUses(Scope& scope, const std::vector<int32_t>& pinned) {
     }
     ForEachUse(op, use);
     if (op.code == OpCode::kEvent && options_.diagnostics) {
-      // The margin reads the operands of the operations that made the two sides.
       for (size_t k = 0; k < 2; ++k) {
-        const Op* producer = producer_[Index(op.operands[k])];
-        while (producer != nullptr && producer->code == OpCode::kCast) {
-          producer = producer_[Index(producer->operands[0])];
-        }
-        if (producer != nullptr) ForEachUse(*producer, use);
+        for (ValueId id : MarginOperands(scope, op.operands[k])) use(id);
       }
     }
   }
@@ -237,15 +260,9 @@ void Compiler::CompileOps(Scope& scope) {
   const auto pin = [&](ValueId id) {
     if (id == ValueId::kNone) return;
     pinned.push_back(uses_.root[Index(id)]);
-    // What a test compares is read once more for its margin, with the operands that made it.
-    const Op* producer = producer_[Index(id)];
-    while (producer != nullptr && producer->code == OpCode::kCast) {
-      pinned.push_back(uses_.root[Index(producer->operands[0])]);
-      producer = producer_[Index(producer->operands[0])];
-    }
-    if (producer == nullptr) return;
-    for (ValueId operand : producer->operands) {
-      if (operand != ValueId::kNone) pinned.push_back(uses_.root[Index(operand)]);
+    if (!scope.is_test) return;
+    for (ValueId operand : MarginOperands(scope, id)) {
+      pinned.push_back(uses_.root[Index(operand)]);
     }
   };
   for (ValueId id : region.yields) pin(id);
@@ -402,6 +419,7 @@ int32_t Compiler::CopyOf(int32_t slot) {
   plan.slot_uniform = Keep({0}).data();
   Instruction instruction = Make(kernels_.copy_rows, copy, slot);
   instruction.plan = &plan;
+  instruction.rows = true;
   Emit(instruction, copy);
   return copy;
 }

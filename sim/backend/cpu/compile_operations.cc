@@ -189,18 +189,6 @@ bool Compiler::DeferProduct(const Op& op, bool invariant) {
                        ops[j].operands.end();
     if (!reads) continue;
     if (ops[j].code != kAdd && ops[j].code != kSub) return false;
-    // A margin that reads the sum's operands needs the product itself.
-    if (options_.diagnostics) {
-      for (const Op& user : ops) {
-        if (user.code != kEvent) continue;
-        if (user.operands[0] == ops[j].results[0] || user.operands[1] == ops[j].results[0]) {
-          return false;
-        }
-      }
-      for (ValueId id : scope_->region->yields) {
-        if (id == ops[j].results[0]) return false;
-      }
-    }
     const ValueId other = ops[j].operands[ops[j].operands[0] == product ? 1 : 0];
     if (other == product || scope_->deferred.contains(static_cast<int32_t>(other))) return false;
     // Its operands are read where the sum stands.
@@ -302,35 +290,26 @@ void Compiler::CompileConvert(const Op& op) {
   CompileUnary(op, kernels_.int_to_int[CarrierIndex(from) - first_integer][target]);
 }
 
-// The operands of the operation of this region that made `id`, casts looked through.
-void Compiler::AddExtra(const Region& region, ValueId id, TestedPair& pair) {
-  const auto producer = [&](ValueId value) -> const Op* {
-    const Op* op = producer_[Index(value)];
-    const bool here = op != nullptr && !region.ops.empty() && op >= region.ops.data() &&
-                      op < region.ops.data() + region.ops.size();
-    return here ? op : nullptr;
-  };
-  const Op* op = producer(id);
-  while (op != nullptr && op->code == kCast) op = producer(op->operands[0]);
-  if (op == nullptr || !IsReal(op->results[0])) return;
-  if (op->code == kAdd || op->code == kSub) {
-    pair.extras.push_back({At(op->operands[0]), -1});
-    pair.extras.push_back({At(op->operands[1]), -1});
-  } else if (op->code == kFma) {
-    pair.extras.push_back({At(op->operands[0]), At(op->operands[1])});
-    pair.extras.push_back({At(op->operands[2]), -1});
+void Compiler::AddExtra(ValueId id, TestedPair& pair) {
+  const std::vector<ValueId> operands = MarginOperands(*scope_, id);
+  if (operands.empty() || !IsReal(operands[0])) return;
+  if (operands.size() == 3) {
+    pair.extras.push_back({At(operands[0]), At(operands[1])});
+    pair.extras.push_back({At(operands[2]), -1});
+  } else {
+    for (ValueId operand : operands) pair.extras.push_back({At(operand), -1});
   }
 }
 
-TestedPair Compiler::MakeTest(const Region& region, ValueId a, ValueId b) {
+TestedPair Compiler::MakeTest(ValueId a, ValueId b) {
   TestedPair pair;
   pair.a = At(a);
   pair.b = At(b);
   pair.real = IsReal(a);
   if (!pair.real) return pair;
   pair.format = *ValueAt(a).format;
-  AddExtra(region, a, pair);
-  AddExtra(region, b, pair);
+  AddExtra(a, pair);
+  AddExtra(b, pair);
   for (const TestedPair::Extra& extra : pair.extras) {
     const bool same = SlotAt(extra.slot).carrier == SlotAt(pair.a).carrier && extra.factor < 0;
     pair.plain_extras = pair.plain_extras && same;
@@ -369,7 +348,7 @@ void Compiler::CompileEvent(const Op& op) {
   plan.site_hash = precision::Fnv1a64(op.attributes.site);
   plan.site_index = event_sites_[op.attributes.site];
   plan.elements = SlotAt(to).count;
-  plan.tested = MakeTest(*scope_->region, a, b);
+  plan.tested = MakeTest(a, b);
   plan.guard = guard;
   plan.result = to;
   Instruction instruction;

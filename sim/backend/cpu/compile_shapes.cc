@@ -56,6 +56,7 @@ void Compiler::EmitRows(ValueId result, std::vector<int32_t> from, std::vector<i
   plan.slot_uniform = Keep(std::move(uniforms)).data();
   Instruction instruction = Make(kernels_.copy_rows, to, slots[0]);
   instruction.plan = &plan;
+  instruction.rows = true;
   Emit(instruction, to);
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <map>
+#include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -32,6 +34,7 @@ class Compiler {
     const Region* region = nullptr;
     RegionPlan* plan = nullptr;
     Scope* outer = nullptr;
+    bool is_test = false;  // of a while
     size_t at = 0;                                  // operation being emitted
     std::vector<std::vector<int32_t>> last_used;    // by operation: root values of this region
     std::vector<int32_t> scratch;                   // slots to free after the operation
@@ -48,6 +51,7 @@ class Compiler {
   void CompileOps(Scope& scope);
   void CloseScope(Scope& scope);
   void CountLastUses(Scope& scope, const std::vector<int32_t>& pinned);
+  std::vector<ValueId> MarginOperands(const Scope& scope, ValueId id) const;
 
   // Slots.
   int32_t NewSlot(Carrier carrier, Format format, int64_t count, bool uniform, bool invariant);
@@ -91,8 +95,9 @@ class Compiler {
   void EmitCast(int32_t from, int32_t to, Overflow overflow);
   void CompileConvert(const Op& op);
   void CompileEvent(const Op& op);
-  TestedPair MakeTest(const Region& region, ValueId a, ValueId b);
-  void AddExtra(const Region& region, ValueId id, TestedPair& pair);
+  TestedPair MakeTest(ValueId a, ValueId b);
+  // The operands of what made `id`, for the margin.
+  void AddExtra(ValueId id, TestedPair& pair);
 
   // compile_shapes.cc
   void CompileRows(const Op& op);
@@ -106,10 +111,10 @@ class Compiler {
   void CompileWhile(const Op& op);
   void CompileWhileRegions(const Op& op, WhilePlan& plan);
   void CompileFor(const Op& op);
-  CarriedPlan MakeCarried(ValueId operand, ValueId result, int64_t elements);
-  void FinishCarried(CarriedPlan& carried, Scope& body, ValueId yield, std::vector<int32_t>& taken,
-                     bool stored);
-  std::vector<CapturePlan> CapturesOf(const Op& op, const std::vector<int32_t>& excluded);
+  CarriedPlan MakeCarried(ValueId operand, ValueId result, int64_t elements, bool stored);
+  int32_t StoredCopy(Scope& scope, int32_t slot);
+  std::vector<CapturePlan> CapturesOf(const std::vector<const RegionPlan*>& regions,
+                                      int32_t first_inside);
   int32_t LoopResult(ValueId id);
 
   // compile_adjoint.cc
@@ -119,12 +124,19 @@ class Compiler {
   void CompileAccumulate(const Op& op);
   void CompileWhileVjp(const Op& op);
   void CompileForVjp(const Op& op);
+  // `args`, `yields`: by place in the region's lists, the travelling slot; args below 0: -1 - k is
+  // export k from outside.
   void CompileVjpRegion(const Region& region, size_t leading, const std::vector<int32_t>& args,
                         const std::vector<int32_t>& yields, std::vector<TravellingSlot>& slots,
-                        VjpRegion& plan);
-  void MakeTravelling(const std::vector<SlotPair>& operands, const std::vector<ValueId>& like,
-                      std::vector<TravellingSlot>& slots);
-  SlotPair PairAt(const SlotList& list, size_t k, bool varying);
+                        size_t outside, VjpRegion& plan);
+  TravellingSlot MakeTravelling(const SlotList& operands, size_t k, ValueId like);
+  void FinishTravelling(std::vector<TravellingSlot>& slots,
+                        const std::vector<const VjpRegion*>& regions, int64_t elements);
+  ValueId CaptureLike(const Op& op, size_t k) const;
+  SlotPair PairAt(const SlotList& list, size_t k);
+  SlotPair FilledPair(const SlotList& list, size_t k, ValueId like);
+  // A varying slot of equal numbers.
+  int32_t Constant(Carrier carrier, Format format, int64_t count, double value);
 
   bool IsReal(ValueId id) const {
     return program_->program[id].type.element == ElementType::kReal;
@@ -148,6 +160,7 @@ class Compiler {
   Scope* scope_ = nullptr;
   bool hoists_ = false;
   std::unordered_map<int32_t, int32_t> widened_;  // invariant uniform slots
+  std::map<std::tuple<Carrier, int64_t, double>, int32_t> constants_;
   std::vector<const Op*> producer_;               // by value
   std::vector<RegionPlan*> region_of_;            // by value: where it is defined (recorded regions)
   struct LoopHome {

@@ -43,6 +43,7 @@ struct Instruction {
   int32_t a = -1, b = -1, c = -1, d = -1;
   int32_t count = 1;       // rows of the result
   int32_t uniform = 0;     // 1: all operands and the result are uniform
+  bool rows = false;       // `plan` is a RowPlan
   const void* plan = nullptr;  // what the kernel needs besides: a list of rows, a loop, ...
 };
 

@@ -165,24 +165,29 @@ struct SlotPair {
   int32_t cotangent = -1;
   int32_t mask = -1;
 };
+// What a region of a reversed loop may say of a slot instead of naming one.
+inline constexpr int32_t kUnchanged = -2;
+inline constexpr int32_t kEverywhere = -3;
+inline constexpr int32_t kNowhere = -4;
 
 // One region of a reversed loop, and how the slots pass through it.
 struct VjpRegion {
   RegionPlan region;
-  std::vector<SlotPair> args;    // by slot of the reversed loop
-  std::vector<SlotPair> outside; // test_both: exports from outside
-  std::vector<SlotPair> yields;
+  std::vector<SlotPair> args;     // by travelling slot
+  std::vector<SlotPair> outside;  // exports from outside, by export
+  std::vector<SlotPair> yields;   // by travelling slot
 };
 
 // A cotangent on its way through the iterations.
 struct TravellingSlot {
-  int64_t count = 1;
-  int32_t cotangent[2] = {-1, -1};  // two buffers
-  int32_t mask[2] = {-1, -1};
-  int32_t home = -1, home_mask = -1;  // at the layout around the loop
-  SlotPair operand;
-  SlotPair result;
   Carrier carrier = Carrier::kF32;
+  Format format = Format::kF32;
+  int64_t count = 1;
+  bool masked = false;  // somebody asks where it is present
+  SlotPair operand;     // filled: both are slots
+  SlotPair result;      // -1: nobody reads it
+  int32_t cotangent = -1, mask = -1;  // at the layout of the iteration
+  int32_t home = -1, home_mask = -1;  // at the layout around the loop
 };
 
 struct WhileVjpPlan {

@@ -91,11 +91,16 @@ std::vector<Slot> AdjointRunner::RunRegion(const Region& region, const Frame* ar
 
 void AdjointRunner::Execute(const Op& op, Frame& frame) {
   switch (op.code) {
-    case kTape: return ExecuteTape(op, frame);
-    case kAccumulate: return ExecuteAccumulate(op, frame);
-    case kWhileVjp: return ExecuteWhileVjp(op, frame);
-    case kForVjp: return ExecuteForVjp(op, frame);
-    default: return RegionRunner::Execute(op, frame);
+    case kTape:
+      return ExecuteTape(op, frame);
+    case kAccumulate:
+      return ExecuteAccumulate(op, frame);
+    case kWhileVjp:
+      return ExecuteWhileVjp(op, frame);
+    case kForVjp:
+      return ExecuteForVjp(op, frame);
+    default:
+      return RegionRunner::Execute(op, frame);
   }
 }
 
@@ -125,8 +130,9 @@ void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
     sum = precision::Add(format, before, value.real[i]);
     gradient.connected = true;
     if (sinks_.watch == nullptr) continue;
-    sinks_.watch->SeeSum("accumulate", program().inputs[static_cast<size_t>(op.attributes.input)].name,
-                         op.role, format, static_cast<int64_t>(i), {before, value.real[i]}, sum);
+    sinks_.watch->SeeSum("accumulate",
+                         program().inputs[static_cast<size_t>(op.attributes.input)].name, op.role,
+                         format, static_cast<int64_t>(i), {before, value.real[i]}, sum);
   }
 }
 
@@ -176,10 +182,9 @@ void AdjointRunner::ExecuteWhileVjp(const Op& op, Frame& frame) {
   const LoopRecord& record = frame.LoopAt(op.attributes.primal);
   std::vector<std::vector<Slot>> reversed;  // by element
   for (size_t element = 0; element < record.runs.size(); ++element) {
-    reversed.push_back(ReverseWhile(op, frame, record.runs[element],
-                                    ElementsOf(Part(slots, 0, c), element, n),
-                                    ElementsOf(Part(slots, c, e), element, n),
-                                    ElementsOf(Part(slots, c + e, x), element, n)));
+    reversed.push_back(ReverseWhile(
+        op, frame, record.runs[element], ElementsOf(Part(slots, 0, c), element, n),
+        ElementsOf(Part(slots, c, e), element, n), ElementsOf(Part(slots, c + e, x), element, n)));
   }
   const SlotList results = SlotList::Of(op.results);
   for (size_t k = 0; k < results.size(); ++k) {

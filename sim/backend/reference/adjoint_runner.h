@@ -1,5 +1,5 @@
-// Runs a region of the adjoint over the recorded frames of the primal: tape reads, accumulation into
-// gradients, and the loops in reverse as sim/program/loop.h writes them.
+// Runs a region of the adjoint over the recorded frames of the primal: tape reads, accumulation
+// into gradients, and the loops in reverse as sim/program/loop.h writes them.
 #pragma once
 
 #include <optional>

@@ -1,9 +1,11 @@
 // Writes the birth certificate of a non-finite value by replaying one instance.
 //
-// Maths: the first operation, in order of execution, whose result is not finite although its operands
+// Maths: the first operation, in order of execution, whose result is not finite although its
+// operands
 //   are, or the number that came in non-finite. The operands given are those of that element; of a
 //   reduction the smallest and the largest element it read.
-// Errors: INVALID_ARGUMENT where the batch does not fit its program; nullopt where the instance is ok,
+// Errors: INVALID_ARGUMENT where the batch does not fit its program; nullopt where the instance is
+// ok,
 //   or where the replay meets nothing (a checkpoint behind the birth).
 // Cost: a replay of one instance with the reference executor: from `start` for phases input and
 //   forward; the whole trajectory for phase adjoint, with a copy of the states of every step.

@@ -23,8 +23,8 @@ struct PathState {
 struct StepColumn {
   StepDiagnostics* diagnostics = nullptr;
   std::vector<InstanceSite>* instance_sites = nullptr;  // null below level `instances`
-  size_t column = 0;     // the step's place in the chunk
-  size_t row = 0;        // the instance's
+  size_t column = 0;                                    // the step's place in the chunk
+  size_t row = 0;                                       // the instance's
   size_t instances = 0;
 };
 

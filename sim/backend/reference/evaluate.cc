@@ -69,20 +69,30 @@ Overflow OverflowOf(const NumericalProgram& program, const Op& op) {
 Array Evaluate(const NumericalProgram& program, const Op& op, Operands operands) {
   const Program& p = program.program;
   switch (op.code) {
-    case kLiteral: return EvaluateLiteral(p, op);
-    case kCast: return EvaluateCast(program, op, *operands[0]);
-    case kConvert: return EvaluateConversion(p, op, *operands[0]);
-    case kStopGradient: return *operands[0];
-    case kConcat: return EvaluateConcat(p, op, operands);
+    case kLiteral:
+      return EvaluateLiteral(p, op);
+    case kCast:
+      return EvaluateCast(program, op, *operands[0]);
+    case kConvert:
+      return EvaluateConversion(p, op, *operands[0]);
+    case kStopGradient:
+      return *operands[0];
+    case kConcat:
+      return EvaluateConcat(p, op, operands);
     case kMerge:
       return EvaluateMerge(*p[op.results[0]].format, *operands[0], *operands[1], *operands[2]);
-    case kMerge2: return EvaluateMerge2(*p[op.results[0]].format, operands);
-    default: break;
+    case kMerge2:
+      return EvaluateMerge2(*p[op.results[0]].format, operands);
+    default:
+      break;
   }
   switch (InfoOf(op.code).op_class) {
-    case OpClass::kShape: return EvaluateShape(p, op, *operands[0]);
-    case OpClass::kReduction: return EvaluateReduction(p, op, *operands[0]);
-    default: return EvaluateElementwise(p, op, operands);
+    case OpClass::kShape:
+      return EvaluateShape(p, op, *operands[0]);
+    case OpClass::kReduction:
+      return EvaluateReduction(p, op, *operands[0]);
+    default:
+      return EvaluateElementwise(p, op, operands);
   }
 }
 

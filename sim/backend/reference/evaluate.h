@@ -1,6 +1,7 @@
 // What each operation without control flow computes: its result from its operands.
 //
-// Maths: sim/program/opcode.h and sim/backend/semantics.h; the exact result rounded once to the format
+// Maths: sim/program/opcode.h and sim/backend/semantics.h; the exact result rounded once to the
+// format
 //   of the result. Every NaN is canonical.
 // Errors: none; the program has been verified. Cost: allocates the result. Threads: pure, under the
 //   float environment of precision/float_environment.h.

@@ -13,37 +13,63 @@ using enum OpCode;
 
 double Elementary(OpCode code, double a, double b) {
   switch (code) {
-    case kExp: return precision::Exp(a);
-    case kLog: return precision::Log(a);
-    case kLog1p: return precision::Log1p(a);
-    case kExpm1: return precision::Expm1(a);
-    case kSin: return precision::Sin(a);
-    case kCos: return precision::Cos(a);
-    case kTanh: return precision::Tanh(a);
-    case kSigmoid: return precision::Sigmoid(a);
-    case kSoftplus: return precision::Softplus(a);
-    case kAtan2: return precision::Atan2(a, b);
-    default: return precision::Pow(a, b);
+    case kExp:
+      return precision::Exp(a);
+    case kLog:
+      return precision::Log(a);
+    case kLog1p:
+      return precision::Log1p(a);
+    case kExpm1:
+      return precision::Expm1(a);
+    case kSin:
+      return precision::Sin(a);
+    case kCos:
+      return precision::Cos(a);
+    case kTanh:
+      return precision::Tanh(a);
+    case kSigmoid:
+      return precision::Sigmoid(a);
+    case kSoftplus:
+      return precision::Softplus(a);
+    case kAtan2:
+      return precision::Atan2(a, b);
+    default:
+      return precision::Pow(a, b);
   }
 }
 
 double OnReals(OpCode code, Format format, double a, double b, double c) {
   switch (code) {
-    case kAdd: return precision::Add(format, a, b);
-    case kSub: return precision::Sub(format, a, b);
-    case kMul: return precision::Mul(format, a, b);
-    case kDiv: return precision::Div(format, a, b);
-    case kFma: return precision::Fma(format, a, b, c);
-    case kSqrt: return precision::Sqrt(format, a);
-    case kMod: return precision::Mod(format, a, b);
-    case kNeg: return precision::Neg(a);
-    case kAbs: return precision::Abs(a);
-    case kSign: return precision::Sign(a);
-    case kMin: return precision::Min(a, b);
-    case kMax: return precision::Max(a, b);
-    case kFloor: return precision::Floor(a);
-    case kRound: return precision::Round(a);
-    default: return precision::RoundTo(format, Elementary(code, a, b));
+    case kAdd:
+      return precision::Add(format, a, b);
+    case kSub:
+      return precision::Sub(format, a, b);
+    case kMul:
+      return precision::Mul(format, a, b);
+    case kDiv:
+      return precision::Div(format, a, b);
+    case kFma:
+      return precision::Fma(format, a, b, c);
+    case kSqrt:
+      return precision::Sqrt(format, a);
+    case kMod:
+      return precision::Mod(format, a, b);
+    case kNeg:
+      return precision::Neg(a);
+    case kAbs:
+      return precision::Abs(a);
+    case kSign:
+      return precision::Sign(a);
+    case kMin:
+      return precision::Min(a, b);
+    case kMax:
+      return precision::Max(a, b);
+    case kFloor:
+      return precision::Floor(a);
+    case kRound:
+      return precision::Round(a);
+    default:
+      return precision::RoundTo(format, Elementary(code, a, b));
   }
 }
 
@@ -52,10 +78,14 @@ int64_t Wrapping(OpCode code, int64_t a, int64_t b) {
   const uint64_t x = static_cast<uint64_t>(a);
   const uint64_t y = static_cast<uint64_t>(b);
   switch (code) {
-    case kAdd: return static_cast<int64_t>(x + y);
-    case kSub: return static_cast<int64_t>(x - y);
-    case kMul: return static_cast<int64_t>(x * y);
-    default: return static_cast<int64_t>(0 - x);  // neg
+    case kAdd:
+      return static_cast<int64_t>(x + y);
+    case kSub:
+      return static_cast<int64_t>(x - y);
+    case kMul:
+      return static_cast<int64_t>(x * y);
+    default:
+      return static_cast<int64_t>(0 - x);  // neg
   }
 }
 
@@ -76,16 +106,26 @@ int64_t FloorRemainder(int64_t a, int64_t b) {
 
 int64_t OnIntegers(OpCode code, int64_t a, int64_t b) {
   switch (code) {
-    case kAbs: return a < 0 ? Wrapping(kNeg, a, 0) : a;
-    case kSign: return a > 0 ? 1 : a < 0 ? -1 : 0;
-    case kMin: return a < b ? a : b;
-    case kMax: return a > b ? a : b;
-    case kDiv: return FloorDivide(a, b);
-    case kMod: return FloorRemainder(a, b);
-    case kAnd: return a & b;
-    case kOr: return a | b;
-    case kNot: return a == 0 ? 1 : 0;
-    default: return Wrapping(code, a, b);
+    case kAbs:
+      return a < 0 ? Wrapping(kNeg, a, 0) : a;
+    case kSign:
+      return a > 0 ? 1 : a < 0 ? -1 : 0;
+    case kMin:
+      return a < b ? a : b;
+    case kMax:
+      return a > b ? a : b;
+    case kDiv:
+      return FloorDivide(a, b);
+    case kMod:
+      return FloorRemainder(a, b);
+    case kAnd:
+      return a & b;
+    case kOr:
+      return a | b;
+    case kNot:
+      return a == 0 ? 1 : 0;
+    default:
+      return Wrapping(code, a, b);
   }
 }
 
@@ -116,12 +156,18 @@ Array Select(const Array& condition, const Array& a, const Array& b) {
 template <class T>
 bool ComparesAny(Comparison comparison, T a, T b) {
   switch (comparison) {
-    case Comparison::kLt: return a < b;
-    case Comparison::kLe: return a <= b;
-    case Comparison::kGt: return a > b;
-    case Comparison::kGe: return a >= b;
-    case Comparison::kEq: return a == b;
-    case Comparison::kNe: break;
+    case Comparison::kLt:
+      return a < b;
+    case Comparison::kLe:
+      return a <= b;
+    case Comparison::kGt:
+      return a > b;
+    case Comparison::kGe:
+      return a >= b;
+    case Comparison::kEq:
+      return a == b;
+    case Comparison::kNe:
+      break;
   }
   // A comparison with NaN is false, this one included (docs/numerics.md section 2).
   return a < b || a > b;
@@ -155,8 +201,7 @@ Array EvaluateElementwise(const Program& program, const Op& op, Operands operand
   }
   for (size_t i = 0; i < result.integer.size(); ++i) {
     const int64_t b = operands.size() > 1 ? operands[1]->integer[i] : 0;
-    result.integer[i] =
-        WrapTo(value.type.element, OnIntegers(op.code, operands[0]->integer[i], b));
+    result.integer[i] = WrapTo(value.type.element, OnIntegers(op.code, operands[0]->integer[i], b));
   }
   return result;
 }

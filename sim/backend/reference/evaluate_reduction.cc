@@ -50,10 +50,14 @@ double ReduceReals(const Op& op, Format format, const std::vector<double>& x) {
 
 int64_t ReduceIntegers(const Op& op, const std::vector<int64_t>& x) {
   switch (op.code) {
-    case kReduceMax: return *std::max_element(x.begin(), x.end());
-    case kReduceMin: return *std::min_element(x.begin(), x.end());
-    case kAny: return std::any_of(x.begin(), x.end(), [](int64_t b) { return b != 0; }) ? 1 : 0;
-    default: return SumOfIntegers(x);
+    case kReduceMax:
+      return *std::max_element(x.begin(), x.end());
+    case kReduceMin:
+      return *std::min_element(x.begin(), x.end());
+    case kAny:
+      return std::any_of(x.begin(), x.end(), [](int64_t b) { return b != 0; }) ? 1 : 0;
+    default:
+      return SumOfIntegers(x);
   }
 }
 

@@ -53,14 +53,13 @@ void InstanceRun::StartAdjoint(double seed_scale) {
                                                 Frame(layouts_.empty(), nullptr)});
   recorded->region.parent = &recorded->inputs;
   std::vector<Slot> sent = SentStateSlots(batch_.cotangents.final_state, 1, 0);
-  for (Slot& slot : SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1,
-                                   batch_.steps)) {
+  for (Slot& slot :
+       SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1, batch_.steps)) {
     sent.push_back(std::move(slot));
   }
-  const std::vector<Slot> out =
-      Reverse(nullptr, batch_.steps)
-          .RunRegion(program_.adjoint->terminal, nullptr, recorded->region, leading,
-                     std::move(sent));
+  const std::vector<Slot> out = Reverse(nullptr, batch_.steps)
+                                    .RunRegion(program_.adjoint->terminal, nullptr,
+                                               recorded->region, leading, std::move(sent));
   for (size_t k = 0; k < out.size(); ++k) {
     (k < cotangents_.size() ? cotangents_[k] : export_cotangents_[k - cotangents_.size()]) = out[k];
   }
@@ -132,7 +131,8 @@ void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk
     std::vector<Array> leading;
     if (program_.stage_cost != ValueId::kNone) leading.push_back({{seed_}, {}});
     const Frame& primal = records[static_cast<size_t>(t - first)]->region;
-    cotangents_ = Reverse(&chunk.ranges, t).RunRegion(region, nullptr, primal, leading, StepSlots(t));
+    cotangents_ =
+        Reverse(&chunk.ranges, t).RunRegion(region, nullptr, primal, leading, StepSlots(t));
     NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
   }
 }
@@ -141,8 +141,7 @@ void InstanceRun::FinishAdjoint() {
   if (adjoint_health_->stopped) return;
   AdjointRunner runner = Reverse(nullptr, 0);
   if (program().HasInitial()) {
-    const auto recorded =
-        RunRecorded(program().initial, 0, SentStates(), {}, {.keep = true});
+    const auto recorded = RunRecorded(program().initial, 0, SentStates(), {}, {.keep = true});
     cotangents_ = runner.RunRegion(program_.adjoint->initial, nullptr, recorded->region, {},
                                    std::move(cotangents_));
   }

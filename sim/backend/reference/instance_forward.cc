@@ -75,8 +75,7 @@ Array InstanceRun::ReadInput(size_t input, int64_t t) const {
     return array;
   }
   const int64_t count = ElementCount(type.shape);
-  const int64_t at =
-      TensorOffset(binding, static_cast<int64_t>(row_), t, batch_.steps, count);
+  const int64_t at = TensorOffset(binding, static_cast<int64_t>(row_), t, batch_.steps, count);
   for (int64_t i = 0; i < count; ++i) {
     const size_t k = static_cast<size_t>(i);
     if (type.element == ElementType::kReal) {
@@ -139,9 +138,10 @@ void InstanceRun::CheckInputs(int64_t t) {
   }
 }
 
-std::unique_ptr<InstanceRun::Recorded> InstanceRun::RunRecorded(
-    const Region& region, int64_t t, const std::vector<Array>& states,
-    const std::vector<Array>& args, const RunSinks& sinks) const {
+std::unique_ptr<InstanceRun::Recorded> InstanceRun::RunRecorded(const Region& region, int64_t t,
+                                                                const std::vector<Array>& states,
+                                                                const std::vector<Array>& args,
+                                                                const RunSinks& sinks) const {
   auto recorded = std::make_unique<Recorded>(
       Recorded{InputFrame(t, states), Frame(layouts_.Of(region), nullptr)});
   recorded->region.parent = &recorded->inputs;

@@ -46,7 +46,9 @@ class InstanceRun {
   void set_state(InstanceState state) { state_ = std::move(state); }
   const std::vector<GradientSum>& gradients() const { return gradients_; }
   // The first non-finite value of the whole run, forward and adjoint.
-  const InstanceHealth& health() const { return adjoint_health_ ? *adjoint_health_ : state_.health; }
+  const InstanceHealth& health() const {
+    return adjoint_health_ ? *adjoint_health_ : state_.health;
+  }
   const std::optional<BirthCertificate>& certificate() const { return watch_.certificate(); }
   // Bytes of the values of step t, counted when it ran.
   int64_t RecordBytes(int64_t t) const { return record_bytes_[static_cast<size_t>(t)]; }
@@ -64,7 +66,8 @@ class InstanceRun {
   void CheckInputs(int64_t t);
   std::unique_ptr<Recorded> RunRecorded(const Region& region, int64_t t,
                                         const std::vector<Array>& states,
-                                        const std::vector<Array>& args, const RunSinks& sinks) const;
+                                        const std::vector<Array>& args,
+                                        const RunSinks& sinks) const;
   std::vector<Array> TerminalArgs() const;
   void AddCost(ValueId value, const Frame& frame);
   Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type) const;

@@ -19,8 +19,8 @@ namespace simgrad::sim::reference {
 
 // The values that one region defines.
 struct RegionLayout {
-  std::vector<int32_t> slot;         // by value id; -1: not of this region
-  std::vector<const Op*> producer;   // by slot; null: argument or input
+  std::vector<int32_t> slot;        // by value id; -1: not of this region
+  std::vector<const Op*> producer;  // by slot; null: argument or input
 };
 
 class Layouts {
@@ -57,14 +57,14 @@ struct Frame {
   Frame(Frame&&) noexcept;
 
   const RegionLayout* layout;
-  const Frame* parent;             // of the enclosing region
-  const Frame* primal = nullptr;   // adjoint frames: the recorded frame of what is reversed
-  std::vector<Array> values;       // by slot
+  const Frame* parent;                  // of the enclosing region
+  const Frame* primal = nullptr;        // adjoint frames: the recorded frame of what is reversed
+  std::vector<Array> values;            // by slot
   std::map<ValueId, LoopRecord> loops;  // executed in this region, by their first result
   // Where it stands: flattened iteration of the loops around, flattened element of the mapped axes.
   int64_t iteration = 0;
   int64_t element = 0;
-  std::string_view loop_site;      // of the innermost named loop around
+  std::string_view loop_site;  // of the innermost named loop around
 
   const Array& At(ValueId id) const;
   void Set(ValueId id, Array value);

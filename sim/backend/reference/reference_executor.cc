@@ -13,10 +13,14 @@ namespace {
 
 DType DTypeOfValue(const Value& value, Format format) {
   switch (value.type.element) {
-    case ElementType::kReal: return DTypeOf(format);
-    case ElementType::kI32: return DType::kI32;
-    case ElementType::kI64: return DType::kI64;
-    case ElementType::kBool: break;
+    case ElementType::kReal:
+      return DTypeOf(format);
+    case ElementType::kI32:
+      return DType::kI32;
+    case ElementType::kI64:
+      return DType::kI64;
+    case ElementType::kBool:
+      break;
   }
   return DType::kBool;
 }
@@ -308,9 +312,8 @@ std::vector<double> ReferenceRun::Values() const {
 }
 
 std::vector<std::vector<int64_t>> ReferenceRun::FirstEventSteps() const {
-  std::vector<std::vector<int64_t>> steps(DecisionRecorder(program_.sites, 0, 0)
-                                              .InitialState()
-                                              .first_event_steps.size());
+  std::vector<std::vector<int64_t>> steps(
+      DecisionRecorder(program_.sites, 0, 0).InitialState().first_event_steps.size());
   for (const InstanceRun& instance : instances_) {
     const std::vector<int64_t>& first = instance.state().path.first_event_steps;
     for (size_t site = 0; site < first.size(); ++site) steps[site].push_back(first[site]);

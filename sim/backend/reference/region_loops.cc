@@ -139,10 +139,9 @@ void RegionRunner::ExecuteWhile(const Op& op, Frame& frame) {
     const int64_t element = static_cast<int64_t>(e);
     run.base = std::make_unique<Frame>(layouts_.empty(), &frame);
     if (n > 0) run.base->element = frame.element * n + element;
-    std::vector<Array> outcome =
-        RunWhile(op, *run.base, TakeOperands(program(), op, frame, 0, carried, element),
-                 TakeOperands(program(), op, frame, carried, op.operands.size() - carried, element),
-                 run);
+    std::vector<Array> outcome = RunWhile(
+        op, *run.base, TakeOperands(program(), op, frame, 0, carried, element),
+        TakeOperands(program(), op, frame, carried, op.operands.size() - carried, element), run);
     for (size_t k = 0; k < outcome.size(); ++k) AppendTo(results[k], outcome[k]);
     results.back().integer.push_back(run.iterations);
   }
@@ -158,8 +157,8 @@ void RegionRunner::ExecuteFor(const Op& op, Frame& frame) {
   std::vector<Array> carried = Collect(op.operands, 0, frame);
   for (run.iterations = 0; run.iterations < trips; ++run.iterations) {
     if (!sinks_.keep) run.bodies.clear();
-    run.bodies.push_back(LoopFrame(layouts_.Of(region), frame, std::max<int64_t>(trips, 1),
-                                   run.iterations, ""));
+    run.bodies.push_back(
+        LoopFrame(layouts_.Of(region), frame, std::max<int64_t>(trips, 1), run.iterations, ""));
     Frame& body = *run.bodies.back();
     Array index;
     index.integer = {run.iterations};

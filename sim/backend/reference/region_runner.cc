@@ -41,10 +41,14 @@ void RegionRunner::Run(const Region& region, Frame& frame) {
 
 void RegionRunner::Execute(const Op& op, Frame& frame) {
   switch (op.code) {
-    case kEvent: return ExecuteEvent(op, frame);
-    case kWhile: return ExecuteWhile(op, frame);
-    case kFor: return ExecuteFor(op, frame);
-    default: break;
+    case kEvent:
+      return ExecuteEvent(op, frame);
+    case kWhile:
+      return ExecuteWhile(op, frame);
+    case kFor:
+      return ExecuteFor(op, frame);
+    default:
+      break;
   }
   const std::vector<const Array*> operands = Gather(op.operands, frame);
   Store(op, operands, frame, Evaluate(program_, op, operands));

@@ -16,7 +16,7 @@ struct RunSinks {
   DecisionRecorder* decisions = nullptr;
   RangeCounts* ranges = nullptr;
   int64_t* recorded_bytes = nullptr;  // bytes of all values computed
-  bool keep = false;  // keep the frames of every iteration, for the adjoint
+  bool keep = false;                  // keep the frames of every iteration, for the adjoint
 };
 
 class RegionRunner {

@@ -39,11 +39,16 @@ std::vector<double> OperandsAt(const Program& program, const Op& op, Operands op
 
 bool DividesByZero(OpCode code, const std::vector<double>& operands) {
   switch (code) {
-    case kDiv: return operands[1] == 0.0;
-    case kLog: return operands[0] == 0.0;
-    case kLog1p: return operands[0] == -1.0;
-    case kPow: return operands[0] == 0.0;
-    default: return false;
+    case kDiv:
+      return operands[1] == 0.0;
+    case kLog:
+      return operands[0] == 0.0;
+    case kLog1p:
+      return operands[0] == -1.0;
+    case kPow:
+      return operands[0] == 0.0;
+    default:
+      return false;
   }
 }
 

@@ -97,9 +97,9 @@ std::vector<uint64_t> Bits(const StepDiagnostics& d) {
   for (int step = 0; step < 2; ++step) {
     const TerminationStep& loop = d.terminations[0][step];
     const EventStep& event = d.events[0][step];
-    for (double x : {loop.tested_min, loop.tested_max, loop.margin.absolute, loop.margin.ulps,
-                     event.margin.absolute, event.margin.ulps, d.states[0][step].min,
-                     d.states[0][step].max}) {
+    for (double x :
+         {loop.tested_min, loop.tested_max, loop.margin.absolute, loop.margin.ulps,
+          event.margin.absolute, event.margin.ulps, d.states[0][step].min, d.states[0][step].max}) {
       bits.push_back(std::bit_cast<uint64_t>(x));
     }
   }

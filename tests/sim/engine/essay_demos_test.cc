@@ -6,8 +6,8 @@
 #include <cinttypes>
 
 #include "precision/hash.h"
-#include "tests/sim/work_maker.h"
 #include "tests/sim/json.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad {
 namespace {
@@ -119,8 +119,8 @@ TEST_P(EssayDemo, StatesIterationsSumsAndValueAreExact) {
     }
     const std::vector<double> y = expected["y_final"].Numbers();
     const std::vector<double> p = expected["p_last"].Numbers();
-    const int64_t last = static_cast<int64_t>(keeper.penetration.count()) -
-                         static_cast<int64_t>(p.size());
+    const int64_t last =
+        static_cast<int64_t>(keeper.penetration.count()) - static_cast<int64_t>(p.size());
     for (size_t i = 0; i < y.size(); ++i) {
       EXPECT_EQ(result->final_states[0].Get(static_cast<int64_t>(i)), y[i]) << "element " << i;
       EXPECT_EQ(keeper.penetration.Get(last + static_cast<int64_t>(i)), p[i]) << "element " << i;

@@ -18,8 +18,8 @@ TEST(Tensor, RoundsOnceToItsDtypeAndReadsItBackExactly) {
 }
 
 TEST(Tensor, WritesTheCanonicalNanOfEveryFormat) {
-  for (DType dtype : {DType::kF64, DType::kF32, DType::kBf16, DType::kF16, DType::kE4m3,
-                      DType::kE5m2}) {
+  for (DType dtype :
+       {DType::kF64, DType::kF32, DType::kBf16, DType::kF16, DType::kE4m3, DType::kE5m2}) {
     Tensor tensor = Tensor::Zeros(dtype, {});
     tensor.Set(0, -std::numeric_limits<double>::quiet_NaN());
     EXPECT_TRUE(std::isnan(tensor.Get(0))) << DTypeName(dtype);

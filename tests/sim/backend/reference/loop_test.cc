@@ -16,9 +16,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 uint64_t LoopHash(std::string_view site, uint64_t step, uint64_t outer, uint64_t element,
                   uint64_t iterations, StopReason reason) {
-  return precision::DecisionHash(
-      precision::Fnv1a64(site), step, outer, element,
-      precision::LoopOutcome(iterations, static_cast<uint64_t>(reason)));
+  return precision::DecisionHash(precision::Fnv1a64(site), step, outer, element,
+                                 precision::LoopOutcome(iterations, static_cast<uint64_t>(reason)));
 }
 
 struct Halving {
@@ -31,7 +30,7 @@ struct Halving {
 };
 
 // x <- factor * x until x < tol; the state is x after the loop.
-Outcome Run(const Halving& halving) {
+Outcome RunHalving(const Halving& halving) {
   Setting setting;
   setting.states = {{halving.x}};
   return RunProgram(setting, [&](Builder& b) {
@@ -67,7 +66,7 @@ void ExpectStop(const Outcome& outcome, uint32_t iterations, StopReason reason, 
 }
 
 TEST(Loop, ConvergesWhenTheTestHolds) {
-  const Outcome outcome = Run({});
+  const Outcome outcome = RunHalving({});
   EXPECT_EQ(FinalState(outcome)[0], 0.5);  // 8, 4, 2, 1 are not below 1
   ExpectStop(outcome, 4, StopReason::kConverged, 5);
   EXPECT_EQ(Site(outcome).tested_min, 0.5);
@@ -77,39 +76,39 @@ TEST(Loop, ConvergesWhenTheTestHolds) {
 }
 
 TEST(Loop, TestsOnceMoreAtTheCapWhereTheTestComesFirst) {
-  const Outcome outcome = Run({.max_iter = 2});
+  const Outcome outcome = RunHalving({.max_iter = 2});
   EXPECT_EQ(FinalState(outcome)[0], 2.0);
   ExpectStop(outcome, 2, StopReason::kMaxIter, 3);
 }
 
 TEST(Loop, DoesNotTestAgainAtTheCapWhereTheCapComesFirst) {
-  const Outcome outcome = Run({.max_iter = 2, .cap_order = CapOrder::kCapFirst});
+  const Outcome outcome = RunHalving({.max_iter = 2, .cap_order = CapOrder::kCapFirst});
   EXPECT_EQ(FinalState(outcome)[0], 2.0);
   ExpectStop(outcome, 2, StopReason::kMaxIter, 2);
   EXPECT_EQ(Site(outcome).tested_max, 4.0);
 }
 
 TEST(Loop, ConvergesAtTheCapOnlyWhereTheTestComesFirst) {
-  ExpectStop(Run({.x = 1.0, .max_iter = 1}), 1, StopReason::kConverged, 2);
-  ExpectStop(Run({.x = 1.0, .max_iter = 1, .cap_order = CapOrder::kCapFirst}), 1,
+  ExpectStop(RunHalving({.x = 1.0, .max_iter = 1}), 1, StopReason::kConverged, 2);
+  ExpectStop(RunHalving({.x = 1.0, .max_iter = 1, .cap_order = CapOrder::kCapFirst}), 1,
              StopReason::kMaxIter, 1);
 }
 
 TEST(Loop, ReportsNonFiniteWhenTheLastTestedValueIs) {
-  const Outcome outcome = Run({.x = 0x1p1023, .factor = 2.0, .max_iter = 3});
+  const Outcome outcome = RunHalving({.x = 0x1p1023, .factor = 2.0, .max_iter = 3});
   ExpectStop(outcome, 3, StopReason::kNonFinite, 4);
   EXPECT_FALSE(outcome.result.health[0].ok);
 }
 
 TEST(Loop, NanNeverConverges) {
-  const Outcome outcome = Run({.x = std::nan(""), .max_iter = 3});
+  const Outcome outcome = RunHalving({.x = std::nan(""), .max_iter = 3});
   ExpectStop(outcome, 3, StopReason::kNonFinite, 4);
   EXPECT_EQ(Site(outcome).nan_margins, 4u);
   EXPECT_EQ(Site(outcome).tested_min, kInf);  // NaN is left out
 }
 
 TEST(Loop, IsNotEnteredBelowItsEntryThreshold) {
-  const Outcome outcome = Run({.x = 1.5, .entry = 2.0});
+  const Outcome outcome = RunHalving({.x = 1.5, .entry = 2.0});
   EXPECT_EQ(FinalState(outcome)[0], 1.5);
   ExpectStop(outcome, 0, StopReason::kNotEntered, 0);
   EXPECT_EQ(Site(outcome).tested_min, 1.5);
@@ -117,12 +116,12 @@ TEST(Loop, IsNotEnteredBelowItsEntryThreshold) {
 }
 
 TEST(Loop, IsEnteredAtItsEntryThreshold) {
-  ExpectStop(Run({.x = 2.0, .entry = 2.0}), 2, StopReason::kConverged, 3);
+  ExpectStop(RunHalving({.x = 2.0, .entry = 2.0}), 2, StopReason::kConverged, 3);
 }
 
 TEST(Loop, CountsMarginsInsideTheNearBand) {
   // Tests 1 + 2^-51 (2 ulps above 1, continued) and half of it (far below, stopped).
-  const Outcome outcome = Run({.x = 1.0 + 0x1p-51});
+  const Outcome outcome = RunHalving({.x = 1.0 + 0x1p-51});
   EXPECT_EQ(Site(outcome).near_continued, 1u);
   EXPECT_EQ(Site(outcome).near_stopped, 0u);
   EXPECT_EQ(Site(outcome).margin.ulps, 2.0);

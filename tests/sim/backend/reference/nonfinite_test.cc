@@ -31,7 +31,8 @@ void WriteSquaring(Builder& b) {
   const Var next = b.Named(x * x, "next");
   b.SetNext({next});
   b.Export("next", next);
-  b.AddObjective("sum", [&] { return next; }, nullptr);
+  b.AddObjective(
+      "sum", [&] { return next; }, nullptr);
 }
 
 TEST(NonFinite, IsReportedAtItsFirstStepAndRunsOn) {
@@ -71,8 +72,7 @@ TEST(NonFinite, OfAStepIsFoundEvenWhereItVanishes) {
   EXPECT_FALSE(outcome.result.health[0].ok);
 }
 
-BirthCertificate CertificateOf(const Setting& setting,
-                               const std::function<void(Builder&)>& write) {
+BirthCertificate CertificateOf(const Setting& setting, const std::function<void(Builder&)>& write) {
   const Outcome outcome = RunProgram(setting, write);
   EXPECT_EQ(outcome.result.certificates.size(), 1u);
   return outcome.result.certificates.empty() ? BirthCertificate{} : outcome.result.certificates[0];
@@ -114,23 +114,22 @@ TEST(Certificate, CallsTheLogarithmOfZeroADivisionByZero) {
 TEST(Certificate, CallsNanFromFiniteOperandsInvalid) {
   EXPECT_EQ(CertificateOfMap(-4.0, "f64", [](Builder&, Var x) { return Sqrt(x); }).operation,
             "sqrt");
-  EXPECT_EQ(
-      CertificateOfMap(0.0, "f64", [](Builder&, Var x) { return x / x; }).non_finite_class,
-      NonFiniteClass::kInvalid);
+  EXPECT_EQ(CertificateOfMap(0.0, "f64", [](Builder&, Var x) { return x / x; }).non_finite_class,
+            NonFiniteClass::kInvalid);
 }
 
 TEST(Certificate, CallsAnInfinityByMagnitudeOverflow) {
-  const BirthCertificate product = CertificateOfMap(
-      300.0, "f16_unsafe", [](Builder&, Var x) { return x * x; });
+  const BirthCertificate product =
+      CertificateOfMap(300.0, "f16_unsafe", [](Builder&, Var x) { return x * x; });
   EXPECT_EQ(product.non_finite_class, NonFiniteClass::kOverflow);
   EXPECT_EQ(product.format, Format::kF16);
   EXPECT_EQ(CertificateOfMap(12.0, "f16_unsafe",
                              [](Builder& b, Var x) { return b.Apply(OpCode::kExp, {x}); })
                 .non_finite_class,
             NonFiniteClass::kOverflow);
-  const BirthCertificate sum = CertificateOfMap(
-      65504.0, "f16_unsafe",
-      [](Builder& b, Var x) { return b.Broadcast(b.Reduce(OpCode::kSum, x + x), {2}, {}); });
+  const BirthCertificate sum = CertificateOfMap(65504.0, "f16_unsafe", [](Builder& b, Var x) {
+    return b.Broadcast(b.Reduce(OpCode::kSum, x + x), {2}, {});
+  });
   EXPECT_EQ(sum.operation, "add");
 }
 
@@ -148,8 +147,8 @@ TEST(Certificate, GivesTheExtremesThatASumRead) {
 }
 
 TEST(Certificate, CallsANumberBeyondANarrowerFormatConversion) {
-  const BirthCertificate birth = CertificateOfMap(
-      1.0, "f64", [](Builder& b, Var x) { return b.Cast(1e5 * x, Format::kF16); });
+  const BirthCertificate birth =
+      CertificateOfMap(1.0, "f64", [](Builder& b, Var x) { return b.Cast(1e5 * x, Format::kF16); });
   EXPECT_EQ(birth.non_finite_class, NonFiniteClass::kConversion);
   EXPECT_EQ(birth.operation, "cast");
   EXPECT_EQ(birth.operands, (std::vector<double>{1e5}));

@@ -46,8 +46,7 @@ struct Setting {
 };
 
 // A work for the program that `write` builds.
-inline sim::Work WorkFor(const Setting& setting,
-                         const std::function<void(sim::Builder&)>& write) {
+inline sim::Work WorkFor(const Setting& setting, const std::function<void(sim::Builder&)>& write) {
   sim::Builder builder("test");
   write(builder);
   const auto world = builder.Finish();
@@ -55,8 +54,7 @@ inline sim::Work WorkFor(const Setting& setting,
   auto program = LowerForGradient(*world, PolicyOf(setting.policy), setting.objective);
   EXPECT_TRUE(program.ok()) << program.status();
   sim::Work work = WorkOf(*std::move(program), setting.instances, setting.steps);
-  const std::vector<int32_t> inputs =
-      work.batch.program->program.InputsOf(sim::InputKind::kState);
+  const std::vector<int32_t> inputs = work.batch.program->program.InputsOf(sim::InputKind::kState);
   for (size_t k = 0; k < setting.states.size(); ++k) {
     const size_t input = static_cast<size_t>(inputs[k]);
     const auto& value =
@@ -67,8 +65,7 @@ inline sim::Work WorkFor(const Setting& setting,
   return work;
 }
 
-inline Outcome RunProgram(const Setting& setting,
-                          const std::function<void(sim::Builder&)>& write) {
+inline Outcome RunProgram(const Setting& setting, const std::function<void(sim::Builder&)>& write) {
   Outcome outcome;
   sim::Work work = WorkFor(setting, write);
   outcome.program = work.batch.program;

@@ -141,18 +141,26 @@ using Values = std::vector<double>;
 TEST(Operation, ShapesMoveElementsInRowMajorOrder) {
   const Values x = {1, 2, 3, 4, 5, 6};
   EXPECT_EQ(Mapped(x, {2, 3}, {3, 2}, [](Builder& b, Var v) { return b.Reshape(v, {3, 2}); }), x);
-  EXPECT_EQ(
-      Mapped(x, {2, 3}, {1, 2}, [](Builder& b, Var v) { return b.Slice(v, {1, 1}, {1, 2}); }),
-      (Values{5, 6}));
+  EXPECT_EQ(Mapped(x, {2, 3}, {1, 2},
+                   [](Builder& b, Var v) {
+                     return b.Slice(v, {1, 1}, {1, 2});
+                   }),
+            (Values{5, 6}));
   EXPECT_EQ(Mapped({7, 8}, {2}, {2, 3},
-                   [](Builder& b, Var v) { return b.Broadcast(v, {2, 3}, {0}); }),
+                   [](Builder& b, Var v) {
+                     return b.Broadcast(v, {2, 3}, {0});
+                   }),
             (Values{7, 7, 7, 8, 8, 8}));
   EXPECT_EQ(Mapped({7, 8, 9}, {3}, {2, 3},
-                   [](Builder& b, Var v) { return b.Broadcast(v, {2, 3}, {1}); }),
+                   [](Builder& b, Var v) {
+                     return b.Broadcast(v, {2, 3}, {1});
+                   }),
             (Values{7, 8, 9, 7, 8, 9}));
-  EXPECT_EQ(
-      Mapped({1, 2, 3, 4}, {2, 2}, {2, 4}, [](Builder& b, Var v) { return b.Concat({v, v}, 1); }),
-      (Values{1, 2, 1, 2, 3, 4, 3, 4}));
+  EXPECT_EQ(Mapped({1, 2, 3, 4}, {2, 2}, {2, 4},
+                   [](Builder& b, Var v) {
+                     return b.Concat({v, v}, 1);
+                   }),
+            (Values{1, 2, 1, 2, 3, 4, 3, 4}));
 }
 
 TEST(Operation, ReductionsGoOverTheirAxes) {
@@ -169,8 +177,9 @@ TEST(Operation, ReductionsGoOverTheirAxes) {
 
 TEST(Operation, CumulativeSumRoundsEveryPrefixFromEitherEnd) {
   const auto cumsum = [](bool reverse) {
-    return Mapped({2048, 1, 1, 2}, {4}, {4},
-                  [=](Builder& b, Var v) { return b.Cumsum(v, 0, reverse); }, "f16_unsafe");
+    return Mapped(
+        {2048, 1, 1, 2}, {4}, {4}, [=](Builder& b, Var v) { return b.Cumsum(v, 0, reverse); },
+        "f16_unsafe");
   };
   EXPECT_EQ(cumsum(false), (Values{2048, 2048, 2048, 2050}));  // 2048 + 1 is a tie, to even
   EXPECT_EQ(cumsum(true), (Values{2052, 4, 3, 2}));

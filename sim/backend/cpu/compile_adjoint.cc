@@ -1,0 +1,331 @@
+// Emission of the adjoint: tapes, accumulation, and the loops in reverse (sim/program/loop.h).
+#include <algorithm>
+#include <numeric>
+
+#include "sim/backend/cpu/compiler.h"
+#include "sim/backend/cpu/identity.h"
+#include "sim/backend/cpu/machine.h"
+
+namespace simgrad::sim::cpu {
+
+void Compiler::CompileAdjoint() {
+  const Adjoint& adjoint = *program_->adjoint;
+  of_adjoint_ = true;
+  const bool staged = program_->stage_cost != ValueId::kNone;
+  CompileAdjointRegion(adjoint.terminal, plan_->terminal_yield >= 0, plan_->adjoint_terminal);
+  hoists_ = true;
+  CompileAdjointRegion(adjoint.last, staged, plan_->adjoint_last);
+  CompileAdjointRegion(adjoint.inner, staged, plan_->adjoint_inner);
+  hoists_ = false;
+  if (program_->program.HasInitial()) {
+    CompileAdjointRegion(adjoint.initial, false, plan_->adjoint_initial);
+  }
+}
+
+SlotPair Compiler::PairAt(const SlotList& list, size_t k) {
+  SlotPair pair;
+  if (list.cotangents[k] == ValueId::kNone) return pair;
+  pair.cotangent = Varying(At(list.cotangents[k]));
+  if (list.masks[k] != ValueId::kNone) pair.mask = Varying(At(list.masks[k]));
+  return pair;
+}
+
+void Compiler::CompileAdjointRegion(const Region& region, bool seeded, AdjointRegionPlan& plan) {
+  Scope scope;
+  OpenScope(scope, region, plan.region);
+  const auto place = [&](ValueId id) {
+    if (id == ValueId::kNone) return -1;
+    const Value& value = ValueAt(id);
+    const int32_t slot = NewSlot(CarrierOfValue(value), value.format.value_or(Format::kF64),
+                                 CountOf(id), false, false);
+    PlaceForever(slot);
+    Alias(id, slot);
+    return slot;
+  };
+  if (seeded) plan.seed = place(region.args[0]);
+  const SlotList args = SlotList::Of(std::span(region.args).subspan(seeded ? 1 : 0));
+  for (size_t k = 0; k < args.size(); ++k) {
+    plan.args.push_back({place(args.cotangents[k]), place(args.masks[k])});
+  }
+  CompileOps(scope);
+  const SlotList yields = SlotList::Of(region.yields);
+  for (size_t k = 0; k < yields.size(); ++k) plan.yields.push_back(PairAt(yields, k));
+  CloseScope(scope);
+}
+
+void Compiler::CompileTape(const Op& op) {
+  const ValueId result = op.results[0];
+  const size_t root = static_cast<size_t>(uses_.root[Index(op.attributes.primal)]);
+  const int32_t recorded = plan_->slot_of[root];
+  const Slot from = SlotAt(recorded);
+  int32_t read = recorded;
+  if (!from.invariant) {
+    RegionPlan& region = *region_of_[root];
+    auto place = std::find(region.taped.begin(), region.taped.end(), recorded);
+    if (place == region.taped.end()) place = region.taped.insert(place, recorded);
+    TapePlan& plan = plan_->tapes.emplace_back();
+    plan.region = region.id;
+    plan.place = static_cast<int32_t>(place - region.taped.begin());
+    read = SlotLike(recorded, from.uniform, false);
+    PlaceTemporary(read);
+    plan.result = read;
+    Instruction instruction;
+    instruction.run = RunTape;
+    instruction.plan = &plan;
+    scope_->plan->code.push_back(instruction);
+  }
+  Alias(result, read);
+  if (IsReal(result)) {
+    const Format to = *ValueAt(result).format;
+    const Overflow overflow = EffectiveOverflow(program_->policy, op);
+    const bool same = Contains(to, from.format) && SameCarrier(to, from.format) &&
+                      overflow == Overflow::kIeee;
+    if (!same) {
+      const int32_t rounded = Result(result, from.uniform, hoists_ && from.invariant);
+      EmitCast(read, rounded, overflow);
+      EmitRange(op, op.attributes.primal, read);
+    }
+    if (look_[Index(result)]) EmitLook(op, result);
+  }
+}
+
+void Compiler::CompileAccumulate(const Op& op) {
+  AccumulatePlan& plan = plan_->accumulates.emplace_back();
+  plan.input = op.attributes.input;
+  plan.value = Varying(At(op.operands[0]));
+  if (op.operands.size() > 1 && op.operands[1] != ValueId::kNone) {
+    plan.mask = Varying(At(op.operands[1]));
+  }
+  if (op.attributes.where != ValueId::kNone) plan.where = Varying(At(op.attributes.where));
+  Instruction instruction;
+  instruction.run = RunAccumulate;
+  instruction.plan = &plan;
+  scope_->plan->code.push_back(instruction);
+}
+
+int32_t Compiler::Constant(Carrier carrier, Format format, int64_t count, double value) {
+  int32_t& slot = constants_.try_emplace({carrier, count, value}, -1).first->second;
+  if (slot < 0) {
+    const int32_t uniform = NewSlot(carrier, format, count, true, true);
+    PlaceForever(uniform);
+    plan_->literals.push_back({uniform, {value}});
+    slot = Varying(uniform);
+  }
+  return slot;
+}
+
+// A slot as numbers: absent ones are zeros under a mask of false.
+SlotPair Compiler::FilledPair(const SlotList& list, size_t k, ValueId like) {
+  SlotPair pair = PairAt(list, k);
+  const Value& value = ValueAt(like);
+  const int64_t count = CountOf(like);
+  const bool present = pair.cotangent >= 0;
+  if (!present) {
+    pair.cotangent = Constant(CarrierOfValue(value), *value.format, count, 0.0);
+  }
+  if (pair.mask < 0) pair.mask = Constant(Carrier::kMask, Format::kF64, count, present ? 1 : 0);
+  return pair;
+}
+
+void Compiler::CompileVjpRegion(const Region& region, size_t leading,
+                                const std::vector<int32_t>& args,
+                                const std::vector<int32_t>& yields,
+                                std::vector<TravellingSlot>& slots, size_t outside,
+                                VjpRegion& plan) {
+  Scope* const around = scope_;
+  Scope scope;
+  OpenScope(scope, region, plan.region);
+  plan.args.resize(slots.size());
+  plan.yields.resize(slots.size());
+  plan.outside.resize(outside);
+  const SlotList list = SlotList::Of(std::span(region.args).subspan(leading));
+  const auto bind = [&](ValueId id) {
+    if (id == ValueId::kNone) return -1;
+    const Value& value = ValueAt(id);
+    const int32_t slot = NewSlot(CarrierOfValue(value), value.format.value_or(Format::kF64),
+                                 CountOf(id), false, false);
+    Alias(id, slot);
+    return slot;
+  };
+  for (size_t k = 0; k < list.size(); ++k) {
+    const SlotPair pair = {bind(list.cotangents[k]), bind(list.masks[k])};
+    if (args[k] >= 0) {
+      plan.args[static_cast<size_t>(args[k])] = pair;
+    } else {
+      plan.outside[static_cast<size_t>(-1 - args[k])] = pair;
+    }
+  }
+  CompileOps(scope);
+  const SlotList out = SlotList::Of(region.yields);
+  std::vector<int32_t> taken;
+  for (size_t k = 0; k < out.size(); ++k) {
+    const size_t at = static_cast<size_t>(yields[k]);
+    const SlotPair argument = plan.args[at];
+    const auto own = [&](ValueId id, int32_t unchanged) {
+      if (At(id) == unchanged) return kUnchanged;
+      return OwnedYield(scope, id, taken, false);
+    };
+    SlotPair& pair = plan.yields[at];
+    pair.cotangent = kUnchanged;
+    if (out.cotangents[k] == ValueId::kNone) {
+      pair.mask = kNowhere;
+    } else {
+      pair.cotangent = own(out.cotangents[k], argument.cotangent);
+      pair.mask = kEverywhere;
+      if (out.masks[k] != ValueId::kNone) pair.mask = own(out.masks[k], argument.mask);
+    }
+  }
+  // The yields' buffers travel on when the region has ended.
+  for (int32_t slot : taken) {
+    const auto kept = std::find(scope.kept.begin(), scope.kept.end(), slot);
+    if (kept == scope.kept.end()) continue;
+    scope.kept.erase(kept);
+    around->scratch.push_back(slot);
+  }
+  CloseScope(scope);
+}
+
+TravellingSlot Compiler::MakeTravelling(const SlotList& operands, size_t k, ValueId like) {
+  TravellingSlot slot;
+  slot.operand = FilledPair(operands, k, like);
+  const Slot from = SlotAt(slot.operand.cotangent);
+  slot.carrier = from.carrier;
+  slot.format = from.format;
+  slot.count = from.count;
+  return slot;
+}
+
+// The buffers between the regions; the regions' own have been kept apart from them.
+// A mask that nobody asks for is not kept.
+void Compiler::FinishTravelling(std::vector<TravellingSlot>& slots,
+                                const std::vector<const VjpRegion*>& regions, int64_t elements) {
+  for (size_t k = 0; k < slots.size(); ++k) {
+    TravellingSlot& slot = slots[k];
+    slot.count /= std::max<int64_t>(elements, 1);
+    slot.masked = slot.result.mask >= 0;
+    for (const VjpRegion* region : regions) {
+      if (k < region->args.size()) slot.masked |= region->args[k].mask >= 0;
+    }
+    slot.cotangent = Scratch(slot.carrier, slot.format, slot.count, false, false);
+    slot.home = Scratch(slot.carrier, slot.format, slot.count, false, false);
+    slot.mask = Scratch(Carrier::kMask, Format::kF64, slot.count, false, false);
+    slot.home_mask = Scratch(Carrier::kMask, Format::kF64, slot.count, false, false);
+  }
+}
+
+void Compiler::CompileWhileVjp(const Op& op) {
+  const auto home = loop_of_.find(static_cast<int32_t>(op.attributes.primal));
+  const Op& primal = *producer_[Index(op.attributes.primal)];
+  const int32_t c = op.attributes.carried;
+  const int32_t e = CountsOf(primal).exports;
+  const SlotList operands = SlotList::Of(op.operands);
+  const SlotList results = SlotList::Of(op.results);
+  const int32_t x = static_cast<int32_t>(results.size()) - c;
+  const int64_t n = primal.attributes.elements;
+  WhileVjpPlan& plan = plan_->while_vjps.emplace_back();
+  plan.primal = home->second.while_plan;
+  plan.region = home->second.region;
+  plan.record = home->second.record;
+  plan.carried = c;
+  plan.captures = x;
+  plan.exports = e;
+  // Whose cotangent a slot is says what it looks like.
+  for (int32_t k = 0; k < c; ++k) {
+    const ValueId like = primal.results[static_cast<size_t>(k)];
+    plan.slots.push_back(MakeTravelling(operands, static_cast<size_t>(k), like));
+  }
+  for (int32_t k = 0; k < x; ++k) {
+    plan.slots.push_back(MakeTravelling(operands, static_cast<size_t>(c + e + k),
+                                        CaptureLike(op, static_cast<size_t>(k))));
+  }
+  for (int32_t k = 0; k < e; ++k) {
+    const ValueId like = primal.results[static_cast<size_t>(c + k)];
+    plan.slots.push_back(MakeTravelling(operands, static_cast<size_t>(c + k), like));
+    plan.outside.push_back(plan.slots.back().operand);
+  }
+  for (int32_t k = 0; k < c + x; ++k) {
+    TravellingSlot& slot = plan.slots[static_cast<size_t>(k)];
+    const ValueId cotangent = results.cotangents[static_cast<size_t>(k)];
+    if (cotangent == ValueId::kNone) continue;
+    slot.result.cotangent = LoopResult(cotangent);
+    slot.result.mask = LoopResult(results.masks[static_cast<size_t>(k)]);
+  }
+  // Places in the lists of the regions: carried 0.., captures c.., exports of the body c + x...
+  const auto run = [](int32_t from, int32_t count) {
+    std::vector<int32_t> list(static_cast<size_t>(count));
+    std::iota(list.begin(), list.end(), from);
+    return list;
+  };
+  const auto join = [](std::initializer_list<std::vector<int32_t>> parts) {
+    std::vector<int32_t> list;
+    for (const auto& part : parts) list.insert(list.end(), part.begin(), part.end());
+    return list;
+  };
+  std::vector<int32_t> from_outside(static_cast<size_t>(e));
+  for (int32_t k = 0; k < e; ++k) from_outside[static_cast<size_t>(k)] = -1 - k;
+  const std::vector<int32_t> carried = run(0, c);
+  const std::vector<int32_t> captures = run(c, x);
+  const std::vector<int32_t> exports = run(c + x, e);
+  const std::vector<int32_t> both = join({carried, captures});
+  const size_t o = static_cast<size_t>(e);
+  const int32_t first_inside = static_cast<int32_t>(plan_->slots.size());
+  CompileVjpRegion(op.regions[0], 0, both, join({carried, exports, captures}), plan.slots, o,
+                   plan.body);
+  CompileVjpRegion(op.regions[1], 0, join({carried, exports, captures}), both, plan.slots, o,
+                   plan.test_inner);
+  CompileVjpRegion(op.regions[2], 0, join({carried, from_outside, captures}), both, plan.slots, o,
+                   plan.test_last);
+  if (plan.primal->cap_first) {
+    CompileVjpRegion(op.regions[3], 0, join({carried, from_outside, exports, captures}), both,
+                     plan.slots, o, plan.test_both);
+  }
+  FinishTravelling(plan.slots, {&plan.body, &plan.test_inner, &plan.test_last, &plan.test_both}, n);
+  plan.reads = CapturesOf({&plan.body.region, &plan.test_inner.region, &plan.test_last.region,
+                           &plan.test_both.region},
+                          first_inside);
+  Instruction instruction;
+  instruction.run = RunWhileVjp;
+  instruction.plan = &plan;
+  scope_->plan->code.push_back(instruction);
+}
+
+// A cotangent of capture k of a reversed loop: any that the lists name has its type.
+ValueId Compiler::CaptureLike(const Op& op, size_t k) const {
+  const size_t c = static_cast<size_t>(op.attributes.carried);
+  const SlotList results = SlotList::Of(op.results);
+  if (results.cotangents[c + k] != ValueId::kNone) return results.cotangents[c + k];
+  const SlotList operands = SlotList::Of(op.operands);
+  const size_t before = operands.size() - results.size() + c;  // carried and exports
+  return operands.cotangents[before + k];
+}
+
+void Compiler::CompileForVjp(const Op& op) {
+  const auto home = loop_of_.find(static_cast<int32_t>(op.attributes.primal));
+  const SlotList operands = SlotList::Of(op.operands);
+  const SlotList results = SlotList::Of(op.results);
+  ForVjpPlan& plan = plan_->for_vjps.emplace_back();
+  plan.primal = home->second.for_plan;
+  plan.region = home->second.region;
+  plan.record = home->second.record;
+  std::vector<int32_t> places;
+  for (size_t k = 0; k < results.size(); ++k) {
+    const ValueId like = results.cotangents[k] != ValueId::kNone ? results.cotangents[k]
+                                                                 : operands.cotangents[k];
+    places.push_back(static_cast<int32_t>(k));
+    plan.slots.push_back(MakeTravelling(operands, k, like));
+    if (results.cotangents[k] == ValueId::kNone) continue;
+    plan.slots[k].result.cotangent = LoopResult(results.cotangents[k]);
+    plan.slots[k].result.mask = LoopResult(results.masks[k]);
+  }
+  plan.index = NewSlot(Carrier::kI32, Format::kF64, 1, true, false);
+  PlaceForever(plan.index);
+  Alias(op.regions[0].args[0], plan.index);
+  CompileVjpRegion(op.regions[0], 1, places, places, plan.slots, 0, plan.body);
+  FinishTravelling(plan.slots, {&plan.body}, 0);
+  Instruction instruction;
+  instruction.run = RunForVjp;
+  instruction.plan = &plan;
+  scope_->plan->code.push_back(instruction);
+}
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,73 @@
+// Sets of lanes of a block as bits.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace simgrad::sim::cpu {
+
+inline constexpr int64_t kMaxBlockWidth = 1024;
+
+// A set of positions 0..1023. Words beyond the width of a block are zero.
+struct LaneBits {
+  static constexpr int kWords = kMaxBlockWidth / 64;
+  uint64_t word[kWords] = {};
+
+  static LaneBits First(int64_t n) {
+    LaneBits bits;
+    for (int w = 0; n > 0; ++w, n -= 64) {
+      bits.word[w] = n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
+    }
+    return bits;
+  }
+  bool Has(int64_t lane) const { return ((word[lane / 64] >> (lane % 64)) & 1) != 0; }
+  void Add(int64_t lane) { word[lane / 64] |= uint64_t{1} << (lane % 64); }
+  bool Any() const {
+    uint64_t any = 0;
+    for (uint64_t w : word) any |= w;
+    return any != 0;
+  }
+  int64_t Count() const {
+    int64_t count = 0;
+    for (uint64_t w : word) count += std::popcount(w);
+    return count;
+  }
+  // The smallest lane; the set is not empty.
+  int64_t Lowest() const {
+    int w = 0;
+    while (word[w] == 0) ++w;
+    return 64 * w + std::countr_zero(word[w]);
+  }
+  int64_t Highest() const {
+    int w = kWords - 1;
+    while (word[w] == 0) --w;
+    return 64 * w + 63 - std::countl_zero(word[w]);
+  }
+  bool operator==(const LaneBits&) const = default;
+};
+
+inline LaneBits operator&(LaneBits a, const LaneBits& b) {
+  for (int w = 0; w < LaneBits::kWords; ++w) a.word[w] &= b.word[w];
+  return a;
+}
+inline LaneBits operator|(LaneBits a, const LaneBits& b) {
+  for (int w = 0; w < LaneBits::kWords; ++w) a.word[w] |= b.word[w];
+  return a;
+}
+// a without b.
+inline LaneBits operator-(LaneBits a, const LaneBits& b) {
+  for (int w = 0; w < LaneBits::kWords; ++w) a.word[w] &= ~b.word[w];
+  return a;
+}
+
+// Calls f(lane) for every lane, ascending.
+template <class F>
+void ForEachLane(const LaneBits& bits, const F& f) {
+  for (int w = 0; w < LaneBits::kWords; ++w) {
+    for (uint64_t rest = bits.word[w]; rest != 0; rest &= rest - 1) {
+      f(int64_t{64} * w + std::countr_zero(rest));
+    }
+  }
+}
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,346 @@
+// while and for, forward, for a layout of lanes (sim/program/loop.h says what they mean).
+#include <algorithm>
+#include <cstring>
+
+#include "sim/backend/cpu/machine.h"
+#include "sim/backend/cpu/site_recorder.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+// The argument of a carried slot points to what the loop was given, until a body has run or lanes
+// were packed; from then on to a buffer of the loop's own.
+class CarriedPointers {
+ public:
+  explicit CarriedPointers(size_t n) : own_(n, false) {}
+
+  void Enter(Machine& m, const std::vector<CarriedPlan>& carried, int64_t element) {
+    for (size_t k = 0; k < carried.size(); ++k) {
+      const CarriedPlan& c = carried[k];
+      m.at[c.argument] = m.at[c.operand] + element * c.count * c.lane_bytes * m.width[0];
+      if (!(c.stored && m.tape != nullptr)) m.at[c.yield] = m.HomeOf(c.yield);
+      own_[k] = false;
+    }
+  }
+
+  // After a body: what it yielded is what comes next.
+  void Advance(Machine& m, const std::vector<CarriedPlan>& carried) {
+    for (size_t k = 0; k < carried.size(); ++k) {
+      const CarriedPlan& c = carried[k];
+      if (c.stored && m.tape != nullptr) {
+        m.at[c.argument] = m.at[c.yield];
+      } else if (own_[k]) {
+        std::swap(m.at[c.argument], m.at[c.yield]);
+      } else {
+        m.at[c.argument] = m.at[c.yield];
+        m.at[c.yield] = m.HomeOf(c.spare);
+        own_[k] = true;
+      }
+    }
+  }
+
+  // Where the packed lanes of a carried slot go.
+  std::byte* PackTarget(Machine& m, const CarriedPlan& c, size_t k, int64_t lanes) {
+    if (c.stored && m.tape != nullptr) return m.tape->Take(c.count * c.lane_bytes * lanes);
+    if (own_[k]) return m.at[c.argument];
+    own_[k] = true;
+    return m.HomeOf(c.spare);
+  }
+
+ private:
+  std::vector<bool> own_;
+};
+
+int SizeOf(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
+
+class WhileLoop {
+ public:
+  WhileLoop(Machine& machine, const WhilePlan& plan)
+      : m_(machine),
+        plan_(plan),
+        around_(machine.lane_set),
+        around_element_(machine.element),
+        around_iteration_(machine.iteration),
+        scratch_(machine.ScratchAt(machine.depth)),
+        carried_(plan.carried.size()) {
+    for (const CapturePlan& capture : plan.captures) saved_.push_back(m_.at[capture.slot]);
+  }
+
+  void Run() {
+    ++m_.depth;
+    const int64_t runs = std::max<int64_t>(plan_.elements, 1);
+    LoopRecord* record = nullptr;
+    if (m_.tape != nullptr) {
+      record = &m_.frame->loops[plan_.record];
+      record->runs = m_.tape->TakeArray<RunRecord>(runs);
+    }
+    m_.recorded_bytes += runs * (128 + 8 * around_.width);
+    for (element_ = 0; element_ < runs; ++element_) {
+      run_ = record == nullptr ? nullptr : &record->runs[element_];
+      Enter();
+      while (Iterate()) {
+      }
+      Leave();
+    }
+    --m_.depth;
+  }
+
+ private:
+  void Enter() {
+    if (plan_.elements > 0) m_.element = around_element_ * plan_.elements + element_;
+    carried_.Enter(m_, plan_.carried, element_);
+    for (const CapturePlan& capture : plan_.captures) {
+      if (capture.mapped_operand < 0) continue;
+      const int64_t row = capture.count * capture.lane_bytes * m_.width[capture.uniform ? 1 : 0];
+      m_.at[capture.slot] = m_.at[capture.mapped_operand] + element_ * row;
+    }
+    from_ = nullptr;
+    side_ = 0;
+    iteration_ = 0;
+    if (run_ == nullptr) return;
+    for (int32_t** list : {&run_->iterations, &run_->last_test}) {
+      *list = m_.tape->TakeArray<int32_t>(around_.width);
+      std::fill_n(*list, around_.width, -1);
+    }
+  }
+
+  void Leave() {
+    for (size_t k = 0; k < plan_.captures.size(); ++k) m_.at[plan_.captures[k].slot] = saved_[k];
+    m_.SetLanes(around_);
+    m_.element = around_element_;
+    m_.iteration = around_iteration_;
+  }
+
+  // One test, and a body where lanes are left. False: all have stopped.
+  bool Iterate() {
+    m_.iteration = around_iteration_ * (plan_.max_iter + 1) + iteration_;
+    if (plan_.cap_first && iteration_ == plan_.max_iter) {
+      Stop(m_.lane_set.running, iteration_ - 1);
+      return false;
+    }
+    Frame* const frame = m_.Run(plan_.test);
+    if (run_ != nullptr) m_.tape->Append(run_->tests, {frame, {m_.lane_set.width, from_}});
+    const LaneBits stopped = Decide();
+    const LaneBits left = m_.lane_set.running - stopped;
+    if (stopped.Any()) {
+      Stop(stopped, iteration_);
+      if (!left.Any()) return false;
+      Continue(left);
+    }
+    Frame* const body = m_.Run(plan_.body);
+    if (run_ != nullptr) m_.tape->Append(run_->bodies, {body, {m_.lane_set.width, from_}});
+    carried_.Advance(m_, plan_.carried);
+    ++iteration_;
+    return true;
+  }
+
+  LaneBits BitsOf(int32_t mask) const {
+    LaneBits bits;
+    m_.kernels().mask_bits(reinterpret_cast<const int32_t*>(m_.at[mask]), bits.word,
+                           m_.lane_set.width);
+    return bits;
+  }
+
+  // Which running lanes stop at this test.
+  LaneBits Decide() {
+    const LaneBits running = m_.lane_set.running;
+    const LaneBits held = BitsOf(plan_.stop_mask) & running;
+    LaneBits refused;
+    if (plan_.has_entry && iteration_ == 0) refused = running - BitsOf(plan_.entry_mask);
+    LaneBits stopped = held | refused;
+    if (!plan_.cap_first && iteration_ == plan_.max_iter) stopped = running;
+    if (m_.sites != nullptr && plan_.site_index >= 0) {
+      // What a loop that looks at its cap first is going to do after the last body is known here.
+      const bool last = iteration_ + (plan_.cap_first ? 1 : 0) == plan_.max_iter;
+      m_.sites->Test(m_, plan_, {iteration_, around_iteration_, held - refused, refused, last});
+    }
+    return stopped;
+  }
+
+  // Hands the results of `lanes` out; `test` is the number of the last test they evaluated.
+  void Stop(const LaneBits& lanes, int64_t test) {
+    // All at once: what the other positions get nobody reads.
+    const bool whole = from_ == nullptr && lanes == around_.running;
+    if (whole) {
+      mask_ = nullptr;
+    } else if (from_ == nullptr) {
+      for (int64_t j = 0; j < around_.width; ++j) scratch_.mask[j] = lanes.Has(j) ? -1 : 0;
+      mask_ = scratch_.mask;
+    }
+    for (const CarriedPlan& c : plan_.carried) {
+      HandOut(c.argument, c.result, c.count, c.lane_bytes, lanes);
+    }
+    for (const WhilePlan::ExportPlan& e : plan_.exports) {
+      HandOut(e.value, e.result, e.count, e.lane_bytes, lanes);
+    }
+    if (plan_.iterations < 0 && run_ == nullptr) return;
+    int32_t* counts = nullptr;
+    if (plan_.iterations >= 0) {
+      counts = reinterpret_cast<int32_t*>(m_.at[plan_.iterations]) + element_ * around_.width;
+    }
+    ForEachLane(lanes, [&](int64_t j) {
+      const int64_t lane = from_ == nullptr ? j : from_[j];
+      if (counts != nullptr) counts[lane] = static_cast<int32_t>(iteration_);
+      if (run_ == nullptr) return;
+      run_->iterations[lane] = static_cast<int32_t>(iteration_);
+      run_->last_test[lane] = static_cast<int32_t>(test);
+    });
+  }
+
+  void HandOut(int32_t value, int32_t result, int64_t count, int64_t bytes, const LaneBits& lanes) {
+    if (result < 0) return;
+    const int64_t outer = around_.width;
+    const int64_t inner = m_.lane_set.width;
+    std::byte* const to = m_.at[result] + element_ * count * bytes * outer;
+    const std::byte* const from = m_.at[value];
+    if (from_ == nullptr) {
+      if (mask_ == nullptr) {
+        std::memcpy(to, from, static_cast<size_t>(count * bytes * outer));
+        return;
+      }
+      for (int64_t row = 0; row < count; ++row) {
+        const int64_t at = row * bytes * outer;
+        m_.kernels().blend[SizeOf(bytes)](to + at, from + at, mask_, outer);
+      }
+      return;
+    }
+    for (int64_t row = 0; row < count; ++row) {
+      ForEachLane(lanes, [&](int64_t j) {
+        std::memcpy(to + (row * outer + from_[j]) * bytes, from + (row * inner + j) * bytes,
+                    static_cast<size_t>(bytes));
+      });
+    }
+  }
+
+  // Goes on with the lanes that are left, packed where they are few.
+  void Continue(const LaneBits& left) {
+    const int64_t n = left.Count();
+    const int64_t packed = (n + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
+    if (m_.lane_set.width > kLaneGroup && 2 * packed <= m_.lane_set.width) {
+      Pack(left, n, packed);
+      return;
+    }
+    LaneSet set = m_.lane_set;
+    set.running = left;
+    set.counted = set.counted & left;
+    set.all_running = false;
+    m_.SetLanes(set);
+  }
+
+  void Pack(const LaneBits& left, int64_t n, int64_t packed) {
+    int32_t* const index = scratch_.index.data();
+    int64_t at = 0;
+    ForEachLane(left, [&](int64_t j) { index[at++] = static_cast<int32_t>(j); });
+    // Padding repeats the last lane, so it computes nothing that is out of the ordinary.
+    std::fill(index + n, index + packed, index[n - 1]);
+    for (size_t k = 0; k < plan_.carried.size(); ++k) {
+      const CarriedPlan& c = plan_.carried[k];
+      PackRows(c.argument, carried_.PackTarget(m_, c, k, packed), c.count, c.lane_bytes, packed);
+    }
+    for (const WhilePlan::ExportPlan& e : plan_.exports) {
+      const bool recorded = m_.tape != nullptr && m_.HomeOf(e.value) == nullptr;
+      std::byte* const to =
+          recorded ? m_.tape->Take(e.count * e.lane_bytes * packed) : m_.at[e.value];
+      PackRows(e.value, to, e.count, e.lane_bytes, packed);
+    }
+    for (const CapturePlan& c : plan_.captures) {
+      if (c.uniform) continue;
+      const bool recorded = m_.tape != nullptr && c.stored;
+      std::byte* const to =
+          recorded ? m_.tape->Take(c.count * c.lane_bytes * packed) : m_.HomeOf(c.narrow);
+      PackRows(c.slot, to, c.count, c.lane_bytes, packed);
+    }
+    for (const CarriedPlan& c : plan_.carried) CountPacked(c.stored, c.count * c.lane_bytes, packed);
+    for (const WhilePlan::ExportPlan& e : plan_.exports) {
+      CountPacked(true, e.count * e.lane_bytes, packed);
+    }
+    for (const CapturePlan& c : plan_.captures) CountPacked(c.stored, c.count * c.lane_bytes, packed);
+    SetPackedLanes(n, packed);
+  }
+
+  void CountPacked(bool stored, int64_t bytes, int64_t packed) {
+    m_.recorded_bytes += 64 + (stored ? bytes * packed : 0);
+  }
+
+  void PackRows(int32_t slot, std::byte* to, int64_t count, int64_t bytes, int64_t packed) {
+    const std::byte* const from = m_.at[slot];
+    for (int64_t row = 0; row < count; ++row) {
+      m_.kernels().gather[SizeOf(bytes)](to + row * packed * bytes,
+                                         from + row * m_.lane_set.width * bytes,
+                                         scratch_.index.data(), packed);
+    }
+    m_.at[slot] = to;
+  }
+
+  void SetPackedLanes(int64_t n, int64_t packed) {
+    const int32_t* const index = scratch_.index.data();
+    LaneSet set;
+    set.width = packed;
+    set.running = LaneBits::First(packed);
+    int32_t* const lanes = scratch_.lanes[side_].data();
+    int32_t* from = scratch_.from[side_].data();
+    if (run_ != nullptr) from = m_.tape->TakeArray<int32_t>(packed);
+    m_.recorded_bytes += 64 + 4 * packed;
+    for (int64_t j = 0; j < packed; ++j) {
+      lanes[j] = static_cast<int32_t>(m_.lane_set.BlockLane(index[j]));
+      if (j < n && m_.lane_set.counted.Has(index[j])) set.counted.Add(j);
+      from[j] = from_ == nullptr ? index[j] : from_[index[j]];
+    }
+    set.block_lane = lanes;
+    from_ = from;
+    side_ = 1 - side_;
+    m_.SetLanes(set);
+  }
+
+  Machine& m_;
+  const WhilePlan& plan_;
+  const LaneSet around_;
+  const int64_t around_element_;
+  const int64_t around_iteration_;
+  LoopScratch& scratch_;
+  CarriedPointers carried_;
+  std::vector<std::byte*> saved_;
+  RunRecord* run_ = nullptr;
+  const int32_t* from_ = nullptr;  // positions in the layout around; null: the same
+  const int32_t* mask_ = nullptr;
+  int64_t element_ = 0;
+  int64_t iteration_ = 0;
+  int side_ = 0;
+};
+
+}  // namespace
+
+void RunWhile(const Instruction& instruction, Lanes& lanes) {
+  Machine& machine = static_cast<Machine&>(lanes);
+  WhileLoop(machine, *static_cast<const WhilePlan*>(instruction.plan)).Run();
+}
+
+void RunFor(const Instruction& instruction, Lanes& lanes) {
+  Machine& m = static_cast<Machine&>(lanes);
+  const ForPlan& plan = *static_cast<const ForPlan*>(instruction.plan);
+  const int64_t around = m.iteration;
+  RunRecord* run = nullptr;
+  if (m.tape != nullptr) {
+    run = m.tape->TakeArray<RunRecord>(1);
+    m.frame->loops[plan.record].runs = run;
+  }
+  CarriedPointers carried(plan.carried.size());
+  carried.Enter(m, plan.carried, 0);
+  ++m.depth;
+  for (int64_t i = 0; i < plan.trips; ++i) {
+    m.iteration = around * std::max<int64_t>(plan.trips, 1) + i;
+    std::fill_n(reinterpret_cast<int32_t*>(m.at[plan.index]), kLaneGroup, static_cast<int32_t>(i));
+    Frame* const frame = m.Run(plan.body);
+    if (run != nullptr) m.tape->Append(run->bodies, {frame, {m.lane_set.width, nullptr}});
+    carried.Advance(m, plan.carried);
+  }
+  --m.depth;
+  m.iteration = around;
+  for (const CarriedPlan& c : plan.carried) {
+    if (c.result < 0) continue;
+    std::memcpy(m.at[c.result], m.at[c.argument],
+                static_cast<size_t>(c.count * c.lane_bytes * m.width[0]));
+  }
+}
+
+}  // namespace simgrad::sim::cpu

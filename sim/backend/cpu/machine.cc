@@ -1,0 +1,161 @@
+#include "sim/backend/cpu/machine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "precision/rounding.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+// The first element of a vector with room to spare that lies on a cache line.
+int32_t* AlignedIn(std::vector<int32_t>& memory) {
+  const uintptr_t at = reinterpret_cast<uintptr_t>(memory.data());
+  return reinterpret_cast<int32_t*>((at + 63) & ~uintptr_t{63});
+}
+
+}  // namespace
+
+LoopScratch::LoopScratch(int64_t width) {
+  const size_t lanes_of_block = static_cast<size_t>(width);
+  mask_memory.resize(lanes_of_block + kLaneGroup);
+  mask = AlignedIn(mask_memory);
+  for (std::vector<int32_t>* list : {&index, &lanes[0], &lanes[1], &from[0], &from[1]}) {
+    list->resize(lanes_of_block);
+  }
+}
+
+Machine::Machine(const Plan& plan, int64_t block_width)
+    : plan_(plan), block_width_(block_width) {
+  const int64_t bytes =
+      plan.varying_bytes * block_width + plan.uniform_bytes * kLaneGroup + 64;
+  memory_ = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));
+  const uintptr_t start = (reinterpret_cast<uintptr_t>(memory_.get()) + 63) & ~uintptr_t{63};
+  std::byte* const varying = reinterpret_cast<std::byte*>(start);
+  std::byte* const uniform = varying + plan.varying_bytes * block_width;
+  for (const Slot& slot : plan.slots) {
+    std::byte* place = nullptr;
+    if (slot.offset >= 0) {
+      place = slot.uniform ? uniform + slot.offset * kLaneGroup
+                           : varying + slot.offset * block_width;
+    }
+    home_.push_back(place);
+  }
+  at_ = home_;
+  at = at_.data();
+  width[0] = block_width;
+  width[1] = kLaneGroup;
+  running_memory_.resize(static_cast<size_t>(block_width) + kLaneGroup);
+  running_mask_ = AlignedIn(running_memory_);
+  frames.resize(static_cast<size_t>(plan.regions));
+  gradients.resize(plan.inputs.size());
+}
+
+void Machine::ResetPointers() {
+  std::copy(home_.begin(), home_.end(), at_.begin());
+}
+
+void Machine::SetLanes(const LaneSet& set) {
+  lane_set = set;
+  width[0] = set.width;
+  running_mask_valid_ = false;
+}
+
+const int32_t* Machine::RunningMask() {
+  if (lane_set.all_running) return nullptr;
+  if (!running_mask_valid_) {
+    for (int64_t j = 0; j < lane_set.width; ++j) {
+      running_mask_[j] = lane_set.running.Has(j) ? -1 : 0;
+    }
+    running_mask_valid_ = true;
+  }
+  return running_mask_;
+}
+
+LoopScratch& Machine::ScratchAt(int level) {
+  while (scratch_.size() <= static_cast<size_t>(level)) {
+    scratch_.push_back(std::make_unique<LoopScratch>(block_width_));
+  }
+  return *scratch_[static_cast<size_t>(level)];
+}
+
+Frame* Machine::Run(const RegionPlan& region) {
+  // Values, the frame, and an entry of a growing list, old copies included.
+  recorded_bytes += region.stored_bytes_per_lane * lane_set.width +
+                    64 * static_cast<int64_t>(region.stored.size()) + 512 +
+                    8 * static_cast<int64_t>(region.taped.size());
+  if (tape == nullptr) {
+    RunCode(region.code);
+    return nullptr;
+  }
+  Frame* const made = tape->TakeArray<Frame>(1);
+  made->values = tape->TakeArray<std::byte*>(static_cast<int64_t>(region.taped.size()));
+  made->loops = tape->TakeArray<LoopRecord>(region.loops);
+  for (int32_t s : region.stored) {
+    const int64_t lanes = width[slot(s).uniform ? 1 : 0];
+    at[s] = tape->Take(slot(s).bytes_per_lane() * lanes);
+  }
+  Frame* const around = frame;
+  frame = made;
+  RunCode(region.code);
+  frame = around;
+  for (size_t k = 0; k < region.taped.size(); ++k) made->values[k] = at[region.taped[k]];
+  return made;
+}
+
+double LoadReal(const std::byte* at, Carrier carrier, int64_t i) {
+  if (carrier == Carrier::kF64) return reinterpret_cast<const double*>(at)[i];
+  return static_cast<double>(reinterpret_cast<const float*>(at)[i]);
+}
+
+void Machine::Look(int32_t s, int32_t where) {
+  const Slot& looked = slot(s);
+  const int64_t row_width = width[looked.uniform ? 1 : 0];
+  const int wide = looked.carrier == Carrier::kF64 ? 1 : 0;
+  if (!kernels().any_nonfinite[wide](at[s], looked.count * row_width)) return;
+  ForEachExecuted(static_cast<int32_t>(looked.count), where, [&](int64_t row, int64_t position) {
+    const int64_t lane = looked.uniform ? 0 : position;
+    const double x = LoadReal(at[s], looked.carrier, row * row_width + lane);
+    if (!std::isfinite(x)) nonfinite.Add(lane_set.BlockLane(position));
+  });
+}
+
+void Machine::CountRange(const RangePlan& plan) {
+  const Slot& source = slot(plan.source);
+  const Slot& result = slot(plan.result);
+  const int64_t source_width = width[source.uniform ? 1 : 0];
+  const int64_t result_width = width[result.uniform ? 1 : 0];
+  const auto traits = precision::Traits(plan.to);
+  const double normal = std::ldexp(1.0, traits.min_exponent);
+  const int from = source.carrier == Carrier::kF64 ? 1 : 0;
+  const int to = result.carrier == Carrier::kF64 ? 1 : 0;
+  if (!kernels().cast_unusual[from][to](at[plan.source], at[plan.result], normal,
+                                        traits.max_finite, result.count * result_width)) {
+    return;
+  }
+  const size_t role = static_cast<size_t>(plan.role);
+  ForEachExecuted(static_cast<int32_t>(result.count), plan.where,
+                  [&](int64_t row, int64_t position) {
+    const double x = LoadReal(at[plan.source], source.carrier,
+                              row * source_width + (source.uniform ? 0 : position));
+    const double r = LoadReal(at[plan.result], result.carrier,
+                              row * result_width + (result.uniform ? 0 : position));
+    if (!std::isfinite(x)) return;
+    if (x != 0.0 && std::abs(r) < normal) ++ranges->underflows[role];
+    if (!std::isfinite(precision::RoundTo(plan.to, x))) ++ranges->overflows[role];
+  });
+}
+
+void RunLook(const Instruction& instruction, Lanes& lanes) {
+  Machine& machine = static_cast<Machine&>(lanes);
+  if (machine.looks) machine.Look(instruction.a, instruction.b);
+}
+
+void RunRange(const Instruction& instruction, Lanes& lanes) {
+  Machine& machine = static_cast<Machine&>(lanes);
+  if (machine.ranges != nullptr) {
+    machine.CountRange(*static_cast<const RangePlan*>(instruction.plan));
+  }
+}
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,162 @@
+// Executes the regions of a plan for one block of instances.
+//
+// A machine belongs to one thread. It holds the block's workspace, the layout of lanes in which it
+// is running, and where decisions, non-finite results and records go; all of these may be absent.
+//
+// Lanes that left a loop: the loop goes on with all lanes of its layout, and what the others compute
+// meanwhile is never read and never counted. When half of them have left, the rest is packed into
+// a narrower layout (loop.cc).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sim/backend/cpu/lane_bits.h"
+#include "sim/backend/cpu/plan.h"
+#include "sim/backend/cpu/tape.h"
+#include "sim/diagnostics/diagnostics.h"
+
+namespace simgrad::sim::cpu {
+
+class SiteRecorder;
+
+// The lanes in which a region runs.
+struct LaneSet {
+  int64_t width = 0;                   // positions, a multiple of kLaneGroup
+  LaneBits running;                    // positions whose results are read, padding among them
+  LaneBits counted;                    // of these the ones that stand for an instance
+  const int32_t* block_lane = nullptr;  // position -> lane of the block; null: the same
+  bool all_running = true;             // every position is
+  int64_t BlockLane(int64_t position) const {
+    return block_lane == nullptr ? position : block_lane[position];
+  }
+};
+
+// Where gradients of a block are summed while a region of the adjoint runs.
+struct GradientTarget {
+  std::byte* sum = nullptr;       // [elements][block width], carrier of role gradient; null: not wanted
+  uint8_t* connected = nullptr;   // [block width]
+};
+
+// Aligned memory for the lanes of one loop.
+struct LoopScratch {
+  explicit LoopScratch(int64_t width);
+  std::vector<int32_t> mask_memory;
+  int32_t* mask = nullptr;  // [width], aligned
+  std::vector<int32_t> index, lanes[2], from[2];
+};
+
+class Machine : public Lanes {
+ public:
+  Machine(const Plan& plan, int64_t block_width);
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  const Plan& plan() const { return plan_; }
+  const KernelTable& kernels() const { return *plan_.kernels; }
+  const Slot& slot(int32_t s) const { return plan_.slots[static_cast<size_t>(s)]; }
+  int64_t block_width() const { return block_width_; }
+
+  // Points every slot to its own place again.
+  void ResetPointers();
+  std::byte* HomeOf(int32_t s) const { return home_[static_cast<size_t>(s)]; }
+
+  // Runs `code` as it is; Run also records.
+  void RunCode(const std::vector<Instruction>& code) {
+    for (const Instruction& i : code) i.run(i, *this);
+  }
+  // Returns the frame, where there is a tape.
+  Frame* Run(const RegionPlan& region);
+
+  // The int32 mask of lane_set.running; null where all run.
+  const int32_t* RunningMask();
+  void SetLanes(const LaneSet& set);
+
+  // Adds the non-finite elements of executed lanes to `nonfinite`.
+  void Look(int32_t slot, int32_t where);
+  // Counts what a cast did.
+  void CountRange(const RangePlan& plan);
+  // Calls f(row, position) for the elements that the mask `where` (or none) lets through.
+  template <class F>
+  void ForEachExecuted(int32_t rows, int32_t where, const F& f) const;
+
+  LoopScratch& ScratchAt(int depth);
+
+  LaneSet lane_set;
+  LaneBits nonfinite;           // by lane of the block
+  SiteRecorder* sites = nullptr;
+  RangeCounts* ranges = nullptr;
+  bool looks = true;
+  int64_t step = 0;
+  int64_t iteration = 0;  // flattened, of the loops around
+  int64_t element = 0;    // flattened, of the mapped axes around
+  int depth = 0;          // of loops
+
+  // Recording.
+  Tape* tape = nullptr;
+  Frame* frame = nullptr;  // of the region that runs
+  int64_t recorded_bytes = 0;  // bound of what recording would take; counted always
+
+  // Adjoint: the frame of each recorded region that is being reversed, the number of layouts
+  // around it, and for each depth the positions of the current layout in that one.
+  struct FrameRef {
+    const Frame* frame = nullptr;
+    int depth = 0;
+  };
+  std::vector<FrameRef> frames;              // by region
+  std::vector<const int32_t*> position_in;   // by depth; null: the same
+  int layout_depth = 0;
+  std::vector<GradientTarget> gradients;     // by input
+
+ private:
+  const Plan& plan_;
+  int64_t block_width_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::vector<std::byte*> home_;
+  std::vector<std::byte*> at_;
+  std::vector<int32_t> running_memory_;
+  int32_t* running_mask_ = nullptr;
+  bool running_mask_valid_ = false;
+  std::vector<std::unique_ptr<LoopScratch>> scratch_;
+};
+
+template <class F>
+void Machine::ForEachExecuted(int32_t rows, int32_t where, const F& f) const {
+  const LaneBits lanes = lane_set.counted & lane_set.running;
+  const int64_t mask_width = where < 0 ? 0 : width[slot(where).uniform ? 1 : 0];
+  const int64_t mask_rows = where < 0 ? 0 : slot(where).count;
+  const int32_t* mask = where < 0 ? nullptr : reinterpret_cast<const int32_t*>(at[where]);
+  const auto lane_of = [&](int64_t position) { return slot(where).uniform ? 0 : position; };
+  for (int32_t row = 0; row < rows; ++row) {
+    ForEachLane(lanes, [&](int64_t position) {
+      if (mask != nullptr && mask_rows == rows) {
+        if (mask[row * mask_width + lane_of(position)] == 0) return;
+      } else if (mask != nullptr) {
+        // A mask of another length speaks for the whole operation.
+        bool any = false;
+        for (int64_t k = 0; k < mask_rows; ++k) {
+          any |= mask[k * mask_width + lane_of(position)] != 0;
+        }
+        if (!any) return;
+      }
+      f(row, position);
+    });
+  }
+}
+
+// Number `i` of a row of reals.
+double LoadReal(const std::byte* at, Carrier carrier, int64_t i);
+
+// Instructions that need more than lanes.
+void RunLook(const Instruction& instruction, Lanes& lanes);
+void RunRange(const Instruction& instruction, Lanes& lanes);
+void RunEvent(const Instruction& instruction, Lanes& lanes);
+void RunWhile(const Instruction& instruction, Lanes& lanes);
+void RunFor(const Instruction& instruction, Lanes& lanes);
+void RunTape(const Instruction& instruction, Lanes& lanes);
+void RunAccumulate(const Instruction& instruction, Lanes& lanes);
+void RunWhileVjp(const Instruction& instruction, Lanes& lanes);
+void RunForVjp(const Instruction& instruction, Lanes& lanes);
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,98 @@
+// Counts the decisions of a block of lanes: diagnostics, path signatures, event history.
+//
+// The rules are the paragraphs "Decisions" and "Margins" of sim/backend/semantics.h. What makes it
+// cheap: lanes mostly agree. A tested value that all lanes share is counted once, the hash of an
+// outcome is computed once for all lanes that had it, and the smallest margin is found by a vector
+// scan of keys (kernels_scan.inc) and evaluated exactly for the lanes that attain it.
+// Threads: one recorder, one thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/backend/cpu/lane_bits.h"
+#include "sim/backend/cpu/plan.h"
+#include "sim/backend/executor.h"
+
+namespace simgrad::sim::cpu {
+
+class Machine;
+
+// What a block remembers of its decisions from step to step.
+struct PathBlock {
+  uint64_t common = 0;                             // of every lane that is still deciding
+  std::vector<uint64_t> signature;                 // [width]; the lane's is this plus `common`
+  std::vector<std::vector<int32_t>> last_events;   // [event site][element * width + lane], masks
+  std::vector<std::vector<int64_t>> first_event;   // [event site][lane]; -1: never
+};
+
+// Where the decisions of a chunk are written to.
+struct ChunkTarget {
+  StepDiagnostics* diagnostics = nullptr;
+  std::vector<InstanceSite>* instance_sites = nullptr;  // null below level `instances`
+  int64_t first_step = 0;
+  int64_t instances = 0;
+};
+
+// One evaluation of the test of a loop.
+struct LoopTestEvent {
+  int64_t iteration = 0;
+  int64_t outer_iteration = 0;  // j
+  LaneBits held;                // stop: the test held
+  LaneBits refused;             // stop: not entered
+  bool last = false;            // the others end here, at the cap
+};
+
+class SiteRecorder {
+ public:
+  SiteRecorder(const NumericalProgram& program, double near_band_ulps);
+
+  // The block whose lanes decide: its path and the ids of its lanes [width].
+  void BeginBlock(PathBlock* path, const uint64_t* ids, int64_t first_row, int64_t lanes,
+                  ChunkTarget target);
+  void BeginStep(int64_t step) { step_ = step; }
+  // Moves the common part of the signature into the lanes, before some of them stop deciding.
+  void SplitSignature();
+
+  void Test(Machine& machine, const WhilePlan& plan, const LoopTestEvent& event);
+  void Event(Machine& machine, const EventPlan& plan);
+
+ private:
+  struct Pair {
+    double a = 0.0;
+    double b = 0.0;
+    double extra = 0.0;
+  };
+  Pair PairAt(const Machine& machine, const TestedPair& tested, int64_t row, int64_t lane) const;
+  precision::Margin MarginAt(const Machine& machine, const TestedPair& tested, int64_t row,
+                             int64_t lane) const;
+  static bool IsNan(const precision::Margin& margin);
+
+  void CountTests(TerminationStep& step, Machine& machine, const WhilePlan& plan,
+                  const LoopTestEvent& event, const LaneBits& counted, const LaneBits& ended);
+  void CountEqualTests(TerminationStep& step, Machine& machine, const WhilePlan& plan,
+                       const LoopTestEvent& event, const LaneBits& lanes, const LaneBits& ended);
+  void CountOneTest(TerminationStep& step, const precision::Margin& margin, bool held, bool ended,
+                    uint64_t times, uint64_t instance);
+  void EndRuns(Machine& machine, const WhilePlan& plan, TerminationStep& step,
+               const LoopTestEvent& event, const LaneBits& lanes, StopReason reason);
+  void NoteInstances(Machine& machine, const WhilePlan& plan, const LaneBits& lanes);
+  // Offers the smallest margins of a row.
+  void OfferMargins(Machine& machine, const TestedPair& tested, int64_t row,
+                    const LaneBits& lanes, bool all, SmallestMargin& smallest, uint64_t& nans);
+  void OfferEach(Machine& machine, const TestedPair& tested, int64_t row, const LaneBits& lanes,
+                 SmallestMargin& smallest, uint64_t& nans);
+  void AddSignature(const Machine& machine, const LaneBits& lanes, uint64_t hash);
+  uint64_t IdAt(const Machine& machine, int64_t position) const;
+
+  double near_band_ulps_;
+  PathBlock* path_ = nullptr;
+  const uint64_t* ids_ = nullptr;
+  int64_t first_row_ = 0;
+  int64_t lanes_ = 0;
+  ChunkTarget target_;
+  int64_t step_ = 0;
+  std::vector<int64_t> keys_;  // scratch of the margin scan
+};
+
+}  // namespace simgrad::sim::cpu

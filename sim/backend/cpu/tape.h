@@ -1,0 +1,95 @@
+// What the forward pass leaves for the adjoint: frames of recorded values in one arena.
+//
+// A frame is one execution of a region; it points to the values that the adjoint reads, each in the
+// layout of lanes in which it was computed. Nothing in the arena has a destructor; Reset forgets
+// everything at once. Threads: one tape, one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace simgrad::sim::cpu {
+
+struct LoopRecord;
+
+struct Frame {
+  std::byte** values = nullptr;  // in the order of RegionPlan::taped
+  LoopRecord* loops = nullptr;   // by WhilePlan::record
+};
+
+// The lanes of an iteration: position j of it is position from[j] of the layout around the loop.
+struct LaneLayout {
+  int64_t width = 0;
+  const int32_t* from = nullptr;  // null: the same layout
+};
+
+// One region of a loop, iteration by iteration.
+struct IterationRecord {
+  Frame* frame = nullptr;
+  LaneLayout layout;
+};
+
+// Entries that grow in the arena.
+struct IterationList {
+  IterationRecord* entries = nullptr;
+  int64_t size = 0;
+  int64_t capacity = 0;
+};
+
+// One run of a loop, over all lanes; a mapped loop has one per element.
+struct RunRecord {
+  IterationList tests;
+  IterationList bodies;
+  int32_t* iterations = nullptr;  // by lane around the loop; -1: the lane did not run it
+  int32_t* last_test = nullptr;
+};
+
+struct LoopRecord {
+  RunRecord* runs = nullptr;
+};
+
+class Tape {
+ public:
+  explicit Tape(int64_t chunk_bytes = int64_t{1} << 20) : chunk_bytes_(chunk_bytes) {}
+
+  // Aligned to a cache line.
+  std::byte* Take(int64_t bytes) {
+    bytes = (bytes + 63) & ~int64_t{63};
+    if (used_ + bytes > size_) NextChunk(bytes);
+    std::byte* taken = at_ + used_;
+    used_ += bytes;
+    total_ += bytes;
+    return taken;
+  }
+  template <class T>
+  T* TakeArray(int64_t n) {
+    T* first = reinterpret_cast<T*>(Take(n * static_cast<int64_t>(sizeof(T))));
+    for (int64_t k = 0; k < n; ++k) new (first + k) T{};
+    return first;
+  }
+  void Append(IterationList& list, const IterationRecord& entry);
+  void Reset();
+  int64_t bytes() const { return total_; }
+
+ private:
+  struct Aligned {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  struct Chunk {
+    std::unique_ptr<std::byte[], Aligned> bytes;
+    int64_t size = 0;
+  };
+  void NextChunk(int64_t bytes);
+
+  int64_t chunk_bytes_;
+  std::vector<Chunk> chunks_;
+  size_t next_chunk_ = 0;
+  std::byte* at_ = nullptr;
+  int64_t used_ = 0;
+  int64_t size_ = 0;
+  int64_t total_ = 0;
+};
+
+}  // namespace simgrad::sim::cpu

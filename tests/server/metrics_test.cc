@@ -1,0 +1,177 @@
+// The manifest, and what is recorded into it.
+#include <gtest/gtest.h>
+
+#include <prometheus/text_serializer.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include "server/metrics/manifest.h"
+#include "server/metrics/process_collector.h"
+#include "server/metrics/server_metrics.h"
+
+namespace simgrad::server::metrics {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+const ServerLabels kServer = {"1.2.3", "abc", "cpu", "a cpu"};
+const std::vector<WorldLabels> kWorlds = {{"bouncing_ball", {"projection"}, {"contact", "rest"}},
+                                          {"custom", {"custom"}, {"custom"}}};
+
+std::string Page(const ServerMetrics& metrics) {
+  std::vector<prometheus::MetricFamily> families;
+  for (const auto& collectable : metrics.collectables()) {
+    for (auto& family : collectable->Collect()) families.push_back(family);
+  }
+  std::ostringstream page;
+  prometheus::TextSerializer().Serialize(page, families);
+  return page.str();
+}
+
+double Value(const std::string& page, const std::string& series) {
+  const size_t at = page.find("\n" + series + " ");
+  EXPECT_NE(at, std::string::npos) << series;
+  return at == std::string::npos ? kNan : std::stod(page.substr(at + series.size() + 2));
+}
+
+TEST(Manifest, KeepsItsSeriesBudget) {
+  size_t without_worlds = 0;
+  std::map<std::string, size_t> per_world;
+  for (const Family& family : Manifest(kServer)) {
+    for (const LabelSet& labels : SeriesOf(family, kWorlds)) {
+      if (!labels.empty() && labels[0].first == "world") {
+        per_world[labels[0].second] += SeriesCount(family, 1);
+      } else {
+        without_worlds += SeriesCount(family, 1);
+      }
+    }
+  }
+  EXPECT_LE(without_worlds, kServerSeriesBudget);
+  EXPECT_EQ(per_world.size(), kWorlds.size());
+  for (const auto& [world, count] : per_world) EXPECT_LE(count, kWorldSeriesBudget) << world;
+}
+
+TEST(Manifest, NamesFollowTheConventions) {
+  std::set<std::string> seen;
+  for (const Family& family : Manifest(kServer)) {
+    EXPECT_TRUE(seen.insert(family.name).second) << family.name;
+    const bool total = family.name.size() > 6 && family.name.substr(family.name.size() - 6) == "_total";
+    EXPECT_EQ(total, family.type == MetricType::kCounter) << family.name;
+    const bool known = family.name.rfind("simgrad_", 0) == 0 ||
+                       family.name.rfind("grpc_server_", 0) == 0 ||
+                       family.name.rfind("process_", 0) == 0;
+    EXPECT_TRUE(known) << family.name;
+    ASSERT_FALSE(family.help.empty()) << family.name;
+    EXPECT_EQ(family.help.back(), '.') << family.name;
+    EXPECT_EQ(family.buckets.empty(), family.type != MetricType::kHistogram) << family.name;
+    EXPECT_TRUE(std::is_sorted(family.buckets.begin(), family.buckets.end())) << family.name;
+    for (const auto& row : family.rows) EXPECT_EQ(row.size(), family.labels.size());
+  }
+}
+
+TEST(Manifest, IsWhatTheDocumentSays) {
+  std::ifstream file(std::string(SIMGRAD_ROOT) + "/docs/metrics.md");
+  const std::string document((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(document, ManifestMarkdown()) << "print it anew with simgrad-metrics-doc";
+}
+
+TEST(ServerMetrics, ExposesExactlyTheManifest) {
+  const ServerMetrics metrics(kServer, kWorlds);
+  std::map<std::string, size_t> exposed;
+  for (const auto& collectable : metrics.collectables()) {
+    for (const auto& family : collectable->Collect()) exposed[family.name] = family.metric.size();
+  }
+  std::map<std::string, size_t> declared;
+  for (const Family& family : Manifest(kServer)) {
+    declared[family.name] = SeriesOf(family, kWorlds).size();
+  }
+  EXPECT_EQ(exposed, declared);
+}
+
+TEST(ServerMetrics, ANonFiniteObservationIsCountedAndPoisonsNothing) {
+  ServerMetrics metrics(kServer, kWorlds);
+  metrics.queue_wait_seconds.Observe(kNan);
+  metrics.queue_wait_seconds.Observe(std::numeric_limits<double>::infinity());
+  metrics.queue_wait_seconds.ObserveMany(std::vector<double>(18, 1.0), kNan);
+  metrics.queue_wait_seconds.Observe(0.5);
+  metrics.ready.Set(kNan);
+  metrics.queue_rejected.at("full").Add(kNan);
+  metrics.world("bouncing_ball").gradient_norm.Observe(kNan);
+  const std::string page = Page(metrics);
+  EXPECT_EQ(page.find("NaN"), std::string::npos);
+  EXPECT_EQ(page.find("Nan"), std::string::npos);
+  EXPECT_EQ(page.find(" nan"), std::string::npos);
+  EXPECT_EQ(Value(page, "simgrad_queue_wait_seconds_sum"), 0.5);
+  EXPECT_EQ(Value(page, "simgrad_queue_wait_seconds_count"), 1);
+  const std::string family = "simgrad_nonfinite_values_total";
+  EXPECT_EQ(Value(page, family + R"({kind="nan",phase="forward",role="state"})"), 4);
+  EXPECT_EQ(Value(page, family + R"({kind="inf",phase="forward",role="state"})"), 1);
+  EXPECT_EQ(Value(page, family + R"({kind="nan",phase="adjoint",role="gradient"})"), 1);
+}
+
+TEST(ServerMetrics, LossScaleIsTheLowestInFlight) {
+  ServerMetrics metrics(kServer, kWorlds);
+  const std::string series = "simgrad_loss_scale";
+  metrics.BeginLossScale(65536);
+  EXPECT_EQ(Value(Page(metrics), series), 65536);
+  metrics.BeginLossScale(1);
+  EXPECT_EQ(Value(Page(metrics), series), 1);
+  metrics.EndLossScale(1);
+  EXPECT_EQ(Value(Page(metrics), series), 65536);
+  metrics.EndLossScale(65536);
+  EXPECT_EQ(Value(Page(metrics), series), 65536);  // of the last one
+}
+
+sim::TerminationStep Step(uint64_t runs, uint64_t sum, uint32_t least, uint32_t most) {
+  sim::TerminationStep step;
+  step.runs = runs;
+  step.iterations_sum = sum;
+  step.iterations_min = least;
+  step.iterations_max = most;
+  return step;
+}
+
+TEST(IterationCounts, CountAndSumAreExactAndSoAreTheExtremes) {
+  const std::vector<double> bounds = {0, 1, 2, 3, 4, 6};
+  const auto counts = IterationCounts({Step(1, 3, 3, 3), Step(5, 12, 0, 9), Step(0, 0, ~0u, 0)},
+                                      bounds);
+  double total = 0;
+  for (double count : counts.counts) total += count;
+  EXPECT_EQ(total, 6);
+  EXPECT_EQ(counts.sum, 15);
+  EXPECT_EQ(counts.counts[0], 1);  // the run of no iteration
+  EXPECT_EQ(counts.counts[6], 1);  // the run of nine
+  EXPECT_EQ(counts.counts[3], 1);  // the single run of three
+  EXPECT_EQ(counts.counts[1], 3);  // 12 - 0 - 9 = 3 over three runs
+}
+
+TEST(MarginCounts, EveryBucketOfTheExecutorFallsIntoOneOfOurs) {
+  std::vector<double> bounds;
+  for (const Family& family : Manifest(kServer)) {
+    if (family.name == "simgrad_termination_margin_ulps") bounds = family.buckets;
+  }
+  sim::TerminationStep step;
+  step.histogram.fill(1);
+  const auto counts = MarginCounts({step}, bounds);
+  // Executor bucket 0 is 0, bucket k is (2^(k-2), 2^(k-1)], the last is open.
+  const std::vector<double> expected = {1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 4, 4, 38};
+  EXPECT_EQ(counts.counts, expected);
+  EXPECT_TRUE(std::isfinite(counts.sum));
+}
+
+TEST(ProcessCollector, ReadsTheOperatingSystem) {
+  for (const auto& family : ProcessCollector(Manifest(kServer)).Collect()) {
+    const auto& metric = family.metric.at(0);
+    const double value = family.type == prometheus::MetricType::Counter ? metric.counter.value
+                                                                        : metric.gauge.value;
+    // CPU time may still be below one clock tick.
+    if (family.name != "process_cpu_seconds_total") EXPECT_GT(value, 0) << family.name;
+  }
+}
+
+}  // namespace
+}  // namespace simgrad::server::metrics

@@ -1,0 +1,123 @@
+// Programs as messages: what DescribeProgram hands out is what Rollout takes back.
+#include <gtest/gtest.h>
+
+#include "precision/policy.h"
+#include "server/conversion/program_from_proto.h"
+#include "server/conversion/program_to_proto.h"
+#include "sim/program/field_error.h"
+#include "sim/program/lower.h"
+#include "sim/program/verify.h"
+#include "sim/worlds/worlds.h"
+
+namespace simgrad::server::conversion {
+namespace {
+
+std::vector<sim::Program> BuiltInPrograms() {
+  std::vector<sim::Program> programs;
+  for (const char* contact : {"projection", "penalty", "toi"}) {
+    programs.push_back(*sim::BuildWorld(
+        "bouncing_ball", {{"contact", std::string(contact)}, {"elements", 3.0}}));
+  }
+  programs.push_back(*sim::BuildWorld("bouncing_ball", {{"scope", std::string("element")},
+                                                        {"elements", 4.0},
+                                                        {"tol_enter", 1e-3}}));
+  programs.push_back(*sim::BuildWorld("boundary_projection", {{"elements", 9.0}}));
+  return programs;
+}
+
+TEST(ProgramConversion, EveryBuiltInComesBackAsTheSameNumericalProgram) {
+  const auto policy = std::get<precision::Policy>(precision::Resolve({.preset = "f16_unsafe"}));
+  for (const sim::Program& program : BuiltInPrograms()) {
+    const v1::Program message = ProgramToProto(program);
+    const auto back = ProgramFromProto(message);
+    ASSERT_TRUE(back.ok()) << back.status();
+    ASSERT_TRUE(sim::Verify(*back).ok()) << sim::Verify(*back);
+    EXPECT_EQ(ProgramToProto(*back).SerializeAsString(), message.SerializeAsString());
+    for (const sim::Objective& objective : program.objectives) {
+      const auto before = sim::Lower(program, policy, objective.name, std::nullopt);
+      const auto after = sim::Lower(*back, policy, objective.name, std::nullopt);
+      ASSERT_TRUE(before.ok() && after.ok());
+      EXPECT_EQ(before->text, after->text);
+      EXPECT_EQ(before->fingerprint, after->fingerprint);
+    }
+  }
+}
+
+struct Spoiled {
+  const char* field;
+  void (*spoil)(v1::Program&);
+};
+
+TEST(ProgramConversion, WhatCannotBeReadIsNamed) {
+  const Spoiled cases[] = {
+      {"values[0].element",
+       [](v1::Program& p) { p.mutable_values(0)->set_element(static_cast<v1::ElementType>(9)); }},
+      {"values[1].shape[0]", [](v1::Program& p) { p.mutable_values(1)->set_shape(0, -1); }},
+      {"values[1].shape",
+       [](v1::Program& p) { p.mutable_values(1)->set_shape(0, int64_t{1} << 60); }},
+      {"inputs[0].kind", [](v1::Program& p) { p.mutable_inputs(0)->clear_kind(); }},
+      {"inputs[0].value", [](v1::Program& p) { p.mutable_inputs(0)->set_value(-1); }},
+      {"inputs[1].value", [](v1::Program& p) { p.mutable_inputs(1)->set_value(1 << 30); }},
+      {"step.ops[0].code", [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_code("?"); }},
+      {"step.ops[0].role", [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_role("?"); }},
+      {"step.ops[0].operands[0]",
+       [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->add_operands(-7); }},
+      {"step.ops[0].results[0]",
+       [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_results(0, 1 << 20); }},
+      {"step.ops[0].comparison",
+       [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_comparison("near"); }},
+      {"step.ops[0].format",
+       [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_format("f31"); }},
+      {"step.ops[0].overflow",
+       [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_overflow("wrap"); }},
+      {"step.ops[0].shape",
+       [](v1::Program& p) {
+         p.mutable_step()->mutable_ops(0)->add_shape(int64_t{1} << 40);
+         p.mutable_step()->mutable_ops(0)->add_shape(int64_t{1} << 40);
+       }},
+      {"step.yields[2]", [](v1::Program& p) { p.mutable_step()->add_yields(-1); }},
+      {"exports[0].value", [](v1::Program& p) { p.mutable_exports(0)->set_value(-1); }},
+      {"objectives[0].terminal.args[0]",
+       [](v1::Program& p) {
+         p.mutable_objectives(0)->mutable_terminal()->mutable_args()->Set(0, 1 << 30);
+       }},
+  };
+  const sim::Program ball = *sim::BuildWorld("bouncing_ball", {{"elements", 3.0}});
+  const v1::Program good = ProgramToProto(ball);
+  for (const Spoiled& spoiled : cases) {
+    v1::Program message = good;
+    if (message.step().ops(0).operands_size() > 0) {
+      message.mutable_step()->mutable_ops(0)->clear_operands();
+    }
+    spoiled.spoil(message);
+    const auto program = ProgramFromProto(message);
+    ASSERT_FALSE(program.ok()) << spoiled.field;
+    EXPECT_EQ(sim::FieldOf(program.status()), spoiled.field) << program.status();
+  }
+}
+
+TEST(ProgramConversion, RegionsNestedWithoutEndAreRefused) {
+  v1::Program message;
+  v1::Region* region = message.mutable_step();
+  for (int depth = 0; depth < 60; ++depth) {
+    v1::Op* op = region->add_ops();
+    op->set_code("for");
+    region = op->add_regions();
+  }
+  const auto program = ProgramFromProto(message);
+  ASSERT_FALSE(program.ok());
+  EXPECT_NE(std::string(program.status().message()).find("nest deeper"), std::string::npos);
+}
+
+TEST(ProgramConversion, TooManyOperationsAreRefused) {
+  v1::Program message;
+  for (int i = 0; i < 11; ++i) message.mutable_step()->add_ops()->set_code("add");
+  sim::ProgramLimits limits;
+  limits.max_operations = 10;
+  EXPECT_EQ(sim::FieldOf(ProgramFromProto(message, limits).status()), "step.ops");
+  limits.max_operations = 11;
+  EXPECT_TRUE(ProgramFromProto(message, limits).ok());
+}
+
+}  // namespace
+}  // namespace simgrad::server::conversion

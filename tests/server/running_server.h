@@ -1,0 +1,196 @@
+// A server of this process on free ports, and what a caller does with it.
+#pragma once
+
+#include <arpa/inet.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/service/server.h"
+#include "simgrad/v1/error_details.pb.h"
+#include "simgrad/v1/simgrad.grpc.pb.h"
+#include "tests/server/ball_request.h"
+
+namespace simgrad::server {
+
+inline config::ServerConfig FreePorts() {
+  config::ServerConfig config;
+  config.port = 0;
+  config.metrics_port = 0;
+  config.threads = 2;
+  config.memory_limit_bytes = int64_t{2} << 30;
+  return config;
+}
+
+// Polls, yielding, until it holds; false after far longer than it can take.
+inline bool Eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+class RunningServer {
+ public:
+  explicit RunningServer(const config::ServerConfig& config = FreePorts()) {
+    auto server = service::Server::Create(config);
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(static_cast<int>(config.max_message_bytes));
+    channel_ = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server_->port()),
+                                         grpc::InsecureChannelCredentials(), arguments);
+    stub_ = v1::Simgrad::NewStub(channel_);
+  }
+
+  service::Server& server() { return *server_; }
+  v1::Simgrad::Stub& stub() { return *stub_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  // The page a scraper gets.
+  std::string Scrape() const {
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(server_->metrics_port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(send(socket, request.data(), request.size(), 0),
+              static_cast<ssize_t>(request.size()));
+    std::string page;
+    char buffer[4096];
+    for (ssize_t n; (n = recv(socket, buffer, sizeof(buffer), 0)) > 0;) page.append(buffer, n);
+    close(socket);
+    return page;
+  }
+
+  // Series of the page with their values.
+  std::map<std::string, double> Series() const {
+    std::map<std::string, double> series;
+    const std::string page = Scrape();
+    size_t at = page.find("\r\n\r\n") + 4;
+    while (at < page.size()) {
+      const size_t end = std::min(page.find('\n', at), page.size());
+      const std::string line = page.substr(at, end - at);
+      const size_t space = line.rfind(' ');
+      if (!line.empty() && line[0] != '#' && space != std::string::npos) {
+        series[line.substr(0, space)] = std::stod(line.substr(space + 1));
+      }
+      at = end + 1;
+    }
+    return series;
+  }
+
+ private:
+  std::unique_ptr<service::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Simgrad::Stub> stub_;
+};
+
+// What a stream gave.
+template <class Response>
+struct Answer {
+  grpc::Status status;
+  std::vector<Response> messages;
+
+  std::vector<v1::DiagnosticsBlock> blocks() const {
+    std::vector<v1::DiagnosticsBlock> found;
+    for (const Response& message : messages) {
+      if (message.has_diagnostics()) found.push_back(message.diagnostics());
+    }
+    return found;
+  }
+  const v1::StreamHeader& header() const { return messages.front().header(); }
+  const auto& result() const { return messages.back().result(); }
+  // Pieces of one field, joined.
+  std::string pieces(const std::string& field) const {
+    std::string data;
+    for (const Response& message : messages) {
+      if (!message.has_piece() || message.piece().field() != field) continue;
+      EXPECT_EQ(message.piece().offset(), static_cast<int64_t>(data.size()));
+      data += message.piece().data();
+    }
+    return data;
+  }
+  // A whole trajectory, [instance][time][field shape].
+  std::string trajectory(const std::string& name) const {
+    std::string whole;
+    for (const v1::FieldInfo& info : header().trajectory()) {
+      if (info.name() != name) continue;
+      int64_t bytes = info.dtype() == v1::DTYPE_F64 ? 8 : info.dtype() == v1::DTYPE_F32 ? 4 : 2;
+      for (int64_t dim : info.shape()) bytes *= dim;
+      whole.assign(static_cast<size_t>(header().instances() * info.times() * bytes), '\xee');
+      for (const Response& message : messages) {
+        if (!message.has_trajectory() || message.trajectory().name() != name) continue;
+        const v1::TrajectoryChunk& chunk = message.trajectory();
+        for (int64_t i = 0; i < chunk.instances(); ++i) {
+          const int64_t row = (chunk.first_instance_index() + i) * info.times();
+          whole.replace(static_cast<size_t>((row + chunk.first_time()) * bytes),
+                        static_cast<size_t>(chunk.times() * bytes), chunk.data(),
+                        static_cast<size_t>(i * chunk.times() * bytes),
+                        static_cast<size_t>(chunk.times() * bytes));
+        }
+      }
+    }
+    return whole;
+  }
+};
+
+inline Answer<v1::RolloutResponse> Run(RunningServer& server, const v1::RolloutRequest& request) {
+  Answer<v1::RolloutResponse> answer;
+  grpc::ClientContext context;
+  auto reader = server.stub().Rollout(&context, request);
+  for (v1::RolloutResponse message; reader->Read(&message);) answer.messages.push_back(message);
+  answer.status = reader->Finish();
+  return answer;
+}
+
+inline Answer<v1::GradientResponse> Run(RunningServer& server, const v1::GradientRequest& request) {
+  Answer<v1::GradientResponse> answer;
+  grpc::ClientContext context;
+  auto reader = server.stub().Gradient(&context, request);
+  for (v1::GradientResponse message; reader->Read(&message);) answer.messages.push_back(message);
+  answer.status = reader->Finish();
+  return answer;
+}
+
+// google.rpc details of a status, by their short name.
+struct Details {
+  v1::ErrorInfo info;
+  v1::BadRequest bad_request;
+  v1::RetryInfo retry;
+  bool has_retry = false;
+};
+inline Details DetailsOf(const grpc::Status& status) {
+  Details details;
+  v1::ErrorStatus message;
+  EXPECT_TRUE(message.ParseFromString(status.error_details()));
+  EXPECT_EQ(message.code(), status.error_code());
+  EXPECT_EQ(message.message(), status.error_message());
+  for (const auto& any : message.details()) {
+    const std::string prefix = "type.googleapis.com/google.rpc.";
+    EXPECT_EQ(any.type_url().rfind(prefix, 0), 0u) << any.type_url();
+    const std::string name = any.type_url().substr(prefix.size());
+    if (name == "ErrorInfo") EXPECT_TRUE(details.info.ParseFromString(any.value()));
+    if (name == "BadRequest") EXPECT_TRUE(details.bad_request.ParseFromString(any.value()));
+    if (name == "RetryInfo") {
+      details.has_retry = details.retry.ParseFromString(any.value());
+    }
+  }
+  return details;
+}
+
+}  // namespace simgrad::server

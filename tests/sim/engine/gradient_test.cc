@@ -1,0 +1,302 @@
+// Gradients against central differences in f64, and against published values.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "sim/program/builder.h"
+#include "tests/sim/json.h"
+#include "tests/sim/work_maker.h"
+
+namespace simgrad {
+namespace {
+
+using sim::Builder;
+using sim::Comparison;
+using sim::InputKind;
+using sim::OpCode;
+using sim::Var;
+using sim::Vars;
+using sim::Work;
+using sim::WorkResult;
+
+precision::Policy F64() {
+  precision::PolicySpec spec;
+  spec.preset = "f64";
+  return tests::PolicyOf(spec);
+}
+
+WorkResult Done(Work work) {
+  sim::Observer nobody;
+  auto result = tests::Execute(std::move(work), nobody);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? *std::move(result) : WorkResult{};
+}
+
+double GradientAt(const WorkResult& result, int32_t input, int64_t element) {
+  for (const sim::InputGradient& gradient : result.gradients) {
+    if (gradient.input == input) return gradient.gradient.Get(element);
+  }
+  ADD_FAILURE() << "no gradient of input " << input;
+  return 0.0;
+}
+
+// Compares every element of every bound input's gradient with (f(x+d) - f(x-d)) / 2d. The
+// difference errs by O(d^2) in truncation and eps / d in rounding; with d = 2^-18 both are below
+// 1e-10 times the scale of f and its third derivative, so 1e-7 holds with room for a factor of a
+// thousand.
+void ExpectCentralDifferences(const Work& work) {
+  const WorkResult result = Done(work);
+  constexpr double kD = 0x1p-18;
+  for (const sim::InputGradient& gradient : result.gradients) {
+    const size_t input = static_cast<size_t>(gradient.input);
+    const sim::Tensor& sent = work.batch.inputs[input].tensor;
+    for (int64_t i = 0; i < sent.count(); ++i) {
+      if (sent.bytes.empty()) break;
+      const auto at = [&](double d) {
+        Work moved = work;
+        moved.batch.inputs[input].tensor.Set(i, sent.Get(i) + d);
+        const WorkResult there = Done(moved);
+        EXPECT_EQ(there.path_signatures, result.path_signatures) << "the path must not change";
+        return there.value;
+      };
+      const double expected = (at(kD) - at(-kD)) / (2 * kD);
+      EXPECT_NEAR(gradient.gradient.Get(i), expected, 1e-7 * std::max(1.0, std::abs(expected)))
+          << work.batch.program->program.inputs[input].name << " element " << i;
+    }
+  }
+}
+
+Work WorkFor(const std::function<void(Builder&)>& write, const std::string& objective,
+             int64_t steps) {
+  Builder builder("test");
+  write(builder);
+  const auto world = builder.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  auto program = tests::LowerForGradient(*world, F64(), objective);
+  EXPECT_TRUE(program.ok()) << program.status();
+  return tests::WorkOf(*std::move(program), 1, steps);
+}
+
+TEST(Gradient, OfALinearRecurrenceIsItsClosedForm) {
+  Work work = WorkFor(
+      [](Builder& b) {
+        const Var x = b.State("x", {});
+        const Var k = b.Param("k", {});
+        b.SetNext({k * x});
+        b.AddObjective("last", nullptr, [](const Vars& states, const Vars&) { return states[0]; });
+      },
+      "last", 5);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({3.0}, {}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.5}, {}));
+  const WorkResult result = Done(work);
+  EXPECT_EQ(result.value, 3.0 / 32);
+  EXPECT_EQ(GradientAt(result, 1, 0), 5 * 3.0 / 16);  // T k^(T-1) x0, all powers of two
+  EXPECT_EQ(GradientAt(result, 0, 0), 1.0 / 32);
+}
+
+TEST(Gradient, OfNoStepsIsThatOfTheTerminalCost) {
+  Work work = WorkFor(
+      [](Builder& b) {
+        const Var x = b.State("x", {});
+        const Var k = b.Param("k", {});
+        b.SetNext({k * x});
+        b.AddObjective("last", nullptr,
+                       [](const Vars& states, const Vars&) { return states[0] * states[0]; });
+      },
+      "last", 0);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({3.0}, {}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.5}, {}));
+  const WorkResult result = Done(work);
+  EXPECT_EQ(result.value, 9.0);
+  EXPECT_EQ(GradientAt(result, 0, 0), 6.0);
+  EXPECT_EQ(GradientAt(result, 1, 0), 0.0);
+  EXPECT_EQ(result.gradients[1].connected, 0);
+}
+
+// One operation of every kind with a derivative, over several elements.
+TEST(Gradient, OfEveryElementwiseOperationIsThatOfCentralDifferences) {
+  using enum OpCode;
+  Work work = WorkFor(
+      [](Builder& b) {
+        const Var x = b.State("x", {4});
+        const Var k = b.Param("k", {});
+        const Var c = b.Control("c", {4});
+        Var sum = x * c;
+        for (OpCode code : {kExp, kLog, kLog1p, kExpm1, kSin, kCos, kTanh, kSigmoid, kSoftplus,
+                            kSqrt, kAbs, kNeg}) {
+          sum = sum + k * b.Apply(code, {x});
+        }
+        sum = sum + b.Apply(kAtan2, {x, c}) + b.Apply(kPow, {x, c}) + b.Apply(kFma, {x, c, x});
+        sum = sum + Max(x, c) * Min(x, k * c) + x / c - b.Cumsum(x, 0) * b.Cumsum(c, 0, true);
+        sum = sum + b.Reduce(kReduceMax, x) * b.Reduce(kReduceMin, c) + b.Apply(kMod, {x, c});
+        const Var bent = Select(b.Event("side", x, Comparison::kLt, b.Literal(1.0)), x * x, k * x);
+        b.SetNext({0.01 * sum + bent});
+        b.Export("bent", bent);
+        b.AddObjective(
+            "cost", [&] { return b.Mean(bent * bent); },
+            [&](const Vars& states, const Vars&) { return b.Reduce(kSum, states[0] * states[0]); });
+      },
+      "cost", 3);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({0.3, 0.7, 1.3, 1.6}, {4}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.8}, {}));
+  tests::Bind(
+      work, InputKind::kControl, "c",
+      {tests::Doubles({0.4, 0.9, 1.1, 1.45, 0.5, 0.8, 1.0, 1.4, 0.6, 0.7, 1.2, 1.5}, {3, 4}), false,
+       true});
+  ExpectCentralDifferences(work);
+}
+
+// A while of either cap order with exports and captures, inside a for.
+void NestedLoops(Builder& b, sim::CapOrder cap_order, int64_t max_iter) {
+  const Var x = b.State("x", {2});
+  const Var k = b.Param("k", {});
+  const Var w = b.Param("w", {2});
+  const Vars out = b.For(2, {x, x}, [&](Var index, const Vars& carried) {
+    sim::WhileOptions options;
+    options.site = "shrink";
+    options.max_iter = max_iter;
+    options.cap_order = cap_order;
+    const sim::LoopResult loop = b.While(
+        options, {carried[0]}, {},
+        [&](const Vars& in, const Vars&) {
+          const Var p = in[0] * in[0];
+          return sim::LoopTest{b.Reduce(OpCode::kSum, p), b.Literal(0.5), std::nullopt, {p, k * p}};
+        },
+        [&](const Vars& in, const Vars& exports, const Vars&) {
+          return Vars{in[0] - 0.3 * k * exports[0] * w + 0.01 * exports[1]};
+        });
+    const Var trip = b.Convert(index, sim::ElementType::kReal);
+    return Vars{1.5 * loop.carried[0] + 0.1 * trip * k, carried[1] + loop.exports[0] * w};
+  });
+  b.SetNext({0.5 * out[0] + 0.2 * out[1]});
+  b.AddObjective("cost", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, states[0] * states[0]);
+  });
+}
+
+TEST(Gradient, OfNestedLoopsIsThatOfCentralDifferences) {
+  for (sim::CapOrder order : {sim::CapOrder::kTestFirst, sim::CapOrder::kCapFirst}) {
+    for (int64_t max_iter : {1, 2, 20}) {
+      Work work = WorkFor([&](Builder& b) { NestedLoops(b, order, max_iter); }, "cost", 3);
+      tests::Bind(work, InputKind::kState, "x", tests::Shared({1.1, 0.7}, {2}));
+      tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.9}, {}));
+      tests::Bind(work, InputKind::kParam, "w", tests::Shared({1.2, 0.8}, {2}));
+      ExpectCentralDifferences(work);
+    }
+  }
+}
+
+TEST(Gradient, OfALoopPerElementIsThatOfCentralDifferences) {
+  for (sim::CapOrder order : {sim::CapOrder::kTestFirst, sim::CapOrder::kCapFirst}) {
+    Work work = WorkFor(
+        [&](Builder& b) {
+          const Var x = b.State("x", {3});
+          const Var k = b.Param("k", {});
+          sim::WhileOptions options;
+          options.site = "each";
+          options.max_iter = 3;
+          options.elements = 3;
+          options.cap_order = order;
+          const sim::LoopResult loop = b.While(
+              options, {x}, {b.Broadcast(k, {3}, {})},
+              [&](const Vars& in, const Vars& mapped) {
+                return sim::LoopTest{
+                    in[0], b.Literal(0.5), std::nullopt, {mapped[0] * in[0] * in[0]}};
+              },
+              [](const Vars& in, const Vars& exports, const Vars& mapped) {
+                return Vars{0.6 * mapped[0] * in[0] + 0.05 * exports[0]};
+              });
+          b.SetNext({loop.carried[0] + 0.3 * loop.exports[0]});
+          b.AddObjective("cost", nullptr, [&](const Vars& states, const Vars&) {
+            return b.Reduce(OpCode::kSum, states[0] * states[0]);
+          });
+        },
+        "cost", 2);
+    tests::Bind(work, InputKind::kState, "x", tests::Shared({0.4, 0.9, 4.0}, {3}));
+    tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.9}, {}));
+    ExpectCentralDifferences(work);
+  }
+}
+
+TEST(Gradient, GoesThroughTheInitialRegionAndIntegerStates) {
+  Work work = WorkFor(
+      [](Builder& b) {
+        const Var x = b.State("x", {});
+        const Var n = b.State("n", {}, "", sim::ElementType::kI32);
+        const Var k = b.Param("k", {});
+        b.SetInitial([&] { return Vars{k * x * x, n}; });
+        const Var count = b.Convert(n, sim::ElementType::kReal);
+        b.SetNext({x + count * k * x, n + b.Integer(1)});
+        b.AddObjective("last", nullptr, [](const Vars& states, const Vars&) { return states[0]; });
+      },
+      "last", 3);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({0.7}, {}));
+  tests::Bind(work, InputKind::kState, "n", tests::Shared({2}, {}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.3}, {}));
+  ExpectCentralDifferences(work);
+}
+
+// Cotangents that a caller sends: the gradient of sum of c * z over everything sent.
+TEST(Gradient, OfSentCotangentsIsTheVjp) {
+  Builder builder("test");
+  const Var x = builder.State("x", {});
+  const Var k = builder.Param("k", {});
+  const Var next = k * x;
+  builder.SetNext({next});
+  builder.Export("double", next + next);
+  const auto world = builder.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  sim::AdjointSpec spec;
+  spec.final_state = {true};
+  spec.trajectory_state = {true};
+  spec.trajectory_export = {true};
+  spec.wanted = {true, true};
+  auto program = sim::Lower(*world, F64(), "", spec);
+  ASSERT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, 2);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({3.0}, {}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({2.0}, {}));
+  work.batch.cotangents.final_state = {{1.0}};
+  work.batch.cotangents.trajectory_state = {{10.0, 100.0, 1000.0}};
+  work.batch.cotangents.trajectory_export = {{0.5, 0.25}};
+  const WorkResult result = Done(work);
+  // f = 10 x + 100 k x + 1001 k^2 x + 0.5 (2 k x) + 0.25 (2 k^2 x)
+  EXPECT_EQ(GradientAt(result, 0, 0), 10 + 200 + 4004 + 2 + 2);
+  EXPECT_EQ(GradientAt(result, 1, 0), 3.0 * (100 + 2 * 2 * 1001 + 1 + 2));
+}
+
+TEST(Gradient, OfTheBallAtTheTimeOfImpactIsThePublishedOne) {
+  const tests::Json published =
+      tests::ReadJsonFile(std::string(SIMGRAD_TEST_DATA) + "/published.json");
+  const tests::Json& ball = published["cases"].items.at(0);
+  ASSERT_EQ(ball["name"].text, "ball_analytic");
+  const tests::Json& expected = ball["expect"];
+  const auto world =
+      sim::BuildWorld("bouncing_ball", {{"contact", std::string("toi")}, {"elements", 1.0}});
+  ASSERT_TRUE(world.ok()) << world.status();
+  auto program = tests::LowerForGradient(*world, F64(), "final_height");
+  ASSERT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, 1500);
+  tests::Bind(work, InputKind::kState, "y", tests::Shared({50.0}, {1}));
+  tests::Bind(work, InputKind::kState, "v", tests::Shared({0.0}, {1}));
+  for (const auto& [name, value] :
+       std::map<std::string, double>{{"k", 0.0}, {"g", 9.8}, {"restitution", 0.8}, {"h", 0.01}}) {
+    tests::Bind(work, InputKind::kParam, name, tests::Shared({value}, {}));
+  }
+  const WorkResult result = Done(work);
+  // The steps between impacts are exact but for rounding: 1500 steps, heights below 50, so at most
+  // 1500 * 50 * 2^-53 = 8e-12 in the height; the derivatives are up to 315 and cross three impacts,
+  // each of which divides by a speed of at least 16.
+  const auto gradient = [&](InputKind kind, const std::string& name) {
+    return GradientAt(result, tests::IndexOf(work.batch.program->program, kind, name), 0);
+  };
+  const tests::Json& slopes = expected["d_height"];
+  EXPECT_NEAR(result.value, expected["height_at_end"].Number(), 1e-9);
+  EXPECT_NEAR(gradient(InputKind::kParam, "restitution"), slopes["restitution"].Number(), 1e-7);
+  EXPECT_NEAR(gradient(InputKind::kParam, "g"), slopes["g"].Number(), 1e-8);
+  EXPECT_NEAR(gradient(InputKind::kState, "y"), slopes["x0"].Number(), 1e-8);
+}
+
+}  // namespace
+}  // namespace simgrad

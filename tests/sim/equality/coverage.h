@@ -1,0 +1,33 @@
+// What a series of cases has met, as a table: so that "equal" means equal everywhere.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "tests/sim/equality/observed.h"
+#include "tests/sim/equality/random_case.h"
+
+namespace simgrad::sim::equality {
+
+struct Coverage {
+  // In how many cases the lowered program holds it.
+  std::array<int, kOpCodeCount> operations{};
+  std::array<int, precision::kFormatCount> formats{};
+  std::array<int, precision::kOrderCount> orders{};
+  int cases = 0;
+  int uneven_loops = 0;  // some loop stops at different counts in two instances of one step
+  int nested_loops = 0;
+  int per_element_loops = 0;
+  int guarded_events = 0;
+  int gradients = 0;
+  int nonfinite = 0;  // some instance is not ok
+  int stopped = 0;
+
+  void Add(const Case& made, const Observed& seen);
+  std::string Table() const;
+  // Every row that is met fewer times than a thousand cases should; scaled to `cases`.
+  std::vector<std::string> Missing() const;
+};
+
+}  // namespace simgrad::sim::equality

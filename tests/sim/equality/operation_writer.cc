@@ -1,0 +1,416 @@
+// Single operations of a random world.
+#include <numeric>
+
+#include "tests/sim/equality/world_writer.h"
+
+namespace simgrad::sim::equality {
+namespace {
+
+using enum OpCode;
+
+constexpr int64_t kMaxElements = 24;
+
+// Operations that a smooth world leaves out: jumps, cuts, rounding.
+bool IsSmooth(OpCode code) {
+  switch (code) {
+    case kSign:
+    case kFloor:
+    case kRound:
+    case kMod:
+    case kCast:
+    case kStopGradient:
+    case kConvert:
+      return false;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+OpCode WorldWriter::RandomOp() {
+  static const std::vector<OpCode> kAll = [] {
+    std::vector<OpCode> all;
+    for (const OpInfo& info : AllOps()) {
+      const bool adjoint = info.op_class == OpClass::kAdjoint;
+      if (!adjoint && info.code != kPad && info.code != kAny) all.push_back(info.code);
+    }
+    return all;
+  }();
+  OpCode code = random_.Chance(0.2) ? options_.focus : random_.Pick(kAll);
+  while (options_.smooth && !IsSmooth(code)) code = random_.Pick(kAll);
+  return code;
+}
+
+Role WorldWriter::RandomRole() {
+  static const std::vector<Role> kRoles = {Role::kDynamics, Role::kDynamics,    Role::kDynamics,
+                                           Role::kSolver,   Role::kSolver,      Role::kState,
+                                           Role::kNetwork,  Role::kTermination, Role::kEvent,
+                                           Role::kObjective};
+  return random_.Pick(kRoles);
+}
+
+std::string WorldWriter::NewSite(const std::string& kind) {
+  sites_.push_back(kind + std::to_string(sites_.size()));
+  return sites_.back();
+}
+
+void WorldWriter::Keep(ValuePool& pool, Vars& list, Var x) {
+  list.push_back(x);
+  pool.unused.insert(x.id);
+}
+
+Var WorldWriter::Take(ValuePool& pool, const Vars& from) {
+  const Vars fresh =
+      ValuePool::Where(from, [&](const Var& x) { return pool.unused.count(x.id) != 0; });
+  const Var taken = random_.Pick(!fresh.empty() && random_.Chance(0.6) ? fresh : from);
+  pool.unused.erase(taken.id);
+  return taken;
+}
+
+Var WorldWriter::Real(ValuePool& pool) {
+  if (pool.reals.empty()) return builder_.Literal(random_.Uniform(-2.0, 2.0));
+  return Take(pool, pool.reals);
+}
+
+Var WorldWriter::RealOf(ValuePool& pool, const Shape& shape) {
+  const Vars same = ValuePool::OfShape(pool.reals, shape);
+  if (!same.empty() && random_.Chance(0.85)) return Take(pool, same);
+  const Vars scalars = ValuePool::OfShape(pool.reals, {});
+  if (scalars.empty()) return builder_.Literal(random_.Uniform(-2.0, 2.0), shape);
+  const Var scalar = Take(pool, scalars);
+  return shape.empty() ? scalar : builder_.Broadcast(scalar, shape, {});
+}
+
+Var WorldWriter::Like(ValuePool& pool, const Type& type) {
+  if (type.element == ElementType::kReal) return RealOf(pool, type.shape);
+  const Vars same = ValuePool::OfShape(pool.Of(type.element), type.shape);
+  if (!same.empty()) return Take(pool, same);
+  const bool truth = type.element == ElementType::kBool;
+  return builder_.Integer(random_.Integer(truth ? 0 : -5, truth ? 1 : 5), type.element, type.shape);
+}
+
+Var WorldWriter::Threshold(ValuePool& pool) {
+  static const std::vector<double> kThresholds = {0.0, 0x1p-6, 1e-3, 0.25, 0.5, 1.0, 1.5};
+  const double value = random_.Pick(kThresholds);
+  world_.thresholds.push_back(value);
+  if (random_.Chance(0.5)) {
+    const Var config = builder_.Config("c" + std::to_string(configs_++), value);
+    everywhere_.insert(config.id);
+    inputs_.reals.push_back(config);
+    return config;
+  }
+  const Vars scalars = ValuePool::OfShape(pool.reals, {});
+  if (!scalars.empty() && random_.Chance(0.15)) return Take(pool, scalars);
+  return builder_.Literal(value);
+}
+
+Var WorldWriter::Positive(Var x) {
+  return builder_.Apply(kSoftplus, {x}) + builder_.Literal(0.25);
+}
+
+Var WorldWriter::Bounded(Var x) {
+  return builder_.Apply(random_.Chance(0.5) ? kTanh : kSin, {x});
+}
+
+Var WorldWriter::Condense(ValuePool& pool, Var x, const Shape& shape) {
+  pool.unused.erase(x.id);
+  if (TypeOf(x) != ElementType::kReal) x = builder_.Convert(x, ElementType::kReal);
+  if (x.shape() == shape) return x;
+  if (!x.shape().empty()) x = builder_.Reduce(kSum, x);
+  return shape.empty() ? x : builder_.Broadcast(x, shape, {});
+}
+
+Var WorldWriter::Digest(ValuePool& pool, const Shape& shape) {
+  Vars parts;
+  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.i64s, &pool.choices, &pool.anonymous}) {
+    for (const Var& x : *list) {
+      if (pool.unused.count(x.id) != 0) parts.push_back(x);
+    }
+  }
+  while (parts.size() > 3) {
+    parts.erase(parts.begin() + random_.Integer(0, static_cast<int64_t>(parts.size()) - 1));
+  }
+  Var sum = RealOf(pool, shape);
+  if (Tamed()) sum = Bounded(sum);
+  for (const Var& x : parts) {
+    const Var part = Condense(pool, x, shape);
+    sum = sum + 0.5 * (Tamed() ? Bounded(part) : part);
+  }
+  return sum;
+}
+
+void WorldWriter::Grow(ValuePool& pool, int count, int depth) {
+  for (int i = 0; i < count; ++i) {
+    const RoleScope role(builder_, random_.Chance(0.3) ? builder_.role() : RandomRole());
+    const bool sited = !sites_.empty() && random_.Chance(0.1);
+    const SiteScope site(builder_, sited ? random_.Pick(sites_) : builder_.site());
+    builder_.Label("line " + std::to_string(builder_.program().values.size()));
+    for (int attempt = 0; attempt < 4; ++attempt) {
+      if (WriteOp(RandomOp(), pool, depth)) break;
+    }
+  }
+}
+
+bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
+  switch (InfoOf(code).op_class) {
+    case OpClass::kElementwise: {
+      const bool integers = InfoOf(code).on_integers && !options_.smooth && random_.Chance(0.25);
+      if (!integers || !WriteIntegers(code, pool)) WriteReals(code, pool);
+      return true;
+    }
+    case OpClass::kCompare:
+      return WriteCompare(code, pool);
+    case OpClass::kLogic:
+      return WriteLogic(code, pool);
+    case OpClass::kChoice:
+      return WriteSelect(pool);
+    case OpClass::kShape:
+      return WriteShape(code, pool);
+    case OpClass::kReduction:
+      return WriteReduction(code, pool);
+    case OpClass::kPrecision:
+      return WritePrecision(code, pool);
+    case OpClass::kConstant:
+      WriteLiteral(pool);
+      return true;
+    default:
+      break;
+  }
+  if (code == kEvent) return WriteEvent(pool);
+  if (code == kFor) return WriteFor(pool, depth);
+  return WriteWhile(pool, depth);
+}
+
+bool WorldWriter::WriteIntegers(OpCode code, ValuePool& pool) {
+  Vars& list = random_.Chance(0.6) ? pool.i32s : pool.i64s;
+  if (list.empty()) return false;
+  const Var a = Take(pool, list);
+  Vars operands = {a};
+  while (static_cast<int>(operands.size()) < InfoOf(code).operands) {
+    const Vars same = ValuePool::OfShape(list, a.shape());
+    const bool literal = random_.Chance(0.3);
+    operands.push_back(literal ? builder_.Integer(random_.Integer(-3, 3), TypeOf(a), a.shape())
+                               : Take(pool, same));
+  }
+  Keep(pool, list, builder_.Apply(code, operands));
+  return true;
+}
+
+void WorldWriter::WriteReals(OpCode code, ValuePool& pool) {
+  Var a = Real(pool);
+  Vars rest;
+  for (int i = 1; i < InfoOf(code).operands; ++i) {
+    rest.push_back(random_.Chance(0.2) ? RealOf(pool, {}) : RealOf(pool, a.shape()));
+  }
+  // Into the domain, and away from where the result explodes.
+  if (Tamed()) {
+    if (code == kSqrt || code == kLog || code == kLog1p || code == kPow) a = Positive(a);
+    if (code == kExp || code == kExpm1) a = Bounded(a);
+    if (code == kPow) rest[0] = Bounded(rest[0]);
+    if (code == kDiv || code == kMod) rest[0] = Positive(rest[0]);
+    if (code == kAtan2) rest[0] = Positive(rest[0]);
+    if (code == kMul || code == kFma) a = Bounded(a);
+  }
+  rest.insert(rest.begin(), a);
+  Keep(pool, pool.reals, builder_.Apply(code, rest));
+}
+
+bool WorldWriter::WriteCompare(OpCode code, ValuePool& pool) {
+  const bool equality = code == kEq || code == kNe;
+  if (random_.Chance(0.4)) {
+    const Var a = Real(pool);
+    const Var b = random_.Chance(0.5) ? Threshold(pool) : RealOf(pool, a.shape());
+    Keep(pool, pool.anonymous, builder_.Apply(code, {a, b}));
+    return true;
+  }
+  Vars& list = equality && random_.Chance(0.2) ? pool.choices
+               : random_.Chance(0.5)           ? pool.i32s
+                                               : pool.i64s;
+  if (list.empty()) return false;
+  const Var a = Take(pool, list);
+  const Var b = Like(pool, {TypeOf(a), a.shape()});
+  Keep(pool, pool.choices, builder_.Apply(code, {a, b}));
+  return true;
+}
+
+bool WorldWriter::WriteLogic(OpCode code, ValuePool& pool) {
+  const bool anonymous = !pool.anonymous.empty() && (pool.choices.empty() || random_.Chance(0.4));
+  if (!anonymous && pool.choices.empty()) return false;
+  const Var a = Take(pool, anonymous ? pool.anonymous : pool.choices);
+  if (code == kNot) {
+    Keep(pool, anonymous ? pool.anonymous : pool.choices, Not(a));
+    return true;
+  }
+  const Vars same = ValuePool::OfShape(pool.choices, a.shape());
+  const Var b = same.empty() ? builder_.Integer(1, ElementType::kBool, a.shape())
+                             : Take(pool, same);
+  Keep(pool, anonymous ? pool.anonymous : pool.choices, builder_.Apply(code, {a, b}));
+  return true;
+}
+
+bool WorldWriter::WriteSelect(ValuePool& pool) {
+  if (pool.choices.empty() && !WriteEvent(pool)) return false;
+  const Var condition = Take(pool, pool.choices);
+  const double kind = options_.smooth ? 1.0 : random_.Uniform(0.0, 1.0);
+  if (kind < 0.15 && !(kind < 0.07 ? pool.i32s : pool.i64s).empty()) {
+    const ElementType element = kind < 0.07 ? ElementType::kI32 : ElementType::kI64;
+    const Type type{element, condition.shape()};
+    Keep(pool, pool.Of(element), Select(condition, Like(pool, type), Like(pool, type)));
+  } else if (kind < 0.25) {
+    const Type type{ElementType::kBool, condition.shape()};
+    Keep(pool, pool.choices, Select(condition, Like(pool, type), Like(pool, type)));
+  } else {
+    const Var a = condition.shape().empty() ? Real(pool) : RealOf(pool, condition.shape());
+    Keep(pool, pool.reals, Select(condition, a, RealOf(pool, a.shape())));
+  }
+  return true;
+}
+
+bool WorldWriter::WriteEvent(ValuePool& pool) {
+  if (!sites_allowed_) return false;
+  std::optional<Var> guard;
+  const bool integers = !options_.smooth && !pool.i32s.empty() && random_.Chance(0.1);
+  const Var a = integers ? Take(pool, pool.i32s) : Real(pool);
+  const Var b = integers                ? Like(pool, {ElementType::kI32, a.shape()})
+                : random_.Chance(0.7) ? Threshold(pool)
+                                        : RealOf(pool, a.shape());
+  const Vars& guards = !pool.anonymous.empty() && random_.Chance(0.5) ? pool.anonymous
+                                                                      : pool.choices;
+  const Vars fitting = ValuePool::Where(
+      guards, [&](const Var& x) { return x.shape().empty() || x.shape() == a.shape(); });
+  if (!fitting.empty() && random_.Chance(0.5)) guard = Take(pool, fitting);
+  const auto comparison = static_cast<Comparison>(random_.Integer(0, 5));
+  Keep(pool, pool.choices, builder_.Event(NewSite("event"), a, comparison, b, guard));
+  return true;
+}
+
+void WorldWriter::WriteLiteral(ValuePool& pool) {
+  const double kind = random_.Uniform(0.0, 1.0);
+  if (kind < 0.2 && !options_.smooth) {
+    const bool wide = random_.Chance(0.4);
+    const Var x = builder_.Integer(random_.Integer(-9, 9), wide ? ElementType::kI64 : ElementType::kI32,
+                                   random_.Chance(0.5) ? main_shape_ : Shape{});
+    everywhere_.insert(x.id);
+    Keep(pool, wide ? pool.i64s : pool.i32s, x);
+    return;
+  }
+  Var x = builder_.Literal(random_.Uniform(-2.0, 2.0));
+  if (kind > 0.7) {
+    std::vector<double> values(static_cast<size_t>(ElementCount(main_shape_)));
+    for (double& value : values) value = random_.Uniform(-2.0, 2.0);
+    if (!values.empty()) x = builder_.LiteralArray(values, main_shape_);
+  }
+  everywhere_.insert(x.id);
+  Keep(pool, pool.reals, x);
+}
+
+bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
+  const double kind = options_.smooth ? 1.0 : random_.Uniform(0.0, 1.0);
+  const ElementType element = kind < 0.1   ? ElementType::kI32
+                              : kind < 0.2 ? ElementType::kBool
+                                           : ElementType::kReal;
+  if (pool.Of(element).empty()) return false;
+  if (code == kConcat) return WriteConcat(pool, element);
+  const Var x = Take(pool, pool.Of(element));
+  const Shape shape = x.shape();
+  const int64_t rank = static_cast<int64_t>(shape.size());
+  const int64_t count = ElementCount(shape);
+  if (code == kBroadcast) {
+    const int64_t length = random_.Chance(0.04) ? 0 : random_.Integer(1, 3);
+    if (rank >= 3 || count * length > kMaxElements) return false;
+    Shape wide = shape;
+    const int64_t at = random_.Integer(0, rank);
+    wide.insert(wide.begin() + at, length);
+    std::vector<int64_t> dims;
+    for (int64_t i = 0; i < rank; ++i) dims.push_back(i < at ? i : i + 1);
+    Keep(pool, pool.Of(element), builder_.Broadcast(x, wide, dims));
+    return true;
+  }
+  if (code == kReshape) {
+    const Shape target = random_.Chance(0.5) ? Shape{count} : Shape{1, count};
+    Keep(pool, pool.Of(element), builder_.Reshape(x, target));
+    return true;
+  }
+  if (rank == 0) return false;
+  std::vector<int64_t> start;
+  Shape part;
+  for (int64_t length : shape) {
+    start.push_back(random_.Integer(0, length));
+    part.push_back(random_.Integer(random_.Chance(0.9) ? std::min<int64_t>(1, length - start.back())
+                                                       : 0,
+                                   length - start.back()));
+  }
+  Keep(pool, pool.Of(element), builder_.Slice(x, start, part));
+  return true;
+}
+
+bool WorldWriter::WriteConcat(ValuePool& pool, ElementType element) {
+  const Vars fitting = ValuePool::Where(pool.Of(element), [](const Var& x) {
+    return !x.shape().empty() && 3 * ElementCount(x.shape()) <= kMaxElements;
+  });
+  if (fitting.empty()) return false;
+  const Var x = Take(pool, fitting);
+  Vars parts = {x};
+  for (int64_t more = random_.Integer(0, 2); more > 0; --more) {
+    parts.push_back(Like(pool, {element, x.shape()}));
+  }
+  const int64_t axis = random_.Integer(0, static_cast<int64_t>(x.shape().size()) - 1);
+  Keep(pool, pool.Of(element), builder_.Concat(parts, axis));
+  return true;
+}
+
+bool WorldWriter::WriteReduction(OpCode code, ValuePool& pool) {
+  const bool sum = code == kSum;
+  const bool extreme = !sum && code != kCumsum;
+  const Vars fitting = ValuePool::Where(pool.reals, [&](const Var& x) {
+    return !x.shape().empty() && (!extreme || ElementCount(x.shape()) > 0);
+  });
+  if (fitting.empty()) return false;
+  const Var x = Take(pool, fitting);
+  const int64_t rank = static_cast<int64_t>(x.shape().size());
+  if (code == kCumsum) {
+    Keep(pool, pool.reals,
+         builder_.Cumsum(x, random_.Integer(0, rank - 1), random_.Chance(0.5)));
+    return true;
+  }
+  std::vector<int64_t> axes = {random_.Integer(0, rank - 1)};
+  if (sum && random_.Chance(0.5)) axes.clear();  // all of them
+  const bool argument = code == kArgmax || code == kArgmin;
+  Keep(pool, argument ? pool.i32s : pool.reals, builder_.Reduce(code, x, axes));
+  return true;
+}
+
+bool WorldWriter::WritePrecision(OpCode code, ValuePool& pool) {
+  if (code == kStopGradient) {
+    const Var x = Real(pool);
+    Keep(pool, pool.reals, builder_.Apply(kStopGradient, {x}));
+    return true;
+  }
+  if (code == kCast) {
+    std::optional<Format> format;
+    std::optional<Overflow> overflow;
+    if (random_.Chance(0.85)) {
+      format = static_cast<Format>(random_.Integer(0, precision::kFormatCount - 1));
+    }
+    if (random_.Chance(0.7)) {
+      overflow = random_.Chance(0.5) ? Overflow::kIeee : Overflow::kSaturate;
+    }
+    const Var x = Real(pool);
+    // Sometimes beyond the largest number of the small formats.
+    const Var source = random_.Chance(0.25) ? 3000.0 * x : x;
+    const Var cast = builder_.Cast(source, format, overflow);
+    Keep(pool, pool.reals, source.id == x.id || wild_ ? cast : Bounded(cast));
+    return true;
+  }
+  static const std::vector<ElementType> kTypes = {ElementType::kReal, ElementType::kI32,
+                                                  ElementType::kI64, ElementType::kBool};
+  const ElementType from = random_.Pick(kTypes);
+  const ElementType to = random_.Pick(kTypes);
+  if (pool.Of(from).empty()) return false;
+  const Var x = Take(pool, pool.Of(from));
+  Keep(pool, pool.Of(to), builder_.Convert(x, to));
+  return true;
+}
+
+}  // namespace simgrad::sim::equality

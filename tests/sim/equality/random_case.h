@@ -1,0 +1,30 @@
+// One random piece of work: a world, a policy, inputs, sizes, and what is asked of it.
+//
+// Threads: pure. A case is its seed: the same on every machine.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "sim/engine.h"
+#include "tests/sim/equality/random_program.h"
+
+namespace simgrad::sim::equality {
+
+struct CaseOptions {
+  // f64, kinks left alone, every input wanted and per instance: for central differences.
+  bool smooth = false;
+};
+
+struct Case {
+  uint64_t seed = 0;
+  Program world;
+  Work work;  // batch.program is the lowered world
+};
+
+absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options = {});
+
+// The same work cut otherwise: chunks, checkpoints, threads. No bit may depend on it.
+Work Recut(const Work& work, uint64_t seed);
+
+}  // namespace simgrad::sim::equality

@@ -1,0 +1,101 @@
+// Writes one random world (random_program.h): operations in operation_writer.cc, loops in
+// loop_writer.cc, inputs, regions and costs in random_program.cc.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sim/program/builder.h"
+#include "tests/sim/equality/random_program.h"
+#include "tests/sim/equality/value_pool.h"
+
+namespace simgrad::sim::equality {
+
+class WorldWriter {
+ public:
+  WorldWriter(Random& random, const WorldOptions& options);
+  absl::StatusOr<RandomWorld> Write();
+
+ private:
+  // random_program.cc
+  void WriteInputs();
+  void WriteInitial();
+  void WriteStep();
+  void WriteExports(ValuePool& pool);
+  void WriteObjective(int number);
+  Var WriteCost(ValuePool pool);
+  ValuePool InputPool();
+
+  // operation_writer.cc: each adds to the pool; false where the pool has no operands for it.
+  void Grow(ValuePool& pool, int count, int depth);
+  bool WriteOp(OpCode code, ValuePool& pool, int depth);
+  bool WriteIntegers(OpCode code, ValuePool& pool);
+  void WriteReals(OpCode code, ValuePool& pool);
+  bool WriteCompare(OpCode code, ValuePool& pool);
+  bool WriteLogic(OpCode code, ValuePool& pool);
+  bool WriteSelect(ValuePool& pool);
+  bool WriteShape(OpCode code, ValuePool& pool);
+  bool WriteConcat(ValuePool& pool, ElementType element);
+  bool WriteReduction(OpCode code, ValuePool& pool);
+  bool WritePrecision(OpCode code, ValuePool& pool);
+  bool WriteEvent(ValuePool& pool);
+  void WriteLiteral(ValuePool& pool);
+
+  // Operands.
+  Var Take(ValuePool& pool, const Vars& from);
+  Var Real(ValuePool& pool);
+  Var RealOf(ValuePool& pool, const Shape& shape);
+  Var Like(ValuePool& pool, const Type& type);
+  Var Threshold(ValuePool& pool);
+  Var Positive(Var x);
+  Var Bounded(Var x);
+  // A real of `shape` made of values that nothing has used yet.
+  Var Digest(ValuePool& pool, const Shape& shape);
+  Var Condense(ValuePool& pool, Var x, const Shape& shape);
+  void Keep(ValuePool& pool, Vars& list, Var x);
+  bool Tamed() { return options_.smooth || (!wild_ && random_.Chance(0.8)); }
+  OpCode RandomOp();
+  Role RandomRole();
+  ElementType TypeOf(Var x) { return builder_.program()[x.id].type.element; }
+  std::string NewSite(const std::string& kind);
+
+  // loop_writer.cc
+  enum class Pattern { kShrink, kGrow, kCount, kProject };
+  struct LoopPlan {
+    WhileOptions options;
+    Pattern pattern = Pattern::kShrink;
+    bool has_entry = false;
+    int depth = 0;
+  };
+  bool WriteWhile(ValuePool& pool, int depth);
+  bool WriteFor(ValuePool& pool, int depth);
+  LoopPlan PlanLoop(int64_t elements, int depth);
+  Vars OtherCarried(ValuePool& pool, const LoopPlan& plan);
+  Var WithLeading(ValuePool& pool, Var x, int64_t n);
+  LoopTest WriteTest(const LoopPlan& plan, const ValuePool& visible, const Vars& carried,
+                     const Vars& mapped);
+  Vars WriteBody(const LoopPlan& plan, const ValuePool& visible, const Vars& carried,
+                 const Vars& exports, const Vars& mapped);
+  Var Residual(Var driver);
+  ValuePool RegionPool(const ValuePool& visible, const std::vector<Vars>& lists);
+
+  Random& random_;
+  WorldOptions options_;
+  Builder builder_;
+  RandomWorld world_;
+  bool wild_ = false;        // numbers may leave every range
+  bool sites_allowed_ = true;
+  Vars next_;                // of the states, in their order
+  std::set<ValueId> everywhere_;  // literals, configs, step: visible in loops per element
+  std::vector<std::string> sites_;
+  Shape main_shape_;
+  ValuePool inputs_;
+  Vars states_;
+  int configs_ = 0;
+  int loops_ = 0;
+};
+
+}  // namespace simgrad::sim::equality
