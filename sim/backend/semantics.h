@@ -15,7 +15,7 @@
 //   what was sent to it once (overflow mode of role state), unless `initial` computes it: then initial
 //   reads the states sent, rounded to role state, and its yields are z[0]. Unbound inputs take default_value. A
 //   config input is its default_value. The step input is the integer t. per_step inputs are read at
-//   t. Shared inputs are the same for all instances.
+//   t, by the terminal cost at T - 1 (its gradient goes there; zeros where T = 0). Shared inputs are the same for all instances.
 // One step t of one instance: run `step`; its yields, in the format of role state (a cast has been
 //   inserted where it differs), are z[t+1]. Exports are read at the end of `step`. Where stage_cost is set:
 //   cost = round(cost + stage) in the format of role objective, from +0. Finish: terminal region with

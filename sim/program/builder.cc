@@ -8,7 +8,7 @@
 
 namespace simgrad::sim {
 
-const Shape& Var::shape() const { return builder->program()[id].type.shape; }
+Shape Var::shape() const { return builder->program()[id].type.shape; }
 
 Builder::Builder(std::string world_name) {
   program_.name = std::move(world_name);

@@ -28,7 +28,7 @@ class Builder;
 struct Var {
   Builder* builder = nullptr;
   ValueId id = ValueId::kNone;
-  const Shape& shape() const;
+  Shape shape() const;
   bool valid() const { return builder != nullptr; }
 };
 

@@ -169,7 +169,9 @@ TEST(ProcessCollector, ReadsTheOperatingSystem) {
     const double value = family.type == prometheus::MetricType::Counter ? metric.counter.value
                                                                         : metric.gauge.value;
     // CPU time may still be below one clock tick.
-    if (family.name != "process_cpu_seconds_total") EXPECT_GT(value, 0) << family.name;
+    if (family.name != "process_cpu_seconds_total") {
+      EXPECT_GT(value, 0) << family.name;
+    }
   }
 }
 

@@ -91,7 +91,9 @@ TEST(MutatedRequest, RandomBytesNeverPass) {
     std::string bytes(random() % 200, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     v1::GradientRequest request;
-    if (request.ParseFromString(bytes)) EXPECT_FALSE(Prepare(request, cache, {}).ok());
+    if (request.ParseFromString(bytes)) {
+      EXPECT_FALSE(Prepare(request, cache, {}).ok());
+    }
   }
 }
 

@@ -343,11 +343,15 @@ TEST_F(RequestValidation, TheRankSaysWhatIsPerInstance) {
   const auto& inputs = prepared->work.batch.program->program.inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const sim::Binding& binding = prepared->work.batch.inputs[i];
-    if (inputs[i].name == "u") EXPECT_TRUE(binding.per_instance && binding.per_step);
+    if (inputs[i].name == "u") {
+      EXPECT_TRUE(binding.per_instance && binding.per_step);
+    }
     if (inputs[i].kind == sim::InputKind::kState) {
       EXPECT_EQ(binding.per_instance, inputs[i].name == "y");
     }
-    if (inputs[i].name == "k") EXPECT_FALSE(binding.per_instance);
+    if (inputs[i].name == "k") {
+      EXPECT_FALSE(binding.per_instance);
+    }
   }
 }
 

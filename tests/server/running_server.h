@@ -149,7 +149,7 @@ struct Answer {
   }
 };
 
-inline Answer<v1::RolloutResponse> Run(RunningServer& server, const v1::RolloutRequest& request) {
+inline Answer<v1::RolloutResponse> Ask(RunningServer& server, const v1::RolloutRequest& request) {
   Answer<v1::RolloutResponse> answer;
   grpc::ClientContext context;
   auto reader = server.stub().Rollout(&context, request);
@@ -158,7 +158,7 @@ inline Answer<v1::RolloutResponse> Run(RunningServer& server, const v1::RolloutR
   return answer;
 }
 
-inline Answer<v1::GradientResponse> Run(RunningServer& server, const v1::GradientRequest& request) {
+inline Answer<v1::GradientResponse> Ask(RunningServer& server, const v1::GradientRequest& request) {
   Answer<v1::GradientResponse> answer;
   grpc::ClientContext context;
   auto reader = server.stub().Gradient(&context, request);
@@ -184,8 +184,12 @@ inline Details DetailsOf(const grpc::Status& status) {
     const std::string prefix = "type.googleapis.com/google.rpc.";
     EXPECT_EQ(any.type_url().rfind(prefix, 0), 0u) << any.type_url();
     const std::string name = any.type_url().substr(prefix.size());
-    if (name == "ErrorInfo") EXPECT_TRUE(details.info.ParseFromString(any.value()));
-    if (name == "BadRequest") EXPECT_TRUE(details.bad_request.ParseFromString(any.value()));
+    if (name == "ErrorInfo") {
+      EXPECT_TRUE(details.info.ParseFromString(any.value()));
+    }
+    if (name == "BadRequest") {
+      EXPECT_TRUE(details.bad_request.ParseFromString(any.value()));
+    }
     if (name == "RetryInfo") {
       details.has_retry = details.retry.ParseFromString(any.value());
     }

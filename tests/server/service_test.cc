@@ -94,13 +94,13 @@ TEST(Service, TheSourceOfAProgramRunsToTheSameBits) {
   v1::DescribeProgramResponse description;
   ASSERT_TRUE(server.stub().DescribeProgram(&context, describe, &description).ok());
 
-  const auto named = Run(server, request);
+  const auto named = Ask(server, request);
   ASSERT_TRUE(named.status.ok()) << named.status.error_message();
   EXPECT_EQ(named.header().program().fingerprint(), description.program().fingerprint());
   EXPECT_EQ(named.header().program().text(), description.program().text());
   *request.mutable_spec()->mutable_world()->mutable_program() = description.source();
   request.mutable_spec()->mutable_world()->clear_config();
-  const auto inlined = Run(server, request);
+  const auto inlined = Ask(server, request);
   ASSERT_TRUE(inlined.status.ok()) << inlined.status.error_message();
   EXPECT_EQ(inlined.header().program().fingerprint(), description.program().fingerprint());
   EXPECT_EQ(inlined.trajectory("y"), named.trajectory("y"));
@@ -114,7 +114,7 @@ TEST(Service, ARolloutStreamsHeaderBlocksTrajectoryAndResult) {
   request.mutable_spec()->set_chunk_steps(16);
   request.mutable_spec()->set_objective("final_penetration");
   for (const char* name : {"penetration", "y"}) request.mutable_spec()->add_record(name);
-  const auto answer = Run(server, request);
+  const auto answer = Ask(server, request);
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   ASSERT_TRUE(answer.messages.front().has_header());
   ASSERT_TRUE(answer.messages.back().has_result());
@@ -147,13 +147,13 @@ TEST(Service, NoBitDependsOnChunksOrDiagnostics) {
   RunningServer server;
   v1::RolloutRequest request = BallRollout(100, 9);
   request.mutable_spec()->add_record("y");
-  const auto expected = Run(server, request);
+  const auto expected = Ask(server, request);
   ASSERT_TRUE(expected.status.ok());
   for (int64_t chunk : {1, 7, 100}) {
     for (auto level : {v1::DIAGNOSTICS_LEVEL_OFF, v1::DIAGNOSTICS_LEVEL_INSTANCES}) {
       request.mutable_spec()->set_chunk_steps(chunk);
       request.mutable_spec()->mutable_diagnostics()->set_level(level);
-      const auto answer = Run(server, request);
+      const auto answer = Ask(server, request);
       ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
       EXPECT_EQ(answer.trajectory("y"), expected.trajectory("y"));
       EXPECT_EQ(answer.result().path_signatures(), expected.result().path_signatures());
@@ -166,7 +166,7 @@ TEST(Service, LevelInstancesTellsWhatEachInstanceDid) {
   RunningServer server;
   v1::RolloutRequest request = BallRollout(30, 5);
   request.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_INSTANCES);
-  const auto answer = Run(server, request);
+  const auto answer = Ask(server, request);
   ASSERT_TRUE(answer.status.ok());
   uint64_t from_instances = 0;
   double from_summary = 0;
@@ -192,7 +192,7 @@ TEST(Service, LevelInstancesTellsWhatEachInstanceDid) {
 TEST(Service, AGradientComesWithItsRolloutAndReversePass) {
   RunningServer server;
   v1::GradientRequest request = BallGradient(60, 8);
-  const auto answer = Run(server, request);
+  const auto answer = Ask(server, request);
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   const v1::GradientResult& result = answer.result();
   ASSERT_EQ(result.gradients_size(), 3);  // y, v, k were sent
@@ -215,8 +215,8 @@ TEST(Service, ACotangentOfTheFinalStateIsTheGradientOfItsSum) {
   v1::GradientRequest by_cotangent = by_objective;
   by_cotangent.mutable_spec()->clear_objective();
   AddTensor(by_cotangent.add_cotangents()->mutable_final_state(), "y", {1, 1, 1}, {3, 1});
-  const auto objective = Run(server, by_objective);
-  const auto cotangent = Run(server, by_cotangent);
+  const auto objective = Ask(server, by_objective);
+  const auto cotangent = Ask(server, by_cotangent);
   ASSERT_TRUE(cotangent.status.ok()) << cotangent.status.error_message();
   // One element: the mean is the value itself, so the seeds are equal.
   for (int i = 0; i < 3; ++i) {
@@ -230,7 +230,7 @@ TEST(Service, AnErrorCarriesFieldReasonAndRequestId) {
   RunningServer server;
   v1::RolloutRequest request = BallRollout(5);
   request.mutable_spec()->mutable_policy()->set_preset("f31");
-  const auto answer = Run(server, request);
+  const auto answer = Ask(server, request);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_TRUE(answer.messages.empty());
   const Details details = DetailsOf(answer.status);
@@ -247,7 +247,7 @@ TEST(Service, WhatIsNotThereYetIsUnimplementedByName) {
   RunningServer server;
   v1::GradientRequest request = BallGradient(5);
   request.set_return_tree(true);
-  const auto answer = Run(server, request);
+  const auto answer = Ask(server, request);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(DetailsOf(answer.status).info.reason(), "NOT_SUPPORTED");
   EXPECT_EQ(DetailsOf(answer.status).bad_request.field_violations(0).field(), "return_tree");
@@ -258,7 +258,7 @@ TEST(Service, ANonFiniteInstanceIsAResult) {
   v1::RolloutRequest request = BallRollout(10, 4);
   SetDoubles({0.5, std::nan(""), 0.5, 0.5}, {4, 1},
              *request.mutable_spec()->mutable_initial(0)->mutable_tensor());
-  const auto answer = Run(server, request);
+  const auto answer = Ask(server, request);
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_EQ(answer.result().health().ok(), std::string("\1\0\1\1", 4));
   ASSERT_EQ(answer.result().health().index_size(), 1);

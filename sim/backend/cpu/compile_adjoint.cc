@@ -96,7 +96,10 @@ void Compiler::CompileAccumulate(const Op& op) {
   if (op.operands.size() > 1 && op.operands[1] != ValueId::kNone) {
     plan.mask = Varying(At(op.operands[1]));
   }
-  if (op.attributes.where != ValueId::kNone) plan.where = Varying(At(op.attributes.where));
+  const bool same = op.operands.size() > 1 && op.operands[1] == op.attributes.where;
+  if (op.attributes.where != ValueId::kNone && !same) {
+    plan.where = Varying(At(op.attributes.where));
+  }
   Instruction instruction;
   instruction.run = RunAccumulate;
   instruction.plan = &plan;
@@ -280,6 +283,13 @@ void Compiler::CompileWhileVjp(const Op& op) {
                      plan.slots, o, plan.test_both);
   }
   FinishTravelling(plan.slots, {&plan.body, &plan.test_inner, &plan.test_last, &plan.test_both}, n);
+  for (const SlotPair& pair : plan.outside) {
+    const Slot like = SlotAt(pair.cotangent);
+    const int64_t count = like.count / std::max<int64_t>(n, 1);
+    plan.outside_narrow.push_back(
+        {Scratch(like.carrier, like.format, count, false, false),
+         Scratch(Carrier::kMask, Format::kF64, count, false, false)});
+  }
   plan.reads = CapturesOf({&plan.body.region, &plan.test_inner.region, &plan.test_last.region,
                            &plan.test_both.region},
                           first_inside);

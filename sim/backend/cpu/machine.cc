@@ -26,7 +26,7 @@ LoopScratch::LoopScratch(int64_t width) {
 }
 
 Machine::Machine(const Plan& plan, int64_t block_width)
-    : plan_(plan), block_width_(block_width) {
+    : plan_(plan), capacity_(block_width), block_width_(block_width) {
   const int64_t bytes =
       plan.varying_bytes * block_width + plan.uniform_bytes * kLaneGroup + 64;
   memory_ = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));
@@ -74,7 +74,7 @@ const int32_t* Machine::RunningMask() {
 
 LoopScratch& Machine::ScratchAt(int level) {
   while (scratch_.size() <= static_cast<size_t>(level)) {
-    scratch_.push_back(std::make_unique<LoopScratch>(block_width_));
+    scratch_.push_back(std::make_unique<LoopScratch>(capacity_));
   }
   return *scratch_[static_cast<size_t>(level)];
 }

@@ -56,7 +56,9 @@ class Machine : public Lanes {
   const Plan& plan() const { return plan_; }
   const KernelTable& kernels() const { return *plan_.kernels; }
   const Slot& slot(int32_t s) const { return plan_.slots[static_cast<size_t>(s)]; }
+  // Lanes per row of the block that is loaded; at most what the machine was made for.
   int64_t block_width() const { return block_width_; }
+  void SetBlockWidth(int64_t lanes) { block_width_ = layout_width[0] = lanes; }
 
   // Points every slot to its own place again.
   void ResetPointers();
@@ -105,12 +107,13 @@ class Machine : public Lanes {
     int depth = 0;
   };
   std::vector<FrameRef> frames;              // by region
-  std::vector<const int32_t*> position_in;   // by depth; null: the same
-  int layout_depth = 0;
+  std::vector<const int32_t*> position_in = {nullptr};  // by depth; null: the same
+  std::vector<int64_t> layout_width = {0};              // by depth
   std::vector<GradientTarget> gradients;     // by input
 
  private:
   const Plan& plan_;
+  const int64_t capacity_;
   int64_t block_width_;
   std::unique_ptr<std::byte[]> memory_;
   std::vector<std::byte*> home_;

@@ -199,6 +199,7 @@ struct WhileVjpPlan {
   std::vector<TravellingSlot> slots;
   int32_t carried = 0, captures = 0, exports = 0;
   std::vector<SlotPair> outside;  // exports of the operands
+  std::vector<SlotPair> outside_narrow;  // buffers for the lanes that are left
   std::vector<CapturePlan> reads; // values of the adjoint around
 };
 

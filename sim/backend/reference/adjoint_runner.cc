@@ -122,7 +122,9 @@ void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
   const Array* mask = op.operands.size() > 1 ? &frame.At(op.operands[1]) : nullptr;
   const Format format = program_.policy[Role::kGradient].format;
   const size_t n = value.real.size();
-  const size_t offset = gradient.per_step ? static_cast<size_t>(step_) * n : 0;
+  // The terminal cost has read the control of the last step.
+  const size_t last = n == 0 ? 0 : gradient.sum.size() / n - 1;
+  const size_t offset = gradient.per_step ? std::min(static_cast<size_t>(step_), last) * n : 0;
   for (size_t i = 0; i < n; ++i) {
     if (!IsExecuted(mask, i, n) || !IsExecuted(WhereOf(op, frame), i, n)) continue;
     double& sum = gradient.sum[offset + i];

@@ -36,7 +36,7 @@ void InstanceRun::StartAdjoint(double seed_scale) {
     if (!program_.adjoint_spec->wanted[i]) continue;
     GradientSum& gradient = gradients_[i];
     const size_t n = static_cast<size_t>(ElementCount(p[p.inputs[i].value].type.shape));
-    gradient.per_step = batch_.inputs[i].per_step && !batch_.inputs[i].tensor.bytes.empty();
+    gradient.per_step = batch_.inputs[i].per_step;
     gradient.sum.assign(gradient.per_step ? n * static_cast<size_t>(batch_.steps) : n, 0.0);
   }
   cotangents_.assign(state_inputs_.size(), {});

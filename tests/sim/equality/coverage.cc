@@ -11,6 +11,7 @@ namespace {
 
 // What one lowered program is made of.
 struct Contents {
+  const Program& program;
   std::set<OpCode> operations;
   std::set<Format> formats;
   std::set<Order> orders;
@@ -21,6 +22,9 @@ struct Contents {
   void Visit(const Region& region, bool in_loop) {
     for (const Op& op : region.ops) {
       operations.insert(op.code);
+      for (ValueId id : op.results) {
+        if (id != ValueId::kNone && program[id].format) formats.insert(*program[id].format);
+      }
       const bool loop = op.code == OpCode::kWhile || op.code == OpCode::kFor;
       nested = nested || (loop && in_loop);
       per_element = per_element || (op.code == OpCode::kWhile && op.attributes.elements > 0);
@@ -32,8 +36,8 @@ struct Contents {
 };
 
 Contents ContentsOf(const NumericalProgram& numerical) {
-  Contents contents;
   const Program& program = numerical.program;
+  Contents contents{program};
   contents.Visit(program.initial, false);
   contents.Visit(program.step, false);
   for (const Objective& objective : program.objectives) contents.Visit(objective.terminal, false);
@@ -42,9 +46,6 @@ Contents ContentsOf(const NumericalProgram& numerical) {
                                  &numerical.adjoint->inner, &numerical.adjoint->initial}) {
       contents.Visit(*region, false);
     }
-  }
-  for (const Value& value : program.values) {
-    if (value.format) contents.formats.insert(*value.format);
   }
   return contents;
 }

@@ -91,6 +91,7 @@ LoopTest WorldWriter::WriteTest(const LoopPlan& plan, const ValuePool& visible, 
                                 const Vars& mapped) {
   ValuePool pool = RegionPool(visible, {carried, mapped});
   Grow(pool, static_cast<int>(random_.Integer(0, 2)), plan.depth + 1);
+  if (random_.Chance(0.1)) WriteWhile(pool, plan.depth + 1);
   LoopTest test;
   const Var driver = carried[0];
   test.rhs = Threshold(pool);
@@ -127,8 +128,14 @@ LoopTest WorldWriter::WriteTest(const LoopPlan& plan, const ValuePool& visible, 
 
 Vars WorldWriter::WriteBody(const LoopPlan& plan, const ValuePool& visible, const Vars& carried,
                             const Vars& exports, const Vars& mapped) {
-  ValuePool pool = RegionPool(visible, {carried, exports, mapped});
+  ValuePool pool = RegionPool(visible, {carried, mapped});
+  for (const Var& x : exports) {
+    const bool truth = TypeOf(x) == ElementType::kBool;
+    (truth ? pool.anonymous : pool.Of(TypeOf(x))).push_back(x);
+  }
   Grow(pool, static_cast<int>(random_.Integer(0, 3)), plan.depth + 1);
+  if (random_.Chance(0.3)) WriteWhile(pool, plan.depth + 1);
+  if (random_.Chance(0.1)) WriteFor(pool, plan.depth + 1);
   static const std::vector<double> kRates = {0.25, 0.5, 0.5, 0.7};
   const Var rate = builder_.Literal(random_.Pick(kRates));
   const Var driver = carried[0];
@@ -214,6 +221,7 @@ bool WorldWriter::WriteFor(ValuePool& pool, int depth) {
     ValuePool inside = RegionPool(visible, {inner});
     if (!options_.smooth) inside.i32s.push_back(index);
     Grow(inside, static_cast<int>(random_.Integer(1, 3)), depth + 1);
+    if (random_.Chance(0.25)) WriteWhile(inside, depth + 1);
     Vars yields;
     for (const Var& x : inner) {
       const Type type = builder_.program()[x.id].type;

@@ -16,7 +16,6 @@ bool IsSmooth(OpCode code) {
     case kSign:
     case kFloor:
     case kRound:
-    case kMod:
     case kCast:
     case kStopGradient:
     case kConvert:
@@ -279,7 +278,7 @@ bool WorldWriter::WriteEvent(ValuePool& pool) {
                                                                       : pool.choices;
   const Vars fitting = ValuePool::Where(
       guards, [&](const Var& x) { return x.shape().empty() || x.shape() == a.shape(); });
-  if (!fitting.empty() && random_.Chance(0.5)) guard = Take(pool, fitting);
+  if (!fitting.empty() && random_.Chance(0.75)) guard = Take(pool, fitting);
   const auto comparison = static_cast<Comparison>(random_.Integer(0, 5));
   Keep(pool, pool.choices, builder_.Event(NewSite("event"), a, comparison, b, guard));
   return true;

@@ -102,7 +102,7 @@ std::vector<Binding> RandomBindings(Feed& feed, const Program& program, const Ba
   for (const Input& input : program.inputs) {
     Binding& binding = bindings.emplace_back();
     if (input.kind == InputKind::kConfig || input.kind == InputKind::kStep) continue;
-    if (input.default_value && feed.random.Chance(0.3)) continue;
+    if (!feed.smooth && input.default_value && feed.random.Chance(0.3)) continue;
     const bool varies = input.kind == InputKind::kControl || input.kind == InputKind::kData;
     const bool state = input.kind == InputKind::kState;
     binding.per_instance = feed.random.Chance(state ? 0.95 : 0.4);
@@ -119,7 +119,7 @@ void ChooseSizes(Random& random, Batch& batch) {
   static const std::vector<int64_t> kInstances = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33,
                                                   63, 64, 65, 70};
   batch.instances = random.Pick(kInstances);
-  const int64_t most = std::clamp<int64_t>(64 / batch.instances, 2, 12);
+  const int64_t most = std::clamp<int64_t>(160 / batch.instances, 3, 12);
   batch.steps = random.Chance(0.05) ? 0 : random.Integer(1, most);
   const uint64_t first = random.Chance(0.5) ? 0 : random.Bits();
   for (int64_t i = 0; i < batch.instances; ++i) {

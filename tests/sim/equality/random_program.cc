@@ -82,6 +82,7 @@ void WorldWriter::WriteStep() {
   loops_ = 0;
   if (random_.Chance(0.75)) WriteWhile(pool, 0);
   Grow(pool, static_cast<int>(random_.Integer(3, 10)), 0);
+  while (random_.Chance(0.3)) WriteEvent(pool);
   WriteExports(pool);
   Vars next;
   for (const Var& state : states_) {

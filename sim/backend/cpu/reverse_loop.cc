@@ -1,0 +1,358 @@
+// The reverse of while and for over their records (sim/program/loop.h, "Reverse").
+//
+// A region of the reverse runs in the layout of lanes of the iteration it reverses, with a mask of
+// the lanes that executed it. Going down from the last iteration the layouts widen; between them
+// the cotangents pass through their `home`, which has the layout around the loop.
+#include <algorithm>
+#include <cstring>
+
+#include "sim/backend/cpu/machine.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+int SizeOf(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
+
+void Fill(std::byte* mask, int64_t n, int32_t value) {
+  std::fill_n(reinterpret_cast<int32_t*>(mask), n, value);
+}
+
+// The slots of one reversed loop, wherever they are.
+class Travellers {
+ public:
+  Travellers(Machine& m, const std::vector<TravellingSlot>& slots) : m_(m), slots_(slots) {}
+
+  // Takes the operands, element `element` of them, at the layout around the loop.
+  void Enter(int64_t element) {
+    cotangent_.clear();
+    mask_.clear();
+    for (const TravellingSlot& slot : slots_) {
+      const int64_t n = slot.count * m_.width[0];
+      const int64_t bytes = n * LaneBytes(slot.carrier);
+      cotangent_.push_back(m_.HomeOf(slot.cotangent));
+      mask_.push_back(m_.HomeOf(slot.mask));
+      std::memcpy(cotangent_.back(), m_.at[slot.operand.cotangent] + element * bytes,
+                  static_cast<size_t>(bytes));
+      if (!slot.masked) continue;
+      std::memcpy(mask_.back(), m_.at[slot.operand.mask] + element * n * 4,
+                  static_cast<size_t>(n * 4));
+    }
+  }
+
+  // Hands them out as the results.
+  void Leave(int64_t element) {
+    for (size_t k = 0; k < slots_.size(); ++k) {
+      const TravellingSlot& slot = slots_[k];
+      const int64_t n = slot.count * m_.width[0];
+      const int64_t bytes = n * LaneBytes(slot.carrier);
+      if (slot.result.cotangent >= 0) {
+        std::memcpy(m_.at[slot.result.cotangent] + element * bytes, cotangent_[k],
+                    static_cast<size_t>(bytes));
+      }
+      if (slot.result.mask >= 0) {
+        std::memcpy(m_.at[slot.result.mask] + element * n * 4, mask_[k],
+                    static_cast<size_t>(n * 4));
+      }
+    }
+  }
+
+  void BindArguments(const VjpRegion& region) {
+    for (size_t k = 0; k < region.args.size(); ++k) {
+      if (region.args[k].cotangent >= 0) m_.at[region.args[k].cotangent] = cotangent_[k];
+      if (region.args[k].mask >= 0) m_.at[region.args[k].mask] = mask_[k];
+    }
+  }
+
+  // The buffers that a region's yields are written to are its own again.
+  void ResetYields(const VjpRegion& region) {
+    for (const SlotPair& pair : region.yields) {
+      if (pair.cotangent >= 0) m_.at[pair.cotangent] = m_.HomeOf(pair.cotangent);
+      if (pair.mask >= 0) m_.at[pair.mask] = m_.HomeOf(pair.mask);
+    }
+  }
+
+  // Takes what a region yielded for the running lanes; `all`: for every lane that matters.
+  void TakeYields(const VjpRegion& region, bool all) {
+    const int32_t* const running = all ? nullptr : m_.RunningMask();
+    for (size_t k = 0; k < region.yields.size(); ++k) {
+      const TravellingSlot& slot = slots_[k];
+      const SlotPair& yield = region.yields[k];
+      const int64_t n = slot.count * m_.width[0];
+      if (yield.cotangent >= 0) {
+        Take(m_.at[yield.cotangent], cotangent_[k], slot.count, LaneBytes(slot.carrier), running);
+      }
+      if (!slot.masked || yield.mask == kUnchanged || yield.mask == -1) continue;
+      if (yield.mask >= 0) {
+        Take(m_.at[yield.mask], mask_[k], slot.count, 4, running);
+      } else if (running == nullptr) {
+        Fill(mask_[k], n, yield.mask == kEverywhere ? -1 : 0);
+      } else {
+        int32_t* const mask = reinterpret_cast<int32_t*>(mask_[k]);
+        for (int64_t j = 0; j < n; ++j) {
+          const int32_t changed = running[j % m_.width[0]];
+          mask[j] = yield.mask == kEverywhere ? mask[j] | changed : mask[j] & ~changed;
+        }
+      }
+    }
+  }
+
+  // From the layout `from` (null: that around the loop) to `to`, both of the current run.
+  void Move(const int32_t* from, int64_t from_width, const LaneLayout& to, int64_t around_width) {
+    for (size_t k = 0; k < slots_.size(); ++k) {
+      const TravellingSlot& slot = slots_[k];
+      MoveRows(cotangent_[k], m_.HomeOf(slot.home), slot.count, LaneBytes(slot.carrier), from,
+               from_width, to, around_width);
+      if (!slot.masked) continue;
+      MoveRows(mask_[k], m_.HomeOf(slot.home_mask), slot.count, 4, from, from_width, to,
+               around_width);
+    }
+  }
+
+ private:
+  void Take(std::byte*& yielded, std::byte*& kept, int64_t count, int64_t bytes,
+            const int32_t* running) {
+    if (running == nullptr) {
+      std::swap(yielded, kept);
+      return;
+    }
+    for (int64_t row = 0; row < count; ++row) {
+      const int64_t at = row * m_.width[0] * bytes;
+      m_.kernels().blend[SizeOf(bytes)](kept + at, yielded + at, running, m_.width[0]);
+    }
+  }
+
+  void MoveRows(std::byte* rows, std::byte* home, int64_t count, int64_t bytes,
+                const int32_t* from, int64_t from_width, const LaneLayout& to,
+                int64_t around_width) {
+    if (from == nullptr) {
+      std::memcpy(home, rows, static_cast<size_t>(count * bytes * around_width));
+    } else {
+      for (int64_t row = 0; row < count; ++row) {
+        for (int64_t j = 0; j < from_width; ++j) {
+          std::memcpy(home + (row * around_width + from[j]) * bytes,
+                      rows + (row * from_width + j) * bytes, static_cast<size_t>(bytes));
+        }
+      }
+    }
+    if (to.from == nullptr) {
+      std::memcpy(rows, home, static_cast<size_t>(count * bytes * around_width));
+      return;
+    }
+    for (int64_t row = 0; row < count; ++row) {
+      m_.kernels().gather[SizeOf(bytes)](rows + row * to.width * bytes,
+                                         home + row * around_width * bytes, to.from, to.width);
+    }
+  }
+
+  Machine& m_;
+  const std::vector<TravellingSlot>& slots_;
+  std::vector<std::byte*> cotangent_, mask_;
+};
+
+class WhileReverse {
+ public:
+  WhileReverse(Machine& machine, const WhileVjpPlan& plan)
+      : m_(machine),
+        plan_(plan),
+        around_(machine.lane_set),
+        parents_(machine.position_in),
+        travellers_(machine, plan.slots) {}
+
+  void Run() {
+    const LoopRecord& record =
+        m_.frames[static_cast<size_t>(plan_.region)].frame->loops[plan_.record];
+    for (const CapturePlan& read : plan_.reads) saved_.push_back(m_.at[read.slot]);
+    depth_ = static_cast<int>(parents_.size());
+    m_.position_in.push_back(nullptr);
+    m_.layout_width.push_back(around_.width);
+    const int64_t runs = std::max<int64_t>(plan_.primal->elements, 1);
+    for (element_ = 0; element_ < runs; ++element_) {
+      run_ = &record.runs[element_];
+      travellers_.Enter(element_);
+      for (const VjpRegion* region : Regions()) travellers_.ResetYields(*region);
+      Reverse();
+      Move({around_.width, nullptr});
+      travellers_.Leave(element_);
+    }
+    for (size_t k = 0; k < plan_.reads.size(); ++k) m_.at[plan_.reads[k].slot] = saved_[k];
+    m_.position_in = parents_;
+    m_.layout_width.pop_back();
+    m_.SetLanes(around_);
+  }
+
+ private:
+  std::array<const VjpRegion*, 4> Regions() const {
+    return {&plan_.body, &plan_.test_inner, &plan_.test_last, &plan_.test_both};
+  }
+
+  void Reverse() {
+    int32_t last = -1;
+    ForEachLane(around_.running, [&](int64_t j) { last = std::max(last, run_->iterations[j]); });
+    for (int32_t i = last; i >= 0; --i) {
+      if (i < last) {
+        const IterationRecord& body = run_->bodies.entries[i];
+        Move(body.layout);
+        RunRegion(plan_.body, plan_.primal->body.id, body.frame,
+                  Where([&](int64_t lane) { return run_->iterations[lane] > i; }));
+      }
+      if (i >= run_->tests.size) continue;
+      const IterationRecord& test = run_->tests.entries[i];
+      Move(test.layout);
+      const int32_t id = plan_.primal->test.id;
+      const LaneBits ended = Where([&](int64_t lane) { return run_->last_test[lane] == i; });
+      const LaneBits stopped = Where(
+          [&](int64_t lane) { return run_->iterations[lane] == i; });
+      const LaneBits went_on = Where([&](int64_t lane) { return run_->iterations[lane] > i; });
+      RunRegion(plan_.test_last, id, test.frame, ended & stopped);
+      RunRegion(plan_.test_both, id, test.frame, ended & went_on);
+      RunRegion(plan_.test_inner, id, test.frame, went_on - ended);
+    }
+  }
+
+  int64_t LaneOf(int64_t j) const { return from_ == nullptr ? j : from_[j]; }
+
+  // The positions of the current layout whose lane runs here and satisfies f.
+  template <class F>
+  LaneBits Where(const F& f) const {
+    LaneBits bits;
+    for (int64_t j = 0; j < m_.width[0]; ++j) {
+      const int64_t lane = LaneOf(j);
+      if (around_.running.Has(lane) && f(lane)) bits.Add(j);
+    }
+    return bits;
+  }
+
+  void Move(const LaneLayout& to) {
+    if (to.from == from_) return;
+    travellers_.Move(from_, m_.width[0], to, around_.width);
+    from_ = to.from;
+    // Where the current lanes are in the layouts around.
+    composed_.resize(parents_.size());
+    for (size_t d = 0; d < parents_.size(); ++d) {
+      if (from_ == nullptr || parents_[d] == nullptr) {
+        m_.position_in[d] = from_ == nullptr ? parents_[d] : from_;
+        continue;
+      }
+      composed_[d].resize(static_cast<size_t>(to.width));
+      for (int64_t j = 0; j < to.width; ++j) {
+        composed_[d][static_cast<size_t>(j)] = parents_[d][from_[j]];
+      }
+      m_.position_in[d] = composed_[d].data();
+    }
+    m_.width[0] = to.width;
+    m_.layout_width[static_cast<size_t>(depth_)] = to.width;
+    for (size_t k = 0; k < plan_.reads.size(); ++k) {
+      const CapturePlan& read = plan_.reads[k];
+      m_.at[read.slot] = Narrowed(saved_[k], read.narrow, read.count, read.lane_bytes);
+    }
+  }
+
+  // Rows at the layout around the loop, as the current layout sees them.
+  std::byte* Narrowed(std::byte* rows, int32_t narrow, int64_t count, int64_t bytes) {
+    if (from_ == nullptr) return rows;
+    std::byte* const to = m_.HomeOf(narrow);
+    for (int64_t row = 0; row < count; ++row) {
+      m_.kernels().gather[SizeOf(bytes)](to + row * m_.width[0] * bytes,
+                                         rows + row * around_.width * bytes, from_, m_.width[0]);
+    }
+    return to;
+  }
+
+  void RunRegion(const VjpRegion& region, int32_t primal, const Frame* frame,
+                 const LaneBits& lanes) {
+    if (!lanes.Any()) return;
+    const LaneBits matter = Where([](int64_t) { return true; });
+    LaneSet set;
+    set.width = m_.width[0];
+    set.running = lanes;
+    set.all_running = lanes == LaneBits::First(set.width);
+    set.block_lane = m_.position_in[0];
+    ForEachLane(lanes, [&](int64_t j) {
+      // Padding repeats a lane that has been counted.
+      const bool padding = from_ != nullptr && j > 0 && from_[j] == from_[j - 1];
+      if (!padding && around_.counted.Has(LaneOf(j))) set.counted.Add(j);
+    });
+    m_.SetLanes(set);
+    m_.frames[static_cast<size_t>(primal)] = {frame, depth_};
+    travellers_.BindArguments(region);
+    for (size_t k = 0; k < region.outside.size(); ++k) {
+      const SlotPair& arg = region.outside[k];
+      const SlotPair& operand = plan_.outside[k];
+      const Slot& like = m_.slot(plan_.outside_narrow[k].cotangent);
+      const int64_t row = like.count * around_.width;
+      if (arg.cotangent >= 0) {
+        m_.at[arg.cotangent] =
+            Narrowed(m_.at[operand.cotangent] + element_ * row * like.lane_bytes(),
+                     plan_.outside_narrow[k].cotangent, like.count, like.lane_bytes());
+      }
+      if (arg.mask >= 0) {
+        m_.at[arg.mask] = Narrowed(m_.at[operand.mask] + element_ * row * 4,
+                                   plan_.outside_narrow[k].mask, like.count, 4);
+      }
+    }
+    m_.RunCode(region.region.code);
+    travellers_.TakeYields(region, lanes == matter);
+  }
+
+  Machine& m_;
+  const WhileVjpPlan& plan_;
+  const LaneSet around_;
+  const std::vector<const int32_t*> parents_;
+  Travellers travellers_;
+  std::vector<std::byte*> saved_;
+  std::vector<std::vector<int32_t>> composed_;
+  const RunRecord* run_ = nullptr;
+  const int32_t* from_ = nullptr;
+  int64_t element_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+void RunWhileVjp(const Instruction& instruction, Lanes& lanes) {
+  Machine& machine = static_cast<Machine&>(lanes);
+  WhileReverse(machine, *static_cast<const WhileVjpPlan*>(instruction.plan)).Run();
+}
+
+void RunForVjp(const Instruction& instruction, Lanes& lanes) {
+  Machine& m = static_cast<Machine&>(lanes);
+  const ForVjpPlan& plan = *static_cast<const ForVjpPlan*>(instruction.plan);
+  const Machine::FrameRef around = m.frames[static_cast<size_t>(plan.region)];
+  const RunRecord& run = around.frame->loops[plan.record].runs[0];
+  Travellers travellers(m, plan.slots);
+  travellers.Enter(0);
+  travellers.ResetYields(plan.body);
+  for (int64_t i = run.bodies.size - 1; i >= 0; --i) {
+    std::fill_n(reinterpret_cast<int32_t*>(m.at[plan.index]), kLaneGroup, static_cast<int32_t>(i));
+    m.frames[static_cast<size_t>(plan.primal->body.id)] = {run.bodies.entries[i].frame,
+                                                           around.depth};
+    travellers.BindArguments(plan.body);
+    m.RunCode(plan.body.region.code);
+    travellers.TakeYields(plan.body, true);
+  }
+  travellers.Leave(0);
+}
+
+void RunTape(const Instruction& instruction, Lanes& lanes) {
+  Machine& m = static_cast<Machine&>(lanes);
+  const TapePlan& plan = *static_cast<const TapePlan*>(instruction.plan);
+  const Machine::FrameRef ref = m.frames[static_cast<size_t>(plan.region)];
+  std::byte* const recorded = ref.frame->values[plan.place];
+  const Slot& slot = m.slot(plan.result);
+  const int32_t* const position = m.position_in[static_cast<size_t>(ref.depth)];
+  if (slot.uniform || position == nullptr) {
+    m.at[plan.result] = recorded;
+    return;
+  }
+  std::byte* const to = m.HomeOf(plan.result);
+  const int64_t bytes = slot.lane_bytes();
+  const int64_t recorded_width = m.layout_width[static_cast<size_t>(ref.depth)];
+  for (int64_t row = 0; row < slot.count; ++row) {
+    m.kernels().gather[SizeOf(bytes)](to + row * m.width[0] * bytes,
+                                      recorded + row * recorded_width * bytes, position,
+                                      m.width[0]);
+  }
+  m.at[plan.result] = to;
+}
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,197 @@
+// Requests that end early, do not fit, or are too large for a message.
+#include <future>
+
+#include "tests/server/running_server.h"
+
+namespace simgrad::server {
+namespace {
+
+// Whether a stream is being worked on: its first message has come.
+template <class Reader>
+void AwaitFirstMessage(Reader& reader) {
+  v1::RolloutResponse message;
+  ASSERT_TRUE(reader.Read(&message));
+  EXPECT_TRUE(message.has_header());
+}
+
+bool AllGivenBack(RunningServer& server) {
+  const auto& queue = server.server().queue();
+  return Eventually([&] {
+    return queue.memory_used_bytes() == 0 && queue.running() == 0 && queue.waiting() == 0;
+  });
+}
+
+TEST(ServiceLimits, ACancelledRolloutStopsAndGivesItsMemoryBack) {
+  RunningServer server;
+  grpc::ClientContext context;
+  auto reader = server.stub().Rollout(&context, EndlessRollout());
+  AwaitFirstMessage(*reader);
+  EXPECT_GT(server.server().queue().memory_used_bytes(), 0);
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_TRUE(Ask(server, BallRollout(3)).status.ok());
+}
+
+TEST(ServiceLimits, AnExpiredRolloutStopsAndGivesItsMemoryBack) {
+  RunningServer server;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+  auto reader = server.stub().Rollout(&context, EndlessRollout());
+  for (v1::RolloutResponse message; reader->Read(&message);) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_TRUE(Ask(server, BallRollout(3)).status.ok());
+}
+
+TEST(ServiceLimits, AFullQueueRefusesWithATimeToRetry) {
+  config::ServerConfig config = FreePorts();
+  config.workers = 1;
+  config.queue_capacity = 1;
+  RunningServer server(config);
+  grpc::ClientContext running_context, waiting_context;
+  auto running = server.stub().Rollout(&running_context, EndlessRollout());
+  AwaitFirstMessage(*running);
+  auto waiting = server.stub().Rollout(&waiting_context, EndlessRollout());
+  ASSERT_TRUE(Eventually([&] { return server.server().queue().waiting() == 1; }));
+  const auto refused = Ask(server, BallRollout(3));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const Details details = DetailsOf(refused.status);
+  EXPECT_EQ(details.info.reason(), "QUEUE_FULL");
+  ASSERT_TRUE(details.has_retry);
+  EXPECT_GT(details.retry.retry_delay().seconds() + details.retry.retry_delay().nanos(), 0);
+  // One that waits is dropped by its caller without ever having run.
+  waiting_context.TryCancel();
+  EXPECT_EQ(waiting->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return server.server().queue().waiting() == 0; }));
+  running_context.TryCancel();
+  EXPECT_EQ(running->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(AllGivenBack(server));
+}
+
+TEST(ServiceLimits, WhatNeverFitsIntoMemoryIsRefusedBeforeItRuns) {
+  config::ServerConfig config = FreePorts();
+  config.memory_limit_bytes = 1 << 20;
+  RunningServer server(config);
+  v1::RolloutRequest request = BallRollout(10000, 100);
+  request.mutable_spec()->add_record("y");
+  const auto answer = Ask(server, request);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(answer.status).info.reason(), "OUT_OF_MEMORY");
+  EXPECT_FALSE(DetailsOf(answer.status).has_retry);
+  EXPECT_EQ(server.server().queue().memory_used_bytes(), 0);
+}
+
+TEST(ServiceLimits, DrainingRefusesNewWorkAndLetsTheOldFinish) {
+  RunningServer server;
+  grpc::ClientContext context;
+  auto reader = server.stub().Rollout(&context, EndlessRollout());
+  AwaitFirstMessage(*reader);
+  server.server().StopAdmission();
+  const auto refused = Ask(server, BallRollout(3));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DetailsOf(refused.status).info.reason(), "DRAINING");
+  EXPECT_EQ(server.Series().at("simgrad_ready"), 0);
+  EXPECT_EQ(server.server().queue().running(), 1);
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(server.server().Drain(absl::Seconds(60)));
+}
+
+TEST(ServiceLimits, WorkThatOutlivesTheDrainTimeoutIsCancelledAsUnavailable) {
+  RunningServer server;
+  grpc::ClientContext context;
+  auto reader = server.stub().Rollout(&context, EndlessRollout());
+  AwaitFirstMessage(*reader);
+  auto drained = std::async(std::launch::async,
+                            [&] { return server.server().Drain(absl::ZeroDuration()); });
+  for (v1::RolloutResponse message; reader->Read(&message);) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_FALSE(drained.get());
+}
+
+// The same work over a narrow and a wide door.
+template <class Request>
+void ExpectSameAnswerInSmallMessages(const Request& request,
+                                     const std::vector<std::string>& fields) {
+  constexpr int64_t kNarrow = config::kSmallestMessageLimit;
+  RunningServer wide;
+  config::ServerConfig config = FreePorts();
+  config.max_message_bytes = kNarrow;
+  RunningServer narrow(config);
+  const auto expected = Ask(wide, request);
+  const auto answer = Ask(narrow, request);
+  ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_GT(answer.messages.size(), expected.messages.size());
+  for (const auto& message : answer.messages) {
+    EXPECT_LE(static_cast<int64_t>(message.ByteSizeLong()), kNarrow);
+  }
+  EXPECT_EQ(answer.trajectory("y"), expected.trajectory("y"));
+  EXPECT_EQ(answer.trajectory("penetration"), expected.trajectory("penetration"));
+  const auto joined = [](const auto& blocks) {
+    v1::DiagnosticsBlock whole;
+    for (const auto& block : blocks) {
+      for (int i = 0; i < block.terminations_size(); ++i) {
+        if (whole.terminations_size() <= i) whole.add_terminations();
+        whole.mutable_terminations(i)->MergeFrom(block.terminations(i));
+      }
+    }
+    return whole.terminations(0).margin_ulps_size();
+  };
+  EXPECT_EQ(joined(answer.blocks()), joined(expected.blocks()));
+  for (const std::string& field : fields) {
+    EXPECT_FALSE(answer.pieces(field).empty()) << field;
+    EXPECT_TRUE(expected.pieces(field).empty()) << field;
+  }
+}
+
+TEST(ServiceLimits, ALargeRolloutReassemblesToTheSameBitsFromSmallMessages) {
+  constexpr int64_t kInstances = 3000;
+  v1::RolloutRequest request = BallRollout(40, 1);
+  request.mutable_spec()->set_instances(kInstances);
+  request.mutable_spec()->mutable_initial(0)->CopyFrom(request.spec().initial(1));
+  request.mutable_spec()->mutable_initial(0)->set_name("y");
+  request.mutable_spec()->set_objective("final_height");
+  for (const char* name : {"y", "penetration"}) request.mutable_spec()->add_record(name);
+  ExpectSameAnswerInSmallMessages(request, {"values", "path_signatures", "first_events.contact"});
+}
+
+TEST(ServiceLimits, PiecesHoldTheVeryBytesThatTheyReplace) {
+  constexpr int64_t kInstances = 3000;
+  v1::GradientRequest request = BallGradient(5, kInstances);
+  config::ServerConfig config = FreePorts();
+  config.max_message_bytes = config::kSmallestMessageLimit;
+  RunningServer narrow(config);
+  RunningServer wide;
+  const auto expected = Ask(wide, request);
+  const auto answer = Ask(narrow, request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  const auto content = [&](const std::string& field, const std::string& inline_bytes) {
+    return inline_bytes.empty() ? answer.pieces(field) : inline_bytes;
+  };
+  const v1::GradientResult& got = answer.result();
+  const v1::GradientResult& want = expected.result();
+  EXPECT_EQ(content("values", got.rollout().values()), want.rollout().values());
+  EXPECT_EQ(content("path_signatures", got.rollout().path_signatures()),
+            want.rollout().path_signatures());
+  EXPECT_EQ(content("final_state.y", got.rollout().final_state(0).tensor().inline_()),
+            want.rollout().final_state(0).tensor().inline_());
+  EXPECT_EQ(content("gradient.state.y", got.gradients(0).gradient().inline_()),
+            want.gradients(0).gradient().inline_());
+  EXPECT_EQ(got.gradients(0).gradient().shape(0), kInstances);
+}
+
+TEST(ServiceLimits, ARequestAboveTheMessageLimitIsRefused) {
+  config::ServerConfig config = FreePorts();
+  config.max_message_bytes = config::kSmallestMessageLimit;
+  RunningServer server(config);
+  EXPECT_EQ(Ask(server, BallRollout(3, 20000)).status.error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(Ask(server, BallRollout(3, 20)).status.ok());
+}
+
+}  // namespace
+}  // namespace simgrad::server

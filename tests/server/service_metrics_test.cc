@@ -1,0 +1,200 @@
+// What a scraper sees of a server that works.
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "tests/server/running_server.h"
+
+namespace simgrad::server {
+namespace {
+
+std::set<std::string> Names(const std::map<std::string, double>& series) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : series) names.insert(name);
+  return names;
+}
+
+// Everything the service can be made to do.
+void Load(RunningServer& server) {
+  EXPECT_TRUE(Ask(server, BallRollout(50, 10)).status.ok());
+  v1::RolloutRequest low = BallRollout(50, 10);
+  low.mutable_spec()->mutable_policy()->set_preset("f16_unsafe");
+  low.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
+  EXPECT_TRUE(Ask(server, low).status.ok());
+  EXPECT_TRUE(Ask(server, BallGradient(20, 5)).status.ok());
+  v1::GradientRequest bad = BallGradient(20, 2);
+  SetDoubles({std::nan(""), 0.5}, {2, 1},
+             *bad.mutable_spec()->mutable_initial(0)->mutable_tensor());
+  EXPECT_TRUE(Ask(server, bad).status.ok());
+  EXPECT_FALSE(Ask(server, BallRollout(-1)).status.ok());
+  grpc::ClientContext describe_context, info_context, worlds_context;
+  v1::DescribeProgramRequest describe;
+  describe.mutable_world()->set_name("boundary_projection");
+  v1::DescribeProgramResponse description;
+  EXPECT_TRUE(server.stub().DescribeProgram(&describe_context, describe, &description).ok());
+  v1::RolloutRequest custom = BallRollout(5);
+  custom.mutable_spec()->mutable_world()->clear_config();
+  *custom.mutable_spec()->mutable_world()->mutable_program() = description.source();
+  custom.mutable_spec()->mutable_initial()->RemoveLast();
+  EXPECT_TRUE(Ask(server, custom).status.ok());
+  v1::ServerInfo info;
+  EXPECT_TRUE(server.stub().GetServerInfo(&info_context, {}, &info).ok());
+  v1::ListWorldsResponse worlds;
+  EXPECT_TRUE(server.stub().ListWorlds(&worlds_context, {}, &worlds).ok());
+  grpc::ClientContext cancelled;
+  auto reader = server.stub().Rollout(&cancelled, EndlessRollout());
+  v1::RolloutResponse message;
+  EXPECT_TRUE(reader->Read(&message));
+  cancelled.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// Waits until every RPC has been counted to its end.
+std::map<std::string, double> Settled(RunningServer& server) {
+  std::map<std::string, double> series;
+  EXPECT_TRUE(Eventually([&] {
+    series = server.Series();
+    double in_flight = 0;
+    for (const auto& [name, value] : series) {
+      if (name.rfind("simgrad_rpc_in_flight", 0) == 0) in_flight += value;
+    }
+    return in_flight == 0;
+  }));
+  return series;
+}
+
+TEST(ServiceMetrics, TheSetOfSeriesIsTheSameBeforeAndAfterLoad) {
+  RunningServer server;
+  const auto before = Settled(server);
+  Load(server);
+  const auto after = Settled(server);
+  EXPECT_EQ(Names(before), Names(after));
+  EXPECT_EQ(server.Scrape().find("NaN"), std::string::npos);
+  EXPECT_EQ(server.Scrape().find("Nan"), std::string::npos);
+  size_t server_series = 0;
+  std::map<std::string, size_t> per_world;
+  for (const auto& [name, value] : after) {
+    const size_t world = name.find("world=\"");
+    if (world == std::string::npos) {
+      ++server_series;
+    } else {
+      ++per_world[name.substr(world, name.find('"', world + 7) - world)];
+    }
+  }
+  EXPECT_LE(server_series, 1000u);
+  EXPECT_EQ(per_world.size(), 3u);  // two built-in worlds and custom
+  for (const auto& [world, count] : per_world) EXPECT_LE(count, 150u) << world;
+}
+
+TEST(ServiceMetrics, CountersMoveByWhatHappened) {
+  RunningServer server;
+  const auto before = Settled(server);
+  const auto rollout = Ask(server, BallRollout(50, 10));
+  ASSERT_TRUE(rollout.status.ok());
+  const auto after = Settled(server);
+  const auto moved = [&](const std::string& series) { return after.at(series) - before.at(series); };
+  const std::string rpc =
+      R"({grpc_method="Rollout",grpc_service="simgrad.v1.Simgrad",grpc_type="server_stream"})";
+  EXPECT_EQ(moved("grpc_server_started_total" + rpc), 1);
+  EXPECT_EQ(moved("grpc_server_handling_seconds_count" + rpc), 1);
+  EXPECT_EQ(moved(R"(grpc_server_handled_total{grpc_code="OK",grpc_method="Rollout",)"
+                  R"(grpc_service="simgrad.v1.Simgrad",grpc_type="server_stream"})"), 1);
+  EXPECT_EQ(moved(R"(simgrad_rpc_time_to_first_message_seconds_count{grpc_method="Rollout"})"), 1);
+  EXPECT_EQ(moved("simgrad_queue_wait_seconds_count"), 1);
+  EXPECT_EQ(moved(R"(simgrad_program_cache_total{result="miss"})"), 1);
+  EXPECT_EQ(moved(R"(simgrad_steps_total{direction="forward"})"), 500);
+  EXPECT_EQ(moved(R"(simgrad_rollouts_total{mode="rollout",outcome="ok",world="bouncing_ball"})"),
+            1);
+  EXPECT_EQ(moved(R"(simgrad_instances_total{mode="rollout",world="bouncing_ball"})"), 10);
+  double runs = 0, iterations = 0, checks = 0, events = 0;
+  for (const v1::DiagnosticsBlock& block : rollout.blocks()) {
+    for (int i = 0; i < block.steps(); ++i) {
+      runs += static_cast<double>(block.terminations(0).runs(i));
+      iterations += block.terminations(0).iterations_mean(i) *
+                    static_cast<double>(block.terminations(0).runs(i));
+      checks += static_cast<double>(block.terminations(0).checks(i));
+      events += static_cast<double>(block.events(0).count(i));
+    }
+  }
+  const std::string site = R"({site="projection",world="bouncing_ball"})";
+  EXPECT_EQ(moved("simgrad_solver_iterations_count" + site), runs);
+  // Means are rounded; the sum is an integer below 2^20.
+  EXPECT_NEAR(moved("simgrad_solver_iterations_sum" + site), iterations, 1e-6);
+  EXPECT_EQ(moved("simgrad_termination_margin_ulps_count" + site), runs);
+  EXPECT_EQ(moved("simgrad_termination_checks_total" + site), checks);
+  EXPECT_EQ(moved(R"(simgrad_events_total{site="contact",world="bouncing_ball"})"), events);
+  EXPECT_GT(events, 0);
+}
+
+TEST(ServiceMetrics, MetricsAreCountedAtLevelOffToo) {
+  RunningServer server;
+  v1::RolloutRequest request = BallRollout(50, 10);
+  const auto start = Settled(server);
+  ASSERT_TRUE(Ask(server, request).status.ok());
+  const auto summary = Settled(server);
+  request.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
+  ASSERT_TRUE(Ask(server, request).status.ok());
+  const auto off = Settled(server);
+  for (const auto& [name, value] : off) {
+    if (name.find("world=\"bouncing_ball\"") == std::string::npos) continue;
+    EXPECT_EQ(value - summary.at(name), summary.at(name) - start.at(name)) << name;
+  }
+}
+
+TEST(ServiceMetrics, GradientsCountInputsTimesInstances) {
+  RunningServer server;
+  const auto before = Settled(server);
+  ASSERT_TRUE(Ask(server, BallGradient(20, 5)).status.ok());
+  const auto after = Settled(server);
+  const std::string world = R"({world="bouncing_ball"})";
+  EXPECT_EQ(after.at("simgrad_gradients_total" + world) -
+                before.at("simgrad_gradients_total" + world), 15);
+  EXPECT_EQ(after.at("simgrad_gradient_norm_count" + world), 3);
+  EXPECT_EQ(after.at(R"(simgrad_steps_total{direction="adjoint"})"), 100);
+}
+
+TEST(ServiceMetrics, NonFiniteInputsAndInstancesAreCounted) {
+  RunningServer server;
+  v1::RolloutRequest request = BallRollout(10, 3);
+  SetDoubles({std::nan(""), 0.5, INFINITY}, {3, 1},
+             *request.mutable_spec()->mutable_initial(0)->mutable_tensor());
+  ASSERT_TRUE(Ask(server, request).status.ok());
+  const auto after = Settled(server);
+  const std::string values = "simgrad_nonfinite_values_total";
+  EXPECT_EQ(after.at(values + R"({kind="nan",phase="input",role="state"})"), 1);
+  EXPECT_EQ(after.at(values + R"({kind="inf",phase="input",role="state"})"), 1);
+  EXPECT_EQ(after.at(R"(simgrad_nonfinite_instances_total{action="reported",phase="input"})"), 2);
+  EXPECT_EQ(after.at(R"(simgrad_nonfinite_first_step_count{phase="input"})"), 2);
+}
+
+TEST(ServiceMetrics, ACancelledRolloutTellsWhereItWasLost) {
+  RunningServer server;
+  grpc::ClientContext context;
+  auto reader = server.stub().Rollout(&context, EndlessRollout());
+  v1::RolloutResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  const auto after = Settled(server);
+  EXPECT_EQ(after.at(R"(simgrad_rpc_cancelled_total{grpc_method="Rollout",phase="forward"})"), 1);
+  EXPECT_EQ(after.at(R"(simgrad_rollouts_total{mode="rollout",outcome="cancelled",)"
+                     R"(world="bouncing_ball"})"), 1);
+}
+
+TEST(ServiceMetrics, PromtoolFindsNothingToComplainAbout) {
+  if (std::system("command -v promtool > /dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "promtool is not installed (Debian package prometheus)";
+  }
+  RunningServer server;
+  Load(server);
+  const std::string page = server.Scrape();
+  const std::string body = page.substr(page.find("\r\n\r\n") + 4);
+  FILE* promtool = popen("promtool check metrics", "w");
+  ASSERT_NE(promtool, nullptr);
+  std::fwrite(body.data(), 1, body.size(), promtool);
+  EXPECT_EQ(pclose(promtool), 0);
+}
+
+}  // namespace
+}  // namespace simgrad::server
