@@ -20,6 +20,7 @@ BlockLayout::BlockLayout(const NumericalProgram& program, int64_t instances, int
   for (int32_t input : p.InputsOf(InputKind::kState)) {
     states_.push_back(place(p[p.inputs[static_cast<size_t>(input)].value]));
   }
+  exported_begin_ = bytes_per_lane_;
   for (const Export& exported : p.exports) exports_.push_back(place(p[exported.value]));
   cost_ = bytes_per_lane_;
   bytes_per_lane_ += 8;

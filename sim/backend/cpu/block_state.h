@@ -26,6 +26,8 @@ class BlockLayout {
 
   int64_t state(size_t k) const { return states_[k]; }
   int64_t exported(size_t k) const { return exports_[k]; }
+  // Where the states end.
+  int64_t exported_begin() const { return exported_begin_; }
   int64_t cost() const { return cost_; }
   int64_t bytes_per_lane() const { return bytes_per_lane_; }
 
@@ -33,6 +35,7 @@ class BlockLayout {
   int64_t instances_;
   int64_t width_;
   std::vector<int64_t> states_, exports_;
+  int64_t exported_begin_ = 0;
   int64_t cost_ = 0;
   int64_t bytes_per_lane_ = 0;
 };

@@ -108,6 +108,9 @@ void Compiler::CompileInputs(const std::vector<InputForm>& inputs) {
     const bool changes = input.kind == InputKind::kStep || inputs[i].per_step;
     const bool uniform = !state && !inputs[i].per_instance;
     plan.per_step = changes;
+    plan.used = uses_.count[Index(input.value)] > 0;
+    const bool real = value.type.element == ElementType::kReal;
+    plan_->checks_step_inputs |= plan.used && changes && real;
     plan.slot = NewSlot(CarrierOfValue(value), value.format.value_or(Format::kF64),
                         CountOf(input.value), uniform, !state && !changes);
     PlaceForever(plan.slot);

@@ -3,6 +3,7 @@
 // Errors: none; the batch has been checked (sim/backend/check_batch.h).
 #pragma once
 
+#include "sim/backend/cpu/compile.h"
 #include "sim/backend/cpu/machine.h"
 #include "sim/backend/executor.h"
 

@@ -216,6 +216,7 @@ struct ForVjpPlan {
 struct InputPlan {
   int32_t slot = -1;  // -1: not read
   bool per_step = false;
+  bool used = false;  // the forward program reads it
 };
 
 struct LiteralPlan {
@@ -247,6 +248,7 @@ struct Plan {
   std::vector<int32_t> exports;   // slots
   std::vector<LiteralPlan> literals;
   int32_t stage_cost = -1;
+  bool checks_step_inputs = false;  // a real input changes from step to step
   std::vector<Instruction> per_run;    // uniform invariants
   std::vector<Instruction> per_block;  // varying invariants
   RegionPlan initial;

@@ -48,9 +48,9 @@ void SiteRecorder::BeginBlock(PathBlock* path, const uint64_t* ids, int64_t firs
   target_ = target;
 }
 
-void SiteRecorder::SplitSignature() {
-  for (uint64_t& signature : path_->signature) signature += path_->common;
-  path_->common = 0;
+void SiteRecorder::SplitSignatureOf(PathBlock& path) {
+  for (uint64_t& signature : path.signature) signature += path.common;
+  path.common = 0;
 }
 
 uint64_t SiteRecorder::IdAt(const Machine& machine, int64_t position) const {

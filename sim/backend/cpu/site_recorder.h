@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "precision/ulp.h"
 #include "sim/backend/cpu/lane_bits.h"
 #include "sim/backend/cpu/plan.h"
 #include "sim/backend/executor.h"
@@ -51,8 +52,8 @@ class SiteRecorder {
   void BeginBlock(PathBlock* path, const uint64_t* ids, int64_t first_row, int64_t lanes,
                   ChunkTarget target);
   void BeginStep(int64_t step) { step_ = step; }
-  // Moves the common part of the signature into the lanes, before some of them stop deciding.
-  void SplitSignature();
+  // Moves the common part of the signatures into the lanes, before some of them stop deciding.
+  static void SplitSignatureOf(PathBlock& path);
 
   void Test(Machine& machine, const WhilePlan& plan, const LoopTestEvent& event);
   void Event(Machine& machine, const EventPlan& plan);

@@ -15,6 +15,10 @@ struct Contents {
   std::set<OpCode> operations;
   std::set<Format> formats;
   std::set<Order> orders;
+  std::set<Comparison> events, loops;
+  std::set<CapOrder> caps;
+  bool entry = false;
+  bool saturates = false;
   bool nested = false;
   bool per_element = false;
   bool guarded = false;
@@ -30,8 +34,18 @@ struct Contents {
       per_element = per_element || (op.code == OpCode::kWhile && op.attributes.elements > 0);
       guarded = guarded || (op.code == OpCode::kEvent && op.operands.size() == 3);
       if (op.code == OpCode::kSum) orders.insert(op.attributes.order);
+      if (op.code == OpCode::kEvent) events.insert(op.attributes.comparison);
+      if (op.code == OpCode::kWhile) VisitLoop(op.attributes);
+      const bool cast = op.code == OpCode::kCast;
+      saturates = saturates || (cast && op.attributes.overflow == Overflow::kSaturate);
       for (const Region& inside : op.regions) Visit(inside, in_loop || loop);
     }
+  }
+
+  void VisitLoop(const Attributes& loop) {
+    loops.insert(loop.comparison);
+    caps.insert(loop.cap_order);
+    entry = entry || loop.has_entry;
   }
 };
 
@@ -74,6 +88,13 @@ void Coverage::Add(const Case& made, const Observed& seen) {
   for (OpCode code : contents.operations) ++operations[static_cast<size_t>(code)];
   for (Format format : contents.formats) ++formats[static_cast<size_t>(format)];
   for (Order order : contents.orders) ++orders[static_cast<size_t>(order)];
+  for (Comparison c : contents.events) ++event_comparisons[static_cast<size_t>(c)];
+  for (Comparison c : contents.loops) ++loop_comparisons[static_cast<size_t>(c)];
+  cap_first += contents.caps.count(CapOrder::kCapFirst) != 0 ? 1 : 0;
+  test_first += contents.caps.count(CapOrder::kTestFirst) != 0 ? 1 : 0;
+  entries += contents.entry ? 1 : 0;
+  saturating_casts += contents.saturates ? 1 : 0;
+  initial_regions += made.work.batch.program->program.HasInitial() ? 1 : 0;
   uneven_loops += IsUneven(seen, made.work.batch.instances) ? 1 : 0;
   nested_loops += contents.nested ? 1 : 0;
   per_element_loops += contents.per_element ? 1 : 0;
@@ -84,45 +105,51 @@ void Coverage::Add(const Case& made, const Observed& seen) {
   stopped += std::any_of(health.begin(), health.end(), [](const auto& h) { return h.stopped; });
 }
 
-std::string Coverage::Table() const {
-  std::string text = absl::StrCat("in how many of ", cases, " cases:\n");
+std::vector<Coverage::Line> Coverage::Lines() const {
+  std::vector<Line> lines;
   for (const OpInfo& info : AllOps()) {
-    absl::StrAppend(&text, Row(info.name, operations[static_cast<size_t>(info.code)]));
+    lines.push_back({std::string(info.name), operations[static_cast<size_t>(info.code)], 20});
   }
   for (size_t i = 0; i < formats.size(); ++i) {
-    absl::StrAppend(&text, Row(precision::FormatName(static_cast<Format>(i)), formats[i]));
+    lines.push_back({std::string(precision::FormatName(static_cast<Format>(i))), formats[i], 20});
   }
   for (size_t i = 0; i < orders.size(); ++i) {
-    absl::StrAppend(&text, Row(precision::OrderName(static_cast<Order>(i)), orders[i]));
+    lines.push_back({std::string(precision::OrderName(static_cast<Order>(i))), orders[i], 20});
   }
-  absl::StrAppend(&text, Row("counts that differ", uneven_loops), Row("nested loops", nested_loops));
-  absl::StrAppend(&text, Row("loops per element", per_element_loops),
-                  Row("guarded events", guarded_events), Row("gradients", gradients));
-  absl::StrAppend(&text, Row("not finite", nonfinite), Row("stopped", stopped));
+  constexpr std::array<const char*, 6> kSigns = {"<", "<=", ">", ">=", "==", "!="};
+  for (size_t i = 0; i < kSigns.size(); ++i) {
+    lines.push_back({absl::StrCat("event ", kSigns[i]), event_comparisons[i], 20});
+    lines.push_back({absl::StrCat("while ", kSigns[i]), loop_comparisons[i], 20});
+  }
+  lines.insert(lines.end(), {{"counts that differ", uneven_loops, 200},
+                             {"nested loops", nested_loops, 100},
+                             {"loops per element", per_element_loops, 100},
+                             {"cap first", cap_first, 100},
+                             {"test first", test_first, 100},
+                             {"entry thresholds", entries, 50},
+                             {"guarded events", guarded_events, 50},
+                             {"saturating casts", saturating_casts, 20},
+                             {"initial", initial_regions, 50},
+                             {"gradients", gradients, 300},
+                             {"not finite", nonfinite, 50},
+                             {"stopped", stopped, 20}});
+  return lines;
+}
+
+std::string Coverage::Table() const {
+  std::string text = absl::StrCat("in how many of ", cases, " cases:\n");
+  for (const Line& line : Lines()) absl::StrAppend(&text, Row(line.name, line.count));
   return text;
 }
 
 std::vector<std::string> Coverage::Missing() const {
   std::vector<std::string> missing;
-  const auto need = [&](std::string_view name, int count, int least) {
-    if (static_cast<int64_t>(count) * 1000 >= static_cast<int64_t>(least) * cases) return;
-    missing.push_back(absl::StrCat(std::string(name), ": ", count, " of ", cases, " cases"));
-  };
-  for (const OpInfo& info : AllOps()) {
-    need(info.name, operations[static_cast<size_t>(info.code)], 20);
+  for (const Line& line : Lines()) {
+    if (static_cast<int64_t>(line.count) * 1000 >= static_cast<int64_t>(line.least) * cases) {
+      continue;
+    }
+    missing.push_back(absl::StrCat(line.name, ": ", line.count, " of ", cases, " cases"));
   }
-  for (size_t i = 0; i < formats.size(); ++i) {
-    need(precision::FormatName(static_cast<Format>(i)), formats[i], 20);
-  }
-  for (size_t i = 0; i < orders.size(); ++i) {
-    need(precision::OrderName(static_cast<Order>(i)), orders[i], 20);
-  }
-  need("counts that differ", uneven_loops, 200);
-  need("nested loops", nested_loops, 100);
-  need("loops per element", per_element_loops, 100);
-  need("guarded events", guarded_events, 50);
-  need("not finite", nonfinite, 50);
-  need("stopped", stopped, 20);
   return missing;
 }
 

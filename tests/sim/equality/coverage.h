@@ -15,7 +15,14 @@ struct Coverage {
   std::array<int, kOpCodeCount> operations{};
   std::array<int, precision::kFormatCount> formats{};
   std::array<int, precision::kOrderCount> orders{};
+  std::array<int, 6> event_comparisons{};
+  std::array<int, 6> loop_comparisons{};
   int cases = 0;
+  int cap_first = 0;
+  int test_first = 0;
+  int entries = 0;             // loops with an entry threshold
+  int saturating_casts = 0;
+  int initial_regions = 0;
   int uneven_loops = 0;  // some loop stops at different counts in two instances of one step
   int nested_loops = 0;
   int per_element_loops = 0;
@@ -28,6 +35,14 @@ struct Coverage {
   std::string Table() const;
   // Every row that is met fewer times than a thousand cases should; scaled to `cases`.
   std::vector<std::string> Missing() const;
+
+ private:
+  struct Line {
+    std::string name;
+    int count = 0;
+    int least = 0;  // of a thousand cases
+  };
+  std::vector<Line> Lines() const;
 };
 
 }  // namespace simgrad::sim::equality

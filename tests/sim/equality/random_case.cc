@@ -115,12 +115,12 @@ std::vector<Binding> RandomBindings(Feed& feed, const Program& program, const Ba
 }
 
 // Sizes around the widths of vector blocks; few instances times steps, because the reference is slow.
-void ChooseSizes(Random& random, Batch& batch) {
+void ChooseSizes(Random& random, bool smooth, Batch& batch) {
   static const std::vector<int64_t> kInstances = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33,
                                                   63, 64, 65, 70};
-  batch.instances = random.Pick(kInstances);
+  batch.instances = smooth ? random.Integer(1, 4) : random.Pick(kInstances);
   const int64_t most = std::clamp<int64_t>(160 / batch.instances, 3, 12);
-  batch.steps = random.Chance(0.05) ? 0 : random.Integer(1, most);
+  batch.steps = !smooth && random.Chance(0.05) ? 0 : random.Integer(1, smooth ? 5 : most);
   const uint64_t first = random.Chance(0.5) ? 0 : random.Bits();
   for (int64_t i = 0; i < batch.instances; ++i) {
     batch.instance_ids.push_back(first + static_cast<uint64_t>(i) * (first % 3 + 1));
@@ -223,7 +223,7 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   Case made;
   made.seed = seed;
   Batch& batch = made.work.batch;
-  ChooseSizes(random, batch);
+  ChooseSizes(random, options.smooth, batch);
   const bool differentiates = options.smooth || random.Chance(0.8);
   std::string objective = random.Pick(world->program.objectives).name;
   if (!options.smooth && random.Chance(0.2)) objective.clear();

@@ -1,0 +1,447 @@
+#include "sim/backend/cpu/block_adjoint.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "precision/arithmetic.h"
+#include "precision/rounding.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+Carrier CarrierOfFormat(Format format) {
+  return format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+}
+
+void SaveReal(std::byte* to, Carrier carrier, int64_t i, double x) {
+  if (carrier == Carrier::kF64) {
+    reinterpret_cast<double*>(to)[i] = x;
+  } else {
+    reinterpret_cast<float*>(to)[i] = static_cast<float>(x);
+  }
+}
+
+}  // namespace
+
+BlockAdjoint::BlockAdjoint(const RunContext& context, const Plan& plan)
+    : context_(context),
+      m_(plan, context.layout.width()),
+      adjoint_format_(context.program.policy[precision::Role::kAdjoint].format),
+      adjoint_carrier_(CarrierOfFormat(adjoint_format_)),
+      gradient_format_(context.program.policy[precision::Role::kGradient].format),
+      gradient_carrier_(CarrierOfFormat(gradient_format_)) {
+  context.reader.LoadUniform(m_);
+  m_.RunCode(plan.per_run);
+}
+
+// False: every instance of the block has been stopped, nothing is reversed.
+bool BlockAdjoint::Load(int64_t block, const BlockState& state, AdjointBlock& adjoint) {
+  const BlockLayout& layout = context_.layout;
+  adjoint_ = &adjoint;
+  rows_ = {layout.FirstRow(block), layout.Lanes(block), layout.PaddedLanes(block)};
+  m_.ResetPointers();
+  m_.SetBlockWidth(rows_.width);
+  LaneSet set;
+  set.width = rows_.width;
+  set.running = LaneBits::First(rows_.width) - adjoint.stopped;
+  set.all_running = !adjoint.stopped.Any();
+  if (adjoint.stopped.Has(rows_.lanes - 1)) {
+    set.running = set.running & LaneBits::First(rows_.lanes);
+  }
+  set.counted = LaneBits::First(rows_.lanes) & set.running;
+  m_.SetLanes(set);
+  m_.nonfinite = {};
+  m_.position_in = {nullptr};
+  m_.layout_width = {rows_.width};
+  if (!set.counted.Any()) return false;
+  CopyStates(state.numbers.data());
+  context_.reader.LoadConstant(m_, rows_);
+  m_.RunCode(m_.plan().per_block);
+  for (size_t i = 0; i < adjoint.sums.size(); ++i) {
+    m_.gradients[i] = {};
+    if (adjoint.sums[i].empty()) continue;
+    m_.gradients[i] = {adjoint.sums[i].data(), adjoint.connected[i].data()};
+  }
+  return true;
+}
+
+// The states of a block, as BlockState::numbers begins with them, into their own places.
+void BlockAdjoint::CopyStates(const std::byte* numbers) {
+  const std::vector<StatePlan>& states = m_.plan().states;
+  for (size_t k = 0; k < states.size(); ++k) {
+    const int32_t s = states[k].slot;
+    m_.at[s] = m_.HomeOf(s);
+    m_.at[states[k].yield] = m_.HomeOf(states[k].yield);
+    std::memcpy(m_.at[s], numbers + context_.layout.state(k) * rows_.width,
+                static_cast<size_t>(m_.slot(s).bytes_per_lane() * rows_.width));
+  }
+}
+
+void BlockAdjoint::SetSeed(int32_t slot) {
+  if (slot < 0) return;
+  const Slot& seed = m_.slot(slot);
+  for (int64_t j = 0; j < rows_.width; ++j) SaveReal(m_.at[slot], seed.carrier, j, seed_);
+}
+
+// What the caller sent for one value.
+void BlockAdjoint::BindSent(const SlotPair& pair, const std::vector<std::vector<double>>& sent,
+                            size_t k, int64_t entries, int64_t entry) {
+  if (pair.cotangent < 0) return;
+  const Slot& slot = m_.slot(pair.cotangent);
+  const int64_t n = slot.count * rows_.width;
+  const bool present = k < sent.size() && !sent[k].empty();
+  if (present) {
+    LoadReals(sent[k], seed_, slot.format, slot.carrier, rows_, entries, entry, slot.count,
+              m_.at[pair.cotangent]);
+  } else {
+    std::memset(m_.at[pair.cotangent], 0, static_cast<size_t>(n * slot.lane_bytes()));
+  }
+  if (pair.mask >= 0) {
+    std::fill_n(reinterpret_cast<int32_t*>(m_.at[pair.mask]), n, present ? -1 : 0);
+  }
+}
+
+void BlockAdjoint::BindHeld(const SlotPair& pair, const HeldSlot& held) {
+  if (pair.cotangent < 0) return;
+  const Slot& slot = m_.slot(pair.cotangent);
+  const int64_t n = slot.count * rows_.width;
+  if (slot.format == adjoint_format_) {
+    std::memcpy(m_.at[pair.cotangent], held.cotangent.data(),
+                static_cast<size_t>(n * slot.lane_bytes()));
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      const double x = LoadReal(held.cotangent.data(), adjoint_carrier_, i);
+      SaveReal(m_.at[pair.cotangent], slot.carrier, i, precision::RoundTo(slot.format, x));
+    }
+  }
+  if (pair.mask < 0) return;
+  std::memcpy(m_.at[pair.mask], held.mask.data(), static_cast<size_t>(n * 4));
+}
+
+void BlockAdjoint::Hold(const SlotPair& pair, HeldSlot& held) {
+  const int64_t n = static_cast<int64_t>(held.mask.size());
+  if (pair.cotangent < 0) {
+    std::fill(held.mask.begin(), held.mask.end(), 0);
+    return;
+  }
+  const Slot& slot = m_.slot(pair.cotangent);
+  if (slot.format == adjoint_format_) {
+    std::memcpy(held.cotangent.data(), m_.at[pair.cotangent],
+                static_cast<size_t>(n * slot.lane_bytes()));
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      const double x = LoadReal(m_.at[pair.cotangent], slot.carrier, i);
+      SaveReal(held.cotangent.data(), adjoint_carrier_, i, precision::RoundTo(adjoint_format_, x));
+    }
+  }
+  if (pair.mask < 0) {
+    std::fill(held.mask.begin(), held.mask.end(), -1);
+  } else {
+    std::memcpy(held.mask.data(), m_.at[pair.mask], static_cast<size_t>(n * 4));
+  }
+}
+
+void BlockAdjoint::Report(int64_t step) {
+  if (!m_.nonfinite.Any()) return;
+  const LaneBits fresh = (m_.nonfinite & LaneBits::First(rows_.lanes)) - adjoint_->not_ok;
+  ForEachLane(fresh, [&](int64_t lane) {
+    InstanceHealth& health = adjoint_->health[static_cast<size_t>(lane)];
+    health.ok = false;
+    health.phase = Phase::kAdjoint;
+    health.step = step;
+  });
+  adjoint_->not_ok = adjoint_->not_ok | fresh;
+  m_.nonfinite = {};
+}
+
+// A sum that is not finite was left so by the step that has just been reversed.
+void BlockAdjoint::LookAtSums() {
+  const int wide = gradient_carrier_ == Carrier::kF64 ? 1 : 0;
+  for (const std::vector<std::byte>& sum : adjoint_->sums) {
+    const int64_t n = static_cast<int64_t>(sum.size()) / LaneBytes(gradient_carrier_);
+    if (n == 0 || !m_.kernels().any_nonfinite[wide](sum.data(), n)) continue;
+    for (int64_t i = 0; i < n; ++i) {
+      if (std::isfinite(LoadReal(sum.data(), gradient_carrier_, i))) continue;
+      const int64_t lane = i % rows_.width;
+      if (m_.lane_set.counted.Has(lane)) m_.nonfinite.Add(lane);
+    }
+  }
+}
+
+void BlockAdjoint::RunAdjoint(const AdjointRegionPlan& region, int64_t step) {
+  m_.tape = nullptr;
+  m_.looks = context_.looks;
+  m_.RunCode(region.region.code);
+  if (!context_.looks) return;
+  LookAtSums();
+  Report(step);
+}
+
+void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& adjoint,
+                         double seed) {
+  const Plan& plan = m_.plan();
+  const Program& p = context_.program.program;
+  const int64_t steps = context_.batch.steps;
+  const int64_t width = context_.layout.PaddedLanes(block);
+  seed_ = seed;
+  adjoint = {};
+  adjoint.health = state.health;
+  adjoint.not_ok = state.not_ok;
+  adjoint.stopped = state.stopped;
+  const auto held = [&](int64_t count) {
+    const size_t n = static_cast<size_t>(count * width);
+    return HeldSlot{
+        std::vector<std::byte>(n * static_cast<size_t>(LaneBytes(adjoint_carrier_)), std::byte{0}),
+        std::vector<int32_t>(n, 0)};
+  };
+  for (const StatePlan& s : plan.states) adjoint.states.push_back(held(m_.slot(s.slot).count));
+  for (int32_t slot : plan.exports) adjoint.exports.push_back(held(m_.slot(slot).count));
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const bool wanted = context_.program.adjoint_spec->wanted[i];
+    const bool real = p[p.inputs[i].value].type.element == ElementType::kReal;
+    const int64_t n = wanted && real ? ElementCount(p[p.inputs[i].value].type.shape) * width : 0;
+    adjoint.sums.emplace_back(static_cast<size_t>(n * LaneBytes(gradient_carrier_)), std::byte{0});
+    adjoint.connected.emplace_back(wanted ? static_cast<size_t>(width) : 0, uint8_t{0});
+  }
+  if (!Load(block, state, adjoint)) return;
+  context_.reader.LoadStep(m_, rows_, steps);
+  m_.ranges = nullptr;
+  if (plan.terminal_yield >= 0) {
+    for (size_t k = 0; k < plan.terminal_args.size(); ++k) {
+      const size_t states = plan.states.size();
+      const int64_t at =
+          k < states ? context_.layout.state(k) : context_.layout.exported(k - states);
+      std::memcpy(m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
+                  static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() *
+                                      rows_.width));
+    }
+    tape_.Reset();
+    m_.tape = &tape_;
+    m_.looks = false;
+    m_.frames[static_cast<size_t>(plan.terminal.id)] = {m_.Run(plan.terminal), 0};
+  }
+  const AdjointRegionPlan& region = plan.adjoint_terminal;
+  SetSeed(region.seed);
+  const size_t n = plan.states.size();
+  for (size_t k = 0; k < region.args.size(); ++k) {
+    if (k < n) {
+      BindSent(region.args[k], context_.batch.cotangents.final_state, k, 1, 0);
+    } else {
+      BindSent(region.args[k], context_.batch.cotangents.trajectory_state, k - n, steps + 1, steps);
+    }
+  }
+  RunAdjoint(region, steps);
+  for (size_t k = 0; k < region.yields.size(); ++k) {
+    Hold(region.yields[k], k < n ? adjoint.states[k] : adjoint.exports[k - n]);
+  }
+}
+
+// Records the steps [first, end) onto the tape. With `cuts` a full tape is given up for the next
+// segment, and the states there are kept; without, all of it is one segment.
+void BlockAdjoint::RecordSteps(int64_t first, int64_t end, bool cuts) {
+  const Plan& plan = m_.plan();
+  const auto begin_segment = [&](int64_t t) {
+    tape_.Reset();
+    frames_.clear();
+    frames_first_ = t;
+  };
+  m_.ranges = nullptr;
+  m_.looks = false;
+  m_.tape = &tape_;
+  begin_segment(first);
+  for (int64_t t = first; t < end; ++t) {
+    if (cuts && (t == first || tape_.bytes() > kSegmentBytes)) {
+      Cut& cut = cuts_.emplace_back();
+      cut.step = t;
+      cut.states.resize(static_cast<size_t>(context_.layout.exported_begin() * rows_.width));
+      for (size_t k = 0; k < plan.states.size(); ++k) {
+        const int32_t s = plan.states[k].slot;
+        std::memcpy(cut.states.data() + context_.layout.state(k) * rows_.width, m_.at[s],
+                    static_cast<size_t>(m_.slot(s).bytes_per_lane() * rows_.width));
+      }
+      if (t != first) {
+        CopyStates(cut.states.data());
+        begin_segment(t);
+      }
+    }
+    m_.step = t;
+    context_.reader.LoadStep(m_, rows_, t);
+    frames_.push_back(m_.Run(plan.step));
+    for (const StatePlan& state : plan.states) {
+      if (state.stored) {
+        m_.at[state.slot] = m_.at[state.yield];
+      } else {
+        std::swap(m_.at[state.slot], m_.at[state.yield]);
+      }
+    }
+  }
+  m_.tape = nullptr;
+}
+
+void BlockAdjoint::Reverse(int64_t block, const BlockState& state, AdjointBlock& adjoint,
+                           double seed, int64_t first, int64_t count, AdjointChunk& chunk,
+                           GradientStore& store) {
+  seed_ = seed;
+  if (!Load(block, state, adjoint)) return;
+  cuts_.clear();
+  RecordSteps(first, first + count, true);
+  int64_t end = first + count;
+  for (size_t segment = cuts_.size(); segment-- > 0;) {
+    const Cut& cut = cuts_[segment];
+    if (frames_first_ != cut.step) {
+      CopyStates(cut.states.data());
+      RecordSteps(cut.step, end, false);
+    }
+    m_.ranges = &chunk.ranges;
+    for (int64_t t = end; t-- > cut.step;) {
+      ReverseStep(t, frames_[static_cast<size_t>(t - cut.step)], chunk, first, store);
+    }
+    end = cut.step;
+  }
+}
+
+void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chunk, int64_t first,
+                               GradientStore& store) {
+  const Plan& plan = m_.plan();
+  const int64_t steps = context_.batch.steps;
+  const bool last = t + 1 == steps;
+  const AdjointRegionPlan& region = last ? plan.adjoint_last : plan.adjoint_inner;
+  m_.step = t;
+  context_.reader.LoadStep(m_, rows_, t);
+  m_.frames[static_cast<size_t>(plan.step.id)] = {frame, 0};
+  SetSeed(region.seed);
+  const size_t n = plan.states.size();
+  const size_t e = plan.exports.size();
+  const Cotangents& sent = context_.batch.cotangents;
+  for (size_t k = 0; k < region.args.size(); ++k) {
+    const SlotPair& pair = region.args[k];
+    if (k < n) {
+      BindHeld(pair, adjoint_->states[k]);
+    } else if (k < n + e) {
+      BindHeld(pair, adjoint_->exports[k - n]);
+    } else if (k < n + 2 * e) {
+      BindSent(pair, sent.trajectory_export, k - n - e, steps, t);
+    } else {
+      BindSent(pair, sent.trajectory_state, k - n - 2 * e, steps + 1, t);
+    }
+  }
+  RunAdjoint(region, t);
+  for (size_t k = 0; k < n; ++k) Hold(region.yields[k], adjoint_->states[k]);
+  NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
+  FlushSums(t, store);
+}
+
+void BlockAdjoint::NoteCotangents(BackwardStep& step) {
+  const int wide = adjoint_carrier_ == Carrier::kF64 ? 1 : 0;
+  const LaneBits lanes = m_.lane_set.counted;
+  for (const HeldSlot& held : adjoint_->states) {
+    const int64_t n = static_cast<int64_t>(held.mask.size());
+    buckets_.resize(static_cast<size_t>(n));
+    m_.kernels().exponent_buckets[wide](held.cotangent.data(), buckets_.data(), n);
+    for (int64_t row = 0; row * rows_.width < n; ++row) {
+      ForEachLane(lanes, [&](int64_t lane) {
+        const int64_t i = row * rows_.width + lane;
+        if (held.mask[static_cast<size_t>(i)] == 0) return;
+        const int32_t bucket = buckets_[static_cast<size_t>(i)];
+        if (bucket < 0) {
+          ++step.nonfinite;
+          return;
+        }
+        ++step.exponents[static_cast<size_t>(bucket)];
+        const double x = std::abs(LoadReal(held.cotangent.data(), adjoint_carrier_, i));
+        step.largest = std::max(step.largest, x);
+      });
+    }
+  }
+}
+
+// The sums of inputs that change from step to step belong to this step alone.
+void BlockAdjoint::FlushSums(int64_t t, GradientStore& store) {
+  const Program& p = context_.program.program;
+  for (size_t i = 0; i < adjoint_->sums.size(); ++i) {
+    std::vector<std::byte>& sum = adjoint_->sums[i];
+    if (sum.empty() || p.inputs[i].kind == InputKind::kState || !m_.plan().inputs[i].per_step) {
+      continue;
+    }
+    const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
+    ForEachLane(m_.lane_set.counted, [&](int64_t lane) {
+      const int64_t row = (rows_.first + lane) * context_.batch.steps + t;
+      for (int64_t e = 0; e < count; ++e) {
+        const double x = LoadReal(sum.data(), gradient_carrier_, e * rows_.width + lane);
+        store.values[i][static_cast<size_t>(row * count + e)] = precision::Canonical(x);
+      }
+    });
+    std::fill(sum.begin(), sum.end(), std::byte{0});
+  }
+}
+
+void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& adjoint,
+                          GradientStore& store) {
+  const Plan& plan = m_.plan();
+  const Program& p = context_.program.program;
+  const precision::RoleSetting& setting = context_.program.policy[precision::Role::kGradient];
+  const bool runs = Load(block, state, adjoint);
+  if (runs && p.HasInitial()) {
+    context_.reader.LoadStates(m_, rows_);
+    context_.reader.LoadStep(m_, rows_, 0);
+    m_.step = 0;
+    m_.ranges = nullptr;
+    m_.looks = false;
+    tape_.Reset();
+    m_.tape = &tape_;
+    const Frame* const frame = m_.Run(plan.initial);
+    m_.frames[static_cast<size_t>(plan.initial.id)] = {frame, 0};
+    // The initial region reads the states sent, which stand in the frame of the step's inputs.
+    m_.frames[static_cast<size_t>(plan.step.id)] = {StateFrame(), 0};
+    for (size_t k = 0; k < plan.adjoint_initial.args.size(); ++k) {
+      BindHeld(plan.adjoint_initial.args[k], adjoint.states[k]);
+    }
+    RunAdjoint(plan.adjoint_initial, 0);
+    for (size_t k = 0; k < plan.adjoint_initial.yields.size(); ++k) {
+      Hold(plan.adjoint_initial.yields[k], adjoint.states[k]);
+    }
+  }
+  size_t k = 0;
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const bool is_state = p.inputs[i].kind == InputKind::kState;
+    const size_t state_index = is_state ? k++ : 0;
+    if (adjoint.sums[i].empty()) continue;
+    const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
+    for (int64_t lane = 0; lane < rows_.lanes; ++lane) {
+      const size_t row = static_cast<size_t>(rows_.first + lane);
+      bool connected = adjoint.connected[i][static_cast<size_t>(lane)] != 0;
+      const bool reversed = runs && m_.lane_set.counted.Has(lane);
+      for (int64_t e = 0; e < count && reversed; ++e) {
+        const size_t to = row * static_cast<size_t>(count) + static_cast<size_t>(e);
+        const int64_t from = e * rows_.width + lane;
+        if (is_state) {
+          const HeldSlot& held = adjoint.states[state_index];
+          if (held.mask[static_cast<size_t>(from)] == 0) continue;
+          const double x = precision::RoundTo(
+              setting.format, LoadReal(held.cotangent.data(), adjoint_carrier_, from),
+              setting.overflow);
+          store.values[i][to] = x;
+          connected = true;
+          if (!std::isfinite(x) && context_.looks) m_.nonfinite.Add(lane);
+        } else if (!plan.inputs[i].per_step) {
+          const double x = LoadReal(adjoint.sums[i].data(), gradient_carrier_, from);
+          store.values[i][to] = precision::Canonical(x);
+        }
+      }
+      store.connected[i][row] = connected ? 1 : 0;
+    }
+  }
+  Report(0);
+}
+
+// A frame of the step that holds nothing but its states, where they are now.
+const Frame* BlockAdjoint::StateFrame() {
+  const RegionPlan& step = m_.plan().step;
+  Frame* const frame = tape_.TakeArray<Frame>(1);
+  frame->values = tape_.TakeArray<std::byte*>(static_cast<int64_t>(step.taped.size()));
+  for (size_t k = 0; k < step.taped.size(); ++k) frame->values[k] = m_.at[step.taped[k]];
+  return frame;
+}
+
+}  // namespace simgrad::sim::cpu

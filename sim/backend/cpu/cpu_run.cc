@@ -1,0 +1,329 @@
+#include "sim/backend/cpu/cpu_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "precision/rounding.h"
+#include "sim/backend/cpu/compile.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+DType DTypeOfSlot(const Slot& slot) {
+  switch (slot.carrier) {
+    case Carrier::kF32:
+    case Carrier::kF64: return DTypeOf(slot.format);
+    case Carrier::kI32: return DType::kI32;
+    case Carrier::kI64: return DType::kI64;
+    case Carrier::kMask: break;
+  }
+  return DType::kBool;
+}
+
+Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
+  Shape prefixed(prefix);
+  prefixed.insert(prefixed.end(), shape.begin(), shape.end());
+  return prefixed;
+}
+
+std::unique_ptr<Plan> ForwardPlan(const Batch& batch, const RunOptions& options,
+                                  const KernelTable& kernels) {
+  const bool counts = options.recording != Recording::kNone;
+  const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
+  return CompilePlan(batch.program, InputReader::FormsOf(batch), kernels,
+                     {.diagnostics = counts, .looks = counts || stops, .adjoint = false});
+}
+
+}  // namespace
+
+CpuRun::CpuRun(Batch batch, RunOptions options, const KernelTable& kernels, int64_t block_width)
+    : batch_(std::move(batch)),
+      options_(std::move(options)),
+      kernels_(kernels),
+      plan_(ForwardPlan(batch_, options_, kernels)),
+      context_(MakeContext(block_width)),
+      pool_(static_cast<int>(std::clamp<int64_t>(options_.threads, 1,
+                                                 std::max<int64_t>(context_.layout.blocks(), 1)))) {
+  runners_.resize(static_cast<size_t>(pool_.threads()));
+  adjoints_.resize(static_cast<size_t>(pool_.threads()));
+  blocks_.resize(static_cast<size_t>(context_.layout.blocks()));
+  record_bytes_.assign(static_cast<size_t>(batch_.steps), 0);
+  const size_t inputs = batch_.program->program.inputs.size();
+  published_.values.resize(inputs);
+  published_.connected.resize(inputs);
+}
+
+RunContext CpuRun::MakeContext(int64_t block_width) {
+  const bool counts = options_.recording != Recording::kNone;
+  const bool stops = batch_.program->policy.nonfinite == precision::NonFinite::kStop;
+  const int64_t width =
+      block_width > 0
+          ? block_width
+          : ChooseBlockWidth(plan_->varying_bytes, batch_.instances, options_.threads);
+  return {batch_,
+          options_,
+          *batch_.program,
+          BlockLayout(*batch_.program, batch_.instances, width),
+          InputReader(batch_),
+          counts,
+          counts || stops,
+          stops,
+          batch_.program->adjoint.has_value()};
+}
+
+BlockRunner& CpuRun::RunnerOf(int worker) {
+  std::unique_ptr<BlockRunner>& runner = runners_[static_cast<size_t>(worker)];
+  if (!runner) runner = std::make_unique<BlockRunner>(context_, *plan_);
+  return *runner;
+}
+
+BlockAdjoint& CpuRun::AdjointOf(int worker) {
+  std::unique_ptr<BlockAdjoint>& runner = adjoints_[static_cast<size_t>(worker)];
+  if (!runner) runner = std::make_unique<BlockAdjoint>(context_, *adjoint_plan_);
+  return *runner;
+}
+
+absl::Status CpuRun::Start() {
+  pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
+    RunnerOf(worker).Start(block, blocks_[static_cast<size_t>(block)]);
+  });
+  Publish();
+  return absl::OkStatus();
+}
+
+ForwardChunk CpuRun::EmptyChunk(int64_t first, int64_t count) const {
+  ForwardChunk chunk;
+  const Program& p = batch_.program->program;
+  if (context_.counts) {
+    size_t real_states = 0;
+    for (int32_t input : p.InputsOf(InputKind::kState)) {
+      const Value& value = p[p.inputs[static_cast<size_t>(input)].value];
+      real_states += value.type.element == ElementType::kReal ? 1 : 0;
+    }
+    chunk.diagnostics = StepDiagnostics::For(batch_.program->sites, real_states, first, count,
+                                             batch_.steps, options_.stride);
+  }
+  if (options_.recording == Recording::kInstances) {
+    const size_t cells = static_cast<size_t>(count * batch_.instances);
+    for (size_t site = 0; site < chunk.diagnostics.terminations.size(); ++site) {
+      InstanceSite& record = chunk.instance_sites.emplace_back();
+      record.iterations.assign(cells, 0);
+      record.reasons.assign(cells, 0);
+      record.value_counts.assign(cells, 0);
+      record.values.resize(static_cast<size_t>(batch_.instances));
+    }
+  }
+  const auto tensor = [&](int32_t slot, const Value& value) {
+    return Tensor::Zeros(DTypeOfSlot(plan_->slots[static_cast<size_t>(slot)]),
+                         Prefixed({batch_.instances, count}, value.type.shape));
+  };
+  for (int32_t input : options_.record_states) {
+    chunk.states.push_back(tensor(plan_->inputs[static_cast<size_t>(input)].slot,
+                                  p[p.inputs[static_cast<size_t>(input)].value]));
+  }
+  for (int32_t index : options_.record_exports) {
+    const size_t k = static_cast<size_t>(index);
+    chunk.exports.push_back(tensor(plan_->exports[k], p[p.exports[k].value]));
+  }
+  return chunk;
+}
+
+absl::StatusOr<ForwardChunk> CpuRun::Forward(int64_t first, int64_t count) {
+  ForwardChunk chunk = EmptyChunk(first, count);
+  const size_t workers = static_cast<size_t>(pool_.threads());
+  std::vector<StepDiagnostics> diagnostics(workers, chunk.diagnostics);
+  std::vector<std::vector<int64_t>> bytes(workers);
+  pool_.ParallelFor(context_.layout.blocks(), [&](int worker, int64_t block) {
+    const size_t w = static_cast<size_t>(worker);
+    if (context_.sizes) bytes[w].resize(record_bytes_.size());
+    const ChunkOutput output = {first, count, &diagnostics[w], &chunk,
+                                context_.sizes ? bytes[w].data() : nullptr};
+    RunnerOf(worker).Forward(block, blocks_[static_cast<size_t>(block)], output);
+  });
+  if (context_.counts) {
+    for (const StepDiagnostics& part : diagnostics) chunk.diagnostics.Merge(part);
+  }
+  for (const std::vector<int64_t>& part : bytes) {
+    for (size_t t = 0; t < part.size(); ++t) {
+      record_bytes_[t] = std::max(record_bytes_[t], part[t]);
+    }
+  }
+  Publish();
+  return chunk;
+}
+
+std::shared_ptr<const void> CpuRun::SaveState() const {
+  return std::make_shared<const std::vector<BlockState>>(blocks_);
+}
+
+void CpuRun::RestoreState(const std::shared_ptr<const void>& saved) {
+  blocks_ = *static_cast<const std::vector<BlockState>*>(saved.get());
+  Publish();
+}
+
+int64_t CpuRun::SavedBytes() const {
+  int64_t per_lane = context_.layout.bytes_per_lane() + 8 +
+                     static_cast<int64_t>(sizeof(InstanceHealth));
+  for (const Site& site : batch_.program->sites) {
+    if (site.kind == SiteKind::kEvent) per_lane += 4 * site.elements + 8;
+  }
+  const BlockLayout& layout = context_.layout;
+  return layout.blocks() * (static_cast<int64_t>(sizeof(BlockState)) + layout.width() * per_lane);
+}
+
+absl::Status CpuRun::Finish() {
+  pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
+    RunnerOf(worker).Finish(block, blocks_[static_cast<size_t>(block)]);
+  });
+  Publish();
+  return absl::OkStatus();
+}
+
+absl::Status CpuRun::StartAdjoint(double seed_scale) {
+  const NumericalProgram& program = *batch_.program;
+  if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
+  if (!adjoint_plan_) {
+    adjoint_plan_ = CompilePlan(batch_.program, InputReader::FormsOf(batch_), kernels_,
+                                {.diagnostics = false, .looks = context_.looks, .adjoint = true});
+  }
+  seed_ = precision::RoundTo(program.policy[precision::Role::kObjective].format, seed_scale);
+  const std::vector<Input>& inputs = program.program.inputs;
+  gradients_ = {};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int64_t count = ElementCount(program.program[inputs[i].value].type.shape);
+    const bool per_step =
+        inputs[i].kind != InputKind::kState && adjoint_plan_->inputs[i].per_step;
+    const int64_t entries = batch_.instances * (per_step ? batch_.steps : 1);
+    const bool wanted = program.adjoint_spec->wanted[i];
+    gradients_.values.emplace_back(wanted ? static_cast<size_t>(entries * count) : 0, 0.0);
+    gradients_.connected.emplace_back(static_cast<size_t>(batch_.instances), uint8_t{0});
+  }
+  adjoint_blocks_.resize(blocks_.size());
+  pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
+    const size_t b = static_cast<size_t>(block);
+    AdjointOf(worker).Start(block, blocks_[b], adjoint_blocks_[b], seed_);
+  });
+  Publish();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AdjointChunk> CpuRun::Adjoint(int64_t first, int64_t count) {
+  AdjointChunk chunk;
+  chunk.steps.resize(static_cast<size_t>(count));
+  std::vector<AdjointChunk> parts(static_cast<size_t>(pool_.threads()), chunk);
+  pool_.ParallelFor(context_.layout.blocks(), [&](int worker, int64_t block) {
+    const size_t b = static_cast<size_t>(block);
+    AdjointOf(worker).Reverse(block, blocks_[b], adjoint_blocks_[b], seed_, first, count,
+                              parts[static_cast<size_t>(worker)], gradients_);
+  });
+  for (const AdjointChunk& part : parts) {
+    for (size_t t = 0; t < chunk.steps.size(); ++t) chunk.steps[t].Merge(part.steps[t]);
+    chunk.ranges.Merge(part.ranges);
+  }
+  Publish();
+  return chunk;
+}
+
+absl::Status CpuRun::FinishAdjoint() {
+  pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
+    const size_t b = static_cast<size_t>(block);
+    AdjointOf(worker).Finish(block, blocks_[b], adjoint_blocks_[b], gradients_);
+  });
+  published_ = gradients_;
+  Publish();
+  return absl::OkStatus();
+}
+
+// Every thread holds the records of one segment, which ends with the step that fills it, and the
+// states at the beginnings of the segments.
+int64_t CpuRun::AdjointBytes(int64_t first, int64_t count) const {
+  int64_t all = 0;
+  int64_t largest = 0;
+  for (int64_t t = first; t < first + count; ++t) {
+    const int64_t bytes = record_bytes_[static_cast<size_t>(t)];
+    all += bytes;
+    largest = std::max(largest, bytes);
+  }
+  // Chunks of the arena are left partly empty where the next record does not fit.
+  const int64_t records = 2 * (std::min(all, kSegmentBytes + largest) + kSegmentBytes);
+  const int64_t segments = all / kSegmentBytes + 1;
+  const int64_t states = context_.layout.bytes_per_lane() * context_.layout.width();
+  return pool_.threads() * (records + segments * states);
+}
+
+void CpuRun::Publish() {
+  if (!context_.counts) return;
+  signatures_.clear();
+  health_.clear();
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    const BlockState& block = blocks_[b];
+    const bool reversed = !adjoint_blocks_.empty();
+    for (size_t lane = 0; lane < block.health.size(); ++lane) {
+      signatures_.push_back(block.path.signature[lane]);
+      health_.push_back(reversed ? adjoint_blocks_[b].health[lane] : block.health[lane]);
+    }
+  }
+}
+
+Tensor CpuRun::Collect(int32_t s, int64_t offset, const Value& value) const {
+  const Slot& slot = plan_->slots[static_cast<size_t>(s)];
+  Tensor tensor =
+      Tensor::Zeros(DTypeOfSlot(slot), Prefixed({batch_.instances}, value.type.shape));
+  const BlockLayout& layout = context_.layout;
+  for (int64_t block = 0; block < layout.blocks(); ++block) {
+    const BlockState& state = blocks_[static_cast<size_t>(block)];
+    const int64_t width = layout.PaddedLanes(block);
+    for (int64_t lane = 0; lane < layout.Lanes(block); ++lane) {
+      WriteTensorRow(tensor, (layout.FirstRow(block) + lane) * slot.count, slot,
+                     state.numbers.data() + offset * width, width, lane);
+    }
+  }
+  return tensor;
+}
+
+Tensor CpuRun::State(int32_t state_input) const {
+  const Program& p = batch_.program->program;
+  const std::vector<int32_t> states = p.InputsOf(InputKind::kState);
+  const size_t k = static_cast<size_t>(
+      std::find(states.begin(), states.end(), state_input) - states.begin());
+  return Collect(plan_->states[k].slot, context_.layout.state(k),
+                 p[p.inputs[static_cast<size_t>(state_input)].value]);
+}
+
+Tensor CpuRun::Export(int32_t export_index) const {
+  const Program& p = batch_.program->program;
+  const size_t k = static_cast<size_t>(export_index);
+  return Collect(plan_->exports[k], context_.layout.exported(k), p[p.exports[k].value]);
+}
+
+std::vector<double> CpuRun::Values() const {
+  std::vector<double> values;
+  if (batch_.program->objective.empty()) return values;
+  const Format format = batch_.program->policy[precision::Role::kObjective].format;
+  const Carrier carrier = format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+  const BlockLayout& layout = context_.layout;
+  for (int64_t block = 0; block < layout.blocks(); ++block) {
+    const std::byte* const cost = blocks_[static_cast<size_t>(block)].numbers.data() +
+                                  layout.cost() * layout.PaddedLanes(block);
+    for (int64_t lane = 0; lane < layout.Lanes(block); ++lane) {
+      values.push_back(precision::Canonical(LoadReal(cost, carrier, lane)));
+    }
+  }
+  return values;
+}
+
+std::vector<std::vector<int64_t>> CpuRun::FirstEventSteps() const {
+  std::vector<std::vector<int64_t>> steps;
+  for (const Site& site : batch_.program->sites) {
+    if (site.kind == SiteKind::kEvent) steps.emplace_back();
+  }
+  for (const BlockState& block : blocks_) {
+    for (size_t site = 0; site < steps.size(); ++site) {
+      const std::vector<int64_t>& first = block.path.first_event[site];
+      steps[site].insert(steps[site].end(), first.begin(), first.end());
+    }
+  }
+  return steps;
+}
+
+}  // namespace simgrad::sim::cpu

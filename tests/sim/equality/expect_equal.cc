@@ -1,0 +1,91 @@
+#include "tests/sim/equality/expect_equal.h"
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "sim/backend/reference/reference_executor.h"
+#include "tests/sim/equality/observed.h"
+#include "tests/sim/equality/random_case.h"
+#include "tests/sim/equality/single_row.h"
+
+namespace simgrad::sim::equality {
+namespace {
+
+constexpr uint64_t kCases = 1200;
+constexpr int kReportedFailures = 3;
+
+uint64_t FromEnvironment(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+
+struct Seeds {
+  uint64_t first = 1;
+  uint64_t count = kCases;
+};
+
+Seeds ChosenSeeds() {
+  if (const uint64_t one = FromEnvironment("SIMGRAD_SEED"); one != 0) return {one, 1};
+  return {1, kCases * (FromEnvironment("SIMGRAD_LONG") != 0 ? 20 : 1)};
+}
+
+std::string Story(const Case& made) {
+  const Work& work = made.work;
+  return "run this case alone with SIMGRAD_SEED=" + std::to_string(made.seed) + "; instances " +
+         std::to_string(work.batch.instances) + ", steps " + std::to_string(work.batch.steps) +
+         ", chunk " + std::to_string(work.chunk_steps) + ", checkpoints " +
+         std::to_string(work.checkpoint_interval) + ", gradient " +
+         std::to_string(work.gradient.has_value()) + "\n" + work.batch.program->text;
+}
+
+}  // namespace
+
+void ExpectEqualToReference(std::shared_ptr<Executor> executor, Coverage& coverage) {
+  const std::shared_ptr<Executor> reference = MakeReferenceExecutor();
+  const Seeds seeds = ChosenSeeds();
+  int failures = 0;
+  for (uint64_t i = 0; i < seeds.count && failures < kReportedFailures; ++i) {
+    const uint64_t seed = seeds.first + i;
+    const absl::StatusOr<Case> made = MakeCase(seed);
+    ASSERT_TRUE(made.ok()) << "seed " << seed << ": " << made.status();
+    const absl::StatusOr<Observed> expected = Observe(reference, made->work);
+    ASSERT_TRUE(expected.ok()) << expected.status() << "\n" << Story(*made);
+    const absl::StatusOr<Observed> actual = Observe(executor, Recut(made->work, seed));
+    ASSERT_TRUE(actual.ok()) << actual.status() << "\n" << Story(*made);
+    coverage.Add(*made, *expected);
+    const std::optional<std::string> difference = FirstDifference(*expected, *actual);
+    if (!difference) continue;
+    ++failures;
+    ADD_FAILURE() << "reference against " << executor->name() << ", " << *difference << "\n"
+                  << Story(*made);
+  }
+}
+
+void ExpectInstancesAlone(std::shared_ptr<Executor> executor) {
+  const Seeds seeds = ChosenSeeds();
+  int failures = 0;
+  for (uint64_t i = 0; i < seeds.count && failures < kReportedFailures; i += 5) {
+    const uint64_t seed = seeds.first + i;
+    const absl::StatusOr<Case> made = MakeCase(seed);
+    ASSERT_TRUE(made.ok()) << "seed " << seed << ": " << made.status();
+    const absl::StatusOr<Observed> all = Observe(executor, made->work);
+    ASSERT_TRUE(all.ok()) << all.status() << "\n" << Story(*made);
+    const uint64_t rows = static_cast<uint64_t>(made->work.batch.instances);
+    const int64_t row = static_cast<int64_t>(seed % rows);
+    const absl::StatusOr<Observed> alone = Observe(executor, AloneWork(made->work, row));
+    ASSERT_TRUE(alone.ok()) << alone.status() << "\n" << Story(*made);
+    const auto difference = FirstDifferenceOfRow(made->work, *all, row, *alone);
+    if (!difference) continue;
+    ++failures;
+    ADD_FAILURE() << executor->name() << ", " << *difference << "\n" << Story(*made);
+  }
+}
+
+bool IsWholeSeries(const Coverage& coverage) {
+  return coverage.cases >= static_cast<int>(kCases);
+}
+
+}  // namespace simgrad::sim::equality
