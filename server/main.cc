@@ -1,4 +1,6 @@
 // simgrad-server: reads flags, starts the server, waits for SIGTERM or SIGINT, drains.
+#include <google/protobuf/stubs/logging.h>
+
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -34,6 +36,9 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+
+  // What a caller sends must not write to our log at will.
+  google::protobuf::SetLogHandler(nullptr);
 
   auto server = simgrad::server::service::Server::Create(*config);
   if (!server.ok()) {

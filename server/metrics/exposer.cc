@@ -2,7 +2,10 @@
 
 #include <civetweb.h>
 
+#include <atomic>
+#include <chrono>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +40,7 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
     std::vector<std::shared_ptr<prometheus::Collectable>> collectables) {
   std::unique_ptr<Exposer> exposer(new Exposer());
   exposer->collectables_ = std::move(collectables);
+  exposer->host_ = address == "0.0.0.0" ? "127.0.0.1" : address == "::" ? "::1" : address;
   const bool v6 = address.find(':') != std::string::npos;
   const std::string listen = v6 ? absl::StrCat("[", address, "]:", port)
                                 : absl::StrCat(address, ":", port);
@@ -53,8 +57,22 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
   return exposer;
 }
 
+// The library's accepting thread looks at its stop flag only every two seconds, or when a connection
+// comes: so connections are made until it has stopped.
 Exposer::~Exposer() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ == nullptr) return;
+  std::atomic<bool> stopped = false;
+  std::thread waker([&] {
+    while (!stopped) {
+      char error[64] = "";
+      mg_connection* connection = mg_connect_client(host_.c_str(), port_, 0, error, sizeof(error));
+      if (connection != nullptr) mg_close_connection(connection);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  mg_stop(context_);
+  stopped = true;
+  waker.join();
 }
 
 }  // namespace simgrad::server::metrics

@@ -36,6 +36,7 @@ class Exposer {
 
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;
   mg_context* context_ = nullptr;
+  std::string host_;  // where it can be reached from this machine
   int port_ = 0;
 };
 

@@ -10,11 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "precision/format.h"
 #include "server/conversion/policy.h"
-#if __has_include("sim/backend/cpu/cpu_executor.h")
 #include "sim/backend/cpu/cpu_executor.h"
-#else
-#include "sim/backend/reference/reference_executor.h"
-#endif
 
 namespace simgrad::server::service {
 namespace {
@@ -28,6 +24,15 @@ std::string CpuName() {
     }
   }
   return "cpu";
+}
+
+// What the executor chooses by itself.
+std::string BestInstructions() {
+  using enum sim::CpuInstructions;
+  for (const sim::CpuInstructions instructions : {kAvx512, kAvx2}) {
+    if (sim::IsSupported(instructions)) return std::string(sim::CpuInstructionsName(instructions));
+  }
+  return std::string(sim::CpuInstructionsName(kBaseline));
 }
 
 }  // namespace
@@ -53,13 +58,8 @@ absl::StatusOr<Device> OpenDevice(const std::string& flag, int threads) {
         conversion::ExecutionOnCpu(format);
   }
   if (flag == "auto") device.note = "--device=auto: this build has no CUDA, running on the CPU";
-#if __has_include("sim/backend/cpu/cpu_executor.h")
   std::shared_ptr<sim::Executor> executor = sim::MakeCpuExecutor();
-  device.instruction_set = std::string(sim::CpuInstructionSet());
-#else
-  std::shared_ptr<sim::Executor> executor = sim::MakeReferenceExecutor();
-  device.instruction_set = "scalar";
-#endif
+  device.instruction_set = BestInstructions();
   device.engine = std::make_shared<const sim::Engine>(std::move(executor));
   return device;
 }

@@ -130,17 +130,15 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, public Ou
       call_->OnFirstMessage();
     }
     const bool last = waiting_.empty() && final_ && (!diagnostics_ || diagnostics_->empty());
-    grpc::WriteOptions options;
-    if (!waiting_.empty()) options.set_buffer_hint();
     if (!last) {
       lock.unlock();
-      this->StartWrite(&response_, options);
+      this->StartWrite(&response_);
       return;
     }
     finished_ = true;
     const grpc::Status status = *final_;
     lock.unlock();
-    this->StartWriteAndFinish(&response_, options, status);
+    this->StartWriteAndFinish(&response_, grpc::WriteOptions(), status);
   }
 
   const std::shared_ptr<StreamingCall> call_;

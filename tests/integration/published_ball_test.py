@@ -10,7 +10,7 @@ import simgrad as sg
 T_END = 15.0
 
 
-def fall(client, published, contact, h, gradient=True, **options):
+def fall(client, published, contact, h, gradient=True):
     setting = published["ball_analytic"]["setting"]
     call = client.gradient if gradient else client.rollout
     return call(
@@ -19,7 +19,7 @@ def fall(client, published, contact, h, gradient=True, **options):
         policy="f64",
         initial={"y": [setting["x0"]], "v": [setting["v0"]]},
         objective="final_height",
-        params={"g": setting["g"], "restitution": setting["restitution"], "h": h, **options},
+        params={"g": setting["g"], "restitution": setting["restitution"], "h": h, "k": 1.0},
         diagnostics="off",
     )
 

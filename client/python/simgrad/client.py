@@ -142,7 +142,8 @@ class Client:
           diagnostics: "off", "summary" or "instances". Never changes a result.
           objective: name of an objective whose value is returned.
           on_nonfinite: "report", or "raise" (NonFiniteError with certificates and the result).
-          progress: True for a bar, or a function of (phase, steps done, steps total).
+          progress: True for a bar, or a function of (phase, steps done, steps total), called at
+            least once at the end.
           raw: low formats come back as bits (uint16, uint8) instead of as exact f32.
           timeout: deadline in seconds, None: the client's.
           options: instances, first_instance, instance_ids (the ids), stride (of state ranges),

@@ -74,10 +74,16 @@ class Stream:
                 block = self._assembly.add(response)
                 if block is not None:
                     yield block
+                if self._assembly.result is not None:
+                    # Progress messages are coalesced, and the last is left out for the answer.
+                    steps = self._assembly.result.steps
+                    phase = "adjoint" if isinstance(self._assembly.result, Gradient) else "forward"
+                    self._observer(phase, steps, steps)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error) from None
         finally:
             getattr(self._observer, "close", lambda: None)()
-        if self._assembly.result is None:
+        result = self._assembly.result
+        if result is None:
             raise errors.Internal("the server ended the stream without a result")
-        self._finish(self._assembly.result)
+        self._finish(result)

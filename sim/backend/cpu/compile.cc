@@ -179,10 +179,8 @@ void Compiler::CompileStateYields(Scope& scope) {
     state.yield = OwnedYield(scope, scope.region->yields[k], taken, state.stored);
     // State and yield exchange their buffers after every step: no other value may come to own one.
     if (SlotAt(state.yield).offset >= 0) {
-      Slot& slot = SlotAt(state.yield);
       std::erase(scope.kept, state.yield);
-      pool_.Return(slot.offset, slot.bytes_per_lane());
-      slot.offset = pool_.TakeFresh(slot.bytes_per_lane());
+      MakeExclusive(state.yield);
     }
   }
 }
@@ -339,6 +337,20 @@ int32_t Compiler::Scratch(Carrier carrier, Format format, int64_t count, bool un
     scope_->scratch.push_back(slot);
   }
   return slot;
+}
+
+int32_t Compiler::LoopBuffer(Carrier carrier, Format format, int64_t count) {
+  const int32_t slot = NewSlot(carrier, format, count, false, false);
+  SlotAt(slot).offset = pool_.TakeFresh(SlotAt(slot).bytes_per_lane());
+  scope_->scratch.push_back(slot);
+  return slot;
+}
+
+void Compiler::MakeExclusive(int32_t s) {
+  Slot& slot = SlotAt(s);
+  if (slot.offset < 0) return;
+  pool_.Return(slot.offset, slot.bytes_per_lane());
+  slot.offset = pool_.TakeFresh(slot.bytes_per_lane());
 }
 
 void Compiler::Store(RegionPlan& plan, int32_t slot) {

@@ -166,7 +166,9 @@ void Compiler::CompileVjpRegion(const Region& region, size_t leading,
     const SlotPair argument = plan.args[at];
     const auto own = [&](ValueId id, int32_t unchanged) {
       if (At(id) == unchanged) return kUnchanged;
-      return OwnedYield(scope, id, taken, false);
+      const int32_t owned = OwnedYield(scope, id, taken, false);
+      MakeExclusive(owned);
+      return owned;
     };
     SlotPair& pair = plan.yields[at];
     pair.cotangent = kUnchanged;
@@ -209,10 +211,10 @@ void Compiler::FinishTravelling(std::vector<TravellingSlot>& slots,
     for (const VjpRegion* region : regions) {
       if (k < region->args.size()) slot.masked |= region->args[k].mask >= 0;
     }
-    slot.cotangent = Scratch(slot.carrier, slot.format, slot.count, false, false);
-    slot.home = Scratch(slot.carrier, slot.format, slot.count, false, false);
-    slot.mask = Scratch(Carrier::kMask, Format::kF64, slot.count, false, false);
-    slot.home_mask = Scratch(Carrier::kMask, Format::kF64, slot.count, false, false);
+    slot.cotangent = LoopBuffer(slot.carrier, slot.format, slot.count);
+    slot.home = LoopBuffer(slot.carrier, slot.format, slot.count);
+    slot.mask = LoopBuffer(Carrier::kMask, Format::kF64, slot.count);
+    slot.home_mask = LoopBuffer(Carrier::kMask, Format::kF64, slot.count);
   }
 }
 
@@ -287,8 +289,8 @@ void Compiler::CompileWhileVjp(const Op& op) {
     const Slot like = SlotAt(pair.cotangent);
     const int64_t count = like.count / std::max<int64_t>(n, 1);
     plan.outside_narrow.push_back(
-        {Scratch(like.carrier, like.format, count, false, false),
-         Scratch(Carrier::kMask, Format::kF64, count, false, false)});
+        {LoopBuffer(like.carrier, like.format, count),
+         LoopBuffer(Carrier::kMask, Format::kF64, count)});
   }
   plan.reads = CapturesOf({&plan.body.region, &plan.test_inner.region, &plan.test_last.region,
                            &plan.test_both.region},

@@ -50,7 +50,7 @@ std::vector<CapturePlan> Compiler::CapturesOf(const std::vector<const RegionPlan
     if (from.uniform || (slot >= first_inside && !from.invariant)) continue;
     CapturePlan capture;
     capture.slot = slot;
-    capture.narrow = Scratch(from.carrier, from.format, from.count, false, false);
+    capture.narrow = LoopBuffer(from.carrier, from.format, from.count);
     capture.count = from.count;
     capture.lane_bytes = from.lane_bytes();
     captures.push_back(capture);
@@ -153,18 +153,19 @@ void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
   for (size_t k = 0; k < plan.carried.size(); ++k) {
     CarriedPlan& carried = plan.carried[k];
     carried.yield = OwnedYield(body_scope, body.yields[k], taken, carried.stored);
+    MakeExclusive(carried.yield);
   }
   // Buffers that live as long as the loop runs.
   scope_ = around;
   for (CarriedPlan& carried : plan.carried) {
     const Slot like = SlotAt(carried.yield);
     const bool recorded = carried.stored && options_.adjoint;
-    if (!recorded) carried.spare = Scratch(like.carrier, like.format, like.count, false, false);
+    if (!recorded) carried.spare = LoopBuffer(like.carrier, like.format, like.count);
   }
   for (CapturePlan& mapped : plan.captures) {
     const Slot like = SlotAt(mapped.slot);
     if (!mapped.uniform) {
-      mapped.narrow = Scratch(like.carrier, like.format, like.count, false, false);
+      mapped.narrow = LoopBuffer(like.carrier, like.format, like.count);
     }
   }
   std::vector<CapturePlan> captures = CapturesOf({&plan.test, &plan.body}, first_inside);
@@ -206,12 +207,13 @@ void Compiler::CompileFor(const Op& op) {
   for (size_t k = 0; k < plan.carried.size(); ++k) {
     CarriedPlan& carried = plan.carried[k];
     carried.yield = OwnedYield(scope, body.yields[k], taken, carried.stored);
+    MakeExclusive(carried.yield);
   }
   scope_ = around;
   for (CarriedPlan& carried : plan.carried) {
     const Slot like = SlotAt(carried.yield);
     const bool recorded = carried.stored && options_.adjoint;
-    if (!recorded) carried.spare = Scratch(like.carrier, like.format, like.count, false, false);
+    if (!recorded) carried.spare = LoopBuffer(like.carrier, like.format, like.count);
   }
   scope_ = &scope;
   CloseScope(scope);

@@ -61,6 +61,10 @@ class Compiler {
   void PlaceForever(int32_t slot);
   void PlaceTemporary(int32_t slot);   // gives storage from the pool
   int32_t Scratch(Carrier carrier, Format format, int64_t count, bool uniform, bool invariant);
+  // What lives from one iteration of a loop to the next must not share its place with anything that
+  // the loop's regions free: in the next iteration its former owner writes to it again.
+  int32_t LoopBuffer(Carrier carrier, Format format, int64_t count);  // freed after the operation
+  void MakeExclusive(int32_t slot);
   // The slot of a result, placed; uniform and invariant as its operands are.
   int32_t Result(ValueId id, bool uniform, bool invariant);
   void Store(RegionPlan& plan, int32_t slot);  // recorded at every execution of the region

@@ -3,15 +3,22 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "sim/backend/executor.h"
 #include "tests/sim/equality/coverage.h"
 
 namespace simgrad::sim::equality {
 
-// Every case gives the bits of the reference, though it is cut into other chunks, with other
-// checkpoints and threads.
-void ExpectEqualToReference(std::shared_ptr<Executor> executor, Coverage& coverage);
+struct NamedExecutor {
+  std::string name;
+  std::shared_ptr<Executor> executor;
+};
+
+// Every case gives the bits of the reference on each of them, though it is cut into other chunks, with
+// other checkpoints and threads.
+void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverage& coverage);
 
 // One instance of a case, alone, gives what it gives among the others. Every fifth case.
 void ExpectInstancesAlone(std::shared_ptr<Executor> executor);

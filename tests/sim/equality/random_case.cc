@@ -131,16 +131,16 @@ AdjointSpec RandomSpec(Random& random, const Program& world, const std::string& 
                        bool all) {
   AdjointSpec spec;
   spec.objective = objective;
-  const double share = objective.empty() ? 0.6 : 0.25;
+  const double share = objective.empty() ? 0.6 : all ? 0.1 : 0.25;
   for (size_t i = 0; i < world.InputsOf(InputKind::kState).size(); ++i) {
     const Input& input = world.inputs[i];
     const bool real = world[input.value].type.element == ElementType::kReal;
-    spec.final_state.push_back(!all && real && random.Chance(share));
-    spec.trajectory_state.push_back(!all && real && random.Chance(share));
+    spec.final_state.push_back(real && random.Chance(share));
+    spec.trajectory_state.push_back(real && random.Chance(share));
   }
   for (const Export& item : world.exports) {
     const bool real = world[item.value].type.element == ElementType::kReal;
-    spec.trajectory_export.push_back(!all && real && random.Chance(share));
+    spec.trajectory_export.push_back(real && random.Chance(share));
   }
   for (const Input& input : world.inputs) {
     spec.wanted.push_back(IsDifferentiable(world, input) && (all || random.Chance(0.85)));
@@ -170,18 +170,20 @@ void SendCotangents(Random& random, const AdjointSpec& spec, Batch& batch) {
   }
 }
 
-void ChooseOptions(Random& random, Work& work) {
+void ChooseOptions(Random& random, bool smooth, Work& work) {
   const Program& program = work.batch.program->program;
   const double level = random.Uniform(0.0, 1.0);
-  work.options.recording = level < 0.75   ? Recording::kInstances
+  work.options.recording = smooth || level < 0.75 ? Recording::kInstances
                            : level < 0.95 ? Recording::kSummary
                                           : Recording::kNone;
   work.options.stride = static_cast<int32_t>(random.Integer(1, 5));
   for (int32_t input : program.InputsOf(InputKind::kState)) {
-    if (random.Chance(0.6)) work.options.record_states.push_back(input);
+    if (smooth || random.Chance(0.6)) work.options.record_states.push_back(input);
   }
   for (size_t i = 0; i < program.exports.size(); ++i) {
-    if (random.Chance(0.6)) work.options.record_exports.push_back(static_cast<int32_t>(i));
+    if (smooth || random.Chance(0.6)) {
+      work.options.record_exports.push_back(static_cast<int32_t>(i));
+    }
   }
 }
 
@@ -226,7 +228,7 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   ChooseSizes(random, options.smooth, batch);
   const bool differentiates = options.smooth || random.Chance(0.8);
   std::string objective = random.Pick(world->program.objectives).name;
-  if (!options.smooth && random.Chance(0.2)) objective.clear();
+  if (random.Chance(0.2)) objective.clear();
   std::optional<AdjointSpec> adjoint;
   if (differentiates) {
     adjoint = RandomSpec(random, world->program, objective, options.smooth);
@@ -241,7 +243,7 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   Feed feed{random, world->thresholds, options.smooth, random.Chance(0.12), extreme};
   batch.inputs = RandomBindings(feed, batch.program->program, batch);
   if (adjoint) SendCotangents(random, *adjoint, batch);
-  ChooseOptions(random, made.work);
+  ChooseOptions(random, options.smooth, made.work);
   made.world = std::move(world->program);
   made.work = Recut(made.work, random.Bits());
   return made;

@@ -12,7 +12,8 @@
 namespace simgrad::sim::equality {
 
 struct CaseOptions {
-  // f64, kinks left alone, every input wanted and per instance: for central differences.
+  // f64, nothing that cuts or rounds, every input sent and wanted, every state and export recorded:
+  // for central differences.
   bool smooth = false;
 };
 

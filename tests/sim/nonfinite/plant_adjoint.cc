@@ -188,51 +188,45 @@ Planted ByOperation(Random& random, const Kind& kind, bool per_element_too) {
   return planted;
 }
 
-// Cotangents that the caller sends.
+// Cotangents that the caller sends; there is no objective.
 Planted BySent(Random& random, int number) {
-  const bool half = number == 5;
-  Plot plot(random, half ? "f16_unsafe" : "f32", 1);
+  Plot plot(random, random.Chance(0.3) ? "f16_unsafe" : "f32", 1);
   Planted& planted = plot.planted;
   Script& s = plot.script;
-  const size_t rows = static_cast<size_t>(planted.steps) + 1;
   const std::vector<double> ones(static_cast<size_t>(plot.n), 1.0);
   for (Sent& sent : planted.sent) {
     sent.final_cotangent = {ones};
-    sent.trajectory_cotangent.assign(rows, ones);
+    sent.trajectory_cotangent.assign(static_cast<size_t>(planted.steps) + 1, ones);
   }
-  const bool trajectory = number % 2 == 1;
-  s.recipe().sends_final = true;
-  s.recipe().sends_trajectory = trajectory;
-  planted.label = "plant";
-  planted.non_finite_class = NonFiniteClass::kOverflow;
-  const double largest = plot.largest();
+  s.recipe().sends_final = s.recipe().sends_trajectory = true;
   const int a = plot.Filler();
-  // z[t] with t from 1 to T receives what is sent for it.
-  const int64_t at = trajectory ? random.Integer(1, planted.steps) : planted.steps;
-  double& cotangent = trajectory ? plot.mine().trajectory_cotangent[static_cast<size_t>(at)][plot.hit()]
-                                 : plot.mine().final_cotangent[0][plot.hit()];
-  int z = kZ;
-  if (number < 2 || half) {
+  const int factor = s.Literal(number == 0 ? 4.0 : 0.5);
+  if (number == 0) s.label = "plant";
+  const int product = s.Do("mul", {a, factor});
+  if (number != 0) s.label = "plant";
+  const int z = s.Do("add", {kZ, product});
+  // What is sent for z[t], t from 1 to T, meets in the addition of step t, or at T in what is sent
+  // for the final state, another cotangent; the two together reach the product of step t - 1.
+  const int64_t at = random.Integer(1, planted.steps);
+  double& final_one = plot.mine().final_cotangent[0][plot.hit()];
+  double& one = plot.mine().trajectory_cotangent[static_cast<size_t>(at)][plot.hit()];
+  const double sign = random.Chance(0.5) ? 1.0 : -1.0;
+  planted.operation = number == 0 ? "mul" : "add";
+  planted.step = number == 0 ? at - 1 : at;
+  planted.label = number == 0 || at < planted.steps ? "plant" : "";
+  planted.non_finite_class = NonFiniteClass::kOverflow;
+  if (number == 0) {
     planted.kind = "cotangent sent, times 4";
-    planted.operation = "mul";
-    planted.step = at - 1;
-    cotangent = (random.Chance(0.5) ? 0.875 : -0.875) * largest;
-    s.label = "plant";
-    z = s.Do("add", {kZ, s.Do("mul", {a, s.Literal(4.0)})});
-    // The addition has a label of its own.
-    s.recipe().step[s.recipe().step.size() - 3].label = "plant";
-  } else if (number == 2 || number == 3) {
+    one = sign * 0.875 * plot.largest();
+  } else if (number == 1) {
+    planted.kind = "two cotangents sent";
+    final_one = one = sign * 0.75 * plot.largest();
+  } else {
     planted.kind = "non-finite cotangent sent";
     planted.finite_inputs = false;
-    planted.operation = "mul";
-    planted.step = at - 1;
     planted.non_finite_class = NonFiniteClass::kInput;
-    cotangent = random.Chance(0.5) ? std::numeric_limits<double>::infinity()
-                                   : std::numeric_limits<double>::quiet_NaN();
-    const int four = s.Literal(4.0);
-    s.label = "plant";
-    const int product = s.Do("mul", {a, four});
-    z = s.Do("add", {kZ, product});
+    one = random.Chance(0.5) ? std::numeric_limits<double>::infinity()
+                             : std::numeric_limits<double>::quiet_NaN();
   }
   s.recipe().next[0] = a;
   s.recipe().next[1] = kX;
@@ -241,6 +235,89 @@ Planted BySent(Random& random, int number) {
   return planted;
 }
 
+// Where the objective meets the adjoint, and its own operations.
+Planted ByObjective(Random& random, int number) {
+  const bool half = number == 2 || number == 3 || number == 5;
+  Plot plot(random, number == 5 ? "f16_safe" : half ? "f16_unsafe" : "f32", 1);
+  Planted& planted = plot.planted;
+  Script& s = plot.script;
+  planted.operation = number < 2 ? "div" : "cast";
+  planted.non_finite_class =
+      number < 2 ? NonFiniteClass::kDivideByZero : NonFiniteClass::kConversion;
+  const int64_t end = planted.steps;
+  const int a = plot.Filler();
+  int z = kZ;
+  if (number == 0) {
+    planted.kind = "sqrt at 0 in a stage cost";
+    planted.label = "plant";
+    int zero = a;
+    plot.Sow(a, kW, [&](int u, int now) {
+      return zero = s.Do("mul", {u, s.Do("add", {s.Literal(0.5), s.Do("abs", {now})})});
+    });
+    plot.Fire(planted.step);
+    s.BeginStage();
+    s.label = "plant";
+    s.recipe().stage_cost = s.Total(s.Do("sqrt", {zero}));
+  } else if (number == 1) {
+    planted.kind = "sqrt at 0 in the terminal cost";
+    planted.label = "plant";
+    plot.At(kWeight, end - 1) = 0.0;
+    planted.step = end;
+    s.BeginTerminal();
+    const int zero = s.Do("abs", {s.Do("mul", {kTerminalZ, kWeight})});
+    s.label = "plant";
+    s.recipe().terminal_cost = s.Total(s.Do("sqrt", {zero}));
+  } else if (number == 2) {
+    planted.kind = "objective into the adjoint";
+    plot.At(kWeight, end - 1) = random.Chance(0.5) ? 65520.0 : -1e6;
+    planted.step = end;
+  } else if (number == 3) {
+    // The last row of weights is the terminal cost's, so the step is not the last.
+    planted.kind = "stage cost into the adjoint";
+    planted.label = "plant";
+    planted.steps = 3;
+    for (Sent& sent : planted.sent) {
+      for (int input : {kC, kTrigger, kWeight}) sent.input[input].resize(3, sent.input[input][0]);
+    }
+    planted.step = random.Integer(0, 1);
+    plot.At(kWeight, planted.step) = 1e6;
+    s.label = "plant";
+    z = s.Do("add", {kZ, a});
+    s.BeginStage();
+    s.recipe().stage_cost = s.Total(s.Do("mul", {kZ, kWeight}));
+  } else if (number == 4) {
+    planted.kind = "initial state's gradient";
+    plot.SetRole("gradient", Format::kF16);
+    plot.At(kWeight, end - 1) = 1e6;
+    planted.step = 0;
+  } else {
+    planted.kind = "loss scale beyond the adjoint";
+    planted.policy.loss_scale = 65536.0;
+    planted.step = end;
+    planted.element = 0;
+  }
+  plot.Close(a, z);
+  return planted;
+}
+
 }  // namespace
+
+Planted PlantAdjoint(Random& random, int number) {
+  constexpr int kOthers = 9;
+  const int all = static_cast<int>(Kinds().size());
+  const int which = number % (all + kOthers);
+  Planted planted;
+  if (which < all) {
+    const size_t k = static_cast<size_t>(which);
+    planted = ByOperation(random, Kinds()[k], k < kNotPerElement);
+  } else if (which < all + 3) {
+    planted = BySent(random, which - all);
+  } else {
+    planted = ByObjective(random, which - all - 3);
+  }
+  planted.phase = sim::Phase::kAdjoint;
+  planted.gradient = true;
+  return planted;
+}
 
 }  // namespace simgrad::nonfinite

@@ -226,7 +226,9 @@ Planted ByRole(Random& random, int number) {
   planted.operation = "cast";
   planted.label = "plant";
   planted.non_finite_class = NonFiniteClass::kConversion;
-  planted.kind = number % 3 == 0 ? "cast into an event" : by_test ? "cast into a stop test" : "cast into the state";
+  planted.kind = number % 3 == 0 ? "cast into an event"
+                 : by_test       ? "cast into a stop test"
+                                 : "cast into the state";
   const int a = plot.Filler();
   int x = a;
   if (number % 3 == 0) {
@@ -236,7 +238,8 @@ Planted ByRole(Random& random, int number) {
       const int pulse = plot.Pulse(u, 1e5);
       const int one = s.Literal(1.0);
       s.label = "plant";
-      return s.Select(s.Event("narrow", pulse, "lt", one), now, s.Literal(0.5));
+      const int small = s.Event("narrow", pulse, "lt", one);
+      return s.Select(small, now, s.Literal(0.5));
     }));
   } else if (by_test) {
     plot.SetRole("termination", Format::kF16);
@@ -363,6 +366,8 @@ Planted PlantInput(Random& random, int number) {
   const std::vector<double> numbers = {kInf, -kInf, kNaN};
   plot.At(input, varies ? planted.step : 0) = too_large ? 1e5 : random.Pick(numbers);
   planted.iteration = 0;
+  planted.gradient = random.Chance(0.3);
+  if (random.Chance(0.25)) planted.policy.nonfinite = precision::NonFinite::kStop;
   plot.Close(plot.Bounded(out), plot.script.Do("add", {kZ, a}));
   return planted;
 }
