@@ -148,7 +148,8 @@ struct BirthCertificate {
   precision::Role role = precision::Role::kState;
   precision::Format format = precision::Format::kF32;
   uint64_t instance_id = 0;
-  int64_t element = 0;    // row-major inside the value
+  // Row-major inside the value; in loops per element behind the flattened element of those loops.
+  int64_t element = 0;
   int64_t iteration = 0;  // flattened iteration of the loops around it
   std::vector<double> operands;
   double result = 0.0;

@@ -104,10 +104,10 @@ void Compiler::CompileInputs(const std::vector<InputForm>& inputs) {
     const Value& value = ValueAt(input.value);
     InputPlan& plan = plan_->inputs[i];
     const bool state = input.kind == InputKind::kState;
-    if (!state && uses_.count[Index(input.value)] == 0) continue;
     const bool changes = input.kind == InputKind::kStep || inputs[i].per_step;
-    const bool uniform = !state && !inputs[i].per_instance;
     plan.per_step = changes;
+    if (!state && uses_.count[Index(input.value)] == 0) continue;
+    const bool uniform = !state && !inputs[i].per_instance;
     plan.used = uses_.count[Index(input.value)] > 0;
     const bool real = value.type.element == ElementType::kReal;
     plan_->checks_step_inputs |= plan.used && changes && real;

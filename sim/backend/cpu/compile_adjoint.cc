@@ -117,15 +117,15 @@ int32_t Compiler::Constant(Carrier carrier, Format format, int64_t count, double
   return slot;
 }
 
-// A slot as numbers: absent ones are zeros under a mask of false.
+// A slot as numbers: absent ones are zeros under a mask of false. `like` kNone: it is never present.
 SlotPair Compiler::FilledPair(const SlotList& list, size_t k, ValueId like) {
   SlotPair pair = PairAt(list, k);
-  const Value& value = ValueAt(like);
-  const int64_t count = CountOf(like);
+  const bool known = like != ValueId::kNone && IsReal(like);
+  const Format format = known ? *ValueAt(like).format : Format::kF32;
+  const Carrier carrier = format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+  const int64_t count = known ? CountOf(like) : 0;
   const bool present = pair.cotangent >= 0;
-  if (!present) {
-    pair.cotangent = Constant(CarrierOfValue(value), *value.format, count, 0.0);
-  }
+  if (!present) pair.cotangent = Constant(carrier, format, count, 0.0);
   if (pair.mask < 0) pair.mask = Constant(Carrier::kMask, Format::kF64, count, present ? 1 : 0);
   return pair;
 }

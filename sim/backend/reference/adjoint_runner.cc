@@ -132,9 +132,9 @@ void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
     sum = precision::Add(format, before, value.real[i]);
     gradient.connected = true;
     if (sinks_.watch == nullptr) continue;
-    sinks_.watch->SeeSum("accumulate",
-                         program().inputs[static_cast<size_t>(op.attributes.input)].name, op.role,
-                         format, static_cast<int64_t>(i), {before, value.real[i]}, sum);
+    sinks_.watch->SeeAccumulate(op, frame,
+                                program().inputs[static_cast<size_t>(op.attributes.input)].name,
+                                format, static_cast<int64_t>(i), before, value.real[i], sum);
   }
 }
 

@@ -112,7 +112,8 @@ void NonFiniteWatch::SeeResult(const Op& op, Operands operands, const Frame& fra
       birth.value_name = p[op.results[0]].name;
       birth.format = *p[op.results[0]].format;
     }
-    birth.element = static_cast<int64_t>(i);
+    const int64_t size = static_cast<int64_t>(result.real.size());
+    birth.element = frame.element * size + static_cast<int64_t>(i);
     birth.iteration = frame.iteration;
     birth.operands = OperandsAt(p, op, operands, i);
     birth.result = result.real[i];
@@ -155,6 +156,16 @@ void NonFiniteWatch::SeeSum(std::string_view operation, std::string_view value_n
   birth.operands = std::move(operands);
   birth.result = result;
   Report(std::move(birth));
+}
+
+void NonFiniteWatch::SeeAccumulate(const Op& op, const Frame& frame, std::string_view input,
+                                   Format format, int64_t element, double before, double added,
+                                   double sum) {
+  if (!watching() || precision::IsFinite(sum)) return;
+  SeeSum(InfoOf(op.code).name, input, op.role, format, element, {before, added}, sum);
+  certificate_->label = op.label;
+  certificate_->site = op.site.empty() ? std::string(frame.loop_site) : op.site;
+  certificate_->iteration = frame.iteration;
 }
 
 void NonFiniteWatch::Report(BirthCertificate birth) {

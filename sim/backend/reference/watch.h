@@ -36,6 +36,9 @@ class NonFiniteWatch {
   // An addition outside the text of the program: a cost or a gradient.
   void SeeSum(std::string_view operation, std::string_view value_name, Role role, Format format,
               int64_t element, std::vector<double> operands, double result);
+  // The addition of an `accumulate`, which gives no value of its own.
+  void SeeAccumulate(const Op& op, const Frame& frame, std::string_view input, Format format,
+                     int64_t element, double before, double added, double sum);
 
   // Set once a non-finite value was seen.
   const std::optional<BirthCertificate>& certificate() const { return certificate_; }
