@@ -45,9 +45,11 @@ void Births::AfterChunk() {
   for (int32_t input : batch_.program->program.InputsOf(InputKind::kState)) {
     states.push_back(run_.State(input));
   }
+  const std::vector<double> costs = run_.Values();
   for (size_t row : born) {
     ReplayStart& start = starts_[row];
     start.step = chunk_start_;
+    if (!costs.empty()) start.cost = costs[row];
     for (const Tensor& state : states) start.states.push_back(RowOf(state, row));
   }
   while (starts_.size() > limit_) starts_.erase(std::prev(starts_.end()));

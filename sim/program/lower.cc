@@ -115,7 +115,7 @@ void AssignAll(NumericalProgram& numerical) {
   }
   if (!numerical.adjoint) return;
   Adjoint& adjoint = *numerical.adjoint;
-  if (terminal != nullptr) AssignSlots(assigner, adjoint.terminal, 1);
+  AssignSlots(assigner, adjoint.terminal, terminal != nullptr ? 1 : 0);
   const size_t seeds = numerical.stage_cost == ValueId::kNone ? 0 : 1;
   AssignSlots(assigner, adjoint.last, seeds);
   AssignSlots(assigner, adjoint.inner, seeds);

@@ -92,8 +92,7 @@ void BlockAdjoint::BindSent(const SlotPair& pair, const std::vector<std::vector<
   const int64_t n = slot.count * rows_.width;
   const bool present = k < sent.size() && !sent[k].empty();
   if (present) {
-    LoadReals(sent[k], seed_, slot.format, slot.carrier, rows_, entries, entry, slot.count,
-              m_.at[pair.cotangent]);
+    LoadReals(sent[k], seed_, adjoint_format_, slot, rows_, entries, entry, m_.at[pair.cotangent]);
   } else {
     std::memset(m_.at[pair.cotangent], 0, static_cast<size_t>(n * slot.lane_bytes()));
   }
@@ -179,7 +178,7 @@ void BlockAdjoint::RunAdjoint(const AdjointRegionPlan& region, int64_t step) {
 }
 
 void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& adjoint,
-                         double seed) {
+                         double seed, GradientStore& store) {
   const Plan& plan = m_.plan();
   const Program& p = context_.program.program;
   const int64_t steps = context_.batch.steps;
@@ -231,7 +230,10 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
       BindSent(region.args[k], context_.batch.cotangents.trajectory_state, k - n, steps + 1, steps);
     }
   }
+  // What the terminal cost reads of such inputs is that of the last step.
+  LoadSums(steps - 1, store);
   RunAdjoint(region, steps);
+  FlushSums(steps - 1, store);
   for (size_t k = 0; k < region.yields.size(); ++k) {
     Hold(region.yields[k], k < n ? adjoint.states[k] : adjoint.exports[k - n]);
   }
@@ -326,6 +328,7 @@ void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chun
       BindSent(pair, sent.trajectory_state, k - n - 2 * e, steps + 1, t);
     }
   }
+  LoadSums(t, store);
   RunAdjoint(region, t);
   for (size_t k = 0; k < n; ++k) Hold(region.yields[k], adjoint_->states[k]);
   NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
@@ -356,24 +359,33 @@ void BlockAdjoint::NoteCotangents(BackwardStep& step) {
   }
 }
 
-// The sums of inputs that change from step to step belong to this step alone.
-void BlockAdjoint::FlushSums(int64_t t, GradientStore& store) {
+template <class F>
+void BlockAdjoint::ForEachStepSum(int64_t t, const F& f) {
+  if (t < 0) return;
   const Program& p = context_.program.program;
   for (size_t i = 0; i < adjoint_->sums.size(); ++i) {
     std::vector<std::byte>& sum = adjoint_->sums[i];
-    if (sum.empty() || p.inputs[i].kind == InputKind::kState || !m_.plan().inputs[i].per_step) {
-      continue;
-    }
+    if (sum.empty() || !context_.IsSummedPerStep(i)) continue;
     const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
     ForEachLane(m_.lane_set.counted, [&](int64_t lane) {
       const int64_t row = (rows_.first + lane) * context_.batch.steps + t;
       for (int64_t e = 0; e < count; ++e) {
-        const double x = LoadReal(sum.data(), gradient_carrier_, e * rows_.width + lane);
-        store.values[i][static_cast<size_t>(row * count + e)] = precision::Canonical(x);
+        f(i, static_cast<size_t>(row * count + e), sum.data(), e * rows_.width + lane);
       }
     });
-    std::fill(sum.begin(), sum.end(), std::byte{0});
   }
+}
+
+void BlockAdjoint::LoadSums(int64_t t, const GradientStore& store) {
+  ForEachStepSum(t, [&](size_t input, size_t at, std::byte* sum, int64_t k) {
+    SaveReal(sum, gradient_carrier_, k, store.values[input][at]);
+  });
+}
+
+void BlockAdjoint::FlushSums(int64_t t, GradientStore& store) {
+  ForEachStepSum(t, [&](size_t input, size_t at, const std::byte* sum, int64_t k) {
+    store.values[input][at] = precision::Canonical(LoadReal(sum, gradient_carrier_, k));
+  });
 }
 
 void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& adjoint,
@@ -397,7 +409,9 @@ void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& 
     for (size_t k = 0; k < plan.adjoint_initial.args.size(); ++k) {
       BindHeld(plan.adjoint_initial.args[k], adjoint.states[k]);
     }
+    LoadSums(context_.batch.steps > 0 ? 0 : -1, store);
     RunAdjoint(plan.adjoint_initial, 0);
+    FlushSums(context_.batch.steps > 0 ? 0 : -1, store);
     for (size_t k = 0; k < plan.adjoint_initial.yields.size(); ++k) {
       Hold(plan.adjoint_initial.yields[k], adjoint.states[k]);
     }
@@ -424,7 +438,7 @@ void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& 
           store.values[i][to] = x;
           connected = true;
           if (!std::isfinite(x) && context_.looks) m_.nonfinite.Add(lane);
-        } else if (!plan.inputs[i].per_step) {
+        } else if (!context_.IsSummedPerStep(i)) {
           const double x = LoadReal(adjoint.sums[i].data(), gradient_carrier_, from);
           store.values[i][to] = precision::Canonical(x);
         }

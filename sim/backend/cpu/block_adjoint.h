@@ -41,7 +41,8 @@ class BlockAdjoint {
  public:
   BlockAdjoint(const RunContext& context, const Plan& plan);
 
-  void Start(int64_t block, const BlockState& state, AdjointBlock& adjoint, double seed);
+  void Start(int64_t block, const BlockState& state, AdjointBlock& adjoint, double seed,
+             GradientStore& store);
   // The states of `state` are those at `first`.
   void Reverse(int64_t block, const BlockState& state, AdjointBlock& adjoint, double seed,
                int64_t first, int64_t count, AdjointChunk& chunk, GradientStore& store);
@@ -63,6 +64,11 @@ class BlockAdjoint {
   void Report(int64_t step);
   void LookAtSums();
   void NoteCotangents(BackwardStep& step);
+  // Sums of inputs that change from step to step are those of one step: taken from the store before
+  // a region that adds to step t, and put back.
+  template <class F>
+  void ForEachStepSum(int64_t t, const F& f);
+  void LoadSums(int64_t t, const GradientStore& store);
   void FlushSums(int64_t t, GradientStore& store);
   const Frame* StateFrame();
 

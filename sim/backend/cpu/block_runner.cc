@@ -231,7 +231,8 @@ void BlockRunner::CountStores(RangeCounts& ranges) {
   for (const StatePlan& state : m_.plan().states) {
     const Slot& slot = m_.slot(state.yield);
     if (!IsReal(slot)) continue;
-    const double normal = std::ldexp(1.0, precision::Traits(slot.format).min_exponent);
+    const Format format = m_.slot(state.slot).format;
+    const double normal = std::ldexp(1.0, precision::Traits(format).min_exponent);
     const int wide = slot.carrier == Carrier::kF64 ? 1 : 0;
     if (!m_.kernels().any_unusual[wide](m_.at[state.yield], normal, slot.count * rows_.width)) {
       continue;

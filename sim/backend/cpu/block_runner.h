@@ -23,6 +23,10 @@ struct RunContext {
   bool looks = true;   // non-finite results are detected
   bool stops = false;  // policy `stop`
   bool sizes = false;  // the bytes of records are noted, per step
+  // Whether the gradient of an input has an entry per step.
+  bool IsSummedPerStep(size_t input) const {
+    return program.program.inputs[input].kind != InputKind::kState && batch.inputs[input].per_step;
+  }
 };
 
 // Where a chunk goes. Diagnostics belong to the thread; tensors are shared, rows are not.

@@ -1,5 +1,6 @@
 // Emission of the adjoint: tapes, accumulation, and the loops in reverse (sim/program/loop.h).
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "sim/backend/cpu/compiler.h"
@@ -78,8 +79,9 @@ void Compiler::CompileTape(const Op& op) {
   if (IsReal(result)) {
     const Format to = *ValueAt(result).format;
     const Overflow overflow = EffectiveOverflow(program_->policy, op);
-    const bool same = Contains(to, from.format) && SameCarrier(to, from.format) &&
-                      overflow == Overflow::kIeee;
+    const Format declared = *ValueAt(op.attributes.primal).format;
+    const bool same =
+        Contains(to, declared) && SameCarrier(to, declared) && overflow == Overflow::kIeee;
     if (!same) {
       const int32_t rounded = Result(result, from.uniform, hoists_ && from.invariant);
       EmitCast(read, rounded, overflow);
@@ -117,16 +119,15 @@ int32_t Compiler::Constant(Carrier carrier, Format format, int64_t count, double
   return slot;
 }
 
-// A slot as numbers: absent ones are zeros under a mask of false. `like` kNone: it is never present.
-SlotPair Compiler::FilledPair(const SlotList& list, size_t k, ValueId like) {
+// A slot as numbers: absent ones are zeros under a mask of false.
+SlotPair Compiler::FilledPair(const SlotList& list, size_t k, const CotangentType& type) {
   SlotPair pair = PairAt(list, k);
-  const bool known = like != ValueId::kNone && IsReal(like);
-  const Format format = known ? *ValueAt(like).format : Format::kF32;
-  const Carrier carrier = format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
-  const int64_t count = known ? CountOf(like) : 0;
+  const Carrier carrier = type.format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
   const bool present = pair.cotangent >= 0;
-  if (!present) pair.cotangent = Constant(carrier, format, count, 0.0);
-  if (pair.mask < 0) pair.mask = Constant(Carrier::kMask, Format::kF64, count, present ? 1 : 0);
+  if (!present) pair.cotangent = Constant(carrier, type.format, type.count, 0.0);
+  if (pair.mask < 0) {
+    pair.mask = Constant(Carrier::kMask, Format::kF64, type.count, present ? 1 : 0);
+  }
   return pair;
 }
 
@@ -190,14 +191,31 @@ void Compiler::CompileVjpRegion(const Region& region, size_t leading,
   CloseScope(scope);
 }
 
-TravellingSlot Compiler::MakeTravelling(const SlotList& operands, size_t k, ValueId like) {
+TravellingSlot Compiler::MakeTravelling(const SlotList& operands, size_t k,
+                                        const CotangentType& type) {
   TravellingSlot slot;
-  slot.operand = FilledPair(operands, k, like);
+  slot.operand = FilledPair(operands, k, type);
   const Slot from = SlotAt(slot.operand.cotangent);
   slot.carrier = from.carrier;
   slot.format = from.format;
   slot.count = from.count;
   return slot;
+}
+
+// What the cotangents of each travelling slot look like: any that a list names has their type. A
+// slot that no list names is never present, and has no elements.
+std::vector<Compiler::CotangentType> Compiler::TypesOfSlots(
+    size_t slots, const std::vector<NamedSlots>& lists) const {
+  std::vector<CotangentType> types(slots);
+  for (const NamedSlots& named : lists) {
+    for (size_t k = 0; k < named.list.size(); ++k) {
+      const ValueId id = named.list.cotangents[k];
+      if (id == ValueId::kNone || named.slot[k] < 0) continue;
+      types[static_cast<size_t>(named.slot[k])] = {*ValueAt(id).format,
+                                                   CountOf(id) * named.repeats};
+    }
+  }
+  return types;
 }
 
 // The buffers between the regions; the regions' own have been kept apart from them.
@@ -221,41 +239,17 @@ void Compiler::FinishTravelling(std::vector<TravellingSlot>& slots,
 void Compiler::CompileWhileVjp(const Op& op) {
   const auto home = loop_of_.find(static_cast<int32_t>(op.attributes.primal));
   const Op& primal = *producer_[Index(op.attributes.primal)];
-  const int32_t c = op.attributes.carried;
-  const int32_t e = CountsOf(primal).exports;
   const SlotList operands = SlotList::Of(op.operands);
   const SlotList results = SlotList::Of(op.results);
+  const int32_t c = op.attributes.carried;
+  const int32_t e = CountsOf(primal).exports;
   const int32_t x = static_cast<int32_t>(results.size()) - c;
   const int64_t n = primal.attributes.elements;
   WhileVjpPlan& plan = plan_->while_vjps.emplace_back();
   plan.primal = home->second.while_plan;
   plan.region = home->second.region;
   plan.record = home->second.record;
-  plan.carried = c;
-  plan.captures = x;
-  plan.exports = e;
-  // Whose cotangent a slot is says what it looks like.
-  for (int32_t k = 0; k < c; ++k) {
-    const ValueId like = primal.results[static_cast<size_t>(k)];
-    plan.slots.push_back(MakeTravelling(operands, static_cast<size_t>(k), like));
-  }
-  for (int32_t k = 0; k < x; ++k) {
-    plan.slots.push_back(MakeTravelling(operands, static_cast<size_t>(c + e + k),
-                                        CaptureLike(op, static_cast<size_t>(k))));
-  }
-  for (int32_t k = 0; k < e; ++k) {
-    const ValueId like = primal.results[static_cast<size_t>(c + k)];
-    plan.slots.push_back(MakeTravelling(operands, static_cast<size_t>(c + k), like));
-    plan.outside.push_back(plan.slots.back().operand);
-  }
-  for (int32_t k = 0; k < c + x; ++k) {
-    TravellingSlot& slot = plan.slots[static_cast<size_t>(k)];
-    const ValueId cotangent = results.cotangents[static_cast<size_t>(k)];
-    if (cotangent == ValueId::kNone) continue;
-    slot.result.cotangent = LoopResult(cotangent);
-    slot.result.mask = LoopResult(results.masks[static_cast<size_t>(k)]);
-  }
-  // Places in the lists of the regions: carried 0.., captures c.., exports of the body c + x...
+  // Travelling slots: carried 0.., captures c.., exports as the body yields them c + x...
   const auto run = [](int32_t from, int32_t count) {
     std::vector<int32_t> list(static_cast<size_t>(count));
     std::iota(list.begin(), list.end(), from);
@@ -266,31 +260,55 @@ void Compiler::CompileWhileVjp(const Op& op) {
     for (const auto& part : parts) list.insert(list.end(), part.begin(), part.end());
     return list;
   };
-  std::vector<int32_t> from_outside(static_cast<size_t>(e));
-  for (int32_t k = 0; k < e; ++k) from_outside[static_cast<size_t>(k)] = -1 - k;
   const std::vector<int32_t> carried = run(0, c);
   const std::vector<int32_t> captures = run(c, x);
   const std::vector<int32_t> exports = run(c + x, e);
+  std::vector<int32_t> outside(static_cast<size_t>(e));
+  for (int32_t k = 0; k < e; ++k) outside[static_cast<size_t>(k)] = -1 - k;
   const std::vector<int32_t> both = join({carried, captures});
-  const size_t o = static_cast<size_t>(e);
-  const int32_t first_inside = static_cast<int32_t>(plan_->slots.size());
-  CompileVjpRegion(op.regions[0], 0, both, join({carried, exports, captures}), plan.slots, o,
-                   plan.body);
-  CompileVjpRegion(op.regions[1], 0, join({carried, exports, captures}), both, plan.slots, o,
-                   plan.test_inner);
-  CompileVjpRegion(op.regions[2], 0, join({carried, from_outside, captures}), both, plan.slots, o,
-                   plan.test_last);
-  if (plan.primal->cap_first) {
-    CompileVjpRegion(op.regions[3], 0, join({carried, from_outside, exports, captures}), both,
-                     plan.slots, o, plan.test_both);
+  const std::vector<int32_t> threaded = join({carried, exports, captures});
+  const std::array<std::vector<int32_t>, 4> args = {
+      both, threaded, join({carried, outside, captures}),
+      join({carried, outside, exports, captures})};
+  const std::array<std::vector<int32_t>, 4> yields = {threaded, both, both, both};
+  const std::array<VjpRegion*, 4> regions = {&plan.body, &plan.test_inner, &plan.test_last,
+                                             &plan.test_both};
+  const size_t region_count = plan.primal->cap_first ? 4 : 3;
+
+  const int64_t repeats = std::max<int64_t>(n, 1);
+  std::vector<NamedSlots> lists;
+  for (size_t r = 0; r < region_count; ++r) {
+    lists.push_back({SlotList::Of(op.regions[r].args), args[r], repeats});
+    lists.push_back({SlotList::Of(op.regions[r].yields), yields[r], repeats});
   }
-  FinishTravelling(plan.slots, {&plan.body, &plan.test_inner, &plan.test_last, &plan.test_both}, n);
+  lists.push_back({operands, threaded, 1});
+  lists.push_back({results, both, 1});
+  const std::vector<CotangentType> types =
+      TypesOfSlots(static_cast<size_t>(c + x + e), lists);
+  // Operands: carried, exports, captures. What enters for the exports from the body is nothing; it
+  // only has to be of the right type.
+  std::vector<size_t> place(static_cast<size_t>(c + x + e));
+  for (size_t k = 0; k < threaded.size(); ++k) place[static_cast<size_t>(threaded[k])] = k;
+  for (size_t t = 0; t < place.size(); ++t) {
+    plan.slots.push_back(MakeTravelling(operands, place[t], types[t]));
+    if (t >= static_cast<size_t>(c + x)) {
+      plan.outside.push_back(plan.slots.back().operand);
+    } else if (results.cotangents[t] != ValueId::kNone) {
+      plan.slots[t].result.cotangent = LoopResult(results.cotangents[t]);
+      plan.slots[t].result.mask = LoopResult(results.masks[t]);
+    }
+  }
+  const int32_t first_inside = static_cast<int32_t>(plan_->slots.size());
+  for (size_t r = 0; r < region_count; ++r) {
+    CompileVjpRegion(op.regions[r], 0, args[r], yields[r], plan.slots, static_cast<size_t>(e),
+                     *regions[r]);
+  }
+  FinishTravelling(plan.slots, {regions.begin(), regions.end()}, n);
   for (const SlotPair& pair : plan.outside) {
     const Slot like = SlotAt(pair.cotangent);
-    const int64_t count = like.count / std::max<int64_t>(n, 1);
-    plan.outside_narrow.push_back(
-        {LoopBuffer(like.carrier, like.format, count),
-         LoopBuffer(Carrier::kMask, Format::kF64, count)});
+    const int64_t count = like.count / repeats;
+    plan.outside_narrow.push_back({LoopBuffer(like.carrier, like.format, count),
+                                   LoopBuffer(Carrier::kMask, Format::kF64, count)});
   }
   plan.reads = CapturesOf({&plan.body.region, &plan.test_inner.region, &plan.test_last.region,
                            &plan.test_both.region},
@@ -301,38 +319,32 @@ void Compiler::CompileWhileVjp(const Op& op) {
   scope_->plan->code.push_back(instruction);
 }
 
-// A cotangent of capture k of a reversed loop: any that the lists name has its type.
-ValueId Compiler::CaptureLike(const Op& op, size_t k) const {
-  const size_t c = static_cast<size_t>(op.attributes.carried);
-  const SlotList results = SlotList::Of(op.results);
-  if (results.cotangents[c + k] != ValueId::kNone) return results.cotangents[c + k];
-  const SlotList operands = SlotList::Of(op.operands);
-  const size_t before = operands.size() - results.size() + c;  // carried and exports
-  return operands.cotangents[before + k];
-}
-
 void Compiler::CompileForVjp(const Op& op) {
   const auto home = loop_of_.find(static_cast<int32_t>(op.attributes.primal));
   const SlotList operands = SlotList::Of(op.operands);
   const SlotList results = SlotList::Of(op.results);
+  const Region& body = op.regions[0];
   ForVjpPlan& plan = plan_->for_vjps.emplace_back();
   plan.primal = home->second.for_plan;
   plan.region = home->second.region;
   plan.record = home->second.record;
-  std::vector<int32_t> places;
+  std::vector<int32_t> places(results.size());
+  std::iota(places.begin(), places.end(), 0);
+  const std::vector<CotangentType> types = TypesOfSlots(
+      results.size(), {{SlotList::Of(std::span(body.args).subspan(1)), places, 1},
+                       {SlotList::Of(body.yields), places, 1},
+                       {operands, places, 1},
+                       {results, places, 1}});
   for (size_t k = 0; k < results.size(); ++k) {
-    const ValueId like = results.cotangents[k] != ValueId::kNone ? results.cotangents[k]
-                                                                 : operands.cotangents[k];
-    places.push_back(static_cast<int32_t>(k));
-    plan.slots.push_back(MakeTravelling(operands, k, like));
+    plan.slots.push_back(MakeTravelling(operands, k, types[k]));
     if (results.cotangents[k] == ValueId::kNone) continue;
     plan.slots[k].result.cotangent = LoopResult(results.cotangents[k]);
     plan.slots[k].result.mask = LoopResult(results.masks[k]);
   }
   plan.index = NewSlot(Carrier::kI32, Format::kF64, 1, true, false);
   PlaceForever(plan.index);
-  Alias(op.regions[0].args[0], plan.index);
-  CompileVjpRegion(op.regions[0], 1, places, places, plan.slots, 0, plan.body);
+  Alias(body.args[0], plan.index);
+  CompileVjpRegion(body, 1, places, places, plan.slots, 0, plan.body);
   FinishTravelling(plan.slots, {&plan.body}, 0);
   Instruction instruction;
   instruction.run = RunForVjp;

@@ -133,12 +133,23 @@ class Compiler {
   void CompileVjpRegion(const Region& region, size_t leading, const std::vector<int32_t>& args,
                         const std::vector<int32_t>& yields, std::vector<TravellingSlot>& slots,
                         size_t outside, VjpRegion& plan);
-  TravellingSlot MakeTravelling(const SlotList& operands, size_t k, ValueId like);
+  // What a cotangent looks like, and lists that name cotangents of travelling slots: `slot` by place
+  // in the list; inside a mapped loop they are one of `repeats` elements.
+  struct CotangentType {
+    Format format = Format::kF32;
+    int64_t count = 0;
+  };
+  struct NamedSlots {
+    SlotList list;
+    std::vector<int32_t> slot;
+    int64_t repeats = 1;
+  };
+  std::vector<CotangentType> TypesOfSlots(size_t slots, const std::vector<NamedSlots>& lists) const;
+  TravellingSlot MakeTravelling(const SlotList& operands, size_t k, const CotangentType& type);
   void FinishTravelling(std::vector<TravellingSlot>& slots,
                         const std::vector<const VjpRegion*>& regions, int64_t elements);
-  ValueId CaptureLike(const Op& op, size_t k) const;
   SlotPair PairAt(const SlotList& list, size_t k);
-  SlotPair FilledPair(const SlotList& list, size_t k, ValueId like);
+  SlotPair FilledPair(const SlotList& list, size_t k, const CotangentType& type);
   // A varying slot of equal numbers.
   int32_t Constant(Carrier carrier, Format format, int64_t count, double value);
 

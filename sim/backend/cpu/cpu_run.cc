@@ -9,13 +9,13 @@
 namespace simgrad::sim::cpu {
 namespace {
 
-DType DTypeOfSlot(const Slot& slot) {
-  switch (slot.carrier) {
-    case Carrier::kF32:
-    case Carrier::kF64: return DTypeOf(slot.format);
-    case Carrier::kI32: return DType::kI32;
-    case Carrier::kI64: return DType::kI64;
-    case Carrier::kMask: break;
+// Of a value as it is declared; its slot may be that of a narrower number.
+DType DTypeOfValue(const Value& value) {
+  switch (value.type.element) {
+    case ElementType::kReal: return DTypeOf(*value.format);
+    case ElementType::kI32: return DType::kI32;
+    case ElementType::kI64: return DType::kI64;
+    case ElementType::kBool: break;
   }
   return DType::kBool;
 }
@@ -113,17 +113,15 @@ ForwardChunk CpuRun::EmptyChunk(int64_t first, int64_t count) const {
       record.values.resize(static_cast<size_t>(batch_.instances));
     }
   }
-  const auto tensor = [&](int32_t slot, const Value& value) {
-    return Tensor::Zeros(DTypeOfSlot(plan_->slots[static_cast<size_t>(slot)]),
+  const auto tensor = [&](const Value& value) {
+    return Tensor::Zeros(DTypeOfValue(value),
                          Prefixed({batch_.instances, count}, value.type.shape));
   };
   for (int32_t input : options_.record_states) {
-    chunk.states.push_back(tensor(plan_->inputs[static_cast<size_t>(input)].slot,
-                                  p[p.inputs[static_cast<size_t>(input)].value]));
+    chunk.states.push_back(tensor(p[p.inputs[static_cast<size_t>(input)].value]));
   }
   for (int32_t index : options_.record_exports) {
-    const size_t k = static_cast<size_t>(index);
-    chunk.exports.push_back(tensor(plan_->exports[k], p[p.exports[k].value]));
+    chunk.exports.push_back(tensor(p[p.exports[static_cast<size_t>(index)].value]));
   }
   return chunk;
 }
@@ -191,9 +189,8 @@ absl::Status CpuRun::StartAdjoint(double seed_scale) {
   gradients_ = {};
   for (size_t i = 0; i < inputs.size(); ++i) {
     const int64_t count = ElementCount(program.program[inputs[i].value].type.shape);
-    const bool per_step =
-        inputs[i].kind != InputKind::kState && adjoint_plan_->inputs[i].per_step;
-    const int64_t entries = batch_.instances * (per_step ? batch_.steps : 1);
+    const int64_t entries =
+        batch_.instances * (context_.IsSummedPerStep(i) ? batch_.steps : 1);
     const bool wanted = program.adjoint_spec->wanted[i];
     gradients_.values.emplace_back(wanted ? static_cast<size_t>(entries * count) : 0, 0.0);
     gradients_.connected.emplace_back(static_cast<size_t>(batch_.instances), uint8_t{0});
@@ -201,7 +198,7 @@ absl::Status CpuRun::StartAdjoint(double seed_scale) {
   adjoint_blocks_.resize(blocks_.size());
   pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
     const size_t b = static_cast<size_t>(block);
-    AdjointOf(worker).Start(block, blocks_[b], adjoint_blocks_[b], seed_);
+    AdjointOf(worker).Start(block, blocks_[b], adjoint_blocks_[b], seed_, gradients_);
   });
   Publish();
   return absl::OkStatus();
@@ -268,7 +265,7 @@ void CpuRun::Publish() {
 Tensor CpuRun::Collect(int32_t s, int64_t offset, const Value& value) const {
   const Slot& slot = plan_->slots[static_cast<size_t>(s)];
   Tensor tensor =
-      Tensor::Zeros(DTypeOfSlot(slot), Prefixed({batch_.instances}, value.type.shape));
+      Tensor::Zeros(DTypeOfValue(value), Prefixed({batch_.instances}, value.type.shape));
   const BlockLayout& layout = context_.layout;
   for (int64_t block = 0; block < layout.blocks(); ++block) {
     const BlockState& state = blocks_[static_cast<size_t>(block)];

@@ -173,15 +173,14 @@ void InputReader::LoadStates(Machine& m, const BlockRows& rows) const {
   }
 }
 
-void LoadReals(const std::vector<double>& from, double scale, Format format, Carrier carrier,
-               const BlockRows& rows, int64_t entries, int64_t entry, int64_t count,
-               std::byte* to) {
+void LoadReals(const std::vector<double>& from, double scale, Format role, const Slot& slot,
+               const BlockRows& rows, int64_t entries, int64_t entry, std::byte* to) {
   for (int64_t lane = 0; lane < rows.width; ++lane) {
     const int64_t row = rows.first + std::min(lane, rows.lanes - 1);
-    for (int64_t e = 0; e < count; ++e) {
-      const double sent = from[static_cast<size_t>((row * entries + entry) * count + e)];
-      const double x = precision::RoundTo(format, sent * scale);
-      StoreNumber(to, carrier, e * rows.width + lane, OneNumber{x}, false);
+    for (int64_t e = 0; e < slot.count; ++e) {
+      const double sent = from[static_cast<size_t>((row * entries + entry) * slot.count + e)];
+      const double x = precision::RoundTo(slot.format, precision::RoundTo(role, sent * scale));
+      StoreNumber(to, slot.carrier, e * rows.width + lane, OneNumber{x}, false);
     }
   }
 }

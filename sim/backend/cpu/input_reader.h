@@ -37,9 +37,9 @@ class InputReader {
   const Batch& batch_;
 };
 
-// to[row][lane] = round(x), x = from[(row of the batch * entries + entry) * count + element], in
-// `format`; `scale` is multiplied in f64 first.
-void LoadReals(const std::vector<double>& from, double scale, Format format, Carrier carrier,
-               const BlockRows& rows, int64_t entries, int64_t entry, int64_t count, std::byte* to);
+// to[element][lane] = x * scale rounded to `role`, then to the slot's format, where x = from[(row of
+// the batch * entries + entry) * elements + element]; the product is one of f64.
+void LoadReals(const std::vector<double>& from, double scale, Format role, const Slot& slot,
+               const BlockRows& rows, int64_t entries, int64_t entry, std::byte* to);
 
 }  // namespace simgrad::sim::cpu

@@ -195,9 +195,8 @@ struct WhileVjpPlan {
   int32_t region = -1;  // of the primal loop
   int32_t record = -1;
   VjpRegion body, test_inner, test_last, test_both;
-  // carried, captures, then what the body yields for the exports.
+  // Carried, captures, then what the body yields for the exports.
   std::vector<TravellingSlot> slots;
-  int32_t carried = 0, captures = 0, exports = 0;
   std::vector<SlotPair> outside;  // exports of the operands
   std::vector<SlotPair> outside_narrow;  // buffers for the lanes that are left
   std::vector<CapturePlan> reads; // values of the adjoint around

@@ -22,7 +22,7 @@ Array ArrayOf(const Tensor& tensor, const Type& type) {
   return array;
 }
 
-// Puts an instance at the states of a checkpoint; costs and paths do not matter to a birth.
+// Puts an instance at the states and cost of a checkpoint; paths do not matter to a birth.
 void Resume(const Program& program, const ReplayStart& start, InstanceRun& instance) {
   InstanceState state = instance.state();
   const std::vector<int32_t> inputs = program.InputsOf(InputKind::kState);
@@ -30,6 +30,7 @@ void Resume(const Program& program, const ReplayStart& start, InstanceRun& insta
     const ValueId id = program.inputs[static_cast<size_t>(inputs[k])].value;
     state.states[k] = ArrayOf(start.states[k], program[id].type);
   }
+  state.cost = start.cost;
   state.health = {};
   instance.set_state(std::move(state));
 }

@@ -20,10 +20,12 @@
 
 namespace simgrad::sim {
 
-// The states of one instance at a step, as Run::State gives them: [1][shape] by state input.
+// The states of one instance at a step, as Run::State gives them: [1][shape] by state input; and the
+// cost of the steps before it.
 struct ReplayStart {
   int64_t step = 0;
   std::vector<Tensor> states;
+  double cost = 0.0;
 };
 
 absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(

@@ -20,7 +20,7 @@ struct Coverage {
   int cases = 0;
   int cap_first = 0;
   int test_first = 0;
-  int entries = 0;             // loops with an entry threshold
+  int entries = 0;  // loops with an entry threshold
   int saturating_casts = 0;
   int initial_regions = 0;
   int uneven_loops = 0;  // some loop stops at different counts in two instances of one step

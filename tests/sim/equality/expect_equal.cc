@@ -87,8 +87,6 @@ void ExpectInstancesAlone(std::shared_ptr<Executor> executor) {
   }
 }
 
-bool IsWholeSeries(const Coverage& coverage) {
-  return coverage.cases >= static_cast<int>(kCases);
-}
+bool IsWholeSeries(const Coverage& coverage) { return coverage.cases >= static_cast<int>(kCases); }
 
 }  // namespace simgrad::sim::equality

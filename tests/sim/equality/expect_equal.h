@@ -1,5 +1,5 @@
-// The expectations that random cases put to an executor. Environment: SIMGRAD_SEED=n runs case n alone,
-// SIMGRAD_LONG=1 twenty times as many.
+// The expectations that random cases put to an executor. Environment: SIMGRAD_SEED=n runs case n
+// alone, SIMGRAD_LONG=1 twenty times as many.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ struct NamedExecutor {
   std::shared_ptr<Executor> executor;
 };
 
-// Every case gives the bits of the reference on each of them, though it is cut into other chunks, with
-// other checkpoints and threads.
+// Every case gives the bits of the reference on each of them, though it is cut into other chunks,
+// with other checkpoints and threads.
 void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverage& coverage);
 
 // One instance of a case, alone, gives what it gives among the others. Every fifth case.

@@ -45,7 +45,8 @@ class Walk {
   template <typename List, typename Each>
   void Items(const std::string& path, const List& a, const List& b, const Each& each) {
     Leaf(path + ".size", a.size(), b.size());
-    for (size_t i = 0; !found && i < a.size(); ++i) each(absl::StrCat(path, "[", i, "]"), a[i], b[i]);
+    for (size_t i = 0; !found && i < a.size(); ++i)
+      each(absl::StrCat(path, "[", i, "]"), a[i], b[i]);
   }
 
   template <typename List>
@@ -65,9 +66,8 @@ class Walk {
   }
 
   void Same(const std::string& path, const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-    Items(path, a, b, [&](const std::string& at, const Tensor& x, const Tensor& y) {
-      Same(at, x, y);
-    });
+    Items(path, a, b,
+          [&](const std::string& at, const Tensor& x, const Tensor& y) { Same(at, x, y); });
   }
 
   void Same(const std::string& path, const SmallestMargin& a, const SmallestMargin& b) {
@@ -191,16 +191,17 @@ class Walk {
 template <typename T>
 void SameList(Walk& walk, const std::string& path, const std::vector<T>& a,
               const std::vector<T>& b) {
-  walk.Items(path, a, b, [&](const std::string& at, const T& x, const T& y) {
-    walk.Same(at, x, y);
-  });
+  walk.Items(path, a, b,
+             [&](const std::string& at, const T& x, const T& y) { walk.Same(at, x, y); });
 }
 
 template <typename T>
 void SameRows(Walk& walk, const std::string& path, const std::vector<std::vector<T>>& a,
               const std::vector<std::vector<T>>& b) {
-  walk.Items(path, a, b, [&](const std::string& at, const std::vector<T>& x,
-                             const std::vector<T>& y) { walk.Numbers(at, x, y); });
+  walk.Items(path, a, b,
+             [&](const std::string& at, const std::vector<T>& x, const std::vector<T>& y) {
+               walk.Numbers(at, x, y);
+             });
 }
 
 }  // namespace

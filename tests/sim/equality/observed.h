@@ -1,5 +1,5 @@
-// Everything that a piece of work gave, in one place and independent of how it was cut, and where two
-// such answers first differ, to the bit.
+// Everything that a piece of work gave, in one place and independent of how it was cut, and where
+// two such answers first differ, to the bit.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@ namespace simgrad::sim::equality {
 
 struct Observed {
   WorkResult result;
-  StepDiagnostics diagnostics;            // of all steps
-  std::vector<InstanceSite> sites;        // level instances
-  std::vector<Tensor> first_states;       // z[0] of the recorded states
-  std::vector<Tensor> states, exports;    // [instances][steps][shape]
+  StepDiagnostics diagnostics;          // of all steps
+  std::vector<InstanceSite> sites;      // level instances
+  std::vector<Tensor> first_states;     // z[0] of the recorded states
+  std::vector<Tensor> states, exports;  // [instances][steps][shape]
   // Before the engine reduces them over instances.
   std::vector<std::vector<double>> instance_gradients;  // by input
   std::vector<std::vector<uint8_t>> connected;

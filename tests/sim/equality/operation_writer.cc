@@ -42,10 +42,9 @@ OpCode WorldWriter::RandomOp() {
 }
 
 Role WorldWriter::RandomRole() {
-  static const std::vector<Role> kRoles = {Role::kDynamics, Role::kDynamics,    Role::kDynamics,
-                                           Role::kSolver,   Role::kSolver,      Role::kState,
-                                           Role::kNetwork,  Role::kTermination, Role::kEvent,
-                                           Role::kObjective};
+  static const std::vector<Role> kRoles = {
+      Role::kDynamics, Role::kDynamics, Role::kDynamics,    Role::kSolver, Role::kSolver,
+      Role::kState,    Role::kNetwork,  Role::kTermination, Role::kEvent,  Role::kObjective};
   return random_.Pick(kRoles);
 }
 
@@ -104,13 +103,9 @@ Var WorldWriter::Threshold(ValuePool& pool) {
   return builder_.Literal(value);
 }
 
-Var WorldWriter::Positive(Var x) {
-  return builder_.Apply(kSoftplus, {x}) + builder_.Literal(0.25);
-}
+Var WorldWriter::Positive(Var x) { return builder_.Apply(kSoftplus, {x}) + builder_.Literal(0.25); }
 
-Var WorldWriter::Bounded(Var x) {
-  return builder_.Apply(random_.Chance(0.5) ? kTanh : kSin, {x});
-}
+Var WorldWriter::Bounded(Var x) { return builder_.Apply(random_.Chance(0.5) ? kTanh : kSin, {x}); }
 
 Var WorldWriter::Condense(ValuePool& pool, Var x, const Shape& shape) {
   pool.unused.erase(x.id);
@@ -242,8 +237,8 @@ bool WorldWriter::WriteLogic(OpCode code, ValuePool& pool) {
     return true;
   }
   const Vars same = ValuePool::OfShape(pool.choices, a.shape());
-  const Var b = same.empty() ? builder_.Integer(1, ElementType::kBool, a.shape())
-                             : Take(pool, same);
+  const Var b =
+      same.empty() ? builder_.Integer(1, ElementType::kBool, a.shape()) : Take(pool, same);
   Keep(pool, anonymous ? pool.anonymous : pool.choices, builder_.Apply(code, {a, b}));
   return true;
 }
@@ -271,11 +266,11 @@ bool WorldWriter::WriteEvent(ValuePool& pool) {
   std::optional<Var> guard;
   const bool integers = !options_.smooth && !pool.i32s.empty() && random_.Chance(0.1);
   const Var a = integers ? Take(pool, pool.i32s) : Real(pool);
-  const Var b = integers                ? Like(pool, {ElementType::kI32, a.shape()})
+  const Var b = integers              ? Like(pool, {ElementType::kI32, a.shape()})
                 : random_.Chance(0.7) ? Threshold(pool)
-                                        : RealOf(pool, a.shape());
-  const Vars& guards = !pool.anonymous.empty() && random_.Chance(0.5) ? pool.anonymous
-                                                                      : pool.choices;
+                                      : RealOf(pool, a.shape());
+  const Vars& guards =
+      !pool.anonymous.empty() && random_.Chance(0.5) ? pool.anonymous : pool.choices;
   const Vars fitting = ValuePool::Where(
       guards, [&](const Var& x) { return x.shape().empty() || x.shape() == a.shape(); });
   if (!fitting.empty() && random_.Chance(0.75)) guard = Take(pool, fitting);
@@ -288,8 +283,9 @@ void WorldWriter::WriteLiteral(ValuePool& pool) {
   const double kind = random_.Uniform(0.0, 1.0);
   if (kind < 0.2 && !options_.smooth) {
     const bool wide = random_.Chance(0.4);
-    const Var x = builder_.Integer(random_.Integer(-9, 9), wide ? ElementType::kI64 : ElementType::kI32,
-                                   random_.Chance(0.5) ? main_shape_ : Shape{});
+    const Var x =
+        builder_.Integer(random_.Integer(-9, 9), wide ? ElementType::kI64 : ElementType::kI32,
+                         random_.Chance(0.5) ? main_shape_ : Shape{});
     everywhere_.insert(x.id);
     Keep(pool, wide ? pool.i64s : pool.i32s, x);
     return;
@@ -336,9 +332,9 @@ bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
   Shape part;
   for (int64_t length : shape) {
     start.push_back(random_.Integer(0, length));
-    part.push_back(random_.Integer(random_.Chance(0.9) ? std::min<int64_t>(1, length - start.back())
-                                                       : 0,
-                                   length - start.back()));
+    part.push_back(
+        random_.Integer(random_.Chance(0.9) ? std::min<int64_t>(1, length - start.back()) : 0,
+                        length - start.back()));
   }
   Keep(pool, pool.Of(element), builder_.Slice(x, start, part));
   return true;
@@ -369,8 +365,7 @@ bool WorldWriter::WriteReduction(OpCode code, ValuePool& pool) {
   const Var x = Take(pool, fitting);
   const int64_t rank = static_cast<int64_t>(x.shape().size());
   if (code == kCumsum) {
-    Keep(pool, pool.reals,
-         builder_.Cumsum(x, random_.Integer(0, rank - 1), random_.Chance(0.5)));
+    Keep(pool, pool.reals, builder_.Cumsum(x, random_.Integer(0, rank - 1), random_.Chance(0.5)));
     return true;
   }
   std::vector<int64_t> axes = {random_.Integer(0, rank - 1)};

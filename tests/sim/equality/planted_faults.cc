@@ -60,7 +60,8 @@ class NeighbourRun : public ForwardingRun {
   }
 };
 
-// At the start of every chunk the last values of the events are forgotten: each true one is a change.
+// At the start of every chunk the last values of the events are forgotten: each true one is a
+// change.
 class ForgetfulRun : public ForwardingRun {
  public:
   using ForwardingRun::ForwardingRun;

@@ -1,4 +1,6 @@
 // The comparison of executors finds what it is there to find.
+#include "tests/sim/equality/planted_faults.h"
+
 #include <iostream>
 #include <map>
 #include <memory>
@@ -6,7 +8,6 @@
 #include "gtest/gtest.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "tests/sim/equality/observed.h"
-#include "tests/sim/equality/planted_faults.h"
 #include "tests/sim/equality/random_case.h"
 
 namespace simgrad::sim::equality {

@@ -1,5 +1,5 @@
-// Faults that an executor could have, written as changes of the program it runs: the executor is right
-// about a program that is not the one it was given.
+// Faults that an executor could have, written as changes of the program it runs: the executor is
+// right about a program that is not the one it was given.
 //
 // Each returns whether the program offers a place for it.
 #pragma once

@@ -42,7 +42,8 @@ precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
   for (const Site& site : SitesOf(world)) {
     if (random.Chance(0.15)) spec.sites.push_back({site.name, RandomOverride(random, false)});
   }
-  if (random.Chance(0.3)) spec.loss_scale = std::ldexp(1.0, static_cast<int>(random.Integer(0, 12)));
+  if (random.Chance(0.3))
+    spec.loss_scale = std::ldexp(1.0, static_cast<int>(random.Integer(0, 12)));
   if (random.Chance(0.25)) spec.nonfinite = precision::NonFinite::kStop;
   return spec;
 }
@@ -66,8 +67,8 @@ struct Feed {
       return random.Pick(kBad);
     }
     if (extreme && kind > 0.85) {
-      static const std::vector<double> kExtreme = {1e-40, -3e-41, 6e-8, 0x1p-24, 7e4,
-                                                   -1e30, 3e38,   1e-310, -0.0,   1e300};
+      static const std::vector<double> kExtreme = {1e-40, -3e-41, 6e-8,   0x1p-24, 7e4,
+                                                   -1e30, 3e38,   1e-310, -0.0,    1e300};
       return random.Pick(kExtreme);
     }
     if (kind < 0.75 && !thresholds.empty()) {
@@ -107,17 +108,18 @@ std::vector<Binding> RandomBindings(Feed& feed, const Program& program, const Ba
     const bool state = input.kind == InputKind::kState;
     binding.per_instance = feed.random.Chance(state ? 0.95 : 0.4);
     binding.per_step = varies && feed.random.Chance(0.5);
-    const int64_t copies = (binding.per_instance ? batch.instances : 1) *
-                           (binding.per_step ? batch.steps : 1);
+    const int64_t copies =
+        (binding.per_instance ? batch.instances : 1) * (binding.per_step ? batch.steps : 1);
     binding.tensor = RandomTensor(feed, program[input.value].type, copies);
   }
   return bindings;
 }
 
-// Sizes around the widths of vector blocks; few instances times steps, because the reference is slow.
+// Sizes around the widths of vector blocks; few instances times steps, because the reference is
+// slow.
 void ChooseSizes(Random& random, bool smooth, Batch& batch) {
-  static const std::vector<int64_t> kInstances = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33,
-                                                  63, 64, 65, 70};
+  static const std::vector<int64_t> kInstances = {1,  2,  3,  4,  5,  7,  8,  9,  15,
+                                                  16, 17, 31, 32, 33, 63, 64, 65, 70};
   batch.instances = smooth ? random.Integer(1, 4) : random.Pick(kInstances);
   const int64_t most = std::clamp<int64_t>(160 / batch.instances, 3, 12);
   batch.steps = !smooth && random.Chance(0.05) ? 0 : random.Integer(1, smooth ? 5 : most);
@@ -174,8 +176,8 @@ void ChooseOptions(Random& random, bool smooth, Work& work) {
   const Program& program = work.batch.program->program;
   const double level = random.Uniform(0.0, 1.0);
   work.options.recording = smooth || level < 0.75 ? Recording::kInstances
-                           : level < 0.95 ? Recording::kSummary
-                                          : Recording::kNone;
+                           : level < 0.95         ? Recording::kSummary
+                                                  : Recording::kNone;
   work.options.stride = static_cast<int32_t>(random.Integer(1, 5));
   for (int32_t input : program.InputsOf(InputKind::kState)) {
     if (smooth || random.Chance(0.6)) work.options.record_states.push_back(input);
@@ -252,7 +254,8 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
 Work Recut(const Work& work, uint64_t seed) {
   Random random(seed);
   Work cut = work;
-  cut.chunk_steps = random.Chance(0.3) ? 0 : random.Integer(1, std::max<int64_t>(1, work.batch.steps));
+  cut.chunk_steps =
+      random.Chance(0.3) ? 0 : random.Integer(1, std::max<int64_t>(1, work.batch.steps));
   cut.checkpoint_interval = random.Chance(0.3) ? 0 : random.Integer(1, 5);
   cut.options.threads = static_cast<int>(random.Integer(1, 2));
   return cut;

@@ -8,9 +8,9 @@ namespace simgrad::sim::equality {
 namespace {
 
 const std::vector<Shape>& Shapes() {
-  static const std::vector<Shape> kShapes = {{},  {},  {1}, {2},    {3},    {3},    {4},
-                                             {5}, {7}, {9}, {2, 3}, {3, 2}, {4, 1}, {1, 5},
-                                             {0}, {2, 0}, {2, 3, 2}, {1, 3, 1}, {3, 1, 2}};
+  static const std::vector<Shape> kShapes = {
+      {},     {},     {1},    {2},    {3}, {3},    {4},       {5},       {7},      {9},
+      {2, 3}, {3, 2}, {4, 1}, {1, 5}, {0}, {2, 0}, {2, 3, 2}, {1, 3, 1}, {3, 1, 2}};
   return kShapes;
 }
 
@@ -155,8 +155,8 @@ void WorldWriter::WriteObjective(int number) {
       add(pool, states);
       add(pool, exports);
       for (const Var& x : inputs_.reals) {
-        const bool state = std::any_of(states_.begin(), states_.end(),
-                                       [&](const Var& s) { return s.id == x.id; });
+        const bool state =
+            std::any_of(states_.begin(), states_.end(), [&](const Var& s) { return s.id == x.id; });
         if (!state) pool.reals.push_back(x);
       }
       return WriteCost(pool);

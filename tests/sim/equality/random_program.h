@@ -1,9 +1,9 @@
 // Random worlds that the verifier accepts: every operation of the language, loops in loops, events,
 // all kinds of inputs, `initial`, exports and costs.
 //
-// What is written is alive: values that nothing uses become exports or flow into the next state. Most
-// worlds keep their numbers in range (arguments are brought into the domain of an operation, results
-// are damped), because a world full of NaN compares nothing; one in eight does not.
+// What is written is alive: values that nothing uses become exports or flow into the next state.
+// Most worlds keep their numbers in range (arguments are brought into the domain of an operation,
+// results are damped), because a world full of NaN compares nothing; one in eight does not.
 // Threads: pure. The same seed gives the same world on every machine.
 #pragma once
 

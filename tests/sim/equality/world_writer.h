@@ -86,9 +86,9 @@ class WorldWriter {
   WorldOptions options_;
   Builder builder_;
   RandomWorld world_;
-  bool wild_ = false;        // numbers may leave every range
+  bool wild_ = false;  // numbers may leave every range
   bool sites_allowed_ = true;
-  Vars next_;                // of the states, in their order
+  Vars next_;                     // of the states, in their order
   std::set<ValueId> everywhere_;  // literals, configs, step: visible in loops per element
   std::vector<std::string> sites_;
   Shape main_shape_;

@@ -135,9 +135,10 @@ class AdjointPlanter {
       const int chosen = s_.Select(here, zero, Lit(0.0));
       return s_.Do("add", {first, s_.Do("mul", {chosen, high})});
     }
+    const int absent = Lit(0.0);
     s_.label = "plant";
-    const int first = s_.Select(here, zero, Lit(0.0));
-    const int second = s_.Select(here, zero, Lit(0.0));
+    const int first = s_.Select(here, zero, absent);
+    const int second = s_.Select(here, zero, absent);
     return s_.Do("add", {s_.Do("mul", {first, high}), s_.Do("mul", {second, high})});
   }
 
@@ -255,6 +256,7 @@ Planted ByObjective(Random& random, int number) {
       return zero = s.Do("mul", {u, s.Do("add", {s.Literal(0.5), s.Do("abs", {now})})});
     });
     plot.Fire(planted.step);
+    s.recipe().exported = zero;
     s.BeginStage();
     s.label = "plant";
     s.recipe().stage_cost = s.Total(s.Do("sqrt", {zero}));

@@ -162,9 +162,9 @@ class ForwardPlanter {
     const bool f64 = p_.base() == Format::kF64;
     switch (p_.random.Integer(0, f64 ? 7 : 10)) {
       case 0: return q;
-      case 1: return s_.Select(s_.Event("not chosen", u, "gt", Lit(0.5)), q, a);
+      case 1: return s_.Select(s_.Event("not_chosen", u, "gt", Lit(0.5)), q, a);
       case 2: return s_.Do("max", {s_.Do("min", {q, Lit(4.0)}), Lit(-4.0)});
-      case 3: return s_.Select(s_.Event("only compared", q, "lt", Lit(1.0)), a, Lit(0.25));
+      case 3: return s_.Select(s_.Event("only_compared", q, "lt", Lit(1.0)), a, Lit(0.25));
       case 4: return s_.Do("div", {a, s_.Do("add", {Lit(1.0), s_.Do("abs", {q})})});
       case 5: return s_.Cast(q, Format::kE4m3, Overflow::kSaturate);
       case 6: return s_.Do("max", {s_.Do("neg", {s_.Do("abs", {q})}), Lit(-1.0)});

@@ -169,6 +169,7 @@ class Translator {
     vars_[kLimitAll] = b_.Data("limit_all", {});
     Write(recipe_.step);
     b_.SetNext({vars_[recipe_.next[0]], vars_[recipe_.next[1]], vars_[recipe_.next[2]]});
+    if (recipe_.exported >= 0) b_.Export("seen", vars_[recipe_.exported]);
     if (recipe_.stage_cost >= 0 || recipe_.terminal_cost >= 0) WriteObjective();
     absl::StatusOr<sim::Program> program = b_.Finish();
     if (!program.ok()) {

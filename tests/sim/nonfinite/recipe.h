@@ -62,6 +62,7 @@ struct Recipe {
   std::vector<bool> integer;    // by value: an i32
   std::vector<Line> step;
   int next[3] = {kX, kW, kZ};   // of x, w, z
+  int exported = -1;            // a value of the step that the stage cost reads
   std::vector<Line> stage;      // role objective; empty: none
   int stage_cost = -1;
   std::vector<Line> terminal;   // reads kTerminalZ and inputs; empty: none

@@ -28,8 +28,8 @@ struct Evaluated {
   bool ok = true;
 };
 
-// cotangent * value over entries [instance][entries][count], `from` holding one entry less where z[0]
-// stands apart.
+// cotangent * value over entries [instance][entries][count], `from` holding one entry less where
+// z[0] stands apart.
 double Inner(const std::vector<double>& cotangent, const Tensor& from, int64_t rows,
              int64_t skipped) {
   double sum = 0.0;
@@ -60,8 +60,7 @@ double SentProducts(const Batch& batch, const Observed& seen) {
   return sum;
 }
 
-Evaluated Evaluate(const Work& work, size_t input, const std::vector<double>& direction,
-                   double h) {
+Evaluated Evaluate(const Work& work, size_t input, const std::vector<double>& direction, double h) {
   Work moved = work;
   moved.gradient.reset();
   Tensor& tensor = moved.batch.inputs[input].tensor;
@@ -110,7 +109,7 @@ Difference DifferenceAlong(const Work& work, size_t input, const std::vector<dou
 struct Tally {
   int checked = 0;
   int skipped = 0;
-  std::string wrong;  // the last wrong one
+  std::string wrong;                 // the last wrong one
   std::map<OpCode, int> operations;  // in how many checked programs
 };
 
@@ -146,13 +145,13 @@ int CheckCase(const Case& made, const Observed& seen, Tally& tally) {
     // Richardson leaves O(h^4) of truncation, far below |D(h) - D(h/2)|, which is 3/4 of that of
     // D(h). Rounding of the value, a few hundred ulps of what is summed, is divided by h = 5e-6 and
     // amplified by (4 + 1) / 3: 1e-14 / 5e-6 * 5 / 3 < 1e-8 of it.
-    const double tolerance = expected.error + 1e-6 * std::abs(expected.slope) +
-                             1e-8 * (1.0 + expected.value);
+    const double tolerance =
+        expected.error + 1e-6 * std::abs(expected.slope) + 1e-8 * (1.0 + expected.value);
     if (std::abs(along - expected.slope) <= tolerance) continue;
     ++wrong;
-    tally.wrong = absl::StrCat("seed ", made.seed, ", input ", made.world.inputs[input].name, ": ",
-                               along, " against ", expected.slope, "\n",
-                               made.work.batch.program->text);
+    tally.wrong =
+        absl::StrCat("seed ", made.seed, ", input ", made.world.inputs[input].name, ": ", along,
+                     " against ", expected.slope, "\n", made.work.batch.program->text);
   }
   if (!checked) return wrong;
   std::set<OpCode> codes;
@@ -197,16 +196,15 @@ TEST(DifferentiateTest, GradientsOfRandomProgramsAgreeWithCentralDifferences) {
   std::cout << tally.checked << " slopes compared, " << tally.skipped << " at a kink\n";
   EXPECT_GT(tally.checked, 1000);
   EXPECT_LT(tally.skipped, tally.checked / 10);
-  for (OpCode code :
-       {OpCode::kAdd,    OpCode::kSub,       OpCode::kMul,        OpCode::kDiv,
-        OpCode::kNeg,    OpCode::kAbs,       OpCode::kMin,        OpCode::kMax,
-        OpCode::kFma,    OpCode::kSqrt,      OpCode::kMod,        OpCode::kExp,
-        OpCode::kLog,    OpCode::kLog1p,     OpCode::kExpm1,      OpCode::kSin,
-        OpCode::kCos,    OpCode::kAtan2,     OpCode::kTanh,       OpCode::kSigmoid,
-        OpCode::kPow,    OpCode::kSoftplus,  OpCode::kSelect,     OpCode::kBroadcast,
-        OpCode::kSlice,  OpCode::kReshape,   OpCode::kConcat,     OpCode::kSum,
-        OpCode::kCumsum, OpCode::kReduceMax, OpCode::kReduceMin, OpCode::kWhile,
-        OpCode::kFor}) {
+  for (OpCode code : {OpCode::kAdd,    OpCode::kSub,       OpCode::kMul,       OpCode::kDiv,
+                      OpCode::kNeg,    OpCode::kAbs,       OpCode::kMin,       OpCode::kMax,
+                      OpCode::kFma,    OpCode::kSqrt,      OpCode::kMod,       OpCode::kExp,
+                      OpCode::kLog,    OpCode::kLog1p,     OpCode::kExpm1,     OpCode::kSin,
+                      OpCode::kCos,    OpCode::kAtan2,     OpCode::kTanh,      OpCode::kSigmoid,
+                      OpCode::kPow,    OpCode::kSoftplus,  OpCode::kSelect,    OpCode::kBroadcast,
+                      OpCode::kSlice,  OpCode::kReshape,   OpCode::kConcat,    OpCode::kSum,
+                      OpCode::kCumsum, OpCode::kReduceMax, OpCode::kReduceMin, OpCode::kWhile,
+                      OpCode::kFor}) {
     EXPECT_GE(tally.operations[code], 10) << InfoOf(code).name;
   }
 }
