@@ -35,8 +35,8 @@ std::string SetAddress(const std::string& value, ServerConfig& config) {
 
 std::string SetDevice(const std::string& value, ServerConfig& config) {
   int index = 0;
-  const bool indexed = value.rfind("cuda:", 0) == 0 && absl::SimpleAtoi(value.substr(5), &index) &&
-                       index >= 0;
+  const bool indexed =
+      value.rfind("cuda:", 0) == 0 && absl::SimpleAtoi(value.substr(5), &index) && index >= 0;
   if (value != "auto" && value != "cpu" && value != "cuda" && !indexed) {
     return "auto, cpu, cuda or cuda:N";
   }
@@ -147,8 +147,8 @@ absl::StatusOr<ServerConfig> ParseFlags(const std::vector<std::string>& argument
 std::string FlagsHelp() {
   std::string help = "simgrad-server: simulates and differentiates worlds over gRPC.\n\n";
   for (const Flag& flag : Flags()) {
-    absl::StrAppend(&help, absl::StrFormat("  --%-40s %s\n", flag.name + "=" + flag.default_text,
-                                           flag.help));
+    absl::StrAppend(
+        &help, absl::StrFormat("  --%-40s %s\n", flag.name + "=" + flag.default_text, flag.help));
   }
   absl::StrAppend(&help,
                   "\nExit codes: 0 drained, 1 could not start, 2 bad flags, "

@@ -7,8 +7,8 @@
 namespace simgrad::server::conversion {
 namespace {
 
-// Upper bounds of what one step takes in a message: numbers of 10 bytes at most (a varint), plus the
-// histogram.
+// Upper bounds of what one step takes in a message: numbers of 10 bytes at most (a varint), plus
+// the histogram.
 constexpr int64_t kTerminationStepBytes = 25 * 10 + 4 * sim::kMarginBuckets;
 constexpr int64_t kEventStepBytes = 9 * 10;
 constexpr int64_t kStateSampleBytes = 8 * 10;
@@ -26,9 +26,8 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
     const sim::TerminationStep& step = column[i];
     const bool ran = step.runs > 0;
     out.add_runs(step.runs);
-    out.add_iterations_mean(ran ? static_cast<double>(step.iterations_sum) /
-                                      static_cast<double>(step.runs)
-                                : 0.0);
+    out.add_iterations_mean(
+        ran ? static_cast<double>(step.iterations_sum) / static_cast<double>(step.runs) : 0.0);
     out.add_iterations_min(ran ? step.iterations_min : 0);
     out.add_iterations_max(step.iterations_max);
     for (uint64_t reason : step.reasons) out.add_reasons(reason);

@@ -1,7 +1,8 @@
 // Step diagnostics as messages: blocks that stay below a size, coalesced for a slow reader.
 //
 // Blocks of one answer are contiguous and none is missing. Several appended ranges of steps become
-// one block; a range too large for a message becomes several, and its role ranges travel with the last.
+// one block; a range too large for a message becomes several, and its role ranges travel with the
+// last.
 #pragma once
 
 #include <cstdint>

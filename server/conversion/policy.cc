@@ -89,8 +89,9 @@ absl::StatusOr<precision::Policy> PolicyFromProto(const v1::Policy& message,
   if (message.loss_scale().mode_case() == v1::LossScale::kFixed) {
     spec.loss_scale = message.loss_scale().fixed();
   }
-  spec.nonfinite = message.non_finite() == v1::NON_FINITE_POLICY_STOP ? precision::NonFinite::kStop
-                                                                       : precision::NonFinite::kReport;
+  spec.nonfinite = message.non_finite() == v1::NON_FINITE_POLICY_STOP
+                       ? precision::NonFinite::kStop
+                       : precision::NonFinite::kReport;
   auto resolved = precision::Resolve(spec);
   if (const auto* error = std::get_if<precision::PolicyError>(&resolved)) {
     return InvalidField(absl::StrCat(field, ".", MessagePath(error->field)), error->message);
@@ -117,8 +118,9 @@ v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy) {
     WriteOverride(change, *message->mutable_setting());
   }
   out.set_loss_scale(policy.loss_scale);
-  out.set_non_finite(policy.nonfinite == precision::NonFinite::kStop ? v1::NON_FINITE_POLICY_STOP
-                                                                     : v1::NON_FINITE_POLICY_REPORT);
+  out.set_non_finite(policy.nonfinite == precision::NonFinite::kStop
+                         ? v1::NON_FINITE_POLICY_STOP
+                         : v1::NON_FINITE_POLICY_REPORT);
   return out;
 }
 

@@ -59,8 +59,9 @@ class Reader {
       const v1::Value& value = message_.values(i);
       const auto element = FromProto(value.element());
       if (!element) {
-        return InvalidField(At("values", i) + ".element",
-                            absl::StrCat("unknown element type ", static_cast<int>(value.element())));
+        return InvalidField(
+            At("values", i) + ".element",
+            absl::StrCat("unknown element type ", static_cast<int>(value.element())));
       }
       absl::Status status =
           CheckShape(value.shape(), limits_.max_elements, At("values", i) + ".shape");
@@ -73,17 +74,18 @@ class Reader {
 
   absl::StatusOr<sim::ValueId> ReadId(int32_t id, const std::string& field) const {
     if (id < 0 || id >= message_.values_size()) {
-      return InvalidField(field, absl::StrCat("value ", id, " does not exist; there are ",
-                                              message_.values_size()));
+      return InvalidField(
+          field, absl::StrCat("value ", id, " does not exist; there are ", message_.values_size()));
     }
     return static_cast<sim::ValueId>(id);
   }
 
-  absl::Status ReadIds(const google::protobuf::RepeatedField<int32_t>& ids, const std::string& field,
-                       std::vector<sim::ValueId>& out) const {
+  absl::Status ReadIds(const google::protobuf::RepeatedField<int32_t>& ids,
+                       const std::string& field, std::vector<sim::ValueId>& out) const {
     for (int i = 0; i < ids.size(); ++i) {
       // The path is spelt out only where it is needed: this runs for every operand.
-      if (ids[i] < 0 || ids[i] >= message_.values_size()) return ReadId(ids[i], At(field, i)).status();
+      if (ids[i] < 0 || ids[i] >= message_.values_size())
+        return ReadId(ids[i], At(field, i)).status();
       out.push_back(static_cast<sim::ValueId>(ids[i]));
     }
     return absl::OkStatus();
@@ -153,7 +155,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadAttributes(const v1::Op& op, const std::string& path, sim::Attributes& out) const {
+  absl::Status ReadAttributes(const v1::Op& op, const std::string& path,
+                              sim::Attributes& out) const {
     absl::Status status = CheckShape(op.shape(), limits_.max_elements, path + ".shape");
     if (!status.ok()) return status;
     out.literal.assign(op.literal().begin(), op.literal().end());

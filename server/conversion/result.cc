@@ -75,9 +75,8 @@ std::string TakeTensor(v1::Tensor& tensor) {
 std::vector<Splittable> SplittableOf(v1::RolloutResult& result) {
   std::vector<Splittable> fields;
   const auto add = [&](const std::string& name, std::string* data) {
-    fields.push_back({name, static_cast<int64_t>(data->size()), [data] {
-                        return std::exchange(*data, std::string());
-                      }});
+    fields.push_back({name, static_cast<int64_t>(data->size()),
+                      [data] { return std::exchange(*data, std::string()); }});
   };
   for (v1::NamedTensor& state : *result.mutable_final_state()) {
     fields.push_back({"final_state." + state.name(),
@@ -99,7 +98,8 @@ std::vector<Splittable> SplittableOf(v1::RolloutResult& result) {
 }
 
 // Largest first, so that few fields are split.
-std::vector<v1::TensorPiece> Split(std::vector<Splittable> fields, int64_t size, int64_t max_bytes) {
+std::vector<v1::TensorPiece> Split(std::vector<Splittable> fields, int64_t size,
+                                   int64_t max_bytes) {
   std::stable_sort(fields.begin(), fields.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   std::vector<v1::TensorPiece> pieces;
@@ -178,10 +178,10 @@ std::vector<v1::TensorPiece> SplitOff(v1::GradientResult& result, int64_t max_by
   if (size <= max_bytes) return {};
   std::vector<Splittable> fields = SplittableOf(*result.mutable_rollout());
   for (v1::InputGradient& gradient : *result.mutable_gradients()) {
-    fields.push_back({absl::StrCat("gradient.", validation::KindName(gradient.kind()), ".",
-                                   gradient.name()),
-                      static_cast<int64_t>(gradient.gradient().inline_().size()),
-                      [&gradient] { return TakeTensor(*gradient.mutable_gradient()); }});
+    fields.push_back(
+        {absl::StrCat("gradient.", validation::KindName(gradient.kind()), ".", gradient.name()),
+         static_cast<int64_t>(gradient.gradient().inline_().size()),
+         [&gradient] { return TakeTensor(*gradient.mutable_gradient()); }});
   }
   return Split(std::move(fields), size, max_bytes);
 }

@@ -1,7 +1,8 @@
-// What the engine gives back, as messages: the final answer, and pieces of what is too large for it.
+// What the engine gives back, as messages: the final answer, and pieces of what is too large for
+// it.
 //
-// A field that does not fit is left empty in the answer and sent as TensorPieces before it, under the
-// name that simgrad.v1.TensorPiece states ("final_state.y", "gradient.param.k", "values",
+// A field that does not fit is left empty in the answer and sent as TensorPieces before it, under
+// the name that simgrad.v1.TensorPiece states ("final_state.y", "gradient.param.k", "values",
 // "path_signatures", "ok", "first_events.contact", "health": a serialised InstanceHealth).
 #pragma once
 

@@ -17,10 +17,14 @@ void WriteConfigValue(const sim::ConfigValue& value, v1::ConfigValue& out) {
 
 std::string ConfigTypeName(sim::ConfigType type) {
   switch (type) {
-    case sim::ConfigType::kNumber: return "number";
-    case sim::ConfigType::kInteger: return "integer";
-    case sim::ConfigType::kWord: return "word";
-    case sim::ConfigType::kFlag: return "flag";
+    case sim::ConfigType::kNumber:
+      return "number";
+    case sim::ConfigType::kInteger:
+      return "integer";
+    case sim::ConfigType::kWord:
+      return "word";
+    case sim::ConfigType::kFlag:
+      return "flag";
   }
   return "";
 }
@@ -71,7 +75,8 @@ v1::WorldSchema WorldSchemaToProto(const sim::WorldSchema& world, const sim::Pro
     v1::ConfigSchema* config = out.add_config();
     config->set_name(field.name);
     config->set_type(ConfigTypeName(field.type));
-    if (field.default_value) WriteConfigValue(*field.default_value, *config->mutable_default_value());
+    if (field.default_value)
+      WriteConfigValue(*field.default_value, *config->mutable_default_value());
     config->mutable_words()->Add(field.words.begin(), field.words.end());
     config->set_description(field.description);
   }

@@ -33,8 +33,8 @@ std::vector<v1::TrajectoryChunk> TrajectoryChunks(const Recorded& field, const s
     const int64_t most = max_data_bytes / row_bytes;
     for (int64_t i = 0; i < instances; i += most) {
       const int64_t count = std::min(most, instances - i);
-      chunks.push_back(MakeChunk(field, i, count, first_time, times, data + i * row_bytes,
-                                 count * row_bytes));
+      chunks.push_back(
+          MakeChunk(field, i, count, first_time, times, data + i * row_bytes, count * row_bytes));
     }
     return chunks;
   }

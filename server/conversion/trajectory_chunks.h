@@ -10,7 +10,8 @@
 
 namespace simgrad::server::conversion {
 
-// `values`: [instances][times][shape] of one recorded field, times [first_time, first_time + times).
+// `values`: [instances][times][shape] of one recorded field, times [first_time, first_time +
+// times).
 std::vector<v1::TrajectoryChunk> TrajectoryChunks(const Recorded& field, const sim::Tensor& values,
                                                   int64_t instances, int64_t first_time,
                                                   int64_t times, int64_t max_data_bytes);

@@ -15,11 +15,16 @@ using Tensors = google::protobuf::RepeatedPtrField<v1::NamedTensor>;
 
 const Tensors* ListOf(const v1::RolloutSpec& spec, sim::InputKind kind) {
   switch (kind) {
-    case sim::InputKind::kState: return &spec.initial();
-    case sim::InputKind::kParam: return &spec.params();
-    case sim::InputKind::kControl: return &spec.controls();
-    case sim::InputKind::kData: return &spec.data();
-    default: return nullptr;
+    case sim::InputKind::kState:
+      return &spec.initial();
+    case sim::InputKind::kParam:
+      return &spec.params();
+    case sim::InputKind::kControl:
+      return &spec.controls();
+    case sim::InputKind::kData:
+      return &spec.data();
+    default:
+      return nullptr;
   }
 }
 
@@ -88,10 +93,14 @@ int32_t ExportIndex(const sim::Program& program, const std::string& name) {
 sim::DType DTypeOfValue(const sim::Program& program, sim::ValueId id) {
   const sim::Value& value = program[id];
   switch (value.type.element) {
-    case sim::ElementType::kReal: return sim::DTypeOf(value.format.value_or(sim::Format::kF64));
-    case sim::ElementType::kI32: return sim::DType::kI32;
-    case sim::ElementType::kI64: return sim::DType::kI64;
-    case sim::ElementType::kBool: return sim::DType::kBool;
+    case sim::ElementType::kReal:
+      return sim::DTypeOf(value.format.value_or(sim::Format::kF64));
+    case sim::ElementType::kI32:
+      return sim::DType::kI32;
+    case sim::ElementType::kI64:
+      return sim::DType::kI64;
+    case sim::ElementType::kBool:
+      return sim::DType::kBool;
   }
   return sim::DType::kF64;
 }
@@ -155,9 +164,8 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
   }
   for (const sim::Input& input : world.inputs) {
     const v1::NamedTensor* sent = FindTensor(ListOf(spec, input.kind), input.name);
-    work.batch.inputs.push_back(sent == nullptr
-                                    ? sim::Binding{}
-                                    : BindingFromProto(*sent, world[input.value].type));
+    work.batch.inputs.push_back(sent == nullptr ? sim::Binding{}
+                                                : BindingFromProto(*sent, world[input.value].type));
   }
   work.options.recording = RecordingOf(spec.diagnostics().level());
   if (spec.diagnostics().stride() > 0) work.options.stride = spec.diagnostics().stride();
@@ -236,7 +244,8 @@ int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded
   for (const sim::Site& site : work.batch.program->sites) {
     if (!send_diagnostics) break;
     const bool loop = site.kind == sim::SiteKind::kTermination;
-    bytes += steps * static_cast<double>(loop ? sizeof(sim::TerminationStep) : sizeof(sim::EventStep));
+    bytes +=
+        steps * static_cast<double>(loop ? sizeof(sim::TerminationStep) : sizeof(sim::EventStep));
     // Count, reason, number of values, and the values: a typical loop tests a few times per step.
     const double values = static_cast<double>(std::min<int64_t>(site.max_iter + 1, 8));
     if (loop && per_instance) bytes += steps * instances * (9 + 8 * values);
@@ -253,8 +262,8 @@ int64_t ChunkSteps(const sim::Work& work, int64_t max_payload_bytes) {
   for (const sim::Site& site : work.batch.program->sites) {
     if (site.kind != sim::SiteKind::kTermination) continue;
     // Per step: count, reason, number of values, and at most max_iter + 1 values per element.
-    const double bytes = 9 + 8.0 * static_cast<double>(site.max_iter + 1) *
-                                 static_cast<double>(site.elements);
+    const double bytes =
+        9 + 8.0 * static_cast<double>(site.max_iter + 1) * static_cast<double>(site.elements);
     const double steps = std::max(1.0, static_cast<double>(max_payload_bytes) / bytes);
     fitting = std::min(fitting, static_cast<int64_t>(std::min(steps, 1e15)));
   }

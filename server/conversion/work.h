@@ -35,9 +35,9 @@ void AddGradient(const v1::GradientRequest& request, sim::Work& work);
 struct Recorded {
   std::string name;
   bool is_state = false;
-  int32_t index = 0;      // state input, or export
+  int32_t index = 0;  // state input, or export
   sim::DType dtype = sim::DType::kF64;
-  sim::Shape shape;       // of one instance at one time
+  sim::Shape shape;  // of one instance at one time
 };
 std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
                                      const sim::NumericalProgram& program);
@@ -47,8 +47,8 @@ std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
 int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded,
                     bool send_diagnostics);
 
-// Steps between two looks at the work such that what one instance did in them fits into a message; what
-// was asked for where that is less, and 0 (the engine chooses) where anything fits.
+// Steps between two looks at the work such that what one instance did in them fits into a message;
+// what was asked for where that is less, and 0 (the engine chooses) where anything fits.
 int64_t ChunkSteps(const sim::Work& work, int64_t max_payload_bytes);
 
 // What the answer and the metrics need of work that the engine has taken.

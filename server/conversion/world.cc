@@ -13,10 +13,17 @@ sim::Config ConfigFromProto(const v1::World& world) {
   sim::Config config;
   for (const auto& [name, value] : world.config()) {
     switch (value.value_case()) {
-      case v1::ConfigValue::kNumber: config[name] = value.number(); break;
-      case v1::ConfigValue::kWord: config[name] = value.word(); break;
-      case v1::ConfigValue::kFlag: config[name] = value.flag(); break;
-      default: break;
+      case v1::ConfigValue::kNumber:
+        config[name] = value.number();
+        break;
+      case v1::ConfigValue::kWord:
+        config[name] = value.word();
+        break;
+      case v1::ConfigValue::kFlag:
+        config[name] = value.flag();
+        break;
+      default:
+        break;
     }
   }
   return config;
@@ -31,8 +38,8 @@ absl::Status InWorld(const absl::Status& status, const std::string& field) {
   }
   std::string message(status.message());
   if (message.rfind(path + ": ", 0) == 0) message.erase(0, path.size() + 2);
-  return validation::InvalidField(
-      absl::StrCat(field, ".config[", path.substr(prefix.size()), "]"), message);
+  return validation::InvalidField(absl::StrCat(field, ".config[", path.substr(prefix.size()), "]"),
+                                  message);
 }
 
 absl::StatusOr<sim::Program> BuiltIn(const v1::World& world, const std::string& field) {

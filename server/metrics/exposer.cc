@@ -42,8 +42,8 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
   exposer->collectables_ = std::move(collectables);
   exposer->host_ = address == "0.0.0.0" ? "127.0.0.1" : address == "::" ? "::1" : address;
   const bool v6 = address.find(':') != std::string::npos;
-  const std::string listen = v6 ? absl::StrCat("[", address, "]:", port)
-                                : absl::StrCat(address, ":", port);
+  const std::string listen =
+      v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
   const char* options[] = {"listening_ports", listen.c_str(), "num_threads", "2", nullptr};
   mg_callbacks callbacks{};
   exposer->context_ = mg_start(&callbacks, exposer.get(), options);
@@ -57,8 +57,8 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
   return exposer;
 }
 
-// The library's accepting thread looks at its stop flag only every two seconds, or when a connection
-// comes: so connections are made until it has stopped.
+// The library's accepting thread looks at its stop flag only every two seconds, or when a
+// connection comes: so connections are made until it has stopped.
 Exposer::~Exposer() {
   if (context_ == nullptr) return;
   std::atomic<bool> stopped = false;

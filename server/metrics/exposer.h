@@ -1,7 +1,7 @@
 // The HTTP endpoint: GET /metrics in the Prometheus text format.
 //
-// Why not prometheus-cpp's own exposer: it adds a summary of its request latencies, and a summary is
-// NaN until its first observation; here no scrape ever contains NaN and there are no summaries.
+// Why not prometheus-cpp's own exposer: it adds a summary of its request latencies, and a summary
+// is NaN until its first observation; here no scrape ever contains NaN and there are no summaries.
 // Errors: Create fails where the address cannot be bound. Threads: its own two.
 #pragma once
 

@@ -36,10 +36,8 @@ const Values kLostIn = {"queued", "forward", "adjoint", "stream"};
 
 const std::vector<double> kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                       1,     2.5,    5,     10,   30,    60,   120, 300};
-const std::vector<double> kBatch = {1,    4,     16,    64,     256,    1024,
-                                    4096, 16384, 65536, 262144, 1048576};
-const std::vector<double> kIterations = {0,  1,  2,  3,  4,  6,  8,  12,
-                                         16, 24, 32, 48, 64, 128, 256};
+const std::vector<double> kBatch = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576};
+const std::vector<double> kIterations = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256};
 // Powers of two, so that the executors' buckets add up to them exactly.
 const std::vector<double> kUlps = {0,    1,    2,     4,     16,      64,      256,
                                    1024, 4096, 16384, 65536, 1048576, 16777216};
@@ -71,136 +69,299 @@ Values MethodNames() {
 
 void AddRpc(std::vector<Family>& all) {
   const Values labels = {"grpc_type", "grpc_service", "grpc_method"};
-  all.push_back({"grpc_server_started_total", kCounter, kServer, "RPCs started.", labels,
-                 MethodRows(), {}});
-  all.push_back({"grpc_server_handled_total", kCounter, kServer,
+  all.push_back(
+      {"grpc_server_started_total", kCounter, kServer, "RPCs started.", labels, MethodRows(), {}});
+  all.push_back({"grpc_server_handled_total",
+                 kCounter,
+                 kServer,
                  "RPCs completed, by status code.",
-                 {"grpc_type", "grpc_service", "grpc_method", "grpc_code"}, MethodCodeRows(), {}});
+                 {"grpc_type", "grpc_service", "grpc_method", "grpc_code"},
+                 MethodCodeRows(),
+                 {}});
   all.push_back({"grpc_server_handling_seconds", kHistogram, kServer,
                  "Time from the arrival of an RPC to its end.", labels, MethodRows(), kSeconds});
-  all.push_back({"simgrad_rpc_in_flight", kGauge, kServer, "RPCs being handled.", {"grpc_method"},
-                 Product({MethodNames()}), {}});
-  all.push_back({"simgrad_rpc_cancelled_total", kCounter, kServer,
+  all.push_back({"simgrad_rpc_in_flight",
+                 kGauge,
+                 kServer,
+                 "RPCs being handled.",
+                 {"grpc_method"},
+                 Product({MethodNames()}),
+                 {}});
+  all.push_back({"simgrad_rpc_cancelled_total",
+                 kCounter,
+                 kServer,
                  "RPCs cancelled by the caller or by draining, by where the work was lost.",
-                 {"grpc_method", "phase"}, Product({kStreams, kLostIn}), {}});
-  all.push_back({"simgrad_rpc_deadline_exceeded_total", kCounter, kServer,
+                 {"grpc_method", "phase"},
+                 Product({kStreams, kLostIn}),
+                 {}});
+  all.push_back({"simgrad_rpc_deadline_exceeded_total",
+                 kCounter,
+                 kServer,
                  "RPCs whose deadline passed, by where the work was lost.",
-                 {"grpc_method", "phase"}, Product({kStreams, kLostIn}), {}});
-  all.push_back({"simgrad_rpc_time_to_first_message_seconds", kHistogram, kServer,
-                 "Time from the arrival of a streaming RPC to its first message.", {"grpc_method"},
-                 Product({kStreams}), kSeconds});
+                 {"grpc_method", "phase"},
+                 Product({kStreams, kLostIn}),
+                 {}});
+  all.push_back({"simgrad_rpc_time_to_first_message_seconds",
+                 kHistogram,
+                 kServer,
+                 "Time from the arrival of a streaming RPC to its first message.",
+                 {"grpc_method"},
+                 Product({kStreams}),
+                 kSeconds});
 }
 
 void AddWork(std::vector<Family>& all) {
   all.push_back({"simgrad_queue_requests", kGauge, kServer, "Requests that wait.", {}, kOne, {}});
-  all.push_back({"simgrad_queue_capacity_requests", kGauge, kServer, "Requests that may wait.", {},
-                 kOne, {}});
-  all.push_back({"simgrad_queue_wait_seconds", kHistogram, kServer, "Time a request waited.", {},
-                 kOne, kSeconds});
-  all.push_back({"simgrad_queue_rejected_total", kCounter, kServer, "Requests not admitted.",
-                 {"reason"}, Product({{"full", "memory", "deadline", "draining"}}), {}});
-  all.push_back({"simgrad_batch_instances", kHistogram, kServer, "Instances of a request.",
-                 {"direction"}, Product({{"forward", "adjoint"}}), kBatch});
-  all.push_back({"simgrad_phase_duration_seconds", kHistogram, kServer,
-                 "Time a request spent in a phase.", {"phase"},
+  all.push_back({"simgrad_queue_capacity_requests",
+                 kGauge,
+                 kServer,
+                 "Requests that may wait.",
+                 {},
+                 kOne,
+                 {}});
+  all.push_back({"simgrad_queue_wait_seconds",
+                 kHistogram,
+                 kServer,
+                 "Time a request waited.",
+                 {},
+                 kOne,
+                 kSeconds});
+  all.push_back({"simgrad_queue_rejected_total",
+                 kCounter,
+                 kServer,
+                 "Requests not admitted.",
+                 {"reason"},
+                 Product({{"full", "memory", "deadline", "draining"}}),
+                 {}});
+  all.push_back({"simgrad_batch_instances",
+                 kHistogram,
+                 kServer,
+                 "Instances of a request.",
+                 {"direction"},
+                 Product({{"forward", "adjoint"}}),
+                 kBatch});
+  all.push_back({"simgrad_phase_duration_seconds",
+                 kHistogram,
+                 kServer,
+                 "Time a request spent in a phase.",
+                 {"phase"},
                  Product({{"decode", "compile", "forward", "recompute", "adjoint", "encode"}}),
                  kSeconds});
-  all.push_back({"simgrad_program_cache_total", kCounter, kServer,
-                 "Look-ups of lowered programs; failed: the program was refused.", {"result"},
-                 Product({{"hit", "miss", "failed"}}), {}});
-  all.push_back({"simgrad_steps_total", kCounter, kServer,
+  all.push_back({"simgrad_program_cache_total",
+                 kCounter,
+                 kServer,
+                 "Look-ups of lowered programs; failed: the program was refused.",
+                 {"result"},
+                 Product({{"hit", "miss", "failed"}}),
+                 {}});
+  all.push_back({"simgrad_steps_total",
+                 kCounter,
+                 kServer,
                  "Instance-steps; recompute over forward is the cost of checkpointing.",
-                 {"direction"}, Product({{"forward", "recompute", "adjoint"}}), {}});
-  all.push_back({"simgrad_rollouts_total", kCounter, kWorld, "Requests that were admitted, by end.",
+                 {"direction"},
+                 Product({{"forward", "recompute", "adjoint"}}),
+                 {}});
+  all.push_back({"simgrad_rollouts_total",
+                 kCounter,
+                 kWorld,
+                 "Requests that were admitted, by end.",
                  {"mode", "outcome"},
-                 Product({{"rollout", "gradient"}, {"ok", "failed", "cancelled", "expired"}}), {}});
-  all.push_back({"simgrad_instances_total", kCounter, kWorld, "Instances of admitted requests.",
-                 {"mode"}, Product({{"rollout", "gradient"}}), {}});
+                 Product({{"rollout", "gradient"}, {"ok", "failed", "cancelled", "expired"}}),
+                 {}});
+  all.push_back({"simgrad_instances_total",
+                 kCounter,
+                 kWorld,
+                 "Instances of admitted requests.",
+                 {"mode"},
+                 Product({{"rollout", "gradient"}}),
+                 {}});
 }
 
 void AddSites(std::vector<Family>& all) {
-  all.push_back({"simgrad_solver_iterations", kHistogram, kTerminationSite,
+  all.push_back({"simgrad_solver_iterations",
+                 kHistogram,
+                 kTerminationSite,
                  "Iterations of each run of a loop. Count and sum are exact; of the runs of one "
                  "step the smallest and the largest are exact and the others stand at their mean.",
-                 {}, kOne, kIterations});
-  all.push_back({"simgrad_terminations_total", kCounter, kTerminationSite,
-                 "Runs of a loop, by why they stopped.", {"reason"},
-                 Product({{"converged", "max_iter", "nonfinite", "not_entered"}}), {}});
-  all.push_back({"simgrad_termination_margin_ulps", kHistogram, kTerminationSite,
+                 {},
+                 kOne,
+                 kIterations});
+  all.push_back({"simgrad_terminations_total",
+                 kCounter,
+                 kTerminationSite,
+                 "Runs of a loop, by why they stopped.",
+                 {"reason"},
+                 Product({{"converged", "max_iter", "nonfinite", "not_entered"}}),
+                 {}});
+  all.push_back({"simgrad_termination_margin_ulps",
+                 kHistogram,
+                 kTerminationSite,
                  "Absolute distance of the tested value from its threshold at the stop, in ulps. "
                  "The sum counts each at the upper end of its power of two.",
-                 {}, kOne, kUlps});
-  all.push_back({"simgrad_termination_near_boundary_total", kCounter, kTerminationSite,
-                 "Tests within the band of simgrad_termination_near_band_ulps, by what they decided.",
-                 {"side"}, Product({{"stopped", "continued"}}), {}});
-  all.push_back({"simgrad_termination_checks_total", kCounter, kTerminationSite, "Tests.", {},
-                 kOne, {}});
-  all.push_back({"simgrad_termination_near_band_ulps", kGauge, kServer, "The band in force.", {},
-                 kOne, {}});
-  all.push_back({"simgrad_events_total", kCounter, kEventSite, "Elements for which an event held.",
-                 {}, kOne, {}});
-  all.push_back({"simgrad_event_changes_total", kCounter, kEventSite,
-                 "Elements for which an event differed from its last evaluation.", {}, kOne, {}});
+                 {},
+                 kOne,
+                 kUlps});
+  all.push_back(
+      {"simgrad_termination_near_boundary_total",
+       kCounter,
+       kTerminationSite,
+       "Tests within the band of simgrad_termination_near_band_ulps, by what they decided.",
+       {"side"},
+       Product({{"stopped", "continued"}}),
+       {}});
+  all.push_back(
+      {"simgrad_termination_checks_total", kCounter, kTerminationSite, "Tests.", {}, kOne, {}});
+  all.push_back(
+      {"simgrad_termination_near_band_ulps", kGauge, kServer, "The band in force.", {}, kOne, {}});
+  all.push_back({"simgrad_events_total",
+                 kCounter,
+                 kEventSite,
+                 "Elements for which an event held.",
+                 {},
+                 kOne,
+                 {}});
+  all.push_back({"simgrad_event_changes_total",
+                 kCounter,
+                 kEventSite,
+                 "Elements for which an event differed from its last evaluation.",
+                 {},
+                 kOne,
+                 {}});
 }
 
 void AddNumbers(std::vector<Family>& all) {
-  all.push_back({"simgrad_nonfinite_values_total", kCounter, kServer,
-                 "Non-finite values seen: every element of the inputs; role state: every element at "
-                 "sampled steps; other roles: births with a certificate, elements of gradients, and "
-                 "observations that a metric refused.",
-                 {"phase", "kind", "role"}, Product({kPhases, {"nan", "inf"}, kRoles}), {}});
-  all.push_back({"simgrad_nonfinite_instances_total", kCounter, kServer,
+  all.push_back(
+      {"simgrad_nonfinite_values_total",
+       kCounter,
+       kServer,
+       "Non-finite values seen: every element of the inputs; role state: every element at "
+       "sampled steps; other roles: births with a certificate, elements of gradients, and "
+       "observations that a metric refused.",
+       {"phase", "kind", "role"},
+       Product({kPhases, {"nan", "inf"}, kRoles}),
+       {}});
+  all.push_back({"simgrad_nonfinite_instances_total",
+                 kCounter,
+                 kServer,
                  "Instances that went non-finite, by the phase where and what was done.",
-                 {"phase", "action"}, Product({kPhases, {"reported", "stopped"}}), {}});
-  all.push_back({"simgrad_nonfinite_first_step", kHistogram, kServer,
-                 "First non-finite step of an instance.", {"phase"}, Product({kPhases}), kSteps});
-  all.push_back({"simgrad_underflows_total", kCounter, kServer,
-                 "Casts and state stores that became zero or subnormal.", {"role"},
-                 Product({kRoles}), {}});
-  all.push_back({"simgrad_overflows_total", kCounter, kServer,
-                 "Casts and state stores that became infinite or the largest value.", {"role"},
-                 Product({kRoles}), {}});
-  all.push_back({"simgrad_gradients_total", kCounter, kWorld,
-                 "Gradients: one per differentiated input and instance.", {}, kOne, {}});
-  all.push_back({"simgrad_gradient_zero_total", kCounter, kWorld,
+                 {"phase", "action"},
+                 Product({kPhases, {"reported", "stopped"}}),
+                 {}});
+  all.push_back({"simgrad_nonfinite_first_step",
+                 kHistogram,
+                 kServer,
+                 "First non-finite step of an instance.",
+                 {"phase"},
+                 Product({kPhases}),
+                 kSteps});
+  all.push_back({"simgrad_underflows_total",
+                 kCounter,
+                 kServer,
+                 "Casts and state stores that became zero or subnormal.",
+                 {"role"},
+                 Product({kRoles}),
+                 {}});
+  all.push_back({"simgrad_overflows_total",
+                 kCounter,
+                 kServer,
+                 "Casts and state stores that became infinite or the largest value.",
+                 {"role"},
+                 Product({kRoles}),
+                 {}});
+  all.push_back({"simgrad_gradients_total",
+                 kCounter,
+                 kWorld,
+                 "Gradients: one per differentiated input and instance.",
+                 {},
+                 kOne,
+                 {}});
+  all.push_back({"simgrad_gradient_zero_total",
+                 kCounter,
+                 kWorld,
                  "Gradients that are zero in every element (a shared input: for all instances).",
-                 {}, kOne, {}});
-  all.push_back({"simgrad_gradient_disconnected_total", kCounter, kWorld,
-                 "Gradients whose executed path never used the input.", {}, kOne, {}});
-  all.push_back({"simgrad_gradient_norm", kHistogram, kWorld,
-                 "Euclidean norm of the returned gradient of an input; finite ones only.", {}, kOne,
+                 {},
+                 kOne,
+                 {}});
+  all.push_back({"simgrad_gradient_disconnected_total",
+                 kCounter,
+                 kWorld,
+                 "Gradients whose executed path never used the input.",
+                 {},
+                 kOne,
+                 {}});
+  all.push_back({"simgrad_gradient_norm",
+                 kHistogram,
+                 kWorld,
+                 "Euclidean norm of the returned gradient of an input; finite ones only.",
+                 {},
+                 kOne,
                  kDecades});
-  all.push_back({"simgrad_loss_scale", kGauge, kServer,
+  all.push_back({"simgrad_loss_scale",
+                 kGauge,
+                 kServer,
                  "Lowest loss scale among the gradient requests in flight; of the last one where "
                  "there is none.",
-                 {}, kOne, {}});
+                 {},
+                 kOne,
+                 {}});
 }
 
 void AddServer(std::vector<Family>& all, const ServerLabels& server) {
-  all.push_back({"simgrad_build_info", kGauge, kServer, "1; what runs.",
-                 {"version", "revision", "cuda"}, {{server.version, server.revision, "none"}}, {}});
-  all.push_back({"simgrad_device_info", kGauge, kServer, "1; where it runs.", {"kind", "name"},
-                 {{server.device_kind, server.device_name}}, {}});
-  all.push_back({"simgrad_ready", kGauge, kServer, "1 while requests are taken, 0 while draining.",
-                 {}, kOne, {}});
-  all.push_back({"process_cpu_seconds_total", kCounter, kProcess,
-                 "User and system CPU time of the process.", {}, kOne, {}});
-  all.push_back({"process_resident_memory_bytes", kGauge, kProcess, "Resident memory.", {}, kOne,
+  all.push_back({"simgrad_build_info",
+                 kGauge,
+                 kServer,
+                 "1; what runs.",
+                 {"version", "revision", "cuda"},
+                 {{server.version, server.revision, "none"}},
                  {}});
-  all.push_back({"process_virtual_memory_bytes", kGauge, kProcess, "Virtual memory.", {}, kOne, {}});
+  all.push_back({"simgrad_device_info",
+                 kGauge,
+                 kServer,
+                 "1; where it runs.",
+                 {"kind", "name"},
+                 {{server.device_kind, server.device_name}},
+                 {}});
+  all.push_back({"simgrad_ready",
+                 kGauge,
+                 kServer,
+                 "1 while requests are taken, 0 while draining.",
+                 {},
+                 kOne,
+                 {}});
+  all.push_back({"process_cpu_seconds_total",
+                 kCounter,
+                 kProcess,
+                 "User and system CPU time of the process.",
+                 {},
+                 kOne,
+                 {}});
+  all.push_back(
+      {"process_resident_memory_bytes", kGauge, kProcess, "Resident memory.", {}, kOne, {}});
+  all.push_back(
+      {"process_virtual_memory_bytes", kGauge, kProcess, "Virtual memory.", {}, kOne, {}});
   all.push_back({"process_open_fds", kGauge, kProcess, "Open file descriptors.", {}, kOne, {}});
-  all.push_back({"process_max_fds", kGauge, kProcess, "Limit of open file descriptors.", {}, kOne,
+  all.push_back(
+      {"process_max_fds", kGauge, kProcess, "Limit of open file descriptors.", {}, kOne, {}});
+  all.push_back({"process_start_time_seconds",
+                 kGauge,
+                 kProcess,
+                 "Start of the process, since the epoch.",
+                 {},
+                 kOne,
                  {}});
-  all.push_back({"process_start_time_seconds", kGauge, kProcess,
-                 "Start of the process, since the epoch.", {}, kOne, {}});
 }
 
 }  // namespace
 
 const std::vector<Method>& Methods() {
-  static const Values kWorkCodes = {"OK",           "Canceled",          "InvalidArgument",
-                                    "Unimplemented", "DeadlineExceeded", "ResourceExhausted",
-                                    "Unavailable",  "Internal"};
+  static const Values kWorkCodes = {"OK",
+                                    "Canceled",
+                                    "InvalidArgument",
+                                    "Unimplemented",
+                                    "DeadlineExceeded",
+                                    "ResourceExhausted",
+                                    "Unavailable",
+                                    "Internal"};
   static const auto* const methods = new std::vector<Method>{
       {"GetServerInfo", "unary", {"OK"}},
       {"ListWorlds", "unary", {"OK", "Internal"}},

@@ -1,7 +1,8 @@
-// Every metric family of the server: the one place where a name, its help, labels and buckets stand.
+// Every metric family of the server: the one place where a name, its help, labels and buckets
+// stand.
 //
-// The registry is built from it, docs/metrics.md is printed from it, and tests hold both against it.
-// Source: the vocabulary of docs/metrics.md; grpc_server_* as go-grpc-prometheus names them.
+// The registry is built from it, docs/metrics.md is printed from it, and tests hold both against
+// it. Source: the vocabulary of docs/metrics.md; grpc_server_* as go-grpc-prometheus names them.
 #pragma once
 
 #include <string>

@@ -8,19 +8,25 @@ namespace {
 
 std::string TypeName(MetricType type) {
   switch (type) {
-    case MetricType::kCounter: return "counter";
-    case MetricType::kGauge: return "gauge";
-    case MetricType::kHistogram: return "histogram";
+    case MetricType::kCounter:
+      return "counter";
+    case MetricType::kGauge:
+      return "gauge";
+    case MetricType::kHistogram:
+      return "histogram";
   }
   return "";
 }
 
 std::string ScopeLabels(Scope scope) {
   switch (scope) {
-    case Scope::kWorld: return "`world`";
+    case Scope::kWorld:
+      return "`world`";
     case Scope::kTerminationSite:
-    case Scope::kEventSite: return "`world`, `site`";
-    default: return "";
+    case Scope::kEventSite:
+      return "`world`, `site`";
+    default:
+      return "";
   }
 }
 

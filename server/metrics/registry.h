@@ -19,7 +19,8 @@ class Registry {
   Registry(const std::vector<Family>& manifest, const std::vector<WorldLabels>& worlds);
 
   // `values`: of all labels in order (world and site first). The series must be in the manifest.
-  GuardedCounter Counter(const std::string& family, const std::vector<std::string>& values = {}) const;
+  GuardedCounter Counter(const std::string& family,
+                         const std::vector<std::string>& values = {}) const;
   GuardedGauge Gauge(const std::string& family, const std::vector<std::string>& values = {}) const;
   // Refused observations are counted under `phase` and `role`.
   GuardedHistogram Histogram(const std::string& family, const std::vector<std::string>& values = {},

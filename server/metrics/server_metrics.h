@@ -52,10 +52,10 @@ class ServerMetrics {
 
   GuardedGauge queue_requests, queue_capacity_requests, near_band_ulps, ready;
   GuardedHistogram queue_wait_seconds;
-  std::map<std::string, GuardedCounter> queue_rejected;     // by reason
-  std::array<GuardedHistogram, 2> batch_instances;          // forward, adjoint
-  std::map<std::string, GuardedHistogram> phase_seconds;    // by phase
-  std::map<std::string, GuardedCounter> program_cache;      // by result
+  std::map<std::string, GuardedCounter> queue_rejected;   // by reason
+  std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint
+  std::map<std::string, GuardedHistogram> phase_seconds;  // by phase
+  std::map<std::string, GuardedCounter> program_cache;    // by result
 
  private:
   GuardedCounter& NonFinite(sim::Phase phase, bool nan, precision::Role role);

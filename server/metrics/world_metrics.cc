@@ -8,7 +8,8 @@ namespace {
 
 // Index of the first bound not below the value; bounds.size() where there is none.
 size_t BucketOf(const std::vector<double>& bounds, double value) {
-  return static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin());
+  return static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) -
+                             bounds.begin());
 }
 
 TerminationMetrics MakeTermination(const Registry& registry, const std::string& world,
@@ -117,9 +118,9 @@ WorldMetrics MakeWorldMetrics(const Registry& registry, const WorldLabels& label
   const std::array<std::string, 2> modes = {"rollout", "gradient"};
   for (size_t mode = 0; mode < modes.size(); ++mode) {
     for (int outcome = 0; outcome < 4; ++outcome) {
-      metrics.rollouts[mode][outcome] = registry.Counter(
-          "simgrad_rollouts_total",
-          {labels.world, modes[mode], OutcomeName(static_cast<Outcome>(outcome))});
+      metrics.rollouts[mode][outcome] =
+          registry.Counter("simgrad_rollouts_total",
+                           {labels.world, modes[mode], OutcomeName(static_cast<Outcome>(outcome))});
     }
     metrics.instances[mode] =
         registry.Counter("simgrad_instances_total", {labels.world, modes[mode]});

@@ -43,15 +43,16 @@ struct WorldMetrics {
 
 WorldMetrics MakeWorldMetrics(const Registry& registry, const WorldLabels& labels);
 
-// The handles of one program's sites, in the order of its diagnostics. A site that the world does not
-// declare counts as "custom" does where there is one.
+// The handles of one program's sites, in the order of its diagnostics. A site that the world does
+// not declare counts as "custom" does where there is one.
 struct SiteHandles {
   std::vector<TerminationMetrics*> terminations;
   std::vector<EventMetrics*> events;
 };
 SiteHandles HandlesOf(WorldMetrics& world, const std::vector<sim::Site>& sites);
 
-// Counts of iterations per bucket of `bounds`, with their sum: from what the executor kept of a step.
+// Counts of iterations per bucket of `bounds`, with their sum: from what the executor kept of a
+// step.
 struct BucketCounts {
   std::vector<double> counts;  // bounds.size() + 1
   double sum = 0.0;

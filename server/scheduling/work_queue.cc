@@ -48,11 +48,11 @@ std::variant<MemoryBudget::Reservation, Refusal> WorkQueue::Admit(int64_t memory
                    RetryAfter()};
   }
   if (memory_bytes > memory_.limit()) {
-    return Refusal{RefusalReason::kMemory,
-                   absl::StrCat("the request needs about ", memory_bytes, " bytes, the server has ",
-                                memory_.limit(),
-                                "; send fewer instances or steps, or record fewer fields"),
-                   {}};
+    return Refusal{
+        RefusalReason::kMemory,
+        absl::StrCat("the request needs about ", memory_bytes, " bytes, the server has ",
+                     memory_.limit(), "; send fewer instances or steps, or record fewer fields"),
+        {}};
   }
   auto reservation = memory_.Reserve(memory_bytes);
   if (!reservation) {

@@ -1,9 +1,8 @@
 // A bounded queue of work with its worker threads: first in, first out.
 //
-// Admission is by queue capacity and memory; work whose deadline passes or that is cancelled while it
-// waits is dropped without running. Every enqueued job is finished exactly once: by a worker, or,
-// dropped, by the thread that noticed.
-// Threads: any; jobs run on the queue's own threads.
+// Admission is by queue capacity and memory; work whose deadline passes or that is cancelled while
+// it waits is dropped without running. Every enqueued job is finished exactly once: by a worker,
+// or, dropped, by the thread that noticed. Threads: any; jobs run on the queue's own threads.
 #pragma once
 
 #include <condition_variable>

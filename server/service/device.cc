@@ -54,8 +54,7 @@ absl::StatusOr<Device> OpenDevice(const std::string& flag, int threads) {
   device.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   for (int i = 0; i < precision::kFormatCount; ++i) {
     const auto format = static_cast<precision::Format>(i);
-    device.formats[std::string(precision::FormatName(format))] =
-        conversion::ExecutionOnCpu(format);
+    device.formats[std::string(precision::FormatName(format))] = conversion::ExecutionOnCpu(format);
   }
   if (flag == "auto") device.note = "--device=auto: this build has no CUDA, running on the CPU";
   std::shared_ptr<sim::Executor> executor = sim::MakeCpuExecutor();

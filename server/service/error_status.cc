@@ -30,13 +30,20 @@ grpc::Status Finished(v1::ErrorStatus status) {
 
 std::string DefaultReason(const absl::Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument: return "INVALID_FIELD";
-    case absl::StatusCode::kResourceExhausted: return "OUT_OF_MEMORY";
-    case absl::StatusCode::kDeadlineExceeded: return "DEADLINE";
-    case absl::StatusCode::kCancelled: return "CANCELLED";
-    case absl::StatusCode::kUnavailable: return "DRAINING";
-    case absl::StatusCode::kUnimplemented: return "NOT_SUPPORTED";
-    default: return "INTERNAL";
+    case absl::StatusCode::kInvalidArgument:
+      return "INVALID_FIELD";
+    case absl::StatusCode::kResourceExhausted:
+      return "OUT_OF_MEMORY";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "DEADLINE";
+    case absl::StatusCode::kCancelled:
+      return "CANCELLED";
+    case absl::StatusCode::kUnavailable:
+      return "DRAINING";
+    case absl::StatusCode::kUnimplemented:
+      return "NOT_SUPPORTED";
+    default:
+      return "INTERNAL";
   }
 }
 
@@ -103,24 +110,36 @@ grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string&
 
 std::string RefusalLabel(scheduling::RefusalReason reason) {
   switch (reason) {
-    case scheduling::RefusalReason::kFull: return "full";
-    case scheduling::RefusalReason::kMemory: return "memory";
-    case scheduling::RefusalReason::kDeadline: return "deadline";
-    case scheduling::RefusalReason::kDraining: return "draining";
+    case scheduling::RefusalReason::kFull:
+      return "full";
+    case scheduling::RefusalReason::kMemory:
+      return "memory";
+    case scheduling::RefusalReason::kDeadline:
+      return "deadline";
+    case scheduling::RefusalReason::kDraining:
+      return "draining";
   }
   return "full";
 }
 
 std::string CodeLabel(grpc::StatusCode code) {
   switch (code) {
-    case grpc::StatusCode::OK: return "OK";
-    case grpc::StatusCode::CANCELLED: return "Canceled";
-    case grpc::StatusCode::INVALID_ARGUMENT: return "InvalidArgument";
-    case grpc::StatusCode::UNIMPLEMENTED: return "Unimplemented";
-    case grpc::StatusCode::DEADLINE_EXCEEDED: return "DeadlineExceeded";
-    case grpc::StatusCode::RESOURCE_EXHAUSTED: return "ResourceExhausted";
-    case grpc::StatusCode::UNAVAILABLE: return "Unavailable";
-    default: return "Internal";
+    case grpc::StatusCode::OK:
+      return "OK";
+    case grpc::StatusCode::CANCELLED:
+      return "Canceled";
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      return "InvalidArgument";
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return "Unimplemented";
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return "DeadlineExceeded";
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return "ResourceExhausted";
+    case grpc::StatusCode::UNAVAILABLE:
+      return "Unavailable";
+    default:
+      return "Internal";
   }
 }
 

@@ -13,9 +13,9 @@
 namespace simgrad::server::service {
 
 // What both streams may carry; results and backward blocks only where their response has them.
-using Message = std::variant<v1::StreamHeader, v1::DiagnosticsBlock, v1::TrajectoryChunk,
-                             v1::Progress, v1::TensorPiece, v1::BackwardBlock, v1::RolloutResult,
-                             v1::GradientResult>;
+using Message =
+    std::variant<v1::StreamHeader, v1::DiagnosticsBlock, v1::TrajectoryChunk, v1::Progress,
+                 v1::TensorPiece, v1::BackwardBlock, v1::RolloutResult, v1::GradientResult>;
 
 class Outbox {
  public:

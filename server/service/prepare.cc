@@ -53,8 +53,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   prepared.program = *program;
   conversion::WorkSettings settings = options.work;
   settings.threads = ThreadsFor(*instances, options.work.threads);
-  prepared.work =
-      conversion::WorkFromProto(spec, prepared.program->program, *instances, settings);
+  prepared.work = conversion::WorkFromProto(spec, prepared.program->program, *instances, settings);
   if (gradient != nullptr) conversion::AddGradient(*gradient, prepared.work);
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
   prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch);

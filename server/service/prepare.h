@@ -27,7 +27,7 @@ struct PreparedWork {
   sim::Work work;
   std::vector<conversion::Recorded> recorded;
   conversion::NonFiniteInputs nonfinite_inputs;
-  int64_t memory_bytes = 0;    // of the work and its answer
+  int64_t memory_bytes = 0;  // of the work and its answer
   bool send_diagnostics = true;
   double decode_seconds = 0.0;
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering

@@ -17,9 +17,8 @@ namespace {
 constexpr size_t kMaxMessage = 300;
 
 void Write(const std::string& line) {
-  const std::string stamped =
-      absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
-                   line, "\n");
+  const std::string stamped = absl::StrCat(
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ", line, "\n");
   // One write per line, so that lines of several threads do not mix.
   std::fwrite(stamped.data(), 1, stamped.size(), stderr);
 }
@@ -37,8 +36,8 @@ std::string LogLine(const RequestRecord& record) {
     absl::StrAppend(&line, absl::StrFormat(" %s_ms=%.3f", stage, seconds * 1e3));
   }
   if (!record.message.empty()) {
-    absl::StrAppend(&line, " message=\"",
-                    absl::CHexEscape(record.message.substr(0, kMaxMessage)), "\"");
+    absl::StrAppend(&line, " message=\"", absl::CHexEscape(record.message.substr(0, kMaxMessage)),
+                    "\"");
   }
   return line;
 }

@@ -15,8 +15,8 @@ struct RequestRecord {
   std::string world;  // metric label: a built-in world or custom; may be empty
   int64_t instances = 0;
   int64_t steps = 0;
-  std::string outcome;  // status code as CodeLabel writes it
-  std::string message;  // of an error
+  std::string outcome;                    // status code as CodeLabel writes it
+  std::string message;                    // of an error
   std::map<std::string, double> seconds;  // by stage
 };
 

@@ -95,9 +95,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   options.work.near_band_ulps = config.near_band_ulps;
   // So that a few large gradients fit side by side.
   options.work.memory_budget_bytes = memory / 4;
-  server->service_ = std::make_unique<SimgradService>(
-      std::move(context), options, ServerInfoOf(config, *device, memory),
-      config.program_cache_entries);
+  server->service_ = std::make_unique<SimgradService>(std::move(context), options,
+                                                      ServerInfoOf(config, *device, memory),
+                                                      config.program_cache_entries);
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
   server->SetServing(true);
   return server;
@@ -150,7 +150,8 @@ bool Server::Drain(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   StopAdmission();
   const bool ended = queue_->Drain(timeout);
-  if (!ended) queue_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
+  if (!ended)
+    queue_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
   // Answers that are still being read have until the deadline; what is left then is cut off.
   grpc_->Shutdown(absl::ToChronoTime(std::max(end, absl::Now() + absl::Seconds(1))));
   return ended;

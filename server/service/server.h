@@ -1,6 +1,7 @@
 // The whole server as one object: device, queue, metrics, gRPC and HTTP ports.
 //
-// Errors: Create fails with a message for a person where a device, an address or a port is not to be
+// Errors: Create fails with a message for a person where a device, an address or a port is not to
+// be
 //   had. Threads: Drain and the accessors from any; health and reflection are gRPC's own.
 #pragma once
 
@@ -27,7 +28,8 @@ class Server {
 
   int port() const { return port_; }
   int metrics_port() const { return exposer_->port(); }
-  // "simgrad-server 0.1.0 listening on 127.0.0.1:8001, metrics on 127.0.0.1:8002, device cpu (...)".
+  // "simgrad-server 0.1.0 listening on 127.0.0.1:8001, metrics on 127.0.0.1:8002, device cpu
+  // (...)".
   std::string Banner() const;
 
   // Health NOT_SERVING, ready 0, no new work; waits for what was admitted, then closes the ports.

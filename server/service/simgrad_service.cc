@@ -78,7 +78,9 @@ SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::
       cache_(cache_entries, [metrics = context_.metrics](conversion::ProgramCache::Lookup lookup) {
         using Lookup = conversion::ProgramCache::Lookup;
         metrics->program_cache
-            .at(lookup == Lookup::kHit ? "hit" : lookup == Lookup::kMiss ? "miss" : "failed")
+            .at(lookup == Lookup::kHit    ? "hit"
+                : lookup == Lookup::kMiss ? "miss"
+                                          : "failed")
             .Increment();
       }) {}
 
@@ -101,9 +103,9 @@ grpc::ServerUnaryReactor* SimgradService::ListWorlds(grpc::CallbackServerContext
                [] { return conversion::ListWorlds(); });
 }
 
-grpc::ServerUnaryReactor* SimgradService::DescribeProgram(
-    grpc::CallbackServerContext* context, const v1::DescribeProgramRequest* request,
-    v1::DescribeProgramResponse* response) {
+grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerContext* context,
+                                                          const v1::DescribeProgramRequest* request,
+                                                          v1::DescribeProgramResponse* response) {
   return Unary(*context_.metrics, "DescribeProgram", context, response,
                [&]() -> absl::StatusOr<v1::DescribeProgramResponse> {
                  auto answer = conversion::DescribeProgram(*request, cache_);
@@ -125,8 +127,8 @@ grpc::ServerWriteReactor<v1::RolloutResponse>* SimgradService::Rollout(
 
 grpc::ServerWriteReactor<v1::GradientResponse>* SimgradService::Gradient(
     grpc::CallbackServerContext* context, const v1::GradientRequest* request) {
-  return Stream<v1::GradientResponse>(context_, metrics::Mode::kGradient, context, *request,
-                                      cache_, options_);
+  return Stream<v1::GradientResponse>(context_, metrics::Mode::kGradient, context, *request, cache_,
+                                      options_);
 }
 
 }  // namespace simgrad::server::service

@@ -1,7 +1,7 @@
 // The RPCs of simgrad.v1.Simgrad: each only hands over to what does the work.
 //
-// Threads: gRPC's; the callback API, nothing here blocks but reading a request and, on a cache miss,
-// lowering its program.
+// Threads: gRPC's; the callback API, nothing here blocks but reading a request and, on a cache
+// miss, lowering its program.
 #pragma once
 
 #include <memory>
@@ -29,8 +29,8 @@ class SimgradService final : public v1::Simgrad::CallbackService {
   grpc::ServerUnaryReactor* DescribeProgram(grpc::CallbackServerContext* context,
                                             const v1::DescribeProgramRequest* request,
                                             v1::DescribeProgramResponse* response) override;
-  grpc::ServerWriteReactor<v1::RolloutResponse>* Rollout(grpc::CallbackServerContext* context,
-                                                         const v1::RolloutRequest* request) override;
+  grpc::ServerWriteReactor<v1::RolloutResponse>* Rollout(
+      grpc::CallbackServerContext* context, const v1::RolloutRequest* request) override;
   grpc::ServerWriteReactor<v1::GradientResponse>* Gradient(
       grpc::CallbackServerContext* context, const v1::GradientRequest* request) override;
 

@@ -1,8 +1,8 @@
 // The server side of one streaming RPC: an outbox that is a gRPC write reactor.
 //
-// One write is in flight at a time; what comes meanwhile waits in order, step diagnostics coalesced and
-// progress replaced. Deletes itself when the RPC is done.
-// Threads: as Outbox; gRPC's callbacks come one at a time.
+// One write is in flight at a time; what comes meanwhile waits in order, step diagnostics coalesced
+// and progress replaced. Deletes itself when the RPC is done. Threads: as Outbox; gRPC's callbacks
+// come one at a time.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -23,7 +23,9 @@ inline void Fill(v1::StreamHeader&& from, auto& to) { *to.mutable_header() = std
 inline void Fill(v1::DiagnosticsBlock&& from, auto& to) {
   *to.mutable_diagnostics() = std::move(from);
 }
-inline void Fill(v1::TrajectoryChunk&& from, auto& to) { *to.mutable_trajectory() = std::move(from); }
+inline void Fill(v1::TrajectoryChunk&& from, auto& to) {
+  *to.mutable_trajectory() = std::move(from);
+}
 inline void Fill(v1::Progress&& from, auto& to) { *to.mutable_progress() = std::move(from); }
 inline void Fill(v1::TensorPiece&& from, auto& to) { *to.mutable_piece() = std::move(from); }
 inline void Fill(v1::BackwardBlock&& from, v1::GradientResponse& to) {

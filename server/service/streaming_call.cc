@@ -63,11 +63,10 @@ void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::stri
   sites_ = metrics::HandlesOf(*world_, program.sites);
   context_.metrics->queue_requests.Increment();
   // The queue may run it, and the stream may end, before Enqueue returns.
-  context_.queue->Enqueue(
-      {cancellation_, [self = shared_from_this()](const absl::Status& admitted,
-                                                  absl::Duration waited) {
-         self->Run(admitted, waited);
-       }});
+  context_.queue->Enqueue({cancellation_, [self = shared_from_this()](const absl::Status& admitted,
+                                                                      absl::Duration waited) {
+                             self->Run(admitted, waited);
+                           }});
 }
 
 void StreamingCall::OnCancel() {
@@ -77,7 +76,8 @@ void StreamingCall::OnCancel() {
 }
 
 absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
-  where_ = phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
+  where_ =
+      phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
   return cancellation_->Check();
 }
 
@@ -93,9 +93,8 @@ void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
   size_t state = 0;
   for (const conversion::Recorded& field : prepared_.recorded) {
     if (!field.is_state) continue;
-    for (v1::TrajectoryChunk& chunk :
-         conversion::TrajectoryChunks(field, recorded_states[state++], record_.instances, 0, 1,
-                                      max_payload_bytes())) {
+    for (v1::TrajectoryChunk& chunk : conversion::TrajectoryChunks(
+             field, recorded_states[state++], record_.instances, 0, 1, max_payload_bytes())) {
       outbox_->Send(std::move(chunk));
     }
   }
@@ -140,10 +139,11 @@ void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& re
     }
     outbox_->Send(std::move(answer));
   };
-  if (mode_ == metrics::Mode::kRollout) return send(conversion::RolloutResultToProto(facts, result));
+  if (mode_ == metrics::Mode::kRollout)
+    return send(conversion::RolloutResultToProto(facts, result));
   if (prepared_.send_diagnostics) {
-    for (v1::BackwardBlock& block : conversion::BackwardBlocks(
-             result.backward, result.adjoint_ranges, max_payload_bytes())) {
+    for (v1::BackwardBlock& block :
+         conversion::BackwardBlocks(result.backward, result.adjoint_ranges, max_payload_bytes())) {
       outbox_->Send(std::move(block));
     }
   }
@@ -222,7 +222,8 @@ void StreamingCall::End(const absl::Status& status) {
   record_.outcome = CodeLabel(wire.error_code());
   record_.message = wire.error_message();
   if (admitted_) {
-    world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))].Increment();
+    world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))]
+        .Increment();
     CountLost(status);
     ended_ok_ = status.ok();
   }

@@ -38,8 +38,7 @@ class StreamingCall final : public sim::Observer,
   StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline);
 
   // Admits and enqueues, or finishes `outbox` with the refusal; `world_label` for metrics.
-  void Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label,
-             Outbox* outbox);
+  void Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label, Outbox* outbox);
 
   void OnCancel();
   void OnDone();

@@ -67,9 +67,9 @@ absl::Status CheckTrajectory(const Tensors& list, const ProgramSchema& schema, i
     if (field == nullptr) {
       return InvalidField(
           path + ".name",
-          absl::StrCat("unknown state or observable '", list[i].name(), "'; states: ",
-                       NamesOf(schema.inputs, v1::INPUT_KIND_STATE), "; observables: ",
-                       NamesOf(schema.observables, v1::INPUT_KIND_UNSPECIFIED)));
+          absl::StrCat("unknown state or observable '", list[i].name(),
+                       "'; states: ", NamesOf(schema.inputs, v1::INPUT_KIND_STATE),
+                       "; observables: ", NamesOf(schema.observables, v1::INPUT_KIND_UNSPECIFIED)));
     }
     if (absl::Status status = CheckCotangent(*field, list[i], {instances, times}, path);
         !status.ok()) {
@@ -91,9 +91,9 @@ absl::Status CheckWrt(const v1::GradientRequest& request, const ProgramSchema& s
         if (!field.differentiable) continue;
         absl::StrAppend(&known, known.empty() ? "" : ", ", KindName(field.kind), ".", field.name);
       }
-      return InvalidField(path, absl::StrCat("no differentiable input of kind ",
-                                             static_cast<int>(name.kind()), " is called '",
-                                             name.name(), "'; the world has: ", known));
+      return InvalidField(
+          path, absl::StrCat("no differentiable input of kind ", static_cast<int>(name.kind()),
+                             " is called '", name.name(), "'; the world has: ", known));
     }
     if (!seen.insert({name.kind(), name.name()}).second) {
       return InvalidField(path, absl::StrCat("'", name.name(), "' stands twice"));
@@ -146,9 +146,9 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
 absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSchema& schema,
                            int64_t instances) {
   if (request.weights_size() > 0 && request.weights_size() != instances) {
-    return InvalidField("weights", absl::StrCat("has ", request.weights_size(),
-                                                " entries; send none or one per instance (",
-                                                instances, ")"));
+    return InvalidField("weights",
+                        absl::StrCat("has ", request.weights_size(),
+                                     " entries; send none or one per instance (", instances, ")"));
   }
   if (request.cotangents_size() > 0) {
     const v1::Cotangent& sent = request.cotangents(0);

@@ -53,9 +53,9 @@ absl::Status CheckElement(const FieldSchema& declared, const v1::Tensor& tensor,
   for (size_t i = 0; i < count; ++i) {
     const int64_t value = IntegerAt(tensor, i);
     if (value < least || value > most) {
-      return InvalidField(field + ".inline", absl::StrCat("element ", i, " is ", value, "; '",
-                                                          declared.name, "' takes ", least, " to ",
-                                                          most));
+      return InvalidField(field + ".inline",
+                          absl::StrCat("element ", i, " is ", value, "; '", declared.name,
+                                       "' takes ", least, " to ", most));
     }
   }
   return absl::OkStatus();
@@ -98,8 +98,8 @@ class InputChecker {
       conflict_ = LimitExceeded(field, absl::StrCat(count, " instances are above this server's ",
                                                     "limit of ", limits_.max_instances));
     } else if (instances_ && *instances_ != count) {
-      conflict_ = InvalidField(field, absl::StrCat("has ", count, " instances, but ", instances_from_,
-                                                   " has ", *instances_));
+      conflict_ = InvalidField(field, absl::StrCat("has ", count, " instances, but ",
+                                                   instances_from_, " has ", *instances_));
     } else if (!instances_) {
       instances_ = count;
       instances_from_ = field;
@@ -117,9 +117,10 @@ class InputChecker {
       }
       const bool may_step = kind == v1::INPUT_KIND_CONTROL || kind == v1::INPUT_KIND_DATA;
       if (list[i].per_step() && !may_step) {
-        return InvalidField(path + ".per_step", absl::StrCat("a ", KindName(kind),
-                                                             " has no value per step; only controls "
-                                                             "and data have"));
+        return InvalidField(path + ".per_step",
+                            absl::StrCat("a ", KindName(kind),
+                                         " has no value per step; only controls "
+                                         "and data have"));
       }
       absl::Status status = CheckElement(*declared, list[i].tensor(), path + ".tensor");
       if (status.ok()) status = CheckShape(*declared, list[i], path + ".tensor.shape");
@@ -139,10 +140,11 @@ class InputChecker {
     if ((rank != tail.size() && !per_instance) ||
         !std::equal(tail.begin(), tail.end(), shape.begin() + (per_instance ? 1 : 0))) {
       const std::string right = absl::StrJoin(tail, ", ");
-      return InvalidField(field, absl::StrCat("'", declared.name, "' has shape [", right,
-                                              "] where shared and [instances", right.empty() ? "" : ", ",
-                                              right, "] per instance", StepsText(sent.per_step()),
-                                              ", not ", ShapeText(shape)));
+      return InvalidField(
+          field,
+          absl::StrCat("'", declared.name, "' has shape [", right, "] where shared and [instances",
+                       right.empty() ? "" : ", ", right, "] per instance",
+                       StepsText(sent.per_step()), ", not ", ShapeText(shape)));
     }
     if (per_instance) Agree(shape[0], field);
     return conflict_;
@@ -163,9 +165,10 @@ class InputChecker {
       }
       if (recorded == nullptr) {
         return InvalidField(
-            path, absl::StrCat("unknown state or observable '", name, "'; states: ",
-                               NamesOf(schema_.inputs, v1::INPUT_KIND_STATE), "; observables: ",
-                               NamesOf(schema_.observables, v1::INPUT_KIND_UNSPECIFIED)));
+            path, absl::StrCat(
+                      "unknown state or observable '", name,
+                      "'; states: ", NamesOf(schema_.inputs, v1::INPUT_KIND_STATE),
+                      "; observables: ", NamesOf(schema_.observables, v1::INPUT_KIND_UNSPECIFIED)));
       }
       if (!seen.insert(name).second) {
         return InvalidField(path, absl::StrCat("'", name, "' is recorded twice"));
@@ -174,9 +177,9 @@ class InputChecker {
       int64_t bytes = 8;
       for (int64_t dim : recorded->shape) bytes *= dim;
       if (bytes > limits_.max_message_bytes / 2) {
-        return LimitExceeded(path, absl::StrCat("one time of '", name, "' takes ", bytes,
-                                                " bytes, messages hold ",
-                                                limits_.max_message_bytes / 2, " of them"));
+        return LimitExceeded(
+            path, absl::StrCat("one time of '", name, "' takes ", bytes, " bytes, messages hold ",
+                               limits_.max_message_bytes / 2, " of them"));
       }
     }
     return absl::OkStatus();
@@ -209,10 +212,14 @@ struct InputList {
 
 InputList ListOf(const v1::RolloutSpec& spec, v1::InputKind kind) {
   switch (kind) {
-    case v1::INPUT_KIND_STATE: return {&spec.initial(), "initial"};
-    case v1::INPUT_KIND_PARAM: return {&spec.params(), "params"};
-    case v1::INPUT_KIND_CONTROL: return {&spec.controls(), "controls"};
-    default: return {&spec.data(), "data"};
+    case v1::INPUT_KIND_STATE:
+      return {&spec.initial(), "initial"};
+    case v1::INPUT_KIND_PARAM:
+      return {&spec.params(), "params"};
+    case v1::INPUT_KIND_CONTROL:
+      return {&spec.controls(), "controls"};
+    default:
+      return {&spec.data(), "data"};
   }
 }
 
@@ -225,9 +232,9 @@ absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldS
     const bool sent = std::any_of(list.tensors->begin(), list.tensors->end(),
                                   [&](const auto& tensor) { return tensor.name() == input.name; });
     if (sent) continue;
-    return InvalidField(absl::StrCat(field, ".", list.name),
-                        absl::StrCat(KindName(input.kind), " '", input.name,
-                                     "' has no default and must be sent"));
+    return InvalidField(
+        absl::StrCat(field, ".", list.name),
+        absl::StrCat(KindName(input.kind), " '", input.name, "' has no default and must be sent"));
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,8 @@
 //
 // Shapes: the declared rank means shared, one more axis in front means per instance; with per_step
 //   one more axis for the steps, after the instances: [instance, time, field shape].
-// Errors: INVALID_FIELD, LIMIT_EXCEEDED with the field path below `field`; names come with those that exist.
+// Errors: INVALID_FIELD, LIMIT_EXCEEDED with the field path below `field`; names come with those
+// that exist.
 #pragma once
 
 #include <cstdint>

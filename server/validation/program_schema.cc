@@ -20,13 +20,20 @@ std::string NamesOf(const std::vector<FieldSchema>& fields, v1::InputKind kind) 
 
 std::string KindName(v1::InputKind kind) {
   switch (kind) {
-    case v1::INPUT_KIND_STATE: return "state";
-    case v1::INPUT_KIND_PARAM: return "param";
-    case v1::INPUT_KIND_CONTROL: return "control";
-    case v1::INPUT_KIND_DATA: return "data";
-    case v1::INPUT_KIND_CONFIG: return "config";
-    case v1::INPUT_KIND_STEP: return "step";
-    default: return "observable";
+    case v1::INPUT_KIND_STATE:
+      return "state";
+    case v1::INPUT_KIND_PARAM:
+      return "param";
+    case v1::INPUT_KIND_CONTROL:
+      return "control";
+    case v1::INPUT_KIND_DATA:
+      return "data";
+    case v1::INPUT_KIND_CONFIG:
+      return "config";
+    case v1::INPUT_KIND_STEP:
+      return "step";
+    default:
+      return "observable";
   }
 }
 

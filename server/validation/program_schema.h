@@ -1,6 +1,7 @@
 // What a request is checked against: the fields that a program declares.
 //
-// Plain data, made from a program by server/conversion/schema.h; so the checks here know messages only.
+// Plain data, made from a program by server/conversion/schema.h; so the checks here know messages
+// only.
 #pragma once
 
 #include <cstdint>

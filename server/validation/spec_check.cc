@@ -59,8 +59,9 @@ absl::Status CheckWorld(const v1::World& world, const std::string& field) {
     return InvalidField(field, "names no world; set `name` to a built-in one or `program`");
   }
   if (world.has_program() && world.config_size() > 0) {
-    return InvalidField(field + ".config",
-                        "a program carries its configuration itself; config is for built-in worlds");
+    return InvalidField(
+        field + ".config",
+        "a program carries its configuration itself; config is for built-in worlds");
   }
   for (const auto& [name, value] : world.config()) {
     const std::string path = absl::StrCat(field, ".config[", name, "]");

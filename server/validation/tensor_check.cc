@@ -11,15 +11,20 @@ namespace simgrad::server::validation {
 int64_t DTypeBytes(v1::DType dtype) {
   switch (dtype) {
     case v1::DTYPE_F64:
-    case v1::DTYPE_I64: return 8;
+    case v1::DTYPE_I64:
+      return 8;
     case v1::DTYPE_F32:
-    case v1::DTYPE_I32: return 4;
+    case v1::DTYPE_I32:
+      return 4;
     case v1::DTYPE_BF16:
-    case v1::DTYPE_F16: return 2;
+    case v1::DTYPE_F16:
+      return 2;
     case v1::DTYPE_E4M3:
     case v1::DTYPE_E5M2:
-    case v1::DTYPE_BOOL: return 1;
-    default: return 0;
+    case v1::DTYPE_BOOL:
+      return 1;
+    default:
+      return 0;
   }
 }
 
@@ -40,9 +45,10 @@ std::string ShapeText(const google::protobuf::RepeatedField<int64_t>& shape) {
 absl::Status CheckTensor(const v1::Tensor& tensor, const std::string& field) {
   const int64_t bytes_each = DTypeBytes(tensor.dtype());
   if (bytes_each == 0) {
-    return InvalidField(field + ".dtype", absl::StrCat(DTypeLabel(tensor.dtype()),
-                                                       " is no element type; set one of DTYPE_F64, "
-                                                       "F32, BF16, F16, E4M3, E5M2, I32, I64, BOOL"));
+    return InvalidField(field + ".dtype",
+                        absl::StrCat(DTypeLabel(tensor.dtype()),
+                                     " is no element type; set one of DTYPE_F64, "
+                                     "F32, BF16, F16, E4M3, E5M2, I32, I64, BOOL"));
   }
   if (tensor.content_case() == v1::Tensor::kRef) {
     return NotSupported(field + ".ref", "this server keeps no uploaded tensors; send it inline");
@@ -68,8 +74,8 @@ absl::Status CheckTensor(const v1::Tensor& tensor, const std::string& field) {
   const std::string& content = tensor.inline_();
   if (static_cast<int64_t>(content.size()) != bytes) {
     return InvalidField(field + ".inline",
-                        absl::StrCat(content.size(), " bytes, but ", DTypeLabel(tensor.dtype()), " ",
-                                     ShapeText(tensor.shape()), " takes ", bytes));
+                        absl::StrCat(content.size(), " bytes, but ", DTypeLabel(tensor.dtype()),
+                                     " ", ShapeText(tensor.shape()), " takes ", bytes));
   }
   if (tensor.dtype() == v1::DTYPE_BOOL) {
     for (size_t i = 0; i < content.size(); ++i) {

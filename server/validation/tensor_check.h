@@ -1,7 +1,7 @@
 // Checks a tensor by itself: dtype, dims, and that the bytes are exactly as many as the shape says.
 //
-// Errors: INVALID_FIELD; NOT_SUPPORTED for a `ref`. Cost: linear in the rank (bool: in the elements).
-// Never multiplies dims into an overflow, never allocates.
+// Errors: INVALID_FIELD; NOT_SUPPORTED for a `ref`. Cost: linear in the rank (bool: in the
+// elements). Never multiplies dims into an overflow, never allocates.
 #pragma once
 
 #include <cstdint>

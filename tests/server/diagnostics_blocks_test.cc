@@ -45,8 +45,10 @@ void ExpectContiguous(const std::vector<v1::DiagnosticsBlock>& blocks, int64_t s
       const uint64_t t = static_cast<uint64_t>(next + i);
       EXPECT_EQ(block.terminations(0).iterations_mean(i), static_cast<double>(t));
       uint32_t count = 0;
-      std::memcpy(&count, block.terminations(0).histogram().data() +
-                              4 * (static_cast<size_t>(i) * sim::kMarginBuckets + 3), 4);
+      std::memcpy(&count,
+                  block.terminations(0).histogram().data() +
+                      4 * (static_cast<size_t>(i) * sim::kMarginBuckets + 3),
+                  4);
       EXPECT_EQ(count, t);
       EXPECT_EQ(block.events(0).count(i), t);
     }

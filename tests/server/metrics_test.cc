@@ -1,6 +1,5 @@
 // The manifest, and what is recorded into it.
 #include <gtest/gtest.h>
-
 #include <prometheus/text_serializer.h>
 
 #include <cmath>
@@ -59,7 +58,8 @@ TEST(Manifest, NamesFollowTheConventions) {
   std::set<std::string> seen;
   for (const Family& family : Manifest(kServer)) {
     EXPECT_TRUE(seen.insert(family.name).second) << family.name;
-    const bool total = family.name.size() > 6 && family.name.substr(family.name.size() - 6) == "_total";
+    const bool total =
+        family.name.size() > 6 && family.name.substr(family.name.size() - 6) == "_total";
     EXPECT_EQ(total, family.type == MetricType::kCounter) << family.name;
     const bool known = family.name.rfind("simgrad_", 0) == 0 ||
                        family.name.rfind("grpc_server_", 0) == 0 ||
@@ -137,8 +137,8 @@ sim::TerminationStep Step(uint64_t runs, uint64_t sum, uint32_t least, uint32_t 
 
 TEST(IterationCounts, CountAndSumAreExactAndSoAreTheExtremes) {
   const std::vector<double> bounds = {0, 1, 2, 3, 4, 6};
-  const auto counts = IterationCounts({Step(1, 3, 3, 3), Step(5, 12, 0, 9), Step(0, 0, ~0u, 0)},
-                                      bounds);
+  const auto counts =
+      IterationCounts({Step(1, 3, 3, 3), Step(5, 12, 0, 9), Step(0, 0, ~0u, 0)}, bounds);
   double total = 0;
   for (double count : counts.counts) total += count;
   EXPECT_EQ(total, 6);
@@ -166,8 +166,8 @@ TEST(MarginCounts, EveryBucketOfTheExecutorFallsIntoOneOfOurs) {
 TEST(ProcessCollector, ReadsTheOperatingSystem) {
   for (const auto& family : ProcessCollector(Manifest(kServer)).Collect()) {
     const auto& metric = family.metric.at(0);
-    const double value = family.type == prometheus::MetricType::Counter ? metric.counter.value
-                                                                        : metric.gauge.value;
+    const double value =
+        family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value;
     // CPU time may still be below one clock tick.
     if (family.name != "process_cpu_seconds_total") {
       EXPECT_GT(value, 0) << family.name;

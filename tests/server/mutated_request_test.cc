@@ -42,11 +42,20 @@ std::string Damage(std::string bytes, std::mt19937_64& random) {
   for (size_t i = 0; i < changes && !bytes.empty(); ++i) {
     const size_t at = below(bytes.size());
     switch (below(5)) {
-      case 0: bytes[at] = static_cast<char>(random()); break;
-      case 1: bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8))); break;
-      case 2: bytes.resize(at); break;
-      case 3: bytes.erase(at, 1 + below(8)); break;
-      default: bytes.insert(at, bytes.substr(below(bytes.size()), 1 + below(40)));
+      case 0:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
+        break;
+      case 2:
+        bytes.resize(at);
+        break;
+      case 3:
+        bytes.erase(at, 1 + below(8));
+        break;
+      default:
+        bytes.insert(at, bytes.substr(below(bytes.size()), 1 + below(40)));
     }
   }
   return bytes;

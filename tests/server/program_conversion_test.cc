@@ -15,12 +15,12 @@ namespace {
 std::vector<sim::Program> BuiltInPrograms() {
   std::vector<sim::Program> programs;
   for (const char* contact : {"projection", "penalty", "toi"}) {
-    programs.push_back(*sim::BuildWorld(
-        "bouncing_ball", {{"contact", std::string(contact)}, {"elements", 3.0}}));
+    programs.push_back(
+        *sim::BuildWorld("bouncing_ball", {{"contact", std::string(contact)}, {"elements", 3.0}}));
   }
-  programs.push_back(*sim::BuildWorld("bouncing_ball", {{"scope", std::string("element")},
-                                                        {"elements", 4.0},
-                                                        {"tol_enter", 1e-3}}));
+  programs.push_back(*sim::BuildWorld(
+      "bouncing_ball",
+      {{"scope", std::string("element")}, {"elements", 4.0}, {"tol_enter", 1e-3}}));
   programs.push_back(*sim::BuildWorld("boundary_projection", {{"elements", 9.0}}));
   return programs;
 }

@@ -63,7 +63,8 @@ std::vector<Case> WorldCases() {
       {"UnknownWord", [](auto& r) { Config(r, "contact").set_word("glue"); },
        "spec.world.config[contact]", "INVALID_FIELD", "projection"},
       {"TolZero", [](auto& r) { Config(r, "tol").set_number(0); }, "spec.world.config[tol]"},
-      {"TolNegative", [](auto& r) { Config(r, "tol").set_number(-1e-4); }, "spec.world.config[tol]"},
+      {"TolNegative", [](auto& r) { Config(r, "tol").set_number(-1e-4); },
+       "spec.world.config[tol]"},
       {"TolNan", [](auto& r) { Config(r, "tol").set_number(kNan); }, "spec.world.config[tol]"},
       {"TolInfinite", [](auto& r) { Config(r, "tol").set_number(INFINITY); },
        "spec.world.config[tol]"},
@@ -133,8 +134,7 @@ std::vector<Case> TensorCases() {
       {"ParamMissing", [](auto& r) { r.mutable_spec()->clear_params(); }, "spec.params"},
       {"DataMissing", [](auto& r) { r.mutable_spec()->set_objective("target_height"); },
        "spec.data", "INVALID_FIELD", "'target'"},
-      {"UnknownParam",
-       [](auto& r) { AddTensor(r.mutable_spec()->mutable_params(), "K", {1}, {}); },
+      {"UnknownParam", [](auto& r) { AddTensor(r.mutable_spec()->mutable_params(), "K", {1}, {}); },
        "spec.params[1].name"},
       {"UnknownControl",
        [](auto& r) { AddTensor(r.mutable_spec()->mutable_controls(), "w", {1}, {1}); },
@@ -144,8 +144,8 @@ std::vector<Case> TensorCases() {
       {"NoDtype", [](auto& r) { Initial(r).clear_dtype(); }, "spec.initial[0].tensor.dtype"},
       {"UnknownDtype", [](auto& r) { Initial(r).set_dtype(static_cast<v1::DType>(77)); },
        "spec.initial[0].tensor.dtype"},
-      {"IntegersForReals",
-       [](auto& r) { Initial(r).set_dtype(v1::DTYPE_I64); }, "spec.initial[0].tensor.dtype"},
+      {"IntegersForReals", [](auto& r) { Initial(r).set_dtype(v1::DTYPE_I64); },
+       "spec.initial[0].tensor.dtype"},
       {"NegativeDimension", [](auto& r) { Initial(r).set_shape(0, -3); },
        "spec.initial[0].tensor.shape[0]"},
       {"DimensionsOverflow",
@@ -161,11 +161,20 @@ std::vector<Case> TensorCases() {
       {"NoContent", [](auto& r) { Initial(r).clear_content(); }, "spec.initial[0].tensor.inline"},
       {"RankTooLow", [](auto& r) { SetDoubles({0.5}, {}, Initial(r)); },
        "spec.initial[0].tensor.shape"},
-      {"RankTooHigh", [](auto& r) { SetDoubles({1, 2, 3}, {3, 1, 1}, Initial(r)); },
+      {"RankTooHigh",
+       [](auto& r) {
+         SetDoubles({1, 2, 3}, {3, 1, 1}, Initial(r));
+       },
        "spec.initial[0].tensor.shape"},
-      {"WrongShape", [](auto& r) { SetDoubles({1, 2}, {2}, Initial(r, 1)); },
+      {"WrongShape",
+       [](auto& r) {
+         SetDoubles({1, 2}, {2}, Initial(r, 1));
+       },
        "spec.initial[1].tensor.shape", "INVALID_FIELD", "[1] where shared"},
-      {"NoInstance", [](auto& r) { SetDoubles({}, {0, 1}, Initial(r)); },
+      {"NoInstance",
+       [](auto& r) {
+         SetDoubles({}, {0, 1}, Initial(r));
+       },
        "spec.initial[0].tensor.shape", "INVALID_FIELD", "at least one instance"},
       {"StatePerStep", [](auto& r) { r.mutable_spec()->mutable_initial(0)->set_per_step(true); },
        "spec.initial[0].per_step"},
@@ -184,8 +193,7 @@ std::vector<Case> TensorCases() {
 
 std::vector<Case> PolicyCases() {
   return {
-      {"UnknownPreset",
-       [](auto& r) { r.mutable_spec()->mutable_policy()->set_preset("f31"); },
+      {"UnknownPreset", [](auto& r) { r.mutable_spec()->mutable_policy()->set_preset("f31"); },
        "spec.policy.preset", "INVALID_FIELD", "bf16_unsafe"},
       {"UnknownRole", [](auto& r) { RoleSettingOf(r, "soul").set_format("f32"); },
        "spec.policy.roles[0].role", "INVALID_FIELD", "termination"},
@@ -238,23 +246,35 @@ std::vector<Case> GradientCases() {
          r.add_cotangents();
        },
        "cotangents[1]", "NOT_SUPPORTED"},
-      {"UnknownReduction",
-       [](auto& r) { r.set_reduction(static_cast<v1::InstanceReduction>(8)); }, "reduction"},
+      {"UnknownReduction", [](auto& r) { r.set_reduction(static_cast<v1::InstanceReduction>(8)); },
+       "reduction"},
       {"WeightsOfWrongLength", [](auto& r) { r.add_weights(1); }, "weights"},
       {"WeightNan",
        [](auto& r) {
          for (double weight : {1.0, kNan, 1.0}) r.add_weights(weight);
        },
        "weights[1]"},
-      {"UnknownCotangentState", [](auto& r) { AddCotangent(r, true, "w", {3, 1}); },
+      {"UnknownCotangentState",
+       [](auto& r) {
+         AddCotangent(r, true, "w", {3, 1});
+       },
        "cotangents[0].final_state[0].name"},
       {"CotangentOfWrongShape", [](auto& r) { AddCotangent(r, true, "y", {1}); },
        "cotangents[0].final_state[0].tensor.shape", "INVALID_FIELD", "[3, 1]"},
-      {"TrajectoryOfWrongLength", [](auto& r) { AddCotangent(r, false, "y", {3, 5, 1}); },
+      {"TrajectoryOfWrongLength",
+       [](auto& r) {
+         AddCotangent(r, false, "y", {3, 5, 1});
+       },
        "cotangents[0].trajectory[0].tensor.shape", "INVALID_FIELD", "[3, 6, 1]"},
-      {"ObservableOfWrongLength", [](auto& r) { AddCotangent(r, false, "penetration", {3, 6, 1}); },
+      {"ObservableOfWrongLength",
+       [](auto& r) {
+         AddCotangent(r, false, "penetration", {3, 6, 1});
+       },
        "cotangents[0].trajectory[0].tensor.shape", "INVALID_FIELD", "[3, 5, 1]"},
-      {"UnknownTrajectory", [](auto& r) { AddCotangent(r, false, "w", {3, 6, 1}); },
+      {"UnknownTrajectory",
+       [](auto& r) {
+         AddCotangent(r, false, "w", {3, 6, 1});
+       },
        "cotangents[0].trajectory[0].name"},
       {"CotangentTwice",
        [](auto& r) {
@@ -299,8 +319,8 @@ TEST_P(RequestValidation, NamesTheFieldTheReasonAndWhatWouldBeRight) {
   EXPECT_EQ(sim::FieldOf(prepared.status()), GetParam().field) << prepared.status();
   EXPECT_EQ(validation::ReasonOf(prepared.status()), GetParam().reason) << prepared.status();
   const bool unsupported = std::string(GetParam().reason) == "NOT_SUPPORTED";
-  EXPECT_EQ(prepared.status().code(), unsupported ? absl::StatusCode::kUnimplemented
-                                                  : absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(prepared.status().code(),
+            unsupported ? absl::StatusCode::kUnimplemented : absl::StatusCode::kInvalidArgument);
   EXPECT_NE(std::string(prepared.status().message()).find(GetParam().told), std::string::npos)
       << prepared.status();
 }

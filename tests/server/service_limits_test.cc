@@ -104,8 +104,8 @@ TEST(ServiceLimits, WorkThatOutlivesTheDrainTimeoutIsCancelledAsUnavailable) {
   grpc::ClientContext context;
   auto reader = server.stub().Rollout(&context, EndlessRollout());
   AwaitFirstMessage(*reader);
-  auto drained = std::async(std::launch::async,
-                            [&] { return server.server().Drain(absl::ZeroDuration()); });
+  auto drained =
+      std::async(std::launch::async, [&] { return server.server().Drain(absl::ZeroDuration()); });
   for (v1::RolloutResponse message; reader->Read(&message);) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -93,13 +93,16 @@ TEST(ServiceMetrics, CountersMoveByWhatHappened) {
   const auto rollout = Ask(server, BallRollout(50, 10));
   ASSERT_TRUE(rollout.status.ok());
   const auto after = Settled(server);
-  const auto moved = [&](const std::string& series) { return after.at(series) - before.at(series); };
+  const auto moved = [&](const std::string& series) {
+    return after.at(series) - before.at(series);
+  };
   const std::string rpc =
       R"({grpc_method="Rollout",grpc_service="simgrad.v1.Simgrad",grpc_type="server_stream"})";
   EXPECT_EQ(moved("grpc_server_started_total" + rpc), 1);
   EXPECT_EQ(moved("grpc_server_handling_seconds_count" + rpc), 1);
   EXPECT_EQ(moved(R"(grpc_server_handled_total{grpc_code="OK",grpc_method="Rollout",)"
-                  R"(grpc_service="simgrad.v1.Simgrad",grpc_type="server_stream"})"), 1);
+                  R"(grpc_service="simgrad.v1.Simgrad",grpc_type="server_stream"})"),
+            1);
   EXPECT_EQ(moved(R"(simgrad_rpc_time_to_first_message_seconds_count{grpc_method="Rollout"})"), 1);
   EXPECT_EQ(moved("simgrad_queue_wait_seconds_count"), 1);
   EXPECT_EQ(moved(R"(simgrad_program_cache_total{result="miss"})"), 1);
@@ -148,8 +151,9 @@ TEST(ServiceMetrics, GradientsCountInputsTimesInstances) {
   ASSERT_TRUE(Ask(server, BallGradient(20, 5)).status.ok());
   const auto after = Settled(server);
   const std::string world = R"({world="bouncing_ball"})";
-  EXPECT_EQ(after.at("simgrad_gradients_total" + world) -
-                before.at("simgrad_gradients_total" + world), 15);
+  EXPECT_EQ(
+      after.at("simgrad_gradients_total" + world) - before.at("simgrad_gradients_total" + world),
+      15);
   EXPECT_EQ(after.at("simgrad_gradient_norm_count" + world), 3);
   EXPECT_EQ(after.at(R"(simgrad_steps_total{direction="adjoint"})"), 100);
 }
@@ -179,7 +183,8 @@ TEST(ServiceMetrics, ACancelledRolloutTellsWhereItWasLost) {
   const auto after = Settled(server);
   EXPECT_EQ(after.at(R"(simgrad_rpc_cancelled_total{grpc_method="Rollout",phase="forward"})"), 1);
   EXPECT_EQ(after.at(R"(simgrad_rollouts_total{mode="rollout",outcome="cancelled",)"
-                     R"(world="bouncing_ball"})"), 1);
+                     R"(world="bouncing_ball"})"),
+            1);
 }
 
 TEST(ServiceMetrics, PromtoolFindsNothingToComplainAbout) {

@@ -37,8 +37,7 @@ int Health(RunningServer& server, const std::string& service) {
   const std::string request =
       service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
   grpc::Status status;
-  const std::string response =
-      CallRaw(server, "/grpc.health.v1.Health/Check", request, &status);
+  const std::string response = CallRaw(server, "/grpc.health.v1.Health/Check", request, &status);
   EXPECT_TRUE(status.ok()) << status.error_message();
   return response.size() == 2 && response[0] == 0x08 ? response[1] : -1;
 }
@@ -299,7 +298,8 @@ TEST(Service, ReflectionNamesTheService) {
   std::vector<grpc::Slice> slices;
   ASSERT_TRUE(response.Dump(&slices).ok());
   std::string bytes;
-  for (const auto& part : slices) bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  for (const auto& part : slices)
+    bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
   EXPECT_NE(bytes.find("simgrad.v1.Simgrad"), std::string::npos);
   call->WritesDone(nullptr);
   queue.Next(&tag, &ok);

@@ -21,9 +21,8 @@ class Blocker {
     EXPECT_TRUE(std::holds_alternative<Reservation>(admitted));
     std::promise<void> started;
     std::future<void> has_started = started.get_future();
-    queue.Enqueue({std::move(cancellation),
-                   [&started, released = release_.get_future().share()](
-                       const absl::Status&, absl::Duration) {
+    queue.Enqueue({std::move(cancellation), [&started, released = release_.get_future().share()](
+                                                const absl::Status&, absl::Duration) {
                      started.set_value();
                      released.wait();
                    }});
@@ -117,9 +116,8 @@ TEST(WorkQueue, AJobCancelledWhileItWaitsIsDroppedWithoutAWorker) {
   ASSERT_TRUE(std::holds_alternative<Reservation>(queue.Admit(0, absl::InfiniteFuture())));
   auto cancellation = NoDeadline();
   absl::Status told;
-  queue.Enqueue({cancellation, [&told](const absl::Status& admitted, absl::Duration) {
-                   told = admitted;
-                 }});
+  queue.Enqueue(
+      {cancellation, [&told](const absl::Status& admitted, absl::Duration) { told = admitted; }});
   cancellation->Cancel(absl::CancelledError("enough"));
   queue.DropCancelled();  // runs it here and now
   EXPECT_TRUE(absl::IsCancelled(told)) << told;
@@ -153,9 +151,8 @@ TEST(WorkQueue, CancelAllReachesRunningAndWaitingWork) {
   Blocker blocker(queue, running);
   ASSERT_TRUE(std::holds_alternative<Reservation>(queue.Admit(0, absl::InfiniteFuture())));
   absl::Status told;
-  queue.Enqueue({NoDeadline(), [&told](const absl::Status& admitted, absl::Duration) {
-                   told = admitted;
-                 }});
+  queue.Enqueue(
+      {NoDeadline(), [&told](const absl::Status& admitted, absl::Duration) { told = admitted; }});
   queue.CancelAll(absl::UnavailableError("draining"));
   EXPECT_TRUE(absl::IsUnavailable(running->Check()));
   EXPECT_TRUE(absl::IsUnavailable(told));

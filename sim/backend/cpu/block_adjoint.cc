@@ -197,7 +197,8 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
   for (const StatePlan& s : plan.states) adjoint.states.push_back(held(m_.slot(s.slot).count));
   for (int32_t slot : plan.exports) adjoint.exports.push_back(held(m_.slot(slot).count));
   for (size_t i = 0; i < p.inputs.size(); ++i) {
-    const bool wanted = context_.program.adjoint_spec->wanted[i];
+    const bool no_steps = context_.IsSummedPerStep(i) && steps == 0;
+    const bool wanted = context_.program.adjoint_spec->wanted[i] && !no_steps;
     const bool real = p[p.inputs[i].value].type.element == ElementType::kReal;
     const int64_t n = wanted && real ? ElementCount(p[p.inputs[i].value].type.shape) * width : 0;
     adjoint.sums.emplace_back(static_cast<size_t>(n * LaneBytes(gradient_carrier_)), std::byte{0});

@@ -75,7 +75,8 @@ void Compiler::CompileWhile(const Op& op) {
   plan.record = scope_->plan->loops++;
   loop_of_[static_cast<int32_t>(op.results[0])] = {&plan, nullptr, scope_->plan->id, plan.record};
   for (size_t k = 0; k < c; ++k) {
-    const bool stored = Stored(test.args[k]) || Stored(body.args[k]);
+    const bool stored =
+        Stored(test.args[k]) || Stored(body.args[k]) || Stored(body.yields[k]);
     plan.carried.push_back(MakeCarried(op.operands[k], op.results[k], plan.elements, stored));
     Alias(test.args[k], plan.carried[k].argument);
     Alias(body.args[k], plan.carried[k].argument);
@@ -192,8 +193,8 @@ void Compiler::CompileFor(const Op& op) {
     loop_of_[static_cast<int32_t>(op.results[0])] = {nullptr, &plan, scope_->plan->id, plan.record};
   }
   for (size_t k = 0; k < op.operands.size(); ++k) {
-    plan.carried.push_back(
-        MakeCarried(op.operands[k], op.results[k], 0, Stored(body.args[k + 1])));
+    const bool stored = Stored(body.args[k + 1]) || Stored(body.yields[k]);
+    plan.carried.push_back(MakeCarried(op.operands[k], op.results[k], 0, stored));
     Alias(body.args[k + 1], plan.carried[k].argument);
   }
   plan.index = NewSlot(Carrier::kI32, Format::kF64, 1, true, false);

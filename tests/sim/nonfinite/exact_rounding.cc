@@ -94,11 +94,15 @@ bool Chosen(const std::string& what, const std::vector<double>& in, double& r) {
   if (what == "floor") return r = std::floor(in[0]), true;
   // +0 is above -0.
   if (what == "max") {
-    r = nan ? kNaN : in[0] == in[1] ? (std::signbit(in[0]) ? in[1] : in[0]) : std::max(in[0], in[1]);
+    r = nan              ? kNaN
+        : in[0] == in[1] ? (std::signbit(in[0]) ? in[1] : in[0])
+                         : std::max(in[0], in[1]);
     return true;
   }
   if (what == "min") {
-    r = nan ? kNaN : in[0] == in[1] ? (std::signbit(in[0]) ? in[0] : in[1]) : std::min(in[0], in[1]);
+    r = nan              ? kNaN
+        : in[0] == in[1] ? (std::signbit(in[0]) ? in[0] : in[1])
+                         : std::min(in[0], in[1]);
     return true;
   }
   if (what == "mod" && in[1] == 0.0) return r = kNaN, true;
@@ -114,12 +118,18 @@ bool Chosen(const std::string& what, const std::vector<double>& in, double& r) {
 
 Range RangeOf(Format format) {
   switch (format) {
-    case Format::kF64: return {53, -1074, 0x1.fffffffffffffp1023};
-    case Format::kF32: return {24, -149, 0x1.fffffep127};
-    case Format::kBf16: return {8, -133, 0x1.fep127};
-    case Format::kF16: return {11, -24, 65504.0};
-    case Format::kE5m2: return {3, -16, 57344.0};
-    case Format::kE4m3: break;
+    case Format::kF64:
+      return {53, -1074, 0x1.fffffffffffffp1023};
+    case Format::kF32:
+      return {24, -149, 0x1.fffffep127};
+    case Format::kBf16:
+      return {8, -133, 0x1.fep127};
+    case Format::kF16:
+      return {11, -24, 65504.0};
+    case Format::kE5m2:
+      return {3, -16, 57344.0};
+    case Format::kE4m3:
+      break;
   }
   return {4, -9, 448.0};
 }

@@ -15,8 +15,8 @@ using precision::Overflow;
 
 // What a format is, from docs/numerics.md section 1.
 struct Range {
-  int digits;     // with the hidden bit
-  int smallest;   // exponent of the smallest subnormal
+  int digits;    // with the hidden bit
+  int smallest;  // exponent of the smallest subnormal
   double largest;
 };
 Range RangeOf(Format format);

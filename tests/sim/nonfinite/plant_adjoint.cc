@@ -1,5 +1,5 @@
-// Plants that are finite forward and fail in the adjoint. Each gives a value that is added to state z,
-// whose cotangent is everywhere g = scale * weight, a power of two.
+// Plants that are finite forward and fail in the adjoint. Each gives a value that is added to state
+// z, whose cotangent is everywhere g = scale * weight, a power of two.
 #include <cmath>
 #include <limits>
 
@@ -116,8 +116,7 @@ class AdjointPlanter {
   // y = (exp(pulse) - what that is) * high: the cotangent of the exp is g * high.
   int Exp(int u, int zero) {
     const double height = p_.base() == Format::kF16 ? 10.0 : 80.0;
-    const int argument =
-        s_.Do("add", {p_.Pulse(u, height), s_.Do("mul", {p_.Positive(u), zero})});
+    const int argument = s_.Do("add", {p_.Pulse(u, height), s_.Do("mul", {p_.Positive(u), zero})});
     const int grown = Label("exp", {argument});
     const int without = s_.Do("sub", {grown, p_.Pulse(u, std::exp(height))});
     return s_.Do("mul", {without, p_.Pulse(u, p_.base() == Format::kF16 ? 0x1p5 : 0x1p20)});
@@ -150,7 +149,7 @@ class AdjointPlanter {
 std::string PresetFor(Random& random, const std::string& kind) {
   const bool f32 = kind.starts_with("tape") || kind == "cast into the gradient";
   if (f32) return "f32";
-  static const std::vector<std::string> any = {"f64",      "f32",       "f32",      "f16_unsafe",
+  static const std::vector<std::string> any = {"f64",      "f32",       "f32",        "f16_unsafe",
                                                "f16_safe", "bf16_safe", "bf16_unsafe"};
   static const std::vector<std::string> without_f64 = {"f32", "f16_unsafe", "f16_safe",
                                                        "bf16_unsafe"};

@@ -161,17 +161,28 @@ class ForwardPlanter {
   int Onward(int q, int u, int a) {
     const bool f64 = p_.base() == Format::kF64;
     switch (p_.random.Integer(0, f64 ? 7 : 10)) {
-      case 0: return q;
-      case 1: return s_.Select(s_.Event("not_chosen", u, "gt", Lit(0.5)), q, a);
-      case 2: return s_.Do("max", {s_.Do("min", {q, Lit(4.0)}), Lit(-4.0)});
-      case 3: return s_.Select(s_.Event("only_compared", q, "lt", Lit(1.0)), a, Lit(0.25));
-      case 4: return s_.Do("div", {a, s_.Do("add", {Lit(1.0), s_.Do("abs", {q})})});
-      case 5: return s_.Cast(q, Format::kE4m3, Overflow::kSaturate);
-      case 6: return s_.Do("max", {s_.Do("neg", {s_.Do("abs", {q})}), Lit(-1.0)});
-      case 7: return Dropped(q);
-      case 8: return s_.Do("tanh", {q});
-      case 9: return s_.Do("sigmoid", {q});
-      default: return s_.Do("exp", {s_.Do("neg", {s_.Do("abs", {q})})});
+      case 0:
+        return q;
+      case 1:
+        return s_.Select(s_.Event("not_chosen", u, "gt", Lit(0.5)), q, a);
+      case 2:
+        return s_.Do("max", {s_.Do("min", {q, Lit(4.0)}), Lit(-4.0)});
+      case 3:
+        return s_.Select(s_.Event("only_compared", q, "lt", Lit(1.0)), a, Lit(0.25));
+      case 4:
+        return s_.Do("div", {a, s_.Do("add", {Lit(1.0), s_.Do("abs", {q})})});
+      case 5:
+        return s_.Cast(q, Format::kE4m3, Overflow::kSaturate);
+      case 6:
+        return s_.Do("max", {s_.Do("neg", {s_.Do("abs", {q})}), Lit(-1.0)});
+      case 7:
+        return Dropped(q);
+      case 8:
+        return s_.Do("tanh", {q});
+      case 9:
+        return s_.Do("sigmoid", {q});
+      default:
+        return s_.Do("exp", {s_.Do("neg", {s_.Do("abs", {q})})});
     }
   }
 
@@ -243,18 +254,20 @@ Planted ByRole(Random& random, int number) {
     }));
   } else if (by_test) {
     plot.SetRole("termination", Format::kF16);
-    // The first test reads what the step computed; it is far below the threshold, so the loop stops.
+    // The first test reads what the step computed; it is far below the threshold, so the loop
+    // stops.
     plot.Sow(a, kW, [&](int u, int) {
       const int pulse = plot.Pulse(u, 1e5);
-      x = s.While("narrow", 4, true, kLimit, {s.Literal(0.0), a}, {pulse},
-                  [&](const std::vector<int>& now, const std::vector<int>&) {
-                    return std::vector<int>{s.Do("add", {now[0], s.Scalar(1.0)}),
-                                            s.Do("mul", {now[1], s.Scalar(0.5)})};
-                  },
-                  [&](int left, const std::vector<int>&, const std::vector<int>& mapped) {
-                    s.label = "plant";
-                    return s.Do("sub", {left, mapped[0]});
-                  })[1];
+      x = s.While(
+          "narrow", 4, true, kLimit, {s.Literal(0.0), a}, {pulse},
+          [&](const std::vector<int>& now, const std::vector<int>&) {
+            return std::vector<int>{s.Do("add", {now[0], s.Scalar(1.0)}),
+                                    s.Do("mul", {now[1], s.Scalar(0.5)})};
+          },
+          [&](int left, const std::vector<int>&, const std::vector<int>& mapped) {
+            s.label = "plant";
+            return s.Do("sub", {left, mapped[0]});
+          })[1];
       return x;
     });
   } else {
@@ -303,8 +316,9 @@ Planted ByCost(Random& random, int number) {
       for (int input : {kC, kTrigger, kWeight}) sent.input[input].resize(4, sent.input[input][0]);
     }
     planted.step = random.Integer(1, 3);
-    plot.mine().input[kWeight][0][0] = plot.mine().input[kWeight][static_cast<size_t>(planted.step)][0] =
-        0.75 * RangeOf(Format::kF32).largest;
+    plot.mine().input[kWeight][0][0] =
+        plot.mine().input[kWeight][static_cast<size_t>(planted.step)][0] =
+            0.75 * RangeOf(Format::kF32).largest;
     s.BeginStage();
     s.recipe().stage_cost = s.Total(kWeight);
     s.BeginTerminal();
@@ -349,8 +363,9 @@ Planted PlantInput(Random& random, int number) {
   Planted& planted = plot.planted;
   planted.phase = sim::Phase::kInput;
   static const std::vector<std::pair<int, std::string>> inputs = {
-      {kX, "state.x"},   {kW, "state.w"},         {kZ, "state.z"},      {kK, "param.k"},
-      {kC, "control.c"}, {kTrigger, "data.trigger"}, {kWeight, "data.weight"}};
+      {kX, "state.x"},         {kW, "state.w"},   {kZ, "state.z"},
+      {kK, "param.k"},         {kC, "control.c"}, {kTrigger, "data.trigger"},
+      {kWeight, "data.weight"}};
   const bool too_large = number % 10 == 0;  // a finite state that its format cannot hold
   const auto& [input, name] =
       inputs[static_cast<size_t>(too_large ? random.Integer(0, 2) : random.Integer(0, 6))];

@@ -59,8 +59,8 @@ void Plot::FillInputs() {
       sent.input[kTrigger].push_back(std::vector<double>(static_cast<size_t>(n), 1.0));
       std::vector<double>& weight = sent.input[kWeight].emplace_back();
       for (int64_t e = 0; e < n; ++e) {
-        weight.push_back(std::ldexp(random.Chance(0.5) ? 1.0 : -1.0,
-                                    static_cast<int>(random.Integer(0, 2))));
+        weight.push_back(
+            std::ldexp(random.Chance(0.5) ? 1.0 : -1.0, static_cast<int>(random.Integer(0, 2))));
       }
     }
     std::vector<double>& limit = sent.input[kLimit].emplace_back();
@@ -99,20 +99,38 @@ int Plot::Filler() {
     const int p = random.Pick(pool);
     const int q = random.Pick(pool);
     switch (random.Integer(0, base_ == Format::kF64 ? 6 : 9)) {
-      case 0: pool.push_back(s.Do("min", {p, q})); break;
-      case 1: pool.push_back(s.Do("max", {p, q})); break;
-      case 2: pool.push_back(Bounded(s.Do("mul", {p, q}))); break;
-      case 3: pool.push_back(Bounded(s.Do("sub", {p, q}))); break;
-      case 4: pool.push_back(s.Do("neg", {s.Do("abs", {p})})); break;
-      case 5: pool.push_back(Bounded(s.Do("fma", {p, s.Literal(0.5), q}))); break;
+      case 0:
+        pool.push_back(s.Do("min", {p, q}));
+        break;
+      case 1:
+        pool.push_back(s.Do("max", {p, q}));
+        break;
+      case 2:
+        pool.push_back(Bounded(s.Do("mul", {p, q})));
+        break;
+      case 3:
+        pool.push_back(Bounded(s.Do("sub", {p, q})));
+        break;
+      case 4:
+        pool.push_back(s.Do("neg", {s.Do("abs", {p})}));
+        break;
+      case 5:
+        pool.push_back(Bounded(s.Do("fma", {p, s.Literal(0.5), q})));
+        break;
       case 6: {
         const int condition = s.Event("filler." + std::to_string(i), p, "lt", q);
         pool.push_back(s.Select(condition, q, Bounded(p)));
         break;
       }
-      case 7: pool.push_back(s.Do("tanh", {p})); break;
-      case 8: pool.push_back(s.Do("sin", {p})); break;
-      default: pool.push_back(s.Do("sigmoid", {p})); break;
+      case 7:
+        pool.push_back(s.Do("tanh", {p}));
+        break;
+      case 8:
+        pool.push_back(s.Do("sin", {p}));
+        break;
+      default:
+        pool.push_back(s.Do("sigmoid", {p}));
+        break;
     }
   }
   return Bounded(s.Do("add", {pool.back(), kept}));
@@ -134,7 +152,8 @@ int Plot::Sow(int a, int sum, const Emit& plant) {
 
 int Plot::SowInLoop(int a, int sum, const Emit& plant) {
   Script& s = script;
-  const bool outer_for = where == Where::kFor || where == Where::kForFor || where == Where::kForWhile;
+  const bool outer_for =
+      where == Where::kFor || where == Where::kForFor || where == Where::kForWhile;
   const bool inner_for =
       where == Where::kForFor || where == Where::kWhileFor || where == Where::kPerElementFor;
   const bool inner_while = where == Where::kForWhile;
@@ -144,6 +163,7 @@ int Plot::SowInLoop(int a, int sum, const Emit& plant) {
   const int64_t inner_radix = inner_for ? kTrips : inner_while ? kCap + 1 : 1;
   planted.iteration = outer * inner_radix + inner;
   trigger_ = static_cast<double>(planted.iteration);
+  leave_ = static_cast<double>(inner_while ? inner : outer);
   if (!outer_for || inner_while) {
     const double least = static_cast<double>((inner_while ? inner : outer) + 1);
     double& limit = mine().input[kLimitAll][0][0];
@@ -182,14 +202,25 @@ int Plot::SowInLoop(int a, int sum, const Emit& plant) {
   }
   const bool each = per_element();
   const int zero = each ? s.Literal(0.0) : s.Scalar(0.0);
-  return s.While("outer", kCap, each, each ? kLimit : kLimitAll, {zero, a, sum},
-                 each ? std::vector<int>{kTrigger} : std::vector<int>{},
-                 [&](const std::vector<int>& carried, const std::vector<int>& mapped) {
-                   const int trigger = each ? mapped[0] : kTrigger;
-                   const auto next = inner_loop(carried[0], trigger, {carried[1], carried[2]});
-                   return std::vector<int>{s.Do("add", {carried[0], s.Scalar(1.0)}), next[0],
-                                           next[1]};
-                 })[2];
+  return s.While(
+      "outer", kCap, each, each ? kLimit : kLimitAll, {zero, a, sum},
+      each ? std::vector<int>{kTrigger} : std::vector<int>{},
+      [&](const std::vector<int>& carried, const std::vector<int>& mapped) {
+        const int trigger = each ? mapped[0] : kTrigger;
+        const auto next = inner_loop(carried[0], trigger, {carried[1], carried[2]});
+        return std::vector<int>{s.Do("add", {carried[0], s.Scalar(1.0)}), next[0], next[1]};
+      })[2];
+}
+
+void Plot::LeaveBefore() {
+  for (Sent& sent : planted.sent) {
+    for (int input : {kLimit, kLimitAll}) {
+      std::vector<double>& limit = sent.input[input][0];
+      limit.assign(limit.size(), static_cast<double>(kCap));
+    }
+  }
+  mine().input[kLimit][0][hit()] = leave_;
+  mine().input[kLimitAll][0][0] = leave_;
 }
 
 void Plot::Close(int x, int z) {

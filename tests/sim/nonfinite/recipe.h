@@ -1,8 +1,8 @@
-// A little language in which a world is written once and read twice: by the Builder, which makes the
-// program under test of it, and by the witness (witness.h), which computes what must happen.
+// A little language in which a world is written once and read twice: by the Builder, which makes
+// the program under test of it, and by the witness (witness.h), which computes what must happen.
 //
-// Values are numbered. A real value is a vector of `width` numbers or, with width 0, a scalar. Nothing
-// here knows of the project's representation, operations or arithmetic: names are text.
+// Values are numbered. A real value is a vector of `width` numbers or, with width 0, a scalar.
+// Nothing here knows of the project's representation, operations or arithmetic: names are text.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ using precision::Overflow;
 using precision::Role;
 
 // The inputs of every recipe; those that no line reads are not used.
-inline constexpr int kX = 0;         // state [n]
-inline constexpr int kW = 1;         // state [n]
-inline constexpr int kZ = 2;         // state [n]: gathers what is planted in the adjoint
-inline constexpr int kK = 3;         // param [n]
-inline constexpr int kC = 4;         // control [n], per step
-inline constexpr int kTrigger = 5;   // data [n], per step: says where the plant goes off
-inline constexpr int kWeight = 6;    // data [n], per step: what objectives multiply by
-inline constexpr int kLimit = 7;     // data [n]: how often a loop per element runs
-inline constexpr int kLimitAll = 8;  // data []: how often a loop per instance runs
-inline constexpr int kTerminalZ = 9; // z[T], in the terminal cost
+inline constexpr int kX = 0;          // state [n]
+inline constexpr int kW = 1;          // state [n]
+inline constexpr int kZ = 2;          // state [n]: gathers what is planted in the adjoint
+inline constexpr int kK = 3;          // param [n]
+inline constexpr int kC = 4;          // control [n], per step
+inline constexpr int kTrigger = 5;    // data [n], per step: says where the plant goes off
+inline constexpr int kWeight = 6;     // data [n], per step: what objectives multiply by
+inline constexpr int kLimit = 7;      // data [n]: how often a loop per element runs
+inline constexpr int kLimitAll = 8;   // data []: how often a loop per instance runs
+inline constexpr int kTerminalZ = 9;  // z[T], in the terminal cost
 inline constexpr int kInputs = 9;
 
 // One statement. `what` is the name of an operation as certificates show it, or "total" for a sum
@@ -43,13 +43,13 @@ struct Line {
   std::string site;
   std::string label;
   std::vector<double> literal;
-  std::string order;  // event: "lt" or "gt"
-  Format format = Format::kF32;           // cast
-  Overflow overflow = Overflow::kIeee;    // cast
-  int64_t start = 0;                      // slice
-  int64_t count = 0;                      // for, while: cap
-  bool per_element = false;               // while
-  int carried = 0;                        // while: the rest of `in` is mapped
+  std::string order;                    // event: "lt" or "gt"
+  Format format = Format::kF32;         // cast
+  Overflow overflow = Overflow::kIeee;  // cast
+  int64_t start = 0;                    // slice
+  int64_t count = 0;                    // for, while: cap
+  bool per_element = false;             // while
+  int carried = 0;                      // while: the rest of `in` is mapped
   // Loops. A for: args are the index, then carried; a while: carried, then mapped. The test yields
   // lhs and rhs; the loop stops where lhs < rhs.
   std::vector<int> test_args, body_args, test_yields, body_yields;
@@ -57,15 +57,15 @@ struct Line {
 };
 
 struct Recipe {
-  int64_t n = 1;                // elements
-  std::vector<int64_t> width;   // by value
-  std::vector<bool> integer;    // by value: an i32
+  int64_t n = 1;               // elements
+  std::vector<int64_t> width;  // by value
+  std::vector<bool> integer;   // by value: an i32
   std::vector<Line> step;
-  int next[3] = {kX, kW, kZ};   // of x, w, z
-  int exported = -1;            // a value of the step that the stage cost reads
-  std::vector<Line> stage;      // role objective; empty: none
+  int next[3] = {kX, kW, kZ};  // of x, w, z
+  int exported = -1;           // a value of the step that the stage cost reads
+  std::vector<Line> stage;     // role objective; empty: none
   int stage_cost = -1;
-  std::vector<Line> terminal;   // reads kTerminalZ and inputs; empty: none
+  std::vector<Line> terminal;  // reads kTerminalZ and inputs; empty: none
   int terminal_cost = -1;
   bool sends_final = false;       // the caller sends a cotangent of z[T]
   bool sends_trajectory = false;  // ... of z[0..T]
@@ -82,11 +82,11 @@ class Script {
   std::string label;  // of the next line only
 
   int Do(const std::string& what, std::vector<int> in);
-  int Literal(double value);                  // as wide as values are here
-  int Scalar(double value);                   // []
-  int Array(std::vector<double> values);      // [n]
-  int Total(int x);                           // sum over all elements: []
-  int Spread(int scalar);                     // [] to [n]
+  int Literal(double value);              // as wide as values are here
+  int Scalar(double value);               // []
+  int Array(std::vector<double> values);  // [n]
+  int Total(int x);                       // sum over all elements: []
+  int Spread(int scalar);                 // [] to [n]
   int Part(int x, int64_t start, int64_t count);
   int Cast(int x, Format format, Overflow overflow = Overflow::kIeee);
   int Event(const std::string& name, int a, const std::string& order, int b);
@@ -95,15 +95,17 @@ class Script {
   int Real(int x);
 
   using Lines = std::function<std::vector<int>(const std::vector<int>& carried)>;
-  std::vector<int> For(int64_t count, std::vector<int> carried,
-                       const std::function<std::vector<int>(int index, const std::vector<int>&)>& body);
+  std::vector<int> For(
+      int64_t count, std::vector<int> carried,
+      const std::function<std::vector<int>(int index, const std::vector<int>&)>& body);
   // Runs `limit` times at most `cap` times; carried[0] counts. `mapped` only where per element.
-  std::vector<int> While(const std::string& name, int64_t cap, bool per_element, int limit,
-                         std::vector<int> carried, std::vector<int> mapped,
-                         const std::function<std::vector<int>(const std::vector<int>& carried,
-                                                              const std::vector<int>& mapped)>& body,
-                         const std::function<int(int, const std::vector<int>&, const std::vector<int>&)>&
-                             lhs = nullptr);
+  std::vector<int> While(
+      const std::string& name, int64_t cap, bool per_element, int limit, std::vector<int> carried,
+      std::vector<int> mapped,
+      const std::function<std::vector<int>(const std::vector<int>& carried,
+                                           const std::vector<int>& mapped)>& body,
+      const std::function<int(int, const std::vector<int>&, const std::vector<int>&)>& lhs =
+          nullptr);
 
   void BeginStage();
   void BeginTerminal();

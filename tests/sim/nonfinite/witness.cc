@@ -10,8 +10,8 @@ namespace {
 
 using sim::NonFiniteClass;
 
-constexpr const char* kInputNames[] = {"state.x",   "state.w",      "state.z",
-                                       "param.k",   "control.c",    "data.trigger",
+constexpr const char* kInputNames[] = {"state.x",     "state.w",    "state.z",
+                                       "param.k",     "control.c",  "data.trigger",
                                        "data.weight", "data.limit", "data.limit_all"};
 
 NonFiniteClass ClassOf(const std::string& what, const std::vector<double>& in, double result) {
@@ -109,8 +109,8 @@ Witness::Node* Witness::New(Scene& scene, const std::string& what, std::vector<N
   return &node;
 }
 
-// An operand in the format of a role, by a cast where it has another; the cast stands where the value
-// is at home and is shared.
+// An operand in the format of a role, by a cast where it has another; the cast stands where the
+// value is at home and is shared.
 std::vector<double> Witness::Bring(Node* x, Role role, const std::string& site,
                                    const std::string& label) {
   const precision::RoleSetting& setting = Setting(role);
@@ -122,8 +122,8 @@ std::vector<double> Witness::Bring(Node* x, Role role, const std::string& site,
   for (size_t i = 0; i < x->v.size(); ++i) {
     const bool literal = x->what == "literal";
     cast.push_back(Nearest(setting.format, x->v[i], literal ? Overflow::kIeee : setting.overflow));
-    Check(literal ? "literal" : "cast", label, site, role, setting.format, x->place, i,
-          x->v.size(), {x->v[i]}, cast[i]);
+    Check(literal ? "literal" : "cast", label, site, role, setting.format, x->place, i, x->v.size(),
+          {x->v[i]}, cast[i]);
   }
   return x->casts[key] = cast;
 }
@@ -160,7 +160,8 @@ void Witness::Evaluate(Node& node, const std::vector<std::vector<double>>& in) {
   double running = 0.0;
   for (size_t i = 0; i < n; ++i) {
     std::vector<double> at;
-    for (const auto& operand : in) at.push_back(operand[operand.size() == 1 ? 0 : i % operand.size()]);
+    for (const auto& operand : in)
+      at.push_back(operand[operand.size() == 1 ? 0 : i % operand.size()]);
     std::string name = what;
     if (what == "literal") {
       node.v.push_back(line.literal[line.literal.size() == 1 ? 0 : i]);
@@ -255,7 +256,8 @@ void Witness::RunFor(Scene& scene, const Line& line, const Place& place) {
   std::vector<Node*> now;
   for (int id : line.in) now.push_back(scene.env[static_cast<size_t>(id)]);
   const auto move_all = [&](const Place& where) {
-    for (Node*& x : now) x = Moved(scene, x, Bring(x, line.role, line.site, line.label), format, where);
+    for (Node*& x : now)
+      x = Moved(scene, x, Bring(x, line.role, line.site, line.label), format, where);
   };
   for (int64_t j = 0; j < line.count; ++j) {
     const Place inside{place.iteration * std::max<int64_t>(line.count, 1) + j, place.element,

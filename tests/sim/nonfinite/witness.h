@@ -1,7 +1,8 @@
-// The oracle: computes one instance of a recipe with exact arithmetic, forward and in reverse, and says
-// where the first non-finite value is born.
+// The oracle: computes one instance of a recipe with exact arithmetic, forward and in reverse, and
+// says where the first non-finite value is born.
 //
-// Maths: docs/numerics.md sections 2, 3, 6 and 7, written a second time: values are nodes of a graph in
+// Maths: docs/numerics.md sections 2, 3, 6 and 7, written a second time: values are nodes of a
+// graph in
 //   order of execution, and the reverse walks that list backwards. No operation, loop, rounding or
 //   adjoint rule of the project is used; only plain data types are shared.
 // Cost: slow. Threads: one witness, one thread.
@@ -29,8 +30,8 @@ struct Sent {
 
 struct Testimony {
   bool ok = true;
-  sim::BirthCertificate birth;               // without instance
-  std::vector<std::vector<double>> states;   // x, w, z as they end
+  sim::BirthCertificate birth;              // without instance
+  std::vector<std::vector<double>> states;  // x, w, z as they end
 };
 
 class Witness {
@@ -68,8 +69,8 @@ class Witness {
     std::vector<double> v;
     std::vector<std::vector<double>> read;  // operands as the operation saw them
     Format format = Format::kF64;
-    bool plain = false;    // integers and truth values
-    bool exact = false;    // a literal, or an input that is no state
+    bool plain = false;  // integers and truth values
+    bool exact = false;  // a literal, or an input that is no state
     bool active = false;
     int input = -1;        // of an input that is no state
     int64_t element = -1;  // of an element taken out of a vector

@@ -159,7 +159,8 @@ void Witness::ReverseShape(Node& node, const Slot& slot, const Context& context)
   } else if (what == "broadcast") {
     // The sum over what it was spread to; an absent element counts as +0.
     const precision::RoleSetting& setting = Setting(context.role);
-    std::vector<double> filled = BringRead({slot.v, slot.format, false}, context.role, slot.mask, context);
+    std::vector<double> filled =
+        BringRead({slot.v, slot.format, false}, context.role, slot.mask, context);
     for (size_t i = 0; i < filled.size(); ++i) filled[i] = slot.mask[i] != 0 ? filled[i] : 0.0;
     wide.v[0] = SumOf(filled, setting.order, setting.accumulator, setting.format);
     wide.mask[0] = std::any_of(slot.mask.begin(), slot.mask.end(), [](char m) { return m != 0; });
@@ -246,8 +247,8 @@ void Witness::ReverseNode(Node& node) {
   if (!node.slot || node.in.empty()) return;
   const Slot slot = *node.slot;
   Context context;
-  context.role = node.line != nullptr && node.role == Role::kObjective ? Role::kObjective
-                                                                       : Role::kAdjoint;
+  context.role =
+      node.line != nullptr && node.role == Role::kObjective ? Role::kObjective : Role::kAdjoint;
   context.label = node.label;
   context.place = node.place;
   context.where = slot.partial ? slot.mask : All(slot.v.size());
@@ -305,7 +306,8 @@ void Witness::Reverse() {
     now_ = t;
     Scene& scene = scenes_[static_cast<size_t>(t)];
     if (recipe_.sends_trajectory) {
-      Contribute(scene.state[2], SentSlot(sent_.trajectory_cotangent[static_cast<size_t>(t)]), none);
+      Contribute(scene.state[2], SentSlot(sent_.trajectory_cotangent[static_cast<size_t>(t)]),
+                 none);
     }
     for (size_t i = 3; i-- > 0;) {
       if (slots[i]) Contribute(scene.next[i], *slots[i], none);
