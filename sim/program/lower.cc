@@ -56,10 +56,12 @@ ValueId AppendCast(Program& program, Region& region, ValueId value, Role role) {
   return op.results[0];
 }
 
-bool IsComputed(const Region& region, ValueId value) {
+// Whether an operation makes the value; a copy (which Simplify removes) makes what its operand is.
+bool IsComputed(const Program& program, const Region& region, ValueId value) {
   for (const Op& op : region.ops) {
     if (op.code == OpCode::kLiteral) continue;
-    if (std::find(op.results.begin(), op.results.end(), value) != op.results.end()) return true;
+    if (std::find(op.results.begin(), op.results.end(), value) == op.results.end()) continue;
+    return !IsCopy(program, op) || IsComputed(program, region, op.operands[0]);
   }
   return false;
 }
@@ -74,7 +76,7 @@ void ChooseObjective(NumericalProgram& numerical, const std::string& name) {
   program.objectives = std::move(chosen);
   for (Export& exported : program.exports) {
     const bool real = program[exported.value].type.element == ElementType::kReal;
-    if (!real || IsComputed(program.step, exported.value)) continue;
+    if (!real || IsComputed(program, program.step, exported.value)) continue;
     exported.value = AppendCast(program, program.step, exported.value, Role::kDynamics);
   }
   if (program.objectives.empty()) return;

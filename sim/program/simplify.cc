@@ -26,7 +26,7 @@ class CopyRemover {
     for (Op& op : region.ops) {
       for (ValueId& id : op.operands) Follow(id);
       for (Region& nested : op.regions) Visit(nested);
-      if (IsCopy(op)) {
+      if (IsCopy(program_, op)) {
         same_[Index(op.results[0])] = op.operands[0];
         continue;
       }
@@ -41,16 +41,16 @@ class CopyRemover {
   }
 
  private:
-  bool IsCopy(const Op& op) const {
-    return (op.code == OpCode::kBroadcast || op.code == OpCode::kReshape) &&
-           program_[op.operands[0]].type == program_[op.results[0]].type;
-  }
-
   Program& program_;
   std::vector<ValueId> same_;
 };
 
 }  // namespace
+
+bool IsCopy(const Program& program, const Op& op) {
+  return (op.code == OpCode::kBroadcast || op.code == OpCode::kReshape) &&
+         program[op.operands[0]].type == program[op.results[0]].type;
+}
 
 void MarkUses(const Region& region, std::vector<bool>& live) {
   const auto mark = [&](ValueId id) {

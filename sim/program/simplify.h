@@ -11,6 +11,9 @@ namespace simgrad::sim {
 // outside the regions, beyond yields and exports.
 Program Simplify(Program program, const std::vector<ValueId>& keep = {});
 
+// A broadcast or reshape to the operand's own type.
+bool IsCopy(const Program& program, const Op& op);
+
 // Drops operations of `region` (and nested ones) whose results are neither used nor in `live`,
 // which holds the values used elsewhere, indexed by value. Marks what the region uses in `live`.
 void RemoveDeadCode(Region& region, const Program& program, std::vector<bool>& live);

@@ -6,11 +6,11 @@ import pytest
 import simgrad as sg
 
 N, E, T = 3, 2, 40
-# Central differences with step d: truncation d^2 f'''/6, about 2e-11 for d = 1e-5 at derivatives of
-# order one (stiffest here: k = 200, h = 0.01), rounding 2^-52 |f| / d, about 2e-11, amplified by at
-# most a few hundred over 40 steps with impacts. The promise is 1e-6 relative; values below 1e-3 of
-# the largest gradient are compared with 1e-9 of it.
-STEP = 1e-5
+# Central differences with step d = 1e-6 of a parameter, or 1e-6 of a state or control (all of order
+# one). Truncation is d^2 / 6 times the third derivative, about 1e-12 where that is of order one in the
+# scaled parameter; rounding 2^-52 |f| / d, about 1e-10, times the amplification over 40 steps. The
+# promise is 1e-6 relative; gradients that are small beside the largest are compared with 1e-9 of it.
+STEP = 1e-6
 RELATIVE, FLOOR = 1e-6, 1e-9
 
 
@@ -60,13 +60,15 @@ def moved(sent, group, name, index, delta):
 
 def central_difference(client, world, sent, objective, data, place):
     """The difference quotient, and whether both ends took the path of the middle."""
+    group, name, index = place
+    step = STEP * abs(sent[group][name]) if group == "params" else STEP
     ends = [
         evaluate(client, world, moved(sent, *place, delta), objective, data, gradient=False)
-        for delta in (STEP, -STEP)
+        for delta in (step, -step)
     ]
     middle = evaluate(client, world, sent, objective, data, gradient=False)
     same = all((end.path_signatures == middle.path_signatures).all() for end in ends)
-    return (ends[0].value - ends[1].value) / (2 * STEP), same
+    return (ends[0].value - ends[1].value) / (2 * step), same
 
 
 def places(sent):

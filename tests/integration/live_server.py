@@ -5,31 +5,33 @@ import pathlib
 import re
 import signal
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-BINARY = pathlib.Path(
-    os.environ.get("SIMGRAD_SERVER", ROOT / "build/release/server/simgrad-server")
-)
+BINARY = pathlib.Path(os.environ.get("SIMGRAD_SERVER", ROOT / "build/release/server/simgrad-server"))
 
 
 class LiveServer:
-    """Starts the server and reads its ports from the line that it prints when it listens."""
+    """Starts the server and reads its ports from the line that it prints when it listens.
+
+    The log goes to a file: a pipe that nobody reads would fill and stop the server.
+    """
 
     def __init__(self, *flags: str):
+        self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [str(BINARY), "--port=0", "--metrics_port=0", *flags],
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=self.log,
             text=True,
         )
-        self.lines = []
-        for line in self.process.stdout:
-            self.lines.append(line)
-            ports = re.findall(r":(\d+)\b", line)
-            if "listening" in line and len(ports) >= 2:
-                self.port, self.metrics_port = map(int, ports[:2])
-                return
-        raise RuntimeError(f"{BINARY} ended before it listened: {''.join(self.lines)}")
+        banner = self.process.stdout.readline()
+        ports = re.findall(r":(\d+)\b", banner)
+        if "listening" not in banner or len(ports) < 2:
+            self.process.wait()
+            self.log.seek(0)
+            raise RuntimeError(f"{BINARY} did not listen: {banner}{self.log.read()}")
+        self.port, self.metrics_port = map(int, ports[:2])
 
     @property
     def target(self) -> str:
@@ -39,5 +41,7 @@ class LiveServer:
         """SIGTERM, then the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.stdout.read()
-        return self.process.wait(timeout=60)
+        code = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        self.log.close()
+        return code

@@ -87,7 +87,6 @@ void Compiler::CompileWhile(const Op& op) {
     CapturePlan mapped;
     mapped.mapped_operand = operand;
     mapped.uniform = like.uniform;
-    mapped.stored = Stored(test.args[k]) || Stored(body.args[k + e]);
     mapped.count = like.count / plan.elements;
     mapped.lane_bytes = like.lane_bytes();
     mapped.slot = NewSlot(like.carrier, like.format, mapped.count, like.uniform, false);

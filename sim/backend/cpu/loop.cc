@@ -245,16 +245,16 @@ class WhileLoop {
     }
     for (const CapturePlan& c : plan_.captures) {
       if (c.uniform) continue;
-      const bool recorded = m_.tape != nullptr && c.stored;
-      std::byte* const to =
-          recorded ? m_.tape->Take(c.count * c.lane_bytes * packed) : m_.HomeOf(c.narrow);
+      // A loop inside may start from it, and then the adjoint reads it.
+      std::byte* const to = m_.tape != nullptr ? m_.tape->Take(c.count * c.lane_bytes * packed)
+                                               : m_.HomeOf(c.narrow);
       PackRows(c.slot, to, c.count, c.lane_bytes, packed);
     }
     for (const CarriedPlan& c : plan_.carried) CountPacked(c.stored, c.count * c.lane_bytes, packed);
     for (const WhilePlan::ExportPlan& e : plan_.exports) {
       CountPacked(true, e.count * e.lane_bytes, packed);
     }
-    for (const CapturePlan& c : plan_.captures) CountPacked(c.stored, c.count * c.lane_bytes, packed);
+    for (const CapturePlan& c : plan_.captures) CountPacked(true, c.count * c.lane_bytes, packed);
     SetPackedLanes(n, packed);
   }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "precision/rounding.h"
 
@@ -117,7 +116,7 @@ void Machine::Look(int32_t s, int32_t where) {
   ForEachExecuted(static_cast<int32_t>(looked.count), where, [&](int64_t row, int64_t position) {
     const int64_t lane = looked.uniform ? 0 : position;
     const double x = LoadReal(at[s], looked.carrier, row * row_width + lane);
-    if (!std::isfinite(x)) { fprintf(stderr,"look slot %d where %d row %ld pos %ld lane %ld step %ld depth %d w %ld carrier %d count %ld value ids:", s, where, (long)row, (long)position, (long)lane_set.BlockLane(position), (long)step, depth, (long)width[0], (int)looked.carrier, (long)looked.count); for (size_t v=0; v<plan_.slot_of.size(); ++v) if (plan_.slot_of[v]==s) fprintf(stderr," %zu", v); fprintf(stderr,"\n"); nonfinite.Add(lane_set.BlockLane(position)); }
+    if (!std::isfinite(x)) nonfinite.Add(lane_set.BlockLane(position));
   });
 }
 
@@ -147,12 +146,8 @@ void Machine::CountRange(const RangePlan& plan) {
   });
 }
 
-static bool step_dbg = getenv("DBG");
 void RunLook(const Instruction& instruction, Lanes& lanes) {
   Machine& machine = static_cast<Machine&>(lanes);
-  if (machine.looks && step_dbg && machine.step==0) {
-    for (int64_t j=0;j<machine.width[0];++j) if (machine.lane_set.BlockLane(j)==5 && (machine.lane_set.counted&machine.lane_set.running).Has(j)) fprintf(stderr,"L slot %d el %ld it %ld depth %d val %g\n", instruction.a, (long)machine.element, (long)machine.iteration, machine.depth, LoadReal(machine.at[instruction.a], machine.slot(instruction.a).carrier, machine.slot(instruction.a).uniform?0:j));
-  }
   if (machine.looks) machine.Look(instruction.a, instruction.b);
 }
 

@@ -90,7 +90,6 @@ struct CapturePlan {
   int64_t lane_bytes = 4;
   int32_t mapped_operand = -1;  // the argument of a mapped loop: a window into this slot
   bool uniform = false;
-  bool stored = false;  // the adjoint reads what the regions read
 };
 
 struct WhilePlan {

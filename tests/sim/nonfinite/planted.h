@@ -90,6 +90,7 @@ class Plot {
  private:
   void FillInputs();
   int UAt(int number, int trigger);
+  void ChooseIteration(int64_t inner_radix, bool outer_for, bool inner_while);
   int SowInLoop(int a, int sum, const Emit& plant);
 
   Format base_;

@@ -150,6 +150,21 @@ int Plot::Sow(int a, int sum, const Emit& plant) {
   return script.Do("add", {sum, plant(UAt(script.Literal(0.0), kTrigger), a)});
 }
 
+// Which iteration fails. A while runs `limit` times, in the failing instance at least so often that
+// it gets there.
+void Plot::ChooseIteration(int64_t inner_radix, bool outer_for, bool inner_while) {
+  const int64_t outer = random.Integer(0, kTrips - 1);
+  const int64_t inner = inner_radix > 1 ? random.Integer(0, kTrips - 1) : 0;
+  planted.iteration = outer * inner_radix + inner;
+  trigger_ = static_cast<double>(planted.iteration);
+  leave_ = static_cast<double>(inner_while ? inner : outer);
+  if (outer_for && !inner_while) return;
+  double& limit = mine().input[kLimitAll][0][0];
+  limit = std::max(limit, leave_ + 1.0);
+  double& own = mine().input[kLimit][0][hit()];
+  own = std::max(own, leave_ + 1.0);
+}
+
 int Plot::SowInLoop(int a, int sum, const Emit& plant) {
   Script& s = script;
   const bool outer_for =
@@ -157,20 +172,8 @@ int Plot::SowInLoop(int a, int sum, const Emit& plant) {
   const bool inner_for =
       where == Where::kForFor || where == Where::kWhileFor || where == Where::kPerElementFor;
   const bool inner_while = where == Where::kForWhile;
-  // Which iteration fails. A while runs `limit` times, at least so often in the failing instance.
-  const int64_t outer = random.Integer(0, kTrips - 1);
-  const int64_t inner = inner_for || inner_while ? random.Integer(0, kTrips - 1) : 0;
   const int64_t inner_radix = inner_for ? kTrips : inner_while ? kCap + 1 : 1;
-  planted.iteration = outer * inner_radix + inner;
-  trigger_ = static_cast<double>(planted.iteration);
-  leave_ = static_cast<double>(inner_while ? inner : outer);
-  if (!outer_for || inner_while) {
-    const double least = static_cast<double>((inner_while ? inner : outer) + 1);
-    double& limit = mine().input[kLimitAll][0][0];
-    limit = std::max(limit, least);
-    double& own = mine().input[kLimit][0][hit()];
-    own = std::max(own, least);
-  }
+  ChooseIteration(inner_radix, outer_for, inner_while);
   const auto once = [&](int number, int trigger, std::vector<int> now) {
     const int y = plant(UAt(number, trigger), now[0]);
     return std::vector<int>{Bounded(s.Do("add", {now[0], s.Literal(0.25)})),

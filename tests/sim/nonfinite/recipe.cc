@@ -19,7 +19,6 @@ Script::Script(int64_t n) {
 int Script::NewValue(int64_t width, bool integer) {
   recipe_.width.push_back(width);
   recipe_.integer.push_back(integer);
-  labels_.emplace_back();
   return static_cast<int>(recipe_.width.size()) - 1;
 }
 
@@ -30,7 +29,6 @@ int Script::Push(Line line, int64_t width, bool integer) {
   line.site = site;
   line.label = std::exchange(label, "");
   if (line.label.empty()) line.label = "line " + std::to_string(++lines_);
-  labels_.back() = line.label;
   stack_.back()->push_back(std::move(line));
   return value;
 }

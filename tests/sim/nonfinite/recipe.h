@@ -94,7 +94,6 @@ class Script {
   int Integer(int x);
   int Real(int x);
 
-  using Lines = std::function<std::vector<int>(const std::vector<int>& carried)>;
   std::vector<int> For(
       int64_t count, std::vector<int> carried,
       const std::function<std::vector<int>(int index, const std::vector<int>&)>& body);
@@ -109,9 +108,6 @@ class Script {
 
   void BeginStage();
   void BeginTerminal();
-  const std::string& LabelOf(int value) const { return labels_[static_cast<size_t>(value)]; }
-  // Inside a loop per element values are scalars.
-  bool scalar_context() const { return scalar_; }
   Recipe& recipe() { return recipe_; }
 
  private:
@@ -120,9 +116,8 @@ class Script {
   int64_t WidthOf(int x) const { return recipe_.width[static_cast<size_t>(x)]; }
 
   Recipe recipe_;
-  std::vector<std::string> labels_;
   std::vector<std::vector<Line>*> stack_;
-  bool scalar_ = false;
+  bool scalar_ = false;  // inside a loop per element values are scalars
   int lines_ = 0;
 };
 

@@ -107,13 +107,6 @@ class Witness {
   Node* New(Scene& scene, const std::string& what, std::vector<Node*> in, const Place& place);
   void Run(Scene& scene, const std::vector<Line>& lines, const Place& place);
   void RunLine(Scene& scene, const Line& line, const Place& place);
-  void RunFor(Scene& scene, const Line& line, const Place& place);
-  void RunWhile(Scene& scene, const Line& line, const Place& place);
-  std::vector<Node*> RunOne(Scene& scene, const Line& line, const Place& around, const Place& place,
-                            std::vector<Node*> now, const std::vector<Node*>& rest);
-  Node* Moved(Scene& scene, Node* from, std::vector<double> v, Format format, const Place& place);
-  Node* ElementOf(Scene& scene, Node* from, const std::vector<double>& v, Format format, int64_t e,
-                  const Place& place);
   std::vector<double> Bring(Node* x, Role role, const std::string& site, const std::string& label);
   void Evaluate(Node& node, const std::vector<std::vector<double>>& in);
   Node* IntoObjective(Scene& scene, Node* x, const Line& line, const Place& place);
@@ -122,11 +115,21 @@ class Witness {
              Format format, const Place& place, size_t i, size_t n, std::vector<double> operands,
              double result);
 
+  // witness_loops.cc
+  void RunFor(Scene& scene, const Line& line, const Place& place);
+  void RunWhile(Scene& scene, const Line& line, const Place& place);
+  std::vector<Node*> RunOne(Scene& scene, const Line& line, const Place& around, const Place& place,
+                            std::vector<Node*> now, const std::vector<Node*>& rest);
+  Node* Moved(Scene& scene, Node* from, std::vector<double> v, Format format, const Place& place);
+  Node* ElementOf(Scene& scene, Node* from, const std::vector<double>& v, Format format, int64_t e,
+                  const Place& place);
+
   // witness_reverse.cc
   void Reverse();
   void ReverseScene(Scene& scene);
   void ReverseNode(Node& node);
-  void ReverseFunction(Node& node, const Slot& slot, const Context& context);
+  class Rules;  // witness_functions.cc
+  bool ReverseFunction(Node& node, const Slot& slot, const Context& context);
   void ReverseShape(Node& node, const Slot& slot, const Context& context);
   void Choice(Node& node, const Slot& slot, const std::vector<char>& first_taken, size_t first,
               size_t second, const Context& context);

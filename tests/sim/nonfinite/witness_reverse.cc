@@ -177,72 +177,6 @@ void Witness::ReverseShape(Node& node, const Slot& slot, const Context& context)
   Contribute(node.in[0], std::move(wide), context);
 }
 
-void Witness::ReverseFunction(Node& node, const Slot& slot, const Context& context) {
-  const Read g{slot.v, slot.format, false};
-  const std::string& what = node.what;
-  const auto x = [&](size_t k) { return Tape(*node.in[k], context); };
-  const auto y = [&] { return Tape(node, context); };
-  const auto op = [&](const char* name, std::vector<Read> in) { return Do(name, in, context); };
-  const auto number = [&](double value) {
-    return Read{std::vector<double>(slot.v.size(), value), Format::kF64, true};
-  };
-  const auto to = [&](size_t k, const Read& read) {
-    Contribute(node.in[k], {read.v, slot.mask, slot.partial, read.format}, context);
-  };
-  const auto wants = [&](size_t k) { return node.in[k]->active; };
-  if (what == "add" || what == "sub") {
-    if (wants(1)) to(1, what == "sub" ? op("neg", {g}) : g);
-    if (wants(0)) to(0, g);
-  } else if (what == "mul" || what == "fma") {
-    if (what == "fma" && wants(2)) to(2, g);
-    if (wants(1)) to(1, op("mul", {g, x(0)}));
-    if (wants(0)) to(0, op("mul", {g, x(1)}));
-  } else if (what == "div") {
-    const Read t = op("div", {g, x(1)});
-    if (wants(1)) to(1, op("neg", {op("mul", {t, y()})}));
-    if (wants(0)) to(0, t);
-  } else if (what == "neg") {
-    to(0, op("neg", {g}));
-  } else if (what == "abs") {
-    Read sign{{}, Setting(context.role).format, false};
-    for (double v : node.read[0]) sign.v.push_back((v > 0) - (v < 0));
-    to(0, op("mul", {g, sign}));
-  } else if (what == "sqrt") {
-    to(0, op("div", {op("mul", {number(0.5), g}), y()}));
-  } else if (what == "exp") {
-    to(0, op("mul", {g, y()}));
-  } else if (what == "expm1") {
-    to(0, op("mul", {g, op("add", {y(), number(1.0)})}));
-  } else if (what == "log") {
-    to(0, op("div", {g, x(0)}));
-  } else if (what == "log1p") {
-    to(0, op("div", {g, op("add", {number(1.0), x(0)})}));
-  } else if (what == "sin") {
-    to(0, op("mul", {g, op("cos", {x(0)})}));
-  } else if (what == "cos") {
-    to(0, op("neg", {op("mul", {g, op("sin", {x(0)})})}));
-  } else if (what == "tanh") {
-    const Read square = op("mul", {y(), y()});
-    to(0, op("mul", {g, op("sub", {number(1.0), square})}));
-  } else if (what == "sigmoid") {
-    const Read scaled = op("mul", {g, y()});
-    to(0, op("mul", {scaled, op("sub", {number(1.0), y()})}));
-  } else if (what == "pow") {
-    if (wants(1)) to(1, op("mul", {op("mul", {g, y()}), op("log", {x(0)})}));
-    if (wants(0)) {
-      const Read scaled = op("mul", {g, x(1)});
-      const Read less = op("sub", {x(1), number(1.0)});
-      to(0, op("mul", {scaled, op("pow", {x(0), less})}));
-    }
-  } else if (what == "atan2") {
-    const Read d = op("add", {op("mul", {x(1), x(1)}), op("mul", {x(0), x(0)})});
-    if (wants(1)) to(1, op("neg", {op("div", {op("mul", {g, x(0)}), d})}));
-    if (wants(0)) to(0, op("div", {op("mul", {g, x(1)}), d}));
-  } else {
-    ReverseShape(node, slot, context);
-  }
-}
-
 void Witness::ReverseNode(Node& node) {
   if (!node.slot || node.in.empty()) return;
   const Slot slot = *node.slot;
@@ -254,7 +188,8 @@ void Witness::ReverseNode(Node& node) {
   context.where = slot.partial ? slot.mask : All(slot.v.size());
   const std::string& what = node.what;
   if (what != "select" && what != "max" && what != "min") {
-    return ReverseFunction(node, slot, context);
+    if (!ReverseFunction(node, slot, context)) ReverseShape(node, slot, context);
+    return;
   }
   std::vector<char> first_taken;
   const size_t first = what == "select" ? 1 : 0;
