@@ -180,7 +180,8 @@ Var Builder::Cumsum(Var x, int64_t axis, bool reverse) {
 
 Var Builder::Mean(Var x) {
   const double n = static_cast<double>(ElementCount(x.shape()));
-  return Reduce(OpCode::kSum, x) / Literal(n);
+  const Var sum = Reduce(OpCode::kSum, x);
+  return sum / Literal(n);
 }
 
 Var Builder::Cast(Var x, std::optional<Format> format, std::optional<Overflow> overflow) {

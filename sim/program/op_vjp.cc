@@ -63,6 +63,9 @@ class Rule {
   ValueId Neg(ValueId a) { return Do(OpCode::kNeg, a); }
   ValueId Const(double value) { return w_.Number(value, type_); }
 
+  // In what follows every operation is a statement: C++ leaves the order of arguments open, and the
+  // order of the operations is the text of the program.
+
   // Operations of one operand.
   void One() {
     if (op_.operands.empty() || !Wants(0)) return;
@@ -71,24 +74,41 @@ class Rule {
         return To(0, Neg(g_));
       case OpCode::kAbs:
         return To(0, Mul(g_, w_.Tape(SignKink())));
-      case OpCode::kSqrt:
-        return To(0, Div(Mul(Const(0.5), g_), Y()));
       case OpCode::kExp:
         return To(0, Mul(g_, Y()));
-      case OpCode::kExpm1:
-        return To(0, Mul(g_, Do(OpCode::kAdd, Y(), Const(1.0))));
       case OpCode::kLog:
         return To(0, Div(g_, X(0)));
-      case OpCode::kLog1p:
-        return To(0, Div(g_, Do(OpCode::kAdd, Const(1.0), X(0))));
+      case OpCode::kSqrt: {
+        const ValueId half = Const(0.5);
+        const ValueId t = Mul(half, g_);
+        return To(0, Div(t, Y()));
+      }
+      case OpCode::kExpm1: {
+        const ValueId y = Y();
+        const ValueId one = Const(1.0);
+        return To(0, Mul(g_, Do(OpCode::kAdd, y, one)));
+      }
+      case OpCode::kLog1p: {
+        const ValueId one = Const(1.0);
+        const ValueId x = X(0);
+        return To(0, Div(g_, Do(OpCode::kAdd, one, x)));
+      }
       case OpCode::kSin:
         return To(0, Mul(g_, Do(OpCode::kCos, X(0))));
       case OpCode::kCos:
         return To(0, Neg(Mul(g_, Do(OpCode::kSin, X(0)))));
-      case OpCode::kTanh:
-        return To(0, Mul(g_, Do(OpCode::kSub, Const(1.0), Mul(Y(), Y()))));
-      case OpCode::kSigmoid:
-        return To(0, Mul(Mul(g_, Y()), Do(OpCode::kSub, Const(1.0), Y())));
+      case OpCode::kTanh: {
+        const ValueId y = Y();
+        const ValueId one = Const(1.0);
+        const ValueId squared = Mul(y, y);
+        return To(0, Mul(g_, Do(OpCode::kSub, one, squared)));
+      }
+      case OpCode::kSigmoid: {
+        const ValueId y = Y();
+        const ValueId t = Mul(g_, y);
+        const ValueId one = Const(1.0);
+        return To(0, Mul(t, Do(OpCode::kSub, one, y)));
+      }
       case OpCode::kSoftplus:
         return To(0, Mul(g_, Do(OpCode::kSigmoid, X(0))));
       default:
@@ -107,21 +127,17 @@ class Rule {
         if (Wants(1)) To(1, Neg(g_));
         if (Wants(0)) To(0, g_);
         return;
-      case OpCode::kMul:
-        if (Wants(1)) To(1, Mul(g_, X(0)));
-        if (Wants(0)) To(0, Mul(g_, X(1)));
-        return;
       case OpCode::kFma:
         if (Wants(2)) To(2, g_);
+        [[fallthrough]];
+      case OpCode::kMul:
         if (Wants(1)) To(1, Mul(g_, X(0)));
         if (Wants(0)) To(0, Mul(g_, X(1)));
         return;
       case OpCode::kDiv:
         return Quotient();
       case OpCode::kMod:
-        if (Wants(1)) To(1, Neg(Mul(g_, Do(OpCode::kFloor, Div(X(0), X(1))))));
-        if (Wants(0)) To(0, g_);
-        return;
+        return Remainder();
       case OpCode::kAtan2:
         return Angle();
       default:
@@ -137,20 +153,42 @@ class Rule {
     if (Wants(0)) To(0, t);
   }
 
+  // a - b floor(a / b): g and -(g floor(a / b)).
+  void Remainder() {
+    if (Wants(1)) {
+      const ValueId a = X(0);
+      const ValueId b = X(1);
+      To(1, Neg(Mul(g_, Do(OpCode::kFloor, Div(a, b)))));
+    }
+    if (Wants(0)) To(0, g_);
+  }
+
   // atan2(y, x), d = x x + y y: (g x)/d and -((g y)/d).
   void Angle() {
     if (!Wants(0) && !Wants(1)) return;
-    const ValueId d = Do(OpCode::kAdd, Mul(X(1), X(1)), Mul(X(0), X(0)));
-    if (Wants(1)) To(1, Neg(Div(Mul(g_, X(0)), d)));
-    if (Wants(0)) To(0, Div(Mul(g_, X(1)), d));
+    const ValueId y = X(0);
+    const ValueId x = X(1);
+    const ValueId xx = Mul(x, x);
+    const ValueId yy = Mul(y, y);
+    const ValueId d = Do(OpCode::kAdd, xx, yy);
+    if (Wants(1)) To(1, Neg(Div(Mul(g_, y), d)));
+    if (Wants(0)) To(0, Div(Mul(g_, x), d));
   }
 
   // p = a^b: (g b) a^(b-1) and (g p) log a.
   void Power() {
-    if (Wants(1)) To(1, Mul(Mul(g_, Y()), Do(OpCode::kLog, X(0))));
+    if (!Wants(0) && !Wants(1)) return;
+    const ValueId a = X(0);
+    if (Wants(1)) {
+      const ValueId t = Mul(g_, Y());
+      To(1, Mul(t, Do(OpCode::kLog, a)));
+    }
     if (Wants(0)) {
-      const ValueId less = Do(OpCode::kSub, X(1), Const(1.0));
-      To(0, Mul(Mul(g_, X(1)), Do(OpCode::kPow, X(0), less)));
+      const ValueId b = X(1);
+      const ValueId t = Mul(g_, b);
+      const ValueId one = Const(1.0);
+      const ValueId less = Do(OpCode::kSub, b, one);
+      To(0, Mul(t, Do(OpCode::kPow, a, less)));
     }
   }
 
@@ -277,7 +315,8 @@ class Rule {
   // g where it is present, +0 elsewhere.
   ValueId Filled() {
     if (mask_.presence != Presence::kMasked) return g_;
-    return w_.Emit(OpCode::kSelect, {mask_.value, g_, Const(0.0)}, type_);
+    const ValueId zero = Const(0.0);
+    return w_.Emit(OpCode::kSelect, {mask_.value, g_, zero}, type_);
   }
 
   // Sum over the axes that the broadcast added.

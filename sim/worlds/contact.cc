@@ -148,6 +148,8 @@ struct Stepped {
   Var y, v, penetration;
 };
 
+// C++ leaves the order of two operands open; where both append operations, they are statements
+// here.
 Stepped PenaltyStep(Builder& b, const Ball& ball, const ConfigReader& config, Var y_free,
                     Var v_free, Var contact) {
   Var p;
@@ -161,7 +163,8 @@ Stepped PenaltyStep(Builder& b, const Ball& ball, const ConfigReader& config, Va
   }
   b.Named(p, "p");
   b.Label("f = k * p - (damping * v_free where contact, else 0)");
-  const Var damped = Select(contact, ball.damping * v_free, b.Literal(0.0));
+  const Var force = ball.damping * v_free;
+  const Var damped = Select(contact, force, b.Literal(0.0));
   const Var f = b.Named(ball.k * p - damped, "f");
   b.Label("v' = v_free + h * f");
   return {y_free, b.Named(v_free + ball.h * f, "v_next"), p};
@@ -177,7 +180,8 @@ Stepped ProjectionStep(Builder& b, const Ball& ball, const ConfigReader& config,
     y = Relu(y);
   }
   b.Label("v' = -restitution * min(v_free, 0) where contact, else v_free");
-  const Var bounced = -ball.restitution * Min(v_free, b.Literal(0.0));
+  const Var reversed = -ball.restitution;
+  const Var bounced = reversed * Min(v_free, b.Literal(0.0));
   return {y, b.Named(Select(contact, bounced, v_free), "v_next"), projected.penetration};
 }
 
@@ -186,24 +190,29 @@ Stepped ProjectionStep(Builder& b, const Ball& ball, const ConfigReader& config,
 Stepped ImpactStep(Builder& b, const Ball& ball, Var a) {
   b.Label("y_free = y + h * v + (0.5 * a) * (h * h)");
   const Var half_a = 0.5 * a;
-  const Var y_free = b.Named(ball.y + ball.h * ball.v + half_a * (ball.h * ball.h), "y_free");
+  const Var moved = ball.y + ball.h * ball.v;
+  const Var fallen = half_a * (ball.h * ball.h);
+  const Var y_free = b.Named(moved + fallen, "y_free");
   b.Label("v_free = v + h * a");
   const Var v_free = b.Named(ball.v + ball.h * a, "v_free");
   b.Label("contact: y_free < 0");
   const Var contact = b.Event("contact", y_free, Comparison::kLt, b.Literal(0.0));
-  const Var one = b.Literal(1.0);
+  const Var one = b.Broadcast(b.Literal(1.0), ball.y.shape(), {});
   b.Label("d = sqrt(v * v - (2 * a) * y)");
-  const Var radicand = ball.v * ball.v - (2.0 * a) * ball.y;
-  const Var d = b.Named(Sqrt(Select(contact, radicand, b.Broadcast(one, ball.y.shape(), {}))), "d");
+  const Var squared = ball.v * ball.v;
+  const Var radicand = squared - (2.0 * a) * ball.y;
+  const Var d = b.Named(Sqrt(Select(contact, radicand, one)), "d");
   b.Label("tau = (2 * y) / (d - v)");
-  const Var closing = Select(contact, d - ball.v, b.Broadcast(one, ball.y.shape(), {}));
-  const Var tau = b.Named((2.0 * ball.y) / closing, "tau");
+  const Var twice = 2.0 * ball.y;
+  const Var closing = Select(contact, d - ball.v, one);
+  const Var tau = b.Named(twice / closing, "tau");
   b.Label("w = restitution * d");
   const Var w = b.Named(ball.restitution * d, "w");
   b.Label("r = h - tau");
   const Var r = b.Named(ball.h - tau, "r");
   b.Label("y' = w * r + (0.5 * a) * (r * r)");
-  const Var y_bounced = w * r + half_a * (r * r);
+  const Var risen = w * r;
+  const Var y_bounced = risen + half_a * (r * r);
   b.Label("v' = w + a * r");
   const Var v_bounced = w + a * r;
   b.Label("rest: y' < 0");

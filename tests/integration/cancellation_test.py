@@ -72,13 +72,28 @@ def test_a_deadline_ends_the_work(serve):
 
 
 def test_memory_comes_back(serve):
-    client = serve()
-    generous = {**long_work(4096), "record": ["y"], "steps": 20_000}
-    resident = []
-    for _ in range(6):
-        for _ in client.rollout_stream(BALL, **generous):
+    """Grows a request until it alone is refused; half of that is admitted, but not twice at once."""
+    client = serve(f"--memory_limit_bytes={64 << 20}")
+
+    def start(instances):
+        stream = client.rollout_stream(BALL, **long_work(instances))
+        return stream, next(iter(stream), None)
+
+    def idle():
+        return metric(client, 'simgrad_rpc_in_flight{grpc_method="Rollout"}') == 0
+
+    instances = 256
+    while True:
+        try:
+            start(2 * instances)
+        except sg.ResourceExhausted:
             break
-        wait_until(lambda: metric(client, 'simgrad_rpc_in_flight{grpc_method="Rollout"}') == 0)
-        resident.append(metric(client, "process_resident_memory_bytes"))
-    # One such request records 2.6 GB in f32: were it kept, six would show.
-    assert resident[-1] < resident[0] + 2**30
+        wait_until(idle)
+        instances *= 2
+    for _ in range(5):  # were it kept once, the second would be refused
+        held = iter(client.rollout_stream(BALL, **long_work(instances)))
+        next(held)
+        with pytest.raises(sg.ResourceExhausted):
+            start(instances)
+        held.close()
+        wait_until(idle)

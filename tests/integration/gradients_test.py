@@ -211,9 +211,9 @@ def test_weights_enter_shared_gradients_and_the_value(client):
 def test_wrt_limits_what_is_returned(client):
     g = client.gradient(
         sg.World("bouncing_ball", elements=E),
-        steps=3,
+        steps=T,
         **inputs(),
         objective="final_height",
-        wrt=["k", "state.y"]
+        wrt=["k", "state.y"],
     )
     assert list(g.params) == ["k"] and list(g.initial) == ["y"] and not g.controls

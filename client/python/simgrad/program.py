@@ -1,5 +1,4 @@
-"""Writes a world of one's own as a simgrad.v1.Program: expressions in Python that append
-operations.
+"""Writes a world of one's own as a simgrad.v1.Program, from expressions in Python.
 
     b = ProgramBuilder("decay")
     x, k, h = b.state("x"), b.param("k", default=1.0), b.config("h", 0.01)

@@ -1,7 +1,7 @@
 """A rollout as a differentiable PyTorch function of its inputs.
 
-    out = simgrad.torch.rollout(client, world, steps=100, initial={"y": y0, "v": v0}, params={"k":
-                                k}, record=["y"])
+    out = simgrad.torch.rollout(client, world, steps=100, initial={"y": y0, "v": v0},
+                                params={"k": k}, record=["y"])
     loss = ((out.trajectory["y"] - observed) ** 2).mean()
     loss.backward()                      # k.grad, y0.grad
 
