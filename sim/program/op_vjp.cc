@@ -225,7 +225,8 @@ class Rule {
     if (Wants(first)) To(first, {g_, w_.And(mask_, condition)});
   }
 
-  const Type& OperandType(size_t operand) const { return w_.program()[op_.operands[operand]].type; }
+  // By value: adding operations moves the table of values.
+  Type OperandType(size_t operand) const { return w_.program()[op_.operands[operand]].type; }
 
   // One bool operation on the mask, for shape operations; an always or never mask needs none.
   template <typename Build>
@@ -264,7 +265,7 @@ class Rule {
   void Shaped() {
     if (op_.code == OpCode::kConcat) return Concat();
     if (!Wants(0)) return;
-    const Shape& shape = OperandType(0).shape;
+    const Shape shape = OperandType(0).shape;
     if (op_.code == OpCode::kBroadcast) return BroadcastVjp();
     if (op_.code == OpCode::kReshape) {
       return MapSlot(0, [&] { return ShapeOp(OpCode::kReshape, shape); });
@@ -279,7 +280,7 @@ class Rule {
 
   // The cotangent outside the slice is absent: the mask says so even where g is present everywhere.
   void SliceVjp() {
-    const Shape& shape = OperandType(0).shape;
+    const Shape shape = OperandType(0).shape;
     if (mask_.presence == Presence::kAlways && shape != type_.shape) {
       const auto before = w_.context();
       w_.SetContext({Role::kAdjoint, before.label, {}});

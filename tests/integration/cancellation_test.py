@@ -73,11 +73,21 @@ def test_a_deadline_ends_the_work(serve):
 
 def test_memory_comes_back(serve):
     """Grows a request until it alone is refused; half of that is admitted, but not twice at once."""
-    client = serve(f"--memory_limit_bytes={64 << 20}")
+    client = serve(f"--memory_limit_bytes={256 << 20}")
 
     def start(instances):
-        stream = client.rollout_stream(BALL, **long_work(instances))
-        return stream, next(iter(stream), None)
+        blocks = iter(
+            client.rollout_stream(
+                BALL,
+                steps=50_000,
+                instances=instances,
+                initial={"y": np.full(8, 0.5), "v": np.zeros(8)},
+                params={"k": 1.0},
+                chunk_steps=1,
+            )
+        )
+        next(blocks)
+        return blocks
 
     def idle():
         return metric(client, 'simgrad_rpc_in_flight{grpc_method="Rollout"}') == 0
@@ -85,14 +95,13 @@ def test_memory_comes_back(serve):
     instances = 256
     while True:
         try:
-            start(2 * instances)
+            start(2 * instances).close()
         except sg.ResourceExhausted:
             break
         wait_until(idle)
         instances *= 2
-    for _ in range(5):  # were it kept once, the second would be refused
-        held = iter(client.rollout_stream(BALL, **long_work(instances)))
-        next(held)
+    for _ in range(3):  # were it kept once, the next would be refused
+        held = start(instances)
         with pytest.raises(sg.ResourceExhausted):
             start(instances)
         held.close()

@@ -82,7 +82,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "values[0].shape"},
         Mistake{"ManyHugeValues",
                 [](Program& p) {
-                  p.values.resize(50, Value{{ElementType::kReal, {1 << 20}}, "", {}});
+                  Value big;
+                  big.type.shape = {1 << 20};
+                  p.values.resize(50, big);
                 },
                 "values"},
         Mistake{"FormatGiven", [](Program& p) { p.values[0].format = Format::kF16; }, "values[0]"},
