@@ -53,5 +53,6 @@ int main(int argc, char** argv) {
   simgrad::server::service::LogNote("draining");
   const bool drained = (*server)->Drain(config->drain_timeout);
   simgrad::server::service::LogNote(drained ? "drained" : "drained; work had to be cancelled");
+  simgrad::server::service::FlushLog(absl::Seconds(1));
   return drained ? 0 : kCancelledWork;
 }

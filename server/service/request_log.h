@@ -1,11 +1,14 @@
 // One line per request on stderr: key=value, in a fixed order.
 //
-// Threads: any; a line is written at once. What a caller wrote (names) is quoted and cut.
+// Threads: any; lines are written by a thread of their own, and dropped with a count where the
+// reader of stderr stalls. What a caller wrote (names) is quoted and cut.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
+
+#include "absl/time/time.h"
 
 namespace simgrad::server::service {
 
@@ -24,6 +27,8 @@ std::string LogLine(const RequestRecord& record);
 void LogRequest(const RequestRecord& record);
 // Anything else that an operator should read.
 void LogNote(const std::string& text);
+// Waits until what was logged so far is written, at most this long.
+void FlushLog(absl::Duration timeout);
 
 // Unlikely to repeat: 64 random bits, in hex.
 std::string NewRequestId();

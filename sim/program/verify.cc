@@ -24,7 +24,7 @@ std::string At(std::string_view list, size_t index) {
 struct Known {
   bool defined = false;
   int scope = 0;                   // index into Verifier::open_, at definition
-  bool from_real_compare = false;  // a bool that hangs on an anonymous comparison of reals
+  bool from_real_compare = false;  // hangs on an anonymous comparison of reals
   bool free_in_mapped = false;     // literal, config, step: usable inside a mapped loop as it is
 };
 
@@ -275,6 +275,13 @@ class Verifier {
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (!InTable(op.results[i])) return FieldError(At(field + ".results", i), "no such value");
     }
+    if (op.code == OpCode::kWhile || op.code == OpCode::kFor) {
+      for (size_t i = 0; i < op.operands.size(); ++i) {
+        if (absl::Status s = MayEnterLoop(op.operands[i], At(field + ".operands", i)); !s.ok()) {
+          return s;
+        }
+      }
+    }
     if (op.code == OpCode::kWhile) return CheckWhile(op, field, depth, iterations);
     if (op.code == OpCode::kFor) return CheckFor(op, field, depth, iterations);
     if (!op.regions.empty()) return FieldError(field + ".regions", "this operation has no regions");
@@ -330,10 +337,7 @@ class Verifier {
       tainted = program_[op.operands[0]].type.element == ElementType::kReal;
     }
     if (op.code != OpCode::kEvent) {
-      for (ValueId id : op.operands) {
-        const bool is_bool = program_[id].type.element == ElementType::kBool;
-        tainted = tainted || (is_bool && known_[Index(id)].from_real_compare);
-      }
+      for (ValueId id : op.operands) tainted = tainted || known_[Index(id)].from_real_compare;
     }
     if (op.code == OpCode::kSelect && known_[Index(op.operands[0])].from_real_compare) {
       return FieldError(
@@ -358,6 +362,14 @@ class Verifier {
                         absl::StrCat("site '", op.attributes.site, "' is named twice"));
     }
     return absl::OkStatus();
+  }
+
+  // Inside a loop nobody would know any more that a bool hangs on an anonymous comparison.
+  absl::Status MayEnterLoop(ValueId id, const std::string& field) const {
+    const bool real = program_[id].type.element == ElementType::kReal;
+    if (real || !known_[Index(id)].from_real_compare) return absl::OkStatus();
+    return FieldError(field,
+                      "a loop carries what hangs on a comparison of reals; name it: use an event");
   }
 
   absl::Status CheckCap(int64_t cap, int64_t lowest, const std::string& field,
@@ -391,6 +403,7 @@ class Verifier {
     if (absl::Status s = UseYields(body, here); !s.ok()) return s;
     if (body.yields.size() != carried) return FieldError(here + ".yields", "one per carried value");
     for (size_t i = 0; i < carried; ++i) {
+      if (absl::Status s = MayEnterLoop(body.yields[i], At(here + ".yields", i)); !s.ok()) return s;
       if (program_[body.yields[i]].type != types[i + 1] ||
           program_[op.results[i]].type != types[i + 1]) {
         return FieldError(At(here + ".yields", i), "differs from the carried type");
@@ -400,17 +413,9 @@ class Verifier {
     return LoopResults(op, field);
   }
 
-  // Bools that come out of a loop count as anonymous comparisons only if what was yielded does;
-  // kept simple: a carried bool is tainted if its yield is.
   absl::Status LoopResults(const Op& op, const std::string& field) {
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (absl::Status s = Define(op.results[i], At(field + ".results", i)); !s.ok()) return s;
-    }
-    const Region& body = op.regions.back();
-    for (size_t i = 0; i < body.yields.size(); ++i) {
-      known_[Index(op.results[i])].from_real_compare =
-          known_[Index(body.yields[i])].from_real_compare ||
-          known_[Index(op.operands[i])].from_real_compare;
     }
     return absl::OkStatus();
   }
@@ -496,6 +501,7 @@ class Verifier {
     if (body.yields.size() != c) return FieldError(here + ".yields", "one per carried value");
     std::vector<Type> results(inner.begin(), inner.begin() + static_cast<int64_t>(c));
     for (size_t i = 0; i < c; ++i) {
+      if (absl::Status s = MayEnterLoop(body.yields[i], At(here + ".yields", i)); !s.ok()) return s;
       if (program_[body.yields[i]].type != inner[i]) {
         return FieldError(At(here + ".yields", i), "differs from the carried type");
       }

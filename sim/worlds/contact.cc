@@ -186,7 +186,8 @@ Stepped ProjectionStep(Builder& b, const Ball& ball, const ConfigReader& config,
 }
 
 // Contact at the time of impact inside the step. Where there is no contact the square root and the
-// divisor get 1 instead, so that nothing non-finite is born in a branch that is not taken.
+// divisor get 1 instead, so that nothing non-finite is born in a branch that is not taken; and a
+// ball that rests on the floor (y = v = 0, so d - v = 0) divides by 1, not by 0 (docs/adr/0008).
 Stepped ImpactStep(Builder& b, const Ball& ball, Var a) {
   b.Label("y_free = y + h * v + (0.5 * a) * (h * h)");
   const Var half_a = 0.5 * a;
@@ -204,7 +205,9 @@ Stepped ImpactStep(Builder& b, const Ball& ball, Var a) {
   const Var d = b.Named(Sqrt(Select(contact, radicand, one)), "d");
   b.Label("tau = (2 * y) / (d - v)");
   const Var twice = 2.0 * ball.y;
-  const Var closing = Select(contact, d - ball.v, one);
+  const Var gap = d - ball.v;
+  const Var still = b.Event("still", gap, Comparison::kEq, b.Literal(0.0), contact);
+  const Var closing = Select(And(contact, Not(still)), gap, one);
   const Var tau = b.Named(twice / closing, "tau");
   b.Label("w = restitution * d");
   const Var w = b.Named(ball.restitution * d, "w");
@@ -270,7 +273,7 @@ WorldSchema BouncingBallSchema() {
   schema.config.push_back(
       {"clamp", ConfigType::kFlag, true, {}, "projection: y' = relu(y) after the loop"});
   schema.termination_sites = {"projection"};
-  schema.event_sites = {"contact", "rest"};
+  schema.event_sites = {"contact", "rest", "still"};
   return schema;
 }
 

@@ -1,20 +1,22 @@
-// The cpu executor on the ball of docs/performance.md, one thread, beside a SIMD loop written by
-// hand for this very ball.
-//
-// The ball: 4096 instances, 2000 steps, one element, projection contact, clamp false, y0 uniform in
-// 0.1 to 1, h 0.01, tol 1e-4, k 1, no trajectory.
+// The engine on the ball of docs/performance.md, beside a SIMD loop written by hand. One thread.
+
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include "benchmark/benchmark.h"
 #include "sim/backend/cpu/cpu_executor.h"
 #include "sim/engine.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
-#include "tests/benchmark/hand_written_ball.h"
+#include "tests/benchmark/handwritten_ball.h"
 
 namespace simgrad::sim {
 namespace {
@@ -23,155 +25,171 @@ constexpr int64_t kInstances = 4096;
 constexpr int64_t kSteps = 2000;
 
 std::vector<float> Heights(int64_t instances) {
-  std::mt19937_64 random(1);
+  std::mt19937 generator(1);
+  std::uniform_real_distribution<float> height(0.1f, 1.0f);
   std::vector<float> heights(static_cast<size_t>(instances));
-  for (float& y : heights) {
-    y = static_cast<float>(0.1 + 0.9 * 0x1p-53 * static_cast<double>(random() >> 11));
-  }
+  for (float& y : heights) y = height(generator);
   return heights;
 }
 
-Binding PerInstance(const std::vector<float>& values) {
-  const int64_t n = static_cast<int64_t>(values.size());
-  Binding binding{Tensor::Zeros(DType::kF32, {n, 1}), true, false};
-  for (int64_t i = 0; i < n; ++i) binding.tensor.Set(i, values[static_cast<size_t>(i)]);
-  return binding;
-}
-
-Binding SharedNumber(double value) {
-  Binding binding{Tensor::Zeros(DType::kF64, {}), false, false};
-  binding.tensor.Set(0, value);
-  return binding;
-}
-
-struct BallOptions {
+struct Setting {
   std::string preset = "f32";
-  Recording recording = Recording::kNone;
   bool gradient = false;
-  double max_iter = 25;
-  int64_t steps = kSteps;
+  Recording recording = Recording::kNone;
+  std::vector<float> y0 = Heights(kInstances);
+  std::vector<float> v0;  // empty: zeros
+  float k = 1.0f;
+  std::vector<float> gains;  // per instance; empty: k
+  double max_iter = 25.0;
 };
 
-Work BallWork(const std::vector<float>& heights, const BallOptions& options) {
-  const Program world = *BuildWorld("bouncing_ball", {{"contact", std::string("projection")},
-                                                      {"clamp", false},
-                                                      {"max_iter", options.max_iter}});
-  const auto policy = std::get<precision::Policy>(precision::Resolve({.preset = options.preset}));
-  std::optional<AdjointSpec> spec;
-  const std::string objective = options.gradient ? "final_height" : "";
-  if (options.gradient) {
-    spec = AdjointSpec{.objective = objective};
-    for (const Input& input : world.inputs) spec->wanted.push_back(IsDifferentiable(world, input));
+std::shared_ptr<const NumericalProgram> ProgramOf(const Setting& setting) {
+  const Program world =
+      *BuildWorld("bouncing_ball", {{"clamp", false}, {"max_iter", setting.max_iter}});
+  precision::PolicySpec spec;
+  spec.preset = setting.preset;
+  std::optional<AdjointSpec> adjoint;
+  const std::string objective = setting.gradient ? "final_height" : "";
+  if (setting.gradient) {
+    adjoint.emplace();
+    adjoint->objective = objective;
+    for (const Input& input : world.inputs) {
+      adjoint->wanted.push_back(IsDifferentiable(world, input));
+    }
   }
+  const auto policy = std::get<precision::Policy>(precision::Resolve(spec));
+  return std::make_shared<NumericalProgram>(*Lower(world, policy, objective, adjoint));
+}
+
+Tensor Column(const std::vector<float>& values) {
+  Tensor tensor = Tensor::Zeros(DType::kF32, {static_cast<int64_t>(values.size()), 1});
+  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  return tensor;
+}
+
+Work WorkOf(const Setting& setting, std::shared_ptr<const NumericalProgram> program) {
   Work work;
-  work.batch.program =
-      std::make_shared<const NumericalProgram>(*Lower(world, policy, objective, spec));
-  const int64_t n = static_cast<int64_t>(heights.size());
-  work.batch.instances = n;
-  work.batch.steps = options.steps;
-  for (int64_t i = 0; i < n; ++i) work.batch.instance_ids.push_back(static_cast<uint64_t>(i));
-  for (const Input& input : work.batch.program->program.inputs) {
+  const Program& declared = program->program;
+  work.batch.instances = static_cast<int64_t>(setting.y0.size());
+  work.batch.steps = kSteps;
+  for (size_t i = 0; i < setting.y0.size(); ++i) work.batch.instance_ids.push_back(i);
+  for (const Input& input : declared.inputs) {
     Binding binding;
-    if (input.name == "y" && input.kind == InputKind::kState) binding = PerInstance(heights);
-    if (input.name == "v") binding = PerInstance(std::vector<float>(heights.size(), 0.0f));
-    if (input.name == "k") binding = SharedNumber(1.0);
-    if (input.name == "h") binding = SharedNumber(0.01);
+    if (input.kind == InputKind::kState) {
+      binding.per_instance = true;
+      const std::vector<float> zeros(setting.y0.size());
+      const std::vector<float>& v0 = setting.v0.empty() ? zeros : setting.v0;
+      binding.tensor = Column(input.name == "y" ? setting.y0 : v0);
+    } else if (input.kind == InputKind::kParam && input.name == "k") {
+      if (setting.gains.empty()) {
+        binding.tensor = Tensor::Zeros(DType::kF32, {});
+        binding.tensor.Set(0, static_cast<double>(setting.k));
+      } else {
+        binding.per_instance = true;
+        binding.tensor = Column(setting.gains);
+        binding.tensor.shape = {work.batch.instances};
+      }
+    }
     work.batch.inputs.push_back(std::move(binding));
   }
-  work.options.recording = options.recording;
+  work.batch.program = std::move(program);
+  work.options.recording = setting.recording;
   work.options.threads = 1;
-  if (options.gradient) work.gradient.emplace();
+  if (setting.gradient) work.gradient.emplace();
   return work;
 }
 
-WorkResult Execute(const Work& work) {
-  Observer observer;
-  const std::shared_ptr<Executor> executor = MakeCpuExecutor();
-  return *Engine(executor).Execute(work, observer);
-}
-
-void Measure(benchmark::State& state, const Work& work) {
-  for (auto _ : state) benchmark::DoNotOptimize(Execute(work));
-}
-
-// Counts the iterations of the whole rollout.
+// Counts the iterations on the side, with diagnostics.
 class IterationCounter : public Observer {
  public:
   void OnForward(const ForwardChunk& chunk) override {
     for (const TerminationStep& step : chunk.diagnostics.terminations[0]) {
       iterations += static_cast<double>(step.iterations_sum);
+      runs += static_cast<double>(step.runs);
     }
   }
-  double iterations = 0.0;
+  double iterations = 0, runs = 0;
 };
 
-void BM_Rollout(benchmark::State& state, const std::string& preset) {
-  const std::vector<float> heights = Heights(kInstances);
-  Measure(state, BallWork(heights, {.preset = preset}));
-  IterationCounter counter;
-  const std::shared_ptr<Executor> executor = MakeCpuExecutor();
-  const Work counted = BallWork(heights, {.preset = preset, .recording = Recording::kSummary});
-  benchmark::DoNotOptimize(Engine(executor).Execute(counted, counter));
-  state.counters["iterations_per_step"] =
-      counter.iterations / static_cast<double>(kInstances * kSteps);
-}
-BENCHMARK_CAPTURE(BM_Rollout, f32, "f32")->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Rollout, bf16, "bf16_unsafe")->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Rollout, f16, "f16_unsafe")->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Rollout, f64, "f64")->Unit(benchmark::kMillisecond);
-
-void BM_RolloutSummary(benchmark::State& state, const std::string& preset) {
-  const Recording recording = Recording::kSummary;
-  Measure(state, BallWork(Heights(kInstances), {.preset = preset, .recording = recording}));
-}
-BENCHMARK_CAPTURE(BM_RolloutSummary, f32, "f32")->Unit(benchmark::kMillisecond);
-
-void BM_Gradient(benchmark::State& state, const std::string& preset) {
-  Measure(state, BallWork(Heights(kInstances), {.preset = preset, .gradient = true}));
-}
-BENCHMARK_CAPTURE(BM_Gradient, f32, "f32")->Unit(benchmark::kMillisecond);
-
-void BM_GradientSummary(benchmark::State& state, const std::string& preset) {
-  Measure(state, BallWork(Heights(kInstances), {.preset = preset,
-                                                .recording = Recording::kSummary,
-                                                .gradient = true}));
-}
-BENCHMARK_CAPTURE(BM_GradientSummary, f32, "f32")->Unit(benchmark::kMillisecond);
-
-// The loop by hand: AVX-512 where there is, else AVX2.
-void BM_HandWritten(benchmark::State& state) {
-  const std::vector<float> heights = Heights(kInstances);
+void Run(benchmark::State& state, const Setting& setting) {
+  const Engine engine(MakeCpuExecutor());
+  const auto program = ProgramOf(setting);
   for (auto _ : state) {
-    std::vector<float> y = heights;
-    std::vector<float> v(heights.size(), 0.0f);
-    yardstick::RunHandWrittenBall(y.data(), v.data(), kInstances, kSteps);
-    benchmark::DoNotOptimize(y.data());
-    benchmark::ClobberMemory();
+    state.PauseTiming();
+    Work work = WorkOf(setting, program);
+    Observer observer;
+    state.ResumeTiming();
+    const auto result = engine.Execute(std::move(work), observer);
+    if (!result.ok()) state.SkipWithError(result.status().ToString().c_str());
+    benchmark::DoNotOptimize(result);
+  }
+  Setting counted = setting;
+  counted.gradient = false;
+  counted.recording = Recording::kSummary;
+  IterationCounter counter;
+  if (engine.Execute(WorkOf(counted, ProgramOf(counted)), counter).ok()) {
+    state.counters["iterations_per_step"] = counter.iterations / counter.runs;
   }
 }
-BENCHMARK(BM_HandWritten)->Name("BM_HandWritten/f32")->Unit(benchmark::kMillisecond);
 
-// 256 balls high above the ground, of which one has sunk so deep that its loop runs to a cap of 1000
-// in every step; none of them; and that one alone.
-constexpr int64_t kFewSteps = 200;
-constexpr double kHighCap = 1000;
-
-std::vector<float> OneSunken(int64_t instances, int64_t sunken) {
-  std::vector<float> heights(static_cast<size_t>(instances), 1.0e6f);
-  for (int64_t i = 0; i < sunken; ++i) heights[static_cast<size_t>(i)] = -3.0e38f;
-  return heights;
+void Handwritten(benchmark::State& state) {
+  const std::vector<float> y0 = Heights(kInstances);
+  for (auto _ : state) {
+    std::vector<float> y = y0;
+    std::vector<float> v(y.size());
+    const int64_t iterations =
+        simgrad::benchmark::RunHandwritten({}, y.data(), v.data(), kInstances, kSteps);
+    benchmark::DoNotOptimize(y.data());
+    state.counters["iterations_per_step"] =
+        static_cast<double>(iterations) / static_cast<double>(kInstances * kSteps);
+  }
 }
 
-Work SunkenWork(int64_t instances, int64_t sunken) {
-  return BallWork(OneSunken(instances, sunken), {.max_iter = kHighCap, .steps = kFewSteps});
+// Balls that rest on the floor; one lane in 256, or all that are there, has a gain so small that
+// its loop runs to the cap in every step.
+Setting Resting(int64_t instances, int64_t every) {
+  Setting setting;
+  setting.max_iter = 200.0;
+  setting.y0.assign(static_cast<size_t>(instances), 0.05f);
+  for (int64_t i = 0; i < instances; ++i) {
+    setting.gains.push_back(every > 0 && i % every == 0 ? 1e-6f : 1.0f);
+  }
+  return setting;
 }
 
-void BM_OneLaneAtMaxIter(benchmark::State& state) { Measure(state, SunkenWork(256, 1)); }
-BENCHMARK(BM_OneLaneAtMaxIter)->Unit(benchmark::kMicrosecond);
-void BM_NoLaneAtMaxIter(benchmark::State& state) { Measure(state, SunkenWork(256, 0)); }
-BENCHMARK(BM_NoLaneAtMaxIter)->Unit(benchmark::kMicrosecond);
-void BM_OneLaneAtMaxIterAlone(benchmark::State& state) { Measure(state, SunkenWork(1, 1)); }
-BENCHMARK(BM_OneLaneAtMaxIterAlone)->Unit(benchmark::kMicrosecond);
+// A ball with that gain sinks for good, so its loop is at the cap from its first contact on.
+void RegisterAll() {
+  const auto add = [](const std::string& name, Setting setting) {
+    benchmark::RegisterBenchmark(name.c_str(),
+                                 [setting](benchmark::State& state) { Run(state, setting); })
+        ->Unit(benchmark::kMillisecond)
+        ->MinTime(0.2);
+  };
+  for (const char* preset : {"f32", "bf16_unsafe", "f16_unsafe"}) {
+    Setting setting;
+    setting.preset = preset;
+    const std::string format = std::string(preset).substr(0, std::string(preset).find('_'));
+    add("BM_Rollout/" + format, setting);
+    setting.recording = Recording::kSummary;
+    add("BM_RolloutSummary/" + format, setting);
+    setting.recording = Recording::kNone;
+    setting.gradient = true;
+    add("BM_Gradient/" + format, setting);
+  }
+  benchmark::RegisterBenchmark("BM_HandWritten/f32", Handwritten)
+      ->Unit(benchmark::kMillisecond)
+      ->MinTime(0.2);
+  add("BM_NoLaneAtMaxIter", Resting(4096, 0));
+  add("BM_OneLaneAtMaxIter", Resting(4096, 256));
+  add("BM_OneLaneAtMaxIterAlone", Resting(16, 1));
+}
 
 }  // namespace
 }  // namespace simgrad::sim
+
+int main(int argc, char** argv) {
+  simgrad::sim::RegisterAll();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,8 +1,9 @@
 // Latency of the smallest request against a bare gRPC echo from the same build, in one process.
 //
-// The echo is a callback server that answers GetServerInfo with an empty message; the other is the real
-// server given by --target, asked for a rollout of one instance and one step. The two are asked in turn; printed
-// is one JSON line with the median and 90th percentile of each, in microseconds.
+// The echo is a callback server that answers GetServerInfo with an empty message; the other is the
+// real server given by --target, asked for a rollout of one instance and one step. The two are
+// asked in turn; printed is one JSON line with the median and 90th percentile of each, in
+// microseconds.
 
 #include <grpcpp/grpcpp.h>
 
@@ -105,10 +106,11 @@ int main(int argc, char** argv) {
     bare_us.push_back(a);
     real_us.push_back(b);
   }
-  std::printf("{\"echo_p50_us\": %.1f, \"echo_p90_us\": %.1f, \"rollout_p50_us\": %.1f, "
-              "\"rollout_p90_us\": %.1f}\n",
-              Quantile(bare_us, 0.5), Quantile(bare_us, 0.9), Quantile(real_us, 0.5),
-              Quantile(real_us, 0.9));
+  std::printf(
+      "{\"echo_p50_us\": %.1f, \"echo_p90_us\": %.1f, \"rollout_p50_us\": %.1f, "
+      "\"rollout_p90_us\": %.1f}\n",
+      Quantile(bare_us, 0.5), Quantile(bare_us, 0.9), Quantile(real_us, 0.5),
+      Quantile(real_us, 0.9));
   server->Shutdown();
   return 0;
 }

@@ -7,9 +7,10 @@ import simgrad as sg
 
 N, E, T = 3, 2, 40
 # Central differences with step d = 1e-6 of a parameter, or 1e-6 of a state or control (all of order
-# one). Truncation is d^2 / 6 times the third derivative, about 1e-12 where that is of order one in the
-# scaled parameter; rounding 2^-52 |f| / d, about 1e-10, times the amplification over 40 steps. The
-# promise is 1e-6 relative; gradients that are small beside the largest are compared with 1e-9 of it.
+# one). Truncation is d^2 / 6 times the third derivative, about 1e-12 where that is of order one in
+# the scaled parameter; rounding 2^-52 |f| / d, about 1e-10, times the amplification over 40 steps.
+# The promise is 1e-6 relative; gradients that are small beside the largest are compared with 1e-9
+# of it.
 STEP = 1e-6
 RELATIVE, FLOOR = 1e-6, 1e-9
 

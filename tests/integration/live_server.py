@@ -8,7 +8,9 @@ import subprocess
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-BINARY = pathlib.Path(os.environ.get("SIMGRAD_SERVER", ROOT / "build/release/server/simgrad-server"))
+BINARY = pathlib.Path(
+    os.environ.get("SIMGRAD_SERVER", ROOT / "build/release/server/simgrad-server")
+)
 
 
 class LiveServer:

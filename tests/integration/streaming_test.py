@@ -140,7 +140,7 @@ def test_shared_and_per_instance_inputs_are_told_apart_by_rank(client):
         **SENT,
         controls={"u": np.repeat(per_step[None], 10, 0)},
         objective="final_height",
-        policy="f64"
+        policy="f64",
     )
     assert shared.state["y"].tobytes() == repeated.state["y"].tobytes()
     assert shared.controls["u"].shape == (300, 2) and repeated.controls["u"].shape == (10, 300, 2)

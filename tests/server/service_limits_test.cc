@@ -1,6 +1,7 @@
 // Requests that end early, do not fit, or are too large for a message.
 #include <future>
 
+#include "server/service/request_log.h"
 #include "tests/server/running_server.h"
 
 namespace simgrad::server {
@@ -182,6 +183,32 @@ TEST(ServiceLimits, PiecesHoldTheVeryBytesThatTheyReplace) {
   EXPECT_EQ(content("gradient.state.y", got.gradients(0).gradient().inline_()),
             want.gradients(0).gradient().inline_());
   EXPECT_EQ(got.gradients(0).gradient().shape(0), kInstances);
+}
+
+TEST(ServiceLimits, AReaderOfTheLogThatStallsDoesNotStallTheService) {
+  RunningServer server;
+  service::FlushLog(absl::Seconds(60));
+  // Nobody reads the pipe that stderr is for a while: it fills up with lines of requests.
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const int saved = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  constexpr int kRequests = 1500;  // of at least 100 bytes each, and a pipe holds 64 KiB
+  int served = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    grpc::ClientContext context;
+    v1::ServerInfo info;
+    served += server.stub().GetServerInfo(&context, {}, &info).ok() ? 1 : 0;
+  }
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  close(ends[1]);
+  // The reader is back: the writer that waits for it goes on.
+  char buffer[4096];
+  while (read(ends[0], buffer, sizeof(buffer)) > 0) {
+  }
+  close(ends[0]);
+  EXPECT_EQ(served, kRequests);
 }
 
 TEST(ServiceLimits, ARequestAboveTheMessageLimitIsRefused) {

@@ -1,5 +1,5 @@
 // Contributions to gradients: acc = round(acc + value) in role gradient, where they are present.
-#include <algorithm>
+#include <cstring>
 
 #include "precision/arithmetic.h"
 #include "sim/backend/cpu/machine.h"
@@ -8,36 +8,63 @@ namespace simgrad::sim::cpu {
 namespace {
 
 // In the layout of the block, all rows at once: with a mask of the running lanes, or without.
-void AccumulateRows(Machine& m, const AccumulatePlan& plan, const GradientTarget& target,
+void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& target,
                     Format format) {
   const Slot& value = m.slot(plan.value);
   const int64_t width = m.width[0];
-  LoopScratch& scratch = m.ScratchAt(m.depth + 8);
-  const int32_t* running = m.RunningMask();
-  if (running == nullptr) {
-    std::fill_n(scratch.mask, width, -1);
-  } else {
-    std::copy_n(running, width, scratch.mask);
-  }
+  const int32_t* const running = m.RunningMask();
   for (int64_t row = 0; row < value.count; ++row) {
     const int64_t at = row * width;
     const int64_t bytes = at * value.lane_bytes();
-    const int32_t* mask = scratch.mask;
+    const int32_t* mask = running;
+    LaneBits present = m.lane_set.running;
     if (plan.mask >= 0) {
-      const int32_t* present = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
-      if (running == nullptr) {
-        mask = present;
-      } else {
-        for (int64_t j = 0; j < width; ++j) scratch.mask[j] = running[j] & present[j];
+      mask = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
+      LaneBits bits;
+      m.kernels().mask_bits(mask, bits.word, width);
+      present = present & bits;
+      if (running != nullptr) {
+        int32_t* const both = m.ScratchAt(m.depth).mask;
+        m.kernels().expand_bits(present.word, both, width);
+        mask = both;
       }
     }
     m.kernels().accumulate[static_cast<size_t>(format)](target.sum + bytes,
                                                         m.at[plan.value] + bytes, mask, width);
-    for (int64_t j = 0; j < width; ++j) target.connected[j] |= mask[j] != 0 ? 1 : 0;
+    *target.connected = *target.connected | present;
   }
 }
 
-void AccumulateEach(Machine& m, const AccumulatePlan& plan, const GradientTarget& target,
+// In a packed layout: the sums of its lanes are brought together, added to, and put back.
+void AccumulatePacked(Machine& m, const AccumulatePlan& plan, GradientTarget& target,
+                      Format format) {
+  const Slot& value = m.slot(plan.value);
+  const int64_t width = m.width[0];
+  const int64_t bytes = value.lane_bytes();
+  LoopScratch& scratch = m.ScratchAt(m.depth);
+  for (int64_t row = 0; row < value.count; ++row) {
+    LaneBits present = m.lane_set.counted & m.lane_set.running;
+    if (plan.mask >= 0) {
+      LaneBits bits;
+      m.kernels().mask_bits(reinterpret_cast<const int32_t*>(m.at[plan.mask]) + row * width,
+                            bits.word, width);
+      present = present & bits;
+    }
+    m.kernels().expand_bits(present.word, scratch.mask, width);
+    std::byte* const sums = target.sum + row * m.block_width() * bytes;
+    m.kernels().gather[SizeIndex(value.carrier)](scratch.packed, sums, m.lane_set.block_lane,
+                                                 width);
+    m.kernels().accumulate[static_cast<size_t>(format)](
+        scratch.packed, m.at[plan.value] + row * width * bytes, scratch.mask, width);
+    ForEachLane(present, [&](int64_t j) {
+      const int64_t lane = m.lane_set.block_lane[j];
+      std::memcpy(sums + lane * bytes, scratch.packed + j * bytes, static_cast<size_t>(bytes));
+      target.connected->Add(lane);
+    });
+  }
+}
+
+void AccumulateEach(Machine& m, const AccumulatePlan& plan, GradientTarget& target,
                     Format format) {
   const Slot& value = m.slot(plan.value);
   const int64_t width = m.width[0];
@@ -63,7 +90,7 @@ void AccumulateEach(Machine& m, const AccumulatePlan& plan, const GradientTarget
       } else {
         reinterpret_cast<float*>(target.sum)[to] = static_cast<float>(sum);
       }
-      target.connected[lane] = 1;
+      target.connected->Add(lane);
     });
   }
 }
@@ -73,14 +100,16 @@ void AccumulateEach(Machine& m, const AccumulatePlan& plan, const GradientTarget
 void RunAccumulate(const Instruction& instruction, Lanes& lanes) {
   Machine& m = static_cast<Machine&>(lanes);
   const AccumulatePlan& plan = *static_cast<const AccumulatePlan*>(instruction.plan);
-  const GradientTarget& target = m.gradients[static_cast<size_t>(plan.input)];
+  GradientTarget& target = m.gradients[static_cast<size_t>(plan.input)];
   if (target.sum == nullptr) return;
   const Format format = m.plan().program->policy[precision::Role::kGradient].format;
   const bool whole_mask = plan.mask < 0 || m.slot(plan.mask).count == m.slot(plan.value).count;
-  if (m.lane_set.block_lane == nullptr && plan.where < 0 && whole_mask) {
+  if (plan.where >= 0 || !whole_mask) {
+    AccumulateEach(m, plan, target, format);
+  } else if (m.lane_set.block_lane == nullptr) {
     AccumulateRows(m, plan, target, format);
   } else {
-    AccumulateEach(m, plan, target, format);
+    AccumulatePacked(m, plan, target, format);
   }
 }
 

@@ -61,7 +61,7 @@ bool BlockAdjoint::Load(int64_t block, const BlockState& state, AdjointBlock& ad
   for (size_t i = 0; i < adjoint.sums.size(); ++i) {
     m_.gradients[i] = {};
     if (adjoint.sums[i].empty()) continue;
-    m_.gradients[i] = {adjoint.sums[i].data(), adjoint.connected[i].data()};
+    m_.gradients[i] = {adjoint.sums[i].data(), &adjoint.connected[i]};
   }
   return true;
 }
@@ -101,43 +101,42 @@ void BlockAdjoint::BindSent(const SlotPair& pair, const std::vector<std::vector<
   }
 }
 
-void BlockAdjoint::BindHeld(const SlotPair& pair, const HeldSlot& held) {
+// Regions do not write to their arguments, so these may point to what is held.
+void BlockAdjoint::BindHeld(const SlotPair& pair, HeldSlot& held) {
   if (pair.cotangent < 0) return;
   const Slot& slot = m_.slot(pair.cotangent);
   const int64_t n = slot.count * rows_.width;
   if (slot.format == adjoint_format_) {
-    std::memcpy(m_.at[pair.cotangent], held.cotangent.data(),
-                static_cast<size_t>(n * slot.lane_bytes()));
+    m_.at[pair.cotangent] = held.cotangent.data();
   } else {
     for (int64_t i = 0; i < n; ++i) {
       const double x = LoadReal(held.cotangent.data(), adjoint_carrier_, i);
       SaveReal(m_.at[pair.cotangent], slot.carrier, i, precision::RoundTo(slot.format, x));
     }
   }
-  if (pair.mask < 0) return;
-  std::memcpy(m_.at[pair.mask], held.mask.data(), static_cast<size_t>(n * 4));
+  if (pair.mask >= 0) m_.at[pair.mask] = reinterpret_cast<std::byte*>(held.mask.data());
 }
 
 void BlockAdjoint::Hold(const SlotPair& pair, HeldSlot& held) {
+  using enum HeldSlot::Presence;
   const int64_t n = static_cast<int64_t>(held.mask.size());
-  if (pair.cotangent < 0) {
-    std::fill(held.mask.begin(), held.mask.end(), 0);
-    return;
+  const auto presence = pair.cotangent < 0 ? kNever : pair.mask < 0 ? kAlways : kMasked;
+  if (presence == kMasked) {
+    std::memcpy(held.mask.data(), m_.at[pair.mask], static_cast<size_t>(n * 4));
+  } else if (presence != held.presence) {
+    std::fill(held.mask.begin(), held.mask.end(), presence == kAlways ? -1 : 0);
   }
+  held.presence = presence;
+  if (presence == kNever) return;
   const Slot& slot = m_.slot(pair.cotangent);
   if (slot.format == adjoint_format_) {
     std::memcpy(held.cotangent.data(), m_.at[pair.cotangent],
                 static_cast<size_t>(n * slot.lane_bytes()));
-  } else {
-    for (int64_t i = 0; i < n; ++i) {
-      const double x = LoadReal(m_.at[pair.cotangent], slot.carrier, i);
-      SaveReal(held.cotangent.data(), adjoint_carrier_, i, precision::RoundTo(adjoint_format_, x));
-    }
+    return;
   }
-  if (pair.mask < 0) {
-    std::fill(held.mask.begin(), held.mask.end(), -1);
-  } else {
-    std::memcpy(held.mask.data(), m_.at[pair.mask], static_cast<size_t>(n * 4));
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = LoadReal(m_.at[pair.cotangent], slot.carrier, i);
+    SaveReal(held.cotangent.data(), adjoint_carrier_, i, precision::RoundTo(adjoint_format_, x));
   }
 }
 
@@ -192,7 +191,7 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
     const size_t n = static_cast<size_t>(count * width);
     return HeldSlot{
         std::vector<std::byte>(n * static_cast<size_t>(LaneBytes(adjoint_carrier_)), std::byte{0}),
-        std::vector<int32_t>(n, 0)};
+        std::vector<int32_t>(n, 0), HeldSlot::Presence::kNever};
   };
   for (const StatePlan& s : plan.states) adjoint.states.push_back(held(m_.slot(s.slot).count));
   for (int32_t slot : plan.exports) adjoint.exports.push_back(held(m_.slot(slot).count));
@@ -202,7 +201,7 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
     const bool real = p[p.inputs[i].value].type.element == ElementType::kReal;
     const int64_t n = wanted && real ? ElementCount(p[p.inputs[i].value].type.shape) * width : 0;
     adjoint.sums.emplace_back(static_cast<size_t>(n * LaneBytes(gradient_carrier_)), std::byte{0});
-    adjoint.connected.emplace_back(wanted ? static_cast<size_t>(width) : 0, uint8_t{0});
+    adjoint.connected.emplace_back();
   }
   if (!Load(block, state, adjoint)) return;
   context_.reader.LoadStep(m_, rows_, steps);
@@ -260,8 +259,10 @@ void BlockAdjoint::RecordSteps(int64_t first, int64_t end, bool cuts) {
       cut.states.resize(static_cast<size_t>(context_.layout.exported_begin() * rows_.width));
       for (size_t k = 0; k < plan.states.size(); ++k) {
         const int32_t s = plan.states[k].slot;
+        const int64_t bytes = m_.slot(s).bytes_per_lane() * rows_.width;
+        if (bytes == 0) continue;  // a state without elements has no place
         std::memcpy(cut.states.data() + context_.layout.state(k) * rows_.width, m_.at[s],
-                    static_cast<size_t>(m_.slot(s).bytes_per_lane() * rows_.width));
+                    static_cast<size_t>(bytes));
       }
       if (t != first) {
         CopyStates(cut.states.data());
@@ -337,25 +338,34 @@ void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chun
 }
 
 void BlockAdjoint::NoteCotangents(BackwardStep& step) {
+  const KernelTable& kernels = m_.kernels();
   const int wide = adjoint_carrier_ == Carrier::kF64 ? 1 : 0;
-  const LaneBits lanes = m_.lane_set.counted;
+  buckets_.resize(static_cast<size_t>(rows_.width));
   for (const HeldSlot& held : adjoint_->states) {
-    const int64_t n = static_cast<int64_t>(held.mask.size());
-    buckets_.resize(static_cast<size_t>(n));
-    m_.kernels().exponent_buckets[wide](held.cotangent.data(), buckets_.data(), n);
-    for (int64_t row = 0; row * rows_.width < n; ++row) {
-      ForEachLane(lanes, [&](int64_t lane) {
-        const int64_t i = row * rows_.width + lane;
-        if (held.mask[static_cast<size_t>(i)] == 0) return;
-        const int32_t bucket = buckets_[static_cast<size_t>(i)];
-        if (bucket < 0) {
-          ++step.nonfinite;
-          return;
-        }
-        ++step.exponents[static_cast<size_t>(bucket)];
-        const double x = std::abs(LoadReal(held.cotangent.data(), adjoint_carrier_, i));
-        step.largest = std::max(step.largest, x);
-      });
+    const int64_t rows = static_cast<int64_t>(held.mask.size()) / rows_.width;
+    for (int64_t row = 0; row < rows; ++row) {
+      const std::byte* const numbers =
+          held.cotangent.data() + row * rows_.width * LaneBytes(adjoint_carrier_);
+      LaneBits present = m_.lane_set.counted;
+      if (held.presence != HeldSlot::Presence::kAlways) {
+        LaneBits bits;
+        kernels.mask_bits(held.mask.data() + row * rows_.width, bits.word, rows_.width);
+        present = present & bits;
+      }
+      if (!present.Any()) continue;
+      step.largest = std::max(step.largest,
+                              kernels.largest_magnitude[wide](numbers, present.word, rows_.width));
+      kernels.exponent_buckets[wide](numbers, buckets_.data(), rows_.width);
+      // Lanes mostly share a few buckets.
+      for (LaneBits rest = present; rest.Any();) {
+        const int32_t bucket = buckets_[static_cast<size_t>(rest.Lowest())];
+        LaneBits same;
+        kernels.equal_bits[0](buckets_.data(), &bucket, same.word, rows_.width);
+        same = same & rest;
+        uint64_t& count = bucket < 0 ? step.nonfinite : step.exponents[static_cast<size_t>(bucket)];
+        count += static_cast<uint64_t>(same.Count());
+        rest = rest - same;
+      }
     }
   }
 }
@@ -425,7 +435,7 @@ void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& 
     const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
     for (int64_t lane = 0; lane < rows_.lanes; ++lane) {
       const size_t row = static_cast<size_t>(rows_.first + lane);
-      bool connected = adjoint.connected[i][static_cast<size_t>(lane)] != 0;
+      bool connected = adjoint.connected[i].Has(lane);
       const bool reversed = runs && m_.lane_set.counted.Has(lane);
       for (int64_t e = 0; e < count && reversed; ++e) {
         const size_t to = row * static_cast<size_t>(count) + static_cast<size_t>(e);

@@ -14,15 +14,17 @@ namespace simgrad::sim::cpu {
 
 // A cotangent of a state or an export between two regions.
 struct HeldSlot {
+  enum class Presence : uint8_t { kNever, kAlways, kMasked };
   std::vector<std::byte> cotangent;  // [element][lane], carrier of role adjoint
-  std::vector<int32_t> mask;
+  std::vector<int32_t> mask;         // says what `presence` says
+  Presence presence = Presence::kNever;
 };
 
 // What travels with a block from step to step in reverse.
 struct AdjointBlock {
   std::vector<HeldSlot> states, exports;
   std::vector<std::vector<std::byte>> sums;    // by input: [element][lane] in role gradient
-  std::vector<std::vector<uint8_t>> connected;  // by input: [lane]
+  std::vector<LaneBits> connected;              // by input
   std::vector<InstanceHealth> health;
   LaneBits not_ok;
   LaneBits stopped;
@@ -57,7 +59,7 @@ class BlockAdjoint {
                    GradientStore& store);
   void BindSent(const SlotPair& pair, const std::vector<std::vector<double>>& sent, size_t k,
                 int64_t entries, int64_t entry);
-  void BindHeld(const SlotPair& pair, const HeldSlot& held);
+  void BindHeld(const SlotPair& pair, HeldSlot& held);
   void Hold(const SlotPair& pair, HeldSlot& held);
   void RunAdjoint(const AdjointRegionPlan& region, int64_t step);
   void SetSeed(int32_t slot);

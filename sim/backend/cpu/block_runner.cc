@@ -130,7 +130,8 @@ void BlockRunner::Start(int64_t block, BlockState& state) {
   state.path.signature.assign(width, 0);
   for (const Site& site : context_.program.sites) {
     if (site.kind != SiteKind::kEvent) continue;
-    state.path.last_events.emplace_back(static_cast<size_t>(site.elements) * width, 0);
+    state.path.last_events.emplace_back(static_cast<size_t>(site.elements));
+    state.path.seen_events.emplace_back();
     state.path.first_event.emplace_back(lanes, -1);
   }
   Load(block, state);
@@ -288,28 +289,50 @@ void BlockRunner::NoteStates(int64_t sample, StepDiagnostics& diagnostics) {
   for (const StatePlan& state : m_.plan().states) {
     const Slot& slot = m_.slot(state.slot);
     if (!IsReal(slot)) continue;
-    const double normal = std::ldexp(1.0, precision::Traits(slot.format).min_exponent);
-    StateRange range;
+    StateRange& range = diagnostics.states[real_state++][static_cast<size_t>(sample)];
     for (int64_t row = 0; row < slot.count; ++row) {
-      for (int64_t j = 0; j < rows_.lanes; ++j) {
-        const double x = LoadReal(m_.at[state.slot], slot.carrier, row * rows_.width + j);
-        const double magnitude = std::abs(x);
-        if (std::isnan(x)) {
-          ++range.nans;
-        } else if (std::isinf(x)) {
-          ++range.infinities;
-        } else {
-          StateRange one;
-          one.min = one.max = x;
-          one.zeros = x == 0.0 ? 1 : 0;
-          one.subnormals = x != 0.0 && magnitude < normal ? 1 : 0;
-          if (x != 0.0) one.smallest = magnitude;
-          range.Merge(one);
-        }
-      }
+      NoteRow(m_.at[state.slot] + row * rows_.width * slot.lane_bytes(), slot, range);
     }
-    diagnostics.states[real_state++][static_cast<size_t>(sample)].Merge(range);
   }
+}
+
+// One row of a state; number by number where one of them is out of the ordinary.
+void BlockRunner::NoteRow(const std::byte* numbers, const Slot& slot, StateRange& range) const {
+  const KernelTable& kernels = m_.kernels();
+  const int wide = slot.carrier == Carrier::kF64 ? 1 : 0;
+  const double normal = std::ldexp(1.0, precision::Traits(slot.format).min_exponent);
+  StateRange noted;
+  if (!kernels.any_unusual[wide](numbers, normal, rows_.width)) {
+    const LaneBits lanes = LaneBits::First(rows_.lanes);
+    const KeyRange keys = kernels.key_range[wide](numbers, lanes.word, rows_.width);
+    noted.min = NumberOfKey(keys.lowest, wide != 0);
+    noted.max = NumberOfKey(keys.highest, wide != 0);
+    noted.smallest = kernels.smallest_magnitude[wide](numbers, rows_.width);
+    LaneBits zeros;
+    const double zero = 0.0;  // as either carrier
+    kernels.compare_bits[static_cast<int>(Comparison::kEq)][wide](numbers, &zero, zeros.word,
+                                                                 rows_.width);
+    noted.zeros = static_cast<uint64_t>((zeros & lanes).Count());
+    range.Merge(noted);
+    return;
+  }
+  for (int64_t j = 0; j < rows_.lanes; ++j) {
+    const double x = LoadReal(numbers, slot.carrier, j);
+    const double magnitude = std::abs(x);
+    StateRange one;
+    if (std::isnan(x)) {
+      one.nans = 1;
+    } else if (std::isinf(x)) {
+      one.infinities = 1;
+    } else {
+      one.min = one.max = x;
+      one.zeros = x == 0.0 ? 1 : 0;
+      one.subnormals = x != 0.0 && magnitude < normal ? 1 : 0;
+      if (x != 0.0) one.smallest = magnitude;
+    }
+    noted.Merge(one);
+  }
+  range.Merge(noted);
 }
 
 void WriteTensorRow(Tensor& tensor, int64_t at, const Slot& slot, const std::byte* numbers,

@@ -61,6 +61,7 @@ class BlockRunner {
   void KeepStopped();
   void CountStores(RangeCounts& ranges);
   void NoteStates(int64_t sample, StepDiagnostics& diagnostics);
+  void NoteRow(const std::byte* numbers, const Slot& slot, StateRange& range) const;
   void Record(int64_t t, const ChunkOutput& output);
   void WriteRows(int32_t slot, Tensor& tensor, int64_t column, int64_t columns) const;
 

@@ -49,8 +49,19 @@ void Compiler::CompileAdjointRegion(const Region& region, bool seeded, AdjointRe
     plan.args.push_back({place(args.cotangents[k]), place(args.masks[k])});
   }
   CompileOps(scope);
+  // What is yielded is held where the arguments are read from, so it must not be an argument.
   const SlotList yields = SlotList::Of(region.yields);
-  for (size_t k = 0; k < yields.size(); ++k) plan.yields.push_back(PairAt(yields, k));
+  std::vector<int32_t> taken;
+  for (size_t k = 0; k < yields.size(); ++k) {
+    SlotPair pair;
+    if (yields.cotangents[k] != ValueId::kNone) {
+      pair.cotangent = OwnedYield(scope, yields.cotangents[k], taken, false);
+      if (yields.masks[k] != ValueId::kNone) {
+        pair.mask = OwnedYield(scope, yields.masks[k], taken, false);
+      }
+    }
+    plan.yields.push_back(pair);
+  }
   CloseScope(scope);
 }
 

@@ -107,6 +107,27 @@ void Compiler::CompileWhile(const Op& op) {
   scope_->plan->code.push_back(instruction);
 }
 
+WhilePlan::Decision Compiler::MakeDecision(Comparison comparison, ValueId a, ValueId b) {
+  WhilePlan::Decision decision;
+  decision.comparison = comparison;
+  decision.a = At(a);
+  decision.b = At(b);
+  if (SlotAt(decision.a).uniform && SlotAt(decision.b).uniform) decision.a = Varying(decision.a);
+  const Slot left = SlotAt(decision.a);
+  const Slot right = SlotAt(decision.b);
+  if (IsReal(a) && !left.uniform && right.uniform) return decision;
+  int kind = 0;
+  if (left.uniform != right.uniform) {
+    kind = static_cast<int>(right.uniform ? Operands2::kVU : Operands2::kUV);
+  }
+  decision.mask = NewSlot(Carrier::kMask, Format::kF64, 1, false, false);
+  PlaceTemporary(decision.mask);
+  const Kernel kernel =
+      kernels_.compare[static_cast<int>(comparison)][static_cast<int>(left.carrier)][kind];
+  Emit(Make(kernel, decision.mask, decision.a, decision.b), decision.mask);
+  return decision;
+}
+
 void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
   const Region& test = op.regions[0];
   const Region& body = op.regions[1];
@@ -128,22 +149,10 @@ void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
     exported.lane_bytes = SlotAt(exported.value).lane_bytes();
     Alias(argument, exported.value);
   }
-  const auto compare = [&](Comparison comparison, ValueId a, ValueId b) {
-    int32_t left = At(a);
-    const int32_t right = At(b);
-    if (SlotAt(left).uniform && SlotAt(right).uniform) left = Varying(left);
-    int kind = 0;
-    if (SlotAt(left).uniform != SlotAt(right).uniform) {
-      kind = static_cast<int>(SlotAt(right).uniform ? Operands2::kVU : Operands2::kUV);
-    }
-    const int32_t mask = NewSlot(Carrier::kMask, Format::kF64, 1, false, false);
-    PlaceTemporary(mask);
-    const auto& kernels = kernels_.compare[static_cast<int>(comparison)];
-    Emit(Make(kernels[static_cast<int>(SlotAt(left).carrier)][kind], mask, left, right), mask);
-    return mask;
-  };
-  plan.stop_mask = compare(op.attributes.comparison, test.yields[0], test.yields[1]);
-  if (plan.has_entry) plan.entry_mask = compare(Comparison::kGe, test.yields[0], test.yields[2]);
+  plan.stop = MakeDecision(op.attributes.comparison, test.yields[0], test.yields[1]);
+  if (plan.has_entry) {
+    plan.entry = MakeDecision(Comparison::kGe, test.yields[0], test.yields[2]);
+  }
   plan.tested = MakeTest(test.yields[0], test.yields[1]);
 
   Scope body_scope;

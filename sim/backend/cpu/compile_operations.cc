@@ -1,5 +1,6 @@
 // Emission of the operations without control flow, and of events.
 #include <algorithm>
+#include <cmath>
 
 #include "precision/hash.h"
 #include "sim/backend/cpu/compiler.h"
@@ -134,6 +135,8 @@ void Compiler::CompileElementwise(const Op& op) {
   if (op.code == kAnd) return CompilePair(op, kernels_.logical_and);
   if (op.code == kOr) return CompilePair(op, kernels_.logical_or);
   if (op.code == kNot) return CompileUnary(op, kernels_.logical_not);
+  if (op.code == kNeg && DeferNegation(op)) return;
+  if (op.code == kMax && CompileRelu(op)) return;
   if (const auto move = Move1Of(op.code)) {
     return CompileUnary(op, kernels_.move1[*move][CarrierIndex(carrier)]);
   }
@@ -173,40 +176,87 @@ void Compiler::CompileArithmetic(const Op& op) {
   Emit(Make(kernels_.fma[format], to, slot[0], slot[1], slot[2]), to);
 }
 
+// Whether the value is the literal +0 in every element.
+bool Compiler::IsZeroLiteral(ValueId id) const {
+  const Op* op = producer_[Index(id)];
+  while (op != nullptr && op->code == kBroadcast) op = producer_[Index(op->operands[0])];
+  if (op == nullptr || op->code != kLiteral || !IsReal(op->results[0])) return false;
+  return std::all_of(op->attributes.literal.begin(), op->attributes.literal.end(),
+                     [](double x) { return x == 0.0 && !std::signbit(x); });
+}
+
+// The operation of this region after the current one that alone reads `id`, if it is the next to.
+const Op* Compiler::OnlyReader(ValueId id) const {
+  if (uses_.count[Index(id)] != 1 || look_[Index(id)] || Stored(id)) return nullptr;
+  const std::vector<Op>& ops = scope_->region->ops;
+  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
+    const std::vector<ValueId>& operands = ops[j].operands;
+    if (std::find(operands.begin(), operands.end(), id) != operands.end()) return &ops[j];
+  }
+  return nullptr;
+}
+
+// Keeps the places of the operands of a deferred operation until `reader` has run.
+void Compiler::ReadLater(const Op& op, const Op& reader) {
+  const size_t at = static_cast<size_t>(&reader - scope_->region->ops.data());
+  for (ValueId id : op.operands) {
+    const int32_t root = uses_.root[Index(id)];
+    for (size_t k = scope_->at; k < at; ++k) {
+      std::vector<int32_t>& last = scope_->last_used[k];
+      const auto found = std::find(last.begin(), last.end(), root);
+      if (found == last.end()) continue;
+      last.erase(found);
+      scope_->last_used[at].push_back(root);
+      break;
+    }
+  }
+  scope_->deferred[static_cast<int32_t>(op.results[0])] = &op;
+}
+
+// -x under max(-x, 0): one pass.
+bool Compiler::DeferNegation(const Op& op) {
+  if (!IsReal(op.results[0]) || SlotAt(At(op.operands[0])).uniform) return false;
+  if (hoists_ && SlotAt(At(op.operands[0])).invariant) return false;
+  const Op* reader = OnlyReader(op.results[0]);
+  if (reader == nullptr || reader->code != kMax) return false;
+  const ValueId other = reader->operands[reader->operands[0] == op.results[0] ? 1 : 0];
+  if (!IsZeroLiteral(other)) return false;
+  ReadLater(op, *reader);
+  return true;
+}
+
+bool Compiler::CompileRelu(const Op& op) {
+  if (!IsReal(op.results[0])) return false;
+  for (size_t side = 0; side < 2; ++side) {
+    const ValueId x = op.operands[side];
+    if (!IsZeroLiteral(op.operands[1 - side])) continue;
+    const auto negated = scope_->deferred.find(static_cast<int32_t>(x));
+    const bool negates = negated != scope_->deferred.end();
+    const int32_t a = At(negates ? negated->second->operands[0] : x);
+    const Slot from = SlotAt(a);
+    const int wide = from.carrier == Carrier::kF64 ? 1 : 0;
+    const Kernel kernel = negates ? kernels_.relu_of_negative[wide] : kernels_.relu[wide];
+    const int32_t to = Result(op.results[0], from.uniform, hoists_ && from.invariant);
+    Emit(Make(kernel, to, a), to);
+    if (negates) scope_->deferred.erase(negated);
+    return true;
+  }
+  return false;
+}
+
 // A product that one sum of this region reads, and nobody else, is computed with that sum in one
 // pass: two roundings, one store.
 bool Compiler::DeferProduct(const Op& op, bool invariant) {
   const ValueId product = op.results[0];
-  if (invariant || uses_.count[Index(product)] != 1 || look_[Index(product)] || Stored(product)) {
-    return false;
-  }
   const int32_t a = At(op.operands[0]);
   const int32_t b = At(op.operands[1]);
-  if (SlotAt(a).uniform && SlotAt(b).uniform) return false;
-  const std::vector<Op>& ops = scope_->region->ops;
-  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
-    const bool reads = std::find(ops[j].operands.begin(), ops[j].operands.end(), product) !=
-                       ops[j].operands.end();
-    if (!reads) continue;
-    if (ops[j].code != kAdd && ops[j].code != kSub) return false;
-    const ValueId other = ops[j].operands[ops[j].operands[0] == product ? 1 : 0];
-    if (other == product || scope_->deferred.contains(static_cast<int32_t>(other))) return false;
-    // Its operands are read where the sum stands.
-    for (ValueId id : op.operands) {
-      const int32_t root = uses_.root[Index(id)];
-      for (size_t k = scope_->at; k < j; ++k) {
-        std::vector<int32_t>& last = scope_->last_used[k];
-        const auto found = std::find(last.begin(), last.end(), root);
-        if (found == last.end()) continue;
-        last.erase(found);
-        scope_->last_used[j].push_back(root);
-        break;
-      }
-    }
-    scope_->deferred[static_cast<int32_t>(product)] = &op;
-    return true;
-  }
-  return false;
+  if (invariant || (SlotAt(a).uniform && SlotAt(b).uniform)) return false;
+  const Op* reader = OnlyReader(product);
+  if (reader == nullptr || (reader->code != kAdd && reader->code != kSub)) return false;
+  const ValueId other = reader->operands[reader->operands[0] == product ? 1 : 0];
+  if (other == product || scope_->deferred.contains(static_cast<int32_t>(other))) return false;
+  ReadLater(op, *reader);
+  return true;
 }
 
 bool Compiler::CompileMultiplyAdd(const Op& op) {

@@ -39,7 +39,7 @@ class Compiler {
     std::vector<std::vector<int32_t>> last_used;    // by operation: root values of this region
     std::vector<int32_t> scratch;                   // slots to free after the operation
     std::vector<int32_t> kept;                      // slots to free with the region
-    std::unordered_map<int32_t, const Op*> deferred;  // products waiting for their sum
+    std::unordered_map<int32_t, const Op*> deferred;  // computed with their only reader
   };
 
   // compile.cc
@@ -88,6 +88,11 @@ class Compiler {
   void CompilePlain(const Op& op);
   void CompileElementwise(const Op& op);
   void CompileArithmetic(const Op& op);
+  bool IsZeroLiteral(ValueId id) const;
+  const Op* OnlyReader(ValueId id) const;
+  void ReadLater(const Op& op, const Op& reader);
+  bool DeferNegation(const Op& op);
+  bool CompileRelu(const Op& op);
   bool DeferProduct(const Op& op, bool invariant);
   bool CompileMultiplyAdd(const Op& op);
   void CompilePair(const Op& op, const Kernel kernels[3]);
@@ -114,6 +119,7 @@ class Compiler {
   // compile_loops.cc
   void CompileWhile(const Op& op);
   void CompileWhileRegions(const Op& op, WhilePlan& plan);
+  WhilePlan::Decision MakeDecision(Comparison comparison, ValueId a, ValueId b);
   void CompileFor(const Op& op);
   CarriedPlan MakeCarried(ValueId operand, ValueId result, int64_t elements, bool stored);
   int32_t StoredCopy(Scope& scope, int32_t slot);

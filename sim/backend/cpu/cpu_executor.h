@@ -23,7 +23,7 @@ bool IsSupported(CpuInstructions instructions);
 
 struct CpuExecutorOptions {
   CpuInstructions instructions = CpuInstructions::kBest;
-  int64_t block_width = 0;  // instances per block, a multiple of 16 up to 1024; 0: chosen
+  int64_t block_width = 0;  // instances per block, a multiple of 16 up to 512; 0: chosen
 };
 
 std::unique_ptr<Executor> MakeCpuExecutor(const CpuExecutorOptions& options = {});

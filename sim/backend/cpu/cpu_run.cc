@@ -163,7 +163,7 @@ int64_t CpuRun::SavedBytes() const {
   int64_t per_lane = context_.layout.bytes_per_lane() + 8 +
                      static_cast<int64_t>(sizeof(InstanceHealth));
   for (const Site& site : batch_.program->sites) {
-    if (site.kind == SiteKind::kEvent) per_lane += 4 * site.elements + 8;
+    if (site.kind == SiteKind::kEvent) per_lane += site.elements / 8 + 16;
   }
   const BlockLayout& layout = context_.layout;
   return layout.blocks() * (static_cast<int64_t>(sizeof(BlockState)) + layout.width() * per_lane);

@@ -80,20 +80,35 @@ inline constexpr int kInteger2Count = 7;
 inline constexpr int kFormats = 6;      // precision::Format
 inline constexpr int kComparisons = 6;  // sim::Comparison
 
-// What a scan of a tested pair a op b over the lanes of one row finds.
+// A tested pair a op b over the lanes of one row, in the carrier of its format.
 struct MarginScan {
   const void* a = nullptr;
   const void* b = nullptr;
-  const void* extra[4] = {};  // producers' operands
+  const void* extra[4] = {};  // operands of what made a or b
   bool uniform[6] = {};       // a, b, extra...: one number for all lanes
   int32_t extras = 0;
-  const int32_t* executed = nullptr;  // lanes that count
+  const int32_t* executed = nullptr;  // mask of the lanes that count; null: all
   int64_t width = 0;
-  // Out: keys that order |a - b| and |a - b| / ulp; a NaN has the largest.
-  void* absolute_key = nullptr;  // [width]
-  void* ulps_key = nullptr;
-  int64_t smallest_absolute = 0;
+  // Keys that order |a - b| and |a - b| / ulp; a NaN has the largest, above that of infinity.
+  int64_t smallest_absolute = 0;  // out of scan, into candidates
   int64_t smallest_ulps = 0;
+  bool any_nan = false;
+};
+
+// Extremes among some lanes. Keys are the bits of a number, turned so that integers order them.
+struct KeyRange {
+  int64_t lowest = 0;
+  int64_t highest = 0;
+};
+
+// What lies next to the threshold b of a test among some lanes: the largest a < b and the smallest
+// a >= b, as keys.
+struct TestNeighbours {
+  int64_t below = 0;
+  int64_t above = 0;
+  bool any_below = false;
+  bool any_above = false;
+  bool any_nan = false;
 };
 
 struct KernelTable {
@@ -112,6 +127,7 @@ struct KernelTable {
   Kernel move2[kInteger2Count][kCarrierCount][3];
   Kernel compare[kComparisons][kCarrierCount][3];
   Kernel logical_and[3], logical_or[3], logical_not;
+  Kernel relu[2], relu_of_negative[2];  // max(x, 0), max(-x, 0); f32, f64
   Kernel select[2][4];  // by carrier size 4, 8; condition varying
   Kernel copy_rows;
   Kernel widen[2];      // uniform to varying; by carrier size
@@ -142,11 +158,25 @@ struct KernelTable {
   void (*accumulate[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
   void (*blend[2])(void* to, const void* from, const int32_t* mask, int64_t n);
   void (*gather[2])(void* to, const void* from, const int32_t* index, int64_t n);
-  // Bit i of words[i / 64] is set where mask[i] holds.
+  // Lanes as bits: bit i of words[i / 64]. Bits of a last word beyond n are zero.
   void (*mask_bits)(const int32_t* mask, uint64_t* words, int64_t n);
-  // Words: where x[i] has the bits of `first`.
+  void (*expand_bits)(const uint64_t* words, int32_t* mask, int64_t n);
   void (*equal_bits[2])(const void* x, const void* first, uint64_t* words, int64_t n);
+  void (*greater_bits)(const int32_t* x, int32_t y, uint64_t* words, int64_t n);
+  // x[i] comparison y, for reals; f32, f64.
+  void (*compare_bits[kComparisons][2])(const void* x, const void* y, uint64_t* words, int64_t n);
+  // sums[i] += value for the lanes of `words`.
+  void (*add_where)(uint64_t* sums, uint64_t value, const uint64_t* words, int64_t n);
+  // The smallest keys; the lanes whose keys are at most one above these.
   void (*margins[kFormats])(MarginScan& scan);
+  void (*margin_candidates[kFormats])(const MarginScan& scan, uint64_t* absolute, uint64_t* ulps);
+  // MarginBucket of |a - b| / ulp for a uniform b and no extras; formats in a float carrier.
+  void (*margin_buckets[kFormats])(const void* a, const void* b, int32_t* bucket, int64_t n);
+  // Over the lanes of `words` that are no NaN; lowest > highest where there are none.
+  KeyRange (*key_range[2])(const void* x, const uint64_t* words, int64_t n);
+  TestNeighbours (*neighbours[2])(const void* a, const void* b, const uint64_t* words, int64_t n);
+  double (*smallest_magnitude[2])(const void* x, int64_t n);  // but zero
+  double (*largest_magnitude[2])(const void* x, const uint64_t* words, int64_t n);  // finite
   // exponent buckets of |x| (ExponentBucket), -1 where not finite.
   void (*exponent_buckets[2])(const void* x, int32_t* bucket, int64_t n);
 };

@@ -74,7 +74,7 @@ class WhileLoop {
       record = &m_.frame->loops[plan_.record];
       record->runs = m_.tape->TakeArray<RunRecord>(runs);
     }
-    m_.recorded_bytes += runs * (128 + 8 * around_.width);
+    m_.recorded_bytes += runs * (192 + 4 * around_.width);
     for (element_ = 0; element_ < runs; ++element_) {
       run_ = record == nullptr ? nullptr : &record->runs[element_];
       Enter();
@@ -98,10 +98,8 @@ class WhileLoop {
     side_ = 0;
     iteration_ = 0;
     if (run_ == nullptr) return;
-    for (int32_t** list : {&run_->iterations, &run_->last_test}) {
-      *list = m_.tape->TakeArray<int32_t>(around_.width);
-      std::fill_n(*list, around_.width, -1);
-    }
+    run_->iterations = m_.tape->TakeArray<int32_t>(around_.width);
+    std::fill_n(run_->iterations, around_.width, -1);
   }
 
   void Leave() {
@@ -115,7 +113,7 @@ class WhileLoop {
   bool Iterate() {
     m_.iteration = around_iteration_ * (plan_.max_iter + 1) + iteration_;
     if (plan_.cap_first && iteration_ == plan_.max_iter) {
-      Stop(m_.lane_set.running, iteration_ - 1);
+      Stop(m_.lane_set.running);
       return false;
     }
     Frame* const frame = m_.Run(plan_.test);
@@ -123,7 +121,7 @@ class WhileLoop {
     const LaneBits stopped = Decide();
     const LaneBits left = m_.lane_set.running - stopped;
     if (stopped.Any()) {
-      Stop(stopped, iteration_);
+      Stop(stopped);
       if (!left.Any()) return false;
       Continue(left);
     }
@@ -134,19 +132,25 @@ class WhileLoop {
     return true;
   }
 
-  LaneBits BitsOf(int32_t mask) const {
+  LaneBits BitsOf(const WhilePlan::Decision& decision) const {
     LaneBits bits;
-    m_.kernels().mask_bits(reinterpret_cast<const int32_t*>(m_.at[mask]), bits.word,
-                           m_.lane_set.width);
+    if (decision.mask >= 0) {
+      m_.kernels().mask_bits(reinterpret_cast<const int32_t*>(m_.at[decision.mask]), bits.word,
+                             m_.lane_set.width);
+    } else {
+      const int wide = m_.slot(decision.a).carrier == Carrier::kF64 ? 1 : 0;
+      m_.kernels().compare_bits[static_cast<int>(decision.comparison)][wide](
+          m_.at[decision.a], m_.at[decision.b], bits.word, m_.lane_set.width);
+    }
     return bits;
   }
 
   // Which running lanes stop at this test.
   LaneBits Decide() {
     const LaneBits running = m_.lane_set.running;
-    const LaneBits held = BitsOf(plan_.stop_mask) & running;
+    const LaneBits held = BitsOf(plan_.stop) & running;
     LaneBits refused;
-    if (plan_.has_entry && iteration_ == 0) refused = running - BitsOf(plan_.entry_mask);
+    if (plan_.has_entry && iteration_ == 0) refused = running - BitsOf(plan_.entry);
     LaneBits stopped = held | refused;
     if (!plan_.cap_first && iteration_ == plan_.max_iter) stopped = running;
     if (m_.sites != nullptr && plan_.site_index >= 0) {
@@ -157,14 +161,14 @@ class WhileLoop {
     return stopped;
   }
 
-  // Hands the results of `lanes` out; `test` is the number of the last test they evaluated.
-  void Stop(const LaneBits& lanes, int64_t test) {
+  // Hands the results of `lanes` out.
+  void Stop(const LaneBits& lanes) {
     // All at once: what the other positions get nobody reads.
     const bool whole = from_ == nullptr && lanes == around_.running;
     if (whole) {
       mask_ = nullptr;
     } else if (from_ == nullptr) {
-      for (int64_t j = 0; j < around_.width; ++j) scratch_.mask[j] = lanes.Has(j) ? -1 : 0;
+      m_.kernels().expand_bits(lanes.word, scratch_.mask, around_.width);
       mask_ = scratch_.mask;
     }
     for (const CarriedPlan& c : plan_.carried) {
@@ -178,12 +182,16 @@ class WhileLoop {
     if (plan_.iterations >= 0) {
       counts = reinterpret_cast<int32_t*>(m_.at[plan_.iterations]) + element_ * around_.width;
     }
+    if (whole) {
+      for (int32_t* list : {counts, run_ == nullptr ? nullptr : run_->iterations}) {
+        if (list != nullptr) std::fill_n(list, around_.width, static_cast<int32_t>(iteration_));
+      }
+      return;
+    }
     ForEachLane(lanes, [&](int64_t j) {
       const int64_t lane = from_ == nullptr ? j : from_[j];
       if (counts != nullptr) counts[lane] = static_cast<int32_t>(iteration_);
-      if (run_ == nullptr) return;
-      run_->iterations[lane] = static_cast<int32_t>(iteration_);
-      run_->last_test[lane] = static_cast<int32_t>(test);
+      if (run_ != nullptr) run_->iterations[lane] = static_cast<int32_t>(iteration_);
     });
   }
 

@@ -18,8 +18,9 @@ int32_t* AlignedIn(std::vector<int32_t>& memory) {
 
 LoopScratch::LoopScratch(int64_t width) {
   const size_t lanes_of_block = static_cast<size_t>(width);
-  mask_memory.resize(lanes_of_block + kLaneGroup);
+  mask_memory.resize(3 * lanes_of_block + kLaneGroup);
   mask = AlignedIn(mask_memory);
+  packed = reinterpret_cast<std::byte*>(mask + lanes_of_block);
   for (std::vector<int32_t>* list : {&index, &lanes[0], &lanes[1], &from[0], &from[1]}) {
     list->resize(lanes_of_block);
   }
@@ -64,9 +65,7 @@ void Machine::SetLanes(const LaneSet& set) {
 const int32_t* Machine::RunningMask() {
   if (lane_set.all_running) return nullptr;
   if (!running_mask_valid_) {
-    for (int64_t j = 0; j < lane_set.width; ++j) {
-      running_mask_[j] = lane_set.running.Has(j) ? -1 : 0;
-    }
+    kernels().expand_bits(lane_set.running.word, running_mask_, lane_set.width);
     running_mask_valid_ = true;
   }
   return running_mask_;
@@ -106,6 +105,16 @@ Frame* Machine::Run(const RegionPlan& region) {
 double LoadReal(const std::byte* at, Carrier carrier, int64_t i) {
   if (carrier == Carrier::kF64) return reinterpret_cast<const double*>(at)[i];
   return static_cast<double>(reinterpret_cast<const float*>(at)[i]);
+}
+
+double NumberOfKey(int64_t key, bool wide) {
+  if (wide) {
+    const int64_t bits = key ^ ((key >> 63) & INT64_MAX);
+    return precision::DoubleOf(static_cast<uint64_t>(bits));
+  }
+  const int32_t low = static_cast<int32_t>(key);
+  const int32_t bits = low ^ ((low >> 31) & INT32_MAX);
+  return static_cast<double>(precision::FloatOf(static_cast<uint32_t>(bits)));
 }
 
 void Machine::Look(int32_t s, int32_t where) {

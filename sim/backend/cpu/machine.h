@@ -36,7 +36,7 @@ struct LaneSet {
 // Where gradients of a block are summed while a region of the adjoint runs.
 struct GradientTarget {
   std::byte* sum = nullptr;       // [elements][block width], carrier of role gradient; null: not wanted
-  uint8_t* connected = nullptr;   // [block width]
+  LaneBits* connected = nullptr;  // lanes that received something
 };
 
 // Aligned memory for the lanes of one loop.
@@ -44,6 +44,7 @@ struct LoopScratch {
   explicit LoopScratch(int64_t width);
   std::vector<int32_t> mask_memory;
   int32_t* mask = nullptr;  // [width], aligned
+  std::byte* packed = nullptr;  // [width] of any carrier, aligned
   std::vector<int32_t> index, lanes[2], from[2];
 };
 
@@ -150,6 +151,9 @@ void Machine::ForEachExecuted(int32_t rows, int32_t where, const F& f) const {
 
 // Number `i` of a row of reals.
 double LoadReal(const std::byte* at, Carrier carrier, int64_t i);
+
+// The number that a key of the kernels (KeyRange) stands for.
+double NumberOfKey(int64_t key, bool wide);
 
 // Instructions that need more than lanes.
 void RunLook(const Instruction& instruction, Lanes& lanes);

@@ -112,8 +112,14 @@ struct WhilePlan {
   std::vector<ExportPlan> exports;
   std::vector<CapturePlan> captures;  // varying ones, mapped arguments among them
   int32_t iterations = -1;            // slot of the result; -1: nobody reads it
-  int32_t stop_mask = -1;
-  int32_t entry_mask = -1;
+  // The decisions: lhs comparison rhs, and lhs >= entry. As masks, or for a real lhs against a
+  // uniform number as bits at once.
+  struct Decision {
+    int32_t mask = -1;
+    int32_t a = -1, b = -1;
+    Comparison comparison = Comparison::kLt;
+  };
+  Decision stop, entry;
   TestedPair tested;
   int32_t record = -1;  // place among the loops of its region
 };

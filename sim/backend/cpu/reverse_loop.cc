@@ -168,6 +168,7 @@ class WhileReverse {
     const int64_t runs = std::max<int64_t>(plan_.primal->elements, 1);
     for (element_ = 0; element_ < runs; ++element_) {
       run_ = &record.runs[element_];
+      SetMatter(around_.width);
       travellers_.Enter(element_);
       for (const VjpRegion* region : Regions()) travellers_.ResetYields(*region);
       Reverse();
@@ -186,40 +187,49 @@ class WhileReverse {
   }
 
   void Reverse() {
-    int32_t last = -1;
-    ForEachLane(around_.running, [&](int64_t j) { last = std::max(last, run_->iterations[j]); });
+    const int32_t last =
+        *std::max_element(run_->iterations, run_->iterations + around_.width);
+    // Where all lanes iterated alike nothing needs to be compared.
+    alike_ = false;
+    if (last >= 0) alike_ = matter_ == EqualTo(last);
+    last_ = last;
     for (int32_t i = last; i >= 0; --i) {
       if (i < last) {
         const IterationRecord& body = run_->bodies.entries[i];
         Move(body.layout);
-        RunRegion(plan_.body, plan_.primal->body.id, body.frame,
-                  Where([&](int64_t lane) { return run_->iterations[lane] > i; }));
+        RunRegion(plan_.body, plan_.primal->body.id, body.frame, GreaterThan(i));
       }
       if (i >= run_->tests.size) continue;
       const IterationRecord& test = run_->tests.entries[i];
       Move(test.layout);
       const int32_t id = plan_.primal->test.id;
-      const LaneBits ended = Where([&](int64_t lane) { return run_->last_test[lane] == i; });
-      const LaneBits stopped = Where(
-          [&](int64_t lane) { return run_->iterations[lane] == i; });
-      const LaneBits went_on = Where([&](int64_t lane) { return run_->iterations[lane] > i; });
-      RunRegion(plan_.test_last, id, test.frame, ended & stopped);
-      RunRegion(plan_.test_both, id, test.frame, ended & went_on);
+      const LaneBits went_on = GreaterThan(i);
+      // A loop that looks at its cap first ends with a body where it reaches it: then its last test
+      // is one that went on.
+      const LaneBits ended = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter
+                                 ? went_on
+                                 : LaneBits{};
+      RunRegion(plan_.test_last, id, test.frame, EqualTo(i));
+      RunRegion(plan_.test_both, id, test.frame, ended);
       RunRegion(plan_.test_inner, id, test.frame, went_on - ended);
     }
   }
 
-  int64_t LaneOf(int64_t j) const { return from_ == nullptr ? j : from_[j]; }
-
-  // The positions of the current layout whose lane runs here and satisfies f.
-  template <class F>
-  LaneBits Where(const F& f) const {
+  // The positions of the current layout whose lane ran more than i iterations; exactly i.
+  LaneBits GreaterThan(int32_t i) const {
+    if (alike_) return last_ > i ? matter_ : LaneBits{};
     LaneBits bits;
-    for (int64_t j = 0; j < m_.width[0]; ++j) {
-      const int64_t lane = LaneOf(j);
-      if (around_.running.Has(lane) && f(lane)) bits.Add(j);
-    }
-    return bits;
+    m_.kernels().greater_bits(Iterations(), i, bits.word, m_.width[0]);
+    return bits & matter_;
+  }
+  LaneBits EqualTo(int32_t i) const {
+    if (alike_) return last_ == i ? matter_ : LaneBits{};
+    LaneBits bits;
+    m_.kernels().equal_bits[0](Iterations(), &i, bits.word, m_.width[0]);
+    return bits & matter_;
+  }
+  const int32_t* Iterations() const {
+    return from_ == nullptr ? run_->iterations : iterations_.data();
   }
 
   void Move(const LaneLayout& to) {
@@ -239,11 +249,33 @@ class WhileReverse {
       }
       m_.position_in[d] = composed_[d].data();
     }
+    SetMatter(to.width);
     m_.width[0] = to.width;
     m_.layout_width[static_cast<size_t>(depth_)] = to.width;
     for (size_t k = 0; k < plan_.reads.size(); ++k) {
       const CapturePlan& read = plan_.reads[k];
       m_.at[read.slot] = Narrowed(saved_[k], read.narrow, read.count, read.lane_bytes);
+    }
+  }
+
+  // Which positions stand for a lane that runs here, which of them are counted, and how often they
+  // iterated.
+  void SetMatter(int64_t width) {
+    if (from_ == nullptr) {
+      matter_ = around_.running;
+      counted_ = around_.counted;
+      return;
+    }
+    matter_ = counted_ = {};
+    iterations_.resize(static_cast<size_t>(width));
+    for (int64_t j = 0; j < width; ++j) {
+      const int64_t lane = from_[j];
+      iterations_[static_cast<size_t>(j)] = run_->iterations[lane];
+      if (!around_.running.Has(lane)) continue;
+      matter_.Add(j);
+      // Padding repeats a lane that has been counted.
+      const bool padding = j > 0 && from_[j] == from_[j - 1];
+      if (!padding && around_.counted.Has(lane)) counted_.Add(j);
     }
   }
 
@@ -261,17 +293,12 @@ class WhileReverse {
   void RunRegion(const VjpRegion& region, int32_t primal, const Frame* frame,
                  const LaneBits& lanes) {
     if (!lanes.Any()) return;
-    const LaneBits matter = Where([](int64_t) { return true; });
     LaneSet set;
     set.width = m_.width[0];
     set.running = lanes;
     set.all_running = lanes == LaneBits::First(set.width);
     set.block_lane = m_.position_in[0];
-    ForEachLane(lanes, [&](int64_t j) {
-      // Padding repeats a lane that has been counted.
-      const bool padding = from_ != nullptr && j > 0 && from_[j] == from_[j - 1];
-      if (!padding && around_.counted.Has(LaneOf(j))) set.counted.Add(j);
-    });
+    set.counted = counted_ & lanes;
     m_.SetLanes(set);
     m_.frames[static_cast<size_t>(primal)] = {frame, depth_};
     travellers_.BindArguments(region);
@@ -291,7 +318,7 @@ class WhileReverse {
       }
     }
     m_.RunCode(region.region.code);
-    travellers_.TakeYields(region, lanes == matter);
+    travellers_.TakeYields(region, lanes == matter_);
   }
 
   Machine& m_;
@@ -303,6 +330,10 @@ class WhileReverse {
   std::vector<std::vector<int32_t>> composed_;
   const RunRecord* run_ = nullptr;
   const int32_t* from_ = nullptr;
+  LaneBits matter_, counted_;
+  bool alike_ = false;
+  int32_t last_ = -1;
+  std::vector<int32_t> iterations_;  // of a packed layout
   int64_t element_ = 0;
   int depth_ = 0;
 };

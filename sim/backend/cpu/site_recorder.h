@@ -23,7 +23,8 @@ class Machine;
 struct PathBlock {
   uint64_t common = 0;                             // of every lane that is still deciding
   std::vector<uint64_t> signature;                 // [width]; the lane's is this plus `common`
-  std::vector<std::vector<int32_t>> last_events;   // [event site][element * width + lane], masks
+  std::vector<std::vector<LaneBits>> last_events;  // [event site][element]: the lanes where it held
+  std::vector<LaneBits> seen_events;               // [event site]: the lanes where it ever held
   std::vector<std::vector<int64_t>> first_event;   // [event site][lane]; -1: never
 };
 
@@ -64,36 +65,56 @@ class SiteRecorder {
     double b = 0.0;
     double extra = 0.0;
   };
+  // One test of a loop: what is counted of which lanes.
+  struct Tests {
+    Machine& machine;
+    const TestedPair& tested;
+    TerminationStep& step;
+    LaneBits held;   // of the lanes below
+    LaneBits ended;  // their last test
+  };
   Pair PairAt(const Machine& machine, const TestedPair& tested, int64_t row, int64_t lane) const;
   precision::Margin MarginAt(const Machine& machine, const TestedPair& tested, int64_t row,
                              int64_t lane) const;
   static bool IsNan(const precision::Margin& margin);
 
-  void CountTests(TerminationStep& step, Machine& machine, const WhilePlan& plan,
-                  const LoopTestEvent& event, const LaneBits& counted, const LaneBits& ended);
-  void CountEqualTests(TerminationStep& step, Machine& machine, const WhilePlan& plan,
-                       const LoopTestEvent& event, const LaneBits& lanes, const LaneBits& ended);
-  void CountOneTest(TerminationStep& step, const precision::Margin& margin, bool held, bool ended,
+  void CountTests(const Tests& tests, const LaneBits& counted);
+  void CountEqualTests(const Tests& tests, const LaneBits& lanes);
+  bool CountManyTests(const Tests& tests, const LaneBits& lanes);
+  void CountEachTest(const Tests& tests, const LaneBits& lanes);
+  void CountOneTest(const Tests& tests, const precision::Margin& margin, int64_t lane,
                     uint64_t times, uint64_t instance);
+  void OfferNeighbour(const Tests& tests, double a, const LaneBits& lanes);
+  void CountBuckets(const Tests& tests, const LaneBits& lanes);
   void EndRuns(Machine& machine, const WhilePlan& plan, TerminationStep& step,
                const LoopTestEvent& event, const LaneBits& lanes, StopReason reason);
+  void NoteTested(const Machine& machine, const TestedPair& tested, const LaneBits& lanes,
+                  TerminationStep& step) const;
   void NoteInstances(Machine& machine, const WhilePlan& plan, const LaneBits& lanes);
+
+  void CountChanges(const Machine& machine, const EventPlan& plan, int64_t row,
+                    const LaneBits& counted, const LaneBits& value, EventStep& step);
+  LaneBits ToBlock(const Machine& machine, const LaneBits& lanes) const;
   // Offers the smallest margins of a row.
-  void OfferMargins(Machine& machine, const TestedPair& tested, int64_t row,
-                    const LaneBits& lanes, bool all, SmallestMargin& smallest, uint64_t& nans);
+  void OfferMargins(Machine& machine, const TestedPair& tested, int64_t row, const LaneBits& lanes,
+                    SmallestMargin& smallest, uint64_t& nans);
+  bool IsBeaten(const Machine& machine, const TestedPair& tested, const MarginScan& scan,
+                const LaneBits& lanes, const SmallestMargin& smallest) const;
   void OfferEach(Machine& machine, const TestedPair& tested, int64_t row, const LaneBits& lanes,
                  SmallestMargin& smallest, uint64_t& nans);
   void AddSignature(const Machine& machine, const LaneBits& lanes, uint64_t hash);
   uint64_t IdAt(const Machine& machine, int64_t position) const;
+  uint64_t SmallestId(const Machine& machine, const LaneBits& lanes) const;
 
   double near_band_ulps_;
   PathBlock* path_ = nullptr;
   const uint64_t* ids_ = nullptr;
+  bool ascending_ids_ = true;
   int64_t first_row_ = 0;
   int64_t lanes_ = 0;
   ChunkTarget target_;
   int64_t step_ = 0;
-  std::vector<int64_t> keys_;  // scratch of the margin scan
+  std::vector<int32_t> buckets_;  // scratch
 };
 
 }  // namespace simgrad::sim::cpu

@@ -43,7 +43,6 @@ struct RunRecord {
   IterationList tests;
   IterationList bodies;
   int32_t* iterations = nullptr;  // by lane around the loop; -1: the lane did not run it
-  int32_t* last_test = nullptr;
 };
 
 struct LoopRecord {

@@ -149,6 +149,25 @@ TEST(Verify, RefusesASelectOnAnAnonymousComparisonOfReals) {
   EXPECT_NE(std::string(program.status().message()).find("use an event"), std::string::npos);
 }
 
+TEST(Verify, FollowsAnAnonymousComparisonThroughConversionsAndLoops) {
+  Builder converted("converted");
+  const Var x = converted.State("x", {});
+  const Var positive = converted.Apply(OpCode::kGt, {x, converted.Literal(0.0)});
+  const Var one = converted.Convert(positive, ElementType::kI32);
+  const Var again = converted.Apply(OpCode::kEq, {one, converted.Integer(1)});
+  converted.SetNext({Select(again, x, -x)});
+  EXPECT_FALSE(converted.Finish().ok());
+
+  Builder carried("carried");
+  const Var y = carried.State("y", {});
+  const Var low = carried.Apply(OpCode::kLt, {y, carried.Literal(0.0)});
+  const Vars loop = carried.For(2, {low, y}, [](Var, const Vars& args) {
+    return Vars{args[0], Select(args[0], args[1], -args[1])};
+  });
+  carried.SetNext({loop[1]});
+  EXPECT_FALSE(carried.Finish().ok());
+}
+
 TEST(Verify, AcceptsASelectOnAComparisonOfIntegers) {
   Builder b("counting");
   const Var x = b.State("x", {});

@@ -23,10 +23,11 @@ def draw(client: sg.Client, runs: dict[str, Run], path: str) -> None:
         "bf16_unsafe": {},
         "bf16_safe": dict(linestyle="--"),
     }
+    bins = np.linspace(-0.012, 0.02, 65)  # of the tolerance
     for preset, run in runs.items():
         losses.semilogy(run.losses, label=preset, **styles[preset])
         iterations.plot(run.solver_iterations, label=preset, **styles[preset])
-        margins.hist(first_margins(client, preset), bins=30, label=preset, alpha=0.6)
+        margins.hist(first_margins(client, preset), bins=bins, label=preset, alpha=0.6)
     losses.set(title="loss", xlabel="gradient step", ylabel="mean squared penetration")
     iterations.set(
         title="solver iterations at step 0", xlabel="gradient step", ylabel="mean over instances"
