@@ -111,7 +111,7 @@ class IterationCounter : public Observer {
   double iterations = 0, runs = 0;
 };
 
-void Run(benchmark::State& state, const Setting& setting) {
+void Measure(benchmark::State& state, const Setting& setting) {
   const Engine engine(MakeCpuExecutor());
   const auto program = ProgramOf(setting);
   for (auto _ : state) {
@@ -138,7 +138,7 @@ void Handwritten(benchmark::State& state) {
     std::vector<float> y = y0;
     std::vector<float> v(y.size());
     const int64_t iterations =
-        simgrad::benchmark::RunHandwritten({}, y.data(), v.data(), kInstances, kSteps);
+        yardstick::RunHandwritten({}, y.data(), v.data(), kInstances, kSteps);
     benchmark::DoNotOptimize(y.data());
     state.counters["iterations_per_step"] =
         static_cast<double>(iterations) / static_cast<double>(kInstances * kSteps);
@@ -161,7 +161,7 @@ Setting Resting(int64_t instances, int64_t every) {
 void RegisterAll() {
   const auto add = [](const std::string& name, Setting setting) {
     benchmark::RegisterBenchmark(name.c_str(),
-                                 [setting](benchmark::State& state) { Run(state, setting); })
+                                 [setting](benchmark::State& state) { Measure(state, setting); })
         ->Unit(benchmark::kMillisecond)
         ->MinTime(0.2);
   };

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-namespace simgrad::benchmark {
+namespace simgrad::yardstick {
 namespace {
 
 // Sixteen balls; GCC's vector extension maps it to what the processor has.
@@ -60,4 +60,4 @@ int64_t RunHandwritten(const Ball& ball, float* y_out, float* v_out, int64_t ins
   return iterations;
 }
 
-}  // namespace simgrad::benchmark
+}  // namespace simgrad::yardstick

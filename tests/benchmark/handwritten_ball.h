@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace simgrad::benchmark {
+namespace simgrad::yardstick {
 
 struct Ball {
   float k = 1.0f, g = 9.81f, h = 0.01f, restitution = 0.8f, alpha = 0.5f, tol = 1e-4f;
@@ -17,4 +17,4 @@ struct Ball {
 // all.
 int64_t RunHandwritten(const Ball& ball, float* y, float* v, int64_t instances, int64_t steps);
 
-}  // namespace simgrad::benchmark
+}  // namespace simgrad::yardstick
