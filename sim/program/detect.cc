@@ -43,7 +43,20 @@ class Detector {
     return id != ValueId::kNone && program_[id].type.element == ElementType::kReal;
   }
 
+  // A sum of one number in one format is that number.
+  bool IsSumOfOne(const Op& op) const {
+    if (op.code != kSum || op.attributes.order == Order::kExact) return false;
+    const Value& from = program_[op.operands[0]];
+    const Value& to = program_[op.results[0]];
+    const auto traits = precision::Traits(*from.format);
+    const auto accumulator = precision::Traits(op.attributes.accumulator);
+    return ElementCount(from.type.shape) == ElementCount(to.type.shape) &&
+           from.format == to.format && accumulator.max_finite >= traits.max_finite &&
+           accumulator.precision >= traits.precision;
+  }
+
   bool CanBeBorn(const Op& op) const {
+    if (IsSumOfOne(op)) return false;
     if (op.code != kLiteral) return InfoOf(op.code).can_create;
     // A literal beyond the range of its format.
     const Format format = *program_[op.results[0]].format;

@@ -41,6 +41,7 @@ bool BlockAdjoint::Load(int64_t block, const BlockState& state, AdjointBlock& ad
   adjoint_ = &adjoint;
   rows_ = {layout.FirstRow(block), layout.Lanes(block), layout.PaddedLanes(block)};
   m_.ResetPointers();
+  m_.ForgetRanges();
   m_.SetBlockWidth(rows_.width);
   LaneSet set;
   set.width = rows_.width;

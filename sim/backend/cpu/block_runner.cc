@@ -50,6 +50,7 @@ void BlockRunner::Load(int64_t block, BlockState& state) {
   const BlockLayout& layout = context_.layout;
   rows_ = {layout.FirstRow(block), layout.Lanes(block), layout.PaddedLanes(block)};
   m_.ResetPointers();
+  m_.ForgetRanges();
   m_.SetBlockWidth(rows_.width);
   m_.SetLanes(RunningLanes());
   m_.nonfinite = {};

@@ -479,6 +479,7 @@ void Compiler::EmitRange(const Op& op, ValueId source, int32_t source_slot) {
   plan.result = At(op.results[0]);
   plan.to = to;
   plan.role = op.role;
+  if (SlotAt(plan.result).invariant) plan.invariant = plan_->invariant_ranges++;
   if (op.attributes.where != ValueId::kNone) plan.where = At(op.attributes.where);
   Instruction instruction;
   instruction.run = RunRange;

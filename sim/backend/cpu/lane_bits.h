@@ -67,6 +67,18 @@ inline LaneBits operator-(LaneBits a, const LaneBits& b) {
   return a;
 }
 
+// How the lanes of `part` lie in `whole`, of which they are a part.
+enum class Share : uint8_t { kNone, kSome, kAll };
+inline Share ShareOf(const LaneBits& part, const LaneBits& whole, int64_t width) {
+  uint64_t any = 0;
+  uint64_t rest = 0;
+  for (int64_t w = 0; w < (width + 63) / 64; ++w) {
+    any |= part.word[w] & whole.word[w];
+    rest |= whole.word[w] & ~part.word[w];
+  }
+  return any == 0 ? Share::kNone : rest == 0 ? Share::kAll : Share::kSome;
+}
+
 // Calls f(lane) for every lane, ascending.
 template <class F>
 void ForEachLane(const LaneBits& bits, const F& f) {

@@ -12,14 +12,14 @@ namespace {
 // were packed; from then on to a buffer of the loop's own.
 class CarriedPointers {
  public:
-  explicit CarriedPointers(size_t n) : own_(n, false) {}
+  CarriedPointers(LoopScratch& scratch, size_t n) : own_(scratch.own) { own_.assign(n, 0); }
 
   void Enter(Machine& m, const std::vector<CarriedPlan>& carried, int64_t element) {
     for (size_t k = 0; k < carried.size(); ++k) {
       const CarriedPlan& c = carried[k];
       m.at[c.argument] = m.at[c.operand] + element * c.count * c.lane_bytes * m.width[0];
       if (!(c.stored && m.tape != nullptr)) m.at[c.yield] = m.HomeOf(c.yield);
-      own_[k] = false;
+      own_[k] = 0;
     }
   }
 
@@ -29,12 +29,12 @@ class CarriedPointers {
       const CarriedPlan& c = carried[k];
       if (c.stored && m.tape != nullptr) {
         m.at[c.argument] = m.at[c.yield];
-      } else if (own_[k]) {
+      } else if (own_[k] != 0) {
         std::swap(m.at[c.argument], m.at[c.yield]);
       } else {
         m.at[c.argument] = m.at[c.yield];
         m.at[c.yield] = m.HomeOf(c.spare);
-        own_[k] = true;
+        own_[k] = 1;
       }
     }
   }
@@ -42,13 +42,13 @@ class CarriedPointers {
   // Where the packed lanes of a carried slot go.
   std::byte* PackTarget(Machine& m, const CarriedPlan& c, size_t k, int64_t lanes) {
     if (c.stored && m.tape != nullptr) return m.tape->Take(c.count * c.lane_bytes * lanes);
-    if (own_[k]) return m.at[c.argument];
-    own_[k] = true;
+    if (own_[k] != 0) return m.at[c.argument];
+    own_[k] = 1;
     return m.HomeOf(c.spare);
   }
 
  private:
-  std::vector<bool> own_;
+  std::vector<uint8_t>& own_;
 };
 
 int SizeOf(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
@@ -62,7 +62,9 @@ class WhileLoop {
         around_element_(machine.element),
         around_iteration_(machine.iteration),
         scratch_(machine.ScratchAt(machine.depth)),
-        carried_(plan.carried.size()) {
+        carried_(scratch_, plan.carried.size()),
+        saved_(scratch_.saved) {
+    saved_.clear();
     for (const CapturePlan& capture : plan.captures) saved_.push_back(m_.at[capture.slot]);
   }
 
@@ -119,11 +121,15 @@ class WhileLoop {
     Frame* const frame = m_.Run(plan_.test);
     if (run_ != nullptr) m_.tape->Append(run_->tests, {frame, {m_.lane_set.width, from_}});
     const LaneBits stopped = Decide();
-    const LaneBits left = m_.lane_set.running - stopped;
-    if (stopped.Any()) {
-      Stop(stopped);
-      if (!left.Any()) return false;
-      Continue(left);
+    const Share share = ShareOf(stopped, m_.lane_set.running, m_.lane_set.width);
+    if (share == Share::kAll) {
+      Stop(m_.lane_set.running);
+      return false;
+    }
+    if (share == Share::kSome) {
+      const LaneBits ours = stopped & m_.lane_set.running;
+      Stop(ours);
+      Continue(m_.lane_set.running - ours);
     }
     Frame* const body = m_.Run(plan_.body);
     if (run_ != nullptr) m_.tape->Append(run_->bodies, {body, {m_.lane_set.width, from_}});
@@ -145,10 +151,12 @@ class WhileLoop {
     return bits;
   }
 
-  // Which running lanes stop at this test.
+  // Which lanes stop at this test; of lanes that do not run it says nothing.
   LaneBits Decide() {
-    const LaneBits running = m_.lane_set.running;
-    const LaneBits held = BitsOf(plan_.stop) & running;
+    const LaneBits& running = m_.lane_set.running;
+    const LaneBits held = BitsOf(plan_.stop);
+    const bool plain = m_.sites == nullptr && !(plan_.has_entry && iteration_ == 0);
+    if (plain && (plan_.cap_first || iteration_ < plan_.max_iter)) return held;
     LaneBits refused;
     if (plan_.has_entry && iteration_ == 0) refused = running - BitsOf(plan_.entry);
     LaneBits stopped = held | refused;
@@ -156,7 +164,7 @@ class WhileLoop {
     if (m_.sites != nullptr && plan_.site_index >= 0) {
       // What a loop that looks at its cap first is going to do after the last body is known here.
       const bool last = iteration_ + (plan_.cap_first ? 1 : 0) == plan_.max_iter;
-      m_.sites->Test(m_, plan_, {iteration_, around_iteration_, held - refused, refused, last});
+      m_.sites->Test(m_, plan_, {iteration_, around_iteration_, (held & running) - refused, refused, last});
     }
     return stopped;
   }
@@ -307,7 +315,7 @@ class WhileLoop {
   const int64_t around_iteration_;
   LoopScratch& scratch_;
   CarriedPointers carried_;
-  std::vector<std::byte*> saved_;
+  std::vector<std::byte*>& saved_;
   RunRecord* run_ = nullptr;
   const int32_t* from_ = nullptr;  // positions in the layout around; null: the same
   const int32_t* mask_ = nullptr;
@@ -332,7 +340,7 @@ void RunFor(const Instruction& instruction, Lanes& lanes) {
     run = m.tape->TakeArray<RunRecord>(1);
     m.frame->loops[plan.record].runs = run;
   }
-  CarriedPointers carried(plan.carried.size());
+  CarriedPointers carried(m.ScratchAt(m.depth), plan.carried.size());
   carried.Enter(m, plan.carried, 0);
   ++m.depth;
   for (int64_t i = 0; i < plan.trips; ++i) {

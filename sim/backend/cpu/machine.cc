@@ -50,6 +50,7 @@ Machine::Machine(const Plan& plan, int64_t block_width)
   running_mask_ = AlignedIn(running_memory_);
   frames.resize(static_cast<size_t>(plan.regions));
   gradients.resize(plan.inputs.size());
+  usual_ranges_.resize(static_cast<size_t>(plan.invariant_ranges));
 }
 
 void Machine::ResetPointers() {
@@ -130,6 +131,7 @@ void Machine::Look(int32_t s, int32_t where) {
 }
 
 void Machine::CountRange(const RangePlan& plan) {
+  if (plan.invariant >= 0 && usual_ranges_[static_cast<size_t>(plan.invariant)] != 0) return;
   const Slot& source = slot(plan.source);
   const Slot& result = slot(plan.result);
   const int64_t source_width = width[source.uniform ? 1 : 0];
@@ -140,6 +142,7 @@ void Machine::CountRange(const RangePlan& plan) {
   const int to = result.carrier == Carrier::kF64 ? 1 : 0;
   if (!kernels().cast_unusual[from][to](at[plan.source], at[plan.result], normal,
                                         traits.max_finite, result.count * result_width)) {
+    if (plan.invariant >= 0) usual_ranges_[static_cast<size_t>(plan.invariant)] = 1;
     return;
   }
   const size_t role = static_cast<size_t>(plan.role);

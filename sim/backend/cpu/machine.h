@@ -8,6 +8,7 @@
 // a narrower layout (loop.cc).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -46,6 +47,8 @@ struct LoopScratch {
   int32_t* mask = nullptr;  // [width], aligned
   std::byte* packed = nullptr;  // [width] of any carrier, aligned
   std::vector<int32_t> index, lanes[2], from[2];
+  std::vector<std::byte*> saved;  // pointers of the captures of a loop
+  std::vector<uint8_t> own;       // which carried arguments point to its own buffers
 };
 
 class Machine : public Lanes {
@@ -85,6 +88,8 @@ class Machine : public Lanes {
   void ForEachExecuted(int32_t rows, int32_t where, const F& f) const;
 
   LoopScratch& ScratchAt(int depth);
+  // Invariants have new numbers: of a new block.
+  void ForgetRanges() { std::fill(usual_ranges_.begin(), usual_ranges_.end(), uint8_t{0}); }
 
   LaneSet lane_set;
   LaneBits nonfinite;           // by lane of the block
@@ -123,6 +128,7 @@ class Machine : public Lanes {
   int32_t* running_mask_ = nullptr;
   bool running_mask_valid_ = false;
   std::vector<std::unique_ptr<LoopScratch>> scratch_;
+  std::vector<uint8_t> usual_ranges_;  // by RangePlan::invariant: nothing to count in this block
 };
 
 template <class F>

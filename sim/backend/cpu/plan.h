@@ -149,6 +149,7 @@ struct RangePlan {
   Format to = Format::kF32;
   precision::Role role = precision::Role::kDynamics;
   int32_t where = -1;
+  int32_t invariant = -1;  // number of a cast whose numbers stay, among these
 };
 
 // Reads a recorded value into the adjoint.
@@ -262,7 +263,8 @@ struct Plan {
   std::vector<int32_t> terminal_args;
   int32_t terminal_yield = -1;
   AdjointRegionPlan adjoint_terminal, adjoint_last, adjoint_inner, adjoint_initial;
-  int32_t regions = 0;  // recorded regions
+  int32_t regions = 0;           // recorded regions
+  int32_t invariant_ranges = 0;  // RangePlan::invariant
   int64_t varying_bytes = 0;  // workspace, bytes per lane
   int64_t uniform_bytes = 0;
 
