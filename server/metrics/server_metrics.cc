@@ -77,6 +77,7 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   queue_capacity_requests = registry_.Gauge("simgrad_queue_capacity_requests");
   near_band_ulps = registry_.Gauge("simgrad_termination_near_band_ulps");
   ready = registry_.Gauge("simgrad_ready");
+  tls_certificate_expiry = registry_.Gauge("simgrad_tls_certificate_expiry_timestamp_seconds");
   loss_scale_ = registry_.Gauge("simgrad_loss_scale");
   loss_scale_.Set(1.0);
   queue_wait_seconds = registry_.Histogram("simgrad_queue_wait_seconds");

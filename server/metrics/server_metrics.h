@@ -51,6 +51,7 @@ class ServerMetrics {
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables() const;
 
   GuardedGauge queue_requests, queue_capacity_requests, near_band_ulps, ready;
+  GuardedGauge tls_certificate_expiry;  // Unix seconds; 0 without TLS
   GuardedHistogram queue_wait_seconds;
   std::map<std::string, GuardedCounter> queue_rejected;   // by reason
   std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint

@@ -1,10 +1,13 @@
 #include "server/service/server.h"
 
+#include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "server/config/version.h"
 #include "server/service/device.h"
 #include "server/service/request_log.h"
+#include "server/service/transport_security.h"
 #include "sim/program/verify.h"
 #include "sim/worlds/worlds.h"
 
@@ -62,9 +66,15 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   return info;
 }
 
+std::string HostAndPort(const std::string& address, int port) {
+  const bool v6 = address.find(':') != std::string::npos;
+  return v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfig& config) {
+  if (absl::Status status = CheckSecurityFiles(config); !status.ok()) return status;
   auto device = OpenDevice(config.device, config.threads);
   if (!device.ok()) return device.status();
   if (!device->note.empty()) LogNote(device->note);
@@ -89,6 +99,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   context.device = device->kind;
   context.version = config::kVersion;
   context.max_message_bytes = config.max_message_bytes;
+  if (!config.token_file.empty()) {
+    auto gate = TokenGate::Create(config.token_file);
+    if (!gate.ok()) return gate.status();
+    server->token_gate_ = *std::move(gate);
+    context.token_gate = server->token_gate_.get();
+  }
   PrepareOptions options;
   options.limits = {config.max_steps, config.max_instances, config.max_message_bytes};
   options.work.threads = device->threads;
@@ -98,21 +114,61 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->service_ = std::make_unique<SimgradService>(std::move(context), options,
                                                       ServerInfoOf(config, *device, memory),
                                                       config.program_cache_entries);
+  if (absl::Status status = server->ListenForHealth(config); !status.ok()) return status;
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
+  server->WatchCertificate(config);
   server->SetServing(true);
   return server;
 }
 
-absl::Status Server::Listen(const config::ServerConfig& config) {
+// Before Listen: what reflection and channelz are asked for there holds for every later server of
+// the process, and this one has the health service alone.
+absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  const bool v6 = config.address.find(':') != std::string::npos;
-  const std::string address = v6 ? absl::StrCat("[", config.address, "]:", config.port)
-                                 : absl::StrCat(config.address, ":", config.port);
+  if (config.health_port == 0) return absl::OkStatus();
+  const std::string address = HostAndPort(config.address, config.health_port);
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &health_port_);
+  builder.SetMaxReceiveMessageSize(1 << 12);
+  health_ = builder.BuildAndStart();
+  if (health_ != nullptr && health_port_ != 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot listen for health checks on ", address,
+                                             "; is the port taken? --health_port chooses another"));
+}
+
+void Server::WatchCertificate(const config::ServerConfig& config) {
+  if (!config.HasTls()) return;
+  certificate_watch_ = std::jthread([this, config](std::stop_token stop) {
+    std::mutex mutex;
+    std::condition_variable_any wake;
+    std::unique_lock lock(mutex);
+    while (!stop.stop_requested()) {
+      if (const auto expiry = CertificateExpiry(config.tls_certificate); expiry.ok()) {
+        metrics_->tls_certificate_expiry.Set(static_cast<double>(absl::ToUnixSeconds(*expiry)));
+      }
+      wake.wait_for(lock, stop, absl::ToChronoNanoseconds(config.tls_reload_interval),
+                    [] { return false; });
+    }
+  });
+}
+
+absl::Status Server::Listen(const config::ServerConfig& config) {
+  if (config.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  if (config.channelz) grpc::channelz::experimental::InitChannelzService();
+  const std::string address = HostAndPort(config.address, config.port);
   grpc::ServerBuilder builder;
   // A port that another process listens on is an error, not something to share.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
+                             static_cast<int>(config.max_metadata_bytes));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
+  if (config.max_connection_age < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_AGE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(config.max_connection_age)));
+  }
+  builder.AddListeningPort(address, MakeServerCredentials(config), &port_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
   builder.RegisterService(service_.get());
@@ -131,14 +187,19 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
 
 std::string Server::Banner() const {
   return absl::StrCat("simgrad-server ", config::kVersion, " listening on ", address_, ":", port_,
-                      ", metrics on ", address_, ":", metrics_port(), ", device ", device_text_);
+                      ", metrics on ", address_, ":", metrics_port(),
+                      health_port_ == 0 ? "" : absl::StrCat(", health on :", health_port_),
+                      ", device ", device_text_);
 }
 
 void Server::SetServing(bool serving) {
   metrics_->ready.Set(serving ? 1.0 : 0.0);
-  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
-  health->SetServingStatus(serving);
-  health->SetServingStatus(metrics::kGrpcService, serving);
+  for (grpc::Server* server : {health_.get(), grpc_.get()}) {
+    if (server == nullptr) continue;
+    grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
+    health->SetServingStatus(serving);
+    health->SetServingStatus(metrics::kGrpcService, serving);
+  }
 }
 
 void Server::StopAdmission() {
@@ -166,6 +227,7 @@ Server::~Server() {
   exposer_.reset();
   queue_.reset();
   grpc_.reset();
+  health_.reset();
 }
 
 }  // namespace simgrad::server::service
