@@ -117,6 +117,12 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   registry_.Gauge("simgrad_device_info", {server.device_kind, server.device_name}).Set(1.0);
 }
 
+double ServerMetrics::CallsInFlight() const {
+  double calls = 0;
+  for (const auto& [name, method] : methods_) calls += method.in_flight.Value();
+  return calls;
+}
+
 WorldMetrics& ServerMetrics::world(const std::string& label) {
   const auto found = worlds_.find(label);
   return found == worlds_.end() ? worlds_.at("custom") : found->second;

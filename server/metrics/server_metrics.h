@@ -36,6 +36,7 @@ class ServerMetrics {
   ServerMetrics(const ServerLabels& server, const std::vector<WorldLabels>& worlds);
 
   MethodMetrics& method(const std::string& name) { return methods_.at(name); }
+  double CallsInFlight() const;  // of every method
   // `label` of conversion::WorldLabel; anything else is "custom".
   WorldMetrics& world(const std::string& label);
 

@@ -3,6 +3,7 @@
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
@@ -66,6 +67,22 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   return info;
 }
 
+// gRPC adds reflection and channelz to every server of a process that links them; this keeps only
+// those that were asked for.
+class KeepPlugins final : public grpc::ServerBuilderOption {
+ public:
+  explicit KeepPlugins(std::vector<std::string> names) : names_(std::move(names)) {}
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [this](const auto& plugin) {
+      return std::find(names_.begin(), names_.end(), plugin->name()) == names_.end();
+    });
+  }
+
+ private:
+  const std::vector<std::string> names_;
+};
+
 std::string HostAndPort(const std::string& address, int port) {
   const bool v6 = address.find(':') != std::string::npos;
   return v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
@@ -121,16 +138,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   return server;
 }
 
-// Before Listen: what reflection and channelz are asked for there holds for every later server of
-// the process, and this one has the health service alone.
 absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
   grpc::EnableDefaultHealthCheckService(true);
   if (config.health_port == 0) return absl::OkStatus();
   const std::string address = HostAndPort(config.address, config.health_port);
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetOption(std::make_unique<KeepPlugins>(std::vector<std::string>()));
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &health_port_);
   builder.SetMaxReceiveMessageSize(1 << 12);
+  // gRPC does not build a server that has nothing but its own health service.
+  builder.RegisterCallbackGenericService(&nothing_else_);
   health_ = builder.BuildAndStart();
   if (health_ != nullptr && health_port_ != 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot listen for health checks on ", address,
@@ -154,8 +172,11 @@ void Server::WatchCertificate(const config::ServerConfig& config) {
 }
 
 absl::Status Server::Listen(const config::ServerConfig& config) {
-  if (config.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  if (config.channelz) grpc::channelz::experimental::InitChannelzService();
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::channelz::experimental::InitChannelzService();
+  std::vector<std::string> plugins;
+  if (config.reflection) plugins.push_back("proto_server_reflection");
+  if (config.channelz) plugins.push_back("channelz_service");
   const std::string address = HostAndPort(config.address, config.port);
   grpc::ServerBuilder builder;
   // A port that another process listens on is an error, not something to share.
@@ -168,6 +189,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
         GRPC_ARG_MAX_CONNECTION_AGE_MS,
         static_cast<int>(absl::ToInt64Milliseconds(config.max_connection_age)));
   }
+  builder.SetOption(std::make_unique<KeepPlugins>(std::move(plugins)));
   builder.AddListeningPort(address, MakeServerCredentials(config), &port_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
@@ -213,16 +235,25 @@ bool Server::Drain(absl::Duration timeout) {
   const bool ended = queue_->Drain(timeout);
   if (!ended)
     queue_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
-  // Answers that are still being read have until the deadline; what is left then is cut off.
-  grpc_->Shutdown(absl::ToChronoTime(std::max(end, absl::Now() + absl::Seconds(1))));
+  // Answers that are still being read have until the deadline; what is left then is cut off, and so
+  // is at once what never ends by itself: a probe that watches the health.
+  const absl::Time last = std::max(end, absl::Now() + absl::Seconds(1));
+  while (metrics_->CallsInFlight() > 0 && absl::Now() < last) {
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  ShutDown();
   return ended;
 }
 
-Server::~Server() {
-  if (grpc_ != nullptr) {
-    queue_->CancelAll(absl::CancelledError("the server stops"));
-    grpc_->Shutdown(absl::ToChronoTime(absl::Now()));
+void Server::ShutDown() {
+  for (grpc::Server* server : {grpc_.get(), health_.get()}) {
+    if (server != nullptr) server->Shutdown(absl::ToChronoTime(absl::Now()));
   }
+}
+
+Server::~Server() {
+  if (queue_ != nullptr) queue_->CancelAll(absl::CancelledError("the server stops"));
+  ShutDown();
   // Workers end before the service and its streams go.
   exposer_.reset();
   queue_.reset();

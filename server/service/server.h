@@ -5,6 +5,7 @@
 //   had. Threads: Drain and the accessors from any; health and reflection are gRPC's own.
 #pragma once
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
 #include <memory>
@@ -49,6 +50,7 @@ class Server {
   absl::Status ListenForHealth(const config::ServerConfig& config);
   void WatchCertificate(const config::ServerConfig& config);
   void SetServing(bool serving);
+  void ShutDown();  // both ports, now
 
   std::string address_;
   std::string device_text_;
@@ -58,6 +60,7 @@ class Server {
   std::unique_ptr<scheduling::WorkQueue> queue_;
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<TokenGate> token_gate_;
+  grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for
   std::unique_ptr<metrics::Exposer> exposer_;

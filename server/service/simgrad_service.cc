@@ -56,8 +56,8 @@ grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& me
   record.request_id = NewRequestId();
   record.method = method;
   record.trace_parent = MetadataOf(*context, "traceparent");
-  absl::StatusOr<Response> result = CheckToken(shared, *context);
-  if (result.status().ok()) result = Guarded(answer);
+  const absl::Status known = CheckToken(shared, *context);
+  absl::StatusOr<Response> result = known.ok() ? Guarded(answer) : known;
   if (result.ok()) *response = *std::move(result);
   const grpc::Status status = ToGrpcStatus(result.status(), record.request_id);
   record.outcome = CodeLabel(status.error_code());
@@ -78,8 +78,9 @@ grpc::ServerWriteReactor<Response>* Stream(const CallContext& shared, metrics::M
   auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context),
                                               MetadataOf(*context, "traceparent"));
   auto* reactor = new StreamReactor<Response>(call);
-  absl::StatusOr<PreparedWork> prepared = CheckToken(shared, *context);
-  if (prepared.status().ok()) prepared = Guarded([&] { return Prepare(request, cache, options); });
+  const absl::Status known = CheckToken(shared, *context);
+  auto prepared = known.ok() ? Guarded([&] { return Prepare(request, cache, options); })
+                             : absl::StatusOr<PreparedWork>(known);
   call->Begin(std::move(prepared), conversion::WorldLabel(request.spec().world()), reactor);
   return reactor;
 }
