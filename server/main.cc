@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "server/config/parse_flags.h"
+#include "server/healthcheck.h"
 #include "server/service/request_log.h"
 #include "server/service/server.h"
+#include "server/service/transport_security.h"
 
 namespace {
 
@@ -16,18 +18,31 @@ constexpr int kCouldNotStart = 1;
 constexpr int kBadFlags = 2;
 constexpr int kCancelledWork = 3;
 
+using simgrad::server::config::Action;
+
+int Complain(const absl::Status& status, int exit_code) {
+  std::fprintf(stderr, "simgrad-server: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.size() == 1 && arguments[0] == "--help") {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const Action action = simgrad::server::config::TakeAction(arguments);
+  if (action == Action::kHelp) {
     std::fputs(simgrad::server::config::FlagsHelp().c_str(), stdout);
     return 0;
   }
   const auto config = simgrad::server::config::ParseFlags(arguments);
-  if (!config.ok()) {
-    std::fprintf(stderr, "simgrad-server: %s\n", std::string(config.status().message()).c_str());
-    return kBadFlags;
+  if (!config.ok()) return Complain(config.status(), kBadFlags);
+  if (action == Action::kHealthCheck) {
+    const absl::Status health = simgrad::server::CheckHealth(*config);
+    return health.ok() ? 0 : Complain(health, kCouldNotStart);
+  }
+  if (action == Action::kValidateConfig) {
+    const absl::Status files = simgrad::server::service::CheckSecurityFiles(*config);
+    return files.ok() ? 0 : Complain(files, kBadFlags);
   }
   // Blocked before any thread starts, so that only sigwait below sees them.
   sigset_t signals;
@@ -41,10 +56,7 @@ int main(int argc, char** argv) {
   google::protobuf::SetLogHandler(nullptr);
 
   auto server = simgrad::server::service::Server::Create(*config);
-  if (!server.ok()) {
-    std::fprintf(stderr, "simgrad-server: %s\n", std::string(server.status().message()).c_str());
-    return kCouldNotStart;
-  }
+  if (!server.ok()) return Complain(server.status(), kCouldNotStart);
   std::printf("%s\n", (*server)->Banner().c_str());
   std::fflush(stdout);
 

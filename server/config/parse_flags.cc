@@ -1,9 +1,11 @@
 #include "server/config/parse_flags.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -44,14 +46,36 @@ std::string SetDevice(const std::string& value, ServerConfig& config) {
   return "";
 }
 
-std::string SetDrainTimeout(const std::string& value, ServerConfig& config) {
-  absl::Duration duration;
-  if (!absl::ParseDuration(value, &duration) || duration < absl::ZeroDuration() ||
-      duration > absl::Hours(24)) {
-    return "a duration from 0 to 24h, for example 30s";
-  }
-  config.drain_timeout = duration;
-  return "";
+// `zero_is_never`: 0 stands for no limit.
+enum class ZeroIs { kZero, kNever };
+Setter Duration(absl::Duration ServerConfig::*field, absl::Duration least, ZeroIs zero) {
+  return [=](const std::string& value, ServerConfig& config) -> std::string {
+    absl::Duration duration;
+    const bool parsed = absl::ParseDuration(value, &duration);
+    const bool never = parsed && zero == ZeroIs::kNever && duration == absl::ZeroDuration();
+    if (!parsed || (!never && duration < least) || duration > absl::Hours(24)) {
+      return absl::StrCat("a duration from ", absl::FormatDuration(least), " to 24h",
+                          zero == ZeroIs::kNever ? ", or 0 for no limit" : "", ", for example 30s");
+    }
+    config.*field = never ? absl::InfiniteDuration() : duration;
+    return "";
+  };
+}
+
+Setter Boolean(bool ServerConfig::*field) {
+  return [=](const std::string& value, ServerConfig& config) -> std::string {
+    if (value != "true" && value != "false") return "true or false";
+    config.*field = value == "true";
+    return "";
+  };
+}
+
+Setter File(std::string ServerConfig::*field) {
+  return [=](const std::string& value, ServerConfig& config) -> std::string {
+    if (value.empty()) return "the path of a file";
+    config.*field = value;
+    return "";
+  };
 }
 
 std::string SetNearBand(const std::string& value, ServerConfig& config) {
@@ -88,7 +112,8 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::queue_capacity, 0, kInt)},
       {"memory_limit_bytes", "0", "memory of all admitted requests; 0: half of the machine",
        Integer(&ServerConfig::memory_limit_bytes, 0, kMany)},
-      {"drain_timeout", "30s", "how long running work may take after SIGTERM", SetDrainTimeout},
+      {"drain_timeout", "30s", "how long running work may take after SIGTERM",
+       Duration(&ServerConfig::drain_timeout, absl::ZeroDuration(), ZeroIs::kZero)},
       {"near_band_ulps", "8", "margins within are counted as near the boundary", SetNearBand},
       {"max_message_bytes", "4194304", "largest message, both directions",
        Integer(&ServerConfig::max_message_bytes, kSmallestMessageLimit, kInt)},
@@ -98,6 +123,29 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::max_instances, 1, kInt)},
       {"program_cache_entries", "256", "lowered programs that are kept",
        Integer(&ServerConfig::program_cache_entries, 1, 1'000'000)},
+      {"tls_certificate", "", "PEM file with our certificate chain; needs --tls_key",
+       File(&ServerConfig::tls_certificate)},
+      {"tls_key", "", "PEM file with its private key", File(&ServerConfig::tls_key)},
+      {"tls_client_ca", "", "PEM file; callers must show a certificate that it signed",
+       File(&ServerConfig::tls_client_ca)},
+      {"tls_reload_interval", "10s", "how often the TLS files are looked at for a change",
+       Duration(&ServerConfig::tls_reload_interval, absl::Seconds(1), ZeroIs::kZero)},
+      {"token_file", "", "file with bearer tokens, one per line; callers must send one",
+       File(&ServerConfig::token_file)},
+      {"allow_insecure", "false", "plaintext on an address beyond loopback, metrics included",
+       Boolean(&ServerConfig::allow_insecure)},
+      {"allow_insecure_metrics", "false", "plaintext metrics on an address beyond loopback",
+       Boolean(&ServerConfig::allow_insecure_metrics)},
+      {"health_port", "0", "plaintext port with the health service alone; 0: none",
+       Integer(&ServerConfig::health_port, 0, 65535)},
+      {"reflection", "true", "the gRPC reflection service", Boolean(&ServerConfig::reflection)},
+      {"channelz", "false", "the gRPC channelz service", Boolean(&ServerConfig::channelz)},
+      {"max_metadata_bytes", "16384", "largest metadata of a call",
+       Integer(&ServerConfig::max_metadata_bytes, 1024, 1 << 20)},
+      {"max_concurrent_streams", "1024", "calls of one connection at once",
+       Integer(&ServerConfig::max_concurrent_streams, 1, 1'000'000)},
+      {"max_connection_age", "0", "after which a connection is closed gracefully; 0: no limit",
+       Duration(&ServerConfig::max_connection_age, absl::Seconds(1), ZeroIs::kNever)},
   };
   return *flags;
 }
@@ -133,7 +181,50 @@ absl::Status Apply(const std::string& argument, std::set<std::string>& seen, Ser
   return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, ": must be ", right));
 }
 
+// What no flag can say of itself.
+absl::Status CheckTogether(const ServerConfig& config) {
+  if (config.tls_certificate.empty() != config.tls_key.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(config.tls_key.empty()
+                                                       ? "--tls_certificate needs --tls_key"
+                                                       : "--tls_key needs --tls_certificate",
+                                                   "; TLS takes both"));
+  }
+  if (!config.tls_client_ca.empty() && !config.HasTls()) {
+    return absl::InvalidArgumentError(
+        "--tls_client_ca needs --tls_certificate and --tls_key: without TLS nobody shows one");
+  }
+  if (config.allow_insecure || IsLoopback(config.address)) return absl::OkStatus();
+  if (!config.HasTls()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--address=", config.address,
+                     " is reachable by others: give --tls_certificate and "
+                     "--tls_key, or --allow_insecure=true to serve plaintext"));
+  }
+  if (config.allow_insecure_metrics) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--address=", config.address,
+                   " is reachable by others, and /metrics is plaintext: give "
+                   "--allow_insecure_metrics=true if that is meant"));
+}
+
 }  // namespace
+
+bool IsLoopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
+}
+
+Action TakeAction(std::vector<std::string>& arguments) {
+  const std::pair<const char*, Action> actions[] = {{"--help", Action::kHelp},
+                                                    {"--validate_config", Action::kValidateConfig},
+                                                    {"--healthcheck", Action::kHealthCheck}};
+  for (const auto& [name, action] : actions) {
+    const auto found = std::find(arguments.begin(), arguments.end(), name);
+    if (found == arguments.end()) continue;
+    arguments.erase(found);
+    return action;
+  }
+  return Action::kServe;
+}
 
 absl::StatusOr<ServerConfig> ParseFlags(const std::vector<std::string>& arguments) {
   ServerConfig config;
@@ -141,6 +232,7 @@ absl::StatusOr<ServerConfig> ParseFlags(const std::vector<std::string>& argument
   for (const std::string& argument : arguments) {
     if (absl::Status status = Apply(argument, seen, config); !status.ok()) return status;
   }
+  if (absl::Status status = CheckTogether(config); !status.ok()) return status;
   return config;
 }
 
@@ -150,9 +242,13 @@ std::string FlagsHelp() {
     absl::StrAppend(
         &help, absl::StrFormat("  --%-40s %s\n", flag.name + "=" + flag.default_text, flag.help));
   }
-  absl::StrAppend(&help,
-                  "\nExit codes: 0 drained, 1 could not start, 2 bad flags, "
-                  "3 drained but work had to be cancelled.\n");
+  absl::StrAppend(
+      &help,
+      "\nInstead of serving, with the same flags:\n"
+      "  --validate_config  checks flags and files, and ends\n"
+      "  --healthcheck      asks the server on these ports whether it serves, and ends\n"
+      "\nExit codes: 0 drained, 1 could not start (--healthcheck: not serving), 2 bad "
+      "flags or files, 3 drained but work had to be cancelled.\n");
   return help;
 }
 

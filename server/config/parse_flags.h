@@ -1,7 +1,9 @@
 // Command line to ServerConfig, strictly: `--name=value` and nothing else.
 //
 // Errors: INVALID_ARGUMENT for an unknown flag, a positional argument, a flag given twice, a value
-//   that does not parse or is out of range; the message says what would be right.
+//   that does not parse or is out of range; flags that do not go together (TLS with a certificate
+//   but no key, plaintext beyond loopback that nobody has allowed); the message says what would be
+//   right.
 #pragma once
 
 #include <string>
@@ -14,6 +16,12 @@ namespace simgrad::server::config {
 
 // `arguments` without the program's name.
 absl::StatusOr<ServerConfig> ParseFlags(const std::vector<std::string>& arguments);
+
+// What the process is asked to do, before the flags: serve, or one of the actions that end at once.
+enum class Action { kServe, kHelp, kValidateConfig, kHealthCheck };
+
+// Takes --help, --validate_config or --healthcheck out of the arguments.
+Action TakeAction(std::vector<std::string>& arguments);
 
 // One line per flag, with its default.
 std::string FlagsHelp();

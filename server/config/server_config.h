@@ -24,7 +24,25 @@ struct ServerConfig {
   int64_t max_steps = 10'000'000;
   int64_t max_instances = int64_t{1} << 20;
   int64_t program_cache_entries = 256;
+
+  // Who may talk to us. TLS needs both files; a client CA makes it mutual.
+  std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; empty: none
+  absl::Duration tls_reload_interval = absl::Seconds(10);
+  std::string token_file;               // bearer tokens, one per line; empty: no tokens
+  bool allow_insecure = false;          // plaintext beyond loopback, the metrics port too
+  bool allow_insecure_metrics = false;  // plaintext beyond loopback, the metrics port alone
+  int health_port = 0;                  // plaintext, health service alone; 0: none
+  bool reflection = true;
+  bool channelz = false;
+  int64_t max_metadata_bytes = int64_t{16} << 10;
+  int max_concurrent_streams = 1024;  // per connection
+  absl::Duration max_connection_age = absl::InfiniteDuration();
+
+  bool HasTls() const { return !tls_certificate.empty(); }
 };
+
+// Whether only this machine can reach the address.
+bool IsLoopback(const std::string& address);
 
 // The smallest max_message_bytes: a header, a block of one step and a result fit in.
 inline constexpr int64_t kSmallestMessageLimit = int64_t{64} << 10;

@@ -50,6 +50,7 @@ class GuardedGauge {
   }
   void Increment() { gauge_->Increment(); }
   void Decrement() { gauge_->Decrement(); }
+  double Value() const { return gauge_->Value(); }
 
  private:
   prometheus::Gauge* gauge_ = nullptr;

@@ -328,6 +328,13 @@ void AddServer(std::vector<Family>& all, const ServerLabels& server) {
                  {},
                  kOne,
                  {}});
+  all.push_back({"simgrad_tls_certificate_expiry_timestamp_seconds",
+                 kGauge,
+                 kServer,
+                 "Unix time at which the server's certificate expires; 0 without TLS.",
+                 {},
+                 kOne,
+                 {}});
   all.push_back({"process_cpu_seconds_total",
                  kCounter,
                  kProcess,
@@ -361,13 +368,15 @@ const std::vector<Method>& Methods() {
                                     "DeadlineExceeded",
                                     "ResourceExhausted",
                                     "Unavailable",
+                                    "Unauthenticated",
                                     "Internal"};
   static const auto* const methods = new std::vector<Method>{
-      {"GetServerInfo", "unary", {"OK"}},
-      {"ListWorlds", "unary", {"OK", "Internal"}},
+      {"GetServerInfo", "unary", {"OK", "Unauthenticated", "Internal"}},
+      {"ListWorlds", "unary", {"OK", "Unauthenticated", "Internal"}},
       {"DescribeProgram",
        "unary",
-       {"OK", "InvalidArgument", "Unimplemented", "ResourceExhausted", "Internal"}},
+       {"OK", "InvalidArgument", "Unimplemented", "ResourceExhausted", "Unauthenticated",
+        "Internal"}},
       {"Rollout", "server_stream", kWorkCodes},
       {"Gradient", "server_stream", kWorkCodes},
   };

@@ -77,6 +77,7 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   queue_capacity_requests = registry_.Gauge("simgrad_queue_capacity_requests");
   near_band_ulps = registry_.Gauge("simgrad_termination_near_band_ulps");
   ready = registry_.Gauge("simgrad_ready");
+  tls_certificate_expiry = registry_.Gauge("simgrad_tls_certificate_expiry_timestamp_seconds");
   loss_scale_ = registry_.Gauge("simgrad_loss_scale");
   loss_scale_.Set(1.0);
   queue_wait_seconds = registry_.Histogram("simgrad_queue_wait_seconds");
@@ -114,6 +115,12 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   }
   registry_.Gauge("simgrad_build_info", {server.version, server.revision, "none"}).Set(1.0);
   registry_.Gauge("simgrad_device_info", {server.device_kind, server.device_name}).Set(1.0);
+}
+
+double ServerMetrics::CallsInFlight() const {
+  double calls = 0;
+  for (const auto& [name, method] : methods_) calls += method.in_flight.Value();
+  return calls;
 }
 
 WorldMetrics& ServerMetrics::world(const std::string& label) {

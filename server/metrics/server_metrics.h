@@ -36,6 +36,7 @@ class ServerMetrics {
   ServerMetrics(const ServerLabels& server, const std::vector<WorldLabels>& worlds);
 
   MethodMetrics& method(const std::string& name) { return methods_.at(name); }
+  double CallsInFlight() const;  // of every method
   // `label` of conversion::WorldLabel; anything else is "custom".
   WorldMetrics& world(const std::string& label);
 
@@ -51,6 +52,7 @@ class ServerMetrics {
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables() const;
 
   GuardedGauge queue_requests, queue_capacity_requests, near_band_ulps, ready;
+  GuardedGauge tls_certificate_expiry;  // Unix seconds; 0 without TLS
   GuardedHistogram queue_wait_seconds;
   std::map<std::string, GuardedCounter> queue_rejected;   // by reason
   std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint

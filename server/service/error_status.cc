@@ -42,6 +42,8 @@ std::string DefaultReason(const absl::Status& status) {
       return "DRAINING";
     case absl::StatusCode::kUnimplemented:
       return "NOT_SUPPORTED";
+    case absl::StatusCode::kUnauthenticated:
+      return "UNAUTHENTICATED";
     default:
       return "INTERNAL";
   }
@@ -59,7 +61,10 @@ grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request
   if (status.ok()) return grpc::Status::OK;
   v1::ErrorStatus message;
   message.set_code(CodeOf(status));
-  message.set_message(std::string(status.message()));
+  // What went wrong inside is for the log (RequestRecord::message), not for the caller.
+  message.set_message(CodeOf(status) == grpc::StatusCode::INTERNAL
+                          ? "internal error; the server's log has it under request id " + request_id
+                          : std::string(status.message()));
   const std::string field = sim::FieldOf(status);
   if (!field.empty()) {
     v1::BadRequest bad;
@@ -138,6 +143,8 @@ std::string CodeLabel(grpc::StatusCode code) {
       return "ResourceExhausted";
     case grpc::StatusCode::UNAVAILABLE:
       return "Unavailable";
+    case grpc::StatusCode::UNAUTHENTICATED:
+      return "Unauthenticated";
     default:
       return "Internal";
   }

@@ -8,10 +8,11 @@
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
@@ -60,7 +61,8 @@ class LogWriter {
       std::string line = std::move(lines_.front());
       lines_.pop_front();
       if (const uint64_t dropped = std::exchange(dropped_, 0); dropped > 0) {
-        absl::StrAppend(&line, "dropped ", dropped, " log lines\n");
+        absl::StrAppend(&line, "{\"level\":\"warning\",\"event\":\"note\",\"message\":\"", dropped,
+                        " log lines were dropped\"}\n");
       }
       writing_ = true;
       lock.unlock();
@@ -79,33 +81,95 @@ class LogWriter {
   bool writing_ = false;
 };
 
-void Write(const std::string& line) {
-  LogWriter::Get().Add(absl::StrCat(
-      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ", line, "\n"));
+// A JSON object, field by field. Bytes outside ASCII are written as \u00XX: what a caller wrote
+// need not be UTF-8, and a log line must be JSON whatever it is.
+class JsonLine {
+ public:
+  JsonLine& Text(const std::string& name, const std::string& value) {
+    std::string escaped;
+    for (const unsigned char c : value) {
+      if (c == '"' || c == '\\') {
+        escaped += {'\\', static_cast<char>(c)};
+      } else if (c >= 0x20 && c < 0x7F) {
+        escaped += static_cast<char>(c);
+      } else {
+        absl::StrAppend(&escaped, absl::StrFormat("\\u%04x", c));
+      }
+    }
+    return Add(name, absl::StrCat("\"", escaped, "\""));
+  }
+  JsonLine& Integer(const std::string& name, int64_t value) {
+    return Add(name, absl::StrCat(value));
+  }
+  JsonLine& Milliseconds(const std::string& stage, double seconds) {
+    return Add(stage + "_ms", absl::StrFormat("%.3f", seconds * 1e3));
+  }
+  std::string Ended() const { return line_ + "}"; }
+
+ private:
+  JsonLine& Add(const std::string& name, const std::string& value) {
+    absl::StrAppend(&line_, line_.size() > 1 ? "," : "", "\"", name, "\":", value);
+    return *this;
+  }
+  std::string line_ = "{";
+};
+
+JsonLine Begin(const std::string& level, const std::string& event) {
+  JsonLine line;
+  line.Text("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()))
+      .Text("level", level)
+      .Text("event", event);
+  return line;
+}
+
+// version-trace_id-parent_id-flags, in lower-case hex, the ids not all zero (W3C Trace Context).
+void AddTrace(const std::string& trace_parent, JsonLine& line) {
+  const std::vector<std::string> parts = absl::StrSplit(trace_parent, '-');
+  const size_t lengths[] = {2, 32, 16, 2};
+  if (parts.size() < 4) return;
+  for (size_t i = 0; i < 4; ++i) {
+    const bool hex = parts[i].find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (parts[i].size() != lengths[i] || !hex) return;
+  }
+  const auto zero = [](const std::string& id) {
+    return id.find_first_not_of('0') == std::string::npos;
+  };
+  if (parts[0] == "ff" || zero(parts[1]) || zero(parts[2])) return;
+  line.Text("trace_id", parts[1]).Text("parent_span_id", parts[2]);
 }
 
 }  // namespace
 
 std::string LogLine(const RequestRecord& record) {
-  std::string line = absl::StrCat("request=", record.request_id, " method=", record.method);
+  const bool failed = record.outcome == "Internal";
+  JsonLine line = Begin(failed ? "error" : "info", "request");
+  line.Text("request_id", record.request_id);
+  AddTrace(record.trace_parent, line);
+  line.Text("method", record.method);
   if (!record.world.empty()) {
-    absl::StrAppend(&line, " world=", record.world, " instances=", record.instances,
-                    " steps=", record.steps);
+    line.Text("world", record.world)
+        .Integer("instances", record.instances)
+        .Integer("steps", record.steps);
   }
-  absl::StrAppend(&line, " code=", record.outcome);
+  line.Text("code", record.outcome);
+  double claimed = 0;
   for (const auto& [stage, seconds] : record.seconds) {
-    absl::StrAppend(&line, absl::StrFormat(" %s_ms=%.3f", stage, seconds * 1e3));
+    if (stage == "total") continue;
+    line.Milliseconds(stage, seconds);
+    claimed += seconds;
   }
-  if (!record.message.empty()) {
-    absl::StrAppend(&line, " message=\"", absl::CHexEscape(record.message.substr(0, kMaxMessage)),
-                    "\"");
+  if (const auto total = record.seconds.find("total"); total != record.seconds.end()) {
+    line.Milliseconds("other", total->second - claimed).Milliseconds("total", total->second);
   }
-  return line;
+  if (!record.message.empty()) line.Text("message", record.message.substr(0, kMaxMessage));
+  return line.Ended();
 }
 
-void LogRequest(const RequestRecord& record) { Write(LogLine(record)); }
+void LogRequest(const RequestRecord& record) { LogWriter::Get().Add(LogLine(record) + "\n"); }
 
-void LogNote(const std::string& text) { Write(text); }
+void LogNote(const std::string& text) {
+  LogWriter::Get().Add(Begin("info", "note").Text("message", text).Ended() + "\n");
+}
 
 void FlushLog(absl::Duration timeout) { LogWriter::Get().Flush(timeout); }
 

@@ -1,5 +1,9 @@
-// One line per request on stderr: key=value, in a fixed order.
+// One line of JSON per request on stderr, its fields in a fixed order.
 //
+// Fields: time (UTC), level, event (request or note), request_id, trace_id and parent_span_id where
+//   the caller sent a W3C traceparent, method, world, instances, steps, code, the milliseconds of
+//   each stage (STAGE_ms), other_ms (what no stage claims) and total_ms, their sum; message of an
+//   error.
 // Threads: any; lines are written by a thread of their own, and dropped with a count where the
 // reader of stderr stalls. What a caller wrote (names) is quoted and cut.
 #pragma once
@@ -14,13 +18,14 @@ namespace simgrad::server::service {
 
 struct RequestRecord {
   std::string request_id;
+  std::string trace_parent;  // as the caller sent it; may be empty or nonsense
   std::string method;
   std::string world;  // metric label: a built-in world or custom; may be empty
   int64_t instances = 0;
   int64_t steps = 0;
   std::string outcome;                    // status code as CodeLabel writes it
-  std::string message;                    // of an error
-  std::map<std::string, double> seconds;  // by stage
+  std::string message;                    // of an error, in full
+  std::map<std::string, double> seconds;  // by stage, and "total"
 };
 
 std::string LogLine(const RequestRecord& record);

@@ -1,10 +1,14 @@
 #include "server/service/server.h"
 
+#include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,7 @@
 #include "server/config/version.h"
 #include "server/service/device.h"
 #include "server/service/request_log.h"
+#include "server/service/transport_security.h"
 #include "sim/program/verify.h"
 #include "sim/worlds/worlds.h"
 
@@ -62,9 +67,31 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   return info;
 }
 
+// gRPC adds reflection and channelz to every server of a process that links them; this keeps only
+// those that were asked for.
+class KeepPlugins final : public grpc::ServerBuilderOption {
+ public:
+  explicit KeepPlugins(std::vector<std::string> names) : names_(std::move(names)) {}
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [this](const auto& plugin) {
+      return std::find(names_.begin(), names_.end(), plugin->name()) == names_.end();
+    });
+  }
+
+ private:
+  const std::vector<std::string> names_;
+};
+
+std::string HostAndPort(const std::string& address, int port) {
+  const bool v6 = address.find(':') != std::string::npos;
+  return v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfig& config) {
+  if (absl::Status status = CheckSecurityFiles(config); !status.ok()) return status;
   auto device = OpenDevice(config.device, config.threads);
   if (!device.ok()) return device.status();
   if (!device->note.empty()) LogNote(device->note);
@@ -89,6 +116,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   context.device = device->kind;
   context.version = config::kVersion;
   context.max_message_bytes = config.max_message_bytes;
+  if (!config.token_file.empty()) {
+    auto gate = TokenGate::Create(config.token_file);
+    if (!gate.ok()) return gate.status();
+    server->token_gate_ = *std::move(gate);
+    context.token_gate = server->token_gate_.get();
+  }
   PrepareOptions options;
   options.limits = {config.max_steps, config.max_instances, config.max_message_bytes};
   options.work.threads = device->threads;
@@ -98,21 +131,66 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->service_ = std::make_unique<SimgradService>(std::move(context), options,
                                                       ServerInfoOf(config, *device, memory),
                                                       config.program_cache_entries);
+  if (absl::Status status = server->ListenForHealth(config); !status.ok()) return status;
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
+  server->WatchCertificate(config);
   server->SetServing(true);
   return server;
 }
 
-absl::Status Server::Listen(const config::ServerConfig& config) {
+absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
   grpc::EnableDefaultHealthCheckService(true);
+  if (config.health_port == 0) return absl::OkStatus();
+  const std::string address = HostAndPort(config.address, config.health_port);
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetOption(std::make_unique<KeepPlugins>(std::vector<std::string>()));
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &health_port_);
+  builder.SetMaxReceiveMessageSize(1 << 12);
+  // gRPC does not build a server that has nothing but its own health service.
+  builder.RegisterCallbackGenericService(&nothing_else_);
+  health_ = builder.BuildAndStart();
+  if (health_ != nullptr && health_port_ != 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot listen for health checks on ", address,
+                                             "; is the port taken? --health_port chooses another"));
+}
+
+void Server::WatchCertificate(const config::ServerConfig& config) {
+  if (!config.HasTls()) return;
+  certificate_watch_ = std::jthread([this, config](std::stop_token stop) {
+    std::mutex mutex;
+    std::condition_variable_any wake;
+    std::unique_lock lock(mutex);
+    while (!stop.stop_requested()) {
+      if (const auto expiry = CertificateExpiry(config.tls_certificate); expiry.ok()) {
+        metrics_->tls_certificate_expiry.Set(static_cast<double>(absl::ToUnixSeconds(*expiry)));
+      }
+      wake.wait_for(lock, stop, absl::ToChronoNanoseconds(config.tls_reload_interval),
+                    [] { return false; });
+    }
+  });
+}
+
+absl::Status Server::Listen(const config::ServerConfig& config) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  const bool v6 = config.address.find(':') != std::string::npos;
-  const std::string address = v6 ? absl::StrCat("[", config.address, "]:", config.port)
-                                 : absl::StrCat(config.address, ":", config.port);
+  grpc::channelz::experimental::InitChannelzService();
+  std::vector<std::string> plugins;
+  if (config.reflection) plugins.push_back("proto_server_reflection");
+  if (config.channelz) plugins.push_back("channelz_service");
+  const std::string address = HostAndPort(config.address, config.port);
   grpc::ServerBuilder builder;
   // A port that another process listens on is an error, not something to share.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
+                             static_cast<int>(config.max_metadata_bytes));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
+  if (config.max_connection_age < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_AGE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(config.max_connection_age)));
+  }
+  builder.SetOption(std::make_unique<KeepPlugins>(std::move(plugins)));
+  builder.AddListeningPort(address, MakeServerCredentials(config), &port_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
   builder.RegisterService(service_.get());
@@ -131,14 +209,19 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
 
 std::string Server::Banner() const {
   return absl::StrCat("simgrad-server ", config::kVersion, " listening on ", address_, ":", port_,
-                      ", metrics on ", address_, ":", metrics_port(), ", device ", device_text_);
+                      ", metrics on ", address_, ":", metrics_port(),
+                      health_port_ == 0 ? "" : absl::StrCat(", health on :", health_port_),
+                      ", device ", device_text_);
 }
 
 void Server::SetServing(bool serving) {
   metrics_->ready.Set(serving ? 1.0 : 0.0);
-  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
-  health->SetServingStatus(serving);
-  health->SetServingStatus(metrics::kGrpcService, serving);
+  for (grpc::Server* server : {health_.get(), grpc_.get()}) {
+    if (server == nullptr) continue;
+    grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
+    health->SetServingStatus(serving);
+    health->SetServingStatus(metrics::kGrpcService, serving);
+  }
 }
 
 void Server::StopAdmission() {
@@ -152,20 +235,30 @@ bool Server::Drain(absl::Duration timeout) {
   const bool ended = queue_->Drain(timeout);
   if (!ended)
     queue_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
-  // Answers that are still being read have until the deadline; what is left then is cut off.
-  grpc_->Shutdown(absl::ToChronoTime(std::max(end, absl::Now() + absl::Seconds(1))));
+  // Answers that are still being read have until the deadline; what is left then is cut off, and so
+  // is at once what never ends by itself: a probe that watches the health.
+  const absl::Time last = std::max(end, absl::Now() + absl::Seconds(1));
+  while (metrics_->CallsInFlight() > 0 && absl::Now() < last) {
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  ShutDown();
   return ended;
 }
 
-Server::~Server() {
-  if (grpc_ != nullptr) {
-    queue_->CancelAll(absl::CancelledError("the server stops"));
-    grpc_->Shutdown(absl::ToChronoTime(absl::Now()));
+void Server::ShutDown() {
+  for (grpc::Server* server : {grpc_.get(), health_.get()}) {
+    if (server != nullptr) server->Shutdown(absl::ToChronoTime(absl::Now()));
   }
+}
+
+Server::~Server() {
+  if (queue_ != nullptr) queue_->CancelAll(absl::CancelledError("the server stops"));
+  ShutDown();
   // Workers end before the service and its streams go.
   exposer_.reset();
   queue_.reset();
   grpc_.reset();
+  health_.reset();
 }
 
 }  // namespace simgrad::server::service

@@ -5,10 +5,12 @@
 //   had. Threads: Drain and the accessors from any; health and reflection are gRPC's own.
 #pragma once
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -28,6 +30,7 @@ class Server {
 
   int port() const { return port_; }
   int metrics_port() const { return exposer_->port(); }
+  int health_port() const { return health_port_; }  // 0: none
   // "simgrad-server 0.1.0 listening on 127.0.0.1:8001, metrics on 127.0.0.1:8002, device cpu
   // (...)".
   std::string Banner() const;
@@ -44,16 +47,24 @@ class Server {
  private:
   Server() = default;
   absl::Status Listen(const config::ServerConfig& config);
+  absl::Status ListenForHealth(const config::ServerConfig& config);
+  void WatchCertificate(const config::ServerConfig& config);
   void SetServing(bool serving);
+  void ShutDown();  // both ports, now
 
   std::string address_;
   std::string device_text_;
   int port_ = 0;
+  int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
   std::unique_ptr<scheduling::WorkQueue> queue_;
   std::unique_ptr<SimgradService> service_;
+  std::unique_ptr<TokenGate> token_gate_;
+  grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for
   std::unique_ptr<metrics::Exposer> exposer_;
+  std::jthread certificate_watch_;
 };
 
 }  // namespace simgrad::server::service

@@ -34,20 +34,34 @@ auto Guarded(Function function) -> decltype(function()) {
   }
 }
 
+// One entry of the caller's metadata; empty where there is none.
+std::string MetadataOf(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return "";
+  return std::string(found->second.data(), found->second.size());
+}
+
+absl::Status CheckToken(const CallContext& shared, const grpc::CallbackServerContext& context) {
+  if (shared.token_gate == nullptr) return absl::OkStatus();
+  return shared.token_gate->Check(MetadataOf(context, "authorization"));
+}
+
 // A unary RPC: `answer` gives the response or a status.
 template <class Response, class Answer>
-grpc::ServerUnaryReactor* Unary(metrics::ServerMetrics& metrics, const std::string& method,
+grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& method,
                                 grpc::CallbackServerContext* context, Response* response,
                                 Answer answer) {
-  RpcScope rpc(metrics, method);
+  RpcScope rpc(*shared.metrics, method);
   RequestRecord record;
   record.request_id = NewRequestId();
   record.method = method;
-  absl::StatusOr<Response> result = Guarded(answer);
+  record.trace_parent = MetadataOf(*context, "traceparent");
+  const absl::Status known = CheckToken(shared, *context);
+  absl::StatusOr<Response> result = known.ok() ? Guarded(answer) : known;
   if (result.ok()) *response = *std::move(result);
   const grpc::Status status = ToGrpcStatus(result.status(), record.request_id);
   record.outcome = CodeLabel(status.error_code());
-  record.message = status.error_message();
+  record.message = std::string(result.status().message());
   record.seconds["total"] = rpc.Seconds();
   rpc.End(record.outcome);
   LogRequest(record);
@@ -61,9 +75,12 @@ grpc::ServerWriteReactor<Response>* Stream(const CallContext& shared, metrics::M
                                            grpc::CallbackServerContext* context,
                                            const Request& request, conversion::ProgramCache& cache,
                                            const PrepareOptions& options) {
-  auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context));
+  auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context),
+                                              MetadataOf(*context, "traceparent"));
   auto* reactor = new StreamReactor<Response>(call);
-  auto prepared = Guarded([&] { return Prepare(request, cache, options); });
+  const absl::Status known = CheckToken(shared, *context);
+  auto prepared = known.ok() ? Guarded([&] { return Prepare(request, cache, options); })
+                             : absl::StatusOr<PreparedWork>(known);
   call->Begin(std::move(prepared), conversion::WorldLabel(request.spec().world()), reactor);
   return reactor;
 }
@@ -92,21 +109,20 @@ void SimgradService::SetPorts(int port, int metrics_port) {
 grpc::ServerUnaryReactor* SimgradService::GetServerInfo(grpc::CallbackServerContext* context,
                                                         const v1::GetServerInfoRequest*,
                                                         v1::ServerInfo* response) {
-  return Unary(*context_.metrics, "GetServerInfo", context, response,
+  return Unary(context_, "GetServerInfo", context, response,
                [this]() -> absl::StatusOr<v1::ServerInfo> { return info_; });
 }
 
 grpc::ServerUnaryReactor* SimgradService::ListWorlds(grpc::CallbackServerContext* context,
                                                      const v1::ListWorldsRequest*,
                                                      v1::ListWorldsResponse* response) {
-  return Unary(*context_.metrics, "ListWorlds", context, response,
-               [] { return conversion::ListWorlds(); });
+  return Unary(context_, "ListWorlds", context, response, [] { return conversion::ListWorlds(); });
 }
 
 grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerContext* context,
                                                           const v1::DescribeProgramRequest* request,
                                                           v1::DescribeProgramResponse* response) {
-  return Unary(*context_.metrics, "DescribeProgram", context, response,
+  return Unary(context_, "DescribeProgram", context, response,
                [&]() -> absl::StatusOr<v1::DescribeProgramResponse> {
                  auto answer = conversion::DescribeProgram(*request, cache_);
                  const int64_t limit = options_.limits.max_message_bytes;

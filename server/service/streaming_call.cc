@@ -26,13 +26,15 @@ bool IsSmall(const sim::Work& work) {
 
 }  // namespace
 
-StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline)
+StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline,
+                             const std::string& trace_parent)
     : context_(context),
       mode_(mode),
       cancellation_(std::make_shared<scheduling::Cancellation>(deadline)),
       rpc_(*context.metrics, mode == metrics::Mode::kRollout ? "Rollout" : "Gradient") {
   record_.request_id = NewRequestId();
   record_.method = mode == metrics::Mode::kRollout ? "Rollout" : "Gradient";
+  record_.trace_parent = trace_parent;
 }
 
 void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label,
@@ -220,7 +222,7 @@ void StreamingCall::CountLost(const absl::Status& status) {
 void StreamingCall::End(const absl::Status& status) {
   const grpc::Status wire = ToGrpcStatus(status, record_.request_id);
   record_.outcome = CodeLabel(wire.error_code());
-  record_.message = wire.error_message();
+  record_.message = std::string(status.message());
   if (admitted_) {
     world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))]
         .Increment();

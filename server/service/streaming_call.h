@@ -19,6 +19,7 @@
 #include "server/service/prepare.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
+#include "server/service/token_gate.h"
 
 namespace simgrad::server::service {
 
@@ -29,13 +30,16 @@ struct CallContext {
   std::shared_ptr<const sim::Engine> engine;
   std::string device;  // kind
   std::string version;
+  TokenGate* token_gate = nullptr;  // null: nobody needs a token
   int64_t max_message_bytes = int64_t{4} << 20;
 };
 
 class StreamingCall final : public sim::Observer,
                             public std::enable_shared_from_this<StreamingCall> {
  public:
-  StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline);
+  // `trace_parent`: the W3C trace context of the caller, for the log; may be empty.
+  StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline,
+                const std::string& trace_parent);
 
   // Admits and enqueues, or finishes `outbox` with the refusal; `world_label` for metrics.
   void Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label, Outbox* outbox);

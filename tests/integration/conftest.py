@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -69,3 +70,11 @@ def differences(a, b, **options):
     """Names of the fields whose bits differ; the empty list is what the contract promises."""
     x, y = bits_of(a, **options), bits_of(b, **options)
     return sorted(name for name in x.keys() | y.keys() if x.get(name) != y.get(name))
+
+
+@pytest.fixture
+def free_port():
+    """A port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace simgrad::server::config {
 namespace {
 
@@ -15,11 +18,32 @@ TEST(ParseFlags, DefaultsListenOnLoopbackAtTheDocumentedPorts) {
 }
 
 TEST(ParseFlags, EveryFlagIsTaken) {
-  const auto config =
-      ParseFlags({"--port=0", "--metrics_port=9", "--address=0.0.0.0", "--device=cuda:1",
-                  "--threads=3", "--workers=2", "--queue_capacity=5", "--memory_limit_bytes=1000",
-                  "--drain_timeout=1m30s", "--near_band_ulps=2.5", "--max_message_bytes=65536",
-                  "--max_steps=7", "--max_instances=8", "--program_cache_entries=4"});
+  const auto config = ParseFlags({"--port=0",
+                                  "--metrics_port=9",
+                                  "--address=0.0.0.0",
+                                  "--device=cuda:1",
+                                  "--threads=3",
+                                  "--workers=2",
+                                  "--queue_capacity=5",
+                                  "--memory_limit_bytes=1000",
+                                  "--drain_timeout=1m30s",
+                                  "--near_band_ulps=2.5",
+                                  "--max_message_bytes=65536",
+                                  "--max_steps=7",
+                                  "--max_instances=8",
+                                  "--program_cache_entries=4",
+                                  "--tls_certificate=a",
+                                  "--tls_key=b",
+                                  "--tls_client_ca=c",
+                                  "--tls_reload_interval=2s",
+                                  "--token_file=d",
+                                  "--allow_insecure_metrics=true",
+                                  "--health_port=10",
+                                  "--reflection=false",
+                                  "--channelz=true",
+                                  "--max_metadata_bytes=2048",
+                                  "--max_concurrent_streams=3",
+                                  "--max_connection_age=1h"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->port, 0);
   EXPECT_EQ(config->metrics_port, 9);
@@ -35,6 +59,43 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->max_steps, 7);
   EXPECT_EQ(config->max_instances, 8);
   EXPECT_EQ(config->program_cache_entries, 4);
+  EXPECT_EQ(config->tls_certificate, "a");
+  EXPECT_EQ(config->tls_key, "b");
+  EXPECT_EQ(config->tls_client_ca, "c");
+  EXPECT_EQ(config->tls_reload_interval, absl::Seconds(2));
+  EXPECT_EQ(config->token_file, "d");
+  EXPECT_FALSE(config->allow_insecure);
+  EXPECT_TRUE(config->allow_insecure_metrics);
+  EXPECT_EQ(config->health_port, 10);
+  EXPECT_FALSE(config->reflection);
+  EXPECT_TRUE(config->channelz);
+  EXPECT_EQ(config->max_metadata_bytes, 2048);
+  EXPECT_EQ(config->max_concurrent_streams, 3);
+  EXPECT_EQ(config->max_connection_age, absl::Hours(1));
+}
+
+TEST(ParseFlags, PlaintextBeyondLoopbackIsServedOnlyWhereItIsAllowed) {
+  for (const char* address : {"0.0.0.0", "::", "10.0.0.1", "host.example"}) {
+    const std::string flag = std::string("--address=") + address;
+    EXPECT_FALSE(ParseFlags({flag}).ok()) << address;
+    EXPECT_FALSE(ParseFlags({flag, "--allow_insecure_metrics=true"}).ok()) << address;
+    EXPECT_TRUE(ParseFlags({flag, "--allow_insecure=true"}).ok()) << address;
+    EXPECT_FALSE(ParseFlags({flag, "--tls_certificate=a", "--tls_key=b"}).ok()) << address;
+    EXPECT_TRUE(
+        ParseFlags({flag, "--tls_certificate=a", "--tls_key=b", "--allow_insecure_metrics=true"})
+            .ok())
+        << address;
+  }
+  for (const char* address : {"127.0.0.1", "127.1.2.3", "::1", "localhost"}) {
+    EXPECT_TRUE(ParseFlags({std::string("--address=") + address}).ok()) << address;
+  }
+}
+
+TEST(ParseFlags, AnActionIsTakenOutOfTheFlags) {
+  std::vector<std::string> arguments = {"--port=1", "--healthcheck"};
+  EXPECT_EQ(TakeAction(arguments), Action::kHealthCheck);
+  EXPECT_EQ(arguments, std::vector<std::string>{"--port=1"});
+  EXPECT_EQ(TakeAction(arguments), Action::kServe);
 }
 
 struct BadFlag {
@@ -61,6 +122,14 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--max_message_bytes=10", "from 65536"},
       {"--max_steps=0", "from 1"},
       {"--address=", "address"},
+      {"--tls_certificate=a", "--tls_key"},
+      {"--tls_key=a", "--tls_certificate"},
+      {"--tls_client_ca=a", "--tls_certificate"},
+      {"--tls_reload_interval=0s", "from 1s"},
+      {"--token_file=", "path"},
+      {"--allow_insecure=yes", "true or false"},
+      {"--max_connection_age=0.5s", "or 0 for no limit"},
+      {"--health_port=-1", "from 0 to 65535"},
   };
   for (const BadFlag& flag : bad) {
     const auto config = ParseFlags({flag.argument});
@@ -76,10 +145,33 @@ TEST(ParseFlags, AFlagGivenTwiceIsAnError) {
 
 TEST(ParseFlags, HelpNamesEveryFlag) {
   const std::string help = FlagsHelp();
-  for (const char* name :
-       {"--port", "--metrics_port", "--address", "--device", "--threads", "--workers",
-        "--queue_capacity", "--memory_limit_bytes", "--drain_timeout", "--near_band_ulps",
-        "--max_message_bytes", "--max_steps", "--max_instances", "--program_cache_entries"}) {
+  for (const char* name : {"--port",
+                           "--metrics_port",
+                           "--address",
+                           "--device",
+                           "--threads",
+                           "--workers",
+                           "--queue_capacity",
+                           "--memory_limit_bytes",
+                           "--drain_timeout",
+                           "--near_band_ulps",
+                           "--max_message_bytes",
+                           "--max_steps",
+                           "--max_instances",
+                           "--program_cache_entries",
+                           "--tls_certificate",
+                           "--tls_key",
+                           "--tls_client_ca",
+                           "--tls_reload_interval",
+                           "--token_file",
+                           "--allow_insecure",
+                           "--allow_insecure_metrics",
+                           "--health_port",
+                           "--reflection",
+                           "--channelz",
+                           "--max_metadata_bytes",
+                           "--max_concurrent_streams",
+                           "--max_connection_age"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
   }
 }

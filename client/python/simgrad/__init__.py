@@ -13,6 +13,7 @@ the shape of its input.
 
 from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
+from simgrad.credentials import tls
 from simgrad.diagnostics import (
     REASONS,
     BackwardTrace,
@@ -33,6 +34,7 @@ from simgrad.errors import (
     NotFound,
     ResourceExhausted,
     SimgradError,
+    Unauthenticated,
     Unavailable,
     Unimplemented,
 )
@@ -71,7 +73,9 @@ __all__ = [
     "StateRange",
     "Stream",
     "TerminationTrace",
+    "Unauthenticated",
     "Unavailable",
     "Unimplemented",
     "World",
+    "tls",
 ]

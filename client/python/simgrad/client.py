@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 import grpc
 
@@ -28,7 +28,10 @@ class Client:
       timeout: default deadline of a call, in seconds; every call has one.
       max_message_bytes: largest message sent or received. Trajectories are chunked below the
         server's limit; inputs larger than this raise ResourceExhausted.
-      credentials: grpc.ChannelCredentials for TLS; None: plaintext.
+      credentials: grpc.ChannelCredentials for TLS, for example simgrad.tls("ca.pem"); None:
+        plaintext.
+      token: bearer token that the server asks for, or a function that gives the one of the moment
+        (tokens get rotated); None: none is sent. Without TLS it travels in the clear.
 
     Threads: may be used from many threads at once. Cost: the connection is made at the first call.
     """
@@ -40,6 +43,7 @@ class Client:
         timeout: float = DEFAULT_TIMEOUT,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str | Callable[[], str] | None = None,
     ):
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
@@ -49,6 +53,7 @@ class Client:
         ]
         self.target = target
         self.timeout = timeout
+        self._token = token
         self._channel = (
             grpc.secure_channel(target, credentials, options)
             if credentials
@@ -286,15 +291,26 @@ class Client:
     ) -> Stream:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
-        call = method(message, timeout=self._deadline(timeout), wait_for_ready=False)
+        call = method(
+            message,
+            timeout=self._deadline(timeout),
+            wait_for_ready=False,
+            metadata=self._metadata(),
+        )
         finish = _raise_if_nonfinite if on_nonfinite == "raise" else lambda result: None
         return Stream(call, Assembly(raw), observer_of(progress), finish)
 
     def _call(self, method: Any, message: Any, timeout: float | None) -> Any:
         try:
-            return method(message, timeout=self._deadline(timeout))
+            return method(message, timeout=self._deadline(timeout), metadata=self._metadata())
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error) from None
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        if self._token is None:
+            return []
+        token = self._token() if callable(self._token) else self._token
+        return [("authorization", f"Bearer {token}")]
 
     def _deadline(self, timeout: float | None) -> float:
         if timeout is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pathlib
 import sys
 from typing import Any, Sequence
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from simgrad import errors, report
 from simgrad.client import DEFAULT_TIMEOUT, Client
+from simgrad.credentials import tls
 from simgrad.policy import Policy
 from simgrad.request import declarations_of
 from simgrad.v1 import program_pb2
@@ -38,7 +40,7 @@ exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody answered in tim
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
-        with Client(options.target, timeout=options.timeout) as client:
+        with _connect(options) as client:
             return options.run(client, options)
     except (errors.Unavailable, errors.DeadlineExceeded) as error:
         return _fail(options, error, EXIT_UNREACHABLE)
@@ -49,6 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except BrokenPipeError:
         return EXIT_OK
+
+
+def _connect(options: argparse.Namespace) -> Client:
+    secure = options.tls or options.tls_ca or options.tls_certificate or options.tls_key
+    credentials = None
+    if secure:
+        credentials = tls(
+            options.tls_ca, certificate=options.tls_certificate, key=options.tls_key
+        )
+    token = None
+    if options.token_file:
+        token = pathlib.Path(options.token_file).read_text().strip()
+    return Client(options.target, timeout=options.timeout, credentials=credentials, token=token)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,6 +78,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="deadline in seconds (default %(default)g)",
     )
+    common.add_argument("--tls", action="store_true", help="TLS with the system's certificates")
+    common.add_argument("--tls-ca", metavar="PEM", help="TLS; who signed the server's certificate")
+    common.add_argument("--tls-certificate", metavar="PEM", help="our own, for mutual TLS")
+    common.add_argument("--tls-key", metavar="PEM", help="its private key")
+    common.add_argument("--token-file", metavar="FILE", help="bearer token to send")
     common.add_argument("--json", action="store_true", help="one JSON object on standard output")
     top = argparse.ArgumentParser(
         prog="simgrad",

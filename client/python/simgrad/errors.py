@@ -90,6 +90,12 @@ class Unavailable(SimgradError, ConnectionError):
     code = "UNAVAILABLE"
 
 
+class Unauthenticated(SimgradError, PermissionError):
+    """The server wants a token, and this is none of its tokens: Client(token=...)."""
+
+    code = "UNAUTHENTICATED"
+
+
 class Unimplemented(SimgradError):
     """The server does not have what was asked for."""
 
@@ -133,6 +139,7 @@ _BY_CODE = {
         DeadlineExceeded,
         Cancelled,
         Unavailable,
+        Unauthenticated,
         Unimplemented,
         FailedPrecondition,
         Internal,

@@ -1,0 +1,326 @@
+"""Who may talk to the server, and what happens when certificates and tokens change."""
+
+import json
+import subprocess
+import threading
+import time
+import urllib.request
+
+import grpc
+import numpy as np
+import pytest
+from certificates import Authority, Secret
+from live_server import BINARY, LiveServer
+
+import simgrad as sg
+
+BALL = sg.World("bouncing_ball")
+FALL = dict(steps=5, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def server_files(authority):
+    return authority.sign("server")
+
+
+@pytest.fixture
+def start():
+    """Starts servers with flags; stops them at the end."""
+    running = []
+
+    def with_flags(*flags):
+        running.append(LiveServer(*flags))
+        return running[-1]
+
+    yield with_flags
+    for server in running:
+        server.stop()
+
+
+def tls_flags(files):
+    return [f"--tls_certificate={files[0]}", f"--tls_key={files[1]}"]
+
+
+def eventually(holds, seconds=30):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.05)
+
+
+def answers(target, **how):
+    """Whether a rollout on a new connection is answered."""
+    try:
+        with sg.Client(target, timeout=10, **how) as client:
+            return bool(client.rollout(BALL, **FALL).ok.all())
+    except (sg.Unavailable, sg.Unauthenticated):
+        return False
+
+
+class TestTls:
+    def test_a_caller_who_trusts_the_ca_is_served_and_nobody_else(
+        self, authority, server_files, start, tmp_path
+    ):
+        server = start(*tls_flags(server_files))
+        assert answers(server.target, credentials=sg.tls(authority.certificate))
+        assert not answers(server.target)  # plaintext
+        (tmp_path / "other").mkdir()
+        stranger = Authority(tmp_path / "other", "other")
+        assert not answers(server.target, credentials=sg.tls(stranger.certificate))
+
+    def test_mutual_tls_wants_a_certificate_of_its_ca(
+        self, authority, server_files, start, tmp_path
+    ):
+        server = start(*tls_flags(server_files), f"--tls_client_ca={authority.certificate}")
+        certificate, key = authority.sign("client")
+        ca = authority.certificate
+        assert answers(server.target, credentials=sg.tls(ca, certificate=certificate, key=key))
+        assert not answers(server.target, credentials=sg.tls(ca))
+        (tmp_path / "other").mkdir()
+        wrong = Authority(tmp_path / "other", "other").sign("client")
+        assert not answers(
+            server.target, credentials=sg.tls(ca, certificate=wrong[0], key=wrong[1])
+        )
+
+    def test_an_expired_certificate_is_refused_on_both_sides(self, authority, server_files, start):
+        expired = authority.sign("expired", days=-1)
+        server = start(*tls_flags(expired))
+        assert not answers(server.target, credentials=sg.tls(authority.certificate))
+        mutual = start(*tls_flags(server_files), f"--tls_client_ca={authority.certificate}")
+        assert not answers(
+            mutual.target,
+            credentials=sg.tls(authority.certificate, certificate=expired[0], key=expired[1]),
+        )
+
+    def test_a_certificate_rotated_under_load_drops_no_good_request(
+        self, authority, start, tmp_path
+    ):
+        secret = Secret(tmp_path / "secret")
+        first, second = authority.sign("first"), authority.sign("second", days=60)
+        secret.put(certificate=first[0], key=first[1])
+        server = start(
+            f"--tls_certificate={secret.folder}/certificate",
+            f"--tls_key={secret.folder}/key",
+            "--tls_reload_interval=1s",
+        )
+        before = expiry(server)
+        stop, failures, served = threading.Event(), [], []
+
+        def load():
+            while not stop.is_set():
+                # A connection of its own for each call: every one is a handshake.
+                good = answers(server.target, credentials=sg.tls(authority.certificate))
+                (served if good else failures).append(time.monotonic())
+
+        threads = [threading.Thread(target=load) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        secret.put(certificate=second[0], key=second[1])
+        eventually(lambda: expiry(server) > before)
+        rotated = time.monotonic()
+        eventually(lambda: sum(at > rotated for at in served) > 10)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        presented = subprocess.run(
+            ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-alpn", "h2"],
+            input="", capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        assert second[0].read_text().strip() in presented
+
+
+def expiry(server):
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
+        for line in page.read().decode().splitlines():
+            if line.startswith("simgrad_tls_certificate_expiry_timestamp_seconds "):
+                return float(line.split()[1])
+    raise AssertionError("no such metric")
+
+
+class TestTokens:
+    def test_only_callers_with_a_token_of_the_file_are_served(self, start, tmp_path):
+        tokens = tmp_path / "tokens"
+        tokens.write_text("# trainers\nalpha\nbeta\n")
+        server = start(f"--token_file={tokens}")
+        assert answers(server.target, token="alpha")
+        assert answers(server.target, token=lambda: "beta")
+        for token in (None, "", "alph", "alphaa", "# trainers"):
+            with sg.Client(server.target, token=token) as client:
+                for call in (
+                    client.info,
+                    client.worlds,
+                    lambda: client.program(BALL),
+                    lambda: client.rollout(BALL, **FALL),
+                    lambda: client.gradient(BALL, objective="final_height", **FALL),
+                ):
+                    with pytest.raises(sg.Unauthenticated) as refused:
+                        call()
+                    assert refused.value.reason == "UNAUTHENTICATED"
+                    assert "alpha" not in str(refused.value)
+
+    def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(self, start, tmp_path):
+        tokens = tmp_path / "tokens"
+        tokens.write_text("old\n")
+        server = start(f"--token_file={tokens}")
+        assert answers(server.target, token="old")
+        tokens.write_text("new\n")
+        eventually(lambda: answers(server.target, token="new"))
+        assert not answers(server.target, token="old")
+        tokens.write_text("\n")
+        time.sleep(1.2)  # longer than the server takes to look again
+        assert answers(server.target, token="new")
+        assert not answers(server.target, token="")
+
+
+class TestExposure:
+    @pytest.mark.parametrize(
+        "flags, named",
+        [
+            (["--address=0.0.0.0"], "--allow_insecure"),
+            (["--address=0.0.0.0", "TLS"], "--allow_insecure_metrics"),
+            (["--tls_certificate=x"], "--tls_key"),
+            (["--tls_key=x"], "--tls_certificate"),
+            (["--tls_client_ca=x"], "--tls_certificate"),
+            (["--tls_certificate=/no/such", "--tls_key=/no/such"], "--tls_certificate"),
+            (["--token_file=/no/such"], "--token_file"),
+        ],
+    )
+    def test_a_configuration_that_cannot_be_meant_is_refused(self, flags, named, server_files):
+        flags = [f for flag in flags for f in (tls_flags(server_files) if flag == "TLS" else [flag])]
+        for action in ([], ["--validate_config"]):
+            ended = subprocess.run(
+                [BINARY, "--port=0", "--metrics_port=0", *flags, *action],
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert ended.returncode in (1, 2)
+            assert named in ended.stderr
+
+    def test_validate_config_is_silent_about_a_good_one(self, server_files, authority):
+        other = authority.sign("another")
+        good = [BINARY, "--validate_config", *tls_flags(server_files), "--address=0.0.0.0"]
+        assert subprocess.run([*good, "--allow_insecure_metrics=true"]).returncode == 0
+        swapped = [f"--tls_certificate={server_files[0]}", f"--tls_key={other[1]}"]
+        ended = subprocess.run(
+            [BINARY, "--validate_config", *swapped], capture_output=True, text=True
+        )
+        assert ended.returncode == 2 and "must be the key of the certificate" in ended.stderr
+
+    def test_the_health_port_is_plaintext_and_has_health_alone(
+        self, server_files, start, free_port
+    ):
+        server = start(*tls_flags(server_files), f"--health_port={free_port}")
+        asked = [BINARY, "--healthcheck", *tls_flags(server_files), f"--health_port={free_port}"]
+        assert subprocess.run(asked).returncode == 0
+        with pytest.raises(sg.SimgradError) as refused, sg.Client(f"127.0.0.1:{free_port}") as client:
+            client.info()
+        assert refused.value.code == "UNIMPLEMENTED"
+        server.stop()
+        ended = subprocess.run(asked, capture_output=True, text=True)
+        assert ended.returncode == 1 and str(free_port) in ended.stderr
+
+    @pytest.mark.parametrize("flag", ["reflection", "channelz"])
+    def test_reflection_and_channelz_are_there_only_where_asked_for(self, start, flag):
+        method, request = {
+            "reflection": (
+                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                b":\x01*",
+            ),
+            "channelz": ("/grpc.channelz.v1.Channelz/GetServers", b""),
+        }[flag]
+        for value, code in (("true", "OK"), ("false", "UNIMPLEMENTED")):
+            server = start(f"--{flag}={value}")
+            with grpc.insecure_channel(server.target) as channel:
+                call = channel.stream_stream(method)(iter([request]), timeout=20)
+                try:
+                    list(call)
+                except grpc.RpcError:
+                    pass
+                assert call.code().name == code
+
+
+def test_every_request_is_one_line_of_json_whose_stages_add_up(start):
+    server = start()
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with sg.Client(server.target) as client:
+        client.gradient(BALL, objective="final_height", **FALL)
+        with pytest.raises(sg.InvalidArgument):
+            client.rollout(BALL, steps=-1, initial=FALL["initial"])
+    with grpc.insecure_channel(server.target) as channel:
+        channel.unary_unary("/simgrad.v1.Simgrad/GetServerInfo")(
+            b"", metadata=[("traceparent", f"00-{trace}-{span}-01")]
+        )
+    server.process.terminate()
+    server.process.wait(timeout=30)
+    server.log.seek(0)
+    lines = [json.loads(line) for line in server.log.read().splitlines()]
+    requests = [line for line in lines if line["event"] == "request"]
+    by_method = {line["method"]: line for line in requests}
+    done = by_method["Gradient"]
+    assert (done["world"], done["instances"], done["steps"]) == ("bouncing_ball", 1, 5)
+    for line in requests:
+        stages = [v for k, v in line.items() if k.endswith("_ms") and k != "total_ms"]
+        # Each is rounded to a microsecond.
+        assert sum(stages) == pytest.approx(line["total_ms"], abs=0.001 * (len(stages) + 1))
+        assert line["other_ms"] >= -0.001
+    assert {"queue_ms", "forward_ms", "adjoint_ms", "encode_ms"} <= done.keys()
+    assert by_method["GetServerInfo"]["trace_id"] == trace
+    assert by_method["GetServerInfo"]["parent_span_id"] == span
+    refused = [line for line in requests if line["code"] == "InvalidArgument"]
+    assert len(refused) == 1 and "steps" in refused[0]["message"]
+    assert np.unique([line["request_id"] for line in requests]).size == len(requests)
+
+
+class TestDraining:
+    """SIGTERM while an answer streams."""
+
+    LONG = dict(
+        steps=400_000,
+        initial={"y": np.linspace(0.1, 1.0, 64)[:, None], "v": np.zeros((64, 1))},
+        params={"k": 1.0},
+        chunk_steps=1000,
+    )
+
+    def watch(self, port):
+        """Health as a probe sees it, until the connection ends."""
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_stream("/grpc.health.v1.Health/Watch")
+            try:
+                for message in call(b"", timeout=120):
+                    yield {1: "SERVING", 2: "NOT_SERVING"}[message[1]]
+            except grpc.RpcError:
+                return
+
+    def test_health_goes_first_then_the_answer_ends_and_nothing_is_lost(self, start, free_port):
+        server = start(f"--health_port={free_port}", "--drain_timeout=120s")
+        health = self.watch(free_port)
+        assert next(health) == "SERVING"
+        with sg.Client(server.target, timeout=120) as client:
+            stream = client.rollout_stream(BALL, **self.LONG)
+            blocks = iter(stream)
+            next(blocks)
+            server.process.terminate()
+            assert next(health) == "NOT_SERVING"
+            with pytest.raises(sg.Unavailable) as refused, sg.Client(server.target) as other:
+                other.rollout(BALL, **FALL)
+            assert refused.value.reason in ("DRAINING", "")  # "": the port is closed already
+            for _ in blocks:
+                pass
+            assert stream.result.ok.all() and stream.result.steps == self.LONG["steps"]
+        assert server.process.wait(timeout=60) == 0
+
+    def test_work_beyond_the_drain_timeout_is_cancelled_and_the_exit_code_says_so(self, start):
+        server = start("--drain_timeout=0s")
+        with sg.Client(server.target, timeout=120) as client:
+            blocks = iter(client.rollout_stream(BALL, **self.LONG))
+            next(blocks)
+            server.process.terminate()
+            with pytest.raises((sg.Unavailable, sg.Cancelled)):
+                for _ in blocks:
+                    pass
+        assert server.process.wait(timeout=60) == 3
