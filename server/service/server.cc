@@ -52,6 +52,7 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   limits->set_max_loop_iterations(programs.max_loop_iterations);
   limits->set_max_nested_iterations(programs.max_nested_iterations);
   limits->set_max_message_bytes(config.max_message_bytes);
+  limits->set_max_request_bytes(config.max_request_bytes);
   limits->set_max_request_memory_bytes(memory_limit_bytes);
   for (const sim::WorldSchema& world : sim::BuiltInWorlds()) info.add_worlds(world.name);
   for (const std::string& preset : precision::PresetNames()) info.add_presets(preset);
@@ -113,7 +114,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   // A port that another process listens on is an error, not something to share.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_message_bytes));
+  builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
   builder.RegisterService(service_.get());
   auto exposer =

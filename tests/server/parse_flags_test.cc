@@ -15,11 +15,11 @@ TEST(ParseFlags, DefaultsListenOnLoopbackAtTheDocumentedPorts) {
 }
 
 TEST(ParseFlags, EveryFlagIsTaken) {
-  const auto config =
-      ParseFlags({"--port=0", "--metrics_port=9", "--address=0.0.0.0", "--device=cuda:1",
-                  "--threads=3", "--workers=2", "--queue_capacity=5", "--memory_limit_bytes=1000",
-                  "--drain_timeout=1m30s", "--near_band_ulps=2.5", "--max_message_bytes=65536",
-                  "--max_steps=7", "--max_instances=8", "--program_cache_entries=4"});
+  const auto config = ParseFlags(
+      {"--port=0", "--metrics_port=9", "--address=0.0.0.0", "--device=cuda:1", "--threads=3",
+       "--workers=2", "--queue_capacity=5", "--memory_limit_bytes=1000", "--drain_timeout=1m30s",
+       "--near_band_ulps=2.5", "--max_message_bytes=65536", "--max_request_bytes=70000",
+       "--max_steps=7", "--max_instances=8", "--program_cache_entries=4"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->port, 0);
   EXPECT_EQ(config->metrics_port, 9);
@@ -32,6 +32,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));
   EXPECT_EQ(config->near_band_ulps, 2.5);
   EXPECT_EQ(config->max_message_bytes, 65536);
+  EXPECT_EQ(config->max_request_bytes, 70000);
   EXPECT_EQ(config->max_steps, 7);
   EXPECT_EQ(config->max_instances, 8);
   EXPECT_EQ(config->program_cache_entries, 4);
@@ -59,6 +60,7 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--drain_timeout=30", "duration"},
       {"--near_band_ulps=nan", "finite"},
       {"--max_message_bytes=10", "from 65536"},
+      {"--max_request_bytes=10", "from 65536"},
       {"--max_steps=0", "from 1"},
       {"--address=", "address"},
   };
@@ -79,7 +81,8 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
   for (const char* name :
        {"--port", "--metrics_port", "--address", "--device", "--threads", "--workers",
         "--queue_capacity", "--memory_limit_bytes", "--drain_timeout", "--near_band_ulps",
-        "--max_message_bytes", "--max_steps", "--max_instances", "--program_cache_entries"}) {
+        "--max_message_bytes", "--max_request_bytes", "--max_steps", "--max_instances",
+        "--program_cache_entries"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
   }
 }

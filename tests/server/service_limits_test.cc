@@ -211,9 +211,25 @@ TEST(ServiceLimits, AReaderOfTheLogThatStallsDoesNotStallTheService) {
   EXPECT_EQ(served, kRequests);
 }
 
-TEST(ServiceLimits, ARequestAboveTheMessageLimitIsRefused) {
+TEST(ServiceLimits, PerStepControlsLargerThanAnAnswersMessagesAreTaken) {
+  constexpr int64_t kInstances = 4096;
+  constexpr int64_t kSteps = 200;
+  RunningServer server;
+  v1::GradientRequest request = BallGradient(kSteps, kInstances);
+  std::vector<double> u(kInstances * kSteps);
+  for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<double>(i % 17) / 16;
+  AddTensor(request.mutable_spec()->mutable_controls(), "u", u, {kInstances, kSteps, 1});
+  request.mutable_spec()->mutable_controls(0)->set_per_step(true);
+  ASSERT_GT(static_cast<int64_t>(request.ByteSizeLong()), config::ServerConfig().max_message_bytes);
+  const auto answer = Ask(server, request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  // The gradient has the shape of what was sent, in f32, cut into messages of an answer.
+  EXPECT_EQ(answer.pieces("gradient.control.u").size(), 4u * kInstances * kSteps);
+}
+
+TEST(ServiceLimits, ARequestAboveItsLimitIsRefusedWhateverTheAnswersLimit) {
   config::ServerConfig config = FreePorts();
-  config.max_message_bytes = config::kSmallestMessageLimit;
+  config.max_request_bytes = config::kSmallestMessageLimit;
   RunningServer server(config);
   EXPECT_EQ(Ask(server, BallRollout(3, 20000)).status.error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
