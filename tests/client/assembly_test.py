@@ -38,6 +38,7 @@ def block(first, steps, lanes=()):
         margin_instance=t,
         margin_ulps=-2.0 * t,
         margin_ulps_instance=t,
+        iterations=np.tile(np.arange(16, dtype="<u4"), steps).tobytes(),
         histogram=np.zeros((steps, 64), "<u4").tobytes(),
         nan_margins=0 * t,
         checks=N + 0 * t,

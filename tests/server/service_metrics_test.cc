@@ -1,4 +1,5 @@
 // What a scraper sees of a server that works.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -128,6 +129,39 @@ TEST(ServiceMetrics, CountersMoveByWhatHappened) {
   EXPECT_EQ(moved("simgrad_termination_checks_total" + site), checks);
   EXPECT_EQ(moved(R"(simgrad_events_total{site="contact",world="bouncing_ball"})"), events);
   EXPECT_GT(events, 0);
+}
+
+TEST(ServiceMetrics, IterationsStandInTheBucketsOfTheVeryRuns) {
+  RunningServer server;
+  v1::RolloutRequest request = BallRollout(200, 50);
+  request.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_INSTANCES);
+  const auto rollout = Ask(server, request);
+  ASSERT_TRUE(rollout.status.ok());
+  // One run per instance and step, so the columns of the instances are the runs.
+  std::vector<uint32_t> runs;
+  for (const v1::DiagnosticsBlock& block : rollout.blocks()) {
+    for (const v1::InstanceColumns& columns : block.instances()) {
+      const std::string& bytes = columns.iterations();
+      const size_t old = runs.size();
+      runs.resize(old + bytes.size() / 4);
+      std::memcpy(runs.data() + old, bytes.data(), bytes.size());
+    }
+  }
+  ASSERT_EQ(runs.size(), 200u * 50u);
+  const auto series = Settled(server);
+  std::set<double> counts;
+  for (const char* bound : {"0", "1", "2", "3", "4", "6", "8", "12", "16", "24", "32", "+Inf"}) {
+    const double most = std::string(bound) == "+Inf" ? 1e9 : std::stod(bound);
+    const double expected = static_cast<double>(
+        std::count_if(runs.begin(), runs.end(), [&](uint32_t n) { return n <= most; }));
+    counts.insert(expected);
+    EXPECT_EQ(series.at("simgrad_solver_iterations_bucket{site=\"projection\","
+                        "world=\"bouncing_ball\",le=\"" +
+                        std::string(bound) + "\"}"),
+              expected)
+        << bound;
+  }
+  EXPECT_GT(counts.size(), 4u);  // there is something to tell apart
 }
 
 TEST(ServiceMetrics, MetricsAreCountedAtLevelOffToo) {
