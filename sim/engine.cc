@@ -158,6 +158,7 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
 }
 
 absl::Status Execution::Reverse() {
+  if (absl::Status fits = checkpoints_.CheckReversal(batch_.steps); !fits.ok()) return fits;
   result_.loss_scale = numerical_.policy.loss_scale;
   if (absl::Status status = run_.StartAdjoint(result_.loss_scale); !status.ok()) return status;
   result_.backward.resize(static_cast<size_t>(batch_.steps));

@@ -84,6 +84,19 @@ TEST(ServiceLimits, WhatNeverFitsIntoMemoryIsRefusedBeforeItRuns) {
   EXPECT_EQ(server.server().queue().memory_used_bytes(), 0);
 }
 
+TEST(ServiceLimits, ACapThatNoLoopReachesIsNotAReasonToRefuse) {
+  config::ServerConfig config = FreePorts();
+  config.memory_limit_bytes = int64_t{64} << 20;
+  RunningServer server(config);
+  v1::GradientRequest request = BallGradient(20, 512);
+  (*request.mutable_spec()->mutable_world()->mutable_config())["max_iter"].set_number(100'000);
+  const auto answer = Ask(server, request);
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = request.spec();
+  EXPECT_TRUE(Ask(server, rollout).status.ok());
+}
+
 TEST(ServiceLimits, DrainingRefusesNewWorkAndLetsTheOldFinish) {
   RunningServer server;
   grpc::ClientContext context;
