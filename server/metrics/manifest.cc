@@ -368,7 +368,8 @@ const std::vector<Method>& Methods() {
       {"ListWorlds", "unary", {"OK", "Internal"}},
       {"DescribeProgram",
        "unary",
-       {"OK", "InvalidArgument", "Unimplemented", "ResourceExhausted", "Internal"}},
+       {"OK", "InvalidArgument", "Unimplemented", "DeadlineExceeded", "ResourceExhausted",
+        "Unavailable", "Internal"}},
       {"Rollout", "server_stream", kWorkCodes},
       {"Gradient", "server_stream", kWorkCodes},
   };

@@ -80,12 +80,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   const int workers = config.workers > 0 ? config.workers : device->threads;
   server->queue_ = std::make_unique<scheduling::WorkQueue>(
       scheduling::QueueOptions{workers, config.queue_capacity, memory});
+  // Two, so that one large program does not hold up the next large batch.
+  constexpr int kPreparationWorkers = 2;
+  server->preparation_ = std::make_unique<scheduling::WorkQueue>(
+      scheduling::QueueOptions{kPreparationWorkers, config.queue_capacity, memory});
   server->metrics_->queue_capacity_requests.Set(static_cast<double>(config.queue_capacity));
   server->metrics_->near_band_ulps.Set(config.near_band_ulps);
 
   CallContext context;
   context.metrics = server->metrics_.get();
   context.queue = server->queue_.get();
+  context.preparation = server->preparation_.get();
   context.engine = device->engine;
   context.device = device->kind;
   context.version = config::kVersion;
@@ -144,13 +149,16 @@ void Server::SetServing(bool serving) {
 
 void Server::StopAdmission() {
   SetServing(false);
+  preparation_->Drain(absl::ZeroDuration());
   queue_->Drain(absl::ZeroDuration());
 }
 
 bool Server::Drain(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   StopAdmission();
-  const bool ended = queue_->Drain(timeout);
+  // What is still being prepared will find that nothing new is admitted.
+  const bool prepared = preparation_->Drain(timeout);
+  const bool ended = queue_->Drain(std::max(end - absl::Now(), absl::ZeroDuration())) && prepared;
   if (!ended)
     queue_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
   // Answers that are still being read have until the deadline; what is left then is cut off.
@@ -160,11 +168,13 @@ bool Server::Drain(absl::Duration timeout) {
 
 Server::~Server() {
   if (grpc_ != nullptr) {
+    preparation_->CancelAll(absl::CancelledError("the server stops"));
     queue_->CancelAll(absl::CancelledError("the server stops"));
     grpc_->Shutdown(absl::ToChronoTime(absl::Now()));
   }
   // Workers end before the service and its streams go.
   exposer_.reset();
+  preparation_.reset();
   queue_.reset();
   grpc_.reset();
 }

@@ -39,6 +39,7 @@ class Server {
   void StopAdmission();
 
   const scheduling::WorkQueue& queue() const { return *queue_; }
+  const scheduling::WorkQueue& preparation() const { return *preparation_; }
   metrics::ServerMetrics& metrics() { return *metrics_; }
 
  private:
@@ -51,6 +52,8 @@ class Server {
   int port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
   std::unique_ptr<scheduling::WorkQueue> queue_;
+  // Requests that take long to prepare: large programs, large batches. Hands over to `queue_`.
+  std::unique_ptr<scheduling::WorkQueue> preparation_;
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<metrics::Exposer> exposer_;

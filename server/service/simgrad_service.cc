@@ -1,8 +1,10 @@
 #include "server/service/simgrad_service.h"
 
 #include <exception>
+#include <memory>
 #include <new>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -34,26 +36,49 @@ auto Guarded(Function function) -> decltype(function()) {
   }
 }
 
-// A unary RPC: `answer` gives the response or a status.
+// A unary RPC from arrival to end; lives until it has been answered.
+class UnaryCall {
+ public:
+  UnaryCall(metrics::ServerMetrics& metrics, const std::string& method,
+            grpc::CallbackServerContext* context)
+      : rpc_(metrics, method), reactor_(context->DefaultReactor()) {
+    record_.request_id = NewRequestId();
+    record_.method = method;
+  }
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
+  template <class Response>
+  void Answer(absl::StatusOr<Response> result, Response* response) {
+    if (result.ok()) *response = *std::move(result);
+    Finish(ToGrpcStatus(result.status(), record_.request_id));
+  }
+  void Refuse(const scheduling::Refusal& refusal) {
+    Finish(ToGrpcStatus(refusal, record_.request_id));
+  }
+
+ private:
+  void Finish(const grpc::Status& status) {
+    record_.outcome = CodeLabel(status.error_code());
+    record_.message = status.error_message();
+    record_.seconds["total"] = rpc_.Seconds();
+    rpc_.End(record_.outcome);
+    LogRequest(record_);
+    reactor_->Finish(status);
+  }
+
+  RpcScope rpc_;
+  RequestRecord record_;
+  grpc::ServerUnaryReactor* reactor_;
+};
+
+// A unary RPC that is quick: `answer` gives the response or a status.
 template <class Response, class Answer>
 grpc::ServerUnaryReactor* Unary(metrics::ServerMetrics& metrics, const std::string& method,
                                 grpc::CallbackServerContext* context, Response* response,
                                 Answer answer) {
-  RpcScope rpc(metrics, method);
-  RequestRecord record;
-  record.request_id = NewRequestId();
-  record.method = method;
-  absl::StatusOr<Response> result = Guarded(answer);
-  if (result.ok()) *response = *std::move(result);
-  const grpc::Status status = ToGrpcStatus(result.status(), record.request_id);
-  record.outcome = CodeLabel(status.error_code());
-  record.message = status.error_message();
-  record.seconds["total"] = rpc.Seconds();
-  rpc.End(record.outcome);
-  LogRequest(record);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
+  UnaryCall call(metrics, method, context);
+  call.Answer<Response>(Guarded(answer), response);
+  return call.reactor();
 }
 
 template <class Response, class Request>
@@ -63,8 +88,11 @@ grpc::ServerWriteReactor<Response>* Stream(const CallContext& shared, metrics::M
                                            const PrepareOptions& options) {
   auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context));
   auto* reactor = new StreamReactor<Response>(call);
-  auto prepared = Guarded([&] { return Prepare(request, cache, options); });
-  call->Begin(std::move(prepared), conversion::WorldLabel(request.spec().world()), reactor);
+  auto prepare = [&request, &cache, &options] {
+    return Guarded([&] { return Prepare(request, cache, options); });
+  };
+  call->Begin(prepare, PreparationOf(request), conversion::WorldLabel(request.spec().world()),
+              reactor);
   return reactor;
 }
 
@@ -103,20 +131,38 @@ grpc::ServerUnaryReactor* SimgradService::ListWorlds(grpc::CallbackServerContext
                [] { return conversion::ListWorlds(); });
 }
 
+absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
+    const v1::DescribeProgramRequest& request) {
+  auto answer = conversion::DescribeProgram(request, cache_);
+  const int64_t limit = options_.limits.max_message_bytes;
+  if (!answer.ok() || static_cast<int64_t>(answer->ByteSizeLong()) <= limit) return answer;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the description has ", answer->ByteSizeLong(), " bytes, messages at most ",
+                   limit, "; ask without adjoint, or raise --max_message_bytes"));
+}
+
 grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerContext* context,
                                                           const v1::DescribeProgramRequest* request,
                                                           v1::DescribeProgramResponse* response) {
-  return Unary(*context_.metrics, "DescribeProgram", context, response,
-               [&]() -> absl::StatusOr<v1::DescribeProgramResponse> {
-                 auto answer = conversion::DescribeProgram(*request, cache_);
-                 const int64_t limit = options_.limits.max_message_bytes;
-                 if (!answer.ok() || static_cast<int64_t>(answer->ByteSizeLong()) <= limit) {
-                   return answer;
-                 }
-                 return absl::ResourceExhaustedError(absl::StrCat(
-                     "the description has ", answer->ByteSizeLong(), " bytes, messages at most ",
-                     limit, "; ask without adjoint, or raise --max_message_bytes"));
-               });
+  const auto describe = [this, request] { return Guarded([&] { return Describe(*request); }); };
+  if (PreparationOf(*request) == Preparation::kQuick) {
+    return Unary(*context_.metrics, "DescribeProgram", context, response, describe);
+  }
+  auto call = std::make_shared<UnaryCall>(*context_.metrics, "DescribeProgram", context);
+  // Taken before the RPC may end on another thread.
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  auto place = context_.preparation->Admit(0, DeadlineOf(*context));
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&place)) {
+    call->Refuse(*refusal);
+    return reactor;
+  }
+  context_.preparation->Enqueue(
+      {std::make_shared<scheduling::Cancellation>(DeadlineOf(*context)),
+       [call, describe, response](const absl::Status& on_time, absl::Duration) {
+         using Described = absl::StatusOr<v1::DescribeProgramResponse>;
+         call->Answer(on_time.ok() ? describe() : Described(on_time), response);
+       }});
+  return reactor;
 }
 
 grpc::ServerWriteReactor<v1::RolloutResponse>* SimgradService::Rollout(

@@ -35,20 +35,34 @@ StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode, abs
   record_.method = mode == metrics::Mode::kRollout ? "Rollout" : "Gradient";
 }
 
-void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label,
-                          Outbox* outbox) {
+void StreamingCall::Begin(std::function<absl::StatusOr<PreparedWork>()> prepare, Preparation cost,
+                          const std::string& world_label, Outbox* outbox) {
   outbox_ = outbox;
   record_.world = world_label;
+  if (cost == Preparation::kQuick) return Admit(prepare());
+  auto place = context_.preparation->Admit(0, cancellation_->deadline());
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&place)) return Refuse(*refusal);
+  context_.preparation->Enqueue(
+      {cancellation_, [self = shared_from_this(), prepare = std::move(prepare)](
+                          const absl::Status& on_time, absl::Duration) {
+         if (on_time.ok()) return self->Admit(prepare());
+         self->CountLost(on_time);
+         self->End(on_time);
+       }});
+}
+
+void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
+  context_.metrics->queue_rejected.at(RefusalLabel(refusal.reason)).Increment();
+  const grpc::Status status = ToGrpcStatus(refusal, record_.request_id);
+  record_.outcome = CodeLabel(status.error_code());
+  record_.message = status.error_message();
+  outbox_->Finish(status);
+}
+
+void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared) {
   if (!prepared.ok()) return End(prepared.status());
   auto admission = context_.queue->Admit(prepared->memory_bytes, cancellation_->deadline());
-  if (const auto* refusal = std::get_if<scheduling::Refusal>(&admission)) {
-    context_.metrics->queue_rejected.at(RefusalLabel(refusal->reason)).Increment();
-    const grpc::Status status = ToGrpcStatus(*refusal, record_.request_id);
-    record_.outcome = CodeLabel(status.error_code());
-    record_.message = status.error_message();
-    outbox_->Finish(status);
-    return;
-  }
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&admission)) return Refuse(*refusal);
   memory_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(admission));
   admitted_ = true;
   prepared_ = *std::move(prepared);
@@ -59,7 +73,7 @@ void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::stri
   small_ = IsSmall(prepared_.work);
   const sim::NumericalProgram& program = *prepared_.program->program;
   column_names_ = conversion::ColumnNamesOf(program);
-  world_ = &context_.metrics->world(world_label);
+  world_ = &context_.metrics->world(record_.world);
   sites_ = metrics::HandlesOf(*world_, program.sites);
   context_.metrics->queue_requests.Increment();
   // The queue may run it, and the stream may end, before Enqueue returns.
@@ -72,6 +86,7 @@ void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::stri
 void StreamingCall::OnCancel() {
   cancelled_ = true;
   cancellation_->Cancel(absl::CancelledError("the caller cancelled"));
+  context_.preparation->DropCancelled();
   context_.queue->DropCancelled();
 }
 
