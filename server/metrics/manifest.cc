@@ -290,13 +290,15 @@ void AddNumbers(std::vector<Family>& all) {
                  {},
                  kOne,
                  {}});
-  all.push_back({"simgrad_gradient_norm",
-                 kHistogram,
-                 kWorld,
-                 "Euclidean norm of the returned gradient of an input; finite ones only.",
-                 {},
-                 kOne,
-                 kDecades});
+  all.push_back(
+      {"simgrad_gradient_norm",
+       kHistogram,
+       kWorld,
+       "Euclidean norm of a returned gradient, one for each differentiated input of a request; "
+       "finite ones only.",
+       {},
+       kOne,
+       kDecades});
   all.push_back({"simgrad_loss_scale",
                  kGauge,
                  kServer,

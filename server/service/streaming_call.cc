@@ -117,6 +117,8 @@ void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
 
 void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
   context_.metrics->RecordForward(chunk.diagnostics, sites_);
+  context_.metrics->RecordSteps(metrics::Direction::kForward,
+                                chunk.diagnostics.steps * record_.instances);
   for (v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
            prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
     outbox_->Send(std::move(part));
@@ -132,7 +134,13 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
   Report("forward", chunk.diagnostics.first_step + chunk.diagnostics.steps);
 }
 
-void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk&) {
+void StreamingCall::OnRecompute(int64_t steps) {
+  context_.metrics->RecordSteps(metrics::Direction::kRecompute, steps * record_.instances);
+}
+
+void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) {
+  context_.metrics->RecordSteps(metrics::Direction::kAdjoint,
+                                static_cast<int64_t>(chunk.steps.size()) * record_.instances);
   Report("adjoint", record_.steps - first_step);
 }
 

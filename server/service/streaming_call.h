@@ -61,6 +61,7 @@ class StreamingCall final : public sim::Observer,
   absl::Status Continue(sim::WorkPhase phase) override;
   void OnStart(const std::vector<sim::Tensor>& recorded_states) override;
   void OnForward(const sim::ForwardChunk& chunk) override;
+  void OnRecompute(int64_t steps) override;
   void OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) override;
 
   void Refuse(const scheduling::Refusal& refusal);
