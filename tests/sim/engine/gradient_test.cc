@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/program/builder.h"
 #include "tests/sim/json.h"
 #include "tests/sim/work_maker.h"
@@ -235,6 +236,59 @@ TEST(Gradient, GoesThroughTheInitialRegionAndIntegerStates) {
   tests::Bind(work, InputKind::kState, "n", tests::Shared({2}, {}));
   tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.3}, {}));
   ExpectCentralDifferences(work);
+}
+
+// States x and w with an initial region; no step reads w, and each is computed there from
+// parameters of its own.
+Work UnreadState(bool terminal_reads_x, int64_t steps) {
+  Work work = WorkFor(
+      [&](Builder& b) {
+        const Var x = b.State("x", {});
+        const Var w = b.State("w", {2});
+        const Var k = b.Param("k", {});
+        const Var m = b.Param("m", {});
+        b.SetInitial([&] { return Vars{m * x * x, k * w * w}; });
+        b.SetNext({x + m * x, b.Broadcast(x * x, {2}, {})});
+        b.AddObjective("last", nullptr, [&](const Vars& states, const Vars&) {
+          const Var of_w = b.Reduce(OpCode::kSum, states[1] * states[1]);
+          return terminal_reads_x ? of_w + states[0] : of_w;
+        });
+      },
+      "last", steps);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({0.7}, {}));
+  tests::Bind(work, InputKind::kState, "w", tests::Shared({0.4, -1.2}, {2}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.3}, {}));
+  tests::Bind(work, InputKind::kParam, "m", tests::Shared({0.9}, {}));
+  return work;
+}
+
+TEST(Gradient, OfAStateThatNoStepReadsGoesThroughTheInitialRegion) {
+  for (const bool terminal_reads_x : {false, true}) {
+    for (int64_t steps : {0, 1, 2}) {
+      const Work work = UnreadState(terminal_reads_x, steps);
+      ExpectCentralDifferences(work);
+      const WorkResult reference = Done(work);
+      sim::Observer nobody;
+      const auto cpu = sim::Engine(sim::MakeCpuExecutor()).Execute(work, nobody);
+      ASSERT_TRUE(cpu.ok()) << cpu.status();
+      const auto connected = [&](InputKind kind, const std::string& name) {
+        const int32_t input = tests::IndexOf(work.batch.program->program, kind, name);
+        for (const auto& g : reference.gradients) {
+          if (g.input == input) return g.connected;
+        }
+        return int64_t{-1};
+      };
+      EXPECT_EQ(connected(InputKind::kParam, "k"), steps == 0 ? 1 : 0);
+      EXPECT_EQ(connected(InputKind::kState, "w"), steps == 0 ? 1 : 0);
+      EXPECT_EQ(connected(InputKind::kParam, "m"), steps > 0 || terminal_reads_x ? 1 : 0);
+      EXPECT_EQ(connected(InputKind::kState, "x"), steps > 0 || terminal_reads_x ? 1 : 0);
+      ASSERT_EQ(cpu->gradients.size(), reference.gradients.size());
+      for (size_t i = 0; i < cpu->gradients.size(); ++i) {
+        EXPECT_EQ(cpu->gradients[i].gradient, reference.gradients[i].gradient) << i;
+        EXPECT_EQ(cpu->gradients[i].connected, reference.gradients[i].connected) << i;
+      }
+    }
+  }
 }
 
 // Cotangents that a caller sends: the gradient of sum of c * z over everything sent.
