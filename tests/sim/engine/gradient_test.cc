@@ -320,6 +320,59 @@ TEST(Gradient, OfSentCotangentsIsTheVjp) {
   EXPECT_EQ(GradientAt(result, 1, 0), 3.0 * (100 + 2 * 2 * 1001 + 1 + 2));
 }
 
+// x[t+1] = k x[t] in f16 with a cotangent that is sent for x[T]; T = 2.
+Work SentInF16(double cotangent) {
+  Builder builder("test");
+  const Var x = builder.State("x", {});
+  const Var k = builder.Param("k", {});
+  builder.SetNext({k * x});
+  const auto world = builder.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  sim::AdjointSpec spec;
+  spec.final_state = {true};
+  spec.wanted = {true, true};
+  precision::PolicySpec policy;
+  policy.preset = "f16_unsafe";
+  auto program = sim::Lower(*world, tests::PolicyOf(policy), "", spec);
+  EXPECT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, 2);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({3.0}, {}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({2.0}, {}));
+  work.batch.cotangents.final_state = {{cotangent}};
+  return work;
+}
+
+TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIsInput) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const std::pair<double, sim::NonFiniteClass> cases[] = {{1e6, sim::NonFiniteClass::kConversion},
+                                                          {kInf, sim::NonFiniteClass::kInput}};
+  for (const auto& [sent, expected] : cases) {
+    for (const bool cpu : {false, true}) {
+      const std::shared_ptr<sim::Executor> executor =
+          cpu ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor();
+      sim::Observer nobody;
+      const auto result = sim::Engine(executor).Execute(SentInF16(sent), nobody);
+      ASSERT_TRUE(result.ok()) << result.status();
+      ASSERT_EQ(result->certificates.size(), 1u) << executor->name();
+      const sim::BirthCertificate& birth = result->certificates[0];
+      EXPECT_EQ(birth.non_finite_class, expected) << sent;
+      EXPECT_EQ(birth.phase, sim::Phase::kAdjoint);
+      EXPECT_EQ(birth.operation, "cotangent.x");
+      EXPECT_EQ(birth.role, precision::Role::kAdjoint);
+      EXPECT_EQ(birth.format, precision::Format::kF16);
+      EXPECT_EQ(birth.operands, std::vector<double>{sent});
+      EXPECT_EQ(birth.result, kInf);
+      EXPECT_EQ(birth.step, result->health[0].step);
+    }
+  }
+  // Finite at 65504: an overflow of the multiplication by k is one, whatever was sent.
+  sim::Observer nobody;
+  const auto overflow = sim::Engine(sim::MakeReferenceExecutor()).Execute(SentInF16(65504), nobody);
+  ASSERT_TRUE(overflow.ok()) << overflow.status();
+  ASSERT_EQ(overflow->certificates.size(), 1u);
+  EXPECT_EQ(overflow->certificates[0].non_finite_class, sim::NonFiniteClass::kOverflow);
+}
+
 TEST(Gradient, OfTheBallAtTheTimeOfImpactIsThePublishedOne) {
   const tests::Json published =
       tests::ReadJsonFile(std::string(SIMGRAD_TEST_DATA) + "/published.json");
