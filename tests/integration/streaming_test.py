@@ -1,5 +1,7 @@
 """Blocks arrive while the work runs, and add up to what the result says."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -89,6 +91,25 @@ def test_a_large_result_comes_in_pieces(serve):
     from conftest import differences
 
     assert differences(*answers) == []
+
+
+def test_a_program_text_larger_than_a_message_arrives_whole(serve):
+    from simgrad.program import ProgramBuilder
+
+    b = ProgramBuilder("long")
+    x = b.state("x", ())
+    total = x
+    for _ in range(1500):
+        total = total + x
+    b.next(x=total)
+    world = sg.World(program=b.build())
+    sent = dict(steps=1, initial={"x": 0.5})
+    narrow, wide = (
+        c.rollout(world, **sent).program for c in (serve("--max_message_bytes=65536"), serve())
+    )
+    assert len(narrow.text) > 65536 // 2
+    assert narrow.text == wide.text and narrow.fingerprint == wide.fingerprint
+    assert hashlib.sha256(narrow.text.encode()).hexdigest() == narrow.fingerprint
 
 
 def test_a_request_that_is_too_large_names_its_largest_field_and_both_sizes(serve):

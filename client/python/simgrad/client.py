@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, cast
 
 import grpc
 
@@ -231,7 +231,7 @@ class Client:
         Returns: gradients with the shapes of the inputs that were sent.
         Errors: those of `rollout`.
         """
-        return self.gradient_stream(
+        stream = self.gradient_stream(
             world,
             steps=steps,
             initial=initial,
@@ -251,7 +251,8 @@ class Client:
             raw=raw,
             timeout=timeout,
             **options,
-        ).result
+        )
+        return cast(results.Gradient, stream.result)
 
     def gradient_stream(
         self,

@@ -76,7 +76,7 @@ class TerminationTrace:
     @property
     def values(self) -> list[list[np.ndarray]]:
         """Every tested value, [step][instance] -> f64 array. Only at level "instances"."""
-        if self.flat_values is None:
+        if self.flat_values is None or self.value_counts is None:
             raise ValueError('tested values come at diagnostics="instances"')
         per_instance = [
             np.split(flat, np.cumsum(counts)[:-1])

@@ -180,7 +180,8 @@ def from_rpc_error(
 
 
 def _details(error: grpc.RpcError) -> list[Any]:
-    for key, value in error.trailing_metadata() or ():
+    trailing: Any = error.trailing_metadata() or ()
+    for key, value in trailing:
         if key == _DETAILS_KEY:
             try:
                 return list(error_details_pb2.ErrorStatus.FromString(value).details)

@@ -165,8 +165,10 @@ def _parts(message: Any) -> list[tuple[str, int]]:
     return parts
 
 
-def declarations_of(program: program_pb2.Program) -> dict[tuple[int, str], tuple[int, int]]:
-    """Declared rank and element type of the inputs of a program."""
+def declarations_of(program: program_pb2.Program | None) -> dict[tuple[int, str], tuple[int, int]]:
+    """Declared rank and element type of the inputs of a program; none where there is none."""
+    if program is None:
+        return {}
     return {
         (i.kind, i.name): (len(program.values[i.value].shape), program.values[i.value].element)
         for i in program.inputs
@@ -194,7 +196,7 @@ def _named_tensor(
     return simgrad_pb2.NamedTensor(name=name, tensor=arrays.to_tensor(value), per_step=per_step)
 
 
-_DTYPE_OF_ELEMENT = {
+_DTYPE_OF_ELEMENT: dict[int, type] = {
     program_pb2.ELEMENT_TYPE_REAL: np.float64,
     program_pb2.ELEMENT_TYPE_I32: np.int32,
     program_pb2.ELEMENT_TYPE_I64: np.int64,
@@ -227,7 +229,7 @@ def _input_name(
     )
 
 
-def _word(words: Mapping[str, int], what: str, word: str) -> int:
+def _word(words: Mapping[str, Any], what: str, word: str) -> Any:
     if word not in words:
         raise ValueError(f"{what} {word!r}: one of {', '.join(words)}")
     return words[word]
