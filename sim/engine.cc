@@ -151,6 +151,7 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
     if (const auto chunk = run_.Forward(from, count); !chunk.ok()) return chunk.status();
     result_.seconds.recompute += SecondsSince(start);
     result_.recompute_steps += count * batch_.instances;
+    observer_.OnRecompute(count);
     from += count;
     checkpoints_.VisitInReverse(from, reserved);
   }
@@ -158,6 +159,7 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
 }
 
 absl::Status Execution::Reverse() {
+  if (absl::Status fits = checkpoints_.CheckReversal(batch_.steps); !fits.ok()) return fits;
   result_.loss_scale = numerical_.policy.loss_scale;
   if (absl::Status status = run_.StartAdjoint(result_.loss_scale); !status.ok()) return status;
   result_.backward.resize(static_cast<size_t>(batch_.steps));
@@ -175,6 +177,7 @@ absl::Status Execution::Reverse() {
     result_.seconds.adjoint += SecondsSince(start);
     result_.adjoint_steps += count * batch_.instances;
     result_.recompute_steps += count * batch_.instances;  // the record of the range
+    observer_.OnRecompute(count);
     for (int64_t k = 0; k < count; ++k) {
       result_.backward[static_cast<size_t>(*first + k)] = chunk->steps[static_cast<size_t>(k)];
     }

@@ -1,9 +1,9 @@
 // The only door into the simulation: runs one piece of work on an executor and returns data.
 //
-// Threads: an Engine is immutable and may be used from many threads; each Run belongs to its caller.
-// Errors: RESOURCE_EXHAUSTED when the work does not fit its memory budget, CANCELLED or
-// DEADLINE_EXCEEDED when the observer says so between chunks, INVALID_ARGUMENT for work that does not
-// fit its program. A non-finite instance is a result.
+// Threads: an Engine is immutable and may be used from many threads; each Run belongs to its
+// caller. Errors: RESOURCE_EXHAUSTED when the work does not fit its memory budget, CANCELLED or
+// DEADLINE_EXCEEDED when the observer says so between chunks, INVALID_ARGUMENT for work that does
+// not fit its program. A non-finite instance is a result.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,8 @@ class Observer {
   // z[0] of the recorded states (RunOptions::record_states), [instances][shape]; before all else.
   virtual void OnStart(const std::vector<Tensor>& /*recorded_states*/) {}
   virtual void OnForward(const ForwardChunk&) {}
+  // Steps that were run again, for the adjoint.
+  virtual void OnRecompute(int64_t /*steps*/) {}
   virtual void OnAdjoint(int64_t /*first_step*/, const AdjointChunk&) {}
 };
 
@@ -59,9 +61,9 @@ class Observer {
 // the instance ids; per-instance inputs: one row per instance, times its weight.
 struct InputGradient {
   int32_t input = -1;
-  Tensor gradient;               // shape of what was sent, format of role gradient
-  int64_t connected = 0;         // instances
-  std::string gated_by;          // where connected == 0: the site that gated it, if one did
+  Tensor gradient;        // shape of what was sent, format of role gradient
+  int64_t connected = 0;  // instances
+  std::string gated_by;   // where connected == 0: the site that gated it, if one did
 };
 
 struct PhaseSeconds {
@@ -70,18 +72,18 @@ struct PhaseSeconds {
 
 struct WorkResult {
   int64_t steps_done = 0;
-  std::vector<Tensor> final_states;   // per state input, [instances][shape]
-  std::vector<double> values;         // per instance, where an objective was chosen
-  double value = 0;                   // sum of weight * value, aligned pairwise, role objective
+  std::vector<Tensor> final_states;  // per state input, [instances][shape]
+  std::vector<double> values;        // per instance, where an objective was chosen
+  double value = 0;                  // sum of weight * value, aligned pairwise, role objective
   std::vector<uint64_t> path_signatures;
   uint64_t batch_path_signature = 0;
   std::vector<InstanceHealth> health;
   std::vector<std::vector<int64_t>> first_event_steps;  // per event site, per instance
   std::vector<InputGradient> gradients;
   double loss_scale = 1.0;
-  bool skipped = false;               // a scaled gradient was not finite
-  int64_t left_out = 0;               // by kFiniteOnly
-  std::vector<BackwardStep> backward; // [steps]
+  bool skipped = false;                // a scaled gradient was not finite
+  int64_t left_out = 0;                // by kFiniteOnly
+  std::vector<BackwardStep> backward;  // [steps]
   RangeCounts adjoint_ranges;
   std::vector<BirthCertificate> certificates;
   PhaseSeconds seconds;

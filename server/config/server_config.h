@@ -19,8 +19,11 @@ struct ServerConfig {
   int64_t memory_limit_bytes = 0;     // of all admitted requests; 0: half of the machine
   absl::Duration drain_timeout = absl::Seconds(30);
   double near_band_ulps = 8.0;  // margins within are counted as near the boundary
-  // 4 MiB is gRPC's own default for receiving, so a client that states nothing can talk to us.
+  // Of one message of an answer; more is cut. 4 MiB is gRPC's own default for receiving, so a
+  // client that states nothing can talk to us.
   int64_t max_message_bytes = int64_t{4} << 20;
+  // Of one request, which is never cut: a control per step for some thousand instances fits in.
+  int64_t max_request_bytes = int64_t{64} << 20;
   int64_t max_steps = 10'000'000;
   int64_t max_instances = int64_t{1} << 20;
   int64_t program_cache_entries = 256;
@@ -44,7 +47,7 @@ struct ServerConfig {
 // Whether only this machine can reach the address.
 bool IsLoopback(const std::string& address);
 
-// The smallest max_message_bytes: a header, a block of one step and a result fit in.
+// The smallest of both: a header, a block of one step and a result fit in.
 inline constexpr int64_t kSmallestMessageLimit = int64_t{64} << 10;
 
 }  // namespace simgrad::server::config

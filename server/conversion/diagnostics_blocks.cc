@@ -9,7 +9,8 @@ namespace {
 
 // Upper bounds of what one step takes in a message: numbers of 10 bytes at most (a varint), plus
 // the histogram.
-constexpr int64_t kTerminationStepBytes = 25 * 10 + 4 * sim::kMarginBuckets;
+constexpr int64_t kTerminationStepBytes =
+    25 * 10 + 4 * (sim::kMarginBuckets + sim::kIterationBuckets);
 constexpr int64_t kEventStepBytes = 9 * 10;
 constexpr int64_t kStateSampleBytes = 8 * 10;
 constexpr int64_t kBackwardStepBytes = 2 * 10 + 8 * sim::kExponentBuckets;
@@ -30,6 +31,7 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
         ran ? static_cast<double>(step.iterations_sum) / static_cast<double>(step.runs) : 0.0);
     out.add_iterations_min(ran ? step.iterations_min : 0);
     out.add_iterations_max(step.iterations_max);
+    AppendLittleEndian(out.mutable_iterations(), step.iterations);
     for (uint64_t reason : step.reasons) out.add_reasons(reason);
     out.add_tested_min(step.tested_min);
     out.add_tested_max(step.tested_max);

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sim/diagnostics/diagnostics.h"
 
 namespace simgrad::server::metrics {
 namespace {
@@ -37,7 +38,8 @@ const Values kLostIn = {"queued", "forward", "adjoint", "stream"};
 const std::vector<double> kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                       1,     2.5,    5,     10,   30,    60,   120, 300};
 const std::vector<double> kBatch = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576};
-const std::vector<double> kIterations = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256};
+// The executors count in these very buckets.
+const std::vector<double> kIterations(sim::kIterationBounds.begin(), sim::kIterationBounds.end());
 // Powers of two, so that the executors' buckets add up to them exactly.
 const std::vector<double> kUlps = {0,    1,    2,     4,     16,      64,      256,
                                    1024, 4096, 16384, 65536, 1048576, 16777216};
@@ -181,8 +183,7 @@ void AddSites(std::vector<Family>& all) {
   all.push_back({"simgrad_solver_iterations",
                  kHistogram,
                  kTerminationSite,
-                 "Iterations of each run of a loop. Count and sum are exact; of the runs of one "
-                 "step the smallest and the largest are exact and the others stand at their mean.",
+                 "Iterations of each run of a loop.",
                  {},
                  kOne,
                  kIterations});
@@ -289,13 +290,15 @@ void AddNumbers(std::vector<Family>& all) {
                  {},
                  kOne,
                  {}});
-  all.push_back({"simgrad_gradient_norm",
-                 kHistogram,
-                 kWorld,
-                 "Euclidean norm of the returned gradient of an input; finite ones only.",
-                 {},
-                 kOne,
-                 kDecades});
+  all.push_back(
+      {"simgrad_gradient_norm",
+       kHistogram,
+       kWorld,
+       "Euclidean norm of a returned gradient, one for each differentiated input of a request; "
+       "finite ones only.",
+       {},
+       kOne,
+       kDecades});
   all.push_back({"simgrad_loss_scale",
                  kGauge,
                  kServer,
@@ -375,8 +378,8 @@ const std::vector<Method>& Methods() {
       {"ListWorlds", "unary", {"OK", "Unauthenticated", "Internal"}},
       {"DescribeProgram",
        "unary",
-       {"OK", "InvalidArgument", "Unimplemented", "ResourceExhausted", "Unauthenticated",
-        "Internal"}},
+       {"OK", "InvalidArgument", "Unimplemented", "DeadlineExceeded", "ResourceExhausted",
+        "Unavailable", "Unauthenticated", "Internal"}},
       {"Rollout", "server_stream", kWorkCodes},
       {"Gradient", "server_stream", kWorkCodes},
   };

@@ -158,6 +158,10 @@ void ServerMetrics::RecordForward(const sim::StepDiagnostics& diagnostics,
   RecordRanges(diagnostics.ranges);
 }
 
+void ServerMetrics::RecordSteps(Direction direction, int64_t instance_steps) {
+  steps_[static_cast<size_t>(direction)].Add(static_cast<double>(instance_steps));
+}
+
 void ServerMetrics::RecordInputs(int64_t state_nan, int64_t state_inf, int64_t other_nan,
                                  int64_t other_inf) {
   const auto add = [&](bool nan, precision::Role role, int64_t count) {
@@ -204,9 +208,6 @@ void ServerMetrics::RecordGradient(const sim::Work& work, const sim::InputGradie
 
 void ServerMetrics::RecordResult(const sim::Work& work, const sim::WorkResult& result,
                                  WorldMetrics& world) {
-  steps_[0].Add(static_cast<double>(result.forward_steps));
-  steps_[1].Add(static_cast<double>(result.recompute_steps));
-  steps_[2].Add(static_cast<double>(result.adjoint_steps));
   phase_seconds.at("forward").Observe(result.seconds.forward);
   RecordHealth(result.health);
   for (const sim::BirthCertificate& birth : result.certificates) {

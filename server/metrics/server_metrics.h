@@ -16,6 +16,7 @@
 
 namespace simgrad::server::metrics {
 
+enum class Direction : uint8_t { kForward, kRecompute, kAdjoint };
 enum class LostIn : uint8_t { kQueued, kForward, kAdjoint, kStream };
 
 struct MethodMetrics {
@@ -42,7 +43,9 @@ class ServerMetrics {
 
   // Underflows, overflows and non-finite values of one chunk of steps, with its sites.
   void RecordForward(const sim::StepDiagnostics& diagnostics, const SiteHandles& sites);
-  // What the finished work tells: instances, certificates, gradients, instance-steps, phases.
+  // As they are done, so that work that is cancelled or fails counts too.
+  void RecordSteps(Direction direction, int64_t instance_steps);
+  // What the finished work tells: instances, certificates, gradients, phases.
   void RecordResult(const sim::Work& work, const sim::WorkResult& result, WorldMetrics& world);
   void RecordInputs(int64_t state_nan, int64_t state_inf, int64_t other_nan, int64_t other_inf);
 
@@ -70,7 +73,7 @@ class ServerMetrics {
   std::shared_ptr<prometheus::Collectable> process_;
   std::map<std::string, MethodMetrics> methods_;
   std::map<std::string, WorldMetrics> worlds_;
-  std::array<GuardedCounter, 3> steps_;  // forward, recompute, adjoint
+  std::array<GuardedCounter, 3> steps_;  // [Direction]
   std::array<GuardedCounter, precision::kRoleCount> underflows_, overflows_;
   std::array<std::array<std::array<GuardedCounter, precision::kRoleCount>, 2>, 3> nonfinite_;
   std::array<std::array<GuardedCounter, 2>, 3> nonfinite_instances_;  // [phase][stopped]

@@ -25,7 +25,6 @@ TerminationMetrics MakeTermination(const Registry& registry, const std::string& 
   metrics.near_stopped = registry.Counter(near, {world, site, "stopped"});
   metrics.near_continued = registry.Counter(near, {world, site, "continued"});
   metrics.checks = registry.Counter("simgrad_termination_checks_total", {world, site});
-  metrics.iteration_bounds = registry.Buckets("simgrad_solver_iterations");
   metrics.ulp_bounds = registry.Buckets("simgrad_termination_margin_ulps");
   return metrics;
 }
@@ -45,26 +44,14 @@ std::string OutcomeName(Outcome outcome) {
   return kNames[static_cast<size_t>(outcome)];
 }
 
-BucketCounts IterationCounts(const std::vector<sim::TerminationStep>& steps,
-                             const std::vector<double>& bounds) {
-  BucketCounts result{std::vector<double>(bounds.size() + 1, 0.0), 0.0};
-  const auto add = [&](double iterations, double runs) {
-    result.counts[BucketOf(bounds, iterations)] += runs;
-    result.sum += iterations * runs;
-  };
+BucketCounts IterationCounts(const std::vector<sim::TerminationStep>& steps) {
+  BucketCounts result{std::vector<double>(sim::kIterationBuckets, 0.0), 0.0};
+  uint64_t sum = 0;
   for (const sim::TerminationStep& step : steps) {
-    if (step.runs == 0) continue;
-    add(step.iterations_max, 1);
-    if (step.runs == 1) continue;
-    add(step.iterations_min, 1);
-    const uint64_t others = step.runs - 2;
-    if (others == 0) continue;
-    // The others at the two integers around their mean, so that count and sum stay exact.
-    const uint64_t sum = step.iterations_sum - step.iterations_min - step.iterations_max;
-    const uint64_t above = sum % others;
-    if (above > 0) add(static_cast<double>(sum / others + 1), static_cast<double>(above));
-    add(static_cast<double>(sum / others), static_cast<double>(others - above));
+    for (size_t k = 0; k < sim::kIterationBuckets; ++k) result.counts[k] += step.iterations[k];
+    sum += step.iterations_sum;
   }
+  result.sum = static_cast<double>(sum);
   return result;
 }
 
@@ -97,7 +84,7 @@ void TerminationMetrics::Record(const std::vector<sim::TerminationStep>& steps) 
   near_stopped.Add(stopped);
   near_continued.Add(continued);
   checks.Add(tests);
-  const BucketCounts runs = IterationCounts(steps, iteration_bounds);
+  const BucketCounts runs = IterationCounts(steps);
   iterations.ObserveMany(runs.counts, runs.sum);
   const BucketCounts margins = MarginCounts(steps, ulp_bounds);
   margin_ulps.ObserveMany(margins.counts, margins.sum);

@@ -23,7 +23,7 @@ struct TerminationMetrics {
   std::array<GuardedCounter, sim::kStopReasonCount> reasons;
   GuardedHistogram margin_ulps;
   GuardedCounter near_stopped, near_continued, checks;
-  std::vector<double> iteration_bounds, ulp_bounds;
+  std::vector<double> ulp_bounds;
   void Record(const std::vector<sim::TerminationStep>& steps);
 };
 
@@ -51,14 +51,13 @@ struct SiteHandles {
 };
 SiteHandles HandlesOf(WorldMetrics& world, const std::vector<sim::Site>& sites);
 
-// Counts of iterations per bucket of `bounds`, with their sum: from what the executor kept of a
-// step.
+// Counts per bucket, with their sum: from what the executor kept of each step. Iterations are kept
+// in the buckets of the metric, margins in finer ones.
 struct BucketCounts {
   std::vector<double> counts;  // bounds.size() + 1
   double sum = 0.0;
 };
-BucketCounts IterationCounts(const std::vector<sim::TerminationStep>& steps,
-                             const std::vector<double>& bounds);
+BucketCounts IterationCounts(const std::vector<sim::TerminationStep>& steps);
 BucketCounts MarginCounts(const std::vector<sim::TerminationStep>& steps,
                           const std::vector<double>& bounds);
 

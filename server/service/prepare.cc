@@ -70,6 +70,13 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
 
 }  // namespace
 
+Preparation PreparationOf(const google::protobuf::Message& request) {
+  // The smallest operation takes about 25 bytes; lowering 600 of them with their adjoint takes
+  // below 5 ms, 19,000 of them 0.45 s (measured on one core of a server).
+  constexpr size_t kQuickBytes = size_t{16} << 10;
+  return request.ByteSizeLong() <= kQuickBytes ? Preparation::kQuick : Preparation::kCostly;
+}
+
 int ThreadsFor(int64_t instances, int most) {
   // Below this a thread costs more to start than it saves.
   constexpr int64_t kInstancesPerThread = 256;

@@ -33,6 +33,12 @@ struct PreparedWork {
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering
 };
 
+// What preparing a request costs. Quick: below a few milliseconds, whatever is in it, so that
+// gRPC's own threads may do it; else (a large program takes half a second, a large batch as long as
+// its bytes) it is work for others.
+enum class Preparation { kQuick, kCostly };
+Preparation PreparationOf(const google::protobuf::Message& request);
+
 absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
                                      conversion::ProgramCache& cache,
                                      const PrepareOptions& options);

@@ -57,6 +57,7 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   limits->set_max_loop_iterations(programs.max_loop_iterations);
   limits->set_max_nested_iterations(programs.max_nested_iterations);
   limits->set_max_message_bytes(config.max_message_bytes);
+  limits->set_max_request_bytes(config.max_request_bytes);
   limits->set_max_request_memory_bytes(memory_limit_bytes);
   for (const sim::WorldSchema& world : sim::BuiltInWorlds()) info.add_worlds(world.name);
   for (const std::string& preset : precision::PresetNames()) info.add_presets(preset);
@@ -106,12 +107,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   const int workers = config.workers > 0 ? config.workers : device->threads;
   server->queue_ = std::make_unique<scheduling::WorkQueue>(
       scheduling::QueueOptions{workers, config.queue_capacity, memory});
+  // Two, so that one large program does not hold up the next large batch.
+  constexpr int kPreparationWorkers = 2;
+  server->preparation_ = std::make_unique<scheduling::WorkQueue>(
+      scheduling::QueueOptions{kPreparationWorkers, config.queue_capacity, memory});
   server->metrics_->queue_capacity_requests.Set(static_cast<double>(config.queue_capacity));
   server->metrics_->near_band_ulps.Set(config.near_band_ulps);
 
   CallContext context;
   context.metrics = server->metrics_.get();
   context.queue = server->queue_.get();
+  context.preparation = server->preparation_.get();
   context.engine = device->engine;
   context.device = device->kind;
   context.version = config::kVersion;
@@ -191,7 +197,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   }
   builder.SetOption(std::make_unique<KeepPlugins>(std::move(plugins)));
   builder.AddListeningPort(address, MakeServerCredentials(config), &port_);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_message_bytes));
+  builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
   builder.RegisterService(service_.get());
   auto exposer =
@@ -226,13 +232,16 @@ void Server::SetServing(bool serving) {
 
 void Server::StopAdmission() {
   SetServing(false);
+  preparation_->Drain(absl::ZeroDuration());
   queue_->Drain(absl::ZeroDuration());
 }
 
 bool Server::Drain(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   StopAdmission();
-  const bool ended = queue_->Drain(timeout);
+  // What is still being prepared will find that nothing new is admitted.
+  const bool prepared = preparation_->Drain(timeout);
+  const bool ended = queue_->Drain(std::max(end - absl::Now(), absl::ZeroDuration())) && prepared;
   if (!ended)
     queue_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
   // Answers that are still being read have until the deadline; what is left then is cut off, and so
@@ -252,10 +261,13 @@ void Server::ShutDown() {
 }
 
 Server::~Server() {
-  if (queue_ != nullptr) queue_->CancelAll(absl::CancelledError("the server stops"));
+  for (scheduling::WorkQueue* queue : {preparation_.get(), queue_.get()}) {
+    if (queue != nullptr) queue->CancelAll(absl::CancelledError("the server stops"));
+  }
   ShutDown();
   // Workers end before the service and its streams go.
   exposer_.reset();
+  preparation_.reset();
   queue_.reset();
   grpc_.reset();
   health_.reset();

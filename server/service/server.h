@@ -42,6 +42,7 @@ class Server {
   void StopAdmission();
 
   const scheduling::WorkQueue& queue() const { return *queue_; }
+  const scheduling::WorkQueue& preparation() const { return *preparation_; }
   metrics::ServerMetrics& metrics() { return *metrics_; }
 
  private:
@@ -58,6 +59,8 @@ class Server {
   int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
   std::unique_ptr<scheduling::WorkQueue> queue_;
+  // Requests that take long to prepare: large programs, large batches. Hands over to `queue_`.
+  std::unique_ptr<scheduling::WorkQueue> preparation_;
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<TokenGate> token_gate_;
   grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED

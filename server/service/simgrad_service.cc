@@ -1,8 +1,10 @@
 #include "server/service/simgrad_service.h"
 
 #include <exception>
+#include <memory>
 #include <new>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -46,28 +48,53 @@ absl::Status CheckToken(const CallContext& shared, const grpc::CallbackServerCon
   return shared.token_gate->Check(MetadataOf(context, "authorization"));
 }
 
-// A unary RPC: `answer` gives the response or a status.
+// A unary RPC from arrival to end; lives until it has been answered.
+class UnaryCall {
+ public:
+  UnaryCall(const CallContext& shared, const std::string& method,
+            grpc::CallbackServerContext* context)
+      : rpc_(*shared.metrics, method), reactor_(context->DefaultReactor()) {
+    record_.request_id = NewRequestId();
+    record_.method = method;
+    record_.trace_parent = MetadataOf(*context, "traceparent");
+  }
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
+  template <class Response>
+  void Answer(absl::StatusOr<Response> result, Response* response) {
+    if (result.ok()) *response = *std::move(result);
+    Finish(ToGrpcStatus(result.status(), record_.request_id),
+           std::string(result.status().message()));
+  }
+  void Refuse(const scheduling::Refusal& refusal) {
+    Finish(ToGrpcStatus(refusal, record_.request_id), refusal.message);
+  }
+
+ private:
+  // `message`: for the log, which is told more than the caller.
+  void Finish(const grpc::Status& status, const std::string& message) {
+    record_.outcome = CodeLabel(status.error_code());
+    record_.message = message;
+    record_.seconds["total"] = rpc_.Seconds();
+    rpc_.End(record_.outcome);
+    LogRequest(record_);
+    reactor_->Finish(status);
+  }
+
+  RpcScope rpc_;
+  RequestRecord record_;
+  grpc::ServerUnaryReactor* reactor_;
+};
+
+// A unary RPC that is quick: `answer` gives the response or a status.
 template <class Response, class Answer>
 grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& method,
                                 grpc::CallbackServerContext* context, Response* response,
                                 Answer answer) {
-  RpcScope rpc(*shared.metrics, method);
-  RequestRecord record;
-  record.request_id = NewRequestId();
-  record.method = method;
-  record.trace_parent = MetadataOf(*context, "traceparent");
+  UnaryCall call(shared, method, context);
   const absl::Status known = CheckToken(shared, *context);
-  absl::StatusOr<Response> result = known.ok() ? Guarded(answer) : known;
-  if (result.ok()) *response = *std::move(result);
-  const grpc::Status status = ToGrpcStatus(result.status(), record.request_id);
-  record.outcome = CodeLabel(status.error_code());
-  record.message = std::string(result.status().message());
-  record.seconds["total"] = rpc.Seconds();
-  rpc.End(record.outcome);
-  LogRequest(record);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
+  call.Answer<Response>(known.ok() ? Guarded(answer) : known, response);
+  return call.reactor();
 }
 
 template <class Response, class Request>
@@ -79,9 +106,15 @@ grpc::ServerWriteReactor<Response>* Stream(const CallContext& shared, metrics::M
                                               MetadataOf(*context, "traceparent"));
   auto* reactor = new StreamReactor<Response>(call);
   const absl::Status known = CheckToken(shared, *context);
-  auto prepared = known.ok() ? Guarded([&] { return Prepare(request, cache, options); })
-                             : absl::StatusOr<PreparedWork>(known);
-  call->Begin(std::move(prepared), conversion::WorldLabel(request.spec().world()), reactor);
+  if (!known.ok()) {
+    call->Deny(known, reactor);
+    return reactor;
+  }
+  auto prepare = [&request, &cache, &options] {
+    return Guarded([&] { return Prepare(request, cache, options); });
+  };
+  call->Begin(prepare, PreparationOf(request), conversion::WorldLabel(request.spec().world()),
+              reactor);
   return reactor;
 }
 
@@ -119,20 +152,42 @@ grpc::ServerUnaryReactor* SimgradService::ListWorlds(grpc::CallbackServerContext
   return Unary(context_, "ListWorlds", context, response, [] { return conversion::ListWorlds(); });
 }
 
+absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
+    const v1::DescribeProgramRequest& request) {
+  auto answer = conversion::DescribeProgram(request, cache_);
+  const int64_t limit = options_.limits.max_message_bytes;
+  if (!answer.ok() || static_cast<int64_t>(answer->ByteSizeLong()) <= limit) return answer;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the description has ", answer->ByteSizeLong(), " bytes, messages at most ",
+                   limit, "; ask without adjoint, or raise --max_message_bytes"));
+}
+
 grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerContext* context,
                                                           const v1::DescribeProgramRequest* request,
                                                           v1::DescribeProgramResponse* response) {
-  return Unary(context_, "DescribeProgram", context, response,
-               [&]() -> absl::StatusOr<v1::DescribeProgramResponse> {
-                 auto answer = conversion::DescribeProgram(*request, cache_);
-                 const int64_t limit = options_.limits.max_message_bytes;
-                 if (!answer.ok() || static_cast<int64_t>(answer->ByteSizeLong()) <= limit) {
-                   return answer;
-                 }
-                 return absl::ResourceExhaustedError(absl::StrCat(
-                     "the description has ", answer->ByteSizeLong(), " bytes, messages at most ",
-                     limit, "; ask without adjoint, or raise --max_message_bytes"));
-               });
+  const auto describe = [this, request] { return Guarded([&] { return Describe(*request); }); };
+  if (PreparationOf(*request) == Preparation::kQuick) {
+    return Unary(context_, "DescribeProgram", context, response, describe);
+  }
+  auto call = std::make_shared<UnaryCall>(context_, "DescribeProgram", context);
+  // Taken before the RPC may end on another thread.
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  if (const absl::Status known = CheckToken(context_, *context); !known.ok()) {
+    call->Answer(absl::StatusOr<v1::DescribeProgramResponse>(known), response);
+    return reactor;
+  }
+  auto place = context_.preparation->Admit(0, DeadlineOf(*context));
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&place)) {
+    call->Refuse(*refusal);
+    return reactor;
+  }
+  context_.preparation->Enqueue(
+      {std::make_shared<scheduling::Cancellation>(DeadlineOf(*context)),
+       [call, describe, response](const absl::Status& on_time, absl::Duration) {
+         using Described = absl::StatusOr<v1::DescribeProgramResponse>;
+         call->Answer(on_time.ok() ? describe() : Described(on_time), response);
+       }});
+  return reactor;
 }
 
 grpc::ServerWriteReactor<v1::RolloutResponse>* SimgradService::Rollout(

@@ -1,7 +1,7 @@
 // The RPCs of simgrad.v1.Simgrad: each only hands over to what does the work.
 //
-// Threads: gRPC's; the callback API, nothing here blocks but reading a request and, on a cache
-// miss, lowering its program.
+// Threads: gRPC's; the callback API, nothing here takes long: a request whose preparation may (its
+// size says so) is prepared by workers of their own.
 #pragma once
 
 #include <memory>
@@ -35,6 +35,8 @@ class SimgradService final : public v1::Simgrad::CallbackService {
       grpc::CallbackServerContext* context, const v1::GradientRequest* request) override;
 
  private:
+  absl::StatusOr<v1::DescribeProgramResponse> Describe(const v1::DescribeProgramRequest& request);
+
   const CallContext context_;
   const PrepareOptions options_;
   v1::ServerInfo info_;

@@ -37,20 +37,39 @@ StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode, abs
   record_.trace_parent = trace_parent;
 }
 
-void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label,
-                          Outbox* outbox) {
+void StreamingCall::Deny(const absl::Status& status, Outbox* outbox) {
+  outbox_ = outbox;
+  End(status);
+}
+
+void StreamingCall::Begin(std::function<absl::StatusOr<PreparedWork>()> prepare, Preparation cost,
+                          const std::string& world_label, Outbox* outbox) {
   outbox_ = outbox;
   record_.world = world_label;
+  if (cost == Preparation::kQuick) return Admit(prepare());
+  auto place = context_.preparation->Admit(0, cancellation_->deadline());
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&place)) return Refuse(*refusal);
+  context_.preparation->Enqueue(
+      {cancellation_, [self = shared_from_this(), prepare = std::move(prepare)](
+                          const absl::Status& on_time, absl::Duration) {
+         if (on_time.ok()) return self->Admit(prepare());
+         self->CountLost(on_time);
+         self->End(on_time);
+       }});
+}
+
+void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
+  context_.metrics->queue_rejected.at(RefusalLabel(refusal.reason)).Increment();
+  const grpc::Status status = ToGrpcStatus(refusal, record_.request_id);
+  record_.outcome = CodeLabel(status.error_code());
+  record_.message = status.error_message();
+  outbox_->Finish(status);
+}
+
+void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared) {
   if (!prepared.ok()) return End(prepared.status());
   auto admission = context_.queue->Admit(prepared->memory_bytes, cancellation_->deadline());
-  if (const auto* refusal = std::get_if<scheduling::Refusal>(&admission)) {
-    context_.metrics->queue_rejected.at(RefusalLabel(refusal->reason)).Increment();
-    const grpc::Status status = ToGrpcStatus(*refusal, record_.request_id);
-    record_.outcome = CodeLabel(status.error_code());
-    record_.message = status.error_message();
-    outbox_->Finish(status);
-    return;
-  }
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&admission)) return Refuse(*refusal);
   memory_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(admission));
   admitted_ = true;
   prepared_ = *std::move(prepared);
@@ -61,7 +80,7 @@ void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::stri
   small_ = IsSmall(prepared_.work);
   const sim::NumericalProgram& program = *prepared_.program->program;
   column_names_ = conversion::ColumnNamesOf(program);
-  world_ = &context_.metrics->world(world_label);
+  world_ = &context_.metrics->world(record_.world);
   sites_ = metrics::HandlesOf(*world_, program.sites);
   context_.metrics->queue_requests.Increment();
   // The queue may run it, and the stream may end, before Enqueue returns.
@@ -74,6 +93,7 @@ void StreamingCall::Begin(absl::StatusOr<PreparedWork> prepared, const std::stri
 void StreamingCall::OnCancel() {
   cancelled_ = true;
   cancellation_->Cancel(absl::CancelledError("the caller cancelled"));
+  context_.preparation->DropCancelled();
   context_.queue->DropCancelled();
 }
 
@@ -104,6 +124,8 @@ void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
 
 void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
   context_.metrics->RecordForward(chunk.diagnostics, sites_);
+  context_.metrics->RecordSteps(metrics::Direction::kForward,
+                                chunk.diagnostics.steps * record_.instances);
   for (v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
            prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
     outbox_->Send(std::move(part));
@@ -119,7 +141,13 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
   Report("forward", chunk.diagnostics.first_step + chunk.diagnostics.steps);
 }
 
-void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk&) {
+void StreamingCall::OnRecompute(int64_t steps) {
+  context_.metrics->RecordSteps(metrics::Direction::kRecompute, steps * record_.instances);
+}
+
+void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) {
+  context_.metrics->RecordSteps(metrics::Direction::kAdjoint,
+                                static_cast<int64_t>(chunk.steps.size()) * record_.instances);
   Report("adjoint", record_.steps - first_step);
 }
 

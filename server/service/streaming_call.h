@@ -1,10 +1,12 @@
 // One Rollout or Gradient from arrival to end: admission, the run, its messages, its record.
 //
-// Threads: Begin on the thread that took the RPC, Run on a worker, OnCancel and OnDone on gRPC's.
+// Threads: Begin on the thread that took the RPC, a costly preparation and Run on workers, OnCancel
+// and OnDone on gRPC's.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -27,6 +29,7 @@ namespace simgrad::server::service {
 struct CallContext {
   metrics::ServerMetrics* metrics = nullptr;
   scheduling::WorkQueue* queue = nullptr;
+  scheduling::WorkQueue* preparation = nullptr;  // of requests that are not quickly prepared
   std::shared_ptr<const sim::Engine> engine;
   std::string device;  // kind
   std::string version;
@@ -41,8 +44,13 @@ class StreamingCall final : public sim::Observer,
   StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline,
                 const std::string& trace_parent);
 
-  // Admits and enqueues, or finishes `outbox` with the refusal; `world_label` for metrics.
-  void Begin(absl::StatusOr<PreparedWork> prepared, const std::string& world_label, Outbox* outbox);
+  // Prepares, at once where it is quick; then admits and enqueues, or finishes `outbox` with the
+  // refusal. `prepare` is called once; what it reads lives until the stream ends. `world_label` for
+  // metrics.
+  void Begin(std::function<absl::StatusOr<PreparedWork>()> prepare, Preparation cost,
+             const std::string& world_label, Outbox* outbox);
+  // Instead of Begin: ends the call before anything of it was looked at.
+  void Deny(const absl::Status& status, Outbox* outbox);
 
   void OnCancel();
   void OnDone();
@@ -59,8 +67,11 @@ class StreamingCall final : public sim::Observer,
   absl::Status Continue(sim::WorkPhase phase) override;
   void OnStart(const std::vector<sim::Tensor>& recorded_states) override;
   void OnForward(const sim::ForwardChunk& chunk) override;
+  void OnRecompute(int64_t steps) override;
   void OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) override;
 
+  void Refuse(const scheduling::Refusal& refusal);
+  void Admit(absl::StatusOr<PreparedWork> prepared);
   void Run(const absl::Status& admitted, absl::Duration waited);
   absl::Status Execute();
   void SendHeader();

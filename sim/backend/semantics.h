@@ -57,7 +57,10 @@
 //   input with a step: the accumulator of step t); connected if the mask held anywhere.
 //   reductions of cotangents: masked elements have been replaced by +0 by an explicit select.
 //   Seeds: seed_scale (rounded to role objective) for terminal and stage cost. Cotangents sent by the
-//   caller are rounded to role adjoint, times seed_scale (rounded) first in f64.
+//   caller are rounded to role adjoint, times seed_scale (rounded) first in f64. That is no operation: one
+//   that is not finite then shows in the first operation that reads it, and the certificate names the
+//   cotangent, as a state's names the state: class conversion where it was finite before it was rounded,
+//   input where it was not.
 //   At the end the slot of z[0] (after `initial`, if there is one) is cast to role gradient and is the gradient
 //   of the state input, connected where its mask holds anywhere.
 // Nothing of one instance depends on another.

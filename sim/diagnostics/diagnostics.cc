@@ -73,6 +73,12 @@ int MarginBucket(double absolute_ulps) {
   return std::min(ceil_log2 + 1, kMarginBuckets - 1);
 }
 
+size_t IterationBucket(uint64_t iterations) {
+  const auto* const bound =
+      std::lower_bound(kIterationBounds.begin(), kIterationBounds.end(), iterations);
+  return static_cast<size_t>(bound - kIterationBounds.begin());
+}
+
 int ExponentBucket(double magnitude) {
   if (magnitude == 0.0) return 0;
   // floor((e + 136) / 8); the smallest e, -1074, is clamped below, so shift by a multiple of 8.
@@ -106,6 +112,7 @@ void TerminationStep::Merge(const TerminationStep& other) {
   iterations_sum += other.iterations_sum;
   iterations_min = std::min(iterations_min, other.iterations_min);
   iterations_max = std::max(iterations_max, other.iterations_max);
+  AddEach(iterations, other.iterations);
   AddEach(reasons, other.reasons);
   KeepMin(tested_min, other.tested_min);
   KeepMax(tested_max, other.tested_max);

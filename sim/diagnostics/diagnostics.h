@@ -1,8 +1,8 @@
 // What happened at each step, as data: columns over steps that merge to the same bits in any order.
 //
-// Executors fill a StepDiagnostics for a range of steps and a part of the instances; Merge joins two
-// parts of the same steps, Append two ranges of the same instances. Sums are integers, extremes are
-// exact, ties go to the smaller instance id: so nothing depends on blocks, threads or chunks.
+// Executors fill a StepDiagnostics for a range of steps and a part of the instances; Merge joins
+// two parts of the same steps, Append two ranges of the same instances. Sums are integers, extremes
+// are exact, ties go to the smaller instance id: so nothing depends on blocks, threads or chunks.
 #pragma once
 
 #include <array>
@@ -25,8 +25,15 @@ std::string_view StopReasonName(StopReason reason);
 inline constexpr int kMarginBuckets = 64;
 int MarginBucket(double absolute_ulps);
 
-// The test that came closest to its threshold. Two minima: of |a - b| and of the ulps; each with the
-// signed value and the smallest instance id that attains it.
+// Histogram of the iterations of a run: bucket k holds those above bound k - 1, up to bound k; the
+// last everything above. The bounds are those of the metric `solver_iterations`.
+inline constexpr std::array<uint32_t, 15> kIterationBounds = {0,  1,  2,  3,  4,  6,   8,  12,
+                                                              16, 24, 32, 48, 64, 128, 256};
+inline constexpr size_t kIterationBuckets = kIterationBounds.size() + 1;
+size_t IterationBucket(uint64_t iterations);
+
+// The test that came closest to its threshold. Two minima: of |a - b| and of the ulps; each with
+// the signed value and the smallest instance id that attains it.
 struct SmallestMargin {
   double absolute = std::numeric_limits<double>::infinity();  // signed value of smallest magnitude
   uint64_t absolute_instance = 0;
@@ -45,16 +52,17 @@ struct TerminationStep {
   uint64_t iterations_sum = 0;
   uint32_t iterations_min = std::numeric_limits<uint32_t>::max();
   uint32_t iterations_max = 0;
+  std::array<uint32_t, kIterationBuckets> iterations{};  // histogram over the runs
   std::array<uint64_t, kStopReasonCount> reasons{};
   // Tested value (lhs) of the last test of each run, NaN left out; +inf, -inf where there was none.
   double tested_min = std::numeric_limits<double>::infinity();
   double tested_max = -std::numeric_limits<double>::infinity();
-  SmallestMargin margin;  // over every test of lhs against rhs
+  SmallestMargin margin;                             // over every test of lhs against rhs
   std::array<uint32_t, kMarginBuckets> histogram{};  // margin of the last test of each run
-  uint64_t nan_margins = 0;     // over every test
-  uint64_t checks = 0;          // every test
-  uint64_t near_stopped = 0;    // |margin| <= band ulps, and the test held
-  uint64_t near_continued = 0;  // ... and it did not
+  uint64_t nan_margins = 0;                          // over every test
+  uint64_t checks = 0;                               // every test
+  uint64_t near_stopped = 0;                         // |margin| <= band ulps, and the test held
+  uint64_t near_continued = 0;                       // ... and it did not
   void Merge(const TerminationStep& other);
   bool operator==(const TerminationStep&) const = default;
 };
@@ -71,7 +79,7 @@ struct EventStep {
 
 // Range of one real state after a step.
 struct StateRange {
-  double min = std::numeric_limits<double>::infinity();   // finite values only
+  double min = std::numeric_limits<double>::infinity();  // finite values only
   double max = -std::numeric_limits<double>::infinity();
   double smallest = std::numeric_limits<double>::infinity();  // smallest non-zero magnitude
   uint64_t subnormals = 0, zeros = 0, nans = 0, infinities = 0;
@@ -93,10 +101,10 @@ struct BackwardStep {
   bool operator==(const BackwardStep&) const = default;
 };
 
-// Underflows and overflows per role: at narrowing casts and at state stores, forward and backward. A
-// cast underflows when a non-zero value becomes zero or subnormal in the target, overflows when a
-// finite value becomes infinite, NaN (e4m3) or, saturating, a value beyond the largest is clamped. A
-// state store underflows when the stored value is subnormal, overflows when it is infinite.
+// Underflows and overflows per role: at narrowing casts and at state stores, forward and backward.
+// A cast underflows when a non-zero value becomes zero or subnormal in the target, overflows when a
+// finite value becomes infinite, NaN (e4m3) or, saturating, a value beyond the largest is clamped.
+// A state store underflows when the stored value is subnormal, overflows when it is infinite.
 struct RangeCounts {
   std::array<uint64_t, precision::kRoleCount> underflows{};
   std::array<uint64_t, precision::kRoleCount> overflows{};
@@ -109,8 +117,9 @@ struct StepDiagnostics {
   int64_t first_step = 0;
   int64_t steps = 0;
   int32_t stride = 32;
-  std::vector<std::vector<TerminationStep>> terminations;  // [termination sites in text order][step]
-  std::vector<std::vector<EventStep>> events;              // [event sites in text order][step]
+  std::vector<std::vector<TerminationStep>>
+      terminations;                            // [termination sites in text order][step]
+  std::vector<std::vector<EventStep>> events;  // [event sites in text order][step]
   // [real states][sampled step]; sampled are steps t with (t + 1) % stride == 0, and the last.
   std::vector<int64_t> sampled_steps;
   std::vector<std::vector<StateRange>> states;
@@ -124,10 +133,10 @@ struct StepDiagnostics {
 
 // Level `instances`: what each instance did at one termination site.
 struct InstanceSite {
-  std::vector<uint32_t> iterations;  // [steps][instances]: sum over the runs of that step
-  std::vector<uint8_t> reasons;      // [steps][instances]: of the last run
-  std::vector<uint32_t> value_counts;        // [steps][instances]
-  std::vector<std::vector<double>> values;   // [instances]: tested values, steps ascending, flat
+  std::vector<uint32_t> iterations;         // [steps][instances]: sum over the runs of that step
+  std::vector<uint8_t> reasons;             // [steps][instances]: of the last run
+  std::vector<uint32_t> value_counts;       // [steps][instances]
+  std::vector<std::vector<double>> values;  // [instances]: tested values, steps ascending, flat
 };
 
 enum class Phase : uint8_t { kInput, kForward, kAdjoint };
@@ -136,15 +145,15 @@ std::string_view PhaseName(Phase phase);
 enum class NonFiniteClass : uint8_t { kInput, kInvalid, kDivideByZero, kOverflow, kConversion };
 std::string_view NonFiniteClassName(NonFiniteClass c);
 
-// Where a non-finite value was born: the first operation, in order of execution, whose result is not
-// finite although its operands are (or the input that came in non-finite).
+// Where a non-finite value was born: the first operation, in order of execution, whose result is
+// not finite although its operands are (or the input that came in non-finite).
 struct BirthCertificate {
   Phase phase = Phase::kForward;
   int64_t step = 0;
   std::string operation;  // operation name, or the input's kind and name ("state.y")
   std::string label;      // source label
   std::string value_name;
-  std::string site;       // site the operation belongs to, or the loop around it; may be empty
+  std::string site;  // site the operation belongs to, or the loop around it; may be empty
   precision::Role role = precision::Role::kState;
   precision::Format format = precision::Format::kF32;
   uint64_t instance_id = 0;

@@ -46,6 +46,19 @@ absl::Status Checkpoints::Visit(int64_t step) {
   return absl::OkStatus();
 }
 
+absl::Status Checkpoints::CheckReversal(int64_t steps) const {
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t record = run_.AdjointBytes(step, 1);
+    if (record + saved_bytes_ <= budget_bytes_) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the adjoint of step ", step, " needs ", record,
+        " bytes for the record of the iterations that ran, and ", saved_bytes_,
+        " for a checkpoint; the budget has ", budget_bytes_,
+        ": fewer instances at a time, a smaller max_iter or a larger tolerance would need less"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int64_t> Checkpoints::RangeBefore(int64_t end, int64_t limit) {
   while (saved_.size() > 1 && saved_.back().step >= end) saved_.pop_back();
   int64_t first = end - 1;

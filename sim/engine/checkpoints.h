@@ -29,6 +29,10 @@ class Checkpoints {
   // Saves the state of the run at `step` if one is due there.
   absl::Status Visit(int64_t step);
 
+  // After the forward run, whose counts are the real ones: whether the record of every single step
+  // fits beside one checkpoint. Steps: those of the run.
+  absl::Status CheckReversal(int64_t steps) const;
+
   // The start of the range that ends before `end` and can be reversed at once: its record fits
   // beside the checkpoints that are needed, and it has at most `limit` steps. Drops checkpoints at
   // or behind `end`.

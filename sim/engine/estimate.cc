@@ -15,8 +15,20 @@ double Elements(const Program& program, ValueId id) {
   return static_cast<double>(ElementCount(program[id].type.shape));
 }
 
-// Elements of all values that one execution of a region computes, loops at their cap.
-double ComputedElements(const Program& program, const Region& region) {
+// How often a region inside a step is counted: once, as each value has one place to stand, or as
+// often as its loops' caps allow, as a record for the adjoint might keep every iteration.
+enum class Trips { kOnce, kAtCaps };
+
+double TripsOf(const Op& op, Trips trips) {
+  if (trips == Trips::kOnce) return 1;
+  if (op.code == OpCode::kFor) return static_cast<double>(op.attributes.max_iter);
+  if (op.code != OpCode::kWhile) return 1;
+  return static_cast<double>(op.attributes.max_iter + 1) *
+         static_cast<double>(std::max<int64_t>(op.attributes.elements, 1));
+}
+
+// Elements of all values that one execution of a region computes.
+double ComputedElements(const Program& program, const Region& region, Trips trips) {
   double elements = 0;
   for (ValueId id : region.args) {
     if (id != ValueId::kNone) elements += Elements(program, id);
@@ -25,14 +37,9 @@ double ComputedElements(const Program& program, const Region& region) {
     for (ValueId id : op.results) {
       if (id != ValueId::kNone) elements += Elements(program, id);
     }
-    double runs = 1;
-    if (op.code == OpCode::kWhile) {
-      runs = static_cast<double>(op.attributes.max_iter + 1) *
-             static_cast<double>(std::max<int64_t>(op.attributes.elements, 1));
-    } else if (op.code == OpCode::kFor) {
-      runs = static_cast<double>(op.attributes.max_iter);
+    for (const Region& nested : op.regions) {
+      elements += TripsOf(op, trips) * ComputedElements(program, nested, trips);
     }
-    for (const Region& nested : op.regions) elements += runs * ComputedElements(program, nested);
   }
   return elements;
 }
@@ -81,12 +88,16 @@ int64_t EstimateBytes(const Work& work) {
   // An instance beside its numbers: health, path, bookkeeping of the executor.
   constexpr double kPerInstance = 512;
   const double state = 8 * StateElements(program) + kPerInstance;
-  const double record = 8 * ComputedElements(program, program.step);
-  // Inputs are held by the engine and by the run; two states travel with every chunk.
-  double bytes = 2 * BindingBytes(work.batch) + instances * (4 * state + record);
+  const double values = 8 * ComputedElements(program, program.step, Trips::kOnce);
+  // Inputs are held by the engine and by the run; two states travel with every chunk. Iterations
+  // follow each other in the same place: a cap costs nothing.
+  double bytes = 2 * BindingBytes(work.batch) + instances * (4 * state + values);
   bytes += GradientBytes(work);
   if (!work.gradient) return Clamped(bytes);
-  // Without a limit every step would be a checkpoint and one record would hold the whole run.
+  // How often the loops will run nobody knows yet: what is sure is the budget, against which the
+  // counts of the forward run are checked before anything is reversed (checkpoints.h). Less only
+  // where a checkpoint at every step and a record of the whole run at the caps would be less.
+  const double record = 8 * ComputedElements(program, program.step, Trips::kAtCaps);
   const double unlimited = instances * steps * (state + record);
   bytes += std::min(unlimited, static_cast<double>(work.memory_budget_bytes));
   return Clamped(bytes);

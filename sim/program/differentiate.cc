@@ -53,7 +53,10 @@ class Differentiator {
       carried = joined;
     }
     adjoint.last = Step(entering, exported, carried, yielded);
-    if (program_.HasInitial()) adjoint.initial = Initial(carried);
+    if (!program_.HasInitial()) return adjoint;
+    // Without a step, what `terminal` yields comes to `initial` as it is.
+    for (size_t i = 0; i < carried.size(); ++i) carried[i] = Join(carried[i], entering[i]);
+    adjoint.initial = Initial(carried);
     return adjoint;
   }
 

@@ -33,10 +33,11 @@ struct Adjoint {
   // slots: z[t+1] [n], exports from `terminal` [e] (in `inner` never present), trajectory_export of
   // step t as sent [e], trajectory_state at t as sent [n]. Yields slots: z[t] [n]. `last` is step T
   // - 1 and takes what `terminal` yields; `inner` is every other step. Both yield the same presence
-  // (kNone, mask or everywhere per slot) that `inner` and `initial` take.
+  // (kNone, mask or everywhere per slot) that `inner` takes.
   Region last;
   Region inner;
-  // Adjoint of `initial`: args slots z[0] [n]; yields slots of the states sent [n]. No yields:
+  // Adjoint of `initial`: args slots z[0] [n], present where a step's or, where there is none, the
+  // terminal's are; yields slots of the states sent [n]. No yields:
   // there is no `initial` region, and the slots of z[0] are those of the states sent.
   Region initial;
 };

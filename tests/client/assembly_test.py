@@ -38,6 +38,7 @@ def block(first, steps, lanes=()):
         margin_instance=t,
         margin_ulps=-2.0 * t,
         margin_ulps_instance=t,
+        iterations=np.tile(np.arange(16, dtype="<u4"), steps).tobytes(),
         histogram=np.zeros((steps, 64), "<u4").tobytes(),
         nan_margins=0 * t,
         checks=N + 0 * t,
@@ -157,7 +158,10 @@ def test_pieces_take_the_place_of_content_that_is_too_large():
         assembly.add(
             simgrad_pb2.RolloutResponse(
                 piece=simgrad_pb2.TensorPiece(
-                    field="final_state.y", offset=offset, data=data[offset : offset + 7]
+                    field="final_state.y",
+                    offset=offset,
+                    data=data[offset : offset + 7],
+                    last=offset + 7 >= len(data),
                 )
             )
         )
@@ -228,3 +232,36 @@ def test_inputs_of_one_name_and_two_kinds_are_kept_apart():
         "param.k": program_pb2.INPUT_KIND_PARAM,
         "control.k": program_pb2.INPUT_KIND_CONTROL,
     }
+
+
+def text_pieces(cuts, text):
+    data, offset = text.encode(), 0
+    for i, size in enumerate(cuts):
+        yield simgrad_pb2.RolloutResponse(
+            piece=simgrad_pb2.TensorPiece(
+                field="program.text",
+                offset=offset,
+                data=data[offset : offset + size],
+                last=i + 1 == len(cuts),
+            )
+        )
+        offset += size
+
+
+# "é" takes two bytes: one of these cuts goes through it.
+@pytest.mark.parametrize("cuts", [[12], [3, 9], [4, 4, 4], [8, 4]])
+def test_a_program_text_in_pieces_is_whole_in_the_result(cuts):
+    assembly = Assembly()
+    assembly.add(header())
+    for piece in text_pieces(cuts, "abcd\nfgé 12"):
+        assembly.add(piece)
+    assembly.add(result())
+    assert assembly.result.program.text == "abcd\nfgé 12"
+
+
+def test_a_result_before_the_last_piece_is_an_error():
+    assembly = Assembly()
+    assembly.add(header())
+    assembly.add(next(text_pieces([3, 9], "abcd\nfgé 12")))
+    with pytest.raises(ValueError, match="program.text"):
+        assembly.add(result())

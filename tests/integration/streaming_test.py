@@ -1,5 +1,7 @@
 """Blocks arrive while the work runs, and add up to what the result says."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -91,12 +93,60 @@ def test_a_large_result_comes_in_pieces(serve):
     assert differences(*answers) == []
 
 
-def test_a_message_that_is_too_large_is_refused(serve):
-    client = serve("--max_message_bytes=65536")
-    with pytest.raises(sg.ResourceExhausted):
-        client.rollout(
-            BALL, steps=1, initial={"y": np.zeros((20000, 2)), "v": [0.0, 0.0]}, params={"k": 1.0}
-        )
+def test_a_program_text_larger_than_a_message_arrives_whole(serve):
+    from simgrad.program import ProgramBuilder
+
+    b = ProgramBuilder("long")
+    x = b.state("x", ())
+    total = x
+    for _ in range(1500):
+        total = total + x
+    b.next(x=total)
+    world = sg.World(program=b.build())
+    sent = dict(steps=1, initial={"x": 0.5})
+    narrow, wide = (
+        c.rollout(world, **sent).program for c in (serve("--max_message_bytes=65536"), serve())
+    )
+    assert len(narrow.text) > 65536 // 2
+    assert narrow.text == wide.text and narrow.fingerprint == wide.fingerprint
+    assert hashlib.sha256(narrow.text.encode()).hexdigest() == narrow.fingerprint
+
+
+def test_a_request_that_is_too_large_names_its_largest_field_and_both_sizes(serve):
+    client = serve("--max_request_bytes=65536")
+    sent = dict(steps=1, initial={"v": [0.0, 0.0], "y": np.zeros((20000, 2))}, params={"k": 1.0})
+    for call in (client.rollout, client.gradient):
+        with pytest.raises(sg.ResourceExhausted) as caught:
+            call(BALL, **sent, objective="final_height")
+        assert caught.value.field == "spec.initial[1].tensor"
+        assert caught.value.reason == "LIMIT_EXCEEDED"
+        assert "320000" in str(caught.value) and "65536" in str(caught.value)
+    assert client.rollout(
+        BALL, **{**sent, "initial": {"y": [0.5, 0.5], "v": [0.0, 0.0]}}, timeout=60
+    ).ok.all()
+
+
+def test_controls_of_every_step_of_4096_instances_are_taken(client):
+    u = np.random.default_rng(5).uniform(-1, 1, (4096, 200, 2))
+    assert u.nbytes > client.info().limits.max_message_bytes
+    sent = dict(
+        steps=200,
+        initial={"y": [0.3, 0.6], "v": [0.0, 0.0]},
+        params={"k": 1.0},
+        objective="final_height",
+    )
+    g = client.gradient(BALL, **sent, controls={"u": u})
+    assert g.controls["u"].shape == u.shape and g.connected["u"] == 4096
+    # A request of a part of the instances is that part of the answer, to the bit.
+    part = client.gradient(BALL, **sent, controls={"u": u[1000:1003]}, first_instance=1000)
+    np.testing.assert_array_equal(part.controls["u"], g.controls["u"][1000:1003])
+
+
+def test_a_server_that_sends_more_than_the_client_takes_is_told_apart(serve):
+    served = serve(f"--max_message_bytes={1 << 20}")
+    with sg.Client(served.server.target, max_message_bytes=1000) as narrow:
+        with pytest.raises(sg.ResourceExhausted, match="max_message_bytes=1000"):
+            narrow.worlds()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ sim::StepDiagnostics Range(int64_t first, int64_t steps) {
     loop.iterations_sum = 2 * t;
     loop.iterations_min = static_cast<uint32_t>(t);
     loop.iterations_max = static_cast<uint32_t>(t);
+    loop.iterations[sim::IterationBucket(t)] = 2;
     loop.histogram[3] = static_cast<uint32_t>(t);
     diagnostics.events[0][i].count = t;
   }
@@ -50,6 +51,12 @@ void ExpectContiguous(const std::vector<v1::DiagnosticsBlock>& blocks, int64_t s
                       4 * (static_cast<size_t>(i) * sim::kMarginBuckets + 3),
                   4);
       EXPECT_EQ(count, t);
+      std::memcpy(
+          &count,
+          block.terminations(0).iterations().data() +
+              4 * (static_cast<size_t>(i) * sim::kIterationBuckets + sim::IterationBucket(t)),
+          4);
+      EXPECT_EQ(count, 2u);
       EXPECT_EQ(block.events(0).count(i), t);
     }
     ASSERT_EQ(block.states(0).zeros_size(), block.sampled_steps_size());

@@ -126,27 +126,31 @@ TEST(ServerMetrics, LossScaleIsTheLowestInFlight) {
   EXPECT_EQ(Value(Page(metrics), series), 65536);  // of the last one
 }
 
-sim::TerminationStep Step(uint64_t runs, uint64_t sum, uint32_t least, uint32_t most) {
-  sim::TerminationStep step;
-  step.runs = runs;
-  step.iterations_sum = sum;
-  step.iterations_min = least;
-  step.iterations_max = most;
-  return step;
+TEST(IterationCounts, EveryRunStandsInTheBucketOfItsOwnIterations) {
+  sim::TerminationStep first, second;
+  for (uint32_t iterations : {0u, 5u, 5u, 9u}) {
+    ++first.iterations[sim::IterationBucket(iterations)];
+    first.iterations_sum += iterations;
+  }
+  ++second.iterations[sim::IterationBucket(1000)];
+  second.iterations_sum = 1000;
+  const auto counts = IterationCounts({first, second});
+  std::vector<double> expected(16, 0.0);
+  expected[0] = 1;   // up to 0
+  expected[5] = 2;   // up to 6
+  expected[7] = 1;   // up to 12
+  expected[15] = 1;  // above 256
+  EXPECT_EQ(counts.counts, expected);
+  EXPECT_EQ(counts.sum, 1019);
 }
 
-TEST(IterationCounts, CountAndSumAreExactAndSoAreTheExtremes) {
-  const std::vector<double> bounds = {0, 1, 2, 3, 4, 6};
-  const auto counts =
-      IterationCounts({Step(1, 3, 3, 3), Step(5, 12, 0, 9), Step(0, 0, ~0u, 0)}, bounds);
-  double total = 0;
-  for (double count : counts.counts) total += count;
-  EXPECT_EQ(total, 6);
-  EXPECT_EQ(counts.sum, 15);
-  EXPECT_EQ(counts.counts[0], 1);  // the run of no iteration
-  EXPECT_EQ(counts.counts[6], 1);  // the run of nine
-  EXPECT_EQ(counts.counts[3], 1);  // the single run of three
-  EXPECT_EQ(counts.counts[1], 3);  // 12 - 0 - 9 = 3 over three runs
+TEST(IterationCounts, TheExecutorsBucketsAreThoseOfTheMetric) {
+  const std::vector<double> spelt_out = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256};
+  for (const Family& family : Manifest(kServer)) {
+    if (family.name == "simgrad_solver_iterations") {
+      EXPECT_EQ(family.buckets, spelt_out);
+    }
+  }
 }
 
 TEST(MarginCounts, EveryBucketOfTheExecutorFallsIntoOneOfOurs) {

@@ -29,6 +29,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--drain_timeout=1m30s",
                                   "--near_band_ulps=2.5",
                                   "--max_message_bytes=65536",
+                                  "--max_request_bytes=70000",
                                   "--max_steps=7",
                                   "--max_instances=8",
                                   "--program_cache_entries=4",
@@ -56,6 +57,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));
   EXPECT_EQ(config->near_band_ulps, 2.5);
   EXPECT_EQ(config->max_message_bytes, 65536);
+  EXPECT_EQ(config->max_request_bytes, 70000);
   EXPECT_EQ(config->max_steps, 7);
   EXPECT_EQ(config->max_instances, 8);
   EXPECT_EQ(config->program_cache_entries, 4);
@@ -120,6 +122,7 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--drain_timeout=30", "duration"},
       {"--near_band_ulps=nan", "finite"},
       {"--max_message_bytes=10", "from 65536"},
+      {"--max_request_bytes=10", "from 65536"},
       {"--max_steps=0", "from 1"},
       {"--address=", "address"},
       {"--tls_certificate=a", "--tls_key"},
@@ -156,6 +159,7 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
                            "--drain_timeout",
                            "--near_band_ulps",
                            "--max_message_bytes",
+                           "--max_request_bytes",
                            "--max_steps",
                            "--max_instances",
                            "--program_cache_entries",

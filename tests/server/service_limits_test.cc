@@ -1,4 +1,5 @@
 // Requests that end early, do not fit, or are too large for a message.
+#include <cmath>
 #include <future>
 
 #include "server/service/request_log.h"
@@ -46,6 +47,68 @@ TEST(ServiceLimits, AnExpiredRolloutStopsAndGivesItsMemoryBack) {
   EXPECT_TRUE(Ask(server, BallRollout(3)).status.ok());
 }
 
+// A gradient of many chunks, forward and back.
+constexpr int64_t kLongSteps = 60'000;
+v1::GradientRequest LongGradient() {
+  v1::GradientRequest request = BallGradient(kLongSteps, 64);
+  request.mutable_spec()->set_chunk_steps(16);
+  return request;
+}
+
+double Lost(RunningServer& server, const std::string& family, const std::string& phase) {
+  return server.Series().at("simgrad_rpc_" + family + "_total{grpc_method=\"Gradient\",phase=\"" +
+                            phase + "\"}");
+}
+
+double StepsOf(RunningServer& server, const std::string& direction) {
+  return server.Series().at("simgrad_steps_total{direction=\"" + direction + "\"}");
+}
+
+TEST(ServiceLimits, AGradientCancelledInItsReversePassStopsThereAndGivesItsMemoryBack) {
+  RunningServer server;
+  grpc::ClientContext context;
+  auto reader = server.stub().Gradient(&context, LongGradient());
+  v1::GradientResponse message;
+  while (reader->Read(&message) && message.progress().phase() != "adjoint") {
+  }
+  ASSERT_EQ(message.progress().phase(), "adjoint");
+  EXPECT_GT(server.server().queue().memory_used_bytes(), 0);
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_TRUE(Eventually([&] { return Lost(server, "cancelled", "adjoint") == 1; }));
+  EXPECT_EQ(StepsOf(server, "forward"), kLongSteps * 64);
+  EXPECT_GT(StepsOf(server, "adjoint"), 0);
+  EXPECT_LT(StepsOf(server, "adjoint"), kLongSteps * 64);
+  EXPECT_EQ(std::fmod(StepsOf(server, "adjoint"), 16 * 64), 0);  // whole chunks
+  EXPECT_TRUE(Ask(server, BallGradient(3)).status.ok());
+}
+
+TEST(ServiceLimits, AGradientThatExpiresInItsReversePassStopsThereAndGivesItsMemoryBack) {
+  RunningServer server;
+  const auto whole = Ask(server, LongGradient());
+  ASSERT_TRUE(whole.status.ok());
+  const auto& seconds = whole.result().rollout().phase_seconds();
+  // Where a deadline falls is up to the machine: of several that should, one falls into the reverse
+  // pass.
+  for (double part : {0.5, 0.3, 0.7, 0.2, 0.4, 0.6, 0.8, 0.1}) {
+    const double after =
+        seconds.at("forward") + part * (seconds.at("recompute") + seconds.at("adjoint"));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::milliseconds(static_cast<int64_t>(1000 * after)));
+    auto reader = server.stub().Gradient(&context, LongGradient());
+    for (v1::GradientResponse message; reader->Read(&message);) {
+    }
+    const auto code = reader->Finish().error_code();
+    EXPECT_TRUE(code == grpc::StatusCode::DEADLINE_EXCEEDED || code == grpc::StatusCode::OK);
+    ASSERT_TRUE(AllGivenBack(server));
+    if (Lost(server, "deadline_exceeded", "adjoint") == 1) break;
+  }
+  EXPECT_EQ(Lost(server, "deadline_exceeded", "adjoint"), 1);
+  EXPECT_TRUE(Ask(server, BallGradient(3)).status.ok());
+}
+
 TEST(ServiceLimits, AFullQueueRefusesWithATimeToRetry) {
   config::ServerConfig config = FreePorts();
   config.workers = 1;
@@ -82,6 +145,19 @@ TEST(ServiceLimits, WhatNeverFitsIntoMemoryIsRefusedBeforeItRuns) {
   EXPECT_EQ(DetailsOf(answer.status).info.reason(), "OUT_OF_MEMORY");
   EXPECT_FALSE(DetailsOf(answer.status).has_retry);
   EXPECT_EQ(server.server().queue().memory_used_bytes(), 0);
+}
+
+TEST(ServiceLimits, ACapThatNoLoopReachesIsNotAReasonToRefuse) {
+  config::ServerConfig config = FreePorts();
+  config.memory_limit_bytes = int64_t{64} << 20;
+  RunningServer server(config);
+  v1::GradientRequest request = BallGradient(20, 512);
+  (*request.mutable_spec()->mutable_world()->mutable_config())["max_iter"].set_number(100'000);
+  const auto answer = Ask(server, request);
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = request.spec();
+  EXPECT_TRUE(Ask(server, rollout).status.ok());
 }
 
 TEST(ServiceLimits, DrainingRefusesNewWorkAndLetsTheOldFinish) {
@@ -211,9 +287,25 @@ TEST(ServiceLimits, AReaderOfTheLogThatStallsDoesNotStallTheService) {
   EXPECT_EQ(served, kRequests);
 }
 
-TEST(ServiceLimits, ARequestAboveTheMessageLimitIsRefused) {
+TEST(ServiceLimits, PerStepControlsLargerThanAnAnswersMessagesAreTaken) {
+  constexpr int64_t kInstances = 4096;
+  constexpr int64_t kSteps = 200;
+  RunningServer server;
+  v1::GradientRequest request = BallGradient(kSteps, kInstances);
+  std::vector<double> u(kInstances * kSteps);
+  for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<double>(i % 17) / 16;
+  AddTensor(request.mutable_spec()->mutable_controls(), "u", u, {kInstances, kSteps, 1});
+  request.mutable_spec()->mutable_controls(0)->set_per_step(true);
+  ASSERT_GT(static_cast<int64_t>(request.ByteSizeLong()), config::ServerConfig().max_message_bytes);
+  const auto answer = Ask(server, request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  // The gradient has the shape of what was sent, in f32, cut into messages of an answer.
+  EXPECT_EQ(answer.pieces("gradient.control.u").size(), 4u * kInstances * kSteps);
+}
+
+TEST(ServiceLimits, ARequestAboveItsLimitIsRefusedWhateverTheAnswersLimit) {
   config::ServerConfig config = FreePorts();
-  config.max_message_bytes = config::kSmallestMessageLimit;
+  config.max_request_bytes = config::kSmallestMessageLimit;
   RunningServer server(config);
   EXPECT_EQ(Ask(server, BallRollout(3, 20000)).status.error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);

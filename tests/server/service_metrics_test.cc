@@ -1,4 +1,6 @@
 // What a scraper sees of a server that works.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -130,6 +132,39 @@ TEST(ServiceMetrics, CountersMoveByWhatHappened) {
   EXPECT_GT(events, 0);
 }
 
+TEST(ServiceMetrics, IterationsStandInTheBucketsOfTheVeryRuns) {
+  RunningServer server;
+  v1::RolloutRequest request = BallRollout(200, 50);
+  request.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_INSTANCES);
+  const auto rollout = Ask(server, request);
+  ASSERT_TRUE(rollout.status.ok());
+  // One run per instance and step, so the columns of the instances are the runs.
+  std::vector<uint32_t> runs;
+  for (const v1::DiagnosticsBlock& block : rollout.blocks()) {
+    for (const v1::InstanceColumns& columns : block.instances()) {
+      const std::string& bytes = columns.iterations();
+      const size_t old = runs.size();
+      runs.resize(old + bytes.size() / 4);
+      std::memcpy(runs.data() + old, bytes.data(), bytes.size());
+    }
+  }
+  ASSERT_EQ(runs.size(), 200u * 50u);
+  const auto series = Settled(server);
+  std::set<double> counts;
+  for (const char* bound : {"0", "1", "2", "3", "4", "6", "8", "12", "16", "24", "32", "+Inf"}) {
+    const double most = std::string(bound) == "+Inf" ? 1e9 : std::stod(bound);
+    const double expected = static_cast<double>(
+        std::count_if(runs.begin(), runs.end(), [&](uint32_t n) { return n <= most; }));
+    counts.insert(expected);
+    EXPECT_EQ(series.at("simgrad_solver_iterations_bucket{site=\"projection\","
+                        "world=\"bouncing_ball\",le=\"" +
+                        std::string(bound) + "\"}"),
+              expected)
+        << bound;
+  }
+  EXPECT_GT(counts.size(), 4u);  // there is something to tell apart
+}
+
 TEST(ServiceMetrics, MetricsAreCountedAtLevelOffToo) {
   RunningServer server;
   v1::RolloutRequest request = BallRollout(50, 10);
@@ -156,6 +191,176 @@ TEST(ServiceMetrics, GradientsCountInputsTimesInstances) {
       15);
   EXPECT_EQ(after.at("simgrad_gradient_norm_count" + world), 3);
   EXPECT_EQ(after.at(R"(simgrad_steps_total{direction="adjoint"})"), 100);
+}
+
+TEST(ServiceMetrics, AGradientNormIsObservedForEveryInputOfEveryRequestThatIsFinite) {
+  RunningServer server;
+  const std::string count = R"(simgrad_gradient_norm_count{world="bouncing_ball"})";
+  ASSERT_TRUE(Ask(server, BallGradient(20, 5)).status.ok());  // y, v, k
+  EXPECT_EQ(Settled(server).at(count), 3);
+  v1::GradientRequest of_one = BallGradient(20, 5);
+  v1::InputName* k = of_one.add_wrt();
+  k->set_kind(v1::INPUT_KIND_PARAM);
+  k->set_name("k");
+  ASSERT_TRUE(Ask(server, of_one).status.ok());
+  EXPECT_EQ(Settled(server).at(count), 4);
+  // A target that is infinite: every cotangent is, and so is the gradient.
+  of_one.mutable_wrt(0)->set_kind(v1::INPUT_KIND_STATE);
+  of_one.mutable_wrt(0)->set_name("v");
+  of_one.mutable_spec()->set_objective("target_height");
+  AddTensor(of_one.mutable_spec()->mutable_data(), "target", {INFINITY}, {1});
+  const auto answer = Ask(server, of_one);
+  ASSERT_TRUE(answer.status.ok());
+  float gradient = 0;
+  std::memcpy(&gradient, answer.result().gradients(0).gradient().inline_().data(), 4);
+  ASSERT_FALSE(std::isfinite(gradient));
+  const auto after = Settled(server);
+  EXPECT_EQ(after.at(count), 4);
+  const auto seen = [&](const std::string& kind) {
+    return after.at("simgrad_nonfinite_values_total{kind=\"" + kind +
+                    "\",phase=\"adjoint\",role=\"gradient\"}");
+  };
+  EXPECT_GE(seen("nan") + seen("inf"), 1);
+}
+
+// Boundary projections of one element from `y`, in f32.
+v1::RolloutRequest Boundary(double y, double k, double tol_enter) {
+  v1::RolloutRequest request;
+  v1::RolloutSpec* spec = request.mutable_spec();
+  spec->mutable_world()->set_name("boundary_projection");
+  if (tol_enter > 0) {
+    (*spec->mutable_world()->mutable_config())["tol_enter"].set_number(tol_enter);
+  }
+  spec->set_steps(1);
+  AddTensor(spec->mutable_initial(), "y", {y}, {1});
+  AddTensor(spec->mutable_params(), "k", {k}, {});
+  return request;
+}
+
+// Requests that together do everything the manifest counts, one thing each.
+void DoEverything(RunningServer& server, RunningServer& narrow) {
+  Load(server);
+  // A parameter that no executed path uses: nothing touches the floor.
+  EXPECT_TRUE(Ask(server, BallGradient(1, 3)).status.ok());
+  grpc::ClientContext late;
+  late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  auto expired = server.stub().Rollout(&late, EndlessRollout());
+  for (v1::RolloutResponse message; expired->Read(&message);) {
+  }
+  EXPECT_EQ(expired->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_FALSE(Ask(narrow, BallRollout(100, 100)).status.ok());
+  EXPECT_TRUE(Ask(server, Boundary(-static_cast<double>(1e-4f), 1, 0)).status.ok());
+  // Beyond 65504 within a step.
+  v1::RolloutRequest fast = BallRollout(3);
+  fast.mutable_spec()->mutable_policy()->set_preset("f16_unsafe");
+  AddTensor(fast.mutable_spec()->mutable_params(), "g", {60000.0}, {});
+  AddTensor(fast.mutable_spec()->mutable_params(), "h", {4.0}, {});
+  EXPECT_TRUE(Ask(server, fast).status.ok());
+  v1::GradientRequest scaled = BallGradient(200, 4);
+  scaled.mutable_spec()->mutable_policy()->set_preset("f16_safe");
+  EXPECT_TRUE(Ask(server, scaled).status.ok());
+}
+
+std::string FamilyOf(const std::string& series) {
+  std::string name = series.substr(0, series.find('{'));
+  for (const std::string suffix : {"_bucket", "_sum", "_count"}) {
+    const size_t at = name.size() - std::min(name.size(), suffix.size());
+    if (name.substr(at) == suffix) name.erase(at);
+  }
+  return name;
+}
+
+TEST(ServiceMetrics, EveryMetricMovesWhenWhatItCountsHappens) {
+  RunningServer server;
+  config::ServerConfig config = FreePorts();
+  config.memory_limit_bytes = 1000;
+  RunningServer narrow(config);
+  auto before = Settled(server);
+  const auto narrow_before = Settled(narrow);
+  DoEverything(server, narrow);
+  auto after = Settled(server);
+  std::set<std::string> still;
+  for (const auto& [series, value] : before) still.insert(FamilyOf(series));
+  for (const auto& [series, value] : before) {
+    if (after.at(series) != value) still.erase(FamilyOf(series));
+  }
+  for (const auto& [series, value] : Settled(narrow)) {
+    if (narrow_before.at(series) != value) still.erase(FamilyOf(series));
+  }
+  const std::set<std::string> constant = {
+      // What was configured, built and started.
+      "simgrad_queue_capacity_requests", "simgrad_termination_near_band_ulps", "simgrad_build_info",
+      "simgrad_device_info", "process_max_fds", "process_start_time_seconds",
+      // Of the certificate, where there is one: tests/integration/security_test.py.
+      "simgrad_tls_certificate_expiry_timestamp_seconds",
+      // Back where they were; their tests are DrainingRefusesNewWork... and those of what is in
+      // flight and waits, below.
+      "simgrad_ready", "simgrad_rpc_in_flight", "simgrad_queue_requests"};
+  // May happen to be as before, to a page, a descriptor or a clock tick.
+  for (const char* process : {"process_resident_memory_bytes", "process_virtual_memory_bytes",
+                              "process_open_fds", "process_cpu_seconds_total"}) {
+    still.erase(process);
+  }
+  EXPECT_EQ(still, constant);
+}
+
+TEST(ServiceMetrics, WhatIsInFlightAndWhatWaitsAreGaugesOfNow) {
+  config::ServerConfig config = FreePorts();
+  config.workers = 1;
+  RunningServer server(config);
+  grpc::ClientContext first_context, second_context;
+  auto first = server.stub().Rollout(&first_context, EndlessRollout());
+  v1::RolloutResponse message;
+  ASSERT_TRUE(first->Read(&message));
+  second_context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+  auto second = server.stub().Rollout(&second_context, EndlessRollout());
+  const std::string in_flight = R"(simgrad_rpc_in_flight{grpc_method="Rollout"})";
+  EXPECT_TRUE(Eventually([&] {
+    const auto series = server.Series();
+    return series.at(in_flight) == 2 && series.at("simgrad_queue_requests") == 1;
+  }));
+  // The one that waits expires where it is.
+  EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Eventually([&] {
+    const auto series = server.Series();
+    return series.at(in_flight) == 1 && series.at("simgrad_queue_requests") == 0;
+  }));
+  first_context.TryCancel();
+  EXPECT_EQ(first->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  const auto after = Settled(server);
+  EXPECT_EQ(after.at(in_flight), 0);
+  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 1);
+  EXPECT_EQ(
+      after.at(R"(simgrad_rpc_deadline_exceeded_total{grpc_method="Rollout",phase="queued"})"), 1);
+}
+
+TEST(ServiceMetrics, EveryReasonAndSideOfALoopHasAPathThatIsCounted) {
+  RunningServer server;
+  const auto moved = [&](const v1::RolloutRequest& request, const std::string& family,
+                         const std::string& labels) {
+    const std::string series =
+        "simgrad_termination" + family + "{" + labels + ",world=\"boundary_projection\"}";
+    const double before = Settled(server).at(series);
+    const auto answer = Ask(server, request);
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+    return Settled(server).at(series) - before;
+  };
+  const auto stopped = [&](const v1::RolloutRequest& request, const std::string& reason) {
+    return moved(request, "s_total", "reason=\"" + reason + "\",site=\"projection\"");
+  };
+  EXPECT_EQ(stopped(Boundary(-1, 1, 0), "converged"), 1);
+  EXPECT_EQ(stopped(Boundary(-1, 1e-9, 0), "max_iter"), 1);
+  EXPECT_EQ(stopped(Boundary(std::nan(""), 1, 0), "nonfinite"), 1);
+  EXPECT_EQ(stopped(Boundary(-1e-3, 1, 0.5), "not_entered"), 1);
+  // tol is 1e-4 in f32: at it the test does not hold, an ulp below it does; eight ulps are near.
+  const double tol = static_cast<double>(1e-4f);
+  const double below = static_cast<double>(std::nextafter(1e-4f, 0.0f));
+  const auto near = [&](double depth, const std::string& side) {
+    return moved(Boundary(-depth, 1, 0), "_near_boundary_total",
+                 "side=\"" + side + "\",site=\"projection\"");
+  };
+  EXPECT_EQ(near(tol, "continued"), 1);
+  EXPECT_EQ(near(below, "stopped"), 1);
 }
 
 TEST(ServiceMetrics, NonFiniteInputsAndInstancesAreCounted) {

@@ -54,6 +54,7 @@ TEST(Service, ServerInfoTellsWhatThereIs) {
   EXPECT_EQ(info.presets_size(), 7);
   EXPECT_EQ(info.orders_size(), 5);
   EXPECT_EQ(info.limits().max_message_bytes(), 4 << 20);
+  EXPECT_EQ(info.limits().max_request_bytes(), 64 << 20);
   ASSERT_EQ(info.devices_size(), 1);
   EXPECT_EQ(info.devices(0).kind(), "cpu");
   EXPECT_EQ(info.devices(0).formats().at("f32"), "native");

@@ -31,6 +31,8 @@ ALLOWED = {
                        "civetweb.h", "absl/"),
     "server/conversion": ("server/conversion/", "server/validation/", "server/config/",
                           "simgrad/v1/", "google/protobuf/", "sim/", "precision/", "absl/"),
+    "server/service": ("server/", "simgrad/v1/", "google/protobuf/", "grpcpp/", "grpc/", "openssl/",
+                       "sim/", "precision/", "absl/"),
     "server": ("server/", "simgrad/v1/", "google/protobuf/", "grpcpp/", "grpc/", "sim/",
                "precision/", "absl/"),
 }

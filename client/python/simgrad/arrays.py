@@ -8,13 +8,13 @@ its dtype; bf16, f16, e4m3 and e5m2 come back as the f32 that equals them exactl
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
 from simgrad.v1 import tensor_pb2
 
-_NUMPY_OF_DTYPE = {
+_NUMPY_OF_DTYPE: dict[int, np.dtype[Any]] = {
     tensor_pb2.DTYPE_F64: np.dtype("<f8"),
     tensor_pb2.DTYPE_F32: np.dtype("<f4"),
     tensor_pb2.DTYPE_F16: np.dtype("<u2"),
@@ -88,7 +88,7 @@ def to_tensor(array: Any) -> tensor_pb2.Tensor:
         dtype = _DTYPE_OF_NUMPY[array.dtype.name]
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
-    return tensor_pb2.Tensor(dtype=dtype, shape=array.shape, inline=array.tobytes(order="C"))
+    return tensor_pb2.Tensor(dtype=tensor_pb2.DType.Name(dtype), shape=array.shape, inline=array.tobytes(order="C"))
 
 
 def from_bytes(dtype: int, shape: Any, data: bytes, raw: bool = False) -> np.ndarray:
@@ -105,7 +105,7 @@ def from_tensor(tensor: tensor_pb2.Tensor, raw: bool = False) -> np.ndarray:
     return from_bytes(tensor.dtype, tensor.shape, tensor.inline, raw)
 
 
-def numpy_dtype(dtype: int) -> np.dtype:
+def numpy_dtype(dtype: int) -> np.dtype[Any]:
     """How one element of a wire dtype lies in memory."""
     return _NUMPY_OF_DTYPE[dtype]
 
@@ -134,7 +134,7 @@ def _widen_e4m3(bits: np.ndarray) -> np.ndarray:
     return np.where(bits & 0x80, -value, value).astype(np.float32)
 
 
-_WIDEN = {
+_WIDEN: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     tensor_pb2.DTYPE_BF16: _widen_bf16,
     tensor_pb2.DTYPE_F16: _widen_f16,
     tensor_pb2.DTYPE_E5M2: _widen_e5m2,

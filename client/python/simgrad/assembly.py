@@ -22,17 +22,18 @@ class Assembly:
 
     def __init__(self, raw: bool = False):
         self._raw = raw
-        self._header: simgrad_pb2.StreamHeader | None = None
+        self._header = simgrad_pb2.StreamHeader()  # comes before everything else
         self._forward: list[Any] = []
         self._backward: list[Any] = []
         self._trajectory: dict[str, np.ndarray] = {}
         self._pieces: dict[str, bytearray] = {}
+        self._open: set[str] = set()  # fields whose last piece has not come
         self.result: results.Rollout | None = None
 
     def add(self, response: Any) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace | None:
         """Takes one message; returns the view of it where it is a block of diagnostics."""
         kind = response.WhichOneof("message")
-        message = getattr(response, kind) if kind else None
+        message: Any = getattr(response, kind) if kind else None
         if kind == "header":
             self._take_header(message)
         elif kind == "diagnostics":
@@ -48,6 +49,8 @@ class Assembly:
         elif kind == "piece":
             self._take_piece(message)
         elif kind == "result":
+            if self._open:
+                raise ValueError(f"the result came before the last piece of {min(self._open)}")
             is_gradient = isinstance(message, simgrad_pb2.GradientResult)
             self.result = (
                 self._gradient(message)
@@ -76,9 +79,13 @@ class Assembly:
                 f"a piece of {piece.field} at {piece.offset} follows one that ends at {len(buffer)}"
             )
         buffer += piece.data
+        (self._open.discard if piece.last else self._open.add)(piece.field)
 
     def _content(self, name: str, inline: bytes) -> bytes:
         return inline or bytes(self._pieces.get(name, b""))
+
+    def _text(self) -> str:
+        return self._content("program.text", self._header.program.text.encode()).decode()
 
     def _tensor(self, name: str, tensor: Any) -> np.ndarray:
         data = self._content(name, tensor.inline)
@@ -123,7 +130,7 @@ class Assembly:
             events=trace.events,
             states_range=trace.states_range,
             ranges=trace.ranges,
-            program=results.Program.of(header.program),
+            program=results.Program.of(header.program, text=self._text()),
             device=header.device,
             server_version=header.server_version,
             request_id=header.request_id,

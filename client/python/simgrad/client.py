@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping, cast
 
 import grpc
 
@@ -16,8 +16,11 @@ from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 from simgrad.world import World
 
 DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server admits on a CPU
-# What this side accepts; the server has its own limit (info().limits.max_message_bytes).
+# What this side accepts; the server cuts its answers below its own limit
+# (info().limits.max_message_bytes).
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
+# Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.
+ALWAYS_TAKEN_BYTES = 64 << 10
 
 
 class Client:
@@ -26,8 +29,9 @@ class Client:
     Args:
       target: host:port, as gRPC writes it.
       timeout: default deadline of a call, in seconds; every call has one.
-      max_message_bytes: largest message sent or received. Trajectories are chunked below the
-        server's limit; inputs larger than this raise ResourceExhausted.
+      max_message_bytes: largest message received; the server cuts its answers below its own
+        limit. What may be sent is up to the server (info().limits.max_request_bytes): a larger
+        request raises ResourceExhausted with the largest field, before it is sent.
       credentials: grpc.ChannelCredentials for TLS, for example simgrad.tls("ca.pem"); None:
         plaintext.
       token: bearer token that the server asks for, or a function that gives the one of the moment
@@ -48,7 +52,7 @@ class Client:
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
         options = [
-            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", max_message_bytes),
         ]
         self.target = target
@@ -60,6 +64,8 @@ class Client:
             else grpc.insecure_channel(target, options)
         )
         self._stub = simgrad_pb2_grpc.SimgradStub(self._channel)
+        self._max_message_bytes = max_message_bytes
+        self._max_request_bytes: int | None = None  # the server's, once it was asked
         self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
 
     def close(self) -> None:
@@ -230,7 +236,7 @@ class Client:
         Returns: gradients with the shapes of the inputs that were sent.
         Errors: those of `rollout`.
         """
-        return self.gradient_stream(
+        stream = self.gradient_stream(
             world,
             steps=steps,
             initial=initial,
@@ -250,7 +256,8 @@ class Client:
             raw=raw,
             timeout=timeout,
             **options,
-        ).result
+        )
+        return cast(results.Gradient, stream.result)
 
     def gradient_stream(
         self,
@@ -291,6 +298,7 @@ class Client:
     ) -> Stream:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
+        self._check_size(message, timeout)
         call = method(
             message,
             timeout=self._deadline(timeout),
@@ -298,13 +306,25 @@ class Client:
             metadata=self._metadata(),
         )
         finish = _raise_if_nonfinite if on_nonfinite == "raise" else lambda result: None
-        return Stream(call, Assembly(raw), observer_of(progress), finish)
+        return Stream(call, Assembly(raw), observer_of(progress), finish, self._error)
 
     def _call(self, method: Any, message: Any, timeout: float | None) -> Any:
+        self._check_size(message, timeout)
         try:
             return method(message, timeout=self._deadline(timeout), metadata=self._metadata())
         except grpc.RpcError as error:
-            raise errors.from_rpc_error(error) from None
+            raise self._error(error) from None
+
+    def _error(self, error: grpc.RpcError) -> errors.SimgradError:
+        return errors.from_rpc_error(error, self._max_message_bytes)
+
+    def _check_size(self, message: Any, timeout: float | None) -> None:
+        size = message.ByteSize()
+        if size <= ALWAYS_TAKEN_BYTES:
+            return
+        if self._max_request_bytes is None:
+            self._max_request_bytes = self.info(timeout=timeout).limits.max_request_bytes
+        request.check_size(message, size, self._max_request_bytes)
 
     def _metadata(self) -> list[tuple[str, str]]:
         if self._token is None:

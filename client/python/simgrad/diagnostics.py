@@ -17,6 +17,8 @@ from simgrad.v1 import diagnostics_pb2
 REASONS = ("converged", "max_iter", "nonfinite", "not_entered")
 MARGIN_BUCKETS = 64
 EXPONENT_BUCKETS = 34
+# A run of a loop is in the first bucket whose bound is not below its iterations, or in one more.
+ITERATION_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 
 
 @dataclass
@@ -26,6 +28,7 @@ class TerminationTrace:
     Attributes (arrays over the T steps):
       iterations: [T, 3] smallest, mean and largest count; at level "instances" [T, N] counts.
       iterations_min, iterations_mean, iterations_max: the same columns at every level.
+      iterations_histogram: [T, 16] runs by iterations: up to each of ITERATION_BOUNDS, and above.
       runs: how often the loop ran. checks: how many tests were evaluated.
       reasons: [T, 4] runs that stopped for each of REASONS.
       tested_min, tested_max: range of the last tested value over the runs, NaN left out.
@@ -44,6 +47,7 @@ class TerminationTrace:
     iterations_min: np.ndarray
     iterations_mean: np.ndarray
     iterations_max: np.ndarray
+    iterations_histogram: np.ndarray
     reasons: np.ndarray
     tested_min: np.ndarray
     tested_max: np.ndarray
@@ -72,7 +76,7 @@ class TerminationTrace:
     @property
     def values(self) -> list[list[np.ndarray]]:
         """Every tested value, [step][instance] -> f64 array. Only at level "instances"."""
-        if self.flat_values is None:
+        if self.flat_values is None or self.value_counts is None:
             raise ValueError('tested values come at diagnostics="instances"')
         per_instance = [
             np.split(flat, np.cumsum(counts)[:-1])
@@ -248,6 +252,9 @@ def forward_trace(
         trace = TerminationTrace(
             site=name,
             histogram=_bytes_column(columns, "histogram", "<u4", MARGIN_BUCKETS),
+            iterations_histogram=_bytes_column(
+                columns, "iterations", "<u4", len(ITERATION_BOUNDS) + 1
+            ),
             **_columns(columns, _TERMINATION_COLUMNS),
         )
         trace.reasons = trace.reasons.reshape(-1, len(REASONS))

@@ -147,8 +147,14 @@ _BY_CODE = {
 }
 
 
-def from_rpc_error(error: grpc.RpcError) -> SimgradError:
-    """The typed error of a failed call, with what grpc-status-details-bin says."""
+def from_rpc_error(
+    error: grpc.RpcError, max_message_bytes: int | None = None
+) -> SimgradError:
+    """The typed error of a failed call, with what grpc-status-details-bin says.
+
+    Args:
+      max_message_bytes: what this client receives, to tell whose limit a message was too large for.
+    """
     code = error.code().name
     reason, violations, retry_after, metadata = "", [], None, {}
     for detail in _details(error):
@@ -163,6 +169,11 @@ def from_rpc_error(error: grpc.RpcError) -> SimgradError:
             delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
             retry_after = delay.seconds + delay.nanos * 1e-9
     message = error.details() or code
+    if max_message_bytes is not None and f"vs. {max_message_bytes})" in message and not reason:
+        message = (
+            f"the server sends larger messages than this client takes ({message}): "
+            f"give the Client more than max_message_bytes={max_message_bytes}"
+        )
     if violations and violations[0].field and violations[0].field not in message:
         message = f"{violations[0].field}: {message}"
     return _BY_CODE.get(code, SimgradError)(
@@ -176,7 +187,8 @@ def from_rpc_error(error: grpc.RpcError) -> SimgradError:
 
 
 def _details(error: grpc.RpcError) -> list[Any]:
-    for key, value in error.trailing_metadata() or ():
+    trailing: Any = error.trailing_metadata() or ()
+    for key, value in trailing:
         if key == _DETAILS_KEY:
             try:
                 return list(error_details_pb2.ErrorStatus.FromString(value).details)

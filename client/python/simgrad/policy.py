@@ -96,7 +96,7 @@ class Policy:
         parts = [f"Policy({self._message.preset!r})"]
         for method, entries in (("role", self._message.roles), ("site", self._message.sites)):
             for entry in entries:
-                name = entry.role if method == "role" else entry.site
+                name = getattr(entry, method)
                 fields = "".join(f", {d.name}={v!r}" for d, v in entry.setting.ListFields())
                 parts.append(f".{method}({name!r}{fields})")
         if self._message.HasField("loss_scale"):

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from simgrad import arrays
+from simgrad import arrays, errors
 from simgrad.policy import Policy, policy_message
 from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.world import World
@@ -129,8 +129,46 @@ def gradient_request(
     return request
 
 
-def declarations_of(program: program_pb2.Program) -> dict[tuple[int, str], tuple[int, int]]:
-    """Declared rank and element type of the inputs of a program."""
+def check_size(message: Any, size: int, limit: int) -> None:
+    """Raises ResourceExhausted, naming the largest field, where a request is above `limit`."""
+    if size <= limit:
+        return
+    field, bytes_of_field = max(_parts(message), key=lambda part: part[1])
+    raise errors.ResourceExhausted(
+        f"{field}: the request has {size} bytes, of which this field takes {bytes_of_field}; the "
+        f"server takes {limit} (--max_request_bytes): send fewer instances at a time "
+        "(first_instance), a narrower dtype, or one value for all instances",
+        reason="LIMIT_EXCEEDED",
+        violations=(
+            errors.FieldViolation(field, f"{bytes_of_field} bytes of a request of {size}"),
+        ),
+    )
+
+
+def _parts(message: Any) -> list[tuple[str, int]]:
+    """What makes a request large: paths and sizes of its tensors, lists and program."""
+    inside = hasattr(message, "spec")
+    spec, prefix = (message.spec, "spec.") if inside else (message, "")
+    parts = [(prefix + "world.program", spec.world.program.ByteSize())]
+
+    def add(path: str, tensors: Any) -> None:
+        parts.extend((f"{path}[{i}].tensor", len(t.tensor.inline)) for i, t in enumerate(tensors))
+
+    if inside:
+        for name in ("initial", "params", "controls", "data"):
+            add(prefix + name, getattr(spec, name))
+        parts.append((prefix + "instance_ids", 8 * len(spec.instance_ids)))
+    for i, sent in enumerate(getattr(message, "cotangents", ())):
+        add(f"cotangents[{i}].final_state", sent.final_state)
+        add(f"cotangents[{i}].trajectory", sent.trajectory)
+    parts.append(("weights", 8 * len(getattr(message, "weights", ()))))
+    return parts
+
+
+def declarations_of(program: program_pb2.Program | None) -> dict[tuple[int, str], tuple[int, int]]:
+    """Declared rank and element type of the inputs of a program; none where there is none."""
+    if program is None:
+        return {}
     return {
         (i.kind, i.name): (len(program.values[i.value].shape), program.values[i.value].element)
         for i in program.inputs
@@ -158,7 +196,7 @@ def _named_tensor(
     return simgrad_pb2.NamedTensor(name=name, tensor=arrays.to_tensor(value), per_step=per_step)
 
 
-_DTYPE_OF_ELEMENT = {
+_DTYPE_OF_ELEMENT: dict[int, type] = {
     program_pb2.ELEMENT_TYPE_REAL: np.float64,
     program_pb2.ELEMENT_TYPE_I32: np.int32,
     program_pb2.ELEMENT_TYPE_I64: np.int64,
@@ -191,7 +229,7 @@ def _input_name(
     )
 
 
-def _word(words: Mapping[str, int], what: str, word: str) -> int:
+def _word(words: Mapping[str, Any], what: str, word: str) -> Any:
     if word not in words:
         raise ValueError(f"{what} {word!r}: one of {', '.join(words)}")
     return words[word]

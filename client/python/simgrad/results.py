@@ -74,9 +74,11 @@ class Program:
         info: simgrad_pb2.ProgramInfo,
         source: program_pb2.Program | None = None,
         inputs: Any = (),
+        text: str | None = None,
     ) -> "Program":
+        """`text`: where it did not come with `info`, but in pieces after it."""
         return cls(
-            info.text,
+            info.text if text is None else text,
             info.fingerprint,
             ResolvedPolicy.of(info.policy),
             tuple(info.termination_sites),

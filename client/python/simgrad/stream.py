@@ -30,11 +30,13 @@ class Stream:
         assembly: Assembly,
         observer: ProgressCallback,
         finish: Callable[[Rollout], None],
+        error_of: Callable[[grpc.RpcError], errors.SimgradError] = errors.from_rpc_error,
     ):
         self._call = call
         self._assembly = assembly
         self._observer = observer
         self._finish = finish
+        self._error_of = error_of
         self._blocks = self._read()
 
     def __iter__(self) -> Iterator[ForwardTrace | BackwardTrace]:
@@ -80,7 +82,7 @@ class Stream:
                     phase = "adjoint" if isinstance(self._assembly.result, Gradient) else "forward"
                     self._observer(phase, steps, steps)
         except grpc.RpcError as error:
-            raise errors.from_rpc_error(error) from None
+            raise self._error_of(error) from None
         finally:
             getattr(self._observer, "close", lambda: None)()
         result = self._assembly.result

@@ -282,6 +282,7 @@ void SiteRecorder::EndRuns(Machine& m, const WhilePlan& plan, TerminationStep& s
   step.iterations_sum += runs * iterations;
   step.iterations_min = std::min(step.iterations_min, static_cast<uint32_t>(iterations));
   step.iterations_max = std::max(step.iterations_max, static_cast<uint32_t>(iterations));
+  step.iterations[IterationBucket(iterations)] += static_cast<uint32_t>(runs);
   step.reasons[static_cast<size_t>(reason)] += runs;
   NoteTested(m, plan.tested, lanes, step);
   const uint64_t hash = precision::DecisionHash(

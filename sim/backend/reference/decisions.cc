@@ -88,6 +88,7 @@ void DecisionRecorder::EndRun(const std::string& site, DecisionPlace place, int6
   run.runs = 1;
   run.iterations_sum = count;
   run.iterations_min = run.iterations_max = static_cast<uint32_t>(iterations);
+  run.iterations[IterationBucket(count)] = 1;
   run.reasons[static_cast<size_t>(reason)] = 1;
   if (!std::isnan(last_tested)) run.tested_min = run.tested_max = last_tested;
   if (last != nullptr && !IsNan(last->margin)) {

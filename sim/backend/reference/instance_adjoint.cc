@@ -15,7 +15,8 @@ AdjointRunner InstanceRun::Reverse(RangeCounts* ranges, int64_t t) {
 }
 
 // What the caller sent for one value, scaled: entry `entry` of its array for this instance.
-Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type) const {
+Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
+                           const std::string& name) {
   if (sent.empty()) return {};
   const Format format = program_.policy[Role::kAdjoint].format;
   const size_t n = static_cast<size_t>(ElementCount(type.shape));
@@ -23,6 +24,7 @@ Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const
   for (size_t i = 0; i < n; ++i) {
     const double scaled = sent[static_cast<size_t>(entry) * n + i] * seed_;
     array.real.push_back(precision::RoundTo(format, scaled));
+    watch_.NoteCotangent(name, format, static_cast<int64_t>(i), scaled, array.real.back());
   }
   return {std::move(array), std::nullopt};
 }
@@ -67,18 +69,18 @@ void InstanceRun::StartAdjoint(double seed_scale) {
 
 // The slots of what was sent for the states: entry `entry` of `entries` per instance.
 std::vector<Slot> InstanceRun::SentStateSlots(const std::vector<std::vector<double>>& sent,
-                                              int64_t entries, int64_t entry) const {
+                                              int64_t entries, int64_t entry) {
   std::vector<Slot> slots(state_inputs_.size());
   for (size_t k = 0; k < slots.size() && k < sent.size(); ++k) {
     const Input& input = program().inputs[static_cast<size_t>(state_inputs_[k])];
     slots[k] = SentSlot(sent[k], static_cast<int64_t>(row_) * entries + entry,
-                        program()[input.value].type);
+                        program()[input.value].type, input.name);
   }
   return slots;
 }
 
 // The slots that the adjoint of step t takes.
-std::vector<Slot> InstanceRun::StepSlots(int64_t t) const {
+std::vector<Slot> InstanceRun::StepSlots(int64_t t) {
   const Program& p = program();
   const auto& sent = batch_.cotangents.trajectory_export;
   std::vector<Slot> slots = cotangents_;
@@ -88,7 +90,8 @@ std::vector<Slot> InstanceRun::StepSlots(int64_t t) const {
   for (size_t k = 0; k < p.exports.size(); ++k) {
     const int64_t entry = static_cast<int64_t>(row_) * batch_.steps + t;
     const bool has = k < sent.size();
-    slots.push_back(has ? SentSlot(sent[k], entry, p[p.exports[k].value].type) : Slot{});
+    slots.push_back(has ? SentSlot(sent[k], entry, p[p.exports[k].value].type, p.exports[k].name)
+                        : Slot{});
   }
   for (Slot& slot : SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1, t)) {
     slots.push_back(std::move(slot));

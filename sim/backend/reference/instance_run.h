@@ -70,10 +70,11 @@ class InstanceRun {
                                         const RunSinks& sinks) const;
   std::vector<Array> TerminalArgs() const;
   void AddCost(ValueId value, const Frame& frame);
-  Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type) const;
+  Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
+                const std::string& name);
   std::vector<Slot> SentStateSlots(const std::vector<std::vector<double>>& sent, int64_t entries,
-                                   int64_t entry) const;
-  std::vector<Slot> StepSlots(int64_t t) const;
+                                   int64_t entry);
+  std::vector<Slot> StepSlots(int64_t t);
   void NoteCotangents(BackwardStep& step) const;
   AdjointRunner Reverse(RangeCounts* ranges, int64_t t);
 

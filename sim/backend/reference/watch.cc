@@ -141,6 +141,21 @@ void NonFiniteWatch::SeeInput(const Input& input, Format format, int64_t element
   phase_ = phase;
 }
 
+void NonFiniteWatch::NoteCotangent(const std::string& name, Format format, int64_t element,
+                                   double sent, double read) {
+  if (precision::IsFinite(read)) return;
+  BirthCertificate& birth = cotangent_.emplace();
+  birth.operation = "cotangent." + name;
+  birth.value_name = name;
+  birth.role = Role::kAdjoint;
+  birth.format = format;
+  birth.element = element;
+  birth.operands = {sent};
+  birth.result = read;
+  birth.non_finite_class =
+      precision::IsFinite(sent) ? NonFiniteClass::kConversion : NonFiniteClass::kInput;
+}
+
 void NonFiniteWatch::SeeSum(std::string_view operation, std::string_view value_name, Role role,
                             Format format, int64_t element, std::vector<double> operands,
                             double result) {
@@ -163,6 +178,7 @@ void NonFiniteWatch::SeeAccumulate(const Op& op, const Frame& frame, std::string
                                    double sum) {
   if (!watching() || precision::IsFinite(sum)) return;
   SeeSum(InfoOf(op.code).name, input, op.role, format, element, {before, added}, sum);
+  if (certificate_->operation != InfoOf(op.code).name) return;  // born elsewhere
   certificate_->label = op.label;
   certificate_->site = op.site.empty() ? std::string(frame.loop_site) : op.site;
   certificate_->iteration = frame.iteration;
@@ -172,6 +188,9 @@ void NonFiniteWatch::Report(BirthCertificate birth) {
   health_->ok = false;
   health_->phase = phase_;
   health_->step = step_;
+  // In an instance whose forward run was finite, only a cotangent comes in from outside.
+  const bool came_in = birth.non_finite_class == NonFiniteClass::kInput;
+  if (came_in && phase_ == Phase::kAdjoint && cotangent_) birth = *cotangent_;
   birth.phase = phase_;
   birth.step = step_;
   birth.instance_id = instance_id_;

@@ -3,7 +3,8 @@
 // Maths: a value is born non-finite where an operation gives NaN or Inf from finite operands. Every
 //   executed operation is seen in order of execution, so the first non-finite result is a birth
 //   unless a non-finite number came in from outside.
-//   Classes: input; conversion (a cast, a tape or a state sent beyond the range of its format);
+//   Classes: input; conversion (a cast, a tape, or a state or cotangent sent beyond the range of its
+//   format);
 //   divide_by_zero (x / 0, log 0, log1p -1, a negative power of 0, where the result is infinite);
 //   invalid (NaN from finite operands); overflow (all else; also a sum whose partial sums leave the
 //   range, even where they meet as Inf - Inf).
@@ -33,6 +34,10 @@ class NonFiniteWatch {
                  const Array* where);
   // A number that was sent, and what it is read as.
   void SeeInput(const Input& input, Format format, int64_t element, double sent, double read);
+  // A cotangent that was sent, and what it is read as (phase adjoint). No operation of its own: it is
+  // the birth of the first result that is not finite because of it.
+  void NoteCotangent(const std::string& name, Format format, int64_t element, double sent,
+                     double read);
   // An addition outside the text of the program: a cost or a gradient.
   void SeeSum(std::string_view operation, std::string_view value_name, Role role, Format format,
               int64_t element, std::vector<double> operands, double result);
@@ -51,6 +56,7 @@ class NonFiniteWatch {
   InstanceHealth* health_ = nullptr;
   Phase phase_ = Phase::kForward;
   int64_t step_ = 0;
+  std::optional<BirthCertificate> cotangent_;  // the last that was read as not finite
   std::optional<BirthCertificate> certificate_;
 };
 

@@ -61,6 +61,14 @@ TEST(SmallestMargin, KeepsAnInfiniteMarginIfThereIsNoOther) {
   EXPECT_EQ(margin.absolute_instance, 3u);
 }
 
+TEST(IterationBucket, HoldsEachBoundAndWhatIsAboveTheOneBefore) {
+  for (size_t k = 0; k < kIterationBounds.size(); ++k) {
+    EXPECT_EQ(IterationBucket(kIterationBounds[k]), k);
+    EXPECT_EQ(IterationBucket(kIterationBounds[k] + 1), k + 1);
+  }
+  EXPECT_EQ(IterationBucket(~uint64_t{0}), kIterationBuckets - 1);
+}
+
 std::vector<Site> OneOfEach() {
   return {{"loop", SiteKind::kTermination, 1, 4}, {"contact", SiteKind::kEvent, 3, 0}};
 }
@@ -75,6 +83,7 @@ StepDiagnostics RandomPart(std::mt19937& random, uint64_t instance) {
     loop.runs = 1;
     loop.iterations_min = loop.iterations_max = static_cast<uint32_t>(draw(4));
     loop.iterations_sum = loop.iterations_min;
+    loop.iterations[IterationBucket(loop.iterations_sum)] = 1;
     loop.reasons[static_cast<size_t>(draw(4))] = 1;
     loop.tested_min = loop.tested_max = values[draw(5)];
     loop.margin.Offer(values[draw(5)], values[draw(5)], instance);

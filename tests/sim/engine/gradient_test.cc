@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/program/builder.h"
 #include "tests/sim/json.h"
 #include "tests/sim/work_maker.h"
@@ -237,6 +238,59 @@ TEST(Gradient, GoesThroughTheInitialRegionAndIntegerStates) {
   ExpectCentralDifferences(work);
 }
 
+// States x and w with an initial region; no step reads w, and each is computed there from
+// parameters of its own.
+Work UnreadState(bool terminal_reads_x, int64_t steps) {
+  Work work = WorkFor(
+      [&](Builder& b) {
+        const Var x = b.State("x", {});
+        const Var w = b.State("w", {2});
+        const Var k = b.Param("k", {});
+        const Var m = b.Param("m", {});
+        b.SetInitial([&] { return Vars{m * x * x, k * w * w}; });
+        b.SetNext({x + m * x, b.Broadcast(x * x, {2}, {})});
+        b.AddObjective("last", nullptr, [&](const Vars& states, const Vars&) {
+          const Var of_w = b.Reduce(OpCode::kSum, states[1] * states[1]);
+          return terminal_reads_x ? of_w + states[0] : of_w;
+        });
+      },
+      "last", steps);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({0.7}, {}));
+  tests::Bind(work, InputKind::kState, "w", tests::Shared({0.4, -1.2}, {2}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({0.3}, {}));
+  tests::Bind(work, InputKind::kParam, "m", tests::Shared({0.9}, {}));
+  return work;
+}
+
+TEST(Gradient, OfAStateThatNoStepReadsGoesThroughTheInitialRegion) {
+  for (const bool terminal_reads_x : {false, true}) {
+    for (int64_t steps : {0, 1, 2}) {
+      const Work work = UnreadState(terminal_reads_x, steps);
+      ExpectCentralDifferences(work);
+      const WorkResult reference = Done(work);
+      sim::Observer nobody;
+      const auto cpu = sim::Engine(sim::MakeCpuExecutor()).Execute(work, nobody);
+      ASSERT_TRUE(cpu.ok()) << cpu.status();
+      const auto connected = [&](InputKind kind, const std::string& name) {
+        const int32_t input = tests::IndexOf(work.batch.program->program, kind, name);
+        for (const auto& g : reference.gradients) {
+          if (g.input == input) return g.connected;
+        }
+        return int64_t{-1};
+      };
+      EXPECT_EQ(connected(InputKind::kParam, "k"), steps == 0 ? 1 : 0);
+      EXPECT_EQ(connected(InputKind::kState, "w"), steps == 0 ? 1 : 0);
+      EXPECT_EQ(connected(InputKind::kParam, "m"), steps > 0 || terminal_reads_x ? 1 : 0);
+      EXPECT_EQ(connected(InputKind::kState, "x"), steps > 0 || terminal_reads_x ? 1 : 0);
+      ASSERT_EQ(cpu->gradients.size(), reference.gradients.size());
+      for (size_t i = 0; i < cpu->gradients.size(); ++i) {
+        EXPECT_EQ(cpu->gradients[i].gradient, reference.gradients[i].gradient) << i;
+        EXPECT_EQ(cpu->gradients[i].connected, reference.gradients[i].connected) << i;
+      }
+    }
+  }
+}
+
 // Cotangents that a caller sends: the gradient of sum of c * z over everything sent.
 TEST(Gradient, OfSentCotangentsIsTheVjp) {
   Builder builder("test");
@@ -264,6 +318,59 @@ TEST(Gradient, OfSentCotangentsIsTheVjp) {
   // f = 10 x + 100 k x + 1001 k^2 x + 0.5 (2 k x) + 0.25 (2 k^2 x)
   EXPECT_EQ(GradientAt(result, 0, 0), 10 + 200 + 4004 + 2 + 2);
   EXPECT_EQ(GradientAt(result, 1, 0), 3.0 * (100 + 2 * 2 * 1001 + 1 + 2));
+}
+
+// x[t+1] = k x[t] in f16 with a cotangent that is sent for x[T]; T = 2.
+Work SentInF16(double cotangent) {
+  Builder builder("test");
+  const Var x = builder.State("x", {});
+  const Var k = builder.Param("k", {});
+  builder.SetNext({k * x});
+  const auto world = builder.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  sim::AdjointSpec spec;
+  spec.final_state = {true};
+  spec.wanted = {true, true};
+  precision::PolicySpec policy;
+  policy.preset = "f16_unsafe";
+  auto program = sim::Lower(*world, tests::PolicyOf(policy), "", spec);
+  EXPECT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, 2);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({3.0}, {}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({2.0}, {}));
+  work.batch.cotangents.final_state = {{cotangent}};
+  return work;
+}
+
+TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIsInput) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const std::pair<double, sim::NonFiniteClass> cases[] = {{1e6, sim::NonFiniteClass::kConversion},
+                                                          {kInf, sim::NonFiniteClass::kInput}};
+  for (const auto& [sent, expected] : cases) {
+    for (const bool cpu : {false, true}) {
+      const std::shared_ptr<sim::Executor> executor =
+          cpu ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor();
+      sim::Observer nobody;
+      const auto result = sim::Engine(executor).Execute(SentInF16(sent), nobody);
+      ASSERT_TRUE(result.ok()) << result.status();
+      ASSERT_EQ(result->certificates.size(), 1u) << executor->name();
+      const sim::BirthCertificate& birth = result->certificates[0];
+      EXPECT_EQ(birth.non_finite_class, expected) << sent;
+      EXPECT_EQ(birth.phase, sim::Phase::kAdjoint);
+      EXPECT_EQ(birth.operation, "cotangent.x");
+      EXPECT_EQ(birth.role, precision::Role::kAdjoint);
+      EXPECT_EQ(birth.format, precision::Format::kF16);
+      EXPECT_EQ(birth.operands, std::vector<double>{sent});
+      EXPECT_EQ(birth.result, kInf);
+      EXPECT_EQ(birth.step, result->health[0].step);
+    }
+  }
+  // Finite at 65504: an overflow of the multiplication by k is one, whatever was sent.
+  sim::Observer nobody;
+  const auto overflow = sim::Engine(sim::MakeReferenceExecutor()).Execute(SentInF16(65504), nobody);
+  ASSERT_TRUE(overflow.ok()) << overflow.status();
+  ASSERT_EQ(overflow->certificates.size(), 1u);
+  EXPECT_EQ(overflow->certificates[0].non_finite_class, sim::NonFiniteClass::kOverflow);
 }
 
 TEST(Gradient, OfTheBallAtTheTimeOfImpactIsThePublishedOne) {

@@ -83,6 +83,7 @@ class Walk {
     Leaf(path + ".iterations_sum", a.iterations_sum, b.iterations_sum);
     Leaf(path + ".iterations_min", a.iterations_min, b.iterations_min);
     Leaf(path + ".iterations_max", a.iterations_max, b.iterations_max);
+    Numbers(path + ".iterations", a.iterations, b.iterations);
     Numbers(path + ".reasons", a.reasons, b.reasons);
     Leaf(path + ".tested_min", a.tested_min, b.tested_min);
     Leaf(path + ".tested_max", a.tested_max, b.tested_max);

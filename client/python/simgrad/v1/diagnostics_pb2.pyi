@@ -144,9 +144,10 @@ class StateColumns(_message.Message):
     def __init__(self, state: _Optional[str] = ..., min: _Optional[_Iterable[float]] = ..., max: _Optional[_Iterable[float]] = ..., smallest: _Optional[_Iterable[float]] = ..., subnormals: _Optional[_Iterable[int]] = ..., zeros: _Optional[_Iterable[int]] = ..., nans: _Optional[_Iterable[int]] = ..., infinities: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TerminationColumns(_message.Message):
-    __slots__ = ["checks", "histogram", "iterations_max", "iterations_mean", "iterations_min", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "near_continued", "near_stopped", "reasons", "runs", "site", "tested_max", "tested_min"]
+    __slots__ = ["checks", "histogram", "iterations", "iterations_max", "iterations_mean", "iterations_min", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "near_continued", "near_stopped", "reasons", "runs", "site", "tested_max", "tested_min"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     ITERATIONS_MAX_FIELD_NUMBER: _ClassVar[int]
     ITERATIONS_MEAN_FIELD_NUMBER: _ClassVar[int]
     ITERATIONS_MIN_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +165,7 @@ class TerminationColumns(_message.Message):
     TESTED_MIN_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedScalarFieldContainer[int]
     histogram: bytes
+    iterations: bytes
     iterations_max: _containers.RepeatedScalarFieldContainer[int]
     iterations_mean: _containers.RepeatedScalarFieldContainer[float]
     iterations_min: _containers.RepeatedScalarFieldContainer[int]
@@ -179,4 +181,4 @@ class TerminationColumns(_message.Message):
     site: str
     tested_max: _containers.RepeatedScalarFieldContainer[float]
     tested_min: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, site: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., iterations_mean: _Optional[_Iterable[float]] = ..., iterations_min: _Optional[_Iterable[int]] = ..., iterations_max: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Iterable[int]] = ..., tested_min: _Optional[_Iterable[float]] = ..., tested_max: _Optional[_Iterable[float]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., histogram: _Optional[bytes] = ..., nan_margins: _Optional[_Iterable[int]] = ..., checks: _Optional[_Iterable[int]] = ..., near_stopped: _Optional[_Iterable[int]] = ..., near_continued: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, site: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., iterations_mean: _Optional[_Iterable[float]] = ..., iterations_min: _Optional[_Iterable[int]] = ..., iterations_max: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Iterable[int]] = ..., tested_min: _Optional[_Iterable[float]] = ..., tested_max: _Optional[_Iterable[float]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., histogram: _Optional[bytes] = ..., nan_margins: _Optional[_Iterable[int]] = ..., checks: _Optional[_Iterable[int]] = ..., near_stopped: _Optional[_Iterable[int]] = ..., near_continued: _Optional[_Iterable[int]] = ..., iterations: _Optional[bytes] = ...) -> None: ...

@@ -233,13 +233,14 @@ class InstanceHealth(_message.Message):
     def __init__(self, ok: _Optional[bytes] = ..., index: _Optional[_Iterable[int]] = ..., phase: _Optional[_Iterable[str]] = ..., step: _Optional[_Iterable[int]] = ..., stopped: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["max_elements", "max_instances", "max_loop_iterations", "max_message_bytes", "max_nested_iterations", "max_operations", "max_request_memory_bytes", "max_steps"]
+    __slots__ = ["max_elements", "max_instances", "max_loop_iterations", "max_message_bytes", "max_nested_iterations", "max_operations", "max_request_bytes", "max_request_memory_bytes", "max_steps"]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_INSTANCES_FIELD_NUMBER: _ClassVar[int]
     MAX_LOOP_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_NESTED_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STEPS_FIELD_NUMBER: _ClassVar[int]
     max_elements: int
@@ -248,9 +249,10 @@ class Limits(_message.Message):
     max_message_bytes: int
     max_nested_iterations: int
     max_operations: int
+    max_request_bytes: int
     max_request_memory_bytes: int
     max_steps: int
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []

@@ -157,6 +157,9 @@ TEST(Loop, StopsEachElementAloneWhereItIsMapped) {
   EXPECT_EQ(Site(outcome).runs, 3u);
   EXPECT_EQ(Site(outcome).iterations_sum, 5u);
   EXPECT_EQ(Site(outcome).iterations_min, 0u);
+  std::array<uint32_t, kIterationBuckets> histogram{};
+  for (uint64_t iterations : {4u, 0u, 1u}) ++histogram[IterationBucket(iterations)];
+  EXPECT_EQ(Site(outcome).iterations, histogram);
   EXPECT_EQ(outcome.seen.sites[0][0].iterations[0], 5u);
   EXPECT_EQ(outcome.seen.sites[0][0].values[0],
             (std::vector<double>{8, 4, 2, 1, 0.5, 0.25, 2, 0.5}));
