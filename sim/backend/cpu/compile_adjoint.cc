@@ -71,7 +71,7 @@ void Compiler::CompileTape(const Op& op) {
   const int32_t recorded = plan_->slot_of[root];
   const Slot from = SlotAt(recorded);
   int32_t read = recorded;
-  if (!from.invariant) {
+  if (!from.invariant && region_of_[root] != nullptr) {
     RegionPlan& region = *region_of_[root];
     auto place = std::find(region.taped.begin(), region.taped.end(), recorded);
     if (place == region.taped.end()) place = region.taped.insert(place, recorded);
