@@ -61,7 +61,7 @@ Program AliasWorld() {
 
 Work AliasWork(bool per_instance, bool per_step) {
   precision::PolicySpec policy;
-  policy.preset = "f32";
+  policy.preset = "f64";  // casts of inputs are names, too
   auto program = tests::LowerForGradient(AliasWorld(), tests::PolicyOf(policy), "cost");
   EXPECT_TRUE(program.ok()) << program.status();
   Work work = tests::WorkOf(*std::move(program), kInstances, kSteps);
