@@ -56,11 +56,8 @@ void AccumulatePacked(Machine& m, const AccumulatePlan& plan, GradientTarget& ta
                                                  width);
     m.kernels().accumulate[static_cast<size_t>(format)](
         scratch.packed, m.at[plan.value] + row * width * bytes, scratch.mask, width);
-    ForEachLane(present, [&](int64_t j) {
-      const int64_t lane = m.lane_set.block_lane[j];
-      std::memcpy(sums + lane * bytes, scratch.packed + j * bytes, static_cast<size_t>(bytes));
-      target.connected->Add(lane);
-    });
+    ScatterRow(sums, scratch.packed, bytes, m.lane_set.block_lane, present);
+    ForEachLane(present, [&](int64_t j) { target.connected->Add(m.lane_set.block_lane[j]); });
   }
 }
 

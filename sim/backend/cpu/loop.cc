@@ -100,8 +100,8 @@ class WhileLoop {
     side_ = 0;
     iteration_ = 0;
     if (run_ == nullptr) return;
-    run_->iterations = m_.tape->TakeArray<int32_t>(around_.width);
-    std::fill_n(run_->iterations, around_.width, -1);
+    // Filled by the first stop.
+    run_->iterations = reinterpret_cast<int32_t*>(m_.tape->Take(4 * around_.width));
   }
 
   void Leave() {
@@ -190,17 +190,26 @@ class WhileLoop {
     if (plan_.iterations >= 0) {
       counts = reinterpret_cast<int32_t*>(m_.at[plan_.iterations]) + element_ * around_.width;
     }
-    if (whole) {
-      for (int32_t* list : {counts, run_ == nullptr ? nullptr : run_->iterations}) {
-        if (list != nullptr) std::fill_n(list, around_.width, static_cast<int32_t>(iteration_));
-      }
-      return;
+    int32_t* const recorded = run_ == nullptr ? nullptr : run_->iterations;
+    if (recorded != nullptr && run_->last < 0 && !whole) std::fill_n(recorded, around_.width, -1);
+    if (run_ != nullptr) {
+      run_->last = static_cast<int32_t>(iteration_);
+      run_->alike = whole;
     }
-    ForEachLane(lanes, [&](int64_t j) {
-      const int64_t lane = from_ == nullptr ? j : from_[j];
-      if (counts != nullptr) counts[lane] = static_cast<int32_t>(iteration_);
-      if (run_ != nullptr) run_->iterations[lane] = static_cast<int32_t>(iteration_);
-    });
+    for (int32_t* list : {counts, recorded}) {
+      if (list != nullptr) SetIterations(list, whole, lanes);
+    }
+  }
+
+  void SetIterations(int32_t* list, bool whole, const LaneBits& lanes) const {
+    const int32_t iterations = static_cast<int32_t>(iteration_);
+    if (whole) {
+      std::fill_n(list, around_.width, iterations);
+    } else if (from_ == nullptr) {
+      for (int64_t j = 0; j < around_.width; ++j) list[j] = mask_[j] != 0 ? iterations : list[j];
+    } else {
+      ForEachLane(lanes, [&](int64_t j) { list[from_[j]] = iterations; });
+    }
   }
 
   void HandOut(int32_t value, int32_t result, int64_t count, int64_t bytes, const LaneBits& lanes) {
@@ -221,10 +230,7 @@ class WhileLoop {
       return;
     }
     for (int64_t row = 0; row < count; ++row) {
-      ForEachLane(lanes, [&](int64_t j) {
-        std::memcpy(to + (row * outer + from_[j]) * bytes, from + (row * inner + j) * bytes,
-                    static_cast<size_t>(bytes));
-      });
+      ScatterRow(to + row * outer * bytes, from + row * inner * bytes, bytes, from_, lanes);
     }
   }
 

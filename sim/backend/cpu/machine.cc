@@ -79,6 +79,13 @@ LoopScratch& Machine::ScratchAt(int level) {
   return *scratch_[static_cast<size_t>(level)];
 }
 
+ReverseScratch& Machine::EnterReverse() {
+  if (reverse_depth_ == reverse_scratch_.size()) {
+    reverse_scratch_.push_back(std::make_unique<ReverseScratch>());
+  }
+  return *reverse_scratch_[reverse_depth_++];
+}
+
 Frame* Machine::Run(const RegionPlan& region) {
   // Values, the frame, and an entry of a growing list, old copies included.
   recorded_bytes += region.stored_bytes_per_lane * lane_set.width +

@@ -51,6 +51,16 @@ struct LoopScratch {
   std::vector<uint8_t> own;       // which carried arguments point to its own buffers
 };
 
+// What one reversed loop needs while it runs; kept, so that nothing is allocated in every step.
+struct ReverseScratch {
+  std::vector<std::byte*> cotangent, mask;  // of the travelling slots
+  std::vector<uint8_t> own;                 // which of them are in buffers of the loop's own
+  std::vector<std::byte*> saved;            // pointers of what the regions read
+  std::vector<const int32_t*> parents;      // Machine::position_in around the loop
+  std::vector<std::vector<int32_t>> composed;
+  std::vector<int32_t> iterations;          // of a packed layout
+};
+
 class Machine : public Lanes {
  public:
   Machine(const Plan& plan, int64_t block_width);
@@ -88,6 +98,9 @@ class Machine : public Lanes {
   void ForEachExecuted(int32_t rows, int32_t where, const F& f) const;
 
   LoopScratch& ScratchAt(int depth);
+  // Of the reversed loops that run now, the outermost first.
+  ReverseScratch& EnterReverse();
+  void LeaveReverse() { --reverse_depth_; }
   // Invariants have new numbers: of a new block.
   void ForgetRanges() { std::fill(usual_ranges_.begin(), usual_ranges_.end(), uint8_t{0}); }
 
@@ -128,6 +141,8 @@ class Machine : public Lanes {
   int32_t* running_mask_ = nullptr;
   bool running_mask_valid_ = false;
   std::vector<std::unique_ptr<LoopScratch>> scratch_;
+  std::vector<std::unique_ptr<ReverseScratch>> reverse_scratch_;
+  size_t reverse_depth_ = 0;
   std::vector<uint8_t> usual_ranges_;  // by RangePlan::invariant: nothing to count in this block
 };
 
