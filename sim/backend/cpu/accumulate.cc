@@ -7,9 +7,26 @@
 namespace simgrad::sim::cpu {
 namespace {
 
+// Adds a row of contributions, in the current layout, to a row of sums.
+void AddRow(const Machine& m, const AccumulatePlan& plan, Format format, int64_t row,
+            std::byte* sums, const int32_t* mask) {
+  const KernelTable& kernels = m.kernels();
+  const size_t f = static_cast<size_t>(format);
+  const int64_t width = m.width[0];
+  const int64_t bytes = m.slot(plan.value).lane_bytes();
+  const std::byte* const value = m.at[plan.value] + row * width * bytes;
+  if (plan.factor >= 0) {
+    const bool uniform = m.slot(plan.factor).uniform;
+    const std::byte* const factor =
+        m.at[plan.factor] + row * (uniform ? kLaneGroup : width) * bytes;
+    kernels.accumulate_product[f][uniform ? 1 : 0](sums, value, factor, mask, width);
+  } else {
+    (plan.negated ? kernels.accumulate_negative : kernels.accumulate)[f](sums, value, mask, width);
+  }
+}
+
 // In the layout of the block, all rows at once: with a mask of the running lanes, or without.
-void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& target,
-                    Format format) {
+void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& target, Format format) {
   const Slot& value = m.slot(plan.value);
   const int64_t width = m.width[0];
   const int32_t* const running = m.RunningMask();
@@ -29,8 +46,7 @@ void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
         mask = both;
       }
     }
-    m.kernels().accumulate[static_cast<size_t>(format)](target.sum + bytes,
-                                                        m.at[plan.value] + bytes, mask, width);
+    AddRow(m, plan, format, row, target.sum + bytes, mask);
     *target.connected = *target.connected | present;
   }
 }
@@ -54,15 +70,13 @@ void AccumulatePacked(Machine& m, const AccumulatePlan& plan, GradientTarget& ta
     std::byte* const sums = target.sum + row * m.block_width() * bytes;
     m.kernels().gather[SizeIndex(value.carrier)](scratch.packed, sums, m.lane_set.block_lane,
                                                  width);
-    m.kernels().accumulate[static_cast<size_t>(format)](
-        scratch.packed, m.at[plan.value] + row * width * bytes, scratch.mask, width);
+    AddRow(m, plan, format, row, scratch.packed, scratch.mask);
     ScatterRow(sums, scratch.packed, bytes, m.lane_set.block_lane, present);
     ForEachLane(present, [&](int64_t j) { target.connected->Add(m.lane_set.block_lane[j]); });
   }
 }
 
-void AccumulateEach(Machine& m, const AccumulatePlan& plan, GradientTarget& target,
-                    Format format) {
+void AccumulateEach(Machine& m, const AccumulatePlan& plan, GradientTarget& target, Format format) {
   const Slot& value = m.slot(plan.value);
   const int64_t width = m.width[0];
   const auto holds = [&](int32_t mask, int64_t row, int64_t j) {

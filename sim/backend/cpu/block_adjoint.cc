@@ -180,8 +180,8 @@ void BlockAdjoint::RunAdjoint(const AdjointRegionPlan& region, int64_t step) {
   Report(step);
 }
 
-void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& adjoint,
-                         double seed, GradientStore& store) {
+void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& adjoint, double seed,
+                         GradientStore& store) {
   const Plan& plan = m_.plan();
   const Program& p = context_.program.program;
   const int64_t steps = context_.batch.steps;
@@ -215,9 +215,9 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
       const size_t states = plan.states.size();
       const int64_t at =
           k < states ? context_.layout.state(k) : context_.layout.exported(k - states);
-      std::memcpy(m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
-                  static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() *
-                                      rows_.width));
+      std::memcpy(
+          m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
+          static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() * rows_.width));
     }
     tape_.Reset();
     m_.tape = &tape_;

@@ -17,53 +17,85 @@ int CarrierIndex(Carrier carrier) { return static_cast<int>(carrier); }
 
 std::optional<Arithmetic2> Arithmetic2Of(OpCode code) {
   switch (code) {
-    case kAdd: return kAdd2;
-    case kSub: return kSub2;
-    case kMul: return kMul2;
-    case kDiv: return kDiv2;
-    case kMod: return kMod2;
-    case kAtan2: return kAtan22;
-    case kPow: return kPow2;
-    default: return std::nullopt;
+    case kAdd:
+      return kAdd2;
+    case kSub:
+      return kSub2;
+    case kMul:
+      return kMul2;
+    case kDiv:
+      return kDiv2;
+    case kMod:
+      return kMod2;
+    case kAtan2:
+      return kAtan22;
+    case kPow:
+      return kPow2;
+    default:
+      return std::nullopt;
   }
 }
 
 std::optional<Arithmetic1> Arithmetic1Of(OpCode code) {
   switch (code) {
-    case kSqrt: return kSqrt1;
-    case kExp: return kExp1;
-    case kLog: return kLog1;
-    case kLog1p: return kLog1p1;
-    case kExpm1: return kExpm11;
-    case kSin: return kSin1;
-    case kCos: return kCos1;
-    case kTanh: return kTanh1;
-    case kSigmoid: return kSigmoid1;
-    case kSoftplus: return kSoftplus1;
-    default: return std::nullopt;
+    case kSqrt:
+      return kSqrt1;
+    case kExp:
+      return kExp1;
+    case kLog:
+      return kLog1;
+    case kLog1p:
+      return kLog1p1;
+    case kExpm1:
+      return kExpm11;
+    case kSin:
+      return kSin1;
+    case kCos:
+      return kCos1;
+    case kTanh:
+      return kTanh1;
+    case kSigmoid:
+      return kSigmoid1;
+    case kSoftplus:
+      return kSoftplus1;
+    default:
+      return std::nullopt;
   }
 }
 
 std::optional<Move1> Move1Of(OpCode code) {
   switch (code) {
-    case kNeg: return kNeg1;
-    case kAbs: return kAbs1;
-    case kSign: return kSign1;
-    case kFloor: return kFloor1;
-    case kRound: return kRound1;
-    default: return std::nullopt;
+    case kNeg:
+      return kNeg1;
+    case kAbs:
+      return kAbs1;
+    case kSign:
+      return kSign1;
+    case kFloor:
+      return kFloor1;
+    case kRound:
+      return kRound1;
+    default:
+      return std::nullopt;
   }
 }
 
 Integer2 Integer2Of(OpCode code) {
   switch (code) {
-    case kAdd: return kIntAdd;
-    case kSub: return kIntSub;
-    case kMul: return kIntMul;
-    case kDiv: return kIntDiv;
-    case kMod: return kIntMod;
-    case kMin: return kMin2;
-    default: return kMax2;
+    case kAdd:
+      return kIntAdd;
+    case kSub:
+      return kIntSub;
+    case kMul:
+      return kIntMul;
+    case kDiv:
+      return kIntDiv;
+    case kMod:
+      return kIntMod;
+    case kMin:
+      return kMin2;
+    default:
+      return kMax2;
   }
 }
 
@@ -71,14 +103,22 @@ Integer2 Integer2Of(OpCode code) {
 
 void Compiler::CompileOp(const Op& op) {
   switch (op.code) {
-    case kWhile: return CompileWhile(op);
-    case kFor: return CompileFor(op);
-    case kEvent: return CompileEvent(op);
-    case kTape: return CompileTape(op);
-    case kAccumulate: return CompileAccumulate(op);
-    case kWhileVjp: return CompileWhileVjp(op);
-    case kForVjp: return CompileForVjp(op);
-    default: break;
+    case kWhile:
+      return CompileWhile(op);
+    case kFor:
+      return CompileFor(op);
+    case kEvent:
+      return CompileEvent(op);
+    case kTape:
+      return CompileTape(op);
+    case kAccumulate:
+      return CompileAccumulate(op);
+    case kWhileVjp:
+      return CompileWhileVjp(op);
+    case kForVjp:
+      return CompileForVjp(op);
+    default:
+      break;
   }
   if (IsIdentity(*program_, op)) {
     Alias(op.results[0], At(op.operands[0]));
@@ -91,18 +131,27 @@ void Compiler::CompileOp(const Op& op) {
 
 void Compiler::CompilePlain(const Op& op) {
   switch (op.code) {
-    case kLiteral: return CompileLiteral(op);
-    case kCast: return CompileCast(op);
-    case kConvert: return CompileConvert(op);
-    case kSelect: return CompileSelect(op);
+    case kLiteral:
+      return CompileLiteral(op);
+    case kCast:
+      return CompileCast(op);
+    case kConvert:
+      return CompileConvert(op);
+    case kSelect:
+      return CompileSelect(op);
     case kMerge:
-    case kMerge2: return CompileMerge(op);
-    default: break;
+    case kMerge2:
+      return CompileMerge(op);
+    default:
+      break;
   }
   switch (InfoOf(op.code).op_class) {
-    case OpClass::kShape: return CompileRows(op);
-    case OpClass::kReduction: return CompileReduction(op);
-    default: return CompileElementwise(op);
+    case OpClass::kShape:
+      return CompileRows(op);
+    case OpClass::kReduction:
+      return CompileReduction(op);
+    default:
+      return CompileElementwise(op);
   }
 }
 
@@ -154,8 +203,8 @@ void Compiler::CompileArithmetic(const Op& op) {
   }
   if (const auto pair = Arithmetic2Of(op.code)) {
     if (op.code == kMul) {
-      const bool invariant = hoists_ && SlotAt(At(op.operands[0])).invariant &&
-                             SlotAt(At(op.operands[1])).invariant;
+      const bool invariant =
+          hoists_ && SlotAt(At(op.operands[0])).invariant && SlotAt(At(op.operands[1])).invariant;
       if (DeferProduct(op, invariant)) return;
     }
     if ((op.code == kAdd || op.code == kSub) && CompileMultiplyAdd(op)) return;
@@ -196,6 +245,15 @@ const Op* Compiler::OnlyReader(ValueId id) const {
   return nullptr;
 }
 
+// The same, where what only gives a value another name is no reader.
+const Op* Compiler::OnlyRealReader(ValueId id) const {
+  const Op* reader = OnlyReader(id);
+  while (reader != nullptr && IsIdentity(*program_, *reader)) {
+    reader = OnlyReader(reader->results[0]);
+  }
+  return reader;
+}
+
 // Keeps the places of the operands of a deferred operation until `reader` has run.
 void Compiler::ReadLater(const Op& op, const Op& reader) {
   const size_t at = static_cast<size_t>(&reader - scope_->region->ops.data());
@@ -213,12 +271,19 @@ void Compiler::ReadLater(const Op& op, const Op& reader) {
   scope_->deferred[static_cast<int32_t>(op.results[0])] = &op;
 }
 
-// -x under max(-x, 0): one pass.
+// -x under max(-x, 0), added to a gradient, or merged with another cotangent: one pass.
 bool Compiler::DeferNegation(const Op& op) {
   if (!IsReal(op.results[0]) || SlotAt(At(op.operands[0])).uniform) return false;
   if (hoists_ && SlotAt(At(op.operands[0])).invariant) return false;
-  const Op* reader = OnlyReader(op.results[0]);
-  if (reader == nullptr || reader->code != kMax) return false;
+  const Op* reader = OnlyRealReader(op.results[0]);
+  if (reader == nullptr) return false;
+  if (reader->code == kAccumulate || reader->code == kMerge) {
+    const bool takes = reader->code == kMerge ? reader->operands[1] == op.results[0]
+                                              : TakesDeferred(*reader, op.results[0]);
+    if (takes) ReadLater(op, *reader);
+    return takes;
+  }
+  if (reader->code != kMax || OnlyReader(op.results[0]) != reader) return false;
   const ValueId other = reader->operands[reader->operands[0] == op.results[0] ? 1 : 0];
   if (!IsZeroLiteral(other)) return false;
   ReadLater(op, *reader);
@@ -244,14 +309,19 @@ bool Compiler::CompileRelu(const Op& op) {
   return false;
 }
 
-// A product that one sum of this region reads, and nobody else, is computed with that sum in one
-// pass: two roundings, one store.
+// A product that one sum or accumulation of this region reads, and nobody else, is computed with it
+// in one pass: two roundings, one store.
 bool Compiler::DeferProduct(const Op& op, bool invariant) {
   const ValueId product = op.results[0];
   const int32_t a = At(op.operands[0]);
   const int32_t b = At(op.operands[1]);
   if (invariant || (SlotAt(a).uniform && SlotAt(b).uniform)) return false;
-  const Op* reader = OnlyReader(product);
+  const Op* reader = OnlyRealReader(product);
+  if (reader != nullptr && reader->code == kAccumulate && TakesDeferred(*reader, product)) {
+    ReadLater(op, *reader);
+    return true;
+  }
+  reader = OnlyReader(product);
   if (reader == nullptr || (reader->code != kAdd && reader->code != kSub)) return false;
   const ValueId other = reader->operands[reader->operands[0] == product ? 1 : 0];
   if (other == product || scope_->deferred.contains(static_cast<int32_t>(other))) return false;
@@ -298,10 +368,17 @@ void Compiler::CompileSelect(const Op& op) {
 
 void Compiler::CompileMerge(const Op& op) {
   int32_t slot[4] = {-1, -1, -1, -1};
-  for (size_t k = 0; k < op.operands.size(); ++k) slot[k] = Varying(At(op.operands[k]));
+  const auto negated = scope_->deferred.find(static_cast<int32_t>(op.operands[1]));
+  const bool negates = op.code == kMerge && negated != scope_->deferred.end();
+  for (size_t k = 0; k < op.operands.size(); ++k) {
+    const bool skips = negates && k == 1;
+    slot[k] = Varying(At(skips ? negated->second->operands[0] : op.operands[k]));
+  }
+  if (negates) scope_->deferred.erase(negated);
   const int32_t to = Result(op.results[0], false, false);
   const int format = FormatIndex(*ValueAt(op.results[0]).format);
-  const Kernel kernel = op.code == kMerge ? kernels_.merge[format] : kernels_.merge2[format];
+  const Kernel kernel =
+      op.code == kMerge ? kernels_.merge[format][negates ? 1 : 0] : kernels_.merge2[format];
   Emit(Make(kernel, to, slot[0], slot[1], slot[2], slot[3]), to);
 }
 
@@ -379,8 +456,7 @@ void Compiler::CompileEvent(const Op& op) {
   if (SlotAt(left).uniform != SlotAt(right).uniform) {
     kind = static_cast<int>(SlotAt(right).uniform ? Operands2::kVU : Operands2::kUV);
   }
-  const Kernel kernel =
-      kernels_.compare[comparison][CarrierIndex(SlotAt(left).carrier)][kind];
+  const Kernel kernel = kernels_.compare[comparison][CarrierIndex(SlotAt(left).carrier)][kind];
   const int32_t to = Result(op.results[0], false, false);
   const bool guarded = op.operands.size() > 2;
   int32_t guard = -1;

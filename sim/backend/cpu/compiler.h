@@ -90,6 +90,7 @@ class Compiler {
   void CompileArithmetic(const Op& op);
   bool IsZeroLiteral(ValueId id) const;
   const Op* OnlyReader(ValueId id) const;
+  const Op* OnlyRealReader(ValueId id) const;
   void ReadLater(const Op& op, const Op& reader);
   bool DeferNegation(const Op& op);
   bool CompileRelu(const Op& op);
@@ -132,6 +133,8 @@ class Compiler {
   void CompileAdjointRegion(const Region& region, bool seeded, AdjointRegionPlan& plan);
   void CompileTape(const Op& op);
   void CompileAccumulate(const Op& op);
+  bool TakesDeferred(const Op& accumulate, ValueId value) const;
+  static bool IsIdle(const VjpRegion& region, const std::vector<TravellingSlot>& slots);
   void CompileWhileVjp(const Op& op);
   void CompileForVjp(const Op& op);
   // `args`, `yields`: by place in the region's lists, the travelling slot; args below 0: -1 - k is

@@ -51,6 +51,9 @@ class CarriedPointers {
   std::vector<uint8_t>& own_;
 };
 
+// Packing one lane, in operations on one lane.
+constexpr int64_t kPackCost = 200;
+
 int SizeOf(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
 
 class WhileLoop {
@@ -99,6 +102,8 @@ class WhileLoop {
     from_ = nullptr;
     side_ = 0;
     iteration_ = 0;
+    idle_ = 0;
+    left_ = around_.running.Count();
     if (run_ == nullptr) return;
     // Filled by the first stop.
     run_->iterations = reinterpret_cast<int32_t*>(m_.tape->Take(4 * around_.width));
@@ -131,6 +136,7 @@ class WhileLoop {
       Stop(ours);
       Continue(m_.lane_set.running - ours);
     }
+    if (!m_.lane_set.all_running && m_.lane_set.width > kLaneGroup) PackWhereItPays();
     Frame* const body = m_.Run(plan_.body);
     if (run_ != nullptr) m_.tape->Append(run_->bodies, {body, {m_.lane_set.width, from_}});
     carried_.Advance(m_, plan_.carried);
@@ -164,7 +170,8 @@ class WhileLoop {
     if (m_.sites != nullptr && plan_.site_index >= 0) {
       // What a loop that looks at its cap first is going to do after the last body is known here.
       const bool last = iteration_ + (plan_.cap_first ? 1 : 0) == plan_.max_iter;
-      m_.sites->Test(m_, plan_, {iteration_, around_iteration_, (held & running) - refused, refused, last});
+      m_.sites->Test(m_, plan_,
+                     {iteration_, around_iteration_, (held & running) - refused, refused, last});
     }
     return stopped;
   }
@@ -234,19 +241,25 @@ class WhileLoop {
     }
   }
 
-  // Goes on with the lanes that are left, packed where they are few.
+  // Goes on with the lanes that are left.
   void Continue(const LaneBits& left) {
-    const int64_t n = left.Count();
-    const int64_t packed = (n + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
-    if (m_.lane_set.width > kLaneGroup && 2 * packed <= m_.lane_set.width) {
-      Pack(left, n, packed);
-      return;
-    }
     LaneSet set = m_.lane_set;
     set.running = left;
     set.counted = set.counted & left;
     set.all_running = false;
     m_.SetLanes(set);
+    left_ = left.Count();
+  }
+
+  // Packs the lanes when what the others have cost exceeds what packing costs: so the two together
+  // are at most twice the least possible.
+  void PackWhereItPays() {
+    const int64_t width = m_.lane_set.width;
+    const int64_t packed = (left_ + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
+    idle_ += plan_.operations * (width - packed);
+    if (2 * packed > width || idle_ < kPackCost * packed) return;
+    Pack(LaneBits(m_.lane_set.running), left_, packed);
+    idle_ = 0;
   }
 
   void Pack(const LaneBits& left, int64_t n, int64_t packed) {
@@ -268,11 +281,12 @@ class WhileLoop {
     for (const CapturePlan& c : plan_.captures) {
       if (c.uniform) continue;
       // A loop inside may start from it, and then the adjoint reads it.
-      std::byte* const to = m_.tape != nullptr ? m_.tape->Take(c.count * c.lane_bytes * packed)
-                                               : m_.HomeOf(c.narrow);
+      std::byte* const to =
+          m_.tape != nullptr ? m_.tape->Take(c.count * c.lane_bytes * packed) : m_.HomeOf(c.narrow);
       PackRows(c.slot, to, c.count, c.lane_bytes, packed);
     }
-    for (const CarriedPlan& c : plan_.carried) CountPacked(c.stored, c.count * c.lane_bytes, packed);
+    for (const CarriedPlan& c : plan_.carried)
+      CountPacked(c.stored, c.count * c.lane_bytes, packed);
     for (const WhilePlan::ExportPlan& e : plan_.exports) {
       CountPacked(true, e.count * e.lane_bytes, packed);
     }
@@ -327,6 +341,8 @@ class WhileLoop {
   const int32_t* mask_ = nullptr;
   int64_t element_ = 0;
   int64_t iteration_ = 0;
+  int64_t left_ = 0;  // lanes that run
+  int64_t idle_ = 0;  // operations on lanes that had left
   int side_ = 0;
 };
 

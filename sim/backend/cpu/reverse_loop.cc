@@ -139,9 +139,8 @@ class Travellers {
     }
   }
 
-  void MoveRows(std::byte* rows, std::byte* home, int64_t count, int64_t bytes,
-                const int32_t* from, int64_t from_width, const LaneLayout& to,
-                int64_t around_width) {
+  void MoveRows(std::byte* rows, std::byte* home, int64_t count, int64_t bytes, const int32_t* from,
+                int64_t from_width, const LaneLayout& to, int64_t around_width) {
     if (from == nullptr) {
       std::memcpy(home, rows, static_cast<size_t>(count * bytes * around_width));
     } else {
@@ -223,9 +222,8 @@ class WhileReverse {
       const LaneBits went_on = GreaterThan(i);
       // A loop that looks at its cap first ends with a body where it reaches it: then its last test
       // is one that went on.
-      const LaneBits ended = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter
-                                 ? went_on
-                                 : LaneBits{};
+      const LaneBits ended =
+          plan_.primal->cap_first && i + 1 == plan_.primal->max_iter ? went_on : LaneBits{};
       RunRegion(plan_.test_last, id, test.frame, EqualTo(i));
       RunRegion(plan_.test_both, id, test.frame, ended);
       RunRegion(plan_.test_inner, id, test.frame, went_on - ended);
@@ -253,6 +251,7 @@ class WhileReverse {
     if (to.from == from_) return;
     travellers_.Move(from_, m_.width[0], to, around_.width);
     from_ = to.from;
+    moved_ = true;
     // Where the current lanes are in the layouts around.
     composed_.resize(parents_.size());
     for (size_t d = 0; d < parents_.size(); ++d) {
@@ -309,14 +308,17 @@ class WhileReverse {
 
   void RunRegion(const VjpRegion& region, int32_t primal, const Frame* frame,
                  const LaneBits& lanes) {
-    if (!lanes.Any()) return;
-    LaneSet set;
-    set.width = m_.width[0];
-    set.running = lanes;
-    set.all_running = lanes == LaneBits::First(set.width);
-    set.block_lane = m_.position_in[0];
-    set.counted = counted_ & lanes;
-    m_.SetLanes(set);
+    if (region.idle || !lanes.Any()) return;
+    if (moved_ || !(lanes == m_.lane_set.running)) {
+      LaneSet set;
+      set.width = m_.width[0];
+      set.running = lanes;
+      set.all_running = lanes == LaneBits::First(set.width);
+      set.block_lane = m_.position_in[0];
+      set.counted = counted_ & lanes;
+      m_.SetLanes(set);
+      moved_ = false;
+    }
     m_.frames[static_cast<size_t>(primal)] = {frame, depth_};
     travellers_.BindArguments(region);
     for (size_t k = 0; k < region.outside.size(); ++k) {
@@ -349,6 +351,7 @@ class WhileReverse {
   const RunRecord* run_ = nullptr;
   const int32_t* from_ = nullptr;
   LaneBits matter_, counted_;
+  bool moved_ = true;  // the lanes of the machine are not those of the current layout
   std::vector<int32_t>& iterations_ = scratch_.iterations;  // of a packed layout
   int64_t element_ = 0;
   int depth_ = 0;
