@@ -34,17 +34,20 @@ void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
     const int64_t at = row * width;
     const int64_t bytes = at * value.lane_bytes();
     const int32_t* mask = running;
-    LaneBits present = m.lane_set.running;
-    if (plan.mask >= 0) {
-      mask = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
-      LaneBits bits;
-      m.kernels().mask_bits(mask, bits.word, width);
-      present = present & bits;
-      if (running != nullptr) {
-        int32_t* const both = m.ScratchAt(m.depth).mask;
-        m.kernels().expand_bits(present.word, both, width);
-        mask = both;
-      }
+    if (plan.mask < 0) {
+      AddRow(m, plan, format, row, target.sum + bytes, mask);
+      if (target.all_connected) continue;
+      *target.connected = *target.connected | m.lane_set.running;
+      target.all_connected = m.lane_set.all_running;
+      continue;
+    }
+    mask = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
+    LaneBits present;
+    m.kernels().mask_share(mask, m.lane_set.running.word, present.word, width);
+    if (running != nullptr) {
+      int32_t* const both = m.ScratchAt(m.depth).mask;
+      m.kernels().expand_bits(present.word, both, width);
+      mask = both;
     }
     AddRow(m, plan, format, row, target.sum + bytes, mask);
     *target.connected = *target.connected | present;

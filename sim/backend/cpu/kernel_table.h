@@ -170,6 +170,11 @@ struct KernelTable {
   void (*greater_bits)(const int32_t* x, int32_t y, uint64_t* words, int64_t n);
   // x[i] comparison y, for reals; f32, f64.
   void (*compare_bits[kComparisons][2])(const void* x, const void* y, uint64_t* words, int64_t n);
+  // The same of the lanes `within`, as a whole set; returns how they lie in it: 0 none of it, 1 some,
+  // 2 all.
+  int (*mask_share)(const int32_t* mask, const uint64_t* within, uint64_t* words, int64_t n);
+  int (*compare_share[kComparisons][2])(const void* x, const void* y, const uint64_t* within,
+                                        uint64_t* words, int64_t n);
   // sums[i] += value for the lanes of `words`.
   void (*add_where)(uint64_t* sums, uint64_t value, const uint64_t* words, int64_t n);
   // The smallest keys; the lanes whose keys are at most one above these.

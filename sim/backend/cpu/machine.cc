@@ -60,6 +60,13 @@ void Machine::SetLanes(const LaneSet& set) {
   running_mask_valid_ = false;
 }
 
+void Machine::Leave(const LaneBits& lanes) {
+  lane_set.running = lane_set.running - lanes;
+  lane_set.counted = lane_set.counted - lanes;
+  lane_set.all_running = false;
+  running_mask_valid_ = false;
+}
+
 const int32_t* Machine::RunningMask() {
   if (lane_set.all_running) return nullptr;
   if (!running_mask_valid_) {

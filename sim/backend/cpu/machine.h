@@ -38,6 +38,7 @@ struct LaneSet {
 struct GradientTarget {
   std::byte* sum = nullptr;       // [elements][block width], carrier of role gradient; null: not wanted
   LaneBits* connected = nullptr;  // lanes that received something
+  bool all_connected = false;     // every lane of the block has
 };
 
 // Aligned memory for the lanes of one loop.
@@ -49,6 +50,8 @@ struct LoopScratch {
   std::vector<int32_t> index, lanes[2], from[2];
   std::vector<std::byte*> saved;  // pointers of the captures of a loop
   std::vector<uint8_t> own;       // which carried arguments point to its own buffers
+  LaneSet around;                 // the lanes around the loop, once they are not those that run
+  LaneBits stopped;               // by the last test
 };
 
 // What one reversed loop needs while it runs; kept, so that nothing is allocated in every step.
@@ -88,6 +91,8 @@ class Machine : public Lanes {
   // The int32 mask of lane_set.running; null where all run.
   const int32_t* RunningMask();
   void SetLanes(const LaneSet& set);
+  // Goes on without these lanes.
+  void Leave(const LaneBits& lanes);
 
   // Adds the non-finite elements of executed lanes to `nonfinite`.
   void Look(int32_t slot, int32_t where);

@@ -187,7 +187,7 @@ class WhileReverse {
     const int64_t runs = std::max<int64_t>(plan_.primal->elements, 1);
     for (element_ = 0; element_ < runs; ++element_) {
       run_ = &record.runs[element_];
-      SetMatter(around_.width);
+      if (!run_->alike) SetMatter(around_.width);
       travellers_.Enter(element_);
       for (const VjpRegion* region : Regions()) travellers_.ResetYields(*region);
       Reverse();
@@ -207,7 +207,7 @@ class WhileReverse {
   }
 
   void Reverse() {
-    // Where all lanes iterated alike nothing needs to be compared.
+    if (run_->alike) return ReverseAlike();
     const int32_t last = run_->last;
     for (int32_t i = last; i >= 0; --i) {
       if (i < last) {
@@ -230,15 +230,27 @@ class WhileReverse {
     }
   }
 
+  // Where all lanes iterated alike there is one layout, and nothing to compare.
+  void ReverseAlike() {
+    const int32_t last = run_->last;
+    if (!(m_.lane_set.running == around_.running)) m_.SetLanes(around_);
+    for (int32_t i = last; i >= 0; --i) {
+      if (i < last) RunAll(plan_.body, plan_.primal->body.id, run_->bodies.entries[i].frame);
+      if (i >= run_->tests.size) continue;
+      const bool capped = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter;
+      const VjpRegion& test =
+          i == last ? plan_.test_last : (capped ? plan_.test_both : plan_.test_inner);
+      RunAll(test, plan_.primal->test.id, run_->tests.entries[i].frame);
+    }
+  }
+
   // The positions of the current layout whose lane ran more than i iterations; exactly i.
   LaneBits GreaterThan(int32_t i) const {
-    if (run_->alike) return run_->last > i ? matter_ : LaneBits{};
     LaneBits bits;
     m_.kernels().greater_bits(Iterations(), i, bits.word, m_.width[0]);
     return bits & matter_;
   }
   LaneBits EqualTo(int32_t i) const {
-    if (run_->alike) return run_->last == i ? matter_ : LaneBits{};
     LaneBits bits;
     m_.kernels().equal_bits[0](Iterations(), &i, bits.word, m_.width[0]);
     return bits & matter_;
@@ -319,6 +331,15 @@ class WhileReverse {
       m_.SetLanes(set);
       moved_ = false;
     }
+    RunHere(region, primal, frame, lanes == matter_);
+  }
+
+  // A region in the lanes around the loop.
+  void RunAll(const VjpRegion& region, int32_t primal, const Frame* frame) {
+    if (!region.idle) RunHere(region, primal, frame, true);
+  }
+
+  void RunHere(const VjpRegion& region, int32_t primal, const Frame* frame, bool all) {
     m_.frames[static_cast<size_t>(primal)] = {frame, depth_};
     travellers_.BindArguments(region);
     for (size_t k = 0; k < region.outside.size(); ++k) {
@@ -337,7 +358,7 @@ class WhileReverse {
       }
     }
     m_.RunCode(region.region.code);
-    travellers_.TakeYields(region, lanes == matter_);
+    travellers_.TakeYields(region, all);
   }
 
   Machine& m_;
