@@ -174,10 +174,35 @@ void Compiler::CompileUnary(const Op& op, Kernel kernel) {
   Emit(Make(kernel, to, a), to);
 }
 
+// A comparison that only the adjoint reads, in a plan without it.
+bool Compiler::IsUnread(const Op& op) const {
+  return !options_.adjoint && InfoOf(op.code).op_class == OpClass::kCompare &&
+         uses_.count[Index(op.results[0])] == 0;
+}
+
+// Its result is counted among the bytes of a record, and that is all.
+void Compiler::NameUnread(const Op& op) {
+  const Value& value = ValueAt(op.results[0]);
+  bool uniform = true;
+  bool invariant = hoists_;
+  for (ValueId id : op.operands) {
+    // An operand that is computed with its reader has no slot, and varies.
+    const Slot operand = At(id) >= 0 ? SlotAt(At(id)) : Slot{};
+    uniform = uniform && operand.uniform;
+    invariant = invariant && operand.invariant;
+  }
+  const int32_t slot =
+      NewSlot(CarrierOfValue(value), Format::kF64, CountOf(op.results[0]), uniform, invariant);
+  Alias(op.results[0], slot);
+  if (Stored(op.results[0]) && !invariant) Store(*scope_->plan, slot);
+}
+
 void Compiler::CompileElementwise(const Op& op) {
   const Carrier carrier = CarrierOfValue(ValueAt(op.operands[0]));
   const OpClass op_class = InfoOf(op.code).op_class;
   if (op_class == OpClass::kCompare) {
+    if (IsUnread(op)) return NameUnread(op);
+    if (CompileIsNegative(op)) return;
     const int comparison = static_cast<int>(op.code) - static_cast<int>(kLt);
     return CompilePair(op, kernels_.compare[comparison][CarrierIndex(carrier)]);
   }
@@ -276,18 +301,36 @@ bool Compiler::DeferNegation(const Op& op) {
   if (!IsReal(op.results[0]) || SlotAt(At(op.operands[0])).uniform) return false;
   if (hoists_ && SlotAt(At(op.operands[0])).invariant) return false;
   const Op* reader = OnlyRealReader(op.results[0]);
-  if (reader == nullptr) return false;
-  if (reader->code == kAccumulate || reader->code == kMerge) {
+  if (reader != nullptr && (reader->code == kAccumulate || reader->code == kMerge)) {
     const bool takes = reader->code == kMerge ? reader->operands[1] == op.results[0]
                                               : TakesDeferred(*reader, op.results[0]);
     if (takes) ReadLater(op, *reader);
     return takes;
   }
-  if (reader->code != kMax || OnlyReader(op.results[0]) != reader) return false;
-  const ValueId other = reader->operands[reader->operands[0] == op.results[0] ? 1 : 0];
-  if (!IsZeroLiteral(other)) return false;
+  reader = LastReluReader(op.results[0]);
+  if (reader == nullptr) return false;
   ReadLater(op, *reader);
   return true;
+}
+
+// The last reader of a value that max(x, 0) and x > 0 alone read.
+const Op* Compiler::LastReluReader(ValueId x) const {
+  if (look_[Index(x)] || Stored(x)) return nullptr;
+  const std::vector<Op>& ops = scope_->region->ops;
+  const Op* last = nullptr;
+  int32_t readers = 0;
+  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
+    const Op& op = ops[j];
+    const bool left = op.operands.size() == 2 && op.operands[0] == x;
+    const bool right = op.operands.size() == 2 && op.operands[1] == x;
+    const bool relu = (op.code == kMax && left && IsZeroLiteral(op.operands[1])) ||
+                      (op.code == kMax && right && IsZeroLiteral(op.operands[0])) ||
+                      (op.code == kGt && left && IsZeroLiteral(op.operands[1]));
+    if (!relu || IsUnread(op)) continue;
+    ++readers;
+    last = &op;
+  }
+  return readers == uses_.count[Index(x)] ? last : nullptr;
 }
 
 bool Compiler::CompileRelu(const Op& op) {
@@ -303,10 +346,22 @@ bool Compiler::CompileRelu(const Op& op) {
     const Kernel kernel = negates ? kernels_.relu_of_negative[wide] : kernels_.relu[wide];
     const int32_t to = Result(op.results[0], from.uniform, hoists_ && from.invariant);
     Emit(Make(kernel, to, a), to);
-    if (negates) scope_->deferred.erase(negated);
     return true;
   }
   return false;
+}
+
+// -x > 0 as x < 0.
+bool Compiler::CompileIsNegative(const Op& op) {
+  const auto negated = scope_->deferred.find(static_cast<int32_t>(op.operands[0]));
+  if (op.code != kGt || negated == scope_->deferred.end()) return false;
+  const int32_t x = At(negated->second->operands[0]);
+  const int32_t zero = At(op.operands[1]);
+  const Operands2 kind = SlotAt(zero).uniform ? Operands2::kVU : Operands2::kVV;
+  const int32_t to = Result(op.results[0], false, false);
+  const auto& kernels = kernels_.compare[static_cast<int>(Comparison::kLt)];
+  Emit(Make(kernels[CarrierIndex(SlotAt(x).carrier)][static_cast<int>(kind)], to, x, zero), to);
+  return true;
 }
 
 // A product that one sum or accumulation of this region reads, and nobody else, is computed with it

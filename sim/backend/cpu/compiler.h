@@ -87,6 +87,10 @@ class Compiler {
   void CompileOp(const Op& op);
   void CompilePlain(const Op& op);
   void CompileElementwise(const Op& op);
+  bool IsUnread(const Op& op) const;
+  void NameUnread(const Op& op);
+  bool CompileIsNegative(const Op& op);
+  const Op* LastReluReader(ValueId x) const;
   void CompileArithmetic(const Op& op);
   bool IsZeroLiteral(ValueId id) const;
   const Op* OnlyReader(ValueId id) const;
