@@ -77,7 +77,7 @@ struct ForwardChunk {
 };
 
 struct AdjointChunk {
-  std::vector<BackwardStep> steps;  // ascending steps of the chunk
+  std::vector<BackwardStep> steps;  // ascending steps of the chunk; empty ones with `kNone`
   RangeCounts ranges;
 };
 

@@ -8,7 +8,7 @@ namespace simgrad::sim {
 namespace {
 
 // The first interval tried where none is given; it doubles as needed.
-constexpr int64_t kFirstInterval = 16;
+constexpr int64_t kFirstInterval = 32;
 
 absl::Status Exhausted(int64_t needed, int64_t budget) {
   return absl::ResourceExhaustedError(absl::StrCat("the adjoint needs ", needed,

@@ -146,7 +146,8 @@ void Handwritten(benchmark::State& state) {
 }
 
 // Balls that rest on the floor; one lane in 256, or all that are there, has a gain so small that
-// its loop runs to the cap in every step.
+// its loop runs to the cap in every step: a ball with that gain sinks for good, from its first
+// contact on.
 Setting Resting(int64_t instances, int64_t every) {
   Setting setting;
   setting.max_iter = 200.0;
@@ -157,7 +158,6 @@ Setting Resting(int64_t instances, int64_t every) {
   return setting;
 }
 
-// A ball with that gain sinks for good, so its loop is at the cap from its first contact on.
 void RegisterAll() {
   const auto add = [](const std::string& name, Setting setting) {
     benchmark::RegisterBenchmark(name.c_str(),
@@ -179,9 +179,12 @@ void RegisterAll() {
   benchmark::RegisterBenchmark("BM_HandWritten/f32", Handwritten)
       ->Unit(benchmark::kMillisecond)
       ->MinTime(0.2);
-  add("BM_NoLaneAtMaxIter", Resting(4096, 0));
-  add("BM_OneLaneAtMaxIter", Resting(4096, 256));
-  add("BM_OneLaneAtMaxIterAlone", Resting(16, 1));
+  add("BM_AtMaxIter/none_of_256", Resting(256, 0));
+  add("BM_AtMaxIter/one_of_256", Resting(256, 256));
+  add("BM_AtMaxIter/one_alone", Resting(1, 1));
+  add("BM_AtMaxIter/none_of_4096", Resting(4096, 0));
+  add("BM_AtMaxIter/sixteen_of_4096", Resting(4096, 256));
+  add("BM_AtMaxIter/sixteen_alone", Resting(16, 1));
 }
 
 }  // namespace

@@ -7,9 +7,26 @@
 namespace simgrad::sim::cpu {
 namespace {
 
+// Adds a row of contributions, in the current layout, to a row of sums.
+void AddRow(const Machine& m, const AccumulatePlan& plan, Format format, int64_t row,
+            std::byte* sums, const int32_t* mask) {
+  const KernelTable& kernels = m.kernels();
+  const size_t f = static_cast<size_t>(format);
+  const int64_t width = m.width[0];
+  const int64_t bytes = m.slot(plan.value).lane_bytes();
+  const std::byte* const value = m.at[plan.value] + row * width * bytes;
+  if (plan.factor >= 0) {
+    const bool uniform = m.slot(plan.factor).uniform;
+    const std::byte* const factor =
+        m.at[plan.factor] + row * (uniform ? kLaneGroup : width) * bytes;
+    kernels.accumulate_product[f][uniform ? 1 : 0](sums, value, factor, mask, width);
+  } else {
+    (plan.negated ? kernels.accumulate_negative : kernels.accumulate)[f](sums, value, mask, width);
+  }
+}
+
 // In the layout of the block, all rows at once: with a mask of the running lanes, or without.
-void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& target,
-                    Format format) {
+void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& target, Format format) {
   const Slot& value = m.slot(plan.value);
   const int64_t width = m.width[0];
   const int32_t* const running = m.RunningMask();
@@ -17,20 +34,22 @@ void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
     const int64_t at = row * width;
     const int64_t bytes = at * value.lane_bytes();
     const int32_t* mask = running;
-    LaneBits present = m.lane_set.running;
-    if (plan.mask >= 0) {
-      mask = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
-      LaneBits bits;
-      m.kernels().mask_bits(mask, bits.word, width);
-      present = present & bits;
-      if (running != nullptr) {
-        int32_t* const both = m.ScratchAt(m.depth).mask;
-        m.kernels().expand_bits(present.word, both, width);
-        mask = both;
-      }
+    if (plan.mask < 0) {
+      AddRow(m, plan, format, row, target.sum + bytes, mask);
+      if (target.all_connected) continue;
+      *target.connected = *target.connected | m.lane_set.running;
+      target.all_connected = m.lane_set.all_running;
+      continue;
     }
-    m.kernels().accumulate[static_cast<size_t>(format)](target.sum + bytes,
-                                                        m.at[plan.value] + bytes, mask, width);
+    mask = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
+    LaneBits present;
+    m.kernels().mask_share(mask, m.lane_set.running.word, present.word, width);
+    if (running != nullptr) {
+      int32_t* const both = m.ScratchAt(m.depth).mask;
+      m.kernels().expand_bits(present.word, both, width);
+      mask = both;
+    }
+    AddRow(m, plan, format, row, target.sum + bytes, mask);
     *target.connected = *target.connected | present;
   }
 }
@@ -54,18 +73,13 @@ void AccumulatePacked(Machine& m, const AccumulatePlan& plan, GradientTarget& ta
     std::byte* const sums = target.sum + row * m.block_width() * bytes;
     m.kernels().gather[SizeIndex(value.carrier)](scratch.packed, sums, m.lane_set.block_lane,
                                                  width);
-    m.kernels().accumulate[static_cast<size_t>(format)](
-        scratch.packed, m.at[plan.value] + row * width * bytes, scratch.mask, width);
-    ForEachLane(present, [&](int64_t j) {
-      const int64_t lane = m.lane_set.block_lane[j];
-      std::memcpy(sums + lane * bytes, scratch.packed + j * bytes, static_cast<size_t>(bytes));
-      target.connected->Add(lane);
-    });
+    AddRow(m, plan, format, row, scratch.packed, scratch.mask);
+    ScatterRow(sums, scratch.packed, bytes, m.lane_set.block_lane, present);
+    ForEachLane(present, [&](int64_t j) { target.connected->Add(m.lane_set.block_lane[j]); });
   }
 }
 
-void AccumulateEach(Machine& m, const AccumulatePlan& plan, GradientTarget& target,
-                    Format format) {
+void AccumulateEach(Machine& m, const AccumulatePlan& plan, GradientTarget& target, Format format) {
   const Slot& value = m.slot(plan.value);
   const int64_t width = m.width[0];
   const auto holds = [&](int32_t mask, int64_t row, int64_t j) {

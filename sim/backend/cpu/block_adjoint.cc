@@ -31,6 +31,9 @@ BlockAdjoint::BlockAdjoint(const RunContext& context, const Plan& plan)
       adjoint_carrier_(CarrierOfFormat(adjoint_format_)),
       gradient_format_(context.program.policy[precision::Role::kGradient].format),
       gradient_carrier_(CarrierOfFormat(gradient_format_)) {
+  for (size_t i = 0; i < context.batch.inputs.size(); ++i) {
+    sums_per_step_ = sums_per_step_ || context.IsSummedPerStep(i);
+  }
   context.reader.LoadUniform(m_);
   m_.RunCode(plan.per_run);
 }
@@ -177,8 +180,8 @@ void BlockAdjoint::RunAdjoint(const AdjointRegionPlan& region, int64_t step) {
   Report(step);
 }
 
-void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& adjoint,
-                         double seed, GradientStore& store) {
+void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& adjoint, double seed,
+                         GradientStore& store) {
   const Plan& plan = m_.plan();
   const Program& p = context_.program.program;
   const int64_t steps = context_.batch.steps;
@@ -212,9 +215,9 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
       const size_t states = plan.states.size();
       const int64_t at =
           k < states ? context_.layout.state(k) : context_.layout.exported(k - states);
-      std::memcpy(m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
-                  static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() *
-                                      rows_.width));
+      std::memcpy(
+          m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
+          static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() * rows_.width));
     }
     tape_.Reset();
     m_.tape = &tape_;
@@ -334,7 +337,7 @@ void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chun
   LoadSums(t, store);
   RunAdjoint(region, t);
   for (size_t k = 0; k < n; ++k) Hold(region.yields[k], adjoint_->states[k]);
-  NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
+  if (context_.counts) NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
   FlushSums(t, store);
 }
 
@@ -373,7 +376,7 @@ void BlockAdjoint::NoteCotangents(BackwardStep& step) {
 
 template <class F>
 void BlockAdjoint::ForEachStepSum(int64_t t, const F& f) {
-  if (t < 0) return;
+  if (t < 0 || !sums_per_step_) return;
   const Program& p = context_.program.program;
   for (size_t i = 0; i < adjoint_->sums.size(); ++i) {
     std::vector<std::byte>& sum = adjoint_->sums[i];

@@ -80,6 +80,7 @@ class BlockAdjoint {
   BlockRows rows_;
   AdjointBlock* adjoint_ = nullptr;
   double seed_ = 1.0;
+  bool sums_per_step_ = false;  // of any input
   Format adjoint_format_;
   Carrier adjoint_carrier_;
   Format gradient_format_;

@@ -33,8 +33,9 @@ int64_t BlockLayout::Lanes(int64_t block) const {
 int64_t BlockLayout::PaddedLanes(int64_t block) const { return Padded(Lanes(block)); }
 
 int64_t ChooseBlockWidth(int64_t bytes_per_lane, int64_t instances, int threads) {
-  // The first-level cache for small programs (32 KiB of it), a part of the second for large ones.
-  constexpr int64_t kSmall = 32 << 10;
+  // For small programs about the first-level cache (a step spends more on what it does per block
+  // than on waiting for the second level), a part of the second for large ones.
+  constexpr int64_t kSmall = 64 << 10;
   constexpr int64_t kLarge = 512 << 10;
   int64_t width = kMaxBlockWidth;
   while (width > 128 && width * bytes_per_lane > kSmall) width /= 2;

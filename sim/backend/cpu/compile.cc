@@ -141,7 +141,10 @@ void Compiler::CompileForward() {
     of_step_ = true;
     Scope scope;
     OpenScope(scope, p.step, BeginRecord(plan_->step));
-    for (const Input& input : p.inputs) region_of_[Index(input.value)] = &plan_->step;
+    // The other inputs stand where they are read from, in the adjoint too.
+    for (int32_t k : p.InputsOf(InputKind::kState)) {
+      region_of_[Index(p.inputs[static_cast<size_t>(k)].value)] = &plan_->step;
+    }
     CompileOps(scope);
     CompileStateYields(scope);
     for (const Export& exported : p.exports) {

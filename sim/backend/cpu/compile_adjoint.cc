@@ -71,7 +71,7 @@ void Compiler::CompileTape(const Op& op) {
   const int32_t recorded = plan_->slot_of[root];
   const Slot from = SlotAt(recorded);
   int32_t read = recorded;
-  if (!from.invariant) {
+  if (!from.invariant && region_of_[root] != nullptr) {
     RegionPlan& region = *region_of_[root];
     auto place = std::find(region.taped.begin(), region.taped.end(), recorded);
     if (place == region.taped.end()) place = region.taped.insert(place, recorded);
@@ -102,10 +102,34 @@ void Compiler::CompileTape(const Op& op) {
   }
 }
 
+// Whether a contribution can be computed while it is added: in the format of the sums, one mask
+// entry for each element.
+bool Compiler::TakesDeferred(const Op& accumulate, ValueId value) const {
+  const std::vector<ValueId>& operands = accumulate.operands;
+  if (accumulate.attributes.where != ValueId::kNone) return false;
+  if (operands.size() > 1 && operands[1] != ValueId::kNone &&
+      CountOf(operands[1]) != CountOf(value)) {
+    return false;
+  }
+  return *ValueAt(value).format == program_->policy[precision::Role::kGradient].format;
+}
+
 void Compiler::CompileAccumulate(const Op& op) {
   AccumulatePlan& plan = plan_->accumulates.emplace_back();
   plan.input = op.attributes.input;
-  plan.value = Varying(At(op.operands[0]));
+  const auto deferred = scope_->deferred.find(uses_.root[Index(op.operands[0])]);
+  if (deferred == scope_->deferred.end()) {
+    plan.value = Varying(At(op.operands[0]));
+  } else {
+    const Op& made = *deferred->second;
+    plan.value = At(made.operands[0]);
+    plan.negated = made.code == OpCode::kNeg;
+    if (!plan.negated) {
+      plan.factor = At(made.operands[1]);
+      if (SlotAt(plan.value).uniform) std::swap(plan.value, plan.factor);
+    }
+    scope_->deferred.erase(deferred);
+  }
   if (op.operands.size() > 1 && op.operands[1] != ValueId::kNone) {
     plan.mask = Varying(At(op.operands[1]));
   }
@@ -247,6 +271,17 @@ void Compiler::FinishTravelling(std::vector<TravellingSlot>& slots,
   }
 }
 
+// Whether nothing happens in a region: it computes nothing, and passes on what it was given.
+bool Compiler::IsIdle(const VjpRegion& region, const std::vector<TravellingSlot>& slots) {
+  if (!region.region.code.empty()) return false;
+  for (size_t k = 0; k < region.yields.size(); ++k) {
+    const SlotPair& yield = region.yields[k];
+    if (yield.cotangent >= 0) return false;
+    if (slots[k].masked && yield.mask != kUnchanged && yield.mask != -1) return false;
+  }
+  return true;
+}
+
 void Compiler::CompileWhileVjp(const Op& op) {
   const auto home = loop_of_.find(static_cast<int32_t>(op.attributes.primal));
   const Op& primal = *producer_[Index(op.attributes.primal)];
@@ -278,9 +313,9 @@ void Compiler::CompileWhileVjp(const Op& op) {
   for (int32_t k = 0; k < e; ++k) outside[static_cast<size_t>(k)] = -1 - k;
   const std::vector<int32_t> both = join({carried, captures});
   const std::vector<int32_t> threaded = join({carried, exports, captures});
-  const std::array<std::vector<int32_t>, 4> args = {
-      both, threaded, join({carried, outside, captures}),
-      join({carried, outside, exports, captures})};
+  const std::array<std::vector<int32_t>, 4> args = {both, threaded,
+                                                    join({carried, outside, captures}),
+                                                    join({carried, outside, exports, captures})};
   const std::array<std::vector<int32_t>, 4> yields = {threaded, both, both, both};
   const std::array<VjpRegion*, 4> regions = {&plan.body, &plan.test_inner, &plan.test_last,
                                              &plan.test_both};
@@ -294,8 +329,7 @@ void Compiler::CompileWhileVjp(const Op& op) {
   }
   lists.push_back({operands, threaded, 1});
   lists.push_back({results, both, 1});
-  const std::vector<CotangentType> types =
-      TypesOfSlots(static_cast<size_t>(c + x + e), lists);
+  const std::vector<CotangentType> types = TypesOfSlots(static_cast<size_t>(c + x + e), lists);
   // Operands: carried, exports, captures. What enters for the exports from the body is nothing; it
   // only has to be of the right type.
   std::vector<size_t> place(static_cast<size_t>(c + x + e));
@@ -315,15 +349,16 @@ void Compiler::CompileWhileVjp(const Op& op) {
                      *regions[r]);
   }
   FinishTravelling(plan.slots, {regions.begin(), regions.end()}, n);
+  for (VjpRegion* region : regions) region->idle = IsIdle(*region, plan.slots);
   for (const SlotPair& pair : plan.outside) {
     const Slot like = SlotAt(pair.cotangent);
     const int64_t count = like.count / repeats;
     plan.outside_narrow.push_back({LoopBuffer(like.carrier, like.format, count),
                                    LoopBuffer(Carrier::kMask, Format::kF64, count)});
   }
-  plan.reads = CapturesOf({&plan.body.region, &plan.test_inner.region, &plan.test_last.region,
-                           &plan.test_both.region},
-                          first_inside);
+  plan.reads = CapturesOf(
+      {&plan.body.region, &plan.test_inner.region, &plan.test_last.region, &plan.test_both.region},
+      first_inside);
   Instruction instruction;
   instruction.run = RunWhileVjp;
   instruction.plan = &plan;
@@ -341,11 +376,11 @@ void Compiler::CompileForVjp(const Op& op) {
   plan.record = home->second.record;
   std::vector<int32_t> places(results.size());
   std::iota(places.begin(), places.end(), 0);
-  const std::vector<CotangentType> types = TypesOfSlots(
-      results.size(), {{SlotList::Of(std::span(body.args).subspan(1)), places, 1},
-                       {SlotList::Of(body.yields), places, 1},
-                       {operands, places, 1},
-                       {results, places, 1}});
+  const std::vector<CotangentType> types =
+      TypesOfSlots(results.size(), {{SlotList::Of(std::span(body.args).subspan(1)), places, 1},
+                                    {SlotList::Of(body.yields), places, 1},
+                                    {operands, places, 1},
+                                    {results, places, 1}});
   for (size_t k = 0; k < results.size(); ++k) {
     plan.slots.push_back(MakeTravelling(operands, k, types[k]));
     if (results.cotangents[k] == ValueId::kNone) continue;

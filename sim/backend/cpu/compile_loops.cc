@@ -8,6 +8,17 @@
 #include "sim/backend/cpu/slot_references.h"
 
 namespace simgrad::sim::cpu {
+namespace {
+
+int64_t OperationsOf(const Region& region) {
+  int64_t operations = static_cast<int64_t>(region.ops.size());
+  for (const Op& op : region.ops) {
+    for (const Region& nested : op.regions) operations += OperationsOf(nested);
+  }
+  return operations;
+}
+
+}  // namespace
 
 int32_t Compiler::LoopResult(ValueId id) {
   if (id == ValueId::kNone || uses_.count[Index(id)] == 0) return -1;
@@ -69,14 +80,14 @@ void Compiler::CompileWhile(const Op& op) {
   plan.site_hash = precision::Fnv1a64(plan.site);
   plan.site_index = of_step_ ? termination_sites_[plan.site] : -1;
   plan.max_iter = op.attributes.max_iter;
+  plan.operations = OperationsOf(test) + OperationsOf(body);
   plan.cap_first = op.attributes.cap_order == CapOrder::kCapFirst;
   plan.has_entry = op.attributes.has_entry;
   plan.elements = op.attributes.elements;
   plan.record = scope_->plan->loops++;
   loop_of_[static_cast<int32_t>(op.results[0])] = {&plan, nullptr, scope_->plan->id, plan.record};
   for (size_t k = 0; k < c; ++k) {
-    const bool stored =
-        Stored(test.args[k]) || Stored(body.args[k]) || Stored(body.yields[k]);
+    const bool stored = Stored(test.args[k]) || Stored(body.args[k]) || Stored(body.yields[k]);
     plan.carried.push_back(MakeCarried(op.operands[k], op.results[k], plan.elements, stored));
     Alias(test.args[k], plan.carried[k].argument);
     Alias(body.args[k], plan.carried[k].argument);
@@ -179,9 +190,7 @@ void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
   }
   std::vector<CapturePlan> captures = CapturesOf({&plan.test, &plan.body}, first_inside);
   for (const CapturePlan& capture : captures) {
-    const auto is_argument = [&](const auto& other) {
-      return capture.slot == other;
-    };
+    const auto is_argument = [&](const auto& other) { return capture.slot == other; };
     bool argument = false;
     for (const CarriedPlan& carried : plan.carried) argument |= is_argument(carried.argument);
     for (const CapturePlan& mapped : plan.captures) argument |= is_argument(mapped.slot);

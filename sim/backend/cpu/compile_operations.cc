@@ -17,53 +17,85 @@ int CarrierIndex(Carrier carrier) { return static_cast<int>(carrier); }
 
 std::optional<Arithmetic2> Arithmetic2Of(OpCode code) {
   switch (code) {
-    case kAdd: return kAdd2;
-    case kSub: return kSub2;
-    case kMul: return kMul2;
-    case kDiv: return kDiv2;
-    case kMod: return kMod2;
-    case kAtan2: return kAtan22;
-    case kPow: return kPow2;
-    default: return std::nullopt;
+    case kAdd:
+      return kAdd2;
+    case kSub:
+      return kSub2;
+    case kMul:
+      return kMul2;
+    case kDiv:
+      return kDiv2;
+    case kMod:
+      return kMod2;
+    case kAtan2:
+      return kAtan22;
+    case kPow:
+      return kPow2;
+    default:
+      return std::nullopt;
   }
 }
 
 std::optional<Arithmetic1> Arithmetic1Of(OpCode code) {
   switch (code) {
-    case kSqrt: return kSqrt1;
-    case kExp: return kExp1;
-    case kLog: return kLog1;
-    case kLog1p: return kLog1p1;
-    case kExpm1: return kExpm11;
-    case kSin: return kSin1;
-    case kCos: return kCos1;
-    case kTanh: return kTanh1;
-    case kSigmoid: return kSigmoid1;
-    case kSoftplus: return kSoftplus1;
-    default: return std::nullopt;
+    case kSqrt:
+      return kSqrt1;
+    case kExp:
+      return kExp1;
+    case kLog:
+      return kLog1;
+    case kLog1p:
+      return kLog1p1;
+    case kExpm1:
+      return kExpm11;
+    case kSin:
+      return kSin1;
+    case kCos:
+      return kCos1;
+    case kTanh:
+      return kTanh1;
+    case kSigmoid:
+      return kSigmoid1;
+    case kSoftplus:
+      return kSoftplus1;
+    default:
+      return std::nullopt;
   }
 }
 
 std::optional<Move1> Move1Of(OpCode code) {
   switch (code) {
-    case kNeg: return kNeg1;
-    case kAbs: return kAbs1;
-    case kSign: return kSign1;
-    case kFloor: return kFloor1;
-    case kRound: return kRound1;
-    default: return std::nullopt;
+    case kNeg:
+      return kNeg1;
+    case kAbs:
+      return kAbs1;
+    case kSign:
+      return kSign1;
+    case kFloor:
+      return kFloor1;
+    case kRound:
+      return kRound1;
+    default:
+      return std::nullopt;
   }
 }
 
 Integer2 Integer2Of(OpCode code) {
   switch (code) {
-    case kAdd: return kIntAdd;
-    case kSub: return kIntSub;
-    case kMul: return kIntMul;
-    case kDiv: return kIntDiv;
-    case kMod: return kIntMod;
-    case kMin: return kMin2;
-    default: return kMax2;
+    case kAdd:
+      return kIntAdd;
+    case kSub:
+      return kIntSub;
+    case kMul:
+      return kIntMul;
+    case kDiv:
+      return kIntDiv;
+    case kMod:
+      return kIntMod;
+    case kMin:
+      return kMin2;
+    default:
+      return kMax2;
   }
 }
 
@@ -71,14 +103,22 @@ Integer2 Integer2Of(OpCode code) {
 
 void Compiler::CompileOp(const Op& op) {
   switch (op.code) {
-    case kWhile: return CompileWhile(op);
-    case kFor: return CompileFor(op);
-    case kEvent: return CompileEvent(op);
-    case kTape: return CompileTape(op);
-    case kAccumulate: return CompileAccumulate(op);
-    case kWhileVjp: return CompileWhileVjp(op);
-    case kForVjp: return CompileForVjp(op);
-    default: break;
+    case kWhile:
+      return CompileWhile(op);
+    case kFor:
+      return CompileFor(op);
+    case kEvent:
+      return CompileEvent(op);
+    case kTape:
+      return CompileTape(op);
+    case kAccumulate:
+      return CompileAccumulate(op);
+    case kWhileVjp:
+      return CompileWhileVjp(op);
+    case kForVjp:
+      return CompileForVjp(op);
+    default:
+      break;
   }
   if (IsIdentity(*program_, op)) {
     Alias(op.results[0], At(op.operands[0]));
@@ -91,18 +131,27 @@ void Compiler::CompileOp(const Op& op) {
 
 void Compiler::CompilePlain(const Op& op) {
   switch (op.code) {
-    case kLiteral: return CompileLiteral(op);
-    case kCast: return CompileCast(op);
-    case kConvert: return CompileConvert(op);
-    case kSelect: return CompileSelect(op);
+    case kLiteral:
+      return CompileLiteral(op);
+    case kCast:
+      return CompileCast(op);
+    case kConvert:
+      return CompileConvert(op);
+    case kSelect:
+      return CompileSelect(op);
     case kMerge:
-    case kMerge2: return CompileMerge(op);
-    default: break;
+    case kMerge2:
+      return CompileMerge(op);
+    default:
+      break;
   }
   switch (InfoOf(op.code).op_class) {
-    case OpClass::kShape: return CompileRows(op);
-    case OpClass::kReduction: return CompileReduction(op);
-    default: return CompileElementwise(op);
+    case OpClass::kShape:
+      return CompileRows(op);
+    case OpClass::kReduction:
+      return CompileReduction(op);
+    default:
+      return CompileElementwise(op);
   }
 }
 
@@ -125,10 +174,35 @@ void Compiler::CompileUnary(const Op& op, Kernel kernel) {
   Emit(Make(kernel, to, a), to);
 }
 
+// A comparison that only the adjoint reads, in a plan without it.
+bool Compiler::IsUnread(const Op& op) const {
+  return !options_.adjoint && InfoOf(op.code).op_class == OpClass::kCompare &&
+         uses_.count[Index(op.results[0])] == 0;
+}
+
+// Its result is counted among the bytes of a record, and that is all.
+void Compiler::NameUnread(const Op& op) {
+  const Value& value = ValueAt(op.results[0]);
+  bool uniform = true;
+  bool invariant = hoists_;
+  for (ValueId id : op.operands) {
+    // An operand that is computed with its reader has no slot, and varies.
+    const Slot operand = At(id) >= 0 ? SlotAt(At(id)) : Slot{};
+    uniform = uniform && operand.uniform;
+    invariant = invariant && operand.invariant;
+  }
+  const int32_t slot =
+      NewSlot(CarrierOfValue(value), Format::kF64, CountOf(op.results[0]), uniform, invariant);
+  Alias(op.results[0], slot);
+  if (Stored(op.results[0]) && !invariant) Store(*scope_->plan, slot);
+}
+
 void Compiler::CompileElementwise(const Op& op) {
   const Carrier carrier = CarrierOfValue(ValueAt(op.operands[0]));
   const OpClass op_class = InfoOf(op.code).op_class;
   if (op_class == OpClass::kCompare) {
+    if (IsUnread(op)) return NameUnread(op);
+    if (CompileIsNegative(op)) return;
     const int comparison = static_cast<int>(op.code) - static_cast<int>(kLt);
     return CompilePair(op, kernels_.compare[comparison][CarrierIndex(carrier)]);
   }
@@ -154,8 +228,8 @@ void Compiler::CompileArithmetic(const Op& op) {
   }
   if (const auto pair = Arithmetic2Of(op.code)) {
     if (op.code == kMul) {
-      const bool invariant = hoists_ && SlotAt(At(op.operands[0])).invariant &&
-                             SlotAt(At(op.operands[1])).invariant;
+      const bool invariant =
+          hoists_ && SlotAt(At(op.operands[0])).invariant && SlotAt(At(op.operands[1])).invariant;
       if (DeferProduct(op, invariant)) return;
     }
     if ((op.code == kAdd || op.code == kSub) && CompileMultiplyAdd(op)) return;
@@ -174,109 +248,6 @@ void Compiler::CompileArithmetic(const Op& op) {
   }
   const int32_t to = Result(op.results[0], uniform, invariant);
   Emit(Make(kernels_.fma[format], to, slot[0], slot[1], slot[2]), to);
-}
-
-// Whether the value is the literal +0 in every element.
-bool Compiler::IsZeroLiteral(ValueId id) const {
-  const Op* op = producer_[Index(id)];
-  while (op != nullptr && op->code == kBroadcast) op = producer_[Index(op->operands[0])];
-  if (op == nullptr || op->code != kLiteral || !IsReal(op->results[0])) return false;
-  return std::all_of(op->attributes.literal.begin(), op->attributes.literal.end(),
-                     [](double x) { return x == 0.0 && !std::signbit(x); });
-}
-
-// The operation of this region after the current one that alone reads `id`, if it is the next to.
-const Op* Compiler::OnlyReader(ValueId id) const {
-  if (uses_.count[Index(id)] != 1 || look_[Index(id)] || Stored(id)) return nullptr;
-  const std::vector<Op>& ops = scope_->region->ops;
-  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
-    const std::vector<ValueId>& operands = ops[j].operands;
-    if (std::find(operands.begin(), operands.end(), id) != operands.end()) return &ops[j];
-  }
-  return nullptr;
-}
-
-// Keeps the places of the operands of a deferred operation until `reader` has run.
-void Compiler::ReadLater(const Op& op, const Op& reader) {
-  const size_t at = static_cast<size_t>(&reader - scope_->region->ops.data());
-  for (ValueId id : op.operands) {
-    const int32_t root = uses_.root[Index(id)];
-    for (size_t k = scope_->at; k < at; ++k) {
-      std::vector<int32_t>& last = scope_->last_used[k];
-      const auto found = std::find(last.begin(), last.end(), root);
-      if (found == last.end()) continue;
-      last.erase(found);
-      scope_->last_used[at].push_back(root);
-      break;
-    }
-  }
-  scope_->deferred[static_cast<int32_t>(op.results[0])] = &op;
-}
-
-// -x under max(-x, 0): one pass.
-bool Compiler::DeferNegation(const Op& op) {
-  if (!IsReal(op.results[0]) || SlotAt(At(op.operands[0])).uniform) return false;
-  if (hoists_ && SlotAt(At(op.operands[0])).invariant) return false;
-  const Op* reader = OnlyReader(op.results[0]);
-  if (reader == nullptr || reader->code != kMax) return false;
-  const ValueId other = reader->operands[reader->operands[0] == op.results[0] ? 1 : 0];
-  if (!IsZeroLiteral(other)) return false;
-  ReadLater(op, *reader);
-  return true;
-}
-
-bool Compiler::CompileRelu(const Op& op) {
-  if (!IsReal(op.results[0])) return false;
-  for (size_t side = 0; side < 2; ++side) {
-    const ValueId x = op.operands[side];
-    if (!IsZeroLiteral(op.operands[1 - side])) continue;
-    const auto negated = scope_->deferred.find(static_cast<int32_t>(x));
-    const bool negates = negated != scope_->deferred.end();
-    const int32_t a = At(negates ? negated->second->operands[0] : x);
-    const Slot from = SlotAt(a);
-    const int wide = from.carrier == Carrier::kF64 ? 1 : 0;
-    const Kernel kernel = negates ? kernels_.relu_of_negative[wide] : kernels_.relu[wide];
-    const int32_t to = Result(op.results[0], from.uniform, hoists_ && from.invariant);
-    Emit(Make(kernel, to, a), to);
-    if (negates) scope_->deferred.erase(negated);
-    return true;
-  }
-  return false;
-}
-
-// A product that one sum of this region reads, and nobody else, is computed with that sum in one
-// pass: two roundings, one store.
-bool Compiler::DeferProduct(const Op& op, bool invariant) {
-  const ValueId product = op.results[0];
-  const int32_t a = At(op.operands[0]);
-  const int32_t b = At(op.operands[1]);
-  if (invariant || (SlotAt(a).uniform && SlotAt(b).uniform)) return false;
-  const Op* reader = OnlyReader(product);
-  if (reader == nullptr || (reader->code != kAdd && reader->code != kSub)) return false;
-  const ValueId other = reader->operands[reader->operands[0] == product ? 1 : 0];
-  if (other == product || scope_->deferred.contains(static_cast<int32_t>(other))) return false;
-  ReadLater(op, *reader);
-  return true;
-}
-
-bool Compiler::CompileMultiplyAdd(const Op& op) {
-  for (size_t side = 0; side < 2; ++side) {
-    const auto found = scope_->deferred.find(static_cast<int32_t>(op.operands[side]));
-    if (found == scope_->deferred.end()) continue;
-    const Op& product = *found->second;
-    int32_t a = At(product.operands[0]);
-    int32_t b = At(product.operands[1]);
-    if (SlotAt(a).uniform) std::swap(a, b);
-    const bool uniform_b = SlotAt(b).uniform;
-    const int32_t c = Varying(At(op.operands[1 - side]));
-    const int32_t to = Result(op.results[0], false, false);
-    const int shape = op.code == kAdd ? 0 : (side == 0 ? 1 : 2);
-    const int format = FormatIndex(*ValueAt(op.results[0]).format);
-    Emit(Make(kernels_.multiply_add[shape][format][uniform_b ? 1 : 0], to, a, b, c), to);
-    scope_->deferred.erase(found);
-    return true;
-  }
-  return false;
 }
 
 void Compiler::CompileSelect(const Op& op) {
@@ -298,10 +269,17 @@ void Compiler::CompileSelect(const Op& op) {
 
 void Compiler::CompileMerge(const Op& op) {
   int32_t slot[4] = {-1, -1, -1, -1};
-  for (size_t k = 0; k < op.operands.size(); ++k) slot[k] = Varying(At(op.operands[k]));
+  const auto negated = scope_->deferred.find(static_cast<int32_t>(op.operands[1]));
+  const bool negates = op.code == kMerge && negated != scope_->deferred.end();
+  for (size_t k = 0; k < op.operands.size(); ++k) {
+    const bool skips = negates && k == 1;
+    slot[k] = Varying(At(skips ? negated->second->operands[0] : op.operands[k]));
+  }
+  if (negates) scope_->deferred.erase(negated);
   const int32_t to = Result(op.results[0], false, false);
   const int format = FormatIndex(*ValueAt(op.results[0]).format);
-  const Kernel kernel = op.code == kMerge ? kernels_.merge[format] : kernels_.merge2[format];
+  const Kernel kernel =
+      op.code == kMerge ? kernels_.merge[format][negates ? 1 : 0] : kernels_.merge2[format];
   Emit(Make(kernel, to, slot[0], slot[1], slot[2], slot[3]), to);
 }
 
@@ -379,8 +357,7 @@ void Compiler::CompileEvent(const Op& op) {
   if (SlotAt(left).uniform != SlotAt(right).uniform) {
     kind = static_cast<int>(SlotAt(right).uniform ? Operands2::kVU : Operands2::kUV);
   }
-  const Kernel kernel =
-      kernels_.compare[comparison][CarrierIndex(SlotAt(left).carrier)][kind];
+  const Kernel kernel = kernels_.compare[comparison][CarrierIndex(SlotAt(left).carrier)][kind];
   const int32_t to = Result(op.results[0], false, false);
   const bool guarded = op.operands.size() > 2;
   int32_t guard = -1;

@@ -87,9 +87,14 @@ class Compiler {
   void CompileOp(const Op& op);
   void CompilePlain(const Op& op);
   void CompileElementwise(const Op& op);
+  bool IsUnread(const Op& op) const;
+  void NameUnread(const Op& op);
+  bool CompileIsNegative(const Op& op);
+  const Op* LastReluReader(ValueId x) const;
   void CompileArithmetic(const Op& op);
   bool IsZeroLiteral(ValueId id) const;
   const Op* OnlyReader(ValueId id) const;
+  const Op* OnlyRealReader(ValueId id) const;
   void ReadLater(const Op& op, const Op& reader);
   bool DeferNegation(const Op& op);
   bool CompileRelu(const Op& op);
@@ -132,6 +137,8 @@ class Compiler {
   void CompileAdjointRegion(const Region& region, bool seeded, AdjointRegionPlan& plan);
   void CompileTape(const Op& op);
   void CompileAccumulate(const Op& op);
+  bool TakesDeferred(const Op& accumulate, ValueId value) const;
+  static bool IsIdle(const VjpRegion& region, const std::vector<TravellingSlot>& slots);
   void CompileWhileVjp(const Op& op);
   void CompileForVjp(const Op& op);
   // `args`, `yields`: by place in the region's lists, the travelling slot; args below 0: -1 - k is

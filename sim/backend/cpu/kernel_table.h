@@ -117,7 +117,7 @@ struct KernelTable {
   Kernel arithmetic2[kArithmetic2Count][kFormats][3];
   Kernel arithmetic1[kArithmetic1Count][kFormats];
   Kernel fma[kFormats];     // VVV
-  Kernel merge[kFormats];   // a, b, mask_b: VVV
+  Kernel merge[kFormats][2];  // a, b, mask_b: VVV; with -b
   Kernel merge2[kFormats];  // a, mask_a, b, mask_b: VVVV
   // Two roundings in one pass: (a * b) + c and (a * b) - c, c - (a * b); kVVV and, with b or a
   // uniform, kVUV.
@@ -155,7 +155,12 @@ struct KernelTable {
   // Whether a cast of x to r may have left the normal range [normal, largest].
   bool (*cast_unusual[2][2])(const void* x, const void* r, double normal, double largest,
                              int64_t n);
+  // sum = round(sum + x) where the mask holds (null: everywhere); with -x; with round(x * y), where y
+  // is a row or one number for all lanes.
   void (*accumulate[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
+  void (*accumulate_negative[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
+  void (*accumulate_product[kFormats][2])(void* sum, const void* x, const void* y,
+                                          const int32_t* mask, int64_t n);
   void (*blend[2])(void* to, const void* from, const int32_t* mask, int64_t n);
   void (*gather[2])(void* to, const void* from, const int32_t* index, int64_t n);
   // Lanes as bits: bit i of words[i / 64]. Bits of a last word beyond n are zero.
@@ -165,6 +170,11 @@ struct KernelTable {
   void (*greater_bits)(const int32_t* x, int32_t y, uint64_t* words, int64_t n);
   // x[i] comparison y, for reals; f32, f64.
   void (*compare_bits[kComparisons][2])(const void* x, const void* y, uint64_t* words, int64_t n);
+  // The same of the lanes `within`, as a whole set; returns how they lie in it: 0 none of it, 1 some,
+  // 2 all.
+  int (*mask_share)(const int32_t* mask, const uint64_t* within, uint64_t* words, int64_t n);
+  int (*compare_share[kComparisons][2])(const void* x, const void* y, const uint64_t* within,
+                                        uint64_t* words, int64_t n);
   // sums[i] += value for the lanes of `words`.
   void (*add_where)(uint64_t* sums, uint64_t value, const uint64_t* words, int64_t n);
   // The smallest keys; the lanes whose keys are at most one above these.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace simgrad::sim::cpu {
@@ -86,6 +87,19 @@ void ForEachLane(const LaneBits& bits, const F& f) {
     for (uint64_t rest = bits.word[w]; rest != 0; rest &= rest - 1) {
       f(int64_t{64} * w + std::countr_zero(rest));
     }
+  }
+}
+
+// to[position[j]] = from[j] for the lanes j; values of 4 or 8 bytes.
+inline void ScatterRow(std::byte* to, const std::byte* from, int64_t bytes, const int32_t* position,
+                       const LaneBits& lanes) {
+  const auto scatter = [&]<class T>(T* target, const T* source) {
+    ForEachLane(lanes, [&](int64_t j) { target[position[j]] = source[j]; });
+  };
+  if (bytes == 8) {
+    scatter(reinterpret_cast<uint64_t*>(to), reinterpret_cast<const uint64_t*>(from));
+  } else {
+    scatter(reinterpret_cast<uint32_t*>(to), reinterpret_cast<const uint32_t*>(from));
   }
 }
 

@@ -51,6 +51,9 @@ class CarriedPointers {
   std::vector<uint8_t>& own_;
 };
 
+// Packing one lane, in operations on one lane.
+constexpr int64_t kPackCost = 200;
+
 int SizeOf(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
 
 class WhileLoop {
@@ -58,7 +61,7 @@ class WhileLoop {
   WhileLoop(Machine& machine, const WhilePlan& plan)
       : m_(machine),
         plan_(plan),
-        around_(machine.lane_set),
+        around_width_(machine.lane_set.width),
         around_element_(machine.element),
         around_iteration_(machine.iteration),
         scratch_(machine.ScratchAt(machine.depth)),
@@ -76,7 +79,7 @@ class WhileLoop {
       record = &m_.frame->loops[plan_.record];
       record->runs = m_.tape->TakeArray<RunRecord>(runs);
     }
-    m_.recorded_bytes += runs * (192 + 4 * around_.width);
+    m_.recorded_bytes += runs * (192 + 4 * around_width_);
     for (element_ = 0; element_ < runs; ++element_) {
       run_ = record == nullptr ? nullptr : &record->runs[element_];
       Enter();
@@ -99,14 +102,17 @@ class WhileLoop {
     from_ = nullptr;
     side_ = 0;
     iteration_ = 0;
+    idle_ = 0;
+    left_ = m_.lane_set.all_running ? around_width_ : m_.lane_set.running.Count();
     if (run_ == nullptr) return;
-    run_->iterations = m_.tape->TakeArray<int32_t>(around_.width);
-    std::fill_n(run_->iterations, around_.width, -1);
+    // Filled by the first stop.
+    run_->iterations = reinterpret_cast<int32_t*>(m_.tape->Take(4 * around_width_));
   }
 
   void Leave() {
     for (size_t k = 0; k < plan_.captures.size(); ++k) m_.at[plan_.captures[k].slot] = saved_[k];
-    m_.SetLanes(around_);
+    if (narrowed_) m_.SetLanes(scratch_.around);
+    narrowed_ = false;
     m_.element = around_element_;
     m_.iteration = around_iteration_;
   }
@@ -120,17 +126,17 @@ class WhileLoop {
     }
     Frame* const frame = m_.Run(plan_.test);
     if (run_ != nullptr) m_.tape->Append(run_->tests, {frame, {m_.lane_set.width, from_}});
-    const LaneBits stopped = Decide();
-    const Share share = ShareOf(stopped, m_.lane_set.running, m_.lane_set.width);
+    const Share share = Decide();
     if (share == Share::kAll) {
       Stop(m_.lane_set.running);
       return false;
     }
     if (share == Share::kSome) {
-      const LaneBits ours = stopped & m_.lane_set.running;
-      Stop(ours);
-      Continue(m_.lane_set.running - ours);
+      KeepAround();
+      Stop(scratch_.stopped);
+      Continue();
     }
+    if (!m_.lane_set.all_running && m_.lane_set.width > kLaneGroup) PackWhereItPays();
     Frame* const body = m_.Run(plan_.body);
     if (run_ != nullptr) m_.tape->Append(run_->bodies, {body, {m_.lane_set.width, from_}});
     carried_.Advance(m_, plan_.carried);
@@ -138,45 +144,54 @@ class WhileLoop {
     return true;
   }
 
-  LaneBits BitsOf(const WhilePlan::Decision& decision) const {
-    LaneBits bits;
+  // The running lanes for which a decision holds.
+  Share ShareOfRunning(const WhilePlan::Decision& decision, LaneBits& bits) const {
+    const uint64_t* const running = m_.lane_set.running.word;
+    const int64_t width = m_.lane_set.width;
+    const std::byte* const a = m_.at[decision.mask >= 0 ? decision.mask : decision.a];
     if (decision.mask >= 0) {
-      m_.kernels().mask_bits(reinterpret_cast<const int32_t*>(m_.at[decision.mask]), bits.word,
-                             m_.lane_set.width);
-    } else {
-      const int wide = m_.slot(decision.a).carrier == Carrier::kF64 ? 1 : 0;
-      m_.kernels().compare_bits[static_cast<int>(decision.comparison)][wide](
-          m_.at[decision.a], m_.at[decision.b], bits.word, m_.lane_set.width);
+      const auto* const mask = reinterpret_cast<const int32_t*>(a);
+      return static_cast<Share>(m_.kernels().mask_share(mask, running, bits.word, width));
     }
-    return bits;
+    const int wide = m_.slot(decision.a).carrier == Carrier::kF64 ? 1 : 0;
+    const auto compare = m_.kernels().compare_share[static_cast<int>(decision.comparison)][wide];
+    return static_cast<Share>(compare(a, m_.at[decision.b], running, bits.word, width));
   }
 
-  // Which lanes stop at this test; of lanes that do not run it says nothing.
-  LaneBits Decide() {
+  // Which running lanes stop at this test.
+  Share Decide() {
+    LaneBits& stopped = scratch_.stopped;
+    Share share = ShareOfRunning(plan_.stop, stopped);
     const LaneBits& running = m_.lane_set.running;
-    const LaneBits held = BitsOf(plan_.stop);
-    const bool plain = m_.sites == nullptr && !(plan_.has_entry && iteration_ == 0);
-    if (plain && (plan_.cap_first || iteration_ < plan_.max_iter)) return held;
+    const bool counts = m_.sites != nullptr && plan_.site_index >= 0;
     LaneBits refused;
-    if (plan_.has_entry && iteration_ == 0) refused = running - BitsOf(plan_.entry);
-    LaneBits stopped = held | refused;
-    if (!plan_.cap_first && iteration_ == plan_.max_iter) stopped = running;
-    if (m_.sites != nullptr && plan_.site_index >= 0) {
+    const LaneBits* held = &stopped;
+    LaneBits tested;
+    if (plan_.has_entry && iteration_ == 0) {
+      LaneBits entered;
+      ShareOfRunning(plan_.entry, entered);
+      refused = running - entered;
+      tested = stopped - refused;
+      held = &tested;
+      stopped = stopped | refused;
+      share = ShareOf(stopped, running, m_.lane_set.width);
+    }
+    if (counts) {
       // What a loop that looks at its cap first is going to do after the last body is known here.
       const bool last = iteration_ + (plan_.cap_first ? 1 : 0) == plan_.max_iter;
-      m_.sites->Test(m_, plan_, {iteration_, around_iteration_, (held & running) - refused, refused, last});
+      m_.sites->Test(m_, plan_, {iteration_, around_iteration_, *held, refused, last});
     }
-    return stopped;
+    return !plan_.cap_first && iteration_ == plan_.max_iter ? Share::kAll : share;
   }
 
   // Hands the results of `lanes` out.
   void Stop(const LaneBits& lanes) {
     // All at once: what the other positions get nobody reads.
-    const bool whole = from_ == nullptr && lanes == around_.running;
+    const bool whole = !narrowed_;
     if (whole) {
       mask_ = nullptr;
     } else if (from_ == nullptr) {
-      m_.kernels().expand_bits(lanes.word, scratch_.mask, around_.width);
+      m_.kernels().expand_bits(lanes.word, scratch_.mask, around_width_);
       mask_ = scratch_.mask;
     }
     for (const CarriedPlan& c : plan_.carried) {
@@ -188,24 +203,33 @@ class WhileLoop {
     if (plan_.iterations < 0 && run_ == nullptr) return;
     int32_t* counts = nullptr;
     if (plan_.iterations >= 0) {
-      counts = reinterpret_cast<int32_t*>(m_.at[plan_.iterations]) + element_ * around_.width;
+      counts = reinterpret_cast<int32_t*>(m_.at[plan_.iterations]) + element_ * around_width_;
     }
+    int32_t* const recorded = run_ == nullptr ? nullptr : run_->iterations;
+    if (recorded != nullptr && run_->last < 0 && !whole) std::fill_n(recorded, around_width_, -1);
+    if (run_ != nullptr) {
+      run_->last = static_cast<int32_t>(iteration_);
+      run_->alike = whole;
+    }
+    for (int32_t* list : {counts, recorded}) {
+      if (list != nullptr) SetIterations(list, whole, lanes);
+    }
+  }
+
+  void SetIterations(int32_t* list, bool whole, const LaneBits& lanes) const {
+    const int32_t iterations = static_cast<int32_t>(iteration_);
     if (whole) {
-      for (int32_t* list : {counts, run_ == nullptr ? nullptr : run_->iterations}) {
-        if (list != nullptr) std::fill_n(list, around_.width, static_cast<int32_t>(iteration_));
-      }
-      return;
+      std::fill_n(list, around_width_, iterations);
+    } else if (from_ == nullptr) {
+      for (int64_t j = 0; j < around_width_; ++j) list[j] = mask_[j] != 0 ? iterations : list[j];
+    } else {
+      ForEachLane(lanes, [&](int64_t j) { list[from_[j]] = iterations; });
     }
-    ForEachLane(lanes, [&](int64_t j) {
-      const int64_t lane = from_ == nullptr ? j : from_[j];
-      if (counts != nullptr) counts[lane] = static_cast<int32_t>(iteration_);
-      if (run_ != nullptr) run_->iterations[lane] = static_cast<int32_t>(iteration_);
-    });
   }
 
   void HandOut(int32_t value, int32_t result, int64_t count, int64_t bytes, const LaneBits& lanes) {
     if (result < 0) return;
-    const int64_t outer = around_.width;
+    const int64_t outer = around_width_;
     const int64_t inner = m_.lane_set.width;
     std::byte* const to = m_.at[result] + element_ * count * bytes * outer;
     const std::byte* const from = m_.at[value];
@@ -221,26 +245,31 @@ class WhileLoop {
       return;
     }
     for (int64_t row = 0; row < count; ++row) {
-      ForEachLane(lanes, [&](int64_t j) {
-        std::memcpy(to + (row * outer + from_[j]) * bytes, from + (row * inner + j) * bytes,
-                    static_cast<size_t>(bytes));
-      });
+      ScatterRow(to + row * outer * bytes, from + row * inner * bytes, bytes, from_, lanes);
     }
   }
 
-  // Goes on with the lanes that are left, packed where they are few.
-  void Continue(const LaneBits& left) {
-    const int64_t n = left.Count();
-    const int64_t packed = (n + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
-    if (m_.lane_set.width > kLaneGroup && 2 * packed <= m_.lane_set.width) {
-      Pack(left, n, packed);
-      return;
-    }
-    LaneSet set = m_.lane_set;
-    set.running = left;
-    set.counted = set.counted & left;
-    set.all_running = false;
-    m_.SetLanes(set);
+  void KeepAround() {
+    if (!narrowed_) scratch_.around = m_.lane_set;
+    narrowed_ = true;
+  }
+
+  // Goes on with the lanes that are left.
+  void Continue() {
+    m_.Leave(scratch_.stopped);
+    left_ = m_.lane_set.running.Count();
+  }
+
+  // Packs the lanes when what the others have cost exceeds what packing costs: so the two together
+  // are at most twice the least possible.
+  void PackWhereItPays() {
+    const int64_t width = m_.lane_set.width;
+    const int64_t packed = (left_ + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
+    idle_ += plan_.operations * (width - packed);
+    if (2 * packed > width || idle_ < kPackCost * packed) return;
+    KeepAround();
+    Pack(m_.lane_set.running, left_, packed);
+    idle_ = 0;
   }
 
   void Pack(const LaneBits& left, int64_t n, int64_t packed) {
@@ -262,11 +291,12 @@ class WhileLoop {
     for (const CapturePlan& c : plan_.captures) {
       if (c.uniform) continue;
       // A loop inside may start from it, and then the adjoint reads it.
-      std::byte* const to = m_.tape != nullptr ? m_.tape->Take(c.count * c.lane_bytes * packed)
-                                               : m_.HomeOf(c.narrow);
+      std::byte* const to =
+          m_.tape != nullptr ? m_.tape->Take(c.count * c.lane_bytes * packed) : m_.HomeOf(c.narrow);
       PackRows(c.slot, to, c.count, c.lane_bytes, packed);
     }
-    for (const CarriedPlan& c : plan_.carried) CountPacked(c.stored, c.count * c.lane_bytes, packed);
+    for (const CarriedPlan& c : plan_.carried)
+      CountPacked(c.stored, c.count * c.lane_bytes, packed);
     for (const WhilePlan::ExportPlan& e : plan_.exports) {
       CountPacked(true, e.count * e.lane_bytes, packed);
     }
@@ -310,7 +340,7 @@ class WhileLoop {
 
   Machine& m_;
   const WhilePlan& plan_;
-  const LaneSet around_;
+  const int64_t around_width_;
   const int64_t around_element_;
   const int64_t around_iteration_;
   LoopScratch& scratch_;
@@ -321,6 +351,9 @@ class WhileLoop {
   const int32_t* mask_ = nullptr;
   int64_t element_ = 0;
   int64_t iteration_ = 0;
+  bool narrowed_ = false;  // fewer lanes run than around the loop
+  int64_t left_ = 0;       // lanes that run
+  int64_t idle_ = 0;       // operations on lanes that had left
   int side_ = 0;
 };
 

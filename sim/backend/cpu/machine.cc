@@ -28,8 +28,7 @@ LoopScratch::LoopScratch(int64_t width) {
 
 Machine::Machine(const Plan& plan, int64_t block_width)
     : plan_(plan), capacity_(block_width), block_width_(block_width) {
-  const int64_t bytes =
-      plan.varying_bytes * block_width + plan.uniform_bytes * kLaneGroup + 64;
+  const int64_t bytes = plan.varying_bytes * block_width + plan.uniform_bytes * kLaneGroup + 64;
   memory_ = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));
   const uintptr_t start = (reinterpret_cast<uintptr_t>(memory_.get()) + 63) & ~uintptr_t{63};
   std::byte* const varying = reinterpret_cast<std::byte*>(start);
@@ -37,8 +36,8 @@ Machine::Machine(const Plan& plan, int64_t block_width)
   for (const Slot& slot : plan.slots) {
     std::byte* place = nullptr;
     if (slot.offset >= 0) {
-      place = slot.uniform ? uniform + slot.offset * kLaneGroup
-                           : varying + slot.offset * block_width;
+      place =
+          slot.uniform ? uniform + slot.offset * kLaneGroup : varying + slot.offset * block_width;
     }
     home_.push_back(place);
   }
@@ -53,13 +52,18 @@ Machine::Machine(const Plan& plan, int64_t block_width)
   usual_ranges_.resize(static_cast<size_t>(plan.invariant_ranges));
 }
 
-void Machine::ResetPointers() {
-  std::copy(home_.begin(), home_.end(), at_.begin());
-}
+void Machine::ResetPointers() { std::copy(home_.begin(), home_.end(), at_.begin()); }
 
 void Machine::SetLanes(const LaneSet& set) {
   lane_set = set;
   width[0] = set.width;
+  running_mask_valid_ = false;
+}
+
+void Machine::Leave(const LaneBits& lanes) {
+  lane_set.running = lane_set.running - lanes;
+  lane_set.counted = lane_set.counted - lanes;
+  lane_set.all_running = false;
   running_mask_valid_ = false;
 }
 
@@ -77,6 +81,13 @@ LoopScratch& Machine::ScratchAt(int level) {
     scratch_.push_back(std::make_unique<LoopScratch>(capacity_));
   }
   return *scratch_[static_cast<size_t>(level)];
+}
+
+ReverseScratch& Machine::EnterReverse() {
+  if (reverse_depth_ == reverse_scratch_.size()) {
+    reverse_scratch_.push_back(std::make_unique<ReverseScratch>());
+  }
+  return *reverse_scratch_[reverse_depth_++];
 }
 
 Frame* Machine::Run(const RegionPlan& region) {
@@ -140,22 +151,22 @@ void Machine::CountRange(const RangePlan& plan) {
   const double normal = std::ldexp(1.0, traits.min_exponent);
   const int from = source.carrier == Carrier::kF64 ? 1 : 0;
   const int to = result.carrier == Carrier::kF64 ? 1 : 0;
-  if (!kernels().cast_unusual[from][to](at[plan.source], at[plan.result], normal,
-                                        traits.max_finite, result.count * result_width)) {
+  if (!kernels().cast_unusual[from][to](at[plan.source], at[plan.result], normal, traits.max_finite,
+                                        result.count * result_width)) {
     if (plan.invariant >= 0) usual_ranges_[static_cast<size_t>(plan.invariant)] = 1;
     return;
   }
   const size_t role = static_cast<size_t>(plan.role);
   ForEachExecuted(static_cast<int32_t>(result.count), plan.where,
                   [&](int64_t row, int64_t position) {
-    const double x = LoadReal(at[plan.source], source.carrier,
-                              row * source_width + (source.uniform ? 0 : position));
-    const double r = LoadReal(at[plan.result], result.carrier,
-                              row * result_width + (result.uniform ? 0 : position));
-    if (!std::isfinite(x)) return;
-    if (x != 0.0 && std::abs(r) < normal) ++ranges->underflows[role];
-    if (!std::isfinite(precision::RoundTo(plan.to, x))) ++ranges->overflows[role];
-  });
+                    const double x = LoadReal(at[plan.source], source.carrier,
+                                              row * source_width + (source.uniform ? 0 : position));
+                    const double r = LoadReal(at[plan.result], result.carrier,
+                                              row * result_width + (result.uniform ? 0 : position));
+                    if (!std::isfinite(x)) return;
+                    if (x != 0.0 && std::abs(r) < normal) ++ranges->underflows[role];
+                    if (!std::isfinite(precision::RoundTo(plan.to, x))) ++ranges->overflows[role];
+                  });
 }
 
 void RunLook(const Instruction& instruction, Lanes& lanes) {

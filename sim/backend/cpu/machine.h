@@ -38,6 +38,7 @@ struct LaneSet {
 struct GradientTarget {
   std::byte* sum = nullptr;       // [elements][block width], carrier of role gradient; null: not wanted
   LaneBits* connected = nullptr;  // lanes that received something
+  bool all_connected = false;     // every lane of the block has
 };
 
 // Aligned memory for the lanes of one loop.
@@ -49,6 +50,18 @@ struct LoopScratch {
   std::vector<int32_t> index, lanes[2], from[2];
   std::vector<std::byte*> saved;  // pointers of the captures of a loop
   std::vector<uint8_t> own;       // which carried arguments point to its own buffers
+  LaneSet around;                 // the lanes around the loop, once they are not those that run
+  LaneBits stopped;               // by the last test
+};
+
+// What one reversed loop needs while it runs; kept, so that nothing is allocated in every step.
+struct ReverseScratch {
+  std::vector<std::byte*> cotangent, mask;  // of the travelling slots
+  std::vector<uint8_t> own;                 // which of them are in buffers of the loop's own
+  std::vector<std::byte*> saved;            // pointers of what the regions read
+  std::vector<const int32_t*> parents;      // Machine::position_in around the loop
+  std::vector<std::vector<int32_t>> composed;
+  std::vector<int32_t> iterations;          // of a packed layout
 };
 
 class Machine : public Lanes {
@@ -78,6 +91,8 @@ class Machine : public Lanes {
   // The int32 mask of lane_set.running; null where all run.
   const int32_t* RunningMask();
   void SetLanes(const LaneSet& set);
+  // Goes on without these lanes.
+  void Leave(const LaneBits& lanes);
 
   // Adds the non-finite elements of executed lanes to `nonfinite`.
   void Look(int32_t slot, int32_t where);
@@ -88,6 +103,9 @@ class Machine : public Lanes {
   void ForEachExecuted(int32_t rows, int32_t where, const F& f) const;
 
   LoopScratch& ScratchAt(int depth);
+  // Of the reversed loops that run now, the outermost first.
+  ReverseScratch& EnterReverse();
+  void LeaveReverse() { --reverse_depth_; }
   // Invariants have new numbers: of a new block.
   void ForgetRanges() { std::fill(usual_ranges_.begin(), usual_ranges_.end(), uint8_t{0}); }
 
@@ -128,6 +146,8 @@ class Machine : public Lanes {
   int32_t* running_mask_ = nullptr;
   bool running_mask_valid_ = false;
   std::vector<std::unique_ptr<LoopScratch>> scratch_;
+  std::vector<std::unique_ptr<ReverseScratch>> reverse_scratch_;
+  size_t reverse_depth_ = 0;
   std::vector<uint8_t> usual_ranges_;  // by RangePlan::invariant: nothing to count in this block
 };
 

@@ -97,6 +97,7 @@ struct WhilePlan {
   uint64_t site_hash = 0;
   int32_t site_index = -1;  // among the termination sites; -1: not of `step`
   int64_t max_iter = 0;
+  int64_t operations = 0;  // of the text, in one iteration
   bool cap_first = false;
   bool has_entry = false;
   int64_t elements = 0;
@@ -162,6 +163,8 @@ struct TapePlan {
 struct AccumulatePlan {
   int32_t input = -1;
   int32_t value = -1;
+  int32_t factor = -1;    // the contribution is value * factor
+  bool negated = false;   // it is -value
   int32_t mask = -1;
   int32_t where = -1;
 };
@@ -182,6 +185,7 @@ struct VjpRegion {
   std::vector<SlotPair> args;     // by travelling slot
   std::vector<SlotPair> outside;  // exports from outside, by export
   std::vector<SlotPair> yields;   // by travelling slot
+  bool idle = false;              // nothing happens in it
 };
 
 // A cotangent on its way through the iterations.

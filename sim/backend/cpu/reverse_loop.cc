@@ -17,25 +17,26 @@ void Fill(std::byte* mask, int64_t n, int32_t value) {
   std::fill_n(reinterpret_cast<int32_t*>(mask), n, value);
 }
 
-// The slots of one reversed loop, wherever they are.
+// The slots of one reversed loop, wherever they are: where the loop was given them, until a region
+// yields something else or lanes are moved; then in buffers of its own.
 class Travellers {
  public:
-  Travellers(Machine& m, const std::vector<TravellingSlot>& slots) : m_(m), slots_(slots) {}
+  Travellers(Machine& m, const std::vector<TravellingSlot>& slots, ReverseScratch& scratch)
+      : m_(m),
+        slots_(slots),
+        cotangent_(scratch.cotangent),
+        mask_(scratch.mask),
+        own_(scratch.own) {}
 
   // Takes the operands, element `element` of them, at the layout around the loop.
   void Enter(int64_t element) {
     cotangent_.clear();
     mask_.clear();
+    own_.assign(slots_.size(), 0);
     for (const TravellingSlot& slot : slots_) {
       const int64_t n = slot.count * m_.width[0];
-      const int64_t bytes = n * LaneBytes(slot.carrier);
-      cotangent_.push_back(m_.HomeOf(slot.cotangent));
-      mask_.push_back(m_.HomeOf(slot.mask));
-      std::memcpy(cotangent_.back(), m_.at[slot.operand.cotangent] + element * bytes,
-                  static_cast<size_t>(bytes));
-      if (!slot.masked) continue;
-      std::memcpy(mask_.back(), m_.at[slot.operand.mask] + element * n * 4,
-                  static_cast<size_t>(n * 4));
+      cotangent_.push_back(m_.at[slot.operand.cotangent] + element * n * LaneBytes(slot.carrier));
+      mask_.push_back(m_.at[slot.operand.mask] + element * n * 4);
     }
   }
 
@@ -79,9 +80,11 @@ class Travellers {
       const SlotPair& yield = region.yields[k];
       const int64_t n = slot.count * m_.width[0];
       if (yield.cotangent >= 0) {
+        Own(k, kCotangent, running != nullptr);
         Take(m_.at[yield.cotangent], cotangent_[k], slot.count, LaneBytes(slot.carrier), running);
       }
       if (!slot.masked || yield.mask == kUnchanged || yield.mask == -1) continue;
+      Own(k, kMask, running != nullptr);
       if (yield.mask >= 0) {
         Take(m_.at[yield.mask], mask_[k], slot.count, 4, running);
       } else if (running == nullptr) {
@@ -100,6 +103,8 @@ class Travellers {
   void Move(const int32_t* from, int64_t from_width, const LaneLayout& to, int64_t around_width) {
     for (size_t k = 0; k < slots_.size(); ++k) {
       const TravellingSlot& slot = slots_[k];
+      Own(k, kCotangent, true);
+      if (slot.masked) Own(k, kMask, true);
       MoveRows(cotangent_[k], m_.HomeOf(slot.home), slot.count, LaneBytes(slot.carrier), from,
                from_width, to, around_width);
       if (!slot.masked) continue;
@@ -109,6 +114,19 @@ class Travellers {
   }
 
  private:
+  enum Part : uint8_t { kCotangent = 1, kMask = 2 };
+  // Numbers that are written to are the loop's own; `keep`: some of them stay.
+  void Own(size_t k, Part part, bool keep) {
+    if ((own_[k] & part) != 0) return;
+    own_[k] |= part;
+    const TravellingSlot& slot = slots_[k];
+    std::byte*& at = part == kCotangent ? cotangent_[k] : mask_[k];
+    std::byte* const home = m_.HomeOf(part == kCotangent ? slot.cotangent : slot.mask);
+    const int64_t bytes = part == kCotangent ? LaneBytes(slot.carrier) : 4;
+    if (keep) std::memcpy(home, at, static_cast<size_t>(slot.count * bytes * m_.width[0]));
+    at = home;
+  }
+
   void Take(std::byte*& yielded, std::byte*& kept, int64_t count, int64_t bytes,
             const int32_t* running) {
     if (running == nullptr) {
@@ -121,17 +139,14 @@ class Travellers {
     }
   }
 
-  void MoveRows(std::byte* rows, std::byte* home, int64_t count, int64_t bytes,
-                const int32_t* from, int64_t from_width, const LaneLayout& to,
-                int64_t around_width) {
+  void MoveRows(std::byte* rows, std::byte* home, int64_t count, int64_t bytes, const int32_t* from,
+                int64_t from_width, const LaneLayout& to, int64_t around_width) {
     if (from == nullptr) {
       std::memcpy(home, rows, static_cast<size_t>(count * bytes * around_width));
     } else {
       for (int64_t row = 0; row < count; ++row) {
-        for (int64_t j = 0; j < from_width; ++j) {
-          std::memcpy(home + (row * around_width + from[j]) * bytes,
-                      rows + (row * from_width + j) * bytes, static_cast<size_t>(bytes));
-        }
+        ScatterRow(home + row * around_width * bytes, rows + row * from_width * bytes, bytes, from,
+                   LaneBits::First(from_width));
       }
     }
     if (to.from == nullptr) {
@@ -146,7 +161,8 @@ class Travellers {
 
   Machine& m_;
   const std::vector<TravellingSlot>& slots_;
-  std::vector<std::byte*> cotangent_, mask_;
+  std::vector<std::byte*>&cotangent_, &mask_;
+  std::vector<uint8_t>& own_;
 };
 
 class WhileReverse {
@@ -155,20 +171,23 @@ class WhileReverse {
       : m_(machine),
         plan_(plan),
         around_(machine.lane_set),
-        parents_(machine.position_in),
-        travellers_(machine, plan.slots) {}
+        scratch_(machine.EnterReverse()),
+        travellers_(machine, plan.slots, scratch_) {
+    scratch_.parents = machine.position_in;
+    scratch_.saved.clear();
+    for (const CapturePlan& read : plan_.reads) scratch_.saved.push_back(m_.at[read.slot]);
+  }
 
   void Run() {
     const LoopRecord& record =
         m_.frames[static_cast<size_t>(plan_.region)].frame->loops[plan_.record];
-    for (const CapturePlan& read : plan_.reads) saved_.push_back(m_.at[read.slot]);
     depth_ = static_cast<int>(parents_.size());
     m_.position_in.push_back(nullptr);
     m_.layout_width.push_back(around_.width);
     const int64_t runs = std::max<int64_t>(plan_.primal->elements, 1);
     for (element_ = 0; element_ < runs; ++element_) {
       run_ = &record.runs[element_];
-      SetMatter(around_.width);
+      if (!run_->alike) SetMatter(around_.width);
       travellers_.Enter(element_);
       for (const VjpRegion* region : Regions()) travellers_.ResetYields(*region);
       Reverse();
@@ -179,6 +198,7 @@ class WhileReverse {
     m_.position_in = parents_;
     m_.layout_width.pop_back();
     m_.SetLanes(around_);
+    m_.LeaveReverse();
   }
 
  private:
@@ -187,12 +207,8 @@ class WhileReverse {
   }
 
   void Reverse() {
-    const int32_t last =
-        *std::max_element(run_->iterations, run_->iterations + around_.width);
-    // Where all lanes iterated alike nothing needs to be compared.
-    alike_ = false;
-    if (last >= 0) alike_ = matter_ == EqualTo(last);
-    last_ = last;
+    if (run_->alike) return ReverseAlike();
+    const int32_t last = run_->last;
     for (int32_t i = last; i >= 0; --i) {
       if (i < last) {
         const IterationRecord& body = run_->bodies.entries[i];
@@ -206,24 +222,35 @@ class WhileReverse {
       const LaneBits went_on = GreaterThan(i);
       // A loop that looks at its cap first ends with a body where it reaches it: then its last test
       // is one that went on.
-      const LaneBits ended = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter
-                                 ? went_on
-                                 : LaneBits{};
+      const LaneBits ended =
+          plan_.primal->cap_first && i + 1 == plan_.primal->max_iter ? went_on : LaneBits{};
       RunRegion(plan_.test_last, id, test.frame, EqualTo(i));
       RunRegion(plan_.test_both, id, test.frame, ended);
       RunRegion(plan_.test_inner, id, test.frame, went_on - ended);
     }
   }
 
+  // Where all lanes iterated alike there is one layout, and nothing to compare.
+  void ReverseAlike() {
+    const int32_t last = run_->last;
+    if (!(m_.lane_set.running == around_.running)) m_.SetLanes(around_);
+    for (int32_t i = last; i >= 0; --i) {
+      if (i < last) RunAll(plan_.body, plan_.primal->body.id, run_->bodies.entries[i].frame);
+      if (i >= run_->tests.size) continue;
+      const bool capped = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter;
+      const VjpRegion& test =
+          i == last ? plan_.test_last : (capped ? plan_.test_both : plan_.test_inner);
+      RunAll(test, plan_.primal->test.id, run_->tests.entries[i].frame);
+    }
+  }
+
   // The positions of the current layout whose lane ran more than i iterations; exactly i.
   LaneBits GreaterThan(int32_t i) const {
-    if (alike_) return last_ > i ? matter_ : LaneBits{};
     LaneBits bits;
     m_.kernels().greater_bits(Iterations(), i, bits.word, m_.width[0]);
     return bits & matter_;
   }
   LaneBits EqualTo(int32_t i) const {
-    if (alike_) return last_ == i ? matter_ : LaneBits{};
     LaneBits bits;
     m_.kernels().equal_bits[0](Iterations(), &i, bits.word, m_.width[0]);
     return bits & matter_;
@@ -236,6 +263,7 @@ class WhileReverse {
     if (to.from == from_) return;
     travellers_.Move(from_, m_.width[0], to, around_.width);
     from_ = to.from;
+    moved_ = true;
     // Where the current lanes are in the layouts around.
     composed_.resize(parents_.size());
     for (size_t d = 0; d < parents_.size(); ++d) {
@@ -292,14 +320,26 @@ class WhileReverse {
 
   void RunRegion(const VjpRegion& region, int32_t primal, const Frame* frame,
                  const LaneBits& lanes) {
-    if (!lanes.Any()) return;
-    LaneSet set;
-    set.width = m_.width[0];
-    set.running = lanes;
-    set.all_running = lanes == LaneBits::First(set.width);
-    set.block_lane = m_.position_in[0];
-    set.counted = counted_ & lanes;
-    m_.SetLanes(set);
+    if (region.idle || !lanes.Any()) return;
+    if (moved_ || !(lanes == m_.lane_set.running)) {
+      LaneSet set;
+      set.width = m_.width[0];
+      set.running = lanes;
+      set.all_running = lanes == LaneBits::First(set.width);
+      set.block_lane = m_.position_in[0];
+      set.counted = counted_ & lanes;
+      m_.SetLanes(set);
+      moved_ = false;
+    }
+    RunHere(region, primal, frame, lanes == matter_);
+  }
+
+  // A region in the lanes around the loop.
+  void RunAll(const VjpRegion& region, int32_t primal, const Frame* frame) {
+    if (!region.idle) RunHere(region, primal, frame, true);
+  }
+
+  void RunHere(const VjpRegion& region, int32_t primal, const Frame* frame, bool all) {
     m_.frames[static_cast<size_t>(primal)] = {frame, depth_};
     travellers_.BindArguments(region);
     for (size_t k = 0; k < region.outside.size(); ++k) {
@@ -318,22 +358,22 @@ class WhileReverse {
       }
     }
     m_.RunCode(region.region.code);
-    travellers_.TakeYields(region, lanes == matter_);
+    travellers_.TakeYields(region, all);
   }
 
   Machine& m_;
   const WhileVjpPlan& plan_;
   const LaneSet around_;
-  const std::vector<const int32_t*> parents_;
+  ReverseScratch& scratch_;
   Travellers travellers_;
-  std::vector<std::byte*> saved_;
-  std::vector<std::vector<int32_t>> composed_;
+  const std::vector<const int32_t*>& parents_ = scratch_.parents;
+  const std::vector<std::byte*>& saved_ = scratch_.saved;
+  std::vector<std::vector<int32_t>>& composed_ = scratch_.composed;
   const RunRecord* run_ = nullptr;
   const int32_t* from_ = nullptr;
   LaneBits matter_, counted_;
-  bool alike_ = false;
-  int32_t last_ = -1;
-  std::vector<int32_t> iterations_;  // of a packed layout
+  bool moved_ = true;  // the lanes of the machine are not those of the current layout
+  std::vector<int32_t>& iterations_ = scratch_.iterations;  // of a packed layout
   int64_t element_ = 0;
   int depth_ = 0;
 };
@@ -350,7 +390,7 @@ void RunForVjp(const Instruction& instruction, Lanes& lanes) {
   const ForVjpPlan& plan = *static_cast<const ForVjpPlan*>(instruction.plan);
   const Machine::FrameRef around = m.frames[static_cast<size_t>(plan.region)];
   const RunRecord& run = around.frame->loops[plan.record].runs[0];
-  Travellers travellers(m, plan.slots);
+  Travellers travellers(m, plan.slots, m.EnterReverse());
   travellers.Enter(0);
   travellers.ResetYields(plan.body);
   for (int64_t i = run.bodies.size - 1; i >= 0; --i) {
@@ -362,6 +402,7 @@ void RunForVjp(const Instruction& instruction, Lanes& lanes) {
     travellers.TakeYields(plan.body, true);
   }
   travellers.Leave(0);
+  m.LeaveReverse();
 }
 
 void RunTape(const Instruction& instruction, Lanes& lanes) {

@@ -10,21 +10,6 @@
 namespace simgrad::sim::cpu {
 namespace {
 
-// Element (row, lane) of a value of any type as a double.
-double NumberAt(const Machine& m, int32_t s, int64_t row, int64_t lane) {
-  const Slot& slot = m.slot(s);
-  const int64_t i = row * m.width[slot.uniform ? 1 : 0] + (slot.uniform ? 0 : lane);
-  const std::byte* at = m.at[s];
-  switch (slot.carrier) {
-    case Carrier::kF32: return static_cast<double>(reinterpret_cast<const float*>(at)[i]);
-    case Carrier::kF64: return reinterpret_cast<const double*>(at)[i];
-    case Carrier::kI32: return static_cast<double>(reinterpret_cast<const int32_t*>(at)[i]);
-    case Carrier::kI64: return static_cast<double>(reinterpret_cast<const int64_t*>(at)[i]);
-    case Carrier::kMask: break;
-  }
-  return reinterpret_cast<const int32_t*>(at)[i] != 0 ? 1.0 : 0.0;
-}
-
 const std::byte* RowAt(const Machine& m, int32_t s, int64_t row) {
   const Slot& slot = m.slot(s);
   return m.at[s] + row * m.width[slot.uniform ? 1 : 0] * slot.lane_bytes();
@@ -37,6 +22,25 @@ LaneBits CountedOf(const Machine& m) { return m.lane_set.counted & m.lane_set.ru
 constexpr int64_t kFewLanes = 24;
 
 }  // namespace
+
+double NumberAt(const Machine& m, int32_t s, int64_t row, int64_t lane) {
+  const Slot& slot = m.slot(s);
+  const int64_t i = row * m.width[slot.uniform ? 1 : 0] + (slot.uniform ? 0 : lane);
+  const std::byte* at = m.at[s];
+  switch (slot.carrier) {
+    case Carrier::kF32:
+      return static_cast<double>(reinterpret_cast<const float*>(at)[i]);
+    case Carrier::kF64:
+      return reinterpret_cast<const double*>(at)[i];
+    case Carrier::kI32:
+      return static_cast<double>(reinterpret_cast<const int32_t*>(at)[i]);
+    case Carrier::kI64:
+      return static_cast<double>(reinterpret_cast<const int64_t*>(at)[i]);
+    case Carrier::kMask:
+      break;
+  }
+  return reinterpret_cast<const int32_t*>(at)[i] != 0 ? 1.0 : 0.0;
+}
 
 SiteRecorder::SiteRecorder(const NumericalProgram&, double near_band_ulps)
     : near_band_ulps_(near_band_ulps), buckets_(kMaxBlockWidth) {}
@@ -115,9 +119,16 @@ void SiteRecorder::Test(Machine& m, const WhilePlan& plan, const LoopTestEvent& 
   if (target_.instance_sites != nullptr) NoteInstances(m, plan, counted);
   const LaneBits tested = counted - refused;
   const LaneBits capped = event.last ? tested - held : LaneBits{};
-  if (tested.Any()) CountTests({m, plan.tested, step, held, held | capped}, tested);
+  held_range_known_ = false;
+  if (tested.Any()) {
+    const bool less = plan.stop.comparison == Comparison::kLt;
+    CountTests({m, plan.tested, step, held, held | capped, less}, tested);
+  }
   if (refused.Any()) EndRuns(m, plan, step, event, refused, StopReason::kNotEntered);
-  if (held.Any()) EndRuns(m, plan, step, event, held, StopReason::kConverged);
+  if (held.Any()) {
+    EndRuns(m, plan, step, event, held, StopReason::kConverged,
+            held_range_known_ ? &held_range_ : nullptr);
+  }
   if (!capped.Any()) return;
   LaneBits finite;
   ForEachLane(capped, [&](int64_t j) {
@@ -156,8 +167,7 @@ void SiteRecorder::CountEqualTests(const Tests& tests, const LaneBits& lanes) {
 
 void SiteRecorder::CountEachTest(const Tests& tests, const LaneBits& lanes) {
   ForEachLane(lanes, [&](int64_t j) {
-    CountOneTest(tests, MarginAt(tests.machine, tests.tested, 0, j), j, 1,
-                 IdAt(tests.machine, j));
+    CountOneTest(tests, MarginAt(tests.machine, tests.tested, 0, j), j, 1, IdAt(tests.machine, j));
   });
 }
 
@@ -168,6 +178,7 @@ void SiteRecorder::CountTests(const Tests& tests, const LaneBits& counted) {
   const Slot& a = m.slot(tested.a);
   const bool simple =
       tested.real && !a.uniform && m.slot(tested.b).uniform && tested.extras.empty();
+  if (simple && tests.less && CountLess(tests, counted)) return;
   LaneBits rest = counted;
   // Twice: most lanes have one value (a sum that is exactly zero), or a second one.
   for (int round = 0; simple && round < 2 && rest.Any(); ++round) {
@@ -185,15 +196,15 @@ void SiteRecorder::CountTests(const Tests& tests, const LaneBits& counted) {
   }
 }
 
-// Offers the margin of the lanes that have the value a.
-void SiteRecorder::OfferNeighbour(const Tests& tests, double a, const LaneBits& lanes) {
+// Offers the margin of the lanes that have the value a; returns it in ulps, without its sign.
+double SiteRecorder::OfferNeighbour(const Tests& tests, double a, const LaneBits& lanes) {
   Machine& m = tests.machine;
   const double b = NumberAt(m, tests.tested.b, 0, 0);
   const precision::Margin margin = precision::MarginOf(tests.tested.format, a, b);
   const SmallestMargin& best = tests.step.margin;
   const bool improves = !best.any || std::abs(margin.absolute) <= std::abs(best.absolute) ||
                         std::abs(margin.ulps) <= std::abs(best.ulps);
-  if (!improves) return;
+  if (!improves) return std::abs(margin.ulps);
   const bool wide = m.slot(tests.tested.a).carrier == Carrier::kF64;
   const float narrow = static_cast<float>(a);
   LaneBits equal;
@@ -201,6 +212,7 @@ void SiteRecorder::OfferNeighbour(const Tests& tests, double a, const LaneBits& 
       m.at[tests.tested.a], wide ? static_cast<const void*>(&a) : &narrow, equal.word,
       m.lane_set.width);
   tests.step.margin.Offer(margin.absolute, margin.ulps, SmallestId(m, equal & lanes));
+  return std::abs(margin.ulps);
 }
 
 void SiteRecorder::CountBuckets(const Tests& tests, const LaneBits& lanes) {
@@ -213,9 +225,9 @@ void SiteRecorder::CountBuckets(const Tests& tests, const LaneBits& lanes) {
 }
 
 // Tests of values a against one threshold b > 0. The smallest |a - b| belongs to a neighbour of b.
-// So does the smallest quotient by the ulp, unless it lies in a higher binade than b, where it is at
-// least 2^(p-1) (1 - b / 2^(e+1)), 2^e <= b < 2^(e+1): there a - b >= 2^k - b, the ulp is 2^(k-p+1),
-// k > e; and below -b it is larger still. False: nothing has been counted.
+// So does the smallest quotient by the ulp, unless it lies in a higher binade than b, where it is
+// at least 2^(p-1) (1 - b / 2^(e+1)), 2^e <= b < 2^(e+1): there a - b >= 2^k - b, the ulp is
+// 2^(k-p+1), k > e; and below -b it is larger still. False: nothing has been counted.
 bool SiteRecorder::CountManyTests(const Tests& tests, const LaneBits& lanes) {
   Machine& m = tests.machine;
   const TestedPair& tested = tests.tested;
@@ -223,20 +235,20 @@ bool SiteRecorder::CountManyTests(const Tests& tests, const LaneBits& lanes) {
   const double b = NumberAt(m, tested.b, 0, 0);
   const auto traits = precision::Traits(tested.format);
   if (wide || !(b >= std::ldexp(1.0, traits.min_exponent)) || std::isinf(b)) return false;
-  const TestNeighbours found = m.kernels().neighbours[0](m.at[tested.a], m.at[tested.b],
-                                                         lanes.word, m.lane_set.width);
+  const TestNeighbours found =
+      m.kernels().neighbours[0](m.at[tested.a], m.at[tested.b], lanes.word, m.lane_set.width);
   if (found.any_nan) return false;
-  double nearest = std::ldexp(1.0, traits.precision - 1) *
-                   (1.0 - b / std::ldexp(1.0, std::ilogb(b) + 1));
+  double nearest =
+      std::ldexp(1.0, traits.precision - 1) * (1.0 - b / std::ldexp(1.0, std::ilogb(b) + 1));
   const bool higher_binades = found.any_above;
   const double in_higher = nearest;
   for (const bool above : {false, true}) {
     if (above ? !found.any_above : !found.any_below) continue;
     const double a = NumberOfKey(above ? found.above : found.below, wide);
-    OfferNeighbour(tests, a, lanes);
-    nearest = std::min(nearest, std::abs(precision::MarginOf(tested.format, a, b).ulps));
+    nearest = std::min(nearest, OfferNeighbour(tests, a, lanes));
   }
-  if (nearest <= near_band_ulps_ || (higher_binades && in_higher <= std::abs(tests.step.margin.ulps))) {
+  if (nearest <= near_band_ulps_ ||
+      (higher_binades && in_higher <= std::abs(tests.step.margin.ulps))) {
     uint64_t nans = 0;
     OfferMargins(m, tested, 0, lanes, tests.step.margin, nans);
   }
@@ -253,13 +265,14 @@ bool SiteRecorder::CountManyTests(const Tests& tests, const LaneBits& lanes) {
 
 // The extremes of the tested values; NaN left out.
 void SiteRecorder::NoteTested(const Machine& m, const TestedPair& tested, const LaneBits& lanes,
-                              TerminationStep& step) const {
+                              TerminationStep& step, const KeyRange* known) const {
   TerminationStep noted;
   const Slot& a = m.slot(tested.a);
   if (tested.real && !a.uniform) {
     const bool wide = a.carrier == Carrier::kF64;
-    const KeyRange range =
-        m.kernels().key_range[wide ? 1 : 0](m.at[tested.a], lanes.word, m.lane_set.width);
+    const KeyRange range = known != nullptr ? *known
+                                            : m.kernels().key_range[wide ? 1 : 0](
+                                                  m.at[tested.a], lanes.word, m.lane_set.width);
     if (range.lowest > range.highest) return;
     noted.tested_min = NumberOfKey(range.lowest, wide);
     noted.tested_max = NumberOfKey(range.highest, wide);
@@ -275,7 +288,8 @@ void SiteRecorder::NoteTested(const Machine& m, const TestedPair& tested, const 
 }
 
 void SiteRecorder::EndRuns(Machine& m, const WhilePlan& plan, TerminationStep& step,
-                           const LoopTestEvent& event, const LaneBits& lanes, StopReason reason) {
+                           const LoopTestEvent& event, const LaneBits& lanes, StopReason reason,
+                           const KeyRange* range) {
   const uint64_t runs = static_cast<uint64_t>(lanes.Count());
   const uint64_t iterations = static_cast<uint64_t>(event.iteration);
   step.runs += runs;
@@ -284,7 +298,7 @@ void SiteRecorder::EndRuns(Machine& m, const WhilePlan& plan, TerminationStep& s
   step.iterations_max = std::max(step.iterations_max, static_cast<uint32_t>(iterations));
   step.iterations[IterationBucket(iterations)] += static_cast<uint32_t>(runs);
   step.reasons[static_cast<size_t>(reason)] += runs;
-  NoteTested(m, plan.tested, lanes, step);
+  NoteTested(m, plan.tested, lanes, step, range);
   const uint64_t hash = precision::DecisionHash(
       plan.site_hash, static_cast<uint64_t>(step_), static_cast<uint64_t>(event.outer_iteration),
       static_cast<uint64_t>(m.element),
@@ -294,8 +308,7 @@ void SiteRecorder::EndRuns(Machine& m, const WhilePlan& plan, TerminationStep& s
   InstanceSite& site = (*target_.instance_sites)[static_cast<size_t>(plan.site_index)];
   ForEachLane(lanes, [&](int64_t j) {
     const int64_t row = first_row_ + m.lane_set.BlockLane(j);
-    const size_t cell =
-        static_cast<size_t>((step_ - target_.first_step) * target_.instances + row);
+    const size_t cell = static_cast<size_t>((step_ - target_.first_step) * target_.instances + row);
     site.iterations[cell] += static_cast<uint32_t>(iterations);
     site.reasons[cell] = static_cast<uint8_t>(reason);
   });
@@ -305,8 +318,7 @@ void SiteRecorder::NoteInstances(Machine& m, const WhilePlan& plan, const LaneBi
   InstanceSite& site = (*target_.instance_sites)[static_cast<size_t>(plan.site_index)];
   ForEachLane(lanes, [&](int64_t j) {
     const int64_t row = first_row_ + m.lane_set.BlockLane(j);
-    const size_t cell =
-        static_cast<size_t>((step_ - target_.first_step) * target_.instances + row);
+    const size_t cell = static_cast<size_t>((step_ - target_.first_step) * target_.instances + row);
     ++site.value_counts[cell];
     site.values[static_cast<size_t>(row)].push_back(
         precision::Canonical(NumberAt(m, plan.tested.a, 0, j)));
@@ -416,9 +428,9 @@ void SiteRecorder::CountChanges(const Machine& m, const EventPlan& plan, int64_t
   last = (last - lanes) | now;
   const auto add = [&](const LaneBits& changed, uint64_t outcome) {
     if (!changed.Any()) return;
-    const uint64_t hash = precision::DecisionHash(
-        plan.site_hash, static_cast<uint64_t>(step_), static_cast<uint64_t>(m.iteration),
-        static_cast<uint64_t>(element), outcome);
+    const uint64_t hash = precision::DecisionHash(plan.site_hash, static_cast<uint64_t>(step_),
+                                                  static_cast<uint64_t>(m.iteration),
+                                                  static_cast<uint64_t>(element), outcome);
     step.changes += static_cast<uint64_t>(changed.Count());
     if (changed == LaneBits::First(lanes_)) {
       path_->common += hash;
@@ -432,9 +444,8 @@ void SiteRecorder::CountChanges(const Machine& m, const EventPlan& plan, int64_t
   const LaneBits fresh = now - seen;
   if (!fresh.Any()) return;
   seen = seen | fresh;
-  ForEachLane(fresh, [&](int64_t lane) {
-    path_->first_event[site][static_cast<size_t>(lane)] = step_;
-  });
+  ForEachLane(fresh,
+              [&](int64_t lane) { path_->first_event[site][static_cast<size_t>(lane)] = step_; });
 }
 
 void SiteRecorder::Event(Machine& m, const EventPlan& plan) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "precision/ulp.h"
+#include "sim/backend/cpu/kernel_table.h"
 #include "sim/backend/cpu/lane_bits.h"
 #include "sim/backend/cpu/plan.h"
 #include "sim/backend/executor.h"
@@ -70,8 +71,9 @@ class SiteRecorder {
     Machine& machine;
     const TestedPair& tested;
     TerminationStep& step;
-    LaneBits held;   // of the lanes below
-    LaneBits ended;  // their last test
+    LaneBits held;      // of the lanes below
+    LaneBits ended;     // their last test
+    bool less = false;  // held: exactly the lanes below with a < b
   };
   Pair PairAt(const Machine& machine, const TestedPair& tested, int64_t row, int64_t lane) const;
   precision::Margin MarginAt(const Machine& machine, const TestedPair& tested, int64_t row,
@@ -81,15 +83,18 @@ class SiteRecorder {
   void CountTests(const Tests& tests, const LaneBits& counted);
   void CountEqualTests(const Tests& tests, const LaneBits& lanes);
   bool CountManyTests(const Tests& tests, const LaneBits& lanes);
+  bool CountLess(const Tests& tests, const LaneBits& counted);
+  bool CountBucketsLess(const Tests& tests, const LaneBits& held);
   void CountEachTest(const Tests& tests, const LaneBits& lanes);
   void CountOneTest(const Tests& tests, const precision::Margin& margin, int64_t lane,
                     uint64_t times, uint64_t instance);
-  void OfferNeighbour(const Tests& tests, double a, const LaneBits& lanes);
+  double OfferNeighbour(const Tests& tests, double a, const LaneBits& lanes);
   void CountBuckets(const Tests& tests, const LaneBits& lanes);
   void EndRuns(Machine& machine, const WhilePlan& plan, TerminationStep& step,
-               const LoopTestEvent& event, const LaneBits& lanes, StopReason reason);
+               const LoopTestEvent& event, const LaneBits& lanes, StopReason reason,
+               const KeyRange* range = nullptr);
   void NoteTested(const Machine& machine, const TestedPair& tested, const LaneBits& lanes,
-                  TerminationStep& step) const;
+                  TerminationStep& step, const KeyRange* range) const;
   void NoteInstances(Machine& machine, const WhilePlan& plan, const LaneBits& lanes);
 
   void CountChanges(const Machine& machine, const EventPlan& plan, int64_t row,
@@ -115,6 +120,12 @@ class SiteRecorder {
   ChunkTarget target_;
   int64_t step_ = 0;
   std::vector<int32_t> buckets_;  // scratch
+  // Of what was tested in the lanes that held; set by CountLess.
+  KeyRange held_range_;
+  bool held_range_known_ = false;
 };
+
+// Element (row, lane) of a value of any type as a double.
+double NumberAt(const Machine& machine, int32_t slot, int64_t row, int64_t lane);
 
 }  // namespace simgrad::sim::cpu

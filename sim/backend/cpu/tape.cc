@@ -7,7 +7,7 @@ namespace simgrad::sim::cpu {
 
 void Tape::Append(IterationList& list, const IterationRecord& entry) {
   if (list.size == list.capacity) {
-    const int64_t capacity = std::max<int64_t>(4, 2 * list.capacity);
+    const int64_t capacity = std::max<int64_t>(8, 2 * list.capacity);
     IterationRecord* entries = TakeArray<IterationRecord>(capacity);
     std::copy_n(list.entries, list.size, entries);
     list.entries = entries;

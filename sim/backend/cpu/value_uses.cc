@@ -7,6 +7,8 @@
 namespace simgrad::sim::cpu {
 namespace {
 
+bool IsComparison(const Op& op) { return InfoOf(op.code).op_class == OpClass::kCompare; }
+
 class UseAnalysis {
  public:
   UseAnalysis(const NumericalProgram& program, const PlanOptions& options)
@@ -39,6 +41,10 @@ class UseAnalysis {
     }
     for (const Export& exported : p.exports) Use(exported.value);
     if (program_.stage_cost != ValueId::kNone) Use(program_.stage_cost);
+    if (!options_.adjoint) {
+      for (const Region* region : {&p.initial, &p.step}) DropUnread(*region);
+      for (const Objective& objective : p.objectives) DropUnread(objective.terminal);
+    }
     while (Spread(p.step) | SpreadStates() | Spread(p.initial) | SpreadTerminal()) {
     }
     return std::move(uses_);
@@ -68,6 +74,16 @@ class UseAnalysis {
       for (const Region& nested : op.regions) Visit(nested);
     }
     for (ValueId id : region.yields) Use(id);
+  }
+
+  // Comparisons that only the adjoint reads are not computed without it, and read nothing.
+  void DropUnread(const Region& region) {
+    for (size_t i = region.ops.size(); i-- > 0;) {
+      const Op& op = region.ops[i];
+      for (const Region& nested : op.regions) DropUnread(nested);
+      if (!IsComparison(op) || uses_.count[Index(op.results[0])] > 0) continue;
+      for (ValueId id : op.operands) --uses_.count[Index(id)];
+    }
   }
 
   void VisitTapes(const Region& region) {

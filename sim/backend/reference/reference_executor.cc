@@ -252,6 +252,10 @@ absl::StatusOr<AdjointChunk> ReferenceRun::Adjoint(int64_t first, int64_t count)
   AdjointChunk chunk;
   chunk.steps.resize(static_cast<size_t>(count));
   for (InstanceRun& instance : instances_) instance.AdjointSteps(first, count, chunk);
+  // Cotangents of steps are diagnostics.
+  if (options_.recording == Recording::kNone) {
+    chunk.steps.assign(static_cast<size_t>(count), BackwardStep{});
+  }
   Publish();
   return chunk;
 }

@@ -1,0 +1,173 @@
+// Operations that are computed together with the one that alone reads them, in one pass.
+#include <algorithm>
+#include <cmath>
+
+#include "sim/backend/cpu/compiler.h"
+#include "sim/backend/cpu/identity.h"
+#include "sim/backend/cpu/machine.h"
+
+namespace simgrad::sim::cpu {
+namespace {
+
+using enum OpCode;
+
+int FormatIndex(Format format) { return static_cast<int>(format); }
+int CarrierIndex(Carrier carrier) { return static_cast<int>(carrier); }
+
+}  // namespace
+
+// Whether the value is the literal +0 in every element.
+bool Compiler::IsZeroLiteral(ValueId id) const {
+  const Op* op = producer_[Index(id)];
+  while (op != nullptr && op->code == kBroadcast) op = producer_[Index(op->operands[0])];
+  if (op == nullptr || op->code != kLiteral || !IsReal(op->results[0])) return false;
+  return std::all_of(op->attributes.literal.begin(), op->attributes.literal.end(),
+                     [](double x) { return x == 0.0 && !std::signbit(x); });
+}
+
+// The operation of this region after the current one that alone reads `id`, if it is the next to.
+const Op* Compiler::OnlyReader(ValueId id) const {
+  if (uses_.count[Index(id)] != 1 || look_[Index(id)] || Stored(id)) return nullptr;
+  const std::vector<Op>& ops = scope_->region->ops;
+  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
+    const std::vector<ValueId>& operands = ops[j].operands;
+    if (std::find(operands.begin(), operands.end(), id) != operands.end()) return &ops[j];
+  }
+  return nullptr;
+}
+
+// The same, where what only gives a value another name is no reader.
+const Op* Compiler::OnlyRealReader(ValueId id) const {
+  const Op* reader = OnlyReader(id);
+  while (reader != nullptr && IsIdentity(*program_, *reader)) {
+    reader = OnlyReader(reader->results[0]);
+  }
+  return reader;
+}
+
+// Keeps the places of the operands of a deferred operation until `reader` has run.
+void Compiler::ReadLater(const Op& op, const Op& reader) {
+  const size_t at = static_cast<size_t>(&reader - scope_->region->ops.data());
+  for (ValueId id : op.operands) {
+    const int32_t root = uses_.root[Index(id)];
+    for (size_t k = scope_->at; k < at; ++k) {
+      std::vector<int32_t>& last = scope_->last_used[k];
+      const auto found = std::find(last.begin(), last.end(), root);
+      if (found == last.end()) continue;
+      last.erase(found);
+      scope_->last_used[at].push_back(root);
+      break;
+    }
+  }
+  scope_->deferred[static_cast<int32_t>(op.results[0])] = &op;
+}
+
+// -x under max(-x, 0), added to a gradient, or merged with another cotangent: one pass.
+bool Compiler::DeferNegation(const Op& op) {
+  if (!IsReal(op.results[0]) || SlotAt(At(op.operands[0])).uniform) return false;
+  if (hoists_ && SlotAt(At(op.operands[0])).invariant) return false;
+  const Op* reader = OnlyRealReader(op.results[0]);
+  if (reader != nullptr && (reader->code == kAccumulate || reader->code == kMerge)) {
+    const bool takes = reader->code == kMerge ? reader->operands[1] == op.results[0]
+                                              : TakesDeferred(*reader, op.results[0]);
+    if (takes) ReadLater(op, *reader);
+    return takes;
+  }
+  reader = LastReluReader(op.results[0]);
+  if (reader == nullptr) return false;
+  ReadLater(op, *reader);
+  return true;
+}
+
+// The last reader of a value that max(x, 0) and x > 0 alone read.
+const Op* Compiler::LastReluReader(ValueId x) const {
+  if (look_[Index(x)] || Stored(x)) return nullptr;
+  const std::vector<Op>& ops = scope_->region->ops;
+  const Op* last = nullptr;
+  int32_t readers = 0;
+  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
+    const Op& op = ops[j];
+    const bool left = op.operands.size() == 2 && op.operands[0] == x;
+    const bool right = op.operands.size() == 2 && op.operands[1] == x;
+    const bool relu = (op.code == kMax && left && IsZeroLiteral(op.operands[1])) ||
+                      (op.code == kMax && right && IsZeroLiteral(op.operands[0])) ||
+                      (op.code == kGt && left && IsZeroLiteral(op.operands[1]));
+    if (!relu || IsUnread(op)) continue;
+    ++readers;
+    last = &op;
+  }
+  return readers == uses_.count[Index(x)] ? last : nullptr;
+}
+
+bool Compiler::CompileRelu(const Op& op) {
+  if (!IsReal(op.results[0])) return false;
+  for (size_t side = 0; side < 2; ++side) {
+    const ValueId x = op.operands[side];
+    if (!IsZeroLiteral(op.operands[1 - side])) continue;
+    const auto negated = scope_->deferred.find(static_cast<int32_t>(x));
+    const bool negates = negated != scope_->deferred.end();
+    const int32_t a = At(negates ? negated->second->operands[0] : x);
+    const Slot from = SlotAt(a);
+    const int wide = from.carrier == Carrier::kF64 ? 1 : 0;
+    const Kernel kernel = negates ? kernels_.relu_of_negative[wide] : kernels_.relu[wide];
+    const int32_t to = Result(op.results[0], from.uniform, hoists_ && from.invariant);
+    Emit(Make(kernel, to, a), to);
+    return true;
+  }
+  return false;
+}
+
+// -x > 0 as x < 0.
+bool Compiler::CompileIsNegative(const Op& op) {
+  const auto negated = scope_->deferred.find(static_cast<int32_t>(op.operands[0]));
+  if (op.code != kGt || negated == scope_->deferred.end()) return false;
+  const int32_t x = At(negated->second->operands[0]);
+  const int32_t zero = At(op.operands[1]);
+  const Operands2 kind = SlotAt(zero).uniform ? Operands2::kVU : Operands2::kVV;
+  const int32_t to = Result(op.results[0], false, false);
+  const auto& kernels = kernels_.compare[static_cast<int>(Comparison::kLt)];
+  Emit(Make(kernels[CarrierIndex(SlotAt(x).carrier)][static_cast<int>(kind)], to, x, zero), to);
+  return true;
+}
+
+// A product that one sum or accumulation of this region reads, and nobody else, is computed with it
+// in one pass: two roundings, one store.
+bool Compiler::DeferProduct(const Op& op, bool invariant) {
+  const ValueId product = op.results[0];
+  const int32_t a = At(op.operands[0]);
+  const int32_t b = At(op.operands[1]);
+  if (invariant || (SlotAt(a).uniform && SlotAt(b).uniform)) return false;
+  const Op* reader = OnlyRealReader(product);
+  if (reader != nullptr && reader->code == kAccumulate && TakesDeferred(*reader, product)) {
+    ReadLater(op, *reader);
+    return true;
+  }
+  reader = OnlyReader(product);
+  if (reader == nullptr || (reader->code != kAdd && reader->code != kSub)) return false;
+  const ValueId other = reader->operands[reader->operands[0] == product ? 1 : 0];
+  if (other == product || scope_->deferred.contains(static_cast<int32_t>(other))) return false;
+  ReadLater(op, *reader);
+  return true;
+}
+
+bool Compiler::CompileMultiplyAdd(const Op& op) {
+  for (size_t side = 0; side < 2; ++side) {
+    const auto found = scope_->deferred.find(static_cast<int32_t>(op.operands[side]));
+    if (found == scope_->deferred.end()) continue;
+    const Op& product = *found->second;
+    int32_t a = At(product.operands[0]);
+    int32_t b = At(product.operands[1]);
+    if (SlotAt(a).uniform) std::swap(a, b);
+    const bool uniform_b = SlotAt(b).uniform;
+    const int32_t c = Varying(At(op.operands[1 - side]));
+    const int32_t to = Result(op.results[0], false, false);
+    const int shape = op.code == kAdd ? 0 : (side == 0 ? 1 : 2);
+    const int format = FormatIndex(*ValueAt(op.results[0]).format);
+    Emit(Make(kernels_.multiply_add[shape][format][uniform_b ? 1 : 0], to, a, b, c), to);
+    scope_->deferred.erase(found);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace simgrad::sim::cpu
