@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.colors import LogNorm  # noqa: E402
 
-COLUMN, LINE = 0.72, 0.42  # inches of a cell of Grafana's grid
+COLUMN, LINE = 0.62, 0.34  # inches of a cell of Grafana's grid
 LEGEND_ENTRIES = 8
 CAPTION = "preview drawn with matplotlib from a test's data, not a screenshot of Grafana"
 
@@ -45,8 +45,10 @@ def _draw_lines(axes, panel: dict, data: Data, start: float) -> None:
             entries += 1
             shown = label if entries <= LEGEND_ENTRIES else None
             axes.plot(*_points(line, start), linewidth=1, label=shown)
+    axes.margins(y=0.15)
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=4.5, ncols=2, loc="upper left", framealpha=0.6)
+    axes.yaxis.get_offset_text().set_fontsize(6)
+    axes.legend(fontsize=5.5, ncols=2, loc="upper left", framealpha=0.6)
 
 
 def _draw_heatmap(axes, panel: dict, data: Data, start: float) -> None:
@@ -65,7 +67,7 @@ def _draw_heatmap(axes, panel: dict, data: Data, start: float) -> None:
         seconds = np.array(times) - start
         axes.pcolormesh(seconds, np.arange(len(lines)), cells, cmap="Oranges", norm=LogNorm())
     names = [line["metric"]["le"] for line in lines]
-    axes.set_yticks(range(len(names)), names, fontsize=4.5)
+    axes.set_yticks(range(len(names)), names, fontsize=5.5)
 
 
 def _draw_stat(axes, panel: dict, data: Data) -> None:
@@ -82,8 +84,8 @@ def _draw_stat(axes, panel: dict, data: Data) -> None:
 def _draw_panel(axes, panel: dict, data: Data, start: float) -> bool:
     """Whether there was anything to draw."""
     unit = panel["fieldConfig"]["defaults"]["unit"]
-    axes.set_title(f"{panel['title']}  [{unit}]", fontsize=6.5, loc="left", pad=3)
-    axes.tick_params(labelsize=5, length=2)
+    axes.set_title(f"{panel['title']}  [{unit}]", fontsize=7.5, loc="left", pad=3)
+    axes.tick_params(labelsize=6, length=2)
     has_data = any(data[panel["title"], target["refId"]] for target in panel["targets"])
     if panel["type"] == "stat":
         _draw_stat(axes, panel, data)
@@ -107,13 +109,13 @@ def draw(dashboard: dict, data: Data, start: float, picture: pathlib.Path) -> se
         place = panel["gridPos"]
         left, top = place["x"] / 24, 1 - (place["y"] + 2) / height
         if panel["type"] == "row":
-            figure.text(0.005, top - 0.6 / height, panel["title"], fontsize=10, weight="bold")
+            figure.text(0.005, top - 0.9 / height, panel["title"], fontsize=10, weight="bold")
             continue
         width, tall = place["w"] / 24, place["h"] / height
-        box = (left + 0.028, top - tall + 0.9 / height, width - 0.04, tall - 1.8 / height)
+        box = (left + 0.028, top - tall + 0.8 / height, width - 0.04, tall - 1.9 / height)
         if _draw_panel(figure.add_axes(box), panel, data, start):
             drawn.add(panel["title"])
     figure.text(0.005, 1 - 1.2 / height, f"{dashboard['title']} ({CAPTION})", fontsize=11)
-    figure.savefig(picture, dpi=80)
+    figure.savefig(picture, dpi=90)
     plt.close(figure)
     return drawn

@@ -48,8 +48,10 @@ class Watched:
         )
         self.start = time.time()
         with sg.Client(server.target, timeout=60) as client:
-            while time.time() < self.start + LOAD_SECONDS:
-                for cause in event_load.EVERYTHING:
+            for i, cause in enumerate(event_load.EVERYTHING):  # one after the other, to be seen
+                share = (i + 1) / len(event_load.EVERYTHING)
+                while time.time() < self.start + LOAD_SECONDS * share:
+                    event_load.ordinary(client)
                     cause(client)
         self.end = self._settled()
         self.after = scrape(server)
