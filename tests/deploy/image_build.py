@@ -1,0 +1,65 @@
+"""Builds the image without a container engine: the Dockerfile's own RUN and COPY lines, executed by
+buildah with chroot isolation on a root file system that mmdebstrap made from Debian packages. Needs root.
+"""
+
+import json
+import pathlib
+import subprocess
+
+from conftest import ROOT
+
+DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
+BASE = "localhost/simgrad-test-base"
+
+
+def run(*command, **options):
+    """Runs a command to its end; a failure shows the end of its output."""
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+class Buildah:
+    """buildah with storage of its own in a folder, gone with the folder."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        stores = [f"--root={folder}/root", f"--runroot={folder}/run", "--storage-driver=vfs"]
+        self.command = ["buildah", *stores]
+
+    def __call__(self, *arguments, **options):
+        return run(*self.command, *arguments, **options)
+
+    def import_base(self):
+        """Debian's smallest system as an image, with the package sources of this machine."""
+        archive = self.folder / "base.tar"
+        settings = self.folder / "99-of-this-machine"
+        lines = run("apt-config", "dump").splitlines()
+        settings.write_text("\n".join(line for line in lines if line.startswith("Acquire")) + "\n")
+        run(
+            "mmdebstrap",
+            "--variant=minbase",
+            f"--customize-hook=copy-in {settings} /etc/apt/apt.conf.d",
+            "bookworm",
+            str(archive),
+        )
+        container = self("from", "scratch").strip()
+        self("add", "--quiet", container, str(archive), "/")
+        self("commit", "--quiet", "--rm", container, BASE)
+        archive.unlink()
+
+    def build(self, tag, **arguments):
+        """The runtime image, from the Dockerfile."""
+        bases = {"BUILD_BASE": BASE, "RUNTIME_BASE": BASE}
+        given = [f"--build-arg={n}={v}" for n, v in {**bases, **arguments}.items()]
+        how = ["--isolation=chroot", "--pull-never", "--format=docker", f"--file={DOCKERFILE}"]
+        self("bud", *how, *given, f"--tag={tag}", str(ROOT), timeout=3000)
+
+    def configuration(self, tag):
+        """The image's configuration, with Docker's names."""
+        return json.loads(self("inspect", "--type=image", tag))["Docker"]["config"]
+
+    def unpack(self, tag):
+        """A container's root file system, mounted at the path returned."""
+        container = self("from", "--pull-never", tag).strip()
+        return pathlib.Path(self("mount", container).strip())
