@@ -12,6 +12,7 @@ EXPECTED = {
     "health_port": "comes with TLS",
     "healthcheck": "comes with TLS",
     "kernel_cache": "comes with the CUDA executor",
+    "reflection": "comes with TLS",
     "tls_certificate": "comes with TLS",
     "tls_client_ca": "comes with TLS",
     "tls_key": "comes with TLS",
