@@ -26,6 +26,8 @@ class Client:
     Args:
       target: host:port, as gRPC writes it.
       timeout: default deadline of a call, in seconds; every call has one.
+      load_balancing: "pick_first": one server for all calls; "round_robin": calls go in turn to
+        every address of the target, as behind a headless Service.
       max_message_bytes: largest message sent or received. Trajectories are chunked below the
         server's limit; inputs larger than this raise ResourceExhausted.
       credentials: grpc.ChannelCredentials for TLS; None: plaintext.
@@ -38,12 +40,17 @@ class Client:
         target: str = "localhost:8001",
         *,
         timeout: float = DEFAULT_TIMEOUT,
+        load_balancing: str = "pick_first",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         credentials: grpc.ChannelCredentials | None = None,
     ):
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
+        if load_balancing not in ("pick_first", "round_robin"):
+            raise ValueError(f"load_balancing {load_balancing!r}: one of pick_first, round_robin")
+        service_config = f'{{"loadBalancingConfig": [{{"{load_balancing}": {{}}}}]}}'
         options = [
+            ("grpc.service_config", service_config),
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.max_receive_message_length", max_message_bytes),
         ]
