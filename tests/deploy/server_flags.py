@@ -12,11 +12,13 @@ EXPECTED = {
     "health_port": "comes with TLS",
     "healthcheck": "comes with TLS",
     "kernel_cache": "comes with the CUDA executor",
+    "max_connection_age": "comes with TLS",
     "reflection": "comes with TLS",
     "tls_certificate": "comes with TLS",
     "tls_client_ca": "comes with TLS",
     "tls_key": "comes with TLS",
     "token_file": "comes with TLS",
+    "validate_config": "comes with TLS",
 }
 
 
