@@ -101,7 +101,7 @@ def _draw_panel(axes, panel: dict, data: Data, start: float) -> bool:
 
 
 def draw(dashboard: dict, data: Data, start: float, picture: pathlib.Path) -> set[str]:
-    """Writes the picture; returns the titles of the panels that had data. Times count from `start`."""
+    """Writes the picture, with times from `start`; returns the titles of panels that had data."""
     height = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in dashboard["panels"]) + 2
     figure = plt.figure(figsize=(24 * COLUMN, height * LINE))
     drawn = set()

@@ -1,4 +1,4 @@
-"""The metrics that a server exports, as docs/metrics.md lists them, and those that are still expected.
+"""The metrics that a server exports, as docs/metrics.md lists them, and those still expected.
 
 docs/metrics.md is printed from server/metrics/manifest.cc and held against it by a test, so this is
 the manifest without a compiler.

@@ -4,7 +4,9 @@ from panel import Panel, Query, heatmap, mean, quantile, rate, selector, share, 
 
 TITLE = "simgrad / numerics"
 UID = "simgrad-numerics"
-DESCRIPTION = "Stopping tests, events, non-finite values, rounding losses and gradients of simgrad's worlds."
+DESCRIPTION = (
+    "Stopping tests, events, non-finite values, rounding losses and gradients of simgrad's worlds."
+)
 VARIABLES: tuple[str, ...] = ("world", "site")
 
 NEAR = "simgrad_termination_near_boundary_total"
@@ -143,7 +145,11 @@ NONFINITE = (
         "Non-finite instances",
         "Instances that went non-finite per second, by the phase where it began and by what was done.",
         "cps",
-        (Query(rate("simgrad_nonfinite_instances_total", "phase, action"), "{{phase}} {{action}}"),),
+        (
+            Query(
+                rate("simgrad_nonfinite_instances_total", "phase, action"), "{{phase}} {{action}}"
+            ),
+        ),
     ),
     heatmap(
         "First non-finite step",

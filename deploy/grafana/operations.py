@@ -13,7 +13,10 @@ HANDLED = "grpc_server_handled_total"
 
 def quantiles(histogram: str, by: str) -> tuple[Query, ...]:
     return tuple(
-        Query(quantile(q, histogram, by), f"p{round(q * 100)} {{{{{by}}}}}" if by else f"p{round(q * 100)}")
+        Query(
+            quantile(q, histogram, by),
+            f"p{round(q * 100)} {{{{{by}}}}}" if by else f"p{round(q * 100)}",
+        )
         for q in (0.5, 0.95, 0.99)
     )
 
@@ -31,7 +34,12 @@ HEALTH = (
         "Firing alerts",
         "Alerts of simgrad that fire now; empty when all is well. Each has a section in docs/operations.md.",
         "short",
-        (Query(value("ALERTS", "alertname", 'alertname=~"Simgrad.+", alertstate="firing"'), "{{alertname}}"),),
+        (
+            Query(
+                value("ALERTS", "alertname", 'alertname=~"Simgrad.+", alertstate="firing"'),
+                "{{alertname}}",
+            ),
+        ),
         "stat",
         8,
     ),
@@ -47,7 +55,12 @@ HEALTH = (
         "Version",
         "What runs: version, revision, and the CUDA version it was built with (none: a CPU build).",
         "short",
-        (Query(value("simgrad_build_info", "version, revision, cuda"), "{{version}} {{revision}} cuda {{cuda}}"),),
+        (
+            Query(
+                value("simgrad_build_info", "version, revision, cuda"),
+                "{{version}} {{revision}} cuda {{cuda}}",
+            ),
+        ),
         "stat",
         4,
         names=True,
@@ -81,7 +94,11 @@ REQUESTS = (
         "Fault ratio",
         "Share of RPCs that failed for reasons that are not in the request: Internal, Unavailable, ResourceExhausted.",
         "percentunit",
-        (Query(share(rate(HANDLED, "instance", FAULTS), rate(HANDLED, "instance")), "{{instance}}"),),
+        (
+            Query(
+                share(rate(HANDLED, "instance", FAULTS), rate(HANDLED, "instance")), "{{instance}}"
+            ),
+        ),
     ),
     Panel(
         "Handling time",
@@ -219,15 +236,25 @@ DEVICE = (
         "GPU busy",
         "Share of time in which a kernel ran.",
         "percentunit",
-        (Query(rate("simgrad_gpu_busy_seconds_total", "instance, gpu"), "{{instance}} GPU {{gpu}}"),),
+        (
+            Query(
+                rate("simgrad_gpu_busy_seconds_total", "instance, gpu"), "{{instance}} GPU {{gpu}}"
+            ),
+        ),
     ),
     Panel(
         "GPU memory",
         "Device memory in use and in all.",
         "bytes",
         (
-            Query(value("simgrad_gpu_memory_used_bytes", "instance, gpu"), "used {{instance}} GPU {{gpu}}"),
-            Query(value("simgrad_gpu_memory_total_bytes", "instance, gpu"), "total {{instance}} GPU {{gpu}}"),
+            Query(
+                value("simgrad_gpu_memory_used_bytes", "instance, gpu"),
+                "used {{instance}} GPU {{gpu}}",
+            ),
+            Query(
+                value("simgrad_gpu_memory_total_bytes", "instance, gpu"),
+                "total {{instance}} GPU {{gpu}}",
+            ),
         ),
     ),
     Panel(
@@ -283,7 +310,12 @@ PROCESS = (
         "File descriptors",
         "Open file descriptors over their limit.",
         "percentunit",
-        (Query(share(value("process_open_fds", "instance"), value("process_max_fds", "instance")), "{{instance}}"),),
+        (
+            Query(
+                share(value("process_open_fds", "instance"), value("process_max_fds", "instance")),
+                "{{instance}}",
+            ),
+        ),
         width=6,
     ),
     Panel(

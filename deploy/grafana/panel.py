@@ -77,7 +77,9 @@ def mean(histogram: str, by: str, match: str = "") -> str:
     return share(rate(f"{histogram}_sum", by, match), rate(f"{histogram}_count", by, match))
 
 
-def heatmap(title: str, description: str, unit: str, histogram: str, match: str = "", width: int = 8):
+def heatmap(
+    title: str, description: str, unit: str, histogram: str, match: str = "", width: int = 8
+):
     """A heatmap of a histogram: observations per bucket and interval."""
     query = f"sum by (le) (increase({histogram}_bucket{selector(match)}{WINDOW}))"
     return Panel(title, description, unit, (Query(query, "{{le}}"),), "heatmap", width)

@@ -17,7 +17,9 @@ from server_flags import known_flags, server_flags
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # Kinds of others, for which Kubernetes has no schema.
 CUSTOM = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
-OLDEST = re.search(r">=(\d+\.\d+)", yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"])[1]
+OLDEST = re.search(
+    r">=(\d+\.\d+)", yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
+)[1]
 VERSIONS = (OLDEST, kubernetes_validate.latest_version())
 by_case = pytest.mark.parametrize("name", CASES)
 
@@ -199,9 +201,17 @@ def test_only_namesakes_and_prometheus_come_in_and_nothing_goes_out():
 
 
 def test_toggles_are_off_by_default_and_work():
-    extras = {"ServiceMonitor", "PrometheusRule", "ConfigMap", "ScaledObject", "HorizontalPodAutoscaler"}
+    extras = {
+        "ServiceMonitor",
+        "PrometheusRule",
+        "ConfigMap",
+        "ScaledObject",
+        "HorizontalPodAutoscaler",
+    }
     assert not extras & objects("default").keys()
-    assert {"ServiceMonitor", "PrometheusRule", "ConfigMap"} <= objects("secured_and_watched").keys()
+    assert {"ServiceMonitor", "PrometheusRule", "ConfigMap"} <= objects(
+        "secured_and_watched"
+    ).keys()
     assert "ScaledObject" in objects("scaled")
     assert "replicas" not in objects("scaled")["Deployment"]["spec"]
     for kind in ("ServiceMonitor", "PrometheusRule"):
@@ -242,7 +252,9 @@ def test_the_rules_in_the_chart_pass_their_unit_tests(tmp_path):
     assert 0 < len(tests["tests"]) - len(kept) <= 2
     (tmp_path / "rules_test.yml").write_text(yaml.safe_dump({**tests, "tests": kept}))
     ran = subprocess.run(
-        ["promtool", "test", "rules", str(tmp_path / "rules_test.yml")], capture_output=True, text=True
+        ["promtool", "test", "rules", str(tmp_path / "rules_test.yml")],
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     names = {rule.get("alert") for group in spec["groups"] for rule in group["rules"]}

@@ -45,15 +45,21 @@ def near_boundary_stops(client):
     world = sg.World("boundary_projection", elements=5, tol=tol)
     for order in ("sequential", "reversed"):
         policy = sg.Policy("f16_unsafe").role("termination", format="f16", order=order)
-        client.rollout(world, steps=1, initial={"y": y}, params={"k": 0.5}, policy=policy, instances=16)
+        client.rollout(
+            world, steps=1, initial={"y": y}, params={"k": 0.5}, policy=policy, instances=16
+        )
 
 
 def caps(client):
-    client.rollout(ball(max_iter=2), steps=10, initial=heights(32, low=-9, high=-5), params={"k": 1e-3})
+    client.rollout(
+        ball(max_iter=2), steps=10, initial=heights(32, low=-9, high=-5), params={"k": 1e-3}
+    )
 
 
 def not_entered(client):
-    client.rollout(ball(tol=1e-4, tol_enter=0.1), steps=3, initial=heights(8, low=1, high=2), params={"k": 0.5})
+    client.rollout(
+        ball(tol=1e-4, tol_enter=0.1), steps=3, initial=heights(8, low=1, high=2), params={"k": 0.5}
+    )
 
 
 def nonfinite_forward(client, instances=8):

@@ -1,5 +1,5 @@
 """Builds the image without a container engine: the Dockerfile's own RUN and COPY lines, executed by
-buildah with chroot isolation on a root file system that mmdebstrap made from Debian packages. Needs root.
+buildah with chroot isolation on a root file system that mmdebstrap made of Debian packages. As root.
 """
 
 import json

@@ -34,13 +34,17 @@ def instructions():
 
 
 def of(stage, name):
-    return [arguments for where, what, arguments in instructions() if (where, what) == (stage, name)]
+    return [
+        arguments for where, what, arguments in instructions() if (where, what) == (stage, name)
+    ]
 
 
 def test_every_base_image_is_an_argument():
     bases = [arguments for _, name, arguments in instructions() if name == "FROM"]
     assert bases == ["${BUILD_BASE} AS build", "${RUNTIME_BASE} AS runtime"]
-    defaults = {arguments.partition("=")[0] for stage, name, arguments in instructions() if not stage}
+    defaults = {
+        arguments.partition("=")[0] for stage, name, arguments in instructions() if not stage
+    }
     assert defaults == {"BUILD_BASE", "RUNTIME_BASE"}
 
 
@@ -134,7 +138,9 @@ def test_the_image_serves_a_request_as_an_unprivileged_user_on_a_read_only_root(
         port = re.search(r"listening on \S+?:(\d+)", banner)[1]
         with sg.Client(f"localhost:{port}", timeout=60) as client:
             world = sg.World("bouncing_ball", contact="toi")
-            result = client.rollout(world, steps=50, initial={"y": [1.0], "v": [0.0]}, params={"k": 1.0})
+            result = client.rollout(
+                world, steps=50, initial={"y": [1.0], "v": [0.0]}, params={"k": 1.0}
+            )
             assert result.ok.all()
             assert client.info().revision == "abcdef123456"
     finally:

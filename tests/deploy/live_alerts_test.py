@@ -58,11 +58,15 @@ class Watch:
         self.server = LiveServer(*SMALL, *self.ports)
 
     def fires(self, names, beside=frozenset()):
-        """Waits until all have fired, not necessarily at once; only those of `beside` may as well."""
+        """Waits until all have fired, at once or not; beside them only those of `beside` may."""
         seen = set()
 
         def all_seen():
-            fired = {a["labels"]["alertname"]: a for a in self.prometheus.alerts() if a["state"] == "firing"}
+            fired = {
+                a["labels"]["alertname"]: a
+                for a in self.prometheus.alerts()
+                if a["state"] == "firing"
+            }
             for name, alert in fired.items():
                 assert name in names | beside, f"{name} fires too: {alert}"
                 assert "error" not in alert["annotations"]["description"], alert

@@ -62,7 +62,8 @@ class Watched:
         )
         settled = time.time()
         wait_until(
-            lambda: self.prometheus.query(f"timestamp(simgrad_ready) > {settled}"), "one more scrape"
+            lambda: self.prometheus.query(f"timestamp(simgrad_ready) > {settled}"),
+            "one more scrape",
         )
         return time.time()
 
@@ -100,7 +101,9 @@ def watched(tmp_path_factory, rules_text):
 
 DASHBOARDS = [build_dashboards.dashboard(source) for source in build_dashboards.SOURCES]
 TARGETS = [
-    pytest.param(panel["title"], target["expr"], id=f"{dashboard['uid']}: {panel['title']} {target['refId']}")
+    pytest.param(
+        panel["title"], target["expr"], id=f"{dashboard['uid']}: {panel['title']} {target['refId']}"
+    )
     for dashboard in DASHBOARDS
     for panel in dashboard_lint.graphs(dashboard)
     for target in panel["targets"]

@@ -25,7 +25,9 @@ def test_every_alert_has_a_section_and_every_section_an_alert(rules_text):
 def test_every_section_says_what_to_do():
     for section in RUNBOOK.split("\n## ")[1:]:
         name, _, text = section.partition("\n")
-        assert re.search(r"(?m)^- (Do|`\w+`):", text) or "Do:" in text or "- The server" in text, name
+        assert (
+            re.search(r"(?m)^- (Do|`\w+`):", text) or "Do:" in text or "- The server" in text
+        ), name
 
 
 def test_panels_that_the_runbook_sends_to_exist():
@@ -52,7 +54,9 @@ def value_at(path):
 
 def test_values_that_are_set_or_named_exist():
     named = set(re.findall(r"--set ([\w.]+?)=", PAGE))
-    named |= set(re.findall(r"`((?:server|image|tls|networkPolicy|prometheusRule|autoscaling)\.\w+)`", PAGE))
+    named |= set(
+        re.findall(r"`((?:server|image|tls|networkPolicy|prometheusRule|autoscaling)\.\w+)`", PAGE)
+    )
     assert len(named) > 10
     for path in named:
         if ".labels." not in path:  # whatever one's own Prometheus selects by

@@ -1,4 +1,4 @@
-"""What promtool does not look at: names, annotations, runbook, and that every alert has its tests."""
+"""What promtool does not look at: names, annotations, runbook, and a unit test for every alert."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The flags that the server of this build knows, and those that the deployment already speaks of."""
+"""The flags that the server of this build knows, and those that the deployment speaks of already."""
 
 import re
 import subprocess
