@@ -1,7 +1,9 @@
 """The alerts, with windows of two seconds, against the real server: each fires and clears again."""
 
 import contextlib
+import os
 import signal
+import subprocess
 import threading
 
 import event_load
@@ -10,6 +12,7 @@ import yaml
 from live_prometheus import LivePrometheus, wait_until
 from live_server import LiveServer
 from metric_manifest import names_in
+from server_flags import server_flags
 from short_windows import with_short_windows
 
 import simgrad as sg
@@ -25,6 +28,7 @@ NUMERIC = {
 }
 SERVICE = {"SimgradErrorRate", "SimgradDeadlines", "SimgradQueueFilling", "SimgradQueueRejects"}
 LIFE = {"SimgradNotReady", "SimgradTargetDown"}
+CERTIFICATE = {"SimgradCertificateExpiry"}
 # What no caller can bring about; promtool's unit tests cover them. Beside these stand the alerts on
 # metrics of deploy/expected_metrics.yml.
 CANNOT_BE_FIRED = {
@@ -44,10 +48,17 @@ def alerts_of(rules):
 class Watch:
     """A server that can be ended and started again, and a Prometheus with short windows."""
 
-    def __init__(self, folder, rules):
-        self.server = LiveServer(*SMALL)
+    def __init__(self, folder, rules, flags=SMALL):
+        self.server = LiveServer(*flags)
         self.ports = (f"--port={self.server.port}", f"--metrics_port={self.server.metrics_port}")
         self.prometheus = LivePrometheus(folder, self.server.metrics_port, rules)
+        # Before the first scrape the target is absent, and short windows take that for an outage.
+        wait_until(lambda: self.prometheus.query("up == 1"), "the first scrape")
+        wait_until(lambda: "SimgradTargetDown" not in self._active(), "the alert at start to clear")
+
+    def _active(self):
+        """Names of alerts that fire or are about to."""
+        return {alert["labels"]["alertname"] for alert in self.prometheus.alerts()}
 
     def client(self):
         return sg.Client(self.server.target, timeout=60)
@@ -131,7 +142,8 @@ def test_short_windows_replace_every_window(rules_text):
 def test_every_alert_is_fired_here_or_stands_in_a_list(rules_text, expected):
     alerts = alerts_of(rules_text)
     on_expected = {n for n, rule in alerts.items() if names_in(rule["expr"]) & expected.keys()}
-    groups = (NUMERIC, SERVICE, LIFE, CANNOT_BE_FIRED.keys(), on_expected)
+    on_expected -= CERTIFICATE  # its test runs as soon as the server has TLS
+    groups = (NUMERIC, SERVICE, LIFE, CERTIFICATE, CANNOT_BE_FIRED.keys(), on_expected)
     assert sum(map(len, groups)) == len(alerts)
     assert set().union(*groups) == alerts.keys()
 
@@ -187,3 +199,34 @@ def test_alerts_on_the_life_of_the_server_fire_and_clear(watch):
     watch.fires({"SimgradTargetDown"}, beside={"SimgradNotReady"})
     watch.restart()
     watch.clears()
+
+
+def put_certificate(folder, days):
+    """A self-signed certificate and its key, in the place of those that were there."""
+    new, names = folder / "new", ("tls.key", "tls.crt")
+    new.mkdir()
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+        + ["-days", str(days), "-keyout", str(new / names[0]), "-out", str(new / names[1])],
+        check=True,
+        capture_output=True,
+    )
+    for name in names:
+        os.replace(new / name, folder / name)
+    new.rmdir()
+
+
+@pytest.mark.skipif("tls_certificate" not in server_flags(), reason="this server has no TLS yet")
+def test_the_alert_on_the_certificate_fires_and_clears_when_it_is_renewed(tmp_path, rules_text):
+    put_certificate(tmp_path, days=1)
+    files = (f"--tls_certificate={tmp_path}/tls.crt", f"--tls_key={tmp_path}/tls.key")
+    watch = Watch(
+        tmp_path, with_short_windows(rules_text), (*SMALL, *files, "--tls_reload_interval=1s")
+    )
+    try:
+        watch.fires(CERTIFICATE)
+        put_certificate(tmp_path, days=365)
+        watch.clears()
+    finally:
+        watch.prometheus.stop()
+        watch.server.stop()

@@ -20,7 +20,10 @@ import simgrad as sg
 
 LOAD_SECONDS = 8.0
 # Panels that may be empty although their metrics exist, and why.
-EMPTY_WHEN_WELL = {"Firing alerts": "nothing fires: the windows of the real rules are minutes long"}
+EMPTY_WHEN_WELL = {
+    "Firing alerts": "nothing fires: the windows of the real rules are minutes long",
+    "Certificate expires in": "the server of this run has no TLS",
+}
 # Families that no panel shows, and why.
 NOT_SHOWN: dict[str, str] = {}
 
