@@ -181,7 +181,14 @@ def test_flags_are_ones_that_the_server_knows(name):
 def test_the_server_starts_with_the_flags_of_the_chart(name):
     """Those that this build knows, on loopback and the CPU."""
     here = {"address": "127.0.0.1", "device": "cpu", "port": "0", "metrics_port": "0"}
-    elsewhere = ("tls", "token", "health", "allow", "kernel")  # need files, or have no use here
+    elsewhere = (
+        "tls",
+        "token",
+        "health",
+        "allow",
+        "kernel",
+        "warm",
+    )  # need files, or have no use here
     given = {n: v for n, v in flags(name).items() if not n.startswith(elsewhere)}
     known = {n: v for n, v in {**given, **here}.items() if n in server_flags()}
     server = LiveServer(*(f"--{n}={v}" for n, v in known.items()))

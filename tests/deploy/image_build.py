@@ -4,7 +4,10 @@ buildah with chroot isolation on a root file system that mmdebstrap made of Debi
 
 import json
 import pathlib
+import re
 import subprocess
+import sys
+import zipfile
 
 from conftest import ROOT
 
@@ -30,8 +33,11 @@ class Buildah:
     def __call__(self, *arguments, **options):
         return run(*self.command, *arguments, **options)
 
-    def import_base(self):
-        """Debian's smallest system as an image, with the package sources of this machine."""
+    def import_base(self, toolkit=False):
+        """Debian's smallest system as an image, with the package sources of this machine.
+
+        With `toolkit`, what a CUDA base image has beside: NVIDIA's wheels in /usr/local/cuda.
+        """
         archive = self.folder / "base.tar"
         settings = self.folder / "99-of-this-machine"
         lines = run("apt-config", "dump").splitlines()
@@ -45,8 +51,25 @@ class Buildah:
         )
         container = self("from", "scratch").strip()
         self("add", "--quiet", container, str(archive), "/")
+        if toolkit:
+            self("add", "--quiet", container, str(self._toolkit()), "/usr/local/cuda")
         self("commit", "--quiet", "--rm", container, BASE)
         archive.unlink()
+
+    def _toolkit(self):
+        """Headers and libraries of NVRTC and the driver's interface, laid out as NVIDIA does."""
+        wheels, cuda = self.folder / "wheels", self.folder / "cuda"
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(wheels)]
+        run(*pip, "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12")
+        for wheel in wheels.iterdir():
+            with zipfile.ZipFile(wheel) as archive:
+                for name in archive.namelist():
+                    part = re.fullmatch(r"nvidia/\w+/(include|lib)/(.*[^/])", name)
+                    if part:
+                        target = cuda / {"lib": "lib64"}.get(part[1], part[1]) / part[2]
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        target.write_bytes(archive.read(name))
+        return cuda
 
     def build(self, tag, **arguments):
         """The runtime image, from the Dockerfile."""

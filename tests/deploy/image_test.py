@@ -1,5 +1,8 @@
 """The image: the Dockerfile as text in every run; built, started and asked with --long."""
 
+import contextlib
+import ctypes
+import multiprocessing
 import os
 import re
 import shlex
@@ -93,20 +96,31 @@ def test_only_nvrtc_of_the_toolkit_goes_into_the_image():
     assert taken == ["libnvrtc.so.12", "libnvrtc-builtins.so.12.6"]
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory):
+@contextlib.contextmanager
+def built(folder, toolkit, **arguments):
     """(configuration, root file system) of the image that the Dockerfile makes."""
     if os.geteuid() != 0:
         pytest.fail("mmdebstrap and chroot need root")
     for tool in ("buildah", "mmdebstrap"):
         assert shutil.which(tool), f"{tool} is missing: scripts/setup --with-image-tests"
-    folder = tmp_path_factory.mktemp("image")
     buildah = Buildah(folder)
-    buildah.import_base()
-    buildah.build("localhost/simgrad-test", REVISION="abcdef123456")
+    buildah.import_base(toolkit)
+    buildah.build("localhost/simgrad-test", REVISION="abcdef123456", **arguments)
     yield buildah.configuration("localhost/simgrad-test"), buildah.unpack("localhost/simgrad-test")
     buildah("umount", "--all")
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    with built(tmp_path_factory.mktemp("image"), toolkit=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cuda_image(tmp_path_factory):
+    with built(tmp_path_factory.mktemp("cuda"), toolkit=True, SIMGRAD_CUDA="ON") as made:
+        yield made
 
 
 def in_image(image, *command, server=False):
@@ -179,3 +193,40 @@ def test_the_image_says_what_it_is(image):
     assert configuration["Labels"]["org.opencontainers.image.revision"] == "abcdef123456"
     assert configuration["Healthcheck"]["Test"][0] == "CMD"
     assert set(configuration["ExposedPorts"]) == {"8001/tcp", "8002/tcp"}
+
+
+KERNEL = b"""extern "C" __global__ void twice(float* x) { x[threadIdx.x] = __fmul_rn(2.0f, x[threadIdx.x]); }"""
+
+
+def compile_inside(root, answer):
+    """Compiles a kernel with nothing but what the image holds; sends the size of the cubin."""
+    os.chroot(root)
+    os.chdir("/")
+    (library,) = [n for n in os.listdir("/usr/local/lib") if re.fullmatch(r"libnvrtc\.so\.\d+", n)]
+    nvrtc = ctypes.CDLL(f"/usr/local/lib/{library}")
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    options = (ctypes.c_char_p * 2)(b"--gpu-architecture=sm_90", b"--std=c++20")
+    results = (
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), KERNEL, b"twice.cu", 0, None, None),
+        nvrtc.nvrtcCompileProgram(program, 2, options),
+        nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)),
+    )
+    answer.send((results, size.value))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    not (ROOT / "sim/backend/cuda/CMakeLists.txt").exists(),
+    reason="the CUDA executor is not here yet",
+)
+def test_the_cuda_image_compiles_a_kernel_and_holds_nothing_else_of_the_toolkit(cuda_image):
+    _, root = cuda_image
+    libraries = sorted(path.name for path in (root / "usr/local/lib").glob("*.so*"))
+    assert len(libraries) == 2, libraries
+    assert all(re.match(r"libnvrtc(-builtins)?\.so\.", name) for name in libraries)
+    assert not (root / "usr/local/cuda").exists()
+    receive, send = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=compile_inside, args=(root, send))
+    process.start()
+    process.join(timeout=120)
+    assert receive.poll() and receive.recv()[0] == (0, 0, 0)

@@ -19,6 +19,7 @@ EXPECTED = {
     "tls_key": "comes with TLS",
     "token_file": "comes with TLS",
     "validate_config": "comes with TLS",
+    "warm": "comes with the CUDA executor",
 }
 
 
