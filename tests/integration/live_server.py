@@ -11,6 +11,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = pathlib.Path(
     os.environ.get("SIMGRAD_SERVER", ROOT / "build/release/server/simgrad-server")
 )
+FREE_PORTS = ("--port=0", "--metrics_port=0")
+
+
+def _is_given(flag, flags):
+    return any(other.startswith(flag.partition("=")[0] + "=") for other in flags)
 
 
 class LiveServer:
@@ -22,7 +27,7 @@ class LiveServer:
     def __init__(self, *flags: str):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [str(BINARY), "--port=0", "--metrics_port=0", *flags],
+            [str(BINARY), *(f for f in FREE_PORTS if not _is_given(f, flags)), *flags],
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,

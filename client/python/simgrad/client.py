@@ -29,6 +29,8 @@ class Client:
     Args:
       target: host:port, as gRPC writes it.
       timeout: default deadline of a call, in seconds; every call has one.
+      load_balancing: "pick_first": one server for all calls; "round_robin": calls go in turn to
+        every address of the target, as behind a headless Service.
       max_message_bytes: largest message received; the server cuts its answers below its own
         limit. What may be sent is up to the server (info().limits.max_request_bytes): a larger
         request raises ResourceExhausted with the largest field, before it is sent.
@@ -45,13 +47,18 @@ class Client:
         target: str = "localhost:8001",
         *,
         timeout: float = DEFAULT_TIMEOUT,
+        load_balancing: str = "pick_first",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         credentials: grpc.ChannelCredentials | None = None,
         token: str | Callable[[], str] | None = None,
     ):
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
+        if load_balancing not in ("pick_first", "round_robin"):
+            raise ValueError(f"load_balancing {load_balancing!r}: one of pick_first, round_robin")
+        service_config = f'{{"loadBalancingConfig": [{{"{load_balancing}": {{}}}}]}}'
         options = [
+            ("grpc.service_config", service_config),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", max_message_bytes),
         ]

@@ -1,0 +1,342 @@
+"""The dashboard *operations*: is the service well, and if not, what is short?"""
+
+from panel import Panel, Query, heatmap, mean, quantile, rate, selector, share, value
+
+TITLE = "simgrad / operations"
+UID = "simgrad-operations"
+DESCRIPTION = "Health, requests, queue, phases, device and process of simgrad servers."
+VARIABLES: tuple[str, ...] = ()
+
+FAULTS = 'grpc_code=~"Internal|Unknown|DataLoss|Unavailable|ResourceExhausted"'
+HANDLED = "grpc_server_handled_total"
+
+
+def quantiles(histogram: str, by: str) -> tuple[Query, ...]:
+    return tuple(
+        Query(
+            quantile(q, histogram, by),
+            f"p{round(q * 100)} {{{{{by}}}}}" if by else f"p{round(q * 100)}",
+        )
+        for q in (0.5, 0.95, 0.99)
+    )
+
+
+HEALTH = (
+    Panel(
+        "Ready servers",
+        "Servers that take requests. 0 while draining or after a fatal device error.",
+        "short",
+        (Query(f"sum(simgrad_ready{selector()})", "ready"),),
+        "stat",
+        4,
+    ),
+    Panel(
+        "Firing alerts",
+        "Alerts of simgrad that fire now; empty when all is well. Each has a section in docs/operations.md.",
+        "short",
+        (
+            Query(
+                value("ALERTS", "alertname", 'alertname=~"Simgrad.+", alertstate="firing"'),
+                "{{alertname}}",
+            ),
+        ),
+        "stat",
+        8,
+    ),
+    Panel(
+        "Uptime",
+        "Time since the process started; a restart shows as a drop.",
+        "s",
+        (Query(f"time() - process_start_time_seconds{selector()}", "{{instance}}"),),
+        "stat",
+        4,
+    ),
+    Panel(
+        "Version",
+        "What runs: version, revision, and the CUDA version it was built with (none: a CPU build).",
+        "short",
+        (
+            Query(
+                value("simgrad_build_info", "version, revision, cuda"),
+                "{{version}} {{revision}} cuda {{cuda}}",
+            ),
+        ),
+        "stat",
+        4,
+        names=True,
+    ),
+    Panel(
+        "Device",
+        "Where it runs. A CUDA build that runs on the CPU raises SimgradCpuFallback.",
+        "short",
+        (Query(value("simgrad_device_info", "kind, name"), "{{kind}}: {{name}}"),),
+        "stat",
+        4,
+        names=True,
+    ),
+)
+
+REQUESTS = (
+    Panel(
+        "Requests started",
+        "RPCs that arrived, per second.",
+        "reqps",
+        (Query(rate("grpc_server_started_total", "grpc_method"), "{{grpc_method}}"),),
+    ),
+    Panel(
+        "Requests ended, by code",
+        "RPCs that ended, per second, by gRPC status code. A non-finite instance is a result, not an error.",
+        "reqps",
+        (Query(rate(HANDLED, "grpc_code"), "{{grpc_code}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Fault ratio",
+        "Share of RPCs that failed for reasons that are not in the request: Internal, Unavailable, ResourceExhausted.",
+        "percentunit",
+        (
+            Query(
+                share(rate(HANDLED, "instance", FAULTS), rate(HANDLED, "instance")), "{{instance}}"
+            ),
+        ),
+    ),
+    Panel(
+        "Handling time",
+        "Time from the arrival of an RPC to its end.",
+        "s",
+        quantiles("grpc_server_handling_seconds", "grpc_method"),
+    ),
+    heatmap(
+        "Handling time of streams",
+        "Rollout and Gradient, from arrival to end: how the times are spread.",
+        "s",
+        "grpc_server_handling_seconds",
+        'grpc_type="server_stream"',
+    ),
+    Panel(
+        "Time to the first message",
+        "Time from the arrival of a streaming RPC to its header: decoding, compiling and waiting.",
+        "s",
+        quantiles("simgrad_rpc_time_to_first_message_seconds", "grpc_method"),
+    ),
+    Panel(
+        "In flight",
+        "RPCs being handled, queued ones included.",
+        "short",
+        (Query(value("simgrad_rpc_in_flight", "grpc_method"), "{{grpc_method}}"),),
+    ),
+    Panel(
+        "Lost work",
+        "RPCs cancelled or expired, per second, by where the work was lost.",
+        "reqps",
+        (
+            Query(rate("simgrad_rpc_cancelled_total", "phase"), "cancelled in {{phase}}"),
+            Query(rate("simgrad_rpc_deadline_exceeded_total", "phase"), "expired in {{phase}}"),
+        ),
+    ),
+    Panel(
+        "Dropped stream messages",
+        "Diagnostics messages that were coalesced or left out, per second. The final answer is complete all the same.",
+        "cps",
+        (Query(rate("simgrad_stream_dropped_messages_total", "reason"), "{{reason}}"),),
+    ),
+)
+
+QUEUE = (
+    Panel(
+        "Queue",
+        "Requests that wait, and how many may: the signal to scale on.",
+        "short",
+        (
+            Query(value("simgrad_queue_requests", "instance"), "waiting {{instance}}"),
+            Query(value("simgrad_queue_capacity_requests", "instance"), "capacity {{instance}}"),
+        ),
+    ),
+    Panel(
+        "Queue wait",
+        "Time that requests waited before a worker took them.",
+        "s",
+        quantiles("simgrad_queue_wait_seconds", ""),
+    ),
+    Panel(
+        "Rejected",
+        "Requests not admitted, per second: queue full, memory budget used up, deadline too near, draining.",
+        "reqps",
+        (Query(rate("simgrad_queue_rejected_total", "reason"), "{{reason}}"),),
+    ),
+    Panel(
+        "Time per phase",
+        "Seconds of work per second in each phase of requests, stacked: where time goes.",
+        "s",
+        (Query(rate("simgrad_phase_duration_seconds_sum", "phase"), "{{phase}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Phase duration, p95",
+        "The slowest twentieth of requests: time in each phase.",
+        "s",
+        (Query(quantile(0.95, "simgrad_phase_duration_seconds", "phase"), "{{phase}}"),),
+    ),
+    Panel(
+        "Program cache",
+        "Look-ups of lowered programs per second; a miss compiles, failed means that the program was refused.",
+        "ops",
+        (Query(rate("simgrad_program_cache_total", "result"), "{{result}}"),),
+    ),
+    Panel(
+        "Rollouts, by end",
+        "Admitted requests per second, by mode and outcome.",
+        "reqps",
+        (Query(rate("simgrad_rollouts_total", "mode, outcome"), "{{mode}} {{outcome}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Instances",
+        "Instances of admitted requests per second, by world.",
+        "cps",
+        (Query(rate("simgrad_instances_total", "world, mode"), "{{world}} {{mode}}"),),
+    ),
+    heatmap(
+        "Instances per request",
+        "Sizes of the batches that were sent for the forward pass.",
+        "short",
+        "simgrad_batch_instances",
+        'direction="forward"',
+    ),
+    Panel(
+        "Instances per gradient request",
+        "Mean size of the batches that were differentiated, beside that of all.",
+        "short",
+        (Query(mean("simgrad_batch_instances", "direction"), "{{direction}}"),),
+    ),
+    Panel(
+        "Steps",
+        "Instance-steps per second, by direction.",
+        "ops",
+        (Query(rate("simgrad_steps_total", "direction"), "{{direction}}"),),
+    ),
+    Panel(
+        "Recomputation",
+        "Recomputed steps over forward steps: what checkpoints within the memory budget cost.",
+        "percentunit",
+        (
+            Query(
+                share(
+                    rate("simgrad_steps_total", "instance", 'direction="recompute"'),
+                    rate("simgrad_steps_total", "instance", 'direction="forward"'),
+                ),
+                "{{instance}}",
+            ),
+        ),
+    ),
+)
+
+DEVICE = (
+    Panel(
+        "GPU busy",
+        "Share of time in which a kernel ran.",
+        "percentunit",
+        (
+            Query(
+                rate("simgrad_gpu_busy_seconds_total", "instance, gpu"), "{{instance}} GPU {{gpu}}"
+            ),
+        ),
+    ),
+    Panel(
+        "GPU memory",
+        "Device memory in use and in all.",
+        "bytes",
+        (
+            Query(
+                value("simgrad_gpu_memory_used_bytes", "instance, gpu"),
+                "used {{instance}} GPU {{gpu}}",
+            ),
+            Query(
+                value("simgrad_gpu_memory_total_bytes", "instance, gpu"),
+                "total {{instance}} GPU {{gpu}}",
+            ),
+        ),
+    ),
+    Panel(
+        "CUDA errors",
+        "Errors per second. A sticky one makes the server unready; Kubernetes then restarts it.",
+        "cps",
+        (Query(rate("simgrad_cuda_errors_total", "kind"), "{{kind}}"),),
+    ),
+    Panel(
+        "GPUs",
+        "Which GPUs are there.",
+        "short",
+        (Query(value("simgrad_gpu_info", "gpu, name, uuid"), "{{gpu}}: {{name}} {{uuid}}"),),
+        "stat",
+        names=True,
+    ),
+    Panel(
+        "Tape",
+        "Memory of kept rollouts and its limit, by tier.",
+        "bytes",
+        (
+            Query(value("simgrad_tape_bytes", "tier"), "kept on {{tier}}"),
+            Query(value("simgrad_tape_limit_bytes", "tier"), "limit on {{tier}}"),
+        ),
+    ),
+    Panel(
+        "Tape evictions",
+        "Kept rollouts dropped per second; after limit or ttl a client must replay.",
+        "cps",
+        (Query(rate("simgrad_tape_evictions_total", "reason"), "{{reason}}"),),
+    ),
+)
+
+PROCESS = (
+    Panel(
+        "CPU",
+        "Cores in use.",
+        "short",
+        (Query(rate("process_cpu_seconds_total", "instance"), "{{instance}}"),),
+        width=6,
+    ),
+    Panel(
+        "Memory",
+        "Resident and virtual memory.",
+        "bytes",
+        (
+            Query(value("process_resident_memory_bytes", "instance"), "resident {{instance}}"),
+            Query(value("process_virtual_memory_bytes", "instance"), "virtual {{instance}}"),
+        ),
+        width=6,
+    ),
+    Panel(
+        "File descriptors",
+        "Open file descriptors over their limit.",
+        "percentunit",
+        (
+            Query(
+                share(value("process_open_fds", "instance"), value("process_max_fds", "instance")),
+                "{{instance}}",
+            ),
+        ),
+        width=6,
+    ),
+    Panel(
+        "Certificate expires in",
+        "Time until the TLS certificate that is presented expires; empty without TLS.",
+        "s",
+        (
+            Query(
+                f"(simgrad_tls_certificate_expiry_timestamp_seconds{selector()} > 0) - time()",
+                "{{instance}}",
+            ),
+        ),
+        "stat",
+        6,
+    ),
+)
+
+ROWS = (
+    ("Health", HEALTH),
+    ("Requests", REQUESTS),
+    ("Queue and work", QUEUE),
+    ("GPU and tape", DEVICE),
+    ("Process", PROCESS),
+)

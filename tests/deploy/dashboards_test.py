@@ -1,0 +1,90 @@
+"""The dashboards as files: what the generator writes, clean of lint, and whole."""
+
+import copy
+import json
+import re
+
+import build_dashboards
+import dashboard_lint
+import pytest
+from conftest import ROOT
+from metric_manifest import family_of, names_in
+
+FOLDER = ROOT / "deploy/grafana/dashboards"
+NAMES = sorted(build_dashboards.rendered())
+# Prometheus itself makes the series of alerts.
+BUILT_IN = {"ALERTS"}
+
+
+def parsed(name):
+    return json.loads(build_dashboards.rendered()[name])
+
+
+def test_the_files_are_what_the_generator_writes():
+    assert sorted(path.name for path in FOLDER.iterdir()) == NAMES
+    for name, text in build_dashboards.rendered().items():
+        assert (FOLDER / name).read_text() == text, "deploy/grafana/build_dashboards.py"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dashboard_has_no_lint(name, exported):
+    assert dashboard_lint.complaints(parsed(name), exported) == []
+
+
+def test_panels_use_what_exists_or_is_expected_and_show_all_of_it(exported, expected):
+    used = {
+        family_of(series, exported)
+        for name in NAMES
+        for _, expression in dashboard_lint.expressions(parsed(name))
+        for series in names_in(expression)
+    }
+    assert used - BUILT_IN <= exported.keys() | expected.keys()
+    assert exported.keys() <= used
+
+
+def change(panel=None, target=None, **fields):
+    """A dashboard with fields of itself, of its first panel or of that panel's query replaced."""
+    bent = copy.deepcopy(parsed(NAMES[0]))
+    graph = dashboard_lint.graphs(bent)[0]
+    bent.update(fields)
+    graph.update(panel or {})
+    graph["targets"][0].update(target or {})
+    return bent
+
+
+TARGET = '{job=~"$job", instance=~"$instance"}'
+EXPRESSIONS = {
+    "sum(simgrad_ready)": "not restricted|without braces",
+    "sum(rate(simgrad_ready" + TARGET + "[$__rate_interval]))": "no counter",
+    "sum(simgrad_steps_total" + TARGET + ")": "without rate",
+    "sum(rate(simgrad_steps_total" + TARGET + "[5m]))": "instead of",
+    'sum(simgrad_ready{job=~"$job"})': "not restricted to \\$instance",
+    "sum by (colour) (simgrad_ready" + TARGET + ")": "label colour",
+    'sum(simgrad_ready{job=~"$job", instance=~"$instance", shape=~"$shape"})': "no variable",
+}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_lint_finds_a_bad_query(expression, exported):
+    found = dashboard_lint.complaints(change(target={"expr": expression}), exported)
+    assert any(re.search(EXPRESSIONS[expression], text) for text in found), found
+
+
+BENT = {
+    "has __inputs": dict(__inputs=[]),
+    "is editable": dict(editable=True),
+    "has no uid": dict(uid=""),
+    "has no variable job": dict(templating={"list": []}),
+    "lacks title or description": dict(panel={"description": ""}),
+    "has no unit": dict(panel={"fieldConfig": {"defaults": {}}}),
+    "leaves the grid": dict(panel={"gridPos": {"x": 20, "y": 900, "w": 8, "h": 1}}),
+    "overlap": dict(panel={"gridPos": {"x": 0, "y": 1, "w": 24, "h": 4}}),
+    "does not take its data source": dict(target={"datasource": {"uid": "mine"}}),
+    "two panels have one id": dict(panel={"id": 1}),
+}
+
+
+@pytest.mark.parametrize("complaint", BENT)
+def test_lint_finds_a_bad_frame(complaint, exported):
+    found = dashboard_lint.complaints(change(**BENT[complaint]), exported)
+    assert any(complaint in text for text in found), found

@@ -1,0 +1,232 @@
+"""The image: the Dockerfile as text in every run; built, started and asked with --long."""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+
+import pytest
+from conftest import ROOT
+from image_build import DOCKERFILE, Buildah
+from server_flags import known_flags
+
+import simgrad as sg
+
+USER = 10001
+# Packages with which one can build; none of them may be installed in the image.
+BUILD_TOOLS = ("g++", "gcc", "cmake", "ninja-build", "make", "protobuf-compiler", "libgrpc++-dev")
+
+
+def instructions():
+    """(stage, instruction, arguments) of every line, continuation lines joined."""
+    text = re.sub(r"(?m)^\s*#.*\n", "", DOCKERFILE.read_text())
+    stage, found = "", []
+    for line in text.replace("\\\n", " ").splitlines():
+        if not line.strip():
+            continue
+        name, _, arguments = line.strip().partition(" ")
+        if name == "FROM":
+            stage = arguments.split(" AS ")[1].strip()
+        found.append((stage, name, re.sub(r"\s+", " ", arguments)))
+    return found
+
+
+def of(stage, name):
+    return [
+        arguments for where, what, arguments in instructions() if (where, what) == (stage, name)
+    ]
+
+
+def test_every_base_image_is_an_argument():
+    bases = [arguments for _, name, arguments in instructions() if name == "FROM"]
+    assert bases == ["${BUILD_BASE} AS build", "${RUNTIME_BASE} AS runtime"]
+    defaults = {
+        arguments.partition("=")[0] for stage, name, arguments in instructions() if not stage
+    }
+    assert defaults == {"BUILD_BASE", "RUNTIME_BASE"}
+
+
+def test_what_is_copied_exists_and_is_no_more_than_the_build_needs():
+    sources = [s for line in of("build", "COPY") for s in line.split()[:-1]]
+    assert all((ROOT / source).exists() for source in sources)
+    assert not {"tests", "client", "docs", "deploy", "."} & set(sources)
+
+
+def test_the_build_installs_what_scripts_setup_does():
+    setup = (ROOT / "scripts/setup").read_text()
+    installed = re.search(r"--no-install-recommends (.*?) &&", of("build", "RUN")[0])[1].split()
+    assert all(re.search(rf"(?m)(^|\s){re.escape(package)}(\s|$)", setup) for package in installed)
+
+
+def test_the_image_runs_as_a_number_and_not_as_root():
+    assert of("runtime", "USER") == [f"{USER}:{USER}"]
+
+
+def test_the_runtime_stage_takes_only_finished_things_from_the_build():
+    for line in of("runtime", "COPY"):
+        assert line.startswith("--from=build /out/")
+    assert not any(tool in " ".join(of("runtime", "RUN")) for tool in ("cmake", "g++", "-dev"))
+
+
+def test_entry_point_and_health_check_run_without_a_shell():
+    (entry,) = of("runtime", "ENTRYPOINT")
+    (check,) = of("runtime", "HEALTHCHECK")
+    assert entry == '["/usr/local/bin/simgrad-server"]'
+    assert check.endswith('CMD ["/usr/local/bin/simgrad-server", "--healthcheck"]')
+    assert "healthcheck" in known_flags()
+    assert of("runtime", "CMD") == []
+
+
+def test_labels_are_those_of_open_containers():
+    labels = re.findall(r"(\S+)=", of("runtime", "LABEL")[0])
+    assert len(labels) >= 5
+    assert all(label.startswith("org.opencontainers.image.") for label in labels)
+
+
+def test_only_nvrtc_of_the_toolkit_goes_into_the_image():
+    (gather,) = [line for line in of("build", "RUN") if "/out/lib/" in line]
+    pattern = re.search(r"grep -E '(.*?)'", gather)[1]
+    names = ("libnvrtc.so.12", "libnvrtc-builtins.so.12.6", "libcudart.so.12", "libcublas.so.12")
+    taken = [name for name in names if re.search(pattern, f"/usr/local/cuda/lib64/{name}")]
+    assert taken == ["libnvrtc.so.12", "libnvrtc-builtins.so.12.6"]
+
+
+@contextlib.contextmanager
+def built(folder, toolkit, **arguments):
+    """(configuration, root file system) of the image that the Dockerfile makes."""
+    if os.geteuid() != 0:
+        pytest.fail("mmdebstrap and chroot need root")
+    for tool in ("buildah", "mmdebstrap"):
+        assert shutil.which(tool), f"{tool} is missing: scripts/setup --with-image-tests"
+    buildah = Buildah(folder)
+    buildah.import_base(toolkit)
+    buildah.build("localhost/simgrad-test", REVISION="abcdef123456", **arguments)
+    yield buildah.configuration("localhost/simgrad-test"), buildah.unpack("localhost/simgrad-test")
+    buildah("umount", "--all")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    with built(tmp_path_factory.mktemp("image"), toolkit=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cuda_image(tmp_path_factory):
+    with built(tmp_path_factory.mktemp("cuda"), toolkit=True, SIMGRAD_CUDA="ON") as made:
+        yield made
+
+
+def in_image(image, *command, server=False):
+    """The command line that runs in the image as its user: root read-only, the cache a tmpfs."""
+    configuration, root = image
+    writable = next(iter(configuration["Volumes"]))
+    mounts = f"""
+        mount --bind {root} {root}
+        mount -t tmpfs -o uid={USER},gid={USER},mode=0700 none {root}{writable}
+        mount -t proc none {root}/proc
+        mount --bind /dev {root}/dev
+        mount -o remount,bind,ro {root}
+        exec chroot --userspec={configuration['User']} {root} {shlex.join(command)}
+    """
+    return ["unshare", "--mount", "--fork", "--kill-child", "sh", "-ec", mounts]
+
+
+def output(image, *command):
+    return subprocess.run(in_image(image, *command), capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.long
+def test_the_image_serves_a_request_as_an_unprivileged_user_on_a_read_only_root(image):
+    entry = image[0]["Entrypoint"]
+    command = in_image(image, *entry, "--port=0", "--metrics_port=0")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        banner = process.stdout.readline()
+        port = re.search(r"listening on \S+?:(\d+)", banner)[1]
+        with sg.Client(f"localhost:{port}", timeout=60) as client:
+            world = sg.World("bouncing_ball", contact="toi")
+            result = client.rollout(
+                world, steps=50, initial={"y": [1.0], "v": [0.0]}, params={"k": 1.0}
+            )
+            assert result.ok.all()
+            assert client.info().revision == "abcdef123456"
+    finally:
+        children = subprocess.run(
+            ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
+        ).stdout.split()
+        for child in children:
+            status = open(f"/proc/{child}/status").read()
+            assert re.search(rf"Uid:\s+{USER}\s", status)
+            os.kill(int(child), signal.SIGTERM)
+        process.wait(timeout=60)
+    assert children and process.returncode == 0
+
+
+@pytest.mark.long
+def test_only_the_kernel_cache_can_be_written(image):
+    for path in ("/x", "/tmp/x", "/usr/local/bin/x", "/etc/x", "/var/lib/x"):
+        assert output(image, "touch", path).returncode != 0
+    (writable,) = image[0]["Volumes"]
+    assert output(image, "touch", f"{writable}/x").returncode == 0
+
+
+@pytest.mark.long
+def test_no_build_tool_is_in_the_image(image):
+    installed = output(image, "dpkg-query", "-W", "-f", "${Package}\n").stdout.split()
+    assert "libc6" in installed and not set(BUILD_TOOLS) & set(installed)
+    assert not [package for package in installed if package.endswith("-dev")]
+    for tool in ("cc", "c++", "g++", "cmake", "ninja", "protoc"):
+        assert output(image, "sh", "-c", f"command -v {tool}").returncode != 0
+
+
+@pytest.mark.long
+def test_the_image_says_what_it_is(image):
+    configuration, _ = image
+    assert configuration["User"] == f"{USER}:{USER}"
+    assert configuration["Labels"]["org.opencontainers.image.revision"] == "abcdef123456"
+    assert configuration["Healthcheck"]["Test"][0] == "CMD"
+    assert set(configuration["ExposedPorts"]) == {"8001/tcp", "8002/tcp"}
+
+
+KERNEL = b"""extern "C" __global__ void twice(float* x) { x[threadIdx.x] = __fmul_rn(2.0f, x[threadIdx.x]); }"""
+
+
+def compile_inside(root, answer):
+    """Compiles a kernel with nothing but what the image holds; sends the size of the cubin."""
+    os.chroot(root)
+    os.chdir("/")
+    (library,) = [n for n in os.listdir("/usr/local/lib") if re.fullmatch(r"libnvrtc\.so\.\d+", n)]
+    nvrtc = ctypes.CDLL(f"/usr/local/lib/{library}")
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    options = (ctypes.c_char_p * 2)(b"--gpu-architecture=sm_90", b"--std=c++20")
+    results = (
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), KERNEL, b"twice.cu", 0, None, None),
+        nvrtc.nvrtcCompileProgram(program, 2, options),
+        nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)),
+    )
+    answer.send((results, size.value))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    not (ROOT / "sim/backend/cuda/CMakeLists.txt").exists(),
+    reason="the CUDA executor is not here yet",
+)
+def test_the_cuda_image_compiles_a_kernel_and_holds_nothing_else_of_the_toolkit(cuda_image):
+    _, root = cuda_image
+    libraries = sorted(path.name for path in (root / "usr/local/lib").glob("*.so*"))
+    assert len(libraries) == 2, libraries
+    assert all(re.match(r"libnvrtc(-builtins)?\.so\.", name) for name in libraries)
+    assert not (root / "usr/local/cuda").exists()
+    receive, send = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=compile_inside, args=(root, send))
+    process.start()
+    process.join(timeout=120)
+    assert receive.poll() and receive.recv()[0] == (0, 0, 0)

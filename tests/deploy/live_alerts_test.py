@@ -1,0 +1,234 @@
+"""The alerts, with windows of two seconds, against the real server: each fires and clears again."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+
+import event_load
+import pytest
+import yaml
+from live_prometheus import LivePrometheus, wait_until
+from live_server import LiveServer
+from metric_manifest import names_in
+from server_flags import server_flags
+from short_windows import with_short_windows
+
+import simgrad as sg
+
+NUMERIC = {
+    "SimgradNearBoundary",
+    "SimgradIterationCaps",
+    "SimgradNonfiniteForward",
+    "SimgradNonfiniteInputs",
+    "SimgradNonfiniteBackward",
+    "SimgradDisconnectedGradients",
+    "SimgradLossScaleCollapsed",
+}
+SERVICE = {"SimgradErrorRate", "SimgradDeadlines", "SimgradQueueFilling", "SimgradQueueRejects"}
+LIFE = {"SimgradNotReady", "SimgradTargetDown"}
+CERTIFICATE = {"SimgradCertificateExpiry"}
+# What no caller can bring about; promtool's unit tests cover them. Beside these stand the alerts on
+# metrics of deploy/expected_metrics.yml.
+CANNOT_BE_FIRED = {
+    "SimgradInternalErrors": "needs a fault of the server",
+    "SimgradPoisonedMetric": "the guard of every observation is there so that it cannot",
+    "SimgradCpuFallback": "needs a build with CUDA on a machine without a GPU",
+    "SimgradGpuErrors": "needs a GPU that fails",
+    "SimgradGpuMemory": "needs a GPU",
+}
+# One worker and one place in the queue, so that a second request waits and a third is refused.
+SMALL = ("--workers=1", "--queue_capacity=1", "--drain_timeout=10m")
+
+
+def alerts_of(rules):
+    groups = yaml.safe_load(rules)["groups"]
+    return {r["alert"]: r for group in groups for r in group["rules"] if "alert" in r}
+
+
+class Watch:
+    """A server that can be ended and started again, and a Prometheus with short windows."""
+
+    def __init__(self, folder, rules, flags=SMALL):
+        self.server = LiveServer(*flags)
+        self.ports = (f"--port={self.server.port}", f"--metrics_port={self.server.metrics_port}")
+        self.prometheus = LivePrometheus(folder, self.server.metrics_port, rules)
+        # Before the first scrape the target is absent, and short windows take that for an outage.
+        wait_until(lambda: self.prometheus.query("up == 1"), "the first scrape")
+        wait_until(lambda: "SimgradTargetDown" not in self._active(), "the alert at start to clear")
+
+    def _active(self):
+        """Names of alerts that fire or are about to."""
+        return {alert["labels"]["alertname"] for alert in self.prometheus.alerts()}
+
+    def client(self):
+        return sg.Client(self.server.target, timeout=60)
+
+    def restart(self):
+        """On the same ports, so that Prometheus finds it again."""
+        assert self.server.stop() == 0
+        self.server = LiveServer(*SMALL, *self.ports)
+
+    def fires(self, names, beside=frozenset()):
+        """Waits until all have fired, at once or not; beside them only those of `beside` may."""
+        seen = set()
+
+        def all_seen():
+            fired = {
+                a["labels"]["alertname"]: a
+                for a in self.prometheus.alerts()
+                if a["state"] == "firing"
+            }
+            for name, alert in fired.items():
+                assert name in names | beside, f"{name} fires too: {alert}"
+                assert "error" not in alert["annotations"]["description"], alert
+            seen.update(fired)
+            return seen >= names
+
+        wait_until(all_seen, f"{names} to fire")
+
+    def clears(self):
+        """Waits until nothing fires or is about to, for longer than a window."""
+        quiet = set()
+
+        def quiet_for_long():
+            if self.prometheus.alerts():
+                quiet.clear()
+            quiet.add(self.prometheus.rule_groups()[0]["lastEvaluation"])
+            return len(quiet) > 6
+
+        wait_until(quiet_for_long, "every alert to clear")
+
+
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory, rules_text):
+    watch = Watch(tmp_path_factory.mktemp("prometheus"), with_short_windows(rules_text))
+    try:
+        yield watch
+    finally:
+        watch.prometheus.stop()
+        watch.server.stop()
+
+
+@contextlib.contextmanager
+def repeated(watch, *causes):
+    """Runs the causes in turn, in the background."""
+    enough, failures = threading.Event(), []
+
+    def loop():
+        try:
+            with watch.client() as client:
+                while not enough.is_set():
+                    for cause in causes:
+                        cause(client)
+        except Exception as failure:  # shown by the test, not lost with the thread
+            failures.append(failure)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+    assert not failures, failures
+
+
+def test_short_windows_replace_every_window(rules_text):
+    short = with_short_windows(rules_text)
+    assert "m]" not in short and short.count("[2s]") == rules_text.count("[5m]") > 10
+    assert {rule.get("for", "1s") for rule in alerts_of(short).values()} == {"1s"}
+
+
+def test_every_alert_is_fired_here_or_stands_in_a_list(rules_text, expected):
+    alerts = alerts_of(rules_text)
+    on_expected = {n for n, rule in alerts.items() if names_in(rule["expr"]) & expected.keys()}
+    on_expected -= CERTIFICATE | CANNOT_BE_FIRED.keys()
+    groups = (NUMERIC, SERVICE, LIFE, CERTIFICATE, CANNOT_BE_FIRED.keys(), on_expected)
+    assert sum(map(len, groups)) == len(alerts)
+    assert set().union(*groups) == alerts.keys()
+
+
+def test_ordinary_load_fires_nothing(watch):
+    with repeated(watch, event_load.ordinary, event_load.unary):
+        wait_until(
+            lambda: watch.prometheus.query("sum(rate(simgrad_gradients_total[2s])) > 0"), "load"
+        )
+        evaluations = set()  # eight of them: more than twice what a window and `for` take
+
+        def often_enough():
+            evaluations.add(watch.prometheus.rule_groups()[0]["lastEvaluation"])
+            assert watch.prometheus.firing() == set()
+            return len(evaluations) > 8
+
+        wait_until(often_enough, "evaluations of the rules")
+
+
+def test_alerts_on_numerics_fire_and_clear(watch):
+    with repeated(watch, *event_load.NUMERIC_TROUBLES):
+        watch.fires(NUMERIC - {"SimgradLossScaleCollapsed"})
+    watch.clears()
+    with repeated(watch, event_load.small_loss_scale):  # shown is the scale of the last request
+        watch.fires({"SimgradLossScaleCollapsed"})
+    with repeated(watch, event_load.ordinary):
+        watch.clears()
+
+
+def occupy(client):
+    """Works or waits until its deadline, or is refused at once where the queue is full."""
+    with contextlib.suppress(sg.ResourceExhausted, sg.DeadlineExceeded):
+        event_load.endless(client, timeout=3).result
+
+
+def test_alerts_on_the_service_fire_and_clear(watch):
+    with repeated(watch, event_load.expired):
+        watch.fires({"SimgradDeadlines"})
+    watch.clears()
+    # Of three at a time one works, one waits, one is refused; all are sent again.
+    attempts = (repeated(watch, occupy) for _ in range(3))
+    with contextlib.ExitStack() as stack:
+        for attempt in attempts:
+            stack.enter_context(attempt)
+        watch.fires(SERVICE - {"SimgradDeadlines"}, beside={"SimgradDeadlines"})
+    watch.clears()
+
+
+def test_alerts_on_the_life_of_the_server_fire_and_clear(watch):
+    with watch.client() as client, event_load.running(client):
+        watch.server.process.send_signal(signal.SIGTERM)
+        watch.fires({"SimgradNotReady"})
+    watch.fires({"SimgradTargetDown"}, beside={"SimgradNotReady"})
+    watch.restart()
+    watch.clears()
+
+
+def put_certificate(folder, days):
+    """A self-signed certificate and its key, in the place of those that were there."""
+    new, names = folder / "new", ("tls.key", "tls.crt")
+    new.mkdir()
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+        + ["-days", str(days), "-keyout", str(new / names[0]), "-out", str(new / names[1])],
+        check=True,
+        capture_output=True,
+    )
+    for name in names:
+        os.replace(new / name, folder / name)
+    new.rmdir()
+
+
+@pytest.mark.skipif("tls_certificate" not in server_flags(), reason="this server has no TLS yet")
+def test_the_alert_on_the_certificate_fires_and_clears_when_it_is_renewed(tmp_path, rules_text):
+    put_certificate(tmp_path, days=1)
+    files = (f"--tls_certificate={tmp_path}/tls.crt", f"--tls_key={tmp_path}/tls.key")
+    watch = Watch(
+        tmp_path, with_short_windows(rules_text), (*SMALL, *files, "--tls_reload_interval=1s")
+    )
+    try:
+        watch.fires(CERTIFICATE)
+        put_certificate(tmp_path, days=365)
+        watch.clears()
+    finally:
+        watch.prometheus.stop()
+        watch.server.stop()

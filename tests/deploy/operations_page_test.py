@@ -1,0 +1,80 @@
+"""docs/operations.md says nothing that is not there: panels, flags, values, files, alerts."""
+
+import json
+import re
+
+import yaml
+from conftest import ROOT
+from server_flags import known_flags
+
+PAGE = (ROOT / "docs/operations.md").read_text()
+RUNBOOK = PAGE[PAGE.index("# Alerts") :]
+VALUES = yaml.safe_load((ROOT / "deploy/kubernetes/simgrad/values.yaml").read_text())
+
+
+def panels():
+    pages = [json.loads(p.read_text()) for p in (ROOT / "deploy/grafana/dashboards").iterdir()]
+    return {panel["title"] for page in pages for panel in page["panels"]}
+
+
+def test_every_alert_has_a_section_and_every_section_an_alert(rules_text):
+    sections = re.findall(r"(?m)^## (Simgrad\w+)$", RUNBOOK)
+    assert sorted(sections) == sorted(re.findall(r"- alert: (\w+)", rules_text))
+
+
+def test_every_section_says_what_to_do():
+    for section in RUNBOOK.split("\n## ")[1:]:
+        name, _, text = section.partition("\n")
+        assert (
+            re.search(r"(?m)^- (Do|`\w+`):", text) or "Do:" in text or "- The server" in text
+        ), name
+
+
+def test_panels_that_the_runbook_sends_to_exist():
+    named = set(re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", RUNBOOK))
+    assert len(named) > 15
+    assert {name.partition(", per")[0] for name in named} <= {
+        title.partition(", per")[0] for title in panels()
+    }
+
+
+def test_flags_exist():
+    # What helm, docker, kubectl, git and the client are told.
+    others = {"namespace", "set", "from", "create", "reuse", "build", "previous", "short", "target"}
+    named = set(re.findall(r"--([a-z_]+)\b", PAGE)) - others
+    assert {"drain_timeout", "near_band_ulps"} <= named <= known_flags()
+
+
+def value_at(path):
+    found = VALUES
+    for key in path.split("."):
+        assert key in found, f"{path} is no value of the chart"
+        found = found[key]
+
+
+def test_values_that_are_set_or_named_exist():
+    named = set(re.findall(r"--set ([\w.]+?)=", PAGE))
+    named |= set(
+        re.findall(r"`((?:server|image|tls|networkPolicy|prometheusRule|autoscaling)\.\w+)`", PAGE)
+    )
+    assert len(named) > 10
+    for path in named:
+        if ".labels." not in path:  # whatever one's own Prometheus selects by
+            value_at(path)
+
+
+def test_files_that_are_linked_exist():
+    links = re.findall(r"\]\(([^)#]+)\)", PAGE)
+    assert links and all((ROOT / "docs" / link).exists() for link in links)
+
+
+def test_build_arguments_are_those_of_the_dockerfile():
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text()
+    names = re.findall(r"--build-arg (\w+)=", PAGE)
+    assert names and all(f"ARG {name}=" in dockerfile for name in names)
+
+
+def test_the_pictures_are_said_to_be_previews():
+    assert "previews" in PAGE and "no screenshots of Grafana" in PAGE
+    for name in re.findall(r"!\[\w+\]\((.*?)\)", PAGE):
+        assert (ROOT / "docs" / name).stat().st_size > 50_000

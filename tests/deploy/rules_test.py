@@ -1,0 +1,89 @@
+"""What promtool does not look at: names, annotations, runbook, and a unit test for every alert."""
+
+import re
+import subprocess
+
+import pytest
+import yaml
+from conftest import ROOT
+from metric_manifest import family_of, names_in
+
+RULES = yaml.safe_load((ROOT / "deploy/prometheus/simgrad.rules.yml").read_text())
+UNIT_TESTS = yaml.safe_load((ROOT / "deploy/prometheus/simgrad_test.yml").read_text())
+ALL = [rule for group in RULES["groups"] for rule in group["rules"]]
+ALERTS = {rule["alert"]: rule for rule in ALL if "alert" in rule}
+RECORDED = {rule["record"] for rule in ALL if "record" in rule}
+# Prometheus makes these itself.
+BUILT_IN = {"up"}
+
+
+def anchors(markdown):
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", markdown)
+    return {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings}
+
+
+def test_there_are_enough_alerts():
+    assert len(ALERTS) >= 12
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_says_what_why_and_where_to_read_on(name):
+    alert = ALERTS[name]
+    assert alert["labels"]["severity"] in {"critical", "warning", "info"}
+    summary, description = (alert["annotations"][key] for key in ("summary", "description"))
+    assert summary and "{{" not in summary, "a summary is the same for every instance"
+    assert "$labels" in description and description.endswith(".")
+    page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+    assert anchor == name.lower()
+    assert anchor in anchors((ROOT / page).read_text())
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_is_unit_tested_both_ways(name):
+    expected = [
+        case.get("exp_alerts")
+        for test in UNIT_TESTS["tests"]
+        for case in test.get("alert_rule_test", ())
+        if case["alertname"] == name
+    ]
+    assert any(expected), "no unit test in which it fires"
+    assert not all(expected), "no unit test in which it stays silent"
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_uses_only_metrics_that_exist_or_are_expected(rule, exported, expected):
+    names = {family_of(name, exported) for name in names_in(rule["expr"])}
+    assert names <= exported.keys() | expected.keys() | RECORDED | BUILT_IN
+    assert names or "__name__" in rule["expr"]
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_every_selector_names_the_job(rule):
+    for braces in re.findall(r"[\w:]*(\{[^}]*\})", rule["expr"]):
+        assert 'job="simgrad"' in braces
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_a_recorded_series_is_named_level_metric_operation(name):
+    assert re.fullmatch(r"instance\w*:simgrad_\w+:\w+|instance\w*:grpc_server_\w+:\w+", name)
+
+
+def test_an_expected_metric_leaves_the_list_once_it_is_exported(exported, expected):
+    assert not exported.keys() & expected.keys(), "take these off deploy/expected_metrics.yml"
+    assert all(expected.values()), "each needs a reason"
+
+
+def test_an_expected_metric_is_one_that_rules_or_panels_use(expected):
+    used = set().union(*(names_in(rule["expr"]) for rule in ALL))
+    for page in (ROOT / "deploy/grafana/dashboards").glob("*.json"):
+        used |= set(re.findall(r"simgrad_\w+", page.read_text()))
+    assert expected.keys() <= used
+
+
+def test_promtool_accepts_the_rules():
+    path = ROOT / "deploy/prometheus/simgrad.rules.yml"
+    checked = subprocess.run(
+        ["promtool", "check", "rules", "--lint-fatal", str(path)], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
