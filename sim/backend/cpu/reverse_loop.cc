@@ -31,6 +31,7 @@ class Travellers {
       const int64_t bytes = n * LaneBytes(slot.carrier);
       cotangent_.push_back(m_.HomeOf(slot.cotangent));
       mask_.push_back(m_.HomeOf(slot.mask));
+      if (n == 0) continue;  // a value without elements has no place
       std::memcpy(cotangent_.back(), m_.at[slot.operand.cotangent] + element * bytes,
                   static_cast<size_t>(bytes));
       if (!slot.masked) continue;
