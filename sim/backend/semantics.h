@@ -58,9 +58,8 @@
 //   reductions of cotangents: masked elements have been replaced by +0 by an explicit select.
 //   Seeds: seed_scale (rounded to role objective) for terminal and stage cost. Cotangents sent by the
 //   caller are rounded to role adjoint, times seed_scale (rounded) first in f64. That is no operation: one
-//   that is not finite then shows in the first operation that reads it, and the certificate names the
-//   cotangent, as a state's names the state: class conversion where it was finite before it was rounded,
-//   input where it was not.
+//   that is not finite then shows in the first operation that reads it. The certificate names that
+//   operation, class input, or, where it was finite before it was rounded, the cotangent, class conversion.
 //   At the end the slot of z[0] (after `initial`, if there is one) is cast to role gradient and is the gradient
 //   of the state input, connected where its mask holds anywhere.
 // Nothing of one instance depends on another.

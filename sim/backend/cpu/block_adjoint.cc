@@ -77,8 +77,10 @@ void BlockAdjoint::CopyStates(const std::byte* numbers) {
     const int32_t s = states[k].slot;
     m_.at[s] = m_.HomeOf(s);
     m_.at[states[k].yield] = m_.HomeOf(states[k].yield);
+    const int64_t bytes = m_.slot(s).bytes_per_lane() * rows_.width;
+    if (bytes == 0) continue;  // a state without elements has no place
     std::memcpy(m_.at[s], numbers + context_.layout.state(k) * rows_.width,
-                static_cast<size_t>(m_.slot(s).bytes_per_lane() * rows_.width));
+                static_cast<size_t>(bytes));
   }
 }
 
@@ -125,6 +127,10 @@ void BlockAdjoint::Hold(const SlotPair& pair, HeldSlot& held) {
   using enum HeldSlot::Presence;
   const int64_t n = static_cast<int64_t>(held.mask.size());
   const auto presence = pair.cotangent < 0 ? kNever : pair.mask < 0 ? kAlways : kMasked;
+  if (n == 0) {  // a state without elements has no place
+    held.presence = presence;
+    return;
+  }
   if (presence == kMasked) {
     std::memcpy(held.mask.data(), m_.at[pair.mask], static_cast<size_t>(n * 4));
   } else if (presence != held.presence) {

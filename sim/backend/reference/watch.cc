@@ -144,6 +144,8 @@ void NonFiniteWatch::SeeInput(const Input& input, Format format, int64_t element
 void NonFiniteWatch::NoteCotangent(const std::string& name, Format format, int64_t element,
                                    double sent, double read) {
   if (precision::IsFinite(read)) return;
+  cotangent_.reset();
+  if (!precision::IsFinite(sent)) return;
   BirthCertificate& birth = cotangent_.emplace();
   birth.operation = "cotangent." + name;
   birth.value_name = name;
@@ -152,8 +154,7 @@ void NonFiniteWatch::NoteCotangent(const std::string& name, Format format, int64
   birth.element = element;
   birth.operands = {sent};
   birth.result = read;
-  birth.non_finite_class =
-      precision::IsFinite(sent) ? NonFiniteClass::kConversion : NonFiniteClass::kInput;
+  birth.non_finite_class = NonFiniteClass::kConversion;
 }
 
 void NonFiniteWatch::SeeSum(std::string_view operation, std::string_view value_name, Role role,

@@ -34,8 +34,8 @@ class NonFiniteWatch {
                  const Array* where);
   // A number that was sent, and what it is read as.
   void SeeInput(const Input& input, Format format, int64_t element, double sent, double read);
-  // A cotangent that was sent, and what it is read as (phase adjoint). No operation of its own: it is
-  // the birth of the first result that is not finite because of it.
+  // A cotangent that was sent, and what it is read as (phase adjoint). No operation of its own: where
+  // only reading made it infinite, that is the birth of the first result that is not finite for it.
   void NoteCotangent(const std::string& name, Format format, int64_t element, double sent,
                      double read);
   // An addition outside the text of the program: a cost or a gradient.
@@ -56,7 +56,7 @@ class NonFiniteWatch {
   InstanceHealth* health_ = nullptr;
   Phase phase_ = Phase::kForward;
   int64_t step_ = 0;
-  std::optional<BirthCertificate> cotangent_;  // the last that was read as not finite
+  std::optional<BirthCertificate> cotangent_;  // the last that only reading made infinite
   std::optional<BirthCertificate> certificate_;
 };
 

@@ -60,7 +60,7 @@ class AdjointBudget : public ::testing::TestWithParam<bool> {
     return sim::Engine(GetParam() ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor());
   }
   // A budget for some hundred iterations of four elements, beside what the executor always takes.
-  static constexpr int64_t kBudget = int64_t{16} << 20;
+  static constexpr int64_t kBudget = int64_t{8} << 20;
 };
 
 TEST_P(AdjointBudget, IsCheckedAgainstTheIterationsThatRanNotTheCap) {
@@ -75,8 +75,8 @@ TEST_P(AdjointBudget, IsCheckedAgainstTheIterationsThatRanNotTheCap) {
 
 TEST_P(AdjointBudget, IsExhaustedRightAfterTheForwardRunWithFiguresAndAWayOut) {
   Phases phases;
-  // Nearly no push: every loop runs to its cap of 100,000 iterations.
-  Work work = Projection(100'000, 4, 1e-9, true);
+  // Nearly no push: every loop runs to its cap.
+  Work work = Projection(20'000, 4, 1e-9, true);
   work.memory_budget_bytes = kBudget;
   work.options.threads = 1;
   const auto result = MakeEngine().Execute(work, phases);
