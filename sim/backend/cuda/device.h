@@ -79,7 +79,11 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual absl::StatusOr<std::unique_ptr<Stream>> OpenStream() = 0;
   // Compiles, or takes from the cache.
   virtual absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source) = 0;
-  absl::StatusOr<Buffer> Allocate(int64_t bytes);  // of at least one byte
+  // Blocks of an entry point that the whole device runs at once, at least 1.
+  virtual absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry,
+                                                 int block, int64_t shared_bytes) = 0;
+  // Of at least one byte; waits for nothing. Errors: RESOURCE_EXHAUSTED with the figures.
+  absl::StatusOr<Buffer> Allocate(int64_t bytes);
 
  protected:
   friend class Buffer;

@@ -103,6 +103,7 @@ struct KernelArgs {
   EventColumn *event_partial, *event;
   StateColumn *state_partial, *state;  // [blocks][samples of the chunk][real states], ...
   int64_t samples;              // sampled steps of the chunk
+  int64_t blocks;               // of the launch that wrote the partials, for simgrad_merge
   RangeColumn* ranges;          // one; integer atomics
   const InstanceSiteView* instance_site;  // [termination sites]
   void* const* state_trajectory;   // [states]: [count][instances][shape] in the carrier, or null
