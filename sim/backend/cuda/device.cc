@@ -2,7 +2,24 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
+
 namespace simgrad::sim::cuda {
+namespace {
+
+constexpr char kLostPayload[] = "simgrad.sim.device_lost";
+
+}  // namespace
+
+absl::Status DeviceLostError(const std::string& message) {
+  absl::Status status = absl::UnavailableError(message);
+  status.SetPayload(kLostPayload, absl::Cord());
+  return status;
+}
+
+bool IsDeviceLost(const absl::Status& status) {
+  return status.GetPayload(kLostPayload).has_value();
+}
 
 Buffer::Buffer(std::shared_ptr<Device> device, void* data, int64_t bytes)
     : device_(std::move(device)), data_(data), bytes_(bytes) {}

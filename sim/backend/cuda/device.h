@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,6 +26,21 @@ struct DeviceLimits {
   int64_t shared_bytes_per_block = 48 << 10;
   int64_t memory_bytes = 0;
 };
+
+// What a device has been used for, for metrics.
+struct DeviceUse {
+  int64_t memory_used_bytes = 0;  // by this process
+  int64_t memory_total_bytes = 0;
+  double busy_seconds = 0.0;  // of launches, from the first of a series to its end
+  double compile_seconds = 0.0;
+  uint64_t compiled = 0, loaded_from_disk = 0, loaded_from_memory = 0;  // texts
+  std::map<std::string, uint64_t> errors;                               // by the driver's name
+  bool lost = false;  // a sticky error: nothing runs on it any more
+};
+
+// UNAVAILABLE, told from other such statuses by IsDeviceLost.
+absl::Status DeviceLostError(const std::string& message);
+bool IsDeviceLost(const absl::Status& status);
 
 struct LaunchShape {
   int64_t grid = 1;
@@ -76,6 +92,7 @@ class Device : public std::enable_shared_from_this<Device> {
  public:
   virtual ~Device() = default;
   virtual const DeviceLimits& limits() const = 0;
+  virtual DeviceUse Use() const { return {}; }
   virtual absl::StatusOr<std::unique_ptr<Stream>> OpenStream() = 0;
   // Compiles, or takes from the cache.
   virtual absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source) = 0;
