@@ -46,8 +46,12 @@ class Context {
     if (result == CUDA_SUCCESS) return absl::OkStatus();
     absl::Status status = DriverStatus(driver_, result, call);
     const std::lock_guard<std::mutex> lock(mutex_);
-    ++errors_[ErrorName(driver_, result)];
-    if (IsDeviceLost(status)) lost_ = true;
+    if (IsDeviceLost(status)) {
+      ++use_.lost_errors;
+      use_.lost = true;
+    } else {
+      ++(absl::IsResourceExhausted(status) ? use_.memory_errors : use_.other_errors);
+    }
     return status;
   }
   // Before every call: the context belongs to the calling thread.
@@ -57,19 +61,20 @@ class Context {
   }
   bool lost() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return lost_;
-  }
-  std::map<std::string, uint64_t> errors() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return errors_;
+    return use_.lost;
   }
   void AddBusy(double seconds) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    busy_seconds_ += seconds;
+    use_.busy_seconds += seconds;
   }
-  double busy_seconds() const {
+  // Its errors and busy time.
+  void AddTo(DeviceUse& use) const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return busy_seconds_;
+    use.busy_seconds = use_.busy_seconds;
+    use.memory_errors = use_.memory_errors;
+    use.lost_errors = use_.lost_errors;
+    use.other_errors = use_.other_errors;
+    use.lost = use_.lost;
   }
 
  private:
@@ -80,9 +85,7 @@ class Context {
   CUdevice device_;
   CUcontext context_;
   mutable std::mutex mutex_;
-  bool lost_ = false;
-  double busy_seconds_ = 0.0;
-  std::map<std::string, uint64_t> errors_;
+  DeviceUse use_;
 };
 
 CUdeviceptr Address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
@@ -275,9 +278,7 @@ DeviceUse CudaDevice::Use() const {
     use = use_;
   }
   use.memory_total_bytes = limits_.memory_bytes;
-  use.busy_seconds = context_->busy_seconds();
-  use.errors = context_->errors();
-  use.lost = context_->lost();
+  context_->AddTo(use);
   return use;
 }
 

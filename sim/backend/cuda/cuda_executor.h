@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "sim/backend/cuda/device.h"
 #include "sim/backend/executor.h"
@@ -20,5 +21,11 @@ struct CudaExecutorOptions {
 
 std::unique_ptr<Executor> MakeCudaExecutor(std::shared_ptr<cuda::Device> device,
                                            const CudaExecutorOptions& options = {});
+// A run goes to the device with the fewest. At least one device.
+std::unique_ptr<Executor> MakeCudaExecutor(std::vector<std::shared_ptr<cuda::Device>> devices,
+                                           const CudaExecutorOptions& options = {});
+// Generates and compiles what runs of the program will need, on all devices of the list.
+absl::Status WarmKernels(const std::vector<std::shared_ptr<cuda::Device>>& devices,
+                         const NumericalProgram& program);
 
 }  // namespace simgrad::sim

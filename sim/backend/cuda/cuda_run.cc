@@ -67,10 +67,15 @@ CudaRun::CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
       record_(*device_, *stream_, batch_, options_),
       saved_(device_, layout_.travelling_bytes),
       gradients_(batch_.program->program.inputs.size()),
-      connected_(batch_.program->program.inputs.size()) {}
+      connected_(batch_.program->program.inputs.size()) {
+  ++device_->runs;
+}
 
-// What still runs uses the memory that is about to go.
-CudaRun::~CudaRun() { stream_->Wait().IgnoreError(); }
+CudaRun::~CudaRun() {
+  // What still runs uses the memory that is about to go.
+  stream_->Wait().IgnoreError();
+  --device_->runs;
+}
 
 absl::StatusOr<std::unique_ptr<CudaRun>> CudaRun::Create(
     std::shared_ptr<Device> device, std::shared_ptr<const GeneratedSource> source,

@@ -7,8 +7,8 @@
 // Threads: a Device may be used by several threads; a Stream by one at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,7 +34,7 @@ struct DeviceUse {
   double busy_seconds = 0.0;  // of launches, from the first of a series to its end
   double compile_seconds = 0.0;
   uint64_t compiled = 0, loaded_from_disk = 0, loaded_from_memory = 0;  // texts
-  std::map<std::string, uint64_t> errors;                               // by the driver's name
+  uint64_t memory_errors = 0, lost_errors = 0, other_errors = 0;
   bool lost = false;  // a sticky error: nothing runs on it any more
 };
 
@@ -101,6 +101,8 @@ class Device : public std::enable_shared_from_this<Device> {
                                                  int block, int64_t shared_bytes) = 0;
   // Of at least one byte; waits for nothing. Errors: RESOURCE_EXHAUSTED with the figures.
   absl::StatusOr<Buffer> Allocate(int64_t bytes);
+  // Runs that are alive on it: who has most to do.
+  std::atomic<int64_t> runs{0};
 
  protected:
   friend class Buffer;
