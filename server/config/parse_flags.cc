@@ -54,6 +54,27 @@ std::string SetDrainTimeout(const std::string& value, ServerConfig& config) {
   return "";
 }
 
+std::string SetKernelCache(const std::string& value, ServerConfig& config) {
+  config.kernel_cache = value;
+  return "";
+}
+
+std::string SetWarm(const std::string& value, ServerConfig& config) {
+  if (value != "true" && value != "false") return "true or false";
+  config.warm = value == "true";
+  return "";
+}
+
+std::string SetFatalExitAfter(const std::string& value, ServerConfig& config) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(value, &duration) || duration < absl::ZeroDuration() ||
+      duration > absl::Hours(1)) {
+    return "a duration from 0 to 1h, for example 10s";
+  }
+  config.fatal_exit_after = duration;
+  return "";
+}
+
 std::string SetNearBand(const std::string& value, ServerConfig& config) {
   double number = 0;
   if (!absl::SimpleAtod(value, &number) || !std::isfinite(number) || number < 0) {
@@ -98,6 +119,10 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::max_instances, 1, kInt)},
       {"program_cache_entries", "256", "lowered programs that are kept",
        Integer(&ServerConfig::program_cache_entries, 1, 1'000'000)},
+      {"kernel_cache", "", "folder that keeps compiled GPU kernels", SetKernelCache},
+      {"warm", "false", "true: compile the built-in worlds for the GPU at start", SetWarm},
+      {"fatal_exit_after", "10s", "how long work may take after a fatal device error",
+       SetFatalExitAfter},
   };
   return *flags;
 }
@@ -152,7 +177,7 @@ std::string FlagsHelp() {
   }
   absl::StrAppend(&help,
                   "\nExit codes: 0 drained, 1 could not start, 2 bad flags, "
-                  "3 drained but work had to be cancelled.\n");
+                  "3 drained but work had to be cancelled, 4 the device was lost.\n");
   return help;
 }
 

@@ -19,7 +19,8 @@ TEST(ParseFlags, EveryFlagIsTaken) {
       ParseFlags({"--port=0", "--metrics_port=9", "--address=0.0.0.0", "--device=cuda:1",
                   "--threads=3", "--workers=2", "--queue_capacity=5", "--memory_limit_bytes=1000",
                   "--drain_timeout=1m30s", "--near_band_ulps=2.5", "--max_message_bytes=65536",
-                  "--max_steps=7", "--max_instances=8", "--program_cache_entries=4"});
+                  "--max_steps=7", "--max_instances=8", "--program_cache_entries=4",
+                  "--kernel_cache=/tmp/kernels", "--warm=true", "--fatal_exit_after=3s"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->port, 0);
   EXPECT_EQ(config->metrics_port, 9);
@@ -35,6 +36,9 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->max_steps, 7);
   EXPECT_EQ(config->max_instances, 8);
   EXPECT_EQ(config->program_cache_entries, 4);
+  EXPECT_EQ(config->kernel_cache, "/tmp/kernels");
+  EXPECT_TRUE(config->warm);
+  EXPECT_EQ(config->fatal_exit_after, absl::Seconds(3));
 }
 
 struct BadFlag {
@@ -61,6 +65,8 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--max_message_bytes=10", "from 65536"},
       {"--max_steps=0", "from 1"},
       {"--address=", "address"},
+      {"--warm=yes", "true or false"},
+      {"--fatal_exit_after=10", "duration"},
   };
   for (const BadFlag& flag : bad) {
     const auto config = ParseFlags({flag.argument});
@@ -79,7 +85,8 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
   for (const char* name :
        {"--port", "--metrics_port", "--address", "--device", "--threads", "--workers",
         "--queue_capacity", "--memory_limit_bytes", "--drain_timeout", "--near_band_ulps",
-        "--max_message_bytes", "--max_steps", "--max_instances", "--program_cache_entries"}) {
+        "--max_message_bytes", "--max_steps", "--max_instances", "--program_cache_entries",
+        "--kernel_cache", "--warm", "--fatal_exit_after"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
   }
 }
