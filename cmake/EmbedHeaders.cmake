@@ -1,11 +1,9 @@
 # Run by cmake -P: writes a C++ source that holds texts of headers.
 #
-# -DOUT=FILE -DROOT=FOLDER -DHEADERS=a;b;... (paths below ROOT). A header of sim/backend/cuda/device/ is
-# included as device/NAME, every other one by its path.
+# -DOUT=FILE -DROOT=FOLDER -DHEADERS=a;b;... (paths below ROOT, by which they are included).
 set(rows "")
 foreach(header IN LISTS HEADERS)
   file(READ "${ROOT}/${header}" text)
-  string(REGEX REPLACE "^sim/backend/cuda/device/" "device/" name "${header}")
   # In pieces, because a string literal may be limited to 65536 characters.
   string(LENGTH "${text}" length)
   set(pieces "")
@@ -15,7 +13,7 @@ foreach(header IN LISTS HEADERS)
     string(APPEND pieces "R\"SIMGRAD(${piece})SIMGRAD\"\n")
     math(EXPR at "${at} + 16000")
   endwhile()
-  string(APPEND rows "      {\"${name}\", ${pieces}},\n")
+  string(APPEND rows "      {\"${header}\", ${pieces}},\n")
 endforeach()
 file(WRITE "${OUT}.new" "// Generated from the headers that kernels include.
 #include \"sim/backend/cuda/generate.h\"

@@ -106,7 +106,8 @@ void RegionWriter::YieldSlots(const Region& region, const std::vector<SlotPlace>
       sources.push_back(from.cotangent);
       carriers.push_back(CarrierOf(source_.At(list.cotangents[k])));
     }
-    if (!to[k].mask.set()) continue;
+    // No variable: always present.
+    if (!to[k].mask.set() || to[k].mask.text == "true") continue;
     targets.push_back(to[k].mask);
     sources.push_back(present ? from.mask : All("false", to[k].mask.count));
     carriers.push_back(Carrier::kBool);

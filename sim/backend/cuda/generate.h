@@ -84,8 +84,8 @@ absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
 // too large for registers and stack.
 Mapping ChooseMapping(const NumericalProgram& program);
 
-// The headers that a generated text includes, by the name under which it does: precision/ and
-// device/, embedded in the binary.
+// The headers that a generated text includes, by the path under which it does, embedded in the
+// binary: precision/, kernel_abi.h and device/.
 struct EmbeddedHeader {
   std::string_view name;
   std::string_view text;
