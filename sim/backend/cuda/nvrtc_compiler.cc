@@ -110,7 +110,8 @@ absl::StatusOr<std::vector<std::string>> Options(const Nvrtc& nvrtc,
                                   "--fmad=false",
                                   "--ftz=false",
                                   "--prec-div=true",
-                                  "--prec-sqrt=true"};
+                                  "--prec-sqrt=true",
+                                  "--disable-warnings"};
 }
 
 // A program of NVRTC; destroyed with its owner.
