@@ -114,7 +114,7 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
     nonfinite_first_step_[phase] =
         registry_.Histogram("simgrad_nonfinite_first_step", {kPhases[phase]});
   }
-  registry_.Gauge("simgrad_build_info", {server.version, server.revision, "none"}).Set(1.0);
+  registry_.Gauge("simgrad_build_info", {server.version, server.revision, server.cuda}).Set(1.0);
   registry_.Gauge("simgrad_device_info", {server.device_kind, server.device_name}).Set(1.0);
 }
 
