@@ -209,13 +209,14 @@ void KernelWriter::WriteTrajectories(const std::vector<Place>& states,
                                      const std::vector<Place>& exports) {
   const auto write = [&](const std::string& list, const std::vector<Place>& places,
                          FieldKind kind) {
+    body_.Open(Cat("if (writes && args.", list, " != nullptr)"));
     for (size_t k = 0; k < places.size(); ++k) {
       const int field = source_.FieldOf(kind, static_cast<int32_t>(k));
       const Field& f = source_.fields()[static_cast<size_t>(field)];
       if (f.elements == 0) continue;
       const bool spread = places[k].kind == PlaceKind::kSpread;
-      body_.Open(Cat("if (", spread ? "" : Cat(Live(), " && "), "writes && args.", list, "[", k,
-                     "] != nullptr)"));
+      body_.Open(
+          Cat("if (", spread ? "" : Cat(Live(), " && "), "args.", list, "[", k, "] != nullptr)"));
       EachElement(places[k], [&](const std::string& e) {
         return Cat("static_cast<", CTypeOf(f.carrier), "*>(args.", list, "[", k,
                    "])[(column * args.instances + instance) * ", f.elements, " + ", e,
@@ -223,6 +224,7 @@ void KernelWriter::WriteTrajectories(const std::vector<Place>& states,
       });
       body_.Close();
     }
+    body_.Close();
   };
   write("state_trajectory", states, kState);
   write("export_trajectory", exports, kExport);

@@ -75,6 +75,8 @@ class KernelWriter : public RegionWriter {
   void OpenTape();
   void BindSeed(const Region& region, size_t leading);
   void CastGradients(const std::vector<SlotPlace>& cotangents);
+
+  bool uses_shared_ = false;
 };
 
 }  // namespace simgrad::sim::cuda

@@ -14,7 +14,7 @@ absl::StatusOr<std::shared_ptr<const SavedStates::Copy>> SavedStates::Save(Strea
   if (!pool_->free.empty()) {
     copy->device = std::move(pool_->free.back());
     pool_->free.pop_back();
-  } else if (!on_host_) {
+  } else {
     absl::StatusOr<Buffer> buffer = device_->Allocate(bytes_);
     if (buffer.ok()) {
       copy->device = std::move(*buffer);

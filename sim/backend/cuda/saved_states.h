@@ -27,8 +27,6 @@ class SavedStates {
 
   absl::StatusOr<std::shared_ptr<const Copy>> Save(Stream& stream, const void* from);
   absl::Status Restore(Stream& stream, const Copy& copy, void* to) const;
-  // For tests: the device is taken to have no room.
-  void KeepOnHost() { on_host_ = true; }
 
  private:
   // Buffers that no copy holds. Outlives the copies, wherever they go.
@@ -39,7 +37,6 @@ class SavedStates {
   std::shared_ptr<Pool> pool_;
   std::shared_ptr<Device> device_;
   int64_t bytes_;
-  bool on_host_ = false;
 };
 
 }  // namespace simgrad::sim::cuda
