@@ -68,6 +68,11 @@ class Memory {
     std::free(data);
   }
 
+  int64_t taken() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return taken_;
+  }
+
   bool AllWhole() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [data, bytes] : held_) broken_ = broken_ || !Whole(data, bytes);
@@ -161,6 +166,12 @@ class HostShimDevice : public sim::cuda::Device {
     limits_.memory_bytes = options_.memory_bytes;
   }
   const sim::cuda::DeviceLimits& limits() const override { return limits_; }
+  sim::cuda::DeviceUse Use() const override {
+    sim::cuda::DeviceUse use;
+    use.memory_used_bytes = memory_->taken();
+    use.memory_total_bytes = options_.memory_bytes;
+    return use;
+  }
   absl::StatusOr<std::unique_ptr<sim::cuda::Stream>> OpenStream() override {
     return std::make_unique<HostStream>(memory_, options_.seed);
   }
