@@ -17,6 +17,7 @@ namespace {
 constexpr int kCouldNotStart = 1;
 constexpr int kBadFlags = 2;
 constexpr int kCancelledWork = 3;
+constexpr int kLostDevice = 4;
 
 using simgrad::server::config::Action;
 
@@ -60,8 +61,16 @@ int main(int argc, char** argv) {
   std::printf("%s\n", (*server)->Banner().c_str());
   std::fflush(stdout);
 
-  int signal = 0;
-  sigwait(&signals, &signal);
+  // A lost device ends the process too; it is looked for between signals.
+  constexpr timespec kLook = {0, 200'000'000};
+  while (sigtimedwait(&signals, nullptr, &kLook) < 0 && !(*server)->HasLostDevice()) {
+  }
+  if ((*server)->HasLostDevice()) {
+    simgrad::server::service::LogNote("the device is lost; the process ends");
+    (*server)->Drain(config->fatal_exit_after);
+    simgrad::server::service::FlushLog(absl::Seconds(1));
+    return kLostDevice;
+  }
   simgrad::server::service::LogNote("draining");
   const bool drained = (*server)->Drain(config->drain_timeout);
   simgrad::server::service::LogNote(drained ? "drained" : "drained; work had to be cancelled");

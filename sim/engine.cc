@@ -268,9 +268,13 @@ Engine::Engine(std::shared_ptr<Executor> executor) : executor_(std::move(executo
 
 absl::StatusOr<WorkResult> Engine::Execute(Work work, Observer& observer) const {
   if (absl::Status fits = CheckWork(work); !fits.ok()) return fits;
+  const Clock::time_point start = Clock::now();
   absl::StatusOr<std::unique_ptr<Run>> run = executor_->Create(work.batch, work.options);
   if (!run.ok()) return run.status();
-  return Execution(work, **run, observer).Go();
+  const double compile = SecondsSince(start);
+  absl::StatusOr<WorkResult> result = Execution(work, **run, observer).Go();
+  if (result.ok()) result->seconds.compile = compile;
+  return result;
 }
 
 }  // namespace simgrad::sim

@@ -67,6 +67,7 @@ struct InputGradient {
 };
 
 struct PhaseSeconds {
+  double compile = 0;  // making the executor ready for the program
   double forward = 0, recompute = 0, adjoint = 0;
 };
 

@@ -148,6 +148,12 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::max_concurrent_streams, 1, 1'000'000)},
       {"max_connection_age", "0", "after which a connection is closed gracefully; 0: no limit",
        Duration(&ServerConfig::max_connection_age, absl::Seconds(1), ZeroIs::kNever)},
+      {"kernel_cache", "", "folder that keeps compiled GPU kernels",
+       File(&ServerConfig::kernel_cache)},
+      {"warm", "false", "compile the built-in worlds for the GPU at start",
+       Boolean(&ServerConfig::warm)},
+      {"fatal_exit_after", "10s", "how long work may take after a fatal device error",
+       Duration(&ServerConfig::fatal_exit_after, absl::ZeroDuration(), ZeroIs::kZero)},
   };
   return *flags;
 }
@@ -250,7 +256,7 @@ std::string FlagsHelp() {
       "  --validate_config  checks flags and files, and ends\n"
       "  --healthcheck      asks the server on these ports whether it serves, and ends\n"
       "\nExit codes: 0 drained, 1 could not start (--healthcheck: not serving), 2 bad "
-      "flags or files, 3 drained but work had to be cancelled.\n");
+      "flags or files, 3 drained but work had to be cancelled, 4 the device was lost.\n");
   return help;
 }
 

@@ -27,6 +27,11 @@ struct ServerConfig {
   int64_t max_steps = 10'000'000;
   int64_t max_instances = int64_t{1} << 20;
   int64_t program_cache_entries = 256;
+  std::string kernel_cache;  // folder of compiled GPU kernels; empty: none
+  bool warm = false;         // compile the kernels of the built-in worlds at start
+  // How long after a fatal device error the process ends, so that whoever started it starts it
+  // anew.
+  absl::Duration fatal_exit_after = absl::Seconds(10);
 
   // Who may talk to us. TLS needs both files; a client CA makes it mutual.
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; empty: none

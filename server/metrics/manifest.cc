@@ -309,13 +309,58 @@ void AddNumbers(std::vector<Family>& all) {
                  {}});
 }
 
+// Without a GPU the families are there, without series.
+void AddGpus(std::vector<Family>& all, const ServerLabels& server) {
+  std::vector<std::vector<std::string>> gpus;
+  std::vector<std::vector<std::string>> infos;
+  for (const GpuLabels& gpu : server.gpus) {
+    gpus.push_back({gpu.gpu});
+    infos.push_back({gpu.gpu, gpu.uuid, gpu.name});
+  }
+  all.push_back({"simgrad_gpu_info",
+                 kGauge,
+                 kGpu,
+                 "1; a GPU that is used.",
+                 {"gpu", "uuid", "name"},
+                 infos,
+                 {}});
+  all.push_back({"simgrad_gpu_memory_used_bytes",
+                 kGauge,
+                 kGpu,
+                 "Memory of a GPU that this process holds for running work.",
+                 {"gpu"},
+                 gpus,
+                 {}});
+  all.push_back({"simgrad_gpu_memory_total_bytes",
+                 kGauge,
+                 kGpu,
+                 "Memory that a GPU has.",
+                 {"gpu"},
+                 gpus,
+                 {}});
+  all.push_back({"simgrad_gpu_busy_seconds_total",
+                 kCounter,
+                 kGpu,
+                 "Time in which kernels of this process ran or stood in line on a GPU.",
+                 {"gpu"},
+                 gpus,
+                 {}});
+  all.push_back({"simgrad_cuda_errors_total",
+                 kCounter,
+                 kGpu,
+                 "Failed CUDA calls; `device_lost` ends the process.",
+                 {"kind"},
+                 {{"out_of_memory"}, {"device_lost"}, {"other"}},
+                 {}});
+}
+
 void AddServer(std::vector<Family>& all, const ServerLabels& server) {
   all.push_back({"simgrad_build_info",
                  kGauge,
                  kServer,
                  "1; what runs.",
                  {"version", "revision", "cuda"},
-                 {{server.version, server.revision, "none"}},
+                 {{server.version, server.revision, server.cuda}},
                  {}});
   all.push_back({"simgrad_device_info",
                  kGauge,
@@ -324,6 +369,7 @@ void AddServer(std::vector<Family>& all, const ServerLabels& server) {
                  {"kind", "name"},
                  {{server.device_kind, server.device_name}},
                  {}});
+  AddGpus(all, server);
   all.push_back({"simgrad_ready",
                  kGauge,
                  kServer,
@@ -398,7 +444,9 @@ std::vector<Family> Manifest(const ServerLabels& server) {
 
 std::vector<LabelSet> SeriesOf(const Family& family, const std::vector<WorldLabels>& worlds) {
   std::vector<LabelSet> prefixes;
-  if (family.scope == kServer || family.scope == kProcess) prefixes.push_back({});
+  if (family.scope == kServer || family.scope == kProcess || family.scope == kGpu) {
+    prefixes.push_back({});
+  }
   for (const WorldLabels& world : worlds) {
     if (family.scope == kWorld) prefixes.push_back({{"world", world.world}});
     const bool loop = family.scope == kTerminationSite;

@@ -20,6 +20,7 @@ enum class Scope {
   kTerminationSite,  // world, site: declared pairs only
   kEventSite,        // world, site: declared pairs only
   kProcess,          // none; read from the operating system at each scrape
+  kGpu,              // none; read from the devices at each scrape
 };
 
 struct Family {
@@ -40,11 +41,18 @@ struct WorldLabels {
 };
 
 // What the info metrics say.
+struct GpuLabels {
+  std::string gpu;  // index
+  std::string uuid;
+  std::string name;
+};
 struct ServerLabels {
   std::string version;
   std::string revision;
   std::string device_kind;
   std::string device_name;
+  std::string cuda = "none";  // version of CUDA that the build can use
+  std::vector<GpuLabels> gpus;
 };
 
 std::vector<Family> Manifest(const ServerLabels& server);

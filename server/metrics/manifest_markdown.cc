@@ -46,7 +46,7 @@ std::string LabelsOf(const Family& family) {
   const bool info = family.name.find("_info") != std::string::npos;
   for (size_t i = 0; i < family.labels.size(); ++i) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", "`", family.labels[i], "`");
-    if (!info) absl::StrAppend(&text, " = ", ValuesOf(family, i));
+    if (!info && !family.rows.empty()) absl::StrAppend(&text, " = ", ValuesOf(family, i));
   }
   return text;
 }

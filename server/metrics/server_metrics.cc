@@ -66,9 +66,11 @@ void MethodMetrics::Handled(const std::string& code) {
   if (found != handled.end()) found->second.Increment();
 }
 
-ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<WorldLabels>& worlds)
+ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<WorldLabels>& worlds,
+                             GpuCollector::Read read_gpus)
     : registry_(Manifest(server), worlds),
-      process_(std::make_shared<ProcessCollector>(Manifest(server))) {
+      process_(std::make_shared<ProcessCollector>(Manifest(server))),
+      gpus_(std::make_shared<GpuCollector>(Manifest(server), std::move(read_gpus))) {
   for (const Method& method : Methods()) methods_[method.name] = MakeMethod(registry_, method);
   for (const WorldLabels& labels : worlds) {
     worlds_[labels.world] = MakeWorldMetrics(registry_, labels);
@@ -113,7 +115,7 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
     nonfinite_first_step_[phase] =
         registry_.Histogram("simgrad_nonfinite_first_step", {kPhases[phase]});
   }
-  registry_.Gauge("simgrad_build_info", {server.version, server.revision, "none"}).Set(1.0);
+  registry_.Gauge("simgrad_build_info", {server.version, server.revision, server.cuda}).Set(1.0);
   registry_.Gauge("simgrad_device_info", {server.device_kind, server.device_name}).Set(1.0);
 }
 
@@ -235,7 +237,7 @@ void ServerMetrics::EndLossScale(double scale) {
 }
 
 std::vector<std::shared_ptr<prometheus::Collectable>> ServerMetrics::collectables() const {
-  return {registry_.collectable(), process_};
+  return {registry_.collectable(), process_, gpus_};
 }
 
 }  // namespace simgrad::server::metrics

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "server/metrics/gpu_collector.h"
 #include "server/metrics/registry.h"
 #include "server/metrics/world_metrics.h"
 #include "sim/engine.h"
@@ -34,7 +35,10 @@ struct MethodMetrics {
 
 class ServerMetrics {
  public:
-  ServerMetrics(const ServerLabels& server, const std::vector<WorldLabels>& worlds);
+  // `read_gpus`: the use of server.gpus, at each scrape.
+  ServerMetrics(
+      const ServerLabels& server, const std::vector<WorldLabels>& worlds,
+      GpuCollector::Read read_gpus = [] { return std::vector<sim::cuda::DeviceUse>(); });
 
   MethodMetrics& method(const std::string& name) { return methods_.at(name); }
   double CallsInFlight() const;  // of every method
@@ -70,7 +74,7 @@ class ServerMetrics {
                       WorldMetrics& world);
 
   Registry registry_;
-  std::shared_ptr<prometheus::Collectable> process_;
+  std::shared_ptr<prometheus::Collectable> process_, gpus_;
   std::map<std::string, MethodMetrics> methods_;
   std::map<std::string, WorldMetrics> worlds_;
   std::array<GuardedCounter, 3> steps_;  // [Direction]

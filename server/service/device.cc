@@ -6,11 +6,16 @@
 #include <fstream>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "precision/format.h"
 #include "server/conversion/policy.h"
 #include "sim/backend/cpu/cpu_executor.h"
+#include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/program/lower.h"
+#include "sim/worlds/worlds.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -35,32 +40,109 @@ std::string BestInstructions() {
   return std::string(sim::CpuInstructionsName(kBaseline));
 }
 
-}  // namespace
-
-std::string Device::Text() const {
-  return absl::StrCat(kind, " (", name, ", ", instruction_set, ", ", threads, " threads)");
-}
-
-absl::StatusOr<Device> OpenDevice(const std::string& flag, int threads) {
-  if (flag.rfind("cuda", 0) == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--device=", flag, ": this build has no CUDA; use --device=cpu or --device=auto"));
-  }
-  Device device;
-  device.kind = "cpu";
-  device.name = CpuName();
-  device.threads =
-      threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  device.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+// What kernels compute in is what the CPU computes in: f64 and f32 by the hardware, the rest
+// through them.
+void TellFormats(Device& device) {
   for (int i = 0; i < precision::kFormatCount; ++i) {
     const auto format = static_cast<precision::Format>(i);
     device.formats[std::string(precision::FormatName(format))] = conversion::ExecutionOnCpu(format);
   }
-  if (flag == "auto") device.note = "--device=auto: this build has no CUDA, running on the CPU";
-  std::shared_ptr<sim::Executor> executor = sim::MakeCpuExecutor();
+}
+
+int Threads(int wanted) {
+  return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+Device OpenCpu(const config::ServerConfig& config) {
+  Device device;
+  device.kind = "cpu";
+  device.name = CpuName();
+  device.threads = Threads(config.threads);
+  device.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  TellFormats(device);
   device.instruction_set = BestInstructions();
-  device.engine = std::make_shared<const sim::Engine>(std::move(executor));
+  device.engine =
+      std::make_shared<const sim::Engine>(std::shared_ptr<sim::Executor>(sim::MakeCpuExecutor()));
   return device;
+}
+
+// `only` -1: every GPU of the machine.
+absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
+  const auto found = sim::cuda::ListCudaDevices();
+  if (!found.ok()) return found.status();
+  Device device;
+  device.kind = "cuda";
+  device.threads = Threads(config.threads);
+  TellFormats(device);
+  std::vector<std::shared_ptr<sim::cuda::Device>> opened;
+  for (int index = 0; index < std::max(static_cast<int>(found->size()), only + 1); ++index) {
+    if (only >= 0 && index != only) continue;
+    auto gpu = sim::cuda::OpenCudaDevice({index, config.kernel_cache});
+    if (!gpu.ok()) return gpu.status();
+    const sim::cuda::CudaDeviceInfo& info = (*found)[static_cast<size_t>(index)];
+    device.name = info.name;
+    device.instruction_set = info.architecture;
+    device.memory_bytes += info.memory_bytes;
+    opened.push_back(*gpu);
+    device.gpus.push_back({index, info.uuid, info.name, *std::move(gpu)});
+  }
+  device.engine = std::make_shared<const sim::Engine>(
+      std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(std::move(opened))));
+  return device;
+}
+
+}  // namespace
+
+std::string Device::Text() const {
+  if (!gpus.empty())
+    return absl::StrCat(kind, " (", gpus.size(), " x ", name, ", ", instruction_set, ")");
+  return absl::StrCat(kind, " (", name, ", ", instruction_set, ", ", threads, " threads)");
+}
+
+bool Device::IsLost() const {
+  return std::any_of(gpus.begin(), gpus.end(),
+                     [](const Gpu& gpu) { return gpu.device->Use().lost; });
+}
+
+absl::StatusOr<Device> OpenDevice(const config::ServerConfig& config) {
+  const std::string& flag = config.device;
+  if (flag == "cpu") return OpenCpu(config);
+  const int only = flag.rfind("cuda:", 0) == 0 ? std::stoi(flag.substr(5)) : -1;
+  absl::StatusOr<Device> gpus = OpenGpus(config, only);
+  if (gpus.ok()) return gpus;
+  const std::string why(gpus.status().message());
+  if (flag != "auto") {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--device=", flag, ": ", why, "; use --device=cpu or --device=auto"));
+  }
+  Device device = OpenCpu(config);
+  device.note = absl::StrCat(sim::cuda::IsCudaBuilt() ? "warning: " : "",
+                             "--device=auto runs on the CPU: ", why);
+  return device;
+}
+
+absl::Status Warm(const Device& device) {
+  std::vector<std::shared_ptr<sim::cuda::Device>> devices;
+  for (const Gpu& gpu : device.gpus) devices.push_back(gpu.device);
+  if (devices.empty()) return absl::OkStatus();
+  const auto policy = std::get<precision::Policy>(precision::Resolve({}));
+  for (const sim::WorldSchema& schema : sim::BuiltInWorlds()) {
+    const auto world = sim::BuildWorld(schema.name, {});
+    if (!world.ok()) return world.status();
+    sim::AdjointSpec spec;
+    spec.objective = world->objectives.empty() ? "" : world->objectives.front().name;
+    for (const sim::Input& input : world->inputs) {
+      spec.wanted.push_back(sim::IsDifferentiable(*world, input));
+    }
+    const auto forward = sim::Lower(*world, policy, "", std::nullopt);
+    if (!forward.ok()) return forward.status();
+    const auto gradient = sim::Lower(*world, policy, spec.objective, spec);
+    if (!gradient.ok()) return gradient.status();
+    for (const auto* program : {&*forward, &*gradient}) {
+      if (absl::Status status = sim::WarmKernels(devices, *program); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace simgrad::server::service

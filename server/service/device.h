@@ -5,28 +5,44 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/config/server_config.h"
+#include "sim/backend/cuda/device.h"
 #include "sim/engine.h"
 
 namespace simgrad::server::service {
 
-struct Device {
-  std::string kind;  // cpu
+struct Gpu {
+  int index = 0;
+  std::string uuid;
   std::string name;
-  std::string instruction_set;
+  std::shared_ptr<sim::cuda::Device> device;
+};
+
+struct Device {
+  std::string kind;  // cpu, cuda
+  std::string name;
+  std::string instruction_set;  // of a GPU: its architecture
   int threads = 1;
   int64_t memory_bytes = 0;
   std::map<std::string, std::string> formats;  // format: native or emulated
   std::string note;                            // why this device, for the log; may be empty
+  std::vector<Gpu> gpus;                       // that are used
   std::shared_ptr<const sim::Engine> engine;
 
   // "cpu (AMD EPYC, avx2, 8 threads)".
   std::string Text() const;
+  // A sticky error: nothing runs any more.
+  bool IsLost() const;
 };
 
-// `flag`: auto, cpu, cuda, cuda:N; `threads` 0: all cores.
-// Errors: FAILED_PRECONDITION for a device that this build does not have.
-absl::StatusOr<Device> OpenDevice(const std::string& flag, int threads);
+// config.device: auto (a GPU where there is one), cpu, cuda (all GPUs), cuda:N.
+// Errors: FAILED_PRECONDITION for a device that this build or this machine does not have.
+absl::StatusOr<Device> OpenDevice(const config::ServerConfig& config);
+
+// Compiles the built-in worlds in their default configuration, forward and gradient, for the GPUs.
+absl::Status Warm(const Device& device);
 
 }  // namespace simgrad::server::service

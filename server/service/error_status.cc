@@ -1,6 +1,7 @@
 #include "server/service/error_status.h"
 
 #include "server/validation/request_error.h"
+#include "sim/backend/cuda/device.h"
 #include "sim/program/field_error.h"
 #include "simgrad/v1/error_details.pb.h"
 
@@ -39,7 +40,7 @@ std::string DefaultReason(const absl::Status& status) {
     case absl::StatusCode::kCancelled:
       return "CANCELLED";
     case absl::StatusCode::kUnavailable:
-      return "DRAINING";
+      return sim::cuda::IsDeviceLost(status) ? "DEVICE_LOST" : "DRAINING";
     case absl::StatusCode::kUnimplemented:
       return "NOT_SUPPORTED";
     case absl::StatusCode::kUnauthenticated:

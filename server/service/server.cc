@@ -19,6 +19,7 @@
 #include "server/service/device.h"
 #include "server/service/request_log.h"
 #include "server/service/transport_security.h"
+#include "sim/backend/cuda/cuda_device.h"
 #include "sim/program/verify.h"
 #include "sim/worlds/worlds.h"
 
@@ -32,6 +33,21 @@ std::vector<metrics::WorldLabels> WorldLabelsOf() {
   }
   labels.push_back({"custom", {"custom"}, {"custom"}});
   return labels;
+}
+
+metrics::ServerLabels LabelsOf(const Device& device) {
+  metrics::ServerLabels labels = {config::kVersion, config::kRevision, device.kind, device.name};
+  if (sim::cuda::IsCudaBuilt()) labels.cuda = sim::cuda::CudaBuildVersion();
+  for (const Gpu& gpu : device.gpus) {
+    labels.gpus.push_back({absl::StrCat(gpu.index), gpu.uuid, gpu.name});
+  }
+  return labels;
+}
+
+std::vector<sim::cuda::DeviceUse> UseOf(const Device& device) {
+  std::vector<sim::cuda::DeviceUse> uses;
+  for (const Gpu& gpu : device.gpus) uses.push_back(gpu.device->Use());
+  return uses;
 }
 
 v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& device,
@@ -93,15 +109,23 @@ std::string HostAndPort(const std::string& address, int port) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfig& config) {
   if (absl::Status status = CheckSecurityFiles(config); !status.ok()) return status;
-  auto device = OpenDevice(config.device, config.threads);
+  absl::StatusOr<Device> device = OpenDevice(config);
   if (!device.ok()) return device.status();
   if (!device->note.empty()) LogNote(device->note);
+  return Create(config, *std::move(device));
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfig& config,
+                                                       Device opened) {
+  if (config.warm) {
+    if (absl::Status status = Warm(opened); !status.ok()) return status;
+  }
   std::unique_ptr<Server> server(new Server());
   server->address_ = config.address;
-  server->device_text_ = device->Text();
-  server->metrics_ = std::make_unique<metrics::ServerMetrics>(
-      metrics::ServerLabels{config::kVersion, config::kRevision, device->kind, device->name},
-      WorldLabelsOf());
+  server->device_ = std::move(opened);
+  const Device* const device = &server->device_;
+  server->metrics_ = std::make_unique<metrics::ServerMetrics>(LabelsOf(*device), WorldLabelsOf(),
+                                                              [device] { return UseOf(*device); });
   const int64_t memory =
       config.memory_limit_bytes > 0 ? config.memory_limit_bytes : device->memory_bytes / 2;
   const int workers = config.workers > 0 ? config.workers : device->threads;
@@ -217,7 +241,7 @@ std::string Server::Banner() const {
   return absl::StrCat("simgrad-server ", config::kVersion, " listening on ", address_, ":", port_,
                       ", metrics on ", address_, ":", metrics_port(),
                       health_port_ == 0 ? "" : absl::StrCat(", health on :", health_port_),
-                      ", device ", device_text_);
+                      ", device ", device_.Text());
 }
 
 void Server::SetServing(bool serving) {

@@ -18,6 +18,7 @@
 #include "server/metrics/exposer.h"
 #include "server/metrics/server_metrics.h"
 #include "server/scheduling/work_queue.h"
+#include "server/service/device.h"
 #include "server/service/simgrad_service.h"
 
 namespace simgrad::server::service {
@@ -25,6 +26,9 @@ namespace simgrad::server::service {
 class Server {
  public:
   static absl::StatusOr<std::unique_ptr<Server>> Create(const config::ServerConfig& config);
+  // On a device that is open already.
+  static absl::StatusOr<std::unique_ptr<Server>> Create(const config::ServerConfig& config,
+                                                        Device device);
   // Cancels what still runs.
   ~Server();
 
@@ -40,6 +44,8 @@ class Server {
   bool Drain(absl::Duration timeout);
   // Only the first half: from now on new work is refused.
   void StopAdmission();
+  // Nothing runs any more; the process should end soon (--fatal_exit_after).
+  bool HasLostDevice() const { return device_.IsLost(); }
 
   const scheduling::WorkQueue& queue() const { return *queue_; }
   const scheduling::WorkQueue& preparation() const { return *preparation_; }
@@ -54,7 +60,7 @@ class Server {
   void ShutDown();  // both ports, now
 
   std::string address_;
-  std::string device_text_;
+  Device device_;
   int port_ = 0;
   int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;

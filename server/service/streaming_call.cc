@@ -192,6 +192,8 @@ absl::Status StreamingCall::Execute() {
   const double encode =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   context_.metrics->phase_seconds.at("encode").Observe(encode);
+  record_.seconds["compile"] = prepared_.compile_seconds + result->seconds.compile;
+  context_.metrics->phase_seconds.at("compile").Observe(record_.seconds["compile"]);
   record_.seconds["encode"] = encode;
   record_.seconds["forward"] = result->seconds.forward;
   if (mode_ == metrics::Mode::kGradient) {
@@ -216,7 +218,6 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited) {
   metrics.batch_instances[0].Observe(instances);
   if (gradient) metrics.batch_instances[1].Observe(instances);
   metrics.phase_seconds.at("decode").Observe(prepared_.decode_seconds);
-  metrics.phase_seconds.at("compile").Observe(prepared_.compile_seconds);
   const conversion::NonFiniteInputs& bad = prepared_.nonfinite_inputs;
   metrics.RecordInputs(bad.state_nan, bad.state_inf, bad.other_nan, bad.other_inf);
   const double loss_scale = prepared_.program->program->policy.loss_scale;

@@ -12,7 +12,7 @@ import yaml
 from chart import CASES, CHART, VALUES, RenderError, case, container, flags, objects, pod, render
 from conftest import ROOT
 from live_server import LiveServer
-from server_flags import known_flags, server_flags
+from server_flags import server_flags
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # Kinds of others, for which Kubernetes has no schema.
@@ -174,7 +174,7 @@ def test_mutual_tls_and_tokens_come_from_secrets():
 
 @by_case
 def test_flags_are_ones_that_the_server_knows(name):
-    assert flags(name).keys() <= known_flags()
+    assert flags(name).keys() <= server_flags()
 
 
 @by_case

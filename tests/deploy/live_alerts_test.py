@@ -218,7 +218,6 @@ def put_certificate(folder, days):
     new.rmdir()
 
 
-@pytest.mark.skipif("tls_certificate" not in server_flags(), reason="this server has no TLS yet")
 def test_the_alert_on_the_certificate_fires_and_clears_when_it_is_renewed(tmp_path, rules_text):
     put_certificate(tmp_path, days=1)
     files = (f"--tls_certificate={tmp_path}/tls.crt", f"--tls_key={tmp_path}/tls.key")

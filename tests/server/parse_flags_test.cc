@@ -44,7 +44,10 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--channelz=true",
                                   "--max_metadata_bytes=2048",
                                   "--max_concurrent_streams=3",
-                                  "--max_connection_age=1h"});
+                                  "--max_connection_age=1h",
+                                  "--kernel_cache=/tmp/kernels",
+                                  "--warm=true",
+                                  "--fatal_exit_after=3s"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->port, 0);
   EXPECT_EQ(config->metrics_port, 9);
@@ -74,6 +77,9 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->max_metadata_bytes, 2048);
   EXPECT_EQ(config->max_concurrent_streams, 3);
   EXPECT_EQ(config->max_connection_age, absl::Hours(1));
+  EXPECT_EQ(config->kernel_cache, "/tmp/kernels");
+  EXPECT_TRUE(config->warm);
+  EXPECT_EQ(config->fatal_exit_after, absl::Seconds(3));
 }
 
 TEST(ParseFlags, PlaintextBeyondLoopbackIsServedOnlyWhereItIsAllowed) {
@@ -133,6 +139,8 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--allow_insecure=yes", "true or false"},
       {"--max_connection_age=0.5s", "or 0 for no limit"},
       {"--health_port=-1", "from 0 to 65535"},
+      {"--warm=yes", "true or false"},
+      {"--fatal_exit_after=10", "duration"},
   };
   for (const BadFlag& flag : bad) {
     const auto config = ParseFlags({flag.argument});
@@ -175,7 +183,10 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
                            "--channelz",
                            "--max_metadata_bytes",
                            "--max_concurrent_streams",
-                           "--max_connection_age"}) {
+                           "--max_connection_age",
+                           "--kernel_cache",
+                           "--warm",
+                           "--fatal_exit_after"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
   }
 }

@@ -44,8 +44,11 @@ inline bool Eventually(const std::function<bool()>& holds) {
 
 class RunningServer {
  public:
-  explicit RunningServer(const config::ServerConfig& config = FreePorts()) {
-    auto server = service::Server::Create(config);
+  explicit RunningServer(const config::ServerConfig& config = FreePorts())
+      : RunningServer(service::Server::Create(config), config) {}
+  // A server that was made otherwise, with the same configuration.
+  explicit RunningServer(absl::StatusOr<std::unique_ptr<service::Server>> server,
+                         const config::ServerConfig& config = FreePorts()) {
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     grpc::ChannelArguments arguments;

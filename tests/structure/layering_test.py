@@ -19,6 +19,11 @@ ALLOWED = {
                               "sim/program/", "sim/tensor.h", "precision/", "absl/"),
     "sim/backend/cpu": ("sim/backend/cpu/", "sim/backend/", "sim/diagnostics/", "sim/program/",
                         "sim/tensor.h", "precision/", "absl/"),
+    "sim/backend/cuda/device": ("sim/backend/cuda/device/", "sim/backend/cuda/kernel_abi.h",
+                                "precision/"),
+    "sim/backend/cuda": ("sim/backend/cuda/", "sim/backend/", "sim/diagnostics/", "sim/program/",
+                         "sim/tensor.h", "precision/", "absl/", "openssl/", "cuda.h", "nvrtc.h"),
+    "sim/backend/no_cuda": ("sim/backend/cuda/", "absl/"),
     "sim/backend": ("sim/backend/", "sim/diagnostics/", "sim/program/", "sim/tensor.h",
                     "precision/", "absl/"),
     "sim/engine": ("sim/", "precision/", "absl/"),
@@ -36,12 +41,13 @@ ALLOWED = {
     "server": ("server/", "simgrad/v1/", "google/protobuf/", "grpcpp/", "grpc/", "sim/",
                "precision/", "absl/"),
 }
-SYSTEM = {"math.h", "immintrin.h", "xmmintrin.h", "cpuid.h", "unistd.h", "signal.h", "sys/resource.h",
+SYSTEM = {"math.h", "dlfcn.h", "immintrin.h", "xmmintrin.h", "cpuid.h", "unistd.h", "signal.h", "sys/resource.h",
           "pthread.h", "sys/types.h", "sys/socket.h", "netinet/in.h", "arpa/inet.h"}
 # The simulation's types and the wire's meet in one place.
 MEETING_PLACE = "server/conversion"
 # Executors know nothing of each other.
 FORBIDDEN = {"sim/backend/cpu": ("sim/backend/reference/",),
+             "sim/backend/cuda": ("sim/backend/reference/", "sim/backend/cpu/"),
              "sim/backend/reference": ("sim/backend/cpu/",)}
 
 

@@ -117,12 +117,15 @@ std::vector<Binding> RandomBindings(Feed& feed, const Program& program, const Ba
 
 // Sizes around the widths of vector blocks; few instances times steps, because the reference is
 // slow.
-void ChooseSizes(Random& random, bool smooth, Batch& batch) {
+void ChooseSizes(Random& random, const CaseOptions& options, Batch& batch) {
+  const bool smooth = options.smooth;
   static const std::vector<int64_t> kInstances = {1,  2,  3,  4,  5,  7,  8,  9,  15,
                                                   16, 17, 31, 32, 33, 63, 64, 65, 70};
   batch.instances = smooth ? random.Integer(1, 4) : random.Pick(kInstances);
   const int64_t most = std::clamp<int64_t>(160 / batch.instances, 3, 12);
   batch.steps = !smooth && random.Chance(0.05) ? 0 : random.Integer(1, smooth ? 5 : most);
+  if (options.instances >= 0) batch.instances = options.instances;
+  if (options.steps >= 0) batch.steps = options.steps;
   const uint64_t first = random.Chance(0.5) ? 0 : random.Bits();
   for (int64_t i = 0; i < batch.instances; ++i) {
     batch.instance_ids.push_back(first + static_cast<uint64_t>(i) * (first % 3 + 1));
@@ -227,7 +230,7 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   Case made;
   made.seed = seed;
   Batch& batch = made.work.batch;
-  ChooseSizes(random, options.smooth, batch);
+  ChooseSizes(random, options, batch);
   const bool differentiates = options.smooth || random.Chance(0.8);
   std::string objective = random.Pick(world->program.objectives).name;
   if (random.Chance(0.2)) objective.clear();

@@ -15,6 +15,9 @@ struct CaseOptions {
   // f64, nothing that cuts or rounds, every input sent and wanted, every state and export recorded:
   // for central differences.
   bool smooth = false;
+  // Other sizes than the case's own, for the same program; -1: its own.
+  int64_t instances = -1;
+  int64_t steps = -1;
 };
 
 struct Case {

@@ -1,0 +1,192 @@
+// What a CUDA device is made of: its context, and owners of modules, events and streams.
+//
+// Errors: those of cuda_driver.h, through Context::Check alone, which counts them and remembers a
+//   device that is lost.
+// Threads: a Context and a CudaModule any, the others one at a time.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "sim/backend/cuda/cuda_driver.h"
+#include "sim/backend/cuda/device.h"
+
+namespace simgrad::sim::cuda {
+
+// A device that several owners (streams, modules) share: its context, and what went wrong in it.
+class Context {
+ public:
+  static absl::StatusOr<std::shared_ptr<Context>> Open(const Driver& driver, int index) {
+    CUdevice device = 0;
+    absl::Status status = DriverStatus(driver, driver.cuDeviceGet(&device, index), "cuDeviceGet");
+    if (!status.ok()) return status;
+    CUcontext context = nullptr;
+    status = DriverStatus(driver, driver.cuDevicePrimaryCtxRetain(&context, device),
+                          "cuDevicePrimaryCtxRetain");
+    if (!status.ok()) return status;
+    return std::shared_ptr<Context>(new Context(driver, device, context));
+  }
+  ~Context() { driver_.cuDevicePrimaryCtxRelease(device_); }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Driver& driver() const { return driver_; }
+  CUdevice device() const { return device_; }
+
+  // The check of every call: counts errors and remembers that the device is lost.
+  absl::Status Check(CUresult result, const char* call) {
+    if (result == CUDA_SUCCESS) return absl::OkStatus();
+    absl::Status status = DriverStatus(driver_, result, call);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (IsDeviceLost(status)) {
+      ++use_.lost_errors;
+      use_.lost = true;
+    } else {
+      ++(absl::IsResourceExhausted(status) ? use_.memory_errors : use_.other_errors);
+    }
+    return status;
+  }
+  // Before every call: the context belongs to the calling thread.
+  absl::Status Enter() {
+    if (lost()) return DeviceLostError("the device was lost to an earlier error");
+    return Check(driver_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+  }
+  bool lost() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return use_.lost;
+  }
+  void AddBusy(double seconds) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    use_.busy_seconds += seconds;
+  }
+  // Its errors and busy time.
+  void AddTo(DeviceUse& use) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    use.busy_seconds = use_.busy_seconds;
+    use.memory_errors = use_.memory_errors;
+    use.lost_errors = use_.lost_errors;
+    use.other_errors = use_.other_errors;
+    use.lost = use_.lost;
+  }
+
+ private:
+  Context(const Driver& driver, CUdevice device, CUcontext context)
+      : driver_(driver), device_(device), context_(context) {}
+
+  const Driver& driver_;
+  CUdevice device_;
+  CUcontext context_;
+  mutable std::mutex mutex_;
+  DeviceUse use_;
+};
+
+inline CUdeviceptr Address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
+
+class CudaModule : public Module {
+ public:
+  CudaModule(std::shared_ptr<Context> context, CUmodule module)
+      : context_(std::move(context)), module_(module) {}
+  ~CudaModule() override {
+    if (context_->Enter().ok()) context_->driver().cuModuleUnload(module_);
+  }
+  absl::StatusOr<CUfunction> Find(const std::string& entry) const {
+    CUfunction function = nullptr;
+    const absl::Status status =
+        context_->Check(context_->driver().cuModuleGetFunction(&function, module_, entry.c_str()),
+                        "cuModuleGetFunction");
+    if (!status.ok()) return status;
+    return function;
+  }
+
+ private:
+  std::shared_ptr<Context> context_;
+  CUmodule module_;
+};
+
+class CudaEvent {
+ public:
+  explicit CudaEvent(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  ~CudaEvent() {
+    if (event_ != nullptr) context_->driver().cuEventDestroy(event_);
+  }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  absl::Status Record(CUstream stream) {
+    const Driver& driver = context_->driver();
+    absl::Status status;
+    if (event_ == nullptr) {
+      status = context_->Check(driver.cuEventCreate(&event_, CU_EVENT_DEFAULT), "cuEventCreate");
+    }
+    if (!status.ok()) return status;
+    return context_->Check(driver.cuEventRecord(event_, stream), "cuEventRecord");
+  }
+  // Both have come to pass.
+  double SecondsUntil(const CudaEvent& later) const {
+    float milliseconds = 0.0f;
+    context_->driver().cuEventElapsedTime(&milliseconds, event_, later.event_);
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  std::shared_ptr<Context> context_;
+  CUevent event_ = nullptr;
+};
+
+class CudaStream : public Stream {
+ public:
+  CudaStream(std::shared_ptr<Context> context, CUstream stream)
+      : context_(std::move(context)), stream_(stream), begin_(context_), end_(context_) {}
+  ~CudaStream() override {
+    Wait().IgnoreError();
+    if (context_->Enter().ok()) context_->driver().cuStreamDestroy(stream_);
+  }
+
+  absl::Status ToDevice(void* to, const void* from, int64_t bytes) override {
+    if (absl::Status status = context_->Enter(); !status.ok() || bytes == 0) return status;
+    return context_->Check(
+        driver().cuMemcpyHtoDAsync(Address(to), from, static_cast<size_t>(bytes), stream_),
+        "cuMemcpyHtoDAsync");
+  }
+  absl::Status ToHost(void* to, const void* from, int64_t bytes) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    if (bytes > 0) {
+      absl::Status status = context_->Check(
+          driver().cuMemcpyDtoHAsync(to, Address(from), static_cast<size_t>(bytes), stream_),
+          "cuMemcpyDtoHAsync");
+      if (!status.ok()) return status;
+    }
+    return Wait();
+  }
+  absl::Status OnDevice(void* to, const void* from, int64_t bytes) override {
+    if (absl::Status status = context_->Enter(); !status.ok() || bytes == 0) return status;
+    return context_->Check(
+        driver().cuMemcpyDtoDAsync(Address(to), Address(from), static_cast<size_t>(bytes), stream_),
+        "cuMemcpyDtoDAsync");
+  }
+  absl::Status Fill(void* to, uint8_t byte, int64_t bytes) override {
+    if (absl::Status status = context_->Enter(); !status.ok() || bytes == 0) return status;
+    return context_->Check(
+        driver().cuMemsetD8Async(Address(to), byte, static_cast<size_t>(bytes), stream_),
+        "cuMemsetD8Async");
+  }
+  absl::Status Launch(const Module& module, const std::string& entry, LaunchShape shape,
+                      const KernelArgs& args) override;
+  absl::Status Wait() override;
+
+ private:
+  const Driver& driver() const { return context_->driver(); }
+
+  std::shared_ptr<Context> context_;
+  CUstream stream_;
+  // Around the launches since the last wait, for the busy time.
+  CudaEvent begin_, end_;
+  bool launched_ = false;
+};
+
+// Lets a function use more dynamic shared memory than a launch may without asking.
+absl::Status AllowShared(Context& context, CUfunction function, int64_t bytes);
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,317 @@
+#include "sim/backend/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "sim/backend/cuda/cuda_context.h"
+#include "sim/backend/cuda/kernel_cache.h"
+#include "sim/backend/cuda/nvrtc_compiler.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+std::string VersionText(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(std::shared_ptr<Context> context, CUstream allocation, DeviceLimits limits,
+             CudaDeviceInfo info, std::string cache_folder)
+      : context_(std::move(context)),
+        allocation_(allocation),
+        limits_(std::move(limits)),
+        info_(std::move(info)),
+        cache_(std::move(cache_folder)) {}
+  ~CudaDevice() override {
+    if (context_->Enter().ok()) context_->driver().cuStreamDestroy(allocation_);
+  }
+
+  const DeviceLimits& limits() const override { return limits_; }
+  DeviceUse Use() const override;
+  absl::StatusOr<std::unique_ptr<Stream>> OpenStream() override;
+  absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source) override;
+  absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry, int block,
+                                         int64_t shared_bytes) override;
+
+ protected:
+  absl::StatusOr<void*> AllocateBytes(int64_t bytes) override;
+  void Free(void* data) override;
+
+ private:
+  using Loaded = absl::StatusOr<std::shared_ptr<const Module>>;
+  Loaded Compile(const GeneratedSource& source, const std::string& key);
+  Loaded LoadImage(const std::string& image);
+
+  std::shared_ptr<Context> context_;
+  // Memory is taken and given back in the order of this stream; its users have waited before they
+  // give it back (device.h, Buffer).
+  CUstream allocation_;
+  DeviceLimits limits_;
+  CudaDeviceInfo info_;
+  KernelCache cache_;
+  mutable std::mutex mutex_;
+  std::unordered_map<void*, int64_t> taken_;
+  DeviceUse use_;
+  std::unordered_map<std::string, std::shared_future<Loaded>> modules_;  // by key
+};
+
+DeviceUse CudaDevice::Use() const {
+  DeviceUse use;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    use = use_;
+  }
+  use.memory_total_bytes = limits_.memory_bytes;
+  context_->AddTo(use);
+  return use;
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::OpenStream() {
+  if (absl::Status status = context_->Enter(); !status.ok()) return status;
+  CUstream stream = nullptr;
+  const absl::Status status = context_->Check(
+      context_->driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  if (!status.ok()) return status;
+  return std::make_unique<CudaStream>(context_, stream);
+}
+
+absl::StatusOr<void*> CudaDevice::AllocateBytes(int64_t bytes) {
+  if (absl::Status status = context_->Enter(); !status.ok()) return status;
+  const Driver& driver = context_->driver();
+  CUdeviceptr data = 0;
+  absl::Status status = context_->Check(
+      driver.cuMemAllocAsync(&data, static_cast<size_t>(bytes), allocation_), "cuMemAllocAsync");
+  if (status.ok()) {
+    status = context_->Check(driver.cuStreamSynchronize(allocation_), "cuStreamSynchronize");
+  }
+  if (absl::IsResourceExhausted(status)) {
+    size_t free = 0;
+    size_t total = 0;
+    driver.cuMemGetInfo(&free, &total);
+    return absl::ResourceExhaustedError(absl::StrCat("the GPU has ", free, " of ", total,
+                                                     " bytes free; ", bytes, " were asked for"));
+  }
+  if (!status.ok()) return status;
+  void* const address = reinterpret_cast<void*>(data);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  taken_[address] = bytes;
+  use_.memory_used_bytes += bytes;
+  return address;
+}
+
+void CudaDevice::Free(void* data) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    use_.memory_used_bytes -= taken_[data];
+    taken_.erase(data);
+  }
+  if (!context_->Enter().ok()) return;  // lost, and its memory with it
+  context_->Check(context_->driver().cuMemFreeAsync(Address(data), allocation_), "cuMemFreeAsync")
+      .IgnoreError();
+}
+
+CudaDevice::Loaded CudaDevice::LoadImage(const std::string& image) {
+  if (absl::Status status = context_->Enter(); !status.ok()) return status;
+  CUmodule module = nullptr;
+  const absl::Status status = context_->Check(
+      context_->driver().cuModuleLoadData(&module, image.c_str()), "cuModuleLoadData");
+  if (!status.ok()) return status;
+  return std::make_shared<const CudaModule>(context_, module);
+}
+
+CudaDevice::Loaded CudaDevice::Compile(const GeneratedSource& source, const std::string& key) {
+  if (const std::optional<std::string> image = cache_.Find(key)) {
+    Loaded loaded = LoadImage(*image);
+    if (loaded.ok()) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++use_.loaded_from_disk;
+      return loaded;
+    }
+    if (IsDeviceLost(loaded.status())) return loaded;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const absl::StatusOr<std::string> image = CompileWithNvrtc(source.text, info_.architecture);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++use_.compiled;
+    use_.compile_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  if (!image.ok()) return image.status();
+  Loaded loaded = LoadImage(*image);
+  if (loaded.ok()) cache_.Keep(key, *image);
+  return loaded;
+}
+
+CudaDevice::Loaded CudaDevice::Load(const GeneratedSource& source) {
+  const absl::StatusOr<std::string> options = NvrtcOptionsText(info_.architecture);
+  if (!options.ok()) return options.status();
+  const std::string key = KernelKey({source.text, *options, HeadersDigest()});
+  std::promise<Loaded> promise;
+  std::shared_future<Loaded> made;
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = modules_.find(key);
+    first = found == modules_.end();
+    if (first) modules_.emplace(key, promise.get_future().share());
+    made = modules_.at(key);
+    use_.loaded_from_memory += first ? 0 : 1;
+  }
+  if (!first) return made.get();
+  promise.set_value(Compile(source, key));
+  if (!made.get().ok()) {  // the next one tries again
+    const std::lock_guard<std::mutex> lock(mutex_);
+    modules_.erase(key);
+  }
+  return made.get();
+}
+
+absl::StatusOr<int64_t> CudaDevice::ResidentBlocks(const Module& module, const std::string& entry,
+                                                   int block, int64_t shared_bytes) {
+  if (absl::Status status = context_->Enter(); !status.ok()) return status;
+  const auto function = static_cast<const CudaModule&>(module).Find(entry);
+  if (!function.ok()) return function.status();
+  absl::Status status = AllowShared(*context_, *function, shared_bytes);
+  int blocks = 0;
+  if (status.ok()) {
+    status = context_->Check(context_->driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                                 &blocks, *function, block, static_cast<size_t>(shared_bytes)),
+                             "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  }
+  if (!status.ok()) return status;
+  return std::max<int64_t>(1, int64_t{blocks} * limits_.multiprocessors);
+}
+
+absl::StatusOr<int> Attribute(const Driver& driver, CUdevice device, CUdevice_attribute attribute) {
+  int value = 0;
+  const absl::Status status = DriverStatus(
+      driver, driver.cuDeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute");
+  if (!status.ok()) return status;
+  return value;
+}
+
+absl::StatusOr<CudaDeviceInfo> InfoOf(const Driver& driver, int index) {
+  CudaDeviceInfo info;
+  info.index = index;
+  CUdevice device = 0;
+  absl::Status status = DriverStatus(driver, driver.cuDeviceGet(&device, index), "cuDeviceGet");
+  std::array<char, 256> name{};
+  if (status.ok()) {
+    status = DriverStatus(
+        driver, driver.cuDeviceGetName(name.data(), static_cast<int>(name.size()), device),
+        "cuDeviceGetName");
+  }
+  CUuuid uuid = {};
+  if (status.ok()) {
+    status = DriverStatus(driver, driver.cuDeviceGetUuid(&uuid, device), "cuDeviceGetUuid");
+  }
+  size_t bytes = 0;
+  if (status.ok()) {
+    status = DriverStatus(driver, driver.cuDeviceTotalMem(&bytes, device), "cuDeviceTotalMem");
+  }
+  if (!status.ok()) return status;
+  const auto major = Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  if (!major.ok()) return major.status();
+  const auto minor = Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  if (!minor.ok()) return minor.status();
+  info.name = name.data();
+  info.uuid = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) info.uuid += '-';
+    absl::StrAppendFormat(&info.uuid, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  info.architecture = absl::StrCat("sm_", *major, *minor);
+  info.memory_bytes = static_cast<int64_t>(bytes);
+  info.driver = VersionText(driver.version);
+  return info;
+}
+
+absl::StatusOr<DeviceLimits> LimitsOf(const Context& context, const CudaDeviceInfo& info) {
+  DeviceLimits limits;
+  limits.name = info.name;
+  limits.memory_bytes = info.memory_bytes;
+  const auto take = [&](CUdevice_attribute attribute, auto& to) -> absl::Status {
+    const auto value = Attribute(context.driver(), context.device(), attribute);
+    if (value.ok()) to = *value;
+    return value.status();
+  };
+  absl::Status status = take(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, limits.multiprocessors);
+  status.Update(
+      take(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, limits.threads_per_multiprocessor));
+  status.Update(
+      take(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, limits.shared_bytes_per_block));
+  if (!status.ok()) return status;
+  return limits;
+}
+
+}  // namespace
+
+bool IsCudaBuilt() { return true; }
+std::string CudaBuildVersion() { return VersionText(CUDA_VERSION); }
+
+absl::StatusOr<std::vector<CudaDeviceInfo>> ListCudaDevices() {
+  const absl::StatusOr<const Driver*> driver = Driver::Get();
+  if (!driver.ok()) return driver.status();
+  int count = 0;
+  const absl::Status status =
+      DriverStatus(**driver, (*driver)->cuDeviceGetCount(&count), "cuDeviceGetCount");
+  if (!status.ok()) return status;
+  if (count == 0) return absl::FailedPreconditionError("the NVIDIA driver finds no GPU");
+  std::vector<CudaDeviceInfo> devices;
+  for (int index = 0; index < count; ++index) {
+    absl::StatusOr<CudaDeviceInfo> info = InfoOf(**driver, index);
+    if (!info.ok()) return info.status();
+    devices.push_back(*std::move(info));
+  }
+  return devices;
+}
+
+absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& options) {
+  const auto devices = ListCudaDevices();
+  if (!devices.ok()) return devices.status();
+  if (options.index < 0 || options.index >= static_cast<int>(devices->size())) {
+    return absl::NotFoundError(absl::StrCat("there is no GPU ", options.index,
+                                            "; this machine has ", devices->size(),
+                                            ", counted from 0"));
+  }
+  // Without NVRTC nothing can run: say so now, not at the first request.
+  const CudaDeviceInfo& info = (*devices)[static_cast<size_t>(options.index)];
+  if (const auto known = NvrtcOptionsText(info.architecture); !known.ok()) return known.status();
+  const Driver& driver = **Driver::Get();
+  auto context = Context::Open(driver, options.index);
+  if (!context.ok()) return context.status();
+  absl::Status status = (*context)->Enter();
+  CUstream allocation = nullptr;
+  if (status.ok()) {
+    status = (*context)->Check(driver.cuStreamCreate(&allocation, CU_STREAM_NON_BLOCKING),
+                               "cuStreamCreate");
+  }
+  // Memory that is given back stays with the process, so that the next request finds it at once.
+  CUmemoryPool pool = nullptr;
+  cuuint64_t keep = UINT64_MAX;
+  if (status.ok()) {
+    status = (*context)->Check(driver.cuDeviceGetDefaultMemPool(&pool, (*context)->device()),
+                               "cuDeviceGetDefaultMemPool");
+  }
+  if (status.ok()) {
+    status = (*context)->Check(
+        driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep),
+        "cuMemPoolSetAttribute");
+  }
+  if (!status.ok()) return status;
+  absl::StatusOr<DeviceLimits> limits = LimitsOf(**context, info);
+  if (!limits.ok()) return limits.status();
+  return std::make_shared<CudaDevice>(*std::move(context), allocation, *std::move(limits), info,
+                                      options.kernel_cache_folder);
+}
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,31 @@
+// The executor that runs generated kernels on a device.
+//
+// Maths: the bits of the reference executor for everything in sim/backend/executor.h.
+// Errors: those of device.h. Threads: immutable; every Run has a stream of its own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sim/backend/cuda/device.h"
+#include "sim/backend/executor.h"
+
+namespace simgrad::sim {
+
+struct CudaExecutorOptions {
+  std::optional<cuda::Mapping> mapping;  // unset: chosen per program
+  int block = 0;                         // threads; 0: chosen
+  int64_t grid = 0;                      // blocks; 0: what fills the device
+};
+
+std::unique_ptr<Executor> MakeCudaExecutor(std::shared_ptr<cuda::Device> device,
+                                           const CudaExecutorOptions& options = {});
+// A run goes to the device with the fewest. At least one device.
+std::unique_ptr<Executor> MakeCudaExecutor(std::vector<std::shared_ptr<cuda::Device>> devices,
+                                           const CudaExecutorOptions& options = {});
+// Generates and compiles what runs of the program will need, on all devices of the list.
+absl::Status WarmKernels(const std::vector<std::shared_ptr<cuda::Device>>& devices,
+                         const NumericalProgram& program);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,354 @@
+#include "sim/backend/cuda/cuda_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "precision/rounding.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+// Threads of a block where nobody says: four warps hide latency and leave registers for each; a
+// block per instance takes as many as its longest value has elements.
+constexpr int kBlock = 128;
+constexpr int kWarp = 32;
+
+int ChooseBlock(const NumericalProgram& program, Mapping mapping) {
+  if (mapping == Mapping::kThreadPerInstance) return kBlock;
+  int64_t longest = 1;
+  for (const Value& value : program.program.values) {
+    longest = std::max(longest, ElementCount(value.type.shape));
+  }
+  const int64_t warps = std::min<int64_t>((longest + kWarp - 1) / kWarp, 2 * kBlock / kWarp);
+  return static_cast<int>(warps) * kWarp;
+}
+
+uint32_t FlagsOf(Recording recording) {
+  switch (recording) {
+    case Recording::kNone:
+      return kRecordNothing;
+    case Recording::kSummary:
+      return kRecordSteps;
+    case Recording::kInstances:
+      break;
+  }
+  return kRecordSteps | kRecordInstances;
+}
+
+// FieldKind::kHealth.
+InstanceHealth HealthOf(int64_t word) {
+  InstanceHealth health;
+  if (word < 0) return health;
+  health.ok = false;
+  health.stopped = (word & 1) != 0;
+  health.phase = static_cast<Phase>((word >> 1) & 0x7F);
+  health.step = word >> 8;
+  return health;
+}
+
+}  // namespace
+
+CudaRun::CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
+                 std::shared_ptr<const GeneratedSource> source,
+                 std::shared_ptr<const Module> module, Batch batch, RunOptions options,
+                 const CudaExecutorOptions& launch_options)
+    : device_(std::move(device)),
+      stream_(std::move(stream)),
+      source_(std::move(source)),
+      module_(std::move(module)),
+      batch_(std::move(batch)),
+      options_(std::move(options)),
+      launch_options_(launch_options),
+      layout_(FieldLayout::Of(*source_, batch_.instances, batch_.steps)),
+      block_(launch_options.block > 0 ? launch_options.block
+                                      : ChooseBlock(*batch_.program, source_->mapping)),
+      uploaded_(device_, *stream_),
+      record_(*device_, *stream_, batch_, options_),
+      saved_(device_, layout_.travelling_bytes),
+      gradients_(batch_.program->program.inputs.size()),
+      connected_(batch_.program->program.inputs.size()) {
+  ++device_->runs;
+}
+
+CudaRun::~CudaRun() {
+  // What still runs uses the memory that is about to go.
+  stream_->Wait().IgnoreError();
+  --device_->runs;
+}
+
+absl::StatusOr<std::unique_ptr<CudaRun>> CudaRun::Create(
+    std::shared_ptr<Device> device, std::shared_ptr<const GeneratedSource> source,
+    std::shared_ptr<const Module> module, Batch batch, RunOptions options,
+    const CudaExecutorOptions& launch_options) {
+  absl::StatusOr<std::unique_ptr<Stream>> stream = device->OpenStream();
+  if (!stream.ok()) return stream.status();
+  std::unique_ptr<CudaRun> run(new CudaRun(std::move(device), std::move(*stream), std::move(source),
+                                           std::move(module), std::move(batch), std::move(options),
+                                           launch_options));
+  if (absl::Status status = run->Prepare(); !status.ok()) return status;
+  return run;
+}
+
+absl::Status CudaRun::Prepare() {
+  const size_t exports = batch_.program->program.exports.size();
+  if (exports > kMaxInputs) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the program has ", exports, " exports; a kernel takes at most ", kMaxInputs));
+  }
+  absl::StatusOr<Buffer> travelling = device_->Allocate(layout_.travelling_bytes);
+  if (!travelling.ok()) return travelling.status();
+  travelling_ = std::move(*travelling);
+  args_.instances = batch_.instances;
+  args_.steps = batch_.steps;
+  args_.flags = FlagsOf(options_.recording);
+  args_.stride = options_.stride;
+  args_.near_band_ulps = options_.near_band_ulps;
+  if (absl::Status status = PointFields(travelling_.data(), nullptr, args_); !status.ok()) {
+    return status;
+  }
+  if (batch_.program->adjoint) {
+    absl::StatusOr<Buffer> units = device_->Allocate(4 * batch_.steps);
+    if (!units.ok()) return units.status();
+    tape_units_ = std::move(*units);
+    args_.tape_units = static_cast<uint32_t*>(tape_units_.data());
+    units_.assign(static_cast<size_t>(batch_.steps), 0);
+    absl::Status status = stream_->Fill(tape_units_.data(), 0, tape_units_.bytes());
+    if (!status.ok()) return status;
+  }
+  return uploaded_.Upload(batch_, *source_, args_);
+}
+
+absl::Status CudaRun::PointFields(void* travelling, void* adjoint, KernelArgs& args) const {
+  for (size_t i = 0; i < layout_.places.size(); ++i) {
+    const FieldPlace& place = layout_.places[i];
+    void* const base = place.travels ? travelling : adjoint;
+    args.field[i] = base == nullptr ? nullptr : static_cast<unsigned char*>(base) + place.offset;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry) {
+  const bool per_thread = source_->mapping == Mapping::kThreadPerInstance;
+  const int64_t needed = per_thread ? (batch_.instances + block_ - 1) / block_ : batch_.instances;
+  int64_t most = launch_options_.grid;
+  if (most <= 0) {
+    const absl::StatusOr<int64_t> resident =
+        device_->ResidentBlocks(*module_, entry, block_, source_->shared_bytes(block_));
+    if (!resident.ok()) return resident.status();
+    most = *resident;
+  }
+  return std::max<int64_t>(1, std::min(needed, most));
+}
+
+absl::Status CudaRun::GiveWorkspace(int64_t grid, KernelArgs& args) {
+  if (source_->workspace_bytes == 0) return absl::OkStatus();
+  const absl::StatusOr<void*> data =
+      workspace_.Of(*device_, *stream_, grid * source_->workspace_bytes);
+  if (!data.ok()) return data.status();
+  args.workspace = static_cast<unsigned char*>(*data);
+  args.workspace_stride = source_->workspace_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CudaRun::Launch(const std::string& entry, int64_t grid, const KernelArgs& args) {
+  return stream_->Launch(*module_, entry, {grid, block_, source_->shared_bytes(block_)}, args);
+}
+
+absl::Status CudaRun::LaunchOverInstances(const std::string& entry, KernelArgs& args) {
+  if (batch_.instances == 0) return absl::OkStatus();
+  const absl::StatusOr<int64_t> grid = GridOf(entry);
+  if (!grid.ok()) return grid.status();
+  if (absl::Status status = GiveWorkspace(*grid, args); !status.ok()) return status;
+  return Launch(entry, *grid, args);
+}
+
+absl::Status CudaRun::Start() {
+  stale_ = stale_paths_ = true;
+  KernelArgs args = args_;
+  return LaunchOverInstances("simgrad_start", args);
+}
+
+absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
+  if (!failed_.ok()) return failed_;
+  ForwardChunk chunk = record_.EmptyChunk(first, count);
+  if (batch_.instances == 0 || count == 0) return chunk;
+  stale_ = stale_paths_ = true;
+  const absl::StatusOr<int64_t> grid = GridOf("simgrad_forward");
+  if (!grid.ok()) return grid.status();
+  const int64_t most = record_.StepsPerLaunch(*grid);
+  for (int64_t t = first; t < first + count; t += most) {
+    KernelArgs args = args_;
+    args.first_step = t;
+    args.count = std::min(most, first + count - t);
+    args.blocks = *grid;
+    absl::Status status = ForwardLaunch(args, first, chunk);
+    if (!status.ok()) return status;
+  }
+  return chunk;
+}
+
+absl::Status CudaRun::ForwardLaunch(KernelArgs args, int64_t chunk_first, ForwardChunk& chunk) {
+  const bool values = options_.recording == Recording::kInstances;
+  absl::Status status = record_.Prepare(args.blocks, args);
+  if (status.ok()) status = GiveWorkspace(args.blocks, args);
+  if (!status.ok()) return status;
+  void* before = nullptr;
+  if (values) {
+    const auto copy = before_.Of(*device_, *stream_, layout_.travelling_bytes);
+    if (!copy.ok()) return copy.status();
+    before = *copy;
+    status = stream_->OnDevice(before, travelling_.data(), layout_.travelling_bytes);
+  }
+  if (status.ok()) status = Launch("simgrad_forward", args.blocks, args);
+  if (status.ok() && options_.recording != Recording::kNone) {
+    status = Launch("simgrad_merge", args.count, args);
+  }
+  if (status.ok()) status = record_.Read(args, uploaded_.sorted_ids(), chunk_first, chunk);
+  if (status.ok()) status = ReadTapeUnits(args);
+  if (!status.ok() || !values) return status;
+  if (status = PointFields(before, nullptr, args); !status.ok()) return status;
+  return WriteValues(args, chunk_first, chunk);
+}
+
+// The same steps once more, from a copy of the states they began with: now that it is known how
+// many values each instance has, they have a place.
+absl::Status CudaRun::WriteValues(KernelArgs args, int64_t chunk_first, ForwardChunk& chunk) {
+  KernelArgs again = args_;
+  again.first_step = args.first_step;
+  again.count = args.count;
+  again.blocks = args.blocks;
+  again.workspace = args.workspace;
+  again.workspace_stride = args.workspace_stride;
+  std::copy(std::begin(args.field), std::end(args.field), std::begin(again.field));
+  again.flags = kValuesPass;
+  again.tape_units = nullptr;
+  absl::Status status = record_.PrepareValues(again, chunk, chunk_first);
+  if (status.ok()) status = Launch("simgrad_forward", again.blocks, again);
+  if (status.ok()) status = record_.ReadValues(chunk);
+  return status;
+}
+
+absl::Status CudaRun::ReadTapeUnits(const KernelArgs& args) {
+  if (args.tape_units == nullptr) return stream_->Wait();
+  return stream_->ToHost(units_.data() + args.first_step, args.tape_units + args.first_step,
+                         4 * args.count);
+}
+
+std::shared_ptr<const void> CudaRun::SaveState() const {
+  auto saved = saved_.Save(*stream_, travelling_.data());
+  failed_.Update(saved.status());
+  if (!saved.ok()) return nullptr;
+  return *std::move(saved);
+}
+
+void CudaRun::RestoreState(const std::shared_ptr<const void>& saved) {
+  stale_ = stale_paths_ = true;
+  if (saved == nullptr) return;  // failed_ says why
+  const auto& copy = *static_cast<const SavedStates::Copy*>(saved.get());
+  failed_.Update(saved_.Restore(*stream_, copy, travelling_.data()));
+}
+
+absl::Status CudaRun::Finish() {
+  if (!failed_.ok()) return failed_;
+  stale_ = stale_paths_ = true;
+  KernelArgs args = args_;
+  args.first_step = batch_.steps;
+  absl::Status status = LaunchOverInstances("simgrad_finish", args);
+  if (status.ok()) status = stream_->Wait();
+  return status;
+}
+
+std::optional<FieldNumbers> CudaRun::Read(FieldKind kind, int32_t index) const {
+  const int found = FindField(*source_, kind, index);
+  if (found < 0) return std::nullopt;
+  const size_t i = static_cast<size_t>(found);
+  const FieldPlace& place = layout_.places[i];
+  const Buffer& base = place.travels ? travelling_ : adjoint_fields_;
+  std::vector<uint8_t> bytes(static_cast<size_t>(place.bytes));
+  if (place.bytes > 0) {
+    const auto* const from = static_cast<const unsigned char*>(base.data()) + place.offset;
+    const absl::Status status = stream_->ToHost(bytes.data(), from, place.bytes);
+    failed_.Update(status);
+    if (!status.ok()) return std::nullopt;
+  }
+  return FieldNumbers(source_->fields[i], source_->mapping, batch_.instances, batch_.steps,
+                      std::move(bytes));
+}
+
+Tensor CudaRun::TensorOf(const Value& value, FieldKind kind, int32_t index) const {
+  Shape shape = {batch_.instances};
+  shape.insert(shape.end(), value.type.shape.begin(), value.type.shape.end());
+  Tensor tensor = Tensor::Zeros(DTypeOfValue(*batch_.program, value), std::move(shape));
+  const std::optional<FieldNumbers> numbers = Read(kind, index);
+  if (!numbers) return tensor;
+  const bool real = value.type.element == ElementType::kReal;
+  for (int64_t i = 0; i < numbers->size(); ++i) {
+    real ? tensor.Set(i, numbers->Real(i)) : tensor.SetInt(i, numbers->Integer(i));
+  }
+  return tensor;
+}
+
+Tensor CudaRun::State(int32_t state_input) const {
+  const Program& p = batch_.program->program;
+  const std::vector<int32_t> states = p.InputsOf(InputKind::kState);
+  const auto place = std::find(states.begin(), states.end(), state_input);
+  return TensorOf(p[p.inputs[static_cast<size_t>(state_input)].value], FieldKind::kState,
+                  static_cast<int32_t>(place - states.begin()));
+}
+
+Tensor CudaRun::Export(int32_t export_index) const {
+  const Program& p = batch_.program->program;
+  return TensorOf(p[p.exports[static_cast<size_t>(export_index)].value], FieldKind::kExport,
+                  export_index);
+}
+
+std::vector<double> CudaRun::Values() const {
+  std::vector<double> values;
+  if (batch_.program->objective.empty()) return values;
+  values.assign(static_cast<size_t>(batch_.instances), 0.0);
+  const std::optional<FieldNumbers> cost = Read(FieldKind::kCost);
+  for (size_t i = 0; cost && i < values.size(); ++i) {
+    values[i] = cost->Real(static_cast<int64_t>(i));
+  }
+  return values;
+}
+
+const std::vector<uint64_t>& CudaRun::PathSignatures() const {
+  if (options_.recording == Recording::kNone || !stale_paths_) return signatures_;
+  stale_paths_ = false;
+  signatures_.assign(static_cast<size_t>(batch_.instances), 0);
+  const std::optional<FieldNumbers> numbers = Read(FieldKind::kSignature);
+  for (size_t i = 0; numbers && i < signatures_.size(); ++i) {
+    signatures_[i] = static_cast<uint64_t>(numbers->Integer(static_cast<int64_t>(i)));
+  }
+  return signatures_;
+}
+
+const std::vector<InstanceHealth>& CudaRun::Health() const {
+  if (options_.recording == Recording::kNone || !stale_) return health_;
+  stale_ = false;
+  health_.assign(static_cast<size_t>(batch_.instances), {});
+  const std::optional<FieldNumbers> numbers =
+      Read(reversing_ ? FieldKind::kAdjointHealth : FieldKind::kHealth);
+  for (size_t i = 0; numbers && i < health_.size(); ++i) {
+    health_[i] = HealthOf(numbers->Integer(static_cast<int64_t>(i)));
+  }
+  return health_;
+}
+
+std::vector<std::vector<int64_t>> CudaRun::FirstEventSteps() const {
+  std::vector<std::vector<int64_t>> steps;
+  for (const Site& site : batch_.program->sites) {
+    if (site.kind != SiteKind::kEvent) continue;
+    const int32_t index = static_cast<int32_t>(steps.size());
+    std::vector<int64_t>& first = steps.emplace_back(static_cast<size_t>(batch_.instances), -1);
+    const std::optional<FieldNumbers> numbers = Read(FieldKind::kFirstEvent, index);
+    for (size_t i = 0; numbers && i < first.size(); ++i) {
+      first[i] = numbers->Integer(static_cast<int64_t>(i));
+    }
+  }
+  return steps;
+}
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,106 @@
+// One batch on a device: launches, and what is visible of them.
+//
+// Errors: those of device.h. A call that can give no status (State, SaveState, ...) and fails makes
+//   the next one fail that can.
+// Threads: as sim/backend/executor.h says.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/field_layout.h"
+#include "sim/backend/cuda/forward_record.h"
+#include "sim/backend/cuda/saved_states.h"
+#include "sim/backend/cuda/uploaded_batch.h"
+
+namespace simgrad::sim::cuda {
+
+class CudaRun : public Run {
+ public:
+  // `source` is generated from batch.program and compiled to `module`.
+  static absl::StatusOr<std::unique_ptr<CudaRun>> Create(
+      std::shared_ptr<Device> device, std::shared_ptr<const GeneratedSource> source,
+      std::shared_ptr<const Module> module, Batch batch, RunOptions options,
+      const CudaExecutorOptions& launch_options);
+  ~CudaRun() override;
+
+  absl::Status Start() override;
+  absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) override;
+  std::shared_ptr<const void> SaveState() const override;
+  void RestoreState(const std::shared_ptr<const void>& saved) override;
+  int64_t SavedBytes() const override { return layout_.travelling_bytes; }
+  absl::Status Finish() override;
+  absl::Status StartAdjoint(double seed_scale) override;
+  absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
+  absl::Status FinishAdjoint() override;
+  int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  Tensor State(int32_t state_input) const override;
+  Tensor Export(int32_t export_index) const override;
+  std::vector<double> Values() const override;
+  const std::vector<uint64_t>& PathSignatures() const override;
+  const std::vector<InstanceHealth>& Health() const override;
+  std::vector<std::vector<int64_t>> FirstEventSteps() const override;
+  const std::vector<double>& Gradient(int32_t input) const override {
+    return gradients_[static_cast<size_t>(input)];
+  }
+  const std::vector<uint8_t>& Connected(int32_t input) const override {
+    return connected_[static_cast<size_t>(input)];
+  }
+
+ private:
+  CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
+          std::shared_ptr<const GeneratedSource> source, std::shared_ptr<const Module> module,
+          Batch batch, RunOptions options, const CudaExecutorOptions& launch_options);
+  absl::Status Prepare();
+  // Blocks of one launch of an entry point.
+  absl::StatusOr<int64_t> GridOf(const std::string& entry);
+  absl::Status Launch(const std::string& entry, int64_t grid, const KernelArgs& args);
+  absl::Status LaunchOverInstances(const std::string& entry, KernelArgs& args);
+  absl::Status GiveWorkspace(int64_t grid, KernelArgs& args);
+  absl::Status PointFields(void* travelling, void* adjoint, KernelArgs& args) const;
+  absl::Status ForwardLaunch(KernelArgs args, int64_t chunk_first, ForwardChunk& chunk);
+  absl::Status WriteValues(KernelArgs args, int64_t chunk_first, ForwardChunk& chunk);
+  absl::Status ReadTapeUnits(const KernelArgs& args);
+  absl::Status GiveTape(int64_t grid, int64_t units, KernelArgs& args);
+  int64_t TapeUnits(int64_t first, int64_t count) const;
+  int64_t TapeBytes(int64_t grid, int64_t units) const;
+  absl::Status TakeGradients();
+  // Nothing where the program has no such field, or where reading failed (see failed_).
+  std::optional<FieldNumbers> Read(FieldKind kind, int32_t index = 0) const;
+  Tensor TensorOf(const Value& value, FieldKind kind, int32_t index) const;
+
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::shared_ptr<const GeneratedSource> source_;
+  std::shared_ptr<const Module> module_;
+  Batch batch_;
+  RunOptions options_;
+  CudaExecutorOptions launch_options_;
+  FieldLayout layout_;
+  int block_ = 128;
+  UploadedBatch uploaded_;
+  ForwardRecord record_;
+  mutable SavedStates saved_;
+  Buffer travelling_;
+  Buffer adjoint_fields_;
+  Buffer tape_units_;
+  Scratch before_, workspace_, tape_, backward_partial_, backward_, ranges_;
+  KernelArgs args_ = {};  // what all launches share
+  int64_t adjoint_grid_ = 1;
+  std::vector<uint32_t> units_;  // by step: what one instance needs at most
+  bool reversing_ = false;
+  std::vector<std::vector<double>> gradients_;
+  std::vector<std::vector<uint8_t>> connected_;
+  // What was read of the device, until something runs again.
+  mutable bool stale_ = true;
+  mutable bool stale_paths_ = true;
+  mutable std::vector<InstanceHealth> health_;
+  mutable std::vector<uint64_t> signatures_;
+  mutable absl::Status failed_;
+};
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,137 @@
+// The reverse of a CudaRun: tapes, launches, gradients.
+#include <algorithm>
+#include <utility>
+
+#include "precision/rounding.h"
+#include "sim/backend/cuda/cuda_run.h"
+#include "sim/backend/cuda/step_columns.h"
+
+namespace simgrad::sim::cuda {
+
+int64_t CudaRun::TapeUnits(int64_t first, int64_t count) const {
+  int64_t units = 0;
+  for (int64_t t = first; t < first + count; ++t) units += units_[static_cast<size_t>(t)];
+  return units;
+}
+
+// Every instance that is resident at once has a tape.
+int64_t CudaRun::TapeBytes(int64_t grid, int64_t units) const {
+  const int64_t resident = source_->mapping == Mapping::kThreadPerInstance ? grid * block_ : grid;
+  return resident * units * source_->tape_unit_bytes;
+}
+
+int64_t CudaRun::AdjointBytes(int64_t first, int64_t count) const {
+  const int64_t columns = adjoint_grid_ * count * static_cast<int64_t>(sizeof(BackwardColumn));
+  return TapeBytes(adjoint_grid_, TapeUnits(first, count)) + columns;
+}
+
+absl::Status CudaRun::GiveTape(int64_t grid, int64_t units, KernelArgs& args) {
+  args.tape_units = nullptr;  // counted in the forward run
+  args.tape_capacity = units;
+  const absl::StatusOr<void*> tape = tape_.Of(*device_, *stream_, TapeBytes(grid, units));
+  if (!tape.ok()) return tape.status();
+  args.tape = *tape;
+  return absl::OkStatus();
+}
+
+absl::Status CudaRun::StartAdjoint(double seed_scale) {
+  if (!failed_.ok()) return failed_;
+  const NumericalProgram& program = *batch_.program;
+  if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
+  stale_ = true;
+  reversing_ = true;
+  absl::StatusOr<Buffer> fields = device_->Allocate(layout_.adjoint_bytes);
+  if (!fields.ok()) return fields.status();
+  if (absl::Status status = stream_->Wait(); !status.ok()) return status;
+  adjoint_fields_ = std::move(*fields);
+  absl::Status status = stream_->Fill(adjoint_fields_.data(), 0, adjoint_fields_.bytes());
+  if (status.ok()) status = PointFields(travelling_.data(), adjoint_fields_.data(), args_);
+  if (status.ok()) status = uploaded_.UploadCotangents(batch_, args_);
+  if (!status.ok()) return status;
+  args_.seed = precision::RoundTo(program.policy[Role::kObjective].format, seed_scale);
+  const absl::StatusOr<void*> ranges = ranges_.Of(*device_, *stream_, sizeof(RangeColumn));
+  if (!ranges.ok()) return ranges.status();
+  args_.ranges = static_cast<RangeColumn*>(*ranges);
+  if (batch_.instances == 0) return absl::OkStatus();
+  const absl::StatusOr<int64_t> grid = GridOf("simgrad_adjoint");
+  if (!grid.ok()) return grid.status();
+  adjoint_grid_ = *grid;
+  KernelArgs args = args_;
+  args.first_step = batch_.steps;
+  status = GiveTape(adjoint_grid_, source_->terminal_tape_units, args);
+  if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
+  if (status.ok()) status = Launch("simgrad_start_adjoint", adjoint_grid_, args);
+  return status;
+}
+
+absl::StatusOr<AdjointChunk> CudaRun::Adjoint(int64_t first, int64_t count) {
+  if (!failed_.ok()) return failed_;
+  AdjointChunk chunk;
+  chunk.steps.resize(static_cast<size_t>(count));
+  if (batch_.instances == 0 || count == 0) return chunk;
+  stale_ = true;
+  KernelArgs args = args_;
+  args.first_step = first;
+  args.count = count;
+  args.blocks = adjoint_grid_;
+  const int64_t column = count * static_cast<int64_t>(sizeof(BackwardColumn));
+  const auto partial = backward_partial_.Of(*device_, *stream_, adjoint_grid_ * column);
+  if (!partial.ok()) return partial.status();
+  const auto merged = backward_.Of(*device_, *stream_, column);
+  if (!merged.ok()) return merged.status();
+  args.backward_partial = static_cast<BackwardColumn*>(*partial);
+  args.backward = static_cast<BackwardColumn*>(*merged);
+  absl::Status status = GiveTape(adjoint_grid_, TapeUnits(first, count), args);
+  if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
+  if (status.ok()) status = stream_->Fill(args.ranges, 0, sizeof(RangeColumn));
+  if (status.ok()) status = Launch("simgrad_adjoint", adjoint_grid_, args);
+  if (status.ok()) status = Launch("simgrad_merge", count, args);
+  std::vector<BackwardColumn> columns(static_cast<size_t>(count));
+  if (status.ok()) status = stream_->ToHost(columns.data(), args.backward, column);
+  RangeColumn ranges = {};
+  if (status.ok()) status = stream_->ToHost(&ranges, args.ranges, sizeof(ranges));
+  if (!status.ok()) return status;
+  for (size_t t = 0; t < columns.size(); ++t) chunk.steps[t] = BackwardOf(columns[t]);
+  chunk.ranges = CountsOf(ranges);
+  return chunk;
+}
+
+absl::Status CudaRun::FinishAdjoint() {
+  if (!failed_.ok()) return failed_;
+  stale_ = true;
+  if (batch_.instances > 0) {
+    KernelArgs args = args_;
+    absl::Status status = GiveTape(adjoint_grid_, source_->initial_tape_units, args);
+    if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
+    if (status.ok()) status = Launch("simgrad_finish_adjoint", adjoint_grid_, args);
+    if (!status.ok()) return status;
+  }
+  return TakeGradients();
+}
+
+absl::Status CudaRun::TakeGradients() {
+  const NumericalProgram& numerical = *batch_.program;
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    const int32_t input = static_cast<int32_t>(i);
+    connected_[i].assign(static_cast<size_t>(batch_.instances), 0);
+    gradients_[i].clear();
+    if (!numerical.adjoint_spec->wanted[i]) continue;
+    const Program& p = numerical.program;
+    const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
+    const int64_t steps = batch_.inputs[i].per_step ? batch_.steps : 1;
+    gradients_[i].assign(static_cast<size_t>(batch_.instances * steps * count), 0.0);
+    if (const auto sums = Read(FieldKind::kGradient, input)) {
+      for (int64_t k = 0; k < sums->size(); ++k) {
+        gradients_[i][static_cast<size_t>(k)] = sums->Real(k);
+      }
+    }
+    if (const auto flags = Read(FieldKind::kConnected, input)) {
+      for (int64_t k = 0; k < flags->size(); ++k) {
+        connected_[i][static_cast<size_t>(k)] = flags->Integer(k) != 0 ? 1 : 0;
+      }
+    }
+  }
+  return failed_;
+}
+
+}  // namespace simgrad::sim::cuda

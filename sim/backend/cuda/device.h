@@ -1,0 +1,113 @@
+// A machine that runs generated kernels: its memory, its modules, its launches, in order.
+//
+// Two implementations: CudaDevice (cuda_device.h, driver API and NVRTC), and in the tests a host
+// that compiles the same text with the host compiler and runs its threads as fibers.
+// Errors: INTERNAL with the compiler's log for a text that does not compile; RESOURCE_EXHAUSTED
+//   when memory is short; UNAVAILABLE with reason DEVICE_LOST after a sticky error.
+// Threads: a Device may be used by several threads; a Stream by one at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sim/backend/cuda/generate.h"
+
+namespace simgrad::sim::cuda {
+
+struct DeviceLimits {
+  std::string name;
+  int multiprocessors = 1;
+  int threads_per_multiprocessor = 2048;
+  int64_t shared_bytes_per_block = 48 << 10;
+  int64_t memory_bytes = 0;
+};
+
+// What a device has been used for, for metrics.
+struct DeviceUse {
+  int64_t memory_used_bytes = 0;  // by this process
+  int64_t memory_total_bytes = 0;
+  double busy_seconds = 0.0;  // of launches, from the first of a series to its end
+  double compile_seconds = 0.0;
+  uint64_t compiled = 0, loaded_from_disk = 0, loaded_from_memory = 0;  // texts
+  uint64_t memory_errors = 0, lost_errors = 0, other_errors = 0;
+  bool lost = false;  // a sticky error: nothing runs on it any more
+};
+
+// UNAVAILABLE, told from other such statuses by IsDeviceLost.
+absl::Status DeviceLostError(const std::string& message);
+bool IsDeviceLost(const absl::Status& status);
+
+struct LaunchShape {
+  int64_t grid = 1;
+  int block = 128;
+  int64_t shared_bytes = 0;
+};
+
+class Device;
+
+// Memory of a device; freed with its owner. Move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::shared_ptr<Device> device, void* data, int64_t bytes);
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// A compiled text.
+class Module {
+ public:
+  virtual ~Module() = default;
+};
+
+// Work in the order in which it was given; copies and launches may return before they are done.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual absl::Status ToDevice(void* to, const void* from, int64_t bytes) = 0;
+  virtual absl::Status ToHost(void* to, const void* from, int64_t bytes) = 0;  // waits
+  virtual absl::Status OnDevice(void* to, const void* from, int64_t bytes) = 0;
+  virtual absl::Status Fill(void* to, uint8_t byte, int64_t bytes) = 0;
+  virtual absl::Status Launch(const Module& module, const std::string& entry, LaunchShape shape,
+                              const KernelArgs& args) = 0;
+  virtual absl::Status Wait() = 0;
+};
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceLimits& limits() const = 0;
+  virtual DeviceUse Use() const { return {}; }
+  virtual absl::StatusOr<std::unique_ptr<Stream>> OpenStream() = 0;
+  // Compiles, or takes from the cache.
+  virtual absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source) = 0;
+  // Blocks of an entry point that the whole device runs at once, at least 1.
+  virtual absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry,
+                                                 int block, int64_t shared_bytes) = 0;
+  // Of at least one byte; waits for nothing. Errors: RESOURCE_EXHAUSTED with the figures.
+  absl::StatusOr<Buffer> Allocate(int64_t bytes);
+  // Runs that are alive on it: who has most to do.
+  std::atomic<int64_t> runs{0};
+
+ protected:
+  friend class Buffer;
+  virtual absl::StatusOr<void*> AllocateBytes(int64_t bytes) = 0;
+  virtual void Free(void* data) = 0;
+};
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,48 @@
+// Underflow and overflow of a narrowing conversion (RangeCounts in sim/diagnostics/diagnostics.h).
+//
+// Errors: none. Threads: pure.
+#pragma once
+
+#include "precision/lane.h"
+
+namespace simgrad::sim::cuda::device {
+
+using precision::Format;
+using precision::Lane;
+
+struct RangeTally {
+  uint64_t underflows = 0;
+  uint64_t overflows = 0;
+};
+
+// Whether r, a value of F, is below the smallest normal number of F.
+template <Format F>
+SIMGRAD_HD inline bool IsTiny(double r) {
+  constexpr double kSmallestNormal = precision::DoublePowerOfTwo(precision::Traits(F).min_exponent);
+  return r < kSmallestNormal && r > -kSmallestNormal;
+}
+
+// x became r in F.
+template <Format F, class From>
+SIMGRAD_HD inline void CountRange(RangeTally& tally, From x, typename Lane<F>::Carrier r) {
+  if (!precision::IsFinite(x)) return;
+  tally.underflows += x != 0 && IsTiny<F>(static_cast<double>(r)) ? 1 : 0;
+  tally.overflows += precision::IsFinite(Lane<F>::Round(x)) ? 0 : 1;
+}
+
+// A state was stored: it underflows where it is subnormal, overflows where it is infinite.
+template <Format F>
+SIMGRAD_HD inline void CountStore(RangeTally& tally, typename Lane<F>::Carrier x) {
+  tally.underflows += x != 0 && IsTiny<F>(static_cast<double>(x)) ? 1 : 0;
+  tally.overflows += x == x && !precision::IsFinite(x) ? 1 : 0;
+}
+
+// sum becomes `added`: an addition to a gradient.
+template <class T>
+SIMGRAD_HD inline void Accumulate(T& sum, T added, bool& connected, bool& bad) {
+  sum = added;
+  connected = true;
+  bad |= !precision::IsFinite(added);
+}
+
+}  // namespace simgrad::sim::cuda::device

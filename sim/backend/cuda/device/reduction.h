@@ -1,0 +1,188 @@
+// Sums of one role in a defined order, and the other reductions, over elements named by a function.
+//
+// Maths: precision/reduction.h. Where the accumulator holds every operand the sum runs in the
+//   accumulator's carrier (the bits are the same: every addition is rounded once either way);
+//   elsewhere in double. A pairwise sum of up to 64 elements unrolls to its tree.
+// Errors: none. Threads: pure, but for the Block functions: called by all threads of a block alike.
+#pragma once
+
+#include "precision/lane.h"
+#include "precision/reduction.h"
+
+namespace simgrad::sim::cuda::device {
+
+using precision::Format;
+using precision::Lane;
+using precision::Order;
+
+// Whether every value of `inner` is one of `outer`.
+SIMGRAD_HD constexpr bool Holds(Format outer, Format inner) {
+  const precision::FormatTraits o = precision::Traits(outer);
+  const precision::FormatTraits i = precision::Traits(inner);
+  return o.precision >= i.precision && o.emin <= i.emin && o.max_finite >= i.max_finite;
+}
+
+// Adds in the accumulator's format.
+template <Format kAccumulator, Format kFrom, bool kInCarrier = Holds(kAccumulator, kFrom)>
+struct Adder {
+  using T = typename Lane<kAccumulator>::Carrier;
+  SIMGRAD_HD T operator()(T a, T b) const { return Lane<kAccumulator>::Add(a, b); }
+};
+template <Format kAccumulator, Format kFrom>
+struct Adder<kAccumulator, kFrom, false> {
+  using T = double;
+  SIMGRAD_HD T operator()(T a, T b) const { return precision::Add(kAccumulator, a, b); }
+};
+
+// The largest power of two below n.
+SIMGRAD_HD constexpr int LeftOf(int n) {
+  int left = 1;
+  while (2 * left < n) left *= 2;
+  return left;
+}
+
+template <class T, int kCount, class At, class AddRounded>
+SIMGRAD_HD inline T Tree(const At& at, int first, const AddRounded& add) {
+  if constexpr (kCount == 1) {
+    return static_cast<T>(at(first));
+  } else {
+    constexpr int kLeft = LeftOf(kCount);
+    return add(Tree<T, kLeft>(at, first, add), Tree<T, kCount - kLeft>(at, first + kLeft, add));
+  }
+}
+
+// The sum of at(0), ..., at(kCount - 1), values of kFrom, in the format kTo.
+template <Order kOrder, Format kAccumulator, Format kFrom, Format kTo, int kCount, class At>
+SIMGRAD_HD inline typename Lane<kTo>::Carrier Sum(const At& at) {
+  using Add = Adder<kAccumulator, kFrom>;
+  using T = typename Add::T;
+  const Add add;
+  T total = 0;
+  if constexpr (kCount == 0) {
+    return 0;
+  } else if constexpr (kOrder == Order::kExact) {
+    precision::ExactSum sum;
+    for (int i = 0; i < kCount; ++i) sum.Add(static_cast<double>(at(i)));
+    return static_cast<typename Lane<kTo>::Carrier>(sum.Result(kTo));
+  } else if constexpr (kOrder == Order::kSequential) {
+    for (int i = 0; i < kCount; ++i) total = add(total, static_cast<T>(at(i)));
+  } else if constexpr (kOrder == Order::kReversed) {
+    for (int i = kCount - 1; i >= 0; --i) total = add(total, static_cast<T>(at(i)));
+  } else if constexpr (kOrder == Order::kCompensated) {
+    precision::CompensatedSum<T> sum;
+    for (int i = 0; i < kCount; ++i) sum.Push(static_cast<T>(at(i)), add);
+    total = sum.Total(add);
+  } else if constexpr (kCount <= 64) {
+    total = Tree<T, kCount>(at, 0, add);
+  } else {
+    precision::PairwiseCounter<T, 24> tree;
+    for (int i = 0; i < kCount; ++i) tree.Push(static_cast<T>(at(i)), add);
+    total = tree.Total(add);
+  }
+  return Lane<kTo>::Round(total);
+}
+
+template <class T, int kCount, class At>
+SIMGRAD_HD inline T SumOfIntegers(const At& at) {
+  uint64_t total = 0;
+  for (int i = 0; i < kCount; ++i) total += static_cast<uint64_t>(static_cast<int64_t>(at(i)));
+  return static_cast<T>(total);
+}
+
+template <class T, int kCount, bool kLargest, class At>
+SIMGRAD_HD inline T ExtremeOfReals(const At& at) {
+  T extreme = at(0);
+  for (int i = 1; i < kCount; ++i) {
+    const T next = at(i);
+    extreme = kLargest ? precision::Max(extreme, next) : precision::Min(extreme, next);
+  }
+  return precision::Canonical(extreme);
+}
+
+template <class T, int kCount, bool kLargest, class At>
+SIMGRAD_HD inline T ExtremeOfIntegers(const At& at) {
+  T extreme = at(0);
+  for (int i = 1; i < kCount; ++i) {
+    const T next = at(i);
+    if (kLargest ? next > extreme : next < extreme) extreme = next;
+  }
+  return extreme;
+}
+
+// The first extreme; the first NaN counts as the extreme.
+template <int kCount, bool kLargest, class At>
+SIMGRAD_HD inline int32_t ExtremeIndex(const At& at) {
+  int32_t best = 0;
+  auto extreme = at(0);
+  bool is_nan = extreme != extreme;
+  for (int i = 1; i < kCount; ++i) {
+    const auto next = at(i);
+    const bool better = kLargest ? next > extreme : next < extreme;
+    if (!is_nan && (better || next != next)) {
+      extreme = next;
+      best = i;
+      is_nan = next != next;
+    }
+  }
+  return best;
+}
+
+template <int kCount, class At>
+SIMGRAD_HD inline bool Any(const At& at) {
+  bool any = false;
+  for (int i = 0; i < kCount; ++i) any |= static_cast<bool>(at(i));
+  return any;
+}
+
+// to[0], to[stride], ...: the running sums in order (from the end where kReverse), each rounded.
+template <Format kAccumulator, Format kFrom, Format kTo, int kCount, bool kReverse, class At,
+          class Put>
+SIMGRAD_HD inline void Cumsum(const At& at, const Put& put) {
+  using Add = Adder<kAccumulator, kFrom>;
+  const Add add;
+  typename Add::T total = 0;
+  for (int i = 0; i < kCount; ++i) {
+    const int k = kReverse ? kCount - 1 - i : i;
+    total = add(total, static_cast<typename Add::T>(at(k)));
+    put(k, Lane<kTo>::Round(total));
+  }
+}
+template <class T, int kCount, bool kReverse, class At, class Put>
+SIMGRAD_HD inline void CumsumOfIntegers(const At& at, const Put& put) {
+  uint64_t total = 0;
+  for (int i = 0; i < kCount; ++i) {
+    const int k = kReverse ? kCount - 1 - i : i;
+    total += static_cast<uint64_t>(static_cast<int64_t>(at(k)));
+    put(k, static_cast<T>(total));
+  }
+}
+
+// The pairwise sum by all threads, level by level. `scratch` holds 2 * ((kCount + 1) / 2) numbers;
+// the caller has a barrier before (the elements are there) and one before scratch is used again.
+template <Format kAccumulator, Format kFrom, Format kTo, int kCount, class At>
+__device__ inline typename Lane<kTo>::Carrier BlockPairwiseSum(
+    const At& at, typename Adder<kAccumulator, kFrom>::T* scratch) {
+  using Add = Adder<kAccumulator, kFrom>;
+  using T = typename Add::T;
+  const Add add;
+  constexpr int kHalf = (kCount + 1) / 2;
+  T* from = scratch;
+  T* to = scratch + kHalf;
+  for (int i = threadIdx.x; i < kHalf; i += blockDim.x) {
+    const T left = static_cast<T>(at(2 * i));
+    from[i] = 2 * i + 1 < kCount ? add(left, static_cast<T>(at(2 * i + 1))) : left;
+  }
+  for (int width = kHalf; width > 1; width = (width + 1) / 2) {
+    __syncthreads();
+    for (int i = threadIdx.x; 2 * i < width; i += blockDim.x) {
+      to[i] = 2 * i + 1 < width ? add(from[2 * i], from[2 * i + 1]) : from[2 * i];
+    }
+    T* const other = from;
+    from = to;
+    to = other;
+  }
+  __syncthreads();
+  return Lane<kTo>::Round(from[0]);
+}
+
+}  // namespace simgrad::sim::cuda::device

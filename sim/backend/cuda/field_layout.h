@@ -1,0 +1,56 @@
+// Where the fields of a generated kernel lie in memory, and their numbers as the host wants them.
+//
+// Shapes: in memory [element][instance] for a thread per instance, [instance][element] for a block
+//   per instance, [steps] outermost of all; on the host always [instance][step][element].
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/backend/cuda/generate.h"
+
+namespace simgrad::sim::cuda {
+
+int64_t CarrierBytes(Carrier carrier);
+
+// Bytes [offset, offset + bytes) of the allocation that the field belongs to.
+struct FieldPlace {
+  bool travels = true;  // with a checkpoint; else it belongs to the adjoint
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+struct FieldLayout {
+  std::vector<FieldPlace> places;  // by GeneratedSource::fields
+  int64_t travelling_bytes = 0;
+  int64_t adjoint_bytes = 0;
+
+  static FieldLayout Of(const GeneratedSource& source, int64_t instances, int64_t steps);
+};
+
+// Index into GeneratedSource::fields, -1 where there is no such field.
+int FindField(const GeneratedSource& source, FieldKind kind, int32_t index = 0);
+
+// Numbers of one field, read from its bytes.
+class FieldNumbers {
+ public:
+  FieldNumbers(const Field& field, Mapping mapping, int64_t instances, int64_t steps,
+               std::vector<uint8_t> bytes);
+  int64_t size() const { return instances_ * steps_ * field_.elements; }
+  const Field& field() const { return field_; }
+  // Number i in the host's order.
+  double Real(int64_t i) const;  // a NaN is the canonical one
+  int64_t Integer(int64_t i) const;
+
+ private:
+  int64_t At(int64_t i) const;
+
+  Field field_;
+  Mapping mapping_;
+  int64_t instances_;
+  int64_t steps_;  // 1 where the field has no axis of steps
+  std::vector<uint8_t> bytes_;
+};
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,387 @@
+// simgrad_start, simgrad_forward, simgrad_finish.
+#include "sim/backend/cuda/kernel_writer.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+using enum FieldKind;
+
+constexpr std::string_view kReadTime =
+    "(args.steps > 0 ? args.steps - 1 : 0)";  // where the terminal cost reads inputs per step
+
+}  // namespace
+
+// Non-finite numbers that are read without a step, or at the first.
+void KernelWriter::CheckSentInputs() {
+  for (const Input& input : source_.program().inputs) {
+    const size_t index = source_.IndexOf(input);
+    const bool skips = input.kind == InputKind::kState || input.kind == InputKind::kStep;
+    if (skips || !source_.used(index) || !source_.IsReal(input.value)) continue;
+    const Place place = PlaceOf(input.value);
+    const bool spread = Spreads(place.count);
+    EachElement(
+        {spread ? PlaceKind::kSpread : PlaceKind::kPrivate, "", place.count},
+        [&](const std::string& e) { return Cat("bad_input |= !IsFinite(", place[e], ");"); });
+  }
+}
+
+std::string KernelWriter::Start() {
+  OpenShared(false);
+  mode_ = {.looks = true};
+  Line("bool bad = false;");
+  Line("bool bad_input = false;");
+  const std::vector<Place> sent = ReadSentStates();
+  for (size_t k = 0; k < sent.size(); ++k) {
+    const size_t index = source_.IndexOf(StateInput(k));
+    if (!source_.used(index) || !source_.IsReal(StateInput(k).value)) continue;
+    EachElement(sent[k], [&](const std::string& e) {
+      return Cat("bad_input |= !IsFinite(", sent[k][e], ");");
+    });
+  }
+  CheckSentInputs();
+  std::vector<Place> states = sent;
+  if (source_.program().HasInitial()) {
+    const Region& initial = source_.program().initial;
+    BindStates(sent);
+    RunRegion(initial);
+    for (size_t k = 0; k < states.size(); ++k) {
+      states[k] = PlaceOf(initial.yields[k]);
+      if (source_.IsReal(initial.yields[k])) LookAt(states[k], ValueId::kNone);
+    }
+  }
+  Combine("bad");
+  Combine("bad_input");
+  for (size_t k = 0; k < states.size(); ++k) {
+    const int field = source_.FieldOf(kState, static_cast<int32_t>(k));
+    const Field& f = source_.fields()[static_cast<size_t>(field)];
+    const bool spread = Spreads(f.elements);
+    EachElement({spread ? PlaceKind::kSpread : PlaceKind::kPrivate, "", f.elements},
+                [&](const std::string& e) {
+                  const std::string one = spread ? "" : Cat("if (", Live(), ") ");
+                  return Cat(one, FieldAt(field, e), " = ", states[k][e], ";");
+                });
+  }
+  for (size_t i = 0; i < source_.fields().size(); ++i) {
+    const int field = static_cast<int>(i);
+    switch (source_.fields()[i].kind) {
+      case kExport:
+      case kCost:
+      case kSignature:
+        FillField(field, "0");
+        break;
+      case kLastEvent:
+        FillField(field, "false");
+        break;
+      case kFirstEvent:
+        FillField(field, "-1");
+        break;
+      case kHealth:
+        FillField(field, "bad_input ? 0 : (bad ? 2 : -1)");
+        break;
+      default:
+        break;
+    }
+  }
+  return Assemble("simgrad_start", "");
+}
+
+void KernelWriter::CheckStepInputs() {
+  for (const Input& input : source_.program().inputs) {
+    const size_t index = source_.IndexOf(input);
+    if (!source_.per_step(index) || !source_.used(index) || !source_.IsReal(input.value)) continue;
+    const Place place = PlaceOf(input.value);
+    const bool spread = Spreads(place.count);
+    EachElement({spread ? PlaceKind::kSpread : PlaceKind::kPrivate, "", place.count},
+                [&](const std::string& e) {
+                  return Cat("bad_input |= t > 0 && !IsFinite(", place[e], ");");
+                });
+  }
+}
+
+void KernelWriter::AddCost(ValueId cost) {
+  const Format format = source_.numerical().policy[Role::kObjective].format;
+  const std::string value = PlaceOf(cost)["0"];
+  const bool same = source_.FormatOf(cost) == format;
+  const std::string type = format == Format::kF64 ? "double" : "float";
+  Line(Cat("const ", type, " next_cost = ",
+           same ? Cat(LaneText(format), "::Add(cost, ", value, ")")
+                : Cat("static_cast<", type, ">(precision::Add(", FormatText(format), ", cost, ",
+                      value, "))"),
+           ";"));
+  Line("bad |= !IsFinite(next_cost);");
+}
+
+// What travels with the decisions of an instance, and its cells of level `instances`.
+void KernelWriter::DeclareSites() {
+  Line("uint64_t signature = 0;");
+  for (const Site& site : source_.numerical().sites) {
+    if (site.kind != SiteKind::kEvent) continue;
+    const SiteText& text = source_.SiteOf(site.name);
+    const int last = source_.FieldOf(kLastEvent, text.index);
+    if (site.elements == 1) {
+      Line(Cat("bool last_event", text.index, "[1] = {", FieldAt(last, "0"), "};"));
+    } else {
+      Line(Cat("bool* const last_event", text.index, " = static_cast<bool*>(args.field[", last,
+               "])", source_.block() ? Cat(" + instance * ", site.elements) : "", ";"));
+    }
+    Line(Cat("int64_t first_event", text.index, " = ",
+             FieldAt(source_.FieldOf(kFirstEvent, text.index), "0"), ";"));
+  }
+  if (source_.terminations() == 0) return;
+  const std::string tells = source_.block() ? "if (tells && speaks)" : "if (tells)";
+  if (source_.block()) {
+    Line("InstanceTally* const ran = shared.ran;");
+  } else {
+    Line(Cat("InstanceTally ran[", source_.terminations(), "];"));
+  }
+  body_.Open(tells);
+  Line(Cat("for (int k = 0; k < ", source_.terminations(),
+           "; ++k) StartTelling(args, k, instance, ran[k]);"));
+  body_.Close();
+}
+
+void KernelWriter::DeclareTallies() {
+  for (int k = 0; k < source_.terminations(); ++k) Line(Cat("TerminationTally loop", k, ";"));
+  for (int k = 0; k < source_.events(); ++k) Line(Cat("EventTally event", k, ";"));
+}
+
+void KernelWriter::Commit(const std::vector<Place>& states, const std::vector<Place>& exports) {
+  const Region& step = source_.program().step;
+  // Exports first: they may be states of z[t].
+  for (size_t k = 0; k < exports.size(); ++k) {
+    Copy(exports[k], PlaceOf(source_.program().exports[k].value));
+  }
+  std::vector<Place> next;
+  std::vector<Carrier> carriers;
+  for (ValueId id : step.yields) {
+    next.push_back(PlaceOf(id));
+    carriers.push_back(CarrierOf(source_.At(id)));
+  }
+  CopyAtOnce(states, next, carriers);
+  if (source_.numerical().stage_cost != ValueId::kNone) Line("cost = next_cost;");
+  for (size_t k = 0; k < states.size(); ++k) {
+    const ValueId id = StateInput(k).value;
+    if (!source_.IsReal(id)) continue;
+    const bool alone = states[k].kind != PlaceKind::kSpread && !Speaks().empty();
+    EachElement(states[k], [&](const std::string& e) {
+      return Cat("if (counts", alone ? " && speaks" : "", ") CountStore<",
+                 FormatText(source_.FormatOf(id)), ">(", RangesOf(Role::kState), ", ", states[k][e],
+                 ");");
+    });
+  }
+}
+
+// One step of an instance that runs.
+void KernelWriter::Step(const std::vector<Place>& states, const std::vector<Place>& exports) {
+  const Region& step = source_.program().step;
+  const bool metered = source_.numerical().adjoint.has_value();
+  mode_ = {.decides = true, .looks = true, .counts_ranges = true, .time = "t", .read_time = "t"};
+  if (metered) {
+    mode_.tape = RunMode::TapeUse::kMeter;
+    Line("TapeMeter tape;");
+    Line("[[maybe_unused]] uint32_t steps_chain = 0;");
+    OpenTopFrame(step, "steps_chain");
+  }
+  CheckStepInputs();
+  BindStates(states);
+  RunRegion(step);
+  for (ValueId id : step.yields) {
+    if (source_.IsReal(id)) LookAt(PlaceOf(id), ValueId::kNone);
+  }
+  if (source_.numerical().stage_cost != ValueId::kNone) AddCost(source_.numerical().stage_cost);
+  Combine("bad");
+  Combine("bad_input");
+  Line("if (health < 0 && (bad || bad_input)) health = (t << 8) | (bad_input ? 0 : 2);");
+  if (Stops()) {
+    Line("if (health >= 0) health |= 1;");
+    body_.Open("if (health < 0)");
+    Commit(states, exports);
+    body_.Close();
+  } else {
+    Commit(states, exports);
+  }
+  if (!metered) return;
+  Line(Cat("if (args.tape_units != nullptr", Speaks().empty() ? "" : " && speaks",
+           ") atomicMax(&args.tape_units[t], tape.top);"));
+}
+
+void KernelWriter::WriteTrajectories(const std::vector<Place>& states,
+                                     const std::vector<Place>& exports) {
+  const auto write = [&](const std::string& list, const std::vector<Place>& places,
+                         FieldKind kind) {
+    body_.Open(Cat("if (writes && args.", list, " != nullptr)"));
+    for (size_t k = 0; k < places.size(); ++k) {
+      const int field = source_.FieldOf(kind, static_cast<int32_t>(k));
+      const Field& f = source_.fields()[static_cast<size_t>(field)];
+      if (f.elements == 0) continue;
+      const bool spread = places[k].kind == PlaceKind::kSpread;
+      body_.Open(
+          Cat("if (", spread ? "" : Cat(Live(), " && "), "args.", list, "[", k, "] != nullptr)"));
+      EachElement(places[k], [&](const std::string& e) {
+        return Cat("static_cast<", CTypeOf(f.carrier), "*>(args.", list, "[", k,
+                   "])[(column * args.instances + instance) * ", f.elements, " + ", e,
+                   "] = ", places[k][e], ";");
+      });
+      body_.Close();
+    }
+    body_.Close();
+  };
+  write("state_trajectory", states, kState);
+  write("export_trajectory", exports, kExport);
+}
+
+// The diagnostics of the step: the threads of the block join what they gathered.
+void KernelWriter::JoinStep(const std::vector<Place>& states) {
+  Line(
+      "const bool sampled = (args.stride > 0 && (t + 1) % args.stride == 0) || t + 1 == "
+      "args.steps;");
+  body_.Open("if (records)");
+  for (int k = 0; k < source_.terminations(); ++k)
+    Line(Cat("Join(slot.termination[", k, "], loop", k, ");"));
+  for (int k = 0; k < source_.events(); ++k) Line(Cat("Join(slot.event[", k, "], event", k, ");"));
+  if (source_.real_states() > 0) {
+    body_.Open("if (sampled)");
+    int real = 0;
+    for (size_t k = 0; k < states.size(); ++k) {
+      const ValueId id = StateInput(k).value;
+      if (!source_.IsReal(id)) continue;
+      Line(Cat("StateTally range", k, ";"));
+      const bool alone = states[k].kind != PlaceKind::kSpread;
+      EachElement(states[k], [&](const std::string& e) {
+        return Cat(alone ? Cat("if (", Live(), ") ") : "", "range", k, ".See<",
+                   FormatText(source_.FormatOf(id)), ">(", states[k][e], ");");
+      });
+      Line(Cat("Join(slot.state[", real++, "], range", k, ");"));
+    }
+    body_.Close();
+  }
+  Line("__syncthreads();");
+  for (int k = 0; k < source_.terminations(); ++k) {
+    Line(Cat("JoinKeys(slot.termination[", k, "], loop", k, ", rank);"));
+  }
+  for (int k = 0; k < source_.events(); ++k) {
+    Line(Cat("JoinKeys(slot.event[", k, "], event", k, ", rank);"));
+  }
+  Line("__syncthreads();");
+  Line("slot.Leave(args, column, sampled ? sample : -1, first_pass);");
+  body_.Close();
+  Line("sample += sampled ? 1 : 0;");
+}
+
+void KernelWriter::StoreSites() {
+  const int signature = source_.FieldOf(kSignature);
+  if (source_.block()) {
+    Line(Cat("atomicAdd(reinterpret_cast<unsigned long long*>(&", FieldAt(signature, "0"),
+             "), static_cast<unsigned long long>(signature));"));
+  } else {
+    Line(Cat("if (live) ", FieldAt(signature, "0"), " += static_cast<int64_t>(signature);"));
+  }
+  for (const Site& site : source_.numerical().sites) {
+    if (site.kind != SiteKind::kEvent) continue;
+    const int k = source_.SiteOf(site.name).index;
+    if (site.elements == 1) {
+      Line(Cat("if (", Live(), ") ", FieldAt(source_.FieldOf(kLastEvent, k), "0"), " = last_event",
+               k, "[0];"));
+    }
+    const std::string first = FieldAt(source_.FieldOf(kFirstEvent, k), "0");
+    if (source_.block()) {
+      Line(Cat("if (first_event", k, " >= 0) atomicMin(reinterpret_cast<unsigned long long*>(&",
+               first, "), static_cast<unsigned long long>(first_event", k, "));"));
+    } else {
+      Line(Cat("if (live) ", first, " = first_event", k, ";"));
+    }
+  }
+}
+
+std::string KernelWriter::Forward() {
+  OpenShared(true);
+  kernel_.Line("const bool records = (args.flags & kRecordSteps) != 0;");
+  kernel_.Line("[[maybe_unused]] const bool counts = records;");
+  kernel_.Line(
+      "[[maybe_unused]] const bool tells = (args.flags & (kRecordInstances | kValuesPass)) != 0;");
+  kernel_.Line("const bool writes = (args.flags & kValuesPass) == 0;");
+  kernel_.Open("if (records)");
+  kernel_.Line("shared.slots[0].Clear();");
+  kernel_.Line("shared.slots[1].Clear();");
+  kernel_.Line("__syncthreads();");
+  kernel_.Close();
+  if (source_.block())
+    kernel_.Line("[[maybe_unused]] unsigned int* const tape_top = &shared.tape_top;");
+  const std::vector<Place> states = LoadStates();
+  const std::vector<Place> exports = LoadExports();
+  const bool costs = source_.FieldOf(kCost) >= 0;
+  Place cost;
+  if (costs) cost = LoadScalar(kCost, "cost");
+  const Place health = LoadScalar(kHealth, "health");
+  Line("[[maybe_unused]] const uint32_t rank = args.rank[instance];");
+  DeclareSites();
+  Line("int64_t sample = 0;");
+  if (source_.block()) Line("__syncthreads();");
+  body_.Open("for (int64_t column = 0; column < args.count; ++column)");
+  Line("const int64_t t = args.first_step + column;");
+  Line("[[maybe_unused]] auto& slot = shared.slots[column & 1];");
+  DeclareTallies();
+  body_.Open(Cat("if (", source_.block() ? "" : "live && ", "(health < 0 || (health & 1) == 0))"));
+  Line("bool bad = false;");
+  Line("bool bad_input = false;");
+  dirty_ = crossed_ = true;
+  Step(states, exports);
+  body_.Close();
+  WriteTrajectories(states, exports);
+  if (source_.terminations() > 0) {
+    if (source_.block()) Line("if (tells) __syncthreads();");
+    body_.Open(Cat("if (tells && ", Live(), ")"));
+    Line(Cat("for (int k = 0; k < ", source_.terminations(),
+             "; ++k) TellStep(args, k, column, instance, ran[k]);"));
+    body_.Close();
+  }
+  JoinStep(states);
+  if (source_.block()) Line("__syncthreads();");
+  body_.Close();
+  for (size_t k = 0; k < states.size(); ++k)
+    StoreField(source_.FieldOf(kState, static_cast<int32_t>(k)), states[k]);
+  for (size_t k = 0; k < exports.size(); ++k)
+    StoreField(source_.FieldOf(kExport, static_cast<int32_t>(k)), exports[k]);
+  if (costs) StoreField(source_.FieldOf(kCost), cost);
+  StoreField(source_.FieldOf(kHealth), health);
+  StoreSites();
+  return Assemble("simgrad_forward", FlushRanges());
+}
+
+void KernelWriter::BindTerminal(const Region& terminal, const std::vector<Place>& states,
+                                const std::vector<Place>& exports) {
+  BindStates(states);
+  for (size_t k = 0; k < terminal.args.size(); ++k) {
+    if (terminal.args[k] == ValueId::kNone) continue;
+    SetPlace(terminal.args[k], k < states.size() ? states[k] : exports[k - states.size()]);
+  }
+}
+
+std::string KernelWriter::Finish() {
+  OpenShared(false);
+  const Region* terminal = TerminalOf(source_.numerical());
+  const Place health = LoadScalar(kHealth, "health");
+  if (Stops()) Line("if (health >= 0) health |= 1;  // of a run without steps, too");
+  if (terminal != nullptr) {
+    const Place cost = LoadScalar(kCost, "cost");
+    const std::vector<Place> states = LoadStates();
+    const std::vector<Place> exports = LoadExports();
+    body_.Open(
+        Cat("if (", source_.block() ? "" : "live && ", "(health < 0 || (health & 1) == 0))"));
+    Line("bool bad = false;");
+    mode_ = {.looks = true, .time = "args.steps", .read_time = std::string(kReadTime)};
+    BindTerminal(*terminal, states, exports);
+    RunRegion(*terminal);
+    LookAt(PlaceOf(terminal->yields[0]), ValueId::kNone);
+    AddCost(terminal->yields[0]);
+    Combine("bad");
+    Line(Cat("if (health < 0 && bad) health = (args.steps << 8) | ", Stops() ? "3" : "2", ";"));
+    Line(Stops() ? "if (health < 0) cost = next_cost;" : "cost = next_cost;");
+    body_.Close();
+    StoreField(source_.FieldOf(kCost), cost);
+  }
+  StoreField(source_.FieldOf(kHealth), health);
+  return Assemble("simgrad_finish", "");
+}
+
+}  // namespace simgrad::sim::cuda

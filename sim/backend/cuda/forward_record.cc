@@ -1,0 +1,428 @@
+#include "sim/backend/cuda/forward_record.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "precision/selection.h"
+#include "sim/backend/cuda/field_layout.h"
+#include "sim/backend/cuda/step_columns.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+// Of the records of one launch; columns of blocks on a large device would else take gigabytes.
+constexpr int64_t kLaunchBytes = int64_t{256} << 20;
+
+Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
+  Shape prefixed(prefix);
+  prefixed.insert(prefixed.end(), shape.begin(), shape.end());
+  return prefixed;
+}
+
+const Value& StateValue(const Program& p, int32_t input) {
+  return p[p.inputs[static_cast<size_t>(input)].value];
+}
+const Value& ExportValue(const Program& p, int32_t index) {
+  return p[p.exports[static_cast<size_t>(index)].value];
+}
+
+template <class T>
+int64_t Bytes(int64_t count) {
+  return count * static_cast<int64_t>(sizeof(T));
+}
+
+// Host copy of an array in device memory; waits.
+template <class T>
+absl::StatusOr<std::vector<T>> Fetch(Stream& stream, const T* from, int64_t count) {
+  std::vector<T> to(static_cast<size_t>(count));
+  if (count == 0) return to;
+  absl::Status status = stream.ToHost(to.data(), from, Bytes<T>(count));
+  if (!status.ok()) return status;
+  return to;
+}
+
+}  // namespace
+
+absl::StatusOr<void*> Scratch::Of(Device& device, Stream& stream, int64_t bytes) {
+  if (buffer_.data() != nullptr && bytes <= buffer_.bytes()) return buffer_.data();
+  // What still runs may use the old memory.
+  if (absl::Status status = stream.Wait(); !status.ok()) return status;
+  buffer_ = Buffer();
+  absl::StatusOr<Buffer> larger = device.Allocate(bytes);
+  if (!larger.ok()) return larger.status();
+  buffer_ = std::move(*larger);
+  return buffer_.data();
+}
+
+DType DTypeOfValue(const NumericalProgram& program, const Value& value) {
+  switch (value.type.element) {
+    case ElementType::kReal:
+      return DTypeOf(value.format.value_or(program.policy[Role::kState].format));
+    case ElementType::kI32:
+      return DType::kI32;
+    case ElementType::kI64:
+      return DType::kI64;
+    case ElementType::kBool:
+      break;
+  }
+  return DType::kBool;
+}
+
+Carrier CarrierOfValue(const NumericalProgram& program, const Value& value) {
+  switch (DTypeOfValue(program, value)) {
+    case DType::kF64:
+      return Carrier::kF64;
+    case DType::kI32:
+      return Carrier::kI32;
+    case DType::kI64:
+      return Carrier::kI64;
+    case DType::kBool:
+      return Carrier::kBool;
+    default:
+      return Carrier::kF32;
+  }
+}
+
+void CopyNumbers(Carrier carrier, const uint8_t* from, int64_t count, Tensor& to, int64_t at) {
+  const auto each = [&](auto zero, const auto& put) {
+    for (int64_t i = 0; i < count; ++i) {
+      auto x = zero;
+      std::memcpy(&x, from + static_cast<size_t>(i) * sizeof(x), sizeof(x));
+      put(at + i, x);
+    }
+  };
+  const auto raw = [&](int64_t i, auto x) {
+    std::memcpy(to.bytes.data() + static_cast<size_t>(i) * sizeof(x), &x, sizeof(x));
+  };
+  switch (carrier) {
+    case Carrier::kF32:
+      if (to.dtype == DType::kF32) {
+        return each(0.0f, [&](int64_t i, float x) { raw(i, precision::Canonical(x)); });
+      }
+      return each(0.0f, [&](int64_t i, float x) { to.Set(i, static_cast<double>(x)); });
+    case Carrier::kF64:
+      if (to.dtype == DType::kF64) {
+        return each(0.0, [&](int64_t i, double x) { raw(i, precision::Canonical(x)); });
+      }
+      return each(0.0, [&](int64_t i, double x) { to.Set(i, x); });
+    case Carrier::kI32:
+      return each(int32_t{0}, [&](int64_t i, int32_t x) { to.SetInt(i, x); });
+    case Carrier::kI64:
+      return each(int64_t{0}, [&](int64_t i, int64_t x) { to.SetInt(i, x); });
+    case Carrier::kBool:
+      return each(uint8_t{0}, [&](int64_t i, uint8_t x) { to.SetInt(i, x != 0 ? 1 : 0); });
+  }
+}
+
+ForwardRecord::ForwardRecord(Device& device, Stream& stream, const Batch& batch,
+                             const RunOptions& options)
+    : device_(device), stream_(stream), batch_(batch), options_(options) {
+  const NumericalProgram& numerical = *batch.program;
+  const Program& p = numerical.program;
+  for (const Site& site : numerical.sites) {
+    ++(site.kind == SiteKind::kTermination ? terminations_ : events_);
+  }
+  const std::vector<int32_t> inputs = p.InputsOf(InputKind::kState);
+  for (int32_t input : inputs) {
+    real_states_ += StateValue(p, input).type.element == ElementType::kReal ? 1 : 0;
+  }
+  const auto add = [&](std::vector<Trajectory>& list, const Value& value) {
+    Trajectory& trajectory = list.emplace_back();
+    trajectory.carrier = CarrierOfValue(numerical, value);
+    trajectory.elements = ElementCount(value.type.shape);
+  };
+  for (int32_t input : options.record_states) {
+    add(states_, StateValue(p, input));
+    const auto place = std::find(inputs.begin(), inputs.end(), input);
+    state_places_.push_back(static_cast<int32_t>(place - inputs.begin()));
+  }
+  for (int32_t index : options.record_exports) add(exports_, ExportValue(p, index));
+  if (options.recording == Recording::kInstances) sites_.resize(terminations_);
+}
+
+ForwardChunk ForwardRecord::EmptyChunk(int64_t first, int64_t count) const {
+  ForwardChunk chunk;
+  const NumericalProgram& numerical = *batch_.program;
+  if (options_.recording != Recording::kNone) {
+    chunk.diagnostics = StepDiagnostics::For(numerical.sites, real_states_, first, count,
+                                             batch_.steps, options_.stride);
+  }
+  const size_t cells = static_cast<size_t>(count * batch_.instances);
+  for (size_t site = 0; site < sites_.size(); ++site) {
+    InstanceSite& record = chunk.instance_sites.emplace_back();
+    record.iterations.assign(cells, 0);
+    record.reasons.assign(cells, 0);
+    record.value_counts.assign(cells, 0);
+    record.values.resize(static_cast<size_t>(batch_.instances));
+  }
+  const auto tensor = [&](const Value& value) {
+    return Tensor::Zeros(DTypeOfValue(numerical, value),
+                         Prefixed({batch_.instances, count}, value.type.shape));
+  };
+  for (int32_t input : options_.record_states) {
+    chunk.states.push_back(tensor(StateValue(numerical.program, input)));
+  }
+  for (int32_t index : options_.record_exports) {
+    chunk.exports.push_back(tensor(ExportValue(numerical.program, index)));
+  }
+  return chunk;
+}
+
+int64_t ForwardRecord::StepsPerLaunch(int64_t blocks) const {
+  int64_t step = 1;
+  if (options_.recording != Recording::kNone) {
+    step += blocks * (Bytes<TerminationColumn>(static_cast<int64_t>(terminations_)) +
+                      Bytes<EventColumn>(static_cast<int64_t>(events_)) +
+                      Bytes<StateColumn>(static_cast<int64_t>(real_states_)));
+  }
+  for (const auto* list : {&states_, &exports_}) {
+    for (const Trajectory& trajectory : *list) {
+      step += batch_.instances * trajectory.elements * CarrierBytes(trajectory.carrier);
+    }
+  }
+  step += static_cast<int64_t>(sites_.size()) * batch_.instances * 9;
+  return std::max<int64_t>(1, kLaunchBytes / step);
+}
+
+int64_t ForwardRecord::Sampled(int64_t first, int64_t count) const {
+  int64_t sampled = 0;
+  for (int64_t t = first; t < first + count; ++t) {
+    sampled += (t + 1) % options_.stride == 0 || t + 1 == batch_.steps ? 1 : 0;
+  }
+  return sampled;
+}
+
+absl::Status ForwardRecord::PrepareColumns(int64_t blocks, KernelArgs& args) {
+  const int64_t terminations = static_cast<int64_t>(terminations_) * args.count;
+  const int64_t events = static_cast<int64_t>(events_) * args.count;
+  const int64_t samples = static_cast<int64_t>(real_states_) * args.samples;
+  absl::Status status;
+  const auto take = [&](Scratch& scratch, int64_t count, auto*& to) {
+    if (!status.ok() || count == 0) return;
+    using T = std::remove_reference_t<decltype(*to)>;
+    const absl::StatusOr<void*> data = Take(scratch, Bytes<T>(count));
+    status = data.status();
+    if (status.ok()) to = static_cast<T*>(*data);
+  };
+  take(partial_termination_, blocks * terminations, args.termination_partial);
+  take(partial_event_, blocks * events, args.event_partial);
+  take(partial_state_, blocks * samples, args.state_partial);
+  take(termination_, terminations, args.termination);
+  take(event_, events, args.event);
+  take(state_, samples, args.state);
+  take(ranges_, 1, args.ranges);
+  if (status.ok()) status = stream_.Fill(args.ranges, 0, Bytes<RangeColumn>(1));
+  return status;
+}
+
+absl::Status ForwardRecord::PrepareTrajectories(KernelArgs& args) {
+  for (auto* list : {&states_, &exports_}) {
+    for (Trajectory& trajectory : *list) {
+      const absl::StatusOr<void*> data =
+          Take(trajectory.memory, args.count * batch_.instances * trajectory.elements *
+                                      CarrierBytes(trajectory.carrier));
+      if (!data.ok()) return data.status();
+      trajectory.data = *data;
+    }
+  }
+  const Program& p = batch_.program->program;
+  const auto send = [&](Scratch& scratch, const std::vector<void*>& pointers,
+                        void* const*& to) -> absl::Status {
+    const int64_t bytes = Bytes<void*>(static_cast<int64_t>(pointers.size()));
+    const absl::StatusOr<void*> data = Take(scratch, bytes);
+    if (!data.ok()) return data.status();
+    to = static_cast<void* const*>(*data);
+    return bytes == 0 ? absl::OkStatus() : stream_.ToDevice(*data, pointers.data(), bytes);
+  };
+  std::vector<void*> states(p.InputsOf(InputKind::kState).size(), nullptr);
+  for (size_t k = 0; k < states_.size(); ++k) {
+    states[static_cast<size_t>(state_places_[k])] = states_[k].data;
+  }
+  std::vector<void*> exports(p.exports.size(), nullptr);
+  for (size_t k = 0; k < exports_.size(); ++k) {
+    exports[static_cast<size_t>(options_.record_exports[k])] = exports_[k].data;
+  }
+  absl::Status status;
+  if (!states_.empty()) status = send(state_pointers_, states, args.state_trajectory);
+  if (status.ok() && !exports_.empty()) {
+    status = send(export_pointers_, exports, args.export_trajectory);
+  }
+  return status;
+}
+
+absl::Status ForwardRecord::SendViews(KernelArgs& args) {
+  std::vector<InstanceSiteView> views;
+  for (const SiteArrays& site : sites_) views.push_back(site.view);
+  const int64_t bytes = Bytes<InstanceSiteView>(static_cast<int64_t>(views.size()));
+  const absl::StatusOr<void*> data = Take(views_, bytes);
+  if (!data.ok()) return data.status();
+  args.instance_site = static_cast<const InstanceSiteView*>(*data);
+  return bytes == 0 ? absl::OkStatus() : stream_.ToDevice(*data, views.data(), bytes);
+}
+
+absl::Status ForwardRecord::PrepareInstances(KernelArgs& args) {
+  const int64_t cells = args.count * batch_.instances;
+  for (SiteArrays& site : sites_) {
+    site.view = {};
+    absl::Status status;
+    const auto take = [&](Scratch& scratch, auto*& to) {
+      if (!status.ok()) return;
+      using T = std::remove_reference_t<decltype(*to)>;
+      const absl::StatusOr<void*> data = Take(scratch, Bytes<T>(cells));
+      status = data.status();
+      if (!status.ok()) return;
+      to = static_cast<T*>(*data);
+      // Of instances that stand still, and of sites that are not reached.
+      status = stream_.Fill(*data, 0, Bytes<T>(cells));
+    };
+    take(site.iterations, site.view.iterations);
+    take(site.reasons, site.view.reasons);
+    take(site.value_counts, site.view.value_counts);
+    if (!status.ok()) return status;
+  }
+  return SendViews(args);
+}
+
+absl::Status ForwardRecord::Prepare(int64_t blocks, KernelArgs& args) {
+  args.samples = Sampled(args.first_step, args.count);
+  args.blocks = blocks;
+  absl::Status status;
+  if (options_.recording != Recording::kNone) status = PrepareColumns(blocks, args);
+  if (status.ok()) status = PrepareTrajectories(args);
+  if (status.ok() && !sites_.empty()) status = PrepareInstances(args);
+  return status;
+}
+
+absl::Status ForwardRecord::ReadColumns(const KernelArgs& args,
+                                        std::span<const uint64_t> sorted_ids, int64_t column,
+                                        StepDiagnostics& diagnostics) {
+  const auto terminations =
+      Fetch(stream_, args.termination, args.count * static_cast<int64_t>(terminations_));
+  if (!terminations.ok()) return terminations.status();
+  const auto events = Fetch(stream_, args.event, args.count * static_cast<int64_t>(events_));
+  if (!events.ok()) return events.status();
+  const auto states = Fetch(stream_, args.state, args.samples * static_cast<int64_t>(real_states_));
+  if (!states.ok()) return states.status();
+  const auto ranges = Fetch(stream_, args.ranges, 1);
+  if (!ranges.ok()) return ranges.status();
+  for (size_t t = 0; t < static_cast<size_t>(args.count); ++t) {
+    const size_t at = static_cast<size_t>(column) + t;
+    for (size_t s = 0; s < terminations_; ++s) {
+      diagnostics.terminations[s][at] =
+          TerminationOf((*terminations)[t * terminations_ + s], sorted_ids);
+    }
+    for (size_t s = 0; s < events_; ++s) {
+      diagnostics.events[s][at] = EventOf((*events)[t * events_ + s], sorted_ids);
+    }
+  }
+  const auto first_sample = std::lower_bound(diagnostics.sampled_steps.begin(),
+                                             diagnostics.sampled_steps.end(), args.first_step);
+  const size_t sample = static_cast<size_t>(first_sample - diagnostics.sampled_steps.begin());
+  for (size_t k = 0; k < static_cast<size_t>(args.samples); ++k) {
+    for (size_t s = 0; s < real_states_; ++s) {
+      diagnostics.states[s][sample + k] = RangeOf((*states)[k * real_states_ + s]);
+    }
+  }
+  diagnostics.ranges.Merge(CountsOf(ranges->front()));
+  return absl::OkStatus();
+}
+
+// From [count][instances][elements] to [instances][steps of the chunk][elements].
+absl::Status ForwardRecord::ReadTrajectories(const std::vector<Trajectory>& trajectories,
+                                             const KernelArgs& args, int64_t column,
+                                             std::vector<Tensor>& tensors) {
+  for (size_t k = 0; k < trajectories.size(); ++k) {
+    const Trajectory& trajectory = trajectories[k];
+    const int64_t row = trajectory.elements * CarrierBytes(trajectory.carrier);
+    const auto bytes = Fetch(stream_, static_cast<const uint8_t*>(trajectory.data),
+                             args.count * batch_.instances * row);
+    if (!bytes.ok()) return bytes.status();
+    const int64_t steps = tensors[k].shape[1];
+    for (int64_t i = 0; i < batch_.instances; ++i) {
+      for (int64_t t = 0; t < args.count; ++t) {
+        CopyNumbers(trajectory.carrier, bytes->data() + (t * batch_.instances + i) * row,
+                    trajectory.elements, tensors[k],
+                    (i * steps + column + t) * trajectory.elements);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ForwardRecord::ReadInstances(const KernelArgs& args, int64_t column,
+                                          ForwardChunk& chunk) {
+  const int64_t cells = args.count * batch_.instances;
+  const int64_t at = column * batch_.instances;
+  for (size_t s = 0; s < sites_.size(); ++s) {
+    const InstanceSiteView& view = sites_[s].view;
+    InstanceSite& record = chunk.instance_sites[s];
+    absl::Status status = stream_.ToHost(record.iterations.data() + at, view.iterations, 4 * cells);
+    if (status.ok()) status = stream_.ToHost(record.reasons.data() + at, view.reasons, cells);
+    if (status.ok()) {
+      status = stream_.ToHost(record.value_counts.data() + at, view.value_counts, 4 * cells);
+    }
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ForwardRecord::Read(const KernelArgs& args, std::span<const uint64_t> sorted_ids,
+                                 int64_t chunk_first, ForwardChunk& chunk) {
+  const int64_t column = args.first_step - chunk_first;
+  absl::Status status;
+  if (options_.recording != Recording::kNone) {
+    status = ReadColumns(args, sorted_ids, column, chunk.diagnostics);
+  }
+  if (status.ok()) status = ReadTrajectories(states_, args, column, chunk.states);
+  if (status.ok()) status = ReadTrajectories(exports_, args, column, chunk.exports);
+  if (status.ok()) status = ReadInstances(args, column, chunk);
+  return status;
+}
+
+absl::Status ForwardRecord::PrepareValues(KernelArgs& args, const ForwardChunk& chunk,
+                                          int64_t chunk_first) {
+  const size_t instances = static_cast<size_t>(batch_.instances);
+  const size_t from = static_cast<size_t>(args.first_step - chunk_first) * instances;
+  const size_t to = from + static_cast<size_t>(args.count) * instances;
+  for (size_t s = 0; s < sites_.size(); ++s) {
+    SiteArrays& site = sites_[s];
+    std::vector<int64_t> counts(instances, 0);
+    for (size_t cell = from; cell < to; ++cell) {
+      counts[cell % instances] += chunk.instance_sites[s].value_counts[cell];
+    }
+    site.starts.assign(instances, 0);
+    site.total = 0;
+    for (size_t i = 0; i < instances; ++i) {
+      site.starts[i] = site.total;
+      site.total += counts[i];
+    }
+    const absl::StatusOr<void*> values = Take(site.values, 8 * site.total);
+    if (!values.ok()) return values.status();
+    const absl::StatusOr<void*> starts = Take(site.value_starts, 8 * batch_.instances);
+    if (!starts.ok()) return starts.status();
+    site.view.values = static_cast<double*>(*values);
+    site.view.value_starts = static_cast<const int64_t*>(*starts);
+    absl::Status status = stream_.ToDevice(*starts, site.starts.data(), 8 * batch_.instances);
+    if (!status.ok()) return status;
+  }
+  return SendViews(args);
+}
+
+absl::Status ForwardRecord::ReadValues(ForwardChunk& chunk) {
+  for (size_t s = 0; s < sites_.size(); ++s) {
+    const SiteArrays& site = sites_[s];
+    const auto values = Fetch(stream_, site.view.values, site.total);
+    if (!values.ok()) return values.status();
+    for (size_t i = 0; i < site.starts.size(); ++i) {
+      const size_t begin = static_cast<size_t>(site.starts[i]);
+      const size_t end =
+          static_cast<size_t>(i + 1 < site.starts.size() ? site.starts[i + 1] : site.total);
+      std::vector<double>& to = chunk.instance_sites[s].values[i];
+      for (size_t k = begin; k < end; ++k) to.push_back(precision::Canonical((*values)[k]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,123 @@
+// What the host and a generated kernel agree on: plain data, the same bytes on both sides.
+//
+// Compiles under NVRTC, nvcc and the host compiler. Numbers of a request reach a kernel through
+// KernelArgs alone, never through its text: so one kernel serves every tolerance and every batch.
+// Layout: "lanes" are the instances that are resident at once. Fields of instances (Field,
+//   generate.h) lie [element][instance] for a thread per instance, [instance][element] for a block
+//   per instance. Diagnostics are first gathered per block of threads, then merged (merge kernel).
+// Threads: data.
+#pragma once
+
+#include "precision/host_device.h"
+
+namespace simgrad::sim::cuda {
+
+inline constexpr int kMaxInputs = 64;
+inline constexpr int kMaxFields = 256;
+inline constexpr int kMarginBucketCount = 64;    // diagnostics.h: kMarginBuckets
+inline constexpr int kExponentBucketCount = 34;  // diagnostics.h: kExponentBuckets
+inline constexpr int kRoles = 10;                // precision::kRoleCount
+inline constexpr int kReasons = 4;               // kStopReasonCount
+
+// How a number lies in memory; every format has one carrier, as in precision/lane.h.
+enum class Carrier : int32_t { kF32, kF64, kI32, kI64, kBool };  // kBool: one byte, 0 or 1
+
+// One input of the batch, row-major [instance][step][declared shape].
+struct InputView {
+  const void* data;         // in `carrier`
+  int64_t instance_stride;  // in elements; 0: shared
+  int64_t step_stride;      // in elements; 0: the same at every step
+  Carrier carrier;          // reals: kF32 where every number fits, else kF64; integers: kI64
+};
+
+// An extreme with the smallest instance that attains it. `key` is 2 * rank + (1 if the signed value
+// is not negative), rank the place of the instance id in ascending order: ties as in SmallestMargin.
+struct ExtremeMargin {
+  uint64_t magnitude;  // bits of the |value| in f64; all ones: there was none
+  uint64_t key;        // all ones: none yet
+};
+
+// Doubles as integers that sort like them: see OrderedKey in device/diagnostics.h.
+struct TerminationColumn {
+  unsigned long long runs, iterations_sum, checks, near_stopped, near_continued, nan_margins;
+  unsigned long long reasons[kReasons];
+  unsigned long long tested_min, tested_max;  // ordered keys; start: of +inf, of -inf
+  ExtremeMargin absolute, ulps;
+  uint32_t iterations_min, iterations_max;
+  uint32_t histogram[kMarginBucketCount];
+};
+
+struct EventColumn {
+  unsigned long long checks, count, changes, nan_margins;
+  ExtremeMargin absolute, ulps;
+};
+
+struct StateColumn {
+  unsigned long long min, max, smallest;  // ordered keys
+  unsigned long long subnormals, zeros, nans, infinities;
+};
+
+struct BackwardColumn {
+  unsigned long long largest;  // bits of a finite magnitude
+  unsigned long long nonfinite;
+  unsigned long long exponents[kExponentBucketCount];
+};
+
+struct RangeColumn {
+  unsigned long long underflows[kRoles], overflows[kRoles];
+};
+
+// Level `instances` of one termination site, for the steps of the chunk.
+struct InstanceSiteView {
+  uint32_t* iterations;    // [count][instances]
+  uint8_t* reasons;        // [count][instances]
+  uint32_t* value_counts;  // [count][instances]
+  // Written in a second pass over the chunk, when value_counts are known; null in the first.
+  double* values;
+  const int64_t* value_starts;  // [instances], where an instance's values of this chunk begin
+};
+
+// What the host asks of a launch.
+enum LaunchFlags : uint32_t {
+  kRecordSteps = 1,       // columns, paths, health of a counted forward run
+  kRecordInstances = 2,   // InstanceSiteView
+  kValuesPass = 4,        // nothing is counted again; only `values` are written
+  kRecordNothing = 8,     // Recording::kNone: results only
+};
+
+struct KernelArgs {
+  int64_t instances, steps;     // of the batch and of the whole horizon
+  int64_t first_step, count;    // of this launch
+  uint32_t flags;               // LaunchFlags
+  int32_t stride;               // state ranges: steps t with (t + 1) % stride == 0, and the last
+  double near_band_ulps;
+  double seed;                  // adjoint: seed_scale rounded to role objective, exact
+  void* field[kMaxFields];      // by GeneratedSource::fields
+  InputView input[kMaxInputs];  // by Program::inputs
+  const double* number;         // GeneratedSource::numbers
+  const int64_t* integer;       // GeneratedSource::integers
+  const uint64_t* instance_id;  // [instances]
+  const uint32_t* rank;         // [instances]
+  // Forward, where kRecordSteps. Partials of block b: b * count * sites + column * sites + site.
+  TerminationColumn *termination_partial, *termination;  // [blocks][count][sites], [count][sites]
+  EventColumn *event_partial, *event;
+  StateColumn *state_partial, *state;  // [blocks][samples of the chunk][real states], ...
+  int64_t samples;              // sampled steps of the chunk
+  int64_t blocks;               // of the launch that wrote the partials, for simgrad_merge
+  RangeColumn* ranges;          // one; integer atomics
+  const InstanceSiteView* instance_site;  // [termination sites]
+  void* const* state_trajectory;   // [states]: [count][instances][shape] in the carrier, or null
+  void* const* export_trajectory;  // [exports], likewise
+  uint32_t* tape_units;         // [steps]: largest need of an instance, in tape units; or null
+  // Adjoint.
+  void* tape;                   // [lanes or blocks resident][tape_capacity] interleaved as device/tape.h says
+  int64_t tape_capacity;        // units per resident instance
+  BackwardColumn *backward_partial, *backward;  // [blocks][count], [count]
+  const double* sent_final_state[kMaxInputs];        // by state order; null: not sent
+  const double* sent_trajectory_state[kMaxInputs];
+  const double* sent_trajectory_export[kMaxInputs];
+  unsigned char* workspace;         // block mapping: values spread over a block's threads
+  int64_t workspace_stride;     // bytes per block
+};
+
+}  // namespace simgrad::sim::cuda

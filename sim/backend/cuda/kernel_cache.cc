@@ -1,0 +1,91 @@
+#include "sim/backend/cuda/kernel_cache.h"
+
+#include <openssl/evp.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "sim/backend/cuda/generate.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of the file's layout: this line, the digest of the image, a line feed, the image.
+constexpr std::string_view kMagic = "simgrad kernel 1\n";
+
+std::string Digest(std::string_view text) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int length = 0;
+  EVP_Digest(text.data(), text.size(), digest.data(), &length, EVP_sha256(), nullptr);
+  return absl::BytesToHexString(std::string(reinterpret_cast<const char*>(digest.data()), length));
+}
+
+}  // namespace
+
+std::string KernelKey(std::initializer_list<std::string_view> parts) {
+  std::string all;
+  for (std::string_view part : parts) {
+    absl::StrAppend(&all, part.size(), ":");
+    all.append(part);
+  }
+  return Digest(all);
+}
+
+const std::string& HeadersDigest() {
+  static const auto* const digest = [] {
+    std::string all;
+    for (const EmbeddedHeader& header : EmbeddedHeaders()) {
+      absl::StrAppend(&all, KernelKey({header.name, header.text}));
+    }
+    return new std::string(Digest(all));
+  }();
+  return *digest;
+}
+
+std::string KernelCache::PathOf(const std::string& key) const {
+  return (fs::path(folder_) / (key + ".kernel")).string();
+}
+
+std::optional<std::string> KernelCache::Find(const std::string& key) const {
+  if (folder_.empty()) return std::nullopt;
+  std::ifstream file(PathOf(key), std::ios::binary);
+  if (!file) return std::nullopt;
+  std::stringstream read;
+  read << file.rdbuf();
+  const std::string all = read.str();
+  const size_t head = kMagic.size() + 65;  // the digest's 64 digits and a line feed
+  if (all.size() < head || all.compare(0, kMagic.size(), kMagic) != 0) return std::nullopt;
+  std::string image = all.substr(head);
+  if (all.compare(kMagic.size(), 64, Digest(image)) != 0) return std::nullopt;
+  return image;
+}
+
+void KernelCache::Keep(const std::string& key, const std::string& image) const {
+  if (folder_.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  static std::atomic<int> files{0};
+  const std::string path = PathOf(key);
+  const std::string other = absl::StrCat(path, ".", getpid(), ".", files++);
+  {
+    std::ofstream file(other, std::ios::binary);
+    file << kMagic << Digest(image) << "\n" << image;
+    file.close();
+    if (!file) {
+      fs::remove(other, error);
+      return;
+    }
+  }
+  fs::rename(other, path, error);
+  if (error) fs::remove(other, error);
+}
+
+}  // namespace simgrad::sim::cuda

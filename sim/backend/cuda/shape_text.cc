@@ -1,0 +1,282 @@
+// Operations that move elements: which element of the operand an element of the result is.
+#include "sim/backend/cuda/region_writer.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+std::vector<int64_t> StridesOf(const Shape& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t axis = shape.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * shape[axis];
+  return strides;
+}
+
+// The index on an axis of element `flat` of a shape.
+std::string OnAxis(const std::string& flat, const Shape& shape, size_t axis) {
+  const int64_t stride = StridesOf(shape)[axis];
+  std::string text = flat;
+  if (stride != 1) text = Cat(text, " / ", stride);
+  if (axis != 0) text = Cat(stride != 1 ? Cat("(", text, ")") : text, " % ", shape[axis]);
+  return text == flat ? flat : Cat("(", text, ")");
+}
+
+std::string Sum(const std::vector<std::string>& terms) {
+  std::string text;
+  for (const std::string& term : terms) text += text.empty() ? term : Cat(" + ", term);
+  return text.empty() ? "0" : text;
+}
+
+std::string Times(const std::string& index, int64_t stride) {
+  return stride == 1 ? index : Cat(index, " * ", stride);
+}
+
+}  // namespace
+
+void RegionWriter::Alias(const Op& op) {
+  SetPlace(op.results[0], PlaceOf(op.operands[0]));
+  StoreTaped(op.results[0]);
+}
+
+void RegionWriter::Broadcast(const Op& op) {
+  const Place from = PlaceOf(op.operands[0]);
+  const Shape& shape = source_.At(op.operands[0]).type.shape;
+  const Shape& to = source_.At(op.results[0]).type.shape;
+  if (from.kind == PlaceKind::kOne) {
+    SetPlace(op.results[0], {PlaceKind::kOne, from.text, source_.Count(op.results[0])});
+    return StoreTaped(op.results[0]);
+  }
+  CrossRead({from});
+  const std::vector<int64_t> strides = StridesOf(shape);
+  Define(op.results[0], CommentOf(op), [&](const std::string& e) {
+    std::vector<std::string> terms;
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      if (shape[axis] == 1) continue;
+      const size_t of = static_cast<size_t>(op.attributes.dims[axis]);
+      terms.push_back(Times(OnAxis(e, to, of), strides[axis]));
+    }
+    return from[Sum(terms)];
+  });
+}
+
+void RegionWriter::Slice(const Op& op) {
+  const Place from = PlaceOf(op.operands[0]);
+  const Shape& shape = source_.At(op.operands[0]).type.shape;
+  const Shape& to = source_.At(op.results[0]).type.shape;
+  CrossRead({from});
+  const std::vector<int64_t> strides = StridesOf(shape);
+  Define(op.results[0], CommentOf(op), [&](const std::string& e) {
+    std::vector<std::string> terms;
+    int64_t first = 0;
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      first += op.attributes.start[axis] * strides[axis];
+      if (to[axis] != 1) terms.push_back(Times(OnAxis(e, to, axis), strides[axis]));
+    }
+    if (first != 0 || terms.empty()) terms.push_back(Cat(first));
+    return from[Sum(terms)];
+  });
+}
+
+void RegionWriter::Pad(const Op& op) {
+  const Place from = PlaceOf(op.operands[0]);
+  const Shape& shape = source_.At(op.operands[0]).type.shape;
+  const Shape& to = source_.At(op.results[0]).type.shape;
+  CrossRead({from});
+  const std::vector<int64_t> strides = StridesOf(shape);
+  const std::string type = source_.CType(op.results[0]);
+  if (source_.Count(op.operands[0]) == 0) {
+    Define(op.results[0], CommentOf(op), [&](const std::string&) { return Cat(type, "{0}"); });
+    return;
+  }
+  Define(op.results[0], CommentOf(op), [&](const std::string& e) {
+    std::vector<std::string> terms;
+    std::string inside;
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      const int64_t start = op.attributes.start[axis];
+      const std::string at = OnAxis(e, to, axis);
+      terms.push_back(start == 0 ? Times(at, strides[axis])
+                                 : Times(Cat("(", at, " - ", start, ")"), strides[axis]));
+      if (shape[axis] == to[axis]) continue;
+      if (!inside.empty()) inside += " && ";
+      inside += Cat(at, " >= ", start, " && ", at, " < ", start + shape[axis]);
+    }
+    const std::string value = from[Sum(terms)];
+    return inside.empty() ? value : Cat(inside, " ? ", value, " : ", type, "{0}");
+  });
+}
+
+void RegionWriter::Concat(const Op& op) {
+  const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
+  const Shape& to = source_.At(op.results[0]).type.shape;
+  std::vector<Place> from;
+  for (ValueId operand : op.operands) from.push_back(PlaceOf(operand));
+  CrossRead(from);
+  Define(op.results[0], CommentOf(op), [&](const std::string& e) {
+    const std::string at = OnAxis(e, to, axis);
+    std::string text;
+    int64_t before = 0;
+    std::string last;
+    for (size_t which = 0; which < from.size(); ++which) {
+      const Shape& shape = source_.At(op.operands[which]).type.shape;
+      if (ElementCount(shape) == 0) continue;
+      const std::vector<int64_t> strides = StridesOf(shape);
+      std::vector<std::string> terms;
+      for (size_t a = 0; a < shape.size(); ++a) {
+        const std::string index = OnAxis(e, to, a);
+        const bool moved = a == axis && before != 0;
+        terms.push_back(Times(moved ? Cat("(", index, " - ", before, ")") : index, strides[a]));
+      }
+      before += shape[axis];
+      if (!last.empty()) text += last;
+      last = Cat(at, " < ", before, " ? ", from[which][Sum(terms)], " : ");
+    }
+    // The last operand needs no test.
+    const size_t value = last.find(" ? ") + 3;
+    return Cat(text, last.substr(value, last.size() - value - 3));
+  });
+}
+
+namespace {
+
+bool IsReduced(const Op& op, size_t axis) {
+  for (int64_t reduced : op.attributes.axes) {
+    if (reduced == static_cast<int64_t>(axis)) return true;
+  }
+  return false;
+}
+
+// Where a reduction reads: element `i` of those that result element `k` is made of.
+struct Reduced {
+  int64_t count = 1;
+  Shape kept, gone;
+  std::vector<int64_t> kept_strides, gone_strides;
+  Reduced(const Op& op, const Shape& shape) {
+    const std::vector<int64_t> strides = StridesOf(shape);
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      const bool reduced = IsReduced(op, axis);
+      (reduced ? gone : kept).push_back(shape[axis]);
+      (reduced ? gone_strides : kept_strides).push_back(strides[axis]);
+      if (reduced) count *= shape[axis];
+    }
+  }
+  std::string IndexText(const std::string& k, const std::string& i) const {
+    std::vector<std::string> terms;
+    for (size_t axis = 0; axis < kept.size(); ++axis) {
+      if (kept[axis] != 1) terms.push_back(Times(OnAxis(k, kept, axis), kept_strides[axis]));
+    }
+    for (size_t axis = 0; axis < gone.size(); ++axis) {
+      if (gone[axis] != 1) terms.push_back(Times(OnAxis(i, gone, axis), gone_strides[axis]));
+    }
+    return Sum(terms);
+  }
+};
+
+std::string OrderText(Order order) {
+  constexpr std::string_view kNames[] = {"kSequential", "kReversed", "kPairwise", "kCompensated",
+                                         "kExact"};
+  return Cat("Order::", kNames[static_cast<size_t>(order)]);
+}
+
+// The function of device/reduction.h, with its template arguments.
+std::string ReductionText(const Op& op, bool real, const std::string& type, Format from, Format to,
+                          int64_t count) {
+  const bool largest = op.code == OpCode::kReduceMax || op.code == OpCode::kArgmax;
+  const std::string_view which = largest ? "true" : "false";
+  switch (op.code) {
+    case OpCode::kSum:
+      if (!real) return Cat("SumOfIntegers<", type, ", ", count, ">");
+      return Cat("Sum<", OrderText(op.attributes.order), ", ",
+                 FormatText(op.attributes.accumulator), ", ", FormatText(from), ", ",
+                 FormatText(to), ", ", count, ">");
+    case OpCode::kAny:
+      return Cat("Any<", count, ">");
+    case OpCode::kArgmax:
+    case OpCode::kArgmin:
+      return Cat("ExtremeIndex<", count, ", ", which, ">");
+    default:
+      return Cat(real ? "ExtremeOfReals<" : "ExtremeOfIntegers<", type, ", ", count, ", ", which,
+                 ">");
+  }
+}
+
+}  // namespace
+
+void RegionWriter::Reduction(const Op& op) {
+  if (op.code == OpCode::kCumsum) return Cumsum(op);
+  const ValueId id = op.results[0];
+  const Place from = PlaceOf(op.operands[0]);
+  const bool real = source_.IsReal(op.operands[0]);
+  const Reduced reduced(op, source_.At(op.operands[0]).type.shape);
+  CrossRead({from});
+  const std::string function =
+      ReductionText(op, real, source_.CType(id), source_.FormatOf(op.operands[0]),
+                    source_.FormatOf(id), reduced.count);
+  const auto call = [&](const std::string& k) {
+    const std::string value = from[reduced.IndexText(k, "i")];
+    return Cat(function, "([&](int i) { return ", value, "; })");
+  };
+  if (from.kind == PlaceKind::kSpread && source_.Count(id) == 1)
+    return ReduceToOne(op, call("0"), from[reduced.IndexText("0", "i")]);
+  Define(id, CommentOf(op), call);
+}
+
+// All threads of the block need the one result: a pairwise sum is computed by all, level by level;
+// everything else by one thread, in its order.
+void RegionWriter::ReduceToOne(const Op& op, const std::string& call, const std::string& value) {
+  const ValueId id = op.results[0];
+  const std::string scratch = Cat("scratch", source_.NextId());
+  const Attributes& a = op.attributes;
+  const int64_t count = source_.Count(op.operands[0]);
+  const bool tree = op.code == OpCode::kSum && source_.IsReal(id) && a.order == Order::kPairwise;
+  crossed_ = true;  // what all read is written again by the next execution
+  if (tree) {
+    dirty_ = false;  // it has barriers of its own
+    const std::string formats =
+        Cat(FormatText(a.accumulator), ", ", FormatText(source_.FormatOf(op.operands[0])));
+    const int64_t at = source_.TakeWorkspace(8 * 2 * ((count + 1) / 2));
+    const std::string type = Cat("Adder<", formats, ">::T");
+    Line(Cat("auto* const ", scratch, " = reinterpret_cast<", type, "*>(work + ", at, ");"));
+    Define(id, CommentOf(op), [&](const std::string&) {
+      return Cat("BlockPairwiseSum<", formats, ", ", FormatText(source_.FormatOf(id)), ", ", count,
+                 ">([&](int i) { return ", value, "; }, ", scratch, ")");
+    });
+    return;
+  }
+  const std::string type = source_.CType(id);
+  const int64_t at = source_.TakeWorkspace(8);
+  Line(Cat(type, "* const ", scratch, " = reinterpret_cast<", type, "*>(work + ", at, ");"));
+  Line(Cat("if (speaks) *", scratch, " = ", call, ";"));
+  Barrier();
+  crossed_ = true;
+  Define(id, CommentOf(op), [&](const std::string&) { return Cat("*", scratch); });
+}
+
+void RegionWriter::Cumsum(const Op& op) {
+  const ValueId id = op.results[0];
+  const Place from = PlaceOf(op.operands[0]);
+  const Reduced reduced(op, source_.At(op.operands[0]).type.shape);
+  const int64_t lines = reduced.count == 0 ? 0 : source_.Count(id) / reduced.count;
+  const std::string_view reverse = op.attributes.reverse ? "true" : "false";
+  CrossRead({from});
+  const Place to = NewVariable(source_.Name(id), CarrierOf(source_.At(id)), source_.Count(id));
+  SetPlace(id, to);
+  Rewrite(to);
+  std::string function = Cat("CumsumOfIntegers<", source_.CType(id), ", ");
+  if (source_.IsReal(id)) {
+    function = Cat("Cumsum<", FormatText(op.attributes.accumulator), ", ",
+                   FormatText(source_.FormatOf(op.operands[0])), ", ",
+                   FormatText(source_.FormatOf(id)), ", ");
+  }
+  const std::string element = reduced.IndexText("k", "i");
+  const bool spread = to.kind == PlaceKind::kSpread;
+  Line(Cat("for (int k = ", spread ? "threadIdx.x" : "0", "; k < ", lines,
+           spread ? "; k += blockDim.x) {" : "; ++k) {", CommentOf(op)));
+  Line(Cat("  ", function, reduced.count, ", ", reverse, ">([&](int i) { return ", from[element],
+           "; }, [&](int i, ", source_.CType(id), " sum) { ", to[element], " = sum; });"));
+  Line("}");
+  if (spread) {
+    Barrier();  // results lie with the thread of their line, not of their element
+    crossed_ = true;
+  }
+  StoreTaped(id);
+}
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,116 @@
+// Sites: what an instance decides, and what is recorded of it.
+#include "sim/backend/cuda/region_writer.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+using enum OpCode;
+
+const Op* ProducerIn(const Region& region, ValueId id) {
+  for (const Op& op : region.ops) {
+    for (ValueId result : op.results) {
+      if (result == id) return &op;
+    }
+  }
+  return nullptr;
+}
+
+std::string Compared(Comparison comparison, const std::string& a, const std::string& b) {
+  constexpr std::string_view kSigns[] = {"<", "<=", ">", ">=", "==", "!="};
+  // A comparison with NaN is false, `ne` too.
+  if (comparison == Comparison::kNe) return Cat("(", a, " < ", b, " || ", a, " > ", b, ")");
+  return Cat(a, " ", kSigns[static_cast<size_t>(comparison)], " ", b);
+}
+
+}  // namespace
+
+std::string RegionWriter::ExtraMagnitude(ValueId id, const Region& region,
+                                         const std::string& index) {
+  const Op* op = ProducerIn(region, id);
+  while (op != nullptr && op->code == kCast) op = ProducerIn(region, op->operands[0]);
+  if (op == nullptr || !source_.IsReal(op->results[0])) return "";
+  const auto magnitude = [&](size_t k) {
+    return Cat("precision::Abs(static_cast<double>(", PlaceOf(op->operands[k])[index], "))");
+  };
+  if (op->code == kAdd || op->code == kSub) {
+    return Cat("precision::Max(", magnitude(0), ", ", magnitude(1), ")");
+  }
+  if (op->code == kFma) {
+    return Cat("precision::Max(", magnitude(0), " * ", magnitude(1), ", ", magnitude(2), ")");
+  }
+  return "";
+}
+
+std::string RegionWriter::MarginText(ValueId lhs, ValueId rhs, const Region& region,
+                                     const std::string& index) {
+  const std::string a = PlaceOf(lhs)[index];
+  const std::string b = PlaceOf(rhs)[index];
+  if (!source_.IsReal(lhs)) return Cat("IntegerMargin(", a, ", ", b, ")");
+  const std::string first = ExtraMagnitude(lhs, region, index);
+  const std::string second = ExtraMagnitude(rhs, region, index);
+  std::string extra = first.empty() ? second : first;
+  if (extra.empty()) extra = "0.0";
+  if (!first.empty() && !second.empty()) extra = Cat("precision::Max(", first, ", ", second, ")");
+  return Cat("MarginOf<", FormatText(source_.FormatOf(lhs)), ">(", a, ", ", b, ", ", extra, ")");
+}
+
+void RegionWriter::Event(const Op& op) {
+  const ValueId id = op.results[0];
+  const bool guarded = op.operands.size() > 2;
+  const Place a = PlaceOf(op.operands[0]);
+  const Place b = PlaceOf(op.operands[1]);
+  const Place guard = guarded ? PlaceOf(op.operands[2]) : Place{};
+  Define(id, Cat("  // event ", op.attributes.site), [&](const std::string& i) {
+    const std::string held = Compared(op.attributes.comparison, a[i], b[i]);
+    return guarded ? Cat(guard[i], " && ", held) : held;
+  });
+  if (!mode_.decides) return;
+  const SiteText& site = source_.SiteOf(op.attributes.site);
+  const Place value = PlaceOf(id);
+  const std::string recorder = Cat("event", site.index);
+  // Where all threads compute the same, one records.
+  const bool alone = value.kind != PlaceKind::kSpread;
+  body_.Open(Cat("if (", alone ? Speaking("records") : "records", ")"));
+  EachElement(value, [&](const std::string& i) {
+    std::string element = element_;
+    if (value.count != 1) element = Cat("(", element_, " * ", value.count, " + ", i, ")");
+    std::string last = "0";
+    if (site.elements != 1) {
+      last = source_.block() ? element : Cat(element, " * args.instances + instance");
+    }
+    const std::string margin = MarginText(op.operands[0], op.operands[1], *regions_.back(), i);
+    return Cat("DecideEvent(", recorder, ", ", site.hash, ", t, ", iteration_, ", ", element, ", ",
+               guarded ? guard[i] : "true", ", ", margin, ", ", value[i], ", last_", recorder, "[",
+               last, "], first_", recorder, ", signature);");
+  });
+  body_.Close();
+}
+
+// After a test was evaluated and its variables held<id> and tested<id> were set.
+void RegionWriter::TestRecord(const Op& op, const std::string& id, const Region& test) {
+  if (!mode_.decides) return;
+  const SiteText& site = source_.SiteOf(op.attributes.site);
+  Line(Cat("if (", Speaking("records"), ") {"));
+  Line(Cat("  margin", id, " = ", MarginText(test.yields[0], test.yields[1], test, "0"), ";"));
+  Line(Cat("  loop", site.index, ".Test({static_cast<double>(lhs", id, "), margin", id, ", held",
+           id, "}, args.near_band_ulps);"));
+  Line("}");
+}
+
+void RegionWriter::EndRecord(const Op& op, const std::string& id) {
+  if (!mode_.decides) return;
+  const SiteText& site = source_.SiteOf(op.attributes.site);
+  const std::string loop = Cat("loop", site.index);
+  Line(Cat("if (", Speaking("records"), ") {"));
+  Line(Cat("  EndRun(", loop, ", slot.termination[", site.index, "], it", id, ", why", id,
+           ", static_cast<double>(lhs", id, "), tested", id, ", margin", id, ");"));
+  Line(Cat("  signature += precision::DecisionHash(", site.hash,
+           ", static_cast<uint64_t>(t), static_cast<uint64_t>(", iteration_,
+           "), static_cast<uint64_t>(", element_,
+           "), precision::LoopOutcome(static_cast<uint64_t>(it", id, "), static_cast<uint64_t>(why",
+           id, ")));"));
+  Line("}");
+  Line(Cat("if (", Speaking("tells"), ") ran[", site.index, "].EndRun(it", id, ", why", id, ");"));
+}
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,230 @@
+#include "sim/backend/cuda/source.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "precision/hash.h"
+#include "precision/rounding.h"
+#include "sim/program/detect.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+using enum FieldKind;
+
+void MarkUses(const Region& region, std::vector<bool>& used) {
+  const auto use = [&](ValueId id) {
+    if (id != ValueId::kNone) used[Index(id)] = true;
+  };
+  for (const Op& op : region.ops) {
+    for (ValueId id : op.operands) use(id);
+    for (const Region& nested : op.regions) MarkUses(nested, used);
+  }
+  for (ValueId id : region.yields) use(id);
+}
+
+std::string Hexadecimal(uint64_t x) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "0x";
+  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[(x >> shift) & 15];
+  return text + "u";
+}
+
+// A field for every cotangent that some region may leave absent.
+bool AlwaysPresent(const Region& region, size_t slot, size_t slots) {
+  if (region.yields.size() < 2 * slots) return false;
+  const size_t half = region.yields.size() / 2;
+  return region.yields[slot] != ValueId::kNone && region.yields[half + slot] == ValueId::kNone;
+}
+
+}  // namespace
+
+std::string FormatText(Format format) {
+  constexpr std::string_view kNames[] = {"kF64", "kF32", "kBf16", "kF16", "kE4m3", "kE5m2"};
+  return Cat("Format::", kNames[static_cast<size_t>(format)]);
+}
+
+std::string LaneText(Format format) { return Cat("Lane<", FormatText(format), ">"); }
+
+std::string OverflowText(Overflow overflow) {
+  return overflow == Overflow::kIeee ? "Overflow::kIeee" : "Overflow::kSaturate";
+}
+
+Carrier CarrierOf(const Value& value) {
+  switch (value.type.element) {
+    case ElementType::kI32:
+      return Carrier::kI32;
+    case ElementType::kI64:
+      return Carrier::kI64;
+    case ElementType::kBool:
+      return Carrier::kBool;
+    default:
+      return value.format.value_or(Format::kF64) == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+  }
+}
+
+std::string CTypeOf(Carrier carrier) {
+  constexpr std::string_view kNames[] = {"float", "double", "int32_t", "int64_t", "bool"};
+  return std::string(kNames[static_cast<size_t>(carrier)]);
+}
+
+const Region* TerminalOf(const NumericalProgram& program) {
+  if (program.objective.empty()) return nullptr;
+  const Objective* objective = program.program.FindObjective(program.objective);
+  return objective != nullptr && objective->HasTerminal() ? &objective->terminal : nullptr;
+}
+
+Source::Source(const NumericalProgram& numerical, const GenerateOptions& options)
+    : numerical_(numerical),
+      mapping_(options.mapping),
+      options_(options),
+      state_inputs_(numerical.program.InputsOf(InputKind::kState)),
+      tape_(numerical, options.mapping == Mapping::kBlockPerInstance) {
+  for (const Site& site : numerical.sites) {
+    const bool event = site.kind == SiteKind::kEvent;
+    const int32_t index = event ? events_++ : terminations_++;
+    sites_[site.name] = {index, Hexadecimal(precision::Fnv1a64(site.name)), site.elements};
+  }
+  for (int32_t input : state_inputs_) {
+    real_states_ += IsReal(program().inputs[static_cast<size_t>(input)].value) ? 1 : 0;
+  }
+  FindUsedInputs();
+  FindLooks();
+  AddFields();
+  if (numerical.adjoint) AddAdjointFields();
+}
+
+void Source::FindUsedInputs() {
+  std::vector<bool> values(program().values.size(), false);
+  MarkUses(program().step, values);
+  MarkUses(program().initial, values);
+  if (const Region* terminal = TerminalOf(numerical_)) MarkUses(*terminal, values);
+  for (const Input& input : program().inputs) used_.push_back(values[Index(input.value)]);
+}
+
+void Source::FindLooks() {
+  const Program& p = program();
+  look_.assign(p.values.size(), false);
+  const auto look = [&](const Region& region, const std::vector<ValueId>& looked_at) {
+    const Detection found = DetectNonFinite(p, numerical_.policy, region, looked_at);
+    for (size_t i = 0; i < look_.size(); ++i) look_[i] = look_[i] || found.look[i];
+  };
+  std::vector<ValueId> of_step = p.step.yields;
+  if (numerical_.stage_cost != ValueId::kNone) of_step.push_back(numerical_.stage_cost);
+  look(p.step, of_step);
+  look(p.initial, p.initial.yields);
+  if (const Region* terminal = TerminalOf(numerical_)) look(*terminal, terminal->yields);
+  if (!numerical_.adjoint) return;
+  const Adjoint& adjoint = *numerical_.adjoint;
+  for (const Region* region :
+       {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
+    look(*region, {});
+  }
+}
+
+void Source::AddField(FieldKind kind, size_t index, Carrier carrier, int64_t elements,
+                      bool per_step) {
+  fields_.push_back({kind, static_cast<int32_t>(index), carrier, elements, per_step});
+}
+
+void Source::AddFields() {
+  const Program& p = program();
+  for (size_t k = 0; k < state_inputs_.size(); ++k) {
+    const ValueId id = p.inputs[static_cast<size_t>(state_inputs_[k])].value;
+    AddField(kState, k, CarrierOf(At(id)), Count(id));
+  }
+  for (size_t k = 0; k < p.exports.size(); ++k) {
+    AddField(kExport, k, CarrierOf(At(p.exports[k].value)), Count(p.exports[k].value));
+  }
+  const bool wide = numerical_.policy[Role::kObjective].format == Format::kF64;
+  if (!numerical_.objective.empty()) AddField(kCost, 0, wide ? Carrier::kF64 : Carrier::kF32, 1);
+  AddField(kHealth, 0, Carrier::kI64, 1);
+  AddField(kSignature, 0, Carrier::kI64, 1);
+  for (const Site& site : numerical_.sites) {
+    if (site.kind != SiteKind::kEvent) continue;
+    const size_t index = static_cast<size_t>(SiteOf(site.name).index);
+    AddField(kLastEvent, index, Carrier::kBool, site.elements);
+    AddField(kFirstEvent, index, Carrier::kI64, 1);
+  }
+}
+
+void Source::AddAdjointFields() {
+  const Program& p = program();
+  const Adjoint& adjoint = *numerical_.adjoint;
+  const bool wide = numerical_.policy[Role::kAdjoint].format == Format::kF64;
+  const Carrier cotangent = wide ? Carrier::kF64 : Carrier::kF32;
+  const size_t n = state_inputs_.size();
+  for (size_t k = 0; k < n; ++k) {
+    const ValueId id = p.inputs[static_cast<size_t>(state_inputs_[k])].value;
+    if (!IsReal(id)) continue;
+    AddField(kCotangent, k, cotangent, Count(id));
+    bool always = AlwaysPresent(adjoint.terminal, k, n);
+    always = always && AlwaysPresent(adjoint.last, k, n) && AlwaysPresent(adjoint.inner, k, n);
+    if (!always) AddField(kCotangentMask, k, Carrier::kBool, Count(id));
+  }
+  for (size_t k = 0; k < p.exports.size(); ++k) {
+    const ValueId id = p.exports[k].value;
+    if (!IsReal(id)) continue;
+    AddField(kExportCotangent, k, cotangent, Count(id));
+    AddField(kExportCotangentMask, k, Carrier::kBool, Count(id));
+  }
+  const bool wide_gradient = numerical_.policy[Role::kGradient].format == Format::kF64;
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    if (!wanted(i)) continue;
+    AddField(kGradient, i, wide_gradient ? Carrier::kF64 : Carrier::kF32, Count(p.inputs[i].value),
+             per_step(i));
+    AddField(kConnected, i, Carrier::kBool, 1);
+  }
+  AddField(kAdjointHealth, 0, Carrier::kI64, 1);
+}
+
+bool Source::wanted(size_t input) const {
+  const std::vector<bool>& wanted = numerical_.adjoint_spec->wanted;
+  return input < wanted.size() && wanted[input];
+}
+
+int Source::FieldOf(FieldKind kind, int32_t index) const {
+  for (size_t i = 0; i < fields_.size(); ++i) {
+    if (fields_[i].kind == kind && fields_[i].index == index) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::string Source::CType(ValueId id) const { return CTypeOf(CarrierOf(At(id))); }
+
+std::string Source::Name(ValueId id) const {
+  std::string name = Cat("v", static_cast<int32_t>(id));
+  if (At(id).name.empty()) return name;
+  name += '_';
+  for (char c : At(id).name) {
+    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  }
+  return name;
+}
+
+const Input* Source::InputOf(ValueId id) const {
+  for (const Input& input : program().inputs) {
+    if (input.value == id) return &input;
+  }
+  return nullptr;
+}
+
+size_t Source::Number(const void* owner, const std::vector<double>& values) {
+  const auto [found, is_new] = number_of_.try_emplace(owner, numbers_.size());
+  if (is_new) numbers_.insert(numbers_.end(), values.begin(), values.end());
+  return found->second;
+}
+
+size_t Source::Integer(const void* owner, const std::vector<int64_t>& values) {
+  const auto [found, is_new] = integer_of_.try_emplace(owner, integers_.size());
+  if (is_new) integers_.insert(integers_.end(), values.begin(), values.end());
+  return found->second;
+}
+
+int64_t Source::TakeWorkspace(int64_t bytes) {
+  const int64_t at = workspace_;
+  workspace_ += (bytes + 15) / 16 * 16;
+  return at;
+}
+
+}  // namespace simgrad::sim::cuda

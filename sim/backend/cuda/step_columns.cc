@@ -1,0 +1,111 @@
+#include "sim/backend/cuda/step_columns.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+namespace simgrad::sim::cuda {
+namespace {
+
+static_assert(kMarginBucketCount == kMarginBuckets);
+static_assert(kExponentBucketCount == kExponentBuckets);
+static_assert(kRoles == precision::kRoleCount);
+static_assert(kReasons == kStopReasonCount);
+
+constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+
+// The number whose ordered key this is: negative ones have all bits turned, others the sign.
+double NumberOf(uint64_t key) {
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  return precision::DoubleOf((key & kSign) != 0 ? key ^ kSign : ~key);
+}
+
+struct Extreme {
+  double value;
+  uint64_t instance;
+};
+
+Extreme ExtremeOf(const ExtremeMargin& margin, std::span<const uint64_t> sorted_ids) {
+  if (margin.magnitude == kNone || margin.key / 2 >= sorted_ids.size()) {
+    return {std::numeric_limits<double>::infinity(), 0};
+  }
+  const double magnitude = precision::DoubleOf(margin.magnitude);
+  return {(margin.key & 1) != 0 ? magnitude : -magnitude, sorted_ids[margin.key / 2]};
+}
+
+SmallestMargin SmallestOf(const ExtremeMargin& absolute, const ExtremeMargin& ulps,
+                          std::span<const uint64_t> sorted_ids) {
+  SmallestMargin smallest;
+  if (absolute.magnitude == kNone) return smallest;
+  const Extreme a = ExtremeOf(absolute, sorted_ids);
+  const Extreme u = ExtremeOf(ulps, sorted_ids);
+  smallest.absolute = a.value;
+  smallest.absolute_instance = a.instance;
+  smallest.ulps = u.value;
+  smallest.ulps_instance = u.instance;
+  smallest.any = true;
+  return smallest;
+}
+
+}  // namespace
+
+TerminationStep TerminationOf(const TerminationColumn& column,
+                              std::span<const uint64_t> sorted_ids) {
+  TerminationStep step;
+  if (column.runs == 0 && column.checks == 0) return step;
+  step.runs = column.runs;
+  step.iterations_sum = column.iterations_sum;
+  if (column.runs != 0) {
+    step.iterations_min = column.iterations_min;
+    step.iterations_max = column.iterations_max;
+  }
+  std::copy(std::begin(column.reasons), std::end(column.reasons), step.reasons.begin());
+  step.tested_min = NumberOf(column.tested_min);
+  step.tested_max = NumberOf(column.tested_max);
+  step.margin = SmallestOf(column.absolute, column.ulps, sorted_ids);
+  std::copy(std::begin(column.histogram), std::end(column.histogram), step.histogram.begin());
+  step.nan_margins = column.nan_margins;
+  step.checks = column.checks;
+  step.near_stopped = column.near_stopped;
+  step.near_continued = column.near_continued;
+  return step;
+}
+
+EventStep EventOf(const EventColumn& column, std::span<const uint64_t> sorted_ids) {
+  EventStep step;
+  step.checks = column.checks;
+  step.count = column.count;
+  step.changes = column.changes;
+  step.margin = SmallestOf(column.absolute, column.ulps, sorted_ids);
+  step.nan_margins = column.nan_margins;
+  return step;
+}
+
+StateRange RangeOf(const StateColumn& column) {
+  StateRange range;
+  range.min = NumberOf(column.min);
+  range.max = NumberOf(column.max);
+  range.smallest = NumberOf(column.smallest);
+  range.subnormals = column.subnormals;
+  range.zeros = column.zeros;
+  range.nans = column.nans;
+  range.infinities = column.infinities;
+  return range;
+}
+
+BackwardStep BackwardOf(const BackwardColumn& column) {
+  BackwardStep step;
+  step.largest = precision::DoubleOf(column.largest);
+  step.nonfinite = column.nonfinite;
+  std::copy(std::begin(column.exponents), std::end(column.exponents), step.exponents.begin());
+  return step;
+}
+
+RangeCounts CountsOf(const RangeColumn& column) {
+  RangeCounts counts;
+  std::copy(std::begin(column.underflows), std::end(column.underflows), counts.underflows.begin());
+  std::copy(std::begin(column.overflows), std::end(column.overflows), counts.overflows.begin());
+  return counts;
+}
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,22 @@
+// The columns that kernels write, as the data of sim/diagnostics.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "sim/backend/cuda/kernel_abi.h"
+#include "sim/diagnostics/diagnostics.h"
+
+namespace simgrad::sim::cuda {
+
+// `sorted_ids`: the instance ids, ascending; ExtremeMargin::key counts in them.
+TerminationStep TerminationOf(const TerminationColumn& column,
+                              std::span<const uint64_t> sorted_ids);
+EventStep EventOf(const EventColumn& column, std::span<const uint64_t> sorted_ids);
+StateRange RangeOf(const StateColumn& column);
+BackwardStep BackwardOf(const BackwardColumn& column);
+RangeCounts CountsOf(const RangeColumn& column);
+
+}  // namespace simgrad::sim::cuda

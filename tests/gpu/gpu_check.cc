@@ -1,0 +1,86 @@
+// gpu_check: what has to be shown on a GPU, in one program. scripts/gpu-check runs it.
+//
+// usage: gpu_check [--triples=N] [--steps=N] [--threads=N] [--sanitizer] [--speed=false]
+//                  [--device=N] [--json=FILE] [--markdown=FILE] [--revision=TEXT]
+//   --sanitizer  a small set, for compute-sanitizer
+// Exit codes: 0 all equal, 1 something differs or failed, 2 bad arguments, 3 no GPU.
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "sim/backend/cuda/cuda_device.h"
+#include "tests/gpu/sections.h"
+
+namespace simgrad::gpu_check {
+namespace {
+
+using Arguments = std::map<std::string, std::string>;
+
+bool Read(int argc, char** argv, Arguments& arguments) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    if (arguments.count(name) == 0) {
+      std::fprintf(stderr, "gpu_check: unknown argument %s\n", argument.c_str());
+      return false;
+    }
+    arguments[name] = equals == std::string::npos ? "true" : argument.substr(equals + 1);
+  }
+  return true;
+}
+
+int64_t Number(const Arguments& arguments, const std::string& name) {
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(arguments.at(name), &number)) {
+    std::fprintf(stderr, "gpu_check: %s=%s is no number; 0 is taken\n", name.c_str(),
+                 arguments.at(name).c_str());
+  }
+  return number;
+}
+
+int Run(const Arguments& arguments) {
+  const int index = static_cast<int>(Number(arguments, "--device"));
+  const auto devices = sim::cuda::ListCudaDevices();
+  const auto device = sim::cuda::OpenCudaDevice({.index = index});
+  if (!devices.ok() || !device.ok()) {
+    std::fprintf(stderr, "gpu_check: no GPU: %s\n", device.status().ToString().c_str());
+    return 3;
+  }
+  const sim::cuda::CudaDeviceInfo& info = (*devices)[static_cast<size_t>(index)];
+  Report report;
+  report.device = info.name;
+  report.driver = info.driver;
+  report.toolkit = sim::cuda::CudaBuildVersion();
+  report.date = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
+  report.revision = arguments.at("--revision");
+  const bool sanitizer = arguments.at("--sanitizer") == "true";
+  EqualityGoal goal = {Number(arguments, "--triples"), Number(arguments, "--steps"),
+                       static_cast<int>(Number(arguments, "--threads"))};
+  if (sanitizer) goal = {30, 0, 1};
+  CheckEquality(*device, goal, report);
+  CheckSizes(*device, sanitizer, report);
+  if (!sanitizer && arguments.at("--speed") == "true") MeasureSpeed(*device, report);
+  std::fputs(report.Markdown().c_str(), stdout);
+  if (!arguments.at("--json").empty()) std::ofstream(arguments.at("--json")) << report.Json();
+  if (!arguments.at("--markdown").empty()) {
+    std::ofstream(arguments.at("--markdown")) << report.Markdown();
+  }
+  return report.failures.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace simgrad::gpu_check
+
+int main(int argc, char** argv) {
+  simgrad::gpu_check::Arguments arguments = {
+      {"--triples", "10000"},   {"--steps", "1000000"}, {"--threads", "8"},
+      {"--sanitizer", "false"}, {"--speed", "true"},    {"--device", "0"},
+      {"--json", ""},           {"--markdown", ""},     {"--revision", ""}};
+  if (!simgrad::gpu_check::Read(argc, argv, arguments)) return 2;
+  return simgrad::gpu_check::Run(arguments);
+}

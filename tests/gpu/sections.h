@@ -1,0 +1,25 @@
+// The parts of gpu_check.
+#pragma once
+
+#include <memory>
+
+#include "sim/backend/cuda/device.h"
+#include "tests/gpu/report.h"
+
+namespace simgrad::gpu_check {
+
+struct EqualityGoal {
+  int64_t triples = 10'000;   // (program, policy, size)
+  int64_t steps = 1'000'000;  // over all of them
+  int threads = 1;            // that generate, compile and compare side by side
+};
+
+// `cuda` against `cpu` to the bit, on random programs, policies and sizes.
+void CheckEquality(const std::shared_ptr<sim::cuda::Device>& device, const EqualityGoal& goal,
+                   Report& report);
+// Sizes around the widths of warps and blocks, large ones, long horizons; memory that runs out.
+void CheckSizes(const std::shared_ptr<sim::cuda::Device>& device, bool small, Report& report);
+// The speed demands, beside a kernel written by hand.
+void MeasureSpeed(const std::shared_ptr<sim::cuda::Device>& device, Report& report);
+
+}  // namespace simgrad::gpu_check

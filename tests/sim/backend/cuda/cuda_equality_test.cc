@@ -1,0 +1,183 @@
+// The generated kernels give the bits of the reference: through the host compiler, both mappings
+// forced, threads of a block in shuffled orders. Environment: SIMGRAD_SEED=n runs random case n
+// alone, SIMGRAD_LONG=1 many more.
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/reference/reference_executor.h"
+#include "tests/sim/backend/cuda/host_shim/compiled_text.h"
+#include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
+#include "tests/sim/backend/cuda/world_cases.h"
+#include "tests/sim/equality/coverage.h"
+#include "tests/sim/equality/observed.h"
+#include "tests/sim/equality/random_case.h"
+
+namespace simgrad::tests {
+namespace {
+
+using sim::cuda::Mapping;
+using sim::equality::Observed;
+
+constexpr int kReportedFailures = 3;
+
+uint64_t FromEnvironment(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+bool IsLong() { return FromEnvironment("SIMGRAD_LONG") != 0; }
+
+// Calls check(k) for k in [0, count) on two threads: while one compiles, the other runs. Stops
+// after a few failures; check returns the failure, or nothing.
+void ExpectAll(size_t count, const std::function<std::string(size_t)>& check) {
+  std::atomic<size_t> next{0};
+  std::atomic<int> failures{0};
+  std::mutex mutex;
+  const auto work = [&] {
+    for (size_t k = next++; k < count && failures < kReportedFailures; k = next++) {
+      const std::string failure = check(k);
+      if (failure.empty()) continue;
+      ++failures;
+      const std::lock_guard<std::mutex> lock(mutex);
+      ADD_FAILURE() << failure;
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+}
+
+struct Shape {
+  Mapping mapping;
+  int block;
+  int64_t grid;  // 0: what the device holds, fewer than these batches need
+};
+
+std::string NameOf(const Shape& shape) {
+  return std::string(MappingName(shape.mapping)) + ", blocks of " + std::to_string(shape.block) +
+         ", grid " + std::to_string(shape.grid);
+}
+
+// Both mappings over the block sizes. A block per instance has work for one instance at a time, so
+// the grid of one goes round most often.
+std::vector<Shape> Shapes(uint64_t seed) {
+  std::vector<Shape> shapes;
+  for (const Mapping mapping : {Mapping::kThreadPerInstance, Mapping::kBlockPerInstance}) {
+    for (const int block : {1, 32, 96, 256}) {
+      shapes.push_back({mapping, block, static_cast<int64_t>((seed + shapes.size()) % 3)});
+    }
+  }
+  return shapes;
+}
+
+// What differs first between the reference and the kernels, or nothing.
+std::string Difference(const Observed& expected, const sim::Work& work, const Shape& shape,
+                       uint64_t seed) {
+  const auto executor = std::shared_ptr<sim::Executor>(
+      sim::MakeCudaExecutor(MakeHostShimDevice({.seed = seed}),
+                            {.mapping = shape.mapping, .block = shape.block, .grid = shape.grid}));
+  const absl::StatusOr<Observed> actual = sim::equality::Observe(executor, work);
+  if (!actual.ok()) return NameOf(shape) + ": " + actual.status().ToString();
+  const auto difference = sim::equality::FirstDifference(expected, *actual);
+  return difference ? NameOf(shape) + ": " + *difference : "";
+}
+
+std::string CheckRandomCase(uint64_t seed) {
+  const auto made = sim::equality::MakeCase(seed);
+  if (!made.ok()) return made.status().ToString();
+  const std::string story = "run this case alone with SIMGRAD_SEED=" + std::to_string(seed) + ": ";
+  const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), made->work);
+  if (!expected.ok()) return story + expected.status().ToString();
+  for (const Shape& shape : Shapes(seed)) {
+    const sim::Work cut =
+        sim::equality::Recut(made->work, seed + static_cast<uint64_t>(shape.block));
+    const std::string difference = Difference(*expected, cut, shape, seed);
+    if (!difference.empty()) return story + difference + "\n" + made->work.batch.program->text;
+  }
+  return "";
+}
+
+TEST(CudaEqualityTest, RandomProgramsGiveTheBitsOfTheReference) {
+  const uint64_t one = FromEnvironment("SIMGRAD_SEED");
+  const size_t count = one != 0 ? 1 : IsLong() ? 200 : 20;
+  ExpectAll(count, [&](size_t k) { return CheckRandomCase(one != 0 ? one : 501 + k); });
+  const CompileCounts compiled = CompileCountsSoFar();
+  std::cout << compiled.texts << " texts compiled in " << compiled.seconds << " s\n";
+}
+
+struct WorldPick {
+  WorldCase world;
+  std::string preset;
+  bool gradient;
+};
+
+// Every world, preset and direction; in the normal run so that each occurs, not with all others.
+std::vector<WorldPick> WorldPicks() {
+  std::vector<WorldPick> picks;
+  const std::vector<WorldCase> worlds = WorldCases(3);
+  const std::vector<std::string>& presets = precision::PresetNames();
+  for (size_t w = 0; w < worlds.size(); ++w) {
+    for (size_t p = 0; p < presets.size(); ++p) {
+      const bool chosen = p % worlds.size() == w;
+      for (const bool gradient : {false, true}) {
+        if (IsLong() || (chosen && gradient == (p % 3 != 1))) {
+          picks.push_back({worlds[w], presets[p], gradient});
+        }
+      }
+    }
+  }
+  return picks;
+}
+
+TEST(CudaEqualityTest, BuiltInWorldsGiveTheBitsOfTheReferenceUnderEveryPreset) {
+  if (FromEnvironment("SIMGRAD_SEED") != 0) GTEST_SKIP() << "one random case is asked for";
+  const std::vector<WorldPick> picks = WorldPicks();
+  ExpectAll(picks.size(), [&](size_t k) -> std::string {
+    const WorldPick& pick = picks[k];
+    const std::string story =
+        pick.world.name + ", " + pick.preset + (pick.gradient ? ", gradient: " : ", forward: ");
+    auto program = LowerCase(pick.world, pick.preset, pick.gradient);
+    if (!program.ok()) return story + program.status().ToString();
+    const sim::Work work = WorkOfCase(*std::move(program), 40, 7);
+    const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
+    if (!expected.ok()) return story + expected.status().ToString();
+    for (const Shape& shape : Shapes(k)) {
+      const std::string difference =
+          Difference(*expected, sim::equality::Recut(work, k), shape, k + 1);
+      if (!difference.empty()) return story + difference;
+    }
+    return "";
+  });
+}
+
+TEST(CudaEqualityTest, EverySizeAroundAWarpGivesTheBitsOfTheReference) {
+  if (FromEnvironment("SIMGRAD_SEED") != 0) GTEST_SKIP() << "one random case is asked for";
+  const std::vector<double> elements = {1, 9, 40};
+  ExpectAll(elements.size(), [&](size_t k) -> std::string {
+    for (const int64_t instances : {0, 1, 31, 32, 33}) {
+      auto program = LowerCase(WorldCases(elements[k])[0], "f32", true);
+      if (!program.ok()) return program.status().ToString();
+      const sim::Work work = WorkOfCase(*std::move(program), instances, 5);
+      const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
+      if (!expected.ok()) return expected.status().ToString();
+      for (const Mapping mapping : {Mapping::kThreadPerInstance, Mapping::kBlockPerInstance}) {
+        const std::string difference = Difference(*expected, work, {mapping, 32, 0}, 3);
+        if (!difference.empty()) {
+          return std::to_string(instances) + " instances of " + std::to_string(elements[k]) +
+                 " elements: " + difference;
+        }
+      }
+    }
+    return "";
+  });
+}
+
+}  // namespace
+}  // namespace simgrad::tests

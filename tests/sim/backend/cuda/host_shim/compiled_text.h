@@ -1,0 +1,35 @@
+// Generated texts as shared libraries, each compiled once per process.
+//
+// Errors: INTERNAL with the compiler's log. Threads: may be called from several threads, which then
+// compile side by side.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace simgrad::tests {
+
+class CompiledText {
+ public:
+  explicit CompiledText(void* handle) : handle_(handle) {}
+  ~CompiledText();
+  CompiledText(const CompiledText&) = delete;
+  CompiledText& operator=(const CompiledText&) = delete;
+  // Null where there is no such symbol.
+  void* Find(const std::string& symbol) const;
+
+ private:
+  void* handle_;
+};
+
+absl::StatusOr<std::shared_ptr<const CompiledText>> CompileOnHost(const std::string& text);
+
+struct CompileCounts {
+  int texts = 0;
+  double seconds = 0;
+};
+CompileCounts CompileCountsSoFar();
+
+}  // namespace simgrad::tests

@@ -1,0 +1,91 @@
+// Compiled kernels in a folder: found again, never believed when damaged.
+#include "sim/backend/cuda/kernel_cache.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+class KernelCacheTest : public testing::Test {
+ protected:
+  KernelCacheTest() {
+    std::string name = (fs::temp_directory_path() / "kernel-cache-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~KernelCacheTest() override { fs::remove_all(folder_); }
+  fs::path OnlyFile() const { return fs::directory_iterator(folder_)->path(); }
+
+  fs::path folder_;
+};
+
+TEST_F(KernelCacheTest, WhatIsKeptIsFoundByAnotherProcessToo) {
+  const std::string image(
+      "\x7f"
+      "ELF\0binary\n",
+      12);
+  KernelCache((folder_ / "made" / "on demand").string()).Keep("key", image);
+  const auto found = KernelCache((folder_ / "made" / "on demand").string()).Find("key");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(*found, image);
+}
+
+TEST_F(KernelCacheTest, ADamagedEntryIsAsIfItWereNotThereAndIsReplaced) {
+  const KernelCache cache(folder_.string());
+  cache.Keep("key", "a kernel of some length");
+  for (const auto size : {fs::file_size(OnlyFile()) - 3, std::uintmax_t{10}, std::uintmax_t{0}}) {
+    fs::resize_file(OnlyFile(), size);
+    EXPECT_FALSE(cache.Find("key").has_value()) << size;
+  }
+  cache.Keep("key", "a kernel of some length");
+  {
+    std::fstream file(OnlyFile(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('!');
+  }
+  EXPECT_FALSE(cache.Find("key").has_value());
+  cache.Keep("key", "another");
+  EXPECT_EQ(cache.Find("key"), "another");
+}
+
+TEST_F(KernelCacheTest, ManyWritersLeaveOneWholeEntryAndNothingElse) {
+  const std::string image(100'000, 'k');
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&] {
+      const KernelCache cache(folder_.string());
+      for (int k = 0; k < 20; ++k) {
+        cache.Keep("key", image);
+        EXPECT_EQ(cache.Find("key"), image);
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  const auto files = fs::directory_iterator(folder_);
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
+TEST_F(KernelCacheTest, AFolderThatCannotBeWrittenHoldsNothing) {
+  std::ofstream(folder_ / "file") << "in the way";
+  const KernelCache cache((folder_ / "file" / "below").string());
+  cache.Keep("key", "image");
+  EXPECT_FALSE(cache.Find("key").has_value());
+}
+
+TEST(KernelKeyTest, PartsAreNotTakenForOneAnother) {
+  EXPECT_NE(KernelKey({"ab", "c"}), KernelKey({"a", "bc"}));
+  EXPECT_EQ(KernelKey({"a", "b"}), KernelKey({"a", "b"}));
+  EXPECT_EQ(KernelKey({"a"}).size(), 64u);
+}
+
+}  // namespace
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,148 @@
+// Generated kernels compile for real GPUs; no GPU is needed for that. SIMGRAD_LONG=1: all of them,
+// for two architectures.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "sim/backend/cuda/generate.h"
+#include "sim/backend/cuda/nvrtc_compiler.h"
+#include "tests/sim/backend/cuda/world_cases.h"
+#include "tests/sim/equality/random_case.h"
+
+namespace simgrad::tests {
+namespace {
+
+using sim::cuda::GeneratedSource;
+using sim::cuda::GenerateOptions;
+using sim::cuda::Mapping;
+
+bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
+
+struct Text {
+  std::string story;
+  std::shared_ptr<const sim::NumericalProgram> program;
+  GenerateOptions options;
+};
+
+void AddBothMappings(std::string story, std::shared_ptr<const sim::NumericalProgram> program,
+                     std::vector<bool> per_step, std::vector<Text>& texts) {
+  for (const Mapping mapping : {Mapping::kThreadPerInstance, Mapping::kBlockPerInstance}) {
+    texts.push_back({story + ", " + std::string(MappingName(mapping)),
+                     program,
+                     {.mapping = mapping, .per_step = per_step}});
+  }
+}
+
+std::vector<Text> RandomTexts() {
+  std::vector<Text> texts;
+  const uint64_t count = IsLong() ? 200 : 20;
+  for (uint64_t seed = 901; seed < 901 + count; ++seed) {
+    const auto made = sim::equality::MakeCase(seed);
+    if (!made.ok()) {
+      ADD_FAILURE() << made.status();
+      continue;
+    }
+    std::vector<bool> per_step;
+    for (const sim::Binding& binding : made->work.batch.inputs) {
+      per_step.push_back(binding.per_step);
+    }
+    std::vector<Text> both;
+    AddBothMappings("random case " + std::to_string(seed), made->work.batch.program, per_step,
+                    both);
+    // In the normal run each program in one of its mappings.
+    for (size_t k = 0; k < both.size(); ++k) {
+      if (IsLong() || seed % both.size() == k) texts.push_back(both[k]);
+    }
+  }
+  return texts;
+}
+
+std::vector<Text> WorldTexts() {
+  std::vector<Text> all;
+  for (const WorldCase& world : WorldCases(9)) {
+    for (const std::string& preset : precision::PresetNames()) {
+      for (const bool gradient : {false, true}) {
+        auto program = LowerCase(world, preset, gradient);
+        if (!program.ok()) {
+          ADD_FAILURE() << program.status();
+          continue;
+        }
+        const auto kept = std::make_shared<const sim::NumericalProgram>(*std::move(program));
+        AddBothMappings(world.name + ", " + preset + (gradient ? ", gradient" : ", forward"), kept,
+                        std::vector<bool>(kept->program.inputs.size(), false), all);
+      }
+    }
+  }
+  return all;
+}
+
+// Generates all texts and compiles every `stride`th, on two threads.
+void ExpectCompiled(const std::vector<Text>& texts, size_t stride,
+                    const std::vector<std::string>& architectures) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  int compiled = 0;
+  double slowest = 0;
+  const auto work = [&] {
+    for (size_t k = next++; k < texts.size(); k = next++) {
+      const auto source = Generate(*texts[k].program, texts[k].options);
+      const std::lock_guard<std::mutex> lock(mutex);
+      EXPECT_TRUE(source.ok()) << texts[k].story << ": " << source.status();
+      if (!source.ok() || k % stride != 0) continue;
+      for (const std::string& architecture : architectures) {
+        mutex.unlock();
+        const auto start = std::chrono::steady_clock::now();
+        const auto image = sim::cuda::CompileWithNvrtc(source->text, architecture);
+        const double seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        mutex.lock();
+        EXPECT_TRUE(image.ok()) << texts[k].story << ", " << architecture << ": " << image.status();
+        slowest = std::max(slowest, seconds);
+        ++compiled;
+      }
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  EXPECT_GT(compiled, 0);
+  std::cout << texts.size() << " texts generated, " << compiled << " compiled, the slowest in "
+            << slowest << " s\n";
+}
+
+std::vector<std::string> Architectures() {
+  return IsLong() ? std::vector<std::string>{"sm_80", "sm_90"} : std::vector<std::string>{"sm_90"};
+}
+
+TEST(NvrtcTest, RandomProgramsCompile) { ExpectCompiled(RandomTexts(), 1, Architectures()); }
+
+TEST(NvrtcTest, BuiltInWorldsAreGeneratedUnderEveryPresetAndASampleCompiles) {
+  ExpectCompiled(WorldTexts(), IsLong() ? 1 : 13, Architectures());
+}
+
+TEST(NvrtcTest, ATextThatDoesNotCompileGivesTheLog) {
+  const auto image = sim::cuda::CompileWithNvrtc("#error no kernel", "sm_90");
+  EXPECT_EQ(image.status().code(), absl::StatusCode::kInternal);
+  EXPECT_NE(std::string(image.status().message()).find("no kernel"), std::string::npos);
+}
+
+TEST(NvrtcTest, ADeviceNewerThanTheToolkitGetsPtx) {
+  const auto image = sim::cuda::CompileWithNvrtc("extern \"C\" __global__ void k() {}\n", "sm_990");
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_NE(image->find(".version"), std::string::npos);
+}
+
+TEST(NvrtcTest, AnArchitectureThatTheToolkitHasDroppedIsAnError) {
+  const auto image = sim::cuda::CompileWithNvrtc("extern \"C\" __global__ void k() {}\n", "sm_20");
+  EXPECT_EQ(image.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace simgrad::tests
