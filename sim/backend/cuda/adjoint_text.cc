@@ -148,7 +148,12 @@ void RegionWriter::WhileVjp(const Op& op) {
   const SlotList results = SlotList::Of(op.results);
   std::vector<SlotPlace> joined(results.size());
   for (size_t k = 0; k < results.size(); ++k) {
-    joined[k] = NewSlot(Cat("r", id, "_", k), {results.cotangents[k]});
+    const ValueId result = results.cotangents[k];
+    if (result == ValueId::kNone) continue;
+    const std::string name = Cat("r", id, "_", k);
+    joined[k].cotangent =
+        NewJoined(name + "_ct", CarrierOf(source_.At(result)), source_.Count(result));
+    joined[k].mask = NewJoined(name + "_mask", Carrier::kBool, source_.Count(result));
   }
   const std::string element = Cat("e", id);
   const std::string frame = frames_.at(&around);
@@ -173,6 +178,12 @@ void RegionWriter::WhileVjp(const Op& op) {
     }
   });
   crossed_ = true;
+  for (size_t k = 0; k < joined.size(); ++k) {
+    if (!joined[k].cotangent.set()) continue;
+    joined[k].cotangent =
+        TakeJoined(joined[k].cotangent, CarrierOf(source_.At(results.cotangents[k])));
+    joined[k].mask = TakeJoined(joined[k].mask, Carrier::kBool);
+  }
   JoinResults(op, joined);
 }
 

@@ -82,6 +82,23 @@ void RegionWriter::While(const Op& op) {
   }
 }
 
+// What the threads of a mapped loop write for all: a single element, too, is in common memory.
+Place RegionWriter::NewJoined(const std::string& name, Carrier carrier, int64_t count) {
+  if (!source_.block() || in_element_ || count != 1) return NewVariable(name, carrier, count);
+  const std::string type = CTypeOf(carrier);
+  Line(Cat(type, "* const ", name, "_of_all = reinterpret_cast<", type, "*>(work + ",
+           source_.TakeWorkspace(8), ");"));
+  return {PlaceKind::kSpread, name + "_of_all", 1};
+}
+
+// Behind the loop.
+Place RegionWriter::TakeJoined(const Place& joined, Carrier carrier) {
+  if (joined.kind != PlaceKind::kSpread || joined.count != 1) return joined;
+  const std::string name = Cat("j", source_.NextId());
+  Line(Cat("const ", CTypeOf(carrier), " ", name, " = ", joined["0"], ";"));
+  return {PlaceKind::kOne, name, 1};
+}
+
 // Each element runs alone; operands lose their leading axis, results get it back.
 void RegionWriter::MappedWhile(const Op& op, const std::string& id) {
   const WhileCounts counts = CountsOf(op);
@@ -92,9 +109,8 @@ void RegionWriter::MappedWhile(const Op& op, const std::string& id) {
   for (ValueId result : op.results) {
     results.push_back(result == ValueId::kNone
                           ? Place{}
-                          : NewVariable(source_.Name(result), CarrierOf(source_.At(result)),
-                                        source_.Count(result)));
-    if (results.back().set()) SetPlace(result, results.back());
+                          : NewJoined(source_.Name(result), CarrierOf(source_.At(result)),
+                                      source_.Count(result)));
   }
   std::vector<Place> operands;
   for (ValueId operand : op.operands) operands.push_back(PlaceOf(operand));
@@ -132,8 +148,10 @@ void RegionWriter::MappedWhile(const Op& op, const std::string& id) {
     }
   });
   crossed_ = true;  // elements lie with the thread of their run
-  for (ValueId result : op.results) {
-    if (result != ValueId::kNone) StoreTaped(result);
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (op.results[k] == ValueId::kNone) continue;
+    SetPlace(op.results[k], TakeJoined(results[k], CarrierOf(source_.At(op.results[k]))));
+    StoreTaped(op.results[k]);
   }
 }
 

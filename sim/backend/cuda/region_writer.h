@@ -122,6 +122,8 @@ class RegionWriter {
   void While(const Op& op);
   void WhileRun(const Op& op, const std::vector<Place>& carried, const std::vector<Place>& mapped,
                 const std::vector<Place>& exports, const std::string& id, const std::string& run);
+  Place NewJoined(const std::string& name, Carrier carrier, int64_t count);
+  Place TakeJoined(const Place& joined, Carrier carrier);
   void MappedWhile(const Op& op, const std::string& id);
   void For(const Op& op);
   std::string CapOf(const Op& op);
