@@ -1,4 +1,5 @@
-// Operations that move elements: which element of the operand an element of the result is.
+// Operations that move elements, and reductions: which elements of the operand an element of the
+// result is made of.
 #include "sim/backend/cuda/region_writer.h"
 
 namespace simgrad::sim::cuda {
