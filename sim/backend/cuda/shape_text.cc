@@ -13,6 +13,7 @@ std::vector<int64_t> StridesOf(const Shape& shape) {
 
 // The index on an axis of element `flat` of a shape.
 std::string OnAxis(const std::string& flat, const Shape& shape, size_t axis) {
+  if (ElementCount(shape) == 0) return "0";
   const int64_t stride = StridesOf(shape)[axis];
   std::string text = flat;
   if (stride != 1) text = Cat(text, " / ", stride);
