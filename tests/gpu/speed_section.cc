@@ -168,7 +168,7 @@ absl::StatusOr<double> Handwritten(const std::shared_ptr<Device>& device) {
   if (!stream.ok()) return stream.status();
   auto y = device->Allocate(4 * kInstances);
   auto v = device->Allocate(4 * kInstances);
-  const std::vector<double> numbers = {0.01, 9.81, 0.5, 1e-4, 0.5};
+  const std::vector<double> numbers = {0.01, 9.81, 0.5, 1e-4, 0.8};
   auto table = device->Allocate(static_cast<int64_t>(8 * numbers.size()));
   if (!y.ok() || !v.ok() || !table.ok()) return absl::ResourceExhaustedError("the yardstick");
   std::vector<float> heights;

@@ -148,7 +148,12 @@ void RegionWriter::WhileVjp(const Op& op) {
   const SlotList results = SlotList::Of(op.results);
   std::vector<SlotPlace> joined(results.size());
   for (size_t k = 0; k < results.size(); ++k) {
-    joined[k] = NewSlot(Cat("r", id, "_", k), {results.cotangents[k]});
+    const ValueId result = results.cotangents[k];
+    if (result == ValueId::kNone) continue;
+    const std::string name = Cat("r", id, "_", k);
+    joined[k].cotangent =
+        NewJoined(name + "_ct", CarrierOf(source_.At(result)), source_.Count(result));
+    joined[k].mask = NewJoined(name + "_mask", Carrier::kBool, source_.Count(result));
   }
   const std::string element = Cat("e", id);
   const std::string frame = frames_.at(&around);
@@ -173,86 +178,139 @@ void RegionWriter::WhileVjp(const Op& op) {
     }
   });
   crossed_ = true;
+  for (size_t k = 0; k < joined.size(); ++k) {
+    if (!joined[k].cotangent.set()) continue;
+    joined[k].cotangent =
+        TakeJoined(joined[k].cotangent, CarrierOf(source_.At(results.cotangents[k])));
+    joined[k].mask = TakeJoined(joined[k].mask, Carrier::kBool);
+  }
   JoinResults(op, joined);
+}
+
+// A while in reverse: which forward loop, where its frames are, and the slots that move through it.
+struct RegionWriter::ReverseLoop {
+  const Op& op;
+  const Op& loop;
+  const TapeLoop& record;
+  std::string id;
+  size_t carried = 0;
+  size_t exports = 0;
+  int64_t test_units = 0;
+  int64_t units = 0;               // of a test and a body
+  std::vector<SlotPlace> moving;   // carried, captures
+  std::vector<SlotPlace> outside;  // what the exports of the last test receive from outside
+  bool cap_first() const { return loop.attributes.cap_order == CapOrder::kCapFirst; }
+
+  // The moving slots with others between the carried ones and the captures.
+  std::vector<SlotPlace> With(std::initializer_list<const std::vector<SlotPlace>*> between) const {
+    const auto captures = moving.begin() + static_cast<std::ptrdiff_t>(carried);
+    std::vector<SlotPlace> slots(moving.begin(), captures);
+    for (const auto* list : between) slots.insert(slots.end(), list->begin(), list->end());
+    slots.insert(slots.end(), captures, moving.end());
+    return slots;
+  }
+  // Where the frame of the test (or, `behind` it, the body) of iteration i is.
+  std::string Position(const std::string& i, int64_t behind) const {
+    if (record.chained) return Cat("at", id);
+    return Cat("at", id, " + static_cast<uint32_t>(", i, ") * ", units, " + ", behind);
+  }
+};
+
+void RegionWriter::InitMoving(ReverseLoop& reverse, const std::vector<SlotPlace>& given) {
+  const Region& body = reverse.op.regions[0];
+  const Region& inner = reverse.op.regions[1];
+  const Region& last = reverse.op.regions[2];
+  const size_t c = reverse.carried;
+  const size_t e = reverse.exports;
+  for (size_t k = 0; k + e < given.size(); ++k) {
+    const size_t in_test = k < c ? k : k + e;
+    reverse.moving.push_back(
+        NewSlot(Cat("s", reverse.id, "_", k),
+                {CotangentAt(body.args, k), CotangentAt(last.args, in_test),
+                 CotangentAt(inner.args, in_test), CotangentAt(inner.yields, k),
+                 CotangentAt(last.yields, k), CotangentAt(body.yields, in_test)}));
+    InitSlot(reverse.moving.back(), given[in_test]);
+  }
+  for (size_t k = c; k < c + e; ++k) reverse.outside.push_back(given[k]);
+}
+
+// Frames that are linked: on to the one before.
+void RegionWriter::StepBack(const ReverseLoop& reverse) {
+  if (!reverse.record.chained) return;
+  Line(Cat("at", reverse.id, " = tape.Load<uint32_t>(at", reverse.id, ", 0);"));
 }
 
 std::vector<SlotPlace> RegionWriter::ReverseWhile(const Op& op, const Op& loop,
                                                   const TapeLoop& record, const std::string& frame,
                                                   const std::vector<SlotPlace>& given,
                                                   const std::string& id, const std::string& run) {
-  const size_t c = static_cast<size_t>(op.attributes.carried);
-  const size_t e = static_cast<size_t>(CountsOf(loop).exports);
-  const size_t x = given.size() - c - e;
-  const Region& body = op.regions[0];
-  const Region& inner = op.regions[1];
-  const Region& last = op.regions[2];
-  const bool cap_first = loop.attributes.cap_order == CapOrder::kCapFirst;
+  ReverseLoop reverse{op,
+                      loop,
+                      record,
+                      id,
+                      static_cast<size_t>(op.attributes.carried),
+                      static_cast<size_t>(CountsOf(loop).exports),
+                      0,
+                      0,
+                      {},
+                      {}};
+  reverse.test_units = source_.tape().Of(loop.regions[0]).units;
+  reverse.units = reverse.test_units + source_.tape().Of(loop.regions[1]).units;
   const std::string at = Cat(frame, " + ", record.offset, " + ", run, " * ", record.units_per_run);
   Line(Cat("const int32_t it", id, " = static_cast<int32_t>(tape.Load<uint32_t>(", at,
            ", 0));  // reverse of ", loop.attributes.site));
   Line(Cat("[[maybe_unused]] uint32_t at", id, " = tape.Load<uint32_t>(", at, ", 1);"));
-  std::vector<SlotPlace> moving;  // carried, captures
-  for (size_t k = 0; k < c + x; ++k) {
-    const size_t in_test = k < c ? k : k + e;
-    moving.push_back(NewSlot(Cat("s", id, "_", k),
-                             {CotangentAt(body.args, k), CotangentAt(last.args, in_test),
-                              CotangentAt(inner.args, in_test), CotangentAt(inner.yields, k),
-                              CotangentAt(last.yields, k), CotangentAt(body.yields, in_test)}));
-    InitSlot(moving.back(), given[k < c ? k : k + e]);
-  }
-  const std::vector<SlotPlace> outside(given.begin() + static_cast<std::ptrdiff_t>(c),
-                                       given.begin() + static_cast<std::ptrdiff_t>(c + e));
-  const auto with = [&](std::initializer_list<const std::vector<SlotPlace>*> between) {
-    std::vector<SlotPlace> slots(moving.begin(), moving.begin() + static_cast<std::ptrdiff_t>(c));
-    for (const auto* list : between) slots.insert(slots.end(), list->begin(), list->end());
-    slots.insert(slots.end(), moving.begin() + static_cast<std::ptrdiff_t>(c), moving.end());
-    return slots;
-  };
-  const int64_t test_units = source_.tape().Of(loop.regions[0]).units;
-  const int64_t units = test_units + source_.tape().Of(loop.regions[1]).units;
-  const auto place = [&](const std::string& i, int64_t extra) {
-    return record.chained
-               ? Cat("at", id)
-               : Cat("at", id, " + static_cast<uint32_t>(", i, ") * ", units, " + ", extra);
-  };
-  const auto step_back = [&] {
-    if (record.chained) Line(Cat("at", id, " = tape.Load<uint32_t>(at", id, ", 0);"));
-  };
-  body_.Open(cap_first ? Cat("if (it", id, " < ", CapOf(loop), ")") : "");
-  ReverseRegion(last, loop.regions[0], place(Cat("it", id), 0), 0, with({&outside}), moving);
-  step_back();
+  InitMoving(reverse, given);
+  // The last test of a loop that looks at its cap first was not number `it` where it was capped.
+  body_.Open(reverse.cap_first() ? Cat("if (it", id, " < ", CapOf(loop), ")") : "");
+  dirty_ = true;
+  ReverseRegion(op.regions[2], loop.regions[0], reverse.Position(Cat("it", id), 0), 0,
+                reverse.With({&reverse.outside}), reverse.moving);
+  StepBack(reverse);
   EndIteration();
   body_.Close();
   const std::string i = Cat("i", id);
   body_.Open(Cat("for (int32_t ", i, " = it", id, " - 1; ", i, " >= 0; --", i, ")"));
   dirty_ = true;
-  std::vector<SlotPlace> from_body;
-  for (size_t k = 0; k < e; ++k) {
-    from_body.push_back(NewSlot(Cat("b", id, "_", k),
-                                {CotangentAt(inner.args, c + k), CotangentAt(body.yields, c + k)}));
-    InitSlot(from_body.back(), {});
-  }
-  ReverseRegion(body, loop.regions[1], place(i, test_units), 0, moving, with({&from_body}));
-  step_back();
-  const bool both = op.regions.size() > 3 && !op.regions[3].yields.empty() && cap_first;
-  if (both) {
-    body_.Open(Cat("if (it", id, " == ", CapOf(loop), " && ", i, " == it", id, " - 1)"));
-    dirty_ = true;
-    ReverseRegion(op.regions[3], loop.regions[0], place(i, 0), 0, with({&outside, &from_body}),
-                  moving);
-    EndIteration();
-    body_.Close("}");
-  }
-  body_.Open(both ? "else" : "");
-  dirty_ = true;
-  ReverseRegion(inner, loop.regions[0], place(i, 0), 0, with({&from_body}), moving);
-  body_.Close();
-  step_back();
+  ReverseIteration(reverse, i);
   EndIteration();
   body_.Close();
   dirty_ = true;
   crossed_ = true;
-  return moving;
+  return reverse.moving;
+}
+
+// The body of iteration i, then its test.
+void RegionWriter::ReverseIteration(const ReverseLoop& reverse, const std::string& i) {
+  const Op& op = reverse.op;
+  const Op& loop = reverse.loop;
+  const size_t c = reverse.carried;
+  std::vector<SlotPlace> from_body;
+  for (size_t k = 0; k < reverse.exports; ++k) {
+    from_body.push_back(NewSlot(
+        Cat("b", reverse.id, "_", k),
+        {CotangentAt(op.regions[1].args, c + k), CotangentAt(op.regions[0].yields, c + k)}));
+    InitSlot(from_body.back(), {});
+  }
+  ReverseRegion(op.regions[0], loop.regions[1], reverse.Position(i, reverse.test_units), 0,
+                reverse.moving, reverse.With({&from_body}));
+  StepBack(reverse);
+  const bool both = reverse.cap_first() && op.regions.size() > 3 && !op.regions[3].yields.empty();
+  if (both) {
+    const std::string it = Cat("it", reverse.id);
+    body_.Open(Cat("if (", it, " == ", CapOf(loop), " && ", i, " == ", it, " - 1)"));
+    dirty_ = true;
+    ReverseRegion(op.regions[3], loop.regions[0], reverse.Position(i, 0), 0,
+                  reverse.With({&reverse.outside, &from_body}), reverse.moving);
+    EndIteration();
+    body_.Close();
+  }
+  body_.Open(both ? "else" : "");
+  dirty_ = true;
+  ReverseRegion(op.regions[1], loop.regions[0], reverse.Position(i, 0), 0,
+                reverse.With({&from_body}), reverse.moving);
+  body_.Close();
+  StepBack(reverse);
 }
 
 // Before a scope is left whose statements may run again.

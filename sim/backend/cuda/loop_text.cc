@@ -82,6 +82,23 @@ void RegionWriter::While(const Op& op) {
   }
 }
 
+// What the threads of a mapped loop write for all: a single element, too, is in common memory.
+Place RegionWriter::NewJoined(const std::string& name, Carrier carrier, int64_t count) {
+  if (!source_.block() || in_element_ || count != 1) return NewVariable(name, carrier, count);
+  const std::string type = CTypeOf(carrier);
+  Line(Cat(type, "* const ", name, "_of_all = reinterpret_cast<", type, "*>(work + ",
+           source_.TakeWorkspace(8), ");"));
+  return {PlaceKind::kSpread, name + "_of_all", 1};
+}
+
+// Behind the loop.
+Place RegionWriter::TakeJoined(const Place& joined, Carrier carrier) {
+  if (joined.kind != PlaceKind::kSpread || joined.count != 1) return joined;
+  const std::string name = Cat("j", source_.NextId());
+  Line(Cat("const ", CTypeOf(carrier), " ", name, " = ", joined["0"], ";"));
+  return {PlaceKind::kOne, name, 1};
+}
+
 // Each element runs alone; operands lose their leading axis, results get it back.
 void RegionWriter::MappedWhile(const Op& op, const std::string& id) {
   const WhileCounts counts = CountsOf(op);
@@ -92,9 +109,8 @@ void RegionWriter::MappedWhile(const Op& op, const std::string& id) {
   for (ValueId result : op.results) {
     results.push_back(result == ValueId::kNone
                           ? Place{}
-                          : NewVariable(source_.Name(result), CarrierOf(source_.At(result)),
-                                        source_.Count(result)));
-    if (results.back().set()) SetPlace(result, results.back());
+                          : NewJoined(source_.Name(result), CarrierOf(source_.At(result)),
+                                      source_.Count(result)));
   }
   std::vector<Place> operands;
   for (ValueId operand : op.operands) operands.push_back(PlaceOf(operand));
@@ -132,57 +148,89 @@ void RegionWriter::MappedWhile(const Op& op, const std::string& id) {
     }
   });
   crossed_ = true;  // elements lie with the thread of their run
-  for (ValueId result : op.results) {
-    if (result != ValueId::kNone) StoreTaped(result);
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (op.results[k] == ValueId::kNone) continue;
+    SetPlace(op.results[k], TakeJoined(results[k], CarrierOf(source_.At(op.results[k]))));
+    StoreTaped(op.results[k]);
   }
+}
+
+// The scope of an iteration; nothing is known of what the one before left.
+void RegionWriter::OpenIteration(const std::string& head) {
+  body_.Open(head);
+  dirty_ = true;
+}
+
+void RegionWriter::CloseIteration() {
+  if (crossed_ && source_.block() && !in_element_) Barrier();
+  body_.Close();
+  dirty_ = true;
+  crossed_ = true;
+}
+
+void RegionWriter::BindArgs(const Region& region,
+                            std::initializer_list<const std::vector<Place>*> lists) {
+  size_t at = 0;
+  for (const std::vector<Place>* list : lists) {
+    for (const Place& place : *list) {
+      const ValueId arg = region.args[at++];
+      if (arg != ValueId::kNone) SetPlace(arg, place);
+    }
+  }
+}
+
+void RegionWriter::StopAtCap(const Op& op, const std::string& id) {
+  Line(Cat("if (it", id, " == ", CapOf(op), ") { why", id, " = kMaxIter; break; }"));
 }
 
 void RegionWriter::WhileRun(const Op& op, const std::vector<Place>& carried,
                             const std::vector<Place>& mapped, const std::vector<Place>& exports,
                             const std::string& id, const std::string& run) {
-  const Attributes& a = op.attributes;
-  const Region& test = op.regions[0];
-  const Region& body = op.regions[1];
+  const bool cap_first = op.attributes.cap_order == CapOrder::kCapFirst;
   const std::string cap = CapOf(op);
-  const bool cap_first = a.cap_order == CapOrder::kCapFirst;
-  std::vector<Place> test_args = carried;
-  test_args.insert(test_args.end(), mapped.begin(), mapped.end());
-  std::vector<Place> body_args = carried;
-  for (const auto* list : {&exports, &mapped}) {
-    body_args.insert(body_args.end(), list->begin(), list->end());
-  }
-  const auto bind = [&](const Region& region, const std::vector<Place>& args) {
-    for (size_t k = 0; k < region.args.size(); ++k) {
-      if (region.args[k] != ValueId::kNone) SetPlace(region.args[k], args[k]);
-    }
-  };
-  Line(Cat("int32_t it", id, " = 0;  // while ", a.site));
+  Line(Cat("int32_t it", id, " = 0;  // while ", op.attributes.site));
   Line(Cat("int why", id, " = kConverged;"));
-  Line(Cat(source_.CType(test.yields[0]), " lhs", id, " = 0;"));
+  Line(Cat(source_.CType(op.regions[0].yields[0]), " lhs", id, " = 0;"));
   if (mode_.decides) {
     Line(Cat("bool tested", id, " = false;"));
     Line(Cat("Margin margin", id, "{0.0, 0.0};"));
   }
   const Chain chain = OpenChain(op, id);
-  body_.Open("for (;;)");
-  dirty_ = true;
+  OpenIteration("for (;;)");
   const std::string iteration = iteration_;
-  const auto stop_at_cap = [&] {
-    Line(Cat("if (it", id, " == ", cap, ") { why", id, " = kMaxIter; break; }"));
-  };
-  if (cap_first) stop_at_cap();
+  if (cap_first) StopAtCap(op, id);
   iteration_ = Cat("(", iteration, " * (", cap, " + 1) + it", id, ")");
-  bind(test, test_args);
-  OpenFrame(test, chain);
+  OpenFrame(op.regions[0], chain);
+  RunTest(op, carried, mapped, exports, id);
+  if (!cap_first) StopAtCap(op, id);
+  OpenFrame(op.regions[1], chain);
+  RunBody(op, carried, mapped, exports);
+  Line(Cat("++it", id, ";"));
+  CloseIteration();
+  iteration_ = iteration;
+  Line(Cat("if (why", id, " == kMaxIter && !IsFinite(lhs", id, ")) why", id, " = kNonFinite;"));
+  EndRecord(op, id);
+  CloseChain(op, chain, run, Cat("it", id));
+}
+
+void RegionWriter::RunTest(const Op& op, const std::vector<Place>& carried,
+                           const std::vector<Place>& mapped, const std::vector<Place>& exports,
+                           const std::string& id) {
+  const Region& test = op.regions[0];
+  const size_t first_export = op.attributes.has_entry ? 3 : 2;
+  BindArgs(test, {&carried, &mapped});
   StoreTapedArgs(test);
   RunRegion(test);
   for (size_t k = 0; k < exports.size(); ++k) {
-    Copy(exports[k], PlaceOf(test.yields[(a.has_entry ? 3 : 2) + k]));
+    Copy(exports[k], PlaceOf(test.yields[first_export + k]));
   }
   StopTests(op, id, test);
-  if (!cap_first) stop_at_cap();
-  bind(body, body_args);
-  OpenFrame(body, chain);
+}
+
+void RegionWriter::RunBody(const Op& op, const std::vector<Place>& carried,
+                           const std::vector<Place>& mapped, const std::vector<Place>& exports) {
+  const Region& body = op.regions[1];
+  BindArgs(body, {&carried, &exports, &mapped});
   StoreTapedArgs(body);
   RunRegion(body);
   std::vector<Place> yields;
@@ -192,15 +240,6 @@ void RegionWriter::WhileRun(const Op& op, const std::vector<Place>& carried,
     carriers.push_back(CarrierOf(source_.At(yield)));
   }
   CopyAtOnce(carried, yields, carriers);
-  Line(Cat("++it", id, ";"));
-  if (crossed_ && source_.block() && !in_element_) Barrier();
-  body_.Close();
-  dirty_ = true;
-  crossed_ = true;
-  iteration_ = iteration;
-  Line(Cat("if (why", id, " == kMaxIter && !IsFinite(lhs", id, ")) why", id, " = kNonFinite;"));
-  EndRecord(op, id);
-  CloseChain(op, chain, run, Cat("it", id));
 }
 
 // What is decided behind an evaluated test.
@@ -241,8 +280,7 @@ void RegionWriter::For(const Op& op) {
     Copy(carried.back(), PlaceOf(from));
   }
   const Chain chain = OpenChain(op, id);
-  body_.Open(Cat("for (int32_t i", id, " = 0; i", id, " < ", cap, "; ++i", id, ")"));
-  dirty_ = true;
+  OpenIteration(Cat("for (int32_t i", id, " = 0; i", id, " < ", cap, "; ++i", id, ")"));
   const std::string iteration = iteration_;
   iteration_ = Cat("(", iteration, " * ", cap, " + i", id, ")");
   if (body.args[0] != ValueId::kNone) {
@@ -257,10 +295,7 @@ void RegionWriter::For(const Op& op) {
   std::vector<Place> yields;
   for (ValueId yield : body.yields) yields.push_back(PlaceOf(yield));
   CopyAtOnce(carried, yields, carriers);
-  if (crossed_ && source_.block() && !in_element_) Barrier();
-  body_.Close();
-  dirty_ = true;
-  crossed_ = true;
+  CloseIteration();
   iteration_ = iteration;
   CloseChain(op, chain, "0", cap);
   for (size_t k = 0; k < op.results.size(); ++k) {

@@ -70,6 +70,7 @@ Place RegionWriter::NewVariable(const std::string& name, Carrier carrier, int64_
 }
 
 void RegionWriter::EachElement(const Place& place, const Indexed& statement) {
+  if (place.count == 0) return;
   if (place.count == 1) return Line(statement("0"));
   const bool spread = place.kind == PlaceKind::kSpread;
   Line(Cat("for (int e = ", spread ? "threadIdx.x" : "0", "; e < ", place.count,

@@ -93,7 +93,7 @@ class RegionWriter {
   std::string Executed(ValueId where, int64_t count, const std::string& index);
   std::string CommentOf(const Op& op) const;
 
-  // ---- operations (operation_text.cc, shape_text.cc, reduction_text.cc) ----
+  // ---- operations (operation_text.cc, shape_text.cc) ----
   void Operation(const Op& op);
   void Elementwise(const Op& op);
   void Literal(const Op& op);
@@ -122,8 +122,18 @@ class RegionWriter {
   void While(const Op& op);
   void WhileRun(const Op& op, const std::vector<Place>& carried, const std::vector<Place>& mapped,
                 const std::vector<Place>& exports, const std::string& id, const std::string& run);
+  Place NewJoined(const std::string& name, Carrier carrier, int64_t count);
+  Place TakeJoined(const Place& joined, Carrier carrier);
   void MappedWhile(const Op& op, const std::string& id);
   void For(const Op& op);
+  void RunTest(const Op& op, const std::vector<Place>& carried, const std::vector<Place>& mapped,
+               const std::vector<Place>& exports, const std::string& id);
+  void RunBody(const Op& op, const std::vector<Place>& carried, const std::vector<Place>& mapped,
+               const std::vector<Place>& exports);
+  void BindArgs(const Region& region, std::initializer_list<const std::vector<Place>*> lists);
+  void StopAtCap(const Op& op, const std::string& id);
+  void OpenIteration(const std::string& head);
+  void CloseIteration();
   std::string CapOf(const Op& op);
   // One element of a value over a leading axis of n.
   Place ElementOf(const Place& whole, int64_t n, const std::string& element) const;
@@ -166,6 +176,10 @@ class RegionWriter {
   std::vector<SlotPlace> ReverseWhile(const Op& op, const Op& loop, const TapeLoop& record,
                                       const std::string& frame, const std::vector<SlotPlace>& given,
                                       const std::string& id, const std::string& run);
+  struct ReverseLoop;
+  void InitMoving(ReverseLoop& reverse, const std::vector<SlotPlace>& given);
+  void StepBack(const ReverseLoop& reverse);
+  void ReverseIteration(const ReverseLoop& reverse, const std::string& i);
   void EndIteration();
   void JoinResults(const Op& op, const std::vector<SlotPlace>& slots);
   std::string RangesOf(Role role);

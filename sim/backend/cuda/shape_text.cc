@@ -1,4 +1,5 @@
-// Operations that move elements: which element of the operand an element of the result is.
+// Operations that move elements, and reductions: which elements of the operand an element of the
+// result is made of.
 #include "sim/backend/cuda/region_writer.h"
 
 namespace simgrad::sim::cuda {
@@ -12,6 +13,7 @@ std::vector<int64_t> StridesOf(const Shape& shape) {
 
 // The index on an axis of element `flat` of a shape.
 std::string OnAxis(const std::string& flat, const Shape& shape, size_t axis) {
+  if (ElementCount(shape) == 0) return "0";
   const int64_t stride = StridesOf(shape)[axis];
   std::string text = flat;
   if (stride != 1) text = Cat(text, " / ", stride);
