@@ -177,7 +177,7 @@ def cancelled(client):
 
 def expired(client):
     with contextlib.suppress(sg.DeadlineExceeded):
-        endless(client, timeout=0.1).result
+        endless(client, timeout=0.3).result
 
 
 NUMERIC_TROUBLES = (
