@@ -3,7 +3,6 @@
 import contextlib
 
 import numpy as np
-
 import simgrad as sg
 
 PROJECTION = dict(contact="projection", clamp=False)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import zipfile
 
-from conftest import ROOT
+from live_server import ROOT
 
 DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
 BASE = "localhost/simgrad-test-base"

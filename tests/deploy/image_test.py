@@ -11,11 +11,10 @@ import signal
 import subprocess
 
 import pytest
-from conftest import ROOT
-from image_build import DOCKERFILE, Buildah
-from server_flags import known_flags
-
 import simgrad as sg
+from image_build import DOCKERFILE, Buildah
+from live_server import ROOT
+from server_flags import known_flags
 
 USER = 10001
 # Packages with which one can build; none of them may be installed in the image.

@@ -8,14 +8,13 @@ import threading
 
 import event_load
 import pytest
+import simgrad as sg
 import yaml
 from live_prometheus import LivePrometheus, wait_until
 from live_server import LiveServer
 from metric_manifest import names_in
 from server_flags import server_flags
 from short_windows import with_short_windows
-
-import simgrad as sg
 
 NUMERIC = {
     "SimgradNearBoundary",
