@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import yaml
-from conftest import ROOT
+from live_server import ROOT
 
 CHART = ROOT / "deploy/kubernetes/simgrad"
 VALUES = {p.stem: p for p in sorted((ROOT / "tests/deploy/chart_values").glob("*.yaml"))}

@@ -10,8 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from chart import CASES, CHART, VALUES, RenderError, case, container, flags, objects, pod, render
-from conftest import ROOT
-from live_server import LiveServer
+from live_server import ROOT, LiveServer
 from server_flags import server_flags
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

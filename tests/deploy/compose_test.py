@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import yaml
-from conftest import ROOT
+from live_server import ROOT
 from server_flags import server_flags
 
 FOLDER = ROOT / "deploy/compose"

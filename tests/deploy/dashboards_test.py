@@ -7,7 +7,7 @@ import re
 import build_dashboards
 import dashboard_lint
 import pytest
-from conftest import ROOT
+from live_server import ROOT
 from metric_manifest import family_of, names_in
 
 FOLDER = ROOT / "deploy/grafana/dashboards"

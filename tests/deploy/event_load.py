@@ -3,7 +3,6 @@
 import contextlib
 
 import numpy as np
-
 import simgrad as sg
 
 PROJECTION = dict(contact="projection", clamp=False)
@@ -177,7 +176,7 @@ def cancelled(client):
 
 def expired(client):
     with contextlib.suppress(sg.DeadlineExceeded):
-        endless(client, timeout=0.1).result
+        endless(client, timeout=0.3).result
 
 
 NUMERIC_TROUBLES = (

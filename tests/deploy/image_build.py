@@ -9,10 +9,11 @@ import subprocess
 import sys
 import zipfile
 
-from conftest import ROOT
+from live_server import ROOT
 
 DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
 BASE = "localhost/simgrad-test-base"
+BASE_WITH_TOOLKIT = "localhost/simgrad-test-base-with-toolkit"
 
 
 def run(*command, **options):
@@ -33,11 +34,8 @@ class Buildah:
     def __call__(self, *arguments, **options):
         return run(*self.command, *arguments, **options)
 
-    def import_base(self, toolkit=False):
-        """Debian's smallest system as an image, with the package sources of this machine.
-
-        With `toolkit`, what a CUDA base image has beside: NVIDIA's wheels in /usr/local/cuda.
-        """
+    def import_base(self):
+        """Debian's smallest system as an image, with the package sources of this machine."""
         archive = self.folder / "base.tar"
         settings = self.folder / "99-of-this-machine"
         lines = run("apt-config", "dump").splitlines()
@@ -51,10 +49,14 @@ class Buildah:
         )
         container = self("from", "scratch").strip()
         self("add", "--quiet", container, str(archive), "/")
-        if toolkit:
-            self("add", "--quiet", container, str(self._toolkit()), "/usr/local/cuda")
         self("commit", "--quiet", "--rm", container, BASE)
         archive.unlink()
+
+    def import_base_with_toolkit(self):
+        """What a CUDA base image has beside: here NVIDIA's wheels, in /usr/local/cuda."""
+        container = self("from", "--pull-never", BASE).strip()
+        self("add", "--quiet", container, str(self._toolkit()), "/usr/local/cuda")
+        self("commit", "--quiet", "--rm", container, BASE_WITH_TOOLKIT)
 
     def _toolkit(self):
         """Headers and libraries of NVRTC and the driver's interface, laid out as NVIDIA does."""
@@ -72,7 +74,7 @@ class Buildah:
         return cuda
 
     def build(self, tag, **arguments):
-        """The runtime image, from the Dockerfile."""
+        """The runtime image, from the Dockerfile; `arguments` are build arguments."""
         bases = {"BUILD_BASE": BASE, "RUNTIME_BASE": BASE}
         given = [f"--build-arg={n}={v}" for n, v in {**bases, **arguments}.items()]
         how = ["--isolation=chroot", "--pull-never", "--format=docker", f"--file={DOCKERFILE}"]

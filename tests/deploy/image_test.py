@@ -11,11 +11,10 @@ import signal
 import subprocess
 
 import pytest
-from conftest import ROOT
-from image_build import DOCKERFILE, Buildah
-from server_flags import server_flags
-
 import simgrad as sg
+from image_build import BASE_WITH_TOOLKIT, DOCKERFILE, Buildah
+from live_server import ROOT
+from server_flags import server_flags
 
 USER = 10001
 # Packages with which one can build; none of them may be installed in the image.
@@ -97,14 +96,16 @@ def test_only_nvrtc_of_the_toolkit_goes_into_the_image():
 
 
 @contextlib.contextmanager
-def built(folder, toolkit, **arguments):
+def built(folder, **arguments):
     """(configuration, root file system) of the image that the Dockerfile makes."""
     if os.geteuid() != 0:
         pytest.fail("mmdebstrap and chroot need root")
     for tool in ("buildah", "mmdebstrap"):
         assert shutil.which(tool), f"{tool} is missing: scripts/setup --with-image-tests"
     buildah = Buildah(folder)
-    buildah.import_base(toolkit)
+    buildah.import_base()
+    if arguments.get("BUILD_BASE") == BASE_WITH_TOOLKIT:
+        buildah.import_base_with_toolkit()
     buildah.build("localhost/simgrad-test", REVISION="abcdef123456", **arguments)
     yield buildah.configuration("localhost/simgrad-test"), buildah.unpack("localhost/simgrad-test")
     buildah("umount", "--all")
@@ -113,13 +114,14 @@ def built(folder, toolkit, **arguments):
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
-    with built(tmp_path_factory.mktemp("image"), toolkit=False) as made:
+    with built(tmp_path_factory.mktemp("image")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def cuda_image(tmp_path_factory):
-    with built(tmp_path_factory.mktemp("cuda"), toolkit=True, SIMGRAD_CUDA="ON") as made:
+    variant = {"SIMGRAD_CUDA": "ON", "BUILD_BASE": BASE_WITH_TOOLKIT}
+    with built(tmp_path_factory.mktemp("cuda"), **variant) as made:
         yield made
 
 

@@ -12,11 +12,10 @@ import dashboard_lint
 import dashboard_preview
 import event_load
 import pytest
+import simgrad as sg
 from live_prometheus import LivePrometheus, wait_until
 from live_server import LiveServer
 from metric_manifest import family_of, names_in
-
-import simgrad as sg
 
 LOAD_SECONDS = 8.0
 # Panels that may be empty although their metrics exist, and why.

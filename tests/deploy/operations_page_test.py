@@ -4,7 +4,7 @@ import json
 import re
 
 import yaml
-from conftest import ROOT
+from live_server import ROOT
 from server_flags import server_flags
 
 PAGE = (ROOT / "docs/operations.md").read_text()

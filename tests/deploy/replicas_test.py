@@ -5,10 +5,9 @@ import urllib.request
 import event_load
 import numpy as np
 import pytest
+import simgrad as sg
 from live_prometheus import wait_until
 from live_server import LiveServer
-
-import simgrad as sg
 
 
 @pytest.fixture

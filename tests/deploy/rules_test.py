@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import yaml
-from conftest import ROOT
+from live_server import ROOT
 from metric_manifest import family_of, names_in
 
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/simgrad.rules.yml").read_text())

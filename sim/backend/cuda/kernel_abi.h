@@ -15,6 +15,10 @@ namespace simgrad::sim::cuda {
 inline constexpr int kMaxInputs = 64;
 inline constexpr int kMaxFields = 256;
 inline constexpr int kMarginBucketCount = 64;    // diagnostics.h: kMarginBuckets
+inline constexpr int kIterationBucketCount = 16;  // diagnostics.h: kIterationBuckets
+// diagnostics.h: kIterationBounds
+inline constexpr uint32_t kIterationBoundsOnDevice[kIterationBucketCount - 1] = {
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256};
 inline constexpr int kExponentBucketCount = 34;  // diagnostics.h: kExponentBuckets
 inline constexpr int kRoles = 10;                // precision::kRoleCount
 inline constexpr int kReasons = 4;               // kStopReasonCount
@@ -45,6 +49,7 @@ struct TerminationColumn {
   ExtremeMargin absolute, ulps;
   uint32_t iterations_min, iterations_max;
   uint32_t histogram[kMarginBucketCount];
+  uint32_t iterations[kIterationBucketCount];  // of the runs
 };
 
 struct EventColumn {

@@ -47,6 +47,10 @@ SmallestMargin SmallestOf(const ExtremeMargin& absolute, const ExtremeMargin& ul
   return smallest;
 }
 
+static_assert(std::equal(kIterationBounds.begin(), kIterationBounds.end(),
+                         std::begin(kIterationBoundsOnDevice),
+                         std::end(kIterationBoundsOnDevice)));
+
 }  // namespace
 
 TerminationStep TerminationOf(const TerminationColumn& column,
@@ -64,6 +68,7 @@ TerminationStep TerminationOf(const TerminationColumn& column,
   step.tested_max = NumberOf(column.tested_max);
   step.margin = SmallestOf(column.absolute, column.ulps, sorted_ids);
   std::copy(std::begin(column.histogram), std::end(column.histogram), step.histogram.begin());
+  std::copy(std::begin(column.iterations), std::end(column.iterations), step.iterations.begin());
   step.nan_margins = column.nan_margins;
   step.checks = column.checks;
   step.near_stopped = column.near_stopped;

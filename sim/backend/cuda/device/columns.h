@@ -76,7 +76,9 @@ struct MergeWord {
 };
 
 // How many words a column has, and one of them under an action.
-SIMGRAD_HD constexpr int WordsOf(const TerminationColumn&) { return 12 + 4 + kMarginBucketCount; }
+SIMGRAD_HD constexpr int WordsOf(const TerminationColumn&) {
+  return 12 + 4 + kMarginBucketCount + kIterationBucketCount;
+}
 SIMGRAD_HD constexpr int WordsOf(const EventColumn&) { return 6; }
 SIMGRAD_HD constexpr int WordsOf(const StateColumn&) { return 7; }
 SIMGRAD_HD constexpr int WordsOf(const BackwardColumn&) { return 2 + kExponentBucketCount; }
@@ -84,7 +86,14 @@ SIMGRAD_HD constexpr int WordsOf(const BackwardColumn&) { return 2 + kExponentBu
 template <class Action>
 SIMGRAD_HD inline void OnWord(TerminationColumn& to, const TerminationColumn& from, int word,
                               const Action& action) {
-  if (word >= 16) return action.Sum(to.histogram[word - 16], from.histogram[word - 16]);
+  constexpr int kHistogram = 16;
+  constexpr int kIterations = kHistogram + kMarginBucketCount;
+  if (word >= kIterations) {
+    return action.Sum(to.iterations[word - kIterations], from.iterations[word - kIterations]);
+  }
+  if (word >= kHistogram) {
+    return action.Sum(to.histogram[word - kHistogram], from.histogram[word - kHistogram]);
+  }
   switch (word) {
     case 0:
       return action.Sum(to.runs, from.runs);

@@ -290,10 +290,20 @@ SIMGRAD_HD inline void StartTelling(const KernelArgs& args, int site, int64_t in
   ran = {0, 0, 0, values ? args.instance_site[site].value_starts[instance] : 0};
 }
 
+// As sim::IterationBucket.
+SIMGRAD_HD inline int IterationBucket(uint32_t iterations) {
+  int bucket = 0;
+  while (bucket < kIterationBucketCount - 1 && iterations > kIterationBoundsOnDevice[bucket]) {
+    ++bucket;
+  }
+  return bucket;
+}
+
 // The end of one run of a loop; `tested`: it was entered, and its last test has this margin.
 __device__ inline void EndRun(TerminationTally& tally, TerminationColumn& slot, int32_t iterations,
                               int why, double last, bool tested, const Margin& margin) {
   tally.EndRun(iterations, why, last);
+  atomicAdd(&slot.iterations[IterationBucket(static_cast<uint32_t>(iterations))], 1u);
   if (tested && !IsNan(margin)) {
     atomicAdd(&slot.histogram[MarginBucket(precision::Abs(margin.ulps))], 1u);
   }
