@@ -1,0 +1,164 @@
+// The generated text: what it says, and what it does not depend on.
+#include "sim/backend/cuda/generate.h"
+
+#include <set>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "sim/program/builder.h"
+#include "sim/program/lower.h"
+#include "tests/sim/backend/cuda/world_cases.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+using tests::LowerCase;
+using tests::WorldCase;
+using tests::WorldCases;
+
+GeneratedSource Generated(const WorldCase& world, bool gradient, Mapping mapping,
+                          const std::string& preset = "f32") {
+  const auto program = LowerCase(world, preset, gradient);
+  if (!program.ok()) {
+    ADD_FAILURE() << program.status();
+    return {};
+  }
+  auto made = Generate(*program, {.mapping = mapping, .per_step = {}});
+  if (!made.ok()) {
+    ADD_FAILURE() << made.status();
+    return {};
+  }
+  return *std::move(made);
+}
+
+bool Holds(const GeneratedSource& source, const std::string& text) {
+  return source.text.find(text) != std::string::npos;
+}
+
+// A world whose state moves by `count` params.
+absl::StatusOr<NumericalProgram> ManyParams(int count) {
+  Builder b("many");
+  Var x = b.State("x", {});
+  Var sum = x;
+  for (int i = 0; i < count; ++i) {
+    sum = b.Apply(OpCode::kAdd, {sum, b.Param("p" + std::to_string(i), {}, 1.0)});
+  }
+  b.SetNext({sum});
+  const auto program = b.Finish();
+  if (!program.ok()) return program.status();
+  const auto policy = precision::Resolve({});
+  return Lower(*program, std::get<precision::Policy>(policy), "", {});
+}
+
+TEST(GenerateTest, ProgramsThatDifferInNumbersAloneHaveOneText) {
+  for (const Mapping mapping : {Mapping::kThreadPerInstance, Mapping::kBlockPerInstance}) {
+    WorldCase world = WorldCases(3)[0];
+    const GeneratedSource first = Generated(world, true, mapping);
+    world.config["tol"] = 0.0625;
+    world.config["max_iter"] = 17.0;
+    const GeneratedSource second = Generated(world, true, mapping);
+    EXPECT_EQ(first.text, second.text);
+    EXPECT_NE(first.numbers, second.numbers);
+    EXPECT_NE(first.integers, second.integers);
+  }
+}
+
+TEST(GenerateTest, TheTextIsTheSameEveryTime) {
+  const WorldCase world = WorldCases(2)[1];
+  EXPECT_EQ(Generated(world, true, Mapping::kThreadPerInstance).text,
+            Generated(world, true, Mapping::kThreadPerInstance).text);
+}
+
+TEST(GenerateTest, ThePolicyIsPartOfTheText) {
+  const WorldCase world = WorldCases(2)[0];
+  const GeneratedSource wide = Generated(world, false, Mapping::kThreadPerInstance, "f64");
+  const GeneratedSource narrow = Generated(world, false, Mapping::kThreadPerInstance, "f32");
+  EXPECT_FALSE(Holds(wide, "Lane<Format::kF32>::Add"));
+  EXPECT_TRUE(Holds(narrow, "Lane<Format::kF32>::Add"));
+}
+
+TEST(GenerateTest, StatementsCarryTheNamesAndLabelsOfTheProgram) {
+  const GeneratedSource made = Generated(WorldCases(1)[0], false, Mapping::kThreadPerInstance);
+  EXPECT_TRUE(Holds(made, "_v_free = Lane<Format::kF32>::Add("));
+  EXPECT_TRUE(Holds(made, "// v_free = v + h * a"));
+  EXPECT_TRUE(Holds(made, "// while projection"));
+  EXPECT_TRUE(Holds(made, "// event contact"));
+}
+
+TEST(GenerateTest, AProgramWithoutAnAdjointHasNoAdjointKernels) {
+  for (const WorldCase& world : WorldCases(2)) {
+    const GeneratedSource forward = Generated(world, false, Mapping::kThreadPerInstance);
+    const GeneratedSource gradient = Generated(world, true, Mapping::kThreadPerInstance);
+    for (const std::string kernel :
+         {"simgrad_start(", "simgrad_forward(", "simgrad_merge(", "simgrad_finish("}) {
+      EXPECT_TRUE(Holds(forward, kernel)) << world.name << " " << kernel;
+    }
+    for (const std::string kernel :
+         {"simgrad_start_adjoint(", "simgrad_adjoint(", "simgrad_finish_adjoint("}) {
+      EXPECT_FALSE(Holds(forward, kernel)) << world.name << " " << kernel;
+      EXPECT_TRUE(Holds(gradient, kernel)) << world.name << " " << kernel;
+    }
+  }
+}
+
+TEST(GenerateTest, OnlyABlockPerInstanceNeedsAWorkspace) {
+  const WorldCase world = WorldCases(9)[0];
+  EXPECT_EQ(Generated(world, true, Mapping::kThreadPerInstance).workspace_bytes, 0);
+  EXPECT_GT(Generated(world, true, Mapping::kBlockPerInstance).workspace_bytes, 0);
+}
+
+TEST(GenerateTest, A16BitTapeHasUnitsOf16Bits) {
+  const WorldCase world = WorldCases(2)[0];
+  const auto policy = precision::Resolve({.preset = "f32",
+                                          .roles = {{"tape", {.format = Format::kBf16}}},
+                                          .sites = {},
+                                          .loss_scale = {}});
+  const auto program = BuildWorld(world.world, world.config);
+  ASSERT_TRUE(program.ok()) << program.status();
+  AdjointSpec spec;
+  spec.objective = program->objectives.front().name;
+  for (const Input& input : program->inputs) spec.wanted.push_back(input.kind == InputKind::kParam);
+  const auto lowered = Lower(*program, std::get<precision::Policy>(policy), spec.objective, spec);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  const auto made = Generate(*lowered, {});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->tape_unit_bytes, 2);
+  EXPECT_EQ(Generated(world, true, Mapping::kThreadPerInstance).tape_unit_bytes, 4);
+}
+
+TEST(GenerateTest, SmallWorldsGetAThreadAndLargeOnesABlock) {
+  const auto small = LowerCase(WorldCases(1)[0], "f32", false);
+  const auto large = LowerCase(WorldCases(4096)[0], "f32", false);
+  ASSERT_TRUE(small.ok() && large.ok());
+  EXPECT_EQ(ChooseMapping(*small), Mapping::kThreadPerInstance);
+  EXPECT_EQ(ChooseMapping(*large), Mapping::kBlockPerInstance);
+}
+
+TEST(GenerateTest, MoreInputsThanAKernelTakesAreRefusedWithTheNumber) {
+  const auto fits = ManyParams(kMaxInputs - 1);
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  EXPECT_TRUE(Generate(*fits, {}).ok());
+  const auto over = ManyParams(kMaxInputs);
+  ASSERT_TRUE(over.ok()) << over.status();
+  const auto refused = Generate(*over, {});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.status().message().find("65 inputs"), std::string::npos) << refused.status();
+}
+
+TEST(GenerateTest, EveryHeaderThatATextIncludesIsEmbedded) {
+  std::set<std::string> names;
+  for (const EmbeddedHeader& header : EmbeddedHeaders()) names.insert(std::string(header.name));
+  const GeneratedSource made = Generated(WorldCases(1)[0], true, Mapping::kThreadPerInstance);
+  int includes = 0;
+  const std::string mark = "#include \"";
+  for (size_t at = made.text.find(mark); at != std::string::npos;
+       at = made.text.find(mark, at + 1)) {
+    const size_t begin = at + mark.size();
+    EXPECT_TRUE(names.contains(made.text.substr(begin, made.text.find('"', begin) - begin)));
+    ++includes;
+  }
+  EXPECT_GT(includes, 5);
+}
+
+}  // namespace
+}  // namespace simgrad::sim::cuda
