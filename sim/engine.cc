@@ -68,11 +68,15 @@ class Execution {
         chunk_(work.chunk_steps),
         checkpoints_(run, work.checkpoint_interval, work.memory_budget_bytes),
         births_(run, batch_,
-                work.options.recording == Recording::kNone ? 0 : work.max_certificates) {}
+                work.options.recording == Recording::kNone ? 0 : work.max_certificates,
+                work.options.stop) {}
 
   absl::StatusOr<WorkResult> Go();
 
  private:
+  absl::StatusOr<WorkResult> GoThrough();
+  // Asks the observer whether to go on.
+  absl::Status Continue(WorkPhase phase);
   absl::Status Start();
   absl::Status Forward();
   absl::Status Reverse();
@@ -91,8 +95,14 @@ class Execution {
   ChunkSize chunk_;
   Checkpoints checkpoints_;
   Births births_;
+  WorkPhase phase_ = WorkPhase::kForward;
   WorkResult result_;
 };
+
+absl::Status Execution::Continue(WorkPhase phase) {
+  phase_ = phase;
+  return observer_.Continue(phase);
+}
 
 absl::Status Execution::Start() {
   if (absl::Status status = run_.Start(); !status.ok()) return status;
@@ -104,7 +114,7 @@ absl::Status Execution::Start() {
 
 absl::Status Execution::Forward() {
   for (int64_t t = 0; t < batch_.steps;) {
-    if (absl::Status status = observer_.Continue(WorkPhase::kForward); !status.ok()) return status;
+    if (absl::Status status = Continue(WorkPhase::kForward); !status.ok()) return status;
     int64_t count = std::min(chunk_.steps(), batch_.steps - t);
     if (work_.gradient) {
       if (absl::Status status = checkpoints_.Visit(t); !status.ok()) return status;
@@ -143,7 +153,7 @@ void Execution::TakeForwardResults() {
 // Runs forward again, without counting, from one checkpoint to the range that is to be reversed.
 absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
   while (from < to) {
-    if (absl::Status status = observer_.Continue(WorkPhase::kRecompute); !status.ok()) {
+    if (absl::Status status = Continue(WorkPhase::kRecompute); !status.ok()) {
       return status;
     }
     const int64_t count = std::min(chunk_.steps(), to - from);
@@ -169,7 +179,7 @@ absl::Status Execution::Reverse() {
     const int64_t count = end - *first;
     const int64_t from = checkpoints_.RestoreBefore(*first);
     absl::Status status = Advance(from, *first, run_.AdjointBytes(*first, count));
-    if (status.ok()) status = observer_.Continue(WorkPhase::kAdjoint);
+    if (status.ok()) status = Continue(WorkPhase::kAdjoint);
     if (!status.ok()) return status;
     const Clock::time_point start = Clock::now();
     absl::StatusOr<AdjointChunk> chunk = run_.Adjoint(*first, count);
@@ -247,7 +257,15 @@ void Execution::TakeGradients() {
   }
 }
 
+// Work that was stopped inside a chunk ends for the reason that the observer gives.
 absl::StatusOr<WorkResult> Execution::Go() {
+  absl::StatusOr<WorkResult> result = GoThrough();
+  if (!absl::IsCancelled(result.status())) return result;
+  absl::Status why = observer_.Continue(phase_);
+  return why.ok() ? result.status() : why;
+}
+
+absl::StatusOr<WorkResult> Execution::GoThrough() {
   if (absl::Status status = Start(); !status.ok()) return status;
   if (absl::Status status = Forward(); !status.ok()) return status;
   TakeForwardResults();
@@ -258,7 +276,10 @@ absl::StatusOr<WorkResult> Execution::Go() {
     const precision::ScopedFloatEnvironment environment;
     result_.value = WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective]);
   }
-  result_.certificates = births_.Write(result_.health, numerical_.policy.loss_scale);
+  absl::StatusOr<std::vector<BirthCertificate>> certificates =
+      births_.Write(result_.health, numerical_.policy.loss_scale);
+  if (!certificates.ok()) return certificates.status();
+  result_.certificates = *std::move(certificates);
   return std::move(result_);
 }
 

@@ -2,7 +2,8 @@
 //
 // Threads: an Engine is immutable and may be used from many threads; each Run belongs to its
 // caller. Errors: RESOURCE_EXHAUSTED when the work does not fit its memory budget, CANCELLED or
-// DEADLINE_EXCEEDED when the observer says so between chunks, INVALID_ARGUMENT for work that does
+// DEADLINE_EXCEEDED when the observer says so between chunks, or where RunOptions::stop ended a chunk
+// and the observer is asked for the reason, INVALID_ARGUMENT for work that does
 // not fit its program. A non-finite instance is a result.
 #pragma once
 

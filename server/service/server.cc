@@ -72,6 +72,7 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   limits->set_max_operations(programs.max_operations);
   limits->set_max_loop_iterations(programs.max_loop_iterations);
   limits->set_max_nested_iterations(programs.max_nested_iterations);
+  limits->set_max_step_work(programs.max_step_work);
   limits->set_max_message_bytes(config.max_message_bytes);
   limits->set_max_request_bytes(config.max_request_bytes);
   limits->set_max_request_memory_bytes(memory_limit_bytes);

@@ -183,6 +183,7 @@ void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& re
 absl::Status StreamingCall::Execute() {
   SendHeader();
   const sim::Work facts = conversion::WithoutTensors(prepared_.work);
+  prepared_.work.options.stop = [asked = cancellation_] { return !asked->Check().ok(); };
   const auto result = context_.engine->Execute(std::move(prepared_.work), *this);
   if (!result.ok()) return result.status();
   where_ = metrics::LostIn::kStream;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "sim/backend/work_meter.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/program/numerical_program.h"
 #include "sim/tensor.h"
@@ -57,6 +58,8 @@ struct RunOptions {
   std::vector<int32_t> record_states;   // state inputs whose trajectory is wanted
   std::vector<int32_t> record_exports;  // exports whose trajectory is wanted
   int threads = 1;
+  // Asked every now and then, from any thread of the run, also inside a step: whether to give up.
+  WorkMeter::StopCallback stop;
 };
 
 // First non-finite value of an instance.
@@ -82,6 +85,7 @@ struct AdjointChunk {
 };
 
 // One batch being run. Calls come from one thread at a time; a run uses its own worker threads.
+// Errors: CANCELLED where RunOptions::stop said so; the run is then of no further use.
 class Run {
  public:
   virtual ~Run() = default;

@@ -20,8 +20,11 @@ Tensor RowOf(const Tensor& tensor, size_t row) {
 
 }  // namespace
 
-Births::Births(Run& run, const Batch& batch, int32_t limit)
-    : run_(run), batch_(batch), limit_(static_cast<size_t>(std::max(limit, 0))) {}
+Births::Births(Run& run, const Batch& batch, int32_t limit, WorkMeter::StopCallback stop)
+    : run_(run),
+      batch_(batch),
+      limit_(static_cast<size_t>(std::max(limit, 0))),
+      stop_(std::move(stop)) {}
 
 void Births::BeforeChunk(int64_t first_step) {
   if (limit_ == 0) return;
@@ -57,8 +60,8 @@ void Births::AfterChunk() {
   before_ = nullptr;
 }
 
-std::vector<BirthCertificate> Births::Write(const std::vector<InstanceHealth>& health,
-                                            double seed_scale) const {
+absl::StatusOr<std::vector<BirthCertificate>> Births::Write(
+    const std::vector<InstanceHealth>& health, double seed_scale) const {
   std::vector<BirthCertificate> certificates;
   size_t taken = 0;
   for (size_t row = 0; row < health.size() && taken < limit_; ++row) {
@@ -68,7 +71,8 @@ std::vector<BirthCertificate> Births::Write(const std::vector<InstanceHealth>& h
     const bool forward = health[row].phase != Phase::kAdjoint;
     const auto birth =
         WriteCertificate(batch_, static_cast<int64_t>(row), health[row], seed_scale,
-                         forward && start != starts_.end() ? &start->second : nullptr);
+                         forward && start != starts_.end() ? &start->second : nullptr, stop_);
+    if (absl::IsCancelled(birth.status())) return birth.status();
     if (birth.ok() && birth->has_value()) certificates.push_back(**birth);
   }
   return certificates;

@@ -18,21 +18,22 @@ namespace simgrad::sim {
 
 class Births {
  public:
-  Births(Run& run, const Batch& batch, int32_t limit);
+  Births(Run& run, const Batch& batch, int32_t limit, WorkMeter::StopCallback stop);
 
   // Around every forward chunk.
   void BeforeChunk(int64_t first_step);
   void AfterChunk();
 
   // Certificates of the first `limit` instances that are not ok, in row order. An instance whose
-  // replay finds nothing has none.
-  std::vector<BirthCertificate> Write(const std::vector<InstanceHealth>& health,
-                                      double seed_scale) const;
+  // replay finds nothing has none. CANCELLED where `stop` said so.
+  absl::StatusOr<std::vector<BirthCertificate>> Write(const std::vector<InstanceHealth>& health,
+                                                      double seed_scale) const;
 
  private:
   Run& run_;
   const Batch& batch_;
   size_t limit_;
+  WorkMeter::StopCallback stop_;
   int64_t chunk_start_ = 0;
   std::shared_ptr<const void> before_;
   std::map<size_t, ReplayStart> starts_;  // by row; the smallest `limit` rows

@@ -12,6 +12,7 @@
 #include "sim/program/field_error.h"
 #include "sim/program/loop.h"
 #include "sim/program/shape_rule.h"
+#include "sim/program/step_work.h"
 
 namespace simgrad::sim {
 namespace {
@@ -42,7 +43,8 @@ class Verifier {
     }
     if (absl::Status s = TopRegion(program_.step, "step", {}, Kind::kStep); !s.ok()) return s;
     if (absl::Status s = CheckExports(); !s.ok()) return s;
-    return CheckObjectives();
+    if (absl::Status s = CheckObjectives(); !s.ok()) return s;
+    return CheckWork();
   }
 
  private:
@@ -519,6 +521,30 @@ class Verifier {
     if (absl::Status s = LoopResults(op, field); !s.ok()) return s;
     for (size_t i = 0; i < exports.size(); ++i) {
       known_[Index(op.results[c + i])].from_real_compare = taint[i];
+    }
+    return absl::OkStatus();
+  }
+
+  // Of a program that is otherwise sound. A stage cost is part of its step.
+  absl::Status CheckWork() const {
+    const auto check = [this](double work, const std::string& field) {
+      if (work <= static_cast<double>(limits_.max_step_work)) return absl::OkStatus();
+      return FieldError(field, absl::StrCat("one step may take ", work,
+                                            " element-operations with every loop at its cap; the "
+                                            "limit is ",
+                                            limits_.max_step_work));
+    };
+    const double step = WorkAtCaps(program_, program_.step);
+    if (absl::Status s = check(step, "step"); !s.ok()) return s;
+    if (absl::Status s = check(WorkAtCaps(program_, program_.initial), "initial"); !s.ok()) {
+      return s;
+    }
+    for (size_t i = 0; i < program_.objectives.size(); ++i) {
+      const Objective& objective = program_.objectives[i];
+      const double stage = step + WorkAtCaps(program_, objective.stage);
+      if (absl::Status s = check(stage, At("objectives", i) + ".stage"); !s.ok()) return s;
+      const double terminal = WorkAtCaps(program_, objective.terminal);
+      if (absl::Status s = check(terminal, At("objectives", i) + ".terminal"); !s.ok()) return s;
     }
     return absl::OkStatus();
   }

@@ -3,7 +3,7 @@
 // Errors: INVALID_ARGUMENT with the field path (field_error.h): wrong operand counts, types,
 // shapes,
 //   uses before definition, uses across regions, names that clash, sites named twice, a select that
-//   hangs on an anonymous comparison of reals, loops over the limits, non-finite literals, roles
+//   hangs on an anonymous comparison of reals, loops and work over the limits, non-finite literals, roles
 //   that a world cannot use, adjoint-only operations. Cost: linear in the program. Never allocates
 //   by a number found in the program.
 #pragma once
@@ -22,6 +22,9 @@ struct ProgramLimits {
   int64_t max_total_elements = 1 << 24;        // of all values
   int64_t max_loop_iterations = 100'000;       // cap of one loop
   int64_t max_nested_iterations = 10'000'000;  // product of the caps of nested loops
+  // Element-operations of one step with every loop at its cap (step_work.h). The largest built-in
+  // world, 2^20 elements and a cap of 100000, has 9e11.
+  int64_t max_step_work = int64_t{1} << 42;
   int64_t max_depth = 8;                       // of nested regions
   int64_t max_name_length = 128;
 };

@@ -102,7 +102,16 @@ Projected Project(Builder& b, Var y, Var alpha, Var k, const ConfigReader& confi
   return {result.carried[0], result.exports[0]};
 }
 
-// Means over the elements, docs/numerics.md section 9; state y is the first state.
+// The next y as it is stored, which is what `tracking` compares with what was observed: where role
+// state is narrower than the role that computed y', the two differ.
+Var Stored(Builder& b, Var y_next) {
+  RoleScope role(b, Role::kState);
+  b.Label("y[t + 1] = y' as it is stored");
+  return b.Named(b.Cast(y_next), "y_next");
+}
+
+// Means over the elements, docs/numerics.md section 9; state y is the first state, `y_next` what is
+// stored of it.
 void AddObjectives(Builder& b, const Shape& shape, Var y_next, Var penetration) {
   const Var target = b.Data("target", shape, {}, "target_height: where y should end [m]");
   const Var observed = b.Data("y", shape, {}, "tracking: observed y[t + 1] at step t [m]");
@@ -302,8 +311,9 @@ absl::StatusOr<Program> BuildBouncingBall(const WorldSchema& schema, const Confi
   const Var a = b.Named(ball.u - ball.g, "a");
   const Stepped next =
       config.Word("contact") == "toi" ? ImpactStep(b, ball, a) : FreeStep(b, ball, config, a);
-  b.SetNext({next.y, next.v});
-  AddObjectives(b, shape, next.y, next.penetration);
+  const Var y_next = Stored(b, next.y);
+  b.SetNext({y_next, next.v});
+  AddObjectives(b, shape, y_next, next.penetration);
   return b.Finish();
 }
 
@@ -318,8 +328,9 @@ absl::StatusOr<Program> BuildBoundaryProjection(const WorldSchema& schema, const
   b.Label("contact: y < 0");
   b.Event("contact", y, Comparison::kLt, b.Literal(0.0));
   const Projected projected = Project(b, y, alpha, k, config, CapOrder::kCapFirst);
-  b.SetNext({projected.y});
-  AddObjectives(b, shape, projected.y, projected.penetration);
+  const Var y_next = Stored(b, projected.y);
+  b.SetNext({y_next});
+  AddObjectives(b, shape, y_next, projected.penetration);
   return b.Finish();
 }
 

@@ -34,6 +34,7 @@ BlockAdjoint::BlockAdjoint(const RunContext& context, const Plan& plan)
   for (size_t i = 0; i < context.batch.inputs.size(); ++i) {
     sums_per_step_ = sums_per_step_ || context.IsSummedPerStep(i);
   }
+  m_.meter = WorkMeter(context.options.stop);
   context.reader.LoadUniform(m_);
   m_.RunCode(plan.per_run);
 }
@@ -180,6 +181,7 @@ void BlockAdjoint::LookAtSums() {
 void BlockAdjoint::RunAdjoint(const AdjointRegionPlan& region, int64_t step) {
   m_.tape = nullptr;
   m_.looks = context_.looks;
+  m_.Count(region.region);
   m_.RunCode(region.region.code);
   if (!context_.looks) return;
   LookAtSums();

@@ -24,6 +24,7 @@ BlockRunner::BlockRunner(const RunContext& context, const Plan& plan)
       cost_before_(static_cast<size_t>(context.layout.width()) * 8),
       cost_format_(context.program.policy[precision::Role::kObjective].format),
       cost_carrier_(cost_format_ == Format::kF64 ? Carrier::kF64 : Carrier::kF32) {
+  m_.meter = WorkMeter(context.options.stop);
   m_.looks = context.looks;
   context.reader.LoadUniform(m_);
   m_.RunCode(plan.per_run);

@@ -7,6 +7,7 @@
 #include "sim/backend/cpu/compiler.h"
 #include "sim/backend/cpu/identity.h"
 #include "sim/backend/cpu/machine.h"
+#include "sim/program/step_work.h"
 
 namespace simgrad::sim::cpu {
 namespace {
@@ -191,6 +192,7 @@ void Compiler::CompileStateYields(Scope& scope) {
 void Compiler::OpenScope(Scope& scope, const Region& region, RegionPlan& plan) {
   scope.region = &region;
   scope.plan = &plan;
+  plan.work = OwnWork(program_->program, region);
   scope.outer = scope_;
   scope_ = &scope;
   for (ValueId id : region.args) {

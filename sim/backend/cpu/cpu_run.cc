@@ -83,10 +83,15 @@ BlockAdjoint& CpuRun::AdjointOf(int worker) {
   return *runner;
 }
 
+absl::Status CpuRun::ForBlocks(const std::function<void(int, int64_t)>& work) {
+  return UntilStopped([&] { pool_.ParallelFor(context_.layout.blocks(), work); });
+}
+
 absl::Status CpuRun::Start() {
-  pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
+  const absl::Status ended = ForBlocks([this](int worker, int64_t block) {
     RunnerOf(worker).Start(block, blocks_[static_cast<size_t>(block)]);
   });
+  if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
 }
@@ -131,13 +136,14 @@ absl::StatusOr<ForwardChunk> CpuRun::Forward(int64_t first, int64_t count) {
   const size_t workers = static_cast<size_t>(pool_.threads());
   std::vector<StepDiagnostics> diagnostics(workers, chunk.diagnostics);
   std::vector<std::vector<int64_t>> bytes(workers);
-  pool_.ParallelFor(context_.layout.blocks(), [&](int worker, int64_t block) {
+  const absl::Status ended = ForBlocks([&](int worker, int64_t block) {
     const size_t w = static_cast<size_t>(worker);
     if (context_.sizes) bytes[w].resize(record_bytes_.size());
     const ChunkOutput output = {first, count, &diagnostics[w], &chunk,
                                 context_.sizes ? bytes[w].data() : nullptr};
     RunnerOf(worker).Forward(block, blocks_[static_cast<size_t>(block)], output);
   });
+  if (!ended.ok()) return ended;
   if (context_.counts) {
     for (const StepDiagnostics& part : diagnostics) chunk.diagnostics.Merge(part);
   }
@@ -170,9 +176,10 @@ int64_t CpuRun::SavedBytes() const {
 }
 
 absl::Status CpuRun::Finish() {
-  pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
+  const absl::Status ended = ForBlocks([this](int worker, int64_t block) {
     RunnerOf(worker).Finish(block, blocks_[static_cast<size_t>(block)]);
   });
+  if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
 }
@@ -196,10 +203,11 @@ absl::Status CpuRun::StartAdjoint(double seed_scale) {
     gradients_.connected.emplace_back(static_cast<size_t>(batch_.instances), uint8_t{0});
   }
   adjoint_blocks_.resize(blocks_.size());
-  pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
+  const absl::Status ended = ForBlocks([this](int worker, int64_t block) {
     const size_t b = static_cast<size_t>(block);
     AdjointOf(worker).Start(block, blocks_[b], adjoint_blocks_[b], seed_, gradients_);
   });
+  if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
 }
@@ -208,11 +216,12 @@ absl::StatusOr<AdjointChunk> CpuRun::Adjoint(int64_t first, int64_t count) {
   AdjointChunk chunk;
   chunk.steps.resize(static_cast<size_t>(count));
   std::vector<AdjointChunk> parts(static_cast<size_t>(pool_.threads()), chunk);
-  pool_.ParallelFor(context_.layout.blocks(), [&](int worker, int64_t block) {
+  const absl::Status ended = ForBlocks([&](int worker, int64_t block) {
     const size_t b = static_cast<size_t>(block);
     AdjointOf(worker).Reverse(block, blocks_[b], adjoint_blocks_[b], seed_, first, count,
                               parts[static_cast<size_t>(worker)], gradients_);
   });
+  if (!ended.ok()) return ended;
   for (const AdjointChunk& part : parts) {
     for (size_t t = 0; t < chunk.steps.size(); ++t) chunk.steps[t].Merge(part.steps[t]);
     chunk.ranges.Merge(part.ranges);
@@ -222,10 +231,11 @@ absl::StatusOr<AdjointChunk> CpuRun::Adjoint(int64_t first, int64_t count) {
 }
 
 absl::Status CpuRun::FinishAdjoint() {
-  pool_.ParallelFor(context_.layout.blocks(), [this](int worker, int64_t block) {
+  const absl::Status ended = ForBlocks([this](int worker, int64_t block) {
     const size_t b = static_cast<size_t>(block);
     AdjointOf(worker).Finish(block, blocks_[b], adjoint_blocks_[b], gradients_);
   });
+  if (!ended.ok()) return ended;
   published_ = gradients_;
   Publish();
   return absl::OkStatus();

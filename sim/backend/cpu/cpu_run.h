@@ -1,6 +1,7 @@
 // One batch on the cpu executor: blocks over threads, and what is visible of them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -42,6 +43,8 @@ class CpuRun : public Run {
  private:
   RunContext MakeContext(int64_t block_width);
   ForwardChunk EmptyChunk(int64_t first, int64_t count) const;
+  // Calls work(worker, block) for every block; CANCELLED where the run was asked to stop.
+  absl::Status ForBlocks(const std::function<void(int worker, int64_t block)>& work);
   BlockRunner& RunnerOf(int worker);
   BlockAdjoint& AdjointOf(int worker);
   void Publish();

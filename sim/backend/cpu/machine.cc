@@ -91,6 +91,7 @@ ReverseScratch& Machine::EnterReverse() {
 }
 
 Frame* Machine::Run(const RegionPlan& region) {
+  Count(region);
   // Values, the frame, and an entry of a growing list, old copies included.
   recorded_bytes += region.stored_bytes_per_lane * lane_set.width +
                     64 * static_cast<int64_t>(region.stored.size()) + 512 +

@@ -16,6 +16,7 @@
 #include "sim/backend/cpu/lane_bits.h"
 #include "sim/backend/cpu/plan.h"
 #include "sim/backend/cpu/tape.h"
+#include "sim/backend/work_meter.h"
 #include "sim/diagnostics/diagnostics.h"
 
 namespace simgrad::sim::cpu {
@@ -81,7 +82,9 @@ class Machine : public Lanes {
   void ResetPointers();
   std::byte* HomeOf(int32_t s) const { return home_[static_cast<size_t>(s)]; }
 
-  // Runs `code` as it is; Run also records.
+  // Before the code of a region runs; throws StopRequested.
+  void Count(const RegionPlan& region) { meter.Add(kRegionWork + region.work * lane_set.width); }
+  // Runs `code` as it is; Run also counts and records.
   void RunCode(const std::vector<Instruction>& code) {
     for (const Instruction& i : code) i.run(i, *this);
   }
@@ -109,6 +112,7 @@ class Machine : public Lanes {
   // Invariants have new numbers: of a new block.
   void ForgetRanges() { std::fill(usual_ranges_.begin(), usual_ranges_.end(), uint8_t{0}); }
 
+  WorkMeter meter;
   LaneSet lane_set;
   LaneBits nonfinite;           // by lane of the block
   SiteRecorder* sites = nullptr;
@@ -136,6 +140,7 @@ class Machine : public Lanes {
   std::vector<GradientTarget> gradients;     // by input
 
  private:
+  static constexpr int64_t kRegionWork = 16;  // of a region that is empty
   const Plan& plan_;
   const int64_t capacity_;
   int64_t block_width_;

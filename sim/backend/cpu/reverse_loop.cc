@@ -357,6 +357,7 @@ class WhileReverse {
                                    plan_.outside_narrow[k].mask, like.count, 4);
       }
     }
+    m_.Count(region.region);
     m_.RunCode(region.region.code);
     travellers_.TakeYields(region, all);
   }
@@ -398,6 +399,7 @@ void RunForVjp(const Instruction& instruction, Lanes& lanes) {
     m.frames[static_cast<size_t>(plan.primal->body.id)] = {run.bodies.entries[i].frame,
                                                            around.depth};
     travellers.BindArguments(plan.body);
+    m.Count(plan.body.region);
     m.RunCode(plan.body.region.code);
     travellers.TakeYields(plan.body, true);
   }

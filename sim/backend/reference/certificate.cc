@@ -56,13 +56,30 @@ void ReplayAdjoint(const Batch& batch, int64_t last, double seed_scale, Instance
   if (last == 0 && instance.health().ok) instance.FinishAdjoint();
 }
 
+// From the start, or for a birth in the forward run from `start`, until it is met.
+void Replay(const Batch& batch, const InstanceHealth& health, double seed_scale,
+            const ReplayStart* start, InstanceRun& instance) {
+  instance.Start();
+  if (health.phase == Phase::kAdjoint) {
+    return ReplayAdjoint(batch, health.step, seed_scale, instance);
+  }
+  int64_t first = 0;
+  if (start != nullptr && start->step > 0) {
+    Resume(batch.program->program, *start, instance);
+    first = start->step;
+  }
+  ReplayForward(first, std::min(health.step, batch.steps - 1), instance);
+  if (health.step == batch.steps && instance.health().ok) instance.Finish();
+}
+
 }  // namespace
 }  // namespace reference
 
 absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& batch, int64_t row,
                                                                  const InstanceHealth& health,
                                                                  double seed_scale,
-                                                                 const ReplayStart* start) {
+                                                                 const ReplayStart* start,
+                                                                 WorkMeter::StopCallback stop) {
   if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
   if (health.ok) return std::nullopt;
   if (health.phase == Phase::kAdjoint && !batch.program->adjoint) {
@@ -70,20 +87,11 @@ absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& ba
   }
   const precision::ScopedFloatEnvironment environment;
   const reference::Layouts layouts(*batch.program);
-  reference::InstanceRun instance(batch, layouts, row, 0.0);
-  instance.Start();
-  if (health.phase == Phase::kAdjoint) {
-    reference::ReplayAdjoint(batch, health.step, seed_scale, instance);
-    return instance.certificate();
-  }
-  int64_t first = 0;
-  if (start != nullptr && start->step > 0) {
-    reference::Resume(batch.program->program, *start, instance);
-    first = start->step;
-  }
-  const int64_t last = std::min(health.step, batch.steps - 1);
-  reference::ReplayForward(first, last, instance);
-  if (health.step == batch.steps && instance.health().ok) instance.Finish();
+  reference::InstanceRun instance(batch, layouts, row, 0.0, std::move(stop));
+  const absl::Status ended = UntilStopped([&] {
+    reference::Replay(batch, health, seed_scale, start, instance);
+  });
+  if (!ended.ok()) return ended;
   return instance.certificate();
 }
 

@@ -6,7 +6,7 @@
 //   reduction the smallest and the largest element it read.
 // Errors: INVALID_ARGUMENT where the batch does not fit its program; nullopt where the instance is
 // ok,
-//   or where the replay meets nothing (a checkpoint behind the birth).
+//   or where the replay meets nothing (a checkpoint behind the birth). CANCELLED where `stop` said so.
 // Cost: a replay of one instance with the reference executor: from `start` for phases input and
 //   forward; the whole trajectory for phase adjoint, with a copy of the states of every step.
 // Threads: pure.
@@ -30,6 +30,6 @@ struct ReplayStart {
 
 absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(
     const Batch& batch, int64_t row, const InstanceHealth& health, double seed_scale,
-    const ReplayStart* start = nullptr);
+    const ReplayStart* start = nullptr, WorkMeter::StopCallback stop = {});
 
 }  // namespace simgrad::sim

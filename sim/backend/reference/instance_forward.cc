@@ -46,12 +46,13 @@ void NoteState(const Array& state, Format format, StateRange& range) {
 }
 
 InstanceRun::InstanceRun(const Batch& batch, const Layouts& layouts, int64_t row,
-                         double near_band_ulps)
+                         double near_band_ulps, WorkMeter::StopCallback stop)
     : batch_(batch),
       program_(*batch.program),
       layouts_(layouts),
       row_(static_cast<size_t>(row)),
       state_inputs_(program_.program.InputsOf(InputKind::kState)),
+      meter_(std::move(stop)),
       watch_(program_, batch.instance_ids[row_]),
       decisions_(program_.sites, batch.instance_ids[row_], near_band_ulps),
       record_bytes_(static_cast<size_t>(batch.steps), 0) {}
@@ -141,7 +142,8 @@ void InstanceRun::CheckInputs(int64_t t) {
 std::unique_ptr<InstanceRun::Recorded> InstanceRun::RunRecorded(const Region& region, int64_t t,
                                                                 const std::vector<Array>& states,
                                                                 const std::vector<Array>& args,
-                                                                const RunSinks& sinks) const {
+                                                                RunSinks sinks) {
+  sinks.meter = &meter_;
   auto recorded = std::make_unique<Recorded>(
       Recorded{InputFrame(t, states), Frame(layouts_.Of(region), nullptr)});
   recorded->region.parent = &recorded->inputs;

@@ -29,7 +29,8 @@ struct StepSinks {
 
 class InstanceRun {
  public:
-  InstanceRun(const Batch& batch, const Layouts& layouts, int64_t row, double near_band_ulps);
+  InstanceRun(const Batch& batch, const Layouts& layouts, int64_t row, double near_band_ulps,
+              WorkMeter::StopCallback stop = {});
 
   void Start();
   // Runs step t; a stopped instance stands still.
@@ -67,7 +68,7 @@ class InstanceRun {
   std::unique_ptr<Recorded> RunRecorded(const Region& region, int64_t t,
                                         const std::vector<Array>& states,
                                         const std::vector<Array>& args,
-                                        const RunSinks& sinks) const;
+                                        RunSinks sinks);
   std::vector<Array> TerminalArgs() const;
   void AddCost(ValueId value, const Frame& frame);
   Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
@@ -83,6 +84,7 @@ class InstanceRun {
   const Layouts& layouts_;
   size_t row_;
   std::vector<int32_t> state_inputs_;
+  WorkMeter meter_;
   NonFiniteWatch watch_;
   DecisionRecorder decisions_;
   InstanceState state_;

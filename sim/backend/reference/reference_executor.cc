@@ -47,7 +47,7 @@ class ReferenceRun : public Run {
         state_inputs_(program_.program.InputsOf(InputKind::kState)) {
     instances_.reserve(static_cast<size_t>(batch_.instances));
     for (int64_t row = 0; row < batch_.instances; ++row) {
-      instances_.emplace_back(batch_, layouts_, row, options_.near_band_ulps);
+      instances_.emplace_back(batch_, layouts_, row, options_.near_band_ulps, options_.stop);
     }
     gradients_.resize(program_.program.inputs.size());
     connected_.resize(program_.program.inputs.size());
@@ -88,6 +88,7 @@ class ReferenceRun : public Run {
     return Tensor::Zeros(DTypeOfValue(value, format), Prefixed(prefix, value.type.shape));
   }
   ForwardChunk EmptyChunk(int64_t first, int64_t count) const;
+  void RunSteps(int64_t first, int64_t count, ForwardChunk& chunk);
   void Record(size_t row, size_t column, int64_t count, ForwardChunk& chunk) const;
   void NoteStates(size_t row, size_t sample, StepDiagnostics& diagnostics) const;
   void Publish();
@@ -123,7 +124,10 @@ void ReferenceRun::Publish() {
 
 absl::Status ReferenceRun::Start() {
   const precision::ScopedFloatEnvironment environment;
-  for (InstanceRun& instance : instances_) instance.Start();
+  const absl::Status ended = UntilStopped([this] {
+    for (InstanceRun& instance : instances_) instance.Start();
+  });
+  if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
 }
@@ -186,6 +190,13 @@ void ReferenceRun::NoteStates(size_t row, size_t sample, StepDiagnostics& diagno
 absl::StatusOr<ForwardChunk> ReferenceRun::Forward(int64_t first, int64_t count) {
   const precision::ScopedFloatEnvironment environment;
   ForwardChunk chunk = EmptyChunk(first, count);
+  const absl::Status ended = UntilStopped([&] { RunSteps(first, count, chunk); });
+  if (!ended.ok()) return ended;
+  Publish();
+  return chunk;
+}
+
+void ReferenceRun::RunSteps(int64_t first, int64_t count, ForwardChunk& chunk) {
   const bool counts = options_.recording != Recording::kNone;
   const bool per_instance = options_.recording == Recording::kInstances;
   size_t sample = 0;
@@ -206,8 +217,6 @@ absl::StatusOr<ForwardChunk> ReferenceRun::Forward(int64_t first, int64_t count)
     }
     sample += samples ? 1 : 0;
   }
-  Publish();
-  return chunk;
 }
 
 std::shared_ptr<const void> ReferenceRun::SaveState() const {
@@ -234,7 +243,10 @@ int64_t ReferenceRun::SavedBytes() const {
 
 absl::Status ReferenceRun::Finish() {
   const precision::ScopedFloatEnvironment environment;
-  for (InstanceRun& instance : instances_) instance.Finish();
+  const absl::Status ended = UntilStopped([this] {
+    for (InstanceRun& instance : instances_) instance.Finish();
+  });
+  if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
 }
@@ -242,7 +254,10 @@ absl::Status ReferenceRun::Finish() {
 absl::Status ReferenceRun::StartAdjoint(double seed_scale) {
   if (!program_.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   const precision::ScopedFloatEnvironment environment;
-  for (InstanceRun& instance : instances_) instance.StartAdjoint(seed_scale);
+  const absl::Status ended = UntilStopped([&] {
+    for (InstanceRun& instance : instances_) instance.StartAdjoint(seed_scale);
+  });
+  if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
 }
@@ -251,7 +266,10 @@ absl::StatusOr<AdjointChunk> ReferenceRun::Adjoint(int64_t first, int64_t count)
   const precision::ScopedFloatEnvironment environment;
   AdjointChunk chunk;
   chunk.steps.resize(static_cast<size_t>(count));
-  for (InstanceRun& instance : instances_) instance.AdjointSteps(first, count, chunk);
+  const absl::Status ended = UntilStopped([&] {
+    for (InstanceRun& instance : instances_) instance.AdjointSteps(first, count, chunk);
+  });
+  if (!ended.ok()) return ended;
   // Cotangents of steps are diagnostics.
   if (options_.recording == Recording::kNone) {
     chunk.steps.assign(static_cast<size_t>(count), BackwardStep{});
@@ -262,7 +280,10 @@ absl::StatusOr<AdjointChunk> ReferenceRun::Adjoint(int64_t first, int64_t count)
 
 absl::Status ReferenceRun::FinishAdjoint() {
   const precision::ScopedFloatEnvironment environment;
-  for (InstanceRun& instance : instances_) instance.FinishAdjoint();
+  const absl::Status ended = UntilStopped([this] {
+    for (InstanceRun& instance : instances_) instance.FinishAdjoint();
+  });
+  if (!ended.ok()) return ended;
   for (size_t input = 0; input < gradients_.size(); ++input) {
     gradients_[input].clear();
     connected_[input].clear();

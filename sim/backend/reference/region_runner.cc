@@ -17,6 +17,9 @@ std::vector<const Array*> Gather(const std::vector<ValueId>& ids, const Frame& f
   return found;
 }
 
+// What beginning an operation or a region takes, in operations on an element.
+constexpr int64_t kDispatch = 64;
+
 }  // namespace
 
 double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, size_t element) {
@@ -36,6 +39,7 @@ double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, si
 }
 
 void RegionRunner::Run(const Region& region, Frame& frame) {
+  if (sinks_.meter != nullptr) sinks_.meter->Add(kDispatch);
   for (const Op& op : region.ops) Execute(op, frame);
 }
 
@@ -51,6 +55,10 @@ void RegionRunner::Execute(const Op& op, Frame& frame) {
       break;
   }
   const std::vector<const Array*> operands = Gather(op.operands, frame);
+  if (sinks_.meter != nullptr) {
+    sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
+    for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));
+  }
   Store(op, operands, frame, Evaluate(program_, op, operands));
 }
 

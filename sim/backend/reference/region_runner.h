@@ -7,11 +7,13 @@
 #include "sim/backend/reference/evaluate.h"
 #include "sim/backend/reference/layout.h"
 #include "sim/backend/reference/watch.h"
+#include "sim/backend/work_meter.h"
 
 namespace simgrad::sim::reference {
 
 // What a run reports to, besides its values. Null: nobody counts.
 struct RunSinks {
+  WorkMeter* meter = nullptr;
   NonFiniteWatch* watch = nullptr;
   DecisionRecorder* decisions = nullptr;
   RangeCounts* ranges = nullptr;

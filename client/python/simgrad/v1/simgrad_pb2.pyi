@@ -233,7 +233,7 @@ class InstanceHealth(_message.Message):
     def __init__(self, ok: _Optional[bytes] = ..., index: _Optional[_Iterable[int]] = ..., phase: _Optional[_Iterable[str]] = ..., step: _Optional[_Iterable[int]] = ..., stopped: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["max_elements", "max_instances", "max_loop_iterations", "max_message_bytes", "max_nested_iterations", "max_operations", "max_request_bytes", "max_request_memory_bytes", "max_steps"]
+    __slots__ = ["max_elements", "max_instances", "max_loop_iterations", "max_message_bytes", "max_nested_iterations", "max_operations", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps"]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_INSTANCES_FIELD_NUMBER: _ClassVar[int]
     MAX_LOOP_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +243,7 @@ class Limits(_message.Message):
     MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEP_WORK_FIELD_NUMBER: _ClassVar[int]
     max_elements: int
     max_instances: int
     max_loop_iterations: int
@@ -251,8 +252,9 @@ class Limits(_message.Message):
     max_operations: int
     max_request_bytes: int
     max_request_memory_bytes: int
+    max_step_work: int
     max_steps: int
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []

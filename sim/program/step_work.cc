@@ -1,0 +1,41 @@
+#include "sim/program/step_work.h"
+
+#include <algorithm>
+
+namespace simgrad::sim {
+namespace {
+
+int64_t LargestOf(const Program& program, const Op& op) {
+  int64_t largest = 1;
+  for (const std::vector<ValueId>* ids : {&op.operands, &op.results}) {
+    for (ValueId id : *ids) {
+      if (id != ValueId::kNone) largest = std::max(largest, ElementCount(program[id].type.shape));
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+int64_t OwnWork(const Program& program, const Region& region) {
+  int64_t work = 0;
+  for (const Op& op : region.ops) work += LargestOf(program, op);
+  return work;
+}
+
+double WorkAtCaps(const Program& program, const Region& region) {
+  double work = static_cast<double>(OwnWork(program, region));
+  for (const Op& op : region.ops) {
+    double runs = 1;
+    if (op.code == OpCode::kFor) runs = static_cast<double>(op.attributes.max_iter);
+    if (op.code == OpCode::kWhile) {
+      // The test runs once more than the body.
+      runs = static_cast<double>(op.attributes.max_iter + 1) *
+             static_cast<double>(std::max<int64_t>(op.attributes.elements, 1));
+    }
+    for (const Region& nested : op.regions) work += runs * WorkAtCaps(program, nested);
+  }
+  return work;
+}
+
+}  // namespace simgrad::sim

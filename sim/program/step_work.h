@@ -1,0 +1,20 @@
+// How much work the regions of a program are, counted before anything of them runs.
+//
+// Units: element-operations. An operation counts the elements of its largest operand or result, at
+// least 1, whatever it computes. Cost: linear in the region. Threads: pure.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// The operations of `region` itself, once; what loops inside it do is not counted.
+int64_t OwnWork(const Program& program, const Region& region);
+
+// One execution with every loop at its cap: the product of the caps around an operation (and of the
+// elements of loops per element) times its own work, summed. A double, as products may be large.
+double WorkAtCaps(const Program& program, const Region& region);
+
+}  // namespace simgrad::sim
