@@ -18,6 +18,7 @@
 #include "server/conversion/diagnostics_blocks.h"
 #include "server/service/outbox.h"
 #include "server/service/streaming_call.h"
+#include "server/service/wire_message.h"
 
 namespace simgrad::server::service {
 
@@ -44,7 +45,7 @@ inline void Fill(v1::GradientResult&& from, v1::GradientResponse& to) {
 inline void Fill(v1::GradientResult&&, v1::RolloutResponse&) {}
 
 template <class Response>
-class StreamReactor final : public grpc::ServerWriteReactor<Response>, public Outbox {
+class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Outbox {
  public:
   // `call` learns of cancellation and of the end.
   explicit StreamReactor(std::shared_ptr<StreamingCall> call) : call_(std::move(call)) {}
@@ -164,12 +165,13 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, public Ou
       const grpc::Status status = *final_;
       lock.unlock();
       // May end in OnDone on another thread before it returns: nothing is touched after it.
-      grpc::ServerWriteReactor<Response>::Finish(status);
+      grpc::ServerWriteReactor<grpc::ByteBuffer>::Finish(status);
       return;
     }
     response_.Clear();
     std::visit([this](auto&& message) { Fill(std::move(message), response_); },
                std::move(waiting_.front().message));
+    buffer_ = Serialized(response_);
     queued_bytes_ -= waiting_.front().bytes;
     waiting_.pop_front();
     writing_ = true;
@@ -180,13 +182,13 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, public Ou
     const bool last = waiting_.empty() && final_ && (!diagnostics_ || diagnostics_->empty());
     if (!last) {
       lock.unlock();
-      this->StartWrite(&response_);
+      this->StartWrite(&buffer_);
       return;
     }
     finished_ = true;
     const grpc::Status status = *final_;
     lock.unlock();
-    this->StartWriteAndFinish(&response_, grpc::WriteOptions(), status);
+    this->StartWriteAndFinish(&buffer_, grpc::WriteOptions(), status);
   }
 
   const std::shared_ptr<StreamingCall> call_;
@@ -198,6 +200,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, public Ou
   std::optional<v1::Progress> progress_;
   std::optional<grpc::Status> final_;
   Response response_;
+  grpc::ByteBuffer buffer_;  // `response_`, on its way
   std::optional<std::chrono::steady_clock::time_point> held_since_;
   bool writing_ = false;
   bool first_written_ = false;

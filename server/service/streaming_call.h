@@ -45,7 +45,7 @@ class StreamingCall final : public sim::Observer,
                 const std::string& trace_parent);
 
   // Prepares, at once where it is quick; then admits and enqueues, or finishes `outbox` with the
-  // refusal. `prepare` is called once; what it reads lives until the stream ends. `world_label` for
+  // refusal. `prepare` is called once and keeps what it reads. `world_label` for
   // metrics.
   void Begin(std::function<absl::StatusOr<PreparedWork>()> prepare, Preparation cost,
              const std::string& world_label, Outbox* outbox);
