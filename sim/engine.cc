@@ -26,19 +26,24 @@ double SecondsSince(Clock::time_point start) {
 // tenth and a half of the time within which a cancelled request should end; no bit depends on them.
 class ChunkSize {
  public:
-  explicit ChunkSize(int64_t given) : given_(given) {}
-  int64_t steps() const { return given_ > 0 ? given_ : steps_; }
+  explicit ChunkSize(const Work& work)
+      : chosen_(work.chunk_steps <= 0),
+        most_(MostStepsOfAChunk(work)),
+        steps_(chosen_ ? std::min(kFirst, most_) : most_) {}
+  int64_t steps() const { return steps_; }
   void Took(int64_t steps, double seconds) {
     constexpr double kShort = 0.010;
     constexpr double kLong = 0.050;
-    if (steps == steps_ && seconds < kShort) steps_ = std::min<int64_t>(steps_ * 2, kMost);
+    if (!chosen_) return;
+    if (steps == steps_ && seconds < kShort) steps_ = std::min(steps_ * 2, most_);
     if (seconds > kLong) steps_ = std::max<int64_t>(steps_ / 2, 1);
   }
 
  private:
-  static constexpr int64_t kMost = 1024;
-  int64_t given_;
-  int64_t steps_ = 8;
+  static constexpr int64_t kFirst = 8;
+  bool chosen_;
+  int64_t most_;
+  int64_t steps_;
 };
 
 absl::Status CheckWork(const Work& work) {
@@ -65,7 +70,7 @@ class Execution {
         numerical_(*work.batch.program),
         run_(run),
         observer_(observer),
-        chunk_(work.chunk_steps),
+        chunk_(work),
         checkpoints_(run, work.checkpoint_interval, work.memory_budget_bytes),
         births_(run, batch_,
                 work.options.recording == Recording::kNone ? 0 : work.max_certificates,
@@ -284,6 +289,13 @@ absl::StatusOr<WorkResult> Execution::GoThrough() {
 }
 
 }  // namespace
+
+int64_t MostStepsOfAChunk(const Work& work) {
+  // Above this a chunk saves nothing more by being longer.
+  constexpr int64_t kEnough = 1024;
+  const int64_t wanted = work.chunk_steps > 0 ? work.chunk_steps : kEnough;
+  return std::max<int64_t>(1, std::min(wanted, work.max_chunk_steps));
+}
 
 Engine::Engine(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 

@@ -37,6 +37,7 @@ struct Work {
   RunOptions options;
   std::optional<GradientWork> gradient;
   int64_t chunk_steps = 0;          // 0: chosen
+  int64_t max_chunk_steps = int64_t{1} << 40;  // whether chosen or asked for
   int64_t checkpoint_interval = 0;  // steps; 0: chosen within the budget
   int64_t memory_budget_bytes = int64_t{4} << 30;
   int32_t max_certificates = 16;
@@ -101,6 +102,9 @@ class Engine {
  private:
   std::shared_ptr<Executor> executor_;
 };
+
+// The longest chunk of steps that Execute will run.
+int64_t MostStepsOfAChunk(const Work& work);
 
 // Upper bound of the bytes that Execute allocates for this work, for admission.
 int64_t EstimateBytes(const Work& work);

@@ -108,6 +108,18 @@ ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
   return names;
 }
 
+int64_t DiagnosticsBytes(int64_t terminations, int64_t events, int64_t steps) {
+  return steps * (terminations * static_cast<int64_t>(sizeof(sim::TerminationStep)) +
+                  events * static_cast<int64_t>(sizeof(sim::EventStep)));
+}
+
+int64_t PendingDiagnostics::bytes() const {
+  const auto sampled = static_cast<int64_t>(pending_.sampled_steps.size() * pending_.states.size());
+  return DiagnosticsBytes(static_cast<int64_t>(pending_.terminations.size()),
+                          static_cast<int64_t>(pending_.events.size()), pending_.steps) +
+         sampled * static_cast<int64_t>(sizeof(sim::StateRange));
+}
+
 void PendingDiagnostics::Append(const sim::StepDiagnostics& next) {
   if (next.steps == 0) return;
   if (empty()) {

@@ -24,6 +24,9 @@ struct ColumnNames {
 };
 ColumnNames ColumnNamesOf(const sim::NumericalProgram& program);
 
+// Bytes of the diagnostics of so many steps, sampled states aside.
+int64_t DiagnosticsBytes(int64_t terminations, int64_t events, int64_t steps);
+
 // Waits between the worker that appends and the stream that takes.
 class PendingDiagnostics {
  public:
@@ -32,6 +35,7 @@ class PendingDiagnostics {
 
   void Append(const sim::StepDiagnostics& next);
   bool empty() const { return pending_.steps == 0; }
+  int64_t bytes() const;  // that what was appended takes
   // Everything appended so far, as blocks; then it is empty.
   std::vector<v1::DiagnosticsBlock> Take();
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "server/conversion/enum_names.h"
@@ -229,46 +228,6 @@ std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
     fields.push_back(std::move(field));
   }
   return fields;
-}
-
-int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded,
-                    bool send_diagnostics) {
-  const double instances = static_cast<double>(work.batch.instances);
-  const double steps = static_cast<double>(work.batch.steps);
-  double bytes = 0;
-  for (const Recorded& field : recorded) {
-    bytes += instances * (steps + 1) *
-             static_cast<double>(sim::ElementCount(field.shape) * sim::DTypeSize(field.dtype));
-  }
-  const bool per_instance = work.options.recording == sim::Recording::kInstances;
-  for (const sim::Site& site : work.batch.program->sites) {
-    if (!send_diagnostics) break;
-    const bool loop = site.kind == sim::SiteKind::kTermination;
-    bytes +=
-        steps * static_cast<double>(loop ? sizeof(sim::TerminationStep) : sizeof(sim::EventStep));
-    // Count, reason, number of values, and the values: a typical loop tests a few times per step.
-    const double values = static_cast<double>(std::min<int64_t>(site.max_iter + 1, 8));
-    if (loop && per_instance) bytes += steps * instances * (9 + 8 * values);
-  }
-  bytes += instances * 64;  // values, signatures, health
-  return bytes < 4e18 ? static_cast<int64_t>(bytes) : int64_t{4'000'000'000'000'000'000};
-}
-
-int64_t ChunkSteps(const sim::Work& work, int64_t max_payload_bytes) {
-  // The most steps an engine that may choose puts into one chunk.
-  constexpr int64_t kEngineMost = 1024;
-  if (work.options.recording != sim::Recording::kInstances) return work.chunk_steps;
-  int64_t fitting = std::numeric_limits<int64_t>::max();
-  for (const sim::Site& site : work.batch.program->sites) {
-    if (site.kind != sim::SiteKind::kTermination) continue;
-    // Per step: count, reason, number of values, and at most max_iter + 1 values per element.
-    const double bytes =
-        9 + 8.0 * static_cast<double>(site.max_iter + 1) * static_cast<double>(site.elements);
-    const double steps = std::max(1.0, static_cast<double>(max_payload_bytes) / bytes);
-    fitting = std::min(fitting, static_cast<int64_t>(std::min(steps, 1e15)));
-  }
-  if (work.chunk_steps > 0) return std::min(work.chunk_steps, fitting);
-  return fitting < kEngineMost ? fitting : 0;
 }
 
 sim::Work WithoutTensors(const sim::Work& work) {

@@ -42,15 +42,6 @@ struct Recorded {
 std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
                                      const sim::NumericalProgram& program);
 
-// Bytes that the answer holds besides what the engine needs: trajectory and diagnostics that a slow
-// reader has not taken yet, and the tensors of the result.
-int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded,
-                    bool send_diagnostics);
-
-// Steps between two looks at the work such that what one instance did in them fits into a message;
-// what was asked for where that is less, and 0 (the engine chooses) where anything fits.
-int64_t ChunkSteps(const sim::Work& work, int64_t max_payload_bytes);
-
 // What the answer and the metrics need of work that the engine has taken.
 sim::Work WithoutTensors(const sim::Work& work);
 

@@ -420,8 +420,12 @@ const std::vector<Method>& Methods() {
                                     "Unauthenticated",
                                     "Internal"};
   static const auto* const methods = new std::vector<Method>{
-      {"GetServerInfo", "unary", {"OK", "Unauthenticated", "Internal"}},
-      {"ListWorlds", "unary", {"OK", "Unauthenticated", "Internal"}},
+      {"GetServerInfo",
+       "unary",
+       {"OK", "InvalidArgument", "Unauthenticated", "ResourceExhausted", "Internal"}},
+      {"ListWorlds",
+       "unary",
+       {"OK", "InvalidArgument", "Unauthenticated", "ResourceExhausted", "Internal"}},
       {"DescribeProgram",
        "unary",
        {"OK", "InvalidArgument", "Unimplemented", "DeadlineExceeded", "ResourceExhausted",

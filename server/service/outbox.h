@@ -1,10 +1,13 @@
 // Where a worker leaves the messages of an answer; the stream takes them at the reader's speed.
 //
-// Threads: one worker fills it; the stream empties it on gRPC's threads.
+// What waits for a slow reader is bounded: above a limit the worker waits with it, so that an
+// answer takes no more memory than was admitted for it, and nothing of it is lost. Threads: one
+// worker fills it; the stream empties it on gRPC's threads.
 #pragma once
 
 #include <grpcpp/support/status.h>
 
+#include <cstdint>
 #include <variant>
 
 #include "sim/diagnostics/diagnostics.h"
@@ -17,12 +20,17 @@ using Message =
     std::variant<v1::StreamHeader, v1::DiagnosticsBlock, v1::TrajectoryChunk, v1::Progress,
                  v1::TensorPiece, v1::BackwardBlock, v1::RolloutResult, v1::GradientResult>;
 
+// What may wait for the reader of one stream before its worker does, in messages of the largest
+// size: enough that a worker and a reader of the same speed do not wait for each other.
+inline constexpr int64_t kQueuedMessages = 4;
+
 class Outbox {
  public:
   virtual ~Outbox() = default;
-  virtual void Send(Message message) = 0;
+  // Both wait for room. False: the call ended meanwhile, and what was to be sent was dropped.
+  [[nodiscard]] virtual bool Send(Message message) = 0;
   // Coalesced with what waits: blocks stay contiguous and none is lost.
-  virtual void SendDiagnostics(const sim::StepDiagnostics& diagnostics) = 0;
+  [[nodiscard]] virtual bool SendDiagnostics(const sim::StepDiagnostics& diagnostics) = 0;
   // Replaces a progress that was not sent yet.
   virtual void SendProgress(v1::Progress progress) = 0;
   // After everything sent so far. Nothing of the outbox may be touched afterwards.

@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "server/conversion/answer_bounds.h"
+#include "server/service/outbox.h"
 #include "server/validation/gradient_check.h"
 #include "server/validation/input_check.h"
 #include "server/validation/spec_check.h"
@@ -57,12 +59,13 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   if (gradient != nullptr) conversion::AddGradient(*gradient, prepared.work);
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
   prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch);
-  prepared.work.chunk_steps =
-      conversion::ChunkSteps(prepared.work, options.limits.max_message_bytes / 2);
   prepared.send_diagnostics = spec.diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;
-  prepared.memory_bytes =
-      sim::EstimateBytes(prepared.work) +
-      conversion::AnswerBytes(prepared.work, prepared.recorded, prepared.send_diagnostics);
+  const conversion::AnswerLimits answer = {options.limits.max_message_bytes / 2,
+                                           kQueuedMessages * options.limits.max_message_bytes};
+  prepared.work.max_chunk_steps =
+      conversion::MostChunkSteps(prepared.work, prepared.recorded, answer);
+  prepared.memory_bytes = sim::EstimateBytes(prepared.work) +
+                          conversion::AnswerBytes(prepared.work, prepared.recorded, answer);
   prepared.compile_seconds = compile_seconds;
   prepared.decode_seconds = SecondsSince(start) - compile_seconds;
   return prepared;

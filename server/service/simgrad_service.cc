@@ -14,6 +14,7 @@
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
 #include "server/service/stream_reactor.h"
+#include "server/service/wire_message.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -61,8 +62,8 @@ class UnaryCall {
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
 
   template <class Response>
-  void Answer(absl::StatusOr<Response> result, Response* response) {
-    if (result.ok()) *response = *std::move(result);
+  void Answer(const absl::StatusOr<Response>& result, grpc::ByteBuffer* response) {
+    if (result.ok()) *response = Serialized(*result);
     Finish(ToGrpcStatus(result.status(), record_.request_id),
            std::string(result.status().message()));
   }
@@ -86,22 +87,29 @@ class UnaryCall {
   grpc::ServerUnaryReactor* reactor_;
 };
 
-// A unary RPC that is quick: `answer` gives the response or a status.
-template <class Response, class Answer>
+// A unary RPC that is quick: `answer` gives the response to a request, or a status.
+template <class Request, class Answer>
 grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& method,
-                                grpc::CallbackServerContext* context, Response* response,
-                                Answer answer) {
+                                grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+                                grpc::ByteBuffer* response, Answer answer) {
+  using Result = decltype(answer());
   UnaryCall call(shared, method, context);
   const absl::Status known = CheckToken(shared, *context);
-  call.Answer<Response>(known.ok() ? Guarded(answer) : known, response);
+  if (!known.ok()) {
+    call.Answer(Result(known), response);
+    return call.reactor();
+  }
+  const auto request = Guarded([&] { return Parsed<Request>(bytes); });
+  call.Answer(request.ok() ? Guarded(answer) : Result(request.status()), response);
   return call.reactor();
 }
 
 template <class Response, class Request>
-grpc::ServerWriteReactor<Response>* Stream(const CallContext& shared, metrics::Mode mode,
-                                           grpc::CallbackServerContext* context,
-                                           const Request& request, conversion::ProgramCache& cache,
-                                           const PrepareOptions& options) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, metrics::Mode mode,
+                                                   grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* bytes,
+                                                   conversion::ProgramCache& cache,
+                                                   const PrepareOptions& options) {
   auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context),
                                               MetadataOf(*context, "traceparent"));
   auto* reactor = new StreamReactor<Response>(call);
@@ -110,10 +118,16 @@ grpc::ServerWriteReactor<Response>* Stream(const CallContext& shared, metrics::M
     call->Deny(known, reactor);
     return reactor;
   }
-  auto prepare = [&request, &cache, &options] {
-    return Guarded([&] { return Prepare(request, cache, options); });
+  auto parsed = Guarded([&] { return Parsed<Request>(bytes); });
+  if (!parsed.ok()) {
+    call->Deny(parsed.status(), reactor);
+    return reactor;
+  }
+  const auto request = std::make_shared<const Request>(*std::move(parsed));
+  auto prepare = [request, &cache, &options] {
+    return Guarded([&] { return Prepare(*request, cache, options); });
   };
-  call->Begin(prepare, PreparationOf(request), conversion::WorldLabel(request.spec().world()),
+  call->Begin(prepare, PreparationOf(*request), conversion::WorldLabel(request->spec().world()),
               reactor);
   return reactor;
 }
@@ -140,16 +154,19 @@ void SimgradService::SetPorts(int port, int metrics_port) {
 }
 
 grpc::ServerUnaryReactor* SimgradService::GetServerInfo(grpc::CallbackServerContext* context,
-                                                        const v1::GetServerInfoRequest*,
-                                                        v1::ServerInfo* response) {
-  return Unary(context_, "GetServerInfo", context, response,
-               [this]() -> absl::StatusOr<v1::ServerInfo> { return info_; });
+                                                        const grpc::ByteBuffer* request,
+                                                        grpc::ByteBuffer* response) {
+  return Unary<v1::GetServerInfoRequest>(
+      context_, "GetServerInfo", context, request, response,
+      [this]() -> absl::StatusOr<v1::ServerInfo> { return info_; });
 }
 
 grpc::ServerUnaryReactor* SimgradService::ListWorlds(grpc::CallbackServerContext* context,
-                                                     const v1::ListWorldsRequest*,
-                                                     v1::ListWorldsResponse* response) {
-  return Unary(context_, "ListWorlds", context, response, [] { return conversion::ListWorlds(); });
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  return Unary<v1::ListWorldsRequest>(
+      context_, "ListWorlds", context, request, response,
+      []() -> absl::StatusOr<v1::ListWorldsResponse> { return conversion::ListWorlds(); });
 }
 
 absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
@@ -163,17 +180,25 @@ absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
 }
 
 grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerContext* context,
-                                                          const v1::DescribeProgramRequest* request,
-                                                          v1::DescribeProgramResponse* response) {
-  const auto describe = [this, request] { return Guarded([&] { return Describe(*request); }); };
-  if (PreparationOf(*request) == Preparation::kQuick) {
-    return Unary(context_, "DescribeProgram", context, response, describe);
-  }
+                                                          const grpc::ByteBuffer* bytes,
+                                                          grpc::ByteBuffer* response) {
+  using Described = absl::StatusOr<v1::DescribeProgramResponse>;
   auto call = std::make_shared<UnaryCall>(context_, "DescribeProgram", context);
   // Taken before the RPC may end on another thread.
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   if (const absl::Status known = CheckToken(context_, *context); !known.ok()) {
-    call->Answer(absl::StatusOr<v1::DescribeProgramResponse>(known), response);
+    call->Answer(Described(known), response);
+    return reactor;
+  }
+  auto parsed = Guarded([&] { return Parsed<v1::DescribeProgramRequest>(bytes); });
+  if (!parsed.ok()) {
+    call->Answer(Described(parsed.status()), response);
+    return reactor;
+  }
+  const auto request = std::make_shared<const v1::DescribeProgramRequest>(*std::move(parsed));
+  const auto describe = [this, request] { return Guarded([&] { return Describe(*request); }); };
+  if (PreparationOf(*request) == Preparation::kQuick) {
+    call->Answer(describe(), response);
     return reactor;
   }
   auto place = context_.preparation->Admit(0, DeadlineOf(*context));
@@ -184,22 +209,21 @@ grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerCo
   context_.preparation->Enqueue(
       {std::make_shared<scheduling::Cancellation>(DeadlineOf(*context)),
        [call, describe, response](const absl::Status& on_time, absl::Duration) {
-         using Described = absl::StatusOr<v1::DescribeProgramResponse>;
          call->Answer(on_time.ok() ? describe() : Described(on_time), response);
        }});
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::RolloutResponse>* SimgradService::Rollout(
-    grpc::CallbackServerContext* context, const v1::RolloutRequest* request) {
-  return Stream<v1::RolloutResponse>(context_, metrics::Mode::kRollout, context, *request, cache_,
-                                     options_);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* SimgradService::Rollout(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return Stream<v1::RolloutResponse, v1::RolloutRequest>(context_, metrics::Mode::kRollout, context,
+                                                         request, cache_, options_);
 }
 
-grpc::ServerWriteReactor<v1::GradientResponse>* SimgradService::Gradient(
-    grpc::CallbackServerContext* context, const v1::GradientRequest* request) {
-  return Stream<v1::GradientResponse>(context_, metrics::Mode::kGradient, context, *request, cache_,
-                                      options_);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* SimgradService::Gradient(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return Stream<v1::GradientResponse, v1::GradientRequest>(context_, metrics::Mode::kGradient,
+                                                           context, request, cache_, options_);
 }
 
 }  // namespace simgrad::server::service

@@ -13,7 +13,17 @@
 
 namespace simgrad::server::service {
 
-class SimgradService final : public v1::Simgrad::CallbackService {
+// Requests come as bytes and are parsed here: gRPC would answer what does not parse by itself, with
+// no word of what was wrong, and uncounted.
+template <class Base>
+using RawUnaries =
+    v1::Simgrad::WithRawCallbackMethod_GetServerInfo<v1::Simgrad::WithRawCallbackMethod_ListWorlds<
+        v1::Simgrad::WithRawCallbackMethod_DescribeProgram<Base>>>;
+template <class Base>
+using RawStreams =
+    v1::Simgrad::WithRawCallbackMethod_Rollout<v1::Simgrad::WithRawCallbackMethod_Gradient<Base>>;
+
+class SimgradService final : public RawUnaries<RawStreams<v1::Simgrad::Service>> {
  public:
   // `info` is complete but for the ports, which SetPorts adds once they are bound.
   SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
@@ -21,18 +31,18 @@ class SimgradService final : public v1::Simgrad::CallbackService {
   void SetPorts(int port, int metrics_port);
 
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const v1::GetServerInfoRequest* request,
-                                          v1::ServerInfo* response) override;
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListWorlds(grpc::CallbackServerContext* context,
-                                       const v1::ListWorldsRequest* request,
-                                       v1::ListWorldsResponse* response) override;
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* DescribeProgram(grpc::CallbackServerContext* context,
-                                            const v1::DescribeProgramRequest* request,
-                                            v1::DescribeProgramResponse* response) override;
-  grpc::ServerWriteReactor<v1::RolloutResponse>* Rollout(
-      grpc::CallbackServerContext* context, const v1::RolloutRequest* request) override;
-  grpc::ServerWriteReactor<v1::GradientResponse>* Gradient(
-      grpc::CallbackServerContext* context, const v1::GradientRequest* request) override;
+                                            const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Rollout(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Gradient(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
 
  private:
   absl::StatusOr<v1::DescribeProgramResponse> Describe(const v1::DescribeProgramRequest& request);

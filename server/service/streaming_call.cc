@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "server/conversion/answer_bounds.h"
 #include "server/conversion/program_info.h"
 #include "server/conversion/result.h"
 #include "server/conversion/stream_header.h"
@@ -16,12 +17,15 @@
 namespace simgrad::server::service {
 namespace {
 
-// Instance-steps below which an answer is not worth sending in parts.
+// Instance-steps below which an answer is not worth sending in parts, if they are quick: a test of
+// a loop takes some ten nanoseconds on one core, with its operations.
 constexpr int64_t kSmallWork = 4096;
+constexpr double kQuickTests = 1e6;
 
 bool IsSmall(const sim::Work& work) {
   return work.batch.instances <= kSmallWork &&
-         work.batch.instances * work.batch.steps <= kSmallWork;
+         work.batch.instances * work.batch.steps <= kSmallWork &&
+         conversion::MostTests(work) <= kQuickTests;
 }
 
 }  // namespace
@@ -98,9 +102,20 @@ void StreamingCall::OnCancel() {
 }
 
 absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
-  where_ =
-      phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
+  if (!dropped_) {
+    where_ =
+        phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
+  }
   return cancellation_->Check();
+}
+
+void StreamingCall::Post(Message message) {
+  if (!outbox_->Send(std::move(message))) NoteDropped();
+}
+
+void StreamingCall::NoteDropped() {
+  dropped_ = true;
+  where_ = metrics::LostIn::kStream;
 }
 
 void StreamingCall::Report(const std::string& phase, int64_t done) {
@@ -117,7 +132,7 @@ void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
     if (!field.is_state) continue;
     for (v1::TrajectoryChunk& chunk : conversion::TrajectoryChunks(
              field, recorded_states[state++], record_.instances, 0, 1, max_payload_bytes())) {
-      outbox_->Send(std::move(chunk));
+      Post(std::move(chunk));
     }
   }
 }
@@ -128,14 +143,14 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
                                 chunk.diagnostics.steps * record_.instances);
   for (v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
            prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
-    outbox_->Send(std::move(part));
+    Post(std::move(part));
   }
   if (prepared_.send_diagnostics) {
-    outbox_->SendDiagnostics(chunk.diagnostics);
+    if (!outbox_->SendDiagnostics(chunk.diagnostics)) NoteDropped();
     for (v1::DiagnosticsBlock& block : conversion::InstanceBlocks(
              column_names_, chunk.diagnostics.first_step, chunk.diagnostics.steps,
              record_.instances, chunk.instance_sites, max_payload_bytes())) {
-      outbox_->Send(std::move(block));
+      Post(std::move(block));
     }
   }
   Report("forward", chunk.diagnostics.first_step + chunk.diagnostics.steps);
@@ -158,23 +173,23 @@ void StreamingCall::SendHeader() {
   header.set_server_version(context_.version);
   header.set_request_id(record_.request_id);
   const std::vector<v1::TensorPiece> text = conversion::SplitOffText(header, max_payload_bytes());
-  outbox_->Send(std::move(header));
-  for (const v1::TensorPiece& piece : text) outbox_->Send(piece);
+  Post(std::move(header));
+  for (const v1::TensorPiece& piece : text) Post(piece);
 }
 
 void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& result) {
   const auto send = [&](auto answer) {
     for (v1::TensorPiece& piece : conversion::SplitOff(answer, max_payload_bytes())) {
-      outbox_->Send(std::move(piece));
+      Post(std::move(piece));
     }
-    outbox_->Send(std::move(answer));
+    Post(std::move(answer));
   };
   if (mode_ == metrics::Mode::kRollout)
     return send(conversion::RolloutResultToProto(facts, result));
   if (prepared_.send_diagnostics) {
     for (v1::BackwardBlock& block :
          conversion::BackwardBlocks(result.backward, result.adjoint_ranges, max_payload_bytes())) {
-      outbox_->Send(std::move(block));
+      Post(std::move(block));
     }
   }
   send(conversion::GradientResultToProto(facts, result));
@@ -190,6 +205,8 @@ absl::Status StreamingCall::Execute() {
   const auto start = std::chrono::steady_clock::now();
   context_.metrics->RecordResult(facts, *result, *world_);
   SendAnswer(facts, *result);
+  // What could not be sent any more must not look complete.
+  if (dropped_) return cancellation_->Check();
   const double encode =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   context_.metrics->phase_seconds.at("encode").Observe(encode);

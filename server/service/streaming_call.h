@@ -45,7 +45,7 @@ class StreamingCall final : public sim::Observer,
                 const std::string& trace_parent);
 
   // Prepares, at once where it is quick; then admits and enqueues, or finishes `outbox` with the
-  // refusal. `prepare` is called once; what it reads lives until the stream ends. `world_label` for
+  // refusal. `prepare` is called once and keeps what it reads. `world_label` for
   // metrics.
   void Begin(std::function<absl::StatusOr<PreparedWork>()> prepare, Preparation cost,
              const std::string& world_label, Outbox* outbox);
@@ -59,7 +59,11 @@ class StreamingCall final : public sim::Observer,
   const conversion::ColumnNames& column_names() const { return column_names_; }
   // What of a message may be payload: the rest is names and framing.
   int64_t max_payload_bytes() const { return context_.max_message_bytes / 2; }
-  // So little work that its messages are sent together at the end.
+  // What may wait for a slow reader before the work does.
+  int64_t max_queued_bytes() const { return kQueuedMessages * context_.max_message_bytes; }
+  // Not OK: cancelled, expired, or cut off by a drain.
+  absl::Status Ends() const { return cancellation_->Check(); }
+  // So few steps that its messages are best sent together at the end, unless they take long.
   bool is_small() const { return small_; }
 
  private:
@@ -74,6 +78,9 @@ class StreamingCall final : public sim::Observer,
   void Admit(absl::StatusOr<PreparedWork> prepared);
   void Run(const absl::Status& admitted, absl::Duration waited);
   absl::Status Execute();
+  void Post(Message message);  // to the outbox
+  // Something could not be sent any more, as the call ended while it waited for the reader.
+  void NoteDropped();
   void SendHeader();
   void SendAnswer(const sim::Work& facts, const sim::WorkResult& result);
   void Report(const std::string& phase, int64_t done);
@@ -96,6 +103,7 @@ class StreamingCall final : public sim::Observer,
   bool small_ = true;
   bool admitted_ = false;
   bool ended_ok_ = false;
+  bool dropped_ = false;
   std::atomic<metrics::LostIn> where_{metrics::LostIn::kQueued};
   std::atomic<bool> cancelled_{false};
 };

@@ -1,0 +1,146 @@
+// Answers that nobody reads: what waits is bounded, the work waits with it, and nothing is lost.
+#include "tests/server/running_server.h"
+
+namespace simgrad::server {
+namespace {
+
+// Few steps, and an answer of 100 MB: every test of loops that never converge is returned.
+constexpr int64_t kSteps = 4000;
+constexpr int64_t kElements = 8;
+constexpr int64_t kTests = 400;  // of each run of a loop: its cap
+constexpr int64_t kValueBytes = 8 * kTests * kElements;
+
+v1::RolloutRequest Stubborn(int64_t steps, int64_t elements, int64_t max_iter) {
+  v1::RolloutRequest request;
+  v1::RolloutSpec* spec = request.mutable_spec();
+  spec->mutable_world()->set_name("boundary_projection");
+  auto& config = *spec->mutable_world()->mutable_config();
+  config["elements"].set_number(static_cast<double>(elements));
+  config["max_iter"].set_number(static_cast<double>(max_iter));
+  config["scope"].set_word("element");
+  spec->set_steps(steps);
+  const auto count = static_cast<size_t>(elements);
+  AddTensor(spec->mutable_initial(), "y", std::vector<double>(count, -0.1), {elements});
+  AddTensor(spec->mutable_params(), "k", {0.0}, {});
+  return request;
+}
+
+v1::RolloutRequest LargeAnswer() {
+  v1::RolloutRequest request = Stubborn(kSteps, kElements, kTests);
+  request.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_INSTANCES);
+  return request;
+}
+
+config::ServerConfig SmallServer() {
+  config::ServerConfig config = FreePorts();
+  config.max_message_bytes = config::kSmallestMessageLimit;
+  config.memory_limit_bytes = int64_t{8} << 20;  // a twelfth of the answer
+  return config;
+}
+
+double StepsDone(RunningServer& server) {
+  return server.Series().at("simgrad_steps_total{direction=\"forward\"}");
+}
+
+bool AllGivenBack(RunningServer& server) {
+  const auto& queue = server.server().queue();
+  return Eventually([&] { return queue.memory_used_bytes() == 0 && queue.running() == 0; });
+}
+
+// Until the work has come as far as it comes: other requests are the clock.
+void AwaitStandstill(RunningServer& server) {
+  double before = -1;
+  for (double now = StepsDone(server); now != before; now = StepsDone(server)) {
+    before = now;
+    for (int i = 0; i < 50; ++i) ASSERT_TRUE(Ask(server, BallRollout(0)).status.ok());
+  }
+}
+
+TEST(SlowReader, WorkWaitsForItAndItsAnswerIsComplete) {
+  RunningServer server(SmallServer());
+  grpc::ClientContext context;
+  auto reader = server.stub().Rollout(&context, LargeAnswer());
+  v1::RolloutResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  AwaitStandstill(server);
+  EXPECT_EQ(server.server().queue().running(), 1);
+  EXPECT_LT(StepsDone(server), kSteps / 2);
+  int64_t next = 0;
+  int64_t bytes = 0;
+  bool result = false;
+  do {
+    result = result || message.has_result();
+    for (const v1::InstanceColumns& columns : message.diagnostics().instances()) {
+      EXPECT_EQ(message.diagnostics().first_step(), next);
+      next += message.diagnostics().steps();
+      bytes += static_cast<int64_t>(columns.values().size());
+    }
+  } while (reader->Read(&message));
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(result);
+  EXPECT_EQ(next, kSteps);
+  EXPECT_EQ(bytes, kSteps * kValueBytes);
+  EXPECT_TRUE(AllGivenBack(server));
+}
+
+TEST(SlowReader, ThatCancelsGivesWorkerAndMemoryBack) {
+  RunningServer server(SmallServer());
+  grpc::ClientContext context;
+  auto reader = server.stub().Rollout(&context, LargeAnswer());
+  v1::RolloutResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  AwaitStandstill(server);
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_TRUE(Eventually([&] {
+    return server.Series().at(
+               "simgrad_rpc_cancelled_total{grpc_method=\"Rollout\",phase=\"stream\"}") == 1;
+  }));
+  EXPECT_EQ(server.Series().at("simgrad_rollouts_total{mode=\"rollout\","
+                               "outcome=\"cancelled\",world=\"boundary_projection\"}"),
+            1);
+}
+
+TEST(SlowReader, IsCutOffByItsDeadline) {
+  RunningServer server(SmallServer());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  auto reader = server.stub().Rollout(&context, LargeAnswer());
+  EXPECT_TRUE(Eventually([&] { return StepsDone(server) > 0; }));
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_LT(StepsDone(server), kSteps);
+  for (v1::RolloutResponse message; reader->Read(&message);) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST(SlowReader, IsCutOffAtTheEndOfADrain) {
+  RunningServer server(SmallServer());
+  grpc::ClientContext context;
+  auto reader = server.stub().Rollout(&context, LargeAnswer());
+  v1::RolloutResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  AwaitStandstill(server);
+  EXPECT_FALSE(server.server().Drain(absl::Milliseconds(50)));
+  EXPECT_EQ(server.server().queue().running(), 0);
+  while (reader->Read(&message)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(FewSteps, ThatTakeLongAreToldOfBeforeTheirEnd) {
+  RunningServer server;
+  grpc::ClientContext context;
+  // Each step tests a million times: all of them take minutes.
+  auto reader = server.stub().Rollout(&context, Stubborn(kSteps, 1000, 1000));
+  v1::RolloutResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  EXPECT_TRUE(message.has_header());
+  EXPECT_LT(StepsDone(server), kSteps);
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+}  // namespace
+}  // namespace simgrad::server
