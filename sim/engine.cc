@@ -67,8 +67,7 @@ class Execution {
         observer_(observer),
         chunk_(work.chunk_steps),
         checkpoints_(run, work.checkpoint_interval, work.memory_budget_bytes),
-        births_(run, batch_,
-                work.options.recording == Recording::kNone ? 0 : work.max_certificates,
+        births_(run, batch_, work.options.recording == Recording::kNone ? 0 : work.max_certificates,
                 work.options.stop) {}
 
   absl::StatusOr<WorkResult> Go();
@@ -95,6 +94,7 @@ class Execution {
   ChunkSize chunk_;
   Checkpoints checkpoints_;
   Births births_;
+  Decided decided_;
   WorkPhase phase_ = WorkPhase::kForward;
   WorkResult result_;
 };
@@ -126,6 +126,7 @@ absl::Status Execution::Forward() {
     if (!chunk.ok()) return chunk.status();
     const double seconds = SecondsSince(start);
     births_.AfterChunk();
+    if (work_.gradient) decided_.Add(numerical_.sites, chunk->diagnostics);
     chunk_.Took(count, seconds);
     result_.seconds.forward += seconds;
     t += count;
@@ -240,7 +241,7 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
     gradient.gradient.Set(static_cast<int64_t>(k), reduced.values[k]);
   }
   for (size_t row : weights.rows) gradient.connected += run_.Connected(input)[row] != 0 ? 1 : 0;
-  if (gradient.connected == 0) gradient.gated_by = GateOf(program, input);
+  if (gradient.connected == 0) gradient.gated_by = GateOf(program, input, decided_);
   return gradient;
 }
 

@@ -598,8 +598,8 @@ class Verifier {
           return s;
       }
     }
-    // Terminal costs see z[T] and the last exports as arguments; controls and data of a step are
-    // gone.
+    // Terminal costs see z[T] and the last exports as arguments; an input per step is that of step
+    // T - 1 (sim/backend/semantics.h).
     for (ValueId id : of_step) known_[Index(id)].defined = false;
     for (const Input& input : program_.inputs) {
       if (input.kind == InputKind::kState) known_[Index(input.value)].defined = false;

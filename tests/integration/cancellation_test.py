@@ -69,6 +69,27 @@ def test_a_deadline_ends_the_work(serve):
     assert client.rollout(BALL, **{**long_work(2), "steps": 10}).ok.all()
 
 
+def test_a_deadline_ends_a_step_in_its_middle(serve):
+    """One step of 10^9 sines: minutes, were it only asked between steps."""
+    b = sg.ProgramBuilder("long_step")
+    x = b.state("x", (1000,))
+
+    def sines(_, carried):
+        y = carried[0]
+        for _ in range(20):
+            y = b.sin(y)
+        return [y]
+
+    b.next(x=b.for_loop(60_000, [x], sines)[0])
+    client = serve("--workers=1")
+    with pytest.raises(sg.DeadlineExceeded):
+        client.rollout(
+            sg.World(program=b.build()), steps=1, initial={"x": np.full(1000, 0.5)}, timeout=1.0
+        )
+    # The only worker is free again, long before that step could have ended.
+    assert client.rollout(BALL, **{**long_work(2), "steps": 10}, timeout=2.0).ok.all()
+
+
 def test_memory_comes_back(serve):
     """Grows a request until it is refused alone; half of it is admitted, but not twice at once."""
     client = serve(f"--memory_limit_bytes={256 << 20}")
