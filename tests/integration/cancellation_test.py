@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import simgrad as sg
+from simgrad.program import ProgramBuilder
 
 BALL = sg.World("bouncing_ball", contact="projection", clamp=False, elements=8)
 
@@ -71,7 +72,7 @@ def test_a_deadline_ends_the_work(serve):
 
 def test_a_deadline_ends_a_step_in_its_middle(serve):
     """One step of 10^9 sines: minutes, were it only asked between steps."""
-    b = sg.ProgramBuilder("long_step")
+    b = ProgramBuilder("long_step")
     x = b.state("x", (1000,))
 
     def sines(_, carried):

@@ -27,6 +27,13 @@ struct WhileVjpPlaces {
     yields = {threaded, both, both, both};
   }
 
+  // By travelling slot: its place in `threaded`.
+  std::vector<size_t> InThreaded() const {
+    std::vector<size_t> place(threaded.size());
+    for (size_t k = 0; k < threaded.size(); ++k) place[static_cast<size_t>(threaded[k])] = k;
+    return place;
+  }
+
   std::vector<int32_t> both, threaded;               // without, with the exports of the body
   std::array<std::vector<int32_t>, 4> args, yields;  // by region
 
@@ -347,10 +354,7 @@ void Compiler::CompileWhileVjp(const Op& op) {
   const std::vector<CotangentType> types = TypesOfSlots(static_cast<size_t>(c + x + e), lists);
   // Operands: carried, exports, captures. What enters for the exports from the body is nothing; it
   // only has to be of the right type.
-  std::vector<size_t> place(static_cast<size_t>(c + x + e));
-  for (size_t k = 0; k < places.threaded.size(); ++k) {
-    place[static_cast<size_t>(places.threaded[k])] = k;
-  }
+  const std::vector<size_t> place = places.InThreaded();
   for (size_t t = 0; t < place.size(); ++t) {
     plan.slots.push_back(MakeTravelling(operands, place[t], types[t]));
     if (t >= static_cast<size_t>(c + x)) {
