@@ -102,6 +102,63 @@ std::string PresetList() {
   return list;
 }
 
+void FillRoles(const Preset& preset, Policy& policy) {
+  for (int i = 0; i < kRoleCount; ++i) {
+    const Role role = static_cast<Role>(i);
+    const Format format = PresetFormat(preset, role);
+    const bool storage = role == Role::kTape || role == Role::kNetwork;
+    policy.roles[i] = {format, storage ? preset.storage_overflow : Overflow::kIeee, preset.order,
+                       DefaultAccumulator(role, format)};
+  }
+}
+
+std::optional<PolicyError> ApplyRoles(const PolicySpec& spec, Policy& policy) {
+  for (size_t i = 0; i < spec.roles.size(); ++i) {
+    const std::string field = "roles[" + std::to_string(i) + "]";
+    const auto& [name, change] = spec.roles[i];
+    const std::optional<Role> role = RoleFromName(name);
+    if (!role) {
+      std::string list;
+      for (std::string_view known : kRoleNames) {
+        list += (list.empty() ? "" : ", ") + std::string(known);
+      }
+      return PolicyError{field + ".role", "unknown role '" + name + "'; one of " + list};
+    }
+    for (size_t k = 0; k < i; ++k) {
+      if (spec.roles[k].first == name) {
+        return PolicyError{field + ".role", "role '" + name + "' is set twice"};
+      }
+    }
+    if (auto error = CheckOverride(change, field)) return error;
+    if (change.format && !Allows(*role, *change.format)) {
+      return PolicyError{field + ".format", std::string(Traits(*change.format).name) +
+                                                " is a storage format; role '" + name +
+                                                "' computes in f64, f32, bf16 or f16"};
+    }
+    Apply(change, *role, policy.roles[static_cast<size_t>(*role)]);
+  }
+  return std::nullopt;
+}
+
+std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
+  for (size_t i = 0; i < spec.sites.size(); ++i) {
+    const std::string field = "sites[" + std::to_string(i) + "]";
+    const auto& [name, change] = spec.sites[i];
+    for (size_t k = 0; k < i; ++k) {
+      if (spec.sites[k].first == name) {
+        return PolicyError{field + ".site", "site '" + name + "' is set twice"};
+      }
+    }
+    if (auto error = CheckOverride(change, field)) return error;
+    if (change.format && !IsArithmetic(*change.format)) {
+      return PolicyError{field + ".format", std::string(Traits(*change.format).name) +
+                                                " is a storage format; a site computes in f64, "
+                                                "f32, bf16 or f16"};
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string_view RoleName(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
@@ -147,52 +204,9 @@ std::variant<Policy, PolicyError> Resolve(const PolicySpec& spec) {
     return PolicyError{"loss_scale", "the loss scale is a finite number above 0, not " +
                                          std::to_string(policy.loss_scale)};
   }
-  for (int i = 0; i < kRoleCount; ++i) {
-    const Role role = static_cast<Role>(i);
-    const Format format = PresetFormat(*preset, role);
-    const bool storage = role == Role::kTape || role == Role::kNetwork;
-    policy.roles[i] = {format, storage ? preset->storage_overflow : Overflow::kIeee, preset->order,
-                       DefaultAccumulator(role, format)};
-  }
-  for (size_t i = 0; i < spec.roles.size(); ++i) {
-    const std::string field = "roles[" + std::to_string(i) + "]";
-    const auto& [name, change] = spec.roles[i];
-    const std::optional<Role> role = RoleFromName(name);
-    if (!role) {
-      std::string list;
-      for (std::string_view known : kRoleNames) {
-        list += (list.empty() ? "" : ", ") + std::string(known);
-      }
-      return PolicyError{field + ".role", "unknown role '" + name + "'; one of " + list};
-    }
-    for (size_t k = 0; k < i; ++k) {
-      if (spec.roles[k].first == name) {
-        return PolicyError{field + ".role", "role '" + name + "' is set twice"};
-      }
-    }
-    if (auto error = CheckOverride(change, field)) return *error;
-    if (change.format && !Allows(*role, *change.format)) {
-      return PolicyError{field + ".format", std::string(Traits(*change.format).name) +
-                                                " is a storage format; role '" + name +
-                                                "' computes in f64, f32, bf16 or f16"};
-    }
-    Apply(change, *role, policy.roles[static_cast<size_t>(*role)]);
-  }
-  for (size_t i = 0; i < spec.sites.size(); ++i) {
-    const std::string field = "sites[" + std::to_string(i) + "]";
-    const auto& [name, change] = spec.sites[i];
-    for (size_t k = 0; k < i; ++k) {
-      if (spec.sites[k].first == name) {
-        return PolicyError{field + ".site", "site '" + name + "' is set twice"};
-      }
-    }
-    if (auto error = CheckOverride(change, field)) return *error;
-    if (change.format && !IsArithmetic(*change.format)) {
-      return PolicyError{field + ".format", std::string(Traits(*change.format).name) +
-                                                " is a storage format; a site computes in f64, "
-                                                "f32, bf16 or f16"};
-    }
-  }
+  FillRoles(*preset, policy);
+  if (auto error = ApplyRoles(spec, policy)) return *error;
+  if (auto error = CheckSites(spec)) return *error;
   policy.sites = spec.sites;
   return policy;
 }

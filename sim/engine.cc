@@ -72,8 +72,7 @@ class Execution {
         observer_(observer),
         chunk_(work),
         checkpoints_(run, work.checkpoint_interval, work.memory_budget_bytes),
-        births_(run, batch_,
-                work.options.recording == Recording::kNone ? 0 : work.max_certificates,
+        births_(run, batch_, work.options.recording == Recording::kNone ? 0 : work.max_certificates,
                 work.options.stop) {}
 
   absl::StatusOr<WorkResult> Go();
@@ -100,6 +99,7 @@ class Execution {
   ChunkSize chunk_;
   Checkpoints checkpoints_;
   Births births_;
+  Decided decided_;
   WorkPhase phase_ = WorkPhase::kForward;
   WorkResult result_;
 };
@@ -131,6 +131,7 @@ absl::Status Execution::Forward() {
     if (!chunk.ok()) return chunk.status();
     const double seconds = SecondsSince(start);
     births_.AfterChunk();
+    if (work_.gradient) decided_.Add(numerical_.sites, chunk->diagnostics);
     chunk_.Took(count, seconds);
     result_.seconds.forward += seconds;
     t += count;
@@ -245,7 +246,7 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
     gradient.gradient.Set(static_cast<int64_t>(k), reduced.values[k]);
   }
   for (size_t row : weights.rows) gradient.connected += run_.Connected(input)[row] != 0 ? 1 : 0;
-  if (gradient.connected == 0) gradient.gated_by = GateOf(program, input);
+  if (gradient.connected == 0) gradient.gated_by = GateOf(program, input, decided_);
   return gradient;
 }
 

@@ -2,9 +2,9 @@
 //
 // Threads: an Engine is immutable and may be used from many threads; each Run belongs to its
 // caller. Errors: RESOURCE_EXHAUSTED when the work does not fit its memory budget, CANCELLED or
-// DEADLINE_EXCEEDED when the observer says so between chunks, or where RunOptions::stop ended a chunk
-// and the observer is asked for the reason, INVALID_ARGUMENT for work that does
-// not fit its program. A non-finite instance is a result.
+// DEADLINE_EXCEEDED when the observer says so between chunks, or where RunOptions::stop ended a
+// chunk and the observer is asked for the reason, INVALID_ARGUMENT for work that does not fit its
+// program. A non-finite instance is a result.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,9 @@ struct InputGradient {
   int32_t input = -1;
   Tensor gradient;        // shape of what was sent, format of role gradient
   int64_t connected = 0;  // instances
-  std::string gated_by;   // where connected == 0: the site that gated it, if one did
+  // Where connected == 0: the site that kept its value from going anywhere, in all instances and
+  // steps of this run; empty where none did (a kink ended it, say). See sim/engine/gate.h.
+  std::string gated_by;
 };
 
 struct PhaseSeconds {

@@ -10,6 +10,8 @@
 #include "server/validation/gradient_check.h"
 #include "server/validation/input_check.h"
 #include "server/validation/spec_check.h"
+#include "sim/backend/check_batch.h"
+#include "sim/program/field_error.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -57,6 +59,8 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   settings.threads = ThreadsFor(*instances, options.work.threads);
   prepared.work = conversion::WorkFromProto(spec, prepared.program->program, *instances, settings);
   if (gradient != nullptr) conversion::AddGradient(*gradient, prepared.work);
+  status = sim::InField("spec", sim::CheckSteps(prepared.work.batch));
+  if (!status.ok()) return status;
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
   prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch);
   prepared.send_diagnostics = spec.diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "sim/program/field_error.h"
+#include "sim/program/simplify.h"
 
 namespace simgrad::sim {
 namespace {
@@ -99,7 +101,25 @@ absl::Status CheckBatch(const Batch& batch) {
   for (size_t i = 0; i < batch.inputs.size(); ++i) {
     if (absl::Status fits = CheckBinding(batch, i); !fits.ok()) return fits;
   }
+  if (absl::Status fits = CheckSteps(batch); !fits.ok()) return fits;
   return CheckCotangents(batch);
+}
+
+absl::Status CheckSteps(const Batch& batch) {
+  const Program& program = batch.program->program;
+  if (batch.steps > 0 || program.objectives.empty()) return absl::OkStatus();
+  const Objective& objective = program.objectives.front();
+  std::vector<bool> live(program.values.size(), false);
+  MarkUses(objective.terminal, live);
+  const size_t states = program.InputsOf(InputKind::kState).size();
+  for (size_t k = states; k < objective.terminal.args.size(); ++k) {
+    const ValueId read = objective.terminal.args[k];
+    if (read == ValueId::kNone || !live[Index(read)]) continue;
+    return FieldError("steps", absl::StrCat("must be at least 1, is ", batch.steps, ": objective '",
+                                            objective.name, "' reads ",
+                                            program.exports[k - states].name, " of the last step"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace simgrad::sim

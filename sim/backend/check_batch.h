@@ -9,6 +9,9 @@
 namespace simgrad::sim {
 
 absl::Status CheckBatch(const Batch& batch);
+// Whether there is a last step where the terminal cost reads its exports (docs/adr/0009); the field
+// is `steps`. Part of CheckBatch.
+absl::Status CheckSteps(const Batch& batch);
 
 // Whether the caller sent something for input i.
 inline bool IsBound(const Batch& batch, size_t input) {

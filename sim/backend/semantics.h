@@ -44,8 +44,10 @@
 // Margins. Of lhs comparison rhs: precision/ulp.h in the format of the two operands, extra magnitude: where
 //   the value was produced by add, sub or fma (looking through casts, in the same region), the
 //   magnitudes of that operation's operands (for fma: of the product, rounded to f64, and the addend).
-//   Integer comparisons: ulp 1. has_entry: the entry test is not counted, its value is the same lhs: a run
-//   that is not entered has a tested value, but no check and no margin.
+//   Integer comparisons: ulp 1. has_entry: lhs >= entry is a test like the others, before the first: a check, a
+//   margin against `entry` with the extra magnitudes of lhs and entry, near a boundary on the side of those
+//   who stop where it fails and of those who go on where it holds. A run that is not entered has it as its last
+//   test (histogram, tested value). The value tested, which is that of the first test too, is listed once.
 // Counters. Ranges (RangeCounts): casts and tape operations in `step` and its adjoint, where executed, and
 //   stores of states after a step; not `initial`, the terminal cost or their adjoints. A conversion is
 //   narrowing where the target lacks a value of the source. InstanceSite: the values of a step stand run

@@ -57,11 +57,11 @@ struct TerminationStep {
   // Tested value (lhs) of the last test of each run, NaN left out; +inf, -inf where there was none.
   double tested_min = std::numeric_limits<double>::infinity();
   double tested_max = -std::numeric_limits<double>::infinity();
-  SmallestMargin margin;                             // over every test of lhs against rhs
+  SmallestMargin margin;                             // over every test, that of the entry too
   std::array<uint32_t, kMarginBuckets> histogram{};  // margin of the last test of each run
   uint64_t nan_margins = 0;                          // over every test
   uint64_t checks = 0;                               // every test
-  uint64_t near_stopped = 0;                         // |margin| <= band ulps, and the test held
+  uint64_t near_stopped = 0;                         // |margin| <= band ulps, and it ended the run
   uint64_t near_continued = 0;                       // ... and it did not
   void Merge(const TerminationStep& other);
   bool operator==(const TerminationStep&) const = default;

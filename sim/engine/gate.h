@@ -1,15 +1,32 @@
 // Which site kept an input from being used: named in the answer where an input is not connected.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <unordered_map>
 
-#include "sim/program/program.h"
+#include "sim/diagnostics/diagnostics.h"
+#include "sim/program/numerical_program.h"
 
 namespace simgrad::sim {
 
-// The innermost loop or event that stands between the input and everything its value flows into:
-// the site of a loop in whose body it is used, or of an event that chooses it. Of several the first
-// in text order; empty where the value also flows on without passing one.
-std::string GateOf(const Program& program, int32_t input);
+// What the sites of a run decided, over all its steps and instances.
+struct Decided {
+  struct Event {
+    uint64_t checks = 0, count = 0;
+  };
+  std::unordered_map<std::string, uint64_t> iterations;  // by termination site
+  std::unordered_map<std::string, Event> events;
+  // `sites` in text order, as the diagnostics have them.
+  void Add(const std::vector<Site>& sites, const StepDiagnostics& diagnostics);
+};
+
+// Follows the input's value through `step`, past what the run decided: a body that never ran uses
+// nothing, and a select on an event that was never true (or never false) has one operand. Where the
+// value then arrives in no state and no export, the first site in text order that stood in its way:
+// a loop in whose body it is used, or an event that chooses it. Empty where it got past every site
+// (a max, a min or a rounding ended it, or nothing reads where it went), where it is not used at
+// all, or where nothing was recorded.
+std::string GateOf(const Program& program, int32_t input, const Decided& decided);
 
 }  // namespace simgrad::sim

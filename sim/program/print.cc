@@ -93,6 +93,24 @@ class Printer {
     return text + "]";
   }
 
+  std::string SumText(const Op& op) const {
+    const Attributes& a = op.attributes;
+    std::string text = " axes=" + List(a.axes);
+    if (op.code == OpCode::kCumsum && a.reverse) text += " reverse";
+    if (!program_[op.results[0]].format) return text;
+    if (op.code == OpCode::kSum) text += " order=" + std::string(precision::OrderName(a.order));
+    return text + " accumulator=" + std::string(precision::Traits(a.accumulator).name);
+  }
+
+  static std::string WhileText(const Attributes& a) {
+    std::string text = " site=" + a.site + " " + std::string(ComparisonText(a.comparison)) +
+                       " max_iter=" + std::to_string(a.max_iter);
+    if (a.cap_order == CapOrder::kCapFirst) text += " cap_first";
+    if (a.has_entry) text += " entry";
+    if (a.elements > 0) text += " elements=" + std::to_string(a.elements);
+    return text + " carried=" + std::to_string(a.carried);
+  }
+
   std::string AttributeText(const Op& op) const {
     const Attributes& a = op.attributes;
     std::string text;
@@ -117,13 +135,7 @@ class Printer {
         break;
       case OpCode::kSum:
       case OpCode::kCumsum:
-        text += " axes=" + List(a.axes);
-        if (op.code == OpCode::kCumsum && a.reverse) text += " reverse";
-        if (program_[op.results[0]].format) {
-          if (op.code == OpCode::kSum)
-            text += " order=" + std::string(precision::OrderName(a.order));
-          text += " accumulator=" + std::string(precision::Traits(a.accumulator).name);
-        }
+        text += SumText(op);
         break;
       case OpCode::kCast:
         if (a.overflow == Overflow::kSaturate) text += " saturate";
@@ -132,12 +144,7 @@ class Printer {
         text += " site=" + a.site + " " + std::string(ComparisonText(a.comparison));
         break;
       case OpCode::kWhile:
-        text += " site=" + a.site + " " + std::string(ComparisonText(a.comparison)) +
-                " max_iter=" + std::to_string(a.max_iter);
-        if (a.cap_order == CapOrder::kCapFirst) text += " cap_first";
-        if (a.has_entry) text += " entry";
-        if (a.elements > 0) text += " elements=" + std::to_string(a.elements);
-        text += " carried=" + std::to_string(a.carried);
+        text += WhileText(a);
         break;
       case OpCode::kFor:
         text += " count=" + std::to_string(a.max_iter);

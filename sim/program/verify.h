@@ -22,8 +22,8 @@ struct ProgramLimits {
   int64_t max_total_elements = 1 << 24;        // of all values
   int64_t max_loop_iterations = 100'000;       // cap of one loop
   int64_t max_nested_iterations = 10'000'000;  // product of the caps of nested loops
-  // Element-operations of one step with every loop at its cap (step_work.h). The largest built-in
-  // world, 2^20 elements and a cap of 100000, has 9e11.
+  // Element-operations of one step with every loop at its cap (step_work.h): a loop at the largest
+  // cap may use each of max_total_elements twice. It is some hours of a core.
   int64_t max_step_work = int64_t{1} << 42;
   int64_t max_depth = 8;                       // of nested regions
   int64_t max_name_length = 128;

@@ -90,6 +90,11 @@ REQUESTS = {
         "spec.controls[0].tensor.shape",
     ),
     "steps negative": (BALL, wrong(steps=-1), "spec.steps"),
+    "steps 0 for a cost of the last step": (
+        BALL,
+        wrong(steps=0, objective="final_penetration"),
+        "spec.steps",
+    ),
     "steps huge": (BALL, wrong(steps=2**62), "spec.steps"),
     "instances negative": (BALL, wrong(instances=-5), "spec.instances"),
     "instances huge": (BALL, wrong(instances=2**50), "spec.instances"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import simgrad as sg
+from simgrad.program import ProgramBuilder
 
 BALL = sg.World("bouncing_ball", contact="projection", clamp=False, elements=8)
 
@@ -67,6 +68,27 @@ def test_a_deadline_ends_the_work(serve):
         client.rollout(BALL, **long_work(), timeout=0.5)
     wait_until(lambda: metric(client, 'simgrad_rpc_in_flight{grpc_method="Rollout"}') == 0)
     assert client.rollout(BALL, **{**long_work(2), "steps": 10}).ok.all()
+
+
+def test_a_deadline_ends_a_step_in_its_middle(serve):
+    """One step of 10^9 sines: minutes, were it only asked between steps."""
+    b = ProgramBuilder("long_step")
+    x = b.state("x", (1000,))
+
+    def sines(_, carried):
+        y = carried[0]
+        for _ in range(20):
+            y = b.sin(y)
+        return [y]
+
+    b.next(x=b.for_loop(60_000, [x], sines)[0])
+    client = serve("--workers=1")
+    with pytest.raises(sg.DeadlineExceeded):
+        client.rollout(
+            sg.World(program=b.build()), steps=1, initial={"x": np.full(1000, 0.5)}, timeout=1.0
+        )
+    # The only worker is free again, long before that step could have ended.
+    assert client.rollout(BALL, **{**long_work(2), "steps": 10}, timeout=2.0).ok.all()
 
 
 def test_memory_comes_back(serve):

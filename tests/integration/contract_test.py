@@ -102,7 +102,7 @@ def test_the_order_of_the_request_does_not_matter_where_ids_are_kept(client, con
     # Sums over instances follow the ids: the shared gradient, the value and the batch signature as
     # well.
     assert permuted.params["restitution"].tobytes() == straight.params["restitution"].tobytes()
-    # (as bits: a ball at rest has no time of impact, and its value is not a number)
+    # (as bits: -0.0 and a NaN are told apart from what equals them)
     assert np.float64(permuted.value).tobytes() == np.float64(straight.value).tobytes()
     assert permuted.path_signature == straight.path_signature
     assert permuted.connected == straight.connected

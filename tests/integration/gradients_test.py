@@ -185,6 +185,19 @@ def test_final_state_cotangents_pick_components(client):
     assert g.connected["y"] >= 1
 
 
+def test_weights_multiply_the_cotangents_that_are_sent(client):
+    """An instance's value is then the inner product of its final state with what was sent."""
+    world, sent = sg.World("bouncing_ball", elements=E, contact="toi"), inputs(restitution=0.8)
+    weights = np.array([1.0, 0.0, -2.0])  # powers of two: exact
+    pick = np.zeros((N, E))
+    pick[:, 0] = 1.0
+    call = dict(steps=T, **sent, policy="f64", cotangents=sg.Cotangents(state={"y": pick}))
+    plain = client.gradient(world, **call)
+    weighted = client.gradient(world, **call, weights=weights)
+    assert np.any(plain.initial["y"] != 0)
+    np.testing.assert_array_equal(weighted.initial["y"], plain.initial["y"] * weights[:, None])
+
+
 def test_weights_enter_shared_gradients_and_the_value(client):
     world, sent = sg.World("bouncing_ball", elements=E, contact="toi"), inputs()
     weights = np.array([1.0, 0.0, -2.0])

@@ -146,7 +146,7 @@ class Gradient(Rollout):
         sent.
       connected: number of instances in which the input received a cotangent, by name. An input
         whose name occurs in two kinds stands there as "param.k", "control.k".
-      gated_by: the site that gated a disconnected input (connected == 0), by name; "" where none
+      gated_by: the site that in this run gated a disconnected input (connected == 0), by name; "" where none
         did.
       loss_scale: the scale that was applied and divided out again.
       skipped: a scaled gradient was not finite. left_out: instances left out by

@@ -9,6 +9,49 @@
 
 namespace simgrad::sim::cpu {
 
+namespace {
+
+// Which travelling slot stands at each place of the lists of a reversed while (loop.h): carried
+// 0.., captures c.., exports as the body yields them c + x.., exports from outside -1, -2, ...
+struct WhileVjpPlaces {
+  WhileVjpPlaces(int32_t c, int32_t e, int32_t x) {
+    const std::vector<int32_t> carried = Run(0, c);
+    const std::vector<int32_t> captures = Run(c, x);
+    const std::vector<int32_t> exports = Run(c + x, e);
+    std::vector<int32_t> outside(static_cast<size_t>(e));
+    for (int32_t k = 0; k < e; ++k) outside[static_cast<size_t>(k)] = -1 - k;
+    both = Join({carried, captures});
+    threaded = Join({carried, exports, captures});
+    args = {both, threaded, Join({carried, outside, captures}),
+            Join({carried, outside, exports, captures})};
+    yields = {threaded, both, both, both};
+  }
+
+  // By travelling slot: its place in `threaded`.
+  std::vector<size_t> InThreaded() const {
+    std::vector<size_t> place(threaded.size());
+    for (size_t k = 0; k < threaded.size(); ++k) place[static_cast<size_t>(threaded[k])] = k;
+    return place;
+  }
+
+  std::vector<int32_t> both, threaded;               // without, with the exports of the body
+  std::array<std::vector<int32_t>, 4> args, yields;  // by region
+
+ private:
+  static std::vector<int32_t> Run(int32_t from, int32_t count) {
+    std::vector<int32_t> list(static_cast<size_t>(count));
+    std::iota(list.begin(), list.end(), from);
+    return list;
+  }
+  static std::vector<int32_t> Join(std::initializer_list<std::vector<int32_t>> parts) {
+    std::vector<int32_t> list;
+    for (const auto& part : parts) list.insert(list.end(), part.begin(), part.end());
+    return list;
+  }
+};
+
+}  // namespace
+
 void Compiler::CompileAdjoint() {
   const Adjoint& adjoint = *program_->adjoint;
   of_adjoint_ = true;
@@ -295,28 +338,7 @@ void Compiler::CompileWhileVjp(const Op& op) {
   plan.primal = home->second.while_plan;
   plan.region = home->second.region;
   plan.record = home->second.record;
-  // Travelling slots: carried 0.., captures c.., exports as the body yields them c + x...
-  const auto run = [](int32_t from, int32_t count) {
-    std::vector<int32_t> list(static_cast<size_t>(count));
-    std::iota(list.begin(), list.end(), from);
-    return list;
-  };
-  const auto join = [](std::initializer_list<std::vector<int32_t>> parts) {
-    std::vector<int32_t> list;
-    for (const auto& part : parts) list.insert(list.end(), part.begin(), part.end());
-    return list;
-  };
-  const std::vector<int32_t> carried = run(0, c);
-  const std::vector<int32_t> captures = run(c, x);
-  const std::vector<int32_t> exports = run(c + x, e);
-  std::vector<int32_t> outside(static_cast<size_t>(e));
-  for (int32_t k = 0; k < e; ++k) outside[static_cast<size_t>(k)] = -1 - k;
-  const std::vector<int32_t> both = join({carried, captures});
-  const std::vector<int32_t> threaded = join({carried, exports, captures});
-  const std::array<std::vector<int32_t>, 4> args = {both, threaded,
-                                                    join({carried, outside, captures}),
-                                                    join({carried, outside, exports, captures})};
-  const std::array<std::vector<int32_t>, 4> yields = {threaded, both, both, both};
+  const WhileVjpPlaces places(c, e, x);
   const std::array<VjpRegion*, 4> regions = {&plan.body, &plan.test_inner, &plan.test_last,
                                              &plan.test_both};
   const size_t region_count = plan.primal->cap_first ? 4 : 3;
@@ -324,16 +346,15 @@ void Compiler::CompileWhileVjp(const Op& op) {
   const int64_t repeats = std::max<int64_t>(n, 1);
   std::vector<NamedSlots> lists;
   for (size_t r = 0; r < region_count; ++r) {
-    lists.push_back({SlotList::Of(op.regions[r].args), args[r], repeats});
-    lists.push_back({SlotList::Of(op.regions[r].yields), yields[r], repeats});
+    lists.push_back({SlotList::Of(op.regions[r].args), places.args[r], repeats});
+    lists.push_back({SlotList::Of(op.regions[r].yields), places.yields[r], repeats});
   }
-  lists.push_back({operands, threaded, 1});
-  lists.push_back({results, both, 1});
+  lists.push_back({operands, places.threaded, 1});
+  lists.push_back({results, places.both, 1});
   const std::vector<CotangentType> types = TypesOfSlots(static_cast<size_t>(c + x + e), lists);
   // Operands: carried, exports, captures. What enters for the exports from the body is nothing; it
   // only has to be of the right type.
-  std::vector<size_t> place(static_cast<size_t>(c + x + e));
-  for (size_t k = 0; k < threaded.size(); ++k) place[static_cast<size_t>(threaded[k])] = k;
+  const std::vector<size_t> place = places.InThreaded();
   for (size_t t = 0; t < place.size(); ++t) {
     plan.slots.push_back(MakeTravelling(operands, place[t], types[t]));
     if (t >= static_cast<size_t>(c + x)) {
@@ -345,8 +366,8 @@ void Compiler::CompileWhileVjp(const Op& op) {
   }
   const int32_t first_inside = static_cast<int32_t>(plan_->slots.size());
   for (size_t r = 0; r < region_count; ++r) {
-    CompileVjpRegion(op.regions[r], 0, args[r], yields[r], plan.slots, static_cast<size_t>(e),
-                     *regions[r]);
+    CompileVjpRegion(op.regions[r], 0, places.args[r], places.yields[r], plan.slots,
+                     static_cast<size_t>(e), *regions[r]);
   }
   FinishTravelling(plan.slots, {regions.begin(), regions.end()}, n);
   for (VjpRegion* region : regions) region->idle = IsIdle(*region, plan.slots);

@@ -163,6 +163,7 @@ void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
   plan.stop = MakeDecision(op.attributes.comparison, test.yields[0], test.yields[1]);
   if (plan.has_entry) {
     plan.entry = MakeDecision(Comparison::kGe, test.yields[0], test.yields[2]);
+    plan.entry_tested = MakeTest(test.yields[0], test.yields[2]);
   }
   plan.tested = MakeTest(test.yields[0], test.yields[1]);
 

@@ -122,7 +122,7 @@ struct WhilePlan {
     Comparison comparison = Comparison::kLt;
   };
   Decision stop, entry;
-  TestedPair tested;
+  TestedPair tested, entry_tested;
   int32_t record = -1;  // place among the loops of its region
 };
 

@@ -119,6 +119,10 @@ void SiteRecorder::Test(Machine& m, const WhilePlan& plan, const LoopTestEvent& 
   if (target_.instance_sites != nullptr) NoteInstances(m, plan, counted);
   const LaneBits tested = counted - refused;
   const LaneBits capped = event.last ? tested - held : LaneBits{};
+  if (plan.has_entry && event.iteration == 0) {
+    // Who is refused ends here; NaN is among them, so they are not just those below.
+    CountTests({m, plan.entry_tested, step, refused, refused, false}, counted);
+  }
   held_range_known_ = false;
   if (tested.Any()) {
     const bool less = plan.stop.comparison == Comparison::kLt;

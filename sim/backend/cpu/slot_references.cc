@@ -39,6 +39,7 @@ class ReadCollector {
         Add(capture.mapped_operand >= 0 ? capture.mapped_operand : capture.slot);
       }
       Add(plan.tested);
+      Add(plan.entry_tested);
       for (int32_t slot : {plan.stop.a, plan.stop.b, plan.entry.a, plan.entry.b}) Add(slot);
       Visit(plan.test);
       Visit(plan.body);

@@ -47,32 +47,42 @@ InstanceSite* DecisionRecorder::InstanceAt(const SiteState& site) {
   return &(*column_.instance_sites)[site.index];
 }
 
-void DecisionRecorder::Test(const std::string& site, const TestedPair& pair) {
-  TestedOnly(site, pair.tested);
-  if (column_.diagnostics == nullptr) return;
+void DecisionRecorder::Test(const std::string& site, const TestedPair& pair, bool entered) {
   const SiteState& at = sites_.find(site)->second;
-  TerminationStep& step = column_.diagnostics->terminations[at.index][column_.column];
+  if (!entered) NoteTested(at, pair.tested);
+  CountTest(at, pair.margin, pair.held);
+}
+
+void DecisionRecorder::EntryTest(const std::string& site, const TestedPair& pair) {
+  const SiteState& at = sites_.find(site)->second;
+  NoteTested(at, pair.tested);
+  CountTest(at, pair.margin, !pair.held);
+}
+
+void DecisionRecorder::CountTest(const SiteState& site, const precision::Margin& margin,
+                                 bool ends) {
+  if (column_.diagnostics == nullptr) return;
+  TerminationStep& step = column_.diagnostics->terminations[site.index][column_.column];
   ++step.checks;
-  if (IsNan(pair.margin)) {
+  if (IsNan(margin)) {
     ++step.nan_margins;
     return;
   }
-  step.margin.Offer(pair.margin.absolute, pair.margin.ulps, instance_id_);
-  if (std::abs(pair.margin.ulps) <= near_band_ulps_) {
-    ++(pair.held ? step.near_stopped : step.near_continued);
+  step.margin.Offer(margin.absolute, margin.ulps, instance_id_);
+  if (std::abs(margin.ulps) <= near_band_ulps_) {
+    ++(ends ? step.near_stopped : step.near_continued);
   }
 }
 
-void DecisionRecorder::TestedOnly(const std::string& site, double tested) {
-  const SiteState& at = sites_.find(site)->second;
-  if (InstanceSite* record = InstanceAt(at)) {
+void DecisionRecorder::NoteTested(const SiteState& site, double tested) {
+  if (InstanceSite* record = InstanceAt(site)) {
     ++record->value_counts[Cell()];
     record->values[column_.row].push_back(tested);
   }
 }
 
 void DecisionRecorder::EndRun(const std::string& site, DecisionPlace place, int64_t iterations,
-                              StopReason reason, double last_tested, const TestedPair* last) {
+                              StopReason reason, const TestedPair& last) {
   const SiteState& at = sites_.find(site)->second;
   const uint64_t count = static_cast<uint64_t>(iterations);
   state_->signature += precision::DecisionHash(
@@ -90,9 +100,9 @@ void DecisionRecorder::EndRun(const std::string& site, DecisionPlace place, int6
   run.iterations_min = run.iterations_max = static_cast<uint32_t>(iterations);
   run.iterations[IterationBucket(count)] = 1;
   run.reasons[static_cast<size_t>(reason)] = 1;
-  if (!std::isnan(last_tested)) run.tested_min = run.tested_max = last_tested;
-  if (last != nullptr && !IsNan(last->margin)) {
-    run.histogram[static_cast<size_t>(MarginBucket(std::abs(last->margin.ulps)))] = 1;
+  if (!std::isnan(last.tested)) run.tested_min = run.tested_max = last.tested;
+  if (!IsNan(last.margin)) {
+    run.histogram[static_cast<size_t>(MarginBucket(std::abs(last.margin.ulps)))] = 1;
   }
   column_.diagnostics->terminations[at.index][column_.column].Merge(run);
 }

@@ -49,12 +49,12 @@ class DecisionRecorder {
   // From here on decisions belong to step t.
   void BeginStep(int64_t t, PathState* state, StepColumn column);
 
-  // A test of a loop; `tested` alone where the loop was not entered.
-  void Test(const std::string& site, const TestedPair& pair);
-  void TestedOnly(const std::string& site, double tested);
-  // The end of a run; `last` is its last test, null where it was not entered.
+  // A test of a loop that would end it; `entered`: its value passed the entry test just before.
+  void Test(const std::string& site, const TestedPair& pair, bool entered);
+  void EntryTest(const std::string& site, const TestedPair& pair);
+  // The end of a run after its last test.
   void EndRun(const std::string& site, DecisionPlace place, int64_t iterations, StopReason reason,
-              double last_tested, const TestedPair* last);
+              const TestedPair& last);
   // One element of an event; not decided where the guard is false (pair.held is false then).
   void Event(const std::string& site, DecisionPlace place, bool guard, const TestedPair& pair);
 
@@ -65,6 +65,8 @@ class DecisionRecorder {
     int64_t elements = 1;
   };
   InstanceSite* InstanceAt(const SiteState& site);
+  void NoteTested(const SiteState& site, double tested);
+  void CountTest(const SiteState& site, const precision::Margin& margin, bool ends);
   size_t Cell() const { return column_.column * column_.instances + column_.row; }
 
   std::map<std::string, SiteState, std::less<>> sites_;

@@ -83,7 +83,6 @@ std::vector<Array> RegionRunner::RunWhile(const Op& op, const Frame& base,
   DecisionRecorder* decisions = sinks_.decisions;
   const bool cap_first = a.cap_order == CapOrder::kCapFirst;
   TestedPair pair;
-  bool tested = false;
   bool capped = false;
   while (true) {
     if (cap_first && run.iterations == a.max_iter) {
@@ -91,16 +90,18 @@ std::vector<Array> RegionRunner::RunWhile(const Op& op, const Frame& base,
       break;
     }
     pair = RunTest(op, base, carried, mapped, run);
-    if (run.iterations == 0 && a.has_entry) {
-      const double entry = run.tests.back()->At(op.regions[0].yields[2]).real[0];
-      if (!(pair.tested >= entry)) {
+    const bool enters = run.iterations == 0 && a.has_entry;
+    if (enters) {
+      const std::vector<ValueId>& tested = op.regions[0].yields;
+      const TestedPair entry = Compare(Comparison::kGe, tested[0], tested[2], *run.tests.back(), 0);
+      if (decisions != nullptr) decisions->EntryTest(a.site, entry);
+      if (!entry.held) {
         run.reason = StopReason::kNotEntered;
-        if (decisions != nullptr) decisions->TestedOnly(a.site, pair.tested);
+        pair = entry;
         break;
       }
     }
-    tested = true;
-    if (decisions != nullptr) decisions->Test(a.site, pair);
+    if (decisions != nullptr) decisions->Test(a.site, pair, enters);
     if (pair.held) {
       run.reason = StopReason::kConverged;
       break;
@@ -117,8 +118,7 @@ std::vector<Array> RegionRunner::RunWhile(const Op& op, const Frame& base,
     run.reason = finite ? StopReason::kMaxIter : StopReason::kNonFinite;
   }
   if (decisions != nullptr) {
-    decisions->EndRun(a.site, {base.iteration, base.element}, run.iterations, run.reason,
-                      pair.tested, tested ? &pair : nullptr);
+    decisions->EndRun(a.site, {base.iteration, base.element}, run.iterations, run.reason, pair);
   }
   for (Array& value : Collect(op.regions[0].yields, a.has_entry ? 3 : 2, *run.tests.back())) {
     carried.push_back(std::move(value));

@@ -7,6 +7,9 @@
 #include <cmath>
 
 #include "precision/aligned_sum.h"
+#include "sim/backend/cpu/cpu_executor.h"
+#include "sim/program/builder.h"
+#include "sim/program/field_error.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad {
@@ -271,6 +274,35 @@ TEST(Engine, NamesTheEventThatGatedADisconnectedInput) {
   EXPECT_EQ(damping.gated_by, "contact");
 }
 
+// One ball with the given world, start and horizon; every step the same numbers as the reference.
+std::string GateOfParam(const std::string& param, const sim::Config& config, double y, double v,
+                        int64_t steps) {
+  auto program = tests::LowerForGradient(*sim::BuildWorld("bouncing_ball", config),
+                                         tests::PolicyOf(SpecOf("f64")), "final_height");
+  Work work = tests::WorkOf(*std::move(program), 1, steps);
+  tests::Bind(work, InputKind::kState, "y", tests::Shared({y}, {1}));
+  tests::Bind(work, InputKind::kState, "v", tests::Shared({v}, {1}));
+  tests::Bind(work, InputKind::kParam, "k", tests::Shared({1.0}, {}));
+  const WorkResult result = Done(work);
+  const auto& gradient = GradientOf(result, work, InputKind::kParam, param);
+  EXPECT_EQ(gradient.connected, 0) << param;
+  return gradient.gated_by;
+}
+
+TEST(Engine, TheGateOfADisconnectedInputIsOneThatTheRunMet) {
+  const sim::Config toi = {{"contact", std::string("toi")}};
+  // Never in contact: `rest`, which chooses between two outcomes of a contact, is never asked.
+  EXPECT_EQ(GateOfParam("restitution", toi, 5.0, 0.0, 5), "contact");
+  // On the floor from the start, and pressed into it: always in contact, always at rest.
+  EXPECT_EQ(GateOfParam("restitution", toi, 0.0, 0.0, 5), "rest");
+  EXPECT_EQ(GateOfParam("alpha", toi, 5.0, 0.0, 5), "");  // no site: toi does not use it
+  const sim::Config clamped = {{"contact", std::string("projection")}, {"clamp", true}};
+  EXPECT_EQ(GateOfParam("k", clamped, 5.0, 0.0, 5), "projection");  // no iteration
+  EXPECT_EQ(GateOfParam("restitution", clamped, 5.0, 0.0, 5), "contact");
+  // It iterates, and the relu after the loop ends what k did: a kink, no site.
+  EXPECT_EQ(GateOfParam("k", clamped, 0.005, -1.0, 3), "");
+}
+
 // Says no at a given call.
 class Stopper : public sim::Observer {
  public:
@@ -300,6 +332,66 @@ TEST(Engine, EndsBetweenChunksWithTheStatusOfItsObserver) {
   EXPECT_EQ(tests::Execute(work, adjoint).status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(adjoint.forward, 5);
   EXPECT_EQ(adjoint.adjoint, 1);
+}
+
+// One step of 10^6 sines and, for the gradient, as many in reverse.
+Work LongStep() {
+  sim::Builder b("sines");
+  const sim::Var x = b.State("x", {});
+  b.SetNext(b.For(100'000, {x}, [&](sim::Var, const sim::Vars& carried) {
+    sim::Var y = carried[0];
+    for (int i = 0; i < 10; ++i) y = b.Apply(sim::OpCode::kSin, {y});
+    return sim::Vars{y};
+  }));
+  b.AddObjective("end", nullptr,
+                 [](const sim::Vars& states, const sim::Vars&) { return states[0]; });
+  auto program = tests::LowerForGradient(*b.Finish(), tests::PolicyOf(SpecOf("f32")), "end");
+  EXPECT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, 1);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({0.5}, {}));
+  return work;
+}
+
+TEST(Engine, AStepThatTakesLongEndsInItsMiddleForTheReasonOfTheObserver) {
+  // Says stop from the n-th question on; the reason is asked for once the run has ended.
+  struct Late : sim::Observer {
+    absl::Status Continue(sim::WorkPhase) override {
+      return stopped ? absl::DeadlineExceededError("late") : absl::OkStatus();
+    }
+    bool stopped = false;
+  };
+  const std::shared_ptr<sim::Executor> executors[] = {sim::MakeReferenceExecutor(),
+                                                      sim::MakeCpuExecutor()};
+  for (const auto& executor : executors) {
+    const sim::Engine engine(executor);
+    int questions = 0;
+    Work whole = LongStep();
+    whole.options.stop = [&questions] { return ++questions < 0; };
+    sim::Observer patient;
+    ASSERT_TRUE(engine.Execute(std::move(whole), patient).ok());
+    ASSERT_GT(questions, 8) << executor->name();
+    const int all = questions;
+    for (int last : {1, 2, all}) {  // forward; forward; in reverse
+      Late late;
+      questions = 0;
+      Work work = LongStep();
+      work.options.stop = [&] { return late.stopped = ++questions >= last; };
+      const auto result = engine.Execute(std::move(work), late);
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded) << executor->name();
+      EXPECT_EQ(questions, last);
+    }
+  }
+}
+
+TEST(Engine, RefusesACostThatReadsTheLastStepOfARunWithoutSteps) {
+  Work work = Balls({0}, SpecOf("f32"));  // final_penetration
+  work.batch.steps = 0;
+  for (sim::Binding& binding : work.batch.inputs) binding.per_step = false;
+  tests::Bind(work, InputKind::kControl, "u", {});
+  sim::Observer observer;
+  const absl::Status refused = tests::Execute(std::move(work), observer).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(sim::FieldOf(refused), "steps");
 }
 
 TEST(Engine, AnswersForNoInstances) {

@@ -195,6 +195,41 @@ TEST(Verify, RefusesAnOutsideValueInALoopPerElement) {
   EXPECT_NE(std::string(program.status().message()).find("mapped operand"), std::string::npos);
 }
 
+// x' = 20 sines of x, `outer` times `inner` times.
+absl::StatusOr<Program> ManySines(int64_t outer, int64_t inner) {
+  Builder b("sines");
+  const Var x = b.State("x", {1 << 18});
+  const auto sines = [&](Var, const Vars& carried) {
+    Var y = carried[0];
+    for (int i = 0; i < 20; ++i) y = b.Apply(OpCode::kSin, {y});
+    return Vars{y};
+  };
+  b.SetNext(
+      b.For(outer, {x}, [&](Var, const Vars& carried) { return b.For(inner, carried, sines); }));
+  return b.Finish();
+}
+
+TEST(Verify, LimitsTheWorkOfAStepBeyondTheCapOfEveryLoop) {
+  // 20 * 2^18 * 800000 is just below 2^42.
+  EXPECT_TRUE(ManySines(100, 8000).ok());
+  const absl::Status more = ManySines(100, 8400).status();
+  EXPECT_EQ(more.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FieldOf(more), "step");
+}
+
+TEST(Verify, LargeBuiltInWorldsAtTheLargestCapAreWithinTheWorkOfAStep) {
+  for (const char* scope : {"instance", "element"}) {
+    const Config largest = {{"elements", double{1 << 18}},
+                            {"max_iter", 100'000.0},
+                            {"scope", std::string(scope)},
+                            {"tol_enter", 1.0}};
+    for (const char* world : {"bouncing_ball", "boundary_projection"}) {
+      const auto built = BuildWorld(world, largest);
+      EXPECT_TRUE(built.ok()) << world << ": " << built.status();
+    }
+  }
+}
+
 TEST(Verify, AcceptsEveryConfigurationOfTheBuiltInWorlds) {
   for (const char* contact : {"projection", "penalty", "toi"}) {
     for (const char* scope : {"instance", "element"}) {

@@ -110,13 +110,33 @@ TEST(Loop, NanNeverConverges) {
 TEST(Loop, IsNotEnteredBelowItsEntryThreshold) {
   const Outcome outcome = RunHalving({.x = 1.5, .entry = 2.0});
   EXPECT_EQ(FinalState(outcome)[0], 1.5);
-  ExpectStop(outcome, 0, StopReason::kNotEntered, 0);
+  ExpectStop(outcome, 0, StopReason::kNotEntered, 1);
   EXPECT_EQ(Site(outcome).tested_min, 1.5);
-  EXPECT_FALSE(Site(outcome).margin.any);
+  EXPECT_EQ(Site(outcome).margin.absolute, -0.5);  // against the threshold
+  EXPECT_EQ(outcome.seen.sites[0][0].values[0], (std::vector<double>{1.5}));
+}
+
+TEST(Loop, TheEntryTestHasAMarginAndCanBeNear) {
+  // One ulp below the threshold and exactly at it; the test that ends a run is far from both.
+  const Outcome below = RunHalving({.x = 2.0 - 0x1p-52, .entry = 2.0});
+  EXPECT_EQ(Site(below).near_stopped, 1u);
+  EXPECT_EQ(Site(below).near_continued, 0u);
+  EXPECT_EQ(Site(below).margin.absolute, -0x1p-52);
+  EXPECT_EQ(
+      Site(below).histogram[static_cast<size_t>(MarginBucket(std::abs(Site(below).margin.ulps)))],
+      1u);
+  const Outcome at = RunHalving({.x = 2.0, .entry = 2.0});
+  EXPECT_EQ(Site(at).near_stopped, 0u);
+  EXPECT_EQ(Site(at).near_continued, 2u);  // 2 against 2, entered; 1 against 1, not below
+  const Outcome nan = RunHalving({.x = std::nan(""), .max_iter = 3, .entry = 2.0});
+  ExpectStop(nan, 0, StopReason::kNotEntered, 1);
+  EXPECT_EQ(Site(nan).nan_margins, 1u);
 }
 
 TEST(Loop, IsEnteredAtItsEntryThreshold) {
-  ExpectStop(RunHalving({.x = 2.0, .entry = 2.0}), 2, StopReason::kConverged, 3);
+  const Outcome outcome = RunHalving({.x = 2.0, .entry = 2.0});
+  ExpectStop(outcome, 2, StopReason::kConverged, 4);  // 2 is tested twice, and listed once
+  EXPECT_EQ(outcome.seen.sites[0][0].values[0], (std::vector<double>{2, 1, 0.5}));
 }
 
 TEST(Loop, CountsMarginsInsideTheNearBand) {

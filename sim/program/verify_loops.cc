@@ -1,0 +1,168 @@
+// Loops: caps, what enters and leaves their regions, and that its types fit.
+#include <algorithm>
+#include <utility>
+
+#include "sim/program/field_error.h"
+#include "sim/program/verifier.h"
+
+namespace simgrad::sim::internal {
+
+// Inside a loop nobody would know any more that a bool hangs on an anonymous comparison.
+absl::Status Verifier::MayEnterLoop(ValueId id, const std::string& field) const {
+  const bool real = program_[id].type.element == ElementType::kReal;
+  if (real || !known_[Index(id)].from_real_compare) return absl::OkStatus();
+  return FieldError(field,
+                    "a loop carries what hangs on a comparison of reals; name it: use an event");
+}
+
+absl::Status Verifier::CheckCap(int64_t cap, int64_t lowest, const std::string& field,
+                                int64_t& iterations) {
+  if (cap < lowest || cap > limits_.max_loop_iterations) {
+    return FieldError(field + ".max_iter", absl::StrCat(cap, " is not in ", lowest, " to ",
+                                                        limits_.max_loop_iterations));
+  }
+  iterations *= std::max<int64_t>(cap, 1);
+  if (iterations > limits_.max_nested_iterations) {
+    return FieldError(
+        field + ".max_iter",
+        absl::StrCat("nested loops may run ", limits_.max_nested_iterations, " iterations in all"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckFor(const Op& op, const std::string& field, int64_t depth,
+                                int64_t iterations) {
+  if (op.regions.size() != 1) return FieldError(field + ".regions", "for has one region");
+  if (absl::Status s = CheckCap(op.attributes.max_iter, 0, field, iterations); !s.ok()) return s;
+  const size_t carried = op.operands.size();
+  if (op.attributes.carried != static_cast<int64_t>(carried) || op.results.size() != carried) {
+    return FieldError(field + ".carried", "for carries exactly its operands and results");
+  }
+  std::vector<Type> types = {{ElementType::kI32, {}}};
+  for (ValueId id : op.operands) types.push_back(program_[id].type);
+  const Region& body = op.regions[0];
+  const std::string here = field + ".regions[0]";
+  if (absl::Status s = OpenRegion(body, here, types, false); !s.ok()) return s;
+  if (absl::Status s = Ops(body, here, depth + 1, iterations); !s.ok()) return s;
+  if (absl::Status s = UseYields(body, here); !s.ok()) return s;
+  if (body.yields.size() != carried) return FieldError(here + ".yields", "one per carried value");
+  for (size_t i = 0; i < carried; ++i) {
+    if (absl::Status s = MayEnterLoop(body.yields[i], At(here + ".yields", i)); !s.ok()) return s;
+    if (program_[body.yields[i]].type != types[i + 1] ||
+        program_[op.results[i]].type != types[i + 1]) {
+      return FieldError(At(here + ".yields", i), "differs from the carried type");
+    }
+  }
+  Close();
+  return LoopResults(op, field);
+}
+
+absl::Status Verifier::LoopResults(const Op& op, const std::string& field) {
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    if (absl::Status s = Define(op.results[i], At(field + ".results", i)); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckWhile(const Op& op, const std::string& field, int64_t depth,
+                                  int64_t iterations) {
+  if (absl::Status s = CheckSite(op, field); !s.ok()) return s;
+  if (op.regions.size() != 2)
+    return FieldError(field + ".regions", "while has two regions, test and body");
+  if (absl::Status s = CheckCap(op.attributes.max_iter, 1, field, iterations); !s.ok()) return s;
+  const WhileCounts counts = CountsOf(op);
+  const int64_t n = op.attributes.elements;
+  if (counts.carried < 0 || counts.mapped < 0 || counts.exports < 0 || n < 0 ||
+      (n == 0 && counts.mapped != 0)) {
+    return FieldError(field + ".carried",
+                      "the numbers of operands, results and carried values do not fit");
+  }
+  std::vector<Type> inner;
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    Type type = program_[op.operands[i]].type;
+    if (n > 0) {
+      if (type.shape.empty() || type.shape[0] != n) {
+        return FieldError(At(field + ".operands", i), absl::StrCat("needs a leading axis of ", n));
+      }
+      type.shape.erase(type.shape.begin());
+    }
+    inner.push_back(std::move(type));
+  }
+  std::vector<Type> exports;
+  if (absl::Status s = CheckTest(op, field, inner, counts, depth, iterations, exports); !s.ok())
+    return s;
+  return CheckBody(op, field, inner, counts, exports, depth, iterations);
+}
+
+absl::Status Verifier::CheckTest(const Op& op, const std::string& field,
+                                 const std::vector<Type>& inner, const WhileCounts& counts,
+                                 int64_t depth, int64_t iterations, std::vector<Type>& exports) {
+  const Region& test = op.regions[0];
+  const std::string here = field + ".regions[0]";
+  if (absl::Status s = OpenRegion(test, here, inner, op.attributes.elements > 0); !s.ok()) return s;
+  if (absl::Status s = Ops(test, here, depth + 1, iterations); !s.ok()) return s;
+  if (absl::Status s = UseYields(test, here); !s.ok()) return s;
+  const size_t tested = op.attributes.has_entry ? 3 : 2;
+  if (test.yields.size() != tested + static_cast<size_t>(counts.exports)) {
+    return FieldError(here + ".yields", absl::StrCat("needs ", tested, " tested values and ",
+                                                     counts.exports, " exports"));
+  }
+  for (size_t i = 0; i < test.yields.size(); ++i) {
+    const Type& type = program_[test.yields[i]].type;
+    if (i < tested && type != Type{ElementType::kReal, {}}) {
+      return FieldError(At(here + ".yields", i), "what is tested is a real scalar");
+    }
+    if (i >= tested) {
+      exports.push_back(type);
+      export_taint_.push_back(known_[Index(test.yields[i])].from_real_compare);
+    }
+  }
+  Close();
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckBody(const Op& op, const std::string& field,
+                                 const std::vector<Type>& inner, const WhileCounts& counts,
+                                 const std::vector<Type>& exports, int64_t depth,
+                                 int64_t iterations) {
+  const size_t c = static_cast<size_t>(counts.carried);
+  const std::vector<bool> taint(export_taint_.end() - static_cast<int64_t>(exports.size()),
+                                export_taint_.end());
+  export_taint_.resize(export_taint_.size() - exports.size());
+  std::vector<Type> args(inner.begin(), inner.begin() + static_cast<int64_t>(c));
+  args.insert(args.end(), exports.begin(), exports.end());
+  args.insert(args.end(), inner.begin() + static_cast<int64_t>(c), inner.end());
+  const Region& body = op.regions[1];
+  const std::string here = field + ".regions[1]";
+  if (absl::Status s = OpenRegion(body, here, args, op.attributes.elements > 0); !s.ok()) return s;
+  for (size_t i = 0; i < exports.size(); ++i) {
+    known_[Index(body.args[c + i])].from_real_compare = taint[i];
+  }
+  if (absl::Status s = Ops(body, here, depth + 1, iterations); !s.ok()) return s;
+  if (absl::Status s = UseYields(body, here); !s.ok()) return s;
+  if (body.yields.size() != c) return FieldError(here + ".yields", "one per carried value");
+  std::vector<Type> results(inner.begin(), inner.begin() + static_cast<int64_t>(c));
+  for (size_t i = 0; i < c; ++i) {
+    if (absl::Status s = MayEnterLoop(body.yields[i], At(here + ".yields", i)); !s.ok()) return s;
+    if (program_[body.yields[i]].type != inner[i]) {
+      return FieldError(At(here + ".yields", i), "differs from the carried type");
+    }
+  }
+  results.insert(results.end(), exports.begin(), exports.end());
+  results.push_back({ElementType::kI32, {}});
+  for (size_t i = 0; i < results.size(); ++i) {
+    Type type = results[i];
+    if (op.attributes.elements > 0) type.shape.insert(type.shape.begin(), op.attributes.elements);
+    if (program_[op.results[i]].type != type) {
+      return FieldError(At(field + ".results", i), "has another type than the loop gives");
+    }
+  }
+  Close();
+  if (absl::Status s = LoopResults(op, field); !s.ok()) return s;
+  for (size_t i = 0; i < exports.size(); ++i) {
+    known_[Index(op.results[c + i])].from_real_compare = taint[i];
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace simgrad::sim::internal

@@ -1,0 +1,221 @@
+// Regions and the operations in them: what is defined where, types, roles, sites.
+#include <cmath>
+
+#include "sim/program/field_error.h"
+#include "sim/program/shape_rule.h"
+#include "sim/program/verifier.h"
+
+namespace simgrad::sim::internal {
+
+absl::Status Verifier::Define(ValueId id, const std::string& field) {
+  if (!InTable(id)) return FieldError(field, absl::StrCat("no value ", static_cast<int32_t>(id)));
+  Known& known = known_[Index(id)];
+  if (known.defined || ever_.count(id) != 0) {
+    return FieldError(field, absl::StrCat("value ", static_cast<int32_t>(id), " is defined twice"));
+  }
+  ever_.insert(id);
+  known.defined = true;
+  known.scope = static_cast<int>(open_.size()) - 1;
+  open_.back().defined.push_back(id);
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::Use(ValueId id, const std::string& field) {
+  if (!InTable(id)) return FieldError(field, absl::StrCat("no value ", static_cast<int32_t>(id)));
+  const Known& known = known_[Index(id)];
+  if (!known.defined) {
+    return FieldError(field, absl::StrCat("value ", static_cast<int32_t>(id),
+                                          " is used before it is defined, or outside its region"));
+  }
+  for (size_t scope = open_.size() - 1; static_cast<int>(scope) > known.scope; --scope) {
+    if (open_[scope].mapped && !known.free_in_mapped) {
+      return FieldError(field,
+                        absl::StrCat("value ", static_cast<int32_t>(id),
+                                     " from outside is used in a loop per element; pass it as "
+                                     "a mapped operand"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Verifier::Close() {
+  for (ValueId id : open_.back().defined) known_[Index(id)].defined = false;
+  open_.pop_back();
+}
+
+absl::Status Verifier::TopRegion(const Region& region, const std::string& field,
+                                 const std::vector<Type>& arg_types, Kind kind) {
+  kind_ = kind;
+  // The values of `step` stay usable for exports; stage and terminal see inputs only through
+  // `open_`.
+  if (absl::Status s = OpenRegion(region, field, arg_types, false); !s.ok()) return s;
+  if (absl::Status s = Ops(region, field, 1, 1); !s.ok()) return s;
+  if (absl::Status s = UseYields(region, field); !s.ok()) return s;
+  if (kind == Kind::kStep || kind == Kind::kInitial) {
+    if (absl::Status s = CheckStates(region, field); !s.ok()) return s;
+  } else if (region.yields.size() != 1 ||
+             program_[region.yields[0]].type != Type{ElementType::kReal, {}}) {
+    return FieldError(field + ".yields", "a cost is one real scalar");
+  }
+  if (kind != Kind::kStep) Close();
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckStates(const Region& region, const std::string& field) {
+  const std::vector<int32_t> states = program_.InputsOf(InputKind::kState);
+  if (region.yields.size() != states.size()) {
+    return FieldError(field + ".yields", absl::StrCat("needs one value per state, ", states.size(),
+                                                      ", has ", region.yields.size()));
+  }
+  for (size_t i = 0; i < states.size(); ++i) {
+    const Input& input = program_.inputs[static_cast<size_t>(states[i])];
+    if (program_[region.yields[i]].type != program_[input.value].type) {
+      return FieldError(At(field + ".yields", i),
+                        absl::StrCat("differs from the type of state '", input.name, "'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::OpenRegion(const Region& region, const std::string& field,
+                                  const std::vector<Type>& types, bool mapped) {
+  if (static_cast<int64_t>(open_.size()) > limits_.max_depth + 3) {
+    return FieldError(field, absl::StrCat("regions nest deeper than ", limits_.max_depth));
+  }
+  open_.push_back({mapped, {}});
+  if (region.args.size() != types.size()) {
+    return FieldError(field + ".args",
+                      absl::StrCat("needs ", types.size(), ", has ", region.args.size()));
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (absl::Status s = Define(region.args[i], At(field + ".args", i)); !s.ok()) return s;
+    if (program_[region.args[i]].type != types[i]) {
+      return FieldError(At(field + ".args", i), "has another type than what enters the region");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::UseYields(const Region& region, const std::string& field) {
+  for (size_t i = 0; i < region.yields.size(); ++i) {
+    if (absl::Status s = Use(region.yields[i], At(field + ".yields", i)); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::Ops(const Region& region, const std::string& field, int64_t depth,
+                           int64_t iterations) {
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    const std::string here = At(field + ".ops", i);
+    if (++operations_ > limits_.max_operations) {
+      return FieldError(here, absl::StrCat("more than ", limits_.max_operations, " operations"));
+    }
+    absl::Status status = CheckOp(region.ops[i], here, depth, iterations);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t depth,
+                               int64_t iterations) {
+  if (InfoOf(op.code).op_class == OpClass::kAdjoint || op.code == OpCode::kWhileVjp ||
+      op.code == OpCode::kForVjp || op.code == OpCode::kPad || op.code == OpCode::kAny) {
+    return FieldError(field + ".code", absl::StrCat("'", std::string(InfoOf(op.code).name),
+                                                    "' belongs to adjoint programs"));
+  }
+  if (absl::Status s = CheckContext(op, field); !s.ok()) return s;
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (absl::Status s = Use(op.operands[i], At(field + ".operands", i)); !s.ok()) return s;
+  }
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    if (!InTable(op.results[i])) return FieldError(At(field + ".results", i), "no such value");
+  }
+  if (op.code == OpCode::kWhile || op.code == OpCode::kFor) {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (absl::Status s = MayEnterLoop(op.operands[i], At(field + ".operands", i)); !s.ok()) {
+        return s;
+      }
+    }
+  }
+  if (op.code == OpCode::kWhile) return CheckWhile(op, field, depth, iterations);
+  if (op.code == OpCode::kFor) return CheckFor(op, field, depth, iterations);
+  if (!op.regions.empty()) return FieldError(field + ".regions", "this operation has no regions");
+  const absl::StatusOr<std::vector<Type>> types = ResultTypes(program_, op);
+  if (!types.ok()) return InField(field, types.status());
+  if (op.results.size() != types->size() || program_[op.results[0]].type != types->front()) {
+    return FieldError(field + ".results", absl::StrCat("'", std::string(InfoOf(op.code).name),
+                                                       "' gives another type than its result has"));
+  }
+  if (absl::Status s = CheckNumbers(op, field); !s.ok()) return s;
+  if (op.code == OpCode::kEvent) {
+    if (absl::Status s = CheckSite(op, field); !s.ok()) return s;
+  }
+  return Results(op, field);
+}
+
+absl::Status Verifier::CheckContext(const Op& op, const std::string& field) {
+  if (op.role == Role::kTape || op.role == Role::kAdjoint || op.role == Role::kGradient) {
+    return FieldError(field + ".role",
+                      absl::StrCat("a world does not compute in role '",
+                                   std::string(precision::RoleName(op.role)), "'"));
+  }
+  if (static_cast<int64_t>(op.label.size()) > 4 * limits_.max_name_length) {
+    return FieldError(field + ".label", "longer than the limit");
+  }
+  for (char c : op.label) {
+    if (static_cast<unsigned char>(c) < 0x20)
+      return FieldError(field + ".label", "control character");
+  }
+  if (!op.site.empty()) return CheckName(op.site, field + ".site");
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {
+  if (op.code == OpCode::kLiteral) {
+    const ElementType element = program_[op.results[0]].type.element;
+    for (double x : op.attributes.literal) {
+      if (!std::isfinite(x)) return FieldError(field + ".literal", "must be finite");
+      const double bound = element == ElementType::kI32 ? 2147483647.0 : 9007199254740992.0;
+      if (element != ElementType::kReal && (x != std::floor(x) || std::abs(x) > bound)) {
+        return FieldError(field + ".literal", "is not an integer that fits");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::Results(const Op& op, const std::string& field) {
+  bool tainted = false;
+  const OpClass op_class = InfoOf(op.code).op_class;
+  if (op_class == OpClass::kCompare) {
+    tainted = program_[op.operands[0]].type.element == ElementType::kReal;
+  }
+  if (op.code != OpCode::kEvent) {
+    for (ValueId id : op.operands) tainted = tainted || known_[Index(id)].from_real_compare;
+  }
+  if (op.code == OpCode::kSelect && known_[Index(op.operands[0])].from_real_compare) {
+    return FieldError(
+        field + ".operands[0]",
+        "a select on a comparison of reals decides control flow; name it: use an event");
+  }
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    if (absl::Status s = Define(op.results[i], At(field + ".results", i)); !s.ok()) return s;
+    known_[Index(op.results[i])].from_real_compare = tainted;
+    known_[Index(op.results[i])].free_in_mapped = op.code == OpCode::kLiteral;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckSite(const Op& op, const std::string& field) {
+  if (kind_ != Kind::kStep) {
+    return FieldError(field + ".code", "sites stand in `step`; initial and costs decide nothing");
+  }
+  if (absl::Status s = CheckName(op.attributes.site, field + ".decision_site"); !s.ok()) return s;
+  if (!sites_.insert(op.attributes.site).second) {
+    return FieldError(field + ".decision_site",
+                      absl::StrCat("site '", op.attributes.site, "' is named twice"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace simgrad::sim::internal
