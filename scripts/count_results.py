@@ -1,5 +1,8 @@
 """Counts passed and failed tests in the JUnit reports of a folder; prints "PASSED FAILED".
 
+A Python file whose tests were all skipped, and not for want of --long, counts as one failure and is
+named on standard error: what nobody runs is not tested.
+
 usage: count_results.py FOLDER
 """
 
@@ -20,13 +23,34 @@ def counts(suite: ElementTree.Element) -> tuple[int, int]:
     return len(cases) - failed - idle, failed
 
 
+def unrun_files(suite: ElementTree.Element) -> list[str]:
+    """Modules of a pytest report of which nothing ran, though something should have."""
+    skips: dict[str, list[str | None]] = {}
+    for case in suite.iter("testcase"):
+        skipped = case.find("skipped")
+        reason = None if skipped is None else skipped.get("message", "")
+        # Of a class inside a module, the module.
+        module = ".".join(p for p in case.get("classname", "").split(".") if not p[:1].isupper())
+        skips.setdefault(module, []).append(reason)
+    return [
+        module
+        for module, reasons in skips.items()
+        if None not in reasons and any(r != "--long" for r in reasons)
+    ]
+
+
 def main(folder: pathlib.Path) -> None:
     passed = failed = 0
     reported = set()
     for path in sorted(folder.glob("*.xml")):
         if path.name != "ctest.xml":
-            p, f = counts(ElementTree.parse(path).getroot())
+            suite = ElementTree.parse(path).getroot()
+            p, f = counts(suite)
             passed, failed = passed + p, failed + f
+            if path.name == "pytest.xml":
+                for module in unrun_files(suite):
+                    failed += 1
+                    print(f"FAILED: {module}: every test of it was skipped", file=sys.stderr)
             reported.add(path.stem)
     if (folder / "ctest.xml").exists():
         for case in ElementTree.parse(folder / "ctest.xml").getroot().iter("testcase"):

@@ -108,6 +108,14 @@ ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
   return names;
 }
 
+v1::DiagnosticsBlock EmptyBlock(const ColumnNames& names) {
+  v1::DiagnosticsBlock block;
+  for (const std::string& name : names.terminations) block.add_terminations()->set_site(name);
+  for (const std::string& name : names.events) block.add_events()->set_site(name);
+  for (const std::string& name : names.states) block.add_states()->set_state(name);
+  return block;
+}
+
 int64_t DiagnosticsBytes(int64_t terminations, int64_t events, int64_t steps) {
   return steps * (terminations * static_cast<int64_t>(sizeof(sim::TerminationStep)) +
                   events * static_cast<int64_t>(sizeof(sim::EventStep)));
@@ -214,7 +222,7 @@ std::vector<v1::BackwardBlock> BackwardBlocks(const std::vector<sim::BackwardSte
   std::vector<v1::BackwardBlock> blocks;
   const int64_t total = static_cast<int64_t>(steps.size());
   const int64_t most = std::max<int64_t>(1, max_block_bytes / kBackwardStepBytes);
-  for (int64_t begin = 0; begin < total; begin += most) {
+  for (int64_t begin = 0; begin == 0 || begin < total; begin += most) {
     const int64_t end = std::min(begin + most, total);
     v1::BackwardBlock& block = blocks.emplace_back();
     block.set_first_step(begin);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/conversion/enum_names.h"
+#include "server/conversion/op_attributes.h"
 #include "server/validation/request_error.h"
 
 namespace simgrad::server::conversion {
@@ -145,7 +146,7 @@ class Reader {
     out.label = op.label();
     absl::Status status = ReadIds(op.operands(), path + ".operands", out.operands);
     if (status.ok()) status = ReadIds(op.results(), path + ".results", out.results);
-    if (status.ok()) status = ReadAttributes(op, path, out.attributes);
+    if (status.ok()) status = ReadAttributes(op, *code, path, out.attributes);
     if (!status.ok()) return status;
     for (int i = 0; i < op.regions_size(); ++i) {
       status = ReadRegion(op.regions(i), At(path + ".regions", i), depth + 1,
@@ -155,9 +156,10 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadAttributes(const v1::Op& op, const std::string& path,
+  absl::Status ReadAttributes(const v1::Op& op, sim::OpCode code, const std::string& path,
                               sim::Attributes& out) const {
-    absl::Status status = CheckShape(op.shape(), limits_.max_elements, path + ".shape");
+    absl::Status status = CheckAttributes(op, code, path);
+    if (status.ok()) status = CheckShape(op.shape(), limits_.max_elements, path + ".shape");
     if (!status.ok()) return status;
     out.literal.assign(op.literal().begin(), op.literal().end());
     out.axes.assign(op.axes().begin(), op.axes().end());

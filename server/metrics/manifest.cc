@@ -235,9 +235,9 @@ void AddNumbers(std::vector<Family>& all) {
       {"simgrad_nonfinite_values_total",
        kCounter,
        kServer,
-       "Non-finite values seen: every element of the inputs; role state: every element at "
-       "sampled steps; other roles: births with a certificate, elements of gradients, and "
-       "observations that a metric refused.",
+       "Non-finite values seen, whatever diagnostics were asked for: every element of the inputs, "
+       "of the final states and of the gradients; births with a certificate (at most 16 a "
+       "request); observations that a metric refused.",
        {"phase", "kind", "role"},
        Product({kPhases, {"nan", "inf"}, kRoles}),
        {}});

@@ -151,12 +151,6 @@ void ServerMetrics::RecordForward(const sim::StepDiagnostics& diagnostics,
   for (size_t i = 0; i < diagnostics.events.size(); ++i) {
     if (sites.events[i] != nullptr) sites.events[i]->Record(diagnostics.events[i]);
   }
-  for (const auto& samples : diagnostics.states) {
-    for (const sim::StateRange& range : samples) {
-      NonFinite(sim::Phase::kForward, true, precision::Role::kState).Add(range.nans);
-      NonFinite(sim::Phase::kForward, false, precision::Role::kState).Add(range.infinities);
-    }
-  }
   RecordRanges(diagnostics.ranges);
 }
 
@@ -181,6 +175,24 @@ void ServerMetrics::RecordHealth(const std::vector<sim::InstanceHealth>& health)
     const size_t phase = static_cast<size_t>(instance.phase);
     nonfinite_instances_[phase][instance.stopped ? 1 : 0].Increment();
     nonfinite_first_step_[phase].Observe(static_cast<double>(instance.step));
+  }
+}
+
+// Sampled ranges of states would count as often as the caller's stride has it.
+void ServerMetrics::RecordFinalStates(const sim::WorkResult& result) {
+  const auto instances = static_cast<int64_t>(result.health.size());
+  for (const sim::Tensor& state : result.final_states) {
+    if (state.dtype > sim::DType::kE5m2 || instances == 0) continue;
+    const int64_t row = state.count() / instances;
+    for (int64_t i = 0; i < state.count(); ++i) {
+      if (result.health[static_cast<size_t>(i / row)].ok) {
+        i += row - 1;  // all of its states are finite
+        continue;
+      }
+      const double x = state.Get(i);
+      if (std::isfinite(x)) continue;
+      NonFinite(sim::Phase::kForward, std::isnan(x), precision::Role::kState).Increment();
+    }
   }
 }
 
@@ -212,9 +224,9 @@ void ServerMetrics::RecordResult(const sim::Work& work, const sim::WorkResult& r
                                  WorldMetrics& world) {
   phase_seconds.at("forward").Observe(result.seconds.forward);
   RecordHealth(result.health);
+  RecordFinalStates(result);
   for (const sim::BirthCertificate& birth : result.certificates) {
-    // States are counted element by element at sampled steps, inputs when they arrive.
-    if (birth.phase == sim::Phase::kInput || birth.role == precision::Role::kState) continue;
+    if (birth.phase == sim::Phase::kInput) continue;  // counted on arrival, every element
     NonFinite(birth.phase, std::isnan(birth.result), birth.role).Increment();
   }
   if (!work.gradient) return;

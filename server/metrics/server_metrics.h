@@ -45,7 +45,7 @@ class ServerMetrics {
   // `label` of conversion::WorldLabel; anything else is "custom".
   WorldMetrics& world(const std::string& label);
 
-  // Underflows, overflows and non-finite values of one chunk of steps, with its sites.
+  // Sites, underflows and overflows of one chunk of steps.
   void RecordForward(const sim::StepDiagnostics& diagnostics, const SiteHandles& sites);
   // As they are done, so that work that is cancelled or fails counts too.
   void RecordSteps(Direction direction, int64_t instance_steps);
@@ -70,6 +70,7 @@ class ServerMetrics {
   GuardedCounter& NonFinite(sim::Phase phase, bool nan, precision::Role role);
   void RecordRanges(const sim::RangeCounts& ranges);
   void RecordHealth(const std::vector<sim::InstanceHealth>& health);
+  void RecordFinalStates(const sim::WorkResult& result);
   void RecordGradient(const sim::Work& work, const sim::InputGradient& gradient,
                       WorldMetrics& world);
 

@@ -11,9 +11,9 @@ RpcScope::RpcScope(metrics::ServerMetrics& metrics, const std::string& method)
 }
 
 void RpcScope::End(const std::string& code) {
-  metrics_.in_flight.Decrement();
   metrics_.Handled(code);
   metrics_.handling_seconds.Observe(Seconds());
+  metrics_.in_flight.Decrement();  // last: who sees no call in flight sees all of them counted
 }
 
 double RpcScope::Seconds() const { return absl::ToDoubleSeconds(absl::Now() - start_); }

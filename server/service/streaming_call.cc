@@ -201,6 +201,9 @@ absl::Status StreamingCall::Execute() {
   prepared_.work.options.stop = [asked = cancellation_] { return !asked->Check().ok(); };
   const auto result = context_.engine->Execute(std::move(prepared_.work), *this);
   if (!result.ok()) return result.status();
+  if (record_.steps == 0 && prepared_.send_diagnostics) {
+    Post(conversion::EmptyBlock(column_names_));
+  }
   where_ = metrics::LostIn::kStream;
   const auto start = std::chrono::steady_clock::now();
   context_.metrics->RecordResult(facts, *result, *world_);

@@ -41,6 +41,12 @@ absl::Status CheckIds(const v1::RolloutSpec& spec, const RequestLimits& limits,
                          absl::StrCat(spec.instance_ids_size(), " is above this server's limit of ",
                                       limits.max_instances, " instances"));
   }
+  if (spec.instance_ids_size() > 0 && spec.first_instance() != 0) {
+    return InvalidField(field + ".first_instance",
+                        absl::StrCat("is ", spec.first_instance(),
+                                     " beside instance_ids, which name every instance already; "
+                                     "send one of the two"));
+  }
   std::set<uint64_t> seen;
   for (int i = 0; i < spec.instance_ids_size(); ++i) {
     if (!seen.insert(spec.instance_ids(i)).second) {

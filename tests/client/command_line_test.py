@@ -1,12 +1,15 @@
 """The command line understands what it is told, and says so where it does not."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import simgrad as sg
-from simgrad import command_line
+from simgrad import command_line, report
+from simgrad.v1 import diagnostics_pb2, simgrad_pb2
 
 
 def options(*arguments):
@@ -101,3 +104,48 @@ def test_nobody_at_the_target_exits_with_3_also_in_json(capsys):
         == command_line.EXIT_UNREACHABLE
     )
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "UNAVAILABLE"
+
+
+def test_examples_of_the_help_are_commands_that_parse():
+    text = command_line._EXAMPLES.partition("examples:\n")[2].partition("\n\n")[0]
+    commands = [line.split() for line in text.replace("\\\n", " ").splitlines()]
+    assert [words[:2] for words in commands] == [
+        ["simgrad", "info"],
+        ["simgrad", "rollout"],
+        ["simgrad", "gradient"],
+    ]
+    for words in commands:
+        assert options(*words[1:]).command == words[1]
+
+
+def test_integers_of_messages_are_numbers_whatever_their_width():
+    info = simgrad_pb2.ServerInfo(port=1)
+    info.limits.max_steps = 1 << 40
+    info.devices.add(memory_bytes=1 << 36, formats={"f32": "native"})
+    fields = report.message_dict(info)
+    assert fields["limits"]["max_steps"] == 1 << 40 and fields["port"] == 1
+    assert fields["devices"][0] == {"memory_bytes": 1 << 36, "formats": {"f32": "native"}}
+    block = diagnostics_pb2.DiagnosticsBlock(sampled_steps=[1, 2])
+    block.terminations.add(site="s", checks=[3])
+    fields = report.message_dict(block)
+    assert fields["sampled_steps"] == [1, 2] and fields["terminations"][0]["checks"] == [3]
+
+
+def test_a_reader_that_has_left_ends_it_quietly():
+    script = (
+        "from simgrad import command_line\n"
+        "class Client:\n"
+        "    def __enter__(self): return self\n"
+        "    def __exit__(self, *_): pass\n"
+        "command_line._connect = lambda options: Client()\n"
+        "command_line._info = lambda client, options: "
+        "command_line._print(options, {'x': 'y' * 1000000}, None)\n"
+        "raise SystemExit(command_line.main(['info', '--json']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == command_line.EXIT_OK
+    process.stderr.close()

@@ -150,3 +150,31 @@ def test_a_deadline_is_always_finite():
     for bad in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="timeout"):
             sg.Client("localhost:1", timeout=bad)
+
+
+def test_a_policy_is_written_as_it_would_be_typed():
+    policy = (
+        sg.Policy("f16_safe")
+        .role("state", format="f32")
+        .site("projection", order="exact")
+        .loss_scale(8.0)
+        .nonfinite("stop")
+    )
+    assert eval(repr(policy), {"Policy": sg.Policy}) == policy
+    assert repr(sg.Policy().nonfinite("report")) == "Policy('f32').nonfinite('report')"
+
+
+def test_a_resolved_policy_keeps_the_overrides_of_sites():
+    message = policy_pb2.ResolvedPolicy(preset="f16_safe")
+    message.sites.add(site="projection", setting=policy_pb2.RoleSetting(format="f32"))
+    resolved = sg.results.ResolvedPolicy.of(message)
+    assert resolved.sites == {"projection": {"format": "f32"}}
+
+
+def test_a_server_that_tells_no_limit_is_sent_what_there_is(monkeypatch):
+    client = sg.Client("localhost:1")
+    monkeypatch.setattr(client, "info", lambda timeout=None: simgrad_pb2.ServerInfo())
+    message = simgrad_pb2.RolloutRequest()
+    message.spec.initial.add(name="y").tensor.inline = bytes(1 << 20)
+    client._check_size(message, None)
+    client.close()

@@ -31,6 +31,7 @@ def test_info_worlds_and_program_are_for_people_and_machines(capsys, server):
     assert "simgrad" in run(capsys, server, "info")
     info = json.loads(run(capsys, server, "info", "--json"))
     assert info["port"] == server.port and "bouncing_ball" in info["worlds"]
+    assert isinstance(info["limits"]["max_steps"], int)
     assert "config contact" in run(capsys, server, "worlds")
     names = [w["name"] for w in json.loads(run(capsys, server, "worlds", "--json"))["worlds"]]
     assert names == info["worlds"]
@@ -128,3 +129,16 @@ def test_a_non_finite_instance_exits_with_4_where_asked(capsys, server):
     answer = json.loads(run(capsys, server, *arguments, "--fail-on-nonfinite", "--json", code=4))
     assert answer["ok"] == 0 and answer["certificates"]
     run(capsys, server, *arguments)
+
+
+def test_json_of_a_gradient_leaves_nothing_out(capsys, server):
+    arguments = ["gradient", *DEPRESSURIZATION, "--objective", "final_penetration"]
+    arguments[arguments.index("k=0.5")] = "k=nan"
+    answer = json.loads(run(capsys, server, *arguments, "--site", "projection.order=exact", "--json"))
+    assert answer["ok"] == 0 and answer["health"] == [
+        {"instance": 0, "phase": "input", "step": 0, "stopped": False}
+    ]
+    assert len(answer["sites"]["projection"]["checks"]) == 4
+    assert len(answer["backward"]["largest"]) == 4 and "ranges" in answer["backward"]
+    assert answer["states_range"]["y"]["steps"] == [3] and "ranges" in answer
+    assert answer["policy"]["sites"]["projection"]["order"] == "exact"

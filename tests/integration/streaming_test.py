@@ -199,3 +199,19 @@ def test_shared_and_per_instance_inputs_are_told_apart_by_rank(client):
     )
     assert shared.params["k"].shape == () and shared.initial["v"].shape == (2,)
     assert shared.initial["y"].shape == (10, 2)
+
+
+def test_an_answer_without_steps_has_its_sites_and_events(client):
+    world = sg.World("bouncing_ball", contact="projection")
+    sent = dict(steps=0, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})
+    of_one = client.rollout(world, **{**sent, "steps": 1})
+    for level in ("summary", "instances"):
+        r = client.rollout(world, **sent, diagnostics=level)
+        assert set(r.sites) == set(of_one.sites) and set(r.events) == set(of_one.events)
+        assert set(r.states_range) == set(of_one.states_range)
+        assert all(site.reasons.shape == (0, 4) for site in r.sites.values())
+        assert all(event.first_step.tolist() == [-1] for event in r.events.values())
+        assert r.state["y"].tolist() == [[0.5]]
+    g = client.gradient(world, **sent, objective="final_height")
+    assert set(g.sites) == set(of_one.sites) and g.backward.steps == 0
+    assert client.rollout(world, **sent, diagnostics="off").sites == {}

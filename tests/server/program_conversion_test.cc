@@ -1,5 +1,10 @@
 // Programs as messages: what DescribeProgram hands out is what Rollout takes back.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
 
 #include "precision/policy.h"
 #include "server/conversion/program_from_proto.h"
@@ -65,13 +70,23 @@ TEST(ProgramConversion, WhatCannotBeReadIsNamed) {
       {"step.ops[0].results[0]",
        [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_results(0, 1 << 20); }},
       {"step.ops[0].comparison",
-       [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_comparison("near"); }},
+       [](v1::Program& p) {
+         p.mutable_step()->mutable_ops(0)->set_code("event");
+         p.mutable_step()->mutable_ops(0)->set_comparison("near");
+       }},
       {"step.ops[0].format",
-       [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_format("f31"); }},
+       [](v1::Program& p) {
+         p.mutable_step()->mutable_ops(0)->set_code("cast");
+         p.mutable_step()->mutable_ops(0)->set_format("f31");
+       }},
       {"step.ops[0].overflow",
-       [](v1::Program& p) { p.mutable_step()->mutable_ops(0)->set_overflow("wrap"); }},
+       [](v1::Program& p) {
+         p.mutable_step()->mutable_ops(0)->set_code("cast");
+         p.mutable_step()->mutable_ops(0)->set_overflow("wrap");
+       }},
       {"step.ops[0].shape",
        [](v1::Program& p) {
+         p.mutable_step()->mutable_ops(0)->set_code("reshape");
          p.mutable_step()->mutable_ops(0)->add_shape(int64_t{1} << 40);
          p.mutable_step()->mutable_ops(0)->add_shape(int64_t{1} << 40);
        }},
@@ -89,10 +104,62 @@ TEST(ProgramConversion, WhatCannotBeReadIsNamed) {
     if (message.step().ops(0).operands_size() > 0) {
       message.mutable_step()->mutable_ops(0)->clear_operands();
     }
+    message.mutable_step()->mutable_ops(0)->clear_shape();
+    message.mutable_step()->mutable_ops(0)->clear_dims();
     spoiled.spoil(message);
     const auto program = ProgramFromProto(message);
     ASSERT_FALSE(program.ok()) << spoiled.field;
     EXPECT_EQ(sim::FieldOf(program.status()), spoiled.field) << program.status();
+  }
+}
+
+// The first operation of the step with this code.
+v1::Op& OpOf(v1::Program& program, const std::string& code) {
+  for (v1::Op& op : *program.mutable_step()->mutable_ops()) {
+    if (op.code() == code) return op;
+  }
+  ADD_FAILURE() << "no " << code;
+  return *program.mutable_step()->mutable_ops(0);
+}
+
+TEST(ProgramConversion, AnAttributeThatAnOperationDoesNotUseIsRefused) {
+  const std::pair<std::string, std::function<void(v1::Op&)>> cases[] = {
+      {"literal", [](v1::Op& op) { op.add_literal(1); }},
+      {"axes", [](v1::Op& op) { op.add_axes(0); }},
+      {"start", [](v1::Op& op) { op.add_start(0); }},
+      {"shape", [](v1::Op& op) { op.add_shape(3); }},
+      {"dims", [](v1::Op& op) { op.add_dims(0); }},
+      {"decision_site", [](v1::Op& op) { op.set_decision_site("x"); }},
+      {"comparison", [](v1::Op& op) { op.set_comparison("lt"); }},
+      {"max_iter", [](v1::Op& op) { op.set_max_iter(3); }},
+      {"cap_first", [](v1::Op& op) { op.set_cap_first(true); }},
+      {"has_entry", [](v1::Op& op) { op.set_has_entry(true); }},
+      {"elements", [](v1::Op& op) { op.set_elements(3); }},
+      {"carried", [](v1::Op& op) { op.set_carried(1); }},
+      {"format", [](v1::Op& op) { op.set_format("f32"); }},
+      {"overflow", [](v1::Op& op) { op.set_overflow("ieee"); }},
+      {"reverse", [](v1::Op& op) { op.set_reverse(true); }},
+  };
+  const v1::Program good = ProgramToProto(*sim::BuildWorld("bouncing_ball", {{"elements", 3.0}}));
+  for (const auto& [attribute, spoil] : cases) {
+    v1::Program message = good;
+    spoil(OpOf(message, "mul"));
+    const auto program = ProgramFromProto(message);
+    ASSERT_FALSE(program.ok()) << attribute;
+    EXPECT_THAT(sim::FieldOf(program.status()), ::testing::EndsWith("]." + attribute));
+    EXPECT_THAT(program.status().message(), ::testing::HasSubstr("'mul' has no " + attribute));
+  }
+}
+
+TEST(ProgramConversion, WhatComparesSaysHow) {
+  for (const std::string code : {"while", "event"}) {
+    v1::Program message = ProgramToProto(*sim::BuildWorld(
+        code == "while" ? "boundary_projection" : "bouncing_ball", {{"elements", 3.0}}));
+    OpOf(message, code).clear_comparison();
+    const auto program = ProgramFromProto(message);
+    ASSERT_FALSE(program.ok()) << code;
+    EXPECT_THAT(sim::FieldOf(program.status()), ::testing::EndsWith("].comparison"));
+    EXPECT_THAT(program.status().message(), ::testing::HasSubstr("one of lt, le, gt, ge, eq, ne"));
   }
 }
 

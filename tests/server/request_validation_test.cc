@@ -95,6 +95,12 @@ std::vector<Case> SpecCases() {
          for (uint64_t id : {7, 8, 7}) r.mutable_spec()->add_instance_ids(id);
        },
        "spec.instance_ids[2]"},
+      {"FirstInstanceBesideIds",
+       [](auto& r) {
+         for (uint64_t id : {7, 8, 9}) r.mutable_spec()->add_instance_ids(id);
+         r.mutable_spec()->set_first_instance(7);
+       },
+       "spec.first_instance", "INVALID_FIELD", "send one of the two"},
       {"IdsOfWrongNumber", [](auto& r) { r.mutable_spec()->add_instance_ids(1); },
        "spec.initial[0].tensor.shape"},
       {"FirstInstanceOverflows",

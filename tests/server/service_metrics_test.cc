@@ -377,6 +377,34 @@ TEST(ServiceMetrics, NonFiniteInputsAndInstancesAreCounted) {
   EXPECT_EQ(after.at(R"(simgrad_nonfinite_first_step_count{phase="input"})"), 2);
 }
 
+TEST(ServiceMetrics, WhatIsCountedDoesNotDependOnTheDiagnosticsThatAreAskedFor) {
+  RunningServer server;
+  const auto counted = [&](int32_t stride, v1::DiagnosticsLevel level) {
+    const auto before = Settled(server);
+    v1::RolloutRequest request = BallRollout(40, 3);
+    SetDoubles({std::nan(""), 0.5, INFINITY}, {3, 1},
+               *request.mutable_spec()->mutable_initial(0)->mutable_tensor());
+    request.mutable_spec()->mutable_diagnostics()->set_stride(stride);
+    request.mutable_spec()->mutable_diagnostics()->set_level(level);
+    EXPECT_TRUE(Ask(server, request).status.ok());
+    std::map<std::string, double> moved;
+    for (const auto& [name, value] : Settled(server)) {
+      const bool of_time = name.find("_seconds") != std::string::npos ||
+                           name.rfind("process_", 0) == 0 ||
+                           name.find("program_cache") != std::string::npos;
+      if (!of_time && value != before.at(name)) moved[name] = value - before.at(name);
+    }
+    return moved;
+  };
+  const auto expected = counted(1, v1::DIAGNOSTICS_LEVEL_SUMMARY);
+  EXPECT_GE(
+      expected.at(R"(simgrad_nonfinite_values_total{kind="nan",phase="forward",role="state"})"), 1);
+  EXPECT_EQ(counted(7, v1::DIAGNOSTICS_LEVEL_SUMMARY), expected);
+  EXPECT_EQ(counted(1000, v1::DIAGNOSTICS_LEVEL_SUMMARY), expected);
+  EXPECT_EQ(counted(0, v1::DIAGNOSTICS_LEVEL_OFF), expected);
+  EXPECT_EQ(counted(3, v1::DIAGNOSTICS_LEVEL_INSTANCES), expected);
+}
+
 TEST(ServiceMetrics, ACancelledRolloutTellsWhereItWasLost) {
   RunningServer server;
   grpc::ClientContext context;

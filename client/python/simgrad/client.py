@@ -331,7 +331,8 @@ class Client:
             return
         if self._max_request_bytes is None:
             self._max_request_bytes = self.info(timeout=timeout).limits.max_request_bytes
-        request.check_size(message, size, self._max_request_bytes)
+        if self._max_request_bytes:  # 0: a server that does not say; it will answer itself
+            request.check_size(message, size, self._max_request_bytes)
 
     def _metadata(self) -> list[tuple[str, str]]:
         if self._token is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 from typing import Any, Sequence
@@ -26,9 +27,10 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 
 _EXAMPLES = """examples:
   simgrad info
-  simgrad rollout --world bouncing_ball --config contact=toi --steps 100 --initial y=0.5 --initial
-  v=0 simgrad gradient --world boundary_projection --config elements=9 --config tol=1e-3 --steps 4
-      \\ --initial y=-1e-3,0,0,0,0,0,0,0,0 --param k=0.5 --objective final_penetration \\
+  simgrad rollout --world bouncing_ball --config contact=toi --steps 100 \\
+      --initial y=0.5 --initial v=0
+  simgrad gradient --world boundary_projection --config elements=9 --config tol=1e-3 --steps 4 \\
+      --initial y=-1e-3,0,0,0,0,0,0,0,0 --param k=0.5 --objective final_penetration \\
       --policy f16_unsafe --role termination.format=f32 --role termination.order=sequential --json
 
 Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list
@@ -46,11 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(options, error, EXIT_UNREACHABLE)
     except errors.SimgradError as error:
         return _fail(options, error, EXIT_FAILED)
+    except BrokenPipeError:
+        # Who read our output has left. What Python would flush at its end goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
     except (TypeError, ValueError, OSError) as error:
         print(f"simgrad: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except BrokenPipeError:
-        return EXIT_OK
 
 
 def _connect(options: argparse.Namespace) -> Client:
@@ -303,7 +307,8 @@ def _array(text: str, rank: int) -> np.ndarray:
 
 
 def _print(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> int:
-    print(json.dumps(fields, indent=2) if options.json else text(fields))
+    # Flushed here, so that a reader that has left is noticed here.
+    print(json.dumps(fields, indent=2) if options.json else text(fields), flush=True)
     return EXIT_OK
 
 

@@ -101,6 +101,9 @@ class Policy:
                 parts.append(f".{method}({name!r}{fields})")
         if self._message.HasField("loss_scale"):
             parts.append(f".loss_scale({self._message.loss_scale.fixed!r})")
+        for action, value in _NON_FINITE.items():
+            if self._message.non_finite == value:
+                parts.append(f".nonfinite({action!r})")
         return "".join(parts)
 
 

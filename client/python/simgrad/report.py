@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Mapping
 
 import numpy as np
 from google.protobuf import json_format
 
-from simgrad.diagnostics import REASONS
+from simgrad.diagnostics import REASONS, BackwardTrace, RangeCounts
 from simgrad.results import Gradient, Program, Rollout
 
 
 def message_dict(message: Any) -> dict[str, Any]:
-    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+    """A message with its fields by name; integers are numbers, whatever their width."""
+    fields = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return _with_integers(message.DESCRIPTOR, fields)
 
 
 def program_dict(program: Program) -> dict[str, Any]:
@@ -38,12 +40,15 @@ def result_dict(result: Rollout) -> dict[str, Any]:
         "instances": result.instances,
         "steps": result.steps,
         "ok": int(result.ok.sum()),
+        "health": [dict(vars(entry)) for entry in result.health],
         "path_signature": f"{result.path_signature:016x}",
         "path_signatures": [f"{s:016x}" for s in result.path_signatures.tolist()],
         "value": result.value,
         "values": result.values,
         "state": result.state,
         "trajectory": result.trajectory,
+        "states_range": {name: dict(vars(r)) for name, r in result.states_range.items()},
+        "ranges": _ranges(result.ranges),
         "sites": {},
         "events": {},
         "certificates": [str(c) for c in result.certificates],
@@ -55,6 +60,10 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             "reasons": {r: site.reasons[:, i] for i, r in enumerate(REASONS)},
             "margin": site.margin,
             "margin_ulps": site.margin_ulps,
+            "checks": site.checks,
+            "near_stopped": site.near_stopped,
+            "near_continued": site.near_continued,
+            "nan_margins": site.nan_margins,
         }
         if site.flat_values is not None:
             fields["sites"][name]["values"] = site.values
@@ -64,6 +73,8 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             "changes": event.changes,
             "margin": event.margin,
             "margin_ulps": event.margin_ulps,
+            "checks": event.checks,
+            "nan_margins": event.nan_margins,
             "first_step": event.first_step,
         }
     if isinstance(result, Gradient):
@@ -77,6 +88,7 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             loss_scale=result.loss_scale,
             skipped=result.skipped,
             left_out=result.left_out,
+            backward=_backward(result.backward),
         )
     return _plain(fields)
 
@@ -161,7 +173,44 @@ def _policy(program: Program) -> dict[str, Any]:
         "loss_scale": policy.loss_scale,
         "nonfinite": policy.nonfinite,
         "roles": {name: dict(vars(setting)) for name, setting in policy.roles.items()},
+        "sites": {name: dict(setting) for name, setting in policy.sites.items()},
     }
+
+
+def _ranges(ranges: Mapping[str, RangeCounts]) -> dict[str, Any]:
+    return {role: dict(vars(counts)) for role, counts in ranges.items()}
+
+
+def _backward(trace: BackwardTrace | None) -> dict[str, Any] | None:
+    if trace is None:
+        return None
+    return {
+        "largest": trace.largest,
+        "nonfinite": trace.nonfinite,
+        "exponents": trace.exponents,
+        "ranges": _ranges(trace.ranges),
+    }
+
+
+def _with_integers(descriptor: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON of protobuf writes 64-bit integers as strings; these become numbers again."""
+    return {
+        name: _with_integer(descriptor.fields_by_name[name], value)
+        for name, value in fields.items()
+    }
+
+
+def _with_integer(entry: Any, value: Any) -> Any:
+    inside = entry.message_type
+    if inside is not None and inside.GetOptions().map_entry:
+        of_value = inside.fields_by_name["value"]
+        return {key: _with_integer(of_value, v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_with_integer(entry, v) for v in value]
+    if inside is not None and isinstance(value, dict):
+        return _with_integers(inside, value)
+    wide = entry.cpp_type in (entry.CPPTYPE_INT64, entry.CPPTYPE_UINT64)
+    return int(value) if wide else value
 
 
 def _plain(value: Any) -> Any:

@@ -33,6 +33,7 @@ class ResolvedPolicy:
 
     preset: str
     roles: Mapping[str, RoleSetting]
+    sites: Mapping[str, Mapping[str, str]]  # overrides: by site, the settings that were given
     loss_scale: float
     nonfinite: str
 
@@ -49,8 +50,9 @@ class ResolvedPolicy:
             )
             for r in message.roles
         }
+        sites = {s.site: {d.name: v for d, v in s.setting.ListFields()} for s in message.sites}
         stop = message.non_finite == policy_pb2.NON_FINITE_POLICY_STOP
-        return cls(message.preset, roles, message.loss_scale, "stop" if stop else "report")
+        return cls(message.preset, roles, sites, message.loss_scale, "stop" if stop else "report")
 
 
 @dataclass(frozen=True)

@@ -258,11 +258,14 @@ void RegionWriter::StopTests(const Op& op, const std::string& id, const Region& 
     Line(Cat("if (", Speaking("tells"), ") TellTested(args, ", site.index, ", ran[", site.index,
              "], lhs", id, ");"));
   }
-  if (a.has_entry) {
-    Line(Cat("if (it", id, " == 0 && !(", lhs, " >= ", PlaceOf(test.yields[2])["0"], ")) { why", id,
-             " = kNotEntered; break; }"));
-  }
   if (mode_.decides) Line(Cat("tested", id, " = true;"));
+  if (a.has_entry) {
+    body_.Open(Cat("if (it", id, " == 0)"));
+    Line(Cat("const bool enters", id, " = ", lhs, " >= ", PlaceOf(test.yields[2])["0"], ";"));
+    EntryRecord(op, id, test);
+    Line(Cat("if (!enters", id, ") { why", id, " = kNotEntered; break; }"));
+    body_.Close();
+  }
   TestRecord(op, id, test);
   Line(Cat("if (held", id, ") break;"));
 }

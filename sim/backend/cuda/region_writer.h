@@ -115,6 +115,9 @@ class RegionWriter {
   void Event(const Op& op);
   std::string MarginText(ValueId lhs, ValueId rhs, const Region& region, const std::string& index);
   std::string ExtraMagnitude(ValueId id, const Region& region, const std::string& index);
+  void EntryRecord(const Op& op, const std::string& id, const Region& test);
+  void RecordTest(const Op& op, const std::string& id, const std::string& margin,
+                  const std::string& ends);
   void TestRecord(const Op& op, const std::string& id, const Region& test);
   void EndRecord(const Op& op, const std::string& id);
 

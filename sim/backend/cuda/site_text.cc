@@ -88,12 +88,22 @@ void RegionWriter::Event(const Op& op) {
 
 // After a test was evaluated and its variables held<id> and tested<id> were set.
 void RegionWriter::TestRecord(const Op& op, const std::string& id, const Region& test) {
+  RecordTest(op, id, MarginText(test.yields[0], test.yields[1], test, "0"), Cat("held", id));
+}
+
+// The same for the entry test, whose variable is enters<id>; a run ends there where it does not hold.
+void RegionWriter::EntryRecord(const Op& op, const std::string& id, const Region& test) {
+  RecordTest(op, id, MarginText(test.yields[0], test.yields[2], test, "0"), Cat("!enters", id));
+}
+
+void RegionWriter::RecordTest(const Op& op, const std::string& id, const std::string& margin,
+                              const std::string& ends) {
   if (!mode_.decides) return;
   const SiteText& site = source_.SiteOf(op.attributes.site);
   Line(Cat("if (", Speaking("records"), ") {"));
-  Line(Cat("  margin", id, " = ", MarginText(test.yields[0], test.yields[1], test, "0"), ";"));
-  Line(Cat("  loop", site.index, ".Test({static_cast<double>(lhs", id, "), margin", id, ", held",
-           id, "}, args.near_band_ulps);"));
+  Line(Cat("  margin", id, " = ", margin, ";"));
+  Line(Cat("  loop", site.index, ".Test({static_cast<double>(lhs", id, "), margin", id, ", ", ends,
+           "}, args.near_band_ulps);"));
   Line("}");
 }
 

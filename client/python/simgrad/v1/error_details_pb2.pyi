@@ -21,6 +21,7 @@ QUEUE_FULL: Reason
 REASON_UNSPECIFIED: Reason
 TAPE_GONE: Reason
 TENSOR_GONE: Reason
+UNAUTHENTICATED: Reason
 
 class BadRequest(_message.Message):
     __slots__ = ["field_violations"]
