@@ -9,9 +9,9 @@ namespace simgrad::sim::cuda {
 namespace {
 
 constexpr std::string_view kHead = R"(#include "sim/backend/cuda/kernel_abi.h"
-#include "precision/elementary.h"
 #include "sim/backend/cuda/device/columns.h"
 #include "sim/backend/cuda/device/diagnostics.h"
+#include "sim/backend/cuda/device/elementary.h"
 #include "sim/backend/cuda/device/input.h"
 #include "sim/backend/cuda/device/integers.h"
 #include "sim/backend/cuda/device/ranges.h"
