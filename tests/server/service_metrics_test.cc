@@ -291,6 +291,8 @@ TEST(ServiceMetrics, EveryMetricMovesWhenWhatItCountsHappens) {
       // What was configured, built and started.
       "simgrad_queue_capacity_requests", "simgrad_termination_near_band_ulps", "simgrad_build_info",
       "simgrad_device_info", "process_max_fds", "process_start_time_seconds",
+      // Of a GPU that fails: tests/server/device_test.cc.
+      "simgrad_cuda_errors_total",
       // Of the certificate, where there is one: tests/integration/security_test.py.
       "simgrad_tls_certificate_expiry_timestamp_seconds",
       // Back where they were; their tests are DrainingRefusesNewWork... and those of what is in
