@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import platform
 import re
@@ -138,7 +139,7 @@ def rows(engine: dict[str, float], torch: dict, client: dict[str, float]) -> lis
     ]
 
 
-def table(engine, torch, client) -> str:
+def table(engine, torch, client, load: float) -> str:
     lines = ["| figure | measured | asked |", "|---|---|---|"]
     lines += [f"| {name} | {value:.3g} | {asked} |" for name, value, asked in rows(engine, torch, client)]
     iterations = engine.get("BM_Rollout/f32/iterations_per_step", float("nan"))
@@ -148,7 +149,8 @@ def table(engine, torch, client) -> str:
         f"{torch['iterations_per_step']:.3f}). Rollout {engine['BM_Rollout/f32'] * 1e3:.1f} ms, PyTorch "
         f"{torch['torch']} {statistics.median(torch['seconds']) * 1e3:.0f} ms, echo "
         f"{client['echo_p50_us']:.0f} us, all on one thread of {processor()}, "
-        f"{datetime.date.today().isoformat()}.",
+        f"{datetime.date.today().isoformat()}; load average before the run {load:.1f} on "
+        f"{os.cpu_count()} cores.",
     ]
     return "\n".join(lines)
 
@@ -159,7 +161,9 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     arguments = parser.parse_args()
     repetitions = 3 if arguments.quick else 9
-    text = table(in_process(repetitions), eager_torch(repetitions), through_the_client(repetitions))
+    load = os.getloadavg()[0]  # other work makes every figure worse, and ratios uncertain
+    text = table(in_process(repetitions), eager_torch(repetitions), through_the_client(repetitions),
+                 load)
     print(text)
     if arguments.write:
         page = ROOT / "docs" / "performance.md"

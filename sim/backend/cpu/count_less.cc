@@ -30,25 +30,23 @@ bool SiteRecorder::CountLess(const Tests& tests, const LaneBits& counted) {
   if (wide || !(b >= std::ldexp(1.0, traits.min_exponent)) || std::isinf(b)) return false;
   const std::byte* const a = m.at[tested.a];
   const LaneBits& held = tests.held;
-  const LaneBits rest = counted - held;
-  const bool any_held = held.Any();
+  const TestNeighbours found = kernels.neighbours[0](a, m.at[tested.b], counted.word, width);
+  if (found.any_nan) return false;
   double nearest = HUGE_VAL;
   double higher = HUGE_VAL;
-  if (rest.Any()) {
-    const TestNeighbours found = kernels.neighbours[0](a, m.at[tested.b], rest.word, width);
-    if (found.any_nan) return false;
+  if (found.any_above) {
     const double above = NumberOfKey(found.above, false);
     if (!std::isinf(above)) {
       const double end = std::ldexp(1.0, std::ilogb(above) + 1);
       higher = std::ldexp(1.0, traits.precision - 1) * (1.0 - b / end);
     }
-    nearest = std::min(higher, OfferNeighbour(tests, above, rest));
+    nearest = std::min(higher, OfferNeighbour(tests, above, counted));
   }
-  if (any_held) {
-    held_range_ = kernels.key_range[0](a, held.word, width);
+  if (found.any_below) {
+    held_range_ = found.zero_signs_lost ? kernels.key_range[0](a, held.word, width)
+                                        : KeyRange{found.lowest, found.below};
     held_range_known_ = true;
-    const double below = NumberOfKey(held_range_.highest, false);
-    nearest = std::min(nearest, OfferNeighbour(tests, below, held));
+    nearest = std::min(nearest, OfferNeighbour(tests, NumberOfKey(found.below, false), held));
   }
   if (nearest <= near_band_ulps_ || higher <= std::abs(tests.step.margin.ulps)) {
     uint64_t nans = 0;
@@ -60,9 +58,11 @@ bool SiteRecorder::CountLess(const Tests& tests, const LaneBits& counted) {
       ++(held.Has(j) ? tests.step.near_stopped : tests.step.near_continued);
     });
   }
-  const LaneBits capped = (tests.ended & counted) - held;
-  if (capped.Any()) CountBuckets(tests, capped);
-  if (any_held && !CountBucketsLess(tests, held)) CountBuckets(tests, held);
+  if (found.any_above) {
+    const LaneBits capped = (tests.ended & counted) - held;
+    if (capped.Any()) CountBuckets(tests, capped);
+  }
+  if (found.any_below && !CountBucketsLess(tests, held)) CountBuckets(tests, held);
   return true;
 }
 

@@ -102,13 +102,15 @@ struct KeyRange {
 };
 
 // What lies next to the threshold b of a test among some lanes: the largest a < b and the smallest
-// a >= b, as keys.
+// a >= b, and the smallest a < b, as keys.
 struct TestNeighbours {
+  int64_t lowest = 0;
   int64_t below = 0;
   int64_t above = 0;
   bool any_below = false;
   bool any_above = false;
   bool any_nan = false;
+  bool zero_signs_lost = false;  // a zero among `lowest` and `below` may have the other sign
 };
 
 struct KernelTable {
