@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "precision/rounding.h"
+#include "sim/backend/work_meter.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -151,7 +152,9 @@ absl::Status CudaRun::GiveWorkspace(int64_t grid, KernelArgs& args) {
   return absl::OkStatus();
 }
 
+// A kernel that runs is not stopped; between kernels the caller is asked.
 absl::Status CudaRun::Launch(const std::string& entry, int64_t grid, const KernelArgs& args) {
+  if (options_.stop && options_.stop()) return StopRequested::Status();
   return stream_->Launch(*module_, entry, {grid, block_, source_->shared_bytes(block_)}, args);
 }
 

@@ -52,6 +52,21 @@ TEST(CudaRunTest, MemoryThatRunsOutIsAStatusWhereverItRunsOut) {
   EXPECT_GT(refused, 5);
 }
 
+TEST(CudaRunTest, ARunThatIsAskedToStopStopsBeforeItsNextKernel) {
+  const auto device = MakeHostShimDevice();
+  bool stop = false;
+  sim::RunOptions options;
+  options.stop = [&stop] { return stop; };
+  auto run = sim::MakeCudaExecutor(device)->Create(GradientWork().batch, options);
+  ASSERT_TRUE(run.ok()) << run.status();
+  ASSERT_TRUE((*run)->Start().ok());
+  ASSERT_TRUE((*run)->Forward(0, 3).ok());
+  stop = true;
+  EXPECT_EQ((*run)->Forward(3, 3).status().code(), absl::StatusCode::kCancelled);
+  run->reset();
+  EXPECT_EQ(device->Use().memory_used_bytes, 0);
+}
+
 TEST(SavedStatesTest, CopiesGoToTheHostWhereTheDeviceIsFull) {
   const auto device = MakeHostShimDevice({.memory_bytes = 1000});
   auto stream = *device->OpenStream();
