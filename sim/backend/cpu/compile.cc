@@ -216,9 +216,9 @@ void Compiler::OpenScope(Scope& scope, const Region& region, RegionPlan& plan) {
     use(op.operands[0]);
     use(op.operands[1]);
   }
+  // Both sides of the test, and the entry threshold where there is one; an export more costs little.
   if (scope.is_test) {
-    use(region.yields[0]);
-    use(region.yields[1]);
+    for (ValueId id : region.yields) use(id);
   }
 }
 
