@@ -252,7 +252,6 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
 
 void Execution::TakeGradients() {
   TakeAdjointHealth();
-  const precision::ScopedFloatEnvironment environment;
   const InstanceWeights weights = Weights();
   for (size_t i = 0; i < numerical_.program.inputs.size(); ++i) {
     if (!numerical_.adjoint_spec->wanted[i]) continue;
@@ -279,7 +278,6 @@ absl::StatusOr<WorkResult> Execution::GoThrough() {
     if (absl::Status status = Reverse(); !status.ok()) return status;
     TakeGradients();
   } else if (!result_.values.empty()) {
-    const precision::ScopedFloatEnvironment environment;
     result_.value = WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective]);
   }
   absl::StatusOr<std::vector<BirthCertificate>> certificates =
@@ -301,6 +299,8 @@ int64_t MostStepsOfAChunk(const Work& work) {
 Engine::Engine(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
 absl::StatusOr<WorkResult> Engine::Execute(Work work, Observer& observer) const {
+  // For all that is computed on the caller's thread: inputs and results are converted there too.
+  const precision::ScopedFloatEnvironment environment;
   if (absl::Status fits = CheckWork(work); !fits.ok()) return fits;
   const Clock::time_point start = Clock::now();
   absl::StatusOr<std::unique_ptr<Run>> run = executor_->Create(work.batch, work.options);
