@@ -162,7 +162,7 @@ std::optional<Times> Measure(const std::shared_ptr<Device>& device, const Settin
 absl::StatusOr<double> Handwritten(const std::shared_ptr<Device>& device) {
   sim::cuda::GeneratedSource source;
   source.text = kHandwritten;
-  const auto module = device->Load(source);
+  const auto module = device->Load(source, sim::cuda::KernelChoice::kBest);
   if (!module.ok()) return module.status();
   auto stream = device->OpenStream();
   if (!stream.ok()) return stream.status();

@@ -14,9 +14,10 @@
 namespace simgrad::sim {
 
 struct CudaExecutorOptions {
-  std::optional<cuda::Mapping> mapping;  // unset: chosen per program
-  int block = 0;                         // threads; 0: chosen
-  int64_t grid = 0;                      // blocks; 0: what fills the device
+  std::optional<cuda::Mapping> mapping;      // unset: chosen per program
+  int block = 0;                             // threads; 0: chosen
+  int64_t grid = 0;                          // blocks; 0: what fills the device
+  std::optional<cuda::KernelChoice> kernel;  // unset: chosen by the size of the work
 };
 
 std::unique_ptr<Executor> MakeCudaExecutor(std::shared_ptr<cuda::Device> device,

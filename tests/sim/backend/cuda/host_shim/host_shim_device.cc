@@ -175,8 +175,8 @@ class HostShimDevice : public sim::cuda::Device {
   absl::StatusOr<std::unique_ptr<sim::cuda::Stream>> OpenStream() override {
     return std::make_unique<HostStream>(memory_, options_.seed);
   }
-  absl::StatusOr<std::shared_ptr<const sim::cuda::Module>> Load(
-      const GeneratedSource& source) override {
+  absl::StatusOr<std::shared_ptr<const sim::cuda::Module>> Load(const GeneratedSource& source,
+                                                                sim::cuda::KernelChoice) override {
     auto text = CompileOnHost(options_.plant ? options_.plant(source.text) : source.text);
     if (!text.ok()) return text.status();
     auto module = std::make_shared<HostModule>();
