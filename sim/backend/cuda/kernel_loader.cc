@@ -1,10 +1,17 @@
 #include "sim/backend/cuda/kernel_loader.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
 
 namespace simgrad::sim::cuda {
+namespace {
+
+// A minute or two of compiling.
+constexpr size_t kMostToImprove = 32;
+
+}  // namespace
 
 KernelLoader::KernelLoader(KernelTools tools, std::string folder, size_t most_modules)
     : tools_(std::move(tools)), folder_(std::move(folder)), modules_(most_modules) {
@@ -50,12 +57,17 @@ KernelLoader::Loaded KernelLoader::LoadLeast(const Text& text) {
   ModuleCache::Answer answer =
       modules_.Get(key, [&] { return Compile(text.text, Optimisation::kLeast, &image); });
   if (!answer.made) Count(&DeviceUse::loaded_from_memory);
-  if (answer.made && answer.module.ok()) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    to_improve_.push_back(text);
-    wake_.notify_one();
-  }
+  if (answer.module.ok()) AskForBest(text);
   return std::move(answer.module);
+}
+
+void KernelLoader::AskForBest(const Text& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool waits = std::any_of(to_improve_.begin(), to_improve_.end(),
+                                 [&](const Text& waiting) { return waiting.key == text.key; });
+  if (waits || to_improve_.size() == kMostToImprove) return;
+  to_improve_.push_back(text);
+  wake_.notify_one();
 }
 
 KernelLoader::Loaded KernelLoader::Compile(const std::string& text, Optimisation optimisation,
@@ -83,7 +95,7 @@ void KernelLoader::Improve(std::stop_token stop) {
       text = std::move(to_improve_.front());
       to_improve_.pop_front();
     }
-    // A failure leaves the kernel that works.
+    // Where it was made meanwhile, this finds it; a failure leaves the kernel that works.
     modules_.Get(text.key, [&] { return MakeBest(text); }).module.status().IgnoreError();
   }
 }

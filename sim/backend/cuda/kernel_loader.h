@@ -55,6 +55,7 @@ class KernelLoader {
   Loaded MakeBest(const Text& text);
   Loaded LoadLeast(const Text& text);
   Loaded Compile(const std::string& text, Optimisation optimisation, std::string* image);
+  void AskForBest(const Text& text);
   void Improve(std::stop_token stop);
   void Count(uint64_t DeviceUse::*counter);
 
@@ -63,8 +64,8 @@ class KernelLoader {
   ModuleCache modules_;
   mutable std::mutex mutex_;
   std::condition_variable_any wake_;
-  std::deque<Text> to_improve_;
-  DeviceUse use_;  // its compile_seconds, compiled and loaded_from_...
+  std::deque<Text> to_improve_;  // bounded; what found no room asks again when it is used again
+  DeviceUse use_;                // its compile_seconds, compiled and loaded_from_...
   std::jthread improver_;
 };
 

@@ -125,6 +125,34 @@ TEST_F(KernelLoaderTest, AllWhoAreInAHurryAtOnceShareOneCompilation) {
   compiler_.LetBestFinish();
 }
 
+TEST_F(KernelLoaderTest, TheBestIsMadeOnceHoweverOftenItIsAskedFor) {
+  KernelLoader loader(compiler_.Tools(), "", 8);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kSoonest)), "text, least");
+  }
+  compiler_.LetBestFinish();
+  compiler_.WaitFor("text, best");
+  // Comes behind whatever the first one left in the queue.
+  EXPECT_EQ(ImageOf(loader.Load("other", KernelChoice::kSoonest)), "other, least");
+  compiler_.WaitFor("other, best");
+  EXPECT_EQ(compiler_.compiled().at("text, best"), 1);
+}
+
+TEST_F(KernelLoaderTest, WhatFindsNoRoomToBeImprovedIsImprovedWhenItIsUsedAgain) {
+  constexpr int kTexts = 40;  // more than wait at once
+  KernelLoader loader(compiler_.Tools(), "", 2 * kTexts);
+  const auto ask = [&](int i) {
+    return ImageOf(loader.Load("text " + std::to_string(i), KernelChoice::kSoonest));
+  };
+  for (int i = 0; i < kTexts; ++i) EXPECT_EQ(ask(i), "text " + std::to_string(i) + ", least");
+  compiler_.LetBestFinish();
+  compiler_.WaitFor("text 20, best");  // at least what stood before it has left the queue
+  const std::string last = "text " + std::to_string(kTexts - 1);
+  EXPECT_EQ(compiler_.compiled()[last + ", best"], 0);
+  EXPECT_EQ(ask(kTexts - 1), last + ", least");
+  compiler_.WaitFor(last + ", best");
+}
+
 TEST_F(KernelLoaderTest, TheFolderHoldsTheBestAndIsAskedBeforeTheCompiler) {
   compiler_.LetBestFinish();
   EXPECT_EQ(ImageOf(KernelLoader(compiler_.Tools(), folder_, 8).Load("text", KernelChoice::kBest)),
