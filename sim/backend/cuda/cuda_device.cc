@@ -56,7 +56,7 @@ class CudaDevice : public Device {
   DeviceLimits limits_;
   mutable std::mutex mutex_;
   std::unordered_map<void*, int64_t> taken_;
-  int64_t memory_used_bytes_ = 0;
+  DeviceUse use_;  // its memory
   KernelLoader kernels_;
 };
 
@@ -64,7 +64,7 @@ DeviceUse CudaDevice::Use() const {
   DeviceUse use;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    use.memory_used_bytes = memory_used_bytes_;
+    use = use_;
   }
   use.memory_total_bytes = limits_.memory_bytes;
   context_->AddTo(use);
@@ -101,14 +101,14 @@ absl::StatusOr<void*> CudaDevice::AllocateBytes(int64_t bytes) {
   void* const address = reinterpret_cast<void*>(data);
   const std::lock_guard<std::mutex> lock(mutex_);
   taken_[address] = bytes;
-  memory_used_bytes_ += bytes;
+  use_.memory_used_bytes += bytes;
   return address;
 }
 
 void CudaDevice::Free(void* data) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    memory_used_bytes_ -= taken_[data];
+    use_.memory_used_bytes -= taken_[data];
     taken_.erase(data);
   }
   if (!context_->Enter().ok()) return;  // lost, and its memory with it
@@ -132,15 +132,6 @@ absl::StatusOr<int64_t> CudaDevice::ResidentBlocks(const Module& module, const s
   return std::max<int64_t>(1, int64_t{blocks} * limits_.multiprocessors);
 }
 
-ModuleCache::Loaded LoadImage(const std::shared_ptr<Context>& context, const std::string& image) {
-  if (absl::Status status = context->Enter(); !status.ok()) return status;
-  CUmodule module = nullptr;
-  const absl::Status status = context->Check(
-      context->driver().cuModuleLoadData(&module, image.c_str()), "cuModuleLoadData");
-  if (!status.ok()) return status;
-  return std::make_shared<const CudaModule>(context, module);
-}
-
 absl::StatusOr<KernelTools> ToolsOf(const std::shared_ptr<Context>& context,
                                     const std::string& architecture) {
   KernelTools tools;
@@ -155,7 +146,7 @@ absl::StatusOr<KernelTools> ToolsOf(const std::shared_ptr<Context>& context,
   tools.compile = [architecture](const std::string& text, Optimisation optimisation) {
     return CompileWithNvrtc(text, architecture, optimisation);
   };
-  tools.load = [context](const std::string& image) { return LoadImage(context, image); };
+  tools.load = [context](const std::string& image) { return CudaModule::Load(context, image); };
   return tools;
 }
 
