@@ -19,7 +19,6 @@ absl::Status CudaStream::Launch(const Module& module, const std::string& entry, 
   absl::Status status = AllowShared(*context_, *function, shape.shared_bytes);
   if (status.ok() && !launched_) status = begin_.Record(stream_);
   if (!status.ok()) return status;
-  launched_ = true;
   void* parameters[] = {const_cast<KernelArgs*>(&args)};
   status = context_->Check(driver().cuLaunchKernel(*function, static_cast<unsigned>(shape.grid), 1,
                                                    1, static_cast<unsigned>(shape.block), 1, 1,
@@ -28,6 +27,7 @@ absl::Status CudaStream::Launch(const Module& module, const std::string& entry, 
                            "cuLaunchKernel");
   // Behind every launch, so that the time ends with the last one and not with what is copied after.
   if (status.ok()) status = end_.Record(stream_);
+  launched_ = launched_ || status.ok();
   return status;
 }
 

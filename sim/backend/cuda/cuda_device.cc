@@ -91,6 +91,7 @@ absl::StatusOr<void*> CudaDevice::AllocateBytes(int64_t bytes) {
       driver.cuMemAllocAsync(&data, static_cast<size_t>(bytes), allocation_), "cuMemAllocAsync");
   if (status.ok()) {
     status = context_->Check(driver.cuStreamSynchronize(allocation_), "cuStreamSynchronize");
+    if (!status.ok()) driver.cuMemFreeAsync(data, allocation_);
   }
   if (absl::IsResourceExhausted(status)) {
     size_t free = 0;

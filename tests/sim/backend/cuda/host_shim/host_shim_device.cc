@@ -1,5 +1,7 @@
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 
+#include <dlfcn.h>
+
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -7,9 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "precision/float_environment.h"
 #include "tests/sim/backend/cuda/host_shim/compiled_text.h"
-#include "tests/sim/backend/cuda/host_shim/fiber_block.h"
+#include "tests/sim/backend/cuda/host_shim/host_launch.h"
 
 namespace simgrad::tests {
 namespace {
@@ -22,18 +23,8 @@ constexpr uint8_t kFresh = 0xCB;
 constexpr uint8_t kGuard = 0xA7;
 constexpr int64_t kGuardBytes = 64;
 
-// As cuda_host_shim.h declares it.
-struct Index {
-  unsigned x, y, z;
-};
-struct Shim {
-  Index thread, block, block_size, grid_size;
-  int (*barrier)(const char*, int, int);
-};
-using Entry = void (*)(KernelArgs);
-
 struct HostModule : sim::cuda::Module {
-  std::shared_ptr<const CompiledText> text;
+  std::shared_ptr<void> library;  // for dlsym
 };
 
 // The memory that kernels may use.
@@ -117,29 +108,10 @@ class HostStream : public sim::cuda::Stream {
 
   absl::Status Launch(const sim::cuda::Module& module, const std::string& entry, LaunchShape shape,
                       const KernelArgs& args) override {
-    const CompiledText& text = *static_cast<const HostModule&>(module).text;
-    auto* const shim = static_cast<Shim*>(text.Find("simgrad_shim"));
-    const auto call = reinterpret_cast<Entry>(text.Find(entry));
-    const auto shared = reinterpret_cast<unsigned char* (*)()>(text.Find("simgrad_shared_memory"));
-    if (call == nullptr || shim == nullptr || shared == nullptr) {
-      return absl::InternalError(absl::StrCat("the text has no entry point ", entry));
-    }
-    static std::mutex one_at_a_time;
-    const std::lock_guard<std::mutex> lock(one_at_a_time);
-    const precision::ScopedFloatEnvironment environment;
-    shim->block_size = {static_cast<unsigned>(shape.block), 1, 1};
-    shim->grid_size = {static_cast<unsigned>(shape.grid), 1, 1};
-    shim->barrier = &FiberBlock::Barrier;
-    for (int64_t block = 0; block < shape.grid; ++block) {
-      shim->block = {static_cast<unsigned>(block), 0, 0};
-      if (shape.shared_bytes > 0) {
-        std::memset(shared(), kFresh, static_cast<size_t>(shape.shared_bytes));
-      }
-      const auto resume = [&](int thread) { shim->thread = {static_cast<unsigned>(thread), 0, 0}; };
-      absl::Status status = block_.Run(shape.block, order_, resume, [&](int) { call(args); });
-      if (!status.ok())
-        return absl::InternalError(absl::StrCat(entry, ": ", std::string(status.message())));
-    }
+    void* const library = static_cast<const HostModule&>(module).library.get();
+    absl::Status status = LaunchOnHost([&](const char* symbol) { return dlsym(library, symbol); },
+                                       entry, shape, args, order_);
+    if (!status.ok()) return status;
     if (!memory_->AllWhole()) {
       return absl::InternalError(absl::StrCat(entry, " wrote past the end of a buffer"));
     }
@@ -154,7 +126,6 @@ class HostStream : public sim::cuda::Stream {
 
   std::shared_ptr<Memory> memory_;
   std::mt19937_64 order_;
-  FiberBlock block_;
 };
 
 class HostShimDevice : public sim::cuda::Device {
@@ -177,10 +148,10 @@ class HostShimDevice : public sim::cuda::Device {
   }
   absl::StatusOr<std::shared_ptr<const sim::cuda::Module>> Load(
       const GeneratedSource& source) override {
-    auto text = CompileOnHost(options_.plant ? options_.plant(source.text) : source.text);
-    if (!text.ok()) return text.status();
+    auto library = CompileOnHost(options_.plant ? options_.plant(source.text) : source.text);
+    if (!library.ok()) return library.status();
     auto module = std::make_shared<HostModule>();
-    module->text = *std::move(text);
+    module->library = *std::move(library);
     return std::shared_ptr<const sim::cuda::Module>(std::move(module));
   }
   absl::StatusOr<int64_t> ResidentBlocks(const sim::cuda::Module&, const std::string&, int,
