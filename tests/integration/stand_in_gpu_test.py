@@ -7,17 +7,15 @@ import urllib.request
 
 import numpy as np
 import pytest
+import stand_in_gpu
 from conftest import differences
 from live_server import BINARY, LiveServer
 
 import simgrad as sg
 
-STAND_IN = BINARY.parent.parent / "tests/stand_in_gpu"
 DEVICE_LOST = 4  # the exit code
 
-pytestmark = pytest.mark.skipif(
-    not (STAND_IN / "libcuda.so.1").exists(), reason="built without the CUDA toolkit's headers"
-)
+pytestmark = stand_in_gpu.needed
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +26,12 @@ def kernels(tmp_path_factory):
 
 @pytest.fixture
 def start(kernels):
-    """Starts servers over the stand-in; settings as tests/stand_in_gpu/machine.h names them."""
+    """Starts servers over the stand-in; settings as stand_in_gpu.environment."""
     servers = []
 
     def new(*flags, cache=kernels, **settings):
-        environment = {f"SIMGRAD_STAND_IN_{k.upper()}": str(v) for k, v in settings.items()}
-        environment["LD_LIBRARY_PATH"] = str(STAND_IN)
-        servers.append(
-            LiveServer("--threads=2", f"--kernel_cache={cache}", *flags, environment=environment)
-        )
+        flags = ("--threads=2", f"--kernel_cache={cache}", *flags)
+        servers.append(LiveServer(*flags, environment=stand_in_gpu.environment(**settings)))
         return servers[-1]
 
     yield new

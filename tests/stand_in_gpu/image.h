@@ -25,9 +25,12 @@ inline std::string MakeImage(const std::string& library) {
   return image + library;
 }
 
-// Null for what is no image.
+// Null for what is no image. A cubin is one, though nothing of it can be found or run.
 inline std::shared_ptr<void> OpenImage(const void* image) {
   const char* const text = static_cast<const char*>(image);
+  if (std::strncmp(text, "\177ELF", 4) == 0) {
+    return {dlopen(nullptr, RTLD_NOW), [](void*) {}};
+  }
   if (std::strncmp(text, kImageMagic, sizeof kImageMagic) != 0) return nullptr;
   uint64_t bytes = 0;
   std::memcpy(&bytes, text + sizeof kImageMagic, sizeof bytes);

@@ -385,6 +385,14 @@ CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent start, CUevent 
   });
 }
 
+#ifdef cuEventElapsedTime
+// Under the name that toolkits before 12.8 look for.
+#undef cuEventElapsedTime
+CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  return cuEventElapsedTime_v2(milliseconds, start, end);
+}
+#endif
+
 CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) {
   return Call(__func__, [&](Machine&) {
     std::shared_ptr<void> library = simgrad::stand_in::OpenImage(image);
