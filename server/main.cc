@@ -3,6 +3,8 @@
 
 #include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,12 @@ constexpr int kLostDevice = 4;
 
 using simgrad::server::config::Action;
 
+// The command line of the first process of this container or machine; its words end with zeros.
+std::string FirstProcess() {
+  std::ifstream file("/proc/1/cmdline", std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 int Complain(const absl::Status& status, int exit_code) {
   std::fprintf(stderr, "simgrad-server: %s\n", std::string(status.message()).c_str());
   return exit_code;
@@ -34,6 +42,10 @@ int main(int argc, char** argv) {
   if (action == Action::kHelp) {
     std::fputs(simgrad::server::config::FlagsHelp().c_str(), stdout);
     return 0;
+  }
+  // A container's health check is written before anyone knows the server's flags.
+  if (action == Action::kHealthCheck && arguments.empty()) {
+    arguments = simgrad::server::config::FlagsInCommandLine(FirstProcess());
   }
   const auto config = simgrad::server::config::ParseFlags(arguments);
   if (!config.ok()) return Complain(config.status(), kBadFlags);

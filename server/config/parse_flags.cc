@@ -7,9 +7,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 
 namespace simgrad::server::config {
 namespace {
@@ -221,6 +223,16 @@ bool IsLoopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
 }
 
+std::vector<std::string> FlagsInCommandLine(const std::string& command_line) {
+  constexpr std::string_view kName = "simgrad-server";
+  const std::vector<std::string> words = absl::StrSplit(command_line, '\0', absl::SkipEmpty());
+  const auto server = std::find_if(words.begin(), words.end(), [&](const std::string& word) {
+    return word == kName || absl::EndsWith(word, absl::StrCat("/", std::string(kName)));
+  });
+  if (server == words.end()) return {};
+  return {server + 1, words.end()};
+}
+
 Action TakeAction(std::vector<std::string>& arguments) {
   const std::pair<const char*, Action> actions[] = {{"--help", Action::kHelp},
                                                     {"--validate_config", Action::kValidateConfig},
@@ -254,7 +266,8 @@ std::string FlagsHelp() {
       &help,
       "\nInstead of serving, with the same flags:\n"
       "  --validate_config  checks flags and files, and ends\n"
-      "  --healthcheck      asks the server on these ports whether it serves, and ends\n"
+      "  --healthcheck      asks the server on these ports whether it serves, and ends; alone: the "
+      "server of this container\n"
       "\nExit codes: 0 drained, 1 could not start (--healthcheck: not serving), 2 bad "
       "flags or files, 3 drained but work had to be cancelled, 4 the device was lost.\n");
   return help;

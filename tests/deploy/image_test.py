@@ -124,9 +124,9 @@ def cuda_image(tmp_path_factory):
         yield made
 
 
-def in_image(image, *command, driver=None):
+def in_image(image, *command, brought=None, pid_1=False):
     """The command line that runs in the image as its user: root read-only, the cache a tmpfs;
-    `driver`: a folder that appears as /mnt."""
+    `brought`: a folder that appears as /mnt; `pid_1`: as the first process of the container."""
     configuration, root = image
     writable = next(iter(configuration["Volumes"]))
     mounts = f"""
@@ -134,11 +134,12 @@ def in_image(image, *command, driver=None):
         mount -t tmpfs -o uid={USER},gid={USER},mode=0700 none {root}{writable}
         mount -t proc none {root}/proc
         mount --bind /dev {root}/dev
-        {f"mount --bind {driver} {root}/mnt" if driver else ""}
+        {f"mount --bind {brought} {root}/mnt" if brought else ""}
         mount -o remount,bind,ro {root}
         exec chroot --userspec={configuration['User']} {root} {shlex.join(command)}
     """
-    return ["unshare", "--mount", "--fork", "--kill-child", "sh", "-ec", mounts]
+    alone = ["--pid"] if pid_1 else []
+    return ["unshare", "--mount", *alone, "--fork", "--kill-child", "sh", "-ec", mounts]
 
 
 def output(image, *command, timeout=60, **options):
@@ -172,6 +173,37 @@ def test_the_image_serves_a_request_as_an_unprivileged_user_on_a_read_only_root(
             os.kill(int(child), signal.SIGTERM)
         process.wait(timeout=60)
     assert children and process.returncode == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_health_check_fits_the_flags_of_the_server(image, tmp_path, tls):
+    tmp_path.chmod(0o755)
+    flags = ["--port=0", "--metrics_port=0"] if tls else ["--port=8901", "--metrics_port=0"]
+    if tls:
+        create = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x"]
+        files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "certificate")]
+        subprocess.run([*create, *files], check=True, capture_output=True)
+        (tmp_path / "key").chmod(0o644)
+        flags += ["--tls_certificate=/mnt/certificate", "--tls_key=/mnt/key", "--health_port=8903"]
+    check = image[0]["Healthcheck"]["Test"][1:]
+    entry = [*image[0]["Entrypoint"], *flags]
+    process = subprocess.Popen(
+        in_image(image, *entry, brought=tmp_path, pid_1=True), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert "listening" in process.stdout.readline()
+        (child,) = subprocess.run(
+            ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
+        ).stdout.split()
+        inside = ["nsenter", f"--target={child}", "--pid", "--mount", "--root", *check]
+        assert subprocess.run(inside).returncode == 0
+        os.kill(int(child), signal.SIGSTOP)  # hangs: listens, and answers nothing
+        assert subprocess.run(inside, capture_output=True).returncode != 0
+        os.kill(int(child), signal.SIGCONT)
+    finally:
+        os.kill(int(child), signal.SIGTERM)
+        process.wait(timeout=60)
 
 
 @pytest.mark.long
@@ -225,7 +257,7 @@ def test_the_cuda_image_generates_and_compiles_its_kernels(cuda_image, tmp_path)
         kill $server; wait $server; head -c 400 {cache}/banner; ls {cache}; grep -lc ELF {cache}/*.kernel
     """
     command = ("env", "LD_LIBRARY_PATH=/mnt", "sh", "-ec", script)
-    done = output(cuda_image, *command, driver=tmp_path, timeout=600)
+    done = output(cuda_image, *command, brought=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "cuda (1 x stand-in GPU, sm_90)" in done.stdout
     cubins = [line for line in done.stdout.split() if line.endswith(".kernel") and "/" in line]

@@ -191,5 +191,17 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
   }
 }
 
+TEST(FlagsInCommandLine, AreThoseOfTheServerBehindItsInit) {
+  using namespace std::string_literals;
+  const std::vector<std::string> flags = {"--port=1", "--health_port=2"};
+  EXPECT_EQ(FlagsInCommandLine("simgrad-server\0--port=1\0--health_port=2\0"s), flags);
+  EXPECT_EQ(FlagsInCommandLine("/sbin/docker-init\0--\0/usr/local/bin/simgrad-server\0--port=1\0"
+                               "--health_port=2\0"s),
+            flags);
+  EXPECT_TRUE(FlagsInCommandLine("/sbin/init\0--port=1\0"s).empty());
+  EXPECT_TRUE(FlagsInCommandLine("/opt/not-simgrad-server\0--port=1\0"s).empty());
+  EXPECT_TRUE(FlagsInCommandLine("").empty());
+}
+
 }  // namespace
 }  // namespace simgrad::server::config
