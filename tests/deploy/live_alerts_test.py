@@ -33,10 +33,9 @@ CERTIFICATE = {"SimgradCertificateExpiry"}
 # What no caller can bring about; promtool's unit tests cover them. Beside these stand the alerts on
 # metrics of deploy/expected_metrics.yml.
 CANNOT_BE_FIRED = {
-    "SimgradInternalErrors": "needs a fault of the server",
     "SimgradPoisonedMetric": "the guard of every observation is there so that it cannot",
 }
-GPU = {"SimgradGpuErrors", "SimgradGpuMemory"}
+GPU = {"SimgradGpuErrors", "SimgradGpuMemory", "SimgradInternalErrors"}
 # Stands all the time where a build with CUDA finds no GPU, as on a machine of continuous integration.
 FALLBACK = {"SimgradCpuFallback"}
 # One worker and one place in the queue, so that a second request waits and a third is refused.
@@ -280,7 +279,9 @@ def test_alerts_on_the_gpu_fire_and_clear(tmp_path, rules_text):
         (sample,) = wait_until(lambda: watch.prometheus.query(used), "memory in use")
     full = int(float(sample["value"][1]) * 1.02)  # that work will take 98 % of it
     (tmp_path / "full").mkdir()
-    with on_gpu(tmp_path / "full", rules_text, memory=full) as watch, watch.client() as client:
+    errors = stand_in_gpu.ErrorFile(tmp_path)
+    settings = dict(memory=full, error_file=errors.path)
+    with on_gpu(tmp_path / "full", rules_text, **settings) as watch, watch.client() as client:
         blocks = iter(client.rollout_stream(BALL, **many_balls(100)))
         next(blocks)
         watch.fires({"SimgradGpuMemory"})
@@ -293,4 +294,14 @@ def test_alerts_on_the_gpu_fire_and_clear(tmp_path, rules_text):
 
         with repeated(watch, ask_for_too_much):
             watch.fires({"SimgradGpuErrors"}, beside={"SimgradErrorRate"})
+        watch.clears()
+
+        def ask_in_vain(caller):
+            with pytest.raises(sg.Internal):
+                caller.rollout(BALL, **{**many_balls(3), "steps": 10})
+
+        errors.begin(errors.INVALID_VALUE)
+        with repeated(watch, ask_in_vain):
+            watch.fires({"SimgradInternalErrors", "SimgradGpuErrors"}, beside={"SimgradErrorRate"})
+        errors.end()
         watch.clears()

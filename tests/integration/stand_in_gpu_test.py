@@ -123,8 +123,8 @@ def test_memory_that_is_short_is_an_answer_and_comes_back(start):
 
 
 def test_a_lost_device_fails_the_work_then_health_then_the_process(start, tmp_path):
-    lost = tmp_path / "lost"
-    server = start("--device=cuda", "--fatal_exit_after=20s", lost_when_exists=lost)
+    errors = stand_in_gpu.ErrorFile(tmp_path)
+    server = start("--device=cuda", "--fatal_exit_after=20s", error_file=errors.path)
     health = [BINARY, "--healthcheck", f"--port={server.port}"]
     with connect(server) as client:
         client.rollout(WORLDS["toi"], **ball())
@@ -132,7 +132,7 @@ def test_a_lost_device_fails_the_work_then_health_then_the_process(start, tmp_pa
         work = client.rollout_stream(WORLDS["toi"], **{**ball(chunk_steps=1), "steps": 100_000})
         blocks = iter(work)
         next(blocks)
-        lost.touch()
+        errors.begin(errors.ILLEGAL_ADDRESS)
         with pytest.raises(sg.Unavailable) as failure:
             for _ in blocks:
                 pass
@@ -143,6 +143,21 @@ def test_a_lost_device_fails_the_work_then_health_then_the_process(start, tmp_pa
     assert subprocess.run(health, capture_output=True).returncode != 0
     server.log.seek(0)
     assert "the device is lost" in server.log.read()
+
+
+def test_an_error_that_does_not_stick_fails_what_it_hits_and_no_more(start, tmp_path):
+    errors = stand_in_gpu.ErrorFile(tmp_path)
+    server = start("--device=cuda", error_file=errors.path)
+    with connect(server) as client:
+        whole = client.gradient(WORLDS["projection"], **ball())
+        errors.begin(errors.INVALID_VALUE)
+        with pytest.raises(sg.Internal):
+            client.gradient(WORLDS["projection"], **ball())
+        errors.end()
+        assert differences(client.gradient(WORLDS["projection"], **ball()), whole) == []
+    assert series(server)['simgrad_cuda_errors_total{kind="other"}'] >= 1
+    assert series(server)['simgrad_gpu_memory_used_bytes{gpu="0"}'] == 0
+    assert server.stop() == 0
 
 
 def test_kernels_outlive_the_process(start, tmp_path):

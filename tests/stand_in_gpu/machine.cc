@@ -1,10 +1,9 @@
 #include "tests/stand_in_gpu/machine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -28,6 +27,12 @@ int64_t Number(const char* name, int64_t otherwise) {
   return text == nullptr || *text == '\0' ? otherwise : std::strtoll(text, nullptr, 10);
 }
 
+CUresult ErrorIn(const std::string& path) {
+  int error = 0;
+  if (!path.empty()) std::ifstream(path) >> error;
+  return static_cast<CUresult>(error);
+}
+
 bool IsSticky(CUresult error) {
   return error != CUDA_SUCCESS && error != CUDA_ERROR_OUT_OF_MEMORY &&
          error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_INVALID_CONTEXT &&
@@ -42,9 +47,7 @@ Settings SettingsFromEnvironment() {
   settings.gpus = static_cast<int>(Number("SIMGRAD_STAND_IN_GPUS", settings.gpus));
   settings.memory_bytes = Number("SIMGRAD_STAND_IN_MEMORY", settings.memory_bytes);
   settings.seed = static_cast<uint64_t>(Number("SIMGRAD_STAND_IN_SEED", 1));
-  if (const char* path = std::getenv("SIMGRAD_STAND_IN_LOST_WHEN_EXISTS")) {
-    settings.lost_when_exists = path;
-  }
+  if (const char* path = std::getenv("SIMGRAD_STAND_IN_ERROR_FILE")) settings.error_file = path;
   return settings;
 }
 
@@ -84,9 +87,8 @@ CUresult Machine::Fail(CUresult error) {
 
 CUresult Machine::Begin(const char* call) {
   if (sticky_ != CUDA_SUCCESS) return sticky_;
-  if (!settings_.lost_when_exists.empty() &&
-      access(settings_.lost_when_exists.c_str(), F_OK) == 0) {
-    return Fail(CUDA_ERROR_ILLEGAL_ADDRESS);
+  if (const CUresult error = ErrorIn(settings_.error_file); error != CUDA_SUCCESS) {
+    return Fail(error);
   }
   if (calls_++ == settings_.failing_call) {
     failed_ = call;

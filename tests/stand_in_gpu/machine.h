@@ -30,10 +30,10 @@ struct Settings {
   // A call (counted from 0 over all that can fail) that fails, and how. Negative: none.
   int64_t failing_call = -1;
   CUresult failure = CUDA_SUCCESS;
-  // Every call fails with CUDA_ERROR_ILLEGAL_ADDRESS as soon as this file exists.
-  std::string lost_when_exists;
+  // While this file exists, calls fail with the CUresult whose number it holds.
+  std::string error_file;
 };
-// SIMGRAD_STAND_IN_GPUS, _MEMORY, _SEED, _LOST_WHEN_EXISTS.
+// SIMGRAD_STAND_IN_GPUS, _MEMORY, _SEED, _ERROR_FILE.
 Settings SettingsFromEnvironment();
 
 struct Event {
