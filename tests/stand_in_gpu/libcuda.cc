@@ -179,6 +179,9 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
       *value = 0;
       break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      *value = 1'000'000;  // kHz
+      break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
       *value = kMultiprocessors;
       break;
