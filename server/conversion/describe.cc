@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/conversion/cuda_text.h"
 #include "server/conversion/program_info.h"
 #include "server/conversion/program_to_proto.h"
 #include "server/conversion/schema.h"
@@ -65,6 +66,7 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
   const auto world = cache.World(request.world(), "world");
   if (!world.ok()) return world.status();
   status = CheckObjective(request, (*world)->schema);
+  if (status.ok()) status = CheckCudaTextOptions(request.cuda(), (*world)->schema, "cuda");
   if (!status.ok()) return status;
   std::optional<sim::AdjointSpec> adjoint;
   if (request.adjoint()) adjoint = FullAdjoint((*world)->program, request.objective());
@@ -75,6 +77,11 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
   *response.mutable_source() = ProgramToProto((*world)->program);
   for (v1::InputSchema& schema : InputSchemasOf((*world)->program)) {
     *response.add_inputs() = std::move(schema);
+  }
+  if (request.has_cuda()) {
+    auto text = CudaTextOf(*(*program)->program, request.cuda());
+    if (!text.ok()) return text.status();
+    *response.mutable_cuda() = *std::move(text);
   }
   return response;
 }

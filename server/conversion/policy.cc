@@ -65,7 +65,7 @@ void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) 
 
 }  // namespace
 
-std::string ExecutionOnCpu(precision::Format format) {
+std::string ExecutionOf(precision::Format format) {
   const bool native = format == precision::Format::kF64 || format == precision::Format::kF32;
   return native ? "native" : "emulated";
 }
@@ -109,7 +109,7 @@ v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy) {
     message->set_role(std::string(precision::RoleName(role)));
     WriteOverride({setting.format, setting.overflow, setting.order, setting.accumulator},
                   *message->mutable_setting());
-    message->set_execution(ExecutionOnCpu(setting.format));
+    message->set_execution(ExecutionOf(setting.format));
     message->set_guarantee("bitwise");
   }
   for (const auto& [name, change] : policy.sites) {

@@ -13,10 +13,11 @@ namespace simgrad::server::conversion {
 absl::StatusOr<precision::Policy> PolicyFromProto(const v1::Policy& message,
                                                   const std::string& field);
 
-// With every field filled in; `execution` is what the CPU does with the role's format.
+// With every field filled in.
 v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy);
 
-// "native" for the formats the CPU computes in, "emulated" for those that it rounds to.
-std::string ExecutionOnCpu(precision::Format format);
+// "native" for the formats that are computed in, "emulated" for those that are rounded to: of every
+// executor, because kernels of a GPU compute as the CPU does (precision/lane.h).
+std::string ExecutionOf(precision::Format format);
 
 }  // namespace simgrad::server::conversion

@@ -40,15 +40,6 @@ std::string BestInstructions() {
   return std::string(sim::CpuInstructionsName(kBaseline));
 }
 
-// What kernels compute in is what the CPU computes in: f64 and f32 by the hardware, the rest
-// through them.
-void TellFormats(Device& device) {
-  for (int i = 0; i < precision::kFormatCount; ++i) {
-    const auto format = static_cast<precision::Format>(i);
-    device.formats[std::string(precision::FormatName(format))] = conversion::ExecutionOnCpu(format);
-  }
-}
-
 int Threads(int wanted) {
   return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
@@ -59,7 +50,7 @@ Device OpenCpu(const config::ServerConfig& config) {
   device.name = CpuName();
   device.threads = Threads(config.threads);
   device.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  TellFormats(device);
+  device.formats = FormatExecutions();
   device.instruction_set = BestInstructions();
   device.engine =
       std::make_shared<const sim::Engine>(std::shared_ptr<sim::Executor>(sim::MakeCpuExecutor()));
@@ -73,7 +64,7 @@ absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
   Device device;
   device.kind = "cuda";
   device.threads = Threads(config.threads);
-  TellFormats(device);
+  device.formats = FormatExecutions();
   std::vector<std::shared_ptr<sim::cuda::Device>> opened;
   for (int index = 0; index < std::max(static_cast<int>(found->size()), only + 1); ++index) {
     if (only >= 0 && index != only) continue;
@@ -92,6 +83,15 @@ absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
 }
 
 }  // namespace
+
+std::map<std::string, std::string> FormatExecutions() {
+  std::map<std::string, std::string> executions;
+  for (int i = 0; i < precision::kFormatCount; ++i) {
+    const auto format = static_cast<precision::Format>(i);
+    executions[std::string(precision::FormatName(format))] = conversion::ExecutionOf(format);
+  }
+  return executions;
+}
 
 std::string Device::Text() const {
   if (!gpus.empty())

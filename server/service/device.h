@@ -38,6 +38,9 @@ struct Device {
   bool IsLost() const;
 };
 
+// What Device::formats says of every device that there is: see conversion::ExecutionOf.
+std::map<std::string, std::string> FormatExecutions();
+
 // config.device: auto (a GPU where there is one), cpu, cuda (all GPUs), cuda:N.
 // Errors: FAILED_PRECONDITION for a device that this build or this machine does not have.
 absl::StatusOr<Device> OpenDevice(const config::ServerConfig& config);

@@ -262,6 +262,12 @@ void Server::StopAdmission() {
 }
 
 bool Server::Drain(absl::Duration timeout) {
+  const bool ended = FinishWork(timeout);
+  ShutDown();
+  return ended;
+}
+
+bool Server::FinishWork(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   StopAdmission();
   // What is still being prepared will find that nothing new is admitted.
@@ -275,7 +281,6 @@ bool Server::Drain(absl::Duration timeout) {
   while (metrics_->CallsInFlight() > 0 && absl::Now() < last) {
     absl::SleepFor(absl::Milliseconds(2));
   }
-  ShutDown();
   return ended;
 }
 

@@ -42,6 +42,8 @@ class Server {
   // Health NOT_SERVING, ready 0, no new work; waits for what was admitted, then closes the ports.
   // Returns whether all of it ended by itself within the time.
   bool Drain(absl::Duration timeout);
+  // All of it but the closing, which waits for calls that hang; returns in time whatever hangs.
+  bool FinishWork(absl::Duration timeout);
   // Only the first half: from now on new work is refused.
   void StopAdmission();
   // Nothing runs any more; the process should end soon (--fatal_exit_after).

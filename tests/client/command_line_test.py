@@ -111,6 +111,7 @@ def test_examples_of_the_help_are_commands_that_parse():
     commands = [line.split() for line in text.replace("\\\n", " ").splitlines()]
     assert [words[:2] for words in commands] == [
         ["simgrad", "info"],
+        ["simgrad", "program"],
         ["simgrad", "rollout"],
         ["simgrad", "gradient"],
     ]
@@ -149,3 +150,34 @@ def test_a_reader_that_has_left_ends_it_quietly():
     assert process.stderr.read() == ""
     assert process.wait(timeout=60) == command_line.EXIT_OK
     process.stderr.close()
+
+
+def test_kernels_are_printed_with_their_numbers_behind_them():
+    message = simgrad_pb2.CudaText(
+        text="// kernels\n",
+        mapping=simgrad_pb2.CUDA_MAPPING_BLOCK_PER_INSTANCE,
+        numbers=[0.5, float("inf")],
+        integers=[25],
+    )
+    cuda = sg.results.CudaText.of(message)
+    fields = report.program_dict(
+        sg.Program.of(simgrad_pb2.ProgramInfo(text="program p"), cuda=cuda)
+    )
+    assert fields["cuda"]["mapping"] == "block_per_instance"
+    assert json.loads(json.dumps(fields, allow_nan=False))["cuda"]["numbers"] == [0.5, "inf"]
+    assert report.program_text(fields) == (
+        "// kernels\n\n// args.number[0] is 0.5\n// args.number[1] is inf\n"
+        "// args.integer[0] is 25"
+    )
+
+
+@pytest.mark.parametrize(
+    "given, cuda",
+    [
+        ([], False),
+        (["--cuda"], True),
+        (["--cuda", "thread_per_instance"], "thread_per_instance"),
+    ],
+)
+def test_cuda_alone_means_the_mapping_that_a_gpu_would_take(given, cuda):
+    assert options("program", "--world", "w", *given).cuda == cuda

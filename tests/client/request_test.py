@@ -178,3 +178,24 @@ def test_a_server_that_tells_no_limit_is_sent_what_there_is(monkeypatch):
     message.spec.initial.add(name="y").tensor.inline = bytes(1 << 20)
     client._check_size(message, None)
     client.close()
+
+
+@pytest.mark.parametrize(
+    "cuda, mapping",
+    [
+        (True, simgrad_pb2.CUDA_MAPPING_UNSPECIFIED),
+        ("thread_per_instance", simgrad_pb2.CUDA_MAPPING_THREAD_PER_INSTANCE),
+        ("block_per_instance", simgrad_pb2.CUDA_MAPPING_BLOCK_PER_INSTANCE),
+    ],
+)
+def test_the_text_of_kernels_is_asked_for_by_mapping(cuda, mapping):
+    options = request.cuda_text_options(cuda, ["u"])
+    assert options.mapping == mapping and list(options.per_step) == ["u"]
+
+
+def test_what_the_text_of_kernels_cannot_be_is_refused_before_it_is_sent():
+    assert request.cuda_text_options(False, []) is None
+    with pytest.raises(ValueError, match="block_per_instance"):
+        request.cuda_text_options("warp_per_instance", [])
+    with pytest.raises(ValueError, match="cuda=True"):
+        request.cuda_text_options(False, ["u"])

@@ -17,6 +17,7 @@ namespace simgrad::gpu_check {
 namespace {
 
 using sim::cuda::Device;
+using sim::cuda::KernelChoice;
 using sim::cuda::Mapping;
 using sim::equality::Observed;
 
@@ -65,7 +66,8 @@ void CheckEquality(const std::shared_ptr<Device>& device, const EqualityGoal& go
         if (made.ok()) {
           const Mapping mapping =
               k % 2 == 0 ? Mapping::kThreadPerInstance : Mapping::kBlockPerInstance;
-          failure = Difference(device, made->work, {.mapping = mapping});
+          const KernelChoice kernel = k % 4 < 2 ? KernelChoice::kSoonest : KernelChoice::kBest;
+          failure = Difference(device, made->work, {.mapping = mapping, .kernel = kernel});
           steps += made->work.batch.steps;
         }
         ++triples;

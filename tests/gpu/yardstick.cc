@@ -88,7 +88,7 @@ std::vector<double> BallHeights(int64_t instances) {
 absl::StatusOr<double> RunYardstick(const std::shared_ptr<sim::cuda::Device>& device, int repeats) {
   sim::cuda::GeneratedSource source;
   source.text = kText;
-  const auto module = device->Load(source);
+  const auto module = device->Load(source, sim::cuda::KernelChoice::kBest);
   if (!module.ok()) return module.status();
   auto stream = device->OpenStream();
   if (!stream.ok()) return stream.status();

@@ -24,10 +24,15 @@ class LiveServer:
     The log goes to a file: a pipe that nobody reads would fill and stop the server.
     """
 
-    def __init__(self, *flags: str, environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        *flags: str,
+        binary: pathlib.Path = BINARY,
+        environment: dict[str, str] | None = None,
+    ):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [str(BINARY), *(f for f in FREE_PORTS if not _is_given(f, flags)), *flags],
+            [str(binary), *(f for f in FREE_PORTS if not _is_given(f, flags)), *flags],
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
@@ -38,7 +43,7 @@ class LiveServer:
         if "listening" not in banner or len(ports) < 2:
             self.process.wait()
             self.log.seek(0)
-            raise RuntimeError(f"{BINARY} did not listen: {banner}{self.log.read()}")
+            raise RuntimeError(f"{binary} did not listen: {banner}{self.log.read()}")
         self.port, self.metrics_port = map(int, ports[:2])
 
     @property

@@ -10,6 +10,7 @@
 #include "server/metrics/gpu_collector.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "tests/server/ball_request.h"
+#include "tests/server/lost_gpu.h"
 #include "tests/server/running_server.h"
 
 namespace simgrad::server {
@@ -40,68 +41,8 @@ TEST(OpenDevice, CudaRefusesWhereThereIsNoGpuAndSaysWhatWouldBeRight) {
   }
 }
 
-// A GPU that answers questions and fails all work.
-class LostGpu : public sim::cuda::Device {
- public:
-  const sim::cuda::DeviceLimits& limits() const override { return limits_; }
-  sim::cuda::DeviceUse Use() const override {
-    sim::cuda::DeviceUse use;
-    use.memory_used_bytes = 5;
-    use.memory_total_bytes = 80;
-    use.busy_seconds = 1.5;
-    use.lost_errors = lost_ ? 1 : 0;
-    use.lost = lost_;
-    return use;
-  }
-  absl::StatusOr<std::unique_ptr<sim::cuda::Stream>> OpenStream() override { return Lose(); }
-  absl::StatusOr<std::unique_ptr<sim::cuda::Event>> MakeEvent() override { return Lose(); }
-  absl::StatusOr<std::shared_ptr<const sim::cuda::Module>> Load(
-      const sim::cuda::GeneratedSource&) override {
-    return Lose();
-  }
-  absl::StatusOr<int64_t> ResidentBlocks(const sim::cuda::Module&, const std::string&, int,
-                                         int64_t) override {
-    return Lose();
-  }
-  absl::Status Lose() {
-    lost_ = true;
-    return sim::cuda::DeviceLostError("cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS");
-  }
-
- protected:
-  absl::StatusOr<void*> AllocateBytes(int64_t, sim::cuda::MemoryKind) override { return Lose(); }
-  void Free(void*, sim::cuda::MemoryKind) override {}
-
- private:
-  sim::cuda::DeviceLimits limits_;
-  std::atomic<bool> lost_{false};
-};
-
-class LostExecutor : public sim::Executor {
- public:
-  explicit LostExecutor(std::shared_ptr<LostGpu> gpu) : gpu_(std::move(gpu)) {}
-  std::string_view name() const override { return "cuda"; }
-  absl::StatusOr<std::unique_ptr<sim::Run>> Create(sim::Batch, sim::RunOptions) override {
-    return gpu_->Lose();
-  }
-
- private:
-  std::shared_ptr<LostGpu> gpu_;
-};
-
-service::Device DeviceThatGetsLost() {
-  const auto gpu = std::make_shared<LostGpu>();
-  service::Device device;
-  device.kind = "cuda";
-  device.name = "a GPU";
-  device.memory_bytes = int64_t{1} << 30;
-  device.gpus.push_back({0, "GPU-00", "a GPU", gpu});
-  device.engine = std::make_shared<const sim::Engine>(std::make_shared<LostExecutor>(gpu));
-  return device;
-}
-
 TEST(LostDevice, FailsTheWorkAsDeviceLostAndIsSeenInHealthAndMetrics) {
-  RunningServer server(service::Server::Create(FreePorts(), DeviceThatGetsLost()));
+  RunningServer server(service::Server::Create(FreePorts(), DeviceOf(std::make_shared<LostGpu>())));
   EXPECT_FALSE(server.server().HasLostDevice());
   const auto answer = Ask(server, BallRollout(4));
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -113,6 +54,49 @@ TEST(LostDevice, FailsTheWorkAsDeviceLostAndIsSeenInHealthAndMetrics) {
   EXPECT_EQ(series.at(R"(simgrad_gpu_memory_used_bytes{gpu="0"})"), 5);
   EXPECT_EQ(series.at(R"(simgrad_gpu_memory_total_bytes{gpu="0"})"), 80);
   EXPECT_EQ(series.at(R"(simgrad_gpu_busy_seconds_total{gpu="0"})"), 1.5);
+}
+
+v1::DescribeProgramResponse Described(RunningServer& server, const v1::RolloutSpec& spec,
+                                      bool adjoint) {
+  v1::DescribeProgramRequest request;
+  *request.mutable_world() = spec.world();
+  *request.mutable_policy() = spec.policy();
+  request.set_objective(spec.objective());
+  request.set_adjoint(adjoint);
+  for (const v1::NamedTensor& control : spec.controls()) {
+    request.mutable_cuda()->add_per_step(control.name());
+  }
+  v1::DescribeProgramResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = server.stub().DescribeProgram(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+TEST(CudaText, WhatIsDescribedIsWhatIsCompiled) {
+  const auto gpu = std::make_shared<LostGpu>();
+  RunningServer server(service::Server::Create(FreePorts(), DeviceOf(gpu)));
+  v1::RolloutRequest rollout = BallRollout(4);
+  rollout.mutable_spec()->set_objective("final_penetration");
+  AddTensor(rollout.mutable_spec()->mutable_controls(), "u", {0, 1, 2, 3}, {4, 1});
+  rollout.mutable_spec()->mutable_controls(0)->set_per_step(true);
+  const v1::DescribeProgramResponse forward = Described(server, rollout.spec(), false);
+  const v1::DescribeProgramResponse both = Described(server, rollout.spec(), true);
+  v1::GradientRequest gradient;
+  *gradient.mutable_spec() = rollout.spec();
+  for (const v1::InputSchema& input : both.inputs()) {
+    if (!input.differentiable()) continue;
+    v1::InputName* const name = gradient.add_wrt();
+    name->set_kind(input.kind());
+    name->set_name(input.name());
+  }
+  Ask(server, rollout);
+  Ask(server, gradient);
+  EXPECT_EQ(gpu->texts(), (std::vector{forward.cuda().text(), both.cuda().text()}));
+  EXPECT_EQ(forward.cuda().mapping(), v1::CUDA_MAPPING_THREAD_PER_INSTANCE);
+  EXPECT_NE(forward.cuda().text().find("simgrad_forward("), std::string::npos);
+  EXPECT_EQ(forward.cuda().text().find("simgrad_adjoint("), std::string::npos);
+  EXPECT_NE(both.cuda().text().find("simgrad_adjoint("), std::string::npos);
 }
 
 }  // namespace

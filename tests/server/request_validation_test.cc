@@ -411,6 +411,36 @@ TEST_F(RequestValidation, DescribeNamesItsOwnFields) {
   request.mutable_policy()->add_sites()->set_site("moon");
   EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()),
             "policy.sites[0].site");
+  request.clear_policy();
+  request.mutable_cuda()->set_mapping(static_cast<v1::CudaMapping>(7));
+  EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()), "cuda.mapping");
+  request.mutable_cuda()->clear_mapping();
+  for (const char* name : {"u", "k"}) request.mutable_cuda()->add_per_step(name);
+  EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()),
+            "cuda.per_step[1]");
+}
+
+TEST_F(RequestValidation, TheTextOfKernelsComesInTheMappingThatWasAskedForWithItsNumbers) {
+  v1::DescribeProgramRequest request;
+  request.mutable_world()->set_name("bouncing_ball");
+  auto& config = *request.mutable_world()->mutable_config();
+  config["elements"].set_number(9);
+  config["tol"].set_number(0.0078125);
+  const auto without = conversion::DescribeProgram(request, cache_);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_FALSE(without->has_cuda());
+  for (const auto& [asked, given] :
+       {std::pair{v1::CUDA_MAPPING_UNSPECIFIED, v1::CUDA_MAPPING_THREAD_PER_INSTANCE},
+        std::pair{v1::CUDA_MAPPING_THREAD_PER_INSTANCE, v1::CUDA_MAPPING_THREAD_PER_INSTANCE},
+        std::pair{v1::CUDA_MAPPING_BLOCK_PER_INSTANCE, v1::CUDA_MAPPING_BLOCK_PER_INSTANCE}}) {
+    request.mutable_cuda()->set_mapping(asked);
+    const auto answer = conversion::DescribeProgram(request, cache_);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->cuda().mapping(), given);
+    EXPECT_EQ(answer->cuda().text().rfind("// bouncing_ball: ", 0), 0u);
+    const auto& numbers = answer->cuda().numbers();
+    EXPECT_NE(std::find(numbers.begin(), numbers.end(), 0.0078125), numbers.end());
+  }
 }
 
 }  // namespace

@@ -103,6 +103,8 @@ class Client:
         policy: Policy | str | None = None,
         objective: str = "",
         adjoint: bool = False,
+        cuda: bool | str = False,
+        per_step: Iterable[str] = (),
         timeout: float | None = None,
     ) -> results.Program:
         """The numerical program of a world under a policy, without running it.
@@ -110,6 +112,9 @@ class Client:
         Args:
           objective: include its cost.
           adjoint: include the adjoint for every differentiable input (needs an objective).
+          cuda: include the CUDA C++ text of its kernels (Program.cuda): True for the mapping that
+            a GPU would run it with, or "thread_per_instance" or "block_per_instance". Needs no GPU.
+          per_step: controls and data that will be sent with a step axis; shapes that text alone.
         Returns: a Program whose `source` is the world as protobuf: World(program=source) gives the
           same bits.
         Errors: InvalidArgument, NotFound.
@@ -121,10 +126,12 @@ class Client:
                 policy=policy_message(policy),
                 objective=objective,
                 adjoint=adjoint,
+                cuda=request.cuda_text_options(cuda, per_step),
             ),
             timeout,
         )
-        return results.Program.of(answer.program, answer.source, answer.inputs)
+        cuda_text = results.CudaText.of(answer.cuda) if answer.HasField("cuda") else None
+        return results.Program.of(answer.program, answer.source, answer.inputs, cuda=cuda_text)
 
     # ---- What runs ----
 

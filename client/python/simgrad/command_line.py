@@ -27,6 +27,7 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 
 _EXAMPLES = """examples:
   simgrad info
+  simgrad program --world bouncing_ball --config contact=toi --policy bf16_safe --cuda
   simgrad rollout --world bouncing_ball --config contact=toi --steps 100 \\
       --initial y=0.5 --initial v=0
   simgrad gradient --world boundary_projection --config elements=9 --config tol=1e-3 --steps 4 \\
@@ -119,6 +120,23 @@ def parser() -> argparse.ArgumentParser:
     program.add_argument("--objective", default="", help="include its cost")
     program.add_argument(
         "--adjoint", action="store_true", help="include the adjoint (needs --objective)"
+    )
+    program.add_argument(
+        "--cuda",
+        nargs="?",
+        const=True,
+        default=False,
+        choices=("thread_per_instance", "block_per_instance"),
+        metavar="MAPPING",
+        help="print the CUDA C++ of its kernels instead, in the mapping that a GPU would run "
+        "(default), thread_per_instance or block_per_instance; needs no GPU",
+    )
+    program.add_argument(
+        "--per-step",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a control or data that will be sent with a step axis (repeatable; with --cuda)",
     )
     rollout = add("rollout", _rollout, "Unrolls a world and reports what happened.")
     gradient = add(
@@ -217,8 +235,10 @@ def _program(client: Client, options: argparse.Namespace) -> int:
         policy=_policy(options),
         objective=options.objective,
         adjoint=options.adjoint,
+        cuda=options.cuda,
+        per_step=options.per_step,
     )
-    return _print(options, report.program_dict(program), lambda fields: fields["text"])
+    return _print(options, report.program_dict(program), report.program_text)
 
 
 def _rollout(client: Client, options: argparse.Namespace) -> int:

@@ -19,13 +19,32 @@ def message_dict(message: Any) -> dict[str, Any]:
 
 
 def program_dict(program: Program) -> dict[str, Any]:
-    return {
+    fields: dict[str, Any] = {
         "fingerprint": program.fingerprint,
         "text": program.text,
         "policy": _policy(program),
         "termination_sites": list(program.termination_sites),
         "event_sites": list(program.event_sites),
     }
+    if program.cuda is not None:
+        fields["cuda"] = {
+            "mapping": program.cuda.mapping,
+            "text": program.cuda.text,
+            "numbers": [_plain(x) for x in program.cuda.numbers],
+            "integers": list(program.cuda.integers),
+        }
+    return fields
+
+
+def program_text(fields: dict[str, Any]) -> str:
+    """The text of a program; that of its kernels where it was asked for, and after it their
+    numbers, as a comment."""
+    if "cuda" not in fields:
+        return fields["text"]
+    cuda = fields["cuda"]
+    tables = (("number", cuda["numbers"]), ("integer", cuda["integers"]))
+    lines = [f"// args.{name}[{i}] is {x}" for name, table in tables for i, x in enumerate(table)]
+    return "\n".join([cuda["text"].rstrip("\n"), "", *lines])
 
 
 def result_dict(result: Rollout) -> dict[str, Any]:

@@ -26,6 +26,10 @@ _REDUCTIONS = {
     "all": simgrad_pb2.INSTANCE_REDUCTION_ALL,
     "finite_only": simgrad_pb2.INSTANCE_REDUCTION_FINITE_ONLY,
 }
+_MAPPINGS = {
+    "thread_per_instance": simgrad_pb2.CUDA_MAPPING_THREAD_PER_INSTANCE,
+    "block_per_instance": simgrad_pb2.CUDA_MAPPING_BLOCK_PER_INSTANCE,
+}
 _KIND_WORDS = {
     "state": program_pb2.INPUT_KIND_STATE,
     "param": program_pb2.INPUT_KIND_PARAM,
@@ -127,6 +131,19 @@ def gradient_request(
     for name in wrt or ():
         request.wrt.append(_input_name(name, spec, declarations))
     return request
+
+
+def cuda_text_options(
+    cuda: bool | str, per_step: Iterable[str]
+) -> simgrad_pb2.CudaTextOptions | None:
+    """What Client.program asks of the text of kernels; None where it is not asked for."""
+    per_step = tuple(per_step)
+    if not cuda:
+        if per_step:
+            raise ValueError("per_step shapes the CUDA text alone: ask for it with cuda=True")
+        return None
+    mapping = None if cuda is True else _word(_MAPPINGS, "cuda", str(cuda))
+    return simgrad_pb2.CudaTextOptions(mapping=mapping, per_step=per_step)
 
 
 def check_size(message: Any, size: int, limit: int) -> None:

@@ -56,10 +56,35 @@ class ResolvedPolicy:
 
 
 @dataclass(frozen=True)
+class CudaText:
+    """The CUDA C++ of a program's kernels, as NVRTC compiles it on a GPU.
+
+    The text holds no numbers: it reads them from `numbers` (args.number) and `integers`
+    (args.integer), so that programs which differ in numbers alone share their kernels.
+    """
+
+    text: str
+    mapping: str  # thread_per_instance, block_per_instance
+    numbers: tuple[float, ...]
+    integers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, message: simgrad_pb2.CudaText) -> "CudaText":
+        mapping = simgrad_pb2.CudaMapping.Name(message.mapping)
+        return cls(
+            message.text,
+            mapping.removeprefix("CUDA_MAPPING_").lower(),
+            tuple(message.numbers),
+            tuple(message.integers),
+        )
+
+
+@dataclass(frozen=True)
 class Program:
     """The numerical program that ran: text for people, fingerprint, and policy.
 
-    `source` (a simgrad.v1.Program) and `inputs` are set by Client.program only.
+    `source` (a simgrad.v1.Program) and `inputs` are set by Client.program only, `cuda` where it was
+    asked for.
     """
 
     text: str
@@ -69,6 +94,7 @@ class Program:
     event_sites: tuple[str, ...]
     source: program_pb2.Program | None = field(default=None, repr=False)
     inputs: tuple[simgrad_pb2.InputSchema, ...] = field(default=(), repr=False)
+    cuda: CudaText | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -77,6 +103,7 @@ class Program:
         source: program_pb2.Program | None = None,
         inputs: Any = (),
         text: str | None = None,
+        cuda: CudaText | None = None,
     ) -> "Program":
         """`text`: where it did not come with `info`, but in pieces after it."""
         return cls(
@@ -87,6 +114,7 @@ class Program:
             tuple(info.event_sites),
             source,
             tuple(inputs),
+            cuda,
         )
 
 

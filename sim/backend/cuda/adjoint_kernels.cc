@@ -39,10 +39,10 @@ std::vector<SlotPlace> KernelWriter::LoadCotangents() {
     const int32_t index = static_cast<int32_t>(k);
     const int field = source_.FieldOf(kCotangent, index);
     if (field < 0) continue;
-    slots[k].cotangent = LoadField(field, Cat("ct", k));
+    slots[k].cotangent = LoadField(field, Cat("ct_", source_.StateName(k)));
     slots[k].mask = {PlaceKind::kOne, "true", slots[k].cotangent.count};
     const int mask = source_.FieldOf(kCotangentMask, index);
-    if (mask >= 0) slots[k].mask = LoadField(mask, Cat("ct", k, "_mask"));
+    if (mask >= 0) slots[k].mask = LoadField(mask, Cat("ct_", source_.StateName(k), "_mask"));
   }
   return slots;
 }
@@ -53,8 +53,9 @@ std::vector<SlotPlace> KernelWriter::LoadExportCotangents() {
     const int32_t index = static_cast<int32_t>(k);
     const int field = source_.FieldOf(kExportCotangent, index);
     if (field < 0) continue;
-    slots[k].cotangent = LoadField(field, Cat("xct", k));
-    slots[k].mask = LoadField(source_.FieldOf(kExportCotangentMask, index), Cat("xct", k, "_mask"));
+    slots[k].cotangent = LoadField(field, Cat("ct_out_", source_.ExportName(k)));
+    slots[k].mask = LoadField(source_.FieldOf(kExportCotangentMask, index),
+                              Cat("ct_out_", source_.ExportName(k), "_mask"));
   }
   return slots;
 }
@@ -82,7 +83,7 @@ void KernelWriter::LoadGradients() {
     const bool small =
         f.elements == 1 || (!source_.block() && f.elements <= kLargestPrivateGradient);
     if (!f.per_step && small) {
-      slot.cotangent = LoadField(field, Cat("grad", i));
+      slot.cotangent = LoadField(field, Cat("grad_", source_.Name(p.inputs[i].value)));
     } else if (source_.block() && f.elements > 1) {
       slot.cotangent = {
           PlaceKind::kSpread,
@@ -92,8 +93,8 @@ void KernelWriter::LoadGradients() {
       const std::string element = Cat("(", step, " * ", f.elements, " + #) * args.instances");
       slot.cotangent = {PlaceKind::kFormula, Cat(memory, "[", element, " + instance]"), f.elements};
     }
-    slot.mask =
-        LoadField(source_.FieldOf(kConnected, static_cast<int32_t>(i)), Cat("connected", i));
+    slot.mask = LoadField(source_.FieldOf(kConnected, static_cast<int32_t>(i)),
+                          Cat("connected_", source_.Name(p.inputs[i].value)));
   }
 }
 
@@ -195,7 +196,8 @@ std::string KernelWriter::StartAdjoint() {
   StoreSlots(kExportCotangent, kExportCotangentMask, export_cotangents);
   StoreGradients();
   Line(Cat("if (", Live(), ") ", FieldAt(source_.FieldOf(kAdjointHealth), "0"), " = health;"));
-  return Assemble("simgrad_start_adjoint", "");
+  return Assemble("The adjoint of the terminal cost, and the cotangents sent for z[steps].",
+                  "simgrad_start_adjoint", "");
 }
 
 void KernelWriter::BindSeed(const Region& region, size_t leading) {
@@ -233,13 +235,13 @@ void KernelWriter::ReverseStep(const Region& region, const std::vector<SlotPlace
   std::vector<SlotPlace> args = cotangents;
   args.insert(args.end(), exports.begin(), exports.end());
   for (size_t k = 0; k < e; ++k) {
-    args.push_back(SentSlot(Cat("sentx", k, "_", source_.NextId()),
+    args.push_back(SentSlot(Cat("sent", source_.NextId(), "_", source_.ExportName(k)),
                             Cat("args.sent_trajectory_export[", k, "]"),
                             "instance * args.steps + t", source_.program().exports[k].value,
                             {ArgOf(region, leading, n + e + k)}));
   }
   for (size_t k = 0; k < n; ++k) {
-    args.push_back(SentSlot(Cat("sentz", k, "_", source_.NextId()),
+    args.push_back(SentSlot(Cat("sent", source_.NextId(), "_", source_.StateName(k)),
                             Cat("args.sent_trajectory_state[", k, "]"),
                             "instance * (args.steps + 1) + t", StateInput(k).value,
                             {ArgOf(region, leading, n + 2 * e + k)}));
@@ -269,8 +271,8 @@ std::string KernelWriter::Adjoint() {
   std::vector<Place> states = fields;
   for (size_t k = 0; k < states.size(); ++k) {
     if (states[k].kind != PlaceKind::kSpread) continue;
-    states[k] =
-        NewVariable(Cat("replay", k), CarrierOf(source_.At(StateInput(k).value)), states[k].count);
+    states[k] = NewVariable(Cat("replayed_", source_.StateName(k)),
+                            CarrierOf(source_.At(StateInput(k).value)), states[k].count);
     Copy(states[k], fields[k]);
   }
   const std::vector<SlotPlace> cotangents = LoadCotangents();
@@ -316,7 +318,8 @@ std::string KernelWriter::Adjoint() {
   StoreSlots(kCotangent, kCotangentMask, cotangents);
   StoreGradients();
   Line(Cat("if (", Live(), ") ", FieldAt(source_.FieldOf(kAdjointHealth), "0"), " = health;"));
-  return Assemble("simgrad_adjoint", FlushRanges());
+  return Assemble("Steps [first_step, first_step + count): once more with a tape, then in reverse.",
+                  "simgrad_adjoint", FlushRanges());
 }
 
 // The cotangents of the states sent become their gradients.
@@ -368,7 +371,7 @@ std::string KernelWriter::FinishAdjoint() {
   body_.Close();
   StoreGradients();
   Line(Cat("if (", Live(), ") ", FieldAt(source_.FieldOf(kAdjointHealth), "0"), " = health;"));
-  return Assemble("simgrad_finish_adjoint", "");
+  return Assemble("The adjoint of z[0]: gradients of what was sent.", "simgrad_finish_adjoint", "");
 }
 
 }  // namespace simgrad::sim::cuda

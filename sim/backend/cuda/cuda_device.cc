@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <future>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -11,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "sim/backend/cuda/cuda_context.h"
-#include "sim/backend/cuda/kernel_cache.h"
+#include "sim/backend/cuda/kernel_loader.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
 #include "sim/backend/cuda/pinned_pool.h"
 
@@ -20,6 +18,8 @@ namespace {
 
 // Of pinned memory that is kept for the next request.
 constexpr int64_t kIdlePinnedBytes = int64_t{1} << 30;
+// Of some hundred KiB of device memory each.
+constexpr size_t kMostModules = 256;
 
 std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
@@ -28,12 +28,11 @@ std::string VersionText(int version) {
 class CudaDevice : public Device {
  public:
   CudaDevice(std::shared_ptr<Context> context, CUstream allocation, DeviceLimits limits,
-             CudaDeviceInfo info, std::string cache_folder)
+             KernelTools tools, std::string cache_folder)
       : context_(std::move(context)),
         allocation_(allocation),
         limits_(std::move(limits)),
-        info_(std::move(info)),
-        cache_(std::move(cache_folder)) {}
+        kernels_(std::move(tools), std::move(cache_folder), kMostModules) {}
   ~CudaDevice() override {
     if (!context_->Enter().ok()) return;
     pinned_.Clear([this](void* data) { context_->driver().cuMemFreeHost(data); });
@@ -46,7 +45,10 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override {
     return std::make_unique<CudaEvent>(context_, CudaEvent::Use::kOrder);
   }
-  absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source) override;
+  absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source,
+                                                     KernelChoice choice) override {
+    return kernels_.Load(source.text, choice);
+  }
   absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry, int block,
                                          int64_t shared_bytes) override;
 
@@ -57,34 +59,31 @@ class CudaDevice : public Device {
  private:
   absl::StatusOr<void*> AllocatePinned(int64_t bytes);
   int64_t& UsedBytes(MemoryKind kind) {
-    return kind == MemoryKind::kDevice ? use_.memory_used_bytes : use_.pinned_bytes;
+    return kind == MemoryKind::kDevice ? memory_used_bytes_ : pinned_used_bytes_;
   }
-  using Loaded = absl::StatusOr<std::shared_ptr<const Module>>;
-  Loaded Compile(const GeneratedSource& source, const std::string& key);
-  Loaded LoadImage(const std::string& image);
 
   std::shared_ptr<Context> context_;
   // Memory is taken and given back in the order of this stream; its users have waited before they
   // give it back (device.h, Buffer).
   CUstream allocation_;
   DeviceLimits limits_;
-  CudaDeviceInfo info_;
-  KernelCache cache_;
   mutable std::mutex mutex_;
   std::unordered_map<void*, int64_t> taken_;
   PinnedPool pinned_{kIdlePinnedBytes};
-  DeviceUse use_;
-  std::unordered_map<std::string, std::shared_future<Loaded>> modules_;  // by key
+  int64_t memory_used_bytes_ = 0, pinned_used_bytes_ = 0;
+  KernelLoader kernels_;
 };
 
 DeviceUse CudaDevice::Use() const {
   DeviceUse use;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    use = use_;
+    use.memory_used_bytes = memory_used_bytes_;
+    use.pinned_bytes = pinned_used_bytes_;
   }
   use.memory_total_bytes = limits_.memory_bytes;
   context_->AddTo(use);
+  kernels_.AddTo(use);
   return use;
 }
 
@@ -167,63 +166,6 @@ void CudaDevice::Free(void* data, MemoryKind kind) {
       .IgnoreError();
 }
 
-CudaDevice::Loaded CudaDevice::LoadImage(const std::string& image) {
-  if (absl::Status status = context_->Enter(); !status.ok()) return status;
-  CUmodule module = nullptr;
-  const absl::Status status = context_->Check(
-      context_->driver().cuModuleLoadData(&module, image.c_str()), "cuModuleLoadData");
-  if (!status.ok()) return status;
-  return std::make_shared<const CudaModule>(context_, module);
-}
-
-CudaDevice::Loaded CudaDevice::Compile(const GeneratedSource& source, const std::string& key) {
-  if (const std::optional<std::string> image = cache_.Find(key)) {
-    Loaded loaded = LoadImage(*image);
-    if (loaded.ok()) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ++use_.loaded_from_disk;
-      return loaded;
-    }
-    if (IsDeviceLost(loaded.status())) return loaded;
-  }
-  const auto start = std::chrono::steady_clock::now();
-  const absl::StatusOr<std::string> image = CompileWithNvrtc(source.text, info_.architecture);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++use_.compiled;
-    use_.compile_seconds +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  if (!image.ok()) return image.status();
-  Loaded loaded = LoadImage(*image);
-  if (loaded.ok()) cache_.Keep(key, *image);
-  return loaded;
-}
-
-CudaDevice::Loaded CudaDevice::Load(const GeneratedSource& source) {
-  const absl::StatusOr<std::string> options = NvrtcOptionsText(info_.architecture);
-  if (!options.ok()) return options.status();
-  const std::string key = KernelKey({source.text, *options, HeadersDigest()});
-  std::promise<Loaded> promise;
-  std::shared_future<Loaded> made;
-  bool first = false;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = modules_.find(key);
-    first = found == modules_.end();
-    if (first) modules_.emplace(key, promise.get_future().share());
-    made = modules_.at(key);
-    use_.loaded_from_memory += first ? 0 : 1;
-  }
-  if (!first) return made.get();
-  promise.set_value(Compile(source, key));
-  if (!made.get().ok()) {  // the next one tries again
-    const std::lock_guard<std::mutex> lock(mutex_);
-    modules_.erase(key);
-  }
-  return made.get();
-}
-
 absl::StatusOr<int64_t> CudaDevice::ResidentBlocks(const Module& module, const std::string& entry,
                                                    int block, int64_t shared_bytes) {
   if (absl::Status status = context_->Enter(); !status.ok()) return status;
@@ -238,6 +180,33 @@ absl::StatusOr<int64_t> CudaDevice::ResidentBlocks(const Module& module, const s
   }
   if (!status.ok()) return status;
   return std::max<int64_t>(1, int64_t{blocks} * limits_.multiprocessors);
+}
+
+ModuleCache::Loaded LoadImage(const std::shared_ptr<Context>& context, const std::string& image) {
+  if (absl::Status status = context->Enter(); !status.ok()) return status;
+  CUmodule module = nullptr;
+  const absl::Status status = context->Check(
+      context->driver().cuModuleLoadData(&module, image.c_str()), "cuModuleLoadData");
+  if (!status.ok()) return status;
+  return std::make_shared<const CudaModule>(context, module);
+}
+
+absl::StatusOr<KernelTools> ToolsOf(const std::shared_ptr<Context>& context,
+                                    const std::string& architecture) {
+  KernelTools tools;
+  absl::StatusOr<std::string> best = NvrtcOptionsText(architecture, Optimisation::kBest);
+  if (!best.ok()) return best.status();
+  tools.best_options = *std::move(best);
+  if (NvrtcCompilesQuickly()) {
+    absl::StatusOr<std::string> least = NvrtcOptionsText(architecture, Optimisation::kLeast);
+    if (!least.ok()) return least.status();
+    tools.least_options = *std::move(least);
+  }
+  tools.compile = [architecture](const std::string& text, Optimisation optimisation) {
+    return CompileWithNvrtc(text, architecture, optimisation);
+  };
+  tools.load = [context](const std::string& image) { return LoadImage(context, image); };
+  return tools;
 }
 
 absl::StatusOr<int> Attribute(const Driver& driver, CUdevice device, CUdevice_attribute attribute) {
@@ -337,7 +306,9 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& 
   }
   // Without NVRTC nothing can run: say so now, not at the first request.
   const CudaDeviceInfo& info = (*devices)[static_cast<size_t>(options.index)];
-  if (const auto known = NvrtcOptionsText(info.architecture); !known.ok()) return known.status();
+  if (const auto known = NvrtcOptionsText(info.architecture, Optimisation::kBest); !known.ok()) {
+    return known.status();
+  }
   const Driver& driver = **Driver::Get();
   auto context = Context::Open(driver, options.index);
   if (!context.ok()) return context.status();
@@ -362,8 +333,10 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& 
   if (!status.ok()) return status;
   absl::StatusOr<DeviceLimits> limits = LimitsOf(**context, info);
   if (!limits.ok()) return limits.status();
-  return std::make_shared<CudaDevice>(*std::move(context), allocation, *std::move(limits), info,
-                                      options.kernel_cache_folder);
+  absl::StatusOr<KernelTools> tools = ToolsOf(*context, info.architecture);
+  if (!tools.ok()) return tools.status();
+  return std::make_shared<CudaDevice>(*std::move(context), allocation, *std::move(limits),
+                                      *std::move(tools), options.kernel_cache_folder);
 }
 
 }  // namespace simgrad::sim::cuda

@@ -1,23 +1,38 @@
 #include "sim/backend/cuda/cuda_executor.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "sim/backend/check_batch.h"
 #include "sim/backend/cuda/cuda_run.h"
+#include "sim/backend/cuda/source_cache.h"
 
 namespace simgrad::sim {
 namespace {
 
-using cuda::GeneratedSource;
+// As many as a server keeps programs by default (--program_cache_entries).
+constexpr size_t kMostSources = 256;
 
-absl::StatusOr<GeneratedSource> GenerateFor(const NumericalProgram& program,
-                                            std::vector<bool> per_step,
-                                            std::optional<cuda::Mapping> mapping) {
+cuda::GenerateOptions OptionsFor(const NumericalProgram& program, std::vector<bool> per_step,
+                                 std::optional<cuda::Mapping> mapping) {
   cuda::GenerateOptions options;
   options.mapping = mapping.value_or(cuda::ChooseMapping(program));
   options.per_step = std::move(per_step);
-  return cuda::Generate(program, options);
+  return options;
+}
+
+// Waiting for the best kernel pays where the run is long: compiling takes seconds, and a kernel of
+// little optimisation is taken to do at least 10^9 operations a second, loops counted once.
+cuda::KernelChoice ChoiceFor(const Batch& batch) {
+  constexpr double kQuickOperations = 1e9;
+  double operations = 0;
+  for (const Value& value : batch.program->program.values) {
+    operations += static_cast<double>(ElementCount(value.type.shape));
+  }
+  operations *= static_cast<double>(batch.instances) * static_cast<double>(batch.steps);
+  return operations < kQuickOperations ? cuda::KernelChoice::kSoonest : cuda::KernelChoice::kBest;
 }
 
 class CudaExecutor : public Executor {
@@ -31,28 +46,35 @@ class CudaExecutor : public Executor {
     if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
     std::vector<bool> per_step;
     for (const Binding& binding : batch.inputs) per_step.push_back(binding.per_step);
-    absl::StatusOr<GeneratedSource> source =
-        GenerateFor(*batch.program, std::move(per_step), options_.mapping);
+    const auto source = sources_.Get(
+        batch.program, OptionsFor(*batch.program, std::move(per_step), options_.mapping));
     if (!source.ok()) return source.status();
-    const std::shared_ptr<cuda::Device> device = LeastLoaded();
-    auto module = device->Load(*source);
+    const std::shared_ptr<cuda::Device> device = TakeTurn();
+    const absl::Cleanup counted_by_the_run = [&] { --device->runs; };
+    auto module = device->Load(**source, options_.kernel.value_or(ChoiceFor(batch)));
     if (!module.ok()) return module.status();
-    auto run =
-        cuda::CudaRun::Create(device, std::make_shared<const GeneratedSource>(std::move(*source)),
-                              *std::move(module), std::move(batch), std::move(options), options_);
+    auto run = cuda::CudaRun::Create(device, *source, *std::move(module), std::move(batch),
+                                     std::move(options), options_);
     if (!run.ok()) return run.status();
     return std::unique_ptr<Run>(*std::move(run));
   }
 
  private:
-  std::shared_ptr<cuda::Device> LeastLoaded() const {
-    return *std::min_element(devices_.begin(), devices_.end(), [](const auto& a, const auto& b) {
-      return a->runs.load() < b->runs.load();
-    });
+  // The device with the fewest runs, with one more: chosen and counted at once, so that requests
+  // that come together do not all wait for the kernels of the same device.
+  std::shared_ptr<cuda::Device> TakeTurn() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto& device = *std::min_element(
+        devices_.begin(), devices_.end(),
+        [](const auto& a, const auto& b) { return a->runs.load() < b->runs.load(); });
+    ++device->runs;
+    return device;
   }
 
   std::vector<std::shared_ptr<cuda::Device>> devices_;
   CudaExecutorOptions options_;
+  std::mutex mutex_;
+  cuda::SourceCache sources_{kMostSources};
 };
 
 }  // namespace
@@ -69,11 +91,13 @@ std::unique_ptr<Executor> MakeCudaExecutor(std::vector<std::shared_ptr<cuda::Dev
 
 absl::Status WarmKernels(const std::vector<std::shared_ptr<cuda::Device>>& devices,
                          const NumericalProgram& program) {
-  const absl::StatusOr<GeneratedSource> source =
-      GenerateFor(program, std::vector<bool>(program.program.inputs.size(), false), std::nullopt);
+  const auto source = cuda::Generate(
+      program,
+      OptionsFor(program, std::vector<bool>(program.program.inputs.size(), false), std::nullopt));
   if (!source.ok()) return source.status();
   for (const auto& device : devices) {
-    if (const auto module = device->Load(*source); !module.ok()) return module.status();
+    const auto module = device->Load(*source, cuda::KernelChoice::kBest);
+    if (!module.ok()) return module.status();
   }
   return absl::OkStatus();
 }

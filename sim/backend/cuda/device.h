@@ -109,6 +109,12 @@ class Stream {
   virtual absl::Status Wait() = 0;
 };
 
+// Which kernel a run gets; the bits are the same.
+enum class KernelChoice : uint8_t {
+  kBest,     // optimised, though it may have to be compiled first
+  kSoonest,  // where it would have to be compiled: one of little optimisation, which is there soon
+};
+
 class Device : public std::enable_shared_from_this<Device> {
  public:
   virtual ~Device() = default;
@@ -117,7 +123,8 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual absl::StatusOr<std::unique_ptr<Stream>> OpenStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> MakeEvent() = 0;
   // Compiles, or takes from the cache.
-  virtual absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source) = 0;
+  virtual absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source,
+                                                             KernelChoice choice) = 0;
   // Blocks of an entry point that the whole device runs at once, at least 1.
   virtual absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry,
                                                  int block, int64_t shared_bytes) = 0;

@@ -82,7 +82,7 @@ std::string KernelWriter::Start() {
         break;
     }
   }
-  return Assemble("simgrad_start", "");
+  return Assemble("z[0]: what was sent, rounded; then the region `initial`.", "simgrad_start", "");
 }
 
 void KernelWriter::CheckStepInputs() {
@@ -119,12 +119,12 @@ void KernelWriter::DeclareSites() {
     const SiteText& text = source_.SiteOf(site.name);
     const int last = source_.FieldOf(kLastEvent, text.index);
     if (site.elements == 1) {
-      Line(Cat("bool last_event", text.index, "[1] = {", FieldAt(last, "0"), "};"));
+      Line(Cat("bool last_event_", text.name, "[1] = {", FieldAt(last, "0"), "};"));
     } else {
-      Line(Cat("bool* const last_event", text.index, " = static_cast<bool*>(args.field[", last,
+      Line(Cat("bool* const last_event_", text.name, " = static_cast<bool*>(args.field[", last,
                "])", source_.block() ? Cat(" + instance * ", site.elements) : "", ";"));
     }
-    Line(Cat("int64_t first_event", text.index, " = ",
+    Line(Cat("int64_t first_event_", text.name, " = ",
              FieldAt(source_.FieldOf(kFirstEvent, text.index), "0"), ";"));
   }
   if (source_.terminations() == 0) return;
@@ -141,8 +141,12 @@ void KernelWriter::DeclareSites() {
 }
 
 void KernelWriter::DeclareTallies() {
-  for (int k = 0; k < source_.terminations(); ++k) Line(Cat("TerminationTally loop", k, ";"));
-  for (int k = 0; k < source_.events(); ++k) Line(Cat("EventTally event", k, ";"));
+  for (int k = 0; k < source_.terminations(); ++k) {
+    Line(Cat("TerminationTally loop_", source_.TerminationName(k), ";"));
+  }
+  for (int k = 0; k < source_.events(); ++k) {
+    Line(Cat("EventTally event_", source_.EventName(k), ";"));
+  }
 }
 
 void KernelWriter::Commit(const std::vector<Place>& states, const std::vector<Place>& exports) {
@@ -182,6 +186,7 @@ void KernelWriter::Step(const std::vector<Place>& states, const std::vector<Plac
     Line("[[maybe_unused]] uint32_t steps_chain = 0;");
     OpenTopFrame(step, "steps_chain");
   }
+  Line("// z[t + 1] of z[t].");
   CheckStepInputs();
   BindStates(states);
   RunRegion(step);
@@ -232,35 +237,40 @@ void KernelWriter::WriteTrajectories(const std::vector<Place>& states,
 
 // The diagnostics of the step: the threads of the block join what they gathered.
 void KernelWriter::JoinStep(const std::vector<Place>& states) {
+  Line("// Diagnostics of the step: the threads of the block join what they saw.");
   Line(
       "const bool sampled = (args.stride > 0 && (t + 1) % args.stride == 0) || t + 1 == "
       "args.steps;");
   body_.Open("if (records)");
-  for (int k = 0; k < source_.terminations(); ++k)
-    Line(Cat("Join(slot.termination[", k, "], loop", k, ");"));
-  for (int k = 0; k < source_.events(); ++k) Line(Cat("Join(slot.event[", k, "], event", k, ");"));
+  for (int k = 0; k < source_.terminations(); ++k) {
+    Line(Cat("Join(slot.termination[", k, "], loop_", source_.TerminationName(k), ");"));
+  }
+  for (int k = 0; k < source_.events(); ++k) {
+    Line(Cat("Join(slot.event[", k, "], event_", source_.EventName(k), ");"));
+  }
   if (source_.real_states() > 0) {
     body_.Open("if (sampled)");
     int real = 0;
     for (size_t k = 0; k < states.size(); ++k) {
       const ValueId id = StateInput(k).value;
       if (!source_.IsReal(id)) continue;
-      Line(Cat("StateTally range", k, ";"));
+      const std::string range = Cat("range_", source_.StateName(k));
+      Line(Cat("StateTally ", range, ";"));
       const bool alone = states[k].kind != PlaceKind::kSpread;
       EachElement(states[k], [&](const std::string& e) {
-        return Cat(alone ? Cat("if (", Live(), ") ") : "", "range", k, ".See<",
+        return Cat(alone ? Cat("if (", Live(), ") ") : "", range, ".See<",
                    FormatText(source_.FormatOf(id)), ">(", states[k][e], ");");
       });
-      Line(Cat("Join(slot.state[", real++, "], range", k, ");"));
+      Line(Cat("Join(slot.state[", real++, "], ", range, ");"));
     }
     body_.Close();
   }
   Line("__syncthreads();");
   for (int k = 0; k < source_.terminations(); ++k) {
-    Line(Cat("JoinKeys(slot.termination[", k, "], loop", k, ", rank);"));
+    Line(Cat("JoinKeys(slot.termination[", k, "], loop_", source_.TerminationName(k), ", rank);"));
   }
   for (int k = 0; k < source_.events(); ++k) {
-    Line(Cat("JoinKeys(slot.event[", k, "], event", k, ", rank);"));
+    Line(Cat("JoinKeys(slot.event[", k, "], event_", source_.EventName(k), ", rank);"));
   }
   Line("__syncthreads();");
   Line("slot.Leave(args, column, sampled ? sample : -1, first_pass);");
@@ -279,16 +289,17 @@ void KernelWriter::StoreSites() {
   for (const Site& site : source_.numerical().sites) {
     if (site.kind != SiteKind::kEvent) continue;
     const int k = source_.SiteOf(site.name).index;
+    const std::string event = Cat("event_", source_.EventName(k));
     if (site.elements == 1) {
-      Line(Cat("if (", Live(), ") ", FieldAt(source_.FieldOf(kLastEvent, k), "0"), " = last_event",
-               k, "[0];"));
+      Line(Cat("if (", Live(), ") ", FieldAt(source_.FieldOf(kLastEvent, k), "0"), " = last_",
+               event, "[0];"));
     }
     const std::string first = FieldAt(source_.FieldOf(kFirstEvent, k), "0");
     if (source_.block()) {
-      Line(Cat("if (first_event", k, " >= 0) atomicMin(reinterpret_cast<unsigned long long*>(&",
-               first, "), static_cast<unsigned long long>(first_event", k, "));"));
+      Line(Cat("if (first_", event, " >= 0) atomicMin(reinterpret_cast<unsigned long long*>(&",
+               first, "), static_cast<unsigned long long>(first_", event, "));"));
     } else {
-      Line(Cat("if (live) ", first, " = first_event", k, ";"));
+      Line(Cat("if (live) ", first, " = first_", event, ";"));
     }
   }
 }
@@ -346,7 +357,8 @@ std::string KernelWriter::Forward() {
   if (costs) StoreField(source_.FieldOf(kCost), cost);
   StoreField(source_.FieldOf(kHealth), health);
   StoreSites();
-  return Assemble("simgrad_forward", FlushRanges());
+  return Assemble("Steps [first_step, first_step + count), their decisions and diagnostics.",
+                  "simgrad_forward", FlushRanges());
 }
 
 void KernelWriter::BindTerminal(const Region& terminal, const std::vector<Place>& states,
@@ -382,7 +394,7 @@ std::string KernelWriter::Finish() {
     StoreField(source_.FieldOf(kCost), cost);
   }
   StoreField(source_.FieldOf(kHealth), health);
-  return Assemble("simgrad_finish", "");
+  return Assemble("The terminal cost, on z[steps].", "simgrad_finish", "");
 }
 
 }  // namespace simgrad::sim::cuda

@@ -23,10 +23,84 @@ using namespace simgrad::sim::cuda::device;
 namespace precision = simgrad::precision;
 using simgrad::precision::IsFinite;
 using simgrad::precision::Overflow;
+using F64 = Lane<Format::kF64>;
+using F32 = Lane<Format::kF32>;
+using Bf16 = Lane<Format::kBf16>;
+using F16 = Lane<Format::kF16>;
+using E4m3 = Lane<Format::kE4m3>;
+using E5m2 = Lane<Format::kE5m2>;
 
 extern __shared__ unsigned char simgrad_shared[];
 
 )";
+
+// "args.input: 0 state y, 1 param k, ...": what the indices in the text stand for.
+std::string ListText(std::string_view array, const std::vector<std::string>& names) {
+  constexpr size_t kWidth = 110;
+  TextWriter text;
+  std::string line = Cat("// ", array, ":");
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string entry = Cat(" ", i, " ", names[i], i + 1 < names.size() ? "," : "");
+    if (line.size() + entry.size() > kWidth) {
+      text.Line(line);
+      line = "//  ";
+    }
+    line += entry;
+  }
+  if (!names.empty()) text.Line(line);
+  return text.text();
+}
+
+std::string FieldName(const Source& source, const Field& field) {
+  const auto named = [&](std::string_view what, const std::string& name) {
+    return Cat(what, " ", name);
+  };
+  const size_t index = static_cast<size_t>(field.index);
+  switch (field.kind) {
+    case FieldKind::kState:
+      return named("state", source.StateName(index));
+    case FieldKind::kExport:
+      return named("observable", source.ExportName(index));
+    case FieldKind::kCost:
+      return "cost";
+    case FieldKind::kHealth:
+      return "health";
+    case FieldKind::kSignature:
+      return "path signature";
+    case FieldKind::kLastEvent:
+      return named("last value of", source.EventName(field.index));
+    case FieldKind::kFirstEvent:
+      return named("first step of", source.EventName(field.index));
+    case FieldKind::kCotangent:
+      return named("cotangent of", source.StateName(index));
+    case FieldKind::kCotangentMask:
+      return named("mask of the cotangent of", source.StateName(index));
+    case FieldKind::kExportCotangent:
+      return named("cotangent of", source.ExportName(index));
+    case FieldKind::kExportCotangentMask:
+      return named("mask of the cotangent of", source.ExportName(index));
+    case FieldKind::kGradient:
+      return named("gradient for", source.Name(source.program().inputs[index].value));
+    case FieldKind::kConnected:
+      return named("connected to", source.Name(source.program().inputs[index].value));
+    case FieldKind::kAdjointHealth:
+      break;
+  }
+  return "health of the adjoint";
+}
+
+std::string LegendText(const Source& source) {
+  std::vector<std::string> inputs;
+  std::vector<std::string> fields;
+  std::vector<std::string> loops;
+  std::vector<std::string> events;
+  for (const Input& input : source.program().inputs) inputs.push_back(source.Name(input.value));
+  for (const Field& field : source.fields()) fields.push_back(FieldName(source, field));
+  for (int k = 0; k < source.terminations(); ++k) loops.push_back(source.TerminationName(k));
+  for (int k = 0; k < source.events(); ++k) events.push_back(source.EventName(k));
+  return ListText("args.input", inputs) + ListText("args.field", fields) +
+         ListText("termination sites", loops) + ListText("event sites", events);
+}
 
 std::string SharedText(const Source& source) {
   TextWriter text;
@@ -44,6 +118,7 @@ std::string SharedText(const Source& source) {
 
 std::string MergeText(const Source& source) {
   TextWriter text;
+  text.Line("// Columns of blocks to columns of steps, one block of threads a step.");
   text.Open("extern \"C\" __global__ void simgrad_merge(const __grid_constant__ KernelArgs args)");
   text.Line(Cat("MergeBlocks(args.termination, args.termination_partial, args.blocks, args.count, ",
                 source.terminations(), ");"));
@@ -116,8 +191,8 @@ absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
   if (absl::Status fits = CheckLimits(source); !fits.ok()) return fits;
   GeneratedSource made;
   made.mapping = options.mapping;
-  made.text = Cat("// ", program.program.name, ": ", MappingName(options.mapping), "\n", kHead,
-                  SharedText(source));
+  made.text = Cat("// ", program.program.name, ": ", MappingName(options.mapping), "\n",
+                  LegendText(source), kHead, SharedText(source));
   made.text += KernelWriter(source).Start();
   made.text += KernelWriter(source).Forward();
   made.text += MergeText(source);

@@ -1,8 +1,8 @@
 // From a numerical program to CUDA C++ that runs it: forward, adjoint, diagnostics.
 //
 // Maths: the sentences of sim/backend/semantics.h, one statement per operation, under the names of
-//   the program and with its source labels as comments. Numbers (literals, configuration, caps, trip
-//   counts) go to tables, so programs that differ in numbers alone have one text.
+//   the program and with its source labels as comments. Numbers (literals, configuration, caps,
+//   trip counts) go to tables, so programs that differ in numbers alone have one text.
 // Mappings: a thread per instance (every value private to its thread), or a block per instance
 //   (values of more than one element spread over the threads of the block, scalars computed by each
 //   thread alike, the bodies of mapped loops private to the thread of their element).
@@ -26,25 +26,26 @@ std::string_view MappingName(Mapping mapping);
 struct GenerateOptions {
   Mapping mapping = Mapping::kThreadPerInstance;
   std::vector<bool> per_step;  // per input: its binding is per step (gradients have a step axis)
+  bool operator==(const GenerateOptions&) const = default;
 };
 
 enum class FieldKind : uint8_t {
   // What travels with an instance; a checkpoint is a copy of these.
-  kState,        // index: place among the state inputs
-  kExport,       // of the last step that counted
-  kCost,         // carrier of role objective
-  kHealth,       // i64: -1 fine; else (step << 8) | (phase << 1) | stopped
-  kSignature,    // i64, bits of the path signature
-  kLastEvent,    // index: event site; bool [elements]
-  kFirstEvent,   // index: event site; i64
+  kState,       // index: place among the state inputs
+  kExport,      // of the last step that counted
+  kCost,        // carrier of role objective
+  kHealth,      // i64: -1 fine; else (step << 8) | (phase << 1) | stopped
+  kSignature,   // i64, bits of the path signature
+  kLastEvent,   // index: event site; bool [elements]
+  kFirstEvent,  // index: event site; i64
   // Of the adjoint.
-  kCotangent,            // index: state; kCotangentMask: bool, only where the slot has a mask
+  kCotangent,  // index: state; kCotangentMask: bool, only where the slot has a mask
   kCotangentMask,
-  kExportCotangent,      // of the last step, from the terminal cost
+  kExportCotangent,  // of the last step, from the terminal cost
   kExportCotangentMask,
-  kGradient,             // index: input; carrier of role gradient; [steps] outermost if per step
-  kConnected,            // index: input; bool
-  kAdjointHealth,        // as kHealth
+  kGradient,       // index: input; carrier of role gradient; [steps] outermost if per step
+  kConnected,      // index: input; bool
+  kAdjointHealth,  // as kHealth
 };
 
 struct Field {
@@ -63,18 +64,19 @@ struct GeneratedSource {
   //   simgrad_merge    columns of blocks to columns of steps; grid: count blocks
   //   simgrad_finish   terminal cost
   // and only where the program has an adjoint:
-  //   simgrad_start_adjoint, simgrad_adjoint (replays its range with a tape), simgrad_finish_adjoint
+  //   simgrad_start_adjoint, simgrad_adjoint (replays its range with a tape),
+  //   simgrad_finish_adjoint
   // Every kernel strides over the instances with its grid, so any grid is right.
   std::string text;
   std::vector<double> numbers;
   std::vector<int64_t> integers;
   std::vector<Field> fields;
-  int32_t tape_unit_bytes = 4;     // the width of role tape: 1, 2, 4 or 8
-  int64_t workspace_bytes = 0;     // per block
+  int32_t tape_unit_bytes = 4;                // the width of role tape: 1, 2, 4 or 8
+  int64_t workspace_bytes = 0;                // per block
   int64_t shared_bytes(int64_t block) const;  // dynamic shared memory for a block of threads
   int64_t shared_fixed = 0, shared_per_thread = 0;
   int64_t terminal_tape_units = 0, initial_tape_units = 0;  // needs of start_ and finish_adjoint
-  int64_t private_bytes = 0;       // of one thread: above some 4 KiB a block per instance is better
+  int64_t private_bytes = 0;  // of one thread: above some 4 KiB a block per instance is better
 };
 
 absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,

@@ -21,12 +21,17 @@ std::string KernelWriter::FieldAt(int field, const std::string& index) const {
   const std::string memory = Cat("static_cast<", CTypeOf(f.carrier), "*>(args.field[", field, "])");
   if (f.elements == 1) return Cat(memory, "[instance]");
   if (source_.block()) return Cat(memory, "[instance * ", f.elements, " + ", index, "]");
-  return Cat(memory, "[(", index, ") * args.instances + instance]");
+  const bool simple = index.find(' ') == std::string::npos;
+  return Cat(memory, "[", simple ? index : Cat("(", index, ")"), " * args.instances + instance]");
 }
 
 // The variable that stands for a field of this instance; a spread one is the field's own memory.
 Place KernelWriter::LoadField(int field, const std::string& name) {
   const Field& f = source_.fields()[static_cast<size_t>(field)];
+  if (f.elements == 1) {
+    Line(Cat(CTypeOf(f.carrier), " ", name, " = ", FieldAt(field, "0"), ";"));
+    return {PlaceKind::kOne, name, 1};
+  }
   if (!Spreads(f.elements)) {
     const Place place = NewVariable(name, f.carrier, f.elements);
     EachElement(place,
@@ -66,8 +71,8 @@ Place KernelWriter::LoadScalar(FieldKind kind, const std::string& name) {
 std::vector<Place> KernelWriter::LoadStates() {
   std::vector<Place> states;
   for (size_t k = 0; k < source_.state_inputs().size(); ++k) {
-    states.push_back(
-        LoadField(source_.FieldOf(FieldKind::kState, static_cast<int32_t>(k)), Cat("z", k)));
+    states.push_back(LoadField(source_.FieldOf(FieldKind::kState, static_cast<int32_t>(k)),
+                               Cat("z_", source_.StateName(k))));
   }
   return states;
 }
@@ -75,8 +80,8 @@ std::vector<Place> KernelWriter::LoadStates() {
 std::vector<Place> KernelWriter::LoadExports() {
   std::vector<Place> exports;
   for (size_t k = 0; k < source_.program().exports.size(); ++k) {
-    exports.push_back(
-        LoadField(source_.FieldOf(FieldKind::kExport, static_cast<int32_t>(k)), Cat("export", k)));
+    exports.push_back(LoadField(source_.FieldOf(FieldKind::kExport, static_cast<int32_t>(k)),
+                                Cat("out_", source_.ExportName(k))));
   }
   return exports;
 }
@@ -93,8 +98,8 @@ std::vector<Place> KernelWriter::ReadSentStates() {
   for (size_t k = 0; k < source_.state_inputs().size(); ++k) {
     const Input& input = StateInput(k);
     const size_t index = source_.IndexOf(input);
-    const Place place =
-        NewVariable(Cat("sent", k), CarrierOf(source_.At(input.value)), source_.Count(input.value));
+    const Place place = NewVariable(Cat("sent_", source_.StateName(k)),
+                                    CarrierOf(source_.At(input.value)), source_.Count(input.value));
     EachElement(place, [&](const std::string& e) {
       const std::string view = Cat("(args.input[", index, "], instance, 0, ", e, ")");
       if (!source_.IsReal(input.value)) {
@@ -132,13 +137,16 @@ void KernelWriter::OpenShared(bool uses) {
 std::string KernelWriter::FlushRanges() {
   TextWriter tail(1);
   for (int role : range_roles_) {
-    tail.Line(Cat("if (args.ranges != nullptr) Join(*args.ranges, ", role, ", ranges", role, ");"));
+    tail.Line(Cat("if (args.ranges != nullptr) Join(*args.ranges, ", role, ", ",
+                  RangesName(static_cast<Role>(role)), ");"));
   }
   return tail.text();
 }
 
-std::string KernelWriter::Assemble(const std::string& name, const std::string& tail) {
+std::string KernelWriter::Assemble(const std::string& comment, const std::string& name,
+                                   const std::string& tail) {
   TextWriter text;
+  text.Line(Cat("// ", comment));
   text.Open(
       Cat("extern \"C\" __global__ void ", name, "(const __grid_constant__ KernelArgs args)"));
   text.Raw(kernel_.text());

@@ -36,7 +36,9 @@ class KernelWriter : public RegionWriter {
   Place LoadScalar(FieldKind kind, const std::string& name);
   bool Stops() const { return source_.numerical().policy.nonfinite == precision::NonFinite::kStop; }
   void Combine(const std::string& flag);
-  std::string Assemble(const std::string& name, const std::string& tail);
+  // `comment`: what the kernel does, for who reads the text.
+  std::string Assemble(const std::string& comment, const std::string& name,
+                       const std::string& tail);
   void OpenShared(bool uses);
   std::string FlushRanges();
   std::string Live() const { return source_.block() ? "speaks" : "live"; }

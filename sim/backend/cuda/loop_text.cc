@@ -9,8 +9,10 @@ std::string RegionWriter::CapOf(const Op& op) {
   std::string& name = caps_[&op];
   if (name.empty()) {
     name = Cat("cap", caps_.size() - 1);
-    kernel_.Line(Cat("const int32_t ", name, " = static_cast<int32_t>(args.integer[",
-                     source_.Integer(&op, {op.attributes.max_iter}), "]);"));
+    kernel_.Line(
+        Cat("const int32_t ", name, " = static_cast<int32_t>(args.integer[",
+            source_.Integer(&op, {op.attributes.max_iter}), "]);",
+            op.attributes.site.empty() ? "" : Cat("  // max_iter of ", op.attributes.site)));
   }
   return name;
 }
@@ -135,7 +137,7 @@ void RegionWriter::MappedWhile(const Op& op, const std::string& id) {
           NewVariable(Cat("x", id, "_", k), CarrierOf(source_.At(from)), source_.Count(from)));
     }
     const std::string around = element_;
-    element_ = Cat("(", around, " * ", n, " + ", element, ")");
+    element_ = around == kFirst ? element : Cat("(", around, " * ", n, " + ", element, ")");
     WhileRun(op, carried, mapped, exports, id, element);
     element_ = around;
     for (size_t k = 0; k < results.size(); ++k) {

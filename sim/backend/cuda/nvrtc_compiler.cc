@@ -18,6 +18,8 @@ namespace {
 
 // Kernels take their arguments by value, more than the 4 KiB that older ones allow.
 constexpr int kOldestVersion = 1201;
+// The first of which --Ofast-compile is known to work.
+constexpr int kOldestQuickVersion = 1300;
 
 struct Nvrtc {
   decltype(&nvrtcVersion) version = nullptr;
@@ -88,7 +90,8 @@ const absl::StatusOr<Nvrtc>& Library() {
 }
 
 absl::StatusOr<std::vector<std::string>> Options(const Nvrtc& nvrtc,
-                                                 const std::string& architecture) {
+                                                 const std::string& architecture,
+                                                 Optimisation optimisation) {
   int wanted = 0;
   if (architecture.rfind("sm_", 0) != 0 || !absl::SimpleAtoi(architecture.substr(3), &wanted)) {
     return absl::InvalidArgumentError(absl::StrCat(architecture, " is no architecture, as sm_90"));
@@ -105,13 +108,15 @@ absl::StatusOr<std::vector<std::string>> Options(const Nvrtc& nvrtc,
     return absl::FailedPreconditionError(absl::StrCat(
         "NVRTC ", nvrtc.number / 100, ".", nvrtc.number % 100, " does not know ", architecture));
   }
-  return std::vector<std::string>{absl::StrCat("--gpu-architecture=", target),
-                                  "--std=c++20",
-                                  "--fmad=false",
-                                  "--ftz=false",
-                                  "--prec-div=true",
-                                  "--prec-sqrt=true",
-                                  "--disable-warnings"};
+  std::vector<std::string> options = {absl::StrCat("--gpu-architecture=", target),
+                                      "--std=c++20",
+                                      "--fmad=false",
+                                      "--ftz=false",
+                                      "--prec-div=true",
+                                      "--prec-sqrt=true",
+                                      "--disable-warnings"};
+  if (optimisation == Optimisation::kLeast) options.push_back("--Ofast-compile=max");
+  return options;
 }
 
 // A program of NVRTC; destroyed with its owner.
@@ -181,19 +186,26 @@ absl::StatusOr<std::string> NvrtcVersion() {
   return absl::StrCat(nvrtc->number / 100, ".", nvrtc->number % 100);
 }
 
-absl::StatusOr<std::string> NvrtcOptionsText(const std::string& architecture) {
+bool NvrtcCompilesQuickly() {
+  const absl::StatusOr<Nvrtc>& nvrtc = Library();
+  return nvrtc.ok() && nvrtc->number >= kOldestQuickVersion;
+}
+
+absl::StatusOr<std::string> NvrtcOptionsText(const std::string& architecture,
+                                             Optimisation optimisation) {
   const absl::StatusOr<Nvrtc>& nvrtc = Library();
   if (!nvrtc.ok()) return nvrtc.status();
-  const auto options = Options(*nvrtc, architecture);
+  const auto options = Options(*nvrtc, architecture, optimisation);
   if (!options.ok()) return options.status();
   return absl::StrCat(nvrtc->number, " ", absl::StrJoin(*options, " "));
 }
 
 absl::StatusOr<std::string> CompileWithNvrtc(const std::string& text,
-                                             const std::string& architecture) {
+                                             const std::string& architecture,
+                                             Optimisation optimisation) {
   const absl::StatusOr<Nvrtc>& nvrtc = Library();
   if (!nvrtc.ok()) return nvrtc.status();
-  const auto options = Options(*nvrtc, architecture);
+  const auto options = Options(*nvrtc, architecture, optimisation);
   if (!options.ok()) return options.status();
   Program program(*nvrtc);
   absl::Status status = program.Create(text);

@@ -229,7 +229,7 @@ void RegionWriter::Literal(const Op& op) {
   };
   if (IsSplat(literal)) {
     const std::string name = source_.Name(id);
-    kernel_.Line(Cat("const ", type, " ", name, " = ", read(Cat(at)), ";"));
+    kernel_.Line(Cat("const ", type, " ", name, " = ", read(Cat(at)), ";", CommentOf(op)));
     SetPlace(id, {PlaceKind::kOne, name, source_.Count(id)});
   } else {
     SetPlace(id, {PlaceKind::kFormula, read(Cat(at, " + #")), source_.Count(id)});

@@ -186,6 +186,7 @@ class RegionWriter {
   void EndIteration();
   void JoinResults(const Op& op, const std::vector<SlotPlace>& slots);
   std::string RangesOf(Role role);
+  static std::string RangesName(Role role) { return Cat("ranges_", precision::RoleName(role)); }
 
   Source& source_;
   TextWriter kernel_{1};    // before all instances
@@ -197,8 +198,9 @@ class RegionWriter {
   std::map<const Region*, std::string> frames_;  // variable with the frame's position
   std::vector<const Region*> regions_;           // being written, outermost first
   const Region* adjoint_of_ = nullptr;           // top region of the primal that is reversed
-  std::string iteration_ = "int64_t{0}";         // flattened, of the loops around
-  std::string element_ = "int64_t{0}";
+  static constexpr std::string_view kFirst = "int64_t{0}";
+  std::string iteration_{kFirst};  // flattened, of the loops around
+  std::string element_{kFirst};
   bool in_element_ = false;                // inside a mapped loop: everything is the thread's own
   bool dirty_ = true;                      // spread memory was written since the last barrier
   bool crossed_ = true;                    // elements of others were read since

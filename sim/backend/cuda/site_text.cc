@@ -67,13 +67,15 @@ void RegionWriter::Event(const Op& op) {
   if (!mode_.decides) return;
   const SiteText& site = source_.SiteOf(op.attributes.site);
   const Place value = PlaceOf(id);
-  const std::string recorder = Cat("event", site.index);
+  const std::string recorder = Cat("event_", site.name);
   // Where all threads compute the same, one records.
   const bool alone = value.kind != PlaceKind::kSpread;
   body_.Open(Cat("if (", alone ? Speaking("records") : "records", ")"));
   EachElement(value, [&](const std::string& i) {
     std::string element = element_;
-    if (value.count != 1) element = Cat("(", element_, " * ", value.count, " + ", i, ")");
+    if (value.count != 1) {
+      element = element_ == kFirst ? i : Cat("(", element_, " * ", value.count, " + ", i, ")");
+    }
     std::string last = "0";
     if (site.elements != 1) {
       last = source_.block() ? element : Cat(element, " * args.instances + instance");
@@ -91,7 +93,8 @@ void RegionWriter::TestRecord(const Op& op, const std::string& id, const Region&
   RecordTest(op, id, MarginText(test.yields[0], test.yields[1], test, "0"), Cat("held", id));
 }
 
-// The same for the entry test, whose variable is enters<id>; a run ends there where it does not hold.
+// The same for the entry test, whose variable is enters<id>; a run ends there where it does not
+// hold.
 void RegionWriter::EntryRecord(const Op& op, const std::string& id, const Region& test) {
   RecordTest(op, id, MarginText(test.yields[0], test.yields[2], test, "0"), Cat("!enters", id));
 }
@@ -102,7 +105,7 @@ void RegionWriter::RecordTest(const Op& op, const std::string& id, const std::st
   const SiteText& site = source_.SiteOf(op.attributes.site);
   Line(Cat("if (", Speaking("records"), ") {"));
   Line(Cat("  margin", id, " = ", margin, ";"));
-  Line(Cat("  loop", site.index, ".Test({static_cast<double>(lhs", id, "), margin", id, ", ", ends,
+  Line(Cat("  loop_", site.name, ".Test({static_cast<double>(lhs", id, "), margin", id, ", ", ends,
            "}, args.near_band_ulps);"));
   Line("}");
 }
@@ -110,15 +113,12 @@ void RegionWriter::RecordTest(const Op& op, const std::string& id, const std::st
 void RegionWriter::EndRecord(const Op& op, const std::string& id) {
   if (!mode_.decides) return;
   const SiteText& site = source_.SiteOf(op.attributes.site);
-  const std::string loop = Cat("loop", site.index);
+  const std::string loop = Cat("loop_", site.name);
   Line(Cat("if (", Speaking("records"), ") {"));
   Line(Cat("  EndRun(", loop, ", slot.termination[", site.index, "], it", id, ", why", id,
            ", static_cast<double>(lhs", id, "), tested", id, ", margin", id, ");"));
-  Line(Cat("  signature += precision::DecisionHash(", site.hash,
-           ", static_cast<uint64_t>(t), static_cast<uint64_t>(", iteration_,
-           "), static_cast<uint64_t>(", element_,
-           "), precision::LoopOutcome(static_cast<uint64_t>(it", id, "), static_cast<uint64_t>(why",
-           id, ")));"));
+  Line(Cat("  signature += LoopHash(", site.hash, ", t, ", iteration_, ", ", element_, ", it", id,
+           ", why", id, ");"));
   Line("}");
   Line(Cat("if (", Speaking("tells"), ") ran[", site.index, "].EndRun(it", id, ", why", id, ");"));
 }

@@ -30,6 +30,22 @@ std::string Hexadecimal(uint64_t x) {
   return text + "u";
 }
 
+// Letters, digits and underscores of a name, and of several in one list no two alike.
+std::string Identifier(const std::string& name) {
+  std::string identifier;
+  for (char c : name) {
+    identifier += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  }
+  return identifier;
+}
+
+std::string AddIdentifier(const std::string& name, std::vector<std::string>& to) {
+  std::string identifier = Identifier(name);
+  while (std::find(to.begin(), to.end(), identifier) != to.end()) identifier += '_';
+  to.push_back(identifier);
+  return identifier;
+}
+
 // A field for every cotangent that some region may leave absent.
 bool AlwaysPresent(const Region& region, size_t slot, size_t slots) {
   if (region.yields.size() < 2 * slots) return false;
@@ -44,7 +60,10 @@ std::string FormatText(Format format) {
   return Cat("Format::", kNames[static_cast<size_t>(format)]);
 }
 
-std::string LaneText(Format format) { return Cat("Lane<", FormatText(format), ">"); }
+std::string LaneText(Format format) {
+  constexpr std::string_view kNames[] = {"F64", "F32", "Bf16", "F16", "E4m3", "E5m2"};
+  return std::string(kNames[static_cast<size_t>(format)]);
+}
 
 std::string OverflowText(Overflow overflow) {
   return overflow == Overflow::kIeee ? "Overflow::kIeee" : "Overflow::kSaturate";
@@ -83,11 +102,16 @@ Source::Source(const NumericalProgram& numerical, const GenerateOptions& options
   for (const Site& site : numerical.sites) {
     const bool event = site.kind == SiteKind::kEvent;
     const int32_t index = event ? events_++ : terminations_++;
-    sites_[site.name] = {index, Hexadecimal(precision::Fnv1a64(site.name)), site.elements};
+    std::string tally = AddIdentifier(site.name, event ? event_names_ : termination_names_);
+    sites_[site.name] = {index, std::move(tally), Hexadecimal(precision::Fnv1a64(site.name)),
+                         site.elements};
   }
   for (int32_t input : state_inputs_) {
-    real_states_ += IsReal(program().inputs[static_cast<size_t>(input)].value) ? 1 : 0;
+    const Input& state = program().inputs[static_cast<size_t>(input)];
+    real_states_ += IsReal(state.value) ? 1 : 0;
+    AddIdentifier(state.name, state_names_);
   }
+  for (const Export& output : program().exports) AddIdentifier(output.name, export_names_);
   FindUsedInputs();
   FindLooks();
   AddFields();
@@ -193,13 +217,8 @@ int Source::FieldOf(FieldKind kind, int32_t index) const {
 std::string Source::CType(ValueId id) const { return CTypeOf(CarrierOf(At(id))); }
 
 std::string Source::Name(ValueId id) const {
-  std::string name = Cat("v", static_cast<int32_t>(id));
-  if (At(id).name.empty()) return name;
-  name += '_';
-  for (char c : At(id).name) {
-    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  }
-  return name;
+  const std::string number = Cat("v", static_cast<int32_t>(id));
+  return At(id).name.empty() ? number : Cat(number, "_", Identifier(At(id).name));
 }
 
 const Input* Source::InputOf(ValueId id) const {

@@ -14,6 +14,7 @@ namespace simgrad::sim::cuda {
 
 struct SiteText {
   int32_t index = 0;  // among the sites of its kind
+  std::string name;   // as part of an identifier
   std::string hash;   // FNV-1a of the name, as a literal
   int64_t elements = 1;
 };
@@ -27,6 +28,13 @@ class Source {
   bool block() const { return mapping_ == Mapping::kBlockPerInstance; }
   const TapeLayout& tape() const { return tape_; }
   const std::vector<int32_t>& state_inputs() const { return state_inputs_; }
+  // Parts of identifiers.
+  const std::string& StateName(size_t state) const { return state_names_[state]; }
+  const std::string& ExportName(size_t index) const { return export_names_[index]; }
+  const std::string& TerminationName(int site) const {
+    return termination_names_[static_cast<size_t>(site)];
+  }
+  const std::string& EventName(int site) const { return event_names_[static_cast<size_t>(site)]; }
 
   // Of a value.
   const Value& At(ValueId id) const { return numerical_.program[id]; }
@@ -87,6 +95,7 @@ class Source {
   std::vector<bool> look_;
   std::vector<Field> fields_;
   std::map<std::string, SiteText> sites_;
+  std::vector<std::string> state_names_, export_names_, termination_names_, event_names_;
   int terminations_ = 0, events_ = 0, real_states_ = 0;
   std::vector<double> numbers_;
   std::vector<int64_t> integers_;
@@ -99,7 +108,7 @@ class Source {
 Carrier CarrierOf(const Value& value);
 std::string CTypeOf(Carrier carrier);
 std::string FormatText(Format format);  // "Format::kF32"
-std::string LaneText(Format format);    // "Lane<Format::kF32>"
+std::string LaneText(Format format);    // "F32", an alias of Lane<Format::kF32>
 std::string OverflowText(Overflow overflow);
 // The terminal cost that is run, or null.
 const Region* TerminalOf(const NumericalProgram& program);

@@ -117,9 +117,9 @@ void RegionWriter::StoreTapedIn(const Region& region, ValueId id) {
 }
 
 std::string RegionWriter::RangesOf(Role role) {
-  const int index = static_cast<int>(role);
-  const std::string name = Cat("ranges", index);
-  if (range_roles_.insert(index).second) kernel_.Line(Cat("RangeTally ", name, ";"));
+  const std::string name = RangesName(role);
+  if (range_roles_.insert(static_cast<int>(role)).second)
+    kernel_.Line(Cat("RangeTally ", name, ";"));
   return name;
 }
 

@@ -8,6 +8,9 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
+CUDA_MAPPING_BLOCK_PER_INSTANCE: CudaMapping
+CUDA_MAPPING_THREAD_PER_INSTANCE: CudaMapping
+CUDA_MAPPING_UNSPECIFIED: CudaMapping
 DESCRIPTOR: _descriptor.FileDescriptor
 DIAGNOSTICS_LEVEL_INSTANCES: DiagnosticsLevel
 DIAGNOSTICS_LEVEL_OFF: DiagnosticsLevel
@@ -49,27 +52,51 @@ class Cotangent(_message.Message):
     trajectory: _containers.RepeatedCompositeFieldContainer[NamedTensor]
     def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., trajectory: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ...) -> None: ...
 
+class CudaText(_message.Message):
+    __slots__ = ["integers", "mapping", "numbers", "text"]
+    INTEGERS_FIELD_NUMBER: _ClassVar[int]
+    MAPPING_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    integers: _containers.RepeatedScalarFieldContainer[int]
+    mapping: CudaMapping
+    numbers: _containers.RepeatedScalarFieldContainer[float]
+    text: str
+    def __init__(self, text: _Optional[str] = ..., mapping: _Optional[_Union[CudaMapping, str]] = ..., numbers: _Optional[_Iterable[float]] = ..., integers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CudaTextOptions(_message.Message):
+    __slots__ = ["mapping", "per_step"]
+    MAPPING_FIELD_NUMBER: _ClassVar[int]
+    PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    mapping: CudaMapping
+    per_step: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, mapping: _Optional[_Union[CudaMapping, str]] = ..., per_step: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class DescribeProgramRequest(_message.Message):
-    __slots__ = ["adjoint", "objective", "policy", "world"]
+    __slots__ = ["adjoint", "cuda", "objective", "policy", "world"]
     ADJOINT_FIELD_NUMBER: _ClassVar[int]
+    CUDA_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
     adjoint: bool
+    cuda: CudaTextOptions
     objective: str
     policy: _policy_pb2.Policy
     world: World
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ...) -> None: ...
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ..., cuda: _Optional[_Union[CudaTextOptions, _Mapping]] = ...) -> None: ...
 
 class DescribeProgramResponse(_message.Message):
-    __slots__ = ["inputs", "program", "source"]
+    __slots__ = ["cuda", "inputs", "program", "source"]
+    CUDA_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    cuda: CudaText
     inputs: _containers.RepeatedCompositeFieldContainer[InputSchema]
     program: ProgramInfo
     source: _program_pb2.Program
-    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., source: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[InputSchema, _Mapping]]] = ...) -> None: ...
+    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., source: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[InputSchema, _Mapping]]] = ..., cuda: _Optional[_Union[CudaText, _Mapping]] = ...) -> None: ...
 
 class DeviceInfo(_message.Message):
     __slots__ = ["formats", "instruction_set", "kind", "memory_bytes", "name", "threads"]
@@ -506,4 +533,7 @@ class DiagnosticsLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class InstanceReduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class CudaMapping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

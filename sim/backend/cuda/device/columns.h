@@ -3,7 +3,8 @@
 // Maths: sums of integers, extremes of ordered keys; of an ExtremeMargin the smaller magnitude,
 // then
 //   the smaller key. So the order of merging does not matter.
-// Errors: none. Threads: a word is one thread's; barriers are the caller's.
+// Errors: none. Threads: a word is one thread's; barriers are the caller's. Loops over columns are
+//   called, not expanded: a text compiles the sooner, and they run once a step.
 #pragma once
 
 #include "sim/backend/cuda/kernel_abi.h"
@@ -174,8 +175,8 @@ SIMGRAD_HD inline void OnWord(BackwardColumn& to, const BackwardColumn& from, in
 
 // All words of `count` columns, shared by the threads of the block.
 template <class Column, class Action>
-__device__ inline void OnColumns(Column* to, const Column* from, int64_t count,
-                                 const Action& action) {
+__device__ __noinline__ void OnColumns(Column* to, const Column* from, int64_t count,
+                                       const Action& action) {
   const int words = count > 0 ? WordsOf(*to) : 0;
   for (int64_t i = threadIdx.x; i < count * words; i += blockDim.x) {
     OnWord(to[i / words], from[i / words], static_cast<int>(i % words), action);
@@ -184,8 +185,8 @@ __device__ inline void OnColumns(Column* to, const Column* from, int64_t count,
 
 // Column blockIdx.x of every block's partials, merged. partial: [blocks][columns][each].
 template <class Column>
-__device__ inline void MergeBlocks(Column* merged, const Column* partial, int64_t blocks,
-                                   int64_t columns, int64_t each) {
+__device__ __noinline__ void MergeBlocks(Column* merged, const Column* partial, int64_t blocks,
+                                         int64_t columns, int64_t each) {
   if (partial == nullptr || each == 0 || blockIdx.x >= columns) return;
   const int words = WordsOf(*partial);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * each;

@@ -324,6 +324,15 @@ SIMGRAD_HD inline void DecideEvent(EventTally& tally, uint64_t site, int64_t t, 
   tally.Decide(guard, margin, value, changed);
 }
 
+// How a run of a loop ended, as a term of the path signature.
+SIMGRAD_HD inline uint64_t LoopHash(uint64_t site, int64_t t, int64_t iteration, int64_t element,
+                                    int32_t iterations, int why) {
+  return precision::DecisionHash(
+      site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
+      static_cast<uint64_t>(element),
+      precision::LoopOutcome(static_cast<uint64_t>(iterations), static_cast<uint64_t>(why)));
+}
+
 SIMGRAD_HD inline Margin IntegerMargin(int64_t a, int64_t b) {
   const double distance = static_cast<double>(a) - static_cast<double>(b);
   return {distance, distance};

@@ -41,7 +41,7 @@ Launched LaunchSums(const std::string& text, uint64_t seed, int64_t blocks) {
   const auto device = MakeHostShimDevice({.seed = seed});
   GeneratedSource source;
   source.text = text;
-  const auto module = device->Load(source);
+  const auto module = device->Load(source, sim::cuda::KernelChoice::kBest);
   if (!module.ok()) return {module.status(), {}};
   auto stream = *device->OpenStream();
   std::vector<int64_t> numbers(static_cast<size_t>(blocks * kThreads));

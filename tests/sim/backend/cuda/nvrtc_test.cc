@@ -22,6 +22,7 @@ namespace {
 using sim::cuda::GeneratedSource;
 using sim::cuda::GenerateOptions;
 using sim::cuda::Mapping;
+using sim::cuda::Optimisation;
 
 bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
 
@@ -85,7 +86,8 @@ std::vector<Text> WorldTexts() {
 
 // Generates all texts and compiles every `stride`th, on two threads.
 void ExpectCompiled(const std::vector<Text>& texts, size_t stride,
-                    const std::vector<std::string>& architectures) {
+                    const std::vector<std::string>& architectures,
+                    Optimisation optimisation = Optimisation::kBest) {
   std::atomic<size_t> next{0};
   std::mutex mutex;
   int compiled = 0;
@@ -99,7 +101,7 @@ void ExpectCompiled(const std::vector<Text>& texts, size_t stride,
       for (const std::string& architecture : architectures) {
         mutex.unlock();
         const auto start = std::chrono::steady_clock::now();
-        const auto image = sim::cuda::CompileWithNvrtc(source->text, architecture);
+        const auto image = sim::cuda::CompileWithNvrtc(source->text, architecture, optimisation);
         const double seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         mutex.lock();
@@ -125,6 +127,21 @@ TEST(NvrtcTest, RandomProgramsCompile) { ExpectCompiled(RandomTexts(), 1, Archit
 
 TEST(NvrtcTest, BuiltInWorldsAreGeneratedUnderEveryPresetAndASampleCompiles) {
   ExpectCompiled(WorldTexts(), IsLong() ? 1 : 13, Architectures());
+}
+
+TEST(NvrtcTest, ASampleCompilesWithTheLeastOptimisation) {
+  if (!sim::cuda::NvrtcCompilesQuickly()) GTEST_SKIP() << "this NVRTC has no --Ofast-compile";
+  ExpectCompiled(WorldTexts(), IsLong() ? 1 : 17, Architectures(), Optimisation::kLeast);
+}
+
+TEST(NvrtcTest, TheLeastOptimisationIsAnotherKeyOfTheCache) {
+  const auto best = sim::cuda::NvrtcOptionsText("sm_90", Optimisation::kBest);
+  const auto least = sim::cuda::NvrtcOptionsText("sm_90", Optimisation::kLeast);
+  ASSERT_TRUE(best.ok() && least.ok());
+  EXPECT_NE(*best, *least);
+  for (const std::string& options : {*best, *least}) {
+    EXPECT_NE(options.find("--fmad=false"), std::string::npos) << options;
+  }
 }
 
 TEST(NvrtcTest, ATextThatDoesNotCompileGivesTheLog) {

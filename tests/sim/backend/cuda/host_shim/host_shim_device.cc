@@ -82,8 +82,8 @@ class HostShimDevice : public sim::cuda::Device {
   absl::StatusOr<std::unique_ptr<sim::cuda::Event>> MakeEvent() override {
     return std::make_unique<LateEvent>(waits_);
   }
-  absl::StatusOr<std::shared_ptr<const sim::cuda::Module>> Load(
-      const GeneratedSource& source) override {
+  absl::StatusOr<std::shared_ptr<const sim::cuda::Module>> Load(const GeneratedSource& source,
+                                                                sim::cuda::KernelChoice) override {
     auto library = CompileOnHost(options_.plant ? options_.plant(source.text) : source.text);
     if (!library.ok()) return library.status();
     auto module = std::make_shared<HostModule>();

@@ -1,0 +1,72 @@
+// From generated texts to modules: memory, then the folder, then the compiler, which is asked
+// twice.
+//
+// Optimising a text takes seconds. Who wants a first result soon gets it from a kernel that was
+// compiled with next to no optimisation, while a thread of the loader compiles the best one for
+// those who come later. Both compute the same bits.
+// Errors: those of the compiler and of loading; not kept. Threads: any; a text is compiled once for
+//   all who ask at the same time.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "sim/backend/cuda/device.h"
+#include "sim/backend/cuda/kernel_cache.h"
+#include "sim/backend/cuda/module_cache.h"
+#include "sim/backend/cuda/nvrtc_compiler.h"
+
+namespace simgrad::sim::cuda {
+
+// What a loader needs of a compiler and a device.
+struct KernelTools {
+  // Of a text, to an image.
+  std::function<absl::StatusOr<std::string>(const std::string&, Optimisation)> compile;
+  std::function<ModuleCache::Loaded(const std::string& image)> load;
+  // All that an image depends on beside text and headers. No `least`: there is no such compilation.
+  std::string best_options;
+  std::string least_options;
+};
+
+class KernelLoader {
+ public:
+  // `folder`: of compiled kernels, the best ones alone; empty: none.
+  KernelLoader(KernelTools tools, std::string folder, size_t most_modules);
+  // Waits for the text that is being compiled, if there is one.
+  ~KernelLoader();
+
+  ModuleCache::Loaded Load(const std::string& text, KernelChoice choice);
+  void AddTo(DeviceUse& use) const;
+
+ private:
+  using Loaded = ModuleCache::Loaded;
+  struct Text {
+    std::string text;
+    std::string key;  // of its best image
+  };
+
+  Loaded LoadBest(const Text& text);
+  Loaded MakeBest(const Text& text);
+  Loaded LoadLeast(const Text& text);
+  Loaded Compile(const std::string& text, Optimisation optimisation, std::string* image);
+  void AskForBest(const Text& text);
+  void Improve(std::stop_token stop);
+  void Count(uint64_t DeviceUse::*counter);
+
+  const KernelTools tools_;
+  const KernelCache folder_;
+  ModuleCache modules_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::deque<Text> to_improve_;  // bounded; what found no room asks again when it is used again
+  DeviceUse use_;                // its compile_seconds, compiled and loaded_from_...
+  std::jthread improver_;
+};
+
+}  // namespace simgrad::sim::cuda

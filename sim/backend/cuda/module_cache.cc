@@ -1,0 +1,79 @@
+#include "sim/backend/cuda/module_cache.h"
+
+#include <chrono>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+namespace simgrad::sim::cuda {
+namespace {
+
+ModuleCache::Loaded Made(const std::function<ModuleCache::Loaded()>& make) {
+  try {
+    return make();
+  } catch (const std::exception& error) {  // memory, above all: who waits must hear of it
+    return absl::InternalError(error.what());
+  }
+}
+
+bool IsReady(const std::shared_future<ModuleCache::Loaded>& module) {
+  return module.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+}  // namespace
+
+std::shared_ptr<const Module> ModuleCache::Find(const std::string& key) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = index_.find(key);
+  if (found == index_.end() || !IsReady(found->second->module)) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return *found->second->module.get();  // a failure would have gone under the same lock
+}
+
+ModuleCache::Answer ModuleCache::Get(const std::string& key, const std::function<Loaded()>& make) {
+  std::promise<Loaded> promise;
+  std::shared_future<Loaded> module;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto found = index_.find(key); found != index_.end()) {
+      entries_.splice(entries_.begin(), entries_, found->second);
+      module = found->second->module;
+    } else {
+      entries_.push_front({key, promise.get_future().share()});
+      index_[key] = entries_.begin();
+    }
+  }
+  if (module.valid()) return {module.get(), false};
+  Loaded made = Made(make);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  // Under the lock: an entry that is not ready is dropped by nobody else.
+  promise.set_value(made);
+  if (!made.ok()) Drop(index_.at(key));
+  DropUnused();
+  return {std::move(made), true};
+}
+
+size_t ModuleCache::size() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return entries_.size();
+}
+
+void ModuleCache::Drop(Entries::iterator entry) {
+  index_.erase(entry->key);
+  entries_.erase(entry);
+}
+
+void ModuleCache::DropUnused() {
+  for (auto entry = entries_.end(); entry != entries_.begin() && entries_.size() > most_;) {
+    const auto candidate = std::prev(entry);
+    const bool unused = IsReady(candidate->module) && candidate->module.get().ok() &&
+                        candidate->module.get()->use_count() == 1;
+    if (unused) {
+      Drop(candidate);
+    } else {
+      entry = candidate;
+    }
+  }
+}
+
+}  // namespace simgrad::sim::cuda

@@ -1,0 +1,95 @@
+// A program that is run again is not generated again.
+#include "sim/backend/cuda/source_cache.h"
+
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "sim/backend/cuda/cuda_executor.h"
+#include "tests/sim/backend/cuda/world_cases.h"
+
+namespace simgrad::sim::cuda {
+namespace {
+
+std::shared_ptr<const NumericalProgram> ProgramOf(size_t world) {
+  auto program = tests::LowerCase(tests::WorldCases(3)[world], "f32", false);
+  EXPECT_TRUE(program.ok()) << program.status();
+  return std::make_shared<const NumericalProgram>(*std::move(program));
+}
+
+TEST(SourceCacheTest, AProgramIsGeneratedOnceForEachOption) {
+  SourceCache cache(8);
+  const auto program = ProgramOf(0);
+  const GenerateOptions thread = {.mapping = Mapping::kThreadPerInstance, .per_step = {false}};
+  const GenerateOptions block = {.mapping = Mapping::kBlockPerInstance, .per_step = {false}};
+  const GenerateOptions stepped = {.mapping = Mapping::kThreadPerInstance, .per_step = {true}};
+  const auto first = *cache.Get(program, thread);
+  EXPECT_EQ(*cache.Get(program, thread), first);
+  EXPECT_NE(*cache.Get(program, block), first);
+  EXPECT_NE(*cache.Get(program, stepped), first);
+  EXPECT_NE(*cache.Get(ProgramOf(1), thread), first);
+  EXPECT_EQ(*cache.Get(program, thread), first);
+}
+
+TEST(SourceCacheTest, WhatIsOfAProgramThatHasGoneIsForgotten) {
+  SourceCache cache(8);
+  auto gone = ProgramOf(0);
+  const auto kept = ProgramOf(1);
+  ASSERT_TRUE(cache.Get(gone, {}).ok() && cache.Get(kept, {}).ok());
+  gone.reset();
+  const auto other = ProgramOf(2);
+  ASSERT_TRUE(cache.Get(other, {}).ok());
+  EXPECT_EQ(cache.size(), 2u);
+}
+
+TEST(SourceCacheTest, TheLeastRecentlyUsedIsForgotten) {
+  SourceCache cache(2);
+  const std::vector programs = {ProgramOf(0), ProgramOf(1), ProgramOf(2)};
+  const auto first = *cache.Get(programs[0], {});
+  const auto second = *cache.Get(programs[1], {});
+  EXPECT_EQ(*cache.Get(programs[0], {}), first);
+  ASSERT_TRUE(cache.Get(programs[2], {}).ok());
+  EXPECT_EQ(cache.size(), 2u);
+  EXPECT_EQ(*cache.Get(programs[0], {}), first);
+  EXPECT_NE(*cache.Get(programs[1], {}), second);
+}
+
+// A device that is asked for modules and has none.
+class AskedDevice : public Device {
+ public:
+  const DeviceLimits& limits() const override { return limits_; }
+  absl::StatusOr<std::unique_ptr<Stream>> OpenStream() override { return None(); }
+  absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source,
+                                                     KernelChoice) override {
+    asked.push_back(&source);
+    return None();
+  }
+  absl::StatusOr<int64_t> ResidentBlocks(const Module&, const std::string&, int, int64_t) override {
+    return None();
+  }
+  std::vector<const GeneratedSource*> asked;
+
+ protected:
+  absl::StatusOr<void*> AllocateBytes(int64_t) override { return None(); }
+  void Free(void*) override {}
+
+ private:
+  static absl::Status None() { return absl::UnimplementedError("none"); }
+  DeviceLimits limits_;
+};
+
+TEST(SourceCacheTest, TheExecutorAsksForTheSameTextAgain) {
+  const auto device = std::make_shared<AskedDevice>();
+  const auto executor = MakeCudaExecutor(device);
+  auto program = tests::LowerCase(tests::WorldCases(3)[0], "f32", false);
+  ASSERT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOfCase(*std::move(program), 5, 3);
+  EXPECT_FALSE(executor->Create(work.batch, work.options).ok());
+  EXPECT_FALSE(executor->Create(work.batch, work.options).ok());
+  // The object itself, which another call could not have generated while it lives.
+  ASSERT_EQ(device->asked.size(), 2u);
+  EXPECT_EQ(device->asked[0], device->asked[1]);
+}
+
+}  // namespace
+}  // namespace simgrad::sim::cuda
