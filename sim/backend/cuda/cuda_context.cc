@@ -2,7 +2,25 @@
 
 #include <utility>
 
+#include "sim/backend/cuda/kernel_image.h"
+
 namespace simgrad::sim::cuda {
+
+absl::StatusOr<std::shared_ptr<const Module>> CudaModule::Load(std::shared_ptr<Context> context,
+                                                               const std::string& image) {
+  const auto images = SplitImages(image);
+  if (!images.ok()) return images.status();
+  if (absl::Status status = context->Enter(); !status.ok()) return status;
+  std::shared_ptr<CudaModule> module(new CudaModule(context));
+  for (const std::string& part : *images) {
+    CUmodule loaded = nullptr;
+    const absl::Status status = context->Check(
+        context->driver().cuModuleLoadData(&loaded, part.c_str()), "cuModuleLoadData");
+    if (!status.ok()) return status;
+    module->parts_.push_back(loaded);
+  }
+  return std::shared_ptr<const Module>(std::move(module));
+}
 
 absl::Status AllowShared(Context& context, CUfunction function, int64_t bytes) {
   constexpr int64_t kAlwaysAllowed = 48 << 10;

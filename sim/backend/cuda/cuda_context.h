@@ -88,23 +88,30 @@ inline CUdeviceptr Address(const void* data) { return reinterpret_cast<CUdevicep
 
 class CudaModule : public Module {
  public:
-  CudaModule(std::shared_ptr<Context> context, CUmodule module)
-      : context_(std::move(context)), module_(module) {}
+  // The image of a text, or of its two parts (generate.h).
+  static absl::StatusOr<std::shared_ptr<const Module>> Load(std::shared_ptr<Context> context,
+                                                            const std::string& image);
   ~CudaModule() override {
-    if (context_->Enter().ok()) context_->driver().cuModuleUnload(module_);
+    if (parts_.empty() || !context_->Enter().ok()) return;
+    for (CUmodule part : parts_) context_->driver().cuModuleUnload(part);
   }
+  CudaModule(const CudaModule&) = delete;
+  CudaModule& operator=(const CudaModule&) = delete;
   absl::StatusOr<CUfunction> Find(const std::string& entry) const {
+    const CUmodule part = IsOfAdjoint(entry) ? parts_.back() : parts_.front();
     CUfunction function = nullptr;
     const absl::Status status =
-        context_->Check(context_->driver().cuModuleGetFunction(&function, module_, entry.c_str()),
+        context_->Check(context_->driver().cuModuleGetFunction(&function, part, entry.c_str()),
                         "cuModuleGetFunction");
     if (!status.ok()) return status;
     return function;
   }
 
  private:
+  explicit CudaModule(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+
   std::shared_ptr<Context> context_;
-  CUmodule module_;
+  std::vector<CUmodule> parts_;
 };
 
 class CudaEvent : public Event {

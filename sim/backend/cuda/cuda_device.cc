@@ -182,15 +182,6 @@ absl::StatusOr<int64_t> CudaDevice::ResidentBlocks(const Module& module, const s
   return std::max<int64_t>(1, int64_t{blocks} * limits_.multiprocessors);
 }
 
-ModuleCache::Loaded LoadImage(const std::shared_ptr<Context>& context, const std::string& image) {
-  if (absl::Status status = context->Enter(); !status.ok()) return status;
-  CUmodule module = nullptr;
-  const absl::Status status = context->Check(
-      context->driver().cuModuleLoadData(&module, image.c_str()), "cuModuleLoadData");
-  if (!status.ok()) return status;
-  return std::make_shared<const CudaModule>(context, module);
-}
-
 absl::StatusOr<KernelTools> ToolsOf(const std::shared_ptr<Context>& context,
                                     const std::string& architecture) {
   KernelTools tools;
@@ -205,7 +196,7 @@ absl::StatusOr<KernelTools> ToolsOf(const std::shared_ptr<Context>& context,
   tools.compile = [architecture](const std::string& text, Optimisation optimisation) {
     return CompileWithNvrtc(text, architecture, optimisation);
   };
-  tools.load = [context](const std::string& image) { return LoadImage(context, image); };
+  tools.load = [context](const std::string& image) { return CudaModule::Load(context, image); };
   return tools;
 }
 

@@ -34,6 +34,19 @@ extern __shared__ unsigned char simgrad_shared[];
 
 )";
 
+constexpr std::string_view kForwardPart = R"(// Two parts, so that they can be compiled at once.
+#ifndef SIMGRAD_PART
+#define SIMGRAD_PART 0
+#endif
+#if SIMGRAD_PART != 2
+
+)";
+constexpr std::string_view kAdjointPart = R"(#endif
+#if SIMGRAD_PART != 1
+
+)";
+constexpr std::string_view kEndOfPart = "#endif\n";
+
 // "args.input: 0 state y, 1 param k, ...": what the indices in the text stand for.
 std::string ListText(std::string_view array, const std::vector<std::string>& names) {
   constexpr size_t kWidth = 110;
@@ -171,6 +184,12 @@ absl::Status CheckLimits(const Source& source) {
 
 }  // namespace
 
+bool HasAdjointPart(std::string_view text) {
+  return text.find(kAdjointPart) != std::string_view::npos;
+}
+
+bool IsOfAdjoint(std::string_view entry) { return entry.find("adjoint") != std::string_view::npos; }
+
 std::string_view MappingName(Mapping mapping) {
   return mapping == Mapping::kThreadPerInstance ? "thread_per_instance" : "block_per_instance";
 }
@@ -193,14 +212,17 @@ absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
   made.mapping = options.mapping;
   made.text = Cat("// ", program.program.name, ": ", MappingName(options.mapping), "\n",
                   LegendText(source), kHead, SharedText(source));
+  if (program.adjoint) made.text += kForwardPart;
   made.text += KernelWriter(source).Start();
   made.text += KernelWriter(source).Forward();
   made.text += MergeText(source);
   made.text += KernelWriter(source).Finish();
   if (program.adjoint) {
+    made.text += kAdjointPart;
     made.text += KernelWriter(source).StartAdjoint();
     made.text += KernelWriter(source).Adjoint();
     made.text += KernelWriter(source).FinishAdjoint();
+    made.text += kEndOfPart;
     const Region* terminal = TerminalOf(program);
     if (terminal == nullptr) terminal = &source.tape().no_region();
     made.terminal_tape_units = source.tape().LargestUnits(*terminal);

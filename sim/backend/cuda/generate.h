@@ -56,6 +56,13 @@ struct Field {
   bool per_step = false;  // [steps] more, outermost of all
 };
 
+// A text is compiled whole, or, where it has an adjoint, in two parts at once: with the macro of
+// this name at 1 all but the kernels of the adjoint, at 2 those alone.
+inline constexpr char kPartMacro[] = "SIMGRAD_PART";
+bool HasAdjointPart(std::string_view text);
+// Whether an entry point is in the part of the adjoint.
+bool IsOfAdjoint(std::string_view entry);
+
 struct GeneratedSource {
   Mapping mapping = Mapping::kThreadPerInstance;
   // Entry points, extern "C" __global__ void NAME(const __grid_constant__ KernelArgs args):

@@ -4,6 +4,7 @@
 #include <nvrtc.h>
 
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sim/backend/cuda/generate.h"
+#include "sim/backend/cuda/kernel_image.h"
 #include "sim/backend/cuda/shared_object.h"
 
 namespace simgrad::sim::cuda {
@@ -178,6 +180,18 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
+// See generate.h; part 0 is the whole text.
+absl::StatusOr<std::string> CompilePart(const Nvrtc& nvrtc, const std::string& text,
+                                        std::vector<std::string> options, int part) {
+  const bool ptx = options.front().find("compute_") != std::string::npos;
+  if (part != 0) options.push_back(absl::StrCat("--define-macro=", kPartMacro, "=", part));
+  Program program(nvrtc);
+  absl::Status status = program.Create(text);
+  if (status.ok()) status = program.Compile(options);
+  if (!status.ok()) return status;
+  return program.Image(ptx);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> NvrtcVersion() {
@@ -207,11 +221,18 @@ absl::StatusOr<std::string> CompileWithNvrtc(const std::string& text,
   if (!nvrtc.ok()) return nvrtc.status();
   const auto options = Options(*nvrtc, architecture, optimisation);
   if (!options.ok()) return options.status();
-  Program program(*nvrtc);
-  absl::Status status = program.Create(text);
-  if (status.ok()) status = program.Compile(*options);
-  if (!status.ok()) return status;
-  return program.Image(options->front().find("compute_") != std::string::npos);
+  if (!HasAdjointPart(text)) {
+    const auto whole = CompilePart(*nvrtc, text, *options, 0);
+    if (!whole.ok()) return whole.status();
+    return JoinImages({*whole});
+  }
+  auto adjoint =
+      std::async(std::launch::async, [&] { return CompilePart(*nvrtc, text, *options, 2); });
+  const auto forward = CompilePart(*nvrtc, text, *options, 1);
+  const auto reverse = adjoint.get();
+  if (!forward.ok()) return forward.status();
+  if (!reverse.ok()) return reverse.status();
+  return JoinImages({*forward, *reverse});
 }
 
 }  // namespace simgrad::sim::cuda

@@ -29,6 +29,7 @@ bool NvrtcCompilesQuickly();
 
 // `architecture`: sm_90. Where NVRTC is older than the device, PTX for the newest architecture it
 // knows, which the driver translates.
+// Joined images (kernel_image.h), one for each part of the text; parts are compiled at once.
 absl::StatusOr<std::string> CompileWithNvrtc(const std::string& text,
                                              const std::string& architecture,
                                              Optimisation optimisation = Optimisation::kBest);

@@ -101,6 +101,23 @@ TEST(GenerateTest, AProgramWithoutAnAdjointHasNoAdjointKernels) {
   }
 }
 
+TEST(GenerateTest, KernelsOfTheAdjointAreAPartOfTheirOwn) {
+  const WorldCase world = WorldCases(2)[0];
+  EXPECT_FALSE(HasAdjointPart(Generated(world, false, Mapping::kThreadPerInstance).text));
+  const std::string text = Generated(world, true, Mapping::kThreadPerInstance).text;
+  ASSERT_TRUE(HasAdjointPart(text));
+  const size_t parts = text.find("#if SIMGRAD_PART != 1");
+  ASSERT_NE(parts, std::string::npos);
+  int kernels = 0;
+  for (size_t at = text.find("void simgrad_"); at != std::string::npos;
+       at = text.find("void simgrad_", at + 1)) {
+    const std::string entry = text.substr(at + 5, text.find('(', at) - at - 5);
+    EXPECT_EQ(IsOfAdjoint(entry), at > parts) << entry;
+    ++kernels;
+  }
+  EXPECT_EQ(kernels, 7);
+}
+
 TEST(GenerateTest, OnlyABlockPerInstanceNeedsAWorkspace) {
   const WorldCase world = WorldCases(9)[0];
   EXPECT_EQ(Generated(world, true, Mapping::kThreadPerInstance).workspace_bytes, 0);

@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/generate.h"
+#include "sim/backend/cuda/kernel_image.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/random_case.h"
@@ -141,6 +142,27 @@ TEST(NvrtcTest, TheLeastOptimisationIsAnotherKeyOfTheCache) {
   EXPECT_NE(*best, *least);
   for (const std::string& options : {*best, *least}) {
     EXPECT_NE(options.find("--fmad=false"), std::string::npos) << options;
+  }
+}
+
+TEST(NvrtcTest, EveryKernelIsInTheImageOfItsPart) {
+  const auto program = LowerCase(WorldCases(1)[0], "f32", true);
+  ASSERT_TRUE(program.ok()) << program.status();
+  const auto source =
+      sim::cuda::Generate(*program, {.mapping = Mapping::kThreadPerInstance, .per_step = {}});
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto image = sim::cuda::CompileWithNvrtc(source->text, "sm_90", Optimisation::kLeast);
+  ASSERT_TRUE(image.ok()) << image.status();
+  const auto parts = sim::cuda::SplitImages(*image);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  ASSERT_EQ(parts->size(), 2u);
+  // Names of sections: of no other kernel is one a prefix.
+  for (const std::string entry :
+       {"start", "forward", "merge", "finish", "start_adjoint", "adjoint", "finish_adjoint"}) {
+    const std::string section(".text.simgrad_" + entry + '\0');
+    const bool adjoint = sim::cuda::IsOfAdjoint(entry);
+    EXPECT_EQ(parts->front().find(section) != std::string::npos, !adjoint) << entry;
+    EXPECT_EQ(parts->back().find(section) != std::string::npos, adjoint) << entry;
   }
 }
 
