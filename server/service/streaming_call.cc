@@ -13,6 +13,7 @@
 #include "server/conversion/stream_header.h"
 #include "server/conversion/trajectory_chunks.h"
 #include "server/service/error_status.h"
+#include "server/validation/request_error.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -109,8 +110,8 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
   return cancellation_->Check();
 }
 
-void StreamingCall::Post(Message message) {
-  if (!outbox_->Send(std::move(message))) NoteDropped();
+void StreamingCall::Post(Part part) {
+  if (!outbox_->Send(std::move(part))) NoteDropped();
 }
 
 void StreamingCall::NoteDropped() {
@@ -287,8 +288,31 @@ void StreamingCall::OnFirstMessage() {
   rpc_.method().first_message_seconds.Observe(rpc_.Seconds());
 }
 
+absl::Status StreamingCall::SlowReader() const {
+  return validation::WithReason(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the reader took no message for ", absl::FormatDuration(context_.slow_reader_timeout),
+          ", so the answer was given up; read without long pauses or ask for less of it "
+          "(--slow_reader_timeout)")),
+      "SLOW_READER");
+}
+
+grpc::Status StreamingCall::GiveUp() {
+  given_up_ = true;
+  cancellation_->Cancel(SlowReader());
+  return ToGrpcStatus(SlowReader(), record_.request_id);
+}
+
+void StreamingCall::CountDropped(metrics::Dropped reason, int64_t parts) {
+  context_.metrics->stream_dropped[static_cast<size_t>(reason)].Add(static_cast<double>(parts));
+}
+
 void StreamingCall::OnDone() {
-  if (ended_ok_ && cancelled_) {
+  if (ended_ok_ && given_up_) {
+    // The work was done, but not all of it was taken.
+    record_.outcome = CodeLabel(grpc::StatusCode::RESOURCE_EXHAUSTED);
+    record_.message = std::string(SlowReader().message());
+  } else if (ended_ok_ && cancelled_) {
     // The work was done, but the caller left before it had all of it.
     CountLost(cancellation_->Check());
     record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);

@@ -59,9 +59,9 @@ void AwaitStandstill(RunningServer& server) {
 TEST(SlowReader, WorkWaitsForItAndItsAnswerIsComplete) {
   RunningServer server(SmallServer());
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, LargeAnswer());
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader->Read(&message));
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
   AwaitStandstill(server);
   EXPECT_EQ(server.server().queue().running(), 1);
   EXPECT_LT(StepsDone(server), kSteps / 2);
@@ -69,13 +69,13 @@ TEST(SlowReader, WorkWaitsForItAndItsAnswerIsComplete) {
   int64_t bytes = 0;
   bool result = false;
   do {
-    result = result || message.has_result();
-    for (const v1::InstanceColumns& columns : message.diagnostics().instances()) {
-      EXPECT_EQ(message.diagnostics().first_step(), next);
-      next += message.diagnostics().steps();
+    result = result || part.has_result();
+    for (const v1::InstanceColumns& columns : part.diagnostics().instances()) {
+      EXPECT_EQ(part.diagnostics().first_step(), next);
+      next += part.diagnostics().steps();
       bytes += static_cast<int64_t>(columns.values().size());
     }
-  } while (reader->Read(&message));
+  } while (reader->Read(&part));
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_TRUE(result);
   EXPECT_EQ(next, kSteps);
@@ -86,9 +86,9 @@ TEST(SlowReader, WorkWaitsForItAndItsAnswerIsComplete) {
 TEST(SlowReader, ThatCancelsGivesWorkerAndMemoryBack) {
   RunningServer server(SmallServer());
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, LargeAnswer());
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader->Read(&message));
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
   AwaitStandstill(server);
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -106,11 +106,11 @@ TEST(SlowReader, IsCutOffByItsDeadline) {
   RunningServer server(SmallServer());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
-  auto reader = server.stub().Rollout(&context, LargeAnswer());
+  auto reader = server.Rollout(&context, LargeAnswer());
   EXPECT_TRUE(Eventually([&] { return StepsDone(server) > 0; }));
   EXPECT_TRUE(AllGivenBack(server));
   EXPECT_LT(StepsDone(server), kSteps);
-  for (v1::RolloutResponse message; reader->Read(&message);) {
+  for (v1::RolloutPart part; reader->Read(&part);) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
@@ -118,13 +118,13 @@ TEST(SlowReader, IsCutOffByItsDeadline) {
 TEST(SlowReader, IsCutOffAtTheEndOfADrain) {
   RunningServer server(SmallServer());
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, LargeAnswer());
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader->Read(&message));
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
   AwaitStandstill(server);
   EXPECT_FALSE(server.server().Drain(absl::Milliseconds(50)));
   EXPECT_EQ(server.server().queue().running(), 0);
-  while (reader->Read(&message)) {
+  while (reader->Read(&part)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
@@ -133,10 +133,10 @@ TEST(FewSteps, ThatTakeLongAreToldOfBeforeTheirEnd) {
   RunningServer server;
   grpc::ClientContext context;
   // Each step tests a million times: all of them take minutes.
-  auto reader = server.stub().Rollout(&context, Stubborn(kSteps, 1000, 1000));
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader->Read(&message));
-  EXPECT_TRUE(message.has_header());
+  auto reader = server.Rollout(&context, Stubborn(kSteps, 1000, 1000));
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
+  EXPECT_TRUE(part.has_header());
   EXPECT_LT(StepsDone(server), kSteps);
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
