@@ -205,8 +205,8 @@ void ExpectSameAnswerInSmallMessages(const Request& request,
   ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_GT(answer.parts.size(), expected.parts.size());
-  for (const auto& message : answer.parts) {
-    EXPECT_LE(static_cast<int64_t>(message.ByteSizeLong()), kNarrow);
+  for (const auto& part : answer.parts) {
+    EXPECT_LE(static_cast<int64_t>(part.ByteSizeLong()), kNarrow);
   }
   EXPECT_EQ(answer.trajectory("y"), expected.trajectory("y"));
   EXPECT_EQ(answer.trajectory("penetration"), expected.trajectory("penetration"));

@@ -202,7 +202,7 @@ TEST(Service, AGradientComesWithItsRolloutAndReversePass) {
   EXPECT_EQ(result.gradients(2).gradient().shape_size(), 0);
   EXPECT_EQ(result.rollout().values().size(), 64u);
   int64_t reversed = 0;
-  for (const auto& message : answer.parts) {
+  for (const auto& part : answer.parts) {
     if (part.has_backward()) reversed += part.backward().steps();
   }
   EXPECT_EQ(reversed, 60);
