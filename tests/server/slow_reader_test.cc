@@ -52,7 +52,7 @@ void AwaitStandstill(RunningServer& server) {
   double before = -1;
   for (double now = StepsDone(server); now != before; now = StepsDone(server)) {
     before = now;
-    for (int i = 0; i < 50; ++i) ASSERT_TRUE(Ask(server, BallRollout(0)).status.ok());
+    for (int i = 0; i < 200; ++i) ASSERT_TRUE(Ask(server, BallRollout(0)).status.ok());
   }
 }
 
@@ -127,6 +127,62 @@ TEST(SlowReader, IsCutOffAtTheEndOfADrain) {
   while (reader->Read(&part)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+config::ServerConfig Impatient(absl::Duration timeout) {
+  config::ServerConfig config = SmallServer();
+  config.workers = 1;
+  config.slow_reader_timeout = timeout;
+  return config;
+}
+
+const char* const kSlowClient = "simgrad_stream_dropped_messages_total{reason=\"slow_client\"}";
+const char* const kExhausted =
+    "grpc_server_handled_total{grpc_code=\"ResourceExhausted\",grpc_method=\"Rollout\","
+    "grpc_service=\"simgrad.v1.Simgrad\",grpc_type=\"server_stream\"}";
+
+TEST(SlowReader, ThatTakesNothingForLongGivesTheOnlyWorkerAndItsMemoryBack) {
+  RunningServer server(Impatient(absl::Milliseconds(100)));
+  grpc::ClientContext context;
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
+  EXPECT_TRUE(Ask(server, BallRollout(3)).status.ok());  // which had to wait for the worker
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_TRUE(Eventually([&] { return server.Series().at(kExhausted) == 1; }));
+  EXPECT_GE(server.Series().at(kSlowClient), 1);
+  EXPECT_LT(StepsDone(server), kSteps);
+  while (reader->Read(&part)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST(SlowReader, ThatComesBackSoonIsToldWhyItsCallFailed) {
+  // From when the worker is free to the reader's next word may be as long as this.
+  RunningServer server(Impatient(absl::Seconds(3)));
+  grpc::ClientContext context;
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
+  EXPECT_TRUE(Eventually([&] { return server.server().queue().running() == 0; }));
+  while (reader->Read(&part)) EXPECT_FALSE(part.has_result());
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(status).info.reason(), "SLOW_READER");
+  EXPECT_FALSE(DetailsOf(status).has_retry);
+}
+
+TEST(SlowReader, OfAnAnswerThatIsDoneGivesItsMemoryBackToo) {
+  config::ServerConfig config = FreePorts();
+  config.slow_reader_timeout = absl::Seconds(2);  // far longer than the work takes
+  RunningServer server(config);
+  v1::RolloutRequest request = LargeAnswer();
+  request.mutable_spec()->set_steps(200);  // 5 MB: more than HTTP/2 sends unasked, less than waits
+  grpc::ClientContext context;
+  auto reader = server.Rollout(&context, request);
+  EXPECT_TRUE(Eventually([&] { return server.Series().at(kExhausted) == 1; }));
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_EQ(StepsDone(server), 200);
 }
 
 TEST(FewSteps, ThatTakeLongAreToldOfBeforeTheirEnd) {

@@ -49,21 +49,26 @@ const KernelTable& KernelsOf(CpuInstructions instructions) {
 
 class CpuExecutor : public Executor {
  public:
-  explicit CpuExecutor(const CpuExecutorOptions& options) : options_(options) {}
+  explicit CpuExecutor(const CpuExecutorOptions& options)
+      : options_(options),
+        plans_(IsSupported(options.instructions)
+                   ? std::make_shared<PlanCache>(KernelsOf(options.instructions))
+                   : nullptr) {}
   std::string_view name() const override { return "cpu"; }
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
-    if (!IsSupported(options_.instructions)) {
+    if (plans_ == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
           "this processor has no ", std::string(CpuInstructionsName(options_.instructions))));
     }
     if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
-    return std::make_unique<CpuRun>(std::move(batch), std::move(options),
-                                    KernelsOf(options_.instructions), options_.block_width);
+    return std::make_unique<CpuRun>(std::move(batch), std::move(options), plans_,
+                                    options_.block_width);
   }
 
  private:
-  CpuExecutorOptions options_;
+  const CpuExecutorOptions options_;
+  const std::shared_ptr<PlanCache> plans_;  // null: the processor lacks the instructions
 };
 
 }  // namespace

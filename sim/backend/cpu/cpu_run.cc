@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "precision/rounding.h"
-#include "sim/backend/cpu/compile.h"
 
 namespace simgrad::sim::cpu {
 namespace {
@@ -26,21 +25,22 @@ Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
   return prefixed;
 }
 
-std::unique_ptr<Plan> ForwardPlan(const Batch& batch, const RunOptions& options,
-                                  const KernelTable& kernels) {
+std::shared_ptr<const Plan> ForwardPlan(const Batch& batch, const RunOptions& options,
+                                        PlanCache& plans) {
   const bool counts = options.recording != Recording::kNone;
   const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
-  return CompilePlan(batch.program, InputReader::FormsOf(batch), kernels,
-                     {.diagnostics = counts, .looks = counts || stops, .adjoint = false});
+  return plans.Get(batch.program, InputReader::FormsOf(batch),
+                   {.diagnostics = counts, .looks = counts || stops, .adjoint = false});
 }
 
 }  // namespace
 
-CpuRun::CpuRun(Batch batch, RunOptions options, const KernelTable& kernels, int64_t block_width)
+CpuRun::CpuRun(Batch batch, RunOptions options, std::shared_ptr<PlanCache> plans,
+               int64_t block_width)
     : batch_(std::move(batch)),
       options_(std::move(options)),
-      kernels_(kernels),
-      plan_(ForwardPlan(batch_, options_, kernels)),
+      plans_(std::move(plans)),
+      plan_(ForwardPlan(batch_, options_, *plans_)),
       context_(MakeContext(block_width)),
       pool_(static_cast<int>(std::clamp<int64_t>(options_.threads, 1,
                                                  std::max<int64_t>(context_.layout.blocks(), 1)))) {
@@ -188,7 +188,7 @@ absl::Status CpuRun::StartAdjoint(double seed_scale) {
   const NumericalProgram& program = *batch_.program;
   if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   if (!adjoint_plan_) {
-    adjoint_plan_ = CompilePlan(batch_.program, InputReader::FormsOf(batch_), kernels_,
+    adjoint_plan_ = plans_->Get(batch_.program, InputReader::FormsOf(batch_),
                                 {.diagnostics = false, .looks = context_.looks, .adjoint = true});
   }
   seed_ = precision::RoundTo(program.policy[precision::Role::kObjective].format, seed_scale);
