@@ -1,10 +1,11 @@
 // The server side of one streaming RPC: an outbox that is a gRPC write reactor.
 //
 // One write is in flight at a time; what comes meanwhile waits in order, step diagnostics coalesced
-// and progress replaced, at most StreamingCall::max_queued_bytes() and one part, and leaves together
-// as far as it fits a message. A reader that takes no message for StreamingCall::slow_reader_timeout()
-// is given up: its call fails, and is cut off where even that is not taken within as long again.
-// Threads: as Outbox; gRPC's callbacks come one at a time, looks from OpenStreams.
+// and progress replaced, at most StreamingCall::max_queued_bytes() and one part, and leaves
+// together as far as it fits a message. A reader that takes no message for
+// StreamingCall::slow_reader_timeout() is given up: its call fails, and is cut off where even that
+// is not taken within as long again. Threads: as Outbox; gRPC's callbacks come one at a time, looks
+// from OpenStreams.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -166,6 +167,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   bool HasRoom() const {
+    if (call_->is_tiny()) return true;  // of no more than was admitted
     const int64_t pending = diagnostics_ ? diagnostics_->bytes() : 0;
     return queued_bytes_ + pending < call_->max_queued_bytes();
   }

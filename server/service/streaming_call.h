@@ -76,6 +76,8 @@ class StreamingCall final : public sim::Observer,
   absl::Status Ends() const { return cancellation_->Check(); }
   // So few steps that its messages are best sent together at the end, unless they take long.
   bool is_small() const { return small_; }
+  // So little that the thread that took the RPC does it at once: it must not wait for anything.
+  bool is_tiny() const { return tiny_; }
 
  private:
   // sim::Observer:
@@ -113,6 +115,7 @@ class StreamingCall final : public sim::Observer,
   metrics::WorldMetrics* world_ = nullptr;
   metrics::SiteHandles sites_;
   bool small_ = true;
+  bool tiny_ = false;
   bool admitted_ = false;
   bool ended_ok_ = false;
   bool dropped_ = false;

@@ -53,7 +53,7 @@ TEST(SmallAnswer, ThatIsLongInComingIsBegunMeanwhile) {
   grpc::ClientContext context;
   // For a server that keeps the header until something else is sent, which is never.
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-  auto reader = server.Rollout(&context, BallRollout(3));
+  auto reader = server.Rollout(&context, BallRollout(1000, 4));
   v1::RolloutPart part;
   const bool begun = reader->Read(&part);
   let.set_value();

@@ -36,9 +36,12 @@ bool HasAvx512() {
 
 const KernelTable& KernelsOf(CpuInstructions instructions) {
   switch (instructions) {
-    case CpuInstructions::kBaseline: break;
-    case CpuInstructions::kAvx2: return *Avx2Kernels();
-    case CpuInstructions::kAvx512: return *Avx512Kernels();
+    case CpuInstructions::kBaseline:
+      break;
+    case CpuInstructions::kAvx2:
+      return *Avx2Kernels();
+    case CpuInstructions::kAvx512:
+      return *Avx512Kernels();
     case CpuInstructions::kBest:
       if (HasAvx512()) return *Avx512Kernels();
       if (HasAvx2()) return *Avx2Kernels();
@@ -76,19 +79,26 @@ class CpuExecutor : public Executor {
 
 std::string_view CpuInstructionsName(CpuInstructions instructions) {
   switch (instructions) {
-    case CpuInstructions::kBest: return "best";
-    case CpuInstructions::kBaseline: return "baseline";
-    case CpuInstructions::kAvx2: return "avx2";
-    case CpuInstructions::kAvx512: break;
+    case CpuInstructions::kBest:
+      return "best";
+    case CpuInstructions::kBaseline:
+      return "baseline";
+    case CpuInstructions::kAvx2:
+      return "avx2";
+    case CpuInstructions::kAvx512:
+      break;
   }
   return "avx512";
 }
 
 bool IsSupported(CpuInstructions instructions) {
   switch (instructions) {
-    case CpuInstructions::kAvx2: return cpu::HasAvx2();
-    case CpuInstructions::kAvx512: return cpu::HasAvx512();
-    default: return true;
+    case CpuInstructions::kAvx2:
+      return cpu::HasAvx2();
+    case CpuInstructions::kAvx512:
+      return cpu::HasAvx512();
+    default:
+      return true;
   }
 }
 

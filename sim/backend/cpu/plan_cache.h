@@ -1,5 +1,5 @@
-// Plans of the programs that ran last: small work that is asked for again and again would spend most
-// of its time compiling.
+// Plans of the programs that ran last: small work that is asked for again and again would spend
+// most of its time compiling.
 //
 // Threads: any; two that miss at once both compile, and one plan is kept.
 #pragma once
@@ -19,12 +19,12 @@ class PlanCache {
 
   // As CompilePlan. A plan keeps its program, so a program is known by its address.
   std::shared_ptr<const Plan> Get(const std::shared_ptr<const NumericalProgram>& program,
-                                  const std::vector<InputForm>& inputs,
-                                  const PlanOptions& options);
+                                  const std::vector<InputForm>& inputs, const PlanOptions& options);
   const KernelTable& kernels() const { return kernels_; }
 
  private:
-  // A plan may take a megabyte for what is limited here; what is larger runs longer than it compiles.
+  // A plan may take a megabyte for what is limited here; what is larger runs longer than it
+  // compiles.
   static constexpr size_t kMostPlans = 64;
   static constexpr size_t kMostValues = 1024;
   static constexpr int64_t kMostBytesPerLane = int64_t{1} << 20;
