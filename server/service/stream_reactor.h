@@ -69,6 +69,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::unique_lock lock(mutex_);
     if (!AwaitRoom(lock)) return false;
     FlushDiagnostics();
+    if (IsResult(part)) progress_.reset();  // nothing comes after the result
     Queue(std::move(part));
     WriteNext(std::move(lock));
     return true;
@@ -95,7 +96,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Finish(grpc::Status status) override {
     std::unique_lock lock(mutex_);
     final_ = given_up_ ? *given_up_ : std::move(status);
-    progress_.reset();  // the answer says it all
+    progress_.reset();
     WriteNext(std::move(lock));
   }
 
@@ -141,6 +142,11 @@ class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     Part part;
     int64_t bytes = 0;
   };
+
+  static bool IsResult(const Part& part) {
+    return std::holds_alternative<v1::RolloutResult>(part) ||
+           std::holds_alternative<v1::GradientResult>(part);
+  }
 
   void Queue(Part part) {
     // Its tag and length in the message around it.

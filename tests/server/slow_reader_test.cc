@@ -136,6 +136,11 @@ config::ServerConfig Impatient(absl::Duration timeout) {
   return config;
 }
 
+// For a server that would wait for ever.
+std::chrono::system_clock::time_point FarOff() {
+  return std::chrono::system_clock::now() + std::chrono::seconds(60);
+}
+
 const char* const kSlowClient = "simgrad_stream_dropped_messages_total{reason=\"slow_client\"}";
 const char* const kExhausted =
     "grpc_server_handled_total{grpc_code=\"ResourceExhausted\",grpc_method=\"Rollout\","
@@ -144,6 +149,7 @@ const char* const kExhausted =
 TEST(SlowReader, ThatTakesNothingForLongGivesTheOnlyWorkerAndItsMemoryBack) {
   RunningServer server(Impatient(absl::Milliseconds(100)));
   grpc::ClientContext context;
+  context.set_deadline(FarOff());
   auto reader = server.Rollout(&context, LargeAnswer());
   v1::RolloutPart part;
   ASSERT_TRUE(reader->Read(&part));
@@ -161,6 +167,7 @@ TEST(SlowReader, ThatComesBackSoonIsToldWhyItsCallFailed) {
   // From when the worker is free to the reader's next word may be as long as this.
   RunningServer server(Impatient(absl::Seconds(3)));
   grpc::ClientContext context;
+  context.set_deadline(FarOff());
   auto reader = server.Rollout(&context, LargeAnswer());
   v1::RolloutPart part;
   ASSERT_TRUE(reader->Read(&part));
@@ -179,6 +186,7 @@ TEST(SlowReader, OfAnAnswerThatIsDoneGivesItsMemoryBackToo) {
   v1::RolloutRequest request = LargeAnswer();
   request.mutable_spec()->set_steps(200);  // 5 MB: more than HTTP/2 sends unasked, less than waits
   grpc::ClientContext context;
+  context.set_deadline(FarOff());
   auto reader = server.Rollout(&context, request);
   EXPECT_TRUE(Eventually([&] { return server.Series().at(kExhausted) == 1; }));
   EXPECT_TRUE(AllGivenBack(server));
