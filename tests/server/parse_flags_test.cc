@@ -30,6 +30,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--near_band_ulps=2.5",
                                   "--max_message_bytes=65536",
                                   "--max_request_bytes=70000",
+                                  "--slow_reader_timeout=5s",
                                   "--max_steps=7",
                                   "--max_instances=8",
                                   "--program_cache_entries=4",
@@ -80,6 +81,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->kernel_cache, "/tmp/kernels");
   EXPECT_TRUE(config->warm);
   EXPECT_EQ(config->fatal_exit_after, absl::Seconds(3));
+  EXPECT_EQ(config->slow_reader_timeout, absl::Seconds(5));
 }
 
 TEST(ParseFlags, PlaintextBeyondLoopbackIsServedOnlyWhereItIsAllowed) {

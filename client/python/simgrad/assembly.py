@@ -1,4 +1,4 @@
-"""Puts the messages of one answer together into a result."""
+"""Puts the parts of one answer together into a result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _KINDS = {
 
 
 class Assembly:
-    """Takes the messages of a Rollout or Gradient stream in order; complete once `result` is
-    set."""
+    """Takes the parts of a Rollout or Gradient stream in order; complete once `result` is set."""
 
     def __init__(self, raw: bool = False):
         self._raw = raw
@@ -30,10 +29,12 @@ class Assembly:
         self._open: set[str] = set()  # fields whose last piece has not come
         self.result: results.Rollout | None = None
 
-    def add(self, response: Any) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace | None:
-        """Takes one message; returns the view of it where it is a block of diagnostics."""
-        kind = response.WhichOneof("message")
-        message: Any = getattr(response, kind) if kind else None
+    def add(
+        self, part: simgrad_pb2.RolloutPart | simgrad_pb2.GradientPart
+    ) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace | None:
+        """Takes one part; returns the view of it where it is a block of diagnostics."""
+        kind = part.WhichOneof("part")
+        message: Any = getattr(part, kind) if kind else None
         if kind == "header":
             self._take_header(message)
         elif kind == "diagnostics":

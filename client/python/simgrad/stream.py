@@ -66,14 +66,18 @@ class Stream:
     def __exit__(self, *_: Any) -> None:
         self.cancel()
 
+    def _parts(self) -> Iterator[Any]:
+        for response in self._call:
+            yield from response.parts
+
     def _read(self) -> Iterator[ForwardTrace | BackwardTrace]:
         try:
-            for response in self._call:
-                if response.WhichOneof("message") == "progress":
-                    progress = response.progress
+            for part in self._parts():
+                if part.WhichOneof("part") == "progress":
+                    progress = part.progress
                     self._observer(progress.phase, progress.steps_done, progress.steps_total)
                     continue
-                block = self._assembly.add(response)
+                block = self._assembly.add(part)
                 if block is not None:
                     yield block
                 if self._assembly.result is not None:
