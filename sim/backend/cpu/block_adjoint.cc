@@ -124,6 +124,12 @@ void BlockAdjoint::BindHeld(const SlotPair& pair, HeldSlot& held) {
   if (pair.mask >= 0) m_.at[pair.mask] = reinterpret_cast<std::byte*>(held.mask.data());
 }
 
+// What a region yields is written where it is going to be held.
+void BlockAdjoint::BindYield(const SlotPair& pair, HeldSlot& held) {
+  if (pair.cotangent < 0 || held.next.empty()) return;
+  if (m_.slot(pair.cotangent).format == adjoint_format_) m_.at[pair.cotangent] = held.next.data();
+}
+
 void BlockAdjoint::Hold(const SlotPair& pair, HeldSlot& held) {
   using enum HeldSlot::Presence;
   const int64_t n = static_cast<int64_t>(held.mask.size());
@@ -140,7 +146,11 @@ void BlockAdjoint::Hold(const SlotPair& pair, HeldSlot& held) {
   held.presence = presence;
   if (presence == kNever) return;
   const Slot& slot = m_.slot(pair.cotangent);
-  if (slot.format == adjoint_format_) {
+  if (m_.at[pair.cotangent] == held.next.data()) {
+    std::swap(held.cotangent, held.next);
+    return;
+  }
+  if (slot.format == adjoint_format_) {  // a record, which the region has only pointed to
     std::memcpy(held.cotangent.data(), m_.at[pair.cotangent],
                 static_cast<size_t>(n * slot.lane_bytes()));
     return;
@@ -167,7 +177,7 @@ void BlockAdjoint::Report(int64_t step) {
 // A sum that is not finite was left so by the step that has just been reversed.
 void BlockAdjoint::LookAtSums() {
   const int wide = gradient_carrier_ == Carrier::kF64 ? 1 : 0;
-  for (const std::vector<std::byte>& sum : adjoint_->sums) {
+  for (const RowBytes& sum : adjoint_->sums) {
     const int64_t n = static_cast<int64_t>(sum.size()) / LaneBytes(gradient_carrier_);
     if (n == 0 || !m_.kernels().any_nonfinite[wide](sum.data(), n)) continue;
     for (int64_t i = 0; i < n; ++i) {
@@ -182,7 +192,9 @@ void BlockAdjoint::RunAdjoint(const AdjointRegionPlan& region, int64_t step) {
   m_.tape = nullptr;
   m_.looks = context_.looks;
   m_.Count(region.region);
+  underflow_.Begin(m_);
   m_.RunCode(region.region.code);
+  underflow_.End(m_);
   if (!context_.looks) return;
   LookAtSums();
   Report(step);
@@ -201,18 +213,19 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
   adjoint.stopped = state.stopped;
   const auto held = [&](int64_t count) {
     const size_t n = static_cast<size_t>(count * width);
-    return HeldSlot{
-        std::vector<std::byte>(n * static_cast<size_t>(LaneBytes(adjoint_carrier_)), std::byte{0}),
-        std::vector<int32_t>(n, 0), HeldSlot::Presence::kNever};
+    const RowBytes zeros(n * static_cast<size_t>(LaneBytes(adjoint_carrier_)));
+    return HeldSlot{zeros, zeros, RowMask(n), HeldSlot::Presence::kNever};
   };
   for (const StatePlan& s : plan.states) adjoint.states.push_back(held(m_.slot(s.slot).count));
-  for (int32_t slot : plan.exports) adjoint.exports.push_back(held(m_.slot(slot).count));
+  for (const Export& exported : p.exports) {
+    adjoint.exports.push_back(held(ElementCount(p[exported.value].type.shape)));
+  }
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     const bool no_steps = context_.IsSummedPerStep(i) && steps == 0;
     const bool wanted = context_.program.adjoint_spec->wanted[i] && !no_steps;
     const bool real = p[p.inputs[i].value].type.element == ElementType::kReal;
     const int64_t n = wanted && real ? ElementCount(p[p.inputs[i].value].type.shape) * width : 0;
-    adjoint.sums.emplace_back(static_cast<size_t>(n * LaneBytes(gradient_carrier_)), std::byte{0});
+    adjoint.sums.emplace_back(static_cast<size_t>(n * LaneBytes(gradient_carrier_)));
     adjoint.connected.emplace_back();
   }
   if (!Load(block, state, adjoint)) return;
@@ -328,7 +341,7 @@ void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chun
   m_.frames[static_cast<size_t>(plan.step.id)] = {frame, 0};
   SetSeed(region.seed);
   const size_t n = plan.states.size();
-  const size_t e = plan.exports.size();
+  const size_t e = adjoint_->exports.size();
   const Cotangents& sent = context_.batch.cotangents;
   for (size_t k = 0; k < region.args.size(); ++k) {
     const SlotPair& pair = region.args[k];
@@ -342,6 +355,7 @@ void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chun
       BindSent(pair, sent.trajectory_state, k - n - 2 * e, steps + 1, t);
     }
   }
+  for (size_t k = 0; k < n; ++k) BindYield(region.yields[k], adjoint_->states[k]);
   LoadSums(t, store);
   RunAdjoint(region, t);
   for (size_t k = 0; k < n; ++k) Hold(region.yields[k], adjoint_->states[k]);
@@ -387,7 +401,7 @@ void BlockAdjoint::ForEachStepSum(int64_t t, const F& f) {
   if (t < 0 || !sums_per_step_) return;
   const Program& p = context_.program.program;
   for (size_t i = 0; i < adjoint_->sums.size(); ++i) {
-    std::vector<std::byte>& sum = adjoint_->sums[i];
+    RowBytes& sum = adjoint_->sums[i];
     if (sum.empty() || !context_.IsSummedPerStep(i)) continue;
     const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
     ForEachLane(m_.lane_set.counted, [&](int64_t lane) {

@@ -149,7 +149,7 @@ void Compiler::CompileForward() {
     CompileOps(scope);
     CompileStateYields(scope);
     for (const Export& exported : p.exports) {
-      plan_->exports.push_back(At(exported.value));
+      if (!options_.adjoint) plan_->exports.push_back(At(exported.value));
     }
     if (program_->stage_cost != ValueId::kNone) {
       plan_->stage_cost = Varying(At(program_->stage_cost));
