@@ -62,7 +62,7 @@ class Compiler {
   void CountLastUses(Scope& scope, const std::vector<int32_t>& pinned);
   std::vector<ValueId> MarginOperands(const Scope& scope, ValueId id) const;
 
-  // Slots.
+  // compile_slots.cc
   int32_t NewSlot(Carrier carrier, Format format, int64_t count, bool uniform, bool invariant);
   int32_t SlotLike(int32_t slot, bool uniform, bool invariant);
   int32_t At(ValueId id) const { return plan_->slot_of[Index(id)]; }
