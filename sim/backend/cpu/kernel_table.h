@@ -34,6 +34,8 @@ using Kernel = void (*)(const Instruction&, Lanes&);
 struct Lanes {
   std::byte** at = nullptr;  // storage by slot
   int64_t width[2] = {kLaneGroup, kLaneGroup};  // lanes per row: varying, uniform
+  bool evades_subnormals = false;               // products near zero are not left to the processor
+  bool met_subnormals = false;                  // since this was reset, there was one
 };
 
 // One operation over a block. Slots index Lanes::at.
@@ -113,6 +115,12 @@ struct TestNeighbours {
   bool zero_signs_lost = false;  // a zero among `lowest` and `below` may have the other sign
 };
 
+// What some products were like.
+struct ProductsMet {
+  bool subnormal = false;  // an operand or a product was
+  bool zero = false;       // every product is zero
+};
+
 struct KernelTable {
   const char* name;
   // Rounded to the format.
@@ -163,6 +171,11 @@ struct KernelTable {
   void (*accumulate_negative[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
   void (*accumulate_product[kFormats][2])(void* sum, const void* x, const void* y,
                                           const int32_t* mask, int64_t n);
+  // Two sums of round(x * y) with numbers y for all lanes.
+  void (*accumulate_two[kFormats])(void* sum, void* second_sum, const void* x, const void* y,
+                                   const void* second_y, const int32_t* mask, int64_t n);
+  // to = round(x * y), near zero not by the processor; not written where every product is zero.
+  ProductsMet (*products[kFormats][2])(void* to, const void* x, const void* y, int64_t n);
   void (*blend[2])(void* to, const void* from, const int32_t* mask, int64_t n);
   void (*gather[2])(void* to, const void* from, const int32_t* index, int64_t n);
   // Lanes as bits: bit i of words[i / 64]. Bits of a last word beyond n are zero.

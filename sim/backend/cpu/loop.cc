@@ -104,9 +104,6 @@ class WhileLoop {
     iteration_ = 0;
     idle_ = 0;
     left_ = m_.lane_set.all_running ? around_width_ : m_.lane_set.running.Count();
-    if (run_ == nullptr) return;
-    // Filled by the first stop.
-    run_->iterations = reinterpret_cast<int32_t*>(m_.tape->Take(4 * around_width_));
   }
 
   void Leave() {
@@ -205,15 +202,16 @@ class WhileLoop {
     if (plan_.iterations >= 0) {
       counts = reinterpret_cast<int32_t*>(m_.at[plan_.iterations]) + element_ * around_width_;
     }
-    int32_t* const recorded = run_ == nullptr ? nullptr : run_->iterations;
-    if (recorded != nullptr && run_->last < 0 && !whole) std::fill_n(recorded, around_width_, -1);
-    if (run_ != nullptr) {
-      run_->last = static_cast<int32_t>(iteration_);
-      run_->alike = whole;
+    if (counts != nullptr) SetIterations(counts, whole, lanes);
+    if (run_ == nullptr) return;
+    run_->last = static_cast<int32_t>(iteration_);
+    run_->alike = whole;
+    if (whole) return;
+    if (run_->iterations == nullptr) {
+      run_->iterations = reinterpret_cast<int32_t*>(m_.tape->Take(4 * around_width_));
+      std::fill_n(run_->iterations, around_width_, -1);
     }
-    for (int32_t* list : {counts, recorded}) {
-      if (list != nullptr) SetIterations(list, whole, lanes);
-    }
+    SetIterations(run_->iterations, false, lanes);
   }
 
   void SetIterations(int32_t* list, bool whole, const LaneBits& lanes) const {
