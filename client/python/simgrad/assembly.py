@@ -30,20 +30,31 @@ class Assembly:
         self._open: set[str] = set()  # fields whose last piece has not come
         self.result: results.Rollout | None = None
 
-    def add(self, response: Any) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace | None:
-        """Takes one message; returns the view of it where it is a block of diagnostics."""
+    @staticmethod
+    def is_viewable(response: Any) -> bool:
+        """Whether it is a block of diagnostics to show; per-instance columns of steps whose other
+        columns have been shown are not."""
+        kind = response.WhichOneof("message")
+        if kind != "diagnostics":
+            return kind == "backward"
+        return bool(response.diagnostics.terminations or not response.diagnostics.instances)
+
+    def view(self, response: Any) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace:
+        """A viewable message by itself."""
+        if response.WhichOneof("message") == "backward":
+            return diagnostics.backward_trace([response.backward])
+        return diagnostics.forward_trace([response.diagnostics], self._header.instances)
+
+    def add(self, response: Any) -> None:
+        """Takes one message."""
         kind = response.WhichOneof("message")
         message: Any = getattr(response, kind) if kind else None
         if kind == "header":
             self._take_header(message)
         elif kind == "diagnostics":
             self._forward.append(message)
-            if message.instances and not message.terminations:
-                return None  # per-instance columns of steps whose other columns have been shown
-            return diagnostics.forward_trace([message], self._header.instances)
         elif kind == "backward":
             self._backward.append(message)
-            return diagnostics.backward_trace([message])
         elif kind == "trajectory":
             self._take_trajectory(message)
         elif kind == "piece":
@@ -57,7 +68,6 @@ class Assembly:
                 if is_gradient
                 else results.Rollout(**self._rollout(message))
             )
-        return None
 
     def _take_header(self, header: simgrad_pb2.StreamHeader) -> None:
         self._header = header
