@@ -115,7 +115,10 @@ def test_diagnostics_are_the_same_however_the_steps_are_cut(cuts):
     assembly.add(header())
     first = 0
     for steps in cuts:
-        view = assembly.add(block(first, steps))
+        message = block(first, steps)
+        assembly.add(message)
+        assert assembly.is_viewable(message)
+        view = assembly.view(message)
         assert (view.first_step, view.steps, view.phase) == (first, steps, "forward")
         first += steps
     assembly.add(result())

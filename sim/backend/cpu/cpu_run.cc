@@ -1,6 +1,7 @@
 #include "sim/backend/cpu/cpu_run.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "precision/rounding.h"
@@ -264,13 +265,16 @@ void CpuRun::Publish() {
   if (!context_.counts) return;
   signatures_.clear();
   health_.clear();
+  const bool reversed = !adjoint_blocks_.empty();
   for (size_t b = 0; b < blocks_.size(); ++b) {
     const BlockState& block = blocks_[b];
-    const bool reversed = !adjoint_blocks_.empty();
-    for (size_t lane = 0; lane < block.health.size(); ++lane) {
-      signatures_.push_back(block.path.signature[lane]);
-      health_.push_back(reversed ? adjoint_blocks_[b].health[lane] : block.health[lane]);
-    }
+    const std::vector<InstanceHealth>& health =
+        reversed ? adjoint_blocks_[b].health : block.health;
+    const auto first = block.path.signature.begin();
+    signatures_.insert(signatures_.end(), first,
+                       first + static_cast<std::ptrdiff_t>(block.health.size()));
+    health_.insert(health_.end(), health.begin(),
+                   health.begin() + static_cast<std::ptrdiff_t>(block.health.size()));
   }
 }
 

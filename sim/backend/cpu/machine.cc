@@ -150,7 +150,7 @@ void Machine::CountRange(const RangePlan& plan) {
   const int64_t source_width = width[source.uniform ? 1 : 0];
   const int64_t result_width = width[result.uniform ? 1 : 0];
   const auto traits = precision::Traits(plan.to);
-  const double normal = std::ldexp(1.0, traits.min_exponent);
+  const double normal = precision::DoublePowerOfTwo(traits.min_exponent);
   const int from = source.carrier == Carrier::kF64 ? 1 : 0;
   const int to = result.carrier == Carrier::kF64 ? 1 : 0;
   if (!kernels().cast_unusual[from][to](at[plan.source], at[plan.result], normal, traits.max_finite,

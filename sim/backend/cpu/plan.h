@@ -123,6 +123,10 @@ struct WhilePlan {
   };
   Decision stop, entry;
   TestedPair tested, entry_tested;
+  // A test of floats against one number of at least `least_watched`, with no other operands: the
+  // recorder looks at margins while it is decided.
+  bool watched = false;
+  double least_watched = 0.0;
   int32_t record = -1;  // place among the loops of its region
 };
 
