@@ -315,7 +315,8 @@ std::string KernelWriter::Forward() {
   kernel_.Open("if (records)");
   kernel_.Line("shared.slots[0].Clear();");
   kernel_.Line("shared.slots[1].Clear();");
-  kernel_.Line("__syncthreads();");
+  // A block per instance has a barrier behind its sites.
+  if (!source_.block()) kernel_.Line("__syncthreads();");
   kernel_.Close();
   if (source_.block())
     kernel_.Line("[[maybe_unused]] unsigned long long* const tape_top = &shared.tape_top;");

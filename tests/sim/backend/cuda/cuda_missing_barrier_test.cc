@@ -12,6 +12,7 @@
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad::tests {
 namespace {
@@ -57,13 +58,27 @@ std::string WithoutBarrier(std::string text, const Place& place) {
 
 // Barriers that this program does not need, though others do: the generator does not look so far.
 struct Spare {
-  std::string kernel, before, after;  // beginnings of lines; empty: any
+  std::string kernel, before, after;  // what it, and the lines around, begin with; empty: any
   std::string reason;
 };
 const std::vector<Spare>& Spares() {
   static const std::vector<Spare> spares = {
-      {"simgrad_start", "", "}",
-       "between two instances: this world's z[0] is what was sent, and no thread reads another's"},
+      {"", "", "}", "what comes next, an instance or a step, begins with a barrier of its own"},
+      {"", "", "for (int e = threadIdx.x",
+       "one mark says for all arrays that something was read across; this array was read by the "
+       "threads of its elements alone"},
+      {"simgrad_forward", "if (tells)", "", "it is for level `instances`, which is not asked for"},
+      {"simgrad_forward", "int64_t sample", "",
+       "slots are cleared before the first record of a loop, but this loop sums first, with "
+       "barriers"},
+      {"simgrad_start_adjoint", "if (speaks)", "int64_t health",
+       "of its health only whether an instance has stopped matters to all threads; none has"},
+      {"simgrad_start_adjoint", "", "auto* const scratch",
+       "the terminal cost runs again for its tape; the sum itself goes nowhere"},
+      {"simgrad_start_adjoint", "", "[[maybe_unused]] const uint32_t f",
+       "this cost tapes arrays alone, and each element is read by the thread that wrote it"},
+      {"simgrad_adjoint", "OnColumns(", "", "columns are cleared before a replay full of barriers"},
+      {"simgrad_adjoint", "", "for (int64_t column", "the last step replayed ended with one"},
   };
   return spares;
 }
@@ -73,7 +88,7 @@ const Spare* SpareAt(const Place& place) {
     const auto fits = [](const std::string& line, const std::string& start) {
       return line.compare(0, start.size(), start) == 0;
     };
-    if (place.kernel == spare.kernel && fits(place.before, spare.before) &&
+    if (fits(place.kernel, spare.kernel) && fits(place.before, spare.before) &&
         fits(place.after, spare.after)) {
       return &spare;
     }
@@ -83,7 +98,12 @@ const Spare* SpareAt(const Place& place) {
 
 // Plants a missing barrier at up to `most` places of the kernels, evenly over the text.
 void ExpectCaught(Mapping mapping, size_t most) {
-  const sim::Work work = WorkOfCase(*LowerCase(WorldCases(9)[0], "f32", true), 40, 5);
+  // An objective whose cotangents are nowhere zero, so that a sum over stale ones differs.
+  const WorldCase world = WorldCases(9)[0];
+  const sim::Work work =
+      WorkOfCase(*LowerForGradient(*sim::BuildWorld(world.world, world.config),
+                                   PolicyOf({.preset = "f32"}), "final_height"),
+                 40, 5);
   const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
   ASSERT_TRUE(expected.ok()) << expected.status();
   sim::cuda::GenerateOptions options;
@@ -119,7 +139,7 @@ void ExpectCaught(Mapping mapping, size_t most) {
   }
   std::cout << MappingName(mapping) << ": " << caught << " of " << planted
             << " missing barriers caught, " << spare << " not needed\n";
-  EXPECT_GT(caught, 2 * spare);
+  EXPECT_GE(2 * caught, planted);
 }
 
 TEST(MissingBarrierTest, IsCaughtWithAThreadPerInstance) {
