@@ -40,6 +40,20 @@ class ExactSum {
     if (++pending_ == (1 << 28)) Propagate();
   }
 
+  // Adds what another gathered. `add(to, x)` adds to a limb; where it is atomic, several threads
+  // may join theirs into one, in any order and at once.
+  template <class AddToLimb>
+  SIMGRAD_HD void Join(ExactSum other, const AddToLimb& add) {
+    other.Propagate();
+    for (int i = 0; i < kLimbs; ++i) {
+      if (other.limb_[i] != 0) add(limb_[i], other.limb_[i]);
+    }
+    if (other.nan_) nan_ = true;
+    if (other.positive_infinity_) positive_infinity_ = true;
+    if (other.negative_infinity_) negative_infinity_ = true;
+  }
+
+  // After at most 2^28 sums have been joined without a Result between.
   SIMGRAD_HD double Result(Format format) {
     const bool both = positive_infinity_ && negative_infinity_;
     if (nan_ || both) return DoubleOf(kDoubleNanBits);

@@ -1,5 +1,7 @@
 // simgrad-server: reads flags, then serves, or does what they ask for instead.
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -7,6 +9,16 @@
 #include "server/healthcheck.h"
 #include "server/serve.h"
 #include "server/service/transport_security.h"
+
+namespace {
+
+// The command line of the first process of this container or machine; its words end with zeros.
+std::string FirstProcess() {
+  std::ifstream file("/proc/1/cmdline", std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace simgrad::server;
@@ -16,6 +28,10 @@ int main(int argc, char** argv) {
   if (action == Action::kHelp) {
     std::fputs(config::FlagsHelp().c_str(), stdout);
     return kStopped;
+  }
+  // A container's health check is written before anyone knows the server's flags.
+  if (action == Action::kHealthCheck && arguments.empty()) {
+    arguments = config::FlagsInCommandLine(FirstProcess());
   }
   const auto parsed = config::ParseFlags(arguments);
   if (!parsed.ok()) return Complain(parsed.status(), kBadFlags);

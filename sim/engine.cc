@@ -35,7 +35,9 @@ class ChunkSize {
     constexpr double kShort = 0.010;
     constexpr double kLong = 0.050;
     if (!chosen_) return;
-    if (steps == steps_ && seconds < kShort) steps_ = std::min(steps_ * 2, most_);
+    // The next one may be about as long as kShort.
+    const int64_t growth = seconds < kShort / 4 ? 4 : 2;
+    if (steps == steps_ && seconds < kShort) steps_ = std::min(steps_ * growth, most_);
     if (seconds > kLong) steps_ = std::max<int64_t>(steps_ / 2, 1);
   }
 

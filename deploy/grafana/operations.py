@@ -136,7 +136,8 @@ REQUESTS = (
     ),
     Panel(
         "Dropped stream messages",
-        "Diagnostics messages that were coalesced or left out, per second. The final answer is complete all the same.",
+        "Parts of answers that were not sent, per second: slow_client, the caller took nothing for long and its call failed; "
+        "sampled, progress that newer progress replaced.",
         "cps",
         (Query(rate("simgrad_stream_dropped_messages_total", "reason"), "{{reason}}"),),
     ),

@@ -7,9 +7,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 
 namespace simgrad::server::config {
 namespace {
@@ -119,6 +121,9 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::max_message_bytes, kSmallestMessageLimit, kInt)},
       {"max_request_bytes", "67108864", "largest request",
        Integer(&ServerConfig::max_request_bytes, kSmallestMessageLimit, kInt)},
+      {"slow_reader_timeout", "60s",
+       "how long a caller may take no message before its answer is given up; 0: no limit",
+       Duration(&ServerConfig::slow_reader_timeout, absl::Milliseconds(1), ZeroIs::kNever)},
       {"max_steps", "10000000", "largest number of steps of a request",
        Integer(&ServerConfig::max_steps, 1, kMany)},
       {"max_instances", "1048576", "largest number of instances of a request",
@@ -221,6 +226,16 @@ bool IsLoopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
 }
 
+std::vector<std::string> FlagsInCommandLine(const std::string& command_line) {
+  constexpr std::string_view kName = "simgrad-server";
+  const std::vector<std::string> words = absl::StrSplit(command_line, '\0', absl::SkipEmpty());
+  const auto server = std::find_if(words.begin(), words.end(), [&](const std::string& word) {
+    return word == kName || absl::EndsWith(word, absl::StrCat("/", std::string(kName)));
+  });
+  if (server == words.end()) return {};
+  return {server + 1, words.end()};
+}
+
 Action TakeAction(std::vector<std::string>& arguments) {
   const std::pair<const char*, Action> actions[] = {{"--help", Action::kHelp},
                                                     {"--validate_config", Action::kValidateConfig},
@@ -254,7 +269,8 @@ std::string FlagsHelp() {
       &help,
       "\nInstead of serving, with the same flags:\n"
       "  --validate_config  checks flags and files, and ends\n"
-      "  --healthcheck      asks the server on these ports whether it serves, and ends\n"
+      "  --healthcheck      asks the server on these ports whether it serves, and ends; alone: the "
+      "server of this container\n"
       "\nExit codes: 0 drained, 1 could not start (--healthcheck: not serving), 2 bad "
       "flags or files, 3 drained but work had to be cancelled, 4 the device was lost.\n");
   return help;

@@ -23,6 +23,10 @@ enum class Action { kServe, kHelp, kValidateConfig, kHealthCheck };
 // Takes --help, --validate_config or --healthcheck out of the arguments.
 Action TakeAction(std::vector<std::string>& arguments);
 
+// The flags of a simgrad-server in a command line as /proc/PID/cmdline holds it, where an init may
+// stand before the server; none where it is another program's.
+std::vector<std::string> FlagsInCommandLine(const std::string& command_line);
+
 // One line per flag, with its default.
 std::string FlagsHelp();
 

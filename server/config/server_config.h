@@ -24,6 +24,8 @@ struct ServerConfig {
   int64_t max_message_bytes = int64_t{4} << 20;
   // Of one request, which is never cut: a control per step for some thousand instances fits in.
   int64_t max_request_bytes = int64_t{64} << 20;
+  // How long a reader may leave one message of its answer untaken before the answer is given up.
+  absl::Duration slow_reader_timeout = absl::Seconds(60);
   int64_t max_steps = 10'000'000;
   int64_t max_instances = int64_t{1} << 20;
   int64_t program_cache_entries = 256;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/conversion/cuda_text.h"
-#include "server/conversion/program_info.h"
 #include "server/conversion/program_to_proto.h"
 #include "server/conversion/schema.h"
 #include "server/validation/request_error.h"
@@ -73,7 +72,7 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
   const auto program = cache.Lower(*world, request.policy(), request.objective(), adjoint, "");
   if (!program.ok()) return program.status();
   v1::DescribeProgramResponse response;
-  *response.mutable_program() = ProgramInfoToProto(*(*program)->program);
+  *response.mutable_program() = (*program)->info;
   *response.mutable_source() = ProgramToProto((*world)->program);
   for (v1::InputSchema& schema : InputSchemasOf((*world)->program)) {
     *response.add_inputs() = std::move(schema);

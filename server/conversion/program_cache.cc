@@ -6,10 +6,12 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/conversion/policy.h"
+#include "server/conversion/program_info.h"
 #include "server/conversion/schema.h"
 #include "server/conversion/world.h"
 #include "server/validation/request_error.h"
 #include "sim/program/field_error.h"
+#include "sim/program/step_work.h"
 
 namespace simgrad::server::conversion {
 namespace {
@@ -49,6 +51,15 @@ std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
   AppendFlags(adjoint->trajectory_export, key);
   AppendFlags(adjoint->wanted, key);
   return key;
+}
+
+double StepWorkOf(const sim::Program& program) {
+  double work = sim::WorkAtCaps(program, program.step) + sim::WorkAtCaps(program, program.initial);
+  for (const sim::Objective& objective : program.objectives) {
+    work += sim::WorkAtCaps(program, objective.stage);
+    work += sim::WorkAtCaps(program, objective.terminal);
+  }
+  return work;
 }
 
 std::vector<validation::FieldSchema> RequiredOf(const sim::Program& program) {
@@ -143,6 +154,8 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
   cached->world = std::move(world);
   cached->program = std::make_shared<const sim::NumericalProgram>(*std::move(lowered));
   cached->required = RequiredOf(cached->program->program);
+  cached->step_work = StepWorkOf(cached->program->program);
+  cached->info = ProgramInfoToProto(*cached->program);
   std::lock_guard lock(mutex_);
   programs_.Insert(key, cached);
   return cached;

@@ -33,6 +33,8 @@ struct CachedProgram {
   std::shared_ptr<const CachedWorld> world;
   std::shared_ptr<const sim::NumericalProgram> program;
   std::vector<validation::FieldSchema> required;  // inputs it reads that have no default
+  v1::ProgramInfo info;                           // what every answer says of it
+  double step_work = 0.0;  // element-operations of a step and of all costs, every loop at its cap
 };
 
 // Least recently used first out, by number and by bytes of the keys.

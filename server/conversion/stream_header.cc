@@ -1,16 +1,15 @@
 #include "server/conversion/stream_header.h"
 
 #include "server/conversion/enum_names.h"
-#include "server/conversion/program_info.h"
 #include "server/conversion/result.h"
 
 namespace simgrad::server::conversion {
 
-v1::StreamHeader StreamHeaderToProto(const sim::NumericalProgram& program,
+v1::StreamHeader StreamHeaderToProto(const CachedProgram& program,
                                      const std::vector<Recorded>& recorded, int64_t instances,
                                      int64_t steps) {
   v1::StreamHeader header;
-  *header.mutable_program() = ProgramInfoToProto(program);
+  *header.mutable_program() = program.info;
   header.set_instances(instances);
   header.set_steps(steps);
   for (const Recorded& field : recorded) {

@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "server/conversion/program_cache.h"
 #include "server/conversion/work.h"
 #include "simgrad/v1/simgrad.pb.h"
 
 namespace simgrad::server::conversion {
 
-v1::StreamHeader StreamHeaderToProto(const sim::NumericalProgram& program,
+v1::StreamHeader StreamHeaderToProto(const CachedProgram& program,
                                      const std::vector<Recorded>& recorded, int64_t instances,
                                      int64_t steps);
 

@@ -86,6 +86,8 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   for (const char* reason : {"full", "memory", "deadline", "draining"}) {
     queue_rejected[reason] = registry_.Counter("simgrad_queue_rejected_total", {reason});
   }
+  stream_dropped = {registry_.Counter("simgrad_stream_dropped_messages_total", {"slow_client"}),
+                    registry_.Counter("simgrad_stream_dropped_messages_total", {"sampled"})};
   for (const char* phase : {"decode", "compile", "forward", "recompute", "adjoint", "encode"}) {
     phase_seconds[phase] = registry_.Histogram("simgrad_phase_duration_seconds", {phase});
   }

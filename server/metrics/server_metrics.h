@@ -18,6 +18,7 @@
 namespace simgrad::server::metrics {
 
 enum class Direction : uint8_t { kForward, kRecompute, kAdjoint };
+enum class Dropped : uint8_t { kSlowClient, kSampled };
 enum class LostIn : uint8_t { kQueued, kForward, kAdjoint, kStream };
 
 struct MethodMetrics {
@@ -62,6 +63,7 @@ class ServerMetrics {
   GuardedGauge tls_certificate_expiry;  // Unix seconds; 0 without TLS
   GuardedHistogram queue_wait_seconds;
   std::map<std::string, GuardedCounter> queue_rejected;   // by reason
+  std::array<GuardedCounter, 2> stream_dropped;           // [Dropped]
   std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint
   std::map<std::string, GuardedHistogram> phase_seconds;  // by phase
   std::map<std::string, GuardedCounter> program_cache;    // by result

@@ -58,9 +58,14 @@ BucketCounts IterationCounts(const std::vector<sim::TerminationStep>& steps) {
 BucketCounts MarginCounts(const std::vector<sim::TerminationStep>& steps,
                           const std::vector<double>& bounds) {
   BucketCounts result{std::vector<double>(bounds.size() + 1, 0.0), 0.0};
+  std::array<uint64_t, sim::kMarginBuckets> counts{};
+  for (const sim::TerminationStep& step : steps) {
+    for (size_t bucket = 0; bucket < counts.size(); ++bucket) {
+      counts[bucket] += step.histogram[bucket];
+    }
+  }
   for (int bucket = 0; bucket < sim::kMarginBuckets; ++bucket) {
-    double count = 0;
-    for (const sim::TerminationStep& step : steps) count += step.histogram[bucket];
+    const double count = static_cast<double>(counts[static_cast<size_t>(bucket)]);
     if (count == 0) continue;
     // Bucket k ends at 2^(k-1); bucket 0 is zero itself, the last is open.
     const bool open = bucket == sim::kMarginBuckets - 1;

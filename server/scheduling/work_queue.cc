@@ -74,6 +74,21 @@ void WorkQueue::Enqueue(Job job) {
   work_came_.notify_one();
 }
 
+void WorkQueue::RunOrEnqueue(Job job) {
+  {
+    std::lock_guard lock(mutex_);
+    const int64_t running = active_ - places_;
+    if (!queue_.empty() || running >= static_cast<int64_t>(workers_.size())) {
+      queue_.push_back({std::move(job), absl::Now()});
+      work_came_.notify_one();
+      return;
+    }
+    --places_;
+    running_.insert(job.cancellation);
+  }
+  RunJob({std::move(job), absl::Now()});
+}
+
 void WorkQueue::RunJob(Waiting waiting) {
   const absl::Time start = absl::Now();
   const absl::Status admitted = waiting.job.cancellation->Check();

@@ -2,7 +2,8 @@
 //
 // Admission is by queue capacity and memory; work whose deadline passes or that is cancelled while
 // it waits is dropped without running. Every enqueued job is finished exactly once: by a worker,
-// or, dropped, by the thread that noticed. Threads: any; jobs run on the queue's own threads.
+// or, dropped, by the thread that noticed. Threads: any; jobs run on the queue's own threads, but
+// for RunOrEnqueue.
 #pragma once
 
 #include <condition_variable>
@@ -53,6 +54,9 @@ class WorkQueue {
   // A place in the queue and the memory; the place must be used by one Enqueue.
   std::variant<MemoryBudget::Reservation, Refusal> Admit(int64_t memory_bytes, absl::Time deadline);
   void Enqueue(Job job);
+  // For a job that takes less time than to hand it over: the calling thread runs it where a worker
+  // could begin it now, else it waits as any other.
+  void RunOrEnqueue(Job job);
 
   // Drops waiting jobs whose cancellation says so; call it after cancelling one.
   void DropCancelled();

@@ -1,4 +1,4 @@
-// Where a worker leaves the messages of an answer; the stream takes them at the reader's speed.
+// Where a worker leaves the parts of an answer; the stream takes them at the reader's speed.
 //
 // What waits for a slow reader is bounded: above a limit the worker waits with it, so that an
 // answer takes no more memory than was admitted for it, and nothing of it is lost. Threads: one
@@ -16,7 +16,7 @@
 namespace simgrad::server::service {
 
 // What both streams may carry; results and backward blocks only where their response has them.
-using Message =
+using Part =
     std::variant<v1::StreamHeader, v1::DiagnosticsBlock, v1::TrajectoryChunk, v1::Progress,
                  v1::TensorPiece, v1::BackwardBlock, v1::RolloutResult, v1::GradientResult>;
 
@@ -28,7 +28,7 @@ class Outbox {
  public:
   virtual ~Outbox() = default;
   // Both wait for room. False: the call ended meanwhile, and what was to be sent was dropped.
-  [[nodiscard]] virtual bool Send(Message message) = 0;
+  [[nodiscard]] virtual bool Send(Part part) = 0;
   // Coalesced with what waits: blocks stay contiguous and none is lost.
   [[nodiscard]] virtual bool SendDiagnostics(const sim::StepDiagnostics& diagnostics) = 0;
   // Replaces a progress that was not sent yet.

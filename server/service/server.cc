@@ -146,7 +146,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   context.engine = device->engine;
   context.device = device->kind;
   context.version = config::kVersion;
+  server->streams_ = std::make_unique<OpenStreams>();
+  context.streams = server->streams_.get();
   context.max_message_bytes = config.max_message_bytes;
+  context.slow_reader_timeout = config.slow_reader_timeout;
   if (!config.token_file.empty()) {
     auto gate = TokenGate::Create(config.token_file);
     if (!gate.ok()) return gate.status();

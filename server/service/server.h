@@ -19,6 +19,7 @@
 #include "server/metrics/server_metrics.h"
 #include "server/scheduling/work_queue.h"
 #include "server/service/device.h"
+#include "server/service/open_streams.h"
 #include "server/service/simgrad_service.h"
 
 namespace simgrad::server::service {
@@ -70,6 +71,7 @@ class Server {
   // Requests that take long to prepare: large programs, large batches. Hands over to `queue_`.
   std::unique_ptr<scheduling::WorkQueue> preparation_;
   std::unique_ptr<SimgradService> service_;
+  std::unique_ptr<OpenStreams> streams_;  // go before the service that they speak to
   std::unique_ptr<TokenGate> token_gate_;
   grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;

@@ -112,7 +112,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, me
                                                    const PrepareOptions& options) {
   auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context),
                                               MetadataOf(*context, "traceparent"));
-  auto* reactor = new StreamReactor<Response>(call);
+  auto* reactor = StreamReactor<Response>::Open(call, context, *shared.streams);
   const absl::Status known = CheckToken(shared, *context);
   if (!known.ok()) {
     call->Deny(known, reactor);

@@ -1,5 +1,6 @@
 #include "server/service/streaming_call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -13,6 +14,7 @@
 #include "server/conversion/stream_header.h"
 #include "server/conversion/trajectory_chunks.h"
 #include "server/service/error_status.h"
+#include "server/validation/request_error.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -26,6 +28,16 @@ bool IsSmall(const sim::Work& work) {
   return work.batch.instances <= kSmallWork &&
          work.batch.instances * work.batch.steps <= kSmallWork &&
          conversion::MostTests(work) <= kQuickTests;
+}
+
+// Waking a worker takes longer than this: some hundred microseconds with every loop at its cap
+// (10 ns for an element-operation, three times that for a gradient).
+constexpr double kTinyWork = 1 << 13;
+
+bool IsTiny(const PreparedWork& prepared) {
+  const sim::Batch& batch = prepared.work.batch;
+  const double steps = static_cast<double>(std::max<int64_t>(batch.steps, 1));
+  return static_cast<double>(batch.instances) * steps * prepared.program->step_work <= kTinyWork;
 }
 
 }  // namespace
@@ -82,16 +94,20 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared) {
   record_.seconds["decode"] = prepared_.decode_seconds;
   record_.seconds["compile"] = prepared_.compile_seconds;
   small_ = IsSmall(prepared_.work);
+  // A GPU may have a kernel to compile.
+  tiny_ = small_ && context_.device == "cpu" && IsTiny(prepared_);
   const sim::NumericalProgram& program = *prepared_.program->program;
   column_names_ = conversion::ColumnNamesOf(program);
   world_ = &context_.metrics->world(record_.world);
   sites_ = metrics::HandlesOf(*world_, program.sites);
   context_.metrics->queue_requests.Increment();
   // The queue may run it, and the stream may end, before Enqueue returns.
-  context_.queue->Enqueue({cancellation_, [self = shared_from_this()](const absl::Status& admitted,
-                                                                      absl::Duration waited) {
-                             self->Run(admitted, waited);
-                           }});
+  scheduling::WorkQueue::Job job = {
+      cancellation_,
+      [self = shared_from_this()](const absl::Status& admitted, absl::Duration waited) {
+        self->Run(admitted, waited);
+      }};
+  tiny_ ? context_.queue->RunOrEnqueue(std::move(job)) : context_.queue->Enqueue(std::move(job));
 }
 
 void StreamingCall::OnCancel() {
@@ -109,8 +125,8 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
   return cancellation_->Check();
 }
 
-void StreamingCall::Post(Message message) {
-  if (!outbox_->Send(std::move(message))) NoteDropped();
+void StreamingCall::Post(Part part) {
+  if (!outbox_->Send(std::move(part))) NoteDropped();
 }
 
 void StreamingCall::NoteDropped() {
@@ -167,8 +183,8 @@ void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk
 }
 
 void StreamingCall::SendHeader() {
-  v1::StreamHeader header = conversion::StreamHeaderToProto(
-      *prepared_.program->program, prepared_.recorded, record_.instances, record_.steps);
+  v1::StreamHeader header = conversion::StreamHeaderToProto(*prepared_.program, prepared_.recorded,
+                                                            record_.instances, record_.steps);
   header.set_device(context_.device);
   header.set_server_version(context_.version);
   header.set_request_id(record_.request_id);
@@ -287,8 +303,31 @@ void StreamingCall::OnFirstMessage() {
   rpc_.method().first_message_seconds.Observe(rpc_.Seconds());
 }
 
+absl::Status StreamingCall::SlowReader() const {
+  return validation::WithReason(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the reader took no message for ", absl::FormatDuration(context_.slow_reader_timeout),
+          ", so the answer was given up; read without long pauses or ask for less of it "
+          "(--slow_reader_timeout)")),
+      "SLOW_READER");
+}
+
+grpc::Status StreamingCall::GiveUp() {
+  given_up_ = true;
+  cancellation_->Cancel(SlowReader());
+  return ToGrpcStatus(SlowReader(), record_.request_id);
+}
+
+void StreamingCall::CountDropped(metrics::Dropped reason, int64_t parts) {
+  context_.metrics->stream_dropped[static_cast<size_t>(reason)].Add(static_cast<double>(parts));
+}
+
 void StreamingCall::OnDone() {
-  if (ended_ok_ && cancelled_) {
+  if (ended_ok_ && given_up_) {
+    // The work was done, but not all of it was taken.
+    record_.outcome = CodeLabel(grpc::StatusCode::RESOURCE_EXHAUSTED);
+    record_.message = std::string(SlowReader().message());
+  } else if (ended_ok_ && cancelled_) {
     // The work was done, but the caller left before it had all of it.
     CountLost(cancellation_->Check());
     record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "server/conversion/diagnostics_blocks.h"
 #include "server/metrics/server_metrics.h"
 #include "server/scheduling/work_queue.h"
+#include "server/service/open_streams.h"
 #include "server/service/outbox.h"
 #include "server/service/prepare.h"
 #include "server/service/request_log.h"
@@ -34,7 +36,9 @@ struct CallContext {
   std::string device;  // kind
   std::string version;
   TokenGate* token_gate = nullptr;  // null: nobody needs a token
+  OpenStreams* streams = nullptr;
   int64_t max_message_bytes = int64_t{4} << 20;
+  absl::Duration slow_reader_timeout = absl::InfiniteDuration();
 };
 
 class StreamingCall final : public sim::Observer,
@@ -55,16 +59,25 @@ class StreamingCall final : public sim::Observer,
   void OnCancel();
   void OnDone();
   void OnFirstMessage();
+  // The reader takes nothing any more: the work is stopped. Returns what the caller is told.
+  grpc::Status GiveUp();
+  void CountDropped(metrics::Dropped reason, int64_t parts);
 
   const conversion::ColumnNames& column_names() const { return column_names_; }
   // What of a message may be payload: the rest is names and framing.
   int64_t max_payload_bytes() const { return context_.max_message_bytes / 2; }
   // What may wait for a slow reader before the work does.
   int64_t max_queued_bytes() const { return kQueuedMessages * context_.max_message_bytes; }
+  // How long a reader may leave one message untaken.
+  std::chrono::nanoseconds slow_reader_timeout() const {
+    return absl::ToChronoNanoseconds(context_.slow_reader_timeout);
+  }
   // Not OK: cancelled, expired, or cut off by a drain.
   absl::Status Ends() const { return cancellation_->Check(); }
   // So few steps that its messages are best sent together at the end, unless they take long.
   bool is_small() const { return small_; }
+  // So little that the thread that took the RPC does it at once: it must not wait for anything.
+  bool is_tiny() const { return tiny_; }
 
  private:
   // sim::Observer:
@@ -78,7 +91,8 @@ class StreamingCall final : public sim::Observer,
   void Admit(absl::StatusOr<PreparedWork> prepared);
   void Run(const absl::Status& admitted, absl::Duration waited);
   absl::Status Execute();
-  void Post(Message message);  // to the outbox
+  absl::Status SlowReader() const;
+  void Post(Part part);  // to the outbox
   // Something could not be sent any more, as the call ended while it waited for the reader.
   void NoteDropped();
   void SendHeader();
@@ -101,11 +115,13 @@ class StreamingCall final : public sim::Observer,
   metrics::WorldMetrics* world_ = nullptr;
   metrics::SiteHandles sites_;
   bool small_ = true;
+  bool tiny_ = false;
   bool admitted_ = false;
   bool ended_ok_ = false;
   bool dropped_ = false;
   std::atomic<metrics::LostIn> where_{metrics::LostIn::kQueued};
   std::atomic<bool> cancelled_{false};
+  std::atomic<bool> given_up_{false};
 };
 
 }  // namespace simgrad::server::service

@@ -10,7 +10,7 @@ N, T, SHAPE = 5, 4, (2,)
 
 
 def header():
-    return simgrad_pb2.RolloutResponse(
+    return simgrad_pb2.RolloutPart(
         header=simgrad_pb2.StreamHeader(
             instances=N,
             steps=T,
@@ -52,7 +52,7 @@ def block(first, steps, lanes=()):
     if lanes:
         message.instance_offset = lanes[0]
         message.instances.append(instance_columns(t, *lanes))
-    return simgrad_pb2.RolloutResponse(diagnostics=message)
+    return simgrad_pb2.RolloutPart(diagnostics=message)
 
 
 def counts(t, lane):
@@ -75,7 +75,7 @@ def instance_columns(t, offset, count):
 
 
 def result(**fields):
-    return simgrad_pb2.RolloutResponse(
+    return simgrad_pb2.RolloutPart(
         result=simgrad_pb2.RolloutResult(
             path_signatures=np.arange(N, dtype="<u8").tobytes(),
             health=simgrad_pb2.InstanceHealth(
@@ -94,7 +94,7 @@ def test_trajectory_chunks_fill_the_whole_array_in_any_order():
         assembly.add(header())
         for i, n, t, m in order:
             assembly.add(
-                simgrad_pb2.RolloutResponse(
+                simgrad_pb2.RolloutPart(
                     trajectory=simgrad_pb2.TrajectoryChunk(
                         name="y",
                         first_instance_index=i,
@@ -115,7 +115,10 @@ def test_diagnostics_are_the_same_however_the_steps_are_cut(cuts):
     assembly.add(header())
     first = 0
     for steps in cuts:
-        view = assembly.add(block(first, steps))
+        message = block(first, steps)
+        assembly.add(message)
+        assert assembly.is_viewable(message)
+        view = assembly.view(message)
         assert (view.first_step, view.steps, view.phase) == (first, steps, "forward")
         first += steps
     assembly.add(result())
@@ -156,7 +159,7 @@ def test_pieces_take_the_place_of_content_that_is_too_large():
     data = final.tobytes()
     for offset in range(0, len(data), 7):
         assembly.add(
-            simgrad_pb2.RolloutResponse(
+            simgrad_pb2.RolloutPart(
                 piece=simgrad_pb2.TensorPiece(
                     field="final_state.y",
                     offset=offset,
@@ -180,7 +183,7 @@ def test_health_of_many_instances_comes_as_one_piece():
     assembly = Assembly()
     assembly.add(header())
     assembly.add(
-        simgrad_pb2.RolloutResponse(
+        simgrad_pb2.RolloutPart(
             piece=simgrad_pb2.TensorPiece(
                 field="health", data=health.SerializeToString(), last=True
             )
@@ -198,7 +201,7 @@ def test_a_missing_piece_is_noticed():
     assembly.add(header())
     with pytest.raises(ValueError, match="values"):
         assembly.add(
-            simgrad_pb2.RolloutResponse(
+            simgrad_pb2.RolloutPart(
                 piece=simgrad_pb2.TensorPiece(field="values", offset=8, data=b"x")
             )
         )
@@ -224,8 +227,8 @@ def test_inputs_of_one_name_and_two_kinds_are_kept_apart():
             ),
         )
     assembly = Assembly()
-    assembly.add(simgrad_pb2.GradientResponse(header=header().header))
-    assembly.add(simgrad_pb2.GradientResponse(result=gradient))
+    assembly.add(simgrad_pb2.GradientPart(header=header().header))
+    assembly.add(simgrad_pb2.GradientPart(result=gradient))
     assert assembly.result.params["k"] == program_pb2.INPUT_KIND_PARAM
     assert assembly.result.controls["k"] == program_pb2.INPUT_KIND_CONTROL
     assert assembly.result.connected == {
@@ -237,7 +240,7 @@ def test_inputs_of_one_name_and_two_kinds_are_kept_apart():
 def text_pieces(cuts, text):
     data, offset = text.encode(), 0
     for i, size in enumerate(cuts):
-        yield simgrad_pb2.RolloutResponse(
+        yield simgrad_pb2.RolloutPart(
             piece=simgrad_pb2.TensorPiece(
                 field="program.text",
                 offset=offset,

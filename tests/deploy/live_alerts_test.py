@@ -7,8 +7,10 @@ import subprocess
 import threading
 
 import event_load
+import numpy as np
 import pytest
 import simgrad as sg
+import stand_in_gpu
 import yaml
 from live_prometheus import LivePrometheus, wait_until
 from live_server import LiveServer
@@ -31,11 +33,9 @@ CERTIFICATE = {"SimgradCertificateExpiry"}
 # What no caller can bring about; promtool's unit tests cover them. Beside these stand the alerts on
 # metrics of deploy/expected_metrics.yml.
 CANNOT_BE_FIRED = {
-    "SimgradInternalErrors": "needs a fault of the server",
     "SimgradPoisonedMetric": "the guard of every observation is there so that it cannot",
-    "SimgradGpuErrors": "needs a GPU that fails",
-    "SimgradGpuMemory": "needs a GPU",
 }
+GPU = {"SimgradGpuErrors", "SimgradGpuMemory", "SimgradInternalErrors"}
 # Stands all the time where a build with CUDA finds no GPU, as on a machine of continuous integration.
 FALLBACK = {"SimgradCpuFallback"}
 # One worker and one place in the queue, so that a second request waits and a third is refused.
@@ -50,10 +50,10 @@ def alerts_of(rules):
 class Watch:
     """A server that can be ended and started again, and a Prometheus with short windows."""
 
-    def __init__(self, folder, rules, flags=SMALL):
-        self.server = LiveServer(*flags)
+    def __init__(self, folder, rules, flags=SMALL, environment=None):
+        self.server = LiveServer(*flags, environment=environment)
         self.ports = (f"--port={self.server.port}", f"--metrics_port={self.server.metrics_port}")
-        self.prometheus = LivePrometheus(folder, self.server.metrics_port, rules)
+        self.prometheus = LivePrometheus(folder, [self.server.metrics_port], rules)
         # Before the first scrape the target is absent, and short windows take that for an outage.
         wait_until(lambda: self.prometheus.query("up == 1"), "the first scrape")
         wait_until(lambda: "SimgradTargetDown" not in self._active(), "the alert at start to clear")
@@ -88,7 +88,7 @@ class Watch:
             }
             for name, alert in fired.items():
                 assert name in names | beside | self.standing, f"{name} fires too: {alert}"
-                assert "error" not in alert["annotations"]["description"], alert
+                assert "<error" not in alert["annotations"]["description"], alert
             seen.update(fired)
             return seen >= names
 
@@ -151,7 +151,7 @@ def test_every_alert_is_fired_here_or_stands_in_a_list(rules_text, expected):
     alerts = alerts_of(rules_text)
     on_expected = {n for n, rule in alerts.items() if names_in(rule["expr"]) & expected.keys()}
     on_expected -= CERTIFICATE | CANNOT_BE_FIRED.keys()
-    groups = (NUMERIC, SERVICE, LIFE, CERTIFICATE, FALLBACK, CANNOT_BE_FIRED.keys(), on_expected)
+    groups = (NUMERIC, SERVICE, LIFE, CERTIFICATE, FALLBACK, GPU, CANNOT_BE_FIRED.keys(), on_expected)
     assert sum(map(len, groups)) == len(alerts)
     assert set().union(*groups) == alerts.keys()
 
@@ -244,3 +244,64 @@ def test_the_alert_on_the_certificate_fires_and_clears_when_it_is_renewed(tmp_pa
     finally:
         watch.prometheus.stop()
         watch.server.stop()
+
+
+BALL = sg.World("bouncing_ball")
+
+
+def many_balls(n):
+    return dict(
+        steps=200_000,
+        initial={"y": np.linspace(0.1, 1, n)[:, None], "v": np.zeros((n, 1))},
+        params={"k": 1.0},
+        chunk_steps=10,
+    )
+
+
+@contextlib.contextmanager
+def on_gpu(folder, rules_text, **settings):
+    flags = ("--device=cuda", f"--kernel_cache={folder}/kernels", "--memory_limit_bytes=1000000000")
+    environment = stand_in_gpu.environment(**settings)
+    watch = Watch(folder, with_short_windows(rules_text), flags, environment)
+    try:
+        yield watch
+    finally:
+        watch.prometheus.stop()
+        watch.server.stop()
+
+
+@stand_in_gpu.needed
+def test_alerts_on_the_gpu_fire_and_clear(tmp_path, rules_text):
+    used = "simgrad_gpu_memory_used_bytes > 0"
+    with on_gpu(tmp_path, rules_text) as watch, watch.client() as client:
+        blocks = iter(client.rollout_stream(BALL, **many_balls(100)))
+        next(blocks)
+        (sample,) = wait_until(lambda: watch.prometheus.query(used), "memory in use")
+    full = int(float(sample["value"][1]) * 1.02)  # that work will take 98 % of it
+    (tmp_path / "full").mkdir()
+    errors = stand_in_gpu.ErrorFile(tmp_path)
+    settings = dict(memory=full, error_file=errors.path)
+    with on_gpu(tmp_path / "full", rules_text, **settings) as watch, watch.client() as client:
+        blocks = iter(client.rollout_stream(BALL, **many_balls(100)))
+        next(blocks)
+        watch.fires({"SimgradGpuMemory"})
+        blocks.close()
+        watch.clears()
+
+        def ask_for_too_much(caller):
+            with pytest.raises(sg.ResourceExhausted):
+                caller.rollout(BALL, **many_balls(5000))
+
+        with repeated(watch, ask_for_too_much):
+            watch.fires({"SimgradGpuErrors"}, beside={"SimgradErrorRate"})
+        watch.clears()
+
+        def ask_in_vain(caller):
+            with pytest.raises(sg.Internal):
+                caller.rollout(BALL, **{**many_balls(3), "steps": 10})
+
+        errors.begin(errors.INVALID_VALUE)
+        with repeated(watch, ask_in_vain):
+            watch.fires({"SimgradInternalErrors", "SimgradGpuErrors"}, beside={"SimgradErrorRate"})
+        errors.end()
+        watch.clears()

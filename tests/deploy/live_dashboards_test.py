@@ -1,5 +1,6 @@
 """The dashboards against a real Prometheus that scrapes the real server under load."""
 
+import contextlib
 import math
 import os
 import pathlib
@@ -13,6 +14,7 @@ import dashboard_preview
 import event_load
 import pytest
 import simgrad as sg
+import stand_in_gpu
 from live_prometheus import LivePrometheus, wait_until
 from live_server import LiveServer
 from metric_manifest import family_of, names_in
@@ -23,13 +25,15 @@ EMPTY_WHEN_WELL = {
     "Firing alerts": "nothing fires: the windows of the real rules are minutes long",
     "Certificate expires in": "the server of this run has no TLS",
 }
-# Families without series on a machine without a GPU; panels on them are empty in this run.
-NEEDS_GPU = {
+# Families of a server on a GPU: of a second one here, on the stand-in. A build without CUDA has
+# none, and panels on them are empty.
+OF_GPUS = {
     "simgrad_gpu_busy_seconds_total",
     "simgrad_gpu_info",
     "simgrad_gpu_memory_total_bytes",
     "simgrad_gpu_memory_used_bytes",
 }
+WITHOUT_SERIES = set() if stand_in_gpu.BUILT else OF_GPUS
 # Families that no panel shows, and why.
 NOT_SHOWN: dict[str, str] = {}
 
@@ -49,13 +53,16 @@ def series(page):
 class Watched:
     """What one run of the load left behind."""
 
-    def __init__(self, server, prometheus):
+    def __init__(self, server, on_gpu, prometheus):
         self.prometheus = prometheus
         self.before = scrape(server)
         wait_until(
             lambda: prometheus.query("count_over_time(simgrad_ready[1m]) >= 2"), "two scrapes"
         )
         self.start = time.time()
+        if on_gpu is not None:
+            with sg.Client(on_gpu.target, timeout=60) as client:
+                event_load.ordinary(client)
         with sg.Client(server.target, timeout=60) as client:
             for i, cause in enumerate(event_load.EVERYTHING):  # one after the other, to be seen
                 share = (i + 1) / len(event_load.EVERYTHING)
@@ -64,6 +71,7 @@ class Watched:
                     cause(client)
         self.end = self._settled()
         self.after = scrape(server)
+        self.of_gpus = "" if on_gpu is None else scrape(on_gpu)
 
     def _settled(self):
         wait_until(
@@ -95,17 +103,20 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory, rules_text):
-    server = LiveServer()
-    try:
-        prometheus = LivePrometheus(
-            tmp_path_factory.mktemp("prometheus"), server.metrics_port, rules_text
-        )
-        try:
-            yield Watched(server, prometheus)
-        finally:
-            prometheus.stop()
-    finally:
-        server.stop()
+    with contextlib.ExitStack() as stack:
+
+        def serve(*flags, **options):
+            server = LiveServer(*flags, **options)
+            stack.callback(server.stop)
+            return server
+
+        server, on_gpu = serve(), None
+        if stand_in_gpu.BUILT:
+            on_gpu = serve("--device=cuda", environment=stand_in_gpu.environment())
+        ports = [each.metrics_port for each in (server, on_gpu) if each is not None]
+        prometheus = LivePrometheus(tmp_path_factory.mktemp("prometheus"), ports, rules_text)
+        stack.callback(prometheus.stop)
+        yield Watched(server, on_gpu, prometheus)
 
 
 DASHBOARDS = [build_dashboards.dashboard(source) for source in build_dashboards.SOURCES]
@@ -126,7 +137,7 @@ def numbers(result):
 @pytest.mark.parametrize(("title", "expression"), TARGETS)
 def test_a_panel_shows_data_or_stands_in_a_list(watched, exported, expected, title, expression):
     values = numbers(watched.now(expression))
-    absent = names_in(expression) & (expected.keys() | NEEDS_GPU)
+    absent = names_in(expression) & (expected.keys() | WITHOUT_SERIES)
     if absent or title in EMPTY_WHEN_WELL:
         assert values == [], f"{title} shows data: take it off the list"
     else:
@@ -191,9 +202,12 @@ def test_every_exported_family_is_shown_or_stands_in_a_list(watched, exported):
         for name in names_in(expression)
     }
     page_families = {
-        line.split()[2] for line in watched.after.splitlines() if line.startswith("# TYPE")
+        line.split()[2]
+        for page in (watched.after, watched.of_gpus)
+        for line in page.splitlines()
+        if line.startswith("# TYPE")
     }
-    assert page_families | NEEDS_GPU == exported.keys() | NEEDS_GPU
+    assert page_families == exported.keys() - WITHOUT_SERIES
     assert page_families - shown == NOT_SHOWN.keys()
 
 

@@ -1,4 +1,4 @@
-"""Debian's Prometheus on a free port, scraping one server twice a second."""
+"""Debian's Prometheus on a free port, scraping servers twice a second."""
 
 import json
 import pathlib
@@ -38,12 +38,12 @@ def free_port():
 class LivePrometheus:
     """Starts on construction; `folder` holds its configuration, data and log."""
 
-    def __init__(self, folder: pathlib.Path, metrics_port: int, rules: str):
+    def __init__(self, folder: pathlib.Path, metrics_ports: list[int], rules: str):
         binary = shutil.which("prometheus")
         assert binary, "prometheus is missing: scripts/setup --with-promtool"
         self.url = f"http://127.0.0.1:{free_port()}"
         (folder / "rules.yml").write_text(rules)
-        target = f"127.0.0.1:{metrics_port}"
+        targets = [f"127.0.0.1:{port}" for port in metrics_ports]
         configuration = {
             "global": {
                 "scrape_interval": SCRAPE,
@@ -51,7 +51,7 @@ class LivePrometheus:
                 "evaluation_interval": SCRAPE,
             },
             "rule_files": ["rules.yml"],
-            "scrape_configs": [{"job_name": "simgrad", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [{"job_name": "simgrad", "static_configs": [{"targets": targets}]}],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
         self.log = (folder / "log").open("w+")

@@ -1,8 +1,12 @@
 // gpu_check: what has to be shown on a GPU, in one program. scripts/gpu-check runs it.
 //
-// usage: gpu_check [--triples=N] [--steps=N] [--threads=N] [--sanitizer] [--speed=false]
-//                  [--device=N] [--json=FILE] [--markdown=FILE] [--revision=TEXT]
-//   --sanitizer  a small set, for compute-sanitizer
+// usage: gpu_check --section=NAME [--triples=N] [--steps=N] [--threads=N] [--seconds=N]
+//                  [--first=N] [--device=N] [--json=FILE] [--markdown=FILE] [--revision=TEXT]
+//   equality   random triples against the CPU, from seed --first on; after --seconds no further
+//              one is begun
+//   sizes      around warps and blocks, large ones, long horizons, memory that runs out
+//   speed      the demands, beside a kernel written by hand
+//   sanitizer  a small set of the first two, for compute-sanitizer
 // Exit codes: 0 all equal, 1 something differs or failed, 2 bad arguments, 3 no GPU.
 #include <cstdio>
 #include <fstream>
@@ -58,18 +62,34 @@ int Run(const Arguments& arguments) {
   report.toolkit = sim::cuda::CudaBuildVersion();
   report.date = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
   report.revision = arguments.at("--revision");
-  const bool sanitizer = arguments.at("--sanitizer") == "true";
-  EqualityGoal goal = {Number(arguments, "--triples"), Number(arguments, "--steps"),
-                       static_cast<int>(Number(arguments, "--threads"))};
-  if (sanitizer) goal = {30, 0, 1};
-  CheckEquality(*device, goal, report);
-  CheckSizes(*device, sanitizer, report);
-  if (!sanitizer && arguments.at("--speed") == "true") MeasureSpeed(*device, report);
-  std::fputs(report.Markdown().c_str(), stdout);
-  if (!arguments.at("--json").empty()) std::ofstream(arguments.at("--json")) << report.Json();
-  if (!arguments.at("--markdown").empty()) {
-    std::ofstream(arguments.at("--markdown")) << report.Markdown();
+  report.section = arguments.at("--section");
+  const auto keep = [&](const Report& now) {
+    const std::string& json = arguments.at("--json");
+    const std::string& markdown = arguments.at("--markdown");
+    if (!json.empty()) std::ofstream(json) << now.Json();
+    if (!markdown.empty()) std::ofstream(markdown) << now.Markdown();
+  };
+  report.keep = keep;
+  const EqualityGoal goal = {Number(arguments, "--triples"), Number(arguments, "--steps"),
+                             static_cast<int>(Number(arguments, "--threads")),
+                             static_cast<double>(Number(arguments, "--seconds")),
+                             static_cast<uint64_t>(Number(arguments, "--first"))};
+  if (report.section == "equality") {
+    CheckEquality(*device, goal, report);
+  } else if (report.section == "sizes") {
+    CheckSizes(*device, false, report);
+  } else if (report.section == "speed") {
+    MeasureSpeed(*device, info.architecture, report);
+  } else if (report.section == "sanitizer") {
+    CheckEquality(*device, {30, 0, 1, goal.seconds}, report);
+    CheckSizes(*device, true, report);
+  } else {
+    std::fprintf(stderr, "gpu_check: --section is equality, sizes, speed or sanitizer, not '%s'\n",
+                 report.section.c_str());
+    return 2;
   }
+  keep(report);
+  std::fputs(report.Markdown().c_str(), stdout);
   return report.failures.empty() ? 0 : 1;
 }
 
@@ -78,9 +98,9 @@ int Run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   simgrad::gpu_check::Arguments arguments = {
-      {"--triples", "10000"},   {"--steps", "1000000"}, {"--threads", "8"},
-      {"--sanitizer", "false"}, {"--speed", "true"},    {"--device", "0"},
-      {"--json", ""},           {"--markdown", ""},     {"--revision", ""}};
+      {"--section", ""},      {"--triples", "10000"}, {"--steps", "1000000"}, {"--threads", "8"},
+      {"--seconds", "86400"}, {"--device", "0"},      {"--first", "1"},       {"--json", ""},
+      {"--markdown", ""},     {"--revision", ""}};
   if (!simgrad::gpu_check::Read(argc, argv, arguments)) return 2;
   return simgrad::gpu_check::Run(arguments);
 }

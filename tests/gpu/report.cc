@@ -22,20 +22,19 @@ std::string Quoted(const std::string& text) {
 }  // namespace
 
 void Report::AddAtLeast(std::string name, double value, double least) {
-  rows.push_back(
-      {std::move(name), value, "", absl::StrFormat("at least %g", least), value >= least});
+  Push({std::move(name), value, "", absl::StrFormat("at least %g", least), value >= least});
 }
 
 void Report::AddAtMost(std::string name, double value, std::string unit, double most) {
-  rows.push_back({std::move(name), value, std::move(unit), absl::StrFormat("at most %g", most),
-                  value <= most});
+  Push({std::move(name), value, std::move(unit), absl::StrFormat("at most %g", most),
+        value <= most});
 }
 
 std::string Report::Json() const {
-  std::string json =
-      absl::StrCat("{\n  \"device\": ", Quoted(device), ",\n  \"driver\": ", Quoted(driver),
-                   ",\n  \"toolkit\": ", Quoted(toolkit), ",\n  \"date\": ", Quoted(date),
-                   ",\n  \"revision\": ", Quoted(revision), ",\n  \"rows\": [");
+  std::string json = absl::StrCat(
+      "{\n  \"section\": ", Quoted(section), ",\n  \"device\": ", Quoted(device),
+      ",\n  \"driver\": ", Quoted(driver), ",\n  \"toolkit\": ", Quoted(toolkit),
+      ",\n  \"date\": ", Quoted(date), ",\n  \"revision\": ", Quoted(revision), ",\n  \"rows\": [");
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     absl::StrAppend(&json, i == 0 ? "" : ",", "\n    {\"name\": ", Quoted(row.name),
@@ -47,13 +46,17 @@ std::string Report::Json() const {
   for (size_t i = 0; i < failures.size(); ++i) {
     absl::StrAppend(&json, i == 0 ? "" : ", ", Quoted(failures[i]));
   }
+  absl::StrAppend(&json, "],\n  \"not_run\": [");
+  for (size_t i = 0; i < not_run.size(); ++i) {
+    absl::StrAppend(&json, i == 0 ? "" : ", ", Quoted(not_run[i]));
+  }
   return json + "]\n}\n";
 }
 
 std::string Report::Markdown() const {
-  std::string text =
-      absl::StrCat(device, ", driver for CUDA ", driver, ", NVRTC ", toolkit, ", ", date,
-                   ", revision ", revision, "\n\n| what | measured | asked for |\n|---|---|---|\n");
+  std::string text = absl::StrCat("**", section, "**: ", device, ", driver for CUDA ", driver,
+                                  ", NVRTC ", toolkit, ", ", date, ", revision ", revision,
+                                  "\n\n| what | measured | asked for |\n|---|---|---|\n");
   for (const Row& row : rows) {
     absl::StrAppend(&text, "| ", row.name, " | ", absl::StrFormat("%.4g", row.value),
                     row.unit.empty() ? "" : " ", row.unit, " | ", row.demand,
@@ -61,6 +64,7 @@ std::string Report::Markdown() const {
   }
   for (const std::string& failure : failures)
     absl::StrAppend(&text, "\n**Failed:** ", failure, "\n");
+  for (const std::string& what : not_run) absl::StrAppend(&text, "\n- not run: ", what, "\n");
   return text;
 }
 

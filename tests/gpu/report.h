@@ -1,7 +1,9 @@
 // What a run on a GPU found, as one JSON document and one Markdown table.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace simgrad::gpu_check {
@@ -15,17 +17,27 @@ struct Row {
 };
 
 struct Report {
-  std::string device, driver, toolkit, date, revision;
+  std::string section, device, driver, toolkit, date, revision;
   std::vector<Row> rows;
   std::vector<std::string> failures;  // of equality and behaviour; figures that fall short are not
+  std::vector<std::string> not_run;   // and why
+
+  // Called whenever there is a row more: a run that is cut off leaves what it had.
+  std::function<void(const Report&)> keep;
 
   void Add(std::string name, double value, std::string unit) {
-    rows.push_back({std::move(name), value, std::move(unit), "", true});
+    Push({std::move(name), value, std::move(unit), "", true});
   }
   void AddAtLeast(std::string name, double value, double least);
   void AddAtMost(std::string name, double value, std::string unit, double most);
   std::string Json() const;
   std::string Markdown() const;
+
+ private:
+  void Push(Row row) {
+    rows.push_back(std::move(row));
+    if (keep) keep(*this);
+  }
 };
 
 }  // namespace simgrad::gpu_check

@@ -11,7 +11,9 @@ Report Sample() {
   report.device = "A \"GPU\"";
   report.AddAtLeast("share", 0.75, 0.8);
   report.AddAtMost("overhead", 1.05, "x", 1.1);
+  report.section = "speed";
   report.failures.push_back("case 7 differs");
+  report.not_run.push_back("the limit: no nvdisasm");
   return report;
 }
 
@@ -20,6 +22,7 @@ TEST(ReportTest, AFigureThatFallsShortIsMarkedAndKept) {
   EXPECT_NE(table.find("| share | 0.75 | at least 0.8 (missed) |"), std::string::npos) << table;
   EXPECT_NE(table.find("| overhead | 1.05 x | at most 1.1 |"), std::string::npos) << table;
   EXPECT_NE(table.find("**Failed:** case 7 differs"), std::string::npos) << table;
+  EXPECT_NE(table.find("- not run: the limit: no nvdisasm"), std::string::npos) << table;
 }
 
 TEST(ReportTest, JsonQuotesWhatNeedsIt) {

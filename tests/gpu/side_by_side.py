@@ -1,11 +1,16 @@
 """The ball of docs/gpu.md as a user would write it on a GPU: PyTorch eager and captured, JAX, NVIDIA Warp.
 
-Prints a Markdown table of nanoseconds per instance and step; what is not installed is told, not guessed.
+Nanoseconds per instance and step, beside the generated kernel's where --ours has it. Each is measured in a process
+of its own with a time limit; what is not installed, breaks or takes too long is told, not guessed.
 f32, one element, projection contact with max_iter 25; an instance stops for itself, by a mask where the
 framework runs all in step.
 """
 
 import argparse
+import json
+import pathlib
+import subprocess
+import sys
 import time
 
 H, G, GAIN, TOL, RESTITUTION, MAX_ITER = 0.01, 9.81, 0.5, 1e-4, 0.8, 25
@@ -131,22 +136,78 @@ def warp_kernel(instances, steps):
     return best(run)
 
 
+MEASURES = {"PyTorch, eager": torch_eager, "PyTorch, CUDA graph per step": torch_graph, "JAX, scan, jit, vmap": jax_scan,
+            "NVIDIA Warp, a kernel per step": warp_kernel}
+SLOW = ("PyTorch, eager", "PyTorch, CUDA graph per step")
+
+
+def measured(name, instances, steps, seconds):
+    """Nanoseconds per instance and step, or why there are none."""
+    command = [sys.executable, __file__, f"--one={name}", f"--instances={instances}", f"--steps={steps}"]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"not run: took longer than {seconds} s"
+    last = (child.stdout.strip().splitlines() or [""])[-1]
+    if child.returncode == 0 and last.startswith("seconds "):
+        return 1e9 * float(last.split()[1]) / instances / steps
+    reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+    return f"not run: {reason[:80]}"
+
+
+def ours(path):
+    """Of the ball by the generated kernel, from the report of gpu_check; None where it was not measured."""
+    try:
+        sections = json.loads(pathlib.Path(path).read_text())["sections"]
+    except (OSError, ValueError, KeyError):
+        return None
+    for section in sections:
+        for row in section.get("rows", []):
+            if row["name"] == "ball, 2^20 x 1000, kernels":
+                return 1e6 * row["value"] / (1 << 20) / 1000
+    return None
+
+
+def written(rows, own):
+    """The rows as a Markdown table and as a JSON document."""
+    table = ["", "**side by side**", "", "| written with | ns per instance and step | times the generated kernel |",
+             "|---|---|---|"]
+    if own is not None:
+        table.append(f"| simgrad, generated kernel | {own:.4g} | 1 |")
+    entries = []
+    for name, value in rows:
+        number = isinstance(value, float)
+        ratio = f"{value / own:.3g}" if number and own else ""
+        table.append(f"| {name} | {f'{value:.4g}' if number else value} | {ratio} |")
+        entries.append({"name": name, "value": value if number else None, "unit": "ns per instance and step",
+                        "times_ours": value / own if number and own else None, "reason": None if number else value})
+    return "\n".join(table) + "\n", json.dumps({"section": "side by side", "rows": entries})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=1 << 20)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--eager_steps", type=int, default=100, help="the slow ones run fewer")
+    parser.add_argument("--slow_steps", type=int, default=100, help="the slow ones run fewer")
+    parser.add_argument("--seconds", type=float, default=25, help="for each")
+    parser.add_argument("--one", choices=MEASURES, help=argparse.SUPPRESS)
+    parser.add_argument("--ours", default="")
+    parser.add_argument("--json", default="")
+    parser.add_argument("--markdown", default="")
     arguments = parser.parse_args()
-    print("\n| written with | ns per instance and step |\n|---|---|")
-    rows = [("PyTorch, eager", torch_eager, arguments.eager_steps), ("PyTorch, CUDA graph per step", torch_graph,
-            arguments.eager_steps), ("JAX, scan, jit, vmap", jax_scan, arguments.steps),
-            ("NVIDIA Warp, a kernel per step", warp_kernel, arguments.steps)]
-    for name, measure, steps in rows:
-        try:
-            seconds = measure(arguments.instances, steps)
-            print(f"| {name} | {1e9 * seconds / arguments.instances / steps:.4g} |")
-        except Exception as error:  # a framework that is missing or broken is a row of its own
-            print(f"| {name} | not run: {type(error).__name__}: {str(error).splitlines()[0][:80] if str(error) else ''} |")
+    if arguments.one:
+        print("seconds", MEASURES[arguments.one](arguments.instances, arguments.steps))
+        return
+    own = ours(arguments.ours) if arguments.ours else None
+    rows = []
+    for name in MEASURES:
+        steps = arguments.slow_steps if name in SLOW else arguments.steps
+        rows.append((name, measured(name, arguments.instances, steps, arguments.seconds)))
+        table, document = written(rows, own)  # after each: a run that is cut off leaves what it had
+        for path, text in ((arguments.markdown, table), (arguments.json, document)):
+            if path:
+                pathlib.Path(path).write_text(text)
+    print(table)
 
 
 if __name__ == "__main__":

@@ -3,69 +3,35 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/engine.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
 #include "tests/gpu/sections.h"
+#include "tests/gpu/yardstick.h"
 
 namespace simgrad::gpu_check {
 namespace {
 
 using sim::cuda::Device;
 
-constexpr int64_t kInstances = int64_t{1} << 20;
-constexpr int64_t kSteps = 1000;
+constexpr int64_t kInstances = kBallInstances;
+constexpr int64_t kSteps = kBallSteps;
 // A trajectory of all of them would not fit the host's memory comfortably.
 constexpr int64_t kTrajectorySteps = 128;
 constexpr int kRepeats = 5;  // the best counts; the first compiles
-
-// The ball as somebody would write it for this GPU: state in registers, one instance per thread.
-constexpr char kHandwritten[] = R"(
-#include "sim/backend/cuda/kernel_abi.h"
-extern "C" __global__ void simgrad_forward(
-    const __grid_constant__ simgrad::sim::cuda::KernelArgs args) {
-  const float h = static_cast<float>(args.number[0]), g = static_cast<float>(args.number[1]);
-  const float gain = static_cast<float>(args.number[2]), tol = static_cast<float>(args.number[3]);
-  const float restitution = static_cast<float>(args.number[4]);
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < args.instances;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    float y = static_cast<float*>(args.field[0])[i], v = static_cast<float*>(args.field[1])[i];
-    for (int64_t t = 0; t < args.steps; ++t) {
-      const float v_free = v + h * -g;
-      y = y + h * v_free;
-      const bool contact = y < 0.0f;
-      for (int it = 0;; ++it) {
-        const float p = -y > 0.0f ? -y : 0.0f;
-        if (p < tol || it == 25) break;
-        y = y + gain * p;
-      }
-      v = contact ? -restitution * (v_free < 0.0f ? v_free : 0.0f) : v_free;
-    }
-    static_cast<float*>(args.field[0])[i] = y;
-    static_cast<float*>(args.field[1])[i] = v;
-  }
-}
-)";
 
 double SecondsOf(const std::function<void()>& call) {
   const auto start = std::chrono::steady_clock::now();
   call();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::vector<double> Heights() {
-  std::mt19937 generator(1);
-  std::uniform_real_distribution<float> height(0.1f, 1.0f);
-  std::vector<double> heights(static_cast<size_t>(kInstances));
-  for (double& y : heights) y = static_cast<double>(height(generator));
-  return heights;
 }
 
 struct Setting {
@@ -102,7 +68,7 @@ absl::StatusOr<sim::Work> WorkOf(const Setting& setting) {
   work.batch.program = std::make_shared<const sim::NumericalProgram>(*std::move(program));
   work.batch.instances = kInstances;
   work.batch.steps = setting.steps;
-  static const std::vector<double> kHeights = Heights();
+  static const std::vector<double> kHeights = BallHeights(kInstances);
   const sim::Program& p = work.batch.program->program;
   for (size_t i = 0; i < static_cast<size_t>(kInstances); ++i) {
     work.batch.instance_ids.push_back(i);
@@ -159,43 +125,6 @@ std::optional<Times> Measure(const std::shared_ptr<Device>& device, const Settin
   return best;
 }
 
-absl::StatusOr<double> Handwritten(const std::shared_ptr<Device>& device) {
-  sim::cuda::GeneratedSource source;
-  source.text = kHandwritten;
-  const auto module = device->Load(source, sim::cuda::KernelChoice::kBest);
-  if (!module.ok()) return module.status();
-  auto stream = device->OpenStream();
-  if (!stream.ok()) return stream.status();
-  auto y = device->Allocate(4 * kInstances);
-  auto v = device->Allocate(4 * kInstances);
-  const std::vector<double> numbers = {0.01, 9.81, 0.5, 1e-4, 0.8};
-  auto table = device->Allocate(static_cast<int64_t>(8 * numbers.size()));
-  if (!y.ok() || !v.ok() || !table.ok()) return absl::ResourceExhaustedError("the yardstick");
-  std::vector<float> heights;
-  for (double height : Heights()) heights.push_back(static_cast<float>(height));
-  sim::cuda::KernelArgs args = {};
-  args.instances = kInstances;
-  args.steps = kSteps;
-  args.field[0] = y->data();
-  args.field[1] = v->data();
-  args.number = static_cast<const double*>(table->data());
-  const auto grid = device->ResidentBlocks(**module, "simgrad_forward", 128, 0);
-  if (!grid.ok()) return grid.status();
-  double best = 1e300;
-  for (int k = 0; k < kRepeats; ++k) {
-    absl::Status status = (*stream)->ToDevice(table->data(), numbers.data(), table->bytes());
-    status.Update((*stream)->ToDevice(y->data(), heights.data(), y->bytes()));
-    status.Update((*stream)->Fill(v->data(), 0, v->bytes()));
-    status.Update((*stream)->Wait());
-    const double before = device->Use().busy_seconds;
-    status.Update((*stream)->Launch(**module, "simgrad_forward", {*grid, 128, 0}, args));
-    status.Update((*stream)->Wait());
-    if (!status.ok()) return status;
-    best = std::min(best, device->Use().busy_seconds - before);
-  }
-  return best;
-}
-
 // Bytes read and written per second by a copy on the device.
 absl::StatusOr<double> CopyBandwidth(const std::shared_ptr<Device>& device) {
   constexpr int64_t kBytes = int64_t{1} << 30;
@@ -216,8 +145,32 @@ absl::StatusOr<double> CopyBandwidth(const std::shared_ptr<Device>& device) {
   return 2.0 * kBytes * kCopies / seconds;
 }
 
-void MeasureRollouts(const std::shared_ptr<Device>& device, Report& report) {
-  const auto handwritten = Handwritten(device);
+// What the yardstick is worth: the share of the time that its instructions take at least.
+void RateYardstick(const std::shared_ptr<Device>& device, const std::string& architecture,
+                   double seconds, Report& report) {
+  const auto listing = DisassembleYardstick(architecture);
+  if (!listing.ok()) {
+    report.not_run.push_back(
+        absl::StrCat("the yardstick's share of the issue limit: ", listing.status().message()));
+    return;
+  }
+  const auto limit = LimitOfYardstick(*listing);
+  if (!limit.ok()) {
+    report.failures.push_back(limit.status().ToString());
+    return;
+  }
+  const sim::cuda::DeviceLimits& limits = device->limits();
+  report.Add("instructions of a warp and step of it", limit->per_step.all, "");
+  report.Add("turns of its inner loop among them", limit->inner_runs, "");
+  report.Add(absl::StrFormat("its share of the limit (%s) at %.3g GHz on %d multiprocessors",
+                             limit->bound, 1e-9 * limits.clock_hz, limits.multiprocessors),
+             limit->Seconds(kInstances, kSteps, limits.multiprocessors, limits.clock_hz) / seconds,
+             "");
+}
+
+void MeasureRollouts(const std::shared_ptr<Device>& device, const std::string& architecture,
+                     Report& report) {
+  const auto handwritten = RunYardstick(device, kRepeats);
   if (!handwritten.ok()) report.failures.push_back(handwritten.status().ToString());
   const auto rollout = Measure(device, {}, report);
   const auto summary = Measure(device, {.recording = sim::Recording::kSummary}, report);
@@ -227,6 +180,7 @@ void MeasureRollouts(const std::shared_ptr<Device>& device, Report& report) {
       report.Add("the same written by hand", 1e3 * *handwritten, "ms");
       report.AddAtLeast("share of the kernel written by hand", *handwritten / rollout->kernels,
                         0.8);
+      RateYardstick(device, architecture, *handwritten, report);
     }
     if (summary) {
       report.AddAtMost("time with diagnostics `summary`", summary->forward / rollout->forward,
@@ -284,9 +238,10 @@ void MeasureFirstResults(const std::shared_ptr<Device>& device, Report& report) 
 
 }  // namespace
 
-void MeasureSpeed(const std::shared_ptr<Device>& device, Report& report) {
+void MeasureSpeed(const std::shared_ptr<Device>& device, const std::string& architecture,
+                  Report& report) {
   MeasureFirstResults(device, report);
-  MeasureRollouts(device, report);
+  MeasureRollouts(device, architecture, report);
   MeasureGradients(device, report);
 }
 

@@ -24,13 +24,19 @@ class LiveServer:
     The log goes to a file: a pipe that nobody reads would fill and stop the server.
     """
 
-    def __init__(self, *flags: str, binary: pathlib.Path = BINARY):
+    def __init__(
+        self,
+        *flags: str,
+        binary: pathlib.Path = BINARY,
+        environment: dict[str, str] | None = None,
+    ):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [str(binary), *(f for f in FREE_PORTS if not _is_given(f, flags)), *flags],
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         banner = self.process.stdout.readline()
         ports = re.findall(r":(\d+)\b", banner)

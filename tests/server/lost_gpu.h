@@ -34,6 +34,7 @@ class LostGpu : public sim::cuda::Device {
     return use;
   }
   absl::StatusOr<std::unique_ptr<sim::cuda::Stream>> OpenStream() override { return Lose(); }
+  absl::StatusOr<std::unique_ptr<sim::cuda::Event>> MakeEvent() override { return Lose(); }
   absl::StatusOr<std::shared_ptr<const sim::cuda::Module>> Load(
       const sim::cuda::GeneratedSource& source, sim::cuda::KernelChoice) override {
     {
@@ -58,8 +59,8 @@ class LostGpu : public sim::cuda::Device {
   }
 
  protected:
-  absl::StatusOr<void*> AllocateBytes(int64_t) override { return Lose(); }
-  void Free(void*) override {}
+  absl::StatusOr<void*> AllocateBytes(int64_t, sim::cuda::MemoryKind) override { return Lose(); }
+  void Free(void*, sim::cuda::MemoryKind) override {}
 
  private:
   [[noreturn]] void Hang() {

@@ -30,6 +30,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--near_band_ulps=2.5",
                                   "--max_message_bytes=65536",
                                   "--max_request_bytes=70000",
+                                  "--slow_reader_timeout=5s",
                                   "--max_steps=7",
                                   "--max_instances=8",
                                   "--program_cache_entries=4",
@@ -80,6 +81,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->kernel_cache, "/tmp/kernels");
   EXPECT_TRUE(config->warm);
   EXPECT_EQ(config->fatal_exit_after, absl::Seconds(3));
+  EXPECT_EQ(config->slow_reader_timeout, absl::Seconds(5));
 }
 
 TEST(ParseFlags, PlaintextBeyondLoopbackIsServedOnlyWhereItIsAllowed) {
@@ -189,6 +191,18 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
                            "--fatal_exit_after"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
   }
+}
+
+TEST(FlagsInCommandLine, AreThoseOfTheServerBehindItsInit) {
+  using namespace std::string_literals;
+  const std::vector<std::string> flags = {"--port=1", "--health_port=2"};
+  EXPECT_EQ(FlagsInCommandLine("simgrad-server\0--port=1\0--health_port=2\0"s), flags);
+  EXPECT_EQ(FlagsInCommandLine("/sbin/docker-init\0--\0/usr/local/bin/simgrad-server\0--port=1\0"
+                               "--health_port=2\0"s),
+            flags);
+  EXPECT_TRUE(FlagsInCommandLine("/sbin/init\0--port=1\0"s).empty());
+  EXPECT_TRUE(FlagsInCommandLine("/opt/not-simgrad-server\0--port=1\0"s).empty());
+  EXPECT_TRUE(FlagsInCommandLine("").empty());
 }
 
 }  // namespace

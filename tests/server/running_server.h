@@ -14,6 +14,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "server/service/server.h"
@@ -42,6 +44,31 @@ inline bool Eventually(const std::function<bool()>& holds) {
   return true;
 }
 
+// The parts of an answer one by one, whatever messages they come in.
+template <class Response>
+class PartReader {
+ public:
+  using Part = std::decay_t<decltype(std::declval<Response>().parts(0))>;
+  explicit PartReader(std::unique_ptr<grpc::ClientReader<Response>> messages)
+      : messages_(std::move(messages)) {}
+
+  bool Read(Part* part) {
+    if (next_ == message_.parts_size()) {
+      if (!messages_->Read(&message_)) return false;
+      next_ = 0;
+      EXPECT_GT(message_.parts_size(), 0);
+    }
+    *part = message_.parts(next_++);
+    return true;
+  }
+  grpc::Status Finish() { return messages_->Finish(); }
+
+ private:
+  std::unique_ptr<grpc::ClientReader<Response>> messages_;
+  Response message_;
+  int next_ = 0;
+};
+
 class RunningServer {
  public:
   explicit RunningServer(const config::ServerConfig& config = FreePorts())
@@ -60,6 +87,14 @@ class RunningServer {
 
   service::Server& server() { return *server_; }
   v1::Simgrad::Stub& stub() { return *stub_; }
+  std::unique_ptr<PartReader<v1::RolloutResponse>> Rollout(grpc::ClientContext* context,
+                                                           const v1::RolloutRequest& request) {
+    return std::make_unique<PartReader<v1::RolloutResponse>>(stub_->Rollout(context, request));
+  }
+  std::unique_ptr<PartReader<v1::GradientResponse>> Gradient(grpc::ClientContext* context,
+                                                             const v1::GradientRequest& request) {
+    return std::make_unique<PartReader<v1::GradientResponse>>(stub_->Gradient(context, request));
+  }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   // The page a scraper gets.
@@ -104,27 +139,27 @@ class RunningServer {
 };
 
 // What a stream gave.
-template <class Response>
+template <class Part>
 struct Answer {
   grpc::Status status;
-  std::vector<Response> messages;
+  std::vector<Part> parts;
 
   std::vector<v1::DiagnosticsBlock> blocks() const {
     std::vector<v1::DiagnosticsBlock> found;
-    for (const Response& message : messages) {
-      if (message.has_diagnostics()) found.push_back(message.diagnostics());
+    for (const Part& part : parts) {
+      if (part.has_diagnostics()) found.push_back(part.diagnostics());
     }
     return found;
   }
-  const v1::StreamHeader& header() const { return messages.front().header(); }
-  const auto& result() const { return messages.back().result(); }
+  const v1::StreamHeader& header() const { return parts.front().header(); }
+  const auto& result() const { return parts.back().result(); }
   // Pieces of one field, joined.
   std::string pieces(const std::string& field) const {
     std::string data;
-    for (const Response& message : messages) {
-      if (!message.has_piece() || message.piece().field() != field) continue;
-      EXPECT_EQ(message.piece().offset(), static_cast<int64_t>(data.size()));
-      data += message.piece().data();
+    for (const Part& part : parts) {
+      if (!part.has_piece() || part.piece().field() != field) continue;
+      EXPECT_EQ(part.piece().offset(), static_cast<int64_t>(data.size()));
+      data += part.piece().data();
     }
     return data;
   }
@@ -136,9 +171,9 @@ struct Answer {
       int64_t bytes = info.dtype() == v1::DTYPE_F64 ? 8 : info.dtype() == v1::DTYPE_F32 ? 4 : 2;
       for (int64_t dim : info.shape()) bytes *= dim;
       whole.assign(static_cast<size_t>(header().instances() * info.times() * bytes), '\xee');
-      for (const Response& message : messages) {
-        if (!message.has_trajectory() || message.trajectory().name() != name) continue;
-        const v1::TrajectoryChunk& chunk = message.trajectory();
+      for (const Part& part : parts) {
+        if (!part.has_trajectory() || part.trajectory().name() != name) continue;
+        const v1::TrajectoryChunk& chunk = part.trajectory();
         for (int64_t i = 0; i < chunk.instances(); ++i) {
           const int64_t row = (chunk.first_instance_index() + i) * info.times();
           whole.replace(static_cast<size_t>((row + chunk.first_time()) * bytes),
@@ -152,20 +187,20 @@ struct Answer {
   }
 };
 
-inline Answer<v1::RolloutResponse> Ask(RunningServer& server, const v1::RolloutRequest& request) {
-  Answer<v1::RolloutResponse> answer;
+inline Answer<v1::RolloutPart> Ask(RunningServer& server, const v1::RolloutRequest& request) {
+  Answer<v1::RolloutPart> answer;
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, request);
-  for (v1::RolloutResponse message; reader->Read(&message);) answer.messages.push_back(message);
+  auto reader = server.Rollout(&context, request);
+  for (v1::RolloutPart part; reader->Read(&part);) answer.parts.push_back(part);
   answer.status = reader->Finish();
   return answer;
 }
 
-inline Answer<v1::GradientResponse> Ask(RunningServer& server, const v1::GradientRequest& request) {
-  Answer<v1::GradientResponse> answer;
+inline Answer<v1::GradientPart> Ask(RunningServer& server, const v1::GradientRequest& request) {
+  Answer<v1::GradientPart> answer;
   grpc::ClientContext context;
-  auto reader = server.stub().Gradient(&context, request);
-  for (v1::GradientResponse message; reader->Read(&message);) answer.messages.push_back(message);
+  auto reader = server.Gradient(&context, request);
+  for (v1::GradientPart part; reader->Read(&part);) answer.parts.push_back(part);
   answer.status = reader->Finish();
   return answer;
 }

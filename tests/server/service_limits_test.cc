@@ -11,9 +11,9 @@ namespace {
 // Whether a stream is being worked on: its first message has come.
 template <class Reader>
 void AwaitFirstMessage(Reader& reader) {
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader.Read(&message));
-  EXPECT_TRUE(message.has_header());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader.Read(&part));
+  EXPECT_TRUE(part.has_header());
 }
 
 bool AllGivenBack(RunningServer& server) {
@@ -26,7 +26,7 @@ bool AllGivenBack(RunningServer& server) {
 TEST(ServiceLimits, ACancelledRolloutStopsAndGivesItsMemoryBack) {
   RunningServer server;
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, EndlessRollout());
+  auto reader = server.Rollout(&context, EndlessRollout());
   AwaitFirstMessage(*reader);
   EXPECT_GT(server.server().queue().memory_used_bytes(), 0);
   context.TryCancel();
@@ -39,8 +39,8 @@ TEST(ServiceLimits, AnExpiredRolloutStopsAndGivesItsMemoryBack) {
   RunningServer server;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
-  auto reader = server.stub().Rollout(&context, EndlessRollout());
-  for (v1::RolloutResponse message; reader->Read(&message);) {
+  auto reader = server.Rollout(&context, EndlessRollout());
+  for (v1::RolloutPart part; reader->Read(&part);) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(AllGivenBack(server));
@@ -67,11 +67,11 @@ double StepsOf(RunningServer& server, const std::string& direction) {
 TEST(ServiceLimits, AGradientCancelledInItsReversePassStopsThereAndGivesItsMemoryBack) {
   RunningServer server;
   grpc::ClientContext context;
-  auto reader = server.stub().Gradient(&context, LongGradient());
-  v1::GradientResponse message;
-  while (reader->Read(&message) && message.progress().phase() != "adjoint") {
+  auto reader = server.Gradient(&context, LongGradient());
+  v1::GradientPart part;
+  while (reader->Read(&part) && part.progress().phase() != "adjoint") {
   }
-  ASSERT_EQ(message.progress().phase(), "adjoint");
+  ASSERT_EQ(part.progress().phase(), "adjoint");
   EXPECT_GT(server.server().queue().memory_used_bytes(), 0);
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -96,8 +96,8 @@ TEST(ServiceLimits, AGradientThatExpiresInItsReversePassStopsThereAndGivesItsMem
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::microseconds(static_cast<int64_t>(1e6 * seconds)));
-    auto reader = server.stub().Gradient(&context, LongGradient());
-    for (v1::GradientResponse message; reader->Read(&message);) {
+    auto reader = server.Gradient(&context, LongGradient());
+    for (v1::GradientPart part; reader->Read(&part);) {
     }
     reader->Finish();
     ASSERT_TRUE(AllGivenBack(server));
@@ -117,9 +117,9 @@ TEST(ServiceLimits, AFullQueueRefusesWithATimeToRetry) {
   config.queue_capacity = 1;
   RunningServer server(config);
   grpc::ClientContext running_context, waiting_context;
-  auto running = server.stub().Rollout(&running_context, EndlessRollout());
+  auto running = server.Rollout(&running_context, EndlessRollout());
   AwaitFirstMessage(*running);
-  auto waiting = server.stub().Rollout(&waiting_context, EndlessRollout());
+  auto waiting = server.Rollout(&waiting_context, EndlessRollout());
   ASSERT_TRUE(Eventually([&] { return server.server().queue().waiting() == 1; }));
   const auto refused = Ask(server, BallRollout(3));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -165,7 +165,7 @@ TEST(ServiceLimits, ACapThatNoLoopReachesIsNotAReasonToRefuse) {
 TEST(ServiceLimits, DrainingRefusesNewWorkAndLetsTheOldFinish) {
   RunningServer server;
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, EndlessRollout());
+  auto reader = server.Rollout(&context, EndlessRollout());
   AwaitFirstMessage(*reader);
   server.server().StopAdmission();
   const auto refused = Ask(server, BallRollout(3));
@@ -181,11 +181,11 @@ TEST(ServiceLimits, DrainingRefusesNewWorkAndLetsTheOldFinish) {
 TEST(ServiceLimits, WorkThatOutlivesTheDrainTimeoutIsCancelledAsUnavailable) {
   RunningServer server;
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, EndlessRollout());
+  auto reader = server.Rollout(&context, EndlessRollout());
   AwaitFirstMessage(*reader);
   auto drained =
       std::async(std::launch::async, [&] { return server.server().Drain(absl::ZeroDuration()); });
-  for (v1::RolloutResponse message; reader->Read(&message);) {
+  for (v1::RolloutPart part; reader->Read(&part);) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_FALSE(drained.get());
@@ -204,9 +204,9 @@ void ExpectSameAnswerInSmallMessages(const Request& request,
   const auto answer = Ask(narrow, request);
   ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
-  EXPECT_GT(answer.messages.size(), expected.messages.size());
-  for (const auto& message : answer.messages) {
-    EXPECT_LE(static_cast<int64_t>(message.ByteSizeLong()), kNarrow);
+  EXPECT_GT(answer.parts.size(), expected.parts.size());
+  for (const auto& part : answer.parts) {
+    EXPECT_LE(static_cast<int64_t>(part.ByteSizeLong()), kNarrow);
   }
   EXPECT_EQ(answer.trajectory("y"), expected.trajectory("y"));
   EXPECT_EQ(answer.trajectory("penetration"), expected.trajectory("penetration"));

@@ -101,7 +101,7 @@ TEST(ServicePreparation, ARequestThatIsLeftBeforeItWasPreparedIsDroppedAndCounte
   ASSERT_TRUE(Eventually([&] { return preparation.running() == 2 && preparation.waiting() > 1; }));
   grpc::ClientContext context;
   const v1::GradientRequest request = LargestGradient(0.5);
-  auto reader = server.stub().Gradient(&context, request);
+  auto reader = server.Gradient(&context, request);
   const std::string started =
       R"(grpc_server_started_total{grpc_method="Gradient",grpc_service="simgrad.v1.Simgrad",)"
       R"(grpc_type="server_stream"})";

@@ -116,8 +116,8 @@ TEST(Service, ARolloutStreamsHeaderBlocksTrajectoryAndResult) {
   for (const char* name : {"penetration", "y"}) request.mutable_spec()->add_record(name);
   const auto answer = Ask(server, request);
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
-  ASSERT_TRUE(answer.messages.front().has_header());
-  ASSERT_TRUE(answer.messages.back().has_result());
+  ASSERT_TRUE(answer.parts.front().has_header());
+  ASSERT_TRUE(answer.parts.back().has_result());
   EXPECT_EQ(answer.header().instances(), 20);
   EXPECT_EQ(answer.header().trajectory(0).name(), "penetration");
   EXPECT_EQ(answer.header().trajectory(0).times(), 300);
@@ -202,8 +202,8 @@ TEST(Service, AGradientComesWithItsRolloutAndReversePass) {
   EXPECT_EQ(result.gradients(2).gradient().shape_size(), 0);
   EXPECT_EQ(result.rollout().values().size(), 64u);
   int64_t reversed = 0;
-  for (const auto& message : answer.messages) {
-    if (message.has_backward()) reversed += message.backward().steps();
+  for (const auto& part : answer.parts) {
+    if (part.has_backward()) reversed += part.backward().steps();
   }
   EXPECT_EQ(reversed, 60);
 }
@@ -232,7 +232,7 @@ TEST(Service, AnErrorCarriesFieldReasonAndRequestId) {
   request.mutable_spec()->mutable_policy()->set_preset("f31");
   const auto answer = Ask(server, request);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_TRUE(answer.messages.empty());
+  EXPECT_TRUE(answer.parts.empty());
   const Details details = DetailsOf(answer.status);
   EXPECT_EQ(details.info.reason(), "INVALID_FIELD");
   EXPECT_EQ(details.info.domain(), "simgrad");

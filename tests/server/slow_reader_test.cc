@@ -52,16 +52,16 @@ void AwaitStandstill(RunningServer& server) {
   double before = -1;
   for (double now = StepsDone(server); now != before; now = StepsDone(server)) {
     before = now;
-    for (int i = 0; i < 50; ++i) ASSERT_TRUE(Ask(server, BallRollout(0)).status.ok());
+    for (int i = 0; i < 200; ++i) ASSERT_TRUE(Ask(server, BallRollout(0)).status.ok());
   }
 }
 
 TEST(SlowReader, WorkWaitsForItAndItsAnswerIsComplete) {
   RunningServer server(SmallServer());
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, LargeAnswer());
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader->Read(&message));
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
   AwaitStandstill(server);
   EXPECT_EQ(server.server().queue().running(), 1);
   EXPECT_LT(StepsDone(server), kSteps / 2);
@@ -69,13 +69,13 @@ TEST(SlowReader, WorkWaitsForItAndItsAnswerIsComplete) {
   int64_t bytes = 0;
   bool result = false;
   do {
-    result = result || message.has_result();
-    for (const v1::InstanceColumns& columns : message.diagnostics().instances()) {
-      EXPECT_EQ(message.diagnostics().first_step(), next);
-      next += message.diagnostics().steps();
+    result = result || part.has_result();
+    for (const v1::InstanceColumns& columns : part.diagnostics().instances()) {
+      EXPECT_EQ(part.diagnostics().first_step(), next);
+      next += part.diagnostics().steps();
       bytes += static_cast<int64_t>(columns.values().size());
     }
-  } while (reader->Read(&message));
+  } while (reader->Read(&part));
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_TRUE(result);
   EXPECT_EQ(next, kSteps);
@@ -86,9 +86,9 @@ TEST(SlowReader, WorkWaitsForItAndItsAnswerIsComplete) {
 TEST(SlowReader, ThatCancelsGivesWorkerAndMemoryBack) {
   RunningServer server(SmallServer());
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, LargeAnswer());
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader->Read(&message));
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
   AwaitStandstill(server);
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -106,11 +106,11 @@ TEST(SlowReader, IsCutOffByItsDeadline) {
   RunningServer server(SmallServer());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
-  auto reader = server.stub().Rollout(&context, LargeAnswer());
+  auto reader = server.Rollout(&context, LargeAnswer());
   EXPECT_TRUE(Eventually([&] { return StepsDone(server) > 0; }));
   EXPECT_TRUE(AllGivenBack(server));
   EXPECT_LT(StepsDone(server), kSteps);
-  for (v1::RolloutResponse message; reader->Read(&message);) {
+  for (v1::RolloutPart part; reader->Read(&part);) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
@@ -118,25 +118,89 @@ TEST(SlowReader, IsCutOffByItsDeadline) {
 TEST(SlowReader, IsCutOffAtTheEndOfADrain) {
   RunningServer server(SmallServer());
   grpc::ClientContext context;
-  auto reader = server.stub().Rollout(&context, LargeAnswer());
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader->Read(&message));
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
   AwaitStandstill(server);
   EXPECT_FALSE(server.server().Drain(absl::Milliseconds(50)));
   EXPECT_EQ(server.server().queue().running(), 0);
-  while (reader->Read(&message)) {
+  while (reader->Read(&part)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+config::ServerConfig Impatient(absl::Duration timeout) {
+  config::ServerConfig config = SmallServer();
+  config.workers = 1;
+  config.slow_reader_timeout = timeout;
+  return config;
+}
+
+// For a server that would wait for ever.
+std::chrono::system_clock::time_point FarOff() {
+  return std::chrono::system_clock::now() + std::chrono::seconds(60);
+}
+
+const char* const kSlowClient = "simgrad_stream_dropped_messages_total{reason=\"slow_client\"}";
+const char* const kExhausted =
+    "grpc_server_handled_total{grpc_code=\"ResourceExhausted\",grpc_method=\"Rollout\","
+    "grpc_service=\"simgrad.v1.Simgrad\",grpc_type=\"server_stream\"}";
+
+TEST(SlowReader, ThatTakesNothingForLongGivesTheOnlyWorkerAndItsMemoryBack) {
+  RunningServer server(Impatient(absl::Milliseconds(100)));
+  grpc::ClientContext context;
+  context.set_deadline(FarOff());
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
+  EXPECT_TRUE(Ask(server, BallRollout(3)).status.ok());  // which had to wait for the worker
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_TRUE(Eventually([&] { return server.Series().at(kExhausted) == 1; }));
+  EXPECT_GE(server.Series().at(kSlowClient), 1);
+  EXPECT_LT(StepsDone(server), kSteps);
+  while (reader->Read(&part)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST(SlowReader, ThatComesBackSoonIsToldWhyItsCallFailed) {
+  // From when the worker is free to the reader's next word may be as long as this.
+  RunningServer server(Impatient(absl::Seconds(3)));
+  grpc::ClientContext context;
+  context.set_deadline(FarOff());
+  auto reader = server.Rollout(&context, LargeAnswer());
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
+  EXPECT_TRUE(Eventually([&] { return server.server().queue().running() == 0; }));
+  while (reader->Read(&part)) EXPECT_FALSE(part.has_result());
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(status).info.reason(), "SLOW_READER");
+  EXPECT_FALSE(DetailsOf(status).has_retry);
+}
+
+TEST(SlowReader, OfAnAnswerThatIsDoneGivesItsMemoryBackToo) {
+  config::ServerConfig config = FreePorts();
+  config.slow_reader_timeout = absl::Seconds(2);  // far longer than the work takes
+  RunningServer server(config);
+  v1::RolloutRequest request = LargeAnswer();
+  request.mutable_spec()->set_steps(200);  // 5 MB: more than HTTP/2 sends unasked, less than waits
+  grpc::ClientContext context;
+  context.set_deadline(FarOff());
+  auto reader = server.Rollout(&context, request);
+  EXPECT_TRUE(Eventually([&] { return server.Series().at(kExhausted) == 1; }));
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_EQ(StepsDone(server), 200);
 }
 
 TEST(FewSteps, ThatTakeLongAreToldOfBeforeTheirEnd) {
   RunningServer server;
   grpc::ClientContext context;
   // Each step tests a million times: all of them take minutes.
-  auto reader = server.stub().Rollout(&context, Stubborn(kSteps, 1000, 1000));
-  v1::RolloutResponse message;
-  ASSERT_TRUE(reader->Read(&message));
-  EXPECT_TRUE(message.has_header());
+  auto reader = server.Rollout(&context, Stubborn(kSteps, 1000, 1000));
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
+  EXPECT_TRUE(part.has_header());
   EXPECT_LT(StepsDone(server), kSteps);
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);

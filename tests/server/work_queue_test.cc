@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <thread>
 
 namespace simgrad::server::scheduling {
 namespace {
@@ -42,6 +43,38 @@ class Blocker {
 RefusalReason ReasonOf(std::variant<Reservation, Refusal> admission) {
   EXPECT_TRUE(std::holds_alternative<Refusal>(admission));
   return std::get<Refusal>(admission).reason;
+}
+
+// A job that notes the thread it ran on.
+WorkQueue::Job Noting(WorkQueue& queue, std::thread::id& ran_on) {
+  EXPECT_TRUE(std::holds_alternative<Reservation>(queue.Admit(1, absl::InfiniteFuture())));
+  return {NoDeadline(), [&](const absl::Status& admitted, absl::Duration) {
+            EXPECT_TRUE(admitted.ok());
+            ran_on = std::this_thread::get_id();
+          }};
+}
+
+TEST(WorkQueue, LetsTheCallerRunATinyJobWhereAWorkerIsFree) {
+  WorkQueue queue({2, 100, 1000});
+  Blocker blocker(queue);
+  std::thread::id ran_on;
+  queue.RunOrEnqueue(Noting(queue, ran_on));
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  EXPECT_EQ(queue.running(), 1);  // the blocker
+  EXPECT_EQ(queue.waiting(), 0);
+}
+
+TEST(WorkQueue, ATinyJobWaitsItsTurnWhereNoWorkerIsFree) {
+  WorkQueue queue({1, 100, 1000});
+  Blocker blocker(queue);
+  std::thread::id ran_on;
+  queue.RunOrEnqueue(Noting(queue, ran_on));
+  EXPECT_EQ(ran_on, std::thread::id());
+  EXPECT_EQ(queue.waiting(), 1);
+  blocker.Release();
+  ASSERT_TRUE(queue.Drain(absl::InfiniteDuration()));
+  EXPECT_NE(ran_on, std::thread::id());
+  EXPECT_NE(ran_on, std::this_thread::get_id());
 }
 
 TEST(WorkQueue, RunsEveryJobOnceInOrder) {

@@ -95,7 +95,8 @@ def from_bytes(dtype: int, shape: Any, data: bytes, raw: bool = False) -> np.nda
     """The array that `data` holds; low formats as exact f32, or as bits where `raw`."""
     array = np.frombuffer(data, dtype=_NUMPY_OF_DTYPE[dtype]).reshape(tuple(shape))
     if dtype == tensor_pb2.DTYPE_BOOL:
-        return array != 0
+        flags: np.ndarray = array != 0
+        return flags
     if raw or dtype not in _WIDEN:
         return array.copy()
     return _WIDEN[dtype](array)

@@ -1,8 +1,8 @@
-"""Puts the messages of one answer together into a result."""
+"""Puts the parts of one answer together into a result."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,10 +15,11 @@ _KINDS = {
     program_pb2.INPUT_KIND_CONTROL: ("controls", "control"),
 }
 
+Part: TypeAlias = "simgrad_pb2.RolloutPart | simgrad_pb2.GradientPart"
+
 
 class Assembly:
-    """Takes the messages of a Rollout or Gradient stream in order; complete once `result` is
-    set."""
+    """Takes the parts of a Rollout or Gradient stream in order; complete once `result` is set."""
 
     def __init__(self, raw: bool = False):
         self._raw = raw
@@ -30,20 +31,31 @@ class Assembly:
         self._open: set[str] = set()  # fields whose last piece has not come
         self.result: results.Rollout | None = None
 
-    def add(self, response: Any) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace | None:
-        """Takes one message; returns the view of it where it is a block of diagnostics."""
-        kind = response.WhichOneof("message")
-        message: Any = getattr(response, kind) if kind else None
+    @staticmethod
+    def is_viewable(part: Part) -> bool:
+        """Whether it is a block of diagnostics to show; per-instance columns of steps whose other
+        columns have been shown are not."""
+        kind = part.WhichOneof("part")
+        if kind != "diagnostics":
+            return kind == "backward"
+        return bool(part.diagnostics.terminations or not part.diagnostics.instances)
+
+    def view(self, part: Part) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace:
+        """A viewable part by itself."""
+        if isinstance(part, simgrad_pb2.GradientPart) and part.HasField("backward"):
+            return diagnostics.backward_trace([part.backward])
+        return diagnostics.forward_trace([part.diagnostics], self._header.instances)
+
+    def add(self, part: Part) -> None:
+        """Takes one part."""
+        kind = part.WhichOneof("part")
+        message: Any = getattr(part, kind) if kind else None
         if kind == "header":
             self._take_header(message)
         elif kind == "diagnostics":
             self._forward.append(message)
-            if message.instances and not message.terminations:
-                return None  # per-instance columns of steps whose other columns have been shown
-            return diagnostics.forward_trace([message], self._header.instances)
         elif kind == "backward":
             self._backward.append(message)
-            return diagnostics.backward_trace([message])
         elif kind == "trajectory":
             self._take_trajectory(message)
         elif kind == "piece":
@@ -57,7 +69,6 @@ class Assembly:
                 if is_gradient
                 else results.Rollout(**self._rollout(message))
             )
-        return None
 
     def _take_header(self, header: simgrad_pb2.StreamHeader) -> None:
         self._header = header

@@ -70,7 +70,8 @@ class Client:
             if credentials
             else grpc.insecure_channel(target, options)
         )
-        self._stub = simgrad_pb2_grpc.SimgradStub(self._channel)
+        stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
+        self._stub = stub(self._channel)
         self._max_message_bytes = max_message_bytes
         self._max_request_bytes: int | None = None  # the server's, once it was asked
         self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
@@ -88,7 +89,10 @@ class Client:
 
     def info(self, *, timeout: float | None = None) -> simgrad_pb2.ServerInfo:
         """Version, devices, formats, limits, worlds, presets, orders, ports."""
-        return self._call(self._stub.GetServerInfo, simgrad_pb2.GetServerInfoRequest(), timeout)
+        answer: simgrad_pb2.ServerInfo = self._call(
+            self._stub.GetServerInfo, simgrad_pb2.GetServerInfoRequest(), timeout
+        )
+        return answer
 
     def worlds(self, *, timeout: float | None = None) -> list[simgrad_pb2.WorldSchema]:
         """Schemas of the built-in worlds."""

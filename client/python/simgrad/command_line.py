@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         with _connect(options) as client:
-            return options.run(client, options)
+            return int(options.run(client, options))
     except (errors.Unavailable, errors.DeadlineExceeded) as error:
         return _fail(options, error, EXIT_UNREACHABLE)
     except errors.SimgradError as error:
@@ -278,9 +278,8 @@ def _finish(options: argparse.Namespace, result: Any) -> int:
 
 
 def _world(options: argparse.Namespace) -> World:
-    return World(
-        options.world, **{name: _config(text) for name, text in map(_assignment, options.config)}
-    )
+    config: dict[str, Any] = {n: _config(text) for n, text in map(_assignment, options.config)}
+    return World(options.world, **config)
 
 
 def _policy(options: argparse.Namespace) -> Policy:
@@ -321,9 +320,9 @@ def _config(text: str) -> float | str | bool:
 def _array(text: str, rank: int) -> np.ndarray:
     """The numbers of `text`; a single number stays one where the input is declared as a scalar."""
     if text.startswith("@"):
-        return np.load(text[1:], allow_pickle=False)
+        return np.asarray(np.load(text[1:], allow_pickle=False))
     numbers = [_number(part) for part in text.split(",")]
-    return np.float64(numbers[0]) if rank == 0 and len(numbers) == 1 else np.array(numbers)
+    return np.array(numbers[0] if rank == 0 and len(numbers) == 1 else numbers)
 
 
 def _print(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> int:

@@ -7,7 +7,7 @@ distance of a tested value from its threshold; +inf where nothing was tested at 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
@@ -283,7 +283,7 @@ def backward_trace(blocks: Sequence[diagnostics_pb2.BackwardBlock]) -> BackwardT
     )
 
 
-def range_counts(blocks: Sequence) -> dict[str, RangeCounts]:
+def range_counts(blocks: Sequence[Any]) -> dict[str, RangeCounts]:
     """Underflows and overflows by role, summed over blocks."""
     counts: dict[str, RangeCounts] = {}
     for block in blocks:
@@ -299,15 +299,15 @@ def certificate(message: diagnostics_pb2.BirthCertificate) -> BirthCertificate:
     return BirthCertificate(**{**values, "operands": tuple(message.operands)})
 
 
-def _by_name(blocks: Sequence, group: str, key: str) -> dict[str, list]:
-    grouped: dict[str, list] = {}
+def _by_name(blocks: Sequence[Any], group: str, key: str) -> dict[str, list[Any]]:
+    grouped: dict[str, list[Any]] = {}
     for block in blocks:
         for columns in getattr(block, group):
             grouped.setdefault(getattr(columns, key), []).append(columns)
     return grouped
 
 
-def _columns(messages: Sequence, dtypes: dict) -> dict[str, np.ndarray]:
+def _columns(messages: Sequence[Any], dtypes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: np.concatenate(
             [np.asarray(getattr(m, name), dtype) for m in messages] or [np.zeros(0, dtype)]
@@ -316,12 +316,12 @@ def _columns(messages: Sequence, dtypes: dict) -> dict[str, np.ndarray]:
     }
 
 
-def _bytes_column(messages: Sequence, name: str, dtype: str, width: int) -> np.ndarray:
+def _bytes_column(messages: Sequence[Any], name: str, dtype: str, width: int) -> np.ndarray:
     return np.frombuffer(b"".join(getattr(m, name) for m in messages), dtype).reshape(-1, width)
 
 
 def _add_instances(
-    sites: dict[str, TerminationTrace], blocks: Sequence, first: int, steps: int, instances: int
+    sites: dict[str, TerminationTrace], blocks: Sequence[Any], first: int, steps: int, instances: int
 ) -> None:
     """Puts what each instance did into its site's trace."""
     flat: dict[str, list[list[np.ndarray]]] = {}
@@ -339,16 +339,18 @@ def _add_instances(
             lanes = slice(block.instance_offset, block.instance_offset + columns.instances)
             shape = (block.steps, columns.instances)
             counts = np.frombuffer(columns.value_counts, "<u4").reshape(shape)
-            trace.instance_iterations[rows, lanes] = np.frombuffer(
-                columns.iterations, "<u4"
-            ).reshape(shape)
-            trace.instance_reasons[rows, lanes] = np.frombuffer(columns.reasons, "u1").reshape(
-                shape
-            )
-            trace.value_counts[rows, lanes] = counts
+            iterations = np.frombuffer(columns.iterations, "<u4").reshape(shape)
+            reasons = np.frombuffer(columns.reasons, "u1").reshape(shape)
+            for whole, part in (
+                (trace.instance_iterations, iterations),
+                (trace.instance_reasons, reasons),
+                (trace.value_counts, counts),
+            ):
+                assert whole is not None  # all three are made above
+                whole[rows, lanes] = part
             ends = np.cumsum(counts.sum(axis=0, dtype=np.int64))[:-1]
-            for lane, part in enumerate(np.split(np.frombuffer(columns.values, "<f8"), ends)):
-                flat[columns.site][block.instance_offset + lane].append(part)
+            for lane, values in enumerate(np.split(np.frombuffer(columns.values, "<f8"), ends)):
+                flat[columns.site][block.instance_offset + lane].append(values)
     for site, lanes_values in flat.items():
         sites[site].flat_values = [
             np.concatenate(parts) if parts else np.zeros(0) for parts in lanes_values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from simgrad.v1 import policy_pb2
 
 _NON_FINITE = {
@@ -80,7 +82,7 @@ class Policy:
         copy.CopyFrom(self._message)
         return copy
 
-    def _with(self, change) -> "Policy":
+    def _with(self, change: Callable[[policy_pb2.Policy], object]) -> "Policy":
         other = Policy()
         other._message.CopyFrom(self._message)
         change(other._message)

@@ -109,7 +109,7 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             left_out=result.left_out,
             backward=_backward(result.backward),
         )
-    return _plain(fields)
+    return {name: _plain(value) for name, value in fields.items()}
 
 
 def info_text(fields: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator
 import grpc
 
 from simgrad import errors
-from simgrad.assembly import Assembly
+from simgrad.assembly import Assembly, Part
 from simgrad.diagnostics import BackwardTrace, ForwardTrace
 from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient, Rollout
@@ -40,17 +40,12 @@ class Stream:
         self._blocks = self._read()
 
     def __iter__(self) -> Iterator[ForwardTrace | BackwardTrace]:
-        complete = False
-        try:
-            yield from self._blocks
-            complete = True
-        finally:
-            if not complete:
-                self.cancel()
+        return map(self._assembly.view, self._until_complete())
 
     @property
     def result(self) -> Rollout | Gradient:
-        for _ in self:
+        # Nobody looks at the blocks one by one: the result decodes them together.
+        for _ in self._until_complete():
             pass
         if self._assembly.result is None:
             raise errors.Cancelled("the stream was left before its end: there is no result")
@@ -66,16 +61,30 @@ class Stream:
     def __exit__(self, *_: Any) -> None:
         self.cancel()
 
-    def _read(self) -> Iterator[ForwardTrace | BackwardTrace]:
+    def _until_complete(self) -> Iterator[Part]:
+        """The parts that can be viewed; leaving before the end cancels."""
+        complete = False
         try:
-            for response in self._call:
-                if response.WhichOneof("message") == "progress":
-                    progress = response.progress
+            yield from self._blocks
+            complete = True
+        finally:
+            if not complete:
+                self.cancel()
+
+    def _parts(self) -> Iterator[Part]:
+        for response in self._call:
+            yield from response.parts
+
+    def _read(self) -> Iterator[Part]:
+        try:
+            for part in self._parts():
+                if part.WhichOneof("part") == "progress":
+                    progress = part.progress
                     self._observer(progress.phase, progress.steps_done, progress.steps_total)
                     continue
-                block = self._assembly.add(response)
-                if block is not None:
-                    yield block
+                self._assembly.add(part)
+                if self._assembly.is_viewable(part):
+                    yield part
                 if self._assembly.result is not None:
                     # Progress messages are coalesced, and the last is left out for the answer.
                     steps = self._assembly.result.steps

@@ -95,26 +95,33 @@ class _Work:
         self.world = world
         self.inputs = inputs
         self.fixed = fixed
-        self.result: Rollout | None = None
+        self._result: Rollout | None = None
         self.calls: list[Gradient] = []
+
+    @property
+    def result(self) -> Rollout:
+        assert self._result is not None, "forward comes first"
+        return self._result
 
     def tensor_inputs(self) -> list[tuple[str, str]]:
         return [
             (group, name) for group, name, value in self.inputs if isinstance(value, torch.Tensor)
         ]
 
-    def groups(self) -> dict[str, dict[str, Any]]:
+    def groups(self) -> dict[str, Any]:
         groups: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
         for group, name, value in self.inputs:
             groups[group][name] = _to_wire(value)
         return groups
 
     def forward(self) -> tuple[torch.Tensor, ...]:
-        self.result = self.client.rollout(self.world, **self.groups(), **self.fixed)
+        self._result = self.client.rollout(self.world, **self.groups(), **self.fixed)
         arrays = (*self.result.state.values(), *self.result.trajectory.values())
         return tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
 
-    def backward(self, cotangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]) -> dict:
+    def backward(
+        self, cotangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+    ) -> dict[str, dict[str, np.ndarray]]:
         state_count = len(self.result.state)
         names = [*self.result.state, *self.result.trajectory]
         state = {n: _to_wire(c) for n, c in zip(names, cotangents[:state_count]) if c is not None}
@@ -146,7 +153,7 @@ class _Work:
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, work: _Work, *tensors: torch.Tensor):
+    def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.work = work
         ctx.like = [(t.dtype, t.device) for t in tensors]
         ctx.set_materialize_grads(False)
@@ -156,7 +163,7 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, *cotangents: torch.Tensor):
+    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         wanted = ctx.needs_input_grad[1:]
         if not any(wanted) or all(c is None for c in cotangents):
             return (None,) * (1 + len(wanted))

@@ -7,38 +7,67 @@
 namespace simgrad::sim::cpu {
 namespace {
 
-// Adds a row of contributions, in the current layout, to a row of sums.
-void AddRow(const Machine& m, const AccumulatePlan& plan, Format format, int64_t row,
-            std::byte* sums, const int32_t* mask) {
+// Adds a row of products, which may be near zero, without leaving those to the processor.
+void AddNearZero(Machine& m, const KernelTable& kernels, size_t f, std::byte* sums,
+                 const std::byte* value, const std::byte* factor, bool uniform,
+                 const int32_t* mask) {
+  std::byte* const products = m.ScratchAt(m.depth).products;
+  const ProductsMet met = kernels.products[f][uniform ? 1 : 0](products, value, factor, m.width[0]);
+  m.met_subnormals |= met.subnormal;
+  // A sum is never -0, so a zero leaves it as it is.
+  if (!met.zero) kernels.accumulate[f](sums, products, mask, m.width[0]);
+}
+
+// Adds a row of contributions, in the current layout, to a row of sums, and to those of the second
+// input.
+void AddRow(Machine& m, const AccumulatePlan& plan, Format format, int64_t row, std::byte* sums,
+            std::byte* second_sums, const int32_t* mask) {
   const KernelTable& kernels = m.kernels();
   const size_t f = static_cast<size_t>(format);
   const int64_t width = m.width[0];
   const int64_t bytes = m.slot(plan.value).lane_bytes();
   const std::byte* const value = m.at[plan.value] + row * width * bytes;
-  if (plan.factor >= 0) {
-    const bool uniform = m.slot(plan.factor).uniform;
-    const std::byte* const factor =
-        m.at[plan.factor] + row * (uniform ? kLaneGroup : width) * bytes;
-    kernels.accumulate_product[f][uniform ? 1 : 0](sums, value, factor, mask, width);
-  } else {
+  if (plan.factor < 0) {
     (plan.negated ? kernels.accumulate_negative : kernels.accumulate)[f](sums, value, mask, width);
+    return;
+  }
+  const bool uniform = m.slot(plan.factor).uniform;
+  const int64_t step = uniform ? kLaneGroup : width;
+  const std::byte* const factor = m.at[plan.factor] + row * step * bytes;
+  const std::byte* const second =
+      second_sums == nullptr ? nullptr : m.at[plan.second_factor] + row * step * bytes;
+  if (m.evades_subnormals) {
+    AddNearZero(m, kernels, f, sums, value, factor, uniform, mask);
+    if (second != nullptr) AddNearZero(m, kernels, f, second_sums, value, second, uniform, mask);
+  } else if (second != nullptr) {
+    kernels.accumulate_two[f](sums, second_sums, value, factor, second, mask, width);
+  } else {
+    kernels.accumulate_product[f][uniform ? 1 : 0](sums, value, factor, mask, width);
   }
 }
 
+void Connect(const Machine& m, GradientTarget& target) {
+  if (target.all_connected) return;
+  *target.connected = *target.connected | m.lane_set.running;
+  target.all_connected = m.lane_set.all_running;
+}
+
 // In the layout of the block, all rows at once: with a mask of the running lanes, or without.
-void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& target, Format format) {
+void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& target,
+                    GradientTarget* second, Format format) {
   const Slot& value = m.slot(plan.value);
   const int64_t width = m.width[0];
   const int32_t* const running = m.RunningMask();
   for (int64_t row = 0; row < value.count; ++row) {
     const int64_t at = row * width;
     const int64_t bytes = at * value.lane_bytes();
+    std::byte* const sums = target.sum + bytes;
+    std::byte* const second_sums = second == nullptr ? nullptr : second->sum + bytes;
     const int32_t* mask = running;
     if (plan.mask < 0) {
-      AddRow(m, plan, format, row, target.sum + bytes, mask);
-      if (target.all_connected) continue;
-      *target.connected = *target.connected | m.lane_set.running;
-      target.all_connected = m.lane_set.all_running;
+      AddRow(m, plan, format, row, sums, second_sums, mask);
+      Connect(m, target);
+      if (second != nullptr) Connect(m, *second);
       continue;
     }
     mask = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
@@ -49,8 +78,9 @@ void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
       m.kernels().expand_bits(present.word, both, width);
       mask = both;
     }
-    AddRow(m, plan, format, row, target.sum + bytes, mask);
+    AddRow(m, plan, format, row, sums, second_sums, mask);
     *target.connected = *target.connected | present;
+    if (second != nullptr) *second->connected = *second->connected | present;
   }
 }
 
@@ -73,7 +103,7 @@ void AccumulatePacked(Machine& m, const AccumulatePlan& plan, GradientTarget& ta
     std::byte* const sums = target.sum + row * m.block_width() * bytes;
     m.kernels().gather[SizeIndex(value.carrier)](scratch.packed, sums, m.lane_set.block_lane,
                                                  width);
-    AddRow(m, plan, format, row, scratch.packed, scratch.mask);
+    AddRow(m, plan, format, row, scratch.packed, nullptr, scratch.mask);
     ScatterRow(sums, scratch.packed, bytes, m.lane_set.block_lane, present);
     ForEachLane(present, [&](int64_t j) { target.connected->Add(m.lane_set.block_lane[j]); });
   }
@@ -109,22 +139,42 @@ void AccumulateEach(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
   }
 }
 
+Format FormatOfSums(const Machine& m) {
+  return m.plan().program->policy[precision::Role::kGradient].format;
+}
+
+void AccumulateOne(Machine& m, const AccumulatePlan& plan, GradientTarget& target) {
+  if (target.sum == nullptr) return;
+  const Format format = FormatOfSums(m);
+  const bool whole_mask = plan.mask < 0 || m.slot(plan.mask).count == m.slot(plan.value).count;
+  if (plan.where >= 0 || !whole_mask) {
+    AccumulateEach(m, plan, target, format);
+  } else if (m.lane_set.block_lane == nullptr) {
+    AccumulateRows(m, plan, target, nullptr, format);
+  } else {
+    AccumulatePacked(m, plan, target, format);
+  }
+}
+
 }  // namespace
 
 void RunAccumulate(const Instruction& instruction, Lanes& lanes) {
   Machine& m = static_cast<Machine&>(lanes);
   const AccumulatePlan& plan = *static_cast<const AccumulatePlan*>(instruction.plan);
   GradientTarget& target = m.gradients[static_cast<size_t>(plan.input)];
-  if (target.sum == nullptr) return;
-  const Format format = m.plan().program->policy[precision::Role::kGradient].format;
-  const bool whole_mask = plan.mask < 0 || m.slot(plan.mask).count == m.slot(plan.value).count;
-  if (plan.where >= 0 || !whole_mask) {
-    AccumulateEach(m, plan, target, format);
-  } else if (m.lane_set.block_lane == nullptr) {
-    AccumulateRows(m, plan, target, format);
-  } else {
-    AccumulatePacked(m, plan, target, format);
+  GradientTarget* const second =
+      plan.second_input < 0 ? nullptr : &m.gradients[static_cast<size_t>(plan.second_input)];
+  const bool together = m.lane_set.block_lane == nullptr && second != nullptr &&
+                        target.sum != nullptr && second->sum != nullptr;
+  if (together) return AccumulateRows(m, plan, target, second, FormatOfSums(m));
+  if (second != nullptr) {
+    AccumulatePlan alone = plan;
+    alone.second_input = -1;
+    AccumulateOne(m, alone, target);
+    alone.factor = plan.second_factor;
+    return AccumulateOne(m, alone, *second);
   }
+  AccumulateOne(m, plan, target);
 }
 
 }  // namespace simgrad::sim::cpu

@@ -1,8 +1,8 @@
 #include "sim/backend/cpu/block_adjoint.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "precision/arithmetic.h"
 #include "precision/rounding.h"
@@ -12,14 +12,6 @@ namespace {
 
 Carrier CarrierOfFormat(Format format) {
   return format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
-}
-
-void SaveReal(std::byte* to, Carrier carrier, int64_t i, double x) {
-  if (carrier == Carrier::kF64) {
-    reinterpret_cast<double*>(to)[i] = x;
-  } else {
-    reinterpret_cast<float*>(to)[i] = static_cast<float>(x);
-  }
 }
 
 }  // namespace
@@ -85,72 +77,6 @@ void BlockAdjoint::CopyStates(const std::byte* numbers) {
   }
 }
 
-void BlockAdjoint::SetSeed(int32_t slot) {
-  if (slot < 0) return;
-  const Slot& seed = m_.slot(slot);
-  for (int64_t j = 0; j < rows_.width; ++j) SaveReal(m_.at[slot], seed.carrier, j, seed_);
-}
-
-// What the caller sent for one value.
-void BlockAdjoint::BindSent(const SlotPair& pair, const std::vector<std::vector<double>>& sent,
-                            size_t k, int64_t entries, int64_t entry) {
-  if (pair.cotangent < 0) return;
-  const Slot& slot = m_.slot(pair.cotangent);
-  const int64_t n = slot.count * rows_.width;
-  const bool present = k < sent.size() && !sent[k].empty();
-  if (present) {
-    LoadReals(sent[k], seed_, adjoint_format_, slot, rows_, entries, entry, m_.at[pair.cotangent]);
-  } else {
-    std::memset(m_.at[pair.cotangent], 0, static_cast<size_t>(n * slot.lane_bytes()));
-  }
-  if (pair.mask >= 0) {
-    std::fill_n(reinterpret_cast<int32_t*>(m_.at[pair.mask]), n, present ? -1 : 0);
-  }
-}
-
-// Regions do not write to their arguments, so these may point to what is held.
-void BlockAdjoint::BindHeld(const SlotPair& pair, HeldSlot& held) {
-  if (pair.cotangent < 0) return;
-  const Slot& slot = m_.slot(pair.cotangent);
-  const int64_t n = slot.count * rows_.width;
-  if (slot.format == adjoint_format_) {
-    m_.at[pair.cotangent] = held.cotangent.data();
-  } else {
-    for (int64_t i = 0; i < n; ++i) {
-      const double x = LoadReal(held.cotangent.data(), adjoint_carrier_, i);
-      SaveReal(m_.at[pair.cotangent], slot.carrier, i, precision::RoundTo(slot.format, x));
-    }
-  }
-  if (pair.mask >= 0) m_.at[pair.mask] = reinterpret_cast<std::byte*>(held.mask.data());
-}
-
-void BlockAdjoint::Hold(const SlotPair& pair, HeldSlot& held) {
-  using enum HeldSlot::Presence;
-  const int64_t n = static_cast<int64_t>(held.mask.size());
-  const auto presence = pair.cotangent < 0 ? kNever : pair.mask < 0 ? kAlways : kMasked;
-  if (n == 0) {  // a state without elements has no place
-    held.presence = presence;
-    return;
-  }
-  if (presence == kMasked) {
-    std::memcpy(held.mask.data(), m_.at[pair.mask], static_cast<size_t>(n * 4));
-  } else if (presence != held.presence) {
-    std::fill(held.mask.begin(), held.mask.end(), presence == kAlways ? -1 : 0);
-  }
-  held.presence = presence;
-  if (presence == kNever) return;
-  const Slot& slot = m_.slot(pair.cotangent);
-  if (slot.format == adjoint_format_) {
-    std::memcpy(held.cotangent.data(), m_.at[pair.cotangent],
-                static_cast<size_t>(n * slot.lane_bytes()));
-    return;
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    const double x = LoadReal(m_.at[pair.cotangent], slot.carrier, i);
-    SaveReal(held.cotangent.data(), adjoint_carrier_, i, precision::RoundTo(adjoint_format_, x));
-  }
-}
-
 void BlockAdjoint::Report(int64_t step) {
   if (!m_.nonfinite.Any()) return;
   const LaneBits fresh = (m_.nonfinite & LaneBits::First(rows_.lanes)) - adjoint_->not_ok;
@@ -164,25 +90,13 @@ void BlockAdjoint::Report(int64_t step) {
   m_.nonfinite = {};
 }
 
-// A sum that is not finite was left so by the step that has just been reversed.
-void BlockAdjoint::LookAtSums() {
-  const int wide = gradient_carrier_ == Carrier::kF64 ? 1 : 0;
-  for (const std::vector<std::byte>& sum : adjoint_->sums) {
-    const int64_t n = static_cast<int64_t>(sum.size()) / LaneBytes(gradient_carrier_);
-    if (n == 0 || !m_.kernels().any_nonfinite[wide](sum.data(), n)) continue;
-    for (int64_t i = 0; i < n; ++i) {
-      if (std::isfinite(LoadReal(sum.data(), gradient_carrier_, i))) continue;
-      const int64_t lane = i % rows_.width;
-      if (m_.lane_set.counted.Has(lane)) m_.nonfinite.Add(lane);
-    }
-  }
-}
-
 void BlockAdjoint::RunAdjoint(const AdjointRegionPlan& region, int64_t step) {
   m_.tape = nullptr;
   m_.looks = context_.looks;
   m_.Count(region.region);
+  underflow_.Begin(m_);
   m_.RunCode(region.region.code);
+  underflow_.End(m_);
   if (!context_.looks) return;
   LookAtSums();
   Report(step);
@@ -201,18 +115,19 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
   adjoint.stopped = state.stopped;
   const auto held = [&](int64_t count) {
     const size_t n = static_cast<size_t>(count * width);
-    return HeldSlot{
-        std::vector<std::byte>(n * static_cast<size_t>(LaneBytes(adjoint_carrier_)), std::byte{0}),
-        std::vector<int32_t>(n, 0), HeldSlot::Presence::kNever};
+    const RowBytes zeros(n * static_cast<size_t>(LaneBytes(adjoint_carrier_)));
+    return HeldSlot{zeros, zeros, RowMask(n), HeldSlot::Presence::kNever};
   };
   for (const StatePlan& s : plan.states) adjoint.states.push_back(held(m_.slot(s.slot).count));
-  for (int32_t slot : plan.exports) adjoint.exports.push_back(held(m_.slot(slot).count));
+  for (const Export& exported : p.exports) {
+    adjoint.exports.push_back(held(ElementCount(p[exported.value].type.shape)));
+  }
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     const bool no_steps = context_.IsSummedPerStep(i) && steps == 0;
     const bool wanted = context_.program.adjoint_spec->wanted[i] && !no_steps;
     const bool real = p[p.inputs[i].value].type.element == ElementType::kReal;
     const int64_t n = wanted && real ? ElementCount(p[p.inputs[i].value].type.shape) * width : 0;
-    adjoint.sums.emplace_back(static_cast<size_t>(n * LaneBytes(gradient_carrier_)), std::byte{0});
+    adjoint.sums.emplace_back(static_cast<size_t>(n * LaneBytes(gradient_carrier_)));
     adjoint.connected.emplace_back();
   }
   if (!Load(block, state, adjoint)) return;
@@ -328,7 +243,7 @@ void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chun
   m_.frames[static_cast<size_t>(plan.step.id)] = {frame, 0};
   SetSeed(region.seed);
   const size_t n = plan.states.size();
-  const size_t e = plan.exports.size();
+  const size_t e = adjoint_->exports.size();
   const Cotangents& sent = context_.batch.cotangents;
   for (size_t k = 0; k < region.args.size(); ++k) {
     const SlotPair& pair = region.args[k];
@@ -342,73 +257,12 @@ void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chun
       BindSent(pair, sent.trajectory_state, k - n - 2 * e, steps + 1, t);
     }
   }
+  for (size_t k = 0; k < n; ++k) BindYield(region.yields[k], adjoint_->states[k]);
   LoadSums(t, store);
   RunAdjoint(region, t);
   for (size_t k = 0; k < n; ++k) Hold(region.yields[k], adjoint_->states[k]);
   if (context_.counts) NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
   FlushSums(t, store);
-}
-
-void BlockAdjoint::NoteCotangents(BackwardStep& step) {
-  const KernelTable& kernels = m_.kernels();
-  const int wide = adjoint_carrier_ == Carrier::kF64 ? 1 : 0;
-  buckets_.resize(static_cast<size_t>(rows_.width));
-  for (const HeldSlot& held : adjoint_->states) {
-    const int64_t rows = static_cast<int64_t>(held.mask.size()) / rows_.width;
-    for (int64_t row = 0; row < rows; ++row) {
-      const std::byte* const numbers =
-          held.cotangent.data() + row * rows_.width * LaneBytes(adjoint_carrier_);
-      LaneBits present = m_.lane_set.counted;
-      if (held.presence != HeldSlot::Presence::kAlways) {
-        LaneBits bits;
-        kernels.mask_bits(held.mask.data() + row * rows_.width, bits.word, rows_.width);
-        present = present & bits;
-      }
-      if (!present.Any()) continue;
-      step.largest = std::max(step.largest,
-                              kernels.largest_magnitude[wide](numbers, present.word, rows_.width));
-      kernels.exponent_buckets[wide](numbers, buckets_.data(), rows_.width);
-      // Lanes mostly share a few buckets.
-      for (LaneBits rest = present; rest.Any();) {
-        const int32_t bucket = buckets_[static_cast<size_t>(rest.Lowest())];
-        LaneBits same;
-        kernels.equal_bits[0](buckets_.data(), &bucket, same.word, rows_.width);
-        same = same & rest;
-        uint64_t& count = bucket < 0 ? step.nonfinite : step.exponents[static_cast<size_t>(bucket)];
-        count += static_cast<uint64_t>(same.Count());
-        rest = rest - same;
-      }
-    }
-  }
-}
-
-template <class F>
-void BlockAdjoint::ForEachStepSum(int64_t t, const F& f) {
-  if (t < 0 || !sums_per_step_) return;
-  const Program& p = context_.program.program;
-  for (size_t i = 0; i < adjoint_->sums.size(); ++i) {
-    std::vector<std::byte>& sum = adjoint_->sums[i];
-    if (sum.empty() || !context_.IsSummedPerStep(i)) continue;
-    const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
-    ForEachLane(m_.lane_set.counted, [&](int64_t lane) {
-      const int64_t row = (rows_.first + lane) * context_.batch.steps + t;
-      for (int64_t e = 0; e < count; ++e) {
-        f(i, static_cast<size_t>(row * count + e), sum.data(), e * rows_.width + lane);
-      }
-    });
-  }
-}
-
-void BlockAdjoint::LoadSums(int64_t t, const GradientStore& store) {
-  ForEachStepSum(t, [&](size_t input, size_t at, std::byte* sum, int64_t k) {
-    SaveReal(sum, gradient_carrier_, k, store.values[input][at]);
-  });
-}
-
-void BlockAdjoint::FlushSums(int64_t t, GradientStore& store) {
-  ForEachStepSum(t, [&](size_t input, size_t at, const std::byte* sum, int64_t k) {
-    store.values[input][at] = precision::Canonical(LoadReal(sum, gradient_carrier_, k));
-  });
 }
 
 void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& adjoint,

@@ -8,23 +8,26 @@
 #include <vector>
 
 #include "sim/backend/cpu/block_runner.h"
+#include "sim/backend/cpu/cache_lines.h"
 #include "sim/backend/cpu/tape.h"
+#include "sim/backend/cpu/underflow_watch.h"
 
 namespace simgrad::sim::cpu {
 
 // A cotangent of a state or an export between two regions.
 struct HeldSlot {
   enum class Presence : uint8_t { kNever, kAlways, kMasked };
-  std::vector<std::byte> cotangent;  // [element][lane], carrier of role adjoint
-  std::vector<int32_t> mask;         // says what `presence` says
+  RowBytes cotangent;  // [element][lane], carrier of role adjoint
+  RowBytes next;       // where the next region yields it
+  RowMask mask;        // says what `presence` says
   Presence presence = Presence::kNever;
 };
 
 // What travels with a block from step to step in reverse.
 struct AdjointBlock {
   std::vector<HeldSlot> states, exports;
-  std::vector<std::vector<std::byte>> sums;    // by input: [element][lane] in role gradient
-  std::vector<LaneBits> connected;              // by input
+  std::vector<RowBytes> sums;       // by input: [element][lane] in role gradient
+  std::vector<LaneBits> connected;  // by input
   std::vector<InstanceHealth> health;
   LaneBits not_ok;
   LaneBits stopped;
@@ -60,6 +63,7 @@ class BlockAdjoint {
   void BindSent(const SlotPair& pair, const std::vector<std::vector<double>>& sent, size_t k,
                 int64_t entries, int64_t entry);
   void BindHeld(const SlotPair& pair, HeldSlot& held);
+  void BindYield(const SlotPair& pair, HeldSlot& held);
   void Hold(const SlotPair& pair, HeldSlot& held);
   void RunAdjoint(const AdjointRegionPlan& region, int64_t step);
   void SetSeed(int32_t slot);
@@ -77,6 +81,7 @@ class BlockAdjoint {
   const RunContext& context_;
   Machine m_;
   Tape tape_;
+  UnderflowWatch underflow_;
   BlockRows rows_;
   AdjointBlock* adjoint_ = nullptr;
   double seed_ = 1.0;

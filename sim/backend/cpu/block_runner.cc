@@ -19,7 +19,7 @@ bool IsReal(const Slot& slot) {
 BlockRunner::BlockRunner(const RunContext& context, const Plan& plan)
     : context_(context),
       m_(plan, context.layout.width()),
-      sites_(context.program, context.options.near_band_ulps),
+      sites_(context.options.near_band_ulps),
       every_lane_(static_cast<size_t>(context.layout.width()), -1),
       cost_before_(static_cast<size_t>(context.layout.width()) * 8),
       cost_format_(context.program.policy[precision::Role::kObjective].format),
@@ -169,7 +169,7 @@ void BlockRunner::Forward(int64_t block, BlockState& state, const ChunkOutput& o
   }
   sample_ = 0;
   for (int64_t t = output.first; t < output.first + output.count; ++t) Step(t, output);
-  sites_.SplitSignatureOf(state.path);
+  if (context_.counts) sites_.EndBlock(m_.kernels());
   Store(state);
 }
 
@@ -187,10 +187,23 @@ void BlockRunner::AddCost(int32_t slot) {
   });
 }
 
+// One pass answers both who looks for what is not finite and who counts what is out of range.
 void BlockRunner::LookAtStates() {
+  unusual_states_.clear();
   for (const StatePlan& state : m_.plan().states) {
-    if (IsReal(m_.slot(state.yield))) m_.Look(state.yield, -1);
+    if (!IsReal(m_.slot(state.yield)) || !IsUnusual(state)) continue;
+    unusual_states_.push_back(&state);
+    m_.Look(state.yield, -1);
   }
+}
+
+// Whether a number of the state is subnormal, infinite or NaN, padding included.
+bool BlockRunner::IsUnusual(const StatePlan& state) const {
+  const Slot& slot = m_.slot(state.yield);
+  const double normal =
+      precision::DoublePowerOfTwo(precision::Traits(m_.slot(state.slot).format).min_exponent);
+  const int wide = slot.carrier == Carrier::kF64 ? 1 : 0;
+  return m_.kernels().any_unusual[wide](m_.at[state.yield], normal, slot.count * rows_.width);
 }
 
 // Instances that are not ok stand still from here on.
@@ -229,19 +242,15 @@ void BlockRunner::KeepStopped() {
   }
 }
 
+// Follows LookAtStates; a lane that stopped since is not counted.
 void BlockRunner::CountStores(RangeCounts& ranges) {
   const size_t role = static_cast<size_t>(precision::Role::kState);
-  for (const StatePlan& state : m_.plan().states) {
-    const Slot& slot = m_.slot(state.yield);
-    if (!IsReal(slot)) continue;
-    const Format format = m_.slot(state.slot).format;
-    const double normal = std::ldexp(1.0, precision::Traits(format).min_exponent);
-    const int wide = slot.carrier == Carrier::kF64 ? 1 : 0;
-    if (!m_.kernels().any_unusual[wide](m_.at[state.yield], normal, slot.count * rows_.width)) {
-      continue;
-    }
+  for (const StatePlan* state : unusual_states_) {
+    const Slot& slot = m_.slot(state->yield);
+    const Format format = m_.slot(state->slot).format;
+    const double normal = precision::DoublePowerOfTwo(precision::Traits(format).min_exponent);
     m_.ForEachExecuted(static_cast<int32_t>(slot.count), -1, [&](int64_t row, int64_t j) {
-      const double x = LoadReal(m_.at[state.yield], slot.carrier, row * rows_.width + j);
+      const double x = LoadReal(m_.at[state->yield], slot.carrier, row * rows_.width + j);
       if (x != 0.0 && std::abs(x) < normal) ++ranges.underflows[role];
       if (std::isinf(x)) ++ranges.overflows[role];
     });

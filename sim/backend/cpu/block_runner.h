@@ -56,6 +56,7 @@ class BlockRunner {
   void Report(Phase phase, int64_t step);
   void Step(int64_t t, const ChunkOutput& output);
   void AddCost(int32_t slot);
+  bool IsUnusual(const StatePlan& state) const;
   void LookAtStates();
   void StopLanes();
   void KeepStopped();
@@ -74,6 +75,7 @@ class BlockRunner {
   std::vector<std::byte> cost_before_;
   Format cost_format_;
   Carrier cost_carrier_;
+  std::vector<const StatePlan*> unusual_states_;  // of this step
   int64_t sample_ = 0;
 };
 

@@ -15,12 +15,14 @@ namespace simgrad::sim::cpu {
 struct InputForm {
   bool per_instance = false;
   bool per_step = false;
+  bool operator==(const InputForm&) const = default;
 };
 
 struct PlanOptions {
   bool diagnostics = true;  // sites, margins and ranges are counted
   bool looks = true;        // non-finite results are detected
   bool adjoint = false;     // records what the adjoint reads, and the adjoint regions themselves
+  bool operator==(const PlanOptions&) const = default;
 };
 
 std::unique_ptr<Plan> CompilePlan(std::shared_ptr<const NumericalProgram> program,

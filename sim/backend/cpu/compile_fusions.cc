@@ -45,8 +45,14 @@ const Op* Compiler::OnlyRealReader(ValueId id) const {
   return reader;
 }
 
-// Keeps the places of the operands of a deferred operation until `reader` has run.
+// Computes an operation with its reader.
 void Compiler::ReadLater(const Op& op, const Op& reader) {
+  KeepOperands(op, reader);
+  scope_->deferred[static_cast<int32_t>(op.results[0])] = &op;
+}
+
+// Keeps the places of the operands of an operation until `reader` has run.
+void Compiler::KeepOperands(const Op& op, const Op& reader) {
   const size_t at = static_cast<size_t>(&reader - scope_->region->ops.data());
   for (ValueId id : op.operands) {
     const int32_t root = uses_.root[Index(id)];
@@ -59,7 +65,6 @@ void Compiler::ReadLater(const Op& op, const Op& reader) {
       break;
     }
   }
-  scope_->deferred[static_cast<int32_t>(op.results[0])] = &op;
 }
 
 // -x under max(-x, 0), added to a gradient, or merged with another cotangent: one pass.

@@ -166,6 +166,15 @@ void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
     plan.entry_tested = MakeTest(test.yields[0], test.yields[2]);
   }
   plan.tested = MakeTest(test.yields[0], test.yields[1]);
+  const bool same = plan.stop.a == plan.tested.a && plan.stop.b == plan.tested.b;
+  plan.watched = same && plan.stop.mask < 0 && !plan.has_entry && plan.tested.extras.empty() &&
+                 SlotAt(plan.stop.a).carrier == Carrier::kF32;
+  if (plan.watched) {
+    // Normal; and no difference from it is subnormal as a float.
+    constexpr int kLeastExponent = -100;
+    const int normal = precision::Traits(plan.tested.format).min_exponent;
+    plan.least_watched = precision::DoublePowerOfTwo(std::max(normal, kLeastExponent));
+  }
 
   Scope body_scope;
   OpenScope(body_scope, body, BeginRecord(plan.body));

@@ -174,10 +174,9 @@ void Compiler::CompileUnary(const Op& op, Kernel kernel) {
   Emit(Make(kernel, to, a), to);
 }
 
-// A comparison that only the adjoint reads, in a plan without it.
+// A comparison that nobody reads: only the adjoint would, which computes it again or is not here.
 bool Compiler::IsUnread(const Op& op) const {
-  return !options_.adjoint && InfoOf(op.code).op_class == OpClass::kCompare &&
-         uses_.count[Index(op.results[0])] == 0;
+  return InfoOf(op.code).op_class == OpClass::kCompare && uses_.count[Index(op.results[0])] == 0;
 }
 
 // Its result is counted among the bytes of a record, and that is all.
@@ -251,6 +250,7 @@ void Compiler::CompileArithmetic(const Op& op) {
 }
 
 void Compiler::CompileSelect(const Op& op) {
+  if (SkipSelect(op)) return;
   int32_t condition = At(op.operands[0]);
   int32_t b = At(op.operands[1]);
   int32_t c = At(op.operands[2]);

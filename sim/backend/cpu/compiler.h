@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -14,11 +15,19 @@
 
 namespace simgrad::sim::cpu {
 
+// A cheap operation on two values that are recorded, or known without a record.
+struct Recomputed {
+  OpCode code = OpCode::kLt;
+  ValueId a = ValueId::kNone, b = ValueId::kNone;
+};
+
 // Uses of values, counted before anything is emitted.
 struct ValueUses {
   std::vector<int32_t> root;   // by value: the value whose slot it shares
   std::vector<int32_t> count;  // by value: uses by operations, yields and tapes
   std::vector<bool> stored;    // by root: the adjoint reads it (recording plans)
+  // By root: what the adjoint computes again from recorded values instead, or nothing.
+  std::vector<std::optional<Recomputed>> recomputed;
 };
 ValueUses AnalyzeUses(const NumericalProgram& program, const PlanOptions& options);
 
@@ -53,7 +62,7 @@ class Compiler {
   void CountLastUses(Scope& scope, const std::vector<int32_t>& pinned);
   std::vector<ValueId> MarginOperands(const Scope& scope, ValueId id) const;
 
-  // Slots.
+  // compile_slots.cc
   int32_t NewSlot(Carrier carrier, Format format, int64_t count, bool uniform, bool invariant);
   int32_t SlotLike(int32_t slot, bool uniform, bool invariant);
   int32_t At(ValueId id) const { return plan_->slot_of[Index(id)]; }
@@ -96,6 +105,8 @@ class Compiler {
   const Op* OnlyReader(ValueId id) const;
   const Op* OnlyRealReader(ValueId id) const;
   void ReadLater(const Op& op, const Op& reader);
+  void KeepOperands(const Op& op, const Op& reader);
+  bool SkipSelect(const Op& op);
   bool DeferNegation(const Op& op);
   bool CompileRelu(const Op& op);
   bool DeferProduct(const Op& op, bool invariant);
@@ -132,12 +143,18 @@ class Compiler {
                                       int32_t first_inside);
   int32_t LoopResult(ValueId id);
 
+  // compile_records.cc
+  void CompileTape(const Op& op);
+  int32_t ReadRecord(size_t root);
+  int32_t Recompute(ValueId result, const Recomputed& from);
+  void CompileAccumulate(const Op& op);
+  bool JoinAccumulate(const AccumulatePlan& plan);
+  bool IsMaskedLikeValue(const Op& accumulate) const;
+  bool TakesDeferred(const Op& accumulate, ValueId value) const;
+
   // compile_adjoint.cc
   void CompileAdjoint();
   void CompileAdjointRegion(const Region& region, bool seeded, AdjointRegionPlan& plan);
-  void CompileTape(const Op& op);
-  void CompileAccumulate(const Op& op);
-  bool TakesDeferred(const Op& accumulate, ValueId value) const;
   static bool IsIdle(const VjpRegion& region, const std::vector<TravellingSlot>& slots);
   void CompileWhileVjp(const Op& op);
   void CompileForVjp(const Op& op);

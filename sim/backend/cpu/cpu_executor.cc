@@ -36,9 +36,12 @@ bool HasAvx512() {
 
 const KernelTable& KernelsOf(CpuInstructions instructions) {
   switch (instructions) {
-    case CpuInstructions::kBaseline: break;
-    case CpuInstructions::kAvx2: return *Avx2Kernels();
-    case CpuInstructions::kAvx512: return *Avx512Kernels();
+    case CpuInstructions::kBaseline:
+      break;
+    case CpuInstructions::kAvx2:
+      return *Avx2Kernels();
+    case CpuInstructions::kAvx512:
+      return *Avx512Kernels();
     case CpuInstructions::kBest:
       if (HasAvx512()) return *Avx512Kernels();
       if (HasAvx2()) return *Avx2Kernels();
@@ -49,21 +52,26 @@ const KernelTable& KernelsOf(CpuInstructions instructions) {
 
 class CpuExecutor : public Executor {
  public:
-  explicit CpuExecutor(const CpuExecutorOptions& options) : options_(options) {}
+  explicit CpuExecutor(const CpuExecutorOptions& options)
+      : options_(options),
+        plans_(IsSupported(options.instructions)
+                   ? std::make_shared<PlanCache>(KernelsOf(options.instructions))
+                   : nullptr) {}
   std::string_view name() const override { return "cpu"; }
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
-    if (!IsSupported(options_.instructions)) {
+    if (plans_ == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
           "this processor has no ", std::string(CpuInstructionsName(options_.instructions))));
     }
     if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
-    return std::make_unique<CpuRun>(std::move(batch), std::move(options),
-                                    KernelsOf(options_.instructions), options_.block_width);
+    return std::make_unique<CpuRun>(std::move(batch), std::move(options), plans_,
+                                    options_.block_width);
   }
 
  private:
-  CpuExecutorOptions options_;
+  const CpuExecutorOptions options_;
+  const std::shared_ptr<PlanCache> plans_;  // null: the processor lacks the instructions
 };
 
 }  // namespace
@@ -71,19 +79,26 @@ class CpuExecutor : public Executor {
 
 std::string_view CpuInstructionsName(CpuInstructions instructions) {
   switch (instructions) {
-    case CpuInstructions::kBest: return "best";
-    case CpuInstructions::kBaseline: return "baseline";
-    case CpuInstructions::kAvx2: return "avx2";
-    case CpuInstructions::kAvx512: break;
+    case CpuInstructions::kBest:
+      return "best";
+    case CpuInstructions::kBaseline:
+      return "baseline";
+    case CpuInstructions::kAvx2:
+      return "avx2";
+    case CpuInstructions::kAvx512:
+      break;
   }
   return "avx512";
 }
 
 bool IsSupported(CpuInstructions instructions) {
   switch (instructions) {
-    case CpuInstructions::kAvx2: return cpu::HasAvx2();
-    case CpuInstructions::kAvx512: return cpu::HasAvx512();
-    default: return true;
+    case CpuInstructions::kAvx2:
+      return cpu::HasAvx2();
+    case CpuInstructions::kAvx512:
+      return cpu::HasAvx512();
+    default:
+      return true;
   }
 }
 

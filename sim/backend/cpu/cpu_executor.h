@@ -6,7 +6,8 @@
 //   instruction set that the processor lacks.
 // Cost: a rollout of a small world spends about 1.5 cycles per operation and 16 instances in f32
 //   with AVX-512; instances that stay in a loop when others have left it are packed together.
-// Threads: an executor is immutable. A Run has RunOptions::threads threads, its caller's among
+// Threads: an executor is immutable but for the plans it keeps under a mutex. A Run has
+// RunOptions::threads threads, its caller's among
 //   them; results do not depend on their number.
 #pragma once
 

@@ -1,10 +1,10 @@
 #include "sim/backend/cpu/cpu_run.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "precision/rounding.h"
-#include "sim/backend/cpu/compile.h"
 
 namespace simgrad::sim::cpu {
 namespace {
@@ -12,10 +12,14 @@ namespace {
 // Of a value as it is declared; its slot may be that of a narrower number.
 DType DTypeOfValue(const Value& value) {
   switch (value.type.element) {
-    case ElementType::kReal: return DTypeOf(*value.format);
-    case ElementType::kI32: return DType::kI32;
-    case ElementType::kI64: return DType::kI64;
-    case ElementType::kBool: break;
+    case ElementType::kReal:
+      return DTypeOf(*value.format);
+    case ElementType::kI32:
+      return DType::kI32;
+    case ElementType::kI64:
+      return DType::kI64;
+    case ElementType::kBool:
+      break;
   }
   return DType::kBool;
 }
@@ -26,21 +30,22 @@ Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
   return prefixed;
 }
 
-std::unique_ptr<Plan> ForwardPlan(const Batch& batch, const RunOptions& options,
-                                  const KernelTable& kernels) {
+std::shared_ptr<const Plan> ForwardPlan(const Batch& batch, const RunOptions& options,
+                                        PlanCache& plans) {
   const bool counts = options.recording != Recording::kNone;
   const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
-  return CompilePlan(batch.program, InputReader::FormsOf(batch), kernels,
-                     {.diagnostics = counts, .looks = counts || stops, .adjoint = false});
+  return plans.Get(batch.program, InputReader::FormsOf(batch),
+                   {.diagnostics = counts, .looks = counts || stops, .adjoint = false});
 }
 
 }  // namespace
 
-CpuRun::CpuRun(Batch batch, RunOptions options, const KernelTable& kernels, int64_t block_width)
+CpuRun::CpuRun(Batch batch, RunOptions options, std::shared_ptr<PlanCache> plans,
+               int64_t block_width)
     : batch_(std::move(batch)),
       options_(std::move(options)),
-      kernels_(kernels),
-      plan_(ForwardPlan(batch_, options_, kernels)),
+      plans_(std::move(plans)),
+      plan_(ForwardPlan(batch_, options_, *plans_)),
       context_(MakeContext(block_width)),
       pool_(static_cast<int>(std::clamp<int64_t>(options_.threads, 1,
                                                  std::max<int64_t>(context_.layout.blocks(), 1)))) {
@@ -57,9 +62,8 @@ RunContext CpuRun::MakeContext(int64_t block_width) {
   const bool counts = options_.recording != Recording::kNone;
   const bool stops = batch_.program->policy.nonfinite == precision::NonFinite::kStop;
   const int64_t width =
-      block_width > 0
-          ? block_width
-          : ChooseBlockWidth(plan_->varying_bytes, batch_.instances, options_.threads);
+      block_width > 0 ? block_width
+                      : ChooseBlockWidth(plan_->varying_bytes, batch_.instances, options_.threads);
   return {batch_,
           options_,
           *batch_.program,
@@ -166,8 +170,8 @@ void CpuRun::RestoreState(const std::shared_ptr<const void>& saved) {
 }
 
 int64_t CpuRun::SavedBytes() const {
-  int64_t per_lane = context_.layout.bytes_per_lane() + 8 +
-                     static_cast<int64_t>(sizeof(InstanceHealth));
+  int64_t per_lane =
+      context_.layout.bytes_per_lane() + 8 + static_cast<int64_t>(sizeof(InstanceHealth));
   for (const Site& site : batch_.program->sites) {
     if (site.kind == SiteKind::kEvent) per_lane += site.elements / 8 + 16;
   }
@@ -188,7 +192,7 @@ absl::Status CpuRun::StartAdjoint(double seed_scale) {
   const NumericalProgram& program = *batch_.program;
   if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   if (!adjoint_plan_) {
-    adjoint_plan_ = CompilePlan(batch_.program, InputReader::FormsOf(batch_), kernels_,
+    adjoint_plan_ = plans_->Get(batch_.program, InputReader::FormsOf(batch_),
                                 {.diagnostics = false, .looks = context_.looks, .adjoint = true});
   }
   seed_ = precision::RoundTo(program.policy[precision::Role::kObjective].format, seed_scale);
@@ -196,8 +200,7 @@ absl::Status CpuRun::StartAdjoint(double seed_scale) {
   gradients_ = {};
   for (size_t i = 0; i < inputs.size(); ++i) {
     const int64_t count = ElementCount(program.program[inputs[i].value].type.shape);
-    const int64_t entries =
-        batch_.instances * (context_.IsSummedPerStep(i) ? batch_.steps : 1);
+    const int64_t entries = batch_.instances * (context_.IsSummedPerStep(i) ? batch_.steps : 1);
     const bool wanted = program.adjoint_spec->wanted[i];
     gradients_.values.emplace_back(wanted ? static_cast<size_t>(entries * count) : 0, 0.0);
     gradients_.connected.emplace_back(static_cast<size_t>(batch_.instances), uint8_t{0});
@@ -262,13 +265,16 @@ void CpuRun::Publish() {
   if (!context_.counts) return;
   signatures_.clear();
   health_.clear();
+  const bool reversed = !adjoint_blocks_.empty();
   for (size_t b = 0; b < blocks_.size(); ++b) {
     const BlockState& block = blocks_[b];
-    const bool reversed = !adjoint_blocks_.empty();
-    for (size_t lane = 0; lane < block.health.size(); ++lane) {
-      signatures_.push_back(block.path.signature[lane]);
-      health_.push_back(reversed ? adjoint_blocks_[b].health[lane] : block.health[lane]);
-    }
+    const std::vector<InstanceHealth>& health =
+        reversed ? adjoint_blocks_[b].health : block.health;
+    const auto first = block.path.signature.begin();
+    signatures_.insert(signatures_.end(), first,
+                       first + static_cast<std::ptrdiff_t>(block.health.size()));
+    health_.insert(health_.end(), health.begin(),
+                   health.begin() + static_cast<std::ptrdiff_t>(block.health.size()));
   }
 }
 
@@ -291,8 +297,8 @@ Tensor CpuRun::Collect(int32_t s, int64_t offset, const Value& value) const {
 Tensor CpuRun::State(int32_t state_input) const {
   const Program& p = batch_.program->program;
   const std::vector<int32_t> states = p.InputsOf(InputKind::kState);
-  const size_t k = static_cast<size_t>(
-      std::find(states.begin(), states.end(), state_input) - states.begin());
+  const size_t k =
+      static_cast<size_t>(std::find(states.begin(), states.end(), state_input) - states.begin());
   return Collect(plan_->states[k].slot, context_.layout.state(k),
                  p[p.inputs[static_cast<size_t>(state_input)].value]);
 }

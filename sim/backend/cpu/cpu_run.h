@@ -7,6 +7,7 @@
 
 #include "sim/backend/cpu/block_adjoint.h"
 #include "sim/backend/cpu/block_runner.h"
+#include "sim/backend/cpu/plan_cache.h"
 #include "sim/backend/cpu/worker_pool.h"
 #include "sim/backend/executor.h"
 
@@ -15,7 +16,8 @@ namespace simgrad::sim::cpu {
 class CpuRun : public Run {
  public:
   // `block_width` 0: chosen.
-  CpuRun(Batch batch, RunOptions options, const KernelTable& kernels, int64_t block_width);
+  // `plans` is the executor's; of this run's kernels.
+  CpuRun(Batch batch, RunOptions options, std::shared_ptr<PlanCache> plans, int64_t block_width);
 
   absl::Status Start() override;
   absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) override;
@@ -52,9 +54,9 @@ class CpuRun : public Run {
 
   Batch batch_;
   RunOptions options_;
-  const KernelTable& kernels_;
-  std::unique_ptr<Plan> plan_;
-  std::unique_ptr<Plan> adjoint_plan_;
+  const std::shared_ptr<PlanCache> plans_;
+  const std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<const Plan> adjoint_plan_;
   RunContext context_;
   WorkerPool pool_;
   std::vector<std::unique_ptr<BlockRunner>> runners_;    // by worker

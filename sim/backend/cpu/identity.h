@@ -42,6 +42,7 @@ inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
       return result.type.element == ElementType::kReal && same_count &&
              op.attributes.order == Order::kPairwise && result.format == operand.format &&
              Contains(op.attributes.accumulator, *operand.format);
+    case OpCode::kAny: return same_count;
     default: return false;
   }
 }

@@ -34,6 +34,8 @@ using Kernel = void (*)(const Instruction&, Lanes&);
 struct Lanes {
   std::byte** at = nullptr;  // storage by slot
   int64_t width[2] = {kLaneGroup, kLaneGroup};  // lanes per row: varying, uniform
+  bool evades_subnormals = false;               // products near zero are not left to the processor
+  bool met_subnormals = false;                  // since this was reset, there was one
 };
 
 // One operation over a block. Slots index Lanes::at.
@@ -102,16 +104,41 @@ struct KeyRange {
 };
 
 // What lies next to the threshold b of a test among some lanes: the largest a < b and the smallest
-// a >= b, and the smallest a < b, as keys.
+// a >= b, as keys.
 struct TestNeighbours {
-  int64_t lowest = 0;
   int64_t below = 0;
   int64_t above = 0;
   bool any_below = false;
   bool any_above = false;
   bool any_nan = false;
-  bool zero_signs_lost = false;  // a zero among `lowest` and `below` may have the other sign
 };
+
+// What some products were like.
+struct ProductsMet {
+  bool subnormal = false;  // an operand or a product was
+  bool zero = false;       // every product is zero
+};
+
+// What is looked for while the tests of a row of floats are decided.
+struct TestWatch {
+  // A number matters where its bits are `low` to `low + span`. All of them, unless said otherwise.
+  uint32_t low = 0;
+  uint32_t span = ~uint32_t{0};
+  bool negative = false;  // those below zero do, too
+  float* held = nullptr;  // where the numbers of the lanes that hold are put
+  bool quiet = false;     // out: no number matters and none is NaN; may be false without need
+};
+
+// The margins of x < y in ulps of y, for lanes with 0 <= x < y.
+struct TestsBelow {
+  int ulp_field = 0;              // biased exponent of that ulp, as of a float
+  uint32_t* histogram = nullptr;  // by MarginBucket; added to
+  int64_t lowest = 0;             // out: keys of x
+  int64_t highest = 0;
+};
+
+// Outcomes that one table of add_outcomes tells apart; 0, none, is among them.
+inline constexpr int kOutcomes = 16;
 
 struct KernelTable {
   const char* name;
@@ -163,6 +190,11 @@ struct KernelTable {
   void (*accumulate_negative[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
   void (*accumulate_product[kFormats][2])(void* sum, const void* x, const void* y,
                                           const int32_t* mask, int64_t n);
+  // Two sums of round(x * y) with numbers y for all lanes.
+  void (*accumulate_two[kFormats])(void* sum, void* second_sum, const void* x, const void* y,
+                                   const void* second_y, const int32_t* mask, int64_t n);
+  // to = round(x * y), near zero not by the processor; not written where every product is zero.
+  ProductsMet (*products[kFormats][2])(void* to, const void* x, const void* y, int64_t n);
   void (*blend[2])(void* to, const void* from, const int32_t* mask, int64_t n);
   void (*gather[2])(void* to, const void* from, const int32_t* index, int64_t n);
   // Lanes as bits: bit i of words[i / 64]. Bits of a last word beyond n are zero.
@@ -177,8 +209,23 @@ struct KernelTable {
   int (*mask_share)(const int32_t* mask, const uint64_t* within, uint64_t* words, int64_t n);
   int (*compare_share[kComparisons][2])(const void* x, const void* y, const uint64_t* within,
                                         uint64_t* words, int64_t n);
+  // compare_share of floats that watches on the way.
+  int (*compare_watched[kComparisons])(const float* x, const float* y, const uint64_t* within,
+                                       uint64_t* words, int64_t n, TestWatch& watch);
+  // x has kMaxBlockWidth numbers. False, and nothing is counted, where a lane of `words` has no
+  // 0 <= x < y, or there is none.
+  bool (*count_below)(const float* x, const float* y, const uint64_t* words, int64_t n,
+                      TestsBelow& tests);
+  // row[i] = value for the lanes of `words`; then sums[i] += tables[r][rows[r][i]] over `count` rows.
+  // Rows have kMaxBlockWidth numbers.
+  void (*fill_bytes)(uint8_t* row, uint8_t value, const uint64_t* words, int64_t n);
+  void (*add_outcomes)(uint64_t* sums, const uint8_t* rows, const uint64_t* tables, int64_t count,
+                       int64_t n);
   // sums[i] += value for the lanes of `words`.
   void (*add_where)(uint64_t* sums, uint64_t value, const uint64_t* words, int64_t n);
+  // Whether |a - b| >= max(factor * 2^e, absolute) in every executed lane, 2^e <= m < 2^(e+1) for m
+  // the largest magnitude of a, b and the extras (2^e = 0 where it is subnormal); in floats.
+  bool (*margins_beyond)(const MarginScan& scan, float factor, float absolute);
   // The smallest keys; the lanes whose keys are at most one above these.
   void (*margins[kFormats])(MarginScan& scan);
   void (*margin_candidates[kFormats])(const MarginScan& scan, uint64_t* absolute, uint64_t* ulps);

@@ -66,7 +66,8 @@ class WhileLoop {
         around_iteration_(machine.iteration),
         scratch_(machine.ScratchAt(machine.depth)),
         carried_(scratch_, plan.carried.size()),
-        saved_(scratch_.saved) {
+        saved_(scratch_.saved),
+        counts_(machine.sites != nullptr && plan.site_index >= 0) {
     saved_.clear();
     for (const CapturePlan& capture : plan.captures) saved_.push_back(m_.at[capture.slot]);
   }
@@ -93,6 +94,7 @@ class WhileLoop {
  private:
   void Enter() {
     if (plan_.elements > 0) m_.element = around_element_ * plan_.elements + element_;
+    if (counts_) m_.sites->BeginRun(m_);
     carried_.Enter(m_, plan_.carried, element_);
     for (const CapturePlan& capture : plan_.captures) {
       if (capture.mapped_operand < 0) continue;
@@ -104,12 +106,10 @@ class WhileLoop {
     iteration_ = 0;
     idle_ = 0;
     left_ = m_.lane_set.all_running ? around_width_ : m_.lane_set.running.Count();
-    if (run_ == nullptr) return;
-    // Filled by the first stop.
-    run_->iterations = reinterpret_cast<int32_t*>(m_.tape->Take(4 * around_width_));
   }
 
   void Leave() {
+    if (counts_) m_.sites->EndRun(m_, plan_);
     for (size_t k = 0; k < plan_.captures.size(); ++k) m_.at[plan_.captures[k].slot] = saved_[k];
     if (narrowed_) m_.SetLanes(scratch_.around);
     narrowed_ = false;
@@ -158,12 +158,24 @@ class WhileLoop {
     return static_cast<Share>(compare(a, m_.at[decision.b], running, bits.word, width));
   }
 
+  // The same for the stop of a loop whose tests are watched.
+  Share WatchedShareOfRunning(LaneBits& bits, TestWatch& watch) const {
+    const WhilePlan::Decision& stop = plan_.stop;
+    m_.sites->Watch(m_, plan_, iteration_, watch);
+    const auto compare = m_.kernels().compare_watched[static_cast<int>(stop.comparison)];
+    return static_cast<Share>(compare(reinterpret_cast<const float*>(m_.at[stop.a]),
+                                      reinterpret_cast<const float*>(m_.at[stop.b]),
+                                      m_.lane_set.running.word, bits.word, m_.lane_set.width,
+                                      watch));
+  }
+
   // Which running lanes stop at this test.
   Share Decide() {
     LaneBits& stopped = scratch_.stopped;
-    Share share = ShareOfRunning(plan_.stop, stopped);
+    TestWatch watch;
+    Share share = counts_ && plan_.watched ? WatchedShareOfRunning(stopped, watch)
+                                           : ShareOfRunning(plan_.stop, stopped);
     const LaneBits& running = m_.lane_set.running;
-    const bool counts = m_.sites != nullptr && plan_.site_index >= 0;
     LaneBits refused;
     const LaneBits* held = &stopped;
     LaneBits tested;
@@ -176,10 +188,10 @@ class WhileLoop {
       stopped = stopped | refused;
       share = ShareOf(stopped, running, m_.lane_set.width);
     }
-    if (counts) {
+    if (counts_) {
       // What a loop that looks at its cap first is going to do after the last body is known here.
       const bool last = iteration_ + (plan_.cap_first ? 1 : 0) == plan_.max_iter;
-      m_.sites->Test(m_, plan_, {iteration_, around_iteration_, *held, refused, last});
+      m_.sites->Test(m_, plan_, {iteration_, around_iteration_, *held, refused, last, watch.quiet});
     }
     return !plan_.cap_first && iteration_ == plan_.max_iter ? Share::kAll : share;
   }
@@ -205,15 +217,16 @@ class WhileLoop {
     if (plan_.iterations >= 0) {
       counts = reinterpret_cast<int32_t*>(m_.at[plan_.iterations]) + element_ * around_width_;
     }
-    int32_t* const recorded = run_ == nullptr ? nullptr : run_->iterations;
-    if (recorded != nullptr && run_->last < 0 && !whole) std::fill_n(recorded, around_width_, -1);
-    if (run_ != nullptr) {
-      run_->last = static_cast<int32_t>(iteration_);
-      run_->alike = whole;
+    if (counts != nullptr) SetIterations(counts, whole, lanes);
+    if (run_ == nullptr) return;
+    run_->last = static_cast<int32_t>(iteration_);
+    run_->alike = whole;
+    if (whole) return;
+    if (run_->iterations == nullptr) {
+      run_->iterations = reinterpret_cast<int32_t*>(m_.tape->Take(4 * around_width_));
+      std::fill_n(run_->iterations, around_width_, -1);
     }
-    for (int32_t* list : {counts, recorded}) {
-      if (list != nullptr) SetIterations(list, whole, lanes);
-    }
+    SetIterations(run_->iterations, false, lanes);
   }
 
   void SetIterations(int32_t* list, bool whole, const LaneBits& lanes) const {
@@ -346,6 +359,7 @@ class WhileLoop {
   LoopScratch& scratch_;
   CarriedPointers carried_;
   std::vector<std::byte*>& saved_;
+  const bool counts_;  // the decisions
   RunRecord* run_ = nullptr;
   const int32_t* from_ = nullptr;  // positions in the layout around; null: the same
   const int32_t* mask_ = nullptr;

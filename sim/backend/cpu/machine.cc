@@ -18,9 +18,10 @@ int32_t* AlignedIn(std::vector<int32_t>& memory) {
 
 LoopScratch::LoopScratch(int64_t width) {
   const size_t lanes_of_block = static_cast<size_t>(width);
-  mask_memory.resize(3 * lanes_of_block + kLaneGroup);
-  mask = AlignedIn(mask_memory);
+  memory.resize(5 * lanes_of_block + kLaneGroup);
+  mask = AlignedIn(memory);
   packed = reinterpret_cast<std::byte*>(mask + lanes_of_block);
+  products = reinterpret_cast<std::byte*>(mask + 3 * lanes_of_block);
   for (std::vector<int32_t>* list : {&index, &lanes[0], &lanes[1], &from[0], &from[1]}) {
     list->resize(lanes_of_block);
   }
@@ -149,7 +150,7 @@ void Machine::CountRange(const RangePlan& plan) {
   const int64_t source_width = width[source.uniform ? 1 : 0];
   const int64_t result_width = width[result.uniform ? 1 : 0];
   const auto traits = precision::Traits(plan.to);
-  const double normal = std::ldexp(1.0, traits.min_exponent);
+  const double normal = precision::DoublePowerOfTwo(traits.min_exponent);
   const int from = source.carrier == Carrier::kF64 ? 1 : 0;
   const int to = result.carrier == Carrier::kF64 ? 1 : 0;
   if (!kernels().cast_unusual[from][to](at[plan.source], at[plan.result], normal, traits.max_finite,

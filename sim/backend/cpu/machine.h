@@ -45,9 +45,10 @@ struct GradientTarget {
 // Aligned memory for the lanes of one loop.
 struct LoopScratch {
   explicit LoopScratch(int64_t width);
-  std::vector<int32_t> mask_memory;
-  int32_t* mask = nullptr;  // [width], aligned
-  std::byte* packed = nullptr;  // [width] of any carrier, aligned
+  std::vector<int32_t> memory;
+  int32_t* mask = nullptr;        // [width], aligned
+  std::byte* packed = nullptr;    // [width] of any carrier, aligned
+  std::byte* products = nullptr;  // the same
   std::vector<int32_t> index, lanes[2], from[2];
   std::vector<std::byte*> saved;  // pointers of the captures of a loop
   std::vector<uint8_t> own;       // which carried arguments point to its own buffers

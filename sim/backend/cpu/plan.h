@@ -123,6 +123,10 @@ struct WhilePlan {
   };
   Decision stop, entry;
   TestedPair tested, entry_tested;
+  // A test of floats against one number of at least `least_watched`, with no other operands: the
+  // recorder looks at margins while it is decided.
+  bool watched = false;
+  double least_watched = 0.0;
   int32_t record = -1;  // place among the loops of its region
 };
 
@@ -164,8 +168,10 @@ struct TapePlan {
 struct AccumulatePlan {
   int32_t input = -1;
   int32_t value = -1;
-  int32_t factor = -1;    // the contribution is value * factor
-  bool negated = false;   // it is -value
+  int32_t factor = -1;        // the contribution is value * factor
+  bool negated = false;       // it is -value
+  int32_t second_input = -1;  // gets value * second_factor; both factors are uniform
+  int32_t second_factor = -1;
   int32_t mask = -1;
   int32_t where = -1;
 };
@@ -255,7 +261,7 @@ struct Plan {
   std::vector<int32_t> slot_of;  // by value
   std::vector<InputPlan> inputs;
   std::vector<StatePlan> states;  // by state input
-  std::vector<int32_t> exports;   // slots
+  std::vector<int32_t> exports;   // slots; none in a plan with an adjoint
   std::vector<LiteralPlan> literals;
   int32_t stage_cost = -1;
   bool checks_step_inputs = false;  // a real input changes from step to step

@@ -1,18 +1,23 @@
 // Counts the decisions of a block of lanes: diagnostics, path signatures, event history.
 //
 // The rules are the paragraphs "Decisions" and "Margins" of sim/backend/semantics.h. What makes it
-// cheap: lanes mostly agree. A tested value that all lanes share is counted once, the hash of an
-// outcome is computed once for all lanes that had it, and the smallest margin is found by a vector
-// scan of keys (kernels_scan.inc) and evaluated exactly for the lanes that attain it.
+// cheap: a test is mostly far from its threshold, which is seen while it is decided (MarginWindow,
+// kernels_tests.inc); what is asked of the last test of a run alone is counted once, when all lanes
+// have ended; the hash of an outcome is computed once for all lanes that had it, and added later
+// (OutcomeRows). The smallest margin is found by a scan of keys and evaluated exactly for the lanes
+// that attain it.
 // Threads: one recorder, one thread.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "precision/ulp.h"
 #include "sim/backend/cpu/kernel_table.h"
 #include "sim/backend/cpu/lane_bits.h"
+#include "sim/backend/cpu/margin_window.h"
+#include "sim/backend/cpu/outcome_rows.h"
 #include "sim/backend/cpu/plan.h"
 #include "sim/backend/executor.h"
 
@@ -44,20 +49,28 @@ struct LoopTestEvent {
   LaneBits held;                // stop: the test held
   LaneBits refused;             // stop: not entered
   bool last = false;            // the others end here, at the cap
+  bool quiet = false;           // TestWatch::quiet
 };
 
 class SiteRecorder {
  public:
-  SiteRecorder(const NumericalProgram& program, double near_band_ulps);
+  explicit SiteRecorder(double near_band_ulps);
 
   // The block whose lanes decide: its path and the ids of its lanes [width].
   void BeginBlock(PathBlock* path, const uint64_t* ids, int64_t first_row, int64_t lanes,
                   ChunkTarget target);
   void BeginStep(int64_t step) { step_ = step; }
+  void EndBlock(const KernelTable& kernels);
   // Moves the common part of the signatures into the lanes, before some of them stop deciding.
   static void SplitSignatureOf(PathBlock& path);
 
+  // A run of a loop: all lanes together, until the last of them has stopped. What happens in it
+  // stays at the machine's depth.
+  void BeginRun(const Machine& machine);
+  // What to watch while a test is decided; for a loop whose plan says so.
+  void Watch(const Machine& machine, const WhilePlan& plan, int64_t iteration, TestWatch& watch);
   void Test(Machine& machine, const WhilePlan& plan, const LoopTestEvent& event);
+  void EndRun(const Machine& machine, const WhilePlan& plan);
   void Event(Machine& machine, const EventPlan& plan);
 
  private:
@@ -72,9 +85,23 @@ class SiteRecorder {
     const TestedPair& tested;
     TerminationStep& step;
     LaneBits held;      // of the lanes below
-    LaneBits ended;     // their last test
+    LaneBits ended;     // those whose margin goes to the histogram
     bool less = false;  // held: exactly the lanes below with a < b
   };
+  // The run of a loop at some depth.
+  struct Run {
+    OutcomeRow outcomes;
+    int64_t left = 0;       // lanes that run
+    bool deferred = false;  // what is asked of last tests is counted from `last`, at the end
+    bool below = true;      // all that ended have a < b
+    LaneBits lanes;         // of the block
+    alignas(64) float last[kMaxBlockWidth] = {};
+  };
+  Run& RunAt(int depth) {
+    while (runs_.size() <= static_cast<size_t>(depth)) runs_.push_back(std::make_unique<Run>());
+    return *runs_[static_cast<size_t>(depth)];
+  }
+  TerminationStep& StepOf(const WhilePlan& plan) const;
   Pair PairAt(const Machine& machine, const TestedPair& tested, int64_t row, int64_t lane) const;
   precision::Margin MarginAt(const Machine& machine, const TestedPair& tested, int64_t row,
                              int64_t lane) const;
@@ -84,17 +111,23 @@ class SiteRecorder {
   void CountEqualTests(const Tests& tests, const LaneBits& lanes);
   bool CountManyTests(const Tests& tests, const LaneBits& lanes);
   bool CountLess(const Tests& tests, const LaneBits& counted);
-  bool CountBucketsLess(const Tests& tests, const LaneBits& held);
+  void CountNear(const Tests& tests, const LaneBits& lanes);
   void CountEachTest(const Tests& tests, const LaneBits& lanes);
   void CountOneTest(const Tests& tests, const precision::Margin& margin, int64_t lane,
                     uint64_t times, uint64_t instance);
   double OfferNeighbour(const Tests& tests, double a, const LaneBits& lanes);
   void CountBuckets(const Tests& tests, const LaneBits& lanes);
-  void EndRuns(Machine& machine, const WhilePlan& plan, TerminationStep& step,
-               const LoopTestEvent& event, const LaneBits& lanes, StopReason reason,
-               const KeyRange* range = nullptr);
+
+  void EndRuns(Machine& machine, const WhilePlan& plan, const LoopTestEvent& event,
+               const LaneBits& lanes, StopReason reason);
+  void AddOutcome(const Machine& machine, Run& run, const LaneBits& lanes, uint64_t hash);
+  void EndAtCap(Machine& machine, const WhilePlan& plan, const LoopTestEvent& event,
+                const LaneBits& capped);
+  void KeepLast(const Machine& machine, const WhilePlan& plan, Run& run,
+                const LaneBits& lanes) const;
+  void CountLast(const Machine& machine, const WhilePlan& plan, const Run& run);
   void NoteTested(const Machine& machine, const TestedPair& tested, const LaneBits& lanes,
-                  TerminationStep& step, const KeyRange* range) const;
+                  TerminationStep& step) const;
   void NoteInstances(Machine& machine, const WhilePlan& plan, const LaneBits& lanes);
 
   void CountChanges(const Machine& machine, const EventPlan& plan, int64_t row,
@@ -103,11 +136,12 @@ class SiteRecorder {
   // Offers the smallest margins of a row.
   void OfferMargins(Machine& machine, const TestedPair& tested, int64_t row, const LaneBits& lanes,
                     SmallestMargin& smallest, uint64_t& nans);
+  bool IsBeyond(const Machine& machine, const TestedPair& tested, const MarginScan& scan,
+                const SmallestMargin& smallest) const;
   bool IsBeaten(const Machine& machine, const TestedPair& tested, const MarginScan& scan,
                 const LaneBits& lanes, const SmallestMargin& smallest) const;
   void OfferEach(Machine& machine, const TestedPair& tested, int64_t row, const LaneBits& lanes,
                  SmallestMargin& smallest, uint64_t& nans);
-  void AddSignature(const Machine& machine, const LaneBits& lanes, uint64_t hash);
   uint64_t IdAt(const Machine& machine, int64_t position) const;
   uint64_t SmallestId(const Machine& machine, const LaneBits& lanes) const;
 
@@ -115,17 +149,21 @@ class SiteRecorder {
   PathBlock* path_ = nullptr;
   const uint64_t* ids_ = nullptr;
   bool ascending_ids_ = true;
+  uint64_t smallest_id_ = 0;
   int64_t first_row_ = 0;
   int64_t lanes_ = 0;
   ChunkTarget target_;
   int64_t step_ = 0;
+  std::vector<std::unique_ptr<Run>> runs_;          // by depth
+  std::vector<std::vector<MarginWindow>> windows_;  // [termination site][step of the chunk]
+  OutcomeRows outcomes_;
   std::vector<int32_t> buckets_;  // scratch
-  // Of what was tested in the lanes that held; set by CountLess.
-  KeyRange held_range_;
-  bool held_range_known_ = false;
 };
 
 // Element (row, lane) of a value of any type as a double.
 double NumberAt(const Machine& machine, int32_t slot, int64_t row, int64_t lane);
+
+// The running positions of a layout that stand for an instance.
+LaneBits CountedOf(const Machine& machine);
 
 }  // namespace simgrad::sim::cpu

@@ -42,7 +42,7 @@ struct IterationList {
 struct RunRecord {
   IterationList tests;
   IterationList bodies;
-  int32_t* iterations = nullptr;  // by lane around the loop; -1: the lane did not run it
+  int32_t* iterations = nullptr;  // unless alike, by lane around the loop; -1: it did not run
   int32_t last = -1;              // the most of these
   bool alike = false;             // every lane has as many
 };

@@ -1,5 +1,8 @@
 // Counts uses, finds values that share a slot, and what the adjoint needs recorded.
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <map>
 
 #include "sim/backend/cpu/compiler.h"
 #include "sim/backend/cpu/identity.h"
@@ -18,6 +21,10 @@ class UseAnalysis {
     for (size_t i = 0; i < values; ++i) uses_.root[i] = static_cast<int32_t>(i);
     uses_.count.assign(values, 0);
     uses_.stored.assign(values, false);
+    uses_.recomputed.resize(values);
+    taped_.assign(values, 0);
+    passed_.assign(values, false);
+    makers_.resize(values);
   }
 
   ValueUses Run() {
@@ -39,14 +46,16 @@ class UseAnalysis {
         VisitTapes(*region);
       }
     }
-    for (const Export& exported : p.exports) Use(exported.value);
-    if (program_.stage_cost != ValueId::kNone) Use(program_.stage_cost);
-    if (!options_.adjoint) {
-      for (const Region* region : {&p.initial, &p.step}) DropUnread(*region);
-      for (const Objective& objective : p.objectives) DropUnread(objective.terminal);
+    if (!options_.adjoint) {  // a replay hands no exports out
+      for (const Export& exported : p.exports) Use(exported.value);
     }
+    if (program_.stage_cost != ValueId::kNone) Use(program_.stage_cost);
     while (Spread(p.step) | SpreadStates() | Spread(p.initial) | SpreadTerminal()) {
     }
+    for (const Region* region : {&p.initial, &p.step}) RecomputeIn(*region);
+    for (const Objective& objective : p.objectives) RecomputeIn(objective.terminal);
+    for (const Region* region : {&p.initial, &p.step}) DropUnread(*region);
+    for (const Objective& objective : p.objectives) DropUnread(objective.terminal);
     return std::move(uses_);
   }
 
@@ -56,10 +65,17 @@ class UseAnalysis {
   }
   int32_t Root(ValueId id) const { return uses_.root[Index(id)]; }
   bool Stored(ValueId id) const { return uses_.stored[static_cast<size_t>(Root(id))]; }
+  // What a record of an argument points to.
   bool Mark(ValueId id) {
+    passed_[static_cast<size_t>(Root(id))] = true;
     if (Stored(id)) return false;
     uses_.stored[static_cast<size_t>(Root(id))] = true;
     return true;
+  }
+  void Tape(ValueId id) {
+    const size_t root = static_cast<size_t>(Root(id));
+    uses_.stored[root] = true;
+    if (root != Index(id)) passed_[root] = true;
   }
 
   void Visit(const Region& region) {
@@ -68,15 +84,67 @@ class UseAnalysis {
       Use(op.attributes.where);
       if (op.code == OpCode::kTape) {
         Use(op.attributes.primal);
-        uses_.stored[static_cast<size_t>(Root(op.attributes.primal))] = true;
+        ++taped_[Index(op.attributes.primal)];
+        Tape(op.attributes.primal);
       }
       if (IsIdentity(program_, op)) uses_.root[Index(op.results[0])] = Root(op.operands[0]);
+      if (op.results.size() == 1 && op.results[0] != ValueId::kNone) {
+        makers_[Index(op.results[0])] = &op;
+      }
       for (const Region& nested : op.regions) Visit(nested);
     }
     for (ValueId id : region.yields) Use(id);
   }
 
-  // Comparisons that only the adjoint reads are not computed without it, and read nothing.
+  // The operation that makes a root; null: several results, or from outside.
+  const Op* MakerOf(ValueId id) const { return makers_[static_cast<size_t>(Root(id))]; }
+
+  bool IsZero(ValueId id) const {
+    const Op* op = MakerOf(id);
+    while (op != nullptr && op->code == OpCode::kBroadcast) op = MakerOf(op->operands[0]);
+    if (op == nullptr || op->code != OpCode::kLiteral) return false;
+    return std::all_of(op->attributes.literal.begin(), op->attributes.literal.end(),
+                       [](double x) { return x == 0.0 && !std::signbit(x); });
+  }
+
+  // Recorded for its own sake, or a literal, which is in reach of the adjoint.
+  bool IsInReach(ValueId id) const {
+    const Op* op = MakerOf(id);
+    if (op != nullptr && op->code == OpCode::kLiteral) return true;
+    return Stored(id) && !uses_.recomputed[static_cast<size_t>(Root(id))];
+  }
+
+  // A record goes to the second-level cache and back; a comparison of what is recorded anyway costs
+  // less. Where max(x, 0) is recorded, x > 0 is told from it.
+  void RecomputeIn(const Region& region) {
+    std::map<int32_t, ValueId> positive_part;  // by root of x: a recorded max(x, 0)
+    for (const Op& op : region.ops) {
+      for (const Region& nested : op.regions) RecomputeIn(nested);
+      if (op.code != OpCode::kMax || !Stored(op.results[0])) continue;
+      for (size_t side = 0; side < 2; ++side) {
+        if (IsZero(op.operands[1 - side])) positive_part[Root(op.operands[side])] = op.results[0];
+      }
+    }
+    for (const Op& op : region.ops) {
+      if (!IsComparison(op) && op.code != OpCode::kMin && op.code != OpCode::kMax) continue;
+      const size_t root = static_cast<size_t>(Root(op.results[0]));
+      if (!Stored(op.results[0]) || passed_[root]) continue;
+      Recomputed again = {op.code, op.operands[0], op.operands[1]};
+      const auto positive = positive_part.find(Root(again.a));
+      if (!IsInReach(again.a) && op.code == OpCode::kGt && IsZero(again.b) &&
+          positive != positive_part.end()) {
+        again.a = positive->second;
+      }
+      if (!IsInReach(again.a) || !IsInReach(again.b)) continue;
+      passed_[static_cast<size_t>(Root(again.a))] = true;
+      passed_[static_cast<size_t>(Root(again.b))] = true;
+      uses_.recomputed[root] = again;
+      uses_.stored[root] = false;
+      uses_.count[root] -= taped_[root];
+    }
+  }
+
+  // Comparisons that nobody reads are not computed, and read nothing.
   void DropUnread(const Region& region) {
     for (size_t i = region.ops.size(); i-- > 0;) {
       const Op& op = region.ops[i];
@@ -88,7 +156,7 @@ class UseAnalysis {
 
   void VisitTapes(const Region& region) {
     for (const Op& op : region.ops) {
-      if (op.code == OpCode::kTape) Mark(op.attributes.primal);
+      if (op.code == OpCode::kTape) Tape(op.attributes.primal);
       for (const Region& nested : op.regions) VisitTapes(nested);
     }
   }
@@ -150,6 +218,9 @@ class UseAnalysis {
   const NumericalProgram& program_;
   const PlanOptions& options_;
   ValueUses uses_;
+  std::vector<int32_t> taped_;     // by value: uses by tapes
+  std::vector<bool> passed_;       // by root: its record is needed for something else
+  std::vector<const Op*> makers_;  // by value
 };
 
 }  // namespace

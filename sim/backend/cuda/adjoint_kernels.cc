@@ -17,7 +17,7 @@ void KernelWriter::OpenTape() {
     Line(Cat("Tape<", unit,
              "> tape(args.tape, 0, 1, static_cast<int64_t>(blockIdx.x) * "
              "args.tape_capacity);"));
-    kernel_.Line("[[maybe_unused]] unsigned int* const tape_top = &shared.tape_top;");
+    kernel_.Line("[[maybe_unused]] unsigned long long* const tape_top = &shared.tape_top;");
   } else {
     Line(Cat("Tape<", unit, "> tape(args.tape, first + threadIdx.x, lanes, 0);"));
   }
@@ -264,6 +264,7 @@ void KernelWriter::JoinCotangents(const std::vector<SlotPlace>& cotangents) {
 std::string KernelWriter::Adjoint() {
   const auto& adjoint = *source_.numerical().adjoint;
   OpenAdjoint();
+  joins_ = true;
   kernel_.Line("OnColumns(shared.backward, shared.backward, 2, ClearWord{});");
   kernel_.Line("__syncthreads();");
   const std::vector<Place> fields = LoadStates();

@@ -1,5 +1,7 @@
 #include "sim/backend/cuda/cuda_context.h"
 
+#include <utility>
+
 #include "sim/backend/cuda/kernel_image.h"
 
 namespace simgrad::sim::cuda {
@@ -35,28 +37,31 @@ absl::Status CudaStream::Launch(const Module& module, const std::string& entry, 
   const auto function = static_cast<const CudaModule&>(module).Find(entry);
   if (!function.ok()) return function.status();
   absl::Status status = AllowShared(*context_, *function, shape.shared_bytes);
-  if (status.ok() && !launched_) status = begin_.Record(stream_);
+  if (launches_ == timed_.size()) timed_.push_back(std::make_unique<Timed>(context_));
+  if (status.ok()) status = timed_[launches_]->begin.Record(stream_);
   if (!status.ok()) return status;
-  launched_ = true;
   void* parameters[] = {const_cast<KernelArgs*>(&args)};
   status = context_->Check(driver().cuLaunchKernel(*function, static_cast<unsigned>(shape.grid), 1,
                                                    1, static_cast<unsigned>(shape.block), 1, 1,
                                                    static_cast<unsigned>(shape.shared_bytes),
                                                    stream_, parameters, nullptr),
                            "cuLaunchKernel");
-  // Behind every launch, so that the time ends with the last one and not with what is copied after.
-  if (status.ok()) status = end_.Record(stream_);
+  if (status.ok()) status = timed_[launches_]->end.Record(stream_);
+  if (status.ok()) ++launches_;
   return status;
 }
 
 absl::Status CudaStream::Wait() {
   absl::Status status = context_->Enter();
-  const bool timed = launched_;
-  launched_ = false;
+  const size_t launches = std::exchange(launches_, 0);
   if (status.ok()) {
     status = context_->Check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
-  if (status.ok() && timed) context_->AddBusy(begin_.SecondsUntil(end_));
+  double busy = 0.0;
+  for (size_t i = 0; status.ok() && i < launches; ++i) {
+    busy += timed_[i]->begin.SecondsUntil(timed_[i]->end);
+  }
+  if (busy > 0.0) context_->AddBusy(busy);
   return status;
 }
 

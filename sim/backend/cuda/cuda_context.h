@@ -114,24 +114,35 @@ class CudaModule : public Module {
   std::vector<CUmodule> parts_;
 };
 
-class CudaEvent {
+class CudaEvent : public Event {
  public:
-  explicit CudaEvent(std::shared_ptr<Context> context) : context_(std::move(context)) {}
-  ~CudaEvent() {
+  enum class Use : uint8_t { kOrder, kTiming };
+  CudaEvent(std::shared_ptr<Context> context, Use use) : context_(std::move(context)), use_(use) {}
+  ~CudaEvent() override {
     if (event_ != nullptr) context_->driver().cuEventDestroy(event_);
   }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
+  absl::Status Wait() override {
+    if (absl::Status status = context_->Enter(); !status.ok() || event_ == nullptr) return status;
+    return context_->Check(context_->driver().cuEventSynchronize(event_), "cuEventSynchronize");
+  }
   absl::Status Record(CUstream stream) {
     const Driver& driver = context_->driver();
     absl::Status status;
     if (event_ == nullptr) {
-      status = context_->Check(driver.cuEventCreate(&event_, CU_EVENT_DEFAULT), "cuEventCreate");
+      const unsigned flags = use_ == Use::kTiming ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
+      status = context_->Check(driver.cuEventCreate(&event_, flags), "cuEventCreate");
     }
     if (!status.ok()) return status;
     return context_->Check(driver.cuEventRecord(event_, stream), "cuEventRecord");
   }
-  // Both have come to pass.
+  absl::Status HoldBack(CUstream stream) const {
+    if (event_ == nullptr) return absl::OkStatus();
+    return context_->Check(context_->driver().cuStreamWaitEvent(stream, event_, 0),
+                           "cuStreamWaitEvent");
+  }
+  // Both were made for timing and have come to pass.
   double SecondsUntil(const CudaEvent& later) const {
     float milliseconds = 0.0f;
     context_->driver().cuEventElapsedTime(&milliseconds, event_, later.event_);
@@ -140,13 +151,14 @@ class CudaEvent {
 
  private:
   std::shared_ptr<Context> context_;
+  Use use_;
   CUevent event_ = nullptr;
 };
 
 class CudaStream : public Stream {
  public:
   CudaStream(std::shared_ptr<Context> context, CUstream stream)
-      : context_(std::move(context)), stream_(stream), begin_(context_), end_(context_) {}
+      : context_(std::move(context)), stream_(stream) {}
   ~CudaStream() override {
     Wait().IgnoreError();
     if (context_->Enter().ok()) context_->driver().cuStreamDestroy(stream_);
@@ -159,14 +171,14 @@ class CudaStream : public Stream {
         "cuMemcpyHtoDAsync");
   }
   absl::Status ToHost(void* to, const void* from, int64_t bytes) override {
-    if (absl::Status status = context_->Enter(); !status.ok()) return status;
-    if (bytes > 0) {
-      absl::Status status = context_->Check(
-          driver().cuMemcpyDtoHAsync(to, Address(from), static_cast<size_t>(bytes), stream_),
-          "cuMemcpyDtoHAsync");
-      if (!status.ok()) return status;
-    }
+    if (absl::Status status = ToPinned(to, from, bytes); !status.ok()) return status;
     return Wait();
+  }
+  absl::Status ToPinned(void* to, const void* from, int64_t bytes) override {
+    if (absl::Status status = context_->Enter(); !status.ok() || bytes == 0) return status;
+    return context_->Check(
+        driver().cuMemcpyDtoHAsync(to, Address(from), static_cast<size_t>(bytes), stream_),
+        "cuMemcpyDtoHAsync");
   }
   absl::Status OnDevice(void* to, const void* from, int64_t bytes) override {
     if (absl::Status status = context_->Enter(); !status.ok() || bytes == 0) return status;
@@ -182,6 +194,14 @@ class CudaStream : public Stream {
   }
   absl::Status Launch(const Module& module, const std::string& entry, LaunchShape shape,
                       const KernelArgs& args) override;
+  absl::Status Record(Event& event) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    return static_cast<CudaEvent&>(event).Record(stream_);
+  }
+  absl::Status WaitFor(Event& event) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    return static_cast<CudaEvent&>(event).HoldBack(stream_);
+  }
   absl::Status Wait() override;
 
  private:
@@ -189,9 +209,14 @@ class CudaStream : public Stream {
 
   std::shared_ptr<Context> context_;
   CUstream stream_;
-  // Around the launches since the last wait, for the busy time.
-  CudaEvent begin_, end_;
-  bool launched_ = false;
+  // Around each launch since the last wait, for the busy time.
+  struct Timed {
+    explicit Timed(const std::shared_ptr<Context>& context)
+        : begin(context, CudaEvent::Use::kTiming), end(context, CudaEvent::Use::kTiming) {}
+    CudaEvent begin, end;
+  };
+  std::vector<std::unique_ptr<Timed>> timed_;  // kept for the next launches
+  size_t launches_ = 0;
 };
 
 // Lets a function use more dynamic shared memory than a launch may without asking.

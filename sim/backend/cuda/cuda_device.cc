@@ -11,10 +11,13 @@
 #include "sim/backend/cuda/cuda_context.h"
 #include "sim/backend/cuda/kernel_loader.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
+#include "sim/backend/cuda/pinned_pool.h"
 
 namespace simgrad::sim::cuda {
 namespace {
 
+// Of pinned memory that is kept for the next request.
+constexpr int64_t kIdlePinnedBytes = int64_t{1} << 30;
 // Of some hundred KiB of device memory each.
 constexpr size_t kMostModules = 256;
 
@@ -31,12 +34,17 @@ class CudaDevice : public Device {
         limits_(std::move(limits)),
         kernels_(std::move(tools), std::move(cache_folder), kMostModules) {}
   ~CudaDevice() override {
-    if (context_->Enter().ok()) context_->driver().cuStreamDestroy(allocation_);
+    if (!context_->Enter().ok()) return;
+    pinned_.Clear([this](void* data) { context_->driver().cuMemFreeHost(data); });
+    context_->driver().cuStreamDestroy(allocation_);
   }
 
   const DeviceLimits& limits() const override { return limits_; }
   DeviceUse Use() const override;
   absl::StatusOr<std::unique_ptr<Stream>> OpenStream() override;
+  absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override {
+    return std::make_unique<CudaEvent>(context_, CudaEvent::Use::kOrder);
+  }
   absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source,
                                                      KernelChoice choice) override {
     return kernels_.Load(source.text, choice);
@@ -45,10 +53,15 @@ class CudaDevice : public Device {
                                          int64_t shared_bytes) override;
 
  protected:
-  absl::StatusOr<void*> AllocateBytes(int64_t bytes) override;
-  void Free(void* data) override;
+  absl::StatusOr<void*> AllocateBytes(int64_t bytes, MemoryKind kind) override;
+  void Free(void* data, MemoryKind kind) override;
 
  private:
+  absl::StatusOr<void*> AllocatePinned(int64_t bytes);
+  int64_t& UsedBytes(MemoryKind kind) {
+    return kind == MemoryKind::kDevice ? memory_used_bytes_ : pinned_used_bytes_;
+  }
+
   std::shared_ptr<Context> context_;
   // Memory is taken and given back in the order of this stream; its users have waited before they
   // give it back (device.h, Buffer).
@@ -56,7 +69,8 @@ class CudaDevice : public Device {
   DeviceLimits limits_;
   mutable std::mutex mutex_;
   std::unordered_map<void*, int64_t> taken_;
-  DeviceUse use_;  // its memory
+  PinnedPool pinned_{kIdlePinnedBytes};
+  int64_t memory_used_bytes_ = 0, pinned_used_bytes_ = 0;
   KernelLoader kernels_;
 };
 
@@ -64,7 +78,8 @@ DeviceUse CudaDevice::Use() const {
   DeviceUse use;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    use = use_;
+    use.memory_used_bytes = memory_used_bytes_;
+    use.pinned_bytes = pinned_used_bytes_;
   }
   use.memory_total_bytes = limits_.memory_bytes;
   context_->AddTo(use);
@@ -81,14 +96,46 @@ absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::OpenStream() {
   return std::make_unique<CudaStream>(context_, stream);
 }
 
-absl::StatusOr<void*> CudaDevice::AllocateBytes(int64_t bytes) {
+// Usable by kernels under the same address (unified addressing).
+absl::StatusOr<void*> CudaDevice::AllocatePinned(int64_t bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (void* const kept = pinned_.Take(bytes)) return kept;
+  }
+  void* address = nullptr;
+  const absl::Status status = context_->Check(
+      context_->driver().cuMemHostAlloc(&address, static_cast<size_t>(bytes),
+                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+      "cuMemHostAlloc");
+  if (absl::IsResourceExhausted(status)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the host has no ", bytes, " bytes of memory that can be pinned"));
+  }
+  if (!status.ok()) return status;
+  return address;
+}
+
+absl::StatusOr<void*> CudaDevice::AllocateBytes(int64_t bytes, MemoryKind kind) {
   if (absl::Status status = context_->Enter(); !status.ok()) return status;
+  const auto note = [&](void* address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    taken_[address] = bytes;
+    UsedBytes(kind) += bytes;
+    return address;
+  };
+  if (kind == MemoryKind::kPinned) {
+    bytes = PinnedPool::SizeFor(bytes);
+    const absl::StatusOr<void*> pinned = AllocatePinned(bytes);
+    if (!pinned.ok()) return pinned.status();
+    return note(*pinned);
+  }
   const Driver& driver = context_->driver();
   CUdeviceptr data = 0;
   absl::Status status = context_->Check(
       driver.cuMemAllocAsync(&data, static_cast<size_t>(bytes), allocation_), "cuMemAllocAsync");
   if (status.ok()) {
     status = context_->Check(driver.cuStreamSynchronize(allocation_), "cuStreamSynchronize");
+    if (!status.ok()) driver.cuMemFreeAsync(data, allocation_);
   }
   if (absl::IsResourceExhausted(status)) {
     size_t free = 0;
@@ -98,21 +145,24 @@ absl::StatusOr<void*> CudaDevice::AllocateBytes(int64_t bytes) {
                                                      " bytes free; ", bytes, " were asked for"));
   }
   if (!status.ok()) return status;
-  void* const address = reinterpret_cast<void*>(data);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  taken_[address] = bytes;
-  use_.memory_used_bytes += bytes;
-  return address;
+  return note(reinterpret_cast<void*>(data));
 }
 
-void CudaDevice::Free(void* data) {
+void CudaDevice::Free(void* data, MemoryKind kind) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    use_.memory_used_bytes -= taken_[data];
+    const int64_t bytes = taken_[data];
+    UsedBytes(kind) -= bytes;
     taken_.erase(data);
+    if (kind == MemoryKind::kPinned && pinned_.Keep(data, bytes)) return;
   }
   if (!context_->Enter().ok()) return;  // lost, and its memory with it
-  context_->Check(context_->driver().cuMemFreeAsync(Address(data), allocation_), "cuMemFreeAsync")
+  const Driver& driver = context_->driver();
+  const bool pinned = kind == MemoryKind::kPinned;
+  context_
+      ->Check(
+          pinned ? driver.cuMemFreeHost(data) : driver.cuMemFreeAsync(Address(data), allocation_),
+          pinned ? "cuMemFreeHost" : "cuMemFreeAsync")
       .IgnoreError();
 }
 
@@ -208,6 +258,9 @@ absl::StatusOr<DeviceLimits> LimitsOf(const Context& context, const CudaDeviceIn
       take(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, limits.threads_per_multiprocessor));
   status.Update(
       take(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, limits.shared_bytes_per_block));
+  int clock_khz = 0;
+  status.Update(take(CU_DEVICE_ATTRIBUTE_CLOCK_RATE, clock_khz));
+  limits.clock_hz = 1e3 * clock_khz;
   if (!status.ok()) return status;
   return limits;
 }

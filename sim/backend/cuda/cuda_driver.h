@@ -31,6 +31,8 @@ namespace simgrad::sim::cuda {
   F(cuMemPoolSetAttribute)                       \
   F(cuMemAllocAsync)                             \
   F(cuMemFreeAsync)                              \
+  F(cuMemHostAlloc)                              \
+  F(cuMemFreeHost)                               \
   F(cuMemcpyHtoDAsync)                           \
   F(cuMemcpyDtoHAsync)                           \
   F(cuMemcpyDtoDAsync)                           \
@@ -38,6 +40,7 @@ namespace simgrad::sim::cuda {
   F(cuStreamCreate)                              \
   F(cuStreamDestroy)                             \
   F(cuStreamSynchronize)                         \
+  F(cuStreamWaitEvent)                           \
   F(cuEventCreate)                               \
   F(cuEventDestroy)                              \
   F(cuEventRecord)                               \

@@ -1,8 +1,10 @@
 #include "sim/backend/cuda/cuda_executor.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "sim/backend/check_batch.h"
 #include "sim/backend/cuda/cuda_run.h"
 #include "sim/backend/cuda/source_cache.h"
@@ -47,7 +49,8 @@ class CudaExecutor : public Executor {
     const auto source = sources_.Get(
         batch.program, OptionsFor(*batch.program, std::move(per_step), options_.mapping));
     if (!source.ok()) return source.status();
-    const std::shared_ptr<cuda::Device> device = LeastLoaded();
+    const std::shared_ptr<cuda::Device> device = TakeTurn();
+    const absl::Cleanup counted_by_the_run = [&] { --device->runs; };
     auto module = device->Load(**source, options_.kernel.value_or(ChoiceFor(batch)));
     if (!module.ok()) return module.status();
     auto run = cuda::CudaRun::Create(device, *source, *std::move(module), std::move(batch),
@@ -57,14 +60,20 @@ class CudaExecutor : public Executor {
   }
 
  private:
-  std::shared_ptr<cuda::Device> LeastLoaded() const {
-    return *std::min_element(devices_.begin(), devices_.end(), [](const auto& a, const auto& b) {
-      return a->runs.load() < b->runs.load();
-    });
+  // The device with the fewest runs, with one more: chosen and counted at once, so that requests
+  // that come together do not all wait for the kernels of the same device.
+  std::shared_ptr<cuda::Device> TakeTurn() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto& device = *std::min_element(
+        devices_.begin(), devices_.end(),
+        [](const auto& a, const auto& b) { return a->runs.load() < b->runs.load(); });
+    ++device->runs;
+    return device;
   }
 
   std::vector<std::shared_ptr<cuda::Device>> devices_;
   CudaExecutorOptions options_;
+  std::mutex mutex_;
   cuda::SourceCache sources_{kMostSources};
 };
 

@@ -18,6 +18,11 @@ struct CudaExecutorOptions {
   int block = 0;                             // threads; 0: chosen
   int64_t grid = 0;                          // blocks; 0: what fills the device
   std::optional<cuda::KernelChoice> kernel;  // unset: chosen by the size of the work
+  int64_t steps = 0;                         // of one launch at most; 0: as its records allow
+  // Device memory of a run for checkpoints, and for the records of a reversal; unset: a share of
+  // the device. What goes beyond lies in pinned memory of the host.
+  std::optional<int64_t> checkpoint_bytes;
+  std::optional<int64_t> record_bytes;
 };
 
 std::unique_ptr<Executor> MakeCudaExecutor(std::shared_ptr<cuda::Device> device,

@@ -14,6 +14,8 @@ namespace {
 // block per instance takes as many as its longest value has elements.
 constexpr int kBlock = 128;
 constexpr int kWarp = 32;
+// Of the device's memory for the checkpoints of one run, where nobody says: several run at once.
+constexpr int64_t kShare = 4;
 
 int ChooseBlock(const NumericalProgram& program, Mapping mapping) {
   if (mapping == Mapping::kThreadPerInstance) return kBlock;
@@ -51,11 +53,12 @@ InstanceHealth HealthOf(int64_t word) {
 }  // namespace
 
 CudaRun::CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
-                 std::shared_ptr<const GeneratedSource> source,
+                 std::unique_ptr<Stream> copies, std::shared_ptr<const GeneratedSource> source,
                  std::shared_ptr<const Module> module, Batch batch, RunOptions options,
                  const CudaExecutorOptions& launch_options)
     : device_(std::move(device)),
       stream_(std::move(stream)),
+      copies_(std::move(copies)),
       source_(std::move(source)),
       module_(std::move(module)),
       batch_(std::move(batch)),
@@ -65,8 +68,10 @@ CudaRun::CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
       block_(launch_options.block > 0 ? launch_options.block
                                       : ChooseBlock(*batch_.program, source_->mapping)),
       uploaded_(device_, *stream_),
-      record_(*device_, *stream_, batch_, options_),
-      saved_(device_, layout_.travelling_bytes),
+      records_{ForwardRecord(*device_, *stream_, *copies_, batch_, options_),
+               ForwardRecord(*device_, *stream_, *copies_, batch_, options_)},
+      saved_(device_, *stream_, *copies_, layout_.travelling_bytes,
+             launch_options_.checkpoint_bytes.value_or(device_->limits().memory_bytes / kShare)),
       gradients_(batch_.program->program.inputs.size()),
       connected_(batch_.program->program.inputs.size()) {
   ++device_->runs;
@@ -74,6 +79,7 @@ CudaRun::CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
 
 CudaRun::~CudaRun() {
   // What still runs uses the memory that is about to go.
+  copies_->Wait().IgnoreError();
   stream_->Wait().IgnoreError();
   --device_->runs;
 }
@@ -84,9 +90,11 @@ absl::StatusOr<std::unique_ptr<CudaRun>> CudaRun::Create(
     const CudaExecutorOptions& launch_options) {
   absl::StatusOr<std::unique_ptr<Stream>> stream = device->OpenStream();
   if (!stream.ok()) return stream.status();
-  std::unique_ptr<CudaRun> run(new CudaRun(std::move(device), std::move(*stream), std::move(source),
-                                           std::move(module), std::move(batch), std::move(options),
-                                           launch_options));
+  absl::StatusOr<std::unique_ptr<Stream>> copies = device->OpenStream();
+  if (!copies.ok()) return copies.status();
+  std::unique_ptr<CudaRun> run(new CudaRun(std::move(device), *std::move(stream),
+                                           *std::move(copies), std::move(source), std::move(module),
+                                           std::move(batch), std::move(options), launch_options));
   if (absl::Status status = run->Prepare(); !status.ok()) return status;
   return run;
 }
@@ -105,14 +113,12 @@ absl::Status CudaRun::Prepare() {
   args_.flags = FlagsOf(options_.recording);
   args_.stride = options_.stride;
   args_.near_band_ulps = options_.near_band_ulps;
-  if (absl::Status status = PointFields(travelling_.data(), nullptr, args_); !status.ok()) {
-    return status;
-  }
+  PointFields(travelling_.data(), nullptr, args_);
   if (batch_.program->adjoint) {
-    absl::StatusOr<Buffer> units = device_->Allocate(4 * batch_.steps);
+    absl::StatusOr<Buffer> units = device_->Allocate(8 * batch_.steps);
     if (!units.ok()) return units.status();
     tape_units_ = std::move(*units);
-    args_.tape_units = static_cast<uint32_t*>(tape_units_.data());
+    args_.tape_units = static_cast<unsigned long long*>(tape_units_.data());
     units_.assign(static_cast<size_t>(batch_.steps), 0);
     absl::Status status = stream_->Fill(tape_units_.data(), 0, tape_units_.bytes());
     if (!status.ok()) return status;
@@ -120,13 +126,12 @@ absl::Status CudaRun::Prepare() {
   return uploaded_.Upload(batch_, *source_, args_);
 }
 
-absl::Status CudaRun::PointFields(void* travelling, void* adjoint, KernelArgs& args) const {
+void CudaRun::PointFields(void* travelling, void* adjoint, KernelArgs& args) const {
   for (size_t i = 0; i < layout_.places.size(); ++i) {
     const FieldPlace& place = layout_.places[i];
     void* const base = place.travels ? travelling : adjoint;
     args.field[i] = base == nullptr ? nullptr : static_cast<unsigned char*>(base) + place.offset;
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry) {
@@ -172,74 +177,96 @@ absl::Status CudaRun::Start() {
   return LaunchOverInstances("simgrad_start", args);
 }
 
+// While a launch runs, what the one before it recorded travels and is read.
 absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
   if (!failed_.ok()) return failed_;
-  ForwardChunk chunk = record_.EmptyChunk(first, count);
+  ForwardChunk chunk = records_[0].EmptyChunk(first, count);
   if (batch_.instances == 0 || count == 0) return chunk;
   stale_ = stale_paths_ = true;
   const absl::StatusOr<int64_t> grid = GridOf("simgrad_forward");
   if (!grid.ok()) return grid.status();
-  const int64_t most = record_.StepsPerLaunch(*grid);
-  for (int64_t t = first; t < first + count; t += most) {
+  const int64_t most = StepsPerLaunch(*grid, count);
+  const bool values = options_.recording == Recording::kInstances;
+  ForwardRecord* travels = nullptr;
+  ForwardRecord* next = &records_[0];
+  absl::Status status;
+  for (int64_t t = first; t < first + count && status.ok(); t += most) {
     KernelArgs args = args_;
     args.first_step = t;
     args.count = std::min(most, first + count - t);
     args.blocks = *grid;
-    absl::Status status = ForwardLaunch(args, first, chunk);
-    if (!status.ok()) return status;
+    status = ForwardLaunch(args, *next);
+    if (status.ok() && travels != nullptr) status = Take(*travels, first, chunk);
+    travels = next;
+    next = next == &records_[0] ? &records_[1] : &records_[0];
+    if (!status.ok() || !values) continue;
+    // The values have their places only when it is known how many there are.
+    status = Take(*travels, first, chunk);
+    if (status.ok()) status = WriteValues(args, *travels, first, chunk);
+    travels = nullptr;
   }
-  return chunk;
+  if (status.ok() && travels != nullptr) status = Take(*travels, first, chunk);
+  if (status.ok()) status = stream_->Wait();
+  if (status.ok()) return chunk;
+  failed_ = status;  // what is still on its way belongs to nobody
+  return status;
 }
 
-absl::Status CudaRun::ForwardLaunch(KernelArgs args, int64_t chunk_first, ForwardChunk& chunk) {
-  const bool values = options_.recording == Recording::kInstances;
-  absl::Status status = record_.Prepare(args.blocks, args);
+// Of a chunk of `count`: in a few launches, so that most of what it records is read while it runs,
+// and none so short that launching it takes long beside it.
+int64_t CudaRun::StepsPerLaunch(int64_t grid, int64_t count) const {
+  constexpr int64_t kLaunches = 4;
+  constexpr int64_t kShortest = 32;
+  int64_t most = records_[0].StepsPerLaunch(grid);
+  if (options_.recording == Recording::kSummary) {
+    most = std::min(most, std::max(kShortest, (count + kLaunches - 1) / kLaunches));
+  }
+  return launch_options_.steps > 0 ? std::min(most, launch_options_.steps) : most;
+}
+
+absl::Status CudaRun::ForwardLaunch(KernelArgs& args, ForwardRecord& record) {
+  absl::Status status = record.Prepare(args.blocks, args);
   if (status.ok()) status = GiveWorkspace(args.blocks, args);
   if (!status.ok()) return status;
-  void* before = nullptr;
-  if (values) {
+  if (options_.recording == Recording::kInstances) {
     const auto copy = before_.Of(*device_, *stream_, layout_.travelling_bytes);
     if (!copy.ok()) return copy.status();
-    before = *copy;
-    status = stream_->OnDevice(before, travelling_.data(), layout_.travelling_bytes);
+    status = stream_->OnDevice(*copy, travelling_.data(), layout_.travelling_bytes);
   }
   if (status.ok()) status = Launch("simgrad_forward", args.blocks, args);
   if (status.ok() && options_.recording != Recording::kNone) {
     status = Launch("simgrad_merge", args.count, args);
   }
-  if (status.ok()) status = record_.Read(args, uploaded_.sorted_ids(), chunk_first, chunk);
-  if (status.ok()) status = ReadTapeUnits(args);
-  if (!status.ok() || !values) return status;
-  if (status = PointFields(before, nullptr, args); !status.ok()) return status;
-  return WriteValues(args, chunk_first, chunk);
+  return status.ok() ? record.Send(args) : status;
+}
+
+absl::Status CudaRun::Take(ForwardRecord& record, int64_t chunk_first, ForwardChunk& chunk) {
+  return record.Take(uploaded_.sorted_ids(), chunk, chunk_first, units_);
 }
 
 // The same steps once more, from a copy of the states they began with: now that it is known how
 // many values each instance has, they have a place.
-absl::Status CudaRun::WriteValues(KernelArgs args, int64_t chunk_first, ForwardChunk& chunk) {
+absl::Status CudaRun::WriteValues(const KernelArgs& args, ForwardRecord& record,
+                                  int64_t chunk_first, ForwardChunk& chunk) {
+  const auto before = before_.Of(*device_, *stream_, layout_.travelling_bytes);
+  if (!before.ok()) return before.status();
   KernelArgs again = args_;
+  PointFields(*before, nullptr, again);
   again.first_step = args.first_step;
   again.count = args.count;
   again.blocks = args.blocks;
   again.workspace = args.workspace;
   again.workspace_stride = args.workspace_stride;
-  std::copy(std::begin(args.field), std::end(args.field), std::begin(again.field));
   again.flags = kValuesPass;
   again.tape_units = nullptr;
-  absl::Status status = record_.PrepareValues(again, chunk, chunk_first);
+  absl::Status status = record.PrepareValues(again, chunk, chunk_first);
   if (status.ok()) status = Launch("simgrad_forward", again.blocks, again);
-  if (status.ok()) status = record_.ReadValues(chunk);
+  if (status.ok()) status = record.ReadValues(chunk);
   return status;
 }
 
-absl::Status CudaRun::ReadTapeUnits(const KernelArgs& args) {
-  if (args.tape_units == nullptr) return stream_->Wait();
-  return stream_->ToHost(units_.data() + args.first_step, args.tape_units + args.first_step,
-                         4 * args.count);
-}
-
 std::shared_ptr<const void> CudaRun::SaveState() const {
-  auto saved = saved_.Save(*stream_, travelling_.data());
+  auto saved = saved_.Save(travelling_.data());
   failed_.Update(saved.status());
   if (!saved.ok()) return nullptr;
   return *std::move(saved);
@@ -249,7 +276,7 @@ void CudaRun::RestoreState(const std::shared_ptr<const void>& saved) {
   stale_ = stale_paths_ = true;
   if (saved == nullptr) return;  // failed_ says why
   const auto& copy = *static_cast<const SavedStates::Copy*>(saved.get());
-  failed_.Update(saved_.Restore(*stream_, copy, travelling_.data()));
+  failed_.Update(saved_.Restore(copy, travelling_.data()));
 }
 
 absl::Status CudaRun::Finish() {

@@ -53,20 +53,24 @@ class CudaRun : public Run {
 
  private:
   CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
-          std::shared_ptr<const GeneratedSource> source, std::shared_ptr<const Module> module,
-          Batch batch, RunOptions options, const CudaExecutorOptions& launch_options);
+          std::unique_ptr<Stream> copies, std::shared_ptr<const GeneratedSource> source,
+          std::shared_ptr<const Module> module, Batch batch, RunOptions options,
+          const CudaExecutorOptions& launch_options);
   absl::Status Prepare();
   // Blocks of one launch of an entry point.
   absl::StatusOr<int64_t> GridOf(const std::string& entry);
   absl::Status Launch(const std::string& entry, int64_t grid, const KernelArgs& args);
   absl::Status LaunchOverInstances(const std::string& entry, KernelArgs& args);
   absl::Status GiveWorkspace(int64_t grid, KernelArgs& args);
-  absl::Status PointFields(void* travelling, void* adjoint, KernelArgs& args) const;
-  absl::Status ForwardLaunch(KernelArgs args, int64_t chunk_first, ForwardChunk& chunk);
-  absl::Status WriteValues(KernelArgs args, int64_t chunk_first, ForwardChunk& chunk);
-  absl::Status ReadTapeUnits(const KernelArgs& args);
+  void PointFields(void* travelling, void* adjoint, KernelArgs& args) const;
+  int64_t StepsPerLaunch(int64_t grid, int64_t count) const;
+  // A launch of steps whose record is on its way to the host when it is back.
+  absl::Status ForwardLaunch(KernelArgs& args, ForwardRecord& record);
+  absl::Status Take(ForwardRecord& record, int64_t chunk_first, ForwardChunk& chunk);
+  absl::Status WriteValues(const KernelArgs& args, ForwardRecord& record, int64_t chunk_first,
+                           ForwardChunk& chunk);
   absl::Status GiveTape(int64_t grid, int64_t units, KernelArgs& args);
-  int64_t TapeUnits(int64_t first, int64_t count) const;
+  std::optional<int64_t> TapeUnits(int64_t first, int64_t count) const;
   int64_t TapeBytes(int64_t grid, int64_t units) const;
   absl::Status TakeGradients();
   // Nothing where the program has no such field, or where reading failed (see failed_).
@@ -75,6 +79,7 @@ class CudaRun : public Run {
 
   std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Stream> copies_;  // to the host, beside the launches
   std::shared_ptr<const GeneratedSource> source_;
   std::shared_ptr<const Module> module_;
   Batch batch_;
@@ -83,7 +88,7 @@ class CudaRun : public Run {
   FieldLayout layout_;
   int block_ = 128;
   UploadedBatch uploaded_;
-  ForwardRecord record_;
+  ForwardRecord records_[2];  // they take turns
   mutable SavedStates saved_;
   Buffer travelling_;
   Buffer adjoint_fields_;
@@ -91,7 +96,7 @@ class CudaRun : public Run {
   Scratch before_, workspace_, tape_, backward_partial_, backward_, ranges_;
   KernelArgs args_ = {};  // what all launches share
   int64_t adjoint_grid_ = 1;
-  std::vector<uint32_t> units_;  // by step: what one instance needs at most
+  std::vector<uint64_t> units_;  // by step: what one instance needs at most
   bool reversing_ = false;
   std::vector<std::vector<double>> gradients_;
   std::vector<std::vector<uint8_t>> connected_;

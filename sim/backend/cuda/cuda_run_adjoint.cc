@@ -1,17 +1,30 @@
 // The reverse of a CudaRun: tapes, launches, gradients.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "precision/rounding.h"
 #include "sim/backend/cuda/cuda_run.h"
 #include "sim/backend/cuda/step_columns.h"
 
 namespace simgrad::sim::cuda {
+namespace {
 
-int64_t CudaRun::TapeUnits(int64_t first, int64_t count) const {
-  int64_t units = 0;
-  for (int64_t t = first; t < first + count; ++t) units += units_[static_cast<size_t>(t)];
-  return units;
+// Positions on a tape are 32 bits wide (device/tape.h).
+constexpr uint64_t kLongestTape = uint64_t{1} << 32;
+constexpr int64_t kMoreThanAnyBudget = std::numeric_limits<int64_t>::max() / 2;
+
+}  // namespace
+
+// Of an instance at most; nothing where its tape would be longer than positions on it can tell.
+std::optional<int64_t> CudaRun::TapeUnits(int64_t first, int64_t count) const {
+  uint64_t units = 0;
+  for (int64_t t = first; t < first + count; ++t) {
+    units += units_[static_cast<size_t>(t)];
+    if (units > kLongestTape) return std::nullopt;
+  }
+  return static_cast<int64_t>(units);
 }
 
 // Every instance that is resident at once has a tape.
@@ -21,14 +34,23 @@ int64_t CudaRun::TapeBytes(int64_t grid, int64_t units) const {
 }
 
 int64_t CudaRun::AdjointBytes(int64_t first, int64_t count) const {
+  const std::optional<int64_t> units = TapeUnits(first, count);
+  if (!units) return kMoreThanAnyBudget;
   const int64_t columns = adjoint_grid_ * count * static_cast<int64_t>(sizeof(BackwardColumn));
-  return TapeBytes(adjoint_grid_, TapeUnits(first, count)) + columns;
+  return TapeBytes(adjoint_grid_, *units) + columns;
 }
 
 absl::Status CudaRun::GiveTape(int64_t grid, int64_t units, KernelArgs& args) {
   args.tape_units = nullptr;  // counted in the forward run
   args.tape_capacity = units;
-  const absl::StatusOr<void*> tape = tape_.Of(*device_, *stream_, TapeBytes(grid, units));
+  const int64_t bytes = TapeBytes(grid, units);
+  const int64_t room = launch_options_.record_bytes.value_or(device_->limits().memory_bytes / 2);
+  absl::StatusOr<void*> tape = absl::ResourceExhaustedError("");
+  if (bytes <= room) tape = tape_.Of(*device_, *stream_, bytes);
+  // Slower, over the bus, but there.
+  if (absl::IsResourceExhausted(tape.status())) {
+    tape = tape_.Of(*device_, *stream_, bytes, MemoryKind::kPinned);
+  }
   if (!tape.ok()) return tape.status();
   args.tape = *tape;
   return absl::OkStatus();
@@ -45,7 +67,7 @@ absl::Status CudaRun::StartAdjoint(double seed_scale) {
   if (absl::Status status = stream_->Wait(); !status.ok()) return status;
   adjoint_fields_ = std::move(*fields);
   absl::Status status = stream_->Fill(adjoint_fields_.data(), 0, adjoint_fields_.bytes());
-  if (status.ok()) status = PointFields(travelling_.data(), adjoint_fields_.data(), args_);
+  PointFields(travelling_.data(), adjoint_fields_.data(), args_);
   if (status.ok()) status = uploaded_.UploadCotangents(batch_, args_);
   if (!status.ok()) return status;
   args_.seed = precision::RoundTo(program.policy[Role::kObjective].format, seed_scale);
@@ -81,7 +103,14 @@ absl::StatusOr<AdjointChunk> CudaRun::Adjoint(int64_t first, int64_t count) {
   if (!merged.ok()) return merged.status();
   args.backward_partial = static_cast<BackwardColumn*>(*partial);
   args.backward = static_cast<BackwardColumn*>(*merged);
-  absl::Status status = GiveTape(adjoint_grid_, TapeUnits(first, count), args);
+  const std::optional<int64_t> units = TapeUnits(first, count);
+  if (!units) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the record of steps ", first, " to ", first + count - 1,
+                     " of one instance is longer than 2^32 units of ", source_->tape_unit_bytes,
+                     " bytes; a smaller max_iter would need less"));
+  }
+  absl::Status status = GiveTape(adjoint_grid_, *units, args);
   if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
   if (status.ok()) status = stream_->Fill(args.ranges, 0, sizeof(RangeColumn));
   if (status.ok()) status = Launch("simgrad_adjoint", adjoint_grid_, args);

@@ -25,13 +25,15 @@ struct DeviceLimits {
   int threads_per_multiprocessor = 2048;
   int64_t shared_bytes_per_block = 48 << 10;
   int64_t memory_bytes = 0;
+  double clock_hz = 0.0;  // the highest
 };
 
 // What a device has been used for, for metrics.
 struct DeviceUse {
   int64_t memory_used_bytes = 0;  // by this process
+  int64_t pinned_bytes = 0;       // of the host, by this process
   int64_t memory_total_bytes = 0;
-  double busy_seconds = 0.0;  // of launches, from the first of a series to its end
+  double busy_seconds = 0.0;  // of launches
   double compile_seconds = 0.0;
   uint64_t compiled = 0, loaded_from_disk = 0, loaded_from_memory = 0;  // texts
   uint64_t memory_errors = 0, lost_errors = 0, other_errors = 0;
@@ -50,21 +52,27 @@ struct LaunchShape {
 
 class Device;
 
-// Memory of a device; freed with its owner. Move-only.
+// Pinned: of the host, so that a device copies to and from it while the host goes on; kernels may
+// use it as well, over the bus.
+enum class MemoryKind : uint8_t { kDevice, kPinned };
+
+// Memory that kernels can use; freed with its owner. Move-only.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(std::shared_ptr<Device> device, void* data, int64_t bytes);
+  Buffer(std::shared_ptr<Device> device, MemoryKind kind, void* data, int64_t bytes);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer();
+  MemoryKind kind() const { return kind_; }
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
  private:
   std::shared_ptr<Device> device_;
+  MemoryKind kind_ = MemoryKind::kDevice;
   void* data_ = nullptr;
   int64_t bytes_ = 0;
 };
@@ -75,16 +83,29 @@ class Module {
   virtual ~Module() = default;
 };
 
-// Work in the order in which it was given; copies and launches may return before they are done.
+// A point in the work of a stream. Before it was recorded nothing waits for it.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual absl::Status Wait() = 0;  // the host, until the point has been passed
+};
+
+// Work in the order in which it was given; copies and launches may return before they are done, and
+// say then what went wrong at the next Wait. Two streams have no order but by events.
 class Stream {
  public:
   virtual ~Stream() = default;
+  // What lies at `from` may change once the call is back, unless it is pinned.
   virtual absl::Status ToDevice(void* to, const void* from, int64_t bytes) = 0;
-  virtual absl::Status ToHost(void* to, const void* from, int64_t bytes) = 0;  // waits
+  virtual absl::Status ToHost(void* to, const void* from, int64_t bytes) = 0;    // waits
+  virtual absl::Status ToPinned(void* to, const void* from, int64_t bytes) = 0;  // does not wait
   virtual absl::Status OnDevice(void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status Fill(void* to, uint8_t byte, int64_t bytes) = 0;
   virtual absl::Status Launch(const Module& module, const std::string& entry, LaunchShape shape,
                               const KernelArgs& args) = 0;
+  virtual absl::Status Record(Event& event) = 0;
+  // What is given from now on begins behind the point; the host does not wait.
+  virtual absl::Status WaitFor(Event& event) = 0;
   virtual absl::Status Wait() = 0;
 };
 
@@ -100,6 +121,7 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual const DeviceLimits& limits() const = 0;
   virtual DeviceUse Use() const { return {}; }
   virtual absl::StatusOr<std::unique_ptr<Stream>> OpenStream() = 0;
+  virtual absl::StatusOr<std::unique_ptr<Event>> MakeEvent() = 0;
   // Compiles, or takes from the cache.
   virtual absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source,
                                                              KernelChoice choice) = 0;
@@ -107,14 +129,14 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry,
                                                  int block, int64_t shared_bytes) = 0;
   // Of at least one byte; waits for nothing. Errors: RESOURCE_EXHAUSTED with the figures.
-  absl::StatusOr<Buffer> Allocate(int64_t bytes);
+  absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind = MemoryKind::kDevice);
   // Runs that are alive on it: who has most to do.
   std::atomic<int64_t> runs{0};
 
  protected:
   friend class Buffer;
-  virtual absl::StatusOr<void*> AllocateBytes(int64_t bytes) = 0;
-  virtual void Free(void* data) = 0;
+  virtual absl::StatusOr<void*> AllocateBytes(int64_t bytes, MemoryKind kind) = 0;
+  virtual void Free(void* data, MemoryKind kind) = 0;
 };
 
 }  // namespace simgrad::sim::cuda

@@ -306,6 +306,7 @@ void KernelWriter::StoreSites() {
 
 std::string KernelWriter::Forward() {
   OpenShared(true);
+  joins_ = true;
   kernel_.Line("const bool records = (args.flags & kRecordSteps) != 0;");
   kernel_.Line("[[maybe_unused]] const bool counts = records;");
   kernel_.Line(
@@ -314,10 +315,11 @@ std::string KernelWriter::Forward() {
   kernel_.Open("if (records)");
   kernel_.Line("shared.slots[0].Clear();");
   kernel_.Line("shared.slots[1].Clear();");
-  kernel_.Line("__syncthreads();");
+  // A block per instance has a barrier behind its sites.
+  if (!source_.block()) kernel_.Line("__syncthreads();");
   kernel_.Close();
   if (source_.block())
-    kernel_.Line("[[maybe_unused]] unsigned int* const tape_top = &shared.tape_top;");
+    kernel_.Line("[[maybe_unused]] unsigned long long* const tape_top = &shared.tape_top;");
   const std::vector<Place> states = LoadStates();
   const std::vector<Place> exports = LoadExports();
   const bool costs = source_.FieldOf(kCost) >= 0;
@@ -346,8 +348,8 @@ std::string KernelWriter::Forward() {
              "; ++k) TellStep(args, k, column, instance, ran[k]);"));
     body_.Close();
   }
+  // What reads elements of others stands before the last Combine of the step.
   JoinStep(states);
-  if (source_.block()) Line("__syncthreads();");
   body_.Close();
   for (size_t k = 0; k < states.size(); ++k)
     StoreField(source_.FieldOf(kState, static_cast<int32_t>(k)), states[k]);

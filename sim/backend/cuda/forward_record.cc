@@ -1,18 +1,16 @@
 #include "sim/backend/cuda/forward_record.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "precision/selection.h"
 #include "sim/backend/cuda/field_layout.h"
-#include "sim/backend/cuda/step_columns.h"
 
 namespace simgrad::sim::cuda {
 namespace {
 
-// Of the records of one launch; columns of blocks on a large device would else take gigabytes.
-constexpr int64_t kLaunchBytes = int64_t{256} << 20;
+// Of the records of one launch, of which two are alive; columns of blocks on a large device would
+// else take gigabytes.
+constexpr int64_t kLaunchBytes = int64_t{128} << 20;
 
 Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
   Shape prefixed(prefix);
@@ -27,29 +25,14 @@ const Value& ExportValue(const Program& p, int32_t index) {
   return p[p.exports[static_cast<size_t>(index)].value];
 }
 
-template <class T>
-int64_t Bytes(int64_t count) {
-  return count * static_cast<int64_t>(sizeof(T));
-}
-
-// Host copy of an array in device memory; waits.
-template <class T>
-absl::StatusOr<std::vector<T>> Fetch(Stream& stream, const T* from, int64_t count) {
-  std::vector<T> to(static_cast<size_t>(count));
-  if (count == 0) return to;
-  absl::Status status = stream.ToHost(to.data(), from, Bytes<T>(count));
-  if (!status.ok()) return status;
-  return to;
-}
-
 }  // namespace
 
-absl::StatusOr<void*> Scratch::Of(Device& device, Stream& stream, int64_t bytes) {
+absl::StatusOr<void*> Scratch::Of(Device& device, Stream& stream, int64_t bytes, MemoryKind kind) {
   if (buffer_.data() != nullptr && bytes <= buffer_.bytes()) return buffer_.data();
   // What still runs may use the old memory.
   if (absl::Status status = stream.Wait(); !status.ok()) return status;
   buffer_ = Buffer();
-  absl::StatusOr<Buffer> larger = device.Allocate(bytes);
+  absl::StatusOr<Buffer> larger = device.Allocate(bytes, kind);
   if (!larger.ok()) return larger.status();
   buffer_ = std::move(*larger);
   return buffer_.data();
@@ -84,40 +67,9 @@ Carrier CarrierOfValue(const NumericalProgram& program, const Value& value) {
   }
 }
 
-void CopyNumbers(Carrier carrier, const uint8_t* from, int64_t count, Tensor& to, int64_t at) {
-  const auto each = [&](auto zero, const auto& put) {
-    for (int64_t i = 0; i < count; ++i) {
-      auto x = zero;
-      std::memcpy(&x, from + static_cast<size_t>(i) * sizeof(x), sizeof(x));
-      put(at + i, x);
-    }
-  };
-  const auto raw = [&](int64_t i, auto x) {
-    std::memcpy(to.bytes.data() + static_cast<size_t>(i) * sizeof(x), &x, sizeof(x));
-  };
-  switch (carrier) {
-    case Carrier::kF32:
-      if (to.dtype == DType::kF32) {
-        return each(0.0f, [&](int64_t i, float x) { raw(i, precision::Canonical(x)); });
-      }
-      return each(0.0f, [&](int64_t i, float x) { to.Set(i, static_cast<double>(x)); });
-    case Carrier::kF64:
-      if (to.dtype == DType::kF64) {
-        return each(0.0, [&](int64_t i, double x) { raw(i, precision::Canonical(x)); });
-      }
-      return each(0.0, [&](int64_t i, double x) { to.Set(i, x); });
-    case Carrier::kI32:
-      return each(int32_t{0}, [&](int64_t i, int32_t x) { to.SetInt(i, x); });
-    case Carrier::kI64:
-      return each(int64_t{0}, [&](int64_t i, int64_t x) { to.SetInt(i, x); });
-    case Carrier::kBool:
-      return each(uint8_t{0}, [&](int64_t i, uint8_t x) { to.SetInt(i, x != 0 ? 1 : 0); });
-  }
-}
-
-ForwardRecord::ForwardRecord(Device& device, Stream& stream, const Batch& batch,
+ForwardRecord::ForwardRecord(Device& device, Stream& stream, Stream& copies, const Batch& batch,
                              const RunOptions& options)
-    : device_(device), stream_(stream), batch_(batch), options_(options) {
+    : device_(device), stream_(stream), copies_(copies), batch_(batch), options_(options) {
   const NumericalProgram& numerical = *batch.program;
   const Program& p = numerical.program;
   for (const Site& site : numerical.sites) {
@@ -292,137 +244,6 @@ absl::Status ForwardRecord::Prepare(int64_t blocks, KernelArgs& args) {
   if (status.ok()) status = PrepareTrajectories(args);
   if (status.ok() && !sites_.empty()) status = PrepareInstances(args);
   return status;
-}
-
-absl::Status ForwardRecord::ReadColumns(const KernelArgs& args,
-                                        std::span<const uint64_t> sorted_ids, int64_t column,
-                                        StepDiagnostics& diagnostics) {
-  const auto terminations =
-      Fetch(stream_, args.termination, args.count * static_cast<int64_t>(terminations_));
-  if (!terminations.ok()) return terminations.status();
-  const auto events = Fetch(stream_, args.event, args.count * static_cast<int64_t>(events_));
-  if (!events.ok()) return events.status();
-  const auto states = Fetch(stream_, args.state, args.samples * static_cast<int64_t>(real_states_));
-  if (!states.ok()) return states.status();
-  const auto ranges = Fetch(stream_, args.ranges, 1);
-  if (!ranges.ok()) return ranges.status();
-  for (size_t t = 0; t < static_cast<size_t>(args.count); ++t) {
-    const size_t at = static_cast<size_t>(column) + t;
-    for (size_t s = 0; s < terminations_; ++s) {
-      diagnostics.terminations[s][at] =
-          TerminationOf((*terminations)[t * terminations_ + s], sorted_ids);
-    }
-    for (size_t s = 0; s < events_; ++s) {
-      diagnostics.events[s][at] = EventOf((*events)[t * events_ + s], sorted_ids);
-    }
-  }
-  const auto first_sample = std::lower_bound(diagnostics.sampled_steps.begin(),
-                                             diagnostics.sampled_steps.end(), args.first_step);
-  const size_t sample = static_cast<size_t>(first_sample - diagnostics.sampled_steps.begin());
-  for (size_t k = 0; k < static_cast<size_t>(args.samples); ++k) {
-    for (size_t s = 0; s < real_states_; ++s) {
-      diagnostics.states[s][sample + k] = RangeOf((*states)[k * real_states_ + s]);
-    }
-  }
-  diagnostics.ranges.Merge(CountsOf(ranges->front()));
-  return absl::OkStatus();
-}
-
-// From [count][instances][elements] to [instances][steps of the chunk][elements].
-absl::Status ForwardRecord::ReadTrajectories(const std::vector<Trajectory>& trajectories,
-                                             const KernelArgs& args, int64_t column,
-                                             std::vector<Tensor>& tensors) {
-  for (size_t k = 0; k < trajectories.size(); ++k) {
-    const Trajectory& trajectory = trajectories[k];
-    const int64_t row = trajectory.elements * CarrierBytes(trajectory.carrier);
-    const auto bytes = Fetch(stream_, static_cast<const uint8_t*>(trajectory.data),
-                             args.count * batch_.instances * row);
-    if (!bytes.ok()) return bytes.status();
-    const int64_t steps = tensors[k].shape[1];
-    for (int64_t i = 0; i < batch_.instances; ++i) {
-      for (int64_t t = 0; t < args.count; ++t) {
-        CopyNumbers(trajectory.carrier, bytes->data() + (t * batch_.instances + i) * row,
-                    trajectory.elements, tensors[k],
-                    (i * steps + column + t) * trajectory.elements);
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ForwardRecord::ReadInstances(const KernelArgs& args, int64_t column,
-                                          ForwardChunk& chunk) {
-  const int64_t cells = args.count * batch_.instances;
-  const int64_t at = column * batch_.instances;
-  for (size_t s = 0; s < sites_.size(); ++s) {
-    const InstanceSiteView& view = sites_[s].view;
-    InstanceSite& record = chunk.instance_sites[s];
-    absl::Status status = stream_.ToHost(record.iterations.data() + at, view.iterations, 4 * cells);
-    if (status.ok()) status = stream_.ToHost(record.reasons.data() + at, view.reasons, cells);
-    if (status.ok()) {
-      status = stream_.ToHost(record.value_counts.data() + at, view.value_counts, 4 * cells);
-    }
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ForwardRecord::Read(const KernelArgs& args, std::span<const uint64_t> sorted_ids,
-                                 int64_t chunk_first, ForwardChunk& chunk) {
-  const int64_t column = args.first_step - chunk_first;
-  absl::Status status;
-  if (options_.recording != Recording::kNone) {
-    status = ReadColumns(args, sorted_ids, column, chunk.diagnostics);
-  }
-  if (status.ok()) status = ReadTrajectories(states_, args, column, chunk.states);
-  if (status.ok()) status = ReadTrajectories(exports_, args, column, chunk.exports);
-  if (status.ok()) status = ReadInstances(args, column, chunk);
-  return status;
-}
-
-absl::Status ForwardRecord::PrepareValues(KernelArgs& args, const ForwardChunk& chunk,
-                                          int64_t chunk_first) {
-  const size_t instances = static_cast<size_t>(batch_.instances);
-  const size_t from = static_cast<size_t>(args.first_step - chunk_first) * instances;
-  const size_t to = from + static_cast<size_t>(args.count) * instances;
-  for (size_t s = 0; s < sites_.size(); ++s) {
-    SiteArrays& site = sites_[s];
-    std::vector<int64_t> counts(instances, 0);
-    for (size_t cell = from; cell < to; ++cell) {
-      counts[cell % instances] += chunk.instance_sites[s].value_counts[cell];
-    }
-    site.starts.assign(instances, 0);
-    site.total = 0;
-    for (size_t i = 0; i < instances; ++i) {
-      site.starts[i] = site.total;
-      site.total += counts[i];
-    }
-    const absl::StatusOr<void*> values = Take(site.values, 8 * site.total);
-    if (!values.ok()) return values.status();
-    const absl::StatusOr<void*> starts = Take(site.value_starts, 8 * batch_.instances);
-    if (!starts.ok()) return starts.status();
-    site.view.values = static_cast<double*>(*values);
-    site.view.value_starts = static_cast<const int64_t*>(*starts);
-    absl::Status status = stream_.ToDevice(*starts, site.starts.data(), 8 * batch_.instances);
-    if (!status.ok()) return status;
-  }
-  return SendViews(args);
-}
-
-absl::Status ForwardRecord::ReadValues(ForwardChunk& chunk) {
-  for (size_t s = 0; s < sites_.size(); ++s) {
-    const SiteArrays& site = sites_[s];
-    const auto values = Fetch(stream_, site.view.values, site.total);
-    if (!values.ok()) return values.status();
-    for (size_t i = 0; i < site.starts.size(); ++i) {
-      const size_t begin = static_cast<size_t>(site.starts[i]);
-      const size_t end =
-          static_cast<size_t>(i + 1 < site.starts.size() ? site.starts[i + 1] : site.total);
-      std::vector<double>& to = chunk.instance_sites[s].values[i];
-      for (size_t k = begin; k < end; ++k) to.push_back(precision::Canonical((*values)[k]));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace simgrad::sim::cuda

@@ -1,8 +1,9 @@
 // What forward launches write beside the states: columns, per-instance arrays, trajectories.
 //
-// A chunk of steps is cut into launches so that their records stay within a bound; each launch's
-// records are read into its place of the chunk.
-// Errors: those of device.h. Threads: as a Stream.
+// A chunk of steps is cut into launches so that their records stay within a bound. One object holds
+// the record of one launch: two of them take turns, so that one is written while the other's
+// travels to the host (Send) and goes into its place of the chunk (Take). Errors: those of
+// device.h. Threads: as a Stream.
 #pragma once
 
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "sim/backend/cuda/device.h"
+#include "sim/backend/cuda/staging.h"
 #include "sim/backend/executor.h"
 
 namespace simgrad::sim::cuda {
@@ -18,11 +20,17 @@ namespace simgrad::sim::cuda {
 // Memory that is taken once and grows when more is asked for; what lay in it is lost then.
 class Scratch {
  public:
-  absl::StatusOr<void*> Of(Device& device, Stream& stream, int64_t bytes);
+  absl::StatusOr<void*> Of(Device& device, Stream& stream, int64_t bytes,
+                           MemoryKind kind = MemoryKind::kDevice);
 
  private:
   Buffer buffer_;
 };
+
+template <class T>
+int64_t Bytes(int64_t count) {
+  return count * static_cast<int64_t>(sizeof(T));
+}
 
 // The format in which a value of the program leaves an executor.
 DType DTypeOfValue(const NumericalProgram& program, const Value& value);
@@ -33,7 +41,9 @@ Carrier CarrierOfValue(const NumericalProgram& program, const Value& value);
 
 class ForwardRecord {
  public:
-  ForwardRecord(Device& device, Stream& stream, const Batch& batch, const RunOptions& options);
+  // Launches are on `stream`; `copies` is another, for the way to the host.
+  ForwardRecord(Device& device, Stream& stream, Stream& copies, const Batch& batch,
+                const RunOptions& options);
 
   // All zero, with the places of `count` steps.
   ForwardChunk EmptyChunk(int64_t first, int64_t count) const;
@@ -43,9 +53,14 @@ class ForwardRecord {
 
   // Points the arguments at memory for a launch of args.count steps on `blocks` blocks.
   absl::Status Prepare(int64_t blocks, KernelArgs& args);
-  // Reads what the launch and its merge wrote into the chunk, which starts at `chunk_first`.
-  absl::Status Read(const KernelArgs& args, std::span<const uint64_t> sorted_ids,
-                    int64_t chunk_first, ForwardChunk& chunk);
+  // Sends what the launch and its merge write to the host; does not wait.
+  absl::Status Send(const KernelArgs& args);
+  // Waits for it and puts it into the chunk, which starts at `chunk_first`, and into `tape_units`
+  // by step. Before the next Prepare.
+  absl::Status Take(std::span<const uint64_t> sorted_ids, ForwardChunk& chunk, int64_t chunk_first,
+                    std::span<uint64_t> tape_units);
+  // The launch that was sent last.
+  const KernelArgs& sent() const { return sent_; }
   // Second pass of level `instances`. Between the two a launch with kValuesPass writes the values.
   absl::Status PrepareValues(KernelArgs& args, const ForwardChunk& chunk, int64_t chunk_first);
   absl::Status ReadValues(ForwardChunk& chunk);
@@ -56,11 +71,13 @@ class ForwardRecord {
     int64_t elements;
     Scratch memory;
     void* data = nullptr;
+    size_t part = 0;
   };
   // Memory of one termination site at level `instances`.
   struct SiteArrays {
     Scratch iterations, reasons, value_counts, values, value_starts;
     InstanceSiteView view = {};
+    size_t iterations_part = 0, reasons_part = 0, counts_part = 0;
     std::vector<int64_t> starts;
     int64_t total = 0;
   };
@@ -72,15 +89,16 @@ class ForwardRecord {
   absl::Status PrepareTrajectories(KernelArgs& args);
   absl::Status PrepareInstances(KernelArgs& args);
   absl::Status SendViews(KernelArgs& args);
-  absl::Status ReadColumns(const KernelArgs& args, std::span<const uint64_t> sorted_ids,
-                           int64_t column, StepDiagnostics& diagnostics);
-  absl::Status ReadTrajectories(const std::vector<Trajectory>& trajectories, const KernelArgs& args,
-                                int64_t column, std::vector<Tensor>& tensors);
-  absl::Status ReadInstances(const KernelArgs& args, int64_t column, ForwardChunk& chunk);
+  void TakeColumns(std::span<const uint64_t> sorted_ids, int64_t column,
+                   StepDiagnostics& diagnostics) const;
+  void TakeTrajectories(const std::vector<Trajectory>& trajectories, int64_t column,
+                        std::vector<Tensor>& tensors) const;
+  void TakeInstances(int64_t column, ForwardChunk& chunk) const;
   int64_t Sampled(int64_t first, int64_t count) const;
 
   Device& device_;
   Stream& stream_;
+  Stream& copies_;
   const Batch& batch_;
   const RunOptions& options_;
   size_t terminations_ = 0, events_ = 0, real_states_ = 0;
@@ -89,6 +107,9 @@ class ForwardRecord {
   std::vector<Trajectory> states_, exports_;  // by RunOptions::record_...
   std::vector<int32_t> state_places_;         // of recorded states among the states
   std::vector<SiteArrays> sites_;
+  Staging staging_;
+  KernelArgs sent_ = {};
+  size_t termination_part_ = 0, event_part_ = 0, state_part_ = 0, ranges_part_ = 0, units_part_ = 0;
 };
 
 }  // namespace simgrad::sim::cuda

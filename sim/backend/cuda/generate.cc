@@ -123,7 +123,7 @@ std::string SharedText(const Source& source) {
                 source.real_states(), "> slots[2];"));
   text.Line("BackwardColumn backward[2];");
   text.Line(Cat("InstanceTally ran[", std::max(source.terminations(), 1), "];"));
-  text.Line("unsigned int tape_top;");
+  text.Line("unsigned long long tape_top;");
   text.Close("};");
   text.Line(Cat("static_assert(sizeof(Shared) == ", SharedBytes(source), ");"));
   return text.text() + "\n";

@@ -113,7 +113,9 @@ struct KernelArgs {
   const InstanceSiteView* instance_site;  // [termination sites]
   void* const* state_trajectory;   // [states]: [count][instances][shape] in the carrier, or null
   void* const* export_trajectory;  // [exports], likewise
-  uint32_t* tape_units;         // [steps]: largest need of an instance, in tape units; or null
+  // [steps]: largest need of an instance, in tape units, also where no tape could be so long; or
+  // null.
+  unsigned long long* tape_units;
   // Adjoint.
   void* tape;                   // [lanes or blocks resident][tape_capacity] interleaved as device/tape.h says
   int64_t tape_capacity;        // units per resident instance

@@ -122,7 +122,6 @@ void KernelWriter::Combine(const std::string& flag) {
 void KernelWriter::OpenShared(bool uses) {
   const bool in_workspace = SharedBytes(source_) > kLargestShared;
   if (source_.block()) kernel_.Line("const bool speaks = threadIdx.x == 0;");
-  uses_shared_ = uses;
   if (uses) {
     kernel_.Line(in_workspace ? "Shared& shared = *reinterpret_cast<Shared*>(args.workspace + "
                                 "static_cast<int64_t>(blockIdx.x) * args.workspace_stride);"
@@ -166,7 +165,7 @@ std::string KernelWriter::Assemble(const std::string& comment, const std::string
   text.Raw(instance_.text());
   text.Raw(body_.text());
   // The slots of steps take turns, and begin anew with the next instances.
-  if (source_.block() || uses_shared_) text.Line("__syncthreads();");
+  if (source_.block() || joins_) text.Line("__syncthreads();");
   text.Close();
   text.Raw(tail);
   text.Close();

@@ -78,7 +78,7 @@ class KernelWriter : public RegionWriter {
   void BindSeed(const Region& region, size_t leading);
   void CastGradients(const std::vector<SlotPlace>& cotangents);
 
-  bool uses_shared_ = false;
+  bool joins_ = false;  // columns of steps, from all threads of the block
 };
 
 }  // namespace simgrad::sim::cuda

@@ -1,9 +1,11 @@
-// Copies of what travels with the instances of a run: on the device while it has room, else on the
-// host.
+// Copies of what travels with the instances of a run: on the device within a share of its memory,
+// beyond that in pinned memory of the host, where they travel while the device goes on.
 //
-// Memory is kept for the next copy when one is dropped: it is used in the order of one stream, so a
-// copy may be dropped while the device still reads it.
-// Errors: those of device.h. Threads: as a Stream.
+// On its way to the host a copy is first parcelled: copied on the device, so that the states may
+// move on at once. Memory is kept for the next copy when one is dropped, so a copy may be dropped
+// while it is still read or travels.
+// Errors: those of device.h; RESOURCE_EXHAUSTED only where the host has no memory either. Threads:
+// as a Stream.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +20,37 @@ namespace simgrad::sim::cuda {
 class SavedStates {
  public:
   struct Copy {
-    Buffer device;  // empty: it lies on the host
-    std::vector<uint8_t> host;
+    Buffer memory;
+    std::unique_ptr<Event> arrived;  // of a pinned copy
   };
 
-  SavedStates(std::shared_ptr<Device> device, int64_t bytes)
-      : pool_(std::make_shared<Pool>()), device_(std::move(device)), bytes_(bytes) {}
+  // Copies of `bytes` bytes each; together at most `device_bytes` on the device. `work` is the
+  // stream on which the states change.
+  SavedStates(std::shared_ptr<Device> device, Stream& work, Stream& copies, int64_t bytes,
+              int64_t device_bytes);
 
-  absl::StatusOr<std::shared_ptr<const Copy>> Save(Stream& stream, const void* from);
-  absl::Status Restore(Stream& stream, const Copy& copy, void* to) const;
+  absl::StatusOr<std::shared_ptr<const Copy>> Save(const void* from);
+  absl::Status Restore(const Copy& copy, void* to) const;
 
  private:
-  // Buffers that no copy holds. Outlives the copies, wherever they go.
+  // What no copy holds. Outlives the copies, wherever they go.
   struct Pool {
-    std::vector<Buffer> free;
+    std::vector<Copy> on_device, pinned;
   };
+
+  // Nothing where the device has no room.
+  absl::StatusOr<bool> TakeOnDevice(Copy& copy);
+  absl::Status TakePinned(Copy& copy);
+  absl::Status Parcel(const void* from, Copy& copy);
 
   std::shared_ptr<Pool> pool_;
   std::shared_ptr<Device> device_;
+  Stream& work_;
+  Stream& copies_;
   int64_t bytes_;
+  int64_t device_room_;
+  Buffer parcel_;
+  std::unique_ptr<Event> packed_, sent_;  // the parcel is whole; it may be used again
 };
 
 }  // namespace simgrad::sim::cuda

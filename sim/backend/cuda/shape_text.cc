@@ -1,9 +1,18 @@
 // Operations that move elements, and reductions: which elements of the operand an element of the
 // result is made of.
+#include <algorithm>
+
+#include "precision/exact_sum.h"
 #include "sim/backend/cuda/region_writer.h"
 
 namespace simgrad::sim::cuda {
 namespace {
+
+constexpr int64_t kMostThreads = 1024;  // of a block
+// A sum in order over more numbers takes longer than all else of a step, most often.
+constexpr int64_t kSlowInOrder = 256;
+constexpr int64_t kExactSumBytes = 560;
+static_assert(sizeof(precision::ExactSum) <= kExactSumBytes && kExactSumBytes % 16 == 0);
 
 std::vector<int64_t> StridesOf(const Shape& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
@@ -207,7 +216,9 @@ void RegionWriter::Reduction(const Op& op) {
   const Place from = PlaceOf(op.operands[0]);
   const bool real = source_.IsReal(op.operands[0]);
   const Reduced reduced(op, source_.At(op.operands[0]).type.shape);
-  CrossRead({from});
+  const bool to_one = from.kind == PlaceKind::kSpread && source_.Count(id) == 1;
+  // Whether any holds, each thread asks of its own elements.
+  if (!to_one || op.code != OpCode::kAny) CrossRead({from});
   const std::string function =
       ReductionText(op, real, source_.CType(id), source_.FormatOf(op.operands[0]),
                     source_.FormatOf(id), reduced.count);
@@ -215,40 +226,67 @@ void RegionWriter::Reduction(const Op& op) {
     const std::string value = from[reduced.IndexText(k, "i")];
     return Cat(function, "([&](int i) { return ", value, "; })");
   };
-  if (from.kind == PlaceKind::kSpread && source_.Count(id) == 1)
-    return ReduceToOne(op, call("0"), from[reduced.IndexText("0", "i")]);
+  if (to_one) return ReduceToOne(op, call("0"), from[reduced.IndexText("0", "i")]);
   Define(id, CommentOf(op), call);
 }
 
-// All threads of the block need the one result: a pairwise sum is computed by all, level by level;
-// everything else by one thread, in its order.
+// All threads of the block need the one result. Where the order allows it they share the work: a
+// pairwise sum level by level, and what has no order. Every other sum is one thread's, in its
+// order.
 void RegionWriter::ReduceToOne(const Op& op, const std::string& call, const std::string& value) {
   const ValueId id = op.results[0];
-  const std::string scratch = Cat("scratch", source_.NextId());
   const Attributes& a = op.attributes;
   const int64_t count = source_.Count(op.operands[0]);
-  const bool tree = op.code == OpCode::kSum && source_.IsReal(id) && a.order == Order::kPairwise;
+  const std::string at = Cat("[&](int i) { return ", value, "; }");
+  const std::string scratch = Cat("scratch", source_.NextId());
+  const auto take = [&](const std::string& type, int64_t bytes) {
+    Line(Cat("auto* const ", scratch, " = reinterpret_cast<", type, "*>(work + ",
+             source_.TakeWorkspace(bytes), ");"));
+  };
+  const auto define = [&](const std::string& text) {
+    Define(id, CommentOf(op), [&](const std::string&) { return text; });
+  };
   crossed_ = true;  // what all read is written again by the next execution
-  if (tree) {
-    dirty_ = false;  // it has barriers of its own
+  const bool sums = op.code == OpCode::kSum;
+  const bool in_order = sums && a.order != Order::kPairwise && a.order != Order::kExact;
+  const bool shared = op.code == OpCode::kAny || (source_.IsReal(op.operands[0]) && !in_order);
+  if (!shared || count == 0) {
+    const std::string type = source_.CType(id);
+    if (count > kSlowInOrder) Line(Cat("// One thread adds ", count, " numbers in their order."));
+    take(type, 8);
+    Line(Cat("if (speaks) *", scratch, " = ", call, ";"));
+    Barrier();
+    crossed_ = true;
+    return define(Cat("*", scratch));
+  }
+  dirty_ = false;  // all below have barriers of their own
+  const std::string from = source_.CType(op.operands[0]);
+  if (op.code == OpCode::kAny) {
+    crossed_ = false;
+    return define(Cat("__syncthreads_or(OwnAny<", count, ">(", at, ")) != 0"));
+  }
+  if (sums && a.order == Order::kExact) {
+    take("unsigned char", kExactSumBytes + 8);
+    return define(Cat("BlockExactSum<", FormatText(source_.FormatOf(id)), ", ", count, ">(", at,
+                      ", reinterpret_cast<precision::ExactSum*>(", scratch,
+                      "), reinterpret_cast<double*>(", scratch, " + ", kExactSumBytes, "))"));
+  }
+  if (sums) {
     const std::string formats =
         Cat(FormatText(a.accumulator), ", ", FormatText(source_.FormatOf(op.operands[0])));
-    const int64_t at = source_.TakeWorkspace(8 * 2 * ((count + 1) / 2));
-    const std::string type = Cat("Adder<", formats, ">::T");
-    Line(Cat("auto* const ", scratch, " = reinterpret_cast<", type, "*>(work + ", at, ");"));
-    Define(id, CommentOf(op), [&](const std::string&) {
-      return Cat("BlockPairwiseSum<", formats, ", ", FormatText(source_.FormatOf(id)), ", ", count,
-                 ">([&](int i) { return ", value, "; }, ", scratch, ")");
-    });
-    return;
+    take(Cat("Adder<", formats, ">::T"), 8 * 2 * ((count + 1) / 2));
+    return define(Cat("BlockPairwiseSum<", formats, ", ", FormatText(source_.FormatOf(id)), ", ",
+                      count, ">(", at, ", ", scratch, ")"));
   }
-  const std::string type = source_.CType(id);
-  const int64_t at = source_.TakeWorkspace(8);
-  Line(Cat(type, "* const ", scratch, " = reinterpret_cast<", type, "*>(work + ", at, ");"));
-  Line(Cat("if (speaks) *", scratch, " = ", call, ";"));
-  Barrier();
-  crossed_ = true;
-  Define(id, CommentOf(op), [&](const std::string&) { return Cat("*", scratch); });
+  const bool largest = op.code == OpCode::kReduceMax || op.code == OpCode::kArgmax;
+  const std::string_view which = largest ? ", true>" : ", false>";
+  const int64_t slots = std::min(count, kMostThreads);
+  if (op.code == OpCode::kArgmax || op.code == OpCode::kArgmin) {
+    take(Cat("Placed<", from, ">"), 16 * slots);
+    return define(Cat("BlockExtremeIndex<", from, ", ", count, which, "(", at, ", ", scratch, ")"));
+  }
+  take(from, 8 * slots);
+  define(Cat("BlockExtreme<", from, ", ", count, which, "(", at, ", ", scratch, ")"));
 }
 
 void RegionWriter::Cumsum(const Op& op) {

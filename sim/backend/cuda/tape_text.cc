@@ -15,7 +15,9 @@ std::string BitsText(const TapeEntry& entry) {
 }  // namespace
 
 std::string RegionWriter::TakeUnits(int64_t units) const {
-  if (source_.block() && in_element_) return Cat("atomicAdd(tape_top, ", units, "u)");
+  if (source_.block() && in_element_) {
+    return Cat("static_cast<uint32_t>(atomicAdd(tape_top, ", units, "ull))");
+  }
   return Cat("tape.Take(", units, ")");
 }
 
@@ -26,8 +28,9 @@ RegionWriter::Chain RegionWriter::OpenChain(const Op& op, const std::string& id)
   chain.record = source_.tape().Of(region).LoopOf(op);
   if (chain.record == nullptr) return chain;
   chain.position = Cat("chain", id);
-  Line(chain.record->chained ? Cat("uint32_t ", chain.position, " = 0;")
-                             : Cat("const uint32_t ", chain.position, " = tape.top;"));
+  Line(chain.record->chained
+           ? Cat("uint32_t ", chain.position, " = 0;")
+           : Cat("const uint32_t ", chain.position, " = static_cast<uint32_t>(tape.top);"));
   return chain;
 }
 

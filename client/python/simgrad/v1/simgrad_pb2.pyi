@@ -153,6 +153,24 @@ class GetServerInfoRequest(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class GradientPart(_message.Message):
+    __slots__ = ["backward", "diagnostics", "header", "piece", "progress", "result", "trajectory"]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
+    backward: _diagnostics_pb2.BackwardBlock
+    diagnostics: _diagnostics_pb2.DiagnosticsBlock
+    header: StreamHeader
+    piece: TensorPiece
+    progress: Progress
+    result: GradientResult
+    trajectory: TrajectoryChunk
+    def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[GradientResult, _Mapping]] = ..., backward: _Optional[_Union[_diagnostics_pb2.BackwardBlock, _Mapping]] = ...) -> None: ...
+
 class GradientRequest(_message.Message):
     __slots__ = ["cotangents", "reduction", "return_tree", "spec", "weights", "wrt"]
     COTANGENTS_FIELD_NUMBER: _ClassVar[int]
@@ -170,22 +188,10 @@ class GradientRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ...) -> None: ...
 
 class GradientResponse(_message.Message):
-    __slots__ = ["backward", "diagnostics", "header", "piece", "progress", "result", "trajectory"]
-    BACKWARD_FIELD_NUMBER: _ClassVar[int]
-    DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
-    HEADER_FIELD_NUMBER: _ClassVar[int]
-    PIECE_FIELD_NUMBER: _ClassVar[int]
-    PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
-    backward: _diagnostics_pb2.BackwardBlock
-    diagnostics: _diagnostics_pb2.DiagnosticsBlock
-    header: StreamHeader
-    piece: TensorPiece
-    progress: Progress
-    result: GradientResult
-    trajectory: TrajectoryChunk
-    def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[GradientResult, _Mapping]] = ..., backward: _Optional[_Union[_diagnostics_pb2.BackwardBlock, _Mapping]] = ...) -> None: ...
+    __slots__ = ["parts"]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[GradientPart]
+    def __init__(self, parts: _Optional[_Iterable[_Union[GradientPart, _Mapping]]] = ...) -> None: ...
 
 class GradientResult(_message.Message):
     __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "rollout", "skipped"]
@@ -327,13 +333,7 @@ class Progress(_message.Message):
     steps_total: int
     def __init__(self, phase: _Optional[str] = ..., steps_done: _Optional[int] = ..., steps_total: _Optional[int] = ...) -> None: ...
 
-class RolloutRequest(_message.Message):
-    __slots__ = ["spec"]
-    SPEC_FIELD_NUMBER: _ClassVar[int]
-    spec: RolloutSpec
-    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ...) -> None: ...
-
-class RolloutResponse(_message.Message):
+class RolloutPart(_message.Message):
     __slots__ = ["diagnostics", "header", "piece", "progress", "result", "trajectory"]
     DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
     HEADER_FIELD_NUMBER: _ClassVar[int]
@@ -348,6 +348,18 @@ class RolloutResponse(_message.Message):
     result: RolloutResult
     trajectory: TrajectoryChunk
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[RolloutResult, _Mapping]] = ...) -> None: ...
+
+class RolloutRequest(_message.Message):
+    __slots__ = ["spec"]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    spec: RolloutSpec
+    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ...) -> None: ...
+
+class RolloutResponse(_message.Message):
+    __slots__ = ["parts"]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[RolloutPart]
+    def __init__(self, parts: _Optional[_Iterable[_Union[RolloutPart, _Mapping]]] = ...) -> None: ...
 
 class RolloutResult(_message.Message):
     __slots__ = ["batch_path_signature", "certificates", "final_state", "first_events", "health", "path_signatures", "phase_seconds", "value", "values"]

@@ -63,7 +63,8 @@ class SimgradServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Rollout(self, request, context):
-        """Header, then diagnostics and trajectory blocks in any interleaving, then the result.
+        """Header, then diagnostics and trajectory blocks in any interleaving, then the result: the parts of
+        an answer, spread over messages as they become ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -185,4 +185,85 @@ __device__ inline typename Lane<kTo>::Carrier BlockPairwiseSum(
   return Lane<kTo>::Round(from[0]);
 }
 
+// at(0), ..., at(kCount - 1) joined by all threads: each its own elements, then the threads' in a
+// tree. For a `join` whose order does not matter. `scratch` holds a T for each thread, kCount at
+// most; barriers as for BlockPairwiseSum.
+template <class T, int kCount, class At, class JoinTwo>
+__device__ inline T BlockJoin(const At& at, T* scratch, const JoinTwo& join) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int joined = threads < kCount ? threads : kCount;
+  if (thread < joined) {
+    T mine = at(thread);
+    for (int i = thread + threads; i < kCount; i += threads) mine = join(mine, at(i));
+    scratch[thread] = mine;
+  }
+  for (int width = joined; width > 1;) {
+    const int half = (width + 1) / 2;
+    __syncthreads();
+    if (thread + half < width) scratch[thread] = join(scratch[thread], scratch[thread + half]);
+    width = half;
+  }
+  __syncthreads();
+  return scratch[0];
+}
+
+template <class T, int kCount, bool kLargest, class At>
+__device__ inline T BlockExtreme(const At& at, T* scratch) {
+  return precision::Canonical(BlockJoin<T, kCount>(at, scratch, [](T a, T b) {
+    return kLargest ? precision::Max(a, b) : precision::Min(a, b);
+  }));
+}
+
+// Whether one of the elements that are this thread's is true.
+template <int kCount, class At>
+__device__ inline int OwnAny(const At& at) {
+  int any = 0;
+  for (int i = threadIdx.x; i < kCount; i += blockDim.x) any |= at(i) ? 1 : 0;
+  return any;
+}
+
+// An extreme and where it stands.
+template <class T>
+struct Placed {
+  T value;
+  int32_t index;
+};
+
+// As ExtremeIndex: of equal ones the first; the first NaN before all numbers.
+template <class T, int kCount, bool kLargest, class At>
+__device__ inline int32_t BlockExtremeIndex(const At& at, Placed<T>* scratch) {
+  const auto placed = [&](int i) { return Placed<T>{at(i), i}; };
+  const auto join = [](const Placed<T>& a, const Placed<T>& b) {
+    const bool a_is_nan = a.value != a.value;
+    const bool b_is_nan = b.value != b.value;
+    const bool a_leads = kLargest ? a.value > b.value : a.value < b.value;
+    const bool b_leads = kLargest ? b.value > a.value : b.value < a.value;
+    if (a_is_nan != b_is_nan) return a_is_nan ? a : b;
+    if (!a_is_nan && a_leads != b_leads) return a_leads ? a : b;
+    return a.index < b.index ? a : b;
+  };
+  return BlockJoin<Placed<T>, kCount>(placed, scratch, join).index;
+}
+
+// The exact sum is the same in every order. `total` is one for the block, `result` too.
+template <Format kTo, int kCount, class At>
+__device__ inline typename Lane<kTo>::Carrier BlockExactSum(const At& at,
+                                                            precision::ExactSum* total,
+                                                            double* result) {
+  if (threadIdx.x == 0) *total = precision::ExactSum();
+  __syncthreads();
+  if (threadIdx.x < kCount) {
+    precision::ExactSum mine;
+    for (int i = threadIdx.x; i < kCount; i += blockDim.x) mine.Add(static_cast<double>(at(i)));
+    total->Join(mine, [](int64_t& limb, int64_t x) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(&limb), static_cast<unsigned long long>(x));
+    });
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) *result = total->Result(kTo);
+  __syncthreads();
+  return static_cast<typename Lane<kTo>::Carrier>(*result);
+}
+
 }  // namespace simgrad::sim::cuda::device

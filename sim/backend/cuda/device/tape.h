@@ -160,13 +160,14 @@ SIMGRAD_HD inline typename Lane<F>::Carrier Kept(typename TapeCode<F>::Bits code
                                             : TapeCode<F>::Decode(code);
 }
 
-// Counts units, as a recording pass would take them.
+// Counts units, as a recording pass would take them. More than positions can tell are counted too,
+// so that the host can refuse to record them.
 struct TapeMeter {
-  uint32_t top = 0;
+  unsigned long long top = 0;
   SIMGRAD_HD uint32_t Take(uint32_t units) {
-    const uint32_t at = top;
+    const unsigned long long at = top;
     top += units;
-    return at;
+    return static_cast<uint32_t>(at);
   }
 };
 

@@ -1,14 +1,17 @@
-// How a run uses a device: memory that runs out or comes back, checkpoints, several devices.
-#include <cstring>
+// How a run uses a device: memory that runs out or comes back, records that travel, several
+// devices.
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/cuda_executor.h"
-#include "sim/backend/cuda/saved_states.h"
+#include "sim/backend/cuda/device/tape.h"
+#include "sim/backend/reference/reference_executor.h"
 #include "sim/engine.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
+#include "tests/sim/equality/observed.h"
 
 namespace simgrad::tests {
 namespace {
@@ -29,27 +32,111 @@ TEST(CudaRunTest, AllMemoryIsGivenBackAfterTheWork) {
   EXPECT_EQ(device->runs, 0);
 }
 
+// Whether everything that a run gives is the same, to the bit.
+std::string Difference(const sim::equality::Observed& expected,
+                       const std::shared_ptr<sim::cuda::Device>& device, const sim::Work& work,
+                       const sim::CudaExecutorOptions& options) {
+  const auto actual = sim::equality::Observe(
+      std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(device, options)), work);
+  if (!actual.ok()) return actual.status().ToString();
+  return sim::equality::FirstDifference(expected, *actual).value_or("");
+}
+
+sim::equality::Observed ReferenceOf(const sim::Work& work) {
+  return *sim::equality::Observe(sim::MakeReferenceExecutor(), work);
+}
+
+TEST(CudaRunTest, EveryAllocationMayFailAndTheNextRunIsRight) {
+  for (const bool gradient : {false, true}) {
+    const sim::Work work =
+        gradient ? GradientWork() : WorkOfCase(*LowerCase(WorldCases(3)[0], "f32", false), 40, 12);
+    const auto expected = ReferenceOf(work);
+    const auto counts = std::make_shared<HostShimCounts>();
+    ASSERT_TRUE(RunOn(MakeHostShimDevice({.counts = counts}), work).ok());
+    ASSERT_GT(counts->allocations, 10);
+    int64_t refused = 0;
+    for (int64_t k = 0; k < counts->allocations; ++k) {
+      const auto device = MakeHostShimDevice({.failing_allocation = k});
+      const auto result = RunOn(device, work);
+      EXPECT_EQ(device->Use().memory_used_bytes, 0) << k;
+      EXPECT_EQ(device->Use().pinned_bytes, 0) << k;
+      EXPECT_EQ(device->runs, 0) << k;
+      refused += result.ok() ? 0 : 1;
+      if (!result.ok()) {
+        EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
+      }
+      EXPECT_EQ(Difference(expected, device, work, {}), "")
+          << "after allocation " << k << " failed";
+    }
+    // The others were of copies of states and records, which go to the host instead.
+    EXPECT_GT(refused, counts->allocations / 2);
+  }
+}
+
 TEST(CudaRunTest, MemoryThatRunsOutIsAStatusWhereverItRunsOut) {
-  const auto whole = RunOn(MakeHostShimDevice(), GradientWork());
-  ASSERT_TRUE(whole.ok());
-  bool enough = false;
+  const sim::Work work = GradientWork();
+  const auto expected = ReferenceOf(work);
   int refused = 0;
-  // From far too little to enough, in steps that stop at every allocation of the run.
-  for (int64_t bytes = 512; !enough; bytes += bytes / 4) {
+  // From far too little to enough.
+  for (int64_t bytes = 512;; bytes += bytes / 4) {
     ASSERT_LT(bytes, int64_t{1} << 30);
     const auto device = MakeHostShimDevice({.memory_bytes = bytes});
-    const auto result = RunOn(device, GradientWork());
+    const auto result = RunOn(device, work);
     EXPECT_EQ(device->Use().memory_used_bytes, 0) << bytes;
-    enough = result.ok();
-    if (enough) {
-      EXPECT_EQ(result->final_states, whole->final_states);
-      EXPECT_EQ(result->gradients.front().gradient, whole->gradients.front().gradient);
-      continue;
+    if (result.ok()) {
+      EXPECT_EQ(Difference(expected, device, work, {}), "");
+      break;
     }
     ++refused;
     EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
   }
   EXPECT_GT(refused, 5);
+}
+
+// A checkpoint every two steps.
+sim::Work BusyWork() {
+  sim::Work work = GradientWork();
+  work.checkpoint_interval = 2;
+  work.chunk_steps = 6;
+  return work;
+}
+
+TEST(CudaRunTest, CheckpointsAndRecordsInPinnedMemoryGiveTheSameBits) {
+  const sim::Work work = BusyWork();
+  const auto expected = ReferenceOf(work);
+  const auto device = MakeHostShimDevice();
+  const int64_t saved =
+      (*sim::MakeCudaExecutor(device)->Create(work.batch, work.options))->SavedBytes();
+  for (const int64_t checkpoints : {int64_t{0}, saved, 3 * saved}) {
+    for (const int64_t records : {int64_t{0}, int64_t{1} << 30}) {
+      EXPECT_EQ(Difference(expected, device, work,
+                           {.checkpoint_bytes = checkpoints, .record_bytes = records}),
+                "")
+          << checkpoints << " bytes for checkpoints, " << records << " for records";
+    }
+  }
+}
+
+// Steps 6 to 12, one per launch, on a run whose memory has grown to what it needs: growing waits.
+absl::StatusOr<sim::ForwardChunk> SecondChunk(const std::shared_ptr<sim::cuda::Device>& device,
+                                              const sim::Work& work) {
+  auto run = sim::MakeCudaExecutor(device, {.steps = 1})->Create(work.batch, work.options);
+  if (!run.ok()) return run.status();
+  if (absl::Status status = (*run)->Start(); !status.ok()) return status;
+  if (const auto first = (*run)->Forward(0, 6); !first.ok()) return first.status();
+  return (*run)->Forward(6, 6);
+}
+
+TEST(CudaRunTest, ARecordThatIsReadBeforeItHasArrivedIsAnother) {
+  const sim::Work work = GradientWork();
+  const auto counts = std::make_shared<HostShimCounts>();
+  const auto expected = SecondChunk(MakeHostShimDevice({.counts = counts}), work);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  ASSERT_EQ(counts->event_waits, 24);  // per launch the stream of copies, and the host
+  for (int64_t k = 12; k < counts->event_waits; ++k) {
+    const auto actual = SecondChunk(MakeHostShimDevice({.skipped_wait = k}), work);
+    EXPECT_TRUE(!actual.ok() || actual->states != expected->states) << "without wait " << k;
+  }
 }
 
 TEST(CudaRunTest, ARunThatIsAskedToStopStopsBeforeItsNextKernel) {
@@ -67,33 +154,32 @@ TEST(CudaRunTest, ARunThatIsAskedToStopStopsBeforeItsNextKernel) {
   EXPECT_EQ(device->Use().memory_used_bytes, 0);
 }
 
-TEST(SavedStatesTest, CopiesGoToTheHostWhereTheDeviceIsFull) {
-  const auto device = MakeHostShimDevice({.memory_bytes = 1000});
-  auto stream = *device->OpenStream();
-  sim::cuda::SavedStates saved(device, 300);
-  auto live = *device->Allocate(300);
-  std::vector<std::shared_ptr<const sim::cuda::SavedStates::Copy>> copies;
-  for (uint8_t k = 0; k < 4; ++k) {
-    ASSERT_TRUE(stream->Fill(live.data(), k, 300).ok());
-    copies.push_back(*saved.Save(*stream, live.data()));
-  }
-  EXPECT_TRUE(copies[0]->host.empty());
-  EXPECT_EQ(copies[3]->host.size(), 300u);
-  for (uint8_t k = 0; k < 4; ++k) {
-    ASSERT_TRUE(saved.Restore(*stream, *copies[k], live.data()).ok());
-    EXPECT_EQ(std::vector<uint8_t>(300, k),
-              std::vector<uint8_t>(static_cast<uint8_t*>(live.data()),
-                                   static_cast<uint8_t*>(live.data()) + 300));
-  }
+TEST(TapeMeterTest, CountsMoreUnitsThanAPositionCanTell) {
+  sim::cuda::device::TapeMeter meter;
+  for (int k = 0; k < 3; ++k) meter.Take(uint32_t{1} << 31);
+  EXPECT_EQ(meter.top, 3ull << 31);
 }
 
-TEST(SavedStatesTest, MemoryOfACopyThatWasDroppedServesTheNext) {
-  const auto device = MakeHostShimDevice();
-  auto stream = *device->OpenStream();
-  sim::cuda::SavedStates saved(device, 300);
-  auto live = *device->Allocate(300);
-  const void* const first = (*saved.Save(*stream, live.data()))->device.data();
-  EXPECT_EQ((*saved.Save(*stream, live.data()))->device.data(), first);
+// The kernels count two gigaunits more per step than there are: one step still has a tape, two have
+// none, and no budget is large enough for them.
+TEST(CudaRunTest, ARangeWhoseTapeWouldBeLongerThanItsPositionsIsRefused) {
+  const std::string counts = "atomicMax(&args.tape_units[t], tape.top)";
+  const auto device = MakeHostShimDevice({.plant = [&](std::string text) {
+    return text.replace(text.find(counts), counts.size(),
+                        "atomicMax(&args.tape_units[t], tape.top + (1ull << 31))");
+  }});
+  auto run = sim::MakeCudaExecutor(device, {.block = 1, .grid = 1})
+                 ->Create(GradientWork().batch, sim::RunOptions{});
+  ASSERT_TRUE(run.ok()) << run.status();
+  ASSERT_TRUE((*run)->Start().ok());
+  ASSERT_TRUE((*run)->Forward(0, 12).ok());
+  ASSERT_TRUE((*run)->Finish().ok());
+  ASSERT_TRUE((*run)->StartAdjoint(1.0).ok());
+  EXPECT_LT((*run)->AdjointBytes(11, 1), int64_t{1} << 34);
+  EXPECT_GT((*run)->AdjointBytes(10, 2), int64_t{1} << 60);
+  const absl::Status status = (*run)->Adjoint(10, 2).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(status.message()).find("steps 10 to 11"), std::string::npos) << status;
 }
 
 TEST(CudaExecutorTest, RunsGoToTheDeviceWithTheFewest) {

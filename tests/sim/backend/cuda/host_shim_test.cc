@@ -56,7 +56,7 @@ Launched LaunchSums(const std::string& text, uint64_t seed, int64_t blocks) {
   launched.status =
       stream->Launch(**module, "simgrad_start", {blocks, kThreads, 4 * kThreads}, args);
   launched.sums.resize(static_cast<size_t>(blocks));
-  EXPECT_TRUE(stream->ToHost(launched.sums.data(), out.data(), out.bytes()).ok());
+  launched.status.Update(stream->ToHost(launched.sums.data(), out.data(), out.bytes()));
   return launched;
 }
 
@@ -111,6 +111,37 @@ TEST(HostShimTest, MemoryAboveTheLimitIsResourceExhausted) {
   const auto first = device->Allocate(600);
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(device->Allocate(600).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(HostShimTest, StreamsWorkAsLateAsTheWaitsAllow) {
+  const auto device = MakeHostShimDevice();
+  auto first = *device->OpenStream();
+  auto second = *device->OpenStream();
+  auto event = *device->MakeEvent();
+  const auto memory = *device->Allocate(1);
+  const auto pinned = *device->Allocate(1, sim::cuda::MemoryKind::kPinned);
+  auto& seen = *static_cast<uint8_t*>(pinned.data());
+  ASSERT_TRUE(first->Fill(memory.data(), 7, 1).ok());
+  ASSERT_TRUE(first->Record(*event).ok());
+  ASSERT_TRUE(first->Fill(memory.data(), 8, 1).ok());
+  // Without a wait the other stream sees neither; behind the event the first number alone.
+  ASSERT_TRUE(second->ToPinned(&seen, memory.data(), 1).ok());
+  ASSERT_TRUE(second->Wait().ok());
+  EXPECT_NE(seen, 7);
+  EXPECT_NE(seen, 8);
+  ASSERT_TRUE(second->WaitFor(*event).ok());
+  ASSERT_TRUE(second->ToPinned(&seen, memory.data(), 1).ok());
+  ASSERT_TRUE(second->Wait().ok());
+  EXPECT_EQ(seen, 7);
+  ASSERT_TRUE(first->Wait().ok());
+}
+
+TEST(HostShimTest, ACopyThatNobodyWaitsForNeedsPinnedMemory) {
+  const auto device = MakeHostShimDevice();
+  auto stream = *device->OpenStream();
+  const auto memory = *device->Allocate(1);
+  uint8_t number = 0;
+  EXPECT_FALSE(stream->ToPinned(&number, memory.data(), 1).ok());
 }
 
 }  // namespace

@@ -1,15 +1,18 @@
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 
+#include <dlfcn.h>
+
+#include <atomic>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "precision/float_environment.h"
 #include "tests/sim/backend/cuda/host_shim/compiled_text.h"
-#include "tests/sim/backend/cuda/host_shim/fiber_block.h"
+#include "tests/sim/backend/cuda/host_shim/host_launch.h"
+#include "tests/sim/backend/cuda/host_shim/late_stream.h"
+#include "tests/sim/backend/cuda/host_shim/shim_memory.h"
 
 namespace simgrad::tests {
 namespace {
@@ -17,170 +20,74 @@ namespace {
 using sim::cuda::GeneratedSource;
 using sim::cuda::KernelArgs;
 using sim::cuda::LaunchShape;
-
-constexpr uint8_t kFresh = 0xCB;
-constexpr uint8_t kGuard = 0xA7;
-constexpr int64_t kGuardBytes = 64;
-
-// As cuda_host_shim.h declares it.
-struct Index {
-  unsigned x, y, z;
-};
-struct Shim {
-  Index thread, block, block_size, grid_size;
-  int (*barrier)(const char*, int, int);
-};
-using Entry = void (*)(KernelArgs);
+using sim::cuda::MemoryKind;
 
 struct HostModule : sim::cuda::Module {
-  std::shared_ptr<const CompiledText> text;
+  std::shared_ptr<void> library;  // for dlsym
 };
 
-// The memory that kernels may use.
-class Memory {
+class HostStream : public LateStream {
  public:
-  explicit Memory(int64_t limit) : limit_(limit) {}
-  ~Memory() {
-    for (auto& [data, bytes] : held_) std::free(data);
-  }
-
-  absl::StatusOr<void*> Take(int64_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (taken_ + bytes > limit_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(bytes, " bytes asked for; ", limit_ - taken_, " of ", limit_, " are free"));
-    }
-    uint8_t* const data =
-        static_cast<uint8_t*>(std::malloc(static_cast<size_t>(bytes + kGuardBytes)));
-    if (data == nullptr) return absl::ResourceExhaustedError("malloc");
-    std::memset(data, kFresh, static_cast<size_t>(bytes));
-    std::memset(data + bytes, kGuard, kGuardBytes);
-    held_[data] = bytes;
-    taken_ += bytes;
-    return data;
-  }
-
-  void Give(void* data) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    broken_ = broken_ || !Whole(data, held_[data]);
-    taken_ -= held_[data];
-    held_.erase(data);
-    std::free(data);
-  }
-
-  int64_t taken() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return taken_;
-  }
-
-  bool AllWhole() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [data, bytes] : held_) broken_ = broken_ || !Whole(data, bytes);
-    return !broken_;
-  }
-
- private:
-  static bool Whole(const void* data, int64_t bytes) {
-    const uint8_t* const guard = static_cast<const uint8_t*>(data) + bytes;
-    for (int64_t i = 0; i < kGuardBytes; ++i) {
-      if (guard[i] != kGuard) return false;
-    }
-    return true;
-  }
-
-  int64_t limit_;
-  std::mutex mutex_;
-  int64_t taken_ = 0;
-  std::map<void*, int64_t> held_;
-  bool broken_ = false;
-};
-
-class HostStream : public sim::cuda::Stream {
- public:
-  HostStream(std::shared_ptr<Memory> memory, uint64_t seed)
-      : memory_(std::move(memory)), order_(seed) {}
-
-  absl::Status ToDevice(void* to, const void* from, int64_t bytes) override {
-    return Copy(to, from, bytes);
-  }
-  absl::Status ToHost(void* to, const void* from, int64_t bytes) override {
-    return Copy(to, from, bytes);
-  }
-  absl::Status OnDevice(void* to, const void* from, int64_t bytes) override {
-    return Copy(to, from, bytes);
-  }
-  absl::Status Fill(void* to, uint8_t byte, int64_t bytes) override {
-    std::memset(to, byte, static_cast<size_t>(bytes));
-    return absl::OkStatus();
-  }
-  absl::Status Wait() override { return absl::OkStatus(); }
+  HostStream(std::shared_ptr<ShimMemory> memory, std::shared_ptr<Waits> waits, Pace pace,
+             uint64_t seed)
+      : LateStream(std::move(memory), std::move(waits), pace), order_(seed) {}
 
   absl::Status Launch(const sim::cuda::Module& module, const std::string& entry, LaunchShape shape,
                       const KernelArgs& args) override {
-    const CompiledText& text = *static_cast<const HostModule&>(module).text;
-    auto* const shim = static_cast<Shim*>(text.Find("simgrad_shim"));
-    const auto call = reinterpret_cast<Entry>(text.Find(entry));
-    const auto shared = reinterpret_cast<unsigned char* (*)()>(text.Find("simgrad_shared_memory"));
-    if (call == nullptr || shim == nullptr || shared == nullptr) {
-      return absl::InternalError(absl::StrCat("the text has no entry point ", entry));
-    }
-    static std::mutex one_at_a_time;
-    const std::lock_guard<std::mutex> lock(one_at_a_time);
-    const precision::ScopedFloatEnvironment environment;
-    shim->block_size = {static_cast<unsigned>(shape.block), 1, 1};
-    shim->grid_size = {static_cast<unsigned>(shape.grid), 1, 1};
-    shim->barrier = &FiberBlock::Barrier;
-    for (int64_t block = 0; block < shape.grid; ++block) {
-      shim->block = {static_cast<unsigned>(block), 0, 0};
-      if (shape.shared_bytes > 0) {
-        std::memset(shared(), kFresh, static_cast<size_t>(shape.shared_bytes));
-      }
-      const auto resume = [&](int thread) { shim->thread = {static_cast<unsigned>(thread), 0, 0}; };
-      absl::Status status = block_.Run(shape.block, order_, resume, [&](int) { call(args); });
-      if (!status.ok())
-        return absl::InternalError(absl::StrCat(entry, ": ", std::string(status.message())));
-    }
-    if (!memory_->AllWhole()) {
+    return Later([this, library = static_cast<const HostModule&>(module).library, entry, shape,
+                  args] { return Run(library.get(), entry, shape, args); });
+  }
+
+ private:
+  absl::Status Run(void* library, const std::string& entry, LaunchShape shape,
+                   const KernelArgs& args) {
+    absl::Status status = LaunchOnHost([&](const char* symbol) { return dlsym(library, symbol); },
+                                       entry, shape, args, order_);
+    if (!status.ok()) return status;
+    if (!memory().AllWhole()) {
       return absl::InternalError(absl::StrCat(entry, " wrote past the end of a buffer"));
     }
     return absl::OkStatus();
   }
 
- private:
-  static absl::Status Copy(void* to, const void* from, int64_t bytes) {
-    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-    return absl::OkStatus();
-  }
-
-  std::shared_ptr<Memory> memory_;
   std::mt19937_64 order_;
-  FiberBlock block_;
 };
 
 class HostShimDevice : public sim::cuda::Device {
  public:
   explicit HostShimDevice(HostShimOptions options)
-      : options_(std::move(options)), memory_(std::make_shared<Memory>(options_.memory_bytes)) {
+      : options_(std::move(options)),
+        memory_(std::make_shared<ShimMemory>(options_.memory_bytes, options_.pinned_bytes,
+                                             options_.failing_allocation)),
+        waits_(std::make_shared<Waits>(options_.skipped_wait)) {
     limits_.name = "host shim";
     limits_.multiprocessors = 2;
     limits_.memory_bytes = options_.memory_bytes;
   }
+  ~HostShimDevice() override {
+    if (options_.counts) *options_.counts = {memory_->allocations(), waits_->count()};
+  }
   const sim::cuda::DeviceLimits& limits() const override { return limits_; }
   sim::cuda::DeviceUse Use() const override {
     sim::cuda::DeviceUse use;
-    use.memory_used_bytes = memory_->taken();
+    use.memory_used_bytes = memory_->taken(MemoryKind::kDevice);
+    use.pinned_bytes = memory_->taken(MemoryKind::kPinned);
     use.memory_total_bytes = options_.memory_bytes;
     return use;
   }
   absl::StatusOr<std::unique_ptr<sim::cuda::Stream>> OpenStream() override {
-    return std::make_unique<HostStream>(memory_, options_.seed);
+    const Pace pace = streams_++ == options_.hurried_stream ? Pace::kHurried : Pace::kLate;
+    return std::make_unique<HostStream>(memory_, waits_, pace, options_.seed);
+  }
+  absl::StatusOr<std::unique_ptr<sim::cuda::Event>> MakeEvent() override {
+    return std::make_unique<LateEvent>(waits_);
   }
   absl::StatusOr<std::shared_ptr<const sim::cuda::Module>> Load(const GeneratedSource& source,
                                                                 sim::cuda::KernelChoice) override {
-    auto text = CompileOnHost(options_.plant ? options_.plant(source.text) : source.text);
-    if (!text.ok()) return text.status();
+    auto library = CompileOnHost(options_.plant ? options_.plant(source.text) : source.text);
+    if (!library.ok()) return library.status();
     auto module = std::make_shared<HostModule>();
-    module->text = *std::move(text);
+    module->library = *std::move(library);
     return std::shared_ptr<const sim::cuda::Module>(std::move(module));
   }
   absl::StatusOr<int64_t> ResidentBlocks(const sim::cuda::Module&, const std::string&, int,
@@ -189,12 +96,16 @@ class HostShimDevice : public sim::cuda::Device {
   }
 
  protected:
-  absl::StatusOr<void*> AllocateBytes(int64_t bytes) override { return memory_->Take(bytes); }
-  void Free(void* data) override { memory_->Give(data); }
+  absl::StatusOr<void*> AllocateBytes(int64_t bytes, MemoryKind kind) override {
+    return memory_->Take(bytes, kind);
+  }
+  void Free(void* data, MemoryKind) override { memory_->Give(data); }
 
  private:
   HostShimOptions options_;
-  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<ShimMemory> memory_;
+  std::shared_ptr<Waits> waits_;
+  std::atomic<int64_t> streams_{0};
   sim::cuda::DeviceLimits limits_;
 };
 

@@ -1,0 +1,40 @@
+#include "sim/backend/cpu/plan_cache.h"
+
+#include <utility>
+
+namespace simgrad::sim::cpu {
+
+std::shared_ptr<const Plan> PlanCache::Find(const NumericalProgram* program,
+                                            const std::vector<InputForm>& inputs,
+                                            const PlanOptions& options) {
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (entry->program != program || entry->options != options || entry->inputs != inputs) continue;
+    entries_.splice(entries_.begin(), entries_, entry);
+    return entry->plan;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const Plan> PlanCache::Get(const std::shared_ptr<const NumericalProgram>& program,
+                                           const std::vector<InputForm>& inputs,
+                                           const PlanOptions& options) {
+  {
+    std::lock_guard lock(mutex_);
+    if (auto plan = Find(program.get(), inputs, options)) return plan;
+  }
+  std::shared_ptr<const Plan> plan = CompilePlan(program, inputs, kernels_, options);
+  if (program->program.values.size() > kMostValues || plan->varying_bytes > kMostBytesPerLane) {
+    return plan;
+  }
+  Entry dropped;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  if (auto other = Find(program.get(), inputs, options)) return other;
+  entries_.push_front({program.get(), inputs, options, plan});
+  if (entries_.size() > kMostPlans) {
+    dropped = std::move(entries_.back());
+    entries_.pop_back();
+  }
+  return plan;
+}
+
+}  // namespace simgrad::sim::cpu

@@ -1,0 +1,53 @@
+// Pinned memory that nobody uses, for whoever asks next: pinning takes longer than a small request.
+//
+// Errors: none. Cost: logarithmic in the pieces. Threads: one at a time; the owner has a lock.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <map>
+
+namespace simgrad::sim::cuda {
+
+class PinnedPool {
+ public:
+  // Of what is kept, together.
+  explicit PinnedPool(int64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  // What to allocate for `bytes`, so that pieces fit again: the next power of two, a page at least.
+  static int64_t SizeFor(int64_t bytes) {
+    constexpr int64_t kPage = 4096;
+    return bytes <= kPage ? kPage
+                          : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+  }
+  // A piece of that size that was kept, or null.
+  void* Take(int64_t size) {
+    const auto found = idle_.find(size);
+    if (found == idle_.end()) return nullptr;
+    void* const data = found->second;
+    idle_.erase(found);
+    idle_bytes_ -= size;
+    return data;
+  }
+  // Whether it is kept; else the caller frees it.
+  bool Keep(void* data, int64_t size) {
+    if (idle_bytes_ + size > most_bytes_) return false;
+    idle_.emplace(size, data);
+    idle_bytes_ += size;
+    return true;
+  }
+  // Calls free(data) for all that is kept.
+  template <class Free>
+  void Clear(const Free& free) {
+    for (const auto& [size, data] : idle_) free(data);
+    idle_.clear();
+    idle_bytes_ = 0;
+  }
+
+ private:
+  int64_t most_bytes_;
+  int64_t idle_bytes_ = 0;
+  std::multimap<int64_t, void*> idle_;
+};
+
+}  // namespace simgrad::sim::cuda

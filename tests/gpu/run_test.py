@@ -1,0 +1,82 @@
+"""The script that runs the check on the machine with the GPU leaves what it had, whatever fails or is missing there."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tarfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Stands in for gpu_check: a row per section; `speed` takes longer than there is time when HANG is set.
+GPU_CHECK = """#!/usr/bin/env bash
+for argument in "$@"; do
+  case "$argument" in
+    --section=*) section=${argument#*=} ;;
+    --json=*) json=${argument#*=} ;;
+    --markdown=*) markdown=${argument#*=} ;;
+  esac
+done
+[ -n "${NO_GPU:-}" ] && exit 3
+[ -n "${json:-}" ] && echo "{\\"section\\": \\"$section\\", \\"rows\\": []}" >"$json"
+[ -n "${markdown:-}" ] && echo "**$section**: a GPU" >"$markdown"
+[ "$section" = speed ] && [ -n "${HANG:-}" ] && sleep 60
+[ "$section" = sizes ] && [ -n "${WRONG:-}" ] && exit 1
+exit 0
+"""
+
+
+def bundle(folder):
+    inside = folder / "inside"
+    (inside / "bin").mkdir(parents=True)
+    (inside / "python").mkdir()
+    (inside / "bin/gpu_check").write_text(GPU_CHECK)
+    (inside / "bin/gpu_check").chmod(0o755)
+    (inside / "python/version").write_text("9.99")  # no such Python
+    shutil.copy(ROOT / "tests/gpu/side_by_side.py", inside / "python")
+    (inside / "revision").write_text("abc")
+    with tarfile.open(folder / "bundle.tar.gz", "w:gz") as archive:
+        archive.add(inside, arcname=".")
+    shutil.rmtree(inside)
+    shutil.copy(ROOT / "tests/gpu/run", folder / "run")
+    return folder
+
+
+def run(folder, **environment):
+    done = subprocess.run(["bash", str(folder / "run")], env={**os.environ, **environment}, capture_output=True,
+                          text=True, timeout=120)
+    results = folder / "results"
+    table = (results / "table.md").read_text() if (results / "table.md").exists() else ""
+    return done, table
+
+
+def test_what_is_missing_is_told_and_all_else_runs(tmp_path):
+    done, table = run(bundle(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for section in ("equality", "speed", "sizes", "side by side"):
+        assert f"**{section}**" in table, table
+    assert "not run: the server end to end: the client was packed for python9.99" in table
+    assert "not run: compute-sanitizer memcheck" in table or shutil.which("compute-sanitizer")
+    sections = json.loads((tmp_path / "results/gpu-check.json").read_text())["sections"]
+    assert [s["section"] for s in sections] == ["equality", "speed", "sizes", "side by side", "equality"]
+
+
+def test_a_section_that_hangs_is_cut_off_and_the_others_have_their_figures(tmp_path):
+    done, table = run(bundle(tmp_path), HANG="1", GPU_CHECK_SECONDS="12")
+    assert "cut off after" in table and "speed" in table, table
+    assert "**equality**" in table
+    json.loads((tmp_path / "results/gpu-check.json").read_text())
+    assert done.returncode == 0
+
+
+def test_a_section_that_finds_something_wrong_fails_the_run_and_the_others_go_on(tmp_path):
+    done, table = run(bundle(tmp_path), WRONG="1")
+    assert done.returncode == 1
+    assert "**Failed:** sizes, exit code 1" in table
+    assert "**side by side**" in table
+
+
+def test_without_a_gpu_the_run_ends_at_once(tmp_path):
+    done, _ = run(bundle(tmp_path), NO_GPU="1")
+    assert done.returncode == 3

@@ -1,0 +1,189 @@
+"""The server on a GPU, as far as that can be seen without one: the shipped binary over a driver and
+an NVRTC that run its kernels on the host (tests/stand_in_gpu)."""
+
+import subprocess
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+import stand_in_gpu
+from conftest import differences
+from live_server import BINARY, LiveServer
+
+import simgrad as sg
+
+DEVICE_LOST = 4  # the exit code
+
+pytestmark = stand_in_gpu.needed
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """A kernel cache that the tests of this file share: the host compiler takes its time."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def start(kernels):
+    """Starts servers over the stand-in; settings as stand_in_gpu.environment."""
+    servers = []
+
+    def new(*flags, cache=kernels, **settings):
+        flags = ("--threads=2", f"--kernel_cache={cache}", *flags)
+        servers.append(LiveServer(*flags, environment=stand_in_gpu.environment(**settings)))
+        return servers[-1]
+
+    yield new
+    for server in servers:
+        server.stop()
+
+
+def connect(server):
+    return sg.Client(server.target, timeout=120)
+
+
+def ball(n=37, **options):
+    rng = np.random.default_rng(3)
+    return dict(
+        steps=25,
+        initial={"y": rng.uniform(0.01, 0.2, (n, 2)), "v": rng.normal(0, 1, (n, 2))},
+        params={"k": rng.uniform(0.5, 1.5, n), "restitution": 0.8},
+        objective="final_height",
+        **options,
+    )
+
+
+WORLDS = {
+    "projection": sg.World("bouncing_ball", contact="projection", elements=2),
+    "toi": sg.World("bouncing_ball", contact="toi", elements=2),
+}
+
+
+def series(server):
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
+
+
+@pytest.mark.parametrize("policy", ["f32", "bf16_safe"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_bits_are_those_of_the_cpu(start, client, world, policy):
+    with connect(start("--device=cuda")) as on_gpu:
+        for chunk in (7, 25):
+            options = ball(policy=policy, chunk_steps=chunk, record=["y"])
+            for call in ("rollout", "gradient"):
+                ours = getattr(on_gpu, call)(WORLDS[world], **options)
+                theirs = getattr(client, call)(WORLDS[world], **options)
+                assert differences(ours, theirs) == []
+
+
+def test_a_gpu_is_used_where_there_is_one(start):
+    server = start("--device=auto")
+    with connect(server) as client:
+        device = client.info().devices[0]
+        assert (device.kind, device.name) == ("cuda", "stand-in GPU")
+        client.rollout(WORLDS["toi"], **ball())
+    metrics = series(server)
+    assert metrics['simgrad_device_info{kind="cuda",name="stand-in GPU"}'] == 1
+    assert metrics['simgrad_gpu_busy_seconds_total{gpu="0"}'] > 0
+    assert metrics['simgrad_gpu_memory_used_bytes{gpu="0"}'] == 0
+
+
+def test_work_goes_to_all_gpus_or_to_the_one_that_was_named(start):
+    with pytest.raises(RuntimeError, match="there is no GPU 2; this machine has 2"):
+        start("--device=cuda:2", gpus=2)
+    both, one = start("--device=cuda", gpus=2), start("--device=cuda:1", gpus=2)
+    with connect(both) as client:
+        work = {**ball(chunk_steps=100), "steps": 3000}
+        calls = [iter(client.rollout_stream(WORLDS["toi"], **work)) for _ in range(2)]
+        begun = [next(call).steps for call in calls]  # now both run
+        assert [n + sum(b.steps for b in call) for n, call in zip(begun, calls)] == [3000] * 2
+    metrics = series(both)
+    assert all(metrics[f'simgrad_gpu_busy_seconds_total{{gpu="{k}"}}'] > 0 for k in range(2))
+    with connect(one) as client:
+        client.rollout(WORLDS["toi"], **ball())
+    assert series(one)['simgrad_gpu_busy_seconds_total{gpu="1"}'] > 0
+    assert 'simgrad_gpu_busy_seconds_total{gpu="0"}' not in series(one)
+
+
+def test_memory_that_is_short_is_an_answer_and_comes_back(start):
+    # Admitted against a limit far above what the device has.
+    server = start("--device=cuda", "--memory_limit_bytes=1000000000", memory=3_000_000)
+    with connect(server) as client:
+        with pytest.raises(sg.ResourceExhausted, match="bytes free"):
+            client.gradient(WORLDS["projection"], **ball(20_000))
+        assert series(server)['simgrad_gpu_memory_used_bytes{gpu="0"}'] == 0
+        assert series(server)['simgrad_cuda_errors_total{kind="out_of_memory"}'] >= 1
+        assert client.gradient(WORLDS["projection"], **ball()).ok.all()
+    assert server.stop() == 0
+
+
+def test_a_lost_device_fails_the_work_then_health_then_the_process(start, tmp_path):
+    errors = stand_in_gpu.ErrorFile(tmp_path)
+    server = start("--device=cuda", "--fatal_exit_after=20s", error_file=errors.path)
+    health = [BINARY, "--healthcheck", f"--port={server.port}"]
+    with connect(server) as client:
+        client.rollout(WORLDS["toi"], **ball())
+        assert subprocess.run(health, capture_output=True).returncode == 0
+        work = client.rollout_stream(WORLDS["toi"], **{**ball(chunk_steps=1), "steps": 100_000})
+        blocks = iter(work)
+        next(blocks)
+        errors.begin(errors.ILLEGAL_ADDRESS)
+        with pytest.raises(sg.Unavailable) as failure:
+            for _ in blocks:
+                pass
+        assert failure.value.reason == "DEVICE_LOST"
+    began = time.monotonic()
+    assert server.process.wait(timeout=30) == DEVICE_LOST
+    assert time.monotonic() - began < 25
+    assert subprocess.run(health, capture_output=True).returncode != 0
+    server.log.seek(0)
+    assert "the device is lost" in server.log.read()
+
+
+def test_an_error_that_does_not_stick_fails_what_it_hits_and_no_more(start, tmp_path):
+    errors = stand_in_gpu.ErrorFile(tmp_path)
+    server = start("--device=cuda", error_file=errors.path)
+    with connect(server) as client:
+        whole = client.gradient(WORLDS["projection"], **ball())
+        errors.begin(errors.INVALID_VALUE)
+        with pytest.raises(sg.Internal):
+            client.gradient(WORLDS["projection"], **ball())
+        errors.end()
+        assert differences(client.gradient(WORLDS["projection"], **ball()), whole) == []
+    assert series(server)['simgrad_cuda_errors_total{kind="other"}'] >= 1
+    assert series(server)['simgrad_gpu_memory_used_bytes{gpu="0"}'] == 0
+    assert server.stop() == 0
+
+
+def test_kernels_outlive_the_process(start, tmp_path):
+    first = start("--device=cuda", cache=tmp_path)
+    with connect(first) as client:
+        result = client.rollout(WORLDS["projection"], **ball())
+    assert first.stop() == 0
+    made = sorted(tmp_path.iterdir())
+    assert len(made) >= 1
+    times = {path: path.stat().st_mtime_ns for path in made}
+    second = start("--device=cuda", cache=tmp_path)
+    with connect(second) as client:
+        # Another tolerance, cap and horizon: numbers are no part of a kernel.
+        other = sg.World("bouncing_ball", elements=2, tol=3e-3, max_iter=50)
+        assert client.rollout(other, **{**ball(), "steps": 30}).ok.all()
+        assert differences(client.rollout(WORLDS["projection"], **ball()), result) == []
+    assert {path: path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())} == times
+
+
+def test_warm_compiles_before_the_server_listens(start, tmp_path):
+    server = start("--device=cuda", "--warm=true", cache=tmp_path)
+    made = sorted(tmp_path.iterdir())
+    assert len(made) >= 4  # two worlds, forward and gradient
+    with connect(server) as client:
+        y = np.full((3, 1), 0.5)
+        client.rollout(
+            sg.World("bouncing_ball"), steps=5, initial={"y": y, "v": 0 * y}, params={"k": 1.0}
+        )
+    assert sorted(tmp_path.iterdir()) == made

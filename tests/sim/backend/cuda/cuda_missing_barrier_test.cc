@@ -1,0 +1,154 @@
+// A generated kernel that lacks one barrier gives other bits, and the comparison sees it. Where it
+// gives the same, nothing could be seen, and a reason stands here. SIMGRAD_LONG=1 plants them all.
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/reference/reference_executor.h"
+#include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
+#include "tests/sim/backend/cuda/world_cases.h"
+#include "tests/sim/equality/observed.h"
+#include "tests/sim/work_maker.h"
+
+namespace simgrad::tests {
+namespace {
+
+using sim::cuda::Mapping;
+
+constexpr char kBarrier[] = "__syncthreads();";
+// Orders of threads that are tried before a barrier counts as not missed.
+constexpr uint64_t kSeeds = 3;
+
+// A barrier of a text, with what stands around it.
+struct Place {
+  size_t at = 0;
+  std::string kernel;
+  std::string before, after;  // lines
+};
+
+std::string LineAt(const std::string& text, size_t begin) {
+  const size_t first = text.find_first_not_of(" \n", begin);
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find('\n', first) - first);
+}
+
+std::vector<Place> BarriersIn(const std::string& text) {
+  std::vector<Place> places;
+  for (size_t at = text.find(kBarrier); at != std::string::npos; at = text.find(kBarrier, at + 1)) {
+    Place place;
+    place.at = at;
+    const size_t name = text.rfind("void simgrad_", at) + sizeof("void ") - 1;
+    place.kernel = text.substr(name, text.find('(', name) - name);
+    place.after = LineAt(text, at + sizeof(kBarrier) - 1);
+    const size_t end = text.find_last_not_of(" \n", at - 1);
+    place.before = LineAt(text, text.rfind('\n', end) + 1);
+    places.push_back(place);
+  }
+  return places;
+}
+
+// The line stays, so that lines keep their numbers.
+std::string WithoutBarrier(std::string text, const Place& place) {
+  return text.replace(place.at, sizeof(kBarrier) - 1, ";");
+}
+
+// Barriers that this program does not need, though others do: the generator does not look so far.
+struct Spare {
+  std::string kernel, before, after;  // what it, and the lines around, begin with; empty: any
+  std::string reason;
+};
+const std::vector<Spare>& Spares() {
+  static const std::vector<Spare> spares = {
+      {"", "", "}", "what comes next, an instance or a step, begins with a barrier of its own"},
+      {"", "", "for (int e = threadIdx.x",
+       "one mark says for all arrays that something was read across; this array was read by the "
+       "threads of its elements alone"},
+      {"simgrad_forward", "if (tells)", "", "it is for level `instances`, which is not asked for"},
+      {"simgrad_forward", "int64_t sample", "",
+       "slots are cleared before the first record of a loop, but this loop sums first, with "
+       "barriers"},
+      {"simgrad_start_adjoint", "if (speaks)", "int64_t health",
+       "of its health only whether an instance has stopped matters to all threads; none has"},
+      {"simgrad_start_adjoint", "", "auto* const scratch",
+       "the terminal cost runs again for its tape; the sum itself goes nowhere"},
+      {"simgrad_start_adjoint", "", "[[maybe_unused]] const uint32_t f",
+       "this cost tapes arrays alone, and each element is read by the thread that wrote it"},
+      {"simgrad_adjoint", "OnColumns(", "", "columns are cleared before a replay full of barriers"},
+      {"simgrad_adjoint", "", "for (int64_t column", "the last step replayed ended with one"},
+  };
+  return spares;
+}
+
+const Spare* SpareAt(const Place& place) {
+  for (const Spare& spare : Spares()) {
+    const auto fits = [](const std::string& line, const std::string& start) {
+      return line.compare(0, start.size(), start) == 0;
+    };
+    if (fits(place.kernel, spare.kernel) && fits(place.before, spare.before) &&
+        fits(place.after, spare.after)) {
+      return &spare;
+    }
+  }
+  return nullptr;
+}
+
+// Plants a missing barrier at up to `most` places of the kernels, evenly over the text.
+void ExpectCaught(Mapping mapping, size_t most) {
+  // An objective whose cotangents are nowhere zero, so that a sum over stale ones differs.
+  const WorldCase world = WorldCases(9)[0];
+  const sim::Work work =
+      WorkOfCase(*LowerForGradient(*sim::BuildWorld(world.world, world.config),
+                                   PolicyOf({.preset = "f32"}), "final_height"),
+                 40, 5);
+  const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  sim::cuda::GenerateOptions options;
+  options.mapping = mapping;
+  for (const sim::Binding& binding : work.batch.inputs)
+    options.per_step.push_back(binding.per_step);
+  const auto source = sim::cuda::Generate(*work.batch.program, options);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const std::vector<Place> places = BarriersIn(source->text);
+  if (std::getenv("SIMGRAD_LONG") != nullptr) most = places.size();
+  const size_t planted = std::min(most, places.size());
+  size_t caught = 0;
+  size_t spare = 0;
+  for (size_t k = 0; k < planted; ++k) {
+    const Place& place = places[k * places.size() / planted];
+    bool seen = false;
+    for (uint64_t seed = 1; seed <= kSeeds && !seen; ++seed) {
+      const auto device = MakeHostShimDevice({.seed = seed, .plant = [&](std::string text) {
+                                                return WithoutBarrier(std::move(text), place);
+                                              }});
+      const auto actual =
+          sim::equality::Observe(std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(
+                                     device, {.mapping = mapping, .block = 32, .grid = 1})),
+                                 work);
+      seen = !actual.ok() || sim::equality::FirstDifference(*expected, *actual).has_value();
+    }
+    caught += seen ? 1 : 0;
+    if (seen) continue;
+    const Spare* known = SpareAt(place);
+    spare += known != nullptr ? 1 : 0;
+    EXPECT_NE(known, nullptr) << "not missed, and no reason is known: in " << place.kernel
+                              << " between\n  " << place.before << "\n  " << place.after;
+  }
+  std::cout << MappingName(mapping) << ": " << caught << " of " << planted
+            << " missing barriers caught, " << spare << " not needed\n";
+  EXPECT_GE(2 * caught, planted);
+}
+
+TEST(MissingBarrierTest, IsCaughtWithAThreadPerInstance) {
+  ExpectCaught(Mapping::kThreadPerInstance, 6);
+}
+
+TEST(MissingBarrierTest, IsCaughtWithABlockPerInstance) {
+  ExpectCaught(Mapping::kBlockPerInstance, 6);
+}
+
+}  // namespace
+}  // namespace simgrad::tests

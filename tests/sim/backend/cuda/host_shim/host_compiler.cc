@@ -1,0 +1,88 @@
+#include "tests/sim/backend/cuda/host_shim/host_compiler.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace simgrad::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kSharedBytes = 1 << 18;
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "simgrad-kernel-XXXXXX").string();
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+void Write(const fs::path& path, std::string_view text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string Read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> CompileLibrary(
+    const std::string& text, const std::vector<std::pair<std::string, std::string>>& headers) {
+  const TemporaryFolder folder;
+  for (const auto& [name, header] : headers) Write(folder.path() / "include" / name, header);
+  const fs::path source = folder.path() / "kernel.cc";
+  const fs::path library = folder.path() / "kernel.so";
+  const fs::path log = folder.path() / "log";
+  // The shim's storage stands behind the text, where the size of an extern array is no matter.
+  Write(source, absl::StrCat(text,
+                             "\nSimgradShim simgrad_shim;\n"
+                             "alignas(16) unsigned char simgrad_shared[",
+                             kSharedBytes,
+                             "];\nextern \"C\" SIMGRAD_SHIM_EXPORT unsigned char* "
+                             "simgrad_shared_memory() { return simgrad_shared; }\n"));
+  // Compiling takes most of a test's time; the long run has the optimiser look at it too.
+  const std::string command = absl::StrCat(
+      SIMGRAD_HOST_COMPILER, " -std=c++20 ", std::getenv("SIMGRAD_LONG") != nullptr ? "-O1" : "-O0",
+      " -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-gnu-unique"
+      " -shared -fPIC -fvisibility=hidden -fno-exceptions -w -D__CUDA_HOST_SHIM__"
+      " -include " SIMGRAD_HOST_SHIM_FOLDER "/cuda_host_shim.h -I",
+      (folder.path() / "include").string(), " -o ", library.string(), " ", source.string(), " >",
+      log.string(), " 2>&1");
+  if (std::system(command.c_str()) != 0) {
+    return absl::InternalError(absl::StrCat("the host compiler refuses the text:\n",
+                                            Read(log).substr(0, 4000), "\n", text));
+  }
+  return Read(library);
+}
+
+absl::StatusOr<std::shared_ptr<void>> OpenLibrary(std::string_view bytes) {
+  const TemporaryFolder folder;  // an open library needs no name
+  const fs::path path = folder.path() / "kernel.so";
+  Write(path, bytes);
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return absl::InternalError(absl::StrCat("dlopen: ", dlerror()));
+  return std::shared_ptr<void>(handle, [](void* opened) { dlclose(opened); });
+}
+
+}  // namespace simgrad::tests

@@ -1,0 +1,213 @@
+// The device of sim/backend/cuda/cuda_device.h over the stand-in driver: the calls that it makes,
+// in which order, and what becomes of each when it fails.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/reference/reference_executor.h"
+#include "sim/engine.h"
+#include "tests/sim/backend/cuda/world_cases.h"
+#include "tests/sim/equality/observed.h"
+#include "tests/stand_in_gpu/control.h"
+
+namespace simgrad::tests {
+namespace {
+
+using sim::equality::FirstDifference;
+using sim::equality::Observed;
+using stand_in::Report;
+using stand_in::Settings;
+using Gpu = std::shared_ptr<sim::cuda::Device>;
+
+sim::Work Gradient(int world = 0, const char* preset = "f32", int64_t instances = 40) {
+  return WorkOfCase(*LowerCase(WorldCases(3)[static_cast<size_t>(world)], preset, true), instances,
+                    12);
+}
+
+absl::StatusOr<Observed> OnReference(const sim::Work& work) {
+  return sim::equality::Observe(std::shared_ptr<sim::Executor>(sim::MakeReferenceExecutor()), work);
+}
+
+absl::StatusOr<Observed> OnGpu(const Gpu& gpu, const sim::Work& work) {
+  // The best kernel alone: no thread of the loader mixes its calls into those that are counted.
+  sim::CudaExecutorOptions options;
+  options.kernel = sim::cuda::KernelChoice::kBest;
+  return sim::equality::Observe(std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(gpu, options)),
+                                work);
+}
+
+// Kernels are compiled once for all tests, and kept in a folder of this process.
+class StandInGpuTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    library_ = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library_, nullptr) << dlerror();
+    ASSERT_NE(dlsym(library_, "simgrad_stand_in_reset"), nullptr)
+        << "a driver of NVIDIA's was found: LD_LIBRARY_PATH must name the stand-in's folder";
+    folder_ = std::filesystem::temp_directory_path() /
+              ("simgrad-stand-in-cache-" + std::to_string(getpid()));
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(folder_); }
+  void SetUp() override { Reset({}); }
+
+  static void Reset(const Settings& settings) {
+    reinterpret_cast<decltype(&simgrad_stand_in_reset)>(dlsym(library_, "simgrad_stand_in_reset"))(
+        &settings);
+  }
+  static Report Told() {
+    return reinterpret_cast<decltype(&simgrad_stand_in_report)>(
+        dlsym(library_, "simgrad_stand_in_report"))();
+  }
+  static absl::StatusOr<Gpu> Open(int index = 0) {
+    return sim::cuda::OpenCudaDevice({index, folder_.string()});
+  }
+
+  static void* library_;
+  static std::filesystem::path folder_;
+};
+void* StandInGpuTest::library_ = nullptr;
+std::filesystem::path StandInGpuTest::folder_;
+
+TEST_F(StandInGpuTest, GivesTheBitsOfTheReferenceHoweverStreamsPassEachOther) {
+  for (const int world : {0, 2, 4}) {
+    const sim::Work work = Gradient(world, world == 0 ? "bf16_safe" : "f32");
+    const auto expected = OnReference(work);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      Reset({.seed = seed});
+      {
+        const auto gpu = Open();
+        ASSERT_TRUE(gpu.ok()) << gpu.status();
+        const auto got = OnGpu(*gpu, work);
+        ASSERT_TRUE(got.ok()) << got.status();
+        EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt) << "world " << world;
+        EXPECT_GT((*gpu)->Use().busy_seconds, 0.0);
+      }
+      EXPECT_EQ(Told().held_bytes, 0);
+      EXPECT_EQ(Told().pinned_bytes, 0);
+      EXPECT_TRUE(Told().whole);
+    }
+  }
+}
+
+TEST_F(StandInGpuTest, ACallThatFailsIsAStatusAndTheDeviceGoesOn) {
+  const sim::Work work = Gradient(0, "f32", 3);
+  const auto expected = OnReference(work);
+  { ASSERT_TRUE(OnGpu(*Open(), work).ok()); }  // compiles
+  Reset({});
+  { ASSERT_TRUE(OnGpu(*Open(), work).ok()); }
+  const int64_t calls = Told().calls;
+  ASSERT_GT(calls, 100);
+  int seen = 0;
+  // The even calls fail one way, the odd ones the other; in the long run all of them both ways.
+  const bool is_long = std::getenv("SIMGRAD_LONG") != nullptr;
+  for (const CUresult failure : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE}) {
+    const int64_t first = is_long || failure == CUDA_ERROR_OUT_OF_MEMORY ? 0 : 1;
+    for (int64_t call = first; call < calls; call += is_long ? 1 : 2) {
+      Reset({.failing_call = call, .failure = failure});
+      {
+        const auto gpu = Open();
+        if (gpu.ok()) {
+          const auto got = OnGpu(*gpu, work);
+          const std::string name = Told().failed;
+          if (got.ok()) {
+            EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt) << call << " " << name;
+          } else {
+            ++seen;
+            EXPECT_FALSE(sim::cuda::IsDeviceLost(got.status())) << name << got.status();
+            EXPECT_EQ(absl::IsResourceExhausted(got.status()), failure == CUDA_ERROR_OUT_OF_MEMORY)
+                << name << got.status();
+            EXPECT_EQ((*gpu)->Use().memory_used_bytes, 0) << name;
+          }
+          EXPECT_FALSE((*gpu)->Use().lost);
+          if (name.empty()) continue;  // strikes in what follows the work
+          const auto again = OnGpu(*gpu, work);
+          ASSERT_TRUE(again.ok()) << name << again.status();
+          EXPECT_EQ(FirstDifference(*expected, *again), std::nullopt) << name;
+        } else {
+          ++seen;
+        }
+      }
+      // What could not be given back because giving back failed is all that may be left.
+      const Report told = Told();
+      const std::string name = told.failed;
+      EXPECT_TRUE(told.held_bytes == 0 || name.starts_with("cuMemFree") ||
+                  name == "cuCtxSetCurrent")
+          << name;
+      EXPECT_TRUE(told.whole) << told.failed;
+    }
+  }
+  EXPECT_GT(seen, calls / 2);
+}
+
+TEST_F(StandInGpuTest, AnErrorThatSticksLosesTheDeviceWhereverItStrikes) {
+  const sim::Work work = Gradient(0, "f32", 3);
+  { ASSERT_TRUE(OnGpu(*Open(), work).ok()); }  // compiles
+  Reset({});
+  { ASSERT_TRUE(OnGpu(*Open(), work).ok()); }
+  const int64_t calls = Told().calls;
+  int lost = 0;
+  for (int64_t call = 0; call < calls; ++call) {
+    Reset({.failing_call = call, .failure = CUDA_ERROR_ILLEGAL_ADDRESS});
+    const auto gpu = Open();
+    if (!gpu.ok()) continue;
+    const auto got = OnGpu(*gpu, work);
+    if (got.ok()) continue;  // struck in what follows the work
+    ++lost;
+    EXPECT_TRUE(sim::cuda::IsDeviceLost(got.status())) << Told().failed << got.status();
+    EXPECT_TRUE((*gpu)->Use().lost) << Told().failed;
+    EXPECT_GE((*gpu)->Use().lost_errors, 1u);
+    EXPECT_TRUE(sim::cuda::IsDeviceLost(OnGpu(*gpu, work).status()));
+  }
+  EXPECT_GT(lost, 100);
+}
+
+TEST_F(StandInGpuTest, MemoryThatIsShortIsToldWithItsFigures) {
+  Reset({.memory_bytes = 20'000});
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  const absl::Status status = OnGpu(*gpu, Gradient()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("of 20000 bytes free"), std::string::npos) << status;
+  EXPECT_GE((*gpu)->Use().memory_errors, 1u);
+  EXPECT_EQ((*gpu)->Use().memory_used_bytes, 0);
+  EXPECT_EQ(Told().held_bytes, 0);
+}
+
+TEST_F(StandInGpuTest, KernelsAreFoundInMemoryAndInTheFolder) {
+  const sim::Work work = Gradient(3);
+  {
+    const auto gpu = Open();
+    ASSERT_TRUE(OnGpu(*gpu, work).ok());
+    ASSERT_TRUE(OnGpu(*gpu, work).ok());
+    EXPECT_EQ((*gpu)->Use().compiled, 1u);
+    EXPECT_EQ((*gpu)->Use().loaded_from_disk, 0u);
+    EXPECT_EQ((*gpu)->Use().loaded_from_memory, 1u);
+  }
+  const auto gpu = Open();
+  ASSERT_TRUE(OnGpu(*gpu, work).ok());
+  EXPECT_EQ((*gpu)->Use().compiled, 0u);
+  EXPECT_EQ((*gpu)->Use().loaded_from_disk, 1u);
+}
+
+TEST_F(StandInGpuTest, EveryGpuIsFoundAndNoOther) {
+  Reset({.gpus = 2});
+  const auto devices = sim::cuda::ListCudaDevices();
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 2u);
+  EXPECT_EQ((*devices)[1].architecture, "sm_90");
+  EXPECT_NE((*devices)[0].uuid, (*devices)[1].uuid);
+  EXPECT_TRUE(OnGpu(*Open(1), Gradient()).ok());
+  EXPECT_EQ(Open(2).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace simgrad::tests

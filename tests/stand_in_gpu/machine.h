@@ -1,0 +1,118 @@
+// A pretended GPU machine: memory, streams and events as the CUDA driver's documentation promises
+// them, and no better.
+//
+// Work given to a stream is done late: when somebody waits for it, or when a seeded die says so;
+// streams pass each other unless an event says otherwise. Copies from and to memory that is not
+// pinned take the host's bytes at once and give them at once, as the driver does; with pinned
+// memory the bytes move when the work is done. Memory is patterned when taken and when given back,
+// and guarded behind its end. So a missing wait, a use after a free and a write past an end are
+// seen. Errors: as CUresult. Threads: any, under one lock.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace simgrad::stand_in {
+
+struct Settings {
+  int gpus = 1;
+  int64_t memory_bytes = int64_t{4} << 30;  // of each
+  uint64_t seed = 1;
+  // A call (counted from 0 over all that can fail) that fails, and how. Negative: none.
+  int64_t failing_call = -1;
+  CUresult failure = CUDA_SUCCESS;
+  // While this file exists, calls fail with the CUresult whose number it holds.
+  std::string error_file;
+};
+// SIMGRAD_STAND_IN_GPUS, _MEMORY, _SEED, _ERROR_FILE.
+Settings SettingsFromEnvironment();
+
+struct Event {
+  uint64_t recorded = 0;            // how often asked for
+  uint64_t happened = 0;            // how often done
+  double seconds = 0.0;             // when it last happened
+  struct Stream* stream = nullptr;  // of the last record
+};
+
+struct Operation {
+  std::function<CUresult()> run;
+  // Not before this event has happened so often.
+  std::shared_ptr<Event> after;
+  uint64_t times = 0;
+  bool frees = false;
+};
+
+struct Stream {
+  int gpu = 0;
+  std::deque<Operation> waiting;
+};
+
+class Machine {
+ public:
+  static Machine& Get();
+  // Forgets all streams, memory and errors.
+  void Reset(const Settings& settings);
+
+  // Of every call that can fail: counts it, moves other work on, tells an error that is to be told.
+  CUresult Begin(const char* call);
+  // After a sticky error every call fails with it.
+  CUresult Fail(CUresult error);
+
+  CUresult Take(int gpu, size_t bytes, CUdeviceptr* data);
+  CUresult GiveLater(CUdeviceptr data, Stream* stream);
+  CUresult TakePinned(size_t bytes, void** data);
+  CUresult GivePinned(void* data);
+  bool IsPinned(const void* data) const;
+  // Whether [data, data + bytes) lies in memory that is held.
+  bool Holds(CUdeviceptr data, size_t bytes) const;
+  int64_t Held(int gpu) const;
+  int64_t PinnedBytes() const;
+  // Whether nothing was written past an end or after a free.
+  bool AllWhole() const;
+
+  Stream* OpenStream(int gpu);
+  CUresult CloseStream(Stream* stream);
+  CUresult Push(Stream* stream, Operation operation);
+  CUresult Drain(Stream* stream);
+  CUresult AwaitEvent(const std::shared_ptr<Event>& event, uint64_t times);
+
+  std::recursive_mutex& mutex() { return mutex_; }
+  const Settings& settings() const { return settings_; }
+  int64_t calls() const { return calls_; }
+  const char* failed() const { return failed_; }
+  std::mt19937_64& die() { return die_; }
+
+ private:
+  struct Block {
+    int gpu = 0;
+    size_t bytes = 0;
+  };
+  Machine();
+  CUresult RunFirst(Stream* stream);
+  void MoveOn();
+  void Forget();
+
+  std::recursive_mutex mutex_;
+  Settings settings_;
+  std::mt19937_64 die_;
+  int64_t calls_ = 0;
+  const char* failed_ = "";
+  CUresult sticky_ = CUDA_SUCCESS;
+  std::map<CUdeviceptr, Block> held_;
+  std::deque<std::pair<CUdeviceptr, Block>> given_;  // kept a while, to see who still writes there
+  size_t given_bytes_ = 0;
+  bool broken_ = false;
+  std::map<const void*, size_t> pinned_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+};
+
+}  // namespace simgrad::stand_in
