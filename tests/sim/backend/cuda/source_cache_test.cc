@@ -59,6 +59,7 @@ class AskedDevice : public Device {
  public:
   const DeviceLimits& limits() const override { return limits_; }
   absl::StatusOr<std::unique_ptr<Stream>> OpenStream() override { return None(); }
+  absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override { return None(); }
   absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source,
                                                      KernelChoice) override {
     asked.push_back(&source);
@@ -70,8 +71,8 @@ class AskedDevice : public Device {
   std::vector<const GeneratedSource*> asked;
 
  protected:
-  absl::StatusOr<void*> AllocateBytes(int64_t) override { return None(); }
-  void Free(void*) override {}
+  absl::StatusOr<void*> AllocateBytes(int64_t, MemoryKind) override { return None(); }
+  void Free(void*, MemoryKind) override {}
 
  private:
   static absl::Status None() { return absl::UnimplementedError("none"); }
