@@ -242,12 +242,15 @@ void DoEverything(RunningServer& server, RunningServer& narrow) {
   Load(server);
   // A parameter that no executed path uses: nothing touches the floor.
   EXPECT_TRUE(Ask(server, BallGradient(1, 3)).status.ok());
-  grpc::ClientContext late;
-  late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
-  auto expired = server.Rollout(&late, EndlessRollout());
-  for (v1::RolloutPart part; expired->Read(&part);) {
+  // Three, because one that arrives late on a busy machine is told to the server as a cancellation.
+  for (int k = 0; k < 3; ++k) {
+    grpc::ClientContext late;
+    late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+    auto expired = server.Rollout(&late, EndlessRollout());
+    for (v1::RolloutPart part; expired->Read(&part);) {
+    }
+    EXPECT_EQ(expired->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   }
-  EXPECT_EQ(expired->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_FALSE(Ask(narrow, BallRollout(100, 100)).status.ok());
   EXPECT_TRUE(Ask(server, Boundary(-static_cast<double>(1e-4f), 1, 0)).status.ok());
   // Beyond 65504 within a step.

@@ -37,7 +37,7 @@ class Assembly:
         columns have been shown are not."""
         kind = part.WhichOneof("part")
         if kind != "diagnostics":
-            return kind == "backward"
+            return bool(kind == "backward")
         return bool(part.diagnostics.terminations or not part.diagnostics.instances)
 
     def view(self, part: Part) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace:

@@ -40,7 +40,7 @@ def program_text(fields: dict[str, Any]) -> str:
     """The text of a program; that of its kernels where it was asked for, and after it their
     numbers, as a comment."""
     if "cuda" not in fields:
-        return fields["text"]
+        return str(fields["text"])
     cuda = fields["cuda"]
     tables = (("number", cuda["numbers"]), ("integer", cuda["integers"]))
     lines = [f"// args.{name}[{i}] is {x}" for name, table in tables for i, x in enumerate(table)]

@@ -40,7 +40,8 @@ class Stream:
         self._blocks = self._read()
 
     def __iter__(self) -> Iterator[ForwardTrace | BackwardTrace]:
-        return map(self._assembly.view, self._until_complete())
+        for part in self._until_complete():
+            yield self._assembly.view(part)
 
     @property
     def result(self) -> Rollout | Gradient:
