@@ -81,6 +81,20 @@ def test_the_bits_are_those_of_the_cpu(start, client, world, policy):
                 assert differences(ours, theirs) == []
 
 
+def test_a_non_finite_value_gets_the_certificate_that_the_cpu_gives(start, client):
+    """Detected on the device, replayed by the reference; born of finite inputs, forward and back."""
+    overflow = {**ball(5, policy="f16_unsafe"), "initial": {"y": np.full((5, 2), 0.5)}}
+    overflow["initial"]["v"] = np.array([[1.0, 1.0], [6e4, 1.0], [1.0, -6e4], [1.0, 1.0], [0, 0]])
+    overflow["params"] = {"k": 1.0, "g": 6e4, "h": 4.0}
+    with connect(start("--device=cuda")) as on_gpu:
+        for call in ("rollout", "gradient"):
+            ours = getattr(on_gpu, call)(WORLDS["projection"], **overflow)
+            theirs = getattr(client, call)(WORLDS["projection"], **overflow)
+            assert theirs.certificates and not theirs.ok.all()
+            assert repr(ours.certificates) == repr(theirs.certificates)
+            assert differences(ours, theirs) == []
+
+
 def test_a_gpu_is_used_where_there_is_one(start):
     server = start("--device=auto")
     with connect(server) as client:

@@ -5,30 +5,10 @@
 #include <utility>
 
 #include "precision/rounding.h"
+#include "sim/backend/value_tensors.h"
 
 namespace simgrad::sim::cpu {
 namespace {
-
-// Of a value as it is declared; its slot may be that of a narrower number.
-DType DTypeOfValue(const Value& value) {
-  switch (value.type.element) {
-    case ElementType::kReal:
-      return DTypeOf(*value.format);
-    case ElementType::kI32:
-      return DType::kI32;
-    case ElementType::kI64:
-      return DType::kI64;
-    case ElementType::kBool:
-      break;
-  }
-  return DType::kBool;
-}
-
-Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
-  Shape prefixed(prefix);
-  prefixed.insert(prefixed.end(), shape.begin(), shape.end());
-  return prefixed;
-}
 
 std::shared_ptr<const Plan> ForwardPlan(const Batch& batch, const RunOptions& options,
                                         PlanCache& plans) {
@@ -123,7 +103,7 @@ ForwardChunk CpuRun::EmptyChunk(int64_t first, int64_t count) const {
     }
   }
   const auto tensor = [&](const Value& value) {
-    return Tensor::Zeros(DTypeOfValue(value),
+    return Tensor::Zeros(DTypeOfValue(value, value.format.value_or(Format::kF64)),
                          Prefixed({batch_.instances, count}, value.type.shape));
   };
   for (int32_t input : options_.record_states) {
@@ -268,8 +248,7 @@ void CpuRun::Publish() {
   const bool reversed = !adjoint_blocks_.empty();
   for (size_t b = 0; b < blocks_.size(); ++b) {
     const BlockState& block = blocks_[b];
-    const std::vector<InstanceHealth>& health =
-        reversed ? adjoint_blocks_[b].health : block.health;
+    const std::vector<InstanceHealth>& health = reversed ? adjoint_blocks_[b].health : block.health;
     const auto first = block.path.signature.begin();
     signatures_.insert(signatures_.end(), first,
                        first + static_cast<std::ptrdiff_t>(block.health.size()));
@@ -280,8 +259,8 @@ void CpuRun::Publish() {
 
 Tensor CpuRun::Collect(int32_t s, int64_t offset, const Value& value) const {
   const Slot& slot = plan_->slots[static_cast<size_t>(s)];
-  Tensor tensor =
-      Tensor::Zeros(DTypeOfValue(value), Prefixed({batch_.instances}, value.type.shape));
+  Tensor tensor = Tensor::Zeros(DTypeOfValue(value, value.format.value_or(Format::kF64)),
+                                Prefixed({batch_.instances}, value.type.shape));
   const BlockLayout& layout = context_.layout;
   for (int64_t block = 0; block < layout.blocks(); ++block) {
     const BlockState& state = blocks_[static_cast<size_t>(block)];

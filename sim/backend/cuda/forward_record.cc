@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sim/backend/cuda/field_layout.h"
+#include "sim/backend/value_tensors.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -11,12 +12,6 @@ namespace {
 // Of the records of one launch, of which two are alive; columns of blocks on a large device would
 // else take gigabytes.
 constexpr int64_t kLaunchBytes = int64_t{128} << 20;
-
-Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
-  Shape prefixed(prefix);
-  prefixed.insert(prefixed.end(), shape.begin(), shape.end());
-  return prefixed;
-}
 
 const Value& StateValue(const Program& p, int32_t input) {
   return p[p.inputs[static_cast<size_t>(input)].value];
@@ -39,17 +34,7 @@ absl::StatusOr<void*> Scratch::Of(Device& device, Stream& stream, int64_t bytes,
 }
 
 DType DTypeOfValue(const NumericalProgram& program, const Value& value) {
-  switch (value.type.element) {
-    case ElementType::kReal:
-      return DTypeOf(value.format.value_or(program.policy[Role::kState].format));
-    case ElementType::kI32:
-      return DType::kI32;
-    case ElementType::kI64:
-      return DType::kI64;
-    case ElementType::kBool:
-      break;
-  }
-  return DType::kBool;
+  return DTypeOfValue(value, value.format.value_or(program.policy[Role::kState].format));
 }
 
 Carrier CarrierOfValue(const NumericalProgram& program, const Value& value) {

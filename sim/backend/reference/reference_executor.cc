@@ -6,35 +6,16 @@
 #include "precision/float_environment.h"
 #include "sim/backend/check_batch.h"
 #include "sim/backend/reference/instance_run.h"
+#include "sim/backend/value_tensors.h"
 
 namespace simgrad::sim {
 namespace reference {
 namespace {
 
-DType DTypeOfValue(const Value& value, Format format) {
-  switch (value.type.element) {
-    case ElementType::kReal:
-      return DTypeOf(format);
-    case ElementType::kI32:
-      return DType::kI32;
-    case ElementType::kI64:
-      return DType::kI64;
-    case ElementType::kBool:
-      break;
-  }
-  return DType::kBool;
-}
-
 // Writes an array into a tensor from element `at` on.
 void Write(const Array& array, Tensor& tensor, int64_t at) {
   for (double x : array.real) tensor.Set(at++, x);
   for (int64_t n : array.integer) tensor.SetInt(at++, n);
-}
-
-Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
-  Shape prefixed(prefix);
-  prefixed.insert(prefixed.end(), shape.begin(), shape.end());
-  return prefixed;
 }
 
 class ReferenceRun : public Run {
