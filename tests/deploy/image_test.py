@@ -253,7 +253,7 @@ def test_the_cuda_image_generates_and_compiles_its_kernels(cuda_image, tmp_path)
     server = shlex.join([*cuda_image[0]["Entrypoint"], *flags, f"--kernel_cache={cache}"])
     script = f"""
         {server} > {cache}/banner & server=$!
-        while ! grep -q listening {cache}/banner; do kill -0 $server && sleep 0.1; done
+        while ! grep -q listening {cache}/banner; do kill -0 $server || exit 1; sleep 0.1; done
         kill $server; wait $server; head -c 400 {cache}/banner; ls {cache}; grep -lc ELF {cache}/*.kernel
     """
     command = ("env", "LD_LIBRARY_PATH=/mnt", "sh", "-ec", script)

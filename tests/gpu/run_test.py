@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -27,10 +28,19 @@ exit 0
 """
 
 
-def bundle(folder):
+# Stands in for the client's part: says that it could be imported, and from where.
+END_TO_END = "import grpc, numpy, simgrad\nprint('the client ran from', simgrad.__path__[0])\n"
+
+
+def bundle(folder, client=False):
+    """What scripts/gpu-check packs, with these stand-ins; the packed packages, for a Python that is nowhere, are broken."""
     inside = folder / "inside"
     (inside / "bin").mkdir(parents=True)
-    (inside / "python").mkdir()
+    (inside / "python/packages").mkdir(parents=True)
+    (inside / "python/packages/grpc.py").write_text("raise ImportError('of another Python')")
+    (inside / "python/end_to_end.py").write_text(END_TO_END)
+    if client:
+        shutil.copytree(ROOT / "client/python/simgrad", inside / "python/simgrad")
     (inside / "bin/gpu_check").write_text(GPU_CHECK)
     (inside / "bin/gpu_check").chmod(0o755)
     (inside / "python/version").write_text("9.99")  # no such Python
@@ -56,10 +66,21 @@ def test_what_is_missing_is_told_and_all_else_runs(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     for section in ("equality", "speed", "sizes", "side by side"):
         assert f"**{section}**" in table, table
-    assert "not run: the server end to end: the client was packed for python9.99" in table
+    assert "not run: the server end to end: python3 cannot import the client: ModuleNotFoundError" in table
     assert "not run: compute-sanitizer memcheck" in table or shutil.which("compute-sanitizer")
     sections = json.loads((tmp_path / "results/gpu-check.json").read_text())["sections"]
     assert [s["section"] for s in sections] == ["equality", "speed", "sizes", "side by side", "equality"]
+
+
+def test_another_python_runs_the_client_with_its_own_packages_and_without_the_packed_ones(tmp_path):
+    folder = bundle(tmp_path / "bundle", client=True)
+    interpreter = tmp_path / "bin"
+    interpreter.mkdir()
+    (interpreter / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (interpreter / "python3").chmod(0o755)
+    done, table = run(folder, PATH=f"{interpreter}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"- the client ran from {folder}/python/simgrad" in table, table
 
 
 def test_a_section_that_hangs_is_cut_off_and_the_others_have_their_figures(tmp_path):

@@ -103,6 +103,12 @@ simgrad::stand_in::Report simgrad_stand_in_report() {
 
 CUresult CUDAAPI cuInit(unsigned) { return CUDA_SUCCESS; }
 
+// NVRTC 13 asks a driver that it finds for tables of undocumented functions, and does without.
+CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid*) {
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
+
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   *version = CUDA_VERSION;
   return CUDA_SUCCESS;
@@ -169,6 +175,14 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   uuid->bytes[15] = static_cast<char>(device);
   return CUDA_SUCCESS;
 }
+
+#ifdef cuDeviceGetUuid
+// Under the name that toolkits before 13.0 look for.
+#undef cuDeviceGetUuid
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  return cuDeviceGetUuid_v2(uuid, device);
+}
+#endif
 
 CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (!IsGpu(device)) return CUDA_ERROR_INVALID_DEVICE;
