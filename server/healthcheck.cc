@@ -39,13 +39,17 @@ absl::Status CheckHealth(const config::ServerConfig& config) {
     return absl::FailedPreconditionError(
         "--healthcheck speaks plaintext: with TLS it needs --health_port");
   }
-  const bool any = config.address == "0.0.0.0" || config.address == "::";
-  const std::string host = any ? "localhost" : config.address;
+  const std::string host = config.address == "0.0.0.0" ? "127.0.0.1"
+                           : config.address == "::"    ? "::1"
+                                                       : config.address;
   const bool v6 = host.find(':') != std::string::npos;
   const int port = config.health_port != 0 ? config.health_port : config.port;
   const std::string target =
       v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
-  grpc::GenericStub stub(grpc::CreateChannel(target, grpc::InsecureChannelCredentials()));
+  grpc::ChannelArguments direct;
+  direct.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // that a container engine sets for everyone
+  grpc::GenericStub stub(
+      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), direct));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTimeout);
   grpc::CompletionQueue queue;

@@ -8,7 +8,6 @@
 #include "server/config/parse_flags.h"
 #include "server/healthcheck.h"
 #include "server/serve.h"
-#include "server/service/transport_security.h"
 
 namespace {
 
@@ -39,9 +38,9 @@ int main(int argc, char** argv) {
     const absl::Status health = CheckHealth(*parsed);
     return health.ok() ? kStopped : Complain(health, kCouldNotStart);
   }
-  if (action == Action::kValidateConfig) {
-    const absl::Status files = service::CheckSecurityFiles(*parsed);
-    return files.ok() ? kStopped : Complain(files, kBadFlags);
+  if (const absl::Status files = service::Server::CheckFiles(*parsed); !files.ok()) {
+    return Complain(files, kBadFlags);
   }
+  if (action == Action::kValidateConfig) return kStopped;
   return Serve(*parsed, [&] { return service::Server::Create(*parsed); });
 }

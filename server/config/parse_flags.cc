@@ -1,8 +1,11 @@
 #include "server/config/parse_flags.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <utility>
@@ -106,13 +109,15 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::metrics_port, 0, 65535)},
       {"address", "127.0.0.1", "address both ports listen on", SetAddress},
       {"device", "auto", "auto, cpu, cuda or cuda:N", SetDevice},
-      {"threads", "0", "threads of one rollout; 0: all cores",
+      {"threads", "0", "threads of one rollout; 0: all cores that the container or machine has",
        Integer(&ServerConfig::threads, 0, 4096)},
       {"workers", "0", "rollouts that run at once; 0: as threads",
        Integer(&ServerConfig::workers, 0, 4096)},
       {"queue_capacity", "64", "requests that may wait",
        Integer(&ServerConfig::queue_capacity, 0, kInt)},
-      {"memory_limit_bytes", "0", "memory of all admitted requests; 0: half of the machine",
+      {"memory_limit_bytes", "0",
+       "memory of all admitted requests; 0: half of the GPUs' or, on the CPU, of the container's "
+       "or machine's",
        Integer(&ServerConfig::memory_limit_bytes, 0, kMany)},
       {"drain_timeout", "30s", "how long running work may take after SIGTERM",
        Duration(&ServerConfig::drain_timeout, absl::ZeroDuration(), ZeroIs::kZero)},
@@ -206,6 +211,13 @@ absl::Status CheckTogether(const ServerConfig& config) {
     return absl::InvalidArgumentError(
         "--tls_client_ca needs --tls_certificate and --tls_key: without TLS nobody shows one");
   }
+  const int ports[] = {config.port, config.metrics_port, config.health_port};
+  for (const int port : ports) {
+    if (port != 0 && std::count(std::begin(ports), std::end(ports), port) > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--port, --metrics_port and --health_port must differ: ", port, " is given twice"));
+    }
+  }
   if (config.allow_insecure || IsLoopback(config.address)) return absl::OkStatus();
   if (!config.HasTls()) {
     return absl::InvalidArgumentError(
@@ -223,7 +235,10 @@ absl::Status CheckTogether(const ServerConfig& config) {
 }  // namespace
 
 bool IsLoopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
+  // A name that begins with 127. may lead anywhere.
+  in_addr v4{};
+  const bool is_v4 = inet_pton(AF_INET, address.c_str(), &v4) == 1;
+  return address == "localhost" || address == "::1" || (is_v4 && ntohl(v4.s_addr) >> 24 == 127);
 }
 
 std::vector<std::string> FlagsInCommandLine(const std::string& command_line) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "precision/format.h"
 #include "server/conversion/policy.h"
+#include "server/service/container_limits.h"
 #include "sim/backend/cpu/cpu_executor.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "sim/backend/cuda/cuda_executor.h"
@@ -41,7 +42,14 @@ std::string BestInstructions() {
 }
 
 int Threads(int wanted) {
-  return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (wanted > 0) return wanted;
+  const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return std::min(processors, ContainerProcessors());
+}
+
+int64_t HostMemoryBytes() {
+  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return std::min(machine, ContainerMemoryBytes());
 }
 
 Device OpenCpu(const config::ServerConfig& config) {
@@ -49,7 +57,7 @@ Device OpenCpu(const config::ServerConfig& config) {
   device.kind = "cpu";
   device.name = CpuName();
   device.threads = Threads(config.threads);
-  device.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  device.memory_bytes = HostMemoryBytes();
   device.formats = FormatExecutions();
   device.instruction_set = BestInstructions();
   device.engine =
@@ -116,8 +124,7 @@ absl::StatusOr<Device> OpenDevice(const config::ServerConfig& config) {
         absl::StrCat("--device=", flag, ": ", why, "; use --device=cpu or --device=auto"));
   }
   Device device = OpenCpu(config);
-  device.note = absl::StrCat(sim::cuda::IsCudaBuilt() ? "warning: " : "",
-                             "--device=auto runs on the CPU: ", why);
+  device.note = absl::StrCat("--device=auto runs on the CPU: ", why);
   return device;
 }
 

@@ -126,7 +126,8 @@ JsonLine Begin(const std::string& level, const std::string& event) {
 void AddTrace(const std::string& trace_parent, JsonLine& line) {
   const std::vector<std::string> parts = absl::StrSplit(trace_parent, '-');
   const size_t lengths[] = {2, 32, 16, 2};
-  if (parts.size() < 4) return;
+  // Later versions may append parts.
+  if (parts.size() < 4 || (parts[0] == "00" && parts.size() > 4)) return;
   for (size_t i = 0; i < 4; ++i) {
     const bool hex = parts[i].find_first_not_of("0123456789abcdef") == std::string::npos;
     if (parts[i].size() != lengths[i] || !hex) return;
@@ -167,8 +168,10 @@ std::string LogLine(const RequestRecord& record) {
 
 void LogRequest(const RequestRecord& record) { LogWriter::Get().Add(LogLine(record) + "\n"); }
 
-void LogNote(const std::string& text) {
-  LogWriter::Get().Add(Begin("info", "note").Text("message", text).Ended() + "\n");
+void LogNote(LogLevel level, const std::string& text) {
+  constexpr const char* kNames[] = {"info", "warning", "error"};
+  const std::string name = kNames[static_cast<size_t>(level)];
+  LogWriter::Get().Add(Begin(name, "note").Text("message", text).Ended() + "\n");
 }
 
 void FlushLog(absl::Duration timeout) { LogWriter::Get().Flush(timeout); }

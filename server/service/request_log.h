@@ -31,7 +31,8 @@ struct RequestRecord {
 std::string LogLine(const RequestRecord& record);
 void LogRequest(const RequestRecord& record);
 // Anything else that an operator should read.
-void LogNote(const std::string& text);
+enum class LogLevel { kInfo, kWarning, kError };
+void LogNote(LogLevel level, const std::string& text);
 // Waits until what was logged so far is written, at most this long.
 void FlushLog(absl::Duration timeout);
 

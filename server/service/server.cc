@@ -18,7 +18,7 @@
 #include "server/config/version.h"
 #include "server/service/device.h"
 #include "server/service/request_log.h"
-#include "server/service/transport_security.h"
+#include "server/service/tls_files.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "sim/program/verify.h"
 #include "sim/worlds/worlds.h"
@@ -108,11 +108,20 @@ std::string HostAndPort(const std::string& address, int port) {
 
 }  // namespace
 
+absl::Status Server::CheckFiles(const config::ServerConfig& config) {
+  if (!config.token_file.empty()) {
+    if (auto gate = TokenGate::Create(config.token_file); !gate.ok()) return gate.status();
+  }
+  return config.HasTls() ? ReadTlsSet(config).status() : absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfig& config) {
-  if (absl::Status status = CheckSecurityFiles(config); !status.ok()) return status;
+  if (absl::Status status = CheckFiles(config); !status.ok()) return status;
   absl::StatusOr<Device> device = OpenDevice(config);
   if (!device.ok()) return device.status();
-  if (!device->note.empty()) LogNote(device->note);
+  if (!device->note.empty()) {
+    LogNote(sim::cuda::IsCudaBuilt() ? LogLevel::kWarning : LogLevel::kInfo, device->note);
+  }
   return Create(config, *std::move(device));
 }
 
@@ -165,9 +174,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->service_ = std::make_unique<SimgradService>(std::move(context), options,
                                                       ServerInfoOf(config, *device, memory),
                                                       config.program_cache_entries);
+  if (config.HasTls()) {
+    auto files = TlsFiles::Create(config);
+    if (!files.ok()) return files.status();
+    server->tls_ = *std::move(files);
+  }
   if (absl::Status status = server->ListenForHealth(config); !status.ok()) return status;
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
-  server->WatchCertificate(config);
+  if (server->tls_ != nullptr) server->WatchCertificate(config.tls_reload_interval);
   server->SetServing(true);
   return server;
 }
@@ -189,18 +203,16 @@ absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
                                              "; is the port taken? --health_port chooses another"));
 }
 
-void Server::WatchCertificate(const config::ServerConfig& config) {
-  if (!config.HasTls()) return;
-  certificate_watch_ = std::jthread([this, config](std::stop_token stop) {
+void Server::WatchCertificate(absl::Duration interval) {
+  certificate_watch_ = std::jthread([this, interval](std::stop_token stop) {
     std::mutex mutex;
     std::condition_variable_any wake;
     std::unique_lock lock(mutex);
     while (!stop.stop_requested()) {
-      if (const auto expiry = CertificateExpiry(config.tls_certificate); expiry.ok()) {
-        metrics_->tls_certificate_expiry.Set(static_cast<double>(absl::ToUnixSeconds(*expiry)));
-      }
-      wake.wait_for(lock, stop, absl::ToChronoNanoseconds(config.tls_reload_interval),
-                    [] { return false; });
+      tls_->Refresh();
+      const int64_t expiry = absl::ToUnixSeconds(tls_->expiry());
+      metrics_->tls_certificate_expiry.Set(static_cast<double>(expiry));
+      wake.wait_for(lock, stop, absl::ToChronoNanoseconds(interval), [] { return false; });
     }
   });
 }
@@ -224,7 +236,8 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
         static_cast<int>(absl::ToInt64Milliseconds(config.max_connection_age)));
   }
   builder.SetOption(std::make_unique<KeepPlugins>(std::move(plugins)));
-  builder.AddListeningPort(address, MakeServerCredentials(config), &port_);
+  builder.AddListeningPort(
+      address, tls_ == nullptr ? grpc::InsecureServerCredentials() : TlsCredentials(tls_), &port_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
   builder.RegisterService(service_.get());

@@ -21,11 +21,16 @@
 #include "server/service/device.h"
 #include "server/service/open_streams.h"
 #include "server/service/simgrad_service.h"
+#include "server/service/tls_files.h"
 
 namespace simgrad::server::service {
 
 class Server {
  public:
+  // Whether the TLS files and the token file of a configuration can be used. Nothing is kept.
+  // Errors: INVALID_ARGUMENT with the flag.
+  static absl::Status CheckFiles(const config::ServerConfig& config);
+
   static absl::StatusOr<std::unique_ptr<Server>> Create(const config::ServerConfig& config);
   // On a device that is open already.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const config::ServerConfig& config,
@@ -58,7 +63,7 @@ class Server {
   Server() = default;
   absl::Status Listen(const config::ServerConfig& config);
   absl::Status ListenForHealth(const config::ServerConfig& config);
-  void WatchCertificate(const config::ServerConfig& config);
+  void WatchCertificate(absl::Duration interval);
   void SetServing(bool serving);
   void ShutDown();  // both ports, now
 
@@ -73,6 +78,7 @@ class Server {
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<OpenStreams> streams_;  // go before the service that they speak to
   std::unique_ptr<TokenGate> token_gate_;
+  std::shared_ptr<TlsFiles> tls_;              // null: plaintext
   grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for

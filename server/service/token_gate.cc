@@ -55,7 +55,8 @@ void TokenGate::ReadIfChanged() {
   const auto changed = std::filesystem::last_write_time(path_, error);
   if (!error && changed == changed_) return;
   if (absl::Status status = Read(); !status.ok()) {
-    LogNote(absl::StrCat(std::string(status.message()), "; the tokens known before stay good"));
+    LogNote(LogLevel::kWarning,
+            absl::StrCat(std::string(status.message()), "; the tokens known before stay good"));
   }
 }
 

@@ -85,7 +85,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
 }
 
 TEST(ParseFlags, PlaintextBeyondLoopbackIsServedOnlyWhereItIsAllowed) {
-  for (const char* address : {"0.0.0.0", "::", "10.0.0.1", "host.example"}) {
+  for (const char* address : {"0.0.0.0", "::", "10.0.0.1", "host.example", "127.host.example"}) {
     const std::string flag = std::string("--address=") + address;
     EXPECT_FALSE(ParseFlags({flag}).ok()) << address;
     EXPECT_FALSE(ParseFlags({flag, "--allow_insecure_metrics=true"}).ok()) << address;
@@ -150,6 +150,13 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
     EXPECT_NE(std::string(config.status().message()).find(flag.told), std::string::npos)
         << flag.argument << ": " << config.status();
   }
+}
+
+TEST(ParseFlags, PortsDifferUnlessTheyAreFreeOnes) {
+  EXPECT_FALSE(ParseFlags({"--port=8002"}).ok());  // the default of --metrics_port
+  EXPECT_FALSE(ParseFlags({"--health_port=8001"}).ok());
+  EXPECT_FALSE(ParseFlags({"--metrics_port=9", "--health_port=9"}).ok());
+  EXPECT_TRUE(ParseFlags({"--port=0", "--metrics_port=0", "--health_port=0"}).ok());
 }
 
 TEST(ParseFlags, AFlagGivenTwiceIsAnError) {
