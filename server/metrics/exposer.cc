@@ -42,6 +42,11 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
   exposer->collectables_ = std::move(collectables);
   exposer->host_ = address == "0.0.0.0" ? "127.0.0.1" : address == "::" ? "::1" : address;
   const bool v6 = address.find(':') != std::string::npos;
+  if (v6 && mg_check_feature(MG_FEATURES_IPV6) == 0) {  // Debian's and Ubuntu's have it not
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address,
+                                               ": the CivetWeb of this build knows no IPv6; give "
+                                               "an --address of IPv4"));
+  }
   const std::string listen =
       v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
   const char* options[] = {"listening_ports", listen.c_str(), "num_threads", "2", nullptr};

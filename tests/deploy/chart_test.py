@@ -72,6 +72,8 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
         ({"allowInsecure": False}, "tls.enabled is false"),
         ({"tls": {"enabled": True}}, "tls.secretName"),
         ({"autoscaling": {"kind": "keda"}}, "autoscaling.prometheusUrl"),
+        ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas"),
+        ({"server": {"extraArgs": ["--device=cpu"]}}, "--device is given by the chart"),
     ):
         file = tmp_path / "values.yaml"
         file.write_text(yaml.safe_dump(values))
@@ -204,6 +206,26 @@ def test_only_namesakes_and_prometheus_come_in_and_nothing_goes_out():
     by_port = {rule["ports"][0]["port"]: rule["from"] for rule in policy["ingress"]}
     assert by_port["grpc"] == [{"podSelector": {}}]
     assert "namespaceSelector" in by_port["metrics"][0]
+
+
+@pytest.mark.parametrize("nobody", ["clients", "monitoring"])
+def test_an_empty_list_of_peers_admits_nobody(tmp_path, nobody):
+    """Kubernetes reads a rule without peers as one for everybody."""
+    file = tmp_path / "values.yaml"
+    for empty, ports in ({nobody}, {"grpc", "metrics"}), ({"clients", "monitoring"}, set()):
+        file.write_text(yaml.safe_dump({"networkPolicy": {peers: [] for peers in empty}}))
+        policy = yaml.safe_load(render(file)[1]["templates/networkpolicy.yaml"])
+        kubernetes_validate.validate(policy, VERSIONS[-1], strict=True)
+        ports -= {"grpc" if nobody == "clients" else "metrics"}
+        assert "Ingress" in policy["spec"]["policyTypes"]
+        assert all(rule["from"] for rule in policy["spec"]["ingress"])
+        assert {p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]} == ports
+
+
+def test_replicas_are_scaled_by_the_queue_of_their_own_release():
+    (trigger,) = objects("scaled")["ScaledObject"]["spec"]["triggers"]
+    service = objects("scaled")["Service"]["metadata"]["name"]
+    assert f'service="{service}"' in trigger["metadata"]["query"]
 
 
 def test_toggles_are_off_by_default_and_work():

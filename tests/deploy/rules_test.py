@@ -69,6 +69,11 @@ def test_a_recorded_series_is_named_level_metric_operation(name):
     assert re.fullmatch(r"instance\w*:simgrad_\w+:\w+|instance\w*:grpc_server_\w+:\w+", name)
 
 
+def test_every_recorded_series_is_used_by_an_alert():
+    used = set().union(*(names_in(alert["expr"]) for alert in ALERTS.values()))
+    assert RECORDED <= used
+
+
 def test_an_expected_metric_leaves_the_list_once_it_is_exported(exported, expected):
     assert not exported.keys() & expected.keys(), "take these off deploy/expected_metrics.yml"
     assert all(expected.values()), "each needs a reason"

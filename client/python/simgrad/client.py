@@ -349,6 +349,8 @@ class Client:
         if self._token is None:
             return []
         token = self._token() if callable(self._token) else self._token
+        if not token.isascii() or not token.isprintable():
+            raise ValueError("token: must be printable ASCII on one line; is it a whole file?")
         return [("authorization", f"Bearer {token}")]
 
     def _deadline(self, timeout: float | None) -> float:

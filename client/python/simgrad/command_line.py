@@ -58,6 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
 
 
+def _first_token(file: pathlib.Path) -> str:
+    """Of a file as the server reads it: a token a line, # begins a comment."""
+    lines = [line.strip() for line in file.read_text().splitlines()]
+    tokens = [line for line in lines if line and not line.startswith("#")]
+    if not tokens:
+        raise ValueError(f"--token-file {file}: holds no token")
+    return tokens[0]
+
+
 def _connect(options: argparse.Namespace) -> Client:
     secure = options.tls or options.tls_ca or options.tls_certificate or options.tls_key
     credentials = None
@@ -67,7 +76,7 @@ def _connect(options: argparse.Namespace) -> Client:
         )
     token = None
     if options.token_file:
-        token = pathlib.Path(options.token_file).read_text().strip()
+        token = _first_token(pathlib.Path(options.token_file))
     return Client(options.target, timeout=options.timeout, credentials=credentials, token=token)
 
 
@@ -87,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--tls-ca", metavar="PEM", help="TLS; who signed the server's certificate")
     common.add_argument("--tls-certificate", metavar="PEM", help="our own, for mutual TLS")
     common.add_argument("--tls-key", metavar="PEM", help="its private key")
-    common.add_argument("--token-file", metavar="FILE", help="bearer token to send")
+    common.add_argument("--token-file", metavar="FILE", help="bearer token to send, the first line of it")
     common.add_argument("--json", action="store_true", help="one JSON object on standard output")
     top = argparse.ArgumentParser(
         prog="simgrad",

@@ -33,3 +33,34 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "simgrad.probePort" -}}
 {{ ternary 8003 8001 .Values.tls.enabled }}
 {{- end -}}
+
+{{/* The flags that the chart gives the server. */}}
+{{- define "simgrad.flags" -}}
+- --address=0.0.0.0
+- --port=8001
+- --metrics_port=8002
+- --device={{ .Values.device }}
+- --drain_timeout={{ .Values.server.drainTimeoutSeconds }}s
+- --queue_capacity={{ .Values.server.queueCapacity | int64 }}
+- --max_message_bytes={{ .Values.server.maxMessageBytes | int64 }}
+- --reflection={{ .Values.server.reflection }}
+- --kernel_cache=/var/cache/simgrad
+{{- if ne .Values.device "cpu" }}
+- --warm={{ .Values.server.warm }}
+{{- end }}
+{{- if .Values.tls.enabled }}
+- --tls_certificate=/etc/simgrad/tls/tls.crt
+- --tls_key=/etc/simgrad/tls/tls.key
+{{- if .Values.tls.mutual }}
+- --tls_client_ca=/etc/simgrad/tls/ca.crt
+{{- end }}
+- --health_port=8003
+# Prometheus scrapes plaintext; the NetworkPolicy says who may.
+- --allow_insecure_metrics=true
+{{- else }}
+- --allow_insecure=true
+{{- end }}
+{{- if .Values.tokens.secretName }}
+- --token_file=/etc/simgrad/tokens/tokens
+{{- end }}
+{{- end -}}
