@@ -12,6 +12,7 @@ import yaml
 from chart import CASES, CHART, VALUES, RenderError, case, container, flags, objects, pod, render
 from live_server import ROOT, LiveServer
 from server_flags import server_flags
+from simgrad import command_line
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # Kinds of others, for which Kubernetes has no schema.
@@ -295,9 +296,18 @@ def test_a_release_called_simgrad_is_not_called_twice():
     assert objects("default")["Service"]["metadata"]["name"] == "demo-simgrad"
 
 
-def test_the_notes_say_where_it_serves():
-    assert "demo-simgrad.lab:8001 (plaintext)" in case("default")[1]["templates/NOTES.txt"]
-    assert "(TLS)" in case("secured_and_watched")[1]["templates/NOTES.txt"]
+def test_the_notes_say_where_it_serves_and_how_to_call_it():
+    def notes(name):
+        text = case(name)[1]["templates/NOTES.txt"]
+        (command,) = re.findall(r"(?m)^  simgrad (.*)$", text)
+        return text, command_line.parser().parse_args(command.split())
+
+    text, call = notes("default")
+    assert "demo-simgrad.lab:8001 (plaintext)" in text
+    assert call.target == "demo-simgrad.lab:8001" and not (call.tls_ca or call.token_file)
+    text, call = notes("secured_and_watched")
+    assert "(TLS)" in text
+    assert call.tls_ca and call.tls_certificate and call.tls_key and call.token_file
 
 
 def test_there_are_three_files_of_values_beside_the_default():

@@ -55,6 +55,15 @@ def test_what_is_copied_exists_and_is_no_more_than_the_build_needs():
     assert not {"tests", "client", "docs", "deploy", "."} & set(sources)
 
 
+def test_the_context_is_what_is_copied_and_nothing_else():
+    """Else a build sends Git's history and every build folder to the engine."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    everything, *taken = [line for line in lines if not line.startswith("#")]
+    assert everything == "*"
+    copied = {s for line in of("build", "COPY") for s in line.split()[:-1]}
+    assert sorted(taken) == sorted(f"!{source}" for source in copied)
+
+
 def test_the_build_installs_what_scripts_setup_does():
     setup = (ROOT / "scripts/setup").read_text()
     installed = re.search(r"--no-install-recommends (.*?) &&", of("build", "RUN")[0])[1].split()

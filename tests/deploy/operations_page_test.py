@@ -6,8 +6,11 @@ import re
 import yaml
 from live_server import ROOT
 from server_flags import server_flags
+from simgrad import command_line
 
 PAGE = (ROOT / "docs/operations.md").read_text()
+# Alone on its line, or in backquotes.
+CLIENT_COMMAND = re.compile(r"(?m)(?:^ *|`)simgrad (info[^`\n]*)")
 RUNBOOK = PAGE[PAGE.index("# Alerts") :]
 VALUES = yaml.safe_load((ROOT / "deploy/kubernetes/simgrad/values.yaml").read_text())
 
@@ -39,10 +42,17 @@ def test_panels_that_the_runbook_sends_to_exist():
 
 
 def test_flags_exist():
-    # What helm, docker, kubectl, git and the client are told.
-    others = {"namespace", "set", "from", "create", "reuse", "build", "previous", "short", "target"}
-    named = set(re.findall(r"--([a-z_]+)\b", PAGE)) - others
+    # What helm, docker, kubectl and git are told.
+    others = {"namespace", "set", "from", "create", "reuse", "build", "previous", "short"}
+    named = set(re.findall(r"--([a-z_]+)\b", CLIENT_COMMAND.sub("", PAGE))) - others
     assert {"drain_timeout", "near_band_ulps"} <= named <= server_flags()
+
+
+def test_commands_of_the_client_parse():
+    commands = CLIENT_COMMAND.findall(PAGE)
+    assert len(commands) >= 3 and any("--tls-ca" in command for command in commands)
+    for command in commands:
+        command_line.parser().parse_args(command.split())
 
 
 def value_at(path):

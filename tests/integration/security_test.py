@@ -14,6 +14,7 @@ from certificates import Authority, Secret
 from live_server import BINARY, LiveServer
 
 import simgrad as sg
+from simgrad import command_line
 
 BALL = sg.World("bouncing_ball")
 FALL = dict(steps=5, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})
@@ -208,6 +209,20 @@ class TestTokens:
                         call()
                     assert refused.value.reason == "UNAUTHENTICATED"
                     assert "alpha" not in str(refused.value)
+
+    def test_the_command_line_sends_the_first_token_of_the_servers_own_file(
+        self, start, tmp_path, capsys
+    ):
+        tokens = tmp_path / "tokens"
+        tokens.write_text("# trainers\n\nalpha\nbeta\n")
+        server = start(f"--token_file={tokens}")
+        ask = ["info", "--target", server.target, "--token-file", str(tokens)]
+        assert command_line.main(ask) == 0
+        tokens.write_text("# nobody\n")
+        assert command_line.main(ask) == 2
+        assert "holds no token" in capsys.readouterr().err
+        with pytest.raises(ValueError, match="one line"), sg.Client("localhost:1", token="a\nb") as c:
+            c.info()
 
     def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(self, start, tmp_path):
         tokens = tmp_path / "tokens"

@@ -3,11 +3,13 @@
 #include <openssl/evp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -65,6 +67,8 @@ std::optional<std::string> KernelCache::Find(const std::string& key) const {
   if (all.size() < head || all.compare(0, kMagic.size(), kMagic) != 0) return std::nullopt;
   std::string image = all.substr(head);
   if (all.compare(kMagic.size(), 64, Digest(image)) != 0) return std::nullopt;
+  std::error_code error;  // a file that cannot be touched is one that may go sooner
+  fs::last_write_time(PathOf(key), fs::file_time_type::clock::now(), error);
   return image;
 }
 
@@ -86,6 +90,33 @@ void KernelCache::Keep(const std::string& key, const std::string& image) const {
   }
   fs::rename(other, path, error);
   if (error) fs::remove(other, error);
+  RemoveOldest();
+}
+
+// Others may write and remove at the same time: what is gone already is no error.
+void KernelCache::RemoveOldest() const {
+  struct File {
+    fs::file_time_type used;
+    int64_t bytes;
+    fs::path path;
+  };
+  std::vector<File> files;
+  int64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    const File file = {it->last_write_time(gone), static_cast<int64_t>(it->file_size(gone)),
+                       it->path()};
+    if (gone || !it->is_regular_file(gone)) continue;
+    bytes += file.bytes;
+    files.push_back(file);
+  }
+  std::sort(files.begin(), files.end(),
+            [](const File& a, const File& b) { return a.used < b.used; });
+  for (size_t i = 0; i < files.size() && bytes > most_bytes_; ++i) {
+    fs::remove(files[i].path, error);
+    bytes -= files[i].bytes;
+  }
 }
 
 }  // namespace simgrad::sim::cuda

@@ -2,10 +2,12 @@
 //
 // A file is written whole under another name and then renamed, so that several processes may share
 // the folder; it holds a digest of its content, and one that does not fit is as if it were not
-// there. Nothing is ever removed.
-// Errors: none; a folder that cannot be read or written holds nothing. Threads: any.
+// there. Beyond a number of bytes the files that were not used for the longest time go: whoever
+// compiles ever new worlds must not fill the volume, for which an orchestrator would end the
+// server. Errors: none; a folder that cannot be read or written holds nothing. Threads: any.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -19,15 +21,21 @@ std::string KernelKey(std::initializer_list<std::string_view> parts);
 // Of the names and texts of all embedded headers.
 const std::string& HeadersDigest();
 
+// Thousands of kernels; half of the volume that the chart mounts (kernelCache.sizeLimit).
+inline constexpr int64_t kMostKernelBytes = int64_t{1} << 30;
+
 class KernelCache {
  public:
-  explicit KernelCache(std::string folder) : folder_(std::move(folder)) {}  // empty: no cache
+  explicit KernelCache(std::string folder, int64_t most_bytes = kMostKernelBytes)  // empty: none
+      : folder_(std::move(folder)), most_bytes_(most_bytes) {}
   std::optional<std::string> Find(const std::string& key) const;
   void Keep(const std::string& key, const std::string& image) const;
 
  private:
   std::string PathOf(const std::string& key) const;
+  void RemoveOldest() const;
   std::string folder_;
+  int64_t most_bytes_;
 };
 
 }  // namespace simgrad::sim::cuda

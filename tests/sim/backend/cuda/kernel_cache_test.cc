@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -72,6 +73,23 @@ TEST_F(KernelCacheTest, ManyWritersLeaveOneWholeEntryAndNothingElse) {
   for (std::thread& writer : writers) writer.join();
   const auto files = fs::directory_iterator(folder_);
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
+TEST_F(KernelCacheTest, WhatWasNotUsedForTheLongestTimeGoesBeyondTheBound) {
+  const std::string image(1000, 'k');
+  const KernelCache cache(folder_.string(), 3500);  // three files, of 1082 bytes each
+  const auto minutes_ago = [&](const std::string& key, int minutes) {
+    fs::last_write_time(folder_ / (key + ".kernel"),
+                        fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
+  };
+  for (const char* key : {"a", "b", "c"}) cache.Keep(key, image);
+  minutes_ago("a", 3);
+  minutes_ago("b", 2);
+  minutes_ago("c", 1);
+  EXPECT_TRUE(cache.Find("a").has_value());  // used: now the youngest
+  cache.Keep("d", image);
+  EXPECT_FALSE(cache.Find("b").has_value());
+  for (const char* key : {"a", "c", "d"}) EXPECT_EQ(cache.Find(key), image) << key;
 }
 
 TEST_F(KernelCacheTest, AFolderThatCannotBeWrittenHoldsNothing) {
