@@ -2,8 +2,8 @@
 //
 // Fields: time (UTC), level, event (request or note), request_id, trace_id and parent_span_id where
 //   the caller sent a W3C traceparent, method, world, instances, steps, code, the milliseconds of
-//   each stage (STAGE_ms), other_ms (what no stage claims) and total_ms, their sum; message of an
-//   error.
+//   each stage it came to (STAGE_ms: queue, decode, compile, and those of stage_clock.h), other_ms
+//   (what no stage claims) and total_ms, their sum; message of an error.
 // Threads: any; lines are written by a thread of their own, and dropped with a count where the
 // reader of stderr stalls. What a caller wrote (names) is quoted and cut.
 #pragma once

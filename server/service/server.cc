@@ -178,6 +178,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
     auto files = TlsFiles::Create(config);
     if (!files.ok()) return files.status();
     server->tls_ = *std::move(files);
+    server->TellExpiry();  // before the first scrape
   }
   if (absl::Status status = server->ListenForHealth(config); !status.ok()) return status;
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
@@ -203,6 +204,11 @@ absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
                                              "; is the port taken? --health_port chooses another"));
 }
 
+void Server::TellExpiry() {
+  const int64_t expiry = absl::ToUnixSeconds(tls_->expiry());
+  metrics_->tls_certificate_expiry.Set(static_cast<double>(expiry));
+}
+
 void Server::WatchCertificate(absl::Duration interval) {
   certificate_watch_ = std::jthread([this, interval](std::stop_token stop) {
     std::mutex mutex;
@@ -210,8 +216,7 @@ void Server::WatchCertificate(absl::Duration interval) {
     std::unique_lock lock(mutex);
     while (!stop.stop_requested()) {
       tls_->Refresh();
-      const int64_t expiry = absl::ToUnixSeconds(tls_->expiry());
-      metrics_->tls_certificate_expiry.Set(static_cast<double>(expiry));
+      TellExpiry();
       wake.wait_for(lock, stop, absl::ToChronoNanoseconds(interval), [] { return false; });
     }
   });

@@ -64,6 +64,7 @@ class Server {
   absl::Status Listen(const config::ServerConfig& config);
   absl::Status ListenForHealth(const config::ServerConfig& config);
   void WatchCertificate(absl::Duration interval);
+  void TellExpiry();
   void SetServing(bool serving);
   void ShutDown();  // both ports, now
 

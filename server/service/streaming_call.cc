@@ -67,7 +67,8 @@ void StreamingCall::Begin(std::function<absl::StatusOr<PreparedWork>()> prepare,
   if (const auto* refusal = std::get_if<scheduling::Refusal>(&place)) return Refuse(*refusal);
   context_.preparation->Enqueue(
       {cancellation_, [self = shared_from_this(), prepare = std::move(prepare)](
-                          const absl::Status& on_time, absl::Duration) {
+                          const absl::Status& on_time, absl::Duration waited) {
+         self->record_.seconds["queue"] = absl::ToDoubleSeconds(waited);
          if (on_time.ok()) return self->Admit(prepare());
          self->CountLost(on_time);
          self->End(on_time);
@@ -122,10 +123,22 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
     where_ =
         phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
   }
+  switch (phase) {
+    case sim::WorkPhase::kForward:
+      clock_.Enter(Stage::kForward);
+      break;
+    case sim::WorkPhase::kRecompute:
+      clock_.Enter(Stage::kRecompute);
+      break;
+    case sim::WorkPhase::kAdjoint:
+      clock_.Enter(Stage::kAdjoint);
+      break;
+  }
   return cancellation_->Check();
 }
 
 void StreamingCall::Post(Part part) {
+  const WithinStage send(clock_, Stage::kSend);
   if (!outbox_->Send(std::move(part))) NoteDropped();
 }
 
@@ -143,6 +156,7 @@ void StreamingCall::Report(const std::string& phase, int64_t done) {
 }
 
 void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
+  const WithinStage encode(clock_, Stage::kEncode);
   size_t state = 0;
   for (const conversion::Recorded& field : prepared_.recorded) {
     if (!field.is_state) continue;
@@ -154,6 +168,7 @@ void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
 }
 
 void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
+  const WithinStage encode(clock_, Stage::kEncode);
   context_.metrics->RecordForward(chunk.diagnostics, sites_);
   context_.metrics->RecordSteps(metrics::Direction::kForward,
                                 chunk.diagnostics.steps * record_.instances);
@@ -162,7 +177,9 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
     Post(std::move(part));
   }
   if (prepared_.send_diagnostics) {
+    const Stage encoding = clock_.Enter(Stage::kSend);
     if (!outbox_->SendDiagnostics(chunk.diagnostics)) NoteDropped();
+    clock_.Enter(encoding);
     for (v1::DiagnosticsBlock& block : conversion::InstanceBlocks(
              column_names_, chunk.diagnostics.first_step, chunk.diagnostics.steps,
              record_.instances, chunk.instance_sites, max_payload_bytes())) {
@@ -212,39 +229,44 @@ void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& re
 }
 
 absl::Status StreamingCall::Execute() {
+  clock_.Enter(Stage::kEncode);
   SendHeader();
   const sim::Work facts = conversion::WithoutTensors(prepared_.work);
   prepared_.work.options.stop = [asked = cancellation_] { return !asked->Check().ok(); };
+  clock_.Enter(Stage::kStart);
   const auto result = context_.engine->Execute(std::move(prepared_.work), *this);
   if (!result.ok()) return result.status();
+  clock_.Enter(Stage::kEncode);
   if (record_.steps == 0 && prepared_.send_diagnostics) {
     Post(conversion::EmptyBlock(column_names_));
   }
   where_ = metrics::LostIn::kStream;
-  const auto start = std::chrono::steady_clock::now();
   context_.metrics->RecordResult(facts, *result, *world_);
   SendAnswer(facts, *result);
   // What could not be sent any more must not look complete.
   if (dropped_) return cancellation_->Check();
-  const double encode =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  context_.metrics->phase_seconds.at("encode").Observe(encode);
-  record_.seconds["compile"] = prepared_.compile_seconds + result->seconds.compile;
+  clock_.Enter(Stage::kNone);
+  context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
+  // What the engine compiled is known once it ends well; else it is part of the start.
+  record_.seconds["compile"] += result->seconds.compile;
+  record_.seconds["start"] -= result->seconds.compile;
   context_.metrics->phase_seconds.at("compile").Observe(record_.seconds["compile"]);
-  record_.seconds["encode"] = encode;
-  record_.seconds["forward"] = result->seconds.forward;
-  if (mode_ == metrics::Mode::kGradient) {
-    record_.seconds["recompute"] = result->seconds.recompute;
-    record_.seconds["adjoint"] = result->seconds.adjoint;
-  }
   return absl::OkStatus();
+}
+
+void StreamingCall::RecordStages() {
+  clock_.Enter(Stage::kNone);
+  for (size_t stage = 1; stage < kStageNames.size(); ++stage) {
+    const double seconds = clock_.seconds(static_cast<Stage>(stage));
+    if (seconds > 0) record_.seconds[kStageNames[stage]] += seconds;
+  }
 }
 
 void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited) {
   metrics::ServerMetrics& metrics = *context_.metrics;
   metrics.queue_requests.Decrement();
   metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited));
-  record_.seconds["queue"] = absl::ToDoubleSeconds(waited);
+  record_.seconds["queue"] += absl::ToDoubleSeconds(waited);
   if (!admitted.ok()) {
     if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
     return End(admitted);
@@ -295,6 +317,7 @@ void StreamingCall::End(const absl::Status& status) {
     CountLost(status);
     ended_ok_ = status.ok();
   }
+  RecordStages();
   prepared_.work = sim::Work();  // its tensors go now, the reservation with the stream
   outbox_->Finish(wire);
 }

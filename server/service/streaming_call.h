@@ -23,6 +23,7 @@
 #include "server/service/prepare.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
+#include "server/service/stage_clock.h"
 #include "server/service/token_gate.h"
 
 namespace simgrad::server::service {
@@ -101,6 +102,7 @@ class StreamingCall final : public sim::Observer,
   // Ends the answer; the record is written in OnDone.
   void End(const absl::Status& status);
   void CountLost(const absl::Status& status);
+  void RecordStages();
   metrics::Outcome OutcomeOf(const absl::Status& status) const;
 
   const CallContext& context_;
@@ -108,6 +110,7 @@ class StreamingCall final : public sim::Observer,
   const std::shared_ptr<scheduling::Cancellation> cancellation_;
   RpcScope rpc_;
   RequestRecord record_;
+  StageClock clock_;
   Outbox* outbox_ = nullptr;
   scheduling::MemoryBudget::Reservation memory_;
   PreparedWork prepared_;

@@ -26,6 +26,20 @@ def client(server):
 
 
 @pytest.fixture
+def start():
+    """Starts servers with flags; stops them at the end."""
+    running = []
+
+    def with_flags(*flags):
+        running.append(LiveServer(*flags))
+        return running[-1]
+
+    yield with_flags
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture
 def serve():
     """Starts further servers with flags of one's own; yields clients."""
     with contextlib.ExitStack() as stack:

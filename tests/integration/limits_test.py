@@ -1,0 +1,66 @@
+"""Limits of a connection: metadata, calls at once, age."""
+
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def connect(server):
+    return grpc.insecure_channel(server.target, options=OWN_CONNECTION)
+
+
+def test_metadata_beyond_the_limit_is_refused_and_below_it_taken(start):
+    server = start("--max_metadata_bytes=4096")
+    for size, code in ((3000, "OK"), (5000, "RESOURCE_EXHAUSTED")):
+        with connect(server) as channel:
+            metadata = [("x-of-a-caller", "a" * size)]
+            call = channel.unary_unary(CHECK).future(b"", metadata=metadata, timeout=20)
+            assert call.code().name == code, call.details()
+
+
+def test_calls_beyond_the_limit_of_a_connection_wait_for_those_before_them(start):
+    server = start("--max_concurrent_streams=2")
+    with connect(server) as channel, connect(server) as another:
+        watches = [channel.unary_stream(WATCH)(b"") for _ in range(2)]
+        for watch in watches:
+            next(watch)
+        with pytest.raises(grpc.RpcError) as waited:
+            channel.unary_unary(CHECK)(b"", timeout=0.5)
+        assert waited.value.code().name == "DEADLINE_EXCEEDED"
+        assert another.unary_unary(CHECK)(b"", timeout=20)
+        watches[0].cancel()
+        assert channel.unary_unary(CHECK)(b"", timeout=20)
+        watches[1].cancel()
+
+
+def test_an_old_connection_is_renewed_and_what_runs_on_it_ends_well(start):
+    server = start("--max_connection_age=1s")
+    idle = threading.Event()
+    with connect(server) as channel:
+        assert channel.unary_unary(CHECK)(b"", timeout=20)
+        channel.subscribe(lambda state: state is grpc.ChannelConnectivity.IDLE and idle.set())
+        assert idle.wait(timeout=30), "the server never closed the connection"
+        assert channel.unary_unary(CHECK)(b"", timeout=20)  # on a new one
+    with sg.Client(server.target, timeout=120) as client:
+        y = np.linspace(0.1, 1.0, 64)[:, None]
+        stream = client.rollout_stream(
+            sg.World("bouncing_ball"),
+            steps=400_000,
+            initial={"y": y, "v": np.zeros_like(y)},
+            params={"k": 1.0},
+            chunk_steps=1000,
+        )
+        blocks = iter(stream)
+        next(blocks)
+        time.sleep(1.5)  # past the connection's age, its jitter included
+        for _ in blocks:
+            pass
+        assert stream.result.ok.all()

@@ -1,0 +1,73 @@
+"""One line of JSON for each request: where its time went, how it ended, whose trace it is of."""
+
+import json
+
+import grpc
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+BALL = sg.World("bouncing_ball")
+FALL = dict(steps=5, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})
+
+
+def test_every_request_is_one_line_of_json_whose_stages_add_up(start):
+    server = start()
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with sg.Client(server.target) as client:
+        client.gradient(BALL, objective="final_height", **FALL)
+        with pytest.raises(sg.DeadlineExceeded):
+            client.rollout(BALL, **{**FALL, "steps": 10_000_000}, timeout=1)
+        with pytest.raises(sg.InvalidArgument):
+            client.rollout(BALL, steps=-1, initial=FALL["initial"])
+    with grpc.insecure_channel(server.target) as channel:
+        channel.unary_unary("/simgrad.v1.Simgrad/GetServerInfo")(
+            b"", metadata=[("traceparent", f"00-{trace}-{span}-01")]
+        )
+    server.process.terminate()
+    server.process.wait(timeout=30)
+    server.log.seek(0)
+    lines = [json.loads(line) for line in server.log.read().splitlines()]
+    requests = [line for line in lines if line["event"] == "request"]
+    by_method = {line["method"]: line for line in requests}
+    done = by_method["Gradient"]
+    assert (done["world"], done["instances"], done["steps"]) == ("bouncing_ball", 1, 5)
+    for line in requests:
+        stages = [v for k, v in line.items() if k.endswith("_ms") and k != "total_ms"]
+        # Each is rounded to a microsecond.
+        assert sum(stages) == pytest.approx(line["total_ms"], abs=0.001 * (len(stages) + 1))
+        assert line["other_ms"] >= -0.001
+    assert {"queue_ms", "forward_ms", "adjoint_ms", "encode_ms", "send_ms"} <= done.keys()
+    (expired,) = [line for line in requests if line["code"] == "DeadlineExceeded"]
+    # Most of its time was computing, which is known of work that came to no end too.
+    assert expired["forward_ms"] + expired["encode_ms"] + expired["send_ms"] > expired["other_ms"]
+    assert by_method["GetServerInfo"]["trace_id"] == trace
+    assert by_method["GetServerInfo"]["parent_span_id"] == span
+    refused = [line for line in requests if line["code"] == "InvalidArgument"]
+    assert len(refused) == 1 and "steps" in refused[0]["message"]
+    assert np.unique([line["request_id"] for line in requests]).size == len(requests)
+
+
+def test_a_trace_id_is_logged_only_where_it_is_one(start):
+    trace, span, server = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", start()
+    good = [f"00-{trace}-{span}-00", f"cc-{trace}-{span}-01-of-a-later-version"]
+    bad = [
+        f"00-{trace}-{span}-01-more",
+        f"ff-{trace}-{span}-01",
+        f"00-{trace.upper()}-{span}-01",
+        f"00-{'0' * 32}-{span}-01",
+        f"00-{trace}-{'0' * 16}-01",
+        f"00-{trace[1:]}-{span}-01",
+        '","code":"OK',
+    ]
+    with grpc.insecure_channel(server.target) as channel:
+        call = channel.unary_unary("/simgrad.v1.Simgrad/GetServerInfo")
+        for value in bad + good:
+            call(b"", metadata=[("traceparent", value)])
+    server.process.terminate()
+    server.process.wait(timeout=30)
+    server.log.seek(0)
+    lines = [json.loads(line) for line in server.log]
+    traced = [line.get("trace_id") for line in lines if line["event"] == "request"]
+    assert traced == [None] * len(bad) + [trace] * len(good)
