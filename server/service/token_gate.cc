@@ -54,10 +54,16 @@ void TokenGate::ReadIfChanged() {
   std::error_code error;
   const auto changed = std::filesystem::last_write_time(path_, error);
   if (!error && changed == changed_) return;
-  if (absl::Status status = Read(); !status.ok()) {
-    LogNote(LogLevel::kWarning,
-            absl::StrCat(std::string(status.message()), "; the tokens known before stay good"));
+  const absl::Status status = Read();
+  if (!status.ok()) {
+    // A file that is being written may change once more within the resolution of its time.
+    changed_ = std::filesystem::file_time_type::min();
+    if (!complained_) {
+      LogNote(LogLevel::kWarning,
+              absl::StrCat(std::string(status.message()), "; the tokens known before stay good"));
+    }
   }
+  complained_ = !status.ok();
 }
 
 absl::Status TokenGate::Check(const std::string& authorization) {

@@ -40,6 +40,7 @@ class TokenGate {
   std::vector<Digest> tokens_;
   std::filesystem::file_time_type changed_;
   absl::Time looked_;
+  bool complained_ = false;  // told once of a file that cannot be used
 };
 
 }  // namespace simgrad::server::service

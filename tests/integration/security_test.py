@@ -218,10 +218,15 @@ class TestTokens:
         tokens.write_text("new\n")
         eventually(lambda: answers(server.target, token="new"))
         assert not answers(server.target, token="old")
-        tokens.write_text("\n")
-        time.sleep(1.2)  # longer than the server takes to look again
-        assert answers(server.target, token="new")
-        assert not answers(server.target, token="")
+        for break_it in (lambda: tokens.write_text("\n"), tokens.unlink):
+            break_it()
+            time.sleep(1.2)  # longer than the server takes to look again
+            assert answers(server.target, token="new")
+            assert not answers(server.target, token="")
+        told = [line for line in notes(server) if "--token_file" in line["message"]]
+        assert len(told) == 1 and told[0]["level"] == "warning"
+        tokens.write_text("newest\n")
+        eventually(lambda: answers(server.target, token="newest"))
 
 
 class TestExposure:
