@@ -56,6 +56,8 @@ WRONG = {
     "KEDA without Prometheus": {"autoscaling": {"kind": "keda"}},
     "a flag that is none": {"server": {"extraArgs": ["-threads 4"]}},
     "a digest that is none": {"image": {"digest": "latest"}},
+    "a label that selects pods": {"podLabels": {"app.kubernetes.io/name": "other"}},
+    "scrapes too far apart for the rules": {"serviceMonitor": {"interval": "5m"}},
 }
 
 
