@@ -128,6 +128,24 @@ def test_a_policy_is_never_changed_by_its_methods():
     )
 
 
+def test_overrides_of_one_role_or_site_add_up_and_the_last_word_holds():
+    policy = (
+        sg.Policy("f16_unsafe")
+        .role("termination", format="f32", order="exact")
+        .site("projection", accumulator="f64")
+        .role("solver", order="reversed")
+        .role("termination", order="sequential")
+        .site("projection", format="f32")
+    )
+    assert policy == (
+        sg.Policy("f16_unsafe")
+        .role("termination", format="f32", order="sequential")
+        .site("projection", accumulator="f64", format="f32")
+        .role("solver", order="reversed")
+    )
+    assert [r.role for r in policy.to_proto().roles] == ["termination", "solver"]
+
+
 def test_configuration_keeps_numbers_words_and_flags_apart():
     config = (
         sg.World("w", tol=np.float32(0.5), elements=9, contact="toi", clamp=False).to_proto().config

@@ -1,6 +1,7 @@
 """The command line against a running server."""
 
 import json
+import shlex
 
 import pytest
 
@@ -142,3 +143,19 @@ def test_json_of_a_gradient_leaves_nothing_out(capsys, server):
     assert len(answer["backward"]["largest"]) == 4 and "ranges" in answer["backward"]
     assert answer["states_range"]["y"]["steps"] == [3] and "ranges" in answer
     assert answer["policy"]["sites"]["projection"]["order"] == "exact"
+
+
+def test_the_examples_of_the_help_run(capsys, server):
+    text = command_line._EXAMPLES.partition("examples:\n")[2].partition("\n\n")[0]
+    for line in text.replace("\\\n", " ").splitlines():
+        assert run(capsys, server, *shlex.split(line)[1:]), line
+
+
+def test_an_input_that_is_given_twice_is_refused(capsys, server):
+    arguments = ["rollout", *DEPRESSURIZATION, "--param", "k=0.25", "--target", server.target]
+    assert command_line.main(arguments) == command_line.EXIT_USAGE
+    assert "--param k is given twice" in capsys.readouterr().err
+
+
+def test_whole_numbers_of_a_configuration_read_as_such(capsys, server):
+    assert "config max_iter = 25:" in run(capsys, server, "worlds")

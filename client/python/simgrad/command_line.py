@@ -262,17 +262,19 @@ def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
     world = _world(options)
     declared = declarations_of(client.program(world).source)
 
-    def inputs(assignments: Sequence[str], kind: int) -> dict[str, np.ndarray]:
-        pairs = (_assignment(a) for a in assignments)
-        return {name: _array(text, declared.get((kind, name), (0, 0))[0]) for name, text in pairs}
+    def inputs(option: str, assignments: Sequence[str], kind: int) -> dict[str, np.ndarray]:
+        return {
+            name: _array(text, declared.get((kind, name), (0, 0))[0])
+            for name, text in _assignments(option, assignments).items()
+        }
 
     return dict(
         world=world,
         steps=options.steps,
-        initial=inputs(options.initial, program_pb2.INPUT_KIND_STATE),
-        params=inputs(options.param, program_pb2.INPUT_KIND_PARAM),
-        controls=inputs(options.control, program_pb2.INPUT_KIND_CONTROL),
-        data=inputs(options.data, program_pb2.INPUT_KIND_DATA),
+        initial=inputs("initial", options.initial, program_pb2.INPUT_KIND_STATE),
+        params=inputs("param", options.param, program_pb2.INPUT_KIND_PARAM),
+        controls=inputs("control", options.control, program_pb2.INPUT_KIND_CONTROL),
+        data=inputs("data", options.data, program_pb2.INPUT_KIND_DATA),
         policy=_policy(options),
         record=options.record,
         diagnostics=options.diagnostics,
@@ -287,23 +289,33 @@ def _finish(options: argparse.Namespace, result: Any) -> int:
 
 
 def _world(options: argparse.Namespace) -> World:
-    config: dict[str, Any] = {n: _config(text) for n, text in map(_assignment, options.config)}
+    given = _assignments("config", options.config)
+    config: dict[str, Any] = {name: _config(text) for name, text in given.items()}
     return World(options.world, **config)
 
 
 def _policy(options: argparse.Namespace) -> Policy:
     policy = Policy(options.policy).nonfinite(options.nonfinite)
-    for method, overrides in ((Policy.role, options.role), (Policy.site, options.site)):
-        for override in overrides:
-            path, value = _assignment(override)
+    for option, method in (("role", Policy.role), ("site", Policy.site)):
+        for path, value in _assignments(option, getattr(options, option)).items():
             name, dot, setting = path.rpartition(".")
             if not dot or setting not in ("format", "order", "overflow", "accumulator"):
                 raise ValueError(
-                    f"{override!r}: NAME.FIELD=VALUE with a field of format, order, overflow, "
-                    "accumulator"
+                    f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of format, order, "
+                    "overflow, accumulator"
                 )
             policy = method(policy, name, **{setting: value})
     return policy if options.loss_scale is None else policy.loss_scale(options.loss_scale)
+
+
+def _assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE by name; each name once, so that nothing that was typed is ignored."""
+    values: dict[str, str] = {}
+    for name, value in map(_assignment, texts):
+        if name in values:
+            raise ValueError(f"--{option} {name} is given twice, as {values[name]} and as {value}")
+        values[name] = value
+    return values
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -314,7 +326,10 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _number(text: str) -> float:
-    return float.fromhex(text) if "0x" in text.lower() else float(text)
+    try:
+        return float.fromhex(text) if "0x" in text.lower() else float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number: decimal, or C hexadecimal (0x1.8p-11)") from None
 
 
 def _config(text: str) -> float | str | bool:

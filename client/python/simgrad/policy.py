@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Any, Callable
 
 from simgrad.v1 import policy_pb2
 
@@ -39,7 +39,8 @@ class Policy:
         overflow: str = "",
         accumulator: str = "",
     ) -> "Policy":
-        """Overrides what the role `name` does; what is left out keeps the preset's setting.
+        """Overrides what the role `name` does; what is left out stays as it was (the preset's, or
+        that of an earlier call for this role).
 
         Args:
           name: state, dynamics, solver, termination, event, network, objective, tape, adjoint,
@@ -49,9 +50,8 @@ class Policy:
           overflow: ieee, saturate.
           accumulator: format in which sums of the role accumulate.
         """
-        return self._with(
-            lambda m: m.roles.add(role=name, setting=_setting(format, order, overflow, accumulator))
-        )
+        setting = _setting(format, order, overflow, accumulator)
+        return self._with(lambda m: _override(m.roles, "role", name, setting))
 
     def site(
         self,
@@ -62,10 +62,10 @@ class Policy:
         overflow: str = "",
         accumulator: str = "",
     ) -> "Policy":
-        """Overrides one site (for example "projection"), over what its role says."""
-        return self._with(
-            lambda m: m.sites.add(site=name, setting=_setting(format, order, overflow, accumulator))
-        )
+        """Overrides one site (for example "projection"), over what its role says; what is left out
+        stays as it was."""
+        setting = _setting(format, order, overflow, accumulator)
+        return self._with(lambda m: _override(m.sites, "site", name, setting))
 
     def loss_scale(self, scale: float) -> "Policy":
         """Multiplies the initial cotangent by `scale` and the gradients by its inverse."""
@@ -124,3 +124,12 @@ def _setting(format: str, order: str, overflow: str, accumulator: str) -> policy
     return policy_pb2.RoleSetting(
         format=format, order=order, overflow=overflow, accumulator=accumulator
     )
+
+
+def _override(overrides: Any, key: str, name: str, setting: policy_pb2.RoleSetting) -> None:
+    """Puts `setting` over what is there for `name`: a message names each role and site once."""
+    for known in overrides:
+        if getattr(known, key) == name:
+            known.setting.MergeFrom(setting)
+            return
+    overrides.add(setting=setting, **{key: name})

@@ -136,6 +136,8 @@ def worlds_text(fields: dict[str, Any]) -> str:
         lines.append(f"{world['name']}: {world.get('description', '')}")
         for entry in world.get("config", []):
             default = next(iter(entry.get("default_value", {"": "unset"}).values()))
+            if entry["type"] == "integer" and default != "unset":
+                default = int(default)  # it travels as a number like the others
             words = f" ({', '.join(entry['words'])})" if entry.get("words") else ""
             lines.append(
                 f"  config {entry['name']} = {default}{words}: {entry.get('description', '')}"
