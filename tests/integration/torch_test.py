@@ -131,6 +131,36 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     )
 
 
+def test_a_series_that_all_instances_share_gets_its_gradient(root, server):
+    run(
+        root,
+        COMMON + """
+series = torch.tensor(generator.normal(size=(40, 2)), requires_grad=True)
+roll(y0, v0, e, sg.PerStep(series)).state["y"].sum().backward()
+each = series.detach().expand(3, 40, 2).clone().requires_grad_()
+roll(y0, v0, e, each).state["y"].sum().backward()
+assert series.grad.shape == (40, 2) and float(series.grad.abs().max()) > 0
+np.testing.assert_allclose(series.grad.numpy(), each.grad.sum(dim=0).numpy(), rtol=1e-12)
+""",
+        server.target,
+    )
+
+
+def test_bits_are_refused_by_name(root, server):
+    run(
+        root,
+        COMMON + """
+try:
+    roll(y0, v0, e, u, raw=True)
+except ValueError as error:
+    assert "raw" in str(error)
+else:
+    raise AssertionError("raw=True was taken")
+""",
+        server.target,
+    )
+
+
 def test_the_torch_example_learns(root, server):
     out = run(
         root,

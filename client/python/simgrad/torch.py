@@ -60,13 +60,15 @@ def rollout(
 ) -> TorchRollout:
     """Unrolls a world; arguments as Client.rollout, where inputs may be tensors.
 
-    Shapes: as Client.rollout. Tensors keep their dtype on the way to the server; results are f64 or
+    Shapes: as Client.rollout; PerStep may hold a tensor. Tensors keep their dtype on the way to the server; results are f64 or
       f32 and gradients come back in the dtype and on the device of their input.
     Errors: those of Client.rollout, here and in the backward pass.
     """
     groups = {"initial": initial or {}, "params": params or {}, "controls": controls or {}}
     inputs = [(group, name, value) for group in _GROUPS for name, value in groups[group].items()]
-    tensors = [value for _, _, value in inputs if isinstance(value, torch.Tensor)]
+    if options.get("raw"):
+        raise ValueError("raw=True gives bits, and a tensor holds numbers: use Client.rollout")
+    tensors = [t for t in (_tensor_in(value) for _, _, value in inputs) if t is not None]
     fixed = dict(
         steps=steps,
         data={k: _to_wire(v) for k, v in (data or {}).items()},
@@ -105,7 +107,7 @@ class _Work:
 
     def tensor_inputs(self) -> list[tuple[str, str]]:
         return [
-            (group, name) for group, name, value in self.inputs if isinstance(value, torch.Tensor)
+            (group, name) for group, name, value in self.inputs if _tensor_in(value) is not None
         ]
 
     def groups(self) -> dict[str, Any]:
@@ -173,6 +175,13 @@ class _Function(torch.autograd.Function):
             value = torch.from_numpy(np.array(gradients[group][name])) if want else None
             answers.append(None if value is None else value.to(dtype=dtype, device=device))
         return (None, *answers)
+
+
+def _tensor_in(value: Any) -> torch.Tensor | None:
+    """The tensor that an input is, or that has a value per step; None for other arrays."""
+    if isinstance(value, PerStep):
+        value = value.array
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def _to_wire(value: Any) -> Any:
