@@ -1,6 +1,7 @@
 #include "precision/policy.h"
 
 #include <cmath>
+#include <sstream>
 
 namespace simgrad::precision {
 namespace {
@@ -201,8 +202,9 @@ std::variant<Policy, PolicyError> Resolve(const PolicySpec& spec) {
   policy.nonfinite = spec.nonfinite;
   policy.loss_scale = spec.loss_scale.value_or(preset->loss_scale);
   if (!std::isfinite(policy.loss_scale) || policy.loss_scale <= 0) {
-    return PolicyError{"loss_scale", "the loss scale is a finite number above 0, not " +
-                                         std::to_string(policy.loss_scale)};
+    std::ostringstream message;  // std::to_string would write 1e-9 as 0.000000
+    message << "the loss scale is a finite number above 0, not " << policy.loss_scale;
+    return PolicyError{"loss_scale", message.str()};
   }
   FillRoles(*preset, policy);
   if (auto error = ApplyRoles(spec, policy)) return *error;

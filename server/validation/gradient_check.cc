@@ -84,6 +84,9 @@ absl::Status CheckWrt(const v1::GradientRequest& request, const ProgramSchema& s
   for (int i = 0; i < request.wrt_size(); ++i) {
     const v1::InputName& name = request.wrt(i);
     const std::string path = absl::StrCat("wrt[", i, "]");
+    if (name.kind() == v1::INPUT_KIND_UNSPECIFIED) {
+      return InvalidField(absl::StrCat(path, ".kind"), "must be state, param or control");
+    }
     const FieldSchema* input = FindField(schema.inputs, name.kind(), name.name());
     if (input == nullptr || !input->differentiable) {
       std::string known;
@@ -92,8 +95,8 @@ absl::Status CheckWrt(const v1::GradientRequest& request, const ProgramSchema& s
         absl::StrAppend(&known, known.empty() ? "" : ", ", KindName(field.kind), ".", field.name);
       }
       return InvalidField(
-          path, absl::StrCat("no differentiable input of kind ", static_cast<int>(name.kind()),
-                             " is called '", name.name(), "'; the world has: ", known));
+          path, absl::StrCat("no differentiable ", KindName(name.kind()), " is called '",
+                             name.name(), "'; the world has: ", known));
     }
     if (!seen.insert({name.kind(), name.name()}).second) {
       return InvalidField(path, absl::StrCat("'", name.name(), "' stands twice"));

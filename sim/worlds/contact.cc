@@ -11,8 +11,8 @@
 namespace simgrad::sim {
 namespace {
 
-constexpr double kMaxElements = 1 << 20;
-constexpr double kMaxIterations = 100'000;
+constexpr int64_t kMaxElements = 1 << 20;
+constexpr int64_t kMaxIterations = 100'000;
 
 std::vector<ConfigField> ProjectionConfig() {
   return {
@@ -40,9 +40,10 @@ std::vector<ConfigField> ProjectionConfig() {
   };
 }
 
-absl::Status InRange(const ConfigReader& config, const std::string& name, double low, double high) {
+absl::Status InRange(const ConfigReader& config, const std::string& name, int64_t low,
+                     int64_t high) {
   const double x = config.Number(name);
-  if (x >= low && x <= high) return absl::OkStatus();
+  if (x >= static_cast<double>(low) && x <= static_cast<double>(high)) return absl::OkStatus();
   return FieldError("config." + name, absl::StrCat(x, " is not in ", low, " to ", high));
 }
 

@@ -329,3 +329,16 @@ def test_finite_only_leaves_non_finite_instances_out(client):
     sent = wrong(initial={"y": y, "v": np.zeros_like(y)})
     g = client.gradient(BALL, **sent, objective="final_height", reduction="finite_only")
     assert g.left_out == 1 and np.isfinite(g.params["k"]) and g.ok.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "world, changes, words",
+    [
+        (sg.World("bouncing_ball", elements=1e9), {}, "1 to 1048576"),
+        (BALL, {"policy": sg.Policy().loss_scale(-1e-9)}, "not -1e-09"),
+        (BALL, {"wrt": ["q"]}, "no differentiable param is called 'q'"),
+    ],
+)
+def test_messages_show_numbers_and_kinds_as_a_person_writes_them(client, world, changes, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        client.gradient(world, **wrong(objective="final_height", **changes))
