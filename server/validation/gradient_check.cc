@@ -94,9 +94,9 @@ absl::Status CheckWrt(const v1::GradientRequest& request, const ProgramSchema& s
         if (!field.differentiable) continue;
         absl::StrAppend(&known, known.empty() ? "" : ", ", KindName(field.kind), ".", field.name);
       }
-      return InvalidField(
-          path, absl::StrCat("no differentiable ", KindName(name.kind()), " is called '",
-                             name.name(), "'; the world has: ", known));
+      return InvalidField(path,
+                          absl::StrCat("no differentiable ", KindName(name.kind()), " is called '",
+                                       name.name(), "'; the world has: ", known));
     }
     if (!seen.insert({name.kind(), name.name()}).second) {
       return InvalidField(path, absl::StrCat("'", name.name(), "' stands twice"));
