@@ -54,7 +54,10 @@ void PrecisionAssigner::AssignRegion(Region& region, Role role) {
   Op user;
   user.role = role;
   user.label = "";
-  BringAll(region.yields, 0, region.yields.size(), policy_[role], user);
+  for (ValueId& id : region.yields) {
+    if (!IsReal(id)) continue;
+    id = role == Role::kState ? Store(id, user) : Bring(id, policy_[role], user);
+  }
   region.ops = std::move(frames_.back().ops);
   frames_.clear();
 }
@@ -235,7 +238,32 @@ ValueId PrecisionAssigner::LiteralIn(ValueId value, Format format) {
 
 ValueId PrecisionAssigner::Bring(ValueId value, const RoleSetting& setting, const Op& user) {
   if (literal_of_[Index(value)]) return LiteralIn(value, setting.format);
-  if (program_[value].format == setting.format) return value;
+  // What was sent may be infinite, and a saturating role clamps it in f64 as in any other format.
+  const bool clamps = is_outside_[Index(value)] && setting.overflow == Overflow::kSaturate;
+  if (program_[value].format == setting.format && !clamps) return value;
+  return CastOf(value, setting, user);
+}
+
+ValueId PrecisionAssigner::Store(ValueId value, const Op& user) {
+  const RoleSetting& setting = policy_[Role::kState];
+  const bool clamps = setting.overflow == Overflow::kSaturate && !literal_of_[Index(value)];
+  if (!clamps || IsStored(value)) return Bring(value, setting, user);
+  return CastOf(value, setting, user);
+}
+
+bool PrecisionAssigner::IsStored(ValueId value) const {
+  for (const Input& input : program_.inputs) {
+    if (input.kind == InputKind::kState && input.value == value) return true;
+  }
+  for (const Op& op : frames_.back().ops) {
+    if (op.code == OpCode::kCast && op.role == Role::kState && op.results[0] == value) {
+      return op.attributes.overflow == Overflow::kSaturate;
+    }
+  }
+  return false;
+}
+
+ValueId PrecisionAssigner::CastOf(ValueId value, const RoleSetting& setting, const Op& user) {
   const int home = is_outside_[Index(value)] ? 0 : frame_of_[Index(value)];
   Frame& frame = frames_[static_cast<size_t>(home)];
   for (const Cast& known : frame.casts) {

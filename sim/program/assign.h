@@ -53,6 +53,11 @@ class PrecisionAssigner {
   void Define(const Op& op);
   void SetReal(ValueId value, Format format);
   ValueId Bring(ValueId value, const precision::RoleSetting& setting, const Op& user);
+  // As Bring, for the next state: where its role saturates, a value that has its format already is
+  // clamped too.
+  ValueId Store(ValueId value, const Op& user);
+  bool IsStored(ValueId value) const;  // it was clamped before
+  ValueId CastOf(ValueId value, const precision::RoleSetting& setting, const Op& user);
   void BringAll(std::vector<ValueId>& values, size_t first, size_t count,
                 const precision::RoleSetting& setting, const Op& user);
   ValueId LiteralIn(ValueId value, Format format);

@@ -84,6 +84,27 @@ TEST(Lower, PutsTheTerminationTestIntoItsRoleAndTheSiteOverridesIt) {
   }
 }
 
+// docs/numerics.md section 2: a saturating store clamps an infinity, whatever format it comes in.
+TEST(Lower, StoresEveryStateThroughOneCastWhereItsRoleSaturates) {
+  precision::PolicySpec spec;
+  spec.preset = "f32";
+  for (const bool saturates : {false, true}) {
+    precision::RoleOverride change;
+    change.overflow = saturates ? Overflow::kSaturate : Overflow::kIeee;
+    spec.roles = {{"state", change}};
+    const auto lowered =
+        Lower(Ball(), std::get<precision::Policy>(precision::Resolve(spec)), "", std::nullopt);
+    ASSERT_TRUE(lowered.ok());
+    const Region& step = lowered->program.step;
+    int stores = 0;
+    ForEachOp(step,
+              [&](const Op& op) { stores += op.code == OpCode::kCast && op.role == Role::kState; });
+    // The ball itself stores y, which `tracking` reads.
+    EXPECT_EQ(stores, saturates ? 2 : 1);
+    EXPECT_EQ(step.yields.size(), 2u);
+  }
+}
+
 TEST(Lower, RoundsALiteralOncePerFormatFromItsExactNumber) {
   Builder b("tenth");
   const Var x = b.State("x", {});
