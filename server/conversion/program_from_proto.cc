@@ -135,11 +135,18 @@ class Reader {
 
   absl::Status ReadOp(const v1::Op& op, const std::string& path, int64_t depth, sim::Op& out) {
     const auto code = sim::OpFromName(op.code());
-    if (!code) return InvalidField(path + ".code", "unknown operation '" + op.code() + "'");
+    if (!code) {
+      return InvalidField(path + ".code",
+                          "unknown operation '" + op.code() + "'; docs/programs.md lists them");
+    }
     out.code = *code;
     if (!op.role().empty()) {
       const auto role = precision::RoleFromName(op.role());
-      if (!role) return InvalidField(path + ".role", "unknown role '" + op.role() + "'");
+      if (!role) {
+        return InvalidField(path + ".role", "unknown role '" + op.role() +
+                                                "'; one of state, dynamics, solver, termination, "
+                                                "event, network, objective");
+      }
       out.role = *role;
     }
     out.site = op.site();

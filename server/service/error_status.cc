@@ -1,5 +1,7 @@
 #include "server/service/error_status.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "server/validation/request_error.h"
 #include "sim/backend/cuda/device.h"
 #include "sim/program/field_error.h"
@@ -7,6 +9,26 @@
 
 namespace simgrad::server::service {
 namespace {
+
+// A status travels in trailing metadata, of which gRPC takes 8 KiB by default and drops the call
+// beyond. A message goes three times (percent-encoded, so up to three bytes each; in the details;
+// as a description), a field once: 5 * 1000 + 300 bytes, and some 200 for the rest.
+constexpr size_t kMessageBytes = 1000;
+constexpr size_t kFieldBytes = 300;
+
+// What quotes a caller may be as long as a request. Its beginning says what is wrong and its end
+// what would be right: the middle goes, between whole characters of UTF-8.
+std::string Shortened(absl::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  const auto continues = [&text](size_t i) { return (text[i] & 0xC0) == 0x80; };
+  constexpr absl::string_view kGap = " ... ";
+  const size_t kept = bytes - kGap.size();
+  size_t head = 2 * kept / 3;
+  size_t tail = text.size() - (kept - head);
+  while (head > 0 && continues(head)) --head;
+  while (tail < text.size() && continues(tail)) ++tail;
+  return absl::StrCat(text.substr(0, head), kGap, text.substr(tail));
+}
 
 // The messages of error_details.proto travel as what they are wire-compatible with.
 template <class Message>
@@ -65,15 +87,15 @@ grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request
   // What went wrong inside is for the log (RequestRecord::message), not for the caller.
   message.set_message(CodeOf(status) == grpc::StatusCode::INTERNAL
                           ? "internal error; the server's log has it under request id " + request_id
-                          : std::string(status.message()));
+                          : Shortened(status.message(), kMessageBytes));
   const std::string field = sim::FieldOf(status);
   if (!field.empty()) {
     v1::BadRequest bad;
     v1::BadRequest::FieldViolation* violation = bad.add_field_violations();
-    violation->set_field(field);
+    violation->set_field(Shortened(field, kFieldBytes));
     std::string description(status.message());
     if (description.rfind(field + ": ", 0) == 0) description.erase(0, field.size() + 2);
-    violation->set_description(description);
+    violation->set_description(Shortened(description, kMessageBytes));
     AddDetail(bad, "BadRequest", message);
   }
   const std::string reason = validation::ReasonOf(status);

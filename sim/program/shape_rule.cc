@@ -213,7 +213,8 @@ Types LiteralRule(const Program& program, const Op& op) {
   const int64_t count = ElementCount(types->front().shape);
   const size_t given = op.attributes.literal.size();
   if (given != 1 && static_cast<int64_t>(given) != count) {
-    return FieldError("literal", absl::StrCat("needs 1 number or ", count, ", has ", given));
+    const std::string each = count == 1 ? "" : absl::StrCat(" or ", count);
+    return FieldError("literal", absl::StrCat("needs 1 number", each, ", has ", given));
   }
   return types;
 }

@@ -142,7 +142,12 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
   if (!op.regions.empty()) return FieldError(field + ".regions", "this operation has no regions");
   const absl::StatusOr<std::vector<Type>> types = ResultTypes(program_, op);
   if (!types.ok()) return InField(field, types.status());
-  if (op.results.size() != types->size() || program_[op.results[0]].type != types->front()) {
+  if (op.results.size() != types->size()) {
+    return FieldError(field + ".results",
+                      absl::StrCat("'", std::string(InfoOf(op.code).name), "' gives ",
+                                   types->size(), ", has ", op.results.size()));
+  }
+  if (program_[op.results[0]].type != types->front()) {
     return FieldError(field + ".results", absl::StrCat("'", std::string(InfoOf(op.code).name),
                                                        "' gives another type than its result has"));
   }

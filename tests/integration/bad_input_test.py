@@ -342,3 +342,18 @@ def test_finite_only_leaves_non_finite_instances_out(client):
 def test_messages_show_numbers_and_kinds_as_a_person_writes_them(client, world, changes, words):
     with pytest.raises(errors.InvalidArgument, match=words):
         client.gradient(world, **wrong(objective="final_height", **changes))
+
+
+@pytest.mark.parametrize("letter", ["a", "\u00e9", "\U0001f600"])
+def test_a_refusal_that_quotes_a_long_name_still_names_the_field(client, letter):
+    # gRPC takes 8 KiB of trailing metadata; what is larger would lose the status.
+    name = 100_000 * letter
+    for world, changes, field in (
+        (sg.World(name), {}, "spec.world.name"),
+        (sg.World("bouncing_ball", **{name: 1}), {}, "spec.world.config["),
+        (BALL, {"policy": name}, "spec.policy.preset"),
+        (BALL, {"params": {name: 1.0}}, "spec.params[0].name"),
+    ):
+        with pytest.raises(errors.InvalidArgument, match=" ... ") as refused:
+            client.rollout(world, **wrong(**changes))
+        assert refused.value.field.startswith(field) and len(str(refused.value)) <= 1400
