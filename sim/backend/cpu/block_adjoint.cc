@@ -80,6 +80,7 @@ void BlockAdjoint::CopyStates(const std::byte* numbers) {
 void BlockAdjoint::Report(int64_t step) {
   if (!m_.nonfinite.Any()) return;
   const LaneBits fresh = (m_.nonfinite & LaneBits::First(rows_.lanes)) - adjoint_->not_ok;
+  if (fresh.Any()) adjoint_->health.resize(static_cast<size_t>(rows_.lanes));
   ForEachLane(fresh, [&](int64_t lane) {
     InstanceHealth& health = adjoint_->health[static_cast<size_t>(lane)];
     health.ok = false;
