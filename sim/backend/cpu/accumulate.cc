@@ -1,5 +1,5 @@
 // Contributions to gradients: acc = round(acc + value) in role gradient, where they are present.
-#include <cstring>
+#include <cmath>
 
 #include "precision/arithmetic.h"
 #include "sim/backend/cpu/machine.h"
@@ -7,15 +7,37 @@
 namespace simgrad::sim::cpu {
 namespace {
 
-// Adds a row of products, which may be near zero, without leaving those to the processor.
-void AddNearZero(Machine& m, const KernelTable& kernels, size_t f, std::byte* sums,
-                 const std::byte* value, const std::byte* factor, bool uniform,
-                 const int32_t* mask) {
-  std::byte* const products = m.ScratchAt(m.depth).products;
-  const ProductsMet met = kernels.products[f][uniform ? 1 : 0](products, value, factor, m.width[0]);
+// Adds round(x y) to a row of sums without leaving numbers near zero to the processor.
+void AddScaledNearZero(Machine& m, size_t f, const std::byte* x, const void* y, bool uniform,
+                       void* sums, const int32_t* mask) {
+  const KernelTable& kernels = m.kernels();
+  std::byte* const scaled = m.ScratchAt(m.depth).scaled;
+  const ProductsMet met = kernels.products[f][uniform ? 1 : 0](scaled, x, y, m.width[0]);
   m.met_subnormals |= met.subnormal;
   // A sum is never -0, so a zero leaves it as it is.
-  if (!met.zero) kernels.accumulate[f](sums, products, mask, m.width[0]);
+  if (!met.zero) kernels.accumulate[f](sums, scaled, mask, m.width[0]);
+}
+
+// The same of round(z y) for one sum or two, z as in ScaledRow.
+void AddRowNearZero(Machine& m, size_t f, Carrier carrier, const ScaledRow& row,
+                    const int32_t* mask) {
+  const KernelTable& kernels = m.kernels();
+  const std::byte* z = static_cast<const std::byte*>(row.x);
+  if (row.by != nullptr) {
+    std::byte* const products = m.ScratchAt(m.depth).products;
+    const ProductsMet met = kernels.products[f][0](products, row.x, row.by, m.width[0]);
+    m.met_subnormals |= met.subnormal;
+    if (met.zero) {
+      const auto finite = [&](const void* y) {
+        return std::isfinite(LoadReal(static_cast<const std::byte*>(y), carrier, 0));
+      };
+      if (finite(row.y) && (row.second_sum == nullptr || finite(row.second_y))) return;
+      return kernels.accumulate_scaled[f](row, mask, m.width[0]);
+    }
+    z = products;
+  }
+  AddScaledNearZero(m, f, z, row.y, true, row.sum, mask);
+  if (row.second_sum != nullptr) AddScaledNearZero(m, f, z, row.second_y, true, row.second_sum, mask);
 }
 
 // Adds a row of contributions, in the current layout, to a row of sums, and to those of the second
@@ -25,25 +47,27 @@ void AddRow(Machine& m, const AccumulatePlan& plan, Format format, int64_t row, 
   const KernelTable& kernels = m.kernels();
   const size_t f = static_cast<size_t>(format);
   const int64_t width = m.width[0];
-  const int64_t bytes = m.slot(plan.value).lane_bytes();
-  const std::byte* const value = m.at[plan.value] + row * width * bytes;
+  const Carrier carrier = m.slot(plan.value).carrier;
+  const auto at = [&](int32_t slot) -> const std::byte* {
+    if (slot < 0) return nullptr;
+    return m.at[slot] + row * (m.slot(slot).uniform ? kLaneGroup : width) * LaneBytes(carrier);
+  };
+  const std::byte* const value = at(plan.value);
   if (plan.factor < 0) {
+    if (m.evades_subnormals && kernels.all_zero[SizeIndex(carrier)](value, width)) return;
     (plan.negated ? kernels.accumulate_negative : kernels.accumulate)[f](sums, value, mask, width);
     return;
   }
-  const bool uniform = m.slot(plan.factor).uniform;
-  const int64_t step = uniform ? kLaneGroup : width;
-  const std::byte* const factor = m.at[plan.factor] + row * step * bytes;
-  const std::byte* const second =
-      second_sums == nullptr ? nullptr : m.at[plan.second_factor] + row * step * bytes;
-  if (m.evades_subnormals) {
-    AddNearZero(m, kernels, f, sums, value, factor, uniform, mask);
-    if (second != nullptr) AddNearZero(m, kernels, f, second_sums, value, second, uniform, mask);
-  } else if (second != nullptr) {
-    kernels.accumulate_two[f](sums, second_sums, value, factor, second, mask, width);
-  } else {
-    kernels.accumulate_product[f][uniform ? 1 : 0](sums, value, factor, mask, width);
+  if (!m.slot(plan.factor).uniform) {
+    if (m.evades_subnormals) {
+      return AddScaledNearZero(m, f, value, at(plan.factor), false, sums, mask);
+    }
+    return kernels.accumulate_product[f](sums, value, at(plan.factor), mask, width);
   }
+  const ScaledRow scaled = {
+      value, at(plan.by), at(plan.factor), at(plan.second_factor), sums, second_sums};
+  if (m.evades_subnormals) return AddRowNearZero(m, f, carrier, scaled, mask);
+  kernels.accumulate_scaled[f](scaled, mask, width);
 }
 
 void Connect(const Machine& m, GradientTarget& target) {

@@ -25,6 +25,7 @@ struct Recomputed {
 struct ValueUses {
   std::vector<int32_t> root;   // by value: the value whose slot it shares
   std::vector<int32_t> count;  // by value: uses by operations, yields and tapes
+  std::vector<int32_t> readers;  // by root: the same, but for what only gives it another name
   std::vector<bool> stored;    // by root: the adjoint reads it (recording plans)
   // By root: what the adjoint computes again from recorded values instead, or nothing.
   std::vector<std::optional<Recomputed>> recomputed;
@@ -149,6 +150,7 @@ class Compiler {
   int32_t Recompute(ValueId result, const Recomputed& from);
   void CompileAccumulate(const Op& op);
   bool JoinAccumulate(const AccumulatePlan& plan);
+  void FoldProduct(int32_t value);
   bool IsMaskedLikeValue(const Op& accumulate) const;
   bool TakesDeferred(const Op& accumulate, ValueId value) const;
 

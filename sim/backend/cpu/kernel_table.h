@@ -113,6 +113,16 @@ struct TestNeighbours {
   bool any_nan = false;
 };
 
+// What is added to one sum or two: round(z * y), with z the numbers x or round(x * by).
+struct ScaledRow {
+  const void* x = nullptr;
+  const void* by = nullptr;  // null: z is x
+  const void* y = nullptr;   // one number for all lanes
+  const void* second_y = nullptr;
+  void* sum = nullptr;
+  void* second_sum = nullptr;  // null: one sum
+};
+
 // What some products were like.
 struct ProductsMet {
   bool subnormal = false;  // an operand or a product was
@@ -188,11 +198,10 @@ struct KernelTable {
   // is a row or one number for all lanes.
   void (*accumulate[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
   void (*accumulate_negative[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
-  void (*accumulate_product[kFormats][2])(void* sum, const void* x, const void* y,
-                                          const int32_t* mask, int64_t n);
-  // Two sums of round(x * y) with numbers y for all lanes.
-  void (*accumulate_two[kFormats])(void* sum, void* second_sum, const void* x, const void* y,
-                                   const void* second_y, const int32_t* mask, int64_t n);
+  void (*accumulate_product[kFormats])(void* sum, const void* x, const void* y,
+                                       const int32_t* mask, int64_t n);
+  void (*accumulate_scaled[kFormats])(const ScaledRow& row, const int32_t* mask, int64_t n);
+  bool (*all_zero[2])(const void* x, int64_t n);
   // to = round(x * y), near zero not by the processor; not written where every product is zero.
   ProductsMet (*products[kFormats][2])(void* to, const void* x, const void* y, int64_t n);
   void (*blend[2])(void* to, const void* from, const int32_t* mask, int64_t n);

@@ -18,10 +18,11 @@ int32_t* AlignedIn(std::vector<int32_t>& memory) {
 
 LoopScratch::LoopScratch(int64_t width) {
   const size_t lanes_of_block = static_cast<size_t>(width);
-  memory.resize(5 * lanes_of_block + kLaneGroup);
+  memory.resize(7 * lanes_of_block + kLaneGroup);
   mask = AlignedIn(memory);
   packed = reinterpret_cast<std::byte*>(mask + lanes_of_block);
   products = reinterpret_cast<std::byte*>(mask + 3 * lanes_of_block);
+  scaled = reinterpret_cast<std::byte*>(mask + 5 * lanes_of_block);
   for (std::vector<int32_t>* list : {&index, &lanes[0], &lanes[1], &from[0], &from[1]}) {
     list->resize(lanes_of_block);
   }

@@ -49,6 +49,7 @@ struct LoopScratch {
   int32_t* mask = nullptr;        // [width], aligned
   std::byte* packed = nullptr;    // [width] of any carrier, aligned
   std::byte* products = nullptr;  // the same
+  std::byte* scaled = nullptr;    // the same
   std::vector<int32_t> index, lanes[2], from[2];
   std::vector<std::byte*> saved;  // pointers of the captures of a loop
   std::vector<uint8_t> own;       // which carried arguments point to its own buffers

@@ -168,6 +168,7 @@ struct TapePlan {
 struct AccumulatePlan {
   int32_t input = -1;
   int32_t value = -1;
+  int32_t by = -1;            // value stands for value * by
   int32_t factor = -1;        // the contribution is value * factor
   bool negated = false;       // it is -value
   int32_t second_input = -1;  // gets value * second_factor; both factors are uniform
