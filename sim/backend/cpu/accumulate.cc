@@ -70,10 +70,11 @@ void AddRow(Machine& m, const AccumulatePlan& plan, Format format, int64_t row, 
   kernels.accumulate_scaled[f](scaled, mask, width);
 }
 
-void Connect(const Machine& m, GradientTarget& target) {
+// In the layout of the block.
+void Connect(const Machine& m, GradientTarget& target, const LaneBits& lanes) {
   if (target.all_connected) return;
-  *target.connected = *target.connected | m.lane_set.running;
-  target.all_connected = m.lane_set.all_running;
+  *target.connected = *target.connected | lanes;
+  target.all_connected = !(LaneBits::First(m.width[0]) - *target.connected).Any();
 }
 
 // In the layout of the block, all rows at once: with a mask of the running lanes, or without.
@@ -90,11 +91,15 @@ void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
     const int32_t* mask = running;
     if (plan.mask < 0) {
       AddRow(m, plan, format, row, sums, second_sums, mask);
-      Connect(m, target);
-      if (second != nullptr) Connect(m, *second);
+      Connect(m, target, m.lane_set.running);
+      if (second != nullptr) Connect(m, *second, m.lane_set.running);
       continue;
     }
     mask = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
+    if (running == nullptr && target.all_connected && (second == nullptr || second->all_connected)) {
+      AddRow(m, plan, format, row, sums, second_sums, mask);
+      continue;
+    }
     LaneBits present;
     m.kernels().mask_share(mask, m.lane_set.running.word, present.word, width);
     if (running != nullptr) {
@@ -103,8 +108,8 @@ void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
       mask = both;
     }
     AddRow(m, plan, format, row, sums, second_sums, mask);
-    *target.connected = *target.connected | present;
-    if (second != nullptr) *second->connected = *second->connected | present;
+    Connect(m, target, present);
+    if (second != nullptr) Connect(m, *second, present);
   }
 }
 

@@ -116,6 +116,11 @@ class Compiler {
   void CompileUnary(const Op& op, Kernel kernel);
   void CompileSelect(const Op& op);
   void CompileMerge(const Op& op);
+  struct BoundTest {
+    int32_t x = -1, bound = -1;
+    bool greater = false;
+  };
+  std::optional<BoundTest> TakeComparison(ValueId mask, Carrier carrier);
   void CompileLiteral(const Op& op);
   void CompileCast(const Op& op);
   void EmitCast(int32_t from, int32_t to, Overflow overflow);

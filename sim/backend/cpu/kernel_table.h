@@ -158,6 +158,8 @@ struct KernelTable {
   Kernel fma[kFormats];     // VVV
   Kernel merge[kFormats][2];  // a, b, mask_b: VVV; with -b
   Kernel merge2[kFormats];  // a, mask_a, b, mask_b: VVVV
+  // The same as merge where c < d or c > d, for a number d: VVVU; [d compares][format][with -b]
+  Kernel merge_where[2][kFormats][2];
   // Two roundings in one pass: (a * b) + c and (a * b) - c, c - (a * b); kVVV and, with b or a
   // uniform, kVUV.
   Kernel multiply_add[3][kFormats][2];

@@ -102,9 +102,7 @@ Frame* Machine::Run(const RegionPlan& region) {
     RunCode(region.code);
     return nullptr;
   }
-  Frame* const made = tape->TakeArray<Frame>(1);
-  made->values = tape->TakeArray<std::byte*>(static_cast<int64_t>(region.taped.size()));
-  made->loops = tape->TakeArray<LoopRecord>(region.loops);
+  Frame* const made = tape->TakeFrame(static_cast<int64_t>(region.taped.size()), region.loops);
   for (int32_t s : region.stored) {
     const int64_t lanes = width[slot(s).uniform ? 1 : 0];
     at[s] = tape->Take(slot(s).bytes_per_lane() * lanes);

@@ -235,6 +235,8 @@ class WhileReverse {
     const int32_t last = run_->last;
     if (!(m_.lane_set.running == around_.running)) m_.SetLanes(around_);
     for (int32_t i = last; i >= 0; --i) {
+      if (i > 0) __builtin_prefetch(run_->bodies.entries[i - 1].frame);
+      if (i > 0) __builtin_prefetch(run_->tests.entries[i - 1].frame);
       if (i < last) RunAll(plan_.body, plan_.primal->body.id, run_->bodies.entries[i].frame);
       if (i >= run_->tests.size) continue;
       const bool capped = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter;
