@@ -8,24 +8,27 @@ namespace simgrad::sim::cpu {
 namespace {
 
 // Adds round(x y) to a row of sums without leaving numbers near zero to the processor.
-void AddScaledNearZero(Machine& m, size_t f, const std::byte* x, const void* y, bool uniform,
-                       void* sums, const int32_t* mask) {
+// `magnitudes` as in KernelTable::products; returns those of x.
+uint64_t AddScaledNearZero(Machine& m, size_t f, const std::byte* x, const void* y, bool uniform,
+                           uint64_t magnitudes, void* sums, const int32_t* mask) {
   const KernelTable& kernels = m.kernels();
   std::byte* const scaled = m.ScratchAt(m.depth).scaled;
-  const ProductsMet met = kernels.products[f][uniform ? 1 : 0](scaled, x, y, m.width[0]);
+  const ProductsMet met =
+      kernels.products[f][uniform ? 1 : 0](scaled, x, y, magnitudes, m.width[0]);
   m.met_subnormals |= met.subnormal;
   // A sum is never -0, so a zero leaves it as it is.
   if (!met.zero) kernels.accumulate[f](sums, scaled, mask, m.width[0]);
+  return met.factor;
 }
 
 // The same of round(z y) for one sum or two, z as in ScaledRow.
 void AddRowNearZero(Machine& m, size_t f, Carrier carrier, const ScaledRow& row,
-                    const int32_t* mask) {
+                    uint64_t magnitudes, const int32_t* mask) {
   const KernelTable& kernels = m.kernels();
   const std::byte* z = static_cast<const std::byte*>(row.x);
   if (row.by != nullptr) {
     std::byte* const products = m.ScratchAt(m.depth).products;
-    const ProductsMet met = kernels.products[f][0](products, row.x, row.by, m.width[0]);
+    const ProductsMet met = kernels.products[f][0](products, row.x, row.by, magnitudes, m.width[0]);
     m.met_subnormals |= met.subnormal;
     if (met.zero) {
       const auto finite = [&](const void* y) {
@@ -35,9 +38,11 @@ void AddRowNearZero(Machine& m, size_t f, Carrier carrier, const ScaledRow& row,
       return kernels.accumulate_scaled[f](row, mask, m.width[0]);
     }
     z = products;
+    magnitudes = met.products;
   }
-  AddScaledNearZero(m, f, z, row.y, true, row.sum, mask);
-  if (row.second_sum != nullptr) AddScaledNearZero(m, f, z, row.second_y, true, row.second_sum, mask);
+  magnitudes = AddScaledNearZero(m, f, z, row.y, true, magnitudes, row.sum, mask);
+  if (row.second_sum == nullptr) return;
+  AddScaledNearZero(m, f, z, row.second_y, true, magnitudes, row.second_sum, mask);
 }
 
 // Adds a row of contributions, in the current layout, to a row of sums, and to those of the second
@@ -53,20 +58,23 @@ void AddRow(Machine& m, const AccumulatePlan& plan, Format format, int64_t row, 
     return m.at[slot] + row * (m.slot(slot).uniform ? kLaneGroup : width) * LaneBytes(carrier);
   };
   const std::byte* const value = at(plan.value);
+  const uint64_t magnitudes =
+      m.evades_subnormals ? m.MagnitudesOf(plan.value, plan.looked_at) : kUnknownMagnitudes;
   if (plan.factor < 0) {
-    if (m.evades_subnormals && kernels.all_zero[SizeIndex(carrier)](value, width)) return;
+    if (magnitudes == 0) return;
     (plan.negated ? kernels.accumulate_negative : kernels.accumulate)[f](sums, value, mask, width);
     return;
   }
   if (!m.slot(plan.factor).uniform) {
     if (m.evades_subnormals) {
-      return AddScaledNearZero(m, f, value, at(plan.factor), false, sums, mask);
+      AddScaledNearZero(m, f, value, at(plan.factor), false, magnitudes, sums, mask);
+      return;
     }
     return kernels.accumulate_product[f](sums, value, at(plan.factor), mask, width);
   }
   const ScaledRow scaled = {
       value, at(plan.by), at(plan.factor), at(plan.second_factor), sums, second_sums};
-  if (m.evades_subnormals) return AddRowNearZero(m, f, carrier, scaled, mask);
+  if (m.evades_subnormals) return AddRowNearZero(m, f, carrier, scaled, magnitudes, mask);
   kernels.accumulate_scaled[f](scaled, mask, width);
 }
 

@@ -134,6 +134,10 @@ void Compiler::FoldProduct(int32_t value) {
   if (uses_.readers[static_cast<size_t>(value)] != readers) return;
   plan.value = product.a;
   plan.by = product.b;
+  plan.looked_at = product.looked_at;
+  // An accumulation leaves nothing behind for others.
+  scope_->looked_at.erase(product.to);
+  if (!product.looked_at) scope_->looked_at.erase(product.a);
   code.erase(code.end() - 2);
 }
 
@@ -160,6 +164,7 @@ void Compiler::CompileAccumulate(const Op& op) {
   if (op.attributes.where != ValueId::kNone && !same) {
     plan.where = Varying(At(op.attributes.where));
   }
+  plan.looked_at = scope_->looked_at.contains(plan.value);
   if (JoinAccumulate(plan)) {
     plan_->accumulates.pop_back();
   } else {

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -50,6 +51,7 @@ class Compiler {
     std::vector<int32_t> scratch;                   // slots to free after the operation
     std::vector<int32_t> kept;                      // slots to free with the region
     std::unordered_map<int32_t, const Op*> deferred;  // computed with their only reader
+    std::set<int32_t> looked_at;  // slots of one row that a product of this region reads or writes
   };
 
   // compile.cc
@@ -88,6 +90,7 @@ class Compiler {
 
   // Instructions.
   void Emit(Instruction instruction, int32_t result);
+  void NoteProduct(Instruction& instruction);
   Instruction Make(Kernel kernel, int32_t to, int32_t a = -1, int32_t b = -1, int32_t c = -1,
                    int32_t d = -1);
   void EmitLook(const Op& op, ValueId id);

@@ -45,6 +45,8 @@ Machine::Machine(const Plan& plan, int64_t block_width)
   }
   at_ = home_;
   at = at_.data();
+  magnitudes_.assign(plan.slots.size(), kUnknownMagnitudes);
+  magnitudes = magnitudes_.data();
   width[0] = block_width;
   width[1] = kLaneGroup;
   running_memory_.resize(static_cast<size_t>(block_width) + kLaneGroup);

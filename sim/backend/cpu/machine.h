@@ -82,6 +82,9 @@ class Machine : public Lanes {
 
   // Points every slot to its own place again.
   void ResetPointers();
+  uint64_t MagnitudesOf(int32_t s, bool looked_at) const {
+    return looked_at ? magnitudes[s] : kUnknownMagnitudes;
+  }
   std::byte* HomeOf(int32_t s) const { return home_[static_cast<size_t>(s)]; }
 
   // Before the code of a region runs; throws StopRequested.
@@ -149,6 +152,7 @@ class Machine : public Lanes {
   std::unique_ptr<std::byte[]> memory_;
   std::vector<std::byte*> home_;
   std::vector<std::byte*> at_;
+  std::vector<uint64_t> magnitudes_;
   std::vector<int32_t> running_memory_;
   int32_t* running_mask_ = nullptr;
   bool running_mask_valid_ = false;

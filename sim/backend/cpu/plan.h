@@ -175,6 +175,7 @@ struct AccumulatePlan {
   int32_t second_factor = -1;
   int32_t mask = -1;
   int32_t where = -1;
+  bool looked_at = false;  // a product of this region has left the magnitudes of the value
 };
 
 // A cotangent of a reversed loop and where it is present; -1: never, or everywhere.

@@ -114,6 +114,7 @@ class Block {
     lanes.at = at_;
     lanes.width[0] = kLanes;
     lanes.evades_subnormals = true;
+    lanes.magnitudes = magnitudes_;
     return lanes;
   }
 
@@ -121,6 +122,7 @@ class Block {
   Format format_;
   RowBytes rows_[4];
   std::byte* at_[4] = {};
+  uint64_t magnitudes_[4] = {};
 };
 
 template <class C>
@@ -188,7 +190,7 @@ TEST(ProductsNearZero, SayWhetherTheyMetSubnormalsAndWhetherAllAreZero) {
     Block<float> block(Format::kF32);
     const auto met = [&](Rows rows) {
       block.Fill(rows, 1);
-      return products(block.At(3), block.At(0), block.At(1), kLanes);
+      return products(block.At(3), block.At(0), block.At(1), kUnknownMagnitudes, kLanes);
     };
     EXPECT_TRUE(met(Rows::kSubnormal).subnormal);
     EXPECT_TRUE(met(Rows::kZero).zero);
@@ -197,7 +199,8 @@ TEST(ProductsNearZero, SayWhetherTheyMetSubnormalsAndWhetherAllAreZero) {
     EXPECT_FALSE(met(Rows::kNormal).zero);
     block.Fill(Rows::kStuck, 1);
     block.At(1)[0] = 0.25f;
-    const ProductsMet vanished = products(block.At(3), block.At(0), block.At(1), kLanes);
+    const ProductsMet vanished =
+        products(block.At(3), block.At(0), block.At(1), kUnknownMagnitudes, kLanes);
     EXPECT_TRUE(vanished.subnormal);
     EXPECT_TRUE(vanished.zero);
   }
