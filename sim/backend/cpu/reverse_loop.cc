@@ -210,23 +210,25 @@ class WhileReverse {
     if (run_->alike) return ReverseAlike();
     const int32_t last = run_->last;
     for (int32_t i = last; i >= 0; --i) {
+      LaneBits went_on;  // the lanes of the current layout that ran this body
       if (i < last) {
         const IterationRecord& body = run_->bodies.entries[i];
         Move(body.layout);
-        RunRegion(plan_.body, plan_.primal->body.id, body.frame, GreaterThan(i));
+        went_on = GreaterThan(i);
+        RunRegion(plan_.body, plan_.primal->body.id, body.frame, went_on);
       }
       if (i >= run_->tests.size) continue;
       const IterationRecord& test = run_->tests.entries[i];
-      Move(test.layout);
+      if (test.layout.from != from_) {
+        Move(test.layout);
+        went_on = GreaterThan(i);
+      }
       const int32_t id = plan_.primal->test.id;
-      const LaneBits went_on = GreaterThan(i);
+      if (!plan_.test_last.idle) RunRegion(plan_.test_last, id, test.frame, EqualTo(i));
       // A loop that looks at its cap first ends with a body where it reaches it: then its last test
       // is one that went on.
-      const LaneBits ended =
-          plan_.primal->cap_first && i + 1 == plan_.primal->max_iter ? went_on : LaneBits{};
-      RunRegion(plan_.test_last, id, test.frame, EqualTo(i));
-      RunRegion(plan_.test_both, id, test.frame, ended);
-      RunRegion(plan_.test_inner, id, test.frame, went_on - ended);
+      const bool ended = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter;
+      RunRegion(ended ? plan_.test_both : plan_.test_inner, id, test.frame, went_on);
     }
   }
 
@@ -296,17 +298,23 @@ class WhileReverse {
       counted_ = around_.counted;
       return;
     }
-    matter_ = counted_ = {};
     iterations_.resize(static_cast<size_t>(width));
-    for (int64_t j = 0; j < width; ++j) {
-      const int64_t lane = from_[j];
-      iterations_[static_cast<size_t>(j)] = run_->iterations[lane];
-      if (!around_.running.Has(lane)) continue;
-      matter_.Add(j);
-      // Padding repeats a lane that has been counted.
-      const bool padding = j > 0 && from_[j] == from_[j - 1];
-      if (!padding && around_.counted.Has(lane)) counted_.Add(j);
+    m_.kernels().gather[0](iterations_.data(), run_->iterations, from_, width);
+    // Padding repeats the last lane, which has been counted.
+    int64_t lanes = width;
+    while (lanes > 1 && from_[lanes - 1] == from_[lanes - 2]) --lanes;
+    matter_ = Packed(around_.running, width);
+    counted_ = Packed(around_.counted, lanes);
+  }
+
+  // The first n positions of the current layout whose lanes around the loop are among these.
+  LaneBits Packed(const LaneBits& around, int64_t n) const {
+    if (around == LaneBits::First(around_.width)) return LaneBits::First(n);
+    LaneBits bits;
+    for (int64_t j = 0; j < n; ++j) {
+      if (around.Has(from_[j])) bits.Add(j);
     }
+    return bits;
   }
 
   // Rows at the layout around the loop, as the current layout sees them.
