@@ -165,6 +165,10 @@ void Compiler::CompileAccumulate(const Op& op) {
     plan.where = Varying(At(op.attributes.where));
   }
   plan.looked_at = scope_->looked_at.contains(plan.value);
+  plan.format = program_->policy[precision::Role::kGradient].format;
+  plan.carrier = SlotAt(plan.value).carrier;
+  plan.rows = SlotAt(plan.value).count;
+  plan.uniform_factor = plan.factor >= 0 && SlotAt(plan.factor).uniform;
   if (JoinAccumulate(plan)) {
     plan_->accumulates.pop_back();
   } else {

@@ -166,6 +166,10 @@ struct TapePlan {
 };
 
 struct AccumulatePlan {
+  Format format = Format::kF32;     // of the sums
+  Carrier carrier = Carrier::kF32;  // of the value, and of the sums
+  int64_t rows = 1;                 // of the value
+  bool uniform_factor = false;
   int32_t input = -1;
   int32_t value = -1;
   int32_t by = -1;            // value stands for value * by
