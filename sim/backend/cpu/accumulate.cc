@@ -65,7 +65,8 @@ void AddRow(Machine& m, const AccumulatePlan& plan, int64_t row, std::byte* sums
   }
   if (!plan.uniform_factor) {
     const std::byte* const factor = row_of(plan.factor);
-    if (!m.evades_subnormals) return kernels.accumulate_product[f](sums, value, factor, mask, width);
+    if (!m.evades_subnormals)
+      return kernels.accumulate_product[f](sums, value, factor, mask, width);
     AddScaledNearZero(m, f, value, factor, false, magnitudes, sums, mask);
     return;
   }
@@ -101,7 +102,8 @@ void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
       continue;
     }
     mask = reinterpret_cast<const int32_t*>(m.at[plan.mask]) + at;
-    if (running == nullptr && target.all_connected && (second == nullptr || second->all_connected)) {
+    if (running == nullptr && target.all_connected &&
+        (second == nullptr || second->all_connected)) {
       AddRow(m, plan, row, sums, second_sums, mask);
       continue;
     }
@@ -133,8 +135,7 @@ void AccumulatePacked(Machine& m, const AccumulatePlan& plan, GradientTarget& ta
     }
     m.kernels().expand_bits(present.word, scratch.mask, width);
     std::byte* const sums = target.sum + row * m.block_width() * bytes;
-    m.kernels().gather[SizeIndex(plan.carrier)](scratch.packed, sums, m.lane_set.block_lane,
-                                                 width);
+    m.kernels().gather[SizeIndex(plan.carrier)](scratch.packed, sums, m.lane_set.block_lane, width);
     AddRow(m, plan, row, scratch.packed, nullptr, scratch.mask);
     ScatterRow(sums, scratch.packed, bytes, m.lane_set.block_lane, present);
     ForEachLane(present, [&](int64_t j) { target.connected->Add(m.lane_set.block_lane[j]); });

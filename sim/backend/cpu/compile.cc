@@ -327,8 +327,8 @@ void Compiler::Emit(Instruction instruction, int32_t result) {
   }
 }
 
-// Products near zero leave behind what they saw of a row (Lanes::magnitudes). Between them nothing of
-// this region writes to it, because a slot is written by one operation.
+// Products near zero leave behind what they saw of a row (Lanes::magnitudes). Between them nothing
+// of this region writes to it, because a slot is written by one operation.
 void Compiler::NoteProduct(Instruction& instruction) {
   for (const auto& kernels : kernels_.arithmetic2[kMul2]) {
     for (size_t kind = 0; kind < 3; ++kind) {

@@ -67,15 +67,15 @@ void Compiler::KeepOperands(const Op& op, const Op& reader) {
   }
 }
 
-// x < bound or x > bound of rows in this carrier, if it is what has just been computed again for the
-// adjoint and one operation alone reads it: taken back, for that operation to make in its own pass.
-// What was recorded keeps its place until the region ends.
+// x < bound or x > bound of rows in this carrier, if it is what has just been computed again for
+// the adjoint and one operation alone reads it: taken back, for that operation to make in its own
+// pass. What was recorded keeps its place until the region ends.
 std::optional<Compiler::BoundTest> Compiler::TakeComparison(ValueId mask, Carrier carrier) {
   const Op* tape = producer_[Index(mask)];
   std::vector<Instruction>& code = scope_->plan->code;
   if (tape == nullptr || tape->code != kTape || code.empty()) return std::nullopt;
-  // What is computed with its reader is looked at nowhere, so the mask it would be looked at under is
-  // not read.
+  // What is computed with its reader is looked at nowhere, so the mask it would be looked at under
+  // is not read.
   int32_t readers = uses_.readers[Index(mask)];
   for (const Op& op : scope_->region->ops) {
     const bool deferred =

@@ -275,9 +275,8 @@ void Compiler::CompileMerge(const Op& op) {
     const bool skips = negates && k == 1;
     slot[k] = Varying(At(skips ? negated->second->operands[0] : op.operands[k]));
   }
-  const auto test = op.code == kMerge
-                        ? TakeComparison(op.operands[2], SlotAt(slot[0]).carrier)
-                        : std::nullopt;
+  const auto test =
+      op.code == kMerge ? TakeComparison(op.operands[2], SlotAt(slot[0]).carrier) : std::nullopt;
   if (negates) scope_->deferred.erase(negated);
   const int32_t to = Result(op.results[0], false, false);
   const int format = FormatIndex(*ValueAt(op.results[0]).format);

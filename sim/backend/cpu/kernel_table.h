@@ -50,7 +50,8 @@ struct Instruction {
   int32_t count = 1;       // rows of the result
   int32_t uniform = 0;     // 1: all operands and the result are uniform
   bool rows = false;       // `plan` is a RowPlan
-  bool looked_at = false;  // a product: an earlier one has left the magnitudes of its varying factor
+  bool looked_at =
+      false;  // a product: an earlier one has left the magnitudes of its varying factor
   const void* plan = nullptr;  // what the kernel needs besides: a list of rows, a loop, ...
 };
 
@@ -207,8 +208,8 @@ struct KernelTable {
   // is a row or one number for all lanes.
   void (*accumulate[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
   void (*accumulate_negative[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
-  void (*accumulate_product[kFormats])(void* sum, const void* x, const void* y,
-                                       const int32_t* mask, int64_t n);
+  void (*accumulate_product[kFormats])(void* sum, const void* x, const void* y, const int32_t* mask,
+                                       int64_t n);
   void (*accumulate_scaled[kFormats])(const ScaledRow& row, const int32_t* mask, int64_t n);
   // to = round(x * y), near zero not by the processor; not written where every product is zero.
   // `magnitudes` of x, where they are known.
