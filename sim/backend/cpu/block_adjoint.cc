@@ -80,6 +80,7 @@ void BlockAdjoint::CopyStates(const std::byte* numbers) {
 void BlockAdjoint::Report(int64_t step) {
   if (!m_.nonfinite.Any()) return;
   const LaneBits fresh = (m_.nonfinite & LaneBits::First(rows_.lanes)) - adjoint_->not_ok;
+  if (fresh.Any()) adjoint_->health.resize(static_cast<size_t>(rows_.lanes));
   ForEachLane(fresh, [&](int64_t lane) {
     InstanceHealth& health = adjoint_->health[static_cast<size_t>(lane)];
     health.ok = false;
@@ -329,8 +330,7 @@ void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& 
 // A frame of the step that holds nothing but its states, where they are now.
 const Frame* BlockAdjoint::StateFrame() {
   const RegionPlan& step = m_.plan().step;
-  Frame* const frame = tape_.TakeArray<Frame>(1);
-  frame->values = tape_.TakeArray<std::byte*>(static_cast<int64_t>(step.taped.size()));
+  Frame* const frame = tape_.TakeFrame(static_cast<int64_t>(step.taped.size()), 0);
   for (size_t k = 0; k < step.taped.size(); ++k) frame->values[k] = m_.at[step.taped[k]];
   return frame;
 }

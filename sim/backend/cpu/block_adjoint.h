@@ -28,7 +28,7 @@ struct AdjointBlock {
   std::vector<HeldSlot> states, exports;
   std::vector<RowBytes> sums;       // by input: [element][lane] in role gradient
   std::vector<LaneBits> connected;  // by input
-  std::vector<InstanceHealth> health;
+  std::vector<InstanceHealth> health;  // [lanes]; empty while every instance is ok
   LaneBits not_ok;
   LaneBits stopped;
 };

@@ -100,6 +100,7 @@ void BlockRunner::StoreExports(const LaneBits& lanes) {
 void BlockRunner::Report(Phase phase, int64_t step) {
   if (!m_.nonfinite.Any()) return;
   const LaneBits fresh = (m_.nonfinite & LaneBits::First(rows_.lanes)) - state_->not_ok;
+  if (fresh.Any()) state_->health.resize(static_cast<size_t>(rows_.lanes));
   ForEachLane(fresh, [&](int64_t lane) {
     InstanceHealth& health = state_->health[static_cast<size_t>(lane)];
     health.ok = false;
@@ -128,10 +129,9 @@ void BlockRunner::Start(int64_t block, BlockState& state) {
   const size_t lanes = static_cast<size_t>(layout.Lanes(block));
   state = {};
   state.numbers.assign(static_cast<size_t>(layout.bytes_per_lane()) * width, std::byte{0});
-  state.health.resize(lanes);
-  state.path.signature.assign(width, 0);
+  if (context_.counts) state.path.signature.assign(width, 0);
   for (const Site& site : context_.program.sites) {
-    if (site.kind != SiteKind::kEvent) continue;
+    if (!context_.counts || site.kind != SiteKind::kEvent) continue;
     state.path.last_events.emplace_back(static_cast<size_t>(site.elements));
     state.path.seen_events.emplace_back();
     state.path.first_event.emplace_back(lanes, -1);

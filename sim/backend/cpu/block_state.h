@@ -43,8 +43,8 @@ class BlockLayout {
 // A checkpoint is a copy of it.
 struct BlockState {
   std::vector<std::byte> numbers;  // states, exports, cost: [element][lane] each, in their carriers
-  PathBlock path;
-  std::vector<InstanceHealth> health;  // [lanes]
+  PathBlock path;                  // empty where nothing is recorded
+  std::vector<InstanceHealth> health;  // [lanes]; empty while every instance is ok
   LaneBits not_ok;
   LaneBits stopped;
 };

@@ -322,7 +322,23 @@ void Compiler::Emit(Instruction instruction, int32_t result) {
   if (slot.invariant) {
     (slot.uniform ? plan_->per_run : plan_->per_block).push_back(instruction);
   } else {
+    NoteProduct(instruction);
     scope_->plan->code.push_back(instruction);
+  }
+}
+
+// Products near zero leave behind what they saw of a row (Lanes::magnitudes). Between them nothing
+// of this region writes to it, because a slot is written by one operation.
+void Compiler::NoteProduct(Instruction& instruction) {
+  for (const auto& kernels : kernels_.arithmetic2[kMul2]) {
+    for (size_t kind = 0; kind < 3; ++kind) {
+      if (instruction.run != kernels[kind] || instruction.count != 1) continue;
+      const bool turned = static_cast<Operands2>(kind) == Operands2::kUV;
+      const int32_t x = turned ? instruction.b : instruction.a;
+      instruction.looked_at = !scope_->looked_at.insert(x).second;
+      scope_->looked_at.insert(instruction.to);
+      return;
+    }
   }
 }
 

@@ -67,6 +67,33 @@ void Compiler::KeepOperands(const Op& op, const Op& reader) {
   }
 }
 
+// x < bound or x > bound of rows in this carrier, if it is what has just been computed again for
+// the adjoint and one operation alone reads it: taken back, for that operation to make in its own
+// pass. What was recorded keeps its place until the region ends.
+std::optional<Compiler::BoundTest> Compiler::TakeComparison(ValueId mask, Carrier carrier) {
+  const Op* tape = producer_[Index(mask)];
+  std::vector<Instruction>& code = scope_->plan->code;
+  if (tape == nullptr || tape->code != kTape || code.empty()) return std::nullopt;
+  // What is computed with its reader is looked at nowhere, so the mask it would be looked at under
+  // is not read.
+  int32_t readers = uses_.readers[Index(mask)];
+  for (const Op& op : scope_->region->ops) {
+    const bool deferred =
+        !op.results.empty() && scope_->deferred.contains(static_cast<int32_t>(op.results[0]));
+    if (deferred && op.attributes.where == mask) --readers;
+  }
+  if (readers != 1 || code.back().to != At(mask)) return std::nullopt;
+  for (const Comparison comparison : {Comparison::kLt, Comparison::kGt}) {
+    const Kernel kernel = kernels_.compare[static_cast<int>(comparison)][CarrierIndex(carrier)]
+                                          [static_cast<int>(Operands2::kVU)];
+    if (code.back().run != kernel) continue;
+    const BoundTest test = {code.back().a, code.back().b, comparison == Comparison::kGt};
+    code.pop_back();
+    return test;
+  }
+  return std::nullopt;
+}
+
 // -x under max(-x, 0), added to a gradient, or merged with another cotangent: one pass.
 bool Compiler::DeferNegation(const Op& op) {
   if (!IsReal(op.results[0]) || SlotAt(At(op.operands[0])).uniform) return false;

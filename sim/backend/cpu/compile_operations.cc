@@ -275,11 +275,17 @@ void Compiler::CompileMerge(const Op& op) {
     const bool skips = negates && k == 1;
     slot[k] = Varying(At(skips ? negated->second->operands[0] : op.operands[k]));
   }
+  const auto test =
+      op.code == kMerge ? TakeComparison(op.operands[2], SlotAt(slot[0]).carrier) : std::nullopt;
   if (negates) scope_->deferred.erase(negated);
   const int32_t to = Result(op.results[0], false, false);
   const int format = FormatIndex(*ValueAt(op.results[0]).format);
-  const Kernel kernel =
-      op.code == kMerge ? kernels_.merge[format][negates ? 1 : 0] : kernels_.merge2[format];
+  const int sign = negates ? 1 : 0;
+  if (test) {
+    const Kernel kernel = kernels_.merge_where[test->greater ? 1 : 0][format][sign];
+    return Emit(Make(kernel, to, slot[0], slot[1], test->x, test->bound), to);
+  }
+  const Kernel kernel = op.code == kMerge ? kernels_.merge[format][sign] : kernels_.merge2[format];
   Emit(Make(kernel, to, slot[0], slot[1], slot[2], slot[3]), to);
 }
 

@@ -110,6 +110,7 @@ bool Compiler::JoinAccumulate(const AccumulatePlan& plan) {
   AccumulatePlan& before = plan_->accumulates[plan_->accumulates.size() - 2];
   if (code.back().plan != &before || before.second_input >= 0) return false;
   if (before.factor < 0 || plan.factor < 0 || before.input == plan.input) return false;
+  if (before.by >= 0) return false;
   if (!SlotAt(before.factor).uniform || !SlotAt(plan.factor).uniform) return false;
   if (before.value != plan.value || before.mask != plan.mask) return false;
   if (before.where >= 0 || plan.where >= 0) return false;
@@ -119,20 +120,41 @@ bool Compiler::JoinAccumulate(const AccumulatePlan& plan) {
   return true;
 }
 
+// A product of rows that nobody reads but the accumulation that has just been written: the two in
+// one pass.
+void Compiler::FoldProduct(int32_t value) {
+  std::vector<Instruction>& code = scope_->plan->code;
+  if (code.size() < 2 || code.back().run != RunAccumulate) return;
+  AccumulatePlan& plan = plan_->accumulates.back();
+  const Instruction& product = code[code.size() - 2];
+  const size_t format = static_cast<size_t>(program_->policy[precision::Role::kGradient].format);
+  if (product.to != plan.value || product.run != kernels_.arithmetic2[kMul2][format][0]) return;
+  const int32_t readers = plan.second_input < 0 ? 1 : 2;
+  if (plan.factor < 0 || !SlotAt(plan.factor).uniform) return;
+  if (uses_.readers[static_cast<size_t>(value)] != readers) return;
+  plan.value = product.a;
+  plan.by = product.b;
+  plan.looked_at = product.looked_at;
+  // An accumulation leaves nothing behind for others.
+  scope_->looked_at.erase(product.to);
+  if (!product.looked_at) scope_->looked_at.erase(product.a);
+  code.erase(code.end() - 2);
+}
+
 void Compiler::CompileAccumulate(const Op& op) {
   AccumulatePlan& plan = plan_->accumulates.emplace_back();
   plan.input = op.attributes.input;
   const auto deferred = scope_->deferred.find(uses_.root[Index(op.operands[0])]);
+  int32_t value = uses_.root[Index(op.operands[0])];
   if (deferred == scope_->deferred.end()) {
     plan.value = Varying(At(op.operands[0]));
   } else {
     const Op& made = *deferred->second;
-    plan.value = At(made.operands[0]);
     plan.negated = made.code == OpCode::kNeg;
-    if (!plan.negated) {
-      plan.factor = At(made.operands[1]);
-      if (SlotAt(plan.value).uniform) std::swap(plan.value, plan.factor);
-    }
+    const bool turned = !plan.negated && SlotAt(At(made.operands[0])).uniform;
+    value = uses_.root[Index(made.operands[turned ? 1 : 0])];
+    plan.value = At(made.operands[turned ? 1 : 0]);
+    if (!plan.negated) plan.factor = At(made.operands[turned ? 0 : 1]);
     scope_->deferred.erase(deferred);
   }
   if (op.operands.size() > 1 && op.operands[1] != ValueId::kNone) {
@@ -142,14 +164,20 @@ void Compiler::CompileAccumulate(const Op& op) {
   if (op.attributes.where != ValueId::kNone && !same) {
     plan.where = Varying(At(op.attributes.where));
   }
+  plan.looked_at = scope_->looked_at.contains(plan.value);
+  plan.format = program_->policy[precision::Role::kGradient].format;
+  plan.carrier = SlotAt(plan.value).carrier;
+  plan.rows = SlotAt(plan.value).count;
+  plan.uniform_factor = plan.factor >= 0 && SlotAt(plan.factor).uniform;
   if (JoinAccumulate(plan)) {
     plan_->accumulates.pop_back();
-    return;
+  } else {
+    Instruction instruction;
+    instruction.run = RunAccumulate;
+    instruction.plan = &plan;
+    scope_->plan->code.push_back(instruction);
   }
-  Instruction instruction;
-  instruction.run = RunAccumulate;
-  instruction.plan = &plan;
-  scope_->plan->code.push_back(instruction);
+  FoldProduct(value);
 }
 
 }  // namespace simgrad::sim::cpu

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -25,6 +26,7 @@ struct Recomputed {
 struct ValueUses {
   std::vector<int32_t> root;   // by value: the value whose slot it shares
   std::vector<int32_t> count;  // by value: uses by operations, yields and tapes
+  std::vector<int32_t> readers;  // by root: the same, but for what only gives it another name
   std::vector<bool> stored;    // by root: the adjoint reads it (recording plans)
   // By root: what the adjoint computes again from recorded values instead, or nothing.
   std::vector<std::optional<Recomputed>> recomputed;
@@ -49,6 +51,7 @@ class Compiler {
     std::vector<int32_t> scratch;                   // slots to free after the operation
     std::vector<int32_t> kept;                      // slots to free with the region
     std::unordered_map<int32_t, const Op*> deferred;  // computed with their only reader
+    std::set<int32_t> looked_at;  // slots of one row that a product of this region reads or writes
   };
 
   // compile.cc
@@ -87,6 +90,7 @@ class Compiler {
 
   // Instructions.
   void Emit(Instruction instruction, int32_t result);
+  void NoteProduct(Instruction& instruction);
   Instruction Make(Kernel kernel, int32_t to, int32_t a = -1, int32_t b = -1, int32_t c = -1,
                    int32_t d = -1);
   void EmitLook(const Op& op, ValueId id);
@@ -115,6 +119,11 @@ class Compiler {
   void CompileUnary(const Op& op, Kernel kernel);
   void CompileSelect(const Op& op);
   void CompileMerge(const Op& op);
+  struct BoundTest {
+    int32_t x = -1, bound = -1;
+    bool greater = false;
+  };
+  std::optional<BoundTest> TakeComparison(ValueId mask, Carrier carrier);
   void CompileLiteral(const Op& op);
   void CompileCast(const Op& op);
   void EmitCast(int32_t from, int32_t to, Overflow overflow);
@@ -149,6 +158,7 @@ class Compiler {
   int32_t Recompute(ValueId result, const Recomputed& from);
   void CompileAccumulate(const Op& op);
   bool JoinAccumulate(const AccumulatePlan& plan);
+  void FoldProduct(int32_t value);
   bool IsMaskedLikeValue(const Op& accumulate) const;
   bool TakesDeferred(const Op& accumulate, ValueId value) const;
 

@@ -261,11 +261,11 @@ void CpuRun::Publish() {
   for (size_t b = 0; b < blocks_.size(); ++b) {
     const BlockState& block = blocks_[b];
     const std::vector<InstanceHealth>& health = reversed ? adjoint_blocks_[b].health : block.health;
+    const int64_t lanes = context_.layout.Lanes(static_cast<int64_t>(b));
     const auto first = block.path.signature.begin();
-    signatures_.insert(signatures_.end(), first,
-                       first + static_cast<std::ptrdiff_t>(block.health.size()));
-    health_.insert(health_.end(), health.begin(),
-                   health.begin() + static_cast<std::ptrdiff_t>(block.health.size()));
+    signatures_.insert(signatures_.end(), first, first + static_cast<std::ptrdiff_t>(lanes));
+    health_.insert(health_.end(), health.begin(), health.end());
+    health_.resize(signatures_.size());
   }
 }
 
@@ -320,6 +320,10 @@ std::vector<std::vector<int64_t>> CpuRun::FirstEventSteps() const {
   std::vector<std::vector<int64_t>> steps;
   for (const Site& site : batch_.program->sites) {
     if (site.kind == SiteKind::kEvent) steps.emplace_back();
+  }
+  if (!context_.counts) {
+    for (auto& site : steps) site.assign(static_cast<size_t>(batch_.instances), -1);
+    return steps;
   }
   for (const BlockState& block : blocks_) {
     for (size_t site = 0; site < steps.size(); ++site) {

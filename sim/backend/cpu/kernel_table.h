@@ -36,7 +36,11 @@ struct Lanes {
   int64_t width[2] = {kLaneGroup, kLaneGroup};  // lanes per row: varying, uniform
   bool evades_subnormals = false;               // products near zero are not left to the processor
   bool met_subnormals = false;                  // since this was reset, there was one
+  uint64_t* magnitudes = nullptr;               // by slot: all bits of the magnitudes in its row
 };
+
+// Of Lanes::magnitudes, where no product near zero has looked at the row or written it.
+inline constexpr uint64_t kUnknownMagnitudes = ~uint64_t{0};
 
 // One operation over a block. Slots index Lanes::at.
 struct Instruction {
@@ -46,6 +50,8 @@ struct Instruction {
   int32_t count = 1;       // rows of the result
   int32_t uniform = 0;     // 1: all operands and the result are uniform
   bool rows = false;       // `plan` is a RowPlan
+  bool looked_at =
+      false;  // a product: an earlier one has left the magnitudes of its varying factor
   const void* plan = nullptr;  // what the kernel needs besides: a list of rows, a loop, ...
 };
 
@@ -113,10 +119,22 @@ struct TestNeighbours {
   bool any_nan = false;
 };
 
+// What is added to one sum or two: round(z * y), with z the numbers x or round(x * by).
+struct ScaledRow {
+  const void* x = nullptr;
+  const void* by = nullptr;  // null: z is x
+  const void* y = nullptr;   // one number for all lanes
+  const void* second_y = nullptr;
+  void* sum = nullptr;
+  void* second_sum = nullptr;  // null: one sum
+};
+
 // What some products were like.
 struct ProductsMet {
   bool subnormal = false;  // an operand or a product was
   bool zero = false;       // every product is zero
+  uint64_t factor = kUnknownMagnitudes;    // all bits of the magnitudes of x
+  uint64_t products = kUnknownMagnitudes;  // and of the products
 };
 
 // What is looked for while the tests of a row of floats are decided.
@@ -148,6 +166,8 @@ struct KernelTable {
   Kernel fma[kFormats];     // VVV
   Kernel merge[kFormats][2];  // a, b, mask_b: VVV; with -b
   Kernel merge2[kFormats];  // a, mask_a, b, mask_b: VVVV
+  // The same as merge where c < d or c > d, for a number d: VVVU; [d compares][format][with -b]
+  Kernel merge_where[2][kFormats][2];
   // Two roundings in one pass: (a * b) + c and (a * b) - c, c - (a * b); kVVV and, with b or a
   // uniform, kVUV.
   Kernel multiply_add[3][kFormats][2];
@@ -188,13 +208,13 @@ struct KernelTable {
   // is a row or one number for all lanes.
   void (*accumulate[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
   void (*accumulate_negative[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
-  void (*accumulate_product[kFormats][2])(void* sum, const void* x, const void* y,
-                                          const int32_t* mask, int64_t n);
-  // Two sums of round(x * y) with numbers y for all lanes.
-  void (*accumulate_two[kFormats])(void* sum, void* second_sum, const void* x, const void* y,
-                                   const void* second_y, const int32_t* mask, int64_t n);
+  void (*accumulate_product[kFormats])(void* sum, const void* x, const void* y, const int32_t* mask,
+                                       int64_t n);
+  void (*accumulate_scaled[kFormats])(const ScaledRow& row, const int32_t* mask, int64_t n);
   // to = round(x * y), near zero not by the processor; not written where every product is zero.
-  ProductsMet (*products[kFormats][2])(void* to, const void* x, const void* y, int64_t n);
+  // `magnitudes` of x, where they are known.
+  ProductsMet (*products[kFormats][2])(void* to, const void* x, const void* y, uint64_t magnitudes,
+                                       int64_t n);
   void (*blend[2])(void* to, const void* from, const int32_t* mask, int64_t n);
   void (*gather[2])(void* to, const void* from, const int32_t* index, int64_t n);
   // Lanes as bits: bit i of words[i / 64]. Bits of a last word beyond n are zero.

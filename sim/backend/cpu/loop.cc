@@ -125,7 +125,7 @@ class WhileLoop {
       return false;
     }
     Frame* const frame = m_.Run(plan_.test);
-    if (run_ != nullptr) m_.tape->Append(run_->tests, {frame, {m_.lane_set.width, from_}});
+    if (run_ != nullptr) m_.tape->Append(run_->tests, frame, m_.lane_set.width, from_);
     const Share share = Decide();
     if (share == Share::kAll) {
       Stop(m_.lane_set.running);
@@ -138,7 +138,7 @@ class WhileLoop {
     }
     if (!m_.lane_set.all_running && m_.lane_set.width > kLaneGroup) PackWhereItPays();
     Frame* const body = m_.Run(plan_.body);
-    if (run_ != nullptr) m_.tape->Append(run_->bodies, {body, {m_.lane_set.width, from_}});
+    if (run_ != nullptr) m_.tape->Append(run_->bodies, body, m_.lane_set.width, from_);
     carried_.Advance(m_, plan_.carried);
     ++iteration_;
     return true;
@@ -394,7 +394,7 @@ void RunFor(const Instruction& instruction, Lanes& lanes) {
     m.iteration = around * std::max<int64_t>(plan.trips, 1) + i;
     std::fill_n(reinterpret_cast<int32_t*>(m.at[plan.index]), kLaneGroup, static_cast<int32_t>(i));
     Frame* const frame = m.Run(plan.body);
-    if (run != nullptr) m.tape->Append(run->bodies, {frame, {m.lane_set.width, nullptr}});
+    if (run != nullptr) m.tape->Append(run->bodies, frame, m.lane_set.width, nullptr);
     carried.Advance(m, plan.carried);
   }
   --m.depth;

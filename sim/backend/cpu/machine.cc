@@ -18,10 +18,11 @@ int32_t* AlignedIn(std::vector<int32_t>& memory) {
 
 LoopScratch::LoopScratch(int64_t width) {
   const size_t lanes_of_block = static_cast<size_t>(width);
-  memory.resize(5 * lanes_of_block + kLaneGroup);
+  memory.resize(7 * lanes_of_block + kLaneGroup);
   mask = AlignedIn(memory);
   packed = reinterpret_cast<std::byte*>(mask + lanes_of_block);
   products = reinterpret_cast<std::byte*>(mask + 3 * lanes_of_block);
+  scaled = reinterpret_cast<std::byte*>(mask + 5 * lanes_of_block);
   for (std::vector<int32_t>* list : {&index, &lanes[0], &lanes[1], &from[0], &from[1]}) {
     list->resize(lanes_of_block);
   }
@@ -45,6 +46,8 @@ Machine::Machine(const Plan& plan, int64_t block_width)
   }
   at_ = home_;
   at = at_.data();
+  magnitudes_.assign(plan.slots.size(), kUnknownMagnitudes);
+  magnitudes = magnitudes_.data();
   width[0] = block_width;
   width[1] = kLaneGroup;
   running_memory_.resize(static_cast<size_t>(block_width) + kLaneGroup);
@@ -102,9 +105,7 @@ Frame* Machine::Run(const RegionPlan& region) {
     RunCode(region.code);
     return nullptr;
   }
-  Frame* const made = tape->TakeArray<Frame>(1);
-  made->values = tape->TakeArray<std::byte*>(static_cast<int64_t>(region.taped.size()));
-  made->loops = tape->TakeArray<LoopRecord>(region.loops);
+  Frame* const made = tape->TakeFrame(static_cast<int64_t>(region.taped.size()), region.loops);
   for (int32_t s : region.stored) {
     const int64_t lanes = width[slot(s).uniform ? 1 : 0];
     at[s] = tape->Take(slot(s).bytes_per_lane() * lanes);

@@ -49,6 +49,7 @@ struct LoopScratch {
   int32_t* mask = nullptr;        // [width], aligned
   std::byte* packed = nullptr;    // [width] of any carrier, aligned
   std::byte* products = nullptr;  // the same
+  std::byte* scaled = nullptr;    // the same
   std::vector<int32_t> index, lanes[2], from[2];
   std::vector<std::byte*> saved;  // pointers of the captures of a loop
   std::vector<uint8_t> own;       // which carried arguments point to its own buffers
@@ -81,6 +82,9 @@ class Machine : public Lanes {
 
   // Points every slot to its own place again.
   void ResetPointers();
+  uint64_t MagnitudesOf(int32_t s, bool looked_at) const {
+    return looked_at ? magnitudes[s] : kUnknownMagnitudes;
+  }
   std::byte* HomeOf(int32_t s) const { return home_[static_cast<size_t>(s)]; }
 
   // Before the code of a region runs; throws StopRequested.
@@ -148,6 +152,7 @@ class Machine : public Lanes {
   std::unique_ptr<std::byte[]> memory_;
   std::vector<std::byte*> home_;
   std::vector<std::byte*> at_;
+  std::vector<uint64_t> magnitudes_;
   std::vector<int32_t> running_memory_;
   int32_t* running_mask_ = nullptr;
   bool running_mask_valid_ = false;

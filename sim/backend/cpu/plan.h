@@ -166,14 +166,20 @@ struct TapePlan {
 };
 
 struct AccumulatePlan {
+  Format format = Format::kF32;     // of the sums
+  Carrier carrier = Carrier::kF32;  // of the value, and of the sums
+  int64_t rows = 1;                 // of the value
+  bool uniform_factor = false;
   int32_t input = -1;
   int32_t value = -1;
+  int32_t by = -1;            // value stands for value * by
   int32_t factor = -1;        // the contribution is value * factor
   bool negated = false;       // it is -value
   int32_t second_input = -1;  // gets value * second_factor; both factors are uniform
   int32_t second_factor = -1;
   int32_t mask = -1;
   int32_t where = -1;
+  bool looked_at = false;  // a product of this region has left the magnitudes of the value
 };
 
 // A cotangent of a reversed loop and where it is present; -1: never, or everywhere.

@@ -4,166 +4,12 @@
 // the lanes that executed it. Going down from the last iteration the layouts widen; between them
 // the cotangents pass through their `home`, which has the layout around the loop.
 #include <algorithm>
-#include <cstring>
 
 #include "sim/backend/cpu/machine.h"
+#include "sim/backend/cpu/travellers.h"
 
 namespace simgrad::sim::cpu {
 namespace {
-
-int SizeOf(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
-
-void Fill(std::byte* mask, int64_t n, int32_t value) {
-  std::fill_n(reinterpret_cast<int32_t*>(mask), n, value);
-}
-
-// The slots of one reversed loop, wherever they are: where the loop was given them, until a region
-// yields something else or lanes are moved; then in buffers of its own.
-class Travellers {
- public:
-  Travellers(Machine& m, const std::vector<TravellingSlot>& slots, ReverseScratch& scratch)
-      : m_(m),
-        slots_(slots),
-        cotangent_(scratch.cotangent),
-        mask_(scratch.mask),
-        own_(scratch.own) {}
-
-  // Takes the operands, element `element` of them, at the layout around the loop.
-  void Enter(int64_t element) {
-    cotangent_.clear();
-    mask_.clear();
-    own_.assign(slots_.size(), 0);
-    for (const TravellingSlot& slot : slots_) {
-      const int64_t n = slot.count * m_.width[0];
-      cotangent_.push_back(m_.at[slot.operand.cotangent] + element * n * LaneBytes(slot.carrier));
-      mask_.push_back(m_.at[slot.operand.mask] + element * n * 4);
-    }
-  }
-
-  // Hands them out as the results.
-  void Leave(int64_t element) {
-    for (size_t k = 0; k < slots_.size(); ++k) {
-      const TravellingSlot& slot = slots_[k];
-      const int64_t n = slot.count * m_.width[0];
-      const int64_t bytes = n * LaneBytes(slot.carrier);
-      if (slot.result.cotangent >= 0) {
-        std::memcpy(m_.at[slot.result.cotangent] + element * bytes, cotangent_[k],
-                    static_cast<size_t>(bytes));
-      }
-      if (slot.result.mask >= 0) {
-        std::memcpy(m_.at[slot.result.mask] + element * n * 4, mask_[k],
-                    static_cast<size_t>(n * 4));
-      }
-    }
-  }
-
-  void BindArguments(const VjpRegion& region) {
-    for (size_t k = 0; k < region.args.size(); ++k) {
-      if (region.args[k].cotangent >= 0) m_.at[region.args[k].cotangent] = cotangent_[k];
-      if (region.args[k].mask >= 0) m_.at[region.args[k].mask] = mask_[k];
-    }
-  }
-
-  // The buffers that a region's yields are written to are its own again.
-  void ResetYields(const VjpRegion& region) {
-    for (const SlotPair& pair : region.yields) {
-      if (pair.cotangent >= 0) m_.at[pair.cotangent] = m_.HomeOf(pair.cotangent);
-      if (pair.mask >= 0) m_.at[pair.mask] = m_.HomeOf(pair.mask);
-    }
-  }
-
-  // Takes what a region yielded for the running lanes; `all`: for every lane that matters.
-  void TakeYields(const VjpRegion& region, bool all) {
-    const int32_t* const running = all ? nullptr : m_.RunningMask();
-    for (size_t k = 0; k < region.yields.size(); ++k) {
-      const TravellingSlot& slot = slots_[k];
-      const SlotPair& yield = region.yields[k];
-      const int64_t n = slot.count * m_.width[0];
-      if (yield.cotangent >= 0) {
-        Own(k, kCotangent, running != nullptr);
-        Take(m_.at[yield.cotangent], cotangent_[k], slot.count, LaneBytes(slot.carrier), running);
-      }
-      if (!slot.masked || yield.mask == kUnchanged || yield.mask == -1) continue;
-      Own(k, kMask, running != nullptr);
-      if (yield.mask >= 0) {
-        Take(m_.at[yield.mask], mask_[k], slot.count, 4, running);
-      } else if (running == nullptr) {
-        Fill(mask_[k], n, yield.mask == kEverywhere ? -1 : 0);
-      } else {
-        int32_t* const mask = reinterpret_cast<int32_t*>(mask_[k]);
-        for (int64_t j = 0; j < n; ++j) {
-          const int32_t changed = running[j % m_.width[0]];
-          mask[j] = yield.mask == kEverywhere ? mask[j] | changed : mask[j] & ~changed;
-        }
-      }
-    }
-  }
-
-  // From the layout `from` (null: that around the loop) to `to`, both of the current run.
-  void Move(const int32_t* from, int64_t from_width, const LaneLayout& to, int64_t around_width) {
-    for (size_t k = 0; k < slots_.size(); ++k) {
-      const TravellingSlot& slot = slots_[k];
-      Own(k, kCotangent, true);
-      if (slot.masked) Own(k, kMask, true);
-      MoveRows(cotangent_[k], m_.HomeOf(slot.home), slot.count, LaneBytes(slot.carrier), from,
-               from_width, to, around_width);
-      if (!slot.masked) continue;
-      MoveRows(mask_[k], m_.HomeOf(slot.home_mask), slot.count, 4, from, from_width, to,
-               around_width);
-    }
-  }
-
- private:
-  enum Part : uint8_t { kCotangent = 1, kMask = 2 };
-  // Numbers that are written to are the loop's own; `keep`: some of them stay.
-  void Own(size_t k, Part part, bool keep) {
-    if ((own_[k] & part) != 0) return;
-    own_[k] |= part;
-    const TravellingSlot& slot = slots_[k];
-    std::byte*& at = part == kCotangent ? cotangent_[k] : mask_[k];
-    std::byte* const home = m_.HomeOf(part == kCotangent ? slot.cotangent : slot.mask);
-    const int64_t bytes = part == kCotangent ? LaneBytes(slot.carrier) : 4;
-    if (keep) std::memcpy(home, at, static_cast<size_t>(slot.count * bytes * m_.width[0]));
-    at = home;
-  }
-
-  void Take(std::byte*& yielded, std::byte*& kept, int64_t count, int64_t bytes,
-            const int32_t* running) {
-    if (running == nullptr) {
-      std::swap(yielded, kept);
-      return;
-    }
-    for (int64_t row = 0; row < count; ++row) {
-      const int64_t at = row * m_.width[0] * bytes;
-      m_.kernels().blend[SizeOf(bytes)](kept + at, yielded + at, running, m_.width[0]);
-    }
-  }
-
-  void MoveRows(std::byte* rows, std::byte* home, int64_t count, int64_t bytes, const int32_t* from,
-                int64_t from_width, const LaneLayout& to, int64_t around_width) {
-    if (from == nullptr) {
-      std::memcpy(home, rows, static_cast<size_t>(count * bytes * around_width));
-    } else {
-      for (int64_t row = 0; row < count; ++row) {
-        ScatterRow(home + row * around_width * bytes, rows + row * from_width * bytes, bytes, from,
-                   LaneBits::First(from_width));
-      }
-    }
-    if (to.from == nullptr) {
-      std::memcpy(rows, home, static_cast<size_t>(count * bytes * around_width));
-      return;
-    }
-    for (int64_t row = 0; row < count; ++row) {
-      m_.kernels().gather[SizeOf(bytes)](rows + row * to.width * bytes,
-                                         home + row * around_width * bytes, to.from, to.width);
-    }
-  }
-
-  Machine& m_;
-  const std::vector<TravellingSlot>& slots_;
-  std::vector<std::byte*>&cotangent_, &mask_;
-  std::vector<uint8_t>& own_;
-};
 
 class WhileReverse {
  public:
@@ -210,23 +56,25 @@ class WhileReverse {
     if (run_->alike) return ReverseAlike();
     const int32_t last = run_->last;
     for (int32_t i = last; i >= 0; --i) {
+      LaneBits went_on;  // the lanes of the current layout that ran this body
       if (i < last) {
         const IterationRecord& body = run_->bodies.entries[i];
         Move(body.layout);
-        RunRegion(plan_.body, plan_.primal->body.id, body.frame, GreaterThan(i));
+        went_on = GreaterThan(i);
+        RunRegion(plan_.body, plan_.primal->body.id, body.frame, went_on);
       }
       if (i >= run_->tests.size) continue;
       const IterationRecord& test = run_->tests.entries[i];
-      Move(test.layout);
+      if (test.layout.from != from_) {
+        Move(test.layout);
+        went_on = GreaterThan(i);
+      }
       const int32_t id = plan_.primal->test.id;
-      const LaneBits went_on = GreaterThan(i);
+      if (!plan_.test_last.idle) RunRegion(plan_.test_last, id, test.frame, EqualTo(i));
       // A loop that looks at its cap first ends with a body where it reaches it: then its last test
       // is one that went on.
-      const LaneBits ended =
-          plan_.primal->cap_first && i + 1 == plan_.primal->max_iter ? went_on : LaneBits{};
-      RunRegion(plan_.test_last, id, test.frame, EqualTo(i));
-      RunRegion(plan_.test_both, id, test.frame, ended);
-      RunRegion(plan_.test_inner, id, test.frame, went_on - ended);
+      const bool ended = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter;
+      RunRegion(ended ? plan_.test_both : plan_.test_inner, id, test.frame, went_on);
     }
   }
 
@@ -235,6 +83,8 @@ class WhileReverse {
     const int32_t last = run_->last;
     if (!(m_.lane_set.running == around_.running)) m_.SetLanes(around_);
     for (int32_t i = last; i >= 0; --i) {
+      if (i > 0) __builtin_prefetch(run_->bodies.entries[i - 1].frame);
+      if (i > 0) __builtin_prefetch(run_->tests.entries[i - 1].frame);
       if (i < last) RunAll(plan_.body, plan_.primal->body.id, run_->bodies.entries[i].frame);
       if (i >= run_->tests.size) continue;
       const bool capped = plan_.primal->cap_first && i + 1 == plan_.primal->max_iter;
@@ -294,17 +144,23 @@ class WhileReverse {
       counted_ = around_.counted;
       return;
     }
-    matter_ = counted_ = {};
     iterations_.resize(static_cast<size_t>(width));
-    for (int64_t j = 0; j < width; ++j) {
-      const int64_t lane = from_[j];
-      iterations_[static_cast<size_t>(j)] = run_->iterations[lane];
-      if (!around_.running.Has(lane)) continue;
-      matter_.Add(j);
-      // Padding repeats a lane that has been counted.
-      const bool padding = j > 0 && from_[j] == from_[j - 1];
-      if (!padding && around_.counted.Has(lane)) counted_.Add(j);
+    m_.kernels().gather[0](iterations_.data(), run_->iterations, from_, width);
+    // Padding repeats the last lane, which has been counted.
+    int64_t lanes = width;
+    while (lanes > 1 && from_[lanes - 1] == from_[lanes - 2]) --lanes;
+    matter_ = Packed(around_.running, width);
+    counted_ = Packed(around_.counted, lanes);
+  }
+
+  // The first n positions of the current layout whose lanes around the loop are among these.
+  LaneBits Packed(const LaneBits& around, int64_t n) const {
+    if (around == LaneBits::First(around_.width)) return LaneBits::First(n);
+    LaneBits bits;
+    for (int64_t j = 0; j < n; ++j) {
+      if (around.Has(from_[j])) bits.Add(j);
     }
+    return bits;
   }
 
   // Rows at the layout around the loop, as the current layout sees them.
@@ -312,7 +168,7 @@ class WhileReverse {
     if (from_ == nullptr) return rows;
     std::byte* const to = m_.HomeOf(narrow);
     for (int64_t row = 0; row < count; ++row) {
-      m_.kernels().gather[SizeOf(bytes)](to + row * m_.width[0] * bytes,
+      m_.kernels().gather[SizeIndexOf(bytes)](to + row * m_.width[0] * bytes,
                                          rows + row * around_.width * bytes, from_, m_.width[0]);
     }
     return to;
@@ -422,7 +278,7 @@ void RunTape(const Instruction& instruction, Lanes& lanes) {
   const int64_t bytes = slot.lane_bytes();
   const int64_t recorded_width = m.layout_width[static_cast<size_t>(ref.depth)];
   for (int64_t row = 0; row < slot.count; ++row) {
-    m.kernels().gather[SizeOf(bytes)](to + row * m.width[0] * bytes,
+    m.kernels().gather[SizeIndexOf(bytes)](to + row * m.width[0] * bytes,
                                       recorded + row * recorded_width * bytes, position,
                                       m.width[0]);
   }

@@ -57,9 +57,8 @@ class ReadCollector {
       for (int32_t slot : {plan.source, plan.result, plan.where}) Add(slot);
     } else if (i.run == RunAccumulate) {
       const auto& plan = *static_cast<const AccumulatePlan*>(i.plan);
-      for (int32_t slot : {plan.value, plan.factor, plan.second_factor, plan.mask, plan.where}) {
-        Add(slot);
-      }
+      for (int32_t slot : {plan.value, plan.by, plan.factor, plan.second_factor}) Add(slot);
+      for (int32_t slot : {plan.mask, plan.where}) Add(slot);
     } else if (i.run == RunWhileVjp) {
       const auto& plan = *static_cast<const WhileVjpPlan*>(i.plan);
       for (const TravellingSlot& slot : plan.slots) Add(slot.operand);

@@ -5,15 +5,23 @@
 
 namespace simgrad::sim::cpu {
 
-void Tape::Append(IterationList& list, const IterationRecord& entry) {
-  if (list.size == list.capacity) {
-    const int64_t capacity = std::max<int64_t>(8, 2 * list.capacity);
-    IterationRecord* entries = TakeArray<IterationRecord>(capacity);
-    std::copy_n(list.entries, list.size, entries);
-    list.entries = entries;
-    list.capacity = capacity;
-  }
-  list.entries[list.size++] = entry;
+Frame* Tape::TakeFrame(int64_t values, int64_t loops) {
+  const int64_t pointers = 2 + values + loops;
+  static_assert(sizeof(Frame) == 2 * sizeof(void*) && sizeof(LoopRecord) == sizeof(void*));
+  std::byte* const at = Take(pointers * static_cast<int64_t>(sizeof(void*)));
+  std::byte** const first = reinterpret_cast<std::byte**>(at + sizeof(Frame));
+  std::fill_n(first, values, nullptr);
+  LoopRecord* const records = reinterpret_cast<LoopRecord*>(first + values);
+  std::fill_n(records, loops, LoopRecord{});
+  return new (at) Frame{first, records};
+}
+
+void Tape::Grow(IterationList& list) {
+  const int64_t capacity = std::max<int64_t>(8, 2 * list.capacity);
+  IterationRecord* entries = TakeArray<IterationRecord>(capacity);
+  std::copy_n(list.entries, list.size, entries);
+  list.entries = entries;
+  list.capacity = capacity;
 }
 
 void Tape::Reset() {

@@ -12,7 +12,11 @@
 
 namespace simgrad::sim::cpu {
 
-struct LoopRecord;
+struct RunRecord;
+
+struct LoopRecord {
+  RunRecord* runs = nullptr;
+};
 
 struct Frame {
   std::byte** values = nullptr;  // in the order of RegionPlan::taped
@@ -47,10 +51,6 @@ struct RunRecord {
   bool alike = false;             // every lane has as many
 };
 
-struct LoopRecord {
-  RunRecord* runs = nullptr;
-};
-
 class Tape {
  public:
   explicit Tape(int64_t chunk_bytes = int64_t{1} << 20) : chunk_bytes_(chunk_bytes) {}
@@ -70,7 +70,17 @@ class Tape {
     for (int64_t k = 0; k < n; ++k) new (first + k) T{};
     return first;
   }
-  void Append(IterationList& list, const IterationRecord& entry);
+  // With its values and loops behind it: mostly one cache line, which is what reading it back waits
+  // for.
+  Frame* TakeFrame(int64_t values, int64_t loops);
+  // In parts: an entry that is put together first would be waited for when it is copied.
+  void Append(IterationList& list, Frame* frame, int64_t width, const int32_t* from) {
+    if (list.size == list.capacity) Grow(list);
+    IterationRecord& entry = list.entries[list.size++];
+    entry.frame = frame;
+    entry.layout.width = width;
+    entry.layout.from = from;
+  }
   void Reset();
   int64_t bytes() const { return total_; }
 
@@ -83,6 +93,7 @@ class Tape {
     int64_t size = 0;
   };
   void NextChunk(int64_t bytes);
+  void Grow(IterationList& list);
 
   int64_t chunk_bytes_;
   std::vector<Chunk> chunks_;

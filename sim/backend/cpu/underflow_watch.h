@@ -2,7 +2,7 @@
 //
 // Maths: an operation that meets a subnormal operand, or whose result is tiny and inexact, leaves a
 //   flag in the processor at no cost. After a piece of work with such a flag the next one evades
-//   (kernels_product.inc), until one meets no such product. No bit depends on it.
+//   (kernels_near_zero.inc), until one meets no such product. No bit depends on it.
 // Cost: two reads of a control register per piece. Threads: one watch, one thread.
 // Source: Intel's optimization reference manual, "Floating-Point Modes", on assists for subnormals;
 //   measured: docs/performance.md. Processors of others compute them as fast as any number, so

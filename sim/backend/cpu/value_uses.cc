@@ -20,6 +20,7 @@ class UseAnalysis {
     uses_.root.resize(values);
     for (size_t i = 0; i < values; ++i) uses_.root[i] = static_cast<int32_t>(i);
     uses_.count.assign(values, 0);
+    uses_.readers.assign(values, 0);
     uses_.stored.assign(values, false);
     uses_.recomputed.resize(values);
     taped_.assign(values, 0);
@@ -61,7 +62,9 @@ class UseAnalysis {
 
  private:
   void Use(ValueId id) {
-    if (id != ValueId::kNone) ++uses_.count[Index(id)];
+    if (id == ValueId::kNone) return;
+    ++uses_.count[Index(id)];
+    ++uses_.readers[static_cast<size_t>(Root(id))];
   }
   int32_t Root(ValueId id) const { return uses_.root[Index(id)]; }
   bool Stored(ValueId id) const { return uses_.stored[static_cast<size_t>(Root(id))]; }
@@ -87,7 +90,10 @@ class UseAnalysis {
         ++taped_[Index(op.attributes.primal)];
         Tape(op.attributes.primal);
       }
-      if (IsIdentity(program_, op)) uses_.root[Index(op.results[0])] = Root(op.operands[0]);
+      if (IsIdentity(program_, op)) {
+        uses_.root[Index(op.results[0])] = Root(op.operands[0]);
+        --uses_.readers[static_cast<size_t>(Root(op.operands[0]))];
+      }
       if (op.results.size() == 1 && op.results[0] != ValueId::kNone) {
         makers_[Index(op.results[0])] = &op;
       }

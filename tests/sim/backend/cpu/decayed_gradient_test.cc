@@ -45,5 +45,24 @@ TEST(DecayedGradient, HasTheBitsOfTheReference) {
   }
 }
 
+// Where nothing is recorded, products are not looked at, and more is computed in one pass.
+TEST(DecayedGradient, HasTheBitsOfTheReferenceWithoutRecordingInEveryInstructionSet) {
+  for (const std::string preset : {"f32", "bf16_unsafe", "f64"}) {
+    Work work = BallWork(preset);
+    work.options.recording = Recording::kNone;
+    const auto expected = equality::Observe(MakeReferenceExecutor(), work);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (const CpuInstructions instructions :
+         {CpuInstructions::kBaseline, CpuInstructions::kAvx2, CpuInstructions::kAvx512}) {
+      if (!IsSupported(instructions)) continue;
+      const auto found = equality::Observe(MakeCpuExecutor({.instructions = instructions}), work);
+      ASSERT_TRUE(found.ok()) << found.status();
+      const auto difference = equality::FirstDifference(*found, *expected);
+      EXPECT_FALSE(difference) << preset << ", " << CpuInstructionsName(instructions) << ": "
+                               << *difference;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace simgrad::sim

@@ -114,6 +114,7 @@ class Block {
     lanes.at = at_;
     lanes.width[0] = kLanes;
     lanes.evades_subnormals = true;
+    lanes.magnitudes = magnitudes_;
     return lanes;
   }
 
@@ -121,6 +122,7 @@ class Block {
   Format format_;
   RowBytes rows_[4];
   std::byte* at_[4] = {};
+  uint64_t magnitudes_[4] = {};
 };
 
 template <class C>
@@ -180,6 +182,57 @@ TEST(ProductsNearZero, HaveTheBitsOfTheSpecificationInEveryKernel) {
   }
 }
 
+// round(sum + round(round(x by) y)) for two sums, in one pass where nothing is near zero.
+TEST(ScaledRows, AreRoundedAfterEveryProductAndEverySum) {
+  constexpr Format kFormats[] = {Format::kF32, Format::kF64, Format::kBf16, Format::kF16};
+  const auto expect = [](const KernelTable& table, Format format, auto carrier, bool by, bool two,
+                         bool masked) {
+    using C = decltype(carrier);
+    Block<C> block(format);
+    block.Fill(Rows::kNormal, 1);
+    std::vector<int32_t> mask(kLanes);
+    for (int64_t j = 0; j < kLanes; ++j) mask[static_cast<size_t>(j)] = j % 3 == 0 ? -1 : 0;
+    const C factors[2] = {C(1.375), C(-0.6875)};
+    std::vector<C> sums[2];
+    for (auto& sum : sums) sum.assign(block.At(2), block.At(2) + kLanes);
+    ScaledRow row;
+    row.x = block.At(0);
+    row.by = by ? block.At(1) : nullptr;
+    row.y = &factors[0];
+    row.second_y = &factors[1];
+    row.sum = sums[0].data();
+    row.second_sum = two ? sums[1].data() : nullptr;
+    table.accumulate_scaled[static_cast<size_t>(format)](row, masked ? mask.data() : nullptr,
+                                                         kLanes);
+    for (int64_t j = 0; j < kLanes; ++j) {
+      const double x = static_cast<double>(block.At(0)[j]);
+      const double y = static_cast<double>(block.At(1)[j]);
+      const double z = by ? precision::Mul(format, x, y) : x;
+      for (size_t k = 0; k < 2; ++k) {
+        const double before = static_cast<double>(block.At(2)[j]);
+        const double scaled = precision::Mul(format, z, static_cast<double>(factors[k]));
+        const bool added = (k == 0 || two) && (!masked || j % 3 == 0);
+        const double want = added ? precision::Add(format, before, scaled) : before;
+        ExpectSame(sums[k][static_cast<size_t>(j)], want, x, y);
+      }
+    }
+  };
+  for (const KernelTable* table : Tables()) {
+    for (const Format format : kFormats) {
+      for (int choice = 0; choice < 8; ++choice) {
+        const bool by = (choice & 1) != 0, two = (choice & 2) != 0, masked = (choice & 4) != 0;
+        SCOPED_TRACE(testing::Message() << table->name << ", format " << static_cast<int>(format)
+                                        << ", choice " << choice);
+        if (format == Format::kF64) {
+          expect(*table, format, double{}, by, two, masked);
+        } else {
+          expect(*table, format, float{}, by, two, masked);
+        }
+      }
+    }
+  }
+}
+
 // What a watch goes by, and what lets a sum stay as it is.
 TEST(ProductsNearZero, SayWhetherTheyMetSubnormalsAndWhetherAllAreZero) {
   for (const KernelTable* table : Tables()) {
@@ -188,7 +241,7 @@ TEST(ProductsNearZero, SayWhetherTheyMetSubnormalsAndWhetherAllAreZero) {
     Block<float> block(Format::kF32);
     const auto met = [&](Rows rows) {
       block.Fill(rows, 1);
-      return products(block.At(3), block.At(0), block.At(1), kLanes);
+      return products(block.At(3), block.At(0), block.At(1), kUnknownMagnitudes, kLanes);
     };
     EXPECT_TRUE(met(Rows::kSubnormal).subnormal);
     EXPECT_TRUE(met(Rows::kZero).zero);
@@ -197,7 +250,8 @@ TEST(ProductsNearZero, SayWhetherTheyMetSubnormalsAndWhetherAllAreZero) {
     EXPECT_FALSE(met(Rows::kNormal).zero);
     block.Fill(Rows::kStuck, 1);
     block.At(1)[0] = 0.25f;
-    const ProductsMet vanished = products(block.At(3), block.At(0), block.At(1), kLanes);
+    const ProductsMet vanished =
+        products(block.At(3), block.At(0), block.At(1), kUnknownMagnitudes, kLanes);
     EXPECT_TRUE(vanished.subnormal);
     EXPECT_TRUE(vanished.zero);
   }
