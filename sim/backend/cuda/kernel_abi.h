@@ -41,7 +41,7 @@ struct ExtremeMargin {
   uint64_t key;        // all ones: none yet
 };
 
-// Doubles as integers that sort like them: see OrderedKey in device/diagnostics.h.
+// Doubles as integers that sort like them: see OrderedKey in device/columns.h.
 struct TerminationColumn {
   unsigned long long runs, iterations_sum, checks, near_stopped, near_continued, nan_margins;
   unsigned long long reasons[kReasons];
@@ -64,8 +64,8 @@ struct StateColumn {
 
 struct BackwardColumn {
   unsigned long long largest;  // bits of a finite magnitude
-  unsigned long long nonfinite;
-  unsigned long long exponents[kExponentBucketCount];
+  uint32_t nonfinite;          // a request holds no 2^32 cotangents of a step
+  uint32_t exponents[kExponentBucketCount];
 };
 
 struct RangeColumn {
