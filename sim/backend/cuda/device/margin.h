@@ -7,10 +7,10 @@
 #pragma once
 
 #include "precision/ulp.h"
-#include "sim/backend/cuda/device/columns.h"
 
 namespace simgrad::sim::cuda::device {
 
+using precision::BitsOf;
 using precision::Margin;
 
 SIMGRAD_HD inline Margin IntegerMargin(int64_t a, int64_t b) {

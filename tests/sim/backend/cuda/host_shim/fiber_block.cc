@@ -70,8 +70,9 @@ absl::Status FiberBlock::Meet(size_t first, size_t last) {
   unsigned answer = one.value;
   for (size_t i = first; i < last; ++i) {
     const Fiber& fiber = state_->fibers[i];
-    if (fiber.ended != one.ended || fiber.operation != one.operation || fiber.line != one.line ||
-        std::strcmp(fiber.file, one.file) != 0) {
+    const bool together = fiber.operation == one.operation && fiber.line == one.line &&
+                          std::strcmp(fiber.file, one.file) == 0;
+    if (fiber.ended != one.ended || !(one.ended || together)) {
       const auto where = [](const Fiber& f) {
         return f.ended ? "has ended" : absl::StrCat("waits in line ", f.line);
       };
