@@ -76,7 +76,7 @@ class UnaryCall {
   void Finish(const grpc::Status& status, const std::string& message) {
     record_.outcome = CodeLabel(status.error_code());
     record_.message = message;
-    record_.seconds["total"] = rpc_.Seconds();
+    record_.total_seconds = rpc_.Seconds();
     rpc_.End(record_.outcome);
     LogRequest(record_);
     reactor_->Finish(status);

@@ -67,7 +67,7 @@ void StreamingCall::Begin(std::function<absl::StatusOr<PreparedWork>()> prepare,
   context_.preparation->Enqueue(
       {cancellation_, [self = shared_from_this(), prepare = std::move(prepare)](
                           const absl::Status& on_time, absl::Duration waited) {
-         self->record_.seconds["queue"] = absl::ToDoubleSeconds(waited);
+         self->record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
          if (on_time.ok()) return self->Admit(prepare());
          self->CountLost(on_time);
          self->End(on_time);
@@ -91,8 +91,8 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared) {
   prepared_ = *std::move(prepared);
   record_.instances = prepared_.work.batch.instances;
   record_.steps = prepared_.work.batch.steps;
-  record_.seconds["decode"] = prepared_.decode_seconds;
-  record_.seconds["compile"] = prepared_.compile_seconds;
+  record_.Add(Stage::kDecode, prepared_.decode_seconds);
+  record_.Add(Stage::kCompile, prepared_.compile_seconds);
   small_ = IsSmall(prepared_.work);
   // A GPU may have a kernel to compile.
   tiny_ = small_ && context_.device == "cpu" && IsTiny(prepared_);
@@ -252,9 +252,10 @@ absl::Status StreamingCall::Execute() {
   clock_.Enter(Stage::kNone);
   context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
   // What the engine compiled is known once it ends well; else it is part of the start.
-  record_.seconds["compile"] += result->seconds.compile;
-  record_.seconds["start"] -= result->seconds.compile;
-  context_.metrics->phase_seconds.at("compile").Observe(record_.seconds["compile"]);
+  record_.Add(Stage::kCompile, result->seconds.compile);
+  record_.Add(Stage::kStart, -result->seconds.compile);
+  context_.metrics->phase_seconds.at("compile").Observe(prepared_.compile_seconds +
+                                                        result->seconds.compile);
   return absl::OkStatus();
 }
 
@@ -262,7 +263,7 @@ void StreamingCall::RecordStages() {
   clock_.Enter(Stage::kNone);
   for (size_t stage = 1; stage < kStageNames.size(); ++stage) {
     const double seconds = clock_.seconds(static_cast<Stage>(stage));
-    if (seconds > 0) record_.seconds[kStageNames[stage]] += seconds;
+    if (seconds > 0) record_.Add(static_cast<Stage>(stage), seconds);
   }
 }
 
@@ -270,7 +271,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited) {
   metrics::ServerMetrics& metrics = *context_.metrics;
   metrics.queue_requests.Decrement();
   metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited));
-  record_.seconds["queue"] += absl::ToDoubleSeconds(waited);
+  record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
   if (!admitted.ok()) {
     if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
     return End(admitted);
@@ -360,7 +361,7 @@ void StreamingCall::OnDone() {
     record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);
   }
   memory_ = scheduling::MemoryBudget::Reservation();
-  record_.seconds["total"] = rpc_.Seconds();
+  record_.total_seconds = rpc_.Seconds();
   rpc_.End(record_.outcome);
   LogRequest(record_);
 }

@@ -132,6 +132,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string_view name() const = 0;
+  // Errors: those of CheckBatch (check_batch.h) before anything else.
   virtual absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) = 0;
 };
 
