@@ -249,7 +249,7 @@ NonFiniteInputs CountNonFinite(const sim::Batch& batch) {
     const sim::Tensor& tensor = batch.inputs[i].tensor;
     if (tensor.bytes.empty() || tensor.dtype > sim::DType::kE5m2) continue;
     const bool state = batch.program->program.inputs[i].kind == sim::InputKind::kState;
-    for (int64_t k = 0; k < tensor.count(); ++k) {
+    for (int64_t k = 0, count = tensor.count(); k < count; ++k) {
       const double value = tensor.Get(k);
       if (std::isnan(value)) ++(state ? counts.state_nan : counts.other_nan);
       if (std::isinf(value)) ++(state ? counts.state_inf : counts.other_inf);

@@ -101,7 +101,7 @@ void StreamReactor::DropWaiting() {
 
 void StreamReactor::FlushDiagnostics() {
   if (!diagnostics_) return;
-  for (const v1::DiagnosticsBlock& block : diagnostics_->Take()) Queue(Encoded(block));
+  diagnostics_->Take([this](const v1::DiagnosticsBlock& block) { Queue(Encoded(block)); });
 }
 
 bool StreamReactor::HasRoom() const {

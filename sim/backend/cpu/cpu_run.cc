@@ -118,18 +118,19 @@ ForwardChunk CpuRun::EmptyChunk(int64_t first, int64_t count) const {
 absl::StatusOr<ForwardChunk> CpuRun::Forward(int64_t first, int64_t count) {
   ForwardChunk chunk = EmptyChunk(first, count);
   const size_t workers = static_cast<size_t>(pool_.threads());
-  std::vector<StepDiagnostics> diagnostics(workers, chunk.diagnostics);
+  // The first worker counts in the chunk itself.
+  std::vector<StepDiagnostics> others(workers - 1, chunk.diagnostics);
   std::vector<std::vector<int64_t>> bytes(workers);
   const absl::Status ended = ForBlocks([&](int worker, int64_t block) {
     const size_t w = static_cast<size_t>(worker);
     if (context_.sizes) bytes[w].resize(record_bytes_.size());
-    const ChunkOutput output = {first, count, &diagnostics[w], &chunk,
+    const ChunkOutput output = {first, count, w == 0 ? &chunk.diagnostics : &others[w - 1], &chunk,
                                 context_.sizes ? bytes[w].data() : nullptr};
     RunnerOf(worker).Forward(block, blocks_[static_cast<size_t>(block)], output);
   });
   if (!ended.ok()) return ended;
   if (context_.counts) {
-    for (const StepDiagnostics& part : diagnostics) chunk.diagnostics.Merge(part);
+    for (const StepDiagnostics& part : others) chunk.diagnostics.Merge(part);
   }
   for (const std::vector<int64_t>& part : bytes) {
     for (size_t t = 0; t < part.size(); ++t) {
