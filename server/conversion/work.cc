@@ -105,9 +105,14 @@ sim::DType DTypeOfValue(const sim::Program& program, sim::ValueId id) {
 }
 
 sim::Recording RecordingOf(v1::DiagnosticsLevel level) {
-  // Off returns nothing, but metrics are counted at every level.
-  return level == v1::DIAGNOSTICS_LEVEL_INSTANCES ? sim::Recording::kInstances
-                                                  : sim::Recording::kSummary;
+  switch (level) {
+    case v1::DIAGNOSTICS_LEVEL_OFF:
+      return sim::Recording::kCounts;  // of which metrics are made at every level
+    case v1::DIAGNOSTICS_LEVEL_INSTANCES:
+      return sim::Recording::kInstances;
+    default:
+      return sim::Recording::kSummary;
+  }
 }
 
 }  // namespace

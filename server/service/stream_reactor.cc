@@ -123,13 +123,15 @@ bool StreamReactor::AwaitRoom(std::unique_lock<std::mutex>& lock) {
   return !given_up_ && !(waited && broken_);
 }
 
-// Small work is held back, so that all of its answer leaves together, but not for long: the next
-// part, or a look, finds that it is due.
+// A message costs its reader some hundred microseconds, so parts wait for others: those of small
+// work for all of its answer, but not for long. The next part, or a look, finds that they are due.
 bool StreamReactor::HoldsBack() {
-  constexpr std::chrono::milliseconds kLong{50};
+  constexpr std::chrono::milliseconds kSmall =
+      std::chrono::milliseconds(50) - OpenStreams::kInterval;
+  constexpr std::chrono::milliseconds kOther{10};
   const auto now = Clock::now();
   if (!held_since_) held_since_ = now;
-  return call_->is_small() && HasRoom() && now - *held_since_ < kLong - OpenStreams::kInterval;
+  return HasRoom() && now - *held_since_ < (call_->is_small() ? kSmall : kOther);
 }
 
 bool StreamReactor::TakeNext() {
@@ -149,6 +151,7 @@ bool StreamReactor::TakeNext() {
     waiting_.pop_front();
   }
   if (parts.empty()) return false;
+  held_since_.reset();
   message_ = grpc::ByteBuffer(parts.data(), parts.size());
   return true;
 }

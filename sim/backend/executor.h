@@ -47,6 +47,9 @@ struct Batch {
 // What is recorded. `kNone` exists for measurement only: the service always records.
 enum class Recording : uint8_t {
   kNone,       // results only: no diagnostics at all, paths and ok stay empty
+  // Results, and what is added up: counts and histograms, as in a summary. Smallest margins, NaN
+  // margins of events, tested values and sampled states may be missing or anything.
+  kCounts,
   kSummary,
   kInstances,  // also per-instance arrays
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "precision/rounding.h"
@@ -16,6 +17,13 @@ std::shared_ptr<const Plan> ForwardPlan(const Batch& batch, const RunOptions& op
   const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
   return plans.Get(batch.program, InputReader::FormsOf(batch),
                    {.diagnostics = counts, .looks = counts || stops, .adjoint = false});
+}
+
+// Margins that no other takes the place of: then only tests near their thresholds are looked at.
+void GiveSmallestMargins(StepDiagnostics& diagnostics) {
+  for (std::vector<TerminationStep>& column : diagnostics.terminations) {
+    for (TerminationStep& step : column) step.margin = {0.0, 0, 0.0, 0, true};
+  }
 }
 
 }  // namespace
@@ -89,8 +97,11 @@ ForwardChunk CpuRun::EmptyChunk(int64_t first, int64_t count) const {
       const Value& value = p[p.inputs[static_cast<size_t>(input)].value];
       real_states += value.type.element == ElementType::kReal ? 1 : 0;
     }
+    const bool extremes = options_.recording != Recording::kCounts;
+    constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
     chunk.diagnostics = StepDiagnostics::For(batch_.program->sites, real_states, first, count,
-                                             batch_.steps, options_.stride);
+                                             batch_.steps, extremes ? options_.stride : kNever);
+    if (!extremes) GiveSmallestMargins(chunk.diagnostics);
   }
   if (options_.recording == Recording::kInstances) {
     const size_t cells = static_cast<size_t>(count * batch_.instances);
