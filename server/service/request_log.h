@@ -32,8 +32,8 @@ struct RequestRecord {
   int64_t steps = 0;
   std::string outcome;  // status code as CodeLabel writes it
   std::string message;  // of an error, in full
-  std::array<std::optional<double>, kStageNames.size()>
-      seconds;  // by stage; none: it was not reached
+  // By stage; none: it did not come to it.
+  std::array<std::optional<double>, kStageNames.size()> seconds;
   double total_seconds = 0;
 };
 
