@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "precision/float_environment.h"
 #include "precision/hash.h"
-#include "sim/backend/check_batch.h"
 #include "sim/engine/births.h"
 #include "sim/engine/checkpoints.h"
 #include "sim/engine/gate.h"
@@ -48,9 +47,9 @@ class ChunkSize {
   int64_t steps_;
 };
 
+// What the executor does not know of; it checks the batch, which is asked of every one.
 absl::Status CheckWork(const Work& work) {
-  if (absl::Status fits = CheckBatch(work.batch); !fits.ok()) return fits;
-  if (!work.gradient) return absl::OkStatus();
+  if (!work.gradient || work.batch.program == nullptr) return absl::OkStatus();
   const NumericalProgram& program = *work.batch.program;
   if (!program.adjoint || !program.adjoint_spec) {
     return absl::InvalidArgumentError("a gradient is asked of a program without an adjoint");

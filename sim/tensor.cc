@@ -1,6 +1,7 @@
 #include "sim/tensor.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "precision/rounding.h"
@@ -47,6 +48,12 @@ void Store(Tensor& tensor, int64_t i, uint64_t bits) {
   }
 }
 
+// Most numbers are normal f32, which are exact in f64 whatever the float environment of the thread.
+bool IsNormalF32(uint32_t bits) {
+  const uint32_t exponent = bits & 0x7F800000u;
+  return exponent != 0 && exponent != 0x7F800000u;
+}
+
 // Toward zero, saturating, NaN to 0: the rule of `convert`.
 int64_t Truncate(double value) {
   if (value != value) return 0;
@@ -89,6 +96,11 @@ Tensor Tensor::Zeros(DType dtype, Shape shape) {
 }
 
 double Tensor::Get(int64_t i) const {
+  if (dtype == DType::kF32) {
+    uint32_t bits;
+    std::memcpy(&bits, bytes.data() + static_cast<size_t>(i) * sizeof bits, sizeof bits);
+    if (IsNormalF32(bits)) return static_cast<double>(std::bit_cast<float>(bits));
+  }
   if (IsReal(dtype)) return precision::Decode(FormatOf(dtype), Load(*this, i));
   return static_cast<double>(GetInt(i));
 }
@@ -107,6 +119,14 @@ int64_t Tensor::GetInt(int64_t i) const {
 }
 
 void Tensor::Set(int64_t i, double value) {
+  if (dtype == DType::kF32) {
+    const float narrow = static_cast<float>(value);
+    const uint32_t bits = std::bit_cast<uint32_t>(narrow);
+    if (IsNormalF32(bits) && static_cast<double>(narrow) == value) {
+      std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof bits, &bits, sizeof bits);
+      return;
+    }
+  }
   if (IsReal(dtype)) {
     const Format format = FormatOf(dtype);
     Store(*this, i, precision::Encode(format, precision::RoundTo(format, value)));

@@ -72,7 +72,7 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
   const auto program = cache.Lower(*world, request.policy(), request.objective(), adjoint, "");
   if (!program.ok()) return program.status();
   v1::DescribeProgramResponse response;
-  *response.mutable_program() = (*program)->info;
+  response.mutable_program()->ParseFromString((*program)->info);
   *response.mutable_source() = ProgramToProto((*world)->program);
   for (v1::InputSchema& schema : InputSchemasOf((*world)->program)) {
     *response.add_inputs() = std::move(schema);

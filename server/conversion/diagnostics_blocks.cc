@@ -1,6 +1,9 @@
 #include "server/conversion/diagnostics_blocks.h"
 
+#include <google/protobuf/arena.h>
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
@@ -21,8 +24,24 @@ void AppendLittleEndian(std::string* out, const T& value) {
   out->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
+template <class... Fields>
+void Reserve(int64_t count, Fields*... fields) {
+  (fields->Reserve(static_cast<int>(count)), ...);
+}
+
 void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int64_t end,
             v1::TerminationColumns& out) {
+  const int64_t steps = end - begin;
+  Reserve(steps, out.mutable_runs(), out.mutable_iterations_mean(), out.mutable_iterations_min(),
+          out.mutable_iterations_max(), out.mutable_tested_min(), out.mutable_tested_max(),
+          out.mutable_margin(), out.mutable_margin_instance(), out.mutable_margin_ulps(),
+          out.mutable_margin_ulps_instance(), out.mutable_nan_margins(), out.mutable_checks(),
+          out.mutable_near_stopped(), out.mutable_near_continued());
+  Reserve(steps * sim::kStopReasonCount, out.mutable_reasons());
+  out.mutable_iterations()->reserve(static_cast<size_t>(steps) *
+                                    sizeof(sim::TerminationStep::iterations));
+  out.mutable_histogram()->reserve(static_cast<size_t>(steps) *
+                                   sizeof(sim::TerminationStep::histogram));
   for (int64_t i = begin; i < end; ++i) {
     const sim::TerminationStep& step = column[i];
     const bool ran = step.runs > 0;
@@ -49,6 +68,9 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
 
 void Encode(const std::vector<sim::EventStep>& column, int64_t begin, int64_t end,
             v1::EventColumns& out) {
+  Reserve(end - begin, out.mutable_checks(), out.mutable_count(), out.mutable_changes(),
+          out.mutable_margin(), out.mutable_margin_instance(), out.mutable_margin_ulps(),
+          out.mutable_margin_ulps_instance(), out.mutable_nan_margins());
   for (int64_t i = begin; i < end; ++i) {
     const sim::EventStep& step = column[i];
     out.add_checks(step.checks);
@@ -137,8 +159,8 @@ void PendingDiagnostics::Append(const sim::StepDiagnostics& next) {
   }
 }
 
-v1::DiagnosticsBlock PendingDiagnostics::Encode(int64_t begin, int64_t end, bool last) const {
-  v1::DiagnosticsBlock block;
+void PendingDiagnostics::Encode(int64_t begin, int64_t end, bool last,
+                                v1::DiagnosticsBlock& block) const {
   block.set_first_step(pending_.first_step + begin);
   block.set_steps(end - begin);
   for (size_t i = 0; i < pending_.terminations.size(); ++i) {
@@ -161,12 +183,10 @@ v1::DiagnosticsBlock PendingDiagnostics::Encode(int64_t begin, int64_t end, bool
     }
   }
   if (last) EncodeRanges(pending_.ranges, block);
-  return block;
 }
 
-std::vector<v1::DiagnosticsBlock> PendingDiagnostics::Take() {
-  std::vector<v1::DiagnosticsBlock> blocks;
-  if (empty()) return blocks;
+void PendingDiagnostics::Take(const std::function<void(const v1::DiagnosticsBlock&)>& give) {
+  if (empty()) return;
   const int64_t step_bytes =
       static_cast<int64_t>(pending_.terminations.size()) * kTerminationStepBytes +
       static_cast<int64_t>(pending_.events.size()) * kEventStepBytes +
@@ -174,10 +194,17 @@ std::vector<v1::DiagnosticsBlock> PendingDiagnostics::Take() {
   const int64_t most = std::max<int64_t>(1, max_block_bytes_ / step_bytes);
   for (int64_t begin = 0; begin < pending_.steps; begin += most) {
     const int64_t end = std::min(begin + most, pending_.steps);
-    blocks.push_back(Encode(begin, end, end == pending_.steps));
+    // A block has some forty arrays; those of a few steps fit here.
+    alignas(std::max_align_t) std::array<char, 4096> memory;
+    google::protobuf::ArenaOptions options;
+    options.initial_block = memory.data();
+    options.initial_block_size = memory.size();
+    google::protobuf::Arena arena(options);
+    auto& block = *google::protobuf::Arena::CreateMessage<v1::DiagnosticsBlock>(&arena);
+    Encode(begin, end, end == pending_.steps, block);
+    give(block);
   }
   pending_ = sim::StepDiagnostics();
-  return blocks;
 }
 
 std::vector<v1::DiagnosticsBlock> InstanceBlocks(const ColumnNames& names, int64_t first_step,

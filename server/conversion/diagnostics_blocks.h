@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,11 +40,12 @@ class PendingDiagnostics {
   void Append(const sim::StepDiagnostics& next);
   bool empty() const { return pending_.steps == 0; }
   int64_t bytes() const;  // that what was appended takes
-  // Everything appended so far, as blocks; then it is empty.
-  std::vector<v1::DiagnosticsBlock> Take();
+  // Gives everything appended so far, block by block, each for the time of the call; then it is
+  // empty.
+  void Take(const std::function<void(const v1::DiagnosticsBlock&)>& give);
 
  private:
-  v1::DiagnosticsBlock Encode(int64_t begin, int64_t end, bool last) const;
+  void Encode(int64_t begin, int64_t end, bool last, v1::DiagnosticsBlock& block) const;
 
   ColumnNames names_;
   int64_t max_block_bytes_;

@@ -155,7 +155,7 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
   cached->program = std::make_shared<const sim::NumericalProgram>(*std::move(lowered));
   cached->required = RequiredOf(cached->program->program);
   cached->step_work = StepWorkOf(cached->program->program);
-  cached->info = ProgramInfoToProto(*cached->program);
+  cached->info = ProgramInfoToProto(*cached->program).SerializeAsString();
   std::lock_guard lock(mutex_);
   programs_.Insert(key, cached);
   return cached;

@@ -33,7 +33,7 @@ struct CachedProgram {
   std::shared_ptr<const CachedWorld> world;
   std::shared_ptr<const sim::NumericalProgram> program;
   std::vector<validation::FieldSchema> required;  // inputs it reads that have no default
-  v1::ProgramInfo info;                           // what every answer says of it
+  std::string info;        // what every answer says of it: a serialised v1::ProgramInfo
   double step_work = 0.0;  // element-operations of a step and of all costs, every loop at its cap
 };
 

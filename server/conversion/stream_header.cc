@@ -5,11 +5,9 @@
 
 namespace simgrad::server::conversion {
 
-v1::StreamHeader StreamHeaderToProto(const CachedProgram& program,
-                                     const std::vector<Recorded>& recorded, int64_t instances,
+v1::StreamHeader StreamHeaderToProto(const std::vector<Recorded>& recorded, int64_t instances,
                                      int64_t steps) {
   v1::StreamHeader header;
-  *header.mutable_program() = program.info;
   header.set_instances(instances);
   header.set_steps(steps);
   for (const Recorded& field : recorded) {
@@ -22,8 +20,9 @@ v1::StreamHeader StreamHeaderToProto(const CachedProgram& program,
   return header;
 }
 
-std::vector<v1::TensorPiece> SplitOffText(v1::StreamHeader& header, int64_t max_bytes) {
-  if (static_cast<int64_t>(header.ByteSizeLong()) <= max_bytes) return {};
+std::vector<v1::TensorPiece> AddProgramWithoutText(const std::string& info,
+                                                   v1::StreamHeader& header, int64_t max_bytes) {
+  header.mutable_program()->ParseFromString(info);
   std::string text;
   text.swap(*header.mutable_program()->mutable_text());
   return Pieces("program.text", text, max_bytes);

@@ -105,9 +105,14 @@ sim::DType DTypeOfValue(const sim::Program& program, sim::ValueId id) {
 }
 
 sim::Recording RecordingOf(v1::DiagnosticsLevel level) {
-  // Off returns nothing, but metrics are counted at every level.
-  return level == v1::DIAGNOSTICS_LEVEL_INSTANCES ? sim::Recording::kInstances
-                                                  : sim::Recording::kSummary;
+  switch (level) {
+    case v1::DIAGNOSTICS_LEVEL_OFF:
+      return sim::Recording::kCounts;  // of which metrics are made at every level
+    case v1::DIAGNOSTICS_LEVEL_INSTANCES:
+      return sim::Recording::kInstances;
+    default:
+      return sim::Recording::kSummary;
+  }
 }
 
 }  // namespace
@@ -249,7 +254,7 @@ NonFiniteInputs CountNonFinite(const sim::Batch& batch) {
     const sim::Tensor& tensor = batch.inputs[i].tensor;
     if (tensor.bytes.empty() || tensor.dtype > sim::DType::kE5m2) continue;
     const bool state = batch.program->program.inputs[i].kind == sim::InputKind::kState;
-    for (int64_t k = 0; k < tensor.count(); ++k) {
+    for (int64_t k = 0, count = tensor.count(); k < count; ++k) {
       const double value = tensor.Get(k);
       if (std::isnan(value)) ++(state ? counts.state_nan : counts.other_nan);
       if (std::isinf(value)) ++(state ? counts.state_inf : counts.other_inf);

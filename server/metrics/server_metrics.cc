@@ -185,8 +185,9 @@ void ServerMetrics::RecordFinalStates(const sim::WorkResult& result) {
   const auto instances = static_cast<int64_t>(result.health.size());
   for (const sim::Tensor& state : result.final_states) {
     if (state.dtype > sim::DType::kE5m2 || instances == 0) continue;
-    const int64_t row = state.count() / instances;
-    for (int64_t i = 0; i < state.count(); ++i) {
+    const int64_t count = state.count();
+    const int64_t row = count / instances;
+    for (int64_t i = 0; i < count; ++i) {
       if (result.health[static_cast<size_t>(i / row)].ok) {
         i += row - 1;  // all of its states are finite
         continue;

@@ -8,17 +8,11 @@
 #include <grpcpp/support/status.h>
 
 #include <cstdint>
-#include <variant>
 
+#include "server/service/encoded_part.h"
 #include "sim/diagnostics/diagnostics.h"
-#include "simgrad/v1/simgrad.pb.h"
 
 namespace simgrad::server::service {
-
-// What both streams may carry; results and backward blocks only where their response has them.
-using Part =
-    std::variant<v1::StreamHeader, v1::DiagnosticsBlock, v1::TrajectoryChunk, v1::Progress,
-                 v1::TensorPiece, v1::BackwardBlock, v1::RolloutResult, v1::GradientResult>;
 
 // What may wait for the reader of one stream before its worker does, in messages of the largest
 // size: enough that a worker and a reader of the same speed do not wait for each other.
@@ -28,7 +22,7 @@ class Outbox {
  public:
   virtual ~Outbox() = default;
   // Both wait for room. False: the call ended meanwhile, and what was to be sent was dropped.
-  [[nodiscard]] virtual bool Send(Part part) = 0;
+  [[nodiscard]] virtual bool Send(EncodedPart part) = 0;
   // Coalesced with what waits: blocks stay contiguous and none is lost.
   [[nodiscard]] virtual bool SendDiagnostics(const sim::StepDiagnostics& diagnostics) = 0;
   // Replaces a progress that was not sent yet.

@@ -1,129 +1,110 @@
 #include "server/service/request_log.h"
 
 #include <atomic>
-#include <condition_variable>
-#include <cstdio>
-#include <deque>
-#include <mutex>
+#include <cmath>
 #include <random>
-#include <thread>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
+#include "server/service/log_writer.h"
 
 namespace simgrad::server::service {
 namespace {
 
 constexpr size_t kMaxMessage = 300;
 
-// Writes lines in the background: a reader of stderr that stalls must not stall the service. Lives
-// as long as the process.
-class LogWriter {
- public:
-  static LogWriter& Get() {
-    static auto* const writer = new LogWriter();
-    return *writer;
-  }
+// `value` in at least so many decimal digits.
+void AppendDigits(int64_t value, size_t digits, std::string& out) {
+  const absl::AlphaNum number(value);
+  if (number.size() < digits) out.append(digits - number.size(), '0');
+  out.append(number.data(), number.size());
+}
 
-  void Add(std::string line) {
-    std::lock_guard lock(mutex_);
-    if (lines_.size() >= kMaxLines) {
-      ++dropped_;
-      return;
-    }
-    lines_.push_back(std::move(line));
-    came_.notify_one();
-  }
-
-  void Flush(absl::Duration timeout) {
-    std::unique_lock lock(mutex_);
-    written_.wait_for(lock, absl::ToChronoNanoseconds(timeout),
-                      [this] { return lines_.empty() && !writing_; });
-  }
-
- private:
-  static constexpr size_t kMaxLines = 4096;
-
-  LogWriter() {
-    std::thread([this] { Work(); }).detach();
-  }
-
-  void Work() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      came_.wait(lock, [this] { return !lines_.empty(); });
-      std::string line = std::move(lines_.front());
-      lines_.pop_front();
-      if (const uint64_t dropped = std::exchange(dropped_, 0); dropped > 0) {
-        absl::StrAppend(&line, "{\"level\":\"warning\",\"event\":\"note\",\"message\":\"", dropped,
-                        " log lines were dropped\"}\n");
-      }
-      writing_ = true;
-      lock.unlock();
-      std::fwrite(line.data(), 1, line.size(), stderr);
-      lock.lock();
-      writing_ = false;
-      if (lines_.empty()) written_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::condition_variable written_;
-  std::deque<std::string> lines_;
-  uint64_t dropped_ = 0;
-  bool writing_ = false;
-};
-
-// A JSON object, field by field. Bytes outside ASCII are written as \u00XX: what a caller wrote
-// need not be UTF-8, and a log line must be JSON whatever it is.
+// A JSON object, field by field, without formats to interpret: a line is written for every request.
+// Bytes outside ASCII are written as \u00XX: what a caller wrote need not be UTF-8, and a log line
+// must be JSON whatever it is.
 class JsonLine {
  public:
-  JsonLine& Text(const std::string& name, const std::string& value) {
-    std::string escaped;
+  JsonLine() { line_.reserve(512); }
+
+  JsonLine& Text(std::string_view name, std::string_view value) {
+    Name(name);
+    line_ += '"';
     for (const unsigned char c : value) {
       if (c == '"' || c == '\\') {
-        escaped += {'\\', static_cast<char>(c)};
+        line_ += '\\';
+        line_ += static_cast<char>(c);
       } else if (c >= 0x20 && c < 0x7F) {
-        escaped += static_cast<char>(c);
+        line_ += static_cast<char>(c);
       } else {
-        absl::StrAppend(&escaped, absl::StrFormat("\\u%04x", c));
+        absl::StrAppend(&line_, "\\u", absl::Hex(c, absl::kZeroPad4));
       }
     }
-    return Add(name, absl::StrCat("\"", escaped, "\""));
-  }
-  JsonLine& Integer(const std::string& name, int64_t value) {
-    return Add(name, absl::StrCat(value));
-  }
-  JsonLine& Milliseconds(const std::string& stage, double seconds) {
-    return Add(stage + "_ms", absl::StrFormat("%.3f", seconds * 1e3));
-  }
-  std::string Ended() const { return line_ + "}"; }
-
- private:
-  JsonLine& Add(const std::string& name, const std::string& value) {
-    absl::StrAppend(&line_, line_.size() > 1 ? "," : "", "\"", name, "\":", value);
+    line_ += '"';
     return *this;
   }
-  std::string line_ = "{";
+  JsonLine& Integer(std::string_view name, int64_t value) {
+    Name(name);
+    AppendDigits(value, 1, line_);
+    return *this;
+  }
+  JsonLine& Milliseconds(std::string_view stage, double seconds) {
+    Name(stage, "_ms");
+    const int64_t microseconds = std::llround(seconds * 1e6);
+    if (microseconds < 0) line_ += '-';
+    AppendDigits(std::abs(microseconds) / 1000, 1, line_);
+    line_ += '.';
+    AppendDigits(std::abs(microseconds) % 1000, 3, line_);
+    return *this;
+  }
+  JsonLine& Time(std::string_view name, absl::Time time) {
+    const absl::TimeZone::CivilInfo utc = absl::UTCTimeZone().At(time);
+    Name(name);
+    line_ += '"';
+    AppendDigits(utc.cs.year(), 4, line_);
+    const auto two = [this](char before, int number) {
+      line_ += before;
+      AppendDigits(number, 2, line_);
+    };
+    two('-', utc.cs.month());
+    two('-', utc.cs.day());
+    two('T', utc.cs.hour());
+    two(':', utc.cs.minute());
+    two(':', utc.cs.second());
+    line_ += '.';
+    AppendDigits(absl::ToInt64Milliseconds(utc.subsecond), 3, line_);
+    line_ += "Z\"";
+    return *this;
+  }
+  std::string Ended() {
+    line_ += '}';
+    return std::move(line_);
+  }
+
+ private:
+  void Name(std::string_view name, std::string_view ending = "") {
+    line_ += line_.empty() ? "{\"" : ",\"";
+    line_ += name;
+    line_ += ending;
+    line_ += "\":";
+  }
+  std::string line_;
 };
 
-JsonLine Begin(const std::string& level, const std::string& event) {
+JsonLine Begin(std::string_view level, std::string_view event) {
   JsonLine line;
-  line.Text("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()))
-      .Text("level", level)
-      .Text("event", event);
+  line.Time("time", absl::Now()).Text("level", level).Text("event", event);
   return line;
 }
 
 // version-trace_id-parent_id-flags, in lower-case hex, the ids not all zero (W3C Trace Context).
 void AddTrace(const std::string& trace_parent, JsonLine& line) {
+  if (trace_parent.empty()) return;
   const std::vector<std::string> parts = absl::StrSplit(trace_parent, '-');
   const size_t lengths[] = {2, 32, 16, 2};
   // Later versions may append parts.
@@ -154,24 +135,23 @@ std::string LogLine(const RequestRecord& record) {
   }
   line.Text("code", record.outcome);
   double claimed = 0;
-  for (const auto& [stage, seconds] : record.seconds) {
-    if (stage == "total") continue;
-    line.Milliseconds(stage, seconds);
-    claimed += seconds;
+  for (size_t stage = 0; stage < record.seconds.size(); ++stage) {
+    if (!record.seconds[stage]) continue;
+    line.Milliseconds(kStageNames[stage], *record.seconds[stage]);
+    claimed += *record.seconds[stage];
   }
-  if (const auto total = record.seconds.find("total"); total != record.seconds.end()) {
-    line.Milliseconds("other", total->second - claimed).Milliseconds("total", total->second);
-  }
+  line.Milliseconds("other", record.total_seconds - claimed)
+      .Milliseconds("total", record.total_seconds);
   if (!record.message.empty()) line.Text("message", record.message.substr(0, kMaxMessage));
   return line.Ended();
 }
 
-void LogRequest(const RequestRecord& record) { LogWriter::Get().Add(LogLine(record) + "\n"); }
+void LogRequest(const RequestRecord& record) { LogWriter::Get().Add(LogLine(record)); }
 
 void LogNote(LogLevel level, const std::string& text) {
   constexpr const char* kNames[] = {"info", "warning", "error"};
-  const std::string name = kNames[static_cast<size_t>(level)];
-  LogWriter::Get().Add(Begin(name, "note").Text("message", text).Ended() + "\n");
+  const char* const name = kNames[static_cast<size_t>(level)];
+  LogWriter::Get().Add(Begin(name, "note").Text("message", text).Ended());
 }
 
 void FlushLog(absl::Duration timeout) { LogWriter::Get().Flush(timeout); }
@@ -183,7 +163,8 @@ std::string NewRequestId() {
   }();
   static std::atomic<uint64_t> count{0};
   // A bijection of a counter from a random start: distinct within the process.
-  return absl::StrFormat("%016x", precision::SplitMix64(start + count.fetch_add(1)));
+  return absl::StrCat(
+      absl::Hex(precision::SplitMix64(start + count.fetch_add(1)), absl::kZeroPad16));
 }
 
 }  // namespace simgrad::server::service

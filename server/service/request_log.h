@@ -2,30 +2,39 @@
 //
 // Fields: time (UTC), level, event (request or note), request_id, trace_id and parent_span_id where
 //   the caller sent a W3C traceparent, method, world, instances, steps, code, the milliseconds of
-//   each stage it came to (STAGE_ms: queue, decode, compile, and those of stage_clock.h), other_ms
-//   (what no stage claims) and total_ms, their sum; message of an error.
-// Threads: any; lines are written by a thread of their own, and dropped with a count where the
-// reader of stderr stalls. What a caller wrote (names) is quoted and cut.
+//   each stage it came to (STAGE_ms, stage_clock.h), other_ms (what no stage claims) and total_ms,
+//   their sum; message of an error.
+// Threads: any; LogWriter writes, and drops with a count where the reader of stderr stalls. What a
+// caller wrote (names) is quoted and cut.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
+#include "server/service/stage_clock.h"
 
 namespace simgrad::server::service {
 
 struct RequestRecord {
+  void Add(Stage stage, double more) {
+    std::optional<double>& sum = seconds[static_cast<size_t>(stage)];
+    sum = sum.value_or(0.0) + more;
+  }
+
   std::string request_id;
   std::string trace_parent;  // as the caller sent it; may be empty or nonsense
   std::string method;
   std::string world;  // metric label: a built-in world or custom; may be empty
   int64_t instances = 0;
   int64_t steps = 0;
-  std::string outcome;                    // status code as CodeLabel writes it
-  std::string message;                    // of an error, in full
-  std::map<std::string, double> seconds;  // by stage, and "total"
+  std::string outcome;  // status code as CodeLabel writes it
+  std::string message;  // of an error, in full
+  // By stage; none: it did not come to it.
+  std::array<std::optional<double>, kStageNames.size()> seconds;
+  double total_seconds = 0;
 };
 
 std::string LogLine(const RequestRecord& record);

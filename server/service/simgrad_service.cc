@@ -76,7 +76,7 @@ class UnaryCall {
   void Finish(const grpc::Status& status, const std::string& message) {
     record_.outcome = CodeLabel(status.error_code());
     record_.message = message;
-    record_.seconds["total"] = rpc_.Seconds();
+    record_.total_seconds = rpc_.Seconds();
     rpc_.End(record_.outcome);
     LogRequest(record_);
     reactor_->Finish(status);
@@ -104,7 +104,7 @@ grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& me
   return call.reactor();
 }
 
-template <class Response, class Request>
+template <class Request>
 grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, metrics::Mode mode,
                                                    grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* bytes,
@@ -112,7 +112,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, me
                                                    const PrepareOptions& options) {
   auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context),
                                               MetadataOf(*context, "traceparent"));
-  auto* reactor = StreamReactor<Response>::Open(call, context, *shared.streams);
+  auto* reactor = StreamReactor::Open(call, context, *shared.streams);
   const absl::Status known = CheckToken(shared, *context);
   if (!known.ok()) {
     call->Deny(known, reactor);
@@ -216,14 +216,14 @@ grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerCo
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* SimgradService::Rollout(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return Stream<v1::RolloutResponse, v1::RolloutRequest>(context_, metrics::Mode::kRollout, context,
-                                                         request, cache_, options_);
+  return Stream<v1::RolloutRequest>(context_, metrics::Mode::kRollout, context, request, cache_,
+                                    options_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* SimgradService::Gradient(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return Stream<v1::GradientResponse, v1::GradientRequest>(context_, metrics::Mode::kGradient,
-                                                           context, request, cache_, options_);
+  return Stream<v1::GradientRequest>(context_, metrics::Mode::kGradient, context, request, cache_,
+                                     options_);
 }
 
 }  // namespace simgrad::server::service

@@ -10,11 +10,23 @@
 
 namespace simgrad::server::service {
 
-// kStart: kernels or plans are compiled, inputs taken to the device; kSend: handing over to the
-// stream, waiting for a slow reader included. kNone is counted by nobody.
-enum class Stage { kNone, kStart, kForward, kRecompute, kAdjoint, kEncode, kSend };
-inline constexpr std::array<const char*, 7> kStageNames = {
-    "", "start", "forward", "recompute", "adjoint", "encode", "send"};
+// The first three are over before the clock runs. kStart: kernels or plans are compiled, inputs
+// taken to the device; kSend: handing over to the stream, waiting for a slow reader included. kNone
+// is counted by nobody.
+enum class Stage {
+  kNone,
+  kQueue,
+  kDecode,
+  kCompile,
+  kStart,
+  kForward,
+  kRecompute,
+  kAdjoint,
+  kEncode,
+  kSend
+};
+inline constexpr std::array<const char*, 10> kStageNames = {
+    "", "queue", "decode", "compile", "start", "forward", "recompute", "adjoint", "encode", "send"};
 
 class StageClock {
  public:

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/conversion/answer_bounds.h"
-#include "server/conversion/program_info.h"
 #include "server/conversion/result.h"
 #include "server/conversion/stream_header.h"
 #include "server/conversion/trajectory_chunks.h"
@@ -68,7 +67,7 @@ void StreamingCall::Begin(std::function<absl::StatusOr<PreparedWork>()> prepare,
   context_.preparation->Enqueue(
       {cancellation_, [self = shared_from_this(), prepare = std::move(prepare)](
                           const absl::Status& on_time, absl::Duration waited) {
-         self->record_.seconds["queue"] = absl::ToDoubleSeconds(waited);
+         self->record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
          if (on_time.ok()) return self->Admit(prepare());
          self->CountLost(on_time);
          self->End(on_time);
@@ -92,8 +91,8 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared) {
   prepared_ = *std::move(prepared);
   record_.instances = prepared_.work.batch.instances;
   record_.steps = prepared_.work.batch.steps;
-  record_.seconds["decode"] = prepared_.decode_seconds;
-  record_.seconds["compile"] = prepared_.compile_seconds;
+  record_.Add(Stage::kDecode, prepared_.decode_seconds);
+  record_.Add(Stage::kCompile, prepared_.compile_seconds);
   small_ = IsSmall(prepared_.work);
   // A GPU may have a kernel to compile.
   tiny_ = small_ && context_.device == "cpu" && IsTiny(prepared_);
@@ -137,7 +136,7 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
   return cancellation_->Check();
 }
 
-void StreamingCall::Post(Part part) {
+void StreamingCall::Post(EncodedPart part) {
   const WithinStage send(clock_, Stage::kSend);
   if (!outbox_->Send(std::move(part))) NoteDropped();
 }
@@ -160,9 +159,9 @@ void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
   size_t state = 0;
   for (const conversion::Recorded& field : prepared_.recorded) {
     if (!field.is_state) continue;
-    for (v1::TrajectoryChunk& chunk : conversion::TrajectoryChunks(
+    for (const v1::TrajectoryChunk& chunk : conversion::TrajectoryChunks(
              field, recorded_states[state++], record_.instances, 0, 1, max_payload_bytes())) {
-      Post(std::move(chunk));
+      Post(chunk);
     }
   }
 }
@@ -172,18 +171,18 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
   context_.metrics->RecordForward(chunk.diagnostics, sites_);
   context_.metrics->RecordSteps(metrics::Direction::kForward,
                                 chunk.diagnostics.steps * record_.instances);
-  for (v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
+  for (const v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
            prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
-    Post(std::move(part));
+    Post(part);
   }
   if (prepared_.send_diagnostics) {
     const Stage encoding = clock_.Enter(Stage::kSend);
     if (!outbox_->SendDiagnostics(chunk.diagnostics)) NoteDropped();
     clock_.Enter(encoding);
-    for (v1::DiagnosticsBlock& block : conversion::InstanceBlocks(
+    for (const v1::DiagnosticsBlock& block : conversion::InstanceBlocks(
              column_names_, chunk.diagnostics.first_step, chunk.diagnostics.steps,
              record_.instances, chunk.instance_sites, max_payload_bytes())) {
-      Post(std::move(block));
+      Post(block);
     }
   }
   Report("forward", chunk.diagnostics.first_step + chunk.diagnostics.steps);
@@ -200,29 +199,34 @@ void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk
 }
 
 void StreamingCall::SendHeader() {
-  v1::StreamHeader header = conversion::StreamHeaderToProto(*prepared_.program, prepared_.recorded,
-                                                            record_.instances, record_.steps);
+  v1::StreamHeader header =
+      conversion::StreamHeaderToProto(prepared_.recorded, record_.instances, record_.steps);
   header.set_device(context_.device);
   header.set_server_version(context_.version);
   header.set_request_id(record_.request_id);
-  const std::vector<v1::TensorPiece> text = conversion::SplitOffText(header, max_payload_bytes());
-  Post(std::move(header));
+  const std::string& program = prepared_.program->info;
+  if (static_cast<int64_t>(program.size() + header.ByteSizeLong()) <= max_payload_bytes()) {
+    return Post(Encoded(program, header));
+  }
+  const std::vector<v1::TensorPiece> text =
+      conversion::AddProgramWithoutText(program, header, max_payload_bytes());
+  Post(header);
   for (const v1::TensorPiece& piece : text) Post(piece);
 }
 
 void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& result) {
   const auto send = [&](auto answer) {
-    for (v1::TensorPiece& piece : conversion::SplitOff(answer, max_payload_bytes())) {
-      Post(std::move(piece));
+    for (const v1::TensorPiece& piece : conversion::SplitOff(answer, max_payload_bytes())) {
+      Post(piece);
     }
-    Post(std::move(answer));
+    Post(answer);
   };
   if (mode_ == metrics::Mode::kRollout)
     return send(conversion::RolloutResultToProto(facts, result));
   if (prepared_.send_diagnostics) {
-    for (v1::BackwardBlock& block :
+    for (const v1::BackwardBlock& block :
          conversion::BackwardBlocks(result.backward, result.adjoint_ranges, max_payload_bytes())) {
-      Post(std::move(block));
+      Post(block);
     }
   }
   send(conversion::GradientResultToProto(facts, result));
@@ -248,9 +252,10 @@ absl::Status StreamingCall::Execute() {
   clock_.Enter(Stage::kNone);
   context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
   // What the engine compiled is known once it ends well; else it is part of the start.
-  record_.seconds["compile"] += result->seconds.compile;
-  record_.seconds["start"] -= result->seconds.compile;
-  context_.metrics->phase_seconds.at("compile").Observe(record_.seconds["compile"]);
+  record_.Add(Stage::kCompile, result->seconds.compile);
+  record_.Add(Stage::kStart, -result->seconds.compile);
+  context_.metrics->phase_seconds.at("compile").Observe(prepared_.compile_seconds +
+                                                        result->seconds.compile);
   return absl::OkStatus();
 }
 
@@ -258,7 +263,7 @@ void StreamingCall::RecordStages() {
   clock_.Enter(Stage::kNone);
   for (size_t stage = 1; stage < kStageNames.size(); ++stage) {
     const double seconds = clock_.seconds(static_cast<Stage>(stage));
-    if (seconds > 0) record_.seconds[kStageNames[stage]] += seconds;
+    if (seconds > 0) record_.Add(static_cast<Stage>(stage), seconds);
   }
 }
 
@@ -266,7 +271,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited) {
   metrics::ServerMetrics& metrics = *context_.metrics;
   metrics.queue_requests.Decrement();
   metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited));
-  record_.seconds["queue"] += absl::ToDoubleSeconds(waited);
+  record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
   if (!admitted.ok()) {
     if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
     return End(admitted);
@@ -356,7 +361,7 @@ void StreamingCall::OnDone() {
     record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);
   }
   memory_ = scheduling::MemoryBudget::Reservation();
-  record_.seconds["total"] = rpc_.Seconds();
+  record_.total_seconds = rpc_.Seconds();
   rpc_.End(record_.outcome);
   LogRequest(record_);
 }

@@ -93,7 +93,11 @@ class StreamingCall final : public sim::Observer,
   void Run(const absl::Status& admitted, absl::Duration waited);
   absl::Status Execute();
   absl::Status SlowReader() const;
-  void Post(Part part);  // to the outbox
+  template <class Message>
+  void Post(const Message& part) {
+    Post(Encoded(part));
+  }
+  void Post(EncodedPart part);  // to the outbox
   // Something could not be sent any more, as the call ended while it waited for the reader.
   void NoteDropped();
   void SendHeader();

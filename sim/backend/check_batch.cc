@@ -14,27 +14,40 @@ absl::Status CheckBinding(const Batch& batch, size_t i) {
   const Program& program = batch.program->program;
   const Input& input = program.inputs[i];
   const Binding& binding = batch.inputs[i];
-  const std::string name = absl::StrCat(std::string(InputKindName(input.kind)), ".", input.name);
+  const auto name = [&] {
+    return absl::StrCat(std::string(InputKindName(input.kind)), ".", input.name);
+  };
   const int64_t count = ElementCount(program[input.value].type.shape);
   if (input.kind == InputKind::kConfig || input.kind == InputKind::kStep) return absl::OkStatus();
   if (!IsBound(batch, i)) {
     const bool empty = count == 0 || (binding.per_instance && batch.instances == 0) ||
                        (binding.per_step && batch.steps == 0);
     if (!input.used || input.default_value || empty) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(name, " has no default and was not sent"));
+    return absl::InvalidArgumentError(absl::StrCat(name(), " has no default and was not sent"));
   }
   const bool varies = input.kind == InputKind::kControl || input.kind == InputKind::kData;
   if (binding.per_step && !varies) {
     return absl::InvalidArgumentError(
-        absl::StrCat(name, " is per step; only controls and data may be"));
+        absl::StrCat(name(), " is per step; only controls and data may be"));
   }
   const int64_t expected =
       count * (binding.per_instance ? batch.instances : 1) * (binding.per_step ? batch.steps : 1);
   if (binding.tensor.count() != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " has ", binding.tensor.count(),
+    return absl::InvalidArgumentError(absl::StrCat(name(), " has ", binding.tensor.count(),
                                                    " elements; ", expected, " are needed"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckIds(const std::vector<uint64_t>& ids) {
+  // They mostly ascend.
+  const auto not_less = [](uint64_t a, uint64_t b) { return a >= b; };
+  if (std::adjacent_find(ids.begin(), ids.end(), not_less) == ids.end()) return absl::OkStatus();
+  std::vector<uint64_t> sorted = ids;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twin = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twin == sorted.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("instance id ", *twin, " occurs twice"));
 }
 
 // `sent` holds one array per state or export, each empty or of `entries` values of its shape.
@@ -56,6 +69,10 @@ absl::Status CheckSent(const std::vector<std::vector<double>>& sent, const std::
 }
 
 absl::Status CheckCotangents(const Batch& batch) {
+  const Cotangents& sent = batch.cotangents;
+  if (sent.final_state.empty() && sent.trajectory_state.empty() && sent.trajectory_export.empty()) {
+    return absl::OkStatus();
+  }
   const Program& program = batch.program->program;
   std::vector<int64_t> states;
   std::vector<int64_t> exports;
@@ -66,7 +83,6 @@ absl::Status CheckCotangents(const Batch& batch) {
   for (const Export& item : program.exports) {
     exports.push_back(ElementCount(program[item.value].type.shape));
   }
-  const Cotangents& sent = batch.cotangents;
   const int64_t n = batch.instances;
   absl::Status status = CheckSent(sent.final_state, "final_state", states, n);
   status.Update(
@@ -88,12 +104,7 @@ absl::Status CheckBatch(const Batch& batch) {
     return absl::InvalidArgumentError(absl::StrCat(batch.instance_ids.size(), " instance ids for ",
                                                    batch.instances, " instances"));
   }
-  std::vector<uint64_t> ids = batch.instance_ids;
-  std::sort(ids.begin(), ids.end());
-  const auto twin = std::adjacent_find(ids.begin(), ids.end());
-  if (twin != ids.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("instance id ", *twin, " occurs twice"));
-  }
+  if (absl::Status distinct = CheckIds(batch.instance_ids); !distinct.ok()) return distinct;
   if (batch.inputs.size() != program.inputs.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         batch.inputs.size(), " bindings for ", program.inputs.size(), " inputs of the program"));

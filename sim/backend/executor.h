@@ -47,6 +47,9 @@ struct Batch {
 // What is recorded. `kNone` exists for measurement only: the service always records.
 enum class Recording : uint8_t {
   kNone,       // results only: no diagnostics at all, paths and ok stay empty
+  // Results, and what is added up: counts and histograms, as in a summary. Smallest margins, NaN
+  // margins of events, tested values and sampled states may be missing or anything.
+  kCounts,
   kSummary,
   kInstances,  // also per-instance arrays
 };
@@ -132,6 +135,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string_view name() const = 0;
+  // Errors: those of CheckBatch (check_batch.h) before anything else.
   virtual absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) = 0;
 };
 

@@ -72,21 +72,27 @@ void ExpectContiguous(const std::vector<v1::DiagnosticsBlock>& blocks, int64_t s
   EXPECT_EQ(underflows, 4u);
 }
 
+std::vector<v1::DiagnosticsBlock> Taken(PendingDiagnostics& pending) {
+  std::vector<v1::DiagnosticsBlock> blocks;
+  pending.Take([&](const v1::DiagnosticsBlock& block) { blocks.push_back(block); });
+  return blocks;
+}
+
 TEST(PendingDiagnostics, CoalescesAppendedRangesIntoOneBlock) {
   PendingDiagnostics pending(kNames, 1 << 20);
   for (int64_t first = 0; first < 40; first += 10) pending.Append(Range(first, 10));
-  const auto blocks = pending.Take();
+  const auto blocks = Taken(pending);
   EXPECT_EQ(blocks.size(), 1u);
   ExpectContiguous(blocks, 40);
   EXPECT_TRUE(pending.empty());
-  EXPECT_TRUE(pending.Take().empty());
+  EXPECT_TRUE(Taken(pending).empty());
 }
 
 TEST(PendingDiagnostics, SplitsWhatExceedsTheLimitAndLosesNothing) {
   constexpr int64_t kLimit = 4096;
   PendingDiagnostics pending(kNames, kLimit);
   for (int64_t first = 0; first < 40; first += 10) pending.Append(Range(first, 10));
-  const auto blocks = pending.Take();
+  const auto blocks = Taken(pending);
   EXPECT_GT(blocks.size(), 1u);
   for (const auto& block : blocks) EXPECT_LE(static_cast<int64_t>(block.ByteSizeLong()), kLimit);
   ExpectContiguous(blocks, 40);
@@ -97,7 +103,7 @@ TEST(PendingDiagnostics, TakingAfterEveryRangeGivesTheSameColumns) {
   std::vector<v1::DiagnosticsBlock> blocks;
   for (int64_t first = 0; first < 40; first += 10) {
     pending.Append(Range(first, 10));
-    for (auto& block : pending.Take()) blocks.push_back(block);
+    for (auto& block : Taken(pending)) blocks.push_back(block);
   }
   EXPECT_EQ(blocks.size(), 4u);
   ExpectContiguous(blocks, 40);

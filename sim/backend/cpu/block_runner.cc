@@ -19,7 +19,7 @@ bool IsReal(const Slot& slot) {
 BlockRunner::BlockRunner(const RunContext& context, const Plan& plan)
     : context_(context),
       m_(plan, context.layout.width()),
-      sites_(context.options.near_band_ulps),
+      sites_(context.options),
       every_lane_(static_cast<size_t>(context.layout.width()), -1),
       cost_before_(static_cast<size_t>(context.layout.width()) * 8),
       cost_format_(context.program.policy[precision::Role::kObjective].format),

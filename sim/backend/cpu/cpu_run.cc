@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "precision/rounding.h"
@@ -16,6 +17,13 @@ std::shared_ptr<const Plan> ForwardPlan(const Batch& batch, const RunOptions& op
   const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
   return plans.Get(batch.program, InputReader::FormsOf(batch),
                    {.diagnostics = counts, .looks = counts || stops, .adjoint = false});
+}
+
+// Margins that no other takes the place of: then only tests near their thresholds are looked at.
+void GiveSmallestMargins(StepDiagnostics& diagnostics) {
+  for (std::vector<TerminationStep>& column : diagnostics.terminations) {
+    for (TerminationStep& step : column) step.margin = {0.0, 0, 0.0, 0, true};
+  }
 }
 
 }  // namespace
@@ -89,8 +97,11 @@ ForwardChunk CpuRun::EmptyChunk(int64_t first, int64_t count) const {
       const Value& value = p[p.inputs[static_cast<size_t>(input)].value];
       real_states += value.type.element == ElementType::kReal ? 1 : 0;
     }
+    const bool extremes = options_.recording != Recording::kCounts;
+    constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
     chunk.diagnostics = StepDiagnostics::For(batch_.program->sites, real_states, first, count,
-                                             batch_.steps, options_.stride);
+                                             batch_.steps, extremes ? options_.stride : kNever);
+    if (!extremes) GiveSmallestMargins(chunk.diagnostics);
   }
   if (options_.recording == Recording::kInstances) {
     const size_t cells = static_cast<size_t>(count * batch_.instances);
@@ -118,18 +129,19 @@ ForwardChunk CpuRun::EmptyChunk(int64_t first, int64_t count) const {
 absl::StatusOr<ForwardChunk> CpuRun::Forward(int64_t first, int64_t count) {
   ForwardChunk chunk = EmptyChunk(first, count);
   const size_t workers = static_cast<size_t>(pool_.threads());
-  std::vector<StepDiagnostics> diagnostics(workers, chunk.diagnostics);
+  // The first worker counts in the chunk itself.
+  std::vector<StepDiagnostics> others(workers - 1, chunk.diagnostics);
   std::vector<std::vector<int64_t>> bytes(workers);
   const absl::Status ended = ForBlocks([&](int worker, int64_t block) {
     const size_t w = static_cast<size_t>(worker);
     if (context_.sizes) bytes[w].resize(record_bytes_.size());
-    const ChunkOutput output = {first, count, &diagnostics[w], &chunk,
+    const ChunkOutput output = {first, count, w == 0 ? &chunk.diagnostics : &others[w - 1], &chunk,
                                 context_.sizes ? bytes[w].data() : nullptr};
     RunnerOf(worker).Forward(block, blocks_[static_cast<size_t>(block)], output);
   });
   if (!ended.ok()) return ended;
   if (context_.counts) {
-    for (const StepDiagnostics& part : diagnostics) chunk.diagnostics.Merge(part);
+    for (const StepDiagnostics& part : others) chunk.diagnostics.Merge(part);
   }
   for (const std::vector<int64_t>& part : bytes) {
     for (size_t t = 0; t < part.size(); ++t) {

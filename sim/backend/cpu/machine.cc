@@ -34,6 +34,7 @@ Machine::Machine(const Plan& plan, int64_t block_width)
   const uintptr_t start = (reinterpret_cast<uintptr_t>(memory_.get()) + 63) & ~uintptr_t{63};
   std::byte* const varying = reinterpret_cast<std::byte*>(start);
   std::byte* const uniform = varying + plan.varying_bytes * block_width;
+  home_.reserve(plan.slots.size());
   for (const Slot& slot : plan.slots) {
     std::byte* place = nullptr;
     if (slot.offset >= 0) {

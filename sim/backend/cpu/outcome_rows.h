@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sim/backend/cpu/kernel_table.h"
@@ -40,8 +41,9 @@ class OutcomeRows {
  private:
   static constexpr int kRows = 32;
   int rows_ = 0;
-  std::vector<uint8_t> index_;    // [kRows][kMaxBlockWidth]
-  std::vector<uint64_t> tables_;  // [kRows][kOutcomes]
+  // Only rows that were kept are read: the rest is never written either.
+  std::unique_ptr<uint8_t[]> index_;    // [kRows][kMaxBlockWidth]
+  std::unique_ptr<uint64_t[]> tables_;  // [kRows][kOutcomes]
 };
 
 }  // namespace simgrad::sim::cpu

@@ -64,7 +64,8 @@ void SiteRecorder::Event(Machine& m, const EventPlan& plan) {
     CountChanges(m, plan, row, counted, value, step);
     step.count += static_cast<uint64_t>(value.Count());
     step.checks += static_cast<uint64_t>(guarded.Count());
-    if (guarded.Any()) OfferMargins(m, plan.tested, row, guarded, step.margin, step.nan_margins);
+    if (!extremes_ || !guarded.Any()) continue;
+    OfferMargins(m, plan.tested, row, guarded, step.margin, step.nan_margins);
   }
 }
 

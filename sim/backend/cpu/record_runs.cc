@@ -99,7 +99,7 @@ void SiteRecorder::EndRuns(Machine& m, const WhilePlan& plan, const LoopTestEven
     if (reason != StopReason::kConverged || m.lane_set.block_lane != nullptr) {
       KeepLast(m, plan, run, lanes);
     }
-  } else {
+  } else if (extremes_) {
     NoteTested(m, plan.tested, lanes, step);
   }
   const uint64_t hash = precision::DecisionHash(

@@ -27,8 +27,10 @@ double NumberAt(const Machine& m, int32_t s, int64_t row, int64_t lane) {
 
 LaneBits CountedOf(const Machine& m) { return m.lane_set.counted & m.lane_set.running; }
 
-SiteRecorder::SiteRecorder(double near_band_ulps)
-    : near_band_ulps_(near_band_ulps), buckets_(kMaxBlockWidth) {}
+SiteRecorder::SiteRecorder(const RunOptions& options)
+    : near_band_ulps_(options.near_band_ulps),
+      extremes_(options.recording != Recording::kCounts),
+      buckets_(kMaxBlockWidth) {}
 
 void SiteRecorder::BeginBlock(PathBlock* path, const uint64_t* ids, int64_t first_row,
                               int64_t lanes, ChunkTarget target) {

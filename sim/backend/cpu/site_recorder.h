@@ -54,7 +54,7 @@ struct LoopTestEvent {
 
 class SiteRecorder {
  public:
-  explicit SiteRecorder(double near_band_ulps);
+  explicit SiteRecorder(const RunOptions& options);
 
   // The block whose lanes decide: its path and the ids of its lanes [width].
   void BeginBlock(PathBlock* path, const uint64_t* ids, int64_t first_row, int64_t lanes,
@@ -145,7 +145,8 @@ class SiteRecorder {
   uint64_t IdAt(const Machine& machine, int64_t position) const;
   uint64_t SmallestId(const Machine& machine, const LaneBits& lanes) const;
 
-  double near_band_ulps_;
+  const double near_band_ulps_;
+  const bool extremes_;  // margins and tested values are recorded
   PathBlock* path_ = nullptr;
   const uint64_t* ids_ = nullptr;
   bool ascending_ids_ = true;

@@ -31,6 +31,7 @@ uint32_t FlagsOf(Recording recording) {
   switch (recording) {
     case Recording::kNone:
       return kRecordNothing;
+    case Recording::kCounts:
     case Recording::kSummary:
       return kRecordSteps;
     case Recording::kInstances:
@@ -218,7 +219,7 @@ int64_t CudaRun::StepsPerLaunch(int64_t grid, int64_t count) const {
   constexpr int64_t kLaunches = 4;
   constexpr int64_t kShortest = 32;
   int64_t most = records_[0].StepsPerLaunch(grid);
-  if (options_.recording == Recording::kSummary) {
+  if (options_.recording == Recording::kCounts || options_.recording == Recording::kSummary) {
     most = std::min(most, std::max(kShortest, (count + kLaunches - 1) / kLaunches));
   }
   return launch_options_.steps > 0 ? std::min(most, launch_options_.steps) : most;

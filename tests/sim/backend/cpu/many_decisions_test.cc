@@ -120,6 +120,39 @@ TEST(ManyDecisions, AreCountedAsTheReferenceCountsThem) {
   for (const Case& c : Cases()) ExpectEqualToReference(WorkOfCase(c), c.name);
 }
 
+// What level `counts` leaves open.
+void Forget(StepDiagnostics& diagnostics) {
+  for (std::vector<TerminationStep>& column : diagnostics.terminations) {
+    for (TerminationStep& step : column) {
+      step.margin = {};
+      step.tested_min = step.tested_max = 0.0;
+    }
+  }
+  for (std::vector<EventStep>& column : diagnostics.events) {
+    for (EventStep& step : column) {
+      step.margin = {};
+      step.nan_margins = 0;
+    }
+  }
+  diagnostics.sampled_steps.clear();
+  diagnostics.states.clear();
+  diagnostics.stride = 0;
+}
+
+TEST(ManyDecisions, AreCountedTheSameWhereTheirMarginsAreNotRecorded) {
+  for (const Case& c : Cases()) {
+    Work work = WorkOfCase(c);
+    auto expected = equality::Observe(MakeReferenceExecutor(), work);
+    work.options.recording = Recording::kCounts;
+    auto found = equality::Observe(MakeCpuExecutor({}), work);
+    ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
+    Forget(expected->diagnostics);
+    Forget(found->diagnostics);
+    const auto difference = equality::FirstDifference(*found, *expected);
+    EXPECT_FALSE(difference) << *difference << " in " << c.name;
+  }
+}
+
 TEST(ManyDecisions, TiesGoToTheSmallerIdInAnyOrder) {
   for (const bool descending : {true, false}) {
     Work work = WorkOfCase({.name = "", .configuration = {{"clamp", false}}, .steps = 30});

@@ -1,0 +1,34 @@
+// A part of an answer as the bytes that stand for it in a message.
+//
+// The two streams give the parts that both have the same numbers, so a message of either is the
+// bytes of its parts, one after the other: putting a message together copies nothing. Cost: one
+// serialisation, on the thread that made the part.
+#pragma once
+
+#include <grpcpp/support/slice.h>
+
+#include <cstdint>
+#include <string>
+
+#include "simgrad/v1/simgrad.pb.h"
+
+namespace simgrad::server::service {
+
+struct EncodedPart {
+  grpc::Slice bytes;
+  bool is_result = false;  // the last one
+  int64_t size() const { return static_cast<int64_t>(bytes.size()); }
+};
+
+EncodedPart Encoded(const v1::DiagnosticsBlock& part);
+EncodedPart Encoded(const v1::TrajectoryChunk& part);
+EncodedPart Encoded(const v1::Progress& part);
+EncodedPart Encoded(const v1::TensorPiece& part);
+EncodedPart Encoded(const v1::RolloutResult& part);
+EncodedPart Encoded(const v1::BackwardBlock& part);  // of Gradient alone
+EncodedPart Encoded(const v1::GradientResult& part);
+EncodedPart Encoded(const v1::StreamHeader& part);
+// A header whose `program` is given as its bytes; `part` has none.
+EncodedPart Encoded(const std::string& program, const v1::StreamHeader& part);
+
+}  // namespace simgrad::server::service
