@@ -307,11 +307,19 @@ void KernelWriter::StoreSites() {
 std::string KernelWriter::Forward() {
   OpenShared(true);
   joins_ = true;
-  kernel_.Line("const bool records = (args.flags & kRecordSteps) != 0;");
+  switch (source_.recording()) {
+    case Recording::kInstances:
+      kernel_.Line("const bool records = (args.flags & kRecordSteps) != 0;");
+      kernel_.Line("const bool tells = (args.flags & (kRecordInstances | kValuesPass)) != 0;");
+      kernel_.Line("const bool writes = (args.flags & kValuesPass) == 0;");
+      break;
+    case Recording::kNone:
+      kernel_.Line("constexpr bool records = false, tells = false, writes = true;");
+      break;
+    default:
+      kernel_.Line("constexpr bool records = true, tells = false, writes = true;");
+  }
   kernel_.Line("[[maybe_unused]] const bool counts = records;");
-  kernel_.Line(
-      "[[maybe_unused]] const bool tells = (args.flags & (kRecordInstances | kValuesPass)) != 0;");
-  kernel_.Line("const bool writes = (args.flags & kValuesPass) == 0;");
   kernel_.Open("if (records)");
   kernel_.Line("shared.slots[0].Clear();");
   kernel_.Line("shared.slots[1].Clear();");

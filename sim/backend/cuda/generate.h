@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "sim/backend/cuda/kernel_abi.h"
+#include "sim/backend/executor.h"
 #include "sim/program/numerical_program.h"
 
 namespace simgrad::sim::cuda {
@@ -26,6 +27,9 @@ std::string_view MappingName(Mapping mapping);
 struct GenerateOptions {
   Mapping mapping = Mapping::kThreadPerInstance;
   std::vector<bool> per_step;  // per input: its binding is per step (gradients have a step axis)
+  // What launches of this text record, fixed so that a kernel holds nothing else; kCounts is the
+  // same as kSummary, kInstances can do all.
+  Recording recording = Recording::kSummary;
   bool operator==(const GenerateOptions&) const = default;
 };
 

@@ -14,7 +14,7 @@ namespace simgrad::sim::cuda {
 
 inline constexpr int kMaxInputs = 64;
 inline constexpr int kMaxFields = 256;
-inline constexpr int kMarginBucketCount = 64;    // diagnostics.h: kMarginBuckets
+inline constexpr int kMarginBucketCount = 64;     // diagnostics.h: kMarginBuckets
 inline constexpr int kIterationBucketCount = 16;  // diagnostics.h: kIterationBuckets
 // diagnostics.h: kIterationBounds
 inline constexpr uint32_t kIterationBoundsOnDevice[kIterationBucketCount - 1] = {
@@ -35,13 +35,14 @@ struct InputView {
 };
 
 // An extreme with the smallest instance that attains it. `key` is 2 * rank + (1 if the signed value
-// is not negative), rank the place of the instance id in ascending order: ties as in SmallestMargin.
+// is not negative), rank the place of the instance id in ascending order: ties as in
+// SmallestMargin.
 struct ExtremeMargin {
   uint64_t magnitude;  // bits of the |value| in f64; all ones: there was none
   uint64_t key;        // all ones: none yet
 };
 
-// Doubles as integers that sort like them: see OrderedKey in device/diagnostics.h.
+// Doubles as integers that sort like them: see OrderedKey in device/columns.h.
 struct TerminationColumn {
   unsigned long long runs, iterations_sum, checks, near_stopped, near_continued, nan_margins;
   unsigned long long reasons[kReasons];
@@ -64,8 +65,8 @@ struct StateColumn {
 
 struct BackwardColumn {
   unsigned long long largest;  // bits of a finite magnitude
-  unsigned long long nonfinite;
-  unsigned long long exponents[kExponentBucketCount];
+  uint32_t nonfinite;          // a request holds no 2^32 cotangents of a step
+  uint32_t exponents[kExponentBucketCount];
 };
 
 struct RangeColumn {
@@ -84,17 +85,17 @@ struct InstanceSiteView {
 
 // What the host asks of a launch.
 enum LaunchFlags : uint32_t {
-  kRecordSteps = 1,       // columns, paths, health of a counted forward run
-  kRecordInstances = 2,   // InstanceSiteView
-  kValuesPass = 4,        // nothing is counted again; only `values` are written
-  kRecordNothing = 8,     // Recording::kNone: results only
+  kRecordSteps = 1,      // columns, paths, health of a counted forward run
+  kRecordInstances = 2,  // InstanceSiteView
+  kValuesPass = 4,       // nothing is counted again; only `values` are written
+  kRecordNothing = 8,    // Recording::kNone: results only
 };
 
 struct KernelArgs {
-  int64_t instances, steps;     // of the batch and of the whole horizon
-  int64_t first_step, count;    // of this launch
-  uint32_t flags;               // LaunchFlags
-  int32_t stride;               // state ranges: steps t with (t + 1) % stride == 0, and the last
+  int64_t instances, steps;   // of the batch and of the whole horizon
+  int64_t first_step, count;  // of this launch
+  uint32_t flags;             // LaunchFlags
+  int32_t stride;             // state ranges: steps t with (t + 1) % stride == 0, and the last
   double near_band_ulps;
   double seed;                  // adjoint: seed_scale rounded to role objective, exact
   void* field[kMaxFields];      // by GeneratedSource::fields
@@ -107,9 +108,9 @@ struct KernelArgs {
   TerminationColumn *termination_partial, *termination;  // [blocks][count][sites], [count][sites]
   EventColumn *event_partial, *event;
   StateColumn *state_partial, *state;  // [blocks][samples of the chunk][real states], ...
-  int64_t samples;              // sampled steps of the chunk
-  int64_t blocks;               // of the launch that wrote the partials, for simgrad_merge
-  RangeColumn* ranges;          // one; integer atomics
+  int64_t samples;                     // sampled steps of the chunk
+  int64_t blocks;                      // of the launch that wrote the partials, for simgrad_merge
+  RangeColumn* ranges;                 // one; integer atomics
   const InstanceSiteView* instance_site;  // [termination sites]
   void* const* state_trajectory;   // [states]: [count][instances][shape] in the carrier, or null
   void* const* export_trajectory;  // [exports], likewise
@@ -117,14 +118,14 @@ struct KernelArgs {
   // null.
   unsigned long long* tape_units;
   // Adjoint.
-  void* tape;                   // [lanes or blocks resident][tape_capacity] interleaved as device/tape.h says
-  int64_t tape_capacity;        // units per resident instance
+  void* tape;  // [lanes or blocks resident][tape_capacity] interleaved as device/tape.h says
+  int64_t tape_capacity;                        // units per resident instance
   BackwardColumn *backward_partial, *backward;  // [blocks][count], [count]
-  const double* sent_final_state[kMaxInputs];        // by state order; null: not sent
+  const double* sent_final_state[kMaxInputs];   // by state order; null: not sent
   const double* sent_trajectory_state[kMaxInputs];
   const double* sent_trajectory_export[kMaxInputs];
-  unsigned char* workspace;         // block mapping: values spread over a block's threads
-  int64_t workspace_stride;     // bytes per block
+  unsigned char* workspace;  // block mapping: values spread over a block's threads
+  int64_t workspace_stride;  // bytes per block
 };
 
 }  // namespace simgrad::sim::cuda

@@ -29,14 +29,15 @@ std::string RegionWriter::ExtraMagnitude(ValueId id, const Region& region,
   const Op* op = ProducerIn(region, id);
   while (op != nullptr && op->code == kCast) op = ProducerIn(region, op->operands[0]);
   if (op == nullptr || !source_.IsReal(op->results[0])) return "";
+  const auto operand = [&](size_t k) { return PlaceOf(op->operands[k])[index]; };
   const auto magnitude = [&](size_t k) {
-    return Cat("precision::Abs(static_cast<double>(", PlaceOf(op->operands[k])[index], "))");
+    return Cat("precision::Abs(static_cast<double>(", operand(k), "))");
   };
   if (op->code == kAdd || op->code == kSub) {
-    return Cat("precision::Max(", magnitude(0), ", ", magnitude(1), ")");
+    return Cat("LargerMagnitude(", operand(0), ", ", operand(1), ")");
   }
   if (op->code == kFma) {
-    return Cat("precision::Max(", magnitude(0), " * ", magnitude(1), ", ", magnitude(2), ")");
+    return Cat("LargerMagnitude(", magnitude(0), " * ", magnitude(1), ", ", operand(2), ")");
   }
   return "";
 }
@@ -49,8 +50,8 @@ std::string RegionWriter::MarginText(ValueId lhs, ValueId rhs, const Region& reg
   const std::string first = ExtraMagnitude(lhs, region, index);
   const std::string second = ExtraMagnitude(rhs, region, index);
   std::string extra = first.empty() ? second : first;
-  if (extra.empty()) extra = "0.0";
-  if (!first.empty() && !second.empty()) extra = Cat("precision::Max(", first, ", ", second, ")");
+  if (extra.empty()) extra = CarrierOf(source_.At(lhs)) == Carrier::kF64 ? "0.0" : "0.0f";
+  if (!first.empty() && !second.empty()) extra = Cat("LargerMagnitude(", first, ", ", second, ")");
   return Cat("MarginOf<", FormatText(source_.FormatOf(lhs)), ">(", a, ", ", b, ", ", extra, ")");
 }
 

@@ -26,6 +26,7 @@ class Source {
   const NumericalProgram& numerical() const { return numerical_; }
   const Program& program() const { return numerical_.program; }
   bool block() const { return mapping_ == Mapping::kBlockPerInstance; }
+  Recording recording() const { return options_.recording; }
   const TapeLayout& tape() const { return tape_; }
   const std::vector<int32_t>& state_inputs() const { return state_inputs_; }
   // Parts of identifiers.

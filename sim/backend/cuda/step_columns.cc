@@ -48,8 +48,7 @@ SmallestMargin SmallestOf(const ExtremeMargin& absolute, const ExtremeMargin& ul
 }
 
 static_assert(std::equal(kIterationBounds.begin(), kIterationBounds.end(),
-                         std::begin(kIterationBoundsOnDevice),
-                         std::end(kIterationBoundsOnDevice)));
+                         std::begin(kIterationBoundsOnDevice), std::end(kIterationBoundsOnDevice)));
 
 }  // namespace
 

@@ -59,7 +59,7 @@ struct CopyWord {
 struct MergeWord {
   template <class T>
   SIMGRAD_HD void Sum(T& to, T from) const {
-    to += from;
+    if (from != 0) to += from;  // most words of histograms are 0: no traffic
   }
   template <class T>
   SIMGRAD_HD void Least(T& to, T from, T) const {
@@ -177,8 +177,9 @@ SIMGRAD_HD inline void OnWord(BackwardColumn& to, const BackwardColumn& from, in
 template <class Column, class Action>
 __device__ __noinline__ void OnColumns(Column* to, const Column* from, int64_t count,
                                        const Action& action) {
-  const int words = count > 0 ? WordsOf(*to) : 0;
-  for (int64_t i = threadIdx.x; i < count * words; i += blockDim.x) {
+  const unsigned words = count > 0 ? static_cast<unsigned>(WordsOf(*to)) : 1;
+  const unsigned all = static_cast<unsigned>(count) * words;
+  for (unsigned i = threadIdx.x; i < all; i += blockDim.x) {
     OnWord(to[i / words], from[i / words], static_cast<int>(i % words), action);
   }
 }

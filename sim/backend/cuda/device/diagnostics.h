@@ -1,21 +1,15 @@
-// What one thread saw in one step, and how the threads of a block join it, deterministically.
+// What one thread saw in one step; device/join.h joins it with the others of its block.
 //
 // Maths: the paragraphs "Decisions", "Margins" and "Counters" of sim/backend/semantics.h.
-// How: a thread gathers in private tallies. At the end of a step they are joined into the block's
-//   slot of that step (two slots take turns): sums and smallest magnitudes by integer atomics,
-//   then, behind a barrier, the smallest key among those that attain the magnitude; behind another,
-//   the slot becomes the block's partial column and is cleared for the step after next.
-// Errors: none. Threads: of one block, all at the same step.
+// Errors: none. Threads: tallies are private; EndRun counts in the block's slot by atomics.
 #pragma once
 
 #include "precision/hash.h"
-#include "precision/ulp.h"
 #include "sim/backend/cuda/device/columns.h"
+#include "sim/backend/cuda/device/margin.h"
 #include "sim/backend/cuda/device/ranges.h"
 
 namespace simgrad::sim::cuda::device {
-
-using precision::Margin;
 
 // Stop reasons, as StopReason in sim/diagnostics/diagnostics.h.
 enum StopReason : int { kConverged, kMaxIter, kNonFinite, kNotEntered };
@@ -80,7 +74,8 @@ struct TerminationTally {
     }
     absolute.Offer(test.margin.absolute);
     ulps.Offer(test.margin.ulps);
-    const bool near = precision::Abs(test.margin.ulps) <= near_band_ulps;
+    const bool near =
+        precision::DoubleOf(BitsOf(test.margin.ulps) & ~(uint64_t{1} << 63)) <= near_band_ulps;
     near_stopped += near && test.held ? 1 : 0;
     near_continued += near && !test.held ? 1 : 0;
   }
@@ -138,118 +133,6 @@ struct StateTally {
     const unsigned long long size = OrderedKey(static_cast<double>(precision::Abs(x)));
     smallest = size < smallest ? size : smallest;
     subnormals += IsTiny<F>(static_cast<double>(x)) ? 1 : 0;
-  }
-};
-
-// ---- the join: atomics on integers, so the order of the threads does not matter ----
-
-__device__ inline unsigned long long* Words(uint64_t* x) {
-  return reinterpret_cast<unsigned long long*>(x);
-}
-__device__ inline void JoinSum(unsigned long long& to, unsigned long long x) {
-  if (x != 0) atomicAdd(&to, x);
-}
-__device__ inline void JoinLeast(unsigned long long& to, unsigned long long x) {
-  if (x != kNoMinimum) atomicMin(&to, x);
-}
-__device__ inline void JoinNearest(ExtremeMargin& to, const NearestValue& x) {
-  if (x.magnitude != kNoMargin) {
-    atomicMin(Words(&to.magnitude), static_cast<unsigned long long>(x.magnitude));
-  }
-}
-// Behind a barrier after JoinNearest of all.
-__device__ inline void JoinKey(ExtremeMargin& to, const NearestValue& x, uint32_t rank) {
-  if (x.magnitude == kNoMargin || x.magnitude != to.magnitude) return;
-  atomicMin(Words(&to.key), 2ull * rank + x.not_negative);
-}
-
-__device__ inline void Join(TerminationColumn& to, const TerminationTally& x) {
-  JoinSum(to.checks, x.checks);
-  JoinNearest(to.absolute, x.absolute);
-  JoinNearest(to.ulps, x.ulps);
-  JoinSum(to.near_stopped, x.near_stopped);
-  JoinSum(to.near_continued, x.near_continued);
-  JoinSum(to.nan_margins, x.nan_margins);
-  if (x.runs == 0) return;
-  JoinSum(to.runs, x.runs);
-  JoinSum(to.iterations_sum, x.iterations_sum);
-  for (int k = 0; k < kReasons; ++k) JoinSum(to.reasons[k], x.reasons[k]);
-  JoinLeast(to.tested_min, x.tested_min);
-  if (x.tested_max != kNoMaximum) atomicMax(&to.tested_max, x.tested_max);
-  atomicMin(&to.iterations_min, x.iterations_min);
-  atomicMax(&to.iterations_max, x.iterations_max);
-}
-__device__ inline void Join(EventColumn& to, const EventTally& x) {
-  JoinSum(to.checks, x.checks);
-  JoinSum(to.count, x.count);
-  JoinSum(to.changes, x.changes);
-  JoinSum(to.nan_margins, x.nan_margins);
-  JoinNearest(to.absolute, x.absolute);
-  JoinNearest(to.ulps, x.ulps);
-}
-__device__ inline void Join(StateColumn& to, const StateTally& x) {
-  JoinLeast(to.min, x.min);
-  if (x.max != kNoMaximum) atomicMax(&to.max, x.max);
-  JoinLeast(to.smallest, x.smallest);
-  JoinSum(to.subnormals, x.subnormals);
-  JoinSum(to.zeros, x.zeros);
-  JoinSum(to.nans, x.nans);
-  JoinSum(to.infinities, x.infinities);
-}
-template <class Column, class Tally>
-__device__ inline void JoinKeys(Column& to, const Tally& x, uint32_t rank) {
-  JoinKey(to.absolute, x.absolute, rank);
-  JoinKey(to.ulps, x.ulps, rank);
-}
-
-// One cotangent that leaves the adjoint of a step.
-__device__ inline void Join(BackwardColumn& to, double cotangent) {
-  const double magnitude = precision::Abs(cotangent);
-  if (!precision::IsFinite(magnitude)) {
-    atomicAdd(&to.nonfinite, 1ull);
-    return;
-  }
-  atomicMax(&to.largest, static_cast<unsigned long long>(BitsOf(magnitude)));
-  atomicAdd(&to.exponents[ExponentBucket(magnitude)], 1ull);
-}
-
-__device__ inline void Join(RangeColumn& to, int role, const RangeTally& x) {
-  JoinSum(to.underflows[role], x.underflows);
-  JoinSum(to.overflows[role], x.overflows);
-}
-
-// The columns of one step of one block.
-template <int kTerminations, int kEvents, int kStates>
-struct StepSlot {
-  TerminationColumn termination[kTerminations > 0 ? kTerminations : 1];
-  EventColumn event[kEvents > 0 ? kEvents : 1];
-  StateColumn state[kStates > 0 ? kStates : 1];
-
-  __device__ void Clear() {
-    OnColumns(termination, termination, kTerminations, ClearWord{});
-    OnColumns(event, event, kEvents, ClearWord{});
-    OnColumns(state, state, kStates, ClearWord{});
-  }
-  // Hands the slot over to the block's partial of a column (and of a sample, where >= 0).
-  __device__ void Leave(const KernelArgs& args, int64_t column, int64_t sample, bool first) {
-    const int64_t place = static_cast<int64_t>(blockIdx.x) * args.count + column;
-    Leave(args.termination_partial + place * kTerminations, termination, kTerminations, first);
-    Leave(args.event_partial + place * kEvents, event, kEvents, first);
-    if (sample < 0) return;
-    const int64_t sampled = static_cast<int64_t>(blockIdx.x) * args.samples + sample;
-    Leave(args.state_partial + sampled * kStates, state, kStates, first);
-  }
-
- private:
-  template <class Column>
-  __device__ static void Leave(Column* to, Column* from, int count, bool first) {
-    if (first) {
-      OnColumns(to, from, count, CopyWord{});
-    } else {
-      OnColumns(to, from, count, MergeWord{});
-    }
-    // The same thread has the same words in both.
-    OnColumns(from, from, count, ClearWord{});
   }
 };
 
@@ -331,17 +214,6 @@ SIMGRAD_HD inline uint64_t LoopHash(uint64_t site, int64_t t, int64_t iteration,
       site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
       static_cast<uint64_t>(element),
       precision::LoopOutcome(static_cast<uint64_t>(iterations), static_cast<uint64_t>(why)));
-}
-
-SIMGRAD_HD inline Margin IntegerMargin(int64_t a, int64_t b) {
-  const double distance = static_cast<double>(a) - static_cast<double>(b);
-  return {distance, distance};
-}
-
-// The margin of a comparison of reals in format F.
-template <precision::Format F>
-SIMGRAD_HD inline Margin MarginOf(double a, double b, double extra_magnitude) {
-  return precision::MarginOf(F, a, b, extra_magnitude);
 }
 
 }  // namespace simgrad::sim::cuda::device

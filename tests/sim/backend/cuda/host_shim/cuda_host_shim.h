@@ -28,8 +28,9 @@ struct SimgradShimIndex {
 extern "C" {
 struct SimgradShim {
   SimgradShimIndex thread, block, block_size, grid_size;
-  // Returns when every thread of the block has come to the same place; the or of what they bring.
-  int (*barrier)(const char* file, int line, int value);
+  // Returns when every thread of the block (operation 0), or of the warp, has come to the same
+  // place; the or of what they bring, or its sum (1), smallest (2), largest (3), or (4).
+  unsigned (*await)(const char* file, int line, int operation, unsigned value);
 };
 extern SIMGRAD_SHIM_EXPORT SimgradShim simgrad_shim;
 }
@@ -41,8 +42,16 @@ extern unsigned char simgrad_shared[];
 #define blockIdx (simgrad_shim.block)
 #define blockDim (simgrad_shim.block_size)
 #define gridDim (simgrad_shim.grid_size)
-#define __syncthreads() static_cast<void>(simgrad_shim.barrier(__FILE__, __LINE__, 0))
-#define __syncthreads_or(value) simgrad_shim.barrier(__FILE__, __LINE__, (value) != 0)
+#define __syncthreads() static_cast<void>(simgrad_shim.await(__FILE__, __LINE__, 0, 0))
+#define __syncthreads_or(value) \
+  static_cast<int>(simgrad_shim.await(__FILE__, __LINE__, 0, (value) != 0 ? 1u : 0u))
+// The mask has to name all threads of the warp, as it does where they come converged.
+#define SIMGRAD_SHIM_WARP(mask, operation, value) \
+  (static_cast<void>(mask), simgrad_shim.await(__FILE__, __LINE__, operation, value))
+#define __reduce_add_sync(mask, value) SIMGRAD_SHIM_WARP(mask, 1, value)
+#define __reduce_min_sync(mask, value) SIMGRAD_SHIM_WARP(mask, 2, value)
+#define __reduce_max_sync(mask, value) SIMGRAD_SHIM_WARP(mask, 3, value)
+#define __reduce_or_sync(mask, value) SIMGRAD_SHIM_WARP(mask, 4, value)
 
 template <class T>
 inline T SimgradExchange(T* at, T value) {

@@ -15,6 +15,7 @@ namespace {
 
 // Private arrays of a thread lie on it; only touched pages cost memory.
 constexpr size_t kStackBytes = size_t{1} << 20;
+constexpr size_t kWarp = 32;
 
 }  // namespace
 
@@ -22,10 +23,13 @@ struct FiberBlock::Fiber {
   ucontext_t context;
   void* stack = nullptr;
   bool ended = false;
-  // Where it waits.
+  // Where it waits, for whom, and with what.
   const char* file = "";
   int line = 0;
-  int value = 0;
+  int operation = kBlockBarrier;
+  unsigned value = 0;
+  unsigned answer = 0;
+  bool ready = true;
 };
 
 struct FiberBlock::State {
@@ -33,7 +37,6 @@ struct FiberBlock::State {
   ucontext_t scheduler;
   const std::function<void(int)>* body = nullptr;
   int current = 0;
-  int together = 0;  // or of the values of the last barrier
 };
 
 namespace {
@@ -49,14 +52,72 @@ FiberBlock::~FiberBlock() {
   for (Fiber& fiber : state_->fibers) munmap(fiber.stack, kStackBytes);
 }
 
-int FiberBlock::Barrier(const char* file, int line, int value) {
+unsigned FiberBlock::Await(const char* file, int line, int operation, unsigned value) {
   State* const state = static_cast<State*>(running);
   Fiber& fiber = state->fibers[static_cast<size_t>(state->current)];
   fiber.file = file;
   fiber.line = line;
+  fiber.operation = operation;
   fiber.value = value;
+  fiber.ready = false;
   swapcontext(&fiber.context, &state->scheduler);
-  return state->together;
+  return fiber.answer;
+}
+
+// Answers the fibers [first, last), which have to wait at one place.
+absl::Status FiberBlock::Meet(size_t first, size_t last) {
+  const Fiber& one = state_->fibers[first];
+  unsigned answer = one.value;
+  for (size_t i = first; i < last; ++i) {
+    const Fiber& fiber = state_->fibers[i];
+    const bool together = fiber.operation == one.operation && fiber.line == one.line &&
+                          std::strcmp(fiber.file, one.file) == 0;
+    if (fiber.ended != one.ended || !(one.ended || together)) {
+      const auto where = [](const Fiber& f) {
+        return f.ended ? "has ended" : absl::StrCat("waits in line ", f.line);
+      };
+      return absl::InternalError(absl::StrCat("threads of a block part at a barrier: thread ",
+                                              first, " ", where(one), ", thread ", i, " ",
+                                              where(fiber)));
+    }
+    if (i == first) continue;
+    switch (one.operation) {
+      case kWarpAdd:
+        answer += fiber.value;
+        break;
+      case kWarpMin:
+        answer = std::min(answer, fiber.value);
+        break;
+      case kWarpMax:
+        answer = std::max(answer, fiber.value);
+        break;
+      default:
+        answer |= fiber.value;
+    }
+  }
+  for (size_t i = first; i < last; ++i) {
+    state_->fibers[i].answer = answer;
+    state_->fibers[i].ready = !one.ended;
+  }
+  return absl::OkStatus();
+}
+
+// Lets go on who can: the warps that wait for themselves, else the block.
+absl::Status FiberBlock::MeetAll(size_t threads) {
+  bool any = false;
+  for (size_t first = 0; first < threads; first += kWarp) {
+    const size_t last = std::min(threads, first + kWarp);
+    const auto in_warp = [](const Fiber& f) { return !f.ended && f.operation != kBlockBarrier; };
+    const auto begin = state_->fibers.begin();
+    if (std::none_of(begin + static_cast<std::ptrdiff_t>(first),
+                     begin + static_cast<std::ptrdiff_t>(last), in_warp)) {
+      continue;
+    }
+    const absl::Status status = Meet(first, last);
+    if (!status.ok()) return status;
+    any = true;
+  }
+  return any ? absl::OkStatus() : Meet(0, threads);
 }
 
 absl::Status FiberBlock::Run(int threads, std::mt19937_64& order,
@@ -75,6 +136,7 @@ absl::Status FiberBlock::Run(int threads, std::mt19937_64& order,
   for (size_t i = 0; i < n; ++i) {
     Fiber& fiber = state.fibers[i];
     fiber.ended = false;
+    fiber.ready = true;
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack;
     fiber.context.uc_stack.ss_size = kStackBytes;
@@ -86,6 +148,7 @@ absl::Status FiberBlock::Run(int threads, std::mt19937_64& order,
           const size_t index = static_cast<size_t>(own->current);
           (*own->body)(own->current);
           own->fibers[index].ended = true;
+          own->fibers[index].ready = false;
         },
         0);
   }
@@ -93,27 +156,16 @@ absl::Status FiberBlock::Run(int threads, std::mt19937_64& order,
   std::iota(turns.begin(), turns.end(), 0);
   while (true) {
     std::shuffle(turns.begin(), turns.end(), order);
-    size_t ended = 0;
     for (int thread : turns) {
+      Fiber& fiber = state.fibers[static_cast<size_t>(thread)];
+      if (!fiber.ready) continue;
       state.current = thread;
       resume(thread);
-      Fiber& fiber = state.fibers[static_cast<size_t>(thread)];
       swapcontext(&state.scheduler, &fiber.context);
-      ended += fiber.ended ? 1 : 0;
     }
-    if (ended == n) return absl::OkStatus();
-    const Fiber& first = state.fibers.front();
-    state.together = 0;
-    for (size_t i = 0; i < n; ++i) {
-      const Fiber& fiber = state.fibers[i];
-      if (fiber.ended || fiber.line != first.line || std::strcmp(fiber.file, first.file) != 0) {
-        return absl::InternalError(absl::StrCat(
-            "threads of a block part at a barrier: thread 0 ",
-            first.ended ? "has ended" : absl::StrCat("waits in line ", first.line), ", thread ", i,
-            " ", fiber.ended ? "has ended" : absl::StrCat("waits in line ", fiber.line)));
-      }
-      state.together |= fiber.value;
-    }
+    const absl::Status status = MeetAll(n);
+    if (!status.ok()) return status;
+    if (state.fibers.front().ended) return absl::OkStatus();  // all have: they met
   }
 }
 

@@ -18,7 +18,7 @@ struct Index {
 };
 struct Shim {
   Index thread, block, block_size, grid_size;
-  int (*barrier)(const char*, int, int);
+  unsigned (*await)(const char*, int, int, unsigned);
 };
 using Entry = void (*)(sim::cuda::KernelArgs);
 
@@ -39,7 +39,7 @@ absl::Status LaunchOnHost(const std::function<void*(const char*)>& find, const s
   const precision::ScopedFloatEnvironment environment;
   shim->block_size = {static_cast<unsigned>(shape.block), 1, 1};
   shim->grid_size = {static_cast<unsigned>(shape.grid), 1, 1};
-  shim->barrier = &FiberBlock::Barrier;
+  shim->await = &FiberBlock::Await;
   for (int64_t block = 0; block < shape.grid; ++block) {
     shim->block = {static_cast<unsigned>(block), 0, 0};
     if (shape.shared_bytes > 0) {

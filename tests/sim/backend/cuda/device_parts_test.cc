@@ -1,0 +1,158 @@
+// Parts of the device's headers alone: margins against precision/ulp.h, joins over the threads of
+// warps.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "precision/lane.h"
+#include "precision/ulp.h"
+#include "sim/backend/cuda/device/margin.h"
+#include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
+
+namespace simgrad::tests {
+namespace {
+
+using precision::Format;
+
+double NumberOf(std::mt19937_64& random) {
+  const double few[] = {0.0,
+                        -0.0,
+                        1.0,
+                        std::numeric_limits<double>::infinity(),
+                        -std::numeric_limits<double>::infinity(),
+                        std::numeric_limits<double>::quiet_NaN(),
+                        std::numeric_limits<float>::denorm_min(),
+                        std::numeric_limits<float>::max(),
+                        std::numeric_limits<double>::denorm_min(),
+                        std::numeric_limits<double>::max()};
+  if (random() % 4 == 0) return few[random() % std::size(few)];
+  return std::ldexp(std::uniform_real_distribution<double>(-1, 1)(random),
+                    static_cast<int>(random() % 320) - 160);
+}
+
+template <Format F, class Extra>
+void ExpectMarginsOf(uint64_t seed) {
+  using Lane = precision::Lane<F>;
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 200000; ++i) {
+    const auto a = Lane::Round(NumberOf(random));
+    // Mostly near each other, as tested values are to their thresholds.
+    const auto b = random() % 2 == 0 ? Lane::Round(NumberOf(random))
+                                     : Lane::Round(static_cast<double>(a) * (1.0 + 1e-6));
+    const auto extra = static_cast<Extra>(NumberOf(random));
+    const auto made = sim::cuda::device::MarginOf<F>(a, b, extra);
+    const auto asked = precision::MarginOf(F, a, b, static_cast<double>(extra));
+    ASSERT_EQ(precision::BitsOf(made.absolute), precision::BitsOf(asked.absolute))
+        << a << " " << b << " " << extra;
+    ASSERT_EQ(precision::BitsOf(made.ulps), precision::BitsOf(asked.ulps))
+        << a << " " << b << " " << extra;
+  }
+}
+
+TEST(DevicePartsTest, MarginsAreThoseOfTheDefinition) {
+  ExpectMarginsOf<Format::kF64, double>(1);
+  ExpectMarginsOf<Format::kF32, float>(2);
+  ExpectMarginsOf<Format::kF32, double>(3);
+  ExpectMarginsOf<Format::kBf16, float>(4);
+  ExpectMarginsOf<Format::kF16, float>(5);
+  ExpectMarginsOf<Format::kE4m3, float>(6);
+  ExpectMarginsOf<Format::kE5m2, double>(7);
+}
+
+// Each warp tells every thread of it: sum, least and most of one number each, union of a bit.
+constexpr char kWarps[] = R"(
+#include "sim/backend/cuda/kernel_abi.h"
+#include "sim/backend/cuda/device/warp.h"
+using namespace simgrad::sim::cuda;
+using namespace simgrad::sim::cuda::device;
+extern "C" __global__ void simgrad_start(const __grid_constant__ KernelArgs args) {
+  const unsigned long long x = static_cast<unsigned long long>(args.integer[threadIdx.x]);
+  const Warp warp = ThisWarp();
+  unsigned long long* const out = static_cast<unsigned long long*>(args.field[0]) + 5 * threadIdx.x;
+  const bool large = Union(warp, x >= kLargeCount ? 1u : 0u) != 0;
+  out[0] = Sum(warp, x, large);
+  out[1] = Least(warp, x);
+  out[2] = Most(warp, x);
+  out[3] = Union(warp, 1u << (threadIdx.x & 31));
+  out[4] = warp.first;
+}
+)";
+
+std::vector<uint64_t> OfWarps(const std::vector<uint64_t>& numbers, absl::Status& status) {
+  const auto device = MakeHostShimDevice({.seed = numbers.size()});
+  sim::cuda::GeneratedSource source;
+  source.text = kWarps;
+  const auto module = device->Load(source, sim::cuda::KernelChoice::kBest);
+  status = module.status();
+  if (!status.ok()) return {};
+  auto stream = *device->OpenStream();
+  const int64_t threads = static_cast<int64_t>(numbers.size());
+  const auto in = *device->Allocate(threads * 8);
+  const auto out = *device->Allocate(threads * 40);
+  status.Update(stream->ToDevice(in.data(), numbers.data(), in.bytes()));
+  sim::cuda::KernelArgs args = {};
+  args.integer = static_cast<const int64_t*>(in.data());
+  args.field[0] = out.data();
+  status.Update(stream->Launch(**module, "simgrad_start", {1, static_cast<int>(threads), 0}, args));
+  std::vector<uint64_t> told(numbers.size() * 5);
+  status.Update(stream->ToHost(told.data(), out.data(), out.bytes()));
+  return told;
+}
+
+TEST(DevicePartsTest, WarpsAddAndCompareWholeAndBroken) {
+  std::mt19937_64 random(1);
+  for (size_t threads : {1u, 2u, 31u, 32u, 33u, 96u, 100u}) {
+    for (int bits : {4, 26, 40, 53}) {
+      std::vector<uint64_t> numbers(threads);
+      for (uint64_t& x : numbers) x = random() % (uint64_t{1} << bits);
+      absl::Status status;
+      const std::vector<uint64_t> told = OfWarps(numbers, status);
+      ASSERT_TRUE(status.ok()) << status;
+      for (size_t i = 0; i < threads; ++i) {
+        const size_t first = i / 32 * 32;
+        const size_t last = std::min(threads, first + 32);
+        const auto begin = numbers.begin() + static_cast<std::ptrdiff_t>(first);
+        const auto end = numbers.begin() + static_cast<std::ptrdiff_t>(last);
+        uint64_t sum = 0;
+        for (auto x = begin; x != end; ++x) sum += *x;
+        const uint64_t lanes = last - first;
+        EXPECT_EQ(told[5 * i], sum) << threads << " threads, " << bits << " bits";
+        EXPECT_EQ(told[5 * i + 1], *std::min_element(begin, end));
+        EXPECT_EQ(told[5 * i + 2], *std::max_element(begin, end));
+        EXPECT_EQ(told[5 * i + 3], (uint64_t{1} << lanes) - 1);
+        EXPECT_EQ(told[5 * i + 4], i == first ? 1u : 0u);
+      }
+    }
+  }
+}
+
+TEST(DevicePartsTest, AThreadThatIsMissingInItsWarpIsAnError) {
+  const auto device = MakeHostShimDevice({.seed = 1});
+  sim::cuda::GeneratedSource source;
+  source.text = kWarps;
+  const std::string join = "const bool large";
+  source.text.replace(source.text.find(join), join.size(),
+                      "if (threadIdx.x == 7) return;\n" + join);
+  const auto module = device->Load(source, sim::cuda::KernelChoice::kBest);
+  ASSERT_TRUE(module.ok()) << module.status();
+  auto stream = *device->OpenStream();
+  const auto in = *device->Allocate(64 * 8);
+  const auto out = *device->Allocate(64 * 40);
+  const std::vector<uint64_t> numbers(64);
+  ASSERT_TRUE(stream->ToDevice(in.data(), numbers.data(), in.bytes()).ok());
+  sim::cuda::KernelArgs args = {};
+  args.integer = static_cast<const int64_t*>(in.data());
+  args.field[0] = out.data();
+  absl::Status status = stream->Launch(**module, "simgrad_start", {1, 64, 0}, args);
+  status.Update(stream->Wait());
+  EXPECT_NE(std::string(status.message()).find("thread 7 has ended"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace simgrad::tests
