@@ -70,9 +70,12 @@ absl::Status FiberBlock::Meet(size_t first, size_t last) {
   unsigned answer = one.value;
   for (size_t i = first; i < last; ++i) {
     const Fiber& fiber = state_->fibers[i];
-    const bool together = fiber.operation == one.operation && fiber.line == one.line &&
-                          std::strcmp(fiber.file, one.file) == 0;
-    if (fiber.ended != one.ended || !(one.ended || together)) {
+    // One that has ended may have waited last in a text that is gone.
+    const bool together = one.ended ? fiber.ended
+                                    : !fiber.ended && fiber.operation == one.operation &&
+                                          fiber.line == one.line &&
+                                          std::strcmp(fiber.file, one.file) == 0;
+    if (!together) {
       const auto where = [](const Fiber& f) {
         return f.ended ? "has ended" : absl::StrCat("waits in line ", f.line);
       };
