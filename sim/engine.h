@@ -36,9 +36,9 @@ struct Work {
   Batch batch;  // batch.program->adjoint is set where `gradient` is
   RunOptions options;
   std::optional<GradientWork> gradient;
-  int64_t chunk_steps = 0;          // 0: chosen
+  int64_t chunk_steps = 0;                     // 0: chosen
   int64_t max_chunk_steps = int64_t{1} << 40;  // whether chosen or asked for
-  int64_t checkpoint_interval = 0;  // steps; 0: chosen within the budget
+  int64_t checkpoint_interval = 0;             // steps; 0: chosen within the budget
   int64_t memory_budget_bytes = int64_t{4} << 30;
   int32_t max_certificates = 16;
 };

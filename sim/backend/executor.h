@@ -1,8 +1,8 @@
 // What a backend provides: running the steps of one batch, forward and in reverse.
 //
-// The engine (sim/engine.h) owns policy: chunks, checkpoints, cancellation, merging, reductions over
-// instances. An executor owns mechanism: it advances every instance of the batch through a range of
-// steps. All executors give the same bits for everything that stands here.
+// The engine (sim/engine.h) owns policy: chunks, checkpoints, cancellation, merging, reductions
+// over instances. An executor owns mechanism: it advances every instance of the batch through a
+// range of steps. All executors give the same bits for everything that stands here.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ struct Binding {
   bool per_step = false;  // control and data only; then `steps` entries
 };
 
-// Cotangents that a caller sends, exact numbers, f64; empty where not sent (AdjointSpec says which).
-// Row-major; final_state [instance][shape]; trajectory_state [instance][steps + 1][shape];
+// Cotangents that a caller sends, exact numbers, f64; empty where not sent (AdjointSpec says
+// which). Row-major; final_state [instance][shape]; trajectory_state [instance][steps + 1][shape];
 // trajectory_export [instance][steps][shape].
 struct Cotangents {
-  std::vector<std::vector<double>> final_state;       // per state input
-  std::vector<std::vector<double>> trajectory_state;  // per state input
-  std::vector<std::vector<double>> trajectory_export; // per export
+  std::vector<std::vector<double>> final_state;        // per state input
+  std::vector<std::vector<double>> trajectory_state;   // per state input
+  std::vector<std::vector<double>> trajectory_export;  // per export
 };
 
 struct Batch {
@@ -46,7 +46,7 @@ struct Batch {
 
 // What is recorded. `kNone` exists for measurement only: the service always records.
 enum class Recording : uint8_t {
-  kNone,       // results only: no diagnostics at all, paths and ok stay empty
+  kNone,  // results only: no diagnostics at all, paths and ok stay empty
   // Results, and what is added up: counts and histograms, as in a summary. Smallest margins, NaN
   // margins of events, tested values and sampled states may be missing or anything.
   kCounts,
@@ -95,7 +95,8 @@ class Run {
 
   // Puts every instance at the states z[0] (rounded to role state, then `initial`).
   virtual absl::Status Start() = 0;
-  // Runs steps [first, first + count) from the states at `first`. `first` must be where the states are.
+  // Runs steps [first, first + count) from the states at `first`. `first` must be where the states
+  // are.
   virtual absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) = 0;
   // Exact copies of all states, and of what travels with them (last event values, health, costs,
   // signature), so that Forward can be repeated from there.
@@ -106,9 +107,9 @@ class Run {
   // Terminal cost on z[T]; call once, after the last Forward.
   virtual absl::Status Finish() = 0;
 
-  // Reverse. StartAdjoint after Finish; then ranges of steps descending and adjoining. Adjoint(first, count)
-  // expects the states to be at `first` (RestoreState), replays the range with recording and runs
-  // its reverse. It counts nothing of the replay a second time.
+  // Reverse. StartAdjoint after Finish; then ranges of steps descending and adjoining.
+  // Adjoint(first, count) expects the states to be at `first` (RestoreState), replays the range
+  // with recording and runs its reverse. It counts nothing of the replay a second time.
   virtual absl::Status StartAdjoint(double seed_scale) = 0;
   virtual absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) = 0;
   virtual absl::Status FinishAdjoint() = 0;  // `initial`, and the cotangent of z[0] into gradients
@@ -116,9 +117,9 @@ class Run {
   virtual int64_t AdjointBytes(int64_t first, int64_t count) const = 0;
 
   // Results. Row-major with the instance first; in the format of the state or role.
-  virtual Tensor State(int32_t state_input) const = 0;          // [instances][shape]
-  virtual Tensor Export(int32_t export_index) const = 0;        // of the last step run
-  virtual std::vector<double> Values() const = 0;               // objective per instance
+  virtual Tensor State(int32_t state_input) const = 0;    // [instances][shape]
+  virtual Tensor Export(int32_t export_index) const = 0;  // of the last step run
+  virtual std::vector<double> Values() const = 0;         // objective per instance
   virtual const std::vector<uint64_t>& PathSignatures() const = 0;
   virtual const std::vector<InstanceHealth>& Health() const = 0;
   // Per event site: first step at which any element of the instance was true, -1 never.

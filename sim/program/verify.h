@@ -3,9 +3,9 @@
 // Errors: INVALID_ARGUMENT with the field path (field_error.h): wrong operand counts, types,
 // shapes,
 //   uses before definition, uses across regions, names that clash, sites named twice, a select that
-//   hangs on an anonymous comparison of reals, loops and work over the limits, non-finite literals, roles
-//   that a world cannot use, adjoint-only operations. Cost: linear in the program. Never allocates
-//   by a number found in the program.
+//   hangs on an anonymous comparison of reals, loops and work over the limits, non-finite literals,
+//   roles that a world cannot use, adjoint-only operations. Cost: linear in the program. Never
+//   allocates by a number found in the program.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct ProgramLimits {
   // Element-operations of one step with every loop at its cap (step_work.h): a loop at the largest
   // cap may use each of max_total_elements twice. It is some hours of a core.
   int64_t max_step_work = int64_t{1} << 42;
-  int64_t max_depth = 8;                       // of nested regions
+  int64_t max_depth = 8;  // of nested regions
   int64_t max_name_length = 128;
 };
 

@@ -26,8 +26,8 @@ struct HeldSlot {
 // What travels with a block from step to step in reverse.
 struct AdjointBlock {
   std::vector<HeldSlot> states, exports;
-  std::vector<RowBytes> sums;       // by input: [element][lane] in role gradient
-  std::vector<LaneBits> connected;  // by input
+  std::vector<RowBytes> sums;          // by input: [element][lane] in role gradient
+  std::vector<LaneBits> connected;     // by input
   std::vector<InstanceHealth> health;  // [lanes]; empty while every instance is ok
   LaneBits not_ok;
   LaneBits stopped;
@@ -35,8 +35,8 @@ struct AdjointBlock {
 
 // Per-instance gradients of the whole batch: [instances][steps, where per step][elements].
 struct GradientStore {
-  std::vector<std::vector<double>> values;       // by input; empty: not wanted
-  std::vector<std::vector<uint8_t>> connected;   // by input: [instances]
+  std::vector<std::vector<double>> values;      // by input; empty: not wanted
+  std::vector<std::vector<uint8_t>> connected;  // by input: [instances]
 };
 
 // Records beyond this are cut off into segments.
@@ -51,8 +51,7 @@ class BlockAdjoint {
   // The states of `state` are those at `first`.
   void Reverse(int64_t block, const BlockState& state, AdjointBlock& adjoint, double seed,
                int64_t first, int64_t count, AdjointChunk& chunk, GradientStore& store);
-  void Finish(int64_t block, const BlockState& state, AdjointBlock& adjoint,
-              GradientStore& store);
+  void Finish(int64_t block, const BlockState& state, AdjointBlock& adjoint, GradientStore& store);
 
  private:
   bool Load(int64_t block, const BlockState& state, AdjointBlock& adjoint);

@@ -178,8 +178,8 @@ void BlockRunner::AddCost(int32_t slot) {
   if (context_.stops) {
     std::memcpy(cost_before_.data(), cost, static_cast<size_t>(rows_.width * 8));
   }
-  m_.kernels().accumulate[static_cast<size_t>(cost_format_)](cost, m_.at[slot],
-                                                             every_lane_.data(), rows_.width);
+  m_.kernels().accumulate[static_cast<size_t>(cost_format_)](cost, m_.at[slot], every_lane_.data(),
+                                                             rows_.width);
   const int wide = cost_carrier_ == Carrier::kF64 ? 1 : 0;
   if (!context_.looks || !m_.kernels().any_nonfinite[wide](cost, rows_.width)) return;
   ForEachLane(m_.lane_set.counted, [&](int64_t j) {
@@ -211,9 +211,8 @@ void BlockRunner::StopLanes() {
   const LaneBits fresh = state_->not_ok - state_->stopped;
   if (fresh.Any()) {
     sites_.SplitSignatureOf(state_->path);
-    ForEachLane(fresh, [&](int64_t lane) {
-      state_->health[static_cast<size_t>(lane)].stopped = true;
-    });
+    ForEachLane(fresh,
+                [&](int64_t lane) { state_->health[static_cast<size_t>(lane)].stopped = true; });
     state_->stopped = state_->stopped | fresh;
     m_.SetLanes(RunningLanes());
   }
@@ -322,7 +321,7 @@ void BlockRunner::NoteRow(const std::byte* numbers, const Slot& slot, StateRange
     LaneBits zeros;
     const double zero = 0.0;  // as either carrier
     kernels.compare_bits[static_cast<int>(Comparison::kEq)][wide](numbers, &zero, zeros.word,
-                                                                 rows_.width);
+                                                                  rows_.width);
     noted.zeros = static_cast<uint64_t>((zeros & lanes).Count());
     range.Merge(noted);
     return;
@@ -352,7 +351,9 @@ void WriteTensorRow(Tensor& tensor, int64_t at, const Slot& slot, const std::byt
     const int64_t i = e * width + lane;
     switch (slot.carrier) {
       case Carrier::kF32:
-      case Carrier::kF64: tensor.Set(at + e, LoadReal(numbers, slot.carrier, i)); break;
+      case Carrier::kF64:
+        tensor.Set(at + e, LoadReal(numbers, slot.carrier, i));
+        break;
       case Carrier::kI32:
         tensor.SetInt(at + e, reinterpret_cast<const int32_t*>(numbers)[i]);
         break;
@@ -401,8 +402,7 @@ void BlockRunner::Finish(int64_t block, BlockState& state) {
   for (size_t k = 0; k < plan.terminal_args.size(); ++k) {
     const int64_t at = k < states ? context_.layout.state(k) : context_.layout.exported(k - states);
     std::memcpy(m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
-                static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() *
-                                    rows_.width));
+                static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() * rows_.width));
   }
   m_.Run(plan.terminal);
   AddCost(plan.terminal_yield);

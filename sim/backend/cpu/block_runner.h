@@ -34,7 +34,7 @@ struct ChunkOutput {
   int64_t first = 0;
   int64_t count = 0;
   StepDiagnostics* diagnostics = nullptr;
-  ForwardChunk* chunk = nullptr;  // instance_sites, states, exports
+  ForwardChunk* chunk = nullptr;    // instance_sites, states, exports
   int64_t* record_bytes = nullptr;  // [steps of the run] of one block: the largest seen
 };
 

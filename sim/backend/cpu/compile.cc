@@ -34,9 +34,12 @@ Carrier CarrierOfValue(const Value& value) {
   switch (value.type.element) {
     case ElementType::kReal:
       return *value.format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
-    case ElementType::kI32: return Carrier::kI32;
-    case ElementType::kI64: return Carrier::kI64;
-    case ElementType::kBool: break;
+    case ElementType::kI32:
+      return Carrier::kI32;
+    case ElementType::kI64:
+      return Carrier::kI64;
+    case ElementType::kBool:
+      break;
   }
   return Carrier::kMask;
 }
@@ -216,7 +219,8 @@ void Compiler::OpenScope(Scope& scope, const Region& region, RegionPlan& plan) {
     use(op.operands[0]);
     use(op.operands[1]);
   }
-  // Both sides of the test, and the entry threshold where there is one; an export more costs little.
+  // Both sides of the test, and the entry threshold where there is one; an export more costs
+  // little.
   if (scope.is_test) {
     for (ValueId id : region.yields) use(id);
   }
@@ -232,7 +236,8 @@ std::vector<ValueId> Compiler::MarginOperands(const Scope& scope, ValueId id) co
   const Op* op = producer(id);
   while (op != nullptr && op->code == OpCode::kCast) op = producer(op->operands[0]);
   if (op == nullptr) return {};
-  const bool sums = op->code == OpCode::kAdd || op->code == OpCode::kSub || op->code == OpCode::kFma;
+  const bool sums =
+      op->code == OpCode::kAdd || op->code == OpCode::kSub || op->code == OpCode::kFma;
   return sums ? op->operands : std::vector<ValueId>{};
 }
 

@@ -154,11 +154,21 @@ void Compiler::CompileReduction(const Op& op) {
       if (real) return CompileSum(op, reduce);
       kernel = (op.code == kSum ? kernels_.int_sum : kernels_.int_cumsum)[SizeIndex(carrier)];
       break;
-    case kReduceMax: kernel = kernels_.reduce_max[c]; break;
-    case kReduceMin: kernel = kernels_.reduce_min[c]; break;
-    case kArgmax: kernel = kernels_.argmax[c]; break;
-    case kArgmin: kernel = kernels_.argmin[c]; break;
-    default: kernel = kernels_.any; break;
+    case kReduceMax:
+      kernel = kernels_.reduce_max[c];
+      break;
+    case kReduceMin:
+      kernel = kernels_.reduce_min[c];
+      break;
+    case kArgmax:
+      kernel = kernels_.argmax[c];
+      break;
+    case kArgmin:
+      kernel = kernels_.argmin[c];
+      break;
+    default:
+      kernel = kernels_.any;
+      break;
   }
   const int32_t a = At(op.operands[0]);
   const Slot from = SlotAt(a);

@@ -24,10 +24,10 @@ struct Recomputed {
 
 // Uses of values, counted before anything is emitted.
 struct ValueUses {
-  std::vector<int32_t> root;   // by value: the value whose slot it shares
-  std::vector<int32_t> count;  // by value: uses by operations, yields and tapes
+  std::vector<int32_t> root;     // by value: the value whose slot it shares
+  std::vector<int32_t> count;    // by value: uses by operations, yields and tapes
   std::vector<int32_t> readers;  // by root: the same, but for what only gives it another name
-  std::vector<bool> stored;    // by root: the adjoint reads it (recording plans)
+  std::vector<bool> stored;      // by root: the adjoint reads it (recording plans)
   // By root: what the adjoint computes again from recorded values instead, or nothing.
   std::vector<std::optional<Recomputed>> recomputed;
 };
@@ -45,11 +45,11 @@ class Compiler {
     const Region* region = nullptr;
     RegionPlan* plan = nullptr;
     Scope* outer = nullptr;
-    bool is_test = false;  // of a while
-    size_t at = 0;                                  // operation being emitted
-    std::vector<std::vector<int32_t>> last_used;    // by operation: root values of this region
-    std::vector<int32_t> scratch;                   // slots to free after the operation
-    std::vector<int32_t> kept;                      // slots to free with the region
+    bool is_test = false;                             // of a while
+    size_t at = 0;                                    // operation being emitted
+    std::vector<std::vector<int32_t>> last_used;      // by operation: root values of this region
+    std::vector<int32_t> scratch;                     // slots to free after the operation
+    std::vector<int32_t> kept;                        // slots to free with the region
     std::unordered_map<int32_t, const Op*> deferred;  // computed with their only reader
     std::set<int32_t> looked_at;  // slots of one row that a product of this region reads or writes
   };
@@ -71,7 +71,7 @@ class Compiler {
   int32_t At(ValueId id) const { return plan_->slot_of[Index(id)]; }
   Slot& SlotAt(int32_t slot) { return plan_->slots[static_cast<size_t>(slot)]; }
   void PlaceForever(int32_t slot);
-  void PlaceTemporary(int32_t slot);   // gives storage from the pool
+  void PlaceTemporary(int32_t slot);  // gives storage from the pool
   int32_t Scratch(Carrier carrier, Format format, int64_t count, bool uniform, bool invariant);
   // What lives from one iteration of a loop to the next must not share its place with anything that
   // the loop's regions free: in the next iteration its former owner writes to it again.
@@ -173,8 +173,8 @@ class Compiler {
   void CompileVjpRegion(const Region& region, size_t leading, const std::vector<int32_t>& args,
                         const std::vector<int32_t>& yields, std::vector<TravellingSlot>& slots,
                         size_t outside, VjpRegion& plan);
-  // What a cotangent looks like, and lists that name cotangents of travelling slots: `slot` by place
-  // in the list; inside a mapped loop they are one of `repeats` elements.
+  // What a cotangent looks like, and lists that name cotangents of travelling slots: `slot` by
+  // place in the list; inside a mapped loop they are one of `repeats` elements.
   struct CotangentType {
     Format format = Format::kF32;
     int64_t count = 0;
@@ -193,17 +193,13 @@ class Compiler {
   // A varying slot of equal numbers.
   int32_t Constant(Carrier carrier, Format format, int64_t count, double value);
 
-  bool IsReal(ValueId id) const {
-    return program_->program[id].type.element == ElementType::kReal;
-  }
+  bool IsReal(ValueId id) const { return program_->program[id].type.element == ElementType::kReal; }
   int64_t CountOf(ValueId id) const { return ElementCount(program_->program[id].type.shape); }
   const Value& ValueAt(ValueId id) const { return program_->program[id]; }
   const std::vector<int32_t>& Keep(std::vector<int32_t> list) {
     return plan_->lists.emplace_back(std::move(list));
   }
-  bool Stored(ValueId id) const {
-    return uses_.stored[static_cast<size_t>(uses_.root[Index(id)])];
-  }
+  bool Stored(ValueId id) const { return uses_.stored[static_cast<size_t>(uses_.root[Index(id)])]; }
 
   std::shared_ptr<const NumericalProgram> program_;
   const KernelTable& kernels_;
@@ -216,8 +212,8 @@ class Compiler {
   bool hoists_ = false;
   std::unordered_map<int32_t, int32_t> widened_;  // invariant uniform slots
   std::map<std::tuple<Carrier, int64_t, double>, int32_t> constants_;
-  std::vector<const Op*> producer_;               // by value
-  std::vector<RegionPlan*> region_of_;            // by value: where it is defined (recorded regions)
+  std::vector<const Op*> producer_;     // by value
+  std::vector<RegionPlan*> region_of_;  // by value: where it is defined (recorded regions)
   struct LoopHome {
     const WhilePlan* while_plan = nullptr;
     const ForPlan* for_plan = nullptr;

@@ -16,9 +16,7 @@ inline bool Contains(Format to, Format from) {
          target.max_finite >= source.max_finite;
 }
 
-inline bool SameCarrier(Format a, Format b) {
-  return (a == Format::kF64) == (b == Format::kF64);
-}
+inline bool SameCarrier(Format a, Format b) { return (a == Format::kF64) == (b == Format::kF64); }
 
 inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
   if (op.results.size() != 1 || op.operands.empty() || op.results[0] == ValueId::kNone) {
@@ -29,10 +27,12 @@ inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
   const bool same_count = ElementCount(result.type.shape) == ElementCount(operand.type.shape);
   switch (op.code) {
     case OpCode::kReshape:
-    case OpCode::kStopGradient: return true;
+    case OpCode::kStopGradient:
+      return true;
     case OpCode::kBroadcast:
       return same_count && std::is_sorted(op.attributes.dims.begin(), op.attributes.dims.end());
-    case OpCode::kConvert: return result.type.element == operand.type.element;
+    case OpCode::kConvert:
+      return result.type.element == operand.type.element;
     case OpCode::kCast:
       return Contains(*result.format, *operand.format) &&
              SameCarrier(*result.format, *operand.format) &&
@@ -42,8 +42,10 @@ inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
       return result.type.element == ElementType::kReal && same_count &&
              op.attributes.order == Order::kPairwise && result.format == operand.format &&
              Contains(op.attributes.accumulator, *operand.format);
-    case OpCode::kAny: return same_count;
-    default: return false;
+    case OpCode::kAny:
+      return same_count;
+    default:
+      return false;
   }
 }
 

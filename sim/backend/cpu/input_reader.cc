@@ -12,19 +12,26 @@ namespace {
 template <class F>
 void StoreNumber(std::byte* to, Carrier carrier, int64_t i, const F& get, bool from_double) {
   switch (carrier) {
-    case Carrier::kF64: reinterpret_cast<double*>(to)[i] = get.Real(); return;
+    case Carrier::kF64:
+      reinterpret_cast<double*>(to)[i] = get.Real();
+      return;
     case Carrier::kF32:
       reinterpret_cast<float*>(to)[i] = static_cast<float>(get.Real());
       return;
-    default: break;
+    default:
+      break;
   }
   const int64_t n = from_double ? static_cast<int64_t>(get.Real()) : get.Integer();
   switch (carrier) {
-    case Carrier::kI64: reinterpret_cast<int64_t*>(to)[i] = n; return;
+    case Carrier::kI64:
+      reinterpret_cast<int64_t*>(to)[i] = n;
+      return;
     case Carrier::kI32:
       reinterpret_cast<int32_t*>(to)[i] = static_cast<int32_t>(static_cast<uint64_t>(n));
       return;
-    default: reinterpret_cast<int32_t*>(to)[i] = n != 0 ? -1 : 0; return;
+    default:
+      reinterpret_cast<int32_t*>(to)[i] = n != 0 ? -1 : 0;
+      return;
   }
 }
 
@@ -102,8 +109,8 @@ void InputReader::LoadUniform(Machine& m) const {
   for (const LiteralPlan& literal : m.plan().literals) {
     const Slot& slot = m.slot(literal.slot);
     for (int64_t e = 0; e < slot.count; ++e) {
-      double x = literal.values.size() == 1 ? literal.values[0]
-                                            : literal.values[static_cast<size_t>(e)];
+      double x =
+          literal.values.size() == 1 ? literal.values[0] : literal.values[static_cast<size_t>(e)];
       const bool real = slot.carrier == Carrier::kF32 || slot.carrier == Carrier::kF64;
       if (real) x = precision::RoundTo(slot.format, x);
       for (int64_t j = 0; j < kLaneGroup; ++j) {
@@ -139,9 +146,9 @@ void InputReader::LoadStep(Machine& m, const BlockRows& rows, int64_t t) const {
       Load(m, i, rows, std::min(t, batch_.steps - 1));
     } else {
       const Slot& slot = m.slot(input.slot);
-      std::memset(m.at[input.slot], 0,
-                  static_cast<size_t>(slot.bytes_per_lane() *
-                                      (slot.uniform ? kLaneGroup : rows.width)));
+      std::memset(
+          m.at[input.slot], 0,
+          static_cast<size_t>(slot.bytes_per_lane() * (slot.uniform ? kLaneGroup : rows.width)));
     }
   }
 }

@@ -37,8 +37,8 @@ class InputReader {
   const Batch& batch_;
 };
 
-// to[element][lane] = x * scale rounded to `role`, then to the slot's format, where x = from[(row of
-// the batch * entries + entry) * elements + element]; the product is one of f64.
+// to[element][lane] = x * scale rounded to `role`, then to the slot's format, where x = from[(row
+// of the batch * entries + entry) * elements + element]; the product is one of f64.
 void LoadReals(const std::vector<double>& from, double scale, Format role, const Slot& slot,
                const BlockRows& rows, int64_t entries, int64_t entry, std::byte* to);
 

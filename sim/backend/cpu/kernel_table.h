@@ -32,7 +32,7 @@ using Kernel = void (*)(const Instruction&, Lanes&);
 
 // The part of a machine that kernels see.
 struct Lanes {
-  std::byte** at = nullptr;  // storage by slot
+  std::byte** at = nullptr;                     // storage by slot
   int64_t width[2] = {kLaneGroup, kLaneGroup};  // lanes per row: varying, uniform
   bool evades_subnormals = false;               // products near zero are not left to the processor
   bool met_subnormals = false;                  // since this was reset, there was one
@@ -47,9 +47,9 @@ struct Instruction {
   Kernel run = nullptr;
   int32_t to = -1;
   int32_t a = -1, b = -1, c = -1, d = -1;
-  int32_t count = 1;       // rows of the result
-  int32_t uniform = 0;     // 1: all operands and the result are uniform
-  bool rows = false;       // `plan` is a RowPlan
+  int32_t count = 1;    // rows of the result
+  int32_t uniform = 0;  // 1: all operands and the result are uniform
+  bool rows = false;    // `plan` is a RowPlan
   bool looked_at =
       false;  // a product: an earlier one has left the magnitudes of its varying factor
   const void* plan = nullptr;  // what the kernel needs besides: a list of rows, a loop, ...
@@ -77,7 +77,16 @@ struct ReducePlan {
 enum Arithmetic2 : uint8_t { kAdd2, kSub2, kMul2, kDiv2, kMod2, kAtan22, kPow2 };
 inline constexpr int kArithmetic2Count = 7;
 enum Arithmetic1 : uint8_t {
-  kSqrt1, kExp1, kLog1, kLog1p1, kExpm11, kSin1, kCos1, kTanh1, kSigmoid1, kSoftplus1,
+  kSqrt1,
+  kExp1,
+  kLog1,
+  kLog1p1,
+  kExpm11,
+  kSin1,
+  kCos1,
+  kTanh1,
+  kSigmoid1,
+  kSoftplus1,
 };
 inline constexpr int kArithmetic1Count = 10;
 enum Move1 : uint8_t { kNeg1, kAbs1, kSign1, kFloor1, kRound1 };
@@ -131,8 +140,8 @@ struct ScaledRow {
 
 // What some products were like.
 struct ProductsMet {
-  bool subnormal = false;  // an operand or a product was
-  bool zero = false;       // every product is zero
+  bool subnormal = false;                  // an operand or a product was
+  bool zero = false;                       // every product is zero
   uint64_t factor = kUnknownMagnitudes;    // all bits of the magnitudes of x
   uint64_t products = kUnknownMagnitudes;  // and of the products
 };
@@ -163,9 +172,9 @@ struct KernelTable {
   // Rounded to the format.
   Kernel arithmetic2[kArithmetic2Count][kFormats][3];
   Kernel arithmetic1[kArithmetic1Count][kFormats];
-  Kernel fma[kFormats];     // VVV
+  Kernel fma[kFormats];       // VVV
   Kernel merge[kFormats][2];  // a, b, mask_b: VVV; with -b
-  Kernel merge2[kFormats];  // a, mask_a, b, mask_b: VVVV
+  Kernel merge2[kFormats];    // a, mask_a, b, mask_b: VVVV
   // The same as merge where c < d or c > d, for a number d: VVVU; [d compares][format][with -b]
   Kernel merge_where[2][kFormats][2];
   // Two roundings in one pass: (a * b) + c and (a * b) - c, c - (a * b); kVVV and, with b or a
@@ -177,9 +186,9 @@ struct KernelTable {
   Kernel compare[kComparisons][kCarrierCount][3];
   Kernel logical_and[3], logical_or[3], logical_not;
   Kernel relu[2], relu_of_negative[2];  // max(x, 0), max(-x, 0); f32, f64
-  Kernel select[2][4];  // by carrier size 4, 8; condition varying
+  Kernel select[2][4];                  // by carrier size 4, 8; condition varying
   Kernel copy_rows;
-  Kernel widen[2];      // uniform to varying; by carrier size
+  Kernel widen[2];  // uniform to varying; by carrier size
   // [from carrier f32, f64][format][saturate]; the operand is a value of any format.
   Kernel cast[2][kFormats][2];
   Kernel int_to_real[3][kFormats];  // from i32, i64, mask
@@ -204,8 +213,8 @@ struct KernelTable {
   // Whether a cast of x to r may have left the normal range [normal, largest].
   bool (*cast_unusual[2][2])(const void* x, const void* r, double normal, double largest,
                              int64_t n);
-  // sum = round(sum + x) where the mask holds (null: everywhere); with -x; with round(x * y), where y
-  // is a row or one number for all lanes.
+  // sum = round(sum + x) where the mask holds (null: everywhere); with -x; with round(x * y), where
+  // y is a row or one number for all lanes.
   void (*accumulate[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
   void (*accumulate_negative[kFormats])(void* sum, const void* x, const int32_t* mask, int64_t n);
   void (*accumulate_product[kFormats])(void* sum, const void* x, const void* y, const int32_t* mask,
@@ -224,8 +233,8 @@ struct KernelTable {
   void (*greater_bits)(const int32_t* x, int32_t y, uint64_t* words, int64_t n);
   // x[i] comparison y, for reals; f32, f64.
   void (*compare_bits[kComparisons][2])(const void* x, const void* y, uint64_t* words, int64_t n);
-  // The same of the lanes `within`, as a whole set; returns how they lie in it: 0 none of it, 1 some,
-  // 2 all.
+  // The same of the lanes `within`, as a whole set; returns how they lie in it: 0 none of it, 1
+  // some, 2 all.
   int (*mask_share)(const int32_t* mask, const uint64_t* within, uint64_t* words, int64_t n);
   int (*compare_share[kComparisons][2])(const void* x, const void* y, const uint64_t* within,
                                         uint64_t* words, int64_t n);
@@ -236,8 +245,8 @@ struct KernelTable {
   // 0 <= x < y, or there is none.
   bool (*count_below)(const float* x, const float* y, const uint64_t* words, int64_t n,
                       TestsBelow& tests);
-  // row[i] = value for the lanes of `words`; then sums[i] += tables[r][rows[r][i]] over `count` rows.
-  // Rows have kMaxBlockWidth numbers.
+  // row[i] = value for the lanes of `words`; then sums[i] += tables[r][rows[r][i]] over `count`
+  // rows. Rows have kMaxBlockWidth numbers.
   void (*fill_bytes)(uint8_t* row, uint8_t value, const uint64_t* words, int64_t n);
   void (*add_outcomes)(uint64_t* sums, const uint8_t* rows, const uint64_t* tables, int64_t count,
                        int64_t n);
@@ -254,7 +263,7 @@ struct KernelTable {
   // Over the lanes of `words` that are no NaN; lowest > highest where there are none.
   KeyRange (*key_range[2])(const void* x, const uint64_t* words, int64_t n);
   TestNeighbours (*neighbours[2])(const void* a, const void* b, const uint64_t* words, int64_t n);
-  double (*smallest_magnitude[2])(const void* x, int64_t n);  // but zero
+  double (*smallest_magnitude[2])(const void* x, int64_t n);                        // but zero
   double (*largest_magnitude[2])(const void* x, const uint64_t* words, int64_t n);  // finite
   // exponent buckets of |x| (ExponentBucket), -1 where not finite.
   void (*exponent_buckets[2])(const void* x, int32_t* bucket, int64_t n);

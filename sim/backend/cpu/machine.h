@@ -3,9 +3,9 @@
 // A machine belongs to one thread. It holds the block's workspace, the layout of lanes in which it
 // is running, and where decisions, non-finite results and records go; all of these may be absent.
 //
-// Lanes that left a loop: the loop goes on with all lanes of its layout, and what the others compute
-// meanwhile is never read and never counted. When half of them have left, the rest is packed into
-// a narrower layout (loop.cc).
+// Lanes that left a loop: the loop goes on with all lanes of its layout, and what the others
+// compute meanwhile is never read and never counted. When half of them have left, the rest is
+// packed into a narrower layout (loop.cc).
 #pragma once
 
 #include <algorithm>
@@ -25,11 +25,11 @@ class SiteRecorder;
 
 // The lanes in which a region runs.
 struct LaneSet {
-  int64_t width = 0;                   // positions, a multiple of kLaneGroup
-  LaneBits running;                    // positions whose results are read, padding among them
-  LaneBits counted;                    // of these the ones that stand for an instance
+  int64_t width = 0;                    // positions, a multiple of kLaneGroup
+  LaneBits running;                     // positions whose results are read, padding among them
+  LaneBits counted;                     // of these the ones that stand for an instance
   const int32_t* block_lane = nullptr;  // position -> lane of the block; null: the same
-  bool all_running = true;             // every position is
+  bool all_running = true;              // every position is
   int64_t BlockLane(int64_t position) const {
     return block_lane == nullptr ? position : block_lane[position];
   }
@@ -37,7 +37,7 @@ struct LaneSet {
 
 // Where gradients of a block are summed while a region of the adjoint runs.
 struct GradientTarget {
-  std::byte* sum = nullptr;       // [elements][block width], carrier of role gradient; null: not wanted
+  std::byte* sum = nullptr;  // [elements][block width], carrier of role gradient; null: not wanted
   LaneBits* connected = nullptr;  // lanes that received something
   bool all_connected = false;     // every lane of the block has
 };
@@ -64,7 +64,7 @@ struct ReverseScratch {
   std::vector<std::byte*> saved;            // pointers of what the regions read
   std::vector<const int32_t*> parents;      // Machine::position_in around the loop
   std::vector<std::vector<int32_t>> composed;
-  std::vector<int32_t> iterations;          // of a packed layout
+  std::vector<int32_t> iterations;  // of a packed layout
 };
 
 class Machine : public Lanes {
@@ -119,7 +119,7 @@ class Machine : public Lanes {
 
   WorkMeter meter;
   LaneSet lane_set;
-  LaneBits nonfinite;           // by lane of the block
+  LaneBits nonfinite;  // by lane of the block
   SiteRecorder* sites = nullptr;
   RangeCounts* ranges = nullptr;
   bool looks = true;
@@ -130,7 +130,7 @@ class Machine : public Lanes {
 
   // Recording.
   Tape* tape = nullptr;
-  Frame* frame = nullptr;  // of the region that runs
+  Frame* frame = nullptr;      // of the region that runs
   int64_t recorded_bytes = 0;  // bound of what recording would take; counted always
 
   // Adjoint: the frame of each recorded region that is being reversed, the number of layouts
@@ -139,10 +139,10 @@ class Machine : public Lanes {
     const Frame* frame = nullptr;
     int depth = 0;
   };
-  std::vector<FrameRef> frames;              // by region
+  std::vector<FrameRef> frames;                         // by region
   std::vector<const int32_t*> position_in = {nullptr};  // by depth; null: the same
   std::vector<int64_t> layout_width = {0};              // by depth
-  std::vector<GradientTarget> gradients;     // by input
+  std::vector<GradientTarget> gradients;                // by input
 
  private:
   static constexpr int64_t kRegionWork = 16;  // of a region that is empty

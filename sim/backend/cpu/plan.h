@@ -59,10 +59,11 @@ struct RegionPlan {
 
 // A site test a op b as diagnostics see it.
 struct TestedPair {
-  int32_t a = -1, b = -1;             // slots
+  int32_t a = -1, b = -1;  // slots
   bool real = true;
   Format format = Format::kF32;
-  // Operands of add, sub or fma that made a or b; all in the carrier of `format`, else `extra_exact`.
+  // Operands of add, sub or fma that made a or b; all in the carrier of `format`, else
+  // `extra_exact`.
   struct Extra {
     int32_t slot = -1;
     int32_t factor = -1;  // of an fma: the product slot * factor in f64
@@ -206,9 +207,9 @@ struct TravellingSlot {
   Carrier carrier = Carrier::kF32;
   Format format = Format::kF32;
   int64_t count = 1;
-  bool masked = false;  // somebody asks where it is present
-  SlotPair operand;     // filled: both are slots
-  SlotPair result;      // -1: nobody reads it
+  bool masked = false;                // somebody asks where it is present
+  SlotPair operand;                   // filled: both are slots
+  SlotPair result;                    // -1: nobody reads it
   int32_t cotangent = -1, mask = -1;  // at the layout of the iteration
   int32_t home = -1, home_mask = -1;  // at the layout around the loop
 };
@@ -220,9 +221,9 @@ struct WhileVjpPlan {
   VjpRegion body, test_inner, test_last, test_both;
   // Carried, captures, then what the body yields for the exports.
   std::vector<TravellingSlot> slots;
-  std::vector<SlotPair> outside;  // exports of the operands
+  std::vector<SlotPair> outside;         // exports of the operands
   std::vector<SlotPair> outside_narrow;  // buffers for the lanes that are left
-  std::vector<CapturePlan> reads; // values of the adjoint around
+  std::vector<CapturePlan> reads;        // values of the adjoint around
 };
 
 struct ForVjpPlan {
@@ -270,7 +271,7 @@ struct Plan {
   std::vector<int32_t> exports;   // slots; none in a plan with an adjoint
   std::vector<LiteralPlan> literals;
   int32_t stage_cost = -1;
-  bool checks_step_inputs = false;  // a real input changes from step to step
+  bool checks_step_inputs = false;     // a real input changes from step to step
   std::vector<Instruction> per_run;    // uniform invariants
   std::vector<Instruction> per_block;  // varying invariants
   RegionPlan initial;
@@ -282,7 +283,7 @@ struct Plan {
   AdjointRegionPlan adjoint_terminal, adjoint_last, adjoint_inner, adjoint_initial;
   int32_t regions = 0;           // recorded regions
   int32_t invariant_ranges = 0;  // RangePlan::invariant
-  int64_t varying_bytes = 0;  // workspace, bytes per lane
+  int64_t varying_bytes = 0;     // workspace, bytes per lane
   int64_t uniform_bytes = 0;
 
   // Owners of what instructions point to.

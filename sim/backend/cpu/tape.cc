@@ -35,8 +35,8 @@ void Tape::NextChunk(int64_t bytes) {
   while (next_chunk_ < chunks_.size() && chunks_[next_chunk_].size < bytes) ++next_chunk_;
   if (next_chunk_ == chunks_.size()) {
     const int64_t size = std::max(bytes, chunk_bytes_);
-    auto* memory = static_cast<std::byte*>(
-        ::operator new[](static_cast<size_t>(size), std::align_val_t{64}));
+    auto* memory =
+        static_cast<std::byte*>(::operator new[](static_cast<size_t>(size), std::align_val_t{64}));
     chunks_.push_back({std::unique_ptr<std::byte[], Aligned>(memory), size});
   }
   at_ = chunks_[next_chunk_].bytes.get();

@@ -88,9 +88,8 @@ absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& ba
   const precision::ScopedFloatEnvironment environment;
   const reference::Layouts layouts(*batch.program);
   reference::InstanceRun instance(batch, layouts, row, 0.0, std::move(stop));
-  const absl::Status ended = UntilStopped([&] {
-    reference::Replay(batch, health, seed_scale, start, instance);
-  });
+  const absl::Status ended =
+      UntilStopped([&] { reference::Replay(batch, health, seed_scale, start, instance); });
   if (!ended.ok()) return ended;
   return instance.certificate();
 }

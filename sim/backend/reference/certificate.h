@@ -6,7 +6,8 @@
 //   reduction the smallest and the largest element it read.
 // Errors: INVALID_ARGUMENT where the batch does not fit its program; nullopt where the instance is
 // ok,
-//   or where the replay meets nothing (a checkpoint behind the birth). CANCELLED where `stop` said so.
+//   or where the replay meets nothing (a checkpoint behind the birth). CANCELLED where `stop` said
+//   so.
 // Cost: a replay of one instance with the reference executor: from `start` for phases input and
 //   forward; the whole trajectory for phase adjoint, with a copy of the states of every step.
 // Threads: pure.
@@ -20,16 +21,18 @@
 
 namespace simgrad::sim {
 
-// The states of one instance at a step, as Run::State gives them: [1][shape] by state input; and the
-// cost of the steps before it.
+// The states of one instance at a step, as Run::State gives them: [1][shape] by state input; and
+// the cost of the steps before it.
 struct ReplayStart {
   int64_t step = 0;
   std::vector<Tensor> states;
   double cost = 0.0;
 };
 
-absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(
-    const Batch& batch, int64_t row, const InstanceHealth& health, double seed_scale,
-    const ReplayStart* start = nullptr, WorkMeter::StopCallback stop = {});
+absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& batch, int64_t row,
+                                                                 const InstanceHealth& health,
+                                                                 double seed_scale,
+                                                                 const ReplayStart* start = nullptr,
+                                                                 WorkMeter::StopCallback stop = {});
 
 }  // namespace simgrad::sim

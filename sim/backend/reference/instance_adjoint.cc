@@ -11,8 +11,8 @@ namespace simgrad::sim::reference {
 AdjointRunner InstanceRun::Reverse(RangeCounts* ranges, int64_t t) {
   if (!adjoint_health_) adjoint_health_ = state_.health;
   watch_.Begin(&*adjoint_health_, Phase::kAdjoint, t);
-  return AdjointRunner(program_, layouts_,
-                       {.meter = &meter_, .watch = &watch_, .ranges = ranges}, gradients_, t);
+  return AdjointRunner(program_, layouts_, {.meter = &meter_, .watch = &watch_, .ranges = ranges},
+                       gradients_, t);
 }
 
 // What the caller sent for one value, scaled: entry `entry` of its array for this instance.

@@ -67,8 +67,7 @@ class InstanceRun {
   void CheckInputs(int64_t t);
   std::unique_ptr<Recorded> RunRecorded(const Region& region, int64_t t,
                                         const std::vector<Array>& states,
-                                        const std::vector<Array>& args,
-                                        RunSinks sinks);
+                                        const std::vector<Array>& args, RunSinks sinks);
   std::vector<Array> TerminalArgs() const;
   void AddCost(ValueId value, const Frame& frame);
   Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,

@@ -3,11 +3,10 @@
 // Maths: a value is born non-finite where an operation gives NaN or Inf from finite operands. Every
 //   executed operation is seen in order of execution, so the first non-finite result is a birth
 //   unless a non-finite number came in from outside.
-//   Classes: input; conversion (a cast, a tape, or a state or cotangent sent beyond the range of its
-//   format);
-//   divide_by_zero (x / 0, log 0, log1p -1, a negative power of 0, where the result is infinite);
-//   invalid (NaN from finite operands); overflow (all else; also a sum whose partial sums leave the
-//   range, even where they meet as Inf - Inf).
+//   Classes: input; conversion (a cast, a tape, or a state or cotangent sent beyond the range of
+//   its format); divide_by_zero (x / 0, log 0, log1p -1, a negative power of 0, where the result is
+//   infinite); invalid (NaN from finite operands); overflow (all else; also a sum whose partial
+//   sums leave the range, even where they meet as Inf - Inf).
 #pragma once
 
 #include <optional>
@@ -34,8 +33,9 @@ class NonFiniteWatch {
                  const Array* where);
   // A number that was sent, and what it is read as.
   void SeeInput(const Input& input, Format format, int64_t element, double sent, double read);
-  // A cotangent that was sent, and what it is read as (phase adjoint). No operation of its own: where
-  // only reading made it infinite, that is the birth of the first result that is not finite for it.
+  // A cotangent that was sent, and what it is read as (phase adjoint). No operation of its own:
+  // where only reading made it infinite, that is the birth of the first result that is not finite
+  // for it.
   void NoteCotangent(const std::string& name, Format format, int64_t element, double sent,
                      double read);
   // An addition outside the text of the program: a cost or a gradient.

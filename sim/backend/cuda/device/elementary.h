@@ -1,6 +1,7 @@
 // The elementary functions, each once per kernel text instead of once per use.
 //
-// Maths: precision/elementary.h, to the bit. They are long: called, not expanded, they keep the time
+// Maths: precision/elementary.h, to the bit. They are long: called, not expanded, they keep the
+// time
 //   to compile a text of many of them down.
 // Errors: none. Threads: pure.
 #pragma once

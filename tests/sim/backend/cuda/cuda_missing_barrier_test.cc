@@ -100,10 +100,9 @@ const Spare* SpareAt(const Place& place) {
 void ExpectCaught(Mapping mapping, size_t most) {
   // An objective whose cotangents are nowhere zero, so that a sum over stale ones differs.
   const WorldCase world = WorldCases(9)[0];
-  const sim::Work work =
-      WorkOfCase(*LowerForGradient(*sim::BuildWorld(world.world, world.config),
-                                   PolicyOf({.preset = "f32"}), "final_height"),
-                 40, 5);
+  const sim::Work work = WorkOfCase(*LowerForGradient(*sim::BuildWorld(world.world, world.config),
+                                                      PolicyOf({.preset = "f32"}), "final_height"),
+                                    40, 5);
   const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
   ASSERT_TRUE(expected.ok()) << expected.status();
   sim::cuda::GenerateOptions options;
