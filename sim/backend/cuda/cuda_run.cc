@@ -1,6 +1,7 @@
 #include "sim/backend/cuda/cuda_run.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -101,6 +102,11 @@ absl::StatusOr<std::unique_ptr<CudaRun>> CudaRun::Create(
 }
 
 absl::Status CudaRun::Prepare() {
+  constexpr int64_t kMostInstances = std::numeric_limits<int32_t>::max();  // a rank has 31 bits
+  if (batch_.instances > kMostInstances) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(batch_.instances, " instances; a kernel takes at most ", kMostInstances));
+  }
   const size_t exports = batch_.program->program.exports.size();
   if (exports > kMaxInputs) {
     return absl::ResourceExhaustedError(

@@ -1,4 +1,4 @@
-// simgrad_start, simgrad_forward, simgrad_finish.
+// simgrad_forward.
 #include "sim/backend/cuda/kernel_writer.h"
 
 namespace simgrad::sim::cuda {
@@ -6,84 +6,7 @@ namespace {
 
 using enum FieldKind;
 
-constexpr std::string_view kReadTime =
-    "(args.steps > 0 ? args.steps - 1 : 0)";  // where the terminal cost reads inputs per step
-
 }  // namespace
-
-// Non-finite numbers that are read without a step, or at the first.
-void KernelWriter::CheckSentInputs() {
-  for (const Input& input : source_.program().inputs) {
-    const size_t index = source_.IndexOf(input);
-    const bool skips = input.kind == InputKind::kState || input.kind == InputKind::kStep;
-    if (skips || !source_.used(index) || !source_.IsReal(input.value)) continue;
-    const Place place = PlaceOf(input.value);
-    const bool spread = Spreads(place.count);
-    EachElement(
-        {spread ? PlaceKind::kSpread : PlaceKind::kPrivate, "", place.count},
-        [&](const std::string& e) { return Cat("bad_input |= !IsFinite(", place[e], ");"); });
-  }
-}
-
-std::string KernelWriter::Start() {
-  OpenShared(false);
-  mode_ = {.looks = true};
-  Line("bool bad = false;");
-  Line("bool bad_input = false;");
-  const std::vector<Place> sent = ReadSentStates();
-  for (size_t k = 0; k < sent.size(); ++k) {
-    const size_t index = source_.IndexOf(StateInput(k));
-    if (!source_.used(index) || !source_.IsReal(StateInput(k).value)) continue;
-    EachElement(sent[k], [&](const std::string& e) {
-      return Cat("bad_input |= !IsFinite(", sent[k][e], ");");
-    });
-  }
-  CheckSentInputs();
-  std::vector<Place> states = sent;
-  if (source_.program().HasInitial()) {
-    const Region& initial = source_.program().initial;
-    BindStates(sent);
-    RunRegion(initial);
-    for (size_t k = 0; k < states.size(); ++k) {
-      states[k] = PlaceOf(initial.yields[k]);
-      if (source_.IsReal(initial.yields[k])) LookAt(states[k], ValueId::kNone);
-    }
-  }
-  Combine("bad");
-  Combine("bad_input");
-  for (size_t k = 0; k < states.size(); ++k) {
-    const int field = source_.FieldOf(kState, static_cast<int32_t>(k));
-    const Field& f = source_.fields()[static_cast<size_t>(field)];
-    const bool spread = Spreads(f.elements);
-    EachElement({spread ? PlaceKind::kSpread : PlaceKind::kPrivate, "", f.elements},
-                [&](const std::string& e) {
-                  const std::string one = spread ? "" : Cat("if (", Live(), ") ");
-                  return Cat(one, FieldAt(field, e), " = ", states[k][e], ";");
-                });
-  }
-  for (size_t i = 0; i < source_.fields().size(); ++i) {
-    const int field = static_cast<int>(i);
-    switch (source_.fields()[i].kind) {
-      case kExport:
-      case kCost:
-      case kSignature:
-        FillField(field, "0");
-        break;
-      case kLastEvent:
-        FillField(field, "false");
-        break;
-      case kFirstEvent:
-        FillField(field, "-1");
-        break;
-      case kHealth:
-        FillField(field, "bad_input ? 0 : (bad ? 2 : -1)");
-        break;
-      default:
-        break;
-    }
-  }
-  return Assemble("z[0]: what was sent, rounded; then the region `initial`.", "simgrad_start", "");
-}
 
 void KernelWriter::CheckStepInputs() {
   for (const Input& input : source_.program().inputs) {
@@ -113,26 +36,32 @@ void KernelWriter::AddCost(ValueId cost) {
 
 // What travels with the decisions of an instance, and its cells of level `instances`.
 void KernelWriter::DeclareSites() {
-  Line("uint64_t signature = 0;");
+  Line(Cat(Opening("uint64_t", "signature"), " = 0;"));
   for (const Site& site : source_.numerical().sites) {
     if (site.kind != SiteKind::kEvent) continue;
     const SiteText& text = source_.SiteOf(site.name);
     const int last = source_.FieldOf(kLastEvent, text.index);
+    const std::string name = Cat("last_event_", text.name);
     if (site.elements == 1) {
-      Line(Cat("bool last_event_", text.name, "[1] = {", FieldAt(last, "0"), "};"));
+      KeepArray(body_, "bool", name, 1);
+      Line(Cat(name, "[0] = ", FieldAt(last, "0"), ";"));
+    } else if (source_.block()) {
+      Line(Cat("bool* const ", name, " = static_cast<bool*>(args.field[", last, "]) + instance * ",
+               site.elements, ";"));
     } else {
-      Line(Cat("bool* const last_event_", text.name, " = static_cast<bool*>(args.field[", last,
-               "])", source_.block() ? Cat(" + instance * ", site.elements) : "", ";"));
+      kernel_.Line(Cat("bool* const ", name, " = static_cast<bool*>(args.field[", last, "]);"));
     }
-    Line(Cat("int64_t first_event_", text.name, " = ",
+    Line(Cat(Opening("int64_t", Cat("first_event_", text.name)), " = ",
              FieldAt(source_.FieldOf(kFirstEvent, text.index), "0"), ";"));
   }
   if (source_.terminations() == 0) return;
   const std::string tells = source_.block() ? "if (tells && speaks)" : "if (tells)";
   if (source_.block()) {
     Line("InstanceTally* const ran = shared.ran;");
+  } else if (source_.recording() == Recording::kInstances) {
+    KeepArray(body_, "InstanceTally", "ran", source_.terminations());
   } else {
-    Line(Cat("InstanceTally ran[", source_.terminations(), "];"));
+    kernel_.Line(Cat("InstanceTally ran[", source_.terminations(), "];"));
   }
   body_.Open(tells);
   Line(Cat("for (int k = 0; k < ", source_.terminations(),
@@ -147,6 +76,7 @@ void KernelWriter::DeclareTallies() {
   for (int k = 0; k < source_.events(); ++k) {
     Line(Cat("EventTally event_", source_.EventName(k), ";"));
   }
+  if (source_.numerical().adjoint) Line("unsigned long long units = 0;");
 }
 
 void KernelWriter::Commit(const std::vector<Place>& states, const std::vector<Place>& exports) {
@@ -205,9 +135,9 @@ void KernelWriter::Step(const std::vector<Place>& states, const std::vector<Plac
   } else {
     Commit(states, exports);
   }
+  if (groups_ && Stops()) Line("++ran_steps;");
   if (!metered) return;
-  Line(Cat("if (args.tape_units != nullptr", Speaks().empty() ? "" : " && speaks",
-           ") atomicMax(&args.tape_units[t], tape.top);"));
+  Line(Cat("if (", Speaking("tape.top > units"), ") units = tape.top;"));
 }
 
 void KernelWriter::WriteTrajectories(const std::vector<Place>& states,
@@ -235,12 +165,50 @@ void KernelWriter::WriteTrajectories(const std::vector<Place>& states,
   write("export_trajectory", exports, kExport);
 }
 
+void KernelWriter::TellStep() {
+  if (source_.terminations() == 0) return;
+  if (source_.block()) Line("if (tells) __syncthreads();");
+  body_.Open(Cat("if (tells && ", Live(), ")"));
+  Line(Cat("for (int k = 0; k < ", source_.terminations(),
+           "; ++k) TellStep(args, k, column, instance, ran[k]);"));
+  body_.Close();
+}
+
+// The ranges of the states that the step left, where they are sampled.
+std::string KernelWriter::SampleText(const std::vector<Place>& states) {
+  if (source_.real_states() == 0) return "";
+  constexpr int kDepth = 5;
+  body_ = TextWriter(groups_ ? kDepth + 1 : kDepth);
+  TextWriter tallies(kDepth);
+  TextWriter joins(kDepth);
+  int real = 0;
+  for (size_t k = 0; k < states.size(); ++k) {
+    const ValueId id = StateInput(k).value;
+    if (!source_.IsReal(id)) continue;
+    const std::string range = Cat("range_", source_.StateName(k));
+    tallies.Line(Cat("StateTally ", range, ";"));
+    const bool alone = states[k].kind != PlaceKind::kSpread;
+    EachElement(states[k], [&](const std::string& e) {
+      return Cat(alone ? Cat("if (", Live(), ") ") : "", range, ".See<",
+                 FormatText(source_.FormatOf(id)), ">(", states[k][e], ");");
+    });
+    joins.Line(Cat("Join(slot.state[", real++, "], ", range, ");"));
+  }
+  TextWriter text(kDepth - 1);
+  text.Open("if (sampled)");
+  text.Raw(tallies.text());
+  text.Raw(OverGroup(TakeBody(kDepth), kDepth));
+  text.Raw(joins.text());
+  text.Close();
+  return text.text();
+}
+
 // The diagnostics of the step: the threads of the block join what they gathered.
-void KernelWriter::JoinStep(const std::vector<Place>& states) {
+void KernelWriter::JoinStep(const std::string& sample) {
   Line("// Diagnostics of the step: the threads of the block join what they saw.");
-  Line(
-      "const bool sampled = (args.stride > 0 && (t + 1) % args.stride == 0) || t + 1 == "
-      "args.steps;");
+  if (source_.numerical().adjoint) {
+    Line("if (args.tape_units != nullptr) RaiseTapeUnits(&args.tape_units[t], units);");
+  }
   body_.Open("if (records)");
   for (int k = 0; k < source_.terminations(); ++k) {
     Line(Cat("Join(slot.termination[", k, "], loop_", source_.TerminationName(k), ");"));
@@ -248,29 +216,13 @@ void KernelWriter::JoinStep(const std::vector<Place>& states) {
   for (int k = 0; k < source_.events(); ++k) {
     Line(Cat("Join(slot.event[", k, "], event_", source_.EventName(k), ");"));
   }
-  if (source_.real_states() > 0) {
-    body_.Open("if (sampled)");
-    int real = 0;
-    for (size_t k = 0; k < states.size(); ++k) {
-      const ValueId id = StateInput(k).value;
-      if (!source_.IsReal(id)) continue;
-      const std::string range = Cat("range_", source_.StateName(k));
-      Line(Cat("StateTally ", range, ";"));
-      const bool alone = states[k].kind != PlaceKind::kSpread;
-      EachElement(states[k], [&](const std::string& e) {
-        return Cat(alone ? Cat("if (", Live(), ") ") : "", range, ".See<",
-                   FormatText(source_.FormatOf(id)), ">(", states[k][e], ");");
-      });
-      Line(Cat("Join(slot.state[", real++, "], ", range, ");"));
-    }
-    body_.Close();
-  }
+  body_.Raw(sample);
   Line("__syncthreads();");
   for (int k = 0; k < source_.terminations(); ++k) {
-    Line(Cat("JoinKeys(slot.termination[", k, "], loop_", source_.TerminationName(k), ", rank);"));
+    Line(Cat("JoinKeys(slot.termination[", k, "], loop_", source_.TerminationName(k), ");"));
   }
   for (int k = 0; k < source_.events(); ++k) {
-    Line(Cat("JoinKeys(slot.event[", k, "], event_", source_.EventName(k), ", rank);"));
+    Line(Cat("JoinKeys(slot.event[", k, "], event_", source_.EventName(k), ");"));
   }
   Line("__syncthreads();");
   Line("slot.Leave(args, column, sampled ? sample : -1, first_pass);");
@@ -304,7 +256,8 @@ void KernelWriter::StoreSites() {
   }
 }
 
-std::string KernelWriter::Forward() {
+// What the text records is fixed when it is generated.
+void KernelWriter::OpenForward() {
   OpenShared(true);
   joins_ = true;
   switch (source_.recording()) {
@@ -326,22 +279,41 @@ std::string KernelWriter::Forward() {
   // A block per instance has a barrier behind its sites.
   if (!source_.block()) kernel_.Line("__syncthreads();");
   kernel_.Close();
-  if (source_.block())
+  if (source_.block()) {
     kernel_.Line("[[maybe_unused]] unsigned long long* const tape_top = &shared.tape_top;");
+  }
+}
+
+// What constant casts gave once, for all the steps that an instance ran.
+void KernelWriter::RepeatRanges(TextWriter& text, const std::string& steps) {
+  for (int role : constant_roles_) {
+    const std::string ranges = RangesName(static_cast<Role>(role));
+    text.Line(Cat("if (live) AddRepeated(", ranges, ", constant_", ranges, ", ", steps, ");"));
+  }
+}
+
+// Where steps are joined over a block, its threads take all their instances through a step first.
+std::string KernelWriter::Forward() {
+  OpenForward();
+  groups_ = !source_.block() && source_.recording() != Recording::kNone;
+  const int outside = 2;               // depth of what is done for one instance ...
+  const int inside = groups_ ? 4 : 3;  // ... and of its steps
+  body_ = TextWriter(groups_ ? 3 : outside);
+  if (groups_) {
+    instance_ = TextWriter(3);
+    FindConstantCasts(source_.program().step, Stops());
+  }
   const std::vector<Place> states = LoadStates();
   const std::vector<Place> exports = LoadExports();
-  const bool costs = source_.FieldOf(kCost) >= 0;
   Place cost;
+  const bool costs = source_.FieldOf(kCost) >= 0;
   if (costs) cost = LoadScalar(kCost, "cost");
   const Place health = LoadScalar(kHealth, "health");
-  Line("[[maybe_unused]] const uint32_t rank = args.rank[instance];");
+  Line(Cat(Opening("uint32_t", "rank"), " = args.rank[instance];"));
+  if (groups_ && Stops()) Line(Cat(Opening("int64_t", "ran_steps"), " = 0;"));
   DeclareSites();
-  Line("int64_t sample = 0;");
-  if (source_.block()) Line("__syncthreads();");
-  body_.Open("for (int64_t column = 0; column < args.count; ++column)");
-  Line("const int64_t t = args.first_step + column;");
-  Line("[[maybe_unused]] auto& slot = shared.slots[column & 1];");
-  DeclareTallies();
+  const std::string load = TakeBody(inside);
+
   body_.Open(Cat("if (", source_.block() ? "" : "live && ", "(health < 0 || (health & 1) == 0))"));
   Line("bool bad = false;");
   Line("bool bad_input = false;");
@@ -349,16 +321,11 @@ std::string KernelWriter::Forward() {
   Step(states, exports);
   body_.Close();
   WriteTrajectories(states, exports);
-  if (source_.terminations() > 0) {
-    if (source_.block()) Line("if (tells) __syncthreads();");
-    body_.Open(Cat("if (tells && ", Live(), ")"));
-    Line(Cat("for (int k = 0; k < ", source_.terminations(),
-             "; ++k) TellStep(args, k, column, instance, ran[k]);"));
-    body_.Close();
-  }
-  // What reads elements of others stands before the last Combine of the step.
-  JoinStep(states);
-  body_.Close();
+  TellStep();
+  const std::string step = TakeBody(0);
+  const std::string sample = SampleText(states);
+
+  body_ = TextWriter(groups_ ? 3 : outside);
   for (size_t k = 0; k < states.size(); ++k)
     StoreField(source_.FieldOf(kState, static_cast<int32_t>(k)), states[k]);
   for (size_t k = 0; k < exports.size(); ++k)
@@ -366,44 +333,27 @@ std::string KernelWriter::Forward() {
   if (costs) StoreField(source_.FieldOf(kCost), cost);
   StoreField(source_.FieldOf(kHealth), health);
   StoreSites();
+  if (Stops()) RepeatRanges(body_, "ran_steps");
+  const std::string store = TakeBody(outside);
+
+  if (!Stops()) RepeatRanges(instance_, "args.count");
+  body_.Raw(OverGroup(groups_ ? instance_.text() + load : load, outside));
+  Line("int64_t sample = 0;");
+  if (source_.block()) Line("__syncthreads();");
+  body_.Open("for (int64_t column = 0; column < args.count; ++column)");
+  Line("const int64_t t = args.first_step + column;");
+  Line(
+      "const bool sampled = (args.stride > 0 && (t + 1) % args.stride == 0) || t + 1 == "
+      "args.steps;");
+  Line("[[maybe_unused]] auto& slot = shared.slots[column & 1];");
+  DeclareTallies();
+  body_.Raw(OverGroup(step, 3));
+  // What reads elements of others stands before the last Combine of the step.
+  JoinStep(sample);
+  body_.Close();
+  body_.Raw(OverGroup(store, outside));
   return Assemble("Steps [first_step, first_step + count), their decisions and diagnostics.",
                   "simgrad_forward", FlushRanges());
-}
-
-void KernelWriter::BindTerminal(const Region& terminal, const std::vector<Place>& states,
-                                const std::vector<Place>& exports) {
-  BindStates(states);
-  for (size_t k = 0; k < terminal.args.size(); ++k) {
-    if (terminal.args[k] == ValueId::kNone) continue;
-    SetPlace(terminal.args[k], k < states.size() ? states[k] : exports[k - states.size()]);
-  }
-}
-
-std::string KernelWriter::Finish() {
-  OpenShared(false);
-  const Region* terminal = TerminalOf(source_.numerical());
-  const Place health = LoadScalar(kHealth, "health");
-  if (Stops()) Line("if (health >= 0) health |= 1;  // of a run without steps, too");
-  if (terminal != nullptr) {
-    const Place cost = LoadScalar(kCost, "cost");
-    const std::vector<Place> states = LoadStates();
-    const std::vector<Place> exports = LoadExports();
-    body_.Open(
-        Cat("if (", source_.block() ? "" : "live && ", "(health < 0 || (health & 1) == 0))"));
-    Line("bool bad = false;");
-    mode_ = {.looks = true, .time = "args.steps", .read_time = std::string(kReadTime)};
-    BindTerminal(*terminal, states, exports);
-    RunRegion(*terminal);
-    LookAt(PlaceOf(terminal->yields[0]), ValueId::kNone);
-    AddCost(terminal->yields[0]);
-    Combine("bad");
-    Line(Cat("if (health < 0 && bad) health = (args.steps << 8) | ", Stops() ? "3" : "2", ";"));
-    Line(Stops() ? "if (health < 0) cost = next_cost;" : "cost = next_cost;");
-    body_.Close();
-    StoreField(source_.FieldOf(kCost), cost);
-  }
-  StoreField(source_.FieldOf(kHealth), health);
-  return Assemble("The terminal cost, on z[steps].", "simgrad_finish", "");
 }
 
 }  // namespace simgrad::sim::cuda

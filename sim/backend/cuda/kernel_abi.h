@@ -16,12 +16,9 @@ inline constexpr int kMaxInputs = 64;
 inline constexpr int kMaxFields = 256;
 inline constexpr int kMarginBucketCount = 64;     // diagnostics.h: kMarginBuckets
 inline constexpr int kIterationBucketCount = 16;  // diagnostics.h: kIterationBuckets
-// diagnostics.h: kIterationBounds
-inline constexpr uint32_t kIterationBoundsOnDevice[kIterationBucketCount - 1] = {
-    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256};
-inline constexpr int kExponentBucketCount = 34;  // diagnostics.h: kExponentBuckets
-inline constexpr int kRoles = 10;                // precision::kRoleCount
-inline constexpr int kReasons = 4;               // kStopReasonCount
+inline constexpr int kExponentBucketCount = 34;   // diagnostics.h: kExponentBuckets
+inline constexpr int kRoles = 10;                 // precision::kRoleCount
+inline constexpr int kReasons = 4;                // kStopReasonCount
 
 // How a number lies in memory; every format has one carrier, as in precision/lane.h.
 enum class Carrier : int32_t { kF32, kF64, kI32, kI64, kBool };  // kBool: one byte, 0 or 1

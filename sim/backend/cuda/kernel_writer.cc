@@ -25,15 +25,20 @@ std::string KernelWriter::FieldAt(int field, const std::string& index) const {
   return Cat(memory, "[", simple ? index : Cat("(", index, ")"), " * args.instances + instance]");
 }
 
+std::string KernelWriter::TakeBody(int next_depth) {
+  return std::exchange(body_, TextWriter(next_depth)).text();
+}
+
 // The variable that stands for a field of this instance; a spread one is the field's own memory.
 Place KernelWriter::LoadField(int field, const std::string& name) {
   const Field& f = source_.fields()[static_cast<size_t>(field)];
   if (f.elements == 1) {
-    Line(Cat(CTypeOf(f.carrier), " ", name, " = ", FieldAt(field, "0"), ";"));
+    Line(Cat(Opening(CTypeOf(f.carrier), name), " = ", FieldAt(field, "0"), ";"));
     return {PlaceKind::kOne, name, 1};
   }
   if (!Spreads(f.elements)) {
-    const Place place = NewVariable(name, f.carrier, f.elements);
+    const Place place = {PlaceKind::kPrivate, name, f.elements};
+    KeepArray(body_, CTypeOf(f.carrier), name, std::max<int64_t>(f.elements, 1));
     EachElement(place,
                 [&](const std::string& i) { return Cat(place[i], " = ", FieldAt(field, i), ";"); });
     return place;
@@ -146,6 +151,7 @@ std::string KernelWriter::FlushRanges() {
 std::string KernelWriter::Assemble(const std::string& comment, const std::string& name,
                                    const std::string& tail) {
   TextWriter text;
+  text.Raw(MemberText());
   text.Line(Cat("// ", comment));
   text.Open(
       Cat("extern \"C\" __global__ void ", name, "(const __grid_constant__ KernelArgs args)"));
@@ -157,12 +163,19 @@ std::string KernelWriter::Assemble(const std::string& comment, const std::string
   } else {
     text.Line("const int64_t lanes = static_cast<int64_t>(gridDim.x) * blockDim.x;");
     text.Line("const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x;");
-    text.Open("for (int64_t pass = first; pass < args.instances; pass += lanes)");
-    text.Line("const bool live = pass + threadIdx.x < args.instances;");
-    text.Line("const int64_t instance = live ? pass + threadIdx.x : args.instances - 1;");
+    const int64_t group = groups_ ? GroupSize() : 1;
+    text.Open(Cat("for (int64_t pass = first; pass < args.instances; pass += ",
+                  groups_ ? Cat(group, " * ") : "", "lanes)"));
     text.Line("[[maybe_unused]] const bool first_pass = pass == first;");
+    if (groups_) {
+      text.Line(Cat("Member group[", group, "];"));
+      text.Line(Cat("const int members = MembersOf(args.instances - pass, lanes, ", group, ");"));
+    } else {
+      text.Line("const bool live = pass + threadIdx.x < args.instances;");
+      text.Line("const int64_t instance = live ? pass + threadIdx.x : args.instances - 1;");
+    }
   }
-  text.Raw(instance_.text());
+  if (!groups_) text.Raw(instance_.text());
   text.Raw(body_.text());
   // The slots of steps take turns, and begin anew with the next instances.
   if (source_.block() || joins_) text.Line("__syncthreads();");

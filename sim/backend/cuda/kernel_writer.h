@@ -41,6 +41,13 @@ class KernelWriter : public RegionWriter {
                        const std::string& tail);
   void OpenShared(bool uses);
   std::string FlushRanges();
+  // ---- groups of instances (group_text.cc) ----
+  int64_t GroupSize() const;
+  std::string MemberText() const;
+  // What is done for each instance of the thread, in a text of this depth.
+  std::string OverGroup(const std::string& inside, int depth) const;
+  // What was written into the body, which begins anew at this depth.
+  std::string TakeBody(int next_depth);
   std::string Live() const { return source_.block() ? "speaks" : "live"; }
   const Input& StateInput(size_t k) const {
     return source_.program().inputs[static_cast<size_t>(source_.state_inputs()[k])];
@@ -49,13 +56,17 @@ class KernelWriter : public RegionWriter {
   // ---- forward (forward_kernels.cc) ----
   void CheckSentInputs();
   void CheckStepInputs();
+  void OpenForward();
   void DeclareSites();
   void DeclareTallies();
   void Step(const std::vector<Place>& states, const std::vector<Place>& exports);
   void Commit(const std::vector<Place>& states, const std::vector<Place>& exports);
   void AddCost(ValueId cost);
   void WriteTrajectories(const std::vector<Place>& states, const std::vector<Place>& exports);
-  void JoinStep(const std::vector<Place>& states);
+  void TellStep();
+  void RepeatRanges(TextWriter& text, const std::string& steps);
+  std::string SampleText(const std::vector<Place>& states);
+  void JoinStep(const std::string& sample);
   void StoreSites();
   void BindTerminal(const Region& terminal, const std::vector<Place>& states,
                     const std::vector<Place>& exports);

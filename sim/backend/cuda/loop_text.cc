@@ -194,8 +194,7 @@ void RegionWriter::WhileRun(const Op& op, const std::vector<Place>& carried,
   Line(Cat("int why", id, " = kConverged;"));
   Line(Cat(source_.CType(op.regions[0].yields[0]), " lhs", id, " = 0;"));
   if (mode_.decides) {
-    Line(Cat("bool tested", id, " = false;"));
-    Line(Cat("Margin margin", id, "{0.0, 0.0};"));
+    Line(Cat("RunTally run", id, ";"));
   }
   const Chain chain = OpenChain(op, id);
   OpenIteration("for (;;)");
@@ -260,7 +259,6 @@ void RegionWriter::StopTests(const Op& op, const std::string& id, const Region& 
     Line(Cat("if (", Speaking("tells"), ") TellTested(args, ", site.index, ", ran[", site.index,
              "], lhs", id, ");"));
   }
-  if (mode_.decides) Line(Cat("tested", id, " = true;"));
   if (a.has_entry) {
     body_.Open(Cat("if (it", id, " == 0)"));
     Line(Cat("const bool enters", id, " = ", lhs, " >= ", PlaceOf(test.yields[2])["0"], ";"));

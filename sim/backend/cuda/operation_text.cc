@@ -97,13 +97,16 @@ void RegionWriter::Elementwise(const Op& op) {
   });
 }
 
-void RegionWriter::CountRanges(const Op& op, Format from, Format to, const Indexed& x,
-                               const Indexed& r, ValueId result) {
+bool RegionWriter::Narrows(Format from, Format to) {
   const auto source = precision::Traits(from);
   const auto target = precision::Traits(to);
-  const bool narrows = target.precision < source.precision || target.emin > source.emin ||
-                       target.max_finite < source.max_finite;
-  if (!mode_.counts_ranges || !narrows) return;
+  return target.precision < source.precision || target.emin > source.emin ||
+         target.max_finite < source.max_finite;
+}
+
+void RegionWriter::CountRanges(const Op& op, Format from, Format to, const Indexed& x,
+                               const Indexed& r, ValueId result) {
+  if (!mode_.counts_ranges || !Narrows(from, to)) return;
   const ValueId where = op.attributes.where;
   const Place& place = PlaceOf(result);
   const std::string ranges = RangesOf(op.role);
@@ -118,18 +121,22 @@ void RegionWriter::CountRanges(const Op& op, Format from, Format to, const Index
   });
 }
 
+std::string RegionWriter::RoundText(const Op& cast, const std::string& x) const {
+  const Overflow overflow = EffectiveOverflow(source_.numerical().policy, cast);
+  const std::string mode = overflow == Overflow::kIeee ? "" : Cat(", ", OverflowText(overflow));
+  return Cat(LaneText(source_.FormatOf(cast.results[0])), "::Round(", x, mode, ")");
+}
+
 void RegionWriter::Cast(const Op& op) {
+  if (constant_casts_.contains(&op)) return ConstantCast(op);
   const ValueId id = op.results[0];
   const Place from = PlaceOf(op.operands[0]);
-  const Format to = source_.FormatOf(id);
-  const Overflow overflow = EffectiveOverflow(source_.numerical().policy, op);
-  const std::string mode = overflow == Overflow::kIeee ? "" : Cat(", ", OverflowText(overflow));
-  Define(id, CommentOf(op),
-         [&](const std::string& i) { return Cat(LaneText(to), "::Round(", from[i], mode, ")"); });
+  Define(id, CommentOf(op), [&](const std::string& i) { return RoundText(op, from[i]); });
   const Place place = PlaceOf(id);
   CountRanges(
-      op, source_.FormatOf(op.operands[0]), to, [&](const std::string& i) { return from[i]; },
-      [&](const std::string& i) { return place[i]; }, id);
+      op, source_.FormatOf(op.operands[0]), source_.FormatOf(id),
+      [&](const std::string& i) { return from[i]; }, [&](const std::string& i) { return place[i]; },
+      id);
 }
 
 void RegionWriter::Convert(const Op& op) {

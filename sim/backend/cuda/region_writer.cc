@@ -152,10 +152,12 @@ Place RegionWriter::InstanceInput(const Input& input) {
   if (!keeps) return {PlaceKind::kFormula, read("#"), count};
   const std::string name = source_.Name(input.value);
   if (count == 1) {
-    instance_.Line(Cat("const ", type, " ", name, " = ", read("0"), ";"));
+    const bool kept = groups_ && !only_cast_.contains(input.value);
+    const std::string opening = kept ? Opening(type, name) : Cat("const ", type, " ", name);
+    instance_.Line(Cat(opening, " = ", read("0"), ";"));
     return {PlaceKind::kOne, name, 1};
   }
-  instance_.Line(Cat(type, " ", name, "[", count, "];"));
+  KeepArray(instance_, type, name, count);
   instance_.Line(Cat("for (int e = 0; e < ", count, "; ++e) ", name, "[e] = ", read("e"), ";"));
   return {PlaceKind::kPrivate, name, count};
 }

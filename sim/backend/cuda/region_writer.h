@@ -82,6 +82,16 @@ class RegionWriter {
   std::string Speaks() const { return source_.block() && !in_element_ ? "speaks" : ""; }
   std::string Speaking(const std::string& condition) const;
 
+  // ---- what stays with an instance (group_text.cc) ----
+  // A variable of the instance, to be assigned in instance_: "T name", or, where a thread has
+  // several instances, "name", a member of each. An array: with `count` elements.
+  std::string Opening(const std::string& type, const std::string& name);
+  void KeepArray(TextWriter& text, const std::string& type, const std::string& name, int64_t count);
+  // Casts of a step that give the same at every step, because their operand does. What they count
+  // is kept where only the end shows for how many steps.
+  void FindConstantCasts(const Region& step, bool keep_ranges);
+  void ConstantCast(const Op& op);
+
   // ---- values ----
   const Place& PlaceOf(ValueId id);
   void SetPlace(ValueId id, Place place) { places_[Index(id)] = std::move(place); }
@@ -98,6 +108,8 @@ class RegionWriter {
   void Elementwise(const Op& op);
   void Literal(const Op& op);
   void Cast(const Op& op);
+  std::string RoundText(const Op& cast, const std::string& x) const;
+  static bool Narrows(Format from, Format to);  // whether a conversion may under- or overflow
   void Convert(const Op& op);
   void Merge(const Op& op);
   void CountRanges(const Op& op, Format from, Format to, const Indexed& x, const Indexed& r,
@@ -113,10 +125,11 @@ class RegionWriter {
 
   // ---- sites (site_text.cc) ----
   void Event(const Op& op);
-  std::string MarginText(ValueId lhs, ValueId rhs, const Region& region, const std::string& index);
+  std::string DistanceText(ValueId lhs, ValueId rhs, const Region& region,
+                           const std::string& index);
   std::string ExtraMagnitude(ValueId id, const Region& region, const std::string& index);
   void EntryRecord(const Op& op, const std::string& id, const Region& test);
-  void RecordTest(const Op& op, const std::string& id, const std::string& margin,
+  void RecordTest(const Op& op, const std::string& id, const std::string& distance,
                   const std::string& ends);
   void TestRecord(const Op& op, const std::string& id, const Region& test);
   void EndRecord(const Op& op, const std::string& id);
@@ -201,10 +214,22 @@ class RegionWriter {
   static constexpr std::string_view kFirst = "int64_t{0}";
   std::string iteration_{kFirst};  // flattened, of the loops around
   std::string element_{kFirst};
-  bool in_element_ = false;                // inside a mapped loop: everything is the thread's own
-  bool dirty_ = true;                      // spread memory was written since the last barrier
-  bool crossed_ = true;                    // elements of others were read since
-  std::set<int> range_roles_;              // with a tally in this kernel
+  bool in_element_ = false;    // inside a mapped loop: everything is the thread's own
+  bool dirty_ = true;          // spread memory was written since the last barrier
+  bool crossed_ = true;        // elements of others were read since
+  std::set<int> range_roles_;  // with a tally in this kernel
+  // Whether a thread takes several instances through a step before the next, and what it keeps of
+  // each meanwhile; `count` 0: no array.
+  struct Kept {
+    std::string type, name;
+    int64_t count = 0;
+  };
+  bool groups_ = false;
+  bool keep_constant_ranges_ = false;
+  std::vector<Kept> kept_;
+  std::set<const Op*> constant_casts_;
+  std::set<ValueId> only_cast_;            // inputs that nothing but constant casts reads
+  std::set<int> constant_roles_;           // whose ranges they count
   std::map<size_t, SlotPlace> gradients_;  // by input: sum, connected
 };
 

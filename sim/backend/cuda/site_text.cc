@@ -42,17 +42,17 @@ std::string RegionWriter::ExtraMagnitude(ValueId id, const Region& region,
   return "";
 }
 
-std::string RegionWriter::MarginText(ValueId lhs, ValueId rhs, const Region& region,
-                                     const std::string& index) {
+std::string RegionWriter::DistanceText(ValueId lhs, ValueId rhs, const Region& region,
+                                       const std::string& index) {
   const std::string a = PlaceOf(lhs)[index];
   const std::string b = PlaceOf(rhs)[index];
-  if (!source_.IsReal(lhs)) return Cat("IntegerMargin(", a, ", ", b, ")");
+  if (!source_.IsReal(lhs)) return Cat("IntegerDistance(", a, ", ", b, ")");
   const std::string first = ExtraMagnitude(lhs, region, index);
   const std::string second = ExtraMagnitude(rhs, region, index);
   std::string extra = first.empty() ? second : first;
   if (extra.empty()) extra = CarrierOf(source_.At(lhs)) == Carrier::kF64 ? "0.0" : "0.0f";
   if (!first.empty() && !second.empty()) extra = Cat("LargerMagnitude(", first, ", ", second, ")");
-  return Cat("MarginOf<", FormatText(source_.FormatOf(lhs)), ">(", a, ", ", b, ", ", extra, ")");
+  return Cat("DistanceOf<", FormatText(source_.FormatOf(lhs)), ">(", a, ", ", b, ", ", extra, ")");
 }
 
 void RegionWriter::Event(const Op& op) {
@@ -81,34 +81,31 @@ void RegionWriter::Event(const Op& op) {
     if (site.elements != 1) {
       last = source_.block() ? element : Cat(element, " * args.instances + instance");
     }
-    const std::string margin = MarginText(op.operands[0], op.operands[1], *regions_.back(), i);
+    const std::string distance = DistanceText(op.operands[0], op.operands[1], *regions_.back(), i);
     return Cat("DecideEvent(", recorder, ", ", site.hash, ", t, ", iteration_, ", ", element, ", ",
-               guarded ? guard[i] : "true", ", ", margin, ", ", value[i], ", last_", recorder, "[",
-               last, "], first_", recorder, ", signature);");
+               guarded ? guard[i] : "true", ", ", distance, ", ", value[i], ", rank, last_",
+               recorder, "[", last, "], first_", recorder, ", signature);");
   });
   body_.Close();
 }
 
-// After a test was evaluated and its variables held<id> and tested<id> were set.
+// After a test was evaluated and its variable held<id> was set.
 void RegionWriter::TestRecord(const Op& op, const std::string& id, const Region& test) {
-  RecordTest(op, id, MarginText(test.yields[0], test.yields[1], test, "0"), Cat("held", id));
+  RecordTest(op, id, DistanceText(test.yields[0], test.yields[1], test, "0"), Cat("held", id));
 }
 
 // The same for the entry test, whose variable is enters<id>; a run ends there where it does not
 // hold.
 void RegionWriter::EntryRecord(const Op& op, const std::string& id, const Region& test) {
-  RecordTest(op, id, MarginText(test.yields[0], test.yields[2], test, "0"), Cat("!enters", id));
+  RecordTest(op, id, DistanceText(test.yields[0], test.yields[2], test, "0"), Cat("!enters", id));
 }
 
-void RegionWriter::RecordTest(const Op& op, const std::string& id, const std::string& margin,
+void RegionWriter::RecordTest(const Op& op, const std::string& id, const std::string& distance,
                               const std::string& ends) {
   if (!mode_.decides) return;
   const SiteText& site = source_.SiteOf(op.attributes.site);
-  Line(Cat("if (", Speaking("records"), ") {"));
-  Line(Cat("  margin", id, " = ", margin, ";"));
-  Line(Cat("  loop_", site.name, ".Test({static_cast<double>(lhs", id, "), margin", id, ", ", ends,
-           "}, args.near_band_ulps);"));
-  Line("}");
+  Line(Cat("if (", Speaking("records"), ") run", id, ".Test(loop_", site.name, ", ", distance, ", ",
+           ends, ", args.near_band_ulps, rank);"));
 }
 
 void RegionWriter::EndRecord(const Op& op, const std::string& id) {
@@ -116,8 +113,8 @@ void RegionWriter::EndRecord(const Op& op, const std::string& id) {
   const SiteText& site = source_.SiteOf(op.attributes.site);
   const std::string loop = Cat("loop_", site.name);
   Line(Cat("if (", Speaking("records"), ") {"));
-  Line(Cat("  EndRun(", loop, ", slot.termination[", site.index, "], it", id, ", why", id,
-           ", static_cast<double>(lhs", id, "), tested", id, ", margin", id, ");"));
+  Line(Cat("  EndRun(", loop, ", slot.termination[", site.index, "], run", id, ", it", id, ", why",
+           id, ", static_cast<double>(lhs", id, "));"));
   Line(Cat("  signature += LoopHash(", site.hash, ", t, ", iteration_, ", ", element_, ", it", id,
            ", why", id, ");"));
   Line("}");

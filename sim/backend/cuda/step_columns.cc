@@ -47,9 +47,6 @@ SmallestMargin SmallestOf(const ExtremeMargin& absolute, const ExtremeMargin& ul
   return smallest;
 }
 
-static_assert(std::equal(kIterationBounds.begin(), kIterationBounds.end(),
-                         std::begin(kIterationBoundsOnDevice), std::end(kIterationBoundsOnDevice)));
-
 }  // namespace
 
 TerminationStep TerminationOf(const TerminationColumn& column,

@@ -1,10 +1,12 @@
-// What one thread saw in one step; device/join.h joins it with the others of its block.
+// What one thread saw in one step, of all its instances; device/join.h joins it with the others of
+// its block.
 //
 // Maths: the paragraphs "Decisions", "Margins" and "Counters" of sim/backend/semantics.h.
 // Errors: none. Threads: tallies are private; EndRun counts in the block's slot by atomics.
 #pragma once
 
 #include "precision/hash.h"
+#include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/columns.h"
 #include "sim/backend/cuda/device/margin.h"
 #include "sim/backend/cuda/device/ranges.h"
@@ -14,74 +16,32 @@ namespace simgrad::sim::cuda::device {
 // Stop reasons, as StopReason in sim/diagnostics/diagnostics.h.
 enum StopReason : int { kConverged, kMaxIter, kNonFinite, kNotEntered };
 
-// A test of a loop that was evaluated.
-struct Tested {
-  double value;
-  Margin margin;
-  bool held;
-};
-
-SIMGRAD_HD inline bool IsNan(const Margin& margin) {
-  return margin.absolute != margin.absolute || margin.ulps != margin.ulps;
-}
-
-// The bucket of |margin| in ulps: diagnostics.h, MarginBucket.
-SIMGRAD_HD inline int MarginBucket(double ulps) {
-  const uint64_t bits = BitsOf(ulps) & ~(uint64_t{1} << 63);
-  if (bits == 0) return 0;
-  if (bits <= BitsOf(1.0)) return 1;
-  const int exponent = static_cast<int>(bits >> 52) - 1023;
-  const int above = (bits & ((uint64_t{1} << 52) - 1)) != 0 ? 1 : 0;
-  const int bucket = exponent + above + 1;
-  return bucket < kMarginBucketCount - 1 ? bucket : kMarginBucketCount - 1;
-}
-
-SIMGRAD_HD inline int ExponentBucket(double magnitude) {
-  if (magnitude == 0.0) return 0;
-  const int exponent = static_cast<int>(BitsOf(magnitude) >> 52) - 1023;
-  const int bucket = (exponent + 136 + 136 * 8) / 8 - 136;
-  return bucket < 1 ? 1 : (bucket < kExponentBucketCount ? bucket : kExponentBucketCount - 1);
-}
-
-// The smallest |value| that one instance met; of equal ones the negative.
+// The smallest |value| that a thread met, with the key of who met it (ExtremeMargin; a rank has 31
+// bits).
 struct NearestValue {
   uint64_t magnitude = kNoMargin;
-  uint32_t not_negative = 1;
-  SIMGRAD_HD void Offer(double x) {
-    const uint64_t bits = BitsOf(x);
-    const uint64_t offered = bits & ~(uint64_t{1} << 63);
-    const uint32_t sign = (bits >> 63) != 0 ? 0 : 1;
-    if (offered < magnitude || (offered == magnitude && sign < not_negative)) {
+  uint32_t key = ~uint32_t{0};
+  SIMGRAD_HD void Offer(bool counts, double offered_magnitude, bool negative, uint32_t rank) {
+    const uint64_t offered = BitsOf(offered_magnitude);
+    const uint32_t its_key = 2 * rank + 1 - (negative ? 1 : 0);
+    const bool nearer = offered < magnitude || (offered == magnitude && its_key < key);
+    if (counts && nearer) {
       magnitude = offered;
-      not_negative = sign;
+      key = its_key;
     }
   }
 };
 
 struct TerminationTally {
-  unsigned long long runs = 0, iterations_sum = 0, checks = 0, near_stopped = 0, near_continued = 0,
+  unsigned long long iterations_sum = 0, checks = 0, near_stopped = 0, near_continued = 0,
                      nan_margins = 0;
   unsigned long long reasons[kReasons] = {0, 0, 0, 0};
   unsigned long long tested_min = kNoMinimum, tested_max = kNoMaximum;
   NearestValue absolute, ulps;
   uint32_t iterations_min = ~uint32_t{0}, iterations_max = 0;
 
-  SIMGRAD_HD void Test(const Tested& test, double near_band_ulps) {
-    ++checks;
-    if (IsNan(test.margin)) {
-      ++nan_margins;
-      return;
-    }
-    absolute.Offer(test.margin.absolute);
-    ulps.Offer(test.margin.ulps);
-    const bool near =
-        precision::DoubleOf(BitsOf(test.margin.ulps) & ~(uint64_t{1} << 63)) <= near_band_ulps;
-    near_stopped += near && test.held ? 1 : 0;
-    near_continued += near && !test.held ? 1 : 0;
-  }
   SIMGRAD_HD void EndRun(int32_t iterations, int reason, double last_tested) {
     const uint32_t count = static_cast<uint32_t>(iterations);
-    ++runs;
     iterations_sum += count;
     iterations_min = count < iterations_min ? count : iterations_min;
     iterations_max = count > iterations_max ? count : iterations_max;
@@ -93,20 +53,36 @@ struct TerminationTally {
   }
 };
 
+// One run of a loop: what it counts, and how far its last test was from the threshold.
+struct RunTally {
+  uint32_t checks = 0, nan_margins = 0, near_stopped = 0, near_continued = 0;
+  Distance last;
+
+  SIMGRAD_HD void Test(TerminationTally& loop, const Distance& distance, bool held,
+                       double near_band_ulps, uint32_t rank) {
+    last = distance;
+    ++checks;
+    nan_margins += distance.number ? 0 : 1;
+    loop.absolute.Offer(distance.number, distance.absolute, distance.negative, rank);
+    loop.ulps.Offer(distance.number, distance.ulps, distance.negative, rank);
+    const bool near = distance.number && distance.ulps <= near_band_ulps;
+    near_stopped += near && held ? 1 : 0;
+    near_continued += near && !held ? 1 : 0;
+  }
+};
+
 struct EventTally {
   unsigned long long checks = 0, count = 0, changes = 0, nan_margins = 0;
   NearestValue absolute, ulps;
-  SIMGRAD_HD void Decide(bool guard, const Margin& margin, bool value, bool changed) {
+  SIMGRAD_HD void Decide(bool guard, const Distance& distance, bool value, bool changed,
+                         uint32_t rank) {
     changes += changed ? 1 : 0;
     count += value ? 1 : 0;
-    if (!guard) return;
-    ++checks;
-    if (IsNan(margin)) {
-      ++nan_margins;
-      return;
-    }
-    absolute.Offer(margin.absolute);
-    ulps.Offer(margin.ulps);
+    checks += guard ? 1 : 0;
+    nan_margins += guard && !distance.number ? 1 : 0;
+    const bool offers = guard && distance.number;
+    absolute.Offer(offers, distance.absolute, distance.negative, rank);
+    ulps.Offer(offers, distance.ulps, distance.negative, rank);
   }
 };
 
@@ -173,29 +149,25 @@ SIMGRAD_HD inline void StartTelling(const KernelArgs& args, int site, int64_t in
   ran = {0, 0, 0, values ? args.instance_site[site].value_starts[instance] : 0};
 }
 
-// As sim::IterationBucket.
-SIMGRAD_HD inline int IterationBucket(uint32_t iterations) {
-  int bucket = 0;
-  while (bucket < kIterationBucketCount - 1 && iterations > kIterationBoundsOnDevice[bucket]) {
-    ++bucket;
-  }
-  return bucket;
-}
-
-// The end of one run of a loop; `tested`: it was entered, and its last test has this margin.
-__device__ inline void EndRun(TerminationTally& tally, TerminationColumn& slot, int32_t iterations,
-                              int why, double last, bool tested, const Margin& margin) {
-  tally.EndRun(iterations, why, last);
+// The end of one run of a loop.
+__device__ inline void EndRun(TerminationTally& tally, TerminationColumn& slot, const RunTally& run,
+                              int32_t iterations, int why, double last_tested) {
+  tally.EndRun(iterations, why, last_tested);
+  tally.checks += run.checks;
+  tally.nan_margins += run.nan_margins;
+  tally.near_stopped += run.near_stopped;
+  tally.near_continued += run.near_continued;
   atomicAdd(&slot.iterations[IterationBucket(static_cast<uint32_t>(iterations))], 1u);
-  if (tested && !IsNan(margin)) {
-    atomicAdd(&slot.histogram[MarginBucket(precision::Abs(margin.ulps))], 1u);
+  if (run.checks > 0 && run.last.number) {
+    atomicAdd(&slot.histogram[MarginBucket(run.last.ulps)], 1u);
   }
 }
 
 // One element of an event. `last`: its last value; `first`: the first step at which it held, or -1.
 SIMGRAD_HD inline void DecideEvent(EventTally& tally, uint64_t site, int64_t t, int64_t iteration,
-                                   int64_t element, bool guard, const Margin& margin, bool value,
-                                   bool& last, int64_t& first, uint64_t& signature) {
+                                   int64_t element, bool guard, const Distance& distance,
+                                   bool value, uint32_t rank, bool& last, int64_t& first,
+                                   uint64_t& signature) {
   const bool changed = value != last;
   last = value;
   if (changed) {
@@ -204,7 +176,7 @@ SIMGRAD_HD inline void DecideEvent(EventTally& tally, uint64_t site, int64_t t, 
                                 static_cast<uint64_t>(element), value ? 1 : 0);
   }
   if (value && first < 0) first = t;
-  tally.Decide(guard, margin, value, changed);
+  tally.Decide(guard, distance, value, changed, rank);
 }
 
 // How a run of a loop ended, as a term of the path signature.

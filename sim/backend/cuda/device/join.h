@@ -32,27 +32,27 @@ SIMGRAD_HD constexpr uint32_t If(bool condition, uint32_t part) { return conditi
 
 // One warp at one column of its block.
 struct Joiner {
-  Warp warp;
+  bool first;      // this thread speaks for its warp
   uint32_t parts;  // TallyParts of any thread
 
   __device__ bool Has(uint32_t part) const { return (parts & part) != 0; }
   __device__ unsigned long long Total(unsigned long long x) const {
-    return Sum(warp, x, Has(kSomeLarge));
+    return WarpSum(x, Has(kSomeLarge));
   }
   __device__ void Add(uint32_t part, unsigned long long& to, unsigned long long x) const {
     if (!Has(part)) return;
     const unsigned long long total = Total(x);
-    if (warp.first) atomicAdd(&to, total);
+    if (first) atomicAdd(&to, total);
   }
   __device__ void Lower(uint32_t part, unsigned long long& to, unsigned long long x) const {
     if (!Has(part)) return;
-    const unsigned long long least = Least(warp, x);
-    if (warp.first) atomicMin(&to, least);
+    const unsigned long long least = WarpLeast(x);
+    if (first) atomicMin(&to, least);
   }
   __device__ void Raise(uint32_t part, unsigned long long& to, unsigned long long x) const {
     if (!Has(part)) return;
-    const unsigned long long most = Most(warp, x);
-    if (warp.first) atomicMax(&to, most);
+    const unsigned long long most = WarpMost(x);
+    if (first) atomicMax(&to, most);
   }
   __device__ void Nearest(ExtremeMargin& to, const NearestValue& x) const {
     Lower(kSomeMargins, reinterpret_cast<unsigned long long&>(to.magnitude), x.magnitude);
@@ -65,10 +65,9 @@ __device__ inline void Join(TerminationColumn& to, const TerminationTally& x) {
                    If(x.near_stopped != 0, kSomeNearStopped) |
                    If(x.near_continued != 0, kSomeNearContinued) |
                    If(x.tested_min != kNoMinimum || x.tested_max != kNoMaximum, kSomeTested) |
-                   If((x.checks | x.iterations_sum | x.runs) >= kLargeCount, kSomeLarge);
+                   If((x.checks | x.iterations_sum) >= kLargeCount, kSomeLarge);
   for (int k = 0; k < kReasons; ++k) parts |= If(x.reasons[k] != 0, kSomeReason << k);
-  const Warp warp = ThisWarp();
-  const Joiner join{warp, Union(warp, parts)};
+  const Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
   join.Add(kSomeChecks, to.checks, x.checks);
   join.Nearest(to.absolute, x.absolute);
   join.Nearest(to.ulps, x.ulps);
@@ -81,12 +80,12 @@ __device__ inline void Join(TerminationColumn& to, const TerminationTally& x) {
     if (!join.Has(kSomeReason << k)) continue;
     const unsigned long long total = join.Total(x.reasons[k]);
     runs += total;
-    if (warp.first) atomicAdd(&to.reasons[k], total);
+    if (join.first) atomicAdd(&to.reasons[k], total);
   }
   const unsigned long long iterations = join.Total(x.iterations_sum);
-  const uint32_t fewest = Least(warp, x.iterations_min);
-  const uint32_t most = Most(warp, x.iterations_max);
-  if (warp.first) {
+  const uint32_t fewest = WarpLeast(x.iterations_min);
+  const uint32_t most = WarpMost(x.iterations_max);
+  if (join.first) {
     atomicAdd(&to.runs, runs);
     if (iterations != 0) atomicAdd(&to.iterations_sum, iterations);
     atomicMin(&to.iterations_min, fewest);
@@ -101,8 +100,7 @@ __device__ inline void Join(EventColumn& to, const EventTally& x) {
                          If(x.nan_margins != 0, kSomeNanMargins) |
                          If(x.absolute.magnitude != kNoMargin, kSomeMargins) |
                          If((x.checks | x.count | x.changes) >= kLargeCount, kSomeLarge);
-  const Warp warp = ThisWarp();
-  const Joiner join{warp, Union(warp, parts)};
+  const Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
   join.Add(kSomeChecks, to.checks, x.checks);
   join.Add(kSomeHeld, to.count, x.count);
   join.Add(kSomeChanges, to.changes, x.changes);
@@ -124,8 +122,7 @@ __device__ inline void Join(StateColumn& to, const StateTally& x) {
       If(x.smallest != kNoMinimum, kSmallest) | If(x.subnormals != 0, kSubnormals) |
       If(x.zeros != 0, kZeros) | If(x.nans != 0, kNans) | If(x.infinities != 0, kInf) |
       If((x.subnormals | x.zeros | x.nans | x.infinities) >= kLargeCount, kSomeLarge);
-  const Warp warp = ThisWarp();
-  const Joiner join{warp, Union(warp, parts)};
+  const Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
   join.Lower(kFinite, to.min, x.min);
   join.Raise(kFinite, to.max, x.max);
   join.Lower(kSmallest, to.smallest, x.smallest);
@@ -136,14 +133,20 @@ __device__ inline void Join(StateColumn& to, const StateTally& x) {
 }
 
 // Behind a barrier after the join of all; few threads attain the magnitude.
-__device__ inline void JoinKey(ExtremeMargin& to, const NearestValue& x, uint32_t rank) {
+__device__ inline void JoinKey(ExtremeMargin& to, const NearestValue& x) {
   if (x.magnitude == kNoMargin || x.magnitude != to.magnitude) return;
-  atomicMin(reinterpret_cast<unsigned long long*>(&to.key), 2ull * rank + x.not_negative);
+  atomicMin(reinterpret_cast<unsigned long long*>(&to.key), static_cast<unsigned long long>(x.key));
 }
 template <class Column, class Tally>
-__device__ inline void JoinKeys(Column& to, const Tally& x, uint32_t rank) {
-  JoinKey(to.absolute, x.absolute, rank);
-  JoinKey(to.ulps, x.ulps, rank);
+__device__ inline void JoinKeys(Column& to, const Tally& x) {
+  JoinKey(to.absolute, x.absolute);
+  JoinKey(to.ulps, x.ulps);
+}
+
+// What the tape needs for a step: the most of any instance. Most warps find it there already.
+__device__ inline void RaiseTapeUnits(unsigned long long* to, unsigned long long units) {
+  const unsigned long long most = WarpMost(units);
+  if (IsFirstOfWarp() && most > *static_cast<volatile unsigned long long*>(to)) atomicMax(to, most);
 }
 
 // One cotangent that leaves the adjoint of a step; not of whole warps.
@@ -157,6 +160,12 @@ __device__ inline void Join(BackwardColumn& to, double cotangent) {
   // The largest only grows: what is not above an old one is not above the new one.
   if (bits > *static_cast<volatile unsigned long long*>(&to.largest)) atomicMax(&to.largest, bits);
   atomicAdd(&to.exponents[ExponentBucket(magnitude)], 1u);
+}
+
+// How many instances of a group a thread of the grid has, where `instances` are left.
+SIMGRAD_HD inline int MembersOf(int64_t instances, int64_t lanes, int most) {
+  const int64_t passes = (instances + lanes - 1) / lanes;
+  return static_cast<int>(passes < most ? passes : most);
 }
 
 // At the end of a launch.

@@ -1,6 +1,7 @@
 // How far a tested value lies from its threshold, for one comparison of one thread.
 //
-// Maths: precision/ulp.h. Accuracy: the bits of precision::MarginOf; operands of narrow formats
+// Maths: precision/ulp.h.
+// Accuracy: the bits of precision::MarginOf, but for those of a NaN. Operands of narrow formats
 // come
 //   in float, so that one addition and one product are of doubles.
 // Errors: none. Threads: pure.
@@ -11,11 +12,23 @@
 namespace simgrad::sim::cuda::device {
 
 using precision::BitsOf;
-using precision::Margin;
 
-SIMGRAD_HD inline Margin IntegerMargin(int64_t a, int64_t b) {
+// A margin by magnitude and sign.
+struct Distance {
+  double absolute = 0.0, ulps = 0.0;  // magnitudes; of no meaning where it is no number
+  bool negative = false;
+  bool number = true;  // else the margin is NaN
+};
+
+SIMGRAD_HD inline bool IsNegative(double x) { return (BitsOf(x) >> 63) != 0; }
+SIMGRAD_HD inline double MagnitudeOf(double x) {
+  return precision::DoubleOf(BitsOf(x) & ~(uint64_t{1} << 63));
+}
+
+SIMGRAD_HD inline Distance IntegerDistance(int64_t a, int64_t b) {
   const double distance = static_cast<double>(a) - static_cast<double>(b);
-  return {distance, distance};
+  const double magnitude = MagnitudeOf(distance);
+  return {magnitude, magnitude, IsNegative(distance), true};
 }
 
 // The larger of two magnitudes; NaN above all.
@@ -51,21 +64,23 @@ SIMGRAD_HD inline int ExponentOf(double magnitude) {
   return static_cast<int>(field == 2047 ? BitsOf(kLargest) >> 52 : field) - 1023;
 }
 
-// The margin of a comparison of reals in format F; as precision::MarginOf, which divides by the
-// ulp.
+// Of a comparison of reals in format F; precision::MarginOf divides by the ulp.
 template <precision::Format F, class A, class B, class Extra>
-SIMGRAD_HD inline Margin MarginOf(A a, B b, Extra extra_magnitude) {
+SIMGRAD_HD inline Distance DistanceOf(A a, B b, Extra extra_magnitude) {
   if constexpr (F == precision::Format::kF64) {
-    return precision::MarginOf(F, a, b, extra_magnitude);
+    const precision::Margin margin = precision::MarginOf(F, a, b, extra_magnitude);
+    return {MagnitudeOf(margin.absolute), MagnitudeOf(margin.ulps), IsNegative(margin.absolute),
+            margin.ulps == margin.ulps};
   } else {
     const auto magnitude = LargerMagnitude(LargerMagnitude(a, b), extra_magnitude);
     const int last_place = ExponentOf<F>(magnitude) + 1 - precision::Traits(F).precision;
     const int ulp = last_place > precision::Traits(F).emin ? last_place : precision::Traits(F).emin;
-    const double absolute = precision::Canonical(static_cast<double>(a) - static_cast<double>(b));
+    const double difference = static_cast<double>(a) - static_cast<double>(b);
+    const double absolute = MagnitudeOf(difference);
     // 2^-ulp is a normal double: a product with it rounds as the quotient does.
     const double ulps = absolute * precision::DoubleOf(static_cast<uint64_t>(1023 - ulp) << 52);
-    return {absolute, magnitude != magnitude ? precision::DoubleOf(precision::kDoubleNanBits)
-                                             : precision::Canonical(ulps)};
+    return {absolute, ulps, IsNegative(difference),
+            difference == difference && magnitude == magnitude};
   }
 }
 

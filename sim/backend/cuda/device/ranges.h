@@ -15,6 +15,12 @@ struct RangeTally {
   uint64_t overflows = 0;
 };
 
+// What was counted of one step, for all the steps.
+SIMGRAD_HD inline void AddRepeated(RangeTally& tally, const RangeTally& step, int64_t steps) {
+  tally.underflows += step.underflows * static_cast<uint64_t>(steps);
+  tally.overflows += step.overflows * static_cast<uint64_t>(steps);
+}
+
 // Whether r, a value of F, is below the smallest normal number of F.
 template <Format F>
 SIMGRAD_HD inline bool IsTiny(double r) {

@@ -12,7 +12,9 @@
 #include "gtest/gtest.h"
 #include "precision/lane.h"
 #include "precision/ulp.h"
+#include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/margin.h"
+#include "sim/diagnostics/diagnostics.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 
 namespace simgrad::tests {
@@ -46,11 +48,14 @@ void ExpectMarginsOf(uint64_t seed) {
     const auto b = random() % 2 == 0 ? Lane::Round(NumberOf(random))
                                      : Lane::Round(static_cast<double>(a) * (1.0 + 1e-6));
     const auto extra = static_cast<Extra>(NumberOf(random));
-    const auto made = sim::cuda::device::MarginOf<F>(a, b, extra);
+    const auto made = sim::cuda::device::DistanceOf<F>(a, b, extra);
     const auto asked = precision::MarginOf(F, a, b, static_cast<double>(extra));
-    ASSERT_EQ(precision::BitsOf(made.absolute), precision::BitsOf(asked.absolute))
+    ASSERT_EQ(made.number, !std::isnan(asked.ulps)) << a << " " << b << " " << extra;
+    if (!made.number) continue;
+    const double sign = made.negative ? -1.0 : 1.0;
+    ASSERT_EQ(precision::BitsOf(sign * made.absolute), precision::BitsOf(asked.absolute))
         << a << " " << b << " " << extra;
-    ASSERT_EQ(precision::BitsOf(made.ulps), precision::BitsOf(asked.ulps))
+    ASSERT_EQ(precision::BitsOf(sign * made.ulps), precision::BitsOf(asked.ulps))
         << a << " " << b << " " << extra;
   }
 }
@@ -65,6 +70,26 @@ TEST(DevicePartsTest, MarginsAreThoseOfTheDefinition) {
   ExpectMarginsOf<Format::kE5m2, double>(7);
 }
 
+TEST(DevicePartsTest, BucketsAreThoseOfTheHost) {
+  const auto expect = [](uint32_t iterations) {
+    EXPECT_EQ(sim::cuda::device::IterationBucket(iterations),
+              static_cast<int>(sim::IterationBucket(iterations)))
+        << iterations;
+  };
+  for (uint32_t iterations = 0; iterations < 2000; ++iterations) expect(iterations);
+  for (int bit = 11; bit < 32; ++bit) {
+    for (uint32_t near = 0; near < 3; ++near) expect((uint32_t{1} << bit) + near - 1);
+  }
+  expect(std::numeric_limits<uint32_t>::max());
+  for (int exponent = -80; exponent < 80; ++exponent) {
+    for (double x : {1.0, std::nextafter(1.0, 2.0), 1.5, std::nextafter(2.0, 1.0)}) {
+      const double ulps = std::ldexp(x, exponent);
+      EXPECT_EQ(sim::cuda::device::MarginBucket(ulps), static_cast<int>(sim::MarginBucket(ulps)))
+          << ulps;
+    }
+  }
+}
+
 // Each warp tells every thread of it: sum, least and most of one number each, union of a bit.
 constexpr char kWarps[] = R"(
 #include "sim/backend/cuda/kernel_abi.h"
@@ -73,14 +98,13 @@ using namespace simgrad::sim::cuda;
 using namespace simgrad::sim::cuda::device;
 extern "C" __global__ void simgrad_start(const __grid_constant__ KernelArgs args) {
   const unsigned long long x = static_cast<unsigned long long>(args.integer[threadIdx.x]);
-  const Warp warp = ThisWarp();
   unsigned long long* const out = static_cast<unsigned long long*>(args.field[0]) + 5 * threadIdx.x;
-  const bool large = Union(warp, x >= kLargeCount ? 1u : 0u) != 0;
-  out[0] = Sum(warp, x, large);
-  out[1] = Least(warp, x);
-  out[2] = Most(warp, x);
-  out[3] = Union(warp, 1u << (threadIdx.x & 31));
-  out[4] = warp.first;
+  const bool large = WarpUnion(x >= kLargeCount ? 1u : 0u) != 0;
+  out[0] = WarpSum(x, large);
+  out[1] = WarpLeast(x);
+  out[2] = WarpMost(x);
+  out[3] = WarpUnion(1u << (threadIdx.x & 31));
+  out[4] = IsFirstOfWarp();
 }
 )";
 

@@ -1,0 +1,42 @@
+// The buckets of histograms (sim/diagnostics/diagnostics.h), without a table or a loop.
+//
+// Errors: none. Threads: pure.
+#pragma once
+
+#include "precision/format.h"
+#include "sim/backend/cuda/kernel_abi.h"
+
+namespace simgrad::sim::cuda::device {
+
+using precision::BitsOf;
+
+// The bucket of |margin| in ulps: diagnostics.h, MarginBucket.
+SIMGRAD_HD inline int MarginBucket(double ulps) {
+  const uint64_t bits = BitsOf(ulps) & ~(uint64_t{1} << 63);
+  if (bits == 0) return 0;
+  if (bits <= BitsOf(1.0)) return 1;
+  const int exponent = static_cast<int>(bits >> 52) - 1023;
+  const int above = (bits & ((uint64_t{1} << 52) - 1)) != 0 ? 1 : 0;
+  const int bucket = exponent + above + 1;
+  return bucket < kMarginBucketCount - 1 ? bucket : kMarginBucketCount - 1;
+}
+
+SIMGRAD_HD inline int ExponentBucket(double magnitude) {
+  if (magnitude == 0.0) return 0;
+  const int exponent = static_cast<int>(BitsOf(magnitude) >> 52) - 1023;
+  const int bucket = (exponent + 136 + 136 * 8) / 8 - 136;
+  return bucket < 1 ? 1 : (bucket < kExponentBucketCount ? bucket : kExponentBucketCount - 1);
+}
+
+// As sim::IterationBucket: above 4 two bounds to a power of two (6, 8, 12, 16, ...), above 64 one.
+SIMGRAD_HD inline int IterationBucket(uint32_t iterations) {
+  if (iterations <= 4) return static_cast<int>(iterations);
+  // The exponent and the first bit behind the point, of a float that is exact where they matter.
+  const int field = static_cast<int>(BitsOf(static_cast<float>(iterations - 1)) >> 22);
+  constexpr int kOfOne = 2 * 127;
+  if (iterations <= 64) return field - kOfOne + 1;
+  const int bucket = (field - kOfOne) / 2 + 7;
+  return bucket < kIterationBucketCount - 1 ? bucket : kIterationBucketCount - 1;
+}
+
+}  // namespace simgrad::sim::cuda::device
