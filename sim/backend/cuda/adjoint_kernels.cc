@@ -210,6 +210,7 @@ void KernelWriter::BindSeed(const Region& region, size_t leading) {
 void KernelWriter::Replay(const std::vector<Place>& states) {
   const Region& step = source_.program().step;
   mode_ = {.tape = RunMode::TapeUse::kStore, .time = "t", .read_time = "t"};
+  hoists_ = true;
   body_.Open("for (int64_t t = args.first_step; t < args.first_step + args.count; ++t)");
   dirty_ = crossed_ = true;
   OpenTopFrame(step, "steps_chain");
@@ -225,6 +226,7 @@ void KernelWriter::Replay(const std::vector<Place>& states) {
   CopyAtOnce(states, next, carriers);
   if (source_.block()) Barrier();
   body_.Close();
+  hoists_ = false;
 }
 
 void KernelWriter::ReverseStep(const Region& region, const std::vector<SlotPlace>& cotangents,

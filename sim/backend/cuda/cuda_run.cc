@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "precision/rounding.h"
+#include "precision/selection.h"
 #include "sim/backend/work_meter.h"
 
 namespace simgrad::sim::cuda {
@@ -189,7 +189,7 @@ absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
   if (!failed_.ok()) return failed_;
   ForwardChunk chunk = records_[0].EmptyChunk(first, count);
   if (batch_.instances == 0 || count == 0) return chunk;
-  stale_ = stale_paths_ = true;
+  stale_paths_ = true;  // health is read anew only where a launch says that it changed
   const absl::StatusOr<int64_t> grid = GridOf("simgrad_forward");
   if (!grid.ok()) return grid.status();
   const int64_t most = StepsPerLaunch(*grid, count);
@@ -248,7 +248,9 @@ absl::Status CudaRun::ForwardLaunch(KernelArgs& args, ForwardRecord& record) {
 }
 
 absl::Status CudaRun::Take(ForwardRecord& record, int64_t chunk_first, ForwardChunk& chunk) {
-  return record.Take(uploaded_.sorted_ids(), chunk, chunk_first, units_);
+  absl::Status status = record.Take(uploaded_.sorted_ids(), chunk, chunk_first, units_);
+  stale_ = stale_ || record.health_changed();
+  return status;
 }
 
 // The same steps once more, from a copy of the states they began with: now that it is known how
@@ -317,12 +319,7 @@ Tensor CudaRun::TensorOf(const Value& value, FieldKind kind, int32_t index) cons
   Shape shape = {batch_.instances};
   shape.insert(shape.end(), value.type.shape.begin(), value.type.shape.end());
   Tensor tensor = Tensor::Zeros(DTypeOfValue(*batch_.program, value), std::move(shape));
-  const std::optional<FieldNumbers> numbers = Read(kind, index);
-  if (!numbers) return tensor;
-  const bool real = value.type.element == ElementType::kReal;
-  for (int64_t i = 0; i < numbers->size(); ++i) {
-    real ? tensor.Set(i, numbers->Real(i)) : tensor.SetInt(i, numbers->Integer(i));
-  }
+  if (const std::optional<FieldNumbers> numbers = Read(kind, index)) numbers->Put(tensor);
   return tensor;
 }
 
@@ -344,9 +341,10 @@ std::vector<double> CudaRun::Values() const {
   std::vector<double> values;
   if (batch_.program->objective.empty()) return values;
   values.assign(static_cast<size_t>(batch_.instances), 0.0);
-  const std::optional<FieldNumbers> cost = Read(FieldKind::kCost);
-  for (size_t i = 0; cost && i < values.size(); ++i) {
-    values[i] = cost->Real(static_cast<int64_t>(i));
+  if (const std::optional<FieldNumbers> cost = Read(FieldKind::kCost)) {
+    cost->Each([&](int64_t i, auto x) {
+      values[static_cast<size_t>(i)] = precision::Canonical(static_cast<double>(x));
+    });
   }
   return values;
 }
@@ -355,9 +353,9 @@ const std::vector<uint64_t>& CudaRun::PathSignatures() const {
   if (options_.recording == Recording::kNone || !stale_paths_) return signatures_;
   stale_paths_ = false;
   signatures_.assign(static_cast<size_t>(batch_.instances), 0);
-  const std::optional<FieldNumbers> numbers = Read(FieldKind::kSignature);
-  for (size_t i = 0; numbers && i < signatures_.size(); ++i) {
-    signatures_[i] = static_cast<uint64_t>(numbers->Integer(static_cast<int64_t>(i)));
+  if (const std::optional<FieldNumbers> numbers = Read(FieldKind::kSignature)) {
+    numbers->Each(
+        [&](int64_t i, auto x) { signatures_[static_cast<size_t>(i)] = static_cast<uint64_t>(x); });
   }
   return signatures_;
 }
@@ -366,10 +364,11 @@ const std::vector<InstanceHealth>& CudaRun::Health() const {
   if (options_.recording == Recording::kNone || !stale_) return health_;
   stale_ = false;
   health_.assign(static_cast<size_t>(batch_.instances), {});
-  const std::optional<FieldNumbers> numbers =
-      Read(reversing_ ? FieldKind::kAdjointHealth : FieldKind::kHealth);
-  for (size_t i = 0; numbers && i < health_.size(); ++i) {
-    health_[i] = HealthOf(numbers->Integer(static_cast<int64_t>(i)));
+  const FieldKind kind = reversing_ ? FieldKind::kAdjointHealth : FieldKind::kHealth;
+  if (const std::optional<FieldNumbers> numbers = Read(kind)) {
+    numbers->Each([&](int64_t i, auto x) {
+      health_[static_cast<size_t>(i)] = HealthOf(static_cast<int64_t>(x));
+    });
   }
   return health_;
 }
@@ -380,9 +379,9 @@ std::vector<std::vector<int64_t>> CudaRun::FirstEventSteps() const {
     if (site.kind != SiteKind::kEvent) continue;
     const int32_t index = static_cast<int32_t>(steps.size());
     std::vector<int64_t>& first = steps.emplace_back(static_cast<size_t>(batch_.instances), -1);
-    const std::optional<FieldNumbers> numbers = Read(FieldKind::kFirstEvent, index);
-    for (size_t i = 0; numbers && i < first.size(); ++i) {
-      first[i] = numbers->Integer(static_cast<int64_t>(i));
+    if (const std::optional<FieldNumbers> numbers = Read(FieldKind::kFirstEvent, index)) {
+      numbers->Each(
+          [&](int64_t i, auto x) { first[static_cast<size_t>(i)] = static_cast<int64_t>(x); });
     }
   }
   return steps;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "precision/rounding.h"
+#include "precision/selection.h"
 #include "sim/backend/cuda/cuda_run.h"
 #include "sim/backend/cuda/step_columns.h"
 
@@ -150,14 +151,12 @@ absl::Status CudaRun::TakeGradients() {
     const int64_t steps = batch_.inputs[i].per_step ? batch_.steps : 1;
     gradients_[i].assign(static_cast<size_t>(batch_.instances * steps * count), 0.0);
     if (const auto sums = Read(FieldKind::kGradient, input)) {
-      for (int64_t k = 0; k < sums->size(); ++k) {
-        gradients_[i][static_cast<size_t>(k)] = sums->Real(k);
-      }
+      sums->Each([&](int64_t k, auto x) {
+        gradients_[i][static_cast<size_t>(k)] = precision::Canonical(static_cast<double>(x));
+      });
     }
     if (const auto flags = Read(FieldKind::kConnected, input)) {
-      for (int64_t k = 0; k < flags->size(); ++k) {
-        connected_[i][static_cast<size_t>(k)] = flags->Integer(k) != 0 ? 1 : 0;
-      }
+      flags->Each([&](int64_t k, auto x) { connected_[i][static_cast<size_t>(k)] = x != 0; });
     }
   }
   return failed_;

@@ -1,9 +1,6 @@
 #include "sim/backend/cuda/field_layout.h"
 
-#include <cstring>
 #include <utility>
-
-#include "precision/selection.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -26,28 +23,7 @@ bool Travels(FieldKind kind) {
   }
 }
 
-template <class T>
-T LoadAt(const std::vector<uint8_t>& bytes, int64_t i) {
-  T value;
-  std::memcpy(&value, bytes.data() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
-  return value;
-}
-
 }  // namespace
-
-int64_t CarrierBytes(Carrier carrier) {
-  switch (carrier) {
-    case Carrier::kF64:
-    case Carrier::kI64:
-      return 8;
-    case Carrier::kF32:
-    case Carrier::kI32:
-      return 4;
-    case Carrier::kBool:
-      break;
-  }
-  return 1;
-}
 
 FieldLayout FieldLayout::Of(const GeneratedSource& source, int64_t instances, int64_t steps) {
   FieldLayout layout;
@@ -74,43 +50,14 @@ int FindField(const GeneratedSource& source, FieldKind kind, int32_t index) {
 
 FieldNumbers::FieldNumbers(const Field& field, Mapping mapping, int64_t instances, int64_t steps,
                            std::vector<uint8_t> bytes)
-    : field_(field),
-      mapping_(mapping),
-      instances_(instances),
-      steps_(field.per_step ? steps : 1),
-      bytes_(std::move(bytes)) {}
-
-int64_t FieldNumbers::At(int64_t i) const {
-  const int64_t element = i % field_.elements;
-  const int64_t step = i / field_.elements % steps_;
-  const int64_t instance = i / field_.elements / steps_;
-  const int64_t inner = mapping_ == Mapping::kThreadPerInstance
-                            ? element * instances_ + instance
-                            : instance * field_.elements + element;
-  return step * instances_ * field_.elements + inner;
-}
-
-double FieldNumbers::Real(int64_t i) const {
-  const int64_t at = At(i);
-  if (field_.carrier == Carrier::kF32) {
-    return precision::Canonical(static_cast<double>(LoadAt<float>(bytes_, at)));
-  }
-  if (field_.carrier == Carrier::kF64) return precision::Canonical(LoadAt<double>(bytes_, at));
-  return static_cast<double>(Integer(i));
-}
-
-int64_t FieldNumbers::Integer(int64_t i) const {
-  const int64_t at = At(i);
-  switch (field_.carrier) {
-    case Carrier::kI32:
-      return LoadAt<int32_t>(bytes_, at);
-    case Carrier::kI64:
-      return LoadAt<int64_t>(bytes_, at);
-    case Carrier::kBool:
-      return bytes_[static_cast<size_t>(at)] != 0 ? 1 : 0;
-    default:
-      return static_cast<int64_t>(Real(i));
-  }
+    : carrier_(field.carrier),
+      extent_{instances, field.per_step ? steps : 1, field.elements},
+      bytes_(std::move(bytes)) {
+  const bool spread = mapping == Mapping::kThreadPerInstance;
+  from_ = {.instance = spread ? 1 : field.elements,
+           .step = instances * field.elements,
+           .element = spread ? instances : 1};
+  to_ = {.instance = extent_.steps * field.elements, .step = field.elements, .element = 1};
 }
 
 }  // namespace simgrad::sim::cuda

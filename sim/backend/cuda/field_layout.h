@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "sim/backend/cuda/generate.h"
+#include "sim/backend/cuda/numbers.h"
 
 namespace simgrad::sim::cuda {
-
-int64_t CarrierBytes(Carrier carrier);
 
 // Bytes [offset, offset + bytes) of the allocation that the field belongs to.
 struct FieldPlace {
@@ -37,19 +36,19 @@ class FieldNumbers {
  public:
   FieldNumbers(const Field& field, Mapping mapping, int64_t instances, int64_t steps,
                std::vector<uint8_t> bytes);
-  int64_t size() const { return instances_ * steps_ * field_.elements; }
-  const Field& field() const { return field_; }
-  // Number i in the host's order.
-  double Real(int64_t i) const;  // a NaN is the canonical one
-  int64_t Integer(int64_t i) const;
+  // Calls put(place in the host's order, number) as EachNumber does.
+  template <class Put>
+  void Each(const Put& put) const {
+    EachNumber(carrier_, bytes_.data(), extent_, from_, to_, put);
+  }
+  void Put(Tensor& tensor) const {
+    PutNumbers(carrier_, bytes_.data(), extent_, from_, to_, tensor);
+  }
 
  private:
-  int64_t At(int64_t i) const;
-
-  Field field_;
-  Mapping mapping_;
-  int64_t instances_;
-  int64_t steps_;  // 1 where the field has no axis of steps
+  Carrier carrier_;
+  Extent extent_;
+  Strides from_, to_;
   std::vector<uint8_t> bytes_;
 };
 

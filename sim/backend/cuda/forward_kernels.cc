@@ -126,9 +126,15 @@ void KernelWriter::Step(const std::vector<Place>& states, const std::vector<Plac
   if (source_.numerical().stage_cost != ValueId::kNone) AddCost(source_.numerical().stage_cost);
   Combine("bad");
   Combine("bad_input");
-  Line("if (health < 0 && (bad || bad_input)) health = (t << 8) | (bad_input ? 0 : 2);");
+  body_.Open("if (health < 0 && (bad || bad_input))");
+  Line("health = (t << 8) | (bad_input ? 0 : 2);");
+  Line(Cat("if (", Speaking("counts"), ") ++health_changes;"));
+  body_.Close();
   if (Stops()) {
-    Line("if (health >= 0) health |= 1;");
+    body_.Open("if (health >= 0)");
+    Line("health |= 1;");
+    Line(Cat("if (", Speaking("counts"), ") ++health_changes;"));
+    body_.Close();
     body_.Open("if (health < 0)");
     Commit(states, exports);
     body_.Close();
@@ -273,6 +279,7 @@ void KernelWriter::OpenForward() {
       kernel_.Line("constexpr bool records = true, tells = false, writes = true;");
   }
   kernel_.Line("[[maybe_unused]] const bool counts = records;");
+  kernel_.Line("unsigned long long health_changes = 0;");
   kernel_.Open("if (records)");
   kernel_.Line("shared.slots[0].Clear();");
   kernel_.Line("shared.slots[1].Clear();");
@@ -353,7 +360,7 @@ std::string KernelWriter::Forward() {
   body_.Close();
   body_.Raw(OverGroup(store, outside));
   return Assemble("Steps [first_step, first_step + count), their decisions and diagnostics.",
-                  "simgrad_forward", FlushRanges());
+                  "simgrad_forward", FlushRanges() + FlushHealth());
 }
 
 }  // namespace simgrad::sim::cuda

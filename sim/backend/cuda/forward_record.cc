@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/backend/cuda/field_layout.h"
+#include "sim/backend/cuda/numbers.h"
 #include "sim/backend/value_tensors.h"
 
 namespace simgrad::sim::cuda {

@@ -34,8 +34,6 @@ int64_t Bytes(int64_t count) {
 
 // The format in which a value of the program leaves an executor.
 DType DTypeOfValue(const NumericalProgram& program, const Value& value);
-// Numbers in memory of a carrier, canonical NaNs, into a tensor from element `at` on.
-void CopyNumbers(Carrier carrier, const uint8_t* from, int64_t count, Tensor& to, int64_t at);
 // The carrier of a value in fields and trajectories.
 Carrier CarrierOfValue(const NumericalProgram& program, const Value& value);
 
@@ -59,6 +57,8 @@ class ForwardRecord {
   // by step. Before the next Prepare.
   absl::Status Take(std::span<const uint64_t> sorted_ids, ForwardChunk& chunk, int64_t chunk_first,
                     std::span<uint64_t> tape_units);
+  // Whether the launch that was taken last changed the health of an instance.
+  bool health_changed() const { return health_changed_; }
   // The launch that was sent last.
   const KernelArgs& sent() const { return sent_; }
   // Second pass of level `instances`. Between the two a launch with kValuesPass writes the values.
@@ -90,7 +90,7 @@ class ForwardRecord {
   absl::Status PrepareInstances(KernelArgs& args);
   absl::Status SendViews(KernelArgs& args);
   void TakeColumns(std::span<const uint64_t> sorted_ids, int64_t column,
-                   StepDiagnostics& diagnostics) const;
+                   StepDiagnostics& diagnostics);
   void TakeTrajectories(const std::vector<Trajectory>& trajectories, int64_t column,
                         std::vector<Tensor>& tensors) const;
   void TakeInstances(int64_t column, ForwardChunk& chunk) const;
@@ -109,6 +109,7 @@ class ForwardRecord {
   std::vector<SiteArrays> sites_;
   Staging staging_;
   KernelArgs sent_ = {};
+  bool health_changed_ = false;
   size_t termination_part_ = 0, event_part_ = 0, state_part_ = 0, ranges_part_ = 0, units_part_ = 0;
 };
 

@@ -1,49 +1,17 @@
 // The way of what forward launches wrote to the host, and into the chunk.
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 #include <utility>
 
 #include "precision/selection.h"
-#include "sim/backend/cuda/field_layout.h"
 #include "sim/backend/cuda/forward_record.h"
+#include "sim/backend/cuda/numbers.h"
 #include "sim/backend/cuda/step_columns.h"
 
 namespace simgrad::sim::cuda {
 
-void CopyNumbers(Carrier carrier, const uint8_t* from, int64_t count, Tensor& to, int64_t at) {
-  const auto each = [&](auto zero, const auto& put) {
-    for (int64_t i = 0; i < count; ++i) {
-      auto x = zero;
-      std::memcpy(&x, from + static_cast<size_t>(i) * sizeof(x), sizeof(x));
-      put(at + i, x);
-    }
-  };
-  const auto raw = [&](int64_t i, auto x) {
-    std::memcpy(to.bytes.data() + static_cast<size_t>(i) * sizeof(x), &x, sizeof(x));
-  };
-  switch (carrier) {
-    case Carrier::kF32:
-      if (to.dtype == DType::kF32) {
-        return each(0.0f, [&](int64_t i, float x) { raw(i, precision::Canonical(x)); });
-      }
-      return each(0.0f, [&](int64_t i, float x) { to.Set(i, static_cast<double>(x)); });
-    case Carrier::kF64:
-      if (to.dtype == DType::kF64) {
-        return each(0.0, [&](int64_t i, double x) { raw(i, precision::Canonical(x)); });
-      }
-      return each(0.0, [&](int64_t i, double x) { to.Set(i, x); });
-    case Carrier::kI32:
-      return each(int32_t{0}, [&](int64_t i, int32_t x) { to.SetInt(i, x); });
-    case Carrier::kI64:
-      return each(int64_t{0}, [&](int64_t i, int64_t x) { to.SetInt(i, x); });
-    case Carrier::kBool:
-      return each(uint8_t{0}, [&](int64_t i, uint8_t x) { to.SetInt(i, x != 0 ? 1 : 0); });
-  }
-}
-
 void ForwardRecord::TakeColumns(std::span<const uint64_t> sorted_ids, int64_t column,
-                                StepDiagnostics& diagnostics) const {
+                                StepDiagnostics& diagnostics) {
   const auto terminations = staging_.Part<TerminationColumn>(termination_part_);
   const auto events = staging_.Part<EventColumn>(event_part_);
   const auto states = staging_.Part<StateColumn>(state_part_);
@@ -65,7 +33,9 @@ void ForwardRecord::TakeColumns(std::span<const uint64_t> sorted_ids, int64_t co
       diagnostics.states[s][sample + k] = RangeOf(states[k * real_states_ + s]);
     }
   }
-  diagnostics.ranges.Merge(CountsOf(staging_.Part<RangeColumn>(ranges_part_).front()));
+  const RangeColumn& ranges = staging_.Part<RangeColumn>(ranges_part_).front();
+  diagnostics.ranges.Merge(CountsOf(ranges));
+  health_changed_ = ranges.health_changes != 0;
 }
 
 // From [count][instances][elements] to [instances][steps of the chunk][elements].
@@ -73,16 +43,12 @@ void ForwardRecord::TakeTrajectories(const std::vector<Trajectory>& trajectories
                                      std::vector<Tensor>& tensors) const {
   for (size_t k = 0; k < trajectories.size(); ++k) {
     const Trajectory& trajectory = trajectories[k];
-    const int64_t row = trajectory.elements * CarrierBytes(trajectory.carrier);
-    const uint8_t* const bytes = staging_.Part<uint8_t>(trajectory.part).data();
-    const int64_t steps = tensors[k].shape[1];
-    for (int64_t i = 0; i < batch_.instances; ++i) {
-      for (int64_t t = 0; t < sent_.count; ++t) {
-        CopyNumbers(trajectory.carrier, bytes + (t * batch_.instances + i) * row,
-                    trajectory.elements, tensors[k],
-                    (i * steps + column + t) * trajectory.elements);
-      }
-    }
+    const int64_t n = trajectory.elements;
+    PutNumbers(trajectory.carrier, staging_.Part<uint8_t>(trajectory.part).data(),
+               {batch_.instances, sent_.count, n},
+               {.instance = n, .step = batch_.instances * n, .element = 1},
+               {.first = column * n, .instance = tensors[k].shape[1] * n, .step = n, .element = 1},
+               tensors[k]);
   }
 }
 

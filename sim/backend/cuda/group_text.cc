@@ -2,6 +2,7 @@
 //
 // Why: what a block records of a step is joined over its threads once for all of them.
 #include <algorithm>
+#include <utility>
 
 #include "sim/backend/cuda/kernel_writer.h"
 
@@ -50,12 +51,10 @@ void RegionWriter::FindConstantCasts(const Region& step, bool keep_ranges) {
   keep_constant_ranges_ = keep_ranges;
   std::set<ValueId> inputs;
   for (const Op& op : step.ops) {
-    if (op.code != OpCode::kCast || op.attributes.where != ValueId::kNone) continue;
+    if (op.code != OpCode::kCast || !source_.IsConstant(op.results[0])) continue;
+    // The same for all instances: the compiler sees that.
     const Input* const input = source_.InputOf(op.operands[0]);
-    if (input == nullptr || source_.per_step(source_.IndexOf(*input))) continue;
-    const bool of_instance = input->kind == InputKind::kParam ||
-                             input->kind == InputKind::kControl || input->kind == InputKind::kData;
-    if (!of_instance || source_.Count(input->value) != 1) continue;
+    if (input == nullptr || input->kind == InputKind::kConfig) continue;
     constant_casts_.insert(&op);
     inputs.insert(input->value);
   }
@@ -85,6 +84,13 @@ void RegionWriter::ConstantCast(const Op& op) {
   }
   instance_.Line(
       Cat("if (counts) CountRange<", FormatText(to), ">(", ranges, ", ", from, ", ", name, ");"));
+}
+
+void RegionWriter::Hoist(const Op& op) {
+  for (ValueId operand : op.operands) PlaceOf(operand);  // inputs are read before
+  std::swap(body_, instance_);
+  Operation(op);
+  std::swap(body_, instance_);
 }
 
 int64_t KernelWriter::GroupSize() const {

@@ -68,6 +68,7 @@ struct BackwardColumn {
 
 struct RangeColumn {
   unsigned long long underflows[kRoles], overflows[kRoles];
+  unsigned long long health_changes;  // of instances, in a counted forward run
 };
 
 // Level `instances` of one termination site, for the steps of the chunk.

@@ -148,6 +148,14 @@ std::string KernelWriter::FlushRanges() {
   return tail.text();
 }
 
+std::string KernelWriter::FlushHealth() {
+  TextWriter tail(1);
+  tail.Line(
+      "if (counts && health_changes != 0) atomicAdd(&args.ranges->health_changes, "
+      "health_changes);");
+  return tail.text();
+}
+
 std::string KernelWriter::Assemble(const std::string& comment, const std::string& name,
                                    const std::string& tail) {
   TextWriter text;

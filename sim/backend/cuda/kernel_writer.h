@@ -41,6 +41,7 @@ class KernelWriter : public RegionWriter {
                        const std::string& tail);
   void OpenShared(bool uses);
   std::string FlushRanges();
+  std::string FlushHealth();
   // ---- groups of instances (group_text.cc) ----
   int64_t GroupSize() const;
   std::string MemberText() const;

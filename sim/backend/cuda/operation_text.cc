@@ -97,13 +97,6 @@ void RegionWriter::Elementwise(const Op& op) {
   });
 }
 
-bool RegionWriter::Narrows(Format from, Format to) {
-  const auto source = precision::Traits(from);
-  const auto target = precision::Traits(to);
-  return target.precision < source.precision || target.emin > source.emin ||
-         target.max_finite < source.max_finite;
-}
-
 void RegionWriter::CountRanges(const Op& op, Format from, Format to, const Indexed& x,
                                const Indexed& r, ValueId result) {
   if (!mode_.counts_ranges || !Narrows(from, to)) return;

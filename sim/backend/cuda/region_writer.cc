@@ -30,7 +30,11 @@ std::string Place::operator[](const std::string& index) const {
 
 void RegionWriter::RunRegion(const Region& region) {
   regions_.push_back(&region);
-  for (const Op& op : region.ops) Operation(op);
+  for (const Op& op : region.ops) {
+    const bool hoists = hoists_ && !op.results.empty() && op.results[0] != ValueId::kNone &&
+                        source_.IsConstant(op.results[0]);
+    hoists ? Hoist(op) : Operation(op);
+  }
   regions_.pop_back();
 }
 

@@ -91,6 +91,9 @@ class RegionWriter {
   // is kept where only the end shows for how many steps.
   void FindConstantCasts(const Region& step, bool keep_ranges);
   void ConstantCast(const Op& op);
+  // Whether what is constant is computed once, before the steps of an instance.
+  bool hoists_ = false;
+  void Hoist(const Op& op);
 
   // ---- values ----
   const Place& PlaceOf(ValueId id);
@@ -109,7 +112,6 @@ class RegionWriter {
   void Literal(const Op& op);
   void Cast(const Op& op);
   std::string RoundText(const Op& cast, const std::string& x) const;
-  static bool Narrows(Format from, Format to);  // whether a conversion may under- or overflow
   void Convert(const Op& op);
   void Merge(const Op& op);
   void CountRanges(const Op& op, Format from, Format to, const Indexed& x, const Indexed& r,

@@ -55,6 +55,13 @@ bool AlwaysPresent(const Region& region, size_t slot, size_t slots) {
 
 }  // namespace
 
+bool Narrows(Format from, Format to) {
+  const auto source = precision::Traits(from);
+  const auto target = precision::Traits(to);
+  return target.precision < source.precision || target.emin > source.emin ||
+         target.max_finite < source.max_finite;
+}
+
 std::string FormatText(Format format) {
   constexpr std::string_view kNames[] = {"kF64", "kF32", "kBf16", "kF16", "kE4m3", "kE5m2"};
   return Cat("Format::", kNames[static_cast<size_t>(format)]);
@@ -97,8 +104,7 @@ Source::Source(const NumericalProgram& numerical, const GenerateOptions& options
     : numerical_(numerical),
       mapping_(options.mapping),
       options_(options),
-      state_inputs_(numerical.program.InputsOf(InputKind::kState)),
-      tape_(numerical, options.mapping == Mapping::kBlockPerInstance) {
+      state_inputs_(numerical.program.InputsOf(InputKind::kState)) {
   for (const Site& site : numerical.sites) {
     const bool event = site.kind == SiteKind::kEvent;
     const int32_t index = event ? events_++ : terminations_++;
@@ -114,6 +120,9 @@ Source::Source(const NumericalProgram& numerical, const GenerateOptions& options
   for (const Export& output : program().exports) AddIdentifier(output.name, export_names_);
   FindUsedInputs();
   FindLooks();
+  constant_.assign(program().values.size(), false);
+  FindConstants(program().step);
+  tape_.emplace(numerical, block(), constant_);
   AddFields();
   if (numerical.adjoint) AddAdjointFields();
 }
@@ -124,6 +133,27 @@ void Source::FindUsedInputs() {
   MarkUses(program().initial, values);
   if (const Region* terminal = TerminalOf(numerical_)) MarkUses(*terminal, values);
   for (const Input& input : program().inputs) used_.push_back(values[Index(input.value)]);
+}
+
+void Source::FindConstants(const Region& region) {
+  const auto constant = [&](ValueId id) {
+    const Input* const input = InputOf(id);
+    if (input == nullptr) return IsConstant(id);
+    const bool varies = input->kind == InputKind::kState || input->kind == InputKind::kStep;
+    return !varies && !per_step(IndexOf(*input)) && Count(id) == 1;
+  };
+  for (const Op& op : region.ops) {
+    const OpClass op_class = InfoOf(op.code).op_class;
+    const bool renames = op.code == OpCode::kBroadcast || op.code == OpCode::kReshape ||
+                         op.code == OpCode::kStopGradient;
+    const bool pure = op_class == OpClass::kElementwise || op_class == OpClass::kConstant ||
+                      op.code == OpCode::kCast || renames;
+    if (pure && op.attributes.where == ValueId::kNone && Count(op.results[0]) == 1) {
+      constant_[Index(op.results[0])] =
+          std::all_of(op.operands.begin(), op.operands.end(), constant);
+    }
+    for (const Region& nested : op.regions) FindConstants(nested);
+  }
 }
 
 void Source::FindLooks() {

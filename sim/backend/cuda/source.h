@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,7 +28,7 @@ class Source {
   const Program& program() const { return numerical_.program; }
   bool block() const { return mapping_ == Mapping::kBlockPerInstance; }
   Recording recording() const { return options_.recording; }
-  const TapeLayout& tape() const { return tape_; }
+  const TapeLayout& tape() const { return *tape_; }
   const std::vector<int32_t>& state_inputs() const { return state_inputs_; }
   // Parts of identifiers.
   const std::string& StateName(size_t state) const { return state_names_[state]; }
@@ -52,6 +53,8 @@ class Source {
     return input < options_.per_step.size() && options_.per_step[input];
   }
   bool wanted(size_t input) const;
+  // One number, the same at every step of an instance, and found again from its inputs.
+  bool IsConstant(ValueId id) const { return constant_[Index(id)]; }
   const Input* InputOf(ValueId id) const;
   size_t IndexOf(const Input& input) const {
     return static_cast<size_t>(&input - numerical_.program.inputs.data());
@@ -83,6 +86,7 @@ class Source {
  private:
   void FindUsedInputs();
   void FindLooks();
+  void FindConstants(const Region& region);
   void AddFields();
   void AddAdjointFields();
   void AddField(FieldKind kind, size_t index, Carrier carrier, int64_t elements,
@@ -94,6 +98,7 @@ class Source {
   std::vector<int32_t> state_inputs_;
   std::vector<bool> used_;
   std::vector<bool> look_;
+  std::vector<bool> constant_;
   std::vector<Field> fields_;
   std::map<std::string, SiteText> sites_;
   std::vector<std::string> state_names_, export_names_, termination_names_, event_names_;
@@ -101,7 +106,7 @@ class Source {
   std::vector<double> numbers_;
   std::vector<int64_t> integers_;
   std::unordered_map<const void*, size_t> number_of_, integer_of_;
-  TapeLayout tape_;
+  std::optional<TapeLayout> tape_;  // set once the constants are known
   int64_t workspace_ = 0;
   int next_id_ = 0;
 };
@@ -111,6 +116,7 @@ std::string CTypeOf(Carrier carrier);
 std::string FormatText(Format format);  // "Format::kF32"
 std::string LaneText(Format format);    // "F32", an alias of Lane<Format::kF32>
 std::string OverflowText(Overflow overflow);
+bool Narrows(Format from, Format to);  // whether a conversion may under- or overflow
 // The terminal cost that is run, or null.
 const Region* TerminalOf(const NumericalProgram& program);
 

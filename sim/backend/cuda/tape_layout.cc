@@ -10,13 +10,6 @@ namespace {
 
 using enum OpCode;
 
-bool Lacks(Format to, Format from) {
-  const auto source = precision::Traits(from);
-  const auto target = precision::Traits(to);
-  return target.precision < source.precision || target.emin > source.emin ||
-         target.max_finite < source.max_finite;
-}
-
 // 8-bit formats are stored in 16 bits (device/tape.h).
 int StoredBits(Format format) { return std::max(16, precision::Traits(format).bits); }
 
@@ -43,17 +36,18 @@ const TapeLoop* TapeFrame::LoopOf(const Op& loop) const {
   return nullptr;
 }
 
-TapeLayout::TapeLayout(const NumericalProgram& program, bool block) {
+TapeLayout::TapeLayout(const NumericalProgram& program, bool block,
+                       const std::vector<bool>& constant) {
   if (!program.adjoint) return;
   unit_bytes_ = StoredBits(program.policy[Role::kTape].format) / 8;
   const Program& p = program.program;
   const Region* terminal = TerminalOf(program);
   if (terminal == nullptr) terminal = &no_region_;
   for (const Region* region : {&p.step, &p.initial, terminal}) Index(*region);
-  Scan(program, program.adjoint->terminal, terminal);
-  Scan(program, program.adjoint->last, &p.step);
-  Scan(program, program.adjoint->inner, &p.step);
-  Scan(program, program.adjoint->initial, &p.initial);
+  Scan(program, program.adjoint->terminal, terminal, constant);
+  Scan(program, program.adjoint->last, &p.step, constant);
+  Scan(program, program.adjoint->inner, &p.step, constant);
+  Scan(program, program.adjoint->initial, &p.initial, constant);
   frames_[&p.step].linked = true;
   for (const Region* region : {&p.step, &p.initial, terminal}) Settle(*region, false, block);
 }
@@ -73,39 +67,47 @@ const Region* TapeLayout::HomeOf(ValueId primal, const Region* top) const {
   return found == home_.end() ? top : found->second;
 }
 
-void TapeLayout::Scan(const NumericalProgram& program, const Region& adjoint, const Region* top) {
+void TapeLayout::Scan(const NumericalProgram& program, const Region& adjoint, const Region* top,
+                      const std::vector<bool>& constant) {
   for (const Op& op : adjoint.ops) {
-    if (op.code == kTape) AddEntry(program, op, top);
+    if (op.code == kTape && !constant[static_cast<size_t>(op.attributes.primal)]) {
+      AddEntry(program, op, top);
+    }
     if (IsVjp(op)) {
       const LoopPlace& place = loops_.at(op.attributes.primal);
       TapeFrame& frame = frames_[place.region];
       if (frame.LoopOf(*place.op) == nullptr) frame.loops.push_back({place.op, 0, 0, false});
     }
-    for (const Region& nested : op.regions) Scan(program, nested, top);
+    for (const Region& nested : op.regions) Scan(program, nested, top, constant);
   }
 }
 
-void TapeLayout::AddEntry(const NumericalProgram& program, const Op& tape, const Region* top) {
-  const ValueId primal = tape.attributes.primal;
-  const Value& value = program.program[primal];
+TapeEntry EntryFor(const NumericalProgram& program, const Op& tape) {
+  const Value& value = program.program[tape.attributes.primal];
   TapeEntry entry;
-  entry.primal = primal;
-  entry.real = value.type.element == ElementType::kReal;
-  if (entry.real) {
-    const Format from = value.format.value_or(Format::kF64);
-    entry.to = program.program[tape.results[0]].format.value_or(Format::kF64);
-    entry.overflow = EffectiveOverflow(program.policy, tape);
-    entry.narrows = Lacks(entry.to, from);
-    entry.stored = entry.narrows ? entry.to : from;
-    entry.bits = StoredBits(entry.stored);
-  } else {
-    entry.bits = BitsOfInteger(value.type.element);
-  }
-  TapeFrame& frame = frames_[HomeOf(primal, top)];
-  for (const TapeEntry& known : frame.entries) {
-    if (known.primal == primal && known.to == entry.to && known.overflow == entry.overflow) return;
-  }
+  entry.primal = tape.attributes.primal;
   entry.count = ElementCount(value.type.shape);
+  entry.real = value.type.element == ElementType::kReal;
+  if (!entry.real) {
+    entry.bits = BitsOfInteger(value.type.element);
+    return entry;
+  }
+  const Format from = value.format.value_or(Format::kF64);
+  entry.to = program.program[tape.results[0]].format.value_or(Format::kF64);
+  entry.overflow = EffectiveOverflow(program.policy, tape);
+  entry.narrows = Narrows(from, entry.to);
+  entry.stored = entry.narrows ? entry.to : from;
+  entry.bits = StoredBits(entry.stored);
+  return entry;
+}
+
+void TapeLayout::AddEntry(const NumericalProgram& program, const Op& tape, const Region* top) {
+  const TapeEntry entry = EntryFor(program, tape);
+  TapeFrame& frame = frames_[HomeOf(entry.primal, top)];
+  for (const TapeEntry& known : frame.entries) {
+    const bool same = known.to == entry.to && known.overflow == entry.overflow;
+    if (known.primal == entry.primal && same) return;
+  }
   frame.entries.push_back(entry);
 }
 

@@ -40,10 +40,15 @@ struct TapeFrame {
   const TapeLoop* LoopOf(const Op& loop) const;
 };
 
+// How a tape operation's primal would be stored; without a place.
+TapeEntry EntryFor(const NumericalProgram& program, const Op& tape);
+
 class TapeLayout {
  public:
-  TapeLayout() = default;
-  TapeLayout(const NumericalProgram& program, bool block);
+  // Values that are `constant` (Source::IsConstant) are not taped.
+  TapeLayout(const NumericalProgram& program, bool block, const std::vector<bool>& constant);
+  TapeLayout(const TapeLayout&) = delete;  // frames are known by the address of their region
+  TapeLayout& operator=(const TapeLayout&) = delete;
 
   int unit_bytes() const { return unit_bytes_; }
   const TapeFrame& Of(const Region& region) const;
@@ -65,7 +70,8 @@ class TapeLayout {
     const Region* region;
   };
   void Index(const Region& region);
-  void Scan(const NumericalProgram& program, const Region& adjoint, const Region* top);
+  void Scan(const NumericalProgram& program, const Region& adjoint, const Region* top,
+            const std::vector<bool>& constant);
   void AddEntry(const NumericalProgram& program, const Op& tape, const Region* top);
   bool Settle(const Region& region, bool mapped, bool block);
 

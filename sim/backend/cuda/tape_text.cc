@@ -12,6 +12,12 @@ std::string BitsText(const TapeEntry& entry) {
   return Cat("uint", entry.bits, "_t");
 }
 
+// The bits of a real number as they lie on the tape.
+std::string StoredText(const TapeEntry& entry, const std::string& x) {
+  if (!entry.narrows) return Cat("Keep<", FormatText(entry.stored), ">(", x, ")");
+  return Cat("Note<", FormatText(entry.stored), ">(", x, ", ", OverflowText(entry.overflow), ")");
+}
+
 }  // namespace
 
 std::string RegionWriter::TakeUnits(int64_t units) const {
@@ -100,15 +106,8 @@ void RegionWriter::StoreTapedIn(const Region& region, ValueId id) {
     const bool alone = elements.kind != PlaceKind::kSpread && !Speaks().empty();
     const bool dirty = dirty_;
     EachElement(elements, [&](const std::string& i) {
-      std::string value = place[i];
-      if (entry.real && entry.narrows) {
-        value = Cat("Note<", FormatText(entry.stored), ">(", value, ", ",
-                    OverflowText(entry.overflow), ")");
-      } else if (entry.real) {
-        value = Cat("Keep<", FormatText(entry.stored), ">(", value, ")");
-      } else {
-        value = Cat("static_cast<", bits, ">(", value, ")");
-      }
+      const std::string value =
+          entry.real ? StoredText(entry, place[i]) : Cat("static_cast<", bits, ">(", place[i], ")");
       return Cat(alone ? "if (speaks) " : "", "tape.Store<", bits, ">(", frame->second, " + ",
                  entry.offset, ", ", i, ", ", value, ");");
     });
@@ -123,18 +122,25 @@ std::string RegionWriter::RangesOf(Role role) {
   return name;
 }
 
+// What is not on the tape because it is the same at every step goes through the same rounding.
 void RegionWriter::Tape(const Op& op) {
   const ValueId id = op.results[0];
   const ValueId primal = op.attributes.primal;
+  const bool constant = source_.IsConstant(primal);
   const Overflow overflow = EffectiveOverflow(source_.numerical().policy, op);
   const Region& home = *source_.tape().HomeOf(primal, adjoint_of_);
-  const TapeEntry& entry = source_.tape().EntryOf(home, primal, source_.FormatOf(id), overflow);
-  const std::string frame = frames_.at(&home);
-  const std::string bits = BitsText(entry);
+  const TapeEntry entry =
+      constant ? EntryFor(source_.numerical(), op)
+               : source_.tape().EntryOf(home, primal, source_.FormatOf(id), overflow);
+  const std::string x = constant ? PlaceOf(primal)["0"] : "";
   const auto load = [&](const std::string& i) {
-    return Cat("tape.Load<", bits, ">(", frame, " + ", entry.offset, ", ", i, ")");
+    if (constant && !entry.real) return x;
+    if (constant) return StoredText(entry, x);
+    return Cat("tape.Load<", BitsText(entry), ">(", frames_.at(&home), " + ", entry.offset, ", ", i,
+               ")");
   };
-  const std::string comment = Cat("  // tape of ", source_.Name(primal));
+  const std::string comment =
+      Cat(constant ? "  // constant " : "  // tape of ", source_.Name(primal));
   if (!entry.real) {
     return Define(id, comment, [&](const std::string& i) {
       return Cat("static_cast<", source_.CType(id), ">(", load(i), ")");
