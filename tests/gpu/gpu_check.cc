@@ -47,6 +47,14 @@ int64_t Number(const Arguments& arguments, const std::string& name) {
   return number;
 }
 
+// Whole or not at all: the process may be ended while it writes.
+void Replace(const std::string& file, const std::string& text) {
+  if (file.empty()) return;
+  const std::string next = file + ".new";
+  std::ofstream(next) << text;
+  std::rename(next.c_str(), file.c_str());
+}
+
 int Run(const Arguments& arguments) {
   const int index = static_cast<int>(Number(arguments, "--device"));
   const auto devices = sim::cuda::ListCudaDevices();
@@ -64,10 +72,8 @@ int Run(const Arguments& arguments) {
   report.revision = arguments.at("--revision");
   report.section = arguments.at("--section");
   const auto keep = [&](const Report& now) {
-    const std::string& json = arguments.at("--json");
-    const std::string& markdown = arguments.at("--markdown");
-    if (!json.empty()) std::ofstream(json) << now.Json();
-    if (!markdown.empty()) std::ofstream(markdown) << now.Markdown();
+    Replace(arguments.at("--json"), now.Json());
+    Replace(arguments.at("--markdown"), now.Markdown());
   };
   report.keep = keep;
   const EqualityGoal goal = {Number(arguments, "--triples"), Number(arguments, "--steps"),
