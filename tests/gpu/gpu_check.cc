@@ -6,17 +6,20 @@
 //              one is begun
 //   sizes      around warps and blocks, large ones, long horizons, memory that runs out
 //   speed      the demands, beside a kernel written by hand
-//   sanitizer  a small set of the first two, for compute-sanitizer
-// Exit codes: 0 all equal, 1 something differs or failed, 2 bad arguments, 3 no GPU.
+//   sanitizer  a small set of the first two, for compute-sanitizer; none of its calls fails
+// Exit codes: 0 all equal, 1 something differs or failed, 2 bad arguments, 3 no GPU, 4 no libnvrtc.
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/nvrtc_compiler.h"
 #include "tests/gpu/sections.h"
 
 namespace simgrad::gpu_check {
@@ -55,15 +58,31 @@ void Replace(const std::string& file, const std::string& text) {
   std::rename(next.c_str(), file.c_str());
 }
 
-int Run(const Arguments& arguments) {
-  const int index = static_cast<int>(Number(arguments, "--device"));
+struct Opened {
+  int exit_code = 0;  // 3, 4: there is no device
+  sim::cuda::CudaDeviceInfo info;
+  std::shared_ptr<sim::cuda::Device> device;
+};
+
+Opened Refused(int exit_code, const char* what, const absl::Status& why) {
+  std::fprintf(stderr, "gpu_check: %s: %s\n", what, why.ToString().c_str());
+  return {exit_code, {}, nullptr};
+}
+
+Opened Open(int index) {
   const auto devices = sim::cuda::ListCudaDevices();
-  const auto device = sim::cuda::OpenCudaDevice({.index = index});
-  if (!devices.ok() || !device.ok()) {
-    std::fprintf(stderr, "gpu_check: no GPU: %s\n", device.status().ToString().c_str());
-    return 3;
+  if (!devices.ok()) return Refused(3, "no GPU", devices.status());
+  if (const auto nvrtc = sim::cuda::NvrtcVersion(); !nvrtc.ok()) {
+    return Refused(4, "there is a GPU, but no NVRTC to compile for it", nvrtc.status());
   }
-  const sim::cuda::CudaDeviceInfo& info = (*devices)[static_cast<size_t>(index)];
+  auto device = sim::cuda::OpenCudaDevice({.index = index});
+  if (!device.ok()) return Refused(3, "no GPU that can be used", device.status());
+  return {0, (*devices)[static_cast<size_t>(index)], *std::move(device)};
+}
+
+int Run(const Arguments& arguments) {
+  const auto [exit_code, info, device] = Open(static_cast<int>(Number(arguments, "--device")));
+  if (exit_code != 0) return exit_code;
   Report report;
   report.device = info.name;
   report.driver = info.driver;
@@ -81,14 +100,14 @@ int Run(const Arguments& arguments) {
                              static_cast<double>(Number(arguments, "--seconds")),
                              static_cast<uint64_t>(Number(arguments, "--first"))};
   if (report.section == "equality") {
-    CheckEquality(*device, goal, report);
+    CheckEquality(device, goal, report);
   } else if (report.section == "sizes") {
-    CheckSizes(*device, false, report);
+    CheckSizes(device, false, report);
   } else if (report.section == "speed") {
-    MeasureSpeed(*device, info.architecture, report);
+    MeasureSpeed(device, info.architecture, report);
   } else if (report.section == "sanitizer") {
-    CheckEquality(*device, {30, 0, 1, goal.seconds}, report);
-    CheckSizes(*device, true, report);
+    CheckEquality(device, {30, 0, 1, goal.seconds}, report);
+    CheckSizes(device, true, report);
   } else {
     std::fprintf(stderr, "gpu_check: --section is equality, sizes, speed or sanitizer, not '%s'\n",
                  report.section.c_str());

@@ -20,6 +20,7 @@ for argument in "$@"; do
   esac
 done
 [ -n "${NO_GPU:-}" ] && exit 3
+[ -n "${NO_NVRTC:-}" ] && exit 4
 failures=
 [ "$section" = speed ] && [ -n "${WRONG_AND_HANG:-}" ] && failures='"case 7 differs"'
 [ -n "${json:-}" ] && echo "{\\"section\\": \\"$section\\", \\"rows\\": [], \\"failures\\": [$failures]}" >"$json"
@@ -119,3 +120,11 @@ def test_what_a_user_would_write_finds_its_libraries_as_the_caller_of_the_check_
 def test_without_a_gpu_the_run_ends_at_once(tmp_path):
     done, _ = run(bundle(tmp_path), NO_GPU="1")
     assert done.returncode == 3
+
+
+def test_without_nvrtc_what_needs_none_is_run_and_the_run_says_so(tmp_path):
+    done, table = run(bundle(tmp_path), NO_NVRTC="1")
+    assert done.returncode == 4, done.stdout + done.stderr
+    for section in ("equality", "speed", "the server end to end", "sizes"):
+        assert f"- not run: {section}: libnvrtc was not found" in table, table
+    assert "**side by side**" in table
