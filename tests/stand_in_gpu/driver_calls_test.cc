@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/cuda_device.h"
@@ -207,6 +208,32 @@ TEST_F(StandInGpuTest, EveryGpuIsFoundAndNoOther) {
   EXPECT_NE((*devices)[0].uuid, (*devices)[1].uuid);
   EXPECT_TRUE(OnGpu(*Open(1), Gradient()).ok());
   EXPECT_EQ(Open(2).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(StandInGpuTest, WhatAnotherThreadDestroysIsGivenBackToo) {
+  {
+    const auto gpu = Open();
+    ASSERT_TRUE(gpu.ok()) << gpu.status();
+    auto stream = (*gpu)->OpenStream();
+    auto event = (*gpu)->MakeEvent();
+    ASSERT_TRUE(stream.ok() && event.ok());
+    ASSERT_TRUE((*stream)->Record(**event).ok());
+    EXPECT_EQ(Told().events, 1);
+    // A thread that has made no call yet.
+    std::thread([&] { event->reset(); }).join();
+    EXPECT_EQ(Told().events, 0);
+  }
+}
+
+TEST_F(StandInGpuTest, APartOfAGpuAndAGpuWithADisplayAreToldAsSuch) {
+  Reset({.name = "stand-in GPU MIG 1g.5gb", .watched = 1});
+  const auto devices = sim::cuda::ListCudaDevices();
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ(devices->front().uuid.substr(0, 4), "MIG-");
+  EXPECT_EQ((*Open())->limits().launch_time, sim::cuda::LaunchTime::kWatched);
+  Reset({});
+  EXPECT_EQ(sim::cuda::ListCudaDevices()->front().uuid.substr(0, 4), "GPU-");
+  EXPECT_EQ((*Open())->limits().launch_time, sim::cuda::LaunchTime::kFree);
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ simgrad::stand_in::Report simgrad_stand_in_report() {
   report.calls = machine.calls();
   for (int gpu = 0; gpu < machine.settings().gpus; ++gpu) report.held_bytes += machine.Held(gpu);
   report.pinned_bytes = machine.PinnedBytes();
+  report.events = machine.events();
   report.whole = machine.AllWhole();
   report.failed = machine.failed();
   return report;
@@ -165,7 +166,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int index) {
 
 CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
   if (!IsGpu(device)) return CUDA_ERROR_INVALID_DEVICE;
-  std::strncpy(name, "stand-in GPU", static_cast<size_t>(length));
+  std::strncpy(name, Machine::Get().settings().name.c_str(), static_cast<size_t>(length));
   return CUDA_SUCCESS;
 }
 
@@ -204,6 +205,9 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
       break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = kSharedPerBlock;
+      break;
+    case CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT:
+      *value = Machine::Get().settings().watched;
       break;
     default:
       return CUDA_ERROR_INVALID_VALUE;
@@ -356,15 +360,19 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned) {
-  return Call(__func__, [&](Machine&) {
+  return Call(__func__, [&](Machine& machine) {
+    ++machine.events();
     *event = reinterpret_cast<CUevent>(new std::shared_ptr<Event>(std::make_shared<Event>()));
     return CUDA_SUCCESS;
   });
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent event) {
-  delete &Of(event);
-  return CUDA_SUCCESS;
+  return Call(__func__, [&](Machine& machine) {
+    delete &Of(event);
+    --machine.events();
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {

@@ -46,6 +46,7 @@ Settings SettingsFromEnvironment() {
   Settings settings;
   settings.gpus = static_cast<int>(Number("SIMGRAD_STAND_IN_GPUS", settings.gpus));
   settings.memory_bytes = Number("SIMGRAD_STAND_IN_MEMORY", settings.memory_bytes);
+  settings.watched = static_cast<int>(Number("SIMGRAD_STAND_IN_WATCHED", settings.watched));
   settings.seed = static_cast<uint64_t>(Number("SIMGRAD_STAND_IN_SEED", 1));
   if (const char* path = std::getenv("SIMGRAD_STAND_IN_ERROR_FILE")) settings.error_file = path;
   return settings;
@@ -74,6 +75,7 @@ void Machine::Reset(const Settings& settings) {
   settings_ = settings;
   die_.seed(settings.seed);
   calls_ = 0;
+  events_ = 0;
   failed_ = "";
   given_bytes_ = 0;
   broken_ = false;

@@ -26,6 +26,8 @@ namespace simgrad::stand_in {
 struct Settings {
   int gpus = 1;
   int64_t memory_bytes = int64_t{4} << 30;  // of each
+  std::string name = "stand-in GPU";
+  int watched = 0;  // 1: a display's watchdog stops long launches
   uint64_t seed = 1;
   // A call (counted from 0 over all that can fail) that fails, and how. Negative: none.
   int64_t failing_call = -1;
@@ -33,7 +35,7 @@ struct Settings {
   // While this file exists, calls fail with the CUresult whose number it holds.
   std::string error_file;
 };
-// SIMGRAD_STAND_IN_GPUS, _MEMORY, _SEED, _ERROR_FILE.
+// SIMGRAD_STAND_IN_GPUS, _MEMORY, _WATCHED, _SEED, _ERROR_FILE.
 Settings SettingsFromEnvironment();
 
 struct Event {
@@ -85,6 +87,8 @@ class Machine {
   CUresult Drain(Stream* stream);
   CUresult AwaitEvent(const std::shared_ptr<Event>& event, uint64_t times);
 
+  // Events that are made and not destroyed yet.
+  int64_t& events() { return events_; }
   std::recursive_mutex& mutex() { return mutex_; }
   const Settings& settings() const { return settings_; }
   int64_t calls() const { return calls_; }
@@ -105,6 +109,7 @@ class Machine {
   Settings settings_;
   std::mt19937_64 die_;
   int64_t calls_ = 0;
+  int64_t events_ = 0;
   const char* failed_ = "";
   CUresult sticky_ = CUDA_SUCCESS;
   std::map<CUdeviceptr, Block> held_;

@@ -119,7 +119,7 @@ class CudaEvent : public Event {
   enum class Use : uint8_t { kOrder, kTiming };
   CudaEvent(std::shared_ptr<Context> context, Use use) : context_(std::move(context)), use_(use) {}
   ~CudaEvent() override {
-    if (event_ != nullptr) context_->driver().cuEventDestroy(event_);
+    if (event_ != nullptr && context_->Enter().ok()) context_->driver().cuEventDestroy(event_);
   }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;

@@ -233,7 +233,8 @@ absl::StatusOr<CudaDeviceInfo> InfoOf(const Driver& driver, int index) {
   const auto minor = Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   if (!minor.ok()) return minor.status();
   info.name = name.data();
-  info.uuid = "GPU-";
+  // A part of a GPU (MIG) has a UUID of its own; the driver says so in the name alone.
+  info.uuid = info.name.find(" MIG ") == std::string::npos ? "GPU-" : "MIG-";
   for (int i = 0; i < 16; ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) info.uuid += '-';
     absl::StrAppendFormat(&info.uuid, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
@@ -261,6 +262,9 @@ absl::StatusOr<DeviceLimits> LimitsOf(const Context& context, const CudaDeviceIn
   int clock_khz = 0;
   status.Update(take(CU_DEVICE_ATTRIBUTE_CLOCK_RATE, clock_khz));
   limits.clock_hz = 1e3 * clock_khz;
+  int watchdog = 0;
+  status.Update(take(CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT, watchdog));
+  limits.launch_time = watchdog != 0 ? LaunchTime::kWatched : LaunchTime::kFree;
   if (!status.ok()) return status;
   return limits;
 }

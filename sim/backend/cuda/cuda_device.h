@@ -20,7 +20,7 @@ namespace simgrad::sim::cuda {
 struct CudaDeviceInfo {
   int index = 0;
   std::string name;
-  std::string uuid;          // GPU-xxxxxxxx-..., as nvidia-smi prints it
+  std::string uuid;          // GPU-xxxxxxxx-..., of a part MIG-...; as nvidia-smi prints it
   std::string architecture;  // sm_90
   int64_t memory_bytes = 0;
   std::string driver;  // the CUDA version that the driver speaks, 13.0

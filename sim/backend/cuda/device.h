@@ -19,6 +19,12 @@
 
 namespace simgrad::sim::cuda {
 
+// How long a launch may take.
+enum class LaunchTime : uint8_t {
+  kFree,
+  kWatched,  // a GPU that drives a display: its watchdog stops a launch after some seconds
+};
+
 struct DeviceLimits {
   std::string name;
   int multiprocessors = 1;
@@ -26,6 +32,7 @@ struct DeviceLimits {
   int64_t shared_bytes_per_block = 48 << 10;
   int64_t memory_bytes = 0;
   double clock_hz = 0.0;  // the highest
+  LaunchTime launch_time = LaunchTime::kFree;
 };
 
 // What a device has been used for, for metrics.
