@@ -210,6 +210,13 @@ TEST_F(StandInGpuTest, EveryGpuIsFoundAndNoOther) {
   EXPECT_EQ(Open(2).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(StandInGpuTest, AGpuThatRefusesHoldsBackNoOther) {
+  Reset({.gpus = 2, .refusing = 0});
+  EXPECT_EQ(sim::cuda::ListCudaDevices()->size(), 2u);
+  EXPECT_FALSE(Open(0).ok());
+  EXPECT_TRUE(OnGpu(*Open(1), Gradient()).ok());
+}
+
 TEST_F(StandInGpuTest, WhatAnotherThreadDestroysIsGivenBackToo) {
   {
     const auto gpu = Open();

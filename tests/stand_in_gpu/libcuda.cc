@@ -223,7 +223,8 @@ CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (!IsGpu(device)) return CUDA_ERROR_INVALID_DEVICE;
-  const auto retain = [&](Machine&) {
+  const auto retain = [&](Machine& machine) {
+    if (device == machine.settings().refusing) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     *context = reinterpret_cast<CUcontext>(static_cast<intptr_t>(device) + 1);
     return CUDA_SUCCESS;
   };

@@ -37,7 +37,8 @@ bool IsSticky(CUresult error) {
   return error != CUDA_SUCCESS && error != CUDA_ERROR_OUT_OF_MEMORY &&
          error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_INVALID_CONTEXT &&
          error != CUDA_ERROR_NOT_FOUND && error != CUDA_ERROR_INVALID_IMAGE &&
-         error != CUDA_ERROR_NOT_READY && error != CUDA_ERROR_INVALID_HANDLE;
+         error != CUDA_ERROR_DEVICE_UNAVAILABLE && error != CUDA_ERROR_NOT_READY &&
+         error != CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace
@@ -46,6 +47,7 @@ Settings SettingsFromEnvironment() {
   Settings settings;
   settings.gpus = static_cast<int>(Number("SIMGRAD_STAND_IN_GPUS", settings.gpus));
   settings.memory_bytes = Number("SIMGRAD_STAND_IN_MEMORY", settings.memory_bytes);
+  settings.refusing = static_cast<int>(Number("SIMGRAD_STAND_IN_REFUSING", settings.refusing));
   settings.watched = static_cast<int>(Number("SIMGRAD_STAND_IN_WATCHED", settings.watched));
   settings.seed = static_cast<uint64_t>(Number("SIMGRAD_STAND_IN_SEED", 1));
   if (const char* path = std::getenv("SIMGRAD_STAND_IN_ERROR_FILE")) settings.error_file = path;

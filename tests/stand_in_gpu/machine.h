@@ -27,7 +27,8 @@ struct Settings {
   int gpus = 1;
   int64_t memory_bytes = int64_t{4} << 30;  // of each
   std::string name = "stand-in GPU";
-  int watched = 0;  // 1: a display's watchdog stops long launches
+  int refusing = -1;  // the GPU that no process may open
+  int watched = 0;    // 1: a display's watchdog stops long launches
   uint64_t seed = 1;
   // A call (counted from 0 over all that can fail) that fails, and how. Negative: none.
   int64_t failing_call = -1;
@@ -35,7 +36,7 @@ struct Settings {
   // While this file exists, calls fail with the CUresult whose number it holds.
   std::string error_file;
 };
-// SIMGRAD_STAND_IN_GPUS, _MEMORY, _WATCHED, _SEED, _ERROR_FILE.
+// SIMGRAD_STAND_IN_GPUS, _MEMORY, _REFUSING, _WATCHED, _SEED, _ERROR_FILE.
 Settings SettingsFromEnvironment();
 
 struct Event {

@@ -285,7 +285,9 @@ absl::StatusOr<std::vector<CudaDeviceInfo>> ListCudaDevices() {
   std::vector<CudaDeviceInfo> devices;
   for (int index = 0; index < count; ++index) {
     absl::StatusOr<CudaDeviceInfo> info = InfoOf(**driver, index);
-    if (!info.ok()) return info.status();
+    if (!info.ok()) {
+      info = CudaDeviceInfo{.index = index, .status = info.status()};
+    }
     devices.push_back(*std::move(info));
   }
   return devices;
@@ -299,8 +301,9 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& 
                                             "; this machine has ", devices->size(),
                                             ", counted from 0"));
   }
-  // Without NVRTC nothing can run: say so now, not at the first request.
   const CudaDeviceInfo& info = (*devices)[static_cast<size_t>(options.index)];
+  if (!info.status.ok()) return info.status;
+  // Without NVRTC nothing can run: say so now, not at the first request.
   if (const auto known = NvrtcOptionsText(info.architecture, Optimisation::kBest); !known.ok()) {
     return known.status();
   }
