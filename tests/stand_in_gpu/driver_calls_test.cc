@@ -122,6 +122,9 @@ TEST_F(StandInGpuTest, ACallThatFailsIsAStatusAndTheDeviceGoesOn) {
           if (got.ok()) {
             EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt) << call << " " << name;
           } else {
+            // What the pool keeps makes room, and the call is made once more.
+            EXPECT_FALSE(failure == CUDA_ERROR_OUT_OF_MEMORY &&
+                         (name == "cuMemAllocAsync" || name == "cuModuleLoadData"));
             ++seen;
             EXPECT_FALSE(sim::cuda::IsDeviceLost(got.status())) << name << got.status();
             EXPECT_EQ(absl::IsResourceExhausted(got.status()), failure == CUDA_ERROR_OUT_OF_MEMORY)
@@ -181,6 +184,42 @@ TEST_F(StandInGpuTest, MemoryThatIsShortIsToldWithItsFigures) {
   EXPECT_GE((*gpu)->Use().memory_errors, 1u);
   EXPECT_EQ((*gpu)->Use().memory_used_bytes, 0);
   EXPECT_EQ(Told().held_bytes, 0);
+}
+
+TEST_F(StandInGpuTest, WhatThePoolKeepsIsAQuarterAndMakesRoomForWhatDoesNotFitBesideIt) {
+  Reset({.memory_bytes = 1000});
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  { ASSERT_TRUE((*gpu)->Allocate(600).ok()); }
+  EXPECT_EQ(Told().kept_bytes, 600);  // until the next wait
+  { EXPECT_TRUE((*gpu)->Allocate(700).ok()); }
+  {
+    const auto first = (*gpu)->Allocate(200);
+    const auto second = (*gpu)->Allocate(300);
+    EXPECT_TRUE(first.ok() && second.ok());
+  }
+  EXPECT_EQ(Told().kept_bytes, 500);
+  EXPECT_TRUE((*gpu)->Allocate(400).ok());  // has waited
+  EXPECT_LE(Told().kept_bytes - 400, 250);
+  EXPECT_TRUE(absl::IsResourceExhausted((*gpu)->Allocate(1001).status()));
+  EXPECT_EQ((*gpu)->Use().memory_errors, 1u);  // what was cured is none
+}
+
+TEST_F(StandInGpuTest, WithoutMemoryPoolsTheBitsAreTheSameAndNothingIsHeldAfterwards) {
+  const sim::Work work = Gradient();
+  const auto expected = OnReference(work);
+  Reset({.memory_pools = 0});
+  {
+    const auto gpu = Open();
+    ASSERT_TRUE(gpu.ok()) << gpu.status();
+    const auto got = OnGpu(*gpu, work);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt);
+  }
+  EXPECT_EQ(Told().held_bytes, 0);
+  EXPECT_TRUE(Told().whole);
+  Reset({.memory_bytes = 1000, .memory_pools = 0});
+  EXPECT_TRUE(absl::IsResourceExhausted((*Open())->Allocate(1001).status()));
 }
 
 TEST_F(StandInGpuTest, KernelsAreFoundInMemoryAndInTheFolder) {

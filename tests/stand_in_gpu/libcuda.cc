@@ -50,6 +50,9 @@ struct LoadedModule {
 thread_local CUcontext current = nullptr;
 int CurrentGpu() { return static_cast<int>(reinterpret_cast<intptr_t>(current)) - 1; }
 
+// A GPU's default pool likewise.
+int GpuOf(CUmemoryPool pool) { return static_cast<int>(reinterpret_cast<intptr_t>(pool)) - 1; }
+
 Stream* Of(CUstream stream) { return reinterpret_cast<Stream*>(stream); }
 std::shared_ptr<Event>& Of(CUevent event) {
   return *reinterpret_cast<std::shared_ptr<Event>*>(event);
@@ -94,7 +97,10 @@ simgrad::stand_in::Report simgrad_stand_in_report() {
   const std::lock_guard lock(machine.mutex());
   simgrad::stand_in::Report report;
   report.calls = machine.calls();
-  for (int gpu = 0; gpu < machine.settings().gpus; ++gpu) report.held_bytes += machine.Held(gpu);
+  for (int gpu = 0; gpu < machine.settings().gpus; ++gpu) {
+    report.held_bytes += machine.Held(gpu);
+    report.kept_bytes += machine.KeptByPool(gpu);
+  }
   report.pinned_bytes = machine.PinnedBytes();
   report.events = machine.events();
   report.whole = machine.AllWhole();
@@ -206,6 +212,9 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = kSharedPerBlock;
       break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+      *value = Machine::Get().settings().memory_pools;
+      break;
     case CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT:
       *value = Machine::Get().settings().watched;
       break;
@@ -241,28 +250,58 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
   return Call(__func__, set, false);
 }
 
+CUresult CUDAAPI cuCtxSynchronize(void) {
+  return Call(__func__, [](Machine& machine) { return machine.DrainAll(CurrentGpu()); });
+}
+
 CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
   return Call(__func__, [&](Machine& machine) {
     *total = static_cast<size_t>(machine.settings().memory_bytes);
-    *free = *total - static_cast<size_t>(machine.Held(CurrentGpu()));
+    *free =
+        *total - static_cast<size_t>(machine.Held(CurrentGpu()) + machine.KeptByPool(CurrentGpu()));
     return CUDA_SUCCESS;
   });
 }
 
 CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
-  return Call(__func__, [&](Machine&) {
+  return Call(__func__, [&](Machine& machine) {
+    if (machine.settings().memory_pools == 0) return CUDA_ERROR_NOT_SUPPORTED;
     *pool = reinterpret_cast<CUmemoryPool>(static_cast<intptr_t>(device) + 1);
     return CUDA_SUCCESS;
   });
 }
 
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void*) {
-  return Call(__func__, [](Machine&) { return CUDA_SUCCESS; });
+CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                       void* value) {
+  return Call(__func__, [&](Machine& machine) {
+    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
+    machine.KeepAtMost(GpuOf(pool), static_cast<size_t>(*static_cast<cuuint64_t*>(value)));
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+  return Call(__func__, [&](Machine& machine) {
+    machine.TrimPool(GpuOf(pool), keep);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr* data, size_t bytes) {
+  return Call(__func__, [&](Machine& machine) {
+    return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : machine.Take(CurrentGpu(), bytes, data);
+  });
+}
+
+// At once: nothing promises that it waits.
+CUresult CUDAAPI cuMemFree(CUdeviceptr data) {
+  return Call(__func__, [&](Machine& machine) { return machine.Give(data); });
 }
 
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* data, size_t bytes, CUstream) {
   return Call(__func__, [&](Machine& machine) {
-    return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : machine.Take(CurrentGpu(), bytes, data);
+    if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    return machine.TakeFromPool(CurrentGpu(), bytes, data);
   });
 }
 
@@ -348,7 +387,11 @@ CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
-  return Call(__func__, [&](Machine& machine) { return machine.Drain(Of(stream)); });
+  return Call(__func__, [&](Machine& machine) {
+    const CUresult result = machine.Drain(Of(stream));
+    machine.Synchronised(CurrentGpu());
+    return result;
+  });
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {

@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ struct Settings {
   int gpus = 1;
   int64_t memory_bytes = int64_t{4} << 30;  // of each
   std::string name = "stand-in GPU";
-  int refusing = -1;  // the GPU that no process may open
-  int watched = 0;    // 1: a display's watchdog stops long launches
+  int memory_pools = 1;  // 0: memory comes from the driver, piece by piece
+  int refusing = -1;     // the GPU that no process may open
+  int watched = 0;       // 1: a display's watchdog stops long launches
   uint64_t seed = 1;
   // A call (counted from 0 over all that can fail) that fails, and how. Negative: none.
   int64_t failing_call = -1;
@@ -36,7 +38,7 @@ struct Settings {
   // While this file exists, calls fail with the CUresult whose number it holds.
   std::string error_file;
 };
-// SIMGRAD_STAND_IN_GPUS, _MEMORY, _REFUSING, _WATCHED, _SEED, _ERROR_FILE.
+// SIMGRAD_STAND_IN_GPUS, _MEMORY, _POOLS, _REFUSING, _WATCHED, _SEED, _ERROR_FILE.
 Settings SettingsFromEnvironment();
 
 struct Event {
@@ -70,8 +72,16 @@ class Machine {
   // After a sticky error every call fails with it.
   CUresult Fail(CUresult error);
 
-  CUresult Take(int gpu, size_t bytes, CUdeviceptr* data);
+  CUresult Take(int gpu, size_t bytes, CUdeviceptr* data);  // without the pool
+  CUresult Give(CUdeviceptr data);                          // of that
+  // The pool keeps what is given back, piece by piece, and uses a piece for one request alone.
+  CUresult TakeFromPool(int gpu, size_t bytes, CUdeviceptr* data);
   CUresult GiveLater(CUdeviceptr data, Stream* stream);
+  void TrimPool(int gpu, size_t keep);
+  // What a synchronisation may release goes back.
+  void Synchronised(int gpu);
+  void KeepAtMost(int gpu, size_t threshold) { thresholds_[gpu] = threshold; }
+  int64_t KeptByPool(int gpu) const;
   CUresult TakePinned(size_t bytes, void** data);
   CUresult GivePinned(void* data);
   bool IsPinned(const void* data) const;
@@ -86,6 +96,7 @@ class Machine {
   CUresult CloseStream(Stream* stream);
   CUresult Push(Stream* stream, Operation operation);
   CUresult Drain(Stream* stream);
+  CUresult DrainAll(int gpu);
   CUresult AwaitEvent(const std::shared_ptr<Event>& event, uint64_t times);
 
   // Events that are made and not destroyed yet.
@@ -100,8 +111,11 @@ class Machine {
   struct Block {
     int gpu = 0;
     size_t bytes = 0;
+    bool of_pool = false;
   };
   Machine();
+  CUresult Place(Block block, CUdeviceptr* data);
+  CUresult Free(CUdeviceptr data);
   CUresult RunFirst(Stream* stream);
   void MoveOn();
   void Forget();
@@ -117,6 +131,8 @@ class Machine {
   std::deque<std::pair<CUdeviceptr, Block>> given_;  // kept a while, to see who still writes there
   size_t given_bytes_ = 0;
   bool broken_ = false;
+  std::map<int, std::multiset<size_t>> kept_;  // sizes, by GPU
+  std::map<int, size_t> thresholds_;
   std::map<const void*, size_t> pinned_;
   std::vector<std::unique_ptr<Stream>> streams_;
 };
