@@ -186,6 +186,32 @@ TEST_F(StandInGpuTest, MemoryThatIsShortIsToldWithItsFigures) {
   EXPECT_EQ(Told().held_bytes, 0);
 }
 
+// From 1 byte to more than is copied aside, more often than there is room aside.
+TEST_F(StandInGpuTest, WhatWasSentMayChangeOnceTheCallIsBack) {
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  auto stream = (*gpu)->OpenStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  for (const size_t bytes : {1, 1000, 16 << 10, (16 << 10) + 1, 1 << 20}) {
+    const auto buffer = (*gpu)->Allocate(static_cast<int64_t>(bytes));
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    const auto copy = (*gpu)->Allocate(static_cast<int64_t>(bytes) * 100);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    for (int k = 0; k < 100; ++k) {
+      std::string sent(bytes, static_cast<char>(k));
+      ASSERT_TRUE((*stream)->ToDevice(buffer->data(), sent.data(), buffer->bytes()).ok());
+      sent.assign(bytes, 'x');
+      auto* const place = static_cast<char*>(copy->data()) + static_cast<size_t>(k) * bytes;
+      ASSERT_TRUE((*stream)->OnDevice(place, buffer->data(), buffer->bytes()).ok());
+    }
+    std::string got(100 * bytes, '\0');
+    ASSERT_TRUE((*stream)->ToHost(got.data(), copy->data(), copy->bytes()).ok());
+    for (size_t k = 0; k < 100; ++k) {
+      EXPECT_EQ(got.substr(k * bytes, bytes), std::string(bytes, static_cast<char>(k))) << bytes;
+    }
+  }
+}
+
 TEST_F(StandInGpuTest, WhatThePoolKeepsIsAQuarterAndMakesRoomForWhatDoesNotFitBesideIt) {
   Reset({.memory_bytes = 1000});
   const auto gpu = Open();

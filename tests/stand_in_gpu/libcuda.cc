@@ -325,16 +325,8 @@ CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t byte
                                    CUstream stream) {
   return Call(__func__, [&](Machine& machine) {
     if (!machine.Holds(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    auto* const target = reinterpret_cast<void*>(to);
-    if (machine.IsPinned(from)) {
-      return PushTo(stream, [=] {
-        std::memcpy(target, from, bytes);
-        return CUDA_SUCCESS;
-      });
-    }
-    const auto* const first = static_cast<const char*>(from);
-    return PushTo(stream, [target, copy = std::vector<char>(first, first + bytes)] {
-      std::memcpy(target, copy.data(), copy.size());
+    return PushTo(stream, [=] {
+      std::memcpy(reinterpret_cast<void*>(to), from, bytes);
       return CUDA_SUCCESS;
     });
   });

@@ -2,11 +2,10 @@
 // them, and no better.
 //
 // Work given to a stream is done late: when somebody waits for it, or when a seeded die says so;
-// streams pass each other unless an event says otherwise. Copies from and to memory that is not
-// pinned take the host's bytes at once and give them at once, as the driver does; with pinned
-// memory the bytes move when the work is done. Memory is patterned when taken and when given back,
-// and guarded behind its end. So a missing wait, a use after a free and a write past an end are
-// seen. Errors: as CUresult. Threads: any, under one lock.
+// streams pass each other unless an event says otherwise. Copies to memory that is not pinned give
+// the bytes at once, as the driver does; all others read and write when the work is done. Memory is
+// patterned when taken and when given back, and guarded behind its end. So a missing wait, a use
+// after a free and a write past an end are seen. Errors: as CUresult. Threads: any, under one lock.
 #pragma once
 
 #include <cuda.h>

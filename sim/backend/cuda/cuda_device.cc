@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::OpenStream() {
   const absl::Status status = context_->Check(
       context_->driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   if (!status.ok()) return status;
-  return std::make_unique<CudaStream>(context_, stream);
+  return std::make_unique<CudaStream>(shared_from_this(), context_, stream);
 }
 
 // Usable by kernels under the same address (unified addressing).

@@ -102,8 +102,10 @@ class Event {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // What lies at `from` may change once the call is back, unless it is pinned.
+  // What lies at `from` may change once the call is back; what is large waits for the stream.
   virtual absl::Status ToDevice(void* to, const void* from, int64_t bytes) = 0;
+  // `from` is pinned and stays as it is until the copy is done; does not wait.
+  virtual absl::Status FromPinned(void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status ToHost(void* to, const void* from, int64_t bytes) = 0;    // waits
   virtual absl::Status ToPinned(void* to, const void* from, int64_t bytes) = 0;  // does not wait
   virtual absl::Status OnDevice(void* to, const void* from, int64_t bytes) = 0;
