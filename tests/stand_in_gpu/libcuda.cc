@@ -1,22 +1,22 @@
-// The CUDA driver's functions over the pretended machine: a libcuda.so.1 for tests.
+// The CUDA driver's functions over the pretended machine: a libcuda.so.1 for tests, but for those
+// of memory (libcuda_memory.cc).
 //
 // Kernels are the shared libraries that the libnvrtc beside it makes of generated texts
 // (libnvrtc.cc); their threads run as fibers. What the driver refuses is refused: a call without a
 // context, an address nobody took, a launch of the wrong shape.
 #include <cuda.h>
 #include <dlfcn.h>
-#include <unistd.h>
 
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "sim/backend/cuda/kernel_abi.h"
 #include "tests/sim/backend/cuda/host_shim/host_launch.h"
+#include "tests/stand_in_gpu/call.h"
 #include "tests/stand_in_gpu/control.h"
 #include "tests/stand_in_gpu/image.h"
 #include "tests/stand_in_gpu/machine.h"
@@ -24,9 +24,14 @@
 namespace {
 
 using simgrad::sim::cuda::KernelArgs;
+using simgrad::stand_in::Call;
+using simgrad::stand_in::current;
+using simgrad::stand_in::CurrentGpu;
 using simgrad::stand_in::Event;
 using simgrad::stand_in::Machine;
+using simgrad::stand_in::Of;
 using simgrad::stand_in::Operation;
+using simgrad::stand_in::PushTo;
 using simgrad::stand_in::Stream;
 
 constexpr int kMultiprocessors = 2;
@@ -46,14 +51,6 @@ struct LoadedModule {
   std::vector<std::unique_ptr<Function>> functions;
 };
 
-// A context is its GPU's index, counted from one.
-thread_local CUcontext current = nullptr;
-int CurrentGpu() { return static_cast<int>(reinterpret_cast<intptr_t>(current)) - 1; }
-
-// A GPU's default pool likewise.
-int GpuOf(CUmemoryPool pool) { return static_cast<int>(reinterpret_cast<intptr_t>(pool)) - 1; }
-
-Stream* Of(CUstream stream) { return reinterpret_cast<Stream*>(stream); }
 std::shared_ptr<Event>& Of(CUevent event) {
   return *reinterpret_cast<std::shared_ptr<Event>*>(event);
 }
@@ -62,24 +59,6 @@ double Now() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-// One call: the lock, the count, the context, then what it does.
-template <class Body>
-CUresult Call(const char* name, Body&& body, bool needs_context = true) {
-  Machine& machine = Machine::Get();
-  const std::lock_guard lock(machine.mutex());
-  const CUresult begun = machine.Begin(name);
-  if (begun != CUDA_SUCCESS) return begun;
-  if (needs_context && current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  return machine.Fail(body(machine));
-}
-
-CUresult PushTo(CUstream stream, std::function<CUresult()> run) {
-  if (stream == nullptr) return CUDA_ERROR_INVALID_VALUE;  // simgrad never uses the default stream
-  Operation operation;
-  operation.run = std::move(run);
-  return Machine::Get().Push(Of(stream), std::move(operation));
 }
 
 bool IsGpu(CUdevice device) { return device >= 0 && device < Machine::Get().settings().gpus; }
@@ -252,119 +231,6 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
   return Call(__func__, [](Machine& machine) { return machine.DrainAll(CurrentGpu()); });
-}
-
-CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
-  return Call(__func__, [&](Machine& machine) {
-    *total = static_cast<size_t>(machine.settings().memory_bytes);
-    *free =
-        *total - static_cast<size_t>(machine.Held(CurrentGpu()) + machine.KeptByPool(CurrentGpu()));
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
-  return Call(__func__, [&](Machine& machine) {
-    if (machine.settings().memory_pools == 0) return CUDA_ERROR_NOT_SUPPORTED;
-    *pool = reinterpret_cast<CUmemoryPool>(static_cast<intptr_t>(device) + 1);
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
-                                       void* value) {
-  return Call(__func__, [&](Machine& machine) {
-    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
-    machine.KeepAtMost(GpuOf(pool), static_cast<size_t>(*static_cast<cuuint64_t*>(value)));
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-  return Call(__func__, [&](Machine& machine) {
-    machine.TrimPool(GpuOf(pool), keep);
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult CUDAAPI cuMemAlloc(CUdeviceptr* data, size_t bytes) {
-  return Call(__func__, [&](Machine& machine) {
-    return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : machine.Take(CurrentGpu(), bytes, data);
-  });
-}
-
-// At once: nothing promises that it waits.
-CUresult CUDAAPI cuMemFree(CUdeviceptr data) {
-  return Call(__func__, [&](Machine& machine) { return machine.Give(data); });
-}
-
-CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* data, size_t bytes, CUstream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    return machine.TakeFromPool(CurrentGpu(), bytes, data);
-  });
-}
-
-CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr data, CUstream stream) {
-  return Call(__func__, [&](Machine& machine) { return machine.GiveLater(data, Of(stream)); });
-}
-
-CUresult CUDAAPI cuMemHostAlloc(void** data, size_t bytes, unsigned) {
-  return Call(__func__, [&](Machine& machine) { return machine.TakePinned(bytes, data); });
-}
-
-CUresult CUDAAPI cuMemAllocHost(void** data, size_t bytes) {
-  return cuMemHostAlloc(data, bytes, 0);
-}
-
-CUresult CUDAAPI cuMemFreeHost(void* data) {
-  return Call(__func__, [&](Machine& machine) { return machine.GivePinned(data); });
-}
-
-CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes,
-                                   CUstream stream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return PushTo(stream, [=] {
-      std::memcpy(reinterpret_cast<void*>(to), from, bytes);
-      return CUDA_SUCCESS;
-    });
-  });
-}
-
-CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    const auto* const source = reinterpret_cast<const void*>(from);
-    const CUresult pushed = PushTo(stream, [=] {
-      std::memcpy(to, source, bytes);
-      return CUDA_SUCCESS;
-    });
-    if (pushed != CUDA_SUCCESS || machine.IsPinned(to)) return pushed;
-    return machine.Drain(Of(stream));
-  });
-}
-
-CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
-                                   CUstream stream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(to, bytes) || !machine.Holds(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return PushTo(stream, [=] {
-      std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-      return CUDA_SUCCESS;
-    });
-  });
-}
-
-CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes,
-                                 CUstream stream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return PushTo(stream, [=] {
-      std::memset(reinterpret_cast<void*>(to), value, bytes);
-      return CUDA_SUCCESS;
-    });
-  });
 }
 
 CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned) {
