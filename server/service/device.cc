@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "precision/format.h"
 #include "server/conversion/policy.h"
 #include "server/service/container_limits.h"
@@ -65,7 +66,7 @@ Device OpenCpu(const config::ServerConfig& config) {
   return device;
 }
 
-// `only` -1: every GPU of the machine.
+// `only` -1: every GPU of the machine that can be used; the note says which cannot.
 absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
   const auto found = sim::cuda::ListCudaDevices();
   if (!found.ok()) return found.status();
@@ -74,10 +75,20 @@ absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
   device.threads = Threads(config.threads);
   device.formats = FormatExecutions();
   std::vector<std::shared_ptr<sim::cuda::Device>> opened;
+  std::vector<std::string> unusable;
+  std::vector<std::string> notes;
   for (int index = 0; index < std::max(static_cast<int>(found->size()), only + 1); ++index) {
     if (only >= 0 && index != only) continue;
     auto gpu = sim::cuda::OpenCudaDevice({index, config.kernel_cache});
-    if (!gpu.ok()) return gpu.status();
+    if (!gpu.ok() && only >= 0) return gpu.status();
+    if (!gpu.ok()) {
+      unusable.push_back(absl::StrCat("GPU ", index, ": ", std::string(gpu.status().message())));
+      continue;
+    }
+    if ((*gpu)->limits().launch_time == sim::cuda::LaunchTime::kWatched) {
+      notes.push_back(
+          absl::StrCat("GPU ", index, ": long launches may be stopped by the display's watchdog"));
+    }
     const sim::cuda::CudaDeviceInfo& info = (*found)[static_cast<size_t>(index)];
     device.name = info.name;
     device.instruction_set = info.architecture;
@@ -85,6 +96,12 @@ absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
     opened.push_back(*gpu);
     device.gpus.push_back({index, info.uuid, info.name, *std::move(gpu)});
   }
+  const std::string without = absl::StrJoin(unusable, "; ");
+  if (opened.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("no GPU can be used: ", without));
+  }
+  if (!unusable.empty()) notes.push_back(absl::StrCat("GPUs that cannot be used: ", without));
+  device.note = absl::StrJoin(notes, "; ");
   device.engine = std::make_shared<const sim::Engine>(
       std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(std::move(opened))));
   return device;

@@ -28,8 +28,8 @@ struct Device {
   int threads = 1;
   int64_t memory_bytes = 0;
   std::map<std::string, std::string> formats;  // format: native or emulated
-  std::string note;                            // why this device, for the log; may be empty
-  std::vector<Gpu> gpus;                       // that are used
+  std::string note;       // for the log: why this device, what it cannot do; may be empty
+  std::vector<Gpu> gpus;  // that are used
   std::shared_ptr<const sim::Engine> engine;
 
   // "cpu (AMD EPYC, avx2, 8 threads)".
@@ -41,7 +41,8 @@ struct Device {
 // What Device::formats says of every device that there is: see conversion::ExecutionOf.
 std::map<std::string, std::string> FormatExecutions();
 
-// config.device: auto (a GPU where there is one), cpu, cuda (all GPUs), cuda:N.
+// config.device: auto (all GPUs that can be used, else the CPU), cpu, cuda (all GPUs that can be
+// used), cuda:N.
 // Errors: FAILED_PRECONDITION for a device that this build or this machine does not have.
 absl::StatusOr<Device> OpenDevice(const config::ServerConfig& config);
 

@@ -6,17 +6,20 @@
 //              one is begun
 //   sizes      around warps and blocks, large ones, long horizons, memory that runs out
 //   speed      the demands, beside a kernel written by hand
-//   sanitizer  a small set of the first two, for compute-sanitizer
-// Exit codes: 0 all equal, 1 something differs or failed, 2 bad arguments, 3 no GPU.
+//   sanitizer  a small set of the first two, for compute-sanitizer; none of its calls fails
+// Exit codes: 0 all equal, 1 something differs or failed, 2 bad arguments, 3 no GPU, 4 no libnvrtc.
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/nvrtc_compiler.h"
 #include "tests/gpu/sections.h"
 
 namespace simgrad::gpu_check {
@@ -47,15 +50,39 @@ int64_t Number(const Arguments& arguments, const std::string& name) {
   return number;
 }
 
-int Run(const Arguments& arguments) {
-  const int index = static_cast<int>(Number(arguments, "--device"));
+// Whole or not at all: the process may be ended while it writes.
+void Replace(const std::string& file, const std::string& text) {
+  if (file.empty()) return;
+  const std::string next = file + ".new";
+  std::ofstream(next) << text;
+  std::rename(next.c_str(), file.c_str());
+}
+
+struct Opened {
+  int exit_code = 0;  // 3, 4: there is no device
+  sim::cuda::CudaDeviceInfo info;
+  std::shared_ptr<sim::cuda::Device> device;
+};
+
+Opened Refused(int exit_code, const char* what, const absl::Status& why) {
+  std::fprintf(stderr, "gpu_check: %s: %s\n", what, why.ToString().c_str());
+  return {exit_code, {}, nullptr};
+}
+
+Opened Open(int index) {
   const auto devices = sim::cuda::ListCudaDevices();
-  const auto device = sim::cuda::OpenCudaDevice({.index = index});
-  if (!devices.ok() || !device.ok()) {
-    std::fprintf(stderr, "gpu_check: no GPU: %s\n", device.status().ToString().c_str());
-    return 3;
+  if (!devices.ok()) return Refused(3, "no GPU", devices.status());
+  if (const auto nvrtc = sim::cuda::NvrtcVersion(); !nvrtc.ok()) {
+    return Refused(4, "there is a GPU, but no NVRTC to compile for it", nvrtc.status());
   }
-  const sim::cuda::CudaDeviceInfo& info = (*devices)[static_cast<size_t>(index)];
+  auto device = sim::cuda::OpenCudaDevice({.index = index});
+  if (!device.ok()) return Refused(3, "no GPU that can be used", device.status());
+  return {0, (*devices)[static_cast<size_t>(index)], *std::move(device)};
+}
+
+int Run(const Arguments& arguments) {
+  const auto [exit_code, info, device] = Open(static_cast<int>(Number(arguments, "--device")));
+  if (exit_code != 0) return exit_code;
   Report report;
   report.device = info.name;
   report.driver = info.driver;
@@ -64,10 +91,8 @@ int Run(const Arguments& arguments) {
   report.revision = arguments.at("--revision");
   report.section = arguments.at("--section");
   const auto keep = [&](const Report& now) {
-    const std::string& json = arguments.at("--json");
-    const std::string& markdown = arguments.at("--markdown");
-    if (!json.empty()) std::ofstream(json) << now.Json();
-    if (!markdown.empty()) std::ofstream(markdown) << now.Markdown();
+    Replace(arguments.at("--json"), now.Json());
+    Replace(arguments.at("--markdown"), now.Markdown());
   };
   report.keep = keep;
   const EqualityGoal goal = {Number(arguments, "--triples"), Number(arguments, "--steps"),
@@ -75,14 +100,14 @@ int Run(const Arguments& arguments) {
                              static_cast<double>(Number(arguments, "--seconds")),
                              static_cast<uint64_t>(Number(arguments, "--first"))};
   if (report.section == "equality") {
-    CheckEquality(*device, goal, report);
+    CheckEquality(device, goal, report);
   } else if (report.section == "sizes") {
-    CheckSizes(*device, false, report);
+    CheckSizes(device, false, report);
   } else if (report.section == "speed") {
-    MeasureSpeed(*device, info.architecture, report);
+    MeasureSpeed(device, info.architecture, report);
   } else if (report.section == "sanitizer") {
-    CheckEquality(*device, {30, 0, 1, goal.seconds}, report);
-    CheckSizes(*device, true, report);
+    CheckEquality(device, {30, 0, 1, goal.seconds}, report);
+    CheckSizes(device, true, report);
   } else {
     std::fprintf(stderr, "gpu_check: --section is equality, sizes, speed or sanitizer, not '%s'\n",
                  report.section.c_str());

@@ -22,11 +22,15 @@ struct Report {
   std::vector<std::string> failures;  // of equality and behaviour; figures that fall short are not
   std::vector<std::string> not_run;   // and why
 
-  // Called whenever there is a row more: a run that is cut off leaves what it had.
+  // Called whenever there is a row or a failure more: a run that is cut off leaves what it had.
   std::function<void(const Report&)> keep;
 
   void Add(std::string name, double value, std::string unit) {
     Push({std::move(name), value, std::move(unit), "", true});
+  }
+  void Fail(std::string failure) {
+    failures.push_back(std::move(failure));
+    if (keep) keep(*this);
   }
   void AddAtLeast(std::string name, double value, double least);
   void AddAtMost(std::string name, double value, std::string unit, double most);

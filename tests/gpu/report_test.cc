@@ -12,7 +12,7 @@ Report Sample() {
   report.AddAtLeast("share", 0.75, 0.8);
   report.AddAtMost("overhead", 1.05, "x", 1.1);
   report.section = "speed";
-  report.failures.push_back("case 7 differs");
+  report.Fail("case 7 differs");
   report.not_run.push_back("the limit: no nvdisasm");
   return report;
 }
@@ -30,6 +30,14 @@ TEST(ReportTest, JsonQuotesWhatNeedsIt) {
   EXPECT_NE(json.find(R"("device": "A \"GPU\"")"), std::string::npos) << json;
   EXPECT_NE(json.find(R"("met": false)"), std::string::npos) << json;
   EXPECT_NE(json.find(R"("failures": ["case 7 differs"])"), std::string::npos) << json;
+}
+
+TEST(ReportTest, AFailureIsKeptAsSoonAsItIsFound) {
+  std::string kept;
+  Report report;
+  report.keep = [&](const Report& now) { kept = now.Json(); };
+  report.Fail("case 7 differs");
+  EXPECT_NE(kept.find(R"("failures": ["case 7 differs"])"), std::string::npos) << kept;
 }
 
 }  // namespace

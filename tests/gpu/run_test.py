@@ -20,9 +20,12 @@ for argument in "$@"; do
   esac
 done
 [ -n "${NO_GPU:-}" ] && exit 3
-[ -n "${json:-}" ] && echo "{\\"section\\": \\"$section\\", \\"rows\\": []}" >"$json"
+[ -n "${NO_NVRTC:-}" ] && exit 4
+failures=
+[ "$section" = speed ] && [ -n "${WRONG_AND_HANG:-}" ] && failures='"case 7 differs"'
+[ -n "${json:-}" ] && echo "{\\"section\\": \\"$section\\", \\"rows\\": [], \\"failures\\": [$failures]}" >"$json"
 [ -n "${markdown:-}" ] && echo "**$section**: a GPU" >"$markdown"
-[ "$section" = speed ] && [ -n "${HANG:-}" ] && sleep 60
+[ "$section" = speed ] && [ -n "${HANG:-}${WRONG_AND_HANG:-}" ] && sleep 60
 [ "$section" = sizes ] && [ -n "${WRONG:-}" ] && exit 1
 exit 0
 """
@@ -32,7 +35,7 @@ exit 0
 END_TO_END = "import grpc, numpy, simgrad\nprint('the client ran from', simgrad.__path__[0])\n"
 
 
-def bundle(folder, client=False):
+def bundle(folder, client=False, side_by_side=None):
     """What scripts/gpu-check packs, with these stand-ins; the packed packages, for a Python that is nowhere, are broken."""
     inside = folder / "inside"
     (inside / "bin").mkdir(parents=True)
@@ -44,7 +47,8 @@ def bundle(folder, client=False):
     (inside / "bin/gpu_check").write_text(GPU_CHECK)
     (inside / "bin/gpu_check").chmod(0o755)
     (inside / "python/version").write_text("9.99")  # no such Python
-    shutil.copy(ROOT / "tests/gpu/side_by_side.py", inside / "python")
+    side_by_side = side_by_side or (ROOT / "tests/gpu/side_by_side.py").read_text()
+    (inside / "python/side_by_side.py").write_text(side_by_side)
     (inside / "revision").write_text("abc")
     with tarfile.open(folder / "bundle.tar.gz", "w:gz") as archive:
         archive.add(inside, arcname=".")
@@ -54,8 +58,9 @@ def bundle(folder, client=False):
 
 
 def run(folder, **environment):
-    done = subprocess.run(["bash", str(folder / "run")], env={**os.environ, **environment}, capture_output=True,
-                          text=True, timeout=120)
+    """With these variables; None: without that one."""
+    given = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
+    done = subprocess.run(["bash", str(folder / "run")], env=given, capture_output=True, text=True, timeout=120)
     results = folder / "results"
     table = (results / "table.md").read_text() if (results / "table.md").exists() else ""
     return done, table
@@ -98,6 +103,28 @@ def test_a_section_that_finds_something_wrong_fails_the_run_and_the_others_go_on
     assert "**side by side**" in table
 
 
+def test_a_section_that_is_cut_off_after_it_found_something_wrong_fails_the_run(tmp_path):
+    done, table = run(bundle(tmp_path), WRONG_AND_HANG="1", GPU_CHECK_SECONDS="12")
+    assert "cut off after" in table, table
+    assert done.returncode == 1
+
+
+def test_what_a_user_would_write_finds_its_libraries_as_the_caller_of_the_check_set_them(tmp_path):
+    tells = "import os; print('path', os.environ.get('LD_LIBRARY_PATH'))"
+    for path in ("/a/folder", None):
+        folder = bundle(tmp_path / str(path is None), side_by_side=tells)
+        done, _ = run(folder, LD_LIBRARY_PATH=path)
+        assert f"path {path}\n" in done.stdout, done.stdout + done.stderr
+
+
 def test_without_a_gpu_the_run_ends_at_once(tmp_path):
     done, _ = run(bundle(tmp_path), NO_GPU="1")
     assert done.returncode == 3
+
+
+def test_without_nvrtc_what_needs_none_is_run_and_the_run_says_so(tmp_path):
+    done, table = run(bundle(tmp_path), NO_NVRTC="1")
+    assert done.returncode == 4, done.stdout + done.stderr
+    for section in ("equality", "speed", "the server end to end", "sizes"):
+        assert f"- not run: {section}: libnvrtc was not found" in table, table
+    assert "**side by side**" in table

@@ -20,7 +20,8 @@ struct EqualityGoal {
 // `cuda` against `cpu` to the bit, on random programs, policies and sizes.
 void CheckEquality(const std::shared_ptr<sim::cuda::Device>& device, const EqualityGoal& goal,
                    Report& report);
-// Sizes around the widths of warps and blocks, large ones, long horizons; memory that runs out.
+// Sizes around the widths of warps and blocks; unless `small`, large ones, long horizons, and
+// memory that runs out.
 void CheckSizes(const std::shared_ptr<sim::cuda::Device>& device, bool small, Report& report);
 // The speed demands, beside a kernel written by hand.
 void MeasureSpeed(const std::shared_ptr<sim::cuda::Device>& device, const std::string& architecture,

@@ -104,7 +104,7 @@ std::optional<Times> Measure(const std::shared_ptr<Device>& device, const Settin
                              Report& report) {
   const absl::StatusOr<sim::Work> work = WorkOf(setting);
   if (!work.ok()) {
-    report.failures.push_back(work.status().ToString());
+    report.Fail(work.status().ToString());
     return std::nullopt;
   }
   const sim::Engine engine(std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(device)));
@@ -114,7 +114,7 @@ std::optional<Times> Measure(const std::shared_ptr<Device>& device, const Settin
     const double before = device->Use().busy_seconds;
     const auto result = engine.Execute(*work, observer);
     if (!result.ok()) {
-      report.failures.push_back(result.status().ToString());
+      report.Fail(result.status().ToString());
       return std::nullopt;
     }
     const sim::PhaseSeconds& s = result->seconds;
@@ -156,7 +156,7 @@ void RateYardstick(const std::shared_ptr<Device>& device, const std::string& arc
   }
   const auto limit = LimitOfYardstick(*listing);
   if (!limit.ok()) {
-    report.failures.push_back(limit.status().ToString());
+    report.Fail(limit.status().ToString());
     return;
   }
   const sim::cuda::DeviceLimits& limits = device->limits();
@@ -171,7 +171,7 @@ void RateYardstick(const std::shared_ptr<Device>& device, const std::string& arc
 void MeasureRollouts(const std::shared_ptr<Device>& device, const std::string& architecture,
                      Report& report) {
   const auto handwritten = RunYardstick(device, kRepeats);
-  if (!handwritten.ok()) report.failures.push_back(handwritten.status().ToString());
+  if (!handwritten.ok()) report.Fail(handwritten.status().ToString());
   const auto rollout = Measure(device, {}, report);
   const auto summary = Measure(device, {.recording = sim::Recording::kSummary}, report);
   if (rollout) {
@@ -230,7 +230,7 @@ void MeasureFirstResults(const std::shared_ptr<Device>& device, Report& report) 
   const auto run = [&] {
     sim::Observer observer;
     const auto result = engine.Execute(*work, observer);
-    if (!result.ok()) report.failures.push_back(result.status().ToString());
+    if (!result.ok()) report.Fail(result.status().ToString());
   };
   report.AddAtMost("a new built-in program to its first result", SecondsOf(run), "s", 1.0);
   report.AddAtMost("the same again", 1e3 * SecondsOf(run), "ms", 5.0);

@@ -1,6 +1,7 @@
 #include "tests/gpu/yardstick.h"
 
 #include <stdlib.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "sim/backend/cuda/kernel_image.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
 
 namespace simgrad::gpu_check {
@@ -69,8 +71,13 @@ absl::StatusOr<std::string> OutputOf(const std::string& command) {
   std::string output;
   char part[4096];
   for (size_t n = 0; (n = std::fread(part, 1, sizeof(part), pipe)) > 0;) output.append(part, n);
-  if (pclose(pipe) != 0) return absl::NotFoundError(absl::StrCat(command, " failed"));
-  return output;
+  constexpr int kNoSuchProgram = 127;  // the shell's word for it
+  const int status = pclose(pipe);
+  if (status == 0) return output;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoSuchProgram) {
+    return absl::NotFoundError(absl::StrCat(command, ": there is no such program"));
+  }
+  return absl::InternalError(absl::StrCat(command, " failed: ", output));
 }
 
 }  // namespace
@@ -170,18 +177,20 @@ absl::StatusOr<IssueLimit> LimitOfYardstick(const std::string& listing) {
 }
 
 absl::StatusOr<std::string> DisassembleYardstick(const std::string& architecture) {
-  const auto image = sim::cuda::CompileWithNvrtc(kText, architecture);
-  if (!image.ok()) return image.status();
+  const auto compiled = sim::cuda::CompileWithNvrtc(kText, architecture);
+  if (!compiled.ok()) return compiled.status();
+  const auto images = sim::cuda::SplitImages(*compiled);
+  if (!images.ok()) return images.status();
   std::string name = (std::filesystem::temp_directory_path() / "yardstick-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) return absl::InternalError("no temporary folder");
   const std::string file = name + "/yardstick.cubin";
-  std::ofstream(file, std::ios::binary) << *image;
-  absl::StatusOr<std::string> listing = OutputOf("nvdisasm -c " + file + " 2>/dev/null");
-  if (!listing.ok()) listing = OutputOf("cuobjdump -sass " + file + " 2>/dev/null");
+  std::ofstream(file, std::ios::binary) << images->front();
+  absl::StatusOr<std::string> listing = OutputOf("nvdisasm -c " + file + " 2>&1");
+  if (absl::IsNotFound(listing.status())) listing = OutputOf("cuobjdump -sass " + file + " 2>&1");
   std::error_code ignored;
   std::filesystem::remove_all(name, ignored);
-  if (listing.ok()) return listing;
-  return absl::NotFoundError("neither nvdisasm nor cuobjdump could be run");
+  if (!absl::IsNotFound(listing.status())) return listing;
+  return absl::NotFoundError("there is neither nvdisasm nor cuobjdump");
 }
 
 }  // namespace simgrad::gpu_check

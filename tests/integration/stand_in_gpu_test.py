@@ -124,6 +124,34 @@ def test_work_goes_to_all_gpus_or_to_the_one_that_was_named(start):
     assert 'simgrad_gpu_busy_seconds_total{gpu="0"}' not in series(one)
 
 
+def log_of(server):
+    server.log.seek(0)
+    return server.log.read()
+
+
+def test_a_gpu_that_cannot_be_used_is_left_out_and_told(start):
+    for flag in ("--device=auto", "--device=cuda"):
+        server = start(flag, gpus=3, refusing=1)
+        with connect(server) as client:
+            assert client.info().devices[0].kind == "cuda"
+        used = {f'simgrad_gpu_memory_total_bytes{{gpu="{k}"}}' in series(server) for k in (0, 2)}
+        assert used == {True}
+        assert 'simgrad_gpu_memory_total_bytes{gpu="1"}' not in series(server)
+        assert "GPUs that cannot be used: GPU 1: cuDevicePrimaryCtxRetain" in log_of(server)
+    with pytest.raises(RuntimeError, match="GPU 0: cuDevicePrimaryCtxRetain"):
+        start("--device=cuda", refusing=0)
+    with pytest.raises(RuntimeError, match="--device=cuda:1: cuDevicePrimaryCtxRetain"):
+        start("--device=cuda:1", gpus=2, refusing=1)
+    cpu = start("--device=auto", refusing=0)
+    with connect(cpu) as client:
+        assert client.info().devices[0].kind == "cpu"
+
+
+def test_a_gpu_with_a_display_is_used_and_told(start):
+    server = start("--device=cuda", gpus=1, watched=1)
+    assert "GPU 0: long launches may be stopped by the display's watchdog" in log_of(server)
+
+
 def test_memory_that_is_short_is_an_answer_and_comes_back(start):
     # Admitted against a limit far above what the device has.
     server = start("--device=cuda", "--memory_limit_bytes=1000000000", memory=3_000_000)

@@ -10,7 +10,9 @@ namespace simgrad::stand_in {
 struct Report {
   int64_t calls = 0;  // that could have failed, since the last reset
   int64_t held_bytes = 0;
+  int64_t kept_bytes = 0;  // by the pools, for the next request
   int64_t pinned_bytes = 0;
+  int64_t events = 0;       // not destroyed
   bool whole = true;        // nothing was written past an end or after a free
   const char* failed = "";  // the call that was made to fail
 };

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/cuda_device.h"
@@ -121,6 +122,9 @@ TEST_F(StandInGpuTest, ACallThatFailsIsAStatusAndTheDeviceGoesOn) {
           if (got.ok()) {
             EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt) << call << " " << name;
           } else {
+            // What the pool keeps makes room, and the call is made once more.
+            EXPECT_FALSE(failure == CUDA_ERROR_OUT_OF_MEMORY &&
+                         (name == "cuMemAllocAsync" || name == "cuModuleLoadData"));
             ++seen;
             EXPECT_FALSE(sim::cuda::IsDeviceLost(got.status())) << name << got.status();
             EXPECT_EQ(absl::IsResourceExhausted(got.status()), failure == CUDA_ERROR_OUT_OF_MEMORY)
@@ -182,6 +186,68 @@ TEST_F(StandInGpuTest, MemoryThatIsShortIsToldWithItsFigures) {
   EXPECT_EQ(Told().held_bytes, 0);
 }
 
+// From 1 byte to more than is copied aside, more often than there is room aside.
+TEST_F(StandInGpuTest, WhatWasSentMayChangeOnceTheCallIsBack) {
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  auto stream = (*gpu)->OpenStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  for (const size_t bytes : {1, 1000, 16 << 10, (16 << 10) + 1, 1 << 20}) {
+    const auto buffer = (*gpu)->Allocate(static_cast<int64_t>(bytes));
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    const auto copy = (*gpu)->Allocate(static_cast<int64_t>(bytes) * 100);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    for (int k = 0; k < 100; ++k) {
+      std::string sent(bytes, static_cast<char>(k));
+      ASSERT_TRUE((*stream)->ToDevice(buffer->data(), sent.data(), buffer->bytes()).ok());
+      sent.assign(bytes, 'x');
+      auto* const place = static_cast<char*>(copy->data()) + static_cast<size_t>(k) * bytes;
+      ASSERT_TRUE((*stream)->OnDevice(place, buffer->data(), buffer->bytes()).ok());
+    }
+    std::string got(100 * bytes, '\0');
+    ASSERT_TRUE((*stream)->ToHost(got.data(), copy->data(), copy->bytes()).ok());
+    for (size_t k = 0; k < 100; ++k) {
+      EXPECT_EQ(got.substr(k * bytes, bytes), std::string(bytes, static_cast<char>(k))) << bytes;
+    }
+  }
+}
+
+TEST_F(StandInGpuTest, WhatThePoolKeepsIsAQuarterAndMakesRoomForWhatDoesNotFitBesideIt) {
+  Reset({.memory_bytes = 1000});
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  { ASSERT_TRUE((*gpu)->Allocate(600).ok()); }
+  EXPECT_EQ(Told().kept_bytes, 600);  // until the next wait
+  { EXPECT_TRUE((*gpu)->Allocate(700).ok()); }
+  {
+    const auto first = (*gpu)->Allocate(200);
+    const auto second = (*gpu)->Allocate(300);
+    EXPECT_TRUE(first.ok() && second.ok());
+  }
+  EXPECT_EQ(Told().kept_bytes, 500);
+  EXPECT_TRUE((*gpu)->Allocate(400).ok());  // has waited
+  EXPECT_LE(Told().kept_bytes - 400, 250);
+  EXPECT_TRUE(absl::IsResourceExhausted((*gpu)->Allocate(1001).status()));
+  EXPECT_EQ((*gpu)->Use().memory_errors, 1u);  // what was cured is none
+}
+
+TEST_F(StandInGpuTest, WithoutMemoryPoolsTheBitsAreTheSameAndNothingIsHeldAfterwards) {
+  const sim::Work work = Gradient();
+  const auto expected = OnReference(work);
+  Reset({.memory_pools = 0});
+  {
+    const auto gpu = Open();
+    ASSERT_TRUE(gpu.ok()) << gpu.status();
+    const auto got = OnGpu(*gpu, work);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt);
+  }
+  EXPECT_EQ(Told().held_bytes, 0);
+  EXPECT_TRUE(Told().whole);
+  Reset({.memory_bytes = 1000, .memory_pools = 0});
+  EXPECT_TRUE(absl::IsResourceExhausted((*Open())->Allocate(1001).status()));
+}
+
 TEST_F(StandInGpuTest, KernelsAreFoundInMemoryAndInTheFolder) {
   const sim::Work work = Gradient(3);
   {
@@ -207,6 +273,39 @@ TEST_F(StandInGpuTest, EveryGpuIsFoundAndNoOther) {
   EXPECT_NE((*devices)[0].uuid, (*devices)[1].uuid);
   EXPECT_TRUE(OnGpu(*Open(1), Gradient()).ok());
   EXPECT_EQ(Open(2).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(StandInGpuTest, AGpuThatRefusesHoldsBackNoOther) {
+  Reset({.gpus = 2, .refusing = 0});
+  EXPECT_EQ(sim::cuda::ListCudaDevices()->size(), 2u);
+  EXPECT_FALSE(Open(0).ok());
+  EXPECT_TRUE(OnGpu(*Open(1), Gradient()).ok());
+}
+
+TEST_F(StandInGpuTest, WhatAnotherThreadDestroysIsGivenBackToo) {
+  {
+    const auto gpu = Open();
+    ASSERT_TRUE(gpu.ok()) << gpu.status();
+    auto stream = (*gpu)->OpenStream();
+    auto event = (*gpu)->MakeEvent();
+    ASSERT_TRUE(stream.ok() && event.ok());
+    ASSERT_TRUE((*stream)->Record(**event).ok());
+    EXPECT_EQ(Told().events, 1);
+    // A thread that has made no call yet.
+    std::thread([&] { event->reset(); }).join();
+    EXPECT_EQ(Told().events, 0);
+  }
+}
+
+TEST_F(StandInGpuTest, APartOfAGpuAndAGpuWithADisplayAreToldAsSuch) {
+  Reset({.name = "stand-in GPU MIG 1g.5gb", .watched = 1});
+  const auto devices = sim::cuda::ListCudaDevices();
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ(devices->front().uuid.substr(0, 4), "MIG-");
+  EXPECT_EQ((*Open())->limits().launch_time, sim::cuda::LaunchTime::kWatched);
+  Reset({});
+  EXPECT_EQ(sim::cuda::ListCudaDevices()->front().uuid.substr(0, 4), "GPU-");
+  EXPECT_EQ((*Open())->limits().launch_time, sim::cuda::LaunchTime::kFree);
 }
 
 }  // namespace

@@ -1,22 +1,22 @@
-// The CUDA driver's functions over the pretended machine: a libcuda.so.1 for tests.
+// The CUDA driver's functions over the pretended machine: a libcuda.so.1 for tests, but for those
+// of memory (libcuda_memory.cc).
 //
 // Kernels are the shared libraries that the libnvrtc beside it makes of generated texts
 // (libnvrtc.cc); their threads run as fibers. What the driver refuses is refused: a call without a
 // context, an address nobody took, a launch of the wrong shape.
 #include <cuda.h>
 #include <dlfcn.h>
-#include <unistd.h>
 
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "sim/backend/cuda/kernel_abi.h"
 #include "tests/sim/backend/cuda/host_shim/host_launch.h"
+#include "tests/stand_in_gpu/call.h"
 #include "tests/stand_in_gpu/control.h"
 #include "tests/stand_in_gpu/image.h"
 #include "tests/stand_in_gpu/machine.h"
@@ -24,9 +24,14 @@
 namespace {
 
 using simgrad::sim::cuda::KernelArgs;
+using simgrad::stand_in::Call;
+using simgrad::stand_in::current;
+using simgrad::stand_in::CurrentGpu;
 using simgrad::stand_in::Event;
 using simgrad::stand_in::Machine;
+using simgrad::stand_in::Of;
 using simgrad::stand_in::Operation;
+using simgrad::stand_in::PushTo;
 using simgrad::stand_in::Stream;
 
 constexpr int kMultiprocessors = 2;
@@ -46,11 +51,6 @@ struct LoadedModule {
   std::vector<std::unique_ptr<Function>> functions;
 };
 
-// A context is its GPU's index, counted from one.
-thread_local CUcontext current = nullptr;
-int CurrentGpu() { return static_cast<int>(reinterpret_cast<intptr_t>(current)) - 1; }
-
-Stream* Of(CUstream stream) { return reinterpret_cast<Stream*>(stream); }
 std::shared_ptr<Event>& Of(CUevent event) {
   return *reinterpret_cast<std::shared_ptr<Event>*>(event);
 }
@@ -59,24 +59,6 @@ double Now() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-// One call: the lock, the count, the context, then what it does.
-template <class Body>
-CUresult Call(const char* name, Body&& body, bool needs_context = true) {
-  Machine& machine = Machine::Get();
-  const std::lock_guard lock(machine.mutex());
-  const CUresult begun = machine.Begin(name);
-  if (begun != CUDA_SUCCESS) return begun;
-  if (needs_context && current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  return machine.Fail(body(machine));
-}
-
-CUresult PushTo(CUstream stream, std::function<CUresult()> run) {
-  if (stream == nullptr) return CUDA_ERROR_INVALID_VALUE;  // simgrad never uses the default stream
-  Operation operation;
-  operation.run = std::move(run);
-  return Machine::Get().Push(Of(stream), std::move(operation));
 }
 
 bool IsGpu(CUdevice device) { return device >= 0 && device < Machine::Get().settings().gpus; }
@@ -94,8 +76,12 @@ simgrad::stand_in::Report simgrad_stand_in_report() {
   const std::lock_guard lock(machine.mutex());
   simgrad::stand_in::Report report;
   report.calls = machine.calls();
-  for (int gpu = 0; gpu < machine.settings().gpus; ++gpu) report.held_bytes += machine.Held(gpu);
+  for (int gpu = 0; gpu < machine.settings().gpus; ++gpu) {
+    report.held_bytes += machine.Held(gpu);
+    report.kept_bytes += machine.KeptByPool(gpu);
+  }
   report.pinned_bytes = machine.PinnedBytes();
+  report.events = machine.events();
   report.whole = machine.AllWhole();
   report.failed = machine.failed();
   return report;
@@ -165,7 +151,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int index) {
 
 CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
   if (!IsGpu(device)) return CUDA_ERROR_INVALID_DEVICE;
-  std::strncpy(name, "stand-in GPU", static_cast<size_t>(length));
+  std::strncpy(name, Machine::Get().settings().name.c_str(), static_cast<size_t>(length));
   return CUDA_SUCCESS;
 }
 
@@ -205,6 +191,12 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = kSharedPerBlock;
       break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+      *value = Machine::Get().settings().memory_pools;
+      break;
+    case CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT:
+      *value = Machine::Get().settings().watched;
+      break;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -219,7 +211,8 @@ CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (!IsGpu(device)) return CUDA_ERROR_INVALID_DEVICE;
-  const auto retain = [&](Machine&) {
+  const auto retain = [&](Machine& machine) {
+    if (device == machine.settings().refusing) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     *context = reinterpret_cast<CUcontext>(static_cast<intptr_t>(device) + 1);
     return CUDA_SUCCESS;
   };
@@ -236,99 +229,8 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
   return Call(__func__, set, false);
 }
 
-CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
-  return Call(__func__, [&](Machine& machine) {
-    *total = static_cast<size_t>(machine.settings().memory_bytes);
-    *free = *total - static_cast<size_t>(machine.Held(CurrentGpu()));
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
-  return Call(__func__, [&](Machine&) {
-    *pool = reinterpret_cast<CUmemoryPool>(static_cast<intptr_t>(device) + 1);
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void*) {
-  return Call(__func__, [](Machine&) { return CUDA_SUCCESS; });
-}
-
-CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* data, size_t bytes, CUstream) {
-  return Call(__func__, [&](Machine& machine) {
-    return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : machine.Take(CurrentGpu(), bytes, data);
-  });
-}
-
-CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr data, CUstream stream) {
-  return Call(__func__, [&](Machine& machine) { return machine.GiveLater(data, Of(stream)); });
-}
-
-CUresult CUDAAPI cuMemHostAlloc(void** data, size_t bytes, unsigned) {
-  return Call(__func__, [&](Machine& machine) { return machine.TakePinned(bytes, data); });
-}
-
-CUresult CUDAAPI cuMemAllocHost(void** data, size_t bytes) {
-  return cuMemHostAlloc(data, bytes, 0);
-}
-
-CUresult CUDAAPI cuMemFreeHost(void* data) {
-  return Call(__func__, [&](Machine& machine) { return machine.GivePinned(data); });
-}
-
-CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes,
-                                   CUstream stream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    auto* const target = reinterpret_cast<void*>(to);
-    if (machine.IsPinned(from)) {
-      return PushTo(stream, [=] {
-        std::memcpy(target, from, bytes);
-        return CUDA_SUCCESS;
-      });
-    }
-    const auto* const first = static_cast<const char*>(from);
-    return PushTo(stream, [target, copy = std::vector<char>(first, first + bytes)] {
-      std::memcpy(target, copy.data(), copy.size());
-      return CUDA_SUCCESS;
-    });
-  });
-}
-
-CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    const auto* const source = reinterpret_cast<const void*>(from);
-    const CUresult pushed = PushTo(stream, [=] {
-      std::memcpy(to, source, bytes);
-      return CUDA_SUCCESS;
-    });
-    if (pushed != CUDA_SUCCESS || machine.IsPinned(to)) return pushed;
-    return machine.Drain(Of(stream));
-  });
-}
-
-CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
-                                   CUstream stream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(to, bytes) || !machine.Holds(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return PushTo(stream, [=] {
-      std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-      return CUDA_SUCCESS;
-    });
-  });
-}
-
-CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes,
-                                 CUstream stream) {
-  return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return PushTo(stream, [=] {
-      std::memset(reinterpret_cast<void*>(to), value, bytes);
-      return CUDA_SUCCESS;
-    });
-  });
+CUresult CUDAAPI cuCtxSynchronize(void) {
+  return Call(__func__, [](Machine& machine) { return machine.DrainAll(CurrentGpu()); });
 }
 
 CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned) {
@@ -343,7 +245,11 @@ CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
-  return Call(__func__, [&](Machine& machine) { return machine.Drain(Of(stream)); });
+  return Call(__func__, [&](Machine& machine) {
+    const CUresult result = machine.Drain(Of(stream));
+    machine.Synchronised(CurrentGpu());
+    return result;
+  });
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
@@ -356,15 +262,19 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned) {
-  return Call(__func__, [&](Machine&) {
+  return Call(__func__, [&](Machine& machine) {
+    ++machine.events();
     *event = reinterpret_cast<CUevent>(new std::shared_ptr<Event>(std::make_shared<Event>()));
     return CUDA_SUCCESS;
   });
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent event) {
-  delete &Of(event);
-  return CUDA_SUCCESS;
+  return Call(__func__, [&](Machine& machine) {
+    delete &Of(event);
+    --machine.events();
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace simgrad::stand_in {
@@ -37,6 +38,7 @@ bool IsSticky(CUresult error) {
   return error != CUDA_SUCCESS && error != CUDA_ERROR_OUT_OF_MEMORY &&
          error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_INVALID_CONTEXT &&
          error != CUDA_ERROR_NOT_FOUND && error != CUDA_ERROR_INVALID_IMAGE &&
+         error != CUDA_ERROR_DEVICE_UNAVAILABLE && error != CUDA_ERROR_NOT_SUPPORTED &&
          error != CUDA_ERROR_NOT_READY && error != CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -46,6 +48,9 @@ Settings SettingsFromEnvironment() {
   Settings settings;
   settings.gpus = static_cast<int>(Number("SIMGRAD_STAND_IN_GPUS", settings.gpus));
   settings.memory_bytes = Number("SIMGRAD_STAND_IN_MEMORY", settings.memory_bytes);
+  settings.memory_pools = static_cast<int>(Number("SIMGRAD_STAND_IN_POOLS", settings.memory_pools));
+  settings.refusing = static_cast<int>(Number("SIMGRAD_STAND_IN_REFUSING", settings.refusing));
+  settings.watched = static_cast<int>(Number("SIMGRAD_STAND_IN_WATCHED", settings.watched));
   settings.seed = static_cast<uint64_t>(Number("SIMGRAD_STAND_IN_SEED", 1));
   if (const char* path = std::getenv("SIMGRAD_STAND_IN_ERROR_FILE")) settings.error_file = path;
   return settings;
@@ -74,8 +79,11 @@ void Machine::Reset(const Settings& settings) {
   settings_ = settings;
   die_.seed(settings.seed);
   calls_ = 0;
+  events_ = 0;
   failed_ = "";
   given_bytes_ = 0;
+  kept_.clear();
+  thresholds_.clear();
   broken_ = false;
   sticky_ = CUDA_SUCCESS;
 }
@@ -108,42 +116,81 @@ void Machine::MoveOn() {
   }
 }
 
-CUresult Machine::Take(int gpu, size_t bytes, CUdeviceptr* data) {
-  if (Held(gpu) + static_cast<int64_t>(bytes) > settings_.memory_bytes) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  auto* const block = static_cast<uint8_t*>(std::malloc(bytes + kGuardBytes));
-  if (block == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::memset(block, kFresh, bytes);
-  std::memset(block + bytes, kGuard, kGuardBytes);
-  *data = reinterpret_cast<CUdeviceptr>(block);
-  held_[*data] = {gpu, bytes};
+CUresult Machine::Place(Block block, CUdeviceptr* data) {
+  auto* const place = static_cast<uint8_t*>(std::malloc(block.bytes + kGuardBytes));
+  if (place == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::memset(place, kFresh, block.bytes);
+  std::memset(place + block.bytes, kGuard, kGuardBytes);
+  *data = reinterpret_cast<CUdeviceptr>(place);
+  held_[*data] = block;
   return CUDA_SUCCESS;
 }
 
+CUresult Machine::Take(int gpu, size_t bytes, CUdeviceptr* data) {
+  if (Held(gpu) + KeptByPool(gpu) + static_cast<int64_t>(bytes) > settings_.memory_bytes) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return Place({gpu, bytes, false}, data);
+}
+
+CUresult Machine::TakeFromPool(int gpu, size_t bytes, CUdeviceptr* data) {
+  if (settings_.memory_pools == 0) return CUDA_ERROR_NOT_SUPPORTED;
+  std::multiset<size_t>& kept = kept_[gpu];
+  if (const auto piece = kept.lower_bound(bytes); piece != kept.end()) {
+    kept.erase(piece);
+  } else if (Held(gpu) + KeptByPool(gpu) + static_cast<int64_t>(bytes) > settings_.memory_bytes) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return Place({gpu, bytes, true}, data);
+}
+
+CUresult Machine::Free(CUdeviceptr data) {
+  const auto found = held_.find(data);
+  if (found == held_.end()) return CUDA_ERROR_INVALID_VALUE;
+  const Block block = found->second;
+  broken_ = broken_ || !AreAll(Host(data) + block.bytes, kGuardBytes, kGuard);
+  std::memset(Host(data), kGiven, block.bytes);
+  held_.erase(found);
+  if (block.of_pool) kept_[block.gpu].insert(block.bytes);
+  given_.emplace_back(data, block);
+  given_bytes_ += block.bytes;
+  while (given_bytes_ > kKeptBytes) {
+    const auto& [oldest, old] = given_.front();
+    broken_ = broken_ || !AreAll(Host(oldest), old.bytes, kGiven);
+    given_bytes_ -= old.bytes;
+    std::free(Host(oldest));
+    given_.pop_front();
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Machine::Give(CUdeviceptr data) {
+  const auto found = held_.find(data);
+  const bool fits = found != held_.end() && !found->second.of_pool;
+  return fits ? Free(data) : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult Machine::GiveLater(CUdeviceptr data, Stream* stream) {
-  if (!held_.contains(data)) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = held_.find(data);
+  if (found == held_.end() || !found->second.of_pool) return CUDA_ERROR_INVALID_VALUE;
   Operation operation;
   operation.frees = true;
-  operation.run = [this, data] {
-    const auto found = held_.find(data);
-    if (found == held_.end()) return CUDA_ERROR_INVALID_VALUE;
-    const Block block = found->second;
-    broken_ = broken_ || !AreAll(Host(data) + block.bytes, kGuardBytes, kGuard);
-    std::memset(Host(data), kGiven, block.bytes);
-    held_.erase(found);
-    given_.emplace_back(data, block);
-    given_bytes_ += block.bytes;
-    while (given_bytes_ > kKeptBytes) {
-      const auto& [oldest, old] = given_.front();
-      broken_ = broken_ || !AreAll(Host(oldest), old.bytes, kGiven);
-      given_bytes_ -= old.bytes;
-      std::free(Host(oldest));
-      given_.pop_front();
-    }
-    return CUDA_SUCCESS;
-  };
+  operation.run = [this, data] { return Free(data); };
   return Push(stream, std::move(operation));
+}
+
+void Machine::TrimPool(int gpu, size_t keep) {
+  std::multiset<size_t>& kept = kept_[gpu];
+  while (!kept.empty() && KeptByPool(gpu) > static_cast<int64_t>(keep)) kept.erase(kept.begin());
+}
+
+void Machine::Synchronised(int gpu) { TrimPool(gpu, thresholds_[gpu]); }
+
+int64_t Machine::KeptByPool(int gpu) const {
+  const auto found = kept_.find(gpu);
+  if (found == kept_.end()) return 0;
+  return static_cast<int64_t>(
+      std::accumulate(found->second.begin(), found->second.end(), size_t{0}));
 }
 
 CUresult Machine::TakePinned(size_t bytes, void** data) {
@@ -229,6 +276,14 @@ CUresult Machine::RunFirst(Stream* stream) {
 CUresult Machine::Drain(Stream* stream) {
   while (!stream->waiting.empty()) {
     const CUresult result = RunFirst(stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return sticky_;
+}
+
+CUresult Machine::DrainAll(int gpu) {
+  for (const auto& stream : streams_) {
+    const CUresult result = stream->gpu == gpu ? Drain(stream.get()) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
   }
   return sticky_;

@@ -1,10 +1,19 @@
 #include "sim/backend/cuda/cuda_context.h"
 
+#include <cstring>
 #include <utility>
 
 #include "sim/backend/cuda/kernel_image.h"
 
 namespace simgrad::sim::cuda {
+namespace {
+
+// Tables of pointers and numbers for many launches, so that sending them waits for nothing.
+constexpr int64_t kStagingBytes = 64 << 10;
+// What is larger is an input of a run: it comes before all work, and waiting for it costs nothing.
+constexpr int64_t kMostStaged = kStagingBytes / 4;
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<const Module>> CudaModule::Load(std::shared_ptr<Context> context,
                                                                const std::string& image) {
@@ -29,6 +38,36 @@ absl::Status AllowShared(Context& context, CUfunction function, int64_t bytes) {
       context.driver().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                           static_cast<int>(bytes)),
       "cuFuncSetAttribute");
+}
+
+absl::StatusOr<void*> CudaStream::TakeStaging(int64_t bytes) {
+  if (staging_.data() == nullptr) {
+    absl::StatusOr<Buffer> pinned = device_->Allocate(kStagingBytes, MemoryKind::kPinned);
+    if (absl::IsResourceExhausted(pinned.status())) return nullptr;
+    if (!pinned.ok()) return pinned.status();
+    staging_ = *std::move(pinned);
+  }
+  if (staged_bytes_ + bytes > staging_.bytes()) {
+    if (absl::Status status = Wait(); !status.ok()) return status;
+  }
+  void* const place = static_cast<unsigned char*>(staging_.data()) + staged_bytes_;
+  staged_bytes_ += bytes;
+  return place;
+}
+
+// A copy from pageable memory may be read when the stream comes to it: the driver need not copy it
+// aside, and where the GPU reads the host's pages itself it does not.
+absl::Status CudaStream::ToDevice(void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  absl::StatusOr<void*> staging = nullptr;
+  if (bytes <= kMostStaged) staging = TakeStaging(bytes);
+  if (!staging.ok()) return staging.status();
+  if (*staging != nullptr) {
+    std::memcpy(*staging, from, static_cast<size_t>(bytes));
+    return FromPinned(to, *staging, bytes);
+  }
+  absl::Status status = FromPinned(to, from, bytes);
+  return status.ok() ? Wait() : status;
 }
 
 absl::Status CudaStream::Launch(const Module& module, const std::string& entry, LaunchShape shape,
@@ -57,6 +96,7 @@ absl::Status CudaStream::Wait() {
   if (status.ok()) {
     status = context_->Check(driver().cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
+  if (status.ok()) staged_bytes_ = 0;
   double busy = 0.0;
   for (size_t i = 0; status.ok() && i < launches; ++i) {
     busy += timed_[i]->begin.SecondsUntil(timed_[i]->end);

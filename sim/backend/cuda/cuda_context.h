@@ -119,7 +119,7 @@ class CudaEvent : public Event {
   enum class Use : uint8_t { kOrder, kTiming };
   CudaEvent(std::shared_ptr<Context> context, Use use) : context_(std::move(context)), use_(use) {}
   ~CudaEvent() override {
-    if (event_ != nullptr) context_->driver().cuEventDestroy(event_);
+    if (event_ != nullptr && context_->Enter().ok()) context_->driver().cuEventDestroy(event_);
   }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -157,14 +157,16 @@ class CudaEvent : public Event {
 
 class CudaStream : public Stream {
  public:
-  CudaStream(std::shared_ptr<Context> context, CUstream stream)
-      : context_(std::move(context)), stream_(stream) {}
+  // `device`: whose pinned memory it uses.
+  CudaStream(std::shared_ptr<Device> device, std::shared_ptr<Context> context, CUstream stream)
+      : device_(std::move(device)), context_(std::move(context)), stream_(stream) {}
   ~CudaStream() override {
     Wait().IgnoreError();
     if (context_->Enter().ok()) context_->driver().cuStreamDestroy(stream_);
   }
 
-  absl::Status ToDevice(void* to, const void* from, int64_t bytes) override {
+  absl::Status ToDevice(void* to, const void* from, int64_t bytes) override;
+  absl::Status FromPinned(void* to, const void* from, int64_t bytes) override {
     if (absl::Status status = context_->Enter(); !status.ok() || bytes == 0) return status;
     return context_->Check(
         driver().cuMemcpyHtoDAsync(Address(to), from, static_cast<size_t>(bytes), stream_),
@@ -206,9 +208,14 @@ class CudaStream : public Stream {
 
  private:
   const Driver& driver() const { return context_->driver(); }
+  // Of `bytes` in the pinned memory, for a copy to the device; null where the host has none.
+  absl::StatusOr<void*> TakeStaging(int64_t bytes);
 
+  std::shared_ptr<Device> device_;
   std::shared_ptr<Context> context_;
   CUstream stream_;
+  Buffer staging_;
+  int64_t staged_bytes_ = 0;  // of it, since the last wait
   // Around each launch since the last wait, for the busy time.
   struct Timed {
     explicit Timed(const std::shared_ptr<Context>& context)

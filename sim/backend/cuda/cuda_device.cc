@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "sim/backend/cuda/cuda_context.h"
+#include "sim/backend/cuda/cuda_memory.h"
 #include "sim/backend/cuda/kernel_loader.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
 #include "sim/backend/cuda/pinned_pool.h"
@@ -27,16 +28,15 @@ std::string VersionText(int version) {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(std::shared_ptr<Context> context, CUstream allocation, DeviceLimits limits,
-             KernelTools tools, std::string cache_folder)
+  CudaDevice(std::shared_ptr<Context> context, std::shared_ptr<CudaMemory> memory,
+             DeviceLimits limits, KernelTools tools, std::string cache_folder)
       : context_(std::move(context)),
-        allocation_(allocation),
+        memory_(std::move(memory)),
         limits_(std::move(limits)),
         kernels_(std::move(tools), std::move(cache_folder), kMostModules) {}
   ~CudaDevice() override {
     if (!context_->Enter().ok()) return;
     pinned_.Clear([this](void* data) { context_->driver().cuMemFreeHost(data); });
-    context_->driver().cuStreamDestroy(allocation_);
   }
 
   const DeviceLimits& limits() const override { return limits_; }
@@ -63,9 +63,7 @@ class CudaDevice : public Device {
   }
 
   std::shared_ptr<Context> context_;
-  // Memory is taken and given back in the order of this stream; its users have waited before they
-  // give it back (device.h, Buffer).
-  CUstream allocation_;
+  std::shared_ptr<CudaMemory> memory_;
   DeviceLimits limits_;
   mutable std::mutex mutex_;
   std::unordered_map<void*, int64_t> taken_;
@@ -93,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::OpenStream() {
   const absl::Status status = context_->Check(
       context_->driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   if (!status.ok()) return status;
-  return std::make_unique<CudaStream>(context_, stream);
+  return std::make_unique<CudaStream>(shared_from_this(), context_, stream);
 }
 
 // Usable by kernels under the same address (unified addressing).
@@ -129,23 +127,9 @@ absl::StatusOr<void*> CudaDevice::AllocateBytes(int64_t bytes, MemoryKind kind) 
     if (!pinned.ok()) return pinned.status();
     return note(*pinned);
   }
-  const Driver& driver = context_->driver();
-  CUdeviceptr data = 0;
-  absl::Status status = context_->Check(
-      driver.cuMemAllocAsync(&data, static_cast<size_t>(bytes), allocation_), "cuMemAllocAsync");
-  if (status.ok()) {
-    status = context_->Check(driver.cuStreamSynchronize(allocation_), "cuStreamSynchronize");
-    if (!status.ok()) driver.cuMemFreeAsync(data, allocation_);
-  }
-  if (absl::IsResourceExhausted(status)) {
-    size_t free = 0;
-    size_t total = 0;
-    driver.cuMemGetInfo(&free, &total);
-    return absl::ResourceExhaustedError(absl::StrCat("the GPU has ", free, " of ", total,
-                                                     " bytes free; ", bytes, " were asked for"));
-  }
-  if (!status.ok()) return status;
-  return note(reinterpret_cast<void*>(data));
+  const absl::StatusOr<CUdeviceptr> data = memory_->Take(bytes);
+  if (!data.ok()) return data.status();
+  return note(reinterpret_cast<void*>(*data));
 }
 
 void CudaDevice::Free(void* data, MemoryKind kind) {
@@ -156,14 +140,9 @@ void CudaDevice::Free(void* data, MemoryKind kind) {
     taken_.erase(data);
     if (kind == MemoryKind::kPinned && pinned_.Keep(data, bytes)) return;
   }
-  if (!context_->Enter().ok()) return;  // lost, and its memory with it
-  const Driver& driver = context_->driver();
-  const bool pinned = kind == MemoryKind::kPinned;
-  context_
-      ->Check(
-          pinned ? driver.cuMemFreeHost(data) : driver.cuMemFreeAsync(Address(data), allocation_),
-          pinned ? "cuMemFreeHost" : "cuMemFreeAsync")
-      .IgnoreError();
+  if (kind == MemoryKind::kDevice) return memory_->Give(Address(data));
+  if (!context_->Enter().ok()) return;
+  context_->Check(context_->driver().cuMemFreeHost(data), "cuMemFreeHost").IgnoreError();
 }
 
 absl::StatusOr<int64_t> CudaDevice::ResidentBlocks(const Module& module, const std::string& entry,
@@ -183,6 +162,7 @@ absl::StatusOr<int64_t> CudaDevice::ResidentBlocks(const Module& module, const s
 }
 
 absl::StatusOr<KernelTools> ToolsOf(const std::shared_ptr<Context>& context,
+                                    const std::shared_ptr<CudaMemory>& memory,
                                     const std::string& architecture) {
   KernelTools tools;
   absl::StatusOr<std::string> best = NvrtcOptionsText(architecture, Optimisation::kBest);
@@ -196,7 +176,11 @@ absl::StatusOr<KernelTools> ToolsOf(const std::shared_ptr<Context>& context,
   tools.compile = [architecture](const std::string& text, Optimisation optimisation) {
     return CompileWithNvrtc(text, architecture, optimisation);
   };
-  tools.load = [context](const std::string& image) { return CudaModule::Load(context, image); };
+  tools.load = [context, memory](const std::string& image) {
+    ModuleCache::Loaded loaded = CudaModule::Load(context, image);
+    if (!absl::IsResourceExhausted(loaded.status()) || !memory->Trim()) return loaded;
+    return CudaModule::Load(context, image);
+  };
   return tools;
 }
 
@@ -233,7 +217,8 @@ absl::StatusOr<CudaDeviceInfo> InfoOf(const Driver& driver, int index) {
   const auto minor = Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   if (!minor.ok()) return minor.status();
   info.name = name.data();
-  info.uuid = "GPU-";
+  // A part of a GPU (MIG) has a UUID of its own; the driver says so in the name alone.
+  info.uuid = info.name.find(" MIG ") == std::string::npos ? "GPU-" : "MIG-";
   for (int i = 0; i < 16; ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) info.uuid += '-';
     absl::StrAppendFormat(&info.uuid, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
@@ -261,6 +246,9 @@ absl::StatusOr<DeviceLimits> LimitsOf(const Context& context, const CudaDeviceIn
   int clock_khz = 0;
   status.Update(take(CU_DEVICE_ATTRIBUTE_CLOCK_RATE, clock_khz));
   limits.clock_hz = 1e3 * clock_khz;
+  int watchdog = 0;
+  status.Update(take(CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT, watchdog));
+  limits.launch_time = watchdog != 0 ? LaunchTime::kWatched : LaunchTime::kFree;
   if (!status.ok()) return status;
   return limits;
 }
@@ -281,7 +269,9 @@ absl::StatusOr<std::vector<CudaDeviceInfo>> ListCudaDevices() {
   std::vector<CudaDeviceInfo> devices;
   for (int index = 0; index < count; ++index) {
     absl::StatusOr<CudaDeviceInfo> info = InfoOf(**driver, index);
-    if (!info.ok()) return info.status();
+    if (!info.ok()) {
+      info = CudaDeviceInfo{.index = index, .status = info.status()};
+    }
     devices.push_back(*std::move(info));
   }
   return devices;
@@ -295,38 +285,22 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& 
                                             "; this machine has ", devices->size(),
                                             ", counted from 0"));
   }
-  // Without NVRTC nothing can run: say so now, not at the first request.
   const CudaDeviceInfo& info = (*devices)[static_cast<size_t>(options.index)];
+  if (!info.status.ok()) return info.status;
+  // Without NVRTC nothing can run: say so now, not at the first request.
   if (const auto known = NvrtcOptionsText(info.architecture, Optimisation::kBest); !known.ok()) {
     return known.status();
   }
   const Driver& driver = **Driver::Get();
   auto context = Context::Open(driver, options.index);
   if (!context.ok()) return context.status();
-  absl::Status status = (*context)->Enter();
-  CUstream allocation = nullptr;
-  if (status.ok()) {
-    status = (*context)->Check(driver.cuStreamCreate(&allocation, CU_STREAM_NON_BLOCKING),
-                               "cuStreamCreate");
-  }
-  // Memory that is given back stays with the process, so that the next request finds it at once.
-  CUmemoryPool pool = nullptr;
-  cuuint64_t keep = UINT64_MAX;
-  if (status.ok()) {
-    status = (*context)->Check(driver.cuDeviceGetDefaultMemPool(&pool, (*context)->device()),
-                               "cuDeviceGetDefaultMemPool");
-  }
-  if (status.ok()) {
-    status = (*context)->Check(
-        driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep),
-        "cuMemPoolSetAttribute");
-  }
-  if (!status.ok()) return status;
+  auto memory = CudaMemory::Open(*context, info.memory_bytes);
+  if (!memory.ok()) return memory.status();
   absl::StatusOr<DeviceLimits> limits = LimitsOf(**context, info);
   if (!limits.ok()) return limits.status();
-  absl::StatusOr<KernelTools> tools = ToolsOf(*context, info.architecture);
+  absl::StatusOr<KernelTools> tools = ToolsOf(*context, *memory, info.architecture);
   if (!tools.ok()) return tools.status();
-  return std::make_shared<CudaDevice>(*std::move(context), allocation, *std::move(limits),
+  return std::make_shared<CudaDevice>(*std::move(context), *std::move(memory), *std::move(limits),
                                       *std::move(tools), options.kernel_cache_folder);
 }
 

@@ -20,10 +20,11 @@ namespace simgrad::sim::cuda {
 struct CudaDeviceInfo {
   int index = 0;
   std::string name;
-  std::string uuid;          // GPU-xxxxxxxx-..., as nvidia-smi prints it
+  std::string uuid;          // GPU-xxxxxxxx-..., of a part MIG-...; as nvidia-smi prints it
   std::string architecture;  // sm_90
   int64_t memory_bytes = 0;
-  std::string driver;  // the CUDA version that the driver speaks, 13.0
+  std::string driver;   // the CUDA version that the driver speaks, 13.0
+  absl::Status status;  // not OK: the driver would not describe it, and all but the index is empty
 };
 
 // Whether this build can use a GPU at all.
@@ -31,7 +32,7 @@ bool IsCudaBuilt();
 // The toolkit's version that this build was made with, 13.0; empty without.
 std::string CudaBuildVersion();
 
-// Every GPU of the machine that kernels can run on; not empty.
+// Every GPU of the machine, at the place of its index; not empty.
 absl::StatusOr<std::vector<CudaDeviceInfo>> ListCudaDevices();
 
 struct CudaDeviceOptions {

@@ -10,10 +10,20 @@ namespace {
 // The first driver that takes kernel arguments of more than 4 KiB.
 constexpr int kOldestVersion = 12010;
 
+// CUresults that not every header since 12.1 has a name for.
+constexpr int kContained = 226;  // CUDA_ERROR_CONTAINED: an ECC error kept to this process
+constexpr int kTensorMemoryLeak = 721;
+constexpr int kMpsClientTerminated = 810;
+constexpr int kExternalDevice = 911;  // an error outside the GPU that its work ran into
+
 // After these nothing works on the device in this process (CUDA driver API, CUresult: "leaves the
 // process in an inconsistent state").
 bool IsSticky(CUresult result) {
-  switch (result) {
+  switch (static_cast<int>(result)) {
+    case kContained:
+    case kTensorMemoryLeak:
+    case kMpsClientTerminated:
+    case kExternalDevice:
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_LAUNCH_FAILED:

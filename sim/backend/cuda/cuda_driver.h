@@ -26,9 +26,13 @@ namespace simgrad::sim::cuda {
   F(cuDevicePrimaryCtxRetain)                    \
   F(cuDevicePrimaryCtxRelease)                   \
   F(cuCtxSetCurrent)                             \
+  F(cuCtxSynchronize)                            \
   F(cuMemGetInfo)                                \
   F(cuDeviceGetDefaultMemPool)                   \
   F(cuMemPoolSetAttribute)                       \
+  F(cuMemPoolTrimTo)                             \
+  F(cuMemAlloc)                                  \
+  F(cuMemFree)                                   \
   F(cuMemAllocAsync)                             \
   F(cuMemFreeAsync)                              \
   F(cuMemHostAlloc)                              \

@@ -19,6 +19,12 @@
 
 namespace simgrad::sim::cuda {
 
+// How long a launch may take.
+enum class LaunchTime : uint8_t {
+  kFree,
+  kWatched,  // a GPU that drives a display: its watchdog stops a launch after some seconds
+};
+
 struct DeviceLimits {
   std::string name;
   int multiprocessors = 1;
@@ -26,6 +32,7 @@ struct DeviceLimits {
   int64_t shared_bytes_per_block = 48 << 10;
   int64_t memory_bytes = 0;
   double clock_hz = 0.0;  // the highest
+  LaunchTime launch_time = LaunchTime::kFree;
 };
 
 // What a device has been used for, for metrics.
@@ -95,8 +102,10 @@ class Event {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // What lies at `from` may change once the call is back, unless it is pinned.
+  // What lies at `from` may change once the call is back; what is large waits for the stream.
   virtual absl::Status ToDevice(void* to, const void* from, int64_t bytes) = 0;
+  // `from` is pinned and stays as it is until the copy is done; does not wait.
+  virtual absl::Status FromPinned(void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status ToHost(void* to, const void* from, int64_t bytes) = 0;    // waits
   virtual absl::Status ToPinned(void* to, const void* from, int64_t bytes) = 0;  // does not wait
   virtual absl::Status OnDevice(void* to, const void* from, int64_t bytes) = 0;

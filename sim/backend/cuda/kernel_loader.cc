@@ -91,7 +91,8 @@ void KernelLoader::Improve(std::stop_token stop) {
     Text text;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      if (!wake_.wait(lock, stop, [this] { return !to_improve_.empty(); })) return;
+      wake_.wait(lock, stop, [this] { return !to_improve_.empty(); });
+      if (stop.stop_requested()) return;  // whatever still waits
       text = std::move(to_improve_.front());
       to_improve_.pop_front();
     }

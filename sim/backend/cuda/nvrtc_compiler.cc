@@ -100,17 +100,14 @@ absl::StatusOr<std::vector<std::string>> Options(const Nvrtc& nvrtc,
   }
   int count = 0;
   nvrtc.architecture_count(&count);
-  std::vector<int> known(static_cast<size_t>(std::max(count, 1)), 0);
+  std::vector<int> known(static_cast<size_t>(std::max(count, 0)));
   if (count > 0) nvrtc.architectures(known.data());
-  const int newest = *std::max_element(known.begin(), known.end());
-  std::string target = architecture;
-  if (wanted > newest) {
-    target = absl::StrCat("compute_", newest);
-  } else if (std::find(known.begin(), known.end(), wanted) == known.end()) {
+  const absl::StatusOr<std::string> target = NvrtcTarget(wanted, known);
+  if (!target.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "NVRTC ", nvrtc.number / 100, ".", nvrtc.number % 100, " does not know ", architecture));
+        "NVRTC ", nvrtc.number / 100, ".", nvrtc.number % 100, " ", target.status().message()));
   }
-  std::vector<std::string> options = {absl::StrCat("--gpu-architecture=", target),
+  std::vector<std::string> options = {absl::StrCat("--gpu-architecture=", *target),
                                       "--std=c++20",
                                       "--fmad=false",
                                       "--ftz=false",
@@ -193,6 +190,17 @@ absl::StatusOr<std::string> CompilePart(const Nvrtc& nvrtc, const std::string& t
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> NvrtcTarget(int wanted, const std::vector<int>& known) {
+  int best = 0;
+  for (const int architecture : known) {
+    if (architecture <= wanted) best = std::max(best, architecture);
+  }
+  if (best == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("knows no architecture up to sm_", wanted));
+  }
+  return absl::StrCat(best == wanted ? "sm_" : "compute_", best);
+}
 
 absl::StatusOr<std::string> NvrtcVersion() {
   const absl::StatusOr<Nvrtc>& nvrtc = Library();

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -27,8 +28,12 @@ absl::StatusOr<std::string> NvrtcOptionsText(const std::string& architecture,
 // Whether this NVRTC compiles with the least optimisation at all (CUDA 13.0 and later).
 bool NvrtcCompilesQuickly();
 
-// `architecture`: sm_90. Where NVRTC is older than the device, PTX for the newest architecture it
-// knows, which the driver translates.
+// What an NVRTC that knows the architectures `known` compiles to for one of number `wanted`: sm_90
+// where it knows it; else compute_90, PTX of the largest below, which the driver translates.
+// Errors: FAILED_PRECONDITION where all that it knows are larger.
+absl::StatusOr<std::string> NvrtcTarget(int wanted, const std::vector<int>& known);
+
+// `architecture`: sm_90.
 // Joined images (kernel_image.h), one for each part of the text; parts are compiled at once.
 absl::StatusOr<std::string> CompileWithNvrtc(const std::string& text,
                                              const std::string& architecture,

@@ -109,7 +109,7 @@ absl::Status SavedStates::Restore(const Copy& copy, void* to) const {
     return work_.OnDevice(to, copy.memory.data(), bytes_);
   }
   absl::Status status = work_.WaitFor(*copy.arrived);
-  return status.ok() ? work_.ToDevice(to, copy.memory.data(), bytes_) : status;
+  return status.ok() ? work_.FromPinned(to, copy.memory.data(), bytes_) : status;
 }
 
 }  // namespace simgrad::sim::cuda

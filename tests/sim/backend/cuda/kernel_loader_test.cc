@@ -196,5 +196,65 @@ TEST_F(KernelLoaderTest, AFailureIsToldToWhoAsked) {
   }
 }
 
+// Finishes one best kernel for each permission, and says how many were begun.
+class OneByOne {
+ public:
+  KernelTools Tools(Compiler& compiler) {
+    KernelTools tools = compiler.Tools();
+    tools.compile = [this](const std::string& text, Optimisation optimisation) {
+      if (optimisation == Optimisation::kBest) FinishWhenPermitted();
+      return absl::StatusOr<std::string>(text);
+    };
+    return tools;
+  }
+  // Permits whatever is begun, one after the other, until the loader has ended; the number begun.
+  int PermitUntilEnded() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;; ++permitted_, changed_.notify_all()) {
+      changed_.wait(lock, [this] { return begun_ > permitted_ || ended_; });
+      if (ended_) return begun_;
+    }
+  }
+  void WaitForFirst() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return begun_ > 0; });
+  }
+  void End() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  void FinishWhenPermitted() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const int number = ++begun_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return permitted_ >= number; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int begun_ = 0, permitted_ = 0;
+  bool ended_ = false;
+};
+
+TEST_F(KernelLoaderTest, ALoaderThatEndsLeavesWhatWaitsToBeImproved) {
+  constexpr int kTexts = 30;
+  OneByOne slow;
+  auto loader = std::make_unique<KernelLoader>(slow.Tools(compiler_), "", 2 * kTexts);
+  for (int i = 0; i < kTexts; ++i) {
+    ASSERT_TRUE(loader->Load("text " + std::to_string(i), KernelChoice::kSoonest).ok());
+  }
+  slow.WaitForFirst();
+  std::thread ends([&] {
+    loader.reset();
+    slow.End();
+  });
+  // One, and those that were begun before the other thread came to ask for the end.
+  EXPECT_LT(slow.PermitUntilEnded(), kTexts);
+  ends.join();
+}
+
 }  // namespace
 }  // namespace simgrad::sim::cuda

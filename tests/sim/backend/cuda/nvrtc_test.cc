@@ -191,6 +191,20 @@ TEST(NvrtcTest, ADeviceNewerThanTheToolkitGetsPtx) {
   EXPECT_NE(image->find(".version"), std::string::npos);
 }
 
+TEST(NvrtcTest, AnArchitectureThatNvrtcDoesNotKnowGetsPtxOfTheLargestBelow) {
+  const std::vector<int> known = {100, 101, 75, 120};
+  const auto target = [&](int wanted) {
+    return sim::cuda::NvrtcTarget(wanted, known).value_or("");
+  };
+  EXPECT_EQ(target(101), "sm_101");
+  EXPECT_EQ(target(103), "compute_101");
+  EXPECT_EQ(target(90), "compute_75");
+  EXPECT_EQ(target(130), "compute_120");
+  EXPECT_EQ(sim::cuda::NvrtcTarget(70, known).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(sim::cuda::NvrtcTarget(70, {}).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(NvrtcTest, AnArchitectureThatTheToolkitHasDroppedIsAnError) {
   const auto image = sim::cuda::CompileWithNvrtc("extern \"C\" __global__ void k() {}\n", "sm_20");
   EXPECT_EQ(image.status().code(), absl::StatusCode::kFailedPrecondition);

@@ -31,13 +31,19 @@ absl::Status LateEvent::Wait() {
 }
 
 absl::Status LateStream::ToDevice(void* to, const void* from, int64_t bytes) {
-  if (memory_->IsPinned(from)) return Later(CopyOf(to, from, bytes));
   const auto* const begin = static_cast<const uint8_t*>(from);
   std::vector<uint8_t> held(begin, begin + bytes);
   return Later([to, held = std::move(held)] {
     if (!held.empty()) std::memcpy(to, held.data(), held.size());
     return absl::OkStatus();
   });
+}
+
+absl::Status LateStream::FromPinned(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0 && !memory_->IsPinned(from)) {
+    return absl::InternalError("a copy that nobody waits for comes from memory that is not pinned");
+  }
+  return Later(CopyOf(to, from, bytes));
 }
 
 absl::Status LateStream::ToHost(void* to, const void* from, int64_t bytes) {

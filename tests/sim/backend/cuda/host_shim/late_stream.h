@@ -71,6 +71,7 @@ class LateStream : public sim::cuda::Stream {
         work_(std::make_shared<LateWork>()),
         pace_(pace) {}
   absl::Status ToDevice(void* to, const void* from, int64_t bytes) override;
+  absl::Status FromPinned(void* to, const void* from, int64_t bytes) override;
   absl::Status ToHost(void* to, const void* from, int64_t bytes) override;
   absl::Status ToPinned(void* to, const void* from, int64_t bytes) override;
   absl::Status OnDevice(void* to, const void* from, int64_t bytes) override;

@@ -1,0 +1,50 @@
+// Memory of a CUDA device: taken, given back, and what is kept for the next request.
+//
+// From the device's pool, which keeps up to a quarter of the memory. Where the driver has no pools
+// (some profiles of virtual GPUs) every piece comes from the driver and goes back to it.
+// Errors: RESOURCE_EXHAUSTED with the figures; those of cuda_context.h. Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "sim/backend/cuda/cuda_context.h"
+
+namespace simgrad::sim::cuda {
+
+class CudaMemory {
+ public:
+  // `bytes`: of the device.
+  static absl::StatusOr<std::shared_ptr<CudaMemory>> Open(std::shared_ptr<Context> context,
+                                                          int64_t bytes);
+  ~CudaMemory();
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+
+  // What is kept makes room first, if need be.
+  absl::StatusOr<CUdeviceptr> Take(int64_t bytes);
+  // Its users have waited for their work (device.h, Buffer).
+  void Give(CUdeviceptr data);
+  // Hands back to the device what is kept; whether there may be more room now.
+  bool Trim();
+
+ private:
+  struct Attempt {
+    CUresult result;
+    const char* call;
+    CUdeviceptr data;
+  };
+
+  explicit CudaMemory(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  absl::Status OpenPool(int64_t bytes);
+  Attempt TakeOnce(int64_t bytes) const;
+
+  std::shared_ptr<Context> context_;
+  CUmemoryPool pool_ = nullptr;  // null: none, and no stream
+  // Memory of the pool is taken and given back in the order of this stream.
+  CUstream stream_ = nullptr;
+};
+
+}  // namespace simgrad::sim::cuda
