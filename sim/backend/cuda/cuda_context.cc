@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "sim/backend/cuda/kernel_image.h"
 
 namespace simgrad::sim::cuda {
@@ -72,6 +73,11 @@ absl::Status CudaStream::ToDevice(void* to, const void* from, int64_t bytes) {
 
 absl::Status CudaStream::Launch(const Module& module, const std::string& entry, LaunchShape shape,
                                 const KernelArgs& args) {
+  constexpr int kWarp = 32;  // device/warp.h joins whole ones
+  if (shape.block % kWarp != 0) {
+    return absl::InternalError(
+        absl::StrCat("a block of ", shape.block, " threads; a GPU takes ", "multiples of ", kWarp));
+  }
   if (absl::Status status = context_->Enter(); !status.ok()) return status;
   const auto function = static_cast<const CudaModule&>(module).Find(entry);
   if (!function.ok()) return function.status();
