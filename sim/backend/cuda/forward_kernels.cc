@@ -299,52 +299,66 @@ void KernelWriter::RepeatRanges(TextWriter& text, const std::string& steps) {
   }
 }
 
-// Where steps are joined over a block, its threads take all their instances through a step first.
-std::string KernelWriter::Forward() {
-  OpenForward();
-  groups_ = !source_.block() && source_.recording() != Recording::kNone;
-  const int outside = 2;               // depth of what is done for one instance ...
-  const int inside = groups_ ? 4 : 3;  // ... and of its steps
-  body_ = TextWriter(groups_ ? 3 : outside);
+// What is read before the steps; the depths of what is done for an instance differ by the loops
+// around it.
+std::string KernelWriter::LoadText(Travelling& instance) {
+  body_ = TextWriter(groups_ ? 3 : 2);
   if (groups_) {
     instance_ = TextWriter(3);
     FindConstantCasts(source_.program().step, Stops());
   }
-  const std::vector<Place> states = LoadStates();
-  const std::vector<Place> exports = LoadExports();
-  Place cost;
-  const bool costs = source_.FieldOf(kCost) >= 0;
-  if (costs) cost = LoadScalar(kCost, "cost");
-  const Place health = LoadScalar(kHealth, "health");
+  instance.states = LoadStates();
+  instance.exports = LoadExports();
+  if (source_.FieldOf(kCost) >= 0) instance.cost = LoadScalar(kCost, "cost");
+  instance.health = LoadScalar(kHealth, "health");
   Line(Cat(Opening("uint32_t", "rank"), " = args.rank[instance];"));
   if (groups_ && Stops()) Line(Cat(Opening("int64_t", "ran_steps"), " = 0;"));
   DeclareSites();
-  const std::string load = TakeBody(inside);
+  return TakeBody(0);
+}
 
+std::string KernelWriter::StepText(const Travelling& instance) {
+  body_ = TextWriter(groups_ ? 4 : 3);
   body_.Open(Cat("if (", source_.block() ? "" : "live && ", "(health < 0 || (health & 1) == 0))"));
   Line("bool bad = false;");
   Line("bool bad_input = false;");
   dirty_ = crossed_ = true;
-  Step(states, exports);
+  Step(instance.states, instance.exports);
   body_.Close();
-  WriteTrajectories(states, exports);
+  WriteTrajectories(instance.states, instance.exports);
   TellStep();
-  const std::string step = TakeBody(0);
-  const std::string sample = SampleText(states);
+  return TakeBody(0);
+}
 
-  body_ = TextWriter(groups_ ? 3 : outside);
-  for (size_t k = 0; k < states.size(); ++k)
-    StoreField(source_.FieldOf(kState, static_cast<int32_t>(k)), states[k]);
-  for (size_t k = 0; k < exports.size(); ++k)
-    StoreField(source_.FieldOf(kExport, static_cast<int32_t>(k)), exports[k]);
-  if (costs) StoreField(source_.FieldOf(kCost), cost);
-  StoreField(source_.FieldOf(kHealth), health);
+std::string KernelWriter::StoreText(const Travelling& instance) {
+  body_ = TextWriter(groups_ ? 3 : 2);
+  for (size_t k = 0; k < instance.states.size(); ++k) {
+    StoreField(source_.FieldOf(kState, static_cast<int32_t>(k)), instance.states[k]);
+  }
+  for (size_t k = 0; k < instance.exports.size(); ++k) {
+    StoreField(source_.FieldOf(kExport, static_cast<int32_t>(k)), instance.exports[k]);
+  }
+  if (instance.cost.set()) StoreField(source_.FieldOf(kCost), instance.cost);
+  StoreField(source_.FieldOf(kHealth), instance.health);
   StoreSites();
   if (Stops()) RepeatRanges(body_, "ran_steps");
-  const std::string store = TakeBody(outside);
+  return TakeBody(0);
+}
 
+// Where steps are joined over a block, its threads take all their instances through a step first.
+std::string KernelWriter::Forward() {
+  OpenForward();
+  groups_ = !source_.block() && source_.recording() != Recording::kNone;
+  Travelling instance;
+  const std::string load = LoadText(instance);
+  const std::string step = StepText(instance);
+  const std::string sample = SampleText(instance.states);
+  const std::string store = StoreText(instance);
+  // Now it is known what is kept of an instance, and what is read once.
   if (!Stops()) RepeatRanges(instance_, "args.count");
-  body_.Raw(OverGroup(groups_ ? instance_.text() + load : load, outside));
+  constexpr int kDepth = 2;
+  body_ = TextWriter(kDepth);
+  body_.Raw(OverGroup(groups_ ? instance_.text() + load : load, kDepth));
   Line("int64_t sample = 0;");
   if (source_.block()) Line("__syncthreads();");
   body_.Open("for (int64_t column = 0; column < args.count; ++column)");
@@ -354,11 +368,11 @@ std::string KernelWriter::Forward() {
       "args.steps;");
   Line("[[maybe_unused]] auto& slot = shared.slots[column & 1];");
   DeclareTallies();
-  body_.Raw(OverGroup(step, 3));
+  body_.Raw(OverGroup(step, kDepth + 1));
   // What reads elements of others stands before the last Combine of the step.
   JoinStep(sample);
   body_.Close();
-  body_.Raw(OverGroup(store, outside));
+  body_.Raw(OverGroup(store, kDepth));
   return Assemble("Steps [first_step, first_step + count), their decisions and diagnostics.",
                   "simgrad_forward", FlushRanges() + FlushHealth());
 }

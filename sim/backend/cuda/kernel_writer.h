@@ -57,7 +57,15 @@ class KernelWriter : public RegionWriter {
   // ---- forward (forward_kernels.cc) ----
   void CheckSentInputs();
   void CheckStepInputs();
+  // What travels with an instance from step to step.
+  struct Travelling {
+    std::vector<Place> states, exports;
+    Place cost, health;  // no cost: not set
+  };
   void OpenForward();
+  std::string LoadText(Travelling& instance);
+  std::string StepText(const Travelling& instance);
+  std::string StoreText(const Travelling& instance);
   void DeclareSites();
   void DeclareTallies();
   void Step(const std::vector<Place>& states, const std::vector<Place>& exports);
