@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 
 import event_load
 import numpy as np
@@ -275,8 +276,10 @@ def test_alerts_on_the_gpu_fire_and_clear(tmp_path, rules_text):
     used = "simgrad_gpu_memory_used_bytes > 0"
     with on_gpu(tmp_path, rules_text) as watch, watch.client() as client:
         blocks = iter(client.rollout_stream(BALL, **many_balls(100)))
-        next(blocks)
-        (sample,) = wait_until(lambda: watch.prometheus.query(used), "memory in use")
+        for _ in range(20):  # later chunks need more than the first: a copy to return to, samples
+            next(blocks)
+        since = f"{used} and timestamp(simgrad_gpu_memory_used_bytes) > {time.time()}"
+        (sample,) = wait_until(lambda: watch.prometheus.query(since), "memory in use")
     full = int(float(sample["value"][1]) * 1.02)  # that work will take 98 % of it
     (tmp_path / "full").mkdir()
     errors = stand_in_gpu.ErrorFile(tmp_path)
