@@ -42,6 +42,8 @@ class KernelLoader {
   ~KernelLoader();
 
   ModuleCache::Loaded Load(const std::string& text, KernelChoice choice);
+  // Leaves what still waits for its best kernel; does not wait. The end of the loader does it too.
+  void StopImproving() { improver_.request_stop(); }
   void AddTo(DeviceUse& use) const;
 
  private:
