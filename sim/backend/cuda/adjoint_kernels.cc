@@ -150,7 +150,7 @@ ValueId ArgOf(const Region& region, size_t leading, size_t slot) {
 }  // namespace
 
 std::string KernelWriter::StartAdjoint() {
-  const std::string read_time = "(args.steps > 0 ? args.steps - 1 : 0)";
+  const std::string read_time(kTerminalReadTime);
   const auto& adjoint = *source_.numerical().adjoint;
   const Region* const terminal = TerminalOf(source_.numerical());
   const Region& primal = terminal != nullptr ? *terminal : source_.tape().no_region();

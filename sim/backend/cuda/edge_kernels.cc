@@ -6,9 +6,6 @@ namespace {
 
 using enum FieldKind;
 
-constexpr std::string_view kReadTime =
-    "(args.steps > 0 ? args.steps - 1 : 0)";  // where the terminal cost reads inputs per step
-
 }  // namespace
 
 // Non-finite numbers that are read without a step, or at the first.
@@ -106,7 +103,7 @@ std::string KernelWriter::Finish() {
     body_.Open(
         Cat("if (", source_.block() ? "" : "live && ", "(health < 0 || (health & 1) == 0))"));
     Line("bool bad = false;");
-    mode_ = {.looks = true, .time = "args.steps", .read_time = std::string(kReadTime)};
+    mode_ = {.looks = true, .time = "args.steps", .read_time = std::string(kTerminalReadTime)};
     BindTerminal(*terminal, states, exports);
     RunRegion(*terminal);
     LookAt(PlaceOf(terminal->yields[0]), ValueId::kNone);

@@ -12,6 +12,8 @@ namespace simgrad::sim::cuda {
 int64_t SharedBytes(const Source& source);
 // More does not go into shared memory, but into the workspace.
 inline constexpr int64_t kLargestShared = 40 << 10;
+// Where the terminal cost reads inputs per step.
+inline constexpr std::string_view kTerminalReadTime = "(args.steps > 0 ? args.steps - 1 : 0)";
 
 class KernelWriter : public RegionWriter {
  public:
