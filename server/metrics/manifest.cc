@@ -542,8 +542,8 @@ std::vector<Family> Manifest(const ServerLabels& server) {
 
 std::vector<LabelSet> SeriesOf(const Family& family, const std::vector<WorldLabels>& worlds) {
   std::vector<LabelSet> prefixes;
-  const bool has_prefix = family.scope == kWorld || family.scope == kTerminationSite ||
-                          family.scope == kEventSite;
+  const bool has_prefix =
+      family.scope == kWorld || family.scope == kTerminationSite || family.scope == kEventSite;
   if (!has_prefix) {
     prefixes.push_back({});
   }

@@ -74,6 +74,18 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   limits->set_max_loop_iterations(programs.max_loop_iterations);
   limits->set_max_nested_iterations(programs.max_nested_iterations);
   limits->set_max_step_work(programs.max_step_work);
+  limits->set_max_values(programs.max_values);
+  limits->set_max_total_elements(programs.max_total_elements);
+  limits->set_max_depth(programs.max_depth);
+  limits->set_max_name_bytes(programs.max_name_bytes);
+  limits->set_max_exports(programs.max_exports);
+  limits->set_max_objectives(programs.max_objectives);
+  limits->set_max_operands(programs.max_operands);
+  limits->set_max_total_operands(programs.max_total_operands);
+  limits->set_max_literal_elements(programs.max_literal_elements);
+  const sim::LoweredLimits lowered;
+  limits->set_max_lowered_operations(lowered.max_operations);
+  limits->set_max_lowered_bytes(lowered.max_bytes);
   limits->set_max_message_bytes(config.max_message_bytes);
   limits->set_max_request_bytes(config.max_request_bytes);
   limits->set_max_request_memory_bytes(memory_limit_bytes);
@@ -101,6 +113,15 @@ class KeepPlugins final : public grpc::ServerBuilderOption {
  private:
   const std::vector<std::string> names_;
 };
+
+// Entries are given up where work needs their memory, so the share may be generous.
+conversion::ProgramCacheOptions CacheOptionsOf(const config::ServerConfig& config,
+                                               int64_t memory_limit_bytes) {
+  conversion::ProgramCacheOptions options;
+  options.max_entries = config.program_cache_entries;
+  options.max_bytes = memory_limit_bytes / 16;
+  return options;
+}
 
 std::string HostAndPort(const std::string& address, int port) {
   const bool v6 = address.find(':') != std::string::npos;
@@ -173,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   options.work.memory_budget_bytes = memory / 4;
   server->service_ = std::make_unique<SimgradService>(std::move(context), options,
                                                       ServerInfoOf(config, *device, memory),
-                                                      config.program_cache_entries);
+                                                      CacheOptionsOf(config, memory));
   if (config.HasTls()) {
     auto files = TlsFiles::Create(config);
     if (!files.ok()) return files.status();
@@ -274,6 +295,12 @@ metrics::LoadCollector::Values Server::Load() const {
     add("simgrad_memory_reserved_bytes", scheduling::kMemoryUseNames[use],
         scheduler_->memory().used(static_cast<scheduling::MemoryUse>(use)));
   }
+  const std::pair<const char*, conversion::ProgramCache::Use> caches[] = {
+      {"worlds", service_->cache().worlds()}, {"programs", service_->cache().programs()}};
+  for (const auto& [name, use] : caches) {
+    add("simgrad_cache_bytes", name, use.bytes);
+    add("simgrad_cache_entries", name, use.entries);
+  }
   values[{"simgrad_memory_limit_bytes"}] = static_cast<double>(scheduler_->memory().limit());
   return values;
 }
@@ -333,7 +360,7 @@ Server::~Server() {
   ShutDown();
   // Workers end before the service and its streams go.
   exposer_.reset();
-  scheduler_.reset();
+  if (scheduler_ != nullptr) scheduler_->Stop();
   grpc_.reset();
   health_.reset();
 }
