@@ -127,6 +127,10 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
   if (request.spec().objective().empty() && !SendsCotangents(request)) {
     return InvalidField("spec.objective", "name an objective, or send cotangents");
   }
+  if (request.cotangents_size() > 0 && !SendsCotangents(request)) {
+    return InvalidField("cotangents[0]",
+                        "is empty; send final_state or trajectory, or leave it out");
+  }
   for (int i = 0; i < request.weights_size(); ++i) {
     if (!std::isfinite(request.weights(i))) {
       return InvalidField(absl::StrCat("weights[", i, "]"),
@@ -138,6 +142,12 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
     if (request.cotangents(0).final_state(i).per_step()) {
       return InvalidField(absl::StrCat("cotangents[0].final_state[", i, "].per_step"),
                           "a final state has no axis for steps");
+    }
+  }
+  for (int i = 0; i < request.cotangents(0).trajectory_size(); ++i) {
+    if (request.cotangents(0).trajectory(i).per_step()) {
+      return InvalidField(absl::StrCat("cotangents[0].trajectory[", i, "].per_step"),
+                          "a trajectory always has its axis for times; leave it out");
     }
   }
   absl::Status status =
