@@ -41,7 +41,7 @@ absl::Status CheckCotangent(const FieldSchema& declared, const v1::NamedTensor& 
 absl::Status CheckFinalStates(const Tensors& list, const ProgramSchema& schema, int64_t instances) {
   for (int i = 0; i < list.size(); ++i) {
     const std::string path = absl::StrCat("cotangents[0].final_state[", i, "]");
-    const FieldSchema* state = FindField(schema.inputs, v1::INPUT_KIND_STATE, list[i].name());
+    const FieldSchema* state = schema.inputs.Find(v1::INPUT_KIND_STATE, list[i].name());
     if (state == nullptr) {
       return InvalidField(path + ".name",
                           absl::StrCat("unknown state '", list[i].name(), "'; the world has: ",
@@ -59,9 +59,9 @@ absl::Status CheckTrajectory(const Tensors& list, const ProgramSchema& schema, i
   for (int i = 0; i < list.size(); ++i) {
     const std::string path = absl::StrCat("cotangents[0].trajectory[", i, "]");
     int64_t times = steps + 1;
-    const FieldSchema* field = FindField(schema.inputs, v1::INPUT_KIND_STATE, list[i].name());
+    const FieldSchema* field = schema.inputs.Find(v1::INPUT_KIND_STATE, list[i].name());
     if (field == nullptr) {
-      field = FindField(schema.observables, v1::INPUT_KIND_UNSPECIFIED, list[i].name());
+      field = schema.observables.Find(v1::INPUT_KIND_UNSPECIFIED, list[i].name());
       times = steps;
     }
     if (field == nullptr) {
@@ -87,7 +87,7 @@ absl::Status CheckWrt(const v1::GradientRequest& request, const ProgramSchema& s
     if (name.kind() == v1::INPUT_KIND_UNSPECIFIED) {
       return InvalidField(absl::StrCat(path, ".kind"), "must be state, param or control");
     }
-    const FieldSchema* input = FindField(schema.inputs, name.kind(), name.name());
+    const FieldSchema* input = schema.inputs.Find(name.kind(), name.name());
     if (input == nullptr || !input->differentiable) {
       std::string known;
       for (const FieldSchema& field : schema.inputs) {
