@@ -31,10 +31,6 @@ absl::Status CheckDiagnostics(const v1::DiagnosticsOptions& options, const std::
                         absl::StrCat("unknown level ", static_cast<int>(options.level()),
                                      "; one of OFF, SUMMARY, INSTANCES"));
   }
-  if (options.stride() > 0 && options.level() == v1::DIAGNOSTICS_LEVEL_OFF) {
-    return InvalidField(field + ".stride",
-                        "level OFF samples no state ranges; leave it out, or ask for SUMMARY");
-  }
   return CheckNotNegative(options.stride(), field + ".stride");
 }
 

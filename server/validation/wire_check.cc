@@ -170,7 +170,7 @@ class Walk {
     const auto number = static_cast<size_t>(WireFormatLite::GetTagFieldNumber(tag));
     const WireType wire = WireFormatLite::GetTagWireType(tag);
     if (number >= frame.facts->fields.size() || frame.facts->fields[number].field == nullptr) {
-      return Unknown(frame, static_cast<int>(number));
+      return Unknown(frame, tag);
     }
     const FieldFacts& facts = frame.facts->fields[number];
     const bool packed = facts.field->is_packable() && wire != facts.wire &&
@@ -244,7 +244,9 @@ class Walk {
                                        kMostGrowthBytes, " bytes beside their content")));
   }
 
-  bool Unknown(const Frame& frame, int number) {
+  bool Unknown(const Frame& frame, uint32_t tag) {
+    if (!WireFormatLite::SkipField(&in_, tag)) return false;  // no field at all
+    const int number = WireFormatLite::GetTagFieldNumber(tag);
     const bool reserved = frame.facts->type->IsReservedNumber(number);
     return Refuse(InvalidField(
         FieldPath(frame),

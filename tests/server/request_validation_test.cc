@@ -123,12 +123,6 @@ std::vector<Case> SpecCases() {
        "spec.diagnostics.level"},
       {"StrideNegative", [](auto& r) { r.mutable_spec()->mutable_diagnostics()->set_stride(-1); },
        "spec.diagnostics.stride"},
-      {"StrideWithoutDiagnostics",
-       [](auto& r) {
-         r.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
-         r.mutable_spec()->mutable_diagnostics()->set_stride(2);
-       },
-       "spec.diagnostics.stride"},
       {"ChunkNegative", [](auto& r) { r.mutable_spec()->set_chunk_steps(-1); }, "spec.chunk_steps"},
       {"IntervalNegative", [](auto& r) { r.mutable_spec()->set_checkpoint_interval(-1); },
        "spec.checkpoint_interval"},
