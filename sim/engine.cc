@@ -88,7 +88,8 @@ class Execution {
   absl::Status Advance(int64_t from, int64_t to, int64_t reserved);
   void TakeForwardResults();
   void TakeAdjointHealth();
-  void TakeGradients();
+  absl::Status TakeGradients();
+  absl::Status NameGates();
   InputGradient GradientOf(int32_t input, const InstanceWeights& weights);
   InstanceWeights Weights();
 
@@ -247,11 +248,25 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
     gradient.gradient.Set(static_cast<int64_t>(k), reduced.values[k]);
   }
   for (size_t row : weights.rows) gradient.connected += run_.Connected(input)[row] != 0 ? 1 : 0;
-  if (gradient.connected == 0) gradient.gated_by = GateOf(program, input, decided_);
   return gradient;
 }
 
-void Execution::TakeGradients() {
+// Names the site that kept an input from being used, where there are such inputs.
+absl::Status Execution::NameGates() {
+  const auto unused = [](const InputGradient& gradient) { return gradient.connected == 0; };
+  if (std::none_of(result_.gradients.begin(), result_.gradients.end(), unused)) {
+    return absl::OkStatus();
+  }
+  PassBudget budget(work_.options.stop);
+  const absl::StatusOr<Gates> gates = Gates::Find(numerical_.program, decided_, &budget);
+  if (!gates.ok()) return gates.status();
+  for (InputGradient& gradient : result_.gradients) {
+    if (unused(gradient)) gradient.gated_by = gates->Of(gradient.input);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Execution::TakeGradients() {
   TakeAdjointHealth();
   const InstanceWeights weights = Weights();
   for (size_t i = 0; i < numerical_.program.inputs.size(); ++i) {
@@ -261,6 +276,7 @@ void Execution::TakeGradients() {
   if (!result_.values.empty()) {
     result_.value = WeightedValue(result_.values, weights, numerical_.policy[Role::kObjective]);
   }
+  return NameGates();
 }
 
 // Work that was stopped inside a chunk ends for the reason that the observer gives.
@@ -277,7 +293,7 @@ absl::StatusOr<WorkResult> Execution::GoThrough() {
   TakeForwardResults();
   if (work_.gradient) {
     if (absl::Status status = Reverse(); !status.ok()) return status;
-    TakeGradients();
+    if (absl::Status status = TakeGradients(); !status.ok()) return status;
   } else if (!result_.values.empty()) {
     result_.value = WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective]);
   }

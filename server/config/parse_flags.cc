@@ -92,6 +92,11 @@ std::string SetNearBand(const std::string& value, ServerConfig& config) {
   return "";
 }
 
+std::string SetCallers(const std::string& value, ServerConfig& config) {
+  config.callers = absl::StrSplit(value, ',', absl::SkipEmpty());
+  return config.callers.empty() ? "names of callers, with commas between" : "";
+}
+
 struct Flag {
   std::string name;
   std::string default_text;
@@ -129,6 +134,10 @@ const std::vector<Flag>& Flags() {
       {"slow_reader_timeout", "60s",
        "how long a caller may take no message before its answer is given up; 0: no limit",
        Duration(&ServerConfig::slow_reader_timeout, absl::Milliseconds(1), ZeroIs::kNever)},
+      {"min_read_bytes_per_second", "16384",
+       "what a caller that keeps its answer waiting must take over --slow_reader_timeout, else the "
+       "answer is given up",
+       Integer(&ServerConfig::min_read_bytes_per_second, 0, kMany)},
       {"max_steps", "10000000", "largest number of steps of a request",
        Integer(&ServerConfig::max_steps, 1, kMany)},
       {"max_instances", "1048576", "largest number of instances of a request",
@@ -144,6 +153,10 @@ const std::vector<Flag>& Flags() {
        Duration(&ServerConfig::tls_reload_interval, absl::Seconds(1), ZeroIs::kZero)},
       {"token_file", "", "file with bearer tokens, one per line; callers must send one",
        File(&ServerConfig::token_file)},
+      {"callers", "",
+       "names in callers' certificates that metrics tell apart, with commas between; named tokens "
+       "are told apart anyway, at most 20 in all",
+       SetCallers},
       {"allow_insecure", "false", "plaintext on an address beyond loopback, metrics included",
        Boolean(&ServerConfig::allow_insecure)},
       {"allow_insecure_metrics", "false", "plaintext metrics on an address beyond loopback",

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 
@@ -26,6 +27,9 @@ struct ServerConfig {
   int64_t max_request_bytes = int64_t{64} << 20;
   // How long a reader may leave one message of its answer untaken before the answer is given up.
   absl::Duration slow_reader_timeout = absl::Seconds(60);
+  // What a reader that keeps its answer waiting takes at least, over that time. A laptop on a bad
+  // line takes more.
+  int64_t min_read_bytes_per_second = int64_t{16} << 10;
   int64_t max_steps = 10'000'000;
   int64_t max_instances = int64_t{1} << 20;
   int64_t program_cache_entries = 256;
@@ -39,6 +43,7 @@ struct ServerConfig {
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; empty: none
   absl::Duration tls_reload_interval = absl::Seconds(10);
   std::string token_file;               // bearer tokens, one per line; empty: no tokens
+  std::vector<std::string> callers;     // names in certificates that metrics tell apart
   bool allow_insecure = false;          // plaintext beyond loopback, the metrics port too
   bool allow_insecure_metrics = false;  // plaintext beyond loopback, the metrics port alone
   int health_port = 0;                  // plaintext, health service alone; 0: none

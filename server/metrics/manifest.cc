@@ -1,5 +1,7 @@
 #include "server/metrics/manifest.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sim/diagnostics/diagnostics.h"
@@ -142,7 +144,7 @@ void AddWork(std::vector<Family>& all) {
                  kServer,
                  "Requests not admitted.",
                  {"reason"},
-                 Product({{"full", "memory", "deadline", "draining"}}),
+                 Product({{"full", "memory", "deadline", "draining", "caller"}}),
                  {}});
   all.push_back({"simgrad_batch_instances",
                  kHistogram,
@@ -185,6 +187,87 @@ void AddWork(std::vector<Family>& all) {
                  "Instances of admitted requests.",
                  {"mode"},
                  Product({{"rollout", "gradient"}}),
+                 {}});
+}
+
+// What is taken, and of how much.
+void AddLoad(std::vector<Family>& all) {
+  const Values lanes = {"small", "large"};
+  all.push_back({"simgrad_workers",
+                 kGauge,
+                 kLoad,
+                 "Requests that may run at once; small work has workers of its own.",
+                 {"lane"},
+                 Product({lanes}),
+                 {}});
+  all.push_back({"simgrad_workers_busy",
+                 kGauge,
+                 kLoad,
+                 "Workers that run a request; one that waits for its reader has none.",
+                 {"lane"},
+                 Product({lanes}),
+                 {}});
+  all.push_back({"simgrad_memory_reserved_bytes",
+                 kGauge,
+                 kLoad,
+                 "Memory set aside: for work and its answers, for programs that are lowered, for "
+                 "programs that are kept, for requests as they came.",
+                 {"use"},
+                 Product({{"work", "compile", "cache", "upload"}}),
+                 {}});
+  all.push_back({"simgrad_memory_limit_bytes",
+                 kGauge,
+                 kLoad,
+                 "Memory that all uses of simgrad_memory_reserved_bytes share.",
+                 {},
+                 kOne,
+                 {}});
+  const Values caches = {"worlds", "programs"};
+  all.push_back({"simgrad_cache_bytes",
+                 kGauge,
+                 kLoad,
+                 "Bytes that a cache holds, measured: worlds as they were verified, programs as "
+                 "they were lowered.",
+                 {"cache"},
+                 Product({caches}),
+                 {}});
+  all.push_back({"simgrad_cache_entries",
+                 kGauge,
+                 kLoad,
+                 "Entries of a cache.",
+                 {"cache"},
+                 Product({caches}),
+                 {}});
+}
+
+// Names that the operator wrote down, and one for all others.
+void AddCallers(std::vector<Family>& all, const ServerLabels& server) {
+  Values callers(server.callers.begin(),
+                 server.callers.begin() +
+                     static_cast<std::ptrdiff_t>(std::min(server.callers.size(), kMostCallers)));
+  callers.push_back(kOtherCaller);
+  all.push_back({"simgrad_caller_requests_total",
+                 kCounter,
+                 kServer,
+                 "Rollouts and gradients that a caller asked for, refused ones included.",
+                 {"caller"},
+                 Product({callers}),
+                 {}});
+  all.push_back({"simgrad_caller_instance_steps_total",
+                 kCounter,
+                 kServer,
+                 "Instance-steps that were admitted for a caller.",
+                 {"caller"},
+                 Product({callers}),
+                 {}});
+  all.push_back({"simgrad_caller_rejected_total",
+                 kCounter,
+                 kServer,
+                 "Requests of a caller that were refused: the queue was full, memory was short, or "
+                 "the caller reached its own limit of requests in flight, of instance-steps per "
+                 "second (rate) or of memory (share).",
+                 {"caller", "reason"},
+                 Product({callers, {"full", "memory", "requests", "rate", "share"}}),
                  {}});
 }
 
@@ -449,6 +532,8 @@ std::vector<Family> Manifest(const ServerLabels& server) {
   std::vector<Family> all;
   AddRpc(all);
   AddWork(all);
+  AddLoad(all);
+  AddCallers(all, server);
   AddSites(all);
   AddNumbers(all);
   AddServer(all, server);
@@ -457,7 +542,9 @@ std::vector<Family> Manifest(const ServerLabels& server) {
 
 std::vector<LabelSet> SeriesOf(const Family& family, const std::vector<WorldLabels>& worlds) {
   std::vector<LabelSet> prefixes;
-  if (family.scope == kServer || family.scope == kProcess || family.scope == kGpu) {
+  const bool has_prefix = family.scope == kWorld || family.scope == kTerminationSite ||
+                          family.scope == kEventSite;
+  if (!has_prefix) {
     prefixes.push_back({});
   }
   for (const WorldLabels& world : worlds) {

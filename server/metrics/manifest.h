@@ -21,6 +21,7 @@ enum class Scope {
   kEventSite,        // world, site: declared pairs only
   kProcess,          // none; read from the operating system at each scrape
   kGpu,              // none; read from the devices at each scrape
+  kLoad,             // none; read from the scheduler at each scrape
 };
 
 struct Family {
@@ -53,7 +54,12 @@ struct ServerLabels {
   std::string device_name;
   std::string cuda = "none";  // version of CUDA that the build can use
   std::vector<GpuLabels> gpus;
+  std::vector<std::string> callers;  // names that the operator wrote down; the first kMostCallers
 };
+
+// Callers with series of their own; all others are "other".
+inline constexpr size_t kMostCallers = 20;
+inline constexpr char kOtherCaller[] = "other";
 
 std::vector<Family> Manifest(const ServerLabels& server);
 

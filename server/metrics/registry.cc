@@ -31,7 +31,9 @@ prometheus::Labels PrometheusLabels(const LabelSet& labels) {
 
 Registry::Registry(const std::vector<Family>& manifest, const std::vector<WorldLabels>& worlds) {
   for (const Family& family : manifest) {
-    if (family.scope == Scope::kProcess || family.scope == Scope::kGpu) continue;
+    const bool is_read = family.scope == Scope::kProcess || family.scope == Scope::kGpu ||
+                         family.scope == Scope::kLoad;
+    if (is_read) continue;
     const std::vector<LabelSet> series = SeriesOf(family, worlds);
     if (series.empty()) continue;
     if (family.type == MetricType::kCounter) {

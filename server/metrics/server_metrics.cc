@@ -34,6 +34,17 @@ MethodMetrics MakeMethod(const Registry& registry, const Method& method) {
   return metrics;
 }
 
+CallerMetrics MakeCaller(const Registry& registry, const std::string& name) {
+  CallerMetrics metrics;
+  metrics.requests = registry.Counter("simgrad_caller_requests_total", {name});
+  metrics.instance_steps = registry.Counter("simgrad_caller_instance_steps_total", {name});
+  constexpr std::array<const char*, 5> kReasons = {"full", "memory", "requests", "rate", "share"};
+  for (size_t i = 0; i < kReasons.size(); ++i) {
+    metrics.rejected[i] = registry.Counter("simgrad_caller_rejected_total", {name, kReasons[i]});
+  }
+  return metrics;
+}
+
 bool IsZero(const sim::Tensor& tensor, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     if (tensor.Get(i) != 0.0) return false;
@@ -67,14 +78,19 @@ void MethodMetrics::Handled(const std::string& code) {
 }
 
 ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<WorldLabels>& worlds,
-                             GpuCollector::Read read_gpus)
+                             GpuCollector::Read read_gpus, LoadCollector::Read read_load)
     : registry_(Manifest(server), worlds),
       process_(std::make_shared<ProcessCollector>(Manifest(server))),
-      gpus_(std::make_shared<GpuCollector>(Manifest(server), std::move(read_gpus))) {
+      gpus_(std::make_shared<GpuCollector>(Manifest(server), std::move(read_gpus))),
+      load_(std::make_shared<LoadCollector>(Manifest(server), std::move(read_load))) {
   for (const Method& method : Methods()) methods_[method.name] = MakeMethod(registry_, method);
   for (const WorldLabels& labels : worlds) {
     worlds_[labels.world] = MakeWorldMetrics(registry_, labels);
   }
+  for (size_t i = 0; i < std::min(server.callers.size(), kMostCallers); ++i) {
+    callers_[server.callers[i]] = MakeCaller(registry_, server.callers[i]);
+  }
+  callers_[kOtherCaller] = MakeCaller(registry_, kOtherCaller);
   queue_requests = registry_.Gauge("simgrad_queue_requests");
   queue_capacity_requests = registry_.Gauge("simgrad_queue_capacity_requests");
   near_band_ulps = registry_.Gauge("simgrad_termination_near_band_ulps");
@@ -83,7 +99,7 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   loss_scale_ = registry_.Gauge("simgrad_loss_scale");
   loss_scale_.Set(1.0);
   queue_wait_seconds = registry_.Histogram("simgrad_queue_wait_seconds");
-  for (const char* reason : {"full", "memory", "deadline", "draining"}) {
+  for (const char* reason : {"full", "memory", "deadline", "draining", "caller"}) {
     queue_rejected[reason] = registry_.Counter("simgrad_queue_rejected_total", {reason});
   }
   stream_dropped = {registry_.Counter("simgrad_stream_dropped_messages_total", {"slow_client"}),
@@ -130,6 +146,11 @@ double ServerMetrics::CallsInFlight() const {
 WorldMetrics& ServerMetrics::world(const std::string& label) {
   const auto found = worlds_.find(label);
   return found == worlds_.end() ? worlds_.at("custom") : found->second;
+}
+
+CallerMetrics& ServerMetrics::caller(const std::string& name) {
+  const auto found = callers_.find(name);
+  return found == callers_.end() ? callers_.at(kOtherCaller) : found->second;
 }
 
 GuardedCounter& ServerMetrics::NonFinite(sim::Phase phase, bool nan, precision::Role role) {
@@ -252,7 +273,7 @@ void ServerMetrics::EndLossScale(double scale) {
 }
 
 std::vector<std::shared_ptr<prometheus::Collectable>> ServerMetrics::collectables() const {
-  return {registry_.collectable(), process_, gpus_};
+  return {registry_.collectable(), process_, gpus_, load_};
 }
 
 }  // namespace simgrad::server::metrics

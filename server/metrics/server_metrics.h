@@ -11,6 +11,7 @@
 #include <string>
 
 #include "server/metrics/gpu_collector.h"
+#include "server/metrics/load_collector.h"
 #include "server/metrics/registry.h"
 #include "server/metrics/world_metrics.h"
 #include "sim/engine.h"
@@ -34,17 +35,28 @@ struct MethodMetrics {
   void Handled(const std::string& code);
 };
 
+// Why a request of a caller was refused, as far as a caller's series tell.
+enum class Rejected : uint8_t { kFull, kMemory, kRequests, kRate, kShare };
+
+struct CallerMetrics {
+  GuardedCounter requests, instance_steps;
+  std::array<GuardedCounter, 5> rejected;  // [Rejected]
+};
+
 class ServerMetrics {
  public:
-  // `read_gpus`: the use of server.gpus, at each scrape.
+  // `read_gpus`: the use of server.gpus, at each scrape; `read_load`: workers, memory and caches.
   ServerMetrics(
       const ServerLabels& server, const std::vector<WorldLabels>& worlds,
-      GpuCollector::Read read_gpus = [] { return std::vector<sim::cuda::DeviceUse>(); });
+      GpuCollector::Read read_gpus = [] { return std::vector<sim::cuda::DeviceUse>(); },
+      LoadCollector::Read read_load = [] { return LoadCollector::Values(); });
 
   MethodMetrics& method(const std::string& name) { return methods_.at(name); }
   double CallsInFlight() const;  // of every method
   // `label` of conversion::WorldLabel; anything else is "custom".
   WorldMetrics& world(const std::string& label);
+  // Of a caller that the operator wrote down, or of all others.
+  CallerMetrics& caller(const std::string& name);
 
   // Sites, underflows and overflows of one chunk of steps.
   void RecordForward(const sim::StepDiagnostics& diagnostics, const SiteHandles& sites);
@@ -77,9 +89,10 @@ class ServerMetrics {
                       WorldMetrics& world);
 
   Registry registry_;
-  std::shared_ptr<prometheus::Collectable> process_, gpus_;
+  std::shared_ptr<prometheus::Collectable> process_, gpus_, load_;
   std::map<std::string, MethodMetrics> methods_;
   std::map<std::string, WorldMetrics> worlds_;
+  std::map<std::string, CallerMetrics> callers_;
   std::array<GuardedCounter, 3> steps_;  // [Direction]
   std::array<GuardedCounter, precision::kRoleCount> underflows_, overflows_;
   std::array<std::array<std::array<GuardedCounter, precision::kRoleCount>, 2>, 3> nonfinite_;

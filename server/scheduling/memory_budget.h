@@ -1,14 +1,28 @@
-// How much memory admitted work may take together, and who holds how much of it.
+// How much memory the server may take for everything that requests make it hold, by use.
 //
 // Units: bytes. Threads: any.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
 
+#include "server/scheduling/caller.h"
+
 namespace simgrad::server::scheduling {
+
+enum class MemoryUse : uint8_t {
+  kWork,     // what runs or is about to, with its answer
+  kCompile,  // programs while they are verified and lowered
+  kCache,    // lowered programs that are kept
+  kUpload,   // requests as they came
+};
+inline constexpr std::array<const char*, 4> kMemoryUseNames = {"work", "compile", "cache",
+                                                               "upload"};
 
 class MemoryBudget {
  public:
@@ -17,48 +31,55 @@ class MemoryBudget {
    public:
     Reservation() = default;
     Reservation(Reservation&& other) noexcept
-        : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+        : budget_(std::exchange(other.budget_, nullptr)),
+          bytes_(std::exchange(other.bytes_, 0)),
+          use_(other.use_),
+          caller_(std::move(other.caller_)) {}
     Reservation& operator=(Reservation&& other) noexcept {
       std::swap(budget_, other.budget_);
       std::swap(bytes_, other.bytes_);
+      std::swap(use_, other.use_);
+      std::swap(caller_, other.caller_);
       return *this;
     }
-    ~Reservation() {
-      if (budget_ != nullptr) budget_->GiveBack(bytes_);
-    }
+    ~Reservation();
     int64_t bytes() const { return bytes_; }
+    // More of the same use and caller; false: it does not fit now, and nothing changed.
+    bool Grow(int64_t more);
 
    private:
     friend class MemoryBudget;
-    Reservation(MemoryBudget* budget, int64_t bytes) : budget_(budget), bytes_(bytes) {}
+    Reservation(MemoryBudget* budget, int64_t bytes, MemoryUse use, std::shared_ptr<Caller> caller)
+        : budget_(budget), bytes_(bytes), use_(use), caller_(std::move(caller)) {}
     MemoryBudget* budget_ = nullptr;
     int64_t bytes_ = 0;
+    MemoryUse use_ = MemoryUse::kWork;
+    std::shared_ptr<Caller> caller_;
   };
 
   explicit MemoryBudget(int64_t limit_bytes) : limit_(limit_bytes) {}
 
-  // Nullopt where it does not fit now.
-  std::optional<Reservation> Reserve(int64_t bytes) {
-    std::lock_guard lock(mutex_);
-    if (bytes > limit_ - used_) return std::nullopt;
-    used_ += bytes;
-    return Reservation(this, bytes);
-  }
+  // Nullopt where it does not fit now, into the budget or into the share of `caller` (may be null).
+  std::optional<Reservation> Reserve(int64_t bytes, MemoryUse use,
+                                     std::shared_ptr<Caller> caller = nullptr);
+  // What to ask to give memory back (it destroys reservations) where a reservation does not fit.
+  // Set before there are threads.
+  void SetRelief(std::function<void(int64_t bytes)> relief) { relief_ = std::move(relief); }
+
   int64_t limit() const { return limit_; }
-  int64_t used() const {
-    std::lock_guard lock(mutex_);
-    return used_;
-  }
+  int64_t used(MemoryUse use) const;
+  // Of all uses but the caches, which are given back when they are needed.
+  int64_t used() const;
 
  private:
-  void GiveBack(int64_t bytes) {
-    std::lock_guard lock(mutex_);
-    used_ -= bytes;
-  }
+  bool Take(int64_t bytes, MemoryUse use);
+  bool TakeWithRelief(int64_t bytes, MemoryUse use);
+  void GiveBack(int64_t bytes, MemoryUse use);
 
   const int64_t limit_;
+  std::function<void(int64_t)> relief_;
   mutable std::mutex mutex_;
-  int64_t used_ = 0;
+  std::array<int64_t, kMemoryUseNames.size()> used_{};
 };
 
 }  // namespace simgrad::server::scheduling

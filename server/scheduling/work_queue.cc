@@ -1,172 +1,322 @@
 #include "server/scheduling/work_queue.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 namespace simgrad::server::scheduling {
+namespace {
 
-WorkQueue::WorkQueue(const QueueOptions& options)
-    : options_(options), memory_(options.memory_limit_bytes) {
-  for (int i = 0; i < std::max(1, options.workers); ++i) {
-    workers_.emplace_back([this] { Work(); });
-  }
+// A caller that had less goes first once it is behind by this much: shorter turns would move state
+// in and out of caches for nothing.
+constexpr double kTurnSeconds = 0.02;
+
+// Jobs that may wait without a worker, each with a thread of its own. Beyond, a job that waits
+// keeps its worker.
+constexpr int kMostWithoutWorker = 256;
+
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+
+}  // namespace
+
+WorkQueue::WorkQueue(const QueueOptions& options) : options_(options) {
+  std::lock_guard lock(mutex_);
+  for (int i = 0; i < options_.workers; ++i) AddThread();
 }
 
 WorkQueue::~WorkQueue() {
   CancelAll(absl::CancelledError("the server stops"));
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
   work_came_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  thread_ended_.wait(lock, [this] { return threads_ == 0; });
 }
 
-// Work ahead of a new request takes (waiting / workers) mean runs.
-absl::Duration WorkQueue::RetryAfter() const {
-  const double ahead = static_cast<double>(places_ + 1) / static_cast<double>(workers_.size());
-  return absl::Seconds(std::clamp(mean_run_seconds_ * ahead, 0.05, 30.0));
+// ---- Coming in ----
+
+std::optional<Refusal> WorkQueue::CheckRoom() const {
+  if (waiting_ < options_.capacity || HasWorker()) return std::nullopt;
+  return Refusal{RefusalReason::kFull,
+                 absl::StrCat("the queue is full (", options_.capacity, " requests wait)"), {}};
 }
 
-std::variant<MemoryBudget::Reservation, Refusal> WorkQueue::Admit(int64_t memory_bytes,
-                                                                  absl::Time deadline) {
-  std::lock_guard lock(mutex_);
-  if (draining_) {
-    return Refusal{RefusalReason::kDraining, "the server drains and takes no new work",
-                   absl::Seconds(1)};
+std::optional<Refusal> WorkQueue::Enqueue(Job& job) {
+  std::unique_lock lock(mutex_);
+  if (auto refusal = CheckRoom()) {
+    lock.unlock();
+    refusal->retry_after = RetryAfter();
+    return refusal;
   }
-  if (absl::Now() >= deadline) {
-    return Refusal{RefusalReason::kDeadline, "the deadline had passed on arrival", {}};
-  }
-  const bool worker_is_free = static_cast<size_t>(active_) < workers_.size();
-  if (places_ >= options_.capacity && !worker_is_free) {
-    return Refusal{RefusalReason::kFull,
-                   absl::StrCat("the queue is full (", options_.capacity, " requests wait)"),
-                   RetryAfter()};
-  }
-  if (memory_bytes > memory_.limit()) {
-    return Refusal{
-        RefusalReason::kMemory,
-        absl::StrCat("the request needs about ", memory_bytes, " bytes, the server has ",
-                     memory_.limit(), "; send fewer instances or steps, or record fewer fields"),
-        {}};
-  }
-  auto reservation = memory_.Reserve(memory_bytes);
-  if (!reservation) {
-    return Refusal{RefusalReason::kMemory,
-                   absl::StrCat("the request needs about ", memory_bytes, " bytes, ",
-                                memory_.limit() - memory_.used(), " are free now"),
-                   RetryAfter()};
-  }
-  ++places_;
   ++active_;
-  return std::move(*reservation);
+  ++waiting_;
+  const std::shared_ptr<Caller> caller = job.caller;
+  queue_.PushBack(caller, {std::move(job), absl::Now(), nullptr});
+  Dispatch();
+  return std::nullopt;
 }
 
-void WorkQueue::Enqueue(Job job) {
-  {
-    std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(job), absl::Now()});
-  }
-  work_came_.notify_one();
+bool WorkQueue::TakeWorker() {
+  std::lock_guard lock(mutex_);
+  if (!queue_.empty() || !HasWorker()) return false;
+  ++active_;
+  ++busy_;
+  return true;
 }
 
-void WorkQueue::RunOrEnqueue(Job job) {
-  {
-    std::lock_guard lock(mutex_);
-    const int64_t running = active_ - places_;
-    if (!queue_.empty() || running >= static_cast<int64_t>(workers_.size())) {
-      queue_.push_back({std::move(job), absl::Now()});
-      work_came_.notify_one();
-      return;
-    }
-    --places_;
-    running_.insert(job.cancellation);
-  }
-  RunJob({std::move(job), absl::Now()});
+std::optional<Refusal> WorkQueue::RunOrEnqueue(Job& job) {
+  if (!TakeWorker()) return Enqueue(job);
+  RunJob({std::move(job), absl::Now(), nullptr});
+  return std::nullopt;
 }
 
-void WorkQueue::RunJob(Waiting waiting) {
-  const absl::Time start = absl::Now();
-  const absl::Status admitted = waiting.job.cancellation->Check();
-  waiting.job.run(admitted, start - waiting.since);
-  waiting.job.run = nullptr;  // what it holds goes before the work counts as ended
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+bool WorkQueue::MakeRoomFor(const Caller& caller, int64_t others) {
+  std::optional<Waiting> dropped;
   {
     std::lock_guard lock(mutex_);
-    // An exponential mean over about the last eight runs.
-    if (admitted.ok()) mean_run_seconds_ += (seconds - mean_run_seconds_) / 8.0;
-    running_.erase(waiting.job.cancellation);
-    --active_;
+    const auto [longest, count] = queue_.Longest();
+    if (longest == nullptr || longest.get() == &caller) return false;
+    if (count <= queue_.size(&caller) + others + 1) return false;
+    dropped = queue_.TakeNewest(longest.get(), [](const Waiting& waiting) {
+      return waiting.turn == nullptr && waiting.job.make_room != nullptr;
+    });
+    if (!dropped) return false;
+    contenders_ = queue_.size();
+    --waiting_;
   }
+  const Refusal refusal = {RefusalReason::kFull,
+                           "the queue is full, and others wait who had less", RetryAfter()};
+  dropped->job.make_room(refusal);
+  dropped->job = {};  // what it holds goes before the work counts as ended
+  std::lock_guard lock(mutex_);
+  --active_;
   work_ended_.notify_all();
+  return true;
+}
+
+// ---- Workers ----
+
+// Gives free workers to what waits.
+void WorkQueue::Dispatch() {
+  while (HasWorker() && !queue_.empty()) {
+    Waiting next = queue_.Pop(mean_run_seconds_);
+    ++busy_;
+    if (next.turn != nullptr) {
+      next.turn->charged_seconds_ = mean_run_seconds_;
+      Begin(*next.turn);
+      next.turn->granted_.notify_one();
+      continue;
+    }
+    --waiting_;
+    ready_.push_back(std::move(next));
+    // A thread for each worker, beside those whose jobs have none.
+    const bool is_short = static_cast<size_t>(idle_threads_) < ready_.size();
+    if (is_short && threads_ - without_worker_ < options_.workers) AddThread();
+    work_came_.notify_one();
+  }
+  contenders_ = queue_.size();
+}
+
+// Where the system has no thread left, work waits for one of those that there are.
+void WorkQueue::AddThread() {
+  try {
+    std::thread([this] { Work(); }).detach();
+    ++threads_;
+  } catch (const std::system_error&) {
+    if (threads_ == 0) throw;
+  }
 }
 
 void WorkQueue::Work() {
-  for (;;) {
-    Waiting next;
-    {
-      std::unique_lock lock(mutex_);
-      work_came_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      next = std::move(queue_.front());
-      queue_.pop_front();
-      --places_;
-      running_.insert(next.job.cancellation);
-    }
-    RunJob(std::move(next));
+  if (options_.nice != 0) {
+    // Of this thread alone, and of threads that it starts.
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), options_.nice);
   }
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_threads_;
+    work_came_.wait(lock, [this] { return stopping_ || !ready_.empty(); });
+    --idle_threads_;
+    if (ready_.empty()) break;
+    Waiting next = std::move(ready_.front());
+    ready_.pop_front();
+    lock.unlock();
+    RunJob(std::move(next));
+    lock.lock();
+  }
+  --threads_;
+  thread_ended_.notify_all();
 }
+
+void WorkQueue::Begin(Turn& turn) {
+  turn.since_ = absl::Now();
+  turn.runs_ = true;
+}
+
+// The worker is free; its caller has paid.
+void WorkQueue::End(Turn& turn) {
+  const double seconds = SecondsSince(turn.since_);
+  turn.ran_seconds_ += seconds;
+  queue_.Charge(turn.caller_, seconds - turn.charged_seconds_);
+  turn.charged_seconds_ = 0;
+  turn.runs_ = false;
+  --busy_;
+}
+
+void WorkQueue::RunJob(Waiting waiting) {
+  const absl::Status admitted = waiting.job.cancellation->Check();
+  Turn turn(this, waiting.job);
+  {
+    std::lock_guard lock(mutex_);
+    turn.charged_seconds_ = mean_run_seconds_;
+    Begin(turn);
+    running_.emplace(turn.cancellation_.get(), &turn);
+    ++jobs_of_[turn.caller_.get()];
+  }
+  waiting.job.run(admitted, absl::Now() - waiting.since, turn);
+  waiting.job = {};  // what it holds goes before the work counts as ended
+  std::lock_guard lock(mutex_);
+  End(turn);
+  // An exponential mean over about the last eight runs.
+  if (admitted.ok()) mean_run_seconds_ += (turn.ran_seconds_ - mean_run_seconds_) / 8.0;
+  running_.erase(turn.cancellation_.get());
+  if (--jobs_of_[turn.caller_.get()] == 0) {
+    jobs_of_.erase(turn.caller_.get());
+    queue_.Forget(turn.caller_.get());
+  }
+  --active_;
+  Dispatch();
+  work_ended_.notify_all();
+}
+
+// Waits in the queue until a worker is granted. Cancelled work goes on with one too many: it ends.
+void WorkQueue::AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock) {
+  queue_.PushFront(turn.caller_, {{}, absl::Now(), &turn});
+  Dispatch();
+  while (!turn.runs_) {
+    if (!turn.cancellation_->Check().ok()) {
+      queue_.TakeIf([&turn](const Waiting& waiting) { return waiting.turn == &turn; });
+      contenders_ = queue_.size();
+      ++busy_;
+      Begin(turn);
+      break;
+    }
+    // A cancellation wakes it (DropCancelled); of a deadline it knows.
+    const absl::Time deadline = std::min(turn.cancellation_->deadline(), absl::Now() + absl::Hours(1));
+    turn.granted_.wait_until(lock, absl::ToChronoTime(deadline));
+  }
+  --without_worker_;
+}
+
+void WorkQueue::Turn::LetOthers() {
+  if (queue_->contenders_.load(std::memory_order_relaxed) == 0) return;
+  std::unique_lock lock(queue_->mutex_);
+  const double owed = SecondsSince(since_) - charged_seconds_;
+  queue_->queue_.Charge(caller_, owed);
+  charged_seconds_ += owed;
+  const bool is_due = queue_->queue_.IsAhead(caller_.get(), kTurnSeconds);
+  if (!is_due || queue_->without_worker_ >= kMostWithoutWorker) return;
+  ++queue_->without_worker_;
+  queue_->End(*this);
+  queue_->AwaitGrant(*this, lock);
+}
+
+void WorkQueue::Turn::Pause() {
+  std::lock_guard lock(queue_->mutex_);
+  if (!runs_ || queue_->without_worker_ >= kMostWithoutWorker) return;
+  ++queue_->without_worker_;
+  queue_->End(*this);
+  queue_->Dispatch();
+}
+
+void WorkQueue::Turn::Resume() {
+  std::unique_lock lock(queue_->mutex_);
+  if (runs_) return;
+  queue_->AwaitGrant(*this, lock);
+}
+
+// ---- Going out ----
 
 void WorkQueue::DropCancelled() {
   std::vector<Waiting> dropped;
   {
     std::lock_guard lock(mutex_);
-    for (auto it = queue_.begin(); it != queue_.end();) {
-      if (it->job.cancellation->Check().ok()) {
-        ++it;
-        continue;
-      }
-      dropped.push_back(std::move(*it));
-      it = queue_.erase(it);
-      --places_;
-    }
+    const auto is_over = [](const Waiting& waiting) {
+      return waiting.turn == nullptr && !waiting.job.cancellation->Check().ok();
+    };
+    dropped = queue_.TakeIf(is_over);
+    contenders_ = queue_.size();
+    const auto count = static_cast<int64_t>(dropped.size());
+    waiting_ -= count;
+    busy_ += count;
+    // What waits to go on finds out by itself.
+    queue_.ForEach([](const Waiting& waiting) {
+      if (waiting.turn != nullptr) waiting.turn->granted_.notify_one();
+    });
   }
   for (Waiting& waiting : dropped) RunJob(std::move(waiting));
 }
 
-bool WorkQueue::Drain(absl::Duration timeout) {
+bool WorkQueue::AwaitIdle(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   std::unique_lock lock(mutex_);
-  draining_ = true;
   return work_ended_.wait_until(lock, absl::ToChronoTime(end), [this] { return active_ == 0; });
 }
 
 void WorkQueue::CancelAll(const absl::Status& why) {
   {
     std::lock_guard lock(mutex_);
-    for (const auto& cancellation : running_) cancellation->Cancel(why);
-    for (const Waiting& waiting : queue_) waiting.job.cancellation->Cancel(why);
+    for (const auto& [key, turn] : running_) turn->cancellation_->Cancel(why);
+    const auto cancel = [&why](const Waiting& waiting) {
+      if (waiting.turn == nullptr) waiting.job.cancellation->Cancel(why);
+    };
+    queue_.ForEach(cancel);
+    std::for_each(ready_.begin(), ready_.end(), cancel);
   }
   DropCancelled();
 }
 
-bool WorkQueue::draining() const {
+// Of work that runs longer than work did on the mean, at least as long again is expected.
+double WorkQueue::ExpectedSeconds() const {
+  if (running_.empty()) return mean_run_seconds_;
+  double sum = 0.0;
+  for (const auto& [key, turn] : running_) {
+    const double ran = turn->ran_seconds_ + (turn->runs_ ? SecondsSince(turn->since_) : 0.0);
+    sum += std::max(mean_run_seconds_, ran);
+  }
+  return sum / static_cast<double>(running_.size());
+}
+
+absl::Duration WorkQueue::RetryAfter() const {
   std::lock_guard lock(mutex_);
-  return draining_;
+  const double ahead = static_cast<double>(waiting_ + 1) / options_.workers;
+  return absl::Seconds(std::clamp(ExpectedSeconds() * ahead, 0.05, 30.0));
 }
 
 int64_t WorkQueue::waiting() const {
   std::lock_guard lock(mutex_);
-  return places_;
+  return waiting_;
+}
+
+int64_t WorkQueue::waiting_of(const Caller& caller) const {
+  std::lock_guard lock(mutex_);
+  return queue_.size(&caller);
 }
 
 int64_t WorkQueue::running() const {
   std::lock_guard lock(mutex_);
-  return active_ - places_;
+  return active_ - waiting_;
+}
+
+int64_t WorkQueue::busy() const {
+  std::lock_guard lock(mutex_);
+  return busy_;
 }
 
 }  // namespace simgrad::server::scheduling

@@ -1,99 +1,145 @@
-// A bounded queue of work with its worker threads: first in, first out.
+// One lane of work: a bounded queue that callers share by weight, and its workers.
 //
-// Admission is by queue capacity and memory; work whose deadline passes or that is cancelled while
-// it waits is dropped without running. Every enqueued job is finished exactly once: by a worker,
-// or, dropped, by the thread that noticed. Threads: any; jobs run on the queue's own threads, but
-// for RunOrEnqueue.
+// A worker is a right to run, not a thread: work that waits for a slow reader gives its worker to
+// other work and asks for one again when the reader has read; work that others are owed a turn
+// before does so at the ends of its chunks. Work whose deadline passes or that is cancelled while
+// it waits is dropped without running. Every job that is taken ends exactly once: run by a worker,
+// dropped by the thread that noticed, or refused in favour of another caller.
+// Threads: any; jobs run on the queue's own threads, but for RunOrEnqueue.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
-#include <string>
+#include <optional>
 #include <thread>
-#include <variant>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/scheduling/caller.h"
 #include "server/scheduling/cancellation.h"
-#include "server/scheduling/memory_budget.h"
+#include "server/scheduling/fair_queue.h"
+#include "server/scheduling/refusal.h"
 
 namespace simgrad::server::scheduling {
-
-enum class RefusalReason { kFull, kMemory, kDeadline, kDraining };
-
-struct Refusal {
-  RefusalReason reason = RefusalReason::kFull;
-  std::string message;
-  absl::Duration retry_after;  // zero: never as it is
-};
 
 struct QueueOptions {
   int workers = 1;
   int64_t capacity = 64;  // jobs that wait
-  int64_t memory_limit_bytes = int64_t{4} << 30;
+  // Added to the nice value of the threads: how much the operating system prefers others' work.
+  int nice = 0;
 };
 
 class WorkQueue {
  public:
+  class Turn;
   struct Job {
+    std::shared_ptr<Caller> caller;
     std::shared_ptr<Cancellation> cancellation;
     // `admitted` not OK: dropped while it waited, for that reason.
-    std::function<void(absl::Status admitted, absl::Duration waited)> run;
+    std::function<void(const absl::Status& admitted, absl::Duration waited, Turn& turn)> run;
+    // Instead of `run`: it waited, and has to make room for a caller with less. Empty: it never has.
+    std::function<void(const Refusal& refusal)> make_room;
+  };
+
+  // A worker, as the job that has it sees it. Used by the job's thread alone.
+  class Turn {
+   public:
+    // Between chunks: lets callers go first that had less, and returns when it is this job's turn
+    // again, or the job is cancelled.
+    void LetOthers();
+    // Nothing to do until something else happens: gives the worker back.
+    void Pause();
+    // Waits for a worker, or for the job to be cancelled.
+    void Resume();
+
+   private:
+    friend class WorkQueue;
+    Turn(WorkQueue* queue, const Job& job)
+        : queue_(queue), caller_(job.caller), cancellation_(job.cancellation) {}
+    WorkQueue* queue_;
+    const std::shared_ptr<Caller> caller_;
+    const std::shared_ptr<Cancellation> cancellation_;
+    absl::Time since_;            // when it began to run, or went on
+    double charged_seconds_ = 0;  // in advance
+    double ran_seconds_ = 0;      // until `since_`
+    bool runs_ = false;
+    std::condition_variable granted_;
   };
 
   explicit WorkQueue(const QueueOptions& options);
-  // Cancels what is left and joins the workers.
+  // Cancels what is left and waits for it.
   ~WorkQueue();
 
-  // A place in the queue and the memory; the place must be used by one Enqueue.
-  std::variant<MemoryBudget::Reservation, Refusal> Admit(int64_t memory_bytes, absl::Time deadline);
-  void Enqueue(Job job);
+  // Nullopt: the job is taken. Else it is as it was.
+  std::optional<Refusal> Enqueue(Job& job);
   // For a job that takes less time than to hand it over: the calling thread runs it where a worker
   // could begin it now, else it waits as any other.
-  void RunOrEnqueue(Job job);
+  std::optional<Refusal> RunOrEnqueue(Job& job);
+
+  // Refuses a waiting job of the caller with most of them, if that leaves it no fewer than `caller`
+  // would have with `others` (its requests that wait elsewhere) and one more. False: there is none.
+  bool MakeRoomFor(const Caller& caller, int64_t others);
 
   // Drops waiting jobs whose cancellation says so; call it after cancelling one.
   void DropCancelled();
 
-  // From now on nothing is admitted; returns whether all work ended within the time.
-  bool Drain(absl::Duration timeout);
+  // Returns whether all work ended within the time.
+  bool AwaitIdle(absl::Duration timeout);
   // Cancels waiting and running work.
   void CancelAll(const absl::Status& why);
 
-  bool draining() const;
-  int64_t waiting() const;
-  int64_t running() const;
-  int64_t memory_used_bytes() const { return memory_.used(); }
-  int64_t memory_limit_bytes() const { return memory_.limit(); }
+  int64_t waiting() const;  // to begin
+  int64_t waiting_of(const Caller& caller) const;
+  int64_t running() const;  // begun and not ended
+  int64_t busy() const;     // workers that have work
+  int workers() const { return options_.workers; }
+  // How long until a worker is free for one more request, by how long work took and takes.
+  absl::Duration RetryAfter() const;
 
  private:
+  // Waits for a worker: to begin, or (`turn` set) to go on.
   struct Waiting {
     Job job;
     absl::Time since;
+    Turn* turn = nullptr;
   };
   void Work();
+  bool TakeWorker();  // for a job that runs at once; false: there is none, or others wait
   void RunJob(Waiting waiting);
-  absl::Duration RetryAfter() const;  // mutex_ held
+  std::optional<Refusal> CheckRoom() const;               // mutex_ held, as in all that follow
+  bool HasWorker() const { return busy_ < options_.workers; }
+  void Dispatch();
+  void AddThread();
+  void Begin(Turn& turn);
+  void End(Turn& turn);
+  void AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock);
+  double ExpectedSeconds() const;
 
   const QueueOptions options_;
-  MemoryBudget memory_;
   mutable std::mutex mutex_;
   std::condition_variable work_came_;
   std::condition_variable work_ended_;
-  std::deque<Waiting> queue_;
-  std::set<std::shared_ptr<Cancellation>> running_;
-  int64_t places_ = 0;  // admitted and not yet taken by a worker
-  int64_t active_ = 0;  // admitted and not yet ended
+  std::condition_variable thread_ended_;
+  FairQueue<Waiting> queue_;
+  std::deque<Waiting> ready_;  // have a worker, and need a thread
+  std::atomic<int64_t> contenders_{0};  // size of `queue_`
+  std::unordered_map<const Cancellation*, Turn*> running_;
+  std::unordered_map<const Caller*, int64_t> jobs_of_;  // begun and not ended
+  int64_t busy_ = 0;
+  int64_t waiting_ = 0;  // jobs of `queue_` that have not begun
+  int64_t active_ = 0;   // jobs taken and not ended
+  int threads_ = 0;
+  int without_worker_ = 0;  // threads whose job paused, or waits to go on
+  int idle_threads_ = 0;
   double mean_run_seconds_ = 0.0;
-  bool draining_ = false;
   bool stopping_ = false;
-  std::vector<std::thread> workers_;
 };
 
 }  // namespace simgrad::server::scheduling

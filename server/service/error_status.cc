@@ -116,6 +116,12 @@ grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string&
       message.set_code(grpc::StatusCode::RESOURCE_EXHAUSTED);
       reason = "OUT_OF_MEMORY";
       break;
+    case scheduling::RefusalReason::kInFlight:
+    case scheduling::RefusalReason::kRate:
+    case scheduling::RefusalReason::kShare:
+      message.set_code(grpc::StatusCode::RESOURCE_EXHAUSTED);
+      reason = "CALLER_LIMIT";
+      break;
     case scheduling::RefusalReason::kDeadline:
       message.set_code(grpc::StatusCode::DEADLINE_EXCEEDED);
       reason = "DEADLINE";
@@ -146,6 +152,10 @@ std::string RefusalLabel(scheduling::RefusalReason reason) {
       return "deadline";
     case scheduling::RefusalReason::kDraining:
       return "draining";
+    case scheduling::RefusalReason::kInFlight:
+    case scheduling::RefusalReason::kRate:
+    case scheduling::RefusalReason::kShare:
+      return "caller";
   }
   return "full";
 }

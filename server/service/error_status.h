@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/scheduling/work_queue.h"
+#include "server/scheduling/refusal.h"
 
 namespace simgrad::server::service {
 
@@ -15,7 +15,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request
 
 grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string& request_id);
 
-// Of simgrad_queue_rejected_total: full, memory, deadline, draining.
+// Of simgrad_queue_rejected_total: full, memory, deadline, draining, caller.
 std::string RefusalLabel(scheduling::RefusalReason reason);
 
 // As go-grpc-prometheus writes a code: "OK", "InvalidArgument", ...

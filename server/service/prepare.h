@@ -33,11 +33,15 @@ struct PreparedWork {
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering
 };
 
-// What preparing a request costs. Quick: below a few milliseconds, whatever is in it, so that
-// gRPC's own threads may do it; else (a large program takes half a second, a large batch as long as
-// its bytes) it is work for others.
+// A request of more bytes is read by a worker, not by gRPC's threads.
+inline constexpr int64_t kQuickBytes = int64_t{16} << 10;
+
+// What preparing a request costs. Quick: below a few milliseconds, so that gRPC's own threads may
+// do it: a built-in world, or a program of so few operations that nothing its passes write can be
+// large. Else it is work for others.
+// Cost: looks at no more operations than a quick program has.
 enum class Preparation { kQuick, kCostly };
-Preparation PreparationOf(const google::protobuf::Message& request);
+Preparation PreparationOf(const v1::World& world);
 
 absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
                                      conversion::ProgramCache& cache,

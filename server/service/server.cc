@@ -35,12 +35,13 @@ std::vector<metrics::WorldLabels> WorldLabelsOf() {
   return labels;
 }
 
-metrics::ServerLabels LabelsOf(const Device& device) {
+metrics::ServerLabels LabelsOf(const Device& device, const std::vector<std::string>& callers) {
   metrics::ServerLabels labels = {config::kVersion, config::kRevision, device.kind, device.name};
   if (sim::cuda::IsCudaBuilt()) labels.cuda = sim::cuda::CudaBuildVersion();
   for (const Gpu& gpu : device.gpus) {
     labels.gpus.push_back({absl::StrCat(gpu.index), gpu.uuid, gpu.name});
   }
+  labels.callers = callers;
   return labels;
 }
 
@@ -134,24 +135,27 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->address_ = config.address;
   server->device_ = std::move(opened);
   const Device* const device = &server->device_;
-  server->metrics_ = std::make_unique<metrics::ServerMetrics>(LabelsOf(*device), WorldLabelsOf(),
-                                                              [device] { return UseOf(*device); });
   const int64_t memory =
       config.memory_limit_bytes > 0 ? config.memory_limit_bytes : device->memory_bytes / 2;
   const int workers = config.workers > 0 ? config.workers : device->threads;
-  server->queue_ = std::make_unique<scheduling::WorkQueue>(
-      scheduling::QueueOptions{workers, config.queue_capacity, memory});
-  // Two, so that one large program does not hold up the next large batch.
-  constexpr int kPreparationWorkers = 2;
-  server->preparation_ = std::make_unique<scheduling::WorkQueue>(
-      scheduling::QueueOptions{kPreparationWorkers, config.queue_capacity, memory});
+  server->scheduler_ = std::make_unique<scheduling::Scheduler>(
+      scheduling::SchedulerOptions{workers, config.queue_capacity, memory});
+  std::vector<std::string> callers = config.callers;
+  if (!config.token_file.empty()) {
+    auto gate = TokenGate::Create(config.token_file);
+    if (!gate.ok()) return gate.status();
+    server->token_gate_ = *std::move(gate);
+    callers = server->token_gate_->names();
+  }
+  server->metrics_ = std::make_unique<metrics::ServerMetrics>(
+      LabelsOf(*device, callers), WorldLabelsOf(), [device] { return UseOf(*device); },
+      [whole = server.get()] { return whole->Load(); });
   server->metrics_->queue_capacity_requests.Set(static_cast<double>(config.queue_capacity));
   server->metrics_->near_band_ulps.Set(config.near_band_ulps);
 
   CallContext context;
   context.metrics = server->metrics_.get();
-  context.queue = server->queue_.get();
-  context.preparation = server->preparation_.get();
+  context.scheduler = server->scheduler_.get();
   context.engine = device->engine;
   context.device = device->kind;
   context.version = config::kVersion;
@@ -159,12 +163,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   context.streams = server->streams_.get();
   context.max_message_bytes = config.max_message_bytes;
   context.slow_reader_timeout = config.slow_reader_timeout;
-  if (!config.token_file.empty()) {
-    auto gate = TokenGate::Create(config.token_file);
-    if (!gate.ok()) return gate.status();
-    server->token_gate_ = *std::move(gate);
-    context.token_gate = server->token_gate_.get();
-  }
+  context.min_read_bytes_per_second = config.min_read_bytes_per_second;
+  context.token_gate = server->token_gate_.get();
   PrepareOptions options;
   options.limits = {config.max_steps, config.max_instances, config.max_message_bytes};
   options.work.threads = device->threads;
@@ -259,6 +259,25 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   return absl::OkStatus();
 }
 
+metrics::LoadCollector::Values Server::Load() const {
+  metrics::LoadCollector::Values values;
+  const auto add = [&values](const char* family, const char* label, int64_t value) {
+    values[{family, label}] = static_cast<double>(value);
+  };
+  for (const auto lane : {scheduling::Lane::kSmall, scheduling::Lane::kLarge}) {
+    const char* const name = lane == scheduling::Lane::kSmall ? "small" : "large";
+    const scheduling::WorkQueue& queue = std::as_const(*scheduler_).lane(lane);
+    add("simgrad_workers", name, queue.workers());
+    add("simgrad_workers_busy", name, queue.busy());
+  }
+  for (size_t use = 0; use < scheduling::kMemoryUseNames.size(); ++use) {
+    add("simgrad_memory_reserved_bytes", scheduling::kMemoryUseNames[use],
+        scheduler_->memory().used(static_cast<scheduling::MemoryUse>(use)));
+  }
+  values[{"simgrad_memory_limit_bytes"}] = static_cast<double>(scheduler_->memory().limit());
+  return values;
+}
+
 std::string Server::Banner() const {
   return absl::StrCat("simgrad-server ", config::kVersion, " listening on ", address_, ":", port_,
                       ", metrics on ", address_, ":", metrics_port(),
@@ -278,8 +297,7 @@ void Server::SetServing(bool serving) {
 
 void Server::StopAdmission() {
   SetServing(false);
-  preparation_->Drain(absl::ZeroDuration());
-  queue_->Drain(absl::ZeroDuration());
+  scheduler_->StopArrivals();
 }
 
 bool Server::Drain(absl::Duration timeout) {
@@ -291,11 +309,10 @@ bool Server::Drain(absl::Duration timeout) {
 bool Server::FinishWork(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   StopAdmission();
-  // What is still being prepared will find that nothing new is admitted.
-  const bool prepared = preparation_->Drain(timeout);
-  const bool ended = queue_->Drain(std::max(end - absl::Now(), absl::ZeroDuration())) && prepared;
-  if (!ended)
-    queue_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
+  const bool ended = scheduler_->AwaitIdle(timeout);
+  if (!ended) {
+    scheduler_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
+  }
   // Answers that are still being read have until the deadline; what is left then is cut off, and so
   // is at once what never ends by itself: a probe that watches the health.
   const absl::Time last = std::max(end, absl::Now() + absl::Seconds(1));
@@ -312,14 +329,11 @@ void Server::ShutDown() {
 }
 
 Server::~Server() {
-  for (scheduling::WorkQueue* queue : {preparation_.get(), queue_.get()}) {
-    if (queue != nullptr) queue->CancelAll(absl::CancelledError("the server stops"));
-  }
+  if (scheduler_ != nullptr) scheduler_->CancelAll(absl::CancelledError("the server stops"));
   ShutDown();
   // Workers end before the service and its streams go.
   exposer_.reset();
-  preparation_.reset();
-  queue_.reset();
+  scheduler_.reset();
   grpc_.reset();
   health_.reset();
 }

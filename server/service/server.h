@@ -11,13 +11,14 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/config/server_config.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/server_metrics.h"
-#include "server/scheduling/work_queue.h"
+#include "server/scheduling/scheduler.h"
 #include "server/service/device.h"
 #include "server/service/open_streams.h"
 #include "server/service/simgrad_service.h"
@@ -55,8 +56,10 @@ class Server {
   // Nothing runs any more; the process should end soon (--fatal_exit_after).
   bool HasLostDevice() const { return device_.IsLost(); }
 
-  const scheduling::WorkQueue& queue() const { return *queue_; }
-  const scheduling::WorkQueue& preparation() const { return *preparation_; }
+  const scheduling::Scheduler& queue() const { return *scheduler_; }
+  const scheduling::WorkQueue& preparation() const {
+    return std::as_const(*scheduler_).preparation();
+  }
   metrics::ServerMetrics& metrics() { return *metrics_; }
 
  private:
@@ -65,6 +68,7 @@ class Server {
   absl::Status ListenForHealth(const config::ServerConfig& config);
   void WatchCertificate(absl::Duration interval);
   void TellExpiry();
+  metrics::LoadCollector::Values Load() const;
   void SetServing(bool serving);
   void ShutDown();  // both ports, now
 
@@ -73,9 +77,7 @@ class Server {
   int port_ = 0;
   int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
-  std::unique_ptr<scheduling::WorkQueue> queue_;
-  // Requests that take long to prepare: large programs, large batches. Hands over to `queue_`.
-  std::unique_ptr<scheduling::WorkQueue> preparation_;
+  std::unique_ptr<scheduling::Scheduler> scheduler_;
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<OpenStreams> streams_;  // go before the service that they speak to
   std::unique_ptr<TokenGate> token_gate_;

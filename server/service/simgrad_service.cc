@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "server/conversion/describe.h"
 #include "server/conversion/world.h"
+#include "server/service/caller_identity.h"
 #include "server/service/error_status.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
@@ -37,16 +38,9 @@ auto Guarded(Function function) -> decltype(function()) {
   }
 }
 
-// One entry of the caller's metadata; empty where there is none.
-std::string MetadataOf(const grpc::CallbackServerContext& context, const char* key) {
-  const auto found = context.client_metadata().find(key);
-  if (found == context.client_metadata().end()) return "";
-  return std::string(found->second.data(), found->second.size());
-}
-
-absl::Status CheckToken(const CallContext& shared, const grpc::CallbackServerContext& context) {
-  if (shared.token_gate == nullptr) return absl::OkStatus();
-  return shared.token_gate->Check(MetadataOf(context, "authorization"));
+absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(
+    const CallContext& shared, const grpc::CallbackServerContext& context) {
+  return CallerOf(context, shared.token_gate, shared.scheduler->callers());
 }
 
 // A unary RPC from arrival to end; lives until it has been answered.
@@ -60,6 +54,7 @@ class UnaryCall {
     record_.trace_parent = MetadataOf(*context, "traceparent");
   }
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+  void SetCaller(const std::string& name) { record_.caller = name; }
 
   template <class Response>
   void Answer(const absl::StatusOr<Response>& result, grpc::ByteBuffer* response) {
@@ -94,14 +89,81 @@ grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& me
                                 grpc::ByteBuffer* response, Answer answer) {
   using Result = decltype(answer());
   UnaryCall call(shared, method, context);
-  const absl::Status known = CheckToken(shared, *context);
-  if (!known.ok()) {
-    call.Answer(Result(known), response);
+  const auto caller = CallerOf(shared, *context);
+  if (!caller.ok()) {
+    call.Answer(Result(caller.status()), response);
     return call.reactor();
   }
+  call.SetCaller((*caller)->name());
   const auto request = Guarded([&] { return Parsed<Request>(bytes); });
   call.Answer(request.ok() ? Guarded(answer) : Result(request.status()), response);
   return call.reactor();
+}
+
+// A DescribeProgram: unary, and prepared as streams are.
+class DescribeCall {
+ public:
+  using Described = absl::StatusOr<v1::DescribeProgramResponse>;
+  DescribeCall(const CallContext& shared, grpc::CallbackServerContext* context,
+               grpc::ByteBuffer* response)
+      : call_(shared, "DescribeProgram", context),
+        response_(response),
+        cancellation_(std::make_shared<scheduling::Cancellation>(DeadlineOf(*context))) {}
+
+  grpc::ServerUnaryReactor* reactor() const { return call_.reactor(); }
+  const std::shared_ptr<scheduling::Caller>& caller() const { return caller_; }
+  const std::shared_ptr<scheduling::Cancellation>& cancellation() const { return cancellation_; }
+
+  // A place for a request of so many bytes. False: the call was ended with the refusal.
+  bool Arrive(const CallContext& shared, const grpc::CallbackServerContext& context,
+              int64_t request_bytes) {
+    auto caller = CallerOf(shared, context);
+    if (!caller.ok()) {
+      End(Described(caller.status()));
+      return false;
+    }
+    caller_ = *std::move(caller);
+    call_.SetCaller(caller_->name());
+    auto arrival = shared.scheduler->Arrive(caller_, cancellation_->deadline());
+    if (const auto* refusal = std::get_if<scheduling::Refusal>(&arrival)) return Refuse(*refusal);
+    arrival_ = std::get<scheduling::Scheduler::Arrival>(std::move(arrival));
+    auto upload =
+        shared.scheduler->Reserve(2 * request_bytes, scheduling::MemoryUse::kUpload, caller_);
+    if (const auto* refusal = std::get_if<scheduling::Refusal>(&upload)) return Refuse(*refusal);
+    upload_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(upload));
+    return true;
+  }
+  bool Refuse(const scheduling::Refusal& refusal) {
+    GiveBack();
+    call_.Refuse(refusal);
+    return false;
+  }
+  void End(const Described& described) {
+    GiveBack();
+    call_.Answer(described, response_);
+  }
+
+ private:
+  // Before the caller knows: a client that has its answer finds nothing held.
+  void GiveBack() {
+    upload_ = scheduling::MemoryBudget::Reservation();
+    arrival_ = scheduling::Scheduler::Arrival();
+  }
+
+  UnaryCall call_;
+  grpc::ByteBuffer* response_;
+  std::shared_ptr<scheduling::Caller> caller_;
+  const std::shared_ptr<scheduling::Cancellation> cancellation_;
+  scheduling::Scheduler::Arrival arrival_;
+  scheduling::MemoryBudget::Reservation upload_;
+};
+
+// Takes the bytes, so that they are not kept beside the message.
+grpc::ByteBuffer Taken(const grpc::ByteBuffer* bytes) {
+  grpc::ByteBuffer taken;
+  // gRPC made it for this one call, and hands it out as const.
+  taken.Swap(const_cast<grpc::ByteBuffer*>(bytes));
+  return taken;
 }
 
 template <class Request>
@@ -113,9 +175,25 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, me
   auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context),
                                               MetadataOf(*context, "traceparent"));
   auto* reactor = StreamReactor::Open(call, context, *shared.streams);
-  const absl::Status known = CheckToken(shared, *context);
-  if (!known.ok()) {
-    call->Deny(known, reactor);
+  auto caller = CallerOf(shared, *context);
+  if (!caller.ok()) {
+    call->Deny(caller.status(), reactor);
+    return reactor;
+  }
+  const auto size = static_cast<int64_t>(bytes->Length());
+  if (!call->Arrive(*std::move(caller), size, reactor)) return reactor;
+  const auto prepare = [&cache, &options](const Request& request, std::string& world_label) {
+    world_label = conversion::WorldLabel(request.spec().world());
+    return Guarded([&] { return Prepare(request, cache, options); });
+  };
+  if (size > kQuickBytes) {
+    const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(bytes));
+    const auto read = [kept, prepare](std::string& label) -> absl::StatusOr<PreparedWork> {
+      const auto request = Guarded([&] { return Parsed<Request>(kept.get()); });
+      if (!request.ok()) return request.status();
+      return prepare(*request, label);
+    };
+    call->Begin(read, Preparation::kCostly);
     return reactor;
   }
   auto parsed = Guarded([&] { return Parsed<Request>(bytes); });
@@ -124,11 +202,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, me
     return reactor;
   }
   const auto request = std::make_shared<const Request>(*std::move(parsed));
-  auto prepare = [request, &cache, &options] {
-    return Guarded([&] { return Prepare(*request, cache, options); });
-  };
-  call->Begin(prepare, PreparationOf(*request), conversion::WorldLabel(request->spec().world()),
-              reactor);
+  call->Begin([request, prepare](std::string& label) { return prepare(*request, label); },
+              PreparationOf(request->spec().world()));
   return reactor;
 }
 
@@ -182,35 +257,24 @@ absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
 grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerContext* context,
                                                           const grpc::ByteBuffer* bytes,
                                                           grpc::ByteBuffer* response) {
-  using Described = absl::StatusOr<v1::DescribeProgramResponse>;
-  auto call = std::make_shared<UnaryCall>(context_, "DescribeProgram", context);
+  auto call = std::make_shared<DescribeCall>(context_, context, response);
   // Taken before the RPC may end on another thread.
   grpc::ServerUnaryReactor* const reactor = call->reactor();
-  if (const absl::Status known = CheckToken(context_, *context); !known.ok()) {
-    call->Answer(Described(known), response);
-    return reactor;
-  }
-  auto parsed = Guarded([&] { return Parsed<v1::DescribeProgramRequest>(bytes); });
-  if (!parsed.ok()) {
-    call->Answer(Described(parsed.status()), response);
-    return reactor;
-  }
-  const auto request = std::make_shared<const v1::DescribeProgramRequest>(*std::move(parsed));
-  const auto describe = [this, request] { return Guarded([&] { return Describe(*request); }); };
-  if (PreparationOf(*request) == Preparation::kQuick) {
-    call->Answer(describe(), response);
-    return reactor;
-  }
-  auto place = context_.preparation->Admit(0, DeadlineOf(*context));
-  if (const auto* refusal = std::get_if<scheduling::Refusal>(&place)) {
-    call->Refuse(*refusal);
-    return reactor;
-  }
-  context_.preparation->Enqueue(
-      {std::make_shared<scheduling::Cancellation>(DeadlineOf(*context)),
-       [call, describe, response](const absl::Status& on_time, absl::Duration) {
-         call->Answer(on_time.ok() ? describe() : Described(on_time), response);
-       }});
+  if (!call->Arrive(context_, *context, static_cast<int64_t>(bytes->Length()))) return reactor;
+  const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(bytes));
+  const auto describe = [this, kept]() -> absl::StatusOr<v1::DescribeProgramResponse> {
+    const auto request = Guarded([&] { return Parsed<v1::DescribeProgramRequest>(kept.get()); });
+    if (!request.ok()) return request.status();
+    return Guarded([&] { return Describe(*request); });
+  };
+  scheduling::WorkQueue::Job job;
+  job.caller = call->caller();
+  job.cancellation = call->cancellation();
+  job.run = [call, describe](const absl::Status& on_time, absl::Duration,
+                             scheduling::WorkQueue::Turn&) {
+    call->End(on_time.ok() ? describe() : DescribeCall::Described(on_time));
+  };
+  if (const auto refusal = context_.scheduler->preparation().Enqueue(job)) call->Refuse(*refusal);
   return reactor;
 }
 

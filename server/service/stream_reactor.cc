@@ -58,6 +58,8 @@ void StreamReactor::OnWriteDone(bool ok) {
   std::unique_lock lock(mutex_);
   writing_ = false;
   broken_ = broken_ || !ok;
+  taken_bytes_ += in_flight_bytes_;
+  watched_ = watched_ && !IsEmpty();
   room_.notify_all();
   WriteNext(std::move(lock));
 }
@@ -75,16 +77,24 @@ void StreamReactor::OnDone() {
 void StreamReactor::Look(Clock::time_point now) {
   std::unique_lock lock(mutex_);
   if (done_) return;
-  if (!writing_ || now - waits_since_ < call_->slow_reader_timeout()) {
-    return WriteNext(std::move(lock));
-  }
-  waits_since_ = now;
+  if (!writing_ || !IsSlow(now)) return WriteNext(std::move(lock));
   if (given_up_) return context_->TryCancel();
   given_up_ = call_->GiveUp();
   CountLost(static_cast<int64_t>(waiting_.size()) + (diagnostics_ ? 1 : 0));
   DropWaiting();
   if (final_) final_ = given_up_;
   room_.notify_all();
+}
+
+bool StreamReactor::IsSlow(Clock::time_point now) {
+  const auto watched = now - watched_since_;
+  if (watched < call_->slow_reader_timeout()) return false;
+  const double seconds = std::chrono::duration<double>(watched).count();
+  const double least = static_cast<double>(call_->min_read_bytes_per_second()) * seconds;
+  const bool is_slow = given_up_ || static_cast<double>(taken_bytes_) <= least;
+  watched_since_ = now;
+  taken_bytes_ = 0;
+  return is_slow;
 }
 
 void StreamReactor::Queue(EncodedPart part) {
@@ -114,11 +124,21 @@ bool StreamReactor::AwaitRoom(std::unique_lock<std::mutex>& lock) {
   // Writes wake it; cancelling, the deadline and the end of a drain are looked for.
   constexpr std::chrono::milliseconds kLook{20};
   bool waited = false;
+  bool ends = false;
   while (!broken_ && !given_up_ && !HasRoom()) {
-    if (!call_->Ends().ok()) return false;
+    ends = !call_->Ends().ok();
+    if (ends) break;
+    if (!waited) call_->PauseForReader();
     waited = true;
     room_.wait_for(lock, kLook);
   }
+  if (waited) {
+    // The worker is wanted back, which may take a while.
+    lock.unlock();
+    call_->ResumeAfterReader();
+    lock.lock();
+  }
+  if (ends) return false;
   if (given_up_) CountLost(1);
   return !given_up_ && !(waited && broken_);
 }
@@ -173,7 +193,12 @@ void StreamReactor::WriteNext(std::unique_lock<std::mutex> lock) {
     return;
   }
   writing_ = true;
-  waits_since_ = Clock::now();
+  in_flight_bytes_ = static_cast<int64_t>(message_.Length());
+  if (!watched_) {
+    watched_ = true;
+    watched_since_ = Clock::now();
+    taken_bytes_ = 0;
+  }
   if (!first_written_) {
     first_written_ = true;
     call_->OnFirstMessage();

@@ -2,9 +2,9 @@
 //
 // One write is in flight at a time; what comes meanwhile waits in order, step diagnostics coalesced
 // and progress replaced, at most StreamingCall::max_queued_bytes() and one part, and leaves
-// together as far as it fits a message. A reader that takes no message for
-// StreamingCall::slow_reader_timeout() is given up: its call fails, and is cut off where even that
-// is not taken within as long again. Threads: as Outbox; gRPC's callbacks come one at a time, looks
+// together as far as it fits a message. A reader that keeps messages waiting, and takes less than
+// StreamingCall::min_read_bytes_per_second() over slow_reader_timeout(), is given up: its call
+// fails, and is cut off where even that is not taken within as long again. Threads: as Outbox; gRPC's callbacks come one at a time, looks
 // from OpenStreams.
 #pragma once
 
@@ -62,6 +62,8 @@ class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Waits until the reader has taken enough. False: the call is to end before that.
   bool AwaitRoom(std::unique_lock<std::mutex>& lock);
   bool HoldsBack();
+  // Whether the reader took too little for too long.
+  bool IsSlow(Clock::time_point now);
   // Moves what comes next into `message_`, as much as fits one message. False: there is nothing.
   bool TakeNext();
   // Starts the next write, or ends the stream where nothing is left.
@@ -80,7 +82,11 @@ class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::optional<grpc::Status> given_up_;  // with it the call ends, whatever else was to come
   grpc::ByteBuffer message_;              // on its way
   std::optional<Clock::time_point> held_since_;
-  Clock::time_point waits_since_;  // the write that is in flight
+  // Since the reader last had all there was, or was last looked at: when, and what it took.
+  Clock::time_point watched_since_;
+  int64_t taken_bytes_ = 0;
+  int64_t in_flight_bytes_ = 0;
+  bool watched_ = false;
   bool writing_ = false;
   bool first_written_ = false;
   bool finished_ = false;

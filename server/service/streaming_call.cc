@@ -33,11 +33,40 @@ bool IsSmall(const sim::Work& work) {
 // (10 ns for an element-operation, three times that for a gradient).
 constexpr double kTinyWork = 1 << 13;
 
-bool IsTiny(const PreparedWork& prepared) {
+// Work below this has a lane of its own: some hundred milliseconds with every loop at its cap.
+constexpr double kSmallLaneWork = 1 << 23;
+
+// Element-operations with every loop at its cap.
+double WorkAtCaps(const PreparedWork& prepared) {
   const sim::Batch& batch = prepared.work.batch;
   const double steps = static_cast<double>(std::max<int64_t>(batch.steps, 1));
-  return static_cast<double>(batch.instances) * steps * prepared.program->step_work <= kTinyWork;
+  return static_cast<double>(batch.instances) * steps * prepared.program->step_work;
 }
+
+void CountRejected(scheduling::RefusalReason reason, metrics::CallerMetrics& caller) {
+  using scheduling::RefusalReason;
+  const auto count = [&caller](metrics::Rejected why) {
+    caller.rejected[static_cast<size_t>(why)].Increment();
+  };
+  switch (reason) {
+    case RefusalReason::kFull:
+      return count(metrics::Rejected::kFull);
+    case RefusalReason::kMemory:
+      return count(metrics::Rejected::kMemory);
+    case RefusalReason::kInFlight:
+      return count(metrics::Rejected::kRequests);
+    case RefusalReason::kRate:
+      return count(metrics::Rejected::kRate);
+    case RefusalReason::kShare:
+      return count(metrics::Rejected::kShare);
+    case RefusalReason::kDeadline:
+    case RefusalReason::kDraining:
+      return;  // nothing of the caller's doing
+  }
+}
+
+// What a request takes beside its bytes: the message that is parsed, and the copy that is work.
+constexpr int64_t kUploadCopies = 2;
 
 }  // namespace
 
@@ -57,70 +86,143 @@ void StreamingCall::Deny(const absl::Status& status, Outbox* outbox) {
   End(status);
 }
 
-void StreamingCall::Begin(std::function<absl::StatusOr<PreparedWork>()> prepare, Preparation cost,
-                          const std::string& world_label, Outbox* outbox) {
+bool StreamingCall::Arrive(std::shared_ptr<scheduling::Caller> caller, int64_t request_bytes,
+                           Outbox* outbox) {
   outbox_ = outbox;
-  record_.world = world_label;
-  if (cost == Preparation::kQuick) return Admit(prepare());
-  auto place = context_.preparation->Admit(0, cancellation_->deadline());
-  if (const auto* refusal = std::get_if<scheduling::Refusal>(&place)) return Refuse(*refusal);
-  context_.preparation->Enqueue(
-      {cancellation_, [self = shared_from_this(), prepare = std::move(prepare)](
-                          const absl::Status& on_time, absl::Duration waited) {
-         self->record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
-         if (on_time.ok()) return self->Admit(prepare());
-         self->CountLost(on_time);
-         self->End(on_time);
-       }});
+  caller_ = std::move(caller);
+  caller_metrics_ = &context_.metrics->caller(caller_->name());
+  caller_metrics_->requests.Increment();
+  record_.caller = caller_->name();
+  auto arrival = context_.scheduler->Arrive(caller_, cancellation_->deadline());
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&arrival)) {
+    Refuse(*refusal);
+    return false;
+  }
+  arrival_ = std::get<scheduling::Scheduler::Arrival>(std::move(arrival));
+  auto upload = context_.scheduler->Reserve(kUploadCopies * request_bytes,
+                                            scheduling::MemoryUse::kUpload, caller_);
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&upload)) {
+    Refuse(*refusal);
+    return false;
+  }
+  upload_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(upload));
+  return true;
+}
+
+void StreamingCall::Begin(Prepare prepare, Preparation cost) {
+  if (cost == Preparation::kQuick) return Admit(prepare(record_.world), cost);
+  scheduling::WorkQueue::Job job;
+  job.caller = caller_;
+  job.cancellation = cancellation_;
+  job.run = [self = shared_from_this(), prepare = std::move(prepare), cost](
+                const absl::Status& on_time, absl::Duration waited, scheduling::WorkQueue::Turn&) {
+    self->record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
+    if (on_time.ok()) return self->Admit(prepare(self->record_.world), cost);
+    self->CountLost(on_time);
+    self->End(on_time);
+  };
+  if (const auto refusal = context_.scheduler->preparation().Enqueue(job)) Refuse(*refusal);
 }
 
 void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
   context_.metrics->queue_rejected.at(RefusalLabel(refusal.reason)).Increment();
+  CountRejected(refusal.reason, *caller_metrics_);
   const grpc::Status status = ToGrpcStatus(refusal, record_.request_id);
   record_.outcome = CodeLabel(status.error_code());
   record_.message = status.error_message();
+  arrival_.EndWork();
   outbox_->Finish(status);
 }
 
-void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared) {
+// What the caller's own limits say to the work; false: it was refused.
+bool StreamingCall::TakeQuota() {
+  const double instance_steps =
+      static_cast<double>(record_.instances) * static_cast<double>(record_.steps);
+  const absl::Duration wait = caller_->TakeSteps(instance_steps, absl::Now());
+  if (wait == absl::ZeroDuration()) {
+    caller_metrics_->instance_steps.Add(instance_steps);
+    return true;
+  }
+  Refuse({scheduling::RefusalReason::kRate,
+          absl::StrCat("caller '", caller_->name(), "' has used up its ",
+                       caller_->limits().instance_steps_per_second, " instance-steps per second"),
+          wait});
+  return false;
+}
+
+scheduling::WorkQueue::Job StreamingCall::RunJob() {
+  scheduling::WorkQueue::Job job;
+  job.caller = caller_;
+  job.cancellation = cancellation_;
+  job.run = [self = shared_from_this()](const absl::Status& admitted, absl::Duration waited,
+                                        scheduling::WorkQueue::Turn& turn) {
+    self->Run(admitted, waited, turn);
+  };
+  job.make_room = [self = shared_from_this()](const scheduling::Refusal& refusal) {
+    self->context_.metrics->queue_requests.Decrement();
+    self->admitted_ = false;
+    self->Refuse(refusal);
+  };
+  return job;
+}
+
+void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost) {
   if (!prepared.ok()) return End(prepared.status());
-  auto admission = context_.queue->Admit(prepared->memory_bytes, cancellation_->deadline());
-  if (const auto* refusal = std::get_if<scheduling::Refusal>(&admission)) return Refuse(*refusal);
-  memory_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(admission));
+  if (const absl::Status ends = cancellation_->Check(); !ends.ok()) {
+    CountLost(ends);
+    return End(ends);
+  }
+  record_.instances = prepared->work.batch.instances;
+  record_.steps = prepared->work.batch.steps;
+  auto memory = context_.scheduler->Reserve(prepared->memory_bytes, scheduling::MemoryUse::kWork,
+                                            caller_);
+  if (const auto* refusal = std::get_if<scheduling::Refusal>(&memory)) return Refuse(*refusal);
+  if (!TakeQuota()) return;
+  memory_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(memory));
+  upload_ = scheduling::MemoryBudget::Reservation();  // the request goes as soon as this returns
   admitted_ = true;
   prepared_ = *std::move(prepared);
-  record_.instances = prepared_.work.batch.instances;
-  record_.steps = prepared_.work.batch.steps;
   record_.Add(Stage::kDecode, prepared_.decode_seconds);
   record_.Add(Stage::kCompile, prepared_.compile_seconds);
   small_ = IsSmall(prepared_.work);
+  const double work = WorkAtCaps(prepared_);
   // A GPU may have a kernel to compile.
-  tiny_ = small_ && context_.device == "cpu" && IsTiny(prepared_);
+  tiny_ = small_ && context_.device == "cpu" && work <= kTinyWork && cost == Preparation::kQuick;
   const sim::NumericalProgram& program = *prepared_.program->program;
   column_names_ = conversion::ColumnNamesOf(program);
   world_ = &context_.metrics->world(record_.world);
   sites_ = metrics::HandlesOf(*world_, program.sites);
   context_.metrics->queue_requests.Increment();
-  // The queue may run it, and the stream may end, before Enqueue returns.
-  scheduling::WorkQueue::Job job = {
-      cancellation_,
-      [self = shared_from_this()](const absl::Status& admitted, absl::Duration waited) {
-        self->Run(admitted, waited);
-      }};
-  tiny_ ? context_.queue->RunOrEnqueue(std::move(job)) : context_.queue->Enqueue(std::move(job));
+  scheduling::WorkQueue& lane = context_.scheduler->lane(
+      work <= kSmallLaneWork ? scheduling::Lane::kSmall : scheduling::Lane::kLarge);
+  // The lane may run it, and the stream may end, before it is enqueued.
+  scheduling::WorkQueue::Job job = RunJob();
+  const auto refusal = tiny_ ? lane.RunOrEnqueue(job) : lane.Enqueue(job);
+  if (refusal) job.make_room(*refusal);
 }
 
 void StreamingCall::OnCancel() {
   cancelled_ = true;
   cancellation_->Cancel(absl::CancelledError("the caller cancelled"));
-  context_.preparation->DropCancelled();
-  context_.queue->DropCancelled();
+  context_.scheduler->DropCancelled();
+}
+
+void StreamingCall::PauseForReader() {
+  if (turn_ != nullptr) turn_->Pause();
+}
+
+void StreamingCall::ResumeAfterReader() {
+  if (turn_ != nullptr) turn_->Resume();
 }
 
 absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
   if (!dropped_) {
     where_ =
         phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
+  }
+  if (turn_ != nullptr) {
+    clock_.Enter(Stage::kQueue);
+    turn_->LetOthers();
   }
   switch (phase) {
     case sim::WorkPhase::kForward:
@@ -267,8 +369,10 @@ void StreamingCall::RecordStages() {
   }
 }
 
-void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited) {
+void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
+                        scheduling::WorkQueue::Turn& turn) {
   metrics::ServerMetrics& metrics = *context_.metrics;
+  arrival_.Begin();
   metrics.queue_requests.Decrement();
   metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited));
   record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
@@ -286,6 +390,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited) {
   metrics.RecordInputs(bad.state_nan, bad.state_inf, bad.other_nan, bad.other_inf);
   const double loss_scale = prepared_.program->program->policy.loss_scale;
   if (gradient) metrics.BeginLossScale(loss_scale);
+  turn_ = &turn;
   absl::Status status;
   try {
     status = Execute();
@@ -294,6 +399,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited) {
   } catch (const std::exception& error) {
     status = absl::InternalError(error.what());
   }
+  turn_ = nullptr;
   if (gradient) metrics.EndLossScale(loss_scale);
   End(status);
 }
@@ -324,6 +430,7 @@ void StreamingCall::End(const absl::Status& status) {
   }
   RecordStages();
   prepared_.work = sim::Work();  // its tensors go now, the reservation with the stream
+  arrival_.EndWork();
   outbox_->Finish(wire);
 }
 
@@ -361,6 +468,8 @@ void StreamingCall::OnDone() {
     record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);
   }
   memory_ = scheduling::MemoryBudget::Reservation();
+  upload_ = scheduling::MemoryBudget::Reservation();
+  arrival_ = scheduling::Scheduler::Arrival();
   record_.total_seconds = rpc_.Seconds();
   rpc_.End(record_.outcome);
   LogRequest(record_);

@@ -1,7 +1,7 @@
 // One Rollout or Gradient from arrival to end: admission, the run, its messages, its record.
 //
-// Threads: Begin on the thread that took the RPC, a costly preparation and Run on workers, OnCancel
-// and OnDone on gRPC's.
+// Threads: Arrive and Begin on the thread that took the RPC, a costly preparation and Run on
+// workers, OnCancel and OnDone on gRPC's.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "server/conversion/diagnostics_blocks.h"
 #include "server/metrics/server_metrics.h"
-#include "server/scheduling/work_queue.h"
+#include "server/scheduling/scheduler.h"
 #include "server/service/open_streams.h"
 #include "server/service/outbox.h"
 #include "server/service/prepare.h"
@@ -31,8 +31,7 @@ namespace simgrad::server::service {
 // What all calls share; outlives them.
 struct CallContext {
   metrics::ServerMetrics* metrics = nullptr;
-  scheduling::WorkQueue* queue = nullptr;
-  scheduling::WorkQueue* preparation = nullptr;  // of requests that are not quickly prepared
+  scheduling::Scheduler* scheduler = nullptr;
   std::shared_ptr<const sim::Engine> engine;
   std::string device;  // kind
   std::string version;
@@ -40,6 +39,7 @@ struct CallContext {
   OpenStreams* streams = nullptr;
   int64_t max_message_bytes = int64_t{4} << 20;
   absl::Duration slow_reader_timeout = absl::InfiniteDuration();
+  int64_t min_read_bytes_per_second = 0;
 };
 
 class StreamingCall final : public sim::Observer,
@@ -49,12 +49,15 @@ class StreamingCall final : public sim::Observer,
   StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline,
                 const std::string& trace_parent);
 
-  // Prepares, at once where it is quick; then admits and enqueues, or finishes `outbox` with the
-  // refusal. `prepare` is called once and keeps what it reads. `world_label` for
-  // metrics.
-  void Begin(std::function<absl::StatusOr<PreparedWork>()> prepare, Preparation cost,
-             const std::string& world_label, Outbox* outbox);
-  // Instead of Begin: ends the call before anything of it was looked at.
+  // A place for a request of so many bytes, before it is read. False: `outbox` was finished with
+  // the refusal.
+  bool Arrive(std::shared_ptr<scheduling::Caller> caller, int64_t request_bytes, Outbox* outbox);
+  // Prepares, at once where it is quick; then admits and enqueues, or finishes the outbox with the
+  // refusal. `prepare` is called once and keeps what it reads; it tells the label of the world for
+  // metrics as soon as it is known.
+  using Prepare = std::function<absl::StatusOr<PreparedWork>(std::string& world_label)>;
+  void Begin(Prepare prepare, Preparation cost);
+  // Instead of Begin: ends the call. `outbox`: as for Arrive.
   void Deny(const absl::Status& status, Outbox* outbox);
 
   void OnCancel();
@@ -75,6 +78,11 @@ class StreamingCall final : public sim::Observer,
   }
   // Not OK: cancelled, expired, or cut off by a drain.
   absl::Status Ends() const { return cancellation_->Check(); }
+  // What a reader must take at least, once it keeps the work waiting.
+  int64_t min_read_bytes_per_second() const { return context_.min_read_bytes_per_second; }
+  // The reader keeps the work waiting: its worker does something else meanwhile.
+  void PauseForReader();
+  void ResumeAfterReader();
   // So few steps that its messages are best sent together at the end, unless they take long.
   bool is_small() const { return small_; }
   // So little that the thread that took the RPC does it at once: it must not wait for anything.
@@ -89,8 +97,10 @@ class StreamingCall final : public sim::Observer,
   void OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) override;
 
   void Refuse(const scheduling::Refusal& refusal);
-  void Admit(absl::StatusOr<PreparedWork> prepared);
-  void Run(const absl::Status& admitted, absl::Duration waited);
+  void Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost);
+  bool TakeQuota();
+  scheduling::WorkQueue::Job RunJob();
+  void Run(const absl::Status& admitted, absl::Duration waited, scheduling::WorkQueue::Turn& turn);
   absl::Status Execute();
   absl::Status SlowReader() const;
   template <class Message>
@@ -116,7 +126,12 @@ class StreamingCall final : public sim::Observer,
   RequestRecord record_;
   StageClock clock_;
   Outbox* outbox_ = nullptr;
+  std::shared_ptr<scheduling::Caller> caller_;
+  metrics::CallerMetrics* caller_metrics_ = nullptr;
+  scheduling::Scheduler::Arrival arrival_;
+  scheduling::MemoryBudget::Reservation upload_;
   scheduling::MemoryBudget::Reservation memory_;
+  scheduling::WorkQueue::Turn* turn_ = nullptr;  // while it runs on a worker
   PreparedWork prepared_;
   conversion::ColumnNames column_names_;
   metrics::WorldMetrics* world_ = nullptr;

@@ -3,10 +3,17 @@
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "server/service/request_log.h"
@@ -16,7 +23,50 @@ namespace {
 
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 
+// False: the value is not of the kind that the key has.
+bool SetLimit(absl::string_view key, absl::string_view value, TokenOwner& owner) {
+  scheduling::CallerLimits& limits = owner.limits;
+  const auto positive = [&](double& number) {
+    return absl::SimpleAtod(value, &number) && std::isfinite(number) && number > 0;
+  };
+  const auto count = [&](int64_t& number) {
+    return absl::SimpleAtoi(value, &number) && number > 0;
+  };
+  if (key == "weight") return positive(limits.weight);
+  if (key == "requests") return count(limits.requests_in_flight);
+  if (key == "instance_steps_per_second") return positive(limits.instance_steps_per_second);
+  if (key == "memory_bytes") return count(limits.memory_bytes);
+  constexpr size_t kLongest = 64;
+  const auto is_plain = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+  };
+  owner.name = std::string(value);
+  return key == "name" && !value.empty() && value.size() <= kLongest &&
+         std::all_of(value.begin(), value.end(), is_plain);
+}
+
 }  // namespace
+
+absl::StatusOr<std::optional<TokenLine>> ParseTokenLine(const std::string& line) {
+  const std::vector<std::string> words =
+      absl::StrSplit(line, absl::ByAnyChar(" \t\r\n\v\f"), absl::SkipEmpty());
+  if (words.empty() || words[0][0] == '#') return std::nullopt;
+  TokenLine parsed;
+  parsed.token = words[0];
+  std::set<std::string> seen;
+  for (size_t i = 1; i < words.size(); ++i) {
+    const std::vector<std::string> parts = absl::StrSplit(words[i], absl::MaxSplits('=', 1));
+    const bool known = parts.size() == 2 && seen.insert(parts[0]).second &&
+                       SetLimit(parts[0], parts[1], parsed.owner);
+    if (known) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", words[i],
+        "' behind a token: must be one of name=WORD (letters, digits, '_', '-', '.'), "
+        "weight=NUMBER, requests=COUNT, instance_steps_per_second=NUMBER, memory_bytes=COUNT, "
+        "each positive and given once"));
+  }
+  return parsed;
+}
 
 TokenGate::Digest TokenGate::DigestOf(const std::string& token) {
   Digest digest;
@@ -35,10 +85,22 @@ absl::Status TokenGate::Read() {
   changed_ = std::filesystem::last_write_time(path_, error);
   looked_ = absl::Now();
   std::ifstream file(path_);
-  std::vector<Digest> tokens;
+  std::vector<Known> tokens;
   for (std::string line; std::getline(file, line);) {
-    const std::string token(absl::StripAsciiWhitespace(line));
-    if (!token.empty() && token[0] != '#') tokens.push_back(DigestOf(token));
+    auto parsed = ParseTokenLine(line);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--token_file=", path_, ": ", std::string(parsed.status().message())));
+    }
+    if (!*parsed) continue;
+    Known known = {DigestOf((*parsed)->token), std::move((*parsed)->owner), true};
+    known.named = !known.owner.name.empty();
+    if (!known.named) {
+      known.owner.name = absl::StrCat(
+          "token-", absl::BytesToHexString(absl::string_view(
+                        reinterpret_cast<const char*>(known.digest.data()), 4)));
+    }
+    tokens.push_back(std::move(known));
   }
   if (error || tokens.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -66,21 +128,30 @@ void TokenGate::ReadIfChanged() {
   complained_ = !status.ok();
 }
 
-absl::Status TokenGate::Check(const std::string& authorization) {
+std::vector<std::string> TokenGate::names() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (const Known& known : tokens_) {
+    if (known.named) names.push_back(known.owner.name);
+  }
+  return names;
+}
+
+absl::StatusOr<TokenOwner> TokenGate::Check(const std::string& authorization) {
   constexpr char kPrefix[] = "Bearer ";
   const absl::string_view value = authorization;
   absl::string_view token = value;
   const bool bearer = absl::ConsumePrefix(&token, kPrefix);
   const Digest digest = DigestOf(std::string(token));
-  bool known = false;
+  std::optional<TokenOwner> owner;
   {
     std::lock_guard lock(mutex_);
     ReadIfChanged();
-    for (const Digest& good : tokens_) {
-      known |= CRYPTO_memcmp(good.data(), digest.data(), digest.size()) == 0;
+    for (const Known& good : tokens_) {
+      if (CRYPTO_memcmp(good.digest.data(), digest.data(), digest.size()) == 0) owner = good.owner;
     }
   }
-  if (bearer && known) return absl::OkStatus();
+  if (bearer && owner) return *std::move(owner);
   return absl::UnauthenticatedError(
       "this server wants a token: send the metadata entry 'authorization: Bearer TOKEN'");
 }

@@ -1,7 +1,9 @@
-// Lets a call in whose metadata carries one of the bearer tokens of a file.
+// Lets a call in whose metadata carries one of the bearer tokens of a file, and says whose it is.
 //
-// The file has one token per line; empty lines and lines that begin with # do not count. It is read
-// again when it changes; while it cannot be read the tokens known before stay good. Tokens are
+// The file has one token per line, and behind it what is to be known of its caller, each once:
+//   name=WORD  weight=NUMBER  requests=COUNT  instance_steps_per_second=NUMBER  memory_bytes=COUNT
+// A token without a name is a caller called "token-" and the beginning of its digest. Empty lines
+// and lines that begin with # do not count. The file is read again when it changes; while it cannot be read the tokens known before stay good. Tokens are
 // compared by their SHA-256 in constant time, all of them at every call.
 // Errors: UNAUTHENTICATED, which says what to send and nothing of what is expected.
 // Threads: any. Cost: one hash, and a look at the file's time of change once a second.
@@ -11,14 +13,29 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/scheduling/caller.h"
 
 namespace simgrad::server::service {
+
+struct TokenOwner {
+  std::string name;
+  scheduling::CallerLimits limits;
+};
+
+// What one line of the file says; nullopt for a line that does not count.
+// Errors: INVALID_ARGUMENT with what would be right.
+struct TokenLine {
+  std::string token;
+  TokenOwner owner;
+};
+absl::StatusOr<std::optional<TokenLine>> ParseTokenLine(const std::string& line);
 
 class TokenGate {
  public:
@@ -26,18 +43,25 @@ class TokenGate {
   static absl::StatusOr<std::unique_ptr<TokenGate>> Create(const std::string& path);
 
   // `authorization`: the value of that metadata entry, empty where there is none.
-  absl::Status Check(const std::string& authorization);
+  absl::StatusOr<TokenOwner> Check(const std::string& authorization);
+  // Names that the file gives, in its order.
+  std::vector<std::string> names() const;
 
  private:
   using Digest = std::array<unsigned char, 32>;
+  struct Known {
+    Digest digest;
+    TokenOwner owner;
+    bool named = false;
+  };
   explicit TokenGate(std::string path) : path_(std::move(path)) {}
   static Digest DigestOf(const std::string& token);
   absl::Status Read();
   void ReadIfChanged();
 
   const std::string path_;
-  std::mutex mutex_;
-  std::vector<Digest> tokens_;
+  mutable std::mutex mutex_;
+  std::vector<Known> tokens_;
   std::filesystem::file_time_type changed_;
   absl::Time looked_;
   bool complained_ = false;  // told once of a file that cannot be used

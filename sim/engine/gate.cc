@@ -1,7 +1,6 @@
 #include "sim/engine/gate.h"
 
-#include <algorithm>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "sim/program/loop.h"
@@ -13,45 +12,58 @@ using enum OpCode;
 
 // A bool that had one value all the time, because of a site.
 struct Fixed {
+  const std::string* site = nullptr;  // null: it had not
   bool value = false;
-  std::string site;
 };
 
-// Follows the flow of one input's value through `step`, in text order.
+// Where values flow to, and which sites are in their way: the edges of one graph over all values.
 class Flow {
  public:
-  Flow(const Program& program, const Decided& decided) : program_(program), decided_(decided) {}
+  Flow(const Program& program, const Decided& decided, PassBudget& budget)
+      : program_(program), decided_(decided), budget_(budget), fixed_(program.values.size()) {}
 
-  std::string GateOf(ValueId input) {
-    reached_.insert(input);
+  // By input.
+  std::vector<std::string> GateOfEach() {
     Follow(program_.step);
-    for (ValueId id : program_.step.yields) {
-      if (Reaches(id)) return "";
+    SortEdges();
+    // A value that arrives has no gate; of the others, the first gate that can be reached from them.
+    for (ValueId id : program_.step.yields) Spread(id, kArrives);
+    for (const Export& item : program_.exports) Spread(item.value, kArrives);
+    for (size_t gate = 0; gate < gates_.size(); ++gate) {
+      Spread(gates_[gate].at, static_cast<int32_t>(gate));
     }
-    for (const Export& item : program_.exports) {
-      if (Reaches(item.value)) return "";
+    std::vector<std::string> found;
+    for (const Input& input : program_.inputs) {
+      const int32_t first = first_[Index(input.value)];
+      found.push_back(first >= 0 ? *gates_[static_cast<size_t>(first)].site : "");
     }
-    return gate_;
+    return found;
   }
 
  private:
-  bool Reaches(ValueId id) const { return reached_.count(id) != 0; }
-  bool ReachesAny(const std::vector<ValueId>& ids) const {
-    return std::any_of(ids.begin(), ids.end(), [this](ValueId id) { return Reaches(id); });
-  }
+  struct Edge {
+    ValueId from;
+    ValueId to;
+  };
+  // A value that reaches `at` is stopped by the site; in the order in which they are met.
+  struct Gate {
+    ValueId at;
+    const std::string* site;
+  };
+  static constexpr int32_t kNowhere = -1;
+  static constexpr int32_t kArrives = -2;
+
   void Pass(ValueId from, ValueId to) {
-    if (Reaches(from)) reached_.insert(to);
+    budget_.Visit();
+    edges_.push_back({from, to});
   }
-  void Note(const std::string& gate) {
-    if (gate_.empty()) gate_ = gate;
-  }
-  const Fixed* FixedAt(ValueId id) const {
-    const auto found = fixed_.find(id);
-    return found == fixed_.end() ? nullptr : &found->second;
-  }
+  const Fixed& FixedAt(ValueId id) const { return fixed_[Index(id)]; }
 
   void Follow(const Region& region) {
-    for (const Op& op : region.ops) FollowOp(op);
+    for (const Op& op : region.ops) {
+      budget_.Visit();
+      FollowOp(op);
+    }
   }
 
   void FollowOp(const Op& op) {
@@ -70,10 +82,12 @@ class Flow {
         break;
     }
     if (op.code == kStopGradient) return;
-    if (const Fixed* same = op.operands.size() == 1 ? FixedAt(op.operands[0]) : nullptr) {
-      if (InfoOf(op.code).op_class == OpClass::kShape) fixed_[op.results[0]] = Fixed(*same);
+    if (op.operands.size() == 1 && InfoOf(op.code).op_class == OpClass::kShape) {
+      fixed_[Index(op.results[0])] = FixedAt(op.operands[0]);
     }
-    if (ReachesAny(op.operands)) reached_.insert(op.results.begin(), op.results.end());
+    for (ValueId result : op.results) {
+      for (ValueId operand : op.operands) Pass(operand, result);
+    }
   }
 
   // An event is false where its guard is.
@@ -82,40 +96,42 @@ class Flow {
     if (found == decided_.events.end()) return;
     const auto [checks, count] = found->second;
     if (count == 0) {
-      fixed_[op.results[0]] = {false, op.attributes.site};
+      fixed_[Index(op.results[0])] = {&op.attributes.site, false};
     } else if (count == checks) {
-      const Fixed* guard = op.operands.size() > 2 ? FixedAt(op.operands[2]) : nullptr;
-      const bool decides = op.operands.size() == 2 || (guard != nullptr && guard->value);
-      if (decides) fixed_[op.results[0]] = {true, op.attributes.site};
+      const bool guarded = op.operands.size() > 2;
+      const Fixed guard = guarded ? FixedAt(op.operands[2]) : Fixed{};
+      const bool decides = !guarded || (guard.site != nullptr && guard.value);
+      if (decides) fixed_[Index(op.results[0])] = {&op.attributes.site, true};
     }
   }
 
   void FixLogic(const Op& op) {
-    const Fixed* first = FixedAt(op.operands[0]);
+    Fixed& result = fixed_[Index(op.results[0])];
+    const Fixed first = FixedAt(op.operands[0]);
     if (op.code == kNot) {
-      if (first != nullptr) fixed_[op.results[0]] = Fixed{!first->value, first->site};
+      if (first.site != nullptr) result = {first.site, !first.value};
       return;
     }
     // One operand of this value settles it; two of the other do as well.
     const bool settles = op.code == kOr;
-    const Fixed* second = FixedAt(op.operands[1]);
-    for (const Fixed* one : {first, second}) {
-      if (one != nullptr && one->value == settles) {
-        fixed_[op.results[0]] = Fixed(*one);
+    const Fixed second = FixedAt(op.operands[1]);
+    for (const Fixed& one : {first, second}) {
+      if (one.site != nullptr && one.value == settles) {
+        result = one;
         return;
       }
     }
-    if (first != nullptr && second != nullptr) fixed_[op.results[0]] = Fixed(*first);
+    if (first.site != nullptr && second.site != nullptr) result = first;
   }
 
   void FollowSelect(const Op& op) {
-    const Fixed* condition = FixedAt(op.operands[0]);
+    const Fixed condition = FixedAt(op.operands[0]);
     for (const bool chosen : {true, false}) {
       const ValueId operand = op.operands[chosen ? 1 : 2];
-      if (condition == nullptr || condition->value == chosen) {
+      if (condition.site == nullptr || condition.value == chosen) {
         Pass(operand, op.results[0]);
-      } else if (Reaches(operand)) {
-        Note(condition->site);
+      } else {
+        gates_.push_back({operand, condition.site});
       }
     }
   }
@@ -133,33 +149,27 @@ class Flow {
       Pass(op.operands[k], test.args[k]);
       Pass(op.operands[k], body.args[k < carried ? k : k + exports]);
     }
-    // A value goes once around for every slot that it can move on to.
-    for (size_t round = 0; round <= carried; ++round) {
-      Follow(test);
-      for (size_t k = 0; k < exports; ++k) {
-        Pass(test.yields[first_export + k], body.args[carried + k]);
-      }
-      if (!runs) break;
-      Follow(body);
-      for (size_t k = 0; k < carried; ++k) {
-        Pass(body.yields[k], body.args[k]);
-        Pass(body.yields[k], test.args[k]);
-      }
-    }
-    for (size_t k = 0; k < carried; ++k) Pass(test.args[k], op.results[k]);
+    Follow(test);
     for (size_t k = 0; k < exports; ++k) {
+      Pass(test.yields[first_export + k], body.args[carried + k]);
       Pass(test.yields[first_export + k], op.results[carried + k]);
     }
-    if (!runs && Uses(body)) Note(op.attributes.site);
+    for (size_t k = 0; k < carried; ++k) Pass(test.args[k], op.results[k]);
+    if (!runs) return StopAt(body, op.attributes.site);
+    Follow(body);
+    for (size_t k = 0; k < carried; ++k) {
+      Pass(body.yields[k], body.args[k]);
+      Pass(body.yields[k], test.args[k]);
+    }
   }
 
-  // Whether a body reads what the value reached, beyond handing it on.
-  bool Uses(const Region& body) const {
-    return std::any_of(body.ops.begin(), body.ops.end(), [this](const Op& op) {
-      return ReachesAny(op.operands) ||
-             std::any_of(op.regions.begin(), op.regions.end(),
-                         [this](const Region& nested) { return Uses(nested); });
-    });
+  // What a body that never ran reads, beyond handing it on.
+  void StopAt(const Region& body, const std::string& site) {
+    for (const Op& op : body.ops) {
+      budget_.Visit();
+      for (ValueId id : op.operands) gates_.push_back({id, &site});
+      for (const Region& nested : op.regions) StopAt(nested, site);
+    }
   }
 
   void FollowFor(const Op& op) {
@@ -168,20 +178,55 @@ class Flow {
       Pass(op.operands[k], body.args[k + 1]);
       Pass(op.operands[k], op.results[k]);
     }
-    for (size_t round = 0; round <= body.yields.size() && op.attributes.max_iter > 0; ++round) {
-      Follow(body);
-      for (size_t k = 0; k < body.yields.size(); ++k) {
-        Pass(body.yields[k], body.args[k + 1]);
-        Pass(body.yields[k], op.results[k]);
+    if (op.attributes.max_iter == 0) return;
+    Follow(body);
+    for (size_t k = 0; k < body.yields.size(); ++k) {
+      Pass(body.yields[k], body.args[k + 1]);
+      Pass(body.yields[k], op.results[k]);
+    }
+  }
+
+  // By where they lead.
+  void SortEdges() {
+    first_.assign(program_.values.size(), kNowhere);
+    begin_.assign(program_.values.size() + 1, 0);
+    for (const Edge& edge : edges_) ++begin_[Index(edge.to) + 1];
+    for (size_t i = 1; i < begin_.size(); ++i) begin_[i] += begin_[i - 1];
+    from_.resize(edges_.size());
+    std::vector<size_t> next(begin_.begin(), begin_.end() - 1);
+    for (const Edge& edge : edges_) {
+      budget_.Visit();
+      from_[next[Index(edge.to)]++] = edge.from;
+    }
+  }
+
+  // Against the flow, from where it ends to all that gets there and has found nothing so far.
+  void Spread(ValueId end, int32_t what) {
+    budget_.Visit();
+    if (first_[Index(end)] != kNowhere) return;
+    first_[Index(end)] = what;
+    std::vector<ValueId> todo = {end};
+    while (!todo.empty()) {
+      const size_t to = Index(todo.back());
+      todo.pop_back();
+      for (size_t i = begin_[to]; i < begin_[to + 1]; ++i) {
+        budget_.Visit();
+        if (first_[Index(from_[i])] != kNowhere) continue;
+        first_[Index(from_[i])] = what;
+        todo.push_back(from_[i]);
       }
     }
   }
 
   const Program& program_;
   const Decided& decided_;
-  std::unordered_set<ValueId> reached_;
-  std::unordered_map<ValueId, Fixed> fixed_;
-  std::string gate_;
+  PassBudget& budget_;
+  std::vector<Fixed> fixed_;  // by value
+  std::vector<Edge> edges_;
+  std::vector<Gate> gates_;
+  std::vector<size_t> begin_;   // by value: its first edge in from_, and one more at the end
+  std::vector<ValueId> from_;   // of the edges, sorted by where they lead
+  std::vector<int32_t> first_;  // by value: its first gate, or kArrives
 };
 
 }  // namespace
@@ -209,8 +254,15 @@ void Decided::Add(const std::vector<Site>& sites, const StepDiagnostics& diagnos
   }
 }
 
-std::string GateOf(const Program& program, int32_t input, const Decided& decided) {
-  return Flow(program, decided).GateOf(program.inputs[static_cast<size_t>(input)].value);
+absl::StatusOr<Gates> Gates::Find(const Program& program, const Decided& decided,
+                                  PassBudget* budget) {
+  PassBudget unlimited;
+  Gates gates;
+  absl::Status status = WithinBudget([&] {
+    gates.gates_ = Flow(program, decided, budget ? *budget : unlimited).GateOfEach();
+  });
+  if (!status.ok()) return status;
+  return gates;
 }
 
 }  // namespace simgrad::sim

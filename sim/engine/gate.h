@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/program/numerical_program.h"
+#include "sim/program/pass_budget.h"
 
 namespace simgrad::sim {
 
@@ -21,12 +24,23 @@ struct Decided {
   void Add(const std::vector<Site>& sites, const StepDiagnostics& diagnostics);
 };
 
-// Follows the input's value through `step`, past what the run decided: a body that never ran uses
-// nothing, and a select on an event that was never true (or never false) has one operand. Where the
-// value then arrives in no state and no export, the first site in text order that stood in its way:
-// a loop in whose body it is used, or an event that chooses it. Empty where it got past every site
-// (a max, a min or a rounding ended it, or nothing reads where it went), where it is not used at
-// all, or where nothing was recorded.
-std::string GateOf(const Program& program, int32_t input, const Decided& decided);
+// For each input: follows its value through `step`, past what the run decided: a body that never ran
+// uses nothing, and a select on an event that was never true (or never false) has one operand. Where
+// the value then arrives in no state and no export, the first site in text order that stood in its
+// way: a loop in whose body it is used, or an event that chooses it. Empty where it got past every
+// site (a max, a min or a rounding ended it, or nothing reads where it went), where it is not used
+// at all, or where nothing was recorded.
+//
+// Errors: CANCELLED where the budget is told to stop. Cost: linear in the program, for all inputs
+// together.
+class Gates {
+ public:
+  static absl::StatusOr<Gates> Find(const Program& program, const Decided& decided,
+                                    PassBudget* budget = nullptr);
+  const std::string& Of(int32_t input) const { return gates_[static_cast<size_t>(input)]; }
+
+ private:
+  std::vector<std::string> gates_;  // by input
+};
 
 }  // namespace simgrad::sim

@@ -1,5 +1,7 @@
 #include "sim/program/activity.h"
 
+#include <utility>
+
 #include "sim/program/loop.h"
 
 namespace simgrad::sim {
@@ -21,44 +23,27 @@ bool Blocks(OpCode code) {
   }
 }
 
+// Reachability over the edges of one graph of all values.
 class Activity {
  public:
-  Activity(const Program& program, const AdjointSpec& spec)
-      : program_(program), active_(program.values.size(), false) {
-    for (size_t i = 0; i < program.inputs.size(); ++i) {
-      const Input& input = program.inputs[i];
-      const bool wanted = i < spec.wanted.size() && spec.wanted[i];
-      if (input.kind == InputKind::kState || wanted) Mark(input.value);
-    }
-  }
-
-  void Visit(const Region& region) {
-    do {
-      changed_ = false;
-      Pass(region);
-    } while (changed_);
-  }
+  Activity(const Program& program, PassBudget& budget)
+      : program_(program), budget_(budget), active_(program.values.size(), false) {}
 
   void Mark(ValueId id) {
     if (id == ValueId::kNone || active_[Index(id)]) return;
     if (program_[id].type.element != ElementType::kReal) return;
     active_[Index(id)] = true;
-    changed_ = true;
+    todo_.push_back(id);
   }
 
-  std::vector<bool> Take() { return std::move(active_); }
-
- private:
-  void Flow(ValueId from, ValueId to) {
-    if (active_[Index(from)]) Mark(to);
-  }
-
-  void Pass(const Region& region) {
+  // Adds the edges of a region.
+  void Read(const Region& region) {
     for (const Op& op : region.ops) {
+      budget_.Visit();
       if (op.code == OpCode::kWhile) {
-        PassWhile(op);
+        ReadWhile(op);
       } else if (op.code == OpCode::kFor) {
-        PassFor(op);
+        ReadFor(op);
       } else if (!Blocks(op.code)) {
         for (ValueId operand : op.operands) {
           for (ValueId result : op.results) Flow(operand, result);
@@ -67,7 +52,34 @@ class Activity {
     }
   }
 
-  void PassWhile(const Op& op) {
+  std::vector<bool> Spread() {
+    std::vector<size_t> begin(active_.size() + 1, 0);
+    for (const auto& [from, to] : edges_) ++begin[Index(from) + 1];
+    for (size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
+    std::vector<ValueId> to_of(edges_.size());
+    std::vector<size_t> next(begin.begin(), begin.end() - 1);
+    for (const auto& [from, to] : edges_) {
+      budget_.Visit();
+      to_of[next[Index(from)]++] = to;
+    }
+    while (!todo_.empty()) {
+      const size_t from = Index(todo_.back());
+      todo_.pop_back();
+      for (size_t i = begin[from]; i < begin[from + 1]; ++i) {
+        budget_.Visit();
+        Mark(to_of[i]);
+      }
+    }
+    return std::move(active_);
+  }
+
+ private:
+  void Flow(ValueId from, ValueId to) {
+    budget_.Visit();
+    edges_.push_back({from, to});
+  }
+
+  void ReadWhile(const Op& op) {
     const WhileCounts counts = CountsOf(op);
     const size_t c = static_cast<size_t>(counts.carried);
     const size_t e = static_cast<size_t>(counts.exports);
@@ -78,12 +90,12 @@ class Activity {
       Flow(op.operands[i], test.args[i]);
       Flow(op.operands[i], body.args[i < c ? i : i + e]);
     }
-    Pass(test);
+    Read(test);
     for (size_t i = 0; i < e; ++i) {
       Flow(test.yields[tests + i], body.args[c + i]);
       Flow(test.yields[tests + i], op.results[c + i]);
     }
-    Pass(body);
+    Read(body);
     for (size_t i = 0; i < c; ++i) {
       Flow(body.yields[i], test.args[i]);
       Flow(body.yields[i], body.args[i]);
@@ -91,10 +103,10 @@ class Activity {
     }
   }
 
-  void PassFor(const Op& op) {
+  void ReadFor(const Op& op) {
     const Region& body = op.regions[0];
     for (size_t i = 0; i < op.operands.size(); ++i) Flow(op.operands[i], body.args[i + 1]);
-    Pass(body);
+    Read(body);
     for (size_t i = 0; i < op.operands.size(); ++i) {
       Flow(body.yields[i], body.args[i + 1]);
       Flow(body.args[i + 1], op.results[i]);
@@ -102,22 +114,29 @@ class Activity {
   }
 
   const Program& program_;
+  PassBudget& budget_;
   std::vector<bool> active_;
-  bool changed_ = false;
+  std::vector<ValueId> todo_;  // active, not yet spread
+  std::vector<std::pair<ValueId, ValueId>> edges_;
 };
 
 }  // namespace
 
 std::vector<bool> ActiveValues(const Program& program, const Region* terminal,
-                               const AdjointSpec& spec) {
-  Activity activity(program, spec);
-  activity.Visit(program.initial);
-  activity.Visit(program.step);
+                               const AdjointSpec& spec, PassBudget& budget) {
+  Activity activity(program, budget);
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const Input& input = program.inputs[i];
+    const bool wanted = i < spec.wanted.size() && spec.wanted[i];
+    if (input.kind == InputKind::kState || wanted) activity.Mark(input.value);
+  }
+  activity.Read(program.initial);
+  activity.Read(program.step);
   if (terminal != nullptr) {
     for (ValueId id : terminal->args) activity.Mark(id);
-    activity.Visit(*terminal);
+    activity.Read(*terminal);
   }
-  return activity.Take();
+  return activity.Spread();
 }
 
 }  // namespace simgrad::sim

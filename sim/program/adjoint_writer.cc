@@ -6,12 +6,23 @@ namespace simgrad::sim {
 
 Presence Join(Presence a, Presence b) { return a == b ? a : Presence::kMasked; }
 
-AdjointWriter::AdjointWriter(Program& program, std::vector<bool> active)
-    : program_(program), active_(std::move(active)) {
+AdjointWriter::AdjointWriter(Program& program, std::vector<bool> active, PassBudget& budget)
+    : program_(program), budget_(budget), active_(std::move(active)) {
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     if (program.inputs[i].kind == InputKind::kState) continue;
     input_of_[Index(program.inputs[i].value)] = static_cast<int32_t>(i);
   }
+}
+
+ValueId AdjointWriter::AddValue(Type type, std::string name) {
+  const ValueId id = program_.AddValue(std::move(type), std::move(name));
+  budget_.WroteValue(program_[id]);
+  return id;
+}
+
+void AdjointWriter::Append(Region& region, Op op) {
+  budget_.WroteOp(op);
+  region.ops.push_back(std::move(op));
 }
 
 void AdjointWriter::Open(Region& region) { scopes_.push_back({&region, {}, {}}); }
@@ -22,23 +33,25 @@ void AdjointWriter::DefinesPrimal(const Region& primal) {
   const size_t depth = scopes_.size() - 1;
   for (ValueId id : primal.args) depth_of_[Index(id)] = depth;
   for (const Op& op : primal.ops) {
+    budget_.Visit(1 + static_cast<int64_t>(op.results.size()));
     SetRole(op);
     for (ValueId id : op.results) depth_of_[Index(id)] = depth;
-    if (op.code == OpCode::kLiteral) literals_[Index(op.results[0])] = op;
+    if (op.code == OpCode::kLiteral) literals_.try_emplace(Index(op.results[0]), op);
   }
 }
 
 std::vector<Slot> AdjointWriter::MakeArgs(Region& region, const std::vector<SlotSpec>& specs) {
   std::vector<Slot> slots(specs.size());
+  budget_.WroteIds(2 * static_cast<int64_t>(specs.size()));
   for (size_t i = 0; i < specs.size(); ++i) {
     slots[i].mask.presence = specs[i].presence;
     if (specs[i].presence != Presence::kNever)
-      slots[i].cotangent = program_.AddValue(specs[i].type);
+      slots[i].cotangent = AddValue(specs[i].type);
     region.args.push_back(slots[i].cotangent);
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].presence == Presence::kMasked) {
-      slots[i].mask.value = program_.AddValue({ElementType::kBool, specs[i].type.shape});
+      slots[i].mask.value = AddValue({ElementType::kBool, specs[i].type.shape});
     }
     region.args.push_back(slots[i].mask.value);
   }
@@ -47,6 +60,7 @@ std::vector<Slot> AdjointWriter::MakeArgs(Region& region, const std::vector<Slot
 
 void AdjointWriter::Append(std::vector<ValueId>& list, const std::vector<Slot>& slots,
                            const std::vector<Presence>& presence, const std::vector<Type>& types) {
+  budget_.WroteIds(2 * static_cast<int64_t>(slots.size()));
   for (size_t i = 0; i < slots.size(); ++i) {
     ValueId id = presence[i] == Presence::kNever ? ValueId::kNone : slots[i].cotangent;
     if (presence[i] != Presence::kNever && id == ValueId::kNone) id = Number(0.0, types[i]);
@@ -158,7 +172,7 @@ ValueId AdjointWriter::Emit(Op op, const Type& type) {
                        type.element == ElementType::kReal &&
                        program_[where].type.shape == type.shape;
   if (applies) op.attributes.where = where;
-  op.results = {program_.AddValue(type)};
+  op.results = {AddValue(type)};
   const ValueId result = op.results[0];
   Push(std::move(op));
   return result;
@@ -169,7 +183,7 @@ ValueId AdjointWriter::Number(double value, const Type& type) {
   op.code = OpCode::kLiteral;
   op.role = context_.role;
   op.attributes.literal = {value};
-  op.results = {program_.AddValue(type)};
+  op.results = {AddValue(type)};
   const ValueId result = op.results[0];
   Push(std::move(op));
   return result;
@@ -197,7 +211,7 @@ ValueId AdjointWriter::Tape(ValueId primal) {
   op.role = Role::kTape;
   op.label = context_.label;
   op.attributes.primal = primal;
-  op.results = {program_.AddValue(program_[primal].type, program_[primal].name)};
+  op.results = {AddValue(program_[primal].type, program_[primal].name)};
   return Remember(scope, primal, std::move(op));
 }
 
@@ -206,13 +220,13 @@ ValueId AdjointWriter::ReadLiteral(ValueId primal, const Op& literal) {
   const auto known = scope.tapes.find(Index(primal));
   if (known != scope.tapes.end()) return known->second;
   Op op = literal;
-  op.results = {program_.AddValue(program_[primal].type, program_[primal].name)};
+  op.results = {AddValue(program_[primal].type, program_[primal].name)};
   return Remember(scope, primal, std::move(op));
 }
 
 ValueId AdjointWriter::Remember(Scope& scope, ValueId primal, Op op) {
   const ValueId result = op.results[0];
-  scope.region->ops.push_back(std::move(op));
+  Append(*scope.region, std::move(op));
   scope.tapes[Index(primal)] = result;
   return result;
 }
@@ -229,22 +243,27 @@ Mask AdjointWriter::And(const Mask& a, ValueId condition) {
 ValueId AdjointWriter::Kink(ValueId anchor, Op op, const Type& type) {
   const auto known = kinks_.find(Index(anchor));
   if (known != kinks_.end()) return known->second.first.results[0];
-  op.results = {program_.AddValue(type)};
+  op.results = {AddValue(type)};
   const ValueId result = op.results[0];
   depth_of_[Index(result)] = depth_of_[Index(anchor)];
+  budget_.WroteOp(op);
   kinks_[Index(anchor)] = {std::move(op), false};
+  ++kinks_to_insert_;
   return result;
 }
 
 void AdjointWriter::InsertKinks(Region& primal) {
+  if (kinks_to_insert_ == 0) return;
   std::vector<Op> ops;
   for (Op& op : primal.ops) {
+    budget_.Visit();
     const size_t anchor = op.results.empty() ? 0 : Index(op.results[0]);
     ops.push_back(std::move(op));
     const auto kink = kinks_.find(anchor);
     if (ops.back().results.empty() || kink == kinks_.end() || kink->second.second) continue;
     ops.push_back(kink->second.first);
     kink->second.second = true;
+    --kinks_to_insert_;
   }
   primal.ops = std::move(ops);
 }

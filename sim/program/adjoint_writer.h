@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
@@ -38,9 +39,12 @@ struct SlotSpec {
 
 class AdjointWriter {
  public:
-  AdjointWriter(Program& program, std::vector<bool> active);
+  // Both outlive the writer. What is written is counted by the budget.
+  AdjointWriter(Program& program, std::vector<bool> active, PassBudget& budget);
 
   Program& program() { return program_; }
+  PassBudget& budget() { return budget_; }
+  ValueId AddValue(Type type, std::string name = "");
   bool IsActive(ValueId id) const { return Index(id) < active_.size() && active_[Index(id)]; }
   bool IsInput(ValueId id) const { return input_of_.count(Index(id)) != 0; }  // not a state
 
@@ -85,7 +89,7 @@ class AdjointWriter {
   void InsertKinks(Region& primal);
   void SetRole(const Op& op);  // remembers which role computes the results
   const Op* LiteralOf(ValueId id) const;
-  void Push(Op op) { scopes_.back().region->ops.push_back(std::move(op)); }
+  void Push(Op op) { Append(*scopes_.back().region, std::move(op)); }
 
  private:
   struct Scope {
@@ -94,11 +98,13 @@ class AdjointWriter {
     std::unordered_map<size_t, ValueId> tapes;
   };
   ValueId ReadLiteral(ValueId primal, const Op& literal);
-  static ValueId Remember(Scope& scope, ValueId primal, Op op);
+  ValueId Remember(Scope& scope, ValueId primal, Op op);
+  void Append(Region& region, Op op);
   Role FanInRole(ValueId primal) const;
   void Accumulate(int32_t input, const Slot& slot);
 
   Program& program_;
+  PassBudget& budget_;
   std::vector<bool> active_;
   std::unordered_map<size_t, int32_t> input_of_;
   std::vector<Scope> scopes_;
@@ -106,6 +112,7 @@ class AdjointWriter {
   std::unordered_map<size_t, Role> role_of_;
   std::unordered_map<size_t, Op> literals_;
   std::unordered_map<size_t, std::pair<Op, bool>> kinks_;  // by anchor; inserted already
+  int64_t kinks_to_insert_ = 0;
   Context context_;
 };
 

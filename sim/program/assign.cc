@@ -9,13 +9,20 @@ namespace simgrad::sim {
 
 using precision::RoleSetting;
 
-PrecisionAssigner::PrecisionAssigner(Program& program, const precision::Policy& policy)
-    : program_(program), policy_(policy) {
+PrecisionAssigner::PrecisionAssigner(Program& program, const precision::Policy& policy,
+                                     PassBudget& budget)
+    : program_(program), policy_(policy), budget_(budget) {
   frame_of_.resize(program.values.size(), 0);
   where_of_.resize(program.values.size(), ValueId::kNone);
-  literal_of_.resize(program.values.size());
   is_outside_.resize(program.values.size(), false);
+  is_stored_.resize(program.values.size(), false);
+  for (const auto& [site, change] : policy.sites) {
+    precision::Policy& alone = policy_of_[site];
+    alone.roles = policy.roles;
+    alone.sites.push_back({site, change});
+  }
   for (const Input& input : program.inputs) {
+    if (input.kind == InputKind::kState) is_stored_[Index(input.value)] = true;
     if (!IsReal(input.value)) continue;
     if (input.kind == InputKind::kState) {
       SetFormat(input.value, Role::kState);
@@ -38,15 +45,21 @@ void PrecisionAssigner::SetFormat(ValueId value, Role role) {
   SetReal(value, policy_[role].format);
 }
 
+RoleSetting PrecisionAssigner::SettingAt(Role role, const std::string& site) const {
+  const auto named = policy_of_.find(site);
+  return named == policy_of_.end() ? policy_[role] : named->second.At(role, site);
+}
+
 RoleSetting PrecisionAssigner::SettingOf(const Op& op) const {
   const bool event = op.code == OpCode::kEvent;
-  return policy_.At(op.role, event ? op.attributes.site : op.site);
+  return SettingAt(op.role, event ? op.attributes.site : op.site);
 }
 
 void PrecisionAssigner::AssignRegion(Region& region, Role role) {
   frames_.clear();
   frames_.push_back({});
   std::vector<Op> ops = std::move(region.ops);
+  budget_.Visit(static_cast<int64_t>(region.args.size() + region.yields.size()));
   for (ValueId id : region.args) {
     if (id != ValueId::kNone) frame_of_[Index(id)] = 0;
   }
@@ -76,11 +89,12 @@ void PrecisionAssigner::Define(const Op& op) {
 }
 
 void PrecisionAssigner::Visit(Op op) {
+  budget_.Visit(1 + static_cast<int64_t>(op.operands.size() + op.results.size()));
   Define(op);
   switch (op.code) {
     case OpCode::kLiteral:
       if (IsReal(op.results[0])) {
-        literal_of_[Index(op.results[0])] = std::move(op);
+        literal_of_[op.results[0]] = std::move(op);
         return;
       }
       break;
@@ -108,7 +122,14 @@ void PrecisionAssigner::Visit(Op op) {
       op.attributes.accumulator = setting.accumulator;
     }
   }
-  frames_.back().ops.push_back(std::move(op));
+  Push(frames_.back(), std::move(op));
+}
+
+void PrecisionAssigner::Push(Frame& frame, Op op) {
+  const bool clamps = op.code == OpCode::kCast && op.role == Role::kState &&
+                      op.attributes.overflow == Overflow::kSaturate;
+  if (clamps) is_stored_[Index(op.results[0])] = true;
+  frame.ops.push_back(std::move(op));
 }
 
 void PrecisionAssigner::VisitCast(Op& op) {
@@ -117,7 +138,7 @@ void PrecisionAssigner::VisitCast(Op& op) {
   op.attributes.format = format;
   op.attributes.overflow = op.attributes.overflow.value_or(setting.overflow);
   // The exact number of a literal is cast, not a number rounded before.
-  if (literal_of_[Index(op.operands[0])]) op.operands[0] = LiteralIn(op.operands[0], Format::kF64);
+  if (IsLiteral(op.operands[0])) op.operands[0] = LiteralIn(op.operands[0], Format::kF64);
   SetReal(op.results[0], format);
 }
 
@@ -129,7 +150,7 @@ void PrecisionAssigner::VisitTape(Op& op) {
 
 void PrecisionAssigner::VisitWhile(Op& op) {
   const RoleSetting setting = SettingOf(op);
-  const RoleSetting tested = policy_.At(Role::kTermination, op.attributes.site);
+  const RoleSetting tested = SettingAt(Role::kTermination, op.attributes.site);
   const WhileCounts counts = CountsOf(op);
   const size_t c = static_cast<size_t>(counts.carried);
   const size_t m = static_cast<size_t>(counts.mapped);
@@ -137,7 +158,7 @@ void PrecisionAssigner::VisitWhile(Op& op) {
   BringAll(op.operands, 0, c, setting, op);
   for (size_t i = 0; i < m; ++i) {
     ValueId& id = op.operands[c + i];
-    if (IsReal(id) && literal_of_[Index(id)]) id = Bring(id, setting, op);
+    if (IsReal(id) && IsLiteral(id)) id = Bring(id, setting, op);
   }
   Region& test = op.regions[0];
   Region& body = op.regions[1];
@@ -162,7 +183,7 @@ void PrecisionAssigner::VisitWhile(Op& op) {
   for (size_t i = 0; i < e; ++i) {
     ValueId& id = test.yields[tests + i];
     if (!IsReal(id)) continue;
-    if (literal_of_[Index(id)] || is_outside_[Index(id)]) id = Bring(id, setting, op);
+    if (IsLiteral(id) || is_outside_[Index(id)]) id = Bring(id, setting, op);
     SetReal(body.args[c + i], *program_[id].format);
     SetReal(op.results[c + i], *program_[id].format);
   }
@@ -216,28 +237,35 @@ void PrecisionAssigner::BringAll(std::vector<ValueId>& values, size_t first, siz
   }
 }
 
-ValueId PrecisionAssigner::LiteralIn(ValueId value, Format format) {
-  Frame& frame = frames_.front();
-  for (const Cast& known : frame.casts) {
-    if (known.source == value && known.format == format) return known.result;
-  }
-  Op op = *literal_of_[Index(value)];
-  for (double& x : op.attributes.literal) x = precision::RoundTo(format, x);
+// A value of the same type, computed in `frame`.
+ValueId PrecisionAssigner::AddLike(ValueId value, int frame, ValueId where, Format format) {
   const Value source = program_[value];
   const ValueId result = program_.AddValue(source.type, source.name);
   SetReal(result, format);
-  op.results = {result};
-  frame_of_.push_back(0);
-  where_of_.push_back(ValueId::kNone);
-  literal_of_.push_back(std::nullopt);
+  budget_.WroteValue(program_[result]);
+  frame_of_.push_back(frame);
+  where_of_.push_back(where);
   is_outside_.push_back(false);
-  frame.ops.push_back(std::move(op));
-  frame.casts.push_back({value, format, Overflow::kIeee, Role::kState, result});
+  is_stored_.push_back(false);
   return result;
 }
 
+ValueId PrecisionAssigner::LiteralIn(ValueId value, Format format) {
+  Frame& frame = frames_.front();
+  const auto [known, added] =
+      frame.casts.try_emplace({value, format, Overflow::kIeee, Role::kState}, ValueId::kNone);
+  if (!added) return known->second;
+  Op op = literal_of_.at(value);
+  for (double& x : op.attributes.literal) x = precision::RoundTo(format, x);
+  known->second = AddLike(value, 0, ValueId::kNone, format);
+  op.results = {known->second};
+  budget_.WroteOp(op);
+  Push(frame, std::move(op));
+  return known->second;
+}
+
 ValueId PrecisionAssigner::Bring(ValueId value, const RoleSetting& setting, const Op& user) {
-  if (literal_of_[Index(value)]) return LiteralIn(value, setting.format);
+  if (IsLiteral(value)) return LiteralIn(value, setting.format);
   // What was sent may be infinite, and a saturating role clamps it in f64 as in any other format.
   const bool clamps = is_outside_[Index(value)] && setting.overflow == Overflow::kSaturate;
   if (program_[value].format == setting.format && !clamps) return value;
@@ -246,32 +274,16 @@ ValueId PrecisionAssigner::Bring(ValueId value, const RoleSetting& setting, cons
 
 ValueId PrecisionAssigner::Store(ValueId value, const Op& user) {
   const RoleSetting& setting = policy_[Role::kState];
-  const bool clamps = setting.overflow == Overflow::kSaturate && !literal_of_[Index(value)];
-  if (!clamps || IsStored(value)) return Bring(value, setting, user);
+  const bool clamps = setting.overflow == Overflow::kSaturate && !IsLiteral(value);
+  if (!clamps || is_stored_[Index(value)]) return Bring(value, setting, user);
   return CastOf(value, setting, user);
-}
-
-bool PrecisionAssigner::IsStored(ValueId value) const {
-  for (const Input& input : program_.inputs) {
-    if (input.kind == InputKind::kState && input.value == value) return true;
-  }
-  for (const Op& op : frames_.back().ops) {
-    if (op.code == OpCode::kCast && op.role == Role::kState && op.results[0] == value) {
-      return op.attributes.overflow == Overflow::kSaturate;
-    }
-  }
-  return false;
 }
 
 ValueId PrecisionAssigner::CastOf(ValueId value, const RoleSetting& setting, const Op& user) {
   const int home = is_outside_[Index(value)] ? 0 : frame_of_[Index(value)];
   Frame& frame = frames_[static_cast<size_t>(home)];
-  for (const Cast& known : frame.casts) {
-    if (known.source == value && known.format == setting.format &&
-        known.overflow == setting.overflow && known.role == user.role) {
-      return known.result;
-    }
-  }
+  const Cast cast = {value, setting.format, setting.overflow, user.role};
+  if (const auto known = frame.casts.find(cast); known != frame.casts.end()) return known->second;
   Op op;
   op.code = OpCode::kCast;
   op.role = user.role;
@@ -280,22 +292,17 @@ ValueId PrecisionAssigner::CastOf(ValueId value, const RoleSetting& setting, con
   op.operands = {value};
   op.attributes.format = setting.format;
   op.attributes.overflow = setting.overflow;
-  const Value source = program_[value];
-  const ValueId result = program_.AddValue(source.type, source.name);
-  SetReal(result, setting.format);
-  op.results = {result};
   // Executed where its operand is; a slot argument has no definition, so its user says where.
   op.attributes.where = where_of_[Index(value)];
   const bool by_user = op.attributes.where == ValueId::kNone &&
                        user.attributes.where != ValueId::kNone &&
                        home == static_cast<int>(frames_.size()) - 1;
   if (by_user) op.attributes.where = user.attributes.where;
-  frame_of_.push_back(home);
-  where_of_.push_back(op.attributes.where);
-  literal_of_.push_back(std::nullopt);
-  is_outside_.push_back(false);
-  if (!by_user) frame.casts.push_back({value, setting.format, setting.overflow, user.role, result});
-  frame.ops.push_back(std::move(op));
+  const ValueId result = AddLike(value, home, op.attributes.where, setting.format);
+  op.results = {result};
+  if (!by_user) frame.casts[cast] = result;
+  budget_.WroteOp(op);
+  Push(frame, std::move(op));
   return result;
 }
 

@@ -7,12 +7,13 @@
 // sections 2, 3 and 8.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "precision/policy.h"
+#include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
@@ -21,7 +22,7 @@ class PrecisionAssigner {
  public:
   // `program` outlives the assigner. State inputs get the format of role state, all others the
   // exact carrier f64.
-  PrecisionAssigner(Program& program, const precision::Policy& policy);
+  PrecisionAssigner(Program& program, const precision::Policy& policy, PassBudget& budget);
 
   // Formats of the arguments of a top-level region; kNone is skipped.
   void SetFormat(ValueId value, Role role);
@@ -29,19 +30,25 @@ class PrecisionAssigner {
   void AssignRegion(Region& region, Role role);
 
  private:
+  // What a cast is known by.
   struct Cast {
     ValueId source;
     Format format;
     Overflow overflow;
     Role role;
-    ValueId result;
+    bool operator==(const Cast&) const = default;
+    template <typename H>
+    friend H AbslHashValue(H hash, const Cast& cast) {
+      return H::combine(std::move(hash), cast.source, cast.format, cast.overflow, cast.role);
+    }
   };
   // A region being rewritten.
   struct Frame {
     std::vector<Op> ops;
-    std::vector<Cast> casts;
+    absl::flat_hash_map<Cast, ValueId> casts;  // to their results
   };
 
+  precision::RoleSetting SettingAt(Role role, const std::string& site) const;
   precision::RoleSetting SettingOf(const Op& op) const;
   void Visit(Op op);
   void VisitCast(Op& op);
@@ -56,21 +63,27 @@ class PrecisionAssigner {
   // As Bring, for the next state: where its role saturates, a value that has its format already is
   // clamped too.
   ValueId Store(ValueId value, const Op& user);
-  bool IsStored(ValueId value) const;  // it was clamped before
+  void Push(Frame& frame, Op op);
+  ValueId AddLike(ValueId value, int frame, ValueId where, Format format);
   ValueId CastOf(ValueId value, const precision::RoleSetting& setting, const Op& user);
   void BringAll(std::vector<ValueId>& values, size_t first, size_t count,
                 const precision::RoleSetting& setting, const Op& user);
   ValueId LiteralIn(ValueId value, Format format);
   bool IsReal(ValueId id) const;
+  bool IsLiteral(ValueId id) const { return literal_of_.contains(id); }
 
   Program& program_;
   const precision::Policy& policy_;
+  // For each site that the policy names: the policy with what it says of that site alone.
+  absl::flat_hash_map<std::string, precision::Policy> policy_of_;
+  PassBudget& budget_;
   std::vector<Frame> frames_;
   // By value; grown as casts are added.
   std::vector<int> frame_of_;
   std::vector<ValueId> where_of_;
-  std::vector<std::optional<Op>> literal_of_;
   std::vector<bool> is_outside_;  // inputs other than states
+  std::vector<bool> is_stored_;   // states, and what was clamped into role state
+  absl::flat_hash_map<ValueId, Op> literal_of_;
 };
 
 }  // namespace simgrad::sim

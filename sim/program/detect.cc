@@ -14,9 +14,10 @@ using enum OpCode;
 
 class Detector {
  public:
-  Detector(const Program& program, const precision::Policy& policy)
+  Detector(const Program& program, const precision::Policy& policy, PassBudget& budget)
       : program_(program),
         policy_(policy),
+        budget_(budget),
         covered_(program.values.size(), false),
         look_(program.values.size(), false),
         where_(program.values.size(), ValueId::kNone) {}
@@ -110,6 +111,7 @@ class Detector {
       default:
         break;
     }
+    budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
     const ValueId result = op.results[0];
     if (!IsReal(result)) return;
     if (!Covered(result)) {
@@ -221,6 +223,7 @@ class Detector {
 
   const Program& program_;
   const precision::Policy& policy_;
+  PassBudget& budget_;
   std::vector<bool> covered_;
   std::vector<bool> inside_covered_;
   std::vector<bool> look_;
@@ -235,8 +238,10 @@ Overflow EffectiveOverflow(const precision::Policy& policy, const Op& op) {
 }
 
 Detection DetectNonFinite(const Program& program, const precision::Policy& policy,
-                          const Region& region, std::span<const ValueId> looked_at) {
-  Detector detector(program, policy);
+                          const Region& region, std::span<const ValueId> looked_at,
+                          PassBudget* budget) {
+  PassBudget unlimited;
+  Detector detector(program, policy, budget ? *budget : unlimited);
   for (ValueId id : looked_at) detector.Cover(id);
   detector.Visit(region);
   return {detector.TakeLooks()};

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "precision/policy.h"
+#include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
@@ -30,7 +31,8 @@ struct Detection {
 
 // For one top-level region. `looked_at`: values that the caller looks at after every execution.
 Detection DetectNonFinite(const Program& program, const precision::Policy& policy,
-                          const Region& region, std::span<const ValueId> looked_at);
+                          const Region& region, std::span<const ValueId> looked_at,
+                          PassBudget* budget = nullptr);
 
 // The overflow mode in force at a cast or tape.
 Overflow EffectiveOverflow(const precision::Policy& policy, const Op& op);

@@ -1,6 +1,7 @@
 #include "sim/program/differentiate.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -23,12 +24,13 @@ std::vector<Presence> PresenceIf(const std::vector<bool>& sent, size_t count) {
 
 class Differentiator {
  public:
-  Differentiator(Program& program, ValueId stage_cost, Region* terminal, const AdjointSpec& spec)
+  Differentiator(Program& program, ValueId stage_cost, Region* terminal, const AdjointSpec& spec,
+                 PassBudget& budget)
       : program_(program),
         stage_cost_(stage_cost),
         terminal_(terminal),
         spec_(spec),
-        writer_(program, ActiveValues(program, terminal, spec)) {
+        writer_(program, ActiveValues(program, terminal, spec, budget), budget) {
     for (int32_t index : program.InputsOf(InputKind::kState)) {
       states_.push_back(program.inputs[static_cast<size_t>(index)].value);
     }
@@ -73,7 +75,7 @@ class Differentiator {
     if (terminal_ != nullptr) writer_.DefinesPrimal(*terminal_);
     ValueId seed = ValueId::kNone;
     if (terminal_ != nullptr) {
-      seed = program_.AddValue({ElementType::kReal, {}}, "seed");
+      seed = writer_.AddValue({ElementType::kReal, {}}, "seed");
       region.args.push_back(seed);
     }
     std::vector<SlotSpec> specs;
@@ -122,7 +124,7 @@ class Differentiator {
     writer_.DefinesPrimal(program_.step);
     ValueId seed = ValueId::kNone;
     if (stage_cost_ != ValueId::kNone) {
-      seed = program_.AddValue({ElementType::kReal, {}}, "seed");
+      seed = writer_.AddValue({ElementType::kReal, {}}, "seed");
       region.args.push_back(seed);
     }
     std::vector<SlotSpec> specs;
@@ -183,53 +185,41 @@ class Differentiator {
   std::vector<ValueId> exports_;
 };
 
-void CollectUses(const Region& region, Role role, std::vector<std::pair<size_t, ValueId>>& uses) {
-  for (size_t i = 0; i < region.ops.size(); ++i) {
-    const Op& op = region.ops[i];
-    if (op.role != role) continue;
-    for (ValueId id : op.operands) uses.push_back({i, id});
-  }
-}
-
 }  // namespace
 
-void BringIntoObjective(Program& program, Region& region) {
-  std::vector<std::pair<size_t, ValueId>> uses;
-  CollectUses(region, Role::kObjective, uses);
+void BringIntoObjective(Program& program, Region& region, PassBudget& budget) {
   std::unordered_set<size_t> keep;  // inputs other than states, literals, objective results
   for (const Input& input : program.inputs) {
     if (input.kind != InputKind::kState) keep.insert(Index(input.value));
   }
   for (const Op& op : region.ops) {
+    budget.Visit();
     if (op.role != Role::kObjective && op.code != OpCode::kLiteral) continue;
     for (ValueId id : op.results) keep.insert(Index(id));
   }
   std::vector<Op> ops;
-  std::vector<std::pair<ValueId, ValueId>> casts;
-  const auto cast_of = [&](ValueId id) -> ValueId {
-    for (const auto& [from, to] : casts) {
-      if (from == id) return to;
-    }
-    return ValueId::kNone;
-  };
-  for (size_t i = 0; i < region.ops.size(); ++i) {
-    Op& op = region.ops[i];
+  std::unordered_map<size_t, ValueId> casts;
+  for (Op& op : region.ops) {
     for (ValueId& id : op.operands) {
+      budget.Visit();
       const bool real = program[id].type.element == ElementType::kReal;
       const bool is_cast = op.code == OpCode::kCast;
       if (op.role != Role::kObjective || !real || is_cast || keep.count(Index(id)) != 0) continue;
-      if (cast_of(id) == ValueId::kNone) {
+      ValueId& brought = casts.try_emplace(Index(id), ValueId::kNone).first->second;
+      if (brought == ValueId::kNone) {
         Op cast;
         cast.code = OpCode::kCast;
         cast.role = Role::kObjective;
         cast.label = op.label;
         cast.operands = {id};
         const Value source = program[id];
-        cast.results = {program.AddValue(source.type, source.name)};
-        casts.push_back({id, cast.results[0]});
+        brought = program.AddValue(source.type, source.name);
+        cast.results = {brought};
+        budget.WroteValue(source);
+        budget.WroteOp(cast);
         ops.push_back(std::move(cast));
       }
-      id = cast_of(id);
+      id = brought;
     }
     ops.push_back(std::move(op));
   }
@@ -237,8 +227,8 @@ void BringIntoObjective(Program& program, Region& region) {
 }
 
 Adjoint Differentiate(Program& program, ValueId stage_cost, Region* terminal,
-                      const AdjointSpec& spec) {
-  return Differentiator(program, stage_cost, terminal, spec).Run();
+                      const AdjointSpec& spec, PassBudget& budget) {
+  return Differentiator(program, stage_cost, terminal, spec, budget).Run();
 }
 
 }  // namespace simgrad::sim

@@ -13,18 +13,19 @@
 #pragma once
 
 #include "sim/program/numerical_program.h"
+#include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
 
 // Puts a cast to role objective in front of the first objective operation that reads a real value
 // computed in another role.
-void BringIntoObjective(Program& program, Region& region);
+void BringIntoObjective(Program& program, Region& region, PassBudget& budget);
 
 // Adjoint of `program` whose `step` already holds the stage cost (stage_cost, may be kNone);
 // terminal is null where there is no terminal cost. Adds values, and kink comparisons to the primal
 // regions.
 Adjoint Differentiate(Program& program, ValueId stage_cost, Region* terminal,
-                      const AdjointSpec& spec);
+                      const AdjointSpec& spec, PassBudget& budget);
 
 }  // namespace simgrad::sim

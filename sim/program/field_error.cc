@@ -6,6 +6,7 @@
 namespace simgrad::sim {
 namespace {
 constexpr char kPayload[] = "simgrad/field";
+constexpr char kLimit[] = "simgrad/limit";
 }  // namespace
 
 absl::Status FieldError(const std::string& field, const std::string& message) {
@@ -14,6 +15,14 @@ absl::Status FieldError(const std::string& field, const std::string& message) {
   status.SetPayload(kPayload, absl::Cord(field));
   return status;
 }
+
+absl::Status LimitError(const std::string& field, const std::string& message) {
+  absl::Status status = FieldError(field, message);
+  status.SetPayload(kLimit, absl::Cord());
+  return status;
+}
+
+bool IsLimit(const absl::Status& status) { return status.GetPayload(kLimit).has_value(); }
 
 std::string FieldOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kPayload);
@@ -29,6 +38,7 @@ absl::Status InField(const std::string& prefix, const absl::Status& status) {
   const std::string whole = absl::StrCat(prefix, join ? "." : "", field);
   absl::Status result(status.code(), absl::StrCat(whole, ": ", message));
   result.SetPayload(kPayload, absl::Cord(whole));
+  if (IsLimit(status)) result.SetPayload(kLimit, absl::Cord());
   return result;
 }
 

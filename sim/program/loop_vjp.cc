@@ -95,12 +95,12 @@ class LoopVjp {
     std::vector<Slot> slots(types.size());
     for (size_t i = 0; i < types.size(); ++i) {
       slots[i].mask.presence = presence[i];
-      if (presence[i] != Presence::kNever) slots[i].cotangent = w_.program().AddValue(types[i]);
+      if (presence[i] != Presence::kNever) slots[i].cotangent = w_.AddValue(types[i]);
       vjp.results.push_back(slots[i].cotangent);
     }
     for (size_t i = 0; i < types.size(); ++i) {
       if (presence[i] == Presence::kMasked) {
-        slots[i].mask.value = w_.program().AddValue({ElementType::kBool, types[i].shape});
+        slots[i].mask.value = w_.AddValue({ElementType::kBool, types[i].shape});
       }
       vjp.results.push_back(slots[i].mask.value);
     }
@@ -343,7 +343,7 @@ class ForVjp : LoopVjp {
     Region region;
     w_.Open(region);
     w_.DefinesPrimal(body_);
-    region.args.push_back(w_.program().AddValue({ElementType::kI32, {}}, "index"));
+    region.args.push_back(w_.AddValue({ElementType::kI32, {}}, "index"));
     const std::vector<ValueId> carried(body_.args.begin() + 1, body_.args.end());
     const std::vector<Type> types = Concatenated(TypesOf(carried), TypesOf(captures_));
     const std::vector<Slot> args = w_.MakeArgs(region, Specs(types, presence_));
@@ -366,6 +366,7 @@ class ForVjp : LoopVjp {
 void ReverseRegion(AdjointWriter& writer, Region& primal) {
   for (size_t i = primal.ops.size(); i-- > 0;) {
     Op& op = primal.ops[i];
+    writer.budget().Visit();
     if (op.code == OpCode::kWhile) {
       WhileVjp(writer, op).Write();
     } else if (op.code == OpCode::kFor) {

@@ -1,7 +1,8 @@
 #include "sim/program/lower.h"
 
-#include <algorithm>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sim/program/assign.h"
@@ -20,12 +21,14 @@ std::string NameList(const std::vector<std::string>& names) {
   return list.empty() ? "none" : list;
 }
 
-absl::Status CheckSites(const Program& world, const precision::Policy& policy) {
+absl::Status CheckSites(const Program& world, const precision::Policy& policy,
+                        PassBudget& budget) {
   std::vector<std::string> names;
-  for (const Site& site : SitesOf(world)) names.push_back(site.name);
+  for (const Site& site : SitesOf(world, &budget)) names.push_back(site.name);
+  const std::unordered_set<std::string> known(names.begin(), names.end());
   for (size_t i = 0; i < policy.sites.size(); ++i) {
     const std::string& name = policy.sites[i].first;
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    if (known.count(name) != 0) continue;
     return FieldError(absl::StrCat("policy.sites[", i, "].site"),
                       absl::StrCat("world '", world.name, "' has no site '", name,
                                    "'; its sites: ", NameList(names)));
@@ -45,39 +48,46 @@ absl::Status CheckWanted(const Program& world, const AdjointSpec& spec) {
 }
 
 // An identity in the role of its result, so that what leaves a region is computed by an operation.
-ValueId AppendCast(Program& program, Region& region, ValueId value, Role role) {
+ValueId AppendCast(Program& program, Region& region, ValueId value, Role role,
+                   PassBudget& budget) {
   Op op;
   op.code = OpCode::kCast;
   op.role = role;
   op.operands = {value};
   const Value source = program[value];
   op.results = {program.AddValue(source.type, source.name)};
+  budget.WroteValue(source);
+  budget.WroteOp(op);
   region.ops.push_back(op);
   return op.results[0];
 }
 
-// Whether an operation makes the value; a copy (which Simplify removes) makes what its operand is.
-bool IsComputed(const Program& program, const Region& region, ValueId value) {
+// By value, whether an operation of the region makes it; a copy (which Simplify removes) makes what
+// its operand is.
+std::vector<bool> Computed(const Program& program, const Region& region, PassBudget& budget) {
+  std::vector<bool> computed(program.values.size(), false);
   for (const Op& op : region.ops) {
+    budget.Visit(1 + static_cast<int64_t>(op.results.size()));
     if (op.code == OpCode::kLiteral) continue;
-    if (std::find(op.results.begin(), op.results.end(), value) == op.results.end()) continue;
-    return !IsCopy(program, op) || IsComputed(program, region, op.operands[0]);
+    const bool made = !IsCopy(program, op) || computed[Index(op.operands[0])];
+    for (ValueId id : op.results) computed[Index(id)] = made;
   }
-  return false;
+  return computed;
 }
 
 // Puts the chosen stage cost behind the step, and drops every other objective.
-void ChooseObjective(NumericalProgram& numerical, const std::string& name) {
+void ChooseObjective(NumericalProgram& numerical, const std::string& name, PassBudget& budget) {
   Program& program = numerical.program;
   std::vector<Objective> chosen;
   for (Objective& objective : program.objectives) {
     if (objective.name == name) chosen.push_back(std::move(objective));
   }
   program.objectives = std::move(chosen);
+  const std::vector<bool> computed = Computed(program, program.step, budget);
   for (Export& exported : program.exports) {
     const bool real = program[exported.value].type.element == ElementType::kReal;
-    if (!real || IsComputed(program, program.step, exported.value)) continue;
-    exported.value = AppendCast(program, program.step, exported.value, Role::kDynamics);
+    if (!real || computed[Index(exported.value)]) continue;
+    exported.value = AppendCast(program, program.step, exported.value, Role::kDynamics, budget);
   }
   if (program.objectives.empty()) return;
   numerical.objective = name;
@@ -85,7 +95,7 @@ void ChooseObjective(NumericalProgram& numerical, const std::string& name) {
   if (!objective.HasStage()) return;
   for (Op& op : objective.stage.ops) program.step.ops.push_back(std::move(op));
   numerical.stage_cost =
-      AppendCast(program, program.step, objective.stage.yields[0], Role::kObjective);
+      AppendCast(program, program.step, objective.stage.yields[0], Role::kObjective, budget);
   objective.stage = {};
 }
 
@@ -97,9 +107,9 @@ void AssignSlots(PrecisionAssigner& assigner, Region& region, size_t seeds) {
   assigner.AssignRegion(region, Role::kAdjoint);
 }
 
-void AssignAll(NumericalProgram& numerical) {
+void AssignAll(NumericalProgram& numerical, PassBudget& budget) {
   Program& program = numerical.program;
-  PrecisionAssigner assigner(program, numerical.policy);
+  PrecisionAssigner assigner(program, numerical.policy, budget);
   if (program.HasInitial()) assigner.AssignRegion(program.initial, Role::kState);
   assigner.AssignRegion(program.step, Role::kState);
   Region* terminal = nullptr;
@@ -132,43 +142,85 @@ bool IsDifferentiable(const Program& program, const Input& input) {
   return kind && program[input.value].type.element == ElementType::kReal;
 }
 
-absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
-                                       const std::string& objective,
-                                       const std::optional<AdjointSpec>& adjoint) {
+namespace {
+
+absl::Status CheckAsked(const Program& world, const precision::Policy& policy,
+                        const std::string& objective, const std::optional<AdjointSpec>& adjoint,
+                        PassBudget& budget) {
   if (!objective.empty() && world.FindObjective(objective) == nullptr) {
     std::vector<std::string> names;
     for (const Objective& known : world.objectives) names.push_back(known.name);
     return FieldError("objective", absl::StrCat("world '", world.name, "' has no objective '",
                                                 objective, "'; its objectives: ", NameList(names)));
   }
-  if (absl::Status status = CheckSites(world, policy); !status.ok()) return status;
+  if (absl::Status status = CheckSites(world, policy, budget); !status.ok()) return status;
+  return adjoint ? CheckWanted(world, *adjoint) : absl::OkStatus();
+}
+
+// The world's own part of what is written.
+void CountWorld(const Program& program, PassBudget& budget) {
+  for (const Value& value : program.values) budget.WroteValue(value);
+  budget.WroteRegion(program.initial);
+  budget.WroteRegion(program.step);
+  for (const Objective& objective : program.objectives) {
+    budget.WroteRegion(objective.stage);
+    budget.WroteRegion(objective.terminal);
+  }
+}
+
+// The passes, in order.
+NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
+                         const std::string& objective, const std::optional<AdjointSpec>& adjoint,
+                         PassBudget& budget) {
   NumericalProgram numerical;
+  CountWorld(world, budget);
   numerical.program = world;
   numerical.policy = policy;
-  ChooseObjective(numerical, objective);
+  ChooseObjective(numerical, objective, budget);
   std::vector<ValueId> keep;
   if (numerical.stage_cost != ValueId::kNone) keep.push_back(numerical.stage_cost);
-  numerical.program = Simplify(std::move(numerical.program), keep);
+  numerical.program = Simplify(std::move(numerical.program), keep, budget);
   Region* terminal = nullptr;
   if (!numerical.program.objectives.empty()) {
     Objective& chosen = numerical.program.objectives.front();
     if (chosen.HasTerminal()) terminal = &chosen.terminal;
   }
-  BringIntoObjective(numerical.program, numerical.program.step);
-  if (terminal != nullptr) BringIntoObjective(numerical.program, *terminal);
+  BringIntoObjective(numerical.program, numerical.program.step, budget);
+  if (terminal != nullptr) BringIntoObjective(numerical.program, *terminal, budget);
   if (adjoint) {
-    if (absl::Status status = CheckWanted(world, *adjoint); !status.ok()) return status;
     numerical.adjoint_spec = adjoint;
-    numerical.adjoint = Differentiate(numerical.program, numerical.stage_cost, terminal, *adjoint);
+    numerical.adjoint =
+        Differentiate(numerical.program, numerical.stage_cost, terminal, *adjoint, budget);
   }
-  AssignAll(numerical);
-  RemoveUnread(numerical);
-  MarkUsedInputs(numerical);
-  Renumber(numerical);
-  numerical.text = Print(numerical);
-  numerical.fingerprint = Fingerprint(numerical.text);
-  numerical.sites = SitesOf(numerical.program);
+  AssignAll(numerical, budget);
+  RemoveUnread(numerical, budget);
+  MarkUsedInputs(numerical, budget);
+  Renumber(numerical, budget);
+  numerical.text = Print(numerical, &budget);
+  numerical.fingerprint = Fingerprint(numerical.text, &budget);
+  numerical.sites = SitesOf(numerical.program, &budget);
   return numerical;
+}
+
+}  // namespace
+
+absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
+                                       const std::string& objective,
+                                       const std::optional<AdjointSpec>& adjoint,
+                                       PassBudget* budget) {
+  PassBudget own;
+  PassBudget& counted = budget != nullptr ? *budget : own;
+  absl::StatusOr<NumericalProgram> lowered;
+  const absl::Status ended = WithinBudget([&] {
+    absl::Status status = CheckAsked(world, policy, objective, adjoint, counted);
+    if (status.ok()) {
+      lowered = Lowered(world, policy, objective, adjoint, counted);
+    } else {
+      lowered = std::move(status);
+    }
+  });
+  if (!ended.ok()) return ended;
+  return lowered;
 }
 
 }  // namespace simgrad::sim

@@ -2,8 +2,10 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <memory>
 #include <string_view>
 #include <unordered_map>
 
@@ -23,7 +25,8 @@ std::string_view ComparisonText(Comparison comparison) {
 
 class Printer {
  public:
-  explicit Printer(const Program& program) : program_(program) {}
+  Printer(const Program& program, PassBudget* budget)
+      : program_(program), budget_(budget ? *budget : unlimited_) {}
 
   std::string Take() { return std::move(text_); }
 
@@ -31,6 +34,7 @@ class Printer {
     text_.append(static_cast<size_t>(indent) * 2, ' ');
     text_ += line;
     text_ += '\n';
+    budget_.WroteText(static_cast<int64_t>(text_.size()));
   }
 
   void Inputs() {
@@ -116,7 +120,10 @@ class Printer {
     std::string text;
     switch (op.code) {
       case OpCode::kLiteral:
-        for (double x : a.literal) text += " " + Number(x);
+        for (double x : a.literal) {
+          budget_.Visit();
+          text += " " + Number(x);
+        }
         break;
       case OpCode::kBroadcast:
         text += " dims=" + List(a.dims);
@@ -200,6 +207,8 @@ class Printer {
   }
 
   const Program& program_;
+  PassBudget unlimited_;
+  PassBudget& budget_;
   std::string text_;
   std::unordered_map<size_t, size_t> numbers_;
 };
@@ -225,7 +234,7 @@ void PrintAdjoint(Printer& printer, const Adjoint& adjoint) {
 }  // namespace
 
 std::string Print(const Program& program) {
-  Printer printer(program);
+  Printer printer(program, nullptr);
   printer.Line(0, "world " + program.name);
   printer.Inputs();
   PrintWorld(printer, program);
@@ -238,9 +247,9 @@ std::string Print(const Program& program) {
   return printer.Take();
 }
 
-std::string Print(const NumericalProgram& numerical) {
+std::string Print(const NumericalProgram& numerical, PassBudget* budget) {
   const Program& program = numerical.program;
-  Printer printer(program);
+  Printer printer(program, budget);
   printer.Line(0, "world " + program.name);
   const bool stop = numerical.policy.nonfinite == precision::NonFinite::kStop;
   printer.Line(0, std::string("nonfinite ") + (stop ? "stop" : "report"));
@@ -260,10 +269,19 @@ std::string Print(const NumericalProgram& numerical) {
   return printer.Take();
 }
 
-std::string Fingerprint(const std::string& text) {
+std::string Fingerprint(const std::string& text, PassBudget* budget) {
+  // A piece takes about a millisecond.
+  constexpr size_t kPiece = size_t{1} << 18;
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
+                                                                        EVP_MD_CTX_free);
+  EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
+  for (size_t at = 0; at < text.size(); at += kPiece) {
+    if (budget != nullptr) budget->Visit(kPiece / 64);
+    EVP_DigestUpdate(context.get(), text.data() + at, std::min(kPiece, text.size() - at));
+  }
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int length = 0;
-  EVP_Digest(text.data(), text.size(), digest.data(), &length, EVP_sha256(), nullptr);
+  EVP_DigestFinal_ex(context.get(), digest.data(), &length);
   std::string hex;
   for (unsigned int i = 0; i < length; ++i) {
     char buffer[3];

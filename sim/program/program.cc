@@ -3,13 +3,15 @@
 #include <utility>
 
 #include "sim/program/loop.h"
+#include "sim/program/pass_budget.h"
 
 namespace simgrad::sim {
 namespace {
 
 void CollectSites(const Region& region, const Program& program, int64_t mapped,
-                  std::vector<Site>& sites) {
+                  std::vector<Site>& sites, PassBudget& budget) {
   for (const Op& op : region.ops) {
+    budget.Visit();
     if (op.code == OpCode::kEvent) {
       const int64_t own = ElementCount(program[op.results[0]].type.shape);
       sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0});
@@ -19,7 +21,7 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
       if (op.attributes.elements > 0) inside *= op.attributes.elements;
       sites.push_back({op.attributes.site, SiteKind::kTermination, inside, op.attributes.max_iter});
     }
-    for (const Region& nested : op.regions) CollectSites(nested, program, inside, sites);
+    for (const Region& nested : op.regions) CollectSites(nested, program, inside, sites, budget);
   }
 }
 
@@ -90,9 +92,10 @@ const Objective* Program::FindObjective(std::string_view objective_name) const {
   return nullptr;
 }
 
-std::vector<Site> SitesOf(const Program& program) {
+std::vector<Site> SitesOf(const Program& program, PassBudget* budget) {
+  PassBudget unlimited;
   std::vector<Site> sites;
-  CollectSites(program.step, program, 1, sites);
+  CollectSites(program.step, program, 1, sites, budget ? *budget : unlimited);
   return sites;
 }
 

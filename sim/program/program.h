@@ -177,6 +177,8 @@ struct Site {
   int64_t elements = 1;
   int64_t max_iter = 0;  // termination: the cap
 };
-std::vector<Site> SitesOf(const Program& program);
+// `budget` (pass_budget.h) is told what is visited.
+class PassBudget;
+std::vector<Site> SitesOf(const Program& program, PassBudget* budget = nullptr);
 
 }  // namespace simgrad::sim

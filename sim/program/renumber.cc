@@ -23,17 +23,19 @@ std::vector<Region*> RegionsOf(NumericalProgram& numerical) {
 
 class Numbering {
  public:
-  explicit Numbering(const std::vector<Value>& old) : old_(old), to_(old.size(), ValueId::kNone) {}
+  Numbering(std::vector<Value>& old, PassBudget& budget)
+      : old_(old), budget_(budget), to_(old.size(), ValueId::kNone) {}
 
   void Define(ValueId id) {
     if (id == ValueId::kNone || to_[Index(id)] != ValueId::kNone) return;
     to_[Index(id)] = static_cast<ValueId>(values_.size());
-    values_.push_back(old_[Index(id)]);
+    values_.push_back(std::move(old_[Index(id)]));
   }
 
   void DefineAll(const Region& region) {
     for (ValueId id : region.args) Define(id);
     for (const Op& op : region.ops) {
+      budget_.Visit(1 + static_cast<int64_t>(op.results.size()));
       for (ValueId id : op.results) Define(id);
       for (const Region& nested : op.regions) DefineAll(nested);
     }
@@ -43,10 +45,11 @@ class Numbering {
     if (id != ValueId::kNone) id = to_[Index(id)];
   }
 
-  void MapAll(Region& region) const {
+  void MapAll(Region& region) {
     for (ValueId& id : region.args) Map(id);
     for (ValueId& id : region.yields) Map(id);
     for (Op& op : region.ops) {
+      budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
       for (ValueId& id : op.operands) Map(id);
       for (ValueId& id : op.results) Map(id);
       Map(op.attributes.primal);
@@ -58,36 +61,37 @@ class Numbering {
   std::vector<Value> Take() { return std::move(values_); }
 
  private:
-  const std::vector<Value>& old_;
+  std::vector<Value>& old_;  // given up value by value
+  PassBudget& budget_;
   std::vector<ValueId> to_;
   std::vector<Value> values_;
 };
 
 }  // namespace
 
-void RemoveUnread(NumericalProgram& numerical) {
+void RemoveUnread(NumericalProgram& numerical, PassBudget& budget) {
   const Program& program = numerical.program;
   std::vector<bool> live(program.values.size(), false);
   for (const Export& exported : program.exports) live[Index(exported.value)] = true;
   if (numerical.stage_cost != ValueId::kNone) live[Index(numerical.stage_cost)] = true;
   const std::vector<Region*> regions = RegionsOf(numerical);
   for (auto region = regions.rbegin(); region != regions.rend(); ++region) {
-    RemoveDeadCode(**region, program, live);
+    RemoveDeadCode(**region, live, budget);
   }
 }
 
-void MarkUsedInputs(NumericalProgram& numerical) {
+void MarkUsedInputs(NumericalProgram& numerical, PassBudget& budget) {
   std::vector<bool> read(numerical.program.values.size(), false);
-  for (const Region* region : RegionsOf(numerical)) MarkUses(*region, read);
+  for (const Region* region : RegionsOf(numerical)) MarkUses(*region, read, &budget);
   for (const Export& exported : numerical.program.exports) read[Index(exported.value)] = true;
   for (Input& input : numerical.program.inputs) {
     input.used = input.kind == InputKind::kState || read[Index(input.value)];
   }
 }
 
-void Renumber(NumericalProgram& numerical) {
+void Renumber(NumericalProgram& numerical, PassBudget& budget) {
   Program& program = numerical.program;
-  Numbering numbering(program.values);
+  Numbering numbering(program.values, budget);
   for (const Input& input : program.inputs) numbering.Define(input.value);
   const std::vector<Region*> regions = RegionsOf(numerical);
   for (const Region* region : regions) numbering.DefineAll(*region);

@@ -29,8 +29,8 @@ struct Known {
 
 class Verifier {
  public:
-  Verifier(const Program& program, const ProgramLimits& limits)
-      : program_(program), limits_(limits), known_(program.values.size()) {}
+  Verifier(const Program& program, const ProgramLimits& limits, PassBudget& budget)
+      : program_(program), limits_(limits), budget_(budget), known_(program.values.size()) {}
 
   absl::Status Run();
 
@@ -46,6 +46,10 @@ class Verifier {
   }
 
   absl::Status CheckTables();
+  absl::Status CheckValue(const Value& value, const std::string& field);
+  absl::Status CountName(const std::string& name, const std::string& field);
+  absl::Status CountOperands(size_t count, const std::string& field);
+  absl::Status CheckSizes(const Op& op, const std::string& field);
   absl::Status CheckName(const std::string& name, const std::string& field);
   absl::Status CheckInputs();
   absl::Status CheckInputType(const Input& input, const std::string& field);
@@ -83,6 +87,7 @@ class Verifier {
 
   const Program& program_;
   const ProgramLimits& limits_;
+  PassBudget& budget_;
   std::vector<Known> known_;
   std::set<ValueId> ever_;
   std::vector<Open> open_;
@@ -90,6 +95,10 @@ class Verifier {
   std::vector<bool> export_taint_;
   Kind kind_ = Kind::kStep;
   int64_t operations_ = 0;
+  int64_t elements_ = 0;
+  int64_t operands_ = 0;
+  int64_t name_bytes_ = 0;
+  int64_t literal_elements_ = 0;
 };
 
 }  // namespace simgrad::sim::internal

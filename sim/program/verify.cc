@@ -25,39 +25,67 @@ absl::Status Verifier::Run() {
 }
 
 absl::Status Verifier::CheckTables() {
-  if (static_cast<int64_t>(program_.values.size()) > limits_.max_values) {
-    return FieldError("values", absl::StrCat(program_.values.size(), " values, the limit is ",
-                                             limits_.max_values));
+  const std::pair<const char*, std::pair<size_t, int64_t>> lists[] = {
+      {"values", {program_.values.size(), limits_.max_values}},
+      {"exports", {program_.exports.size(), limits_.max_exports}},
+      {"objectives", {program_.objectives.size(), limits_.max_objectives}},
+  };
+  for (const auto& [list, sizes] : lists) {
+    const auto [size, limit] = sizes;
+    if (static_cast<int64_t>(size) <= limit) continue;
+    return LimitError(list, absl::StrCat(size, " ", list, ", the limit is ", limit));
   }
   if (absl::Status s = CheckName(program_.name, "name"); !s.ok()) return s;
-  int64_t total = 0;
   for (size_t i = 0; i < program_.values.size(); ++i) {
-    const Value& value = program_.values[i];
-    int64_t count = 1;
-    if (value.type.shape.size() > 8)
-      return FieldError(At("values", i) + ".shape", "at most 8 axes");
-    for (int64_t dim : value.type.shape) {
-      if (dim < 0)
-        return FieldError(At("values", i) + ".shape", absl::StrCat("negative axis ", dim));
-      if (dim > limits_.max_elements || count > limits_.max_elements / std::max<int64_t>(dim, 1)) {
-        return FieldError(
-            At("values", i) + ".shape",
-            absl::StrCat("[", absl::StrJoin(value.type.shape, ","), "] is above the limit of ",
-                         limits_.max_elements, " elements"));
-      }
-      count *= dim;
-    }
-    total += count;
-    if (total > limits_.max_total_elements) {
-      return FieldError("values",
-                        absl::StrCat("more than ", limits_.max_total_elements, " elements in all"));
-    }
-    if (static_cast<int64_t>(value.name.size()) > limits_.max_name_length) {
-      return FieldError(At("values", i) + ".name", "longer than the limit");
-    }
-    if (value.format) return FieldError(At("values", i), "formats are the policy's to assign");
+    budget_.Visit();
+    if (absl::Status s = CheckValue(program_.values[i], At("values", i)); !s.ok()) return s;
   }
   return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckValue(const Value& value, const std::string& field) {
+  int64_t count = 1;
+  if (value.type.shape.size() > 8) return LimitError(field + ".shape", "at most 8 axes");
+  for (int64_t dim : value.type.shape) {
+    if (dim < 0) return FieldError(field + ".shape", absl::StrCat("negative axis ", dim));
+    if (dim > limits_.max_elements || count > limits_.max_elements / std::max<int64_t>(dim, 1)) {
+      return LimitError(field + ".shape", absl::StrCat("[", absl::StrJoin(value.type.shape, ","),
+                                                       "] is above the limit of ",
+                                                       limits_.max_elements, " elements"));
+    }
+    count *= dim;
+  }
+  elements_ += count;
+  if (elements_ > limits_.max_total_elements) {
+    return LimitError("values",
+                      absl::StrCat("more than ", limits_.max_total_elements, " elements in all"));
+  }
+  if (static_cast<int64_t>(value.name.size()) > limits_.max_name_length) {
+    return LimitError(field + ".name", absl::StrCat("longer than the limit of ",
+                                                    limits_.max_name_length, " characters"));
+  }
+  if (value.format) return FieldError(field, "formats are the policy's to assign");
+  return CountName(value.name, field + ".name");
+}
+
+// Names are copied into what is lowered, so their sum is bounded too.
+absl::Status Verifier::CountName(const std::string& name, const std::string& field) {
+  name_bytes_ += static_cast<int64_t>(name.size());
+  if (name_bytes_ <= limits_.max_name_bytes) return absl::OkStatus();
+  return LimitError(field, absl::StrCat("names, labels and descriptions hold more than ",
+                                        limits_.max_name_bytes, " bytes in all"));
+}
+
+absl::Status Verifier::CountOperands(size_t count, const std::string& field) {
+  if (static_cast<int64_t>(count) > limits_.max_operands) {
+    return LimitError(field, absl::StrCat(count, " in one list, the limit is ",
+                                          limits_.max_operands));
+  }
+  operands_ += static_cast<int64_t>(count);
+  budget_.Visit(static_cast<int64_t>(count));
+  if (operands_ <= limits_.max_total_operands) return absl::OkStatus();
+  return LimitError(field, absl::StrCat("more than ", limits_.max_total_operands,
+                                        " operands, results, arguments and yields in all"));
 }
 
 absl::Status Verifier::CheckName(const std::string& name, const std::string& field) {
@@ -70,7 +98,7 @@ absl::Status Verifier::CheckName(const std::string& name, const std::string& fie
                       c == '_' || c == '-' || c == '.';
     if (!fine) return FieldError(field, "a name is made of letters, digits, '_', '-' and '.'");
   }
-  return absl::OkStatus();
+  return CountName(name, field);
 }
 
 absl::Status Verifier::CheckInputs() {
@@ -80,7 +108,9 @@ absl::Status Verifier::CheckInputs() {
   for (size_t i = 0; i < program_.inputs.size(); ++i) {
     const Input& input = program_.inputs[i];
     const std::string field = At("inputs", i);
+    budget_.Visit();
     if (absl::Status s = CheckName(input.name, field + ".name"); !s.ok()) return s;
+    if (absl::Status s = CountName(input.description, field + ".description"); !s.ok()) return s;
     if (!names.insert({input.kind, input.name}).second) {
       return FieldError(field + ".name", absl::StrCat("'", input.name, "' is used twice"));
     }
@@ -120,7 +150,7 @@ absl::Status Verifier::CheckInputType(const Input& input, const std::string& fie
 absl::Status Verifier::CheckWork() const {
   const auto check = [this](double work, const std::string& field) {
     if (work <= static_cast<double>(limits_.max_step_work)) return absl::OkStatus();
-    return FieldError(field, absl::StrCat("one step may take ", work,
+    return LimitError(field, absl::StrCat("one step may take ", work,
                                           " element-operations with every loop at its cap; the "
                                           "limit is ",
                                           limits_.max_step_work));
@@ -148,6 +178,7 @@ absl::Status Verifier::CheckExports() {
   for (size_t i = 0; i < program_.exports.size(); ++i) {
     const Export& exported = program_.exports[i];
     const std::string field = At("exports", i);
+    budget_.Visit();
     if (absl::Status s = CheckName(exported.name, field + ".name"); !s.ok()) return s;
     if (!names.insert(exported.name).second) {
       return FieldError(field + ".name",
@@ -207,8 +238,13 @@ absl::Status Verifier::CheckObjectives() {
 
 namespace simgrad::sim {
 
-absl::Status Verify(const Program& program, const ProgramLimits& limits) {
-  return internal::Verifier(program, limits).Run();
+absl::Status Verify(const Program& program, const ProgramLimits& limits, PassBudget* budget) {
+  PassBudget unlimited;
+  absl::Status verified;
+  const absl::Status ended = WithinBudget([&] {
+    verified = internal::Verifier(program, limits, budget ? *budget : unlimited).Run();
+  });
+  return ended.ok() ? verified : ended;
 }
 
 }  // namespace simgrad::sim

@@ -4,13 +4,14 @@
 // shapes,
 //   uses before definition, uses across regions, names that clash, sites named twice, a select that
 //   hangs on an anonymous comparison of reals, loops and work over the limits, non-finite literals,
-//   roles that a world cannot use, adjoint-only operations. Cost: linear in the program. Never
-//   allocates by a number found in the program.
+//   roles that a world cannot use, adjoint-only operations. What is above a limit is an IsLimit error.
+//   Cost: n log n in the program. Never allocates by a number found in the program.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
@@ -27,8 +28,17 @@ struct ProgramLimits {
   int64_t max_step_work = int64_t{1} << 42;
   int64_t max_depth = 8;  // of nested regions
   int64_t max_name_length = 128;
+  int64_t max_name_bytes = 4 << 20;  // of all names, labels and descriptions
+  int64_t max_exports = 4'096;
+  int64_t max_objectives = 256;
+  // Operands or results of one operation, arguments or yields of one region.
+  int64_t max_operands = 32'768;
+  int64_t max_total_operands = 500'000;     // all of those
+  int64_t max_literal_elements = 1 << 20;  // numbers of all literals
 };
 
-absl::Status Verify(const Program& program, const ProgramLimits& limits = {});
+// `budget`: polled, and left with CANCELLED where it says so.
+absl::Status Verify(const Program& program, const ProgramLimits& limits = {},
+                    PassBudget* budget = nullptr);
 
 }  // namespace simgrad::sim

@@ -23,7 +23,7 @@ absl::Status Verifier::CheckCap(int64_t cap, int64_t lowest, const std::string& 
   }
   iterations *= std::max<int64_t>(cap, 1);
   if (iterations > limits_.max_nested_iterations) {
-    return FieldError(
+    return LimitError(
         field + ".max_iter",
         absl::StrCat("nested loops may run ", limits_.max_nested_iterations, " iterations in all"));
   }

@@ -80,9 +80,10 @@ absl::Status Verifier::CheckStates(const Region& region, const std::string& fiel
 absl::Status Verifier::OpenRegion(const Region& region, const std::string& field,
                                   const std::vector<Type>& types, bool mapped) {
   if (static_cast<int64_t>(open_.size()) > limits_.max_depth + 3) {
-    return FieldError(field, absl::StrCat("regions nest deeper than ", limits_.max_depth));
+    return LimitError(field, absl::StrCat("regions nest deeper than ", limits_.max_depth));
   }
   open_.push_back({mapped, {}});
+  if (absl::Status s = CountOperands(region.args.size(), field + ".args"); !s.ok()) return s;
   if (region.args.size() != types.size()) {
     return FieldError(field + ".args",
                       absl::StrCat("needs ", types.size(), ", has ", region.args.size()));
@@ -97,6 +98,7 @@ absl::Status Verifier::OpenRegion(const Region& region, const std::string& field
 }
 
 absl::Status Verifier::UseYields(const Region& region, const std::string& field) {
+  if (absl::Status s = CountOperands(region.yields.size(), field + ".yields"); !s.ok()) return s;
   for (size_t i = 0; i < region.yields.size(); ++i) {
     if (absl::Status s = Use(region.yields[i], At(field + ".yields", i)); !s.ok()) return s;
   }
@@ -107,8 +109,9 @@ absl::Status Verifier::Ops(const Region& region, const std::string& field, int64
                            int64_t iterations) {
   for (size_t i = 0; i < region.ops.size(); ++i) {
     const std::string here = At(field + ".ops", i);
+    budget_.Visit();
     if (++operations_ > limits_.max_operations) {
-      return FieldError(here, absl::StrCat("more than ", limits_.max_operations, " operations"));
+      return LimitError(here, absl::StrCat("more than ", limits_.max_operations, " operations"));
     }
     absl::Status status = CheckOp(region.ops[i], here, depth, iterations);
     if (!status.ok()) return status;
@@ -124,6 +127,7 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
                                                     "' belongs to adjoint programs"));
   }
   if (absl::Status s = CheckContext(op, field); !s.ok()) return s;
+  if (absl::Status s = CheckSizes(op, field); !s.ok()) return s;
   for (size_t i = 0; i < op.operands.size(); ++i) {
     if (absl::Status s = Use(op.operands[i], At(field + ".operands", i)); !s.ok()) return s;
   }
@@ -165,14 +169,33 @@ absl::Status Verifier::CheckContext(const Op& op, const std::string& field) {
                                    std::string(precision::RoleName(op.role)), "'"));
   }
   if (static_cast<int64_t>(op.label.size()) > 4 * limits_.max_name_length) {
-    return FieldError(field + ".label", "longer than the limit");
+    return LimitError(field + ".label", absl::StrCat("longer than the limit of ",
+                                                     4 * limits_.max_name_length, " characters"));
   }
+  if (absl::Status s = CountName(op.label, field + ".label"); !s.ok()) return s;
   for (char c : op.label) {
     if (static_cast<unsigned char>(c) < 0x20)
       return FieldError(field + ".label", "control character");
   }
   if (!op.site.empty()) return CheckName(op.site, field + ".site");
   return absl::OkStatus();
+}
+
+// Lists that no rule reads are copied with the operation all the same.
+absl::Status Verifier::CheckSizes(const Op& op, const std::string& field) {
+  if (absl::Status s = CountOperands(op.operands.size(), field + ".operands"); !s.ok()) return s;
+  if (absl::Status s = CountOperands(op.results.size(), field + ".results"); !s.ok()) return s;
+  const Attributes& a = op.attributes;
+  for (const std::vector<int64_t>* list : {&a.axes, &a.start, &a.shape, &a.dims}) {
+    if (list->size() > 8) return LimitError(field, "a list of axes has at most 8 entries");
+  }
+  if (absl::Status s = CountName(a.site, field + ".decision_site"); !s.ok()) return s;
+  literal_elements_ += static_cast<int64_t>(a.literal.size());
+  budget_.Visit(static_cast<int64_t>(a.literal.size()) / 16);
+  if (literal_elements_ <= limits_.max_literal_elements) return absl::OkStatus();
+  return LimitError(field + ".literal", absl::StrCat("literals hold more than ",
+                                                     limits_.max_literal_elements,
+                                                     " numbers in all"));
 }
 
 absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {

@@ -2,31 +2,56 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <string>
 #include <thread>
 
 namespace simgrad::server::scheduling {
 namespace {
 
-using Reservation = MemoryBudget::Reservation;
+using Turn = WorkQueue::Turn;
+
+std::shared_ptr<Caller> Named(const std::string& name, double weight = 1.0) {
+  CallerLimits limits;
+  limits.weight = weight;
+  return std::make_shared<Caller>(name, limits);
+}
 
 std::shared_ptr<Cancellation> NoDeadline() {
   return std::make_shared<Cancellation>(absl::InfiniteFuture());
 }
 
+using Run = std::function<void(const absl::Status&, absl::Duration, Turn&)>;
+
+WorkQueue::Job JobOf(const std::shared_ptr<Caller>& caller, Run run,
+                     std::shared_ptr<Cancellation> cancellation = NoDeadline()) {
+  WorkQueue::Job job;
+  job.caller = caller;
+  job.cancellation = std::move(cancellation);
+  job.run = std::move(run);
+  return job;
+}
+
+void Put(WorkQueue& queue, WorkQueue::Job job) { EXPECT_FALSE(queue.Enqueue(job).has_value()); }
+
+void Nothing(const absl::Status&, absl::Duration, Turn&) {}
+
 // Occupies one worker until released.
 class Blocker {
  public:
-  explicit Blocker(WorkQueue& queue, std::shared_ptr<Cancellation> cancellation = NoDeadline()) {
-    auto admitted = queue.Admit(0, absl::InfiniteFuture());
-    EXPECT_TRUE(std::holds_alternative<Reservation>(admitted));
+  explicit Blocker(WorkQueue& queue, std::shared_ptr<Cancellation> cancellation = NoDeadline(),
+                   const std::shared_ptr<Caller>& caller = Named("blocker")) {
     std::promise<void> started;
     std::future<void> has_started = started.get_future();
-    queue.Enqueue({std::move(cancellation), [&started, released = release_.get_future().share()](
-                                                const absl::Status&, absl::Duration) {
+    Put(queue, JobOf(
+                   caller,
+                   [&started, released = release_.get_future().share()](
+                       const absl::Status&, absl::Duration, Turn&) {
                      started.set_value();
                      released.wait();
-                   }});
+                   },
+                   std::move(cancellation)));
     has_started.wait();
   }
   ~Blocker() { Release(); }
@@ -40,155 +65,362 @@ class Blocker {
   bool released_ = false;
 };
 
-RefusalReason ReasonOf(std::variant<Reservation, Refusal> admission) {
-  EXPECT_TRUE(std::holds_alternative<Refusal>(admission));
-  return std::get<Refusal>(admission).reason;
-}
-
 // A job that notes the thread it ran on.
-WorkQueue::Job Noting(WorkQueue& queue, std::thread::id& ran_on) {
-  EXPECT_TRUE(std::holds_alternative<Reservation>(queue.Admit(1, absl::InfiniteFuture())));
-  return {NoDeadline(), [&](const absl::Status& admitted, absl::Duration) {
-            EXPECT_TRUE(admitted.ok());
-            ran_on = std::this_thread::get_id();
-          }};
+WorkQueue::Job Noting(std::thread::id& ran_on) {
+  return JobOf(Named("a"), [&](const absl::Status& admitted, absl::Duration, Turn&) {
+    EXPECT_TRUE(admitted.ok());
+    ran_on = std::this_thread::get_id();
+  });
 }
 
 TEST(WorkQueue, LetsTheCallerRunATinyJobWhereAWorkerIsFree) {
-  WorkQueue queue({2, 100, 1000});
+  WorkQueue queue({2, 100});
   Blocker blocker(queue);
   std::thread::id ran_on;
-  queue.RunOrEnqueue(Noting(queue, ran_on));
+  WorkQueue::Job job = Noting(ran_on);
+  EXPECT_FALSE(queue.RunOrEnqueue(job).has_value());
   EXPECT_EQ(ran_on, std::this_thread::get_id());
   EXPECT_EQ(queue.running(), 1);  // the blocker
+  EXPECT_EQ(queue.busy(), 1);
   EXPECT_EQ(queue.waiting(), 0);
 }
 
 TEST(WorkQueue, ATinyJobWaitsItsTurnWhereNoWorkerIsFree) {
-  WorkQueue queue({1, 100, 1000});
+  WorkQueue queue({1, 100});
   Blocker blocker(queue);
   std::thread::id ran_on;
-  queue.RunOrEnqueue(Noting(queue, ran_on));
+  WorkQueue::Job job = Noting(ran_on);
+  EXPECT_FALSE(queue.RunOrEnqueue(job).has_value());
   EXPECT_EQ(ran_on, std::thread::id());
   EXPECT_EQ(queue.waiting(), 1);
   blocker.Release();
-  ASSERT_TRUE(queue.Drain(absl::InfiniteDuration()));
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
   EXPECT_NE(ran_on, std::thread::id());
   EXPECT_NE(ran_on, std::this_thread::get_id());
 }
 
-TEST(WorkQueue, RunsEveryJobOnceInOrder) {
-  WorkQueue queue({1, 100, 1000});
+TEST(WorkQueue, RunsEveryJobOfACallerOnceInOrder) {
+  WorkQueue queue({1, 100});
+  const auto caller = Named("a");
   std::vector<int> ran;
   for (int i = 0; i < 50; ++i) {
-    ASSERT_TRUE(std::holds_alternative<Reservation>(queue.Admit(1, absl::InfiniteFuture())));
-    queue.Enqueue({NoDeadline(), [&ran, i](const absl::Status& admitted, absl::Duration) {
-                     EXPECT_TRUE(admitted.ok());
-                     ran.push_back(i);
-                   }});
+    Put(queue, JobOf(caller, [&ran, i](const absl::Status& admitted, absl::Duration, Turn&) {
+          EXPECT_TRUE(admitted.ok());
+          ran.push_back(i);
+        }));
   }
-  ASSERT_TRUE(queue.Drain(absl::InfiniteDuration()));
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
   ASSERT_EQ(ran.size(), 50u);
-  for (int i = 0; i < 50; ++i) EXPECT_EQ(ran[i], i);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(ran[static_cast<size_t>(i)], i);
 }
 
 TEST(WorkQueue, RefusesWhatExceedsItsCapacityAndSaysWhenToRetry) {
-  WorkQueue queue({1, 1, 1000});
+  WorkQueue queue({1, 1});
   Blocker blocker(queue);
-  auto waiting = queue.Admit(0, absl::InfiniteFuture());
-  ASSERT_TRUE(std::holds_alternative<Reservation>(waiting));
-  auto refused = queue.Admit(0, absl::InfiniteFuture());
-  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
-  EXPECT_EQ(std::get<Refusal>(refused).reason, RefusalReason::kFull);
-  EXPECT_GT(std::get<Refusal>(refused).retry_after, absl::ZeroDuration());
-  queue.Enqueue({NoDeadline(), [](const absl::Status&, absl::Duration) {}});
+  Put(queue, JobOf(Named("a"), &Nothing));
+  WorkQueue::Job job = JobOf(Named("a"), &Nothing);
+  const auto refused = queue.Enqueue(job);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->reason, RefusalReason::kFull);
+  EXPECT_GT(refused->retry_after, absl::ZeroDuration());
+  EXPECT_NE(job.run, nullptr);  // as it was
   blocker.Release();
-  EXPECT_TRUE(queue.Drain(absl::InfiniteDuration()));
+  EXPECT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
 }
 
 TEST(WorkQueue, CapacityZeroStillServesAFreeWorker) {
-  WorkQueue queue({1, 0, 1000});
-  EXPECT_TRUE(std::holds_alternative<Reservation>(queue.Admit(0, absl::InfiniteFuture())));
-  queue.Enqueue({NoDeadline(), [](const absl::Status&, absl::Duration) {}});
-  EXPECT_TRUE(queue.Drain(absl::InfiniteDuration()));
+  WorkQueue queue({1, 0});
+  Put(queue, JobOf(Named("a"), &Nothing));
+  EXPECT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
 }
 
-TEST(WorkQueue, MemoryIsGivenBackWithTheReservation) {
-  WorkQueue queue({2, 10, 100});
-  {
-    auto held = queue.Admit(60, absl::InfiniteFuture());
-    ASSERT_TRUE(std::holds_alternative<Reservation>(held));
-    queue.Enqueue({NoDeadline(), [](const absl::Status&, absl::Duration) {}});
-    EXPECT_EQ(queue.memory_used_bytes(), 60);
-    auto refused = queue.Admit(50, absl::InfiniteFuture());
-    ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
-    EXPECT_EQ(std::get<Refusal>(refused).reason, RefusalReason::kMemory);
-    EXPECT_GT(std::get<Refusal>(refused).retry_after, absl::ZeroDuration());
-  }
-  EXPECT_EQ(queue.memory_used_bytes(), 0);
-  EXPECT_TRUE(std::holds_alternative<Reservation>(queue.Admit(50, absl::InfiniteFuture())));
-  queue.Enqueue({NoDeadline(), [](const absl::Status&, absl::Duration) {}});
-}
-
-TEST(WorkQueue, WhatNeverFitsIsNotToldToRetry) {
-  WorkQueue queue({1, 10, 100});
-  auto refused = queue.Admit(101, absl::InfiniteFuture());
-  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
-  EXPECT_EQ(std::get<Refusal>(refused).reason, RefusalReason::kMemory);
-  EXPECT_EQ(std::get<Refusal>(refused).retry_after, absl::ZeroDuration());
-}
-
-TEST(WorkQueue, RefusesAPassedDeadline) {
-  WorkQueue queue({1, 10, 100});
-  EXPECT_EQ(ReasonOf(queue.Admit(0, absl::InfinitePast())), RefusalReason::kDeadline);
+TEST(WorkQueue, TheRetryHintCountsWorkThatRuns) {
+  WorkQueue queue({1, 10});
+  const absl::Time start = absl::Now();
+  Blocker blocker(queue);
+  // No run has ended, and yet the hint grows with how long this one takes.
+  while (absl::Now() - start < absl::Milliseconds(200)) std::this_thread::yield();
+  EXPECT_GE(queue.RetryAfter(), absl::Milliseconds(100));
 }
 
 TEST(WorkQueue, AJobCancelledWhileItWaitsIsDroppedWithoutAWorker) {
-  WorkQueue queue({1, 10, 100});
+  WorkQueue queue({1, 10});
   Blocker blocker(queue);
-  ASSERT_TRUE(std::holds_alternative<Reservation>(queue.Admit(0, absl::InfiniteFuture())));
   auto cancellation = NoDeadline();
   absl::Status told;
-  queue.Enqueue(
-      {cancellation, [&told](const absl::Status& admitted, absl::Duration) { told = admitted; }});
+  Put(queue, JobOf(
+                 Named("a"),
+                 [&told](const absl::Status& admitted, absl::Duration, Turn&) { told = admitted; },
+                 cancellation));
   cancellation->Cancel(absl::CancelledError("enough"));
   queue.DropCancelled();  // runs it here and now
   EXPECT_TRUE(absl::IsCancelled(told)) << told;
   EXPECT_EQ(queue.waiting(), 0);
+  EXPECT_EQ(queue.busy(), 1);
 }
 
 TEST(WorkQueue, AJobThatExpiredInTheQueueIsToldSo) {
-  WorkQueue queue({1, 10, 100});
+  WorkQueue queue({1, 10});
   auto blocker = std::make_unique<Blocker>(queue);
-  ASSERT_TRUE(std::holds_alternative<Reservation>(queue.Admit(0, absl::InfiniteFuture())));
   absl::Status told;
-  queue.Enqueue({std::make_shared<Cancellation>(absl::InfinitePast()),
-                 [&told](const absl::Status& admitted, absl::Duration) { told = admitted; }});
+  Put(queue, JobOf(
+                 Named("a"),
+                 [&told](const absl::Status& admitted, absl::Duration, Turn&) { told = admitted; },
+                 std::make_shared<Cancellation>(absl::InfinitePast())));
   blocker->Release();
-  ASSERT_TRUE(queue.Drain(absl::InfiniteDuration()));
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(told)) << told;
 }
 
-TEST(WorkQueue, DrainingRefusesNewWorkAndWaitsForTheOld) {
-  WorkQueue queue({1, 10, 100});
-  Blocker blocker(queue);
-  EXPECT_FALSE(queue.Drain(absl::ZeroDuration()));
-  EXPECT_EQ(ReasonOf(queue.Admit(0, absl::InfiniteFuture())), RefusalReason::kDraining);
-  blocker.Release();
-  EXPECT_TRUE(queue.Drain(absl::InfiniteDuration()));
-}
-
 TEST(WorkQueue, CancelAllReachesRunningAndWaitingWork) {
-  WorkQueue queue({1, 10, 100});
+  WorkQueue queue({1, 10});
   auto running = NoDeadline();
   Blocker blocker(queue, running);
-  ASSERT_TRUE(std::holds_alternative<Reservation>(queue.Admit(0, absl::InfiniteFuture())));
   absl::Status told;
-  queue.Enqueue(
-      {NoDeadline(), [&told](const absl::Status& admitted, absl::Duration) { told = admitted; }});
+  Put(queue, JobOf(Named("a"), [&told](const absl::Status& admitted, absl::Duration, Turn&) {
+        told = admitted;
+      }));
   queue.CancelAll(absl::UnavailableError("draining"));
   EXPECT_TRUE(absl::IsUnavailable(running->Check()));
   EXPECT_TRUE(absl::IsUnavailable(told));
+}
+
+// ---- Callers ----
+
+// Runs jobs that end when told to, one at a time, and says whose they were.
+class Series {
+ public:
+  explicit Series(WorkQueue& queue) : queue_(queue) {}
+  void Add(const std::shared_ptr<Caller>& caller, absl::Duration takes) {
+    Put(queue_, JobOf(caller, [this, caller, takes](const absl::Status&, absl::Duration, Turn&) {
+          const absl::Time end = absl::Now() + takes;
+          while (absl::Now() < end) std::this_thread::yield();
+          order_ += caller->name();
+        }));
+  }
+  const std::string& order() const { return order_; }
+
+ private:
+  WorkQueue& queue_;
+  std::string order_;
+};
+
+TEST(WorkQueue, ACallerWithOneRequestIsNotBehindTheManyOfAnother) {
+  WorkQueue queue({1, 100});
+  auto blocker = std::make_unique<Blocker>(queue);
+  Series series(queue);
+  const auto many = Named("m");
+  for (int i = 0; i < 60; ++i) series.Add(many, absl::Milliseconds(1));
+  series.Add(Named("o"), absl::Milliseconds(1));
+  blocker.reset();
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  EXPECT_LE(series.order().find('o'), 2u) << series.order();
+}
+
+TEST(WorkQueue, CallersShareTheWorkersByWeightWhateverTheirNumberOfRequests) {
+  WorkQueue queue({1, 1000});
+  auto blocker = std::make_unique<Blocker>(queue);
+  Series series(queue);
+  const auto light = Named("l", 1.0);
+  const auto heavy = Named("h", 3.0);
+  for (int i = 0; i < 300; ++i) series.Add(light, absl::Milliseconds(1));
+  for (int i = 0; i < 90; ++i) series.Add(heavy, absl::Milliseconds(1));
+  blocker.reset();
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  // Of the first 80 jobs three quarters are the heavy caller's; jobs take about as long as each
+  // other.
+  const std::string first = series.order().substr(0, 80);
+  const auto heavies = std::count(first.begin(), first.end(), 'h');
+  EXPECT_GE(heavies, 45) << first;
+  EXPECT_LE(heavies, 75) << first;
+}
+
+TEST(WorkQueue, ACallerThatWasAwayHasSavedNothingUp) {
+  WorkQueue queue({1, 1000});
+  Series series(queue);
+  const auto busy = Named("b");
+  for (int i = 0; i < 20; ++i) series.Add(busy, absl::Milliseconds(2));
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  auto blocker = std::make_unique<Blocker>(queue, NoDeadline(), busy);
+  Series later(queue);
+  const auto fresh = Named("f");
+  for (int i = 0; i < 20; ++i) later.Add(busy, absl::Milliseconds(1));
+  for (int i = 0; i < 20; ++i) later.Add(fresh, absl::Milliseconds(1));
+  blocker.reset();
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  const std::string first = later.order().substr(0, 20);
+  EXPECT_GE(std::count(first.begin(), first.end(), 'b'), 4) << first;
+}
+
+TEST(WorkQueue, AFullQueueMakesRoomForACallerWithLess) {
+  WorkQueue queue({1, 4});
+  Blocker blocker(queue);
+  const auto many = Named("many");
+  int refused = 0;
+  for (int i = 0; i < 4; ++i) {
+    WorkQueue::Job job = JobOf(many, &Nothing);
+    job.make_room = [&refused](const Refusal& refusal) {
+      EXPECT_EQ(refusal.reason, RefusalReason::kFull);
+      EXPECT_GT(refusal.retry_after, absl::ZeroDuration());
+      ++refused;
+    };
+    Put(queue, std::move(job));
+  }
+  const auto few = Named("few");
+  EXPECT_FALSE(queue.MakeRoomFor(*many, 0));
+  EXPECT_TRUE(queue.MakeRoomFor(*few, 0));
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(queue.waiting(), 3);
+  Put(queue, JobOf(few, &Nothing));
+  // Two would be more than its part.
+  EXPECT_TRUE(queue.MakeRoomFor(*few, 0));
+  Put(queue, JobOf(few, &Nothing));
+  EXPECT_FALSE(queue.MakeRoomFor(*few, 0));
+  EXPECT_EQ(refused, 2);
+}
+
+// ---- Turns ----
+
+TEST(WorkQueue, AJobThatPausesGivesItsWorkerToOthers) {
+  WorkQueue queue({1, 10});
+  std::promise<void> paused, go_on;
+  bool resumed = false;
+  Put(queue, JobOf(Named("slow"), [&](const absl::Status&, absl::Duration, Turn& turn) {
+        turn.Pause();
+        paused.set_value();
+        go_on.get_future().wait();
+        turn.Resume();
+        resumed = true;
+      }));
+  paused.get_future().wait();
+  EXPECT_EQ(queue.running(), 1);
+  EXPECT_EQ(queue.busy(), 0);
+  std::promise<void> ran;
+  Put(queue, JobOf(Named("quick"), [&](const absl::Status&, absl::Duration, Turn&) {
+        ran.set_value();
+      }));
+  ran.get_future().wait();  // on the only worker
+  EXPECT_FALSE(resumed);
+  go_on.set_value();
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  EXPECT_TRUE(resumed);
+}
+
+TEST(WorkQueue, AJobThatGoesOnWaitsForAWorker) {
+  WorkQueue queue({1, 10});
+  std::promise<void> paused, go_on;
+  std::atomic<bool> resumed = false;
+  Put(queue, JobOf(Named("slow"), [&](const absl::Status&, absl::Duration, Turn& turn) {
+        turn.Pause();
+        paused.set_value();
+        go_on.get_future().wait();
+        turn.Resume();
+        resumed = true;
+      }));
+  paused.get_future().wait();
+  Blocker blocker(queue);
+  go_on.set_value();
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  EXPECT_FALSE(resumed);
+  EXPECT_EQ(queue.busy(), 1);
+  blocker.Release();
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  EXPECT_TRUE(resumed);
+}
+
+TEST(WorkQueue, AJobThatIsCancelledGoesOnWithoutAWorkerToEnd) {
+  WorkQueue queue({1, 10});
+  std::promise<void> paused, go_on, resumed;
+  auto cancellation = NoDeadline();
+  Put(queue, JobOf(
+                 Named("slow"),
+                 [&](const absl::Status&, absl::Duration, Turn& turn) {
+                   turn.Pause();
+                   paused.set_value();
+                   go_on.get_future().wait();
+                   turn.Resume();
+                   resumed.set_value();
+                 },
+                 cancellation));
+  paused.get_future().wait();
+  Blocker blocker(queue);
+  go_on.set_value();
+  cancellation->Cancel(absl::CancelledError("left"));
+  queue.DropCancelled();
+  resumed.get_future().wait();  // while the blocker has the worker
+  blocker.Release();
+  EXPECT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  EXPECT_EQ(queue.busy(), 0);
+}
+
+TEST(WorkQueue, LongWorkLetsAnotherCallerGoFirstBetweenItsChunks) {
+  WorkQueue queue({1, 10});
+  std::atomic<bool> other_ran = false;
+  int chunks = 0;
+  std::promise<void> started;
+  Put(queue, JobOf(Named("long"), [&](const absl::Status&, absl::Duration, Turn& turn) {
+        started.set_value();
+        // Ends only because the other one runs in between.
+        while (!other_ran) {
+          turn.LetOthers();
+          ++chunks;
+          std::this_thread::yield();
+        }
+      }));
+  started.get_future().wait();
+  Put(queue, JobOf(Named("other"), [&](const absl::Status&, absl::Duration, Turn&) {
+        other_ran = true;
+      }));
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  EXPECT_GT(chunks, 0);
+}
+
+TEST(WorkQueue, LongWorkKeepsItsWorkerBeforeOthersOfItsOwnCaller) {
+  WorkQueue queue({1, 10});
+  const auto caller = Named("a");
+  std::atomic<bool> other_ran = false;
+  std::promise<void> started, enqueued;
+  Put(queue, JobOf(caller, [&](const absl::Status&, absl::Duration, Turn& turn) {
+        started.set_value();
+        enqueued.get_future().wait();
+        for (int i = 0; i < 100; ++i) turn.LetOthers();
+        EXPECT_FALSE(other_ran);
+      }));
+  started.get_future().wait();
+  Put(queue, JobOf(caller, [&](const absl::Status&, absl::Duration, Turn&) { other_ran = true; }));
+  enqueued.set_value();
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  EXPECT_TRUE(other_ran);
+}
+
+TEST(WorkQueue, ManyJobsOfManyCallersThatPauseAndYieldAllEnd) {
+  WorkQueue queue({3, 100000});
+  std::atomic<int> ended = 0;
+  constexpr int kJobs = 2000;
+  for (int i = 0; i < kJobs; ++i) {
+    auto cancellation = NoDeadline();
+    Put(queue, JobOf(
+                   Named(std::string(1, static_cast<char>('a' + i % 7))),
+                   [&ended, i](const absl::Status&, absl::Duration, Turn& turn) {
+                     for (int k = 0; k < 5; ++k) {
+                       turn.LetOthers();
+                       if (i % 3 == 0) {
+                         turn.Pause();
+                         turn.Resume();
+                       }
+                     }
+                     ++ended;
+                   },
+                   cancellation));
+    if (i % 11 == 0) {
+      cancellation->Cancel(absl::CancelledError("left"));
+      queue.DropCancelled();
+    }
+  }
+  ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+  EXPECT_EQ(ended, kJobs);
+  EXPECT_EQ(queue.busy(), 0);
+  EXPECT_EQ(queue.waiting(), 0);
 }
 
 TEST(Cancellation, TheFirstReasonHolds) {

@@ -1,0 +1,91 @@
+#include "server/scheduling/caller.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace simgrad::server::scheduling {
+
+CallerLimits Caller::limits() const {
+  std::lock_guard lock(mutex_);
+  return limits_;
+}
+
+void Caller::SetLimits(const CallerLimits& limits) {
+  std::lock_guard lock(mutex_);
+  limits_ = limits;
+}
+
+bool Caller::Enter() {
+  std::lock_guard lock(mutex_);
+  if (requests_ >= limits_.requests_in_flight) return false;
+  ++requests_;
+  return true;
+}
+
+void Caller::Leave() {
+  std::lock_guard lock(mutex_);
+  --requests_;
+}
+
+int64_t Caller::requests_in_flight() const {
+  std::lock_guard lock(mutex_);
+  return requests_;
+}
+
+absl::Duration Caller::TakeSteps(double instance_steps, absl::Time now) {
+  std::lock_guard lock(mutex_);
+  const double rate = limits_.instance_steps_per_second;
+  if (std::isinf(rate)) return absl::ZeroDuration();
+  const double paid = paid_ == absl::InfinitePast() ? rate : rate * absl::ToDoubleSeconds(now - paid_);
+  steps_ = std::min(rate, steps_ + std::max(paid, 0.0));
+  paid_ = now;
+  if (steps_ <= 0) return absl::Seconds(-steps_ / rate) + absl::Milliseconds(1);
+  steps_ -= instance_steps;
+  return absl::ZeroDuration();
+}
+
+bool Caller::TakeMemory(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (bytes > limits_.memory_bytes - memory_bytes_) return false;
+  memory_bytes_ += bytes;
+  return true;
+}
+
+void Caller::GiveMemory(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  memory_bytes_ -= bytes;
+}
+
+int64_t Caller::memory_bytes() const {
+  std::lock_guard lock(mutex_);
+  return memory_bytes_;
+}
+
+std::shared_ptr<Caller> Callers::Find(const std::string& name, const CallerLimits& limits) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<Caller>& caller = callers_[name];
+  if (caller == nullptr) {
+    caller = std::make_shared<Caller>(name, limits);
+    const std::shared_ptr<Caller> found = caller;
+    if (callers_.size() > most_) Forget();
+    return found;
+  }
+  if (caller->limits() != limits) caller->SetLimits(limits);
+  return caller;
+}
+
+size_t Callers::size() const {
+  std::lock_guard lock(mutex_);
+  return callers_.size();
+}
+
+// A caller with a debt of instance-steps must be remembered, else it would come back without one.
+void Callers::Forget() {
+  std::erase_if(callers_, [](const auto& entry) {
+    const Caller& caller = *entry.second;
+    return entry.second.use_count() == 1 && caller.requests_in_flight() == 0 &&
+           std::isinf(caller.limits().instance_steps_per_second);
+  });
+}
+
+}  // namespace simgrad::server::scheduling

@@ -1,0 +1,156 @@
+#include "server/scheduling/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace simgrad::server::scheduling {
+namespace {
+
+// Two, so that one large program does not hold up the next large batch.
+constexpr int kPreparationWorkers = 2;
+
+// Large work runs where no small work wants the processor: at this value Linux gives it about a
+// tenth of a contended core.
+constexpr int kLargeNice = 10;
+
+// Large work may fill `capacity`; some places more are left to what turns out to be small.
+int64_t MostWaiting(int64_t capacity) { return capacity + std::max<int64_t>(1, capacity / 4); }
+
+}  // namespace
+
+Scheduler::Arrival::Held::~Held() {
+  std::lock_guard lock(scheduler->mutex_);
+  scheduler->waiting_ -= waits ? 1 : 0;
+  scheduler->working_ -= works ? 1 : 0;
+  scheduler->ended_.notify_all();
+}
+
+void Scheduler::Arrival::Begin() {
+  if (held_ == nullptr || !held_->waits) return;
+  std::lock_guard lock(held_->scheduler->mutex_);
+  --held_->scheduler->waiting_;
+  held_->waits = false;
+}
+
+void Scheduler::Arrival::EndWork() {
+  if (held_ == nullptr || !held_->works) return;
+  Begin();
+  std::lock_guard lock(held_->scheduler->mutex_);
+  --held_->scheduler->working_;
+  held_->works = false;
+  held_->scheduler->ended_.notify_all();
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : most_waiting_(MostWaiting(options.capacity)),
+      memory_(options.memory_limit_bytes),
+      // What arrived has a place here: arrivals are bounded.
+      small_({std::max(1, options.workers), most_waiting_, 0}),
+      large_({std::max(1, options.workers), options.capacity, kLargeNice}),
+      preparation_({kPreparationWorkers, most_waiting_, 0}) {}
+
+Scheduler::~Scheduler() { CancelAll(absl::CancelledError("the server stops")); }
+
+std::variant<Scheduler::Arrival, Refusal> Scheduler::Arrive(const std::shared_ptr<Caller>& caller,
+                                                            absl::Time deadline) {
+  if (absl::Now() >= deadline) {
+    return Refusal{RefusalReason::kDeadline, "the deadline had passed on arrival", {}};
+  }
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      if (draining_) {
+        return Refusal{RefusalReason::kDraining, "the server drains and takes no new work",
+                       absl::Seconds(1)};
+      }
+      if (waiting_ < most_waiting_) {
+        if (!caller->Enter()) break;
+        ++waiting_;
+        ++working_;
+        return Arrival(std::make_unique<Arrival::Held>(this, caller));
+      }
+    }
+    if (MakeRoomFor(*caller)) continue;
+    return Refusal{RefusalReason::kFull,
+                   absl::StrCat("the queue is full (", most_waiting_, " requests wait)"),
+                   std::max(small_.RetryAfter(), preparation_.RetryAfter())};
+  }
+  return Refusal{RefusalReason::kInFlight,
+                 absl::StrCat("caller '", caller->name(), "' has ",
+                              caller->limits().requests_in_flight,
+                              " requests in flight, as many as it may"),
+                 small_.RetryAfter()};
+}
+
+// What waits longest in line of the caller with most of it.
+bool Scheduler::MakeRoomFor(const Caller& caller) {
+  return small_.MakeRoomFor(caller, large_.waiting_of(caller)) ||
+         large_.MakeRoomFor(caller, small_.waiting_of(caller));
+}
+
+std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
+    int64_t bytes, MemoryUse use, const std::shared_ptr<Caller>& caller) {
+  const int64_t share = caller->limits().memory_bytes;
+  if (bytes > memory_.limit()) {
+    return Refusal{
+        RefusalReason::kMemory,
+        absl::StrCat("the request needs about ", bytes, " bytes, the server has ", memory_.limit(),
+                     "; send fewer instances or steps, or record fewer fields"),
+        {}};
+  }
+  if (bytes > share) {
+    return Refusal{RefusalReason::kShare,
+                   absl::StrCat("the request needs about ", bytes, " bytes, caller '",
+                                caller->name(), "' may have ", share,
+                                "; send fewer instances or steps, or record fewer fields"),
+                   {}};
+  }
+  if (auto reservation = memory_.Reserve(bytes, use, caller)) return *std::move(reservation);
+  const absl::Duration retry = std::max(small_.RetryAfter(), large_.RetryAfter());
+  if (bytes > share - caller->memory_bytes()) {
+    return Refusal{RefusalReason::kShare,
+                   absl::StrCat("the request needs about ", bytes, " bytes, caller '",
+                                caller->name(), "' has ", caller->memory_bytes(), " of its ",
+                                share, " in use"),
+                   retry};
+  }
+  return Refusal{RefusalReason::kMemory,
+                 absl::StrCat("the request needs about ", bytes, " bytes, ",
+                              std::max<int64_t>(0, memory_.limit() - memory_.used()),
+                              " are free now"),
+                 retry};
+}
+
+void Scheduler::DropCancelled() {
+  for (WorkQueue* queue : {&preparation_, &small_, &large_}) queue->DropCancelled();
+}
+
+void Scheduler::StopArrivals() {
+  std::lock_guard lock(mutex_);
+  draining_ = true;
+}
+
+bool Scheduler::draining() const {
+  std::lock_guard lock(mutex_);
+  return draining_;
+}
+
+bool Scheduler::AwaitIdle(absl::Duration timeout) {
+  const absl::Time end = absl::Now() + timeout;
+  std::unique_lock lock(mutex_);
+  return ended_.wait_until(lock, absl::ToChronoTime(end), [this] { return working_ == 0; });
+}
+
+void Scheduler::CancelAll(const absl::Status& why) {
+  for (WorkQueue* queue : {&preparation_, &small_, &large_}) queue->CancelAll(why);
+}
+
+int64_t Scheduler::arrived_waiting() const {
+  std::lock_guard lock(mutex_);
+  return waiting_;
+}
+
+}  // namespace simgrad::server::scheduling

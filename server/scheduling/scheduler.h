@@ -1,0 +1,110 @@
+// What decides when a request runs: who may come in, the lanes of work, and the memory.
+//
+// A request *arrives* before anything of it is read: where too many wait already it is refused
+// there, for the price of a look. It is then prepared, on the queue `preparation` where that may
+// take long, and runs in one of two lanes: small work in one of its own, with the processor's
+// preference, so that it never waits for large work.
+// Threads: any.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/scheduling/caller.h"
+#include "server/scheduling/memory_budget.h"
+#include "server/scheduling/refusal.h"
+#include "server/scheduling/work_queue.h"
+
+namespace simgrad::server::scheduling {
+
+enum class Lane : uint8_t { kSmall, kLarge };
+
+struct SchedulerOptions {
+  int workers = 1;        // of each lane
+  int64_t capacity = 64;  // requests that wait
+  int64_t memory_limit_bytes = int64_t{4} << 30;
+};
+
+class Scheduler {
+ public:
+  // A request that has come in; counts as in flight until destroyed.
+  class Arrival {
+   public:
+    Arrival() = default;
+    Arrival(Arrival&& other) noexcept = default;
+    Arrival& operator=(Arrival&& other) noexcept = default;
+    // It waits no more: it runs, or was refused.
+    void Begin();
+    // Nothing of it is to be done any more; only its reader may still take the answer.
+    void EndWork();
+
+   private:
+    friend class Scheduler;
+    struct Held {
+      Held(Scheduler* its_scheduler, std::shared_ptr<Caller> caller)
+          : scheduler(its_scheduler), visit(std::move(caller)) {}
+      ~Held();
+      Scheduler* scheduler;
+      Visit visit;
+      bool waits = true;
+      bool works = true;
+    };
+    explicit Arrival(std::unique_ptr<Held> held) : held_(std::move(held)) {}
+    std::unique_ptr<Held> held_;
+  };
+
+  explicit Scheduler(const SchedulerOptions& options);
+  ~Scheduler();
+
+  Callers& callers() { return callers_; }
+  MemoryBudget& memory() { return memory_; }
+  // Of requests that take long to prepare.
+  WorkQueue& preparation() { return preparation_; }
+  const WorkQueue& preparation() const { return preparation_; }
+  WorkQueue& lane(Lane lane) { return lane == Lane::kSmall ? small_ : large_; }
+  const WorkQueue& lane(Lane lane) const { return lane == Lane::kSmall ? small_ : large_; }
+
+  std::variant<Arrival, Refusal> Arrive(const std::shared_ptr<Caller>& caller, absl::Time deadline);
+  // Memory of a request; the refusal says whether to try again.
+  std::variant<MemoryBudget::Reservation, Refusal> Reserve(int64_t bytes, MemoryUse use,
+                                                           const std::shared_ptr<Caller>& caller);
+
+  // Drops waiting jobs whose cancellation says so; call it after cancelling one.
+  void DropCancelled();
+  // From now on nothing arrives.
+  void StopArrivals();
+  bool draining() const;
+  // Returns whether all work ended within the time.
+  bool AwaitIdle(absl::Duration timeout);
+  void CancelAll(const absl::Status& why);
+
+  // Of both lanes.
+  int64_t waiting() const { return small_.waiting() + large_.waiting(); }
+  int64_t running() const { return small_.running() + large_.running(); }
+  int64_t arrived_waiting() const;  // the lanes', and what is read or prepared
+  // All but the caches.
+  int64_t memory_used_bytes() const { return memory_.used(); }
+  int64_t memory_limit_bytes() const { return memory_.limit(); }
+
+ private:
+  bool MakeRoomFor(const Caller& caller);
+
+  const int64_t most_waiting_;
+  Callers callers_;
+  MemoryBudget memory_;
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  int64_t waiting_ = 0;
+  int64_t working_ = 0;
+  bool draining_ = false;
+  WorkQueue small_;
+  WorkQueue large_;
+  WorkQueue preparation_;  // goes first: it hands over to the lanes
+};
+
+}  // namespace simgrad::server::scheduling

@@ -1,0 +1,27 @@
+// Whose call it is: the owner of its token, the name in its certificate, or the address it is from.
+//
+// Threads: any. Cost: a look at the token file once a second, a look-up.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/scheduling/caller.h"
+#include "server/service/token_gate.h"
+
+namespace simgrad::server::service {
+
+// `tokens` may be null: then nobody needs one. Errors: UNAUTHENTICATED.
+absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(
+    const grpc::CallbackServerContext& context, TokenGate* tokens, scheduling::Callers& callers);
+
+// "ipv4:127.0.0.1:5000" and "ipv6:%5B::1%5D:5000" without transport and port; else as it is.
+std::string AddressOf(const std::string& peer);
+
+// One entry of a call's metadata; empty where there is none.
+std::string MetadataOf(const grpc::CallbackServerContext& context, const char* key);
+
+}  // namespace simgrad::server::service

@@ -1,0 +1,105 @@
+// What the passes over one program may cost, and whether they should go on.
+//
+// A pass reports what it visits and what it writes. Every kBetweenPolls units the caller is asked
+// whether to stop; what is written is counted against limits while it is written. Where either says
+// no, the pass is left by an exception that WithinBudget turns into a status. It never leaves the
+// public functions (Verify, Lower, FindGates).
+// Units: a visit is an operation, a value, an operand or 64 bytes of text, whatever is done with
+//   it. Bytes are estimates of what the heap holds.
+// Errors: CANCELLED where `stop` says so; INVALID_ARGUMENT with the field, IsLimit, beyond a limit.
+// Cost: an addition and a comparison per report. Threads: one budget, one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// What lowering may write. A straight world of ProgramLimits::max_operations whose operations need
+// ten operations each in the adjoint of the last step and of every other step fits.
+struct LoweredLimits {
+  int64_t max_operations = 450'000;
+  int64_t max_operands = 4'000'000;      // operands, results, arguments and yields
+  int64_t max_bytes = int64_t{192} << 20;  // operations, values and their names, literals
+  int64_t max_text_bytes = int64_t{48} << 20;
+  // Visits of the passes that decide before anything is written.
+  int64_t max_visits = 20'000'000;
+};
+
+class PassBudget {
+ public:
+  // Whether the passes should end; empty: they never should.
+  using StopCallback = std::function<bool()>;
+  // No stretch of more visits goes by without a look, one operation's operands aside.
+  static constexpr int64_t kBetweenPolls = 4096;
+
+  PassBudget() = default;
+  explicit PassBudget(StopCallback stop, const LoweredLimits& limits = {})
+      : stop_(std::move(stop)), limits_(limits) {}
+
+  void Visit(int64_t count = 1) {
+    visits_ += count;
+    since_poll_ += count;
+    if (since_poll_ >= kBetweenPolls) Poll();
+  }
+  // Visits of a pass that looks for a fixpoint.
+  void Search(int64_t count = 1) {
+    searched_ += count;
+    if (searched_ > limits_.max_visits) RefuseSearch();
+    Visit(count);
+  }
+  void WroteOp(const Op& op);  // without its regions
+  void WroteValue(const Value& value);
+  void WroteIds(int64_t count);
+  void WroteRegion(const Region& region);  // with all that is in it
+  // The length of the text so far.
+  void WroteText(int64_t bytes);
+
+  int64_t polls() const { return polls_; }
+  int64_t visits() const { return visits_; }
+  int64_t searched() const { return searched_; }
+  int64_t operations() const { return operations_; }
+  int64_t operands() const { return operands_; }
+  int64_t bytes() const { return bytes_; }
+  int64_t text_bytes() const { return text_bytes_; }
+
+  // Why a pass was left.
+  struct Ended {
+    absl::Status status;
+  };
+
+ private:
+  void Poll();
+  void CheckWritten();
+  [[noreturn]] void RefuseSearch() const;
+  [[noreturn]] void Refuse(const std::string& what, int64_t limit) const;
+
+  StopCallback stop_;
+  LoweredLimits limits_;
+  int64_t polls_ = 0;
+  int64_t visits_ = 0;
+  int64_t since_poll_ = 0;
+  int64_t searched_ = 0;
+  int64_t operations_ = 0;
+  int64_t operands_ = 0;
+  int64_t bytes_ = 0;
+  int64_t text_bytes_ = 0;
+};
+
+// Runs passes and says how they ended.
+template <class Passes>
+absl::Status WithinBudget(const Passes& passes) {
+  try {
+    passes();
+  } catch (const PassBudget::Ended& ended) {
+    return ended.status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace simgrad::sim
