@@ -31,8 +31,7 @@ TEST(Scheduler, RefusesArrivalsBeyondItsCapacityUntilOneBegins) {
   EXPECT_EQ(ReasonOf(refused), RefusalReason::kFull);
   EXPECT_GT(std::get<Refusal>(refused).retry_after, absl::ZeroDuration());
   std::get<Arrival>(arrivals[0]).Begin();
-  EXPECT_TRUE(
-      std::holds_alternative<Arrival>(scheduler.Arrive(caller, absl::InfiniteFuture())));
+  EXPECT_TRUE(std::holds_alternative<Arrival>(scheduler.Arrive(caller, absl::InfiniteFuture())));
 }
 
 TEST(Scheduler, RefusesAPassedDeadline) {
@@ -137,8 +136,7 @@ TEST(Caller, HasAsManyRequestsInFlightAsItMay) {
   EXPECT_TRUE(std::holds_alternative<Arrival>(
       scheduler.Arrive(scheduler.callers().Find("b"), absl::InfiniteFuture())));
   first = Refusal();
-  EXPECT_TRUE(
-      std::holds_alternative<Arrival>(scheduler.Arrive(caller, absl::InfiniteFuture())));
+  EXPECT_TRUE(std::holds_alternative<Arrival>(scheduler.Arrive(caller, absl::InfiniteFuture())));
 }
 
 TEST(Caller, PaysItsInstanceStepsBackAtItsRate) {

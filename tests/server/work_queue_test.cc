@@ -46,8 +46,8 @@ class Blocker {
     std::future<void> has_started = started.get_future();
     Put(queue, JobOf(
                    caller,
-                   [&started, released = release_.get_future().share()](
-                       const absl::Status&, absl::Duration, Turn&) {
+                   [&started, released = release_.get_future().share()](const absl::Status&,
+                                                                        absl::Duration, Turn&) {
                      started.set_value();
                      released.wait();
                    },
@@ -296,9 +296,8 @@ TEST(WorkQueue, AJobThatPausesGivesItsWorkerToOthers) {
   EXPECT_EQ(queue.running(), 1);
   EXPECT_EQ(queue.busy(), 0);
   std::promise<void> ran;
-  Put(queue, JobOf(Named("quick"), [&](const absl::Status&, absl::Duration, Turn&) {
-        ran.set_value();
-      }));
+  Put(queue,
+      JobOf(Named("quick"), [&](const absl::Status&, absl::Duration, Turn&) { ran.set_value(); }));
   ran.get_future().wait();  // on the only worker
   EXPECT_FALSE(resumed);
   go_on.set_value();
@@ -368,9 +367,8 @@ TEST(WorkQueue, LongWorkLetsAnotherCallerGoFirstBetweenItsChunks) {
         }
       }));
   started.get_future().wait();
-  Put(queue, JobOf(Named("other"), [&](const absl::Status&, absl::Duration, Turn&) {
-        other_ran = true;
-      }));
+  Put(queue,
+      JobOf(Named("other"), [&](const absl::Status&, absl::Duration, Turn&) { other_ran = true; }));
   ASSERT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
   EXPECT_GT(chunks, 0);
 }
