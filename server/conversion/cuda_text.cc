@@ -26,9 +26,16 @@ absl::Status CheckCudaTextOptions(const v1::CudaTextOptions& options,
   }
   for (int i = 0; i < options.per_step_size(); ++i) {
     const std::string& name = options.per_step(i);
-    const bool known = FindField(schema.inputs, v1::INPUT_KIND_CONTROL, name) != nullptr ||
-                       FindField(schema.inputs, v1::INPUT_KIND_DATA, name) != nullptr;
-    if (known) continue;
+    const bool known = schema.inputs.Find(v1::INPUT_KIND_CONTROL, name) != nullptr ||
+                       schema.inputs.Find(v1::INPUT_KIND_DATA, name) != nullptr;
+    if (known) {
+      if (std::find(options.per_step().begin(), options.per_step().begin() + i, name) ==
+          options.per_step().begin() + i) {
+        continue;
+      }
+      return validation::InvalidField(absl::StrCat(field, ".per_step[", i, "]"),
+                                      absl::StrCat("'", name, "' stands twice"));
+    }
     return validation::InvalidField(
         absl::StrCat(field, ".per_step[", i, "]"),
         absl::StrCat("no input with a step axis is called '", name, "'; the world has controls ",

@@ -42,7 +42,7 @@ class Reader {
     program_.name = message_.name();
     absl::Status status = ReadValues();
     if (status.ok()) status = ReadInputs();
-    if (status.ok()) status = ReadRegion(message_.initial(), "initial", 0, program_.initial);
+    if (status.ok()) status = ReadUseful(message_.initial(), "initial", program_.initial);
     if (status.ok()) status = ReadRegion(message_.step(), "step", 0, program_.step);
     if (status.ok()) status = ReadExports();
     if (status.ok()) status = ReadObjectives();
@@ -102,6 +102,10 @@ class Reader {
                             absl::StrCat("unknown input kind ", static_cast<int>(input.kind()),
                                          "; one of STATE, PARAM, CONTROL, DATA, CONFIG, STEP"));
       }
+      if (*kind == sim::InputKind::kStep && input.has_default_value()) {
+        return InvalidField(path + ".default_value",
+                            "the step is counted by the server; leave it out");
+      }
       const auto value = ReadId(input.value(), path + ".value");
       if (!value.ok()) return value.status();
       sim::Input& read = program_.inputs.emplace_back();
@@ -131,6 +135,15 @@ class Reader {
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
+  }
+
+  // A region that may be left out: what does not yield would not run.
+  absl::Status ReadUseful(const v1::Region& region, const std::string& path, sim::Region& out) {
+    if (region.yields_size() == 0 && (region.ops_size() > 0 || region.args_size() > 0)) {
+      return InvalidField(path + ".yields",
+                          "is empty, so nothing of the region would run; yield what it computes");
+    }
+    return ReadRegion(region, path, 0, out);
   }
 
   absl::Status ReadOp(const v1::Op& op, const std::string& path, int64_t depth, sim::Op& out) {
@@ -221,9 +234,9 @@ class Reader {
       const std::string path = At("objectives", i);
       sim::Objective& objective = program_.objectives.emplace_back();
       objective.name = message.name();
-      absl::Status status = ReadRegion(message.stage(), path + ".stage", 0, objective.stage);
+      absl::Status status = ReadUseful(message.stage(), path + ".stage", objective.stage);
       if (status.ok()) {
-        status = ReadRegion(message.terminal(), path + ".terminal", 0, objective.terminal);
+        status = ReadUseful(message.terminal(), path + ".terminal", objective.terminal);
       }
       if (!status.ok()) return status;
     }

@@ -35,13 +35,13 @@ validation::ProgramSchema SchemaOf(const sim::Program& program) {
   validation::ProgramSchema schema;
   for (const sim::Input& input : program.inputs) {
     const sim::Type& type = program[input.value].type;
-    schema.inputs.push_back({ToProto(input.kind), input.name, ToProto(type.element), type.shape,
-                             sim::IsDifferentiable(program, input)});
+    schema.inputs.Add({ToProto(input.kind), input.name, ToProto(type.element), type.shape,
+                       sim::IsDifferentiable(program, input)});
   }
   for (const sim::Export& exported : program.exports) {
     if (!exported.observable) continue;
     const sim::Type& type = program[exported.value].type;
-    schema.observables.push_back(
+    schema.observables.Add(
         {v1::INPUT_KIND_UNSPECIFIED, exported.name, ToProto(type.element), type.shape, false});
   }
   for (const sim::Objective& objective : program.objectives) {

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "server/conversion/enum_names.h"
@@ -12,28 +16,32 @@ namespace {
 
 using Tensors = google::protobuf::RepeatedPtrField<v1::NamedTensor>;
 
-const Tensors* ListOf(const v1::RolloutSpec& spec, sim::InputKind kind) {
-  switch (kind) {
-    case sim::InputKind::kState:
-      return &spec.initial();
-    case sim::InputKind::kParam:
-      return &spec.params();
-    case sim::InputKind::kControl:
-      return &spec.controls();
-    case sim::InputKind::kData:
-      return &spec.data();
-    default:
-      return nullptr;
+// What a request sends, by kind and name; the request must stay.
+class SentTensors {
+ public:
+  explicit SentTensors(const v1::RolloutSpec& spec) {
+    Add(sim::InputKind::kState, spec.initial());
+    Add(sim::InputKind::kParam, spec.params());
+    Add(sim::InputKind::kControl, spec.controls());
+    Add(sim::InputKind::kData, spec.data());
   }
-}
+  // Null where it sends none.
+  const v1::NamedTensor* Find(sim::InputKind kind, const std::string& name) const {
+    const auto of_kind = by_name_.find(kind);
+    if (of_kind == by_name_.end()) return nullptr;
+    const auto found = of_kind->second.find(name);
+    return found == of_kind->second.end() ? nullptr : found->second;
+  }
 
-const v1::NamedTensor* FindTensor(const Tensors* list, const std::string& name) {
-  if (list == nullptr) return nullptr;
-  for (const v1::NamedTensor& tensor : *list) {
-    if (tensor.name() == name) return &tensor;
+ private:
+  void Add(sim::InputKind kind, const Tensors& tensors) {
+    if (tensors.empty()) return;
+    auto& names = by_name_[kind];
+    for (const v1::NamedTensor& tensor : tensors) names.try_emplace(tensor.name(), &tensor);
   }
-  return nullptr;
-}
+
+  std::map<sim::InputKind, std::unordered_map<std::string_view, const v1::NamedTensor*>> by_name_;
+};
 
 sim::Tensor TensorFromProto(const v1::Tensor& message) {
   sim::Tensor tensor;
@@ -71,23 +79,36 @@ std::vector<double> Numbers(const v1::Tensor& message) {
   return numbers;
 }
 
-// Index of a state among the states (states come first among the inputs), or -1.
-int32_t StateIndex(const sim::Program& program, const std::string& name) {
-  const std::vector<int32_t> states = program.InputsOf(sim::InputKind::kState);
-  for (size_t i = 0; i < states.size(); ++i) {
-    if (program.inputs[states[i]].name == name) return static_cast<int32_t>(i);
-  }
-  return -1;
-}
-
-int32_t ExportIndex(const sim::Program& program, const std::string& name) {
-  for (size_t i = 0; i < program.exports.size(); ++i) {
-    if (program.exports[i].observable && program.exports[i].name == name) {
-      return static_cast<int32_t>(i);
+// States and observables by name; the program must stay.
+class FieldIndex {
+ public:
+  explicit FieldIndex(const sim::Program& program)
+      : state_inputs_(program.InputsOf(sim::InputKind::kState)) {
+    for (size_t i = 0; i < state_inputs_.size(); ++i) {
+      states_.try_emplace(program.inputs[state_inputs_[i]].name, static_cast<int32_t>(i));
+    }
+    for (size_t i = 0; i < program.exports.size(); ++i) {
+      if (!program.exports[i].observable) continue;
+      exports_.try_emplace(program.exports[i].name, static_cast<int32_t>(i));
     }
   }
-  return -1;
-}
+  // Index of a state among the states (states come first among the inputs), or -1.
+  int32_t State(const std::string& name) const { return Find(states_, name); }
+  int32_t Export(const std::string& name) const { return Find(exports_, name); }
+  // The input that a state is.
+  int32_t InputOfState(int32_t state) const { return state_inputs_[state]; }
+
+ private:
+  using Names = std::unordered_map<std::string_view, int32_t>;
+  static int32_t Find(const Names& names, const std::string& name) {
+    const auto found = names.find(name);
+    return found == names.end() ? -1 : found->second;
+  }
+
+  std::vector<int32_t> state_inputs_;
+  Names states_;
+  Names exports_;
+};
 
 sim::DType DTypeOfValue(const sim::Program& program, sim::ValueId id) {
   const sim::Value& value = program[id];
@@ -126,27 +147,27 @@ sim::AdjointSpec AdjointSpecFromProto(const v1::GradientRequest& request,
   spec.trajectory_export.resize(program.exports.size());
   spec.wanted.resize(program.inputs.size());
   if (request.cotangents_size() > 0) {
+    const FieldIndex index(program);
     for (const v1::NamedTensor& sent : request.cotangents(0).final_state()) {
-      spec.final_state[StateIndex(program, sent.name())] = true;
+      spec.final_state[index.State(sent.name())] = true;
     }
     for (const v1::NamedTensor& sent : request.cotangents(0).trajectory()) {
-      const int32_t state = StateIndex(program, sent.name());
+      const int32_t state = index.State(sent.name());
       if (state >= 0) {
         spec.trajectory_state[state] = true;
       } else {
-        spec.trajectory_export[ExportIndex(program, sent.name())] = true;
+        spec.trajectory_export[index.Export(sent.name())] = true;
       }
     }
   }
+  const SentTensors sent(request.spec());
+  std::set<std::pair<v1::InputKind, std::string_view>> wrt;
+  for (const v1::InputName& name : request.wrt()) wrt.insert({name.kind(), name.name()});
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const sim::Input& input = program.inputs[i];
-    if (request.wrt_size() == 0) {
-      const bool sent = FindTensor(ListOf(request.spec(), input.kind), input.name) != nullptr;
-      spec.wanted[i] = sent && sim::IsDifferentiable(program, input);
-    }
-    for (const v1::InputName& name : request.wrt()) {
-      if (name.kind() == ToProto(input.kind) && name.name() == input.name) spec.wanted[i] = true;
-    }
+    spec.wanted[i] = wrt.empty() ? sent.Find(input.kind, input.name) != nullptr &&
+                                       sim::IsDifferentiable(program, input)
+                                 : wrt.count({ToProto(input.kind), input.name}) > 0;
   }
   return spec;
 }
@@ -166,8 +187,9 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
       work.batch.instance_ids[i] = spec.first_instance() + i;
     }
   }
+  const SentTensors tensors(spec);
   for (const sim::Input& input : world.inputs) {
-    const v1::NamedTensor* sent = FindTensor(ListOf(spec, input.kind), input.name);
+    const v1::NamedTensor* sent = tensors.Find(input.kind, input.name);
     work.batch.inputs.push_back(sent == nullptr ? sim::Binding{}
                                                 : BindingFromProto(*sent, world[input.value].type));
   }
@@ -202,15 +224,16 @@ void AddGradient(const v1::GradientRequest& request, sim::Work& work) {
   cotangents.trajectory_state.resize(cotangents.final_state.size());
   cotangents.trajectory_export.resize(program.exports.size());
   if (request.cotangents_size() == 0) return;
+  const FieldIndex index(program);
   for (const v1::NamedTensor& sent : request.cotangents(0).final_state()) {
-    cotangents.final_state[StateIndex(program, sent.name())] = Numbers(sent.tensor());
+    cotangents.final_state[index.State(sent.name())] = Numbers(sent.tensor());
   }
   for (const v1::NamedTensor& sent : request.cotangents(0).trajectory()) {
-    const int32_t state = StateIndex(program, sent.name());
+    const int32_t state = index.State(sent.name());
     if (state >= 0) {
       cotangents.trajectory_state[state] = Numbers(sent.tensor());
     } else {
-      cotangents.trajectory_export[ExportIndex(program, sent.name())] = Numbers(sent.tensor());
+      cotangents.trajectory_export[index.Export(sent.name())] = Numbers(sent.tensor());
     }
   }
 }
@@ -219,15 +242,16 @@ std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
                                      const sim::NumericalProgram& program) {
   const sim::Program& world = program.program;
   std::vector<Recorded> fields;
+  if (spec.record().empty()) return fields;
+  const FieldIndex index(world);
   for (const std::string& name : spec.record()) {
     Recorded field;
     field.name = name;
-    field.index = StateIndex(world, name);
+    field.index = index.State(name);
     field.is_state = field.index >= 0;
-    if (!field.is_state) field.index = ExportIndex(world, name);
-    const sim::ValueId value =
-        field.is_state ? world.inputs[world.InputsOf(sim::InputKind::kState)[field.index]].value
-                       : world.exports[field.index].value;
+    if (!field.is_state) field.index = index.Export(name);
+    const sim::ValueId value = field.is_state ? world.inputs[index.InputOfState(field.index)].value
+                                              : world.exports[field.index].value;
     field.shape = world[value].type.shape;
     field.dtype = DTypeOfValue(world, value);
     fields.push_back(std::move(field));

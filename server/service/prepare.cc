@@ -122,6 +122,7 @@ int ThreadsFor(int64_t instances, int most) {
 absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
                                      const conversion::CompileControl& control) {
+  if (absl::Status status = validation::CheckRolloutMessage(request); !status.ok()) return status;
   return PrepareSpec(request.spec(), nullptr, cache, options, control);
 }
 

@@ -1,7 +1,7 @@
 // Messages as the bytes that travel.
 //
-// Errors: INVALID_ARGUMENT about field `request` for bytes that are no message of the type. Cost:
-// linear.
+// Errors: INVALID_ARGUMENT about field `request` for bytes that are no message of the type; as
+// validation::CheckWire for what a message of the type would ignore. Cost: linear.
 #pragma once
 
 #include <grpcpp/impl/codegen/proto_utils.h>
@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "server/validation/request_error.h"
+#include "server/validation/wire_check.h"
 
 namespace simgrad::server::service {
 
@@ -31,6 +32,8 @@ absl::StatusOr<Message> Parsed(const grpc::ByteBuffer* buffer) {
   // gRPC made it for this one call, and hands it out as const.
   bytes.Swap(const_cast<grpc::ByteBuffer*>(buffer));
   const size_t size = bytes.Length();
+  grpc::ProtoBufferReader reader(&bytes);
+  if (absl::Status status = validation::CheckWire<Message>(reader); !status.ok()) return status;
   Message message;
   if (grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok()) return message;
   return validation::InvalidField(

@@ -41,7 +41,7 @@ absl::Status CheckCotangent(const FieldSchema& declared, const v1::NamedTensor& 
 absl::Status CheckFinalStates(const Tensors& list, const ProgramSchema& schema, int64_t instances) {
   for (int i = 0; i < list.size(); ++i) {
     const std::string path = absl::StrCat("cotangents[0].final_state[", i, "]");
-    const FieldSchema* state = FindField(schema.inputs, v1::INPUT_KIND_STATE, list[i].name());
+    const FieldSchema* state = schema.inputs.Find(v1::INPUT_KIND_STATE, list[i].name());
     if (state == nullptr) {
       return InvalidField(path + ".name",
                           absl::StrCat("unknown state '", list[i].name(), "'; the world has: ",
@@ -59,9 +59,9 @@ absl::Status CheckTrajectory(const Tensors& list, const ProgramSchema& schema, i
   for (int i = 0; i < list.size(); ++i) {
     const std::string path = absl::StrCat("cotangents[0].trajectory[", i, "]");
     int64_t times = steps + 1;
-    const FieldSchema* field = FindField(schema.inputs, v1::INPUT_KIND_STATE, list[i].name());
+    const FieldSchema* field = schema.inputs.Find(v1::INPUT_KIND_STATE, list[i].name());
     if (field == nullptr) {
-      field = FindField(schema.observables, v1::INPUT_KIND_UNSPECIFIED, list[i].name());
+      field = schema.observables.Find(v1::INPUT_KIND_UNSPECIFIED, list[i].name());
       times = steps;
     }
     if (field == nullptr) {
@@ -87,7 +87,7 @@ absl::Status CheckWrt(const v1::GradientRequest& request, const ProgramSchema& s
     if (name.kind() == v1::INPUT_KIND_UNSPECIFIED) {
       return InvalidField(absl::StrCat(path, ".kind"), "must be state, param or control");
     }
-    const FieldSchema* input = FindField(schema.inputs, name.kind(), name.name());
+    const FieldSchema* input = schema.inputs.Find(name.kind(), name.name());
     if (input == nullptr || !input->differentiable) {
       std::string known;
       for (const FieldSchema& field : schema.inputs) {
@@ -127,6 +127,10 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
   if (request.spec().objective().empty() && !SendsCotangents(request)) {
     return InvalidField("spec.objective", "name an objective, or send cotangents");
   }
+  if (request.cotangents_size() > 0 && !SendsCotangents(request)) {
+    return InvalidField("cotangents[0]",
+                        "is empty; send final_state or trajectory, or leave it out");
+  }
   for (int i = 0; i < request.weights_size(); ++i) {
     if (!std::isfinite(request.weights(i))) {
       return InvalidField(absl::StrCat("weights[", i, "]"),
@@ -138,6 +142,12 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
     if (request.cotangents(0).final_state(i).per_step()) {
       return InvalidField(absl::StrCat("cotangents[0].final_state[", i, "].per_step"),
                           "a final state has no axis for steps");
+    }
+  }
+  for (int i = 0; i < request.cotangents(0).trajectory_size(); ++i) {
+    if (request.cotangents(0).trajectory(i).per_step()) {
+      return InvalidField(absl::StrCat("cotangents[0].trajectory[", i, "].per_step"),
+                          "a trajectory always has its axis for times; leave it out");
     }
   }
   absl::Status status =

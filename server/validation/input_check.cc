@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <unordered_set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -109,7 +112,7 @@ class InputChecker {
   absl::Status CheckList(const Tensors& list, v1::InputKind kind, const std::string& name) {
     for (int i = 0; i < list.size(); ++i) {
       const std::string path = absl::StrCat(field_, ".", name, "[", i, "]");
-      const FieldSchema* declared = FindField(schema_.inputs, kind, list[i].name());
+      const FieldSchema* declared = schema_.inputs.Find(kind, list[i].name());
       if (declared == nullptr) {
         return InvalidField(path + ".name",
                             absl::StrCat("unknown ", KindName(kind), " '", list[i].name(),
@@ -159,9 +162,9 @@ class InputChecker {
     for (int i = 0; i < spec_.record_size(); ++i) {
       const std::string path = absl::StrCat(field_, ".record[", i, "]");
       const std::string& name = spec_.record(i);
-      const FieldSchema* recorded = FindField(schema_.inputs, v1::INPUT_KIND_STATE, name);
+      const FieldSchema* recorded = schema_.inputs.Find(v1::INPUT_KIND_STATE, name);
       if (recorded == nullptr) {
-        recorded = FindField(schema_.observables, v1::INPUT_KIND_UNSPECIFIED, name);
+        recorded = schema_.observables.Find(v1::INPUT_KIND_UNSPECIFIED, name);
       }
       if (recorded == nullptr) {
         return InvalidField(
@@ -227,11 +230,14 @@ InputList ListOf(const v1::RolloutSpec& spec, v1::InputKind kind) {
 
 absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldSchema>& required,
                            const std::string& field) {
+  std::map<v1::InputKind, std::unordered_set<std::string_view>> sent;
   for (const FieldSchema& input : required) {
     const InputList list = ListOf(spec, input.kind);
-    const bool sent = std::any_of(list.tensors->begin(), list.tensors->end(),
-                                  [&](const auto& tensor) { return tensor.name() == input.name; });
-    if (sent) continue;
+    const auto [names, first] = sent.try_emplace(input.kind);
+    if (first) {
+      for (const v1::NamedTensor& tensor : *list.tensors) names->second.insert(tensor.name());
+    }
+    if (names->second.count(input.name) > 0) continue;
     return InvalidField(
         absl::StrCat(field, ".", list.name),
         absl::StrCat(KindName(input.kind), " '", input.name, "' has no default and must be sent"));

@@ -1,16 +1,22 @@
 #include "server/validation/program_schema.h"
 
+#include <utility>
+
 namespace simgrad::server::validation {
 
-const FieldSchema* FindField(const std::vector<FieldSchema>& fields, v1::InputKind kind,
-                             const std::string& name) {
-  for (const FieldSchema& field : fields) {
-    if (field.kind == kind && field.name == name) return &field;
-  }
-  return nullptr;
+void FieldTable::Add(FieldSchema field) {
+  places_[field.kind].try_emplace(field.name, fields_.size());
+  fields_.push_back(std::move(field));
 }
 
-std::string NamesOf(const std::vector<FieldSchema>& fields, v1::InputKind kind) {
+const FieldSchema* FieldTable::Find(v1::InputKind kind, const std::string& name) const {
+  const auto of_kind = places_.find(kind);
+  if (of_kind == places_.end()) return nullptr;
+  const auto place = of_kind->second.find(name);
+  return place == of_kind->second.end() ? nullptr : &fields_[place->second];
+}
+
+std::string NamesOf(const FieldTable& fields, v1::InputKind kind) {
   std::string names;
   for (const FieldSchema& field : fields) {
     if (field.kind == kind) names += (names.empty() ? "" : ", ") + field.name;

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "simgrad/v1/program.pb.h"
@@ -20,18 +22,29 @@ struct FieldSchema {
   bool differentiable = false;
 };
 
+// Fields in the program's order, found by kind and name in constant time.
+class FieldTable {
+ public:
+  void Add(FieldSchema field);
+  // Null where there is none.
+  const FieldSchema* Find(v1::InputKind kind, const std::string& name) const;
+  const FieldSchema& operator[](size_t i) const { return fields_[i]; }
+  std::vector<FieldSchema>::const_iterator begin() const { return fields_.begin(); }
+  std::vector<FieldSchema>::const_iterator end() const { return fields_.end(); }
+
+ private:
+  std::vector<FieldSchema> fields_;
+  std::map<v1::InputKind, std::unordered_map<std::string, size_t>> places_;
+};
+
 struct ProgramSchema {
-  std::vector<FieldSchema> inputs;
-  std::vector<FieldSchema> observables;
+  FieldTable inputs;
+  FieldTable observables;
   std::vector<std::string> objectives;
 };
 
-// Null where there is none.
-const FieldSchema* FindField(const std::vector<FieldSchema>& fields, v1::InputKind kind,
-                             const std::string& name);
-
 // "a, b, c" of the names of one kind, for messages; "none" where there is none.
-std::string NamesOf(const std::vector<FieldSchema>& fields, v1::InputKind kind);
+std::string NamesOf(const FieldTable& fields, v1::InputKind kind);
 
 // state, param, ...
 std::string KindName(v1::InputKind kind);

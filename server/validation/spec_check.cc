@@ -34,6 +34,21 @@ absl::Status CheckDiagnostics(const v1::DiagnosticsOptions& options, const std::
   return CheckNotNegative(options.stride(), field + ".stride");
 }
 
+// An override that overrides nothing was meant to.
+template <class Overrides>
+absl::Status CheckSettings(const Overrides& overrides, const std::string& field) {
+  for (int i = 0; i < overrides.size(); ++i) {
+    const v1::RoleSetting& setting = overrides[i].setting();
+    if (!setting.format().empty() || !setting.overflow().empty() || !setting.order().empty() ||
+        !setting.accumulator().empty()) {
+      continue;
+    }
+    return InvalidField(absl::StrCat(field, "[", i, "].setting"),
+                        "sets nothing; set format, overflow, order or accumulator");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckIds(const v1::RolloutSpec& spec, const RequestLimits& limits,
                       const std::string& field) {
   if (spec.instance_ids_size() > limits.max_instances) {
@@ -86,12 +101,16 @@ absl::Status CheckPolicy(const v1::Policy& policy, const std::string& field) {
     return NotSupported(field + ".loss_scale.dynamic",
                         "this server scales by a fixed number; set loss_scale.fixed");
   }
+  if (policy.has_loss_scale() && policy.loss_scale().mode_case() == v1::LossScale::MODE_NOT_SET) {
+    return InvalidField(field + ".loss_scale", "has no mode; set loss_scale.fixed");
+  }
   if (!v1::NonFinitePolicy_IsValid(policy.non_finite())) {
     return InvalidField(field + ".non_finite",
                         absl::StrCat("unknown value ", static_cast<int>(policy.non_finite()),
                                      "; one of REPORT, STOP"));
   }
-  return absl::OkStatus();
+  absl::Status status = CheckSettings(policy.roles(), field + ".roles");
+  return status.ok() ? CheckSettings(policy.sites(), field + ".sites") : status;
 }
 
 absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors,
@@ -108,6 +127,12 @@ absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::NamedTens
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckRolloutMessage(const v1::RolloutRequest& request) {
+  if (request.spec().checkpoint_interval() == 0) return absl::OkStatus();
+  return InvalidField("spec.checkpoint_interval",
+                      "a rollout keeps no checkpoints; leave it out, or ask for a gradient");
 }
 
 absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,

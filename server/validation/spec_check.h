@@ -15,6 +15,9 @@ namespace simgrad::server::validation {
 absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
                        const std::string& field);
 
+// What of the spec a rollout has no use for.
+absl::Status CheckRolloutMessage(const v1::RolloutRequest& request);
+
 // A world names what runs; a built-in one may carry configuration.
 absl::Status CheckWorld(const v1::World& world, const std::string& field);
 

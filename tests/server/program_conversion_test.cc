@@ -57,6 +57,11 @@ TEST(ProgramConversion, WhatCannotBeReadIsNamed) {
   const Spoiled cases[] = {
       {"values[0].element",
        [](v1::Program& p) { p.mutable_values(0)->set_element(static_cast<v1::ElementType>(9)); }},
+      {"objectives[0].terminal.yields",
+       [](v1::Program& p) {
+         p.mutable_objectives(0)->mutable_stage()->CopyFrom(p.objectives(0).terminal());
+         p.mutable_objectives(0)->mutable_terminal()->clear_yields();
+       }},
       {"values[1].shape[0]", [](v1::Program& p) { p.mutable_values(1)->set_shape(0, -1); }},
       {"values[1].shape",
        [](v1::Program& p) { p.mutable_values(1)->set_shape(0, int64_t{1} << 60); }},

@@ -222,8 +222,20 @@ std::vector<Case> PolicyCases() {
       {"StorageAccumulator", [](auto& r) { RoleSettingOf(r, "solver").set_accumulator("e5m2"); },
        "spec.policy.roles[0].setting.accumulator"},
       {"UnknownSite",
-       [](auto& r) { r.mutable_spec()->mutable_policy()->add_sites()->set_site("moon"); },
+       [](auto& r) {
+         v1::SiteOverride* change = r.mutable_spec()->mutable_policy()->add_sites();
+         change->set_site("moon");
+         change->mutable_setting()->set_order("exact");
+       },
        "spec.policy.sites[0].site", "INVALID_FIELD", "projection"},
+      {"RoleSetsNothing", [](auto& r) { RoleSettingOf(r, "solver"); },
+       "spec.policy.roles[0].setting", "INVALID_FIELD", "sets nothing"},
+      {"SiteSetsNothing",
+       [](auto& r) { r.mutable_spec()->mutable_policy()->add_sites()->set_site("projection"); },
+       "spec.policy.sites[0].setting", "INVALID_FIELD", "sets nothing"},
+      {"LossScaleWithoutMode",
+       [](auto& r) { r.mutable_spec()->mutable_policy()->mutable_loss_scale(); },
+       "spec.policy.loss_scale", "INVALID_FIELD", "set loss_scale.fixed"},
       {"LossScaleZero",
        [](auto& r) { r.mutable_spec()->mutable_policy()->mutable_loss_scale()->set_fixed(0); },
        "spec.policy.loss_scale.fixed"},
@@ -277,6 +289,14 @@ std::vector<Case> GradientCases() {
          AddCotangent(r, false, "penetration", {3, 6, 1});
        },
        "cotangents[0].trajectory[0].tensor.shape", "INVALID_FIELD", "[3, 5, 1]"},
+      {"EmptyCotangentBesideAnObjective", [](auto& r) { r.add_cotangents(); }, "cotangents[0]",
+       "INVALID_FIELD", "is empty"},
+      {"TrajectoryPerStep",
+       [](auto& r) {
+         AddCotangent(r, false, "y", {3, 6, 1});
+         r.mutable_cotangents(0)->mutable_trajectory(0)->set_per_step(true);
+       },
+       "cotangents[0].trajectory[0].per_step"},
       {"UnknownTrajectory",
        [](auto& r) {
          AddCotangent(r, false, "w", {3, 6, 1});
@@ -350,6 +370,21 @@ TEST_F(RequestValidation, NonFiniteValuesAreDataNotErrors) {
   EXPECT_EQ(prepared->nonfinite_inputs.other_inf, 1);
 }
 
+TEST_F(RequestValidation, ARolloutRefusesWhatOnlyAGradientHasUseFor) {
+  v1::RolloutRequest request = BallRollout(5, 3);
+  ASSERT_TRUE(Prepare(request, cache_, {}).ok());
+  request.mutable_spec()->set_checkpoint_interval(2);
+  EXPECT_EQ(sim::FieldOf(Prepare(request, cache_, {}).status()), "spec.checkpoint_interval");
+}
+
+// ADR 0024: a policy is one whole, and inputs are those of the world.
+TEST_F(RequestValidation, APolicyOfGradientsAndAllInputsOfAWorldFitARolloutToo) {
+  v1::RolloutRequest request = BallRollout(5, 3);
+  request.mutable_spec()->mutable_policy()->mutable_loss_scale()->set_fixed(8);
+  AddTensor(request.mutable_spec()->mutable_data(), "target", {0.0}, {1});
+  EXPECT_TRUE(Prepare(request, cache_, {}).ok()) << Prepare(request, cache_, {}).status();
+}
+
 TEST_F(RequestValidation, AnInputThatTheObjectiveDoesNotReadMayBeLeftOut) {
   v1::GradientRequest request = Good();
   request.mutable_spec()->set_objective("target_height");
@@ -409,6 +444,7 @@ TEST_F(RequestValidation, DescribeNamesItsOwnFields) {
   EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()), "objective");
   request.set_objective("final_height");
   request.mutable_policy()->add_sites()->set_site("moon");
+  request.mutable_policy()->mutable_sites(0)->mutable_setting()->set_order("exact");
   EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()),
             "policy.sites[0].site");
   request.clear_policy();
@@ -416,6 +452,9 @@ TEST_F(RequestValidation, DescribeNamesItsOwnFields) {
   EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()), "cuda.mapping");
   request.mutable_cuda()->clear_mapping();
   for (const char* name : {"u", "k"}) request.mutable_cuda()->add_per_step(name);
+  EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()),
+            "cuda.per_step[1]");
+  request.mutable_cuda()->set_per_step(1, "u");
   EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()),
             "cuda.per_step[1]");
 }

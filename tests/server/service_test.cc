@@ -243,6 +243,22 @@ TEST(Service, AnErrorCarriesFieldReasonAndRequestId) {
   EXPECT_EQ(details.bad_request.field_violations(0).description().rfind("unknown preset", 0), 0u);
 }
 
+TEST(Service, EveryMethodRefusesAFieldThatItDoesNotKnow) {
+  RunningServer server;
+  const std::string field_17 = "\x88\x01\x01";
+  for (const char* method :
+       {"GetServerInfo", "ListWorlds", "DescribeProgram", "Rollout", "Gradient"}) {
+    grpc::Status status;
+    CallRaw(server, std::string("/simgrad.v1.Simgrad/") + method, field_17, &status);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    const Details details = DetailsOf(status);
+    EXPECT_EQ(details.info.reason(), "INVALID_FIELD") << method;
+    ASSERT_EQ(details.bad_request.field_violations_size(), 1) << method;
+    EXPECT_EQ(details.bad_request.field_violations(0).field(), "request") << method;
+    EXPECT_NE(status.error_message().find("unknown field 17"), std::string::npos) << method;
+  }
+}
+
 TEST(Service, WhatIsNotThereYetIsUnimplementedByName) {
   RunningServer server;
   v1::GradientRequest request = BallGradient(5);

@@ -1,0 +1,511 @@
+// Whatever ends a call early, in whatever it is doing: the right status, worker and memory back
+// within a second (with slack where other work shares the machine), and good requests beside it
+// unchanged.
+//
+// A cell is a method, what it was doing, and what ended it. Cells that cannot be are listed with
+// the reason, and counted.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/server/good_requests.h"
+#include "tests/server/largest_program.h"
+#include "tests/server/running_server.h"
+#include "tests/server/victim_call.h"
+
+namespace simgrad::server {
+namespace {
+
+enum class Phase { kQueued, kPreparing, kForward, kRecompute, kAdjoint, kStreaming };
+enum class Way { kCancel, kDeadline, kKilledClient, kStoppedReader };
+
+const char* const kRpcs[] = {"Rollout", "Gradient", "DescribeProgram"};
+const char* const kPhases[] = {"Queued",    "Preparing", "Forward",
+                               "Recompute", "Adjoint",   "Streaming"};
+const char* const kWays[] = {"Cancel", "Deadline", "KilledClient", "StoppedReader"};
+
+struct Cell {
+  Rpc rpc;
+  Phase phase;
+  Way way;
+  std::string rpc_name() const { return kRpcs[static_cast<int>(rpc)]; }
+  std::string name() const {
+    return rpc_name() + kPhases[static_cast<int>(phase)] + kWays[static_cast<int>(way)];
+  }
+};
+
+// Empty where it can be.
+std::string WhyImpossible(const Cell& cell) {
+  const bool runs = cell.phase != Phase::kQueued && cell.phase != Phase::kPreparing;
+  if (cell.rpc == Rpc::kDescribe && runs) return "nothing runs, and the answer is one message";
+  if (cell.rpc == Rpc::kRollout &&
+      (cell.phase == Phase::kRecompute || cell.phase == Phase::kAdjoint)) {
+    return "a rollout has no reverse pass";
+  }
+  if (cell.way == Way::kStoppedReader && !runs) {
+    return "nothing was sent yet, so a caller that waits is no reader that stopped";
+  }
+  if (cell.way == Way::kStoppedReader && cell.phase == Phase::kRecompute) {
+    return "a reverse pass sends progress alone, which never waits for a reader: what was sent "
+           "before "
+           "it is noticed by the clock in either half, here in the adjoint";
+  }
+  return "";
+}
+
+std::vector<Cell> AllCells() {
+  std::vector<Cell> cells;
+  for (int rpc = 0; rpc < 3; ++rpc) {
+    for (int phase = 0; phase < 6; ++phase) {
+      for (int way = 0; way < 4; ++way) {
+        cells.push_back({static_cast<Rpc>(rpc), static_cast<Phase>(phase), static_cast<Way>(way)});
+      }
+    }
+  }
+  return cells;
+}
+
+std::vector<Cell> PossibleCells() {
+  std::vector<Cell> cells;
+  for (const Cell& cell : AllCells()) {
+    if (WhyImpossible(cell).empty()) cells.push_back(cell);
+  }
+  return cells;
+}
+
+// ---- Requests that stay where they are held ----
+
+v1::GradientRequest EndlessGradient() {
+  v1::GradientRequest request;
+  *request.mutable_spec() = EndlessRollout().spec();
+  request.mutable_spec()->set_steps(1'000'000);
+  request.mutable_spec()->set_objective("final_height");
+  (*request.mutable_spec()->mutable_world()->mutable_config())["clamp"].set_flag(false);
+  return request;
+}
+
+// One range of recomputation as long as the run; then a reverse pass that is some times longer.
+v1::GradientRequest LongReverse() {
+  constexpr int64_t kSteps = 30'000;
+  v1::GradientRequest request = BallGradient(kSteps, 256);
+  v1::RolloutSpec* spec = request.mutable_spec();
+  spec->set_chunk_steps(16);
+  spec->set_checkpoint_interval(kSteps);
+  spec->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
+  return request;
+}
+
+// More than a window and an outbox hold, long before its last step.
+void RecordMuch(v1::RolloutSpec& spec) {
+  spec.add_record("y");
+  spec.set_chunk_steps(16);
+}
+
+// Little work, and final states of 8 MB.
+v1::RolloutSpec LargeStates() {
+  constexpr int64_t kElements = 65536;
+  v1::RolloutSpec spec = BallSpec(1);
+  (*spec.mutable_world()->mutable_config())["elements"].set_number(kElements);
+  spec.set_instances(16);
+  for (int i = 0; i < 2; ++i) {
+    SetDoubles(std::vector<double>(kElements, 0.5), {kElements},
+               *spec.mutable_initial(i)->mutable_tensor());
+  }
+  return spec;
+}
+
+// x runs long in both directions; y is 3 MB to tell: more than a window of HTTP/2, less than may
+// wait.
+v1::GradientRequest LongReverseThatTells() {
+  constexpr int64_t kSteps = 48'000;
+  sim::Builder b("tells");
+  const sim::Var x = b.State("x", {256});
+  const sim::Var t = b.State("y", {16});
+  sim::Var next = x;
+  for (int i = 0; i < 8; ++i) next = next * b.Literal(0.999) + b.Literal(0.001);
+  b.SetNext({next, t + b.Literal(1.0)});
+  b.AddObjective("last", nullptr,
+                 [&](const sim::Vars& states, const sim::Vars&) { return b.Mean(states[0]); });
+  const auto program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  v1::GradientRequest request;
+  v1::RolloutSpec* spec = request.mutable_spec();
+  *spec->mutable_world()->mutable_program() = conversion::ProgramToProto(*program);
+  spec->set_steps(kSteps);
+  spec->set_objective("last");
+  spec->set_chunk_steps(16);
+  spec->add_record("y");
+  spec->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
+  AddTensor(spec->mutable_initial(), "x", std::vector<double>(256, 0.25), {256});
+  AddTensor(spec->mutable_initial(), "y", std::vector<double>(16, 0.0), {16});
+  return request;
+}
+
+template <class Spoil>
+std::string RolloutOrGradient(Rpc rpc, v1::RolloutSpec spec, Spoil spoil) {
+  spoil(spec);
+  if (rpc == Rpc::kRollout) {
+    v1::RolloutRequest request;
+    *request.mutable_spec() = std::move(spec);
+    return request.SerializeAsString();
+  }
+  v1::GradientRequest request;
+  *request.mutable_spec() = std::move(spec);
+  request.mutable_spec()->set_objective("final_height");
+  (*request.mutable_spec()->mutable_world()->mutable_config())["clamp"].set_flag(false);
+  return request.SerializeAsString();
+}
+
+// Long to prepare, and then long to run.
+std::string LargestRequest(Rpc rpc) {
+  if (rpc == Rpc::kDescribe) {
+    v1::DescribeProgramRequest request;
+    *request.mutable_world()->mutable_program() = LargestProgram(0.5);
+    request.set_objective("last");
+    request.set_adjoint(true);
+    return request.SerializeAsString();
+  }
+  v1::GradientRequest gradient = LargestGradient(0.5);
+  gradient.mutable_spec()->set_steps(100'000);
+  gradient.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
+  if (rpc == Rpc::kGradient) return gradient.SerializeAsString();
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = gradient.spec();
+  return rollout.SerializeAsString();
+}
+
+std::string RequestOf(const Cell& cell) {
+  const bool rollout = cell.rpc == Rpc::kRollout;
+  switch (cell.phase) {
+    case Phase::kQueued:
+      if (cell.rpc == Rpc::kDescribe) return LargestRequest(cell.rpc);
+      return rollout ? EndlessRollout().SerializeAsString() : EndlessGradient().SerializeAsString();
+    case Phase::kPreparing:
+      return LargestRequest(cell.rpc);
+    case Phase::kForward:
+      if (cell.way == Way::kStoppedReader) {
+        return RolloutOrGradient(cell.rpc, BallSpec(4000, 512), RecordMuch);
+      }
+      return rollout ? EndlessRollout().SerializeAsString() : EndlessGradient().SerializeAsString();
+    case Phase::kRecompute:
+      return LongReverse().SerializeAsString();
+    case Phase::kAdjoint:
+      if (cell.way == Way::kStoppedReader) return LongReverseThatTells().SerializeAsString();
+      return LongReverse().SerializeAsString();
+    case Phase::kStreaming:
+      return RolloutOrGradient(cell.rpc, LargeStates(), [](v1::RolloutSpec&) {});
+  }
+  return "";
+}
+
+// ---- What the server says of it ----
+
+// Five times what it may take, for machines that do other work; exact in the long run.
+absl::Duration GivenBackWithin() {
+  return absl::Seconds(std::getenv("SIMGRAD_LONG") != nullptr ? 1 : 5);
+}
+
+double SumOf(RunningServer& server, const std::string& family, const std::string& label) {
+  double sum = 0;
+  for (const auto& [series, value] : server.Series()) {
+    if (series.rfind(family + "{", 0) == 0 && series.find(label) != std::string::npos) sum += value;
+  }
+  return sum;
+}
+
+class CancelMatrix : public ::testing::TestWithParam<Cell> {
+ protected:
+  const Cell& cell() const { return GetParam(); }
+
+  static config::ServerConfig Config(const Cell& cell, absl::Duration slow_reader_timeout) {
+    config::ServerConfig config = FreePorts();
+    config.max_message_bytes = config::kSmallestMessageLimit;
+    if (cell.phase == Phase::kQueued) config.workers = 1;
+    if (cell.way == Way::kStoppedReader) {
+      config.slow_reader_timeout = slow_reader_timeout;
+      if (cell.phase == Phase::kAdjoint) config.max_message_bytes = int64_t{1} << 20;
+    }
+    return config;
+  }
+
+  // Calls of the method that ended, by how; good requests end as OK.
+  double EndedEarly() {
+    double ended = 0;
+    for (const char* code : {"Canceled", "DeadlineExceeded", "ResourceExhausted"}) {
+      ended += SumOf(*server_, "grpc_server_handled_total",
+                     "grpc_code=\"" + std::string(code) + "\",grpc_method=\"" + cell().rpc_name());
+    }
+    return ended;
+  }
+  double Started() {
+    return SumOf(*server_, "grpc_server_started_total",
+                 "grpc_method=\"" + cell().rpc_name() + "\"");
+  }
+  double DescribesInFlight() {
+    return SumOf(*server_, "simgrad_rpc_in_flight", "grpc_method=\"DescribeProgram\"");
+  }
+  // In which phase the server says that the victim was lost; empty: not (yet).
+  std::string LostIn() {
+    for (const char* family :
+         {"simgrad_rpc_cancelled_total", "simgrad_rpc_deadline_exceeded_total"}) {
+      for (const auto& [series, value] : server_->Series()) {
+        if (series.rfind(family, 0) != 0 || value == lost_[series]) continue;
+        if (series.find("grpc_method=\"" + cell().rpc_name()) == std::string::npos) continue;
+        const size_t at = series.find("phase=\"") + 7;
+        return series.substr(at, series.find('"', at) - at);
+      }
+    }
+    return "";
+  }
+  std::string ExpectedLoss() const {
+    const char* const names[] = {"queued", "queued", "forward", "adjoint", "adjoint", "stream"};
+    return names[static_cast<int>(cell().phase)];
+  }
+
+  VictimOptions Options() const {
+    VictimOptions options;
+    options.rpc = cell().rpc;
+    options.request = request_;
+    options.port = server_->server().port();
+    if (cell().phase == Phase::kStreaming) options.reads_until = Stage::kPieces;
+    if (cell().way == Way::kStoppedReader && cell().phase != Phase::kStreaming) {
+      options.reads_until = Stage::kNone;
+    }
+    return options;
+  }
+
+  // Whether the victim is where it is to be ended; false also once it is past that.
+  bool IsHeld(const Victim& victim) const {
+    const service::Server& server = server_->server();
+    switch (cell().phase) {
+      case Phase::kQueued:
+        return cell().rpc == Rpc::kDescribe ? server.preparation().waiting() > 0
+                                            : server.queue().waiting() > 0;
+      case Phase::kPreparing:
+        return server.preparation().running() > 0;
+      case Phase::kForward:
+        return victim.stage() == Stage::kForward;
+      case Phase::kRecompute:
+        return victim.stage() == Stage::kForwardDone;
+      case Phase::kAdjoint:
+        return victim.stage() == Stage::kAdjoint;
+      case Phase::kStreaming:
+        return victim.stage() == Stage::kPieces;
+    }
+    return false;
+  }
+  bool AwaitHold(const Victim& victim) const {
+    return Eventually([&] { return IsHeld(victim) || victim.ended(); }) && IsHeld(victim);
+  }
+
+  void StartServer(absl::Duration slow_reader_timeout = absl::Seconds(60)) {
+    server_ = std::make_unique<RunningServer>(Config(cell(), slow_reader_timeout));
+    request_ = RequestOf(cell());
+    good_ = std::make_unique<GoodRequests>(*server_);
+    for (const auto& [series, value] : server_->Series()) lost_[series] = value;
+  }
+
+  // What keeps a victim waiting.
+  void Occupy() {
+    if (cell().phase != Phase::kQueued) return;
+    VictimOptions options;
+    options.port = server_->server().port();
+    if (cell().rpc != Rpc::kDescribe) {
+      // Of the other method, which the victim's counters do not count.
+      const bool rollout = cell().rpc == Rpc::kGradient;
+      options.rpc = rollout ? Rpc::kRollout : Rpc::kGradient;
+      options.request =
+          rollout ? EndlessRollout().SerializeAsString() : EndlessGradient().SerializeAsString();
+      blockers_.push_back(std::make_unique<LocalVictim>(options));
+      ASSERT_TRUE(Eventually([&] { return server_->server().queue().running() == 1; }));
+      return;
+    }
+    options.rpc = Rpc::kGradient;
+    for (int i = 1; i <= 6; ++i) {
+      options.request = LargestGradient(i).SerializeAsString();
+      blockers_.push_back(std::make_unique<LocalVictim>(options));
+    }
+    ASSERT_TRUE(Eventually([&] { return server_->server().preparation().waiting() >= 2; }));
+  }
+
+  // From `since` on.
+  void ExpectGivenBack(absl::Time since, absl::Duration within) {
+    const bool describe = cell().rpc == Rpc::kDescribe;
+    EXPECT_TRUE(
+        Eventually([&] { return describe ? DescribesInFlight() == 0 : EndedEarly() >= 1; }));
+    EXPECT_LT(absl::Now() - since, within);
+    blockers_.clear();
+    good_->End();
+    const auto& queue = server_->server().queue();
+    const auto& preparation = server_->server().preparation();
+    EXPECT_TRUE(Eventually([&] {
+      return queue.memory_used_bytes() == 0 && queue.running() == 0 && queue.waiting() == 0 &&
+             preparation.running() == 0 && preparation.waiting() == 0;
+    }));
+    EXPECT_EQ(SumOf(*server_, "simgrad_queue_requests", ""), 0);
+    EXPECT_TRUE(Eventually([&] { return SumOf(*server_, "simgrad_rpc_in_flight", "") == 0; }));
+    good_->Once();
+  }
+  void ExpectLostThere() {
+    if (cell().rpc == Rpc::kDescribe) return;
+    EXPECT_EQ(LostIn(), ExpectedLoss());
+  }
+
+  void Cancel();
+  void LetDeadlinePass();
+  void KillClient();
+  void StopReading();
+
+  std::unique_ptr<RunningServer> server_;
+  std::unique_ptr<GoodRequests> good_;
+  std::vector<std::unique_ptr<LocalVictim>> blockers_;
+  std::map<std::string, double> lost_;  // before
+  std::string request_;
+};
+
+void CancelMatrix::Cancel() {
+  StartServer();
+  Occupy();
+  LocalVictim victim(Options());
+  ASSERT_TRUE(AwaitHold(victim));
+  good_->Begin();
+  ASSERT_TRUE(IsHeld(victim));
+  const absl::Time now = absl::Now();
+  victim.Cancel();
+  EXPECT_EQ(victim.End().error_code(), grpc::StatusCode::CANCELLED);
+  ExpectGivenBack(now, GivenBackWithin());
+  ExpectLostThere();
+}
+
+void CancelMatrix::KillClient() {
+  StartServer();
+  Occupy();
+  ForeignVictim victim(Options());
+  ASSERT_TRUE(AwaitHold(victim));
+  good_->Begin();
+  ASSERT_TRUE(IsHeld(victim));
+  const absl::Time now = absl::Now();
+  victim.Kill();
+  ExpectGivenBack(now, GivenBackWithin());
+  ExpectLostThere();
+}
+
+// Where a deadline falls is up to the machine, so one that falls into the phase is searched for.
+void CancelMatrix::LetDeadlinePass() {
+  double early = 0, late = 0;  // seconds, known to fall before and behind the phase
+  double seconds = cell().phase == Phase::kPreparing ? 0.1 : 0.5;
+  for (int attempt = 0; attempt < 40; ++attempt) {
+    StartServer();
+    Occupy();
+    VictimOptions options = Options();
+    options.deadline = std::chrono::milliseconds(static_cast<int64_t>(1e3 * seconds) + 1);
+    const absl::Time due = absl::Now() + absl::Milliseconds(options.deadline->count());
+    LocalVictim victim(options);
+    good_->Begin();
+    // What does not read is not told of its end.
+    while (absl::Now() < due && !victim.ended()) std::this_thread::yield();
+    const Stage seen = victim.stage();
+    const grpc::Status status = victim.End();
+    if (status.ok()) {
+      late = seconds;
+    } else {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+      blockers_.clear();
+      good_->End();
+      const bool arrived = Started() - (cell().rpc == Rpc::kDescribe ? 0 : good_->asked()) >= 1;
+      if (arrived && cell().rpc == Rpc::kDescribe) return ExpectGivenBack(due, GivenBackWithin());
+      ASSERT_TRUE(!arrived || Eventually([&] { return EndedEarly() >= 1; }));
+      const std::string lost = arrived ? LostIn() : "before";
+      const bool in_adjoint = seen >= Stage::kAdjoint;
+      const bool right_half = cell().phase == Phase::kRecompute ? !in_adjoint
+                              : cell().phase == Phase::kAdjoint ? in_adjoint
+                                                                : true;
+      if (lost == ExpectedLoss() && right_half) return ExpectGivenBack(due, GivenBackWithin());
+      const std::vector<std::string> order = {"before", "queued", "forward", "adjoint", "stream"};
+      const auto place = [&](const std::string& name) {
+        return std::find(order.begin(), order.end(), name) - order.begin();
+      };
+      const bool too_early =
+          place(lost) < place(ExpectedLoss()) ||
+          (lost == ExpectedLoss() && cell().phase == Phase::kAdjoint && !in_adjoint);
+      (too_early ? early : late) = seconds;
+    }
+    blockers_.clear();
+    good_->End();
+    // A machine that was busier or quieter than before: begin again.
+    if (late > 0 && late - early < 0.05 * late) early = late = 0;
+    seconds = late > 0 ? (early + late) / 2 : std::max(0.05, 2 * early);
+  }
+  FAIL() << "no deadline fell into the phase";
+}
+
+void CancelMatrix::StopReading() {
+  absl::Duration timeout = absl::Milliseconds(500);
+  if (cell().phase == Phase::kAdjoint) {
+    // Longer than what is left of the forward pass, shorter than the reverse one.
+    StartServer();
+    VictimOptions options = Options();
+    options.reads_until = Stage::kEnded;
+    LocalVictim measured(options);
+    const absl::Time start = absl::Now();
+    ASSERT_TRUE(Eventually([&] { return measured.stage() >= Stage::kForwardDone; }));
+    timeout = 1.2 * (absl::Now() - start);
+    measured.Cancel();
+    measured.End();
+  }
+  StartServer(timeout);
+  const absl::Time start = absl::Now();
+  LocalVictim victim(Options());
+  good_->Begin();
+  ExpectGivenBack(start, 4 * timeout + GivenBackWithin());
+  EXPECT_EQ(SumOf(*server_, "grpc_server_handled_total",
+                  "grpc_code=\"ResourceExhausted\",grpc_method=\"" + cell().rpc_name()),
+            1);
+  if (cell().phase == Phase::kAdjoint) {
+    const auto series = server_->Series();
+    EXPECT_GE(series.at("simgrad_steps_total{direction=\"forward\"}"), 48'000);
+  }
+}
+
+TEST_P(CancelMatrix, GivesBackAtOnceAndHarmsNoOther) {
+  switch (cell().way) {
+    case Way::kCancel:
+      return Cancel();
+    case Way::kDeadline:
+      return LetDeadlinePass();
+    case Way::kKilledClient:
+      return KillClient();
+    case Way::kStoppedReader:
+      return StopReading();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cells, CancelMatrix, ::testing::ValuesIn(PossibleCells()),
+                         [](const auto& param) { return param.param.name(); });
+
+TEST(CancelMatrixTable, CellsThatCannotBeHaveAReason) {
+  std::set<std::string> reasons;
+  for (const Cell& cell : AllCells()) {
+    if (!WhyImpossible(cell).empty()) reasons.insert(WhyImpossible(cell));
+  }
+  EXPECT_EQ(AllCells().size(), 72u);
+  EXPECT_EQ(PossibleCells().size(), 41u);
+  EXPECT_EQ(reasons.size(), 4u);
+}
+
+}  // namespace
+}  // namespace simgrad::server
+
+int main(int argc, char** argv) {
+  if (argc > 4 && std::string(argv[1]) == "--victim") {
+    return simgrad::server::RunForeignVictim(argv);
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

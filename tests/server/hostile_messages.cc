@@ -1,0 +1,407 @@
+#include "tests/server/hostile_messages.h"
+
+#include <google/protobuf/message.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "server/conversion/program_to_proto.h"
+#include "sim/program/builder.h"
+#include "tests/server/ball_request.h"
+#include "tests/sim/program/woven_programs.h"
+
+namespace simgrad::server {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using sim::Var;
+using sim::Vars;
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(seed) {}
+  int64_t Below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+  int64_t Between(int64_t least, int64_t most) { return least + Below(most - least + 1); }
+  bool OneIn(int64_t n) { return Below(n) == 0; }
+  // 1, 2, 4, ...: small ones far more often, 2^most at the end of a long tail.
+  int64_t Doubling(int64_t most) {
+    int64_t power = Below(8);
+    while (power < most && !OneIn(4)) ++power;
+    return int64_t{1} << std::min(power, most);
+  }
+  uint64_t Word() { return random_(); }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// ---- Programs ----
+
+Vars Shifted(sim::Builder& b, const Vars& values) {
+  Vars next(values.begin() + 1, values.end());
+  next.push_back(b.Apply(sim::OpCode::kSin, {values[0]}));
+  return next;
+}
+
+// Loops in loops, `for` and `while` in turn, in bodies and in tests.
+Vars Nested(sim::Builder& b, const Vars& values, int64_t depth, uint64_t kinds) {
+  if (depth == 0) return Shifted(b, values);
+  if ((kinds & 3) < 2) {
+    return b.For(1 + static_cast<int64_t>(kinds & 1), values, [&](Var, const Vars& carried) {
+      return Shifted(b, Nested(b, carried, depth - 1, kinds >> 2));
+    });
+  }
+  sim::WhileOptions options;
+  options.site = "loop" + std::to_string(depth);
+  options.max_iter = 2;
+  const bool in_test = (kinds & 3) == 3;
+  const auto test = [&](const Vars& carried, const Vars&) {
+    const Var tested = in_test ? Nested(b, carried, depth - 1, kinds >> 2)[0] : carried[0];
+    return sim::LoopTest{tested, b.Literal(0.5), std::nullopt, {tested}};
+  };
+  const auto body = [&](const Vars& carried, const Vars& exports, const Vars&) {
+    Vars next = in_test ? carried : Nested(b, carried, depth - 1, kinds >> 2);
+    next = Shifted(b, next);
+    next[0] = next[0] - exports[0];
+    return next;
+  };
+  return b.While(options, values, {}, test, body).carried;
+}
+
+// The loops stand in one region: step, initial, stage or terminal.
+v1::Program NestedProgram(Dice& dice, std::string& family) {
+  const int64_t depth = dice.Between(1, 9);
+  const int64_t carried = dice.OneIn(8) ? dice.Between(10, 40) : dice.Between(1, 9);
+  const int64_t region = dice.Below(4);
+  const uint64_t kinds = dice.Word();
+  family = "nested depth " + std::to_string(depth) + " carried " + std::to_string(carried) +
+           " region " + std::to_string(region);
+  sim::Builder b("nested");
+  const Var x = b.State("x", {});
+  const Var k = b.Param("k", {}, 0.5);
+  const auto loops = [&](const Var& from) {
+    Vars values(static_cast<size_t>(carried), k);
+    values[0] = from;
+    return Nested(b, values, depth, kinds)[0];
+  };
+  if (region == 1) b.SetInitial([&] { return Vars{loops(x)}; });
+  const Var next = region == 0 ? loops(x) : x * k;
+  b.SetNext({next});
+  b.Export("y", next);
+  b.AddObjective(
+      "cost", [&] { return region == 2 ? loops(next) : next * k; },
+      [&](const Vars& states, const Vars&) { return region == 3 ? loops(states[0]) : states[0]; });
+  return conversion::ProgramToProto(b.program());  // whatever limits it breaks
+}
+
+// One list of a program that is as long as it wants.
+v1::Program DoubledProgram(Dice& dice, std::string& family) {
+  const int64_t n = dice.Doubling(16);
+  const int64_t what = dice.Below(8);
+  family = "doubled list " + std::to_string(what) + " to " + std::to_string(n);
+  sim::Builder b("doubled");
+  Vars states = {b.State("x", {})};
+  if (what == 0) {
+    for (int64_t i = 1; i < n; ++i) states.push_back(b.State("x" + std::to_string(i), {}));
+  }
+  const Var k = b.Param("k", {}, 0.5);
+  Var next = states[0] * k;
+  if (what == 1)
+    next =
+        b.Reduce(sim::OpCode::kSum, b.Concat(Vars(static_cast<size_t>(n), b.Reshape(k, {1})), 0));
+  if (what == 2) {
+    for (int64_t i = 0; i < n; ++i) next = next + k;
+  }
+  if (what == 3) {
+    const Vars captured = [&] {
+      Vars values;
+      for (int64_t i = 0; i < std::min<int64_t>(n, 4096); ++i) values.push_back(next + k);
+      return values;
+    }();
+    next = b.For(2, {next}, [&](Var, const Vars& carried) {
+      Var sum = carried[0];
+      for (const Var& value : captured) sum = sum * value;
+      return Vars{sum};
+    })[0];
+  }
+  if (what == 4) {
+    const Vars values(static_cast<size_t>(std::min<int64_t>(n, 8192)), next);
+    next = b.For(1, values, [&](Var, const Vars& carried) { return Shifted(b, carried); })[0];
+  }
+  if (what == 5) {
+    next = next + b.Reduce(sim::OpCode::kSum,
+                           b.LiteralArray(std::vector<double>(static_cast<size_t>(n), 0.25), {n}));
+  }
+  states[0] = next;
+  if (what == 0) std::rotate(states.begin(), states.begin() + 1, states.end());
+  b.SetNext(states);
+  b.Export("y", next);
+  if (what == 6) {
+    for (int64_t i = 0; i < n; ++i) b.Export("y" + std::to_string(i), k);
+  }
+  b.AddObjective(
+      "cost", [&] { return next; }, nullptr);
+  v1::Program program = conversion::ProgramToProto(b.program());
+  if (what == 7) {
+    const std::string name(static_cast<size_t>(n), 'n');
+    program.mutable_step()->mutable_ops(0)->set_label(name);
+    program.mutable_inputs(0)->set_description(name);
+    if (dice.OneIn(2)) program.mutable_exports(0)->set_name(name);
+  }
+  return program;
+}
+
+// Straight-line work, or loops, as much as a deadline must end.
+v1::Program WideProgram(Dice& dice, std::string& family) {
+  const int64_t elements = dice.Doubling(16);
+  const int64_t chain = dice.Doubling(8);
+  family = "wide " + std::to_string(elements) + " elements, " + std::to_string(chain) + " sines";
+  sim::Builder b("wide");
+  const Var x = b.State("x", {elements});
+  Var next = x;
+  const auto sines = [&](Var value) {
+    for (int64_t i = 0; i < chain; ++i) value = b.Apply(sim::OpCode::kSin, {value});
+    return value;
+  };
+  next = dice.OneIn(2) ? sines(next) : b.For(1000, {next}, [&](Var, const Vars& carried) {
+    return Vars{sines(carried[0])};
+  })[0];
+  b.SetNext({next});
+  b.AddObjective("cost", nullptr,
+                 [&](const Vars& states, const Vars&) { return b.Mean(states[0]); });
+  return conversion::ProgramToProto(b.program());
+}
+
+// ---- Requests ----
+
+std::string ObjectiveOf(const v1::Program& program) {
+  return program.objectives_size() > 0 ? program.objectives(0).name() : "";
+}
+
+// A value for everything that has none.
+v1::RolloutSpec SpecOf(const v1::Program& program, Dice& dice) {
+  v1::RolloutSpec spec;
+  *spec.mutable_world()->mutable_program() = program;
+  spec.set_steps(dice.Between(0, 3));
+  spec.set_instances(dice.Between(1, 3));
+  for (const v1::Input& input : program.inputs()) {
+    auto* list = input.kind() == v1::INPUT_KIND_STATE     ? spec.mutable_initial()
+                 : input.kind() == v1::INPUT_KIND_PARAM   ? spec.mutable_params()
+                 : input.kind() == v1::INPUT_KIND_CONTROL ? spec.mutable_controls()
+                 : input.kind() == v1::INPUT_KIND_DATA    ? spec.mutable_data()
+                                                          : nullptr;
+    if (list == nullptr || input.value() < 0 || input.value() >= program.values_size()) continue;
+    const auto& shape = program.values(input.value()).shape();
+    int64_t count = 1;
+    for (const int64_t dim : shape) count *= std::clamp<int64_t>(dim, 0, 1 << 16);
+    if (count > 1 << 20) continue;
+    AddTensor(list, input.name(), std::vector<double>(static_cast<size_t>(count), 0.75),
+              {shape.begin(), shape.end()});
+  }
+  return spec;
+}
+
+const char* const kPresets[] = {"f64", "f32", "bf16_unsafe", "f16_safe", "fp8_storage"};
+
+HostileMessage MessageOf(const v1::Program& program, Dice& dice,
+                         const std::function<void(Message&)>& spoil) {
+  HostileMessage message;
+  message.rpc = static_cast<Rpc>(dice.Below(3));
+  if (message.rpc == Rpc::kDescribe) {
+    v1::DescribeProgramRequest request;
+    *request.mutable_world()->mutable_program() = program;
+    request.mutable_policy()->set_preset(kPresets[dice.Below(5)]);
+    request.set_objective(ObjectiveOf(program));
+    request.set_adjoint(!request.objective().empty() && !dice.OneIn(4));
+    if (dice.OneIn(2)) request.mutable_cuda();
+    spoil(request);
+    message.request = request.SerializeAsString();
+    return message;
+  }
+  v1::GradientRequest request;
+  *request.mutable_spec() = SpecOf(program, dice);
+  request.mutable_spec()->mutable_policy()->set_preset(kPresets[dice.Below(5)]);
+  request.mutable_spec()->set_objective(ObjectiveOf(program));
+  if (message.rpc == Rpc::kGradient) {
+    spoil(request);
+    message.request = request.SerializeAsString();
+    return message;
+  }
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = request.spec();
+  spoil(rollout);
+  message.request = rollout.SerializeAsString();
+  return message;
+}
+
+// ---- Damage ----
+
+// One number, word or list somewhere in the message becomes another one, and may become many.
+void Spoil(Message& message, Dice& dice) {
+  const auto* reflection = message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection->ListFields(message, &fields);
+  if (fields.empty()) return;
+  const FieldDescriptor* field =
+      fields[static_cast<size_t>(dice.Below(static_cast<int64_t>(fields.size())))];
+  if (field->is_map()) return reflection->ClearField(&message, field);
+  const int size = field->is_repeated() ? reflection->FieldSize(message, field) : 0;
+  const int at = size > 0 ? static_cast<int>(dice.Below(size)) : 0;
+  const int64_t numbers[] = {-1, 0, 1, 2, 3, 7, 100, 1 << 20, int64_t{1} << 40, INT64_MAX};
+  const int64_t number = numbers[dice.Below(10)];
+  if (field->is_repeated() && dice.OneIn(8)) return reflection->RemoveLast(&message, field);
+  if (field->is_repeated() && dice.OneIn(8))
+    return reflection->SwapElements(&message, field, at, size - 1);
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_MESSAGE: {
+      if (field->is_repeated() && dice.OneIn(6)) {  // the same once more, or many times
+        const int copies = static_cast<int>(dice.Doubling(10));
+        for (int i = 0; i < copies; ++i) {
+          Message* added = reflection->AddMessage(&message, field);
+          added->CopyFrom(reflection->GetRepeatedMessage(message, field, at));
+        }
+        return;
+      }
+      return Spoil(field->is_repeated() ? *reflection->MutableRepeatedMessage(&message, field, at)
+                                        : *reflection->MutableMessage(&message, field),
+                   dice);
+    }
+    case FieldDescriptor::CPPTYPE_INT64:
+      if (field->is_repeated()) return reflection->SetRepeatedInt64(&message, field, at, number);
+      return reflection->SetInt64(&message, field, number);
+    case FieldDescriptor::CPPTYPE_INT32: {
+      const auto narrow = static_cast<int32_t>(dice.OneIn(3) ? number : dice.Below(64));
+      if (field->is_repeated()) return reflection->SetRepeatedInt32(&message, field, at, narrow);
+      return reflection->SetInt32(&message, field, narrow);
+    }
+    case FieldDescriptor::CPPTYPE_STRING: {
+      const char* const words[] = {"", "sum", "while", "for", "add", "select", "x", "y", "cost"};
+      if (field->type() == FieldDescriptor::TYPE_BYTES) {
+        return reflection->SetString(&message, field, "bytes");
+      }
+      if (field->is_repeated()) {
+        return reflection->SetRepeatedString(&message, field, at, words[dice.Below(9)]);
+      }
+      return reflection->SetString(&message, field, words[dice.Below(9)]);
+    }
+    case FieldDescriptor::CPPTYPE_ENUM:
+      if (!field->is_repeated())
+        reflection->SetEnumValue(&message, field, static_cast<int>(dice.Below(12)));
+      return;
+    default:
+      return reflection->ClearField(&message, field);
+  }
+}
+
+// A field that no message has, in a message somewhere inside.
+void AddUnknown(Message& message, Dice& dice) {
+  const auto* reflection = message.GetReflection();
+  std::vector<const FieldDescriptor*> fields, messages;
+  reflection->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (field->message_type() != nullptr && !field->is_map()) messages.push_back(field);
+  }
+  if (messages.empty() || dice.OneIn(4)) {
+    reflection->MutableUnknownFields(&message)->AddVarint(static_cast<int>(dice.Between(1, 4000)),
+                                                          7);
+    return;
+  }
+  const FieldDescriptor* field =
+      messages[static_cast<size_t>(dice.Below(static_cast<int64_t>(messages.size())))];
+  if (!field->is_repeated()) return AddUnknown(*reflection->MutableMessage(&message, field), dice);
+  const int at = static_cast<int>(dice.Below(reflection->FieldSize(message, field)));
+  AddUnknown(*reflection->MutableRepeatedMessage(&message, field, at), dice);
+}
+
+void Damage(std::string& bytes, Dice& dice) {
+  for (int64_t changes = dice.Between(1, 4); changes > 0 && !bytes.empty(); --changes) {
+    const auto at = static_cast<size_t>(dice.Below(static_cast<int64_t>(bytes.size())));
+    switch (dice.Below(4)) {
+      case 0:
+        bytes[at] = static_cast<char>(dice.Word());
+        break;
+      case 1:
+        bytes.resize(at);
+        break;
+      case 2:
+        bytes.erase(at, static_cast<size_t>(dice.Between(1, 8)));
+        break;
+      default:
+        bytes.insert(at, bytes.substr(at / 2, static_cast<size_t>(dice.Between(1, 64))));
+    }
+  }
+}
+
+v1::Program Woven(Dice& dice) {
+  return conversion::ProgramToProto(sim::woven::Weave(dice.Word() % 100'000).world);
+}
+
+// A list of a request, as long as it wants.
+HostileMessage LongList(Dice& dice) {
+  HostileMessage message;
+  message.rpc = Rpc::kGradient;
+  v1::GradientRequest request = BallGradient(2, 2);
+  v1::RolloutSpec* spec = request.mutable_spec();
+  const int64_t n = dice.Doubling(16);
+  const int64_t what = dice.Below(7);
+  for (int64_t i = 0; i < n; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    if (what == 0) spec->add_record(name);
+    if (what == 1) request.add_wrt()->set_name(name);
+    if (what == 2) request.add_weights(1.0);
+    if (what == 3) spec->add_instance_ids(static_cast<uint64_t>(i));
+    if (what == 4) AddTensor(spec->mutable_params(), name, {1.0}, {});
+    if (what == 5) (*spec->mutable_world()->mutable_config())[name].set_number(1);
+    if (what == 6) spec->mutable_policy()->add_roles()->set_role(name);
+  }
+  message.family = "long list " + std::to_string(what) + " of " + std::to_string(n);
+  message.request = request.SerializeAsString();
+  return message;
+}
+
+}  // namespace
+
+HostileMessage MakeHostileMessage(uint64_t seed, uint64_t index) {
+  Dice dice(seed * 0x9E3779B97F4A7C15u + index);
+  const auto as_it_is = [](Message&) {};
+  const auto spoilt = [&](Message& message) {
+    for (int64_t n = dice.Between(1, 3); n > 0; --n) Spoil(message, dice);
+  };
+  std::string family;
+  HostileMessage message;
+  const int64_t kind = dice.Below(100);
+  if (kind < 25) {
+    message = MessageOf(Woven(dice), dice, as_it_is);
+    family = "woven";
+  } else if (kind < 55) {
+    message = MessageOf(Woven(dice), dice, spoilt);
+    family = "woven and spoilt";
+  } else if (kind < 65) {
+    message = MessageOf(Woven(dice), dice, [&](Message& sent) { AddUnknown(sent, dice); });
+    family = "unknown field";
+  } else if (kind < 75) {
+    message = MessageOf(Woven(dice), dice, as_it_is);
+    Damage(message.request, dice);
+    family = "damaged bytes";
+  } else if (kind < 88) {
+    const v1::Program program = NestedProgram(dice, family);
+    message = MessageOf(program, dice, as_it_is);
+  } else if (kind < 94) {
+    const v1::Program program = DoubledProgram(dice, family);
+    message = MessageOf(program, dice, as_it_is);
+  } else if (kind < 99) {
+    message = LongList(dice);
+    family = message.family;
+  } else {
+    const v1::Program program = WideProgram(dice, family);
+    message = MessageOf(program, dice, as_it_is);
+  }
+  message.family = std::move(family);
+  return message;
+}
+
+}  // namespace simgrad::server

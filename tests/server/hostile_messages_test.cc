@@ -1,0 +1,243 @@
+// Messages that are made to hurt: none takes long, none takes memory beyond what was reserved for
+// it, none is our mistake, and none changes a bit of what others get.
+//
+// Each message has a deadline, so two seconds of the processor are the deadline, what may overrun
+// it, and the caller's own share; where other work shares the machine five times as many. Peaks of
+// memory are the kernel's. A failure names seed and index; SIMGRAD_HOSTILE_ONLY=INDEX runs that one
+// alone.
+#include "tests/server/hostile_messages.h"
+
+#include <fcntl.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "tests/server/good_requests.h"
+#include "tests/server/running_server.h"
+
+namespace simgrad::server {
+namespace {
+
+constexpr uint64_t kSeed = 20'260'101;
+constexpr auto kDeadline = std::chrono::milliseconds(1000);
+constexpr double kMostSeconds = 2.0;  // of the processor
+constexpr int64_t kMostBytes = int64_t{256} << 20;
+
+bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
+// About two minutes of two cores.
+uint64_t MessageCount() { return IsLong() ? 200'000 : 6'000; }
+
+double ProcessorSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// A line of /proc/self/status, in bytes.
+int64_t StatusBytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(name + ":", 0) == 0) return 1024 * std::stoll(line.substr(name.size() + 1));
+  }
+  return 0;
+}
+
+// From now on VmHWM is the peak since now.
+void ForgetPeak() {
+  const int file = open("/proc/self/clear_refs", O_WRONLY);
+  EXPECT_GE(file, 0);
+  EXPECT_EQ(write(file, "5", 1), 1);
+  close(file);
+}
+
+// One call with bytes as its request; what comes is counted and thrown away.
+grpc::Status Send(RunningServer& server, const HostileMessage& message) {
+  const char* const methods[] = {"Rollout", "Gradient", "DescribeProgram"};
+  const std::string path =
+      std::string("/simgrad.v1.Simgrad/") + methods[static_cast<int>(message.rpc)];
+  grpc::GenericStub stub(server.channel());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  auto call = stub.PrepareCall(&context, path, &queue);
+  call->StartCall(nullptr);
+  grpc::Status status;
+  if (next()) {
+    const grpc::Slice slice(message.request);
+    call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+    if (next()) {
+      for (bool more = true; more;) {
+        grpc::ByteBuffer answer;
+        call->Read(&answer, nullptr);
+        more = next();
+      }
+    }
+  }
+  call->Finish(&status, nullptr);
+  next();
+  return status;
+}
+
+bool IsIdle(RunningServer& server) {
+  const service::Server& object = server.server();
+  return object.queue().running() == 0 && object.queue().waiting() == 0 &&
+         object.preparation().running() == 0 && object.preparation().waiting() == 0 &&
+         object.queue().memory_used_bytes() == 0;
+}
+
+// What one message cost the process.
+struct Cost {
+  grpc::Status status;
+  double processor_seconds = 0;
+  int64_t peak_bytes = 0;      // above what was there before
+  int64_t reserved_bytes = 0;  // most at once
+};
+
+Cost Measure(RunningServer& server, const HostileMessage& message) {
+  Cost cost;
+  ForgetPeak();
+  const int64_t resident = StatusBytes("VmRSS");
+  const double before = ProcessorSeconds();
+  std::mutex mutex;
+  std::condition_variable done;
+  auto answer = std::async(std::launch::async, [&] {
+    grpc::Status status = Send(server, message);
+    const std::lock_guard<std::mutex> lock(mutex);
+    done.notify_all();
+    return status;
+  });
+  // Until the caller has its answer and the server is done with it: a deadline ends the first.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (;;) {
+    std::unique_lock<std::mutex> lock(mutex);
+    done.wait_for(lock, std::chrono::microseconds(200));
+    cost.reserved_bytes =
+        std::max(cost.reserved_bytes, server.server().queue().memory_used_bytes());
+    lock.unlock();
+    const bool answered = answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    if (answered && IsIdle(server)) break;
+    if (std::chrono::steady_clock::now() > end) {
+      ADD_FAILURE() << "the server is still at it";
+      break;
+    }
+  }
+  cost.status = answer.get();
+  cost.processor_seconds = ProcessorSeconds() - before;
+  cost.peak_bytes = StatusBytes("VmHWM") - resident;
+  return cost;
+}
+
+bool IsAnswer(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// With what it says of itself: a field, or a reason.
+bool IsExplained(const grpc::Status& status) {
+  if (status.ok() || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return true;
+  const Details details = DetailsOf(status);
+  if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
+    return details.bad_request.field_violations_size() == 1 &&
+           !details.bad_request.field_violations(0).field().empty();
+  }
+  return !details.info.reason().empty();
+}
+
+config::ServerConfig Config() {
+  config::ServerConfig config = FreePorts();
+  config.threads = 1;  // so that a second of the clock is a second of the processor
+  config.workers = 1;
+  config.program_cache_entries = 16;
+  return config;
+}
+
+TEST(HostileMessages, TakeNoTimeNoMemoryAndNothingFromOthers) {
+  RunningServer server(Config());
+  GoodRequests good(server);
+  const double slack = IsLong() ? 1 : 5;
+  const char* const only = std::getenv("SIMGRAD_HOSTILE_ONLY");
+  const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 0;
+  const uint64_t last = only != nullptr ? first + 1 : MessageCount();
+  std::map<int, int64_t> codes;
+  double worst_seconds = 0;
+  int64_t worst_bytes = 0;
+  std::string slowest, largest;
+  for (uint64_t index = first; index < last; ++index) {
+    const HostileMessage message = MakeHostileMessage(kSeed, index);
+    SCOPED_TRACE("seed " + std::to_string(kSeed) + " index " + std::to_string(index) + ": " +
+                 message.family);
+    // One round of good requests beside every fourth; they take some milliseconds of the same time.
+    std::thread beside;
+    if (index % 4 == 0) beside = std::thread([&] { good.Once(); });
+    const Cost cost = Measure(server, message);
+    if (beside.joinable()) beside.join();
+    ++codes[cost.status.error_code()];
+    EXPECT_TRUE(IsAnswer(cost.status)) << cost.status.error_code() << cost.status.error_message();
+    EXPECT_TRUE(IsExplained(cost.status)) << cost.status.error_message();
+    EXPECT_LE(cost.processor_seconds, slack * kMostSeconds);
+    EXPECT_LE(cost.peak_bytes, cost.reserved_bytes + kMostBytes);
+    if (cost.processor_seconds > worst_seconds) {
+      worst_seconds = cost.processor_seconds;
+      slowest = std::to_string(index) + " " + message.family;
+    }
+    if (cost.peak_bytes - cost.reserved_bytes > worst_bytes) {
+      worst_bytes = cost.peak_bytes - cost.reserved_bytes;
+      largest = std::to_string(index) + " " + message.family;
+    }
+  }
+  std::printf(
+      "%llu messages of seed %llu; slowest %.3f s (%s); most beyond its reservation %.1f MiB "
+      "(%s)\n",
+      static_cast<unsigned long long>(last - first), static_cast<unsigned long long>(kSeed),
+      worst_seconds, slowest.c_str(), static_cast<double>(worst_bytes) / (1 << 20),
+      largest.c_str());
+  for (const auto& [code, count] : codes)
+    std::printf("code %d: %lld\n", code, static_cast<long long>(count));
+  EXPECT_TRUE(only != nullptr || codes.size() >= 3);  // they are not all refused, nor all run
+  EXPECT_TRUE(Eventually([&] { return IsIdle(server); }));
+  good.Once();
+  EXPECT_TRUE(Eventually([&] {
+    double in_flight = 0;
+    for (const auto& [series, value] : server.Series()) {
+      if (series.rfind("simgrad_rpc_in_flight", 0) == 0) in_flight += value;
+      if (series == "simgrad_queue_requests") in_flight += value;
+    }
+    return in_flight == 0;
+  }));
+}
+
+TEST(HostileMessages, AreTheSameForTheSameSeedAndIndex) {
+  for (uint64_t index = 0; index < 200; ++index) {
+    const HostileMessage once = MakeHostileMessage(kSeed, index);
+    EXPECT_TRUE(once.request == MakeHostileMessage(kSeed, index).request) << once.family;
+  }
+}
+
+}  // namespace
+}  // namespace simgrad::server
