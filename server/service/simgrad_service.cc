@@ -46,6 +46,10 @@ std::string MetadataOf(const grpc::CallbackServerContext& context, const char* k
 
 absl::Status CheckToken(const CallContext& shared, const grpc::CallbackServerContext& context) {
   if (shared.token_gate == nullptr) return absl::OkStatus();
+  // Which of them a proxy in between looked at is not for us to guess.
+  if (context.client_metadata().count("authorization") > 1) {
+    return absl::UnauthenticatedError("send one metadata entry 'authorization', not several");
+  }
   return shared.token_gate->Check(MetadataOf(context, "authorization"));
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -67,10 +68,10 @@ void TokenGate::ReadIfChanged() {
 }
 
 absl::Status TokenGate::Check(const std::string& authorization) {
-  constexpr char kPrefix[] = "Bearer ";
-  const absl::string_view value = authorization;
-  absl::string_view token = value;
-  const bool bearer = absl::ConsumePrefix(&token, kPrefix);
+  constexpr absl::string_view kScheme = "Bearer ";  // in any case, RFC 9110 section 11.1
+  absl::string_view token = authorization;
+  const bool bearer = absl::StartsWithIgnoreCase(token, kScheme);
+  if (bearer) token.remove_prefix(kScheme.size());
   const Digest digest = DigestOf(std::string(token));
   bool known = false;
   {
