@@ -9,7 +9,8 @@ namespace simgrad::server::metrics {
 
 class Descriptor {
  public:
-  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
   Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
     std::swap(number_, other.number_);
@@ -18,11 +19,12 @@ class Descriptor {
   ~Descriptor() {
     if (number_ >= 0) close(number_);
   }
-  int get() const { return number_; }
-  bool is_open() const { return number_ >= 0; }
+
+  int number() const { return number_; }  // -1: none
+  explicit operator bool() const { return number_ >= 0; }
 
  private:
-  int number_;
+  int number_ = -1;
 };
 
 }  // namespace simgrad::server::metrics

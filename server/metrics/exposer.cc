@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
 
 Exposer::~Exposer() {
   if (!thread_.joinable()) return;
-  eventfd_write(stop_.get(), 1);
+  eventfd_write(stop_.number(), 1);
   thread_.join();
 }
 
@@ -72,18 +72,18 @@ absl::Status Exposer::Listen(const std::string& address, int port) {
     listener_ = Descriptor(
         socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
     const int yes = 1;
-    setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    setsockopt(listener_.number(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   }
   stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (found == nullptr || !stop_.is_open() ||
-      bind(listener_.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      listen(listener_.get(), SOMAXCONN) != 0) {
+  if (found == nullptr || !stop_ ||
+      bind(listener_.number(), found->ai_addr, found->ai_addrlen) != 0 ||
+      listen(listener_.number(), SOMAXCONN) != 0) {
     const std::string why = found == nullptr ? "no such address" : std::strerror(errno);
     return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ", port ", port,
                                                ": ", why,
                                                "; is the port taken? --metrics_port=0 picks one"));
   }
-  port_ = PortOf(listener_.get());
+  port_ = PortOf(listener_.number());
   return absl::OkStatus();
 }
 
@@ -92,7 +92,7 @@ void Exposer::Serve() {
   for (;;) {
     Clock::time_point now = Clock::now();
     const bool accepting = now >= accept_after_;
-    waits.assign({{stop_.get(), POLLIN, 0}, {accepting ? listener_.get() : -1, POLLIN, 0}});
+    waits.assign({{stop_.number(), POLLIN, 0}, {accepting ? listener_.number() : -1, POLLIN, 0}});
     for (const auto& connection : connections_) {
       waits.push_back({connection->socket(), connection->events(), 0});
     }
@@ -112,8 +112,8 @@ void Exposer::Serve() {
 
 void Exposer::Accept(Clock::time_point now) {
   for (int i = 0; i < kMostAccepted; ++i) {
-    Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.is_open()) {
+    Descriptor socket(accept4(listener_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket) {
       Add(std::move(socket), now);
       continue;
     }
@@ -171,7 +171,7 @@ std::shared_ptr<const std::string> Exposer::Page() {
 void Exposer::FillReserve() {
   while (reserve_.size() < kReserve) {
     Descriptor spare(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!spare.is_open()) return;
+    if (!spare) return;
     reserve_.push_back(std::move(spare));
   }
 }

@@ -36,7 +36,7 @@ void ScrapeConnection::OnReady(Clock::time_point now) {
 
 void ScrapeConnection::Receive() {
   char buffer[4096];
-  const ssize_t bytes = recv(socket_.get(), buffer, sizeof(buffer), 0);
+  const ssize_t bytes = recv(socket_.number(), buffer, sizeof(buffer), 0);
   if (bytes < 0 && IsOnlyLater()) return;
   if (bytes <= 0) {
     state_ = State::kOver;
@@ -71,7 +71,7 @@ void ScrapeConnection::Send(Clock::time_point now) {
       rest = {};
     }
     if (rest.empty()) break;
-    const ssize_t bytes = send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+    const ssize_t bytes = send(socket_.number(), rest.data(), rest.size(), MSG_NOSIGNAL);
     if (bytes < 0 && IsOnlyLater()) return;
     if (bytes < 0) {
       state_ = State::kOver;
@@ -81,7 +81,7 @@ void ScrapeConnection::Send(Clock::time_point now) {
   }
   page_.reset();
   // What the caller has sent beyond the request would make a close a reset, and lose the answer.
-  shutdown(socket_.get(), SHUT_WR);
+  shutdown(socket_.number(), SHUT_WR);
   state_ = State::kEnding;
   deadline_ = now + kEndTime;
   AwaitEnd();
@@ -89,7 +89,7 @@ void ScrapeConnection::Send(Clock::time_point now) {
 
 void ScrapeConnection::AwaitEnd() {
   char buffer[4096];
-  const ssize_t bytes = recv(socket_.get(), buffer, sizeof(buffer), 0);
+  const ssize_t bytes = recv(socket_.number(), buffer, sizeof(buffer), 0);
   if (bytes == 0 || (bytes < 0 && !IsOnlyLater())) state_ = State::kOver;
 }
 

@@ -23,7 +23,7 @@ class ScrapeConnection {
 
   ScrapeConnection(Descriptor socket, Clock::time_point now);
 
-  int socket() const { return socket_.get(); }
+  int socket() const { return socket_.number(); }
   Clock::time_point deadline() const { return deadline_; }
   short events() const;  // that poll should wait for
   // Its request is complete, and Answer is due.

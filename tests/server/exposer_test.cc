@@ -59,7 +59,7 @@ bool Connect(const Descriptor& socket, int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+  return connect(socket.number(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
 }
 
 // A connection that has sent `text`.
@@ -67,9 +67,9 @@ Descriptor Sent(const Exposer& exposer, const std::string& text) {
   Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
   // So that little of an answer is taken by the buffer of a reader that reads nothing.
   const int small = 4096;
-  setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+  setsockopt(socket.number(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
   EXPECT_TRUE(Connect(socket, exposer.port()));
-  EXPECT_EQ(send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL),
+  EXPECT_EQ(send(socket.number(), text.data(), text.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(text.size()));
   return socket;
 }
@@ -78,7 +78,7 @@ Descriptor Sent(const Exposer& exposer, const std::string& text) {
 std::string Rest(const Descriptor& socket) {
   std::string text;
   char buffer[65536];
-  for (ssize_t n; (n = recv(socket.get(), buffer, sizeof(buffer), 0)) > 0;) text.append(buffer, n);
+  for (ssize_t n; (n = recv(socket.number(), buffer, sizeof(buffer), 0)) > 0;) text.append(buffer, n);
   return text;
 }
 
@@ -171,9 +171,9 @@ TEST(Exposer, ARequestMayComeByteByByte) {
   const auto exposer = Serving();
   const Descriptor socket = Sent(*exposer, "");
   const int no_delay = 1;
-  setsockopt(socket.get(), IPPROTO_TCP, 1 /* TCP_NODELAY */, &no_delay, sizeof(no_delay));
+  setsockopt(socket.number(), IPPROTO_TCP, 1 /* TCP_NODELAY */, &no_delay, sizeof(no_delay));
   for (const char byte : std::string("GET /metrics HTTP/1.1\r\n\r\n")) {
-    ASSERT_EQ(send(socket.get(), &byte, 1, MSG_NOSIGNAL), 1);
+    ASSERT_EQ(send(socket.number(), &byte, 1, MSG_NOSIGNAL), 1);
   }
   EXPECT_EQ(Rest(socket).rfind("HTTP/1.1 200 OK\r\n", 0), 0u);
 }
@@ -241,12 +241,12 @@ TEST(Exposer, AnswersInAProcessWithoutDescriptors) {
   std::vector<Descriptor> taken;
   for (;;) {
     Descriptor more(open("/dev/null", O_RDONLY));
-    if (!more.is_open()) break;
+    if (!more) break;
     taken.push_back(std::move(more));
   }
   ASSERT_TRUE(Connect(socket, exposer->port()));
   const std::string request = "GET /metrics HTTP/1.1\r\n\r\n";
-  ASSERT_EQ(send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
+  ASSERT_EQ(send(socket.number(), request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
   EXPECT_EQ(Body(Rest(socket)), page);
   taken.clear();
@@ -269,16 +269,16 @@ TEST(Exposer, ServesOnIpv6AndSaysWhereItCannot) {
   sockaddr_in6 loopback{};
   loopback.sin6_family = AF_INET6;
   loopback.sin6_addr = in6addr_loopback;
-  if (bind(v6.get(), reinterpret_cast<sockaddr*>(&loopback), sizeof(loopback)) != 0) {
+  if (bind(v6.number(), reinterpret_cast<sockaddr*>(&loopback), sizeof(loopback)) != 0) {
     EXPECT_FALSE(Exposer::Create("::1", 0, {}).ok());
     GTEST_SKIP() << "this machine has no ::1";
   }
   const auto exposer = Serving(10, "::1");
   loopback.sin6_port = htons(static_cast<uint16_t>(exposer->port()));
   const Descriptor socket(::socket(AF_INET6, SOCK_STREAM, 0));
-  ASSERT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&loopback), sizeof(loopback)), 0);
+  ASSERT_EQ(connect(socket.number(), reinterpret_cast<sockaddr*>(&loopback), sizeof(loopback)), 0);
   const std::string request = "GET /metrics HTTP/1.1\r\n\r\n";
-  ASSERT_GT(send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL), 0);
+  ASSERT_GT(send(socket.number(), request.data(), request.size(), MSG_NOSIGNAL), 0);
   EXPECT_EQ(Rest(socket).rfind("HTTP/1.1 200 OK\r\n", 0), 0u);
 }
 
