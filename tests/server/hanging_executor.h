@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -17,13 +18,19 @@ class HangingExecutor final : public sim::Executor {
   static constexpr int64_t kHangs = 13;   // instances of a batch that hangs
   static constexpr int64_t kWedges = 17;  // after this one everything hangs
 
+  // `tell`: called when a batch begins to hang.
+  explicit HangingExecutor(std::function<void()> tell = [] {}) : tell_(std::move(tell)) {}
+
   std::string_view name() const override { return "hanging"; }
   absl::StatusOr<std::unique_ptr<sim::Run>> Create(sim::Batch batch,
                                                    sim::RunOptions options) override {
     {
       std::unique_lock lock(mutex_);
       if (batch.instances == kWedges) wedged_ = true;
-      if (wedged_ || batch.instances == kHangs) over_.wait(lock, [this] { return released_; });
+      if (!released_ && (wedged_ || batch.instances == kHangs)) {
+        tell_();
+        over_.wait(lock, [this] { return released_; });
+      }
     }
     return executor_->Create(std::move(batch), std::move(options));
   }
@@ -36,6 +43,7 @@ class HangingExecutor final : public sim::Executor {
   }
 
  private:
+  const std::function<void()> tell_;
   const std::unique_ptr<sim::Executor> executor_ = sim::MakeCpuExecutor();
   std::mutex mutex_;
   std::condition_variable over_;

@@ -1,4 +1,5 @@
 // The server on an executor that hangs when it is told to: what hanging_server_test.py starts.
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,10 @@ int main(int argc, char** argv) {
   const auto config = config::ParseFlags(std::vector<std::string>(argv + 1, argv + argc));
   if (!config.ok()) return Complain(config.status(), kBadFlags);
   return Serve(*config, [&] {
-    return service::Server::Create(*config, DeviceOf(std::make_shared<HangingExecutor>()));
+    const auto tell = [] {
+      std::puts("hanging");
+      std::fflush(stdout);
+    };
+    return service::Server::Create(*config, DeviceOf(std::make_shared<HangingExecutor>(tell)));
   });
 }
