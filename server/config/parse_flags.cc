@@ -177,6 +177,9 @@ const std::vector<Flag>& Flags() {
        Boolean(&ServerConfig::warm)},
       {"fatal_exit_after", "10s", "how long work may take after a fatal device error",
        Duration(&ServerConfig::fatal_exit_after, absl::ZeroDuration(), ZeroIs::kZero)},
+      {"self_check_interval", "10s",
+       "how often the server checks whether it serves, and how long a check may take; 0: never",
+       Duration(&ServerConfig::self_check_interval, absl::Milliseconds(100), ZeroIs::kNever)},
   };
   return *flags;
 }
@@ -252,6 +255,11 @@ bool IsLoopback(const std::string& address) {
   in_addr v4{};
   const bool is_v4 = inet_pton(AF_INET, address.c_str(), &v4) == 1;
   return address == "localhost" || address == "::1" || (is_v4 && ntohl(v4.s_addr) >> 24 == 127);
+}
+
+std::string HostFromHere(const std::string& address) {
+  if (address == "0.0.0.0") return "127.0.0.1";
+  return address == "::" ? "::1" : address;
 }
 
 std::vector<std::string> FlagsInCommandLine(const std::string& command_line) {

@@ -38,6 +38,8 @@ struct ServerConfig {
   // How long after a fatal device error the process ends, so that whoever started it starts it
   // anew.
   absl::Duration fatal_exit_after = absl::Seconds(10);
+  // How often the server checks whether it serves, and how long a check may take; infinite: never.
+  absl::Duration self_check_interval = absl::Seconds(10);
 
   // Who may talk to us. TLS needs both files; a client CA makes it mutual.
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; empty: none
@@ -58,6 +60,9 @@ struct ServerConfig {
 
 // Whether only this machine can reach the address.
 bool IsLoopback(const std::string& address);
+
+// Where this machine reaches a server that listens on the address: every address has loopback.
+std::string HostFromHere(const std::string& address);
 
 // The smallest of both: a header, a block of one step and a result fit in.
 inline constexpr int64_t kSmallestMessageLimit = int64_t{64} << 10;

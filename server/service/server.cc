@@ -17,7 +17,9 @@
 #include "precision/policy.h"
 #include "server/config/version.h"
 #include "server/service/device.h"
+#include "server/service/port_probe.h"
 #include "server/service/request_log.h"
+#include "server/service/rollout_probe.h"
 #include "server/service/tls_files.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "sim/program/verify.h"
@@ -204,7 +206,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   if (absl::Status status = server->ListenForHealth(config); !status.ok()) return status;
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
   if (server->tls_ != nullptr) server->WatchCertificate(config.tls_reload_interval);
-  server->SetServing(true);
+  server->SetAdmitting(true);
+  if (absl::Status status = server->StartSelfCheck(config); !status.ok()) return status;
   return server;
 }
 
@@ -312,7 +315,44 @@ std::string Server::Banner() const {
                       ", device ", device_.Text());
 }
 
-void Server::SetServing(bool serving) {
+absl::Status Server::StartSelfCheck(const config::ServerConfig& config) {
+  const absl::Duration interval = config.self_check_interval;
+  if (interval == absl::InfiniteDuration()) return absl::OkStatus();
+  auto rollout = RolloutProbe(device_.engine);
+  if (!rollout.ok()) return rollout.status();
+  const PortSpeaks speaks = config.HasTls() ? PortSpeaks::kTls : PortSpeaks::kPlaintext;
+  call_probe_ = std::make_shared<CallProbe>(grpc_.get());
+  std::vector<SelfCheck::Probe> probes;
+  probes.push_back({absl::StrCat("port ", port_),
+                    [host = config::HostFromHere(config.address), port = port_, speaks, interval] {
+                      return TryPort(host, port, speaks, interval);
+                    }});
+  probes.push_back(
+      {"a health call", [call = call_probe_, interval] { return call->Try(interval); }});
+  probes.push_back({"the smallest rollout", *std::move(rollout)});
+  self_check_ = std::make_unique<SelfCheck>(
+      interval, std::move(probes), [this](const absl::Status& outcome) { OnSelfCheck(outcome); });
+  return absl::OkStatus();
+}
+
+void Server::OnSelfCheck(const absl::Status& outcome) {
+  const std::lock_guard lock(serving_mutex_);
+  well_ = outcome.ok();
+  TellServing();
+  if (!admitting_) return;
+  if (well_) return LogNote(LogLevel::kInfo, "the check of the server itself succeeds again");
+  LogNote(LogLevel::kError,
+          absl::StrCat("the check of the server itself fails: ", std::string(outcome.message())));
+}
+
+void Server::SetAdmitting(bool admitting) {
+  const std::lock_guard lock(serving_mutex_);
+  admitting_ = admitting;
+  TellServing();
+}
+
+void Server::TellServing() {
+  const bool serving = admitting_ && well_;
   metrics_->ready.Set(serving ? 1.0 : 0.0);
   for (grpc::Server* server : {health_.get(), grpc_.get()}) {
     if (server == nullptr) continue;
@@ -323,8 +363,15 @@ void Server::SetServing(bool serving) {
 }
 
 void Server::StopAdmission() {
-  SetServing(false);
+  if (self_check_ != nullptr) self_check_->Stop();
+  SetAdmitting(false);
   scheduler_->StopArrivals();
+}
+
+void Server::CancelWork() {
+  if (metrics_->CallsInFlight() > 0) cut_ = true;
+  hurried_ = true;
+  scheduler_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
 }
 
 bool Server::Drain(absl::Duration timeout) {
@@ -337,25 +384,29 @@ bool Server::FinishWork(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   StopAdmission();
   const bool ended = scheduler_->AwaitIdle(timeout);
-  if (!ended) {
-    scheduler_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
-  }
-  // Answers that are still being read have until the deadline; what is left then is cut off, and so
-  // is at once what never ends by itself: a probe that watches the health.
-  const absl::Time last = std::max(end, absl::Now() + absl::Seconds(1));
+  if (!ended) CancelWork();
+  // Answers that are still being read have until the deadline, or a second where there is none any
+  // more; what is left then is cut off, and so is at once what never ends by itself: a probe that
+  // watches the health.
+  constexpr absl::Duration kLastWords = absl::Seconds(1);
+  absl::Time last = std::max(end, absl::Now() + kLastWords);
   while (metrics_->CallsInFlight() > 0 && absl::Now() < last) {
+    if (hurried_) last = std::min(last, absl::Now() + kLastWords);
     absl::SleepFor(absl::Milliseconds(2));
   }
-  return ended;
+  return ended && !cut_;
 }
 
 void Server::ShutDown() {
+  if (call_probe_ != nullptr) call_probe_->Close();
   for (grpc::Server* server : {grpc_.get(), health_.get()}) {
     if (server != nullptr) server->Shutdown(absl::ToChronoTime(absl::Now()));
   }
+  if (call_probe_ != nullptr) call_probe_->Join();
 }
 
 Server::~Server() {
+  self_check_.reset();
   if (scheduler_ != nullptr) scheduler_->CancelAll(absl::CancelledError("the server stops"));
   ShutDown();
   // Workers end before the service and its streams go.

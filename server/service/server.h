@@ -8,7 +8,9 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,8 +21,10 @@
 #include "server/metrics/exposer.h"
 #include "server/metrics/server_metrics.h"
 #include "server/scheduling/scheduler.h"
+#include "server/service/call_probe.h"
 #include "server/service/device.h"
 #include "server/service/open_streams.h"
+#include "server/service/self_check.h"
 #include "server/service/simgrad_service.h"
 #include "server/service/tls_files.h"
 
@@ -53,14 +57,19 @@ class Server {
   bool FinishWork(absl::Duration timeout);
   // Only the first half: from now on new work is refused.
   void StopAdmission();
+  // Cancels what waits and runs; FinishWork and Drain, which may wait for it, then end soon.
+  void CancelWork();
   // Nothing runs any more; the process should end soon (--fatal_exit_after).
   bool HasLostDevice() const { return device_.IsLost(); }
+  // It does not serve, and will not; the process should end at once.
+  bool HasFailedSelfCheck() const { return self_check_ != nullptr && self_check_->HasFailed(); }
 
   const scheduling::Scheduler& queue() const { return *scheduler_; }
   const scheduling::WorkQueue& preparation() const {
     return std::as_const(*scheduler_).preparation();
   }
   metrics::ServerMetrics& metrics() { return *metrics_; }
+  const SelfCheck* self_check() const { return self_check_.get(); }  // null: none asked for
 
  private:
   Server() = default;
@@ -69,8 +78,11 @@ class Server {
   void WatchCertificate(absl::Duration interval);
   void TellExpiry();
   metrics::LoadCollector::Values Load() const;
-  void SetServing(bool serving);
-  void ShutDown();  // both ports, now
+  absl::Status StartSelfCheck(const config::ServerConfig& config);
+  void OnSelfCheck(const absl::Status& outcome);
+  void SetAdmitting(bool admitting);
+  void TellServing();  // serving_mutex_ held
+  void ShutDown();     // both ports, now
 
   std::string address_;
   Device device_;
@@ -87,6 +99,13 @@ class Server {
   std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for
   std::unique_ptr<metrics::Exposer> exposer_;
   std::jthread certificate_watch_;
+  std::mutex serving_mutex_;
+  bool admitting_ = false;
+  bool well_ = true;                       // as the last check of ourselves found
+  std::shared_ptr<CallProbe> call_probe_;  // of grpc_
+  std::unique_ptr<SelfCheck> self_check_;
+  std::atomic<bool> hurried_{false};
+  std::atomic<bool> cut_{false};  // by CancelWork
 };
 
 }  // namespace simgrad::server::service

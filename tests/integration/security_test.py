@@ -196,6 +196,28 @@ class TestTokens:
                     assert refused.value.reason == "UNAUTHENTICATED"
                     assert "alpha" not in str(refused.value)
 
+    def test_the_word_bearer_is_taken_in_any_case_and_one_entry_alone(self, start, tmp_path):
+        tokens = tmp_path / "tokens"
+        tokens.write_text("alpha\nbeta\n")
+        server = start(f"--token_file={tokens}")
+
+        def code(*entries):
+            metadata = [("authorization", entry) for entry in entries]
+            with grpc.insecure_channel(server.target) as channel:
+                ask = channel.unary_unary("/simgrad.v1.Simgrad/GetServerInfo")
+                try:
+                    ask(b"", timeout=20, metadata=metadata)
+                except grpc.RpcError as failed:
+                    return failed.code().name
+            return "OK"
+
+        for word in ("Bearer", "bearer", "BEARER"):
+            assert code(f"{word} alpha") == "OK"
+        for wrong in ("Basic alpha", "Beareralpha", "bearer Alpha", "bearer", "alpha"):
+            assert code(wrong) == "UNAUTHENTICATED"
+        assert code("Bearer alpha", "Bearer beta") == "UNAUTHENTICATED"
+        assert code("Bearer alpha", "Bearer wrong") == "UNAUTHENTICATED"
+
     def test_the_command_line_sends_the_first_token_of_the_servers_own_file(
         self, start, tmp_path, capsys
     ):
