@@ -138,5 +138,6 @@ def _why_not_connected(text: str) -> str:
         return "the name does not resolve"
     if "timed out" in low or "timeout" in low or "deadline" in low:
         return "it does not answer (timed out)"
-    last = re.sub(r".*last error: (UNKNOWN: |UNAVAILABLE: )?", "", text)
-    return f"{last}; is it a simgrad server, and does it speak what we do (TLS or not)?"
+    if _has(text, _BROKEN):
+        return "the connection was closed at once; do both sides speak TLS, or neither?"
+    return re.sub(r".*last error: (UNKNOWN: |UNAVAILABLE: )?", "", text)
