@@ -182,6 +182,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   context.engine = device->engine;
   context.device = device->kind;
   context.version = config::kVersion;
+  context.revision = config::kRevision;
   server->streams_ = std::make_unique<OpenStreams>();
   context.streams = server->streams_.get();
   context.max_message_bytes = config.max_message_bytes;

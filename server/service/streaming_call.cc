@@ -311,6 +311,7 @@ void StreamingCall::SendHeader() {
       conversion::StreamHeaderToProto(prepared_.recorded, record_.instances, record_.steps);
   header.set_device(context_.device);
   header.set_server_version(context_.version);
+  header.set_revision(context_.revision);
   header.set_request_id(record_.request_id);
   const std::string& program = prepared_.program->info;
   if (static_cast<int64_t>(program.size() + header.ByteSizeLong()) <= max_payload_bytes()) {

@@ -35,6 +35,7 @@ struct CallContext {
   std::shared_ptr<const sim::Engine> engine;
   std::string device;  // kind
   std::string version;
+  std::string revision;
   TokenGate* token_gate = nullptr;  // null: nobody needs a token
   OpenStreams* streams = nullptr;
   int64_t max_message_bytes = int64_t{4} << 20;

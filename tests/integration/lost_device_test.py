@@ -43,7 +43,7 @@ def test_health_turns_and_the_process_ends_with_its_own_code_though_a_call_hangs
             client.rollout(BALL, **FALL)
         reasons.append(failed.value.reason)
 
-    with sg.Client(server.target, timeout=60) as client:
+    with sg.Client(server.target, timeout=60, retry=False) as client:
         others = [threading.Thread(target=watch, args=(server.target, seen))]
         others += [threading.Thread(target=ask, args=(client,)) for _ in range(2)]
         for thread in others:

@@ -44,7 +44,7 @@ def eventually(holds, seconds=30):
 def answers(target, **how):
     """Whether a rollout on a new connection is answered."""
     try:
-        with sg.Client(target, timeout=10, **how) as client:
+        with sg.Client(target, timeout=10, retry=False, **how) as client:
             return bool(client.rollout(BALL, **FALL).ok.all())
     except (sg.Unavailable, sg.Unauthenticated):
         return False
@@ -351,7 +351,7 @@ class TestDraining:
             server.process.terminate()
             assert next(health) == "NOT_SERVING"
             with pytest.raises(sg.Unavailable) as refused, sg.Client(server.target) as other:
-                other.rollout(BALL, **FALL)
+                other.rollout(BALL, **FALL, retry=False)
             assert refused.value.reason in ("DRAINING", "")  # "": the port is closed already
             for _ in blocks:
                 pass
@@ -361,7 +361,7 @@ class TestDraining:
     def test_work_beyond_the_drain_timeout_is_cancelled_and_the_exit_code_says_so(self, start):
         server = start("--drain_timeout=0s")
         with sg.Client(server.target, timeout=120) as client:
-            blocks = iter(client.rollout_stream(BALL, **self.LONG))
+            blocks = iter(client.rollout_stream(BALL, **self.LONG, retry=False))
             next(blocks)
             server.process.terminate()
             with pytest.raises((sg.Unavailable, sg.Cancelled)):

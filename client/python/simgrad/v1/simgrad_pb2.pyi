@@ -471,11 +471,12 @@ class ServerInfo(_message.Message):
     def __init__(self, version: _Optional[str] = ..., revision: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., worlds: _Optional[_Iterable[str]] = ..., presets: _Optional[_Iterable[str]] = ..., orders: _Optional[_Iterable[str]] = ..., port: _Optional[int] = ..., metrics_port: _Optional[int] = ..., default_device: _Optional[str] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ["device", "instances", "program", "request_id", "server_version", "steps", "trajectory"]
+    __slots__ = ["device", "instances", "program", "request_id", "revision", "server_version", "steps", "trajectory"]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     INSTANCES_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
@@ -483,10 +484,11 @@ class StreamHeader(_message.Message):
     instances: int
     program: ProgramInfo
     request_id: str
+    revision: str
     server_version: str
     steps: int
     trajectory: _containers.RepeatedCompositeFieldContainer[FieldInfo]
-    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., device: _Optional[str] = ..., server_version: _Optional[str] = ..., instances: _Optional[int] = ..., steps: _Optional[int] = ..., trajectory: _Optional[_Iterable[_Union[FieldInfo, _Mapping]]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., device: _Optional[str] = ..., server_version: _Optional[str] = ..., instances: _Optional[int] = ..., steps: _Optional[int] = ..., trajectory: _Optional[_Iterable[_Union[FieldInfo, _Mapping]]] = ..., request_id: _Optional[str] = ..., revision: _Optional[str] = ...) -> None: ...
 
 class TensorPiece(_message.Message):
     __slots__ = ["data", "field", "last", "offset"]
