@@ -34,6 +34,12 @@ struct MethodMetrics {
   void Handled(const std::string& code);
 };
 
+// Of the connections of every port of gRPC.
+struct ConnectionMetrics {
+  GuardedGauge open;
+  std::map<std::string, GuardedCounter> rejected;  // by reason
+};
+
 class ServerMetrics {
  public:
   // `read_gpus`: the use of server.gpus, at each scrape.
@@ -67,6 +73,7 @@ class ServerMetrics {
   std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint
   std::map<std::string, GuardedHistogram> phase_seconds;  // by phase
   std::map<std::string, GuardedCounter> program_cache;    // by result
+  ConnectionMetrics connections;
 
  private:
   GuardedCounter& NonFinite(sim::Phase phase, bool nan, precision::Role role);

@@ -1,0 +1,59 @@
+// Every call on the port, from its first bytes until its request is complete and the service has
+// it.
+//
+// gRPC reads the request of a registered method by itself, to its end, before anyone is asked. Here
+// a call is taken when it begins: one without a token is answered before its request is read, and
+// what is being uploaded is bounded (uploads.h). A call whose caller has left meanwhile ends
+// without the service, its metrics and its log line.
+// Threads: gRPC's.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+
+#include <functional>
+#include <string>
+#include <unordered_map>
+
+#include "server/service/simgrad_service.h"
+#include "server/service/uploads.h"
+
+namespace simgrad::server::service {
+
+// The names of the methods, for reflection; what they do is a matter of IncomingCalls.
+template <class Base>
+using NamedUnaries =
+    v1::Simgrad::WithGenericMethod_GetServerInfo<v1::Simgrad::WithGenericMethod_ListWorlds<
+        v1::Simgrad::WithGenericMethod_DescribeProgram<Base>>>;
+using SimgradNames = v1::Simgrad::WithGenericMethod_Rollout<
+    v1::Simgrad::WithGenericMethod_Gradient<NamedUnaries<v1::Simgrad::Service>>>;
+
+class IncomingCalls final : public grpc::CallbackGenericService {
+ public:
+  // All outlive the server. `token_gate`: null: nobody needs a token.
+  IncomingCalls(SimgradService& service, Uploads& uploads, metrics::ServerMetrics& metrics,
+                TokenGate* token_gate);
+
+  // Answers UNIMPLEMENTED what is no method of the service.
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override;
+
+  using Unary = std::function<grpc::ServerUnaryReactor*(
+      grpc::CallbackServerContext*, const grpc::ByteBuffer* request, grpc::ByteBuffer* response)>;
+  using Stream = std::function<grpc::ServerWriteReactor<grpc::ByteBuffer>*(
+      grpc::CallbackServerContext*, const grpc::ByteBuffer* request)>;
+  struct Method {
+    std::string name;
+    Unary unary;  // one of both
+    Stream stream;
+  };
+
+ private:
+  bool HasToken(const grpc::CallbackServerContext& context) const;
+
+  std::unordered_map<std::string, Method> methods_;  // by path
+  Uploads& uploads_;
+  metrics::ServerMetrics& metrics_;
+  TokenGate* const token_gate_;
+};
+
+}  // namespace simgrad::server::service
