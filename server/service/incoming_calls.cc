@@ -193,6 +193,17 @@ class UnknownMethod final : public grpc::ServerGenericBidiReactor {
 
 }  // namespace
 
+// gRPC lists a service only if one of its methods is registered: this one has no name and answers
+// UNIMPLEMENTED. Of a stream nothing is read before its reactor asks.
+SimgradName::SimgradName() {
+  const auto* service = v1::GetServerInfoRequest::descriptor()->file()->service(0);
+  using Method = grpc::internal::RpcServiceMethod;
+  AddMethod(new Method("/simgrad.v1.Simgrad/", Method::BIDI_STREAMING, nullptr));
+  MarkMethodRawCallback(service->method_count(),
+                        new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+                            [](grpc::CallbackServerContext*) { return new UnknownMethod(); }));
+}
+
 IncomingCalls::IncomingCalls(SimgradService& service, Uploads& uploads,
                              metrics::ServerMetrics& metrics, TokenGate* token_gate)
     : uploads_(uploads), metrics_(metrics), token_gate_(token_gate) {

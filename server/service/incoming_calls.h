@@ -19,13 +19,18 @@
 
 namespace simgrad::server::service {
 
-// The names of the methods, for reflection; what they do is a matter of IncomingCalls.
 template <class Base>
-using NamedUnaries =
+using GenericUnaries =
     v1::Simgrad::WithGenericMethod_GetServerInfo<v1::Simgrad::WithGenericMethod_ListWorlds<
         v1::Simgrad::WithGenericMethod_DescribeProgram<Base>>>;
-using SimgradNames = v1::Simgrad::WithGenericMethod_Rollout<
-    v1::Simgrad::WithGenericMethod_Gradient<NamedUnaries<v1::Simgrad::Service>>>;
+using GenericMethods = v1::Simgrad::WithGenericMethod_Rollout<
+    v1::Simgrad::WithGenericMethod_Gradient<GenericUnaries<v1::Simgrad::Service>>>;
+
+// The service's name, for reflection; what its methods do is a matter of IncomingCalls.
+class SimgradName final : public GenericMethods {
+ public:
+  SimgradName();
+};
 
 class IncomingCalls final : public grpc::CallbackGenericService {
  public:

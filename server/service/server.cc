@@ -334,7 +334,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
                                 });
   streams_->Add(uploads_);
   incoming_ = std::make_unique<IncomingCalls>(*service_, *uploads_, *metrics_, token_gate_.get());
-  builder.RegisterService(&names_);
+  builder.RegisterService(&name_);
   builder.RegisterCallbackGenericService(incoming_.get());
   auto exposer =
       metrics::Exposer::Create(config.address, config.metrics_port, metrics_->collectables());

@@ -88,7 +88,7 @@ class Server {
   std::shared_ptr<TlsFiles> tls_;  // null: plaintext
   std::shared_ptr<Uploads> uploads_;
   std::unique_ptr<IncomingCalls> incoming_;
-  SimgradNames names_;
+  SimgradName name_;
   grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for
