@@ -9,10 +9,20 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+
 namespace simgrad::server::service {
 namespace {
 
 using grpc::experimental::InterceptionHookPoints;
+
+// gRPC's reflection and channelz are synchronous: to ask for the cancellation of such a call waits
+// for what is being told here. Whatever is asked of them they answer.
+bool IsSynchronous(absl::string_view method) {
+  return absl::StartsWith(method, "/grpc.reflection.") ||
+         absl::StartsWith(method, "/grpc.channelz.");
+}
 
 class WatchedCall final : public grpc::experimental::Interceptor {
  public:
@@ -29,8 +39,9 @@ class WatchedCall final : public grpc::experimental::Interceptor {
       answered_ = true;
     }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_CLOSE)) {
-      const bool cancelled = info_->server_context()->IsCancelled();
-      connections_.CallEnded(peer_, cancelled && !answered_, Connections::Clock::now());
+      const bool early =
+          !answered_ && (IsSynchronous(info_->method()) || info_->server_context()->IsCancelled());
+      connections_.CallEnded(peer_, early, Connections::Clock::now());
     }
     methods->Proceed();
   }

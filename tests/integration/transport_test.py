@@ -23,6 +23,7 @@ from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 INFO = "/simgrad.v1.Simgrad/GetServerInfo"
 ROLLOUT = "/simgrad.v1.Simgrad/Rollout"
 HEALTH = "/grpc.health.v1.Health/Check"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 EMPTY = b"\0\0\0\0\0"  # a message without bytes
 MIB = 1 << 20
 
@@ -131,18 +132,19 @@ def leave(sockets):
         one.close()
 
 
+BOMB = 500 * MIB
+
+
+@pytest.fixture(scope="module")
+def zeros():
+    """A message of zeros: a thousandth of its size on the wire."""
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
+    block = bytes(MIB)
+    body = b"".join(squeeze.compress(block) for _ in range(BOMB // MIB)) + squeeze.flush()
+    return b"\1" + len(body).to_bytes(4, "big") + body
+
+
 class TestCompression:
-    """A message of zeros is a thousandth of its size on the wire."""
-
-    BOMB = 500 * MIB
-
-    @pytest.fixture(scope="class")
-    def zeros(self):
-        squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
-        block = bytes(MIB)
-        body = b"".join(squeeze.compress(block) for _ in range(self.BOMB // MIB)) + squeeze.flush()
-        return b"\1" + len(body).to_bytes(4, "big") + body
-
     @pytest.mark.parametrize("path", [INFO, ROLLOUT, HEALTH, "/no.such/Method"])
     @pytest.mark.parametrize(
         "encoding",
@@ -158,12 +160,10 @@ class TestCompression:
         stream = connection.start(path, **encoding)
         connection.upload(stream, zeros)
         connection.send(http2.frame(http2.DATA, http2.END_STREAM, stream))
-        answered = http2.Connection(server.port)
         assert ask_with_token(server, "secret")
         eventually(lambda: in_flight(server) == 0)
         assert memory(server, "VmHWM") < before + 40 * MIB
         connection.close()
-        answered.close()
 
     @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
     def test_the_caller_is_told_unimplemented(self, server, algorithm):
@@ -182,7 +182,7 @@ class TestCompression:
         with grpc.secure_channel(
             f"localhost:{server.port}", roots, options, grpc.Compression.Gzip
         ) as channel, pytest.raises(grpc.RpcError) as error:
-            channel.unary_unary(INFO)(bytes(self.BOMB))
+            channel.unary_unary(INFO)(bytes(BOMB))
         assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
         assert memory(server, "VmHWM") < before + 40 * MIB
 
@@ -348,7 +348,7 @@ class TestResets:
             sent += 50
         return sent
 
-    @pytest.mark.parametrize("path", [INFO, ROLLOUT, HEALTH, "/no.such/Method"])
+    @pytest.mark.parametrize("path", [INFO, ROLLOUT, HEALTH, REFLECTION, "/no.such/Method"])
     @pytest.mark.parametrize("message", [EMPTY, None], ids=["message", "headers-alone"])
     def test_a_peer_that_resets_in_numbers_is_cut(self, start, path, message):
         server = start()
