@@ -162,6 +162,9 @@ void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, in
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   grpc::ResourceQuota quota("simgrad");
   quota.Resize(static_cast<size_t>(quota_bytes));
+  // Of reflection and channelz, which hold a thread for each call.
+  constexpr int kThreads = 32;
+  quota.SetMaxThreads(kThreads);
   builder.SetResourceQuota(quota);
 }
 

@@ -229,7 +229,7 @@ class TestConnections:
         server = start_within(64, *limits)
         sockets = crowd(server, 200)
         if limits:  # nothing but the descriptors themselves is in the way, of the page too
-            leave(sockets[100:])
+            leave(sockets[:100])
             eventually(lambda: told_of_descriptors(server))
         else:
             eventually(lambda: rejected(server, "peer") >= 200 - 8)
