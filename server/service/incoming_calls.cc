@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "server/service/error_status.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
@@ -129,7 +130,6 @@ bool IncomingCall::Becomes(State state) {
 
 void IncomingCall::Refuse(const scheduling::Refusal& refusal) {
   if (!Becomes(State::kEnded)) return;
-  RpcScope rpc(metrics_, method_.name);
   RequestRecord record;
   record.request_id = NewRequestId();
   record.method = method_.name;
@@ -137,8 +137,10 @@ void IncomingCall::Refuse(const scheduling::Refusal& refusal) {
   record.outcome = CodeLabel(wire.error_code());
   record.message = refusal.message;
   metrics_.queue_rejected.at(RefusalLabel(refusal.reason)).Increment();
-  rpc.End(record.outcome);
-  LogRequest(record);
+  if (method_.service == IncomingCalls::Of::kSimgrad) {
+    RpcScope(metrics_, method_.name).End(record.outcome);
+    LogRequest(record);
+  }
   Finish(wire);
 }
 
@@ -204,22 +206,30 @@ SimgradName::SimgradName() {
                             [](grpc::CallbackServerContext*) { return new UnknownMethod(); }));
 }
 
-IncomingCalls::IncomingCalls(SimgradService& service, Uploads& uploads,
+IncomingCalls::IncomingCalls(SimgradService& service, HealthService& health, Uploads& uploads,
                              metrics::ServerMetrics& metrics, TokenGate* token_gate)
     : uploads_(uploads), metrics_(metrics), token_gate_(token_gate) {
+  const auto add = [this](absl::string_view of, Method method) {
+    methods_[absl::StrCat("/", of, "/", method.name)] = std::move(method);
+  };
   const auto unary = [&](const char* name, auto method) {
-    methods_[absl::StrCat("/", v1::Simgrad::service_full_name(), "/", name)] = {
-        name, std::bind_front(method, &service), nullptr};
+    add(v1::Simgrad::service_full_name(),
+        {name, Of::kSimgrad, std::bind_front(method, &service), nullptr});
   };
   const auto stream = [&](const char* name, auto method) {
-    methods_[absl::StrCat("/", v1::Simgrad::service_full_name(), "/", name)] = {
-        name, nullptr, std::bind_front(method, &service)};
+    add(v1::Simgrad::service_full_name(),
+        {name, Of::kSimgrad, nullptr, std::bind_front(method, &service)});
   };
   unary("GetServerInfo", &SimgradService::GetServerInfo);
   unary("ListWorlds", &SimgradService::ListWorlds);
   unary("DescribeProgram", &SimgradService::DescribeProgram);
   stream("Rollout", &SimgradService::Rollout);
   stream("Gradient", &SimgradService::Gradient);
+  constexpr absl::string_view kHealthName = "grpc.health.v1.Health";
+  add(kHealthName,
+      {"Check", Of::kHealth, std::bind_front(&HealthService::Check, &health), nullptr});
+  add(kHealthName,
+      {"Watch", Of::kHealth, nullptr, std::bind_front(&HealthService::Watch, &health)});
 }
 
 bool IncomingCalls::HasToken(const grpc::CallbackServerContext& context) const {
@@ -235,7 +245,8 @@ grpc::ServerGenericBidiReactor* IncomingCalls::CreateReactor(
   const auto method = methods_.find(context->method());
   if (method == methods_.end()) return new UnknownMethod();
   const auto call = std::make_shared<IncomingCall>(method->second, context, uploads_, metrics_);
-  HasToken(*context) ? call->Read() : call->AnswerUnread();
+  const bool read = method->second.service == Of::kHealth || HasToken(*context);
+  read ? call->Read() : call->AnswerUnread();
   return call.get();
 }
 

@@ -3,9 +3,8 @@
 //
 // gRPC reads the request of a registered method by itself, to its end, before anyone is asked. Here
 // a call is taken when it begins: one without a token is answered before its request is read, and
-// what is being uploaded is bounded (uploads.h). A call whose caller has left meanwhile ends
-// without the service, its metrics and its log line.
-// Threads: gRPC's.
+// what is being uploaded is bounded (uploads.h), of the health service too. A call whose caller has
+// left meanwhile ends without the service, its metrics and its log line. Threads: gRPC's.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -14,6 +13,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "server/service/health_service.h"
 #include "server/service/simgrad_service.h"
 #include "server/service/uploads.h"
 
@@ -34,11 +34,11 @@ class SimgradName final : public GenericMethods {
 
 class IncomingCalls final : public grpc::CallbackGenericService {
  public:
-  // All outlive the server. `token_gate`: null: nobody needs a token.
-  IncomingCalls(SimgradService& service, Uploads& uploads, metrics::ServerMetrics& metrics,
-                TokenGate* token_gate);
+  // All live as long as the server. `token_gate`: null: nobody needs a token.
+  IncomingCalls(SimgradService& service, HealthService& health, Uploads& uploads,
+                metrics::ServerMetrics& metrics, TokenGate* token_gate);
 
-  // Answers UNIMPLEMENTED what is no method of the service.
+  // Answers UNIMPLEMENTED what is no method of either service.
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
 
@@ -46,8 +46,10 @@ class IncomingCalls final : public grpc::CallbackGenericService {
       grpc::CallbackServerContext*, const grpc::ByteBuffer* request, grpc::ByteBuffer* response)>;
   using Stream = std::function<grpc::ServerWriteReactor<grpc::ByteBuffer>*(
       grpc::CallbackServerContext*, const grpc::ByteBuffer* request)>;
+  enum class Of : uint8_t { kSimgrad, kHealth };
   struct Method {
     std::string name;
+    Of service;   // health needs no token, and has no metrics and no log
     Unary unary;  // one of both
     Stream stream;
   };

@@ -1,6 +1,7 @@
 #include "server/service/server.h"
 
 #include <grpcpp/ext/channelz_service_plugin.h>
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
@@ -336,7 +337,12 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
                                   return connections->BytesRead(peer);
                                 });
   streams_->Add(uploads_);
-  incoming_ = std::make_unique<IncomingCalls>(*service_, *uploads_, *metrics_, token_gate_.get());
+  auto health = std::make_unique<HealthService>();
+  incoming_ =
+      std::make_unique<IncomingCalls>(*service_, *health, *uploads_, *metrics_, token_gate_.get());
+  // The server owns it from now on.
+  builder.SetOption(
+      std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(std::move(health)));
   builder.RegisterService(&name_);
   builder.RegisterCallbackGenericService(incoming_.get());
   auto exposer =
