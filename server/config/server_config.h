@@ -54,6 +54,10 @@ struct ServerConfig {
   int64_t max_metadata_bytes = int64_t{16} << 10;
   int max_concurrent_streams = 1024;  // per connection
   absl::Duration max_connection_age = absl::InfiniteDuration();
+  int64_t max_connections = 0;           // 0: what the limit of file descriptors allows
+  int64_t max_connections_per_peer = 0;  // 0: half of `max_connections`
+  absl::Duration handshake_timeout = absl::Seconds(10);
+  absl::Duration upload_timeout = absl::Seconds(120);  // from a call's begin to its request's end
 
   bool HasTls() const { return !tls_certificate.empty(); }
 };

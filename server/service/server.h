@@ -20,13 +20,20 @@
 #include "server/config/server_config.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/server_metrics.h"
+<<<<<<< HEAD
 #include "server/scheduling/scheduler.h"
 #include "server/service/call_probe.h"
+=======
+#include "server/scheduling/work_queue.h"
+#include "server/service/connection_acceptor.h"
+>>>>>>> transport
 #include "server/service/device.h"
+#include "server/service/incoming_calls.h"
 #include "server/service/open_streams.h"
 #include "server/service/self_check.h"
 #include "server/service/simgrad_service.h"
 #include "server/service/tls_files.h"
+#include "server/service/uploads.h"
 
 namespace simgrad::server::service {
 
@@ -85,15 +92,27 @@ class Server {
   void ShutDown();     // both ports, now
 
   std::string address_;
+  int64_t descriptors_ = 0;  // that this process may have
   Device device_;
   int port_ = 0;
   int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
+<<<<<<< HEAD
   std::unique_ptr<scheduling::Scheduler> scheduler_;
+=======
+  std::unique_ptr<scheduling::WorkQueue> queue_;
+  // Requests that take long to prepare: large programs, large batches. Hands over to `queue_`.
+  std::unique_ptr<scheduling::WorkQueue> preparation_;
+  // Outlive the servers that they accept for, which tell them of each call.
+  std::unique_ptr<ConnectionAcceptor> acceptor_, health_acceptor_;
+>>>>>>> transport
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<OpenStreams> streams_;  // go before the service that they speak to
   std::unique_ptr<TokenGate> token_gate_;
-  std::shared_ptr<TlsFiles> tls_;              // null: plaintext
+  std::shared_ptr<TlsFiles> tls_;  // null: plaintext
+  std::shared_ptr<Uploads> uploads_;
+  std::unique_ptr<IncomingCalls> incoming_;
+  SimgradName name_;
   grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for
