@@ -45,8 +45,7 @@ std::vector<Slot> AdjointWriter::MakeArgs(Region& region, const std::vector<Slot
   budget_.WroteIds(2 * static_cast<int64_t>(specs.size()));
   for (size_t i = 0; i < specs.size(); ++i) {
     slots[i].mask.presence = specs[i].presence;
-    if (specs[i].presence != Presence::kNever)
-      slots[i].cotangent = AddValue(specs[i].type);
+    if (specs[i].presence != Presence::kNever) slots[i].cotangent = AddValue(specs[i].type);
     region.args.push_back(slots[i].cotangent);
   }
   for (size_t i = 0; i < specs.size(); ++i) {

@@ -86,8 +86,8 @@ class AdjointWriter {
 
   // What a loop reads of the regions around it is read in those regions, in front of its vjp. The
   // order is that in which a fixpoint of presence first meets the operations that read
-  // (PresencePlan::OrderReads), so it is sorted once the loop is written. `orders`, by depth of the region
-  // read in: the place of the operation that is being reversed, its reader.
+  // (PresencePlan::OrderReads), so it is sorted once the loop is written. `orders`, by depth of the
+  // region read in: the place of the operation that is being reversed, its reader.
   void SetOrders(const std::vector<std::vector<int32_t>>* orders) { orders_ = orders; }
   void SetReader(int32_t reader) { reader_ = reader; }
   size_t Depth() const { return scopes_.size() - 1; }

@@ -33,7 +33,8 @@ class Differentiator {
         terminal_(terminal),
         spec_(spec),
         writer_(program, ActiveValues(program, terminal, spec, budget), budget),
-        captures_(RegionsOf(program, terminal), [this](ValueId id) { return Takes(id); }, budget),
+        captures_(
+            RegionsOf(program, terminal), [this](ValueId id) { return Takes(id); }, budget),
         plan_(program, writer_, captures_, budget),
         reversal_{writer_, captures_, plan_} {
     writer_.SetOrders(&plan_.orders());

@@ -64,9 +64,9 @@ void PassBudget::Refuse(const std::string& what, int64_t limit) const {
 
 void PassBudget::RefuseSearch() const {
   throw Ended{LimitError(
-      "program", absl::StrCat("what the adjoint of nested loops holds takes more than ",
-                              limits_.max_visits,
-                              " visits to decide; nest fewer loops, above all in tests of loops"))};
+      "program",
+      absl::StrCat("what the adjoint of nested loops holds takes more than ", limits_.max_visits,
+                   " visits to decide; nest fewer loops, above all in tests of loops"))};
 }
 
 }  // namespace simgrad::sim

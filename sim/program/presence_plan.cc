@@ -46,8 +46,8 @@ struct PresencePlan::RegionShape {
   std::vector<int32_t> item_of;  // by slot: what hands it on, or -1
   // Results of the operations that are reversed, with their slots, from the last up.
   std::vector<std::pair<ValueId, int32_t>> reversed;
-  std::vector<Made> made;      // until Finish
-  std::vector<size_t> begin;   // by slot: its first out, and one more at the end
+  std::vector<Made> made;     // until Finish
+  std::vector<size_t> begin;  // by slot: its first out, and one more at the end
   std::vector<Out> outs;
   std::vector<LoopShape> loops;
   // Slots by loop slot (carried, then captures) and by export: where the region takes and leaves
@@ -62,7 +62,7 @@ struct PresencePlan::RegionShape {
 struct PresencePlan::LoopShape {
   bool written = false;  // whether a cotangent can ever come into it
   bool both_tests = false;
-  int32_t slots = 0;    // carried and captures
+  int32_t slots = 0;  // carried and captures
   int32_t carried = 0;
   std::vector<int32_t> enter;          // by slot, in the region around it
   std::vector<int32_t> enter_exports;  // by export
@@ -112,8 +112,7 @@ const PresencePlan::RegionShape& PresencePlan::Read(const Region& region,
   tops_.push_back(std::make_unique<RegionShape>());
   RegionShape& shape = *tops_.back();
   for (ValueId id : entered) shape.entered.push_back(SlotOf(shape, id));
-  shape.in.assign(shape.entered.begin(),
-                  shape.entered.begin() + static_cast<int64_t>(left.size()));
+  shape.in.assign(shape.entered.begin(), shape.entered.begin() + static_cast<int64_t>(left.size()));
   ReadOps(shape, region);
   for (ValueId id : left) shape.out.push_back(slot_of_[Index(id)]);
   Finish(shape);
@@ -261,7 +260,8 @@ void PresencePlan::Finish(RegionShape& shape) const {
     }
   }
   shape.begin.assign(static_cast<size_t>(shape.slots) + 1, 0);
-  for (const RegionShape::Made& made : shape.made) ++shape.begin[static_cast<size_t>(made.slot) + 1];
+  for (const RegionShape::Made& made : shape.made)
+    ++shape.begin[static_cast<size_t>(made.slot) + 1];
   for (size_t i = 1; i < shape.begin.size(); ++i) shape.begin[i] += shape.begin[i - 1];
   shape.outs.resize(shape.made.size());
   std::vector<size_t> next(shape.begin.begin(), shape.begin.end() - 1);
@@ -582,7 +582,7 @@ class PresencePlan::Rounds {
   struct Pending {
     std::vector<int32_t> slots[4];
     std::vector<int32_t> leave;  // slots of the loop, met since the region around it looked
-    bool comes = false;  // a cotangent of a carried value or an export
+    bool comes = false;          // a cotangent of a carried value or an export
   };
   // A region being visited: items to come to, in their order.
   struct Visited {

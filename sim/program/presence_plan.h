@@ -2,12 +2,12 @@
 // anything is written.
 //
 // Maths: every value has a presence (adjoint_writer.h) in every region to be written: the merge of
-//   what is contributed to it. A loop takes the join of what enters it and of what its regions yield,
-//   so presence is a least fixpoint of monotone rules: it rises from never or always to masked, once.
-//   The regions are first visited in the order in which they will be written, with what is known;
-//   then only what rose is followed.
-//   A region reversed in several ways (the tests of a while) is planned once for each. A loop into
-//   which no cotangent comes is not planned, as it will not be written.
+//   what is contributed to it. A loop takes the join of what enters it and of what its regions
+//   yield, so presence is a least fixpoint of monotone rules: it rises from never or always to
+//   masked, once. The regions are first visited in the order in which they will be written, with
+//   what is known; then only what rose is followed. A region reversed in several ways (the tests of
+//   a while) is planned once for each. A loop into which no cotangent comes is not planned, as it
+//   will not be written.
 // Cost: linear in the operations, operands and loop slots of all regions to be written; each is one
 //   visit of PassBudget::Search. Threads: one plan, one thread.
 #pragma once
@@ -48,8 +48,8 @@ class PresencePlan {
   // One execution: presence of `entered`, then, if asked for, that of `left`.
   ScopeId Once(const RegionShape& shape, const std::vector<Presence>& entered,
                std::vector<Presence>* left);
-  // Many: what is left comes back to the first of `entered`, whose presence is `carried`, joined with
-  // what comes back.
+  // Many: what is left comes back to the first of `entered`, whose presence is `carried`, joined
+  // with what comes back.
   ScopeId Repeated(const RegionShape& shape, const std::vector<Presence>& entered,
                    std::vector<Presence>& carried);
 
@@ -62,10 +62,10 @@ class PresencePlan {
   // The place of an operation among all that are reversed, or -1; `next` counts those of the scope
   // that were asked for, from the last operation up.
   int32_t ReaderOf(ScopeId scope, const Op& op, size_t& next) const;
-  // Puts the operations inside a loop that stands at this depth into the order in which rounds would
-  // first meet them: rounds that write the loop's regions again and again, each with the presence
-  // that the one before yielded, nested loops with rounds of their own. It is the order in which a
-  // program reads what is outside of its loops. Cost: as a visit of the loop, n log n.
+  // Puts the operations inside a loop that stands at this depth into the order in which rounds
+  // would first meet them: rounds that write the loop's regions again and again, each with the
+  // presence that the one before yielded, nested loops with rounds of their own. It is the order in
+  // which a program reads what is outside of its loops. Cost: as a visit of the loop, n log n.
   void OrderReads(LoopId loop, size_t depth);
   // By depth, then by place.
   const std::vector<std::vector<int32_t>>& orders() const { return orders_; }
@@ -120,8 +120,8 @@ class PresencePlan {
   std::vector<int32_t> slot_of_;  // by value, in the region being read
   std::vector<Scope> scopes_;
   std::vector<Loop> loops_;
-  // By slot of every scope: how many contributions are present always, how many masked, and what was
-  // handed on.
+  // By slot of every scope: how many contributions are present always, how many masked, and what
+  // was handed on.
   std::vector<int32_t> always_;
   std::vector<int32_t> masked_;
   std::vector<uint8_t> given_;
