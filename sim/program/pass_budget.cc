@@ -1,5 +1,8 @@
 #include "sim/program/pass_budget.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "sim/program/field_error.h"
 #include "sim/program/held_bytes.h"
@@ -7,7 +10,7 @@
 namespace simgrad::sim {
 
 void PassBudget::Poll() {
-  since_poll_ = 0;
+  longest_stretch_ = std::max(longest_stretch_, std::exchange(since_poll_, 0));
   ++polls_;
   if (stop_ && stop_()) throw Ended{absl::CancelledError("the work was asked to stop")};
 }

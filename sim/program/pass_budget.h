@@ -63,6 +63,7 @@ class PassBudget {
   void WroteText(int64_t bytes);
 
   int64_t polls() const { return polls_; }
+  int64_t longest_stretch() const { return longest_stretch_; }  // visits between two polls
   int64_t visits() const { return visits_; }
   int64_t searched() const { return searched_; }
   int64_t operations() const { return operations_; }
@@ -84,6 +85,7 @@ class PassBudget {
   StopCallback stop_;
   LoweredLimits limits_;
   int64_t polls_ = 0;
+  int64_t longest_stretch_ = 0;
   int64_t visits_ = 0;
   int64_t since_poll_ = 0;
   int64_t searched_ = 0;
