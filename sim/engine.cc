@@ -11,6 +11,7 @@
 #include "sim/engine/checkpoints.h"
 #include "sim/engine/gate.h"
 #include "sim/engine/instance_reduction.h"
+#include "sim/engine/reversal_budget.h"
 #include "sim/engine/stop_latch.h"
 
 namespace simgrad::sim {
@@ -73,7 +74,8 @@ absl::Status WithReason(const absl::Status& status, WorkPhase phase, Observer& o
 // One piece of work on its way through the executor.
 class Execution {
  public:
-  Execution(const Work& work, const StopLatch& latch, Run& run, Observer& observer)
+  Execution(const Work& work, const ReversalBudget& budget, const StopLatch& latch, Run& run,
+            Observer& observer)
       : work_(work),
         latch_(latch),
         meter_(work.options.stop),
@@ -82,7 +84,7 @@ class Execution {
         run_(run),
         observer_(observer),
         chunk_(work),
-        checkpoints_(run, work.checkpoint_interval, work.memory_budget_bytes),
+        checkpoints_(run, work.checkpoint_interval, budget, work.reserve),
         births_(run, batch_, work.options.recording == Recording::kNone ? 0 : work.max_certificates,
                 work.options.stop) {}
 
@@ -127,6 +129,9 @@ absl::Status Execution::Continue(WorkPhase phase) {
 }
 
 absl::Status Execution::Start() {
+  if (work_.gradient) {
+    if (absl::Status fits = checkpoints_.CheckLeast(); !fits.ok()) return fits;
+  }
   if (absl::Status status = run_.Start(); !status.ok()) return status;
   std::vector<Tensor> recorded;
   for (int32_t input : work_.options.record_states) recorded.push_back(run_.State(input));
@@ -337,7 +342,8 @@ absl::StatusOr<WorkResult> Engine::Execute(Work work, Observer& observer) const 
   absl::StatusOr<std::unique_ptr<Run>> run = executor_->Create(work.batch, work.options);
   if (!run.ok()) return WithReason(run.status(), WorkPhase::kForward, observer);
   const double compile = SecondsSince(start);
-  absl::StatusOr<WorkResult> result = Execution(work, latch, **run, observer).Go();
+  const ReversalBudget budget = ReversalBudgetOf(work, (*run)->NeedOf(RangeStepsOf(work)));
+  absl::StatusOr<WorkResult> result = Execution(work, budget, latch, **run, observer).Go();
   if (result.ok()) result->seconds.compile = compile;
   return result;
 }
