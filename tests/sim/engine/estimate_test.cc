@@ -121,8 +121,8 @@ struct Bytes {
 };
 
 Bytes BytesOf(Work work) {
-  const auto executor = sim::MakeCpuExecutor();
-  const sim::Engine engine{executor};
+  const std::shared_ptr<sim::Executor> executor = sim::MakeCpuExecutor();
+  const sim::Engine engine(executor);
   sim::Observer nobody;
   Bytes bytes;
   if (work.gradient) {
@@ -145,7 +145,9 @@ Bytes BytesOf(Work work) {
 void ExpectFits(const Bytes& bytes, const std::string& what) {
   EXPECT_GE(bytes.counted + bytes.more, bytes.measured) << what;
   constexpr int64_t kLarge = int64_t{16} << 20;
-  if (bytes.measured > kLarge) EXPECT_LE(bytes.counted + bytes.more, 2 * bytes.measured) << what;
+  if (bytes.measured > kLarge) {
+    EXPECT_LE(bytes.counted + bytes.more, 2 * bytes.measured) << what;
+  }
   std::printf(
       "%-60s counted %10ld more %9ld measured %10ld ratio %.2f\n", what.c_str(),
       static_cast<long>(bytes.counted), static_cast<long>(bytes.more),
