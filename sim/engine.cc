@@ -13,6 +13,7 @@
 #include "sim/engine/instance_reduction.h"
 #include "sim/engine/reversal_budget.h"
 #include "sim/engine/stop_latch.h"
+#include "sim/program/step_work.h"
 
 namespace simgrad::sim {
 namespace {
@@ -30,7 +31,7 @@ class ChunkSize {
   explicit ChunkSize(const Work& work)
       : chosen_(work.chunk_steps <= 0),
         most_(MostStepsOfAChunk(work)),
-        steps_(chosen_ ? std::min(kFirst, most_) : most_) {}
+        steps_(chosen_ ? std::min(FirstOf(work.batch), most_) : most_) {}
   int64_t steps() const { return steps_; }
   void Took(int64_t steps, double seconds) {
     constexpr double kShort = 0.010;
@@ -43,7 +44,15 @@ class ChunkSize {
   }
 
  private:
-  static constexpr int64_t kFirst = 1;  // nobody knows yet how long a step takes
+  // Few enough to be short, whatever the operations are.
+  static int64_t FirstOf(const Batch& batch) {
+    constexpr double kShortWork = 1 << 20;  // element-operations
+    constexpr double kMost = 8;
+    const Program& program = batch.program->program;
+    const double step = static_cast<double>(OwnWork(program, program.step)) *
+                        static_cast<double>(std::max<int64_t>(batch.instances, 1));
+    return static_cast<int64_t>(std::clamp(kShortWork / std::max(step, 1.0), 1.0, kMost));
+  }
   bool chosen_;
   int64_t most_;
   int64_t steps_;

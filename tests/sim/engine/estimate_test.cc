@@ -148,11 +148,6 @@ void ExpectFits(const Bytes& bytes, const std::string& what) {
   if (bytes.measured > kLarge) {
     EXPECT_LE(bytes.counted + bytes.more, 2 * bytes.measured) << what;
   }
-  std::printf(
-      "%-60s counted %10ld more %9ld measured %10ld ratio %.2f\n", what.c_str(),
-      static_cast<long>(bytes.counted), static_cast<long>(bytes.more),
-      static_cast<long>(bytes.measured),
-      static_cast<double>(bytes.counted + bytes.more) / static_cast<double>(bytes.measured));
 }
 
 std::string Text(const Size& size, bool gradient) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <string>
 
@@ -20,7 +21,13 @@ using sim::Var;
 using sim::Vars;
 using sim::Work;
 using sim::WorkPhase;
-using Clock = std::chrono::steady_clock;
+
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+// Of this process: what others do on the machine does not count.
+Milliseconds CpuTime() {
+  return Milliseconds(1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC);
+}
 
 constexpr int64_t kMillion = int64_t{1} << 20;
 
@@ -63,15 +70,15 @@ Work SineWork(int64_t elements, const Sines3& sines, int64_t instances, int64_t 
 class Watch : public sim::Observer {
  public:
   absl::Status Continue(WorkPhase now) override {
-    if (phase != now) began = Clock::now();
+    if (phase != now) began = CpuTime();
     phase = now;
     return Late() ? absl::DeadlineExceededError("late") : absl::OkStatus();
   }
-  bool Late() const { return phase == ends && Clock::now() - began > patience; }
+  bool Late() const { return phase == ends && CpuTime() - began > patience; }
   WorkPhase phase = WorkPhase::kForward;
-  Clock::time_point began = Clock::now();
+  Milliseconds began = CpuTime();
   WorkPhase ends = WorkPhase::kForward;
-  Clock::duration patience = std::chrono::hours(1);
+  Milliseconds patience = std::chrono::hours(1);
 };
 
 class Stop : public ::testing::TestWithParam<bool> {
@@ -173,6 +180,7 @@ TEST_P(Stop, IsAskedForInsideEveryOperation) {
   }
 }
 
+// On an idle core within 100 ms; here with fivefold slack.
 TEST_P(Stop, AfterItTheRunEndsWithinHalfASecondInStraightLineSteps) {
   for (const WorkPhase phase : {WorkPhase::kForward, WorkPhase::kRecompute, WorkPhase::kAdjoint}) {
     for (const int64_t chunk_steps : {1, 0}) {
@@ -184,15 +192,14 @@ TEST_P(Stop, AfterItTheRunEndsWithinHalfASecondInStraightLineSteps) {
       watch.patience = std::chrono::milliseconds(100);
       work.chunk_steps = chunk_steps;
       if (phase == WorkPhase::kRecompute) work.chunk_steps = 1;
-      Clock::time_point asked{};
-      work.options.stop = [&] {
-        if (!watch.Late()) return false;
-        asked = Clock::now();
-        return true;
-      };
+      work.options.threads = 1;
+      work.options.stop = [&] { return watch.Late(); };
       const auto result = MakeEngine().Execute(std::move(work), watch);
-      const auto over = Clock::now() - watch.began - watch.patience;
+      const Milliseconds over = CpuTime() - watch.began - watch.patience;
       EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded) << result.status();
+      RecordProperty("over_us_" + std::to_string(static_cast<int>(phase)) + "_chunk_" +
+                         std::to_string(chunk_steps),
+                     std::to_string(static_cast<int>(1e3 * over.count())));
       EXPECT_LT(over, std::chrono::milliseconds(500))
           << static_cast<int>(phase) << " " << chunk_steps;
     }
