@@ -7,7 +7,7 @@ import sys
 import grpc
 import numpy as np
 import pytest
-from fake_server import refuse
+from fake_server import fake, refuse  # noqa: F401
 
 import simgrad as sg
 from simgrad import command_line, report
