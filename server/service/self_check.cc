@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,15 +54,14 @@ void SelfCheck::Begin() {
       if (board_->entries[i].running) continue;
       board_->entries[i] = {true, absl::OkStatus()};
     }
-    const auto run = [board = board_, probe = probes_[i], i] {
-      const absl::Status status = Tried(probe);
-      const std::lock_guard lock(board->mutex);
-      board->entries[i] = {false, status};
-      board->ended.notify_all();
-    };
     try {
-      std::thread(run).detach();
-    } catch (const std::system_error&) {
+      std::thread([board = board_, probe = probes_[i], i] {
+        const absl::Status status = Tried(probe);
+        const std::lock_guard lock(board->mutex);
+        board->entries[i] = {false, status};
+        board->ended.notify_all();
+      }).detach();
+    } catch (const std::exception&) {  // no thread, or no memory
       const std::lock_guard lock(board_->mutex);
       board_->entries[i] = {};
     }
