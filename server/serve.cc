@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -64,22 +65,33 @@ class Hurried {
   service::Server* server_;
 };
 
+// Without a thread to be had, what it would do is left out.
+void StartDetached(std::function<void()> run) {
+  try {
+    std::thread(std::move(run)).detach();
+  } catch (const std::system_error& error) {
+    service::LogNote(service::LogLevel::kError, absl::StrCat("no thread: ", error.what()));
+  }
+}
+
 // Ends the process with `code` at that time, whatever runs or hangs then. A signal before cancels
 // the work of `server`, and leaves it kLastWords.
 void EndAt(absl::Time end, ExitCode code, const std::shared_ptr<Hurried>& server) {
-  std::thread([end, code, server]() mutable {
+  const auto run = [end, code, server]() mutable {
     const sigset_t signals = EndSignals();
     for (bool hurried = false; absl::Now() < end;) {
       const timespec rest = absl::ToTimespec(end - absl::Now());
       if (sigtimedwait(&signals, nullptr, &rest) < 0 || std::exchange(hurried, true)) continue;
       service::LogNote(service::LogLevel::kWarning, "a second signal; the work is cancelled");
       end = std::min(end, absl::Now() + kLastWords);
-      std::thread([server] { server->CancelWork(); }).detach();
+      // It may meet what hangs.
+      StartDetached([server] { server->CancelWork(); });
     }
     service::LogNote(service::LogLevel::kError, "not all work ends; the process does");
     service::FlushLog(absl::Milliseconds(200));
     _exit(code);
-  }).detach();
+  };
+  StartDetached(run);
 }
 
 // Ends the process after something that cannot be mended: it waits for no thread.

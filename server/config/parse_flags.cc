@@ -60,7 +60,7 @@ Setter Duration(absl::Duration ServerConfig::*field, absl::Duration least, ZeroI
     const bool never = parsed && zero == ZeroIs::kNever && duration == absl::ZeroDuration();
     if (!parsed || (!never && duration < least) || duration > absl::Hours(24)) {
       return absl::StrCat("a duration from ", absl::FormatDuration(least), " to 24h",
-                          zero == ZeroIs::kNever ? ", or 0 for no limit" : "", ", for example 30s");
+                          zero == ZeroIs::kNever ? ", or 0 for never" : "", ", for example 30s");
     }
     config.*field = never ? absl::InfiniteDuration() : duration;
     return "";

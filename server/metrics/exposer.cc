@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -12,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <sstream>
 #include <utility>
 
@@ -88,26 +88,34 @@ absl::Status Exposer::Listen(const std::string& address, int port) {
 }
 
 void Exposer::Serve() {
-  std::vector<pollfd> waits;
-  for (;;) {
-    Clock::time_point now = Clock::now();
-    const bool accepting = now >= accept_after_;
-    waits.assign({{stop_.number(), POLLIN, 0}, {accepting ? listener_.number() : -1, POLLIN, 0}});
-    for (const auto& connection : connections_) {
-      waits.push_back({connection->socket(), connection->events(), 0});
+  for (bool goes_on = true; goes_on;) {
+    try {
+      goes_on = Round();
+    } catch (const std::bad_alloc&) {
+      connections_.clear();
     }
-    poll(waits.data(), waits.size(), PollTimeout(now));
-    if (waits[0].revents != 0) return;
-    now = Clock::now();
-    for (size_t i = 0; i < connections_.size(); ++i) {
-      if (waits[i + 2].revents != 0) connections_[i]->OnReady(now);
-    }
-    AnswerAll(now);
-    std::erase_if(connections_,
-                  [now](const auto& each) { return each->IsOver() || now >= each->deadline(); });
-    if (waits[1].revents != 0) Accept(now);
-    FillReserve();
   }
+}
+
+bool Exposer::Round() {
+  Clock::time_point now = Clock::now();
+  const bool accepting = now >= accept_after_;
+  waits_.assign({{stop_.number(), POLLIN, 0}, {accepting ? listener_.number() : -1, POLLIN, 0}});
+  for (const auto& connection : connections_) {
+    waits_.push_back({connection->socket(), connection->events(), 0});
+  }
+  poll(waits_.data(), waits_.size(), PollTimeout(now));
+  if (waits_[0].revents != 0) return false;
+  now = Clock::now();
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (waits_[i + 2].revents != 0) connections_[i]->OnReady(now);
+  }
+  AnswerAll(now);
+  std::erase_if(connections_,
+                [now](const auto& each) { return each->IsOver() || now >= each->deadline(); });
+  if (waits_[1].revents != 0) Accept(now);
+  FillReserve();
+  return true;
 }
 
 void Exposer::Accept(Clock::time_point now) {

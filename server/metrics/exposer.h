@@ -8,6 +8,8 @@
 // Errors: Create fails where the address cannot be bound. Threads: its own one.
 #pragma once
 
+#include <poll.h>
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -39,6 +41,7 @@ class Exposer {
   Exposer() = default;
   absl::Status Listen(const std::string& address, int port);
   void Serve();
+  bool Round();  // false: it is over
   void Accept(Clock::time_point now);
   void Add(Descriptor socket, Clock::time_point now);
   void AnswerAll(Clock::time_point now);
@@ -51,6 +54,7 @@ class Exposer {
   Descriptor listener_, stop_;
   // Of the thread:
   std::vector<std::unique_ptr<ScrapeConnection>> connections_;  // oldest first
+  std::vector<pollfd> waits_;
   std::vector<Descriptor> reserve_;
   Clock::time_point accept_after_{};  // nothing can be accepted before
   std::thread thread_;

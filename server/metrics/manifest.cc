@@ -462,13 +462,15 @@ void AddServer(std::vector<Family>& all, const ServerLabels& server) {
                  {{server.device_kind, server.device_name}},
                  {}});
   AddGpus(all, server);
-  all.push_back({"simgrad_ready",
-                 kGauge,
-                 kServer,
-                 "1 while requests are taken, 0 while draining.",
-                 {},
-                 kOne,
-                 {}});
+  all.push_back(
+      {"simgrad_ready",
+       kGauge,
+       kServer,
+       "1 while requests are taken; 0 while draining, after a lost device, and while the server "
+       "finds that it does not serve (--self_check_interval).",
+       {},
+       kOne,
+       {}});
   all.push_back({"simgrad_connections",
                  kGauge,
                  kServer,

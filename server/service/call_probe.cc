@@ -5,27 +5,28 @@
 #include <chrono>
 #include <memory>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "server/service/health_call.h"
 
 namespace simgrad::server::service {
 
 absl::Status CallProbe::Try(absl::Duration limit) {
-  std::shared_ptr<grpc::Channel> channel;
+  grpc::Server* server = nullptr;  // which Join waits to destroy
   {
     const std::lock_guard lock(mutex_);
     if (server_ == nullptr) return absl::OkStatus();
-    channel = server_->InProcessChannel(grpc::ChannelArguments());
     ++calls_;
+    server = server_;
   }
-  const HealthAnswer answer =
-      AskHealth(channel, std::chrono::system_clock::now() + absl::ToChronoMicroseconds(limit));
-  channel.reset();
-  {
+  const auto ended = absl::MakeCleanup([&] {
     const std::lock_guard lock(mutex_);
     --calls_;
     ended_.notify_all();
-  }
+  });
+  const HealthAnswer answer =
+      AskHealth(server->InProcessChannel(grpc::ChannelArguments()),
+                std::chrono::system_clock::now() + absl::ToChronoMicroseconds(limit));
   if (answer.status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("not answered within ", absl::FormatDuration(limit)));

@@ -3,11 +3,10 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <openssl/ssl.h>
-#include <pthread.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -26,8 +25,6 @@ using Session = std::unique_ptr<SSL, decltype(&SSL_free)>;
 // What a client says first, RFC 9113 section 3.4: the preface and an empty SETTINGS frame.
 constexpr std::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
 
-absl::Status Silent() { return absl::DeadlineExceededError("took a connection and says nothing"); }
-
 bool IsShortageOfOurs(int error) {
   return error == EADDRNOTAVAIL || error == EMFILE || error == ENFILE || error == ENOBUFS ||
          error == ENOMEM;
@@ -39,38 +36,36 @@ void SetLimit(const Descriptor& socket, absl::Duration limit) {
   setsockopt(socket.number(), SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
 }
 
-absl::Status TryPlaintext(const Descriptor& socket) {
-  if (send(socket.number(), kHello.data(), kHello.size(), MSG_NOSIGNAL) < 0) {
+// How a client begins a TLS handshake; empty where OpenSSL has no memory.
+std::string ClientHello() {
+  const Context context(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
+  if (context == nullptr) return "";
+  const Session session(SSL_new(context.get()), &SSL_free);
+  BIO* const received = BIO_new(BIO_s_mem());
+  BIO* const sent = BIO_new(BIO_s_mem());
+  constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  if (session == nullptr || received == nullptr || sent == nullptr ||
+      SSL_set_alpn_protos(session.get(), kHttp2, sizeof(kHttp2)) != 0) {
+    BIO_free(received);
+    BIO_free(sent);
+    return "";
+  }
+  SSL_set_bio(session.get(), received, sent);  // which owns them now
+  SSL_connect(session.get());                  // goes as far as the first answer
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(sent, &data);
+  return {data, static_cast<size_t>(std::max(size, 0L))};
+}
+
+absl::Status AwaitAnswer(const Descriptor& socket, std::string_view hello) {
+  if (send(socket.number(), hello.data(), hello.size(), MSG_NOSIGNAL) < 0) {
     return absl::OkStatus();  // it was closed
   }
   char byte = 0;
-  const ssize_t bytes = recv(socket.number(), &byte, 1, 0);
-  return bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? Silent() : absl::OkStatus();
-}
-
-absl::Status TryTls(const Descriptor& socket) {
-  // OpenSSL writes without MSG_NOSIGNAL; a signal that is blocked goes with its thread.
-  sigset_t pipe;
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
-  const Context context(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
-  if (context == nullptr) return absl::OkStatus();
-  const Session session(SSL_new(context.get()), &SSL_free);
-  constexpr unsigned char kHttp2[] = {2, 'h', '2'};
-  if (session == nullptr || SSL_set_alpn_protos(session.get(), kHttp2, sizeof(kHttp2)) != 0 ||
-      SSL_set_fd(session.get(), socket.number()) != 1) {
-    return absl::OkStatus();
-  }
-  const auto is_silence = [&](int result) {
-    const int error = SSL_get_error(session.get(), result);
-    return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
-  };
-  int result = SSL_connect(session.get());
-  if (result == 1) result = SSL_write(session.get(), kHello.data(), kHello.size());
-  char byte = 0;
-  if (result > 0) result = SSL_read(session.get(), &byte, 1);
-  return result <= 0 && is_silence(result) ? Silent() : absl::OkStatus();
+  if (recv(socket.number(), &byte, 1, 0) >= 0) return absl::OkStatus();
+  const bool silent = errno == EAGAIN || errno == EWOULDBLOCK;
+  return silent ? absl::DeadlineExceededError("takes a connection and says nothing")
+                : absl::OkStatus();
 }
 
 }  // namespace
@@ -91,7 +86,9 @@ absl::Status TryPort(const std::string& host, int port, PortSpeaks speaks, absl:
     if (IsShortageOfOurs(errno)) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat("cannot be connected to: ", std::strerror(errno)));
   }
-  return speaks == PortSpeaks::kTls ? TryTls(socket) : TryPlaintext(socket);
+  if (speaks == PortSpeaks::kPlaintext) return AwaitAnswer(socket, kHello);
+  const std::string hello = ClientHello();
+  return hello.empty() ? absl::OkStatus() : AwaitAnswer(socket, hello);
 }
 
 }  // namespace simgrad::server::service

@@ -1,10 +1,10 @@
 // Whether a port of this machine takes connections and says something.
 //
-// Plaintext: connects, begins HTTP/2 and waits for the first byte. TLS: the same within a handshake
-// that trusts whatever certificate is shown and shows none. Any answer counts, also a refusal, an
-// alert or a close: only a port that cannot be connected to, or a silent one, is worth telling.
-// What this process lacks to try at all (descriptors, ports of its own) is no failure of the port.
-// Threads: any.
+// Plaintext: connects, begins HTTP/2 and waits for the first byte. TLS: the same with the beginning
+// of a handshake, so that no certificate matters, ours or theirs. Any answer counts, also a
+// refusal, an alert or a close: only a port that cannot be connected to, or a silent one, is worth
+// telling. What this process lacks to try at all (descriptors, ports of its own) is no failure of
+// the port. Threads: any.
 #pragma once
 
 #include <string>

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,9 +39,10 @@ struct SelfCheck::Board {
   std::vector<Entry> entries;
 };
 
-SelfCheck::SelfCheck(absl::Duration interval, std::vector<Probe> probes,
+SelfCheck::SelfCheck(absl::Duration interval, absl::Duration limit, std::vector<Probe> probes,
                      std::function<void(const absl::Status&)> tell)
     : interval_(interval),
+      limit_(limit),
       probes_(std::move(probes)),
       tell_(std::move(tell)),
       board_(std::make_shared<Board>(probes_.size())),
@@ -55,15 +55,14 @@ void SelfCheck::Begin() {
       if (board_->entries[i].running) continue;
       board_->entries[i] = {true, absl::OkStatus()};
     }
-    const auto run = [board = board_, probe = probes_[i], i] {
-      const absl::Status status = Tried(probe);
-      const std::lock_guard lock(board->mutex);
-      board->entries[i] = {false, status};
-      board->ended.notify_all();
-    };
     try {
-      std::thread(run).detach();
-    } catch (const std::system_error&) {
+      std::thread([board = board_, probe = probes_[i], i] {
+        const absl::Status status = Tried(probe);
+        const std::lock_guard lock(board->mutex);
+        board->entries[i] = {false, status};
+        board->ended.notify_all();
+      }).detach();
+    } catch (const std::exception&) {  // no thread, or no memory
       const std::lock_guard lock(board_->mutex);
       board_->entries[i] = {};
     }
@@ -76,7 +75,7 @@ absl::Status SelfCheck::Outcome() const {
     const Board::Entry& entry = board_->entries[i];
     if (entry.running) {
       return absl::DeadlineExceededError(
-          absl::StrCat(probes_[i].name, " did not end within ", absl::FormatDuration(interval_)));
+          absl::StrCat(probes_[i].name, " did not end within ", absl::FormatDuration(limit_)));
     }
     if (!entry.last.ok()) {
       return {entry.last.code(),
@@ -89,6 +88,7 @@ absl::Status SelfCheck::Outcome() const {
 void SelfCheck::Work(const std::stop_token& stop) {
   using Clock = std::chrono::steady_clock;
   const auto interval = absl::ToChronoNanoseconds(interval_);
+  const auto limit = absl::ToChronoNanoseconds(limit_);
   const auto pause = [&](Clock::time_point until, const std::function<bool()>& enough) {
     std::unique_lock lock(board_->mutex);
     board_->ended.wait_until(lock, stop, until, enough);
@@ -96,9 +96,9 @@ void SelfCheck::Work(const std::stop_token& stop) {
   int failures = 0;
   pause(Clock::now() + interval, [] { return false; });
   while (!stop.stop_requested()) {
-    const Clock::time_point next = Clock::now() + interval;
+    const Clock::time_point begin = Clock::now();
     Begin();
-    pause(next, [this] { return board_->IsIdle(); });
+    pause(begin + limit, [this] { return board_->IsIdle(); });
     if (stop.stop_requested()) return;
     const absl::Status outcome = Outcome();
     const bool changes = outcome.ok() ? failures > 0 : failures == 0;
@@ -106,7 +106,7 @@ void SelfCheck::Work(const std::stop_token& stop) {
     if (changes) tell_(outcome);
     if (failures >= kMostFailures) has_failed_ = true;
     ++checks_;
-    pause(next, [] { return false; });
+    pause(begin + interval, [] { return false; });
   }
 }
 

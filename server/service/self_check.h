@@ -1,8 +1,7 @@
 // Tries now and then whether the server serves, and tells when the answer changes.
 //
-// A check begins every `interval` and has until the next one is due: so the interval is also its
-// time limit. It fails where one of its probes fails or has not ended by then. A probe that hangs
-// is left alone, counts as failed while it does, and is tried again once it has ended.
+// A check fails where one of its probes fails, or has not ended within the limit. A probe that
+// hangs is left alone, counts as failed while it does, and is tried again once it has ended.
 // Threads: one of its own, and one for each probe while it runs; everything else from any. A probe
 // that hangs outlives the check, with what it holds.
 #pragma once
@@ -29,8 +28,10 @@ class SelfCheck {
   // After so many failures in a row there is no hope.
   static constexpr int kMostFailures = 5;
 
-  // `tell`: called where a check fails after one that did not, and the other way round.
-  SelfCheck(absl::Duration interval, std::vector<Probe> probes,
+  // `interval`: between the beginnings of two checks; a check that takes longer delays the next.
+  // `limit`: of each check. `tell`: called where a check fails after one that did not, and the
+  // other way round.
+  SelfCheck(absl::Duration interval, absl::Duration limit, std::vector<Probe> probes,
             std::function<void(const absl::Status&)> tell);
   // Waits for a call of `tell`, but for no probe.
   ~SelfCheck() = default;
@@ -47,7 +48,7 @@ class SelfCheck {
   void Begin();
   absl::Status Outcome() const;
 
-  const absl::Duration interval_;
+  const absl::Duration interval_, limit_;
   const std::vector<Probe> probes_;
   const std::function<void(const absl::Status&)> tell_;
   const std::shared_ptr<Board> board_;  // of the probes' threads too

@@ -432,8 +432,10 @@ absl::Status Server::StartSelfCheck(const config::ServerConfig& config) {
   probes.push_back(
       {"a health call", [call = call_probe_, interval] { return call->Try(interval); }});
   probes.push_back({"the smallest rollout", *std::move(rollout)});
-  self_check_ = std::make_unique<SelfCheck>(
-      interval, std::move(probes), [this](const absl::Status& outcome) { OnSelfCheck(outcome); });
+  // A check has until the next one is due.
+  self_check_ =
+      std::make_unique<SelfCheck>(interval, interval, std::move(probes),
+                                  [this](const absl::Status& outcome) { OnSelfCheck(outcome); });
   return absl::OkStatus();
 }
 

@@ -48,7 +48,8 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--max_connection_age=1h",
                                   "--kernel_cache=/tmp/kernels",
                                   "--warm=true",
-                                  "--fatal_exit_after=3s"});
+                                  "--fatal_exit_after=3s",
+                                  "--self_check_interval=1m"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->port, 0);
   EXPECT_EQ(config->metrics_port, 9);
@@ -81,6 +82,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->kernel_cache, "/tmp/kernels");
   EXPECT_TRUE(config->warm);
   EXPECT_EQ(config->fatal_exit_after, absl::Seconds(3));
+  EXPECT_EQ(config->self_check_interval, absl::Minutes(1));
   EXPECT_EQ(config->slow_reader_timeout, absl::Seconds(5));
 }
 
@@ -99,6 +101,17 @@ TEST(ParseFlags, PlaintextBeyondLoopbackIsServedOnlyWhereItIsAllowed) {
   for (const char* address : {"127.0.0.1", "127.1.2.3", "::1", "localhost"}) {
     EXPECT_TRUE(ParseFlags({std::string("--address=") + address}).ok()) << address;
   }
+}
+
+TEST(ParseFlags, ZeroTurnsTheCheckOfTheServerItselfOff) {
+  EXPECT_EQ(ParseFlags({})->self_check_interval, absl::Seconds(10));
+  EXPECT_EQ(ParseFlags({"--self_check_interval=0"})->self_check_interval, absl::InfiniteDuration());
+}
+
+TEST(HostFromHere, IsLoopbackWhereEveryAddressIsListenedOn) {
+  EXPECT_EQ(HostFromHere("0.0.0.0"), "127.0.0.1");
+  EXPECT_EQ(HostFromHere("::"), "::1");
+  EXPECT_EQ(HostFromHere("10.1.2.3"), "10.1.2.3");
 }
 
 TEST(ParseFlags, AnActionIsTakenOutOfTheFlags) {
@@ -139,10 +152,11 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--tls_reload_interval=0s", "from 1s"},
       {"--token_file=", "path"},
       {"--allow_insecure=yes", "true or false"},
-      {"--max_connection_age=0.5s", "or 0 for no limit"},
+      {"--max_connection_age=0.5s", "or 0 for never"},
       {"--health_port=-1", "from 0 to 65535"},
       {"--warm=yes", "true or false"},
       {"--fatal_exit_after=10", "duration"},
+      {"--self_check_interval=1ms", "a duration from 100ms to 24h, or 0 for never"},
   };
   for (const BadFlag& flag : bad) {
     const auto config = ParseFlags({flag.argument});
@@ -195,7 +209,8 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
                            "--max_connection_age",
                            "--kernel_cache",
                            "--warm",
-                           "--fatal_exit_after"}) {
+                           "--fatal_exit_after",
+                           "--self_check_interval"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
   }
 }

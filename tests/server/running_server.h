@@ -31,6 +31,7 @@ inline config::ServerConfig FreePorts() {
   config.metrics_port = 0;
   config.threads = 2;
   config.memory_limit_bytes = int64_t{2} << 30;
+  config.self_check_interval = absl::InfiniteDuration();  // nothing runs but what a test asks for
   return config;
 }
 

@@ -71,6 +71,9 @@ void AwaitAGoodCheck(RunningServer& server) {
       Eventually([&] { return server.server().self_check()->checks() > 1 && IsWell(server); }));
 }
 
+constexpr absl::Duration kAtOnce = absl::Milliseconds(1);
+constexpr absl::Duration kNoLimit = absl::Minutes(10);
+
 // A probe that does what a test wants.
 struct Steered {
   std::mutex mutex;
@@ -89,6 +92,10 @@ struct Steered {
               changed.notify_all();
               return answer;
             }};
+  }
+  bool IsRunning() {
+    const std::lock_guard lock(mutex);
+    return running > 0;
   }
   void Set(const absl::Status& status, bool hang) {
     const std::lock_guard lock(mutex);
@@ -120,7 +127,7 @@ struct Told {
 TEST(SelfCheck, TellsChangesAlone) {
   Steered steered;
   Told told;
-  SelfCheck check(absl::Milliseconds(20), {steered.Probe()}, told.Listener());
+  SelfCheck check(kAtOnce, kNoLimit, {steered.Probe()}, told.Listener());
   EXPECT_TRUE(Eventually([&] { return check.checks() >= 3; }));
   EXPECT_EQ(told.size(), 0u);
   steered.Set(absl::UnavailableError("it is gone"), false);
@@ -140,13 +147,17 @@ TEST(SelfCheck, AProbeThatHangsFailsIsNotBegunTwiceAndMayRecover) {
   Steered well, hanging;
   Told told;
   hanging.Set(absl::OkStatus(), true);
-  SelfCheck check(absl::Milliseconds(20), {well.Probe(), hanging.Probe()}, told.Listener());
+  SelfCheck check(kAtOnce, absl::Milliseconds(20), {well.Probe(), hanging.Probe()},
+                  told.Listener());
   EXPECT_TRUE(Eventually([&] { return check.checks() >= SelfCheck::kMostFailures; }));
   EXPECT_TRUE(check.HasFailed());
   hanging.Set(absl::OkStatus(), false);
-  EXPECT_TRUE(Eventually([&] { return told.size() == 2; }));
+  // A busy machine may miss so short a limit once more.
+  EXPECT_TRUE(Eventually([&] { return told.size() >= 2; }));
   EXPECT_TRUE(check.HasFailed());  // whoever looks late must see it
   check.Stop();
+  const std::lock_guard lock(told.mutex);
+  EXPECT_TRUE(told.all[1].ok());
   EXPECT_EQ(hanging.most_running, 1);
   EXPECT_NE(std::string(told.all[0].message()).find("did not end within 20ms"), std::string::npos);
 }
@@ -157,14 +168,14 @@ TEST(SelfCheck, FourFailuresInARowAreNotFive) {
     return ++runs % SelfCheck::kMostFailures == 0 ? absl::OkStatus() : absl::UnavailableError("no");
   };
   Told told;
-  SelfCheck check(absl::Milliseconds(5), {{"mostly failing", probe}}, told.Listener());
+  SelfCheck check(kAtOnce, kNoLimit, {{"mostly failing", probe}}, told.Listener());
   EXPECT_TRUE(Eventually([&] { return check.checks() >= 4 * SelfCheck::kMostFailures; }));
   EXPECT_FALSE(check.HasFailed());
 }
 
 TEST(SelfCheck, WhatCouldNotBeTriedIsNoFailure) {
   Told told;
-  SelfCheck check(absl::Milliseconds(5),
+  SelfCheck check(kAtOnce, kNoLimit,
                   {{"throwing", []() -> absl::Status { throw std::bad_alloc(); }}},
                   told.Listener());
   EXPECT_TRUE(Eventually([&] { return check.checks() >= 3; }));
@@ -175,7 +186,8 @@ TEST(SelfCheck, ItsEndWaitsForNoProbe) {
   Steered hanging;
   hanging.Set(absl::OkStatus(), true);
   {
-    SelfCheck check(absl::Minutes(10), {hanging.Probe()}, [](const absl::Status&) {});
+    SelfCheck check(kAtOnce, kNoLimit, {hanging.Probe()}, [](const absl::Status&) {});
+    EXPECT_TRUE(Eventually([&] { return hanging.IsRunning(); }));
   }
   hanging.Set(absl::OkStatus(), false);
 }
