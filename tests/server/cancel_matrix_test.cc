@@ -126,7 +126,7 @@ v1::GradientRequest LongReverseThatTells() {
   constexpr int64_t kSteps = 48'000;
   sim::Builder b("tells");
   const sim::Var x = b.State("x", {256});
-  const sim::Var t = b.State("y", {16});
+  const sim::Var t = b.State("y", {64});
   sim::Var next = x;
   for (int i = 0; i < 8; ++i) next = next * b.Literal(0.999) + b.Literal(0.001);
   b.SetNext({next, t + b.Literal(1.0)});
@@ -143,7 +143,7 @@ v1::GradientRequest LongReverseThatTells() {
   spec->add_record("y");
   spec->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
   AddTensor(spec->mutable_initial(), "x", std::vector<double>(256, 0.25), {256});
-  AddTensor(spec->mutable_initial(), "y", std::vector<double>(16, 0.0), {16});
+  AddTensor(spec->mutable_initial(), "y", std::vector<double>(64, 0.0), {64});
   return request;
 }
 
@@ -229,7 +229,7 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
     if (cell.phase == Phase::kQueued) config.workers = 1;
     if (cell.way == Way::kStoppedReader) {
       config.slow_reader_timeout = slow_reader_timeout;
-      if (cell.phase == Phase::kAdjoint) config.max_message_bytes = int64_t{1} << 20;
+      if (cell.phase == Phase::kAdjoint) config.max_message_bytes = int64_t{4} << 20;
     }
     return config;
   }

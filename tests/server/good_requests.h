@@ -5,21 +5,10 @@
 #include <string>
 #include <thread>
 
+#include "tests/server/deterministic_bytes.h"
 #include "tests/server/running_server.h"
 
 namespace simgrad::server {
-
-template <class Message>
-std::string DeterministicBytes(const Message& message) {
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    message.SerializeToCodedStream(&coded);
-  }
-  return bytes;
-}
 
 // All that a complete answer says but for how long it took.
 inline std::string BitsOf(const Answer<v1::RolloutPart>& answer) {
