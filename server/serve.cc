@@ -8,9 +8,14 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/service/request_log.h"
 
 namespace simgrad::server {
@@ -28,6 +33,65 @@ void LogOfGrpc(gpr_log_func_args* args) {
                    absl::StrCat("gRPC: ", std::string(args->message).substr(0, kMaxMessage)));
 }
 
+// SIGTERM and SIGINT.
+sigset_t EndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// What it takes to end after the work has been cancelled: a second to say so to the callers
+// (FinishWork), and one for the log.
+constexpr absl::Duration kLastWords = absl::Seconds(2);
+
+// A server whose work may be cancelled from another thread, as long as it is there.
+class Hurried {
+ public:
+  explicit Hurried(service::Server* server) : server_(server) {}
+  void CancelWork() {
+    const std::lock_guard lock(mutex_);
+    if (server_ != nullptr) server_->CancelWork();
+  }
+  void Forget() {
+    const std::lock_guard lock(mutex_);
+    server_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  service::Server* server_;
+};
+
+// Ends the process with `code` at that time, whatever runs or hangs then. A signal before cancels
+// the work of `server`, and leaves it kLastWords.
+void EndAt(absl::Time end, ExitCode code, const std::shared_ptr<Hurried>& server) {
+  std::thread([end, code, server]() mutable {
+    const sigset_t signals = EndSignals();
+    for (bool hurried = false; absl::Now() < end;) {
+      const timespec rest = absl::ToTimespec(end - absl::Now());
+      if (sigtimedwait(&signals, nullptr, &rest) < 0 || std::exchange(hurried, true)) continue;
+      service::LogNote(service::LogLevel::kWarning, "a second signal; the work is cancelled");
+      end = std::min(end, absl::Now() + kLastWords);
+      std::thread([server] { server->CancelWork(); }).detach();
+    }
+    service::LogNote(service::LogLevel::kError, "not all work ends; the process does");
+    service::FlushLog(absl::Milliseconds(200));
+    _exit(code);
+  }).detach();
+}
+
+// Ends the process after something that cannot be mended: it waits for no thread.
+[[noreturn]] void Abandon(service::Server& server, ExitCode code, const std::string& why,
+                          absl::Duration time) {
+  service::LogNote(service::LogLevel::kError, absl::StrCat(why, "; the process ends"));
+  EndAt(absl::Now() + std::max(time, kLastWords), code, std::make_shared<Hurried>(&server));
+  server.FinishWork(std::max(time - kLastWords, absl::ZeroDuration()));
+  service::FlushLog(absl::Seconds(1));
+  _exit(code);
+}
+
 }  // namespace
 
 int Complain(const absl::Status& status, ExitCode code) {
@@ -38,10 +102,7 @@ int Complain(const absl::Status& status, ExitCode code) {
 int Serve(const config::ServerConfig& config,
           const std::function<absl::StatusOr<std::unique_ptr<service::Server>>()>& create) {
   // Blocked before any thread starts, so that only the wait below sees them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  const sigset_t signals = EndSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
@@ -49,26 +110,29 @@ int Serve(const config::ServerConfig& config,
   google::protobuf::SetLogHandler(nullptr);
   gpr_set_log_function(&LogOfGrpc);
 
-  const auto server = create();
-  if (!server.ok()) return Complain(server.status(), kCouldNotStart);
-  std::printf("%s\n", (*server)->Banner().c_str());
+  const auto created = create();
+  if (!created.ok()) return Complain(created.status(), kCouldNotStart);
+  service::Server& server = **created;
+  std::printf("%s\n", server.Banner().c_str());
   std::fflush(stdout);
 
-  // A lost device ends the process too; it is looked for between signals.
+  // What else ends the process is looked for between signals.
   constexpr timespec kLook = {0, 200'000'000};
-  while (sigtimedwait(&signals, nullptr, &kLook) < 0 && !(*server)->HasLostDevice()) {
-  }
-  if ((*server)->HasLostDevice()) {
-    service::LogNote(service::LogLevel::kError, "the device is lost; the process ends");
-    // Cancelled work has a second to say so (FinishWork), and the log one to be written.
-    const absl::Duration rest = config.fatal_exit_after - absl::Seconds(2);
-    (*server)->FinishWork(std::max(rest, absl::ZeroDuration()));
-    service::FlushLog(absl::Seconds(1));
-    // A call into the driver of a lost device may never return: nothing waits for its thread.
-    _exit(kLostDevice);
+  while (sigtimedwait(&signals, nullptr, &kLook) < 0) {
+    // A call into the driver of a lost device may never return, nor may whatever made the check of
+    // ourselves fail.
+    if (server.HasLostDevice()) {
+      Abandon(server, kLostDevice, "the device is lost", config.fatal_exit_after);
+    }
+    if (server.HasFailedSelfCheck()) {
+      Abandon(server, kFailedSelfCheck, "the server does not serve any more", absl::Seconds(3));
+    }
   }
   service::LogNote(service::LogLevel::kInfo, "draining");
-  const bool drained = (*server)->Drain(config.drain_timeout);
+  const auto hurried = std::make_shared<Hurried>(&server);
+  EndAt(absl::Now() + config.drain_timeout + kLastWords, kCancelledWork, hurried);
+  const bool drained = server.Drain(config.drain_timeout);
+  hurried->Forget();
   service::LogNote(drained ? service::LogLevel::kInfo : service::LogLevel::kWarning,
                    drained ? "drained" : "drained; work had to be cancelled");
   service::FlushLog(absl::Seconds(1));

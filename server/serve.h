@@ -14,16 +14,19 @@ enum ExitCode : int {
   kStopped = 0,
   kCouldNotStart = 1,
   kBadFlags = 2,
-  kCancelledWork = 3,  // the drain timeout passed
+  kCancelledWork = 3,  // the drain timeout passed, or a second signal came
   kLostDevice = 4,
+  kFailedSelfCheck = 5,
 };
 
 // Writes the message to stderr; returns the code.
 int Complain(const absl::Status& status, ExitCode code);
 
-// Creates a server and runs it until SIGTERM, SIGINT or the loss of its device; returns the exit
-// code of the process. After a lost device it does not return: the process ends at most
-// config.fatal_exit_after (but two seconds) later, whatever the driver still holds.
+// Creates a server and runs it until SIGTERM, SIGINT, the loss of its device or the failure of its
+// check of itself (service/self_check.h); returns the exit code of the process, or ends it.
+// Whatever hangs, the process ends at most two seconds after config.drain_timeout has passed since
+// the signal (kCancelledWork), two seconds after a second signal, config.fatal_exit_after (but two
+// seconds) after a lost device, and three seconds after a failed check.
 // Threads: called by the only thread of the process.
 int Serve(const config::ServerConfig& config,
           const std::function<absl::StatusOr<std::unique_ptr<service::Server>>()>& create);

@@ -11,6 +11,7 @@
 #include "sim/engine/checkpoints.h"
 #include "sim/engine/gate.h"
 #include "sim/engine/instance_reduction.h"
+#include "sim/engine/stop_latch.h"
 
 namespace simgrad::sim {
 namespace {
@@ -41,7 +42,7 @@ class ChunkSize {
   }
 
  private:
-  static constexpr int64_t kFirst = 8;
+  static constexpr int64_t kFirst = 1;  // nobody knows yet how long a step takes
   bool chosen_;
   int64_t most_;
   int64_t steps_;
@@ -62,11 +63,20 @@ absl::Status CheckWork(const Work& work) {
   return absl::OkStatus();
 }
 
+// Work that was stopped inside a call of the run ends for the reason that the observer gives.
+absl::Status WithReason(const absl::Status& status, WorkPhase phase, Observer& observer) {
+  if (!absl::IsCancelled(status)) return status;
+  absl::Status why = observer.Continue(phase);
+  return why.ok() ? status : why;
+}
+
 // One piece of work on its way through the executor.
 class Execution {
  public:
-  Execution(const Work& work, Run& run, Observer& observer)
+  Execution(const Work& work, const StopLatch& latch, Run& run, Observer& observer)
       : work_(work),
+        latch_(latch),
+        meter_(work.options.stop),
         batch_(work.batch),
         numerical_(*work.batch.program),
         run_(run),
@@ -82,18 +92,24 @@ class Execution {
   absl::StatusOr<WorkResult> GoThrough();
   // Asks the observer whether to go on.
   absl::Status Continue(WorkPhase phase);
+  // After calls that cannot say that they were stopped.
+  absl::Status WasStopped() const {
+    return latch_.stopped() ? StopRequested::Status() : absl::OkStatus();
+  }
   absl::Status Start();
   absl::Status Forward();
   absl::Status Reverse();
   absl::Status Advance(int64_t from, int64_t to, int64_t reserved);
-  void TakeForwardResults();
+  absl::Status TakeForwardResults();
   void TakeAdjointHealth();
-  absl::Status TakeGradients();
+  void TakeGradients();
   absl::Status NameGates();
   InputGradient GradientOf(int32_t input, const InstanceWeights& weights);
   InstanceWeights Weights();
 
   const Work& work_;
+  const StopLatch& latch_;
+  WorkMeter meter_;
   const Batch& batch_;
   const NumericalProgram& numerical_;
   Run& run_;
@@ -115,6 +131,7 @@ absl::Status Execution::Start() {
   if (absl::Status status = run_.Start(); !status.ok()) return status;
   std::vector<Tensor> recorded;
   for (int32_t input : work_.options.record_states) recorded.push_back(run_.State(input));
+  if (absl::Status status = WasStopped(); !status.ok()) return status;
   observer_.OnStart(recorded);
   return absl::OkStatus();
 }
@@ -128,11 +145,13 @@ absl::Status Execution::Forward() {
       count = std::min(count, checkpoints_.NextDue(t + 1) - t);
     }
     births_.BeforeChunk(t);
+    if (absl::Status status = WasStopped(); !status.ok()) return status;
     const Clock::time_point start = Clock::now();
     absl::StatusOr<ForwardChunk> chunk = run_.Forward(t, count);
     if (!chunk.ok()) return chunk.status();
     const double seconds = SecondsSince(start);
     births_.AfterChunk();
+    if (absl::Status status = WasStopped(); !status.ok()) return status;
     if (work_.gradient) decided_.Add(numerical_.sites, chunk->diagnostics);
     chunk_.Took(count, seconds);
     result_.seconds.forward += seconds;
@@ -144,7 +163,7 @@ absl::Status Execution::Forward() {
   return run_.Finish();
 }
 
-void Execution::TakeForwardResults() {
+absl::Status Execution::TakeForwardResults() {
   for (int32_t input : numerical_.program.InputsOf(InputKind::kState)) {
     result_.final_states.push_back(run_.State(input));
   }
@@ -156,6 +175,7 @@ void Execution::TakeForwardResults() {
   }
   result_.first_event_steps = run_.FirstEventSteps();
   result_.values = run_.Values();
+  return WasStopped();
 }
 
 // Runs forward again, without counting, from one checkpoint to the range that is to be reversed.
@@ -172,6 +192,7 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
     observer_.OnRecompute(count);
     from += count;
     checkpoints_.VisitInReverse(from, reserved);
+    if (absl::Status status = WasStopped(); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -186,7 +207,8 @@ absl::Status Execution::Reverse() {
     if (!first.ok()) return first.status();
     const int64_t count = end - *first;
     const int64_t from = checkpoints_.RestoreBefore(*first);
-    absl::Status status = Advance(from, *first, run_.AdjointBytes(*first, count));
+    absl::Status status = WasStopped();
+    if (status.ok()) status = Advance(from, *first, run_.AdjointBytes(*first, count));
     if (status.ok()) status = Continue(WorkPhase::kAdjoint);
     if (!status.ok()) return status;
     const Clock::time_point start = Clock::now();
@@ -232,8 +254,8 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
   const precision::RoleSetting& setting = numerical_.policy[Role::kGradient];
   const std::vector<double>& raw = run_.Gradient(input);
   const ReducedGradient reduced =
-      binding.per_instance ? PerInstanceGradient(raw, weights, setting, result_.loss_scale)
-                           : SharedGradient(raw, weights, setting, result_.loss_scale);
+      binding.per_instance ? PerInstanceGradient(raw, weights, setting, result_.loss_scale, meter_)
+                           : SharedGradient(raw, weights, setting, result_.loss_scale, meter_);
   result_.skipped = result_.skipped || !reduced.finite;
   InputGradient gradient;
   gradient.input = input;
@@ -245,6 +267,7 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
   shape.insert(shape.end(), declared.begin(), declared.end());
   gradient.gradient = Tensor::Zeros(DTypeOf(setting.format), std::move(shape));
   for (size_t k = 0; k < reduced.values.size(); ++k) {
+    meter_.Add(kConversionWork);
     gradient.gradient.Set(static_cast<int64_t>(k), reduced.values[k]);
   }
   for (size_t row : weights.rows) gradient.connected += run_.Connected(input)[row] != 0 ? 1 : 0;
@@ -266,7 +289,7 @@ absl::Status Execution::NameGates() {
   return absl::OkStatus();
 }
 
-absl::Status Execution::TakeGradients() {
+void Execution::TakeGradients() {
   TakeAdjointHealth();
   const InstanceWeights weights = Weights();
   for (size_t i = 0; i < numerical_.program.inputs.size(); ++i) {
@@ -274,28 +297,35 @@ absl::Status Execution::TakeGradients() {
     result_.gradients.push_back(GradientOf(static_cast<int32_t>(i), weights));
   }
   if (!result_.values.empty()) {
-    result_.value = WeightedValue(result_.values, weights, numerical_.policy[Role::kObjective]);
+    result_.value =
+        WeightedValue(result_.values, weights, numerical_.policy[Role::kObjective], meter_);
   }
-  return NameGates();
 }
 
-// Work that was stopped inside a chunk ends for the reason that the observer gives.
 absl::StatusOr<WorkResult> Execution::Go() {
   absl::StatusOr<WorkResult> result = GoThrough();
-  if (!absl::IsCancelled(result.status())) return result;
-  absl::Status why = observer_.Continue(phase_);
-  return why.ok() ? result.status() : why;
+  if (!result.ok()) return WithReason(result.status(), phase_, observer_);
+  return result;
 }
 
 absl::StatusOr<WorkResult> Execution::GoThrough() {
   if (absl::Status status = Start(); !status.ok()) return status;
   if (absl::Status status = Forward(); !status.ok()) return status;
-  TakeForwardResults();
+  if (absl::Status status = TakeForwardResults(); !status.ok()) return status;
   if (work_.gradient) {
     if (absl::Status status = Reverse(); !status.ok()) return status;
-    if (absl::Status status = TakeGradients(); !status.ok()) return status;
-  } else if (!result_.values.empty()) {
-    result_.value = WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective]);
+  }
+  const absl::Status taken = UntilStopped([this] {
+    if (work_.gradient) {
+      TakeGradients();
+    } else if (!result_.values.empty()) {
+      result_.value =
+          WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective], meter_);
+    }
+  });
+  if (!taken.ok()) return taken;
+  if (work_.gradient) {
+    if (absl::Status status = NameGates(); !status.ok()) return status;
   }
   absl::StatusOr<std::vector<BirthCertificate>> certificates =
       births_.Write(result_.health, numerical_.policy.loss_scale);
@@ -319,11 +349,13 @@ absl::StatusOr<WorkResult> Engine::Execute(Work work, Observer& observer) const 
   // For all that is computed on the caller's thread: inputs and results are converted there too.
   const precision::ScopedFloatEnvironment environment;
   if (absl::Status fits = CheckWork(work); !fits.ok()) return fits;
+  const StopLatch latch(std::move(work.options.stop));
+  work.options.stop = latch.Callback();
   const Clock::time_point start = Clock::now();
   absl::StatusOr<std::unique_ptr<Run>> run = executor_->Create(work.batch, work.options);
-  if (!run.ok()) return run.status();
+  if (!run.ok()) return WithReason(run.status(), WorkPhase::kForward, observer);
   const double compile = SecondsSince(start);
-  absl::StatusOr<WorkResult> result = Execution(work, **run, observer).Go();
+  absl::StatusOr<WorkResult> result = Execution(work, latch, **run, observer).Go();
   if (result.ok()) result->seconds.compile = compile;
   return result;
 }

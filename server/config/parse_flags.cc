@@ -171,12 +171,25 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::max_concurrent_streams, 1, 1'000'000)},
       {"max_connection_age", "0", "after which a connection is closed gracefully; 0: no limit",
        Duration(&ServerConfig::max_connection_age, absl::Seconds(1), ZeroIs::kNever)},
+      {"max_connections", "0",
+       "open connections; 0: what the limit of file descriptors allows, at most 4096",
+       Integer(&ServerConfig::max_connections, 0, 1'000'000)},
+      {"max_connections_per_peer", "0",
+       "open connections of one IPv4 address or IPv6 network of 64 bits; 0: half of all",
+       Integer(&ServerConfig::max_connections_per_peer, 0, 1'000'000)},
+      {"handshake_timeout", "10s", "after which a connection that does not say hello is closed",
+       Duration(&ServerConfig::handshake_timeout, absl::Milliseconds(100), ZeroIs::kZero)},
+      {"upload_timeout", "120s", "in which a request must have come completely; 0: no limit",
+       Duration(&ServerConfig::upload_timeout, absl::Milliseconds(100), ZeroIs::kNever)},
       {"kernel_cache", "", "folder that keeps compiled GPU kernels",
        File(&ServerConfig::kernel_cache)},
       {"warm", "false", "compile the built-in worlds for the GPU at start",
        Boolean(&ServerConfig::warm)},
       {"fatal_exit_after", "10s", "how long work may take after a fatal device error",
        Duration(&ServerConfig::fatal_exit_after, absl::ZeroDuration(), ZeroIs::kZero)},
+      {"self_check_interval", "10s",
+       "how often the server checks whether it serves, and how long a check may take; 0: never",
+       Duration(&ServerConfig::self_check_interval, absl::Milliseconds(100), ZeroIs::kNever)},
   };
   return *flags;
 }
@@ -252,6 +265,11 @@ bool IsLoopback(const std::string& address) {
   in_addr v4{};
   const bool is_v4 = inet_pton(AF_INET, address.c_str(), &v4) == 1;
   return address == "localhost" || address == "::1" || (is_v4 && ntohl(v4.s_addr) >> 24 == 127);
+}
+
+std::string HostFromHere(const std::string& address) {
+  if (address == "0.0.0.0") return "127.0.0.1";
+  return address == "::" ? "::1" : address;
 }
 
 std::vector<std::string> FlagsInCommandLine(const std::string& command_line) {

@@ -38,6 +38,8 @@ struct ServerConfig {
   // How long after a fatal device error the process ends, so that whoever started it starts it
   // anew.
   absl::Duration fatal_exit_after = absl::Seconds(10);
+  // How often the server checks whether it serves, and how long a check may take; infinite: never.
+  absl::Duration self_check_interval = absl::Seconds(10);
 
   // Who may talk to us. TLS needs both files; a client CA makes it mutual.
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; empty: none
@@ -52,12 +54,19 @@ struct ServerConfig {
   int64_t max_metadata_bytes = int64_t{16} << 10;
   int max_concurrent_streams = 1024;  // per connection
   absl::Duration max_connection_age = absl::InfiniteDuration();
+  int64_t max_connections = 0;           // 0: what the limit of file descriptors allows
+  int64_t max_connections_per_peer = 0;  // 0: half of `max_connections`
+  absl::Duration handshake_timeout = absl::Seconds(10);
+  absl::Duration upload_timeout = absl::Seconds(120);  // from a call's begin to its request's end
 
   bool HasTls() const { return !tls_certificate.empty(); }
 };
 
 // Whether only this machine can reach the address.
 bool IsLoopback(const std::string& address);
+
+// Where this machine reaches a server that listens on the address: every address has loopback.
+std::string HostFromHere(const std::string& address);
 
 // The smallest of both: a header, a block of one step and a result fit in.
 inline constexpr int64_t kSmallestMessageLimit = int64_t{64} << 10;

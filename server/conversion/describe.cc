@@ -58,18 +58,19 @@ absl::StatusOr<v1::ListWorldsResponse> ListWorlds() {
 }
 
 absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
-    const v1::DescribeProgramRequest& request, ProgramCache& cache) {
+    const v1::DescribeProgramRequest& request, ProgramCache& cache, const CompileControl& control) {
   absl::Status status = validation::CheckWorld(request.world(), "world");
   if (status.ok()) status = validation::CheckPolicy(request.policy(), "policy");
   if (!status.ok()) return status;
-  const auto world = cache.World(request.world(), "world");
+  const auto world = cache.World(request.world(), "world", control);
   if (!world.ok()) return world.status();
   status = CheckObjective(request, (*world)->schema);
   if (status.ok()) status = CheckCudaTextOptions(request.cuda(), (*world)->schema, "cuda");
   if (!status.ok()) return status;
   std::optional<sim::AdjointSpec> adjoint;
   if (request.adjoint()) adjoint = FullAdjoint((*world)->program, request.objective());
-  const auto program = cache.Lower(*world, request.policy(), request.objective(), adjoint, "");
+  const auto program =
+      cache.Lower(*world, request.policy(), request.objective(), adjoint, "", control);
   if (!program.ok()) return program.status();
   v1::DescribeProgramResponse response;
   response.mutable_program()->ParseFromString((*program)->info);

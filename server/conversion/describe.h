@@ -13,6 +13,7 @@ namespace simgrad::server::conversion {
 absl::StatusOr<v1::ListWorldsResponse> ListWorlds();
 
 absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
-    const v1::DescribeProgramRequest& request, ProgramCache& cache);
+    const v1::DescribeProgramRequest& request, ProgramCache& cache,
+    const CompileControl& control = {});
 
 }  // namespace simgrad::server::conversion

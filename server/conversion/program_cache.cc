@@ -9,19 +9,16 @@
 #include "server/conversion/program_info.h"
 #include "server/conversion/schema.h"
 #include "server/conversion/world.h"
-#include "server/validation/request_error.h"
 #include "sim/program/field_error.h"
+#include "sim/program/held_bytes.h"
+#include "sim/program/print.h"
 #include "sim/program/step_work.h"
 
 namespace simgrad::server::conversion {
 namespace {
 
-// A lowered program takes some tens of times the bytes of its message; keys of this size together
-// bound the cache to some hundred MiB.
-constexpr int64_t kMaxKeyBytes = int64_t{8} << 20;
-
-// Maps serialise in a fixed order, so that equal messages have equal keys.
-std::string KeyOf(const google::protobuf::Message& message) {
+// Maps serialise in a fixed order, so that equal messages are equal bytes.
+std::string BytesOf(const google::protobuf::Message& message) {
   std::string key;
   {
     google::protobuf::io::StringOutputStream stream(&key);
@@ -41,7 +38,7 @@ void AppendFlags(const std::vector<bool>& flags, std::string& key) {
 std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
                        const std::string& objective,
                        const std::optional<sim::AdjointSpec>& adjoint) {
-  const std::string policy_key = KeyOf(policy);
+  const std::string policy_key = BytesOf(policy);
   std::string key = absl::StrCat(world.key.size(), ",", policy_key.size(), ",", objective.size(),
                                  ",", world.key, policy_key, objective);
   if (!adjoint) return key;
@@ -76,43 +73,53 @@ std::vector<validation::FieldSchema> RequiredOf(const sim::Program& program) {
 
 }  // namespace
 
+ProgramCache::ProgramCache(ProgramCacheOptions options, std::function<void(Lookup)> on_lookup)
+    : options_(std::move(options)),
+      worlds_(options_.max_entries, options_.max_bytes / 4),
+      programs_(options_.max_entries, options_.max_bytes - options_.max_bytes / 4),
+      on_lookup_(std::move(on_lookup)) {}
+
+// The lease goes with the value: work may hold it longer than the cache does.
 template <class Value>
-std::shared_ptr<const Value> LruMap<Value>::Find(const std::string& key) {
-  const auto found = index_.find(key);
-  if (found == index_.end()) return nullptr;
-  entries_.splice(entries_.begin(), entries_, found->second);
-  return found->second->value;
+void ProgramCache::Keep(const std::string& key, std::shared_ptr<Value> value, int64_t bytes,
+                        MeasuredLru<Value>& entries) {
+  if (!entries.Takes(bytes)) return;
+  if (options_.lease) {
+    value->memory = options_.lease(bytes);
+    if (value->memory == nullptr) return;
+  }
+  std::lock_guard lock(mutex_);
+  entries.Insert(key, std::move(value), bytes);
 }
 
-template <class Value>
-void LruMap<Value>::Insert(const std::string& key, std::shared_ptr<const Value> value) {
-  if (index_.count(key) > 0 || static_cast<int64_t>(key.size()) > max_key_bytes_) return;
-  entries_.push_front({key, std::move(value)});
-  index_[key] = entries_.begin();
-  key_bytes_ += static_cast<int64_t>(key.size());
-  while (static_cast<int64_t>(entries_.size()) > max_entries_ || key_bytes_ > max_key_bytes_) {
-    key_bytes_ -= static_cast<int64_t>(entries_.back().key.size());
-    index_.erase(entries_.back().key);
-    entries_.pop_back();
+void ProgramCache::Relieve(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  while (bytes > 0) {
+    const int64_t freed = programs_.DropOldest() + worlds_.DropOldest();
+    if (freed == 0) return;
+    bytes -= freed;
   }
 }
 
-template class LruMap<CachedWorld>;
-template class LruMap<CachedProgram>;
+ProgramCache::Use ProgramCache::worlds() const {
+  std::lock_guard lock(mutex_);
+  return {worlds_.bytes(), worlds_.size()};
+}
 
-ProgramCache::ProgramCache(int64_t max_entries, std::function<void(Lookup)> on_lookup)
-    : worlds_(max_entries, kMaxKeyBytes),
-      programs_(max_entries, kMaxKeyBytes),
-      on_lookup_(std::move(on_lookup)) {}
+ProgramCache::Use ProgramCache::programs() const {
+  std::lock_guard lock(mutex_);
+  return {programs_.bytes(), programs_.size()};
+}
 
-absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(const v1::World& world,
-                                                                       const std::string& field) {
-  const std::string key = KeyOf(world);
+absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(
+    const v1::World& world, const std::string& field, const CompileControl& control) {
+  const std::string key = sim::Fingerprint(BytesOf(world));
   {
     std::lock_guard lock(mutex_);
     if (auto found = worlds_.Find(key)) return found;
   }
-  auto program = WorldFromProto(world, field);
+  Compilation compilation(control);
+  auto program = WorldFromProto(world, field, compilation);
   if (!program.ok()) {
     on_lookup_(Lookup::kFailed);
     return program.status();
@@ -121,16 +128,15 @@ absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(const v1:
   cached->key = key;
   cached->program = *std::move(program);
   cached->schema = SchemaOf(cached->program);
-  std::lock_guard lock(mutex_);
-  worlds_.Insert(key, cached);
+  Keep(key, cached, sim::HeldBytes(cached->program), worlds_);
   return cached;
 }
 
 absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     std::shared_ptr<const CachedWorld> world, const v1::Policy& policy,
     const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
-    const std::string& field) {
-  const std::string key = ProgramKey(*world, policy, objective, adjoint);
+    const std::string& field, const CompileControl& control) {
+  const std::string key = sim::Fingerprint(ProgramKey(*world, policy, objective, adjoint));
   {
     std::lock_guard lock(mutex_);
     if (auto found = programs_.Find(key)) {
@@ -143,11 +149,14 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     on_lookup_(Lookup::kFailed);
     return resolved.status();
   }
-  auto lowered = sim::Lower(world->program, *resolved, objective, adjoint);
+  Compilation compilation(control);
+  auto lowered = sim::Lower(world->program, *resolved, objective, adjoint, compilation.budget());
   if (!lowered.ok()) {
     on_lookup_(Lookup::kFailed);
-    if (!absl::IsInvalidArgument(lowered.status())) return lowered.status();
-    return validation::WithReason(sim::InField(field, lowered.status()), "INVALID_FIELD");
+    if (!absl::IsInvalidArgument(lowered.status())) {
+      return compilation.StatusOf(lowered.status(), "");
+    }
+    return compilation.StatusOf(sim::InField(field, lowered.status()), "INVALID_FIELD");
   }
   on_lookup_(Lookup::kMiss);
   auto cached = std::make_shared<CachedProgram>();
@@ -156,8 +165,8 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
   cached->required = RequiredOf(cached->program->program);
   cached->step_work = StepWorkOf(cached->program->program);
   cached->info = ProgramInfoToProto(*cached->program).SerializeAsString();
-  std::lock_guard lock(mutex_);
-  programs_.Insert(key, cached);
+  const auto info_bytes = static_cast<int64_t>(cached->info.capacity());
+  Keep(key, cached, sim::HeldBytes(*cached->program) + info_bytes, programs_);
   return cached;
 }
 

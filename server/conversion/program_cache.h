@@ -1,21 +1,22 @@
 // Worlds that were verified and programs that were lowered, by what the request said.
 //
-// The key is the serialised message itself, so equal requests share and nothing else does; the
-// oldest use goes first. Cost: a hit is a serialisation and a look-up.
+// The key is a digest of the message, so equal requests share and nothing else does. Entries are
+// measured, and the oldest use goes first; they also go where their memory is needed (Relieve).
+// Cost: a hit is a serialisation, a digest and a look-up.
 // Threads: any; two that miss at once both compute, and one result is kept.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/conversion/compile_control.h"
+#include "server/conversion/measured_lru.h"
 #include "server/validation/program_schema.h"
 #include "sim/program/lower.h"
 #include "sim/program/numerical_program.h"
@@ -27,6 +28,7 @@ struct CachedWorld {
   std::string key;
   sim::Program program;  // verified
   validation::ProgramSchema schema;
+  std::shared_ptr<void> memory;  // lease of what this holds, while it is cached
 };
 
 struct CachedProgram {
@@ -35,28 +37,16 @@ struct CachedProgram {
   std::vector<validation::FieldSchema> required;  // inputs it reads that have no default
   std::string info;        // what every answer says of it: a serialised v1::ProgramInfo
   double step_work = 0.0;  // element-operations of a step and of all costs, every loop at its cap
+  std::shared_ptr<void> memory;  // lease of what this holds, while it is cached
 };
 
-// Least recently used first out, by number and by bytes of the keys.
-template <class Value>
-class LruMap {
- public:
-  LruMap(int64_t max_entries, int64_t max_key_bytes)
-      : max_entries_(max_entries), max_key_bytes_(max_key_bytes) {}
-  std::shared_ptr<const Value> Find(const std::string& key);
-  void Insert(const std::string& key, std::shared_ptr<const Value> value);
-  size_t size() const { return index_.size(); }
-
- private:
-  struct Entry {
-    std::string key;
-    std::shared_ptr<const Value> value;
-  };
-  int64_t max_entries_;
-  int64_t max_key_bytes_;
-  int64_t key_bytes_ = 0;
-  std::list<Entry> entries_;  // most recent first
-  std::unordered_map<std::string, typename std::list<Entry>::iterator> index_;
+struct ProgramCacheOptions {
+  int64_t max_entries = 256;  // of worlds, and of programs
+  // Of what the entries hold, programs and worlds together.
+  int64_t max_bytes = int64_t{256} << 20;
+  // Takes so many bytes of the server's memory until the result is destroyed; null: there is no
+  // room. Empty: there always is.
+  std::function<std::shared_ptr<void>(int64_t bytes)> lease;
 };
 
 class ProgramCache {
@@ -64,22 +54,39 @@ class ProgramCache {
   enum class Lookup { kHit, kMiss, kFailed };
 
   // `on_lookup` is told of every look-up of a lowered program.
-  ProgramCache(int64_t max_entries, std::function<void(Lookup)> on_lookup);
+  ProgramCache(ProgramCacheOptions options, std::function<void(Lookup)> on_lookup);
 
   // Errors: as WorldFromProto, with the field path below `field`.
   absl::StatusOr<std::shared_ptr<const CachedWorld>> World(const v1::World& world,
-                                                           const std::string& field);
+                                                           const std::string& field,
+                                                           const CompileControl& control = {});
 
-  // Errors: as PolicyFromProto and sim::Lower; `field` is that of the message with the policy.
+  // Errors: as PolicyFromProto and sim::Lower; `field` is that of the message with the policy;
+  // RESOURCE_EXHAUSTED where `control` has no memory.
   absl::StatusOr<std::shared_ptr<const CachedProgram>> Lower(
       std::shared_ptr<const CachedWorld> world, const v1::Policy& policy,
       const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
-      const std::string& field);
+      const std::string& field, const CompileControl& control = {});
+
+  // Forgets the oldest entries until they held so many bytes together, or none is left.
+  void Relieve(int64_t bytes);
+
+  struct Use {
+    int64_t bytes = 0;
+    int64_t entries = 0;
+  };
+  Use worlds() const;
+  Use programs() const;
 
  private:
-  std::mutex mutex_;
-  LruMap<CachedWorld> worlds_;
-  LruMap<CachedProgram> programs_;
+  template <class Value>
+  void Keep(const std::string& key, std::shared_ptr<Value> value, int64_t bytes,
+            MeasuredLru<Value>& entries);
+
+  const ProgramCacheOptions options_;
+  mutable std::mutex mutex_;
+  MeasuredLru<CachedWorld> worlds_;
+  MeasuredLru<CachedProgram> programs_;
   std::function<void(Lookup)> on_lookup_;
 };
 

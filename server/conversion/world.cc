@@ -59,6 +59,7 @@ absl::StatusOr<sim::Program> BuiltIn(const v1::World& world, const std::string& 
 }  // namespace
 
 absl::StatusOr<sim::Program> WorldFromProto(const v1::World& world, const std::string& field,
+                                            Compilation& compilation,
                                             const sim::ProgramLimits& limits) {
   if (!world.has_program()) {
     auto program = BuiltIn(world, field);
@@ -74,8 +75,9 @@ absl::StatusOr<sim::Program> WorldFromProto(const v1::World& world, const std::s
     return validation::WithReason(sim::InField(field + ".program", program.status()),
                                   validation::ReasonOf(program.status()));
   }
-  if (absl::Status status = sim::Verify(*program, limits); !status.ok()) {
-    return validation::WithReason(sim::InField(field + ".program", status), "INVALID_PROGRAM");
+  if (absl::Status status = sim::Verify(*program, limits, compilation.budget()); !status.ok()) {
+    if (!absl::IsInvalidArgument(status)) return compilation.StatusOf(status, "");
+    return compilation.StatusOf(sim::InField(field + ".program", status), "INVALID_PROGRAM");
   }
   return program;
 }

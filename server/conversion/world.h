@@ -6,14 +6,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/conversion/compile_control.h"
 #include "sim/program/program.h"
 #include "sim/program/verify.h"
 #include "simgrad/v1/simgrad.pb.h"
 
 namespace simgrad::server::conversion {
 
-// Expects that validation::CheckWorld has passed.
+// Expects that validation::CheckWorld has passed. Errors: INVALID_ARGUMENT with field and reason;
+// CANCELLED or RESOURCE_EXHAUSTED where `compilation` says so.
 absl::StatusOr<sim::Program> WorldFromProto(const v1::World& world, const std::string& field,
+                                            Compilation& compilation,
                                             const sim::ProgramLimits& limits = {});
 
 // The label of metrics and logs: the name of a built-in world, or "custom".

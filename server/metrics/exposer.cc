@@ -1,83 +1,191 @@
 #include "server/metrics/exposer.h"
 
-#include <civetweb.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 
-#include <atomic>
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <exception>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
 
 namespace simgrad::server::metrics {
+namespace {
 
-std::string Exposer::Page() const {
-  std::vector<prometheus::MetricFamily> families;
-  for (const auto& collectable : collectables_) {
-    for (prometheus::MetricFamily& family : collectable->Collect()) {
-      families.push_back(std::move(family));
-    }
-  }
-  std::ostringstream page;
-  prometheus::TextSerializer().Serialize(page, families);
-  return page.str();
+constexpr size_t kReserve = 4;
+// At once, so that those that are open have their turn.
+constexpr int kMostAccepted = 64;
+// How long not to try where the process has no descriptor left, not even a reserved one.
+constexpr std::chrono::milliseconds kNoDescriptorPause{20};
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Where a name has several addresses, the first.
+Addresses Resolve(const std::string& address, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  getaddrinfo(address.c_str(), absl::StrCat(port).c_str(), &hints, &found);
+  return {found, &freeaddrinfo};
 }
 
-int Exposer::Handle(mg_connection* connection, void* self) {
-  const std::string page = static_cast<Exposer*>(self)->Page();
-  mg_printf(connection,
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-            "Content-Length: %zu\r\nConnection: close\r\n\r\n",
-            page.size());
-  mg_write(connection, page.data(), page.size());
-  return 200;
+int PortOf(int socket) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size) != 0) return 0;
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
 }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
     const std::string& address, int port,
     std::vector<std::shared_ptr<prometheus::Collectable>> collectables) {
   std::unique_ptr<Exposer> exposer(new Exposer());
   exposer->collectables_ = std::move(collectables);
-  exposer->host_ = address == "0.0.0.0" ? "127.0.0.1" : address == "::" ? "::1" : address;
-  const bool v6 = address.find(':') != std::string::npos;
-  if (v6 && mg_check_feature(MG_FEATURES_IPV6) == 0) {  // Debian's and Ubuntu's have it not
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address,
-                                               ": the CivetWeb of this build knows no IPv6; give "
-                                               "an --address of IPv4"));
-  }
-  const std::string listen =
-      v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
-  const char* options[] = {"listening_ports", listen.c_str(), "num_threads", "2", nullptr};
-  mg_callbacks callbacks{};
-  exposer->context_ = mg_start(&callbacks, exposer.get(), options);
-  if (exposer->context_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", listen,
-                                               "; is the port taken? --metrics_port=0 picks one"));
-  }
-  mg_server_port bound{};
-  if (mg_get_server_ports(exposer->context_, 1, &bound) == 1) exposer->port_ = bound.port;
-  mg_set_request_handler(exposer->context_, "/metrics$", &Exposer::Handle, exposer.get());
+  if (absl::Status status = exposer->Listen(address, port); !status.ok()) return status;
+  exposer->FillReserve();
+  exposer->thread_ = std::thread([self = exposer.get()] { self->Serve(); });
   return exposer;
 }
 
-// The library's accepting thread looks at its stop flag only every two seconds, or when a
-// connection comes: so connections are made until it has stopped.
 Exposer::~Exposer() {
-  if (context_ == nullptr) return;
-  std::atomic<bool> stopped = false;
-  std::thread waker([&] {
-    while (!stopped) {
-      char error[64] = "";
-      mg_connection* connection = mg_connect_client(host_.c_str(), port_, 0, error, sizeof(error));
-      if (connection != nullptr) mg_close_connection(connection);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  if (!thread_.joinable()) return;
+  eventfd_write(stop_.number(), 1);
+  thread_.join();
+}
+
+absl::Status Exposer::Listen(const std::string& address, int port) {
+  const Addresses found = Resolve(address, port);
+  if (found != nullptr) {
+    listener_ = Descriptor(
+        socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+    const int yes = 1;
+    setsockopt(listener_.number(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  }
+  stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (found == nullptr || !stop_ ||
+      bind(listener_.number(), found->ai_addr, found->ai_addrlen) != 0 ||
+      listen(listener_.number(), SOMAXCONN) != 0) {
+    const std::string why = found == nullptr ? "no such address" : std::strerror(errno);
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ", port ", port,
+                                               ": ", why,
+                                               "; is the port taken? --metrics_port=0 picks one"));
+  }
+  port_ = PortOf(listener_.number());
+  return absl::OkStatus();
+}
+
+void Exposer::Serve() {
+  std::vector<pollfd> waits;
+  for (;;) {
+    Clock::time_point now = Clock::now();
+    const bool accepting = now >= accept_after_;
+    waits.assign({{stop_.number(), POLLIN, 0}, {accepting ? listener_.number() : -1, POLLIN, 0}});
+    for (const auto& connection : connections_) {
+      waits.push_back({connection->socket(), connection->events(), 0});
     }
-  });
-  mg_stop(context_);
-  stopped = true;
-  waker.join();
+    poll(waits.data(), waits.size(), PollTimeout(now));
+    if (waits[0].revents != 0) return;
+    now = Clock::now();
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (waits[i + 2].revents != 0) connections_[i]->OnReady(now);
+    }
+    AnswerAll(now);
+    std::erase_if(connections_,
+                  [now](const auto& each) { return each->IsOver() || now >= each->deadline(); });
+    if (waits[1].revents != 0) Accept(now);
+    FillReserve();
+  }
+}
+
+void Exposer::Accept(Clock::time_point now) {
+  for (int i = 0; i < kMostAccepted; ++i) {
+    Descriptor socket(accept4(listener_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket) {
+      Add(std::move(socket), now);
+      continue;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (!reserve_.empty() && (errno == EMFILE || errno == ENFILE)) {
+      reserve_.pop_back();
+      continue;
+    }
+    accept_after_ = now + kNoDescriptorPause;
+    return;
+  }
+}
+
+void Exposer::Add(Descriptor socket, Clock::time_point now) {
+  if (connections_.size() >= kMaxConnections) {
+    const auto silent = std::find_if(connections_.begin(), connections_.end(),
+                                     [](const auto& each) { return each->IsReading(); });
+    connections_.erase(silent == connections_.end() ? connections_.begin() : silent);
+  }
+  connections_.push_back(std::make_unique<ScrapeConnection>(std::move(socket), now));
+  // Mostly the request is there already.
+  connections_.back()->OnReady(now);
+}
+
+// The page is made after the last request of a round has come, once for all of them.
+void Exposer::AnswerAll(Clock::time_point now) {
+  std::shared_ptr<const std::string> page;
+  for (const auto& connection : connections_) {
+    if (!connection->IsAsking()) continue;
+    if (page == nullptr) page = Page();
+    connection->Answer(page, now);
+  }
+}
+
+// Null where there is no memory for it.
+std::shared_ptr<const std::string> Exposer::Page() {
+  // What is read from files needs a descriptor.
+  if (!reserve_.empty()) reserve_.pop_back();
+  try {
+    std::vector<prometheus::MetricFamily> families;
+    for (const auto& collectable : collectables_) {
+      for (prometheus::MetricFamily& family : collectable->Collect()) {
+        families.push_back(std::move(family));
+      }
+    }
+    std::ostringstream page;
+    prometheus::TextSerializer().Serialize(page, families);
+    return std::make_shared<const std::string>(page.str());
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void Exposer::FillReserve() {
+  while (reserve_.size() < kReserve) {
+    Descriptor spare(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!spare) return;
+    reserve_.push_back(std::move(spare));
+  }
+}
+
+// Milliseconds until the first deadline; -1: there is none.
+int Exposer::PollTimeout(Clock::time_point now) const {
+  Clock::time_point first = Clock::time_point::max();
+  for (const auto& connection : connections_) {
+    first = connection->IsAsking() ? now : std::min(first, connection->deadline());
+  }
+  if (now < accept_after_) first = std::min(first, accept_after_);
+  if (first == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - now);
+  return static_cast<int>(std::max<int64_t>(left.count(), 0));
 }
 
 }  // namespace simgrad::server::metrics

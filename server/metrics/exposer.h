@@ -1,24 +1,29 @@
-// The HTTP endpoint: GET /metrics in the Prometheus text format.
+// The HTTP endpoint: GET and HEAD of /metrics in the Prometheus text format.
 //
-// Why not prometheus-cpp's own exposer: it adds a summary of its request latencies, and a summary
-// is NaN until its first observation; here no scrape ever contains NaN and there are no summaries.
-// Errors: Create fails where the address cannot be bound. Threads: its own two.
+// One thread polls all connections, so that none waits for another: who has sent a request is
+// answered at once, and who has not is closed after a time (scrape_connection.h). With
+// kMaxConnections open, a new one takes the place of the one that has been silent longest. A few
+// descriptors are kept in reserve, so that a scrape is answered in a process that has run out of
+// them. Why not CivetWeb, nor prometheus-cpp's exposer on top of it: docs/adr/0022.
+// Errors: Create fails where the address cannot be bound. Threads: its own one.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "prometheus/collectable.h"
-
-struct mg_context;
-struct mg_connection;
+#include "server/metrics/descriptor.h"
+#include "server/metrics/scrape_connection.h"
 
 namespace simgrad::server::metrics {
 
 class Exposer {
  public:
+  static constexpr size_t kMaxConnections = 256;
+
   // `port` 0: a free one.
   static absl::StatusOr<std::unique_ptr<Exposer>> Create(
       const std::string& address, int port,
@@ -30,14 +35,25 @@ class Exposer {
   int port() const { return port_; }
 
  private:
+  using Clock = ScrapeConnection::Clock;
   Exposer() = default;
-  static int Handle(mg_connection* connection, void* self);
-  std::string Page() const;
+  absl::Status Listen(const std::string& address, int port);
+  void Serve();
+  void Accept(Clock::time_point now);
+  void Add(Descriptor socket, Clock::time_point now);
+  void AnswerAll(Clock::time_point now);
+  std::shared_ptr<const std::string> Page();
+  void FillReserve();
+  int PollTimeout(Clock::time_point now) const;
 
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;
-  mg_context* context_ = nullptr;
-  std::string host_;  // where it can be reached from this machine
   int port_ = 0;
+  Descriptor listener_, stop_;
+  // Of the thread:
+  std::vector<std::unique_ptr<ScrapeConnection>> connections_;  // oldest first
+  std::vector<Descriptor> reserve_;
+  Clock::time_point accept_after_{};  // nothing can be accepted before
+  std::thread thread_;
 };
 
 }  // namespace simgrad::server::metrics

@@ -469,6 +469,21 @@ void AddServer(std::vector<Family>& all, const ServerLabels& server) {
                  {},
                  kOne,
                  {}});
+  all.push_back({"simgrad_connections",
+                 kGauge,
+                 kServer,
+                 "Connections that are open, of the health port too.",
+                 {},
+                 kOne,
+                 {}});
+  all.push_back({"simgrad_connections_rejected_total",
+                 kCounter,
+                 kServer,
+                 "Connections refused or cut: too many in all or of one peer, a handshake that "
+                 "failed or took too long, calls cancelled in numbers, no file descriptors.",
+                 {"reason"},
+                 Product({{"total", "peer", "handshake", "resets", "descriptors"}}),
+                 {}});
   all.push_back({"simgrad_tls_certificate_expiry_timestamp_seconds",
                  kGauge,
                  kServer,
@@ -542,8 +557,8 @@ std::vector<Family> Manifest(const ServerLabels& server) {
 
 std::vector<LabelSet> SeriesOf(const Family& family, const std::vector<WorldLabels>& worlds) {
   std::vector<LabelSet> prefixes;
-  const bool has_prefix = family.scope == kWorld || family.scope == kTerminationSite ||
-                          family.scope == kEventSite;
+  const bool has_prefix =
+      family.scope == kWorld || family.scope == kTerminationSite || family.scope == kEventSite;
   if (!has_prefix) {
     prefixes.push_back({});
   }

@@ -110,6 +110,11 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   for (const char* result : {"hit", "miss", "failed"}) {
     program_cache[result] = registry_.Counter("simgrad_program_cache_total", {result});
   }
+  connections.open = registry_.Gauge("simgrad_connections");
+  for (const char* reason : {"total", "peer", "handshake", "resets", "descriptors"}) {
+    connections.rejected[reason] =
+        registry_.Counter("simgrad_connections_rejected_total", {reason});
+  }
   batch_instances = {registry_.Histogram("simgrad_batch_instances", {"forward"}),
                      registry_.Histogram("simgrad_batch_instances", {"adjoint"})};
   steps_ = {registry_.Counter("simgrad_steps_total", {"forward"}),

@@ -43,6 +43,12 @@ struct CallerMetrics {
   std::array<GuardedCounter, 5> rejected;  // [Rejected]
 };
 
+// Of the connections of every port of gRPC.
+struct ConnectionMetrics {
+  GuardedGauge open;
+  std::map<std::string, GuardedCounter> rejected;  // by reason
+};
+
 class ServerMetrics {
  public:
   // `read_gpus`: the use of server.gpus, at each scrape; `read_load`: workers, memory and caches.
@@ -79,6 +85,7 @@ class ServerMetrics {
   std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint
   std::map<std::string, GuardedHistogram> phase_seconds;  // by phase
   std::map<std::string, GuardedCounter> program_cache;    // by result
+  ConnectionMetrics connections;
 
  private:
   GuardedCounter& NonFinite(sim::Phase phase, bool nan, precision::Role role);

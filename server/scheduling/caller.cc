@@ -36,7 +36,8 @@ absl::Duration Caller::TakeSteps(double instance_steps, absl::Time now) {
   std::lock_guard lock(mutex_);
   const double rate = limits_.instance_steps_per_second;
   if (std::isinf(rate)) return absl::ZeroDuration();
-  const double paid = paid_ == absl::InfinitePast() ? rate : rate * absl::ToDoubleSeconds(now - paid_);
+  const double paid =
+      paid_ == absl::InfinitePast() ? rate : rate * absl::ToDoubleSeconds(now - paid_);
   steps_ = std::min(rate, steps_ + std::max(paid, 0.0));
   paid_ = now;
   if (steps_ <= 0) return absl::Seconds(-steps_ / rate) + absl::Milliseconds(1);

@@ -52,7 +52,11 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       large_({std::max(1, options.workers), options.capacity, kLargeNice}),
       preparation_({kPreparationWorkers, most_waiting_, 0}) {}
 
-Scheduler::~Scheduler() { CancelAll(absl::CancelledError("the server stops")); }
+// Preparation first: it hands over to the lanes.
+void Scheduler::Stop() {
+  CancelAll(absl::CancelledError("the server stops"));
+  for (WorkQueue* queue : {&preparation_, &small_, &large_}) queue->Stop();
+}
 
 std::variant<Scheduler::Arrival, Refusal> Scheduler::Arrive(const std::shared_ptr<Caller>& caller,
                                                             absl::Time deadline) {
@@ -78,11 +82,11 @@ std::variant<Scheduler::Arrival, Refusal> Scheduler::Arrive(const std::shared_pt
                    absl::StrCat("the queue is full (", most_waiting_, " requests wait)"),
                    std::max(small_.RetryAfter(), preparation_.RetryAfter())};
   }
-  return Refusal{RefusalReason::kInFlight,
-                 absl::StrCat("caller '", caller->name(), "' has ",
-                              caller->limits().requests_in_flight,
-                              " requests in flight, as many as it may"),
-                 small_.RetryAfter()};
+  return Refusal{
+      RefusalReason::kInFlight,
+      absl::StrCat("caller '", caller->name(), "' has ", caller->limits().requests_in_flight,
+                   " requests in flight, as many as it may"),
+      small_.RetryAfter()};
 }
 
 // What waits longest in line of the caller with most of it.
@@ -111,17 +115,17 @@ std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
   if (auto reservation = memory_.Reserve(bytes, use, caller)) return *std::move(reservation);
   const absl::Duration retry = std::max(small_.RetryAfter(), large_.RetryAfter());
   if (bytes > share - caller->memory_bytes()) {
-    return Refusal{RefusalReason::kShare,
-                   absl::StrCat("the request needs about ", bytes, " bytes, caller '",
-                                caller->name(), "' has ", caller->memory_bytes(), " of its ",
-                                share, " in use"),
-                   retry};
+    return Refusal{
+        RefusalReason::kShare,
+        absl::StrCat("the request needs about ", bytes, " bytes, caller '", caller->name(),
+                     "' has ", caller->memory_bytes(), " of its ", share, " in use"),
+        retry};
   }
-  return Refusal{RefusalReason::kMemory,
-                 absl::StrCat("the request needs about ", bytes, " bytes, ",
-                              std::max<int64_t>(0, memory_.limit() - memory_.used()),
-                              " are free now"),
-                 retry};
+  return Refusal{
+      RefusalReason::kMemory,
+      absl::StrCat("the request needs about ", bytes, " bytes, ",
+                   std::max<int64_t>(0, memory_.limit() - memory_.used()), " are free now"),
+      retry};
 }
 
 void Scheduler::DropCancelled() {

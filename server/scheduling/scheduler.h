@@ -59,7 +59,10 @@ class Scheduler {
   };
 
   explicit Scheduler(const SchedulerOptions& options);
-  ~Scheduler();
+  ~Scheduler() { Stop(); }
+
+  // Cancels all work and waits for it. What was reserved may be given back still.
+  void Stop();
 
   Callers& callers() { return callers_; }
   MemoryBudget& memory() { return memory_; }

@@ -31,7 +31,7 @@ WorkQueue::WorkQueue(const QueueOptions& options) : options_(options) {
   for (int i = 0; i < options_.workers; ++i) AddThread();
 }
 
-WorkQueue::~WorkQueue() {
+void WorkQueue::Stop() {
   CancelAll(absl::CancelledError("the server stops"));
   std::unique_lock lock(mutex_);
   stopping_ = true;
@@ -44,7 +44,8 @@ WorkQueue::~WorkQueue() {
 std::optional<Refusal> WorkQueue::CheckRoom() const {
   if (waiting_ < options_.capacity || HasWorker()) return std::nullopt;
   return Refusal{RefusalReason::kFull,
-                 absl::StrCat("the queue is full (", options_.capacity, " requests wait)"), {}};
+                 absl::StrCat("the queue is full (", options_.capacity, " requests wait)"),
+                 {}};
 }
 
 std::optional<Refusal> WorkQueue::Enqueue(Job& job) {
@@ -90,8 +91,8 @@ bool WorkQueue::MakeRoomFor(const Caller& caller, int64_t others) {
     contenders_ = queue_.size();
     --waiting_;
   }
-  const Refusal refusal = {RefusalReason::kFull,
-                           "the queue is full, and others wait who had less", RetryAfter()};
+  const Refusal refusal = {RefusalReason::kFull, "the queue is full, and others wait who had less",
+                           RetryAfter()};
   dropped->job.make_room(refusal);
   dropped->job = {};  // what it holds goes before the work counts as ended
   std::lock_guard lock(mutex_);
@@ -208,7 +209,8 @@ void WorkQueue::AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock) {
       break;
     }
     // A cancellation wakes it (DropCancelled); of a deadline it knows.
-    const absl::Time deadline = std::min(turn.cancellation_->deadline(), absl::Now() + absl::Hours(1));
+    const absl::Time deadline =
+        std::min(turn.cancellation_->deadline(), absl::Now() + absl::Hours(1));
     turn.granted_.wait_until(lock, absl::ToChronoTime(deadline));
   }
   --without_worker_;

@@ -44,7 +44,8 @@ class WorkQueue {
     std::shared_ptr<Cancellation> cancellation;
     // `admitted` not OK: dropped while it waited, for that reason.
     std::function<void(const absl::Status& admitted, absl::Duration waited, Turn& turn)> run;
-    // Instead of `run`: it waited, and has to make room for a caller with less. Empty: it never has.
+    // Instead of `run`: it waited, and has to make room for a caller with less. Empty: it never
+    // has.
     std::function<void(const Refusal& refusal)> make_room;
   };
 
@@ -74,8 +75,10 @@ class WorkQueue {
   };
 
   explicit WorkQueue(const QueueOptions& options);
-  // Cancels what is left and waits for it.
-  ~WorkQueue();
+  ~WorkQueue() { Stop(); }
+
+  // Cancels what is left, waits for it and ends the threads: nothing may be enqueued any more.
+  void Stop();
 
   // Nullopt: the job is taken. Else it is as it was.
   std::optional<Refusal> Enqueue(Job& job);
@@ -113,7 +116,7 @@ class WorkQueue {
   void Work();
   bool TakeWorker();  // for a job that runs at once; false: there is none, or others wait
   void RunJob(Waiting waiting);
-  std::optional<Refusal> CheckRoom() const;               // mutex_ held, as in all that follow
+  std::optional<Refusal> CheckRoom() const;  // mutex_ held, as in all that follow
   bool HasWorker() const { return busy_ < options_.workers; }
   void Dispatch();
   void AddThread();
@@ -128,7 +131,7 @@ class WorkQueue {
   std::condition_variable work_ended_;
   std::condition_variable thread_ended_;
   FairQueue<Waiting> queue_;
-  std::deque<Waiting> ready_;  // have a worker, and need a thread
+  std::deque<Waiting> ready_;           // have a worker, and need a thread
   std::atomic<int64_t> contenders_{0};  // size of `queue_`
   std::unordered_map<const Cancellation*, Turn*> running_;
   std::unordered_map<const Caller*, int64_t> jobs_of_;  // begun and not ended

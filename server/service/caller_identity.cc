@@ -26,6 +26,10 @@ std::string AddressOf(const std::string& peer) {
 absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(
     const grpc::CallbackServerContext& context, TokenGate* tokens, scheduling::Callers& callers) {
   if (tokens != nullptr) {
+    // Which of them a proxy in between looked at is not for us to guess.
+    if (context.client_metadata().count("authorization") > 1) {
+      return absl::UnauthenticatedError("send one metadata entry 'authorization', not several");
+    }
     auto owner = tokens->Check(MetadataOf(context, "authorization"));
     if (!owner.ok()) return owner.status();
     return callers.Find(owner->name, owner->limits);

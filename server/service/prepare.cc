@@ -49,14 +49,15 @@ bool Count(const v1::Region& region, ProgramSize& size) {
 absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
                                          const v1::GradientRequest* gradient,
                                          conversion::ProgramCache& cache,
-                                         const PrepareOptions& options) {
+                                         const PrepareOptions& options,
+                                         const conversion::CompileControl& control) {
   const Clock::time_point start = Clock::now();
   absl::Status status = validation::CheckSpec(spec, options.limits, "spec");
   if (status.ok() && gradient != nullptr) status = validation::CheckGradientMessage(*gradient);
   if (!status.ok()) return status;
 
   const Clock::time_point compile_start = Clock::now();
-  auto world = cache.World(spec.world(), "spec.world");
+  auto world = cache.World(spec.world(), "spec.world", control);
   if (!world.ok()) return world.status();
   double compile_seconds = SecondsSince(compile_start);
 
@@ -70,7 +71,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   }
 
   const Clock::time_point lower_start = Clock::now();
-  auto program = cache.Lower(*world, spec.policy(), spec.objective(), adjoint, "spec");
+  auto program = cache.Lower(*world, spec.policy(), spec.objective(), adjoint, "spec", control);
   if (!program.ok()) return program.status();
   compile_seconds += SecondsSince(lower_start);
   status = validation::CheckRequired(spec, (*program)->required, "spec");
@@ -119,16 +120,16 @@ int ThreadsFor(int64_t instances, int most) {
 }
 
 absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
-                                     conversion::ProgramCache& cache,
-                                     const PrepareOptions& options) {
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const conversion::CompileControl& control) {
   if (absl::Status status = validation::CheckRolloutMessage(request); !status.ok()) return status;
-  return PrepareSpec(request.spec(), nullptr, cache, options);
+  return PrepareSpec(request.spec(), nullptr, cache, options, control);
 }
 
 absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
-                                     conversion::ProgramCache& cache,
-                                     const PrepareOptions& options) {
-  return PrepareSpec(request.spec(), &request, cache, options);
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const conversion::CompileControl& control) {
+  return PrepareSpec(request.spec(), &request, cache, options, control);
 }
 
 }  // namespace simgrad::server::service

@@ -44,11 +44,11 @@ enum class Preparation { kQuick, kCostly };
 Preparation PreparationOf(const v1::World& world);
 
 absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
-                                     conversion::ProgramCache& cache,
-                                     const PrepareOptions& options);
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const conversion::CompileControl& control = {});
 absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
-                                     conversion::ProgramCache& cache,
-                                     const PrepareOptions& options);
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const conversion::CompileControl& control = {});
 
 // Threads that a batch of this size is worth: one per some hundred instances.
 int ThreadsFor(int64_t instances, int most);

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
+#include "server/service/log_limit.h"
 #include "server/service/log_writer.h"
 
 namespace simgrad::server::service {
@@ -147,7 +148,18 @@ std::string LogLine(const RequestRecord& record) {
   return line.Ended();
 }
 
-void LogRequest(const RequestRecord& record) { LogWriter::Get().Add(LogLine(record)); }
+// A peer that opens calls only to cancel them must not write to the log at will.
+void LogRequest(const RequestRecord& record) {
+  constexpr int64_t kCancelledPerSecond = 200;
+  static auto* const cancelled = new LogLimit(kCancelledPerSecond);
+  const absl::Time now = absl::Now();
+  if (const int64_t left_out = cancelled->TakeLeftOut(now); left_out > 0) {
+    LogNote(LogLevel::kInfo,
+            absl::StrCat(left_out, " more calls were cancelled; their lines are left out"));
+  }
+  if (record.outcome == "Canceled" && !cancelled->Admits(now)) return;
+  LogWriter::Get().Add(LogLine(record));
+}
 
 void LogNote(LogLevel level, const std::string& text) {
   constexpr const char* kNames[] = {"info", "warning", "error"};

@@ -5,7 +5,8 @@
 //   each stage it came to (STAGE_ms, stage_clock.h), other_ms (what no stage claims) and total_ms,
 //   their sum; message of an error.
 // Threads: any; LogWriter writes, and drops with a count where the reader of stderr stalls. What a
-// caller wrote (names) is quoted and cut.
+// caller wrote (names) is quoted and cut. Of cancelled calls two hundred a second have a line; a
+// note counts the others.
 #pragma once
 
 #include <array>

@@ -1,9 +1,11 @@
 #include "server/service/server.h"
 
 #include <grpcpp/ext/channelz_service_plugin.h>
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
@@ -16,8 +18,12 @@
 #include "absl/time/clock.h"
 #include "precision/policy.h"
 #include "server/config/version.h"
+#include "server/service/call_watch.h"
+#include "server/service/descriptor_limit.h"
 #include "server/service/device.h"
+#include "server/service/port_probe.h"
 #include "server/service/request_log.h"
+#include "server/service/rollout_probe.h"
 #include "server/service/tls_files.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "sim/program/verify.h"
@@ -74,6 +80,18 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   limits->set_max_loop_iterations(programs.max_loop_iterations);
   limits->set_max_nested_iterations(programs.max_nested_iterations);
   limits->set_max_step_work(programs.max_step_work);
+  limits->set_max_values(programs.max_values);
+  limits->set_max_total_elements(programs.max_total_elements);
+  limits->set_max_depth(programs.max_depth);
+  limits->set_max_name_bytes(programs.max_name_bytes);
+  limits->set_max_exports(programs.max_exports);
+  limits->set_max_objectives(programs.max_objectives);
+  limits->set_max_operands(programs.max_operands);
+  limits->set_max_total_operands(programs.max_total_operands);
+  limits->set_max_literal_elements(programs.max_literal_elements);
+  const sim::LoweredLimits lowered;
+  limits->set_max_lowered_operations(lowered.max_operations);
+  limits->set_max_lowered_bytes(lowered.max_bytes);
   limits->set_max_message_bytes(config.max_message_bytes);
   limits->set_max_request_bytes(config.max_request_bytes);
   limits->set_max_request_memory_bytes(memory_limit_bytes);
@@ -102,9 +120,83 @@ class KeepPlugins final : public grpc::ServerBuilderOption {
   const std::vector<std::string> names_;
 };
 
+// Entries are given up where work needs their memory, so the share may be generous.
+conversion::ProgramCacheOptions CacheOptionsOf(const config::ServerConfig& config,
+                                               int64_t memory_limit_bytes) {
+  conversion::ProgramCacheOptions options;
+  options.max_entries = config.program_cache_entries;
+  options.max_bytes = memory_limit_bytes / 16;
+  return options;
+}
+
 std::string HostAndPort(const std::string& address, int port) {
   const bool v6 = address.find(':') != std::string::npos;
   return v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
+}
+
+// Shares what descriptors allow between the two ports: a probe has one connection, seldom two.
+constexpr int64_t kMostHealthConnections = 128;
+
+ConnectionLimits LimitsOf(const config::ServerConfig& config, int64_t descriptors) {
+  ConnectionLimits limits;
+  limits.total =
+      config.max_connections > 0 ? config.max_connections : ConnectionsWithin(descriptors);
+  limits.per_host = config.max_connections_per_peer > 0 ? config.max_connections_per_peer
+                                                        : std::max<int64_t>(limits.total / 2, 1);
+  limits.handshake_timeout = config.handshake_timeout;
+  return limits;
+}
+
+ConnectionLimits HealthLimitsOf(const config::ServerConfig& config, int64_t descriptors) {
+  ConnectionLimits limits = LimitsOf(config, descriptors);
+  limits.total = std::min(std::max<int64_t>(limits.total / 8, 1), kMostHealthConnections);
+  limits.per_host = std::max<int64_t>(limits.total / 2, 1);
+  return limits;
+}
+
+// What gRPC itself may hold: messages that have not all come, or that wait for their call; calls;
+// connections. It cancels calls of whomever beyond that, so the limit stands behind ours.
+UploadLimits UploadLimitsOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
+  UploadLimits limits;
+  limits.bytes = std::max(memory_limit_bytes / 4, 2 * config.max_request_bytes);
+  limits.timeout = config.upload_timeout;
+  return limits;
+}
+
+constexpr int64_t kLeastQuotaBytes = int64_t{512} << 20;
+constexpr int64_t kHealthQuotaBytes = int64_t{64} << 20;
+int64_t QuotaBytes(const config::ServerConfig& config, int64_t memory_limit_bytes) {
+  return std::max(
+      {memory_limit_bytes, 2 * UploadLimitsOf(config, memory_limit_bytes).bytes, kLeastQuotaBytes});
+}
+
+// What every port of ours takes from strangers.
+void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, int64_t quota_bytes) {
+  // Messages are never inflated: their size is what was sent. A call whose messages are compressed
+  // ends UNIMPLEMENTED, and the filter that would inflate them before that is left out.
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(config.handshake_timeout)));
+  // A peer that is gone without a word is noticed, with calls and without.
+  constexpr int kAskAfter = 60'000, kAnswerWithin = 20'000;
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kAskAfter);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kAnswerWithin);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  grpc::ResourceQuota quota("simgrad");
+  quota.Resize(static_cast<size_t>(quota_bytes));
+  // Of reflection and channelz, which hold a thread for each call.
+  constexpr int kThreads = 32;
+  quota.SetMaxThreads(kThreads);
+  builder.SetResourceQuota(quota);
+}
+
+std::unique_ptr<ConnectionAcceptor::Grpc> AcceptedBy(
+    grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  return builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials);
 }
 
 }  // namespace
@@ -133,6 +225,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   }
   std::unique_ptr<Server> server(new Server());
   server->address_ = config.address;
+  server->descriptors_ = RaiseDescriptorLimit();
   server->device_ = std::move(opened);
   const Device* const device = &server->device_;
   const int64_t memory =
@@ -159,6 +252,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   context.engine = device->engine;
   context.device = device->kind;
   context.version = config::kVersion;
+  context.revision = config::kRevision;
   server->streams_ = std::make_unique<OpenStreams>();
   context.streams = server->streams_.get();
   context.max_message_bytes = config.max_message_bytes;
@@ -173,7 +267,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   options.work.memory_budget_bytes = memory / 4;
   server->service_ = std::make_unique<SimgradService>(std::move(context), options,
                                                       ServerInfoOf(config, *device, memory),
-                                                      config.program_cache_entries);
+                                                      CacheOptionsOf(config, memory));
   if (config.HasTls()) {
     auto files = TlsFiles::Create(config);
     if (!files.ok()) return files.status();
@@ -183,7 +277,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   if (absl::Status status = server->ListenForHealth(config); !status.ok()) return status;
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
   if (server->tls_ != nullptr) server->WatchCertificate(config.tls_reload_interval);
-  server->SetServing(true);
+  server->SetAdmitting(true);
+  if (absl::Status status = server->StartSelfCheck(config); !status.ok()) return status;
   return server;
 }
 
@@ -191,17 +286,29 @@ absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
   grpc::EnableDefaultHealthCheckService(true);
   if (config.health_port == 0) return absl::OkStatus();
   const std::string address = HostAndPort(config.address, config.health_port);
+  auto acceptor =
+      ConnectionAcceptor::Create(config.address, config.health_port,
+                                 HealthLimitsOf(config, descriptors_), metrics_->connections);
+  if (!acceptor.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen for health checks on ", address, " (",
+                     std::string(acceptor.status().message()),
+                     "); is the port taken? --health_port chooses another"));
+  }
+  health_acceptor_ = *std::move(acceptor);
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  Harden(builder, config, kHealthQuotaBytes);
   builder.SetOption(std::make_unique<KeepPlugins>(std::vector<std::string>()));
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &health_port_);
   builder.SetMaxReceiveMessageSize(1 << 12);
   // gRPC does not build a server that has nothing but its own health service.
   builder.RegisterCallbackGenericService(&nothing_else_);
+  WatchCalls(builder, health_acceptor_->connections());
+  auto grpc = AcceptedBy(builder, grpc::InsecureServerCredentials());
   health_ = builder.BuildAndStart();
-  if (health_ != nullptr && health_port_ != 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot listen for health checks on ", address,
-                                             "; is the port taken? --health_port chooses another"));
+  if (health_ == nullptr) return absl::UnavailableError("gRPC did not start for health checks");
+  health_acceptor_->Start(std::move(grpc));
+  health_port_ = health_acceptor_->port();
+  return absl::OkStatus();
 }
 
 void Server::TellExpiry() {
@@ -228,10 +335,16 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   std::vector<std::string> plugins;
   if (config.reflection) plugins.push_back("proto_server_reflection");
   if (config.channelz) plugins.push_back("channelz_service");
-  const std::string address = HostAndPort(config.address, config.port);
+  auto acceptor = ConnectionAcceptor::Create(config.address, config.port,
+                                             LimitsOf(config, descriptors_), metrics_->connections);
+  if (!acceptor.ok()) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", HostAndPort(config.address, config.port), " (",
+        std::string(acceptor.status().message()), "); is the port taken? --port=0 picks one"));
+  }
+  acceptor_ = *std::move(acceptor);
   grpc::ServerBuilder builder;
-  // A port that another process listens on is an error, not something to share.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  Harden(builder, config, QuotaBytes(config, queue_->memory_limit_bytes()));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              static_cast<int>(config.max_metadata_bytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
@@ -241,21 +354,34 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
         static_cast<int>(absl::ToInt64Milliseconds(config.max_connection_age)));
   }
   builder.SetOption(std::make_unique<KeepPlugins>(std::move(plugins)));
-  builder.AddListeningPort(
-      address, tls_ == nullptr ? grpc::InsecureServerCredentials() : TlsCredentials(tls_), &port_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
-  builder.RegisterService(service_.get());
+  uploads_ =
+      std::make_shared<Uploads>(UploadLimitsOf(config, queue_->memory_limit_bytes()),
+                                [connections = &acceptor_->connections()](const std::string& peer) {
+                                  return connections->BytesRead(peer);
+                                });
+  streams_->Add(uploads_);
+  auto health = std::make_unique<HealthService>();
+  incoming_ =
+      std::make_unique<IncomingCalls>(*service_, *health, *uploads_, *metrics_, token_gate_.get());
+  // The server owns it from now on.
+  builder.SetOption(
+      std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(std::move(health)));
+  builder.RegisterService(&name_);
+  builder.RegisterCallbackGenericService(incoming_.get());
   auto exposer =
       metrics::Exposer::Create(config.address, config.metrics_port, metrics_->collectables());
   if (!exposer.ok()) return exposer.status();
   exposer_ = *std::move(exposer);
+  WatchCalls(builder, acceptor_->connections());
+  auto grpc = AcceptedBy(
+      builder, tls_ == nullptr ? grpc::InsecureServerCredentials() : TlsCredentials(tls_));
   grpc_ = builder.BuildAndStart();
-  if (grpc_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, "; is the port taken? --port=0 picks one"));
-  }
+  if (grpc_ == nullptr) return absl::UnavailableError("gRPC did not start");
+  port_ = acceptor_->port();
   service_->SetPorts(port_, exposer_->port());
+  acceptor_->Start(std::move(grpc));
   return absl::OkStatus();
 }
 
@@ -274,6 +400,12 @@ metrics::LoadCollector::Values Server::Load() const {
     add("simgrad_memory_reserved_bytes", scheduling::kMemoryUseNames[use],
         scheduler_->memory().used(static_cast<scheduling::MemoryUse>(use)));
   }
+  const std::pair<const char*, conversion::ProgramCache::Use> caches[] = {
+      {"worlds", service_->cache().worlds()}, {"programs", service_->cache().programs()}};
+  for (const auto& [name, use] : caches) {
+    add("simgrad_cache_bytes", name, use.bytes);
+    add("simgrad_cache_entries", name, use.entries);
+  }
   values[{"simgrad_memory_limit_bytes"}] = static_cast<double>(scheduler_->memory().limit());
   return values;
 }
@@ -285,7 +417,44 @@ std::string Server::Banner() const {
                       ", device ", device_.Text());
 }
 
-void Server::SetServing(bool serving) {
+absl::Status Server::StartSelfCheck(const config::ServerConfig& config) {
+  const absl::Duration interval = config.self_check_interval;
+  if (interval == absl::InfiniteDuration()) return absl::OkStatus();
+  auto rollout = RolloutProbe(device_.engine);
+  if (!rollout.ok()) return rollout.status();
+  const PortSpeaks speaks = config.HasTls() ? PortSpeaks::kTls : PortSpeaks::kPlaintext;
+  call_probe_ = std::make_shared<CallProbe>(grpc_.get());
+  std::vector<SelfCheck::Probe> probes;
+  probes.push_back({absl::StrCat("port ", port_),
+                    [host = config::HostFromHere(config.address), port = port_, speaks, interval] {
+                      return TryPort(host, port, speaks, interval);
+                    }});
+  probes.push_back(
+      {"a health call", [call = call_probe_, interval] { return call->Try(interval); }});
+  probes.push_back({"the smallest rollout", *std::move(rollout)});
+  self_check_ = std::make_unique<SelfCheck>(
+      interval, std::move(probes), [this](const absl::Status& outcome) { OnSelfCheck(outcome); });
+  return absl::OkStatus();
+}
+
+void Server::OnSelfCheck(const absl::Status& outcome) {
+  const std::lock_guard lock(serving_mutex_);
+  well_ = outcome.ok();
+  TellServing();
+  if (!admitting_) return;
+  if (well_) return LogNote(LogLevel::kInfo, "the check of the server itself succeeds again");
+  LogNote(LogLevel::kError,
+          absl::StrCat("the check of the server itself fails: ", std::string(outcome.message())));
+}
+
+void Server::SetAdmitting(bool admitting) {
+  const std::lock_guard lock(serving_mutex_);
+  admitting_ = admitting;
+  TellServing();
+}
+
+void Server::TellServing() {
+  const bool serving = admitting_ && well_;
   metrics_->ready.Set(serving ? 1.0 : 0.0);
   for (grpc::Server* server : {health_.get(), grpc_.get()}) {
     if (server == nullptr) continue;
@@ -296,8 +465,15 @@ void Server::SetServing(bool serving) {
 }
 
 void Server::StopAdmission() {
-  SetServing(false);
+  if (self_check_ != nullptr) self_check_->Stop();
+  SetAdmitting(false);
   scheduler_->StopArrivals();
+}
+
+void Server::CancelWork() {
+  if (metrics_->CallsInFlight() > 0) cut_ = true;
+  hurried_ = true;
+  scheduler_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
 }
 
 bool Server::Drain(absl::Duration timeout) {
@@ -310,30 +486,37 @@ bool Server::FinishWork(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   StopAdmission();
   const bool ended = scheduler_->AwaitIdle(timeout);
-  if (!ended) {
-    scheduler_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
-  }
-  // Answers that are still being read have until the deadline; what is left then is cut off, and so
-  // is at once what never ends by itself: a probe that watches the health.
-  const absl::Time last = std::max(end, absl::Now() + absl::Seconds(1));
+  if (!ended) CancelWork();
+  // Answers that are still being read have until the deadline, or a second where there is none any
+  // more; what is left then is cut off, and so is at once what never ends by itself: a probe that
+  // watches the health.
+  constexpr absl::Duration kLastWords = absl::Seconds(1);
+  absl::Time last = std::max(end, absl::Now() + kLastWords);
   while (metrics_->CallsInFlight() > 0 && absl::Now() < last) {
+    if (hurried_) last = std::min(last, absl::Now() + kLastWords);
     absl::SleepFor(absl::Milliseconds(2));
   }
-  return ended;
+  return ended && !cut_;
 }
 
 void Server::ShutDown() {
+  if (call_probe_ != nullptr) call_probe_->Close();
+  for (ConnectionAcceptor* acceptor : {acceptor_.get(), health_acceptor_.get()}) {
+    if (acceptor != nullptr) acceptor->Stop();
+  }
   for (grpc::Server* server : {grpc_.get(), health_.get()}) {
     if (server != nullptr) server->Shutdown(absl::ToChronoTime(absl::Now()));
   }
+  if (call_probe_ != nullptr) call_probe_->Join();
 }
 
 Server::~Server() {
+  self_check_.reset();
   if (scheduler_ != nullptr) scheduler_->CancelAll(absl::CancelledError("the server stops"));
   ShutDown();
   // Workers end before the service and its streams go.
   exposer_.reset();
-  scheduler_.reset();
+  if (scheduler_ != nullptr) scheduler_->Stop();
   grpc_.reset();
   health_.reset();
 }

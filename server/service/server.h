@@ -8,7 +8,9 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,11 +20,20 @@
 #include "server/config/server_config.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/server_metrics.h"
+<<<<<<< HEAD
 #include "server/scheduling/scheduler.h"
+#include "server/service/call_probe.h"
+=======
+#include "server/scheduling/work_queue.h"
+#include "server/service/connection_acceptor.h"
+>>>>>>> transport
 #include "server/service/device.h"
+#include "server/service/incoming_calls.h"
 #include "server/service/open_streams.h"
+#include "server/service/self_check.h"
 #include "server/service/simgrad_service.h"
 #include "server/service/tls_files.h"
+#include "server/service/uploads.h"
 
 namespace simgrad::server::service {
 
@@ -53,14 +64,19 @@ class Server {
   bool FinishWork(absl::Duration timeout);
   // Only the first half: from now on new work is refused.
   void StopAdmission();
+  // Cancels what waits and runs; FinishWork and Drain, which may wait for it, then end soon.
+  void CancelWork();
   // Nothing runs any more; the process should end soon (--fatal_exit_after).
   bool HasLostDevice() const { return device_.IsLost(); }
+  // It does not serve, and will not; the process should end at once.
+  bool HasFailedSelfCheck() const { return self_check_ != nullptr && self_check_->HasFailed(); }
 
   const scheduling::Scheduler& queue() const { return *scheduler_; }
   const scheduling::WorkQueue& preparation() const {
     return std::as_const(*scheduler_).preparation();
   }
   metrics::ServerMetrics& metrics() { return *metrics_; }
+  const SelfCheck* self_check() const { return self_check_.get(); }  // null: none asked for
 
  private:
   Server() = default;
@@ -69,24 +85,46 @@ class Server {
   void WatchCertificate(absl::Duration interval);
   void TellExpiry();
   metrics::LoadCollector::Values Load() const;
-  void SetServing(bool serving);
-  void ShutDown();  // both ports, now
+  absl::Status StartSelfCheck(const config::ServerConfig& config);
+  void OnSelfCheck(const absl::Status& outcome);
+  void SetAdmitting(bool admitting);
+  void TellServing();  // serving_mutex_ held
+  void ShutDown();     // both ports, now
 
   std::string address_;
+  int64_t descriptors_ = 0;  // that this process may have
   Device device_;
   int port_ = 0;
   int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
+<<<<<<< HEAD
   std::unique_ptr<scheduling::Scheduler> scheduler_;
+=======
+  std::unique_ptr<scheduling::WorkQueue> queue_;
+  // Requests that take long to prepare: large programs, large batches. Hands over to `queue_`.
+  std::unique_ptr<scheduling::WorkQueue> preparation_;
+  // Outlive the servers that they accept for, which tell them of each call.
+  std::unique_ptr<ConnectionAcceptor> acceptor_, health_acceptor_;
+>>>>>>> transport
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<OpenStreams> streams_;  // go before the service that they speak to
   std::unique_ptr<TokenGate> token_gate_;
-  std::shared_ptr<TlsFiles> tls_;              // null: plaintext
+  std::shared_ptr<TlsFiles> tls_;  // null: plaintext
+  std::shared_ptr<Uploads> uploads_;
+  std::unique_ptr<IncomingCalls> incoming_;
+  SimgradName name_;
   grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for
   std::unique_ptr<metrics::Exposer> exposer_;
   std::jthread certificate_watch_;
+  std::mutex serving_mutex_;
+  bool admitting_ = false;
+  bool well_ = true;                       // as the last check of ourselves found
+  std::shared_ptr<CallProbe> call_probe_;  // of grpc_
+  std::unique_ptr<SelfCheck> self_check_;
+  std::atomic<bool> hurried_{false};
+  std::atomic<bool> cut_{false};  // by CancelWork
 };
 
 }  // namespace simgrad::server::service

@@ -11,6 +11,7 @@
 #include "server/conversion/describe.h"
 #include "server/conversion/world.h"
 #include "server/service/caller_identity.h"
+#include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
@@ -107,10 +108,12 @@ class DescribeCall {
   DescribeCall(const CallContext& shared, grpc::CallbackServerContext* context,
                grpc::ByteBuffer* response)
       : call_(shared, "DescribeProgram", context),
+        scheduler_(shared.scheduler),
         response_(response),
         cancellation_(std::make_shared<scheduling::Cancellation>(DeadlineOf(*context))) {}
 
   grpc::ServerUnaryReactor* reactor() const { return call_.reactor(); }
+  scheduling::Scheduler* scheduler() const { return scheduler_; }
   const std::shared_ptr<scheduling::Caller>& caller() const { return caller_; }
   const std::shared_ptr<scheduling::Cancellation>& cancellation() const { return cancellation_; }
 
@@ -151,6 +154,7 @@ class DescribeCall {
   }
 
   UnaryCall call_;
+  scheduling::Scheduler* scheduler_;
   grpc::ByteBuffer* response_;
   std::shared_ptr<scheduling::Caller> caller_;
   const std::shared_ptr<scheduling::Cancellation> cancellation_;
@@ -164,6 +168,17 @@ grpc::ByteBuffer Taken(const grpc::ByteBuffer* bytes) {
   // gRPC made it for this one call, and hands it out as const.
   taken.Swap(const_cast<grpc::ByteBuffer*>(bytes));
   return taken;
+}
+
+// Entries take their memory from `memory`.
+conversion::ProgramCacheOptions LeasedFrom(scheduling::MemoryBudget& memory,
+                                           conversion::ProgramCacheOptions options) {
+  options.lease = [&memory](int64_t bytes) -> std::shared_ptr<void> {
+    auto reservation = memory.Reserve(bytes, scheduling::MemoryUse::kCache);
+    if (!reservation) return nullptr;
+    return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
+  };
+  return options;
 }
 
 template <class Request>
@@ -182,16 +197,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, me
   }
   const auto size = static_cast<int64_t>(bytes->Length());
   if (!call->Arrive(*std::move(caller), size, reactor)) return reactor;
-  const auto prepare = [&cache, &options](const Request& request, std::string& world_label) {
+  using Control = conversion::CompileControl;
+  const auto prepare = [&cache, &options](const Request& request, std::string& world_label,
+                                          const Control& control) {
     world_label = conversion::WorldLabel(request.spec().world());
-    return Guarded([&] { return Prepare(request, cache, options); });
+    return Guarded([&] { return Prepare(request, cache, options, control); });
   };
   if (size > kQuickBytes) {
     const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(bytes));
-    const auto read = [kept, prepare](std::string& label) -> absl::StatusOr<PreparedWork> {
+    const auto read = [kept, prepare](std::string& label,
+                                      const Control& control) -> absl::StatusOr<PreparedWork> {
       const auto request = Guarded([&] { return Parsed<Request>(kept.get()); });
       if (!request.ok()) return request.status();
-      return prepare(*request, label);
+      return prepare(*request, label, control);
     };
     call->Begin(read, Preparation::kCostly);
     return reactor;
@@ -202,26 +220,32 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, me
     return reactor;
   }
   const auto request = std::make_shared<const Request>(*std::move(parsed));
-  call->Begin([request, prepare](std::string& label) { return prepare(*request, label); },
-              PreparationOf(request->spec().world()));
+  call->Begin(
+      [request, prepare](std::string& label, const Control& control) {
+        return prepare(*request, label, control);
+      },
+      PreparationOf(request->spec().world()));
   return reactor;
 }
 
 }  // namespace
 
 SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
-                               int64_t cache_entries)
+                               conversion::ProgramCacheOptions cache)
     : context_(std::move(context)),
       options_(options),
       info_(std::move(info)),
-      cache_(cache_entries, [metrics = context_.metrics](conversion::ProgramCache::Lookup lookup) {
-        using Lookup = conversion::ProgramCache::Lookup;
-        metrics->program_cache
-            .at(lookup == Lookup::kHit    ? "hit"
-                : lookup == Lookup::kMiss ? "miss"
-                                          : "failed")
-            .Increment();
-      }) {}
+      cache_(LeasedFrom(context_.scheduler->memory(), std::move(cache)),
+             [metrics = context_.metrics](conversion::ProgramCache::Lookup lookup) {
+               using Lookup = conversion::ProgramCache::Lookup;
+               metrics->program_cache
+                   .at(lookup == Lookup::kHit    ? "hit"
+                       : lookup == Lookup::kMiss ? "miss"
+                                                 : "failed")
+                   .Increment();
+             }) {
+  context_.scheduler->memory().SetRelief([this](int64_t bytes) { cache_.Relieve(bytes); });
+}
 
 void SimgradService::SetPorts(int port, int metrics_port) {
   info_.set_port(port);
@@ -245,8 +269,8 @@ grpc::ServerUnaryReactor* SimgradService::ListWorlds(grpc::CallbackServerContext
 }
 
 absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
-    const v1::DescribeProgramRequest& request) {
-  auto answer = conversion::DescribeProgram(request, cache_);
+    const v1::DescribeProgramRequest& request, const conversion::CompileControl& control) {
+  auto answer = conversion::DescribeProgram(request, cache_, control);
   const int64_t limit = options_.limits.max_message_bytes;
   if (!answer.ok() || static_cast<int64_t>(answer->ByteSizeLong()) <= limit) return answer;
   return absl::ResourceExhaustedError(
@@ -262,17 +286,23 @@ grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerCo
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   if (!call->Arrive(context_, *context, static_cast<int64_t>(bytes->Length()))) return reactor;
   const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(bytes));
-  const auto describe = [this, kept]() -> absl::StatusOr<v1::DescribeProgramResponse> {
+  const auto describe = [this, kept](const conversion::CompileControl& control)
+      -> absl::StatusOr<v1::DescribeProgramResponse> {
     const auto request = Guarded([&] { return Parsed<v1::DescribeProgramRequest>(kept.get()); });
     if (!request.ok()) return request.status();
-    return Guarded([&] { return Describe(*request); });
+    return Guarded([&] { return Describe(*request, control); });
   };
   scheduling::WorkQueue::Job job;
   job.caller = call->caller();
   job.cancellation = call->cancellation();
   job.run = [call, describe](const absl::Status& on_time, absl::Duration,
                              scheduling::WorkQueue::Turn&) {
-    call->End(on_time.ok() ? describe() : DescribeCall::Described(on_time));
+    if (!on_time.ok()) return call->End(DescribeCall::Described(on_time));
+    CompileMemory memory(*call->scheduler(), call->caller());
+    auto described = describe(memory.Control(call->cancellation()));
+    const absl::Status ends = call->cancellation()->Check();
+    call->End(absl::IsCancelled(described.status()) && !ends.ok() ? DescribeCall::Described(ends)
+                                                                  : std::move(described));
   };
   if (const auto refusal = context_.scheduler->preparation().Enqueue(job)) call->Refuse(*refusal);
   return reactor;

@@ -26,8 +26,10 @@ using RawStreams =
 class SimgradService final : public RawUnaries<RawStreams<v1::Simgrad::Service>> {
  public:
   // `info` is complete but for the ports, which SetPorts adds once they are bound.
+  // `cache` says how much is kept; its memory is the scheduler's.
   SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
-                 int64_t cache_entries);
+                 conversion::ProgramCacheOptions cache);
+  const conversion::ProgramCache& cache() const { return cache_; }
   void SetPorts(int port, int metrics_port);
 
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
@@ -45,7 +47,8 @@ class SimgradService final : public RawUnaries<RawStreams<v1::Simgrad::Service>>
                                                        const grpc::ByteBuffer* request) override;
 
  private:
-  absl::StatusOr<v1::DescribeProgramResponse> Describe(const v1::DescribeProgramRequest& request);
+  absl::StatusOr<v1::DescribeProgramResponse> Describe(const v1::DescribeProgramRequest& request,
+                                                       const conversion::CompileControl& control);
 
   const CallContext context_;
   const PrepareOptions options_;

@@ -12,6 +12,7 @@
 #include "server/conversion/result.h"
 #include "server/conversion/stream_header.h"
 #include "server/conversion/trajectory_chunks.h"
+#include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
 #include "server/validation/request_error.h"
 
@@ -109,15 +110,20 @@ bool StreamingCall::Arrive(std::shared_ptr<scheduling::Caller> caller, int64_t r
   return true;
 }
 
+absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
+  CompileMemory memory(*context_.scheduler, caller_);
+  return prepare(record_.world, memory.Control(cancellation_));
+}
+
 void StreamingCall::Begin(Prepare prepare, Preparation cost) {
-  if (cost == Preparation::kQuick) return Admit(prepare(record_.world), cost);
+  if (cost == Preparation::kQuick) return Admit(Prepared(prepare), cost);
   scheduling::WorkQueue::Job job;
   job.caller = caller_;
   job.cancellation = cancellation_;
   job.run = [self = shared_from_this(), prepare = std::move(prepare), cost](
                 const absl::Status& on_time, absl::Duration waited, scheduling::WorkQueue::Turn&) {
     self->record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
-    if (on_time.ok()) return self->Admit(prepare(self->record_.world), cost);
+    if (on_time.ok()) return self->Admit(self->Prepared(prepare), cost);
     self->CountLost(on_time);
     self->End(on_time);
   };
@@ -167,15 +173,15 @@ scheduling::WorkQueue::Job StreamingCall::RunJob() {
 }
 
 void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost) {
-  if (!prepared.ok()) return End(prepared.status());
   if (const absl::Status ends = cancellation_->Check(); !ends.ok()) {
     CountLost(ends);
     return End(ends);
   }
+  if (!prepared.ok()) return End(prepared.status());
   record_.instances = prepared->work.batch.instances;
   record_.steps = prepared->work.batch.steps;
-  auto memory = context_.scheduler->Reserve(prepared->memory_bytes, scheduling::MemoryUse::kWork,
-                                            caller_);
+  auto memory =
+      context_.scheduler->Reserve(prepared->memory_bytes, scheduling::MemoryUse::kWork, caller_);
   if (const auto* refusal = std::get_if<scheduling::Refusal>(&memory)) return Refuse(*refusal);
   if (!TakeQuota()) return;
   memory_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(memory));
@@ -305,6 +311,7 @@ void StreamingCall::SendHeader() {
       conversion::StreamHeaderToProto(prepared_.recorded, record_.instances, record_.steps);
   header.set_device(context_.device);
   header.set_server_version(context_.version);
+  header.set_revision(context_.revision);
   header.set_request_id(record_.request_id);
   const std::string& program = prepared_.program->info;
   if (static_cast<int64_t>(program.size() + header.ByteSizeLong()) <= max_payload_bytes()) {

@@ -35,6 +35,7 @@ struct CallContext {
   std::shared_ptr<const sim::Engine> engine;
   std::string device;  // kind
   std::string version;
+  std::string revision;
   TokenGate* token_gate = nullptr;  // null: nobody needs a token
   OpenStreams* streams = nullptr;
   int64_t max_message_bytes = int64_t{4} << 20;
@@ -55,7 +56,8 @@ class StreamingCall final : public sim::Observer,
   // Prepares, at once where it is quick; then admits and enqueues, or finishes the outbox with the
   // refusal. `prepare` is called once and keeps what it reads; it tells the label of the world for
   // metrics as soon as it is known.
-  using Prepare = std::function<absl::StatusOr<PreparedWork>(std::string& world_label)>;
+  using Prepare = std::function<absl::StatusOr<PreparedWork>(
+      std::string& world_label, const conversion::CompileControl& control)>;
   void Begin(Prepare prepare, Preparation cost);
   // Instead of Begin: ends the call. `outbox`: as for Arrive.
   void Deny(const absl::Status& status, Outbox* outbox);
@@ -97,6 +99,7 @@ class StreamingCall final : public sim::Observer,
   void OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) override;
 
   void Refuse(const scheduling::Refusal& refusal);
+  absl::StatusOr<PreparedWork> Prepared(const Prepare& prepare);
   void Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost);
   bool TakeQuota();
   scheduling::WorkQueue::Job RunJob();

@@ -11,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -138,10 +139,10 @@ std::vector<std::string> TokenGate::names() const {
 }
 
 absl::StatusOr<TokenOwner> TokenGate::Check(const std::string& authorization) {
-  constexpr char kPrefix[] = "Bearer ";
-  const absl::string_view value = authorization;
-  absl::string_view token = value;
-  const bool bearer = absl::ConsumePrefix(&token, kPrefix);
+  constexpr absl::string_view kScheme = "Bearer ";  // in any case, RFC 9110 section 11.1
+  absl::string_view token = authorization;
+  const bool bearer = absl::StartsWithIgnoreCase(token, kScheme);
+  if (bearer) token.remove_prefix(kScheme.size());
   const Digest digest = DigestOf(std::string(token));
   std::optional<TokenOwner> owner;
   {

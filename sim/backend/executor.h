@@ -88,7 +88,9 @@ struct AdjointChunk {
 };
 
 // One batch being run. Calls come from one thread at a time; a run uses its own worker threads.
-// Errors: CANCELLED where RunOptions::stop said so; the run is then of no further use.
+// Errors: CANCELLED where RunOptions::stop said so; the run is then of no further use. Calls without
+// a status ask it too: SaveState is then null, RestoreState does nothing, and what State, Export and
+// Values answer does not matter.
 class Run {
  public:
   virtual ~Run() = default;
@@ -136,7 +138,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string_view name() const = 0;
-  // Errors: those of CheckBatch (check_batch.h) before anything else.
+  // Errors: those of CheckBatch (check_batch.h) before anything else; CANCELLED as in Run.
   virtual absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) = 0;
 };
 

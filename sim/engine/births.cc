@@ -43,6 +43,7 @@ void Births::AfterChunk() {
     return;
   }
   const std::shared_ptr<const void> after = run_.SaveState();
+  if (after == nullptr) return;  // stopped
   run_.RestoreState(before_);
   std::vector<Tensor> states;
   for (int32_t input : batch_.program->program.InputsOf(InputKind::kState)) {

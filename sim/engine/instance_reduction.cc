@@ -10,11 +10,16 @@
 namespace simgrad::sim {
 namespace {
 
+// Of one number, in element-operations.
+constexpr int64_t kNumberWork = 4;
+
 // Divides the loss scale out, and notes whether the scaled gradients were finite.
-ReducedGradient Unscaled(std::vector<double> scaled, Format format, double loss_scale) {
+ReducedGradient Unscaled(std::vector<double> scaled, Format format, double loss_scale,
+                         WorkMeter& meter) {
   ReducedGradient reduced;
   const float inverse = precision::InverseLossScale(static_cast<float>(loss_scale));
   for (double& g : scaled) {
+    meter.Add(kNumberWork);
     reduced.finite = reduced.finite && precision::IsFinite(g);
     g = precision::Unscale(format, g, inverse);
   }
@@ -24,10 +29,12 @@ ReducedGradient Unscaled(std::vector<double> scaled, Format format, double loss_
 
 // Sum over instances of round(weight * value), value of row r at values[r * stride + offset].
 double TreeSum(const std::vector<double>& values, size_t stride, size_t offset,
-               const InstanceWeights& weights, const precision::RoleSetting& setting) {
+               const InstanceWeights& weights, const precision::RoleSetting& setting,
+               WorkMeter& meter) {
   std::vector<double> leaves;
   leaves.reserve(weights.rows.size());
   for (size_t row : weights.rows) {
+    meter.Add(kNumberWork);
     leaves.push_back(
         precision::Mul(setting.format, weights.weights[row], values[row * stride + offset]));
   }
@@ -52,29 +59,33 @@ InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
 }
 
 ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
-                               const precision::RoleSetting& setting, double loss_scale) {
+                               const precision::RoleSetting& setting, double loss_scale,
+                               WorkMeter& meter) {
   const size_t n = weights.weights.empty() ? 0 : gradient.size() / weights.weights.size();
   std::vector<double> sums;
-  for (size_t k = 0; k < n; ++k) sums.push_back(TreeSum(gradient, n, k, weights, setting));
-  return Unscaled(std::move(sums), setting.format, loss_scale);
+  for (size_t k = 0; k < n; ++k) sums.push_back(TreeSum(gradient, n, k, weights, setting, meter));
+  return Unscaled(std::move(sums), setting.format, loss_scale, meter);
 }
 
 ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
                                     const InstanceWeights& weights,
-                                    const precision::RoleSetting& setting, double loss_scale) {
+                                    const precision::RoleSetting& setting, double loss_scale,
+                                    WorkMeter& meter) {
   const size_t n = weights.weights.empty() ? 0 : gradient.size() / weights.weights.size();
-  std::vector<double> rows(gradient.size(), 0.0);
+  std::vector<double> rows;
+  ResizeInPieces(meter, rows, gradient.size());
   for (size_t row : weights.rows) {
     for (size_t k = row * n; k < (row + 1) * n; ++k) {
+      meter.Add(kNumberWork);
       rows[k] = precision::Mul(setting.format, weights.weights[row], gradient[k]);
     }
   }
-  return Unscaled(std::move(rows), setting.format, loss_scale);
+  return Unscaled(std::move(rows), setting.format, loss_scale, meter);
 }
 
 double WeightedValue(const std::vector<double>& values, const InstanceWeights& weights,
-                     const precision::RoleSetting& setting) {
-  return TreeSum(values, 1, 0, weights, setting);
+                     const precision::RoleSetting& setting, WorkMeter& meter) {
+  return TreeSum(values, 1, 0, weights, setting, meter);
 }
 
 }  // namespace simgrad::sim

@@ -4,7 +4,7 @@
 //   gradient; shared inputs are summed element by element in the pairwise tree aligned to the
 //   instance ids, in the role's accumulator, and rounded to the role; then the loss scale is
 //   divided out: round(sum * inv). Values likewise in role objective, without a loss scale.
-// Errors: none. Threads: pure.
+// Errors: none; the meter counts every number, and may end it (StopRequested). Threads: pure.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,15 @@ struct ReducedGradient {
 
 // `gradient`: [instances][n]. Shared: [n].
 ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
-                               const precision::RoleSetting& setting, double loss_scale);
+                               const precision::RoleSetting& setting, double loss_scale,
+                               WorkMeter& meter);
 // One row per instance; rows that do not count are +0.
 ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
                                     const InstanceWeights& weights,
-                                    const precision::RoleSetting& setting, double loss_scale);
+                                    const precision::RoleSetting& setting, double loss_scale,
+                                    WorkMeter& meter);
 
 double WeightedValue(const std::vector<double>& values, const InstanceWeights& weights,
-                     const precision::RoleSetting& setting);
+                     const precision::RoleSetting& setting, WorkMeter& meter);
 
 }  // namespace simgrad::sim

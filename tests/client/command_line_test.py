@@ -102,7 +102,7 @@ def test_every_command_has_help_with_examples_and_exit_codes(command, capsys):
 
 def test_nobody_at_the_target_exits_with_3_also_in_json(capsys):
     assert (
-        command_line.main(["info", "--target", "localhost:1", "--json"])
+        command_line.main(["info", "--target", "localhost:1", "--json", "--no-retry"])
         == command_line.EXIT_UNREACHABLE
     )
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "UNAVAILABLE"

@@ -95,5 +95,5 @@ def test_errors_are_also_what_python_calls_them():
 
 
 def test_nobody_at_the_target_is_unavailable():
-    with sg.Client("localhost:1", timeout=20) as client, pytest.raises(sg.Unavailable):
+    with sg.Client("localhost:1", timeout=20, retry=False) as client, pytest.raises(sg.Unavailable):
         client.info()

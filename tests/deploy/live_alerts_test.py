@@ -70,7 +70,7 @@ class Watch:
         return self.prometheus.firing() - self.standing
 
     def client(self):
-        return sg.Client(self.server.target, timeout=60)
+        return sg.Client(self.server.target, timeout=60, retry=False)
 
     def restart(self):
         """On the same ports, so that Prometheus finds it again."""

@@ -104,6 +104,7 @@ def test_memory_comes_back(serve):
                 initial={"y": np.full(8, 0.5), "v": np.zeros(8)},
                 params={"k": 1.0},
                 chunk_steps=1,
+                retry=False,
             )
         )
         next(blocks)

@@ -44,7 +44,7 @@ def eventually(holds, seconds=30):
 def answers(target, **how):
     """Whether a rollout on a new connection is answered."""
     try:
-        with sg.Client(target, timeout=10, **how) as client:
+        with sg.Client(target, timeout=10, retry=False, **how) as client:
             return bool(client.rollout(BALL, **FALL).ok.all())
     except (sg.Unavailable, sg.Unauthenticated):
         return False
@@ -196,6 +196,28 @@ class TestTokens:
                     assert refused.value.reason == "UNAUTHENTICATED"
                     assert "alpha" not in str(refused.value)
 
+    def test_the_word_bearer_is_taken_in_any_case_and_one_entry_alone(self, start, tmp_path):
+        tokens = tmp_path / "tokens"
+        tokens.write_text("alpha\nbeta\n")
+        server = start(f"--token_file={tokens}")
+
+        def code(*entries):
+            metadata = [("authorization", entry) for entry in entries]
+            with grpc.insecure_channel(server.target) as channel:
+                ask = channel.unary_unary("/simgrad.v1.Simgrad/GetServerInfo")
+                try:
+                    ask(b"", timeout=20, metadata=metadata)
+                except grpc.RpcError as failed:
+                    return failed.code().name
+            return "OK"
+
+        for word in ("Bearer", "bearer", "BEARER"):
+            assert code(f"{word} alpha") == "OK"
+        for wrong in ("Basic alpha", "Beareralpha", "bearer Alpha", "bearer", "alpha"):
+            assert code(wrong) == "UNAUTHENTICATED"
+        assert code("Bearer alpha", "Bearer beta") == "UNAUTHENTICATED"
+        assert code("Bearer alpha", "Bearer wrong") == "UNAUTHENTICATED"
+
     def test_the_command_line_sends_the_first_token_of_the_servers_own_file(
         self, start, tmp_path, capsys
     ):
@@ -329,7 +351,7 @@ class TestDraining:
             server.process.terminate()
             assert next(health) == "NOT_SERVING"
             with pytest.raises(sg.Unavailable) as refused, sg.Client(server.target) as other:
-                other.rollout(BALL, **FALL)
+                other.rollout(BALL, **FALL, retry=False)
             assert refused.value.reason in ("DRAINING", "")  # "": the port is closed already
             for _ in blocks:
                 pass
@@ -339,7 +361,7 @@ class TestDraining:
     def test_work_beyond_the_drain_timeout_is_cancelled_and_the_exit_code_says_so(self, start):
         server = start("--drain_timeout=0s")
         with sg.Client(server.target, timeout=120) as client:
-            blocks = iter(client.rollout_stream(BALL, **self.LONG))
+            blocks = iter(client.rollout_stream(BALL, **self.LONG, retry=False))
             next(blocks)
             server.process.terminate()
             with pytest.raises((sg.Unavailable, sg.Cancelled)):

@@ -171,7 +171,8 @@ def test_a_lost_device_fails_the_work_then_health_then_the_process(start, tmp_pa
     with connect(server) as client:
         client.rollout(WORLDS["toi"], **ball())
         assert subprocess.run(health, capture_output=True).returncode == 0
-        work = client.rollout_stream(WORLDS["toi"], **{**ball(chunk_steps=1), "steps": 100_000})
+        long = {**ball(chunk_steps=1), "steps": 100_000}
+        work = client.rollout_stream(WORLDS["toi"], **long, retry=False)
         blocks = iter(work)
         next(blocks)
         errors.begin(errors.ILLEGAL_ADDRESS)

@@ -123,7 +123,7 @@ class MutatedRequest : public ::testing::Test {
   }
 
   std::mt19937_64 random_{20240607};
-  conversion::ProgramCache cache_{32, [](conversion::ProgramCache::Lookup) {}};
+  conversion::ProgramCache cache_{{}, [](conversion::ProgramCache::Lookup) {}};
   PrepareOptions options_;
   const std::vector<std::string> originals_ = Originals();
 };

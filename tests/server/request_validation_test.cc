@@ -333,7 +333,7 @@ std::vector<Case> GradientCases() {
 
 class RequestValidation : public ::testing::TestWithParam<Case> {
  protected:
-  conversion::ProgramCache cache_{16, [](conversion::ProgramCache::Lookup) {}};
+  conversion::ProgramCache cache_{{}, [](conversion::ProgramCache::Lookup) {}};
 };
 
 TEST_P(RequestValidation, NamesTheFieldTheReasonAndWhatWouldBeRight) {
@@ -418,7 +418,7 @@ TEST_F(RequestValidation, TheRankSaysWhatIsPerInstance) {
 
 TEST_F(RequestValidation, LoweringTwiceHitsTheCacheAndAnotherPolicyMisses) {
   std::vector<conversion::ProgramCache::Lookup> seen;
-  conversion::ProgramCache cache(16, [&](auto lookup) { seen.push_back(lookup); });
+  conversion::ProgramCache cache({}, [&](auto lookup) { seen.push_back(lookup); });
   using enum conversion::ProgramCache::Lookup;
   v1::GradientRequest request = Good();
   const auto first = Prepare(request, cache, {});

@@ -294,14 +294,15 @@ TEST(ServiceMetrics, EveryMetricMovesWhenWhatItCountsHappens) {
   const std::set<std::string> constant = {
       // What was configured, built and started.
       "simgrad_queue_capacity_requests", "simgrad_termination_near_band_ulps", "simgrad_build_info",
-      "simgrad_device_info", "process_max_fds", "process_start_time_seconds",
+      "simgrad_device_info", "process_max_fds", "process_start_time_seconds", "simgrad_workers",
+      "simgrad_memory_limit_bytes",
       // Of a GPU that fails: tests/server/device_test.cc.
       "simgrad_cuda_errors_total",
       // Of the certificate, where there is one: tests/integration/security_test.py.
       "simgrad_tls_certificate_expiry_timestamp_seconds",
       // Back where they were; their tests are DrainingRefusesNewWork... and those of what is in
       // flight and waits, below.
-      "simgrad_ready", "simgrad_rpc_in_flight", "simgrad_queue_requests"};
+      "simgrad_ready", "simgrad_rpc_in_flight", "simgrad_queue_requests", "simgrad_workers_busy"};
   // May move, where progress is faster than its reader; its test is in slow_reader_test.cc.
   still.erase("simgrad_stream_dropped_messages_total");
   // May happen to be as before, to a page, a descriptor or a clock tick.
@@ -325,7 +326,8 @@ TEST(ServiceMetrics, WhatIsInFlightAndWhatWaitsAreGaugesOfNow) {
   const std::string in_flight = R"(simgrad_rpc_in_flight{grpc_method="Rollout"})";
   EXPECT_TRUE(Eventually([&] {
     const auto series = server.Series();
-    return series.at(in_flight) == 2 && series.at("simgrad_queue_requests") == 1;
+    return series.at(in_flight) == 2 && series.at("simgrad_queue_requests") == 1 &&
+           series.at(R"(simgrad_workers_busy{lane="large"})") == 1;
   }));
   // The one that waits expires where it is.
   EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);

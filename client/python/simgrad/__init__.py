@@ -11,6 +11,12 @@ instances, one more axis means per instance; nothing else is accepted (see PerSt
 the shape of its input.
 """
 
+import os
+
+# Else gRPC writes a line on standard error when a server ends in order. It reads this when it is
+# imported; set it (DEBUG, INFO, ERROR) to hear it.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
 from simgrad.credentials import tls
@@ -41,6 +47,7 @@ from simgrad.errors import (
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
 from simgrad.results import Gradient, Program, Rollout
+from simgrad.retry import Retry
 from simgrad.stream import Stream
 from simgrad.world import World
 
@@ -68,6 +75,7 @@ __all__ = [
     "Program",
     "REASONS",
     "ResourceExhausted",
+    "Retry",
     "Rollout",
     "SimgradError",
     "StateRange",

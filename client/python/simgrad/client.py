@@ -10,7 +10,9 @@ from simgrad import errors, request, results
 from simgrad.assembly import Assembly
 from simgrad.policy import Policy, policy_message
 from simgrad.progress import ProgressCallback, observer_of
+from simgrad.repeating import Call, Repeating
 from simgrad.request import Arrays, Cotangents
+from simgrad.retry import Retry, policy_of
 from simgrad.stream import Stream
 from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 from simgrad.world import World
@@ -21,6 +23,11 @@ DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
 # Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.
 ALWAYS_TAKEN_BYTES = 64 << 10
+# How often gRPC tries to connect: a server that is back is found within a second or so.
+RECONNECT_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 
 
 class Client:
@@ -38,6 +45,13 @@ class Client:
         plaintext.
       token: bearer token that the server asks for, or a function that gives the one of the moment
         (tokens get rotated); None: none is sent. Without TLS it travels in the clear.
+      retry: True: a call that fails for a reason that passes (no connection, a connection that
+        breaks, a server that drains or is full) is repeated within its deadline, to the same bits:
+        see Retry, and RetryBudget for how often. A Retry: likewise, with limits of one's own.
+        False: nothing is repeated.
+
+    `retries` counts the repeats that this client has made; a result and an error say in `tries` how
+    often their call was tried. Each repeat is logged ("simgrad", level INFO).
 
     Threads: may be used from many threads at once. Cost: the connection is made at the first call.
     """
@@ -51,6 +65,7 @@ class Client:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         credentials: grpc.ChannelCredentials | None = None,
         token: str | Callable[[], str] | None = None,
+        retry: Retry | bool = True,
     ):
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
@@ -61,9 +76,12 @@ class Client:
             ("grpc.service_config", service_config),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", max_message_bytes),
+            *RECONNECT_OPTIONS,
         ]
         self.target = target
         self.timeout = timeout
+        self.retry = policy_of(retry)
+        self._repeating = Repeating(target, self._error, (self.retry or Retry()).extra)
         self._token = token
         self._channel = (
             grpc.secure_channel(target, credentials, options)
@@ -76,7 +94,14 @@ class Client:
         self._max_request_bytes: int | None = None  # the server's, once it was asked
         self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
 
+    @property
+    def retries(self) -> int:
+        """How many repeats all calls of this client have taken so far."""
+        return self._repeating.repeats
+
     def close(self) -> None:
+        """Ends calls that are under way, and those that wait for their repeat."""
+        self._repeating.close()
         self._channel.close()
 
     def __enter__(self) -> "Client":
@@ -87,18 +112,23 @@ class Client:
 
     # ---- What there is ----
 
-    def info(self, *, timeout: float | None = None) -> simgrad_pb2.ServerInfo:
+    def info(
+        self, *, timeout: float | None = None, retry: Retry | bool | None = None
+    ) -> simgrad_pb2.ServerInfo:
         """Version, devices, formats, limits, worlds, presets, orders, ports."""
-        answer: simgrad_pb2.ServerInfo = self._call(
-            self._stub.GetServerInfo, simgrad_pb2.GetServerInfoRequest(), timeout
+        answer: simgrad_pb2.ServerInfo = self._unary(
+            self._stub.GetServerInfo, simgrad_pb2.GetServerInfoRequest(), timeout, retry
         )
         return answer
 
-    def worlds(self, *, timeout: float | None = None) -> list[simgrad_pb2.WorldSchema]:
+    def worlds(
+        self, *, timeout: float | None = None, retry: Retry | bool | None = None
+    ) -> list[simgrad_pb2.WorldSchema]:
         """Schemas of the built-in worlds."""
-        return list(
-            self._call(self._stub.ListWorlds, simgrad_pb2.ListWorldsRequest(), timeout).worlds
+        answer = self._unary(
+            self._stub.ListWorlds, simgrad_pb2.ListWorldsRequest(), timeout, retry
         )
+        return list(answer.worlds)
 
     def program(
         self,
@@ -110,6 +140,7 @@ class Client:
         cuda: bool | str = False,
         per_step: Iterable[str] = (),
         timeout: float | None = None,
+        retry: Retry | bool | None = None,
     ) -> results.Program:
         """The numerical program of a world under a policy, without running it.
 
@@ -123,7 +154,7 @@ class Client:
           same bits.
         Errors: InvalidArgument, NotFound.
         """
-        answer = self._call(
+        answer = self._unary(
             self._stub.DescribeProgram,
             simgrad_pb2.DescribeProgramRequest(
                 world=world.to_proto(),
@@ -133,6 +164,7 @@ class Client:
                 cuda=request.cuda_text_options(cuda, per_step),
             ),
             timeout,
+            retry,
         )
         cuda_text = results.CudaText.of(answer.cuda) if answer.HasField("cuda") else None
         return results.Program.of(answer.program, answer.source, answer.inputs, cuda=cuda_text)
@@ -156,6 +188,7 @@ class Client:
         progress: bool | ProgressCallback = False,
         raw: bool = False,
         timeout: float | None = None,
+        retry: Retry | bool | None = None,
         **options: Any,
     ) -> results.Rollout:
         """Unrolls a world.
@@ -174,7 +207,8 @@ class Client:
           progress: True for a bar, or a function of (phase, steps done, steps total), called at
             least once at the end.
           raw: low formats come back as bits (uint16, uint8) instead of as exact f32.
-          timeout: deadline in seconds, None: the client's.
+          timeout: deadline in seconds, of all tries together; None: the client's.
+          retry: as for Client; None: the client's. Of its budget a call has the client's alone.
           options: instances, first_instance, instance_ids (the ids), stride (of state ranges),
             chunk_steps, checkpoint_interval. The last two never change a bit.
         Errors: InvalidArgument (with `field`), NotFound, ResourceExhausted, DeadlineExceeded,
@@ -195,6 +229,7 @@ class Client:
             progress=progress,
             raw=raw,
             timeout=timeout,
+            retry=retry,
             **options,
         ).result
 
@@ -206,6 +241,7 @@ class Client:
         progress: bool | ProgressCallback = False,
         raw: bool = False,
         timeout: float | None = None,
+        retry: Retry | bool | None = None,
         **spec: Any,
     ) -> Stream:
         """As `rollout`, but an iterable over blocks of diagnostics while they arrive.
@@ -213,9 +249,9 @@ class Client:
         Leaving the loop cancels the request. Errors are raised while iterating.
         """
         message = simgrad_pb2.RolloutRequest(
-            spec=request.rollout_spec(world, lambda: self._declared(world, timeout), **spec)
+            spec=request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec)
         )
-        return self._stream(self._stub.Rollout, message, on_nonfinite, progress, raw, timeout)
+        return self._stream(self._stub.Rollout, message, on_nonfinite, progress, raw, timeout, retry)
 
     def gradient(
         self,
@@ -238,6 +274,7 @@ class Client:
         progress: bool | ProgressCallback = False,
         raw: bool = False,
         timeout: float | None = None,
+        retry: Retry | bool | None = None,
         **options: Any,
     ) -> results.Gradient:
         """Unrolls a world and differentiates the program that ran.
@@ -273,6 +310,7 @@ class Client:
             progress=progress,
             raw=raw,
             timeout=timeout,
+            retry=retry,
             **options,
         )
         return cast(results.Gradient, stream.result)
@@ -289,10 +327,11 @@ class Client:
         progress: bool | ProgressCallback = False,
         raw: bool = False,
         timeout: float | None = None,
+        retry: Retry | bool | None = None,
         **spec: Any,
     ) -> Stream:
         """As `gradient`, but an iterable over blocks of diagnostics, forward and then backward."""
-        declared = lambda: self._declared(world, timeout)
+        declared = lambda: self._declared(world, timeout, retry)
         message = request.gradient_request(
             request.rollout_spec(world, declared, **spec),
             declared,
@@ -301,7 +340,7 @@ class Client:
             wrt=wrt,
             reduction=reduction,
         )
-        return self._stream(self._stub.Gradient, message, on_nonfinite, progress, raw, timeout)
+        return self._stream(self._stub.Gradient, message, on_nonfinite, progress, raw, timeout, retry)
 
     # ---- How ----
 
@@ -313,35 +352,52 @@ class Client:
         progress: bool | ProgressCallback,
         raw: bool,
         timeout: float | None,
+        retry: Retry | bool | None,
     ) -> Stream:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
-        self._check_size(message, timeout)
-        call = method(
-            message,
-            timeout=self._deadline(timeout),
-            wait_for_ready=False,
-            metadata=self._metadata(),
-        )
+        self._check_size(message, timeout, retry)
         finish = _raise_if_nonfinite if on_nonfinite == "raise" else lambda result: None
-        return Stream(call, Assembly(raw), observer_of(progress), finish, self._error)
+        return Stream(
+            self._new_call(timeout, retry),
+            lambda left: method(message, timeout=left, metadata=self._metadata()),
+            lambda: Assembly(raw),
+            observer_of(progress),
+            finish,
+            self._repeating.clock,
+        )
 
-    def _call(self, method: Any, message: Any, timeout: float | None) -> Any:
-        self._check_size(message, timeout)
-        try:
-            return method(message, timeout=self._deadline(timeout), metadata=self._metadata())
-        except grpc.RpcError as error:
-            raise self._error(error) from None
+    def _unary(
+        self, method: Any, message: Any, timeout: float | None, retry: Retry | bool | None
+    ) -> Any:
+        self._check_size(message, timeout, retry)
+        with self._new_call(timeout, retry) as call:
+            while True:
+                left = call.begin()
+                try:
+                    answer = method(message, timeout=left, metadata=self._metadata())
+                except grpc.RpcError as error:
+                    call.failed(error)
+                else:
+                    call.is_alive()
+                    return answer
+
+    def _new_call(self, timeout: float | None, retry: Retry | bool | None) -> Call:
+        policy = self.retry if retry is None else policy_of(retry)
+        return Call(self._repeating, policy, self._deadline(timeout))
 
     def _error(self, error: grpc.RpcError) -> errors.SimgradError:
         return errors.from_rpc_error(error, self._max_message_bytes)
 
-    def _check_size(self, message: Any, timeout: float | None) -> None:
+    def _check_size(
+        self, message: Any, timeout: float | None, retry: Retry | bool | None = None
+    ) -> None:
         size = message.ByteSize()
         if size <= ALWAYS_TAKEN_BYTES:
             return
         if self._max_request_bytes is None:
-            self._max_request_bytes = self.info(timeout=timeout).limits.max_request_bytes
+            how: dict[str, Any] = {} if retry is None else {"retry": retry}
+            self._max_request_bytes = self.info(timeout=timeout, **how).limits.max_request_bytes
         if self._max_request_bytes:  # 0: a server that does not say; it will answer itself
             request.check_size(message, size, self._max_request_bytes)
 
@@ -361,7 +417,7 @@ class Client:
         return timeout
 
     def _declared(
-        self, world: World, timeout: float | None
+        self, world: World, timeout: float | None, retry: Retry | bool | None
     ) -> Mapping[tuple[int, str], tuple[int, int]]:
         """Declared rank and type of the inputs of a world, asked once for each configuration."""
         if world.program is not None:
@@ -369,7 +425,7 @@ class Client:
         key = world.to_proto().SerializeToString(deterministic=True)
         if key not in self._declarations:
             self._declarations[key] = request.declarations_of(
-                self.program(world, timeout=timeout).source
+                self.program(world, timeout=timeout, retry=retry).source
             )
         return self._declarations[key]
 

@@ -77,7 +77,13 @@ def _connect(options: argparse.Namespace) -> Client:
     token = None
     if options.token_file:
         token = _first_token(pathlib.Path(options.token_file))
-    return Client(options.target, timeout=options.timeout, credentials=credentials, token=token)
+    return Client(
+        options.target,
+        timeout=options.timeout,
+        credentials=credentials,
+        token=token,
+        retry=not options.no_retry,
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -97,6 +103,11 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--tls-certificate", metavar="PEM", help="our own, for mutual TLS")
     common.add_argument("--tls-key", metavar="PEM", help="its private key")
     common.add_argument("--token-file", metavar="FILE", help="bearer token to send, the first line of it")
+    common.add_argument(
+        "--no-retry",
+        action="store_true",
+        help="do not repeat a call that fails for a reason that passes",
+    )
     common.add_argument("--json", action="store_true", help="one JSON object on standard output")
     top = argparse.ArgumentParser(
         prog="simgrad",

@@ -31,9 +31,11 @@ class SimgradError(RuntimeError):
       violations: every FieldViolation that the server named.
       retry_after: seconds after which a retry is sensible, or None.
       metadata: further facts from the server, by name.
+      tries: how often the call was tried, with its repeats (Client(retry=...)).
     """
 
     code = "UNKNOWN"
+    tries = 1
 
     def __init__(
         self,
@@ -79,13 +81,14 @@ class DeadlineExceeded(SimgradError, TimeoutError):
 
 
 class Cancelled(SimgradError):
-    """The call was cancelled, by this client or by the server."""
+    """The call was cancelled: by this client, or by a server that gave up a reader."""
 
     code = "CANCELLED"
 
 
 class Unavailable(SimgradError, ConnectionError):
-    """Nobody listens at the target, or the server is draining; a retry may succeed."""
+    """Nobody listens at the target, or the server is draining, and the client's own repeats
+    (Client(retry=...)) did not help; later ones may."""
 
     code = "UNAVAILABLE"
 
@@ -103,7 +106,8 @@ class Unimplemented(SimgradError):
 
 
 class FailedPrecondition(SimgradError):
-    """What the request builds on is gone, for example an uploaded tensor."""
+    """What the request builds on is gone: an uploaded tensor, or the server whose answer broke in
+    its middle (reason SERVER_CHANGED)."""
 
     code = "FAILED_PRECONDITION"
 

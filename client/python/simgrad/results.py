@@ -143,6 +143,7 @@ class Rollout:
       sites, events: TerminationTrace and EventTrace by site. states_range, ranges: by state, by
         role.
       program: what ran. device, server_version, request_id: where. seconds: wall time by phase.
+      tries: how often the call was tried until it gave this; more than 1: it was repeated.
     """
 
     state: dict[str, np.ndarray]
@@ -165,6 +166,7 @@ class Rollout:
     instances: int
     steps: int
     seconds: dict[str, float]
+    tries: int = 1
 
 
 @dataclass

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Iterator
 
 import grpc
 
 from simgrad import errors
 from simgrad.assembly import Assembly, Part
+from simgrad.clock import Clock
+from simgrad.delivery import Delivery
 from simgrad.diagnostics import BackwardTrace, ForwardTrace
+from simgrad.failure import Reached
 from simgrad.progress import ProgressCallback
+from simgrad.repeating import Call
 from simgrad.results import Gradient, Rollout
+
+_RANK = {"forward": 0, "adjoint": 1}
 
 
 class Stream:
@@ -20,28 +27,45 @@ class Stream:
     block of the reverse pass. Leaving the loop before its end cancels the request on the server.
     After the loop, `result` is the Rollout or Gradient; before, reading it drains the stream.
 
+    An answer that breaks is asked for again (Client(retry=...)). What was yielded is not yielded
+    again: a repeated run gives the same bits, and what it adds begins at the step where the first
+    broke. Where the server has changed meanwhile, in revision or program, its run starts anew if
+    nothing was yielded yet, and fails with FailedPrecondition (reason SERVER_CHANGED) else. The
+    result is always of one run.
+
     Errors: iterating and `result` raise what Client.rollout raises.
     Threads: one thread at a time; `cancel` from any.
     """
 
     def __init__(
         self,
-        call: Any,
-        assembly: Assembly,
+        call: Call,
+        start: Callable[[float], Any],
+        assembly: Callable[[], Assembly],
         observer: ProgressCallback,
         finish: Callable[[Rollout], None],
-        error_of: Callable[[grpc.RpcError], errors.SimgradError] = errors.from_rpc_error,
+        clock: Clock,
     ):
+        """`start` sends the request, with the seconds that it may take; `assembly` makes a new one;
+        `finish` looks at the result."""
         self._call = call
-        self._assembly = assembly
+        self._start = start
+        self._new_assembly = assembly
         self._observer = observer
         self._finish = finish
-        self._error_of = error_of
+        self._clock = clock
+        self._delivery = Delivery()
+        self._pause = 0.0  # longest time, in seconds, that the caller left this try unread
+        self._told = (-1, -1)  # phase and steps of the last progress that the observer was told
+        self._begin()
         self._blocks = self._read()
 
     def __iter__(self) -> Iterator[ForwardTrace | BackwardTrace]:
         for part in self._until_complete():
-            yield self._assembly.view(part)
+            for trace in self._delivery.new_of(self._assembly.view(part)):
+                left = self._clock.now()
+                yield trace
+                self._pause = max(self._pause, self._clock.now() - left)
 
     @property
     def result(self) -> Rollout | Gradient:
@@ -55,6 +79,7 @@ class Stream:
     def cancel(self) -> None:
         """Stops the work on the server; does nothing once the answer is complete."""
         self._call.cancel()
+        self._rpc.cancel()
 
     def __enter__(self) -> "Stream":
         return self
@@ -72,30 +97,77 @@ class Stream:
             if not complete:
                 self.cancel()
 
-    def _parts(self) -> Iterator[Part]:
-        for response in self._call:
-            yield from response.parts
+    def _begin(self) -> None:
+        """Begins a try: a run of its own, of which nothing goes into the result of another."""
+        self._assembly = self._new_assembly()
+        self._reached = Reached()
+        self._pause = 0.0
+        self._rpc = self._start(self._call.begin())
+        if self._call.is_cancelled:  # by another thread, which may have seen the try before only
+            self._rpc.cancel()
 
     def _read(self) -> Iterator[Part]:
         try:
-            for part in self._parts():
-                if part.WhichOneof("part") == "progress":
-                    progress = part.progress
-                    self._observer(progress.phase, progress.steps_done, progress.steps_total)
-                    continue
-                self._assembly.add(part)
-                if self._assembly.is_viewable(part):
-                    yield part
-                if self._assembly.result is not None:
-                    # Progress messages are coalesced, and the last is left out for the answer.
-                    steps = self._assembly.result.steps
-                    phase = "adjoint" if isinstance(self._assembly.result, Gradient) else "forward"
-                    self._observer(phase, steps, steps)
-        except grpc.RpcError as error:
-            raise self._error_of(error) from None
+            with self._call:
+                yield from self._repeated()
+        except errors.SimgradError as error:
+            error.tries = self._call.tries
+            raise
         finally:
             getattr(self._observer, "close", lambda: None)()
         result = self._assembly.result
         if result is None:
             raise errors.Internal("the server ended the stream without a result")
+        result.tries = self._call.tries
         self._finish(result)
+
+    def _repeated(self) -> Iterator[Part]:
+        while True:
+            try:
+                yield from self._run()
+                return
+            except grpc.RpcError as error:
+                self._call.failed(error, replace(self._reached, pause=self._pause))
+            self._begin()
+
+    def _run(self) -> Iterator[Part]:
+        """The viewable parts of one try."""
+        for response in self._rpc:
+            self._call.is_alive()
+            for part in response.parts:
+                self._look_at(part)
+                if part.WhichOneof("part") == "progress":
+                    continue
+                self._assembly.add(part)
+                if self._assembly.is_viewable(part):
+                    yield part
+        result = self._assembly.result
+        if result is not None:
+            # Progress messages are coalesced, and the last is left out for the answer.
+            phase = "adjoint" if isinstance(result, Gradient) else "forward"
+            self._observer(phase, result.steps, result.steps)
+
+    def _look_at(self, part: Part) -> None:
+        """Notes how far the answer is."""
+        kind = part.WhichOneof("part")
+        if kind == "header":
+            self._delivery.take_header(part.header)
+            self._reached = Reached("forward", 0, part.header.steps)
+        elif kind == "diagnostics":
+            block = part.diagnostics
+            self._reach("forward", block.first_step + block.steps, self._reached.total)
+        elif kind == "progress":
+            progress = part.progress
+            self._reach(progress.phase, progress.steps_done, progress.steps_total)
+            position = (_RANK.get(progress.phase, len(_RANK)), progress.steps_done)
+            if position > self._told:  # a repeated run comes by what was told once more
+                self._told = position
+                self._observer(progress.phase, progress.steps_done, progress.steps_total)
+
+    def _reach(self, phase: str, done: int, total: int) -> None:
+        """Blocks and progress come in any order, so neither takes back what the other said."""
+        was = self._reached
+        if phase != was.phase:
+            self._reached = was if was.phase == "adjoint" else Reached(phase, done, total)
+        elif done > was.done:
+            self._reached = Reached(phase, done, total)

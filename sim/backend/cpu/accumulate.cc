@@ -90,6 +90,7 @@ void AccumulateRows(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
   const int64_t width = m.width[0];
   const int32_t* const running = m.RunningMask();
   for (int64_t row = 0; row < plan.rows; ++row) {
+    m.CountRow(row);
     const int64_t at = row * width;
     const int64_t bytes = at * LaneBytes(plan.carrier);
     std::byte* const sums = target.sum + bytes;
@@ -126,6 +127,7 @@ void AccumulatePacked(Machine& m, const AccumulatePlan& plan, GradientTarget& ta
   const int64_t bytes = LaneBytes(plan.carrier);
   LoopScratch& scratch = m.ScratchAt(m.depth);
   for (int64_t row = 0; row < plan.rows; ++row) {
+    m.CountRow(row);
     LaneBits present = m.lane_set.counted & m.lane_set.running;
     if (plan.mask >= 0) {
       LaneBits bits;
@@ -155,6 +157,7 @@ void AccumulateEach(Machine& m, const AccumulatePlan& plan, GradientTarget& targ
   };
   const LaneBits lanes = m.lane_set.counted & m.lane_set.running;
   for (int64_t row = 0; row < plan.rows; ++row) {
+    m.CountRow(row);
     ForEachLane(lanes, [&](int64_t j) {
       if (!holds(plan.mask, row, j) || !holds(plan.where, row, j)) return;
       const int64_t lane = m.lane_set.BlockLane(j);

@@ -18,7 +18,7 @@ Carrier CarrierOfFormat(Format format) {
 
 BlockAdjoint::BlockAdjoint(const RunContext& context, const Plan& plan)
     : context_(context),
-      m_(plan, context.layout.width()),
+      m_(plan, context.layout.width(), WorkMeter(context.options.stop)),
       adjoint_format_(context.program.policy[precision::Role::kAdjoint].format),
       adjoint_carrier_(CarrierOfFormat(adjoint_format_)),
       gradient_format_(context.program.policy[precision::Role::kGradient].format),
@@ -26,9 +26,8 @@ BlockAdjoint::BlockAdjoint(const RunContext& context, const Plan& plan)
   for (size_t i = 0; i < context.batch.inputs.size(); ++i) {
     sums_per_step_ = sums_per_step_ || context.IsSummedPerStep(i);
   }
-  m_.meter = WorkMeter(context.options.stop);
   context.reader.LoadUniform(m_);
-  m_.RunCode(plan.per_run);
+  m_.RunInPieces(plan.per_run);
 }
 
 // False: every instance of the block has been stopped, nothing is reversed.
@@ -54,7 +53,7 @@ bool BlockAdjoint::Load(int64_t block, const BlockState& state, AdjointBlock& ad
   if (!set.counted.Any()) return false;
   CopyStates(state.numbers.data());
   context_.reader.LoadConstant(m_, rows_);
-  m_.RunCode(m_.plan().per_block);
+  m_.RunInPieces(m_.plan().per_block);
   for (size_t i = 0; i < adjoint.sums.size(); ++i) {
     m_.gradients[i] = {};
     if (adjoint.sums[i].empty()) continue;
@@ -72,8 +71,7 @@ void BlockAdjoint::CopyStates(const std::byte* numbers) {
     m_.at[states[k].yield] = m_.HomeOf(states[k].yield);
     const int64_t bytes = m_.slot(s).bytes_per_lane() * rows_.width;
     if (bytes == 0) continue;  // a state without elements has no place
-    std::memcpy(m_.at[s], numbers + context_.layout.state(k) * rows_.width,
-                static_cast<size_t>(bytes));
+    CopyInPieces(m_.meter, m_.at[s], numbers + context_.layout.state(k) * rows_.width, bytes);
   }
 }
 
@@ -94,9 +92,8 @@ void BlockAdjoint::Report(int64_t step) {
 void BlockAdjoint::RunAdjoint(const AdjointRegionPlan& region, int64_t step) {
   m_.tape = nullptr;
   m_.looks = context_.looks;
-  m_.Count(region.region);
   underflow_.Begin(m_);
-  m_.RunCode(region.region.code);
+  m_.RunCode(region.region);
   underflow_.End(m_);
   if (!context_.looks) return;
   LookAtSums();
@@ -116,8 +113,12 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
   adjoint.stopped = state.stopped;
   const auto held = [&](int64_t count) {
     const size_t n = static_cast<size_t>(count * width);
-    const RowBytes zeros(n * static_cast<size_t>(LaneBytes(adjoint_carrier_)));
-    return HeldSlot{zeros, zeros, RowMask(n), HeldSlot::Presence::kNever};
+    const size_t bytes = n * static_cast<size_t>(LaneBytes(adjoint_carrier_));
+    HeldSlot slot;
+    ResizeInPieces(m_.meter, slot.cotangent, bytes);
+    ResizeInPieces(m_.meter, slot.next, bytes);
+    ResizeInPieces(m_.meter, slot.mask, n);
+    return slot;
   };
   for (const StatePlan& s : plan.states) adjoint.states.push_back(held(m_.slot(s.slot).count));
   for (const Export& exported : p.exports) {
@@ -128,7 +129,8 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
     const bool wanted = context_.program.adjoint_spec->wanted[i] && !no_steps;
     const bool real = p[p.inputs[i].value].type.element == ElementType::kReal;
     const int64_t n = wanted && real ? ElementCount(p[p.inputs[i].value].type.shape) * width : 0;
-    adjoint.sums.emplace_back(static_cast<size_t>(n * LaneBytes(gradient_carrier_)));
+    ResizeInPieces(m_.meter, adjoint.sums.emplace_back(),
+                   static_cast<size_t>(n * LaneBytes(gradient_carrier_)));
     adjoint.connected.emplace_back();
   }
   if (!Load(block, state, adjoint)) return;
@@ -139,9 +141,8 @@ void BlockAdjoint::Start(int64_t block, const BlockState& state, AdjointBlock& a
       const size_t states = plan.states.size();
       const int64_t at =
           k < states ? context_.layout.state(k) : context_.layout.exported(k - states);
-      std::memcpy(
-          m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
-          static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() * rows_.width));
+      CopyInPieces(m_.meter, m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
+                   m_.slot(plan.terminal_args[k]).bytes_per_lane() * rows_.width);
     }
     tape_.Reset();
     m_.tape = &tape_;
@@ -184,13 +185,14 @@ void BlockAdjoint::RecordSteps(int64_t first, int64_t end, bool cuts) {
     if (cuts && (t == first || tape_.bytes() > kSegmentBytes)) {
       Cut& cut = cuts_.emplace_back();
       cut.step = t;
-      cut.states.resize(static_cast<size_t>(context_.layout.exported_begin() * rows_.width));
+      ResizeInPieces(m_.meter, cut.states,
+                     static_cast<size_t>(context_.layout.exported_begin() * rows_.width));
       for (size_t k = 0; k < plan.states.size(); ++k) {
         const int32_t s = plan.states[k].slot;
         const int64_t bytes = m_.slot(s).bytes_per_lane() * rows_.width;
         if (bytes == 0) continue;  // a state without elements has no place
-        std::memcpy(cut.states.data() + context_.layout.state(k) * rows_.width, m_.at[s],
-                    static_cast<size_t>(bytes));
+        CopyInPieces(m_.meter, cut.states.data() + context_.layout.state(k) * rows_.width, m_.at[s],
+                     bytes);
       }
       if (t != first) {
         CopyStates(cut.states.data());
@@ -270,7 +272,6 @@ void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& 
                           GradientStore& store) {
   const Plan& plan = m_.plan();
   const Program& p = context_.program.program;
-  const precision::RoleSetting& setting = context_.program.policy[precision::Role::kGradient];
   const bool runs = Load(block, state, adjoint);
   if (runs && p.HasInitial()) {
     context_.reader.LoadStates(m_, rows_);
@@ -299,32 +300,53 @@ void BlockAdjoint::Finish(int64_t block, const BlockState& state, AdjointBlock& 
     const bool is_state = p.inputs[i].kind == InputKind::kState;
     const size_t state_index = is_state ? k++ : 0;
     if (adjoint.sums[i].empty()) continue;
-    const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
     for (int64_t lane = 0; lane < rows_.lanes; ++lane) {
-      const size_t row = static_cast<size_t>(rows_.first + lane);
       bool connected = adjoint.connected[i].Has(lane);
-      const bool reversed = runs && m_.lane_set.counted.Has(lane);
-      for (int64_t e = 0; e < count && reversed; ++e) {
-        const size_t to = row * static_cast<size_t>(count) + static_cast<size_t>(e);
-        const int64_t from = e * rows_.width + lane;
+      if (runs && m_.lane_set.counted.Has(lane)) {
         if (is_state) {
-          const HeldSlot& held = adjoint.states[state_index];
-          if (held.mask[static_cast<size_t>(from)] == 0) continue;
-          const double x = precision::RoundTo(
-              setting.format, LoadReal(held.cotangent.data(), adjoint_carrier_, from),
-              setting.overflow);
-          store.values[i][to] = x;
-          connected = true;
-          if (!std::isfinite(x) && context_.looks) m_.nonfinite.Add(lane);
+          connected = HandOutState(i, adjoint.states[state_index], lane, store) || connected;
         } else if (!context_.IsSummedPerStep(i)) {
-          const double x = LoadReal(adjoint.sums[i].data(), gradient_carrier_, from);
-          store.values[i][to] = precision::Canonical(x);
+          HandOutSum(i, lane, store);
         }
       }
-      store.connected[i][row] = connected ? 1 : 0;
+      store.connected[i][static_cast<size_t>(rows_.first + lane)] = connected ? 1 : 0;
     }
   }
   Report(0);
+}
+
+// The gradient of a state as sent, of one lane; whether any of it is present.
+bool BlockAdjoint::HandOutState(size_t input, const HeldSlot& held, int64_t lane,
+                                GradientStore& store) {
+  const precision::RoleSetting& setting = context_.program.policy[precision::Role::kGradient];
+  const int64_t count = static_cast<int64_t>(held.mask.size()) / rows_.width;
+  double* const to = store.values[input].data() + (rows_.first + lane) * count;
+  bool connected = false;
+  InPieces(m_.meter, count, kConversionWork, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) {
+      const int64_t from = e * rows_.width + lane;
+      if (held.mask[static_cast<size_t>(from)] == 0) continue;
+      to[e] = precision::RoundTo(setting.format,
+                                 LoadReal(held.cotangent.data(), adjoint_carrier_, from),
+                                 setting.overflow);
+      connected = true;
+      if (!std::isfinite(to[e]) && context_.looks) m_.nonfinite.Add(lane);
+    }
+  });
+  return connected;
+}
+
+void BlockAdjoint::HandOutSum(size_t input, int64_t lane, GradientStore& store) {
+  const RowBytes& sum = adjoint_->sums[input];
+  const int64_t numbers = static_cast<int64_t>(sum.size()) / LaneBytes(gradient_carrier_);
+  const int64_t count = numbers / rows_.width;
+  double* const to = store.values[input].data() + (rows_.first + lane) * count;
+  InPieces(m_.meter, count, kConversionWork, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) {
+      const double x = LoadReal(sum.data(), gradient_carrier_, e * rows_.width + lane);
+      to[e] = precision::Canonical(x);
+    }
+  });
 }
 
 // A frame of the step that holds nothing but its states, where they are now.

@@ -76,6 +76,8 @@ class BlockAdjoint {
   void LoadSums(int64_t t, const GradientStore& store);
   void FlushSums(int64_t t, GradientStore& store);
   const Frame* StateFrame();
+  bool HandOutState(size_t input, const HeldSlot& held, int64_t lane, GradientStore& store);
+  void HandOutSum(size_t input, int64_t lane, GradientStore& store);
 
   const RunContext& context_;
   Machine m_;

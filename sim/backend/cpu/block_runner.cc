@@ -18,16 +18,15 @@ bool IsReal(const Slot& slot) {
 
 BlockRunner::BlockRunner(const RunContext& context, const Plan& plan)
     : context_(context),
-      m_(plan, context.layout.width()),
+      m_(plan, context.layout.width(), WorkMeter(context.options.stop)),
       sites_(context.options),
       every_lane_(static_cast<size_t>(context.layout.width()), -1),
       cost_before_(static_cast<size_t>(context.layout.width()) * 8),
       cost_format_(context.program.policy[precision::Role::kObjective].format),
       cost_carrier_(cost_format_ == Format::kF64 ? Carrier::kF64 : Carrier::kF32) {
-  m_.meter = WorkMeter(context.options.stop);
   m_.looks = context.looks;
   context.reader.LoadUniform(m_);
-  m_.RunCode(plan.per_run);
+  m_.RunInPieces(plan.per_run);
 }
 
 LaneSet BlockRunner::RunningLanes() const {
@@ -58,20 +57,20 @@ void BlockRunner::Load(int64_t block, BlockState& state) {
   const Plan& plan = m_.plan();
   for (size_t k = 0; k < plan.states.size(); ++k) {
     const Slot& slot = m_.slot(plan.states[k].slot);
-    std::memcpy(m_.at[plan.states[k].slot], state.numbers.data() + layout.state(k) * rows_.width,
-                static_cast<size_t>(slot.bytes_per_lane() * rows_.width));
+    CopyInPieces(m_.meter, m_.at[plan.states[k].slot],
+                 state.numbers.data() + layout.state(k) * rows_.width,
+                 slot.bytes_per_lane() * rows_.width);
   }
   context_.reader.LoadConstant(m_, rows_);
-  m_.RunCode(plan.per_block);
+  m_.RunInPieces(plan.per_block);
 }
 
 void BlockRunner::Store(BlockState& state) {
   const Plan& plan = m_.plan();
   for (size_t k = 0; k < plan.states.size(); ++k) {
     const Slot& slot = m_.slot(plan.states[k].slot);
-    std::memcpy(state.numbers.data() + context_.layout.state(k) * rows_.width,
-                m_.at[plan.states[k].slot],
-                static_cast<size_t>(slot.bytes_per_lane() * rows_.width));
+    CopyInPieces(m_.meter, state.numbers.data() + context_.layout.state(k) * rows_.width,
+                 m_.at[plan.states[k].slot], slot.bytes_per_lane() * rows_.width);
   }
 }
 
@@ -83,11 +82,12 @@ void BlockRunner::StoreExports(const LaneBits& lanes) {
     const std::byte* const from = m_.at[plan.exports[k]];
     const int64_t bytes = slot.lane_bytes();
     if (!slot.uniform && !state_->stopped.Any()) {
-      std::memcpy(to, from, static_cast<size_t>(slot.bytes_per_lane() * rows_.width));
+      CopyInPieces(m_.meter, to, from, slot.bytes_per_lane() * rows_.width);
       continue;
     }
     const int64_t width = slot.uniform ? kLaneGroup : rows_.width;
     for (int64_t row = 0; row < slot.count; ++row) {
+      m_.CountRow(row);
       ForEachLane(lanes, [&](int64_t j) {
         std::memcpy(to + (row * rows_.width + j) * bytes,
                     from + (row * width + (slot.uniform ? 0 : j)) * bytes,
@@ -128,7 +128,7 @@ void BlockRunner::Start(int64_t block, BlockState& state) {
   const size_t width = static_cast<size_t>(layout.PaddedLanes(block));
   const size_t lanes = static_cast<size_t>(layout.Lanes(block));
   state = {};
-  state.numbers.assign(static_cast<size_t>(layout.bytes_per_lane()) * width, std::byte{0});
+  ResizeInPieces(m_.meter, state.numbers, static_cast<size_t>(layout.bytes_per_lane()) * width);
   if (context_.counts) state.path.signature.assign(width, 0);
   for (const Site& site : context_.program.sites) {
     if (!context_.counts || site.kind != SiteKind::kEvent) continue;
@@ -147,8 +147,8 @@ void BlockRunner::Start(int64_t block, BlockState& state) {
   for (size_t k = 0; k < plan.initial_yields.size(); ++k) {
     const Slot& slot = m_.slot(plan.initial_yields[k]);
     if (context_.looks && IsReal(slot)) m_.Look(plan.initial_yields[k], -1);
-    std::memcpy(m_.at[plan.states[k].slot], m_.at[plan.initial_yields[k]],
-                static_cast<size_t>(slot.bytes_per_lane() * rows_.width));
+    CopyInPieces(m_.meter, m_.at[plan.states[k].slot], m_.at[plan.initial_yields[k]],
+                 slot.bytes_per_lane() * rows_.width);
   }
   Report(Phase::kForward, 0);
   Store(state);
@@ -203,7 +203,12 @@ bool BlockRunner::IsUnusual(const StatePlan& state) const {
   const double normal =
       precision::DoublePowerOfTwo(precision::Traits(m_.slot(state.slot).format).min_exponent);
   const int wide = slot.carrier == Carrier::kF64 ? 1 : 0;
-  return m_.kernels().any_unusual[wide](m_.at[state.yield], normal, slot.count * rows_.width);
+  bool unusual = false;
+  InPieces(m_.meter, slot.count, rows_.width, [&](int64_t begin, int64_t end) {
+    const std::byte* const rows = m_.at[state.yield] + begin * rows_.width * slot.lane_bytes();
+    unusual = unusual || m_.kernels().any_unusual[wide](rows, normal, (end - begin) * rows_.width);
+  });
+  return unusual;
 }
 
 // Instances that are not ok stand still from here on.
@@ -233,6 +238,7 @@ void BlockRunner::KeepStopped() {
     const Slot& slot = m_.slot(state.yield);
     const int64_t bytes = slot.lane_bytes();
     for (int64_t row = 0; row < slot.count; ++row) {
+      m_.CountRow(row);
       ForEachLane(kept, [&](int64_t j) {
         const int64_t at = (row * rows_.width + j) * bytes;
         std::memcpy(m_.at[state.yield] + at, m_.at[state.slot] + at, static_cast<size_t>(bytes));
@@ -301,6 +307,7 @@ void BlockRunner::NoteStates(int64_t sample, StepDiagnostics& diagnostics) {
     if (!IsReal(slot)) continue;
     StateRange& range = diagnostics.states[real_state++][static_cast<size_t>(sample)];
     for (int64_t row = 0; row < slot.count; ++row) {
+      m_.CountRow(row);
       NoteRow(m_.at[state.slot] + row * rows_.width * slot.lane_bytes(), slot, range);
     }
   }
@@ -346,32 +353,30 @@ void BlockRunner::NoteRow(const std::byte* numbers, const Slot& slot, StateRange
 }
 
 void WriteTensorRow(Tensor& tensor, int64_t at, const Slot& slot, const std::byte* numbers,
-                    int64_t width, int64_t lane) {
-  for (int64_t e = 0; e < slot.count; ++e) {
-    const int64_t i = e * width + lane;
+                    int64_t width, int64_t lane, WorkMeter& meter) {
+  const auto set = [&](int64_t to, int64_t i) {
     switch (slot.carrier) {
       case Carrier::kF32:
       case Carrier::kF64:
-        tensor.Set(at + e, LoadReal(numbers, slot.carrier, i));
-        break;
+        return tensor.Set(to, LoadReal(numbers, slot.carrier, i));
       case Carrier::kI32:
-        tensor.SetInt(at + e, reinterpret_cast<const int32_t*>(numbers)[i]);
-        break;
+        return tensor.SetInt(to, reinterpret_cast<const int32_t*>(numbers)[i]);
       case Carrier::kI64:
-        tensor.SetInt(at + e, reinterpret_cast<const int64_t*>(numbers)[i]);
-        break;
+        return tensor.SetInt(to, reinterpret_cast<const int64_t*>(numbers)[i]);
       case Carrier::kMask:
-        tensor.SetInt(at + e, reinterpret_cast<const int32_t*>(numbers)[i] != 0 ? 1 : 0);
-        break;
+        return tensor.SetInt(to, reinterpret_cast<const int32_t*>(numbers)[i] != 0 ? 1 : 0);
     }
-  }
+  };
+  InPieces(meter, slot.count, kConversionWork, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) set(at + e, e * width + lane);
+  });
 }
 
 void BlockRunner::Record(int64_t t, const ChunkOutput& output) {
   const auto write = [&](const Slot& slot, const std::byte* numbers, Tensor& tensor) {
     for (int64_t lane = 0; lane < rows_.lanes; ++lane) {
       const int64_t cell = (rows_.first + lane) * output.count + (t - output.first);
-      WriteTensorRow(tensor, cell * slot.count, slot, numbers, rows_.width, lane);
+      WriteTensorRow(tensor, cell * slot.count, slot, numbers, rows_.width, lane, m_.meter);
     }
   };
   const Plan& plan = m_.plan();
@@ -401,8 +406,8 @@ void BlockRunner::Finish(int64_t block, BlockState& state) {
   const size_t states = plan.states.size();
   for (size_t k = 0; k < plan.terminal_args.size(); ++k) {
     const int64_t at = k < states ? context_.layout.state(k) : context_.layout.exported(k - states);
-    std::memcpy(m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
-                static_cast<size_t>(m_.slot(plan.terminal_args[k]).bytes_per_lane() * rows_.width));
+    CopyInPieces(m_.meter, m_.at[plan.terminal_args[k]], state.numbers.data() + at * rows_.width,
+                 m_.slot(plan.terminal_args[k]).bytes_per_lane() * rows_.width);
   }
   m_.Run(plan.terminal);
   AddCost(plan.terminal_yield);

@@ -81,6 +81,6 @@ class BlockRunner {
 
 // Encodes element values of a block into rows of a tensor, canonical.
 void WriteTensorRow(Tensor& tensor, int64_t at, const Slot& slot, const std::byte* numbers,
-                    int64_t width, int64_t lane);
+                    int64_t width, int64_t lane, WorkMeter& meter);
 
 }  // namespace simgrad::sim::cpu

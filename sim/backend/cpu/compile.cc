@@ -46,18 +46,20 @@ Carrier CarrierOfValue(const Value& value) {
 
 Compiler::Compiler(std::shared_ptr<const NumericalProgram> program,
                    const std::vector<InputForm>& inputs, const KernelTable& kernels,
-                   const PlanOptions& options)
+                   const PlanOptions& options, WorkMeter meter)
     : program_(std::move(program)),
       kernels_(kernels),
       options_(options),
       plan_(std::make_unique<Plan>()),
-      uses_(AnalyzeUses(*program_, options)) {
+      meter_(std::move(meter)),
+      uses_(AnalyzeUses(*program_, options, meter_)) {
   plan_->program = program_;
   plan_->kernels = &kernels;
   const Program& p = program_->program;
   plan_->slot_of.assign(p.values.size(), -1);
   look_.assign(p.values.size(), false);
   producer_.assign(p.values.size(), nullptr);
+  zero_literal_.resize(p.values.size());
   region_of_.assign(p.values.size(), nullptr);
   int32_t terminations = 0;
   int32_t events = 0;
@@ -70,6 +72,7 @@ Compiler::Compiler(std::shared_ptr<const NumericalProgram> program,
   }
   if (options.looks) {
     const auto look = [&](const Region& region, std::vector<ValueId> looked_at) {
+      meter_.Add(static_cast<int64_t>(p.values.size()));
       const Detection found = DetectNonFinite(p, program_->policy, region, looked_at);
       for (size_t i = 0; i < look_.size(); ++i) {
         if (found.look[i]) look_[i] = true;
@@ -134,7 +137,7 @@ void Compiler::CompileForward() {
     Scope scope;
     OpenScope(scope, p.initial, BeginRecord(plan_->initial));
     CompileOps(scope);
-    std::vector<int32_t> taken;
+    std::set<int32_t> taken;
     for (ValueId id : p.initial.yields) {
       plan_->initial_yields.push_back(OwnedYield(scope, id, taken, false));
     }
@@ -180,13 +183,13 @@ void Compiler::CompileForward() {
 }
 
 void Compiler::CompileStateYields(Scope& scope) {
-  std::vector<int32_t> taken;
+  std::set<int32_t> taken;
   for (size_t k = 0; k < plan_->states.size(); ++k) {
     StatePlan& state = plan_->states[k];
     state.yield = OwnedYield(scope, scope.region->yields[k], taken, state.stored);
     // State and yield exchange their buffers after every step: no other value may come to own one.
     if (SlotAt(state.yield).offset >= 0) {
-      std::erase(scope.kept, state.yield);
+      scope.kept.erase(state.yield);
       MakeExclusive(state.yield);
     }
   }
@@ -201,13 +204,19 @@ void Compiler::OpenScope(Scope& scope, const Region& region, RegionPlan& plan) {
   for (ValueId id : region.args) {
     if (id != ValueId::kNone) region_of_[Index(id)] = &plan;
   }
-  for (const Op& op : region.ops) {
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    const Op& op = region.ops[i];
+    meter_.Add(kPassWork);
     for (ValueId id : op.results) {
       if (id == ValueId::kNone) continue;
       producer_[Index(id)] = &op;
       region_of_[Index(id)] = &plan;
     }
+    for (ValueId id : op.operands) scope.readers.push_back({id, i});
   }
+  std::sort(scope.readers.begin(), scope.readers.end());
+  const auto twice = std::unique(scope.readers.begin(), scope.readers.end());
+  scope.readers.erase(twice, scope.readers.end());
   scope.last_used.resize(region.ops.size());
   if (!options_.diagnostics) return;
   // What a margin reads counts as a use, so that it is computed by itself.
@@ -247,6 +256,7 @@ void Compiler::CountLastUses(Scope& scope, const std::vector<int32_t>& pinned) {
   const Region& region = *scope.region;
   for (size_t i = 0; i < region.ops.size(); ++i) {
     const Op& op = region.ops[i];
+    meter_.Add(kPassWork);
     const auto use = [&](ValueId id) {
       const int32_t root = uses_.root[Index(id)];
       if (region_of_[static_cast<size_t>(root)] == scope.plan) last[root] = i;
@@ -263,6 +273,7 @@ void Compiler::CountLastUses(Scope& scope, const std::vector<int32_t>& pinned) {
   }
   for (int32_t root : pinned) last.erase(root);
   for (const auto& [root, at] : last) scope.last_used[at].push_back(root);
+  scope.last_at = std::move(last);
 }
 
 void Compiler::CompileOps(Scope& scope) {
@@ -283,6 +294,7 @@ void Compiler::CompileOps(Scope& scope) {
   }
   CountLastUses(scope, pinned);
   for (scope.at = 0; scope.at < region.ops.size(); ++scope.at) {
+    meter_.Add(4 * kPassWork);
     CompileOp(region.ops[scope.at]);
     for (int32_t slot : scope.scratch) {
       pool_.Return(SlotAt(slot).offset, SlotAt(slot).bytes_per_lane());
@@ -290,15 +302,21 @@ void Compiler::CompileOps(Scope& scope) {
     scope.scratch.clear();
     for (int32_t root : scope.last_used[scope.at]) {
       const int32_t slot = plan_->slot_of[static_cast<size_t>(root)];
-      const auto kept = std::find(scope.kept.begin(), scope.kept.end(), slot);
-      if (slot < 0 || kept == scope.kept.end()) continue;
+      if (slot < 0 || scope.kept.erase(slot) == 0) continue;
       pool_.Return(SlotAt(slot).offset, SlotAt(slot).bytes_per_lane());
-      scope.kept.erase(kept);
     }
   }
 }
 
+// Copies and looks are in the code alone.
+void Compiler::CountCode(RegionPlan& plan) {
+  int64_t rows = 0;
+  for (const Instruction& i : plan.code) rows += i.count;
+  plan.work = std::max(plan.work, rows);
+}
+
 void Compiler::CloseScope(Scope& scope) {
+  CountCode(*scope.plan);
   for (int32_t slot : scope.kept) {
     if (SlotAt(slot).uniform || SlotAt(slot).invariant || SlotAt(slot).offset < 0) continue;
     pool_.Return(SlotAt(slot).offset, SlotAt(slot).bytes_per_lane());
@@ -376,8 +394,8 @@ void Compiler::EmitRange(const Op& op, ValueId source, int32_t source_slot) {
 
 std::unique_ptr<Plan> CompilePlan(std::shared_ptr<const NumericalProgram> program,
                                   const std::vector<InputForm>& inputs, const KernelTable& kernels,
-                                  const PlanOptions& options) {
-  return Compiler(std::move(program), inputs, kernels, options).Run();
+                                  const PlanOptions& options, WorkMeter meter) {
+  return Compiler(std::move(program), inputs, kernels, options, std::move(meter)).Run();
 }
 
 }  // namespace simgrad::sim::cpu

@@ -1,13 +1,15 @@
 // Compiles a numerical program into a plan for the block interpreter.
 //
-// Cost: linear in the program, and in the elements of its reductions and moves. Errors: none; the
-// program has been verified and lowered. Threads: pure.
+// Cost: n log n in the program, and linear in the elements of its reductions and moves. Errors:
+// none; the program has been verified and lowered. Throws StopRequested where the meter says so.
+// Threads: pure.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "sim/backend/cpu/plan.h"
+#include "sim/backend/work_meter.h"
 
 namespace simgrad::sim::cpu {
 
@@ -27,6 +29,6 @@ struct PlanOptions {
 
 std::unique_ptr<Plan> CompilePlan(std::shared_ptr<const NumericalProgram> program,
                                   const std::vector<InputForm>& inputs, const KernelTable& kernels,
-                                  const PlanOptions& options);
+                                  const PlanOptions& options, WorkMeter meter = {});
 
 }  // namespace simgrad::sim::cpu

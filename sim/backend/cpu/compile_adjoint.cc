@@ -94,7 +94,7 @@ void Compiler::CompileAdjointRegion(const Region& region, bool seeded, AdjointRe
   CompileOps(scope);
   // What is yielded is held where the arguments are read from, so it must not be an argument.
   const SlotList yields = SlotList::Of(region.yields);
-  std::vector<int32_t> taken;
+  std::set<int32_t> taken;
   for (size_t k = 0; k < yields.size(); ++k) {
     SlotPair pair;
     if (yields.cotangents[k] != ValueId::kNone) {
@@ -161,7 +161,7 @@ void Compiler::CompileVjpRegion(const Region& region, size_t leading,
   }
   CompileOps(scope);
   const SlotList out = SlotList::Of(region.yields);
-  std::vector<int32_t> taken;
+  std::set<int32_t> taken;
   for (size_t k = 0; k < out.size(); ++k) {
     const size_t at = static_cast<size_t>(yields[k]);
     const SlotPair argument = plan.args[at];
@@ -183,10 +183,7 @@ void Compiler::CompileVjpRegion(const Region& region, size_t leading,
   }
   // The yields' buffers travel on when the region has ended.
   for (int32_t slot : taken) {
-    const auto kept = std::find(scope.kept.begin(), scope.kept.end(), slot);
-    if (kept == scope.kept.end()) continue;
-    scope.kept.erase(kept);
-    around->scratch.push_back(slot);
+    if (scope.kept.erase(slot) > 0) around->scratch.push_back(slot);
   }
   CloseScope(scope);
 }

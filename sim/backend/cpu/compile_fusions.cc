@@ -1,6 +1,7 @@
 // Operations that are computed together with the one that alone reads them, in one pass.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "sim/backend/cpu/compiler.h"
 #include "sim/backend/cpu/identity.h"
@@ -18,6 +19,12 @@ int CarrierIndex(Carrier carrier) { return static_cast<int>(carrier); }
 
 // Whether the value is the literal +0 in every element.
 bool Compiler::IsZeroLiteral(ValueId id) const {
+  std::optional<bool>& known = zero_literal_[Index(id)];
+  if (!known) known = LooksZero(id);
+  return *known;
+}
+
+bool Compiler::LooksZero(ValueId id) const {
   const Op* op = producer_[Index(id)];
   while (op != nullptr && op->code == kBroadcast) op = producer_[Index(op->operands[0])];
   if (op == nullptr || op->code != kLiteral || !IsReal(op->results[0])) return false;
@@ -28,12 +35,16 @@ bool Compiler::IsZeroLiteral(ValueId id) const {
 // The operation of this region after the current one that alone reads `id`, if it is the next to.
 const Op* Compiler::OnlyReader(ValueId id) const {
   if (uses_.count[Index(id)] != 1 || look_[Index(id)] || Stored(id)) return nullptr;
-  const std::vector<Op>& ops = scope_->region->ops;
-  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
-    const std::vector<ValueId>& operands = ops[j].operands;
-    if (std::find(operands.begin(), operands.end(), id) != operands.end()) return &ops[j];
-  }
-  return nullptr;
+  const auto readers = ReadersAfter(id);
+  return readers.empty() ? nullptr : &scope_->region->ops[readers[0].second];
+}
+
+// The operations of this region after the current one that read `id`, in the order of the text.
+std::span<const std::pair<ValueId, size_t>> Compiler::ReadersAfter(ValueId id) const {
+  const auto& all = scope_->readers;
+  const auto first = std::lower_bound(all.begin(), all.end(), std::pair(id, scope_->at + 1));
+  const auto last = std::lower_bound(first, all.end(), std::pair(id, SIZE_MAX));
+  return {first, last};
 }
 
 // The same, where what only gives a value another name is no reader.
@@ -49,6 +60,12 @@ const Op* Compiler::OnlyRealReader(ValueId id) const {
 void Compiler::ReadLater(const Op& op, const Op& reader) {
   KeepOperands(op, reader);
   scope_->deferred[static_cast<int32_t>(op.results[0])] = &op;
+  ++scope_->deferred_under[op.attributes.where];
+}
+
+void Compiler::ReadNow(std::unordered_map<int32_t, const Op*>::iterator deferred) {
+  --scope_->deferred_under[deferred->second->attributes.where];
+  scope_->deferred.erase(deferred);
 }
 
 // Keeps the places of the operands of an operation until `reader` has run.
@@ -56,14 +73,11 @@ void Compiler::KeepOperands(const Op& op, const Op& reader) {
   const size_t at = static_cast<size_t>(&reader - scope_->region->ops.data());
   for (ValueId id : op.operands) {
     const int32_t root = uses_.root[Index(id)];
-    for (size_t k = scope_->at; k < at; ++k) {
-      std::vector<int32_t>& last = scope_->last_used[k];
-      const auto found = std::find(last.begin(), last.end(), root);
-      if (found == last.end()) continue;
-      last.erase(found);
-      scope_->last_used[at].push_back(root);
-      break;
-    }
+    const auto last = scope_->last_at.find(root);
+    if (last == scope_->last_at.end() || last->second < scope_->at || last->second >= at) continue;
+    std::erase(scope_->last_used[last->second], root);
+    scope_->last_used[at].push_back(root);
+    last->second = at;
   }
 }
 
@@ -74,15 +88,12 @@ std::optional<Compiler::BoundTest> Compiler::TakeComparison(ValueId mask, Carrie
   const Op* tape = producer_[Index(mask)];
   std::vector<Instruction>& code = scope_->plan->code;
   if (tape == nullptr || tape->code != kTape || code.empty()) return std::nullopt;
+  if (code.back().to != At(mask)) return std::nullopt;
   // What is computed with its reader is looked at nowhere, so the mask it would be looked at under
   // is not read.
-  int32_t readers = uses_.readers[Index(mask)];
-  for (const Op& op : scope_->region->ops) {
-    const bool deferred =
-        !op.results.empty() && scope_->deferred.contains(static_cast<int32_t>(op.results[0]));
-    if (deferred && op.attributes.where == mask) --readers;
-  }
-  if (readers != 1 || code.back().to != At(mask)) return std::nullopt;
+  const auto under = scope_->deferred_under.find(mask);
+  const int32_t deferred = under == scope_->deferred_under.end() ? 0 : under->second;
+  if (uses_.readers[Index(mask)] - deferred != 1) return std::nullopt;
   for (const Comparison comparison : {Comparison::kLt, Comparison::kGt}) {
     const Kernel kernel = kernels_.compare[static_cast<int>(comparison)][CarrierIndex(carrier)]
                                           [static_cast<int>(Operands2::kVU)];
@@ -114,11 +125,10 @@ bool Compiler::DeferNegation(const Op& op) {
 // The last reader of a value that max(x, 0) and x > 0 alone read.
 const Op* Compiler::LastReluReader(ValueId x) const {
   if (look_[Index(x)] || Stored(x)) return nullptr;
-  const std::vector<Op>& ops = scope_->region->ops;
   const Op* last = nullptr;
   int32_t readers = 0;
-  for (size_t j = scope_->at + 1; j < ops.size(); ++j) {
-    const Op& op = ops[j];
+  for (const auto& [value, at] : ReadersAfter(x)) {
+    const Op& op = scope_->region->ops[at];
     const bool left = op.operands.size() == 2 && op.operands[0] == x;
     const bool right = op.operands.size() == 2 && op.operands[1] == x;
     const bool relu = (op.code == kMax && left && IsZeroLiteral(op.operands[1])) ||
@@ -196,7 +206,7 @@ bool Compiler::CompileMultiplyAdd(const Op& op) {
     const int shape = op.code == kAdd ? 0 : (side == 0 ? 1 : 2);
     const int format = FormatIndex(*ValueAt(op.results[0]).format);
     Emit(Make(kernels_.multiply_add[shape][format][uniform_b ? 1 : 0], to, a, b, c), to);
-    scope_->deferred.erase(found);
+    ReadNow(found);
     return true;
   }
   return false;

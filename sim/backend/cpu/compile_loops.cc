@@ -28,11 +28,7 @@ int32_t Compiler::LoopResult(ValueId id) {
 int32_t Compiler::StoredCopy(Scope& scope, int32_t slot) {
   const int32_t copy = CopyOf(slot);
   Store(*scope.plan, copy);
-  if (options_.adjoint) {
-    std::erase(scope.kept, copy);
-    pool_.Return(SlotAt(copy).offset, SlotAt(copy).bytes_per_lane());
-    SlotAt(copy).offset = -1;
-  }
+  if (options_.adjoint) GiveUpPlace(scope, copy);
   return copy;
 }
 
@@ -145,7 +141,7 @@ void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
   const int32_t first_inside = static_cast<int32_t>(plan_->slots.size());
   Scope* const around = scope_;
   const size_t first_export = plan.has_entry ? 3 : 2;
-  std::vector<int32_t> taken;
+  std::set<int32_t> taken;
 
   Scope test_scope;
   test_scope.is_test = true;
@@ -231,7 +227,7 @@ void Compiler::CompileFor(const Op& op) {
   Scope scope;
   OpenScope(scope, body, BeginRecord(plan.body));
   CompileOps(scope);
-  std::vector<int32_t> taken;
+  std::set<int32_t> taken;
   for (size_t k = 0; k < plan.carried.size(); ++k) {
     CarriedPlan& carried = plan.carried[k];
     carried.yield = OwnedYield(scope, body.yields[k], taken, carried.stored);

@@ -277,7 +277,7 @@ void Compiler::CompileMerge(const Op& op) {
   }
   const auto test =
       op.code == kMerge ? TakeComparison(op.operands[2], SlotAt(slot[0]).carrier) : std::nullopt;
-  if (negates) scope_->deferred.erase(negated);
+  if (negates) ReadNow(negated);
   const int32_t to = Result(op.results[0], false, false);
   const int format = FormatIndex(*ValueAt(op.results[0]).format);
   const int sign = negates ? 1 : 0;

@@ -34,11 +34,11 @@ int32_t Compiler::ReadRecord(size_t root) {
   const Slot from = SlotAt(recorded);
   if (from.invariant || region_of_[root] == nullptr) return recorded;
   RegionPlan& region = *region_of_[root];
-  auto place = std::find(region.taped.begin(), region.taped.end(), recorded);
-  if (place == region.taped.end()) place = region.taped.insert(place, recorded);
+  const auto [place, fresh] = taped_.try_emplace({&region, recorded}, region.taped.size());
+  if (fresh) region.taped.push_back(recorded);
   TapePlan& plan = plan_->tapes.emplace_back();
   plan.region = region.id;
-  plan.place = static_cast<int32_t>(place - region.taped.begin());
+  plan.place = static_cast<int32_t>(place->second);
   plan.result = SlotLike(recorded, from.uniform, false);
   PlaceTemporary(plan.result);
   Instruction instruction;
@@ -155,7 +155,7 @@ void Compiler::CompileAccumulate(const Op& op) {
     value = uses_.root[Index(made.operands[turned ? 1 : 0])];
     plan.value = At(made.operands[turned ? 1 : 0]);
     if (!plan.negated) plan.factor = At(made.operands[turned ? 0 : 1]);
-    scope_->deferred.erase(deferred);
+    ReadNow(deferred);
   }
   if (op.operands.size() > 1 && op.operands[1] != ValueId::kNone) {
     plan.mask = Varying(At(op.operands[1]));

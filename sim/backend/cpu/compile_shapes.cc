@@ -34,6 +34,9 @@ bool Has(const std::vector<int64_t>& axes, size_t axis) {
   return std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) != axes.end();
 }
 
+// Of one element that a plan names, in element-operations.
+constexpr int64_t kElementWork = 16;
+
 }  // namespace
 
 void Compiler::EmitRows(ValueId result, std::vector<int32_t> from, std::vector<int32_t> operand,
@@ -64,6 +67,7 @@ void Compiler::CompileRows(const Op& op) {
   const ValueId result = op.results[0];
   const Shape& shape = ValueAt(result).type.shape;
   const int64_t rows = ElementCount(shape);
+  meter_.Add(kElementWork * rows);
   std::vector<int32_t> from;
   std::vector<int32_t> operand;
   if (op.code == kConcat) {
@@ -115,6 +119,7 @@ void Compiler::CompileRows(const Op& op) {
 const ReducePlan* Compiler::MakeReduction(const Op& op) {
   const Shape& shape = ValueAt(op.operands[0]).type.shape;
   const bool cumulative = op.code == kCumsum;
+  meter_.Add(kElementWork * ElementCount(shape));
   // Lists of the elements that share their place on the axes that are kept.
   std::vector<int64_t> kept_strides(shape.size(), 0);
   int64_t results = 1;
@@ -132,6 +137,7 @@ const ReducePlan* Compiler::MakeReduction(const Op& op) {
   });
   ReducePlan& plan = plan_->reductions.emplace_back();
   plan.results = results;
+  plan.cumulative = cumulative;
   plan.inputs = lists.empty() ? 0 : static_cast<int64_t>(lists[0].size());
   std::vector<int32_t> index;
   for (std::vector<int32_t>& list : lists) {

@@ -61,7 +61,7 @@ void Compiler::MakeExclusive(int32_t s) {
 }
 
 void Compiler::Store(RegionPlan& plan, int32_t slot) {
-  if (std::find(plan.stored.begin(), plan.stored.end(), slot) != plan.stored.end()) return;
+  if (!stored_.insert({&plan, slot}).second) return;
   plan.stored.push_back(slot);
   plan.stored_bytes_per_lane += SlotAt(slot).bytes_per_lane();
 }
@@ -124,24 +124,26 @@ int32_t Compiler::CopyOf(int32_t slot) {
   return copy;
 }
 
-int32_t Compiler::OwnedYield(Scope& scope, ValueId id, std::vector<int32_t>& taken, bool stored) {
+void Compiler::GiveUpPlace(Scope& scope, int32_t slot) {
+  scope.kept.erase(slot);
+  pool_.Return(SlotAt(slot).offset, SlotAt(slot).bytes_per_lane());
+  SlotAt(slot).offset = -1;
+}
+
+int32_t Compiler::OwnedYield(Scope& scope, ValueId id, std::set<int32_t>& taken, bool stored) {
   const int32_t slot = At(id);
   const size_t root = static_cast<size_t>(uses_.root[Index(id)]);
   const bool computed_here = region_of_[root] == scope.plan && producer_[root] != nullptr;
-  const bool shared = std::find(taken.begin(), taken.end(), slot) != taken.end();
+  const bool shared = taken.contains(slot);
   int32_t owned = slot;
   if (!computed_here || shared || SlotAt(slot).uniform || SlotAt(slot).invariant) {
     owned = CopyOf(slot);
     if (stored) {
       Store(*scope.plan, owned);
-      if (options_.adjoint) {
-        std::erase(scope.kept, owned);
-        pool_.Return(SlotAt(owned).offset, SlotAt(owned).bytes_per_lane());
-        SlotAt(owned).offset = -1;
-      }
+      if (options_.adjoint) GiveUpPlace(scope, owned);
     }
   }
-  taken.push_back(owned);
+  taken.insert(owned);
   return owned;
 }
 

@@ -4,9 +4,11 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "sim/backend/cpu/compile.h"
@@ -31,12 +33,16 @@ struct ValueUses {
   // By root: what the adjoint computes again from recorded values instead, or nothing.
   std::vector<std::optional<Recomputed>> recomputed;
 };
-ValueUses AnalyzeUses(const NumericalProgram& program, const PlanOptions& options);
+ValueUses AnalyzeUses(const NumericalProgram& program, const PlanOptions& options,
+                      WorkMeter& meter);
+
+// Of one operation that a pass of the compiler looks at, in element-operations.
+inline constexpr int64_t kPassWork = 256;
 
 class Compiler {
  public:
   Compiler(std::shared_ptr<const NumericalProgram> program, const std::vector<InputForm>& inputs,
-           const KernelTable& kernels, const PlanOptions& options);
+           const KernelTable& kernels, const PlanOptions& options, WorkMeter meter);
   std::unique_ptr<Plan> Run();
 
  private:
@@ -49,8 +55,11 @@ class Compiler {
     size_t at = 0;                                    // operation being emitted
     std::vector<std::vector<int32_t>> last_used;      // by operation: root values of this region
     std::vector<int32_t> scratch;                     // slots to free after the operation
-    std::vector<int32_t> kept;                        // slots to free with the region
+    std::unordered_map<int32_t, size_t> last_at;      // by root: its place in last_used
+    std::set<int32_t> kept;                           // slots to free with the region
     std::unordered_map<int32_t, const Op*> deferred;  // computed with their only reader
+    std::unordered_map<ValueId, int32_t> deferred_under;  // of these, by attributes.where
+    std::vector<std::pair<ValueId, size_t>> readers;  // value, operation of the region; ascending
     std::set<int32_t> looked_at;  // slots of one row that a product of this region reads or writes
   };
 
@@ -62,6 +71,7 @@ class Compiler {
   void OpenScope(Scope& scope, const Region& region, RegionPlan& plan);
   void CompileOps(Scope& scope);
   void CloseScope(Scope& scope);
+  static void CountCode(RegionPlan& plan);
   void CountLastUses(Scope& scope, const std::vector<int32_t>& pinned);
   std::vector<ValueId> MarginOperands(const Scope& scope, ValueId id) const;
 
@@ -83,10 +93,12 @@ class Compiler {
   // A varying slot with the same numbers.
   int32_t Varying(int32_t slot);
   // A varying slot that only this region writes, at its end at the latest.
-  int32_t OwnedYield(Scope& scope, ValueId id, std::vector<int32_t>& taken, bool stored);
+  int32_t OwnedYield(Scope& scope, ValueId id, std::set<int32_t>& taken, bool stored);
   int32_t CopyOf(int32_t slot);  // emits a copy into a kept slot
   void Alias(ValueId id, int32_t slot) { plan_->slot_of[Index(id)] = slot; }
-  void KeepUntilClosed(int32_t slot) { scope_->kept.push_back(slot); }
+  void KeepUntilClosed(int32_t slot) { scope_->kept.insert(slot); }
+  // Storage that the region no longer owns.
+  void GiveUpPlace(Scope& scope, int32_t slot);
 
   // Instructions.
   void Emit(Instruction instruction, int32_t result);
@@ -103,12 +115,15 @@ class Compiler {
   bool IsUnread(const Op& op) const;
   void NameUnread(const Op& op);
   bool CompileIsNegative(const Op& op);
+  std::span<const std::pair<ValueId, size_t>> ReadersAfter(ValueId id) const;
   const Op* LastReluReader(ValueId x) const;
   void CompileArithmetic(const Op& op);
   bool IsZeroLiteral(ValueId id) const;
+  bool LooksZero(ValueId id) const;
   const Op* OnlyReader(ValueId id) const;
   const Op* OnlyRealReader(ValueId id) const;
   void ReadLater(const Op& op, const Op& reader);
+  void ReadNow(std::unordered_map<int32_t, const Op*>::iterator deferred);
   void KeepOperands(const Op& op, const Op& reader);
   bool SkipSelect(const Op& op);
   bool DeferNegation(const Op& op);
@@ -205,6 +220,7 @@ class Compiler {
   const KernelTable& kernels_;
   PlanOptions options_;
   std::unique_ptr<Plan> plan_;
+  WorkMeter meter_;
   ValueUses uses_;
   std::vector<bool> look_;
   SlotPool pool_;
@@ -212,7 +228,10 @@ class Compiler {
   bool hoists_ = false;
   std::unordered_map<int32_t, int32_t> widened_;  // invariant uniform slots
   std::map<std::tuple<Carrier, int64_t, double>, int32_t> constants_;
-  std::vector<const Op*> producer_;     // by value
+  std::vector<const Op*> producer_;                         // by value
+  mutable std::vector<std::optional<bool>> zero_literal_;   // by value, once it has been asked
+  std::set<std::pair<const RegionPlan*, int32_t>> stored_;  // RegionPlan::stored
+  std::map<std::pair<const RegionPlan*, int32_t>, size_t> taped_;  // places in RegionPlan::taped
   std::vector<RegionPlan*> region_of_;  // by value: where it is defined (recorded regions)
   struct LoopHome {
     const WhilePlan* while_plan = nullptr;

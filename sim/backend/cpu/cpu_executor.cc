@@ -65,8 +65,13 @@ class CpuExecutor : public Executor {
           "this processor has no ", std::string(CpuInstructionsName(options_.instructions))));
     }
     if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
-    return std::make_unique<CpuRun>(std::move(batch), std::move(options), plans_,
-                                    options_.block_width);
+    std::unique_ptr<Run> run;
+    const absl::Status made = UntilStopped([&] {
+      run = std::make_unique<CpuRun>(std::move(batch), std::move(options), plans_,
+                                     options_.block_width);
+    });
+    if (!made.ok()) return made;
+    return run;
   }
 
  private:

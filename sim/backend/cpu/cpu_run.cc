@@ -16,7 +16,8 @@ std::shared_ptr<const Plan> ForwardPlan(const Batch& batch, const RunOptions& op
   const bool counts = options.recording != Recording::kNone;
   const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
   return plans.Get(batch.program, InputReader::FormsOf(batch),
-                   {.diagnostics = counts, .looks = counts || stops, .adjoint = false});
+                   {.diagnostics = counts, .looks = counts || stops, .adjoint = false},
+                   options.stop);
 }
 
 // Margins that no other takes the place of: then only tests near their thresholds are looked at.
@@ -153,12 +154,31 @@ absl::StatusOr<ForwardChunk> CpuRun::Forward(int64_t first, int64_t count) {
 }
 
 std::shared_ptr<const void> CpuRun::SaveState() const {
-  return std::make_shared<const std::vector<BlockState>>(blocks_);
+  auto saved = std::make_shared<std::vector<BlockState>>();
+  return CopyBlocks(blocks_, *saved) ? saved : nullptr;
 }
 
 void CpuRun::RestoreState(const std::shared_ptr<const void>& saved) {
-  blocks_ = *static_cast<const std::vector<BlockState>*>(saved.get());
-  Publish();
+  if (CopyBlocks(*static_cast<const std::vector<BlockState>*>(saved.get()), blocks_)) Publish();
+}
+
+// False where the run was asked to stop; `to` has blocks of the same sizes, or none.
+bool CpuRun::CopyBlocks(const std::vector<BlockState>& from, std::vector<BlockState>& to) const {
+  WorkMeter meter(options_.stop);
+  return UntilStopped([&] {
+           to.resize(from.size());
+           for (size_t b = 0; b < from.size(); ++b) {
+             std::vector<std::byte>& numbers = to[b].numbers;
+             if (numbers.empty()) ResizeInPieces(meter, numbers, from[b].numbers.size());
+             CopyInPieces(meter, numbers.data(), from[b].numbers.data(),
+                          static_cast<int64_t>(numbers.size()));
+             to[b].path = from[b].path;
+             to[b].health = from[b].health;
+             to[b].not_ok = from[b].not_ok;
+             to[b].stopped = from[b].stopped;
+           }
+         })
+      .ok();
 }
 
 int64_t CpuRun::SavedBytes() const {
@@ -183,20 +203,12 @@ absl::Status CpuRun::Finish() {
 absl::Status CpuRun::StartAdjoint(double seed_scale) {
   const NumericalProgram& program = *batch_.program;
   if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
-  if (!adjoint_plan_) {
-    adjoint_plan_ = plans_->Get(batch_.program, InputReader::FormsOf(batch_),
-                                {.diagnostics = false, .looks = context_.looks, .adjoint = true});
-  }
   seed_ = precision::RoundTo(program.policy[precision::Role::kObjective].format, seed_scale);
-  const std::vector<Input>& inputs = program.program.inputs;
-  gradients_ = {};
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const int64_t count = ElementCount(program.program[inputs[i].value].type.shape);
-    const int64_t entries = batch_.instances * (context_.IsSummedPerStep(i) ? batch_.steps : 1);
-    const bool wanted = program.adjoint_spec->wanted[i];
-    gradients_.values.emplace_back(wanted ? static_cast<size_t>(entries * count) : 0, 0.0);
-    gradients_.connected.emplace_back(static_cast<size_t>(batch_.instances), uint8_t{0});
-  }
+  const absl::Status prepared = UntilStopped([this] {
+    if (!adjoint_plan_) adjoint_plan_ = AdjointPlan();
+    MakeGradients();
+  });
+  if (!prepared.ok()) return prepared;
   adjoint_blocks_.resize(blocks_.size());
   const absl::Status ended = ForBlocks([this](int worker, int64_t block) {
     const size_t b = static_cast<size_t>(block);
@@ -205,6 +217,27 @@ absl::Status CpuRun::StartAdjoint(double seed_scale) {
   if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
+}
+
+std::shared_ptr<const Plan> CpuRun::AdjointPlan() const {
+  return plans_->Get(batch_.program, InputReader::FormsOf(batch_),
+                     {.diagnostics = false, .looks = context_.looks, .adjoint = true},
+                     options_.stop);
+}
+
+void CpuRun::MakeGradients() {
+  WorkMeter meter(options_.stop);
+  const NumericalProgram& program = *batch_.program;
+  const std::vector<Input>& inputs = program.program.inputs;
+  gradients_ = {};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int64_t count = ElementCount(program.program[inputs[i].value].type.shape);
+    const int64_t entries = batch_.instances * (context_.IsSummedPerStep(i) ? batch_.steps : 1);
+    const bool wanted = program.adjoint_spec->wanted[i];
+    ResizeInPieces(meter, gradients_.values.emplace_back(),
+                   wanted ? static_cast<size_t>(entries * count) : 0);
+    gradients_.connected.emplace_back(static_cast<size_t>(batch_.instances), uint8_t{0});
+  }
 }
 
 absl::StatusOr<AdjointChunk> CpuRun::Adjoint(int64_t first, int64_t count) {
@@ -231,7 +264,7 @@ absl::Status CpuRun::FinishAdjoint() {
     AdjointOf(worker).Finish(block, blocks_[b], adjoint_blocks_[b], gradients_);
   });
   if (!ended.ok()) return ended;
-  published_ = gradients_;
+  published_ = std::move(gradients_);
   Publish();
   return absl::OkStatus();
 }
@@ -274,14 +307,18 @@ Tensor CpuRun::Collect(int32_t s, int64_t offset, const Value& value) const {
   Tensor tensor = Tensor::Zeros(DTypeOfValue(value, value.format.value_or(Format::kF64)),
                                 Prefixed({batch_.instances}, value.type.shape));
   const BlockLayout& layout = context_.layout;
-  for (int64_t block = 0; block < layout.blocks(); ++block) {
-    const BlockState& state = blocks_[static_cast<size_t>(block)];
-    const int64_t width = layout.PaddedLanes(block);
-    for (int64_t lane = 0; lane < layout.Lanes(block); ++lane) {
-      WriteTensorRow(tensor, (layout.FirstRow(block) + lane) * slot.count, slot,
-                     state.numbers.data() + offset * width, width, lane);
+  WorkMeter meter(options_.stop);
+  // What a run that was stopped answers does not matter.
+  UntilStopped([&] {
+    for (int64_t block = 0; block < layout.blocks(); ++block) {
+      const BlockState& state = blocks_[static_cast<size_t>(block)];
+      const int64_t width = layout.PaddedLanes(block);
+      for (int64_t lane = 0; lane < layout.Lanes(block); ++lane) {
+        WriteTensorRow(tensor, (layout.FirstRow(block) + lane) * slot.count, slot,
+                       state.numbers.data() + offset * width, width, lane, meter);
+      }
     }
-  }
+  }).IgnoreError();
   return tensor;
 }
 

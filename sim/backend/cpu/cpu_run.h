@@ -16,7 +16,7 @@ namespace simgrad::sim::cpu {
 class CpuRun : public Run {
  public:
   // `block_width` 0: chosen.
-  // `plans` is the executor's; of this run's kernels.
+  // `plans` is the executor's; of this run's kernels. Throws StopRequested.
   CpuRun(Batch batch, RunOptions options, std::shared_ptr<PlanCache> plans, int64_t block_width);
 
   absl::Status Start() override;
@@ -49,6 +49,9 @@ class CpuRun : public Run {
   absl::Status ForBlocks(const std::function<void(int worker, int64_t block)>& work);
   BlockRunner& RunnerOf(int worker);
   BlockAdjoint& AdjointOf(int worker);
+  bool CopyBlocks(const std::vector<BlockState>& from, std::vector<BlockState>& to) const;
+  std::shared_ptr<const Plan> AdjointPlan() const;
+  void MakeGradients();
   void Publish();
   Tensor Collect(int32_t slot, int64_t offset, const Value& value) const;
 

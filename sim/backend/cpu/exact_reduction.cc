@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "sim/backend/cpu/machine.h"
+
 namespace simgrad::sim::cpu {
 namespace {
 
@@ -20,16 +22,21 @@ void Save(std::byte* at, Format format, int64_t i, double x) {
   }
 }
 
+// Of one addition, in element-operations.
+constexpr int64_t kExactWork = 8;
+
 }  // namespace
 
 void RunExactReduction(const Instruction& instruction, Lanes& lanes) {
   const auto& plan = *static_cast<const ExactReductionPlan*>(instruction.plan);
+  Machine& machine = static_cast<Machine&>(lanes);
   const int64_t width = lanes.width[instruction.uniform];
   const int64_t n = plan.reduce.inputs;
   std::vector<double> x(static_cast<size_t>(n));
   for (int64_t result = 0; result < plan.reduce.results; ++result) {
     const int32_t* index = plan.reduce.index + result * n;
     for (int64_t j = 0; j < width; ++j) {
+      machine.meter.Add(kExactWork * n);
       for (int64_t k = 0; k < n; ++k) {
         x[static_cast<size_t>(k)] = Load(lanes.at[instruction.a], plan.from, index[k] * width + j);
       }

@@ -34,13 +34,19 @@ void BlockAdjoint::BindSent(const SlotPair& pair, const std::vector<std::vector<
   const int64_t n = slot.count * rows_.width;
   const bool present = k < sent.size() && !sent[k].empty();
   if (present) {
-    LoadReals(sent[k], seed_, adjoint_format_, slot, rows_, entries, entry, m_.at[pair.cotangent]);
+    LoadReals(sent[k], seed_, adjoint_format_, slot, rows_, entries, entry, m_.at[pair.cotangent],
+              m_.meter);
   } else {
-    std::memset(m_.at[pair.cotangent], 0, static_cast<size_t>(n * slot.lane_bytes()));
+    InPieces(m_.meter, n, 1, [&](int64_t begin, int64_t end) {
+      std::memset(m_.at[pair.cotangent] + begin * slot.lane_bytes(), 0,
+                  static_cast<size_t>((end - begin) * slot.lane_bytes()));
+    });
   }
-  if (pair.mask >= 0) {
-    std::fill_n(reinterpret_cast<int32_t*>(m_.at[pair.mask]), n, present ? -1 : 0);
-  }
+  if (pair.mask < 0) return;
+  int32_t* const mask = reinterpret_cast<int32_t*>(m_.at[pair.mask]);
+  InPieces(m_.meter, n, 1, [&](int64_t begin, int64_t end) {
+    std::fill(mask + begin, mask + end, present ? -1 : 0);
+  });
 }
 
 // Regions do not write to their arguments, so these may point to what is held.
@@ -51,10 +57,12 @@ void BlockAdjoint::BindHeld(const SlotPair& pair, HeldSlot& held) {
   if (slot.format == adjoint_format_) {
     m_.at[pair.cotangent] = held.cotangent.data();
   } else {
-    for (int64_t i = 0; i < n; ++i) {
-      const double x = LoadReal(held.cotangent.data(), adjoint_carrier_, i);
-      SaveReal(m_.at[pair.cotangent], slot.carrier, i, precision::RoundTo(slot.format, x));
-    }
+    InPieces(m_.meter, n, kConversionWork, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const double x = LoadReal(held.cotangent.data(), adjoint_carrier_, i);
+        SaveReal(m_.at[pair.cotangent], slot.carrier, i, precision::RoundTo(slot.format, x));
+      }
+    });
   }
   if (pair.mask >= 0) m_.at[pair.mask] = reinterpret_cast<std::byte*>(held.mask.data());
 }
@@ -74,7 +82,7 @@ void BlockAdjoint::Hold(const SlotPair& pair, HeldSlot& held) {
     return;
   }
   if (presence == kMasked) {
-    std::memcpy(held.mask.data(), m_.at[pair.mask], static_cast<size_t>(n * 4));
+    CopyInPieces(m_.meter, reinterpret_cast<std::byte*>(held.mask.data()), m_.at[pair.mask], n * 4);
   } else if (presence != held.presence) {
     std::fill(held.mask.begin(), held.mask.end(), presence == kAlways ? -1 : 0);
   }
@@ -86,14 +94,15 @@ void BlockAdjoint::Hold(const SlotPair& pair, HeldSlot& held) {
     return;
   }
   if (slot.format == adjoint_format_) {  // a record, which the region has only pointed to
-    std::memcpy(held.cotangent.data(), m_.at[pair.cotangent],
-                static_cast<size_t>(n * slot.lane_bytes()));
+    CopyInPieces(m_.meter, held.cotangent.data(), m_.at[pair.cotangent], n * slot.lane_bytes());
     return;
   }
-  for (int64_t i = 0; i < n; ++i) {
-    const double x = LoadReal(m_.at[pair.cotangent], slot.carrier, i);
-    SaveReal(held.cotangent.data(), adjoint_carrier_, i, precision::RoundTo(adjoint_format_, x));
-  }
+  InPieces(m_.meter, n, kConversionWork, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const double x = LoadReal(m_.at[pair.cotangent], slot.carrier, i);
+      SaveReal(held.cotangent.data(), adjoint_carrier_, i, precision::RoundTo(adjoint_format_, x));
+    }
+  });
 }
 
 // A sum that is not finite was left so by the step that has just been reversed.
@@ -101,12 +110,18 @@ void BlockAdjoint::LookAtSums() {
   const int wide = gradient_carrier_ == Carrier::kF64 ? 1 : 0;
   for (const RowBytes& sum : adjoint_->sums) {
     const int64_t n = static_cast<int64_t>(sum.size()) / LaneBytes(gradient_carrier_);
-    if (n == 0 || !m_.kernels().any_nonfinite[wide](sum.data(), n)) continue;
-    for (int64_t i = 0; i < n; ++i) {
-      if (std::isfinite(LoadReal(sum.data(), gradient_carrier_, i))) continue;
-      const int64_t lane = i % rows_.width;
-      if (m_.lane_set.counted.Has(lane)) m_.nonfinite.Add(lane);
-    }
+    const int64_t rows = n / rows_.width;
+    InPieces(m_.meter, rows, rows_.width, [&](int64_t begin, int64_t end) {
+      const int64_t first = begin * rows_.width;
+      const std::byte* const numbers = sum.data() + first * LaneBytes(gradient_carrier_);
+      const int64_t some = (end - begin) * rows_.width;
+      if (!m_.kernels().any_nonfinite[wide](numbers, some)) return;
+      for (int64_t i = 0; i < some; ++i) {
+        if (std::isfinite(LoadReal(numbers, gradient_carrier_, i))) continue;
+        const int64_t lane = i % rows_.width;
+        if (m_.lane_set.counted.Has(lane)) m_.nonfinite.Add(lane);
+      }
+    });
   }
 }
 
@@ -117,6 +132,7 @@ void BlockAdjoint::NoteCotangents(BackwardStep& step) {
   for (const HeldSlot& held : adjoint_->states) {
     const int64_t rows = static_cast<int64_t>(held.mask.size()) / rows_.width;
     for (int64_t row = 0; row < rows; ++row) {
+      m_.CountRow(row);
       const std::byte* const numbers =
           held.cotangent.data() + row * rows_.width * LaneBytes(adjoint_carrier_);
       LaneBits present = m_.lane_set.counted;
@@ -153,9 +169,11 @@ void BlockAdjoint::ForEachStepSum(int64_t t, const F& f) {
     const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
     ForEachLane(m_.lane_set.counted, [&](int64_t lane) {
       const int64_t row = (rows_.first + lane) * context_.batch.steps + t;
-      for (int64_t e = 0; e < count; ++e) {
-        f(i, static_cast<size_t>(row * count + e), sum.data(), e * rows_.width + lane);
-      }
+      InPieces(m_.meter, count, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t e = begin; e < end; ++e) {
+          f(i, static_cast<size_t>(row * count + e), sum.data(), e * rows_.width + lane);
+        }
+      });
     });
   }
 }

@@ -88,9 +88,11 @@ void InputReader::Load(Machine& m, size_t input, const BlockRows& rows, int64_t 
   if (!IsSent(input)) {
     const double value = declared.kind == InputKind::kStep ? static_cast<double>(t)
                                                            : declared.default_value.value_or(0.0);
-    for (int64_t i = 0; i < slot.count * width; ++i) {
-      StoreNumber(to, slot.carrier, i, OneNumber{value}, true);
-    }
+    InPieces(m.meter, slot.count * width, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        StoreNumber(to, slot.carrier, i, OneNumber{value}, true);
+      }
+    });
     return;
   }
   const Binding& binding = batch_.inputs[input];
@@ -98,25 +100,29 @@ void InputReader::Load(Machine& m, size_t input, const BlockRows& rows, int64_t 
     int64_t entry = 0;
     if (binding.per_instance) entry = rows.first + std::min(lane, rows.lanes - 1);
     if (binding.per_step) entry = entry * batch_.steps + t;
-    for (int64_t e = 0; e < slot.count; ++e) {
-      StoreNumber(to, slot.carrier, e * width + lane,
-                  TensorNumber{binding.tensor, entry * slot.count + e}, false);
-    }
+    InPieces(m.meter, slot.count, kConversionWork, [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e) {
+        StoreNumber(to, slot.carrier, e * width + lane,
+                    TensorNumber{binding.tensor, entry * slot.count + e}, false);
+      }
+    });
   }
 }
 
 void InputReader::LoadUniform(Machine& m) const {
   for (const LiteralPlan& literal : m.plan().literals) {
     const Slot& slot = m.slot(literal.slot);
-    for (int64_t e = 0; e < slot.count; ++e) {
-      double x =
-          literal.values.size() == 1 ? literal.values[0] : literal.values[static_cast<size_t>(e)];
-      const bool real = slot.carrier == Carrier::kF32 || slot.carrier == Carrier::kF64;
-      if (real) x = precision::RoundTo(slot.format, x);
-      for (int64_t j = 0; j < kLaneGroup; ++j) {
-        StoreNumber(m.at[literal.slot], slot.carrier, e * kLaneGroup + j, OneNumber{x}, true);
+    const bool real = slot.carrier == Carrier::kF32 || slot.carrier == Carrier::kF64;
+    InPieces(m.meter, slot.count, kLaneGroup, [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e) {
+        double x =
+            literal.values.size() == 1 ? literal.values[0] : literal.values[static_cast<size_t>(e)];
+        if (real) x = precision::RoundTo(slot.format, x);
+        for (int64_t j = 0; j < kLaneGroup; ++j) {
+          StoreNumber(m.at[literal.slot], slot.carrier, e * kLaneGroup + j, OneNumber{x}, true);
+        }
       }
-    }
+    });
   }
   for (size_t i = 0; i < m.plan().inputs.size(); ++i) {
     const InputPlan& input = m.plan().inputs[i];
@@ -167,28 +173,31 @@ void InputReader::LoadStates(Machine& m, const BlockRows& rows) const {
     const Binding& binding = batch_.inputs[i];
     for (int64_t lane = 0; lane < rows.width; ++lane) {
       const int64_t row = rows.first + std::min(lane, rows.lanes - 1);
-      for (int64_t e = 0; e < slot.count; ++e) {
-        double x = inputs[i].default_value.value_or(0.0);
-        if (IsSent(i)) {
-          x = TensorNumber{binding.tensor, (binding.per_instance ? row : 0) * slot.count + e}
-                  .Real();
+      const int64_t first = (binding.per_instance ? row : 0) * slot.count;
+      InPieces(m.meter, slot.count, kConversionWork, [&](int64_t begin, int64_t end) {
+        for (int64_t e = begin; e < end; ++e) {
+          double x = inputs[i].default_value.value_or(0.0);
+          if (IsSent(i)) x = TensorNumber{binding.tensor, first + e}.Real();
+          x = precision::RoundTo(slot.format, x, overflow);
+          StoreNumber(m.at[s], slot.carrier, e * rows.width + lane, OneNumber{x}, false);
         }
-        x = precision::RoundTo(slot.format, x, overflow);
-        StoreNumber(m.at[s], slot.carrier, e * rows.width + lane, OneNumber{x}, false);
-      }
+      });
     }
   }
 }
 
 void LoadReals(const std::vector<double>& from, double scale, Format role, const Slot& slot,
-               const BlockRows& rows, int64_t entries, int64_t entry, std::byte* to) {
+               const BlockRows& rows, int64_t entries, int64_t entry, std::byte* to,
+               WorkMeter& meter) {
   for (int64_t lane = 0; lane < rows.width; ++lane) {
     const int64_t row = rows.first + std::min(lane, rows.lanes - 1);
-    for (int64_t e = 0; e < slot.count; ++e) {
-      const double sent = from[static_cast<size_t>((row * entries + entry) * slot.count + e)];
-      const double x = precision::RoundTo(slot.format, precision::RoundTo(role, sent * scale));
-      StoreNumber(to, slot.carrier, e * rows.width + lane, OneNumber{x}, false);
-    }
+    InPieces(meter, slot.count, kConversionWork, [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e) {
+        const double sent = from[static_cast<size_t>((row * entries + entry) * slot.count + e)];
+        const double x = precision::RoundTo(slot.format, precision::RoundTo(role, sent * scale));
+        StoreNumber(to, slot.carrier, e * rows.width + lane, OneNumber{x}, false);
+      }
+    });
   }
 }
 

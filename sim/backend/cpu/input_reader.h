@@ -1,6 +1,7 @@
 // Brings what callers send into a machine: inputs, initial states, cotangents.
 //
-// Errors: none; the batch has been checked (sim/backend/check_batch.h).
+// Errors: none; the batch has been checked (sim/backend/check_batch.h). All of it is counted by the
+// machine's meter, which may end it.
 #pragma once
 
 #include "sim/backend/cpu/compile.h"
@@ -40,6 +41,7 @@ class InputReader {
 // to[element][lane] = x * scale rounded to `role`, then to the slot's format, where x = from[(row
 // of the batch * entries + entry) * elements + element]; the product is one of f64.
 void LoadReals(const std::vector<double>& from, double scale, Format role, const Slot& slot,
-               const BlockRows& rows, int64_t entries, int64_t entry, std::byte* to);
+               const BlockRows& rows, int64_t entries, int64_t entry, std::byte* to,
+               WorkMeter& meter);
 
 }  // namespace simgrad::sim::cpu

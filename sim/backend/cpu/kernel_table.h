@@ -32,6 +32,8 @@ using Kernel = void (*)(const Instruction&, Lanes&);
 
 // The part of a machine that kernels see.
 struct Lanes {
+  // Before so many element-operations of an instruction that cannot be cut into rows; throws.
+  void (*count)(Lanes& lanes, int64_t element_operations) = nullptr;
   std::byte** at = nullptr;                     // storage by slot
   int64_t width[2] = {kLaneGroup, kLaneGroup};  // lanes per row: varying, uniform
   bool evades_subnormals = false;               // products near zero are not left to the processor
@@ -71,6 +73,7 @@ struct ReducePlan {
   const int32_t* index = nullptr;
   int64_t inputs = 0;
   int64_t results = 0;
+  bool cumulative = false;
 };
 
 // Kinds of instructions with a table entry each, in the order of sim/program/opcode.h.

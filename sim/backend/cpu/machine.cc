@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "precision/rounding.h"
 
@@ -28,11 +29,12 @@ LoopScratch::LoopScratch(int64_t width) {
   }
 }
 
-Machine::Machine(const Plan& plan, int64_t block_width)
-    : plan_(plan), capacity_(block_width), block_width_(block_width) {
+Machine::Machine(const Plan& plan, int64_t block_width, WorkMeter counted)
+    : meter(std::move(counted)), plan_(plan), capacity_(block_width), block_width_(block_width) {
+  count = [](Lanes& lanes, int64_t work) { static_cast<Machine&>(lanes).meter.Add(work); };
   const int64_t bytes = plan.varying_bytes * block_width + plan.uniform_bytes * kLaneGroup + 64;
-  memory_ = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));
-  const uintptr_t start = (reinterpret_cast<uintptr_t>(memory_.get()) + 63) & ~uintptr_t{63};
+  ResizeInPieces(meter, memory_, static_cast<size_t>(bytes));
+  const uintptr_t start = (reinterpret_cast<uintptr_t>(memory_.data()) + 63) & ~uintptr_t{63};
   std::byte* const varying = reinterpret_cast<std::byte*>(start);
   std::byte* const uniform = varying + plan.varying_bytes * block_width;
   home_.reserve(plan.slots.size());
@@ -96,13 +98,12 @@ ReverseScratch& Machine::EnterReverse() {
 }
 
 Frame* Machine::Run(const RegionPlan& region) {
-  Count(region);
   // Values, the frame, and an entry of a growing list, old copies included.
   recorded_bytes += region.stored_bytes_per_lane * lane_set.width +
                     64 * static_cast<int64_t>(region.stored.size()) + 512 +
                     8 * static_cast<int64_t>(region.taped.size());
   if (tape == nullptr) {
-    RunCode(region.code);
+    RunCode(region);
     return nullptr;
   }
   Frame* const made = tape->TakeFrame(static_cast<int64_t>(region.taped.size()), region.loops);
@@ -112,7 +113,7 @@ Frame* Machine::Run(const RegionPlan& region) {
   }
   Frame* const around = frame;
   frame = made;
-  RunCode(region.code);
+  RunCode(region);
   frame = around;
   for (size_t k = 0; k < region.taped.size(); ++k) made->values[k] = at[region.taped[k]];
   return made;
@@ -137,7 +138,12 @@ void Machine::Look(int32_t s, int32_t where) {
   const Slot& looked = slot(s);
   const int64_t row_width = width[looked.uniform ? 1 : 0];
   const int wide = looked.carrier == Carrier::kF64 ? 1 : 0;
-  if (!kernels().any_nonfinite[wide](at[s], looked.count * row_width)) return;
+  bool any = false;
+  InPieces(meter, looked.count, row_width, [&](int64_t begin, int64_t end) {
+    const std::byte* const rows = at[s] + begin * row_width * looked.lane_bytes();
+    any = any || kernels().any_nonfinite[wide](rows, (end - begin) * row_width);
+  });
+  if (!any) return;
   ForEachExecuted(static_cast<int32_t>(looked.count), where, [&](int64_t row, int64_t position) {
     const int64_t lane = looked.uniform ? 0 : position;
     const double x = LoadReal(at[s], looked.carrier, row * row_width + lane);
@@ -155,8 +161,15 @@ void Machine::CountRange(const RangePlan& plan) {
   const double normal = precision::DoublePowerOfTwo(traits.min_exponent);
   const int from = source.carrier == Carrier::kF64 ? 1 : 0;
   const int to = result.carrier == Carrier::kF64 ? 1 : 0;
-  if (!kernels().cast_unusual[from][to](at[plan.source], at[plan.result], normal, traits.max_finite,
-                                        result.count * result_width)) {
+  bool unusual = false;
+  InPieces(meter, result.count, result_width, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * result_width;
+    unusual = unusual || kernels().cast_unusual[from][to](
+                             at[plan.source] + first * source.lane_bytes(),
+                             at[plan.result] + first * result.lane_bytes(), normal,
+                             traits.max_finite, (end - begin) * result_width);
+  });
+  if (!unusual) {
     if (plan.invariant >= 0) usual_ranges_[static_cast<size_t>(plan.invariant)] = 1;
     return;
   }

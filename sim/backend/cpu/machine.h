@@ -69,7 +69,8 @@ struct ReverseScratch {
 
 class Machine : public Lanes {
  public:
-  Machine(const Plan& plan, int64_t block_width);
+  // Throws StopRequested, as all that runs here does.
+  Machine(const Plan& plan, int64_t block_width, WorkMeter meter);
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
@@ -87,12 +88,15 @@ class Machine : public Lanes {
   }
   std::byte* HomeOf(int32_t s) const { return home_[static_cast<size_t>(s)]; }
 
-  // Before the code of a region runs; throws StopRequested.
-  void Count(const RegionPlan& region) { meter.Add(kRegionWork + region.work * lane_set.width); }
-  // Runs `code` as it is; Run also counts and records.
-  void RunCode(const std::vector<Instruction>& code) {
-    for (const Instruction& i : code) i.run(i, *this);
+  // Runs the code of a region: small ones are counted as a whole. Run also records.
+  void RunCode(const RegionPlan& region) {
+    const int64_t work = kRegionWork + region.work * lane_set.width;
+    if (work > WorkMeter::kPiece) return RunInPieces(region.code);
+    meter.Add(work);
+    for (const Instruction& i : region.code) i.run(i, *this);
   }
+  // Counts every instruction by itself, and those of many rows in parts.
+  void RunInPieces(const std::vector<Instruction>& code);
   // Returns the frame, where there is a tape.
   Frame* Run(const RegionPlan& region);
 
@@ -101,6 +105,12 @@ class Machine : public Lanes {
   void SetLanes(const LaneSet& set);
   // Goes on without these lanes.
   void Leave(const LaneBits& lanes);
+
+  // For loops over rows that nobody counts from outside.
+  void CountRow(int64_t row) const {
+    constexpr int64_t kRows = 1024;
+    if (row % kRows == kRows - 1) meter.Add(kRows * width[0]);
+  }
 
   // Adds the non-finite elements of executed lanes to `nonfinite`.
   void Look(int32_t slot, int32_t where);
@@ -117,7 +127,7 @@ class Machine : public Lanes {
   // Invariants have new numbers: of a new block.
   void ForgetRanges() { std::fill(usual_ranges_.begin(), usual_ranges_.end(), uint8_t{0}); }
 
-  WorkMeter meter;
+  mutable WorkMeter meter;
   LaneSet lane_set;
   LaneBits nonfinite;  // by lane of the block
   SiteRecorder* sites = nullptr;
@@ -146,10 +156,15 @@ class Machine : public Lanes {
 
  private:
   static constexpr int64_t kRegionWork = 16;  // of a region that is empty
+  // instruction_pieces.cc
+  int64_t RowBytesOf(int32_t slot) const;
+  void RunElementwise(const Instruction& whole);
+  void RunCopies(const Instruction& whole);
+  void RunReduction(const Instruction& whole);
   const Plan& plan_;
   const int64_t capacity_;
   int64_t block_width_;
-  std::unique_ptr<std::byte[]> memory_;
+  std::vector<std::byte> memory_;
   std::vector<std::byte*> home_;
   std::vector<std::byte*> at_;
   std::vector<uint64_t> magnitudes_;
@@ -170,6 +185,7 @@ void Machine::ForEachExecuted(int32_t rows, int32_t where, const F& f) const {
   const int32_t* mask = where < 0 ? nullptr : reinterpret_cast<const int32_t*>(at[where]);
   const auto lane_of = [&](int64_t position) { return slot(where).uniform ? 0 : position; };
   for (int32_t row = 0; row < rows; ++row) {
+    CountRow(row);
     ForEachLane(lanes, [&](int64_t position) {
       if (mask != nullptr && mask_rows == rows) {
         if (mask[row * mask_width + lane_of(position)] == 0) return;

@@ -54,7 +54,9 @@ struct RegionPlan {
   std::vector<int32_t> taped;
   int64_t stored_bytes_per_lane = 0;
   int32_t loops = 0;  // direct loops inside, which have a record each
-  int64_t work = 0;   // element-operations of a lane, without what loops inside do
+  // Element-operations of a lane, without what loops inside do: of the text, or of the code where
+  // that is more.
+  int64_t work = 0;
 };
 
 // A site test a op b as diagnostics see it.

@@ -17,12 +17,14 @@ std::shared_ptr<const Plan> PlanCache::Find(const NumericalProgram* program,
 
 std::shared_ptr<const Plan> PlanCache::Get(const std::shared_ptr<const NumericalProgram>& program,
                                            const std::vector<InputForm>& inputs,
-                                           const PlanOptions& options) {
+                                           const PlanOptions& options,
+                                           const WorkMeter::StopCallback& stop) {
   {
     std::lock_guard lock(mutex_);
     if (auto plan = Find(program.get(), inputs, options)) return plan;
   }
-  std::shared_ptr<const Plan> plan = CompilePlan(program, inputs, kernels_, options);
+  std::shared_ptr<const Plan> plan =
+      CompilePlan(program, inputs, kernels_, options, WorkMeter(stop));
   if (program->program.values.size() > kMostValues || plan->varying_bytes > kMostBytesPerLane) {
     return plan;
   }

@@ -19,7 +19,8 @@ class PlanCache {
 
   // As CompilePlan. A plan keeps its program, so a program is known by its address.
   std::shared_ptr<const Plan> Get(const std::shared_ptr<const NumericalProgram>& program,
-                                  const std::vector<InputForm>& inputs, const PlanOptions& options);
+                                  const std::vector<InputForm>& inputs, const PlanOptions& options,
+                                  const WorkMeter::StopCallback& stop = {});
   const KernelTable& kernels() const { return kernels_; }
 
  private:

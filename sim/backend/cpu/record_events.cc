@@ -59,6 +59,7 @@ void SiteRecorder::Event(Machine& m, const EventPlan& plan) {
     return bits & counted;
   };
   for (int64_t row = 0; row < plan.elements; ++row) {
+    m.CountRow(row);
     const LaneBits value = bits_at(plan.result, row);
     const LaneBits guarded = plan.guard >= 0 ? bits_at(plan.guard, row) : counted;
     CountChanges(m, plan, row, counted, value, step);

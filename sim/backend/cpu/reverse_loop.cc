@@ -213,8 +213,7 @@ class WhileReverse {
                                    plan_.outside_narrow[k].mask, like.count, 4);
       }
     }
-    m_.Count(region.region);
-    m_.RunCode(region.region.code);
+    m_.RunCode(region.region);
     travellers_.TakeYields(region, all);
   }
 
@@ -255,8 +254,7 @@ void RunForVjp(const Instruction& instruction, Lanes& lanes) {
     m.frames[static_cast<size_t>(plan.primal->body.id)] = {run.bodies.entries[i].frame,
                                                            around.depth};
     travellers.BindArguments(plan.body);
-    m.Count(plan.body.region);
-    m.RunCode(plan.body.region.code);
+    m.RunCode(plan.body.region);
     travellers.TakeYields(plan.body, true);
   }
   travellers.Leave(0);
@@ -278,6 +276,7 @@ void RunTape(const Instruction& instruction, Lanes& lanes) {
   const int64_t bytes = slot.lane_bytes();
   const int64_t recorded_width = m.layout_width[static_cast<size_t>(ref.depth)];
   for (int64_t row = 0; row < slot.count; ++row) {
+    m.CountRow(row);
     m.kernels().gather[SizeIndexOf(bytes)](to + row * m.width[0] * bytes,
                                            recorded + row * recorded_width * bytes, position,
                                            m.width[0]);

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
+#include <unordered_map>
 
 #include "sim/backend/cpu/compiler.h"
 #include "sim/backend/cpu/identity.h"
@@ -14,8 +16,8 @@ bool IsComparison(const Op& op) { return InfoOf(op.code).op_class == OpClass::kC
 
 class UseAnalysis {
  public:
-  UseAnalysis(const NumericalProgram& program, const PlanOptions& options)
-      : program_(program), options_(options) {
+  UseAnalysis(const NumericalProgram& program, const PlanOptions& options, WorkMeter& meter)
+      : program_(program), options_(options), meter_(meter) {
     const size_t values = program.program.values.size();
     uses_.root.resize(values);
     for (size_t i = 0; i < values; ++i) uses_.root[i] = static_cast<int32_t>(i);
@@ -26,6 +28,7 @@ class UseAnalysis {
     taped_.assign(values, 0);
     passed_.assign(values, false);
     makers_.resize(values);
+    zero_.resize(values);
   }
 
   ValueUses Run() {
@@ -83,6 +86,7 @@ class UseAnalysis {
 
   void Visit(const Region& region) {
     for (const Op& op : region.ops) {
+      meter_.Add(kPassWork);
       for (ValueId id : op.operands) Use(id);
       Use(op.attributes.where);
       if (op.code == OpCode::kTape) {
@@ -105,7 +109,13 @@ class UseAnalysis {
   // The operation that makes a root; null: several results, or from outside.
   const Op* MakerOf(ValueId id) const { return makers_[static_cast<size_t>(Root(id))]; }
 
-  bool IsZero(ValueId id) const {
+  bool IsZero(ValueId id) {
+    std::optional<bool>& known = zero_[static_cast<size_t>(Root(id))];
+    if (!known) known = LooksZero(id);
+    return *known;
+  }
+
+  bool LooksZero(ValueId id) const {
     const Op* op = MakerOf(id);
     while (op != nullptr && op->code == OpCode::kBroadcast) op = MakerOf(op->operands[0]);
     if (op == nullptr || op->code != OpCode::kLiteral) return false;
@@ -125,6 +135,7 @@ class UseAnalysis {
   void RecomputeIn(const Region& region) {
     std::map<int32_t, ValueId> positive_part;  // by root of x: a recorded max(x, 0)
     for (const Op& op : region.ops) {
+      meter_.Add(kPassWork);
       for (const Region& nested : op.regions) RecomputeIn(nested);
       if (op.code != OpCode::kMax || !Stored(op.results[0])) continue;
       for (size_t side = 0; side < 2; ++side) {
@@ -132,6 +143,7 @@ class UseAnalysis {
       }
     }
     for (const Op& op : region.ops) {
+      meter_.Add(kPassWork);
       if (!IsComparison(op) && op.code != OpCode::kMin && op.code != OpCode::kMax) continue;
       const size_t root = static_cast<size_t>(Root(op.results[0]));
       if (!Stored(op.results[0]) || passed_[root]) continue;
@@ -154,6 +166,7 @@ class UseAnalysis {
   void DropUnread(const Region& region) {
     for (size_t i = region.ops.size(); i-- > 0;) {
       const Op& op = region.ops[i];
+      meter_.Add(kPassWork);
       for (const Region& nested : op.regions) DropUnread(nested);
       if (!IsComparison(op) || uses_.count[Index(op.results[0])] > 0) continue;
       for (ValueId id : op.operands) --uses_.count[Index(id)];
@@ -162,6 +175,7 @@ class UseAnalysis {
 
   void VisitTapes(const Region& region) {
     for (const Op& op : region.ops) {
+      meter_.Add(kPassWork);
       if (op.code == OpCode::kTape) Tape(op.attributes.primal);
       for (const Region& nested : op.regions) VisitTapes(nested);
     }
@@ -171,16 +185,56 @@ class UseAnalysis {
   bool Spread(const Region& region) {
     bool changed = false;
     for (const Op& op : region.ops) {
+      meter_.Add(kPassWork);
       if (op.code == OpCode::kWhile) changed |= SpreadWhile(op);
-      if (op.code == OpCode::kFor) {
-        for (size_t k = 0; k < op.operands.size(); ++k) {
-          if (!Stored(op.regions[0].args[k + 1])) continue;
-          changed |= Mark(op.operands[k]) | Mark(op.regions[0].yields[k]);
-        }
-      }
+      if (op.code == OpCode::kFor) changed |= SpreadFor(op);
       for (const Region& nested : op.regions) changed |= Spread(nested);
     }
     return changed;
+  }
+
+  // A place of a loop (or of the states): the values that hold what is carried there, and those
+  // that are recorded where one of these is.
+  struct CarriedPlace {
+    std::vector<ValueId> arguments, sources;
+  };
+
+  // Recording one place may record the argument of another, so places are visited until none is
+  // new, each once.
+  bool SpreadPlaces(const std::vector<CarriedPlace>& places) {
+    std::unordered_map<int32_t, size_t> place_of;  // by root of an argument
+    std::vector<size_t> open;
+    for (size_t k = 0; k < places.size(); ++k) {
+      bool stored = false;
+      for (ValueId id : places[k].arguments) {
+        place_of[Root(id)] = k;
+        stored = stored || Stored(id);
+      }
+      if (stored) open.push_back(k);
+    }
+    bool changed = false;
+    while (!open.empty()) {
+      const CarriedPlace& place = places[open.back()];
+      open.pop_back();
+      meter_.Add(kPassWork);
+      for (const std::vector<ValueId>* ids : {&place.arguments, &place.sources}) {
+        for (ValueId id : *ids) {
+          if (!Mark(id)) continue;
+          changed = true;
+          const auto next = place_of.find(Root(id));
+          if (next != place_of.end()) open.push_back(next->second);
+        }
+      }
+    }
+    return changed;
+  }
+
+  bool SpreadFor(const Op& op) {
+    std::vector<CarriedPlace> places;
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      places.push_back({{op.regions[0].args[k + 1]}, {op.operands[k], op.regions[0].yields[k]}});
+    }
+    return SpreadPlaces(places);
   }
 
   bool SpreadWhile(const Op& op) {
@@ -189,28 +243,25 @@ class UseAnalysis {
     const size_t e = static_cast<size_t>(counts.exports);
     const Region& test = op.regions[0];
     const Region& body = op.regions[1];
-    bool changed = false;
+    std::vector<CarriedPlace> places;
     for (size_t k = 0; k < op.operands.size(); ++k) {
-      const ValueId in_body = body.args[k < c ? k : k + e];
-      if (!Stored(test.args[k]) && !Stored(in_body)) continue;
-      changed |= Mark(op.operands[k]) | Mark(test.args[k]) | Mark(in_body);
-      if (k < c) changed |= Mark(body.yields[k]);
+      places.push_back({{test.args[k], body.args[k < c ? k : k + e]}, {op.operands[k]}});
+      if (k < c) places.back().sources.push_back(body.yields[k]);
     }
     for (size_t k = 0; k < e; ++k) {
-      if (!Stored(body.args[c + k])) continue;
-      changed |= Mark(test.yields[(op.attributes.has_entry ? 3 : 2) + k]);
+      places.push_back({{body.args[c + k]}, {test.yields[(op.attributes.has_entry ? 3 : 2) + k]}});
     }
-    return changed;
+    return SpreadPlaces(places);
   }
 
   bool SpreadStates() {
     const Program& p = program_.program;
-    bool changed = false;
+    std::vector<CarriedPlace> places;
     const std::vector<int32_t> states = p.InputsOf(InputKind::kState);
     for (size_t k = 0; k < states.size(); ++k) {
-      if (Stored(p.inputs[static_cast<size_t>(states[k])].value)) changed |= Mark(p.step.yields[k]);
+      places.push_back({{p.inputs[static_cast<size_t>(states[k])].value}, {p.step.yields[k]}});
     }
-    return changed;
+    return SpreadPlaces(places);
   }
 
   bool SpreadTerminal() {
@@ -223,16 +274,19 @@ class UseAnalysis {
 
   const NumericalProgram& program_;
   const PlanOptions& options_;
+  WorkMeter& meter_;
   ValueUses uses_;
-  std::vector<int32_t> taped_;     // by value: uses by tapes
-  std::vector<bool> passed_;       // by root: its record is needed for something else
-  std::vector<const Op*> makers_;  // by value
+  std::vector<int32_t> taped_;             // by value: uses by tapes
+  std::vector<bool> passed_;               // by root: its record is needed for something else
+  std::vector<const Op*> makers_;          // by value
+  std::vector<std::optional<bool>> zero_;  // by root, once it has been asked
 };
 
 }  // namespace
 
-ValueUses AnalyzeUses(const NumericalProgram& program, const PlanOptions& options) {
-  return UseAnalysis(program, options).Run();
+ValueUses AnalyzeUses(const NumericalProgram& program, const PlanOptions& options,
+                      WorkMeter& meter) {
+  return UseAnalysis(program, options, meter).Run();
 }
 
 }  // namespace simgrad::sim::cpu

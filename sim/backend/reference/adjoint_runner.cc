@@ -109,6 +109,7 @@ void AdjointRunner::ExecuteTape(const Op& op, Frame& frame) {
   Array read = primal;
   const Value& value = program()[op.results[0]];
   for (double& x : read.real) {
+    sinks_.meter->Add(kElementWork);
     x = precision::RoundTo(*value.format, x, OverflowOf(program_, op));
   }
   const Array* const operands[] = {&primal};
@@ -126,6 +127,7 @@ void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
   const size_t last = n == 0 ? 0 : gradient.sum.size() / n - 1;
   const size_t offset = gradient.per_step ? std::min(static_cast<size_t>(step_), last) * n : 0;
   for (size_t i = 0; i < n; ++i) {
+    sinks_.meter->Add(kElementWork);
     if (!IsExecuted(mask, i, n) || !IsExecuted(WhereOf(op, frame), i, n)) continue;
     double& sum = gradient.sum[offset + i];
     const double before = sum;

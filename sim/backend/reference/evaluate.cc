@@ -51,11 +51,18 @@ Array EvaluateMerge2(Format format, Operands operands) {
   return result;
 }
 
-Array EvaluateCast(const NumericalProgram& program, const Op& op, const Array& operand) {
+Array EvaluateCast(const NumericalProgram& program, const Op& op, const Array& operand,
+                   WorkMeter& meter) {
   const Format format = *program.program[op.results[0]].format;
   const Overflow overflow = OverflowOf(program, op);
   Array result;
-  for (double x : operand.real) result.real.push_back(precision::RoundTo(format, x, overflow));
+  InPieces(meter, static_cast<int64_t>(operand.real.size()), kElementWork,
+           [&](int64_t begin, int64_t end) {
+             for (int64_t i = begin; i < end; ++i) {
+               const double x = operand.real[static_cast<size_t>(i)];
+               result.real.push_back(precision::RoundTo(format, x, overflow));
+             }
+           });
   return result;
 }
 
@@ -66,19 +73,19 @@ Overflow OverflowOf(const NumericalProgram& program, const Op& op) {
   return program.policy.At(op.role, op.site).overflow;
 }
 
-Array Evaluate(const NumericalProgram& program, const Op& op, Operands operands) {
+Array Evaluate(const NumericalProgram& program, const Op& op, Operands operands, WorkMeter& meter) {
   const Program& p = program.program;
   switch (op.code) {
     case kLiteral:
       return EvaluateLiteral(p, op);
     case kCast:
-      return EvaluateCast(program, op, *operands[0]);
+      return EvaluateCast(program, op, *operands[0], meter);
     case kConvert:
-      return EvaluateConversion(p, op, *operands[0]);
+      return EvaluateConversion(p, op, *operands[0], meter);
     case kStopGradient:
       return *operands[0];
     case kConcat:
-      return EvaluateConcat(p, op, operands);
+      return EvaluateConcat(p, op, operands, meter);
     case kMerge:
       return EvaluateMerge(*p[op.results[0]].format, *operands[0], *operands[1], *operands[2]);
     case kMerge2:
@@ -88,11 +95,11 @@ Array Evaluate(const NumericalProgram& program, const Op& op, Operands operands)
   }
   switch (InfoOf(op.code).op_class) {
     case OpClass::kShape:
-      return EvaluateShape(p, op, *operands[0]);
+      return EvaluateShape(p, op, *operands[0], meter);
     case OpClass::kReduction:
-      return EvaluateReduction(p, op, *operands[0]);
+      return EvaluateReduction(p, op, *operands[0], meter);
     default:
-      return EvaluateElementwise(p, op, operands);
+      return EvaluateElementwise(p, op, operands, meter);
   }
 }
 

@@ -185,7 +185,8 @@ int64_t WrapTo(ElementType type, int64_t value) {
   return value;
 }
 
-Array EvaluateElementwise(const Program& program, const Op& op, Operands operands) {
+Array EvaluateElementwise(const Program& program, const Op& op, Operands operands,
+                          WorkMeter& meter) {
   if (InfoOf(op.code).op_class == OpClass::kCompare) {
     const int offset = static_cast<int>(op.code) - static_cast<int>(kLt);
     return Compare(static_cast<Comparison>(offset), *operands[0], *operands[1]);
@@ -196,9 +197,12 @@ Array EvaluateElementwise(const Program& program, const Op& op, Operands operand
   const auto at = [&](size_t k, size_t i) {
     return k < operands.size() ? operands[k]->real[i] : 0.0;
   };
-  for (size_t i = 0; i < result.real.size(); ++i) {
-    result.real[i] = OnReals(op.code, *value.format, at(0, i), at(1, i), at(2, i));
-  }
+  InPieces(meter, static_cast<int64_t>(result.real.size()), kElementWork,
+           [&](int64_t begin, int64_t end) {
+             for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+               result.real[i] = OnReals(op.code, *value.format, at(0, i), at(1, i), at(2, i));
+             }
+           });
   for (size_t i = 0; i < result.integer.size(); ++i) {
     const int64_t b = operands.size() > 1 ? operands[1]->integer[i] : 0;
     result.integer[i] = WrapTo(value.type.element, OnIntegers(op.code, operands[0]->integer[i], b));

@@ -63,7 +63,8 @@ int64_t ReduceIntegers(const Op& op, const std::vector<int64_t>& x) {
 
 }  // namespace
 
-std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t result) {
+std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t result,
+                                    WorkMeter* meter) {
   const Shape& shape = program[op.operands[0]].type.shape;
   const std::vector<int64_t> strides = StridesOf(shape);
   const bool cumulative = op.code == kCumsum;
@@ -86,6 +87,7 @@ std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t
     if (!IsReduced(op, axis)) continue;
     std::vector<size_t> wider;
     for (size_t element : elements) {
+      if (meter != nullptr) meter->Add(shape[axis]);
       for (int64_t at = 0; at < shape[axis]; ++at) {
         wider.push_back(element + static_cast<size_t>(at * strides[axis]));
       }
@@ -102,7 +104,8 @@ std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t
   return elements;
 }
 
-Array EvaluateReduction(const Program& program, const Op& op, const Array& operand) {
+Array EvaluateReduction(const Program& program, const Op& op, const Array& operand,
+                        WorkMeter& meter) {
   const Value& value = program[op.results[0]];
   const bool of_reals = program[op.operands[0]].type.element == ElementType::kReal;
   const bool index = op.code == kArgmax || op.code == kArgmin;
@@ -110,7 +113,8 @@ Array EvaluateReduction(const Program& program, const Op& op, const Array& opera
   for (size_t k = 0; k < SizeOf(result); ++k) {
     std::vector<double> reals;
     std::vector<int64_t> integers;
-    for (size_t i : ReducedElements(program, op, k)) {
+    for (size_t i : ReducedElements(program, op, k, &meter)) {
+      meter.Add(kElementWork);
       if (of_reals) {
         reals.push_back(operand.real[i]);
       } else {

@@ -19,6 +19,9 @@ std::vector<int64_t> Unflatten(int64_t flat, const Shape& shape) {
   return index;
 }
 
+// Of one element that is moved, in element-operations.
+constexpr int64_t kMoveWork = 8;
+
 void CopyElement(const Array& from, size_t i, Array& to, size_t k) {
   if (from.real.empty()) {
     to.integer[k] = from.integer[i];
@@ -39,10 +42,12 @@ int64_t BroadcastSource(const Op& op, const Shape& operand, const std::vector<in
   return source;
 }
 
-Array Broadcast(const Op& op, const Array& from, const Shape& operand, const Type& type) {
+Array Broadcast(const Op& op, const Array& from, const Shape& operand, const Type& type,
+                WorkMeter& meter) {
   const std::vector<int64_t> strides = StridesOf(operand);
   Array result = ZerosOf(type);
   for (size_t k = 0; k < SizeOf(result); ++k) {
+    meter.Add(kMoveWork);
     const auto index = Unflatten(static_cast<int64_t>(k), type.shape);
     CopyElement(from, static_cast<size_t>(BroadcastSource(op, operand, strides, index)), result, k);
   }
@@ -84,25 +89,27 @@ std::vector<int64_t> StridesOf(const Shape& shape) {
   return strides;
 }
 
-Array EvaluateShape(const Program& program, const Op& op, const Array& operand) {
+Array EvaluateShape(const Program& program, const Op& op, const Array& operand, WorkMeter& meter) {
   const Type& type = program[op.results[0]].type;
   const Shape& shape = program[op.operands[0]].type.shape;
   if (op.code == kReshape) return operand;
-  if (op.code == kBroadcast) return Broadcast(op, operand, shape, type);
+  if (op.code == kBroadcast) return Broadcast(op, operand, shape, type, meter);
   Array result = ZerosOf(type);
   if (op.code == kSlice) {
     for (size_t k = 0; k < SizeOf(result); ++k) {
+      meter.Add(kMoveWork);
       CopyElement(operand, InWindow(op, type.shape, shape, k), result, k);
     }
   } else {
     for (size_t k = 0; k < SizeOf(operand); ++k) {
+      meter.Add(kMoveWork);
       CopyElement(operand, k, result, InWindow(op, shape, type.shape, k));
     }
   }
   return result;
 }
 
-Array EvaluateConcat(const Program& program, const Op& op, Operands operands) {
+Array EvaluateConcat(const Program& program, const Op& op, Operands operands, WorkMeter& meter) {
   const Type& type = program[op.results[0]].type;
   const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
   const std::vector<int64_t> strides = StridesOf(type.shape);
@@ -111,6 +118,7 @@ Array EvaluateConcat(const Program& program, const Op& op, Operands operands) {
   for (size_t which = 0; which < operands.size(); ++which) {
     const Shape& shape = program[op.operands[which]].type.shape;
     for (size_t k = 0; k < SizeOf(*operands[which]); ++k) {
+      meter.Add(kMoveWork);
       std::vector<int64_t> index = Unflatten(static_cast<int64_t>(k), shape);
       index[axis] += before;
       int64_t flat = 0;
@@ -122,13 +130,15 @@ Array EvaluateConcat(const Program& program, const Op& op, Operands operands) {
   return result;
 }
 
-Array EvaluateConversion(const Program& program, const Op& op, const Array& operand) {
+Array EvaluateConversion(const Program& program, const Op& op, const Array& operand,
+                         WorkMeter& meter) {
   const Value& value = program[op.results[0]];
   const ElementType target = value.type.element;
   const bool from_real = program[op.operands[0]].type.element == ElementType::kReal;
   if (target == ElementType::kReal && from_real) return operand;
   Array result = ZerosOf(value.type);
   for (size_t i = 0; i < SizeOf(result); ++i) {
+    meter.Add(1);
     if (target == ElementType::kReal) {
       result.real[i] = ToReal(operand.integer[i], *value.format);
     } else if (from_real) {

@@ -23,6 +23,7 @@ Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const
   const size_t n = static_cast<size_t>(ElementCount(type.shape));
   Array array;
   for (size_t i = 0; i < n; ++i) {
+    meter_.Add(kElementWork);
     const double scaled = sent[static_cast<size_t>(entry) * n + i] * seed_;
     array.real.push_back(precision::RoundTo(format, scaled));
     watch_.NoteCotangent(name, format, static_cast<int64_t>(i), scaled, array.real.back());
@@ -105,6 +106,7 @@ void InstanceRun::NoteCotangents(BackwardStep& step) const {
   for (const Slot& slot : cotangents_) {
     if (!slot.cotangent) continue;
     for (size_t i = 0; i < slot.cotangent->real.size(); ++i) {
+      meter_.Add(kElementWork);
       if (slot.mask && slot.mask->integer[i] == 0) continue;
       const double magnitude = std::abs(slot.cotangent->real[i]);
       if (!std::isfinite(magnitude)) {
@@ -156,6 +158,7 @@ void InstanceRun::FinishAdjoint() {
     const Slot& slot = cotangents_[k];
     if (gradient.sum.empty() || !slot.cotangent) continue;
     for (size_t i = 0; i < gradient.sum.size(); ++i) {
+      meter_.Add(kElementWork);
       if (slot.mask && slot.mask->integer[i] == 0) continue;
       const double x = slot.cotangent->real[i];
       gradient.sum[i] = precision::RoundTo(setting.format, x, setting.overflow);

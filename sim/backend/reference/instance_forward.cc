@@ -78,6 +78,7 @@ Array InstanceRun::ReadInput(size_t input, int64_t t) const {
   const int64_t count = ElementCount(type.shape);
   const int64_t at = TensorOffset(binding, static_cast<int64_t>(row_), t, batch_.steps, count);
   for (int64_t i = 0; i < count; ++i) {
+    meter_.Add(kConversionWork);
     const size_t k = static_cast<size_t>(i);
     if (type.element == ElementType::kReal) {
       array.real[k] = binding.tensor.Get(at + i);
@@ -94,7 +95,10 @@ std::vector<Array> InstanceRun::SentStates() const {
   for (int32_t input : state_inputs_) {
     Array array = ReadInput(static_cast<size_t>(input), 0);
     const Format format = StateFormat(program_, input);
-    for (double& x : array.real) x = precision::RoundTo(format, x, overflow);
+    for (double& x : array.real) {
+      meter_.Add(kElementWork);
+      x = precision::RoundTo(format, x, overflow);
+    }
     states.push_back(std::move(array));
   }
   return states;
@@ -129,6 +133,7 @@ void InstanceRun::CheckInputs(int64_t t) {
     if (VariesByStep(batch_, i) && t >= batch_.steps) continue;
     const Array sent = ReadInput(i, t);
     for (size_t k = 0; k < sent.real.size(); ++k) {
+      meter_.Add(kElementWork);
       const bool is_state = input.kind == InputKind::kState;
       const Format format =
           is_state ? StateFormat(program_, static_cast<int32_t>(i)) : Format::kF64;

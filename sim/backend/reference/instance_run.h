@@ -83,7 +83,7 @@ class InstanceRun {
   const Layouts& layouts_;
   size_t row_;
   std::vector<int32_t> state_inputs_;
-  WorkMeter meter_;
+  mutable WorkMeter meter_;
   NonFiniteWatch watch_;
   DecisionRecorder decisions_;
   InstanceState state_;

@@ -39,7 +39,7 @@ double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, si
 }
 
 void RegionRunner::Run(const Region& region, Frame& frame) {
-  if (sinks_.meter != nullptr) sinks_.meter->Add(kDispatch);
+  sinks_.meter->Add(kDispatch);
   for (const Op& op : region.ops) Execute(op, frame);
 }
 
@@ -55,11 +55,9 @@ void RegionRunner::Execute(const Op& op, Frame& frame) {
       break;
   }
   const std::vector<const Array*> operands = Gather(op.operands, frame);
-  if (sinks_.meter != nullptr) {
-    sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
-    for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));
-  }
-  Store(op, operands, frame, Evaluate(program_, op, operands));
+  sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
+  for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));
+  Store(op, operands, frame, Evaluate(program_, op, operands, *sinks_.meter));
 }
 
 const Array* RegionRunner::WhereOf(const Op& op, const Frame& frame) const {
@@ -73,6 +71,7 @@ void RegionRunner::Store(const Op& op, Operands operands, Frame& frame, Array re
   if (sinks_.ranges != nullptr && (op.code == kCast || op.code == kTape)) {
     const ValueId source = op.code == kCast ? op.operands[0] : op.attributes.primal;
     for (size_t i = 0; i < result.real.size(); ++i) {
+      sinks_.meter->Add(kElementWork);
       if (!IsExecuted(where, i, result.real.size())) continue;
       CountRange(*sinks_.ranges, op.role, *program()[source].format,
                  *program()[op.results[0]].format, operands[0]->real[i], result.real[i]);
@@ -110,6 +109,7 @@ void RegionRunner::ExecuteEvent(const Op& op, Frame& frame) {
   Array result = ZerosOf(program()[op.results[0]].type);
   const size_t own = result.integer.size();
   for (size_t i = 0; i < own; ++i) {
+    sinks_.meter->Add(kDispatch);
     const bool guard = !guarded || frame.At(op.operands[2]).integer[i] != 0;
     TestedPair pair;
     if (guard) {

@@ -13,7 +13,7 @@ namespace simgrad::sim::reference {
 
 // What a run reports to, besides its values. Null: nobody counts.
 struct RunSinks {
-  WorkMeter* meter = nullptr;
+  WorkMeter* meter = nullptr;  // never null where something runs
   NonFiniteWatch* watch = nullptr;
   DecisionRecorder* decisions = nullptr;
   RangeCounts* ranges = nullptr;

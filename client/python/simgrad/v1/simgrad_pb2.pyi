@@ -266,28 +266,50 @@ class InstanceHealth(_message.Message):
     def __init__(self, ok: _Optional[bytes] = ..., index: _Optional[_Iterable[int]] = ..., phase: _Optional[_Iterable[str]] = ..., step: _Optional[_Iterable[int]] = ..., stopped: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["max_elements", "max_instances", "max_loop_iterations", "max_message_bytes", "max_nested_iterations", "max_operations", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps"]
+    __slots__ = ["max_depth", "max_elements", "max_exports", "max_instances", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operations", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
+    MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_EXPORTS_FIELD_NUMBER: _ClassVar[int]
     MAX_INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    MAX_LITERAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_LOOP_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOWERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOWERED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_NESTED_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_OBJECTIVES_FIELD_NUMBER: _ClassVar[int]
+    MAX_OPERANDS_FIELD_NUMBER: _ClassVar[int]
     MAX_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STEPS_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_WORK_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOTAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOTAL_OPERANDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_VALUES_FIELD_NUMBER: _ClassVar[int]
+    max_depth: int
     max_elements: int
+    max_exports: int
     max_instances: int
+    max_literal_elements: int
     max_loop_iterations: int
+    max_lowered_bytes: int
+    max_lowered_operations: int
     max_message_bytes: int
+    max_name_bytes: int
     max_nested_iterations: int
+    max_objectives: int
+    max_operands: int
     max_operations: int
     max_request_bytes: int
     max_request_memory_bytes: int
     max_step_work: int
     max_steps: int
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ...) -> None: ...
+    max_total_elements: int
+    max_total_operands: int
+    max_values: int
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []
@@ -449,11 +471,12 @@ class ServerInfo(_message.Message):
     def __init__(self, version: _Optional[str] = ..., revision: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., worlds: _Optional[_Iterable[str]] = ..., presets: _Optional[_Iterable[str]] = ..., orders: _Optional[_Iterable[str]] = ..., port: _Optional[int] = ..., metrics_port: _Optional[int] = ..., default_device: _Optional[str] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ["device", "instances", "program", "request_id", "server_version", "steps", "trajectory"]
+    __slots__ = ["device", "instances", "program", "request_id", "revision", "server_version", "steps", "trajectory"]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     INSTANCES_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
@@ -461,10 +484,11 @@ class StreamHeader(_message.Message):
     instances: int
     program: ProgramInfo
     request_id: str
+    revision: str
     server_version: str
     steps: int
     trajectory: _containers.RepeatedCompositeFieldContainer[FieldInfo]
-    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., device: _Optional[str] = ..., server_version: _Optional[str] = ..., instances: _Optional[int] = ..., steps: _Optional[int] = ..., trajectory: _Optional[_Iterable[_Union[FieldInfo, _Mapping]]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., device: _Optional[str] = ..., server_version: _Optional[str] = ..., instances: _Optional[int] = ..., steps: _Optional[int] = ..., trajectory: _Optional[_Iterable[_Union[FieldInfo, _Mapping]]] = ..., request_id: _Optional[str] = ..., revision: _Optional[str] = ...) -> None: ...
 
 class TensorPiece(_message.Message):
     __slots__ = ["data", "field", "last", "offset"]

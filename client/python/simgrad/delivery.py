@@ -1,0 +1,121 @@
+"""What of a streamed answer its caller has been given, so that a second run goes on where the first
+broke."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Iterator
+
+from simgrad import errors
+from simgrad.cut import Trace, cut
+from simgrad.diagnostics import RangeCounts
+from simgrad.v1 import simgrad_pb2
+
+
+class Delivery:
+    """Leaves out of the blocks of a repeated run what was already given, by steps.
+
+    A repeated run may cut its blocks elsewhere, so a block is given in the parts that are new. Counts
+    of ranges come with some blocks only and belong to all steps since the last ones; of a repeated
+    run, only what goes beyond the sum that was given is given.
+    """
+
+    def __init__(self) -> None:
+        self._header: simgrad_pb2.StreamHeader | None = None
+        self._given = {"forward": _Steps(), "adjoint": _Steps()}
+        self._ranges: dict[tuple[str, str], list[RangeCounts]] = {}  # [given, this run's]
+
+    @property
+    def is_begun(self) -> bool:
+        return any(steps.intervals or steps.has_empty for steps in self._given.values())
+
+    def take_header(self, header: simgrad_pb2.StreamHeader) -> None:
+        """Begins a run.
+
+        Errors: FailedPrecondition (reason SERVER_CHANGED) where blocks were given and this run is
+          not of the same program on a server of the same revision: its bits might be others.
+        """
+        if self._header is not None and self.is_begun:
+            was, now = _identity(self._header), _identity(header)
+            changed = [
+                f"{name} {was[name]} is now {now.get(name, 'unknown')}"
+                for name in was
+                if was[name] != now.get(name)
+            ]
+            if changed:
+                raise errors.FailedPrecondition(
+                    "the answer broke in its middle, and the server that would go on with it is "
+                    f"another one ({', '.join(changed)}), so its bits may differ: ask again for the "
+                    "whole",
+                    reason="SERVER_CHANGED",
+                )
+        self._header = header
+        for counts in self._ranges.values():
+            counts[1] = RangeCounts()
+
+    def new_of(self, trace: Trace) -> Iterator[Trace]:
+        """The parts of a block that the caller has not been given; they count as given now."""
+        self._count_ranges(trace)
+        first, end = trace.first_step, trace.first_step + trace.steps
+        for start, stop in self._given[trace.phase].add(first, end):
+            whole = (start, stop) == (first, end)
+            part = trace if whole else cut(trace, start - first, stop - first)
+            yield replace(part, ranges=self._due_ranges(trace.phase))
+
+    def _count_ranges(self, trace: Trace) -> None:
+        for role, counts in trace.ranges.items():
+            _, run = self._ranges.setdefault((trace.phase, role), [RangeCounts(), RangeCounts()])
+            run.underflows += counts.underflows
+            run.overflows += counts.overflows
+
+    def _due_ranges(self, phase: str) -> dict[str, RangeCounts]:
+        due = {}
+        for (of, role), (given, run) in self._ranges.items():
+            under, over = run.underflows - given.underflows, run.overflows - given.overflows
+            if of == phase and (under > 0 or over > 0):
+                due[role] = RangeCounts(under, over)
+                given.underflows, given.overflows = run.underflows, run.overflows
+        return due
+
+
+class _Steps:
+    """A set of steps, as intervals [first, end) that ascend and do not touch."""
+
+    def __init__(self) -> None:
+        self.intervals: list[tuple[int, int]] = []
+        self.has_empty = False
+
+    def add(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Adds [first, end); returns the parts of it that are new. An empty one is new once."""
+        if first == end:
+            new = [] if self.has_empty or self.intervals else [(first, end)]
+            self.has_empty = True
+            return new
+        new, at = [], first
+        for start, stop in self.intervals:
+            if start > at and at < end:
+                new.append((at, min(start, end)))
+            at = max(at, stop)
+        if at < end:
+            new.append((at, end))
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(self.intervals + new):
+            if merged and start == merged[-1][1]:
+                merged[-1] = (merged[-1][0], stop)
+            else:
+                merged.append((start, stop))
+        self.intervals = merged
+        return new
+
+
+def _identity(header: simgrad_pb2.StreamHeader) -> dict[str, str]:
+    """What must be the same for the same bits."""
+    identity = {
+        "version": header.server_version,
+        "revision": header.revision,
+        "program": header.program.fingerprint[:16],
+        "shape": f"{header.instances} x {header.steps}",
+    }
+    if any(role.guarantee != "bitwise" for role in header.program.policy.roles):
+        identity["device"] = header.device  # hardware decides
+    return identity

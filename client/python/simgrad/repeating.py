@@ -1,0 +1,179 @@
+"""One call and its repeats; and what the calls of one client share for that."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import Any, Callable
+
+import grpc
+
+from simgrad import errors
+from simgrad.clock import Clock
+from simgrad.failure import Kind, Reached, kind_of, message_of
+from simgrad.retry import Retry
+from simgrad.retry_budget import RetryBudget
+
+_LOG = logging.getLogger("simgrad")
+
+
+class Repeating:
+    """What the calls of one client share: budget, clock, chance, and whether a server answered.
+
+    Args:
+      error_of: the typed error of a failed call, with gRPC's own text.
+      uniform: draws evenly from an interval.
+    Threads: safe.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        error_of: Callable[[grpc.RpcError], errors.SimgradError],
+        extra: float,
+        clock: Clock | None = None,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ):
+        self.target = target
+        self.error_of = error_of
+        self.clock = clock or Clock()
+        self.uniform = uniform
+        self.budget = RetryBudget(extra, self.clock.now())
+        self.answered = False
+        self.closed = False
+        self.repeats = 0
+        self.in_flight = 0
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self.closed = True
+        self.clock.wake()
+
+    def count_repeat(self) -> None:
+        with self._lock:
+            self.repeats += 1
+
+    def count_in_flight(self, change: int) -> None:
+        with self._lock:
+            self.in_flight += change
+
+
+class Call:
+    """One call of the service, from its first try to its end.
+
+    Each try is `begin`, then what gRPC does, then `failed` where it failed; `is_alive` when anything
+    of an answer came. The block of a `with` is the time in which the call counts as in flight.
+
+    Args:
+      policy: None: no repeats.
+      timeout: deadline of all tries together, in seconds from now.
+    Threads: one, and `cancel` from any.
+    """
+
+    def __init__(self, shared: Repeating, policy: Retry | None, timeout: float):
+        self._shared = shared
+        self._policy = policy
+        self._timeout = timeout
+        self._started = shared.clock.now()
+        self._row = 0  # failures since the last part of an answer
+        self._failing_since: float | None = None
+        self._sent = 0
+        self._first_message = ""
+        self.tries = 0
+        self.is_cancelled = False
+
+    def __enter__(self) -> "Call":
+        self._shared.count_in_flight(1)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._shared.count_in_flight(-1)
+
+    def begin(self) -> float:
+        """Begins a try; returns the seconds that are left for it."""
+        now = self._shared.clock.now()
+        if self.tries == 0:
+            self._shared.budget.add_call(now)
+        self.tries += 1
+        return max(self._started + self._timeout - now, 0.0)
+
+    def is_alive(self) -> None:
+        self._shared.answered = True
+        self._failing_since = None
+        self._row = 0
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._shared.clock.wake()
+
+    def failed(self, rpc_error: grpc.RpcError, reached: Reached = Reached()) -> None:
+        """Returns when the next try should begin, or raises the typed error of the call."""
+        if self._is_over():
+            raise self._cancelled(reached) from None
+        error = self._shared.error_of(rpc_error)
+        kind = kind_of(error, reached)
+        if kind is not Kind.UNSENT:
+            self._sent += 1
+            if error.reason or kind is Kind.REFUSED:
+                self._shared.answered = True
+        message = message_of(error, self._shared.target, self._timeout, reached)
+        wait = self._wait(error)
+        obstacle = self._obstacle(kind, wait)
+        if obstacle is not None:
+            raise self._final(error, message, obstacle) from None
+        _LOG.info("%s: %s; try %d in %.2f s", error.code, message, self.tries + 1, wait)
+        self._first_message = self._first_message or message
+        self._row += 1
+        self._shared.count_repeat()
+        self._shared.clock.pause(wait, self._is_over)
+        if self._is_over():
+            raise self._cancelled(reached) from None
+
+    def _is_over(self) -> bool:
+        return self.is_cancelled or self._shared.closed
+
+    def _wait(self, error: errors.SimgradError) -> float:
+        if self._policy is None:
+            return 0.0
+        jitter = self._shared.uniform(0.0, self._policy.longest(self._row))
+        return jitter + (error.retry_after or 0.0)
+
+    def _obstacle(self, kind: Kind, wait: float) -> str | None:
+        """Why there is no further try; empty where there is nothing to say about it. None: there is
+        one, and the budget has been asked."""
+        policy, now = self._policy, self._shared.clock.now()
+        if policy is None or kind is Kind.FINAL:
+            return ""
+        if self._failing_since is None:
+            self._failing_since = now
+        if now + wait >= self._started + self._timeout:
+            return f"the deadline of {self._timeout:g} s leaves no time for another try"
+        patience = policy.patience if self._shared.answered else policy.connect
+        if now + wait > self._failing_since + patience:
+            return f"given up after {now - self._failing_since:.1f} s of failures"
+        if kind is Kind.UNSENT:
+            return None
+        if self._sent >= policy.tries:
+            return "it is not tried more often"
+        budget, in_flight = self._shared.budget, self._shared.in_flight
+        departed = kind is Kind.DEPARTED and budget.take_for_departure(now, in_flight)
+        if departed or (kind is Kind.REFUSED and budget.take(now)):
+            return None
+        return "not repeated, as this client has spent its retry budget"
+
+    def _final(
+        self, error: errors.SimgradError, message: str, obstacle: str
+    ) -> errors.SimgradError:
+        notes = [f"{self.tries} tries"] if self.tries > 1 else []
+        notes += [obstacle] if obstacle else []
+        if self._first_message and self._first_message != message:
+            notes.append(f"the first: {self._first_message}")
+        error.args = (f"{message} ({'; '.join(notes)})" if notes else message,)
+        error.tries = self.tries
+        return error
+
+    def _cancelled(self, reached: Reached) -> errors.SimgradError:
+        error = errors.Cancelled(f"the call was cancelled by this client {reached}")
+        error.tries = self.tries
+        return error

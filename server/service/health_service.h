@@ -1,0 +1,55 @@
+// grpc.health.v1.Health, answered from IncomingCalls like every other service of the port: gRPC's
+// own would read requests of any size, without a token, beside the bound of uploads.
+//
+// Check answers NOT_FOUND for a service that nobody has set; Watch says SERVICE_UNKNOWN of it, and
+// each change from then on. The messages are two fields, written by hand: Debian has no
+// health.proto.
+// Threads: any.
+#pragma once
+
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace simgrad::server::service {
+
+// HealthCheckResponse.ServingStatus.
+enum class Serving : uint8_t { kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
+
+class HealthWatch;
+
+class HealthService final : public grpc::HealthCheckServiceInterface {
+ public:
+  // The server as a whole, "", serves until told otherwise.
+  HealthService() : status_{{"", Serving::kServing}} {}
+
+  void SetServingStatus(const std::string& service, bool serving) override;
+  void SetServingStatus(bool serving) override;
+  // Nothing serves any more, and what is set afterwards changes nothing.
+  void Shutdown() override;
+
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request);
+
+ private:
+  friend class HealthWatch;
+  Serving StatusOf(const std::string& service) const;  // mutex_ held
+  void TellWatches(const std::string& service);        // mutex_ held
+  void Forget(HealthWatch* watch);
+
+  std::mutex mutex_;
+  std::map<std::string, Serving> status_;
+  std::map<std::string, std::set<HealthWatch*>> watches_;
+  bool shut_down_ = false;
+};
+
+}  // namespace simgrad::server::service

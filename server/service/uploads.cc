@@ -1,0 +1,131 @@
+#include "server/service/uploads.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace simgrad::server::service {
+namespace {
+
+// What a call sends beside its message: frames, names, a token.
+constexpr int64_t kBesideMessage = 512;
+// An upload that has lasted less is not looked at: nearly all are complete at once.
+constexpr std::chrono::milliseconds kYoung{25};
+
+scheduling::Refusal TooMuch(const UploadLimits& limits) {
+  return {scheduling::RefusalReason::kMemory,
+          absl::StrCat("requests that have not come completely hold more than ", limits.bytes,
+                       " bytes, so this one was given up; send fewer at once, or later"),
+          absl::Seconds(1)};
+}
+
+scheduling::Refusal TooLate(const UploadLimits& limits) {
+  return {scheduling::RefusalReason::kDeadline,
+          absl::StrCat("the request did not come completely within ",
+                       absl::FormatDuration(limits.timeout),
+                       ", so it was given up; send less at once (--upload_timeout)"),
+          absl::ZeroDuration()};
+}
+
+}  // namespace
+
+Uploads::Uploads(UploadLimits limits, BytesRead bytes_read)
+    : limits_(limits), bytes_read_(std::move(bytes_read)) {}
+
+void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer,
+                    Clock::time_point now) {
+  const int64_t read = bytes_read_(peer);
+  std::lock_guard lock(mutex_);
+  Peer& sender = peers_[peer];
+  sender.open.push_back({std::move(upload), now, read - sender.delivered});
+}
+
+void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) {
+  std::shared_ptr<Upload> last;  // goes without the lock
+  std::lock_guard lock(mutex_);
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return;
+  std::vector<Open>& open = found->second.open;
+  const auto one = std::find_if(open.begin(), open.end(), [upload](const Open& other) {
+    return other.upload.get() == upload;
+  });
+  if (one == open.end()) return;
+  last = std::move(one->upload);
+  open.erase(one);
+  found->second.delivered += bytes + kBesideMessage;
+  if (open.empty()) peers_.erase(found);
+}
+
+void Uploads::RefuseLate(Clock::time_point now, Refused& refused) {
+  for (auto& [name, peer] : peers_) {
+    while (!peer.open.empty() &&
+           absl::FromChrono(now - peer.open.front().since) >= limits_.timeout) {
+      refused.emplace_back(std::move(peer.open.front().upload), TooLate(limits_));
+      peer.open.erase(peer.open.begin());
+    }
+  }
+}
+
+void Uploads::Measure() {
+  held_ = 0;
+  for (auto& [name, peer] : peers_) {
+    const int64_t undelivered = bytes_read_(name) - peer.delivered;
+    peer.held = std::max<int64_t>(undelivered - peer.open.front().undelivered, 0);
+    held_ += peer.held;
+  }
+}
+
+void Uploads::RefuseTooMuch(Refused& refused) {
+  while (held_ > limits_.bytes) {
+    const auto most = std::max_element(
+        peers_.begin(), peers_.end(),
+        [](const auto& a, const auto& b) { return a.second.held < b.second.held; });
+    Peer& peer = most->second;
+    // Its share, as far as one can tell.
+    const int64_t share = peer.held / static_cast<int64_t>(peer.open.size());
+    peer.delivered += share;
+    peer.held -= share;
+    held_ -= share;
+    refused.emplace_back(std::move(peer.open.front().upload), TooMuch(limits_));
+    peer.open.erase(peer.open.begin());
+    if (!peer.open.empty()) continue;
+    held_ -= peer.held;
+    peers_.erase(most);
+  }
+}
+
+void Uploads::Look(Clock::time_point now) {
+  Refused refused;
+  bool give_back = false;
+  {
+    std::lock_guard lock(mutex_);
+    RefuseLate(now, refused);
+    std::erase_if(peers_, [](const auto& peer) { return peer.second.open.empty(); });
+    const bool young = std::all_of(peers_.begin(), peers_.end(), [now](const auto& peer) {
+      return now - peer.second.open.front().since < kYoung;
+    });
+    if (young) {
+      held_ = 0;
+    } else {
+      Measure();
+      RefuseTooMuch(refused);
+    }
+    // What gRPC frees in small pieces the allocator keeps; so much of it is given back.
+    constexpr int64_t kMuch = int64_t{64} << 20;
+    most_held_ = std::max(most_held_, held_);
+    give_back = most_held_ >= kMuch && held_ < most_held_ / 4;
+    if (give_back) most_held_ = held_;
+  }
+  for (const auto& [upload, refusal] : refused) upload->Refuse(refusal);
+  if (give_back) malloc_trim(0);
+}
+
+int64_t Uploads::bytes() const {
+  std::lock_guard lock(mutex_);
+  return held_;
+}
+
+}  // namespace simgrad::server::service

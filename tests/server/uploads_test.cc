@@ -1,0 +1,111 @@
+// What unfinished requests may hold, on a clock and a count of bytes of the test.
+
+#include "server/service/uploads.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+namespace simgrad::server::service {
+namespace {
+
+using Clock = Uploads::Clock;
+using scheduling::RefusalReason;
+constexpr int64_t kMiB = 1 << 20;
+
+struct Recorded final : Upload {
+  void Refuse(const scheduling::Refusal& told) override { refusal = told; }
+  std::optional<scheduling::Refusal> refusal;
+};
+
+class UploadsTest : public testing::Test {
+ protected:
+  std::shared_ptr<Recorded> Begin(const std::string& peer) {
+    auto upload = std::make_shared<Recorded>();
+    uploads_.Begin(upload, peer, now_);
+    return upload;
+  }
+  void LookAfter(std::chrono::milliseconds time) {
+    now_ += time;
+    uploads_.Look(now_);
+  }
+
+  std::map<std::string, int64_t> read_;
+  Clock::time_point now_ = Clock::time_point() + std::chrono::hours(1);
+  Uploads uploads_{{100 * kMiB, absl::Seconds(10)},
+                   [this](const std::string& peer) { return read_[peer]; }};
+};
+
+TEST_F(UploadsTest, WithinTheLimitStay) {
+  const auto one = Begin("a");
+  read_["a"] = 99 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(one->refusal);
+  EXPECT_EQ(uploads_.bytes(), 99 * kMiB);
+  uploads_.End(one.get(), "a", 99 * kMiB);
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_EQ(uploads_.bytes(), 0);
+}
+
+TEST_F(UploadsTest, BeyondTheLimitGoFromThePeerThatHoldsMost) {
+  const auto small = Begin("a");
+  const auto first = Begin("b"), second = Begin("b");
+  read_["a"] = 40 * kMiB;
+  read_["b"] = 80 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(small->refusal);
+  ASSERT_TRUE(first->refusal);
+  EXPECT_EQ(first->refusal->reason, RefusalReason::kMemory);
+  EXPECT_GT(first->refusal->retry_after, absl::ZeroDuration());
+  EXPECT_FALSE(second->refusal);
+  EXPECT_LE(uploads_.bytes(), 100 * kMiB);
+}
+
+TEST_F(UploadsTest, OfACallerThatAlwaysHasOneOpenAreNotCountedTwice) {
+  // Each begins before the one before it is complete: 1000 of 10 MiB, never more than two.
+  auto before = Begin("a");
+  for (int i = 0; i < 1000; ++i) {
+    const auto next = Begin("a");
+    read_["a"] += 10 * kMiB;
+    LookAfter(std::chrono::milliseconds(50));
+    ASSERT_LE(uploads_.bytes(), 21 * kMiB);
+    uploads_.End(before.get(), "a", 10 * kMiB);
+    before = next;
+    ASSERT_FALSE(before->refusal);
+  }
+}
+
+TEST_F(UploadsTest, ThatEndWithoutARequestAreForgottenWithTheOldest) {
+  const auto left = Begin("a");
+  read_["a"] = 90 * kMiB;
+  uploads_.End(left.get(), "a", 0);
+  const auto next = Begin("a");
+  read_["a"] += 90 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(next->refusal);
+}
+
+TEST_F(UploadsTest, ThatAreNotCompleteInTimeAreRefused) {
+  const auto slow = Begin("a");
+  LookAfter(std::chrono::milliseconds(9'000));
+  const auto young = Begin("a");
+  EXPECT_FALSE(slow->refusal);
+  LookAfter(std::chrono::milliseconds(1'000));
+  ASSERT_TRUE(slow->refusal);
+  EXPECT_EQ(slow->refusal->reason, RefusalReason::kDeadline);
+  EXPECT_FALSE(young->refusal);
+  uploads_.End(slow.get(), "a", 0);  // what gRPC says of it afterwards
+  uploads_.End(young.get(), "a", 1);
+}
+
+TEST_F(UploadsTest, LiveNoLongerThanTheyAreOpen) {
+  const auto upload = Begin("a");
+  EXPECT_EQ(upload.use_count(), 2);
+  uploads_.End(upload.get(), "a", 1);
+  EXPECT_EQ(upload.use_count(), 1);
+}
+
+}  // namespace
+}  // namespace simgrad::server::service

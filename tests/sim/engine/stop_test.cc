@@ -1,0 +1,221 @@
+// How soon a run ends that was asked to: looks are counted against element-operations, everywhere.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "sim/backend/cpu/cpu_executor.h"
+#include "sim/program/builder.h"
+#include "tests/sim/work_maker.h"
+
+namespace simgrad {
+namespace {
+
+using sim::Builder;
+using sim::InputKind;
+using sim::OpCode;
+using sim::Var;
+using sim::Vars;
+using sim::Work;
+using sim::WorkPhase;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMillion = int64_t{1} << 20;
+
+Var Sines(Builder& b, Var x, int count) {
+  for (int i = 0; i < count; ++i) x = b.Apply(OpCode::kSin, {x});
+  return x;
+}
+
+// Where the sines of a program stand.
+struct Sines3 {
+  int initial = 0, step = 0, terminal = 0;
+};
+
+// One state of `elements`; the objective is the sum of what the terminal sines make of it.
+Work SineWork(int64_t elements, const Sines3& sines, int64_t instances, int64_t steps) {
+  Builder b("sines");
+  const Var x = b.State("x", {elements});
+  const Var k = b.Param("k", {}, 0.5);
+  if (sines.initial > 0) {
+    b.SetInitial([&]() -> Vars { return {Sines(b, x, sines.initial)}; });
+  }
+  b.SetNext({Sines(b, x, sines.step) * k});
+  b.AddObjective("sum", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, Sines(b, states[0], sines.terminal));
+  });
+  auto world = b.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  precision::PolicySpec f32;
+  f32.preset = "f32";
+  auto program = tests::LowerForGradient(*world, tests::PolicyOf(f32), "sum");
+  EXPECT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), instances, steps);
+  work.options.recording = sim::Recording::kSummary;
+  tests::Bind(work, InputKind::kState, "x",
+              tests::Shared(std::vector<double>(static_cast<size_t>(elements), 0.25), {elements}));
+  return work;
+}
+
+// Knows the phase, and ends it a while after it began.
+class Watch : public sim::Observer {
+ public:
+  absl::Status Continue(WorkPhase now) override {
+    if (phase != now) began = Clock::now();
+    phase = now;
+    return Late() ? absl::DeadlineExceededError("late") : absl::OkStatus();
+  }
+  bool Late() const { return phase == ends && Clock::now() - began > patience; }
+  WorkPhase phase = WorkPhase::kForward;
+  Clock::time_point began = Clock::now();
+  WorkPhase ends = WorkPhase::kForward;
+  Clock::duration patience = std::chrono::hours(1);
+};
+
+class Stop : public ::testing::TestWithParam<bool> {
+ protected:
+  static bool IsCpu() { return GetParam(); }
+  static sim::Engine MakeEngine() {
+    return sim::Engine(IsCpu() ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor());
+  }
+  // How often the caller is asked, by phase.
+  static std::array<int64_t, 3> LooksOf(Work work) {
+    Watch watch;
+    std::array<int64_t, 3> looks{};
+    work.options.threads = 1;
+    work.options.stop = [&] {
+      ++looks[static_cast<size_t>(watch.phase)];
+      return false;
+    };
+    const auto result = MakeEngine().Execute(std::move(work), watch);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return looks;
+  }
+  static int64_t All(const std::array<int64_t, 3>& looks) { return looks[0] + looks[1] + looks[2]; }
+};
+
+TEST_P(Stop, IsAskedForAtLeastOncePerMillionElementOperationsInEveryPhase) {
+  constexpr int64_t kElements = 1 << 14;
+  constexpr int64_t kSteps = 4;
+  constexpr int kSines = 128;
+  const auto step = LooksOf(SineWork(kElements, {0, kSines, 0}, 1, kSteps));
+  EXPECT_GE(step[0], kSteps * kSines * kElements / kMillion);
+  // The replay and its reverse.
+  EXPECT_GE(step[1] + step[2], 2 * kSteps * kSines * kElements / kMillion);
+  for (const Sines3& once : {Sines3{512, 0, 0}, Sines3{0, 0, 512}}) {
+    const auto looks = LooksOf(SineWork(kElements, once, 1, 1));
+    EXPECT_GE(looks[0], 512 * kElements / kMillion) << once.initial;
+    EXPECT_GE(All(looks) - looks[0], 2 * 512 * kElements / kMillion) << once.initial;
+  }
+}
+
+TEST_P(Stop, IsAskedForInsideEveryOperation) {
+  constexpr int64_t kElements = 1 << 18;
+  using Apply = std::function<Var(Builder&, Var)>;
+  const auto reduced = [](Builder& b, Var sum) { return b.Broadcast(sum, {kElements}, {}); };
+  const std::vector<std::pair<std::string, Apply>> operations = {
+      {"sin", [](Builder& b, Var x) { return b.Apply(OpCode::kSin, {x}); }},
+      {"pow",
+       [](Builder& b, Var x) {
+         return b.Apply(OpCode::kPow, {x, x});
+       }},
+      {"add",
+       [](Builder& b, Var x) {
+         return b.Apply(OpCode::kAdd, {x, x});
+       }},
+      {"select",
+       [](Builder& b, Var x) {
+         return b.Apply(OpCode::kSelect, {b.Apply(OpCode::kLt, {x, b.Literal(0.0)}), x, x});
+       }},
+      {"concat",
+       [](Builder& b, Var x) {
+         const Var half = b.Slice(x, {kElements / 2}, {kElements / 2});
+         return b.Concat({half, half}, 0);
+       }},
+      {"sum", [&](Builder& b, Var x) { return reduced(b, b.Reduce(OpCode::kSum, x)); }},
+      {"reduce_max",
+       [&](Builder& b, Var x) { return reduced(b, b.Reduce(OpCode::kReduceMax, x)); }},
+      {"sums of pairs",
+       [&](Builder& b, Var x) {
+         const Var sums = b.Reduce(OpCode::kSum, b.Reshape(x, {kElements / 2, 2}), {1});
+         return b.Concat({sums, sums}, 0);
+       }},
+      {"event",
+       [](Builder& b, Var x) {
+         const Var below = b.Event("low", x, sim::Comparison::kLt, b.Literal(0.0, {kElements}));
+         return b.Apply(OpCode::kSelect, {below, x, x});
+       }},
+  };
+  const auto looks_of = [&](const Apply& apply) {
+    Builder b("one");
+    const Var x = b.State("x", {kElements});
+    b.SetNext({apply(b, x)});
+    auto world = b.Finish();
+    EXPECT_TRUE(world.ok()) << world.status();
+    precision::PolicySpec f32;
+    f32.preset = "f32";
+    auto program = tests::LowerForGradient(*world, tests::PolicyOf(f32), "");
+    EXPECT_TRUE(program.ok()) << program.status();
+    Work work = tests::WorkOf(*std::move(program), 1, 1);
+    work.options.recording = sim::Recording::kSummary;
+    tests::Bind(work, InputKind::kState, "x", tests::Shared({0.25}, {1}));
+    work.batch.inputs[0] =
+        tests::Shared(std::vector<double>(static_cast<size_t>(kElements), 0.25), {kElements});
+    return All(LooksOf(std::move(work)));
+  };
+  const int64_t nothing = looks_of([](Builder&, Var x) { return x; });
+  // What goes in and comes out is looked at, too.
+  EXPECT_GE(nothing, 4);
+  for (const auto& [name, apply] : operations) EXPECT_GE(looks_of(apply), nothing + 2) << name;
+}
+
+TEST_P(Stop, AfterItTheRunEndsWithinHalfASecondInStraightLineSteps) {
+  for (const WorkPhase phase : {WorkPhase::kForward, WorkPhase::kRecompute, WorkPhase::kAdjoint}) {
+    for (const int64_t chunk_steps : {1, 0}) {
+      Work work = SineWork(1 << 16, {0, 200, 0}, 1, phase == WorkPhase::kForward ? 1000 : 3);
+      if (phase == WorkPhase::kRecompute) work.checkpoint_interval = 3;
+      Watch watch;
+      watch.ends = phase;
+      watch.patience = std::chrono::milliseconds(100);
+      work.chunk_steps = chunk_steps;
+      if (phase == WorkPhase::kRecompute) work.chunk_steps = 1;
+      Clock::time_point asked{};
+      work.options.stop = [&] {
+        if (!watch.Late()) return false;
+        asked = Clock::now();
+        return true;
+      };
+      const auto result = MakeEngine().Execute(std::move(work), watch);
+      const auto over = Clock::now() - watch.began - watch.patience;
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded) << result.status();
+      EXPECT_LT(over, std::chrono::milliseconds(500))
+          << static_cast<int>(phase) << " " << chunk_steps;
+    }
+  }
+}
+
+TEST_P(Stop, EndsTheReplayForABirthCertificate) {
+  Work work = SineWork(1 << 14, {0, 128, 0}, 1, 2);
+  work.gradient.reset();
+  work.batch.inputs[0].tensor.Set(0, std::numeric_limits<double>::infinity());
+  int64_t looks = 0;
+  work.options.threads = 1;
+  work.options.stop = [&] { return ++looks < 0; };
+  sim::Observer nobody;
+  const auto whole = MakeEngine().Execute(work, nobody);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_EQ(whole->certificates.size(), 1u);
+  // The replay is the last thing that runs.
+  const int64_t last = looks;
+  looks = 0;
+  work.options.stop = [&] { return ++looks >= last; };
+  EXPECT_EQ(MakeEngine().Execute(work, nobody).status().code(), absl::StatusCode::kCancelled);
+}
+
+INSTANTIATE_TEST_SUITE_P(Executors, Stop, ::testing::Bool(),
+                         [](const auto& executor) { return executor.param ? "cpu" : "reference"; });
+
+}  // namespace
+}  // namespace simgrad
