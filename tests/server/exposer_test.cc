@@ -78,7 +78,8 @@ Descriptor Sent(const Exposer& exposer, const std::string& text) {
 std::string Rest(const Descriptor& socket) {
   std::string text;
   char buffer[65536];
-  for (ssize_t n; (n = recv(socket.number(), buffer, sizeof(buffer), 0)) > 0;) text.append(buffer, n);
+  for (ssize_t n; (n = recv(socket.number(), buffer, sizeof(buffer), 0)) > 0;)
+    text.append(buffer, n);
   return text;
 }
 

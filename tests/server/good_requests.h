@@ -26,11 +26,16 @@ inline std::string BitsOf(const Answer<v1::GradientPart>& answer) {
 
 class GoodRequests {
  public:
+  static constexpr int64_t kSteps = 20;
+  static constexpr int64_t kInstances = 16;
+  // Of one round: a rollout and a gradient.
+  static constexpr int64_t kForwardSteps = 2 * kSteps * kInstances;
+
   // Learns the bits from a first answer.
   explicit GoodRequests(RunningServer& server) : server_(server) {
-    rollout_ = BallRollout(20, 16);
+    rollout_ = BallRollout(kSteps, kInstances);
     rollout_.mutable_spec()->add_record("y");
-    gradient_ = BallGradient(20, 16);
+    gradient_ = BallGradient(kSteps, kInstances);
     gradient_.mutable_spec()->mutable_policy()->set_preset("bf16_safe");
     ++asked_;
     const auto rollout = Ask(server_, rollout_);
