@@ -11,7 +11,9 @@
 #include "sim/engine/checkpoints.h"
 #include "sim/engine/gate.h"
 #include "sim/engine/instance_reduction.h"
+#include "sim/engine/reversal_budget.h"
 #include "sim/engine/stop_latch.h"
+#include "sim/program/step_work.h"
 
 namespace simgrad::sim {
 namespace {
@@ -29,7 +31,7 @@ class ChunkSize {
   explicit ChunkSize(const Work& work)
       : chosen_(work.chunk_steps <= 0),
         most_(MostStepsOfAChunk(work)),
-        steps_(chosen_ ? std::min(kFirst, most_) : most_) {}
+        steps_(chosen_ ? std::min(FirstOf(work.batch), most_) : most_) {}
   int64_t steps() const { return steps_; }
   void Took(int64_t steps, double seconds) {
     constexpr double kShort = 0.010;
@@ -42,7 +44,15 @@ class ChunkSize {
   }
 
  private:
-  static constexpr int64_t kFirst = 1;  // nobody knows yet how long a step takes
+  // Few enough to be short, whatever the operations are.
+  static int64_t FirstOf(const Batch& batch) {
+    constexpr double kShortWork = 1 << 20;  // element-operations
+    constexpr double kMost = 8;
+    const Program& program = batch.program->program;
+    const double step = static_cast<double>(OwnWork(program, program.step)) *
+                        static_cast<double>(std::max<int64_t>(batch.instances, 1));
+    return static_cast<int64_t>(std::clamp(kShortWork / std::max(step, 1.0), 1.0, kMost));
+  }
   bool chosen_;
   int64_t most_;
   int64_t steps_;
@@ -73,7 +83,8 @@ absl::Status WithReason(const absl::Status& status, WorkPhase phase, Observer& o
 // One piece of work on its way through the executor.
 class Execution {
  public:
-  Execution(const Work& work, const StopLatch& latch, Run& run, Observer& observer)
+  Execution(const Work& work, const ReversalBudget& budget, const StopLatch& latch, Run& run,
+            Observer& observer)
       : work_(work),
         latch_(latch),
         meter_(work.options.stop),
@@ -82,7 +93,7 @@ class Execution {
         run_(run),
         observer_(observer),
         chunk_(work),
-        checkpoints_(run, work.checkpoint_interval, work.memory_budget_bytes),
+        checkpoints_(run, work.checkpoint_interval, budget, work.reserve),
         births_(run, batch_, work.options.recording == Recording::kNone ? 0 : work.max_certificates,
                 work.options.stop) {}
 
@@ -128,6 +139,9 @@ absl::Status Execution::Continue(WorkPhase phase) {
 }
 
 absl::Status Execution::Start() {
+  if (work_.gradient) {
+    if (absl::Status fits = checkpoints_.CheckLeast(); !fits.ok()) return fits;
+  }
   if (absl::Status status = run_.Start(); !status.ok()) return status;
   std::vector<Tensor> recorded;
   for (int32_t input : work_.options.record_states) recorded.push_back(run_.State(input));
@@ -355,7 +369,8 @@ absl::StatusOr<WorkResult> Engine::Execute(Work work, Observer& observer) const 
   absl::StatusOr<std::unique_ptr<Run>> run = executor_->Create(work.batch, work.options);
   if (!run.ok()) return WithReason(run.status(), WorkPhase::kForward, observer);
   const double compile = SecondsSince(start);
-  absl::StatusOr<WorkResult> result = Execution(work, latch, **run, observer).Go();
+  const ReversalBudget budget = ReversalBudgetOf(work, (*run)->NeedOf(RangeStepsOf(work)));
+  absl::StatusOr<WorkResult> result = Execution(work, budget, latch, **run, observer).Go();
   if (result.ok()) result->seconds.compile = compile;
   return result;
 }

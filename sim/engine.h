@@ -32,6 +32,9 @@ struct GradientWork {
   InstanceReduction reduction = InstanceReduction::kAll;
 };
 
+// Asks for so many bytes more than EstimateBytes counted; true: they are the work's until it ends.
+using ReserveCallback = std::function<bool(int64_t more_bytes)>;
+
 struct Work {
   Batch batch;  // batch.program->adjoint is set where `gradient` is
   RunOptions options;
@@ -39,7 +42,11 @@ struct Work {
   int64_t chunk_steps = 0;                     // 0: chosen
   int64_t max_chunk_steps = int64_t{1} << 40;  // whether chosen or asked for
   int64_t checkpoint_interval = 0;             // steps; 0: chosen within the budget
+  // What the checkpoints and records of a gradient may take at most.
   int64_t memory_budget_bytes = int64_t{4} << 30;
+  // Asked where the loops of the forward run iterated more often than was counted. Empty: nobody is
+  // asked, and EstimateBytes counts the caps of the loops, up to memory_budget_bytes.
+  ReserveCallback reserve;
   int32_t max_certificates = 16;
 };
 
@@ -108,7 +115,11 @@ class Engine {
 // The longest chunk of steps that Execute will run.
 int64_t MostStepsOfAChunk(const Work& work);
 
-// Upper bound of the bytes that Execute allocates for this work, for admission.
+// Upper bound of the bytes that Execute allocates for this work on an executor of this kind, for
+// admission; without an executor, on any. Beside what is asked for by Work::reserve, and beside
+// what happens in the observer. CANCELLED where RunOptions::stop said so. Cost: where the executor
+// tells what it needs, that of compiling its plans.
+absl::StatusOr<int64_t> EstimateBytes(const Work& work, const Executor& executor);
 int64_t EstimateBytes(const Work& work);
 
 }  // namespace simgrad::sim

@@ -344,7 +344,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   }
   acceptor_ = *std::move(acceptor);
   grpc::ServerBuilder builder;
-  Harden(builder, config, QuotaBytes(config, queue_->memory_limit_bytes()));
+  Harden(builder, config, QuotaBytes(config, scheduler_->memory_limit_bytes()));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              static_cast<int>(config.max_metadata_bytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
@@ -357,7 +357,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
   uploads_ =
-      std::make_shared<Uploads>(UploadLimitsOf(config, queue_->memory_limit_bytes()),
+      std::make_shared<Uploads>(UploadLimitsOf(config, scheduler_->memory_limit_bytes()),
                                 [connections = &acceptor_->connections()](const std::string& peer) {
                                   return connections->BytesRead(peer);
                                 });

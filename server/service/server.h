@@ -20,13 +20,9 @@
 #include "server/config/server_config.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/server_metrics.h"
-<<<<<<< HEAD
 #include "server/scheduling/scheduler.h"
 #include "server/service/call_probe.h"
-=======
-#include "server/scheduling/work_queue.h"
 #include "server/service/connection_acceptor.h"
->>>>>>> transport
 #include "server/service/device.h"
 #include "server/service/incoming_calls.h"
 #include "server/service/open_streams.h"
@@ -97,15 +93,9 @@ class Server {
   int port_ = 0;
   int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
-<<<<<<< HEAD
   std::unique_ptr<scheduling::Scheduler> scheduler_;
-=======
-  std::unique_ptr<scheduling::WorkQueue> queue_;
-  // Requests that take long to prepare: large programs, large batches. Hands over to `queue_`.
-  std::unique_ptr<scheduling::WorkQueue> preparation_;
   // Outlive the servers that they accept for, which tell them of each call.
   std::unique_ptr<ConnectionAcceptor> acceptor_, health_acceptor_;
->>>>>>> transport
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<OpenStreams> streams_;  // go before the service that they speak to
   std::unique_ptr<TokenGate> token_gate_;

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/scheduling/work_queue.h"
+#include "server/scheduling/refusal.h"
 #include "server/service/open_streams.h"
 
 namespace simgrad::server::service {

@@ -87,10 +87,25 @@ struct AdjointChunk {
   RangeCounts ranges;
 };
 
+// Steps that are run at once.
+struct RangeSteps {
+  int64_t chunk = 1;  // Forward
+  int64_t range = 1;  // Adjoint
+};
+
+// What a run will take, told before it is made: upper bounds, in bytes.
+struct MemoryNeed {
+  int64_t run = 0;    // as long as it lives, beside the batch and what follows
+  int64_t saved = 0;  // of one SaveState
+  // The records of one Adjoint: where no loop iterates, and where all of them reach their caps.
+  int64_t record_once = 0;
+  int64_t record_at_caps = 0;
+};
+
 // One batch being run. Calls come from one thread at a time; a run uses its own worker threads.
-// Errors: CANCELLED where RunOptions::stop said so; the run is then of no further use. Calls without
-// a status ask it too: SaveState is then null, RestoreState does nothing, and what State, Export and
-// Values answer does not matter.
+// Errors: CANCELLED where RunOptions::stop said so; the run is then of no further use. Calls
+// without a status ask it too: SaveState is then null, RestoreState does nothing, and what State,
+// Export and Values answer does not matter.
 class Run {
  public:
   virtual ~Run() = default;
@@ -117,6 +132,8 @@ class Run {
   virtual absl::Status FinishAdjoint() = 0;  // `initial`, and the cotangent of z[0] into gradients
   // Bytes that Adjoint(first, count) needs for its records, from the counts of the forward run.
   virtual int64_t AdjointBytes(int64_t first, int64_t count) const = 0;
+  // As Executor::NeedOf; `run` may leave out what only the adjoint takes.
+  virtual std::optional<MemoryNeed> NeedOf(const RangeSteps& /*steps*/) const { return {}; }
 
   // Results. Row-major with the instance first; in the format of the state or role.
   virtual Tensor State(int32_t state_input) const = 0;    // [instances][shape]
@@ -140,6 +157,13 @@ class Executor {
   virtual std::string_view name() const = 0;
   // Errors: those of CheckBatch (check_batch.h) before anything else; CANCELLED as in Run.
   virtual absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) = 0;
+  // Errors: as Create. Nothing: an executor that cannot tell, whose records fill
+  // what they are given. CANCELLED as in Run.
+  virtual absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& /*batch*/,
+                                                           const RunOptions& /*options*/,
+                                                           const RangeSteps& /*steps*/) const {
+    return std::optional<MemoryNeed>();
+  }
 };
 
 }  // namespace simgrad::sim

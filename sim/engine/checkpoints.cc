@@ -1,14 +1,13 @@
 #include "sim/engine/checkpoints.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace simgrad::sim {
 namespace {
-
-// The first interval tried where none is given; it doubles as needed.
-constexpr int64_t kFirstInterval = 32;
 
 absl::Status Exhausted(int64_t needed, int64_t budget) {
   return absl::ResourceExhaustedError(absl::StrCat("the adjoint needs ", needed,
@@ -19,12 +18,24 @@ absl::Status Exhausted(int64_t needed, int64_t budget) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(Run& run, int64_t interval, int64_t budget_bytes)
+Checkpoints::Checkpoints(Run& run, int64_t interval, const ReversalBudget& budget,
+                         ReserveCallback reserve)
     : run_(run),
       chosen_(interval <= 0),
-      interval_(interval > 0 ? interval : kFirstInterval),
-      budget_bytes_(budget_bytes),
+      interval_(interval > 0 ? interval : kFirstCheckpointInterval),
+      budget_(budget),
+      reserve_(std::move(reserve)),
       saved_bytes_(run.SavedBytes()) {}
+
+absl::Status Checkpoints::CheckLeast() const {
+  const std::optional<MemoryNeed> need = run_.NeedOf({1, 1});
+  const int64_t least = need ? need->record_once : 0;
+  if (least + saved_bytes_ <= budget_.most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the adjoint of a step needs ", least, " bytes for its record, and ",
+                   saved_bytes_, " for a checkpoint; the budget has ", budget_.most,
+                   ": fewer instances at a time or a smaller step would need less"));
+}
 
 int64_t Checkpoints::NextDue(int64_t step) const {
   return (step + interval_ - 1) / interval_ * interval_;
@@ -32,41 +43,55 @@ int64_t Checkpoints::NextDue(int64_t step) const {
 
 absl::Status Checkpoints::Visit(int64_t step) {
   if (step % interval_ != 0) return absl::OkStatus();
-  // Half of the budget is for checkpoints, half for the records of a reversal.
   while (chosen_ && step > 0 && step % interval_ == 0 &&
-         HeldBytes() + saved_bytes_ > budget_bytes_ / 2) {
+         HeldBytes() + saved_bytes_ > budget_.checkpoints) {
     interval_ *= 2;
     std::erase_if(saved_, [this](const Saved& saved) { return saved.step % interval_ != 0; });
   }
   if (step % interval_ != 0) return absl::OkStatus();
-  if (HeldBytes() + saved_bytes_ > budget_bytes_) {
-    return Exhausted(HeldBytes() + saved_bytes_, budget_bytes_);
+  if (HeldBytes() + saved_bytes_ > budget_.held && !Grow(HeldBytes() + saved_bytes_)) {
+    return Exhausted(HeldBytes() + saved_bytes_, budget_.held);
   }
   saved_.push_back({step, run_.SaveState()});
   return absl::OkStatus();
 }
 
-absl::Status Checkpoints::CheckReversal(int64_t steps) const {
-  for (int64_t step = 0; step < steps; ++step) {
-    const int64_t record = run_.AdjointBytes(step, 1);
-    if (record + saved_bytes_ <= budget_bytes_) continue;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the adjoint of step ", step, " needs ", record,
-        " bytes for the record of the iterations that ran, and ", saved_bytes_,
-        " for a checkpoint; the budget has ", budget_bytes_,
-        ": fewer instances at a time, a smaller max_iter or a larger tolerance would need less"));
+// Makes the budget hold `bytes`.
+bool Checkpoints::Grow(int64_t bytes) {
+  if (bytes <= budget_.held) return true;
+  if (bytes > budget_.most || (reserve_ && !reserve_(bytes - budget_.held))) return false;
+  budget_.held = bytes;
+  return true;
+}
+
+absl::Status Checkpoints::CheckReversal(int64_t steps) {
+  int64_t step = 0;
+  int64_t record = 0;
+  for (int64_t t = 0; t < steps; ++t) {
+    const int64_t bytes = run_.AdjointBytes(t, 1);
+    if (bytes > record) step = t;
+    record = std::max(record, bytes);
   }
-  return absl::OkStatus();
+  if (Grow(std::min(budget_.most, HeldBytes() + record)) && record + saved_bytes_ <= budget_.held) {
+    return absl::OkStatus();
+  }
+  if (Grow(record + saved_bytes_)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the adjoint of step ", step, " needs ", record,
+      " bytes for the record of the iterations that ran, and ", saved_bytes_,
+      " for a checkpoint; the budget has ", budget_.most,
+      record + saved_bytes_ > budget_.most ? "" : ", but so much is not free now",
+      ": fewer instances at a time, a smaller max_iter or a larger tolerance would need less"));
 }
 
 absl::StatusOr<int64_t> Checkpoints::RangeBefore(int64_t end, int64_t limit) {
   while (saved_.size() > 1 && saved_.back().step >= end) saved_.pop_back();
   int64_t first = end - 1;
   const int64_t smallest = run_.AdjointBytes(first, 1);
-  while (saved_.size() > 1 && HeldBytes() + smallest > budget_bytes_) saved_.pop_back();
+  while (saved_.size() > 1 && HeldBytes() + smallest > budget_.held) saved_.pop_back();
   const int64_t floor = std::max(saved_.back().step, end - limit);
-  const int64_t room = budget_bytes_ - HeldBytes();
-  if (smallest > room) return Exhausted(HeldBytes() + smallest, budget_bytes_);
+  const int64_t room = budget_.held - HeldBytes();
+  if (smallest > room) return Exhausted(HeldBytes() + smallest, budget_.held);
   // Twice as many steps as long as they fit; then half of the rest, and so on.
   while (first > floor) {
     int64_t wider = std::max(floor, end - 2 * (end - first));
@@ -87,8 +112,8 @@ int64_t Checkpoints::RestoreBefore(int64_t step) {
 }
 
 void Checkpoints::VisitInReverse(int64_t step, int64_t reserved) {
-  if (saved_.back().step >= step || HeldBytes() + saved_bytes_ > budget_bytes_ / 2) return;
-  if (HeldBytes() + saved_bytes_ + reserved > budget_bytes_) return;
+  if (saved_.back().step >= step || HeldBytes() + saved_bytes_ > budget_.checkpoints) return;
+  if (HeldBytes() + saved_bytes_ + reserved > budget_.held) return;
   saved_.push_back({step, run_.SaveState()});
 }
 

@@ -1,8 +1,10 @@
 // Checkpoints of a run within a byte budget, and the range of steps that one reversal can hold.
 //
 // Forward, checkpoints are saved at every multiple of an interval. Without a given interval it
-// starts at one chunk and doubles, dropping every other checkpoint, whenever they outgrow their
-// share of the budget; so no knowledge of the run is needed beforehand. In reverse the last
+// starts at 32 steps and doubles, dropping every other checkpoint, whenever they outgrow their
+// share of the budget; so no knowledge of the run is needed beforehand. Once the forward run has
+// told what the records take, the budget may grow up to its limit, if the caller grants it. In
+// reverse the last
 // checkpoint before the goal is restored, the steps up to the range that fits are run again (saving
 // on the way what fits), and the range is reversed. No bit depends on any of this (docs/numerics.md
 // section 6). Errors: RESOURCE_EXHAUSTED where one checkpoint and the record of one step do not fit
@@ -16,13 +18,17 @@
 
 #include "absl/status/statusor.h"
 #include "sim/backend/executor.h"
+#include "sim/engine/reversal_budget.h"
 
 namespace simgrad::sim {
 
 class Checkpoints {
  public:
-  // `interval` 0: chosen. `budget_bytes` holds checkpoints and records together.
-  Checkpoints(Run& run, int64_t interval, int64_t budget_bytes);
+  // `interval` 0: chosen. `reserve` as in Work.
+  Checkpoints(Run& run, int64_t interval, const ReversalBudget& budget, ReserveCallback reserve);
+
+  // Before the forward run: whether a record that is known already fits beside one checkpoint.
+  absl::Status CheckLeast() const;
 
   // The next step at which a checkpoint is due, from `step` on.
   int64_t NextDue(int64_t step) const;
@@ -30,8 +36,8 @@ class Checkpoints {
   absl::Status Visit(int64_t step);
 
   // After the forward run, whose counts are the real ones: whether the record of every single step
-  // fits beside one checkpoint. Steps: those of the run.
-  absl::Status CheckReversal(int64_t steps) const;
+  // fits beside one checkpoint, in a budget that grows for it. Steps: those of the run.
+  absl::Status CheckReversal(int64_t steps);
 
   // The start of the range that ends before `end` and can be reversed at once: its record fits
   // beside the checkpoints that are needed, and it has at most `limit` steps. Drops checkpoints at
@@ -50,12 +56,14 @@ class Checkpoints {
     int64_t step;
     std::shared_ptr<const void> state;
   };
+  bool Grow(int64_t bytes);
   int64_t HeldBytes() const { return static_cast<int64_t>(saved_.size()) * saved_bytes_; }
 
   Run& run_;
   bool chosen_;
   int64_t interval_;
-  int64_t budget_bytes_;
+  ReversalBudget budget_;
+  ReserveCallback reserve_;
   int64_t saved_bytes_;
   std::vector<Saved> saved_;  // ascending; the first is at step 0
 };

@@ -1,7 +1,9 @@
 // Upper bounds of what a piece of work allocates, before anything runs.
 #include <algorithm>
+#include <optional>
 
 #include "sim/engine.h"
+#include "sim/engine/reversal_budget.h"
 
 namespace simgrad::sim {
 namespace {
@@ -64,7 +66,27 @@ double BindingBytes(const Batch& batch) {
   return bytes;
 }
 
-// Gradients of every wanted input, per instance, and the answer made of them.
+// Gradients of every wanted input as the answer has them, and one of them on its way there.
+double GradientAnswerBytes(const Work& work) {
+  const NumericalProgram& numerical = *work.batch.program;
+  if (!work.gradient || !numerical.adjoint_spec) return 0;
+  double answer = 0;
+  double largest = 0;
+  for (size_t i = 0; i < numerical.program.inputs.size(); ++i) {
+    if (i >= numerical.adjoint_spec->wanted.size() || !numerical.adjoint_spec->wanted[i]) continue;
+    const bool bound = i < work.batch.inputs.size();
+    double elements = Elements(numerical.program, numerical.program.inputs[i].value);
+    if (bound && work.batch.inputs[i].per_step) elements *= static_cast<double>(work.batch.steps);
+    if (bound && work.batch.inputs[i].per_instance) {
+      elements *= static_cast<double>(work.batch.instances);
+    }
+    answer += 8 * elements;
+    largest = std::max(largest, 8 * elements);
+  }
+  return answer + largest;
+}
+
+// The same, and the sums of every instance, which a run holds twice.
 double GradientBytes(const Work& work) {
   const NumericalProgram& numerical = *work.batch.program;
   if (!work.gradient || !numerical.adjoint_spec) return 0;
@@ -78,7 +100,51 @@ double GradientBytes(const Work& work) {
   return 3 * 8 * elements * static_cast<double>(work.batch.instances);
 }
 
+// Final states, values, signatures, health, first events; the reverse pass by step, once in the
+// answer and once on its way there.
+double AnswerBytes(const Work& work) {
+  const Program& program = work.batch.program->program;
+  double per_instance = 8 + 8 + 2 * 8 + 2 * static_cast<double>(sizeof(InstanceHealth));
+  for (int32_t i : program.InputsOf(InputKind::kState)) {
+    per_instance += 8 * Elements(program, program.inputs[static_cast<size_t>(i)].value);
+  }
+  for (const Site& site : work.batch.program->sites) {
+    per_instance += site.kind == SiteKind::kEvent ? 8 : 0;
+  }
+  double bytes = static_cast<double>(work.batch.instances) * per_instance;
+  if (!work.gradient) return bytes;
+  const double steps = static_cast<double>(work.batch.steps);
+  bytes += steps * static_cast<double>(sizeof(BackwardStep));
+  const double range = static_cast<double>(RangeStepsOf(work).range);
+  return bytes + static_cast<double>(work.options.threads + 2) * range *
+                     static_cast<double>(sizeof(BackwardStep));
+}
+
+// The state before a chunk and the one after it, where an instance is born non-finite; and the
+// replay of one instance, which holds every value of a step.
+double CertificateBytes(const Work& work, const MemoryNeed& need) {
+  if (work.options.recording == Recording::kNone || work.max_certificates <= 0) return 0;
+  const Program& program = work.batch.program->program;
+  constexpr double kPerValue = 128;
+  return 2 * static_cast<double>(need.saved) +
+         8 * ComputedElements(program, program.step, Trips::kOnce) +
+         kPerValue * static_cast<double>(program.values.size());
+}
+
 }  // namespace
+
+absl::StatusOr<int64_t> EstimateBytes(const Work& work, const Executor& executor) {
+  const absl::StatusOr<std::optional<MemoryNeed>> need =
+      executor.NeedOf(work.batch, work.options, RangeStepsOf(work));
+  if (!need.ok()) return need.status();
+  if (!need->has_value()) return EstimateBytes(work);
+  // Inputs are held by the engine and by the run.
+  double bytes = 2 * BindingBytes(work.batch) + 16 * static_cast<double>(work.batch.instances) +
+                 static_cast<double>((*need)->run) + CertificateBytes(work, **need) +
+                 AnswerBytes(work) + GradientAnswerBytes(work);
+  if (work.gradient) bytes += static_cast<double>(ReversalBudgetOf(work, *need).held);
+  return Clamped(bytes);
+}
 
 int64_t EstimateBytes(const Work& work) {
   const NumericalProgram& numerical = *work.batch.program;

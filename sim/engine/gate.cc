@@ -26,7 +26,8 @@ class Flow {
   std::vector<std::string> GateOfEach() {
     Follow(program_.step);
     SortEdges();
-    // A value that arrives has no gate; of the others, the first gate that can be reached from them.
+    // A value that arrives has no gate; of the others, the first gate that can be reached from
+    // them.
     for (ValueId id : program_.step.yields) Spread(id, kArrives);
     for (const Export& item : program_.exports) Spread(item.value, kArrives);
     for (size_t gate = 0; gate < gates_.size(); ++gate) {
@@ -258,9 +259,8 @@ absl::StatusOr<Gates> Gates::Find(const Program& program, const Decided& decided
                                   PassBudget* budget) {
   PassBudget unlimited;
   Gates gates;
-  absl::Status status = WithinBudget([&] {
-    gates.gates_ = Flow(program, decided, budget ? *budget : unlimited).GateOfEach();
-  });
+  absl::Status status = WithinBudget(
+      [&] { gates.gates_ = Flow(program, decided, budget ? *budget : unlimited).GateOfEach(); });
   if (!status.ok()) return status;
   return gates;
 }

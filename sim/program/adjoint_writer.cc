@@ -25,7 +25,7 @@ void AdjointWriter::Append(Region& region, Op op) {
   region.ops.push_back(std::move(op));
 }
 
-void AdjointWriter::Open(Region& region) { scopes_.push_back({&region, {}, {}}); }
+void AdjointWriter::Open(Region& region) { scopes_.push_back({&region, {}, {}, {}, 0}); }
 
 void AdjointWriter::Close(Region&) { scopes_.pop_back(); }
 
@@ -45,8 +45,7 @@ std::vector<Slot> AdjointWriter::MakeArgs(Region& region, const std::vector<Slot
   budget_.WroteIds(2 * static_cast<int64_t>(specs.size()));
   for (size_t i = 0; i < specs.size(); ++i) {
     slots[i].mask.presence = specs[i].presence;
-    if (specs[i].presence != Presence::kNever)
-      slots[i].cotangent = AddValue(specs[i].type);
+    if (specs[i].presence != Presence::kNever) slots[i].cotangent = AddValue(specs[i].type);
     region.args.push_back(slots[i].cotangent);
   }
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -204,6 +203,7 @@ ValueId AdjointWriter::Tape(ValueId primal) {
   if (const Op* literal = LiteralOf(primal)) return ReadLiteral(primal, *literal);
   const auto depth = depth_of_.find(Index(primal));
   Scope& scope = scopes_[depth == depth_of_.end() ? 0 : depth->second];
+  NoteRead(scope, primal, context_.label);
   const auto known = scope.tapes.find(Index(primal));
   if (known != scope.tapes.end()) return known->second;
   Op op;
@@ -217,11 +217,47 @@ ValueId AdjointWriter::Tape(ValueId primal) {
 
 ValueId AdjointWriter::ReadLiteral(ValueId primal, const Op& literal) {
   Scope& scope = scopes_.front();
+  NoteRead(scope, primal, literal.label);
   const auto known = scope.tapes.find(Index(primal));
   if (known != scope.tapes.end()) return known->second;
   Op op = literal;
   op.results = {AddValue(program_[primal].type, program_[primal].name)};
   return Remember(scope, primal, std::move(op));
+}
+
+void AdjointWriter::NoteRead(Scope& scope, ValueId primal, const std::string& label) {
+  if (&scope == &scopes_.back()) return;
+  const size_t depth = static_cast<size_t>(&scope - scopes_.data());
+  const std::pair<int32_t, int64_t> now = {(*orders_)[depth][static_cast<size_t>(reader_)],
+                                           reads_++};
+  const auto known = scope.reads.find(Index(primal));
+  if (known != scope.reads.end()) {
+    if (now < known->second.first) known->second = {now, label, known->second.at};
+  } else if (scope.tapes.count(Index(primal)) == 0) {
+    scope.reads[Index(primal)] = {now, label, scope.region->ops.size() - scope.first_read};
+  }
+}
+
+void AdjointWriter::BeginReads() {
+  Scope& scope = scopes_.back();
+  scope.reads.clear();
+  scope.first_read = scope.region->ops.size();
+}
+
+void AdjointWriter::SortReads() {
+  Scope& scope = scopes_.back();
+  std::vector<Read> reads;
+  for (auto& [primal, read] : scope.reads) reads.push_back(std::move(read));
+  scope.reads.clear();
+  std::sort(reads.begin(), reads.end(),
+            [](const Read& a, const Read& b) { return a.first < b.first; });
+  const auto first = scope.region->ops.begin() + static_cast<int64_t>(scope.first_read);
+  std::vector<Op> sorted;
+  for (const Read& read : reads) {
+    sorted.push_back(std::move(first[static_cast<int64_t>(read.at)]));
+    sorted.back().label = read.label;
+  }
+  std::move(sorted.begin(), sorted.end(), first);
 }
 
 ValueId AdjointWriter::Remember(Scope& scope, ValueId primal, Op op) {

@@ -84,6 +84,16 @@ class AdjointWriter {
   ValueId Tape(ValueId primal);
   Mask And(const Mask& a, ValueId condition);
 
+  // What a loop reads of the regions around it is read in those regions, in front of its vjp. The
+  // order is that in which a fixpoint of presence first meets the operations that read
+  // (PresencePlan::OrderReads), so it is sorted once the loop is written. `orders`, by depth of the
+  // region read in: the place of the operation that is being reversed, its reader.
+  void SetOrders(const std::vector<std::vector<int32_t>>* orders) { orders_ = orders; }
+  void SetReader(int32_t reader) { reader_ = reader; }
+  size_t Depth() const { return scopes_.size() - 1; }
+  void BeginReads();
+  void SortReads();
+
   // A primal operation added behind the one that gives `anchor`, once.
   ValueId Kink(ValueId anchor, Op op, const Type& type);
   void InsertKinks(Region& primal);
@@ -92,14 +102,24 @@ class AdjointWriter {
   void Push(Op op) { Append(*scopes_.back().region, std::move(op)); }
 
  private:
+  struct Read {
+    std::pair<int32_t, int64_t> first;  // place of the first reader, and which of its reads
+    std::string label;
+    size_t at;  // operation, from Scope::first_read
+  };
   struct Scope {
     Region* region;
     std::unordered_map<size_t, Slot> slots;
     std::unordered_map<size_t, ValueId> tapes;
+    // What the loop being written reads here for the first time, by primal value.
+    std::unordered_map<size_t, Read> reads;
+    size_t first_read = 0;  // operation
   };
   ValueId ReadLiteral(ValueId primal, const Op& literal);
   ValueId Remember(Scope& scope, ValueId primal, Op op);
   void Append(Region& region, Op op);
+  // Reads in a region around the one being written are noted, known or not.
+  void NoteRead(Scope& scope, ValueId primal, const std::string& label);
   Role FanInRole(ValueId primal) const;
   void Accumulate(int32_t input, const Slot& slot);
 
@@ -113,6 +133,9 @@ class AdjointWriter {
   std::unordered_map<size_t, Op> literals_;
   std::unordered_map<size_t, std::pair<Op, bool>> kinks_;  // by anchor; inserted already
   int64_t kinks_to_insert_ = 0;
+  const std::vector<std::vector<int32_t>>* orders_ = nullptr;
+  int32_t reader_ = 0;
+  int64_t reads_ = 0;
   Context context_;
 };
 

@@ -59,6 +59,7 @@ void PrecisionAssigner::AssignRegion(Region& region, Role role) {
   frames_.clear();
   frames_.push_back({});
   std::vector<Op> ops = std::move(region.ops);
+  frames_.back().ops.reserve(ops.size() + ops.size() / 4);
   budget_.Visit(static_cast<int64_t>(region.args.size() + region.yields.size()));
   for (ValueId id : region.args) {
     if (id != ValueId::kNone) frame_of_[Index(id)] = 0;
@@ -77,6 +78,7 @@ void PrecisionAssigner::AssignRegion(Region& region, Role role) {
 
 void PrecisionAssigner::VisitOps(Region& region) {
   std::vector<Op> ops = std::move(region.ops);
+  frames_.back().ops.reserve(ops.size());
   for (Op& op : ops) Visit(std::move(op));
 }
 

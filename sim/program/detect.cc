@@ -12,34 +12,68 @@ namespace {
 
 using enum OpCode;
 
+// Every value starts as covered by whatever may cover it; what turns out not to be takes its own
+// cover away from others, until nothing changes: the greatest fixpoint, of all loops at once.
 class Detector {
  public:
   Detector(const Program& program, const precision::Policy& policy, PassBudget& budget)
-      : program_(program),
-        policy_(policy),
-        budget_(budget),
-        covered_(program.values.size(), false),
-        look_(program.values.size(), false),
-        where_(program.values.size(), ValueId::kNone) {}
+      : program_(program), policy_(policy), budget_(budget), values_(program.values.size()) {}
 
-  void Cover(ValueId id) {
-    if (id != ValueId::kNone) covered_[Index(id)] = true;
-  }
-  bool Covered(ValueId id) const { return id != ValueId::kNone && covered_[Index(id)]; }
-
-  // Decides for the results of a region, last operation first: a use comes after its definition.
-  void Visit(const Region& region) {
-    for (const Op& op : region.ops) {
-      for (ValueId id : op.results) {
-        if (id != ValueId::kNone) where_[Index(id)] = op.attributes.where;
-      }
+  std::vector<bool> Looks(const Region& region, std::span<const ValueId> looked_at) {
+    Read(region);
+    for (ValueId id : looked_at) {
+      if (id != ValueId::kNone) ++At(id).covers;
     }
-    for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) VisitOp(*op);
+    // Covers are counted as if everything were covered.
+    for (size_t i = 0; i < values_.size(); ++i) {
+      budget_.Visit();
+      if (values_[i].maker != nullptr)
+        EachCarried(*values_[i].maker, [](Known& to) { ++to.covers; });
+    }
+    for (size_t i = 0; i < slots_.size(); ++i)
+      EachOfSlot(slots_[i], [](Known& to) { ++to.covers; });
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (values_[i].home >= 0 && values_[i].covers == 0) bare_.push_back(i);
+    }
+    while (!bare_.empty()) {
+      const size_t value = bare_.back();
+      bare_.pop_back();
+      Bare(values_[value]);
+    }
+    std::vector<bool> look(values_.size(), false);
+    for (size_t i = 0; i < values_.size(); ++i) {
+      look[i] = values_[i].maker != nullptr && values_[i].born && values_[i].covers == 0;
+    }
+    return look;
   }
-
-  std::vector<bool> TakeLooks() { return std::move(look_); }
 
  private:
+  struct Known {
+    int32_t home = -1;          // the region that defines it; -1: none of these
+    int32_t covers = 0;         // what carries it to where it is looked at
+    int32_t slot = -1;          // the loop slot that hangs on it
+    const Op* maker = nullptr;  // real results of operations without regions
+    bool born = false;          // the maker can give a non-finite result
+    ValueId where = ValueId::kNone;
+  };
+  // A carried value, export or mapped operand of a loop: covered as its values say, and covering.
+  struct Slot {
+    enum class Rule : uint8_t { kFor, kForNever, kWhile, kWhileCapFirst, kExport, kMapped };
+    Rule rule;
+    ValueId result = ValueId::kNone;
+    ValueId body = ValueId::kNone;     // argument of the body
+    ValueId test = ValueId::kNone;     // argument of the test
+    ValueId inside = ValueId::kNone;   // covered by it: a yield of `inside_home`
+    ValueId operand = ValueId::kNone;  // covered by it: an operand of the loop, in `home`
+    int32_t inside_home = -1;
+    int32_t home = -1;
+    bool holds = true;
+  };
+
+  Known& At(ValueId id) { return values_[Index(id)]; }
+  const Known& At(ValueId id) const { return values_[Index(id)]; }
+  bool Covered(ValueId id) const { return At(id).covers > 0; }
+
   bool IsReal(ValueId id) const {
     return id != ValueId::kNone && program_[id].type.element == ElementType::kReal;
   }
@@ -78,10 +112,10 @@ class Detector {
       case kBroadcast:
         return ElementCount(program_[op.results[0]].type.shape) > 0;
       case kMerge:
-        return k == 0 || (k == 1 && where_[Index(operand)] == op.operands[2]);
+        return k == 0 || (k == 1 && At(operand).where == op.operands[2]);
       case kMerge2:
-        return (k == 0 || k == 2) && where_[Index(operand)] != ValueId::kNone &&
-               where_[Index(operand)] == op.operands[k + 1];
+        return (k == 0 || k == 2) && At(operand).where != ValueId::kNone &&
+               At(operand).where == op.operands[k + 1];
       default:
         return InfoOf(op.code).propagates;
     }
@@ -90,20 +124,35 @@ class Detector {
   // Whether `op` is executed wherever the value is.
   bool ExecutedWith(const Op& op, ValueId value) const {
     const ValueId where = op.attributes.where;
-    return where == ValueId::kNone || where == where_[Index(value)];
+    return where == ValueId::kNone || where == At(value).where;
   }
 
-  void VisitOp(const Op& op) {
+  void Define(ValueId id, int32_t home, ValueId where) {
+    if (id == ValueId::kNone) return;
+    At(id).home = home;
+    At(id).where = where;
+  }
+
+  int32_t Read(const Region& region) {
+    const int32_t home = homes_++;
+    for (ValueId id : region.args) Define(id, home, ValueId::kNone);
+    for (const Op& op : region.ops) {
+      budget_.Visit(1 + static_cast<int64_t>(op.operands.size() + op.results.size()));
+      for (ValueId id : op.results) Define(id, home, op.attributes.where);
+      ReadOp(op, home);
+    }
+    return home;
+  }
+
+  void ReadOp(const Op& op, int32_t home) {
     switch (op.code) {
       case kWhile:
-        return VisitWhile(op);
+        return ReadWhile(op, home);
       case kFor:
-        return VisitFor(op);
+        return ReadFor(op, home);
       case kWhileVjp:
       case kForVjp:
-        VisitNested([&] {
-          for (const Region& region : op.regions) Visit(region);
-        });
+        for (const Region& region : op.regions) Read(region);
         return;
       case kEvent:
       case kAccumulate:
@@ -111,43 +160,12 @@ class Detector {
       default:
         break;
     }
-    budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
-    const ValueId result = op.results[0];
-    if (!IsReal(result)) return;
-    if (!Covered(result)) {
-      look_[Index(result)] = CanBeBorn(op);
-      if (!look_[Index(result)]) return;
-      Cover(result);
-    } else {
-      look_[Index(result)] = false;
-    }
-    for (size_t k = 0; k < op.operands.size(); ++k) {
-      const ValueId operand = op.operands[k];
-      if (IsReal(operand) && Carries(op, k) && ExecutedWith(op, operand)) Cover(operand);
-    }
+    if (!IsReal(op.results[0])) return;
+    At(op.results[0]).maker = &op;
+    At(op.results[0]).born = CanBeBorn(op);
   }
 
-  // Forgets what is known of the values that a region defines.
-  void Reset(const Region& region) {
-    for (ValueId id : region.args) covered_[Index(id)] = false;
-    for (const Op& op : region.ops) {
-      for (ValueId id : op.results) {
-        if (id != ValueId::kNone) covered_[Index(id)] = false;
-      }
-      for (const Region& nested : op.regions) Reset(nested);
-    }
-  }
-
-  // A use inside a loop does not cover a value from outside: the loop may not get there.
-  template <class Inside>
-  void VisitNested(const Inside& inside) {
-    const std::vector<bool> before = covered_;
-    inside();
-    // Values defined inside keep what was found; the loop's own operands are decided by its slots.
-    inside_covered_ = std::exchange(covered_, before);
-  }
-
-  void VisitWhile(const Op& op) {
+  void ReadWhile(const Op& op, int32_t home) {
     const WhileCounts counts = CountsOf(op);
     const size_t c = static_cast<size_t>(counts.carried);
     const size_t e = static_cast<size_t>(counts.exports);
@@ -155,79 +173,104 @@ class Detector {
     const Region& test = op.regions[0];
     const Region& body = op.regions[1];
     const size_t first_export = op.attributes.has_entry ? 3 : 2;
+    const int32_t in_test = Read(test);
+    const int32_t in_body = Read(body);
     const bool test_first = op.attributes.cap_order == CapOrder::kTestFirst;
-    std::vector<bool> slots(c, true);
-    std::vector<bool> exports(e);
-    std::vector<bool> mapped(m);
-    for (size_t k = 0; k < e; ++k) exports[k] = Covered(op.results[c + k]);
-    for (bool changed = true; changed;) {
-      changed = false;
-      VisitNested([&] {
-        Reset(test);
-        Reset(body);
-        for (size_t k = 0; k < c; ++k) {
-          if (slots[k]) Cover(body.yields[k]);
-        }
-        Visit(body);
-        for (size_t k = 0; k < e; ++k) {
-          if (exports[k]) Cover(test.yields[first_export + k]);
-        }
-        Visit(test);
-      });
-      const auto inside = [&](ValueId id) { return static_cast<bool>(inside_covered_[Index(id)]); };
-      for (size_t k = 0; k < c; ++k) {
-        const bool tested = inside(test.args[k]);
-        const bool handed_on = Covered(op.results[k]) && (inside(body.args[k]) || tested);
-        changed |= Keep(slots, k, (test_first && tested) || handed_on);
-      }
-      for (size_t k = 0; k < e; ++k) changed |= Keep(exports, k, inside(body.args[c + k]));
-      for (size_t k = 0; k < m; ++k) mapped[k] = inside(test.args[c + k]);
-    }
     for (size_t k = 0; k < c; ++k) {
-      if (slots[k]) Cover(op.operands[k]);
+      Add({test_first ? Slot::Rule::kWhile : Slot::Rule::kWhileCapFirst, op.results[k],
+           body.args[k], test.args[k], body.yields[k], op.operands[k], in_body, home});
+    }
+    for (size_t k = 0; k < e; ++k) {
+      Add({Slot::Rule::kExport, op.results[c + k], body.args[c + k], ValueId::kNone,
+           test.yields[first_export + k], ValueId::kNone, in_test, home});
     }
     for (size_t k = 0; k < m; ++k) {
-      if (mapped[k]) Cover(op.operands[c + k]);
+      Add({Slot::Rule::kMapped, ValueId::kNone, ValueId::kNone, test.args[c + k], ValueId::kNone,
+           op.operands[c + k], -1, home});
     }
   }
 
-  void VisitFor(const Op& op) {
+  void ReadFor(const Op& op, int32_t home) {
     const Region& body = op.regions[0];
-    const size_t c = op.operands.size();
-    std::vector<bool> slots(c);
-    for (size_t k = 0; k < c; ++k) slots[k] = Covered(op.results[k]);
-    for (bool changed = true; changed;) {
-      changed = false;
-      VisitNested([&] {
-        Reset(body);
-        for (size_t k = 0; k < c; ++k) {
-          if (slots[k]) Cover(body.yields[k]);
-        }
-        Visit(body);
-      });
-      for (size_t k = 0; k < c && op.attributes.max_iter > 0; ++k) {
-        changed |= Keep(slots, k, inside_covered_[Index(body.args[k + 1])]);
-      }
-    }
-    for (size_t k = 0; k < c; ++k) {
-      if (slots[k]) Cover(op.operands[k]);
+    const int32_t in_body = Read(body);
+    const auto rule = op.attributes.max_iter > 0 ? Slot::Rule::kFor : Slot::Rule::kForNever;
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      Add({rule, op.results[k], body.args[k + 1], ValueId::kNone, body.yields[k], op.operands[k],
+           in_body, home});
     }
   }
 
-  // slots[k] &= value; whether it changed.
-  static bool Keep(std::vector<bool>& slots, size_t k, bool value) {
-    if (!slots[k] || value) return false;
-    slots[k] = false;
-    return true;
+  void Add(const Slot& slot) {
+    for (ValueId id : {slot.result, slot.body, slot.test}) {
+      if (id != ValueId::kNone) At(id).slot = static_cast<int32_t>(slots_.size());
+    }
+    slots_.push_back(slot);
+  }
+
+  // A while whose test comes first ends with a test of the final values, which covers them.
+  bool Holds(const Slot& slot) const {
+    switch (slot.rule) {
+      case Slot::Rule::kFor:
+      case Slot::Rule::kExport:
+        return Covered(slot.result) && Covered(slot.body);
+      case Slot::Rule::kForNever:
+        return Covered(slot.result);
+      case Slot::Rule::kWhile:
+        return Covered(slot.test) || (Covered(slot.result) && Covered(slot.body));
+      case Slot::Rule::kWhileCapFirst:
+        return Covered(slot.result) && (Covered(slot.body) || Covered(slot.test));
+      case Slot::Rule::kMapped:
+        return Covered(slot.test);
+    }
+    return false;
+  }
+
+  // A use inside a loop does not cover a value from outside: the loop may not get there.
+  template <class Each>
+  void EachCarried(const Op& op, const Each& each) {
+    const int32_t home = At(op.results[0]).home;
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      const ValueId operand = op.operands[k];
+      if (!IsReal(operand) || At(operand).home != home) continue;
+      if (Carries(op, k) && ExecutedWith(op, operand)) each(At(operand));
+    }
+  }
+
+  template <class Each>
+  void EachOfSlot(const Slot& slot, const Each& each) {
+    if (slot.inside != ValueId::kNone && At(slot.inside).home == slot.inside_home) {
+      each(At(slot.inside));
+    }
+    if (slot.operand != ValueId::kNone && At(slot.operand).home == slot.home) {
+      each(At(slot.operand));
+    }
+  }
+
+  void Uncover(Known& value) {
+    budget_.Visit();
+    if (--value.covers == 0) bare_.push_back(static_cast<size_t>(&value - values_.data()));
+  }
+
+  // Nothing covers the value; where it is not looked at itself, it covers nothing either.
+  void Bare(const Known& value) {
+    budget_.Visit();
+    if (value.maker != nullptr && !value.born) {
+      EachCarried(*value.maker, [this](Known& to) { Uncover(to); });
+    }
+    if (value.slot < 0) return;
+    Slot& slot = slots_[static_cast<size_t>(value.slot)];
+    if (!slot.holds || Holds(slot)) return;
+    slot.holds = false;
+    EachOfSlot(slot, [this](Known& to) { Uncover(to); });
   }
 
   const Program& program_;
   const precision::Policy& policy_;
   PassBudget& budget_;
-  std::vector<bool> covered_;
-  std::vector<bool> inside_covered_;
-  std::vector<bool> look_;
-  std::vector<ValueId> where_;
+  std::vector<Known> values_;
+  std::vector<Slot> slots_;
+  std::vector<size_t> bare_;  // values that have just lost their last cover
+  int32_t homes_ = 0;
 };
 
 }  // namespace
@@ -242,9 +285,7 @@ Detection DetectNonFinite(const Program& program, const precision::Policy& polic
                           PassBudget* budget) {
   PassBudget unlimited;
   Detector detector(program, policy, budget ? *budget : unlimited);
-  for (ValueId id : looked_at) detector.Cover(id);
-  detector.Visit(region);
-  return {detector.TakeLooks()};
+  return {detector.Looks(region, looked_at)};
 }
 
 }  // namespace simgrad::sim

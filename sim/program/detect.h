@@ -11,7 +11,8 @@
 //   covered if every test reads it so, or if the final result is and the body hands it on (greatest
 //   fixpoint; it is sound because every iteration moves towards that result).
 //   What is computed under a mask (adjoint) is covered only by what has the same mask or none.
-// Cost: linear in the program, times the depth of its loops. Threads: pure.
+// Cost: linear in the program. Throws PassBudget::Ended where the budget is told to stop. Threads:
+//   pure.
 #pragma once
 
 #include <span>

@@ -8,8 +8,10 @@
 
 #include "sim/program/activity.h"
 #include "sim/program/adjoint_writer.h"
+#include "sim/program/loop_captures.h"
 #include "sim/program/loop_vjp.h"
 #include "sim/program/op_vjp.h"
+#include "sim/program/presence_plan.h"
 
 namespace simgrad::sim {
 namespace {
@@ -30,7 +32,12 @@ class Differentiator {
         stage_cost_(stage_cost),
         terminal_(terminal),
         spec_(spec),
-        writer_(program, ActiveValues(program, terminal, spec, budget), budget) {
+        writer_(program, ActiveValues(program, terminal, spec, budget), budget),
+        captures_(
+            RegionsOf(program, terminal), [this](ValueId id) { return Takes(id); }, budget),
+        plan_(program, writer_, captures_, budget),
+        reversal_{writer_, captures_, plan_} {
+    writer_.SetOrders(&plan_.orders());
     for (int32_t index : program.InputsOf(InputKind::kState)) {
       states_.push_back(program.inputs[static_cast<size_t>(index)].value);
     }
@@ -38,31 +45,78 @@ class Differentiator {
   }
 
   Adjoint Run() {
+    // Every region is read before the first kink is written into one.
+    const PresencePlan::RegionShape& step = plan_.Read(program_.step, EnteringStep(), states_);
+    const PresencePlan::RegionShape& initial =
+        plan_.Read(program_.initial, program_.initial.yields, {});
     Adjoint adjoint;
     std::vector<Presence> entering, exported;
     adjoint.terminal = Terminal(entering, exported);
     const std::vector<Presence> none(exports_.size(), Presence::kNever);
     // What `last` yields starts the fixpoint of what `inner` takes and yields.
-    std::vector<Presence> carried(states_.size(), Presence::kNever);
-    std::vector<Presence> yielded;
-    Step(entering, exported, carried, yielded);
-    for (size_t i = 0; i < carried.size(); ++i) carried[i] = yielded[i];
-    while (true) {
-      adjoint.inner = Step(carried, none, carried, yielded);
-      std::vector<Presence> joined = carried;
-      for (size_t i = 0; i < joined.size(); ++i) joined[i] = Join(carried[i], yielded[i]);
-      if (joined == carried) break;
-      carried = joined;
-    }
-    adjoint.last = Step(entering, exported, carried, yielded);
+    std::vector<Presence> carried;
+    const PresencePlan::ScopeId last = plan_.Once(step, SentToStep(entering, exported), &carried);
+    const PresencePlan::ScopeId inner = plan_.Repeated(step, SentToStep(carried, none), carried);
+    adjoint.inner = Step(carried, none, carried, inner);
+    adjoint.last = Step(entering, exported, carried, last);
     if (!program_.HasInitial()) return adjoint;
     // Without a step, what `terminal` yields comes to `initial` as it is.
     for (size_t i = 0; i < carried.size(); ++i) carried[i] = Join(carried[i], entering[i]);
-    adjoint.initial = Initial(carried);
+    adjoint.initial = Initial(carried, plan_.Once(initial, carried, nullptr));
     return adjoint;
   }
 
  private:
+  static std::vector<const Region*> RegionsOf(const Program& program, const Region* terminal) {
+    std::vector<const Region*> regions = {&program.initial, &program.step};
+    if (terminal != nullptr) regions.push_back(terminal);
+    return regions;
+  }
+
+  bool Takes(ValueId id) const { return writer_.IsActive(id) && !writer_.IsInput(id); }
+
+  // What cotangents are contributed to before the operations of `step` are reversed.
+  std::vector<ValueId> EnteringStep() const {
+    std::vector<ValueId> values = program_.step.yields;
+    for (int twice = 0; twice < 2; ++twice) {
+      values.insert(values.end(), exports_.begin(), exports_.end());
+    }
+    values.insert(values.end(), states_.begin(), states_.end());
+    if (stage_cost_ != ValueId::kNone) values.push_back(stage_cost_);
+    return values;
+  }
+
+  // Their presence, in the same order.
+  std::vector<Presence> SentToStep(const std::vector<Presence>& next,
+                                   const std::vector<Presence>& exported) const {
+    std::vector<Presence> sent = next;
+    sent.insert(sent.end(), exported.begin(), exported.end());
+    for (const Presence each : PresenceIf(spec_.trajectory_export, exports_.size())) {
+      sent.push_back(each);
+    }
+    for (const Presence each : PresenceIf(spec_.trajectory_state, states_.size())) {
+      sent.push_back(each);
+    }
+    if (stage_cost_ != ValueId::kNone) sent.push_back(Presence::kAlways);
+    return sent;
+  }
+
+  // Of the regions that `terminal` yields to: states twice, as both cotangents may be sent.
+  PresencePlan::ScopeId PlanTerminal() {
+    std::vector<ValueId> entered;
+    for (int twice = 0; twice < 2; ++twice) {
+      const auto args = terminal_->args.begin();
+      entered.insert(entered.end(), args, args + static_cast<int64_t>(states_.size()));
+    }
+    entered.push_back(terminal_->yields[0]);
+    std::vector<Presence> sent = PresenceIf(spec_.final_state, states_.size());
+    for (const Presence each : PresenceIf(spec_.trajectory_state, states_.size())) {
+      sent.push_back(each);
+    }
+    sent.push_back(Presence::kAlways);
+    return plan_.Once(plan_.Read(*terminal_, entered, {}), sent, nullptr);
+  }
+
   std::vector<Type> TypesOf(const std::vector<ValueId>& values) const {
     std::vector<Type> types;
     for (ValueId id : values) types.push_back(program_[id].type);
@@ -91,7 +145,7 @@ class Differentiator {
       for (size_t i = 0; i < n; ++i) writer_.Contribute(terminal_->args[i], sent[i]);
       for (size_t i = 0; i < n; ++i) writer_.Contribute(terminal_->args[i], sent[n + i]);
       writer_.Contribute(terminal_->yields[0], {seed, Mask::Always()});
-      ReverseRegion(writer_, *terminal_);
+      ReverseRegion(reversal_, *terminal_, PlanTerminal());
       for (size_t i = 0; i < yields.size(); ++i) yields[i] = writer_.SlotOf(terminal_->args[i]);
     }
     std::vector<Presence> presence;
@@ -117,8 +171,9 @@ class Differentiator {
     }
   }
 
+  // `carried`: what it yields.
   Region Step(const std::vector<Presence>& next, const std::vector<Presence>& exported,
-              const std::vector<Presence>& declared, std::vector<Presence>& yielded) {
+              const std::vector<Presence>& carried, PresencePlan::ScopeId scope) {
     Region region;
     writer_.Open(region);
     writer_.DefinesPrimal(program_.step);
@@ -140,21 +195,20 @@ class Differentiator {
     for (size_t i = 0; i < e; ++i) writer_.Contribute(exports_[i], args[n + i]);
     for (size_t i = n; i-- > 0;) writer_.Contribute(program_.step.yields[i], args[i]);
     if (seed != ValueId::kNone) writer_.Contribute(stage_cost_, {seed, Mask::Always()});
-    ReverseRegion(writer_, program_.step);
+    ReverseRegion(reversal_, program_.step, scope);
     std::vector<Slot> yields;
-    yielded.clear();
-    for (ValueId state : states_) {
-      yields.push_back(writer_.SlotOf(state));
-      yielded.push_back(yields.back().presence());
+    for (size_t i = 0; i < n; ++i) {
+      yields.push_back(writer_.SlotOf(states_[i]));
+      if (Join(carried[i], yields.back().presence()) != carried[i]) {
+        throw PassBudget::Ended{absl::InternalError("the adjoint of a step differs from its plan")};
+      }
     }
-    std::vector<Presence> presence = declared;
-    for (size_t i = 0; i < n; ++i) presence[i] = Join(declared[i], yielded[i]);
-    writer_.Yield(region, yields, presence, TypesOf(states_));
+    writer_.Yield(region, yields, carried, TypesOf(states_));
     writer_.Close(region);
     return region;
   }
 
-  Region Initial(const std::vector<Presence>& carried) {
+  Region Initial(const std::vector<Presence>& carried, PresencePlan::ScopeId scope) {
     Region region;
     writer_.Open(region);
     writer_.DefinesPrimal(program_.initial);
@@ -164,7 +218,7 @@ class Differentiator {
     for (size_t i = states_.size(); i-- > 0;) {
       writer_.Contribute(program_.initial.yields[i], args[i]);
     }
-    ReverseRegion(writer_, program_.initial);
+    ReverseRegion(reversal_, program_.initial, scope);
     std::vector<Slot> yields;
     std::vector<Presence> presence;
     for (ValueId state : states_) {
@@ -181,6 +235,9 @@ class Differentiator {
   Region* terminal_;
   const AdjointSpec& spec_;
   AdjointWriter writer_;
+  LoopCaptures captures_;
+  PresencePlan plan_;
+  Reversal reversal_;
   std::vector<ValueId> states_;
   std::vector<ValueId> exports_;
 };

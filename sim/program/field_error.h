@@ -17,7 +17,8 @@ bool IsLimit(const absl::Status& status);
 // The field of such a status; empty where there is none.
 std::string FieldOf(const absl::Status& status);
 
-// The same status, limit or not, with `prefix` put before its field: joined by a dot unless either is empty.
+// The same status, limit or not, with `prefix` put before its field: joined by a dot unless either
+// is empty.
 absl::Status InField(const std::string& prefix, const absl::Status& status);
 
 }  // namespace simgrad::sim

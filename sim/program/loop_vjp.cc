@@ -35,7 +35,9 @@ std::vector<T> Concatenated(const std::vector<T>& a, const std::vector<T>& b) {
 // What both kinds of loops share: slots of carried values and of captures.
 class LoopVjp {
  public:
-  LoopVjp(AdjointWriter& writer, Op& op) : w_(writer), op_(op) {
+  // `planned`: this loop in the scope that is being written.
+  LoopVjp(const Reversal& reversal, Op& op, PresencePlan::LoopId planned)
+      : r_(reversal), w_(reversal.writer), op_(op), planned_(planned) {
     carried_ = static_cast<size_t>(op.attributes.carried);
     role_ = op.role == Role::kObjective ? Role::kObjective : Role::kAdjoint;
   }
@@ -56,22 +58,10 @@ class LoopVjp {
     return specs;
   }
 
-  // Active values of enclosing regions that the loop reads, in order of first use.
-  void Capture(const Region& region, std::vector<ValueId>& inside) {
-    for (ValueId id : region.args) inside.push_back(id);
-    for (const Op& op : region.ops) {
-      for (ValueId id : op.operands) CaptureOne(id, inside);
-      for (ValueId id : op.results) inside.push_back(id);
-      for (const Region& nested : op.regions) Capture(nested, inside);
-    }
-    for (ValueId id : region.yields) CaptureOne(id, inside);
-  }
-
-  void CaptureOne(ValueId id, const std::vector<ValueId>& inside) {
-    if (!w_.IsActive(id) || w_.IsInput(id)) return;
-    if (std::find(inside.begin(), inside.end(), id) != inside.end()) return;
-    if (std::find(captures_.begin(), captures_.end(), id) != captures_.end()) return;
-    captures_.push_back(id);
+  // What is written has the presence that was planned; a difference is a mistake of this program.
+  static void Expect(bool as_planned) {
+    if (as_planned) return;
+    throw PassBudget::Ended{absl::InternalError("the adjoint of a loop differs from its plan")};
   }
 
   std::vector<Slot> SlotsOf(const std::vector<ValueId>& ids) const {
@@ -108,8 +98,10 @@ class LoopVjp {
     return slots;
   }
 
+  const Reversal& r_;
   AdjointWriter& w_;
   Op& op_;
+  PresencePlan::LoopId planned_;
   Role role_;
   size_t carried_ = 0;
   std::vector<ValueId> captures_;
@@ -117,8 +109,8 @@ class LoopVjp {
 
 class WhileVjp : LoopVjp {
  public:
-  WhileVjp(AdjointWriter& writer, Op& op)
-      : LoopVjp(writer, op), test_(op.regions[0]), body_(op.regions[1]) {
+  WhileVjp(const Reversal& reversal, Op& op, PresencePlan::LoopId planned)
+      : LoopVjp(reversal, op, planned), test_(op.regions[0]), body_(op.regions[1]) {
     const WhileCounts counts = CountsOf(op);
     exports_ = static_cast<size_t>(counts.exports);
     mapped_ = static_cast<size_t>(counts.mapped);
@@ -133,24 +125,25 @@ class WhileVjp : LoopVjp {
                                         results + static_cast<int64_t>(carried_ + exports_));
     const std::vector<Slot> carried_slots = SlotsOf(carried);
     const std::vector<Slot> export_slots = SlotsOf(exported);
-    if (!Any(carried_slots) && !Any(export_slots)) return;
-    FindCaptures();
+    const bool comes = Any(carried_slots) || Any(export_slots);
+    Expect(comes == (planned_ != PresencePlan::LoopId::kNone));
+    if (!comes) return;
+    captures_ = r_.captures.Of(op_);
     outside_ = PresenceOf(export_slots);
-    presence_ = PresenceOf(carried_slots);
+    presence_ = r_.plan.PresenceOf(planned_);
     std::vector<Slot> capture_slots = is_mapped_ ? std::vector<Slot>(mapped_) : SlotsOf(captures_);
-    for (const Slot& slot : capture_slots) presence_.push_back(slot.presence());
 
     Op vjp;
     vjp.code = OpCode::kWhileVjp;
     vjp.attributes.site = op_.attributes.site;
     vjp.attributes.elements = op_.attributes.elements;
     vjp.attributes.cap_order = op_.attributes.cap_order;
-    while (true) {
-      std::vector<Presence> joined = presence_;
-      vjp.regions = WriteRegions(joined);
-      if (joined == presence_) break;
-      presence_ = joined;
-    }
+    std::vector<Presence> joined = presence_;
+    r_.plan.OrderReads(planned_, w_.Depth());
+    w_.BeginReads();
+    vjp.regions = WriteRegions(joined);
+    w_.SortReads();
+    Expect(joined == presence_);
     std::vector<Type> types = TypesOf(carried);
     for (const Type& type : OuterCaptureTypes()) types.push_back(type);
     AppendOperands(vjp, carried_slots, export_slots, capture_slots, types, TypesOf(exported));
@@ -159,13 +152,6 @@ class WhileVjp : LoopVjp {
   }
 
  private:
-  void FindCaptures() {
-    if (is_mapped_) return;
-    std::vector<ValueId> inside;
-    Capture(test_, inside);
-    Capture(body_, inside);
-  }
-
   // Captures as the regions see them: values of enclosing regions, or the mapped arguments.
   std::vector<ValueId> MappedArgs(const Region& region, size_t first) const {
     const auto begin = region.args.begin() + static_cast<int64_t>(first);
@@ -198,10 +184,10 @@ class WhileVjp : LoopVjp {
     std::vector<Presence> from_body;
     regions[0] = WriteBody(from_body, joined);
     const std::vector<Presence> none(exports_, Presence::kNever);
-    regions[1] = WriteTest({from_body}, joined);
-    regions[2] = WriteTest({outside_}, joined);
+    regions[1] = WriteTest(PresencePlan::kTestInner, {from_body}, joined);
+    regions[2] = WriteTest(PresencePlan::kTestLast, {outside_}, joined);
     if (op_.attributes.cap_order == CapOrder::kCapFirst) {
-      regions[3] = WriteTest({outside_, from_body}, joined);
+      regions[3] = WriteTest(PresencePlan::kTestBoth, {outside_, from_body}, joined);
     }
     return regions;
   }
@@ -213,7 +199,7 @@ class WhileVjp : LoopVjp {
     const std::vector<Slot> args = w_.MakeArgs(region, Specs(InnerTypes(), presence_));
     SetSlots(InBody(), args, carried_);
     for (size_t i = carried_; i-- > 0;) w_.Contribute(body_.yields[i], args[i]);
-    ReverseRegion(w_, body_);
+    ReverseRegion(r_, body_, r_.plan.Inside(planned_, PresencePlan::kBody));
     const auto begin = body_.args.begin();
     const std::vector<Slot> carried = SlotsOf({begin, begin + static_cast<int64_t>(carried_)});
     const std::vector<Slot> exports = SlotsOf({begin + static_cast<int64_t>(carried_),
@@ -235,7 +221,7 @@ class WhileVjp : LoopVjp {
   }
 
   // `received`: presence of the exports' cotangents from each side, outside first.
-  Region WriteTest(const std::vector<std::vector<Presence>>& received,
+  Region WriteTest(PresencePlan::Which which, const std::vector<std::vector<Presence>>& received,
                    std::vector<Presence>& joined) {
     Region region;
     w_.Open(region);
@@ -259,7 +245,7 @@ class WhileVjp : LoopVjp {
         w_.Contribute(test_.yields[tests_ + i], args[carried_ + side * exports_ + i]);
       }
     }
-    ReverseRegion(w_, test_);
+    ReverseRegion(r_, test_, r_.plan.Inside(planned_, which));
     const auto begin = test_.args.begin();
     std::vector<Slot> yields = SlotsOf({begin, begin + static_cast<int64_t>(carried_)});
     yields = Concatenated(yields, SlotsOf(InTest()));
@@ -308,7 +294,8 @@ class WhileVjp : LoopVjp {
 
 class ForVjp : LoopVjp {
  public:
-  ForVjp(AdjointWriter& writer, Op& op) : LoopVjp(writer, op), body_(op.regions[0]) {}
+  ForVjp(const Reversal& reversal, Op& op, PresencePlan::LoopId planned)
+      : LoopVjp(reversal, op, planned), body_(op.regions[0]) {}
 
   void Write() {
     const std::vector<Slot> results = SlotsOf(op_.results);
@@ -317,18 +304,18 @@ class ForVjp : LoopVjp {
       for (size_t i = carried_; i-- > 0;) w_.Contribute(op_.operands[i], results[i]);
       return;
     }
-    std::vector<ValueId> inside;
-    Capture(body_, inside);
+    Expect(planned_ != PresencePlan::LoopId::kNone);
+    captures_ = r_.captures.Of(op_);
     const std::vector<Slot> entering = Concatenated(results, SlotsOf(captures_));
-    presence_ = PresenceOf(entering);
+    presence_ = r_.plan.PresenceOf(planned_);
     Op vjp;
     vjp.code = OpCode::kForVjp;
-    while (true) {
-      std::vector<Presence> joined = presence_;
-      vjp.regions = {WriteBody(joined)};
-      if (joined == presence_) break;
-      presence_ = joined;
-    }
+    std::vector<Presence> joined = presence_;
+    r_.plan.OrderReads(planned_, w_.Depth());
+    w_.BeginReads();
+    vjp.regions.push_back(WriteBody(joined));
+    w_.SortReads();
+    Expect(joined == presence_);
     const std::vector<Type> types = Concatenated(TypesOf(op_.results), TypesOf(captures_));
     w_.SetContext({role_, op_.label, {}});
     w_.Append(vjp.operands, entering, presence_, types);
@@ -349,7 +336,7 @@ class ForVjp : LoopVjp {
     const std::vector<Slot> args = w_.MakeArgs(region, Specs(types, presence_));
     SetSlots(captures_, args, carried_);
     for (size_t i = carried_; i-- > 0;) w_.Contribute(body_.yields[i], args[i]);
-    ReverseRegion(w_, body_);
+    ReverseRegion(r_, body_, r_.plan.Inside(planned_, PresencePlan::kBody));
     const std::vector<Slot> yields = Concatenated(SlotsOf(carried), SlotsOf(captures_));
     JoinInto(joined, PresenceOf(yields));
     w_.Yield(region, yields, joined, types);
@@ -363,19 +350,25 @@ class ForVjp : LoopVjp {
 
 }  // namespace
 
-void ReverseRegion(AdjointWriter& writer, Region& primal) {
+void ReverseRegion(const Reversal& reversal, Region& primal, PresencePlan::ScopeId scope) {
+  int32_t loops = 0;
+  size_t operations = 0;
   for (size_t i = primal.ops.size(); i-- > 0;) {
     Op& op = primal.ops[i];
-    writer.budget().Visit();
+    reversal.writer.budget().Visit(1 + static_cast<int64_t>(op.operands.size()));
     if (op.code == OpCode::kWhile) {
-      WhileVjp(writer, op).Write();
+      WhileVjp(reversal, op, reversal.plan.LoopOf(scope, loops++)).Write();
     } else if (op.code == OpCode::kFor) {
-      ForVjp(writer, op).Write();
+      ForVjp(reversal, op, reversal.plan.LoopOf(scope, loops++)).Write();
     } else {
-      WriteVjp(writer, op);
+      // Operations that differentiation added have no place in the plan, and no cotangent.
+      const int32_t reader = reversal.plan.ReaderOf(scope, op, operations);
+      if (reader < 0) continue;
+      reversal.writer.SetReader(reader);
+      WriteVjp(reversal.writer, op);
     }
   }
-  writer.InsertKinks(primal);
+  reversal.writer.InsertKinks(primal);
 }
 
 }  // namespace simgrad::sim

@@ -2,13 +2,23 @@
 #pragma once
 
 #include "sim/program/adjoint_writer.h"
+#include "sim/program/loop_captures.h"
+#include "sim/program/presence_plan.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
 
+// What all regions of one differentiation share.
+struct Reversal {
+  AdjointWriter& writer;
+  const LoopCaptures& captures;
+  PresencePlan& plan;
+};
+
 // Writes the adjoint of `primal` into the innermost scope of `writer`, whose slots hold what was
 // contributed to the region's yields. The caller has called writer.DefinesPrimal(primal). Adds the
-// kink comparisons that the adjoint reads to `primal`.
-void ReverseRegion(AdjointWriter& writer, Region& primal);
+// kink comparisons that the adjoint reads to `primal`. `scope` is the region in the plan; every
+// region is written once, with the presence that was planned.
+void ReverseRegion(const Reversal& reversal, Region& primal, PresencePlan::ScopeId scope);
 
 }  // namespace simgrad::sim

@@ -21,8 +21,7 @@ std::string NameList(const std::vector<std::string>& names) {
   return list.empty() ? "none" : list;
 }
 
-absl::Status CheckSites(const Program& world, const precision::Policy& policy,
-                        PassBudget& budget) {
+absl::Status CheckSites(const Program& world, const precision::Policy& policy, PassBudget& budget) {
   std::vector<std::string> names;
   for (const Site& site : SitesOf(world, &budget)) names.push_back(site.name);
   const std::unordered_set<std::string> known(names.begin(), names.end());
@@ -48,8 +47,7 @@ absl::Status CheckWanted(const Program& world, const AdjointSpec& spec) {
 }
 
 // An identity in the role of its result, so that what leaves a region is computed by an operation.
-ValueId AppendCast(Program& program, Region& region, ValueId value, Role role,
-                   PassBudget& budget) {
+ValueId AppendCast(Program& program, Region& region, ValueId value, Role role, PassBudget& budget) {
   Op op;
   op.code = OpCode::kCast;
   op.role = role;

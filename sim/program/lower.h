@@ -1,10 +1,12 @@
 // From a world to what runs: verified program -> simplify -> differentiate -> assign precision ->
 // text.
 //
-// Cost: n log n in what is written, times the depth of loops; counted and polled by the budget, whose
+// Cost: n log n in what is written, times the depth of loops; counted and polled by the budget,
+// whose
 //   limits bound it (pass_budget.h).
 // Errors: CANCELLED where the budget is told to stop; IsLimit (field_error.h) where more would be
-//   written than it allows; INVALID_ARGUMENT with the field: unknown objective, unknown site in the policy ("policy.
+//   written than it allows; INVALID_ARGUMENT with the field: unknown objective, unknown site in the
+//   policy ("policy.
 // sites[i].site"), an input that cannot be differentiated ("wrt[i]").
 #pragma once
 

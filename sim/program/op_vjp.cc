@@ -457,6 +457,35 @@ class Rule {
 
 }  // namespace
 
+Passage PassageTo(const Program& program, const Op& op, size_t operand) {
+  switch (op.code) {
+    case OpCode::kReduceMax:
+    case OpCode::kReduceMin:
+    case OpCode::kMax:
+    case OpCode::kMin:
+      return Passage::kMasked;
+    case OpCode::kSelect:
+      return operand == 0 ? Passage::kNone : Passage::kMasked;
+    case OpCode::kSlice: {
+      const bool whole = program[op.operands[0]].type.shape == program[op.results[0]].type.shape;
+      return whole ? Passage::kSame : Passage::kMasked;
+    }
+    case OpCode::kSign:
+    case OpCode::kFloor:
+    case OpCode::kRound:
+    case OpCode::kArgmax:
+    case OpCode::kArgmin:
+    case OpCode::kAny:
+    case OpCode::kConvert:
+    case OpCode::kStopGradient:
+    case OpCode::kLiteral:
+    case OpCode::kEvent:
+      return Passage::kNone;
+    default:
+      return Passage::kSame;
+  }
+}
+
 void WriteVjp(AdjointWriter& writer, const Op& op) {
   if (op.results.size() != 1) return;
   const Slot slot = writer.SlotOf(op.results[0]);

@@ -1,5 +1,8 @@
 #include "sim/program/pass_budget.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "sim/program/field_error.h"
 #include "sim/program/held_bytes.h"
@@ -7,7 +10,7 @@
 namespace simgrad::sim {
 
 void PassBudget::Poll() {
-  since_poll_ = 0;
+  longest_stretch_ = std::max(longest_stretch_, std::exchange(since_poll_, 0));
   ++polls_;
   if (stop_ && stop_()) throw Ended{absl::CancelledError("the work was asked to stop")};
 }
@@ -64,9 +67,9 @@ void PassBudget::Refuse(const std::string& what, int64_t limit) const {
 
 void PassBudget::RefuseSearch() const {
   throw Ended{LimitError(
-      "program", absl::StrCat("what the adjoint of nested loops holds takes more than ",
-                              limits_.max_visits,
-                              " visits to decide; nest fewer loops, above all in tests of loops"))};
+      "program",
+      absl::StrCat("what the adjoint of nested loops holds takes more than ", limits_.max_visits,
+                   " visits to decide; nest fewer loops, above all in tests of loops"))};
 }
 
 }  // namespace simgrad::sim

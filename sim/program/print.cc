@@ -28,7 +28,10 @@ class Printer {
   Printer(const Program& program, PassBudget* budget)
       : program_(program), budget_(budget ? *budget : unlimited_) {}
 
-  std::string Take() { return std::move(text_); }
+  std::string Take() {
+    text_.shrink_to_fit();
+    return std::move(text_);
+  }
 
   void Line(int indent, const std::string& line) {
     text_.append(static_cast<size_t>(indent) * 2, ' ');

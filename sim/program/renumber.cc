@@ -58,7 +58,10 @@ class Numbering {
     }
   }
 
-  std::vector<Value> Take() { return std::move(values_); }
+  std::vector<Value> Take() {
+    values_.shrink_to_fit();
+    return std::move(values_);
+  }
 
  private:
   std::vector<Value>& old_;  // given up value by value

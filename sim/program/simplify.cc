@@ -76,6 +76,7 @@ void RemoveDeadCode(Region& region, std::vector<bool>& live, PassBudget& budget)
     if (id != ValueId::kNone) live[Index(id)] = true;
   }
   std::vector<Op> kept;
+  kept.reserve(region.ops.size());
   for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
     budget.Visit(1 + static_cast<int64_t>(op->operands.size() + op->results.size()));
     const bool used = std::any_of(op->results.begin(), op->results.end(), [&](ValueId id) {
@@ -95,6 +96,8 @@ void RemoveDeadCode(Region& region, std::vector<bool>& live, PassBudget& budget)
     kept.push_back(std::move(*op));
   }
   std::reverse(kept.begin(), kept.end());
+  // What is kept may stay for long.
+  if (kept.size() < kept.capacity() / 8 * 7) kept.shrink_to_fit();
   region.ops = std::move(kept);
 }
 

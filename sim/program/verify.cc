@@ -78,8 +78,8 @@ absl::Status Verifier::CountName(const std::string& name, const std::string& fie
 
 absl::Status Verifier::CountOperands(size_t count, const std::string& field) {
   if (static_cast<int64_t>(count) > limits_.max_operands) {
-    return LimitError(field, absl::StrCat(count, " in one list, the limit is ",
-                                          limits_.max_operands));
+    return LimitError(field,
+                      absl::StrCat(count, " in one list, the limit is ", limits_.max_operands));
   }
   operands_ += static_cast<int64_t>(count);
   budget_.Visit(static_cast<int64_t>(count));
@@ -241,9 +241,8 @@ namespace simgrad::sim {
 absl::Status Verify(const Program& program, const ProgramLimits& limits, PassBudget* budget) {
   PassBudget unlimited;
   absl::Status verified;
-  const absl::Status ended = WithinBudget([&] {
-    verified = internal::Verifier(program, limits, budget ? *budget : unlimited).Run();
-  });
+  const absl::Status ended = WithinBudget(
+      [&] { verified = internal::Verifier(program, limits, budget ? *budget : unlimited).Run(); });
   return ended.ok() ? verified : ended;
 }
 

@@ -4,8 +4,8 @@
 // shapes,
 //   uses before definition, uses across regions, names that clash, sites named twice, a select that
 //   hangs on an anonymous comparison of reals, loops and work over the limits, non-finite literals,
-//   roles that a world cannot use, adjoint-only operations. What is above a limit is an IsLimit error.
-//   Cost: n log n in the program. Never allocates by a number found in the program.
+//   roles that a world cannot use, adjoint-only operations. What is above a limit is an IsLimit
+//   error. Cost: n log n in the program. Never allocates by a number found in the program.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct ProgramLimits {
   int64_t max_objectives = 256;
   // Operands or results of one operation, arguments or yields of one region.
   int64_t max_operands = 32'768;
-  int64_t max_total_operands = 500'000;     // all of those
+  int64_t max_total_operands = 500'000;    // all of those
   int64_t max_literal_elements = 1 << 20;  // numbers of all literals
 };
 

@@ -193,9 +193,9 @@ absl::Status Verifier::CheckSizes(const Op& op, const std::string& field) {
   literal_elements_ += static_cast<int64_t>(a.literal.size());
   budget_.Visit(static_cast<int64_t>(a.literal.size()) / 16);
   if (literal_elements_ <= limits_.max_literal_elements) return absl::OkStatus();
-  return LimitError(field + ".literal", absl::StrCat("literals hold more than ",
-                                                     limits_.max_literal_elements,
-                                                     " numbers in all"));
+  return LimitError(
+      field + ".literal",
+      absl::StrCat("literals hold more than ", limits_.max_literal_elements, " numbers in all"));
 }
 
 absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {

@@ -4,8 +4,10 @@ import json
 import subprocess
 import sys
 
+import grpc
 import numpy as np
 import pytest
+from fake_server import fake, refuse  # noqa: F401
 
 import simgrad as sg
 from simgrad import command_line, report
@@ -183,3 +185,17 @@ def test_kernels_are_printed_with_their_numbers_behind_them():
 )
 def test_cuda_alone_means_the_mapping_that_a_gpu_would_take(given, cuda):
     assert options("program", "--world", "w", *given).cuda == cuda
+
+
+@pytest.mark.parametrize(
+    "flags, code, calls",
+    [([], command_line.EXIT_OK, 2), (["--no-retry"], command_line.EXIT_UNREACHABLE, 1)],
+)
+def test_no_retry_turns_repeats_off(fake, capsys, flags, code, calls):
+    def refused_once(n, context):
+        if n == 1:
+            refuse(context, grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_after=0.01)
+
+    fake.unary = refused_once
+    assert command_line.main(["info", "--json", "--target", fake.target, *flags]) == code
+    assert fake.calls == calls and capsys.readouterr().out

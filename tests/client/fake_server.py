@@ -5,6 +5,7 @@ import concurrent.futures
 
 import grpc
 import numpy as np
+import pytest
 from google.protobuf import any_pb2, duration_pb2
 
 import simgrad as sg
@@ -107,6 +108,13 @@ class FakeServer(simgrad_pb2_grpc.SimgradServicer):
         self.calls += 1
         self.metadata.append(dict(context.invocation_metadata()))
         return self.calls
+
+
+@pytest.fixture
+def fake():
+    server = FakeServer()
+    yield server
+    server.stop()
 
 
 # ---- An answer ----

@@ -4,12 +4,13 @@ the runs of two programs."""
 import grpc
 import numpy as np
 import pytest
-from fake_server import (
+from fake_server import (  # noqa: F401
     STEPS,
     answer,
     block,
     blocks,
     client_of,
+    fake,
     header,
     progress,
     refuse,

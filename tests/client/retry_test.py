@@ -5,7 +5,7 @@ import socket
 
 import grpc
 import pytest
-from fake_server import answer, client_of, refuse, work, world
+from fake_server import answer, client_of, fake, refuse, work, world  # noqa: F401
 
 import simgrad as sg
 

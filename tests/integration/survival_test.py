@@ -223,30 +223,36 @@ def test_a_certificate_of_a_stranger_is_called_that_and_is_not_waited_for(tmp_pa
         assert failed.value.tries == 1
 
 
-# A client before, while and after its server ends, also in the middle of an answer.
+# A client before, while and after its servers end, also in the middle of an answer.
 ORDERLY_END = """
 import os, signal, sys
 import numpy as np
 import simgrad as sg
 
-target, pid = sys.argv[1], int(sys.argv[2])
 ball = sg.World("bouncing_ball", contact="projection", elements=4)
 height = np.full((16, 4), 0.5)
-with sg.Client(target, timeout=60, retry=sg.Retry(patience=3)) as client, sg.Client(target) as idle:
-    idle.info()
-    stream = client.rollout_stream(ball, steps=5_000_000, initial={"y": height, "v": 0 * height},
-                                   params={"k": 0.5}, chunk_steps=64)
-    try:
-        for i, block in enumerate(stream):
-            if i == 0:
-                os.kill(pid, signal.SIGTERM)
-    except sg.Unavailable as error:
-        print(error)
+retry = sg.Retry(patience=2)
+
+def outlive(target, pid):
+    with sg.Client(target, timeout=60, retry=retry) as client, sg.Client(target) as idle:
+        idle.info()
+        stream = client.rollout_stream(ball, steps=5_000_000, params={"k": 0.5}, chunk_steps=64,
+                                       initial={"y": height, "v": 0 * height})
+        try:
+            for i, block in enumerate(stream):
+                if i == 0:
+                    os.kill(int(pid), signal.SIGTERM)
+        except sg.Unavailable as error:
+            print(error)
+
+for target_and_pid in sys.argv[1:]:
+    outlive(*target_and_pid.split("/"))
 """
+SERVERS = 6  # so many that gRPC 1.51, left to its own repeats, loses a call of theirs (it hangs)
 
 
 @pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
-def test_an_orderly_end_writes_nothing_on_standard_error(python, root):
+def test_orderly_ends_write_nothing_on_standard_error_and_lose_no_call(python, root, start):
     """gRPC tells of the GOAWAY there, if it is let."""
     environment = {**os.environ, "PYTHONPATH": str(root / "client/python")}
     environment.pop("GRPC_VERBOSITY", None)
@@ -255,13 +261,17 @@ def test_an_orderly_end_writes_nothing_on_standard_error(python, root):
     )
     if known.returncode:
         pytest.skip(f"{python} has no grpcio: scripts/setup --with-debian-client")
-    server = LiveServer("--drain_timeout=0s")
+    servers = [start("--drain_timeout=0s") for _ in range(SERVERS)]
     done = subprocess.run(
-        [python, "-s", "-c", ORDERLY_END, server.target, str(server.process.pid)],
+        [python, "-s", "-c", ORDERLY_END, *(f"{s.target}/{s.process.pid}" for s in servers)],
         capture_output=True,
         text=True,
+        timeout=300,
         env=environment,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"cannot connect to {server.target}: connection refused")
-    server.stop()
+    told = done.stdout.splitlines()
+    assert len(told) == SERVERS
+    for line, server in zip(told, servers):
+        # What the last try met is up to when the server closed its port.
+        assert f"cannot connect to {server.target}: " in line or "the server drains" in line

@@ -172,3 +172,32 @@ assert main(sys.argv[1]) < 0.02
         server.target,
     )
     assert "final loss" in out
+
+
+def test_a_server_may_be_restarted_before_the_backward_pass(root, start):
+    """Nothing is kept between the passes, and the client asks until the server is back."""
+    first = start()
+    script = COMMON + """
+import subprocess, threading
+from live_server import LiveServer
+expected = roll(y0, v0, e, u)
+expected.state["y"].sum().backward()
+reference, e.grad = e.grad, None
+out = roll(y0, v0, e, u)
+os.kill(int(sys.argv[2]), signal.SIGKILL)
+again = []
+starter = threading.Thread(target=lambda: again.append(LiveServer("--port=" + sys.argv[3])))
+starter.start()
+out.state["y"].sum().backward()
+starter.join()
+assert again[0].stop() == 0
+assert bool(e.grad == reference) and client.retries > 0
+"""
+    path = repr(str(root / "tests/integration"))
+    run(
+        root,
+        f"import os, signal; sys.path.append({path})\n" + script,
+        first.target,
+        str(first.process.pid),
+        str(first.port),
+    )

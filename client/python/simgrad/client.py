@@ -23,10 +23,13 @@ DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
 # Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.
 ALWAYS_TAKEN_BYTES = 64 << 10
-# How often gRPC tries to connect: a server that is back is found within a second or so.
-RECONNECT_OPTIONS = [
+CONNECTION_OPTIONS = [
+    # How often gRPC tries to connect: a server that is back is found within a second or so.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # gRPC's own repeats are not needed beside ours, and 1.51's lose calls: one that is made while its
+    # connection ends may never return, not even at its deadline.
+    ("grpc.enable_retries", 0),
 ]
 
 
@@ -76,7 +79,7 @@ class Client:
             ("grpc.service_config", service_config),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", max_message_bytes),
-            *RECONNECT_OPTIONS,
+            *CONNECTION_OPTIONS,
         ]
         self.target = target
         self.timeout = timeout

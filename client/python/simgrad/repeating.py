@@ -151,7 +151,7 @@ class Call:
             return f"the deadline of {self._timeout:g} s leaves no time for another try"
         patience = policy.patience if self._shared.answered else policy.connect
         if now + wait > self._failing_since + patience:
-            return f"given up after {now - self._failing_since:.1f} s of failures"
+            return f"given up, as failures in a row are borne for {patience:g} s"
         if kind is Kind.UNSENT:
             return None
         if self._sent >= policy.tries:

@@ -1,10 +1,12 @@
 #include "sim/backend/cpu/cpu_executor.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "sim/backend/check_batch.h"
 #include "sim/backend/cpu/cpu_run.h"
+#include "sim/backend/cpu/memory_need.h"
 
 namespace simgrad::sim {
 namespace cpu {
@@ -72,6 +74,17 @@ class CpuExecutor : public Executor {
     });
     if (!made.ok()) return made;
     return run;
+  }
+
+  absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
+                                                   const RangeSteps& steps) const override {
+    if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
+    if (plans_ == nullptr) return std::optional<MemoryNeed>();
+    MemoryNeed need;
+    const absl::Status told = UntilStopped(
+        [&] { need = NeedOfRun(batch, options, steps, *plans_, options_.block_width); });
+    if (!told.ok()) return told;
+    return need;
   }
 
  private:

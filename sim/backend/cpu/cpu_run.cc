@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "precision/rounding.h"
+#include "sim/backend/cpu/memory_need.h"
 #include "sim/backend/value_tensors.h"
 
 namespace simgrad::sim::cpu {
@@ -36,8 +37,7 @@ CpuRun::CpuRun(Batch batch, RunOptions options, std::shared_ptr<PlanCache> plans
       plans_(std::move(plans)),
       plan_(ForwardPlan(batch_, options_, *plans_)),
       context_(MakeContext(block_width)),
-      pool_(static_cast<int>(std::clamp<int64_t>(options_.threads, 1,
-                                                 std::max<int64_t>(context_.layout.blocks(), 1)))) {
+      pool_(ThreadsOf(options_, context_.layout)) {
   runners_.resize(static_cast<size_t>(pool_.threads()));
   adjoints_.resize(static_cast<size_t>(pool_.threads()));
   blocks_.resize(static_cast<size_t>(context_.layout.blocks()));
@@ -182,13 +182,7 @@ bool CpuRun::CopyBlocks(const std::vector<BlockState>& from, std::vector<BlockSt
 }
 
 int64_t CpuRun::SavedBytes() const {
-  int64_t per_lane =
-      context_.layout.bytes_per_lane() + 8 + static_cast<int64_t>(sizeof(InstanceHealth));
-  for (const Site& site : batch_.program->sites) {
-    if (site.kind == SiteKind::kEvent) per_lane += site.elements / 8 + 16;
-  }
-  const BlockLayout& layout = context_.layout;
-  return layout.blocks() * (static_cast<int64_t>(sizeof(BlockState)) + layout.width() * per_lane);
+  return CheckpointBytes(*batch_.program, context_.layout, batch_.instances);
 }
 
 absl::Status CpuRun::Finish() {
@@ -269,8 +263,6 @@ absl::Status CpuRun::FinishAdjoint() {
   return absl::OkStatus();
 }
 
-// Every thread holds the records of one segment, which ends with the step that fills it, and the
-// states at the beginnings of the segments.
 int64_t CpuRun::AdjointBytes(int64_t first, int64_t count) const {
   int64_t all = 0;
   int64_t largest = 0;
@@ -279,11 +271,11 @@ int64_t CpuRun::AdjointBytes(int64_t first, int64_t count) const {
     all += bytes;
     largest = std::max(largest, bytes);
   }
-  // Chunks of the arena are left partly empty where the next record does not fit.
-  const int64_t records = 2 * (std::min(all, kSegmentBytes + largest) + kSegmentBytes);
-  const int64_t segments = all / kSegmentBytes + 1;
-  const int64_t states = context_.layout.bytes_per_lane() * context_.layout.width();
-  return pool_.threads() * (records + segments * states);
+  return RangeRecordBytes(context_.layout, pool_.threads(), {count, all, largest});
+}
+
+std::optional<MemoryNeed> CpuRun::NeedOf(const RangeSteps& steps) const {
+  return NeedOfPlans(batch_, options_, steps, context_.layout, *plan_, adjoint_plan_.get());
 }
 
 void CpuRun::Publish() {

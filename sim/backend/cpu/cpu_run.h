@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/backend/cpu/block_adjoint.h"
@@ -29,6 +30,7 @@ class CpuRun : public Run {
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  std::optional<MemoryNeed> NeedOf(const RangeSteps& steps) const override;
   Tensor State(int32_t state_input) const override;
   Tensor Export(int32_t export_index) const override;
   std::vector<double> Values() const override;

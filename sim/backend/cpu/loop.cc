@@ -1,6 +1,5 @@
 // while and for, forward, for a layout of lanes (sim/program/loop.h says what they mean).
 #include <algorithm>
-#include <cstring>
 
 #include "sim/backend/cpu/machine.h"
 #include "sim/backend/cpu/site_recorder.h"
@@ -248,16 +247,18 @@ class WhileLoop {
     const std::byte* const from = m_.at[value];
     if (from_ == nullptr) {
       if (mask_ == nullptr) {
-        std::memcpy(to, from, static_cast<size_t>(count * bytes * outer));
+        CopyInPieces(m_.meter, to, from, count * bytes * outer);
         return;
       }
       for (int64_t row = 0; row < count; ++row) {
+        m_.CountRow(row);
         const int64_t at = row * bytes * outer;
         m_.kernels().blend[SizeOf(bytes)](to + at, from + at, mask_, outer);
       }
       return;
     }
     for (int64_t row = 0; row < count; ++row) {
+      m_.CountRow(row);
       ScatterRow(to + row * outer * bytes, from + row * inner * bytes, bytes, from_, lanes);
     }
   }
@@ -324,6 +325,7 @@ class WhileLoop {
   void PackRows(int32_t slot, std::byte* to, int64_t count, int64_t bytes, int64_t packed) {
     const std::byte* const from = m_.at[slot];
     for (int64_t row = 0; row < count; ++row) {
+      m_.CountRow(row);
       m_.kernels().gather[SizeOf(bytes)](to + row * packed * bytes,
                                          from + row * m_.lane_set.width * bytes,
                                          scratch_.index.data(), packed);
@@ -401,8 +403,7 @@ void RunFor(const Instruction& instruction, Lanes& lanes) {
   m.iteration = around;
   for (const CarriedPlan& c : plan.carried) {
     if (c.result < 0) continue;
-    std::memcpy(m.at[c.result], m.at[c.argument],
-                static_cast<size_t>(c.count * c.lane_bytes * m.width[0]));
+    CopyInPieces(m.meter, m.at[c.result], m.at[c.argument], c.count * c.lane_bytes * m.width[0]);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "precision/rounding.h"
+#include "sim/backend/cpu/memory_need.h"
 
 namespace simgrad::sim::cpu {
 namespace {
@@ -98,10 +99,7 @@ ReverseScratch& Machine::EnterReverse() {
 }
 
 Frame* Machine::Run(const RegionPlan& region) {
-  // Values, the frame, and an entry of a growing list, old copies included.
-  recorded_bytes += region.stored_bytes_per_lane * lane_set.width +
-                    64 * static_cast<int64_t>(region.stored.size()) + 512 +
-                    8 * static_cast<int64_t>(region.taped.size());
+  recorded_bytes += RecordBytesOf(region, lane_set.width);
   if (tape == nullptr) {
     RunCode(region);
     return nullptr;

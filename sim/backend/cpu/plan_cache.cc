@@ -1,5 +1,6 @@
 #include "sim/backend/cpu/plan_cache.h"
 
+#include <iterator>
 #include <utility>
 
 namespace simgrad::sim::cpu {
@@ -28,13 +29,14 @@ std::shared_ptr<const Plan> PlanCache::Get(const std::shared_ptr<const Numerical
   if (program->program.values.size() > kMostValues || plan->varying_bytes > kMostBytesPerLane) {
     return plan;
   }
-  Entry dropped;  // freed without the lock
+  std::list<Entry> dropped;  // freed without the lock
   std::lock_guard lock(mutex_);
   if (auto other = Find(program.get(), inputs, options)) return other;
   entries_.push_front({program.get(), inputs, options, plan});
-  if (entries_.size() > kMostPlans) {
-    dropped = std::move(entries_.back());
-    entries_.pop_back();
+  values_ += program->program.values.size();
+  while (entries_.size() > kMostPlans || values_ > kMostValuesInAll) {
+    values_ -= entries_.back().program->program.values.size();
+    dropped.splice(dropped.end(), entries_, std::prev(entries_.end()));
   }
   return plan;
 }

@@ -24,10 +24,11 @@ class PlanCache {
   const KernelTable& kernels() const { return kernels_; }
 
  private:
-  // A plan may take a megabyte for what is limited here; what is larger runs longer than it
+  // A thousand values may take a megabyte; what is larger than the limit runs longer than it
   // compiles.
   static constexpr size_t kMostPlans = 64;
-  static constexpr size_t kMostValues = 1024;
+  static constexpr size_t kMostValues = 8192;  // of one
+  static constexpr size_t kMostValuesInAll = size_t{1} << 16;
   static constexpr int64_t kMostBytesPerLane = int64_t{1} << 20;
 
   struct Entry {
@@ -44,6 +45,7 @@ class PlanCache {
   const KernelTable& kernels_;
   std::mutex mutex_;
   std::list<Entry> entries_;  // the last used first
+  size_t values_ = 0;         // of all
 };
 
 }  // namespace simgrad::sim::cpu

@@ -25,24 +25,36 @@ void Tape::Grow(IterationList& list) {
 }
 
 void Tape::Reset() {
+  apart_.resize(next_apart_);
+  next_apart_ = 0;
   next_chunk_ = 0;
   at_ = nullptr;
   used_ = size_ = total_ = 0;
 }
 
-void Tape::NextChunk(int64_t bytes) {
-  // A chunk that is too small stays unused until the next Reset.
-  while (next_chunk_ < chunks_.size() && chunks_[next_chunk_].size < bytes) ++next_chunk_;
-  if (next_chunk_ == chunks_.size()) {
-    const int64_t size = std::max(bytes, chunk_bytes_);
-    auto* memory =
-        static_cast<std::byte*>(::operator new[](static_cast<size_t>(size), std::align_val_t{64}));
-    chunks_.push_back({std::unique_ptr<std::byte[], Aligned>(memory), size});
-  }
+Tape::Chunk Tape::MakeChunk(int64_t bytes) {
+  auto* memory =
+      static_cast<std::byte*>(::operator new[](static_cast<size_t>(bytes), std::align_val_t{64}));
+  return {std::unique_ptr<std::byte[], Aligned>(memory), bytes};
+}
+
+void Tape::NextChunk() {
+  if (next_chunk_ == chunks_.size()) chunks_.push_back(MakeChunk(chunk_bytes_));
   at_ = chunks_[next_chunk_].bytes.get();
   size_ = chunks_[next_chunk_].size;
   used_ = 0;
   ++next_chunk_;
+}
+
+// A run takes the same sizes again and again, so the memory of the last time mostly fits.
+std::byte* Tape::TakeApart(int64_t bytes) {
+  if (next_apart_ == apart_.size()) apart_.emplace_back();
+  Chunk& chunk = apart_[next_apart_++];
+  if (chunk.size < bytes || chunk.size > 2 * bytes) {
+    chunk = {};
+    chunk = MakeChunk(bytes);
+  }
+  return chunk.bytes.get();
 }
 
 }  // namespace simgrad::sim::cpu

@@ -53,15 +53,18 @@ struct RunRecord {
 
 class Tape {
  public:
-  explicit Tape(int64_t chunk_bytes = int64_t{1} << 20) : chunk_bytes_(chunk_bytes) {}
+  explicit Tape(int64_t chunk_bytes = kChunkBytes) : chunk_bytes_(chunk_bytes) {}
 
   // Aligned to a cache line.
   std::byte* Take(int64_t bytes) {
     bytes = (bytes + 63) & ~int64_t{63};
-    if (used_ + bytes > size_) NextChunk(bytes);
+    total_ += bytes;
+    if (used_ + bytes > size_) {
+      if (bytes > chunk_bytes_ / kPartOfChunk) return TakeApart(bytes);
+      NextChunk();
+    }
     std::byte* taken = at_ + used_;
     used_ += bytes;
-    total_ += bytes;
     return taken;
   }
   template <class T>
@@ -83,6 +86,12 @@ class Tape {
   }
   void Reset();
   int64_t bytes() const { return total_; }
+  // Bound of the memory behind `bytes` that were taken: a chunk is left with a rest too small for
+  // what comes next, and the last one is begun.
+  static int64_t MemoryOf(int64_t bytes) {
+    return bytes + bytes / (kPartOfChunk - 1) + kChunkBytes;
+  }
+  static constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
  private:
   struct Aligned {
@@ -92,12 +101,18 @@ class Tape {
     std::unique_ptr<std::byte[], Aligned> bytes;
     int64_t size = 0;
   };
-  void NextChunk(int64_t bytes);
+  // What is larger than this part of a chunk gets memory of its own where no room is left.
+  static constexpr int64_t kPartOfChunk = 8;
+  static Chunk MakeChunk(int64_t bytes);
+  void NextChunk();
+  std::byte* TakeApart(int64_t bytes);
   void Grow(IterationList& list);
 
   int64_t chunk_bytes_;
   std::vector<Chunk> chunks_;
   size_t next_chunk_ = 0;
+  std::vector<Chunk> apart_;  // in the order in which they are taken
+  size_t next_apart_ = 0;
   std::byte* at_ = nullptr;
   int64_t used_ = 0;
   int64_t size_ = 0;

@@ -42,12 +42,11 @@ class Travellers {
       const int64_t n = slot.count * m_.width[0];
       const int64_t bytes = n * LaneBytes(slot.carrier);
       if (slot.result.cotangent >= 0) {
-        std::memcpy(m_.at[slot.result.cotangent] + element * bytes, cotangent_[k],
-                    static_cast<size_t>(bytes));
+        CopyInPieces(m_.meter, m_.at[slot.result.cotangent] + element * bytes, cotangent_[k],
+                     bytes);
       }
       if (slot.result.mask >= 0) {
-        std::memcpy(m_.at[slot.result.mask] + element * n * 4, mask_[k],
-                    static_cast<size_t>(n * 4));
+        CopyInPieces(m_.meter, m_.at[slot.result.mask] + element * n * 4, mask_[k], n * 4);
       }
     }
   }
@@ -118,7 +117,7 @@ class Travellers {
     std::byte*& at = part == kCotangent ? cotangent_[k] : mask_[k];
     std::byte* const home = m_.HomeOf(part == kCotangent ? slot.cotangent : slot.mask);
     const int64_t bytes = part == kCotangent ? LaneBytes(slot.carrier) : 4;
-    if (keep) std::memcpy(home, at, static_cast<size_t>(slot.count * bytes * m_.width[0]));
+    if (keep) CopyInPieces(m_.meter, home, at, slot.count * bytes * m_.width[0]);
     at = home;
   }
 
@@ -129,6 +128,7 @@ class Travellers {
       return;
     }
     for (int64_t row = 0; row < count; ++row) {
+      m_.CountRow(row);
       const int64_t at = row * m_.width[0] * bytes;
       m_.kernels().blend[SizeIndexOf(bytes)](kept + at, yielded + at, running, m_.width[0]);
     }

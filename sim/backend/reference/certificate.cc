@@ -1,6 +1,7 @@
 #include "sim/backend/reference/certificate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "precision/float_environment.h"
@@ -39,19 +40,32 @@ void ReplayForward(int64_t first, int64_t last, InstanceRun& instance) {
   for (int64_t t = first; t <= last && instance.health().ok; ++t) instance.Step(t, {});
 }
 
+// States are kept at every sqrt(steps), and between two of these.
 void ReplayAdjoint(const Batch& batch, int64_t last, double seed_scale, InstanceRun& instance) {
-  std::vector<InstanceState> states;
+  const int64_t interval =
+      1 + static_cast<int64_t>(std::sqrt(static_cast<double>(std::max<int64_t>(batch.steps, 0))));
+  std::vector<InstanceState> marks;  // at the multiples of the interval
   for (int64_t t = 0; t < batch.steps; ++t) {
-    states.push_back(instance.state());
+    if (t % interval == 0) marks.push_back(instance.state());
     instance.Step(t, {});
   }
   instance.Finish();
   instance.StartAdjoint(seed_scale);
-  for (int64_t t = batch.steps - 1; t >= last && instance.health().ok; --t) {
-    instance.set_state(std::move(states[static_cast<size_t>(t)]));
-    AdjointChunk chunk;
-    chunk.steps.resize(1);
-    instance.AdjointSteps(t, 1, chunk);
+  for (int64_t end = batch.steps; end > last && instance.health().ok;) {
+    const int64_t first = (end - 1) / interval * interval;
+    instance.set_state(marks[static_cast<size_t>(first / interval)]);
+    std::vector<InstanceState> states;
+    for (int64_t t = first; t < end; ++t) {
+      if (t > first) instance.Step(t - 1, {});
+      states.push_back(instance.state());
+    }
+    for (int64_t t = end; t-- > std::max(first, last) && instance.health().ok;) {
+      instance.set_state(std::move(states[static_cast<size_t>(t - first)]));
+      AdjointChunk chunk;
+      chunk.steps.resize(1);
+      instance.AdjointSteps(t, 1, chunk);
+    }
+    end = first;
   }
   if (last == 0 && instance.health().ok) instance.FinishAdjoint();
 }

@@ -1,38 +1,60 @@
 #include "sim/backend/reference/layout.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace simgrad::sim::reference {
+namespace {
+
+// Room for these values, none of which has a slot yet.
+void Span(const std::vector<ValueId>& ids, RegionLayout& layout) {
+  size_t end = 0;
+  layout.first = SIZE_MAX;
+  for (ValueId id : ids) {
+    if (id == ValueId::kNone) continue;
+    layout.first = std::min(layout.first, Index(id));
+    end = std::max(end, Index(id) + 1);
+  }
+  if (end > 0) layout.slot.assign(end - layout.first, -1);
+}
+
+}  // namespace
 
 Layouts::Layouts(const NumericalProgram& program) {
   const Program& p = program.program;
   const size_t values = p.values.size();
   used_values_.assign(values, false);
-  Add(p.step, values);
-  Add(p.initial, values);
-  if (const Region* terminal = TerminalOf(program)) Add(*terminal, values);
+  Add(p.step);
+  Add(p.initial);
+  if (const Region* terminal = TerminalOf(program)) Add(*terminal);
   const std::vector<bool> used_forward = used_values_;
   if (program.adjoint) {
     for (const Region* region : {&program.adjoint->terminal, &program.adjoint->last,
                                  &program.adjoint->inner, &program.adjoint->initial}) {
-      Add(*region, values);
+      Add(*region);
     }
   }
-  empty_.slot.assign(values, -1);
-  inputs_.slot.assign(values, -1);
+  std::vector<ValueId> of_inputs;
+  for (const Input& input : p.inputs) of_inputs.push_back(input.value);
+  Span(of_inputs, inputs_);
   for (const Input& input : p.inputs) {
-    inputs_.slot[Index(input.value)] = static_cast<int32_t>(inputs_.producer.size());
+    inputs_.slot[Index(input.value) - inputs_.first] =
+        static_cast<int32_t>(inputs_.producer.size());
     inputs_.producer.push_back(nullptr);
     used_inputs_.push_back(used_forward[Index(input.value)]);
   }
 }
 
-void Layouts::Add(const Region& region, size_t values) {
+void Layouts::Add(const Region& region) {
   RegionLayout layout;
-  layout.slot.assign(values, -1);
+  std::vector<ValueId> defined = region.args;
+  for (const Op& op : region.ops)
+    defined.insert(defined.end(), op.results.begin(), op.results.end());
+  Span(defined, layout);
   const auto define = [&](ValueId id, const Op* producer) {
     if (id == ValueId::kNone) return;
-    layout.slot[Index(id)] = static_cast<int32_t>(layout.producer.size());
+    layout.slot[Index(id) - layout.first] = static_cast<int32_t>(layout.producer.size());
     layout.producer.push_back(producer);
   };
   const auto use = [&](ValueId id) {
@@ -45,7 +67,7 @@ void Layouts::Add(const Region& region, size_t values) {
       producers_.emplace(id, &op);
     }
     for (ValueId id : op.operands) use(id);
-    for (const Region& nested : op.regions) Add(nested, values);
+    for (const Region& nested : op.regions) Add(nested);
   }
   for (ValueId id : region.yields) use(id);
   regions_.emplace(&region, std::move(layout));
@@ -70,7 +92,7 @@ Frame::Frame(Frame&&) noexcept = default;
 
 const Array& Frame::At(ValueId id) const {
   for (const Frame* frame = this; frame != nullptr; frame = frame->parent) {
-    const int32_t slot = frame->layout->slot[Index(id)];
+    const int32_t slot = frame->layout->SlotOf(id);
     if (slot >= 0) return frame->values[static_cast<size_t>(slot)];
   }
   return primal->At(id);
@@ -78,7 +100,7 @@ const Array& Frame::At(ValueId id) const {
 
 void Frame::Set(ValueId id, Array value) {
   if (id == ValueId::kNone) return;
-  values[static_cast<size_t>(layout->slot[Index(id)])] = std::move(value);
+  values[static_cast<size_t>(layout->SlotOf(id))] = std::move(value);
 }
 
 const LoopRecord& Frame::LoopAt(ValueId first_result) const {

@@ -19,7 +19,13 @@ namespace simgrad::sim::reference {
 
 // The values that one region defines.
 struct RegionLayout {
-  std::vector<int32_t> slot;        // by value id; -1: not of this region
+  // -1: not of this region.
+  int32_t SlotOf(ValueId id) const {
+    const size_t at = Index(id) - first;  // wraps below the first
+    return at < slot.size() ? slot[at] : -1;
+  }
+  size_t first = 0;                 // the ids of a region lie close together
+  std::vector<int32_t> slot;        // by value id, from the first on
   std::vector<const Op*> producer;  // by slot; null: argument or input
 };
 
@@ -36,7 +42,7 @@ class Layouts {
   const Op& ProducerOf(ValueId id) const { return *producers_.at(id); }
 
  private:
-  void Add(const Region& region, size_t values);
+  void Add(const Region& region);
   std::unordered_map<const Region*, RegionLayout> regions_;
   RegionLayout inputs_;
   RegionLayout empty_;

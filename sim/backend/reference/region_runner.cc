@@ -24,7 +24,7 @@ constexpr int64_t kDispatch = 64;
 
 double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, size_t element) {
   const auto producer = [&](ValueId value) -> const Op* {
-    const int32_t slot = frame.layout->slot[Index(value)];
+    const int32_t slot = frame.layout->SlotOf(value);
     return slot < 0 ? nullptr : frame.layout->producer[static_cast<size_t>(slot)];
   };
   const Op* op = producer(id);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <string>
 
@@ -20,7 +21,13 @@ using sim::Var;
 using sim::Vars;
 using sim::Work;
 using sim::WorkPhase;
-using Clock = std::chrono::steady_clock;
+
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+// Of this process: what others do on the machine does not count.
+Milliseconds CpuTime() {
+  return Milliseconds(1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC);
+}
 
 constexpr int64_t kMillion = int64_t{1} << 20;
 
@@ -63,15 +70,15 @@ Work SineWork(int64_t elements, const Sines3& sines, int64_t instances, int64_t 
 class Watch : public sim::Observer {
  public:
   absl::Status Continue(WorkPhase now) override {
-    if (phase != now) began = Clock::now();
+    if (phase != now) began = CpuTime();
     phase = now;
     return Late() ? absl::DeadlineExceededError("late") : absl::OkStatus();
   }
-  bool Late() const { return phase == ends && Clock::now() - began > patience; }
+  bool Late() const { return phase == ends && CpuTime() - began > patience; }
   WorkPhase phase = WorkPhase::kForward;
-  Clock::time_point began = Clock::now();
+  Milliseconds began = CpuTime();
   WorkPhase ends = WorkPhase::kForward;
-  Clock::duration patience = std::chrono::hours(1);
+  Milliseconds patience = std::chrono::hours(1);
 };
 
 class Stop : public ::testing::TestWithParam<bool> {
@@ -97,17 +104,19 @@ class Stop : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(Stop, IsAskedForAtLeastOncePerMillionElementOperationsInEveryPhase) {
-  constexpr int64_t kElements = 1 << 14;
+  constexpr int64_t kInstances = 16;
+  constexpr int64_t kElements = 1 << 10;
+  constexpr int64_t kNumbers = kInstances * kElements;
   constexpr int64_t kSteps = 4;
   constexpr int kSines = 128;
-  const auto step = LooksOf(SineWork(kElements, {0, kSines, 0}, 1, kSteps));
-  EXPECT_GE(step[0], kSteps * kSines * kElements / kMillion);
+  const auto step = LooksOf(SineWork(kElements, {0, kSines, 0}, kInstances, kSteps));
+  EXPECT_GE(step[0], kSteps * kSines * kNumbers / kMillion);
   // The replay and its reverse.
-  EXPECT_GE(step[1] + step[2], 2 * kSteps * kSines * kElements / kMillion);
+  EXPECT_GE(step[1] + step[2], 2 * kSteps * kSines * kNumbers / kMillion);
   for (const Sines3& once : {Sines3{512, 0, 0}, Sines3{0, 0, 512}}) {
-    const auto looks = LooksOf(SineWork(kElements, once, 1, 1));
-    EXPECT_GE(looks[0], 512 * kElements / kMillion) << once.initial;
-    EXPECT_GE(All(looks) - looks[0], 2 * 512 * kElements / kMillion) << once.initial;
+    const auto looks = LooksOf(SineWork(kElements, once, kInstances, 1));
+    EXPECT_GE(looks[0], 512 * kNumbers / kMillion) << once.initial;
+    EXPECT_GE(All(looks), 3 * 512 * kNumbers / kMillion) << once.initial;
   }
 }
 
@@ -125,10 +134,6 @@ TEST_P(Stop, IsAskedForInsideEveryOperation) {
        [](Builder& b, Var x) {
          return b.Apply(OpCode::kAdd, {x, x});
        }},
-      {"select",
-       [](Builder& b, Var x) {
-         return b.Apply(OpCode::kSelect, {b.Apply(OpCode::kLt, {x, b.Literal(0.0)}), x, x});
-       }},
       {"concat",
        [](Builder& b, Var x) {
          const Var half = b.Slice(x, {kElements / 2}, {kElements / 2});
@@ -144,7 +149,8 @@ TEST_P(Stop, IsAskedForInsideEveryOperation) {
        }},
       {"event",
        [](Builder& b, Var x) {
-         const Var below = b.Event("low", x, sim::Comparison::kLt, b.Literal(0.0, {kElements}));
+         const Var below = b.Event("low" + std::to_string(static_cast<int>(x.id)), x,
+                                   sim::Comparison::kLt, b.Literal(0.0, {kElements}));
          return b.Apply(OpCode::kSelect, {below, x, x});
        }},
   };
@@ -165,31 +171,35 @@ TEST_P(Stop, IsAskedForInsideEveryOperation) {
         tests::Shared(std::vector<double>(static_cast<size_t>(kElements), 0.25), {kElements});
     return All(LooksOf(std::move(work)));
   };
-  const int64_t nothing = looks_of([](Builder&, Var x) { return x; });
   // What goes in and comes out is looked at, too.
-  EXPECT_GE(nothing, 4);
-  for (const auto& [name, apply] : operations) EXPECT_GE(looks_of(apply), nothing + 2) << name;
+  EXPECT_GE(looks_of([](Builder&, Var x) { return x; }), 4);
+  for (const auto& [name, apply] : operations) {
+    const int64_t once = looks_of(apply);
+    const auto twice = [&](Builder& b, Var x) { return apply(b, apply(b, x)); };
+    EXPECT_GE(looks_of(twice), once + 2) << name;
+  }
 }
 
+// On an idle core within 100 ms; here with fivefold slack.
 TEST_P(Stop, AfterItTheRunEndsWithinHalfASecondInStraightLineSteps) {
   for (const WorkPhase phase : {WorkPhase::kForward, WorkPhase::kRecompute, WorkPhase::kAdjoint}) {
     for (const int64_t chunk_steps : {1, 0}) {
-      Work work = SineWork(1 << 16, {0, 200, 0}, 1, phase == WorkPhase::kForward ? 1000 : 3);
-      if (phase == WorkPhase::kRecompute) work.checkpoint_interval = 3;
+      const bool forward = phase == WorkPhase::kForward;
+      Work work = SineWork(1 << 16, {0, forward || !IsCpu() ? 200 : 20, 0}, 1, forward ? 1000 : 2);
+      if (phase == WorkPhase::kRecompute) work.checkpoint_interval = 2;
       Watch watch;
       watch.ends = phase;
       watch.patience = std::chrono::milliseconds(100);
       work.chunk_steps = chunk_steps;
       if (phase == WorkPhase::kRecompute) work.chunk_steps = 1;
-      Clock::time_point asked{};
-      work.options.stop = [&] {
-        if (!watch.Late()) return false;
-        asked = Clock::now();
-        return true;
-      };
+      work.options.threads = 1;
+      work.options.stop = [&] { return watch.Late(); };
       const auto result = MakeEngine().Execute(std::move(work), watch);
-      const auto over = Clock::now() - watch.began - watch.patience;
+      const Milliseconds over = CpuTime() - watch.began - watch.patience;
       EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded) << result.status();
+      RecordProperty("over_us_" + std::to_string(static_cast<int>(phase)) + "_chunk_" +
+                         std::to_string(chunk_steps),
+                     std::to_string(static_cast<int>(1e3 * over.count())));
       EXPECT_LT(over, std::chrono::milliseconds(500))
           << static_cast<int>(phase) << " " << chunk_steps;
     }
@@ -197,7 +207,7 @@ TEST_P(Stop, AfterItTheRunEndsWithinHalfASecondInStraightLineSteps) {
 }
 
 TEST_P(Stop, EndsTheReplayForABirthCertificate) {
-  Work work = SineWork(1 << 14, {0, 128, 0}, 1, 2);
+  Work work = SineWork(1 << 12, {0, 64, 0}, 1, 2);
   work.gradient.reset();
   work.batch.inputs[0].tensor.Set(0, std::numeric_limits<double>::infinity());
   int64_t looks = 0;

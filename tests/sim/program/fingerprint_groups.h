@@ -1,7 +1,8 @@
-// Many lowered programs, in groups, and one digest of each group: texts, sites, what detection looks
-// at, which site gates an input.
+// Many lowered programs, in groups, and one digest of each group: texts, sites, what detection
+// looks at, which site gates an input.
 //
-// tests/data/fingerprints.txt holds the digests. They change only where the meaning of programs does.
+// tests/data/fingerprints.txt holds the digests. They change only where the meaning of programs
+// does.
 #pragma once
 
 #include <functional>

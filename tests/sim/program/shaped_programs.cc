@@ -29,6 +29,7 @@ Var NestedTest(Builder& b, Var x, int depth, int inner) {
   WhileOptions options;
   options.site = "loop" + std::to_string(depth);
   options.max_iter = 2;
+  options.cap_order = CapOrder::kCapFirst;
   const auto test = [&](const Vars& carried, const Vars&) {
     Var y = Sines(b, carried[0], inner);
     if (depth > 1) y = NestedTest(b, y, depth - 1, inner);
@@ -37,7 +38,8 @@ Var NestedTest(Builder& b, Var x, int depth, int inner) {
   const auto body = [&](const Vars& carried, const Vars& exports, const Vars&) {
     return Vars{carried[0] - exports[0]};
   };
-  return b.While(options, {x}, {}, test, body).carried[0];
+  const LoopResult out = b.While(options, {x}, {}, test, body);
+  return out.carried[0] + out.exports[0];
 }
 
 Vars ShiftedBody(Builder& b, const Vars& carried, Var last) {
@@ -87,7 +89,7 @@ Program ShiftedFor(int carried) {
   const Vars out = b.For(carried + 1, values, [&](Var, const Vars& inside) {
     return ShiftedBody(b, inside, inside[0] * k);
   });
-  b.SetNext({x + out[0]});
+  b.SetNext({x + out.back()});
   return Finished(b);
 }
 
@@ -184,7 +186,8 @@ Program ObjectiveReads(int reads) {
     for (const Var& value : values) sum = sum + value;
   }
   b.Export("sum", sum);
-  b.AddObjective("stage", [&] { return sum * sum; }, nullptr);
+  b.AddObjective(
+      "stage", [&] { return sum * sum; }, nullptr);
   return Finished(b);
 }
 

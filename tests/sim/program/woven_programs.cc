@@ -1,5 +1,7 @@
 #include "tests/sim/program/woven_programs.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "sim/program/builder.h"
@@ -109,8 +111,9 @@ class Weaver {
   }
 
   void Write(Vars& pool, int depth) {
+    b_.Label("line " + std::to_string(++labels_));
     const Var x = Pick(pool);
-    const Var y = Pick(pool);
+    const Var y = random_.Chance(0.1) ? b_.Literal(0.5, x.shape()) : Pick(pool);
     switch (random_.Integer(0, depth < 4 && left_ > 0 ? 15 : 8)) {
       case 0:
         return pool.push_back(x + y);
@@ -220,6 +223,7 @@ class Weaver {
   Random random_;
   Builder b_;
   int sites_ = 0;
+  int labels_ = 0;
   int left_ = 12;  // loops that may still be written
   bool sites_allowed_ = true;
 };

@@ -1,0 +1,50 @@
+#include "sim/engine/reversal_budget.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace simgrad::sim {
+namespace {
+
+// Checkpoints that are worth their memory, those of a range on its way included.
+double CheckpointsOf(const Work& work) {
+  const double steps = static_cast<double>(work.batch.steps);
+  if (work.checkpoint_interval > 0) {
+    return std::ceil(steps / static_cast<double>(work.checkpoint_interval)) + 2;
+  }
+  constexpr double kFew = 64;
+  const double every = std::ceil(steps / static_cast<double>(kFirstCheckpointInterval));
+  const double wanted = std::min(every, std::max(kFew, 2 * std::ceil(std::sqrt(steps)))) + 2;
+  return std::min(wanted, steps + 1);
+}
+
+}  // namespace
+
+RangeSteps RangeStepsOf(const Work& work) {
+  const int64_t chunk = std::max<int64_t>(1, std::min(work.batch.steps, MostStepsOfAChunk(work)));
+  // Between two checkpoints of a gradient.
+  const int64_t interval =
+      work.checkpoint_interval > 0 ? work.checkpoint_interval : kFirstCheckpointInterval;
+  return {chunk, std::min(chunk, interval)};
+}
+
+ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed>& need) {
+  ReversalBudget budget;
+  budget.most = work.memory_budget_bytes;
+  if (!need) {
+    budget.checkpoints = budget.most / 2;
+    budget.held = budget.most;
+    return budget;
+  }
+  // Where no one can be asked for more, the caps are what is sure. Else: what most loops take.
+  constexpr int64_t kUsual = int64_t{16} << 20;
+  int64_t record = need->record_at_caps;
+  if (work.reserve) record = std::min(record, std::max(kUsual, 2 * need->record_once));
+  const double wanted = CheckpointsOf(work) * static_cast<double>(need->saved);
+  const int64_t room = std::max(budget.most / 2, budget.most - record);
+  budget.checkpoints = static_cast<int64_t>(std::min(wanted, static_cast<double>(room)));
+  budget.held = std::min(budget.most, budget.checkpoints + record);
+  return budget;
+}
+
+}  // namespace simgrad::sim

@@ -1,0 +1,31 @@
+// How much memory the checkpoints and records of a gradient get.
+//
+// Maths: a checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of them: then
+// the
+//   steps between two are run again once, for their record, and at worst twice. No bit depends on
+//   it (docs/numerics.md section 6).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "sim/engine.h"
+
+namespace simgrad::sim {
+
+// The interval that is tried first where none is given.
+inline constexpr int64_t kFirstCheckpointInterval = 32;
+
+struct ReversalBudget {
+  int64_t checkpoints = 0;  // of `held`, at most
+  int64_t held = 0;         // what admission counts
+  int64_t most = 0;         // what may be asked for, once the counts of the forward run are known
+};
+
+// The steps of the work's chunks and ranges, at most.
+RangeSteps RangeStepsOf(const Work& work);
+
+// `need` empty: half of the limit each, all of it held.
+ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed>& need);
+
+}  // namespace simgrad::sim

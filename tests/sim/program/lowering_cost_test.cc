@@ -1,0 +1,259 @@
+// What lowering costs, in counts: nothing that a client can send makes it more than linear in what
+// it writes, it is refused before it grows large, and it ends when it is told to.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "sim/program/activity.h"
+#include "sim/program/builder.h"
+#include "sim/program/detect.h"
+#include "sim/program/field_error.h"
+#include "sim/program/lower.h"
+#include "sim/program/print.h"
+#include "sim/program/simplify.h"
+#include "sim/program/verify.h"
+#include "tests/sim/program/shaped_programs.h"
+
+namespace simgrad::sim {
+namespace {
+
+precision::Policy Bf16() {
+  precision::PolicySpec spec;
+  spec.preset = "bf16_safe";
+  return std::get<precision::Policy>(precision::Resolve(spec));
+}
+
+absl::StatusOr<NumericalProgram> Gradient(const Program& world, PassBudget& budget) {
+  return Lower(world, Bf16(), "cost", shaped::WantedOf(world, "cost"), &budget);
+}
+
+struct Cost {
+  int64_t visits = 0;
+  int64_t searched = 0;
+  int64_t operations = 0;
+  int64_t bytes = 0;
+};
+
+Cost CostOf(const Program& world) {
+  PassBudget budget;
+  const auto lowered = Gradient(world, budget);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return {budget.visits(), budget.searched(), budget.operations(), budget.bytes()};
+}
+
+// Eight times the size costs about eight times as much.
+void ExpectLinear(Program (*make)(int), int size) {
+  const Cost small = CostOf(make(size));
+  const Cost large = CostOf(make(8 * size));
+  EXPECT_LE(large.visits, 10 * small.visits);
+  EXPECT_LE(large.searched, 10 * small.searched);
+  EXPECT_LE(large.operations, 9 * small.operations);
+  EXPECT_LE(large.bytes, 10 * small.bytes);
+}
+
+TEST(LoweringCost, IsLinearInCarriedValuesThatMoveOn) {
+  ExpectLinear(shaped::ShiftedFor, 250);
+  ExpectLinear(shaped::ShiftedWhile, 250);
+}
+
+TEST(LoweringCost, IsLinearInStatesThatMoveOn) { ExpectLinear(shaped::ShiftedStates, 250); }
+
+TEST(LoweringCost, IsLinearInExports) { ExpectLinear(shaped::Exports, 500); }
+
+TEST(LoweringCost, IsLinearInOperandsOfOneConcat) { ExpectLinear(shaped::WideConcat, 2'000); }
+
+TEST(LoweringCost, IsLinearInCastsCapturesAndReadsOfAnObjective) {
+  ExpectLinear(shaped::Casts, 250);
+  ExpectLinear(shaped::Captures, 250);
+  ExpectLinear(
+      [](int reads) {
+        Program world = shaped::ObjectiveReads(reads);
+        world.objectives.front().name = "cost";
+        return world;
+      },
+      250);
+}
+
+TEST(LoweringCost, FitsTwentyThousandValuesThatMoveOn) {
+  EXPECT_LE(CostOf(shaped::ShiftedFor(19'000)).bytes, LoweredLimits().max_bytes);
+}
+
+TEST(LoweringCost, FitsTwentyThousandOperationsOfFiveEach) {
+  for (const OpCode code : {OpCode::kSin, OpCode::kSoftplus, OpCode::kDiv, OpCode::kMax}) {
+    EXPECT_LE(CostOf(shaped::Chain(code, 19'000)).bytes, LoweredLimits().max_bytes);
+  }
+}
+
+// Every region is written once: one more operation in each of the tests is written for each way in
+// which that test is reversed, and never for a round of a fixpoint.
+TEST(LoweringCost, WritesEachRegionOnce) {
+  const Cost one = CostOf(shaped::NestedTests(5, 1));
+  const Cost two = CostOf(shaped::NestedTests(5, 2));
+  const Cost three = CostOf(shaped::NestedTests(5, 3));
+  EXPECT_EQ(three.operations - two.operations, two.operations - one.operations);
+}
+
+TEST(LoweringCost, OfTestsInTestsIsRefusedBeforeItIsWritten) {
+  for (const int inner : {10, 30, 100, 1'000}) {
+    const Program world = shaped::NestedTests(8, inner);
+    ASSERT_TRUE(Verify(world).ok());
+    PassBudget budget;
+    const absl::Status status = Gradient(world, budget).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << inner;
+    EXPECT_TRUE(IsLimit(status)) << status;
+    EXPECT_EQ(FieldOf(status), "program");
+    const LoweredLimits limits;
+    EXPECT_LE(budget.searched(), limits.max_visits + 10'000);
+    EXPECT_LE(budget.bytes(), limits.max_bytes + 10'000);
+    EXPECT_LE(budget.operations(), limits.max_operations + 1);
+    EXPECT_LE(budget.visits(), 16'000'000);
+  }
+}
+
+TEST(LoweringCost, EveryLimitEndsIt) {
+  const Program world = shaped::Chain(OpCode::kSin, 500);
+  LoweredLimits limits;
+  const auto refusal = [&](const LoweredLimits& changed) {
+    PassBudget budget({}, changed);
+    return Gradient(world, budget).status();
+  };
+  EXPECT_TRUE(refusal(limits).ok());
+  limits.max_operations = 900;
+  EXPECT_TRUE(IsLimit(refusal(limits))) << refusal(limits);
+  limits = {};
+  limits.max_operands = 900;
+  EXPECT_TRUE(IsLimit(refusal(limits))) << refusal(limits);
+  limits = {};
+  limits.max_bytes = 300'000;
+  EXPECT_TRUE(IsLimit(refusal(limits))) << refusal(limits);
+  limits = {};
+  limits.max_text_bytes = 10'000;
+  EXPECT_TRUE(IsLimit(refusal(limits))) << refusal(limits);
+  limits = {};
+  limits.max_visits = 1'000;
+  EXPECT_TRUE(IsLimit(refusal(limits))) << refusal(limits);
+}
+
+// A stop callback that fires at any poll ends lowering there.
+TEST(LoweringCost, EndsAtWhicheverPollSaysSo) {
+  const Program world = shaped::ShiftedWhile(700);
+  PassBudget whole;
+  ASSERT_TRUE(Gradient(world, whole).ok());
+  ASSERT_GT(whole.polls(), 20);
+  for (int64_t last = 1; last <= whole.polls(); ++last) {
+    int64_t asked = 0;
+    PassBudget budget([&] { return ++asked == last; });
+    const absl::Status status = Gradient(world, budget).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << last;
+    EXPECT_EQ(asked, last);
+  }
+}
+
+// No stretch is longer than a poll's distance and one operation's lists.
+void ExpectPolled(const std::string& pass, const PassBudget& budget, int64_t least) {
+  EXPECT_GE(budget.visits(), least) << pass;
+  EXPECT_GE(budget.polls(), budget.visits() / (2 * PassBudget::kBetweenPolls)) << pass;
+  EXPECT_LE(budget.longest_stretch(), PassBudget::kBetweenPolls + 2 * 2'001) << pass;
+}
+
+TEST(LoweringCost, EveryPassPolls) {
+  const Program world = shaped::Chain(OpCode::kSin, 8'000);
+  const AdjointSpec spec = shaped::WantedOf(world, "cost");
+  const auto polled = [&](const std::string& pass, const auto& run, int64_t least = 8'000) {
+    PassBudget budget;
+    run(budget);
+    ExpectPolled(pass, budget, least);
+    bool stopped = false;
+    try {
+      PassBudget stopping([] { return true; });
+      run(stopping);
+    } catch (const PassBudget::Ended& ended) {
+      stopped = ended.status.code() == absl::StatusCode::kCancelled;
+    }
+    EXPECT_TRUE(stopped) << pass;
+  };
+  const NumericalProgram lowered = *Lower(world, Bf16(), "cost", spec);
+  polled("sites", [&](PassBudget& budget) { SitesOf(world, &budget); });
+  polled("simplify", [&](PassBudget& budget) { Simplify(world, {}, budget); });
+  polled("activity", [&](PassBudget& budget) { ActiveValues(world, nullptr, spec, budget); });
+  polled("print", [&](PassBudget& budget) { Print(lowered, &budget); });
+  polled(
+      "fingerprint", [&](PassBudget& budget) { Fingerprint(lowered.text, &budget); },
+      static_cast<int64_t>(lowered.text.size()) / 64);
+  polled("detect", [&](PassBudget& budget) {
+    const Region& region = lowered.adjoint->inner;
+    DetectNonFinite(lowered.program, lowered.policy, region, region.yields, &budget);
+  });
+}
+
+TEST(LoweringCost, VerifyPollsAndEnds) {
+  const Program world = shaped::ShiftedWhile(2'000);
+  PassBudget budget;
+  ASSERT_TRUE(Verify(world, {}, &budget).ok());
+  ExpectPolled("verify", budget, 8'000);
+  PassBudget stopping([] { return true; });
+  EXPECT_EQ(Verify(world, {}, &stopping).code(), absl::StatusCode::kCancelled);
+}
+
+// Detection looked at loops whose values move on once per value, and at nested ones in powers of
+// it.
+TEST(LoweringCost, DetectionIsLinearInCarriedValues) {
+  const auto visits = [](int carried) {
+    PassBudget whole;
+    const NumericalProgram lowered = *Gradient(shaped::NestedShifts(6, carried), whole);
+    PassBudget budget;
+    const Region& region = lowered.program.step;
+    DetectNonFinite(lowered.program, lowered.policy, region, region.yields, &budget);
+    return budget.visits();
+  };
+  EXPECT_LE(visits(800), 10 * visits(100));
+}
+
+struct LimitCase {
+  std::string name;
+  ProgramLimits limits;
+  std::string field;
+};
+
+TEST(LoweringCost, VerifyRefusesWhatHoldsTooMuch) {
+  Builder b("world");
+  const Var x = b.State("x", {2});
+  b.Label("a label");
+  const Var y = x + b.LiteralArray({1.0, 2.0}, {2});
+  b.Export("first", y);
+  b.Export("second", y);
+  b.SetNext({y});
+  const auto cost = [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, states[0]);
+  };
+  b.AddObjective("one", nullptr, cost);
+  b.AddObjective("two", nullptr, cost);
+  const Program world = *b.Finish();
+  std::vector<LimitCase> cases(6);
+  cases[0] = {"exports", {}, "exports"};
+  cases[0].limits.max_exports = 1;
+  cases[1] = {"objectives", {}, "objectives"};
+  cases[1].limits.max_objectives = 1;
+  cases[2] = {"operands", {}, "step.ops[1].operands"};
+  cases[2].limits.max_operands = 1;
+  cases[3] = {"all operands", {}, "step.ops[1].operands"};
+  cases[3].limits.max_total_operands = 2;
+  cases[4] = {"literals", {}, "step.ops[0].literal"};
+  cases[4].limits.max_literal_elements = 1;
+  cases[5] = {"names", {}, "values[5].name"};
+  cases[5].limits.max_name_bytes = 16;
+  for (const LimitCase& refused : cases) {
+    const absl::Status status = Verify(world, refused.limits);
+    EXPECT_TRUE(IsLimit(status)) << refused.name << ": " << status;
+    EXPECT_EQ(FieldOf(status), refused.field) << refused.name << ": " << status;
+  }
+}
+
+TEST(LoweringCost, AxesThatNothingReadsAreBounded) {
+  Program world = shaped::Chain(OpCode::kSin, 1);
+  world.step.ops[0].attributes.start.assign(9, 0);
+  EXPECT_TRUE(IsLimit(Verify(world))) << Verify(world);
+}
+
+}  // namespace
+}  // namespace simgrad::sim
