@@ -122,11 +122,11 @@ v1::RolloutSpec LargeStates() {
 
 // x runs long in both directions; y is 3 MB to tell: more than a window of HTTP/2, less than may
 // wait.
+constexpr int64_t kTellingSteps = 48'000;
 v1::GradientRequest LongReverseThatTells() {
-  constexpr int64_t kSteps = 48'000;
   sim::Builder b("tells");
   const sim::Var x = b.State("x", {256});
-  const sim::Var t = b.State("y", {16});
+  const sim::Var t = b.State("y", {64});
   sim::Var next = x;
   for (int i = 0; i < 8; ++i) next = next * b.Literal(0.999) + b.Literal(0.001);
   b.SetNext({next, t + b.Literal(1.0)});
@@ -137,13 +137,13 @@ v1::GradientRequest LongReverseThatTells() {
   v1::GradientRequest request;
   v1::RolloutSpec* spec = request.mutable_spec();
   *spec->mutable_world()->mutable_program() = conversion::ProgramToProto(*program);
-  spec->set_steps(kSteps);
+  spec->set_steps(kTellingSteps);
   spec->set_objective("last");
   spec->set_chunk_steps(16);
   spec->add_record("y");
   spec->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
   AddTensor(spec->mutable_initial(), "x", std::vector<double>(256, 0.25), {256});
-  AddTensor(spec->mutable_initial(), "y", std::vector<double>(16, 0.0), {16});
+  AddTensor(spec->mutable_initial(), "y", std::vector<double>(64, 0.0), {64});
   return request;
 }
 
@@ -229,7 +229,7 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
     if (cell.phase == Phase::kQueued) config.workers = 1;
     if (cell.way == Way::kStoppedReader) {
       config.slow_reader_timeout = slow_reader_timeout;
-      if (cell.phase == Phase::kAdjoint) config.max_message_bytes = int64_t{1} << 20;
+      if (cell.phase == Phase::kAdjoint) config.max_message_bytes = int64_t{4} << 20;
     }
     return config;
   }
@@ -453,24 +453,27 @@ void CancelMatrix::StopReading() {
     VictimOptions options = Options();
     options.reads_until = Stage::kEnded;
     LocalVictim measured(options);
-    const absl::Time start = absl::Now();
+    const absl::Time started = absl::Now();
     ASSERT_TRUE(Eventually([&] { return measured.stage() >= Stage::kForwardDone; }));
-    timeout = 1.2 * (absl::Now() - start);
+    timeout = 1.2 * (absl::Now() - started);
     measured.Cancel();
     measured.End();
   }
-  StartServer(timeout);
-  const absl::Time start = absl::Now();
-  LocalVictim victim(Options());
-  good_->Begin();
-  ExpectGivenBack(start, 4 * timeout + GivenBackWithin());
-  EXPECT_EQ(SumOf(*server_, "grpc_server_handled_total",
-                  "grpc_code=\"ResourceExhausted\",grpc_method=\"" + cell().rpc_name()),
-            1);
-  if (cell().phase == Phase::kAdjoint) {
-    const auto series = server_->Series();
-    EXPECT_GE(series.at("simgrad_steps_total{direction=\"forward\"}"), 48'000);
+  // In the adjoint: a machine that became busier may still be in its forward pass by then.
+  for (int attempt = 0; attempt < 6; ++attempt, timeout *= 1.4) {
+    StartServer(timeout);
+    const absl::Time start = absl::Now();
+    LocalVictim victim(Options());
+    good_->Begin();
+    ExpectGivenBack(start, 4 * timeout + GivenBackWithin());
+    EXPECT_EQ(SumOf(*server_, "grpc_server_handled_total",
+                    "grpc_code=\"ResourceExhausted\",grpc_method=\"" + cell().rpc_name()),
+              1);
+    const double steps = server_->Series().at("simgrad_steps_total{direction=\"forward\"}") -
+                         static_cast<double>(GoodRequests::kForwardSteps * good_->asked());
+    if (cell().phase != Phase::kAdjoint || steps >= kTellingSteps || HasFailure()) return;
   }
+  FAIL() << "it was never given up in the adjoint";
 }
 
 TEST_P(CancelMatrix, GivesBackAtOnceAndHarmsNoOther) {

@@ -5,21 +5,10 @@
 #include <string>
 #include <thread>
 
+#include "tests/server/deterministic_bytes.h"
 #include "tests/server/running_server.h"
 
 namespace simgrad::server {
-
-template <class Message>
-std::string DeterministicBytes(const Message& message) {
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    message.SerializeToCodedStream(&coded);
-  }
-  return bytes;
-}
 
 // All that a complete answer says but for how long it took.
 inline std::string BitsOf(const Answer<v1::RolloutPart>& answer) {
@@ -37,11 +26,16 @@ inline std::string BitsOf(const Answer<v1::GradientPart>& answer) {
 
 class GoodRequests {
  public:
+  static constexpr int64_t kSteps = 20;
+  static constexpr int64_t kInstances = 16;
+  // Of one round: a rollout and a gradient.
+  static constexpr int64_t kForwardSteps = 2 * kSteps * kInstances;
+
   // Learns the bits from a first answer.
   explicit GoodRequests(RunningServer& server) : server_(server) {
-    rollout_ = BallRollout(20, 16);
+    rollout_ = BallRollout(kSteps, kInstances);
     rollout_.mutable_spec()->add_record("y");
-    gradient_ = BallGradient(20, 16);
+    gradient_ = BallGradient(kSteps, kInstances);
     gradient_.mutable_spec()->mutable_policy()->set_preset("bf16_safe");
     ++asked_;
     const auto rollout = Ask(server_, rollout_);

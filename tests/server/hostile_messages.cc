@@ -11,6 +11,7 @@
 #include "server/conversion/program_to_proto.h"
 #include "sim/program/builder.h"
 #include "tests/server/ball_request.h"
+#include "tests/server/deterministic_bytes.h"
 #include "tests/sim/program/woven_programs.h"
 
 namespace simgrad::server {
@@ -219,7 +220,7 @@ HostileMessage MessageOf(const v1::Program& program, Dice& dice,
     request.set_adjoint(!request.objective().empty() && !dice.OneIn(4));
     if (dice.OneIn(2)) request.mutable_cuda();
     spoil(request);
-    message.request = request.SerializeAsString();
+    message.request = DeterministicBytes(request);
     return message;
   }
   v1::GradientRequest request;
@@ -228,13 +229,13 @@ HostileMessage MessageOf(const v1::Program& program, Dice& dice,
   request.mutable_spec()->set_objective(ObjectiveOf(program));
   if (message.rpc == Rpc::kGradient) {
     spoil(request);
-    message.request = request.SerializeAsString();
+    message.request = DeterministicBytes(request);
     return message;
   }
   v1::RolloutRequest rollout;
   *rollout.mutable_spec() = request.spec();
   spoil(rollout);
-  message.request = rollout.SerializeAsString();
+  message.request = DeterministicBytes(rollout);
   return message;
 }
 
@@ -359,7 +360,7 @@ HostileMessage LongList(Dice& dice) {
     if (what == 6) spec->mutable_policy()->add_roles()->set_role(name);
   }
   message.family = "long list " + std::to_string(what) + " of " + std::to_string(n);
-  message.request = request.SerializeAsString();
+  message.request = DeterministicBytes(request);
   return message;
 }
 

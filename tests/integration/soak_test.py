@@ -1,0 +1,271 @@
+"""Minutes of what a week holds: mixed load, callers that are killed, a server that is restarted,
+certificates and tokens that change. Every good answer has the bits of the first one; memory stays
+flat; at the end nothing is held.
+
+One minute normally, ten under --long, where memory may grow by 5 %; a short run has five times that.
+"""
+
+import inspect
+import itertools
+import pathlib
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+from certificates import Authority, Secret
+from conftest import bits_of
+from live_server import LiveServer
+
+import simgrad as sg
+
+REPEATS = "retry" in inspect.signature(sg.Client.__init__).parameters
+CALLERS = 4
+BALL = sg.World("bouncing_ball", contact="projection", elements=4, clamp=False)
+
+# A caller that dies: it asks for much, reads some of it, and says that it has begun.
+DOOMED = """
+import sys, numpy as np, simgrad as sg
+target, ca, token = sys.argv[1:]
+with sg.Client(target, timeout=120, credentials=sg.tls(ca), token=token) as client:
+    world = sg.World("bouncing_ball", elements=16)
+    y = np.linspace(0.1, 1, 512)[:, None] * np.ones(16)
+    for block in client.rollout_stream(
+        world, steps=200_000, initial={"y": y, "v": np.zeros(16)}, params={"k": 1.0}, record=["y"]
+    ):
+        print("begun", flush=True)
+"""
+
+
+def heights(n):
+    y = np.linspace(0.05, 0.9, n)[:, None] * np.linspace(0.5, 1.0, 4)
+    return {"y": y, "v": np.full(4, -1.0)}
+
+
+def streamed(client, **call):
+    stream = client.rollout_stream(BALL, **call)
+    for _ in stream:
+        pass
+    return stream.result
+
+
+def requests():
+    """By name: what is asked of a client."""
+    common = dict(params={"k": 0.5})
+    large = dict(steps=100, initial=heights(512), **common)
+    return {
+        "tiny": lambda c: c.rollout(BALL, steps=10, initial=heights(4), **common),
+        "recorded": lambda c: c.rollout(
+            BALL, steps=100, initial=heights(64), record=["y", "penetration"], **common
+        ),
+        "gradient": lambda c: c.gradient(
+            BALL, steps=60, initial=heights(32), objective="final_height", **common
+        ),
+        "safe": lambda c: c.gradient(
+            BALL, steps=40, initial=heights(8), objective="final_height", policy="f16_safe", **common
+        ),
+        "large": lambda c: c.rollout(BALL, diagnostics="instances", **large),
+        "stream": lambda c: streamed(c, record=["y"], **large),
+    }
+
+
+class Tokens:
+    """The file, and the one that callers send: both the old and the new one hold while it changes."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path, self._number = path, 0
+        self.rotate()
+
+    def current(self) -> str:
+        return f"token-{self._number}"
+
+    def rotate(self) -> None:
+        self._number += 1
+        kept = [f"token-{n}" for n in (self._number - 1, self._number, self._number + 1)]
+        fresh = self.path.with_suffix(".fresh")
+        fresh.write_text("\n".join(kept) + "\n")
+        fresh.replace(self.path)
+
+
+def page(server):
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    return urllib.request.urlopen(url, timeout=10).read().decode()
+
+
+def gauges(server):
+    """What must be 0 when nothing is asked."""
+    held = re.compile(r"^(simgrad_(?:rpc_in_flight|queue_requests)(?:{.*})?) (\S+)$", re.MULTILINE)
+    return {name: float(value) for name, value in held.findall(page(server)) if float(value)}
+
+
+def resident(server):
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+
+def descriptors(server):
+    return len(list(pathlib.Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
+def eventually(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+class Soak:
+    def __init__(self, folder, authority):
+        self.authority = authority
+        self.certificates = itertools.cycle(
+            [authority.sign("even"), authority.sign("odd", days=60)]
+        )
+        self.secret = Secret(folder / "secret")
+        self.tokens = Tokens(folder / "tokens")
+        self.rotate_certificate()
+        self.flags = (
+            f"--tls_certificate={self.secret.folder}/certificate",
+            f"--tls_key={self.secret.folder}/key",
+            "--tls_reload_interval=1s",
+            f"--token_file={self.tokens.path}",
+            "--workers=2",
+            "--drain_timeout=5s",
+        )
+        self.server = LiveServer(*self.flags)
+        self.port, self.metrics_port = self.server.port, self.server.metrics_port
+        self.stop, self.lock = threading.Event(), threading.Lock()
+        self.first, self.answers, self.failures = {}, {}, []
+        self.killed = 0
+
+    def connect(self):
+        return sg.Client(
+            f"localhost:{self.port}",
+            timeout=60,
+            credentials=sg.tls(self.authority.certificate),
+            token=self.tokens.current,
+        )
+
+    def rotate_certificate(self):
+        certificate, key = next(self.certificates)
+        self.secret.put(certificate=certificate, key=key)
+
+    def restart(self):
+        """Stopped in order, away for a moment, and back at the same ports."""
+        assert self.server.stop() in (0, 3)  # 3: some work outlived the drain
+        self.server = LiveServer(
+            f"--port={self.port}", f"--metrics_port={self.metrics_port}", *self.flags
+        )
+
+    def ask(self, name, call, client):
+        """One answer; a client that cannot repeat calls has them repeated here."""
+        while True:
+            try:
+                result = call(client)
+                break
+            except (sg.Unavailable, sg.ResourceExhausted):
+                if REPEATS or self.stop.is_set():
+                    raise
+                time.sleep(0.2)
+        bits = bits_of(result)
+        with self.lock:
+            same = self.first.setdefault(name, bits) == bits
+            self.answers[name] = self.answers.get(name, 0) + 1
+        assert same, f"{name}: other bits than the first answer's"
+
+    def caller(self, shift):
+        calls = list(requests().items())
+        turn = itertools.cycle(calls[shift % len(calls) :] + calls[: shift % len(calls)])
+        while not self.stop.is_set():
+            with self.connect() as client:
+                for name, call in itertools.islice(turn, 25):
+                    if self.stop.is_set():
+                        return
+                    try:
+                        self.ask(name, call, client)
+                    except Exception as error:  # told at the end, whatever it is
+                        self.failures.append(f"{name}: {error!r}")
+
+    def doomed(self):
+        """A process of its own that is killed while its answer comes."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", DOOMED, f"localhost:{self.port}",
+             str(self.authority.certificate), self.tokens.current()],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        if process.stdout.readline():
+            self.killed += 1
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+    def run(self, seconds):
+        """Returns samples of memory by time, in [0, 1], of the server that stands at the end."""
+        idle = self.idle_descriptors()
+        threads = [threading.Thread(target=self.caller, args=(i,)) for i in range(CALLERS)]
+        for thread in threads:
+            thread.start()
+        start, samples, restarted = time.monotonic(), [], False
+        try:
+            for turn in itertools.count():
+                at = (time.monotonic() - start) / seconds
+                if at >= 1:
+                    break
+                if at > 0.08 and not restarted:
+                    restarted = True
+                    self.restart()
+                if turn % 3 == 0:
+                    self.doomed()
+                if turn % 8 == 4:
+                    self.rotate_certificate()
+                if turn % 8 == 6:
+                    self.tokens.rotate()
+                samples.append((at, resident(self.server)))
+                self.stop.wait(min(1.0, seconds / 60))
+        finally:
+            self.stop.set()
+            for thread in threads:
+                thread.join()
+        return samples, idle
+
+    def idle_descriptors(self):
+        with self.connect() as client:
+            client.info()
+        assert eventually(lambda: not gauges(self.server))
+        return descriptors(self.server)
+
+
+@pytest.fixture
+def soak(tmp_path):
+    (tmp_path / "ca").mkdir()
+    running = Soak(tmp_path, Authority(tmp_path / "ca"))
+    yield running
+    if running.server.process.poll() is None:
+        running.server.stop()
+
+
+def test_a_long_mixed_load_leaves_every_bit_and_all_memory_as_they_were(soak, pytestconfig):
+    long = pytestconfig.getoption("--long")
+    samples, idle = soak.run(600 if long else 60)
+    assert not soak.failures, soak.failures[:5]
+    assert set(soak.answers) == set(requests()) and min(soak.answers.values()) >= 5, soak.answers
+    assert soak.killed >= 3
+
+    def memory(least, most):
+        return statistics.median(size for at, size in samples if least <= at < most)
+
+    second, last = memory(0.25, 0.5), memory(0.75, 1.0)
+    print(f"{soak.answers} answers, {soak.killed} killed; {second:.1f} MiB, then {last:.1f} MiB")
+    assert last <= second * (1.05 if long else 1.25)
+    assert eventually(lambda: not gauges(soak.server)), gauges(soak.server)
+    assert eventually(lambda: descriptors(soak.server) <= idle), (descriptors(soak.server), idle)
+    soak.server.log.seek(0)
+    assert '"code":"Internal"' not in soak.server.log.read()
+    assert soak.server.stop() == 0
