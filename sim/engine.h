@@ -107,6 +107,7 @@ class Engine {
   // Birth certificates are written by replays in the reference backend, whatever the executor.
   explicit Engine(std::shared_ptr<Executor> executor);
   absl::StatusOr<WorkResult> Execute(Work work, Observer& observer) const;
+  const Executor& executor() const { return *executor_; }
 
  private:
   std::shared_ptr<Executor> executor_;

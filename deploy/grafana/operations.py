@@ -332,6 +332,19 @@ PROCESS = (
         "stat",
         6,
     ),
+    Panel(
+        "Connections",
+        "Open connections; a connection takes two file descriptors.",
+        "short",
+        (Query(value("simgrad_connections", "instance"), "{{instance}}"),),
+    ),
+    Panel(
+        "Connections rejected",
+        "Connections refused or cut per second: too many in all or of one peer, no handshake in time, "
+        "calls cancelled in numbers, no file descriptors.",
+        "cps",
+        (Query(rate("simgrad_connections_rejected_total", "reason"), "{{reason}}"),),
+    ),
 )
 
 ROWS = (

@@ -97,6 +97,9 @@ class IncomingCall final : public grpc::ServerGenericBidiReactor,
   void OnDone() override;
 
  private:
+  // The end of a unary call takes no other thread; that of a stream may wait for a lock.
+  bool InternalInlineable() override { return method_.unary != nullptr; }
+
   enum class State : uint8_t { kUploading, kServing, kEnded };
   // Whether it was the first to decide what becomes of the upload.
   bool Becomes(State state);

@@ -45,19 +45,28 @@ bool Count(const v1::Region& region, ProgramSize& size) {
   return size.operations <= kQuick.operations;
 }
 
+// The executor knows better than a bound for all of them, and asking it costs a plan: so it is
+// asked about large work alone.
+absl::StatusOr<int64_t> WorkBytes(const sim::Work& work, const PrepareOptions& options) {
+  constexpr int64_t kLarge = int64_t{64} << 20;
+  const int64_t bound = sim::EstimateBytes(work);
+  if (bound <= kLarge || options.engine == nullptr) return bound;
+  return sim::EstimateBytes(work, options.engine->executor());
+}
+
 // `gradient` null: a rollout.
 absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
                                          const v1::GradientRequest* gradient,
                                          conversion::ProgramCache& cache,
                                          const PrepareOptions& options,
-                                         const conversion::CompileControl& control) {
+                                         const PrepareControl& control) {
   const Clock::time_point start = Clock::now();
   absl::Status status = validation::CheckSpec(spec, options.limits, "spec");
   if (status.ok() && gradient != nullptr) status = validation::CheckGradientMessage(*gradient);
   if (!status.ok()) return status;
 
   const Clock::time_point compile_start = Clock::now();
-  auto world = cache.World(spec.world(), "spec.world", control);
+  auto world = cache.World(spec.world(), "spec.world", control.compile);
   if (!world.ok()) return world.status();
   double compile_seconds = SecondsSince(compile_start);
 
@@ -71,7 +80,8 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   }
 
   const Clock::time_point lower_start = Clock::now();
-  auto program = cache.Lower(*world, spec.policy(), spec.objective(), adjoint, "spec", control);
+  auto program =
+      cache.Lower(*world, spec.policy(), spec.objective(), adjoint, "spec", control.compile);
   if (!program.ok()) return program.status();
   compile_seconds += SecondsSince(lower_start);
   status = validation::CheckRequired(spec, (*program)->required, "spec");
@@ -92,8 +102,12 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
                                            kQueuedMessages * options.limits.max_message_bytes};
   prepared.work.max_chunk_steps =
       conversion::MostChunkSteps(prepared.work, prepared.recorded, answer);
-  prepared.memory_bytes = sim::EstimateBytes(prepared.work) +
-                          conversion::AnswerBytes(prepared.work, prepared.recorded, answer);
+  prepared.work.options.stop = control.compile.stop;
+  prepared.work.reserve = control.reserve;
+  const auto work_bytes = WorkBytes(prepared.work, options);
+  if (!work_bytes.ok()) return work_bytes.status();
+  prepared.memory_bytes =
+      *work_bytes + conversion::AnswerBytes(prepared.work, prepared.recorded, answer);
   prepared.compile_seconds = compile_seconds;
   prepared.decode_seconds = SecondsSince(start) - compile_seconds;
   return prepared;
@@ -121,14 +135,14 @@ int ThreadsFor(int64_t instances, int most) {
 
 absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
-                                     const conversion::CompileControl& control) {
+                                     const PrepareControl& control) {
   if (absl::Status status = validation::CheckRolloutMessage(request); !status.ok()) return status;
   return PrepareSpec(request.spec(), nullptr, cache, options, control);
 }
 
 absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
-                                     const conversion::CompileControl& control) {
+                                     const PrepareControl& control) {
   return PrepareSpec(request.spec(), &request, cache, options, control);
 }
 

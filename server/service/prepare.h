@@ -20,6 +20,14 @@ namespace simgrad::server::service {
 struct PrepareOptions {
   validation::RequestLimits limits;
   conversion::WorkSettings work;
+  // Asked what large work needs; null: bounds that hold for any executor are taken.
+  std::shared_ptr<const sim::Engine> engine;
+};
+
+// What one request may take beside the options, and when it is to end.
+struct PrepareControl {
+  conversion::CompileControl compile;
+  sim::ReserveCallback reserve;  // of the work, while it runs; empty: it asks for all in advance
 };
 
 struct PreparedWork {
@@ -45,10 +53,10 @@ Preparation PreparationOf(const v1::World& world);
 
 absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
-                                     const conversion::CompileControl& control = {});
+                                     const PrepareControl& control = {});
 absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
-                                     const conversion::CompileControl& control = {});
+                                     const PrepareControl& control = {});
 
 // Threads that a batch of this size is worth: one per some hundred instances.
 int ThreadsFor(int64_t instances, int most);

@@ -1,9 +1,9 @@
 // One line of JSON per request on stderr, its fields in a fixed order.
 //
 // Fields: time (UTC), level, event (request or note), request_id, trace_id and parent_span_id where
-//   the caller sent a W3C traceparent, method, caller, world, instances, steps, code, the milliseconds of
-//   each stage it came to (STAGE_ms, stage_clock.h), other_ms (what no stage claims) and total_ms,
-//   their sum; message of an error.
+//   the caller sent a W3C traceparent, method, caller, world, instances, steps, code, the
+//   milliseconds of each stage it came to (STAGE_ms, stage_clock.h), other_ms (what no stage
+//   claims) and total_ms, their sum; message of an error.
 // Threads: any; LogWriter writes, and drops with a count where the reader of stderr stalls. What a
 // caller wrote (names) is quoted and cut. Of cancelled calls two hundred a second have a line; a
 // note counts the others.
@@ -29,7 +29,7 @@ struct RequestRecord {
   std::string trace_parent;  // as the caller sent it; may be empty or nonsense
   std::string method;
   std::string caller;  // scheduling/caller.h; empty where it is not known
-  std::string world;  // metric label: a built-in world or custom; may be empty
+  std::string world;   // metric label: a built-in world or custom; may be empty
   int64_t instances = 0;
   int64_t steps = 0;
   std::string outcome;  // status code as CodeLabel writes it

@@ -263,8 +263,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   options.limits = {config.max_steps, config.max_instances, config.max_message_bytes};
   options.work.threads = device->threads;
   options.work.near_band_ulps = config.near_band_ulps;
-  // So that a few large gradients fit side by side.
-  options.work.memory_budget_bytes = memory / 4;
+  options.engine = device->engine;
+  // Of one gradient, where its loops need so much.
+  options.work.memory_budget_bytes = memory / 2;
   server->service_ = std::make_unique<SimgradService>(std::move(context), options,
                                                       ServerInfoOf(config, *device, memory),
                                                       CacheOptionsOf(config, memory));

@@ -197,7 +197,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, me
   }
   const auto size = static_cast<int64_t>(bytes->Length());
   if (!call->Arrive(*std::move(caller), size, reactor)) return reactor;
-  using Control = conversion::CompileControl;
+  using Control = PrepareControl;
   const auto prepare = [&cache, &options](const Request& request, std::string& world_label,
                                           const Control& control) {
     world_label = conversion::WorldLabel(request.spec().world());

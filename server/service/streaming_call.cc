@@ -112,7 +112,9 @@ bool StreamingCall::Arrive(std::shared_ptr<scheduling::Caller> caller, int64_t r
 
 absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
   CompileMemory memory(*context_.scheduler, caller_);
-  return prepare(record_.world, memory.Control(cancellation_));
+  // The work is a part of this call, so it asks for more while this lives.
+  const auto reserve = [this](int64_t more_bytes) { return memory_.Grow(more_bytes); };
+  return prepare(record_.world, {memory.Control(cancellation_), reserve});
 }
 
 void StreamingCall::Begin(Prepare prepare, Preparation cost) {

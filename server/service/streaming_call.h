@@ -56,8 +56,8 @@ class StreamingCall final : public sim::Observer,
   // Prepares, at once where it is quick; then admits and enqueues, or finishes the outbox with the
   // refusal. `prepare` is called once and keeps what it reads; it tells the label of the world for
   // metrics as soon as it is known.
-  using Prepare = std::function<absl::StatusOr<PreparedWork>(
-      std::string& world_label, const conversion::CompileControl& control)>;
+  using Prepare = std::function<absl::StatusOr<PreparedWork>(std::string& world_label,
+                                                             const PrepareControl& control)>;
   void Begin(Prepare prepare, Preparation cost);
   // Instead of Begin: ends the call. `outbox`: as for Arrive.
   void Deny(const absl::Status& status, Outbox* outbox);

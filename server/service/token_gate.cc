@@ -97,9 +97,9 @@ absl::Status TokenGate::Read() {
     Known known = {DigestOf((*parsed)->token), std::move((*parsed)->owner), true};
     known.named = !known.owner.name.empty();
     if (!known.named) {
-      known.owner.name = absl::StrCat(
-          "token-", absl::BytesToHexString(absl::string_view(
-                        reinterpret_cast<const char*>(known.digest.data()), 4)));
+      known.owner.name =
+          absl::StrCat("token-", absl::BytesToHexString(absl::string_view(
+                                     reinterpret_cast<const char*>(known.digest.data()), 4)));
     }
     tokens.push_back(std::move(known));
   }

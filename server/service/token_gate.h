@@ -3,10 +3,10 @@
 // The file has one token per line, and behind it what is to be known of its caller, each once:
 //   name=WORD  weight=NUMBER  requests=COUNT  instance_steps_per_second=NUMBER  memory_bytes=COUNT
 // A token without a name is a caller called "token-" and the beginning of its digest. Empty lines
-// and lines that begin with # do not count. The file is read again when it changes; while it cannot be read the tokens known before stay good. Tokens are
-// compared by their SHA-256 in constant time, all of them at every call.
-// Errors: UNAUTHENTICATED, which says what to send and nothing of what is expected.
-// Threads: any. Cost: one hash, and a look at the file's time of change once a second.
+// and lines that begin with # do not count. The file is read again when it changes; while it cannot
+// be read the tokens known before stay good. Tokens are compared by their SHA-256 in constant time,
+// all of them at every call. Errors: UNAUTHENTICATED, which says what to send and nothing of what
+// is expected. Threads: any. Cost: one hash, and a look at the file's time of change once a second.
 #pragma once
 
 #include <array>

@@ -348,7 +348,7 @@ class TestResets:
             sent += 50
         return sent
 
-    @pytest.mark.parametrize("path", [INFO, ROLLOUT, HEALTH, REFLECTION, "/no.such/Method"])
+    @pytest.mark.parametrize("path", [INFO, ROLLOUT, HEALTH, "/no.such/Method"])
     @pytest.mark.parametrize("message", [EMPTY, None], ids=["message", "headers-alone"])
     def test_a_peer_that_resets_in_numbers_is_cut(self, start, path, message):
         server = start()
@@ -369,6 +369,15 @@ class TestResets:
             eventually(lambda: series(server, "simgrad_connections") == 1)
         server.log.seek(0)
         assert len(server.log.readlines()) < 5000
+
+    def test_so_is_one_that_resets_reflection(self, start):
+        """Which is gRPC's own, and synchronous: what it holds meanwhile is not ours to bound."""
+        server = start()
+        connection = http2.Connection(server.port)
+        self.send_resets(connection, REFLECTION, 2_000)
+        assert connection.ended.wait(60)
+        assert rejected(server, "resets") == 1
+        assert ask(server)
 
     def latency(self, stub):
         times = []
@@ -416,7 +425,7 @@ class TestUploads:
     FLAGS = (f"--memory_limit_bytes={512 * MIB}",)
     SIZE = 60 * MIB
 
-    def begin(self, connection, path=ROLLOUT):
+    def begin(self, connection, path):
         """A message that lacks its last byte."""
         stream = connection.start(path)
         threading.Thread(
@@ -425,14 +434,15 @@ class TestUploads:
             daemon=True,
         ).start()
 
-    def test_that_are_not_complete_are_bounded(self, start):
+    @pytest.mark.parametrize("path", [ROLLOUT, INFO, HEALTH])
+    def test_that_are_not_complete_are_bounded(self, start, path):
         server = start(*self.FLAGS)
         assert ask(server)
         before = memory(server, "VmRSS")
         with stub_of(server) as stub:
             connection = http2.Connection(server.port, keep=False)
             for _ in range(40):
-                self.begin(connection)
+                self.begin(connection, path)
             most = 0
 
             def refused_ten():
