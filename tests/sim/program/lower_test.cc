@@ -178,7 +178,8 @@ TEST(Simplify, RemovesCopiesAndDeadCodeButNoSite) {
   const Var copy = b.Reshape(x, {2});
   b.Event("low", x, Comparison::kLt, b.Literal(0.0));
   b.SetNext({copy});
-  const Program simple = Simplify(*b.Finish());
+  PassBudget budget;
+  const Program simple = Simplify(*b.Finish(), {}, budget);
   std::vector<OpCode> codes;
   for (const Op& op : simple.step.ops) codes.push_back(op.code);
   EXPECT_EQ(codes, (std::vector<OpCode>{OpCode::kLiteral, OpCode::kBroadcast, OpCode::kEvent}));
