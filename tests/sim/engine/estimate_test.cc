@@ -97,7 +97,7 @@ Work Balls(const Size& size, bool gradient, const std::string& preset = "f32") {
 }
 
 // A step of straight lines on many elements.
-Work Sines(const Size& size, bool gradient, int sines = 20) {
+Work Sines(const Size& size, bool gradient, int sines = 8) {
   Builder b("sines");
   const Var x = b.State("x", {size.elements});
   const Var k = b.Param("k", {}, 0.5);
