@@ -247,6 +247,7 @@ def outlive(target, pid):
 
 for target_and_pid in sys.argv[1:]:
     outlive(*target_and_pid.split("/"))
+assert "GRPC_VERBOSITY" not in os.environ  # what we start is not silenced too
 """
 SERVERS = 6  # so many that gRPC 1.51, left to its own repeats, loses a call of theirs (it hangs)
 
