@@ -211,6 +211,14 @@ def test_under_round_robin_too_the_words_are_ours():
             c.info()
 
 
+def test_a_server_without_tls_is_called_that_and_is_not_waited_for(tmp_path, server):
+    stranger = Authority(tmp_path).certificate
+    with sg.Client(server.target, credentials=sg.tls(stranger)) as client:
+        with pytest.raises(sg.Unavailable, match="does not speak TLS") as failed:
+            client.info()
+        assert failed.value.tries == 1
+
+
 def test_a_certificate_of_a_stranger_is_called_that_and_is_not_waited_for(tmp_path, start):
     for folder in ("ours", "theirs"):
         (tmp_path / folder).mkdir()
@@ -247,6 +255,7 @@ def outlive(target, pid):
 
 for target_and_pid in sys.argv[1:]:
     outlive(*target_and_pid.split("/"))
+assert "GRPC_VERBOSITY" not in os.environ  # what we start is not silenced too
 """
 SERVERS = 6  # so many that gRPC 1.51, left to its own repeats, loses a call of theirs (it hangs)
 

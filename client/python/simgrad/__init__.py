@@ -11,11 +11,7 @@ instances, one more axis means per instance; nothing else is accepted (see PerSt
 the shape of its input.
 """
 
-import os
-
-# Else gRPC writes a line on standard error when a server ends in order. It reads this when it is
-# imported; set it (DEBUG, INFO, ERROR) to hear it.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+from simgrad import quiet_grpc  # noqa: F401  before anything else that imports grpc
 
 from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client

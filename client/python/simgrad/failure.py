@@ -51,7 +51,7 @@ _NOT_CONNECTED = (
     "address list",
 )
 # A connection that would fail in the same way the next time.
-_NOT_TRUSTED = ("CERTIFICATE_VERIFY_FAILED", "not in peer certificate", "Hostname Verification")
+_NOT_TRUSTED = ("SSL_ERROR_SSL", "not in peer certificate", "Hostname Verification")
 _BROKEN = (
     "Socket closed",
     "Stream removed",
@@ -126,11 +126,11 @@ def _why_not_connected(text: str) -> str:
     low = text.lower()
     if "connection refused" in low:
         return "connection refused; is the server running?"
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        detail = re.search(r"CERTIFICATE_VERIFY_FAILED: ([^\]}]*)", text)
-        why = f" ({detail[1].strip()})" if detail else ""
-        return f"the server's certificate is not signed by who we trust{why}"
-    if _has(text, _NOT_TRUSTED):
+    if "certificate verify failed" in low.replace("_", " "):
+        return "the server's certificate is not signed by a certificate that is trusted here"
+    if "wrong version number" in low.replace("_", " "):
+        return "the server does not speak TLS"
+    if _has(text, _NOT_TRUSTED[1:]):
         return "the server's certificate is for another name"
     if "handshake" in low:
         return "the TLS handshake failed; does the server speak TLS, and does it take our certificate?"
