@@ -44,6 +44,13 @@ config::ServerConfig Checked(absl::Duration interval = kOften) {
 
 double Ready(const RunningServer& server) { return server.Series().at("simgrad_ready"); }
 
+// In a folder of this process, as another may run the same test.
+std::string PathOf(const std::string& name) {
+  const std::string folder = testing::TempDir() + "/self_check." + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  return folder + "/" + name;
+}
+
 // Over a connection of its own.
 bool SaysServing(int port) {
   const auto channel = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port),
@@ -414,7 +421,7 @@ TEST(ServerSelfCheck, AListenerThatIsGoneTurnsHealthAndMetricThoughCallsStillWor
 }
 
 TEST(ServerSelfCheck, ARefusalForLoadOrTokenIsNoFailure) {
-  const std::string tokens = testing::TempDir() + "/self_check_tokens";
+  const std::string tokens = PathOf("tokens");
   std::ofstream(tokens) << "secret\n";
   config::ServerConfig config = Checked(kPatiently);
   config.token_file = tokens;
@@ -432,8 +439,8 @@ TEST(ServerSelfCheck, ARefusalForLoadOrTokenIsNoFailure) {
 }
 
 TEST(ServerSelfCheck, TlsAndMutualTlsAreNoFailure) {
-  const std::string key = testing::TempDir() + "/self_check_key";
-  const std::string certificate = testing::TempDir() + "/self_check_certificate";
+  const std::string key = PathOf("key");
+  const std::string certificate = PathOf("certificate");
   const std::string make =
       "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
       "-subj /CN=localhost -keyout " +
