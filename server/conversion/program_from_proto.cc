@@ -82,7 +82,12 @@ class Reader {
   }
 
   absl::Status ReadIds(const google::protobuf::RepeatedField<int32_t>& ids,
-                       const std::string& field, std::vector<sim::ValueId>& out) const {
+                       const std::string& field, std::vector<sim::ValueId>& out) {
+    operands_ += ids.size();
+    if (operands_ > limits_.max_total_operands) {
+      return LimitExceeded(field, absl::StrCat("more than ", limits_.max_total_operands,
+                                               " operands, results, arguments and yields in all"));
+    }
     for (int i = 0; i < ids.size(); ++i) {
       // The path is spelt out only where it is needed: this runs for every operand.
       if (ids[i] < 0 || ids[i] >= message_.values_size())
@@ -92,7 +97,14 @@ class Reader {
     return absl::OkStatus();
   }
 
+  static absl::Status CheckCount(int count, int64_t limit, const std::string& field) {
+    if (count <= limit) return absl::OkStatus();
+    return LimitExceeded(field, absl::StrCat(count, " ", field, ", the limit is ", limit));
+  }
+
   absl::Status ReadInputs() {
+    absl::Status few = CheckCount(message_.inputs_size(), limits_.max_values, "inputs");
+    if (!few.ok()) return few;
     for (int i = 0; i < message_.inputs_size(); ++i) {
       const v1::Input& input = message_.inputs(i);
       const std::string path = At("inputs", i);
@@ -177,7 +189,13 @@ class Reader {
   }
 
   absl::Status ReadAttributes(const v1::Op& op, sim::OpCode code, const std::string& path,
-                              sim::Attributes& out) const {
+                              sim::Attributes& out) {
+    literals_ += op.literal_size();
+    if (literals_ > limits_.max_literal_elements) {
+      return LimitExceeded(
+          path + ".literal",
+          absl::StrCat("more than ", limits_.max_literal_elements, " numbers in literals"));
+    }
     absl::Status status = CheckAttributes(op, code, path);
     if (status.ok()) status = CheckShape(op.shape(), limits_.max_elements, path + ".shape");
     if (!status.ok()) return status;
@@ -219,6 +237,8 @@ class Reader {
   }
 
   absl::Status ReadExports() {
+    absl::Status few = CheckCount(message_.exports_size(), limits_.max_exports, "exports");
+    if (!few.ok()) return few;
     for (int i = 0; i < message_.exports_size(); ++i) {
       const v1::Export& message = message_.exports(i);
       const auto value = ReadId(message.value(), At("exports", i) + ".value");
@@ -229,6 +249,8 @@ class Reader {
   }
 
   absl::Status ReadObjectives() {
+    absl::Status few = CheckCount(message_.objectives_size(), limits_.max_objectives, "objectives");
+    if (!few.ok()) return few;
     for (int i = 0; i < message_.objectives_size(); ++i) {
       const v1::Objective& message = message_.objectives(i);
       const std::string path = At("objectives", i);
@@ -247,6 +269,8 @@ class Reader {
   const sim::ProgramLimits& limits_;
   sim::Program program_;
   int64_t operations_ = 0;
+  int64_t operands_ = 0;
+  int64_t literals_ = 0;
 };
 
 }  // namespace
