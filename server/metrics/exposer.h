@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "prometheus/collectable.h"
-#include "server/metrics/descriptor.h"
+#include "server/descriptor.h"
 #include "server/metrics/scrape_connection.h"
 
 namespace simgrad::server::metrics {

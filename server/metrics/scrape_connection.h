@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "server/metrics/descriptor.h"
+#include "server/descriptor.h"
 #include "server/metrics/scrape_request.h"
 
 namespace simgrad::server::metrics {

@@ -16,9 +16,9 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "server/descriptor.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/connections.h"
-#include "server/service/descriptor.h"
 #include "server/service/listening_sockets.h"
 
 namespace simgrad::server::service {

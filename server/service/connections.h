@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/descriptor.h"
 #include "server/metrics/server_metrics.h"
-#include "server/service/descriptor.h"
 #include "server/service/peer_address.h"
 #include "server/service/reset_window.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "server/metrics/descriptor.h"
+#include "server/descriptor.h"
 
 namespace simgrad::server::service {
 namespace {

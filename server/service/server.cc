@@ -398,8 +398,11 @@ metrics::LoadCollector::Values Server::Load() const {
     add("simgrad_workers_busy", name, queue.busy());
   }
   for (size_t use = 0; use < scheduling::kMemoryUseNames.size(); ++use) {
+    const auto memory_use = static_cast<scheduling::MemoryUse>(use);
+    // Requests that are still coming have a limit of their own (uploads.h).
+    const bool is_upload = memory_use == scheduling::MemoryUse::kUpload && uploads_ != nullptr;
     add("simgrad_memory_reserved_bytes", scheduling::kMemoryUseNames[use],
-        scheduler_->memory().used(static_cast<scheduling::MemoryUse>(use)));
+        scheduler_->memory().used(memory_use) + (is_upload ? uploads_->bytes() : 0));
   }
   const std::pair<const char*, conversion::ProgramCache::Use> caches[] = {
       {"worlds", service_->cache().worlds()}, {"programs", service_->cache().programs()}};

@@ -32,7 +32,7 @@ ALLOWED = {
     "server/config": ("server/config/", "absl/"),
     "server/validation": ("server/validation/", "simgrad/v1/", "google/protobuf/",
                           "sim/program/field_error.h", "absl/"),
-    "server/metrics": ("server/metrics/", "server/config/", "sim/", "precision/", "prometheus/",
+    "server/metrics": ("server/metrics/", "server/config/", "server/descriptor.h", "sim/", "precision/", "prometheus/",
                        "absl/"),
     "server/conversion": ("server/conversion/", "server/validation/", "server/config/",
                           "simgrad/v1/", "google/protobuf/", "sim/", "precision/", "absl/"),

@@ -1,11 +1,11 @@
-// A file descriptor that is closed with its owner.
+// An open descriptor of the operating system, closed by its only owner.
 #pragma once
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace simgrad::server::service {
+namespace simgrad::server {
 
 class Descriptor {
  public:
@@ -23,11 +23,11 @@ class Descriptor {
   int number() const { return number_; }  // -1: none
   explicit operator bool() const { return number_ >= 0; }
   void Close() { Descriptor(std::move(*this)); }
-  // Whoever asks owns it.
+  // The caller owns it from now on.
   int Release() { return std::exchange(number_, -1); }
 
  private:
   int number_ = -1;
 };
 
-}  // namespace simgrad::server::service
+}  // namespace simgrad::server
