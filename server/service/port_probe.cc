@@ -17,7 +17,6 @@
 namespace simgrad::server::service {
 namespace {
 
-using metrics::Descriptor;
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 using Context = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
 using Session = std::unique_ptr<SSL, decltype(&SSL_free)>;

@@ -210,7 +210,7 @@ TEST(RolloutProbe, RunsARolloutToItsEnd) {
 }
 
 TEST(PortProbe, APortThatIsSilentOrClosedFailsAndOneThatRefusesDoesNot) {
-  const metrics::Descriptor listener(::socket(AF_INET, SOCK_STREAM, 0));
+  const Descriptor listener(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -230,8 +230,8 @@ TEST(PortProbe, APortThatIsSilentOrClosedFailsAndOneThatRefusesDoesNot) {
       return service::TryPort("127.0.0.1", port, speaks, limit);
     };
     EXPECT_EQ(ask(absl::Milliseconds(50)).code(), absl::StatusCode::kDeadlineExceeded);
-    metrics::Descriptor(accept(listener.number(), nullptr, nullptr));  // the one that gave up
-    std::thread refuses([&] { metrics::Descriptor(accept(listener.number(), nullptr, nullptr)); });
+    Descriptor(accept(listener.number(), nullptr, nullptr));  // the one that gave up
+    std::thread refuses([&] { Descriptor(accept(listener.number(), nullptr, nullptr)); });
     EXPECT_TRUE(ask(absl::Seconds(60)).ok());
     refuses.join();
   }
@@ -343,7 +343,7 @@ class HangingServer {
 };
 
 int FreePort() {
-  const metrics::Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
