@@ -347,10 +347,62 @@ PROCESS = (
     ),
 )
 
+LOAD = (
+    Panel(
+        "Workers",
+        "Workers that run a request, and how many there are, by lane. Work that waits for its reader has none.",
+        "short",
+        (
+            Query(value("simgrad_workers_busy", "lane"), "{{lane}} busy"),
+            Query(value("simgrad_workers", "lane"), "{{lane}}"),
+        ),
+    ),
+    Panel(
+        "Memory, reserved",
+        "Memory set aside, by use, and the limit that all uses share. Caches give theirs up where work needs it.",
+        "bytes",
+        (
+            Query(value("simgrad_memory_reserved_bytes", "use"), "{{use}}"),
+            Query(f"sum(simgrad_memory_limit_bytes{selector()})", "limit"),
+        ),
+    ),
+    Panel(
+        "Program caches",
+        "Bytes that the caches of verified worlds and lowered programs hold, measured.",
+        "bytes",
+        (Query(value("simgrad_cache_bytes", "cache"), "{{cache}}"),),
+    ),
+    Panel(
+        "Program caches, entries",
+        "Worlds and programs that are kept.",
+        "short",
+        (Query(value("simgrad_cache_entries", "cache"), "{{cache}}"),),
+    ),
+    Panel(
+        "Requests, by caller",
+        "Rollouts and gradients per second of the callers that the operator wrote down; all others are one.",
+        "reqps",
+        (Query(rate("simgrad_caller_requests_total", "caller"), "{{caller}}"),),
+    ),
+    Panel(
+        "Instance-steps, by caller",
+        "Instance-steps per second that were admitted.",
+        "cps",
+        (Query(rate("simgrad_caller_instance_steps_total", "caller"), "{{caller}}"),),
+    ),
+    Panel(
+        "Refused, by caller",
+        "Requests per second that were refused; requests, rate and share are the caller's own limits.",
+        "reqps",
+        (Query(rate("simgrad_caller_rejected_total", "caller, reason"), "{{caller}} {{reason}}"),),
+    ),
+)
+
 ROWS = (
     ("Health", HEALTH),
     ("Requests", REQUESTS),
     ("Queue and work", QUEUE),
+    ("Load and callers", LOAD),
     ("GPU and tape", DEVICE),
     ("Process", PROCESS),
 )
