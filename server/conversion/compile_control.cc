@@ -31,7 +31,8 @@ bool Compilation::Stops() {
 absl::Status Compilation::StatusOf(const absl::Status& status, const char* reason) const {
   if (out_of_memory_ && absl::IsCancelled(status)) {
     return absl::ResourceExhaustedError(
-        "the server has no memory free now to prepare a program of this size");
+        "neither the server nor its share for this caller has memory free now to prepare a program "
+        "of this size");
   }
   if (!absl::IsInvalidArgument(status)) return status;
   return validation::WithReason(status, sim::IsLimit(status) ? "LIMIT_EXCEEDED" : reason);

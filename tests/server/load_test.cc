@@ -122,9 +122,11 @@ TEST(Overload, IsToldBeforeTheRequestIsRead) {
   grpc::ClientContext running_context, waiting_context;
   auto running = server.Rollout(&running_context, EndlessRollout());
   const auto& queue = server.server().queue();
-  ASSERT_TRUE(Eventually([&] { return queue.lane(Lane::kLarge).busy() == 1; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return queue.lane(Lane::kLarge).busy() == 1 && queue.arrived_waiting() == 0; }));
   auto waiting = server.Rollout(&waiting_context, EndlessRollout());
-  ASSERT_TRUE(Eventually([&] { return queue.lane(Lane::kLarge).waiting() == 1; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return queue.lane(Lane::kLarge).waiting() == 1 && queue.arrived_waiting() == 1; }));
   auto& scheduler = const_cast<scheduling::Scheduler&>(queue);
   const auto other = scheduler.callers().Find("other");
   auto place = scheduler.Arrive(other, absl::InfiniteFuture());
@@ -145,7 +147,7 @@ class CallersTest : public testing::Test {
   CallersTest() {
     std::ofstream(path_) << "few-token name=few requests=1\n"
                          << "slow-token name=slow instance_steps_per_second=100\n"
-                         << "small-token name=small memory_bytes=65536\n"
+                         << "small-token name=small memory_bytes=8388608\n"
                          << "nameless-token\n";
     config_.token_file = path_;
   }
@@ -204,7 +206,8 @@ TEST_F(CallersTest, HaveAsManyInstanceStepsPerSecondAsTheFileSays) {
 
 TEST_F(CallersTest, HaveAsMuchMemoryAsTheFileSays) {
   RunningServer server(config_);
-  ExpectLimit(AskAs(server, "small-token", BallRollout(1000, 1000)).status, false);
+  EXPECT_TRUE(AskAs(server, "small-token", BallRollout(3)).status.ok());
+  ExpectLimit(AskAs(server, "small-token", BallRollout(3, 50'000)).status, false);
   EXPECT_EQ(Of(server, "rejected_total", R"(caller="small",reason="share")"), 1);
 }
 
