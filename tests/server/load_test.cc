@@ -222,6 +222,7 @@ TEST(Memory, OfCachedProgramsIsCountedAndGivenUpToWork) {
     (*request.mutable_spec()->mutable_world()->mutable_config())["max_iter"].set_number(elements);
     EXPECT_TRUE(Ask(server, request).status.ok());
   }
+  ASSERT_TRUE(Eventually([&] { return server.server().queue().memory_used_bytes() == 0; }));
   auto series = server.Series();
   EXPECT_EQ(series.at(R"(simgrad_cache_entries{cache="programs"})"), 19);
   const double cached = series.at(R"(simgrad_cache_bytes{cache="programs"})") +
