@@ -34,6 +34,19 @@ Setter Integer(T ServerConfig::*field, int64_t least, int64_t most) {
   };
 }
 
+// Less would refuse every request.
+std::string SetMemoryLimit(const std::string& value, ServerConfig& config) {
+  constexpr int64_t kLeast = int64_t{1} << 20;
+  int64_t bytes = 0;
+  const bool parsed = absl::SimpleAtoi(value, &bytes);
+  const bool in_range = bytes >= kLeast && bytes <= std::numeric_limits<int64_t>::max() / 4;
+  if (!parsed || (bytes != 0 && !in_range)) {
+    return absl::StrCat("0, or at least ", kLeast, " bytes");
+  }
+  config.memory_limit_bytes = bytes;
+  return "";
+}
+
 std::string SetAddress(const std::string& value, ServerConfig& config) {
   if (value.empty()) return "an address of this machine, for example 127.0.0.1 or 0.0.0.0";
   config.address = value;
@@ -123,7 +136,7 @@ const std::vector<Flag>& Flags() {
       {"memory_limit_bytes", "0",
        "memory of all admitted requests; 0: half of the GPUs' or, on the CPU, of the container's "
        "or machine's",
-       Integer(&ServerConfig::memory_limit_bytes, 0, kMany)},
+       SetMemoryLimit},
       {"drain_timeout", "30s", "how long running work may take after SIGTERM",
        Duration(&ServerConfig::drain_timeout, absl::ZeroDuration(), ZeroIs::kZero)},
       {"near_band_ulps", "8", "margins within are counted as near the boundary", SetNearBand},

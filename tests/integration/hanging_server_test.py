@@ -130,7 +130,7 @@ def drain(server):
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_cancels_the_work_and_the_process_ends_soon(start, second):
     server = start("--drain_timeout=300s")
-    with sg.Client(server.target, timeout=120) as client:
+    with sg.Client(server.target, timeout=120, retry=False) as client:
         blocks = iter(client.rollout_stream(BALL, **ENDLESS))
         next(blocks)
         drain(server)
