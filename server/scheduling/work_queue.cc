@@ -58,7 +58,7 @@ std::optional<Refusal> WorkQueue::Enqueue(Job& job) {
   ++active_;
   ++waiting_;
   const std::shared_ptr<Caller> caller = job.caller;
-  queue_.PushBack(caller, {std::move(job), absl::Now(), nullptr});
+  queue_.PushBack(caller, {std::move(job), absl::Now()});
   Dispatch();
   return std::nullopt;
 }
@@ -73,7 +73,7 @@ bool WorkQueue::TakeWorker() {
 
 std::optional<Refusal> WorkQueue::RunOrEnqueue(Job& job) {
   if (!TakeWorker()) return Enqueue(job);
-  RunJob({std::move(job), absl::Now(), nullptr});
+  RunJob({std::move(job), absl::Now()});
   return std::nullopt;
 }
 
@@ -108,8 +108,9 @@ void WorkQueue::Dispatch() {
   while (HasWorker() && !queue_.empty()) {
     Waiting next = queue_.Pop(mean_run_seconds_);
     ++busy_;
+    next.charged_seconds = mean_run_seconds_;
     if (next.turn != nullptr) {
-      next.turn->charged_seconds_ = mean_run_seconds_;
+      next.turn->charged_seconds_ = next.charged_seconds;
       Begin(*next.turn);
       next.turn->granted_.notify_one();
       continue;
@@ -175,7 +176,7 @@ void WorkQueue::RunJob(Waiting waiting) {
   Turn turn(this, waiting.job);
   {
     std::lock_guard lock(mutex_);
-    turn.charged_seconds_ = mean_run_seconds_;
+    turn.charged_seconds_ = waiting.charged_seconds;
     Begin(turn);
     running_.emplace(turn.cancellation_.get(), &turn);
     ++jobs_of_[turn.caller_.get()];
@@ -198,7 +199,7 @@ void WorkQueue::RunJob(Waiting waiting) {
 
 // Waits in the queue until a worker is granted. Cancelled work goes on with one too many: it ends.
 void WorkQueue::AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock) {
-  queue_.PushFront(turn.caller_, {{}, absl::Now(), &turn});
+  queue_.PushFront(turn.caller_, {{}, absl::Now(), &turn, 0.0});
   Dispatch();
   while (!turn.runs_) {
     if (!turn.cancellation_->Check().ok()) {

@@ -112,6 +112,7 @@ class WorkQueue {
     Job job;
     absl::Time since;
     Turn* turn = nullptr;
+    double charged_seconds = 0.0;  // to its caller, when it was given a worker
   };
   void Work();
   bool TakeWorker();  // for a job that runs at once; false: there is none, or others wait
