@@ -138,6 +138,9 @@ void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
   const grpc::Status status = ToGrpcStatus(refusal, record_.request_id);
   record_.outcome = CodeLabel(status.error_code());
   record_.message = status.error_message();
+  // Before the caller knows: one that has its answer finds nothing held.
+  upload_ = scheduling::MemoryBudget::Reservation();
+  memory_ = scheduling::MemoryBudget::Reservation();
   arrival_.EndWork();
   outbox_->Finish(status);
 }
@@ -439,6 +442,7 @@ void StreamingCall::End(const absl::Status& status) {
   }
   RecordStages();
   prepared_.work = sim::Work();  // its tensors go now, the reservation with the stream
+  upload_ = scheduling::MemoryBudget::Reservation();
   arrival_.EndWork();
   outbox_->Finish(wire);
 }
