@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from live_server import BINARY as SHIPPED
-from live_server import ROOT, LiveServer
+from live_server import ROOT, LiveServer, eventually
 
 import simgrad as sg
 
@@ -42,12 +42,6 @@ def ready(server):
 
 def await_hanging(server):
     assert server.process.stdout.readline() == "hanging\n"
-
-
-def eventually(holds):
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end, "did not come true in time"
 
 
 def healthcheck(server):

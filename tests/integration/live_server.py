@@ -6,12 +6,22 @@ import re
 import signal
 import subprocess
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = pathlib.Path(
     os.environ.get("SIMGRAD_SERVER", ROOT / "build/release/server/simgrad-server")
 )
 FREE_PORTS = ("--port=0", "--metrics_port=0")
+
+
+def eventually(holds, seconds=60):
+    """Waits until holds() is true and returns what it gave; fails after far longer than it can take."""
+    end = time.monotonic() + seconds
+    while not (value := holds()):
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.02)
+    return value
 
 
 def _is_given(flag, flags):

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from certificates import Authority, Secret
-from live_server import BINARY
+from live_server import BINARY, eventually
 
 import simgrad as sg
 from simgrad import command_line
@@ -32,13 +32,6 @@ def server_files(authority):
 
 def tls_flags(files):
     return [f"--tls_certificate={files[0]}", f"--tls_key={files[1]}"]
-
-
-def eventually(holds, seconds=30):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.05)
 
 
 def answers(target, **how):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import stand_in_gpu
 from conftest import differences
-from live_server import BINARY, LiveServer
+from live_server import BINARY, LiveServer, eventually
 
 import simgrad as sg
 
@@ -139,7 +139,8 @@ def test_a_gpu_that_cannot_be_used_is_left_out_and_told(start):
         used = {f'simgrad_gpu_memory_total_bytes{{gpu="{k}"}}' in series(server) for k in (0, 2)}
         assert used == {True}
         assert 'simgrad_gpu_memory_total_bytes{gpu="1"}' not in series(server)
-        assert "GPUs that cannot be used: GPU 1: cuDevicePrimaryCtxRetain" in log_of(server)
+        told = "GPUs that cannot be used: GPU 1: cuDevicePrimaryCtxRetain"
+        eventually(lambda: told in log_of(server))
     with pytest.raises(RuntimeError, match="GPU 0: cuDevicePrimaryCtxRetain"):
         start("--device=cuda", refusing=0)
     with pytest.raises(RuntimeError, match="--device=cuda:1: cuDevicePrimaryCtxRetain"):
@@ -151,7 +152,8 @@ def test_a_gpu_that_cannot_be_used_is_left_out_and_told(start):
 
 def test_a_gpu_with_a_display_is_used_and_told(start):
     server = start("--device=cuda", gpus=1, watched=1)
-    assert "GPU 0: long launches may be stopped by the display's watchdog" in log_of(server)
+    told = "GPU 0: long launches may be stopped by the display's watchdog"
+    eventually(lambda: told in log_of(server))
 
 
 def test_memory_that_is_short_is_an_answer_and_comes_back(start):

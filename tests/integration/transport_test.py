@@ -15,7 +15,7 @@ import grpc
 import pytest
 import raw_http2 as http2
 from certificates import Authority
-from live_server import BINARY, LiveServer
+from live_server import BINARY, eventually, LiveServer
 
 import simgrad as sg
 from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
@@ -26,14 +26,9 @@ HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 EMPTY = b"\0\0\0\0\0"  # a message without bytes
 MIB = 1 << 20
-
-
-def eventually(holds, seconds=60):
-    end = time.monotonic() + seconds
-    while not (value := holds()):
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.02)
-    return value
+# What the allocator may keep of a burst of streams until the connection is cut. 20 to 85 MiB were seen; without a cut
+# 53,000 streams left 1.1 GB.
+RESETS_HOLD = 160 * MIB
 
 
 def memory(server, what):
@@ -364,7 +359,7 @@ class TestResets:
             beside.join()
             eventually(lambda: in_flight(server) == 0)
             assert rejected(server, "resets") == 1
-            assert memory(server, "VmRSS") < before + 64 * MIB
+            assert memory(server, "VmRSS") < before + RESETS_HOLD
             assert during[0] < 5 * before_calls + 0.05
             eventually(lambda: series(server, "simgrad_connections") == 1)
         server.log.seek(0)
@@ -397,7 +392,7 @@ class TestResets:
             assert connection.ended.wait(60)
             cuts += 1
         assert rejected(server, "resets") == cuts
-        assert memory(server, "VmRSS") < before + 64 * MIB
+        assert memory(server, "VmRSS") < before + RESETS_HOLD
         eventually(lambda: series(server, "simgrad_connections") == 0)
         assert ask(server)
 
