@@ -34,11 +34,16 @@ void Uncounted(void* given) {
 
 // Of this whole program; the array forms call these.
 void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  void* const taken = std::malloc(bytes);
+  return taken == nullptr ? nullptr : Counted(taken);
+}
 void* operator new(size_t bytes, std::align_val_t line) {
   const size_t alignment = static_cast<size_t>(line);
   return Counted(std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment));
 }
 void operator delete(void* given) noexcept { Uncounted(given); }
+void operator delete(void* given, const std::nothrow_t&) noexcept { Uncounted(given); }
 void operator delete(void* given, size_t) noexcept { Uncounted(given); }
 void operator delete(void* given, std::align_val_t) noexcept { Uncounted(given); }
 void operator delete(void* given, size_t, std::align_val_t) noexcept { Uncounted(given); }
@@ -52,6 +57,13 @@ using sim::OpCode;
 using sim::Var;
 using sim::Vars;
 using sim::Work;
+
+// The bound is of a release build. Under a sanitizer threads meet less, so less is held at once.
+#ifdef SIMGRAD_SANITIZED
+constexpr int64_t kMostTimes = 3;
+#else
+constexpr int64_t kMostTimes = 2;
+#endif
 
 struct Size {
   int64_t instances = 1;
@@ -146,7 +158,7 @@ void ExpectFits(const Bytes& bytes, const std::string& what) {
   EXPECT_GE(bytes.counted + bytes.more, bytes.measured) << what;
   constexpr int64_t kLarge = int64_t{16} << 20;
   if (bytes.measured > kLarge) {
-    EXPECT_LE(bytes.counted + bytes.more, 2 * bytes.measured) << what;
+    EXPECT_LE(bytes.counted + bytes.more, kMostTimes * bytes.measured) << what;
   }
 }
 
@@ -159,7 +171,7 @@ TEST(EstimateBytes, OfABallGradientIsAtMostTwiceWhatItUsesAndNothingMoreIsAskedF
   const Bytes bytes = BytesOf(Balls({4096, 2000, 1}, true));
   ExpectFits(bytes, "the ball");
   EXPECT_EQ(bytes.more, 0);
-  EXPECT_LE(bytes.counted, 2 * bytes.measured);
+  EXPECT_LE(bytes.counted, kMostTimes * bytes.measured);
 }
 
 TEST(EstimateBytes, BoundsWhatARunAllocatesFromAboveAndWithinTwice) {
