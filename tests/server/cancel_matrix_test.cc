@@ -206,9 +206,10 @@ std::string RequestOf(const Cell& cell) {
 
 // ---- What the server says of it ----
 
-// Five times what it may take, for machines that do other work; exact in the long run.
+// Exact in the long run. Otherwise with slack for a machine that does other work, and still far
+// from what any of these calls would take by itself, and from the 60 s of the timeouts.
 absl::Duration GivenBackWithin() {
-  return absl::Seconds(std::getenv("SIMGRAD_LONG") != nullptr ? 1 : 5);
+  return absl::Seconds(std::getenv("SIMGRAD_LONG") != nullptr ? 1 : 20);
 }
 
 double SumOf(RunningServer& server, const std::string& family, const std::string& label) {
@@ -245,6 +246,10 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
   }
   double Started() {
     return SumOf(*server_, "grpc_server_started_total",
+                 "grpc_method=\"" + cell().rpc_name() + "\"");
+  }
+  double Handled() {
+    return SumOf(*server_, "grpc_server_handled_total",
                  "grpc_method=\"" + cell().rpc_name() + "\"");
   }
   double DescribesInFlight() {
@@ -420,14 +425,17 @@ void CancelMatrix::LetDeadlinePass() {
       good_->End();
       const bool arrived = Started() - (cell().rpc == Rpc::kDescribe ? 0 : good_->asked()) >= 1;
       if (arrived && cell().rpc == Rpc::kDescribe) return ExpectGivenBack(due, GivenBackWithin());
-      ASSERT_TRUE(!arrived || Eventually([&] { return EndedEarly() >= 1; }));
-      const std::string lost = arrived ? LostIn() : "before";
+      ASSERT_TRUE(Eventually([&] { return Handled() == Started(); }));
+      // A deadline that passes after the last byte left is late to the caller only.
+      const bool sent_all = arrived && EndedEarly() == 0;
+      const std::string lost = sent_all ? "sent" : arrived ? LostIn() : "before";
       const bool in_adjoint = seen >= Stage::kAdjoint;
       const bool right_half = cell().phase == Phase::kRecompute ? !in_adjoint
                               : cell().phase == Phase::kAdjoint ? in_adjoint
                                                                 : true;
       if (lost == ExpectedLoss() && right_half) return ExpectGivenBack(due, GivenBackWithin());
-      const std::vector<std::string> order = {"before", "queued", "forward", "adjoint", "stream"};
+      const std::vector<std::string> order = {"before",  "queued", "forward",
+                                              "adjoint", "stream", "sent"};
       const auto place = [&](const std::string& name) {
         return std::find(order.begin(), order.end(), name) - order.begin();
       };
@@ -460,10 +468,14 @@ void CancelMatrix::StopReading() {
     measured.End();
   }
   // In the adjoint: a machine that became busier may still be in its forward pass by then.
-  for (int attempt = 0; attempt < 6; ++attempt, timeout *= 1.4) {
+  for (int attempt = 0; attempt < 10; ++attempt, timeout *= 1.4) {
     StartServer(timeout);
-    const absl::Time start = absl::Now();
+    absl::Time start = absl::Now();
     LocalVictim victim(Options());
+    if (cell().phase == Phase::kStreaming) {
+      ASSERT_TRUE(AwaitHold(victim));
+      start = absl::Now();
+    }
     good_->Begin();
     ExpectGivenBack(start, 4 * timeout + GivenBackWithin());
     EXPECT_EQ(SumOf(*server_, "grpc_server_handled_total",

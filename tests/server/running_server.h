@@ -35,12 +35,13 @@ inline config::ServerConfig FreePorts() {
   return config;
 }
 
-// Polls, yielding, until it holds; false after far longer than it can take.
+// Polls until it holds, and leaves the processor to what it waits for; false after far longer than
+// it can take.
 inline bool Eventually(const std::function<bool()>& holds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!holds()) {
     if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
 }

@@ -50,9 +50,11 @@ grpc::Status ReadAll(Reader reader, Stage reads_until, const Listener& listener)
 
 grpc::Status Call(const VictimOptions& options, grpc::ClientContext& context,
                   const Listener& listener) {
-  // A connection of its own, so that its window is that of a fresh one.
+  // A connection of its own, with a window that stays small: gRPC widens the window of a busy
+  // connection by what it measures, and a wide one takes a whole answer that nobody reads.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   const auto channel = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(options.port),
                                                  grpc::InsecureChannelCredentials(), arguments);
   const auto stub = v1::Simgrad::NewStub(channel);
