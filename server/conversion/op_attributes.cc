@@ -1,105 +1,193 @@
 #include "server/conversion/op_attributes.h"
 
-#include <bit>
-#include <cstdint>
-#include <iterator>
+#include <array>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/reflection.h"
+#include "server/conversion/enum_names.h"
 #include "server/validation/request_error.h"
 
 namespace simgrad::server::conversion {
 namespace {
 
-using enum sim::OpCode;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Reflection;
+using sim::Attribute;
+using sim::Attributes;
+using validation::InvalidField;
 
-enum Attribute : uint32_t {
-  kLiteralNumbers = 1u << 0,
-  kAxes = 1u << 1,
-  kStart = 1u << 2,
-  kShape = 1u << 3,
-  kDims = 1u << 4,
-  kDecisionSite = 1u << 5,
-  kComparison = 1u << 6,
-  kMaxIter = 1u << 7,
-  kCapFirst = 1u << 8,
-  kHasEntry = 1u << 9,
-  kElements = 1u << 10,
-  kCarried = 1u << 11,
-  kFormat = 1u << 12,
-  kOverflow = 1u << 13,
-  kReverse = 1u << 14,
-};
-// Of the bits above, in their order.
-constexpr const char* kNames[] = {"literal",   "axes",          "start",      "shape",
-                                  "dims",      "decision_site", "comparison", "max_iter",
-                                  "cap_first", "has_entry",     "elements",   "carried",
-                                  "format",    "overflow",      "reverse"};
-
-// As sim/program/opcode.h describes them.
-uint32_t AttributesOf(sim::OpCode code) {
-  switch (code) {
-    case kLiteral:
-      return kLiteralNumbers;
-    case kBroadcast:
-      return kShape | kDims;
-    case kReshape:
-      return kShape;
-    case kSlice:
-    case kPad:
-      return kStart | kShape;
-    case kConcat:
-    case kSum:
-    case kReduceMax:
-    case kReduceMin:
-    case kArgmax:
-    case kArgmin:
-    case kAny:
-      return kAxes;
-    case kCumsum:
-      return kAxes | kReverse;
-    case kCast:
-      return kFormat | kOverflow;
-    case kEvent:
-      return kDecisionSite | kComparison;
-    case kWhile:
-      return kDecisionSite | kComparison | kMaxIter | kCapFirst | kHasEntry | kElements | kCarried;
-    case kFor:
-      return kMaxIter | kCarried;
-    default:
-      return 0;
-  }
+// The field of the message, by attribute; null: it has none.
+const FieldDescriptor* FieldOf(Attribute attribute) {
+  static const auto kFields = [] {
+    std::array<const FieldDescriptor*, sim::kAttributeCount> fields{};
+    for (size_t i = 0; i < fields.size(); ++i) {
+      const std::string name(sim::InfoOf(static_cast<Attribute>(i)).name);
+      fields[i] = name.empty() ? nullptr : v1::Op::descriptor()->FindFieldByName(name);
+    }
+    return fields;
+  }();
+  return kFields[static_cast<size_t>(attribute)];
 }
 
-uint32_t SentIn(const v1::Op& op) {
-  const bool sent[] = {
-      op.literal_size() > 0,    op.axes_size() > 0,     op.start_size() > 0,
-      op.shape_size() > 0,      op.dims_size() > 0,     !op.decision_site().empty(),
-      !op.comparison().empty(), op.max_iter() != 0,     op.cap_first(),
-      op.has_entry(),           op.elements() != 0,     op.carried() != 0,
-      !op.format().empty(),     !op.overflow().empty(), op.reverse()};
-  static_assert(std::size(sent) == std::size(kNames));
-  uint32_t bits = 0;
-  for (size_t i = 0; i < std::size(sent); ++i) bits |= sent[i] ? 1u << i : 0u;
-  return bits;
+bool IsSent(const v1::Op& op, const FieldDescriptor* field) {
+  const Reflection* reflection = op.GetReflection();
+  return field->is_repeated() ? reflection->FieldSize(op, field) > 0
+                              : reflection->HasField(op, field);
+}
+
+// The value of one attribute; the overloads tell the types apart.
+class Reader {
+ public:
+  Reader(const v1::Op& op, const FieldDescriptor* field, const std::string& path, Attributes& out)
+      : op_(op), reflection_(*op.GetReflection()), field_(field), path_(path), out_(out) {}
+
+  absl::Status operator()(std::monostate) const { return absl::OkStatus(); }
+  absl::Status operator()(std::vector<double> Attributes::*place) const {
+    const auto sent = reflection_.GetRepeatedFieldRef<double>(op_, field_);
+    (out_.*place).assign(sent.begin(), sent.end());
+    return absl::OkStatus();
+  }
+  absl::Status operator()(std::vector<int64_t> Attributes::*place) const {
+    const auto sent = reflection_.GetRepeatedFieldRef<int64_t>(op_, field_);
+    (out_.*place).assign(sent.begin(), sent.end());
+    return absl::OkStatus();
+  }
+  absl::Status operator()(std::string Attributes::*place) const {
+    out_.*place = Text();
+    return absl::OkStatus();
+  }
+  absl::Status operator()(int64_t Attributes::*place) const {
+    out_.*place = reflection_.GetInt64(op_, field_);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(int32_t Attributes::*place) const {
+    out_.*place = reflection_.GetInt32(op_, field_);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(bool Attributes::*place) const {
+    out_.*place = reflection_.GetBool(op_, field_);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(sim::CapOrder Attributes::*place) const {
+    const bool first = reflection_.GetBool(op_, field_);
+    out_.*place = first ? sim::CapOrder::kCapFirst : sim::CapOrder::kTestFirst;
+    return absl::OkStatus();
+  }
+  absl::Status operator()(sim::Comparison Attributes::*place) const {
+    const auto comparison = ComparisonFromName(Text());
+    if (!comparison) return Unknown("comparison", "lt, le, gt, ge, eq, ne");
+    out_.*place = *comparison;
+    return absl::OkStatus();
+  }
+  absl::Status operator()(std::optional<sim::Format> Attributes::*place) const {
+    out_.*place = precision::FormatFromName(Text());
+    return out_.*place ? absl::OkStatus() : Unknown("format", "f64, f32, bf16, f16, e4m3, e5m2");
+  }
+  absl::Status operator()(std::optional<sim::Overflow> Attributes::*place) const {
+    out_.*place = precision::OverflowFromName(Text());
+    return out_.*place ? absl::OkStatus() : Unknown("overflow mode", "ieee, saturate");
+  }
+
+ private:
+  std::string Text() const { return reflection_.GetString(op_, field_); }
+  absl::Status Unknown(const char* what, const char* known) const {
+    return InvalidField(absl::StrCat(path_, ".", std::string(field_->name())),
+                        absl::StrCat("unknown ", what, " '", Text(), "'; one of ", known));
+  }
+
+  const v1::Op& op_;
+  const Reflection& reflection_;
+  const FieldDescriptor* field_;
+  const std::string& path_;
+  Attributes& out_;
+};
+
+class Writer {
+ public:
+  Writer(const Attributes& attributes, const FieldDescriptor* field, v1::Op& out)
+      : attributes_(attributes), reflection_(*out.GetReflection()), field_(field), out_(out) {}
+
+  void operator()(std::monostate) const {}
+  void operator()(std::vector<double> Attributes::*place) const {
+    reflection_.GetMutableRepeatedFieldRef<double>(&out_, field_).CopyFrom(attributes_.*place);
+  }
+  void operator()(std::vector<int64_t> Attributes::*place) const {
+    reflection_.GetMutableRepeatedFieldRef<int64_t>(&out_, field_).CopyFrom(attributes_.*place);
+  }
+  void operator()(std::string Attributes::*place) const { Text(attributes_.*place); }
+  void operator()(int64_t Attributes::*place) const {
+    reflection_.SetInt64(&out_, field_, attributes_.*place);
+  }
+  void operator()(int32_t Attributes::*place) const {
+    reflection_.SetInt32(&out_, field_, attributes_.*place);
+  }
+  void operator()(bool Attributes::*place) const {
+    reflection_.SetBool(&out_, field_, attributes_.*place);
+  }
+  void operator()(sim::CapOrder Attributes::*place) const {
+    reflection_.SetBool(&out_, field_, attributes_.*place == sim::CapOrder::kCapFirst);
+  }
+  void operator()(sim::Comparison Attributes::*place) const {
+    Text(ComparisonName(attributes_.*place));
+  }
+  void operator()(std::optional<sim::Format> Attributes::*place) const {
+    if (attributes_.*place) Text(std::string(precision::FormatName(*(attributes_.*place))));
+  }
+  void operator()(std::optional<sim::Overflow> Attributes::*place) const {
+    if (attributes_.*place) Text(std::string(precision::OverflowName(*(attributes_.*place))));
+  }
+
+ private:
+  void Text(const std::string& text) const { reflection_.SetString(&out_, field_, text); }
+
+  const Attributes& attributes_;
+  const Reflection& reflection_;
+  const FieldDescriptor* field_;
+  v1::Op& out_;
+};
+
+// One that the operation does not have would be ignored, which nobody expects.
+absl::Status CheckNoOther(const v1::Op& op, const sim::OpInfo& info, const std::string& path) {
+  for (int i = 0; i < sim::kAttributeCount; ++i) {
+    const FieldDescriptor* field = FieldOf(static_cast<Attribute>(i));
+    if (field == nullptr || !IsSent(op, field)) continue;
+    bool has = false;
+    sim::EachAttribute(info.attributes,
+                       [&](Attribute known) { has = has || FieldOf(known) == field; });
+    if (has) continue;
+    const std::string name(field->name());
+    return InvalidField(absl::StrCat(path, ".", name),
+                        absl::StrCat("'", op.code(), "' has no ", name, "; leave it out"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status CheckAttributes(const v1::Op& op, sim::OpCode code, const std::string& path) {
-  const uint32_t known = AttributesOf(code);
-  const uint32_t sent = SentIn(op);
-  if (const uint32_t unused = sent & ~known; unused != 0) {
-    const char* name = kNames[std::countr_zero(unused)];
-    return validation::InvalidField(
-        absl::StrCat(path, ".", name),
-        absl::StrCat("'", op.code(), "' has no ", name, "; leave it out"));
-  }
-  if ((known & kComparison) != 0 && (sent & kComparison) == 0) {
-    return validation::InvalidField(
-        path + ".comparison",
-        absl::StrCat("'", op.code(), "' compares; one of lt, le, gt, ge, eq, ne"));
-  }
-  return absl::OkStatus();
+absl::Status ReadAttributes(const v1::Op& op, sim::OpCode code, const std::string& path,
+                            sim::Attributes& out) {
+  const sim::OpInfo& info = sim::InfoOf(code);
+  absl::Status status = CheckNoOther(op, info, path);
+  sim::EachAttribute(info.attributes, [&](Attribute attribute) {
+    const FieldDescriptor* field = FieldOf(attribute);
+    if (!status.ok() || field == nullptr) return;
+    if (IsSent(op, field)) {
+      status = std::visit(Reader(op, field, path, out), sim::InfoOf(attribute).field);
+    } else if (attribute == Attribute::kComparison) {
+      status =
+          InvalidField(path + ".comparison",
+                       absl::StrCat("'", op.code(), "' compares; one of lt, le, gt, ge, eq, ne"));
+    }
+  });
+  return status;
+}
+
+void WriteAttributes(const sim::Op& op, v1::Op& out) {
+  sim::EachAttribute(sim::InfoOf(op.code).attributes, [&](Attribute attribute) {
+    const FieldDescriptor* field = FieldOf(attribute);
+    if (field == nullptr) return;
+    std::visit(Writer(op.attributes, field, out), sim::InfoOf(attribute).field);
+  });
 }
 
 }  // namespace simgrad::server::conversion

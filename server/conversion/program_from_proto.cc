@@ -7,6 +7,7 @@
 #include "server/conversion/enum_names.h"
 #include "server/conversion/op_attributes.h"
 #include "server/validation/request_error.h"
+#include "sim/op/op_info.h"
 
 namespace simgrad::server::conversion {
 namespace {
@@ -196,44 +197,8 @@ class Reader {
           path + ".literal",
           absl::StrCat("more than ", limits_.max_literal_elements, " numbers in literals"));
     }
-    absl::Status status = CheckAttributes(op, code, path);
-    if (status.ok()) status = CheckShape(op.shape(), limits_.max_elements, path + ".shape");
-    if (!status.ok()) return status;
-    out.literal.assign(op.literal().begin(), op.literal().end());
-    out.axes.assign(op.axes().begin(), op.axes().end());
-    out.start.assign(op.start().begin(), op.start().end());
-    out.shape.assign(op.shape().begin(), op.shape().end());
-    out.dims.assign(op.dims().begin(), op.dims().end());
-    out.site = op.decision_site();
-    if (!op.comparison().empty()) {
-      const auto comparison = ComparisonFromName(op.comparison());
-      if (!comparison) {
-        return InvalidField(path + ".comparison", "unknown comparison '" + op.comparison() +
-                                                      "'; one of lt, le, gt, ge, eq, ne");
-      }
-      out.comparison = *comparison;
-    }
-    out.max_iter = op.max_iter();
-    out.cap_order = op.cap_first() ? sim::CapOrder::kCapFirst : sim::CapOrder::kTestFirst;
-    out.has_entry = op.has_entry();
-    out.elements = op.elements();
-    out.carried = op.carried();
-    out.reverse = op.reverse();
-    if (!op.format().empty()) {
-      out.format = precision::FormatFromName(op.format());
-      if (!out.format) {
-        return InvalidField(path + ".format", "unknown format '" + op.format() +
-                                                  "'; one of f64, f32, bf16, f16, e4m3, e5m2");
-      }
-    }
-    if (!op.overflow().empty()) {
-      out.overflow = precision::OverflowFromName(op.overflow());
-      if (!out.overflow) {
-        return InvalidField(path + ".overflow",
-                            "unknown overflow mode '" + op.overflow() + "'; one of ieee, saturate");
-      }
-    }
-    return absl::OkStatus();
+    absl::Status status = CheckShape(op.shape(), limits_.max_elements, path + ".shape");
+    return status.ok() ? conversion::ReadAttributes(op, code, path, out) : status;
   }
 
   absl::Status ReadExports() {

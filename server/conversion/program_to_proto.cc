@@ -1,6 +1,8 @@
 #include "server/conversion/program_to_proto.h"
 
 #include "server/conversion/enum_names.h"
+#include "server/conversion/op_attributes.h"
+#include "sim/op/op_info.h"
 
 namespace simgrad::server::conversion {
 namespace {
@@ -11,29 +13,6 @@ void AddIds(const std::vector<sim::ValueId>& ids, Message* out) {
 }
 
 void WriteRegion(const sim::Region& region, v1::Region& out);
-
-void WriteAttributes(const sim::Op& op, v1::Op& out) {
-  const sim::Attributes& attributes = op.attributes;
-  out.mutable_literal()->Add(attributes.literal.begin(), attributes.literal.end());
-  out.mutable_axes()->Add(attributes.axes.begin(), attributes.axes.end());
-  out.mutable_start()->Add(attributes.start.begin(), attributes.start.end());
-  out.mutable_shape()->Add(attributes.shape.begin(), attributes.shape.end());
-  out.mutable_dims()->Add(attributes.dims.begin(), attributes.dims.end());
-  out.set_decision_site(attributes.site);
-  if (op.code == sim::OpCode::kWhile || op.code == sim::OpCode::kEvent) {
-    out.set_comparison(ComparisonName(attributes.comparison));
-  }
-  out.set_max_iter(attributes.max_iter);
-  out.set_cap_first(attributes.cap_order == sim::CapOrder::kCapFirst);
-  out.set_has_entry(attributes.has_entry);
-  out.set_elements(attributes.elements);
-  out.set_carried(attributes.carried);
-  if (attributes.format) out.set_format(std::string(precision::FormatName(*attributes.format)));
-  if (attributes.overflow) {
-    out.set_overflow(std::string(precision::OverflowName(*attributes.overflow)));
-  }
-  out.set_reverse(attributes.reverse);
-}
 
 void WriteOp(const sim::Op& op, v1::Op& out) {
   out.set_code(std::string(sim::InfoOf(op.code).name));

@@ -89,6 +89,7 @@ class Scheduler {
   // Of both lanes.
   int64_t waiting() const { return small_.waiting() + large_.waiting(); }
   int64_t running() const { return small_.running() + large_.running(); }
+  int64_t busy() const { return small_.busy() + large_.busy(); }
   int64_t arrived_waiting() const;  // the lanes', and what is read or prepared
   // All but the caches.
   int64_t memory_used_bytes() const { return memory_.used(); }

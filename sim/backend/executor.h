@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "sim/backend/work_meter.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/program/numerical_program.h"
 #include "sim/tensor.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim {
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/op/op_info.h"
 #include "sim/program/loop.h"
 
 namespace simgrad::sim {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "sim/backend/work_meter.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim {
 

@@ -2,26 +2,11 @@
 
 #include <utility>
 
+#include "sim/op/op_info.h"
 #include "sim/program/loop.h"
 
 namespace simgrad::sim {
 namespace {
-
-// Piecewise constant or explicitly cut: no derivative passes.
-bool Blocks(OpCode code) {
-  switch (code) {
-    case OpCode::kSign:
-    case OpCode::kFloor:
-    case OpCode::kRound:
-    case OpCode::kArgmax:
-    case OpCode::kArgmin:
-    case OpCode::kConvert:
-    case OpCode::kStopGradient:
-      return true;
-    default:
-      return false;
-  }
-}
 
 // Reachability over the edges of one graph of all values.
 class Activity {
@@ -44,7 +29,7 @@ class Activity {
         ReadWhile(op);
       } else if (op.code == OpCode::kFor) {
         ReadFor(op);
-      } else if (!Blocks(op.code)) {
+      } else if (InfoOf(op.code).derivative != Derivative::kNone) {
         for (ValueId operand : op.operands) {
           for (ValueId result : op.results) Flow(operand, result);
         }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/program/shape_rule.h"
+#include "sim/op/op_info.h"
 #include "sim/program/verify.h"
 
 namespace simgrad::sim {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "precision/rounding.h"
+#include "sim/op/op_info.h"
 #include "sim/program/loop.h"
 
 namespace simgrad::sim {
@@ -92,7 +93,7 @@ class Detector {
 
   bool CanBeBorn(const Op& op) const {
     if (IsSumOfOne(op)) return false;
-    if (op.code != kLiteral) return InfoOf(op.code).can_create;
+    if (op.code != kLiteral) return InfoOf(op.code).can_create();
     // A literal beyond the range of its format.
     const Format format = *program_[op.results[0]].format;
     return std::any_of(op.attributes.literal.begin(), op.attributes.literal.end(),
@@ -101,24 +102,10 @@ class Detector {
 
   // Whether a non-finite element of operand k always makes the result non-finite.
   bool Carries(const Op& op, size_t k) const {
-    const ValueId operand = op.operands[k];
-    switch (op.code) {
-      case kDiv:
-        return k == 0;
-      case kCast:
-        return EffectiveOverflow(policy_, op) == Overflow::kIeee;
-      case kConvert:
-        return IsReal(operand) && IsReal(op.results[0]);
-      case kBroadcast:
-        return ElementCount(program_[op.results[0]].type.shape) > 0;
-      case kMerge:
-        return k == 0 || (k == 1 && At(operand).where == op.operands[2]);
-      case kMerge2:
-        return (k == 0 || k == 2) && At(operand).where != ValueId::kNone &&
-               At(operand).where == op.operands[k + 1];
-      default:
-        return InfoOf(op.code).propagates;
-    }
+    const OpInfo& info = InfoOf(op.code);
+    if (info.carries == nullptr) return info.propagates;
+    const ValueId where = At(op.operands[k]).where;
+    return info.carries({program_, op, k, EffectiveOverflow(policy_, op), where});
   }
 
   // Whether `op` is executed wherever the value is.

@@ -6,11 +6,11 @@
 //   results that can be *born* non-finite matter, and of these only the ones that are not
 //   *covered*: a value is covered where something that is executed whenever the value exists
 //   carries its non-finiteness to a value that is looked at or is covered itself.
-//   Carriers are operations that always propagate (OpInfo::propagates; the dividend of div; casts
-//   that overflow to Inf), the yields the caller looks at anyway, and loops: a carried slot is
-//   covered if every test reads it so, or if the final result is and the body hands it on (greatest
-//   fixpoint; it is sound because every iteration moves towards that result).
-//   What is computed under a mask (adjoint) is covered only by what has the same mask or none.
+//   Carriers are operations that always propagate (OpInfo::propagates and OpInfo::carries), the
+//   yields the caller looks at anyway, and loops: a carried slot is covered if every test reads it
+//   so, or if the final result is and the body hands it on (greatest fixpoint; it is sound because
+//   every iteration moves towards that result). What is computed under a mask (adjoint) is covered
+//   only by what has the same mask or none.
 // Cost: linear in the program. Throws PassBudget::Ended where the budget is told to stop. Threads:
 //   pure.
 #pragma once

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "sim/op/vjp_rule.h"
 #include "sim/program/activity.h"
 #include "sim/program/adjoint_writer.h"
 #include "sim/program/loop_captures.h"
 #include "sim/program/loop_vjp.h"
-#include "sim/program/op_vjp.h"
 #include "sim/program/presence_plan.h"
 
 namespace simgrad::sim {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "sim/op/vjp_rule.h"
 #include "sim/program/loop.h"
-#include "sim/program/op_vjp.h"
 
 namespace simgrad::sim {
 namespace {

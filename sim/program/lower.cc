@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "sim/op/expansion.h"
 #include "sim/program/assign.h"
 #include "sim/program/differentiate.h"
 #include "sim/program/field_error.h"
@@ -172,7 +173,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          PassBudget& budget) {
   NumericalProgram numerical;
   CountWorld(world, budget);
-  numerical.program = world;
+  numerical.program = ExpandComposites(world, budget);
   numerical.policy = policy;
   ChooseObjective(numerical, objective, budget);
   std::vector<ValueId> keep;

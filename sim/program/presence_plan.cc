@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "sim/op/vjp_rule.h"
 #include "sim/program/loop.h"
-#include "sim/program/op_vjp.h"
 
 namespace simgrad::sim {
 namespace {

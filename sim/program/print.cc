@@ -9,6 +9,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "sim/op/op_info.h"
+
 namespace simgrad::sim {
 namespace {
 
@@ -16,11 +18,6 @@ std::string Number(double x) {
   char buffer[64];
   std::snprintf(buffer, sizeof buffer, "%a", x);
   return buffer;
-}
-
-std::string_view ComparisonText(Comparison comparison) {
-  constexpr std::array<std::string_view, 6> kTexts = {"<", "<=", ">", ">=", "==", "!="};
-  return kTexts[static_cast<size_t>(comparison)];
 }
 
 class Printer {
@@ -93,90 +90,14 @@ class Printer {
     return text;
   }
 
-  template <typename T>
-  static std::string List(const std::vector<T>& numbers) {
-    std::string text = "[";
-    for (size_t i = 0; i < numbers.size(); ++i) text += (i ? "," : "") + std::to_string(numbers[i]);
-    return text + "]";
-  }
-
-  std::string SumText(const Op& op) const {
-    const Attributes& a = op.attributes;
-    std::string text = " axes=" + List(a.axes);
-    if (op.code == OpCode::kCumsum && a.reverse) text += " reverse";
-    if (!program_[op.results[0]].format) return text;
-    if (op.code == OpCode::kSum) text += " order=" + std::string(precision::OrderName(a.order));
-    return text + " accumulator=" + std::string(precision::Traits(a.accumulator).name);
-  }
-
-  static std::string WhileText(const Attributes& a) {
-    std::string text = " site=" + a.site + " " + std::string(ComparisonText(a.comparison)) +
-                       " max_iter=" + std::to_string(a.max_iter);
-    if (a.cap_order == CapOrder::kCapFirst) text += " cap_first";
-    if (a.has_entry) text += " entry";
-    if (a.elements > 0) text += " elements=" + std::to_string(a.elements);
-    return text + " carried=" + std::to_string(a.carried);
-  }
-
   std::string AttributeText(const Op& op) const {
-    const Attributes& a = op.attributes;
+    budget_.Visit(static_cast<int64_t>(op.attributes.literal.size()));
     std::string text;
-    switch (op.code) {
-      case OpCode::kLiteral:
-        for (double x : a.literal) {
-          budget_.Visit();
-          text += " " + Number(x);
-        }
-        break;
-      case OpCode::kBroadcast:
-        text += " dims=" + List(a.dims);
-        break;
-      case OpCode::kSlice:
-      case OpCode::kPad:
-        text += " start=" + List(a.start);
-        break;
-      case OpCode::kConcat:
-      case OpCode::kReduceMax:
-      case OpCode::kReduceMin:
-      case OpCode::kArgmax:
-      case OpCode::kArgmin:
-      case OpCode::kAny:
-        text += " axes=" + List(a.axes);
-        break;
-      case OpCode::kSum:
-      case OpCode::kCumsum:
-        text += SumText(op);
-        break;
-      case OpCode::kCast:
-        if (a.overflow == Overflow::kSaturate) text += " saturate";
-        break;
-      case OpCode::kEvent:
-        text += " site=" + a.site + " " + std::string(ComparisonText(a.comparison));
-        break;
-      case OpCode::kWhile:
-        text += WhileText(a);
-        break;
-      case OpCode::kFor:
-        text += " count=" + std::to_string(a.max_iter);
-        break;
-      case OpCode::kTape:
-        text += " " + Used(a.primal);
-        if (a.overflow == Overflow::kSaturate) text += " saturate";
-        break;
-      case OpCode::kWhileVjp:
-      case OpCode::kForVjp:
-        text += " of " + Used(a.primal);
-        break;
-      case OpCode::kAccumulate: {
-        const Input& input = program_.inputs[static_cast<size_t>(a.input)];
-        text += " into " + std::string(InputKindName(input.kind)) + "." + input.name;
-        break;
-      }
-      default:
-        break;
-    }
-    if (a.where != ValueId::kNone) text += " where " + Used(a.where);
-    return text;
+    EachAttribute(InfoOf(op.code).attributes, [&](Attribute attribute) {
+      text += InfoOf(attribute).text(program_, op, [this](ValueId id) { return Used(id); });
+    });
+    const ValueId where = op.attributes.where;
+    return where == ValueId::kNone ? text : text + " where " + Used(where);
   }
 
   void PrintOp(int indent, const Op& op) {

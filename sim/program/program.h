@@ -21,7 +21,7 @@
 #include "precision/format.h"
 #include "precision/policy.h"
 #include "precision/reduction.h"
-#include "sim/program/opcode.h"
+#include "sim/op/opcode.h"
 
 namespace simgrad::sim {
 

@@ -1,8 +1,8 @@
 // Regions and the operations in them: what is defined where, types, roles, sites.
 #include <cmath>
 
+#include "sim/op/op_info.h"
 #include "sim/program/field_error.h"
-#include "sim/program/shape_rule.h"
 #include "sim/program/verifier.h"
 
 namespace simgrad::sim::internal {
@@ -121,8 +121,7 @@ absl::Status Verifier::Ops(const Region& region, const std::string& field, int64
 
 absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t depth,
                                int64_t iterations) {
-  if (InfoOf(op.code).op_class == OpClass::kAdjoint || op.code == OpCode::kWhileVjp ||
-      op.code == OpCode::kForVjp || op.code == OpCode::kPad || op.code == OpCode::kAny) {
+  if (!InfoOf(op.code).in_worlds) {
     return FieldError(field + ".code", absl::StrCat("'", std::string(InfoOf(op.code).name),
                                                     "' belongs to adjoint programs"));
   }

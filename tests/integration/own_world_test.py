@@ -242,3 +242,38 @@ def test_the_builder_of_the_package_writes_a_world_that_runs(client):
     assert g.value == pytest.approx(6 * (1 - 0.015) ** 10, rel=1e-14)
     assert float(g.params["k"]) == pytest.approx(6 * 10 * (1 - 0.015) ** 9 * -0.01, rel=1e-13)
     np.testing.assert_allclose(g.initial["x"], (1 - 0.015) ** 10, rtol=1e-14)
+
+
+def test_every_operation_of_the_builder_is_verified_and_runs(client):
+    import inspect
+
+    from simgrad.operation_writer import BOOL, I32
+    from simgrad.operations import Operations
+    from simgrad.program import ProgramBuilder
+
+    b = ProgramBuilder("all")
+    x = b.state("x", (2, 3))
+    chosen = b.event("side", x, "gt", 0.5)
+    given = {"axes": 0, "start": (0, 1), "shape": (2, 2), "dims": (0, 1), "element": I32}
+    shapes = {"reshape": (6,), "broadcast": (2, 3)}
+    seen = x
+    for name, method in vars(Operations).items():
+        if name.startswith("_"):
+            continue
+        parameters = inspect.signature(method).parameters.values()
+        operands = [p.name for p in parameters if p.annotation == "Any"]
+        logical = name in ("and_", "or_", "not_")
+        values = [chosen if logical or operand == "condition" else x for operand in operands]
+        attributes = {p.name: given[p.name] for p in parameters if p.name in given}
+        if name in shapes:
+            attributes["shape"] = shapes[name]
+        result = getattr(b, name)(*values, **attributes)
+        if result.element in (BOOL, I32):
+            # A comparison of reals must decide nothing; its negation is read by nobody.
+            result = b.convert(result, 0)
+        seen = seen + 0.0 * b.sum(result)
+    b.next(x=seen)
+    rollout = client.rollout(
+        sg.World(program=b.build()), steps=1, initial={"x": np.full((2, 3), 0.75)}
+    )
+    assert np.array_equal(rollout.state["x"][0], np.full((2, 3), 0.75))

@@ -47,12 +47,15 @@ bool AllGivenBack(RunningServer& server) {
   return Eventually([&] { return queue.memory_used_bytes() == 0 && queue.running() == 0; });
 }
 
-// Until the work has come as far as it comes: other requests are the clock.
+// Until the work has come as far as it comes: it waits without a worker, and other requests are the
+// clock.
 void AwaitStandstill(RunningServer& server) {
-  double before = -1;
-  for (double now = StepsDone(server); now != before; now = StepsDone(server)) {
-    before = now;
+  const auto& queue = server.server().queue();
+  for (double before = -1, now = 0; now != before;) {
+    ASSERT_TRUE(Eventually([&] { return queue.running() == 1 && queue.busy() == 0; }));
+    before = StepsDone(server);
     for (int i = 0; i < 200; ++i) ASSERT_TRUE(Ask(server, BallRollout(0)).status.ok());
+    now = queue.busy() == 0 ? StepsDone(server) : -1;
   }
 }
 

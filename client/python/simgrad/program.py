@@ -20,67 +20,15 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
-Shape = tuple[int, ...]
+from .operation_writer import Expression
+from .operations import Operations
 
-
-class Expression:
-    """A value of the program being written. +, -, * and / append operations to it."""
-
-    def __init__(self, builder: "ProgramBuilder", value: int):
-        self.builder = builder
-        self.value = value
-
-    @property
-    def shape(self) -> Shape:
-        return tuple(self.builder.program.values[self.value].shape)
-
-    @property
-    def element(self) -> int:
-        return self.builder.program.values[self.value].element
-
-    def __add__(self, other: Any) -> "Expression":
-        return self.builder.apply("add", self, other)
-
-    def __radd__(self, other: Any) -> "Expression":
-        return self.builder.apply("add", other, self)
-
-    def __sub__(self, other: Any) -> "Expression":
-        return self.builder.apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> "Expression":
-        return self.builder.apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> "Expression":
-        return self.builder.apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> "Expression":
-        return self.builder.apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> "Expression":
-        return self.builder.apply("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> "Expression":
-        return self.builder.apply("div", other, self)
-
-    def __neg__(self) -> "Expression":
-        return self.builder.apply("neg", self)
-
-    def __bool__(self) -> bool:
-        raise TypeError("a world branches at named sites only: use event and select, or while_loop")
-
-
-class ProgramBuilder:
+class ProgramBuilder(Operations):
     """Builds one program. Operations go into the region being written, with the current role and
     site.
 
     Errors: ValueError for shapes that do not meet; everything else is verified by the server.
     """
-
-    def __init__(self, name: str):
-        self.program = program_pb2.Program(name=name)
-        self._regions = [self.program.step]
-        self._role = ""
-        self._site = ""
 
     # ---- Inputs ----
 
@@ -108,63 +56,18 @@ class ProgramBuilder:
         """A number that shapes the program and is part of it."""
         return self._input(program_pb2.INPUT_KIND_CONFIG, name, (), value)
 
-    # ---- Context ----
-
-    @contextlib.contextmanager
-    def role(self, role: str, site: str = "") -> Iterator[None]:
-        """Operations written inside have this role, and belong to `site` where one is named."""
-        before = self._role, self._site
-        self._role, self._site = role, site or self._site
-        try:
-            yield
-        finally:
-            self._role, self._site = before
-
-    # ---- Operations ----
-
-    def apply(self, code: str, *operands: Any, **attributes: Any) -> Expression:
-        """One elementwise operation by name: add, sub, mul, div, neg, abs, sign, min, max, fma,
-        sqrt, exp, ..., and, or, not, lt, le, gt, ge, eq, ne, select."""
-        arrays = self._widened(operands)
-        element = ELEMENT_TYPE_BOOL if code in _BOOLEAN else arrays[-1].element
-        return self._emit(code, arrays, arrays[0].shape, element, **attributes)
-
-    def sqrt(self, x: Any) -> Expression:
-        return self.apply("sqrt", x)
-
-    def exp(self, x: Any) -> Expression:
-        return self.apply("exp", x)
-
-    def sin(self, x: Any) -> Expression:
-        return self.apply("sin", x)
-
-    def cos(self, x: Any) -> Expression:
-        return self.apply("cos", x)
-
-    def abs(self, x: Any) -> Expression:
-        return self.apply("abs", x)
+    # ---- What is not in the table ----
 
     def relu(self, x: Any) -> Expression:
-        return self.apply("max", x, 0.0)
-
-    def select(self, condition: Expression, a: Any, b: Any) -> Expression:
-        """a where the condition holds, b elsewhere. The condition comes from an event, not from
-        `lt`."""
-        return self.apply("select", condition, a, b)
-
-    def sum(self, x: Expression, axes: Sequence[int] | None = None) -> Expression:
-        axes = range(len(x.shape)) if axes is None else axes
-        shape = [n for axis, n in enumerate(x.shape) if axis not in axes]
-        return self._emit("sum", [x], shape, x.element, axes=list(axes))
+        """max(x, 0)."""
+        return self.max(x, 0.0)
 
     def mean(self, x: Expression) -> Expression:
+        """The sum over all axes, divided by the number of elements."""
         count = 1
         for n in x.shape:
             count *= n
         return self.sum(x) / float(count)
-
-    def literal(self, value: float, shape: Sequence[int] = ()) -> Expression:
-        return self._emit("literal", [], shape, ELEMENT_TYPE_REAL, literal=[float(value)])
 
     def event(
         self, site: str, a: Any, comparison: str, b: Any, guard: Expression | None = None
@@ -325,54 +228,10 @@ class ProgramBuilder:
         self.program.inputs.add(kind=kind, name=name, value=value.value, default_value=default)
         return value
 
-    def _new(self, shape: Sequence[int], element: int, name: str = "") -> Expression:
-        self.program.values.add(element=element, shape=shape, name=name)
-        return Expression(self, len(self.program.values) - 1)
-
-    def _name(self, x: Expression) -> str:
-        return self.program.values[x.value].name
-
-    def _value(self, x: Any) -> Expression:
-        return x if isinstance(x, Expression) else self.literal(x)
-
     def _argument(self, region: program_pb2.Region, like: Expression) -> Expression:
         argument = self._new(like.shape, like.element, self._name(like))
         region.args.append(argument.value)
         return argument
-
-    def _widened(self, operands: Sequence[Any]) -> list[Expression]:
-        values = [self._value(x) for x in operands]
-        widest = max((x.shape for x in values), key=len)
-        for x in values:
-            if x.shape not in ((), widest):
-                raise ValueError(f"shapes {x.shape} and {widest} do not meet")
-        return [
-            (
-                x
-                if x.shape == widest
-                else self._emit("broadcast", [x], widest, x.element, shape=widest)
-            )
-            for x in values
-        ]
-
-    def _emit(
-        self,
-        code: str,
-        operands: Sequence[Expression],
-        result_shape: Sequence[int],
-        element: int,
-        **attributes: Any,
-    ) -> Expression:
-        result = self._new(result_shape, element)
-        self._regions[-1].ops.add(
-            code=code,
-            role=self._role,
-            site=self._site,
-            operands=[x.value for x in operands],
-            results=[result.value],
-            **attributes,
-        )
-        return result
 
     @contextlib.contextmanager
     def _region(self, region: program_pb2.Region) -> Iterator[None]:
@@ -381,6 +240,3 @@ class ProgramBuilder:
             yield
         finally:
             self._regions.pop()
-
-
-_BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"))

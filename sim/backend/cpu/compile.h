@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "sim/backend/cpu/plan.h"
-#include "sim/backend/work_meter.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::cpu {
 

@@ -76,7 +76,7 @@ struct ReducePlan {
   bool cumulative = false;
 };
 
-// Kinds of instructions with a table entry each, in the order of sim/program/opcode.h.
+// Kinds of instructions with a table entry each, in the order of sim/op/opcode.h.
 enum Arithmetic2 : uint8_t { kAdd2, kSub2, kMul2, kDiv2, kMod2, kAtan22, kPow2 };
 inline constexpr int kArithmetic2Count = 7;
 enum Arithmetic1 : uint8_t {

@@ -16,8 +16,8 @@
 #include "sim/backend/cpu/lane_bits.h"
 #include "sim/backend/cpu/plan.h"
 #include "sim/backend/cpu/tape.h"
-#include "sim/backend/work_meter.h"
 #include "sim/diagnostics/diagnostics.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::cpu {
 

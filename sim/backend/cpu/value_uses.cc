@@ -8,6 +8,7 @@
 
 #include "sim/backend/cpu/compiler.h"
 #include "sim/backend/cpu/identity.h"
+#include "sim/op/op_info.h"
 
 namespace simgrad::sim::cpu {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "precision/selection.h"
-#include "sim/backend/work_meter.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::cuda {
 namespace {

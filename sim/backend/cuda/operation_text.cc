@@ -2,6 +2,7 @@
 #include <array>
 
 #include "sim/backend/cuda/region_writer.h"
+#include "sim/op/op_info.h"
 #include "sim/program/detect.h"
 
 namespace simgrad::sim::cuda {

@@ -5,6 +5,7 @@
 
 #include "precision/hash.h"
 #include "precision/rounding.h"
+#include "sim/op/op_info.h"
 #include "sim/program/detect.h"
 
 namespace simgrad::sim::cuda {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "precision/arithmetic.h"
+#include "sim/program/detect.h"
 
 namespace simgrad::sim::reference {
 namespace {
@@ -110,7 +111,7 @@ void AdjointRunner::ExecuteTape(const Op& op, Frame& frame) {
   const Value& value = program()[op.results[0]];
   for (double& x : read.real) {
     sinks_.meter->Add(kElementWork);
-    x = precision::RoundTo(*value.format, x, OverflowOf(program_, op));
+    x = precision::RoundTo(*value.format, x, EffectiveOverflow(program_.policy, op));
   }
   const Array* const operands[] = {&primal};
   Store(op, operands, frame, std::move(read));

@@ -4,6 +4,7 @@
 
 #include "precision/arithmetic.h"
 #include "sim/backend/reference/instance_run.h"
+#include "sim/op/op_info.h"
 
 namespace simgrad::sim::reference {
 namespace {

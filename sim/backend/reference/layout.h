@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/backend/reference/array.h"
 #include "sim/diagnostics/diagnostics.h"
+#include "sim/op/array.h"
 #include "sim/program/numerical_program.h"
 
 namespace simgrad::sim::reference {

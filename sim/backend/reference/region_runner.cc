@@ -57,7 +57,7 @@ void RegionRunner::Execute(const Op& op, Frame& frame) {
   const std::vector<const Array*> operands = Gather(op.operands, frame);
   sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
   for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));
-  Store(op, operands, frame, Evaluate(program_, op, operands, *sinks_.meter));
+  Store(op, operands, frame, Evaluate({program_, program(), op, operands, *sinks_.meter}));
 }
 
 const Array* RegionRunner::WhereOf(const Op& op, const Frame& frame) const {
@@ -65,7 +65,7 @@ const Array* RegionRunner::WhereOf(const Op& op, const Frame& frame) const {
   return where == ValueId::kNone ? nullptr : &frame.At(where);
 }
 
-void RegionRunner::Store(const Op& op, Operands operands, Frame& frame, Array result) {
+void RegionRunner::Store(const Op& op, Arrays operands, Frame& frame, Array result) {
   const Array* where = WhereOf(op, frame);
   if (sinks_.watch != nullptr) sinks_.watch->SeeResult(op, operands, frame, result, where);
   if (sinks_.ranges != nullptr && (op.code == kCast || op.code == kTape)) {

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "sim/backend/reference/decisions.h"
-#include "sim/backend/reference/evaluate.h"
 #include "sim/backend/reference/layout.h"
 #include "sim/backend/reference/watch.h"
-#include "sim/backend/work_meter.h"
+#include "sim/op/evaluate.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::reference {
 
@@ -34,7 +34,7 @@ class RegionRunner {
   // One operation; the adjoint's are added by a subclass.
   virtual void Execute(const Op& op, Frame& frame);
   // Reports a result and keeps it.
-  void Store(const Op& op, Operands operands, Frame& frame, Array result);
+  void Store(const Op& op, Arrays operands, Frame& frame, Array result);
   const Array* WhereOf(const Op& op, const Frame& frame) const;
   const Program& program() const { return program_.program; }
 

@@ -6,6 +6,7 @@
 
 #include "precision/rounding.h"
 #include "precision/selection.h"
+#include "sim/op/op_info.h"
 
 namespace simgrad::sim::reference {
 namespace {
@@ -14,7 +15,7 @@ using enum OpCode;
 
 // The operands that element `element` of the result was made of. Of a reduction: the smallest and
 // the largest of the elements it read.
-std::vector<double> OperandsAt(const Program& program, const Op& op, Operands operands,
+std::vector<double> OperandsAt(const Program& program, const Op& op, Arrays operands,
                                size_t element) {
   std::vector<double> found;
   const OpClass op_class = InfoOf(op.code).op_class;
@@ -37,29 +38,14 @@ std::vector<double> OperandsAt(const Program& program, const Op& op, Operands op
   return found;
 }
 
-bool DividesByZero(OpCode code, const std::vector<double>& operands) {
-  switch (code) {
-    case kDiv:
-      return operands[1] == 0.0;
-    case kLog:
-      return operands[0] == 0.0;
-    case kLog1p:
-      return operands[0] == -1.0;
-    case kPow:
-      return operands[0] == 0.0;
-    default:
-      return false;
-  }
-}
-
 NonFiniteClass Classify(OpCode code, const std::vector<double>& operands, double result) {
   const auto finite = [](double x) { return precision::IsFinite(x); };
   if (!std::all_of(operands.begin(), operands.end(), finite)) return NonFiniteClass::kInput;
-  if (code == kCast || code == kTape || code == kConvert || code == kLiteral) {
-    return NonFiniteClass::kConversion;
-  }
-  if (std::isinf(result) && DividesByZero(code, operands)) return NonFiniteClass::kDivideByZero;
-  const bool sums = code == kSum || code == kCumsum;
+  const OpInfo& info = InfoOf(code);
+  if (info.birth == Birth::kConversion) return NonFiniteClass::kConversion;
+  const bool divides = info.divides_by_zero != nullptr && info.divides_by_zero(operands);
+  if (std::isinf(result) && divides) return NonFiniteClass::kDivideByZero;
+  const bool sums = info.birth == Birth::kAccumulation;
   return std::isnan(result) && !sums ? NonFiniteClass::kInvalid : NonFiniteClass::kOverflow;
 }
 
@@ -97,7 +83,7 @@ void NonFiniteWatch::Begin(InstanceHealth* health, Phase phase, int64_t step) {
   step_ = step;
 }
 
-void NonFiniteWatch::SeeResult(const Op& op, Operands operands, const Frame& frame,
+void NonFiniteWatch::SeeResult(const Op& op, Arrays operands, const Frame& frame,
                                const Array& result, const Array* where) {
   if (!watching()) return;
   for (size_t i = 0; i < result.real.size(); ++i) {

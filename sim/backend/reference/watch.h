@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "sim/backend/executor.h"
-#include "sim/backend/reference/evaluate.h"
 #include "sim/backend/reference/layout.h"
+#include "sim/op/evaluate.h"
 
 namespace simgrad::sim::reference {
 
@@ -29,7 +29,7 @@ class NonFiniteWatch {
   bool watching() const { return health_ != nullptr && health_->ok; }
 
   // `where` (or null): the mask of the elements for which the operation is executed.
-  void SeeResult(const Op& op, Operands operands, const Frame& frame, const Array& result,
+  void SeeResult(const Op& op, Arrays operands, const Frame& frame, const Array& result,
                  const Array* where);
   // A number that was sent, and what it is read as.
   void SeeInput(const Input& input, Format format, int64_t element, double sent, double read);

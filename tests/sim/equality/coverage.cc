@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "sim/op/op_info.h"
 
 namespace simgrad::sim::equality {
 namespace {
@@ -107,9 +108,9 @@ void Coverage::Add(const Case& made, const Observed& seen) {
 
 std::vector<Coverage::Line> Coverage::Lines() const {
   std::vector<Line> lines;
-  for (const OpInfo& info : AllOps()) {
-    lines.push_back({std::string(info.name), operations[static_cast<size_t>(info.code)], 20});
-  }
+  EachOp([&](OpCode code, const OpInfo& info) {
+    lines.push_back({std::string(info.name), operations[static_cast<size_t>(code)], 20});
+  });
   for (size_t i = 0; i < formats.size(); ++i) {
     lines.push_back({std::string(precision::FormatName(static_cast<Format>(i))), formats[i], 20});
   }

@@ -1,6 +1,7 @@
 // Single operations of a random world.
 #include <numeric>
 
+#include "sim/op/op_info.h"
 #include "tests/sim/equality/world_writer.h"
 
 namespace simgrad::sim::equality {
@@ -10,34 +11,18 @@ using enum OpCode;
 
 constexpr int64_t kMaxElements = 24;
 
-// Operations that a smooth world leaves out: jumps, cuts, rounding.
-bool IsSmooth(OpCode code) {
-  switch (code) {
-    case kSign:
-    case kFloor:
-    case kRound:
-    case kCast:
-    case kStopGradient:
-    case kConvert:
-      return false;
-    default:
-      return true;
-  }
-}
-
 }  // namespace
 
 OpCode WorldWriter::RandomOp() {
   static const std::vector<OpCode> kAll = [] {
     std::vector<OpCode> all;
-    for (const OpInfo& info : AllOps()) {
-      const bool adjoint = info.op_class == OpClass::kAdjoint;
-      if (!adjoint && info.code != kPad && info.code != kAny) all.push_back(info.code);
-    }
+    EachOp([&](OpCode code, const OpInfo& info) {
+      if (info.in_worlds) all.push_back(code);
+    });
     return all;
   }();
   OpCode code = random_.Chance(0.2) ? options_.focus : random_.Pick(kAll);
-  while (options_.smooth && !IsSmooth(code)) code = random_.Pick(kAll);
+  while (options_.smooth && !InfoOf(code).smooth) code = random_.Pick(kAll);
   return code;
 }
 
@@ -107,6 +92,18 @@ Var WorldWriter::Positive(Var x) { return builder_.Apply(kSoftplus, {x}) + build
 
 Var WorldWriter::Bounded(Var x) { return builder_.Apply(random_.Chance(0.5) ? kTanh : kSin, {x}); }
 
+Var WorldWriter::Within(Domain domain, Var x) {
+  switch (domain) {
+    case Domain::kPositive:
+      return Positive(x);
+    case Domain::kBounded:
+      return Bounded(x);
+    case Domain::kAll:
+      break;
+  }
+  return x;
+}
+
 Var WorldWriter::Condense(ValuePool& pool, Var x, const Shape& shape) {
   pool.unused.erase(x.id);
   if (TypeOf(x) != ElementType::kReal) x = builder_.Convert(x, ElementType::kReal);
@@ -149,7 +146,8 @@ void WorldWriter::Grow(ValuePool& pool, int count, int depth) {
 bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
   switch (InfoOf(code).op_class) {
     case OpClass::kElementwise: {
-      const bool integers = InfoOf(code).on_integers && !options_.smooth && random_.Chance(0.25);
+      const bool integers =
+          InfoOf(code).on_integers != nullptr && !options_.smooth && random_.Chance(0.25);
       if (!integers || !WriteIntegers(code, pool)) WriteReals(code, pool);
       return true;
     }
@@ -181,7 +179,7 @@ bool WorldWriter::WriteIntegers(OpCode code, ValuePool& pool) {
   if (list.empty()) return false;
   const Var a = Take(pool, list);
   Vars operands = {a};
-  while (static_cast<int>(operands.size()) < InfoOf(code).operands) {
+  while (static_cast<int>(operands.size()) < InfoOf(code).operands.most) {
     const Vars same = ValuePool::OfShape(list, a.shape());
     const bool literal = random_.Chance(0.3);
     operands.push_back(literal ? builder_.Integer(random_.Integer(-3, 3), TypeOf(a), a.shape())
@@ -194,17 +192,13 @@ bool WorldWriter::WriteIntegers(OpCode code, ValuePool& pool) {
 void WorldWriter::WriteReals(OpCode code, ValuePool& pool) {
   Var a = Real(pool);
   Vars rest;
-  for (int i = 1; i < InfoOf(code).operands; ++i) {
+  for (int i = 1; i < InfoOf(code).operands.most; ++i) {
     rest.push_back(random_.Chance(0.2) ? RealOf(pool, {}) : RealOf(pool, a.shape()));
   }
   // Into the domain, and away from where the result explodes.
   if (Tamed()) {
-    if (code == kSqrt || code == kLog || code == kLog1p || code == kPow) a = Positive(a);
-    if (code == kExp || code == kExpm1) a = Bounded(a);
-    if (code == kPow) rest[0] = Bounded(rest[0]);
-    if (code == kDiv || code == kMod) rest[0] = Positive(rest[0]);
-    if (code == kAtan2) rest[0] = Positive(rest[0]);
-    if (code == kMul || code == kFma) a = Bounded(a);
+    a = Within(InfoOf(code).domains[0], a);
+    for (size_t i = 0; i < rest.size(); ++i) rest[i] = Within(InfoOf(code).domains[i + 1], rest[i]);
   }
   rest.insert(rest.begin(), a);
   Keep(pool, pool.reals, builder_.Apply(code, rest));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "sim/op/op_info.h"
 #include "sim/program/builder.h"
 #include "tests/sim/equality/random_program.h"
 #include "tests/sim/equality/value_pool.h"
@@ -52,6 +53,7 @@ class WorldWriter {
   Var Threshold(ValuePool& pool);
   Var Positive(Var x);
   Var Bounded(Var x);
+  Var Within(Domain domain, Var x);
   // A real of `shape` made of values that nothing has used yet.
   Var Digest(ValuePool& pool, const Shape& shape);
   Var Condense(ValuePool& pool, Var x, const Shape& shape);

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "sim/op/op_info.h"
 #include "sim/program/builder.h"
 
 namespace simgrad::nonfinite {

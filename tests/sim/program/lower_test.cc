@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "sim/op/op_info.h"
 #include "sim/program/builder.h"
 #include "sim/program/field_error.h"
 #include "sim/program/print.h"
@@ -188,10 +189,10 @@ TEST(Simplify, RemovesCopiesAndDeadCodeButNoSite) {
 
 TEST(OpTable, NamesAreUniqueAndFindTheirOperation) {
   std::set<std::string_view> names;
-  for (const OpInfo& info : AllOps()) {
+  EachOp([&](OpCode code, const OpInfo& info) {
     EXPECT_TRUE(names.insert(info.name).second) << info.name;
-    EXPECT_EQ(OpFromName(info.name), info.code);
-  }
+    EXPECT_EQ(OpFromName(info.name), code);
+  });
   EXPECT_EQ(OpFromName("multiply"), std::nullopt);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "sim/op/op_info.h"
 #include "sim/program/builder.h"
 
 namespace simgrad::sim::shaped {
@@ -139,7 +140,7 @@ Program Chain(OpCode code, int length) {
   Var x = b.State("x", {});
   const Var k = b.Param("k", {}, 0.5);
   for (int i = 0; i < length; ++i) {
-    x = InfoOf(code).operands == 1 ? b.Apply(code, {x}) : b.Apply(code, {x, k});
+    x = InfoOf(code).operands.most == 1 ? b.Apply(code, {x}) : b.Apply(code, {x, k});
   }
   b.SetNext({x});
   return Finished(b);

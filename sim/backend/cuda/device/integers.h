@@ -1,7 +1,7 @@
 // Integer operations and conversions of a generated kernel.
 //
 // Maths: two's complement at the width of T; division toward minus infinity, 0 for a zero divisor
-//   (sim/program/opcode.h). An integer becomes a real by one rounding of its exact value.
+//   (sim/op/arithmetic.cc). An integer becomes a real by one rounding of its exact value.
 // Errors: none. Threads: pure.
 #pragma once
 

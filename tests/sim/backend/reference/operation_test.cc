@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 
+#include "sim/op/op_info.h"
 #include "tests/sim/backend/reference/one_step.h"
 
 namespace simgrad::sim {

@@ -6,7 +6,7 @@
 
 #include "sim/program/program.h"
 
-namespace simgrad::sim::reference {
+namespace simgrad::sim {
 
 // Reals of every format are exact in a double; i32, i64 and bool (0 or 1) are kept in int64_t. The
 // vector that does not belong to the element type stays empty.
@@ -32,6 +32,14 @@ inline Array ZerosOf(const Type& type) {
   return array;
 }
 
+inline void CopyElement(const Array& from, size_t i, Array& to, size_t k) {
+  if (from.real.empty()) {
+    to.integer[k] = from.integer[i];
+  } else {
+    to.real[k] = from.real[i];
+  }
+}
+
 inline size_t SizeOf(const Array& array) { return array.real.size() + array.integer.size(); }
 
 // The elements [index * count, (index + 1) * count): one element of a leading axis.
@@ -49,4 +57,4 @@ inline void AppendTo(Array& array, const Array& part) {
   array.integer.insert(array.integer.end(), part.integer.begin(), part.integer.end());
 }
 
-}  // namespace simgrad::sim::reference
+}  // namespace simgrad::sim

@@ -1,0 +1,221 @@
+# Printed from sim/op by simgrad-operations --python; a test holds it to the table.
+"""One method per operation that a world may use; `simgrad.program` adds inputs and control flow."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from .operation_writer import BOOL, I32, Expression, OperationWriter
+
+
+class Operations(OperationWriter):
+    """The operations of docs/programs.md, by name.
+
+    Operands are expressions or numbers; a scalar is widened to the shape of the others. A method
+    returns the result and raises ValueError for shapes that do not meet; all else is verified by
+    the server.
+    """
+
+    def add(self, a: Any, b: Any) -> Expression:
+        """a + b, real or integer."""
+        return self._elementwise("add", None, a, b)
+
+    def sub(self, a: Any, b: Any) -> Expression:
+        """a - b, real or integer."""
+        return self._elementwise("sub", None, a, b)
+
+    def mul(self, a: Any, b: Any) -> Expression:
+        """a b, real or integer."""
+        return self._elementwise("mul", None, a, b)
+
+    def div(self, a: Any, b: Any) -> Expression:
+        """a / b, real; of integers toward minus infinity, and 0 for a zero divisor."""
+        return self._elementwise("div", None, a, b)
+
+    def neg(self, a: Any) -> Expression:
+        """-a, real or integer."""
+        return self._elementwise("neg", None, a)
+
+    def abs(self, a: Any) -> Expression:
+        """|a|, real or integer."""
+        return self._elementwise("abs", None, a)
+
+    def sign(self, a: Any) -> Expression:
+        """-1, 0 or 1, real or integer; NaN of NaN."""
+        return self._elementwise("sign", None, a)
+
+    def min(self, a: Any, b: Any) -> Expression:
+        """The smaller of a and b, real or integer; the cotangent goes to the one taken."""
+        return self._elementwise("min", None, a, b)
+
+    def max(self, a: Any, b: Any) -> Expression:
+        """The larger of a and b, real or integer; the cotangent goes to the one taken."""
+        return self._elementwise("max", None, a, b)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Expression:
+        """a b + c, rounded once."""
+        return self._elementwise("fma", None, a, b, c)
+
+    def sqrt(self, a: Any) -> Expression:
+        """The square root of a."""
+        return self._elementwise("sqrt", None, a)
+
+    def floor(self, a: Any) -> Expression:
+        """The largest integer not above a, as a real."""
+        return self._elementwise("floor", None, a)
+
+    def round(self, a: Any) -> Expression:
+        """The nearest integer as a real, ties to even."""
+        return self._elementwise("round", None, a)
+
+    def mod(self, a: Any, b: Any) -> Expression:
+        """a - b floor(a / b), real or integer; of integers 0 for a zero divisor."""
+        return self._elementwise("mod", None, a, b)
+
+    def exp(self, a: Any) -> Expression:
+        """e^a."""
+        return self._elementwise("exp", None, a)
+
+    def log(self, a: Any) -> Expression:
+        """The natural logarithm of a."""
+        return self._elementwise("log", None, a)
+
+    def log1p(self, a: Any) -> Expression:
+        """log(1 + a), exact near 0."""
+        return self._elementwise("log1p", None, a)
+
+    def expm1(self, a: Any) -> Expression:
+        """e^a - 1, exact near 0."""
+        return self._elementwise("expm1", None, a)
+
+    def sin(self, a: Any) -> Expression:
+        """The sine of a, in radians."""
+        return self._elementwise("sin", None, a)
+
+    def cos(self, a: Any) -> Expression:
+        """The cosine of a, in radians."""
+        return self._elementwise("cos", None, a)
+
+    def atan2(self, y: Any, x: Any) -> Expression:
+        """The angle of the point (x, y), in radians."""
+        return self._elementwise("atan2", None, y, x)
+
+    def tanh(self, a: Any) -> Expression:
+        """The hyperbolic tangent of a."""
+        return self._elementwise("tanh", None, a)
+
+    def sigmoid(self, a: Any) -> Expression:
+        """1 / (1 + e^-a)."""
+        return self._elementwise("sigmoid", None, a)
+
+    def softplus(self, a: Any) -> Expression:
+        """log(1 + e^a)."""
+        return self._elementwise("softplus", None, a)
+
+    def pow(self, a: Any, b: Any) -> Expression:
+        """a^b."""
+        return self._elementwise("pow", None, a, b)
+
+    def lt(self, a: Any, b: Any) -> Expression:
+        """The bool a < b. Of reals it decides no `select` and enters no loop: use
+        `event`."""
+        return self._elementwise("lt", BOOL, a, b)
+
+    def le(self, a: Any, b: Any) -> Expression:
+        """The bool a <= b; of reals as for `lt`."""
+        return self._elementwise("le", BOOL, a, b)
+
+    def gt(self, a: Any, b: Any) -> Expression:
+        """The bool a > b; of reals as for `lt`."""
+        return self._elementwise("gt", BOOL, a, b)
+
+    def ge(self, a: Any, b: Any) -> Expression:
+        """The bool a >= b; of reals as for `lt`."""
+        return self._elementwise("ge", BOOL, a, b)
+
+    def eq(self, a: Any, b: Any) -> Expression:
+        """The bool a == b, also of bools; of reals as for `lt`."""
+        return self._elementwise("eq", BOOL, a, b)
+
+    def ne(self, a: Any, b: Any) -> Expression:
+        """The bool a != b, also of bools, false where one is NaN; of reals as for `lt`."""
+        return self._elementwise("ne", BOOL, a, b)
+
+    def and_(self, a: Any, b: Any) -> Expression:
+        """Whether both bools hold."""
+        return self._elementwise("and", BOOL, a, b)
+
+    def or_(self, a: Any, b: Any) -> Expression:
+        """Whether one of two bools holds."""
+        return self._elementwise("or", BOOL, a, b)
+
+    def not_(self, a: Any) -> Expression:
+        """Whether a bool does not hold."""
+        return self._elementwise("not", BOOL, a)
+
+    def select(self, condition: Any, a: Any, b: Any) -> Expression:
+        """a where the condition, a bool of their shape, holds, else b."""
+        return self._elementwise("select", None, condition, a, b)
+
+    def broadcast(self, a: Any, shape: Sequence[int], dims: Sequence[int]) -> Expression:
+        """a repeated: `shape` is that of the result; `dims` gives, for each axis of a,
+        the axis of the result it becomes, ascending (none for a scalar)."""
+        return self._reshaped("broadcast", None, a, shape=shape, dims=dims)
+
+    def reshape(self, a: Any, shape: Sequence[int]) -> Expression:
+        """The same elements, row-major, in another `shape`."""
+        return self._reshaped("reshape", None, a, shape=shape)
+
+    def slice(self, a: Any, start: Sequence[int], shape: Sequence[int]) -> Expression:
+        """The part of a that begins at `start` and has `shape`, per axis."""
+        return self._reshaped("slice", None, a, start=start, shape=shape)
+
+    def concat(self, *operands: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The operands one after the other along the one axis of `axes`."""
+        return self._joined("concat", None, *operands, axes=axes)
+
+    def sum(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The sum over `axes`, ascending; those axes go. Order and accumulator are the
+        policy's for the role."""
+        return self._reduced("sum", None, a, axes=axes)
+
+    def reduce_max(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The largest element along the one axis of `axes`; NaN propagates; the cotangent
+        goes to the first largest."""
+        return self._reduced("reduce_max", None, a, axes=axes)
+
+    def reduce_min(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The smallest element along the one axis of `axes`; NaN propagates; the
+        cotangent goes to the first smallest."""
+        return self._reduced("reduce_min", None, a, axes=axes)
+
+    def argmax(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The i32 index of the first largest element, or of the first NaN, along the one
+        axis of `axes`."""
+        return self._reduced("argmax", I32, a, axes=axes)
+
+    def argmin(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The i32 index of the first smallest element, or of the first NaN, along the one
+        axis of `axes`."""
+        return self._reduced("argmin", I32, a, axes=axes)
+
+    def cumsum(
+        self, a: Any, axes: int | Sequence[int] | None = None, reverse: bool = False
+    ) -> Expression:
+        """The running sum along the one axis of `axes`; with `reverse` from the last
+        element down. Sequential; the accumulator is the policy's for the role."""
+        return self._scanned("cumsum", None, a, axes=axes, reverse=reverse)
+
+    def cast(self, a: Any, format: str = "", overflow: str = "") -> Expression:
+        """A real rounded to `format`, else to the role's; `overflow` is `ieee` or
+        `saturate`, else the role's."""
+        return self._elementwise("cast", None, a, format=format, overflow=overflow)
+
+    def convert(self, a: Any, element: int) -> Expression:
+        """a as the element type of its result: real to integer toward zero, saturating,
+        NaN to 0; to bool whether a is not 0. It has no derivative."""
+        return self._converted("convert", element, a)
+
+    def stop_gradient(self, a: Any) -> Expression:
+        """a, without a cotangent."""
+        return self._elementwise("stop_gradient", None, a)

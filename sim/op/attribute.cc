@@ -1,0 +1,122 @@
+#include "sim/op/attribute.h"
+
+#include <array>
+#include <cstdio>
+
+namespace simgrad::sim {
+namespace {
+
+using Names = AttributeInfo::ValueNames;
+
+std::string List(const char* name, const std::vector<int64_t>& numbers) {
+  std::string text = std::string(" ") + name + "=[";
+  for (size_t i = 0; i < numbers.size(); ++i) text += (i ? "," : "") + std::to_string(numbers[i]);
+  return text + "]";
+}
+
+std::string Unsaid(const Program&, const Op&, const Names&) { return ""; }
+
+// Hexadecimal: exact.
+std::string Numbers(const Program&, const Op& op, const Names&) {
+  std::string text;
+  for (double x : op.attributes.literal) {
+    char buffer[64];
+    std::snprintf(buffer, sizeof buffer, " %a", x);
+    text += buffer;
+  }
+  return text;
+}
+
+std::string ComparisonText(const Program&, const Op& op, const Names&) {
+  constexpr std::array<std::string_view, 6> kTexts = {"<", "<=", ">", ">=", "==", "!="};
+  return " " + std::string(kTexts[static_cast<size_t>(op.attributes.comparison)]);
+}
+
+// Known once a format is assigned.
+bool HasFormat(const Program& program, const Op& op) {
+  return program[op.results[0]].format.has_value();
+}
+
+std::string IntoInput(const Program& program, const Op& op, const Names&) {
+  const Input& input = program.inputs[static_cast<size_t>(op.attributes.input)];
+  return " into " + std::string(InputKindName(input.kind)) + "." + input.name;
+}
+
+const std::array<AttributeInfo, kAttributeCount> kTable = {{
+    {"literal", &Attributes::literal, Numbers},
+    {"axes", &Attributes::axes,
+     [](const Program&, const Op& op, const Names&) { return List("axes", op.attributes.axes); }},
+    {"start", &Attributes::start,
+     [](const Program&, const Op& op, const Names&) { return List("start", op.attributes.start); }},
+    {"shape", &Attributes::shape, Unsaid},  // the type of the result says it
+    {"dims", &Attributes::dims,
+     [](const Program&, const Op& op, const Names&) { return List("dims", op.attributes.dims); }},
+    {"decision_site", &Attributes::site,
+     [](const Program&, const Op& op, const Names&) { return " site=" + op.attributes.site; }},
+    {"comparison", &Attributes::comparison, ComparisonText},
+    {"max_iter", &Attributes::max_iter,
+     [](const Program&, const Op& op, const Names&) {
+       return " max_iter=" + std::to_string(op.attributes.max_iter);
+     }},
+    {"max_iter", &Attributes::max_iter,
+     [](const Program&, const Op& op, const Names&) {
+       return " count=" + std::to_string(op.attributes.max_iter);
+     }},
+    {"cap_first", &Attributes::cap_order,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return op.attributes.cap_order == CapOrder::kCapFirst ? " cap_first" : "";
+     }},
+    {"has_entry", &Attributes::has_entry,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return op.attributes.has_entry ? " entry" : "";
+     }},
+    {"elements", &Attributes::elements,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       const int64_t elements = op.attributes.elements;
+       return elements > 0 ? " elements=" + std::to_string(elements) : "";
+     }},
+    {"carried", &Attributes::carried,
+     [](const Program&, const Op& op, const Names&) {
+       return " carried=" + std::to_string(op.attributes.carried);
+     }},
+    {"carried", &Attributes::carried, Unsaid},
+    {"format", &Attributes::format, Unsaid},  // the type of the result says it
+    {"reverse", &Attributes::reverse,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return op.attributes.reverse ? " reverse" : "";
+     }},
+    {"",
+     {},
+     [](const Program& program, const Op& op, const Names&) -> std::string {
+       if (!HasFormat(program, op)) return "";
+       return " order=" + std::string(precision::OrderName(op.attributes.order));
+     }},
+    {"",
+     {},
+     [](const Program& program, const Op& op, const Names&) -> std::string {
+       if (!HasFormat(program, op)) return "";
+       const auto accumulator = precision::Traits(op.attributes.accumulator);
+       return " accumulator=" + std::string(accumulator.name);
+     }},
+    {"",
+     {},
+     [](const Program&, const Op& op, const Names& used) {
+       return " " + used(op.attributes.primal);
+     }},
+    {"",
+     {},
+     [](const Program&, const Op& op, const Names& used) {
+       return " of " + used(op.attributes.primal);
+     }},
+    {"overflow", &Attributes::overflow,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return op.attributes.overflow == Overflow::kSaturate ? " saturate" : "";
+     }},
+    {"", {}, IntoInput},
+}};
+
+}  // namespace
+
+const AttributeInfo& InfoOf(Attribute attribute) { return kTable[static_cast<size_t>(attribute)]; }
+
+}  // namespace simgrad::sim

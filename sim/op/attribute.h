@@ -1,0 +1,83 @@
+// The attributes that operations may have: name in the message, place in Attributes, text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// In the order in which an operation's text gives them.
+enum class Attribute : uint8_t {
+  kLiteral,
+  kAxes,
+  kStart,
+  kShape,
+  kDims,
+  kSite,
+  kComparison,
+  kMaxIter,
+  kCount,  // `for`: stands in max_iter too
+  kCapFirst,
+  kHasEntry,
+  kElements,
+  kCarried,
+  kForCarried,  // `for`: says nothing that its operands do not, and is not printed
+  kFormat,
+  kReverse,
+  // Filled in by AssignPrecision or Differentiate, and in no message.
+  kOrder,
+  kAccumulator,
+  kTaped,
+  kReversed,
+  kOverflow,
+  kInput,
+};
+inline constexpr int kAttributeCount = static_cast<int>(Attribute::kInput) + 1;
+
+class AttributeSet {
+ public:
+  constexpr AttributeSet() = default;
+  constexpr AttributeSet(std::initializer_list<Attribute> attributes) {
+    for (Attribute a : attributes) bits_ |= 1u << static_cast<int>(a);
+  }
+  constexpr bool Has(Attribute a) const { return (bits_ >> static_cast<int>(a) & 1u) != 0; }
+
+ private:
+  uint32_t bits_ = 0;
+};
+
+// Where an attribute stands.
+using AttributeField =
+    std::variant<std::monostate, std::vector<double> Attributes::*,
+                 std::vector<int64_t> Attributes::*, std::string Attributes::*,
+                 Comparison Attributes::*, CapOrder Attributes::*, int64_t Attributes::*,
+                 int32_t Attributes::*, bool Attributes::*, std::optional<Format> Attributes::*,
+                 std::optional<Overflow> Attributes::*>;
+
+struct AttributeInfo {
+  std::string_view name;  // of the field of simgrad.v1.Op; empty: in no message
+  AttributeField field;   // std::monostate: in no message
+  // What the text of `op` says of it, with a space in front. `used` names a value.
+  using ValueNames = std::function<std::string(ValueId)>;
+  std::string (*text)(const Program& program, const Op& op, const ValueNames& used);
+};
+
+const AttributeInfo& InfoOf(Attribute attribute);
+
+// In their order.
+template <class F>
+void EachAttribute(const AttributeSet& set, const F& f) {
+  for (int i = 0; i < kAttributeCount; ++i) {
+    if (set.Has(static_cast<Attribute>(i))) f(static_cast<Attribute>(i));
+  }
+}
+
+}  // namespace simgrad::sim

@@ -1,0 +1,162 @@
+// Formats and element types, constants, and what cuts a cotangent.
+#include "absl/strings/str_cat.h"
+#include "precision/arithmetic.h"
+#include "sim/op/evaluate.h"
+#include "sim/op/types.h"
+#include "sim/op/vjp_rule.h"
+#include "sim/program/detect.h"
+#include "sim/program/numerical_program.h"
+
+namespace simgrad::sim::op {
+namespace {
+
+bool IsReal(const Program& program, ValueId id) {
+  return program[id].type.element == ElementType::kReal;
+}
+
+Types CastTypes(const Program& program, const Op& op) {
+  if (absl::Status status = NeedsElement(program, op, 0, ElementType::kReal); !status.ok()) {
+    return status;
+  }
+  return SameAsOperand(program, op);
+}
+
+Array EvaluateCast(const Evaluation& e) {
+  const Format format = *e.result().format;
+  const Overflow overflow = EffectiveOverflow(e.numerical.policy, e.op);
+  const std::vector<double>& x = e.operands[0]->real;
+  Array result;
+  InPieces(e.meter, static_cast<int64_t>(x.size()), kElementWork, [&](int64_t begin, int64_t end) {
+    for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      result.real.push_back(precision::RoundTo(format, x[i], overflow));
+    }
+  });
+  return result;
+}
+
+Types ConvertTypes(const Program& program, const Op& op) {
+  if (op.results.size() != 1) return FieldError("results", "convert has one result");
+  return std::vector<Type>{{program[op.results[0]].type.element, TypeOf(program, op, 0).shape}};
+}
+
+int64_t ToInteger(double x, ElementType type) {
+  if (x != x) return 0;
+  if (type == ElementType::kBool) return x != 0.0 ? 1 : 0;
+  const double low = type == ElementType::kI32 ? -0x1p31 : -0x1p63;
+  if (x <= low) return type == ElementType::kI32 ? INT32_MIN : INT64_MIN;
+  if (x >= -low) return type == ElementType::kI32 ? INT32_MAX : INT64_MAX;
+  // Truncation keeps i32 in range: |x| < 2^31 truncates to at most 2^31 - 1.
+  return static_cast<int64_t>(x);
+}
+
+// An i64 need not be a double: its two halves are, and their sum is rounded once.
+double ToReal(int64_t n, Format format) {
+  const int64_t low = n & 0xFFFFFFFF;
+  return precision::Add(format, static_cast<double>(n - low), static_cast<double>(low));
+}
+
+Array EvaluateConvert(const Evaluation& e) {
+  const Array& operand = *e.operands[0];
+  const ElementType target = e.result().type.element;
+  const bool from_real = IsReal(e.program, e.op.operands[0]);
+  if (target == ElementType::kReal && from_real) return operand;
+  Array result = ZerosOf(e.result().type);
+  for (size_t i = 0; i < SizeOf(result); ++i) {
+    e.meter.Add(1);
+    if (target == ElementType::kReal) {
+      result.real[i] = ToReal(operand.integer[i], *e.result().format);
+    } else if (from_real) {
+      result.integer[i] = ToInteger(operand.real[i], target);
+    } else {
+      result.integer[i] = WrapTo(target, operand.integer[i]);
+    }
+  }
+  return result;
+}
+
+Types LiteralTypes(const Program& program, const Op& op) {
+  Types types = OfResult(program, op);
+  if (!types.ok()) return types;
+  const int64_t count = ElementCount(types->front().shape);
+  const size_t given = op.attributes.literal.size();
+  if (given != 1 && static_cast<int64_t>(given) != count) {
+    const std::string each = count == 1 ? "" : absl::StrCat(" or ", count);
+    return FieldError("literal", absl::StrCat("needs 1 number", each, ", has ", given));
+  }
+  return types;
+}
+
+Array EvaluateLiteral(const Evaluation& e) {
+  const Value& value = e.result();
+  const std::vector<double>& literal = e.op.attributes.literal;
+  Array result = ZerosOf(value.type);
+  const auto at = [&](size_t i) { return literal.size() == 1 ? literal[0] : literal[i]; };
+  for (size_t i = 0; i < result.real.size(); ++i) {
+    result.real[i] = precision::RoundTo(*value.format, at(i));
+  }
+  for (size_t i = 0; i < result.integer.size(); ++i) {
+    result.integer[i] = WrapTo(value.type.element, static_cast<int64_t>(at(i)));
+  }
+  return result;
+}
+
+}  // namespace
+
+const OpInfo kCast = Complete({
+    .name = "cast",
+    .doc = "A real rounded to `format`, else to the role's; `overflow` is `ieee` or `saturate`, "
+           "else the role's.",
+    .op_class = OpClass::kPrecision,
+    .operands = "a",
+    .attributes = {Attribute::kFormat, Attribute::kOverflow},
+    .types = CastTypes,
+    .birth = Birth::kConversion,
+    .carries = [](const Carriage& c) { return c.overflow == Overflow::kIeee; },
+    .derivative = Derivative::kRule,
+    .vjp = [](VjpRule& r) { r.To(0, r.g()); },
+    .smooth = false,
+    .evaluate = EvaluateCast,
+});
+
+const OpInfo kConvert = Complete({
+    .name = "convert",
+    .doc = "a as the element type of its result: real to integer toward zero, saturating, NaN to "
+           "0; to bool whether a is not 0. It has no derivative.",
+    .op_class = OpClass::kPrecision,
+    .operands = "a",
+    .result = Result::kDeclared,
+    .types = ConvertTypes,
+    .birth = Birth::kConversion,
+    .carries =
+        [](const Carriage& c) {
+          return IsReal(c.program, c.op.operands[c.operand]) && IsReal(c.program, c.op.results[0]);
+        },
+    .smooth = false,
+    .evaluate = EvaluateConvert,
+});
+
+const OpInfo kStopGradient = Complete({
+    .name = "stop_gradient",
+    .doc = "a, without a cotangent.",
+    .op_class = OpClass::kPrecision,
+    .operands = "a",
+    .types = SameAsOperand,
+    .propagates = true,
+    .smooth = false,
+    .evaluate = [](const Evaluation& e) { return *e.operands[0]; },
+});
+
+const OpInfo kLiteral = Complete({
+    .name = "literal",
+    .doc = "Constants, of the type of the result: one number for every element, or one per "
+           "element, row-major.",
+    .op_class = OpClass::kConstant,
+    .operands = "",
+    .attributes = {Attribute::kLiteral},
+    .result = Result::kDeclared,
+    .types = LiteralTypes,
+    .birth = Birth::kConversion,
+    .evaluate = EvaluateLiteral,
+});
+
+}  // namespace simgrad::sim::op

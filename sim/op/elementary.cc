@@ -1,0 +1,236 @@
+// Elementary functions, elementwise on reals: rounded to f64 by precision/elementary.h, then to the
+// format.
+#include "precision/elementary.h"
+
+#include "precision/arithmetic.h"
+#include "sim/op/types.h"
+#include "sim/op/vjp_rule.h"
+
+namespace simgrad::sim::op {
+namespace {
+
+using precision::RoundTo;
+
+// 1 - y^2.
+void TanhVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId y = r.Y();
+  const ValueId one = r.Const(1.0);
+  const ValueId squared = r.Mul(y, y);
+  r.To(0, r.Mul(r.g(), r.Sub(one, squared)));
+}
+
+// y (1 - y).
+void SigmoidVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId y = r.Y();
+  const ValueId t = r.Mul(r.g(), y);
+  const ValueId one = r.Const(1.0);
+  r.To(0, r.Mul(t, r.Sub(one, y)));
+}
+
+void Log1pVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId one = r.Const(1.0);
+  const ValueId x = r.X(0);
+  r.To(0, r.Div(r.g(), r.Add(one, x)));
+}
+
+void Expm1Vjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId y = r.Y();
+  const ValueId one = r.Const(1.0);
+  r.To(0, r.Mul(r.g(), r.Add(y, one)));
+}
+
+// atan2(y, x), d = x x + y y: (g x)/d and -((g y)/d).
+void AngleVjp(VjpRule& r) {
+  if (!r.Wants(0) && !r.Wants(1)) return;
+  const ValueId y = r.X(0);
+  const ValueId x = r.X(1);
+  const ValueId xx = r.Mul(x, x);
+  const ValueId yy = r.Mul(y, y);
+  const ValueId d = r.Add(xx, yy);
+  if (r.Wants(1)) r.To(1, r.Neg(r.Div(r.Mul(r.g(), y), d)));
+  if (r.Wants(0)) r.To(0, r.Div(r.Mul(r.g(), x), d));
+}
+
+// p = a^b: (g b) a^(b-1) and (g p) log a.
+void PowerVjp(VjpRule& r) {
+  if (!r.Wants(0) && !r.Wants(1)) return;
+  const ValueId a = r.X(0);
+  if (r.Wants(1)) {
+    const ValueId t = r.Mul(r.g(), r.Y());
+    r.To(1, r.Mul(t, r.Do(OpCode::kLog, a)));
+  }
+  if (r.Wants(0)) {
+    const ValueId b = r.X(1);
+    const ValueId t = r.Mul(r.g(), b);
+    const ValueId one = r.Const(1.0);
+    const ValueId less = r.Sub(b, one);
+    r.To(0, r.Mul(t, r.Do(OpCode::kPow, a, less)));
+  }
+}
+
+}  // namespace
+
+const OpInfo kExp = Complete({
+    .name = "exp",
+    .doc = "e^a.",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .birth = Birth::kArithmetic,
+    .derivative = Derivative::kRule,
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Y()));
+        },
+    .domains = {Domain::kBounded},
+    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Exp(a)); },
+});
+
+const OpInfo kLog = Complete({
+    .name = "log",
+    .doc = "The natural logarithm of a.",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .birth = Birth::kArithmetic,
+    .propagates = true,
+    .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
+    .derivative = Derivative::kRule,
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.To(0, r.Div(r.g(), r.X(0)));
+        },
+    .domains = {Domain::kPositive},
+    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Log(a)); },
+});
+
+const OpInfo kLog1p = Complete({
+    .name = "log1p",
+    .doc = "log(1 + a), exact near 0.",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .birth = Birth::kArithmetic,
+    .propagates = true,
+    .divides_by_zero = [](std::span<const double> x) { return x[0] == -1.0; },
+    .derivative = Derivative::kRule,
+    .vjp = Log1pVjp,
+    .domains = {Domain::kPositive},
+    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Log1p(a)); },
+});
+
+const OpInfo kExpm1 = Complete({
+    .name = "expm1",
+    .doc = "e^a - 1, exact near 0.",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .birth = Birth::kArithmetic,
+    .derivative = Derivative::kRule,
+    .vjp = Expm1Vjp,
+    .domains = {Domain::kBounded},
+    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Expm1(a)); },
+});
+
+const OpInfo kSin = Complete({
+    .name = "sin",
+    .doc = "The sine of a, in radians.",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .propagates = true,
+    .derivative = Derivative::kRule,
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kCos, r.X(0))));
+        },
+    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Sin(a)); },
+});
+
+const OpInfo kCos = Complete({
+    .name = "cos",
+    .doc = "The cosine of a, in radians.",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .propagates = true,
+    .derivative = Derivative::kRule,
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.To(0, r.Neg(r.Mul(r.g(), r.Do(OpCode::kSin, r.X(0)))));
+        },
+    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Cos(a)); },
+});
+
+const OpInfo kAtan2 = Complete({
+    .name = "atan2",
+    .doc = "The angle of the point (x, y), in radians.",
+    .op_class = OpClass::kElementwise,
+    .operands = "y, x",
+    .types = ElementwiseTypes,
+    .derivative = Derivative::kRule,
+    .vjp = AngleVjp,
+    .domains = {Domain::kAll, Domain::kPositive},
+    .on_reals = [](Format f, double a, double b,
+                   double) { return RoundTo(f, precision::Atan2(a, b)); },
+});
+
+const OpInfo kTanh = Complete({
+    .name = "tanh",
+    .doc = "The hyperbolic tangent of a.",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .derivative = Derivative::kRule,
+    .vjp = TanhVjp,
+    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Tanh(a)); },
+});
+
+const OpInfo kSigmoid = Complete({
+    .name = "sigmoid",
+    .doc = "1 / (1 + e^-a).",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .derivative = Derivative::kRule,
+    .vjp = SigmoidVjp,
+    .on_reals = [](Format f, double a, double,
+                   double) { return RoundTo(f, precision::Sigmoid(a)); },
+});
+
+const OpInfo kSoftplus = Complete({
+    .name = "softplus",
+    .doc = "log(1 + e^a).",
+    .op_class = OpClass::kElementwise,
+    .operands = "a",
+    .types = ElementwiseTypes,
+    .birth = Birth::kArithmetic,
+    .derivative = Derivative::kRule,
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kSigmoid, r.X(0))));
+        },
+    .on_reals = [](Format f, double a, double,
+                   double) { return RoundTo(f, precision::Softplus(a)); },
+});
+
+const OpInfo kPow = Complete({
+    .name = "pow",
+    .doc = "a^b.",
+    .op_class = OpClass::kElementwise,
+    .operands = "a, b",
+    .types = ElementwiseTypes,
+    .birth = Birth::kArithmetic,
+    .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
+    .derivative = Derivative::kRule,
+    .vjp = PowerVjp,
+    .domains = {Domain::kPositive, Domain::kBounded},
+    .on_reals = [](Format f, double a, double b,
+                   double) { return RoundTo(f, precision::Pow(a, b)); },
+});
+
+}  // namespace simgrad::sim::op

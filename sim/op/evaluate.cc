@@ -1,0 +1,62 @@
+#include "sim/op/evaluate.h"
+
+namespace simgrad::sim {
+namespace {
+
+template <class T>
+bool ComparesAny(Comparison comparison, T a, T b) {
+  switch (comparison) {
+    case Comparison::kLt:
+      return a < b;
+    case Comparison::kLe:
+      return a <= b;
+    case Comparison::kGt:
+      return a > b;
+    case Comparison::kGe:
+      return a >= b;
+    case Comparison::kEq:
+      return a == b;
+    case Comparison::kNe:
+      break;
+  }
+  return a < b || a > b;
+}
+
+}  // namespace
+
+bool Compares(Comparison comparison, double a, double b) { return ComparesAny(comparison, a, b); }
+
+bool Compares(Comparison comparison, int64_t a, int64_t b) { return ComparesAny(comparison, a, b); }
+
+int64_t WrapTo(ElementType type, int64_t value) {
+  if (type == ElementType::kI32) return static_cast<int32_t>(static_cast<uint64_t>(value));
+  if (type == ElementType::kBool) return value != 0 ? 1 : 0;
+  return value;
+}
+
+std::vector<int64_t> StridesOf(const Shape& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t axis = shape.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * shape[axis];
+  return strides;
+}
+
+Array EvaluateElementwise(const Evaluation& e, const OpInfo& info) {
+  const Value& value = e.result();
+  Array result = ZerosOf(value.type);
+  const auto at = [&](size_t k, size_t i) {
+    return k < e.operands.size() ? e.operands[k]->real[i] : 0.0;
+  };
+  InPieces(e.meter, static_cast<int64_t>(result.real.size()), kElementWork,
+           [&](int64_t begin, int64_t end) {
+             for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+               result.real[i] = info.on_reals(*value.format, at(0, i), at(1, i), at(2, i));
+             }
+           });
+  for (size_t i = 0; i < result.integer.size(); ++i) {
+    const int64_t b = e.operands.size() > 1 ? e.operands[1]->integer[i] : 0;
+    result.integer[i] = WrapTo(value.type.element, info.on_integers(e.operands[0]->integer[i], b));
+  }
+  return result;
+}
+
+}  // namespace simgrad::sim

@@ -1,0 +1,35 @@
+// Literal evaluation: what entries share.
+//
+// Maths: the exact result rounded once to the format of the result (docs/numerics.md section 2).
+// Errors: none; the program has been verified. Cost: allocates the result; the meter counts its
+//   elements, and may end it. Threads: pure, under the float environment of
+//   precision/float_environment.h.
+#pragma once
+
+#include "sim/op/op_info.h"
+
+namespace simgrad::sim {
+
+// Of one element, in element-operations: one that is computed, one that is moved.
+inline constexpr int64_t kElementWork = 4;
+inline constexpr int64_t kMoveWork = 8;
+
+// By on_reals and on_integers, element by element.
+Array EvaluateElementwise(const Evaluation& e, const OpInfo& info);
+
+// Two's complement at the width of the type: i32 wraps at 32 bits; bool is 0 or 1.
+int64_t WrapTo(ElementType type, int64_t value);
+
+// A comparison with NaN is false, `ne` included (docs/numerics.md section 2).
+bool Compares(Comparison comparison, double a, double b);
+bool Compares(Comparison comparison, int64_t a, int64_t b);
+
+// Row-major strides of a shape.
+std::vector<int64_t> StridesOf(const Shape& shape);
+
+// The elements of the operand that result element `result` of a reduction reads, in their order:
+// for a cumulative sum, those up to and including its own.
+std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t result,
+                                    WorkMeter* meter = nullptr);
+
+}  // namespace simgrad::sim

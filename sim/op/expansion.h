@@ -1,0 +1,38 @@
+// A composite operation being rewritten into others: what the expansion of an entry is written with.
+#pragma once
+
+#include <vector>
+
+#include "sim/op/op_info.h"
+#include "sim/program/pass_budget.h"
+
+namespace simgrad::sim {
+
+// What it writes has the role, site and label of the composite.
+class ExpansionWriter {
+ public:
+  ExpansionWriter(Program& program, const Op& op, std::vector<Op>& out)
+      : program_(program), op_(op), out_(out) {}
+
+  const Op& op() const { return op_; }
+  ValueId X(size_t operand) const { return op_.operands[operand]; }
+  // By value: adding operations moves the table of values.
+  Type TypeOf(ValueId id) const { return program_[id].type; }
+  // An operation whose result has the given type; the type of the composite's result by default.
+  ValueId Do(OpCode code, std::vector<ValueId> operands);
+  ValueId Do(OpCode code, std::vector<ValueId> operands, Type type);
+  ValueId Const(double value);
+  // The last one: its result is that of the composite.
+  void Give(OpCode code, std::vector<ValueId> operands);
+
+ private:
+  Op Begin(OpCode code, std::vector<ValueId> operands) const;
+  Program& program_;
+  const Op& op_;
+  std::vector<Op>& out_;
+};
+
+// The program without composites. Cost: linear in what it writes; nothing where there are none.
+Program ExpandComposites(Program program, PassBudget& budget);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,202 @@
+// What the service knows about an operation stands in its entry: one OpInfo per operation.
+//
+// An entry is a constant `op::kName` in a file of this folder; operations.inc lists them. Verifier,
+// printer, differentiation, the reference executor, the messages, docs/programs.md, the Python
+// builder and the tests read the table; docs/adding-an-operation.md says how to add to it. An entry
+// that lacks what its kind needs does not compile; a listed operation without an entry does not
+// link.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sim/op/array.h"
+#include "sim/op/attribute.h"
+#include "sim/op/opcode.h"
+#include "sim/program/program.h"
+#include "sim/work_meter.h"
+
+namespace simgrad::sim {
+
+struct NumericalProgram;
+class VjpRule;
+class ExpansionWriter;
+
+// Families of operations.
+enum class OpClass : uint8_t {
+  kElementwise,  // equal shapes; the result has the operands' type
+  kCompare,      // equal types; the result is a bool of that shape
+  kLogic,        // bools
+  kChoice,       // select
+  kShape,
+  kReduction,
+  kPrecision,
+  kConstant,  // literal
+  kControl,
+  kAdjoint,
+};
+
+// The operands by name: "a, b". "a, b?": the last may be left out; "a, ...": any number more.
+struct Operands {
+  constexpr Operands(const char* text) : names(text) {  // NOLINT: entries read better without it
+    least = names.empty() ? 0 : 1;
+    for (char c : names) least += c == ',' ? 1 : 0;
+    most = least;
+    if (names.ends_with('?')) --least;
+    if (names.ends_with("...")) {
+      --least;
+      most = -1;
+    }
+  }
+  std::string_view names;
+  int least = 0;
+  int most = 0;  // -1: any number
+  constexpr bool IsFixed() const { return least == most; }
+};
+
+// The element type of the result.
+enum class Result : uint8_t {
+  kOperand,  // that of the last operand
+  kBool,
+  kI32,
+  kDeclared,  // what the program says it is
+};
+
+// Whether a non-finite element of an operand always makes the result non-finite.
+struct Carriage {
+  const Program& program;
+  const Op& op;
+  size_t operand;
+  Overflow overflow;  // in force
+  ValueId where;      // of what gives the operand
+};
+
+// What an instance is when a value that was finite becomes non-finite.
+enum class Birth : uint8_t {
+  kNever,         // finite operands give finite results
+  kArithmetic,    // NaN: invalid; infinite: a division by zero, or overflow
+  kAccumulation,  // overflow, also where the result is NaN
+  kConversion,
+};
+
+// Where the cotangent of an operand is present, where that of the operation's result is.
+enum class Passage : uint8_t {
+  kNone,    // nowhere: no cotangent passes
+  kSame,    // never, always or masked as the result's
+  kMasked,  // behind a mask
+};
+
+// How an operation is differentiated.
+enum class Derivative : uint8_t {
+  kRule,     // by `vjp`
+  kNone,     // piecewise constant, or cut: no cotangent passes
+  kLoop,     // by loop_vjp.h
+  kAdjoint,  // stands in adjoint programs only, which are not differentiated
+};
+
+// Where random tests keep an operand, so that derivatives exist and results stay moderate.
+enum class Domain : uint8_t { kAll, kPositive, kBounded };
+
+using Arrays = std::span<const Array* const>;
+using Types = absl::StatusOr<std::vector<Type>>;
+
+// One operation of the reference executor.
+struct Evaluation {
+  const NumericalProgram& numerical;
+  const Program& program;
+  const Op& op;
+  Arrays operands;
+  WorkMeter& meter;
+  const Value& result() const { return program[op.results[0]]; }
+};
+
+struct OpInfo {
+  std::string_view name;
+  std::string_view doc;  // one sentence: docs/programs.md and the Python builder
+  OpClass op_class;
+  Operands operands;
+  AttributeSet attributes = {};
+  bool in_worlds = true;  // false: in adjoint programs only
+  Result result = Result::kOperand;
+
+  // Types of the results for operands and attributes; errors name a field of the operation. Null:
+  // an operation with regions.
+  Types (*types)(const Program& program, const Op& op) = nullptr;
+
+  // Non-finite values (sim/program/detect.h and the birth certificates).
+  Birth birth = Birth::kNever;
+  bool propagates = false;                              // the same of every operand
+  bool (*carries)(const Carriage& carriage) = nullptr;  // where it depends; else `propagates`
+  bool (*divides_by_zero)(std::span<const double> operands) = nullptr;
+
+  Derivative derivative = Derivative::kNone;
+  Passage (*passage)(const Program& program, const Op& op, size_t operand) = nullptr;  // else kSame
+  void (*vjp)(VjpRule& rule) = nullptr;
+  bool smooth = true;  // has no jumps, cuts or roundings
+  Domain domains[3] = {Domain::kAll, Domain::kAll, Domain::kAll};
+
+  // A composite: rewritten into other operations before anything else is done with it, so that it
+  // needs neither derivative nor evaluation.
+  void (*expand)(ExpansionWriter& writer) = nullptr;
+
+  // The result from the operands, literally; every NaN is canonical. Elementwise operations give a
+  // number, on integers in two's complement before it wraps to the width of the type; others an
+  // array. None: the reference executor runs it among the regions.
+  double (*on_reals)(Format format, double a, double b, double c) = nullptr;
+  int64_t (*on_integers)(int64_t a, int64_t b) = nullptr;
+  Array (*evaluate)(const Evaluation& e) = nullptr;
+
+  constexpr bool can_create() const { return birth != Birth::kNever; }
+};
+
+// An entry that is complete; anything else does not compile.
+consteval OpInfo Complete(OpInfo info) {
+  const bool runs_among_regions =
+      info.op_class == OpClass::kControl || info.op_class == OpClass::kAdjoint;
+  if (info.name.empty() || info.doc.empty()) throw "an operation has a name and a sentence";
+  if (info.types == nullptr && !runs_among_regions) throw "an operation has a rule for its type";
+  if (info.expand != nullptr) {
+    if (info.vjp != nullptr || info.on_reals != nullptr || info.evaluate != nullptr) {
+      throw "a composite is expanded, and needs nothing else";
+    }
+    return info;
+  }
+  if ((info.derivative == Derivative::kRule) != (info.vjp != nullptr)) {
+    throw "a rule of differentiation, or none";
+  }
+  if ((info.op_class == OpClass::kElementwise) != (info.on_reals != nullptr)) {
+    throw "an elementwise operation gives a number";
+  }
+  const bool evaluates = info.on_reals != nullptr || info.evaluate != nullptr;
+  if (!evaluates && !runs_among_regions) throw "an operation has an evaluation";
+  return info;
+}
+
+const OpInfo& InfoOf(OpCode code);
+std::optional<OpCode> OpFromName(std::string_view name);
+
+// In the order of the table.
+template <class F>
+void EachOp(const F& f) {
+  for (int i = 0; i < kOpCodeCount; ++i) f(static_cast<OpCode>(i), InfoOf(static_cast<OpCode>(i)));
+}
+
+namespace op {
+#define SIMGRAD_OPERATION(Name) extern const OpInfo k##Name;
+#include "sim/op/operations.inc"
+#undef SIMGRAD_OPERATION
+}  // namespace op
+
+// Types of the results that `op` must have for its operands and attributes. Does not look at
+// op.results, except that literal, convert and tape take their type from it. Errors:
+// INVALID_ARGUMENT with a field inside the operation. Not for operations with regions.
+Types ResultTypes(const Program& program, const Op& op);
+
+// The result of any operation that reads nothing but its operands.
+Array Evaluate(const Evaluation& e);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,345 @@
+// Reductions over axes of one value, in row-major order of the elements.
+#include "precision/reduction.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "precision/selection.h"
+#include "sim/op/evaluate.h"
+#include "sim/op/types.h"
+#include "sim/op/vjp_rule.h"
+
+namespace simgrad::sim {
+namespace {
+
+bool IsReduced(const Op& op, size_t axis) {
+  const std::vector<int64_t>& axes = op.attributes.axes;
+  return std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) != axes.end();
+}
+
+}  // namespace
+
+std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t result,
+                                    WorkMeter* meter) {
+  const Shape& shape = program[op.operands[0]].type.shape;
+  const std::vector<int64_t> strides = StridesOf(shape);
+  const bool cumulative = op.code == OpCode::kCumsum;
+  // Unflatten `result` over the axes that the result keeps.
+  int64_t rest = static_cast<int64_t>(result);
+  int64_t base = 0;
+  int64_t own = 0;  // cumsum: position on its axis
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    if (!cumulative && IsReduced(op, axis)) continue;
+    const int64_t at = rest % shape[axis];
+    rest /= shape[axis];
+    if (cumulative && IsReduced(op, axis)) {
+      own = at;
+    } else {
+      base += at * strides[axis];
+    }
+  }
+  std::vector<size_t> elements = {static_cast<size_t>(base)};
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (!IsReduced(op, axis)) continue;
+    std::vector<size_t> wider;
+    for (size_t element : elements) {
+      if (meter != nullptr) meter->Add(shape[axis]);
+      for (int64_t at = 0; at < shape[axis]; ++at) {
+        wider.push_back(element + static_cast<size_t>(at * strides[axis]));
+      }
+    }
+    elements = std::move(wider);
+  }
+  if (cumulative) {
+    if (op.attributes.reverse) {
+      std::reverse(elements.begin(), elements.end());
+      own = static_cast<int64_t>(elements.size()) - 1 - own;
+    }
+    elements.resize(static_cast<size_t>(own) + 1);
+  }
+  return elements;
+}
+
+namespace op {
+namespace {
+
+// ---- Types ----
+
+absl::Status CheckOperand(const Program& program, const Op& op, ElementType element) {
+  const Type& type = TypeOf(program, op, 0);
+  const auto& axes = op.attributes.axes;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] < 0 || axes[i] >= static_cast<int64_t>(type.shape.size()) ||
+        (i > 0 && axes[i] <= axes[i - 1])) {
+      return FieldError("axes", absl::StrCat("axes must ascend within rank ", type.shape.size(),
+                                             ", are [", absl::StrJoin(axes, ","), "]"));
+    }
+  }
+  return NeedsElement(program, op, 0, element);
+}
+
+Shape ReducedShape(const Program& program, const Op& op) {
+  Shape kept;
+  const Shape& shape = TypeOf(program, op, 0).shape;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (!IsReduced(op, i)) kept.push_back(shape[i]);
+  }
+  return kept;
+}
+
+template <ElementType kElement>
+Types ReductionTypes(const Program& program, const Op& op) {
+  if (absl::Status status = CheckOperand(program, op, kElement); !status.ok()) return status;
+  return std::vector<Type>{{kElement, ReducedShape(program, op)}};
+}
+
+Types CumsumTypes(const Program& program, const Op& op) {
+  if (absl::Status status = CheckOperand(program, op, ElementType::kReal); !status.ok()) {
+    return status;
+  }
+  if (op.attributes.axes.size() != 1) return FieldError("axes", "cumsum takes one axis");
+  return SameAsOperand(program, op);
+}
+
+template <ElementType kResult>
+Types ExtremeTypes(const Program& program, const Op& op) {
+  if (absl::Status status = CheckOperand(program, op, ElementType::kReal); !status.ok()) {
+    return status;
+  }
+  const auto& axes = op.attributes.axes;
+  if (axes.size() != 1) return FieldError("axes", NameOf(op) + " takes one axis");
+  if (TypeOf(program, op, 0).shape[static_cast<size_t>(axes[0])] == 0) {
+    return FieldError("axes", NameOf(op) + " of no elements is not defined");
+  }
+  return std::vector<Type>{{kResult, ReducedShape(program, op)}};
+}
+
+// ---- Evaluation ----
+
+// Each element of the result from the elements of the operand that it reads.
+template <class F>
+Array Reduce(const Evaluation& e, const F& f) {
+  Array result = ZerosOf(e.result().type);
+  std::vector<double> x;
+  for (size_t k = 0; k < SizeOf(result); ++k) {
+    x.clear();
+    for (size_t i : ReducedElements(e.program, e.op, k, &e.meter)) {
+      e.meter.Add(kElementWork);
+      x.push_back(e.operands[0]->AsDouble(i));
+    }
+    if (result.real.empty()) {
+      result.integer[k] = static_cast<int64_t>(f(x));
+    } else {
+      result.real[k] = static_cast<double>(f(x));
+    }
+  }
+  return result;
+}
+
+Array SumIn(const Evaluation& e, Order order) {
+  return Reduce(e, [&](const std::vector<double>& x) {
+    return precision::Sum(order, e.op.attributes.accumulator, *e.result().format, x.data(),
+                          static_cast<int64_t>(x.size()));
+  });
+}
+
+template <bool kLargest>
+Array ReduceToExtreme(const Evaluation& e) {
+  return Reduce(e, [](const std::vector<double>& x) {
+    double extreme = x[0];
+    for (size_t i = 1; i < x.size(); ++i) {
+      extreme = kLargest ? precision::Max(extreme, x[i]) : precision::Min(extreme, x[i]);
+    }
+    return precision::Canonical(extreme);
+  });
+}
+
+// The first extreme; a NaN counts as the extreme, and the first NaN wins.
+template <bool kLargest>
+Array IndexOfExtreme(const Evaluation& e) {
+  return Reduce(e, [](const std::vector<double>& x) {
+    size_t best = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (x[i] != x[i]) return i;
+      if (kLargest ? x[i] > x[best] : x[i] < x[best]) best = i;
+    }
+    return best;
+  });
+}
+
+// ---- Derivatives ----
+
+// A line is present where any of its elements is, and its prefix sums turn round: g[i] + g[i + 1] +
+// ...
+void CumsumVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const Op& op = r.op();
+  Shape reduced;
+  for (int64_t axis : r.KeptAxes()) reduced.push_back(r.type().shape[static_cast<size_t>(axis)]);
+  Mask mask = r.MapMask(reduced, [&] {
+    Op any;
+    any.code = OpCode::kAny;
+    any.attributes.axes = op.attributes.axes;
+    return any;
+  });
+  if (mask.presence == Presence::kMasked) {
+    Op widen = r.Widen();
+    widen.operands = {mask.value};
+    mask = Mask::At(r.EmitMask(std::move(widen), r.type().shape));
+  }
+  Op sum;
+  sum.code = OpCode::kCumsum;
+  sum.attributes.axes = op.attributes.axes;
+  sum.attributes.reverse = !op.attributes.reverse;
+  sum.operands = {r.Filled()};
+  const ValueId cotangent = r.EmitUnder(mask, std::move(sum), r.type());
+  r.To(0, {cotangent, mask});
+}
+
+// Number of each element along the reduced axis.
+std::vector<double> Positions(const Op& op, const Shape& shape) {
+  const int64_t count = ElementCount(shape);
+  std::vector<double> positions(static_cast<size_t>(count));
+  int64_t inner = 1;
+  const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
+  for (size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
+  for (int64_t i = 0; i < count; ++i) {
+    positions[static_cast<size_t>(i)] = static_cast<double>((i / inner) % shape[axis]);
+  }
+  return positions;
+}
+
+// The cotangent goes to the first extreme.
+template <OpCode kIndex>
+void ExtremeVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const Type type = r.OperandType(0);
+  const Type integers{ElementType::kI32, type.shape};
+  Op widen = r.Widen();
+  widen.operands = {r.Kink(kIndex, {ElementType::kI32, r.type().shape}, r.op().attributes.axes)};
+  const ValueId wide = r.EmitPlain(std::move(widen), integers);
+  Op iota;
+  iota.code = OpCode::kLiteral;
+  iota.attributes.literal = Positions(r.op(), type.shape);
+  const ValueId positions = r.EmitPlain(std::move(iota), integers);
+  Op equal;
+  equal.code = OpCode::kEq;
+  equal.operands = {wide, positions};
+  const ValueId taken = r.EmitMask(std::move(equal), type.shape);
+  const Mask mask = r.MapMask(type.shape, [&] { return r.Widen(); });
+  const Mask where = r.And(mask, taken);
+  Op spread = r.Widen();
+  spread.operands = {r.g()};
+  const ValueId cotangent = r.EmitUnder(where, std::move(spread), type);
+  r.To(0, {cotangent, where});
+}
+
+Passage Masked(const Program&, const Op&, size_t) { return Passage::kMasked; }
+
+}  // namespace
+
+const OpInfo kSum = Complete({
+    .name = "sum",
+    .doc = "The sum over `axes`, ascending; those axes go. Order and accumulator are the policy's "
+           "for the role.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes, Attribute::kOrder, Attribute::kAccumulator},
+    .types = ReductionTypes<ElementType::kReal>,
+    .birth = Birth::kAccumulation,
+    .propagates = true,
+    .derivative = Derivative::kRule,
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.MapSlot(0, [&] { return r.Widen(); });
+        },
+    .evaluate = [](const Evaluation& e) { return SumIn(e, e.op.attributes.order); },
+});
+
+const OpInfo kReduceMax = Complete({
+    .name = "reduce_max",
+    .doc = "The largest element along the one axis of `axes`; NaN propagates; the cotangent goes "
+           "to the first largest.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes},
+    .types = ExtremeTypes<ElementType::kReal>,
+    .derivative = Derivative::kRule,
+    .passage = Masked,
+    .vjp = ExtremeVjp<OpCode::kArgmax>,
+    .evaluate = ReduceToExtreme<true>,
+});
+
+const OpInfo kReduceMin = Complete({
+    .name = "reduce_min",
+    .doc = "The smallest element along the one axis of `axes`; NaN propagates; the cotangent goes "
+           "to the first smallest.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes},
+    .types = ExtremeTypes<ElementType::kReal>,
+    .derivative = Derivative::kRule,
+    .passage = Masked,
+    .vjp = ExtremeVjp<OpCode::kArgmin>,
+    .evaluate = ReduceToExtreme<false>,
+});
+
+const OpInfo kArgmax = Complete({
+    .name = "argmax",
+    .doc = "The i32 index of the first largest element, or of the first NaN, along the one axis of "
+           "`axes`.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes},
+    .result = Result::kI32,
+    .types = ExtremeTypes<ElementType::kI32>,
+    .evaluate = IndexOfExtreme<true>,
+});
+
+const OpInfo kArgmin = Complete({
+    .name = "argmin",
+    .doc = "The i32 index of the first smallest element, or of the first NaN, along the one axis "
+           "of `axes`.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes},
+    .result = Result::kI32,
+    .types = ExtremeTypes<ElementType::kI32>,
+    .evaluate = IndexOfExtreme<false>,
+});
+
+const OpInfo kCumsum = Complete({
+    .name = "cumsum",
+    .doc = "The running sum along the one axis of `axes`; with `reverse` from the last element "
+           "down. Sequential; the accumulator is the policy's for the role.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes, Attribute::kReverse, Attribute::kAccumulator},
+    .types = CumsumTypes,
+    .birth = Birth::kAccumulation,
+    .propagates = true,
+    .derivative = Derivative::kRule,
+    .vjp = CumsumVjp,
+    .evaluate = [](const Evaluation& e) { return SumIn(e, Order::kSequential); },
+});
+
+const OpInfo kAny = Complete({
+    .name = "any",
+    .doc = "Whether any of the bools over `axes` holds.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes},
+    .in_worlds = false,
+    .result = Result::kBool,
+    .types = ReductionTypes<ElementType::kBool>,
+    .evaluate =
+        [](const Evaluation& e) {
+          return Reduce(e, [](const std::vector<double>& x) {
+            return std::any_of(x.begin(), x.end(), [](double b) { return b != 0.0; });
+          });
+        },
+});
+
+}  // namespace op
+}  // namespace simgrad::sim

@@ -1,0 +1,59 @@
+#include "sim/op/types.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace simgrad::sim {
+
+std::string TypeText(const Type& type) {
+  return absl::StrCat(std::string(ElementTypeName(type.element)), "[",
+                      absl::StrJoin(type.shape, ","), "]");
+}
+
+std::string NameOf(const Op& op) { return std::string(InfoOf(op.code).name); }
+
+absl::Status SameTypes(const Program& program, const Op& op, size_t first) {
+  for (size_t i = first + 1; i < op.operands.size(); ++i) {
+    if (TypeOf(program, op, i) != TypeOf(program, op, first)) {
+      return FieldError(
+          absl::StrCat("operands[", i, "]"),
+          absl::StrCat(NameOf(op), " needs equal types, has ", TypeText(TypeOf(program, op, first)),
+                       " and ", TypeText(TypeOf(program, op, i))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NeedsElement(const Program& program, const Op& op, size_t operand,
+                          ElementType element) {
+  if (TypeOf(program, op, operand).element == element) return absl::OkStatus();
+  return FieldError(absl::StrCat("operands[", operand, "]"),
+                    absl::StrCat(NameOf(op), " needs ", std::string(ElementTypeName(element)),
+                                 ", has ", TypeText(TypeOf(program, op, operand))));
+}
+
+absl::Status NotDefinedOn(const Op& op, const Type& type) {
+  return FieldError("operands[0]", absl::StrCat(NameOf(op), " is not defined on ", TypeText(type)));
+}
+
+Types ElementwiseTypes(const Program& program, const Op& op) {
+  if (absl::Status status = SameTypes(program, op, 0); !status.ok()) return status;
+  const Type& type = TypeOf(program, op, 0);
+  const bool integer = type.element == ElementType::kI32 || type.element == ElementType::kI64;
+  const bool has_integers = InfoOf(op.code).on_integers != nullptr;
+  if (type.element == ElementType::kBool || (integer && !has_integers)) {
+    return NotDefinedOn(op, type);
+  }
+  return std::vector<Type>{type};
+}
+
+Types SameAsOperand(const Program& program, const Op& op) {
+  return std::vector<Type>{TypeOf(program, op, 0)};
+}
+
+Types OfResult(const Program& program, const Op& op) {
+  if (op.results.size() != 1) return FieldError("results", NameOf(op) + " has one result");
+  return std::vector<Type>{program[op.results[0]].type};
+}
+
+}  // namespace simgrad::sim

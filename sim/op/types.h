@@ -1,0 +1,33 @@
+// Rules for the types of results that several operations share; `ResultTypes` calls an entry's.
+//
+// Errors: INVALID_ARGUMENT with a field inside the operation.
+#pragma once
+
+#include <string>
+
+#include "sim/op/op_info.h"
+#include "sim/program/field_error.h"
+
+namespace simgrad::sim {
+
+std::string TypeText(const Type& type);  // "f64[3,4]"
+std::string NameOf(const Op& op);
+
+inline const Type& TypeOf(const Program& program, const Op& op, size_t operand) {
+  return program[op.operands[operand]].type;
+}
+
+// Operands from `first` on have one type.
+absl::Status SameTypes(const Program& program, const Op& op, size_t first);
+absl::Status NeedsElement(const Program& program, const Op& op, size_t operand,
+                          ElementType element);
+// The operand is not of the type of this operation.
+absl::Status NotDefinedOn(const Op& op, const Type& type);
+
+// The operands' common type: of reals, and of integers where the operation has them.
+Types ElementwiseTypes(const Program& program, const Op& op);
+Types SameAsOperand(const Program& program, const Op& op);
+// The type that the result has been given.
+Types OfResult(const Program& program, const Op& op);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,104 @@
+#include "sim/op/vjp_rule.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace simgrad::sim {
+
+Op ShapeOp(OpCode code, Shape shape) {
+  Op op;
+  op.code = code;
+  op.attributes.shape = std::move(shape);
+  return op;
+}
+
+ValueId VjpRule::Kink(OpCode code, const Type& type, std::vector<int64_t> axes) {
+  Op kink;
+  kink.code = code;
+  kink.role = op_.role;
+  kink.site = op_.site;
+  kink.label = op_.label;
+  kink.operands = op_.operands;
+  kink.attributes.axes = std::move(axes);
+  return w_.Tape(w_.Kink(op_.results[0], std::move(kink), type));
+}
+
+void VjpRule::Choice(ValueId condition, size_t first, size_t second) {
+  if (Wants(second)) {
+    Op opposite;
+    opposite.code = OpCode::kNot;
+    opposite.operands = {condition};
+    const ValueId other = EmitMask(std::move(opposite), type_.shape);
+    To(second, {g_, And(other)});
+  }
+  if (Wants(first)) To(first, {g_, And(condition)});
+}
+
+ValueId VjpRule::EmitUnder(const Mask& mask, Op op, const Type& type) {
+  const auto before = w_.context();
+  w_.SetContext({before.role, before.label, mask});
+  const ValueId value = w_.Emit(std::move(op), type);
+  w_.SetContext(before);
+  return value;
+}
+
+ValueId VjpRule::EmitPlain(Op op, const Type& type) {
+  const auto before = w_.context();
+  w_.SetContext({Role::kAdjoint, before.label, {}});
+  const ValueId value = w_.Emit(std::move(op), type);
+  w_.SetContext(before);
+  return value;
+}
+
+ValueId VjpRule::Filled() {
+  if (mask_.presence != Presence::kMasked) return g_;
+  const auto before = w_.context();
+  w_.SetContext({before.role, before.label, {}});
+  const ValueId zero = Const(0.0);
+  const ValueId filled = w_.Emit(OpCode::kSelect, {mask_.value, g_, zero}, type_);
+  w_.SetContext(before);
+  return filled;
+}
+
+void VjpRule::SpellMask() {
+  const auto before = w_.context();
+  w_.SetContext({Role::kAdjoint, before.label, {}});
+  mask_ = Mask::At(w_.Truth(true, type_.shape));
+  w_.SetContext(before);
+}
+
+std::vector<int64_t> VjpRule::KeptAxes() const {
+  std::vector<int64_t> kept;
+  const auto& axes = op_.attributes.axes;
+  for (size_t i = 0; i < OperandType(0).shape.size(); ++i) {
+    const int64_t axis = static_cast<int64_t>(i);
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) kept.push_back(axis);
+  }
+  return kept;
+}
+
+Op VjpRule::Widen() const {
+  Op op = ShapeOp(OpCode::kBroadcast, OperandType(0).shape);
+  op.attributes.dims = KeptAxes();
+  return op;
+}
+
+Passage PassageTo(const Program& program, const Op& op, size_t operand) {
+  const OpInfo& info = InfoOf(op.code);
+  if (info.derivative == Derivative::kNone) return Passage::kNone;
+  return info.passage != nullptr ? info.passage(program, op, operand) : Passage::kSame;
+}
+
+void WriteVjp(AdjointWriter& writer, const Op& op) {
+  const OpInfo& info = InfoOf(op.code);
+  if (info.vjp == nullptr || op.results.size() != 1) return;
+  const Slot slot = writer.SlotOf(op.results[0]);
+  if (slot.presence() == Presence::kNever) return;
+  const Role role = op.role == Role::kObjective ? Role::kObjective : Role::kAdjoint;
+  writer.SetContext({role, op.label, slot.mask});
+  VjpRule rule(writer, op, slot);
+  info.vjp(rule);
+  writer.SetContext({});
+}
+
+}  // namespace simgrad::sim
