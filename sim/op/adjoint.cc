@@ -52,7 +52,6 @@ const OpInfo kTape = Complete({
     .result = Result::kDeclared,
     .types = OfResult,
     .birth = Birth::kConversion,
-    .derivative = Derivative::kAdjoint,
 });
 
 const OpInfo kMerge = Complete({
@@ -67,7 +66,6 @@ const OpInfo kMerge = Complete({
         [](const Carriage& c) {
           return c.operand == 0 || (c.operand == 1 && c.where == c.op.operands[2]);
         },
-    .derivative = Derivative::kAdjoint,
     .evaluate = EvaluateMerge,
 });
 
@@ -83,7 +81,6 @@ const OpInfo kMerge2 = Complete({
         [](const Carriage& c) {
           return (c.operand == 0 || c.operand == 2) && GivenWhere(c, c.operand + 1);
         },
-    .derivative = Derivative::kAdjoint,
     .evaluate = EvaluateMerge2,
 });
 
@@ -97,7 +94,6 @@ const OpInfo kAccumulate = Complete({
     .types = [](const Program&, const Op&) -> Types { return std::vector<Type>{}; },
     .birth = Birth::kArithmetic,
     .propagates = true,
-    .derivative = Derivative::kAdjoint,
 });
 
 const OpInfo kWhileVjp = Complete({
@@ -107,7 +103,6 @@ const OpInfo kWhileVjp = Complete({
     .operands = "cotangents, ...",
     .attributes = {Attribute::kReversed},
     .in_worlds = false,
-    .derivative = Derivative::kAdjoint,
 });
 
 const OpInfo kForVjp = Complete({
@@ -117,7 +112,6 @@ const OpInfo kForVjp = Complete({
     .operands = "cotangents, ...",
     .attributes = {Attribute::kReversed},
     .in_worlds = false,
-    .derivative = Derivative::kAdjoint,
 });
 
 }  // namespace simgrad::sim::op

@@ -43,7 +43,6 @@ const OpInfo kWhile = Complete({
     .attributes = {Attribute::kSite, Attribute::kComparison, Attribute::kMaxIter,
                    Attribute::kCapFirst, Attribute::kHasEntry, Attribute::kElements,
                    Attribute::kCarried},
-    .derivative = Derivative::kLoop,
 });
 
 const OpInfo kFor = Complete({
@@ -53,7 +52,6 @@ const OpInfo kFor = Complete({
     .op_class = OpClass::kControl,
     .operands = "carried, ...",
     .attributes = {Attribute::kCount, Attribute::kForCarried},
-    .derivative = Derivative::kLoop,
 });
 
 }  // namespace simgrad::sim::op

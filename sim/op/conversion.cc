@@ -112,7 +112,6 @@ const OpInfo kCast = Complete({
     .types = CastTypes,
     .birth = Birth::kConversion,
     .carries = [](const Carriage& c) { return c.overflow == Overflow::kIeee; },
-    .derivative = Derivative::kRule,
     .vjp = [](VjpRule& r) { r.To(0, r.g()); },
     .smooth = false,
     .evaluate = EvaluateCast,

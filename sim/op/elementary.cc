@@ -77,11 +77,8 @@ void PowerVjp(VjpRule& r) {
 const OpInfo kExp = Complete({
     .name = "exp",
     .doc = "e^a.",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
     .birth = Birth::kArithmetic,
-    .derivative = Derivative::kRule,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Y()));
@@ -93,13 +90,10 @@ const OpInfo kExp = Complete({
 const OpInfo kLog = Complete({
     .name = "log",
     .doc = "The natural logarithm of a.",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
     .birth = Birth::kArithmetic,
     .propagates = true,
     .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
-    .derivative = Derivative::kRule,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Div(r.g(), r.X(0)));
@@ -111,13 +105,10 @@ const OpInfo kLog = Complete({
 const OpInfo kLog1p = Complete({
     .name = "log1p",
     .doc = "log(1 + a), exact near 0.",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
     .birth = Birth::kArithmetic,
     .propagates = true,
     .divides_by_zero = [](std::span<const double> x) { return x[0] == -1.0; },
-    .derivative = Derivative::kRule,
     .vjp = Log1pVjp,
     .domains = {Domain::kPositive},
     .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Log1p(a)); },
@@ -126,11 +117,8 @@ const OpInfo kLog1p = Complete({
 const OpInfo kExpm1 = Complete({
     .name = "expm1",
     .doc = "e^a - 1, exact near 0.",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
     .birth = Birth::kArithmetic,
-    .derivative = Derivative::kRule,
     .vjp = Expm1Vjp,
     .domains = {Domain::kBounded},
     .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Expm1(a)); },
@@ -139,11 +127,8 @@ const OpInfo kExpm1 = Complete({
 const OpInfo kSin = Complete({
     .name = "sin",
     .doc = "The sine of a, in radians.",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
     .propagates = true,
-    .derivative = Derivative::kRule,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kCos, r.X(0))));
@@ -154,11 +139,8 @@ const OpInfo kSin = Complete({
 const OpInfo kCos = Complete({
     .name = "cos",
     .doc = "The cosine of a, in radians.",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
     .propagates = true,
-    .derivative = Derivative::kRule,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Neg(r.Mul(r.g(), r.Do(OpCode::kSin, r.X(0)))));
@@ -169,10 +151,7 @@ const OpInfo kCos = Complete({
 const OpInfo kAtan2 = Complete({
     .name = "atan2",
     .doc = "The angle of the point (x, y), in radians.",
-    .op_class = OpClass::kElementwise,
     .operands = "y, x",
-    .types = ElementwiseTypes,
-    .derivative = Derivative::kRule,
     .vjp = AngleVjp,
     .domains = {Domain::kAll, Domain::kPositive},
     .on_reals = [](Format f, double a, double b,
@@ -182,10 +161,7 @@ const OpInfo kAtan2 = Complete({
 const OpInfo kTanh = Complete({
     .name = "tanh",
     .doc = "The hyperbolic tangent of a.",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
-    .derivative = Derivative::kRule,
     .vjp = TanhVjp,
     .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Tanh(a)); },
 });
@@ -193,10 +169,7 @@ const OpInfo kTanh = Complete({
 const OpInfo kSigmoid = Complete({
     .name = "sigmoid",
     .doc = "1 / (1 + e^-a).",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
-    .derivative = Derivative::kRule,
     .vjp = SigmoidVjp,
     .on_reals = [](Format f, double a, double,
                    double) { return RoundTo(f, precision::Sigmoid(a)); },
@@ -205,11 +178,8 @@ const OpInfo kSigmoid = Complete({
 const OpInfo kSoftplus = Complete({
     .name = "softplus",
     .doc = "log(1 + e^a).",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
     .birth = Birth::kArithmetic,
-    .derivative = Derivative::kRule,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kSigmoid, r.X(0))));
@@ -221,12 +191,9 @@ const OpInfo kSoftplus = Complete({
 const OpInfo kPow = Complete({
     .name = "pow",
     .doc = "a^b.",
-    .op_class = OpClass::kElementwise,
     .operands = "a, b",
-    .types = ElementwiseTypes,
     .birth = Birth::kArithmetic,
     .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
-    .derivative = Derivative::kRule,
     .vjp = PowerVjp,
     .domains = {Domain::kPositive, Domain::kBounded},
     .on_reals = [](Format f, double a, double b,

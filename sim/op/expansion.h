@@ -1,4 +1,5 @@
-// A composite operation being rewritten into others: what the expansion of an entry is written with.
+// A composite operation being rewritten into others: what the expansion of an entry is written
+// with.
 #pragma once
 
 #include <vector>

@@ -157,7 +157,6 @@ const OpInfo kSelect = Complete({
     .op_class = OpClass::kChoice,
     .operands = "condition, a, b",
     .types = SelectTypes,
-    .derivative = Derivative::kRule,
     .passage = [](const Program&, const Op&,
                   size_t operand) { return operand == 0 ? Passage::kNone : Passage::kMasked; },
     .vjp = [](VjpRule& r) { r.Choice(r.X(0), 1, 2); },

@@ -90,7 +90,7 @@ enum class Passage : uint8_t {
   kMasked,  // behind a mask
 };
 
-// How an operation is differentiated.
+// How an operation is differentiated; Complete finds it out.
 enum class Derivative : uint8_t {
   kRule,     // by `vjp`
   kNone,     // piecewise constant, or cut: no cotangent passes
@@ -117,14 +117,14 @@ struct Evaluation {
 struct OpInfo {
   std::string_view name;
   std::string_view doc;  // one sentence: docs/programs.md and the Python builder
-  OpClass op_class;
+  OpClass op_class = OpClass::kElementwise;
   Operands operands;
   AttributeSet attributes = {};
   bool in_worlds = true;  // false: in adjoint programs only
   Result result = Result::kOperand;
 
   // Types of the results for operands and attributes; errors name a field of the operation. Null:
-  // an operation with regions.
+  // ElementwiseTypes, or an operation with regions.
   Types (*types)(const Program& program, const Op& op) = nullptr;
 
   // Non-finite values (sim/program/detect.h and the birth certificates).
@@ -153,25 +153,29 @@ struct OpInfo {
   constexpr bool can_create() const { return birth != Birth::kNever; }
 };
 
-// An entry that is complete; anything else does not compile.
+// The operands' common type: of reals, and of integers where the operation has them.
+Types ElementwiseTypes(const Program& program, const Op& op);
+
+// An entry with what follows from the rest of it. One that lacks what its kind needs does not
+// compile.
 consteval OpInfo Complete(OpInfo info) {
+  const bool elementwise = info.op_class == OpClass::kElementwise;
   const bool runs_among_regions =
       info.op_class == OpClass::kControl || info.op_class == OpClass::kAdjoint;
+  if (elementwise && info.types == nullptr) info.types = ElementwiseTypes;
+  if (info.vjp != nullptr) info.derivative = Derivative::kRule;
+  if (info.op_class == OpClass::kAdjoint) info.derivative = Derivative::kAdjoint;
+  if (info.op_class == OpClass::kControl && info.types == nullptr) {
+    info.derivative = Derivative::kLoop;
+  }
   if (info.name.empty() || info.doc.empty()) throw "an operation has a name and a sentence";
   if (info.types == nullptr && !runs_among_regions) throw "an operation has a rule for its type";
+  const bool evaluates = info.on_reals != nullptr || info.evaluate != nullptr;
   if (info.expand != nullptr) {
-    if (info.vjp != nullptr || info.on_reals != nullptr || info.evaluate != nullptr) {
-      throw "a composite is expanded, and needs nothing else";
-    }
+    if (info.vjp != nullptr || evaluates) throw "a composite is expanded, and needs nothing else";
     return info;
   }
-  if ((info.derivative == Derivative::kRule) != (info.vjp != nullptr)) {
-    throw "a rule of differentiation, or none";
-  }
-  if ((info.op_class == OpClass::kElementwise) != (info.on_reals != nullptr)) {
-    throw "an elementwise operation gives a number";
-  }
-  const bool evaluates = info.on_reals != nullptr || info.evaluate != nullptr;
+  if (elementwise != (info.on_reals != nullptr)) throw "an elementwise operation gives a number";
   if (!evaluates && !runs_among_regions) throw "an operation has an evaluation";
   return info;
 }

@@ -249,7 +249,6 @@ const OpInfo kSum = Complete({
     .types = ReductionTypes<ElementType::kReal>,
     .birth = Birth::kAccumulation,
     .propagates = true,
-    .derivative = Derivative::kRule,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.MapSlot(0, [&] { return r.Widen(); });
@@ -265,7 +264,6 @@ const OpInfo kReduceMax = Complete({
     .operands = "a",
     .attributes = {Attribute::kAxes},
     .types = ExtremeTypes<ElementType::kReal>,
-    .derivative = Derivative::kRule,
     .passage = Masked,
     .vjp = ExtremeVjp<OpCode::kArgmax>,
     .evaluate = ReduceToExtreme<true>,
@@ -279,7 +277,6 @@ const OpInfo kReduceMin = Complete({
     .operands = "a",
     .attributes = {Attribute::kAxes},
     .types = ExtremeTypes<ElementType::kReal>,
-    .derivative = Derivative::kRule,
     .passage = Masked,
     .vjp = ExtremeVjp<OpCode::kArgmin>,
     .evaluate = ReduceToExtreme<false>,
@@ -319,7 +316,6 @@ const OpInfo kCumsum = Complete({
     .types = CumsumTypes,
     .birth = Birth::kAccumulation,
     .propagates = true,
-    .derivative = Derivative::kRule,
     .vjp = CumsumVjp,
     .evaluate = [](const Evaluation& e) { return SumIn(e, Order::kSequential); },
 });

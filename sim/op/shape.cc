@@ -245,7 +245,6 @@ const OpInfo kBroadcast = Complete({
     .types = BroadcastTypes,
     .carries =
         [](const Carriage& c) { return ElementCount(c.program[c.op.results[0]].type.shape) > 0; },
-    .derivative = Derivative::kRule,
     .vjp = BroadcastVjp,
     .evaluate = EvaluateBroadcast,
 });
@@ -258,7 +257,6 @@ const OpInfo kReshape = Complete({
     .attributes = {Attribute::kShape},
     .types = ReshapeTypes,
     .propagates = true,
-    .derivative = Derivative::kRule,
     .vjp =
         [](VjpRule& r) {
           if (!r.Wants(0)) return;
@@ -275,7 +273,6 @@ const OpInfo kSlice = Complete({
     .operands = "a",
     .attributes = {Attribute::kStart, Attribute::kShape},
     .types = [](const Program& p, const Op& op) { return WindowTypes(p, op, true); },
-    .derivative = Derivative::kRule,
     .passage = [](const Program& program, const Op& op,
                   size_t) { return TakesAll(program, op) ? Passage::kSame : Passage::kMasked; },
     .vjp = SliceVjp,
@@ -291,7 +288,6 @@ const OpInfo kPad = Complete({
     .in_worlds = false,
     .types = [](const Program& p, const Op& op) { return WindowTypes(p, op, false); },
     .propagates = true,
-    .derivative = Derivative::kRule,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) WindowVjp<OpCode::kSlice>(r);
@@ -307,7 +303,6 @@ const OpInfo kConcat = Complete({
     .attributes = {Attribute::kAxes},
     .types = ConcatTypes,
     .propagates = true,
-    .derivative = Derivative::kRule,
     .vjp = ConcatVjp,
     .evaluate = EvaluateConcat,
 });

@@ -24,8 +24,6 @@ absl::Status NeedsElement(const Program& program, const Op& op, size_t operand,
 // The operand is not of the type of this operation.
 absl::Status NotDefinedOn(const Op& op, const Type& type);
 
-// The operands' common type: of reals, and of integers where the operation has them.
-Types ElementwiseTypes(const Program& program, const Op& op);
 Types SameAsOperand(const Program& program, const Op& op);
 // The type that the result has been given.
 Types OfResult(const Program& program, const Op& op);

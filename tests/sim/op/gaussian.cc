@@ -28,10 +28,7 @@ void ExpandBlend(ExpansionWriter& w) {
 const OpInfo kGaussian = Complete({
     .name = "gaussian",
     .doc = "e^(-a a).",
-    .op_class = OpClass::kElementwise,
     .operands = "a",
-    .types = ElementwiseTypes,
-    .derivative = Derivative::kRule,
     .vjp = GaussianVjp,
     .on_reals = [](Format format, double a, double,
                    double) { return precision::RoundTo(format, precision::Exp(-a * a)); },
@@ -40,9 +37,7 @@ const OpInfo kGaussian = Complete({
 const OpInfo kBlend = Complete({
     .name = "blend",
     .doc = "a + t (b - a): a where t is 0, b where it is 1.",
-    .op_class = OpClass::kElementwise,
     .operands = "a, b, t",
-    .types = ElementwiseTypes,
     .domains = {Domain::kBounded, Domain::kBounded, Domain::kBounded},
     .expand = ExpandBlend,
 });
