@@ -83,6 +83,7 @@ struct StateRange {
   double max = -std::numeric_limits<double>::infinity();
   double smallest = std::numeric_limits<double>::infinity();  // smallest non-zero magnitude
   uint64_t subnormals = 0, zeros = 0, nans = 0, infinities = 0;
+  void Note(double x, double smallest_normal);  // one number
   void Merge(const StateRange& other);
   bool operator==(const StateRange&) const = default;
 };
@@ -108,6 +109,8 @@ struct BackwardStep {
 struct RangeCounts {
   std::array<uint64_t, precision::kRoleCount> underflows{};
   std::array<uint64_t, precision::kRoleCount> overflows{};
+  // A narrowing cast of the finite number x to a format, which gave r.
+  void NoteCast(precision::Role role, precision::Format to, double x, double r);
   void Merge(const RangeCounts& other);
   bool operator==(const RangeCounts&) const = default;
 };

@@ -233,24 +233,21 @@ class Flow {
 }  // namespace
 
 void Decided::Add(const std::vector<Site>& sites, const StepDiagnostics& diagnostics) {
-  size_t termination = 0;
-  size_t event = 0;
   for (const Site& site : sites) {
+    const size_t number = static_cast<size_t>(site.number);
     if (site.kind == SiteKind::kTermination) {
-      if (termination == diagnostics.terminations.size()) return;  // nothing was recorded
+      if (number >= diagnostics.terminations.size()) return;  // nothing was recorded
       uint64_t& sum = iterations[site.name];
-      for (const TerminationStep& step : diagnostics.terminations[termination]) {
+      for (const TerminationStep& step : diagnostics.terminations[number]) {
         sum += step.iterations_sum;
       }
-      ++termination;
     } else {
-      if (event == diagnostics.events.size()) return;
+      if (number >= diagnostics.events.size()) return;
       Event& sum = events[site.name];
-      for (const EventStep& step : diagnostics.events[event]) {
+      for (const EventStep& step : diagnostics.events[number]) {
         sum.checks += step.checks;
         sum.count += step.count;
       }
-      ++event;
     }
   }
 }

@@ -83,11 +83,8 @@ class Detector {
     if (op.code != kSum || op.attributes.order == Order::kExact) return false;
     const Value& from = program_[op.operands[0]];
     const Value& to = program_[op.results[0]];
-    const auto traits = precision::Traits(*from.format);
-    const auto accumulator = precision::Traits(op.attributes.accumulator);
     return ElementCount(from.type.shape) == ElementCount(to.type.shape) &&
-           from.format == to.format && accumulator.max_finite >= traits.max_finite &&
-           accumulator.precision >= traits.precision;
+           from.format == to.format && !precision::Narrows(*from.format, op.attributes.accumulator);
   }
 
   bool CanBeBorn(const Op& op) const {
@@ -106,7 +103,7 @@ class Detector {
       case kDiv:
         return k == 0;
       case kCast:
-        return EffectiveOverflow(policy_, op) == Overflow::kIeee;
+        return OverflowInForce(policy_, op) == Overflow::kIeee;
       case kConvert:
         return IsReal(operand) && IsReal(op.results[0]);
       case kBroadcast:
@@ -275,17 +272,33 @@ class Detector {
 
 }  // namespace
 
-Overflow EffectiveOverflow(const precision::Policy& policy, const Op& op) {
-  if (op.attributes.overflow) return *op.attributes.overflow;
-  return policy.At(op.role, op.site).overflow;
-}
-
 Detection DetectNonFinite(const Program& program, const precision::Policy& policy,
                           const Region& region, std::span<const ValueId> looked_at,
                           PassBudget* budget) {
   PassBudget unlimited;
   Detector detector(program, policy, budget ? *budget : unlimited);
   return {detector.Looks(region, looked_at)};
+}
+
+std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where, PassBudget* budget) {
+  const Program& p = program.program;
+  std::vector<bool> looks(p.values.size(), false);
+  const auto add = [&](const Region& region, std::span<const ValueId> looked_at) {
+    const Detection found = DetectNonFinite(p, program.policy, region, looked_at, budget);
+    for (size_t i = 0; i < looks.size(); ++i) looks[i] = looks[i] || found.look[i];
+  };
+  std::vector<ValueId> of_step = p.step.yields;
+  of_step.push_back(program.stage_cost);
+  add(p.step, of_step);
+  add(p.initial, p.initial.yields);
+  if (const Region* terminal = TerminalOf(program)) add(*terminal, terminal->yields);
+  if (where == LooksIn::kForward) return looks;
+  const Adjoint& adjoint = *program.adjoint;
+  for (const Region* region :
+       {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
+    add(*region, {});
+  }
+  return looks;
 }
 
 }  // namespace simgrad::sim

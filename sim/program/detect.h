@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "precision/policy.h"
+#include "sim/program/numerical_program.h"
 #include "sim/program/pass_budget.h"
-#include "sim/program/program.h"
 
 namespace simgrad::sim {
 
@@ -35,7 +35,10 @@ Detection DetectNonFinite(const Program& program, const precision::Policy& polic
                           const Region& region, std::span<const ValueId> looked_at,
                           PassBudget* budget = nullptr);
 
-// The overflow mode in force at a cast or tape.
-Overflow EffectiveOverflow(const precision::Policy& policy, const Op& op);
+// The looks of a lowered program, by value: of `initial`, `step` and the terminal cost, whose
+// yields (and the stage cost) the executor looks at anyway; kAll: and of its adjoint.
+enum class LooksIn : uint8_t { kForward, kAll };
+std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where,
+                          PassBudget* budget = nullptr);
 
 }  // namespace simgrad::sim

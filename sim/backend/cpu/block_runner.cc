@@ -333,22 +333,7 @@ void BlockRunner::NoteRow(const std::byte* numbers, const Slot& slot, StateRange
     range.Merge(noted);
     return;
   }
-  for (int64_t j = 0; j < rows_.lanes; ++j) {
-    const double x = LoadReal(numbers, slot.carrier, j);
-    const double magnitude = std::abs(x);
-    StateRange one;
-    if (std::isnan(x)) {
-      one.nans = 1;
-    } else if (std::isinf(x)) {
-      one.infinities = 1;
-    } else {
-      one.min = one.max = x;
-      one.zeros = x == 0.0 ? 1 : 0;
-      one.subnormals = x != 0.0 && magnitude < normal ? 1 : 0;
-      if (x != 0.0) one.smallest = magnitude;
-    }
-    noted.Merge(one);
-  }
+  for (int64_t j = 0; j < rows_.lanes; ++j) noted.Note(LoadReal(numbers, slot.carrier, j), normal);
   range.Merge(noted);
 }
 

@@ -74,7 +74,7 @@ void Compiler::CompileWhile(const Op& op) {
   WhilePlan& plan = plan_->whiles.emplace_back();
   plan.site = op.attributes.site;
   plan.site_hash = precision::Fnv1a64(plan.site);
-  plan.site_index = of_step_ ? termination_sites_[plan.site] : -1;
+  plan.site_index = of_step_ ? site_numbers_[plan.site] : -1;
   plan.max_iter = op.attributes.max_iter;
   plan.operations = OperationsOf(test) + OperationsOf(body);
   plan.cap_first = op.attributes.cap_order == CapOrder::kCapFirst;

@@ -305,7 +305,7 @@ void Compiler::CompileCast(const Op& op) {
   const int32_t from = At(op.operands[0]);
   const Slot source = SlotAt(from);
   const int32_t to = Result(op.results[0], source.uniform, hoists_ && source.invariant);
-  EmitCast(from, to, EffectiveOverflow(program_->policy, op));
+  EmitCast(from, to, OverflowInForce(program_->policy, op));
   if (options_.diagnostics || of_adjoint_) EmitRange(op, op.operands[0], from);
 }
 
@@ -326,7 +326,7 @@ void Compiler::CompileConvert(const Op& op) {
 
 void Compiler::AddExtra(ValueId id, TestedPair& pair) {
   const std::vector<ValueId> operands = MarginOperands(*scope_, id);
-  if (operands.empty() || !IsReal(operands[0])) return;
+  if (operands.empty()) return;
   if (operands.size() == 3) {
     pair.extras.push_back({At(operands[0]), At(operands[1])});
     pair.extras.push_back({At(operands[2]), -1});
@@ -379,7 +379,7 @@ void Compiler::CompileEvent(const Op& op) {
   EventPlan& plan = plan_->events.emplace_back();
   plan.site = op.attributes.site;
   plan.site_hash = precision::Fnv1a64(op.attributes.site);
-  plan.site_index = event_sites_[op.attributes.site];
+  plan.site_index = site_numbers_[op.attributes.site];
   plan.elements = SlotAt(to).count;
   plan.tested = MakeTest(a, b);
   plan.guard = guard;

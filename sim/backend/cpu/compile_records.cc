@@ -16,10 +16,10 @@ void Compiler::CompileTape(const Op& op) {
   Alias(result, read);
   if (!IsReal(result)) return;
   const Format to = *ValueAt(result).format;
-  const Overflow overflow = EffectiveOverflow(program_->policy, op);
+  const Overflow overflow = OverflowInForce(program_->policy, op);
   const Format declared = *ValueAt(op.attributes.primal).format;
   const bool same =
-      Contains(to, declared) && SameCarrier(to, declared) && overflow == Overflow::kIeee;
+      !precision::Narrows(declared, to) && SameCarrier(to, declared) && overflow == Overflow::kIeee;
   if (!same) {
     const int32_t rounded = Result(result, from.uniform, hoists_ && from.invariant);
     EmitCast(read, rounded, overflow);

@@ -240,7 +240,7 @@ class Compiler {
     int32_t record = -1;
   };
   std::unordered_map<int32_t, LoopHome> loop_of_;  // by first result of a loop
-  std::map<std::string, int32_t> termination_sites_, event_sites_;
+  std::map<std::string, int32_t> site_numbers_;
   bool of_step_ = false;     // the region being compiled decides
   bool of_adjoint_ = false;  // the region being compiled belongs to the adjoint
 };

@@ -24,7 +24,8 @@ constexpr int64_t LaneBytes(Carrier carrier) {
   return carrier == Carrier::kF64 || carrier == Carrier::kI64 ? 8 : 4;
 }
 // Index of a kernel that comes in a 4-byte and an 8-byte version.
-constexpr int SizeIndex(Carrier carrier) { return LaneBytes(carrier) == 8 ? 1 : 0; }
+constexpr int SizeIndex(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
+constexpr int SizeIndex(Carrier carrier) { return SizeIndex(LaneBytes(carrier)); }
 Carrier CarrierOfValue(const Value& value);
 
 struct Slot {

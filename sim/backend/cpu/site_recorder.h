@@ -74,6 +74,8 @@ class SiteRecorder {
   void Event(Machine& machine, const EventPlan& plan);
 
  private:
+  // A scan of all lanes pays from this many on.
+  static constexpr int64_t kFewLanes = 24;
   struct Pair {
     double a = 0.0;
     double b = 0.0;

@@ -32,19 +32,12 @@ int64_t Bytes(int64_t count) {
   return count * static_cast<int64_t>(sizeof(T));
 }
 
-// The format in which a value of the program leaves an executor.
-DType DTypeOfValue(const NumericalProgram& program, const Value& value);
-// The carrier of a value in fields and trajectories.
-Carrier CarrierOfValue(const NumericalProgram& program, const Value& value);
-
 class ForwardRecord {
  public:
   // Launches are on `stream`; `copies` is another, for the way to the host.
   ForwardRecord(Device& device, Stream& stream, Stream& copies, const Batch& batch,
                 const RunOptions& options);
 
-  // All zero, with the places of `count` steps.
-  ForwardChunk EmptyChunk(int64_t first, int64_t count) const;
   // The most steps of one launch of `blocks` blocks whose records stay within the bound, at
   // least 1.
   int64_t StepsPerLaunch(int64_t blocks) const;

@@ -246,14 +246,10 @@ void RegionWriter::RunBody(const Op& op, const std::vector<Place>& carried,
 // What is decided behind an evaluated test.
 void RegionWriter::StopTests(const Op& op, const std::string& id, const Region& test) {
   const Attributes& a = op.attributes;
-  constexpr std::string_view kSigns[] = {"<", "<=", ">", ">=", "==", "!="};
   const std::string rhs = PlaceOf(test.yields[1])["0"];
   Line(Cat("lhs", id, " = ", PlaceOf(test.yields[0])["0"], ";"));
   const std::string lhs = Cat("lhs", id);
-  const std::string held = a.comparison == Comparison::kNe
-                               ? Cat(lhs, " < ", rhs, " || ", lhs, " > ", rhs)
-                               : Cat(lhs, " ", kSigns[static_cast<size_t>(a.comparison)], " ", rhs);
-  Line(Cat("const bool held", id, " = ", held, ";"));
+  Line(Cat("const bool held", id, " = ", ComparedText(a.comparison, lhs, rhs), ";"));
   if (mode_.decides) {
     const SiteText& site = source_.SiteOf(a.site);
     Line(Cat("if (", Speaking("tells"), ") TellTested(args, ", site.index, ", ran[", site.index,

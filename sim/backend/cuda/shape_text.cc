@@ -4,6 +4,7 @@
 
 #include "precision/exact_sum.h"
 #include "sim/backend/cuda/region_writer.h"
+#include "sim/program/axes.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -13,12 +14,6 @@ constexpr int64_t kMostThreads = 1024;  // of a block
 constexpr int64_t kSlowInOrder = 256;
 constexpr int64_t kExactSumBytes = 560;
 static_assert(sizeof(precision::ExactSum) <= kExactSumBytes && kExactSumBytes % 16 == 0);
-
-std::vector<int64_t> StridesOf(const Shape& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t axis = shape.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * shape[axis];
-  return strides;
-}
 
 // The index on an axis of element `flat` of a shape.
 std::string OnAxis(const std::string& flat, const Shape& shape, size_t axis) {
@@ -146,13 +141,6 @@ void RegionWriter::Concat(const Op& op) {
 }
 
 namespace {
-
-bool IsReduced(const Op& op, size_t axis) {
-  for (int64_t reduced : op.attributes.axes) {
-    if (reduced == static_cast<int64_t>(axis)) return true;
-  }
-  return false;
-}
 
 // Where a reduction reads: element `i` of those that result element `k` is made of.
 struct Reduced {

@@ -54,7 +54,7 @@ Array EvaluateMerge2(Format format, Operands operands) {
 Array EvaluateCast(const NumericalProgram& program, const Op& op, const Array& operand,
                    WorkMeter& meter) {
   const Format format = *program.program[op.results[0]].format;
-  const Overflow overflow = OverflowOf(program, op);
+  const Overflow overflow = OverflowInForce(program.policy, op);
   Array result;
   InPieces(meter, static_cast<int64_t>(operand.real.size()), kElementWork,
            [&](int64_t begin, int64_t end) {
@@ -67,11 +67,6 @@ Array EvaluateCast(const NumericalProgram& program, const Op& op, const Array& o
 }
 
 }  // namespace
-
-Overflow OverflowOf(const NumericalProgram& program, const Op& op) {
-  if (op.attributes.overflow) return *op.attributes.overflow;
-  return program.policy.At(op.role, op.site).overflow;
-}
 
 Array Evaluate(const NumericalProgram& program, const Op& op, Operands operands, WorkMeter& meter) {
   const Program& p = program.program;

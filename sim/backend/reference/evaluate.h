@@ -12,6 +12,7 @@
 
 #include "sim/backend/reference/array.h"
 #include "sim/backend/work_meter.h"
+#include "sim/program/axes.h"
 #include "sim/program/numerical_program.h"
 
 namespace simgrad::sim::reference {
@@ -39,12 +40,6 @@ bool Compares(Comparison comparison, int64_t a, int64_t b);
 
 // Two's complement at the width of the type: i32 wraps at 32 bits; bool is 0 or 1.
 int64_t WrapTo(ElementType type, int64_t value);
-
-// The overflow mode in force at a cast or tape operation.
-Overflow OverflowOf(const NumericalProgram& program, const Op& op);
-
-// Row-major strides of a shape.
-std::vector<int64_t> StridesOf(const Shape& shape);
 
 // The elements of the operand that result element `result` of a reduction reads, in their order:
 // for a cumulative sum, those up to and including its own.

@@ -10,11 +10,6 @@ namespace {
 
 using enum OpCode;
 
-bool IsReduced(const Op& op, size_t axis) {
-  const std::vector<int64_t>& axes = op.attributes.axes;
-  return std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) != axes.end();
-}
-
 int64_t SumOfIntegers(const std::vector<int64_t>& x) {
   uint64_t total = 0;
   for (int64_t value : x) total += static_cast<uint64_t>(value);

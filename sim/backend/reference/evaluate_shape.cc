@@ -83,12 +83,6 @@ double ToReal(int64_t n, Format format) {
 
 }  // namespace
 
-std::vector<int64_t> StridesOf(const Shape& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t axis = shape.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * shape[axis];
-  return strides;
-}
-
 Array EvaluateShape(const Program& program, const Op& op, const Array& operand, WorkMeter& meter) {
   const Type& type = program[op.results[0]].type;
   const Shape& shape = program[op.operands[0]].type.shape;

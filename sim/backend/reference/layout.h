@@ -47,12 +47,8 @@ class Layouts {
   RegionLayout inputs_;
   RegionLayout empty_;
   std::vector<bool> used_inputs_;
-  std::vector<bool> used_values_;
   std::unordered_map<ValueId, const Op*> producers_;
 };
-
-// The terminal cost that is run, or null.
-const Region* TerminalOf(const NumericalProgram& program);
 
 struct LoopRecord;
 

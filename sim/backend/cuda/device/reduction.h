@@ -15,15 +15,9 @@ using precision::Format;
 using precision::Lane;
 using precision::Order;
 
-// Whether every value of `inner` is one of `outer`.
-SIMGRAD_HD constexpr bool Holds(Format outer, Format inner) {
-  const precision::FormatTraits o = precision::Traits(outer);
-  const precision::FormatTraits i = precision::Traits(inner);
-  return o.precision >= i.precision && o.emin <= i.emin && o.max_finite >= i.max_finite;
-}
-
 // Adds in the accumulator's format.
-template <Format kAccumulator, Format kFrom, bool kInCarrier = Holds(kAccumulator, kFrom)>
+template <Format kAccumulator, Format kFrom,
+          bool kInCarrier = !precision::Narrows(kFrom, kAccumulator)>
 struct Adder {
   using T = typename Lane<kAccumulator>::Carrier;
   SIMGRAD_HD T operator()(T a, T b) const { return Lane<kAccumulator>::Add(a, b); }
