@@ -141,27 +141,23 @@ const ReducePlan* Compiler::MakeReduction(const Op& op) {
 
 void Compiler::CompileReduction(const Op& op) {
   const ReducePlan* reduce = MakeReduction(op);
-  const Carrier carrier = CarrierOfValue(ValueAt(op.operands[0]));
-  const size_t c = static_cast<size_t>(carrier);
-  const bool real = carrier == Carrier::kF32 || carrier == Carrier::kF64;
+  const size_t wide = CarrierOfValue(ValueAt(op.operands[0])) == Carrier::kF64 ? 1 : 0;
   Kernel kernel = nullptr;
   switch (op.code) {
     case kSum:
     case kCumsum:
-      if (real) return CompileSum(op, reduce);
-      kernel = (op.code == kSum ? kernels_.int_sum : kernels_.int_cumsum)[SizeIndex(carrier)];
-      break;
+      return CompileSum(op, reduce);
     case kReduceMax:
-      kernel = kernels_.reduce_max[c];
+      kernel = kernels_.reduce_max[wide];
       break;
     case kReduceMin:
-      kernel = kernels_.reduce_min[c];
+      kernel = kernels_.reduce_min[wide];
       break;
     case kArgmax:
-      kernel = kernels_.argmax[c];
+      kernel = kernels_.argmax[wide];
       break;
     case kArgmin:
-      kernel = kernels_.argmin[c];
+      kernel = kernels_.argmin[wide];
       break;
     default:
       kernel = kernels_.any;

@@ -31,8 +31,8 @@ inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
              OverflowInForce(program.policy, op) == Overflow::kIeee;
     case OpCode::kSum:
       // A tree of one leaf.
-      return result.type.element == ElementType::kReal && same_count &&
-             op.attributes.order == Order::kPairwise && result.format == operand.format &&
+      return same_count && op.attributes.order == Order::kPairwise &&
+             result.format == operand.format &&
              !precision::Narrows(*operand.format, op.attributes.accumulator);
     case OpCode::kAny:
       return same_count;

@@ -201,9 +201,7 @@ struct KernelTable {
   // operand's format must be contained in the accumulator's.
   Kernel sum[4][kFormats][2];
   Kernel cumsum[kFormats][2];
-  Kernel int_sum[2], int_cumsum[2];
-  Kernel reduce_max[kCarrierCount], reduce_min[kCarrierCount];
-  Kernel argmax[kCarrierCount], argmin[kCarrierCount];
+  Kernel reduce_max[2], reduce_min[2], argmax[2], argmin[2];  // f32, f64
   Kernel any;
   // to = mask of the lanes at which any row of mask a holds.
 

@@ -10,15 +10,8 @@ namespace {
 
 using enum OpCode;
 
-int64_t SumOfIntegers(const std::vector<int64_t>& x) {
-  uint64_t total = 0;
-  for (int64_t value : x) total += static_cast<uint64_t>(value);
-  return static_cast<int64_t>(total);
-}
-
 // The first extreme; a NaN counts as the extreme, and the first NaN wins.
-template <class T>
-size_t ExtremeIndex(const std::vector<T>& x, bool largest) {
+size_t ExtremeIndex(const std::vector<double>& x, bool largest) {
   size_t best = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     if (x[i] != x[i]) return i;
@@ -41,19 +34,6 @@ double ReduceReals(const Op& op, Format format, const std::vector<double>& x) {
     extreme = op.code == kReduceMax ? precision::Max(extreme, x[i]) : precision::Min(extreme, x[i]);
   }
   return precision::Canonical(extreme);
-}
-
-int64_t ReduceIntegers(const Op& op, const std::vector<int64_t>& x) {
-  switch (op.code) {
-    case kReduceMax:
-      return *std::max_element(x.begin(), x.end());
-    case kReduceMin:
-      return *std::min_element(x.begin(), x.end());
-    case kAny:
-      return std::any_of(x.begin(), x.end(), [](int64_t b) { return b != 0; }) ? 1 : 0;
-    default:
-      return SumOfIntegers(x);
-  }
 }
 
 }  // namespace
@@ -102,28 +82,24 @@ std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t
 Array EvaluateReduction(const Program& program, const Op& op, const Array& operand,
                         WorkMeter& meter) {
   const Value& value = program[op.results[0]];
-  const bool of_reals = program[op.operands[0]].type.element == ElementType::kReal;
-  const bool index = op.code == kArgmax || op.code == kArgmin;
   Array result = ZerosOf(value.type);
   for (size_t k = 0; k < SizeOf(result); ++k) {
     std::vector<double> reals;
-    std::vector<int64_t> integers;
+    bool any = false;
     for (size_t i : ReducedElements(program, op, k, &meter)) {
       meter.Add(kElementWork);
-      if (of_reals) {
-        reals.push_back(operand.real[i]);
+      if (op.code == kAny) {
+        any = any || operand.integer[i] != 0;
       } else {
-        integers.push_back(operand.integer[i]);
+        reals.push_back(operand.real[i]);
       }
     }
-    if (index) {
-      const bool largest = op.code == kArgmax;
-      const size_t at = of_reals ? ExtremeIndex(reals, largest) : ExtremeIndex(integers, largest);
-      result.integer[k] = static_cast<int64_t>(at);
-    } else if (of_reals) {
-      result.real[k] = ReduceReals(op, *value.format, reals);
+    if (op.code == kAny) {
+      result.integer[k] = any ? 1 : 0;
+    } else if (op.code == kArgmax || op.code == kArgmin) {
+      result.integer[k] = static_cast<int64_t>(ExtremeIndex(reals, op.code == kArgmax));
     } else {
-      result.integer[k] = WrapTo(value.type.element, ReduceIntegers(op, integers));
+      result.real[k] = ReduceReals(op, *value.format, reals);
     }
   }
   return result;
