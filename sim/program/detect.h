@@ -1,7 +1,7 @@
 // Which results an executor must look at so that no non-finite number stays unseen.
 //
 // Maths: an instance is non-finite as soon as any executed operation gives NaN or Inf
-//   (sim/backend/semantics.h). Looking at every result would cost more than computing it. But a
+//   (docs/semantics.md). Looking at every result would cost more than computing it. But a
 //   non-finite number that arises in one place mostly arrives in another: a + NaN is NaN. So only
 //   results that can be *born* non-finite matter, and of these only the ones that are not
 //   *covered*: a value is covered where something that is executed whenever the value exists

@@ -187,7 +187,7 @@ void BlockRunner::AddCost(int32_t slot) {
   });
 }
 
-// One pass answers both who looks for what is not finite and who counts what is out of range.
+// One pass serves both the non-finite check and the range counters.
 void BlockRunner::LookAtStates() {
   unusual_states_.clear();
   for (const StatePlan& state : m_.plan().states) {
@@ -348,7 +348,7 @@ void WriteTensorRow(Tensor& tensor, int64_t at, const Slot& slot, const std::byt
         return tensor.SetInt(to, reinterpret_cast<const int32_t*>(numbers)[i]);
       case Carrier::kI64:
         return tensor.SetInt(to, reinterpret_cast<const int64_t*>(numbers)[i]);
-      case Carrier::kMask:
+      case Carrier::kBool:
         return tensor.SetInt(to, reinterpret_cast<const int32_t*>(numbers)[i] != 0 ? 1 : 0);
     }
   };

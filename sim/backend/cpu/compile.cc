@@ -43,7 +43,7 @@ Carrier CarrierOfValue(const Value& value) {
     case ElementType::kBool:
       break;
   }
-  return Carrier::kMask;
+  return Carrier::kBool;
 }
 
 Compiler::Compiler(std::shared_ptr<const NumericalProgram> program,
@@ -329,8 +329,8 @@ void Compiler::NoteProduct(Instruction& instruction) {
       if (instruction.run != kernels[kind] || instruction.count != 1) continue;
       const bool turned = static_cast<Operands2>(kind) == Operands2::kUV;
       const int32_t x = turned ? instruction.b : instruction.a;
-      instruction.looked_at = !scope_->looked_at.insert(x).second;
-      scope_->looked_at.insert(instruction.to);
+      instruction.magnitudes_known = !scope_->magnitudes_known.insert(x).second;
+      scope_->magnitudes_known.insert(instruction.to);
       return;
     }
   }

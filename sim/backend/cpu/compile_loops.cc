@@ -127,7 +127,7 @@ WhilePlan::Decision Compiler::MakeDecision(Comparison comparison, ValueId a, Val
   if (left.uniform != right.uniform) {
     kind = static_cast<int>(right.uniform ? Operands2::kVU : Operands2::kUV);
   }
-  decision.mask = NewSlot(Carrier::kMask, Format::kF64, 1, false, false);
+  decision.mask = NewSlot(Carrier::kBool, Format::kF64, 1, false, false);
   PlaceTemporary(decision.mask);
   const Kernel kernel =
       kernels_.compare[static_cast<int>(comparison)][static_cast<int>(left.carrier)][kind];

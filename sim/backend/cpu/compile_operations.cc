@@ -174,7 +174,7 @@ void Compiler::CompileUnary(const Op& op, Kernel kernel) {
   Emit(Make(kernel, to, a), to);
 }
 
-// A comparison that nobody reads: only the adjoint would, which computes it again or is not here.
+// A comparison without a reader: only an adjoint would read it, and it computes it again.
 bool Compiler::IsUnread(const Op& op) const {
   return InfoOf(op.code).op_class == OpClass::kCompare && uses_.count[Index(op.results[0])] == 0;
 }
@@ -369,7 +369,7 @@ void Compiler::CompileEvent(const Op& op) {
   int32_t guard = -1;
   if (guarded) {
     guard = Varying(At(op.operands[2]));
-    const int32_t unguarded = Scratch(Carrier::kMask, Format::kF64, SlotAt(to).count, false, false);
+    const int32_t unguarded = Scratch(Carrier::kBool, Format::kF64, SlotAt(to).count, false, false);
     Emit(Make(kernel, unguarded, left, right), unguarded);
     Emit(Make(kernels_.logical_and[0], to, unguarded, guard), to);
   } else {

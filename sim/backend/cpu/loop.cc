@@ -195,7 +195,7 @@ class WhileLoop {
 
   // Hands the results of `lanes` out.
   void Stop(const LaneBits& lanes) {
-    // All at once: what the other positions get nobody reads.
+    // All at once: the other positions are not read.
     const bool whole = !narrowed_;
     if (whole) {
       mask_ = nullptr;

@@ -13,11 +13,11 @@
 namespace simgrad::sim::cuda {
 namespace {
 
-// Threads of a block where nobody says: four warps hide latency and leave registers for each; a
+// Default threads of a block: four warps hide latency and leave registers for each; a
 // block per instance takes as many as its longest value has elements.
 constexpr int kBlock = 128;
 constexpr int kWarp = 32;
-// Of the device's memory for the checkpoints of one run, where nobody says: several run at once.
+// Default share of the device's memory for the checkpoints of one run: several run at once.
 constexpr int64_t kShare = 4;
 
 int ChooseBlock(const NumericalProgram& program, Mapping mapping) {
@@ -217,7 +217,7 @@ absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
   if (status.ok() && travels != nullptr) status = Take(*travels, first, chunk);
   if (status.ok()) status = stream_->Wait();
   if (status.ok()) return chunk;
-  failed_ = status;  // what is still on its way belongs to nobody
+  failed_ = status;  // what is still on its way is dropped
   return status;
 }
 

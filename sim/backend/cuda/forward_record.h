@@ -1,9 +1,9 @@
 // What forward launches write beside the states: columns, per-instance arrays, trajectories.
 //
 // A chunk of steps is cut into launches so that their records stay within a bound. One object holds
-// the record of one launch: two of them take turns, so that one is written while the other's
-// travels to the host (Send) and goes into its place of the chunk (Take). Errors: those of
-// device.h. Threads: as a Stream.
+// the record of one launch. Two objects take turns: one is written while the other's record travels
+// to the host (Send) and is copied into its place in the chunk (Take).
+// Errors: those of device.h. Threads: as a Stream.
 #pragma once
 
 #include <memory>

@@ -1,11 +1,10 @@
 // What each operation without control flow computes: its result from its operands.
 //
-// Maths: sim/program/opcode.h and sim/backend/semantics.h; the exact result rounded once to the
-// format
+// Maths: sim/program/opcode.h and docs/semantics.md. The exact result is rounded once to the format
 //   of the result. Every NaN is canonical.
 // Errors: none; the program has been verified. Cost: allocates the result; the meter counts its
-//   elements, and may end it. Threads: pure, under the
-//   float environment of precision/float_environment.h.
+//   elements and may end it.
+// Threads: pure, in the float environment of precision/float_environment.h.
 #pragma once
 
 #include <span>
