@@ -143,7 +143,7 @@ class Flow {
     const size_t exports = static_cast<size_t>(counts.exports);
     const Region& test = op.regions[0];
     const Region& body = op.regions[1];
-    const size_t first_export = op.attributes.has_entry ? 3 : 2;
+    const size_t first_export = FirstExport(op);
     const auto ran = decided_.iterations.find(op.attributes.site);
     const bool runs = ran == decided_.iterations.end() || ran->second > 0;
     for (size_t k = 0; k < op.operands.size(); ++k) {

@@ -169,7 +169,7 @@ class Detector {
     const size_t m = static_cast<size_t>(counts.mapped);
     const Region& test = op.regions[0];
     const Region& body = op.regions[1];
-    const size_t first_export = op.attributes.has_entry ? 3 : 2;
+    const size_t first_export = FirstExport(op);
     const int32_t in_test = Read(test);
     const int32_t in_body = Read(body);
     const bool test_first = op.attributes.cap_order == CapOrder::kTestFirst;

@@ -140,7 +140,7 @@ void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
   const Region& body = op.regions[1];
   const int32_t first_inside = static_cast<int32_t>(plan_->slots.size());
   Scope* const around = scope_;
-  const size_t first_export = plan.has_entry ? 3 : 2;
+  const size_t first_export = FirstExport(op);
   std::set<int32_t> taken;
 
   Scope test_scope;

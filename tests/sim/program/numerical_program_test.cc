@@ -10,6 +10,7 @@
 
 #include "sim/program/builder.h"
 #include "sim/program/detect.h"
+#include "sim/program/loop.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
@@ -107,6 +108,29 @@ TEST(NumericalProgram, NumbersSitesAmongThoseOfTheirKind) {
   EXPECT_EQ(CountOf(program.sites, SiteKind::kTermination), 2u);
   EXPECT_EQ(CountOf(program.sites, SiteKind::kEvent), 2u);
   EXPECT_EQ(RealStates(program.program), 1u);
+}
+
+TEST(NumericalProgram, ATestYieldsItsExportsAfterBothSidesAndTheEntryThreshold) {
+  for (const bool enters : {false, true}) {
+    Builder b("exports");
+    const Var x = b.State("x", {});
+    Var exported;
+    WhileOptions options;
+    options.site = "loop";
+    b.While(
+        options, {x}, {},
+        [&](const Vars& carried, const Vars&) {
+          exported = carried[0] * carried[0];
+          LoopTest test{carried[0], b.Literal(1.0), std::nullopt, {exported}};
+          if (enters) test.entry = b.Literal(2.0);
+          return test;
+        },
+        [&](const Vars& carried, const Vars&, const Vars&) { return carried; });
+    const Op& loop = b.program().step.ops.back();
+    ASSERT_EQ(loop.code, OpCode::kWhile);
+    EXPECT_EQ(FirstExport(loop), enters ? 3u : 2u);
+    EXPECT_EQ(loop.regions[0].yields[FirstExport(loop)], exported.id);
+  }
 }
 
 size_t Count(const std::vector<bool>& looks) {
