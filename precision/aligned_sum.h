@@ -1,16 +1,14 @@
 // Pairwise sums over leaves named by 64-bit ids, which shards can compute in parts.
 //
-// Maths: a binary tree aligned to the id: the nodes of level l are the ids that share id >> l, a
-// node
-//   is round(left + right) of its two halves, and an absent half passes the other through
-//   unchanged. So the bits depend on the set of (id, value) alone; for the ids 0..n-1 it is the
-//   pairwise order of precision/reduction.h. A shard that owns every present id of [first, last]
-//   can compute the nodes of the maximal aligned blocks in that range; merging the nodes of shards
-//   that part the ids gives the bits of one sum.
+// Maths: a binary tree aligned to the id. The nodes of level l are the ids that share id >> l. A
+//   node is round(left + right) of its two halves; an absent half passes the other through
+//   unchanged. So the bits depend only on the set of (id, value). For the ids 0..n-1 the tree is
+//   the pairwise order of precision/reduction.h. A shard that owns every present id of [first,
+//   last] can compute the nodes of the maximal aligned blocks in that range. Merging the nodes of
+//   shards that partition the ids gives the bits of one sum.
 // Accuracy: each addition is correctly rounded to the accumulator; an empty set gives +0.
-// Errors: none; ids must be unique and ascending, nodes disjoint. Cost: O(n) memory, at most O(64
-// n)
-//   time. Threads: pure; host only.
+// Errors: none; ids must be unique and ascending, nodes disjoint.
+// Cost: O(n) memory, at most O(64 n) time. Threads: pure; host only.
 // Source: docs/numerics.md sections 3 and 6.
 #pragma once
 

@@ -1,15 +1,15 @@
 // The project's own elementary functions on double: one sequence of operations for host and device.
 //
-// Maths: Exp, Expm1, Log, Log1p, Sin, Cos, Tanh, Sigmoid, Softplus, Atan2(y, x), Pow(x, y).
-// Only add, multiply, divide and integer operations, no fma and no library call, so with
-// contraction off every compiler gives the same bits (docs/numerics.md section 2). Accuracy: at
-// most 1 ulp for every argument, argument reduction and subnormals included; the measured bound
-// stands with each function, MPFR being the oracle of elementary_test. Exact results are exact.
-// Special cases are those of C's Annex F. Every NaN returned is the canonical one.
+// Maths: Exp, Expm1, Log, Log1p, Sin, Cos, Tanh, Sigmoid, Softplus, Atan2(y, x), Pow(x, y). Each
+//   uses only add, multiply, divide and integer operations, no fma and no library call. With
+//   contraction off, every compiler therefore gives the same bits (docs/numerics.md section 2).
+// Accuracy: at most 1 ulp for every argument, subnormals and large arguments included. The bound
+//   measured against MPFR (elementary_test) is stated with each function. Exact results are exact.
+//   Special cases follow Annex F of C. Every NaN returned is the canonical one.
 // Narrower formats: evaluate in f64 and round once with RoundTo. One ulp of f64 is 2^-29 ulp of
-// f32, so the result is within 0.5 + 2^-29 < 0.51 ulp in f32, and closer to 0.5 in narrower
-// formats. Errors: none. Threads: all functions are pure; the rounding mode is to nearest,
-// subnormals are on.
+//   f32, so the result is within 0.5 + 2^-29 < 0.51 ulp in f32, and closer to 0.5 in narrower
+//   formats.
+// Errors: none. Threads: all functions are pure; rounding is to nearest, subnormals are on.
 #pragma once
 
 #include "precision/elementary_activation.h"

@@ -2,9 +2,9 @@
 //
 // Maths: u = 2^e m, m in [0.705, 1.411); m lies in one of 128 intervals with tabulated reciprocal
 // c; log u = e ln2 - log c + log1p(r), r = m c - 1, |r| <= 2^-7.9, by the Taylor polynomial of
-// degree 9. The interval of 1 has c = 1, so nothing cancels near u = 1. Accuracy: with each
-// function. NaN gives the canonical NaN. Cost: about 55 floating-point operations, three table
-// reads, no branches. Threads: pure.
+// degree 9. The interval of 1 has c = 1, so nothing cancels near u = 1.
+// Accuracy: with each function. NaN gives the canonical NaN.
+// Cost: about 55 floating-point operations, three table reads, no branches. Threads: pure.
 #pragma once
 
 #include "precision/double_double.h"
@@ -63,8 +63,7 @@ SIMGRAD_FLAT inline DoubleDouble LogOfPositive(double x) {
 
 }  // namespace internal
 
-// log(x). Log(1) is +0, Log(±0) is -Inf, negative x gives NaN. Measured: at most 0.50001
-// ulp.
+// log(x). Log(1) is +0, Log(±0) is -Inf, negative x gives NaN. Measured: at most 0.50001 ulp.
 SIMGRAD_FLAT inline double Log(double x) {
   const double log = internal::LogOfPositive(x).hi;
   const double finite_or_infinite = internal::Select(x < internal::Infinity(), log, x);

@@ -2,9 +2,9 @@
 //
 // Maths: the sum is an integer multiple of 2^-1074, kept as limbs of 32 bits in 64-bit words, so
 //   that carries need propagating only every 2^28 additions. Result rounds it once.
-// Accuracy: Result is the exact sum correctly rounded (nearest even) to the format. Any NaN, or
-// Infs
-//   of both signs, give NaN; Infs of one sign give that Inf; an exact zero, and the empty sum, +0.
+// Accuracy: Result is the exact sum correctly rounded (nearest even) to the format. A NaN, or Infs
+//   of both signs, give NaN. Infs of one sign give that Inf. An exact zero and the empty sum are
+//   +0.
 // Errors: none. Threads: one object per thread; host and device. Integer operations only.
 // Cost: 560 bytes; about 10 integer operations per addition.
 // Source: docs/numerics.md section 3; the idea is Kulisch's long accumulator.

@@ -58,6 +58,14 @@ SIMGRAD_HD constexpr FormatTraits Traits(Format format) {
   return {"e5m2", 8, 3, 15, -14, -16, 57344.0, 0x7Eu, true};
 }
 
+// Whether `to` lacks a finite value of `from`. Only such a conversion can under- or overflow.
+SIMGRAD_HD constexpr bool Narrows(Format from, Format to) {
+  const FormatTraits source = Traits(from);
+  const FormatTraits target = Traits(to);
+  return target.precision < source.precision || target.emin > source.emin ||
+         target.max_finite < source.max_finite;
+}
+
 #ifndef __CUDACC_RTC__
 constexpr std::string_view FormatName(Format format) { return Traits(format).name; }
 

@@ -1,11 +1,10 @@
-// Argument reduction modulo pi/2 for every double, in integer arithmetic where the argument is
-// large.
+// Argument reduction modulo pi/2 for every double; large arguments use integer arithmetic.
 //
 // Maths: |x| = quadrant pi/2 + (hi + lo), |hi + lo| <= pi/4 (1 + 2^-50).
-// Accuracy: relative error of hi + lo below 2^-68 for every finite x. No double is closer than
-// 2^-62 to a non-zero multiple of pi/2, so an absolute error of 2^-130 is enough. Cost: below 2^20
-// some 30 operations; above, a branch of integer multiplications. Threads: pure. Source: M. Payne
-// and R. Hanek, Radian reduction for trigonometric functions, SIGNUM 18 (1983).
+// Accuracy: the relative error of hi + lo is below 2^-68 for every finite x. No double is closer
+//   than 2^-62 to a non-zero multiple of pi/2, so an absolute error of 2^-130 is enough.
+// Cost: some 30 operations below 2^20; above, a branch of integer multiplications. Threads: pure.
+// Source: M. Payne and R. Hanek, Radian reduction for trigonometric functions, SIGNUM 18 (1983).
 #pragma once
 
 #include "precision/double_double.h"

@@ -1,7 +1,8 @@
 // The precision policy: which format, overflow mode and reduction order each role computes in.
 //
-// A caller writes a PolicySpec (preset, then roles, then sites); Resolve fills it in. Precedence:
-// preset < role < site. Source: docs/numerics.md section 8.
+// A caller writes a PolicySpec: a preset, overrides by role, overrides by site. Resolve turns it
+// into a Policy with every setting filled in. A site overrides a role, a role the preset.
+// Source: docs/numerics.md section 8.
 #pragma once
 
 #include <array>

@@ -4,12 +4,10 @@
 //   the total is rounded to the result's format. Orders, for x[0..n-1]:
 //     sequential   acc = +0; for i ascending: acc = round(acc + x[i])
 //     reversed     the same for i descending
-//     pairwise     tree aligned to the index, level by level (0,1)(2,3)...; an absent partner
-//     passes
-//                  its sibling through unchanged
+//     pairwise     tree aligned to the index, level by level (0,1)(2,3)...; a node without a
+//                  sibling is passed on unchanged
 //     compensated  Neumaier's sum from +0 in index order, every operation rounded; a running sum
-//     that
-//                  is not finite is returned as it is
+//                  that is not finite is returned as it is
 //     exact        the exact sum rounded once, to the result's format (precision/exact_sum.h)
 // Accuracy: empty sums are +0; overflow is Inf, NaN propagates and leaves as the canonical NaN.
 // Errors: none. Cost: O(n) time; O(log n) state for pairwise, 560 bytes for exact.
@@ -94,8 +92,7 @@ struct CompensatedSum {
   }
 };
 
-// The sum of x[0], x[stride], ..., x[(n-1) * stride], which are already values of the role's
-// format.
+// The sum of x[0], x[stride], ..., x[(n-1) * stride]. They are values of the role's format.
 SIMGRAD_HD inline double Sum(Order order, Format accumulator, Format result, const double* x,
                              int64_t n, int64_t stride = 1) {
   if (n <= 0) return 0.0;

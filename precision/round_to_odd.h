@@ -7,8 +7,7 @@
 // Errors: none; NaN and Inf as a + b gives them. Threads: pure; host and device; needs round to
 //   nearest in the caller's thread. Cost: 6 additions, no branch.
 // Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
-// using
-//   rounding to odd", IEEE Transactions on Computers 57(4), 2008.
+//   using rounding to odd", IEEE Transactions on Computers 57(4), 2008.
 #pragma once
 
 #include "precision/host_device.h"

@@ -7,7 +7,7 @@
 // Units: `absolute` has the unit of a, `ulps` that of the comparison's format.
 // Accuracy: exact, but for the one rounding of a - b in f64; the division is by a power of two.
 //   Infinite magnitudes have the ulp of the largest finite value; a NaN among a and b gives NaN
-//   margins (counted apart by whoever collects them).
+//   margins, which diagnostics count apart.
 // Errors: none. Cost: no branch, for vector kernels too. Threads: pure; host and device; needs the
 //   float environment of precision/float_environment.h.
 // Source: docs/numerics.md section 7.

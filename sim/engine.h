@@ -1,10 +1,11 @@
 // The only door into the simulation: runs one piece of work on an executor and returns data.
 //
+// A non-finite instance is a result, not an error.
+// Errors: INVALID_ARGUMENT for work that does not fit its program; RESOURCE_EXHAUSTED if it does
+//   not fit its memory budget; CANCELLED or DEADLINE_EXCEEDED if the observer says so. The observer
+//   is asked between chunks, and for the reason when RunOptions::stop has ended a chunk.
 // Threads: an Engine is immutable and may be used from many threads; each Run belongs to its
-// caller. Errors: RESOURCE_EXHAUSTED when the work does not fit its memory budget, CANCELLED or
-// DEADLINE_EXCEEDED when the observer says so between chunks, or where RunOptions::stop ended a
-// chunk and the observer is asked for the reason, INVALID_ARGUMENT for work that does not fit its
-// program. A non-finite instance is a result.
+//   caller.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ struct GradientWork {
   InstanceReduction reduction = InstanceReduction::kAll;
 };
 
-// Asks for so many bytes more than EstimateBytes counted; true: they are the work's until it ends.
+// Asks for bytes beyond those that EstimateBytes counted. If it returns true, the work keeps them
+// until it ends.
 using ReserveCallback = std::function<bool(int64_t more_bytes)>;
 
 struct Work {
@@ -40,45 +42,45 @@ struct Work {
   RunOptions options;
   std::optional<GradientWork> gradient;
   int64_t chunk_steps = 0;                     // 0: chosen
-  int64_t max_chunk_steps = int64_t{1} << 40;  // whether chosen or asked for
+  int64_t max_chunk_steps = int64_t{1} << 40;  // limits both
   int64_t checkpoint_interval = 0;             // steps; 0: chosen within the budget
-  // What the checkpoints and records of a gradient may take at most.
+  // The most that checkpoints and records of a gradient may allocate.
   int64_t memory_budget_bytes = int64_t{4} << 30;
-  // Asked where the loops of the forward run iterated more often than was counted. Empty: nobody is
-  // asked, and EstimateBytes counts the caps of the loops, up to memory_budget_bytes.
+  // Called if the loops of the forward run iterated more often than was counted. If it is empty,
+  // EstimateBytes counts the caps of the loops, up to memory_budget_bytes.
   ReserveCallback reserve;
   int32_t max_certificates = 16;
 };
 
 enum class WorkPhase : uint8_t { kForward, kRecompute, kAdjoint };
 
-// Told between chunks; every method is called from the thread that runs the work.
+// Called between chunks, from the thread that runs the work.
 class Observer {
  public:
   virtual ~Observer() = default;
-  // Not OK ends the work with that status before the next chunk.
+  // An error ends the work with that status before the next chunk.
   virtual absl::Status Continue(WorkPhase) { return absl::OkStatus(); }
-  // z[0] of the recorded states (RunOptions::record_states), [instances][shape]; before all else.
+  // Called first, with z[0] of the recorded states (RunOptions::record_states), [instances][shape].
   virtual void OnStart(const std::vector<Tensor>& /*recorded_states*/) {}
   virtual void OnForward(const ForwardChunk&) {}
-  // Steps that were run again, for the adjoint.
+  // The number of steps that ran again for the adjoint.
   virtual void OnRecompute(int64_t /*steps*/) {}
   virtual void OnAdjoint(int64_t /*first_step*/, const AdjointChunk&) {}
 };
 
-// Gradient of one input. Shared inputs: the weighted sum over instances, aligned pairwise tree over
-// the instance ids; per-instance inputs: one row per instance, times its weight.
+// The gradient of one input. A shared input has the weighted sum over instances, in the pairwise
+// tree aligned to their ids. A per-instance input has one row per instance, times its weight.
 struct InputGradient {
   int32_t input = -1;
   Tensor gradient;        // shape of what was sent, format of role gradient
   int64_t connected = 0;  // instances
-  // Where connected == 0: the site that kept its value from going anywhere, in all instances and
-  // steps of this run; empty where none did (a kink ended it, say). See sim/engine/gate.h.
+  // If connected == 0: the site that blocked the value in all instances and steps of this run;
+  // empty if no site did (a kink, for example). See sim/engine/gate.h.
   std::string gated_by;
 };
 
 struct PhaseSeconds {
-  double compile = 0;  // making the executor ready for the program
+  double compile = 0;  // preparing the executor for the program
   double forward = 0, recompute = 0, adjoint = 0;
 };
 
@@ -104,7 +106,7 @@ struct WorkResult {
 
 class Engine {
  public:
-  // Birth certificates are written by replays in the reference backend, whatever the executor.
+  // Whatever the executor, the reference backend writes birth certificates, by a replay.
   explicit Engine(std::shared_ptr<Executor> executor);
   absl::StatusOr<WorkResult> Execute(Work work, Observer& observer) const;
   const Executor& executor() const { return *executor_; }
@@ -113,13 +115,13 @@ class Engine {
   std::shared_ptr<Executor> executor_;
 };
 
-// The longest chunk of steps that Execute will run.
+// Returns the longest chunk of steps that Execute will run.
 int64_t MostStepsOfAChunk(const Work& work);
 
-// Upper bound of the bytes that Execute allocates for this work on an executor of this kind, for
-// admission; without an executor, on any. Beside what is asked for by Work::reserve, and beside
-// what happens in the observer. CANCELLED where RunOptions::stop said so. Cost: where the executor
-// tells what it needs, that of compiling its plans.
+// Returns an upper bound of the bytes that Execute allocates for this work on an executor of this
+// kind (without an executor: on any), for admission. It leaves out what Work::reserve asks for and
+// what the observer allocates. Errors: CANCELLED if RunOptions::stop returned true. Cost: that of
+// compiling the plans, if the executor knows what it needs.
 absl::StatusOr<int64_t> EstimateBytes(const Work& work, const Executor& executor);
 int64_t EstimateBytes(const Work& work);
 

@@ -14,7 +14,7 @@ std::string_view DTypeName(DType dtype);
 size_t DTypeSize(DType dtype);  // bytes per element; bool: 1
 DType DTypeOf(Format format);
 
-// Little-endian, row-major. Invariant kept by who makes one: bytes.size() = count * DTypeSize.
+// Little-endian, row-major. The code that makes a tensor keeps bytes.size() = count * DTypeSize.
 struct Tensor {
   DType dtype = DType::kF64;
   Shape shape;

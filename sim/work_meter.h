@@ -1,10 +1,11 @@
-// Lets a run end inside a step: executors report their work, and now and then the caller is asked.
+// Lets a run end inside a step: executors report their work, and the caller is asked now and then.
 //
 // A step may hold loops of many iterations, and one operation may have millions of elements, so
-// looking between steps is not enough. What is reported before it runs is at most kPiece
-// element-operations at a time, so at most 2^18 of them lie between two looks: a millisecond for
-// most operations, 7 ms for elementary functions. Cost: an addition and a comparison per piece.
-// Threads: one meter, one thread; `stop` is asked from all of them.
+// asking between steps is not enough. At most kPiece element-operations are reported at a time,
+// before they run. So at most 2^18 of them lie between two questions: a millisecond for most
+// operations, 7 ms for elementary functions.
+// Cost: an addition and a comparison per piece. Threads: one meter, one thread; `stop` is called
+//   from all of them.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +19,8 @@
 
 namespace simgrad::sim {
 
-// Thrown where a run is asked to end. It never leaves an executor: Run's methods answer CANCELLED,
-// after which the run is of no further use.
+// Thrown when a run is asked to end. It never leaves an executor: the methods of Run return
+// CANCELLED, and the run cannot be used any further.
 struct StopRequested {
   static absl::Status Status() { return absl::CancelledError("the run was asked to stop"); }
 };
@@ -34,7 +35,7 @@ class WorkMeter {
   WorkMeter() = default;
   explicit WorkMeter(StopCallback stop) : stop_(std::move(stop)) {}
 
-  // Before so much work is done; throws StopRequested.
+  // Call it before the work is done. Throws StopRequested.
   void Add(int64_t element_operations) {
     done_ += element_operations;
     if (done_ >= kPiece) Look();

@@ -1,8 +1,8 @@
-// What a backend provides: running the steps of one batch, forward and in reverse.
+// What a backend provides: it runs the steps of one batch, forward and in reverse.
 //
-// The engine (sim/engine.h) owns policy: chunks, checkpoints, cancellation, merging, reductions
-// over instances. An executor owns mechanism: it advances every instance of the batch through a
-// range of steps. All executors give the same bits for everything that stands here.
+// The engine (sim/engine.h) decides on chunks, checkpoints and cancellation, and reduces over
+// instances. An executor advances every instance of the batch through a range of steps. All
+// executors give the same bits for everything declared here (docs/semantics.md).
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ struct Binding {
   bool per_step = false;  // control and data only; then `steps` entries
 };
 
-// Cotangents that a caller sends, exact numbers, f64; empty where not sent (AdjointSpec says
-// which). Row-major; final_state [instance][shape]; trajectory_state [instance][steps + 1][shape];
-// trajectory_export [instance][steps][shape].
+// Cotangents sent by the caller, as exact f64 numbers. AdjointSpec says which are sent; the others
+// are empty. Row-major: final_state [instance][shape], trajectory_state [instance][steps + 1]
+// [shape], trajectory_export [instance][steps][shape].
 struct Cotangents {
   std::vector<std::vector<double>> final_state;        // per state input
   std::vector<std::vector<double>> trajectory_state;   // per state input
@@ -47,8 +47,8 @@ struct Batch {
 // What is recorded. `kNone` exists for measurement only: the service always records.
 enum class Recording : uint8_t {
   kNone,  // results only: no diagnostics at all, paths and ok stay empty
-  // Results, and what is added up: counts and histograms, as in a summary. Smallest margins, NaN
-  // margins of events, tested values and sampled states may be missing or anything.
+  // Results, counts and histograms, as in a summary. The values of smallest margins, event NaN
+  // margins, tested values and sampled states are unspecified.
   kCounts,
   kSummary,
   kInstances,  // also per-instance arrays
@@ -61,7 +61,8 @@ struct RunOptions {
   std::vector<int32_t> record_states;   // state inputs whose trajectory is wanted
   std::vector<int32_t> record_exports;  // exports whose trajectory is wanted
   int threads = 1;
-  // Asked every now and then, from any thread of the run, also inside a step: whether to give up.
+  // Returns whether to give up. Called every now and then, also inside a step, from any thread of
+  // the run.
   WorkMeter::StopCallback stop;
 };
 
@@ -73,7 +74,7 @@ struct InstanceHealth {
   bool stopped = false;  // policy `stop`: frozen at the state before `step`
 };
 
-// What a range of steps gave, besides the states it left behind.
+// The results of a range of steps, besides the states after it.
 struct ForwardChunk {
   StepDiagnostics diagnostics;
   std::vector<InstanceSite> instance_sites;  // per termination site; level instances only
@@ -83,56 +84,57 @@ struct ForwardChunk {
 };
 
 struct AdjointChunk {
-  std::vector<BackwardStep> steps;  // ascending steps of the chunk; empty ones with `kNone`
+  std::vector<BackwardStep> steps;  // ascending steps of the chunk; with `kNone`: all empty
   RangeCounts ranges;
 };
 
-// Steps that are run at once.
+// How many steps one call runs at most.
 struct RangeSteps {
   int64_t chunk = 1;  // Forward
   int64_t range = 1;  // Adjoint
 };
 
-// What a run will take, told before it is made: upper bounds, in bytes.
+// Upper bounds of what a run will allocate, in bytes.
 struct MemoryNeed {
-  int64_t run = 0;    // as long as it lives, beside the batch and what follows
+  int64_t run = 0;    // for its lifetime, without the batch and without what follows
   int64_t saved = 0;  // of one SaveState
   // The records of one Adjoint: where no loop iterates, and where all of them reach their caps.
   int64_t record_once = 0;
   int64_t record_at_caps = 0;
 };
 
-// One batch being run. Calls come from one thread at a time; a run uses its own worker threads.
-// Errors: CANCELLED where RunOptions::stop said so; the run is then of no further use. Calls
-// without a status ask it too: SaveState is then null, RestoreState does nothing, and what State,
-// Export and Values answer does not matter.
+// One batch being run. Threads: one caller at a time; a run has its own worker threads.
+// Errors: CANCELLED if RunOptions::stop returned true; the run cannot be used any further. Calls
+// without a status may be stopped too: SaveState then returns null, RestoreState does nothing, and
+// State, Export and Values return unspecified values.
 class Run {
  public:
   virtual ~Run() = default;
 
-  // Puts every instance at the states z[0] (rounded to role state, then `initial`).
+  // Sets every instance to z[0]: the states sent, rounded to role state, then `initial`.
   virtual absl::Status Start() = 0;
-  // Runs steps [first, first + count) from the states at `first`. `first` must be where the states
-  // are.
+  // Runs steps [first, first + count). The states must be at step `first`.
   virtual absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) = 0;
-  // Exact copies of all states, and of what travels with them (last event values, health, costs,
-  // signature), so that Forward can be repeated from there.
+  // Exact copies of all states and of what travels with them (last event values, health, costs,
+  // signature). Forward can be repeated from there.
   virtual std::shared_ptr<const void> SaveState() const = 0;
   virtual void RestoreState(const std::shared_ptr<const void>& saved) = 0;
   virtual int64_t SavedBytes() const = 0;  // of one SaveState
 
-  // Terminal cost on z[T]; call once, after the last Forward.
+  // Runs the terminal cost on z[T]. Call once, after the last Forward.
   virtual absl::Status Finish() = 0;
 
-  // Reverse. StartAdjoint after Finish; then ranges of steps descending and adjoining.
-  // Adjoint(first, count) expects the states to be at `first` (RestoreState), replays the range
-  // with recording and runs its reverse. It counts nothing of the replay a second time.
+  // Reverse. Call StartAdjoint after Finish, then Adjoint for adjoining ranges of steps in
+  // descending order. Adjoint(first, count) expects the states at step `first` (RestoreState). It
+  // replays the range with recording and reverses it. Diagnostics of the replay are not counted
+  // again.
   virtual absl::Status StartAdjoint(double seed_scale) = 0;
   virtual absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) = 0;
-  virtual absl::Status FinishAdjoint() = 0;  // `initial`, and the cotangent of z[0] into gradients
-  // Bytes that Adjoint(first, count) needs for its records, from the counts of the forward run.
+  // Reverses `initial` and adds the cotangent of z[0] to the gradients.
+  virtual absl::Status FinishAdjoint() = 0;
+  // Bytes of the records of Adjoint(first, count), from the iterations counted in the forward run.
   virtual int64_t AdjointBytes(int64_t first, int64_t count) const = 0;
-  // As Executor::NeedOf; `run` may leave out what only the adjoint takes.
+  // As Executor::NeedOf; `run` may leave out what only the adjoint allocates.
   virtual std::optional<MemoryNeed> NeedOf(const RangeSteps& /*steps*/) const { return {}; }
 
   // Results. Row-major with the instance first; in the format of the state or role.
@@ -147,7 +149,7 @@ class Run {
   // Per-instance gradients, unscaled as accumulated in role gradient: [instances][steps if the
   // binding is per_step][shape], values exact in f64. Empty where not wanted.
   virtual const std::vector<double>& Gradient(int32_t input) const = 0;
-  // Per instance: the input received a cotangent.
+  // Per instance: whether the input received a cotangent.
   virtual const std::vector<uint8_t>& Connected(int32_t input) const = 0;
 };
 
@@ -155,10 +157,10 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string_view name() const = 0;
-  // Errors: those of CheckBatch (check_batch.h) before anything else; CANCELLED as in Run.
+  // Errors: first those of CheckBatch (check_batch.h); CANCELLED as in Run.
   virtual absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) = 0;
-  // Errors: as Create. Nothing: an executor that cannot tell, whose records fill
-  // what they are given. CANCELLED as in Run.
+  // Nothing if the executor cannot tell; its records then fill the memory they are given. Errors:
+  // as Create.
   virtual absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& /*batch*/,
                                                            const RunOptions& /*options*/,
                                                            const RangeSteps& /*steps*/) const {

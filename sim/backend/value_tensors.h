@@ -4,16 +4,17 @@
 #pragma once
 
 #include <initializer_list>
+#include <utility>
 
 #include "sim/tensor.h"
 
 namespace simgrad::sim {
 
-// Of a value as it is declared; `real` counts where it is real.
-inline DType DTypeOfValue(const Value& value, Format real) {
+// The dtype in which a value of a lowered program leaves an executor.
+inline DType DTypeOfValue(const Value& value) {
   switch (value.type.element) {
     case ElementType::kReal:
-      return DTypeOf(real);
+      return DTypeOf(value.format.value_or(Format::kF64));
     case ElementType::kI32:
       return DType::kI32;
     case ElementType::kI64:
@@ -24,11 +25,11 @@ inline DType DTypeOfValue(const Value& value, Format real) {
   return DType::kBool;
 }
 
-// The shape with axes before it.
-inline Shape Prefixed(std::initializer_list<int64_t> prefix, const Shape& shape) {
-  Shape prefixed(prefix);
-  prefixed.insert(prefixed.end(), shape.begin(), shape.end());
-  return prefixed;
+// Zeros for a value, with axes before its own.
+inline Tensor ZerosFor(const Value& value, std::initializer_list<int64_t> prefix) {
+  Shape shape(prefix);
+  shape.insert(shape.end(), value.type.shape.begin(), value.type.shape.end());
+  return Tensor::Zeros(DTypeOfValue(value), std::move(shape));
 }
 
 }  // namespace simgrad::sim

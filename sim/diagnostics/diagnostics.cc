@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "precision/rounding.h"
 #include "precision/selection.h"
 
 namespace simgrad::sim {
@@ -132,6 +133,22 @@ void EventStep::Merge(const EventStep& other) {
   nan_margins += other.nan_margins;
 }
 
+void StateRange::Note(double x, double smallest_normal) {
+  StateRange one;
+  const double magnitude = std::abs(x);
+  if (std::isnan(x)) {
+    one.nans = 1;
+  } else if (std::isinf(x)) {
+    one.infinities = 1;
+  } else {
+    one.min = one.max = x;
+    one.zeros = x == 0.0 ? 1 : 0;
+    one.subnormals = x != 0.0 && magnitude < smallest_normal ? 1 : 0;
+    if (x != 0.0) one.smallest = magnitude;
+  }
+  Merge(one);
+}
+
 void StateRange::Merge(const StateRange& other) {
   KeepMin(min, other.min);
   KeepMax(max, other.max);
@@ -146,6 +163,14 @@ void BackwardStep::Merge(const BackwardStep& other) {
   KeepMax(largest, other.largest);
   nonfinite += other.nonfinite;
   AddEach(exponents, other.exponents);
+}
+
+void RangeCounts::NoteCast(precision::Role role, precision::Format to, double x, double r) {
+  const double smallest_normal = std::ldexp(1.0, precision::Traits(to).min_exponent);
+  const size_t k = static_cast<size_t>(role);
+  if (x != 0.0 && std::abs(r) < smallest_normal) ++underflows[k];
+  // What saturated is finite.
+  if (!std::isfinite(precision::RoundTo(to, x))) ++overflows[k];
 }
 
 void RangeCounts::Merge(const RangeCounts& other) {

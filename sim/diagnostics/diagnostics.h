@@ -1,8 +1,9 @@
 // What happened at each step, as data: columns over steps that merge to the same bits in any order.
 //
-// Executors fill a StepDiagnostics for a range of steps and a part of the instances; Merge joins
-// two parts of the same steps, Append two ranges of the same instances. Sums are integers, extremes
-// are exact, ties go to the smaller instance id: so nothing depends on blocks, threads or chunks.
+// An executor fills a StepDiagnostics for a range of steps and some of the instances. Merge joins
+// two parts of the same steps; Append joins two ranges of the same instances. Sums are integers,
+// extremes are exact, and a tie goes to the smaller instance id. So nothing depends on blocks,
+// threads or chunks.
 #pragma once
 
 #include <array>
@@ -83,6 +84,7 @@ struct StateRange {
   double max = -std::numeric_limits<double>::infinity();
   double smallest = std::numeric_limits<double>::infinity();  // smallest non-zero magnitude
   uint64_t subnormals = 0, zeros = 0, nans = 0, infinities = 0;
+  void Note(double x, double smallest_normal);  // one number
   void Merge(const StateRange& other);
   bool operator==(const StateRange&) const = default;
 };
@@ -108,6 +110,8 @@ struct BackwardStep {
 struct RangeCounts {
   std::array<uint64_t, precision::kRoleCount> underflows{};
   std::array<uint64_t, precision::kRoleCount> overflows{};
+  // A narrowing cast of the finite number x to a format, which gave r.
+  void NoteCast(precision::Role role, precision::Format to, double x, double r);
   void Merge(const RangeCounts& other);
   bool operator==(const RangeCounts&) const = default;
 };
@@ -117,9 +121,9 @@ struct StepDiagnostics {
   int64_t first_step = 0;
   int64_t steps = 0;
   int32_t stride = 32;
-  std::vector<std::vector<TerminationStep>>
-      terminations;                            // [termination sites in text order][step]
-  std::vector<std::vector<EventStep>> events;  // [event sites in text order][step]
+  // [sites of the kind in text order][step]
+  std::vector<std::vector<TerminationStep>> terminations;
+  std::vector<std::vector<EventStep>> events;
   // [real states][sampled step]; sampled are steps t with (t + 1) % stride == 0, and the last.
   std::vector<int64_t> sampled_steps;
   std::vector<std::vector<StateRange>> states;

@@ -1,9 +1,9 @@
 // Which non-finite instances get a birth certificate, and from which state each is replayed.
 //
-// While the run goes forward, the states at the start of the chunk in which an instance went
-// non-finite are kept for the first instances in row order; so a certificate costs the replay of
-// one chunk. Births in the adjoint are replayed from the start. Cost: one state of the run per
-// chunk, and at most `limit` states of single instances.
+// While the run goes forward, the first non-finite instances in row order keep their states from
+// the start of the chunk in which they became non-finite. A certificate then costs the replay of
+// one chunk. A birth in the adjoint is replayed from the start.
+// Cost: one state of the run per chunk, and at most `limit` states of single instances.
 #pragma once
 
 #include <cstdint>

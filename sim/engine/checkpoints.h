@@ -1,15 +1,14 @@
 // Checkpoints of a run within a byte budget, and the range of steps that one reversal can hold.
 //
-// Forward, checkpoints are saved at every multiple of an interval. Without a given interval it
-// starts at 32 steps and doubles, dropping every other checkpoint, whenever they outgrow their
-// share of the budget; so no knowledge of the run is needed beforehand. Once the forward run has
-// told what the records take, the budget may grow up to its limit, if the caller grants it. In
-// reverse the last
-// checkpoint before the goal is restored, the steps up to the range that fits are run again (saving
-// on the way what fits), and the range is reversed. No bit depends on any of this (docs/numerics.md
-// section 6). Errors: RESOURCE_EXHAUSTED where one checkpoint and the record of one step do not fit
-// together, or
-//   a given interval does not.
+// Forward, a checkpoint is saved at every multiple of an interval. If the caller gives no interval,
+// it starts at 32 steps. Whenever the checkpoints outgrow their share of the budget, the interval
+// doubles and every other checkpoint is dropped; so nothing needs to be known about the run
+// beforehand. Once the forward run has shown how large the records are, the budget may grow up to
+// its limit, if the caller grants it. In reverse, the last checkpoint before the goal is restored,
+// the steps up to a range that fits are run again (saving as many checkpoints as fit), and the
+// range is reversed. No bit depends on any of this (docs/numerics.md section 6).
+// Errors: RESOURCE_EXHAUSTED if one checkpoint and the record of one step do not fit together, or
+//   if a given interval does not fit.
 #pragma once
 
 #include <cstdint>

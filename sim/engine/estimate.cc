@@ -160,7 +160,7 @@ int64_t EstimateBytes(const Work& work) {
   double bytes = 2 * BindingBytes(work.batch) + instances * (4 * state + values);
   bytes += GradientBytes(work);
   if (!work.gradient) return Clamped(bytes);
-  // How often the loops will run nobody knows yet: what is sure is the budget, against which the
+  // It is not yet known how often the loops will run: what is sure is the budget, against which the
   // counts of the forward run are checked before anything is reversed (checkpoints.h). Less only
   // where a checkpoint at every step and a record of the whole run at the caps would be less.
   const double record = 8 * ComputedElements(program, program.step, Trips::kAtCaps);

@@ -144,7 +144,7 @@ class Flow {
     const size_t exports = static_cast<size_t>(counts.exports);
     const Region& test = op.regions[0];
     const Region& body = op.regions[1];
-    const size_t first_export = op.attributes.has_entry ? 3 : 2;
+    const size_t first_export = FirstExport(op);
     const auto ran = decided_.iterations.find(op.attributes.site);
     const bool runs = ran == decided_.iterations.end() || ran->second > 0;
     for (size_t k = 0; k < op.operands.size(); ++k) {
@@ -234,24 +234,21 @@ class Flow {
 }  // namespace
 
 void Decided::Add(const std::vector<Site>& sites, const StepDiagnostics& diagnostics) {
-  size_t termination = 0;
-  size_t event = 0;
   for (const Site& site : sites) {
+    const size_t number = static_cast<size_t>(site.number);
     if (site.kind == SiteKind::kTermination) {
-      if (termination == diagnostics.terminations.size()) return;  // nothing was recorded
+      if (number >= diagnostics.terminations.size()) return;  // nothing was recorded
       uint64_t& sum = iterations[site.name];
-      for (const TerminationStep& step : diagnostics.terminations[termination]) {
+      for (const TerminationStep& step : diagnostics.terminations[number]) {
         sum += step.iterations_sum;
       }
-      ++termination;
     } else {
-      if (event == diagnostics.events.size()) return;
+      if (number >= diagnostics.events.size()) return;
       Event& sum = events[site.name];
-      for (const EventStep& step : diagnostics.events[event]) {
+      for (const EventStep& step : diagnostics.events[number]) {
         sum.checks += step.checks;
         sum.count += step.count;
       }
-      ++event;
     }
   }
 }

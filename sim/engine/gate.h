@@ -24,15 +24,14 @@ struct Decided {
   void Add(const std::vector<Site>& sites, const StepDiagnostics& diagnostics);
 };
 
-// For each input: follows its value through `step`, past what the run decided: a body that never
-// ran uses nothing, and a select on an event that was never true (or never false) has one operand.
-// Where the value then arrives in no state and no export, the first site in text order that stood
-// in its way: a loop in whose body it is used, or an event that chooses it. Empty where it got past
-// every site (a max, a min or a rounding ended it, or nothing reads where it went), where it is not
-// used at all, or where nothing was recorded.
+// Finds the site that blocks each input. It follows the value of an input through `step`, given
+// what the run decided: a body that never ran uses nothing, and a select on an event that was never true
+// (or never false) has one operand. If the value then reaches no state and no export, the answer is
+// the first site in text order that blocked it: a loop whose body uses it, or an event that chooses
+// it. The answer is empty if no site blocked it (a max, a min or a rounding ended it, or its result
+// is not read), if it is not used at all, or if nothing was recorded.
 //
-// Errors: CANCELLED where the budget is told to stop. Cost: linear in the program, for all inputs
-// together.
+// Errors: CANCELLED if the budget says so. Cost: linear in the program, for all inputs together.
 class Gates {
  public:
   static absl::StatusOr<Gates> Find(const Program& program, const Decided& decided,

@@ -1,7 +1,8 @@
 // Remembers that the caller has asked a run to stop.
 //
-// Some calls of a run cannot say that they were stopped inside (State, SaveState, ...); who called
-// them asks the latch. Once the caller has said yes it is not asked again. Threads: any.
+// Some calls of a run cannot return that they were stopped (State, SaveState, ...). Their caller
+// asks the latch afterwards. Once the caller of the run has answered yes, it is not asked again.
+// Threads: any.
 #pragma once
 
 #include <atomic>

@@ -4,7 +4,6 @@
 #include "sim/op/evaluate.h"
 #include "sim/op/types.h"
 #include "sim/op/vjp_rule.h"
-#include "sim/program/detect.h"
 #include "sim/program/numerical_program.h"
 
 namespace simgrad::sim::op {
@@ -23,7 +22,7 @@ Types CastTypes(const Program& program, const Op& op) {
 
 Array EvaluateCast(const Evaluation& e) {
   const Format format = *e.result().format;
-  const Overflow overflow = EffectiveOverflow(e.numerical.policy, e.op);
+  const Overflow overflow = OverflowInForce(e.numerical.policy, e.op);
   const std::vector<double>& x = e.operands[0]->real;
   Array result;
   InPieces(e.meter, static_cast<int64_t>(x.size()), kElementWork, [&](int64_t begin, int64_t end) {

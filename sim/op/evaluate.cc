@@ -34,12 +34,6 @@ int64_t WrapTo(ElementType type, int64_t value) {
   return value;
 }
 
-std::vector<int64_t> StridesOf(const Shape& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t axis = shape.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * shape[axis];
-  return strides;
-}
-
 Array EvaluateElementwise(const Evaluation& e, const OpInfo& info) {
   const Value& value = e.result();
   Array result = ZerosOf(value.type);

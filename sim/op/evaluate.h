@@ -7,6 +7,7 @@
 #pragma once
 
 #include "sim/op/op_info.h"
+#include "sim/program/axes.h"
 
 namespace simgrad::sim {
 
@@ -23,9 +24,6 @@ int64_t WrapTo(ElementType type, int64_t value);
 // A comparison with NaN is false, `ne` included (docs/numerics.md section 2).
 bool Compares(Comparison comparison, double a, double b);
 bool Compares(Comparison comparison, int64_t a, int64_t b);
-
-// Row-major strides of a shape.
-std::vector<int64_t> StridesOf(const Shape& shape);
 
 // The elements of the operand that result element `result` of a reduction reads, in their order:
 // for a cumulative sum, those up to and including its own.

@@ -11,15 +11,6 @@
 #include "sim/op/vjp_rule.h"
 
 namespace simgrad::sim {
-namespace {
-
-bool IsReduced(const Op& op, size_t axis) {
-  const std::vector<int64_t>& axes = op.attributes.axes;
-  return std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) != axes.end();
-}
-
-}  // namespace
-
 std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t result,
                                     WorkMeter* meter) {
   const Shape& shape = program[op.operands[0]].type.shape;

@@ -68,7 +68,7 @@ class Activity {
     const WhileCounts counts = CountsOf(op);
     const size_t c = static_cast<size_t>(counts.carried);
     const size_t e = static_cast<size_t>(counts.exports);
-    const size_t tests = op.attributes.has_entry ? 3 : 2;
+    const size_t tests = FirstExport(op);
     const Region& test = op.regions[0];
     const Region& body = op.regions[1];
     for (size_t i = 0; i < op.operands.size(); ++i) {

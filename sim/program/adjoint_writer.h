@@ -1,7 +1,7 @@
 // Writes adjoint regions: cotangent slots, their masks, fan-in, and reads of the primal.
 //
 // A scope is an adjoint region being written; scope d of the stack belongs to a primal region at
-// nesting depth d. Used by op_vjp.h (one operation) and loop_vjp.h (loops).
+// nesting depth d. Used by sim/op/vjp_rule.h (one operation) and loop_vjp.h (loops).
 #pragma once
 
 #include <cstdint>

@@ -176,7 +176,7 @@ void PrecisionAssigner::VisitWhile(Op& op) {
     }
   }
   VisitOps(test);
-  const size_t tests = op.attributes.has_entry ? 3 : 2;
+  const size_t tests = FirstExport(op);
   Op tester;
   tester.role = Role::kTermination;
   tester.site = op.attributes.site;

@@ -84,11 +84,8 @@ class Detector {
     if (op.code != kSum || op.attributes.order == Order::kExact) return false;
     const Value& from = program_[op.operands[0]];
     const Value& to = program_[op.results[0]];
-    const auto traits = precision::Traits(*from.format);
-    const auto accumulator = precision::Traits(op.attributes.accumulator);
     return ElementCount(from.type.shape) == ElementCount(to.type.shape) &&
-           from.format == to.format && accumulator.max_finite >= traits.max_finite &&
-           accumulator.precision >= traits.precision;
+           from.format == to.format && !precision::Narrows(*from.format, op.attributes.accumulator);
   }
 
   bool CanBeBorn(const Op& op) const {
@@ -105,7 +102,7 @@ class Detector {
     const OpInfo& info = InfoOf(op.code);
     if (info.carries == nullptr) return info.propagates;
     const ValueId where = At(op.operands[k]).where;
-    return info.carries({program_, op, k, EffectiveOverflow(policy_, op), where});
+    return info.carries({program_, op, k, OverflowInForce(policy_, op), where});
   }
 
   // Whether `op` is executed wherever the value is.
@@ -159,7 +156,7 @@ class Detector {
     const size_t m = static_cast<size_t>(counts.mapped);
     const Region& test = op.regions[0];
     const Region& body = op.regions[1];
-    const size_t first_export = op.attributes.has_entry ? 3 : 2;
+    const size_t first_export = FirstExport(op);
     const int32_t in_test = Read(test);
     const int32_t in_body = Read(body);
     const bool test_first = op.attributes.cap_order == CapOrder::kTestFirst;
@@ -262,17 +259,33 @@ class Detector {
 
 }  // namespace
 
-Overflow EffectiveOverflow(const precision::Policy& policy, const Op& op) {
-  if (op.attributes.overflow) return *op.attributes.overflow;
-  return policy.At(op.role, op.site).overflow;
-}
-
 Detection DetectNonFinite(const Program& program, const precision::Policy& policy,
                           const Region& region, std::span<const ValueId> looked_at,
                           PassBudget* budget) {
   PassBudget unlimited;
   Detector detector(program, policy, budget ? *budget : unlimited);
   return {detector.Looks(region, looked_at)};
+}
+
+std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where, PassBudget* budget) {
+  const Program& p = program.program;
+  std::vector<bool> looks(p.values.size(), false);
+  const auto add = [&](const Region& region, std::span<const ValueId> looked_at) {
+    const Detection found = DetectNonFinite(p, program.policy, region, looked_at, budget);
+    for (size_t i = 0; i < looks.size(); ++i) looks[i] = looks[i] || found.look[i];
+  };
+  std::vector<ValueId> of_step = p.step.yields;
+  of_step.push_back(program.stage_cost);
+  add(p.step, of_step);
+  add(p.initial, p.initial.yields);
+  if (const Region* terminal = TerminalOf(program)) add(*terminal, terminal->yields);
+  if (where == LooksIn::kForward) return looks;
+  const Adjoint& adjoint = *program.adjoint;
+  for (const Region* region :
+       {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
+    add(*region, {});
+  }
+  return looks;
 }
 
 }  // namespace simgrad::sim

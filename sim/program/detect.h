@@ -1,7 +1,7 @@
 // Which results an executor must look at so that no non-finite number stays unseen.
 //
 // Maths: an instance is non-finite as soon as any executed operation gives NaN or Inf
-//   (sim/backend/semantics.h). Looking at every result would cost more than computing it. But a
+//   (docs/semantics.md). Looking at every result would cost more than computing it. But a
 //   non-finite number that arises in one place mostly arrives in another: a + NaN is NaN. So only
 //   results that can be *born* non-finite matter, and of these only the ones that are not
 //   *covered*: a value is covered where something that is executed whenever the value exists
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "precision/policy.h"
+#include "sim/program/numerical_program.h"
 #include "sim/program/pass_budget.h"
-#include "sim/program/program.h"
 
 namespace simgrad::sim {
 
@@ -35,7 +35,10 @@ Detection DetectNonFinite(const Program& program, const precision::Policy& polic
                           const Region& region, std::span<const ValueId> looked_at,
                           PassBudget* budget = nullptr);
 
-// The overflow mode in force at a cast or tape.
-Overflow EffectiveOverflow(const precision::Policy& policy, const Op& op);
+// The looks of a lowered program, by value: of `initial`, `step` and the terminal cost, whose
+// yields (and the stage cost) the executor looks at anyway; kAll: and of its adjoint.
+enum class LooksIn : uint8_t { kForward, kAll };
+std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where,
+                          PassBudget* budget = nullptr);
 
 }  // namespace simgrad::sim

@@ -96,5 +96,8 @@ struct WhileCounts {
   int32_t exports = 0;
 };
 WhileCounts CountsOf(const Op& while_op);
+// The first export among the yields of the test: after both sides and, if there is one, the entry
+// threshold.
+inline size_t FirstExport(const Op& while_op) { return while_op.attributes.has_entry ? 3 : 2; }
 
 }  // namespace simgrad::sim

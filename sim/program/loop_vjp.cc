@@ -114,7 +114,7 @@ class WhileVjp : LoopVjp {
     const WhileCounts counts = CountsOf(op);
     exports_ = static_cast<size_t>(counts.exports);
     mapped_ = static_cast<size_t>(counts.mapped);
-    tests_ = op.attributes.has_entry ? 3 : 2;
+    tests_ = FirstExport(op);
     is_mapped_ = op.attributes.elements > 0;
   }
 

@@ -54,4 +54,13 @@ struct NumericalProgram {
   std::vector<Site> sites;  // of step, in text order
 };
 
+// The terminal cost that is run, or null.
+const Region* TerminalOf(const NumericalProgram& program);
+
+// By input: whether an operation of `initial`, `step` or the terminal cost reads it.
+std::vector<bool> ReadInputs(const NumericalProgram& program);
+
+// The overflow mode of a cast or tape: its own, else that of its role at its site.
+Overflow OverflowInForce(const precision::Policy& policy, const Op& op);
+
 }  // namespace simgrad::sim

@@ -220,7 +220,7 @@ void PresencePlan::ReadNested(RegionShape& shape, const Op& op, const Region& re
   }
   for (ValueId id : captured) shape.in.push_back(SlotOf(shape, id));
   for (size_t k = 0; test && k < e; ++k) {
-    const size_t first = op.attributes.has_entry ? 3 : 2;
+    const size_t first = FirstExport(op);
     shape.in_exports.push_back(SlotOf(shape, region.yields[first + k]));
   }
   ReadOps(shape, region);

@@ -1,5 +1,6 @@
 #include "sim/program/program.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/program/loop.h"
@@ -96,7 +97,26 @@ std::vector<Site> SitesOf(const Program& program, PassBudget* budget) {
   PassBudget unlimited;
   std::vector<Site> sites;
   CollectSites(program.step, program, 1, sites, budget ? *budget : unlimited);
+  int32_t terminations = 0;
+  int32_t events = 0;
+  for (Site& site : sites) {
+    site.number = site.kind == SiteKind::kTermination ? terminations++ : events++;
+  }
   return sites;
+}
+
+size_t CountOf(const std::vector<Site>& sites, SiteKind kind) {
+  return static_cast<size_t>(
+      std::count_if(sites.begin(), sites.end(), [&](const Site& s) { return s.kind == kind; }));
+}
+
+size_t RealStates(const Program& program) {
+  size_t real = 0;
+  for (const Input& input : program.inputs) {
+    const bool state = input.kind == InputKind::kState;
+    real += state && program[input.value].type.element == ElementType::kReal ? 1 : 0;
+  }
+  return real;
 }
 
 WhileCounts CountsOf(const Op& while_op) {

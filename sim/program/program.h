@@ -176,9 +176,14 @@ struct Site {
   // axes around and at the loop; 1 where the instance decides as one.
   int64_t elements = 1;
   int64_t max_iter = 0;  // termination: the cap
+  int32_t number = 0;    // among the sites of its kind, in text order
 };
 // `budget` (pass_budget.h) is told what is visited.
 class PassBudget;
 std::vector<Site> SitesOf(const Program& program, PassBudget* budget = nullptr);
+size_t CountOf(const std::vector<Site>& sites, SiteKind kind);
+
+// How many of the states are real.
+size_t RealStates(const Program& program);
 
 }  // namespace simgrad::sim

@@ -219,7 +219,7 @@ absl::Status Verifier::CheckObjectives() {
     }
   }
   // Terminal costs see z[T] and the last exports as arguments; an input per step is that of step
-  // T - 1 (sim/backend/semantics.h).
+  // T - 1 (docs/semantics.md).
   for (ValueId id : of_step) known_[Index(id)].defined = false;
   for (const Input& input : program_.inputs) {
     if (input.kind == InputKind::kState) known_[Index(input.value)].defined = false;

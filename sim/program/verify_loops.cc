@@ -102,7 +102,7 @@ absl::Status Verifier::CheckTest(const Op& op, const std::string& field,
   if (absl::Status s = OpenRegion(test, here, inner, op.attributes.elements > 0); !s.ok()) return s;
   if (absl::Status s = Ops(test, here, depth + 1, iterations); !s.ok()) return s;
   if (absl::Status s = UseYields(test, here); !s.ok()) return s;
-  const size_t tested = op.attributes.has_entry ? 3 : 2;
+  const size_t tested = FirstExport(op);
   if (test.yields.size() != tested + static_cast<size_t>(counts.exports)) {
     return FieldError(here + ".yields", absl::StrCat("needs ", tested, " tested values and ",
                                                      counts.exports, " exports"));

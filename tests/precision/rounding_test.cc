@@ -117,6 +117,29 @@ TEST_P(EveryShortFormat, EveryPatternConvertsCorrectlyToEveryFormat) {
   }
 }
 
+// A format narrows another where it lacks one of these: the ends, and all bits of a significand.
+std::vector<double> Witnesses(Format format) {
+  const FormatTraits traits = Traits(format);
+  return {traits.max_finite, std::ldexp(1.0, traits.emin),
+          2.0 - std::ldexp(1.0, 1 - traits.precision)};
+}
+
+TEST(Narrows, ExactlyWhereAFiniteValueIsLost) {
+  for (const Format from : kAllFormats) {
+    for (const Format to : kAllFormats) {
+      std::vector<double> values = Witnesses(from);
+      if (Traits(from).bits <= 16) {
+        values = Enumeration(from).values();
+        values.pop_back();  // beyond the largest
+      }
+      const bool loses = std::any_of(values.begin(), values.end(), [&](double x) {
+        return RoundTo(to, x, Overflow::kIeee) != x;
+      });
+      EXPECT_EQ(Narrows(from, to), loses) << FormatName(from) << " to " << FormatName(to);
+    }
+  }
+}
+
 // Around every representable value, every midpoint and the ends: one ulp of f32 and of f64 apart.
 TEST_P(EveryShortFormat, EveryMidpointAndItsNeighboursRoundAsTheDefinition) {
   const Enumeration all(GetParam());

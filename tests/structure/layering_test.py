@@ -91,7 +91,7 @@ def test_no_include_points_up():
     ("precision/policy.cc", "absl/strings/str_cat.h"),
     ("sim/program/lower.cc", "sim/engine.h"),
     ("sim/engine.cc", "simgrad/v1/simgrad.pb.h"),
-    ("sim/backend/cpu/x.cc", "sim/backend/reference/evaluate.h"),
+    ("sim/backend/cpu/x.cc", "sim/backend/reference/layout.h"),
     ("server/scheduling/queue.cc", "grpcpp/grpcpp.h"),
     ("server/scheduling/queue.cc", "prometheus/counter.h"),
     ("server/service/rollout.cc", "prometheus/counter.h"),

@@ -57,7 +57,7 @@ void AddRow(Machine& m, const AccumulatePlan& plan, int64_t row, std::byte* sums
   const auto number_of = [&](int32_t slot) { return m.at[slot] + bytes * kLaneGroup; };
   const std::byte* const value = row_of(plan.value);
   const uint64_t magnitudes =
-      m.evades_subnormals ? m.MagnitudesOf(plan.value, plan.looked_at) : kUnknownMagnitudes;
+      m.evades_subnormals ? m.MagnitudesOf(plan.value, plan.magnitudes_known) : kUnknownMagnitudes;
   if (plan.factor < 0) {
     if (magnitudes == 0) return;
     (plan.negated ? kernels.accumulate_negative : kernels.accumulate)[f](sums, value, mask, width);

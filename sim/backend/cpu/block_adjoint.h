@@ -1,8 +1,9 @@
 // Runs one block at a time in reverse: replays a range of steps with recording, then their adjoint.
 //
-// The range is cut into segments whose records fit the second-level cache; the states at their
-// beginnings are kept, and a segment that is no longer on the tape is recorded again. Instances are
-// independent, so no bit depends on the cuts. One per thread.
+// The range is cut into segments whose records fit the second-level cache. The states at the start
+// of each segment are kept; a segment that is no longer on the tape is recorded again. Instances
+// are independent, so no bit depends on the cuts.
+// Threads: one object per thread.
 #pragma once
 
 #include <vector>

@@ -187,7 +187,7 @@ void BlockRunner::AddCost(int32_t slot) {
   });
 }
 
-// One pass answers both who looks for what is not finite and who counts what is out of range.
+// One pass serves both the non-finite check and the range counters.
 void BlockRunner::LookAtStates() {
   unusual_states_.clear();
   for (const StatePlan& state : m_.plan().states) {
@@ -333,22 +333,7 @@ void BlockRunner::NoteRow(const std::byte* numbers, const Slot& slot, StateRange
     range.Merge(noted);
     return;
   }
-  for (int64_t j = 0; j < rows_.lanes; ++j) {
-    const double x = LoadReal(numbers, slot.carrier, j);
-    const double magnitude = std::abs(x);
-    StateRange one;
-    if (std::isnan(x)) {
-      one.nans = 1;
-    } else if (std::isinf(x)) {
-      one.infinities = 1;
-    } else {
-      one.min = one.max = x;
-      one.zeros = x == 0.0 ? 1 : 0;
-      one.subnormals = x != 0.0 && magnitude < normal ? 1 : 0;
-      if (x != 0.0) one.smallest = magnitude;
-    }
-    noted.Merge(one);
-  }
+  for (int64_t j = 0; j < rows_.lanes; ++j) noted.Note(LoadReal(numbers, slot.carrier, j), normal);
   range.Merge(noted);
 }
 
@@ -363,7 +348,7 @@ void WriteTensorRow(Tensor& tensor, int64_t at, const Slot& slot, const std::byt
         return tensor.SetInt(to, reinterpret_cast<const int32_t*>(numbers)[i]);
       case Carrier::kI64:
         return tensor.SetInt(to, reinterpret_cast<const int64_t*>(numbers)[i]);
-      case Carrier::kMask:
+      case Carrier::kBool:
         return tensor.SetInt(to, reinterpret_cast<const int32_t*>(numbers)[i] != 0 ? 1 : 0);
     }
   };

@@ -7,6 +7,8 @@
 #include "sim/backend/cpu/compiler.h"
 #include "sim/backend/cpu/identity.h"
 #include "sim/backend/cpu/machine.h"
+#include "sim/program/compared_sum.h"
+#include "sim/program/detect.h"
 #include "sim/program/step_work.h"
 
 namespace simgrad::sim::cpu {
@@ -41,7 +43,7 @@ Carrier CarrierOfValue(const Value& value) {
     case ElementType::kBool:
       break;
   }
-  return Carrier::kMask;
+  return Carrier::kBool;
 }
 
 Compiler::Compiler(std::shared_ptr<const NumericalProgram> program,
@@ -57,41 +59,17 @@ Compiler::Compiler(std::shared_ptr<const NumericalProgram> program,
   plan_->kernels = &kernels;
   const Program& p = program_->program;
   plan_->slot_of.assign(p.values.size(), -1);
-  look_.assign(p.values.size(), false);
   producer_.assign(p.values.size(), nullptr);
   zero_literal_.resize(p.values.size());
   region_of_.assign(p.values.size(), nullptr);
-  int32_t terminations = 0;
-  int32_t events = 0;
-  for (const Site& site : program_->sites) {
-    if (site.kind == SiteKind::kTermination) {
-      termination_sites_[site.name] = terminations++;
-    } else {
-      event_sites_[site.name] = events++;
-    }
-  }
+  for (const Site& site : program_->sites) site_numbers_[site.name] = site.number;
+  look_.assign(p.values.size(), false);
   if (options.looks) {
-    const auto look = [&](const Region& region, std::vector<ValueId> looked_at) {
-      meter_.Add(static_cast<int64_t>(p.values.size()));
-      const Detection found = DetectNonFinite(p, program_->policy, region, looked_at);
-      for (size_t i = 0; i < look_.size(); ++i) {
-        if (found.look[i]) look_[i] = true;
-      }
-    };
-    std::vector<ValueId> of_step = p.step.yields;
-    of_step.push_back(program_->stage_cost);
-    look(p.step, of_step);
-    look(p.initial, p.initial.yields);
-    for (const Objective& objective : p.objectives) {
-      look(objective.terminal, objective.terminal.yields);
-    }
-    if (options.adjoint) {
-      const Adjoint& adjoint = *program_->adjoint;
-      for (const Region* region :
-           {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
-        look(*region, {});
-      }
-    }
+    PassBudget visits([this] {
+      meter_.Add(PassBudget::kBetweenPolls);
+      return false;
+    });
+    look_ = LooksOf(*program_, options.adjoint ? LooksIn::kAll : LooksIn::kForward, &visits);
   }
   CompileInputs(inputs);
 }
@@ -164,11 +142,10 @@ void Compiler::CompileForward() {
     hoists_ = false;
     of_step_ = false;
   }
-  for (const Objective& objective : p.objectives) {
-    if (objective.name != program_->objective || !objective.HasTerminal()) continue;
+  if (const Region* terminal = TerminalOf(*program_)) {
     Scope scope;
-    OpenScope(scope, objective.terminal, BeginRecord(plan_->terminal));
-    for (ValueId id : objective.terminal.args) {
+    OpenScope(scope, *terminal, BeginRecord(plan_->terminal));
+    for (ValueId id : terminal->args) {
       const Value& value = ValueAt(id);
       const int32_t slot = NewSlot(CarrierOfValue(value), value.format.value_or(Format::kF64),
                                    CountOf(id), false, false);
@@ -177,7 +154,7 @@ void Compiler::CompileForward() {
       plan_->terminal_args.push_back(slot);
     }
     CompileOps(scope);
-    plan_->terminal_yield = Varying(At(objective.terminal.yields[0]));
+    plan_->terminal_yield = Varying(At(terminal->yields[0]));
     CloseScope(scope);
   }
 }
@@ -235,19 +212,13 @@ void Compiler::OpenScope(Scope& scope, const Region& region, RegionPlan& plan) {
   }
 }
 
-// The operands of the addition, subtraction or fma of this region that made a tested value.
+// The operands of the addition in this region that made a compared value.
 std::vector<ValueId> Compiler::MarginOperands(const Scope& scope, ValueId id) const {
   if (!options_.diagnostics || !of_step_) return {};
-  const auto producer = [&](ValueId value) -> const Op* {
-    const bool here = region_of_[Index(value)] == scope.plan;
-    return here ? producer_[Index(value)] : nullptr;
-  };
-  const Op* op = producer(id);
-  while (op != nullptr && op->code == OpCode::kCast) op = producer(op->operands[0]);
-  if (op == nullptr) return {};
-  const bool sums =
-      op->code == OpCode::kAdd || op->code == OpCode::kSub || op->code == OpCode::kFma;
-  return sums ? op->operands : std::vector<ValueId>{};
+  const Op* sum = ComparedSum(program_->program, id, [&](ValueId value) {
+    return region_of_[Index(value)] == scope.plan ? producer_[Index(value)] : nullptr;
+  });
+  return sum != nullptr ? sum->operands : std::vector<ValueId>{};
 }
 
 void Compiler::CountLastUses(Scope& scope, const std::vector<int32_t>& pinned) {
@@ -358,8 +329,8 @@ void Compiler::NoteProduct(Instruction& instruction) {
       if (instruction.run != kernels[kind] || instruction.count != 1) continue;
       const bool turned = static_cast<Operands2>(kind) == Operands2::kUV;
       const int32_t x = turned ? instruction.b : instruction.a;
-      instruction.looked_at = !scope_->looked_at.insert(x).second;
-      scope_->looked_at.insert(instruction.to);
+      instruction.magnitudes_known = !scope_->magnitudes_known.insert(x).second;
+      scope_->magnitudes_known.insert(instruction.to);
       return;
     }
   }
@@ -378,7 +349,7 @@ void Compiler::EmitLook(const Op& op, ValueId id) {
 
 void Compiler::EmitRange(const Op& op, ValueId source, int32_t source_slot) {
   const Format to = *ValueAt(op.results[0]).format;
-  if (Contains(to, *ValueAt(source).format)) return;
+  if (!precision::Narrows(*ValueAt(source).format, to)) return;
   RangePlan& plan = plan_->ranges.emplace_back();
   plan.source = source_slot;
   plan.result = At(op.results[0]);

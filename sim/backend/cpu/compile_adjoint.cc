@@ -126,7 +126,7 @@ SlotPair Compiler::FilledPair(const SlotList& list, size_t k, const CotangentTyp
   const bool present = pair.cotangent >= 0;
   if (!present) pair.cotangent = Constant(carrier, type.format, type.count, 0.0);
   if (pair.mask < 0) {
-    pair.mask = Constant(Carrier::kMask, Format::kF64, type.count, present ? 1 : 0);
+    pair.mask = Constant(Carrier::kBool, Format::kF64, type.count, present ? 1 : 0);
   }
   return pair;
 }
@@ -216,7 +216,7 @@ std::vector<Compiler::CotangentType> Compiler::TypesOfSlots(
 }
 
 // The buffers between the regions; the regions' own have been kept apart from them.
-// A mask that nobody asks for is not kept.
+// A mask that is not read is not kept.
 void Compiler::FinishTravelling(std::vector<TravellingSlot>& slots,
                                 const std::vector<const VjpRegion*>& regions, int64_t elements) {
   for (size_t k = 0; k < slots.size(); ++k) {
@@ -228,8 +228,8 @@ void Compiler::FinishTravelling(std::vector<TravellingSlot>& slots,
     }
     slot.cotangent = LoopBuffer(slot.carrier, slot.format, slot.count);
     slot.home = LoopBuffer(slot.carrier, slot.format, slot.count);
-    slot.mask = LoopBuffer(Carrier::kMask, Format::kF64, slot.count);
-    slot.home_mask = LoopBuffer(Carrier::kMask, Format::kF64, slot.count);
+    slot.mask = LoopBuffer(Carrier::kBool, Format::kF64, slot.count);
+    slot.home_mask = LoopBuffer(Carrier::kBool, Format::kF64, slot.count);
   }
 }
 
@@ -294,7 +294,7 @@ void Compiler::CompileWhileVjp(const Op& op) {
     const Slot like = SlotAt(pair.cotangent);
     const int64_t count = like.count / repeats;
     plan.outside_narrow.push_back({LoopBuffer(like.carrier, like.format, count),
-                                   LoopBuffer(Carrier::kMask, Format::kF64, count)});
+                                   LoopBuffer(Carrier::kBool, Format::kF64, count)});
   }
   plan.reads = CapturesOf(
       {&plan.body.region, &plan.test_inner.region, &plan.test_last.region, &plan.test_both.region},

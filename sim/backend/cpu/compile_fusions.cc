@@ -32,14 +32,14 @@ bool Compiler::LooksZero(ValueId id) const {
                      [](double x) { return x == 0.0 && !std::signbit(x); });
 }
 
-// The operation of this region after the current one that alone reads `id`, if it is the next to.
+// Returns the only reader of `id`, if it is a later operation of this region; otherwise null.
 const Op* Compiler::OnlyReader(ValueId id) const {
   if (uses_.count[Index(id)] != 1 || look_[Index(id)] || Stored(id)) return nullptr;
   const auto readers = ReadersAfter(id);
   return readers.empty() ? nullptr : &scope_->region->ops[readers[0].second];
 }
 
-// The operations of this region after the current one that read `id`, in the order of the text.
+// Returns the later operations of this region that read `id`, in the order of the text.
 std::span<const std::pair<ValueId, size_t>> Compiler::ReadersAfter(ValueId id) const {
   const auto& all = scope_->readers;
   const auto first = std::lower_bound(all.begin(), all.end(), std::pair(id, scope_->at + 1));
@@ -47,7 +47,7 @@ std::span<const std::pair<ValueId, size_t>> Compiler::ReadersAfter(ValueId id) c
   return {first, last};
 }
 
-// The same, where what only gives a value another name is no reader.
+// As OnlyReader, but an operation that only renames a value does not count as its reader.
 const Op* Compiler::OnlyRealReader(ValueId id) const {
   const Op* reader = OnlyReader(id);
   while (reader != nullptr && IsIdentity(*program_, *reader)) {
@@ -56,7 +56,7 @@ const Op* Compiler::OnlyRealReader(ValueId id) const {
   return reader;
 }
 
-// Computes an operation with its reader.
+// Defers an operation: its reader computes it.
 void Compiler::ReadLater(const Op& op, const Op& reader) {
   KeepOperands(op, reader);
   scope_->deferred[static_cast<int32_t>(op.results[0])] = &op;
@@ -81,16 +81,16 @@ void Compiler::KeepOperands(const Op& op, const Op& reader) {
   }
 }
 
-// x < bound or x > bound of rows in this carrier, if it is what has just been computed again for
-// the adjoint and one operation alone reads it: taken back, for that operation to make in its own
-// pass. What was recorded keeps its place until the region ends.
+// If the last instruction recomputes `x < bound` or `x > bound` and has one reader, removes it and
+// returns its operands, so that the reader can fuse the comparison. A recorded x keeps its place
+// until the region ends.
 std::optional<Compiler::BoundTest> Compiler::TakeComparison(ValueId mask, Carrier carrier) {
   const Op* tape = producer_[Index(mask)];
   std::vector<Instruction>& code = scope_->plan->code;
   if (tape == nullptr || tape->code != kTape || code.empty()) return std::nullopt;
   if (code.back().to != At(mask)) return std::nullopt;
-  // What is computed with its reader is looked at nowhere, so the mask it would be looked at under
-  // is not read.
+  // A deferred operation has no non-finite check of its own, so it does not count as a reader of
+  // its `where` mask.
   const auto under = scope_->deferred_under.find(mask);
   const int32_t deferred = under == scope_->deferred_under.end() ? 0 : under->second;
   if (uses_.readers[Index(mask)] - deferred != 1) return std::nullopt;
@@ -172,7 +172,7 @@ bool Compiler::CompileIsNegative(const Op& op) {
   return true;
 }
 
-// A product that one sum or accumulation of this region reads, and nobody else, is computed with it
+// A product whose only reader is a sum or accumulation of this region is computed with it
 // in one pass: two roundings, one store.
 bool Compiler::DeferProduct(const Op& op, bool invariant) {
   const ValueId product = op.results[0];

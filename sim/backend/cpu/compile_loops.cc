@@ -74,7 +74,7 @@ void Compiler::CompileWhile(const Op& op) {
   WhilePlan& plan = plan_->whiles.emplace_back();
   plan.site = op.attributes.site;
   plan.site_hash = precision::Fnv1a64(plan.site);
-  plan.site_index = of_step_ ? termination_sites_[plan.site] : -1;
+  plan.site_index = of_step_ ? site_numbers_[plan.site] : -1;
   plan.max_iter = op.attributes.max_iter;
   plan.operations = OperationsOf(test) + OperationsOf(body);
   plan.cap_first = op.attributes.cap_order == CapOrder::kCapFirst;
@@ -127,7 +127,7 @@ WhilePlan::Decision Compiler::MakeDecision(Comparison comparison, ValueId a, Val
   if (left.uniform != right.uniform) {
     kind = static_cast<int>(right.uniform ? Operands2::kVU : Operands2::kUV);
   }
-  decision.mask = NewSlot(Carrier::kMask, Format::kF64, 1, false, false);
+  decision.mask = NewSlot(Carrier::kBool, Format::kF64, 1, false, false);
   PlaceTemporary(decision.mask);
   const Kernel kernel =
       kernels_.compare[static_cast<int>(comparison)][static_cast<int>(left.carrier)][kind];
@@ -140,7 +140,7 @@ void Compiler::CompileWhileRegions(const Op& op, WhilePlan& plan) {
   const Region& body = op.regions[1];
   const int32_t first_inside = static_cast<int32_t>(plan_->slots.size());
   Scope* const around = scope_;
-  const size_t first_export = plan.has_entry ? 3 : 2;
+  const size_t first_export = FirstExport(op);
   std::set<int32_t> taken;
 
   Scope test_scope;

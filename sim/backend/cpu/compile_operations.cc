@@ -175,7 +175,7 @@ void Compiler::CompileUnary(const Op& op, Kernel kernel) {
   Emit(Make(kernel, to, a), to);
 }
 
-// A comparison that nobody reads: only the adjoint would, which computes it again or is not here.
+// A comparison without a reader: only an adjoint would read it, and it computes it again.
 bool Compiler::IsUnread(const Op& op) const {
   return InfoOf(op.code).op_class == OpClass::kCompare && uses_.count[Index(op.results[0])] == 0;
 }
@@ -306,7 +306,7 @@ void Compiler::CompileCast(const Op& op) {
   const int32_t from = At(op.operands[0]);
   const Slot source = SlotAt(from);
   const int32_t to = Result(op.results[0], source.uniform, hoists_ && source.invariant);
-  EmitCast(from, to, EffectiveOverflow(program_->policy, op));
+  EmitCast(from, to, OverflowInForce(program_->policy, op));
   if (options_.diagnostics || of_adjoint_) EmitRange(op, op.operands[0], from);
 }
 
@@ -327,7 +327,7 @@ void Compiler::CompileConvert(const Op& op) {
 
 void Compiler::AddExtra(ValueId id, TestedPair& pair) {
   const std::vector<ValueId> operands = MarginOperands(*scope_, id);
-  if (operands.empty() || !IsReal(operands[0])) return;
+  if (operands.empty()) return;
   if (operands.size() == 3) {
     pair.extras.push_back({At(operands[0]), At(operands[1])});
     pair.extras.push_back({At(operands[2]), -1});
@@ -370,7 +370,7 @@ void Compiler::CompileEvent(const Op& op) {
   int32_t guard = -1;
   if (guarded) {
     guard = Varying(At(op.operands[2]));
-    const int32_t unguarded = Scratch(Carrier::kMask, Format::kF64, SlotAt(to).count, false, false);
+    const int32_t unguarded = Scratch(Carrier::kBool, Format::kF64, SlotAt(to).count, false, false);
     Emit(Make(kernel, unguarded, left, right), unguarded);
     Emit(Make(kernels_.logical_and[0], to, unguarded, guard), to);
   } else {
@@ -380,7 +380,7 @@ void Compiler::CompileEvent(const Op& op) {
   EventPlan& plan = plan_->events.emplace_back();
   plan.site = op.attributes.site;
   plan.site_hash = precision::Fnv1a64(op.attributes.site);
-  plan.site_index = event_sites_[op.attributes.site];
+  plan.site_index = site_numbers_[op.attributes.site];
   plan.elements = SlotAt(to).count;
   plan.tested = MakeTest(a, b);
   plan.guard = guard;

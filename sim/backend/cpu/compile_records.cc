@@ -16,10 +16,10 @@ void Compiler::CompileTape(const Op& op) {
   Alias(result, read);
   if (!IsReal(result)) return;
   const Format to = *ValueAt(result).format;
-  const Overflow overflow = EffectiveOverflow(program_->policy, op);
+  const Overflow overflow = OverflowInForce(program_->policy, op);
   const Format declared = *ValueAt(op.attributes.primal).format;
   const bool same =
-      Contains(to, declared) && SameCarrier(to, declared) && overflow == Overflow::kIeee;
+      !precision::Narrows(declared, to) && SameCarrier(to, declared) && overflow == Overflow::kIeee;
   if (!same) {
     const int32_t rounded = Result(result, from.uniform, hoists_ && from.invariant);
     EmitCast(read, rounded, overflow);
@@ -28,7 +28,7 @@ void Compiler::CompileTape(const Op& op) {
   if (look_[Index(result)]) EmitLook(op, result);
 }
 
-// The slot of a value of the primal, as the frame that is being reversed has it.
+// Returns the slot of a value of the primal in the frame that is being reversed.
 int32_t Compiler::ReadRecord(size_t root) {
   const int32_t recorded = plan_->slot_of[root];
   const Slot from = SlotAt(recorded);
@@ -68,7 +68,7 @@ int32_t Compiler::Recompute(ValueId result, const Recomputed& from) {
   return to;
 }
 
-// Whether a contribution is told to be present by one mask alone, with an entry for each element.
+// Whether one mask with an entry for each element says where the contribution is present.
 bool Compiler::IsMaskedLikeValue(const Op& accumulate) const {
   const std::vector<ValueId>& operands = accumulate.operands;
   const ValueId mask = operands.size() > 1 ? operands[1] : ValueId::kNone;
@@ -77,14 +77,13 @@ bool Compiler::IsMaskedLikeValue(const Op& accumulate) const {
   return mask == ValueId::kNone || CountOf(mask) == CountOf(operands[0]);
 }
 
-// Whether a contribution can be computed while it is added: in the format of the sums.
+// Whether a contribution can be computed while it is added: it is in the format of the sums.
 bool Compiler::TakesDeferred(const Op& accumulate, ValueId value) const {
   return IsMaskedLikeValue(accumulate) &&
          *ValueAt(value).format == program_->policy[precision::Role::kGradient].format;
 }
 
-// select(mask, x, 0) of which only what the same mask lets through is added to a gradient: that is
-// x.
+// select(mask, x, 0) is replaced by x if its only reader adds it to a gradient under the same mask.
 bool Compiler::SkipSelect(const Op& op) {
   if (!of_adjoint_ || !IsReal(op.results[0]) || !IsZeroLiteral(op.operands[2])) return false;
   const Op* reader = OnlyRealReader(op.results[0]);
@@ -103,7 +102,7 @@ bool Compiler::SkipSelect(const Op& op) {
   return true;
 }
 
-// Two contributions of one row, each times a number: in one pass.
+// Fuses two contributions of one row, each times a number.
 bool Compiler::JoinAccumulate(const AccumulatePlan& plan) {
   std::vector<Instruction>& code = scope_->plan->code;
   if (code.empty() || code.back().run != RunAccumulate) return false;
@@ -120,8 +119,8 @@ bool Compiler::JoinAccumulate(const AccumulatePlan& plan) {
   return true;
 }
 
-// A product of rows that nobody reads but the accumulation that has just been written: the two in
-// one pass.
+// Fuses the accumulation just written with the product of rows that it adds, if nothing else reads
+// that product.
 void Compiler::FoldProduct(int32_t value) {
   std::vector<Instruction>& code = scope_->plan->code;
   if (code.size() < 2 || code.back().run != RunAccumulate) return;
@@ -134,10 +133,10 @@ void Compiler::FoldProduct(int32_t value) {
   if (uses_.readers[static_cast<size_t>(value)] != readers) return;
   plan.value = product.a;
   plan.by = product.b;
-  plan.looked_at = product.looked_at;
-  // An accumulation leaves nothing behind for others.
-  scope_->looked_at.erase(product.to);
-  if (!product.looked_at) scope_->looked_at.erase(product.a);
+  plan.magnitudes_known = product.magnitudes_known;
+  // An accumulation leaves no magnitudes.
+  scope_->magnitudes_known.erase(product.to);
+  if (!product.magnitudes_known) scope_->magnitudes_known.erase(product.a);
   code.erase(code.end() - 2);
 }
 
@@ -164,7 +163,7 @@ void Compiler::CompileAccumulate(const Op& op) {
   if (op.attributes.where != ValueId::kNone && !same) {
     plan.where = Varying(At(op.attributes.where));
   }
-  plan.looked_at = scope_->looked_at.contains(plan.value);
+  plan.magnitudes_known = scope_->magnitudes_known.contains(plan.value);
   plan.format = program_->policy[precision::Role::kGradient].format;
   plan.carrier = SlotAt(plan.value).carrier;
   plan.rows = SlotAt(plan.value).count;

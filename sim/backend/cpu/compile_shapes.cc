@@ -4,17 +4,12 @@
 #include "sim/backend/cpu/compiler.h"
 #include "sim/backend/cpu/exact_reduction.h"
 #include "sim/backend/cpu/identity.h"
+#include "sim/program/axes.h"
 
 namespace simgrad::sim::cpu {
 namespace {
 
 using enum OpCode;
-
-std::vector<int64_t> Strides(const Shape& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t axis = shape.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * shape[axis];
-  return strides;
-}
 
 // Calls f(index) for every element of a shape, row-major.
 template <class F>
@@ -28,10 +23,6 @@ void ForEachIndex(const Shape& shape, const F& f) {
       index[axis] = 0;
     }
   }
-}
-
-bool Has(const std::vector<int64_t>& axes, size_t axis) {
-  return std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) != axes.end();
 }
 
 // Of one element that a plan names, in element-operations.
@@ -78,7 +69,7 @@ void Compiler::CompileRows(const Op& op) {
     for (ValueId id : op.operands) {
       const Shape& part = ValueAt(id).type.shape;
       begin.push_back(begin.back() + part[axis]);
-      strides.push_back(Strides(part));
+      strides.push_back(StridesOf(part));
       slots.push_back(At(id));
     }
     ForEachIndex(shape, [&](const std::vector<int64_t>& index) {
@@ -94,7 +85,7 @@ void Compiler::CompileRows(const Op& op) {
     return EmitRows(result, std::move(from), std::move(operand), slots);
   }
   const Shape& source = ValueAt(op.operands[0]).type.shape;
-  const std::vector<int64_t> strides = Strides(source);
+  const std::vector<int64_t> strides = StridesOf(source);
   ForEachIndex(shape, [&](const std::vector<int64_t>& index) {
     int64_t row = 0;
     for (size_t axis = 0; axis < source.size() && row >= 0; ++axis) {
@@ -124,7 +115,7 @@ const ReducePlan* Compiler::MakeReduction(const Op& op) {
   std::vector<int64_t> kept_strides(shape.size(), 0);
   int64_t results = 1;
   for (size_t axis = shape.size(); axis-- > 0;) {
-    if (Has(op.attributes.axes, axis)) continue;
+    if (IsReduced(op, axis)) continue;
     kept_strides[axis] = results;
     results *= shape[axis];
   }
@@ -150,27 +141,23 @@ const ReducePlan* Compiler::MakeReduction(const Op& op) {
 
 void Compiler::CompileReduction(const Op& op) {
   const ReducePlan* reduce = MakeReduction(op);
-  const Carrier carrier = CarrierOfValue(ValueAt(op.operands[0]));
-  const size_t c = static_cast<size_t>(carrier);
-  const bool real = carrier == Carrier::kF32 || carrier == Carrier::kF64;
+  const size_t wide = CarrierOfValue(ValueAt(op.operands[0])) == Carrier::kF64 ? 1 : 0;
   Kernel kernel = nullptr;
   switch (op.code) {
     case kSum:
     case kCumsum:
-      if (real) return CompileSum(op, reduce);
-      kernel = (op.code == kSum ? kernels_.int_sum : kernels_.int_cumsum)[SizeIndex(carrier)];
-      break;
+      return CompileSum(op, reduce);
     case kReduceMax:
-      kernel = kernels_.reduce_max[c];
+      kernel = kernels_.reduce_max[wide];
       break;
     case kReduceMin:
-      kernel = kernels_.reduce_min[c];
+      kernel = kernels_.reduce_min[wide];
       break;
     case kArgmax:
-      kernel = kernels_.argmax[c];
+      kernel = kernels_.argmax[wide];
       break;
     case kArgmin:
-      kernel = kernels_.argmin[c];
+      kernel = kernels_.argmin[wide];
       break;
     default:
       kernel = kernels_.any;
@@ -191,7 +178,7 @@ void Compiler::CompileSum(const Op& op, const ReducePlan* reduce) {
   const bool exact = op.code == kSum && op.attributes.order == Order::kExact;
   const bool invariant = hoists_ && from.invariant;
   const int32_t to = Result(op.results[0], from.uniform, invariant);
-  if (exact || !Contains(accumulator, from.format)) {
+  if (exact || precision::Narrows(from.format, accumulator)) {
     plan_->exact_reductions.push_back({*reduce, op.code == kCumsum, op.attributes.order,
                                        accumulator, from.format, SlotAt(to).format});
     Instruction instruction = Make(RunExactReduction, to, a);

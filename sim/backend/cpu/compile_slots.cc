@@ -1,4 +1,4 @@
-// Storage of values while a plan is compiled: who gets a place, and who needs one of its own.
+// Storage of values while a plan is compiled: which slots get a place, which need their own.
 #include <algorithm>
 
 #include "sim/backend/cpu/compiler.h"

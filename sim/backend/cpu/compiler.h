@@ -60,7 +60,8 @@ class Compiler {
     std::unordered_map<int32_t, const Op*> deferred;  // computed with their only reader
     std::unordered_map<ValueId, int32_t> deferred_under;  // of these, by attributes.where
     std::vector<std::pair<ValueId, size_t>> readers;  // value, operation of the region; ascending
-    std::set<int32_t> looked_at;  // slots of one row that a product of this region reads or writes
+    // Slots of one row that a product of this region reads or writes.
+    std::set<int32_t> magnitudes_known;
   };
 
   // compile.cc
@@ -83,8 +84,8 @@ class Compiler {
   void PlaceForever(int32_t slot);
   void PlaceTemporary(int32_t slot);  // gives storage from the pool
   int32_t Scratch(Carrier carrier, Format format, int64_t count, bool uniform, bool invariant);
-  // What lives from one iteration of a loop to the next must not share its place with anything that
-  // the loop's regions free: in the next iteration its former owner writes to it again.
+  // A loop-carried buffer needs fresh storage: a slot freed inside the loop is written again by its
+  // previous owner in the next iteration.
   int32_t LoopBuffer(Carrier carrier, Format format, int64_t count);  // freed after the operation
   void MakeExclusive(int32_t slot);
   // The slot of a result, placed; uniform and invariant as its operands are.
@@ -240,7 +241,7 @@ class Compiler {
     int32_t record = -1;
   };
   std::unordered_map<int32_t, LoopHome> loop_of_;  // by first result of a loop
-  std::map<std::string, int32_t> termination_sites_, event_sites_;
+  std::map<std::string, int32_t> site_numbers_;
   bool of_step_ = false;     // the region being compiled decides
   bool of_adjoint_ = false;  // the region being compiled belongs to the adjoint
 };

@@ -5,10 +5,9 @@
 // Errors: INVALID_ARGUMENT for a batch that does not fit its program; FAILED_PRECONDITION for an
 //   instruction set that the processor lacks.
 // Cost: a rollout of a small world spends about 1.5 cycles per operation and 16 instances in f32
-//   with AVX-512; instances that stay in a loop when others have left it are packed together.
-// Threads: an executor is immutable but for the plans it keeps under a mutex. A Run has
-// RunOptions::threads threads, its caller's among
-//   them; results do not depend on their number.
+//   with AVX-512. When instances leave a loop, those that stay are packed together.
+// Threads: an executor is immutable, except for the plans that it keeps under a mutex. A Run uses
+//   RunOptions::threads threads, the caller's included; results do not depend on their number.
 #pragma once
 
 #include <memory>

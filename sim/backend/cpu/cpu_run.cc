@@ -7,6 +7,7 @@
 
 #include "precision/rounding.h"
 #include "sim/backend/cpu/memory_need.h"
+#include "sim/backend/empty_chunk.h"
 #include "sim/backend/value_tensors.h"
 
 namespace simgrad::sim::cpu {
@@ -89,46 +90,12 @@ absl::Status CpuRun::Start() {
   return absl::OkStatus();
 }
 
-ForwardChunk CpuRun::EmptyChunk(int64_t first, int64_t count) const {
-  ForwardChunk chunk;
-  const Program& p = batch_.program->program;
-  if (context_.counts) {
-    size_t real_states = 0;
-    for (int32_t input : p.InputsOf(InputKind::kState)) {
-      const Value& value = p[p.inputs[static_cast<size_t>(input)].value];
-      real_states += value.type.element == ElementType::kReal ? 1 : 0;
-    }
-    const bool extremes = options_.recording != Recording::kCounts;
-    constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
-    chunk.diagnostics = StepDiagnostics::For(batch_.program->sites, real_states, first, count,
-                                             batch_.steps, extremes ? options_.stride : kNever);
-    if (!extremes) GiveSmallestMargins(chunk.diagnostics);
-  }
-  if (options_.recording == Recording::kInstances) {
-    const size_t cells = static_cast<size_t>(count * batch_.instances);
-    for (size_t site = 0; site < chunk.diagnostics.terminations.size(); ++site) {
-      InstanceSite& record = chunk.instance_sites.emplace_back();
-      record.iterations.assign(cells, 0);
-      record.reasons.assign(cells, 0);
-      record.value_counts.assign(cells, 0);
-      record.values.resize(static_cast<size_t>(batch_.instances));
-    }
-  }
-  const auto tensor = [&](const Value& value) {
-    return Tensor::Zeros(DTypeOfValue(value, value.format.value_or(Format::kF64)),
-                         Prefixed({batch_.instances, count}, value.type.shape));
-  };
-  for (int32_t input : options_.record_states) {
-    chunk.states.push_back(tensor(p[p.inputs[static_cast<size_t>(input)].value]));
-  }
-  for (int32_t index : options_.record_exports) {
-    chunk.exports.push_back(tensor(p[p.exports[static_cast<size_t>(index)].value]));
-  }
-  return chunk;
-}
-
 absl::StatusOr<ForwardChunk> CpuRun::Forward(int64_t first, int64_t count) {
-  ForwardChunk chunk = EmptyChunk(first, count);
+  const bool extremes = options_.recording != Recording::kCounts;
+  constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+  ForwardChunk chunk =
+      EmptyChunk(batch_, options_, extremes ? options_.stride : kNever, first, count);
+  if (!extremes) GiveSmallestMargins(chunk.diagnostics);
   const size_t workers = static_cast<size_t>(pool_.threads());
   // The first worker counts in the chunk itself.
   std::vector<StepDiagnostics> others(workers - 1, chunk.diagnostics);
@@ -296,8 +263,7 @@ void CpuRun::Publish() {
 
 Tensor CpuRun::Collect(int32_t s, int64_t offset, const Value& value) const {
   const Slot& slot = plan_->slots[static_cast<size_t>(s)];
-  Tensor tensor = Tensor::Zeros(DTypeOfValue(value, value.format.value_or(Format::kF64)),
-                                Prefixed({batch_.instances}, value.type.shape));
+  Tensor tensor = ZerosFor(value, {batch_.instances});
   const BlockLayout& layout = context_.layout;
   WorkMeter meter(options_.stop);
   // What a run that was stopped answers does not matter.
@@ -346,10 +312,7 @@ std::vector<double> CpuRun::Values() const {
 }
 
 std::vector<std::vector<int64_t>> CpuRun::FirstEventSteps() const {
-  std::vector<std::vector<int64_t>> steps;
-  for (const Site& site : batch_.program->sites) {
-    if (site.kind == SiteKind::kEvent) steps.emplace_back();
-  }
+  std::vector<std::vector<int64_t>> steps(CountOf(batch_.program->sites, SiteKind::kEvent));
   if (!context_.counts) {
     for (auto& site : steps) site.assign(static_cast<size_t>(batch_.instances), -1);
     return steps;

@@ -46,7 +46,6 @@ class CpuRun : public Run {
 
  private:
   RunContext MakeContext(int64_t block_width);
-  ForwardChunk EmptyChunk(int64_t first, int64_t count) const;
   // Calls work(worker, block) for every block; CANCELLED where the run was asked to stop.
   absl::Status ForBlocks(const std::function<void(int worker, int64_t block)>& work);
   BlockRunner& RunnerOf(int worker);

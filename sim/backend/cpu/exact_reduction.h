@@ -1,5 +1,5 @@
-// Sums that the vector kernels do not cover: the exact order, and accumulators that do not hold
-// every value of the operand. One lane at a time, in double (precision/reduction.h).
+// Sums that the vector kernels do not cover: the exact order, and accumulators that are narrower
+// than the operand. They run one lane at a time, in double (precision/reduction.h).
 #pragma once
 
 #include "precision/reduction.h"

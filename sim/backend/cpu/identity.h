@@ -8,14 +8,6 @@
 
 namespace simgrad::sim::cpu {
 
-// Whether every value of `from` is one of `to`.
-inline bool Contains(Format to, Format from) {
-  const auto target = precision::Traits(to);
-  const auto source = precision::Traits(from);
-  return target.precision >= source.precision && target.emin <= source.emin &&
-         target.max_finite >= source.max_finite;
-}
-
 inline bool SameCarrier(Format a, Format b) { return (a == Format::kF64) == (b == Format::kF64); }
 
 inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
@@ -34,14 +26,14 @@ inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
     case OpCode::kConvert:
       return result.type.element == operand.type.element;
     case OpCode::kCast:
-      return Contains(*result.format, *operand.format) &&
+      return !precision::Narrows(*operand.format, *result.format) &&
              SameCarrier(*result.format, *operand.format) &&
-             EffectiveOverflow(program.policy, op) == Overflow::kIeee;
+             OverflowInForce(program.policy, op) == Overflow::kIeee;
     case OpCode::kSum:
       // A tree of one leaf.
-      return result.type.element == ElementType::kReal && same_count &&
-             op.attributes.order == Order::kPairwise && result.format == operand.format &&
-             Contains(op.attributes.accumulator, *operand.format);
+      return same_count && op.attributes.order == Order::kPairwise &&
+             result.format == operand.format &&
+             !precision::Narrows(*operand.format, op.attributes.accumulator);
     case OpCode::kAny:
       return same_count;
     default:

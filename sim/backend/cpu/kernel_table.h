@@ -6,7 +6,7 @@
 //   same kernel on narrow rows. Widths are multiples of kLaneGroup, rows are aligned to 64 bytes.
 // Carriers: f64 is computed in double, every narrower format in float, whose values it holds
 //   exactly; a bool is an int32 of 0 or -1.
-// NaN: inside a block a NaN is the canonical one up to its sign; whoever reads a value out of a
+// NaN: inside a block a NaN is the canonical one up to its sign. Code that reads a value out of a
 //   block makes it canonical.
 // This header is included by sources that are compiled for different instruction sets, so it holds
 // no inline function and nothing of precision/.
@@ -19,7 +19,7 @@ namespace simgrad::sim::cpu {
 
 inline constexpr int kLaneGroup = 16;
 
-enum class Carrier : uint8_t { kF32, kF64, kI32, kI64, kMask };
+enum class Carrier : uint8_t { kF32, kF64, kI32, kI64, kBool };  // kBool: an int32 of 0 or -1
 inline constexpr int kCarrierCount = 5;
 
 // How an operand is stored, in the order of the operands.
@@ -52,8 +52,8 @@ struct Instruction {
   int32_t count = 1;    // rows of the result
   int32_t uniform = 0;  // 1: all operands and the result are uniform
   bool rows = false;    // `plan` is a RowPlan
-  bool looked_at =
-      false;  // a product: an earlier one has left the magnitudes of its varying factor
+  // Of a product: an earlier product has left the magnitudes of its varying factor.
+  bool magnitudes_known = false;
   const void* plan = nullptr;  // what the kernel needs besides: a list of rows, a loop, ...
 };
 
@@ -194,16 +194,14 @@ struct KernelTable {
   Kernel widen[2];  // uniform to varying; by carrier size
   // [from carrier f32, f64][format][saturate]; the operand is a value of any format.
   Kernel cast[2][kFormats][2];
-  Kernel int_to_real[3][kFormats];  // from i32, i64, mask
-  Kernel real_to_int[2][3];         // from f32, f64 to i32, i64, mask
+  Kernel int_to_real[3][kFormats];  // from i32, i64, bool
+  Kernel real_to_int[2][3];         // from f32, f64 to i32, i64, bool
   Kernel int_to_int[3][3];
   // [order][accumulator][carrier of the operand]; the result is in the accumulator's carrier. The
   // operand's format must be contained in the accumulator's.
   Kernel sum[4][kFormats][2];
   Kernel cumsum[kFormats][2];
-  Kernel int_sum[2], int_cumsum[2];
-  Kernel reduce_max[kCarrierCount], reduce_min[kCarrierCount];
-  Kernel argmax[kCarrierCount], argmin[kCarrierCount];
+  Kernel reduce_max[2], reduce_min[2], argmax[2], argmin[2];  // f32, f64
   Kernel any;
   // to = mask of the lanes at which any row of mask a holds.
 

@@ -53,8 +53,6 @@ class CarriedPointers {
 // Packing one lane, in operations on one lane.
 constexpr int64_t kPackCost = 200;
 
-int SizeOf(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
-
 class WhileLoop {
  public:
   WhileLoop(Machine& machine, const WhilePlan& plan)
@@ -197,7 +195,7 @@ class WhileLoop {
 
   // Hands the results of `lanes` out.
   void Stop(const LaneBits& lanes) {
-    // All at once: what the other positions get nobody reads.
+    // All at once: the other positions are not read.
     const bool whole = !narrowed_;
     if (whole) {
       mask_ = nullptr;
@@ -253,7 +251,7 @@ class WhileLoop {
       for (int64_t row = 0; row < count; ++row) {
         m_.CountRow(row);
         const int64_t at = row * bytes * outer;
-        m_.kernels().blend[SizeOf(bytes)](to + at, from + at, mask_, outer);
+        m_.kernels().blend[SizeIndex(bytes)](to + at, from + at, mask_, outer);
       }
       return;
     }
@@ -326,9 +324,9 @@ class WhileLoop {
     const std::byte* const from = m_.at[slot];
     for (int64_t row = 0; row < count; ++row) {
       m_.CountRow(row);
-      m_.kernels().gather[SizeOf(bytes)](to + row * packed * bytes,
-                                         from + row * m_.lane_set.width * bytes,
-                                         scratch_.index.data(), packed);
+      m_.kernels().gather[SizeIndex(bytes)](to + row * packed * bytes,
+                                            from + row * m_.lane_set.width * bytes,
+                                            scratch_.index.data(), packed);
     }
     m_.at[slot] = to;
   }

@@ -171,16 +171,13 @@ void Machine::CountRange(const RangePlan& plan) {
     if (plan.invariant >= 0) usual_ranges_[static_cast<size_t>(plan.invariant)] = 1;
     return;
   }
-  const size_t role = static_cast<size_t>(plan.role);
   ForEachExecuted(static_cast<int32_t>(result.count), plan.where,
                   [&](int64_t row, int64_t position) {
                     const double x = LoadReal(at[plan.source], source.carrier,
                                               row * source_width + (source.uniform ? 0 : position));
                     const double r = LoadReal(at[plan.result], result.carrier,
                                               row * result_width + (result.uniform ? 0 : position));
-                    if (!std::isfinite(x)) return;
-                    if (x != 0.0 && std::abs(r) < normal) ++ranges->underflows[role];
-                    if (!std::isfinite(precision::RoundTo(plan.to, x))) ++ranges->overflows[role];
+                    if (std::isfinite(x)) ranges->NoteCast(plan.role, plan.to, x, r);
                   });
 }
 

@@ -1,10 +1,10 @@
 // Executes the regions of a plan for one block of instances.
 //
-// A machine belongs to one thread. It holds the block's workspace, the layout of lanes in which it
-// is running, and where decisions, non-finite results and records go; all of these may be absent.
+// A machine belongs to one thread. It holds the block's workspace, the current layout of lanes, and
+// the places where decisions, non-finite results and records go. All of these places may be absent.
 //
-// Lanes that left a loop: the loop goes on with all lanes of its layout, and what the others
-// compute meanwhile is never read and never counted. When half of them have left, the rest is
+// Lanes that left a loop: the loop continues with all lanes of its layout. Results of lanes that
+// have left are never read and never counted. When half of the lanes have left, the others are
 // packed into a narrower layout (loop.cc).
 #pragma once
 
@@ -83,8 +83,8 @@ class Machine : public Lanes {
 
   // Points every slot to its own place again.
   void ResetPointers();
-  uint64_t MagnitudesOf(int32_t s, bool looked_at) const {
-    return looked_at ? magnitudes[s] : kUnknownMagnitudes;
+  uint64_t MagnitudesOf(int32_t s, bool magnitudes_known) const {
+    return magnitudes_known ? magnitudes[s] : kUnknownMagnitudes;
   }
   std::byte* HomeOf(int32_t s) const { return home_[static_cast<size_t>(s)]; }
 
@@ -106,7 +106,7 @@ class Machine : public Lanes {
   // Goes on without these lanes.
   void Leave(const LaneBits& lanes);
 
-  // For loops over rows that nobody counts from outside.
+  // For loops over rows that are not counted by their caller.
   void CountRow(int64_t row) const {
     constexpr int64_t kRows = 1024;
     if (row % kRows == kRows - 1) meter.Add(kRows * width[0]);

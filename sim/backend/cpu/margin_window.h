@@ -1,10 +1,10 @@
-// The values next to a threshold whose margins could still change what is known of a site's step.
+// The values near a threshold whose margins could still change the diagnostics of a site's step.
 //
-// Maths: with A and U the smallest |a - b| and |a - b| / ulp so far, b > 0 and N the band that
-// counts
-//   as near, a value a matters where |a - b| <= A or |a - b| <= max(U, N) ulp(max(a, b)). Below b
-//   the ulp is that of b; above, it doubles with every binade.
-// Accuracy: where a - b is rounded a value more may be inside; above b, where U is large, all are.
+// Maths: let A and U be the smallest |a - b| and |a - b| / ulp so far, b > 0, and N the band that
+//   counts as near. A value a matters if |a - b| <= A or |a - b| <= max(U, N) ulp(max(a, b)). Below
+//   b the ulp is that of b; above, it doubles with every binade.
+// Accuracy: the window may hold more values than needed: one more where a - b is rounded, and all
+//   of those above b where U is large.
 // Threads: a value.
 #pragma once
 

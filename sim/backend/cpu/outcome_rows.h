@@ -1,9 +1,9 @@
 // How loops ended, lane by lane, until it is added to the path signatures.
 //
-// A run of a loop ends in a few ways that lanes share, each with one hash (NUMERICS, section 7). So
-// a run is a row of small numbers, one per lane of the block, and a table of hashes. Rows are kept
-// for a while and then added lane by lane: sums do not depend on the order. Threads: one recorder,
-// one thread.
+// A run of a loop ends in one of a few ways that lanes share, each with one hash (docs/numerics.md,
+// section 7). So a run is a row of small numbers, one per lane of the block, and a table of hashes.
+// Rows are kept for a while and then added lane by lane; sums do not depend on the order.
+// Threads: one recorder, one thread.
 #pragma once
 
 #include <cstdint>

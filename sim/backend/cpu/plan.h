@@ -1,9 +1,10 @@
 // A program compiled for the block interpreter: slots, instructions, loops.
 //
-// One plan serves every block of a run. A *slot* is the storage of one value (or of several that
-// are the same: a reshape has the slot of its operand). Pointers to slots stand in Lanes::at, so a
-// loop can exchange two buffers, or an adjoint read a recorded one, without moving numbers.
-// Invariant: does not change from step to step; computed once per block (uniform: once per run).
+// One plan serves every block of a run. A *slot* is the storage of one value, or of several equal
+// ones: a reshape shares the slot of its operand. Lanes::at points to the slots. So a loop
+// exchanges two buffers, and an adjoint reads a recorded one, without moving numbers.
+// An *invariant* slot does not change from step to step. It is computed once per block, or once per
+// run if it is uniform.
 #pragma once
 
 #include <array>
@@ -24,7 +25,8 @@ constexpr int64_t LaneBytes(Carrier carrier) {
   return carrier == Carrier::kF64 || carrier == Carrier::kI64 ? 8 : 4;
 }
 // Index of a kernel that comes in a 4-byte and an 8-byte version.
-constexpr int SizeIndex(Carrier carrier) { return LaneBytes(carrier) == 8 ? 1 : 0; }
+constexpr int SizeIndex(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
+constexpr int SizeIndex(Carrier carrier) { return SizeIndex(LaneBytes(carrier)); }
 Carrier CarrierOfValue(const Value& value);
 
 struct Slot {
@@ -47,15 +49,15 @@ struct ForVjpPlan;
 // The instructions of a region.
 struct RegionPlan {
   std::vector<Instruction> code;
-  // Recording: the region is number `id`; before it runs, `stored` slots get fresh memory; after it
-  // `taped` slots are where the adjoint finds them.
+  // In a plan that records: the region is number `id`. Before it runs, `stored` slots get fresh
+  // memory; after it has run, the adjoint finds the `taped` slots there.
   int32_t id = -1;
   std::vector<int32_t> stored;
   std::vector<int32_t> taped;
   int64_t stored_bytes_per_lane = 0;
   int32_t loops = 0;  // direct loops inside, which have a record each
-  // Element-operations of a lane, without what loops inside do: of the text, or of the code where
-  // that is more.
+  // Element-operations of a lane, without those of loops inside: the larger of the counts of the
+  // text and of the code.
   int64_t work = 0;
 };
 
@@ -64,8 +66,7 @@ struct TestedPair {
   int32_t a = -1, b = -1;  // slots
   bool real = true;
   Format format = Format::kF32;
-  // Operands of add, sub or fma that made a or b; all in the carrier of `format`, else
-  // `extra_exact`.
+  // Operands of the additions that made a or b (sim/program/compared_sum.h).
   struct Extra {
     int32_t slot = -1;
     int32_t factor = -1;  // of an fma: the product slot * factor in f64
@@ -74,19 +75,19 @@ struct TestedPair {
   bool plain_extras = true;  // the vector scan can read them: same carrier, no products
 };
 
-// One slot that a loop hands from iteration to iteration.
+// A slot that a loop carries from iteration to iteration.
 struct CarriedPlan {
   int32_t operand = -1;
   int32_t argument = -1;
   int32_t yield = -1;
   int32_t spare = -1;   // a second buffer, unless the yield is recorded
-  int32_t result = -1;  // -1: nobody reads it
+  int32_t result = -1;  // -1: not read
   int64_t count = 1;    // elements of one run
   int64_t lane_bytes = 4;
   bool stored = false;  // the yield is recorded
 };
 
-// A value from around the loop, as its regions read it once lanes have left.
+// A value from outside a loop, as its regions read it after lanes have left.
 struct CapturePlan {
   int32_t slot = -1;
   int32_t narrow = -1;  // buffer for the lanes that are left
@@ -116,7 +117,7 @@ struct WhilePlan {
   };
   std::vector<ExportPlan> exports;
   std::vector<CapturePlan> captures;  // varying ones, mapped arguments among them
-  int32_t iterations = -1;            // slot of the result; -1: nobody reads it
+  int32_t iterations = -1;            // slot of the result; -1: not read
   // The decisions: lhs comparison rhs, and lhs >= entry. As masks, or for a real lhs against a
   // uniform number as bits at once.
   struct Decision {
@@ -126,8 +127,8 @@ struct WhilePlan {
   };
   Decision stop, entry;
   TestedPair tested, entry_tested;
-  // A test of floats against one number of at least `least_watched`, with no other operands: the
-  // recorder looks at margins while it is decided.
+  // Whether the comparison also finds the margins: a test of floats against one number of at least
+  // `least_watched`, with no other operands.
   bool watched = false;
   double least_watched = 0.0;
   int32_t record = -1;  // place among the loops of its region
@@ -151,7 +152,7 @@ struct EventPlan {
   int32_t result = -1;
 };
 
-// What is counted at a cast, and where a result is looked at.
+// A narrowing cast or tape, whose under- and overflows are counted.
 struct RangePlan {
   int32_t source = -1;
   int32_t result = -1;
@@ -182,20 +183,21 @@ struct AccumulatePlan {
   int32_t second_factor = -1;
   int32_t mask = -1;
   int32_t where = -1;
-  bool looked_at = false;  // a product of this region has left the magnitudes of the value
+  bool magnitudes_known = false;  // a product of this region has left the magnitudes of the value
 };
 
-// A cotangent of a reversed loop and where it is present; -1: never, or everywhere.
+// A cotangent of a reversed loop and the mask of where it is present. A cotangent of -1 is never
+// present; with a mask of -1 it is present everywhere.
 struct SlotPair {
   int32_t cotangent = -1;
   int32_t mask = -1;
 };
-// What a region of a reversed loop may say of a slot instead of naming one.
+// What a region of a reversed loop may yield instead of a mask.
 inline constexpr int32_t kUnchanged = -2;
 inline constexpr int32_t kEverywhere = -3;
 inline constexpr int32_t kNowhere = -4;
 
-// One region of a reversed loop, and how the slots pass through it.
+// One region of a reversed loop, and how the cotangents pass through it.
 struct VjpRegion {
   RegionPlan region;
   std::vector<SlotPair> args;     // by travelling slot
@@ -209,9 +211,9 @@ struct TravellingSlot {
   Carrier carrier = Carrier::kF32;
   Format format = Format::kF32;
   int64_t count = 1;
-  bool masked = false;                // somebody asks where it is present
+  bool masked = false;                // its mask is read
   SlotPair operand;                   // filled: both are slots
-  SlotPair result;                    // -1: nobody reads it
+  SlotPair result;                    // -1: not read
   int32_t cotangent = -1, mask = -1;  // at the layout of the iteration
   int32_t home = -1, home_mask = -1;  // at the layout around the loop
 };

@@ -1,7 +1,7 @@
-// Plans of the programs that ran last: small work that is asked for again and again would spend
-// most of its time compiling.
+// Plans of the programs that ran last. Without them, small work that is repeated would spend most
+// of its time compiling.
 //
-// Threads: any; two that miss at once both compile, and one plan is kept.
+// Threads: any. If two threads miss at once, both compile and one plan is kept.
 #pragma once
 
 #include <list>

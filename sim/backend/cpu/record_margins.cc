@@ -10,9 +10,6 @@
 namespace simgrad::sim::cpu {
 namespace {
 
-// Below this few lanes a scan of all of them does not pay.
-constexpr int64_t kFewLanes = 24;
-
 const std::byte* RowAt(const Machine& m, int32_t s, int64_t row) {
   const Slot& slot = m.slot(s);
   return m.at[s] + row * m.width[slot.uniform ? 1 : 0] * slot.lane_bytes();

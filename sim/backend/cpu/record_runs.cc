@@ -53,7 +53,7 @@ void SiteRecorder::Test(Machine& m, const WhilePlan& plan, const LoopTestEvent& 
   const LaneBits tested = counted - refused;
   const LaneBits capped = event.last ? tested - held : LaneBits{};
   if (plan.has_entry && event.iteration == 0) {
-    // Who is refused ends here; NaN is among them, so they are not just those below.
+    // A refused lane ends here. NaN is refused too, so these are not only the lanes below.
     CountTests({m, plan.entry_tested, step, refused, refused, false}, counted);
   }
   if (tested.Any()) {

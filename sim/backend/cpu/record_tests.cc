@@ -6,13 +6,6 @@
 #include "sim/backend/cpu/site_recorder.h"
 
 namespace simgrad::sim::cpu {
-namespace {
-
-// Below this few lanes a scan of all of them does not pay.
-constexpr int64_t kFewLanes = 24;
-
-}  // namespace
-
 void SiteRecorder::CountOneTest(const Tests& tests, const precision::Margin& margin, int64_t lane,
                                 uint64_t times, uint64_t instance) {
   TerminationStep& step = tests.step;

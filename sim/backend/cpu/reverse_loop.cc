@@ -168,8 +168,8 @@ class WhileReverse {
     if (from_ == nullptr) return rows;
     std::byte* const to = m_.HomeOf(narrow);
     for (int64_t row = 0; row < count; ++row) {
-      m_.kernels().gather[SizeIndexOf(bytes)](
-          to + row * m_.width[0] * bytes, rows + row * around_.width * bytes, from_, m_.width[0]);
+      m_.kernels().gather[SizeIndex(bytes)](to + row * m_.width[0] * bytes,
+                                            rows + row * around_.width * bytes, from_, m_.width[0]);
     }
     return to;
   }
@@ -277,9 +277,9 @@ void RunTape(const Instruction& instruction, Lanes& lanes) {
   const int64_t recorded_width = m.layout_width[static_cast<size_t>(ref.depth)];
   for (int64_t row = 0; row < slot.count; ++row) {
     m.CountRow(row);
-    m.kernels().gather[SizeIndexOf(bytes)](to + row * m.width[0] * bytes,
-                                           recorded + row * recorded_width * bytes, position,
-                                           m.width[0]);
+    m.kernels().gather[SizeIndex(bytes)](to + row * m.width[0] * bytes,
+                                         recorded + row * recorded_width * bytes, position,
+                                         m.width[0]);
   }
   m.at[plan.result] = to;
 }

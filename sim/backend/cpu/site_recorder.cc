@@ -19,7 +19,7 @@ double NumberAt(const Machine& m, int32_t s, int64_t row, int64_t lane) {
       return static_cast<double>(reinterpret_cast<const int32_t*>(at)[i]);
     case Carrier::kI64:
       return static_cast<double>(reinterpret_cast<const int64_t*>(at)[i]);
-    case Carrier::kMask:
+    case Carrier::kBool:
       break;
   }
   return reinterpret_cast<const int32_t*>(at)[i] != 0 ? 1.0 : 0.0;

@@ -1,11 +1,13 @@
 // Counts the decisions of a block of lanes: diagnostics, path signatures, event history.
 //
-// The rules are the paragraphs "Decisions" and "Margins" of sim/backend/semantics.h. What makes it
-// cheap: a test is mostly far from its threshold, which is seen while it is decided (MarginWindow,
-// kernels_tests.inc); what is asked of the last test of a run alone is counted once, when all lanes
-// have ended; the hash of an outcome is computed once for all lanes that had it, and added later
-// (OutcomeRows). The smallest margin is found by a scan of keys and evaluated exactly for the lanes
-// that attain it.
+// The rules are docs/semantics.md, "Decisions" and "Margins". Four things make it cheap:
+// - Most tests are far from their threshold. The comparison itself finds that out (MarginWindow,
+//   kernels_tests.inc).
+// - What depends only on the last test of a run is counted once, when all lanes have ended.
+// - The hash of an outcome is computed once for all lanes that had it and added later
+//   (OutcomeRows).
+// - The smallest margin is found by a scan of keys. Only the lanes that attain it are evaluated
+//   exactly.
 // Threads: one recorder, one thread.
 #pragma once
 
@@ -74,6 +76,8 @@ class SiteRecorder {
   void Event(Machine& machine, const EventPlan& plan);
 
  private:
+  // A scan of all lanes pays from this many on.
+  static constexpr int64_t kFewLanes = 24;
   struct Pair {
     double a = 0.0;
     double b = 0.0;

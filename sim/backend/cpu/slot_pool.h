@@ -21,7 +21,7 @@ class SlotPool {
     }
     return TakeFresh(bytes);
   }
-  // A place that nobody had before.
+  // A place that was never used.
   int64_t TakeFresh(int64_t bytes) {
     const int64_t offset = size_;
     size_ += bytes;

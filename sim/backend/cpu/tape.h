@@ -1,8 +1,9 @@
 // What the forward pass leaves for the adjoint: frames of recorded values in one arena.
 //
-// A frame is one execution of a region; it points to the values that the adjoint reads, each in the
-// layout of lanes in which it was computed. Nothing in the arena has a destructor; Reset forgets
-// everything at once. Threads: one tape, one thread.
+// A frame is one execution of a region. It points to the values that the adjoint reads, each in the
+// layout of lanes in which it was computed. Nothing in the arena has a destructor; Reset frees
+// everything at once.
+// Threads: one tape, one thread.
 #pragma once
 
 #include <cstddef>

@@ -10,8 +10,6 @@
 
 namespace simgrad::sim::cpu {
 
-inline int SizeIndexOf(int64_t lane_bytes) { return lane_bytes == 8 ? 1 : 0; }
-
 // The slots of one reversed loop, wherever they are: where the loop was given them, until a region
 // yields something else or lanes are moved; then in buffers of its own.
 class Travellers {
@@ -130,7 +128,7 @@ class Travellers {
     for (int64_t row = 0; row < count; ++row) {
       m_.CountRow(row);
       const int64_t at = row * m_.width[0] * bytes;
-      m_.kernels().blend[SizeIndexOf(bytes)](kept + at, yielded + at, running, m_.width[0]);
+      m_.kernels().blend[SizeIndex(bytes)](kept + at, yielded + at, running, m_.width[0]);
     }
   }
 
@@ -149,8 +147,8 @@ class Travellers {
       return;
     }
     for (int64_t row = 0; row < count; ++row) {
-      m_.kernels().gather[SizeIndexOf(bytes)](rows + row * to.width * bytes,
-                                              home + row * around_width * bytes, to.from, to.width);
+      m_.kernels().gather[SizeIndex(bytes)](rows + row * to.width * bytes,
+                                            home + row * around_width * bytes, to.from, to.width);
     }
   }
 

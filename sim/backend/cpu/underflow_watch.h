@@ -1,12 +1,12 @@
 // Says when products near zero are better not left to the processor.
 //
-// Maths: an operation that meets a subnormal operand, or whose result is tiny and inexact, leaves a
-//   flag in the processor at no cost. After a piece of work with such a flag the next one evades
+// Maths: an operation with a subnormal operand, or with a tiny inexact result, sets a flag in the
+//   processor at no cost. After a piece of work that set it, the next piece evades subnormals
 //   (kernels_near_zero.inc), until one meets no such product. No bit depends on it.
 // Cost: two reads of a control register per piece. Threads: one watch, one thread.
 // Source: Intel's optimization reference manual, "Floating-Point Modes", on assists for subnormals;
-//   measured: docs/performance.md. Processors of others compute them as fast as any number, so
-//   there it does nothing.
+//   measured: docs/performance.md. Processors of other vendors compute subnormals as fast as any
+//   number; there the watch does nothing.
 #pragma once
 
 #include "sim/backend/cpu/kernel_table.h"

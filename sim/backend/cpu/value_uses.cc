@@ -250,7 +250,7 @@ class UseAnalysis {
       if (k < c) places.back().sources.push_back(body.yields[k]);
     }
     for (size_t k = 0; k < e; ++k) {
-      places.push_back({{body.args[c + k]}, {test.yields[(op.attributes.has_entry ? 3 : 2) + k]}});
+      places.push_back({{body.args[c + k]}, {test.yields[FirstExport(op) + k]}});
     }
     return SpreadPlaces(places);
   }

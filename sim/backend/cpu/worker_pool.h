@@ -1,8 +1,8 @@
 // The threads of one run.
 //
-// Threads: ParallelFor is called from one thread at a time, which works too; every thread computes
-// under the float environment of precision/float_environment.h. An exception that leaves `work`
-// is rethrown by ParallelFor.
+// Threads: ParallelFor is called from one thread at a time, and that thread works too. Every thread
+//   computes in the float environment of precision/float_environment.h. ParallelFor rethrows an
+//   exception that leaves `work`.
 #pragma once
 
 #include <condition_variable>

@@ -5,7 +5,7 @@
 namespace simgrad::sim::cuda {
 namespace {
 
-// Of the device's memory: who asks next finds it at once, and other processes find the rest.
+// Share of the device's memory that is kept for the next request; the rest is for other processes.
 constexpr int64_t kKeptShare = 4;
 
 }  // namespace
@@ -56,7 +56,7 @@ CudaMemory::Attempt CudaMemory::TakeOnce(int64_t bytes) const {
   if (pool_ == nullptr) return {driver.cuMemAlloc(&data, size), "cuMemAlloc", data};
   CUresult result = driver.cuMemAllocAsync(&data, size, stream_);
   if (result != CUDA_SUCCESS) return {result, "cuMemAllocAsync", 0};
-  // Whoever uses it does so on other streams.
+  // It is used on other streams.
   result = driver.cuStreamSynchronize(stream_);
   if (result != CUDA_SUCCESS) driver.cuMemFreeAsync(data, stream_);
   return {result, "cuStreamSynchronize", data};

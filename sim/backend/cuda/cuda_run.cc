@@ -6,16 +6,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "precision/selection.h"
+#include "sim/backend/empty_chunk.h"
+#include "sim/backend/value_tensors.h"
 #include "sim/work_meter.h"
 
 namespace simgrad::sim::cuda {
 namespace {
 
-// Threads of a block where nobody says: four warps hide latency and leave registers for each; a
+// Default threads of a block: four warps hide latency and leave registers for each; a
 // block per instance takes as many as its longest value has elements.
 constexpr int kBlock = 128;
 constexpr int kWarp = 32;
-// Of the device's memory for the checkpoints of one run, where nobody says: several run at once.
+// Default share of the device's memory for the checkpoints of one run: several run at once.
 constexpr int64_t kShare = 4;
 
 int ChooseBlock(const NumericalProgram& program, Mapping mapping) {
@@ -187,7 +189,7 @@ absl::Status CudaRun::Start() {
 // While a launch runs, what the one before it recorded travels and is read.
 absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
   if (!failed_.ok()) return failed_;
-  ForwardChunk chunk = records_[0].EmptyChunk(first, count);
+  ForwardChunk chunk = EmptyChunk(batch_, options_, options_.stride, first, count);
   if (batch_.instances == 0 || count == 0) return chunk;
   stale_paths_ = true;  // health is read anew only where a launch says that it changed
   const absl::StatusOr<int64_t> grid = GridOf("simgrad_forward");
@@ -215,7 +217,7 @@ absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
   if (status.ok() && travels != nullptr) status = Take(*travels, first, chunk);
   if (status.ok()) status = stream_->Wait();
   if (status.ok()) return chunk;
-  failed_ = status;  // what is still on its way belongs to nobody
+  failed_ = status;  // what is still on its way is dropped
   return status;
 }
 
@@ -316,9 +318,7 @@ std::optional<FieldNumbers> CudaRun::Read(FieldKind kind, int32_t index) const {
 }
 
 Tensor CudaRun::TensorOf(const Value& value, FieldKind kind, int32_t index) const {
-  Shape shape = {batch_.instances};
-  shape.insert(shape.end(), value.type.shape.begin(), value.type.shape.end());
-  Tensor tensor = Tensor::Zeros(DTypeOfValue(*batch_.program, value), std::move(shape));
+  Tensor tensor = ZerosFor(value, {batch_.instances});
   if (const std::optional<FieldNumbers> numbers = Read(kind, index)) numbers->Put(tensor);
   return tensor;
 }
@@ -377,9 +377,8 @@ std::vector<std::vector<int64_t>> CudaRun::FirstEventSteps() const {
   std::vector<std::vector<int64_t>> steps;
   for (const Site& site : batch_.program->sites) {
     if (site.kind != SiteKind::kEvent) continue;
-    const int32_t index = static_cast<int32_t>(steps.size());
     std::vector<int64_t>& first = steps.emplace_back(static_cast<size_t>(batch_.instances), -1);
-    if (const std::optional<FieldNumbers> numbers = Read(FieldKind::kFirstEvent, index)) {
+    if (const std::optional<FieldNumbers> numbers = Read(FieldKind::kFirstEvent, site.number)) {
       numbers->Each(
           [&](int64_t i, auto x) { first[static_cast<size_t>(i)] = static_cast<int64_t>(x); });
     }

@@ -44,7 +44,7 @@ struct DeviceUse {
   double compile_seconds = 0.0;
   uint64_t compiled = 0, loaded_from_disk = 0, loaded_from_memory = 0;  // texts
   uint64_t memory_errors = 0, lost_errors = 0, other_errors = 0;
-  bool lost = false;  // a sticky error: nothing runs on it any more
+  bool lost = false;  // after a sticky error: nothing runs on it any more
 };
 
 // UNAVAILABLE, told from other such statuses by IsDeviceLost.
@@ -59,8 +59,8 @@ struct LaunchShape {
 
 class Device;
 
-// Pinned: of the host, so that a device copies to and from it while the host goes on; kernels may
-// use it as well, over the bus.
+// kPinned is memory of the host. A device copies to and from it while the host goes on; kernels can
+// use it too, over the bus.
 enum class MemoryKind : uint8_t { kDevice, kPinned };
 
 // Memory that kernels can use; freed with its owner. Move-only.
@@ -90,19 +90,19 @@ class Module {
   virtual ~Module() = default;
 };
 
-// A point in the work of a stream. Before it was recorded nothing waits for it.
+// A point in the work of a stream. Until it is recorded, nothing waits for it.
 class Event {
  public:
   virtual ~Event() = default;
   virtual absl::Status Wait() = 0;  // the host, until the point has been passed
 };
 
-// Work in the order in which it was given; copies and launches may return before they are done, and
-// say then what went wrong at the next Wait. Two streams have no order but by events.
+// Runs work in the order in which it was given. Copies and launches may return before they are
+// done; the next Wait then returns their error. Only events order two streams.
 class Stream {
  public:
   virtual ~Stream() = default;
-  // What lies at `from` may change once the call is back; what is large waits for the stream.
+  // `from` may change after the call returns. A large copy waits for the stream.
   virtual absl::Status ToDevice(void* to, const void* from, int64_t bytes) = 0;
   // `from` is pinned and stays as it is until the copy is done; does not wait.
   virtual absl::Status FromPinned(void* to, const void* from, int64_t bytes) = 0;
@@ -113,7 +113,7 @@ class Stream {
   virtual absl::Status Launch(const Module& module, const std::string& entry, LaunchShape shape,
                               const KernelArgs& args) = 0;
   virtual absl::Status Record(Event& event) = 0;
-  // What is given from now on begins behind the point; the host does not wait.
+  // Work given from now on begins after the event; the host does not wait.
   virtual absl::Status WaitFor(Event& event) = 0;
   virtual absl::Status Wait() = 0;
 };
@@ -121,7 +121,7 @@ class Stream {
 // Which kernel a run gets; the bits are the same.
 enum class KernelChoice : uint8_t {
   kBest,     // optimised, though it may have to be compiled first
-  kSoonest,  // where it would have to be compiled: one of little optimisation, which is there soon
+  kSoonest,  // if it has to be compiled: with little optimisation, which is faster
 };
 
 class Device : public std::enable_shared_from_this<Device> {
@@ -139,7 +139,7 @@ class Device : public std::enable_shared_from_this<Device> {
                                                  int block, int64_t shared_bytes) = 0;
   // Of at least one byte; waits for nothing. Errors: RESOURCE_EXHAUSTED with the figures.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind = MemoryKind::kDevice);
-  // Runs that are alive on it: who has most to do.
+  // The number of runs alive on the device.
   std::atomic<int64_t> runs{0};
 
  protected:

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "sim/backend/cuda/numbers.h"
-#include "sim/backend/value_tensors.h"
+#include "sim/backend/cuda/source.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -33,40 +33,17 @@ absl::StatusOr<void*> Scratch::Of(Device& device, Stream& stream, int64_t bytes,
   return buffer_.data();
 }
 
-DType DTypeOfValue(const NumericalProgram& program, const Value& value) {
-  return DTypeOfValue(value, value.format.value_or(program.policy[Role::kState].format));
-}
-
-Carrier CarrierOfValue(const NumericalProgram& program, const Value& value) {
-  switch (DTypeOfValue(program, value)) {
-    case DType::kF64:
-      return Carrier::kF64;
-    case DType::kI32:
-      return Carrier::kI32;
-    case DType::kI64:
-      return Carrier::kI64;
-    case DType::kBool:
-      return Carrier::kBool;
-    default:
-      return Carrier::kF32;
-  }
-}
-
 ForwardRecord::ForwardRecord(Device& device, Stream& stream, Stream& copies, const Batch& batch,
                              const RunOptions& options)
     : device_(device), stream_(stream), copies_(copies), batch_(batch), options_(options) {
-  const NumericalProgram& numerical = *batch.program;
-  const Program& p = numerical.program;
-  for (const Site& site : numerical.sites) {
-    ++(site.kind == SiteKind::kTermination ? terminations_ : events_);
-  }
+  const Program& p = batch.program->program;
+  terminations_ = CountOf(batch.program->sites, SiteKind::kTermination);
+  events_ = CountOf(batch.program->sites, SiteKind::kEvent);
+  real_states_ = RealStates(p);
   const std::vector<int32_t> inputs = p.InputsOf(InputKind::kState);
-  for (int32_t input : inputs) {
-    real_states_ += StateValue(p, input).type.element == ElementType::kReal ? 1 : 0;
-  }
   const auto add = [&](std::vector<Trajectory>& list, const Value& value) {
     Trajectory& trajectory = list.emplace_back();
-    trajectory.carrier = CarrierOfValue(numerical, value);
+    trajectory.carrier = CarrierOf(value);
     trajectory.elements = ElementCount(value.type.shape);
   };
   for (int32_t input : options.record_states) {
@@ -76,34 +53,6 @@ ForwardRecord::ForwardRecord(Device& device, Stream& stream, Stream& copies, con
   }
   for (int32_t index : options.record_exports) add(exports_, ExportValue(p, index));
   if (options.recording == Recording::kInstances) sites_.resize(terminations_);
-}
-
-ForwardChunk ForwardRecord::EmptyChunk(int64_t first, int64_t count) const {
-  ForwardChunk chunk;
-  const NumericalProgram& numerical = *batch_.program;
-  if (options_.recording != Recording::kNone) {
-    chunk.diagnostics = StepDiagnostics::For(numerical.sites, real_states_, first, count,
-                                             batch_.steps, options_.stride);
-  }
-  const size_t cells = static_cast<size_t>(count * batch_.instances);
-  for (size_t site = 0; site < sites_.size(); ++site) {
-    InstanceSite& record = chunk.instance_sites.emplace_back();
-    record.iterations.assign(cells, 0);
-    record.reasons.assign(cells, 0);
-    record.value_counts.assign(cells, 0);
-    record.values.resize(static_cast<size_t>(batch_.instances));
-  }
-  const auto tensor = [&](const Value& value) {
-    return Tensor::Zeros(DTypeOfValue(numerical, value),
-                         Prefixed({batch_.instances, count}, value.type.shape));
-  };
-  for (int32_t input : options_.record_states) {
-    chunk.states.push_back(tensor(StateValue(numerical.program, input)));
-  }
-  for (int32_t index : options_.record_exports) {
-    chunk.exports.push_back(tensor(ExportValue(numerical.program, index)));
-  }
-  return chunk;
 }
 
 int64_t ForwardRecord::StepsPerLaunch(int64_t blocks) const {

@@ -1,9 +1,9 @@
 // What forward launches write beside the states: columns, per-instance arrays, trajectories.
 //
 // A chunk of steps is cut into launches so that their records stay within a bound. One object holds
-// the record of one launch: two of them take turns, so that one is written while the other's
-// travels to the host (Send) and goes into its place of the chunk (Take). Errors: those of
-// device.h. Threads: as a Stream.
+// the record of one launch. Two objects take turns: one is written while the other's record travels
+// to the host (Send) and is copied into its place in the chunk (Take).
+// Errors: those of device.h. Threads: as a Stream.
 #pragma once
 
 #include <memory>
@@ -32,19 +32,12 @@ int64_t Bytes(int64_t count) {
   return count * static_cast<int64_t>(sizeof(T));
 }
 
-// The format in which a value of the program leaves an executor.
-DType DTypeOfValue(const NumericalProgram& program, const Value& value);
-// The carrier of a value in fields and trajectories.
-Carrier CarrierOfValue(const NumericalProgram& program, const Value& value);
-
 class ForwardRecord {
  public:
   // Launches are on `stream`; `copies` is another, for the way to the host.
   ForwardRecord(Device& device, Stream& stream, Stream& copies, const Batch& batch,
                 const RunOptions& options);
 
-  // All zero, with the places of `count` steps.
-  ForwardChunk EmptyChunk(int64_t first, int64_t count) const;
   // The most steps of one launch of `blocks` blocks whose records stay within the bound, at
   // least 1.
   int64_t StepsPerLaunch(int64_t blocks) const;

@@ -1,11 +1,11 @@
 // From a numerical program to CUDA C++ that runs it: forward, adjoint, diagnostics.
 //
-// Maths: the sentences of sim/backend/semantics.h, one statement per operation, under the names of
-//   the program and with its source labels as comments. Numbers (literals, configuration, caps,
-//   trip counts) go to tables, so programs that differ in numbers alone have one text.
-// Mappings: a thread per instance (every value private to its thread), or a block per instance
-//   (values of more than one element spread over the threads of the block, scalars computed by each
-//   thread alike, the bodies of mapped loops private to the thread of their element).
+// Maths: docs/semantics.md, one statement per operation, under the names of the program and with
+//   its source labels as comments. Numbers (literals, configuration, caps, trip counts) go to
+//   tables, so programs that differ only in numbers have one text.
+// Mappings: a thread per instance, where every value is private to its thread, or a block per
+//   instance. With a block, a value of several elements is spread over the threads, every thread
+//   computes the scalars, and the body of a mapped loop belongs to the thread of its element.
 // Errors: RESOURCE_EXHAUSTED for a program with more inputs or fields than a kernel takes.
 // Cost: linear in the program. Threads: pure.
 #pragma once
@@ -93,8 +93,8 @@ struct GeneratedSource {
 absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
                                          const GenerateOptions& options);
 
-// The mapping that is taken where nobody says: a thread per instance unless its private values are
-// too large for registers and stack.
+// The default mapping: a thread per instance, unless its private values are too large for registers
+// and stack.
 Mapping ChooseMapping(const NumericalProgram& program);
 
 // The headers that a generated text includes, by the path under which it does, embedded in the

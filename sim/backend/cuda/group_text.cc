@@ -73,7 +73,7 @@ void RegionWriter::ConstantCast(const Op& op) {
       Cat(Opening(source_.CType(id), name), " = ", RoundText(op, from), ";", CommentOf(op)));
   SetPlace(id, {PlaceKind::kOne, name, 1});
   const Format to = source_.FormatOf(id);
-  if (!mode_.counts_ranges || !Narrows(source_.FormatOf(op.operands[0]), to)) return;
+  if (!mode_.counts_ranges || !precision::Narrows(source_.FormatOf(op.operands[0]), to)) return;
   const std::string ranges = Cat("constant_", RangesOf(op.role));
   if (constant_roles_.insert(static_cast<int>(op.role)).second) {
     if (keep_constant_ranges_) {

@@ -1,10 +1,10 @@
 // Compiled kernels in a folder, found again by what they were made from.
 //
-// A file is written whole under another name and then renamed, so that several processes may share
-// the folder; it holds a digest of its content, and one that does not fit is as if it were not
-// there. Beyond a number of bytes the files that were not used for the longest time go: whoever
-// compiles ever new worlds must not fill the volume, for which an orchestrator would end the
-// server. Errors: none; a folder that cannot be read or written holds nothing. Threads: any.
+// A file is written whole under another name and then renamed, so several processes may share the
+// folder. It holds a digest of its content; a file whose digest does not fit is treated as missing.
+// Least recently used files are deleted above a size limit; an unbounded cache could fill the
+// volume and get the pod evicted.
+// Errors: none; a folder that cannot be read or written holds nothing. Threads: any.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,10 @@
-// From generated texts to modules: memory, then the folder, then the compiler, which is asked
-// twice.
+// From generated texts to modules: from memory, else from the folder, else from the compiler.
 //
-// Optimising a text takes seconds. Who wants a first result soon gets it from a kernel that was
-// compiled with next to no optimisation, while a thread of the loader compiles the best one for
-// those who come later. Both compute the same bits.
-// Errors: those of the compiler and of loading; not kept. Threads: any; a text is compiled once for
-//   all who ask at the same time.
+// Optimising a text takes seconds. The first request therefore runs a kernel that was compiled
+// almost without optimisation, while a thread of the loader compiles the optimised one for later
+// requests. Both compute the same bits.
+// Errors: those of the compiler and of loading; they are not kept. Threads: any; requests for the
+//   same text share one compilation.
 #pragma once
 
 #include <condition_variable>

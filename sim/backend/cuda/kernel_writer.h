@@ -38,7 +38,7 @@ class KernelWriter : public RegionWriter {
   Place LoadScalar(FieldKind kind, const std::string& name);
   bool Stops() const { return source_.numerical().policy.nonfinite == precision::NonFinite::kStop; }
   void Combine(const std::string& flag);
-  // `comment`: what the kernel does, for who reads the text.
+  // `comment` says in the text what the kernel does.
   std::string Assemble(const std::string& comment, const std::string& name,
                        const std::string& tail);
   void OpenShared(bool uses);

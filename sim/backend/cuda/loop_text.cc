@@ -59,7 +59,7 @@ void RegionWriter::While(const Op& op) {
   if (op.attributes.elements > 0) return MappedWhile(op, id);
   const WhileCounts counts = CountsOf(op);
   const size_t c = static_cast<size_t>(counts.carried);
-  const size_t first_export = op.attributes.has_entry ? 3 : 2;
+  const size_t first_export = FirstExport(op);
   std::vector<Place> carried;
   std::vector<Place> exports;
   for (size_t k = 0; k < c; ++k) {
@@ -105,7 +105,7 @@ Place RegionWriter::TakeJoined(const Place& joined, Carrier carrier) {
 void RegionWriter::MappedWhile(const Op& op, const std::string& id) {
   const WhileCounts counts = CountsOf(op);
   const size_t c = static_cast<size_t>(counts.carried);
-  const size_t first_export = op.attributes.has_entry ? 3 : 2;
+  const size_t first_export = FirstExport(op);
   const int64_t n = op.attributes.elements;
   std::vector<Place> results;
   for (ValueId result : op.results) {
@@ -218,7 +218,7 @@ void RegionWriter::RunTest(const Op& op, const std::vector<Place>& carried,
                            const std::vector<Place>& mapped, const std::vector<Place>& exports,
                            const std::string& id) {
   const Region& test = op.regions[0];
-  const size_t first_export = op.attributes.has_entry ? 3 : 2;
+  const size_t first_export = FirstExport(op);
   BindArgs(test, {&carried, &mapped});
   StoreTapedArgs(test);
   RunRegion(test);
@@ -246,14 +246,10 @@ void RegionWriter::RunBody(const Op& op, const std::vector<Place>& carried,
 // What is decided behind an evaluated test.
 void RegionWriter::StopTests(const Op& op, const std::string& id, const Region& test) {
   const Attributes& a = op.attributes;
-  constexpr std::string_view kSigns[] = {"<", "<=", ">", ">=", "==", "!="};
   const std::string rhs = PlaceOf(test.yields[1])["0"];
   Line(Cat("lhs", id, " = ", PlaceOf(test.yields[0])["0"], ";"));
   const std::string lhs = Cat("lhs", id);
-  const std::string held = a.comparison == Comparison::kNe
-                               ? Cat(lhs, " < ", rhs, " || ", lhs, " > ", rhs)
-                               : Cat(lhs, " ", kSigns[static_cast<size_t>(a.comparison)], " ", rhs);
-  Line(Cat("const bool held", id, " = ", held, ";"));
+  Line(Cat("const bool held", id, " = ", ComparedText(a.comparison, lhs, rhs), ";"));
   if (mode_.decides) {
     const SiteText& site = source_.SiteOf(a.site);
     Line(Cat("if (", Speaking("tells"), ") TellTested(args, ", site.index, ", ran[", site.index,

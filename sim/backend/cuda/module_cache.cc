@@ -11,7 +11,7 @@ namespace {
 ModuleCache::Loaded Made(const std::function<ModuleCache::Loaded()>& make) {
   try {
     return make();
-  } catch (const std::exception& error) {  // memory, above all: who waits must hear of it
+  } catch (const std::exception& error) {  // out of memory, above all; waiting requests get it
     return absl::InternalError(error.what());
   }
 }
@@ -46,7 +46,7 @@ ModuleCache::Answer ModuleCache::Get(const std::string& key, const std::function
   if (module.valid()) return {module.get(), false};
   Loaded made = Made(make);
   const std::lock_guard<std::mutex> lock(mutex_);
-  // Under the lock: an entry that is not ready is dropped by nobody else.
+  // Under the lock: no other thread drops an entry that is not ready.
   promise.set_value(made);
   if (!made.ok()) Drop(index_.at(key));
   DropUnused();

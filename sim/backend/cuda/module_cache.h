@@ -1,8 +1,8 @@
 // Compiled texts in memory, by what they were made from.
 //
-// Who asks for a module that is being made waits for it, so that it is made once. Above the bound
-// the least recently used ones go that nobody holds; those in use stay, and are found.
-// Errors: those of `make`, for all who waited; the next one tries again.
+// A module is made once: a second request for it waits until it is ready. Above the bound the least
+// recently used modules are dropped, except those in use.
+// Errors: those of `make`, for all waiting requests; the next request tries again.
 // Cost: a look-up; one more per module that is dropped. Threads: any.
 #pragma once
 

@@ -1,8 +1,7 @@
-// Numbers of (instance, step, element) in memory of a carrier, one after another in any order of
-// the axes.
+// Numbers of (instance, step, element) in memory of a carrier, their axes in any order.
 //
-// Cost: a pass over the memory, in tiles of instances, so that neither side is read or written a
-//   number to a cache line whichever axis is its innermost.
+// Cost: one pass over the memory, in tiles of instances. So neither side uses a cache line for a
+//   single number, whichever axis is innermost.
 // Threads: pure.
 #pragma once
 

@@ -100,7 +100,7 @@ void RegionWriter::Elementwise(const Op& op) {
 
 void RegionWriter::CountRanges(const Op& op, Format from, Format to, const Indexed& x,
                                const Indexed& r, ValueId result) {
-  if (!mode_.counts_ranges || !Narrows(from, to)) return;
+  if (!mode_.counts_ranges || !precision::Narrows(from, to)) return;
   const ValueId where = op.attributes.where;
   const Place& place = PlaceOf(result);
   const std::string ranges = RangesOf(op.role);
@@ -116,7 +116,7 @@ void RegionWriter::CountRanges(const Op& op, Format from, Format to, const Index
 }
 
 std::string RegionWriter::RoundText(const Op& cast, const std::string& x) const {
-  const Overflow overflow = EffectiveOverflow(source_.numerical().policy, cast);
+  const Overflow overflow = OverflowInForce(source_.numerical().policy, cast);
   const std::string mode = overflow == Overflow::kIeee ? "" : Cat(", ", OverflowText(overflow));
   return Cat(LaneText(source_.FormatOf(cast.results[0])), "::Round(", x, mode, ")");
 }

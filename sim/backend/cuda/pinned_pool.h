@@ -1,4 +1,4 @@
-// Pinned memory that nobody uses, for whoever asks next: pinning takes longer than a small request.
+// Free pinned memory, kept for the next request: pinning takes longer than a small request runs.
 //
 // Errors: none. Cost: logarithmic in the pieces. Threads: one at a time; the owner has a lock.
 #pragma once

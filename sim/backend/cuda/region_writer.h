@@ -1,10 +1,10 @@
 // Writes the statements of regions into the body of one kernel.
 //
 // Values: one variable per value, under its number and name. A value of one element is a variable
-//   of the thread; one of several is an array of the thread, or, in the block mapping outside of
-//   mapped loops, spread over the threads of the block: element e in the workspace, computed and
-//   kept by thread e % blockDim.x. Thread p may read an element of another thread only behind a
-//   barrier (CrossRead).
+//   of the thread. A value of several elements is an array of the thread or, in the block mapping
+//   outside of mapped loops, spread over the threads of the block: element e lies in the workspace,
+//   and thread e % blockDim.x computes and keeps it. A thread may read an element of another thread
+//   only behind a barrier (CrossRead).
 #pragma once
 
 #include <functional>
@@ -46,8 +46,8 @@ struct RunMode {
   std::string read_time = "0";  // of inputs per step
 };
 
-// A cotangent and its mask while they travel; no place: never present, or (mask) present
-// everywhere.
+// A cotangent and its mask while they travel. Without a place the cotangent is never present;
+// without a place of its mask it is present everywhere.
 struct SlotPlace {
   Place cotangent;
   Place mask;

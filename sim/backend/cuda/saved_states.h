@@ -1,11 +1,11 @@
 // Copies of what travels with the instances of a run: on the device within a share of its memory,
-// beyond that in pinned memory of the host, where they travel while the device goes on.
+// beyond that in pinned memory of the host. The device goes on while a copy travels there.
 //
-// On its way to the host a copy is first parcelled: copied on the device, so that the states may
-// move on at once. Memory is kept for the next copy when one is dropped, so a copy may be dropped
-// while it is still read or travels.
-// Errors: those of device.h; RESOURCE_EXHAUSTED only where the host has no memory either. Threads:
-// as a Stream.
+// A copy for the host is first parcelled: copied on the device, so that the states may change at
+// once. The memory of a dropped copy is kept for the next one, so a copy may be dropped while it is
+// still read or travels.
+// Errors: those of device.h; RESOURCE_EXHAUSTED only if the host has no memory either.
+// Threads: as a Stream.
 #pragma once
 
 #include <cstdint>

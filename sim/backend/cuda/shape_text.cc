@@ -4,6 +4,7 @@
 
 #include "precision/exact_sum.h"
 #include "sim/backend/cuda/region_writer.h"
+#include "sim/program/axes.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -13,12 +14,6 @@ constexpr int64_t kMostThreads = 1024;  // of a block
 constexpr int64_t kSlowInOrder = 256;
 constexpr int64_t kExactSumBytes = 560;
 static_assert(sizeof(precision::ExactSum) <= kExactSumBytes && kExactSumBytes % 16 == 0);
-
-std::vector<int64_t> StridesOf(const Shape& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t axis = shape.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * shape[axis];
-  return strides;
-}
 
 // The index on an axis of element `flat` of a shape.
 std::string OnAxis(const std::string& flat, const Shape& shape, size_t axis) {
@@ -147,13 +142,6 @@ void RegionWriter::Concat(const Op& op) {
 
 namespace {
 
-bool IsReduced(const Op& op, size_t axis) {
-  for (int64_t reduced : op.attributes.axes) {
-    if (reduced == static_cast<int64_t>(axis)) return true;
-  }
-  return false;
-}
-
 // Where a reduction reads: element `i` of those that result element `k` is made of.
 struct Reduced {
   int64_t count = 1;
@@ -187,13 +175,12 @@ std::string OrderText(Order order) {
 }
 
 // The function of device/reduction.h, with its template arguments.
-std::string ReductionText(const Op& op, bool real, const std::string& type, Format from, Format to,
+std::string ReductionText(const Op& op, const std::string& type, Format from, Format to,
                           int64_t count) {
   const bool largest = op.code == OpCode::kReduceMax || op.code == OpCode::kArgmax;
   const std::string_view which = largest ? "true" : "false";
   switch (op.code) {
     case OpCode::kSum:
-      if (!real) return Cat("SumOfIntegers<", type, ", ", count, ">");
       return Cat("Sum<", OrderText(op.attributes.order), ", ",
                  FormatText(op.attributes.accumulator), ", ", FormatText(from), ", ",
                  FormatText(to), ", ", count, ">");
@@ -203,8 +190,7 @@ std::string ReductionText(const Op& op, bool real, const std::string& type, Form
     case OpCode::kArgmin:
       return Cat("ExtremeIndex<", count, ", ", which, ">");
     default:
-      return Cat(real ? "ExtremeOfReals<" : "ExtremeOfIntegers<", type, ", ", count, ", ", which,
-                 ">");
+      return Cat("ExtremeOfReals<", type, ", ", count, ", ", which, ">");
   }
 }
 
@@ -214,14 +200,12 @@ void RegionWriter::Reduction(const Op& op) {
   if (op.code == OpCode::kCumsum) return Cumsum(op);
   const ValueId id = op.results[0];
   const Place from = PlaceOf(op.operands[0]);
-  const bool real = source_.IsReal(op.operands[0]);
   const Reduced reduced(op, source_.At(op.operands[0]).type.shape);
   const bool to_one = from.kind == PlaceKind::kSpread && source_.Count(id) == 1;
   // Whether any holds, each thread asks of its own elements.
   if (!to_one || op.code != OpCode::kAny) CrossRead({from});
-  const std::string function =
-      ReductionText(op, real, source_.CType(id), source_.FormatOf(op.operands[0]),
-                    source_.FormatOf(id), reduced.count);
+  const std::string function = ReductionText(
+      op, source_.CType(id), source_.FormatOf(op.operands[0]), source_.FormatOf(id), reduced.count);
   const auto call = [&](const std::string& k) {
     const std::string value = from[reduced.IndexText(k, "i")];
     return Cat(function, "([&](int i) { return ", value, "; })");
@@ -249,8 +233,7 @@ void RegionWriter::ReduceToOne(const Op& op, const std::string& call, const std:
   crossed_ = true;  // what all read is written again by the next execution
   const bool sums = op.code == OpCode::kSum;
   const bool in_order = sums && a.order != Order::kPairwise && a.order != Order::kExact;
-  const bool shared = op.code == OpCode::kAny || (source_.IsReal(op.operands[0]) && !in_order);
-  if (!shared || count == 0) {
+  if (in_order || count == 0) {
     const std::string type = source_.CType(id);
     if (count > kSlowInOrder) Line(Cat("// One thread adds ", count, " numbers in their order."));
     take(type, 8);
@@ -299,12 +282,9 @@ void RegionWriter::Cumsum(const Op& op) {
   const Place to = NewVariable(source_.Name(id), CarrierOf(source_.At(id)), source_.Count(id));
   SetPlace(id, to);
   Rewrite(to);
-  std::string function = Cat("CumsumOfIntegers<", source_.CType(id), ", ");
-  if (source_.IsReal(id)) {
-    function = Cat("Cumsum<", FormatText(op.attributes.accumulator), ", ",
-                   FormatText(source_.FormatOf(op.operands[0])), ", ",
-                   FormatText(source_.FormatOf(id)), ", ");
-  }
+  const std::string function = Cat("Cumsum<", FormatText(op.attributes.accumulator), ", ",
+                                   FormatText(source_.FormatOf(op.operands[0])), ", ",
+                                   FormatText(source_.FormatOf(id)), ", ");
   const std::string element = reduced.IndexText("k", "i");
   const bool spread = to.kind == PlaceKind::kSpread;
   Line(Cat("for (int k = ", spread ? "threadIdx.x" : "0", "; k < ", lines,

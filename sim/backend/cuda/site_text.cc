@@ -1,5 +1,6 @@
 // Sites: what an instance decides, and what is recorded of it.
 #include "sim/backend/cuda/region_writer.h"
+#include "sim/program/compared_sum.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -15,31 +16,21 @@ const Op* ProducerIn(const Region& region, ValueId id) {
   return nullptr;
 }
 
-std::string Compared(Comparison comparison, const std::string& a, const std::string& b) {
-  constexpr std::string_view kSigns[] = {"<", "<=", ">", ">=", "==", "!="};
-  // A comparison with NaN is false, `ne` too.
-  if (comparison == Comparison::kNe) return Cat("(", a, " < ", b, " || ", a, " > ", b, ")");
-  return Cat(a, " ", kSigns[static_cast<size_t>(comparison)], " ", b);
-}
-
 }  // namespace
 
 std::string RegionWriter::ExtraMagnitude(ValueId id, const Region& region,
                                          const std::string& index) {
-  const Op* op = ProducerIn(region, id);
-  while (op != nullptr && op->code == kCast) op = ProducerIn(region, op->operands[0]);
-  if (op == nullptr || !source_.IsReal(op->results[0])) return "";
-  const auto operand = [&](size_t k) { return PlaceOf(op->operands[k])[index]; };
+  const Op* sum =
+      ComparedSum(source_.program(), id, [&](ValueId value) { return ProducerIn(region, value); });
+  if (sum == nullptr) return "";
+  const auto operand = [&](size_t k) { return PlaceOf(sum->operands[k])[index]; };
   const auto magnitude = [&](size_t k) {
     return Cat("precision::Abs(static_cast<double>(", operand(k), "))");
   };
-  if (op->code == kAdd || op->code == kSub) {
-    return Cat("LargerMagnitude(", operand(0), ", ", operand(1), ")");
-  }
-  if (op->code == kFma) {
+  if (sum->code == kFma) {
     return Cat("LargerMagnitude(", magnitude(0), " * ", magnitude(1), ", ", operand(2), ")");
   }
-  return "";
+  return Cat("LargerMagnitude(", operand(0), ", ", operand(1), ")");
 }
 
 std::string RegionWriter::DistanceText(ValueId lhs, ValueId rhs, const Region& region,
@@ -62,7 +53,8 @@ void RegionWriter::Event(const Op& op) {
   const Place b = PlaceOf(op.operands[1]);
   const Place guard = guarded ? PlaceOf(op.operands[2]) : Place{};
   Define(id, Cat("  // event ", op.attributes.site), [&](const std::string& i) {
-    const std::string held = Compared(op.attributes.comparison, a[i], b[i]);
+    std::string held = ComparedText(op.attributes.comparison, a[i], b[i]);
+    if (op.attributes.comparison == Comparison::kNe) held = Cat("(", held, ")");
     return guarded ? Cat(guard[i], " && ", held) : held;
   });
   if (!mode_.decides) return;

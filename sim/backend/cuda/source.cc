@@ -13,17 +13,6 @@ namespace {
 
 using enum FieldKind;
 
-void MarkUses(const Region& region, std::vector<bool>& used) {
-  const auto use = [&](ValueId id) {
-    if (id != ValueId::kNone) used[Index(id)] = true;
-  };
-  for (const Op& op : region.ops) {
-    for (ValueId id : op.operands) use(id);
-    for (const Region& nested : op.regions) MarkUses(nested, used);
-  }
-  for (ValueId id : region.yields) use(id);
-}
-
 std::string Hexadecimal(uint64_t x) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text = "0x";
@@ -56,13 +45,6 @@ bool AlwaysPresent(const Region& region, size_t slot, size_t slots) {
 
 }  // namespace
 
-bool Narrows(Format from, Format to) {
-  const auto source = precision::Traits(from);
-  const auto target = precision::Traits(to);
-  return target.precision < source.precision || target.emin > source.emin ||
-         target.max_finite < source.max_finite;
-}
-
 std::string FormatText(Format format) {
   constexpr std::string_view kNames[] = {"kF64", "kF32", "kBf16", "kF16", "kE4m3", "kE5m2"};
   return Cat("Format::", kNames[static_cast<size_t>(format)]);
@@ -75,6 +57,13 @@ std::string LaneText(Format format) {
 
 std::string OverflowText(Overflow overflow) {
   return overflow == Overflow::kIeee ? "Overflow::kIeee" : "Overflow::kSaturate";
+}
+
+std::string ComparedText(Comparison comparison, const std::string& a, const std::string& b) {
+  // A comparison with NaN is false, `ne` too.
+  if (comparison == Comparison::kNe) return Cat(a, " < ", b, " || ", a, " > ", b);
+  constexpr std::string_view kSigns[] = {"<", "<=", ">", ">=", "=="};
+  return Cat(a, " ", kSigns[static_cast<size_t>(comparison)], " ", b);
 }
 
 Carrier CarrierOf(const Value& value) {
@@ -95,45 +84,29 @@ std::string CTypeOf(Carrier carrier) {
   return std::string(kNames[static_cast<size_t>(carrier)]);
 }
 
-const Region* TerminalOf(const NumericalProgram& program) {
-  if (program.objective.empty()) return nullptr;
-  const Objective* objective = program.program.FindObjective(program.objective);
-  return objective != nullptr && objective->HasTerminal() ? &objective->terminal : nullptr;
-}
-
 Source::Source(const NumericalProgram& numerical, const GenerateOptions& options)
     : numerical_(numerical),
       mapping_(options.mapping),
       options_(options),
-      state_inputs_(numerical.program.InputsOf(InputKind::kState)) {
+      state_inputs_(numerical.program.InputsOf(InputKind::kState)),
+      used_(ReadInputs(numerical)),
+      look_(LooksOf(numerical, numerical.adjoint ? LooksIn::kAll : LooksIn::kForward)) {
   for (const Site& site : numerical.sites) {
     const bool event = site.kind == SiteKind::kEvent;
-    const int32_t index = event ? events_++ : terminations_++;
     std::string tally = AddIdentifier(site.name, event ? event_names_ : termination_names_);
-    sites_[site.name] = {index, std::move(tally), Hexadecimal(precision::Fnv1a64(site.name)),
+    sites_[site.name] = {site.number, std::move(tally), Hexadecimal(precision::Fnv1a64(site.name)),
                          site.elements};
   }
   for (int32_t input : state_inputs_) {
     const Input& state = program().inputs[static_cast<size_t>(input)];
-    real_states_ += IsReal(state.value) ? 1 : 0;
     AddIdentifier(state.name, state_names_);
   }
   for (const Export& output : program().exports) AddIdentifier(output.name, export_names_);
-  FindUsedInputs();
-  FindLooks();
   constant_.assign(program().values.size(), false);
   FindConstants(program().step);
   tape_.emplace(numerical, block(), constant_);
   AddFields();
   if (numerical.adjoint) AddAdjointFields();
-}
-
-void Source::FindUsedInputs() {
-  std::vector<bool> values(program().values.size(), false);
-  MarkUses(program().step, values);
-  MarkUses(program().initial, values);
-  if (const Region* terminal = TerminalOf(numerical_)) MarkUses(*terminal, values);
-  for (const Input& input : program().inputs) used_.push_back(values[Index(input.value)]);
 }
 
 void Source::FindConstants(const Region& region) {
@@ -157,26 +130,6 @@ void Source::FindConstants(const Region& region) {
   }
 }
 
-void Source::FindLooks() {
-  const Program& p = program();
-  look_.assign(p.values.size(), false);
-  const auto look = [&](const Region& region, const std::vector<ValueId>& looked_at) {
-    const Detection found = DetectNonFinite(p, numerical_.policy, region, looked_at);
-    for (size_t i = 0; i < look_.size(); ++i) look_[i] = look_[i] || found.look[i];
-  };
-  std::vector<ValueId> of_step = p.step.yields;
-  if (numerical_.stage_cost != ValueId::kNone) of_step.push_back(numerical_.stage_cost);
-  look(p.step, of_step);
-  look(p.initial, p.initial.yields);
-  if (const Region* terminal = TerminalOf(numerical_)) look(*terminal, terminal->yields);
-  if (!numerical_.adjoint) return;
-  const Adjoint& adjoint = *numerical_.adjoint;
-  for (const Region* region :
-       {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
-    look(*region, {});
-  }
-}
-
 void Source::AddField(FieldKind kind, size_t index, Carrier carrier, int64_t elements,
                       bool per_step) {
   fields_.push_back({kind, static_cast<int32_t>(index), carrier, elements, per_step});
@@ -197,7 +150,7 @@ void Source::AddFields() {
   AddField(kSignature, 0, Carrier::kI64, 1);
   for (const Site& site : numerical_.sites) {
     if (site.kind != SiteKind::kEvent) continue;
-    const size_t index = static_cast<size_t>(SiteOf(site.name).index);
+    const size_t index = static_cast<size_t>(site.number);
     AddField(kLastEvent, index, Carrier::kBool, site.elements);
     AddField(kFirstEvent, index, Carrier::kI64, 1);
   }

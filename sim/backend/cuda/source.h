@@ -74,9 +74,9 @@ class Source {
   }
 
   const SiteText& SiteOf(const std::string& name) const { return sites_.at(name); }
-  int terminations() const { return terminations_; }
-  int events() const { return events_; }
-  int real_states() const { return real_states_; }
+  int terminations() const { return static_cast<int>(termination_names_.size()); }
+  int events() const { return static_cast<int>(event_names_.size()); }
+  int real_states() const { return static_cast<int>(RealStates(numerical_.program)); }
 
   // Bytes of the workspace of a block, 16-byte aligned; the offset of what was taken.
   int64_t TakeWorkspace(int64_t bytes);
@@ -84,8 +84,6 @@ class Source {
   int NextId() { return next_id_++; }
 
  private:
-  void FindUsedInputs();
-  void FindLooks();
   void FindConstants(const Region& region);
   void AddFields();
   void AddAdjointFields();
@@ -102,7 +100,6 @@ class Source {
   std::vector<Field> fields_;
   std::map<std::string, SiteText> sites_;
   std::vector<std::string> state_names_, export_names_, termination_names_, event_names_;
-  int terminations_ = 0, events_ = 0, real_states_ = 0;
   std::vector<double> numbers_;
   std::vector<int64_t> integers_;
   std::unordered_map<const void*, size_t> number_of_, integer_of_;
@@ -116,8 +113,6 @@ std::string CTypeOf(Carrier carrier);
 std::string FormatText(Format format);  // "Format::kF32"
 std::string LaneText(Format format);    // "F32", an alias of Lane<Format::kF32>
 std::string OverflowText(Overflow overflow);
-bool Narrows(Format from, Format to);  // whether a conversion may under- or overflow
-// The terminal cost that is run, or null.
-const Region* TerminalOf(const NumericalProgram& program);
+std::string ComparedText(Comparison comparison, const std::string& a, const std::string& b);
 
 }  // namespace simgrad::sim::cuda

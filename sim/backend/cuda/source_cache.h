@@ -1,9 +1,9 @@
-// Texts that were generated before, by the program object that they are of.
+// Texts that were generated before, by the program object that they belong to.
 //
-// Who caches a program hands over the same object again, so that its identity is the key; a text is
-// forgotten some time after its program has gone.
-// Errors: those of Generate, which are not kept. Cost: a hit is a look-up. Threads: any; two that
-// miss at once both generate, and one result is kept.
+// The identity of the program object is the key: a cached program is the same object every time. A
+// text is dropped some time after its program is gone.
+// Errors: those of Generate; they are not kept. Cost: a hit is a look-up. Threads: any; if two
+//   threads miss at once, both generate and one result is kept.
 #pragma once
 
 #include <cstddef>

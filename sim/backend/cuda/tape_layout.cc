@@ -94,8 +94,8 @@ TapeEntry EntryFor(const NumericalProgram& program, const Op& tape) {
   }
   const Format from = value.format.value_or(Format::kF64);
   entry.to = program.program[tape.results[0]].format.value_or(Format::kF64);
-  entry.overflow = EffectiveOverflow(program.policy, tape);
-  entry.narrows = Narrows(from, entry.to);
+  entry.overflow = OverflowInForce(program.policy, tape);
+  entry.narrows = precision::Narrows(from, entry.to);
   entry.stored = entry.narrows ? entry.to : from;
   entry.bits = StoredBits(entry.stored);
   return entry;

@@ -1,9 +1,11 @@
 // What a replayed region leaves on the tape, and where: decided once per text.
 //
-// A frame is one execution of a region of the primal. It holds, in this order: the position of the
-// frame before it in its loop (only where frames of that loop differ in size, and for a step), a
-// record per loop in it that has a reverse (iterations, and where its frames are), the values that
-// tape operations read from it. Sizes are in units (device/tape.h).
+// A frame is one execution of a region of the primal. It holds, in this order:
+// - the position of the previous frame of its loop, only for a step and where frames of that loop
+//   differ in size;
+// - a record for each loop in it that is reversed: its iterations, and where its frames are;
+// - the values that tape operations read from it.
+// Sizes are in units (device/tape.h).
 #pragma once
 
 #include <map>

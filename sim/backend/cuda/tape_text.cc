@@ -127,7 +127,7 @@ void RegionWriter::Tape(const Op& op) {
   const ValueId id = op.results[0];
   const ValueId primal = op.attributes.primal;
   const bool constant = source_.IsConstant(primal);
-  const Overflow overflow = EffectiveOverflow(source_.numerical().policy, op);
+  const Overflow overflow = OverflowInForce(source_.numerical().policy, op);
   const Region& home = *source_.tape().HomeOf(primal, adjoint_of_);
   const TapeEntry entry =
       constant ? EntryFor(source_.numerical(), op)

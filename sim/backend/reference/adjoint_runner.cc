@@ -111,7 +111,7 @@ void AdjointRunner::ExecuteTape(const Op& op, Frame& frame) {
   const Value& value = program()[op.results[0]];
   for (double& x : read.real) {
     sinks_.meter->Add(kElementWork);
-    x = precision::RoundTo(*value.format, x, EffectiveOverflow(program_.policy, op));
+    x = precision::RoundTo(*value.format, x, OverflowInForce(program_.policy, op));
   }
   const Array* const operands[] = {&primal};
   Store(op, operands, frame, std::move(read));

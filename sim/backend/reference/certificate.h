@@ -1,14 +1,12 @@
 // Writes the birth certificate of a non-finite value by replaying one instance.
 //
-// Maths: the first operation, in order of execution, whose result is not finite although its
-// operands
-//   are, or the number that came in non-finite. The operands given are those of that element; of a
-//   reduction the smallest and the largest element it read.
-// Errors: INVALID_ARGUMENT where the batch does not fit its program; nullopt where the instance is
-// ok,
-//   or where the replay meets nothing (a checkpoint behind the birth). CANCELLED where `stop` said
-//   so.
-// Cost: a replay of one instance with the reference executor: from `start` for phases input and
+// Maths: the birth is the first operation, in order of execution, whose result is not finite
+//   although its operands are, or the number that came in non-finite. The certificate lists the
+//   operands of that element; for a reduction, the smallest and the largest element it read.
+// Errors: INVALID_ARGUMENT if the batch does not fit its program; CANCELLED if `stop` returned
+//   true; nullopt if the instance is ok or the replay finds nothing (a checkpoint behind the
+//   birth).
+// Cost: a replay of one instance with the reference executor: from `start` for the phases input and
 //   forward; the whole trajectory for phase adjoint, with a copy of the states of every step.
 // Threads: pure.
 #pragma once

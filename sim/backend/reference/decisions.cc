@@ -18,12 +18,10 @@ bool IsNan(const precision::Margin& margin) {
 DecisionRecorder::DecisionRecorder(const std::vector<Site>& sites, uint64_t instance_id,
                                    double near_band_ulps)
     : instance_id_(instance_id), near_band_ulps_(near_band_ulps) {
-  size_t terminations = 0;
   for (const Site& site : sites) {
-    const bool event = site.kind == SiteKind::kEvent;
-    const size_t index = event ? event_elements_.size() : terminations++;
-    if (event) event_elements_.push_back(site.elements);
-    sites_[site.name] = {precision::Fnv1a64(site.name), index, site.elements};
+    if (site.kind == SiteKind::kEvent) event_elements_.push_back(site.elements);
+    sites_[site.name] = {precision::Fnv1a64(site.name), static_cast<size_t>(site.number),
+                         site.elements};
   }
 }
 

@@ -1,6 +1,6 @@
 // Counts what one instance decides at its sites: diagnostics, path signature, event history.
 //
-// The rules are the paragraphs "Decisions" and "Margins" of sim/backend/semantics.h.
+// The rules are docs/semantics.md, "Decisions" and "Margins".
 #pragma once
 
 #include <map>

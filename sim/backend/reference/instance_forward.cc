@@ -29,21 +29,7 @@ Format StateFormat(const NumericalProgram& program, int32_t state_input) {
 
 void NoteState(const Array& state, Format format, StateRange& range) {
   const double smallest_normal = std::ldexp(1.0, precision::Traits(format).min_exponent);
-  for (double x : state.real) {
-    StateRange one;
-    const double magnitude = std::abs(x);
-    if (std::isnan(x)) {
-      one.nans = 1;
-    } else if (std::isinf(x)) {
-      one.infinities = 1;
-    } else {
-      one.min = one.max = x;
-      one.zeros = x == 0.0 ? 1 : 0;
-      one.subnormals = x != 0.0 && magnitude < smallest_normal ? 1 : 0;
-      if (x != 0.0) one.smallest = magnitude;
-    }
-    range.Merge(one);
-  }
+  for (double x : state.real) range.Note(x, smallest_normal);
 }
 
 InstanceRun::InstanceRun(const Batch& batch, const Layouts& layouts, int64_t row,

@@ -20,7 +20,7 @@ struct InstanceState {
   PathState path;
 };
 
-// What a step writes to. Null: nobody counts.
+// Where a step reports to. Null: not counted.
 struct StepSinks {
   bool decide = false;  // count decisions into `column` and the path
   StepColumn column;

@@ -21,14 +21,11 @@ void Span(const std::vector<ValueId>& ids, RegionLayout& layout) {
 
 }  // namespace
 
-Layouts::Layouts(const NumericalProgram& program) {
+Layouts::Layouts(const NumericalProgram& program) : used_inputs_(ReadInputs(program)) {
   const Program& p = program.program;
-  const size_t values = p.values.size();
-  used_values_.assign(values, false);
   Add(p.step);
   Add(p.initial);
   if (const Region* terminal = TerminalOf(program)) Add(*terminal);
-  const std::vector<bool> used_forward = used_values_;
   if (program.adjoint) {
     for (const Region* region : {&program.adjoint->terminal, &program.adjoint->last,
                                  &program.adjoint->inner, &program.adjoint->initial}) {
@@ -42,7 +39,6 @@ Layouts::Layouts(const NumericalProgram& program) {
     inputs_.slot[Index(input.value) - inputs_.first] =
         static_cast<int32_t>(inputs_.producer.size());
     inputs_.producer.push_back(nullptr);
-    used_inputs_.push_back(used_forward[Index(input.value)]);
   }
 }
 
@@ -57,26 +53,15 @@ void Layouts::Add(const Region& region) {
     layout.slot[Index(id) - layout.first] = static_cast<int32_t>(layout.producer.size());
     layout.producer.push_back(producer);
   };
-  const auto use = [&](ValueId id) {
-    if (id != ValueId::kNone) used_values_[Index(id)] = true;
-  };
   for (ValueId id : region.args) define(id, nullptr);
   for (const Op& op : region.ops) {
     for (ValueId id : op.results) {
       define(id, &op);
       producers_.emplace(id, &op);
     }
-    for (ValueId id : op.operands) use(id);
     for (const Region& nested : op.regions) Add(nested);
   }
-  for (ValueId id : region.yields) use(id);
   regions_.emplace(&region, std::move(layout));
-}
-
-const Region* TerminalOf(const NumericalProgram& program) {
-  if (program.objective.empty()) return nullptr;
-  const Objective* objective = program.program.FindObjective(program.objective);
-  return objective != nullptr && objective->HasTerminal() ? &objective->terminal : nullptr;
 }
 
 Frame::Frame(const RegionLayout& of, const Frame* around)

@@ -1,7 +1,7 @@
 // Where the values of a program live while it runs: one frame per execution of a region.
 //
-// A value belongs to the region that defines it (program inputs to a frame of their own). Looking a
-// value up walks from the innermost frame outward; an adjoint frame that does not know a value asks
+// A value belongs to the region that defines it; program inputs have a frame of their own. A
+// look-up walks from the innermost frame outward. An adjoint frame that does not hold a value asks
 // the recorded frame of the primal.
 #pragma once
 
@@ -36,7 +36,7 @@ class Layouts {
   const RegionLayout& inputs() const { return inputs_; }
   // Of a frame without values, which only says where it stands.
   const RegionLayout& empty() const { return empty_; }
-  // Whether the program reads input i in any region that is run.
+  // By input (ReadInputs).
   const std::vector<bool>& used_inputs() const { return used_inputs_; }
   // The operation that produces a result anywhere in the program; used for loops.
   const Op& ProducerOf(ValueId id) const { return *producers_.at(id); }
@@ -47,12 +47,8 @@ class Layouts {
   RegionLayout inputs_;
   RegionLayout empty_;
   std::vector<bool> used_inputs_;
-  std::vector<bool> used_values_;
   std::unordered_map<ValueId, const Op*> producers_;
 };
-
-// The terminal cost that is run, or null.
-const Region* TerminalOf(const NumericalProgram& program);
 
 struct LoopRecord;
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "precision/float_environment.h"
 #include "sim/backend/check_batch.h"
+#include "sim/backend/empty_chunk.h"
 #include "sim/backend/reference/instance_run.h"
 #include "sim/backend/value_tensors.h"
 
@@ -65,10 +66,6 @@ class ReferenceRun : public Run {
     return program_.program[program_.program.inputs[static_cast<size_t>(input)].value];
   }
   size_t StateIndex(int32_t input) const;
-  Tensor EmptyOf(const Value& value, Format format, std::initializer_list<int64_t> prefix) const {
-    return Tensor::Zeros(DTypeOfValue(value, format), Prefixed(prefix, value.type.shape));
-  }
-  ForwardChunk EmptyChunk(int64_t first, int64_t count) const;
   void RunSteps(int64_t first, int64_t count, ForwardChunk& chunk);
   void Record(size_t row, size_t column, int64_t count, ForwardChunk& chunk) const;
   void NoteStates(size_t row, size_t sample, StepDiagnostics& diagnostics) const;
@@ -113,38 +110,6 @@ absl::Status ReferenceRun::Start() {
   return absl::OkStatus();
 }
 
-ForwardChunk ReferenceRun::EmptyChunk(int64_t first, int64_t count) const {
-  ForwardChunk chunk;
-  size_t real_states = 0;
-  for (int32_t input : state_inputs_) {
-    real_states += StateValue(input).type.element == ElementType::kReal ? 1 : 0;
-  }
-  if (options_.recording != Recording::kNone) {
-    chunk.diagnostics = StepDiagnostics::For(program_.sites, real_states, first, count,
-                                             batch_.steps, options_.stride);
-  }
-  if (options_.recording == Recording::kInstances) {
-    const size_t cells = static_cast<size_t>(count) * instances_.size();
-    for (size_t site = 0; site < chunk.diagnostics.terminations.size(); ++site) {
-      InstanceSite& record = chunk.instance_sites.emplace_back();
-      record.iterations.assign(cells, 0);
-      record.reasons.assign(cells, 0);
-      record.value_counts.assign(cells, 0);
-      record.values.resize(instances_.size());
-    }
-  }
-  for (int32_t input : options_.record_states) {
-    chunk.states.push_back(
-        EmptyOf(StateValue(input), StateFormat(program_, input), {batch_.instances, count}));
-  }
-  for (int32_t index : options_.record_exports) {
-    const Value& value = ExportValue(index);
-    chunk.exports.push_back(
-        EmptyOf(value, value.format.value_or(Format::kF64), {batch_.instances, count}));
-  }
-  return chunk;
-}
-
 // The recorded states and exports of one instance after one step of the chunk.
 void ReferenceRun::Record(size_t row, size_t column, int64_t count, ForwardChunk& chunk) const {
   const InstanceState& state = instances_[row].state();
@@ -170,7 +135,7 @@ void ReferenceRun::NoteStates(size_t row, size_t sample, StepDiagnostics& diagno
 
 absl::StatusOr<ForwardChunk> ReferenceRun::Forward(int64_t first, int64_t count) {
   const precision::ScopedFloatEnvironment environment;
-  ForwardChunk chunk = EmptyChunk(first, count);
+  ForwardChunk chunk = EmptyChunk(batch_, options_, options_.stride, first, count);
   const absl::Status ended = UntilStopped([&] { RunSteps(first, count, chunk); });
   if (!ended.ok()) return ended;
   Publish();
@@ -287,8 +252,7 @@ int64_t ReferenceRun::AdjointBytes(int64_t first, int64_t count) const {
 }
 
 Tensor ReferenceRun::State(int32_t state_input) const {
-  Tensor tensor =
-      EmptyOf(StateValue(state_input), StateFormat(program_, state_input), {batch_.instances});
+  Tensor tensor = ZerosFor(StateValue(state_input), {batch_.instances});
   int64_t at = 0;
   for (const InstanceRun& instance : instances_) {
     const Array& array = instance.state().states[StateIndex(state_input)];
@@ -299,8 +263,7 @@ Tensor ReferenceRun::State(int32_t state_input) const {
 }
 
 Tensor ReferenceRun::Export(int32_t export_index) const {
-  const Value& value = ExportValue(export_index);
-  Tensor tensor = EmptyOf(value, value.format.value_or(Format::kF64), {batch_.instances});
+  Tensor tensor = ZerosFor(ExportValue(export_index), {batch_.instances});
   int64_t at = 0;
   for (const InstanceRun& instance : instances_) {
     const Array& array = instance.state().exports[static_cast<size_t>(export_index)];
@@ -318,8 +281,7 @@ std::vector<double> ReferenceRun::Values() const {
 }
 
 std::vector<std::vector<int64_t>> ReferenceRun::FirstEventSteps() const {
-  std::vector<std::vector<int64_t>> steps(
-      DecisionRecorder(program_.sites, 0, 0).InitialState().first_event_steps.size());
+  std::vector<std::vector<int64_t>> steps(CountOf(program_.sites, SiteKind::kEvent));
   for (const InstanceRun& instance : instances_) {
     const std::vector<int64_t>& first = instance.state().path.first_event_steps;
     for (size_t site = 0; site < first.size(); ++site) steps[site].push_back(first[site]);

@@ -1,6 +1,6 @@
 // The oracle: one instance at a time, one number at a time, every rule as it is written.
 //
-// Maths: docs/numerics.md and sim/backend/semantics.h. Cost: slow, by intent; memory is one record
+// Maths: docs/numerics.md and docs/semantics.md. Cost: slow, by intent; memory is one record
 //   of a step, and for the adjoint one record of a range of steps and instances.
 // Errors: INVALID_ARGUMENT for a batch that does not fit its program.
 // Threads: an executor is immutable; a Run computes on the calling thread, whatever

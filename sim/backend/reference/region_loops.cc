@@ -65,7 +65,7 @@ std::vector<Array> RegionRunner::RunBody(const Op& op, const Frame& base,
                                          const std::vector<Array>& carried,
                                          const std::vector<Array>& mapped, LoopRun& run) {
   const Region& region = op.regions[1];
-  const size_t first_export = op.attributes.has_entry ? 3 : 2;
+  const size_t first_export = FirstExport(op);
   const std::vector<Array> exports = Collect(op.regions[0].yields, first_export, *run.tests.back());
   if (!sinks_.keep) run.bodies.clear();
   run.bodies.push_back(LoopFrame(layouts_.Of(region), base, op.attributes.max_iter + 1,
@@ -120,7 +120,7 @@ std::vector<Array> RegionRunner::RunWhile(const Op& op, const Frame& base,
   if (decisions != nullptr) {
     decisions->EndRun(a.site, {base.iteration, base.element}, run.iterations, run.reason, pair);
   }
-  for (Array& value : Collect(op.regions[0].yields, a.has_entry ? 3 : 2, *run.tests.back())) {
+  for (Array& value : Collect(op.regions[0].yields, FirstExport(op), *run.tests.back())) {
     carried.push_back(std::move(value));
   }
   return carried;

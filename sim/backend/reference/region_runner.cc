@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "precision/selection.h"
+#include "sim/program/compared_sum.h"
 
 namespace simgrad::sim::reference {
 namespace {
@@ -23,19 +24,16 @@ constexpr int64_t kDispatch = 64;
 }  // namespace
 
 double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, size_t element) {
-  const auto producer = [&](ValueId value) -> const Op* {
+  const Op* sum = ComparedSum(program, id, [&](ValueId value) -> const Op* {
     const int32_t slot = frame.layout->SlotOf(value);
     return slot < 0 ? nullptr : frame.layout->producer[static_cast<size_t>(slot)];
-  };
-  const Op* op = producer(id);
-  while (op != nullptr && op->code == kCast) op = producer(op->operands[0]);
-  if (op == nullptr || program[op->results[0]].type.element != ElementType::kReal) return 0.0;
+  });
+  if (sum == nullptr) return 0.0;
   const auto magnitude = [&](size_t k) {
-    return precision::Abs(frame.At(op->operands[k]).real[element]);
+    return precision::Abs(frame.At(sum->operands[k]).real[element]);
   };
-  if (op->code == kAdd || op->code == kSub) return precision::Max(magnitude(0), magnitude(1));
-  if (op->code == kFma) return precision::Max(magnitude(0) * magnitude(1), magnitude(2));
-  return 0.0;
+  if (sum->code == kFma) return precision::Max(magnitude(0) * magnitude(1), magnitude(2));
+  return precision::Max(magnitude(0), magnitude(1));
 }
 
 void RegionRunner::Run(const Region& region, Frame& frame) {
@@ -72,9 +70,11 @@ void RegionRunner::Store(const Op& op, Arrays operands, Frame& frame, Array resu
     const ValueId source = op.code == kCast ? op.operands[0] : op.attributes.primal;
     for (size_t i = 0; i < result.real.size(); ++i) {
       sinks_.meter->Add(kElementWork);
-      if (!IsExecuted(where, i, result.real.size())) continue;
-      CountRange(*sinks_.ranges, op.role, *program()[source].format,
-                 *program()[op.results[0]].format, operands[0]->real[i], result.real[i]);
+      const double x = operands[0]->real[i];
+      if (!IsExecuted(where, i, result.real.size()) || !precision::IsFinite(x)) continue;
+      const Format to = *program()[op.results[0]].format;
+      if (!precision::Narrows(*program()[source].format, to)) continue;
+      sinks_.ranges->NoteCast(op.role, to, x, result.real[i]);
     }
   }
   if (sinks_.recorded_bytes != nullptr) {

@@ -11,7 +11,7 @@
 
 namespace simgrad::sim::reference {
 
-// What a run reports to, besides its values. Null: nobody counts.
+// Where a run reports to, besides its values. Null: not counted.
 struct RunSinks {
   WorkMeter* meter = nullptr;  // never null where something runs
   NonFiniteWatch* watch = nullptr;
@@ -62,7 +62,8 @@ class RegionRunner {
 std::unique_ptr<Frame> LoopFrame(const RegionLayout& layout, const Frame& around, int64_t radix,
                                  int64_t iteration, std::string_view site);
 
-// The magnitudes of the operands where the value was produced, in this frame, by add, sub or fma.
+// The largest magnitude among the operands of the sum that made a compared value in this frame; 0
+// where there is none (sim/program/compared_sum.h).
 double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, size_t element);
 
 }  // namespace simgrad::sim::reference

@@ -49,14 +49,6 @@ NonFiniteClass Classify(OpCode code, const std::vector<double>& operands, double
   return std::isnan(result) && !sums ? NonFiniteClass::kInvalid : NonFiniteClass::kOverflow;
 }
 
-// Whether the target lacks a value that the source has.
-bool Narrows(Format from, Format to) {
-  const auto source = precision::Traits(from);
-  const auto target = precision::Traits(to);
-  return target.precision < source.precision || target.emin > source.emin ||
-         target.max_finite < source.max_finite;
-}
-
 }  // namespace
 
 bool IsExecuted(const Array* where, size_t i, size_t n) {
@@ -64,17 +56,6 @@ bool IsExecuted(const Array* where, size_t i, size_t n) {
   const std::vector<int64_t>& mask = where->integer;
   if (mask.size() == n) return mask[i] != 0;
   return std::any_of(mask.begin(), mask.end(), [](int64_t b) { return b != 0; });
-}
-
-void CountRange(RangeCounts& counts, Role role, Format from, Format to, double x, double r) {
-  if (!Narrows(from, to) || !precision::IsFinite(x)) return;
-  const auto target = precision::Traits(to);
-  // 2^min_exponent, the smallest normal number of the target.
-  const double smallest_normal = std::ldexp(1.0, target.min_exponent);
-  if (x != 0.0 && std::abs(r) < smallest_normal) ++counts.underflows[static_cast<size_t>(role)];
-  if (!precision::IsFinite(precision::RoundTo(to, x))) {
-    ++counts.overflows[static_cast<size_t>(role)];
-  }
 }
 
 void NonFiniteWatch::Begin(InstanceHealth* health, Phase phase, int64_t step) {

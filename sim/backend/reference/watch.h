@@ -64,7 +64,4 @@ class NonFiniteWatch {
 // of another length for the whole operation if it holds anywhere.
 bool IsExecuted(const Array* where, size_t i, size_t n);
 
-// Counts what a narrowing conversion of x to r did (RangeCounts in sim/diagnostics/diagnostics.h).
-void CountRange(RangeCounts& counts, Role role, Format from, Format to, double x, double r);
-
 }  // namespace simgrad::sim::reference

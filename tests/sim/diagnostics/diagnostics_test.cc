@@ -61,6 +61,36 @@ TEST(SmallestMargin, KeepsAnInfiniteMarginIfThereIsNoOther) {
   EXPECT_EQ(margin.absolute_instance, 3u);
 }
 
+TEST(StateRange, NotesWhatKindOfNumberItMet) {
+  StateRange range;
+  for (double x : {-2.0, 3.0, 0.0, -0.0, 0x1p-130, kInf, std::nan("")}) range.Note(x, 0x1p-126);
+  EXPECT_EQ(range.min, -2.0);
+  EXPECT_EQ(range.max, 3.0);
+  EXPECT_EQ(range.smallest, 0x1p-130);
+  EXPECT_EQ(range.subnormals, 1u);
+  EXPECT_EQ(range.zeros, 2u);
+  EXPECT_EQ(range.infinities, 1u);
+  EXPECT_EQ(range.nans, 1u);
+}
+
+TEST(RangeCounts, ACastUnderflowsBelowTheSmallestNormalAndOverflowsBeyondTheLargest) {
+  RangeCounts counts;
+  const auto note = [&](double x, double r) {
+    counts.NoteCast(precision::Role::kTape, precision::Format::kF16, x, r);
+  };
+  const size_t tape = static_cast<size_t>(precision::Role::kTape);
+  note(1.0, 1.0);
+  note(0.0, 0.0);
+  note(0x1p-14, 0x1p-14);
+  EXPECT_EQ(counts, RangeCounts{});
+  note(0x1p-15, 0x1p-15);  // subnormal
+  note(-0x1p-40, -0.0);
+  EXPECT_EQ(counts.underflows[tape], 2u);
+  note(1e6, kInf);
+  note(-1e6, -65504.0);  // saturated
+  EXPECT_EQ(counts.overflows[tape], 2u);
+}
+
 TEST(IterationBucket, HoldsEachBoundAndWhatIsAboveTheOneBefore) {
   for (size_t k = 0; k < kIterationBounds.size(); ++k) {
     EXPECT_EQ(IterationBucket(kIterationBounds[k]), k);

@@ -1,10 +1,10 @@
 // The columns of kernel_abi.h word by word: cleared, merged, by as many threads as there are.
 //
-// Maths: sums of integers, extremes of ordered keys; of an ExtremeMargin the smaller magnitude,
-// then
-//   the smaller key. So the order of merging does not matter.
-// Errors: none. Threads: a word is one thread's; barriers are the caller's. Loops over columns are
-//   called, not expanded: a text compiles the sooner, and they run once a step.
+// Maths: sums of integers, extremes of ordered keys. Of two ExtremeMargins the smaller magnitude is
+//   kept, then the smaller key. So the order of merging does not matter.
+// Errors: none. Threads: a word belongs to one thread; barriers are the caller's.
+// Cost: loops over columns are called, not inlined. A text compiles faster that way, and they run
+//   once per step.
 #pragma once
 
 #include "sim/backend/cuda/kernel_abi.h"

@@ -1,7 +1,7 @@
 // What one thread saw in one step, of all its instances; device/join.h joins it with the others of
 // its block.
 //
-// Maths: the paragraphs "Decisions", "Margins" and "Counters" of sim/backend/semantics.h.
+// Maths: docs/semantics.md, "Decisions", "Margins" and "Counters".
 // Errors: none. Threads: tallies are private; EndRun counts in the block's slot by atomics.
 #pragma once
 
@@ -16,8 +16,8 @@ namespace simgrad::sim::cuda::device {
 // Stop reasons, as StopReason in sim/diagnostics/diagnostics.h.
 enum StopReason : int { kConverged, kMaxIter, kNonFinite, kNotEntered };
 
-// The smallest |value| that a thread met, with the key of who met it (ExtremeMargin; a rank has 31
-// bits).
+// The smallest |value| that a thread met, with the key of its instance (ExtremeMargin; a rank has
+// 31 bits).
 struct NearestValue {
   uint64_t magnitude = kNoMargin;
   uint32_t key = ~uint32_t{0};

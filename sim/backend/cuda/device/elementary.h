@@ -1,8 +1,7 @@
 // The elementary functions, each once per kernel text instead of once per use.
 //
-// Maths: precision/elementary.h, to the bit. They are long: called, not expanded, they keep the
-// time
-//   to compile a text of many of them down.
+// Maths: precision/elementary.h, to the bit. The functions are long. As calls, not inlined, they
+//   keep the time short that a text with many of them takes to compile.
 // Errors: none. Threads: pure.
 #pragma once
 

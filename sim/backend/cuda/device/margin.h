@@ -1,9 +1,8 @@
 // How far a tested value lies from its threshold, for one comparison of one thread.
 //
 // Maths: precision/ulp.h.
-// Accuracy: the bits of precision::MarginOf, but for those of a NaN. Operands of narrow formats
-// come
-//   in float, so that one addition and one product are of doubles.
+// Accuracy: the bits of precision::MarginOf, except those of a NaN. Operands of narrow formats
+//   arrive as float, so that only one addition and one product are of doubles.
 // Errors: none. Threads: pure.
 #pragma once
 

@@ -15,15 +15,9 @@ using precision::Format;
 using precision::Lane;
 using precision::Order;
 
-// Whether every value of `inner` is one of `outer`.
-SIMGRAD_HD constexpr bool Holds(Format outer, Format inner) {
-  const precision::FormatTraits o = precision::Traits(outer);
-  const precision::FormatTraits i = precision::Traits(inner);
-  return o.precision >= i.precision && o.emin <= i.emin && o.max_finite >= i.max_finite;
-}
-
 // Adds in the accumulator's format.
-template <Format kAccumulator, Format kFrom, bool kInCarrier = Holds(kAccumulator, kFrom)>
+template <Format kAccumulator, Format kFrom,
+          bool kInCarrier = !precision::Narrows(kFrom, kAccumulator)>
 struct Adder {
   using T = typename Lane<kAccumulator>::Carrier;
   SIMGRAD_HD T operator()(T a, T b) const { return Lane<kAccumulator>::Add(a, b); }
@@ -82,13 +76,6 @@ SIMGRAD_HD inline typename Lane<kTo>::Carrier Sum(const At& at) {
   return Lane<kTo>::Round(total);
 }
 
-template <class T, int kCount, class At>
-SIMGRAD_HD inline T SumOfIntegers(const At& at) {
-  uint64_t total = 0;
-  for (int i = 0; i < kCount; ++i) total += static_cast<uint64_t>(static_cast<int64_t>(at(i)));
-  return static_cast<T>(total);
-}
-
 template <class T, int kCount, bool kLargest, class At>
 SIMGRAD_HD inline T ExtremeOfReals(const At& at) {
   T extreme = at(0);
@@ -97,16 +84,6 @@ SIMGRAD_HD inline T ExtremeOfReals(const At& at) {
     extreme = kLargest ? precision::Max(extreme, next) : precision::Min(extreme, next);
   }
   return precision::Canonical(extreme);
-}
-
-template <class T, int kCount, bool kLargest, class At>
-SIMGRAD_HD inline T ExtremeOfIntegers(const At& at) {
-  T extreme = at(0);
-  for (int i = 1; i < kCount; ++i) {
-    const T next = at(i);
-    if (kLargest ? next > extreme : next < extreme) extreme = next;
-  }
-  return extreme;
 }
 
 // The first extreme; the first NaN counts as the extreme.
@@ -145,15 +122,6 @@ SIMGRAD_HD inline void Cumsum(const At& at, const Put& put) {
     const int k = kReverse ? kCount - 1 - i : i;
     total = add(total, static_cast<typename Add::T>(at(k)));
     put(k, Lane<kTo>::Round(total));
-  }
-}
-template <class T, int kCount, bool kReverse, class At, class Put>
-SIMGRAD_HD inline void CumsumOfIntegers(const At& at, const Put& put) {
-  uint64_t total = 0;
-  for (int i = 0; i < kCount; ++i) {
-    const int k = kReverse ? kCount - 1 - i : i;
-    total += static_cast<uint64_t>(static_cast<int64_t>(at(k)));
-    put(k, static_cast<T>(total));
   }
 }
 

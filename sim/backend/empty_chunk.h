@@ -1,0 +1,14 @@
+// What a range of steps starts with: every column, trajectory and site in its shape, all zero.
+//
+// Errors: none. Cost: allocates what is recorded. Threads: pure.
+#pragma once
+
+#include "sim/backend/executor.h"
+
+namespace simgrad::sim {
+
+// Of steps [first, first + count). `stride`: of the sampled states.
+ForwardChunk EmptyChunk(const Batch& batch, const RunOptions& options, int32_t stride,
+                        int64_t first, int64_t count);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,167 @@
+// Facts of a lowered program that every executor reads.
+
+#include "sim/program/numerical_program.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "sim/program/builder.h"
+#include "sim/program/detect.h"
+#include "sim/program/loop.h"
+#include "tests/sim/work_maker.h"
+
+namespace simgrad::sim {
+namespace {
+
+// Two objectives, of which `end` alone has a terminal cost; two loops around an event; an input
+// that only the terminal cost reads, and one that nothing reads.
+Program World() {
+  Builder b("facts");
+  const Var x = b.State("x", {2});
+  const Var n = b.State("n", {}, "", ElementType::kI32);
+  const Var a = b.Param("a", {}, 1.0);
+  const Var goal = b.Param("goal", {}, 1.0);
+  b.Param("nothing", {}, 1.0);
+  const auto loop = [&](const std::string& site, Var from, const std::string& event) {
+    WhileOptions options;
+    options.site = site;
+    options.max_iter = 4;
+    return b
+        .While(
+            options, {from}, {},
+            [&](const Vars& carried, const Vars&) {
+              const Var norm = b.Reduce(OpCode::kSum, carried[0]);
+              return LoopTest{norm, b.Literal(1.0), std::nullopt, {}};
+            },
+            [&](const Vars& carried, const Vars&, const Vars&) {
+              const Var low = b.Event(event, carried[0], Comparison::kLt, b.Literal(2.0, {2}));
+              return Vars{Select(low, a * carried[0], carried[0])};
+            })
+        .carried[0];
+  };
+  const Var first = loop("first_loop", x, "first_event");
+  const Var second = loop("second_loop", first, "second_event");
+  b.SetNext({second / x, n});
+  b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, goal * states[0]);
+  });
+  b.AddObjective(
+      "along", [&] { return b.Reduce(OpCode::kSum, x); }, nullptr);
+  const absl::StatusOr<Program> program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  return *program;
+}
+
+NumericalProgram Lowered(const std::string& objective) {
+  auto lowered = tests::LowerForGradient(World(), tests::PolicyOf({.preset = "f32"}), objective);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return *std::move(lowered);
+}
+
+bool Reads(const NumericalProgram& program, const std::string& name) {
+  const int32_t input = tests::IndexOf(program.program, InputKind::kParam, name);
+  return ReadInputs(program)[static_cast<size_t>(input)];
+}
+
+TEST(NumericalProgram, HasTheTerminalCostOfTheChosenObjectiveOnly) {
+  EXPECT_EQ(TerminalOf(Lowered("")), nullptr);
+  EXPECT_EQ(TerminalOf(Lowered("along")), nullptr);
+  const NumericalProgram end = Lowered("end");
+  EXPECT_EQ(TerminalOf(end), &end.program.objectives.front().terminal);
+}
+
+TEST(NumericalProgram, ReadsAnInputWhereARegionThatRunsDoes) {
+  EXPECT_TRUE(Reads(Lowered("end"), "goal"));
+  EXPECT_FALSE(Reads(Lowered("along"), "goal"));
+  for (const std::string objective : {"", "end", "along"}) {
+    EXPECT_TRUE(Reads(Lowered(objective), "a")) << objective;
+    EXPECT_FALSE(Reads(Lowered(objective), "nothing")) << objective;
+  }
+}
+
+TEST(NumericalProgram, AnOverflowModeOfItsOwnComesBeforeThatOfRoleAndSite) {
+  precision::Policy policy = tests::PolicyOf({.preset = "f32"});
+  Op op;
+  op.code = OpCode::kCast;
+  op.role = Role::kTape;
+  for (const Overflow mode : {Overflow::kIeee, Overflow::kSaturate}) {
+    policy.roles[static_cast<size_t>(Role::kTape)].overflow = mode;
+    op.attributes.overflow.reset();
+    EXPECT_EQ(OverflowInForce(policy, op), mode);
+    for (const Overflow own : {Overflow::kIeee, Overflow::kSaturate}) {
+      op.attributes.overflow = own;
+      EXPECT_EQ(OverflowInForce(policy, op), own);
+    }
+  }
+}
+
+TEST(NumericalProgram, NumbersSitesAmongThoseOfTheirKind) {
+  const NumericalProgram program = Lowered("");
+  std::vector<std::pair<std::string, int32_t>> numbers;
+  for (const Site& site : program.sites) numbers.emplace_back(site.name, site.number);
+  const std::vector<std::pair<std::string, int32_t>> expected = {
+      {"first_loop", 0}, {"first_event", 0}, {"second_loop", 1}, {"second_event", 1}};
+  EXPECT_EQ(numbers, expected);
+  EXPECT_EQ(CountOf(program.sites, SiteKind::kTermination), 2u);
+  EXPECT_EQ(CountOf(program.sites, SiteKind::kEvent), 2u);
+  EXPECT_EQ(RealStates(program.program), 1u);
+}
+
+TEST(NumericalProgram, ATestYieldsItsExportsAfterBothSidesAndTheEntryThreshold) {
+  for (const bool enters : {false, true}) {
+    Builder b("exports");
+    const Var x = b.State("x", {});
+    Var exported;
+    WhileOptions options;
+    options.site = "loop";
+    b.While(
+        options, {x}, {},
+        [&](const Vars& carried, const Vars&) {
+          exported = carried[0] * carried[0];
+          LoopTest test{carried[0], b.Literal(1.0), std::nullopt, {exported}};
+          if (enters) test.entry = b.Literal(2.0);
+          return test;
+        },
+        [&](const Vars& carried, const Vars&, const Vars&) { return carried; });
+    const Op& loop = b.program().step.ops.back();
+    ASSERT_EQ(loop.code, OpCode::kWhile);
+    EXPECT_EQ(FirstExport(loop), enters ? 3u : 2u);
+    EXPECT_EQ(loop.regions[0].yields[FirstExport(loop)], exported.id);
+  }
+}
+
+size_t Count(const std::vector<bool>& looks) {
+  return static_cast<size_t>(std::count(looks.begin(), looks.end(), true));
+}
+
+TEST(LooksOf, AreThoseOfTheRegionsThatRun) {
+  const NumericalProgram end = Lowered("end");
+  const Region& step = end.program.step;
+  const Region& terminal = *TerminalOf(end);
+  const std::vector<bool> in_step =
+      DetectNonFinite(end.program, end.policy, step, step.yields).look;
+  const std::vector<bool> in_terminal =
+      DetectNonFinite(end.program, end.policy, terminal, terminal.yields).look;
+  const std::vector<bool> forward = LooksOf(end, LooksIn::kForward);
+  EXPECT_GT(Count(in_step), 0u);
+  for (size_t i = 0; i < forward.size(); ++i) EXPECT_EQ(forward[i], in_step[i] || in_terminal[i]);
+
+  const std::vector<bool> all = LooksOf(end, LooksIn::kAll);
+  EXPECT_GT(Count(all), Count(forward));
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_GE(all[i], forward[i]);
+}
+
+TEST(LooksOf, TheStageCostIsLookedAtByTheExecutor) {
+  const NumericalProgram along = Lowered("along");
+  ASSERT_NE(along.stage_cost, ValueId::kNone);
+  EXPECT_FALSE(LooksOf(along, LooksIn::kForward)[Index(along.stage_cost)]);
+  const Region& step = along.program.step;
+  EXPECT_TRUE(DetectNonFinite(along.program, along.policy, step, step.yields)
+                  .look[Index(along.stage_cost)]);
+}
+
+}  // namespace
+}  // namespace simgrad::sim
