@@ -51,10 +51,11 @@ void LargeCoverage::Add(const Case& made, const Observed& seen) {
   adjoint_operations_ += extent.adjoint_operations;
   beyond_2000_ += extent.operations > 2000 ? 1 : 0;
   beyond_4000_ += extent.operations > 4000 ? 1 : 0;
-  adjoint_beyond_5000_ += extent.adjoint_operations > 5000 ? 1 : 0;
+  adjoint_beyond_500_ += extent.adjoint_operations > 500 ? 1 : 0;
+  adjoint_beyond_1500_ += extent.adjoint_operations > 1500 ? 1 : 0;
   loops_in_loops_ += extent.depth >= 2 ? 1 : 0;
   depth_3_ += extent.depth >= 3 ? 1 : 0;
-  long_bodies_ += extent.largest_body >= 50 ? 1 : 0;
+  long_bodies_ += extent.largest_body >= 100 ? 1 : 0;
   long_arrays_ += extent.elements >= 500 ? 1 : 0;
   many_loops_ += extent.loops >= 50 ? 1 : 0;
   gradients_ += made.work.gradient ? 1 : 0;
@@ -65,16 +66,17 @@ void LargeCoverage::Add(const Case& made, const Observed& seen) {
 }
 
 std::vector<LargeCoverage::Line> LargeCoverage::Lines() const {
-  return {{"more than 2,000 operations", beyond_2000_, 15},
-          {"more than 4,000 operations", beyond_4000_, 4},
-          {"more than 5,000 operations in the adjoint", adjoint_beyond_5000_, 8},
-          {"loops in loops", loops_in_loops_, 25},
-          {"loops three deep", depth_3_, 15},
-          {"loops of 50 operations", long_bodies_, 25},
-          {"50 loops", many_loops_, 10},
-          {"arrays of 500 elements", long_arrays_, 25},
-          {"gradients", gradients_, 18},
-          {"every instance finite", finite_, 10},
+  return {{"more than 2,000 operations", beyond_2000_, 18},
+          {"more than 4,000 operations", beyond_4000_, 6},
+          {"more than 500 operations in the adjoint", adjoint_beyond_500_, 8},
+          {"more than 1,500 operations in the adjoint", adjoint_beyond_1500_, 3},
+          {"loops in loops", loops_in_loops_, 28},
+          {"loops three deep", depth_3_, 24},
+          {"loops of 100 operations", long_bodies_, 24},
+          {"50 loops", many_loops_, 5},
+          {"arrays of 500 elements", long_arrays_, 28},
+          {"gradients", gradients_, 15},
+          {"every instance finite", finite_, 12},
           {"a gradient that is connected", connected_, 12}};
 }
 

@@ -43,7 +43,8 @@ class LargeCoverage {
   int64_t adjoint_operations_ = 0;
   int beyond_2000_ = 0;
   int beyond_4000_ = 0;
-  int adjoint_beyond_5000_ = 0;
+  int adjoint_beyond_500_ = 0;
+  int adjoint_beyond_1500_ = 0;
   int loops_in_loops_ = 0;
   int depth_3_ = 0;
   int long_bodies_ = 0;

@@ -89,13 +89,12 @@ void WorldWriter::WriteInitial() {
 void WorldWriter::WriteStep() {
   ValuePool pool = InputPool();
   loops_ = 0;
-  if (IsLarge()) WriteSections(pool);
+  std::optional<Var> sections;
+  if (IsLarge()) sections = WriteSections(pool);
   if (random_.Chance(0.75)) WriteWhile(pool, 0);
   Grow(pool, static_cast<int>(random_.Integer(3, 10)), 0);
   while (random_.Chance(0.3)) WriteEvent(pool);
   WriteExports(pool);
-  std::optional<Var> all;  // of a large world, so that every state hangs on all of it
-  if (IsLarge()) all = DigestAll(pool, main_shape_);
   Vars next;
   for (const Var& state : states_) {
     const Type type = builder_.program()[state.id].type;
@@ -107,7 +106,7 @@ void WorldWriter::WriteStep() {
     } else {
       const RoleScope role(builder_, random_.Chance(0.5) ? Role::kState : Role::kDynamics);
       Var mixed = Digest(pool, type.shape);
-      if (all) mixed = mixed + Condense(pool, *all, type.shape);
+      if (sections) mixed = mixed + Condense(pool, *sections, type.shape);
       next.push_back(Tamed() ? 0.75 * state + 0.5 * Bounded(mixed) : mixed);
     }
   }
@@ -115,9 +114,10 @@ void WorldWriter::WriteStep() {
 }
 
 // Each section sees the inputs and a few values of the one before: so what it costs to choose
-// operands does not grow with the world. Nothing is dead: what a section leaves unused is handed
-// on or digested, and the next states take what the last section was handed.
-void WorldWriter::WriteSections(ValuePool& pool) {
+// operands does not grow with the world. Nothing is dead: what a section leaves unused is handed on
+// or goes into a sum, on which every next state hangs. No section sees that sum, which one
+// comparison would cut off from the gradient.
+Var WorldWriter::WriteSections(ValuePool& pool) {
   constexpr size_t kHandedOn = 6;  // of each kind of value
   const auto size = [&] { return static_cast<int64_t>(builder_.program().values.size()); };
   const auto some = [&](const Vars& from) {
@@ -128,6 +128,7 @@ void WorldWriter::WriteSections(ValuePool& pool) {
     for (const Var& x : fresh) pool.unused.erase(x.id);
     return fresh;
   };
+  Var sum = Bounded(RealOf(pool, main_shape_));
   while (size() < options_.size) {
     loops_ = 0;
     if (random_.Chance(0.75)) WriteWhile(pool, 0);
@@ -139,10 +140,11 @@ void WorldWriter::WriteSections(ValuePool& pool) {
     for (const Var& x : some(pool.choices)) Keep(next, next.choices, x);
     for (const Var& x : some(pool.anonymous)) Keep(next, next.anonymous, x);
     for (const Var& x : some(pool.reals)) Keep(next, next.reals, wild_ ? x : Bounded(x));
-    Keep(next, next.reals, DigestAll(pool, main_shape_));
+    sum = 0.75 * sum + DigestAll(pool, main_shape_);
     pool = std::move(next);
   }
   loops_ = 0;
+  return sum;
 }
 
 // What is still unused, and sometimes an input or a next state as it is.

@@ -24,7 +24,7 @@ class WorldWriter {
   void WriteInputs();
   void WriteInitial();
   void WriteStep();
-  void WriteSections(ValuePool& pool);
+  Var WriteSections(ValuePool& pool);
   void WriteExports(ValuePool& pool);
   void WriteObjective(int number);
   Var WriteCost(ValuePool pool);
