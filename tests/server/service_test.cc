@@ -4,7 +4,9 @@
 
 #include <cstring>
 
+#include "precision/policy.h"
 #include "server/conversion/program_to_proto.h"
+#include "sim/worlds/worlds.h"
 #include "tests/server/deterministic_bytes.h"
 #include "tests/server/running_server.h"
 #include "tests/sim/program/shaped_programs.h"
@@ -53,9 +55,9 @@ TEST(Service, ServerInfoTellsWhatThereIs) {
   EXPECT_FALSE(info.version().empty());
   EXPECT_EQ(info.port(), server.server().port());
   EXPECT_EQ(info.metrics_port(), server.server().metrics_port());
-  EXPECT_EQ(info.worlds_size(), 2);
-  EXPECT_EQ(info.presets_size(), 7);
-  EXPECT_EQ(info.orders_size(), 5);
+  EXPECT_EQ(info.worlds_size(), static_cast<int>(sim::BuiltInWorlds().size()));
+  EXPECT_EQ(info.presets_size(), static_cast<int>(precision::PresetNames().size()));
+  EXPECT_EQ(info.orders_size(), precision::kOrderCount);
   EXPECT_EQ(info.limits().max_message_bytes(), 4 << 20);
   EXPECT_EQ(info.limits().max_request_bytes(), 64 << 20);
   ASSERT_EQ(info.devices_size(), 1);
@@ -69,7 +71,7 @@ TEST(Service, ListWorldsGivesSchemasWithDefaults) {
   grpc::ClientContext context;
   v1::ListWorldsResponse worlds;
   ASSERT_TRUE(server.stub().ListWorlds(&context, {}, &worlds).ok());
-  ASSERT_EQ(worlds.worlds_size(), 2);
+  ASSERT_EQ(worlds.worlds_size(), static_cast<int>(sim::BuiltInWorlds().size()));
   const v1::WorldSchema& ball = worlds.worlds(0);
   EXPECT_EQ(ball.name(), "bouncing_ball");
   bool gravity = false;
