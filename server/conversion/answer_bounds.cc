@@ -84,7 +84,7 @@ int64_t MostChunkSteps(const sim::Work& work, const std::vector<Recorded>& recor
 }
 
 int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded,
-                    const AnswerLimits& limits) {
+                    v1::ProgramDetail program, const AnswerLimits& limits) {
   const double instances = static_cast<double>(work.batch.instances);
   const double steps = static_cast<double>(work.batch.steps);
   const double step = StepBytesOf(work, recorded).all;
@@ -92,7 +92,14 @@ int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded
       step * static_cast<double>(std::min(work.batch.steps, sim::MostStepsOfAChunk(work)));
   // A vector that grows holds up to twice its numbers, and its messages hold them again.
   double bytes = 3 * chunk;
-  bytes += std::min(step * (steps + 1), static_cast<double>(limits.max_queued_bytes));
+  double waiting = step * (steps + 1);
+  if (program == v1::PROGRAM_DETAIL_TEXT) {
+    const auto text = static_cast<double>(work.batch.program->text.size());
+    waiting += text;
+    // A piece of it is a message before it is bytes.
+    bytes += std::min(text, static_cast<double>(limits.max_payload_bytes));
+  }
+  bytes += std::min(waiting, static_cast<double>(limits.max_queued_bytes));
   bytes += instances * 64;  // values, signatures, health
   // The reverse pass, by step and as messages.
   if (work.gradient) bytes += 2 * steps * static_cast<double>(sizeof(sim::BackwardStep));

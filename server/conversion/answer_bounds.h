@@ -23,10 +23,10 @@ int64_t MostChunkSteps(const sim::Work& work, const std::vector<Recorded>& recor
                        const AnswerLimits& limits);
 
 // Bytes that the answer holds besides what the engine needs: a chunk and its messages, those that
-// wait for the reader, and what is told per instance or step at the end. Expects
-// work.max_chunk_steps.
+// wait for the reader, the program's text where it is asked for, and what is told per instance or
+// step at the end. Expects work.max_chunk_steps.
 int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded,
-                    const AnswerLimits& limits);
+                    v1::ProgramDetail program, const AnswerLimits& limits);
 
 // Tests of all loops, in all instances and steps, if every loop ran to its cap.
 double MostTests(const sim::Work& work);

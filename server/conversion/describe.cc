@@ -7,8 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/conversion/cuda_text.h"
+#include "server/conversion/enum_names.h"
 #include "server/conversion/program_to_proto.h"
 #include "server/conversion/schema.h"
+#include "server/conversion/work.h"
+#include "server/validation/gradient_check.h"
 #include "server/validation/request_error.h"
 #include "server/validation/spec_check.h"
 #include "sim/program/lower.h"
@@ -17,26 +20,32 @@
 namespace simgrad::server::conversion {
 namespace {
 
-// Every differentiable input, for the objective alone.
-sim::AdjointSpec FullAdjoint(const sim::Program& program, const std::string& objective) {
-  sim::AdjointSpec spec;
-  spec.objective = objective;
-  spec.final_state.resize(program.InputsOf(sim::InputKind::kState).size());
-  spec.trajectory_state.resize(spec.final_state.size());
-  spec.trajectory_export.resize(program.exports.size());
+// The gradient whose adjoint is described, as far as it shapes the program: by names.
+v1::GradientRequest GradientOf(const v1::DescribeProgramRequest& request,
+                               const sim::Program& program) {
+  v1::GradientRequest gradient;
+  gradient.mutable_spec()->set_objective(request.objective());
+  *gradient.mutable_wrt() = request.wrt();
   for (const sim::Input& input : program.inputs) {
-    spec.wanted.push_back(sim::IsDifferentiable(program, input));
+    if (request.wrt_size() > 0 || !sim::IsDifferentiable(program, input)) continue;
+    v1::InputName* name = gradient.add_wrt();
+    name->set_kind(ToProto(input.kind));
+    name->set_name(input.name);
   }
-  return spec;
+  v1::Cotangent* cotangent = gradient.add_cotangents();
+  for (const std::string& name : request.cotangent_final_state()) {
+    cotangent->add_final_state()->set_name(name);
+  }
+  for (const std::string& name : request.cotangent_trajectory()) {
+    cotangent->add_trajectory()->set_name(name);
+  }
+  return gradient;
 }
 
 absl::Status CheckObjective(const v1::DescribeProgramRequest& request,
                             const validation::ProgramSchema& schema) {
   const auto& known = schema.objectives;
-  if (request.objective().empty()) {
-    if (!request.adjoint()) return absl::OkStatus();
-    return validation::InvalidField("objective", "an adjoint needs an objective");
-  }
+  if (request.objective().empty()) return absl::OkStatus();
   if (std::find(known.begin(), known.end(), request.objective()) != known.end()) {
     return absl::OkStatus();
   }
@@ -65,15 +74,20 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
   const auto world = cache.World(request.world(), "world", control);
   if (!world.ok()) return world.status();
   status = CheckObjective(request, (*world)->schema);
+  if (status.ok()) status = validation::CheckDescribedAdjoint(request, (*world)->schema);
   if (status.ok()) status = CheckCudaTextOptions(request.cuda(), (*world)->schema, "cuda");
   if (!status.ok()) return status;
   std::optional<sim::AdjointSpec> adjoint;
-  if (request.adjoint()) adjoint = FullAdjoint((*world)->program, request.objective());
+  if (request.adjoint()) {
+    const sim::Program& primal = (*world)->program;
+    adjoint = AdjointSpecFromProto(GradientOf(request, primal), primal);
+  }
   const auto program =
       cache.Lower(*world, request.policy(), request.objective(), adjoint, "", control);
   if (!program.ok()) return program.status();
   v1::DescribeProgramResponse response;
   response.mutable_program()->ParseFromString((*program)->info);
+  response.mutable_program()->set_text((*program)->program->text);
   *response.mutable_source() = ProgramToProto((*world)->program);
   for (v1::InputSchema& schema : InputSchemasOf((*world)->program)) {
     *response.add_inputs() = std::move(schema);

@@ -35,7 +35,7 @@ struct CachedProgram {
   std::shared_ptr<const CachedWorld> world;
   std::shared_ptr<const sim::NumericalProgram> program;
   std::vector<validation::FieldSchema> required;  // inputs it reads that have no default
-  std::string info;        // what every answer says of it: a serialised v1::ProgramInfo
+  std::string info;  // what every answer says of it: a serialised v1::ProgramInfo without text
   double step_work = 0.0;  // element-operations of a step and of all costs, every loop at its cap
   std::shared_ptr<void> memory;  // lease of what this holds, while it is cached
 };

@@ -191,14 +191,21 @@ std::vector<v1::TensorPiece> Pieces(const std::string& field, const std::string&
   std::vector<v1::TensorPiece> pieces;
   const int64_t size = static_cast<int64_t>(data.size());
   for (int64_t offset = 0; offset < size; offset += max_bytes) {
-    const int64_t count = std::min(max_bytes, size - offset);
-    v1::TensorPiece& piece = pieces.emplace_back();
-    piece.set_field(field);
-    piece.set_offset(offset);
-    piece.set_data(data.data() + offset, static_cast<size_t>(count));
-    piece.set_last(offset + count == size);
+    pieces.push_back(PieceAt(offset, field, data, max_bytes));
   }
   return pieces;
+}
+
+v1::TensorPiece PieceAt(int64_t offset, const std::string& field, const std::string& data,
+                        int64_t max_bytes) {
+  const int64_t size = static_cast<int64_t>(data.size());
+  const int64_t count = std::min(max_bytes, size - offset);
+  v1::TensorPiece piece;
+  piece.set_field(field);
+  piece.set_offset(offset);
+  piece.set_data(data.data() + offset, static_cast<size_t>(count));
+  piece.set_last(offset + count == size);
+  return piece;
 }
 
 }  // namespace simgrad::server::conversion

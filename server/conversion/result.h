@@ -25,5 +25,8 @@ std::vector<v1::TensorPiece> SplitOff(v1::GradientResult& result, int64_t max_by
 // `data` as pieces of at most `max_bytes`.
 std::vector<v1::TensorPiece> Pieces(const std::string& field, const std::string& data,
                                     int64_t max_bytes);
+// The one of them that begins at `offset`, a multiple of `max_bytes` below the size of `data`.
+v1::TensorPiece PieceAt(int64_t offset, const std::string& field, const std::string& data,
+                        int64_t max_bytes);
 
 }  // namespace simgrad::server::conversion

@@ -20,12 +20,4 @@ v1::StreamHeader StreamHeaderToProto(const std::vector<Recorded>& recorded, int6
   return header;
 }
 
-std::vector<v1::TensorPiece> AddProgramWithoutText(const std::string& info,
-                                                   v1::StreamHeader& header, int64_t max_bytes) {
-  header.mutable_program()->ParseFromString(info);
-  std::string text;
-  text.swap(*header.mutable_program()->mutable_text());
-  return Pieces("program.text", text, max_bytes);
-}
-
 }  // namespace simgrad::server::conversion

@@ -14,8 +14,4 @@ namespace simgrad::server::conversion {
 v1::StreamHeader StreamHeaderToProto(const std::vector<Recorded>& recorded, int64_t instances,
                                      int64_t steps);
 
-// Adds a program whose text does not fit: pieces of field "program.text" carry it.
-std::vector<v1::TensorPiece> AddProgramWithoutText(const std::string& info,
-                                                   v1::StreamHeader& header, int64_t max_bytes);
-
 }  // namespace simgrad::server::conversion

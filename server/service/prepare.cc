@@ -97,6 +97,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   if (!status.ok()) return status;
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
   prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch);
+  prepared.program_detail = spec.program();
   prepared.send_diagnostics = spec.diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;
   const conversion::AnswerLimits answer = {options.limits.max_message_bytes / 2,
                                            kQueuedMessages * options.limits.max_message_bytes};
@@ -106,8 +107,8 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   prepared.work.reserve = control.reserve;
   const auto work_bytes = WorkBytes(prepared.work, options);
   if (!work_bytes.ok()) return work_bytes.status();
-  prepared.memory_bytes =
-      *work_bytes + conversion::AnswerBytes(prepared.work, prepared.recorded, answer);
+  prepared.memory_bytes = *work_bytes + conversion::AnswerBytes(prepared.work, prepared.recorded,
+                                                                prepared.program_detail, answer);
   prepared.compile_seconds = compile_seconds;
   prepared.decode_seconds = SecondsSince(start) - compile_seconds;
   return prepared;

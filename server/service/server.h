@@ -68,6 +68,7 @@ class Server {
   bool HasFailedSelfCheck() const { return self_check_ != nullptr && self_check_->HasFailed(); }
 
   const scheduling::Scheduler& queue() const { return *scheduler_; }
+  scheduling::WorkQueue& preparation() { return scheduler_->preparation(); }
   const scheduling::WorkQueue& preparation() const {
     return std::as_const(*scheduler_).preparation();
   }

@@ -48,8 +48,8 @@ absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(
 class UnaryCall {
  public:
   UnaryCall(const CallContext& shared, const std::string& method,
-            grpc::CallbackServerContext* context)
-      : rpc_(*shared.metrics, method), reactor_(context->DefaultReactor()) {
+            grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor)
+      : rpc_(*shared.metrics, method), reactor_(reactor) {
     record_.request_id = NewRequestId();
     record_.method = method;
     record_.trace_parent = MetadataOf(*context, "traceparent");
@@ -89,7 +89,7 @@ grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& me
                                 grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
                                 grpc::ByteBuffer* response, Answer answer) {
   using Result = decltype(answer());
-  UnaryCall call(shared, method, context);
+  UnaryCall call(shared, method, context, context->DefaultReactor());
   const auto caller = CallerOf(shared, *context);
   if (!caller.ok()) {
     call.Answer(Result(caller.status()), response);
@@ -101,16 +101,33 @@ grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& me
   return call.reactor();
 }
 
+// Hears that the caller of a DescribeProgram has left; lives until gRPC is done with the call.
+class DescribeReactor final : public grpc::ServerUnaryReactor {
+ public:
+  DescribeReactor(scheduling::Scheduler* scheduler,
+                  std::shared_ptr<scheduling::Cancellation> cancellation)
+      : scheduler_(scheduler), cancellation_(std::move(cancellation)) {}
+  void OnCancel() override {
+    cancellation_->Cancel(absl::CancelledError("the caller cancelled"));
+    scheduler_->DropCancelled();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  scheduling::Scheduler* scheduler_;
+  const std::shared_ptr<scheduling::Cancellation> cancellation_;
+};
+
 // A DescribeProgram: unary, and prepared as streams are.
 class DescribeCall {
  public:
   using Described = absl::StatusOr<v1::DescribeProgramResponse>;
   DescribeCall(const CallContext& shared, grpc::CallbackServerContext* context,
                grpc::ByteBuffer* response)
-      : call_(shared, "DescribeProgram", context),
-        scheduler_(shared.scheduler),
+      : scheduler_(shared.scheduler),
         response_(response),
-        cancellation_(std::make_shared<scheduling::Cancellation>(DeadlineOf(*context))) {}
+        cancellation_(std::make_shared<scheduling::Cancellation>(DeadlineOf(*context))),
+        call_(shared, "DescribeProgram", context, new DescribeReactor(scheduler_, cancellation_)) {}
 
   grpc::ServerUnaryReactor* reactor() const { return call_.reactor(); }
   scheduling::Scheduler* scheduler() const { return scheduler_; }
@@ -153,11 +170,11 @@ class DescribeCall {
     arrival_ = scheduling::Scheduler::Arrival();
   }
 
-  UnaryCall call_;
   scheduling::Scheduler* scheduler_;
   grpc::ByteBuffer* response_;
-  std::shared_ptr<scheduling::Caller> caller_;
   const std::shared_ptr<scheduling::Cancellation> cancellation_;
+  UnaryCall call_;
+  std::shared_ptr<scheduling::Caller> caller_;
   scheduling::Scheduler::Arrival arrival_;
   scheduling::MemoryBudget::Reservation upload_;
 };

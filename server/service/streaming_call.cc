@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/conversion/answer_bounds.h"
+#include "server/conversion/program_info.h"
 #include "server/conversion/result.h"
 #include "server/conversion/stream_header.h"
 #include "server/conversion/trajectory_chunks.h"
@@ -318,14 +319,19 @@ void StreamingCall::SendHeader() {
   header.set_server_version(context_.version);
   header.set_revision(context_.revision);
   header.set_request_id(record_.request_id);
-  const std::string& program = prepared_.program->info;
-  if (static_cast<int64_t>(program.size() + header.ByteSizeLong()) <= max_payload_bytes()) {
-    return Post(Encoded(program, header));
+  const std::string& info = prepared_.program->info;
+  if (prepared_.program_detail != v1::PROGRAM_DETAIL_TEXT) return Post(Encoded(info, header));
+  const std::string& text = prepared_.program->program->text;
+  const size_t together = info.size() + text.size() + header.ByteSizeLong();
+  if (static_cast<int64_t>(together) <= max_payload_bytes()) {
+    return Post(Encoded(conversion::WithText(info, text), header));
   }
-  const std::vector<v1::TensorPiece> text =
-      conversion::AddProgramWithoutText(program, header, max_payload_bytes());
-  Post(header);
-  for (const v1::TensorPiece& piece : text) Post(piece);
+  Post(Encoded(info, header));
+  // One at a time: what waits for the reader is bounded, whatever the text has.
+  const auto size = static_cast<int64_t>(text.size());
+  for (int64_t offset = 0; offset < size; offset += max_payload_bytes()) {
+    Post(conversion::PieceAt(offset, "program.text", text, max_payload_bytes()));
+  }
 }
 
 void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& result) {

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/validation/request_error.h"
@@ -16,13 +19,38 @@ namespace simgrad::server::validation {
 namespace {
 
 using Tensors = google::protobuf::RepeatedPtrField<v1::NamedTensor>;
+using Names = google::protobuf::RepeatedPtrField<std::string>;
+
+absl::StatusOr<const FieldSchema*> Real(const FieldSchema& declared, const std::string& path) {
+  if (declared.element == v1::ELEMENT_TYPE_REAL) return &declared;
+  return InvalidField(path, absl::StrCat("'", declared.name, "' is not real and has no cotangent"));
+}
+
+// The state called `name`, which the field `path` holds.
+absl::StatusOr<const FieldSchema*> FindState(const std::string& name, const ProgramSchema& schema,
+                                             const std::string& path) {
+  const FieldSchema* state = schema.inputs.Find(v1::INPUT_KIND_STATE, name);
+  if (state != nullptr) return Real(*state, path);
+  return InvalidField(path, absl::StrCat("unknown state '", name, "'; the world has: ",
+                                         NamesOf(schema.inputs, v1::INPUT_KIND_STATE)));
+}
+
+// The state, else the observable, called `name`, which the field `path` holds.
+absl::StatusOr<const FieldSchema*> FindRecorded(const std::string& name,
+                                                const ProgramSchema& schema,
+                                                const std::string& path) {
+  const FieldSchema* field = schema.inputs.Find(v1::INPUT_KIND_STATE, name);
+  if (field == nullptr) field = schema.observables.Find(v1::INPUT_KIND_UNSPECIFIED, name);
+  if (field != nullptr) return Real(*field, path);
+  return InvalidField(
+      path,
+      absl::StrCat("unknown state or observable '", name,
+                   "'; states: ", NamesOf(schema.inputs, v1::INPUT_KIND_STATE),
+                   "; observables: ", NamesOf(schema.observables, v1::INPUT_KIND_UNSPECIFIED)));
+}
 
 absl::Status CheckCotangent(const FieldSchema& declared, const v1::NamedTensor& sent,
                             const std::vector<int64_t>& leading, const std::string& path) {
-  if (declared.element != v1::ELEMENT_TYPE_REAL) {
-    return InvalidField(path + ".name",
-                        absl::StrCat("'", declared.name, "' is not real and has no cotangent"));
-  }
   if (!IsRealDType(sent.tensor().dtype())) {
     return InvalidField(path + ".tensor.dtype", absl::StrCat("a cotangent is real, not ",
                                                              DTypeLabel(sent.tensor().dtype())));
@@ -41,13 +69,9 @@ absl::Status CheckCotangent(const FieldSchema& declared, const v1::NamedTensor& 
 absl::Status CheckFinalStates(const Tensors& list, const ProgramSchema& schema, int64_t instances) {
   for (int i = 0; i < list.size(); ++i) {
     const std::string path = absl::StrCat("cotangents[0].final_state[", i, "]");
-    const FieldSchema* state = schema.inputs.Find(v1::INPUT_KIND_STATE, list[i].name());
-    if (state == nullptr) {
-      return InvalidField(path + ".name",
-                          absl::StrCat("unknown state '", list[i].name(), "'; the world has: ",
-                                       NamesOf(schema.inputs, v1::INPUT_KIND_STATE)));
-    }
-    if (absl::Status status = CheckCotangent(*state, list[i], {instances}, path); !status.ok()) {
+    const auto state = FindState(list[i].name(), schema, path + ".name");
+    if (!state.ok()) return state.status();
+    if (absl::Status status = CheckCotangent(**state, list[i], {instances}, path); !status.ok()) {
       return status;
     }
   }
@@ -58,20 +82,10 @@ absl::Status CheckTrajectory(const Tensors& list, const ProgramSchema& schema, i
                              int64_t steps) {
   for (int i = 0; i < list.size(); ++i) {
     const std::string path = absl::StrCat("cotangents[0].trajectory[", i, "]");
-    int64_t times = steps + 1;
-    const FieldSchema* field = schema.inputs.Find(v1::INPUT_KIND_STATE, list[i].name());
-    if (field == nullptr) {
-      field = schema.observables.Find(v1::INPUT_KIND_UNSPECIFIED, list[i].name());
-      times = steps;
-    }
-    if (field == nullptr) {
-      return InvalidField(
-          path + ".name",
-          absl::StrCat("unknown state or observable '", list[i].name(),
-                       "'; states: ", NamesOf(schema.inputs, v1::INPUT_KIND_STATE),
-                       "; observables: ", NamesOf(schema.observables, v1::INPUT_KIND_UNSPECIFIED)));
-    }
-    if (absl::Status status = CheckCotangent(*field, list[i], {instances, times}, path);
+    const auto field = FindRecorded(list[i].name(), schema, path + ".name");
+    if (!field.ok()) return field.status();
+    const int64_t times = (*field)->kind == v1::INPUT_KIND_STATE ? steps + 1 : steps;
+    if (absl::Status status = CheckCotangent(**field, list[i], {instances, times}, path);
         !status.ok()) {
       return status;
     }
@@ -79,10 +93,26 @@ absl::Status CheckTrajectory(const Tensors& list, const ProgramSchema& schema, i
   return absl::OkStatus();
 }
 
-absl::Status CheckWrt(const v1::GradientRequest& request, const ProgramSchema& schema) {
+// `find`: FindState or FindRecorded.
+template <class Find>
+absl::Status CheckNames(const Names& names, const ProgramSchema& schema, const std::string& field,
+                        Find find) {
+  std::set<std::string_view> seen;
+  for (int i = 0; i < names.size(); ++i) {
+    const std::string path = absl::StrCat(field, "[", i, "]");
+    const auto found = find(names[i], schema, path);
+    if (!found.ok()) return found.status();
+    if (seen.insert(names[i]).second) continue;
+    return InvalidField(path, absl::StrCat("'", names[i], "' stands twice"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWrt(const google::protobuf::RepeatedPtrField<v1::InputName>& wrt,
+                      const ProgramSchema& schema) {
   std::set<std::pair<int, std::string>> seen;
-  for (int i = 0; i < request.wrt_size(); ++i) {
-    const v1::InputName& name = request.wrt(i);
+  for (int i = 0; i < wrt.size(); ++i) {
+    const v1::InputName& name = wrt[i];
     const std::string path = absl::StrCat("wrt[", i, "]");
     if (name.kind() == v1::INPUT_KIND_UNSPECIFIED) {
       return InvalidField(absl::StrCat(path, ".kind"), "must be state, param or control");
@@ -171,7 +201,31 @@ absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSche
     }
     if (!status.ok()) return status;
   }
-  return CheckWrt(request, schema);
+  return CheckWrt(request.wrt(), schema);
+}
+
+absl::Status CheckDescribedAdjoint(const v1::DescribeProgramRequest& request,
+                                   const ProgramSchema& schema) {
+  if (!request.adjoint()) {
+    for (const auto& [size, field] :
+         {std::pair(request.wrt_size(), "wrt"),
+          {request.cotangent_final_state_size(), "cotangent_final_state"},
+          {request.cotangent_trajectory_size(), "cotangent_trajectory"}}) {
+      if (size > 0) return InvalidField(field, "shapes an adjoint; set `adjoint`, or leave it out");
+    }
+    return absl::OkStatus();
+  }
+  if (request.objective().empty() && request.cotangent_final_state_size() == 0 &&
+      request.cotangent_trajectory_size() == 0) {
+    return InvalidField("objective", "an adjoint needs an objective, or cotangents");
+  }
+  absl::Status status =
+      CheckNames(request.cotangent_final_state(), schema, "cotangent_final_state", FindState);
+  if (status.ok()) {
+    status =
+        CheckNames(request.cotangent_trajectory(), schema, "cotangent_trajectory", FindRecorded);
+  }
+  return status.ok() ? CheckWrt(request.wrt(), schema) : status;
 }
 
 }  // namespace simgrad::server::validation

@@ -1,4 +1,5 @@
-// Checks what a GradientRequest adds to its spec: cotangents, weights, what is differentiated.
+// Checks what a GradientRequest adds to its spec: cotangents, weights, what is differentiated; and
+// what a DescribeProgramRequest says of an adjoint.
 //
 // Errors: INVALID_FIELD; NOT_SUPPORTED for more than one cotangent and for tree nodes.
 #pragma once
@@ -17,5 +18,9 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request);
 // Against the program; `instances` as CheckInputs found.
 absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSchema& schema,
                            int64_t instances);
+
+// The objective, the names of cotangents, and the inputs to differentiate for, against the program.
+absl::Status CheckDescribedAdjoint(const v1::DescribeProgramRequest& request,
+                                   const ProgramSchema& schema);
 
 }  // namespace simgrad::server::validation

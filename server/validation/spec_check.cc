@@ -34,6 +34,12 @@ absl::Status CheckDiagnostics(const v1::DiagnosticsOptions& options, const std::
   return CheckNotNegative(options.stride(), field + ".stride");
 }
 
+absl::Status CheckDetail(v1::ProgramDetail detail, const std::string& field) {
+  if (v1::ProgramDetail_IsValid(detail)) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("unknown value ", static_cast<int>(detail),
+                                          "; one of FINGERPRINT, TEXT"));
+}
+
 // An override that overrides nothing was meant to.
 template <class Overrides>
 absl::Status CheckSettings(const Overrides& overrides, const std::string& field) {
@@ -143,6 +149,7 @@ absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
            CheckRange(spec.instances(), limits.max_instances, field + ".instances"),
            CheckPolicy(spec.policy(), field + ".policy"),
            CheckDiagnostics(spec.diagnostics(), field + ".diagnostics"),
+           CheckDetail(spec.program(), field + ".program"),
            CheckNotNegative(spec.chunk_steps(), field + ".chunk_steps"),
            CheckNotNegative(spec.checkpoint_interval(), field + ".checkpoint_interval"),
            CheckIds(spec, limits, field),

@@ -25,6 +25,7 @@ void PassBudget::WroteOp(const Op& op) {
 }
 
 void PassBudget::WroteValue(const Value& value) {
+  ++values_;
   Visit();
   bytes_ += OwnBytes(value);
   CheckWritten();

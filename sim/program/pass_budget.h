@@ -67,6 +67,7 @@ class PassBudget {
   int64_t visits() const { return visits_; }
   int64_t searched() const { return searched_; }
   int64_t operations() const { return operations_; }
+  int64_t values() const { return values_; }
   int64_t operands() const { return operands_; }
   int64_t bytes() const { return bytes_; }
   int64_t text_bytes() const { return text_bytes_; }
@@ -90,6 +91,7 @@ class PassBudget {
   int64_t since_poll_ = 0;
   int64_t searched_ = 0;
   int64_t operations_ = 0;
+  int64_t values_ = 0;
   int64_t operands_ = 0;
   int64_t bytes_ = 0;
   int64_t text_bytes_ = 0;

@@ -57,10 +57,10 @@ def seconds_of(function) -> float:
     return time.perf_counter() - start
 
 
-def in_process(repetitions: int) -> dict[str, float]:
-    """Medians in seconds of the C++ benchmark, by name; counters as name/counter."""
+def in_process(program: str, repetitions: int, time: str = "real_time") -> dict[str, float]:
+    """Medians in seconds of a C++ benchmark, by name; counters as name/counter."""
     out = subprocess.run(
-        [BUILD / "tests" / "benchmark" / "cpu_executor_bench", "--benchmark_format=json",
+        [BUILD / "tests" / "benchmark" / program, "--benchmark_format=json",
          f"--benchmark_repetitions={repetitions}", "--benchmark_enable_random_interleaving=true"],
         check=True, stdout=subprocess.PIPE, text=True).stdout
     figures: dict[str, float] = {}
@@ -70,7 +70,7 @@ def in_process(repetitions: int) -> dict[str, float]:
         unit = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[row["time_unit"]]
         # What was registered, without the settings that the library appends: /min_time:0.200.
         name = re.sub(r"/(min_time|min_warmup_time|iterations|repeats):[^/]*", "", row["run_name"])
-        figures[name] = row["real_time"] * unit
+        figures[name] = row[time] * unit
         if "iterations_per_step" in row:
             figures[f"{name}/iterations_per_step"] = row["iterations_per_step"]
     return figures
@@ -115,7 +115,8 @@ def processor() -> str:
     return platform.processor()
 
 
-def rows(engine: dict[str, float], torch: dict, client: dict[str, float]) -> list[tuple]:
+def rows(engine: dict[str, float], torch: dict, client: dict[str, float],
+         lowering: dict[str, float]) -> list[tuple]:
     f32 = engine["BM_Rollout/f32"]
     summary = engine["BM_RolloutSummary/f32"]
     def at_cap(some, none, alone):
@@ -136,12 +137,15 @@ def rows(engine: dict[str, float], torch: dict, client: dict[str, float]) -> lis
          at_cap("sixteen_of_4096", "none_of_4096", "sixteen_alone"), ""),
         ("smallest request, p50 above a bare echo [us]",
          client["rollout_p50_us"] - client["echo_p50_us"], "<= 100"),
+        ("lowering a gradient of 20,000 operations, processor time [s]",
+         lowering["BM_LowerGradient/20000"], "< 1"),
     ]
 
 
-def table(engine, torch, client, load: float) -> str:
+def table(engine, torch, client, lowering, load: float) -> str:
     lines = ["| figure | measured | asked |", "|---|---|---|"]
-    lines += [f"| {name} | {value:.3g} | {asked} |" for name, value, asked in rows(engine, torch, client)]
+    lines += [f"| {name} | {value:.3g} | {asked} |" for name, value, asked in
+              rows(engine, torch, client, lowering)]
     iterations = engine.get("BM_Rollout/f32/iterations_per_step", float("nan"))
     lines += [
         "",
@@ -162,8 +166,9 @@ def main() -> int:
     arguments = parser.parse_args()
     repetitions = 3 if arguments.quick else 9
     load = os.getloadavg()[0]  # other work makes every figure worse, and ratios uncertain
-    text = table(in_process(repetitions), eager_torch(repetitions), through_the_client(repetitions),
-                 load)
+    text = table(in_process("cpu_executor_bench", repetitions), eager_torch(repetitions),
+                 through_the_client(repetitions),
+                 in_process("lowering_bench", repetitions, "cpu_time"), load)
     print(text)
     if arguments.write:
         page = ROOT / "docs" / "performance.md"

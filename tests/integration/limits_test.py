@@ -1,7 +1,6 @@
 """Limits of a connection: metadata, calls at once, age."""
 
 import threading
-import time
 
 import grpc
 import numpy as np
@@ -50,17 +49,27 @@ def test_an_old_connection_is_renewed_and_what_runs_on_it_ends_well(start):
         assert idle.wait(timeout=30), "the server never closed the connection"
         assert channel.unary_unary(CHECK)(b"", timeout=20)  # on a new one
     with sg.Client(server.target, timeout=120) as client:
+        states, renewed = [], threading.Event()
+
+        def note(state):
+            if state is grpc.ChannelConnectivity.IDLE and grpc.ChannelConnectivity.READY in states:
+                renewed.set()
+            states.append(state)
+
+        client._channel.subscribe(note)
         y = np.linspace(0.1, 1.0, 64)[:, None]
+        # 50 MB of trajectory: more than waits for a reader, so the work goes on until it is read.
         stream = client.rollout_stream(
             sg.World("bouncing_ball"),
-            steps=400_000,
+            steps=200_000,
             initial={"y": y, "v": np.zeros_like(y)},
             params={"k": 1.0},
+            record=["y"],
             chunk_steps=1000,
         )
         blocks = iter(stream)
         next(blocks)
-        time.sleep(1.5)  # past the connection's age, its jitter included
+        assert renewed.wait(timeout=60), "the server never told the connection to end"
         for _ in blocks:
             pass
         assert stream.result.ok.all()

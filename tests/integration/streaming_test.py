@@ -105,7 +105,8 @@ def test_a_program_text_larger_than_a_message_arrives_whole(serve):
     world = sg.World(program=b.build())
     sent = dict(steps=1, initial={"x": 0.5})
     narrow, wide = (
-        c.rollout(world, **sent).program for c in (serve("--max_message_bytes=65536"), serve())
+        c.rollout(world, **sent, program="text").program
+        for c in (serve("--max_message_bytes=65536"), serve())
     )
     assert len(narrow.text) > 65536 // 2
     assert narrow.text == wide.text and narrow.fingerprint == wide.fingerprint

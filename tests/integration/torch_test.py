@@ -178,13 +178,25 @@ def test_a_server_may_be_restarted_before_the_backward_pass(root, start):
     """Nothing is kept between the passes, and the client asks until the server is back."""
     first = start()
     script = COMMON + """
-import subprocess, threading
-from live_server import LiveServer
+import socket, subprocess, threading
+from live_server import LiveServer, eventually
+
+def is_free(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
 expected = roll(y0, v0, e, u)
 expected.state["y"].sum().backward()
 reference, e.grad = e.grad, None
 out = roll(y0, v0, e, u)
 os.kill(int(sys.argv[2]), signal.SIGKILL)
+# A process that was killed holds its port until all its threads have ended.
+eventually(lambda: is_free(int(sys.argv[3])))
 again = []
 starter = threading.Thread(target=lambda: again.append(LiveServer("--port=" + sys.argv[3])))
 starter.start()

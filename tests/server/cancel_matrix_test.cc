@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/server/blocker.h"
 #include "tests/server/good_requests.h"
 #include "tests/server/largest_program.h"
 #include "tests/server/running_server.h"
@@ -331,12 +332,10 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
       ASSERT_TRUE(Eventually([&] { return server_->server().queue().running() == 1; }));
       return;
     }
-    options.rpc = Rpc::kGradient;
-    for (int i = 1; i <= 6; ++i) {
-      options.request = LargestGradient(i).SerializeAsString();
-      blockers_.push_back(std::make_unique<LocalVictim>(options));
+    scheduling::WorkQueue& preparation = server_->server().preparation();
+    for (int i = 0; i < preparation.workers(); ++i) {
+      held_.push_back(std::make_unique<scheduling::Blocker>(preparation));
     }
-    ASSERT_TRUE(Eventually([&] { return server_->server().preparation().waiting() >= 2; }));
   }
 
   // From `since` on.
@@ -346,6 +345,7 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
         Eventually([&] { return describe ? DescribesInFlight() == 0 : EndedEarly() >= 1; }));
     EXPECT_LT(absl::Now() - since, within);
     blockers_.clear();
+    held_.clear();
     good_->End();
     const auto& queue = server_->server().queue();
     const auto& preparation = server_->server().preparation();
@@ -370,6 +370,7 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
   std::unique_ptr<RunningServer> server_;
   std::unique_ptr<GoodRequests> good_;
   std::vector<std::unique_ptr<LocalVictim>> blockers_;
+  std::vector<std::unique_ptr<scheduling::Blocker>> held_;
   std::map<std::string, double> lost_;  // before
   std::string request_;
 };
@@ -422,6 +423,7 @@ void CancelMatrix::LetDeadlinePass() {
     } else {
       EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
       blockers_.clear();
+      held_.clear();
       good_->End();
       const bool arrived = Started() - (cell().rpc == Rpc::kDescribe ? 0 : good_->asked()) >= 1;
       if (arrived && cell().rpc == Rpc::kDescribe) return ExpectGivenBack(due, GivenBackWithin());
@@ -445,6 +447,7 @@ void CancelMatrix::LetDeadlinePass() {
       (too_early ? early : late) = seconds;
     }
     blockers_.clear();
+    held_.clear();
     good_->End();
     // A machine that was busier or quieter than before: begin again.
     if (late > 0 && late - early < 0.05 * late) early = late = 0;

@@ -121,6 +121,9 @@ std::vector<Case> SpecCases() {
          r.mutable_spec()->mutable_diagnostics()->set_level(static_cast<v1::DiagnosticsLevel>(9));
        },
        "spec.diagnostics.level"},
+      {"UnknownProgramDetail",
+       [](auto& r) { r.mutable_spec()->set_program(static_cast<v1::ProgramDetail>(3)); },
+       "spec.program", "INVALID_FIELD", "FINGERPRINT, TEXT"},
       {"StrideNegative", [](auto& r) { r.mutable_spec()->mutable_diagnostics()->set_stride(-1); },
        "spec.diagnostics.stride"},
       {"ChunkNegative", [](auto& r) { r.mutable_spec()->set_chunk_steps(-1); }, "spec.chunk_steps"},
@@ -457,6 +460,45 @@ TEST_F(RequestValidation, DescribeNamesItsOwnFields) {
   request.mutable_cuda()->set_per_step(1, "u");
   EXPECT_EQ(sim::FieldOf(conversion::DescribeProgram(request, cache_).status()),
             "cuda.per_step[1]");
+}
+
+TEST_F(RequestValidation, DescribeNamesWhatIsWrongWithAnAdjoint) {
+  v1::DescribeProgramRequest good;
+  good.mutable_world()->set_name("bouncing_ball");
+  good.set_adjoint(true);
+  good.add_cotangent_final_state("y");
+  EXPECT_TRUE(conversion::DescribeProgram(good, cache_).ok());
+  const auto field_of = [&](const std::function<void(v1::DescribeProgramRequest&)>& spoil) {
+    v1::DescribeProgramRequest request = good;
+    spoil(request);
+    return sim::FieldOf(conversion::DescribeProgram(request, cache_).status());
+  };
+  EXPECT_EQ(field_of([](auto& r) { r.clear_cotangent_final_state(); }), "objective");
+  EXPECT_EQ(field_of([](auto& r) { r.set_adjoint(false); }), "cotangent_final_state");
+  EXPECT_EQ(field_of([](auto& r) { r.add_cotangent_final_state("penetration"); }),
+            "cotangent_final_state[1]");
+  EXPECT_EQ(field_of([](auto& r) { r.add_cotangent_final_state("y"); }),
+            "cotangent_final_state[1]");
+  EXPECT_EQ(field_of([](auto& r) { r.add_cotangent_trajectory("w"); }), "cotangent_trajectory[0]");
+  EXPECT_EQ(field_of([](auto& r) { r.add_wrt()->set_name("k"); }), "wrt[0].kind");
+  EXPECT_EQ(field_of([](auto& r) {
+              r.set_adjoint(false);
+              r.clear_cotangent_final_state();
+              r.add_wrt()->set_name("k");
+            }),
+            "wrt");
+}
+
+TEST_F(RequestValidation, TheMemoryOfAnAnswerHasRoomForTheTextThatIsAskedFor) {
+  v1::GradientRequest request = Good();
+  const auto without = Prepare(request, cache_, {});
+  ASSERT_TRUE(without.ok()) << without.status();
+  request.mutable_spec()->set_program(v1::PROGRAM_DETAIL_TEXT);
+  const auto with = Prepare(request, cache_, {});
+  ASSERT_TRUE(with.ok()) << with.status();
+  const auto text = static_cast<int64_t>(with->program->program->text.size());
+  EXPECT_EQ(without->program, with->program);  // one lowered program for both
+  EXPECT_EQ(with->memory_bytes - without->memory_bytes, 2 * text);
 }
 
 TEST_F(RequestValidation, TheTextOfKernelsComesInTheMappingThatWasAskedForWithItsNumbers) {

@@ -1,36 +1,27 @@
 // Requests that take long to prepare hold up nobody else, and can be left like any other.
-#include <atomic>
-#include <thread>
+#include <memory>
+#include <vector>
 
+#include "tests/server/blocker.h"
 #include "tests/server/largest_program.h"
 #include "tests/server/running_server.h"
 
 namespace simgrad::server {
 namespace {
 
-// Several callers that each send a largest program of their own.
-class Crowd {
+// Every worker that prepares requests, kept until this ends.
+class BusyPreparation {
  public:
-  Crowd(RunningServer& server, int callers) {
-    for (int i = 0; i < callers; ++i) {
-      callers_.emplace_back([this, &server, request = LargestGradient(i + 1.0)] {
-        const auto answer = Ask(server, request);
-        EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
-        ++answered_;
-      });
+  explicit BusyPreparation(RunningServer& server) {
+    scheduling::WorkQueue& preparation = server.server().preparation();
+    for (int i = 0; i < preparation.workers(); ++i) {
+      blockers_.push_back(std::make_unique<scheduling::Blocker>(preparation));
     }
   }
-  ~Crowd() {
-    for (std::thread& caller : callers_) caller.join();
-  }
-  int answered() const { return answered_; }
 
  private:
-  std::atomic<int> answered_{0};
-  std::vector<std::thread> callers_;
+  std::vector<std::unique_ptr<scheduling::Blocker>> blockers_;
 };
-
-constexpr int kCallers = 5;
 
 bool Ping(RunningServer& server) {
   grpc::ClientContext context;
@@ -41,33 +32,37 @@ bool Ping(RunningServer& server) {
 TEST(ServicePreparation, TheLargestProgramsDoNotHoldUpOtherCallers) {
   RunningServer server;
   const scheduling::WorkQueue& preparation = server.server().preparation();
-  Crowd crowd(server, kCallers);
-  ASSERT_TRUE(Eventually([&] { return preparation.running() == 2 && preparation.waiting() > 1; }));
+  auto busy = std::make_unique<BusyPreparation>(server);
+  grpc::ClientContext context;
+  auto large = server.Gradient(&context, LargestGradient(1));
+  ASSERT_TRUE(Eventually([&] { return preparation.waiting() == 1; }));
   for (int i = 0; i < 20; ++i) {
     EXPECT_TRUE(Ping(server));
     EXPECT_TRUE(Ask(server, BallRollout(3)).status.ok());
   }
-  // All of these overtook: most of the large ones are still to be prepared.
-  EXPECT_GT(preparation.running() + preparation.waiting(), 0);
-  EXPECT_LT(crowd.answered(), kCallers);
+  // All of these overtook it.
+  EXPECT_EQ(preparation.waiting(), 1);
+  busy.reset();
+  v1::GradientPart part;
+  while (large->Read(&part)) {
+  }
+  const grpc::Status status = large->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_TRUE(part.has_result());
 }
 
 TEST(ServicePreparation, ARequestThatIsLeftBeforeItWasPreparedIsDroppedAndCounted) {
   RunningServer server;
   const scheduling::WorkQueue& preparation = server.server().preparation();
-  Crowd crowd(server, kCallers);
-  ASSERT_TRUE(Eventually([&] { return preparation.running() == 2 && preparation.waiting() > 1; }));
+  const BusyPreparation busy(server);
   grpc::ClientContext context;
-  const v1::GradientRequest request = LargestGradient(0.5);
-  auto reader = server.Gradient(&context, request);
-  const std::string started =
-      R"(grpc_server_started_total{grpc_method="Gradient",grpc_service="simgrad.v1.Simgrad",)"
-      R"(grpc_type="server_stream"})";
-  ASSERT_TRUE(Eventually([&] { return server.Series().at(started) == kCallers + 1; }));
+  auto reader = server.Gradient(&context, LargestGradient(0.5));
+  ASSERT_TRUE(Eventually([&] { return preparation.waiting() == 1; }));
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   const std::string lost = R"(simgrad_rpc_cancelled_total{grpc_method="Gradient",phase="queued"})";
   EXPECT_TRUE(Eventually([&] { return server.Series().at(lost) == 1; }));
+  EXPECT_EQ(preparation.waiting(), 0);
 }
 
 TEST(ServicePreparation, ADescriptionOfALargeProgramComesTheSameWay) {

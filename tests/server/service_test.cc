@@ -4,7 +4,12 @@
 
 #include <cstring>
 
+#include "precision/policy.h"
+#include "server/conversion/program_to_proto.h"
+#include "sim/worlds/worlds.h"
+#include "tests/server/deterministic_bytes.h"
 #include "tests/server/running_server.h"
+#include "tests/sim/program/shaped_programs.h"
 
 namespace simgrad::server {
 namespace {
@@ -50,9 +55,9 @@ TEST(Service, ServerInfoTellsWhatThereIs) {
   EXPECT_FALSE(info.version().empty());
   EXPECT_EQ(info.port(), server.server().port());
   EXPECT_EQ(info.metrics_port(), server.server().metrics_port());
-  EXPECT_EQ(info.worlds_size(), 2);
-  EXPECT_EQ(info.presets_size(), 7);
-  EXPECT_EQ(info.orders_size(), 5);
+  EXPECT_EQ(info.worlds_size(), static_cast<int>(sim::BuiltInWorlds().size()));
+  EXPECT_EQ(info.presets_size(), static_cast<int>(precision::PresetNames().size()));
+  EXPECT_EQ(info.orders_size(), precision::kOrderCount);
   EXPECT_EQ(info.limits().max_message_bytes(), 4 << 20);
   EXPECT_EQ(info.limits().max_request_bytes(), 64 << 20);
   ASSERT_EQ(info.devices_size(), 1);
@@ -66,7 +71,7 @@ TEST(Service, ListWorldsGivesSchemasWithDefaults) {
   grpc::ClientContext context;
   v1::ListWorldsResponse worlds;
   ASSERT_TRUE(server.stub().ListWorlds(&context, {}, &worlds).ok());
-  ASSERT_EQ(worlds.worlds_size(), 2);
+  ASSERT_EQ(worlds.worlds_size(), static_cast<int>(sim::BuiltInWorlds().size()));
   const v1::WorldSchema& ball = worlds.worlds(0);
   EXPECT_EQ(ball.name(), "bouncing_ball");
   bool gravity = false;
@@ -86,6 +91,7 @@ TEST(Service, TheSourceOfAProgramRunsToTheSameBits) {
   request.mutable_spec()->mutable_policy()->set_preset("f16_unsafe");
   request.mutable_spec()->set_objective("final_height");
   request.mutable_spec()->add_record("y");
+  request.mutable_spec()->set_program(v1::PROGRAM_DETAIL_TEXT);
   v1::DescribeProgramRequest describe;
   *describe.mutable_world() = request.spec().world();
   *describe.mutable_policy() = request.spec().policy();
@@ -106,6 +112,70 @@ TEST(Service, TheSourceOfAProgramRunsToTheSameBits) {
   EXPECT_EQ(inlined.trajectory("y"), named.trajectory("y"));
   EXPECT_EQ(inlined.result().values(), named.result().values());
   EXPECT_EQ(inlined.result().path_signatures(), named.result().path_signatures());
+}
+
+// A chain of so many operations, and a rollout of one step of it.
+v1::RolloutRequest ChainRollout(int operations) {
+  v1::RolloutRequest request;
+  *request.mutable_spec()->mutable_world()->mutable_program() =
+      conversion::ProgramToProto(sim::shaped::Chain(sim::OpCode::kSin, operations));
+  request.mutable_spec()->set_steps(1);
+  AddTensor(request.mutable_spec()->mutable_initial(), "x", {0.5}, {});
+  return request;
+}
+
+TEST(Service, AHeaderHasTheTextOfItsProgramWhereItIsAskedFor) {
+  RunningServer server;
+  v1::RolloutRequest request = ChainRollout(5'000);
+  v1::DescribeProgramRequest describe;
+  *describe.mutable_world() = request.spec().world();
+  grpc::ClientContext context;
+  v1::DescribeProgramResponse described;
+  ASSERT_TRUE(server.stub().DescribeProgram(&context, describe, &described).ok());
+  ASSERT_GT(described.program().text().size(), 100'000u);
+
+  for (const v1::ProgramDetail detail :
+       {v1::PROGRAM_DETAIL_UNSPECIFIED, v1::PROGRAM_DETAIL_FINGERPRINT}) {
+    request.mutable_spec()->set_program(detail);
+    const auto answer = Ask(server, request);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_LT(answer.header().ByteSizeLong(), 2'000u);
+    v1::ProgramInfo without_text = described.program();
+    without_text.clear_text();
+    EXPECT_EQ(DeterministicBytes(answer.header().program()), DeterministicBytes(without_text));
+  }
+  request.mutable_spec()->set_program(v1::PROGRAM_DETAIL_TEXT);
+  const auto answer = Ask(server, request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(DeterministicBytes(answer.header().program()), DeterministicBytes(described.program()));
+}
+
+TEST(Service, TheAdjointOfAGradientCanBeDescribed) {
+  RunningServer server;
+  v1::GradientRequest request = BallGradient(5, 3);
+  request.mutable_spec()->set_program(v1::PROGRAM_DETAIL_TEXT);
+  v1::InputName* name = request.add_wrt();
+  name->set_kind(v1::INPUT_KIND_PARAM);
+  name->set_name("k");
+  AddTensor(request.add_cotangents()->mutable_trajectory(), "penetration",
+            std::vector<double>(15, 1.0), {3, 5, 1});
+  AddTensor(request.mutable_cotangents(0)->mutable_final_state(), "v", std::vector<double>(3, 1.0),
+            {3, 1});
+  const auto answer = Ask(server, request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+
+  v1::DescribeProgramRequest describe;
+  *describe.mutable_world() = request.spec().world();
+  *describe.mutable_policy() = request.spec().policy();
+  describe.set_objective(request.spec().objective());
+  describe.set_adjoint(true);
+  *describe.mutable_wrt() = request.wrt();
+  describe.add_cotangent_final_state("v");
+  describe.add_cotangent_trajectory("penetration");
+  grpc::ClientContext context;
+  v1::DescribeProgramResponse described;
+  ASSERT_TRUE(server.stub().DescribeProgram(&context, describe, &described).ok());
+  EXPECT_EQ(answer.header().program().text(), described.program().text());
 }
 
 TEST(Service, ARolloutStreamsHeaderBlocksTrajectoryAndResult) {

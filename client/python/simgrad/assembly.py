@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Callable, Iterable, Sequence, TypeAlias
 
 import numpy as np
 
 from simgrad import arrays, diagnostics, results
+from simgrad.program_text import ProgramText
 from simgrad.v1 import program_pb2, simgrad_pb2
 
 _KINDS = {
@@ -15,14 +16,21 @@ _KINDS = {
     program_pb2.INPUT_KIND_CONTROL: ("controls", "control"),
 }
 
+Ask = Callable[[Sequence[simgrad_pb2.InputName]], simgrad_pb2.ProgramInfo]
 Part: TypeAlias = "simgrad_pb2.RolloutPart | simgrad_pb2.GradientPart"
 
 
 class Assembly:
-    """Takes the parts of a Rollout or Gradient stream in order; complete once `result` is set."""
+    """Takes the parts of a Rollout or Gradient stream in order; complete once `result` is set.
 
-    def __init__(self, raw: bool = False):
+    Args:
+      ask: gives the program with its text, where the answer leaves it on the server; it is told the
+        inputs that the answer is differentiated for.
+    """
+
+    def __init__(self, raw: bool = False, ask: Ask | None = None):
         self._raw = raw
+        self._ask = ask
         self._header = simgrad_pb2.StreamHeader()  # comes before everything else
         self._forward: list[Any] = []
         self._backward: list[Any] = []
@@ -95,8 +103,10 @@ class Assembly:
     def _content(self, name: str, inline: bytes) -> bytes:
         return inline or bytes(self._pieces.get(name, b""))
 
-    def _text(self) -> str:
-        return self._content("program.text", self._header.program.text.encode()).decode()
+    def _text(self, wrt: list[simgrad_pb2.InputName]) -> ProgramText:
+        text = self._content("program.text", self._header.program.text.encode()).decode()
+        ask = self._ask
+        return ProgramText(text or None, None if ask is None else lambda: ask(wrt))
 
     def _tensor(self, name: str, tensor: Any) -> np.ndarray:
         data = self._content(name, tensor.inline)
@@ -109,7 +119,9 @@ class Assembly:
             for name, whole in self._trajectory.items()
         }
 
-    def _rollout(self, message: simgrad_pb2.RolloutResult) -> dict[str, Any]:
+    def _rollout(
+        self, message: simgrad_pb2.RolloutResult, wrt: Iterable[simgrad_pb2.InputName] = ()
+    ) -> dict[str, Any]:
         header = self._header
         trace = diagnostics.forward_trace(self._forward, header.instances)
         for first in message.first_events:
@@ -141,7 +153,7 @@ class Assembly:
             events=trace.events,
             states_range=trace.states_range,
             ranges=trace.ranges,
-            program=results.Program.of(header.program, text=self._text()),
+            program=results.Program.of(header.program, text=self._text(list(wrt))),
             device=header.device,
             server_version=header.server_version,
             request_id=header.request_id,
@@ -152,7 +164,10 @@ class Assembly:
 
     def _gradient(self, message: simgrad_pb2.GradientResult) -> results.Gradient:
         gradient = results.Gradient(
-            **self._rollout(message.rollout),
+            **self._rollout(
+                message.rollout,
+                [simgrad_pb2.InputName(kind=g.kind, name=g.name) for g in message.gradients],
+            ),
             loss_scale=message.loss_scale,
             skipped=message.skipped,
             left_out=message.left_out,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping, cast
+from typing import Any, Callable, Iterable, Mapping, Sequence, cast
 
 import grpc
 
 from simgrad import errors, request, results
-from simgrad.assembly import Assembly
+from simgrad.assembly import Ask, Assembly
 from simgrad.policy import Policy, policy_message
+from simgrad.program_text import unreadable
 from simgrad.progress import ProgressCallback, observer_of
 from simgrad.repeating import Call, Repeating
 from simgrad.request import Arrays, Cotangents
 from simgrad.retry import Retry, policy_of
 from simgrad.stream import Stream
-from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
+from simgrad.v1 import policy_pb2, simgrad_pb2, simgrad_pb2_grpc
 from simgrad.world import World
 
 DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server admits on a CPU
@@ -140,6 +141,8 @@ class Client:
         policy: Policy | str | None = None,
         objective: str = "",
         adjoint: bool = False,
+        wrt: Iterable[str] = (),
+        cotangents: Cotangents | Mapping[str, Iterable[str]] | None = None,
         cuda: bool | str = False,
         per_step: Iterable[str] = (),
         timeout: float | None = None,
@@ -149,7 +152,10 @@ class Client:
 
         Args:
           objective: include its cost.
-          adjoint: include the adjoint for every differentiable input (needs an objective).
+          adjoint: include the adjoint (needs an objective or cotangents).
+          wrt: of the adjoint, as for `gradient`; none: every differentiable input.
+          cotangents: of the adjoint: names of what a cotangent is sent for, as {"state": ["y"],
+            "trajectory": [...]}.
           cuda: include the CUDA C++ text of its kernels (Program.cuda): True for the mapping that
             a GPU would run it with, or "thread_per_instance" or "block_per_instance". Needs no GPU.
           per_step: controls and data that will be sent with a step axis; shapes that text alone.
@@ -157,18 +163,17 @@ class Client:
           same bits.
         Errors: InvalidArgument, NotFound.
         """
-        answer = self._unary(
-            self._stub.DescribeProgram,
-            simgrad_pb2.DescribeProgramRequest(
-                world=world.to_proto(),
-                policy=policy_message(policy),
-                objective=objective,
-                adjoint=adjoint,
-                cuda=request.cuda_text_options(cuda, per_step),
-            ),
-            timeout,
-            retry,
+        declared = lambda: self._declared(world, timeout, retry)
+        message = request.description(
+            world,
+            policy_message(policy),
+            objective,
+            adjoint=adjoint,
+            wrt=[request.input_name(name, simgrad_pb2.RolloutSpec(), declared) for name in wrt],
+            cotangents=cotangents,
+            cuda=request.cuda_text_options(cuda, per_step),
         )
+        answer = self._unary(self._stub.DescribeProgram, message, timeout, retry)
         cuda_text = results.CudaText.of(answer.cuda) if answer.HasField("cuda") else None
         return results.Program.of(answer.program, answer.source, answer.inputs, cuda=cuda_text)
 
@@ -188,6 +193,7 @@ class Client:
         diagnostics: str = "summary",
         objective: str = "",
         on_nonfinite: str = "report",
+        program: str = "fingerprint",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
         timeout: float | None = None,
@@ -207,6 +213,9 @@ class Client:
           diagnostics: "off", "summary" or "instances". Never changes a result.
           objective: name of an objective whose value is returned.
           on_nonfinite: "report", or "raise" (NonFiniteError with certificates and the result).
+          program: what the answer says of the program that ran: "fingerprint", with sites and
+            policy, or "text", the text as well. Without, reading result.program.text asks the
+            server for it, as long as this client is open.
           progress: True for a bar, or a function of (phase, steps done, steps total), called at
             least once at the end.
           raw: low formats come back as bits (uint16, uint8) instead of as exact f32.
@@ -229,6 +238,7 @@ class Client:
             diagnostics=diagnostics,
             objective=objective,
             on_nonfinite=on_nonfinite,
+            program=program,
             progress=progress,
             raw=raw,
             timeout=timeout,
@@ -254,7 +264,9 @@ class Client:
         message = simgrad_pb2.RolloutRequest(
             spec=request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec)
         )
-        return self._stream(self._stub.Rollout, message, on_nonfinite, progress, raw, timeout, retry)
+        return self._stream(
+            self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry
+        )
 
     def gradient(
         self,
@@ -274,6 +286,7 @@ class Client:
         record: Iterable[str] = (),
         diagnostics: str = "summary",
         on_nonfinite: str = "report",
+        program: str = "fingerprint",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
         timeout: float | None = None,
@@ -310,6 +323,7 @@ class Client:
             record=record,
             diagnostics=diagnostics,
             on_nonfinite=on_nonfinite,
+            program=program,
             progress=progress,
             raw=raw,
             timeout=timeout,
@@ -343,13 +357,16 @@ class Client:
             wrt=wrt,
             reduction=reduction,
         )
-        return self._stream(self._stub.Gradient, message, on_nonfinite, progress, raw, timeout, retry)
+        return self._stream(
+            self._stub.Gradient, world, message, on_nonfinite, progress, raw, timeout, retry
+        )
 
     # ---- How ----
 
     def _stream(
         self,
         method: Any,
+        world: World,
         message: Any,
         on_nonfinite: str,
         progress: bool | ProgressCallback,
@@ -360,15 +377,43 @@ class Client:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
         self._check_size(message, timeout, retry)
+        ask = self._asking(world, message)
         finish = _raise_if_nonfinite if on_nonfinite == "raise" else lambda result: None
         return Stream(
             self._new_call(timeout, retry),
             lambda left: method(message, timeout=left, metadata=self._metadata()),
-            lambda: Assembly(raw),
+            lambda: Assembly(raw, ask),
             observer_of(progress),
             finish,
             self._repeating.clock,
         )
+
+    def _asking(self, world: World, message: Any) -> Ask:
+        """Asks for the program of a request, later: keeps what shapes it, and none of its tensors."""
+        policy = policy_pb2.Policy()
+        policy.CopyFrom(message.spec.policy)
+        objective = message.spec.objective
+        adjoint = isinstance(message, simgrad_pb2.GradientRequest)
+        names: dict[str, list[str]] = {"state": [], "trajectory": []}
+        for sent in message.cotangents if adjoint else ():
+            names["state"] += [t.name for t in sent.final_state]
+            names["trajectory"] += [t.name for t in sent.trajectory]
+
+        def ask(wrt: Sequence[simgrad_pb2.InputName]) -> simgrad_pb2.ProgramInfo:
+            if self._repeating.closed:
+                raise unreadable("CLIENT_CLOSED", "and this client is closed")
+            description = request.description(
+                world, policy, objective, adjoint=adjoint, wrt=wrt, cotangents=names
+            )
+            try:
+                answer = self._unary(self._stub.DescribeProgram, description, None, None)
+            except errors.ResourceExhausted as error:
+                error.args = (f'{error}; program="text" brings the text with the answer, in pieces',)
+                raise
+            program: simgrad_pb2.ProgramInfo = answer.program
+            return program
+
+        return ask
 
     def _unary(
         self, method: Any, message: Any, timeout: float | None, retry: Retry | bool | None

@@ -234,6 +234,9 @@ def _add_rollout(command: argparse.ArgumentParser) -> None:
         default="summary",
         help="how much is returned (default %(default)s)",
     )
+    command.add_argument(
+        "--program", action="store_true", help="also show the text of the program that ran"
+    )
     command.add_argument("--progress", action="store_true", help="show a progress bar")
     command.add_argument(
         "--fail-on-nonfinite", action="store_true", help="exit with 4 if an instance is not ok"
@@ -290,12 +293,16 @@ def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         record=options.record,
         diagnostics=options.diagnostics,
         objective=options.objective,
+        program="text" if options.program else "fingerprint",
         progress=options.progress,
     )
 
 
 def _finish(options: argparse.Namespace, result: Any) -> int:
-    _print(options, report.result_dict(result), report.result_text)
+    fields = report.result_dict(result)
+    if options.program:
+        fields["program"] = result.program.text
+    _print(options, fields, report.result_text)
     return EXIT_NONFINITE if options.fail_on_nonfinite and not result.ok.all() else EXIT_OK
 
 

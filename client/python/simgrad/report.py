@@ -184,7 +184,10 @@ def result_text(fields: dict[str, Any]) -> str:
             lines.append(
                 f"gradient {name}: {_short(value)}, connected {count} of {fields['instances']}"
             )
-    return "\n".join(lines + fields["certificates"])
+    lines += fields["certificates"]
+    if "program" in fields:
+        lines += ["", fields["program"].rstrip("\n")]
+    return "\n".join(lines)
 
 
 def _policy(program: Program) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from simgrad import arrays, errors
 from simgrad.policy import Policy, policy_message
-from simgrad.v1 import program_pb2, simgrad_pb2
+from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 from simgrad.world import World
 
 Arrays = Mapping[str, Any]
@@ -21,6 +21,11 @@ _LEVELS = {
     "off": simgrad_pb2.DIAGNOSTICS_LEVEL_OFF,
     "summary": simgrad_pb2.DIAGNOSTICS_LEVEL_SUMMARY,
     "instances": simgrad_pb2.DIAGNOSTICS_LEVEL_INSTANCES,
+}
+_DETAILS = {
+    # As a client that does not say: any server takes the request.
+    "fingerprint": simgrad_pb2.PROGRAM_DETAIL_UNSPECIFIED,
+    "text": simgrad_pb2.PROGRAM_DETAIL_TEXT,
 }
 _REDUCTIONS = {
     "all": simgrad_pb2.INSTANCE_REDUCTION_ALL,
@@ -70,6 +75,7 @@ def rollout_spec(
     instance_ids: Iterable[int] = (),
     chunk_steps: int = 0,
     checkpoint_interval: int = 0,
+    program: str = "fingerprint",
 ) -> simgrad_pb2.RolloutSpec:
     """The message of a rollout; the arguments are those of Client.rollout."""
     if not isinstance(world, World):
@@ -90,6 +96,7 @@ def rollout_spec(
         objective=objective or "",
         chunk_steps=chunk_steps,
         checkpoint_interval=checkpoint_interval,
+        program=_word(_DETAILS, "program", program),
     )
     groups = (
         (spec.initial, initial, program_pb2.INPUT_KIND_STATE),
@@ -129,8 +136,34 @@ def gradient_request(
             for name, value in group.items():
                 target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
     for name in wrt or ():
-        request.wrt.append(_input_name(name, spec, declarations))
+        request.wrt.append(input_name(name, spec, declarations))
     return request
+
+
+def description(
+    world: World,
+    policy: policy_pb2.Policy | None,
+    objective: str,
+    *,
+    adjoint: bool = False,
+    wrt: Iterable[simgrad_pb2.InputName] = (),
+    cotangents: Cotangents | Mapping[str, Iterable[str]] | None = None,
+    cuda: simgrad_pb2.CudaTextOptions | None = None,
+) -> simgrad_pb2.DescribeProgramRequest:
+    """The message that asks for a program; of cotangents the names alone count."""
+    if not isinstance(cotangents, Cotangents):
+        names = {group: dict.fromkeys(given) for group, given in (cotangents or {}).items()}
+        cotangents = Cotangents(**names)
+    return simgrad_pb2.DescribeProgramRequest(
+        world=world.to_proto(),
+        policy=policy,
+        objective=objective,
+        adjoint=adjoint,
+        wrt=wrt,
+        cotangent_final_state=list(cotangents.state),
+        cotangent_trajectory=list(cotangents.trajectory),
+        cuda=cuda,
+    )
 
 
 def cuda_text_options(
@@ -226,10 +259,10 @@ def _as_real(value: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind in "iub" else array
 
 
-def _input_name(
+def input_name(
     name: str, spec: simgrad_pb2.RolloutSpec, declarations: Declarations
 ) -> simgrad_pb2.InputName:
-    """ "k" or "param.k": looked for among what was sent, then among what the world declares."""
+    """What `wrt` names: "k" or "param.k", looked for among what was sent, then among what the world declares."""
     word, dot, rest = name.partition(".")
     if dot and word in _KIND_WORDS:
         return simgrad_pb2.InputName(kind=_KIND_WORDS[word], name=rest)

@@ -12,6 +12,7 @@ import numpy as np
 
 from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
 from simgrad.diagnostics import TerminationTrace
+from simgrad.program_text import ProgramText
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 
 
@@ -84,10 +85,9 @@ class Program:
     """The numerical program that ran: text for people, fingerprint, and policy.
 
     `source` (a simgrad.v1.Program) and `inputs` are set by Client.program only, `cuda` where it was
-    asked for.
+    asked for. Programs with one fingerprint have one text.
     """
 
-    text: str
     fingerprint: str
     policy: ResolvedPolicy
     termination_sites: tuple[str, ...]
@@ -95,6 +95,17 @@ class Program:
     source: program_pb2.Program | None = field(default=None, repr=False)
     inputs: tuple[simgrad_pb2.InputSchema, ...] = field(default=(), repr=False)
     cuda: CudaText | None = field(default=None, repr=False)
+    _text: ProgramText = field(default_factory=ProgramText, repr=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The text. Where it did not come with an answer (program="text" of the call), reading it
+        asks the server, once.
+
+        Errors: those of Client.program; FailedPrecondition once the client is closed (reason
+          CLIENT_CLOSED), or where the server has changed meanwhile (SERVER_CHANGED).
+        """
+        return self._text.read(self.fingerprint)
 
     @classmethod
     def of(
@@ -102,12 +113,11 @@ class Program:
         info: simgrad_pb2.ProgramInfo,
         source: program_pb2.Program | None = None,
         inputs: Any = (),
-        text: str | None = None,
+        text: ProgramText | None = None,
         cuda: CudaText | None = None,
     ) -> "Program":
-        """`text`: where it did not come with `info`, but in pieces after it."""
+        """`text`: where it did not come with `info`."""
         return cls(
-            info.text if text is None else text,
             info.fingerprint,
             ResolvedPolicy.of(info.policy),
             tuple(info.termination_sites),
@@ -115,6 +125,7 @@ class Program:
             source,
             tuple(inputs),
             cuda,
+            ProgramText(info.text) if text is None else text,
         )
 
 

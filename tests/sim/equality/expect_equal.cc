@@ -18,6 +18,7 @@ constexpr uint64_t kCases = 1200;
 constexpr int kReportedFailures = 3;
 // Under sanitizers: other cases than without, fewer of them.
 [[maybe_unused]] constexpr uint64_t kSanitizedCases = 150;
+[[maybe_unused]] constexpr uint64_t kSanitizedLargeCases = 2;
 [[maybe_unused]] constexpr uint64_t kFirstSanitizedSeed = 1'000'001;
 
 uint64_t FromEnvironment(const char* name) {
@@ -30,15 +31,29 @@ struct Seeds {
   uint64_t count = kCases;
 };
 
-Seeds ChosenSeeds() {
+// `plain`, with as many as the environment and the build ask for.
+Seeds Chosen(Seeds plain, [[maybe_unused]] Seeds sanitized) {
   if (const uint64_t one = FromEnvironment("SIMGRAD_SEED"); one != 0) return {one, 1};
-  const uint64_t factor = FromEnvironment("SIMGRAD_LONG") != 0 ? 20 : 1;
 #ifdef SIMGRAD_SANITIZED
-  return {kFirstSanitizedSeed, kSanitizedCases * factor};
-#else
-  return {1, kCases * factor};
+  plain = sanitized;
 #endif
+  plain.count *= FromEnvironment("SIMGRAD_LONG") != 0 ? 20 : 1;
+  return plain;
 }
+
+Seeds ChosenSeeds() { return Chosen({1, kCases}, {kFirstSanitizedSeed, kSanitizedCases}); }
+
+// Two steps are one that begins the reverse pass and one within it.
+CaseOptions LargeOptions(uint64_t seed) {
+  Random random(seed ^ 0x1A26Eu);
+  CaseOptions options;
+  options.instances = 3;
+  options.steps = 2;
+  options.size = random.Integer(600, 6000);
+  return options;
+}
+
+constexpr size_t kToldBytes = 20'000;
 
 std::string Story(const Case& made) {
   const Work& work = made.work;
@@ -46,22 +61,27 @@ std::string Story(const Case& made) {
          std::to_string(work.batch.instances) + ", steps " + std::to_string(work.batch.steps) +
          ", chunk " + std::to_string(work.chunk_steps) + ", checkpoints " +
          std::to_string(work.checkpoint_interval) + ", gradient " +
-         std::to_string(work.gradient.has_value()) + "\n" + work.batch.program->text;
+         std::to_string(work.gradient.has_value()) + "\n" +
+         work.batch.program->text.substr(0, kToldBytes);
 }
 
 }  // namespace
 
-void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverage& coverage) {
+namespace {
+
+// `make`: the case of a seed; `met`: told of each case and of what the reference gives.
+template <class Make, class Met>
+void ExpectEqual(const std::vector<NamedExecutor>& executors, const Seeds& seeds, const Make& make,
+                 const Met& met) {
   const std::shared_ptr<Executor> reference = MakeReferenceExecutor();
-  const Seeds seeds = ChosenSeeds();
   int failures = 0;
   for (uint64_t i = 0; i < seeds.count && failures < kReportedFailures; ++i) {
     const uint64_t seed = seeds.first + i;
-    const absl::StatusOr<Case> made = MakeCase(seed);
+    const absl::StatusOr<Case> made = make(seed);
     ASSERT_TRUE(made.ok()) << "seed " << seed << ": " << made.status();
     const absl::StatusOr<Observed> expected = Observe(reference, made->work);
     ASSERT_TRUE(expected.ok()) << expected.status() << "\n" << Story(*made);
-    coverage.Add(*made, *expected);
+    met(*made, *expected);
     for (size_t k = 0; k < executors.size() && failures < kReportedFailures; ++k) {
       const Work cut = Recut(made->work, seed + k * 0x10000u);
       const absl::StatusOr<Observed> actual = Observe(executors[k].executor, cut);
@@ -73,6 +93,22 @@ void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverag
                     << Story(*made);
     }
   }
+}
+
+}  // namespace
+
+void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverage& coverage) {
+  ExpectEqual(
+      executors, ChosenSeeds(), [](uint64_t seed) { return MakeCase(seed); },
+      [&](const Case& made, const Observed& seen) { coverage.Add(made, seen); });
+}
+
+void ExpectLargeEqualToReference(const std::vector<NamedExecutor>& executors,
+                                 LargeCoverage& coverage) {
+  ExpectEqual(
+      executors, Chosen({1, kLargeCases}, {kFirstSanitizedSeed, kSanitizedLargeCases}),
+      [](uint64_t seed) { return MakeCase(seed, LargeOptions(seed)); },
+      [&](const Case& made, const Observed& seen) { coverage.Add(made, seen); });
 }
 
 void ExpectInstancesAlone(std::shared_ptr<Executor> executor) {

@@ -1,5 +1,8 @@
 // The expectations that random cases put to an executor. Environment: SIMGRAD_SEED=n runs case n
 // alone, SIMGRAD_LONG=1 twenty times as many.
+//
+// Large cases have seeds of their own: their worlds are written in sections, for two steps of three
+// instances.
 #pragma once
 
 #include <memory>
@@ -8,6 +11,7 @@
 
 #include "sim/backend/executor.h"
 #include "tests/sim/equality/coverage.h"
+#include "tests/sim/equality/large_coverage.h"
 
 namespace simgrad::sim::equality {
 
@@ -22,6 +26,11 @@ void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverag
 
 // One instance of a case, alone, gives what it gives among the others. Every fifth case.
 void ExpectInstancesAlone(std::shared_ptr<Executor> executor);
+
+// As ExpectEqualToReference, for large cases: kLargeCases of them, fewer under sanitizers.
+inline constexpr int kLargeCases = 60;
+void ExpectLargeEqualToReference(const std::vector<NamedExecutor>& executors,
+                                 LargeCoverage& coverage);
 
 // Whether so many cases ran that their coverage says something.
 bool IsWholeSeries(const Coverage& coverage);

@@ -43,7 +43,7 @@ WorldWriter::LoopPlan WorldWriter::PlanLoop(int64_t elements, int depth) {
 Var WorldWriter::WithLeading(ValuePool& pool, Var x, int64_t n) {
   pool.unused.erase(x.id);
   if (!x.shape().empty() && x.shape()[0] == n) return x;
-  if (x.shape().size() >= 3 || n * ElementCount(x.shape()) > 24) {
+  if (x.shape().size() >= 3 || n * ElementCount(x.shape()) > MaxElements()) {
     return TypeOf(x) == ElementType::kReal ? RealOf(pool, {n})
                                            : builder_.Integer(1, TypeOf(x), {n});
   }
@@ -133,7 +133,8 @@ Vars WorldWriter::WriteBody(const LoopPlan& plan, const ValuePool& visible, cons
     const bool truth = TypeOf(x) == ElementType::kBool;
     (truth ? pool.anonymous : pool.Of(TypeOf(x))).push_back(x);
   }
-  Grow(pool, static_cast<int>(random_.Integer(0, 3)), plan.depth + 1);
+  const int64_t most = !IsLarge() ? 3 : plan.depth == 0 ? 40 : 15;
+  Grow(pool, static_cast<int>(random_.Integer(0, most)), plan.depth + 1);
   if (random_.Chance(0.3)) WriteWhile(pool, plan.depth + 1);
   if (random_.Chance(0.1)) WriteFor(pool, plan.depth + 1);
   static const std::vector<double> kRates = {0.25, 0.5, 0.5, 0.7};

@@ -5,13 +5,7 @@
 #include "tests/sim/equality/world_writer.h"
 
 namespace simgrad::sim::equality {
-namespace {
-
 using enum OpCode;
-
-constexpr int64_t kMaxElements = 24;
-
-}  // namespace
 
 OpCode WorldWriter::RandomOp() {
   static const std::vector<OpCode> kAll = [] {
@@ -77,7 +71,8 @@ Var WorldWriter::Threshold(ValuePool& pool) {
   static const std::vector<double> kThresholds = {0.0, 0x1p-6, 1e-3, 0.25, 0.5, 1.0, 1.5};
   const double value = random_.Pick(kThresholds);
   world_.thresholds.push_back(value);
-  if (random_.Chance(0.5)) {
+  constexpr int kMostConfigs = 64;
+  if (configs_ < kMostConfigs && random_.Chance(0.5)) {
     const Var config = builder_.Config("c" + std::to_string(configs_++), value);
     everywhere_.insert(config.id);
     inputs_.reals.push_back(config);
@@ -128,6 +123,19 @@ Var WorldWriter::Digest(ValuePool& pool, const Shape& shape) {
     const Var part = Condense(pool, x, shape);
     sum = sum + 0.5 * (Tamed() ? Bounded(part) : part);
   }
+  return sum;
+}
+
+// Of every such value that is no anonymous bool.
+Var WorldWriter::DigestAll(ValuePool& pool, const Shape& shape) {
+  Vars parts;
+  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.i64s, &pool.choices}) {
+    for (const Var& x : *list) {
+      if (pool.unused.count(x.id) != 0) parts.push_back(x);
+    }
+  }
+  Var sum = Bounded(RealOf(pool, shape));
+  for (const Var& x : parts) sum = sum + 0.125 * Bounded(Condense(pool, x, shape));
   return sum;
 }
 
@@ -307,7 +315,7 @@ bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
   const int64_t count = ElementCount(shape);
   if (code == kBroadcast) {
     const int64_t length = random_.Chance(0.04) ? 0 : random_.Integer(1, 3);
-    if (rank >= 3 || count * length > kMaxElements) return false;
+    if (rank >= 3 || count * length > MaxElements()) return false;
     Shape wide = shape;
     const int64_t at = random_.Integer(0, rank);
     wide.insert(wide.begin() + at, length);
@@ -335,8 +343,8 @@ bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
 }
 
 bool WorldWriter::WriteConcat(ValuePool& pool, ElementType element) {
-  const Vars fitting = ValuePool::Where(pool.Of(element), [](const Var& x) {
-    return !x.shape().empty() && 3 * ElementCount(x.shape()) <= kMaxElements;
+  const Vars fitting = ValuePool::Where(pool.Of(element), [&](const Var& x) {
+    return !x.shape().empty() && 3 * ElementCount(x.shape()) <= MaxElements();
   });
   if (fitting.empty()) return false;
   const Var x = Take(pool, fitting);
@@ -386,7 +394,7 @@ bool WorldWriter::WritePrecision(OpCode code, ValuePool& pool) {
     }
     const Var x = Real(pool);
     // Sometimes beyond the largest number of the small formats.
-    const Var source = random_.Chance(0.25) ? 3000.0 * x : x;
+    const Var source = random_.Chance(IsLarge() ? 0.01 : 0.25) ? 3000.0 * x : x;
     const Var cast = builder_.Cast(source, format, overflow);
     Keep(pool, pool.reals, source.id == x.id || wild_ ? cast : Bounded(cast));
     return true;

@@ -215,6 +215,7 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   Random random(seed);
   WorldOptions world_options;
   world_options.smooth = options.smooth;
+  world_options.size = options.size;
   world_options.focus = static_cast<OpCode>(seed % static_cast<uint64_t>(OpCode::kTape));
   const bool adjoint_only =
       world_options.focus == OpCode::kPad || world_options.focus == OpCode::kAny;

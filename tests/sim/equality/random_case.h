@@ -18,6 +18,8 @@ struct CaseOptions {
   // Other sizes than the case's own, for the same program; -1: its own.
   int64_t instances = -1;
   int64_t steps = -1;
+  // WorldOptions::size.
+  int64_t size = 0;
 };
 
 struct Case {

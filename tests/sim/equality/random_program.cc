@@ -14,6 +14,11 @@ const std::vector<Shape>& Shapes() {
   return kShapes;
 }
 
+const std::vector<Shape>& LargeShapes() {
+  static const std::vector<Shape> kShapes = {{500}, {1000}, {729}, {25, 20}, {27, 27}, {10, 10, 8}};
+  return kShapes;
+}
+
 }  // namespace
 
 WorldWriter::WorldWriter(Random& random, const WorldOptions& options)
@@ -30,6 +35,10 @@ void WorldWriter::WriteInputs() {
   };
   for (int64_t i = random_.Integer(0, 2); i >= 0; --i) {
     states_.push_back(builder_.State("x" + std::to_string(i), shape()));
+    inputs_.reals.push_back(states_.back());
+  }
+  if (IsLarge()) {
+    states_.push_back(builder_.State("field", random_.Pick(LargeShapes())));
     inputs_.reals.push_back(states_.back());
   }
   if (!options_.smooth) {
@@ -80,6 +89,8 @@ void WorldWriter::WriteInitial() {
 void WorldWriter::WriteStep() {
   ValuePool pool = InputPool();
   loops_ = 0;
+  std::optional<Var> sections;
+  if (IsLarge()) sections = WriteSections(pool);
   if (random_.Chance(0.75)) WriteWhile(pool, 0);
   Grow(pool, static_cast<int>(random_.Integer(3, 10)), 0);
   while (random_.Chance(0.3)) WriteEvent(pool);
@@ -94,11 +105,46 @@ void WorldWriter::WriteStep() {
       next.push_back(Like(pool, type));
     } else {
       const RoleScope role(builder_, random_.Chance(0.5) ? Role::kState : Role::kDynamics);
-      const Var mixed = Digest(pool, type.shape);
+      Var mixed = Digest(pool, type.shape);
+      if (sections) mixed = mixed + Condense(pool, *sections, type.shape);
       next.push_back(Tamed() ? 0.75 * state + 0.5 * Bounded(mixed) : mixed);
     }
   }
   next_ = next;
+}
+
+// Each section sees the inputs and a few values of the one before: so what it costs to choose
+// operands does not grow with the world. Nothing is dead: what a section leaves unused is handed on
+// or goes into a sum, on which every next state hangs. No section sees that sum, which one
+// comparison would cut off from the gradient.
+Var WorldWriter::WriteSections(ValuePool& pool) {
+  constexpr size_t kHandedOn = 6;  // of each kind of value
+  const auto size = [&] { return static_cast<int64_t>(builder_.program().values.size()); };
+  const auto some = [&](const Vars& from) {
+    Vars fresh = ValuePool::Where(from, [&](const Var& x) { return pool.unused.count(x.id) != 0; });
+    while (fresh.size() > kHandedOn) {
+      fresh.erase(fresh.begin() + random_.Integer(0, static_cast<int64_t>(fresh.size()) - 1));
+    }
+    for (const Var& x : fresh) pool.unused.erase(x.id);
+    return fresh;
+  };
+  Var sum = Bounded(RealOf(pool, main_shape_));
+  while (size() < options_.size) {
+    loops_ = 0;
+    if (random_.Chance(0.75)) WriteWhile(pool, 0);
+    if (random_.Chance(0.25)) WriteFor(pool, 0);
+    Grow(pool, static_cast<int>(random_.Integer(20, 60)), 0);
+    ValuePool next = InputPool();
+    for (const Var& x : some(pool.i32s)) Keep(next, next.i32s, x);
+    for (const Var& x : some(pool.i64s)) Keep(next, next.i64s, x);
+    for (const Var& x : some(pool.choices)) Keep(next, next.choices, x);
+    for (const Var& x : some(pool.anonymous)) Keep(next, next.anonymous, x);
+    for (const Var& x : some(pool.reals)) Keep(next, next.reals, wild_ ? x : Bounded(x));
+    sum = 0.75 * sum + DigestAll(pool, main_shape_);
+    pool = std::move(next);
+  }
+  loops_ = 0;
+  return sum;
 }
 
 // What is still unused, and sometimes an input or a next state as it is.
@@ -139,6 +185,7 @@ void WorldWriter::WriteObjective(int number) {
         pool.anonymous.push_back(x);
       } else {
         pool.Of(element).push_back(x);
+        if (IsLarge()) pool.unused.insert(x.id);
       }
     }
   };

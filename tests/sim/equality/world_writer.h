@@ -25,6 +25,7 @@ class WorldWriter {
   void WriteInputs();
   void WriteInitial();
   void WriteStep();
+  Var WriteSections(ValuePool& pool);
   void WriteExports(ValuePool& pool);
   void WriteObjective(int number);
   Var WriteCost(ValuePool pool);
@@ -56,13 +57,17 @@ class WorldWriter {
   Var Within(Domain domain, Var x);
   // A real of `shape` made of values that nothing has used yet.
   Var Digest(ValuePool& pool, const Shape& shape);
+  Var DigestAll(ValuePool& pool, const Shape& shape);
   Var Condense(ValuePool& pool, Var x, const Shape& shape);
   void Keep(ValuePool& pool, Vars& list, Var x);
-  bool Tamed() { return options_.smooth || (!wild_ && random_.Chance(0.8)); }
+  // One operation in thousands would be enough to make all of a large world NaN.
+  bool Tamed() { return options_.smooth || (!wild_ && (IsLarge() || random_.Chance(0.8))); }
   OpCode RandomOp();
   Role RandomRole();
   ElementType TypeOf(Var x) { return builder_.program()[x.id].type.element; }
   std::string NewSite(const std::string& kind);
+  bool IsLarge() const { return options_.size > 0; }
+  int64_t MaxElements() const { return IsLarge() ? 1000 : 24; }
 
   // loop_writer.cc
   enum class Pattern { kShrink, kGrow, kCount, kProject };

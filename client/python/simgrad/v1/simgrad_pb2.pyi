@@ -19,6 +19,9 @@ DIAGNOSTICS_LEVEL_UNSPECIFIED: DiagnosticsLevel
 INSTANCE_REDUCTION_ALL: InstanceReduction
 INSTANCE_REDUCTION_FINITE_ONLY: InstanceReduction
 INSTANCE_REDUCTION_UNSPECIFIED: InstanceReduction
+PROGRAM_DETAIL_FINGERPRINT: ProgramDetail
+PROGRAM_DETAIL_TEXT: ProgramDetail
+PROGRAM_DETAIL_UNSPECIFIED: ProgramDetail
 
 class ConfigSchema(_message.Message):
     __slots__ = ["default_value", "description", "name", "type", "words"]
@@ -73,18 +76,24 @@ class CudaTextOptions(_message.Message):
     def __init__(self, mapping: _Optional[_Union[CudaMapping, str]] = ..., per_step: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeProgramRequest(_message.Message):
-    __slots__ = ["adjoint", "cuda", "objective", "policy", "world"]
+    __slots__ = ["adjoint", "cotangent_final_state", "cotangent_trajectory", "cuda", "objective", "policy", "world", "wrt"]
     ADJOINT_FIELD_NUMBER: _ClassVar[int]
+    COTANGENT_FINAL_STATE_FIELD_NUMBER: _ClassVar[int]
+    COTANGENT_TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
     CUDA_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
+    WRT_FIELD_NUMBER: _ClassVar[int]
     adjoint: bool
+    cotangent_final_state: _containers.RepeatedScalarFieldContainer[str]
+    cotangent_trajectory: _containers.RepeatedScalarFieldContainer[str]
     cuda: CudaTextOptions
     objective: str
     policy: _policy_pb2.Policy
     world: World
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ..., cuda: _Optional[_Union[CudaTextOptions, _Mapping]] = ...) -> None: ...
+    wrt: _containers.RepeatedCompositeFieldContainer[InputName]
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ..., cuda: _Optional[_Union[CudaTextOptions, _Mapping]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., cotangent_final_state: _Optional[_Iterable[str]] = ..., cotangent_trajectory: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeProgramResponse(_message.Message):
     __slots__ = ["cuda", "inputs", "program", "source"]
@@ -413,7 +422,7 @@ class RolloutResult(_message.Message):
     def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., value: _Optional[float] = ..., values: _Optional[bytes] = ..., path_signatures: _Optional[bytes] = ..., batch_path_signature: _Optional[int] = ..., health: _Optional[_Union[InstanceHealth, _Mapping]] = ..., first_events: _Optional[_Iterable[_Union[FirstEvent, _Mapping]]] = ..., certificates: _Optional[_Iterable[_Union[_diagnostics_pb2.BirthCertificate, _Mapping]]] = ..., phase_seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RolloutSpec(_message.Message):
-    __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "policy", "record", "steps", "world"]
+    __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "policy", "program", "record", "steps", "world"]
     CHECKPOINT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_STEPS_FIELD_NUMBER: _ClassVar[int]
     CONTROLS_FIELD_NUMBER: _ClassVar[int]
@@ -426,6 +435,7 @@ class RolloutSpec(_message.Message):
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     PARAMS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
@@ -441,10 +451,11 @@ class RolloutSpec(_message.Message):
     objective: str
     params: _containers.RepeatedCompositeFieldContainer[NamedTensor]
     policy: _policy_pb2.Policy
+    program: ProgramDetail
     record: _containers.RepeatedScalarFieldContainer[str]
     steps: int
     world: World
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., steps: _Optional[int] = ..., instances: _Optional[int] = ..., initial: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., controls: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., first_instance: _Optional[int] = ..., instance_ids: _Optional[_Iterable[int]] = ..., record: _Optional[_Iterable[str]] = ..., diagnostics: _Optional[_Union[DiagnosticsOptions, _Mapping]] = ..., objective: _Optional[str] = ..., chunk_steps: _Optional[int] = ..., checkpoint_interval: _Optional[int] = ...) -> None: ...
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., steps: _Optional[int] = ..., instances: _Optional[int] = ..., initial: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., controls: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., first_instance: _Optional[int] = ..., instance_ids: _Optional[_Iterable[int]] = ..., record: _Optional[_Iterable[str]] = ..., diagnostics: _Optional[_Union[DiagnosticsOptions, _Mapping]] = ..., objective: _Optional[str] = ..., chunk_steps: _Optional[int] = ..., checkpoint_interval: _Optional[int] = ..., program: _Optional[_Union[ProgramDetail, str]] = ...) -> None: ...
 
 class ServerInfo(_message.Message):
     __slots__ = ["default_device", "devices", "limits", "metrics_port", "orders", "port", "presets", "revision", "version", "worlds"]
@@ -566,6 +577,9 @@ class WorldSchema(_message.Message):
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., config: _Optional[_Iterable[_Union[ConfigSchema, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[InputSchema, _Mapping]]] = ..., observables: _Optional[_Iterable[str]] = ..., objectives: _Optional[_Iterable[str]] = ..., termination_sites: _Optional[_Iterable[str]] = ..., event_sites: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DiagnosticsLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class ProgramDetail(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class InstanceReduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

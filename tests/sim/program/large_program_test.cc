@@ -1,0 +1,137 @@
+// What lowering the gradient of a large program costs and leaves behind, in counts for each
+// operation read: 5,000 and 20,000 operations, a tenth of them in loops in loops.
+#include "tests/sim/program/large_program.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "sim/program/activity.h"
+#include "sim/program/detect.h"
+#include "sim/program/held_bytes.h"
+#include "sim/program/lower.h"
+#include "sim/program/print.h"
+#include "sim/program/simplify.h"
+#include "sim/program/verify.h"
+#include "tests/sim/equality/large_coverage.h"
+#include "tests/sim/program/shaped_programs.h"
+
+namespace simgrad::sim {
+namespace {
+
+constexpr int64_t kSizes[] = {5'000, 20'000};
+
+precision::Policy Bf16() {
+  precision::PolicySpec spec;
+  spec.preset = "bf16_safe";
+  return std::get<precision::Policy>(precision::Resolve(spec));
+}
+
+// Counts for each operation of the world.
+struct Shares {
+  double operations = 0;  // written
+  double values = 0;      // written
+  double operands = 0;    // written
+  double bytes = 0;       // written
+  double text = 0;        // bytes of it
+  double visits = 0;
+  double searched = 0;
+  double kept = 0;  // bytes that the lowered program holds in a cache
+};
+
+Shares SharesOf(const Program& world) {
+  PassBudget budget;
+  const auto lowered = Lower(world, Bf16(), "cost", shaped::WantedOf(world, "cost"), &budget);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  if (!lowered.ok()) return {};
+  const auto read = static_cast<double>(large::OperationsOf(world));
+  const auto share = [&](int64_t count) { return static_cast<double>(count) / read; };
+  return {share(budget.operations()), share(budget.values()),     share(budget.operands()),
+          share(budget.bytes()),      share(budget.text_bytes()), share(budget.visits()),
+          share(budget.searched()),   share(HeldBytes(*lowered))};
+}
+
+TEST(LargeProgram, IsAsLargeAsItIsAskedToBeAndHasLoopsThreeDeep) {
+  for (const int64_t size : kSizes) {
+    const Program world = large::LargeProgram(size);
+    EXPECT_TRUE(Verify(world).ok()) << Verify(world);
+    EXPECT_LE(large::OperationsOf(world), size);
+    EXPECT_GE(large::OperationsOf(world), size - 200);
+    const equality::Extent extent = equality::ExtentOf(*Lower(world, Bf16(), "", std::nullopt));
+    EXPECT_EQ(extent.depth, 3);
+    EXPECT_EQ(extent.elements, 729);
+    EXPECT_GE(extent.loops, size / 70);
+  }
+}
+
+// Measured: 5.4 operations, 5.5 values, 13.2 operands, 2,800 bytes, 350 bytes of text, 151 visits,
+// 6.3 visits of searches, 2,960 bytes kept. The adjoint is written for the last step and for the
+// others, and every operation needs one or two in each.
+TEST(LargeProgram, WritesAFewOperationsForEachOneReadAndKeepsThreeKilobytes) {
+  for (const int64_t size : kSizes) {
+    const Shares shares = SharesOf(large::LargeProgram(size));
+    EXPECT_LE(shares.operations, 6.5) << size;
+    EXPECT_LE(shares.values, 6.5) << size;
+    EXPECT_LE(shares.operands, 16) << size;
+    EXPECT_LE(shares.bytes, 3'400) << size;
+    EXPECT_LE(shares.text, 420) << size;
+    EXPECT_LE(shares.visits, 180) << size;
+    EXPECT_LE(shares.searched, 8) << size;
+    EXPECT_LE(shares.kept, 3'600) << size;
+  }
+}
+
+// Four times the operations cost four times as much, give or take a twentieth.
+TEST(LargeProgram, CostsAsMuchForEachOperationWhateverItsSize) {
+  const Shares small = SharesOf(large::LargeProgram(kSizes[0]));
+  const Shares big = SharesOf(large::LargeProgram(kSizes[1]));
+  EXPECT_NEAR(big.operations / small.operations, 1, 0.05);
+  EXPECT_NEAR(big.values / small.values, 1, 0.05);
+  EXPECT_NEAR(big.operands / small.operands, 1, 0.05);
+  EXPECT_NEAR(big.bytes / small.bytes, 1, 0.05);
+  EXPECT_NEAR(big.visits / small.visits, 1, 0.05);
+  EXPECT_NEAR(big.searched / small.searched, 1, 0.05);
+  EXPECT_NEAR(big.kept / small.kept, 1, 0.05);
+}
+
+struct Pass {
+  std::string name;
+  double most = 0;  // visits for each operation of the world
+  std::function<void(PassBudget&)> run;
+};
+
+// Measured: 4.4 verify, 1.0 sites, 6.3 simplify, 4.6 activity, 13.6 detect (of the adjoint, which
+// is larger), 8.5 print, 5.8 fingerprint.
+TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
+  for (const int64_t size : kSizes) {
+    const Program world = large::LargeProgram(size);
+    const AdjointSpec spec = shaped::WantedOf(world, "cost");
+    const NumericalProgram lowered = *Lower(world, Bf16(), "cost", spec);
+    const Region& adjoint = lowered.adjoint->inner;
+    const std::vector<Pass> passes = {
+        {"verify", 6, [&](PassBudget& b) { EXPECT_TRUE(Verify(world, {}, &b).ok()); }},
+        {"sites", 2, [&](PassBudget& b) { SitesOf(world, &b); }},
+        {"simplify", 8, [&](PassBudget& b) { Simplify(world, {}, b); }},
+        {"activity", 6, [&](PassBudget& b) { ActiveValues(world, nullptr, spec, b); }},
+        {"detect", 17,
+         [&](PassBudget& b) {
+           DetectNonFinite(lowered.program, lowered.policy, adjoint, adjoint.yields, &b);
+         }},
+        {"print", 11, [&](PassBudget& b) { Print(lowered, &b); }},
+        {"fingerprint", 8, [&](PassBudget& b) { Fingerprint(lowered.text, &b); }}};
+    for (const Pass& pass : passes) {
+      PassBudget budget;
+      pass.run(budget);
+      const double share =
+          static_cast<double>(budget.visits()) / static_cast<double>(large::OperationsOf(world));
+      EXPECT_LE(share, pass.most) << pass.name << ", " << size;
+      EXPECT_GE(share, 0.5) << pass.name << ", " << size;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace simgrad::sim
