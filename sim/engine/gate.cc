@@ -69,22 +69,15 @@ class Flow {
   }
 
   void FollowOp(const Op& op) {
-    switch (InfoOf(op.code).op_class) {
-      case OpClass::kControl:
-        if (op.code == kWhile) return FollowWhile(op);
-        if (op.code == kFor) return FollowFor(op);
-        return FixEvent(op);
-      case OpClass::kCompare:
-        return;
-      case OpClass::kLogic:
-        return FixLogic(op);
-      case OpClass::kChoice:
-        return FollowSelect(op);
-      default:
-        break;
-    }
+    if (op.code == kWhile) return FollowWhile(op);
+    if (op.code == kFor) return FollowFor(op);
+    if (op.code == kEvent) return FixEvent(op);
+    const OpClass op_class = InfoOf(op.code).op_class;
+    if (op_class == OpClass::kCompare) return;
+    if (op_class == OpClass::kLogic) return FixLogic(op);
+    if (op_class == OpClass::kChoice) return FollowSelect(op);
     if (op.code == kStopGradient) return;
-    if (op.operands.size() == 1 && InfoOf(op.code).op_class == OpClass::kShape) {
+    if (op.operands.size() == 1 && op_class == OpClass::kShape) {
       fixed_[Index(op.results[0])] = FixedAt(op.operands[0]);
     }
     for (ValueId result : op.results) {

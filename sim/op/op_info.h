@@ -183,6 +183,10 @@ consteval OpInfo Complete(OpInfo info) {
 const OpInfo& InfoOf(OpCode code);
 std::optional<OpCode> OpFromName(std::string_view name);
 
+// Ends the process: an executor met an operation that it has no rule for. Tests that draw every
+// operation of the table see to it that none is met in service.
+[[noreturn]] void HasNoRule(OpCode code, std::string_view executor);
+
 // In the order of the table.
 template <class F>
 void EachOp(const F& f) {

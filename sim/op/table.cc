@@ -1,3 +1,5 @@
+#include <cstdio>
+#include <cstdlib>
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +30,12 @@ std::optional<OpCode> OpFromName(std::string_view name) {
   return found->second;
 }
 
+void HasNoRule(OpCode code, std::string_view executor) {
+  std::fprintf(stderr, "%.*s has no rule for '%s'\n", static_cast<int>(executor.size()),
+               executor.data(), std::string(InfoOf(code).name).c_str());
+  std::abort();
+}
+
 Types ResultTypes(const Program& program, const Op& op) {
   const OpInfo& info = InfoOf(op.code);
   const int given = static_cast<int>(op.operands.size());
@@ -45,7 +53,9 @@ Types ResultTypes(const Program& program, const Op& op) {
 
 Array Evaluate(const Evaluation& e) {
   const OpInfo& info = InfoOf(e.op.code);
-  return info.evaluate != nullptr ? info.evaluate(e) : EvaluateElementwise(e, info);
+  if (info.evaluate != nullptr) return info.evaluate(e);
+  if (info.on_reals == nullptr) HasNoRule(e.op.code, "reference");
+  return EvaluateElementwise(e, info);
 }
 
 }  // namespace simgrad::sim

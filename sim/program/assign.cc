@@ -93,36 +93,26 @@ void PrecisionAssigner::Define(const Op& op) {
 void PrecisionAssigner::Visit(Op op) {
   budget_.Visit(1 + static_cast<int64_t>(op.operands.size() + op.results.size()));
   Define(op);
-  switch (op.code) {
-    case OpCode::kLiteral:
-      if (IsReal(op.results[0])) {
-        literal_of_[op.results[0]] = std::move(op);
-        return;
-      }
-      break;
-    case OpCode::kCast:
-      VisitCast(op);
-      break;
-    case OpCode::kTape:
-      VisitTape(op);
-      break;
-    case OpCode::kWhile:
-      VisitWhile(op);
-      break;
-    case OpCode::kFor:
-      VisitFor(op);
-      break;
-    case OpCode::kWhileVjp:
-    case OpCode::kForVjp:
-      VisitVjp(op);
-      break;
-    default: {
-      const RoleSetting setting = SettingOf(op);
-      BringAll(op.operands, 0, op.operands.size(), setting, op);
-      for (ValueId id : op.results) SetReal(id, setting.format);
-      op.attributes.order = setting.order;
-      op.attributes.accumulator = setting.accumulator;
-    }
+  if (op.code == OpCode::kLiteral && IsReal(op.results[0])) {
+    literal_of_[op.results[0]] = std::move(op);
+    return;
+  }
+  if (op.code == OpCode::kCast) {
+    VisitCast(op);
+  } else if (op.code == OpCode::kTape) {
+    VisitTape(op);
+  } else if (op.code == OpCode::kWhile) {
+    VisitWhile(op);
+  } else if (op.code == OpCode::kFor) {
+    VisitFor(op);
+  } else if (op.code == OpCode::kWhileVjp || op.code == OpCode::kForVjp) {
+    VisitVjp(op);
+  } else if (op.code != OpCode::kLiteral) {
+    const RoleSetting setting = SettingOf(op);
+    BringAll(op.operands, 0, op.operands.size(), setting, op);
+    for (ValueId id : op.results) SetReal(id, setting.format);
+    op.attributes.order = setting.order;
+    op.attributes.accumulator = setting.accumulator;
   }
   Push(frames_.back(), std::move(op));
 }

@@ -129,21 +129,11 @@ class Detector {
   }
 
   void ReadOp(const Op& op, int32_t home) {
-    switch (op.code) {
-      case kWhile:
-        return ReadWhile(op, home);
-      case kFor:
-        return ReadFor(op, home);
-      case kWhileVjp:
-      case kForVjp:
-        for (const Region& region : op.regions) Read(region);
-        return;
-      case kEvent:
-      case kAccumulate:
-        return;  // an accumulator is looked at by who owns it
-      default:
-        break;
-    }
+    if (op.code == kWhile) return ReadWhile(op, home);
+    if (op.code == kFor) return ReadFor(op, home);
+    for (const Region& region : op.regions) Read(region);
+    // The owner of an accumulator looks at it.
+    if (!op.regions.empty() || op.code == kEvent || op.code == kAccumulate) return;
     if (!IsReal(op.results[0])) return;
     At(op.results[0]).maker = &op;
     At(op.results[0]).born = CanBeBorn(op);

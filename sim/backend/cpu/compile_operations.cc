@@ -16,111 +16,43 @@ using enum OpCode;
 int FormatIndex(Format format) { return static_cast<int>(format); }
 int CarrierIndex(Carrier carrier) { return static_cast<int>(carrier); }
 
-std::optional<Arithmetic2> Arithmetic2Of(OpCode code) {
-  switch (code) {
-    case kAdd:
-      return kAdd2;
-    case kSub:
-      return kSub2;
-    case kMul:
-      return kMul2;
-    case kDiv:
-      return kDiv2;
-    case kMod:
-      return kMod2;
-    case kAtan2:
-      return kAtan22;
-    case kPow:
-      return kPow2;
-    default:
-      return std::nullopt;
-  }
-}
+template <class Kernel>
+struct Row {
+  OpCode code;
+  Kernel kernel;
+};
 
-std::optional<Arithmetic1> Arithmetic1Of(OpCode code) {
-  switch (code) {
-    case kSqrt:
-      return kSqrt1;
-    case kExp:
-      return kExp1;
-    case kLog:
-      return kLog1;
-    case kLog1p:
-      return kLog1p1;
-    case kExpm1:
-      return kExpm11;
-    case kSin:
-      return kSin1;
-    case kCos:
-      return kCos1;
-    case kTanh:
-      return kTanh1;
-    case kSigmoid:
-      return kSigmoid1;
-    case kSoftplus:
-      return kSoftplus1;
-    default:
-      return std::nullopt;
-  }
-}
+constexpr Row<Arithmetic2> kArithmetic2s[] = {{kAdd, kAdd2}, {kSub, kSub2}, {kMul, kMul2},
+                                              {kDiv, kDiv2}, {kMod, kMod2}, {kAtan2, kAtan22},
+                                              {kPow, kPow2}};
+constexpr Row<Arithmetic1> kArithmetic1s[] = {
+    {kSqrt, kSqrt1},       {kExp, kExp1},          {kLog, kLog1}, {kLog1p, kLog1p1},
+    {kExpm1, kExpm11},     {kSin, kSin1},          {kCos, kCos1}, {kTanh, kTanh1},
+    {kSigmoid, kSigmoid1}, {kSoftplus, kSoftplus1}};
+constexpr Row<Move1> kMove1s[] = {
+    {kNeg, kNeg1}, {kAbs, kAbs1}, {kSign, kSign1}, {kFloor, kFloor1}, {kRound, kRound1}};
+constexpr Row<Integer2> kInteger2s[] = {{kAdd, kIntAdd}, {kSub, kIntSub}, {kMul, kIntMul},
+                                        {kDiv, kIntDiv}, {kMod, kIntMod}, {kMin, kMin2},
+                                        {kMax, kMax2}};
 
-std::optional<Move1> Move1Of(OpCode code) {
-  switch (code) {
-    case kNeg:
-      return kNeg1;
-    case kAbs:
-      return kAbs1;
-    case kSign:
-      return kSign1;
-    case kFloor:
-      return kFloor1;
-    case kRound:
-      return kRound1;
-    default:
-      return std::nullopt;
+template <class Kernel, size_t kRows>
+std::optional<Kernel> Find(const Row<Kernel> (&rows)[kRows], OpCode code) {
+  for (const Row<Kernel>& row : rows) {
+    if (row.code == code) return row.kernel;
   }
-}
-
-Integer2 Integer2Of(OpCode code) {
-  switch (code) {
-    case kAdd:
-      return kIntAdd;
-    case kSub:
-      return kIntSub;
-    case kMul:
-      return kIntMul;
-    case kDiv:
-      return kIntDiv;
-    case kMod:
-      return kIntMod;
-    case kMin:
-      return kMin2;
-    default:
-      return kMax2;
-  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 void Compiler::CompileOp(const Op& op) {
-  switch (op.code) {
-    case kWhile:
-      return CompileWhile(op);
-    case kFor:
-      return CompileFor(op);
-    case kEvent:
-      return CompileEvent(op);
-    case kTape:
-      return CompileTape(op);
-    case kAccumulate:
-      return CompileAccumulate(op);
-    case kWhileVjp:
-      return CompileWhileVjp(op);
-    case kForVjp:
-      return CompileForVjp(op);
-    default:
-      break;
-  }
+  if (op.code == kWhile) return CompileWhile(op);
+  if (op.code == kFor) return CompileFor(op);
+  if (op.code == kEvent) return CompileEvent(op);
+  if (op.code == kTape) return CompileTape(op);
+  if (op.code == kAccumulate) return CompileAccumulate(op);
+  if (op.code == kWhileVjp) return CompileWhileVjp(op);
+  if (op.code == kForVjp) return CompileForVjp(op);
   if (IsIdentity(*program_, op)) {
     Alias(op.results[0], At(op.operands[0]));
   } else {
@@ -131,29 +63,15 @@ void Compiler::CompileOp(const Op& op) {
 }
 
 void Compiler::CompilePlain(const Op& op) {
-  switch (op.code) {
-    case kLiteral:
-      return CompileLiteral(op);
-    case kCast:
-      return CompileCast(op);
-    case kConvert:
-      return CompileConvert(op);
-    case kSelect:
-      return CompileSelect(op);
-    case kMerge:
-    case kMerge2:
-      return CompileMerge(op);
-    default:
-      break;
-  }
-  switch (InfoOf(op.code).op_class) {
-    case OpClass::kShape:
-      return CompileRows(op);
-    case OpClass::kReduction:
-      return CompileReduction(op);
-    default:
-      return CompileElementwise(op);
-  }
+  if (op.code == kLiteral) return CompileLiteral(op);
+  if (op.code == kCast) return CompileCast(op);
+  if (op.code == kConvert) return CompileConvert(op);
+  if (op.code == kSelect) return CompileSelect(op);
+  if (op.code == kMerge || op.code == kMerge2) return CompileMerge(op);
+  const OpClass op_class = InfoOf(op.code).op_class;
+  if (op_class == OpClass::kShape) return CompileRows(op);
+  if (op_class == OpClass::kReduction) return CompileReduction(op);
+  CompileElementwise(op);
 }
 
 void Compiler::CompilePair(const Op& op, const Kernel kernels[3]) {
@@ -211,22 +129,22 @@ void Compiler::CompileElementwise(const Op& op) {
   if (op.code == kNot) return CompileUnary(op, kernels_.logical_not);
   if (op.code == kNeg && DeferNegation(op)) return;
   if (op.code == kMax && CompileRelu(op)) return;
-  if (const auto move = Move1Of(op.code)) {
+  if (const auto move = Find(kMove1s, op.code)) {
     return CompileUnary(op, kernels_.move1[*move][CarrierIndex(carrier)]);
   }
   const bool real = carrier == Carrier::kF32 || carrier == Carrier::kF64;
-  if (!real || op.code == kMin || op.code == kMax) {
-    return CompilePair(op, kernels_.move2[Integer2Of(op.code)][CarrierIndex(carrier)]);
-  }
-  CompileArithmetic(op);
+  if (real && op.code != kMin && op.code != kMax) return CompileArithmetic(op);
+  const auto pair = Find(kInteger2s, op.code);
+  if (!pair) HasNoRule(op.code, "cpu");
+  CompilePair(op, kernels_.move2[*pair][CarrierIndex(carrier)]);
 }
 
 void Compiler::CompileArithmetic(const Op& op) {
   const int format = FormatIndex(*ValueAt(op.results[0]).format);
-  if (const auto function = Arithmetic1Of(op.code)) {
+  if (const auto function = Find(kArithmetic1s, op.code)) {
     return CompileUnary(op, kernels_.arithmetic1[*function][format]);
   }
-  if (const auto pair = Arithmetic2Of(op.code)) {
+  if (const auto pair = Find(kArithmetic2s, op.code)) {
     if (op.code == kMul) {
       const bool invariant =
           hoists_ && SlotAt(At(op.operands[0])).invariant && SlotAt(At(op.operands[1])).invariant;
@@ -235,7 +153,7 @@ void Compiler::CompileArithmetic(const Op& op) {
     if ((op.code == kAdd || op.code == kSub) && CompileMultiplyAdd(op)) return;
     return CompilePair(op, kernels_.arithmetic2[*pair][format]);
   }
-  // fma.
+  if (op.code != kFma) HasNoRule(op.code, "cpu");
   bool uniform = true;
   bool invariant = hoists_;
   for (ValueId id : op.operands) {

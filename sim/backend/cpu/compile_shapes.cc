@@ -4,6 +4,7 @@
 #include "sim/backend/cpu/compiler.h"
 #include "sim/backend/cpu/exact_reduction.h"
 #include "sim/backend/cpu/identity.h"
+#include "sim/op/op_info.h"
 #include "sim/program/axes.h"
 
 namespace simgrad::sim::cpu {
@@ -95,7 +96,7 @@ void Compiler::CompileRows(const Op& op) {
         if (source[axis] == 1) at = 0;
       } else if (op.code == kSlice) {
         at = op.attributes.start[axis] + index[axis];
-      } else {  // pad
+      } else if (op.code == kPad) {
         at = index[axis] - op.attributes.start[axis];
         if (at < 0 || at >= source[axis]) row = -1;
       }
@@ -142,27 +143,14 @@ const ReducePlan* Compiler::MakeReduction(const Op& op) {
 void Compiler::CompileReduction(const Op& op) {
   const ReducePlan* reduce = MakeReduction(op);
   const size_t wide = CarrierOfValue(ValueAt(op.operands[0])) == Carrier::kF64 ? 1 : 0;
-  Kernel kernel = nullptr;
-  switch (op.code) {
-    case kSum:
-    case kCumsum:
-      return CompileSum(op, reduce);
-    case kReduceMax:
-      kernel = kernels_.reduce_max[wide];
-      break;
-    case kReduceMin:
-      kernel = kernels_.reduce_min[wide];
-      break;
-    case kArgmax:
-      kernel = kernels_.argmax[wide];
-      break;
-    case kArgmin:
-      kernel = kernels_.argmin[wide];
-      break;
-    default:
-      kernel = kernels_.any;
-      break;
-  }
+  if (op.code == kSum || op.code == kCumsum) return CompileSum(op, reduce);
+  const Kernel kernel = op.code == kReduceMax   ? kernels_.reduce_max[wide]
+                        : op.code == kReduceMin ? kernels_.reduce_min[wide]
+                        : op.code == kArgmax    ? kernels_.argmax[wide]
+                        : op.code == kArgmin    ? kernels_.argmin[wide]
+                        : op.code == kAny       ? kernels_.any
+                                                : nullptr;
+  if (kernel == nullptr) HasNoRule(op.code, "cpu");
   const int32_t a = At(op.operands[0]);
   const Slot from = SlotAt(a);
   const int32_t to = Result(op.results[0], from.uniform, hoists_ && from.invariant);

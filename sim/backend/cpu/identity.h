@@ -17,28 +17,23 @@ inline bool IsIdentity(const NumericalProgram& program, const Op& op) {
   const Value& result = program.program[op.results[0]];
   const Value& operand = program.program[op.operands[0]];
   const bool same_count = ElementCount(result.type.shape) == ElementCount(operand.type.shape);
-  switch (op.code) {
-    case OpCode::kReshape:
-    case OpCode::kStopGradient:
-      return true;
-    case OpCode::kBroadcast:
-      return same_count && std::is_sorted(op.attributes.dims.begin(), op.attributes.dims.end());
-    case OpCode::kConvert:
-      return result.type.element == operand.type.element;
-    case OpCode::kCast:
-      return !precision::Narrows(*operand.format, *result.format) &&
-             SameCarrier(*result.format, *operand.format) &&
-             OverflowInForce(program.policy, op) == Overflow::kIeee;
-    case OpCode::kSum:
-      // A tree of one leaf.
-      return same_count && op.attributes.order == Order::kPairwise &&
-             result.format == operand.format &&
-             !precision::Narrows(*operand.format, op.attributes.accumulator);
-    case OpCode::kAny:
-      return same_count;
-    default:
-      return false;
+  if (op.code == OpCode::kReshape || op.code == OpCode::kStopGradient) return true;
+  if (op.code == OpCode::kConvert) return result.type.element == operand.type.element;
+  if (op.code == OpCode::kCast) {
+    return !precision::Narrows(*operand.format, *result.format) &&
+           SameCarrier(*result.format, *operand.format) &&
+           OverflowInForce(program.policy, op) == Overflow::kIeee;
   }
+  if (!same_count) return false;
+  if (op.code == OpCode::kBroadcast) {
+    return std::is_sorted(op.attributes.dims.begin(), op.attributes.dims.end());
+  }
+  if (op.code == OpCode::kSum) {
+    // A tree of one leaf.
+    return op.attributes.order == Order::kPairwise && result.format == operand.format &&
+           !precision::Narrows(*operand.format, op.attributes.accumulator);
+  }
+  return op.code == OpCode::kAny;
 }
 
 }  // namespace simgrad::sim::cpu

@@ -61,7 +61,7 @@ const Row& RowOf(OpCode code) {
   for (const Row& row : kTable) {
     if (row.code == code) return row;
   }
-  return kTable.front();
+  HasNoRule(code, "cuda");
 }
 
 }  // namespace
@@ -149,53 +149,34 @@ void RegionWriter::Convert(const Op& op) {
 }
 
 void RegionWriter::Operation(const Op& op) {
-  switch (op.code) {
-    case kLiteral:
-      Literal(op);
-      break;
-    case kCast:
-      Cast(op);
-      break;
-    case kConvert:
-      Convert(op);
-      break;
-    case kStopGradient:
-    case kReshape:
-      Alias(op);
-      break;
-    case kBroadcast:
-      Broadcast(op);
-      break;
-    case kSlice:
-      Slice(op);
-      break;
-    case kPad:
-      Pad(op);
-      break;
-    case kConcat:
-      Concat(op);
-      break;
-    case kEvent:
-      return Event(op);
-    case kWhile:
-      return While(op);
-    case kFor:
-      return For(op);
-    case kTape:
-      Tape(op);
-      break;
-    case kAccumulate:
-      return Accumulate(op);
-    case kWhileVjp:
-      return WhileVjp(op);
-    case kForVjp:
-      return ForVjp(op);
-    default:
-      if (InfoOf(op.code).op_class == OpClass::kReduction) {
-        Reduction(op);
-      } else {
-        Elementwise(op);
-      }
+  if (op.code == kEvent) return Event(op);
+  if (op.code == kWhile) return While(op);
+  if (op.code == kFor) return For(op);
+  if (op.code == kAccumulate) return Accumulate(op);
+  if (op.code == kWhileVjp) return WhileVjp(op);
+  if (op.code == kForVjp) return ForVjp(op);
+  if (op.code == kLiteral) {
+    Literal(op);
+  } else if (op.code == kCast) {
+    Cast(op);
+  } else if (op.code == kConvert) {
+    Convert(op);
+  } else if (op.code == kStopGradient || op.code == kReshape) {
+    Alias(op);
+  } else if (op.code == kBroadcast) {
+    Broadcast(op);
+  } else if (op.code == kSlice) {
+    Slice(op);
+  } else if (op.code == kPad) {
+    Pad(op);
+  } else if (op.code == kConcat) {
+    Concat(op);
+  } else if (op.code == kTape) {
+    Tape(op);
+  } else if (InfoOf(op.code).op_class == OpClass::kReduction) {
+    Reduction(op);
+  } else {
+    Elementwise(op);
   }
   Look(op.results[0], op.attributes.where);
 }

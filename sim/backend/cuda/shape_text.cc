@@ -4,6 +4,7 @@
 
 #include "precision/exact_sum.h"
 #include "sim/backend/cuda/region_writer.h"
+#include "sim/op/op_info.h"
 #include "sim/program/axes.h"
 
 namespace simgrad::sim::cuda {
@@ -179,19 +180,16 @@ std::string ReductionText(const Op& op, const std::string& type, Format from, Fo
                           int64_t count) {
   const bool largest = op.code == OpCode::kReduceMax || op.code == OpCode::kArgmax;
   const std::string_view which = largest ? "true" : "false";
-  switch (op.code) {
-    case OpCode::kSum:
-      return Cat("Sum<", OrderText(op.attributes.order), ", ",
-                 FormatText(op.attributes.accumulator), ", ", FormatText(from), ", ",
-                 FormatText(to), ", ", count, ">");
-    case OpCode::kAny:
-      return Cat("Any<", count, ">");
-    case OpCode::kArgmax:
-    case OpCode::kArgmin:
-      return Cat("ExtremeIndex<", count, ", ", which, ">");
-    default:
-      return Cat("ExtremeOfReals<", type, ", ", count, ", ", which, ">");
+  if (op.code == OpCode::kSum) {
+    return Cat("Sum<", OrderText(op.attributes.order), ", ", FormatText(op.attributes.accumulator),
+               ", ", FormatText(from), ", ", FormatText(to), ", ", count, ">");
   }
+  if (op.code == OpCode::kAny) return Cat("Any<", count, ">");
+  if (op.code == OpCode::kArgmax || op.code == OpCode::kArgmin) {
+    return Cat("ExtremeIndex<", count, ", ", which, ">");
+  }
+  if (op.code != OpCode::kReduceMax && op.code != OpCode::kReduceMin) HasNoRule(op.code, "cuda");
+  return Cat("ExtremeOfReals<", type, ", ", count, ", ", which, ">");
 }
 
 }  // namespace

@@ -91,18 +91,11 @@ std::vector<Slot> AdjointRunner::RunRegion(const Region& region, const Frame* ar
 }
 
 void AdjointRunner::Execute(const Op& op, Frame& frame) {
-  switch (op.code) {
-    case kTape:
-      return ExecuteTape(op, frame);
-    case kAccumulate:
-      return ExecuteAccumulate(op, frame);
-    case kWhileVjp:
-      return ExecuteWhileVjp(op, frame);
-    case kForVjp:
-      return ExecuteForVjp(op, frame);
-    default:
-      return RegionRunner::Execute(op, frame);
-  }
+  if (op.code == kTape) return ExecuteTape(op, frame);
+  if (op.code == kAccumulate) return ExecuteAccumulate(op, frame);
+  if (op.code == kWhileVjp) return ExecuteWhileVjp(op, frame);
+  if (op.code == kForVjp) return ExecuteForVjp(op, frame);
+  RegionRunner::Execute(op, frame);
 }
 
 void AdjointRunner::ExecuteTape(const Op& op, Frame& frame) {

@@ -42,16 +42,9 @@ void RegionRunner::Run(const Region& region, Frame& frame) {
 }
 
 void RegionRunner::Execute(const Op& op, Frame& frame) {
-  switch (op.code) {
-    case kEvent:
-      return ExecuteEvent(op, frame);
-    case kWhile:
-      return ExecuteWhile(op, frame);
-    case kFor:
-      return ExecuteFor(op, frame);
-    default:
-      break;
-  }
+  if (op.code == kEvent) return ExecuteEvent(op, frame);
+  if (op.code == kWhile) return ExecuteWhile(op, frame);
+  if (op.code == kFor) return ExecuteFor(op, frame);
   const std::vector<const Array*> operands = Gather(op.operands, frame);
   sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
   for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));

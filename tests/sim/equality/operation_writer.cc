@@ -174,12 +174,13 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
     case OpClass::kConstant:
       WriteLiteral(pool);
       return true;
-    default:
+    case OpClass::kControl:
+      if (code == kEvent) return WriteEvent(pool);
+      return code == kFor ? WriteFor(pool, depth) : WriteWhile(pool, depth);
+    case OpClass::kAdjoint:
       break;
   }
-  if (code == kEvent) return WriteEvent(pool);
-  if (code == kFor) return WriteFor(pool, depth);
-  return WriteWhile(pool, depth);
+  return false;
 }
 
 bool WorldWriter::WriteIntegers(OpCode code, ValuePool& pool) {

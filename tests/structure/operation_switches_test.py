@@ -1,0 +1,33 @@
+"""No switch over operations has a default: what it forgets would be done wrong, and nobody told."""
+
+import re
+
+
+def defaults(text):
+    """Lines of `default:` inside switches over codes or classes of operations."""
+    found = []
+    for match in re.finditer(r"switch \(([^{]*)\) \{", text):
+        if not re.search(r"\bcode\b|\.code|op_class", match.group(1)):
+            continue
+        depth, at = 1, match.end()
+        while depth and at < len(text):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+        body = text[match.end() : at]
+        if re.search(r"\bcase (OpCode::|OpClass::|k[A-Z])", body) and "default:" in body:
+            found.append(text.count("\n", 0, match.start()) + 1)
+    return found
+
+
+def test_a_default_is_found():
+    code = "switch (op.code) {\n  case OpCode::kAdd:\n    return 1;\n  default:\n    return 0;\n}"
+    assert defaults(code) == [1]
+    assert defaults(code.replace("  default:\n    return 0;\n", "")) == []
+
+
+def test_no_switch_over_operations_has_a_default(root):
+    paths = [p for folder in ("sim", "server", "tests") for p in (root / folder).rglob("*.cc")]
+    paths += [p for folder in ("sim", "server", "tests") for p in (root / folder).rglob("*.h")]
+    assert len(paths) > 300
+    wrong = [f"{p.relative_to(root)}:{line}" for p in paths for line in defaults(p.read_text())]
+    assert wrong == []
