@@ -69,7 +69,7 @@ enum class Result : uint8_t {
   kDeclared,  // what the program says it is
 };
 
-// Whether a non-finite element of an operand always makes the result non-finite.
+// The question whether a non-finite element of one operand always makes the result non-finite.
 struct Carriage {
   const Program& program;
   const Op& op;
@@ -78,7 +78,7 @@ struct Carriage {
   ValueId where;      // of what gives the operand
 };
 
-// What an instance is when a value that was finite becomes non-finite.
+// How finite operands can give a non-finite result, and what a birth certificate then says.
 enum class Birth : uint8_t {
   kNever,         // finite operands give finite results
   kArithmetic,    // NaN: invalid; infinite: a division by zero, or overflow
