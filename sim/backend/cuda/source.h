@@ -9,7 +9,7 @@
 
 #include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/tape_layout.h"
-#include "sim/backend/cuda/text.h"
+#include "sim/text.h"
 
 namespace simgrad::sim::cuda {
 

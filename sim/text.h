@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace simgrad::sim::cuda {
+namespace simgrad::sim {
 
 inline void AppendPart(std::string& to, std::string_view part) { to.append(part); }
 template <class T>
@@ -45,4 +45,4 @@ class TextWriter {
   int depth_;
 };
 
-}  // namespace simgrad::sim::cuda
+}  // namespace simgrad::sim

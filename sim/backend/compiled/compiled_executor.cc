@@ -1,0 +1,40 @@
+#include "sim/backend/compiled/compiled_executor.h"
+
+#include <utility>
+
+#include "sim/backend/check_batch.h"
+#include "sim/backend/compiled/compiled_run.h"
+#include "sim/plan/make_plan.h"
+
+namespace simgrad::sim::compiled {
+namespace {
+
+class CompiledExecutor : public Executor {
+ public:
+  explicit CompiledExecutor(const KernelOptions& options) : options_(options) {}
+  std::string_view name() const override { return "compiled"; }
+
+  absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
+    if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+    if (options.recording != Recording::kNone ||
+        batch.program->policy.nonfinite == precision::NonFinite::kStop) {
+      return absl::UnimplementedError("compiled plans do not record yet");
+    }
+    plan::Plan plan = plan::MakePlan(*batch.program, {});
+    auto kernel = CompilePlan(plan, FormsOf(batch), options_);
+    if (!kernel.ok()) return kernel.status();
+    return std::make_unique<CompiledRun>(std::move(batch), std::move(options), std::move(plan),
+                                         std::make_shared<const Kernel>(std::move(*kernel)));
+  }
+
+ private:
+  const KernelOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> MakeCompiledExecutor(const KernelOptions& options) {
+  return std::make_unique<CompiledExecutor>(options);
+}
+
+}  // namespace simgrad::sim::compiled

@@ -1,0 +1,73 @@
+// One batch on compiled code: groups of instances over threads.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "sim/backend/compiled/group_inputs.h"
+#include "sim/backend/compiled/group_state.h"
+#include "sim/backend/compiled/kernel.h"
+#include "sim/backend/cpu/worker_pool.h"
+#include "sim/backend/executor.h"
+
+namespace simgrad::sim::compiled {
+
+class CompiledRun : public Run {
+ public:
+  CompiledRun(Batch batch, RunOptions options, plan::Plan plan,
+              std::shared_ptr<const Kernel> kernel);
+
+  absl::Status Start() override;
+  absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) override;
+  std::shared_ptr<const void> SaveState() const override;
+  void RestoreState(const std::shared_ptr<const void>& saved) override;
+  int64_t SavedBytes() const override;
+  absl::Status Finish() override;
+  absl::Status StartAdjoint(double seed_scale) override;
+  absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
+  absl::Status FinishAdjoint() override;
+  int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  Tensor State(int32_t state_input) const override;
+  Tensor Export(int32_t export_index) const override;
+  std::vector<double> Values() const override;
+  const std::vector<uint64_t>& PathSignatures() const override { return signatures_; }
+  const std::vector<InstanceHealth>& Health() const override { return health_; }
+  std::vector<std::vector<int64_t>> FirstEventSteps() const override;
+  const std::vector<double>& Gradient(int32_t input) const override;
+  const std::vector<uint8_t>& Connected(int32_t input) const override;
+
+ private:
+  // What one thread works with.
+  struct Worker {
+    Worker(const Batch& batch, int lanes, int64_t workspace, const WorkMeter::StopCallback& stop);
+    GroupInputs inputs;
+    std::vector<std::byte> workspace;
+    WorkMeter meter;
+  };
+
+  int64_t groups() const;
+  int lanes() const { return kernel_->shape.lanes(); }
+  absl::Status ForGroups(const std::function<void(Worker&, int64_t group)>& work);
+  // Runs `function` on a group; inputs are those of steps from `first` on.
+  void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count);
+  void SetSentStates(int64_t group, WorkMeter& meter);
+  void CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor, int64_t columns,
+               int64_t column) const;
+  Tensor Collect(const Value& value, size_t field) const;
+  void Record(ForwardChunk& chunk, int64_t group, int64_t column) const;
+
+  const Batch batch_;
+  const RunOptions options_;
+  const plan::Plan plan_;
+  const std::shared_ptr<const Kernel> kernel_;
+  const FieldLayout layout_;
+  const std::vector<int32_t> states_;
+  cpu::WorkerPool pool_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<GroupState> groups_;
+  std::vector<uint64_t> signatures_;
+  std::vector<InstanceHealth> health_;
+};
+
+}  // namespace simgrad::sim::compiled

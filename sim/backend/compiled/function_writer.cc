@@ -1,0 +1,578 @@
+#include "sim/backend/compiled/function_writer.h"
+
+#include <llvm/ADT/SmallVector.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include <functional>
+#include <utility>
+
+#include "sim/backend/compiled/widen.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::compiled {
+namespace {
+
+using llvm::Value;
+using plan::Buffer;
+using plan::BufferId;
+using plan::BufferKind;
+using plan::Carrier;
+using plan::Code;
+using plan::Register;
+using plan::Statement;
+
+// A register: a scalar that holds in every lane, or one vector per part.
+struct Lanes {
+  bool uniform = false;
+  llvm::SmallVector<Value*, 4> parts;
+};
+
+// Members of GroupArgs, in order.
+enum Member : unsigned {
+  kNumbers,
+  kIntegers,
+  kInputs,
+  kFields,
+  kWorkspace,
+  kLanesRun,
+  kFirstStep,
+  kCount,
+  kHealth
+};
+
+class FunctionWriter {
+ public:
+  FunctionWriter(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
+                 const WriterOptions& options, const std::string& name)
+      : module_(module),
+        context_(module.getContext()),
+        plan_(plan),
+        function_(function),
+        options_(options),
+        b_(context_),
+        entry_builder_(context_),
+        registers_(function.registers.size()),
+        locals_(function.buffers.size()),
+        depths_(function.buffers.size(), 0) {
+    auto* const type =
+        llvm::FunctionType::get(b_.getVoidTy(), {llvm::PointerType::get(context_, 0)}, false);
+    made_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
+    made_->getArg(0)->addAttr(llvm::Attribute::NoAlias);
+    auto* const entry = llvm::BasicBlock::Create(context_, "entry", made_);
+    auto* const begin = llvm::BasicBlock::Create(context_, "begin", made_);
+    entry_builder_.SetInsertPoint(entry);
+    b_.SetInsertPoint(begin);
+    begin_ = begin;
+  }
+
+  int64_t Write(bool runs_steps) {
+    ReadArguments();
+    if (runs_steps) {
+      Steps();
+    } else {
+      time_ = arguments_[kFirstStep];
+      Block(function_.statements);
+    }
+    StoreFields();
+    b_.CreateRetVoid();
+    entry_builder_.CreateBr(begin_);
+    return workspace_;
+  }
+
+ private:
+  int parts() const { return options_.shape.parts; }
+  unsigned width() const { return static_cast<unsigned>(options_.shape.width); }
+
+  // ---- types ----
+  llvm::Type* ScalarType(Carrier carrier) {
+    switch (carrier) {
+      case Carrier::kBool:
+        return b_.getInt1Ty();
+      case Carrier::kI32:
+        return b_.getInt32Ty();
+      case Carrier::kI64:
+        return b_.getInt64Ty();
+      case Carrier::kF32:
+        return b_.getFloatTy();
+      case Carrier::kF64:
+        break;
+    }
+    return b_.getDoubleTy();
+  }
+  llvm::Type* VectorOf(llvm::Type* type) { return llvm::FixedVectorType::get(type, width()); }
+  // In memory a bool is -1 or 0 as wide as a float, which vector units can test at once.
+  llvm::Type* StoredType(Carrier carrier) {
+    return VectorOf(carrier == Carrier::kBool ? b_.getInt32Ty() : ScalarType(carrier));
+  }
+  int64_t StoredBytes(Carrier carrier) const {
+    const bool wide = carrier == Carrier::kF64 || carrier == Carrier::kI64;
+    return (wide ? 8 : 4) * options_.shape.width;
+  }
+  Value* ToStored(Carrier carrier, Value* value) {
+    return carrier == Carrier::kBool ? b_.CreateSExt(value, StoredType(carrier)) : value;
+  }
+  Value* FromStored(Carrier carrier, Value* value) {
+    if (carrier != Carrier::kBool) return value;
+    return b_.CreateICmpSLT(value, llvm::Constant::getNullValue(value->getType()));
+  }
+
+  // ---- registers ----
+  Carrier CarrierOf(Register r) const { return function_.registers[static_cast<size_t>(r)]; }
+  Lanes& At(Register r) { return registers_[static_cast<size_t>(r)]; }
+  Value* Part(Register r, int part) {
+    Lanes& lanes = At(r);
+    if (!lanes.uniform) return lanes.parts[static_cast<size_t>(part)];
+    return b_.CreateVectorSplat(width(), lanes.parts[0]);
+  }
+  void SetUniform(Register r, Value* value) { At(r) = {true, {value}}; }
+
+  // ---- arguments ----
+  Value* Argument(Member member, llvm::Type* type) {
+    auto* const bytes = b_.CreateConstGEP1_64(b_.getInt8Ty(), made_->getArg(0), 8 * member);
+    auto* const load = b_.CreateLoad(type, bytes);
+    MarkInvariant(load);
+    return load;
+  }
+  void MarkInvariant(llvm::LoadInst* load) {
+    load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
+  }
+  void ReadArguments() {
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    for (Member member : {kNumbers, kIntegers, kInputs, kFields, kWorkspace, kLanesRun, kHealth}) {
+      arguments_[member] = Argument(member, pointer);
+    }
+    arguments_[kFirstStep] = Argument(kFirstStep, b_.getInt64Ty());
+    arguments_[kCount] = Argument(kCount, b_.getInt64Ty());
+    for (int part = 0; part < parts(); ++part) {
+      auto* const type = VectorOf(b_.getInt32Ty());
+      auto* const at = b_.CreateConstGEP1_64(type, arguments_[kLanesRun], part);
+      auto* const load = b_.CreateAlignedLoad(type, at, llvm::Align(4));
+      running_.push_back(b_.CreateICmpNE(load, llvm::Constant::getNullValue(type)));
+    }
+    LoadFields();
+  }
+
+  // ---- buffers ----
+  // One element stays in registers, from step to step too.
+  struct Local {
+    llvm::SmallVector<llvm::AllocaInst*, 4> variables;  // [part], of one element; else in memory
+    Value* memory = nullptr;
+  };
+  bool IsKept(const Buffer& buffer) const {
+    return buffer.count == 1 &&
+           (buffer.kind == BufferKind::kLocal || buffer.kind == BufferKind::kField);
+  }
+  llvm::AllocaInst* Variable(llvm::Type* type) { return entry_builder_.CreateAlloca(type); }
+
+  void MakeVariables(BufferId id) {
+    const Buffer& buffer = function_.buffers[static_cast<size_t>(id)];
+    Local& local = locals_[static_cast<size_t>(id)];
+    if (!local.variables.empty()) return;
+    for (int part = 0; part < parts(); ++part) {
+      local.variables.push_back(Variable(StoredType(buffer.carrier)));
+    }
+  }
+
+  Value* FieldMemory(int32_t field) {
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    auto* const at = b_.CreateConstGEP1_64(pointer, arguments_[kFields], field);
+    auto* const load = b_.CreateLoad(pointer, at);
+    MarkInvariant(load);
+    return load;
+  }
+
+  void LoadFields() {
+    for (size_t id = 0; id < function_.buffers.size(); ++id) {
+      const Buffer& buffer = function_.buffers[id];
+      if (buffer.kind != BufferKind::kField) continue;
+      Local& local = locals_[id];
+      local.memory = FieldMemory(buffer.number);
+      if (!IsKept(buffer)) continue;
+      MakeVariables(static_cast<BufferId>(id));
+      for (size_t k = 0; k < local.variables.size(); ++k) {
+        b_.CreateStore(LoadVector(buffer, local.memory, b_.getInt64(k)), local.variables[k]);
+      }
+    }
+  }
+
+  void StoreFields() {
+    for (size_t id = 0; id < function_.buffers.size(); ++id) {
+      const Buffer& buffer = function_.buffers[id];
+      if (buffer.kind != BufferKind::kField || !IsKept(buffer)) continue;
+      Local& local = locals_[id];
+      for (size_t k = 0; k < local.variables.size(); ++k) {
+        auto* const value = b_.CreateLoad(StoredType(buffer.carrier), local.variables[k]);
+        auto* const at = b_.CreateGEP(StoredType(buffer.carrier), local.memory, b_.getInt64(k));
+        b_.CreateAlignedStore(value, at, llvm::Align(4));
+      }
+    }
+  }
+
+  Value* LoadVector(const Buffer& buffer, Value* memory, Value* vector_index) {
+    auto* const type = StoredType(buffer.carrier);
+    return b_.CreateAlignedLoad(type, b_.CreateGEP(type, memory, vector_index), llvm::Align(4));
+  }
+
+  // The element number, a scalar.
+  Value* ElementNumber(const plan::Index& index) {
+    Value* number = b_.getInt64(static_cast<uint64_t>(index.base));
+    for (const auto& [r, stride] : index.terms) {
+      Value* const step = b_.getInt64(static_cast<uint64_t>(stride));
+      number = b_.CreateAdd(number, b_.CreateMul(At(r).parts[0], step));
+    }
+    return number;
+  }
+
+  // [element][part] as the number of a vector.
+  Value* VectorNumber(Value* element, int part) {
+    return b_.CreateAdd(b_.CreateMul(element, b_.getInt64(static_cast<uint64_t>(parts()))),
+                        b_.getInt64(static_cast<uint64_t>(part)));
+  }
+
+  void Load(const Statement& s) {
+    const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
+    if (buffer.kind == BufferKind::kInput) return LoadInput(s, buffer);
+    if (buffer.kind == BufferKind::kTable) return LoadTable(s, buffer);
+    Lanes lanes;
+    Value* const element = ElementNumber(s.index);
+    Local& local = locals_[static_cast<size_t>(s.buffer)];
+    for (int part = 0; part < parts(); ++part) {
+      Value* value;
+      if (IsKept(buffer)) {
+        value =
+            b_.CreateLoad(StoredType(buffer.carrier), local.variables[static_cast<size_t>(part)]);
+      } else {
+        value = LoadVector(buffer, local.memory, VectorNumber(element, part));
+      }
+      lanes.parts.push_back(FromStored(buffer.carrier, value));
+    }
+    At(s.result) = std::move(lanes);
+  }
+
+  void LoadInput(const Statement& s, const Buffer& buffer) {
+    const InputForm& form = options_.inputs[static_cast<size_t>(buffer.number)];
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    auto* const base =
+        b_.CreateLoad(pointer, b_.CreateConstGEP1_64(pointer, arguments_[kInputs], buffer.number));
+    MarkInvariant(base);
+    Value* element = ElementNumber(s.index);
+    if (form.per_step) {
+      Value* const column = b_.CreateSub(time_, arguments_[kFirstStep]);
+      Value* const count = b_.getInt64(static_cast<uint64_t>(buffer.count));
+      element = b_.CreateAdd(element, b_.CreateMul(column, count));
+    }
+    auto* const type =
+        buffer.carrier == Carrier::kBool ? b_.getInt32Ty() : ScalarType(buffer.carrier);
+    if (!form.per_lane) {
+      auto* const load = b_.CreateLoad(type, b_.CreateGEP(type, base, element));
+      MarkInvariant(load);
+      return SetUniform(s.result, FromStored(buffer.carrier, load));
+    }
+    Lanes lanes;
+    for (int part = 0; part < parts(); ++part) {
+      auto* const vector = VectorOf(type);
+      auto* const at = b_.CreateGEP(vector, base, VectorNumber(element, part));
+      auto* const load = b_.CreateAlignedLoad(vector, at, llvm::Align(4));
+      MarkInvariant(load);
+      lanes.parts.push_back(FromStored(buffer.carrier, load));
+    }
+    At(s.result) = std::move(lanes);
+  }
+
+  Value* TableNumber(Carrier carrier, Value* number) {
+    const bool real = carrier == Carrier::kF32 || carrier == Carrier::kF64;
+    auto* const type = real ? b_.getDoubleTy() : static_cast<llvm::Type*>(b_.getInt64Ty());
+    auto* const at = b_.CreateGEP(type, arguments_[real ? kNumbers : kIntegers], number);
+    auto* const load = b_.CreateLoad(type, at);
+    MarkInvariant(load);
+    switch (carrier) {
+      case Carrier::kF32:
+        return b_.CreateFPTrunc(load, b_.getFloatTy());
+      case Carrier::kI32:
+        return b_.CreateTrunc(load, b_.getInt32Ty());
+      case Carrier::kBool:
+        return b_.CreateICmpNE(load, b_.getInt64(0));
+      default:
+        return load;
+    }
+  }
+
+  void LoadTable(const Statement& s, const Buffer& buffer) {
+    Value* const number =
+        b_.CreateAdd(ElementNumber(s.index), b_.getInt64(static_cast<uint64_t>(buffer.number)));
+    SetUniform(s.result, TableNumber(buffer.carrier, number));
+  }
+
+  void Store(const Statement& s) {
+    const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
+    Local& local = locals_[static_cast<size_t>(s.buffer)];
+    const bool masked = depths_[static_cast<size_t>(s.buffer)] < depth_;
+    Value* const element = ElementNumber(s.index);
+    auto* const type = StoredType(buffer.carrier);
+    for (int part = 0; part < parts(); ++part) {
+      Value* const at = IsKept(buffer)
+                            ? local.variables[static_cast<size_t>(part)]
+                            : b_.CreateGEP(type, local.memory, VectorNumber(element, part));
+      Value* value = ToStored(buffer.carrier, Part(s.operands[0], part));
+      if (masked) {
+        value = b_.CreateSelect(Mask(part), value, b_.CreateAlignedLoad(type, at, llvm::Align(4)));
+      }
+      b_.CreateAlignedStore(value, at, llvm::Align(4));
+    }
+  }
+
+  // ---- masks ----
+  Value* Mask(int part) { return mask_[static_cast<size_t>(part)]; }
+  Value* Any(llvm::ArrayRef<Value*> mask) {
+    Value* any = mask[0];
+    for (size_t k = 1; k < mask.size(); ++k) any = b_.CreateOr(any, mask[k]);
+    Value* const bits = b_.CreateBitCast(any, b_.getIntNTy(width()));
+    return b_.CreateICmpNE(bits, llvm::Constant::getNullValue(bits->getType()));
+  }
+
+  // ---- control ----
+  llvm::BasicBlock* NewBlock(const char* name) {
+    return llvm::BasicBlock::Create(context_, name, made_);
+  }
+
+  void Each(const Statement& s) {
+    Value* const extent = s.operands.empty() ? b_.getInt64(static_cast<uint64_t>(s.number))
+                                             : At(s.operands[0]).parts[0];
+    auto* const before = b_.GetInsertBlock();
+    auto* const head = NewBlock("each");
+    auto* const inside = NewBlock("element");
+    auto* const after = NewBlock("after");
+    b_.CreateBr(head);
+    b_.SetInsertPoint(head);
+    auto* const counter = b_.CreatePHI(b_.getInt64Ty(), 2);
+    counter->addIncoming(b_.getInt64(0), before);
+    b_.CreateCondBr(b_.CreateICmpSLT(counter, extent), inside, after);
+    b_.SetInsertPoint(inside);
+    SetUniform(s.result, counter);
+    Block(s.body);
+    counter->addIncoming(b_.CreateAdd(counter, b_.getInt64(1)), b_.GetInsertBlock());
+    b_.CreateBr(head);
+    b_.SetInsertPoint(after);
+  }
+
+  void Repeat(const Statement& s) {
+    const auto outer_mask = mask_;
+    const auto outer_live = live_;
+    auto* const outer_exit = exit_;
+    live_.clear();
+    for (int part = 0; part < parts(); ++part) {
+      live_.push_back(Variable(VectorOf(b_.getInt32Ty())));
+      b_.CreateStore(ToStored(Carrier::kBool, Mask(part)), live_.back());
+    }
+    auto* const head = NewBlock("repeat");
+    exit_ = NewBlock("left");
+    b_.CreateBr(head);
+    b_.SetInsertPoint(head);
+    ++depth_;
+    ReadLive();
+    Block(s.body);
+    b_.CreateBr(head);
+    --depth_;
+    b_.SetInsertPoint(exit_);
+    mask_ = outer_mask;
+    live_ = outer_live;
+    exit_ = outer_exit;
+  }
+
+  void ReadLive() {
+    for (int part = 0; part < parts(); ++part) {
+      auto* const stored =
+          b_.CreateLoad(VectorOf(b_.getInt32Ty()), live_[static_cast<size_t>(part)]);
+      mask_[static_cast<size_t>(part)] = FromStored(Carrier::kBool, stored);
+    }
+  }
+
+  void Leave(const Statement& s) {
+    for (int part = 0; part < parts(); ++part) {
+      Value* const stays = b_.CreateNot(Part(s.operands[0], part));
+      mask_[static_cast<size_t>(part)] = b_.CreateAnd(Mask(part), stays);
+      b_.CreateStore(ToStored(Carrier::kBool, Mask(part)), live_[static_cast<size_t>(part)]);
+    }
+    auto* const on = NewBlock("on");
+    b_.CreateCondBr(Any(mask_), on, exit_);
+    b_.SetInsertPoint(on);
+  }
+
+  void Steps() {
+    auto* const before = b_.GetInsertBlock();
+    auto* const head = NewBlock("step");
+    auto* const inside = NewBlock("run");
+    auto* const after = NewBlock("end");
+    b_.CreateBr(head);
+    b_.SetInsertPoint(head);
+    auto* const column = b_.CreatePHI(b_.getInt64Ty(), 2);
+    column->addIncoming(b_.getInt64(0), before);
+    b_.CreateCondBr(b_.CreateICmpSLT(column, arguments_[kCount]), inside, after);
+    b_.SetInsertPoint(inside);
+    time_ = b_.CreateAdd(arguments_[kFirstStep], column);
+    Block(function_.statements);
+    column->addIncoming(b_.CreateAdd(column, b_.getInt64(1)), b_.GetInsertBlock());
+    b_.CreateBr(head);
+    b_.SetInsertPoint(after);
+  }
+
+  // ---- statements ----
+  void Call(const Statement& s) {
+    llvm::Function* const function = module_.getFunction(s.function);
+    if (function == nullptr) llvm::report_fatal_error(("no scalar function " + s.function).c_str());
+    bool uniform = true;
+    for (Register r : s.operands) uniform = uniform && At(r).uniform;
+    Lanes lanes;
+    if (uniform) {
+      std::vector<Value*> operands;
+      for (Register r : s.operands) operands.push_back(At(r).parts[0]);
+      lanes = {true, {WidenedCall(b_, *function, operands, 1)}};
+    } else {
+      for (int part = 0; part < parts(); ++part) {
+        std::vector<Value*> operands;
+        for (Register r : s.operands) operands.push_back(Part(r, part));
+        lanes.parts.push_back(WidenedCall(b_, *function, operands, width()));
+      }
+    }
+    At(s.result) = std::move(lanes);
+  }
+
+  // Lane by lane: its accumulator is half a kilobyte.
+  void ExactSum(const Statement& s) {
+    const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
+    const int64_t lanes = options_.shape.lanes();
+    auto* const from = ScalarType(buffer.carrier);
+    auto* const to = ScalarType(CarrierOf(s.result));
+    const std::string name =
+        Cat("exact_sum_", plan::CarrierName(buffer.carrier), "_", precision::FormatName(s.format));
+    Value* const memory = locals_[static_cast<size_t>(s.buffer)].memory;
+    Value* const first =
+        b_.CreateMul(ElementNumber(s.index), b_.getInt64(static_cast<uint64_t>(lanes)));
+    auto* const sums =
+        entry_builder_.CreateAlloca(to, entry_builder_.getInt64(static_cast<uint64_t>(lanes)));
+    EachLane([&](Value* lane) {
+      Value* const x = b_.CreateGEP(from, memory, b_.CreateAdd(first, lane));
+      Value* const sum = b_.CreateCall(module_.getFunction(name),
+                                       {x, b_.getInt64(static_cast<uint64_t>(s.stride * lanes)),
+                                        b_.getInt64(static_cast<uint64_t>(s.number))});
+      b_.CreateStore(sum, b_.CreateGEP(to, sums, lane));
+    });
+    Lanes result;
+    for (int part = 0; part < parts(); ++part) {
+      auto* const type = VectorOf(to);
+      result.parts.push_back(
+          b_.CreateAlignedLoad(type, b_.CreateConstGEP1_64(type, sums, part), llvm::Align(4)));
+    }
+    At(s.result) = std::move(result);
+  }
+
+  void EachLane(const std::function<void(Value* lane)>& body) {
+    auto* const before = b_.GetInsertBlock();
+    auto* const head = NewBlock("lane");
+    auto* const after = NewBlock("lanes");
+    b_.CreateBr(head);
+    b_.SetInsertPoint(head);
+    auto* const lane = b_.CreatePHI(b_.getInt64Ty(), 2);
+    lane->addIncoming(b_.getInt64(0), before);
+    body(lane);
+    Value* const next = b_.CreateAdd(lane, b_.getInt64(1));
+    lane->addIncoming(next, b_.GetInsertBlock());
+    b_.CreateCondBr(
+        b_.CreateICmpSLT(next, b_.getInt64(static_cast<uint64_t>(options_.shape.lanes()))), head,
+        after);
+    b_.SetInsertPoint(after);
+  }
+
+  void Constant(const Statement& s) {
+    auto* const type = ScalarType(CarrierOf(s.result));
+    SetUniform(s.result, type->isFloatingPointTy() ? static_cast<Value*>(llvm::ConstantFP::get(
+                                                         type, static_cast<double>(s.number)))
+                                                   : llvm::ConstantInt::getSigned(type, s.number));
+  }
+
+  void Declare(const Statement& s) {
+    const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
+    depths_[static_cast<size_t>(s.buffer)] = depth_;
+    if (IsKept(buffer)) return MakeVariables(s.buffer);
+    Local& local = locals_[static_cast<size_t>(s.buffer)];
+    local.memory = b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kWorkspace], used_);
+    used_ += buffer.count * parts() * StoredBytes(buffer.carrier);
+    workspace_ = std::max(workspace_, used_);
+  }
+
+  void Block(const std::vector<Statement>& statements) {
+    const int64_t used = used_;
+    for (const Statement& s : statements) Write(s);
+    used_ = used;  // what the block declared is free again
+  }
+
+  void Write(const Statement& s) {
+    if (depth_ == 0) mask_ = running_;
+    switch (s.code) {
+      case Code::kNumber:
+        return SetUniform(s.result, TableNumber(CarrierOf(s.result),
+                                                b_.getInt64(static_cast<uint64_t>(s.number))));
+      case Code::kInteger:
+        return SetUniform(s.result, TableNumber(CarrierOf(s.result),
+                                                b_.getInt64(static_cast<uint64_t>(s.number))));
+      case Code::kConstant:
+        return Constant(s);
+      case Code::kTime:
+        return SetUniform(s.result, CarrierOf(s.result) == Carrier::kI32
+                                        ? b_.CreateTrunc(time_, b_.getInt32Ty())
+                                        : time_);
+      case Code::kCall:
+        return Call(s);
+      case Code::kDeclare:
+        return Declare(s);
+      case Code::kLoad:
+        return Load(s);
+      case Code::kStore:
+        return Store(s);
+      case Code::kEach:
+        return Each(s);
+      case Code::kRepeat:
+        return Repeat(s);
+      case Code::kLeave:
+        return Leave(s);
+      case Code::kExactSum:
+        return ExactSum(s);
+      case Code::kCommit:
+        return Block(s.body);
+      default:
+        return;
+    }
+  }
+
+  llvm::Module& module_;
+  llvm::LLVMContext& context_;
+  const plan::Plan& plan_;
+  const plan::Function& function_;
+  const WriterOptions& options_;
+  llvm::IRBuilder<> b_;
+  llvm::IRBuilder<> entry_builder_;
+  llvm::Function* made_ = nullptr;
+  llvm::BasicBlock* begin_ = nullptr;
+  Value* arguments_[kHealth + 1] = {};
+  Value* time_ = nullptr;
+  std::vector<Lanes> registers_;
+  std::vector<Local> locals_;
+  std::vector<int> depths_;  // of masked blocks around the declaration, by buffer
+  int depth_ = 0;
+  llvm::SmallVector<Value*, 4> running_;
+  llvm::SmallVector<Value*, 4> mask_;
+  llvm::SmallVector<llvm::AllocaInst*, 4> live_;
+  llvm::BasicBlock* exit_ = nullptr;
+  int64_t used_ = 0;
+  int64_t workspace_ = 0;
+};
+
+}  // namespace
+
+int64_t WriteFunction(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
+                      bool runs_steps, const WriterOptions& options, const std::string& name) {
+  return FunctionWriter(module, plan, function, options, name).Write(runs_steps);
+}
+
+}  // namespace simgrad::sim::compiled

@@ -1,0 +1,42 @@
+// Writes a function of a plan as LLVM instructions: one instance in each lane of the vectors.
+//
+// Maths: a register is `parts` vectors of `width` lanes, or a scalar where it is the same for all.
+//   Lanes that left a loop stay masked until the others have; stores and records heed the mask.
+// Cost: linear in the plan. Threads: one per module.
+#pragma once
+
+#include <string>
+
+#include "sim/backend/compiled/group_args.h"
+#include "sim/plan/plan.h"
+
+namespace llvm {
+class Module;
+}
+
+namespace simgrad::sim::compiled {
+
+struct LaneShape {
+  int width = 8;  // lanes of one vector
+  int parts = 2;  // vectors side by side
+  int lanes() const { return width * parts; }
+};
+
+// How an input reaches a group.
+struct InputForm {
+  bool per_lane = false;
+  bool per_step = false;
+};
+
+struct WriterOptions {
+  LaneShape shape;
+  std::vector<InputForm> inputs;  // per program input
+  bool stops = false;             // policy `stop`
+};
+
+// Adds `void name(const GroupArgs*)` to the module, which holds the scalar functions. A function
+// that runs steps runs them one after the other. Returns the bytes of workspace it needs.
+int64_t WriteFunction(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
+                      bool runs_steps, const WriterOptions& options, const std::string& name);
+
+}  // namespace simgrad::sim::compiled

@@ -1,0 +1,42 @@
+// What travels with a group of instances from step to step: the fields of the plan.
+//
+// Layout: field after field, each [element][lane]. Threads: data.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "sim/backend/executor.h"
+#include "sim/plan/plan.h"
+
+namespace simgrad::sim::compiled {
+
+// Bytes of one element in memory; a bool is -1 or 0 in 32 bits.
+int64_t BytesOf(plan::Carrier carrier);
+
+// Where the fields of a group lie.
+class FieldLayout {
+ public:
+  FieldLayout(const std::vector<plan::Field>& fields, int lanes);
+  int64_t bytes() const { return bytes_; }
+  int64_t offset(size_t field) const { return offsets_[field]; }
+  int lanes() const { return lanes_; }
+
+ private:
+  std::vector<int64_t> offsets_;
+  int64_t bytes_ = 0;
+  int lanes_;
+};
+
+struct GroupState {
+  std::vector<std::byte> fields;
+  std::vector<uint32_t> runs;  // [lane]: all ones where an instance runs
+};
+
+// One number of a field, read and written as the plan carries it.
+double ReadReal(const std::byte* field, plan::Carrier carrier, int64_t i);
+void WriteReal(std::byte* field, plan::Carrier carrier, int64_t i, double x);
+int64_t ReadInteger(const std::byte* field, plan::Carrier carrier, int64_t i);
+void WriteInteger(std::byte* field, plan::Carrier carrier, int64_t i, int64_t n);
+
+}  // namespace simgrad::sim::compiled

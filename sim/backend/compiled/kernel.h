@@ -1,0 +1,36 @@
+// The machine code of one plan: its functions for groups of instances.
+//
+// Cost: a compile. Errors: INTERNAL with LLVM's words. Threads: its functions may run in any.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sim/backend/compiled/function_writer.h"
+#include "sim/backend/compiled/machine_code.h"
+#include "sim/plan/plan.h"
+
+namespace simgrad::sim::compiled {
+
+using GroupFunction = void (*)(const GroupArgs*);
+
+struct Kernel {
+  std::unique_ptr<MachineCode> code;
+  LaneShape shape;
+  GroupFunction start = nullptr;
+  GroupFunction step = nullptr;  // steps [first_step, first_step + count)
+  GroupFunction finish = nullptr;
+  int64_t workspace = 0;  // bytes, of the function that needs most
+};
+
+struct KernelOptions {
+  Isa isa = BestIsa();
+  Effort effort = Effort::kBest;
+  int parts = 2;
+};
+
+absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, const std::vector<InputForm>& inputs,
+                                   const KernelOptions& options);
+
+}  // namespace simgrad::sim::compiled

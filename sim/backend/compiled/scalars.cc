@@ -1,0 +1,184 @@
+// The scalar functions of plans, compiled to LLVM bitcode and kept in the binary.
+//
+// One function per name that a plan calls (sim/plan/plan.h), each a few lines over precision/. The
+// compiler of a plan takes their bodies, widens them to vectors where they are straight code, and
+// calls them lane by lane where they are not. So what precision/ says is written once.
+//
+// Names: function_format for what rounds or whose NaN depends on the format, function_carrier else.
+// Errors: none; every function is pure. Threads: any.
+#include <cmath>
+
+#include "precision/arithmetic.h"
+#include "precision/elementary.h"
+#include "precision/exact_sum.h"
+#include "precision/hash.h"
+#include "precision/lane.h"
+#include "precision/ulp.h"
+#include "sim/backend/cuda/device/buckets.h"
+#include "sim/backend/cuda/device/integers.h"
+#include "sim/backend/cuda/device/margin.h"
+#include "sim/backend/cuda/device/ranges.h"
+
+namespace precision = simgrad::precision;
+namespace device = simgrad::sim::cuda::device;
+using precision::Format;
+using precision::Lane;
+
+#define SCALAR extern "C" [[gnu::used]] inline
+
+// ---- reals, by format ----
+
+#define UNARY(name, Format_, suffix, text)                                                  \
+  SCALAR Lane<Format::Format_>::Carrier name##_##suffix(Lane<Format::Format_>::Carrier a) { \
+    using L = Lane<Format::Format_>;                                                        \
+    return static_cast<L::Carrier>(text);                                                   \
+  }
+#define BINARY(name, Format_, suffix, text)                                                 \
+  SCALAR Lane<Format::Format_>::Carrier name##_##suffix(Lane<Format::Format_>::Carrier a,   \
+                                                        Lane<Format::Format_>::Carrier b) { \
+    using L = Lane<Format::Format_>;                                                        \
+    return static_cast<L::Carrier>(text);                                                   \
+  }
+#define COMPARE(name, Format_, suffix, text)                      \
+  SCALAR bool name##_##suffix(Lane<Format::Format_>::Carrier a,   \
+                              Lane<Format::Format_>::Carrier b) { \
+    return text;                                                  \
+  }
+
+#define REALS(F, s)                                                                               \
+  BINARY(add, F, s, L::Add(a, b))                                                                 \
+  BINARY(sub, F, s, L::Sub(a, b))                                                                 \
+  BINARY(mul, F, s, L::Mul(a, b))                                                                 \
+  BINARY(div, F, s, L::Div(a, b))                                                                 \
+  UNARY(neg, F, s, precision::Neg(a))                                                             \
+  UNARY(abs, F, s, precision::Abs(a))                                                             \
+  UNARY(sign, F, s, precision::Sign(a))                                                           \
+  BINARY(min, F, s, precision::Min(a, b))                                                         \
+  BINARY(max, F, s, precision::Max(a, b))                                                         \
+  UNARY(sqrt, F, s, L::Sqrt(a))                                                                   \
+  UNARY(floor, F, s, precision::Floor(a))                                                         \
+  UNARY(round, F, s, precision::Round(a))                                                         \
+  BINARY(mod, F, s, precision::Mod(Format::F, a, b))                                              \
+  UNARY(exp, F, s, L::Round(precision::Exp(a)))                                                   \
+  UNARY(log, F, s, L::Round(precision::Log(a)))                                                   \
+  UNARY(log1p, F, s, L::Round(precision::Log1p(a)))                                               \
+  UNARY(expm1, F, s, L::Round(precision::Expm1(a)))                                               \
+  UNARY(sin, F, s, L::Round(precision::Sin(a)))                                                   \
+  UNARY(cos, F, s, L::Round(precision::Cos(a)))                                                   \
+  BINARY(atan2, F, s, L::Round(precision::Atan2(a, b)))                                           \
+  UNARY(tanh, F, s, L::Round(precision::Tanh(a)))                                                 \
+  UNARY(sigmoid, F, s, L::Round(precision::Sigmoid(a)))                                           \
+  UNARY(softplus, F, s, L::Round(precision::Softplus(a)))                                         \
+  BINARY(pow, F, s, L::Round(precision::Pow(a, b)))                                               \
+  COMPARE(lt, F, s, a < b)                                                                        \
+  COMPARE(le, F, s, a <= b)                                                                       \
+  COMPARE(gt, F, s, a > b)                                                                        \
+  COMPARE(ge, F, s, a >= b)                                                                       \
+  COMPARE(eq, F, s, a == b)                                                                       \
+  COMPARE(ne, F, s, (a < b) | (a > b))                                                            \
+  SCALAR Lane<Format::F>::Carrier fma_##s(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b, \
+                                          Lane<Format::F>::Carrier c) {                           \
+    return Lane<Format::F>::Fma(a, b, c);                                                         \
+  }                                                                                               \
+  SCALAR Lane<Format::F>::Carrier select_##s(bool c, Lane<Format::F>::Carrier a,                  \
+                                             Lane<Format::F>::Carrier b) {                        \
+    return c ? a : b;                                                                             \
+  }                                                                                               \
+  SCALAR double add_wide_##s(double a, double b) { return precision::Add(Format::F, a, b); }      \
+  SCALAR Lane<Format::F>::Carrier round_f32_##s(float x) { return Lane<Format::F>::Round(x); }    \
+  SCALAR Lane<Format::F>::Carrier round_f64_##s(double x) { return Lane<Format::F>::Round(x); }   \
+  SCALAR Lane<Format::F>::Carrier round_f32_##s##_saturate(float x) {                             \
+    return Lane<Format::F>::Round(x, precision::Overflow::kSaturate);                             \
+  }                                                                                               \
+  SCALAR Lane<Format::F>::Carrier round_f64_##s##_saturate(double x) {                            \
+    return Lane<Format::F>::Round(x, precision::Overflow::kSaturate);                             \
+  }                                                                                               \
+  SCALAR Lane<Format::F>::Carrier convert_i32_##s(int32_t n) {                                    \
+    return device::ToReal<Format::F>(n);                                                          \
+  }                                                                                               \
+  SCALAR Lane<Format::F>::Carrier convert_i64_##s(int64_t n) {                                    \
+    return device::ToReal<Format::F>(n);                                                          \
+  }                                                                                               \
+  SCALAR Lane<Format::F>::Carrier convert_bool_##s(bool n) { return n ? 1 : 0; }
+
+REALS(kF64, f64)
+REALS(kF32, f32)
+REALS(kBf16, bf16)
+REALS(kF16, f16)
+REALS(kE4m3, e4m3)
+REALS(kE5m2, e5m2)
+
+// The exact sum of x[0], x[stride], ..., rounded once. Called lane by lane.
+#define EXACT_SUM(T, t, F, s)                                                                  \
+  SCALAR Lane<Format::F>::Carrier exact_sum_##t##_##s(const T* x, int64_t stride, int64_t n) { \
+    precision::ExactSum sum;                                                                   \
+    for (int64_t i = 0; i < n; ++i) sum.Add(static_cast<double>(x[i * stride]));               \
+    return static_cast<Lane<Format::F>::Carrier>(sum.Result(Format::F));                       \
+  }
+#define EXACT_SUMS(F, s) EXACT_SUM(float, f32, F, s) EXACT_SUM(double, f64, F, s)
+EXACT_SUMS(kF64, f64)
+EXACT_SUMS(kF32, f32)
+EXACT_SUMS(kBf16, bf16)
+EXACT_SUMS(kF16, f16)
+EXACT_SUMS(kE4m3, e4m3)
+EXACT_SUMS(kE5m2, e5m2)
+
+// ---- reals, by carrier ----
+
+#define CARRIED(T, s)                                                                         \
+  SCALAR bool is_finite_##s(T x) { return precision::IsFinite(x); }                           \
+  SCALAR T canonical_##s(T x) { return precision::Canonical(x); }                             \
+  SCALAR T larger_magnitude_##s(T a, T b) { return device::LargerMagnitude(a, b); }           \
+  SCALAR bool not_smaller_##s(T a, T b) { return precision::Abs(a) >= precision::Abs(b); }    \
+  SCALAR double magnitude_of_product_##s(T a, T b) {                                          \
+    return precision::Abs(static_cast<double>(a)) * precision::Abs(static_cast<double>(b));   \
+  }                                                                                           \
+  SCALAR bool leads_max_##s(T best, T x) { return (best == best) & ((x > best) | (x != x)); } \
+  SCALAR bool leads_min_##s(T best, T x) { return (best == best) & ((x < best) | (x != x)); } \
+  SCALAR int32_t convert_##s##_i32(T x) { return device::ToInteger<int32_t>(x); }             \
+  SCALAR int64_t convert_##s##_i64(T x) { return device::ToInteger<int64_t>(x); }             \
+  SCALAR bool convert_##s##_bool(T x) { return device::ToInteger<bool>(x); }                  \
+  SCALAR float convert_##s##_f32(T x) { return static_cast<float>(x); }                       \
+  SCALAR double convert_##s##_f64(T x) { return static_cast<double>(x); }
+
+CARRIED(float, f32)
+CARRIED(double, f64)
+SCALAR double widen_f32(float x) { return static_cast<double>(x); }
+SCALAR float narrow_f64(double x) { return static_cast<float>(x); }
+
+// ---- integers ----
+
+#define INTEGERS(T, s)                                                      \
+  SCALAR T add_##s(T a, T b) { return device::Add(a, b); }                  \
+  SCALAR T sub_##s(T a, T b) { return device::Sub(a, b); }                  \
+  SCALAR T mul_##s(T a, T b) { return device::Mul(a, b); }                  \
+  SCALAR T div_##s(T a, T b) { return device::FloorDivide(a, b); }          \
+  SCALAR T mod_##s(T a, T b) { return device::FloorRemainder(a, b); }       \
+  SCALAR T neg_##s(T a) { return device::Neg(a); }                          \
+  SCALAR T abs_##s(T a) { return device::Abs(a); }                          \
+  SCALAR T sign_##s(T a) { return device::Sign(a); }                        \
+  SCALAR T min_##s(T a, T b) { return device::Min(a, b); }                  \
+  SCALAR T max_##s(T a, T b) { return device::Max(a, b); }                  \
+  SCALAR bool lt_##s(T a, T b) { return a < b; }                            \
+  SCALAR bool le_##s(T a, T b) { return a <= b; }                           \
+  SCALAR bool gt_##s(T a, T b) { return a > b; }                            \
+  SCALAR bool ge_##s(T a, T b) { return a >= b; }                           \
+  SCALAR bool eq_##s(T a, T b) { return a == b; }                           \
+  SCALAR bool ne_##s(T a, T b) { return a != b; }                           \
+  SCALAR T select_##s(bool c, T a, T b) { return c ? a : b; }               \
+  SCALAR int32_t convert_##s##_i32(T n) { return static_cast<int32_t>(n); } \
+  SCALAR int64_t convert_##s##_i64(T n) { return static_cast<int64_t>(n); } \
+  SCALAR bool convert_##s##_bool(T n) { return n != 0; }
+
+INTEGERS(int32_t, i32)
+INTEGERS(int64_t, i64)
+
+SCALAR bool and_bool(bool a, bool b) { return a & b; }
+SCALAR bool or_bool(bool a, bool b) { return a | b; }
+SCALAR bool not_bool(bool a) { return !a; }
+SCALAR bool select_bool(bool c, bool a, bool b) { return c ? a : b; }
+SCALAR bool eq_bool(bool a, bool b) { return a == b; }
+SCALAR bool ne_bool(bool a, bool b) { return a != b; }
+SCALAR int32_t convert_bool_i32(bool n) { return n ? 1 : 0; }
+SCALAR int64_t convert_bool_i64(bool n) { return n ? 1 : 0; }
+SCALAR bool convert_bool_bool(bool n) { return n; }

@@ -1,0 +1,384 @@
+// Sites: events, while and for; the pseudocode of sim/program/loop.h as statements.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "sim/diagnostics/diagnostics.h"
+#include "sim/op/op_info.h"
+#include "sim/plan/region_maker.h"
+#include "sim/program/axes.h"
+#include "sim/program/compared_sum.h"
+#include "sim/program/loop.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::plan {
+namespace {
+
+constexpr std::array<std::string_view, 6> kComparisons = {"lt", "le", "gt", "ge", "eq", "ne"};
+std::string_view NameOf(Comparison comparison) {
+  return kComparisons[static_cast<size_t>(comparison)];
+}
+
+const Op* ProducerIn(const Region& region, ValueId id) {
+  for (const Op& op : region.ops) {
+    if (std::find(op.results.begin(), op.results.end(), id) != op.results.end()) return &op;
+  }
+  return nullptr;
+}
+
+int32_t NumberOf(const std::vector<Site>& sites, const std::string& name) {
+  const auto site =
+      std::find_if(sites.begin(), sites.end(), [&](const Site& s) { return s.name == name; });
+  return site->number;
+}
+
+int64_t StopReasonNumber(StopReason reason) { return static_cast<int64_t>(reason); }
+
+}  // namespace
+
+RegionMaker::Summands RegionMaker::SummandsOf(ValueId compared, std::vector<View>& views) {
+  const Op* const sum =
+      ComparedSum(program_, compared, [&](ValueId id) { return ProducerIn(*regions_.back(), id); });
+  const Summands summands = {sum, views.size()};
+  if (sum == nullptr) return summands;
+  for (ValueId operand : sum->operands) views.push_back(ViewOf(operand));
+  return summands;
+}
+
+Register RegionMaker::Larger(Register a, Register b) {
+  if (a == kNoRegister) return b;
+  if (b == kNoRegister) return a;
+  const auto carrier = [&](Register r) { return function_.registers[static_cast<size_t>(r)]; };
+  if (carrier(a) == carrier(b)) {
+    return Call(Cat("larger_magnitude_", CarrierName(carrier(a))), carrier(a), {a, b});
+  }
+  Register& narrow = carrier(a) == Carrier::kF32 ? a : b;
+  narrow = Call("widen_f32", Carrier::kF64, {narrow});
+  return Call("larger_magnitude_f64", Carrier::kF64, {a, b});
+}
+
+Register RegionMaker::Extra(const Summands& lhs, const Summands& rhs, const Read& read) {
+  Register extra = kNoRegister;
+  for (const Summands& summands : {lhs, rhs}) {
+    if (summands.sum == nullptr) continue;
+    Register first = read(summands.first);
+    Register second = read(summands.first + 1);
+    if (summands.sum->code == OpCode::kFma) {
+      const std::string product = Cat("magnitude_of_product_",
+                                      CarrierName(function_.registers[static_cast<size_t>(first)]));
+      first = Call(product, Carrier::kF64, {first, second});
+      second = read(summands.first + 2);
+    }
+    extra = Larger(extra, Larger(first, second));
+  }
+  return extra;
+}
+
+// Behind a comparison of scalars of the test region that is being written.
+void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Register where) {
+  if (!records_.decides) return;
+  std::vector<View> views = {ViewOf(lhs), ViewOf(rhs)};
+  const Summands of_lhs = SummandsOf(lhs, views);
+  const Summands of_rhs = SummandsOf(rhs, views);
+  const Read read = [&](size_t k) { return One(views[k]); };
+  const Register a = read(0);
+  const Register b = read(1);
+  const Register extra = Extra(of_lhs, of_rhs, read);
+  Emit({.code = Code::kTest,
+        .operands = {a, b, ends},
+        .site = NumberOf(numerical_.sites, op.attributes.site),
+        .extra = extra,
+        .where = where,
+        .format = program_[lhs].format.value_or(Format::kF64)});
+}
+
+void RegionMaker::Event(const Op& op) {
+  const Value& lhs = program_[op.operands[0]];
+  const Value& result = program_[op.results[0]];
+  const bool is_real = lhs.type.element == ElementType::kReal;
+  const std::string compare =
+      Cat(NameOf(op.attributes.comparison), "_",
+          is_real ? precision::FormatName(*lhs.format) : CarrierName(CarrierOf(lhs)));
+  std::vector<View> views;
+  for (ValueId operand : op.operands) views.push_back(ViewOf(operand));
+  const size_t own = views.size();
+  Summands of_lhs, of_rhs;
+  if (records_.decides) {
+    of_lhs = SummandsOf(op.operands[0], views);
+    of_rhs = SummandsOf(op.operands[1], views);
+  }
+  const bool is_one = ElementCount(result.type.shape) == 1;
+  const View to = is_one ? View{} : Local(Carrier::kBool, result.type.shape, result.name);
+  if (!is_one) views.push_back(to);
+  const int64_t count = ElementCount(result.type.shape);
+  EachElement(result.type.shape, views, [&](const Read& read, const Place& place) {
+    Register value = Call(compare, Carrier::kBool, {read(0), read(1)}, result.name);
+    const Register guard = own > 2 ? read(2) : kNoRegister;
+    if (guard != kNoRegister) value = Call("and_bool", Carrier::kBool, {guard, value});
+    if (records_.decides) {
+      Register element = element_;
+      if (!is_one) {
+        // The element's number from its place in the result, which is contiguous.
+        const Index index = place(views.size() - 1);
+        Register at = Constant(Carrier::kI64, 0);
+        for (const auto& [counter, stride] : index.terms) {
+          const Register step = Constant(Carrier::kI64, stride);
+          const Register part = Call("mul_i64", Carrier::kI64, {counter, step});
+          at = Call("add_i64", Carrier::kI64, {at, part});
+        }
+        if (element_ != kNoRegister) {
+          const Register all = Constant(Carrier::kI64, count);
+          const Register before = Call("mul_i64", Carrier::kI64, {element_, all});
+          at = Call("add_i64", Carrier::kI64, {before, at});
+        }
+        element = at;
+      }
+      const Register a = read(0);
+      const Register b = read(1);
+      const Register extra = Extra(of_lhs, of_rhs, read);
+      Emit({.code = Code::kDecide,
+            .operands = {a, b, value},
+            .site = NumberOf(numerical_.sites, op.attributes.site),
+            .extra = extra,
+            .where = guard,
+            .iteration = iteration_,
+            .element = element,
+            .format = lhs.format.value_or(Format::kF64)});
+    }
+    if (is_one) {
+      Bind(op.results[0], {Carrier::kBool, result.type.shape, value, kNoBuffer, {}, {}});
+    } else {
+      Store(to, place(views.size() - 1), value);
+    }
+  });
+  if (!is_one) Bind(op.results[0], to);
+}
+
+View RegionMaker::ElementOf(const View& view, Register element) const {
+  View one = view;
+  one.shape.erase(one.shape.begin());
+  if (view.all != kNoRegister) return one;
+  if (view.strides[0] != 0) one.start.terms.emplace_back(element, view.strides[0]);
+  one.strides.erase(one.strides.begin());
+  return one;
+}
+
+void RegionMaker::While(const Op& op) {
+  if (op.attributes.elements > 0) return MappedWhile(op);
+  const WhileCounts counts = CountsOf(op);
+  const size_t c = static_cast<size_t>(counts.carried);
+  const size_t first_export = FirstExport(op);
+  std::vector<View> carried;
+  std::vector<View> exports;
+  const auto local = [&](ValueId id) {
+    const Value& value = program_[id];
+    return Local(CarrierOf(value), value.type.shape, value.name);
+  };
+  for (size_t k = 0; k < c; ++k) {
+    carried.push_back(local(op.operands[k]));
+    Copy(carried.back(), ViewOf(op.operands[k]));
+  }
+  for (size_t k = 0; k < static_cast<size_t>(counts.exports); ++k) {
+    exports.push_back(local(op.regions[0].yields[first_export + k]));
+  }
+  const View iterations = Local(Carrier::kI32, {}, "iterations");
+  WhileRun(op, carried, {}, exports, iterations);
+  for (size_t k = 0; k < op.results.size(); ++k) {
+    if (op.results[k] == ValueId::kNone) continue;
+    const bool is_count = k + 1 == op.results.size();
+    Bind(op.results[k], is_count ? iterations : k < c ? carried[k] : exports[k - c]);
+  }
+}
+
+// Each element runs alone; operands lose their leading axis, results get it back.
+void RegionMaker::MappedWhile(const Op& op) {
+  const WhileCounts counts = CountsOf(op);
+  const size_t c = static_cast<size_t>(counts.carried);
+  const size_t first_export = FirstExport(op);
+  const int64_t n = op.attributes.elements;
+  std::vector<View> results;
+  std::vector<View> operands;
+  for (ValueId id : op.operands) operands.push_back(ViewOf(id));
+  for (ValueId id : op.results) {
+    if (id == ValueId::kNone) {
+      results.push_back({});
+      continue;
+    }
+    const Value& value = program_[id];
+    results.push_back(Local(CarrierOf(value), value.type.shape, value.name));
+  }
+  const auto local = [&](const Value& value, const Shape& shape) {
+    return Local(CarrierOf(value), shape, value.name);
+  };
+  Each(n, true, [&](Register element) {
+    std::vector<View> carried;
+    std::vector<View> mapped;
+    std::vector<View> exports;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      const View one = ElementOf(operands[k], element);
+      if (k >= c) {
+        mapped.push_back(one);
+        continue;
+      }
+      carried.push_back(local(program_[op.operands[k]], one.shape));
+      Copy(carried.back(), one);
+    }
+    for (size_t k = 0; k < static_cast<size_t>(counts.exports); ++k) {
+      const Value& value = program_[op.regions[0].yields[first_export + k]];
+      exports.push_back(local(value, value.type.shape));
+    }
+    const View iterations = Local(Carrier::kI32, {}, "iterations");
+    const Register around = element_;
+    element_ = element;
+    if (around != kNoRegister) {
+      const Register before = Call("mul_i64", Carrier::kI64, {around, Constant(Carrier::kI64, n)});
+      element_ = Call("add_i64", Carrier::kI64, {before, element});
+    }
+    WhileRun(op, carried, mapped, exports, iterations);
+    element_ = around;
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (!results[k].set()) continue;
+      const bool is_count = k + 1 == results.size();
+      Copy(ElementOf(results[k], element), is_count ? iterations
+                                           : k < c  ? carried[k]
+                                                    : exports[k - c]);
+    }
+  });
+  for (size_t k = 0; k < op.results.size(); ++k) {
+    if (op.results[k] != ValueId::kNone) Bind(op.results[k], results[k]);
+  }
+}
+
+void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
+                           const std::vector<View>& mapped, const std::vector<View>& exports,
+                           const View& iterations) {
+  const Attributes& a = op.attributes;
+  const Region& test = op.regions[0];
+  const Region& body = op.regions[1];
+  const Value& lhs_value = program_[test.yields[0]];
+  const Carrier real = CarrierOf(lhs_value);
+  const std::string suffix(precision::FormatName(*lhs_value.format));
+  const Register cap = Integer(Carrier::kI32, a.max_iter);
+  const View why = Local(Carrier::kI32, {}, "reason");
+  const View lhs = Local(real, {}, "tested");
+  StoreOne(iterations, Constant(Carrier::kI32, 0));
+  StoreOne(why, Constant(Carrier::kI32, StopReasonNumber(StopReason::kConverged)));
+  StoreOne(lhs, Constant(real, 0));
+  const auto stop_at_cap = [&] {
+    const Register is_last = Call("eq_i32", Carrier::kBool, {One(iterations), cap});
+    const Register reason = Constant(Carrier::kI32, StopReasonNumber(StopReason::kMaxIter));
+    StoreOne(why, Call("select_i32", Carrier::kI32, {is_last, reason, One(why)}));
+    Leave(is_last);
+  };
+  const auto bind = [&](const Region& region,
+                        std::initializer_list<const std::vector<View>*> lists) {
+    size_t at = 0;
+    for (const std::vector<View>* list : lists) {
+      for (const View& view : *list) {
+        const ValueId arg = region.args[at++];
+        if (arg != ValueId::kNone) Bind(arg, view);
+      }
+    }
+  };
+  const auto flattened = [&] {
+    const Register it = Call("convert_i32_i64", Carrier::kI64, {One(iterations)});
+    if (iteration_ == kNoRegister) return it;
+    const Register wide = Call("convert_i32_i64", Carrier::kI64, {cap});
+    const Register radix = Call("add_i64", Carrier::kI64, {wide, Constant(Carrier::kI64, 1)});
+    const Register before = Call("mul_i64", Carrier::kI64, {iteration_, radix});
+    return Call("add_i64", Carrier::kI64, {before, it});
+  };
+  const Register around = iteration_;
+  Repeat([&] {
+    const bool cap_first = a.cap_order == CapOrder::kCapFirst;
+    if (cap_first) stop_at_cap();
+    iteration_ = flattened();
+    bind(test, {&carried, &mapped});
+    regions_.push_back(&test);
+    for (const Op& inner : test.ops) Operation(inner);
+    for (size_t k = 0; k < exports.size(); ++k) {
+      Copy(exports[k], ViewOf(test.yields[FirstExport(op) + k]));
+    }
+    const Register tested = One(ViewOf(test.yields[0]));
+    StoreOne(lhs, tested);
+    const Register held = Call(Cat(NameOf(a.comparison), "_", suffix), Carrier::kBool,
+                               {tested, One(ViewOf(test.yields[1]))});
+    if (a.has_entry) {
+      const Register is_first =
+          Call("eq_i32", Carrier::kBool, {One(iterations), Constant(Carrier::kI32, 0)});
+      const Register enters =
+          Call(Cat("ge_", suffix), Carrier::kBool, {tested, One(ViewOf(test.yields[2]))});
+      const Register refuses = Call("not_bool", Carrier::kBool, {enters});
+      Test(op, test.yields[0], test.yields[2], refuses, is_first);
+      const Register ends = Call("and_bool", Carrier::kBool, {is_first, refuses});
+      const Register reason = Constant(Carrier::kI32, StopReasonNumber(StopReason::kNotEntered));
+      StoreOne(why, Call("select_i32", Carrier::kI32, {ends, reason, One(why)}));
+      Leave(ends);
+    }
+    Test(op, test.yields[0], test.yields[1], held, kNoRegister);
+    regions_.pop_back();
+    Leave(held);
+    if (!cap_first) stop_at_cap();
+    bind(body, {&carried, &exports, &mapped});
+    Run(body);
+    std::vector<View> yields;
+    for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
+    CopyAtOnce(carried, yields);
+    StoreOne(iterations,
+             Call("add_i32", Carrier::kI32, {One(iterations), Constant(Carrier::kI32, 1)}));
+  });
+  iteration_ = around;
+  const Register is_capped =
+      Call("eq_i32", Carrier::kBool,
+           {One(why), Constant(Carrier::kI32, StopReasonNumber(StopReason::kMaxIter))});
+  const Register is_finite = Call(Cat("is_finite_", CarrierName(real)), Carrier::kBool, {One(lhs)});
+  const Register is_nonfinite =
+      Call("and_bool", Carrier::kBool, {is_capped, Call("not_bool", Carrier::kBool, {is_finite})});
+  const Register nonfinite = Constant(Carrier::kI32, StopReasonNumber(StopReason::kNonFinite));
+  const Register reason = Call("select_i32", Carrier::kI32, {is_nonfinite, nonfinite, One(why)});
+  if (!records_.decides) return;
+  const Register ran = One(iterations);
+  const Register last = One(lhs);
+  Emit({.code = Code::kRun,
+        .operands = {ran, reason, last},
+        .site = NumberOf(numerical_.sites, a.site),
+        .iteration = iteration_,
+        .element = element_,
+        .format = *lhs_value.format});
+}
+
+void RegionMaker::For(const Op& op) {
+  const Region& body = op.regions[0];
+  std::vector<View> carried;
+  for (size_t k = 0; k < op.operands.size(); ++k) {
+    const Value& value = program_[op.operands[k]];
+    carried.push_back(Local(CarrierOf(value), value.type.shape, value.name));
+    Copy(carried.back(), ViewOf(op.operands[k]));
+  }
+  const Register trips = Integer(Carrier::kI64, op.attributes.max_iter);
+  const Register around = iteration_;
+  EachOf(trips, [&](Register counter) {
+    iteration_ = counter;
+    if (around != kNoRegister) {
+      const Register before = Call("mul_i64", Carrier::kI64, {around, trips});
+      iteration_ = Call("add_i64", Carrier::kI64, {before, counter});
+    }
+    if (body.args[0] != ValueId::kNone) {
+      const Register index = Call("convert_i64_i32", Carrier::kI32, {counter});
+      Bind(body.args[0], {Carrier::kI32, {}, index, kNoBuffer, {}, {}});
+    }
+    for (size_t k = 0; k < carried.size(); ++k) {
+      if (body.args[k + 1] != ValueId::kNone) Bind(body.args[k + 1], carried[k]);
+    }
+    Run(body);
+    std::vector<View> yields;
+    for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
+    CopyAtOnce(carried, yields);
+  });
+  iteration_ = around;
+  for (size_t k = 0; k < op.results.size(); ++k) {
+    if (op.results[k] != ValueId::kNone) Bind(op.results[k], carried[k]);
+  }
+}
+
+}  // namespace simgrad::sim::plan

@@ -1,0 +1,195 @@
+// Operations whose elements are computed one by one.
+#include <utility>
+
+#include "precision/rounding.h"
+#include "sim/op/op_info.h"
+#include "sim/plan/region_maker.h"
+#include "sim/program/axes.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::plan {
+namespace {
+
+using enum OpCode;
+
+// The suffix of the scalar functions on a value of this type.
+std::string_view SuffixOf(const Value& value) {
+  if (value.type.element == ElementType::kReal) return precision::FormatName(*value.format);
+  return CarrierName(CarrierOf(value));
+}
+
+}  // namespace
+
+void RegionMaker::Operation(const Op& op) {
+  switch (op.code) {
+    case kEvent:
+      return Event(op);
+    case kWhile:
+      return While(op);
+    case kFor:
+      return For(op);
+    case kLiteral:
+      Literal(op);
+      break;
+    case kCast:
+      Cast(op);
+      break;
+    case kConvert:
+      Convert(op);
+      break;
+    case kMerge:
+    case kMerge2:
+      Merge(op);
+      break;
+    case kStopGradient:
+      Bind(op.results[0], ViewOf(op.operands[0]));
+      break;
+    case kReshape:
+      Reshape(op);
+      break;
+    case kBroadcast:
+      Broadcast(op);
+      break;
+    case kSlice:
+      Slice(op);
+      break;
+    case kPad:
+      Pad(op);
+      break;
+    case kConcat:
+      Concat(op);
+      break;
+    case kCumsum:
+      Cumsum(op);
+      break;
+    case kSum:
+    case kReduceMax:
+    case kReduceMin:
+    case kArgmax:
+    case kArgmin:
+    case kAny:
+      Reduction(op);
+      break;
+    default:
+      Elementwise(op);
+  }
+  if (looks_[Index_(op.results[0])]) Look(ViewOf(op.results[0]), op.attributes.where);
+}
+
+void RegionMaker::Elementwise(const Op& op) {
+  const Value& result = program_[op.results[0]];
+  // A comparison is named by what it compares, every other function by what it gives.
+  const bool compares = InfoOf(op.code).op_class == OpClass::kCompare;
+  const std::string function =
+      Cat(InfoOf(op.code).name, "_", SuffixOf(compares ? program_[op.operands[0]] : result));
+  Define(op, [&](const Read& read) {
+    std::vector<Register> operands;
+    for (size_t k = 0; k < op.operands.size(); ++k) operands.push_back(read(k));
+    return Call(function, CarrierOf(result), std::move(operands), result.name);
+  });
+}
+
+// a where its mask holds, plus b where that one does.
+void RegionMaker::Merge(const Op& op) {
+  const Value& result = program_[op.results[0]];
+  const Carrier carrier = CarrierOf(result);
+  const std::string add = Cat("add_", SuffixOf(result));
+  const std::string select = Cat("select_", SuffixOf(result));
+  Define(op, [&](const Read& read) {
+    const bool one_mask = op.code == kMerge;  // a, b, mask of b; else a, its mask, b, its mask
+    const Register a = read(0);
+    const Register b = read(one_mask ? 1 : 2);
+    const Register has_b = read(one_mask ? 2 : 3);
+    const Register both = Call(select, carrier, {has_b, Call(add, carrier, {a, b}), a});
+    if (one_mask) return both;
+    const Register zero = Constant(carrier, 0);
+    const Register only_b = Call(select, carrier, {has_b, b, zero});
+    return Call(select, carrier, {read(1), both, only_b});
+  });
+}
+
+void RegionMaker::Literal(const Op& op) {
+  const Value& result = program_[op.results[0]];
+  const Carrier carrier = CarrierOf(result);
+  const std::vector<double>& literal = op.attributes.literal;
+  const bool is_real = result.type.element == ElementType::kReal;
+  const auto rounded = [&](double x) {
+    return is_real ? precision::RoundTo(*result.format, x) : x;
+  };
+  if (literal.size() == 1) {
+    const Register all = function_.AddRegister(carrier);
+    if (is_real) {
+      Emit({.code = Code::kNumber,
+            .result = all,
+            .number = static_cast<int64_t>(plan_.numbers.size()),
+            .comment = result.name});
+      plan_.numbers.push_back(rounded(literal[0]));
+    } else {
+      Emit({.code = Code::kInteger,
+            .result = all,
+            .number = static_cast<int64_t>(plan_.integers.size()),
+            .comment = result.name});
+      plan_.integers.push_back(static_cast<int64_t>(literal[0]));
+    }
+    return Bind(op.results[0], {carrier, result.type.shape, all, kNoBuffer, {}, {}});
+  }
+  const bool in_numbers = is_real;
+  const BufferId table = function_.AddBuffer(
+      {.kind = BufferKind::kTable,
+       .carrier = carrier,
+       .count = static_cast<int64_t>(literal.size()),
+       .number = static_cast<int32_t>(in_numbers ? plan_.numbers.size() : plan_.integers.size()),
+       .name = result.name});
+  for (double x : literal) {
+    if (in_numbers) {
+      plan_.numbers.push_back(rounded(x));
+    } else {
+      plan_.integers.push_back(static_cast<int64_t>(x));
+    }
+  }
+  Bind(op.results[0],
+       {carrier, result.type.shape, kNoRegister, table, {}, StridesOf(result.type.shape)});
+}
+
+void RegionMaker::Cast(const Op& op) {
+  const Value& from = program_[op.operands[0]];
+  const Value& to = program_[op.results[0]];
+  const Overflow overflow = OverflowInForce(numerical_.policy, op);
+  const std::string function =
+      Cat("round_", CarrierName(ViewOf(op.operands[0]).carrier), "_",
+          precision::FormatName(*to.format), overflow == Overflow::kSaturate ? "_saturate" : "");
+  const bool counts = records_.ranges && precision::Narrows(*from.format, *to.format);
+  const ValueId where = op.attributes.where;
+  std::vector<View> operands = {ViewOf(op.operands[0])};
+  if (counts && where != ValueId::kNone) operands.push_back(ViewOf(where));
+  const auto count = [&](const Read& read, Register x, Register r) {
+    std::vector<Register> told = {x, r};
+    if (operands.size() > 1) told.push_back(read(1));
+    Emit({.code = Code::kRange,
+          .operands = std::move(told),
+          .number = 1,
+          .format = *to.format,
+          .role = op.role});
+  };
+  Define(op, operands, [&](const Read& read) {
+    const Register x = read(0);
+    const Register r = Call(function, CarrierOf(to), {x}, to.name);
+    if (counts) count(read, x, r);
+    return r;
+  });
+  // What is the same for every element is rounded once and counted for each.
+  if (counts && ViewOf(op.results[0]).all != kNoRegister) {
+    block_->back().number = ElementCount(to.type.shape);
+  }
+}
+
+void RegionMaker::Convert(const Op& op) {
+  const Value& to = program_[op.results[0]];
+  const Carrier from = ViewOf(op.operands[0]).carrier;
+  const std::string function = Cat(
+      "convert_", CarrierName(from), "_",
+      from == Carrier::kF32 || from == Carrier::kF64 ? CarrierName(CarrierOf(to)) : SuffixOf(to));
+  Define(op, [&](const Read& read) { return Call(function, CarrierOf(to), {read(0)}, to.name); });
+}
+
+}  // namespace simgrad::sim::plan

@@ -1,0 +1,381 @@
+// Operations that move elements, and reductions.
+#include <algorithm>
+#include <utility>
+
+#include "sim/op/op_info.h"
+#include "sim/plan/region_maker.h"
+#include "sim/program/axes.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::plan {
+namespace {
+
+// A value of at most so many numbers is summed pairwise without a loop.
+constexpr int64_t kUnrolledSum = 16;
+
+View Repeated(const View& view, Shape shape, std::vector<int64_t> strides) {
+  View wider = view;
+  wider.shape = std::move(shape);
+  if (view.all == kNoRegister) wider.strides = std::move(strides);
+  return wider;
+}
+
+std::string_view SuffixOf(Carrier carrier) { return CarrierName(carrier); }
+
+// Where the elements of a line begin at `start` and lie `stride` apart.
+View LineOf(const View& view, Index start, int64_t count, int64_t stride) {
+  return {view.carrier, {count}, view.all, view.buffer, std::move(start), {stride}};
+}
+
+}  // namespace
+
+void RegionMaker::Broadcast(const Op& op) {
+  const View from = ViewOf(op.operands[0]);
+  const Shape& shape = program_[op.results[0]].type.shape;
+  std::vector<int64_t> strides(shape.size(), 0);
+  for (size_t axis = 0; axis < from.shape.size() && from.all == kNoRegister; ++axis) {
+    if (from.shape[axis] != 1) {
+      strides[static_cast<size_t>(op.attributes.dims[axis])] = from.strides[axis];
+    }
+  }
+  Bind(op.results[0], Repeated(from, shape, std::move(strides)));
+}
+
+void RegionMaker::Reshape(const Op& op) {
+  const View from = ContiguousOf(ViewOf(op.operands[0]));
+  const Shape& shape = program_[op.results[0]].type.shape;
+  Bind(op.results[0], Repeated(from, shape, StridesOf(shape)));
+}
+
+void RegionMaker::Slice(const Op& op) {
+  View from = ViewOf(op.operands[0]);
+  for (size_t axis = 0; axis < from.shape.size() && from.all == kNoRegister; ++axis) {
+    from.start.base += op.attributes.start[axis] * from.strides[axis];
+  }
+  const std::vector<int64_t> strides = from.strides;
+  Bind(op.results[0], Repeated(from, program_[op.results[0]].type.shape, strides));
+}
+
+void RegionMaker::Pad(const Op& op) {
+  const View from = ViewOf(op.operands[0]);
+  const Value& result = program_[op.results[0]];
+  const View to = Local(CarrierOf(result), result.type.shape, result.name);
+  Copy(to, {to.carrier, to.shape, Constant(to.carrier, 0), kNoBuffer, {}, {}});
+  View part = to;
+  part.shape = from.shape;
+  for (size_t axis = 0; axis < part.shape.size(); ++axis) {
+    part.start.base += op.attributes.start[axis] * part.strides[axis];
+  }
+  Copy(part, from);
+  Bind(op.results[0], to);
+}
+
+void RegionMaker::Concat(const Op& op) {
+  const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
+  const Value& result = program_[op.results[0]];
+  const View to = Local(CarrierOf(result), result.type.shape, result.name);
+  int64_t start = 0;
+  for (ValueId operand : op.operands) {
+    const View from = ViewOf(operand);
+    View part = to;
+    part.shape = from.shape;
+    part.start.base += start * part.strides[axis];
+    Copy(part, from);
+    start += from.shape[axis];
+  }
+  Bind(op.results[0], to);
+}
+
+void RegionMaker::Reduction(const Op& op) {
+  const View from = ViewOf(op.operands[0]);
+  const Value& result = program_[op.results[0]];
+  Shape kept;
+  Shape reduced;
+  std::vector<int64_t> kept_strides;
+  std::vector<int64_t> reduced_strides;
+  for (size_t axis = 0; axis < from.shape.size(); ++axis) {
+    const bool is_reduced = IsReduced(op, axis);
+    (is_reduced ? reduced : kept).push_back(from.shape[axis]);
+    if (from.all == kNoRegister) {
+      (is_reduced ? reduced_strides : kept_strides).push_back(from.strides[axis]);
+    }
+  }
+  const int64_t count = ElementCount(reduced);
+  // What each result is made of, its elements in row-major order over the reduced axes.
+  const auto reduce = [&](Index start) {
+    View line = {from.carrier, reduced, from.all, from.buffer, std::move(start), reduced_strides};
+    if (from.all != kNoRegister) {
+      line.shape = {count};
+      line.strides = {0};
+    } else if (reduced.size() == 1) {
+      line.strides = {reduced_strides[0]};
+    } else {
+      // Contiguous in the order of the sum, or copied.
+      bool is_line = true;
+      for (size_t k = 1; k < reduced.size(); ++k) {
+        is_line = is_line && reduced_strides[k - 1] == reduced_strides[k] * reduced[k];
+      }
+      if (!is_line) line = ContiguousOf(line);
+      line = LineOf(line, line.start, count, reduced.empty() ? 0 : line.strides.back());
+    }
+    if (op.code == OpCode::kSum) return Sum(op, line);
+    if (op.code == OpCode::kAny) return Any(line);
+    return Extreme(op, line);
+  };
+  if (ElementCount(result.type.shape) == 1) {
+    const Register one = reduce(from.start);
+    return Bind(op.results[0], {CarrierOf(result), result.type.shape, one, kNoBuffer, {}, {}});
+  }
+  const View to = Local(CarrierOf(result), result.type.shape, result.name);
+  const View kept_view = {from.carrier, kept, from.all, from.buffer, from.start, kept_strides};
+  EachElement(kept, {kept_view, to}, [&](const Read&, const Place& place) {
+    const Register one = reduce(from.all == kNoRegister ? place(0) : Index{});
+    Store(to, place(1), one);
+  });
+  Bind(op.results[0], to);
+}
+
+Register RegionMaker::Any(const View& line) {
+  const View any = Local(Carrier::kBool, {}, "any");
+  StoreOne(any, Constant(Carrier::kBool, 0));
+  EachElement(line.shape, {line}, [&](const Read& read, const Place&) {
+    const Register x = read(0);
+    StoreOne(any, Call("or_bool", Carrier::kBool, {One(any), x}));
+  });
+  return One(any);
+}
+
+// acc = f(acc, x), from `first` on; not side by side.
+Register RegionMaker::Extreme(const Op& op, const View& line) {
+  const bool largest = op.code == OpCode::kReduceMax || op.code == OpCode::kArgmax;
+  const bool is_index = op.code == OpCode::kArgmax || op.code == OpCode::kArgmin;
+  const std::string suffix(SuffixOf(line.carrier));
+  const auto at = [&](Register counter) {
+    if (line.all != kNoRegister) return line.all;
+    Index index = line.start;
+    if (counter != kNoRegister) index.terms.emplace_back(counter, line.strides[0]);
+    return Load(line, index);
+  };
+  const View extreme = Local(line.carrier, {}, largest ? "largest" : "smallest");
+  StoreOne(extreme, at(kNoRegister));
+  const std::string best = Cat(largest ? "max_" : "min_", suffix);
+  if (!is_index) {
+    Each(line.shape[0], false, [&](Register counter) {
+      const Register x = at(counter);
+      StoreOne(extreme, Call(best, line.carrier, {One(extreme), x}));
+    });
+    return Call(Cat("canonical_", suffix), line.carrier, {One(extreme)});
+  }
+  const View place = Local(Carrier::kI32, {}, "place");
+  StoreOne(place, Constant(Carrier::kI32, 0));
+  const std::string leads = Cat(largest ? "leads_max_" : "leads_min_", suffix);
+  Each(line.shape[0], false, [&](Register counter) {
+    const Register x = at(counter);
+    const Register before = One(extreme);
+    const Register is_better = Call(leads, Carrier::kBool, {before, x});
+    StoreOne(extreme, Call(Cat("select_", suffix), line.carrier, {is_better, x, before}));
+    const Register here = Call("convert_i64_i32", Carrier::kI32, {counter});
+    StoreOne(place, Call("select_i32", Carrier::kI32, {is_better, here, One(place)}));
+  });
+  return One(place);
+}
+
+namespace {
+
+// How sums are added: in the accumulator's carrier where it holds every operand, else in f64.
+struct Adder {
+  Carrier carrier;
+  std::string add;
+};
+Adder AdderOf(Format from, Format accumulator) {
+  const std::string_view name = precision::FormatName(accumulator);
+  if (precision::Narrows(from, accumulator)) {
+    return {Carrier::kF64, Cat("add_wide_", name)};
+  }
+  return {accumulator == Format::kF64 ? Carrier::kF64 : Carrier::kF32, Cat("add_", name)};
+}
+
+}  // namespace
+
+Register RegionMaker::Exact(const Op& op, const View& line) {
+  const Value& result = program_[op.results[0]];
+  const int64_t count = line.shape[0];
+  if (count == 1) {
+    return Call(
+        Cat("round_", CarrierName(line.carrier), "_", precision::FormatName(*result.format)),
+        CarrierOf(result), {One(line)});
+  }
+  // Side by side in memory of the instance.
+  View numbers = line;
+  if (line.all != kNoRegister ||
+      function_.buffers[static_cast<size_t>(line.buffer)].kind != BufferKind::kLocal) {
+    numbers = Local(line.carrier, line.shape, "");
+    Copy(numbers, line);
+  }
+  const Register sum = function_.AddRegister(CarrierOf(result));
+  Emit({.code = Code::kExactSum,
+        .result = sum,
+        .buffer = numbers.buffer,
+        .index = numbers.start,
+        .stride = numbers.strides[0],
+        .number = count,
+        .format = *result.format});
+  return sum;
+}
+
+Register RegionMaker::Sum(const Op& op, const View& line) {
+  const Value& result = program_[op.results[0]];
+  const Attributes& a = op.attributes;
+  const int64_t count = line.shape[0];
+  if (count == 0) return Constant(CarrierOf(result), 0);
+  if (a.order == Order::kExact) return Exact(op, line);
+  const Adder adder = AdderOf(*program_[op.operands[0]].format, a.accumulator);
+  const Carrier t = adder.carrier;
+  const auto to_adder = [&](Register x, Carrier from) {
+    return from == t ? x : Call("widen_f32", t, {x});
+  };
+  const auto rounded = [&](Register total) {
+    return Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
+                CarrierOf(result), {total});
+  };
+  const auto in_order = [&](const std::function<void(Register)>& push) {
+    Each(count, false, [&](Register counter) {
+      Index index = line.start;
+      Register x = line.all;
+      if (x == kNoRegister) {
+        const int64_t stride = line.strides[0];
+        const bool descends = a.order == Order::kReversed;
+        if (descends) index.base += (count - 1) * stride;
+        index.terms.emplace_back(counter, descends ? -stride : stride);
+        x = Load(line, index);
+      }
+      push(to_adder(x, line.carrier));
+    });
+  };
+  if (a.order == Order::kPairwise) {
+    View leaves = line;
+    if (line.carrier != t) {
+      leaves = Local(t, line.shape, "");
+      EachElement(line.shape, {line, leaves}, [&](const Read& read, const Place& place) {
+        const Register x = to_adder(read(0), line.carrier);
+        Store(leaves, place(1), x);
+      });
+    }
+    return rounded(Pairwise(adder.add, leaves));
+  }
+  const View total = Local(t, {}, "total");
+  StoreOne(total, Constant(t, 0));
+  if (a.order != Order::kCompensated) {
+    in_order([&](Register x) { StoreOne(total, Call(adder.add, t, {One(total), x})); });
+    return rounded(One(total));
+  }
+  // Neumaier's sum: the error of each addition is gathered beside the running sum.
+  const View correction = Local(t, {}, "correction");
+  const std::string suffix(CarrierName(t));
+  StoreOne(correction, Constant(t, 0));
+  in_order([&](Register x) {
+    const Register sum = One(total);
+    const Register next = Call(adder.add, t, {sum, x});
+    const Register leads = Call(Cat("not_smaller_", suffix), Carrier::kBool, {sum, x});
+    const Register larger = Call(Cat("select_", suffix), t, {leads, sum, x});
+    const Register smaller = Call(Cat("select_", suffix), t, {leads, x, sum});
+    const Register minus = Call(Cat("neg_", suffix), t, {next});
+    const Register rest = Call(adder.add, t, {larger, minus});
+    const Register error = Call(adder.add, t, {rest, smaller});
+    StoreOne(correction, Call(adder.add, t, {One(correction), error}));
+    StoreOne(total, next);
+  });
+  const Register sum = One(total);
+  const Register corrected = Call(adder.add, t, {sum, One(correction)});
+  const Register is_finite = Call(Cat("is_finite_", suffix), Carrier::kBool, {sum});
+  return rounded(Call(Cat("select_", suffix), t, {is_finite, corrected, sum}));
+}
+
+// The tree (0,1)(2,3)... level by level; a node without a sibling is passed on.
+Register RegionMaker::Pairwise(const std::string& add, View line) {
+  int64_t count = line.shape[0];
+  const auto at = [](const View& view, int64_t k) {
+    Index index = view.start;
+    index.base += k * view.strides[0];
+    return index;
+  };
+  while (count > kUnrolledSum) {
+    const int64_t half = (count + 1) / 2;
+    const View level = Local(line.carrier, {half}, "");
+    const int64_t pairs = count / 2;
+    View left = LineOf(line, line.start, pairs, 0);
+    View right = left;
+    if (line.all == kNoRegister) {
+      left.strides = {2 * line.strides[0]};
+      right = left;
+      right.start.base += line.strides[0];
+    }
+    View to = level;
+    to.shape = {pairs};
+    EachElement({pairs}, {left, right, to}, [&](const Read& read, const Place& place) {
+      const Register a = read(0);
+      const Register sum = Call(add, line.carrier, {a, read(1)});
+      Store(level, place(2), sum);
+    });
+    if (count % 2 != 0) {
+      Store(level, at(level, half - 1),
+            line.all != kNoRegister ? line.all : Load(line, at(line, count - 1)));
+    }
+    line = level;
+    count = half;
+  }
+  std::vector<Register> nodes;
+  for (int64_t k = 0; k < count; ++k) {
+    nodes.push_back(line.all != kNoRegister ? line.all : Load(line, at(line, k)));
+  }
+  while (nodes.size() > 1) {
+    std::vector<Register> next;
+    for (size_t k = 0; k + 1 < nodes.size(); k += 2) {
+      next.push_back(Call(add, line.carrier, {nodes[k], nodes[k + 1]}));
+    }
+    if (nodes.size() % 2 != 0) next.push_back(nodes.back());
+    nodes = std::move(next);
+  }
+  return nodes[0];
+}
+
+void RegionMaker::Cumsum(const Op& op) {
+  const View from = ViewOf(op.operands[0]);
+  const Value& result = program_[op.results[0]];
+  const View to = Local(CarrierOf(result), result.type.shape, result.name);
+  Bind(op.results[0], to);
+  const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
+  const int64_t count = from.shape[axis];
+  const Adder adder = AdderOf(*program_[op.operands[0]].format, op.attributes.accumulator);
+  const Carrier t = adder.carrier;
+  const auto line_of = [&](const View& view) {
+    View line = view;
+    line.shape.erase(line.shape.begin() + static_cast<std::ptrdiff_t>(axis));
+    if (line.all == kNoRegister) {
+      line.strides.erase(line.strides.begin() + static_cast<std::ptrdiff_t>(axis));
+    }
+    return line;
+  };
+  const View lines = line_of(from);
+  EachElement(lines.shape, {lines, line_of(to)}, [&](const Read&, const Place& place) {
+    const View total = Local(t, {}, "total");
+    StoreOne(total, Constant(t, 0));
+    Each(count, false, [&](Register counter) {
+      const auto along = [&](Index index, int64_t stride) {
+        if (op.attributes.reverse) index.base += (count - 1) * stride;
+        index.terms.emplace_back(counter, op.attributes.reverse ? -stride : stride);
+        return index;
+      };
+      Register x = from.all;
+      if (x == kNoRegister) x = Load(from, along(place(0), from.strides[axis]));
+      if (from.carrier != t) x = Call("widen_f32", t, {x});
+      const Register sum = Call(adder.add, t, {One(total), x});
+      StoreOne(total, sum);
+      Store(to, along(place(1), to.strides[axis]),
+            Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
+                 CarrierOf(result), {sum}));
+    });
+  });
+}
+
+}  // namespace simgrad::sim::plan

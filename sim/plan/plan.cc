@@ -1,0 +1,36 @@
+#include "sim/plan/plan.h"
+
+#include <array>
+
+namespace simgrad::sim::plan {
+
+std::string_view CarrierName(Carrier carrier) {
+  constexpr std::array<std::string_view, 5> kNames = {"bool", "i32", "i64", "f32", "f64"};
+  return kNames[static_cast<size_t>(carrier)];
+}
+
+Carrier CarrierOf(const Value& value) {
+  switch (value.type.element) {
+    case ElementType::kBool:
+      return Carrier::kBool;
+    case ElementType::kI32:
+      return Carrier::kI32;
+    case ElementType::kI64:
+      return Carrier::kI64;
+    case ElementType::kReal:
+      break;
+  }
+  return value.format.value_or(Format::kF64) == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+}
+
+Register Function::AddRegister(Carrier carrier) {
+  registers.push_back(carrier);
+  return static_cast<Register>(registers.size()) - 1;
+}
+
+BufferId Function::AddBuffer(Buffer buffer) {
+  buffers.push_back(std::move(buffer));
+  return static_cast<BufferId>(buffers.size()) - 1;
+}
+
+}  // namespace simgrad::sim::plan

@@ -1,0 +1,133 @@
+// What executors run: a numerical program as loops over elements, scalar statements and records.
+//
+// One level between the numerical program and the executors. MakePlan (make_plan.h) writes it, Print
+// (print.h) shows it, Check (check.h) holds its rules; a compiler turns it into machine code, the
+// CUDA generator into text. A plan speaks of one instance. How instances and elements are laid over
+// the lanes of a machine is the executor's choice.
+//
+// Registers are assigned once, in an enclosing or earlier statement of the same block. Buffers hold
+// what is assigned again, what has several elements, and what outlives a step.
+// Numbers of the program (literals, caps, thresholds) stand in tables beside the statements, so that
+// programs of one structure share their machine code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "precision/format.h"
+#include "precision/policy.h"
+#include "sim/program/program.h"
+
+namespace simgrad::sim::plan {
+
+// What a register or an element of a buffer is at run time. f32 carries every real format but f64.
+enum class Carrier : uint8_t { kBool, kI32, kI64, kF32, kF64 };
+std::string_view CarrierName(Carrier carrier);
+Carrier CarrierOf(const Value& value);
+
+using Register = int32_t;  // index into Function::registers
+inline constexpr Register kNoRegister = -1;
+using BufferId = int32_t;  // index into Function::buffers
+inline constexpr BufferId kNoBuffer = -1;
+
+// Element number: base + the sum of stride * register. The registers are counters of `each` loops.
+struct Index {
+  int64_t base = 0;
+  std::vector<std::pair<Register, int64_t>> terms;
+  bool operator==(const Index&) const = default;
+};
+
+enum class BufferKind : uint8_t {
+  kLocal,  // from the statement that declares it to the end of that block
+  kField,  // of the instance, from step to step: `number` counts the fields of the plan
+  kInput,  // what was sent, exact: `number` is the index in Program::inputs; read at time t
+  kTable,  // Plan::numbers from `number` on: the same for every instance
+};
+
+struct Buffer {
+  BufferKind kind = BufferKind::kLocal;
+  Carrier carrier = Carrier::kF32;
+  int64_t count = 1;
+  int32_t number = 0;
+  std::string name;  // for people
+};
+
+enum class Code : uint8_t {
+  kNumber,    // result = numbers[number], a real of the table, in the carrier of the result
+  kInteger,   // result = integers[number], of the table of caps and integer literals
+  kConstant,  // result = number: fixed by the structure
+  kTime,      // result = the step t, as i32 or i64
+  kCall,      // result = function(operands); pure
+  kDeclare,   // buffer begins
+  kLoad,      // result = buffer[index]
+  kStore,     // buffer[index] = operands[0]
+  kEach,      // for result in [0, number), or [0, operands[0]) where there is one: body
+  kRepeat,    // body, again and again, until every lane has left
+  kLeave,     // lanes where operands[0] holds leave the innermost repeat
+  kExactSum,  // result = sum of buffer[index + k * stride], k < number, rounded once to `format`
+  kLook,      // operands[0], a real, is looked at; operands[1], if there is one, says where.
+              // number = 1: it is an input
+  kRange,     // operands[0] became operands[1] in `format`, for `role`, `number` times; [2]: where
+  kStored,    // operands[0], a state in `format`, is stored: its ranges
+  kCommit,    // body, but for an instance that the policy stops at this step
+  kTest,      // a test of `site` ([lhs, rhs, whether it ended the run], extra magnitude, where)
+  kRun,       // a run of `site` ended ([iterations, reason, last tested value])
+  kDecide,    // an event of `site` ([lhs, rhs, value], extra magnitude, where it is decided)
+};
+
+struct Statement {
+  Code code = Code::kCall;
+  Register result = kNoRegister;
+  std::vector<Register> operands;
+  std::string function;  // kCall: a scalar function (scalars.h)
+  BufferId buffer = kNoBuffer;
+  Index index;
+  int64_t stride = 0;
+  int64_t number = 0;
+  // kEach: whether its iterations may run side by side: none reads what another one writes.
+  bool parallel = false;
+  // kTest, kRun, kDecide: number among the sites of its kind; the magnitude that widens an ulp
+  // (sim/program/compared_sum.h); the mask where it happens.
+  int32_t site = -1;
+  Register extra = kNoRegister;
+  Register where = kNoRegister;
+  // kRun, kDecide: the iteration of the loops around and the element, both flattened; none: 0.
+  Register iteration = kNoRegister;
+  Register element = kNoRegister;
+  precision::Format format = precision::Format::kF32;
+  precision::Role role = precision::Role::kDynamics;
+  std::vector<Statement> body;
+  std::string comment;  // value name, source label
+};
+
+// What stays with an instance from step to step.
+enum class FieldKind : uint8_t { kState, kExport, kCost };
+struct Field {
+  FieldKind kind = FieldKind::kState;
+  int32_t index = 0;  // among its kind
+  Carrier carrier = Carrier::kF32;
+  int64_t count = 1;
+};
+
+// A straight run of statements for one instance.
+struct Function {
+  std::string name;
+  std::vector<Carrier> registers;
+  std::vector<Buffer> buffers;
+  std::vector<Statement> statements;
+  Register AddRegister(Carrier carrier);
+  BufferId AddBuffer(Buffer buffer);
+};
+
+struct Plan {
+  std::vector<Field> fields;
+  std::vector<double> numbers;
+  std::vector<int64_t> integers;
+  Function start;   // fields z[0] of the states sent; without statements: copies
+  Function step;    // z[t] to z[t + 1], exports, cost
+  Function finish;  // the terminal cost
+};
+
+}  // namespace simgrad::sim::plan

@@ -1,0 +1,130 @@
+#include "sim/plan/print.h"
+
+#include "absl/strings/str_join.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::plan {
+namespace {
+
+class Printer {
+ public:
+  explicit Printer(const Function& function) : function_(function) {}
+
+  std::string Text() && {
+    text_ += Cat(function_.name, "\n");
+    Block(function_.statements, 1);
+    return std::move(text_);
+  }
+
+ private:
+  static std::string Name(Register r) { return Cat("%", r); }
+  static std::string Names(const std::vector<Register>& registers) {
+    return absl::StrJoin(registers, ", ", [](std::string* out, Register r) { *out += Name(r); });
+  }
+  std::string Name(BufferId id, const Index& index) const {
+    std::string at;
+    for (const auto& [r, stride] : index.terms) {
+      at += Cat(at.empty() ? "" : " + ", Name(r), stride == 1 ? "" : Cat(" * ", stride));
+    }
+    if (index.base != 0 || at.empty()) at += Cat(at.empty() ? "" : " + ", index.base);
+    return Cat(NameOf(id), "[", at, "]");
+  }
+  std::string NameOf(BufferId id) const {
+    const Buffer& buffer = function_.buffers[static_cast<size_t>(id)];
+    const std::string_view own = buffer.name;
+    switch (buffer.kind) {
+      case BufferKind::kLocal:
+        return Cat("local", id, own.empty() ? "" : ".", own);
+      case BufferKind::kField:
+        return Cat("field", buffer.number, ".", own);
+      case BufferKind::kInput:
+        return Cat("input", buffer.number, ".", own);
+      case BufferKind::kTable:
+        return Cat("table", buffer.number, own.empty() ? "" : ".", own);
+    }
+    return "";
+  }
+  std::string Carried(Register r) const {
+    return Cat(Name(r), ": ", CarrierName(function_.registers[static_cast<size_t>(r)]));
+  }
+
+  std::string Head(const Statement& s) const {
+    const std::string result = s.result == kNoRegister ? "" : Cat(Carried(s.result), " = ");
+    const std::string operands = Names(s.operands);
+    const std::string site =
+        Cat(" site ", s.site, " (", operands, ")", s.extra == kNoRegister ? "" : " extra ",
+            s.extra == kNoRegister ? "" : Name(s.extra), s.where == kNoRegister ? "" : " where ",
+            s.where == kNoRegister ? "" : Name(s.where));
+    switch (s.code) {
+      case Code::kNumber:
+        return Cat(result, "number ", s.number);
+      case Code::kInteger:
+        return Cat(result, "integer ", s.number);
+      case Code::kConstant:
+        return Cat(result, s.number);
+      case Code::kTime:
+        return Cat(result, "step");
+      case Code::kCall:
+        return Cat(result, s.function, "(", operands, ")");
+      case Code::kDeclare: {
+        const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
+        return Cat(NameOf(s.buffer), ": ", CarrierName(buffer.carrier), "[", buffer.count, "]");
+      }
+      case Code::kLoad:
+        return Cat(result, Name(s.buffer, s.index));
+      case Code::kStore:
+        return Cat(Name(s.buffer, s.index), " = ", operands);
+      case Code::kEach:
+        return Cat("each ", Name(s.result), " < ", s.operands.empty() ? Cat(s.number) : operands,
+                   s.parallel ? "" : " in order");
+      case Code::kRepeat:
+        return "repeat";
+      case Code::kLeave:
+        return Cat("leave ", operands);
+      case Code::kExactSum:
+        return Cat(result, "exact_sum_", precision::FormatName(s.format), "(",
+                   Name(s.buffer, s.index), ", ", s.number, " by ", s.stride, ")");
+      case Code::kLook:
+        return Cat(s.number == 1 ? "look at input " : "look ", operands);
+      case Code::kRange:
+        return Cat("range ", precision::RoleName(s.role), " ", precision::FormatName(s.format),
+                   " (", operands, ")", s.number == 1 ? "" : Cat(" times ", s.number));
+      case Code::kStored:
+        return Cat("stored ", precision::FormatName(s.format), " ", operands);
+      case Code::kCommit:
+        return "commit";
+      case Code::kTest:
+        return Cat("test", site);
+      case Code::kRun:
+        return Cat("run", site);
+      case Code::kDecide:
+        return Cat("decide", site);
+    }
+    return "";
+  }
+
+  void Block(const std::vector<Statement>& statements, int depth) {
+    for (const Statement& s : statements) {
+      text_ += Cat(std::string(static_cast<size_t>(2 * depth), ' '), Head(s),
+                   s.comment.empty() ? "" : "  # ", s.comment, "\n");
+      Block(s.body, depth + 1);
+    }
+  }
+
+  const Function& function_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string Print(const Function& function) { return Printer(function).Text(); }
+
+std::string Print(const Plan& plan) {
+  std::string text;
+  for (const Function* function : {&plan.start, &plan.step, &plan.finish}) {
+    if (!function->statements.empty()) text += Print(*function);
+  }
+  return text;
+}
+
+}  // namespace simgrad::sim::plan
