@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
@@ -148,16 +149,23 @@ std::string LogLine(const RequestRecord& record) {
   return line.Ended();
 }
 
-// A peer that opens calls only to cancel them must not write to the log at will.
+// A peer that opens calls only to cancel them must not write to the log at will, nor one that comes
+// again at once whenever it is refused.
 void LogRequest(const RequestRecord& record) {
-  constexpr int64_t kCancelledPerSecond = 200;
-  static auto* const cancelled = new LogLimit(kCancelledPerSecond);
+  constexpr int64_t kPerSecond = 200;
+  static auto* const cancelled = new LogLimit(kPerSecond);
+  static auto* const refused = new LogLimit(kPerSecond);
   const absl::Time now = absl::Now();
-  if (const int64_t left_out = cancelled->TakeLeftOut(now); left_out > 0) {
+  const auto tell = [now](LogLimit& limit, absl::string_view what) {
+    const int64_t left_out = limit.TakeLeftOut(now);
+    if (left_out == 0) return;
     LogNote(LogLevel::kInfo,
-            absl::StrCat(left_out, " more calls were cancelled; their lines are left out"));
-  }
+            absl::StrCat(left_out, " more calls were ", what, "; their lines are left out"));
+  };
+  tell(*cancelled, "cancelled");
+  tell(*refused, "refused");
   if (record.outcome == "Canceled" && !cancelled->Admits(now)) return;
+  if (record.is_refusal && !refused->Admits(now)) return;
   LogWriter::Get().Add(LogLine(record));
 }
 

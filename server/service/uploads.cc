@@ -12,6 +12,9 @@ namespace {
 
 // What a call sends beside its message: frames, names, a token.
 constexpr int64_t kBesideMessage = 512;
+// What came within so short a time before an upload is counted as its own, if it was small.
+constexpr std::chrono::milliseconds kRecently{2};
+constexpr int64_t kSmall = int64_t{64} << 10;
 // An upload that has lasted less is not looked at: nearly all are complete at once.
 constexpr std::chrono::milliseconds kYoung{25};
 
@@ -37,10 +40,13 @@ Uploads::Uploads(UploadLimits limits, BytesRead bytes_read)
 
 void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer,
                     Clock::time_point now) {
-  const int64_t read = bytes_read_(peer);
   std::lock_guard lock(mutex_);
   Peer& sender = peers_[peer];
-  sender.open.push_back({std::move(upload), now, read - sender.delivered});
+  if (now - kRecently > sender.asked) {
+    sender.read = bytes_read_(peer);
+    sender.asked = now;
+  }
+  sender.open.push_back({std::move(upload), now, sender.read - sender.delivered});
 }
 
 void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) {
@@ -56,7 +62,8 @@ void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) 
   last = std::move(one->upload);
   open.erase(one);
   found->second.delivered += bytes + kBesideMessage;
-  if (open.empty()) peers_.erase(found);
+  const bool is_small = bytes > 0 && bytes <= kSmall;
+  if (!is_small) found->second.asked = Clock::time_point::min();
 }
 
 void Uploads::RefuseLate(Clock::time_point now, Refused& refused) {

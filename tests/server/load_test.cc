@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <variant>
 
 #include "tests/server/running_server.h"
 
@@ -113,31 +114,82 @@ grpc::Status SendGarbage(RunningServer& server) {
   return status;
 }
 
-TEST(Overload, IsToldBeforeTheRequestIsRead) {
-  config::ServerConfig config = OneWorker();
-  config.queue_capacity = 1;
-  RunningServer server(config);
-  EXPECT_EQ(SendGarbage(server).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  // One runs, one waits in the lane, and one that is no rollout holds the last place.
-  grpc::ClientContext running_context, waiting_context;
-  auto running = server.Rollout(&running_context, EndlessRollout());
-  const auto& queue = server.server().queue();
-  ASSERT_TRUE(Eventually(
-      [&] { return queue.lane(Lane::kLarge).busy() == 1 && queue.arrived_waiting() == 0; }));
-  auto waiting = server.Rollout(&waiting_context, EndlessRollout());
-  ASSERT_TRUE(Eventually(
-      [&] { return queue.lane(Lane::kLarge).waiting() == 1 && queue.arrived_waiting() == 1; }));
-  auto& scheduler = const_cast<scheduling::Scheduler&>(queue);
-  const auto other = scheduler.callers().Find("other");
-  auto place = scheduler.Arrive(other, absl::InfiniteFuture());
-  ASSERT_TRUE(std::holds_alternative<scheduling::Scheduler::Arrival>(place));
-  const grpc::Status status = SendGarbage(server);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(DetailsOf(status).info.reason(), "QUEUE_FULL");
-  EXPECT_TRUE(DetailsOf(status).has_retry);
-  for (grpc::ClientContext* context : {&running_context, &waiting_context}) context->TryCancel();
-  running->Finish();
-  waiting->Finish();
+// A server whose queue is full: one request runs, one waits in the lane, and one that is no rollout
+// holds the last place.
+class Overload : public testing::Test {
+ protected:
+  Overload() : server_(OfCapacityOne()) {
+    running_ = server_.Rollout(&running_context_, EndlessRollout());
+    const auto& queue = server_.server().queue();
+    EXPECT_TRUE(Eventually(
+        [&] { return queue.lane(Lane::kLarge).busy() == 1 && queue.arrived_waiting() == 0; }));
+    waiting_ = server_.Rollout(&waiting_context_, EndlessRollout());
+    EXPECT_TRUE(Eventually(
+        [&] { return queue.lane(Lane::kLarge).waiting() == 1 && queue.arrived_waiting() == 1; }));
+    auto& scheduler = const_cast<scheduling::Scheduler&>(queue);
+    place_ = scheduler.Arrive(scheduler.callers().Find("other"), absl::InfiniteFuture());
+    EXPECT_TRUE(std::holds_alternative<scheduling::Scheduler::Arrival>(place_));
+  }
+  ~Overload() override {
+    place_ = scheduling::Refusal();
+    for (grpc::ClientContext* context : {&running_context_, &waiting_context_}) {
+      context->TryCancel();
+    }
+    running_->Finish();
+    waiting_->Finish();
+  }
+  static config::ServerConfig OfCapacityOne() {
+    config::ServerConfig config = OneWorker();
+    config.queue_capacity = 1;
+    return config;
+  }
+  static void ExpectQueueFull(const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(DetailsOf(status).info.reason(), "QUEUE_FULL");
+    EXPECT_TRUE(DetailsOf(status).has_retry);
+  }
+  double Rejected() { return server_.Series().at("simgrad_queue_rejected_total{reason=\"full\"}"); }
+
+  RunningServer server_;
+  grpc::ClientContext running_context_, waiting_context_;
+  std::unique_ptr<PartReader<v1::RolloutResponse>> running_, waiting_;
+  std::variant<scheduling::Scheduler::Arrival, scheduling::Refusal> place_;
+};
+
+TEST_F(Overload, IsToldBeforeTheRequestIsRead) {
+  ExpectQueueFull(SendGarbage(server_));
+  place_ = scheduling::Refusal();
+  EXPECT_EQ(SendGarbage(server_).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(Overload, IsToldBeforeTheRequestHasCome) {
+  // A call that never sends its request.
+  grpc::GenericStub stub(server_.channel());
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareCall(&context, "/simgrad.v1.Simgrad/Gradient", &queue);
+  grpc::Status status;
+  void* tag = nullptr;
+  bool ok = false;
+  call->StartCall(nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  ExpectQueueFull(status);
+  EXPECT_EQ(Rejected(), 1);
+}
+
+// At the pace of PaceRefusal: 64 at once, then one each 4 ms.
+TEST_F(Overload, IsToldAtAPaceToACallerThatComesAgainAtOnce) {
+  constexpr int kAtOnce = 64, kMore = 40;
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < kAtOnce + kMore; ++i) ExpectQueueFull(SendGarbage(server_));
+  EXPECT_GE(absl::Now() - begin, kMore * absl::Milliseconds(4));
+  EXPECT_EQ(Rejected(), kAtOnce + kMore);
+  // What was held is gone, and a place is a place.
+  place_ = scheduling::Refusal();
+  EXPECT_EQ(SendGarbage(server_).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(server_.Series().at("simgrad_rpc_in_flight{grpc_method=\"Rollout\"}"), 2);
 }
 
 // ---- Callers ----
