@@ -7,10 +7,13 @@
 // link.
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -66,7 +69,7 @@ enum class Result : uint8_t {
   kDeclared,  // what the program says it is
 };
 
-// Whether a non-finite element of an operand always makes the result non-finite.
+// The question whether a non-finite element of one operand always makes the result non-finite.
 struct Carriage {
   const Program& program;
   const Op& op;
@@ -75,7 +78,7 @@ struct Carriage {
   ValueId where;      // of what gives the operand
 };
 
-// What an instance is when a value that was finite becomes non-finite.
+// How finite operands can give a non-finite result, and what a birth certificate then says.
 enum class Birth : uint8_t {
   kNever,         // finite operands give finite results
   kArithmetic,    // NaN: invalid; infinite: a division by zero, or overflow
@@ -114,6 +117,24 @@ struct Evaluation {
   const Value& result() const { return program[op.results[0]]; }
 };
 
+// A function that an entry may leave out. (The address of a function is not comparable with null at
+// compile time under the sanitizers of GCC 12, so whether it is there is kept beside it.)
+template <class Signature>
+class Rule;
+template <class R, class... A>
+class Rule<R(A...)> {
+ public:
+  constexpr Rule() = default;
+  template <std::convertible_to<R (*)(A...)> F>
+  constexpr Rule(F function) : function_(function), is_given_(true) {}  // NOLINT: reads better
+  R operator()(A... arguments) const { return function_(std::forward<A>(arguments)...); }
+  constexpr bool operator==(std::nullptr_t) const { return !is_given_; }
+
+ private:
+  R (*function_)(A...) = nullptr;
+  bool is_given_ = false;
+};
+
 struct OpInfo {
   std::string_view name;
   std::string_view doc;  // one sentence: docs/programs.md and the Python builder
@@ -125,30 +146,30 @@ struct OpInfo {
 
   // Types of the results for operands and attributes; errors name a field of the operation. Null:
   // ElementwiseTypes, or an operation with regions.
-  Types (*types)(const Program& program, const Op& op) = nullptr;
+  Rule<Types(const Program& program, const Op& op)> types = {};
 
   // Non-finite values (sim/program/detect.h and the birth certificates).
   Birth birth = Birth::kNever;
-  bool propagates = false;                              // the same of every operand
-  bool (*carries)(const Carriage& carriage) = nullptr;  // where it depends; else `propagates`
-  bool (*divides_by_zero)(std::span<const double> operands) = nullptr;
+  bool propagates = false;                            // the same of every operand
+  Rule<bool(const Carriage& carriage)> carries = {};  // where it depends; else `propagates`
+  Rule<bool(std::span<const double> operands)> divides_by_zero = {};
 
   Derivative derivative = Derivative::kNone;
-  Passage (*passage)(const Program& program, const Op& op, size_t operand) = nullptr;  // else kSame
-  void (*vjp)(VjpRule& rule) = nullptr;
+  Rule<Passage(const Program& program, const Op& op, size_t operand)> passage = {};  // else kSame
+  Rule<void(VjpRule& rule)> vjp = {};
   bool smooth = true;  // has no jumps, cuts or roundings
   Domain domains[3] = {Domain::kAll, Domain::kAll, Domain::kAll};
 
   // A composite: rewritten into other operations before anything else is done with it, so that it
   // needs neither derivative nor evaluation.
-  void (*expand)(ExpansionWriter& writer) = nullptr;
+  Rule<void(ExpansionWriter& writer)> expand = {};
 
   // The result from the operands, literally; every NaN is canonical. Elementwise operations give a
   // number, on integers in two's complement before it wraps to the width of the type; others an
   // array. None: the reference executor runs it among the regions.
-  double (*on_reals)(Format format, double a, double b, double c) = nullptr;
-  int64_t (*on_integers)(int64_t a, int64_t b) = nullptr;
-  Array (*evaluate)(const Evaluation& e) = nullptr;
+  Rule<double(Format format, double a, double b, double c)> on_reals = {};
+  Rule<int64_t(int64_t a, int64_t b)> on_integers = {};
+  Rule<Array(const Evaluation& e)> evaluate = {};
 
   constexpr bool can_create() const { return birth != Birth::kNever; }
 };

@@ -161,8 +161,8 @@ Array IndexOfExtreme(const Evaluation& e) {
 
 // ---- Derivatives ----
 
-// A line is present where any of its elements is, and its prefix sums turn round: g[i] + g[i + 1] +
-// ...
+// The reverse of a prefix sum is a suffix sum: g[i] + g[i + 1] + ... A whole line of cotangents is
+// present where any of its elements is.
 void CumsumVjp(VjpRule& r) {
   if (!r.Wants(0)) return;
   const Op& op = r.op();

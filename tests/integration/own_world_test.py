@@ -277,3 +277,43 @@ def test_every_operation_of_the_builder_is_verified_and_runs(client):
         sg.World(program=b.build()), steps=1, initial={"x": np.full((2, 3), 0.75)}
     )
     assert np.array_equal(rollout.state["x"][0], np.full((2, 3), 0.75))
+
+
+def test_the_builder_writes_a_loop_per_element_with_an_entry_threshold(client):
+    from simgrad.program import ProgramBuilder
+
+    b = ProgramBuilder("halving")
+    x, low = b.state("x", (4,)), b.param("low", (4,))
+    (y,), _, iterations = b.while_loop(
+        "halve",
+        [x],
+        lambda x, low: (x, low, low * 2.0),
+        lambda carried, exports, mapped: [0.5 * carried[0] + 0.0 * mapped[0]],
+        max_iter=20,
+        has_entry=True,
+        mapped=[low],
+    )
+    b.next(x=y)
+    b.observe("iterations", b.convert(iterations, 0))
+    rollout = client.rollout(
+        sg.World(program=b.build()),
+        steps=1,
+        initial={"x": [1.0, 8.0, 1.5, 64.0]},
+        params={"low": [1.0, 1.0, 1.0, 1.0]},
+        policy="f64",
+        record=["iterations"],
+    )
+    # 1 and 1.5 are below the entry threshold of 2 and stay; 8 and 64 are halved to below 1.
+    np.testing.assert_array_equal(rollout.state["x"][0], [1.0, 0.5, 1.5, 0.5])
+    np.testing.assert_array_equal(rollout.trajectory["iterations"][0, 0], [0, 4, 0, 7])
+
+
+def test_the_builder_writes_the_number_of_the_step(client):
+    from simgrad.program import ProgramBuilder
+
+    b = ProgramBuilder("counting")
+    x = b.state("x")
+    b.next(x=x + b.convert(b.step(), 0))
+    rollout = client.rollout(sg.World(program=b.build()), steps=5, initial={"x": 0.0})
+    assert float(rollout.state["x"][0]) == 0 + 1 + 2 + 3 + 4
+

@@ -56,6 +56,14 @@ class ProgramBuilder(Operations):
         """A number that shapes the program and is part of it."""
         return self._input(program_pb2.INPUT_KIND_CONFIG, name, (), value)
 
+    def step(self) -> Expression:
+        """The number of the step, an i32."""
+        value = self._new((), ELEMENT_TYPE_I32, "step")
+        self.program.inputs.add(
+            kind=program_pb2.INPUT_KIND_STEP, name="step", value=value.value
+        )
+        return value
+
     # ---- What is not in the table ----
 
     def relu(self, x: Any) -> Expression:
@@ -90,24 +98,33 @@ class ProgramBuilder(Operations):
         site: str,
         carried: Sequence[Expression],
         test: Callable[..., Sequence[Expression]],
-        body: Callable[[list[Expression], list[Expression]], Sequence[Expression]],
+        body: Callable[..., Sequence[Expression]],
         *,
         max_iter: int,
         comparison: str = "lt",
         cap_first: bool = False,
+        has_entry: bool = False,
+        mapped: Sequence[Expression] | None = None,
     ) -> tuple[list[Expression], list[Expression], Expression]:
         """A loop that stops when its test holds, or at `max_iter`; it decides for the instance as
-        one.
+        one, or with `mapped` for each element of the leading axis by itself.
 
         Args:
           site: its name.
           carried: values that the loop changes.
-          test: of the carried values; returns (lhs, rhs, exports...). The loop stops when lhs
-            comparison rhs.
-          body: of (carried, exports as last evaluated); returns the next carried values.
+          test: of the carried and then the mapped values; returns (lhs, rhs, exports...). The loop
+            stops when lhs comparison rhs.
+          body: of (carried, exports as last evaluated), with `mapped` of (carried, exports, mapped);
+            returns the next carried values.
           cap_first: at the cap the test is not evaluated again.
+          has_entry: the test returns (lhs, rhs, entry, exports...), and a loop whose first lhs is
+            not at least `entry` is not entered.
+          mapped: values that the regions read element by element. They and the carried values have
+            the same leading axis, which the regions do not see; the results have it again.
         Returns: carried values at the stop, exports as last evaluated, iterations (i32).
         """
+        elements = 0 if mapped is None else _leading([*carried, *mapped])
+        inputs = [*carried, *(mapped or ())]
         op = program_pb2.Op(
             code="while",
             role=self._role,
@@ -116,20 +133,29 @@ class ProgramBuilder(Operations):
             comparison=comparison,
             max_iter=max_iter,
             cap_first=cap_first,
+            has_entry=has_entry,
+            elements=elements,
             carried=len(carried),
-            operands=[x.value for x in carried],
+            operands=[x.value for x in inputs],
         )
+        inside = slice(0 if mapped is None else 1, None)
+        outside = () if mapped is None else (elements,)
         tested = op.regions.add()
         with self._region(tested), self.role("termination", site):
-            lhs, rhs, *exports = test(*[self._argument(tested, x) for x in carried])
-            tested.yields.extend(self._value(x).value for x in (lhs, rhs, *exports))
+            yields = list(test(*[self._argument(tested, x, inside) for x in inputs]))
+            tested.yields.extend(self._value(x).value for x in yields)
+        exports = [self._value(x) for x in yields[3 if has_entry else 2 :]]
         corrected = op.regions.add()
         with self._region(corrected):
-            arguments = [self._argument(corrected, x) for x in carried]
-            following = body(arguments, [self._argument(corrected, x) for x in exports])
+            following = body(
+                [self._argument(corrected, x, inside) for x in carried],
+                [self._argument(corrected, x) for x in exports],
+                *([] if mapped is None else [[self._argument(corrected, x, inside) for x in mapped]]),
+            )
             corrected.yields.extend(self._value(x).value for x in following)
-        results = [self._new(x.shape, x.element, self._name(x)) for x in (*carried, *exports)]
-        iterations = self._new((), ELEMENT_TYPE_I32, f"{site}_iterations")
+        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
+        results += [self._new(outside + x.shape, x.element, self._name(x)) for x in exports]
+        iterations = self._new(outside, ELEMENT_TYPE_I32, f"{site}_iterations")
         op.results.extend(x.value for x in (*results, iterations))
         self._regions[-1].ops.append(op)
         return results[: len(carried)], results[len(carried) :], iterations
@@ -228,8 +254,10 @@ class ProgramBuilder(Operations):
         self.program.inputs.add(kind=kind, name=name, value=value.value, default_value=default)
         return value
 
-    def _argument(self, region: program_pb2.Region, like: Expression) -> Expression:
-        argument = self._new(like.shape, like.element, self._name(like))
+    def _argument(
+        self, region: program_pb2.Region, like: Expression, axes: slice = slice(None)
+    ) -> Expression:
+        argument = self._new(like.shape[axes], like.element, self._name(like))
         region.args.append(argument.value)
         return argument
 
@@ -240,3 +268,12 @@ class ProgramBuilder(Operations):
             yield
         finally:
             self._regions.pop()
+
+
+def _leading(values: Sequence[Expression]) -> int:
+    """The length of the leading axis that all of them have."""
+    lengths = {x.shape[:1] for x in values}
+    if len(lengths) != 1 or () in lengths:
+        shapes = ", ".join(str(x.shape) for x in values)
+        raise ValueError(f"carried and mapped values need one leading axis, have {shapes}")
+    return int(values[0].shape[0])
