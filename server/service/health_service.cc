@@ -73,12 +73,13 @@ class HealthWatch final : public StreamEvents {
   void OnWriteDone(bool ok) override {
     std::lock_guard lock(health_.mutex_);
     writing_ = false;
-    if (!ok) return End();
+    if (!ok || left_) return End();
     if (next_ && *next_ != told_) Write();
   }
   void OnCancel() override {
     std::lock_guard lock(health_.mutex_);
-    End();
+    left_ = true;
+    if (!writing_) End();
   }
   void OnDone() override {
     if (service_) health_.Forget(this);
@@ -102,6 +103,7 @@ class HealthWatch final : public StreamEvents {
   StreamAnswer& answer_;
   std::optional<Serving> told_, next_;
   bool writing_ = false;
+  bool left_ = false;
   bool finished_ = false;
 };
 

@@ -1,9 +1,15 @@
 #include "server/service/held_refusals.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 namespace simgrad::server::service {
+
+absl::Duration HeldRefusals::HoldFor(absl::Duration turn, absl::Duration left) {
+  const absl::Duration longest = left / 2 - absl::FromChrono(OpenStreams::kInterval);
+  return std::max(std::min(turn, longest), absl::ZeroDuration());
+}
 
 bool HeldRefusals::Add(std::shared_ptr<HeldRefusal> refusal, Clock::time_point due) {
   std::lock_guard lock(mutex_);

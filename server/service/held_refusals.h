@@ -13,6 +13,7 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "server/service/open_streams.h"
 
 namespace simgrad::server::service {
@@ -28,6 +29,10 @@ class HeldRefusals final : public OpenStream {
  public:
   // `room`: how many callers the queue has room for.
   HeldRefusals(int64_t most, std::function<int64_t()> room) : most_(most), room_(std::move(room)) {}
+
+  // How long to hold a refusal whose turn comes after `turn` and whose caller waits for `left`: a
+  // look tells it before half of that is over.
+  static absl::Duration HoldFor(absl::Duration turn, absl::Duration left);
 
   // False: as many wait as may.
   bool Add(std::shared_ptr<HeldRefusal> refusal, Clock::time_point due);

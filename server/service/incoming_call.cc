@@ -92,17 +92,18 @@ bool IncomingCall::RefuseUnread() {
   CountRefusal(*shared_.metrics, refusal->reason, caller.name());
   shared_.metrics->caller(caller.name()).requests.Increment();
   refused_.emplace(*shared_.metrics, method_->name);
-  // It is to come before the caller gives up.
-  const absl::Duration hold = std::min(caller.PaceRefusal(now), (deadline - now) / 2);
+  const absl::Duration hold = HeldRefusals::HoldFor(caller.PaceRefusal(now), deadline - now);
   // The time that it waits here is waited already.
   refusal->retry_after = std::max(refusal->retry_after - hold, absl::Milliseconds(1));
+  bool left = false;
   {
     std::lock_guard lock(mutex_);
     refusal_ = *std::move(refusal);
     is_held_ = true;
+    left = cancelled_;
   }
   const auto due = HeldRefusals::Clock::now() + absl::ToChronoNanoseconds(hold);
-  if (hold <= absl::ZeroDuration() || !shared_.held->Add(self_, due)) Tell();
+  if (left || hold <= absl::ZeroDuration() || !shared_.held->Add(self_, due)) Tell();
   return true;
 }
 
@@ -116,10 +117,18 @@ void IncomingCall::EndRefused(const scheduling::Refusal& refusal) {
   record.method = method_->name;
   record.trace_parent = MetadataOf(context_, "traceparent");
   if (caller_.ok()) record.caller = (*caller_)->name();
-  const grpc::Status wire = ToGrpcStatus(refusal, record.request_id);
+  bool left = false;
+  {
+    std::lock_guard lock(mutex_);
+    left = cancelled_;
+  }
+  // A caller that left while its refusal was held was not refused: nobody told it.
+  const absl::Status gone = absl::CancelledError("the caller cancelled");
+  const grpc::Status wire =
+      left ? ToGrpcStatus(gone, record.request_id) : ToGrpcStatus(refusal, record.request_id);
   record.outcome = CodeLabel(wire.error_code());
-  record.message = refusal.message;
-  record.is_refusal = true;
+  record.message = left ? std::string(gone.message()) : refusal.message;
+  record.is_refusal = !left;
   if (refused_) {
     record.total_seconds = refused_->Seconds();
     refused_->End(record.outcome);

@@ -122,6 +122,31 @@ void AddTrace(const std::string& trace_parent, JsonLine& line) {
   line.Text("trace_id", parts[1]).Text("parent_span_id", parts[2]);
 }
 
+// A peer that opens calls only to cancel them must not write to the log at will, nor one that comes
+// again at once whenever it is refused.
+struct LineLimits {
+  static constexpr int64_t kPerSecond = 200;
+  LogLimit cancelled{kPerSecond};
+  LogLimit refused{kPerSecond};
+
+  static LineLimits& Get() {
+    static auto* const limits = new LineLimits();
+    return *limits;
+  }
+  // How many lines were left out in the seconds that are over at `now`.
+  void Tell(absl::Time now) {
+    Tell(cancelled.TakeLeftOut(now), "cancelled");
+    Tell(refused.TakeLeftOut(now), "refused");
+  }
+
+ private:
+  static void Tell(int64_t left_out, absl::string_view what) {
+    if (left_out == 0) return;
+    LogNote(LogLevel::kInfo,
+            absl::StrCat(left_out, " more calls were ", what, "; their lines are left out"));
+  }
+};
+
 }  // namespace
 
 std::string LogLine(const RequestRecord& record) {
@@ -149,23 +174,12 @@ std::string LogLine(const RequestRecord& record) {
   return line.Ended();
 }
 
-// A peer that opens calls only to cancel them must not write to the log at will, nor one that comes
-// again at once whenever it is refused.
 void LogRequest(const RequestRecord& record) {
-  constexpr int64_t kPerSecond = 200;
-  static auto* const cancelled = new LogLimit(kPerSecond);
-  static auto* const refused = new LogLimit(kPerSecond);
+  LineLimits& limits = LineLimits::Get();
   const absl::Time now = absl::Now();
-  const auto tell = [now](LogLimit& limit, absl::string_view what) {
-    const int64_t left_out = limit.TakeLeftOut(now);
-    if (left_out == 0) return;
-    LogNote(LogLevel::kInfo,
-            absl::StrCat(left_out, " more calls were ", what, "; their lines are left out"));
-  };
-  tell(*cancelled, "cancelled");
-  tell(*refused, "refused");
-  if (record.outcome == "Canceled" && !cancelled->Admits(now)) return;
-  if (record.is_refusal && !refused->Admits(now)) return;
+  limits.Tell(now);
+  if (record.outcome == "Canceled" && !limits.cancelled.Admits(now)) return;
+  if (record.is_refusal && !limits.refused.Admits(now)) return;
   LogWriter::Get().Add(LogLine(record));
 }
 
@@ -175,7 +189,10 @@ void LogNote(LogLevel level, const std::string& text) {
   LogWriter::Get().Add(Begin(name, "note").Text("message", text).Ended());
 }
 
-void FlushLog(absl::Duration timeout) { LogWriter::Get().Flush(timeout); }
+void FlushLog(absl::Duration timeout) {
+  LineLimits::Get().Tell(absl::InfiniteFuture());
+  LogWriter::Get().Flush(timeout);
+}
 
 std::string NewRequestId() {
   static const uint64_t start = [] {

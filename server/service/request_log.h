@@ -45,7 +45,8 @@ void LogRequest(const RequestRecord& record);
 // Anything else that an operator should read.
 enum class LogLevel { kInfo, kWarning, kError };
 void LogNote(LogLevel level, const std::string& text);
-// Waits until what was logged so far is written, at most this long.
+// Tells of the lines that were left out so far, and waits until what was logged is written, at most
+// this long.
 void FlushLog(absl::Duration timeout);
 
 // Unlikely to repeat: 64 random bits, in hex.

@@ -523,8 +523,8 @@ void Server::ShutDown() {
     if (server != nullptr) server->Shutdown(absl::ToChronoTime(absl::Now()));
   }
   if (calls_ != nullptr) calls_->Stop();
-  // All have been told; their calls go before the server does.
-  if (held_refusals_ != nullptr) held_refusals_->Look(HeldRefusals::Clock::time_point::max());
+  // All calls have ended. What a look, or a held refusal, still has of them goes before the server.
+  if (streams_ != nullptr) streams_->Look(OpenStream::Clock::time_point::max());
   if (call_probe_ != nullptr) call_probe_->Join();
 }
 

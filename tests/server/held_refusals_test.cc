@@ -70,6 +70,22 @@ TEST_F(HeldRefusalsTest, AreToldEarlyAsFarAsTheQueueHasRoom) {
   EXPECT_EQ(last->told, 0);
 }
 
+TEST_F(HeldRefusalsTest, AreHeldUntilTheirTurnButNotBeyondHalfOfTheirCallersTime) {
+  const auto hold = [](int turn_ms, absl::Duration left) {
+    return absl::ToInt64Milliseconds(HeldRefusals::HoldFor(absl::Milliseconds(turn_ms), left));
+  };
+  EXPECT_EQ(hold(0, absl::InfiniteDuration()), 0);
+  EXPECT_EQ(hold(1000, absl::InfiniteDuration()), 1000);
+  EXPECT_EQ(hold(1000, absl::Seconds(3)), 1000);
+  // A look that comes late by an interval comes by the half.
+  const int64_t interval = OpenStreams::kInterval.count();
+  EXPECT_EQ(hold(1000, absl::Seconds(1)), 500 - interval);
+  EXPECT_EQ(hold(1000, absl::Milliseconds(2 * interval + 2)), 1);
+  EXPECT_EQ(hold(1000, absl::Milliseconds(2 * interval)), 0);
+  EXPECT_EQ(hold(1000, absl::Milliseconds(5)), 0);
+  EXPECT_EQ(hold(1000, absl::Seconds(-1)), 0);
+}
+
 TEST(RefusalPace, OfOneCallerIsABurstAndThenSoManyASecond) {
   scheduling::Caller caller("one", {}), other("other", {});
   const absl::Time now = absl::FromUnixSeconds(1000);
