@@ -465,6 +465,7 @@ void StreamingCall::OnDone() {
     CountLost(cancellation_->Check());
     record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);
   }
+  prepared_ = PreparedWork();  // its program may have been in no cache but here
   memory_ = scheduling::MemoryBudget::Reservation();
   upload_ = scheduling::MemoryBudget::Reservation();
   arrival_ = scheduling::Scheduler::Arrival();

@@ -96,6 +96,7 @@ void Uploads::RefuseTooMuch(Refused& refused) {
     peer.delivered += share;
     peer.held -= share;
     held_ -= share;
+    given_up_ += share;
     refused.emplace_back(std::move(peer.open.front().upload), TooMuch(limits_));
     peer.open.erase(peer.open.begin());
     if (!peer.open.empty()) continue;
@@ -120,11 +121,15 @@ void Uploads::Look(Clock::time_point now) {
       Measure();
       RefuseTooMuch(refused);
     }
-    // What gRPC frees in small pieces the allocator keeps; so much of it is given back.
-    constexpr int64_t kMuch = int64_t{64} << 20;
+    // What gRPC frees in small pieces the allocator keeps, for each thread that has read; so much of
+    // it is given back.
+    constexpr int64_t kMuch = int64_t{32} << 20;
     most_held_ = std::max(most_held_, held_);
-    give_back = most_held_ >= kMuch && held_ < most_held_ / 4;
-    if (give_back) most_held_ = held_;
+    give_back = given_up_ >= kMuch || (most_held_ >= 2 * kMuch && held_ < most_held_ / 4);
+    if (give_back) {
+      most_held_ = held_;
+      given_up_ = 0;
+    }
   }
   for (const auto& [upload, refusal] : refused) upload->Refuse(refusal);
   if (give_back) malloc_trim(0);

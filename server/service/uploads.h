@@ -78,6 +78,7 @@ class Uploads final : public OpenStream {
   std::unordered_map<std::string, Peer> peers_;
   int64_t held_ = 0;
   int64_t most_held_ = 0;  // since memory was last given back
+  int64_t given_up_ = 0;   // as well
 };
 
 }  // namespace simgrad::server::service
