@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/time/time.h"
 
@@ -43,6 +44,10 @@ class Caller {
   // Returns zero where they were taken, else how long to wait.
   absl::Duration TakeSteps(double instance_steps, absl::Time now);
 
+  // How long to wait before one more refusal is told. Some are told at once; a caller that comes
+  // again whatever it is told has so many a second, each within a second.
+  absl::Duration PaceRefusal(absl::Time now);
+
   bool TakeMemory(int64_t bytes);
   void GiveMemory(int64_t bytes);
   int64_t memory_bytes() const;
@@ -55,6 +60,7 @@ class Caller {
   int64_t memory_bytes_ = 0;
   double steps_ = 0.0;  // of the account, at `paid_`
   absl::Time paid_ = absl::InfinitePast();
+  absl::Time refused_until_ = absl::InfinitePast();  // when the last refusal has its turn
 };
 
 // A request of a caller that is in flight, until destroyed.

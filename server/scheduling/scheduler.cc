@@ -1,6 +1,7 @@
 #include "server/scheduling/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,15 +79,37 @@ std::variant<Scheduler::Arrival, Refusal> Scheduler::Arrive(const std::shared_pt
       }
     }
     if (MakeRoomFor(*caller)) continue;
-    return Refusal{RefusalReason::kFull,
-                   absl::StrCat("the queue is full (", most_waiting_, " requests wait)"),
-                   std::max(small_.RetryAfter(), preparation_.RetryAfter())};
+    return QueueFull();
   }
   return Refusal{
       RefusalReason::kInFlight,
       absl::StrCat("caller '", caller->name(), "' has ", caller->limits().requests_in_flight,
                    " requests in flight, as many as it may"),
       small_.RetryAfter()};
+}
+
+Refusal Scheduler::QueueFull() const {
+  return {RefusalReason::kFull,
+          absl::StrCat("the queue is full (", most_waiting_, " requests wait)"),
+          std::max(small_.RetryAfter(), preparation_.RetryAfter())};
+}
+
+std::optional<Refusal> Scheduler::FullFor(const Caller& caller) const {
+  {
+    std::lock_guard lock(mutex_);
+    if (draining_ || waiting_ < most_waiting_) return std::nullopt;
+  }
+  if (small_.MayMakeRoomFor(caller, large_.waiting_of(caller)) ||
+      large_.MayMakeRoomFor(caller, small_.waiting_of(caller))) {
+    return std::nullopt;
+  }
+  return QueueFull();
+}
+
+int64_t Scheduler::Room() const {
+  std::lock_guard lock(mutex_);
+  if (draining_) return std::numeric_limits<int64_t>::max();
+  return waiting_ == 0 ? most_waiting_ : 0;
 }
 
 // What waits longest in line of the caller with most of it.

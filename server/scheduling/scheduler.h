@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -73,6 +74,11 @@ class Scheduler {
   const WorkQueue& lane(Lane lane) const { return lane == Lane::kSmall ? small_ : large_; }
 
   std::variant<Arrival, Refusal> Arrive(const std::shared_ptr<Caller>& caller, absl::Time deadline);
+  // Whether Arrive would say that the queue is full, for the price of a look; it may say so still
+  // where this does not.
+  std::optional<Refusal> FullFor(const Caller& caller) const;
+  // How many may wait, once nobody does; else 0.
+  int64_t Room() const;
   // Memory of a request; the refusal says whether to try again.
   std::variant<MemoryBudget::Reservation, Refusal> Reserve(int64_t bytes, MemoryUse use,
                                                            const std::shared_ptr<Caller>& caller);
@@ -97,6 +103,7 @@ class Scheduler {
 
  private:
   bool MakeRoomFor(const Caller& caller);
+  Refusal QueueFull() const;
 
   const int64_t most_waiting_;
   Callers callers_;

@@ -77,13 +77,23 @@ std::optional<Refusal> WorkQueue::RunOrEnqueue(Job& job) {
   return std::nullopt;
 }
 
+std::shared_ptr<Caller> WorkQueue::WithMoreThan(const Caller& caller, int64_t others) const {
+  auto [longest, count] = queue_.Longest();
+  if (longest.get() == &caller || count <= queue_.size(&caller) + others + 1) return nullptr;
+  return longest;
+}
+
+bool WorkQueue::MayMakeRoomFor(const Caller& caller, int64_t others) const {
+  std::lock_guard lock(mutex_);
+  return WithMoreThan(caller, others) != nullptr;
+}
+
 bool WorkQueue::MakeRoomFor(const Caller& caller, int64_t others) {
   std::optional<Waiting> dropped;
   {
     std::lock_guard lock(mutex_);
-    const auto [longest, count] = queue_.Longest();
-    if (longest == nullptr || longest.get() == &caller) return false;
-    if (count <= queue_.size(&caller) + others + 1) return false;
+    const std::shared_ptr<Caller> longest = WithMoreThan(caller, others);
+    if (longest == nullptr) return false;
     dropped = queue_.TakeNewest(longest.get(), [](const Waiting& waiting) {
       return waiting.turn == nullptr && waiting.job.make_room != nullptr;
     });

@@ -89,6 +89,8 @@ class WorkQueue {
   // Refuses a waiting job of the caller with most of them, if that leaves it no fewer than `caller`
   // would have with `others` (its requests that wait elsewhere) and one more. False: there is none.
   bool MakeRoomFor(const Caller& caller, int64_t others);
+  // Whether it may: there is such a caller.
+  bool MayMakeRoomFor(const Caller& caller, int64_t others) const;
 
   // Drops waiting jobs whose cancellation says so; call it after cancelling one.
   void DropCancelled();
@@ -118,6 +120,7 @@ class WorkQueue {
   bool TakeWorker();  // for a job that runs at once; false: there is none, or others wait
   void RunJob(Waiting waiting);
   std::optional<Refusal> CheckRoom() const;  // mutex_ held, as in all that follow
+  std::shared_ptr<Caller> WithMoreThan(const Caller& caller, int64_t others) const;
   bool HasWorker() const { return busy_ < options_.workers; }
   void Dispatch();
   void AddThread();

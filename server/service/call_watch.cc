@@ -55,21 +55,24 @@ class WatchedCall final : public grpc::experimental::Interceptor {
 
 class WatchFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  explicit WatchFactory(Connections& connections) : connections_(connections) {}
+  WatchFactory(Connections& connections, Watched watched)
+      : connections_(connections), watched_(watched) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override {
+    if (watched_ == Watched::kSynchronous && !IsSynchronous(info->method())) return nullptr;
     return new WatchedCall(info, connections_);
   }
 
  private:
   Connections& connections_;
+  const Watched watched_;
 };
 
 }  // namespace
 
-void WatchCalls(grpc::ServerBuilder& builder, Connections& connections) {
+void WatchCalls(grpc::ServerBuilder& builder, Connections& connections, Watched watched) {
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
-  factories.push_back(std::make_unique<WatchFactory>(connections));
+  factories.push_back(std::make_unique<WatchFactory>(connections, watched));
   builder.experimental().SetInterceptorCreators(std::move(factories));
 }
 

@@ -8,7 +8,7 @@
 
 namespace simgrad::server::service {
 
-std::string MetadataOf(const grpc::CallbackServerContext& context, const char* key) {
+std::string MetadataOf(const grpc::ServerContextBase& context, const char* key) {
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return "";
   return std::string(found->second.data(), found->second.size());
@@ -23,8 +23,9 @@ std::string AddressOf(const std::string& peer) {
                              {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}});
 }
 
-absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(
-    const grpc::CallbackServerContext& context, TokenGate* tokens, scheduling::Callers& callers) {
+absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(const grpc::ServerContextBase& context,
+                                                             TokenGate* tokens,
+                                                             scheduling::Callers& callers) {
   if (tokens != nullptr) {
     // Which of them a proxy in between looked at is not for us to guess.
     if (context.client_metadata().count("authorization") > 1) {

@@ -15,13 +15,14 @@
 namespace simgrad::server::service {
 
 // `tokens` may be null: then nobody needs one. Errors: UNAUTHENTICATED.
-absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(
-    const grpc::CallbackServerContext& context, TokenGate* tokens, scheduling::Callers& callers);
+absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(const grpc::ServerContextBase& context,
+                                                             TokenGate* tokens,
+                                                             scheduling::Callers& callers);
 
 // "ipv4:127.0.0.1:5000" and "ipv6:%5B::1%5D:5000" without transport and port; else as it is.
 std::string AddressOf(const std::string& peer);
 
 // One entry of a call's metadata; empty where there is none.
-std::string MetadataOf(const grpc::CallbackServerContext& context, const char* key);
+std::string MetadataOf(const grpc::ServerContextBase& context, const char* key);
 
 }  // namespace simgrad::server::service

@@ -48,15 +48,17 @@ grpc::Status NoRequest() {
 }  // namespace
 
 // One call of Watch; lives until OnDone.
-class HealthWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class HealthWatch final : public StreamEvents {
  public:
-  HealthWatch(HealthService& health, std::optional<std::string> service)
-      : health_(health), service_(std::move(service)) {
+  HealthWatch(HealthService& health, std::optional<std::string> service, StreamAnswer& answer)
+      : health_(health), service_(std::move(service)), answer_(answer) {
+    answer_.SetEvents(this);
+    std::lock_guard lock(health_.mutex_);
     if (!service_) {
-      Finish(NoRequest());
+      finished_ = true;
+      answer_.Finish(NoRequest());
       return;
     }
-    std::lock_guard lock(health_.mutex_);
     health_.watches_[*service_].insert(this);
     Tell(health_.StatusOf(*service_));
   }
@@ -71,12 +73,13 @@ class HealthWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnWriteDone(bool ok) override {
     std::lock_guard lock(health_.mutex_);
     writing_ = false;
-    if (!ok) return End();
+    if (!ok || left_) return End();
     if (next_ && *next_ != told_) Write();
   }
   void OnCancel() override {
     std::lock_guard lock(health_.mutex_);
-    End();
+    left_ = true;
+    if (!writing_) End();
   }
   void OnDone() override {
     if (service_) health_.Forget(this);
@@ -88,19 +91,19 @@ class HealthWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  private:
   void Write() {
     told_ = std::exchange(next_, std::nullopt);
-    message_ = ResponseOf(*told_);
     writing_ = true;
-    StartWrite(&message_);
+    answer_.Write(ResponseOf(*told_));
   }
   void End() {
-    if (!std::exchange(finished_, true)) Finish(grpc::Status::CANCELLED);
+    if (!std::exchange(finished_, true)) answer_.Finish(grpc::Status::CANCELLED);
   }
 
   HealthService& health_;
   const std::optional<std::string> service_;
-  grpc::ByteBuffer message_;
+  StreamAnswer& answer_;
   std::optional<Serving> told_, next_;
   bool writing_ = false;
+  bool left_ = false;
   bool finished_ = false;
 };
 
@@ -137,30 +140,24 @@ void HealthService::Shutdown() {
   shut_down_ = true;
 }
 
-grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const grpc::ByteBuffer* request,
-                                               grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::optional<std::string> service = ServiceOf(*request);
+void HealthService::Check(const ServiceCall& call, UnaryAnswer& answer) {
+  const std::optional<std::string> service = ServiceOf(call.request);
   Serving status = Serving::kServiceUnknown;
   if (service) {
     std::lock_guard lock(mutex_);
     status = StatusOf(*service);
   }
   if (!service) {
-    reactor->Finish(NoRequest());
+    answer.Finish(NoRequest(), {});
   } else if (status == Serving::kServiceUnknown) {
-    reactor->Finish({grpc::StatusCode::NOT_FOUND, "service name unknown"});
+    answer.Finish({grpc::StatusCode::NOT_FOUND, "service name unknown"}, {});
   } else {
-    *response = ResponseOf(status);
-    reactor->Finish(grpc::Status::OK);
+    answer.Finish(grpc::Status::OK, ResponseOf(status));
   }
-  return reactor;
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(grpc::CallbackServerContext*,
-                                                                 const grpc::ByteBuffer* request) {
-  return new HealthWatch(*this, ServiceOf(*request));
+void HealthService::Watch(const ServiceCall& call, StreamAnswer& answer) {
+  new HealthWatch(*this, ServiceOf(call.request), answer);  // until OnDone
 }
 
 void HealthService::Forget(HealthWatch* watch) {

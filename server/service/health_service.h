@@ -8,15 +8,14 @@
 #pragma once
 
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/server_context.h>
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
 
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+
+#include "server/service/service_call.h"
 
 namespace simgrad::server::service {
 
@@ -35,10 +34,8 @@ class HealthService final : public grpc::HealthCheckServiceInterface {
   // Nothing serves any more, and what is set afterwards changes nothing.
   void Shutdown() override;
 
-  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
-                                                    const grpc::ByteBuffer* request);
+  void Check(const ServiceCall& call, UnaryAnswer& answer);
+  void Watch(const ServiceCall& call, StreamAnswer& answer);
 
  private:
   friend class HealthWatch;

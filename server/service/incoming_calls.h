@@ -1,21 +1,18 @@
-// Every call on the port, from its first bytes until its request is complete and the service has
-// it.
+// Every call on the port: which service it is for, and the calls that wait to come.
 //
 // gRPC reads the request of a registered method by itself, to its end, before anyone is asked. Here
-// a call is taken when it begins: one without a token is answered before its request is read, and
-// what is being uploaded is bounded (uploads.h), of the health service too. A call whose caller has
-// left meanwhile ends without the service, its metrics and its log line. Threads: gRPC's.
+// a call is taken when it begins (incoming_call.h). Threads: any.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
 
-#include <functional>
 #include <string>
 #include <unordered_map>
 
+#include "server/service/call_queue.h"
 #include "server/service/health_service.h"
+#include "server/service/incoming_call.h"
 #include "server/service/simgrad_service.h"
-#include "server/service/uploads.h"
 
 namespace simgrad::server::service {
 
@@ -30,37 +27,37 @@ using GenericMethods = v1::Simgrad::WithGenericMethod_Rollout<
 class SimgradName final : public GenericMethods {
  public:
   SimgradName();
-};
-
-class IncomingCalls final : public grpc::CallbackGenericService {
- public:
-  // All live as long as the server. `token_gate`: null: nobody needs a token.
-  IncomingCalls(SimgradService& service, HealthService& health, Uploads& uploads,
-                metrics::ServerMetrics& metrics, TokenGate* token_gate);
-
-  // Answers UNIMPLEMENTED what is no method of either service.
-  grpc::ServerGenericBidiReactor* CreateReactor(
-      grpc::GenericCallbackServerContext* context) override;
-
-  using Unary = std::function<grpc::ServerUnaryReactor*(
-      grpc::CallbackServerContext*, const grpc::ByteBuffer* request, grpc::ByteBuffer* response)>;
-  using Stream = std::function<grpc::ServerWriteReactor<grpc::ByteBuffer>*(
-      grpc::CallbackServerContext*, const grpc::ByteBuffer* request)>;
-  enum class Of : uint8_t { kSimgrad, kHealth };
-  struct Method {
-    std::string name;
-    Of service;   // health needs no token, and has no metrics and no log
-    Unary unary;  // one of both
-    Stream stream;
-  };
+  // Waits for a call of the name without a method.
+  void RequestCall(IncomingCall& call, grpc::ServerCompletionQueue* queue);
 
  private:
-  bool HasToken(const grpc::CallbackServerContext& context) const;
+  const int method_;
+};
 
-  std::unordered_map<std::string, Method> methods_;  // by path
-  Uploads& uploads_;
-  metrics::ServerMetrics& metrics_;
-  TokenGate* const token_gate_;
+class IncomingCalls {
+ public:
+  // `queue`, `name` and the services live as long as the calls.
+  IncomingCalls(const IncomingShared& shared, SimgradService& service, HealthService& health,
+                SimgradName& name, CallQueue& queue);
+
+  // Registered with the server. Answers UNIMPLEMENTED what is no method of either service.
+  grpc::AsyncGenericService& generic() { return generic_; }
+  // Once the server is built: calls come.
+  void Start();
+
+ private:
+  enum class At : uint8_t { kAnyPath, kName };
+  void Await(At at);
+  const IncomingMethod* Find(const std::string& path) const;  // or `none_`
+
+  const IncomingShared shared_;
+  SimgradName& name_;
+  CallQueue& queue_;
+  grpc::AsyncGenericService generic_;
+  std::unordered_map<std::string, IncomingMethod> methods_;  // by path
+  // Of a call that no service knows. It is read like others: who resets such calls is found out.
+  IncomingMethod none_;
+  const IncomingCall::Accept accept_any_, accept_name_;
 };
 
 }  // namespace simgrad::server::service

@@ -38,6 +38,7 @@ void OpenStreams::Remove(OpenStream* stream) {
 }
 
 void OpenStreams::Look(OpenStream::Clock::time_point now) {
+  std::lock_guard look(looks_);
   // A look may end a stream, which removes it: the lock is not held meanwhile.
   std::vector<std::shared_ptr<OpenStream>> streams;
   {

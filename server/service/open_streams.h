@@ -32,10 +32,11 @@ class OpenStreams {
   void Add(std::shared_ptr<OpenStream> stream);
   // The stream lives on until a look at it has ended.
   void Remove(OpenStream* stream);
-  // At every stream, as the thread does it.
+  // At every stream, as the thread does it; one look at a time.
   void Look(OpenStream::Clock::time_point now);
 
  private:
+  std::mutex looks_;
   std::mutex mutex_;
   std::unordered_map<OpenStream*, std::shared_ptr<OpenStream>> streams_;
   std::jthread thread_;

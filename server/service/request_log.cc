@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
@@ -121,6 +122,31 @@ void AddTrace(const std::string& trace_parent, JsonLine& line) {
   line.Text("trace_id", parts[1]).Text("parent_span_id", parts[2]);
 }
 
+// A peer that opens calls only to cancel them must not write to the log at will, nor one that comes
+// again at once whenever it is refused.
+struct LineLimits {
+  static constexpr int64_t kPerSecond = 200;
+  LogLimit cancelled{kPerSecond};
+  LogLimit refused{kPerSecond};
+
+  static LineLimits& Get() {
+    static auto* const limits = new LineLimits();
+    return *limits;
+  }
+  // How many lines were left out in the seconds that are over at `now`.
+  void Tell(absl::Time now) {
+    Tell(cancelled.TakeLeftOut(now), "cancelled");
+    Tell(refused.TakeLeftOut(now), "refused");
+  }
+
+ private:
+  static void Tell(int64_t left_out, absl::string_view what) {
+    if (left_out == 0) return;
+    LogNote(LogLevel::kInfo,
+            absl::StrCat(left_out, " more calls were ", what, "; their lines are left out"));
+  }
+};
+
 }  // namespace
 
 std::string LogLine(const RequestRecord& record) {
@@ -148,16 +174,12 @@ std::string LogLine(const RequestRecord& record) {
   return line.Ended();
 }
 
-// A peer that opens calls only to cancel them must not write to the log at will.
 void LogRequest(const RequestRecord& record) {
-  constexpr int64_t kCancelledPerSecond = 200;
-  static auto* const cancelled = new LogLimit(kCancelledPerSecond);
+  LineLimits& limits = LineLimits::Get();
   const absl::Time now = absl::Now();
-  if (const int64_t left_out = cancelled->TakeLeftOut(now); left_out > 0) {
-    LogNote(LogLevel::kInfo,
-            absl::StrCat(left_out, " more calls were cancelled; their lines are left out"));
-  }
-  if (record.outcome == "Canceled" && !cancelled->Admits(now)) return;
+  limits.Tell(now);
+  if (record.outcome == "Canceled" && !limits.cancelled.Admits(now)) return;
+  if (record.is_refusal && !limits.refused.Admits(now)) return;
   LogWriter::Get().Add(LogLine(record));
 }
 
@@ -167,7 +189,10 @@ void LogNote(LogLevel level, const std::string& text) {
   LogWriter::Get().Add(Begin(name, "note").Text("message", text).Ended());
 }
 
-void FlushLog(absl::Duration timeout) { LogWriter::Get().Flush(timeout); }
+void FlushLog(absl::Duration timeout) {
+  LineLimits::Get().Tell(absl::InfiniteFuture());
+  LogWriter::Get().Flush(timeout);
+}
 
 std::string NewRequestId() {
   static const uint64_t start = [] {

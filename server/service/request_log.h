@@ -5,8 +5,8 @@
 //   milliseconds of each stage it came to (STAGE_ms, stage_clock.h), other_ms (what no stage
 //   claims) and total_ms, their sum; message of an error.
 // Threads: any; LogWriter writes, and drops with a count where the reader of stderr stalls. What a
-// caller wrote (names) is quoted and cut. Of cancelled calls two hundred a second have a line; a
-// note counts the others.
+// caller wrote (names) is quoted and cut. Of cancelled calls two hundred a second have a line, and
+// of refused ones; a note counts the others.
 #pragma once
 
 #include <array>
@@ -32,8 +32,9 @@ struct RequestRecord {
   std::string world;   // metric label: a built-in world or custom; may be empty
   int64_t instances = 0;
   int64_t steps = 0;
-  std::string outcome;  // status code as CodeLabel writes it
-  std::string message;  // of an error, in full
+  std::string outcome;      // status code as CodeLabel writes it
+  std::string message;      // of an error, in full
+  bool is_refusal = false;  // for load: there are many of them when there is one
   // By stage; none: it did not come to it.
   std::array<std::optional<double>, kStageNames.size()> seconds;
   double total_seconds = 0;
@@ -44,7 +45,8 @@ void LogRequest(const RequestRecord& record);
 // Anything else that an operator should read.
 enum class LogLevel { kInfo, kWarning, kError };
 void LogNote(LogLevel level, const std::string& text);
-// Waits until what was logged so far is written, at most this long.
+// Tells of the lines that were left out so far, and waits until what was logged is written, at most
+// this long.
 void FlushLog(absl::Duration timeout);
 
 // Unlikely to repeat: 64 random bits, in hex.

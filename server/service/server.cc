@@ -193,6 +193,9 @@ void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, in
   builder.SetResourceQuota(quota);
 }
 
+// Each is a call of gRPC, some ten KiB.
+constexpr int64_t kMostHeldRefusals = 1024;
+
 std::unique_ptr<ConnectionAcceptor::Grpc> AcceptedBy(
     grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
@@ -258,7 +261,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   context.max_message_bytes = config.max_message_bytes;
   context.slow_reader_timeout = config.slow_reader_timeout;
   context.min_read_bytes_per_second = config.min_read_bytes_per_second;
-  context.token_gate = server->token_gate_.get();
   PrepareOptions options;
   options.limits = {config.max_steps, config.max_instances, config.max_message_bytes};
   options.work.threads = device->threads;
@@ -303,7 +305,7 @@ absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
   builder.SetMaxReceiveMessageSize(1 << 12);
   // gRPC does not build a server that has nothing but its own health service.
   builder.RegisterCallbackGenericService(&nothing_else_);
-  WatchCalls(builder, health_acceptor_->connections());
+  WatchCalls(builder, health_acceptor_->connections(), Watched::kAll);
   auto grpc = AcceptedBy(builder, grpc::InsecureServerCredentials());
   health_ = builder.BuildAndStart();
   if (health_ == nullptr) return absl::UnavailableError("gRPC did not start for health checks");
@@ -363,25 +365,32 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
                                   return connections->BytesRead(peer);
                                 });
   streams_->Add(uploads_);
+  held_refusals_ = std::make_shared<HeldRefusals>(
+      kMostHeldRefusals, [scheduler = scheduler_.get()] { return scheduler->Room(); });
+  streams_->Add(held_refusals_);
   auto health = std::make_unique<HealthService>();
-  incoming_ =
-      std::make_unique<IncomingCalls>(*service_, *health, *uploads_, *metrics_, token_gate_.get());
+  calls_ = std::make_unique<CallQueue>(builder);
+  const IncomingShared shared = {uploads_.get(), held_refusals_.get(), &acceptor_->connections(),
+                                 metrics_.get(), scheduler_.get(),     token_gate_.get()};
+  incoming_ = std::make_unique<IncomingCalls>(shared, *service_, *health, name_, *calls_);
   // The server owns it from now on.
   builder.SetOption(
       std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(std::move(health)));
   builder.RegisterService(&name_);
-  builder.RegisterCallbackGenericService(incoming_.get());
+  builder.RegisterAsyncGenericService(&incoming_->generic());
   auto exposer =
       metrics::Exposer::Create(config.address, config.metrics_port, metrics_->collectables());
   if (!exposer.ok()) return exposer.status();
   exposer_ = *std::move(exposer);
-  WatchCalls(builder, acceptor_->connections());
+  WatchCalls(builder, acceptor_->connections(), Watched::kSynchronous);
   auto grpc = AcceptedBy(
       builder, tls_ == nullptr ? grpc::InsecureServerCredentials() : TlsCredentials(tls_));
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::UnavailableError("gRPC did not start");
   port_ = acceptor_->port();
   service_->SetPorts(port_, exposer_->port());
+  incoming_->Start();
+  calls_->Start();
   acceptor_->Start(std::move(grpc));
   return absl::OkStatus();
 }
@@ -513,6 +522,9 @@ void Server::ShutDown() {
   for (grpc::Server* server : {grpc_.get(), health_.get()}) {
     if (server != nullptr) server->Shutdown(absl::ToChronoTime(absl::Now()));
   }
+  if (calls_ != nullptr) calls_->Stop();
+  // All calls have ended. What a look, or a held refusal, still has of them goes before the server.
+  if (streams_ != nullptr) streams_->Look(OpenStream::Clock::time_point::max());
   if (call_probe_ != nullptr) call_probe_->Join();
 }
 

@@ -22,8 +22,10 @@
 #include "server/metrics/server_metrics.h"
 #include "server/scheduling/scheduler.h"
 #include "server/service/call_probe.h"
+#include "server/service/call_queue.h"
 #include "server/service/connection_acceptor.h"
 #include "server/service/device.h"
+#include "server/service/held_refusals.h"
 #include "server/service/incoming_calls.h"
 #include "server/service/open_streams.h"
 #include "server/service/self_check.h"
@@ -102,8 +104,10 @@ class Server {
   std::unique_ptr<TokenGate> token_gate_;
   std::shared_ptr<TlsFiles> tls_;  // null: plaintext
   std::shared_ptr<Uploads> uploads_;
-  std::unique_ptr<IncomingCalls> incoming_;
+  std::shared_ptr<HeldRefusals> held_refusals_;
   SimgradName name_;
+  std::unique_ptr<CallQueue> calls_;
+  std::unique_ptr<IncomingCalls> incoming_;
   grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for

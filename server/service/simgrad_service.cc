@@ -13,6 +13,7 @@
 #include "server/service/caller_identity.h"
 #include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
+#include "server/service/refusal_count.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
 #include "server/service/stream_reactor.h"
@@ -21,7 +22,7 @@
 namespace simgrad::server::service {
 namespace {
 
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+absl::Time DeadlineOf(const grpc::ServerContextBase& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
   return absl::FromChrono(deadline);
@@ -39,116 +40,88 @@ auto Guarded(Function function) -> decltype(function()) {
   }
 }
 
-absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(
-    const CallContext& shared, const grpc::CallbackServerContext& context) {
-  return CallerOf(context, shared.token_gate, shared.scheduler->callers());
-}
-
 // A unary RPC from arrival to end; lives until it has been answered.
 class UnaryCall {
  public:
-  UnaryCall(const CallContext& shared, const std::string& method,
-            grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor)
-      : rpc_(*shared.metrics, method), reactor_(reactor) {
+  UnaryCall(const CallContext& shared, const std::string& method, const ServiceCall& call,
+            UnaryAnswer& answer)
+      : metrics_(*shared.metrics), rpc_(metrics_, method), answer_(answer) {
     record_.request_id = NewRequestId();
     record_.method = method;
-    record_.trace_parent = MetadataOf(*context, "traceparent");
+    record_.trace_parent = MetadataOf(call.context, "traceparent");
+    if (call.caller.ok()) record_.caller = (*call.caller)->name();
   }
-  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
-  void SetCaller(const std::string& name) { record_.caller = name; }
 
-  template <class Response>
-  void Answer(const absl::StatusOr<Response>& result, grpc::ByteBuffer* response) {
-    if (result.ok()) *response = Serialized(*result);
-    Finish(ToGrpcStatus(result.status(), record_.request_id),
-           std::string(result.status().message()));
+  void Answer(const absl::StatusOr<grpc::ByteBuffer>& response) {
+    const absl::Status& status = response.status();
+    Finish(ToGrpcStatus(status, record_.request_id), std::string(status.message()),
+           status.ok() ? *response : grpc::ByteBuffer());
   }
   void Refuse(const scheduling::Refusal& refusal) {
-    Finish(ToGrpcStatus(refusal, record_.request_id), refusal.message);
+    CountRefusal(metrics_, refusal.reason, record_.caller);
+    record_.is_refusal = true;
+    Finish(ToGrpcStatus(refusal, record_.request_id), refusal.message, {});
   }
 
  private:
   // `message`: for the log, which is told more than the caller.
-  void Finish(const grpc::Status& status, const std::string& message) {
+  void Finish(const grpc::Status& status, const std::string& message,
+              const grpc::ByteBuffer& response) {
     record_.outcome = CodeLabel(status.error_code());
     record_.message = message;
     record_.total_seconds = rpc_.Seconds();
     rpc_.End(record_.outcome);
     LogRequest(record_);
-    reactor_->Finish(status);
+    answer_.Finish(status, response);
   }
 
+  metrics::ServerMetrics& metrics_;
   RpcScope rpc_;
   RequestRecord record_;
-  grpc::ServerUnaryReactor* reactor_;
+  UnaryAnswer& answer_;
 };
 
-// A unary RPC that is quick: `answer` gives the response to a request, or a status.
-template <class Request, class Answer>
-grpc::ServerUnaryReactor* Unary(const CallContext& shared, const std::string& method,
-                                grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
-                                grpc::ByteBuffer* response, Answer answer) {
-  using Result = decltype(answer());
-  UnaryCall call(shared, method, context, context->DefaultReactor());
-  const auto caller = CallerOf(shared, *context);
-  if (!caller.ok()) {
-    call.Answer(Result(caller.status()), response);
-    return call.reactor();
-  }
-  call.SetCaller((*caller)->name());
-  const auto request = Guarded([&] { return Parsed<Request>(bytes); });
-  call.Answer(request.ok() ? Guarded(answer) : Result(request.status()), response);
-  return call.reactor();
+// A unary RPC whose answer is always the same.
+template <class Request>
+void AnswerAlike(const CallContext& shared, const std::string& method, const ServiceCall& call,
+                 UnaryAnswer& answer, const absl::StatusOr<grpc::ByteBuffer>& response) {
+  UnaryCall unary(shared, method, call, answer);
+  if (!call.caller.ok()) return unary.Answer(call.caller.status());
+  const auto request = Guarded([&] { return Parsed<Request>(&call.request); });
+  if (!request.ok()) return unary.Answer(request.status());
+  unary.Answer(response);
 }
-
-// Hears that the caller of a DescribeProgram has left; lives until gRPC is done with the call.
-class DescribeReactor final : public grpc::ServerUnaryReactor {
- public:
-  DescribeReactor(scheduling::Scheduler* scheduler,
-                  std::shared_ptr<scheduling::Cancellation> cancellation)
-      : scheduler_(scheduler), cancellation_(std::move(cancellation)) {}
-  void OnCancel() override {
-    cancellation_->Cancel(absl::CancelledError("the caller cancelled"));
-    scheduler_->DropCancelled();
-  }
-  void OnDone() override { delete this; }
-
- private:
-  scheduling::Scheduler* scheduler_;
-  const std::shared_ptr<scheduling::Cancellation> cancellation_;
-};
 
 // A DescribeProgram: unary, and prepared as streams are.
 class DescribeCall {
  public:
   using Described = absl::StatusOr<v1::DescribeProgramResponse>;
-  DescribeCall(const CallContext& shared, grpc::CallbackServerContext* context,
-               grpc::ByteBuffer* response)
+  DescribeCall(const CallContext& shared, const ServiceCall& call, UnaryAnswer& answer)
       : scheduler_(shared.scheduler),
-        response_(response),
-        cancellation_(std::make_shared<scheduling::Cancellation>(DeadlineOf(*context))),
-        call_(shared, "DescribeProgram", context, new DescribeReactor(scheduler_, cancellation_)) {}
+        cancellation_(std::make_shared<scheduling::Cancellation>(DeadlineOf(call.context))),
+        call_(shared, "DescribeProgram", call, answer) {
+    answer.OnCancel([scheduler = scheduler_, cancellation = cancellation_] {
+      cancellation->Cancel(absl::CancelledError("the caller cancelled"));
+      scheduler->DropCancelled();
+    });
+  }
 
-  grpc::ServerUnaryReactor* reactor() const { return call_.reactor(); }
   scheduling::Scheduler* scheduler() const { return scheduler_; }
   const std::shared_ptr<scheduling::Caller>& caller() const { return caller_; }
   const std::shared_ptr<scheduling::Cancellation>& cancellation() const { return cancellation_; }
 
   // A place for a request of so many bytes. False: the call was ended with the refusal.
-  bool Arrive(const CallContext& shared, const grpc::CallbackServerContext& context,
-              int64_t request_bytes) {
-    auto caller = CallerOf(shared, context);
-    if (!caller.ok()) {
-      End(Described(caller.status()));
+  bool Arrive(const ServiceCall& call) {
+    if (!call.caller.ok()) {
+      End(Described(call.caller.status()));
       return false;
     }
-    caller_ = *std::move(caller);
-    call_.SetCaller(caller_->name());
-    auto arrival = shared.scheduler->Arrive(caller_, cancellation_->deadline());
+    caller_ = *call.caller;
+    const auto request_bytes = static_cast<int64_t>(call.request.Length());
+    auto arrival = scheduler_->Arrive(caller_, cancellation_->deadline());
     if (const auto* refusal = std::get_if<scheduling::Refusal>(&arrival)) return Refuse(*refusal);
     arrival_ = std::get<scheduling::Scheduler::Arrival>(std::move(arrival));
-    auto upload =
-        shared.scheduler->Reserve(2 * request_bytes, scheduling::MemoryUse::kUpload, caller_);
+    auto upload = scheduler_->Reserve(2 * request_bytes, scheduling::MemoryUse::kUpload, caller_);
     if (const auto* refusal = std::get_if<scheduling::Refusal>(&upload)) return Refuse(*refusal);
     upload_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(upload));
     return true;
@@ -160,7 +133,7 @@ class DescribeCall {
   }
   void End(const Described& described) {
     GiveBack();
-    call_.Answer(described, response_);
+    described.ok() ? call_.Answer(Serialized(*described)) : call_.Answer(described.status());
   }
 
  private:
@@ -171,7 +144,6 @@ class DescribeCall {
   }
 
   scheduling::Scheduler* scheduler_;
-  grpc::ByteBuffer* response_;
   const std::shared_ptr<scheduling::Cancellation> cancellation_;
   UnaryCall call_;
   std::shared_ptr<scheduling::Caller> caller_;
@@ -180,10 +152,9 @@ class DescribeCall {
 };
 
 // Takes the bytes, so that they are not kept beside the message.
-grpc::ByteBuffer Taken(const grpc::ByteBuffer* bytes) {
+grpc::ByteBuffer Taken(grpc::ByteBuffer& bytes) {
   grpc::ByteBuffer taken;
-  // gRPC made it for this one call, and hands it out as const.
-  taken.Swap(const_cast<grpc::ByteBuffer*>(bytes));
+  taken.Swap(&bytes);
   return taken;
 }
 
@@ -199,21 +170,14 @@ conversion::ProgramCacheOptions LeasedFrom(scheduling::MemoryBudget& memory,
 }
 
 template <class Request>
-grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, metrics::Mode mode,
-                                                   grpc::CallbackServerContext* context,
-                                                   const grpc::ByteBuffer* bytes,
-                                                   conversion::ProgramCache& cache,
-                                                   const PrepareOptions& options) {
-  auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(*context),
-                                              MetadataOf(*context, "traceparent"));
-  auto* reactor = StreamReactor::Open(call, context, *shared.streams);
-  auto caller = CallerOf(shared, *context);
-  if (!caller.ok()) {
-    call->Deny(caller.status(), reactor);
-    return reactor;
-  }
-  const auto size = static_cast<int64_t>(bytes->Length());
-  if (!call->Arrive(*std::move(caller), size, reactor)) return reactor;
+void Stream(const CallContext& shared, metrics::Mode mode, const ServiceCall& asked,
+            StreamAnswer& answer, conversion::ProgramCache& cache, const PrepareOptions& options) {
+  auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(asked.context),
+                                              MetadataOf(asked.context, "traceparent"));
+  auto* reactor = StreamReactor::Open(call, answer, *shared.streams);
+  if (!asked.caller.ok()) return call->Deny(asked.caller.status(), reactor);
+  const auto size = static_cast<int64_t>(asked.request.Length());
+  if (!call->Arrive(*asked.caller, size, reactor)) return;
   using Control = PrepareControl;
   const auto prepare = [&cache, &options](const Request& request, std::string& world_label,
                                           const Control& control) {
@@ -221,28 +185,23 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Stream(const CallContext& shared, me
     return Guarded([&] { return Prepare(request, cache, options, control); });
   };
   if (size > kQuickBytes) {
-    const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(bytes));
+    const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(asked.request));
     const auto read = [kept, prepare](std::string& label,
                                       const Control& control) -> absl::StatusOr<PreparedWork> {
       const auto request = Guarded([&] { return Parsed<Request>(kept.get()); });
       if (!request.ok()) return request.status();
       return prepare(*request, label, control);
     };
-    call->Begin(read, Preparation::kCostly);
-    return reactor;
+    return call->Begin(read, Preparation::kCostly);
   }
-  auto parsed = Guarded([&] { return Parsed<Request>(bytes); });
-  if (!parsed.ok()) {
-    call->Deny(parsed.status(), reactor);
-    return reactor;
-  }
+  auto parsed = Guarded([&] { return Parsed<Request>(&asked.request); });
+  if (!parsed.ok()) return call->Deny(parsed.status(), reactor);
   const auto request = std::make_shared<const Request>(*std::move(parsed));
   call->Begin(
       [request, prepare](std::string& label, const Control& control) {
         return prepare(*request, label, control);
       },
       PreparationOf(request->spec().world()));
-  return reactor;
 }
 
 }  // namespace
@@ -261,28 +220,24 @@ SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::
                                                  : "failed")
                    .Increment();
              }) {
+  const auto worlds = conversion::ListWorlds();
+  worlds_bytes_ =
+      worlds.ok() ? absl::StatusOr<grpc::ByteBuffer>(Serialized(*worlds)) : worlds.status();
   context_.scheduler->memory().SetRelief([this](int64_t bytes) { cache_.Relieve(bytes); });
 }
 
 void SimgradService::SetPorts(int port, int metrics_port) {
   info_.set_port(port);
   info_.set_metrics_port(metrics_port);
+  info_bytes_ = Serialized(info_);
 }
 
-grpc::ServerUnaryReactor* SimgradService::GetServerInfo(grpc::CallbackServerContext* context,
-                                                        const grpc::ByteBuffer* request,
-                                                        grpc::ByteBuffer* response) {
-  return Unary<v1::GetServerInfoRequest>(
-      context_, "GetServerInfo", context, request, response,
-      [this]() -> absl::StatusOr<v1::ServerInfo> { return info_; });
+void SimgradService::GetServerInfo(const ServiceCall& call, UnaryAnswer& answer) {
+  AnswerAlike<v1::GetServerInfoRequest>(context_, "GetServerInfo", call, answer, info_bytes_);
 }
 
-grpc::ServerUnaryReactor* SimgradService::ListWorlds(grpc::CallbackServerContext* context,
-                                                     const grpc::ByteBuffer* request,
-                                                     grpc::ByteBuffer* response) {
-  return Unary<v1::ListWorldsRequest>(
-      context_, "ListWorlds", context, request, response,
-      []() -> absl::StatusOr<v1::ListWorldsResponse> { return conversion::ListWorlds(); });
+void SimgradService::ListWorlds(const ServiceCall& call, UnaryAnswer& answer) {
+  AnswerAlike<v1::ListWorldsRequest>(context_, "ListWorlds", call, answer, worlds_bytes_);
 }
 
 absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
@@ -295,14 +250,10 @@ absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
                    limit, "; ask without adjoint, or raise --max_message_bytes"));
 }
 
-grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerContext* context,
-                                                          const grpc::ByteBuffer* bytes,
-                                                          grpc::ByteBuffer* response) {
-  auto call = std::make_shared<DescribeCall>(context_, context, response);
-  // Taken before the RPC may end on another thread.
-  grpc::ServerUnaryReactor* const reactor = call->reactor();
-  if (!call->Arrive(context_, *context, static_cast<int64_t>(bytes->Length()))) return reactor;
-  const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(bytes));
+void SimgradService::DescribeProgram(const ServiceCall& asked, UnaryAnswer& answer) {
+  auto call = std::make_shared<DescribeCall>(context_, asked, answer);
+  if (!call->Arrive(asked)) return;
+  const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(asked.request));
   const auto describe = [this, kept](const conversion::CompileControl& control)
       -> absl::StatusOr<v1::DescribeProgramResponse> {
     const auto request = Guarded([&] { return Parsed<v1::DescribeProgramRequest>(kept.get()); });
@@ -322,19 +273,14 @@ grpc::ServerUnaryReactor* SimgradService::DescribeProgram(grpc::CallbackServerCo
                                                                   : std::move(described));
   };
   if (const auto refusal = context_.scheduler->preparation().Enqueue(job)) call->Refuse(*refusal);
-  return reactor;
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* SimgradService::Rollout(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return Stream<v1::RolloutRequest>(context_, metrics::Mode::kRollout, context, request, cache_,
-                                    options_);
+void SimgradService::Rollout(const ServiceCall& call, StreamAnswer& answer) {
+  Stream<v1::RolloutRequest>(context_, metrics::Mode::kRollout, call, answer, cache_, options_);
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* SimgradService::Gradient(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return Stream<v1::GradientRequest>(context_, metrics::Mode::kGradient, context, request, cache_,
-                                     options_);
+void SimgradService::Gradient(const ServiceCall& call, StreamAnswer& answer) {
+  Stream<v1::GradientRequest>(context_, metrics::Mode::kGradient, call, answer, cache_, options_);
 }
 
 }  // namespace simgrad::server::service

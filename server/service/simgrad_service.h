@@ -1,6 +1,6 @@
 // The RPCs of simgrad.v1.Simgrad: each only hands over to what does the work.
 //
-// Threads: gRPC's; the callback API, nothing here takes long: a request whose preparation may (its
+// Threads: those of CallQueue, so nothing here takes long: a request whose preparation may (its
 // size says so) is prepared by workers of their own.
 #pragma once
 
@@ -8,6 +8,7 @@
 
 #include "server/conversion/program_cache.h"
 #include "server/service/prepare.h"
+#include "server/service/service_call.h"
 #include "server/service/streaming_call.h"
 #include "simgrad/v1/simgrad.grpc.pb.h"
 
@@ -15,36 +16,20 @@ namespace simgrad::server::service {
 
 // Requests come as bytes and are parsed here: gRPC would answer what does not parse by itself, with
 // no word of what was wrong, and uncounted.
-template <class Base>
-using RawUnaries =
-    v1::Simgrad::WithRawCallbackMethod_GetServerInfo<v1::Simgrad::WithRawCallbackMethod_ListWorlds<
-        v1::Simgrad::WithRawCallbackMethod_DescribeProgram<Base>>>;
-template <class Base>
-using RawStreams =
-    v1::Simgrad::WithRawCallbackMethod_Rollout<v1::Simgrad::WithRawCallbackMethod_Gradient<Base>>;
-
-class SimgradService final : public RawUnaries<RawStreams<v1::Simgrad::Service>> {
+class SimgradService final {
  public:
-  // `info` is complete but for the ports, which SetPorts adds once they are bound.
+  // `info` is complete but for the ports, which SetPorts adds once they are bound, before any call.
   // `cache` says how much is kept; its memory is the scheduler's.
   SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
                  conversion::ProgramCacheOptions cache);
   const conversion::ProgramCache& cache() const { return cache_; }
   void SetPorts(int port, int metrics_port);
 
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* request,
-                                          grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* ListWorlds(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* request,
-                                       grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* DescribeProgram(grpc::CallbackServerContext* context,
-                                            const grpc::ByteBuffer* request,
-                                            grpc::ByteBuffer* response) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Rollout(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* request) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Gradient(grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* request) override;
+  void GetServerInfo(const ServiceCall& call, UnaryAnswer& answer);
+  void ListWorlds(const ServiceCall& call, UnaryAnswer& answer);
+  void DescribeProgram(const ServiceCall& call, UnaryAnswer& answer);
+  void Rollout(const ServiceCall& call, StreamAnswer& answer);
+  void Gradient(const ServiceCall& call, StreamAnswer& answer);
 
  private:
   absl::StatusOr<v1::DescribeProgramResponse> Describe(const v1::DescribeProgramRequest& request,
@@ -53,6 +38,7 @@ class SimgradService final : public RawUnaries<RawStreams<v1::Simgrad::Service>>
   const CallContext context_;
   const PrepareOptions options_;
   v1::ServerInfo info_;
+  absl::StatusOr<grpc::ByteBuffer> info_bytes_, worlds_bytes_;  // which calls share
   conversion::ProgramCache cache_;
 };
 

@@ -1,22 +1,21 @@
 #include "server/service/stream_reactor.h"
 
-#include <grpcpp/server_context.h>
-
 #include <utility>
 #include <vector>
 
 namespace simgrad::server::service {
 
-StreamReactor* StreamReactor::Open(std::shared_ptr<StreamingCall> call,
-                                   grpc::CallbackServerContext* context, OpenStreams& streams) {
-  auto reactor = std::make_shared<StreamReactor>(std::move(call), context, streams);
+StreamReactor* StreamReactor::Open(std::shared_ptr<StreamingCall> call, StreamAnswer& answer,
+                                   OpenStreams& streams) {
+  auto reactor = std::make_shared<StreamReactor>(std::move(call), answer, streams);
+  answer.SetEvents(reactor.get());
   streams.Add(reactor);
   return reactor.get();
 }
 
-StreamReactor::StreamReactor(std::shared_ptr<StreamingCall> call,
-                             grpc::CallbackServerContext* context, OpenStreams& streams)
-    : call_(std::move(call)), context_(context), streams_(streams) {}
+StreamReactor::StreamReactor(std::shared_ptr<StreamingCall> call, StreamAnswer& answer,
+                             OpenStreams& streams)
+    : call_(std::move(call)), answer_(answer), streams_(streams) {}
 
 bool StreamReactor::Send(EncodedPart part) {
   std::unique_lock lock(mutex_);
@@ -78,7 +77,7 @@ void StreamReactor::Look(Clock::time_point now) {
   std::unique_lock lock(mutex_);
   if (done_) return;
   if (!writing_ || !IsSlow(now)) return WriteNext(std::move(lock));
-  if (given_up_) return context_->TryCancel();
+  if (given_up_) return answer_.Cancel();
   given_up_ = call_->GiveUp();
   CountLost(static_cast<int64_t>(waiting_.size()) + (diagnostics_ ? 1 : 0));
   DropWaiting();
@@ -189,7 +188,7 @@ void StreamReactor::WriteNext(std::unique_lock<std::mutex> lock) {
     const grpc::Status status = *final_;
     lock.unlock();
     // May end in OnDone on another thread before it returns: nothing is touched after it.
-    grpc::ServerWriteReactor<grpc::ByteBuffer>::Finish(status);
+    answer_.Finish(status);
     return;
   }
   writing_ = true;
@@ -205,13 +204,13 @@ void StreamReactor::WriteNext(std::unique_lock<std::mutex> lock) {
   }
   if (!final_ || !IsEmpty()) {
     lock.unlock();
-    StartWrite(&message_);
+    answer_.Write(message_);
     return;
   }
   finished_ = true;
   const grpc::Status status = *final_;
   lock.unlock();
-  StartWriteAndFinish(&message_, grpc::WriteOptions(), status);
+  answer_.WriteAndFinish(message_, status);
 }
 
 }  // namespace simgrad::server::service

@@ -1,4 +1,4 @@
-// The server side of one streaming RPC: an outbox that is a gRPC write reactor.
+// The server side of one streaming RPC: an outbox that leaves by the answer of a call.
 //
 // One write is in flight at a time; what comes meanwhile waits in order, step diagnostics coalesced
 // and progress replaced, at most StreamingCall::max_queued_bytes() and one part, and leaves
@@ -9,7 +9,6 @@
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -21,20 +20,18 @@
 #include "server/conversion/diagnostics_blocks.h"
 #include "server/service/open_streams.h"
 #include "server/service/outbox.h"
+#include "server/service/service_call.h"
 #include "server/service/streaming_call.h"
 
 namespace simgrad::server::service {
 
-class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                            public Outbox,
-                            public OpenStream {
+class StreamReactor final : public StreamEvents, public Outbox, public OpenStream {
  public:
   // Lives in `streams` until its RPC is done. `call` learns of cancellation and of the end.
-  static StreamReactor* Open(std::shared_ptr<StreamingCall> call,
-                             grpc::CallbackServerContext* context, OpenStreams& streams);
+  static StreamReactor* Open(std::shared_ptr<StreamingCall> call, StreamAnswer& answer,
+                             OpenStreams& streams);
   // Use Open.
-  StreamReactor(std::shared_ptr<StreamingCall> call, grpc::CallbackServerContext* context,
-                OpenStreams& streams);
+  StreamReactor(std::shared_ptr<StreamingCall> call, StreamAnswer& answer, OpenStreams& streams);
 
   // Outbox:
   bool Send(EncodedPart part) override;
@@ -42,7 +39,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void SendProgress(v1::Progress progress) override;
   void Finish(grpc::Status status) override;
 
-  // grpc::ServerWriteReactor:
+  // StreamEvents:
   void OnWriteDone(bool ok) override;
   void OnCancel() override { call_->OnCancel(); }
   void OnDone() override;
@@ -70,7 +67,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void WriteNext(std::unique_lock<std::mutex> lock);
 
   const std::shared_ptr<StreamingCall> call_;
-  grpc::CallbackServerContext* const context_;  // until OnDone
+  StreamAnswer& answer_;  // until OnDone
   OpenStreams& streams_;
   std::mutex mutex_;
   std::condition_variable room_;

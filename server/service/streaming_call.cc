@@ -15,6 +15,7 @@
 #include "server/conversion/trajectory_chunks.h"
 #include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
+#include "server/service/refusal_count.h"
 #include "server/validation/request_error.h"
 
 namespace simgrad::server::service {
@@ -43,28 +44,6 @@ double WorkAtCaps(const PreparedWork& prepared) {
   const sim::Batch& batch = prepared.work.batch;
   const double steps = static_cast<double>(std::max<int64_t>(batch.steps, 1));
   return static_cast<double>(batch.instances) * steps * prepared.program->step_work;
-}
-
-void CountRejected(scheduling::RefusalReason reason, metrics::CallerMetrics& caller) {
-  using scheduling::RefusalReason;
-  const auto count = [&caller](metrics::Rejected why) {
-    caller.rejected[static_cast<size_t>(why)].Increment();
-  };
-  switch (reason) {
-    case RefusalReason::kFull:
-      return count(metrics::Rejected::kFull);
-    case RefusalReason::kMemory:
-      return count(metrics::Rejected::kMemory);
-    case RefusalReason::kInFlight:
-      return count(metrics::Rejected::kRequests);
-    case RefusalReason::kRate:
-      return count(metrics::Rejected::kRate);
-    case RefusalReason::kShare:
-      return count(metrics::Rejected::kShare);
-    case RefusalReason::kDeadline:
-    case RefusalReason::kDraining:
-      return;  // nothing of the caller's doing
-  }
 }
 
 // What a request takes beside its bytes: the message that is parsed, and the copy that is work.
@@ -134,8 +113,8 @@ void StreamingCall::Begin(Prepare prepare, Preparation cost) {
 }
 
 void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
-  context_.metrics->queue_rejected.at(RefusalLabel(refusal.reason)).Increment();
-  CountRejected(refusal.reason, *caller_metrics_);
+  CountRefusal(*context_.metrics, refusal.reason, caller_->name());
+  record_.is_refusal = true;
   const grpc::Status status = ToGrpcStatus(refusal, record_.request_id);
   record_.outcome = CodeLabel(status.error_code());
   record_.message = status.error_message();
@@ -486,6 +465,7 @@ void StreamingCall::OnDone() {
     CountLost(cancellation_->Check());
     record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);
   }
+  prepared_ = PreparedWork();  // its program may have been in no cache but here
   memory_ = scheduling::MemoryBudget::Reservation();
   upload_ = scheduling::MemoryBudget::Reservation();
   arrival_ = scheduling::Scheduler::Arrival();

@@ -24,7 +24,6 @@
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
 #include "server/service/stage_clock.h"
-#include "server/service/token_gate.h"
 
 namespace simgrad::server::service {
 
@@ -36,7 +35,6 @@ struct CallContext {
   std::string device;  // kind
   std::string version;
   std::string revision;
-  TokenGate* token_gate = nullptr;  // null: nobody needs a token
   OpenStreams* streams = nullptr;
   int64_t max_message_bytes = int64_t{4} << 20;
   absl::Duration slow_reader_timeout = absl::InfiniteDuration();

@@ -12,6 +12,9 @@ namespace {
 
 // What a call sends beside its message: frames, names, a token.
 constexpr int64_t kBesideMessage = 512;
+// What came within so short a time before an upload is counted as its own, if it was small.
+constexpr std::chrono::milliseconds kRecently{2};
+constexpr int64_t kSmall = int64_t{64} << 10;
 // An upload that has lasted less is not looked at: nearly all are complete at once.
 constexpr std::chrono::milliseconds kYoung{25};
 
@@ -37,10 +40,13 @@ Uploads::Uploads(UploadLimits limits, BytesRead bytes_read)
 
 void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer,
                     Clock::time_point now) {
-  const int64_t read = bytes_read_(peer);
   std::lock_guard lock(mutex_);
   Peer& sender = peers_[peer];
-  sender.open.push_back({std::move(upload), now, read - sender.delivered});
+  if (now - kRecently > sender.asked) {
+    sender.read = bytes_read_(peer);
+    sender.asked = now;
+  }
+  sender.open.push_back({std::move(upload), now, sender.read - sender.delivered});
 }
 
 void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) {
@@ -56,7 +62,8 @@ void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) 
   last = std::move(one->upload);
   open.erase(one);
   found->second.delivered += bytes + kBesideMessage;
-  if (open.empty()) peers_.erase(found);
+  const bool is_small = bytes > 0 && bytes <= kSmall;
+  if (!is_small) found->second.asked = Clock::time_point::min();
 }
 
 void Uploads::RefuseLate(Clock::time_point now, Refused& refused) {
@@ -89,6 +96,7 @@ void Uploads::RefuseTooMuch(Refused& refused) {
     peer.delivered += share;
     peer.held -= share;
     held_ -= share;
+    given_up_ += share;
     refused.emplace_back(std::move(peer.open.front().upload), TooMuch(limits_));
     peer.open.erase(peer.open.begin());
     if (!peer.open.empty()) continue;
@@ -113,11 +121,15 @@ void Uploads::Look(Clock::time_point now) {
       Measure();
       RefuseTooMuch(refused);
     }
-    // What gRPC frees in small pieces the allocator keeps; so much of it is given back.
-    constexpr int64_t kMuch = int64_t{64} << 20;
+    // What gRPC frees in small pieces the allocator keeps, for each thread that has read; so much of
+    // it is given back.
+    constexpr int64_t kMuch = int64_t{32} << 20;
     most_held_ = std::max(most_held_, held_);
-    give_back = most_held_ >= kMuch && held_ < most_held_ / 4;
-    if (give_back) most_held_ = held_;
+    give_back = given_up_ >= kMuch || (most_held_ >= 2 * kMuch && held_ < most_held_ / 4);
+    if (give_back) {
+      most_held_ = held_;
+      given_up_ = 0;
+    }
   }
   for (const auto& [upload, refusal] : refused) upload->Refuse(refusal);
   if (give_back) malloc_trim(0);

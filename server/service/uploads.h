@@ -7,8 +7,8 @@
 // holds most are refused, the oldest first; an upload that is not complete in time is refused too.
 // What comes between two looks goes beyond the limit; gRPC's resource quota stands behind it.
 // Errors: RESOURCE_EXHAUSTED (memory) or DEADLINE_EXCEEDED, as refusals.
-// Threads: any; looks come from OpenStreams. Cost: two system calls a call; a look asks for each
-// connection with unfinished uploads.
+// Threads: any; looks come from OpenStreams. Cost: two system calls each millisecond or two in
+// which a connection begins calls; a look asks for each connection with unfinished uploads.
 #pragma once
 
 #include <chrono>
@@ -63,6 +63,8 @@ class Uploads final : public OpenStream {
     std::vector<Open> open;  // oldest first
     int64_t delivered = 0;
     int64_t held = 0;  // at the last look, at most
+    int64_t read = 0;  // at `asked`
+    Clock::time_point asked = Clock::time_point::min();
   };
   using Refused = std::vector<std::pair<std::shared_ptr<Upload>, scheduling::Refusal>>;
 
@@ -76,6 +78,7 @@ class Uploads final : public OpenStream {
   std::unordered_map<std::string, Peer> peers_;
   int64_t held_ = 0;
   int64_t most_held_ = 0;  // since memory was last given back
+  int64_t given_up_ = 0;   // as well
 };
 
 }  // namespace simgrad::server::service

@@ -27,10 +27,9 @@ grpc::ByteBuffer Serialized(const Message& message) {
 
 // Takes the bytes of `buffer`, so that they are not kept beside the message.
 template <class Message>
-absl::StatusOr<Message> Parsed(const grpc::ByteBuffer* buffer) {
+absl::StatusOr<Message> Parsed(grpc::ByteBuffer* buffer) {
   grpc::ByteBuffer bytes;
-  // gRPC made it for this one call, and hands it out as const.
-  bytes.Swap(const_cast<grpc::ByteBuffer*>(buffer));
+  bytes.Swap(buffer);
   const size_t size = bytes.Length();
   grpc::ProtoBufferReader reader(&bytes);
   if (absl::Status status = validation::CheckWire<Message>(reader); !status.ok()) return status;

@@ -37,11 +37,14 @@ def heights() -> np.ndarray:
 
 
 class Server:
-    """simgrad-server with one thread on free ports."""
+    """simgrad-server on free ports."""
+
+    def __init__(self, *flags: str):
+        self.flags = flags
 
     def __enter__(self) -> str:
         self.process = subprocess.Popen(
-            [BUILD / "server" / "simgrad-server", "--port=0", "--metrics_port=0", "--threads=1"],
+            [BUILD / "server" / "simgrad-server", "--port=0", "--metrics_port=0", *self.flags],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         line = self.process.stdout.readline()
         return re.search(r"listening on (\S+:\d+)", line).group(1)
@@ -91,7 +94,7 @@ def through_the_client(repetitions: int) -> dict[str, float]:
     """Median wall seconds of the rollout as a Python caller sees it, by diagnostics level."""
     y0 = heights()
     samples: dict[str, list[float]] = {"off": [], "summary": []}
-    with Server() as target, sg.Client(target) as client:
+    with Server("--threads=1") as target, sg.Client(target) as client:
         def roll(level):
             client.rollout(sg.World("bouncing_ball", **BALL), steps=STEPS, policy=sg.Policy("f32"),
                            initial={"y": y0, "v": np.zeros_like(y0)}, params=PARAMS,
@@ -108,6 +111,15 @@ def through_the_client(repetitions: int) -> dict[str, float]:
     return {level: statistics.median(list_) for level, list_ in samples.items()} | latency
 
 
+def under_load(rounds: int) -> dict[str, float]:
+    """Ratios of tests/benchmark/saturation.cc: the server with every core, and its callers on the same."""
+    server = Server("--device=cpu")
+    with server as target:
+        return json.loads(subprocess.run(
+            [BUILD / "tests" / "benchmark" / "saturation", target, str(server.process.pid), "2",
+             str(rounds)], check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
 def processor() -> str:
     for line in open("/proc/cpuinfo", encoding="utf-8"):
         if line.startswith("model name"):
@@ -116,7 +128,7 @@ def processor() -> str:
 
 
 def rows(engine: dict[str, float], torch: dict, client: dict[str, float],
-         lowering: dict[str, float]) -> list[tuple]:
+         lowering: dict[str, float], loaded: dict[str, float]) -> list[tuple]:
     f32 = engine["BM_Rollout/f32"]
     summary = engine["BM_RolloutSummary/f32"]
     def at_cap(some, none, alone):
@@ -139,13 +151,18 @@ def rows(engine: dict[str, float], torch: dict, client: dict[str, float],
          client["rollout_p50_us"] - client["echo_p50_us"], "<= 100"),
         ("lowering a gradient of 20,000 operations, processor time [s]",
          lowering["BM_LowerGradient/20000"], "< 1"),
+        ("GetServerInfo / bare echo, calls at saturation", loaded["info_over_echo"], ">= 0.8"),
+        ("tiny rollouts / bare echo, calls at saturation", loaded["tiny_over_echo"], ">= 0.4"),
+        ("goodput at 4 times saturation / best", loaded["overload_over_best"], ">= 0.9"),
+        ("tiny rollouts beside 8 huge ones / alone, rate", loaded["beside_huge_rate"], ">= 0.5"),
+        ("tiny rollouts beside 8 huge ones / alone, p99", loaded["beside_huge_p99"], "<= 10"),
     ]
 
 
-def table(engine, torch, client, lowering, load: float) -> str:
+def table(engine, torch, client, lowering, loaded, load: float) -> str:
     lines = ["| figure | measured | asked |", "|---|---|---|"]
     lines += [f"| {name} | {value:.3g} | {asked} |" for name, value, asked in
-              rows(engine, torch, client, lowering)]
+              rows(engine, torch, client, lowering, loaded)]
     iterations = engine.get("BM_Rollout/f32/iterations_per_step", float("nan"))
     lines += [
         "",
@@ -168,7 +185,8 @@ def main() -> int:
     load = os.getloadavg()[0]  # other work makes every figure worse, and ratios uncertain
     text = table(in_process("cpu_executor_bench", repetitions), eager_torch(repetitions),
                  through_the_client(repetitions),
-                 in_process("lowering_bench", repetitions, "cpu_time"), load)
+                 in_process("lowering_bench", repetitions, "cpu_time"),
+                 under_load(1 if arguments.quick else 5), load)
     print(text)
     if arguments.write:
         page = ROOT / "docs" / "performance.md"

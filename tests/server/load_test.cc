@@ -2,8 +2,12 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <regex>
+#include <variant>
 
+#include "server/service/request_log.h"
 #include "tests/server/running_server.h"
 
 namespace simgrad::server {
@@ -95,49 +99,256 @@ TEST(SlowReaders, ThatTakeTooLittleAreGivenUpHoweverOftenTheyTakeSomething) {
   }));
 }
 
-// Bytes that are no message, sent as one.
+// Rollouts that are open at once; what they send is no message.
+class Rollouts {
+ public:
+  explicit Rollouts(RunningServer& server) : stub_(server.channel()) {}
+  ~Rollouts() {
+    Cancel();
+    Await();
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) continue;
+  }
+
+  void Start(int count, std::chrono::milliseconds timeout = std::chrono::hours(1)) {
+    const grpc::Slice garbage(std::string("\xff\xff\xff\xff"));
+    const grpc::ByteBuffer request(&garbage, 1);
+    for (int i = 0; i < count; ++i) {
+      Call& call = *calls_.emplace_back(std::make_unique<Call>());
+      call.context.set_deadline(std::chrono::system_clock::now() + timeout);
+      call.reader =
+          stub_.PrepareUnaryCall(&call.context, "/simgrad.v1.Simgrad/Rollout", request, &queue_);
+      call.reader->StartCall();
+      call.reader->Finish(&call.response, &call.status, nullptr);
+    }
+  }
+  void Cancel() {
+    for (const auto& call : calls_) call->context.TryCancel();
+  }
+  // How all of them ended.
+  std::vector<grpc::Status> Await() {
+    void* tag = nullptr;
+    bool ok = false;
+    for (; ended_ < calls_.size(); ++ended_) queue_.Next(&tag, &ok);
+    std::vector<grpc::Status> statuses;
+    for (const auto& call : calls_) statuses.push_back(call->status);
+    return statuses;
+  }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    grpc::ByteBuffer response;
+    grpc::Status status;
+    std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+  };
+
+  grpc::GenericStub stub_;
+  grpc::CompletionQueue queue_;
+  std::vector<std::unique_ptr<Call>> calls_;
+  size_t ended_ = 0;
+};
+
 grpc::Status SendGarbage(RunningServer& server) {
-  grpc::GenericStub stub(server.channel());
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const grpc::Slice garbage(std::string("\xff\xff\xff\xff"));
-  const grpc::ByteBuffer request(&garbage, 1);
-  const auto call = stub.PrepareUnaryCall(&context, "/simgrad.v1.Simgrad/Rollout", request, &queue);
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  call->StartCall();
-  call->Finish(&response, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return status;
+  Rollouts one(server);
+  one.Start(1);
+  return one.Await().front();
 }
 
-TEST(Overload, IsToldBeforeTheRequestIsRead) {
-  config::ServerConfig config = OneWorker();
-  config.queue_capacity = 1;
-  RunningServer server(config);
-  EXPECT_EQ(SendGarbage(server).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  // One runs, one waits in the lane, and one that is no rollout holds the last place.
-  grpc::ClientContext running_context, waiting_context;
-  auto running = server.Rollout(&running_context, EndlessRollout());
-  const auto& queue = server.server().queue();
-  ASSERT_TRUE(Eventually(
-      [&] { return queue.lane(Lane::kLarge).busy() == 1 && queue.arrived_waiting() == 0; }));
-  auto waiting = server.Rollout(&waiting_context, EndlessRollout());
-  ASSERT_TRUE(Eventually(
-      [&] { return queue.lane(Lane::kLarge).waiting() == 1 && queue.arrived_waiting() == 1; }));
-  auto& scheduler = const_cast<scheduling::Scheduler&>(queue);
-  const auto other = scheduler.callers().Find("other");
-  auto place = scheduler.Arrive(other, absl::InfiniteFuture());
-  ASSERT_TRUE(std::holds_alternative<scheduling::Scheduler::Arrival>(place));
-  const grpc::Status status = SendGarbage(server);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(DetailsOf(status).info.reason(), "QUEUE_FULL");
-  EXPECT_TRUE(DetailsOf(status).has_retry);
-  for (grpc::ClientContext* context : {&running_context, &waiting_context}) context->TryCancel();
-  running->Finish();
-  waiting->Finish();
+// A server whose queue is full: one request runs, one waits in the lane, and one that is no rollout
+// holds the last place.
+class Overload : public testing::Test {
+ protected:
+  Overload() : server_(OfCapacityOne()) {
+    running_ = server_.Rollout(&running_context_, EndlessRollout());
+    const auto& queue = server_.server().queue();
+    EXPECT_TRUE(Eventually(
+        [&] { return queue.lane(Lane::kLarge).busy() == 1 && queue.arrived_waiting() == 0; }));
+    waiting_ = server_.Rollout(&waiting_context_, EndlessRollout());
+    EXPECT_TRUE(Eventually(
+        [&] { return queue.lane(Lane::kLarge).waiting() == 1 && queue.arrived_waiting() == 1; }));
+    auto& scheduler = const_cast<scheduling::Scheduler&>(queue);
+    place_ = scheduler.Arrive(scheduler.callers().Find("other"), absl::InfiniteFuture());
+    EXPECT_TRUE(std::holds_alternative<scheduling::Scheduler::Arrival>(place_));
+  }
+  ~Overload() override {
+    place_ = scheduling::Refusal();
+    for (grpc::ClientContext* context : {&running_context_, &waiting_context_}) {
+      context->TryCancel();
+    }
+    running_->Finish();
+    waiting_->Finish();
+  }
+  static config::ServerConfig OfCapacityOne() {
+    config::ServerConfig config = OneWorker();
+    config.queue_capacity = 1;
+    return config;
+  }
+  static void ExpectQueueFull(const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(DetailsOf(status).info.reason(), "QUEUE_FULL");
+    EXPECT_TRUE(DetailsOf(status).has_retry);
+  }
+  static bool IsQueueFull(const grpc::Status& status) {
+    return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
+           DetailsOf(status).info.reason() == "QUEUE_FULL";
+  }
+  double Rejected() { return server_.Series().at("simgrad_queue_rejected_total{reason=\"full\"}"); }
+  const std::string kInFlight = R"(simgrad_rpc_in_flight{grpc_method="Rollout"})";
+  double InFlight() { return server_.Series().at(kInFlight); }
+  // Of these the first 64 are told at once, and most of the others are held for a second.
+  static constexpr int kMany = 600;
+
+  RunningServer server_;
+  grpc::ClientContext running_context_, waiting_context_;
+  std::unique_ptr<PartReader<v1::RolloutResponse>> running_, waiting_;
+  std::variant<scheduling::Scheduler::Arrival, scheduling::Refusal> place_;
+};
+
+TEST_F(Overload, IsToldBeforeTheRequestIsRead) {
+  ExpectQueueFull(SendGarbage(server_));
+  place_ = scheduling::Refusal();
+  EXPECT_EQ(SendGarbage(server_).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(Overload, IsToldBeforeTheRequestHasCome) {
+  // A call that never sends its request.
+  grpc::GenericStub stub(server_.channel());
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareCall(&context, "/simgrad.v1.Simgrad/Gradient", &queue);
+  grpc::Status status;
+  void* tag = nullptr;
+  bool ok = false;
+  call->StartCall(nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  ExpectQueueFull(status);
+  EXPECT_EQ(Rejected(), 1);
+}
+
+// At the pace of PaceRefusal: 64 at once, then one each 4 ms.
+TEST_F(Overload, IsToldAtAPaceToACallerThatComesAgainAtOnce) {
+  constexpr int kAtOnce = 64, kMore = 40;
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < kAtOnce + kMore; ++i) ExpectQueueFull(SendGarbage(server_));
+  EXPECT_GE(absl::Now() - begin, kMore * absl::Milliseconds(4));
+  EXPECT_EQ(Rejected(), kAtOnce + kMore);
+  // What was held is gone, and a place is a place.
+  place_ = scheduling::Refusal();
+  EXPECT_EQ(SendGarbage(server_).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(Eventually([&] { return InFlight() == 2; }));
+}
+
+TEST_F(Overload, IsNotToldToACallerThatHasLeft) {
+  const std::string kCancelled =
+      R"(grpc_server_handled_total{grpc_code="Canceled",grpc_method="Rollout",)"
+      R"(grpc_service="simgrad.v1.Simgrad",grpc_type="server_stream"})";
+  // Whether the call of the one that leaves ends before calls that came, and are due, before it.
+  const auto ends_at_once = [&] {
+    const double before = Rejected();
+    const double cancelled = server_.Series()[kCancelled];
+    Rollouts many(server_), last(server_);
+    many.Start(kMany);
+    EXPECT_TRUE(Eventually([&] { return Rejected() == before + kMany; }));
+    last.Start(1);
+    EXPECT_TRUE(Eventually([&] { return Rejected() == before + kMany + 1; }));
+    last.Cancel();
+    last.Await();
+    bool ended = false, others_wait = true;
+    while (!ended && others_wait) {
+      std::map<std::string, double> series = server_.Series();
+      ended = series[kCancelled] == cancelled + 1;
+      others_wait = series[kInFlight] > (ended ? 2 : 3);
+    }
+    for (const grpc::Status& other : many.Await()) ExpectQueueFull(other);
+    return ended && others_wait;
+  };
+  EXPECT_TRUE(Eventually(ends_at_once));
+  EXPECT_TRUE(Eventually([&] { return InFlight() == 2; }));
+}
+
+TEST_F(Overload, IsToldToManyThatLeaveAtAnyTime) {
+  // Fewer than a peer may cancel before it is cut off.
+  constexpr int kRounds = 10, kEach = 45;
+  for (int round = 0; round < kRounds; ++round) {
+    Rollouts many(server_);
+    many.Start(kEach);
+    if (round % 2 == 0) SendGarbage(server_);
+    many.Cancel();
+    for (const grpc::Status& status : many.Await()) {
+      EXPECT_TRUE(IsQueueFull(status) || status.error_code() == grpc::StatusCode::CANCELLED)
+          << status.error_message();
+    }
+  }
+  EXPECT_TRUE(Eventually([&] { return InFlight() == 2; }));
+  EXPECT_TRUE(IsQueueFull(SendGarbage(server_)));
+}
+
+TEST_F(Overload, IsToldBeforeTheCallersTimeIsOver) {
+  const auto is_told = [&] {
+    const double before = Rejected();
+    Rollouts many(server_), hurried(server_);
+    many.Start(kMany);
+    EXPECT_TRUE(Eventually([&] { return Rejected() == before + kMany; }));
+    hurried.Start(1, std::chrono::milliseconds(900));  // its turn comes in a second
+    return IsQueueFull(hurried.Await().front());
+  };
+  EXPECT_TRUE(Eventually(is_told));
+}
+
+TEST_F(Overload, IsToldToAllThatAreHeldWhenTheServerDrains) {
+  Rollouts many(server_);
+  many.Start(kMany);
+  ASSERT_TRUE(Eventually([&] { return Rejected() == kMany; }));
+  EXPECT_FALSE(server_.server().Drain(absl::ZeroDuration()));  // the endless work is cut
+  for (const grpc::Status& status : many.Await()) ExpectQueueFull(status);
+}
+
+TEST_F(Overload, EndsWithTheServerWhateverIsHeld) {
+  auto running = std::make_unique<RunningServer>(OfCapacityOne());
+  auto& scheduler = const_cast<scheduling::Scheduler&>(running->server().queue());
+  auto places = std::vector<decltype(place_)>();
+  for (int i = 0; i < 2; ++i) {
+    places.push_back(scheduler.Arrive(scheduler.callers().Find("other"), absl::InfiniteFuture()));
+  }
+  Rollouts many(*running);
+  many.Start(kMany);
+  ASSERT_TRUE(Eventually([&] {
+    return running->Series().at("simgrad_queue_rejected_total{reason=\"full\"}") == kMany;
+  }));
+  places.clear();
+  running.reset();
+  for (const grpc::Status& status : many.Await()) EXPECT_FALSE(status.ok());
+}
+
+// Of each refusal there is a line, or it is counted by a note.
+TEST_F(Overload, IsLoggedInSoManyLinesASecondAndNotesThatCountTheOthers) {
+  int64_t left_out = 0;
+  for (int round = 0; round < 20 && left_out == 0; ++round) {
+    service::FlushLog(absl::Seconds(60));  // of what was left out before
+    testing::internal::CaptureStderr();
+    const absl::Time begin = absl::Now();
+    Rollouts many(server_);
+    many.Start(kMany);
+    many.Await();
+    const absl::Duration took = absl::Now() - begin;
+    service::FlushLog(absl::Seconds(60));
+    const std::string log = testing::internal::GetCapturedStderr();
+    const std::regex line(R"re("code":"ResourceExhausted")re");
+    const auto lines = std::distance(std::sregex_iterator(log.begin(), log.end(), line), {});
+    const std::regex note(
+        R"re("message":"(\d+) more calls were refused; their lines are left out")re");
+    for (std::sregex_iterator found(log.begin(), log.end(), note), end; found != end; ++found) {
+      left_out += std::stoll((*found)[1]);
+    }
+    EXPECT_EQ(lines + left_out, kMany) << log;
+    EXPECT_LE(static_cast<double>(lines), 200 * (absl::ToDoubleSeconds(took) + 2));
+  }
+  EXPECT_GT(left_out, 0);
 }
 
 // ---- Callers ----

@@ -52,7 +52,7 @@ void Load(RunningServer& server) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-// Waits until every RPC has been counted to its end.
+// Waits until every RPC has been counted to its end, and has given its worker back.
 std::map<std::string, double> Settled(RunningServer& server) {
   std::map<std::string, double> series;
   EXPECT_TRUE(Eventually([&] {
@@ -60,6 +60,7 @@ std::map<std::string, double> Settled(RunningServer& server) {
     double in_flight = 0;
     for (const auto& [name, value] : series) {
       if (name.rfind("simgrad_rpc_in_flight", 0) == 0) in_flight += value;
+      if (name.rfind("simgrad_workers_busy", 0) == 0) in_flight += value;
     }
     return in_flight == 0;
   }));

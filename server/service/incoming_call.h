@@ -1,0 +1,143 @@
+// One call on the port, from its first bytes to its end.
+//
+// Two lives: first an upload, then the way back for the service that answers it. A call without a
+// token, or one that would only be told that the queue is full, is answered before its request is
+// read. One whose caller has left meanwhile ends without the service, its metrics and its log line.
+// Threads: those of CallQueue; a service answers on any.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "server/scheduling/scheduler.h"
+#include "server/service/call_queue.h"
+#include "server/service/connections.h"
+#include "server/service/held_refusals.h"
+#include "server/service/request_log.h"
+#include "server/service/rpc_scope.h"
+#include "server/service/service_call.h"
+#include "server/service/token_gate.h"
+#include "server/service/uploads.h"
+
+namespace simgrad::server::service {
+
+struct IncomingMethod {
+  enum class Of : uint8_t { kSimgrad, kHealth, kNone };
+  std::string name;
+  Of service = Of::kSimgrad;  // others need no token, and have no metrics and no log
+  bool is_work = false;       // has to wait in the queue
+  // One of both:
+  std::function<void(const ServiceCall& call, UnaryAnswer& answer)> unary;
+  std::function<void(const ServiceCall& call, StreamAnswer& answer)> stream;
+};
+
+// What the calls of a port share; all of it outlives them.
+struct IncomingShared {
+  Uploads* uploads = nullptr;
+  HeldRefusals* held = nullptr;
+  Connections* connections = nullptr;
+  metrics::ServerMetrics* metrics = nullptr;
+  scheduling::Scheduler* scheduler = nullptr;
+  TokenGate* token_gate = nullptr;  // null: nobody needs a token
+};
+
+class IncomingCall final : public Upload,
+                           public HeldRefusal,
+                           public UnaryAnswer,
+                           public StreamAnswer,
+                           public std::enable_shared_from_this<IncomingCall> {
+ public:
+  // Called when a call has come: makes the next one wait for its turn, and says of which method
+  // this is, by its path.
+  using Accept = std::function<const IncomingMethod*(const std::string& path)>;
+  IncomingCall(const IncomingShared& shared, const Accept& accept, CallQueue& queue);
+
+  // What gRPC is to fill in, and what it is to tell. From then on the call owns itself.
+  grpc::GenericServerContext& context() { return context_; }
+  grpc::GenericServerAsyncReaderWriter& stream() { return stream_; }
+  Completion* Await();
+
+  // Upload: ends the call unless its request is complete.
+  void Refuse(const scheduling::Refusal& refusal) override;
+  // HeldRefusal:
+  void Tell() override;
+
+  // UnaryAnswer:
+  void OnCancel(std::function<void()> left) override;
+  void Finish(const grpc::Status& status, const grpc::ByteBuffer& response) override;
+  // StreamAnswer:
+  void SetEvents(StreamEvents* events) override { events_ = events; }
+  void Write(const grpc::ByteBuffer& message) override;
+  void WriteAndFinish(const grpc::ByteBuffer& message, const grpc::Status& status) override;
+  void Finish(const grpc::Status& status) override;
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  // Tells a member of the call, which lives on until that has returned.
+  class Told final : public Completion {
+   public:
+    using Member = void (IncomingCall::*)(bool ok);
+    Told(IncomingCall* call, Member member) : call_(call), member_(member) {}
+    void Complete(bool ok) override {
+      (call_->*member_)(ok);
+      call_->Release();
+    }
+
+   private:
+    IncomingCall* const call_;
+    const Member member_;
+  };
+  enum class State : uint8_t { kUploading, kServing, kEnded };
+
+  void OnAccepted(bool ok);
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnFinished(bool ok);
+  void OnEnded(bool ok);
+  void Release();
+
+  // Whether it was the first to decide what becomes of the upload.
+  bool Becomes(State state);
+  void Serve();
+  // The queue is full, so there is no use in reading the request. False: it is not.
+  bool RefuseUnread();
+  void EndRefused(const scheduling::Refusal& refusal);
+
+  const IncomingShared& shared_;
+  const Accept& accept_;
+  // Both until nothing comes any more:
+  std::shared_ptr<IncomingCall> self_;
+  std::optional<CallQueue::Use> use_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_{&context_};
+  Told accepted_{this, &IncomingCall::OnAccepted};
+  Told read_{this, &IncomingCall::OnRead};
+  Told written_{this, &IncomingCall::OnWritten};
+  Told finished_{this, &IncomingCall::OnFinished};
+  Told ended_{this, &IncomingCall::OnEnded};
+  std::atomic<int> pending_{0};  // what gRPC has to tell still
+  const IncomingMethod* method_ = nullptr;
+  std::string peer_;
+  absl::StatusOr<std::shared_ptr<scheduling::Caller>> caller_;
+  grpc::ByteBuffer request_;
+  StreamEvents* events_ = nullptr;
+  std::optional<RpcScope> refused_;
+  scheduling::Refusal refusal_;  // that is to be told
+  std::atomic<bool> told_{false};
+  std::atomic<bool> answered_{false};  // something of the answer was sent
+  bool answers_ = false;               // with the last of it
+  std::mutex mutex_;
+  State state_ = State::kUploading;
+  bool served_ = false;   // the service has the call
+  bool is_held_ = false;  // `refusal_` is there
+  bool cancelled_ = false;
+  std::function<void()> left_;
+};
+
+}  // namespace simgrad::server::service

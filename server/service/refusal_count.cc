@@ -1,0 +1,31 @@
+#include "server/service/refusal_count.h"
+
+#include "server/service/error_status.h"
+
+namespace simgrad::server::service {
+
+void CountRefusal(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason,
+                  const std::string& caller) {
+  using scheduling::RefusalReason;
+  metrics.queue_rejected.at(RefusalLabel(reason)).Increment();
+  const auto count = [&](server::metrics::Rejected why) {
+    metrics.caller(caller).rejected[static_cast<size_t>(why)].Increment();
+  };
+  switch (reason) {
+    case RefusalReason::kFull:
+      return count(server::metrics::Rejected::kFull);
+    case RefusalReason::kMemory:
+      return count(server::metrics::Rejected::kMemory);
+    case RefusalReason::kInFlight:
+      return count(server::metrics::Rejected::kRequests);
+    case RefusalReason::kRate:
+      return count(server::metrics::Rejected::kRate);
+    case RefusalReason::kShare:
+      return count(server::metrics::Rejected::kShare);
+    case RefusalReason::kDeadline:
+    case RefusalReason::kDraining:
+      return;  // nothing of the caller's doing
+  }
+}
+
+}  // namespace simgrad::server::service

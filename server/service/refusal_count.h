@@ -1,0 +1,16 @@
+// Counts a refusal: in all, by its reason, and as one of its caller.
+//
+// Threads: any.
+#pragma once
+
+#include <string>
+
+#include "server/metrics/server_metrics.h"
+#include "server/scheduling/refusal.h"
+
+namespace simgrad::server::service {
+
+void CountRefusal(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason,
+                  const std::string& caller);
+
+}  // namespace simgrad::server::service
