@@ -21,59 +21,54 @@ std::string_view SuffixOf(const Value& value) {
 }  // namespace
 
 void RegionMaker::Operation(const Op& op) {
-  switch (op.code) {
-    case kEvent:
-      return Event(op);
-    case kWhile:
-      return While(op);
-    case kFor:
-      return For(op);
-    case kLiteral:
+  if (op.code == kEvent) return Event(op);
+  if (op.code == kWhile) return While(op);
+  if (op.code == kFor) return For(op);
+  switch (InfoOf(op.code).op_class) {
+    case OpClass::kElementwise:
+    case OpClass::kCompare:
+    case OpClass::kLogic:
+    case OpClass::kChoice:
+      Elementwise(op);
+      break;
+    case OpClass::kConstant:
       Literal(op);
       break;
-    case kCast:
-      Cast(op);
-      break;
-    case kConvert:
-      Convert(op);
-      break;
-    case kMerge:
-    case kMerge2:
-      Merge(op);
-      break;
-    case kStopGradient:
-      Bind(op.results[0], ViewOf(op.operands[0]));
-      break;
-    case kReshape:
-      Reshape(op);
-      break;
-    case kBroadcast:
-      Broadcast(op);
-      break;
-    case kSlice:
-      Slice(op);
-      break;
-    case kPad:
-      Pad(op);
-      break;
-    case kConcat:
-      Concat(op);
-      break;
-    case kCumsum:
-      Cumsum(op);
-      break;
-    case kSum:
-    case kReduceMax:
-    case kReduceMin:
-    case kArgmax:
-    case kArgmin:
-    case kAny:
+    case OpClass::kReduction:
       Reduction(op);
       break;
-    default:
-      Elementwise(op);
+    case OpClass::kShape:
+      MoveElements(op);
+      break;
+    case OpClass::kPrecision:
+      ChangeFormat(op);
+      break;
+    case OpClass::kAdjoint:
+    case OpClass::kControl:
+      AdjointOperation(op);
   }
   if (looks_[Index_(op.results[0])]) Look(ViewOf(op.results[0]), op.attributes.where);
+}
+
+void RegionMaker::MoveElements(const Op& op) {
+  if (op.code == kBroadcast) return Broadcast(op);
+  if (op.code == kReshape) return Reshape(op);
+  if (op.code == kSlice) return Slice(op);
+  if (op.code == kPad) return Pad(op);
+  if (op.code == kConcat) return Concat(op);
+  HasNoRule(op.code, "plan");
+}
+
+void RegionMaker::ChangeFormat(const Op& op) {
+  if (op.code == kCast) return Cast(op);
+  if (op.code == kConvert) return Convert(op);
+  if (op.code == kStopGradient) return Bind(op.results[0], ViewOf(op.operands[0]));
+  HasNoRule(op.code, "plan");
+}
+
+void RegionMaker::AdjointOperation(const Op& op) {
+  if (op.code == kMerge || op.code == kMerge2) return Merge(op);
+  HasNoRule(op.code, "plan");
 }
 
 void RegionMaker::Elementwise(const Op& op) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "precision/hash.h"
 #include "sim/program/detect.h"
 #include "sim/text.h"
 
@@ -19,6 +20,7 @@ class PlanMaker {
 
   Plan Make() && {
     AddFields();
+    AddSites();
     MakeStart();
     MakeStep();
     MakeFinish();
@@ -35,6 +37,14 @@ class PlanMaker {
 
   void AddField(FieldKind kind, size_t index, Carrier carrier, int64_t count) {
     plan_.fields.push_back({kind, static_cast<int32_t>(index), carrier, count});
+  }
+
+  void AddSites() {
+    for (const Site& site : numerical_.sites) {
+      const RecordedSite recorded = {precision::Fnv1a64(site.name), site.elements,
+                                     plan_.EventElements()};
+      (site.kind == SiteKind::kEvent ? plan_.events : plan_.terminations).push_back(recorded);
+    }
   }
 
   void AddFields() {

@@ -87,6 +87,7 @@ void RegionMaker::Concat(const Op& op) {
 }
 
 void RegionMaker::Reduction(const Op& op) {
+  if (op.code == OpCode::kCumsum) return Cumsum(op);
   const View from = ViewOf(op.operands[0]);
   const Value& result = program_[op.results[0]];
   Shape kept;

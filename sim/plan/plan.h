@@ -111,6 +111,13 @@ struct Field {
   int64_t count = 1;
 };
 
+// A named place where an instance decides, as records need it.
+struct RecordedSite {
+  uint64_t hash = 0;           // of its name
+  int64_t elements = 1;        // decisions of one execution
+  int64_t first_element = 0;   // events: of its elements among those of all events
+};
+
 // A straight run of statements for one instance.
 struct Function {
   std::string name;
@@ -125,6 +132,9 @@ struct Plan {
   std::vector<Field> fields;
   std::vector<double> numbers;
   std::vector<int64_t> integers;
+  std::vector<RecordedSite> terminations;
+  std::vector<RecordedSite> events;
+  int64_t EventElements() const;
   Function start;   // fields z[0] of the states sent; without statements: copies
   Function step;    // z[t] to z[t + 1], exports, cost
   Function finish;  // the terminal cost

@@ -85,6 +85,9 @@ class RegionMaker {
 
   // ---- operations (make_operations.cc, make_shapes.cc) ----
   void Operation(const Op& op);
+  void MoveElements(const Op& op);
+  void ChangeFormat(const Op& op);
+  void AdjointOperation(const Op& op);
   void Elementwise(const Op& op);
   void Literal(const Op& op);
   void Cast(const Op& op);

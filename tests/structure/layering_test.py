@@ -20,12 +20,15 @@ ALLOWED = {
     "sim/backend/reference": ("sim/backend/reference/", "sim/backend/", "sim/diagnostics/",
                               "sim/op/", "sim/program/", "sim/tensor.h", "sim/work_meter.h",
                               "precision/", "absl/"),
+    "sim/plan": ("sim/plan/", "sim/op/", "sim/program/", "sim/diagnostics/", "sim/text.h", "precision/", "absl/"),
+    "sim/backend/compiled": ("sim/backend/compiled/", "sim/backend/", "sim/plan/", "sim/diagnostics/", "sim/program/",
+                             "sim/tensor.h", "sim/text.h", "sim/work_meter.h", "precision/", "absl/", "llvm/"),
     "sim/backend/cpu": ("sim/backend/cpu/", "sim/backend/", "sim/diagnostics/", "sim/op/",
                         "sim/program/", "sim/tensor.h", "sim/work_meter.h", "precision/", "absl/"),
-    "sim/backend/cuda/device": ("sim/backend/cuda/device/", "sim/backend/cuda/kernel_abi.h",
+    "sim/backend/cuda/device": ("sim/backend/cuda/device/", "sim/backend/cuda/kernel_abi.h", "sim/backend/columns.h",
                                 "precision/"),
     "sim/backend/cuda": ("sim/backend/cuda/", "sim/backend/", "sim/diagnostics/", "sim/op/",
-                         "sim/program/", "sim/tensor.h", "sim/work_meter.h", "precision/", "absl/",
+                         "sim/program/", "sim/tensor.h", "sim/text.h", "sim/work_meter.h", "precision/", "absl/",
                          "openssl/", "cuda.h", "nvrtc.h"),
     "sim/backend/no_cuda": ("sim/backend/cuda/", "absl/"),
     "sim/backend": ("sim/backend/", "sim/diagnostics/", "sim/program/", "sim/tensor.h",
@@ -53,6 +56,7 @@ SYSTEM = {"math.h", "dlfcn.h", "immintrin.h", "xmmintrin.h", "cpuid.h", "unistd.
 MEETING_PLACE = "server/conversion"
 # Executors know nothing of each other.
 FORBIDDEN = {"sim/backend/cpu": ("sim/backend/reference/",),
+             "sim/backend/compiled": ("sim/backend/reference/", "sim/backend/cpu/"),
              "sim/backend/cuda": ("sim/backend/reference/", "sim/backend/cpu/"),
              "sim/backend/reference": ("sim/backend/cpu/",)}
 

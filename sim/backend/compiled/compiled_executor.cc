@@ -16,12 +16,20 @@ class CompiledExecutor : public Executor {
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
-    if (options.recording != Recording::kNone ||
-        batch.program->policy.nonfinite == precision::NonFinite::kStop) {
-      return absl::UnimplementedError("compiled plans do not record yet");
+    if (options.recording == Recording::kInstances) {
+      return absl::UnimplementedError("compiled plans do not record instances yet");
     }
-    plan::Plan plan = plan::MakePlan(*batch.program, {});
-    auto kernel = CompilePlan(plan, FormsOf(batch), options_);
+    const bool records = options.recording != Recording::kNone;
+    const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
+    plan::Plan plan = plan::MakePlan(
+        *batch.program, {.decides = records, .looks = records || stops, .ranges = records});
+    auto kernel = CompilePlan(plan,
+                              {.inputs = FormsOf(batch),
+                               .stops = stops,
+                               .looks = records || stops,
+                               .decides = records,
+                               .extremes = options.recording == Recording::kSummary},
+                              options_);
     if (!kernel.ok()) return kernel.status();
     return std::make_unique<CompiledRun>(std::move(batch), std::move(options), std::move(plan),
                                          std::make_shared<const Kernel>(std::move(*kernel)));

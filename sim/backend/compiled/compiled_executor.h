@@ -1,6 +1,6 @@
-// The executor that compiles plans: results without diagnostics, as yet.
+// The executor that compiles plans; forward runs, up to the recording kSummary.
 //
-// Errors: UNIMPLEMENTED for a recording other than kNone and for adjoints.
+// Errors: UNIMPLEMENTED for the recording kInstances and for adjoints.
 #pragma once
 
 #include <memory>

@@ -1,11 +1,14 @@
 #include "sim/backend/compiled/compiled_run.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "precision/rounding.h"
 #include "precision/selection.h"
+#include "sim/backend/check_batch.h"
 #include "sim/backend/empty_chunk.h"
+#include "sim/backend/step_columns.h"
 #include "sim/backend/value_tensors.h"
 #include "sim/program/step_work.h"
 
@@ -32,40 +35,144 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, plan::Plan plan,
       kernel_(std::move(kernel)),
       layout_(plan_.fields, kernel_->shape.lanes()),
       states_(batch_.program->program.InputsOf(InputKind::kState)),
+      records_(options_.recording != Recording::kNone),
+      looks_(records_ || batch_.program->policy.nonfinite == precision::NonFinite::kStop),
       pool_(ThreadsOf(options_, groups())),
       workers_(static_cast<size_t>(pool_.threads())),
-      groups_(static_cast<size_t>(groups())) {}
+      groups_(static_cast<size_t>(groups())) {
+  const size_t lanes_in_all = static_cast<size_t>(groups() * lanes());
+  const size_t instances = static_cast<size_t>(batch_.instances);
+  sorted_ids_ = batch_.instance_ids;
+  std::sort(sorted_ids_.begin(), sorted_ids_.end());
+  ranks_.resize(lanes_in_all);
+  used_.resize(lanes_in_all);
+  for (size_t i = 0; i < instances; ++i) {
+    const auto at =
+        std::lower_bound(sorted_ids_.begin(), sorted_ids_.end(), batch_.instance_ids[i]);
+    ranks_[i] = static_cast<uint32_t>(at - sorted_ids_.begin());
+    used_[i] = ~uint32_t{0};
+  }
+  const Program& program = batch_.program->program;
+  for (size_t i = 0; looks_ && i < program.inputs.size(); ++i) {
+    const Binding& binding = batch_.inputs[i];
+    const Input& input = program.inputs[i];
+    const bool is_real = program[input.value].type.element == ElementType::kReal;
+    if (!input.used || !is_real || !binding.per_step || !IsBound(batch_, i)) continue;
+    bool is_bad = false;
+    for (int64_t k = 0; k < binding.tensor.count() && !is_bad; ++k) {
+      is_bad = !precision::IsFinite(binding.tensor.Get(k));
+    }
+    if (is_bad) bad_step_inputs_.push_back(i);
+  }
+  const double work = WorkAtCaps(program, program.step) * lanes();
+  steps_at_once_ = std::max<int64_t>(
+      1, static_cast<int64_t>(static_cast<double>(WorkMeter::kPiece) / std::max(work, 1.0)));
+}
+
+// A number of an input, read at step t, that is not finite. States are read rounded.
+bool CompiledRun::IsBadInput(size_t input, int64_t row, int64_t t) const {
+  const Program& program = batch_.program->program;
+  const Input& declared = program.inputs[input];
+  const Type& type = program[declared.value].type;
+  const Binding& binding = batch_.inputs[input];
+  const int64_t count = ElementCount(type.shape);
+  int64_t at = binding.per_instance ? row : 0;
+  if (binding.per_step) at = at * batch_.steps + t;
+  for (int64_t e = 0; e < count; ++e) {
+    double x = IsBound(batch_, input) ? binding.tensor.Get(at * count + e)
+                                      : declared.default_value.value_or(0.0);
+    if (declared.kind == InputKind::kState) {
+      x = precision::RoundTo(*program[declared.value].format, x,
+                             batch_.program->policy[Role::kState].overflow);
+    }
+    if (!precision::IsFinite(x)) return true;
+  }
+  return false;
+}
+
+// Of what step 0 reads; a run of no steps reads no input of a step.
+void CompiledRun::CheckSentInputs(int64_t group) {
+  const Program& program = batch_.program->program;
+  GroupState& state = groups_[static_cast<size_t>(group)];
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const Input& input = program.inputs[i];
+    const bool own = input.kind == InputKind::kConfig || input.kind == InputKind::kStep;
+    const bool is_real = program[input.value].type.element == ElementType::kReal;
+    if (own || !input.used || !is_real || (batch_.inputs[i].per_step && batch_.steps == 0))
+      continue;
+    const bool is_shared = !batch_.inputs[i].per_instance;
+    const bool is_bad = is_shared && IsBadInput(i, 0, 0);
+    for (int64_t lane = 0; lane < lanes(); ++lane) {
+      const int64_t row = group * lanes() + lane;
+      if (row >= batch_.instances) break;
+      if (is_shared ? is_bad : IsBadInput(i, row, 0)) state.health[static_cast<size_t>(lane)] = 0;
+    }
+  }
+}
+
+// [step][lane] flags of steps behind 0, or null where all is finite.
+const uint32_t* CompiledRun::BadInputs(Worker& worker, int64_t group, int64_t first,
+                                       int64_t count) const {
+  if (bad_step_inputs_.empty()) return nullptr;
+  worker.bad_inputs.assign(static_cast<size_t>(count * lanes()), 0);
+  for (int64_t column = first == 0 ? 1 : 0; column < count; ++column) {
+    if (first + column >= batch_.steps) break;
+    for (int64_t lane = 0; lane < lanes(); ++lane) {
+      const int64_t row = std::min(group * lanes() + lane, batch_.instances - 1);
+      for (size_t input : bad_step_inputs_) {
+        if (!IsBadInput(input, row, first + column)) continue;
+        worker.bad_inputs[static_cast<size_t>(column * lanes() + lane)] = 1;
+      }
+    }
+  }
+  return worker.bad_inputs.data();
+}
 
 int64_t CompiledRun::groups() const { return (batch_.instances + lanes() - 1) / lanes(); }
+
+std::unique_ptr<CompiledRun::Worker> CompiledRun::NewWorker() const {
+  return std::make_unique<Worker>(batch_, lanes(), kernel_->workspace, options_.stop);
+}
 
 absl::Status CompiledRun::ForGroups(const std::function<void(Worker&, int64_t)>& work) {
   return UntilStopped([&] {
     pool_.ParallelFor(groups(), [&](int worker, int64_t group) {
       std::unique_ptr<Worker>& own = workers_[static_cast<size_t>(worker)];
-      if (!own) {
-        own = std::make_unique<Worker>(batch_, lanes(), kernel_->workspace, options_.stop);
-      }
+      if (!own) own = NewWorker();
       work(*own, group);
     });
   });
 }
 
 void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, int64_t first,
-                       int64_t count) {
+                       int64_t count, int64_t column) {
+  const size_t terminations_from = static_cast<size_t>(column) * plan_.terminations.size();
+  const size_t events_from = static_cast<size_t>(column) * plan_.events.size();
   worker.inputs.Load(group * lanes(), first, std::max<int64_t>(count, 1), worker.meter);
   GroupState& state = groups_[static_cast<size_t>(group)];
   std::vector<std::byte*> fields;
   for (size_t k = 0; k < plan_.fields.size(); ++k) {
     fields.push_back(state.fields.data() + layout_.offset(k));
   }
+  const size_t lane = static_cast<size_t>(group * lanes());
   const GroupArgs args = {.numbers = plan_.numbers.data(),
                           .integers = plan_.integers.data(),
                           .inputs = worker.inputs.pointers(),
                           .fields = fields.data(),
                           .workspace = worker.workspace.data(),
-                          .lanes_run = state.runs.data(),
+                          .lanes_used = used_.data() + lane,
                           .first_step = first,
-                          .count = count};
+                          .count = count,
+                          .health = state.health.data(),
+                          .bad_inputs = BadInputs(worker, group, first, count),
+                          .near_band_ulps = options_.near_band_ulps,
+                          .ranks = ranks_.data() + lane,
+                          .signatures = state.signatures.data(),
+                          .terminations = worker.terminations.data() + terminations_from,
+                          .events = worker.events.data() + events_from,
+                          .ranges = &worker.ranges,
+                          .last_events = state.last_events.data(),
+                          .first_events = state.first_events.data()};
   function(&args);
 }
 
@@ -101,15 +208,20 @@ void CompiledRun::SetSentStates(int64_t group, WorkMeter& meter) {
 }
 
 absl::Status CompiledRun::Start() {
-  return ForGroups([this](Worker& worker, int64_t group) {
+  const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     GroupState& state = groups_[static_cast<size_t>(group)];
     state.fields.assign(static_cast<size_t>(layout_.bytes()), std::byte{0});
-    state.runs.assign(static_cast<size_t>(lanes()), 0);
-    const int64_t live = std::min<int64_t>(lanes(), batch_.instances - group * lanes());
-    std::fill_n(state.runs.begin(), live, ~uint32_t{0});
+    const size_t width = static_cast<size_t>(lanes());
+    state.health.assign(width, -1);
+    state.signatures.assign(width, 0);
+    state.last_events.assign(width * static_cast<size_t>(plan_.EventElements()), 0);
+    state.first_events.assign(width * plan_.events.size(), -1);
+    if (looks_) CheckSentInputs(group);
     SetSentStates(group, worker.meter);
-    if (batch_.program->program.HasInitial()) Call(kernel_->start, worker, group, 0, 1);
+    if (batch_.program->program.HasInitial()) Call(kernel_->start, worker, group, 0, 1, 0);
   });
+  Publish();
+  return ended;
 }
 
 void CompiledRun::CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor,
@@ -132,9 +244,9 @@ void CompiledRun::CopyOut(const Value& value, size_t field, int64_t group, Tenso
 }
 
 // The recorded states and exports after a step.
-void CompiledRun::Record(ForwardChunk& chunk, int64_t group, int64_t column) const {
+void CompiledRun::Record(ForwardChunk& chunk, int64_t group, int64_t columns,
+                         int64_t column) const {
   const Program& program = batch_.program->program;
-  const int64_t columns = chunk.diagnostics.steps;
   for (size_t k = 0; k < options_.record_states.size(); ++k) {
     const int32_t input = options_.record_states[k];
     const auto field = std::find(states_.begin(), states_.end(), input) - states_.begin();
@@ -148,27 +260,127 @@ void CompiledRun::Record(ForwardChunk& chunk, int64_t group, int64_t column) con
   }
 }
 
-absl::StatusOr<ForwardChunk> CompiledRun::Forward(int64_t first, int64_t count) {
-  ForwardChunk chunk = EmptyChunk(batch_, options_, options_.stride, first, count);
-  const bool records = !options_.record_states.empty() || !options_.record_exports.empty();
-  // Between two looks at the clock.
-  const double work = WorkAtCaps(batch_.program->program, batch_.program->program.step) * lanes();
-  const int64_t at_once =
-      records ? 1
-              : std::clamp<int64_t>(static_cast<int64_t>(WorkMeter::kPiece / std::max(work, 1.0)),
-                                    1, count);
-  const absl::Status ended = ForGroups([&](Worker& worker, int64_t group) {
-    for (int64_t done = 0; done < count;) {
-      const int64_t now = std::min(at_once, count - done);
-      worker.meter.Add(static_cast<int64_t>(
-          std::min(work * static_cast<double>(now), static_cast<double>(WorkMeter::kPiece))));
-      Call(kernel_->step, worker, group, first + done, now);
-      done += now;
-      if (records) Record(chunk, group, done - 1);
+bool CompiledRun::IsSampled(int64_t t) const {
+  return (options_.stride > 0 && (t + 1) % options_.stride == 0) || t + 1 == batch_.steps;
+}
+
+void CompiledRun::ClearColumns(Worker& worker, const ForwardChunk& chunk) const {
+  TerminationColumn termination{};
+  constexpr ExtremeMargin kNone = {~uint64_t{0}, ~uint64_t{0}};
+  termination.tested_min = 0xFFF0000000000000u;  // the ordered keys of +inf and -inf
+  termination.tested_max = 0x000FFFFFFFFFFFFFu;
+  termination.absolute = termination.ulps = kNone;
+  termination.iterations_min = ~uint32_t{0};
+  EventColumn event{};
+  event.absolute = event.ulps = kNone;
+  const size_t steps = static_cast<size_t>(chunk.diagnostics.steps);
+  worker.terminations.assign(steps * plan_.terminations.size(), termination);
+  worker.events.assign(steps * plan_.events.size(), event);
+  worker.ranges = {};
+  worker.sampled = {};
+  worker.sampled.states = chunk.diagnostics.states;
+  worker.sampled.sampled_steps = chunk.diagnostics.sampled_steps;
+}
+
+void CompiledRun::TakeColumns(const Worker& worker, ForwardChunk& chunk) const {
+  StepDiagnostics& to = chunk.diagnostics;
+  for (size_t t = 0; t < static_cast<size_t>(to.steps); ++t) {
+    for (size_t k = 0; k < plan_.terminations.size(); ++k) {
+      to.terminations[k][t].Merge(
+          TerminationOf(worker.terminations[t * plan_.terminations.size() + k], sorted_ids_));
     }
-  });
+    for (size_t k = 0; k < plan_.events.size(); ++k) {
+      to.events[k][t].Merge(EventOf(worker.events[t * plan_.events.size() + k], sorted_ids_));
+    }
+  }
+  for (size_t k = 0; k < to.states.size(); ++k) {
+    for (size_t s = 0; s < to.states[k].size(); ++s)
+      to.states[k][s].Merge(worker.sampled.states[k][s]);
+  }
+  to.ranges.Merge(CountsOf(worker.ranges));
+}
+
+// The ranges of the real states after step t.
+void CompiledRun::Sample(Worker& worker, int64_t group, int64_t t) const {
+  const std::vector<int64_t>& sampled = worker.sampled.sampled_steps;
+  const auto at = std::find(sampled.begin(), sampled.end(), t) - sampled.begin();
+  const Program& program = batch_.program->program;
+  const int64_t live = std::min<int64_t>(lanes(), batch_.instances - group * lanes());
+  size_t real = 0;
+  for (size_t k = 0; k < states_.size(); ++k) {
+    const Value& value = program[program.inputs[static_cast<size_t>(states_[k])].value];
+    if (value.type.element != ElementType::kReal) continue;
+    StateRange& range = worker.sampled.states[real++][static_cast<size_t>(at)];
+    const double smallest_normal =
+        precision::DoublePowerOfTwo(precision::Traits(*value.format).min_exponent);
+    const plan::Field& field = plan_.fields[k];
+    const std::byte* const from =
+        groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(k);
+    for (int64_t e = 0; e < field.count; ++e) {
+      for (int64_t lane = 0; lane < live; ++lane) {
+        range.Note(ReadReal(from, field.carrier, e * lanes() + lane), smallest_normal);
+      }
+    }
+  }
+}
+
+void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t count,
+                        ForwardChunk& chunk) {
+  const bool writes = !options_.record_states.empty() || !options_.record_exports.empty();
+  const bool samples = options_.recording == Recording::kSummary;
+  const int64_t at_once = writes ? 1 : steps_at_once_;
+  for (int64_t done = 0; done < count;) {
+    int64_t now = std::min(at_once, count - done);
+    if (samples) {
+      for (int64_t k = 0; k < now; ++k) {
+        if (IsSampled(first + done + k)) now = k + 1;
+      }
+    }
+    worker.meter.Add(std::max<int64_t>(1, WorkMeter::kPiece * now / steps_at_once_));
+    Call(kernel_->step, worker, group, first + done, now, done);
+    done += now;
+    if (samples && IsSampled(first + done - 1)) Sample(worker, group, first + done - 1);
+    if (writes) Record(chunk, group, count, done - 1);
+  }
+}
+
+absl::StatusOr<ForwardChunk> CompiledRun::Forward(int64_t first, int64_t count) {
+  constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+  const bool extremes = options_.recording == Recording::kSummary;
+  ForwardChunk chunk =
+      EmptyChunk(batch_, options_, extremes ? options_.stride : kNever, first, count);
+  for (std::unique_ptr<Worker>& worker : workers_) {
+    if (!worker) worker = NewWorker();
+    if (records_) ClearColumns(*worker, chunk);
+  }
+  const absl::Status ended =
+      ForGroups([&](Worker& worker, int64_t group) { Steps(worker, group, first, count, chunk); });
   if (!ended.ok()) return ended;
+  if (records_) {
+    for (const std::unique_ptr<Worker>& worker : workers_) TakeColumns(*worker, chunk);
+  }
+  Publish();
   return chunk;
+}
+
+void CompiledRun::Publish() {
+  if (!records_) return;
+  signatures_.clear();
+  health_.clear();
+  for (int64_t i = 0; i < batch_.instances; ++i) {
+    const GroupState& state = groups_[static_cast<size_t>(i / lanes())];
+    const size_t lane = static_cast<size_t>(i % lanes());
+    signatures_.push_back(state.signatures[lane]);
+    const int64_t code = state.health[lane];
+    InstanceHealth health;
+    if (code >= 0) {
+      health.ok = false;
+      health.phase = (code & 2) != 0 ? Phase::kForward : Phase::kInput;
+      health.step = code >> 8;
+      health.stopped = (code & 1) != 0;
+    }
+    health_.push_back(health);
+  }
 }
 
 std::shared_ptr<const void> CompiledRun::SaveState() const {
@@ -177,17 +389,25 @@ std::shared_ptr<const void> CompiledRun::SaveState() const {
 
 void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
   groups_ = *static_cast<const std::vector<GroupState>*>(saved.get());
+  Publish();
 }
 
 int64_t CompiledRun::SavedBytes() const {
-  return groups() * (layout_.bytes() + lanes() * static_cast<int64_t>(sizeof(uint32_t)));
+  const int64_t events = 4 * plan_.EventElements() + 8 * static_cast<int64_t>(plan_.events.size());
+  return groups() * (layout_.bytes() + lanes() * (16 + events));
 }
 
 absl::Status CompiledRun::Finish() {
-  if (TerminalOf(*batch_.program) == nullptr) return absl::OkStatus();
-  return ForGroups([this](Worker& worker, int64_t group) {
-    Call(kernel_->finish, worker, group, batch_.steps, 1);
+  const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
+    if (batch_.program->policy.nonfinite == precision::NonFinite::kStop) {
+      // What `initial` or an input stopped in a run of no steps.
+      for (int64_t& health : groups_[static_cast<size_t>(group)].health) health |= health >= 0;
+    }
+    if (TerminalOf(*batch_.program) == nullptr) return;
+    Call(kernel_->finish, worker, group, batch_.steps, 1, 0);
   });
+  Publish();
+  return ended;
 }
 
 absl::Status CompiledRun::StartAdjoint(double) { return NoAdjoint(); }
@@ -228,9 +448,15 @@ std::vector<double> CompiledRun::Values() const {
 }
 
 std::vector<std::vector<int64_t>> CompiledRun::FirstEventSteps() const {
-  const size_t sites = CountOf(batch_.program->sites, SiteKind::kEvent);
-  return std::vector<std::vector<int64_t>>(
-      sites, std::vector<int64_t>(static_cast<size_t>(batch_.instances), -1));
+  std::vector<std::vector<int64_t>> steps(CountOf(batch_.program->sites, SiteKind::kEvent));
+  for (size_t site = 0; site < steps.size(); ++site) {
+    for (int64_t i = 0; i < batch_.instances; ++i) {
+      const GroupState& state = groups_[static_cast<size_t>(i / lanes())];
+      const size_t lane = site * static_cast<size_t>(lanes()) + static_cast<size_t>(i % lanes());
+      steps[site].push_back(state.first_events[lane]);
+    }
+  }
+  return steps;
 }
 
 const std::vector<double>& CompiledRun::Gradient(int32_t) const {

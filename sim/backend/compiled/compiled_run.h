@@ -8,8 +8,8 @@
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/backend/compiled/kernel.h"
-#include "sim/backend/cpu/worker_pool.h"
 #include "sim/backend/executor.h"
+#include "sim/backend/worker_pool.h"
 
 namespace simgrad::sim::compiled {
 
@@ -44,18 +44,36 @@ class CompiledRun : public Run {
     GroupInputs inputs;
     std::vector<std::byte> workspace;
     WorkMeter meter;
+    std::vector<uint32_t> bad_inputs;
+    // Of the chunk that runs.
+    std::vector<TerminationColumn> terminations;
+    std::vector<EventColumn> events;
+    RangeColumn ranges{};
+    StepDiagnostics sampled;
   };
 
   int64_t groups() const;
   int lanes() const { return kernel_->shape.lanes(); }
   absl::Status ForGroups(const std::function<void(Worker&, int64_t group)>& work);
-  // Runs `function` on a group; inputs are those of steps from `first` on.
-  void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count);
+  std::unique_ptr<Worker> NewWorker() const;
+  // Runs `function` on a group for steps from `first` on, `column` of the chunk.
+  void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count,
+            int64_t column);
+  // Steps of one chunk on a group, between its samples and recorded steps.
+  void Steps(Worker& worker, int64_t group, int64_t first, int64_t count, ForwardChunk& chunk);
+  void ClearColumns(Worker& worker, const ForwardChunk& chunk) const;
+  void TakeColumns(const Worker& worker, ForwardChunk& chunk) const;
+  void Sample(Worker& worker, int64_t group, int64_t t) const;
+  bool IsSampled(int64_t t) const;
+  void CheckSentInputs(int64_t group);
+  bool IsBadInput(size_t input, int64_t row, int64_t t) const;
+  const uint32_t* BadInputs(Worker& worker, int64_t group, int64_t first, int64_t count) const;
+  void Publish();
   void SetSentStates(int64_t group, WorkMeter& meter);
   void CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor, int64_t columns,
                int64_t column) const;
   Tensor Collect(const Value& value, size_t field) const;
-  void Record(ForwardChunk& chunk, int64_t group, int64_t column) const;
+  void Record(ForwardChunk& chunk, int64_t group, int64_t columns, int64_t column) const;
 
   const Batch batch_;
   const RunOptions options_;
@@ -63,7 +81,14 @@ class CompiledRun : public Run {
   const std::shared_ptr<const Kernel> kernel_;
   const FieldLayout layout_;
   const std::vector<int32_t> states_;
-  cpu::WorkerPool pool_;
+  const bool records_;
+  const bool looks_;
+  std::vector<uint32_t> ranks_;  // [group][lane]
+  std::vector<uint64_t> sorted_ids_;
+  std::vector<size_t> bad_step_inputs_;  // per step, with a number that is not finite
+  std::vector<uint32_t> used_;           // [group][lane]: all ones where there is an instance
+  int64_t steps_at_once_ = 1;            // between two looks at the clock
+  WorkerPool pool_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<GroupState> groups_;
   std::vector<uint64_t> signatures_;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "sim/backend/compiled/record_writer.h"
 #include "sim/backend/compiled/widen.h"
 #include "sim/text.h"
 
@@ -28,19 +29,6 @@ struct Lanes {
   llvm::SmallVector<Value*, 4> parts;
 };
 
-// Members of GroupArgs, in order.
-enum Member : unsigned {
-  kNumbers,
-  kIntegers,
-  kInputs,
-  kFields,
-  kWorkspace,
-  kLanesRun,
-  kFirstStep,
-  kCount,
-  kHealth
-};
-
 class FunctionWriter {
  public:
   FunctionWriter(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
@@ -54,7 +42,8 @@ class FunctionWriter {
         entry_builder_(context_),
         registers_(function.registers.size()),
         locals_(function.buffers.size()),
-        depths_(function.buffers.size(), 0) {
+        depths_(function.buffers.size(), 0),
+        records_(module, b_, entry_builder_, plan, options, arguments_) {
     auto* const type =
         llvm::FunctionType::get(b_.getVoidTy(), {llvm::PointerType::get(context_, 0)}, false);
     made_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
@@ -68,13 +57,14 @@ class FunctionWriter {
 
   int64_t Write(bool runs_steps) {
     ReadArguments();
+    records_.Begin();
     if (runs_steps) {
       Steps();
     } else {
-      time_ = arguments_[kFirstStep];
-      Block(function_.statements);
+      OneStep(b_.getInt64(0));
     }
     StoreFields();
+    records_.End();
     b_.CreateRetVoid();
     entry_builder_.CreateBr(begin_);
     return workspace_;
@@ -139,17 +129,12 @@ class FunctionWriter {
   }
   void ReadArguments() {
     auto* const pointer = llvm::PointerType::get(context_, 0);
-    for (Member member : {kNumbers, kIntegers, kInputs, kFields, kWorkspace, kLanesRun, kHealth}) {
-      arguments_[member] = Argument(member, pointer);
+    for (unsigned member = 0; member < kMembers; ++member) {
+      arguments_[member] = Argument(static_cast<Member>(member), pointer);
     }
+    arguments_[kNearBand] = Argument(kNearBand, b_.getDoubleTy());
     arguments_[kFirstStep] = Argument(kFirstStep, b_.getInt64Ty());
     arguments_[kCount] = Argument(kCount, b_.getInt64Ty());
-    for (int part = 0; part < parts(); ++part) {
-      auto* const type = VectorOf(b_.getInt32Ty());
-      auto* const at = b_.CreateConstGEP1_64(type, arguments_[kLanesRun], part);
-      auto* const load = b_.CreateAlignedLoad(type, at, llvm::Align(4));
-      running_.push_back(b_.CreateICmpNE(load, llvm::Constant::getNullValue(type)));
-    }
     LoadFields();
   }
 
@@ -399,6 +384,51 @@ class FunctionWriter {
     b_.SetInsertPoint(on);
   }
 
+  void OneStep(Value* column) {
+    time_ = b_.CreateAdd(arguments_[kFirstStep], column);
+    records_.BeginStep(column, time_);
+    running_ = records_.Running();
+    Block(function_.statements);
+    // What is not finite before step 0 stops the instance in step 0.
+    if (&function_ == &plan_.start) records_.Judge(time_, false);
+    if (&function_ == &plan_.step) records_.EndStep();
+  }
+
+  // The rest of the step for instances that it did not stop.
+  void Commit(const Statement& s) {
+    records_.Judge(time_, options_.stops);
+    running_ = records_.Running();
+    depth_ += options_.stops ? 1 : 0;
+    mask_ = running_;
+    Block(s.body);
+    depth_ -= options_.stops ? 1 : 0;
+  }
+
+  Vectors PartsOf(Register r) {
+    Vectors vectors;
+    if (r == plan::kNoRegister) return vectors;
+    for (int part = 0; part < parts(); ++part) vectors.push_back(Part(r, part));
+    return vectors;
+  }
+
+  void Record(const Statement& s) {
+    Told told;
+    for (Register r : s.operands) told.operands.push_back(PartsOf(r));
+    told.extra = PartsOf(s.extra);
+    told.where = PartsOf(s.where);
+    told.iteration = PartsOf(s.iteration);
+    if (s.element != plan::kNoRegister) told.element = At(s.element).parts[0];
+    told.mask = mask_;
+    const Carrier of = CarrierOf(s.operands[0]);
+    const Carrier of_extra = s.extra == plan::kNoRegister ? of : CarrierOf(s.extra);
+    if (s.code == Code::kLook) records_.Look(told);
+    if (s.code == Code::kTest) records_.Test(s, of, of_extra, told);
+    if (s.code == Code::kRun) records_.Run(s, told);
+    if (s.code == Code::kDecide) records_.Decide(s, of, of_extra, told);
+    if (s.code == Code::kRange) records_.Range(s, of, told);
+    if (s.code == Code::kStored) records_.Stored(s, told);
+  }
+
   void Steps() {
     auto* const before = b_.GetInsertBlock();
     auto* const head = NewBlock("step");
@@ -410,8 +440,7 @@ class FunctionWriter {
     column->addIncoming(b_.getInt64(0), before);
     b_.CreateCondBr(b_.CreateICmpSLT(column, arguments_[kCount]), inside, after);
     b_.SetInsertPoint(inside);
-    time_ = b_.CreateAdd(arguments_[kFirstStep], column);
-    Block(function_.statements);
+    OneStep(column);
     column->addIncoming(b_.CreateAdd(column, b_.getInt64(1)), b_.GetInsertBlock());
     b_.CreateBr(head);
     b_.SetInsertPoint(after);
@@ -539,9 +568,14 @@ class FunctionWriter {
       case Code::kExactSum:
         return ExactSum(s);
       case Code::kCommit:
-        return Block(s.body);
-      default:
-        return;
+        return Commit(s);
+      case Code::kLook:
+      case Code::kRange:
+      case Code::kStored:
+      case Code::kTest:
+      case Code::kRun:
+      case Code::kDecide:
+        return Record(s);
     }
   }
 
@@ -554,18 +588,19 @@ class FunctionWriter {
   llvm::IRBuilder<> entry_builder_;
   llvm::Function* made_ = nullptr;
   llvm::BasicBlock* begin_ = nullptr;
-  Value* arguments_[kHealth + 1] = {};
+  Value* arguments_[kMembers] = {};
   Value* time_ = nullptr;
   std::vector<Lanes> registers_;
   std::vector<Local> locals_;
   std::vector<int> depths_;  // of masked blocks around the declaration, by buffer
   int depth_ = 0;
-  llvm::SmallVector<Value*, 4> running_;
-  llvm::SmallVector<Value*, 4> mask_;
+  Vectors running_;
+  Vectors mask_;
   llvm::SmallVector<llvm::AllocaInst*, 4> live_;
   llvm::BasicBlock* exit_ = nullptr;
   int64_t used_ = 0;
   int64_t workspace_ = 0;
+  RecordWriter records_;
 };
 
 }  // namespace

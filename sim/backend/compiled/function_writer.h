@@ -32,6 +32,9 @@ struct WriterOptions {
   LaneShape shape;
   std::vector<InputForm> inputs;  // per program input
   bool stops = false;             // policy `stop`
+  bool looks = false;             // at results, for health
+  bool decides = false;           // records decisions and ranges
+  bool extremes = false;          // smallest margins and tested values among them
 };
 
 // Adds `void name(const GroupArgs*)` to the module, which holds the scalar functions. A function

@@ -7,20 +7,34 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sim/backend/columns.h"
+
 namespace simgrad::sim::compiled {
 
 // Read by machine code: the order of members is its contract (function_writer.cc).
 struct GroupArgs {
   const double* numbers;      // of the plan
   const int64_t* integers;    // of the plan
-  const void* const* inputs;  // per program input: f64 or i64, [step if it has them][element][lane]
-                              // or, where it is shared, without lanes
+  const void* const* inputs;  // per program input: f64 or integers, [step if it has them][element]
+                              // [lane]; where it is shared, without lanes
   std::byte* const* fields;   // per field of the plan: [element][lane]
   std::byte* workspace;
-  const uint32_t* lanes_run;  // [lane]: not 0 where an instance runs
+  const uint32_t* lanes_used;  // [lane]: all ones where there is an instance
   int64_t first_step;
   int64_t count;
-  int32_t* health;  // [lane]: first bad step of this call, else -1
+  // Where results are looked at. [lane] -1, or (step << 8) of the first non-finite result, plus 2
+  // but for an input, plus 1 where the policy stopped the instance.
+  int64_t* health;
+  const uint32_t* bad_inputs;  // [step][lane]: not 0 where an input is not finite
+  // Where it is recorded.
+  double near_band_ulps;
+  const uint32_t* ranks;            // [lane]: place of the instance id in ascending order
+  uint64_t* signatures;             // [lane]
+  TerminationColumn* terminations;  // [step][site]
+  EventColumn* events;              // [step][site]
+  RangeColumn* ranges;              // one
+  uint32_t* last_events;            // [element of any event][lane]: all ones where it held
+  int64_t* first_events;            // [event][lane]: first step at which it held, or -1
 };
 
 }  // namespace simgrad::sim::compiled

@@ -30,7 +30,11 @@ class FieldLayout {
 
 struct GroupState {
   std::vector<std::byte> fields;
-  std::vector<uint32_t> runs;  // [lane]: all ones where an instance runs
+  // As GroupArgs.
+  std::vector<int64_t> health;
+  std::vector<uint64_t> signatures;
+  std::vector<uint32_t> last_events;
+  std::vector<int64_t> first_events;
 };
 
 // One number of a field, read and written as the plan carries it.

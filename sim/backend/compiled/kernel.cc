@@ -7,11 +7,11 @@
 
 namespace simgrad::sim::compiled {
 
-absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, const std::vector<InputForm>& inputs,
+absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, WriterOptions writer,
                                    const KernelOptions& options) {
   Kernel kernel;
   kernel.shape = {.width = FloatLanes(options.isa), .parts = options.parts};
-  const WriterOptions writer = {.shape = kernel.shape, .inputs = inputs};
+  writer.shape = kernel.shape;
   auto context = std::make_unique<llvm::LLVMContext>();
   std::unique_ptr<llvm::Module> module = ReadScalarModule(*context);
   const auto write = [&](const plan::Function& function) {

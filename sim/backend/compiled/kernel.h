@@ -30,7 +30,8 @@ struct KernelOptions {
   int parts = 2;
 };
 
-absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, const std::vector<InputForm>& inputs,
+// `writer`: what is recorded; its shape is chosen here.
+absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, WriterOptions writer,
                                    const KernelOptions& options);
 
 }  // namespace simgrad::sim::compiled

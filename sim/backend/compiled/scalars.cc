@@ -182,3 +182,78 @@ SCALAR bool ne_bool(bool a, bool b) { return a != b; }
 SCALAR int32_t convert_bool_i32(bool n) { return n ? 1 : 0; }
 SCALAR int64_t convert_bool_i64(bool n) { return n ? 1 : 0; }
 SCALAR bool convert_bool_bool(bool n) { return n; }
+
+// ---- records (sim/backend/columns.h) ----
+
+#define DISTANCES(F, s, E, e)                                                                   \
+  SCALAR double distance_##s##_##e(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b,      \
+                                   E extra) {                                                   \
+    return device::DistanceOf<Format::F>(a, b, extra).absolute;                                 \
+  }                                                                                             \
+  SCALAR double distance_ulps_##s##_##e(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b, \
+                                        E extra) {                                              \
+    return device::DistanceOf<Format::F>(a, b, extra).ulps;                                     \
+  }                                                                                             \
+  SCALAR bool is_negative_##s##_##e(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b,     \
+                                    E extra) {                                                  \
+    return device::DistanceOf<Format::F>(a, b, extra).negative;                                 \
+  }                                                                                             \
+  SCALAR bool is_number_##s##_##e(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b,       \
+                                  E extra) {                                                    \
+    return device::DistanceOf<Format::F>(a, b, extra).number;                                   \
+  }
+#define RANGES(F, s)                                                                              \
+  DISTANCES(F, s, float, f32)                                                                     \
+  DISTANCES(F, s, double, f64)                                                                    \
+  SCALAR bool underflows_f32_##s(float x, Lane<Format::F>::Carrier r) {                           \
+    return precision::IsFinite(x) & (x != 0) & device::IsTiny<Format::F>(static_cast<double>(r)); \
+  }                                                                                               \
+  SCALAR bool underflows_f64_##s(double x, Lane<Format::F>::Carrier r) {                          \
+    return precision::IsFinite(x) & (x != 0) & device::IsTiny<Format::F>(static_cast<double>(r)); \
+  }                                                                                               \
+  SCALAR bool overflows_f32_##s(float x) {                                                        \
+    return precision::IsFinite(x) & !precision::IsFinite(Lane<Format::F>::Round(x));              \
+  }                                                                                               \
+  SCALAR bool overflows_f64_##s(double x) {                                                       \
+    return precision::IsFinite(x) & !precision::IsFinite(Lane<Format::F>::Round(x));              \
+  }                                                                                               \
+  SCALAR bool stores_tiny_##s(Lane<Format::F>::Carrier x) {                                       \
+    return (x != 0) & device::IsTiny<Format::F>(static_cast<double>(x));                          \
+  }                                                                                               \
+  SCALAR bool stores_infinity_##s(Lane<Format::F>::Carrier x) {                                   \
+    return (x == x) & !precision::IsFinite(x);                                                    \
+  }
+
+RANGES(kF64, f64)
+RANGES(kF32, f32)
+RANGES(kBf16, bf16)
+RANGES(kF16, f16)
+RANGES(kE4m3, e4m3)
+RANGES(kE5m2, e5m2)
+
+SCALAR double distance_integer(int64_t a, int64_t b) {
+  return device::IntegerDistance(a, b).absolute;
+}
+SCALAR bool is_negative_integer(int64_t a, int64_t b) {
+  return device::IntegerDistance(a, b).negative;
+}
+SCALAR int32_t margin_bucket(double ulps) { return device::MarginBucket(ulps); }
+SCALAR int32_t iteration_bucket(int32_t n) {
+  return device::IterationBucket(static_cast<uint32_t>(n));
+}
+SCALAR uint64_t ordered_key(double x) {
+  const uint64_t bits = precision::BitsOf(x);
+  return (bits >> 63) != 0 ? ~bits : bits | (uint64_t{1} << 63);
+}
+SCALAR uint64_t loop_hash(uint64_t site, int64_t t, int64_t iteration, int64_t element, int32_t ran,
+                          int32_t reason) {
+  return precision::DecisionHash(
+      site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
+      static_cast<uint64_t>(element),
+      precision::LoopOutcome(static_cast<uint64_t>(ran), static_cast<uint64_t>(reason)));
+}
+SCALAR uint64_t event_hash(uint64_t site, int64_t t, int64_t iteration, int64_t element,
+                           bool value) {
+  return precision::DecisionHash(site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
+                                 static_cast<uint64_t>(element), value ? 1 : 0);
+}

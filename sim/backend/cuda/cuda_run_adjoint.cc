@@ -7,7 +7,7 @@
 #include "precision/rounding.h"
 #include "precision/selection.h"
 #include "sim/backend/cuda/cuda_run.h"
-#include "sim/backend/cuda/step_columns.h"
+#include "sim/backend/step_columns.h"
 
 namespace simgrad::sim::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include "precision/selection.h"
 #include "sim/backend/cuda/forward_record.h"
 #include "sim/backend/cuda/numbers.h"
-#include "sim/backend/cuda/step_columns.h"
+#include "sim/backend/step_columns.h"
 
 namespace simgrad::sim::cuda {
 

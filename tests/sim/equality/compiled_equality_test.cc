@@ -1,86 +1,153 @@
-// Compiled plans give the states, exports and values of the reference on random programs.
+// Compiled plans give the reference's bits on random programs: states, exports, values, decisions,
+// diagnostics, signatures and health of forward runs.
+//
+// Environment: SIMGRAD_SEED=n runs case n alone and prints its program and plan.
 #include <bit>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "sim/backend/compiled/compiled_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/plan/make_plan.h"
 #include "sim/plan/print.h"
+#include "sim/text.h"
 #include "tests/sim/equality/random_case.h"
 
 namespace simgrad::sim::equality {
 namespace {
 
-constexpr uint64_t kCases = 400;
+using compiled::Effort;
+using compiled::Isa;
 
-// Every step on its own, so that a failure names the first one that differs.
-void ExpectSameForward(Run& expected, Run& actual, const Batch& batch, uint64_t seed) {
-  const Program& program = batch.program->program;
-  const auto compare = [&](int64_t t) {
-    for (int32_t state : program.InputsOf(InputKind::kState)) {
-      ASSERT_EQ(expected.State(state), actual.State(state))
-          << "seed " << seed << ", step " << t << ", state "
-          << program.inputs[static_cast<size_t>(state)].name;
-    }
-    for (size_t k = 0; k < program.exports.size(); ++k) {
-      ASSERT_EQ(expected.Export(static_cast<int32_t>(k)), actual.Export(static_cast<int32_t>(k)))
-          << "seed " << seed << ", step " << t << ", export " << program.exports[k].name;
-    }
-  };
-  ASSERT_TRUE(expected.Start().ok());
-  ASSERT_TRUE(actual.Start().ok());
-  compare(0);
-  for (int64_t t = 0; t < batch.steps && !::testing::Test::HasFatalFailure(); ++t) {
-    ASSERT_TRUE(expected.Forward(t, 1).ok());
-    ASSERT_TRUE(actual.Forward(t, 1).ok());
-    compare(t + 1);
+constexpr uint64_t kCases = 120;
+
+std::string TextOf(const Tensor& a, const Tensor& b) {
+  std::string text;
+  for (int64_t i = 0; i < a.count() && i < 64; ++i) {
+    if (std::bit_cast<uint64_t>(a.Get(i)) == std::bit_cast<uint64_t>(b.Get(i))) continue;
+    text += Cat("; ", i, ": ", std::to_string(a.Get(i)), " ", std::to_string(b.Get(i)));
   }
-  ASSERT_TRUE(expected.Finish().ok());
-  ASSERT_TRUE(actual.Finish().ok());
+  return text;
+}
+
+void ExpectSameResults(const Run& expected, const Run& actual, const Program& program) {
+  for (int32_t state : program.InputsOf(InputKind::kState)) {
+    ASSERT_EQ(expected.State(state), actual.State(state))
+        << program.inputs[static_cast<size_t>(state)].name
+        << TextOf(expected.State(state), actual.State(state));
+  }
+  for (size_t k = 0; k < program.exports.size(); ++k) {
+    const int32_t index = static_cast<int32_t>(k);
+    ASSERT_EQ(expected.Export(index), actual.Export(index)) << program.exports[k].name;
+  }
   const std::vector<double> a = expected.Values();
   const std::vector<double> b = actual.Values();
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<uint64_t>(a[i]), std::bit_cast<uint64_t>(b[i])) << "seed " << seed;
+    ASSERT_EQ(std::bit_cast<uint64_t>(a[i]), std::bit_cast<uint64_t>(b[i])) << "value " << i;
   }
 }
 
-void ExpectSame(uint64_t seed, compiled::Isa isa, compiled::Effort effort, int parts) {
+void ExpectSameRecords(const Run& expected, const Run& actual) {
+  ASSERT_EQ(expected.PathSignatures(), actual.PathSignatures());
+  ASSERT_EQ(expected.FirstEventSteps(), actual.FirstEventSteps());
+  ASSERT_EQ(expected.Health().size(), actual.Health().size());
+  for (size_t i = 0; i < expected.Health().size(); ++i) {
+    const InstanceHealth& a = expected.Health()[i];
+    const InstanceHealth& b = actual.Health()[i];
+    ASSERT_EQ(a.ok, b.ok) << "instance " << i;
+    ASSERT_EQ(a.stopped, b.stopped) << "instance " << i;
+    if (a.ok) continue;
+    ASSERT_EQ(a.phase, b.phase) << "instance " << i;
+    ASSERT_EQ(a.step, b.step) << "instance " << i;
+  }
+}
+
+void ExpectSameSites(const StepDiagnostics& expected, const StepDiagnostics& actual) {
+  for (size_t k = 0; k < expected.terminations.size(); ++k) {
+    for (size_t t = 0; t < expected.terminations[k].size(); ++t) {
+      const TerminationStep& a = expected.terminations[k][t];
+      const TerminationStep& b = actual.terminations[k][t];
+      ASSERT_EQ(a.runs, b.runs) << "site " << k;
+      ASSERT_EQ(a.iterations_sum, b.iterations_sum) << "site " << k;
+      ASSERT_EQ(a.checks, b.checks) << "site " << k;
+      ASSERT_EQ(a.histogram, b.histogram) << "site " << k;
+      ASSERT_EQ(a.margin, b.margin)
+          << "site " << k << " " << a.margin.absolute << " " << b.margin.absolute << " "
+          << a.margin.ulps << " " << b.margin.ulps;
+      ASSERT_EQ(a, b) << "site " << k;
+    }
+  }
+  for (size_t k = 0; k < expected.events.size(); ++k) {
+    ASSERT_EQ(expected.events[k], actual.events[k]) << "event " << k;
+  }
+  ASSERT_EQ(expected.states, actual.states);
+  for (size_t role = 0; role < expected.ranges.underflows.size(); ++role) {
+    ASSERT_EQ(expected.ranges.underflows[role], actual.ranges.underflows[role]) << "role " << role;
+    ASSERT_EQ(expected.ranges.overflows[role], actual.ranges.overflows[role]) << "role " << role;
+  }
+  ASSERT_EQ(expected, actual);
+}
+
+void ExpectSameForward(Run& expected, Run& actual, const Batch& batch, bool records,
+                       int64_t chunk) {
+  const Program& program = batch.program->program;
+  ASSERT_TRUE(expected.Start().ok());
+  ASSERT_TRUE(actual.Start().ok());
+  ExpectSameResults(expected, actual, program);
+  for (int64_t t = 0; t < batch.steps && !::testing::Test::HasFatalFailure(); t += chunk) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, "from step " + std::to_string(t));
+    const int64_t count = std::min(chunk, batch.steps - t);
+    const auto a = expected.Forward(t, count);
+    const auto b = actual.Forward(t, count);
+    ASSERT_TRUE(a.ok() && b.ok());
+    ExpectSameResults(expected, actual, program);
+    ASSERT_EQ(a->states, b->states);
+    ASSERT_EQ(a->exports, b->exports);
+    if (!records) continue;
+    ExpectSameRecords(expected, actual);
+    ExpectSameSites(a->diagnostics, b->diagnostics);
+  }
+  if (::testing::Test::HasFatalFailure()) return;
+  ASSERT_TRUE(expected.Finish().ok());
+  ASSERT_TRUE(actual.Finish().ok());
+  ExpectSameResults(expected, actual, program);
+  if (records) ExpectSameRecords(expected, actual);
+}
+
+void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
+  const ::testing::ScopedTrace trace(__FILE__, __LINE__, "seed " + std::to_string(seed));
   const auto made = MakeCase(seed);
   ASSERT_TRUE(made.ok()) << made.status().message();
-  Batch batch = made->work.batch;
-  auto numerical = std::make_shared<NumericalProgram>(*batch.program);
-  numerical->policy.nonfinite = precision::NonFinite::kReport;
-  batch.program = numerical;
-  RunOptions options;
-  options.recording = Recording::kNone;
-  const auto expected = MakeReferenceExecutor()->Create(batch, options);
-  const auto actual =
-      compiled::MakeCompiledExecutor({.isa = isa, .effort = effort, .parts = parts})
-          ->Create(batch, options);
+  const Batch& batch = made->work.batch;
+  RunOptions options = made->work.options;
+  options.recording = seed % 4 == 3 ? Recording::kNone : Recording::kSummary;
+  options.stop = {};
   if (std::getenv("SIMGRAD_SEED") != nullptr) {
-    std::cout << numerical->text << plan::Print(plan::MakePlan(*numerical, {}));
+    std::cout << batch.program->text
+              << plan::Print(plan::MakePlan(*batch.program,
+                                            {.decides = true, .looks = true, .ranges = true}));
   }
+  const auto expected = MakeReferenceExecutor()->Create(batch, options);
+  const auto actual = compiled::MakeCompiledExecutor(kernel)->Create(batch, options);
   ASSERT_TRUE(expected.ok()) << expected.status().message();
-  ASSERT_TRUE(actual.ok()) << "seed " << seed << ": " << actual.status().message();
-  ExpectSameForward(**expected, **actual, batch, seed);
+  ASSERT_TRUE(actual.ok()) << actual.status().message();
+  ExpectSameForward(**expected, **actual, batch, options.recording != Recording::kNone,
+                    1 + static_cast<int64_t>(seed % 5));
 }
 
-TEST(CompiledEqualityTest, StatesExportsAndValuesAreThoseOfTheReference) {
+TEST(CompiledEqualityTest, ForwardRunsAreThoseOfTheReference) {
   if (const char* seed = std::getenv("SIMGRAD_SEED")) {
-    return ExpectSame(std::strtoull(seed, nullptr, 10), compiled::BestIsa(),
-                      compiled::Effort::kBest, 1);
+    return ExpectSame(std::strtoull(seed, nullptr, 10), {.parts = 1});
   }
+  const uint64_t isas = static_cast<uint64_t>(compiled::BestIsa()) + 1;
   for (uint64_t seed = 0; seed < kCases && !HasFailure(); ++seed) {
-    const compiled::Isa isa = static_cast<compiled::Isa>(
-        seed % (static_cast<uint64_t>(compiled::BestIsa()) + 1));
-    ExpectSame(seed, isa, seed % 2 == 0 ? compiled::Effort::kQuick : compiled::Effort::kBest,
-               1 + static_cast<int>(seed % 3));
+    ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
+                      .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
+                      .parts = 1 + static_cast<int>(seed / 2 % 2)});
   }
 }
 

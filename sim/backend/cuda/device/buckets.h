@@ -13,12 +13,12 @@ using precision::BitsOf;
 // The bucket of |margin| in ulps: diagnostics.h, MarginBucket.
 SIMGRAD_HD inline int MarginBucket(double ulps) {
   const uint64_t bits = BitsOf(ulps) & ~(uint64_t{1} << 63);
-  if (bits == 0) return 0;
-  if (bits <= BitsOf(1.0)) return 1;
   const int exponent = static_cast<int>(bits >> 52) - 1023;
   const int above = (bits & ((uint64_t{1} << 52) - 1)) != 0 ? 1 : 0;
   const int bucket = exponent + above + 1;
-  return bucket < kMarginBucketCount - 1 ? bucket : kMarginBucketCount - 1;
+  const int capped = bucket < kMarginBucketCount - 1 ? bucket : kMarginBucketCount - 1;
+  const int beyond_one = bits <= BitsOf(1.0) ? 1 : capped;
+  return bits == 0 ? 0 : beyond_one;
 }
 
 SIMGRAD_HD inline int ExponentBucket(double magnitude) {

@@ -1,5 +1,5 @@
 // What kernels write as ordered keys and packed extremes is read as the numbers that were meant.
-#include "sim/backend/cuda/step_columns.h"
+#include "sim/backend/step_columns.h"
 
 #include <cmath>
 #include <limits>

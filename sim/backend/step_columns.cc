@@ -1,10 +1,10 @@
-#include "sim/backend/cuda/step_columns.h"
+#include "sim/backend/step_columns.h"
 
 #include <algorithm>
 #include <iterator>
 #include <limits>
 
-namespace simgrad::sim::cuda {
+namespace simgrad::sim {
 namespace {
 
 static_assert(kMarginBucketCount == kMarginBuckets);
@@ -109,4 +109,4 @@ RangeCounts CountsOf(const RangeColumn& column) {
   return counts;
 }
 
-}  // namespace simgrad::sim::cuda
+}  // namespace simgrad::sim

@@ -1,10 +1,10 @@
-#include "sim/backend/cpu/worker_pool.h"
+#include "sim/backend/worker_pool.h"
 
 #include <utility>
 
 #include "precision/float_environment.h"
 
-namespace simgrad::sim::cpu {
+namespace simgrad::sim {
 
 WorkerPool::WorkerPool(int threads) {
   for (int worker = 1; worker < threads; ++worker) {
@@ -74,4 +74,4 @@ void WorkerPool::ParallelFor(int64_t n, const std::function<void(int, int64_t)>&
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-}  // namespace simgrad::sim::cpu
+}  // namespace simgrad::sim

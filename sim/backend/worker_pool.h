@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-namespace simgrad::sim::cpu {
+namespace simgrad::sim {
 
 class WorkerPool {
  public:
@@ -43,4 +43,4 @@ class WorkerPool {
   std::exception_ptr failure_;
 };
 
-}  // namespace simgrad::sim::cpu
+}  // namespace simgrad::sim

@@ -1,4 +1,4 @@
-// The columns that kernels write, as the data of sim/diagnostics.
+// The columns of columns.h as the data of sim/diagnostics.
 //
 // Threads: pure.
 #pragma once
@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <span>
 
-#include "sim/backend/cuda/kernel_abi.h"
+#include "sim/backend/columns.h"
 #include "sim/diagnostics/diagnostics.h"
 
-namespace simgrad::sim::cuda {
+namespace simgrad::sim {
 
 // `sorted_ids`: the instance ids, ascending; ExtremeMargin::key counts in them.
 TerminationStep TerminationOf(const TerminationColumn& column,
@@ -19,4 +19,4 @@ StateRange RangeOf(const StateColumn& column);
 BackwardStep BackwardOf(const BackwardColumn& column);
 RangeCounts CountsOf(const RangeColumn& column);
 
-}  // namespace simgrad::sim::cuda
+}  // namespace simgrad::sim
