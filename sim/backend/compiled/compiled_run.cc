@@ -53,11 +53,12 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, plan::Plan plan,
     used_[i] = ~uint32_t{0};
   }
   const Program& program = batch_.program->program;
+  reads_ = ReadInputs(*batch_.program);
   for (size_t i = 0; looks_ && i < program.inputs.size(); ++i) {
     const Binding& binding = batch_.inputs[i];
     const Input& input = program.inputs[i];
     const bool is_real = program[input.value].type.element == ElementType::kReal;
-    if (!input.used || !is_real || !binding.per_step || !IsBound(batch_, i)) continue;
+    if (!reads_[i] || !is_real || !binding.per_step || !IsBound(batch_, i)) continue;
     bool is_bad = false;
     for (int64_t k = 0; k < binding.tensor.count() && !is_bad; ++k) {
       is_bad = !precision::IsFinite(binding.tensor.Get(k));
@@ -98,8 +99,7 @@ void CompiledRun::CheckSentInputs(int64_t group) {
     const Input& input = program.inputs[i];
     const bool own = input.kind == InputKind::kConfig || input.kind == InputKind::kStep;
     const bool is_real = program[input.value].type.element == ElementType::kReal;
-    if (own || !input.used || !is_real || (batch_.inputs[i].per_step && batch_.steps == 0))
-      continue;
+    if (own || !reads_[i] || !is_real || (batch_.inputs[i].per_step && batch_.steps == 0)) continue;
     const bool is_shared = !batch_.inputs[i].per_instance;
     const bool is_bad = is_shared && IsBadInput(i, 0, 0);
     for (int64_t lane = 0; lane < lanes(); ++lane) {

@@ -85,6 +85,7 @@ class CompiledRun : public Run {
   const bool looks_;
   std::vector<uint32_t> ranks_;  // [group][lane]
   std::vector<uint64_t> sorted_ids_;
+  std::vector<bool> reads_;              // by input (ReadInputs)
   std::vector<size_t> bad_step_inputs_;  // per step, with a number that is not finite
   std::vector<uint32_t> used_;           // [group][lane]: all ones where there is an instance
   int64_t steps_at_once_ = 1;            // between two looks at the clock
