@@ -1,8 +1,7 @@
 // What executors run: a numerical program as loops over elements, scalar statements and records.
 //
 // One level between the numerical program and the executors. MakePlan (make_plan.h) writes it, Print
-// (print.h) shows it, Check (check.h) holds its rules; a compiler turns it into machine code, the
-// CUDA generator into text. A plan speaks of one instance. How instances and elements are laid over
+// (print.h) shows it, sim/backend/compiled turns it into machine code. A plan speaks of one instance. How instances and elements are laid over
 // the lanes of a machine is the executor's choice.
 //
 // Registers are assigned once, in an enclosing or earlier statement of the same block. Buffers hold
@@ -67,8 +66,7 @@ enum class Code : uint8_t {
   kRepeat,    // body, again and again, until every lane has left
   kLeave,     // lanes where operands[0] holds leave the innermost repeat
   kExactSum,  // result = sum of buffer[index + k * stride], k < number, rounded once to `format`
-  kLook,      // operands[0], a real, is looked at; operands[1], if there is one, says where.
-              // number = 1: it is an input
+  kLook,      // operands[0], a real, is looked at; operands[1], if there is one, says where
   kRange,     // operands[0] became operands[1] in `format`, for `role`, `number` times; [2]: where
   kStored,    // operands[0], a state in `format`, is stored: its ranges
   kCommit,    // body, but for an instance that the policy stops at this step
@@ -113,9 +111,9 @@ struct Field {
 
 // A named place where an instance decides, as records need it.
 struct RecordedSite {
-  uint64_t hash = 0;           // of its name
-  int64_t elements = 1;        // decisions of one execution
-  int64_t first_element = 0;   // events: of its elements among those of all events
+  uint64_t hash = 0;          // of its name
+  int64_t elements = 1;       // decisions of one execution
+  int64_t first_element = 0;  // events: of its elements among those of all events
 };
 
 // A straight run of statements for one instance.

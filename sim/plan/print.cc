@@ -85,7 +85,7 @@ class Printer {
         return Cat(result, "exact_sum_", precision::FormatName(s.format), "(",
                    Name(s.buffer, s.index), ", ", s.number, " by ", s.stride, ")");
       case Code::kLook:
-        return Cat(s.number == 1 ? "look at input " : "look ", operands);
+        return Cat("look ", operands);
       case Code::kRange:
         return Cat("range ", precision::RoleName(s.role), " ", precision::FormatName(s.format),
                    " (", operands, ")", s.number == 1 ? "" : Cat(" times ", s.number));

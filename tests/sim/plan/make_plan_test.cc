@@ -1,0 +1,135 @@
+// What small programs become: statements, views that move nothing, and the orders of sums.
+#include "sim/plan/make_plan.h"
+
+#include "gtest/gtest.h"
+#include "sim/plan/print.h"
+#include "sim/program/builder.h"
+#include "tests/sim/work_maker.h"
+
+namespace simgrad::sim::plan {
+namespace {
+
+Plan PlanOf(Builder& builder, Records records = {}) {
+  const Program world = *builder.Finish();
+  precision::PolicySpec spec;
+  spec.preset = "f32";
+  return MakePlan(*Lower(world, tests::PolicyOf(spec), "", std::nullopt), records);
+}
+
+int CountOf(const std::vector<Statement>& statements, Code code) {
+  int count = 0;
+  for (const Statement& s : statements) {
+    count += (s.code == code ? 1 : 0) + CountOf(s.body, code);
+  }
+  return count;
+}
+
+TEST(MakePlan, ScalarsAreRegistersAndAStepEndsInACommit) {
+  Builder b("scalar");
+  const Var x = b.State("x", {});
+  b.SetNext({x * x});
+  EXPECT_EQ(Print(PlanOf(b).step),
+            "step\n"
+            "  %0: f32 = field0.x[0]\n"
+            "  %1: f32 = field0.x[0]\n"
+            "  %2: f32 = mul_f32(%0, %1)\n"
+            "  commit\n"
+            "    field0.x[0] = %2\n");
+}
+
+TEST(MakePlan, NeighbouringAxesAreOneLoop) {
+  Builder b("matrix");
+  const Var x = b.State("x", {3, 4});
+  b.SetNext({x * x});
+  const Plan plan = PlanOf(b);
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kEach),
+            2);  // the product, and the copy to the field
+  for (const Statement& s : plan.step.statements) {
+    if (s.code == Code::kEach) EXPECT_EQ(s.number, 12);
+  }
+}
+
+TEST(MakePlan, SlicesBroadcastsAndReshapesMoveNothing) {
+  Builder b("views");
+  const Var x = b.State("x", {4, 3});
+  const Var row = b.Slice(x, {1, 0}, {1, 3});
+  const Var wide = b.Broadcast(b.Reshape(row, {3}), {4, 3}, {1});
+  b.SetNext({x + wide});
+  const Plan plan = PlanOf(b);
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kStore), 2);  // the sum, and the copy to the field
+  EXPECT_NE(Print(plan.step).find("field0.x[%1 + 3]"), std::string::npos) << Print(plan.step);
+}
+
+TEST(MakePlan, StatesThatChangePlacesAreReadBeforeTheyAreWritten) {
+  Builder b("swap");
+  const Var x = b.State("x", {});
+  const Var y = b.State("y", {});
+  b.SetNext({y, x});
+  EXPECT_EQ(Print(PlanOf(b).step),
+            "step\n"
+            "  commit\n"
+            "    %0: f32 = field1.y[0]\n"
+            "    %1: f32 = field0.x[0]\n"
+            "    field0.x[0] = %0\n"
+            "    field1.y[0] = %1\n");
+}
+
+TEST(MakePlan, APairwiseSumIsItsTree) {
+  Builder b("sum");
+  const Var x = b.State("x", {5});
+  const Var total = b.Reduce(OpCode::kSum, x);
+  b.SetNext({b.Broadcast(total, {5}, {})});
+  const std::string text = Print(PlanOf(b).step);
+  // (0,1)(2,3) 4 - ((0,1),(2,3)) 4 - the root.
+  EXPECT_NE(text.find("%5: f32 = add_f32(%0, %1)\n"
+                      "  %6: f32 = add_f32(%2, %3)\n"
+                      "  %7: f32 = add_f32(%5, %6)\n"
+                      "  %8: f32 = add_f32(%7, %4)\n"),
+            std::string::npos)
+      << text;
+}
+
+// A loop that halves x until it is below 1.
+void Halve(Builder& b) {
+  const Var x = b.State("x", {});
+  const LoopResult loop = b.While(
+      {.site = "halve", .max_iter = 7}, {x}, {},
+      [&](const Vars& c, const Vars&) {
+        const RoleScope role(b, Role::kTermination);
+        return LoopTest{c[0], b.Literal(1.0), std::nullopt, {}};
+      },
+      [&](const Vars& c, const Vars&, const Vars&) { return Vars{0.5 * c[0]}; });
+  b.SetNext({loop.carried[0]});
+}
+
+TEST(MakePlan, ALoopLeavesAtItsTestAndAtItsCap) {
+  Builder b("loop");
+  Halve(b);
+  const Plan plan = PlanOf(b);
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kRepeat), 1);
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kLeave), 2);
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kTest), 0);
+  EXPECT_EQ(plan.integers, (std::vector<int64_t>{7}));  // the cap is no part of the structure
+}
+
+TEST(MakePlan, RecordsAreStatements) {
+  Builder b("recorded");
+  Halve(b);
+  const Plan plan = PlanOf(b, {.decides = true, .looks = true, .ranges = true});
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kTest), 1);
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kRun), 1);
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kLook), 1);
+  EXPECT_EQ(CountOf(plan.step.statements, Code::kStored), 1);
+  ASSERT_EQ(plan.terminations.size(), 1u);
+  EXPECT_EQ(plan.terminations[0].elements, 1);
+}
+
+TEST(MakePlan, EmptyValuesLeaveNoLoops) {
+  Builder b("empty");
+  const Var x = b.State("x", {0});
+  b.SetNext({x * x});
+  EXPECT_EQ(CountOf(PlanOf(b).step.statements, Code::kEach), 0);
+}
+
+}  // namespace
+}  // namespace simgrad::sim::plan
