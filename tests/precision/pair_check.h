@@ -46,7 +46,9 @@ class PairCheck {
     for (size_t i = 0; i < 65536; ++i) {
       const double y = y_[i];
       const bool is_easy = RoundDouble<F>(y - y * 0x1p-49) == RoundDouble<F>(y + y * 0x1p-49);
-      if (!is_easy) Ask(a, b_[i], y);
+      // Infinite results and NaN are those of f64 (elementary_test).
+      const bool is_finite = internal::Magnitude(y) < internal::Infinity();
+      if (is_finite & !is_easy) Ask(a, b_[i], y);
     }
   }
 
@@ -55,20 +57,14 @@ class PairCheck {
   int64_t differing() const { return differing_; }
 
  private:
-  // Also for every infinite or NaN result, of which there are many: those need no MPFR number.
   void Ask(double a, double b, double y) {
-    const double wide = function_.wide(a, b);
-    if (!(internal::Magnitude(y) < internal::Infinity())) {
-      if (BitsOf(wide) != BitsOf(y)) ++wrong_;
-      return;
-    }
     ++asked_;
     mpfr_set_d(x_.get(), a, MPFR_RNDN);
     mpfr_set_d(exact_.get(), b, MPFR_RNDN);
     const int ternary = function_.oracle(exact_.get(), x_.get(), exact_.get(), MPFR_RNDN);
     const double expected = RoundedOracle(F, exact_.get(), ternary);
     if (BitsOf(RoundTo(F, y)) != BitsOf(expected)) ++wrong_;
-    if (BitsOf(RoundTo(F, wide)) != BitsOf(expected)) ++differing_;
+    if (BitsOf(RoundTo(F, function_.wide(a, b))) != BitsOf(expected)) ++differing_;
   }
 
   const PairFunction<F>& function_;
