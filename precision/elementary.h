@@ -6,9 +6,9 @@
 // Accuracy: at most 1 ulp for every argument, subnormals and large arguments included. The bound
 //   measured against MPFR (elementary_test) is stated with each function. Exact results are exact.
 //   Special cases follow Annex F of C. Every NaN returned is the canonical one.
-// Narrower formats: evaluate in f64 and round once with RoundTo. One ulp of f64 is 2^-29 ulp of
-//   f32, so the result is within 0.5 + 2^-29 < 0.51 ulp in f32, and closer to 0.5 in narrower
-//   formats.
+// Narrower formats: precision/narrow_elementary.h, but for Pow and Atan2. Those are evaluated in f64
+//   and rounded once with RoundTo: one ulp of f64 is 2^-29 ulp of f32, so the result is within
+//   0.5 + 2^-28 ulp in f32.
 // Errors: none. Threads: all functions are pure; rounding is to nearest, subnormals are on.
 #pragma once
 

@@ -9,11 +9,13 @@
 #pragma once
 
 #include "precision/payne_hanek.h"
+#include "precision/round_to_odd.h"
 
 namespace simgrad::precision {
 namespace internal {
 
-// sin(|x| + turns pi/2), times -1 where sign_bit is set.
+// sin(|x| + turns pi/2), times -1 where sign_bit is set; rounded to odd for a second rounding.
+template <bool kToOdd = false>
 SIMGRAD_FLAT inline double SinOfQuarterTurns(double x, int64_t turns, uint64_t sign_bit) {
   const double magnitude = Magnitude(x);
   const bool is_finite = magnitude < Infinity();
@@ -46,7 +48,7 @@ SIMGRAD_FLAT inline double SinOfQuarterTurns(double x, int64_t turns, uint64_t s
   const double low =
       slope_high * ((d - d_top) + d_low) + (slope_low * d + base_low) +
       ((base_high + base_low) * (cos_tail - d * d_low) + (slope_high + slope_low) * sin_tail);
-  const double value = sum.hi + (sum.lo + low);
+  const double value = kToOdd ? AddToOdd(sum.hi, sum.lo + low) : sum.hi + (sum.lo + low);
   // sin is odd in r, cos is even; two quarter turns flip the sign of both.
   const uint64_t turn_sign = static_cast<uint64_t>(quadrant & 2) << 62;
   const double result = FlipSign(value, turn_sign ^ sign_bit ^ (is_cosine ? 0 : rest_sign));

@@ -1,15 +1,20 @@
-// Elementary functions, elementwise on reals: rounded to f64 by precision/elementary.h, then to the
-// format.
-#include "precision/elementary.h"
-
-#include "precision/arithmetic.h"
+// Elementary functions, elementwise on reals: evaluated in f64 and rounded once to the format.
+#include "precision/narrow_elementary.h"
+#include "precision/rounding.h"
 #include "sim/op/types.h"
 #include "sim/op/vjp_rule.h"
 
 namespace simgrad::sim::op {
 namespace {
 
+namespace narrow = precision::narrow;
 using precision::RoundTo;
+
+// The function of f64, or the one of f32 and narrower.
+template <double (*kWide)(double), double (*kNarrow)(double)>
+double Rounded(Format format, double a, double, double) {
+  return RoundTo(format, format == Format::kF64 ? kWide(a) : kNarrow(a));
+}
 
 // 1 - y^2.
 void TanhVjp(VjpRule& r) {
@@ -84,7 +89,7 @@ const OpInfo kExp = Complete({
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Y()));
         },
     .domains = {Domain::kBounded},
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Exp(a)); },
+    .on_reals = Rounded<precision::Exp, narrow::Exp>,
 });
 
 const OpInfo kLog = Complete({
@@ -99,7 +104,7 @@ const OpInfo kLog = Complete({
           if (r.Wants(0)) r.To(0, r.Div(r.g(), r.X(0)));
         },
     .domains = {Domain::kPositive},
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Log(a)); },
+    .on_reals = Rounded<precision::Log, narrow::Log>,
 });
 
 const OpInfo kLog1p = Complete({
@@ -111,7 +116,7 @@ const OpInfo kLog1p = Complete({
     .divides_by_zero = [](std::span<const double> x) { return x[0] == -1.0; },
     .vjp = Log1pVjp,
     .domains = {Domain::kPositive},
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Log1p(a)); },
+    .on_reals = Rounded<precision::Log1p, narrow::Log1p>,
 });
 
 const OpInfo kExpm1 = Complete({
@@ -121,7 +126,7 @@ const OpInfo kExpm1 = Complete({
     .birth = Birth::kArithmetic,
     .vjp = Expm1Vjp,
     .domains = {Domain::kBounded},
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Expm1(a)); },
+    .on_reals = Rounded<precision::Expm1, narrow::Expm1>,
 });
 
 const OpInfo kSin = Complete({
@@ -133,7 +138,7 @@ const OpInfo kSin = Complete({
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kCos, r.X(0))));
         },
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Sin(a)); },
+    .on_reals = Rounded<precision::Sin, narrow::Sin>,
 });
 
 const OpInfo kCos = Complete({
@@ -145,7 +150,7 @@ const OpInfo kCos = Complete({
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Neg(r.Mul(r.g(), r.Do(OpCode::kSin, r.X(0)))));
         },
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Cos(a)); },
+    .on_reals = Rounded<precision::Cos, narrow::Cos>,
 });
 
 const OpInfo kAtan2 = Complete({
@@ -154,8 +159,11 @@ const OpInfo kAtan2 = Complete({
     .operands = "y, x",
     .vjp = AngleVjp,
     .domains = {Domain::kAll, Domain::kPositive},
-    .on_reals = [](Format f, double a, double b,
-                   double) { return RoundTo(f, precision::Atan2(a, b)); },
+    .on_reals =
+        [](Format f, double a, double b, double) {
+          const bool is_bf16 = f == Format::kBf16;
+          return RoundTo(f, is_bf16 ? narrow::Atan2OfBf16(a, b) : precision::Atan2(a, b));
+        },
 });
 
 const OpInfo kTanh = Complete({
@@ -163,7 +171,7 @@ const OpInfo kTanh = Complete({
     .doc = "The hyperbolic tangent of a.",
     .operands = "a",
     .vjp = TanhVjp,
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Tanh(a)); },
+    .on_reals = Rounded<precision::Tanh, narrow::Tanh>,
 });
 
 const OpInfo kSigmoid = Complete({
@@ -171,8 +179,7 @@ const OpInfo kSigmoid = Complete({
     .doc = "1 / (1 + e^-a).",
     .operands = "a",
     .vjp = SigmoidVjp,
-    .on_reals = [](Format f, double a, double,
-                   double) { return RoundTo(f, precision::Sigmoid(a)); },
+    .on_reals = Rounded<precision::Sigmoid, narrow::Sigmoid>,
 });
 
 const OpInfo kSoftplus = Complete({
@@ -184,8 +191,7 @@ const OpInfo kSoftplus = Complete({
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kSigmoid, r.X(0))));
         },
-    .on_reals = [](Format f, double a, double,
-                   double) { return RoundTo(f, precision::Softplus(a)); },
+    .on_reals = Rounded<precision::Softplus, narrow::Softplus>,
 });
 
 const OpInfo kPow = Complete({

@@ -20,6 +20,19 @@ std::string Number(double x) {
   return buffer;
 }
 
+// Functions of which some results changed with the second edition (ADR 0030), and in which format.
+struct Function {
+  OpCode code;
+  Format format;
+};
+constexpr std::array<Function, 7> kSecondEdition = {{{OpCode::kLog, Format::kF32},
+                                                     {OpCode::kLog1p, Format::kF32},
+                                                     {OpCode::kSin, Format::kF32},
+                                                     {OpCode::kCos, Format::kF32},
+                                                     {OpCode::kSigmoid, Format::kF32},
+                                                     {OpCode::kSoftplus, Format::kF32},
+                                                     {OpCode::kAtan2, Format::kBf16}}};
+
 class Printer {
  public:
   Printer(const Program& program, PassBudget* budget)
@@ -28,6 +41,14 @@ class Printer {
   std::string Take() {
     text_.shrink_to_fit();
     return std::move(text_);
+  }
+
+  // What was written so far is the head, where SayFunctions writes.
+  void EndHead() { head_size_ = text_.size(); }
+
+  // Says which edition of the functions the program means, if it has one that changed.
+  void SayFunctions() {
+    if (has_second_edition_) text_.insert(head_size_, "functions 2\n");
   }
 
   void Line(int indent, const std::string& line) {
@@ -118,9 +139,17 @@ class Printer {
     }
     if (!op.label.empty()) head += " | " + op.label;
     Line(indent, head);
+    has_second_edition_ |= !op.results.empty() && IsOfSecondEdition(op, op.results[0]);
     for (size_t i = 0; i < op.regions.size(); ++i) {
       PrintRegion(indent + 1, RegionName(op.code, i), op.regions[i]);
     }
+  }
+
+  bool IsOfSecondEdition(const Op& op, ValueId result) const {
+    return result != ValueId::kNone &&
+           std::any_of(kSecondEdition.begin(), kSecondEdition.end(), [&](const Function& function) {
+             return function.code == op.code && function.format == program_[result].format;
+           });
   }
 
   static std::string RegionName(OpCode code, size_t index) {
@@ -134,6 +163,8 @@ class Printer {
   PassBudget unlimited_;
   PassBudget& budget_;
   std::string text_;
+  size_t head_size_ = 0;
+  bool has_second_edition_ = false;
   std::unordered_map<size_t, size_t> numbers_;
 };
 
@@ -178,6 +209,7 @@ std::string Print(const NumericalProgram& numerical, PassBudget* budget) {
   const bool stop = numerical.policy.nonfinite == precision::NonFinite::kStop;
   printer.Line(0, std::string("nonfinite ") + (stop ? "stop" : "report"));
   if (numerical.adjoint) printer.Line(0, "loss_scale " + Number(numerical.policy.loss_scale));
+  printer.EndHead();
   printer.Inputs();
   PrintWorld(printer, program);
   if (numerical.stage_cost != ValueId::kNone) {
@@ -190,6 +222,7 @@ std::string Print(const NumericalProgram& numerical, PassBudget* budget) {
     }
   }
   if (numerical.adjoint) PrintAdjoint(printer, *numerical.adjoint);
+  printer.SayFunctions();
   return printer.Take();
 }
 

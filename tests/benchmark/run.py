@@ -128,7 +128,8 @@ def processor() -> str:
 
 
 def rows(engine: dict[str, float], torch: dict, client: dict[str, float],
-         lowering: dict[str, float], loaded: dict[str, float]) -> list[tuple]:
+         lowering: dict[str, float], functions: dict[str, float],
+         loaded: dict[str, float]) -> list[tuple]:
     f32 = engine["BM_Rollout/f32"]
     summary = engine["BM_RolloutSummary/f32"]
     def at_cap(some, none, alone):
@@ -151,6 +152,9 @@ def rows(engine: dict[str, float], torch: dict, client: dict[str, float],
          client["rollout_p50_us"] - client["echo_p50_us"], "<= 100"),
         ("lowering a gradient of 20,000 operations, processor time [s]",
          lowering["BM_LowerGradient/20000"], "< 1"),
+        *((f"{name} of f32 in an AVX2 loop, an element [ns]", seconds * 1e9,
+           "<= 3" if name in ("exp", "log", "sin", "tanh") else "")
+          for name, seconds in functions.items()),
         ("GetServerInfo / bare echo, calls at saturation", loaded["info_over_echo"], ">= 0.8"),
         ("tiny rollouts / bare echo, calls at saturation", loaded["tiny_over_echo"], ">= 0.4"),
         ("goodput at 4 times saturation / best", loaded["overload_over_best"], ">= 0.9"),
@@ -159,10 +163,10 @@ def rows(engine: dict[str, float], torch: dict, client: dict[str, float],
     ]
 
 
-def table(engine, torch, client, lowering, loaded, load: float) -> str:
+def table(engine, torch, client, lowering, functions, loaded, load: float) -> str:
     lines = ["| figure | measured | asked |", "|---|---|---|"]
     lines += [f"| {name} | {value:.3g} | {asked} |" for name, value, asked in
-              rows(engine, torch, client, lowering, loaded)]
+              rows(engine, torch, client, lowering, functions, loaded)]
     iterations = engine.get("BM_Rollout/f32/iterations_per_step", float("nan"))
     lines += [
         "",
@@ -186,6 +190,8 @@ def main() -> int:
     text = table(in_process("cpu_executor_bench", repetitions), eager_torch(repetitions),
                  through_the_client(repetitions),
                  in_process("lowering_bench", repetitions, "cpu_time"),
+                 {name.split("/")[1]: seconds for name, seconds in
+                  in_process("elementary_bench", repetitions, "cpu_time").items()},
                  under_load(1 if arguments.quick else 5), load)
     print(text)
     if arguments.write:

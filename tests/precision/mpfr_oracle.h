@@ -34,7 +34,6 @@ struct BinaryFormat {
   int max_exponent;  // of the largest finite number
 };
 inline constexpr BinaryFormat kBinary64 = {53, -1022, 1023};
-inline constexpr BinaryFormat kBinary32 = {24, -126, 127};
 
 // |result - exact| in ulps; infinite where one is NaN and the other not. An infinite result counts
 // as the power of two after the largest finite number, and is right from the middle to that on.

@@ -13,6 +13,7 @@
 #include "precision/exact_sum.h"
 #include "precision/hash.h"
 #include "precision/lane.h"
+#include "precision/narrow_elementary.h"
 #include "precision/ulp.h"
 #include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/integers.h"
@@ -23,6 +24,36 @@ namespace precision = simgrad::precision;
 namespace device = simgrad::sim::cuda::device;
 using precision::Format;
 using precision::Lane;
+
+// What rounds to the result in format F: precision/elementary.h for f64, else
+// precision/narrow_elementary.h.
+#define OF_FORMAT(Name)                  \
+  template <Format F>                    \
+  inline double Name(double x) {         \
+    if constexpr (F == Format::kF64) {   \
+      return precision::Name(x);         \
+    } else {                             \
+      return precision::narrow::Name(x); \
+    }                                    \
+  }
+OF_FORMAT(Exp)
+OF_FORMAT(Log)
+OF_FORMAT(Log1p)
+OF_FORMAT(Expm1)
+OF_FORMAT(Sin)
+OF_FORMAT(Cos)
+OF_FORMAT(Tanh)
+OF_FORMAT(Sigmoid)
+OF_FORMAT(Softplus)
+
+template <Format F>
+inline double Atan2(double y, double x) {
+  if constexpr (F == Format::kBf16) {
+    return precision::narrow::Atan2OfBf16(y, x);
+  } else {
+    return precision::Atan2(y, x);
+  }
+}
 
 #define SCALAR extern "C" [[gnu::used]] inline
 
@@ -59,16 +90,16 @@ using precision::Lane;
   UNARY(floor, F, s, precision::Floor(a))                                                         \
   UNARY(round, F, s, precision::Round(a))                                                         \
   BINARY(mod, F, s, precision::Mod(Format::F, a, b))                                              \
-  UNARY(exp, F, s, L::Round(precision::Exp(a)))                                                   \
-  UNARY(log, F, s, L::Round(precision::Log(a)))                                                   \
-  UNARY(log1p, F, s, L::Round(precision::Log1p(a)))                                               \
-  UNARY(expm1, F, s, L::Round(precision::Expm1(a)))                                               \
-  UNARY(sin, F, s, L::Round(precision::Sin(a)))                                                   \
-  UNARY(cos, F, s, L::Round(precision::Cos(a)))                                                   \
-  BINARY(atan2, F, s, L::Round(precision::Atan2(a, b)))                                           \
-  UNARY(tanh, F, s, L::Round(precision::Tanh(a)))                                                 \
-  UNARY(sigmoid, F, s, L::Round(precision::Sigmoid(a)))                                           \
-  UNARY(softplus, F, s, L::Round(precision::Softplus(a)))                                         \
+  UNARY(exp, F, s, L::Round(Exp<Format::F>(a)))                                                   \
+  UNARY(log, F, s, L::Round(Log<Format::F>(a)))                                                   \
+  UNARY(log1p, F, s, L::Round(Log1p<Format::F>(a)))                                               \
+  UNARY(expm1, F, s, L::Round(Expm1<Format::F>(a)))                                               \
+  UNARY(sin, F, s, L::Round(Sin<Format::F>(a)))                                                   \
+  UNARY(cos, F, s, L::Round(Cos<Format::F>(a)))                                                   \
+  BINARY(atan2, F, s, L::Round(Atan2<Format::F>(a, b)))                                           \
+  UNARY(tanh, F, s, L::Round(Tanh<Format::F>(a)))                                                 \
+  UNARY(sigmoid, F, s, L::Round(Sigmoid<Format::F>(a)))                                           \
+  UNARY(softplus, F, s, L::Round(Softplus<Format::F>(a)))                                         \
   BINARY(pow, F, s, L::Round(precision::Pow(a, b)))                                               \
   COMPARE(lt, F, s, a < b)                                                                        \
   COMPARE(le, F, s, a <= b)                                                                       \

@@ -172,6 +172,42 @@ TEST(Lower, KnowsWhichInputsItReads) {
   EXPECT_TRUE(used("", InputKind::kParam, "k"));
 }
 
+// Whether a world whose step is `code` of its state says `functions 2`.
+bool SaysFunctions(OpCode code, const std::string& preset, bool gradient = false) {
+  Builder b("one");
+  const Var x = b.State("x", {2});
+  std::vector<Var> operands(static_cast<size_t>(InfoOf(code).operands.least), x);
+  const Var y = b.Apply(code, operands);
+  b.SetNext({y});
+  b.AddObjective("sum", nullptr, [&](const std::vector<Var>& ends, const std::vector<Var>&) {
+    return b.Reduce(OpCode::kSum, ends[0]);
+  });
+  const Program world = *b.Finish();
+  const auto adjoint = gradient ? std::optional(Everything(world, "sum")) : std::nullopt;
+  const auto lowered = Lower(world, Preset(preset), gradient ? "sum" : "", adjoint);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return lowered->text.find("\nfunctions 2\n") != std::string::npos;
+}
+
+TEST(Print, SaysWhichEditionOfTheFunctionsAProgramMeansWhereThatMatters) {
+  for (OpCode code : {OpCode::kLog, OpCode::kLog1p, OpCode::kSin, OpCode::kCos, OpCode::kSigmoid,
+                      OpCode::kSoftplus}) {
+    EXPECT_TRUE(SaysFunctions(code, "f32")) << InfoOf(code).name;
+    EXPECT_FALSE(SaysFunctions(code, "f64")) << InfoOf(code).name;
+    EXPECT_FALSE(SaysFunctions(code, "bf16_unsafe")) << InfoOf(code).name;
+  }
+  for (OpCode code : {OpCode::kExp, OpCode::kExpm1, OpCode::kTanh, OpCode::kPow, OpCode::kSqrt}) {
+    EXPECT_FALSE(SaysFunctions(code, "f32")) << InfoOf(code).name;
+  }
+  EXPECT_TRUE(SaysFunctions(OpCode::kAtan2, "bf16_unsafe"));
+  EXPECT_FALSE(SaysFunctions(OpCode::kAtan2, "f32"));
+}
+
+TEST(Print, CountsTheFunctionsOfTheAdjointToo) {
+  EXPECT_TRUE(SaysFunctions(OpCode::kPow, "f32", true));  // the derivative has a logarithm
+  EXPECT_FALSE(SaysFunctions(OpCode::kExp, "f32", true));
+}
+
 TEST(Simplify, RemovesCopiesAndDeadCodeButNoSite) {
   Builder b("dead");
   const Var x = b.State("x", {2});
