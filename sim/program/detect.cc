@@ -270,11 +270,7 @@ std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where, PassBu
   add(p.initial, p.initial.yields);
   if (const Region* terminal = TerminalOf(program)) add(*terminal, terminal->yields);
   if (where == LooksIn::kForward) return looks;
-  const Adjoint& adjoint = *program.adjoint;
-  for (const Region* region :
-       {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
-    add(*region, {});
-  }
+  for (const Region* region : RegionsOf(*program.adjoint)) add(*region, {});
   return looks;
 }
 

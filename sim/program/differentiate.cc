@@ -58,7 +58,9 @@ class Differentiator {
     const PresencePlan::ScopeId last = plan_.Once(step, SentToStep(entering, exported), &carried);
     const PresencePlan::ScopeId inner = plan_.Repeated(step, SentToStep(carried, none), carried);
     adjoint.inner = Step(carried, none, carried, inner);
-    adjoint.last = Step(entering, exported, carried, last);
+    if (entering != carried || exported != none) {
+      adjoint.last = Step(entering, exported, carried, last);
+    }
     if (!program_.HasInitial()) return adjoint;
     // Without a step, what `terminal` yields comes to `initial` as it is.
     for (size_t i = 0; i < carried.size(); ++i) carried[i] = Join(carried[i], entering[i]);

@@ -128,7 +128,7 @@ void AssignAll(NumericalProgram& numerical, PassBudget& budget) {
   Adjoint& adjoint = *numerical.adjoint;
   AssignSlots(assigner, adjoint.terminal, terminal != nullptr ? 1 : 0);
   const size_t seeds = numerical.stage_cost == ValueId::kNone ? 0 : 1;
-  AssignSlots(assigner, adjoint.last, seeds);
+  if (adjoint.last) AssignSlots(assigner, *adjoint.last, seeds);
   AssignSlots(assigner, adjoint.inner, seeds);
   if (program.HasInitial()) AssignSlots(assigner, adjoint.initial, 0);
 }

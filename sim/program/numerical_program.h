@@ -33,13 +33,16 @@ struct Adjoint {
   // slots: z[t+1] [n], exports from `terminal` [e] (in `inner` never present), trajectory_export of
   // step t as sent [e], trajectory_state at t as sent [n]. Yields slots: z[t] [n]. `last` is step T
   // - 1 and takes what `terminal` yields; `inner` is every other step. Both yield the same presence
-  // (kNone, mask or everywhere per slot) that `inner` takes.
-  Region last;
+  // (kNone, mask or everywhere per slot) that `inner` takes. Where `terminal` yields that presence
+  // too, and none for the exports, the two are one region: there is no `last`.
+  std::optional<Region> last;
   Region inner;
   // Adjoint of `initial`: args slots z[0] [n], present where a step's or, where there is none, the
   // terminal's are; yields slots of the states sent [n]. No yields:
   // there is no `initial` region, and the slots of z[0] are those of the states sent.
   Region initial;
+
+  const Region& Last() const { return last ? *last : inner; }
 };
 
 struct NumericalProgram {
@@ -53,6 +56,11 @@ struct NumericalProgram {
   std::string fingerprint;  // SHA-256 of the text, lower-case hex
   std::vector<Site> sites;  // of step, in text order
 };
+
+// Every region that is not inside an operation, once, in the order of the text.
+std::vector<Region*> RegionsOf(NumericalProgram& program);
+std::vector<const Region*> RegionsOf(const NumericalProgram& program);
+std::vector<const Region*> RegionsOf(const Adjoint& adjoint);
 
 // The terminal cost that is run, or null.
 const Region* TerminalOf(const NumericalProgram& program);

@@ -8,19 +8,6 @@
 namespace simgrad::sim {
 namespace {
 
-// Every top-level region of a numerical program, in text order.
-std::vector<Region*> RegionsOf(NumericalProgram& numerical) {
-  std::vector<Region*> regions = {&numerical.program.initial, &numerical.program.step};
-  for (Objective& objective : numerical.program.objectives) regions.push_back(&objective.terminal);
-  if (numerical.adjoint) {
-    for (Region* region : {&numerical.adjoint->terminal, &numerical.adjoint->last,
-                           &numerical.adjoint->inner, &numerical.adjoint->initial}) {
-      regions.push_back(region);
-    }
-  }
-  return regions;
-}
-
 class Numbering {
  public:
   Numbering(std::vector<Value>& old, PassBudget& budget)

@@ -59,7 +59,7 @@ TEST(Lower, GivesEveryOperandTheFormatItsOperationComputesIn) {
     };
     ForEachOp(program.step, check);
     ForEachOp(lowered->adjoint->inner, check);
-    ForEachOp(lowered->adjoint->last, check);
+    ForEachOp(lowered->adjoint->Last(), check);
   }
 }
 
