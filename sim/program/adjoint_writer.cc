@@ -4,8 +4,6 @@
 
 namespace simgrad::sim {
 
-Presence Join(Presence a, Presence b) { return a == b ? a : Presence::kMasked; }
-
 AdjointWriter::AdjointWriter(Program& program, std::vector<bool> active, PassBudget& budget)
     : program_(program), budget_(budget), active_(std::move(active)) {
   for (size_t i = 0; i < program.inputs.size(); ++i) {
@@ -228,8 +226,7 @@ ValueId AdjointWriter::ReadLiteral(ValueId primal, const Op& literal) {
 void AdjointWriter::NoteRead(Scope& scope, ValueId primal, const std::string& label) {
   if (&scope == &scopes_.back()) return;
   const size_t depth = static_cast<size_t>(&scope - scopes_.data());
-  const std::pair<int32_t, int64_t> now = {(*orders_)[depth][static_cast<size_t>(reader_)],
-                                           reads_++};
+  const std::pair<int32_t, int64_t> now = {order_->FirstMet(depth, reader_), reads_++};
   const auto known = scope.reads.find(Index(primal));
   if (known != scope.reads.end()) {
     if (now < known->second.first) known->second = {now, label, known->second.at};

@@ -11,13 +11,11 @@
 #include <vector>
 
 #include "sim/program/pass_budget.h"
+#include "sim/program/presence.h"
 #include "sim/program/program.h"
+#include "sim/program/read_order.h"
 
 namespace simgrad::sim {
-
-// Where a cotangent is present, as far as the program text knows.
-enum class Presence : uint8_t { kNever, kAlways, kMasked };
-Presence Join(Presence a, Presence b);
 
 struct Mask {
   Presence presence = Presence::kNever;
@@ -84,11 +82,9 @@ class AdjointWriter {
   ValueId Tape(ValueId primal);
   Mask And(const Mask& a, ValueId condition);
 
-  // What a loop reads of the regions around it is read in those regions, in front of its vjp. The
-  // order is that in which a fixpoint of presence first meets the operations that read
-  // (PresencePlan::OrderReads), so it is sorted once the loop is written. `orders`, by depth of the
-  // region read in: the place of the operation that is being reversed, its reader.
-  void SetOrders(const std::vector<std::vector<int32_t>>* orders) { orders_ = orders; }
+  // What a loop reads of the regions around it is read in those regions, in front of its vjp, and
+  // sorted by `order` once the loop is written. A reader is the operation that is being reversed.
+  void SetOrder(const ReadOrder* order) { order_ = order; }
   void SetReader(int32_t reader) { reader_ = reader; }
   size_t Depth() const { return scopes_.size() - 1; }
   void BeginReads();
@@ -133,7 +129,7 @@ class AdjointWriter {
   std::unordered_map<size_t, Op> literals_;
   std::unordered_map<size_t, std::pair<Op, bool>> kinks_;  // by anchor; inserted already
   int64_t kinks_to_insert_ = 0;
-  const std::vector<std::vector<int32_t>>* orders_ = nullptr;
+  const ReadOrder* order_ = nullptr;
   int32_t reader_ = 0;
   int64_t reads_ = 0;
   Context context_;

@@ -5,7 +5,6 @@
 // Cost: linear in the program, times the depth of its loops. Threads: immutable once made.
 #pragma once
 
-#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -16,9 +15,9 @@ namespace simgrad::sim {
 
 class LoopCaptures {
  public:
-  // Only values that `counts` holds of.
-  LoopCaptures(const std::vector<const Region*>& regions,
-               const std::function<bool(ValueId)>& counts, PassBudget& budget);
+  // Only values that `counts` holds of, by value.
+  LoopCaptures(const std::vector<Region*>& regions, const std::vector<bool>& counts,
+               PassBudget& budget);
   const std::vector<ValueId>& Of(const Op& loop) const;
 
  private:

@@ -21,10 +21,6 @@ std::vector<Presence> PresenceOf(const std::vector<Slot>& slots) {
   return presence;
 }
 
-void JoinInto(std::vector<Presence>& into, const std::vector<Presence>& from, size_t offset = 0) {
-  for (size_t i = 0; i < from.size(); ++i) into[offset + i] = Join(into[offset + i], from[i]);
-}
-
 template <typename T>
 std::vector<T> Concatenated(const std::vector<T>& a, const std::vector<T>& b) {
   std::vector<T> both = a;
@@ -139,7 +135,7 @@ class WhileVjp : LoopVjp {
     vjp.attributes.elements = op_.attributes.elements;
     vjp.attributes.cap_order = op_.attributes.cap_order;
     std::vector<Presence> joined = presence_;
-    r_.plan.OrderReads(planned_, w_.Depth());
+    r_.order.Add(planned_, w_.Depth());
     w_.BeginReads();
     vjp.regions = WriteRegions(joined);
     w_.SortReads();
@@ -311,7 +307,7 @@ class ForVjp : LoopVjp {
     Op vjp;
     vjp.code = OpCode::kForVjp;
     std::vector<Presence> joined = presence_;
-    r_.plan.OrderReads(planned_, w_.Depth());
+    r_.order.Add(planned_, w_.Depth());
     w_.BeginReads();
     vjp.regions.push_back(WriteBody(joined));
     w_.SortReads();

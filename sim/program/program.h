@@ -161,6 +161,10 @@ struct Program {
   const Value& operator[](ValueId id) const { return values[Index(id)]; }
   Value& operator[](ValueId id) { return values[Index(id)]; }
   ValueId AddValue(Type type, std::string value_name = "");
+  // Whether it is a value at all, and of type real.
+  bool IsReal(ValueId id) const {
+    return id != ValueId::kNone && (*this)[id].type.element == ElementType::kReal;
+  }
   const Input* FindInput(InputKind kind, std::string_view input_name) const;
   std::vector<int32_t> InputsOf(InputKind kind) const;  // indices, ascending
   const Objective* FindObjective(std::string_view objective_name) const;
