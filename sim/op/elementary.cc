@@ -9,7 +9,15 @@
 namespace simgrad::sim::op {
 namespace {
 
-using precision::RoundTo;
+template <double (*kFunction)(double)>
+double Rounded(Format format, double a, double, double) {
+  return precision::RoundTo(format, kFunction(a));
+}
+
+template <double (*kFunction)(double, double)>
+double Rounded(Format format, double a, double b, double) {
+  return precision::RoundTo(format, kFunction(a, b));
+}
 
 // 1 - y^2.
 void TanhVjp(VjpRule& r) {
@@ -84,7 +92,7 @@ const OpInfo kExp = Complete({
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Y()));
         },
     .domains = {Domain::kBounded},
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Exp(a)); },
+    .on_reals = Rounded<precision::Exp>,
 });
 
 const OpInfo kLog = Complete({
@@ -99,7 +107,7 @@ const OpInfo kLog = Complete({
           if (r.Wants(0)) r.To(0, r.Div(r.g(), r.X(0)));
         },
     .domains = {Domain::kPositive},
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Log(a)); },
+    .on_reals = Rounded<precision::Log>,
 });
 
 const OpInfo kLog1p = Complete({
@@ -111,7 +119,7 @@ const OpInfo kLog1p = Complete({
     .divides_by_zero = [](std::span<const double> x) { return x[0] == -1.0; },
     .vjp = Log1pVjp,
     .domains = {Domain::kPositive},
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Log1p(a)); },
+    .on_reals = Rounded<precision::Log1p>,
 });
 
 const OpInfo kExpm1 = Complete({
@@ -121,7 +129,7 @@ const OpInfo kExpm1 = Complete({
     .birth = Birth::kArithmetic,
     .vjp = Expm1Vjp,
     .domains = {Domain::kBounded},
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Expm1(a)); },
+    .on_reals = Rounded<precision::Expm1>,
 });
 
 const OpInfo kSin = Complete({
@@ -133,7 +141,7 @@ const OpInfo kSin = Complete({
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kCos, r.X(0))));
         },
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Sin(a)); },
+    .on_reals = Rounded<precision::Sin>,
 });
 
 const OpInfo kCos = Complete({
@@ -145,7 +153,7 @@ const OpInfo kCos = Complete({
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Neg(r.Mul(r.g(), r.Do(OpCode::kSin, r.X(0)))));
         },
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Cos(a)); },
+    .on_reals = Rounded<precision::Cos>,
 });
 
 const OpInfo kAtan2 = Complete({
@@ -154,8 +162,7 @@ const OpInfo kAtan2 = Complete({
     .operands = "y, x",
     .vjp = AngleVjp,
     .domains = {Domain::kAll, Domain::kPositive},
-    .on_reals = [](Format f, double a, double b,
-                   double) { return RoundTo(f, precision::Atan2(a, b)); },
+    .on_reals = Rounded<precision::Atan2>,
 });
 
 const OpInfo kTanh = Complete({
@@ -163,7 +170,7 @@ const OpInfo kTanh = Complete({
     .doc = "The hyperbolic tangent of a.",
     .operands = "a",
     .vjp = TanhVjp,
-    .on_reals = [](Format f, double a, double, double) { return RoundTo(f, precision::Tanh(a)); },
+    .on_reals = Rounded<precision::Tanh>,
 });
 
 const OpInfo kSigmoid = Complete({
@@ -171,8 +178,7 @@ const OpInfo kSigmoid = Complete({
     .doc = "1 / (1 + e^-a).",
     .operands = "a",
     .vjp = SigmoidVjp,
-    .on_reals = [](Format f, double a, double,
-                   double) { return RoundTo(f, precision::Sigmoid(a)); },
+    .on_reals = Rounded<precision::Sigmoid>,
 });
 
 const OpInfo kSoftplus = Complete({
@@ -184,8 +190,7 @@ const OpInfo kSoftplus = Complete({
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kSigmoid, r.X(0))));
         },
-    .on_reals = [](Format f, double a, double,
-                   double) { return RoundTo(f, precision::Softplus(a)); },
+    .on_reals = Rounded<precision::Softplus>,
 });
 
 const OpInfo kPow = Complete({
@@ -196,8 +201,7 @@ const OpInfo kPow = Complete({
     .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
     .vjp = PowerVjp,
     .domains = {Domain::kPositive, Domain::kBounded},
-    .on_reals = [](Format f, double a, double b,
-                   double) { return RoundTo(f, precision::Pow(a, b)); },
+    .on_reals = Rounded<precision::Pow>,
 });
 
 }  // namespace simgrad::sim::op

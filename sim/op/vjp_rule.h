@@ -78,6 +78,8 @@ class VjpRule {
   Op Widen() const;
 
  private:
+  ValueId EmitIn(Role role, const Mask& mask, Op op, const Type& type);
+
   AdjointWriter& w_;
   const Op& op_;
   ValueId g_;
@@ -86,6 +88,7 @@ class VjpRule {
 };
 
 Op ShapeOp(OpCode code, Shape shape);
+Op AxesOp(OpCode code, std::vector<int64_t> axes);
 
 template <typename Build>
 Mask VjpRule::MapMask(const Shape& shape, const Build& build) {
@@ -106,6 +109,9 @@ void VjpRule::MapSlot(size_t operand, const Build& build) {
 
 // Contributes the cotangents of `op`'s operands, given the slot of its one result.
 void WriteVjp(AdjointWriter& writer, const Op& op);
+
+// Of every operand: behind a mask.
+Passage MaskedPassage(const Program& program, const Op& op, size_t operand);
 
 // Where a cotangent arrives.
 Passage PassageTo(const Program& program, const Op& op, size_t operand);

@@ -49,7 +49,7 @@ class AdjointWriter {
   // Scopes.
   void Open(Region& region);
   void Close(Region& region);
-  // Primal values defined in the region that the innermost scope reverses are read in that scope.
+  // The innermost scope reverses `primal`: it reads the values that `primal` defines.
   void DefinesPrimal(const Region& primal);
 
   // Slots as arguments and yields of a region: all cotangents, then all masks.
@@ -78,7 +78,7 @@ class AdjointWriter {
   ValueId Emit(Op op, const Type& type);
   ValueId Number(double value, const Type& type);
   ValueId Truth(bool value, const Shape& shape);
-  // The primal value, rounded to role tape; an input or a literal as it is.
+  // Returns the primal value rounded to role tape; an input or a literal unrounded.
   ValueId Tape(ValueId primal);
   Mask And(const Mask& a, ValueId condition);
 
@@ -111,8 +111,9 @@ class AdjointWriter {
     std::unordered_map<size_t, Read> reads;
     size_t first_read = 0;  // operation
   };
-  ValueId ReadLiteral(ValueId primal, const Op& literal);
-  ValueId Remember(Scope& scope, ValueId primal, Op op);
+  // What `make` makes, unless the scope has read the primal value before.
+  template <class Make>
+  ValueId ReadOnce(Scope& scope, ValueId primal, const std::string& label, const Make& make);
   void Append(Region& region, Op op);
   // Reads in a region around the one being written are noted, known or not.
   void NoteRead(Scope& scope, ValueId primal, const std::string& label);

@@ -1,9 +1,9 @@
 // The numerical program: a small, typed, structured intermediate representation of a world.
 //
 // One description gives forward execution, the adjoint, the diagnostics of every site, the effect
-// of a policy, a text for people and a fingerprint. Programs are plain data; passes are pure
-// functions from program to program: Verify (verify.h), Simplify (simplify.h), Differentiate
-// (differentiate.h), AssignPrecision (assign.h), Print and Fingerprint (print.h).
+// of a policy, a text for people and a fingerprint. Programs are plain data. Verify (verify.h) and
+// Print (print.h) read them; every other pass is a pure function from program to program, and
+// Lower (lower.h) is their chain.
 //
 // Values: one flat table per program. A value is a program input, a region argument, or the result
 // of an operation; it may be used in its own region and in regions nested inside it.

@@ -12,7 +12,6 @@
 #include "sim/program/builder.h"
 #include "sim/program/field_error.h"
 #include "sim/program/print.h"
-#include "sim/program/simplify.h"
 #include "sim/worlds/worlds.h"
 
 namespace simgrad::sim {
@@ -170,21 +169,6 @@ TEST(Lower, KnowsWhichInputsItReads) {
   EXPECT_TRUE(used("target_height", InputKind::kData, "target"));
   EXPECT_FALSE(used("", InputKind::kParam, "damping"));
   EXPECT_TRUE(used("", InputKind::kParam, "k"));
-}
-
-TEST(Simplify, RemovesCopiesAndDeadCodeButNoSite) {
-  Builder b("dead");
-  const Var x = b.State("x", {2});
-  b.Apply(OpCode::kExp, {x});
-  const Var copy = b.Reshape(x, {2});
-  b.Event("low", x, Comparison::kLt, b.Literal(0.0));
-  b.SetNext({copy});
-  PassBudget budget;
-  const Program simple = Simplify(*b.Finish(), {}, budget);
-  std::vector<OpCode> codes;
-  for (const Op& op : simple.step.ops) codes.push_back(op.code);
-  EXPECT_EQ(codes, (std::vector<OpCode>{OpCode::kLiteral, OpCode::kBroadcast, OpCode::kEvent}));
-  EXPECT_EQ(simple.step.yields[0], simple.inputs[0].value);
 }
 
 TEST(OpTable, NamesAreUniqueAndFindTheirOperation) {
