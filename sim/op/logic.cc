@@ -37,7 +37,7 @@ Types LogicTypes(const Program& program, const Op& op) {
   return std::vector<Type>{TypeOf(program, op, 0)};
 }
 
-// Element by element; what has one operand looks at `a` alone.
+// Element by element; an operation with one operand ignores `b`.
 template <bool (*kHolds)(bool a, bool b)>
 Array Logic(const Evaluation& e) {
   Array result = ZerosOf(e.result().type);
@@ -76,7 +76,7 @@ Array EvaluateSelect(const Evaluation& e) {
   return result;
 }
 
-// Of bools, `eq` and `ne` alone.
+// Bools can only be compared with `eq` and `ne`.
 template <Comparison kComparison>
 consteval OpInfo ComparisonEntry(std::string_view name, std::string_view doc) {
   constexpr bool kOfBools = kComparison == Comparison::kEq || kComparison == Comparison::kNe;

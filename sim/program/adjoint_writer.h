@@ -37,7 +37,7 @@ struct SlotSpec {
 
 class AdjointWriter {
  public:
-  // Both outlive the writer. What is written is counted by the budget.
+  // The program and the budget outlive the writer; the budget counts every write.
   AdjointWriter(Program& program, std::vector<bool> active, PassBudget& budget);
 
   Program& program() { return program_; }

@@ -175,7 +175,7 @@ class Assigner {
     Push(frames_.back(), std::move(op));
   }
 
-  // All of it, what is in its regions aside, is in one format.
+  // Operands, results, and the arguments and yields of regions have one format.
   void VisitOther(Op& op) {
     const RoleSetting setting = SettingOf(op);
     BringAll(op.operands, setting, op);
@@ -261,7 +261,7 @@ class Assigner {
 
   ValueId Bring(ValueId value, const RoleSetting& setting, const Op& user) {
     if (IsLiteral(value)) return LiteralIn(value, setting.format);
-    // What was sent may be infinite, and a saturating role clamps it in f64 as in any other format.
+    // An input may be infinite, and a saturating role clamps it in f64 as in any other format.
     const bool clamps = is_outside_[Index(value)] && setting.overflow == Overflow::kSaturate;
     if (program_[value].format == setting.format && !clamps) return value;
     return CastOf(value, setting, user);
@@ -334,7 +334,7 @@ class Assigner {
   Program& program_ = numerical_.program;
   const precision::Policy& policy_ = numerical_.policy;
   PassBudget& budget_;
-  // For each site that the policy names: the policy with what it says of that site alone.
+  // By site that the policy names: the policy without its other sites.
   absl::flat_hash_map<std::string, precision::Policy> policy_of_;
   std::vector<Frame> frames_;
   // By value; grown as casts are added.

@@ -23,7 +23,7 @@ struct Entry {
 };
 using Entries = std::vector<Entry>;
 
-// What is contributed to; the seed to the cost, where there is one, behind the rest.
+// The values that entries contribute to; behind them the cost, if there is one, for its seed.
 std::vector<ValueId> TargetsOf(const Entries& entries, ValueId cost) {
   std::vector<ValueId> targets;
   for (const Entry& entry : entries) targets.push_back(entry.to);
@@ -134,7 +134,7 @@ class Differentiator {
     return takes;
   }
 
-  // What is not real has no cotangent.
+  // A value that is not real has no cotangent.
   void Add(Entries& entries, const std::vector<ValueId>& values,
            const std::vector<Presence>& presence) const {
     for (size_t i = 0; i < presence.size(); ++i) {
@@ -153,7 +153,7 @@ class Differentiator {
     return entries;
   }
 
-  // What was sent for z[T], of either kind.
+  // The cotangents that the caller sent for z[T], of both kinds.
   Entries SentEntries(const std::vector<ValueId>& states) const {
     Entries entries;
     Add(entries, states, Sent(spec_.final_state, states_.size()));

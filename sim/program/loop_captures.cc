@@ -5,7 +5,7 @@
 namespace simgrad::sim {
 namespace {
 
-// A value that this loop alone defines: its iterations, or its index.
+// A value that only this loop defines: its iteration count, or its index.
 size_t KeyOf(const Op& loop) {
   return Index(loop.code == OpCode::kWhile ? loop.results.back() : loop.regions[0].args[0]);
 }

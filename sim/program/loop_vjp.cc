@@ -55,7 +55,7 @@ class LoopVjp {
     return specs;
   }
 
-  // What is written has the presence that was planned; a difference is a mistake of this program.
+  // The written slots must have the planned presence; a difference is a bug in the plan.
   static void Expect(bool as_planned) {
     if (as_planned) return;
     throw PassBudget::Ended{absl::InternalError("the adjoint of a loop differs from its plan")};

@@ -61,7 +61,7 @@ absl::Status CheckAsked(const Program& world, const precision::Policy& policy,
   return adjoint ? CheckWanted(world, *adjoint) : absl::OkStatus();
 }
 
-// The world's own part of what is written.
+// Counts the world itself as written, as it is part of the lowered program.
 void CountWorld(const Program& program, PassBudget& budget) {
   for (const Value& value : program.values) budget.WroteValue(value);
   budget.WroteRegion(program.initial);

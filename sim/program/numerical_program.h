@@ -1,6 +1,6 @@
 // The numerical program: a world with every format, order and tolerance filled in, and its adjoint.
 //
-// What executors run. Made by Lower (lower.h) from a verified Program, a policy and what is asked.
+// Executors run it. Lower (lower.h) makes it from a verified Program, a policy and a request.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct AdjointSpec {
   std::vector<bool> wanted;             // per input: its gradient is wanted
 };
 
-// The adjoint regions. Each takes and yields slots (loop.h): all cotangents, then all masks; kNone
-// says what is never present. States stand in the order of the state inputs, exports in theirs.
+// The adjoint regions. Each takes and yields slots (loop.h): all cotangents, then all masks. kNone
+// marks a slot that is never present. States have the order of the state inputs.
 struct Adjoint {
   // What enters at z[T]. Args: [seed, only where there is a terminal cost], then slots:
   // final_state[n] and trajectory_state at T [n] as sent by the caller. Yields slots: z[T] [n],
@@ -37,9 +37,9 @@ struct Adjoint {
   // too, and none for the exports, the two are one region: there is no `last`.
   std::optional<Region> last;
   Region inner;
-  // Adjoint of `initial`: args slots z[0] [n], present where a step's or, where there is none, the
-  // terminal's are; yields slots of the states sent [n]. No yields:
-  // there is no `initial` region, and the slots of z[0] are those of the states sent.
+  // Adjoint of `initial`. Args slots: z[0] [n], with the presence that a step or, if none runs,
+  // `terminal` yields. Yields slots: the states sent [n]. Without an `initial` region it has no
+  // yields, and the slots of z[0] are those of the states sent.
   Region initial;
 
   const Region& Last() const { return last ? *last : inner; }
@@ -62,13 +62,13 @@ std::vector<Region*> RegionsOf(NumericalProgram& program);
 std::vector<const Region*> RegionsOf(const NumericalProgram& program);
 std::vector<const Region*> RegionsOf(const Adjoint& adjoint);
 
-// The terminal cost that is run, or null.
+// Returns the terminal cost that runs, or null.
 const Region* TerminalOf(const NumericalProgram& program);
 
 // By input: whether an operation of `initial`, `step` or the terminal cost reads it.
 std::vector<bool> ReadInputs(const NumericalProgram& program);
 
-// The overflow mode of a cast or tape: its own, else that of its role at its site.
+// Returns the overflow mode of a cast or tape: its own, else that of its role at its site.
 Overflow OverflowInForce(const precision::Policy& policy, const Op& op);
 
 }  // namespace simgrad::sim

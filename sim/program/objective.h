@@ -1,4 +1,4 @@
-// What an objective adds to a program: the two passes that come before its derivative.
+// Adds an objective to a program, in the two passes that come before differentiation.
 //
 // Errors: throw PassBudget::Ended. Cost: linear in the program. Threads: pure.
 #pragma once
@@ -10,12 +10,12 @@
 
 namespace simgrad::sim {
 
-// The world with the stage cost of the objective `name` behind its step, and no other objective.
-// `name` empty: none at all. A real export that no operation computes gets an identity of its own.
+// Appends the stage cost of the objective `name` to the step, and drops every other objective; with
+// an empty `name`, all of them. A real export that no operation computes gets an identity cast.
 NumericalProgram ChooseObjective(Program world, const std::string& name, PassBudget& budget);
 
-// Objective operations read what another role computed through one cast to role objective, put in
-// front of the first that does; so its cotangents are summed in that role.
+// Casts every value of another role that objective operations read to role objective, once, before
+// its first reader. Its cotangents are then summed in that role.
 NumericalProgram BringIntoObjective(NumericalProgram numerical, PassBudget& budget);
 
 }  // namespace simgrad::sim

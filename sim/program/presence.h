@@ -8,7 +8,7 @@ namespace simgrad::sim {
 
 enum class Presence : uint8_t { kNever, kAlways, kMasked };
 
-// Of what is present as `a` says on one way, and as `b` says on the other.
+// The presence of a slot that has presence `a` on one path and `b` on another.
 inline Presence Join(Presence a, Presence b) { return a == b ? a : Presence::kMasked; }
 
 inline void JoinInto(std::vector<Presence>& into, const std::vector<Presence>& from,

@@ -40,7 +40,7 @@ int32_t PresencePlan::NewLoop(const LoopShape& shape, int32_t parent) {
   return static_cast<int32_t>(loops_.size()) - 1;
 }
 
-// The merge of what is contributed.
+// Merges the contributions to a slot.
 Presence PresencePlan::Now(int32_t scope, int32_t slot) const {
   if (slot == kNoSlot) return Presence::kNever;
   const int32_t at = At(scopes_, scope).first + slot;
@@ -59,7 +59,7 @@ void PresencePlan::Give(int32_t scope, int32_t slot) {
   At(given_, At(scopes_, scope).first + slot) = static_cast<uint8_t>(Now(scope, slot));
 }
 
-// One contribution to a slot changes.
+// Replaces one contribution to a slot.
 void PresencePlan::Add(int32_t scope, int32_t slot, Presence before, Presence after) {
   if (slot == kNoSlot || before == after) return;
   budget_.Search();
@@ -78,7 +78,7 @@ void PresencePlan::JoinIn(int32_t loop, int32_t slot, Presence presence) {
   if (joined != before) risen_.push_back({true, loop, slot});
 }
 
-// Hands on everything once, in the order of writing.
+// Hands on every slot once, in the order of writing.
 void PresencePlan::Visit(int32_t scope) {
   const RegionShape& shape = *At(scopes_, scope).shape;
   for (const RegionShape::Item& item : shape.items) {
@@ -92,7 +92,7 @@ void PresencePlan::Visit(int32_t scope) {
   }
   for (int32_t slot : shape.out) Give(scope, slot);
   for (int32_t slot : shape.out_exports) Give(scope, slot);
-  // What a region yields comes back to its loop, what never comes as well.
+  // Every yield returns to its loop, even one that is never present.
   const int32_t owner = At(scopes_, scope).owner;
   if (owner < 0) return;
   for (size_t k = 0; k < shape.out.size(); ++k) {

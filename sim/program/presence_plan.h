@@ -51,12 +51,12 @@ class PresencePlan {
   PresencePlan(const PresencePlan&) = delete;
   PresencePlan& operator=(const PresencePlan&) = delete;
 
-  // One execution of a region: presence of `entered`, then, if asked for, that of what is left.
-  // Shapes outlive the plan.
+  // Plans one execution of a region. `entered` is the presence that enters it; `left`, if not null,
+  // receives the presence that leaves it. Shapes outlive the plan.
   ScopeId Once(const RegionShape& shape, const std::vector<Presence>& entered,
                std::vector<Presence>* left);
-  // Many: what is left comes back to the first of `entered`, whose presence is `carried`, joined
-  // with what comes back.
+  // Plans many executions. What leaves one enters the next through the first slots of `entered`;
+  // their presence, joined over all executions, is `carried`.
   ScopeId Repeated(const RegionShape& shape, const std::vector<Presence>& entered,
                    std::vector<Presence>& carried);
 
@@ -110,7 +110,7 @@ class PresencePlan {
   std::vector<int32_t> always_;
   std::vector<int32_t> masked_;
   std::vector<uint8_t> given_;
-  // By slot of every loop: now, and what was handed on.
+  // By slot of every loop: the presence now, and as it was last handed on.
   std::vector<Presence> joined_;
   std::vector<Presence> joined_given_;
   std::vector<Risen> risen_;

@@ -109,7 +109,7 @@ void ShapeReader::ReadLoop(Reading& reading, const Op& op) {
   shape.items.push_back({true, ordinal});
 }
 
-// A loop that never runs gives what it is given.
+// A loop that never runs hands its slots through.
 void ShapeReader::SkipLoop(Reading& reading, const Op& op, const LoopShape& loop) {
   for (size_t k = 0; k < loop.enter.size(); ++k) {
     if (loop.enter[k] == kNoSlot) continue;
@@ -153,7 +153,7 @@ std::unique_ptr<RegionShape> ShapeReader::ReadNested(const Op& op, const Region&
   return nested;
 }
 
-// Sorts what was made by slot.
+// Sorts the outs by slot.
 void ShapeReader::Finish(Reading& reading) const {
   RegionShape& shape = reading.shape;
   const auto leaves = [&](Out::To to, const std::vector<int32_t>& slots) {

@@ -1,9 +1,9 @@
-// The ways that presence takes through a region: which value's cotangent is contributed to which.
+// The paths of presence through a region: which cotangents are contributed to which others.
 //
-// A shape is read from the primal once, before differentiation adds to it, and knows nothing of
-// where a cotangent is present; PresencePlan puts it to use for each time the region is reversed.
-// A value of a region has one slot, and one more behind every loop that captures it: what leaves a
-// loop replaces what entered.
+// A shape is read from the primal once, before differentiation adds kinks to it. It does not say
+// where a cotangent is present; PresencePlan decides that for each time the region is reversed. A
+// value of a region has one slot, and another behind each loop that captures it, because the slot
+// that leaves a loop replaces the one that entered.
 // Cost: linear in the operations and operands of the region. Threads: immutable once read.
 #pragma once
 

@@ -61,7 +61,7 @@ struct Input {
   InputKind kind = InputKind::kState;
   std::string name;  // unique among the inputs of its kind
   ValueId value = ValueId::kNone;
-  // What is used when the caller sends nothing (every element). Unset: the caller must send it.
+  // Every element's value if the caller sends nothing; if unset, the caller must send the input.
   // For `config` it is the number itself, part of the program.
   std::optional<double> default_value;
   std::string description;
@@ -82,13 +82,13 @@ struct Region {
   std::vector<ValueId> yields;
 };
 
-// When a loop looks at its cap (docs/numerics.md section 9).
+// When a loop checks its cap (docs/numerics.md section 9).
 enum class CapOrder : uint8_t {
   kTestFirst,  // the test is evaluated once more after the last correction
   kCapFirst,   // at the cap nothing is evaluated again
 };
 
-// Attributes; which of them an operation uses stands with it in opcode.h.
+// Attributes. An operation's entry (sim/op) lists those that it uses.
 struct Attributes {
   std::vector<double> literal;  // literal: one number (splat) or one per element
   std::vector<int64_t> axes;    // reductions: ascending axes; cumsum: one; concat: one
@@ -182,7 +182,7 @@ struct Site {
   int64_t max_iter = 0;  // termination: the cap
   int32_t number = 0;    // among the sites of its kind, in text order
 };
-// `budget` (pass_budget.h) is told what is visited.
+// Reports its visits to `budget` (pass_budget.h).
 class PassBudget;
 std::vector<Site> SitesOf(const Program& program, PassBudget* budget = nullptr);
 size_t CountOf(const std::vector<Site>& sites, SiteKind kind);

@@ -1,4 +1,4 @@
-// The order in which a program reads what is outside of its loops.
+// Orders the reads of values outside loops, which an adjoint makes in front of its reverse loops.
 //
 // Maths: the text has that order from rounds: they would write the regions of a loop again and
 //   again, each time with the presence that the round before yielded, nested loops with rounds of

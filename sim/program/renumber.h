@@ -1,4 +1,4 @@
-// What is said of a lowered program last: which inputs it reads, and the numbers of its values.
+// The last passes over a lowered program: mark the inputs that it reads, and number its values.
 //
 // Errors: throw PassBudget::Ended. Cost: linear in the program. Threads: pure.
 #pragma once

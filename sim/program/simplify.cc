@@ -80,7 +80,7 @@ class Live {
       kept.push_back(std::move(*op));
     }
     std::reverse(kept.begin(), kept.end());
-    // What is kept may stay for long.
+    // The operations that stay may be cached for long.
     if (kept.size() < kept.capacity() / 8 * 7) kept.shrink_to_fit();
     region.ops = std::move(kept);
   }

@@ -1,5 +1,4 @@
-// Removes what cannot be seen: copies and dead code. No algebra and no reordering, so no bit
-// changes.
+// Removes copies and dead code. Does no algebra and no reordering, so no bit changes.
 //
 // Errors: the passes throw PassBudget::Ended. Cost: linear in the program. Threads: pure.
 #pragma once
