@@ -20,7 +20,7 @@ Presence Masked(Presence presence) {
 }  // namespace
 
 int32_t PresencePlan::NewScope(const RegionShape& shape, int32_t owner) {
-  budget_.Search(1 + shape.slots);
+  for (int32_t slot = 0; slot <= shape.slots; ++slot) budget_.Search();
   const int32_t id = static_cast<int32_t>(scopes_.size());
   const int32_t first = static_cast<int32_t>(always_.size());
   const size_t slots = always_.size() + static_cast<size_t>(shape.slots);
@@ -33,7 +33,7 @@ int32_t PresencePlan::NewScope(const RegionShape& shape, int32_t owner) {
 }
 
 int32_t PresencePlan::NewLoop(const LoopShape& shape, int32_t parent) {
-  budget_.Search(1 + shape.slots);
+  for (int32_t slot = 0; slot <= shape.slots; ++slot) budget_.Search();
   loops_.push_back({&shape, parent, static_cast<int32_t>(joined_.size())});
   joined_.resize(joined_.size() + static_cast<size_t>(shape.slots), Presence::kNever);
   joined_given_.resize(joined_.size(), Presence::kNever);
