@@ -74,8 +74,6 @@ void ExtremeVjp(VjpRule& r) {
   r.Choice(taken, 0, 1);
 }
 
-Passage Masked(const Program&, const Op&, size_t) { return Passage::kMasked; }
-
 }  // namespace
 
 const OpInfo kAdd = Complete({
@@ -174,7 +172,7 @@ const OpInfo kMin = Complete({
     .name = "min",
     .doc = "The smaller of a and b, real or integer; the cotangent goes to the one taken.",
     .operands = "a, b",
-    .passage = Masked,
+    .passage = MaskedPassage,
     .vjp = ExtremeVjp<OpCode::kLt>,
     .on_reals = [](Format, double a, double b, double) { return precision::Min(a, b); },
     .on_integers = [](int64_t a, int64_t b) { return a < b ? a : b; },
@@ -184,7 +182,7 @@ const OpInfo kMax = Complete({
     .name = "max",
     .doc = "The larger of a and b, real or integer; the cotangent goes to the one taken.",
     .operands = "a, b",
-    .passage = Masked,
+    .passage = MaskedPassage,
     .vjp = ExtremeVjp<OpCode::kGt>,
     .on_reals = [](Format, double a, double b, double) { return precision::Max(a, b); },
     .on_integers = [](int64_t a, int64_t b) { return a > b ? a : b; },

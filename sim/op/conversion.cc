@@ -9,10 +9,6 @@
 namespace simgrad::sim::op {
 namespace {
 
-bool IsReal(const Program& program, ValueId id) {
-  return program[id].type.element == ElementType::kReal;
-}
-
 Types CastTypes(const Program& program, const Op& op) {
   if (absl::Status status = NeedsElement(program, op, 0, ElementType::kReal); !status.ok()) {
     return status;
@@ -57,7 +53,7 @@ double ToReal(int64_t n, Format format) {
 Array EvaluateConvert(const Evaluation& e) {
   const Array& operand = *e.operands[0];
   const ElementType target = e.result().type.element;
-  const bool from_real = IsReal(e.program, e.op.operands[0]);
+  const bool from_real = e.program.IsReal(e.op.operands[0]);
   if (target == ElementType::kReal && from_real) return operand;
   Array result = ZerosOf(e.result().type);
   for (size_t i = 0; i < SizeOf(result); ++i) {
@@ -127,7 +123,7 @@ const OpInfo kConvert = Complete({
     .birth = Birth::kConversion,
     .carries =
         [](const Carriage& c) {
-          return IsReal(c.program, c.op.operands[c.operand]) && IsReal(c.program, c.op.results[0]);
+          return c.program.IsReal(c.op.operands[c.operand]) && c.program.IsReal(c.op.results[0]);
         },
     .smooth = false,
     .evaluate = EvaluateConvert,

@@ -10,6 +10,11 @@ namespace {
 namespace narrow = precision::narrow;
 using precision::RoundTo;
 
+template <double (*kFunction)(double, double)>
+double Rounded(Format format, double a, double b, double) {
+  return RoundTo(format, kFunction(a, b));
+}
+
 // The function of f64, or the one of f32 and narrower.
 template <double (*kWide)(double), double (*kNarrow)(double)>
 double Rounded(Format format, double a, double, double) {
@@ -202,8 +207,7 @@ const OpInfo kPow = Complete({
     .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
     .vjp = PowerVjp,
     .domains = {Domain::kPositive, Domain::kBounded},
-    .on_reals = [](Format f, double a, double b,
-                   double) { return RoundTo(f, precision::Pow(a, b)); },
+    .on_reals = Rounded<precision::Pow>,
 });
 
 }  // namespace simgrad::sim::op

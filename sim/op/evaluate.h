@@ -1,4 +1,4 @@
-// Literal evaluation: what entries share.
+// Helpers for the literal evaluation of operations.
 //
 // Maths: the exact result rounded once to the format of the result (docs/numerics.md section 2).
 // Errors: none; the program has been verified. Cost: allocates the result; the meter counts its
@@ -11,7 +11,7 @@
 
 namespace simgrad::sim {
 
-// Of one element, in element-operations: one that is computed, one that is moved.
+// Cost of computing and of moving one element, in element-operations.
 inline constexpr int64_t kElementWork = 4;
 inline constexpr int64_t kMoveWork = 8;
 

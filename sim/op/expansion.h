@@ -1,5 +1,4 @@
-// A composite operation being rewritten into others: what the expansion of an entry is written
-// with.
+// Rewrites composite operations into others; an entry's expansion is written with ExpansionWriter.
 #pragma once
 
 #include <vector>
@@ -9,7 +8,7 @@
 
 namespace simgrad::sim {
 
-// What it writes has the role, site and label of the composite.
+// Everything it writes gets the role, site and label of the composite.
 class ExpansionWriter {
  public:
   ExpansionWriter(Program& program, const Op& op, std::vector<Op>& out)
@@ -23,7 +22,7 @@ class ExpansionWriter {
   ValueId Do(OpCode code, std::vector<ValueId> operands);
   ValueId Do(OpCode code, std::vector<ValueId> operands, Type type);
   ValueId Const(double value);
-  // The last one: its result is that of the composite.
+  // Writes the last operation, whose result is the composite's.
   void Give(OpCode code, std::vector<ValueId> operands);
 
  private:
@@ -33,7 +32,8 @@ class ExpansionWriter {
   std::vector<Op>& out_;
 };
 
-// The program without composites. Cost: linear in what it writes; nothing where there are none.
+// Returns the program without composites. Cost: linear in what it writes, and nothing if there are
+// none.
 Program ExpandComposites(Program program, PassBudget& budget);
 
 }  // namespace simgrad::sim

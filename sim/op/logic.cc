@@ -7,28 +7,24 @@
 namespace simgrad::sim::op {
 namespace {
 
-Types ComparisonTypes(const Program& program, const Op& op, bool of_bools) {
+template <bool kOfBools>
+Types ComparisonTypes(const Program& program, const Op& op) {
   if (absl::Status status = SameTypes(program, op, 0); !status.ok()) return status;
   const Type& type = TypeOf(program, op, 0);
-  if (type.element == ElementType::kBool && !of_bools) return NotDefinedOn(op, type);
+  if (type.element == ElementType::kBool && !kOfBools) return NotDefinedOn(op, type);
   return std::vector<Type>{{ElementType::kBool, type.shape}};
 }
-Types OrderTypes(const Program& program, const Op& op) {
-  return ComparisonTypes(program, op, false);
-}
-Types EqualityTypes(const Program& program, const Op& op) {
-  return ComparisonTypes(program, op, true);
-}
 
-Array Compare(const Evaluation& e, Comparison comparison) {
+template <Comparison kComparison>
+Array Compare(const Evaluation& e) {
   const Array& a = *e.operands[0];
   const Array& b = *e.operands[1];
   Array result;
   for (size_t i = 0; i < a.real.size(); ++i) {
-    result.integer.push_back(Compares(comparison, a.real[i], b.real[i]) ? 1 : 0);
+    result.integer.push_back(Compares(kComparison, a.real[i], b.real[i]) ? 1 : 0);
   }
   for (size_t i = 0; i < a.integer.size(); ++i) {
-    result.integer.push_back(Compares(comparison, a.integer[i], b.integer[i]) ? 1 : 0);
+    result.integer.push_back(Compares(kComparison, a.integer[i], b.integer[i]) ? 1 : 0);
   }
   return result;
 }
@@ -41,16 +37,20 @@ Types LogicTypes(const Program& program, const Op& op) {
   return std::vector<Type>{TypeOf(program, op, 0)};
 }
 
-// Element by element, of 0 and 1.
-template <class F>
-Array Logic(const Evaluation& e, const F& f) {
+// Element by element; an operation with one operand ignores `b`.
+template <bool (*kHolds)(bool a, bool b)>
+Array Logic(const Evaluation& e) {
   Array result = ZerosOf(e.result().type);
   for (size_t i = 0; i < result.integer.size(); ++i) {
-    const int64_t b = e.operands.size() > 1 ? e.operands[1]->integer[i] : 0;
-    result.integer[i] = f(e.operands[0]->integer[i], b) ? 1 : 0;
+    const bool b = e.operands.size() > 1 && e.operands[1]->integer[i] != 0;
+    result.integer[i] = kHolds(e.operands[0]->integer[i] != 0, b) ? 1 : 0;
   }
   return result;
 }
+
+bool Both(bool a, bool b) { return a && b; }
+bool Either(bool a, bool b) { return a || b; }
+bool Opposite(bool a, bool) { return !a; }
 
 Types SelectTypes(const Program& program, const Op& op) {
   if (absl::Status status = NeedsElement(program, op, 0, ElementType::kBool); !status.ok()) {
@@ -76,80 +76,45 @@ Array EvaluateSelect(const Evaluation& e) {
   return result;
 }
 
-constexpr OpInfo ComparisonEntry(std::string_view name, std::string_view doc,
-                                 Types (*types)(const Program&, const Op&),
-                                 Array (*evaluate)(const Evaluation&)) {
-  return {.name = name,
-          .doc = doc,
-          .op_class = OpClass::kCompare,
-          .operands = "a, b",
-          .result = Result::kBool,
-          .types = types,
-          .evaluate = evaluate};
+// Bools can only be compared with `eq` and `ne`.
+template <Comparison kComparison>
+consteval OpInfo ComparisonEntry(std::string_view name, std::string_view doc) {
+  constexpr bool kOfBools = kComparison == Comparison::kEq || kComparison == Comparison::kNe;
+  return Complete({.name = name,
+                   .doc = doc,
+                   .op_class = OpClass::kCompare,
+                   .operands = "a, b",
+                   .result = Result::kBool,
+                   .types = ComparisonTypes<kOfBools>,
+                   .evaluate = Compare<kComparison>});
+}
+
+template <bool (*kHolds)(bool a, bool b)>
+consteval OpInfo LogicEntry(std::string_view name, std::string_view doc, Operands operands) {
+  return Complete({.name = name,
+                   .doc = doc,
+                   .op_class = OpClass::kLogic,
+                   .operands = operands,
+                   .result = Result::kBool,
+                   .types = LogicTypes,
+                   .evaluate = Logic<kHolds>});
 }
 
 }  // namespace
 
-const OpInfo kLt = Complete(ComparisonEntry(
-    "lt", "The bool a < b. Of reals it decides no `select` and enters no loop: use `event`.",
-    OrderTypes, [](const Evaluation& e) { return Compare(e, Comparison::kLt); }));
+const OpInfo kLt = ComparisonEntry<Comparison::kLt>(
+    "lt", "The bool a < b. Of reals it decides no `select` and enters no loop: use `event`.");
+const OpInfo kLe = ComparisonEntry<Comparison::kLe>("le", "The bool a <= b; of reals as for `lt`.");
+const OpInfo kGt = ComparisonEntry<Comparison::kGt>("gt", "The bool a > b; of reals as for `lt`.");
+const OpInfo kGe = ComparisonEntry<Comparison::kGe>("ge", "The bool a >= b; of reals as for `lt`.");
+const OpInfo kEq =
+    ComparisonEntry<Comparison::kEq>("eq", "The bool a == b, also of bools; of reals as for `lt`.");
+const OpInfo kNe = ComparisonEntry<Comparison::kNe>(
+    "ne", "The bool a != b, also of bools, false where one is NaN; of reals as for `lt`.");
 
-const OpInfo kLe =
-    Complete(ComparisonEntry("le", "The bool a <= b; of reals as for `lt`.", OrderTypes,
-                             [](const Evaluation& e) { return Compare(e, Comparison::kLe); }));
-
-const OpInfo kGt =
-    Complete(ComparisonEntry("gt", "The bool a > b; of reals as for `lt`.", OrderTypes,
-                             [](const Evaluation& e) { return Compare(e, Comparison::kGt); }));
-
-const OpInfo kGe =
-    Complete(ComparisonEntry("ge", "The bool a >= b; of reals as for `lt`.", OrderTypes,
-                             [](const Evaluation& e) { return Compare(e, Comparison::kGe); }));
-
-const OpInfo kEq = Complete(
-    ComparisonEntry("eq", "The bool a == b, also of bools; of reals as for `lt`.", EqualityTypes,
-                    [](const Evaluation& e) { return Compare(e, Comparison::kEq); }));
-
-const OpInfo kNe = Complete(ComparisonEntry(
-    "ne", "The bool a != b, also of bools, false where one is NaN; of reals as for `lt`.",
-    EqualityTypes, [](const Evaluation& e) { return Compare(e, Comparison::kNe); }));
-
-const OpInfo kAnd = Complete({
-    .name = "and",
-    .doc = "Whether both bools hold.",
-    .op_class = OpClass::kLogic,
-    .operands = "a, b",
-    .result = Result::kBool,
-    .types = LogicTypes,
-    .evaluate =
-        [](const Evaluation& e) {
-          return Logic(e, [](int64_t a, int64_t b) { return a != 0 && b != 0; });
-        },
-});
-
-const OpInfo kOr = Complete({
-    .name = "or",
-    .doc = "Whether one of two bools holds.",
-    .op_class = OpClass::kLogic,
-    .operands = "a, b",
-    .result = Result::kBool,
-    .types = LogicTypes,
-    .evaluate =
-        [](const Evaluation& e) {
-          return Logic(e, [](int64_t a, int64_t b) { return a != 0 || b != 0; });
-        },
-});
-
-const OpInfo kNot = Complete({
-    .name = "not",
-    .doc = "Whether a bool does not hold.",
-    .op_class = OpClass::kLogic,
-    .operands = "a",
-    .result = Result::kBool,
-    .types = LogicTypes,
-    .evaluate =
-        [](const Evaluation& e) { return Logic(e, [](int64_t a, int64_t) { return a == 0; }); },
-});
+const OpInfo kAnd = LogicEntry<Both>("and", "Whether both bools hold.", "a, b");
+const OpInfo kOr = LogicEntry<Either>("or", "Whether one of two bools holds.", "a, b");
+const OpInfo kNot = LogicEntry<Opposite>("not", "Whether a bool does not hold.", "a");
 
 const OpInfo kSelect = Complete({
     .name = "select",

@@ -1,4 +1,4 @@
-// What the service knows about an operation stands in its entry: one OpInfo per operation.
+// The table of operations: one entry (OpInfo) holds everything that is known of an operation.
 //
 // An entry is a constant `op::kName` in a file of this folder; operations.inc lists them. Verifier,
 // printer, differentiation, the reference executor, the messages, docs/programs.md, the Python
@@ -69,7 +69,7 @@ enum class Result : uint8_t {
   kDeclared,  // what the program says it is
 };
 
-// The question whether a non-finite element of one operand always makes the result non-finite.
+// Asks whether a non-finite element of one operand always makes the result non-finite.
 struct Carriage {
   const Program& program;
   const Op& op;
@@ -78,7 +78,7 @@ struct Carriage {
   ValueId where;      // of what gives the operand
 };
 
-// How finite operands can give a non-finite result, and what a birth certificate then says.
+// How finite operands can give a non-finite result, as a birth certificate names it.
 enum class Birth : uint8_t {
   kNever,         // finite operands give finite results
   kArithmetic,    // NaN: invalid; infinite: a division by zero, or overflow
@@ -86,14 +86,14 @@ enum class Birth : uint8_t {
   kConversion,
 };
 
-// Where the cotangent of an operand is present, where that of the operation's result is.
+// Where an operand's cotangent is present, given that the result's is.
 enum class Passage : uint8_t {
   kNone,    // nowhere: no cotangent passes
   kSame,    // never, always or masked as the result's
   kMasked,  // behind a mask
 };
 
-// How an operation is differentiated; Complete finds it out.
+// How an operation is differentiated; derived by Complete.
 enum class Derivative : uint8_t {
   kRule,     // by `vjp`
   kNone,     // piecewise constant, or cut: no cotangent passes
@@ -101,7 +101,7 @@ enum class Derivative : uint8_t {
   kAdjoint,  // stands in adjoint programs only, which are not differentiated
 };
 
-// Where random tests keep an operand, so that derivatives exist and results stay moderate.
+// The range from which random tests draw an operand: derivatives exist, results stay moderate.
 enum class Domain : uint8_t { kAll, kPositive, kBounded };
 
 using Arrays = std::span<const Array* const>;
@@ -117,8 +117,8 @@ struct Evaluation {
   const Value& result() const { return program[op.results[0]]; }
 };
 
-// A function that an entry may leave out. (The address of a function is not comparable with null at
-// compile time under the sanitizers of GCC 12, so whether it is there is kept beside it.)
+// A function that an entry may leave out. (A flag says whether it is given: under the sanitizers,
+// GCC 12 cannot compare the address of a function with null at compile time.)
 template <class Signature>
 class Rule;
 template <class R, class... A>
@@ -160,8 +160,8 @@ struct OpInfo {
   bool smooth = true;  // has no jumps, cuts or roundings
   Domain domains[3] = {Domain::kAll, Domain::kAll, Domain::kAll};
 
-  // A composite: rewritten into other operations before anything else is done with it, so that it
-  // needs neither derivative nor evaluation.
+  // Composites only: rewrites the operation into others. Lowering does that first, so a composite
+  // needs neither a derivative nor an evaluation.
   Rule<void(ExpansionWriter& writer)> expand = {};
 
   // The result from the operands, literally; every NaN is canonical. Elementwise operations give a
@@ -177,8 +177,8 @@ struct OpInfo {
 // The operands' common type: of reals, and of integers where the operation has them.
 Types ElementwiseTypes(const Program& program, const Op& op);
 
-// An entry with what follows from the rest of it. One that lacks what its kind needs does not
-// compile.
+// Fills in the fields of an entry that follow from others. An entry that lacks what its kind needs
+// does not compile.
 consteval OpInfo Complete(OpInfo info) {
   const bool elementwise = info.op_class == OpClass::kElementwise;
   const bool runs_among_regions =
@@ -204,8 +204,8 @@ consteval OpInfo Complete(OpInfo info) {
 const OpInfo& InfoOf(OpCode code);
 std::optional<OpCode> OpFromName(std::string_view name);
 
-// Ends the process: an executor met an operation that it has no rule for. Tests that draw every
-// operation of the table see to it that none is met in service.
+// Ends the process, because an executor met an operation that it has no rule for. The equality
+// tests draw every operation of the table, so none is met in service.
 [[noreturn]] void HasNoRule(OpCode code, std::string_view executor);
 
 // In the order of the table.
@@ -225,7 +225,7 @@ namespace op {
 // INVALID_ARGUMENT with a field inside the operation. Not for operations with regions.
 Types ResultTypes(const Program& program, const Op& op);
 
-// The result of any operation that reads nothing but its operands.
+// Evaluates an operation that reads only its operands.
 Array Evaluate(const Evaluation& e);
 
 }  // namespace simgrad::sim

@@ -168,20 +168,13 @@ void CumsumVjp(VjpRule& r) {
   const Op& op = r.op();
   Shape reduced;
   for (int64_t axis : r.KeptAxes()) reduced.push_back(r.type().shape[static_cast<size_t>(axis)]);
-  Mask mask = r.MapMask(reduced, [&] {
-    Op any;
-    any.code = OpCode::kAny;
-    any.attributes.axes = op.attributes.axes;
-    return any;
-  });
+  Mask mask = r.MapMask(reduced, [&] { return AxesOp(OpCode::kAny, op.attributes.axes); });
   if (mask.presence == Presence::kMasked) {
     Op widen = r.Widen();
     widen.operands = {mask.value};
     mask = Mask::At(r.EmitMask(std::move(widen), r.type().shape));
   }
-  Op sum;
-  sum.code = OpCode::kCumsum;
-  sum.attributes.axes = op.attributes.axes;
+  Op sum = AxesOp(OpCode::kCumsum, op.attributes.axes);
   sum.attributes.reverse = !op.attributes.reverse;
   sum.operands = {r.Filled()};
   const ValueId cotangent = r.EmitUnder(mask, std::move(sum), r.type());
@@ -210,14 +203,11 @@ void ExtremeVjp(VjpRule& r) {
   Op widen = r.Widen();
   widen.operands = {r.Kink(kIndex, {ElementType::kI32, r.type().shape}, r.op().attributes.axes)};
   const ValueId wide = r.EmitPlain(std::move(widen), integers);
-  Op iota;
-  iota.code = OpCode::kLiteral;
-  iota.attributes.literal = Positions(r.op(), type.shape);
-  const ValueId positions = r.EmitPlain(std::move(iota), integers);
-  Op equal;
-  equal.code = OpCode::kEq;
-  equal.operands = {wide, positions};
-  const ValueId taken = r.EmitMask(std::move(equal), type.shape);
+  const ValueId positions = r.EmitPlain(
+      {.code = OpCode::kLiteral, .attributes = {.literal = Positions(r.op(), type.shape)}},
+      integers);
+  const ValueId taken =
+      r.EmitMask({.code = OpCode::kEq, .operands = {wide, positions}}, type.shape);
   const Mask mask = r.MapMask(type.shape, [&] { return r.Widen(); });
   const Mask where = r.And(mask, taken);
   Op spread = r.Widen();
@@ -226,7 +216,30 @@ void ExtremeVjp(VjpRule& r) {
   r.To(0, {cotangent, where});
 }
 
-Passage Masked(const Program&, const Op&, size_t) { return Passage::kMasked; }
+template <bool kLargest>
+consteval OpInfo ExtremeEntry(std::string_view name, std::string_view doc) {
+  return Complete({.name = name,
+                   .doc = doc,
+                   .op_class = OpClass::kReduction,
+                   .operands = "a",
+                   .attributes = {Attribute::kAxes},
+                   .types = ExtremeTypes<ElementType::kReal>,
+                   .passage = MaskedPassage,
+                   .vjp = ExtremeVjp < kLargest ? OpCode::kArgmax : OpCode::kArgmin >,
+                   .evaluate = ReduceToExtreme<kLargest>});
+}
+
+template <bool kLargest>
+consteval OpInfo IndexEntry(std::string_view name, std::string_view doc) {
+  return Complete({.name = name,
+                   .doc = doc,
+                   .op_class = OpClass::kReduction,
+                   .operands = "a",
+                   .attributes = {Attribute::kAxes},
+                   .result = Result::kI32,
+                   .types = ExtremeTypes<ElementType::kI32>,
+                   .evaluate = IndexOfExtreme<kLargest>});
+}
 
 }  // namespace
 
@@ -247,55 +260,23 @@ const OpInfo kSum = Complete({
     .evaluate = [](const Evaluation& e) { return SumIn(e, e.op.attributes.order); },
 });
 
-const OpInfo kReduceMax = Complete({
-    .name = "reduce_max",
-    .doc = "The largest element along the one axis of `axes`; NaN propagates; the cotangent goes "
-           "to the first largest.",
-    .op_class = OpClass::kReduction,
-    .operands = "a",
-    .attributes = {Attribute::kAxes},
-    .types = ExtremeTypes<ElementType::kReal>,
-    .passage = Masked,
-    .vjp = ExtremeVjp<OpCode::kArgmax>,
-    .evaluate = ReduceToExtreme<true>,
-});
+const OpInfo kReduceMax = ExtremeEntry<true>(
+    "reduce_max",
+    "The largest element along the one axis of `axes`; NaN propagates; the cotangent goes to the "
+    "first largest.");
+const OpInfo kReduceMin = ExtremeEntry<false>(
+    "reduce_min",
+    "The smallest element along the one axis of `axes`; NaN propagates; the cotangent goes to the "
+    "first smallest.");
 
-const OpInfo kReduceMin = Complete({
-    .name = "reduce_min",
-    .doc = "The smallest element along the one axis of `axes`; NaN propagates; the cotangent goes "
-           "to the first smallest.",
-    .op_class = OpClass::kReduction,
-    .operands = "a",
-    .attributes = {Attribute::kAxes},
-    .types = ExtremeTypes<ElementType::kReal>,
-    .passage = Masked,
-    .vjp = ExtremeVjp<OpCode::kArgmin>,
-    .evaluate = ReduceToExtreme<false>,
-});
-
-const OpInfo kArgmax = Complete({
-    .name = "argmax",
-    .doc = "The i32 index of the first largest element, or of the first NaN, along the one axis of "
-           "`axes`.",
-    .op_class = OpClass::kReduction,
-    .operands = "a",
-    .attributes = {Attribute::kAxes},
-    .result = Result::kI32,
-    .types = ExtremeTypes<ElementType::kI32>,
-    .evaluate = IndexOfExtreme<true>,
-});
-
-const OpInfo kArgmin = Complete({
-    .name = "argmin",
-    .doc = "The i32 index of the first smallest element, or of the first NaN, along the one axis "
-           "of `axes`.",
-    .op_class = OpClass::kReduction,
-    .operands = "a",
-    .attributes = {Attribute::kAxes},
-    .result = Result::kI32,
-    .types = ExtremeTypes<ElementType::kI32>,
-    .evaluate = IndexOfExtreme<false>,
-});
+const OpInfo kArgmax = IndexEntry<true>(
+    "argmax",
+    "The i32 index of the first largest element, or of the first NaN, along the one axis of "
+    "`axes`.");
+const OpInfo kArgmin = IndexEntry<false>(
+    "argmin",
+    "The i32 index of the first smallest element, or of the first NaN, along the one axis of "
+    "`axes`.");
 
 const OpInfo kCumsum = Complete({
     .name = "cumsum",

@@ -68,15 +68,8 @@ void BroadcastVjp(VjpRule& r) {
   for (int64_t axis = 0; axis < static_cast<int64_t>(r.type().shape.size()); ++axis) {
     if (std::find(dims.begin(), dims.end(), axis) == dims.end()) axes.push_back(axis);
   }
-  const Mask mask = r.MapMask(type.shape, [&] {
-    Op any;
-    any.code = OpCode::kAny;
-    any.attributes.axes = axes;
-    return any;
-  });
-  Op sum;
-  sum.code = OpCode::kSum;
-  sum.attributes.axes = axes;
+  const Mask mask = r.MapMask(type.shape, [&] { return AxesOp(OpCode::kAny, axes); });
+  Op sum = AxesOp(OpCode::kSum, axes);
   sum.operands = {r.Filled()};
   const ValueId cotangent = r.EmitUnder(mask, std::move(sum), type);
   r.To(0, {cotangent, mask});

@@ -6,45 +6,42 @@
 namespace simgrad::sim {
 
 Op ShapeOp(OpCode code, Shape shape) {
-  Op op;
-  op.code = code;
-  op.attributes.shape = std::move(shape);
-  return op;
+  return {.code = code, .attributes = {.shape = std::move(shape)}};
+}
+
+Op AxesOp(OpCode code, std::vector<int64_t> axes) {
+  return {.code = code, .attributes = {.axes = std::move(axes)}};
 }
 
 ValueId VjpRule::Kink(OpCode code, const Type& type, std::vector<int64_t> axes) {
-  Op kink;
-  kink.code = code;
-  kink.role = op_.role;
-  kink.site = op_.site;
-  kink.label = op_.label;
-  kink.operands = op_.operands;
-  kink.attributes.axes = std::move(axes);
+  Op kink{.code = code,
+          .role = op_.role,
+          .site = op_.site,
+          .operands = op_.operands,
+          .attributes = {.axes = std::move(axes)},
+          .label = op_.label};
   return w_.Tape(w_.Kink(op_.results[0], std::move(kink), type));
 }
 
 void VjpRule::Choice(ValueId condition, size_t first, size_t second) {
   if (Wants(second)) {
-    Op opposite;
-    opposite.code = OpCode::kNot;
-    opposite.operands = {condition};
-    const ValueId other = EmitMask(std::move(opposite), type_.shape);
+    const ValueId other = EmitMask({.code = OpCode::kNot, .operands = {condition}}, type_.shape);
     To(second, {g_, And(other)});
   }
   if (Wants(first)) To(first, {g_, And(condition)});
 }
 
 ValueId VjpRule::EmitUnder(const Mask& mask, Op op, const Type& type) {
-  const auto before = w_.context();
-  w_.SetContext({before.role, before.label, mask});
-  const ValueId value = w_.Emit(std::move(op), type);
-  w_.SetContext(before);
-  return value;
+  return EmitIn(w_.context().role, mask, std::move(op), type);
 }
 
 ValueId VjpRule::EmitPlain(Op op, const Type& type) {
+  return EmitIn(Role::kAdjoint, {}, std::move(op), type);
+}
+
+ValueId VjpRule::EmitIn(Role role, const Mask& mask, Op op, const Type& type) {
   const auto before = w_.context();
-  w_.SetContext({Role::kAdjoint, before.label, {}});
+  w_.SetContext({role, before.label, mask});
   const ValueId value = w_.Emit(std::move(op), type);
   w_.SetContext(before);
   return value;
@@ -52,12 +49,8 @@ ValueId VjpRule::EmitPlain(Op op, const Type& type) {
 
 ValueId VjpRule::Filled() {
   if (mask_.presence != Presence::kMasked) return g_;
-  const auto before = w_.context();
-  w_.SetContext({before.role, before.label, {}});
   const ValueId zero = Const(0.0);
-  const ValueId filled = w_.Emit(OpCode::kSelect, {mask_.value, g_, zero}, type_);
-  w_.SetContext(before);
-  return filled;
+  return EmitUnder({}, {.code = OpCode::kSelect, .operands = {mask_.value, g_, zero}}, type_);
 }
 
 void VjpRule::SpellMask() {
@@ -82,6 +75,8 @@ Op VjpRule::Widen() const {
   op.attributes.dims = KeptAxes();
   return op;
 }
+
+Passage MaskedPassage(const Program&, const Op&, size_t) { return Passage::kMasked; }
 
 Passage PassageTo(const Program& program, const Op& op, size_t operand) {
   const OpInfo& info = InfoOf(op.code);

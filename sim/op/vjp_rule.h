@@ -1,7 +1,7 @@
-// One operation being reversed: what the vjp of an entry is written with.
+// The interface with which an entry's vjp is written: one operation being reversed.
 //
-// Every operation that a rule writes is a statement of its own: C++ leaves the order of arguments
-// open, and the order of the operations is the text of the program.
+// A rule writes each operation in a statement of its own: the order of operations is the text of
+// the program, and C++ does not define the order in which arguments are evaluated.
 #pragma once
 
 #include <utility>
@@ -21,15 +21,15 @@ class VjpRule {
 
   const Op& op() const { return op_; }
   const Type& type() const { return type_; }  // of the result
-  // By value: adding operations moves the table of values.
+  // Returned by value, as adding operations reallocates the table of values.
   Type OperandType(size_t operand) const { return w_.program()[op_.operands[operand]].type; }
-  // Whether the operand has a cotangent at all; a rule writes nothing for one that has none.
+  // Returns whether the operand has a cotangent; for one without, a rule writes nothing.
   bool Wants(size_t operand) const { return w_.IsActive(op_.operands[operand]); }
 
   // The cotangent of the result, and where it is present.
   ValueId g() const { return g_; }
   const Mask& mask() const { return mask_; }
-  // Primal values, as the tape has them: operand k, the result.
+  // Primal values read from the tape: an operand, the result.
   ValueId X(size_t operand) { return w_.Tape(op_.operands[operand]); }
   ValueId Y() { return w_.Tape(op_.results[0]); }
 
@@ -47,14 +47,14 @@ class VjpRule {
   void To(size_t operand, ValueId cotangent) { To(operand, {cotangent, mask_}); }
   void To(size_t operand, const Slot& slot) { w_.Contribute(op_.operands[operand], slot); }
 
-  // A primal operation on the same operands, added behind this one, that says which way it went.
+  // Adds a primal operation on the same operands behind this one, to record which way it went.
   ValueId Kink(OpCode code, const Type& type, std::vector<int64_t> axes = {});
   // The cotangent goes to `first` where the condition holds, else to `second`.
   void Choice(ValueId condition, size_t first, size_t second);
-  // The same operation, that `build` makes, on cotangent and mask, and the contribution of both.
+  // Applies the operation that `build` returns to cotangent and mask, and contributes both.
   template <typename Build>
   void MapSlot(size_t operand, const Build& build);
-  // One bool operation on the mask; an always or never mask needs none.
+  // Applies a bool operation to the mask; an always or never mask needs none.
   template <typename Build>
   Mask MapMask(const Shape& shape, const Build& build);
 
@@ -67,7 +67,7 @@ class VjpRule {
   }
   // g where it is present, +0 elsewhere.
   ValueId Filled();
-  // Makes an always mask one that the text spells out.
+  // Replaces an always mask by an explicit literal.
   void SpellMask();
   Mask And(ValueId condition) { return w_.And(mask_, condition); }
   Mask And(const Mask& mask, ValueId condition) { return w_.And(mask, condition); }
@@ -78,6 +78,8 @@ class VjpRule {
   Op Widen() const;
 
  private:
+  ValueId EmitIn(Role role, const Mask& mask, Op op, const Type& type);
+
   AdjointWriter& w_;
   const Op& op_;
   ValueId g_;
@@ -86,6 +88,7 @@ class VjpRule {
 };
 
 Op ShapeOp(OpCode code, Shape shape);
+Op AxesOp(OpCode code, std::vector<int64_t> axes);
 
 template <typename Build>
 Mask VjpRule::MapMask(const Shape& shape, const Build& build) {
@@ -107,7 +110,10 @@ void VjpRule::MapSlot(size_t operand, const Build& build) {
 // Contributes the cotangents of `op`'s operands, given the slot of its one result.
 void WriteVjp(AdjointWriter& writer, const Op& op);
 
-// Where a cotangent arrives.
+// A Passage rule: every operand's cotangent is masked.
+Passage MaskedPassage(const Program& program, const Op& op, size_t operand);
+
+// Returns where the cotangent of an operand is present.
 Passage PassageTo(const Program& program, const Op& op, size_t operand);
 
 }  // namespace simgrad::sim

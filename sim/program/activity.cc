@@ -15,8 +15,7 @@ class Activity {
       : program_(program), budget_(budget), active_(program.values.size(), false) {}
 
   void Mark(ValueId id) {
-    if (id == ValueId::kNone || active_[Index(id)]) return;
-    if (program_[id].type.element != ElementType::kReal) return;
+    if (!program_.IsReal(id) || active_[Index(id)]) return;
     active_[Index(id)] = true;
     todo_.push_back(id);
   }

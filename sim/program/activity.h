@@ -1,4 +1,5 @@
-// Which values a derivative can flow through: what depends on a state or on a wanted input.
+// Finds the values that a derivative can flow through: those that depend on a state or on an input
+// whose gradient is wanted.
 #pragma once
 
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace simgrad::sim {
 
-// One flag per value of `program`. `terminal` may be null. Cost: linear in the program.
+// Returns one flag per value of `program`. `terminal` may be null. Cost: linear in the program.
 std::vector<bool> ActiveValues(const Program& program, const Region* terminal,
                                const AdjointSpec& spec, PassBudget& budget);
 

@@ -4,8 +4,6 @@
 
 namespace simgrad::sim {
 
-Presence Join(Presence a, Presence b) { return a == b ? a : Presence::kMasked; }
-
 AdjointWriter::AdjointWriter(Program& program, std::vector<bool> active, PassBudget& budget)
     : program_(program), budget_(budget), active_(std::move(active)) {
   for (size_t i = 0; i < program.inputs.size(); ++i) {
@@ -111,12 +109,11 @@ void AdjointWriter::Contribute(ValueId primal, const Slot& slot) {
 }
 
 void AdjointWriter::Accumulate(int32_t input, const Slot& slot) {
-  Op op;
-  op.code = OpCode::kAccumulate;
-  op.role = Role::kGradient;
-  op.label = context_.label;
-  op.operands = {slot.cotangent};
-  op.attributes.input = input;
+  Op op{.code = OpCode::kAccumulate,
+        .role = Role::kGradient,
+        .operands = {slot.cotangent},
+        .attributes = {.input = input},
+        .label = context_.label};
   if (slot.presence() == Presence::kMasked) {
     op.operands.push_back(slot.mask.value);
     op.attributes.where = slot.mask.value;
@@ -157,10 +154,7 @@ Slot AdjointWriter::Merged(const Slot& first, const Slot& second, Role role) {
 }
 
 ValueId AdjointWriter::Emit(OpCode code, std::vector<ValueId> operands, const Type& type) {
-  Op op;
-  op.code = code;
-  op.operands = std::move(operands);
-  return Emit(std::move(op), type);
+  return Emit({.code = code, .operands = std::move(operands)}, type);
 }
 
 ValueId AdjointWriter::Emit(Op op, const Type& type) {
@@ -178,13 +172,11 @@ ValueId AdjointWriter::Emit(Op op, const Type& type) {
 }
 
 ValueId AdjointWriter::Number(double value, const Type& type) {
-  Op op;
-  op.code = OpCode::kLiteral;
-  op.role = context_.role;
-  op.attributes.literal = {value};
-  op.results = {AddValue(type)};
-  const ValueId result = op.results[0];
-  Push(std::move(op));
+  const ValueId result = AddValue(type);
+  Push({.code = OpCode::kLiteral,
+        .role = context_.role,
+        .results = {result},
+        .attributes = {.literal = {value}}});
   return result;
 }
 
@@ -197,39 +189,39 @@ const Op* AdjointWriter::LiteralOf(ValueId id) const {
   return found == literals_.end() ? nullptr : &found->second;
 }
 
+template <class Make>
+ValueId AdjointWriter::ReadOnce(Scope& scope, ValueId primal, const std::string& label,
+                                const Make& make) {
+  NoteRead(scope, primal, label);
+  const auto [known, is_new] = scope.tapes.try_emplace(Index(primal), ValueId::kNone);
+  if (!is_new) return known->second;
+  Op op = make();
+  op.results = {AddValue(program_[primal].type, program_[primal].name)};
+  known->second = op.results[0];
+  Append(*scope.region, std::move(op));
+  return known->second;
+}
+
 ValueId AdjointWriter::Tape(ValueId primal) {
   // Inputs and literals are no values of a tape: each use rounds them once to the role of its own.
   if (IsInput(primal)) return primal;
-  if (const Op* literal = LiteralOf(primal)) return ReadLiteral(primal, *literal);
+  if (const Op* literal = LiteralOf(primal)) {
+    return ReadOnce(scopes_.front(), primal, literal->label, [&] { return *literal; });
+  }
   const auto depth = depth_of_.find(Index(primal));
   Scope& scope = scopes_[depth == depth_of_.end() ? 0 : depth->second];
-  NoteRead(scope, primal, context_.label);
-  const auto known = scope.tapes.find(Index(primal));
-  if (known != scope.tapes.end()) return known->second;
-  Op op;
-  op.code = OpCode::kTape;
-  op.role = Role::kTape;
-  op.label = context_.label;
-  op.attributes.primal = primal;
-  op.results = {AddValue(program_[primal].type, program_[primal].name)};
-  return Remember(scope, primal, std::move(op));
-}
-
-ValueId AdjointWriter::ReadLiteral(ValueId primal, const Op& literal) {
-  Scope& scope = scopes_.front();
-  NoteRead(scope, primal, literal.label);
-  const auto known = scope.tapes.find(Index(primal));
-  if (known != scope.tapes.end()) return known->second;
-  Op op = literal;
-  op.results = {AddValue(program_[primal].type, program_[primal].name)};
-  return Remember(scope, primal, std::move(op));
+  return ReadOnce(scope, primal, context_.label, [&]() -> Op {
+    return {.code = OpCode::kTape,
+            .role = Role::kTape,
+            .attributes = {.primal = primal},
+            .label = context_.label};
+  });
 }
 
 void AdjointWriter::NoteRead(Scope& scope, ValueId primal, const std::string& label) {
   if (&scope == &scopes_.back()) return;
   const size_t depth = static_cast<size_t>(&scope - scopes_.data());
-  const std::pair<int32_t, int64_t> now = {(*orders_)[depth][static_cast<size_t>(reader_)],
-                                           reads_++};
+  const std::pair<int32_t, int64_t> now = {order_->FirstMet(depth, reader_), reads_++};
   const auto known = scope.reads.find(Index(primal));
   if (known != scope.reads.end()) {
     if (now < known->second.first) known->second = {now, label, known->second.at};
@@ -258,13 +250,6 @@ void AdjointWriter::SortReads() {
     sorted.back().label = read.label;
   }
   std::move(sorted.begin(), sorted.end(), first);
-}
-
-ValueId AdjointWriter::Remember(Scope& scope, ValueId primal, Op op) {
-  const ValueId result = op.results[0];
-  Append(*scope.region, std::move(op));
-  scope.tapes[Index(primal)] = result;
-  return result;
 }
 
 Mask AdjointWriter::And(const Mask& a, ValueId condition) {

@@ -11,13 +11,11 @@
 #include <vector>
 
 #include "sim/program/pass_budget.h"
+#include "sim/program/presence.h"
 #include "sim/program/program.h"
+#include "sim/program/read_order.h"
 
 namespace simgrad::sim {
-
-// Where a cotangent is present, as far as the program text knows.
-enum class Presence : uint8_t { kNever, kAlways, kMasked };
-Presence Join(Presence a, Presence b);
 
 struct Mask {
   Presence presence = Presence::kNever;
@@ -39,7 +37,7 @@ struct SlotSpec {
 
 class AdjointWriter {
  public:
-  // Both outlive the writer. What is written is counted by the budget.
+  // The program and the budget outlive the writer; the budget counts every write.
   AdjointWriter(Program& program, std::vector<bool> active, PassBudget& budget);
 
   Program& program() { return program_; }
@@ -51,7 +49,7 @@ class AdjointWriter {
   // Scopes.
   void Open(Region& region);
   void Close(Region& region);
-  // Primal values defined in the region that the innermost scope reverses are read in that scope.
+  // The innermost scope reverses `primal`: it reads the values that `primal` defines.
   void DefinesPrimal(const Region& primal);
 
   // Slots as arguments and yields of a region: all cotangents, then all masks.
@@ -80,15 +78,13 @@ class AdjointWriter {
   ValueId Emit(Op op, const Type& type);
   ValueId Number(double value, const Type& type);
   ValueId Truth(bool value, const Shape& shape);
-  // The primal value, rounded to role tape; an input or a literal as it is.
+  // Returns the primal value rounded to role tape; an input or a literal unrounded.
   ValueId Tape(ValueId primal);
   Mask And(const Mask& a, ValueId condition);
 
-  // What a loop reads of the regions around it is read in those regions, in front of its vjp. The
-  // order is that in which a fixpoint of presence first meets the operations that read
-  // (PresencePlan::OrderReads), so it is sorted once the loop is written. `orders`, by depth of the
-  // region read in: the place of the operation that is being reversed, its reader.
-  void SetOrders(const std::vector<std::vector<int32_t>>* orders) { orders_ = orders; }
+  // What a loop reads of the regions around it is read in those regions, in front of its vjp, and
+  // sorted by `order` once the loop is written. A reader is the operation that is being reversed.
+  void SetOrder(const ReadOrder* order) { order_ = order; }
   void SetReader(int32_t reader) { reader_ = reader; }
   size_t Depth() const { return scopes_.size() - 1; }
   void BeginReads();
@@ -115,8 +111,9 @@ class AdjointWriter {
     std::unordered_map<size_t, Read> reads;
     size_t first_read = 0;  // operation
   };
-  ValueId ReadLiteral(ValueId primal, const Op& literal);
-  ValueId Remember(Scope& scope, ValueId primal, Op op);
+  // What `make` makes, unless the scope has read the primal value before.
+  template <class Make>
+  ValueId ReadOnce(Scope& scope, ValueId primal, const std::string& label, const Make& make);
   void Append(Region& region, Op op);
   // Reads in a region around the one being written are noted, known or not.
   void NoteRead(Scope& scope, ValueId primal, const std::string& label);
@@ -133,7 +130,7 @@ class AdjointWriter {
   std::unordered_map<size_t, Op> literals_;
   std::unordered_map<size_t, std::pair<Op, bool>> kinks_;  // by anchor; inserted already
   int64_t kinks_to_insert_ = 0;
-  const std::vector<std::vector<int32_t>>* orders_ = nullptr;
+  const ReadOrder* order_ = nullptr;
   int32_t reader_ = 0;
   int64_t reads_ = 0;
   Context context_;

@@ -82,100 +82,70 @@ Var Builder::WidenTo(Var x, const Shape& shape) {
   return Broadcast(x, shape, {});
 }
 
+Var Builder::Emit(Op op) {
+  const absl::StatusOr<std::vector<Type>> types = ResultTypes(program_, op);
+  if (types.ok()) return Emit(std::move(op), types->front());
+  Fail(std::string(types.status().message()));
+  return {this, op.operands[0]};
+}
+
 Var Builder::Apply(OpCode code, Vars operands) {
   Shape widest;
   for (const Var& x : operands) {
     if (x.shape().size() > widest.size()) widest = x.shape();
   }
-  Op op;
-  op.code = code;
+  Op op{.code = code};
   for (Var& x : operands) op.operands.push_back(WidenTo(x, widest).id);
-  const absl::StatusOr<std::vector<Type>> types = ResultTypes(program_, op);
-  if (!types.ok()) {
-    Fail(std::string(types.status().message()));
-    return operands[0];
-  }
-  return Emit(std::move(op), types->front());
+  return Emit(std::move(op));
 }
 
 Var Builder::Literal(double value, Shape shape) { return LiteralArray({value}, std::move(shape)); }
 
 Var Builder::LiteralArray(std::vector<double> values, Shape shape) {
-  Op op;
-  op.code = OpCode::kLiteral;
-  op.attributes.literal = std::move(values);
-  return Emit(std::move(op), {ElementType::kReal, std::move(shape)});
+  return Emit({.code = OpCode::kLiteral, .attributes = {.literal = std::move(values)}},
+              {ElementType::kReal, std::move(shape)});
 }
 
 Var Builder::Integer(int64_t value, ElementType type, Shape shape) {
-  Op op;
-  op.code = OpCode::kLiteral;
-  op.attributes.literal = {static_cast<double>(value)};
-  return Emit(std::move(op), {type, std::move(shape)});
+  const double number = static_cast<double>(value);
+  return Emit({.code = OpCode::kLiteral, .attributes = {.literal = {number}}},
+              {type, std::move(shape)});
 }
 
 Var Builder::Broadcast(Var x, Shape shape, std::vector<int64_t> dims) {
-  Op op;
-  op.code = OpCode::kBroadcast;
-  op.operands = {x.id};
-  op.attributes.shape = shape;
-  op.attributes.dims = std::move(dims);
-  return Emit(std::move(op), {TypeOf(x).element, std::move(shape)});
+  return Emit({.code = OpCode::kBroadcast,
+               .operands = {x.id},
+               .attributes = {.shape = std::move(shape), .dims = std::move(dims)}});
 }
 
 Var Builder::Reshape(Var x, Shape shape) {
-  Op op;
-  op.code = OpCode::kReshape;
-  op.operands = {x.id};
-  op.attributes.shape = shape;
-  return Emit(std::move(op), {TypeOf(x).element, std::move(shape)});
+  return Emit(
+      {.code = OpCode::kReshape, .operands = {x.id}, .attributes = {.shape = std::move(shape)}});
 }
 
 Var Builder::Slice(Var x, std::vector<int64_t> start, Shape shape) {
-  Op op;
-  op.code = OpCode::kSlice;
-  op.operands = {x.id};
-  op.attributes.start = std::move(start);
-  op.attributes.shape = shape;
-  return Emit(std::move(op), {TypeOf(x).element, std::move(shape)});
+  return Emit({.code = OpCode::kSlice,
+               .operands = {x.id},
+               .attributes = {.start = std::move(start), .shape = std::move(shape)}});
 }
 
 Var Builder::Concat(Vars parts, int64_t axis) {
-  Op op;
-  op.code = OpCode::kConcat;
+  Op op{.code = OpCode::kConcat, .attributes = {.axes = {axis}}};
   for (const Var& part : parts) op.operands.push_back(part.id);
-  op.attributes.axes = {axis};
-  const auto types = ResultTypes(program_, op);
-  if (!types.ok()) {
-    Fail(std::string(types.status().message()));
-    return parts.front();
-  }
-  return Emit(std::move(op), types->front());
+  return Emit(std::move(op));
 }
 
 Var Builder::Reduce(OpCode code, Var x, std::vector<int64_t> axes) {
-  Op op;
-  op.code = code;
-  op.operands = {x.id};
   if (axes.empty()) {
     for (size_t i = 0; i < x.shape().size(); ++i) axes.push_back(static_cast<int64_t>(i));
   }
-  op.attributes.axes = std::move(axes);
-  const auto types = ResultTypes(program_, op);
-  if (!types.ok()) {
-    Fail(std::string(types.status().message()));
-    return x;
-  }
-  return Emit(std::move(op), types->front());
+  return Emit({.code = code, .operands = {x.id}, .attributes = {.axes = std::move(axes)}});
 }
 
 Var Builder::Cumsum(Var x, int64_t axis, bool reverse) {
-  Op op;
-  op.code = OpCode::kCumsum;
-  op.operands = {x.id};
-  op.attributes.axes = {axis};
-  op.attributes.reverse = reverse;
-  return Emit(std::move(op), TypeOf(x));
+  return Emit({.code = OpCode::kCumsum,
+               .operands = {x.id},
+               .attributes = {.axes = {axis}, .reverse = reverse}});
 }
 
 Var Builder::Mean(Var x) {
@@ -185,19 +155,13 @@ Var Builder::Mean(Var x) {
 }
 
 Var Builder::Cast(Var x, std::optional<Format> format, std::optional<Overflow> overflow) {
-  Op op;
-  op.code = OpCode::kCast;
-  op.operands = {x.id};
-  op.attributes.format = format;
-  op.attributes.overflow = overflow;
-  return Emit(std::move(op), TypeOf(x));
+  return Emit({.code = OpCode::kCast,
+               .operands = {x.id},
+               .attributes = {.format = format, .overflow = overflow}});
 }
 
 Var Builder::Convert(Var x, ElementType type) {
-  Op op;
-  op.code = OpCode::kConvert;
-  op.operands = {x.id};
-  return Emit(std::move(op), {type, x.shape()});
+  return Emit({.code = OpCode::kConvert, .operands = {x.id}}, {type, x.shape()});
 }
 
 Var Builder::Event(std::string site, Var a, Comparison comparison, Var b,
@@ -205,13 +169,19 @@ Var Builder::Event(std::string site, Var a, Comparison comparison, Var b,
   RoleScope role(*this, Role::kEvent);
   SiteScope scope(*this, site);
   const Shape widest = a.shape().size() >= b.shape().size() ? a.shape() : b.shape();
-  Op op;
-  op.code = OpCode::kEvent;
-  op.operands = {WidenTo(a, widest).id, WidenTo(b, widest).id};
+  Op op{.code = OpCode::kEvent,
+        .operands = {WidenTo(a, widest).id, WidenTo(b, widest).id},
+        .attributes = {.site = std::move(site), .comparison = comparison}};
   if (guard) op.operands.push_back(WidenTo(*guard, widest).id);
-  op.attributes.site = std::move(site);
-  op.attributes.comparison = comparison;
   return Emit(std::move(op), {ElementType::kBool, widest});
+}
+
+Op Builder::LoopOp(OpCode code, size_t carried) const {
+  return {.code = code,
+          .role = role_,
+          .site = site_,
+          .attributes = {.carried = static_cast<int32_t>(carried)},
+          .label = label_};
 }
 
 Var Builder::NewArg(Region& region, const Type& type, std::string name) {
@@ -223,17 +193,12 @@ Var Builder::NewArg(Region& region, const Type& type, std::string name) {
 LoopResult Builder::While(const WhileOptions& options, Vars carried, Vars mapped,
                           const std::function<LoopTest(const Vars&, const Vars&)>& test,
                           const std::function<Vars(const Vars&, const Vars&, const Vars&)>& body) {
-  Op op;
-  op.code = OpCode::kWhile;
-  op.role = role_;
-  op.site = site_;
-  op.label = label_;
+  Op op = LoopOp(OpCode::kWhile, carried.size());
   op.attributes.site = options.site;
   op.attributes.max_iter = options.max_iter;
   op.attributes.comparison = options.comparison;
   op.attributes.cap_order = options.cap_order;
   op.attributes.elements = options.elements;
-  op.attributes.carried = static_cast<int32_t>(carried.size());
   const bool is_mapped = options.elements > 0;
   const auto inner = [&](Var x) {
     Type type = TypeOf(x);
@@ -294,13 +259,8 @@ LoopResult Builder::While(const WhileOptions& options, Vars carried, Vars mapped
 }
 
 Vars Builder::For(int64_t count, Vars carried, const std::function<Vars(Var, const Vars&)>& body) {
-  Op op;
-  op.code = OpCode::kFor;
-  op.role = role_;
-  op.site = site_;
-  op.label = label_;
+  Op op = LoopOp(OpCode::kFor, carried.size());
   op.attributes.max_iter = count;
-  op.attributes.carried = static_cast<int32_t>(carried.size());
   op.regions.resize(1);
   Region& region = op.regions[0];
   const Var index = NewArg(region, {ElementType::kI32, {}}, "index");

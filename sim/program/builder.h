@@ -116,7 +116,9 @@ class Builder {
   friend class SiteScope;
   Var AddInput(InputKind kind, std::string name, Type type, std::optional<double> default_value,
                std::string description);
+  Var Emit(Op op);  // of the type that its entry says
   Var Emit(Op op, Type type);
+  Op LoopOp(OpCode code, size_t carried) const;
   Var WidenTo(Var x, const Shape& shape);
   Var NewArg(Region& region, const Type& type, std::string name);
   void Fail(std::string message);

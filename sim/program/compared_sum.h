@@ -1,4 +1,4 @@
-// The addition behind a compared value, whose operands count in the margin of the decision.
+// Finds the addition that made a compared value: its operands count in the decision's margin.
 //
 // Maths: the rounding error of a sum follows the magnitudes of its operands, not that of the sum.
 //   A margin in ulps is therefore taken at the largest of |lhs|, |rhs| and these magnitudes

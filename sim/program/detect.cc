@@ -75,10 +75,6 @@ class Detector {
   const Known& At(ValueId id) const { return values_[Index(id)]; }
   bool Covered(ValueId id) const { return At(id).covers > 0; }
 
-  bool IsReal(ValueId id) const {
-    return id != ValueId::kNone && program_[id].type.element == ElementType::kReal;
-  }
-
   // A sum of one number in one format is that number.
   bool IsSumOfOne(const Op& op) const {
     if (op.code != kSum || op.attributes.order == Order::kExact) return false;
@@ -134,7 +130,7 @@ class Detector {
     for (const Region& region : op.regions) Read(region);
     // The owner of an accumulator looks at it.
     if (!op.regions.empty() || op.code == kEvent || op.code == kAccumulate) return;
-    if (!IsReal(op.results[0])) return;
+    if (!program_.IsReal(op.results[0])) return;
     At(op.results[0]).maker = &op;
     At(op.results[0]).born = CanBeBorn(op);
   }
@@ -205,7 +201,7 @@ class Detector {
     const int32_t home = At(op.results[0]).home;
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const ValueId operand = op.operands[k];
-      if (!IsReal(operand) || At(operand).home != home) continue;
+      if (!program_.IsReal(operand) || At(operand).home != home) continue;
       if (Carries(op, k) && ExecutedWith(op, operand)) each(At(operand));
     }
   }
@@ -270,11 +266,7 @@ std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where, PassBu
   add(p.initial, p.initial.yields);
   if (const Region* terminal = TerminalOf(program)) add(*terminal, terminal->yields);
   if (where == LooksIn::kForward) return looks;
-  const Adjoint& adjoint = *program.adjoint;
-  for (const Region* region :
-       {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
-    add(*region, {});
-  }
+  for (const Region* region : RegionsOf(*program.adjoint)) add(*region, {});
   return looks;
 }
 

@@ -1,18 +1,17 @@
-// Which results an executor must look at so that no non-finite number stays unseen.
+// Finds the results that an executor must check for NaN and Inf, so that none goes unseen.
 //
 // Maths: an instance is non-finite as soon as any executed operation gives NaN or Inf
-//   (docs/semantics.md). Looking at every result would cost more than computing it. But a
-//   non-finite number that arises in one place mostly arrives in another: a + NaN is NaN. So only
-//   results that can be *born* non-finite matter, and of these only the ones that are not
-//   *covered*: a value is covered where something that is executed whenever the value exists
-//   carries its non-finiteness to a value that is looked at or is covered itself.
-//   Carriers are operations that always propagate (OpInfo::propagates and OpInfo::carries), the
-//   yields the caller looks at anyway, and loops: a carried slot is covered if every test reads it
-//   so, or if the final result is and the body hands it on (greatest fixpoint; it is sound because
-//   every iteration moves towards that result). What is computed under a mask (adjoint) is covered
-//   only by what has the same mask or none.
-// Cost: linear in the program. Throws PassBudget::Ended where the budget is told to stop. Threads:
-//   pure.
+//   (docs/semantics.md). Checking every result would cost more than computing it, but most
+//   operations pass a NaN on: a + NaN is NaN. So a result needs a check only if it can be *born*
+//   non-finite and is not *covered*. A value is covered if an operation that always runs when the
+//   value exists carries its NaN or Inf to a value that is checked or covered itself.
+//   Three things carry: operations that always propagate (OpInfo::propagates, OpInfo::carries),
+//   yields that the caller checks anyway, and loops. A carried slot is covered if every test covers
+//   it, or if the final result is covered and the body hands the slot on. That is a greatest
+//   fixpoint; it is sound because every iteration moves towards the final result. A value computed
+//   under a mask (in the adjoint) is covered only by an operation under the same mask, or none.
+// Errors: throws PassBudget::Ended if the budget is told to stop. Cost: linear in the program.
+// Threads: pure.
 #pragma once
 
 #include <span>
@@ -25,12 +24,12 @@
 namespace simgrad::sim {
 
 struct Detection {
-  // By value: its definition is followed by a look at its elements. For the yields that the caller
-  // looks at, never set.
+  // By value: whether its elements are checked after its definition. Never set for the yields that
+  // the caller checks.
   std::vector<bool> look;
 };
 
-// For one top-level region. `looked_at`: values that the caller looks at after every execution.
+// For one top-level region. The caller checks `looked_at` after every execution.
 Detection DetectNonFinite(const Program& program, const precision::Policy& policy,
                           const Region& region, std::span<const ValueId> looked_at,
                           PassBudget* budget = nullptr);

@@ -1,121 +1,167 @@
 #include "sim/program/differentiate.h"
 
-#include <algorithm>
-#include <unordered_map>
-#include <unordered_set>
+#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "sim/op/vjp_rule.h"
 #include "sim/program/activity.h"
 #include "sim/program/adjoint_writer.h"
+#include "sim/program/loop.h"
 #include "sim/program/loop_captures.h"
 #include "sim/program/loop_vjp.h"
 #include "sim/program/presence_plan.h"
+#include "sim/program/read_order.h"
 
 namespace simgrad::sim {
 namespace {
 
-std::vector<Presence> PresenceIf(const std::vector<bool>& sent, size_t count) {
-  std::vector<Presence> result(count, Presence::kNever);
-  for (size_t i = 0; i < count && i < sent.size(); ++i) {
-    if (sent[i]) result[i] = Presence::kAlways;
+// A cotangent that a region of the adjoint takes: what it is contributed to, and where it is
+// present.
+struct Entry {
+  ValueId to;
+  Presence presence;
+};
+using Entries = std::vector<Entry>;
+
+// The values that entries contribute to; behind them the cost, if there is one, for its seed.
+std::vector<ValueId> TargetsOf(const Entries& entries, ValueId cost) {
+  std::vector<ValueId> targets;
+  for (const Entry& entry : entries) targets.push_back(entry.to);
+  if (cost != ValueId::kNone) targets.push_back(cost);
+  return targets;
+}
+
+std::vector<Presence> PresenceOf(const Entries& entries, ValueId cost) {
+  std::vector<Presence> presence;
+  for (const Entry& entry : entries) presence.push_back(entry.presence);
+  if (cost != ValueId::kNone) presence.push_back(Presence::kAlways);
+  return presence;
+}
+
+// Of slots as a region yields them.
+std::vector<Presence> PresenceOf(const SlotList& yields) {
+  std::vector<Presence> presence;
+  for (size_t k = 0; k < yields.size(); ++k) {
+    presence.push_back(yields.cotangents[k] == ValueId::kNone ? Presence::kNever
+                       : yields.masks[k] == ValueId::kNone    ? Presence::kAlways
+                                                              : Presence::kMasked);
   }
-  return result;
+  return presence;
+}
+
+std::vector<Presence> Sent(const std::vector<bool>& sent, size_t count) {
+  std::vector<Presence> presence(count, Presence::kNever);
+  for (size_t i = 0; i < count && i < sent.size(); ++i) {
+    if (sent[i]) presence[i] = Presence::kAlways;
+  }
+  return presence;
+}
+
+// Places of a list, in the order in which what stands there is contributed.
+std::vector<size_t> Range(size_t first, size_t count) {
+  std::vector<size_t> range(count);
+  std::iota(range.begin(), range.end(), first);
+  return range;
 }
 
 class Differentiator {
  public:
-  Differentiator(Program& program, ValueId stage_cost, Region* terminal, const AdjointSpec& spec,
-                 PassBudget& budget)
-      : program_(program),
-        stage_cost_(stage_cost),
-        terminal_(terminal),
+  Differentiator(NumericalProgram numerical, const AdjointSpec& spec, PassBudget& budget)
+      : numerical_(std::move(numerical)),
         spec_(spec),
-        writer_(program, ActiveValues(program, terminal, spec, budget), budget),
-        captures_(
-            RegionsOf(program, terminal), [this](ValueId id) { return Takes(id); }, budget),
-        plan_(program, writer_, captures_, budget),
-        reversal_{writer_, captures_, plan_} {
-    writer_.SetOrders(&plan_.orders());
-    for (int32_t index : program.InputsOf(InputKind::kState)) {
-      states_.push_back(program.inputs[static_cast<size_t>(index)].value);
+        terminal_(TerminalIn(program_)),
+        writer_(program_, ActiveValues(program_, terminal_, spec, budget), budget),
+        takes_(Taken()),
+        captures_({&program_.initial, &program_.step, terminal_}, takes_, budget),
+        shapes_(program_, takes_, captures_, budget),
+        plan_(budget),
+        order_(plan_, budget),
+        reversal_{writer_, captures_, plan_, order_} {
+    writer_.SetOrder(&order_);
+    for (int32_t index : program_.InputsOf(InputKind::kState)) {
+      states_.push_back(program_.inputs[static_cast<size_t>(index)].value);
     }
-    for (const Export& exported : program.exports) exports_.push_back(exported.value);
+    for (const Export& exported : program_.exports) exports_.push_back(exported.value);
   }
 
-  Adjoint Run() {
-    // Every region is read before the first kink is written into one.
-    const PresencePlan::RegionShape& step = plan_.Read(program_.step, EnteringStep(), states_);
-    const PresencePlan::RegionShape& initial =
-        plan_.Read(program_.initial, program_.initial.yields, {});
-    Adjoint adjoint;
-    std::vector<Presence> entering, exported;
-    adjoint.terminal = Terminal(entering, exported);
+  NumericalProgram Run() {
+    const size_t n = states_.size();
+    const ValueId cost = numerical_.stage_cost;
     const std::vector<Presence> none(exports_.size(), Presence::kNever);
+    // Every region is read before the first kink is written into one.
+    const Entries any = StepEntries(std::vector<Presence>(n, Presence::kNever), none);
+    const presence::RegionShape step = shapes_.Read(program_.step, TargetsOf(any, cost), states_);
+    const presence::RegionShape initial =
+        shapes_.Read(program_.initial, program_.initial.yields, {});
+    const presence::RegionShape terminal =
+        terminal_ == nullptr
+            ? presence::RegionShape()
+            : shapes_.Read(*terminal_, TargetsOf(SentEntries(terminal_->args), TerminalCost()), {});
+    Adjoint& adjoint = numerical_.adjoint.emplace();
+    adjoint.terminal = terminal_ == nullptr ? Passed() : Terminal(terminal);
+    const std::vector<Presence> left = PresenceOf(SlotList::Of(adjoint.terminal.yields));
+    const std::vector<Presence> entering(left.begin(), left.begin() + static_cast<int64_t>(n));
+    const std::vector<Presence> exported(left.begin() + static_cast<int64_t>(n), left.end());
     // What `last` yields starts the fixpoint of what `inner` takes and yields.
     std::vector<Presence> carried;
-    const PresencePlan::ScopeId last = plan_.Once(step, SentToStep(entering, exported), &carried);
-    const PresencePlan::ScopeId inner = plan_.Repeated(step, SentToStep(carried, none), carried);
-    adjoint.inner = Step(carried, none, carried, inner);
-    adjoint.last = Step(entering, exported, carried, last);
-    if (!program_.HasInitial()) return adjoint;
-    // Without a step, what `terminal` yields comes to `initial` as it is.
-    for (size_t i = 0; i < carried.size(); ++i) carried[i] = Join(carried[i], entering[i]);
-    adjoint.initial = Initial(carried, plan_.Once(initial, carried, nullptr));
-    return adjoint;
+    const Entries of_last = StepEntries(entering, exported);
+    const auto last = plan_.Once(step, PresenceOf(of_last, cost), &carried);
+    const auto inner = plan_.Repeated(step, PresenceOf(StepEntries(carried, none), cost), carried);
+    adjoint.inner = Step(StepEntries(carried, none), carried, inner);
+    if (entering != carried || exported != none) adjoint.last = Step(of_last, carried, last);
+    if (program_.HasInitial()) {
+      // Without a step, what `terminal` yields comes to `initial` as it is.
+      JoinInto(carried, entering);
+      adjoint.initial = Initial(carried, plan_.Once(initial, carried, nullptr));
+    }
+    numerical_.adjoint_spec = spec_;
+    return std::move(numerical_);
   }
 
  private:
-  static std::vector<const Region*> RegionsOf(const Program& program, const Region* terminal) {
-    std::vector<const Region*> regions = {&program.initial, &program.step};
-    if (terminal != nullptr) regions.push_back(terminal);
-    return regions;
+  static Region* TerminalIn(Program& program) {
+    const bool has = !program.objectives.empty() && program.objectives.front().HasTerminal();
+    return has ? &program.objectives.front().terminal : nullptr;
   }
 
-  bool Takes(ValueId id) const { return writer_.IsActive(id) && !writer_.IsInput(id); }
-
-  // What cotangents are contributed to before the operations of `step` are reversed.
-  std::vector<ValueId> EnteringStep() const {
-    std::vector<ValueId> values = program_.step.yields;
-    for (int twice = 0; twice < 2; ++twice) {
-      values.insert(values.end(), exports_.begin(), exports_.end());
+  // By value, whether its cotangents are summed; those of inputs other than states are accumulated.
+  std::vector<bool> Taken() const {
+    std::vector<bool> takes(program_.values.size());
+    for (size_t i = 0; i < takes.size(); ++i) {
+      const ValueId id = static_cast<ValueId>(i);
+      takes[i] = writer_.IsActive(id) && !writer_.IsInput(id);
     }
-    values.insert(values.end(), states_.begin(), states_.end());
-    if (stage_cost_ != ValueId::kNone) values.push_back(stage_cost_);
-    return values;
+    return takes;
   }
 
-  // Their presence, in the same order.
-  std::vector<Presence> SentToStep(const std::vector<Presence>& next,
-                                   const std::vector<Presence>& exported) const {
-    std::vector<Presence> sent = next;
-    sent.insert(sent.end(), exported.begin(), exported.end());
-    for (const Presence each : PresenceIf(spec_.trajectory_export, exports_.size())) {
-      sent.push_back(each);
+  // A value that is not real has no cotangent.
+  void Add(Entries& entries, const std::vector<ValueId>& values,
+           const std::vector<Presence>& presence) const {
+    for (size_t i = 0; i < presence.size(); ++i) {
+      entries.push_back({values[i], program_.IsReal(values[i]) ? presence[i] : Presence::kNever});
     }
-    for (const Presence each : PresenceIf(spec_.trajectory_state, states_.size())) {
-      sent.push_back(each);
-    }
-    if (stage_cost_ != ValueId::kNone) sent.push_back(Presence::kAlways);
-    return sent;
   }
 
-  // Of the regions that `terminal` yields to: states twice, as both cotangents may be sent.
-  PresencePlan::ScopeId PlanTerminal() {
-    std::vector<ValueId> entered;
-    for (int twice = 0; twice < 2; ++twice) {
-      const auto args = terminal_->args.begin();
-      entered.insert(entered.end(), args, args + static_cast<int64_t>(states_.size()));
-    }
-    entered.push_back(terminal_->yields[0]);
-    std::vector<Presence> sent = PresenceIf(spec_.final_state, states_.size());
-    for (const Presence each : PresenceIf(spec_.trajectory_state, states_.size())) {
-      sent.push_back(each);
-    }
-    sent.push_back(Presence::kAlways);
-    return plan_.Once(plan_.Read(*terminal_, entered, {}), sent, nullptr);
+  // In the order of the arguments (numerical_program.h).
+  Entries StepEntries(const std::vector<Presence>& next,
+                      const std::vector<Presence>& exported) const {
+    Entries entries;
+    Add(entries, program_.step.yields, next);
+    Add(entries, exports_, exported);
+    Add(entries, exports_, Sent(spec_.trajectory_export, exports_.size()));
+    Add(entries, states_, Sent(spec_.trajectory_state, states_.size()));
+    return entries;
   }
+
+  // The cotangents that the caller sent for z[T], of both kinds.
+  Entries SentEntries(const std::vector<ValueId>& states) const {
+    Entries entries;
+    Add(entries, states, Sent(spec_.final_state, states_.size()));
+    Add(entries, states, Sent(spec_.trajectory_state, states_.size()));
+    return entries;
+  }
+
+  ValueId TerminalCost() const { return terminal_->yields[0]; }
 
   std::vector<Type> TypesOf(const std::vector<ValueId>& values) const {
     std::vector<Type> types;
@@ -123,120 +169,100 @@ class Differentiator {
     return types;
   }
 
-  Region Terminal(std::vector<Presence>& states, std::vector<Presence>& exported) {
+  std::vector<Slot> MakeArgs(Region& region, const Entries& entries) {
+    std::vector<SlotSpec> specs;
+    for (const Entry& entry : entries) specs.push_back({program_[entry.to].type, entry.presence});
+    return writer_.MakeArgs(region, specs);
+  }
+
+  // Without a terminal cost.
+  Region Passed() {
     Region region;
     writer_.Open(region);
-    if (terminal_ != nullptr) writer_.DefinesPrimal(*terminal_);
-    ValueId seed = ValueId::kNone;
-    if (terminal_ != nullptr) {
-      seed = writer_.AddValue({ElementType::kReal, {}}, "seed");
-      region.args.push_back(seed);
+    const std::vector<Slot> sent = MakeArgs(region, SentEntries(states_));
+    std::vector<ValueId> left = states_;
+    left.insert(left.end(), exports_.begin(), exports_.end());
+    std::vector<Slot> yields(left.size());
+    for (size_t i = 0; i < states_.size(); ++i) {
+      yields[i] = writer_.Merged(sent[i], sent[states_.size() + i], Role::kAdjoint);
     }
-    std::vector<SlotSpec> specs;
-    AddSpecs(specs, states_, PresenceIf(spec_.final_state, states_.size()));
-    AddSpecs(specs, states_, PresenceIf(spec_.trajectory_state, states_.size()));
-    const std::vector<Slot> sent = writer_.MakeArgs(region, specs);
-    const size_t n = states_.size();
-    std::vector<Slot> yields(n + exports_.size());
-    if (terminal_ == nullptr) {
-      for (size_t i = 0; i < n; ++i)
-        yields[i] = writer_.Merged(sent[i], sent[n + i], Role::kAdjoint);
-    } else {
-      for (size_t i = 0; i < n; ++i) writer_.Contribute(terminal_->args[i], sent[i]);
-      for (size_t i = 0; i < n; ++i) writer_.Contribute(terminal_->args[i], sent[n + i]);
-      writer_.Contribute(terminal_->yields[0], {seed, Mask::Always()});
-      ReverseRegion(reversal_, *terminal_, PlanTerminal());
-      for (size_t i = 0; i < yields.size(); ++i) yields[i] = writer_.SlotOf(terminal_->args[i]);
-    }
-    std::vector<Presence> presence;
-    for (const Slot& slot : yields) presence.push_back(slot.presence());
-    writer_.Yield(region, yields, presence, YieldTypes());
-    states.assign(presence.begin(), presence.begin() + static_cast<int64_t>(n));
-    exported.assign(presence.begin() + static_cast<int64_t>(n), presence.end());
-    writer_.Close(region);
+    Yield(region, yields, nullptr, left);
     return region;
   }
 
-  std::vector<Type> YieldTypes() const {
-    std::vector<Type> types = TypesOf(states_);
-    for (const Type& type : TypesOf(exports_)) types.push_back(type);
-    return types;
-  }
-
-  void AddSpecs(std::vector<SlotSpec>& specs, const std::vector<ValueId>& values,
-                const std::vector<Presence>& presence) const {
-    for (size_t i = 0; i < values.size(); ++i) {
-      const bool real = program_[values[i]].type.element == ElementType::kReal;
-      specs.push_back({program_[values[i]].type, real ? presence[i] : Presence::kNever});
-    }
+  Region Terminal(const presence::RegionShape& shape) {
+    const Entries entries = SentEntries(terminal_->args);
+    const auto scope = plan_.Once(shape, PresenceOf(entries, TerminalCost()), nullptr);
+    return Reversed(*terminal_, TerminalCost(), entries, Range(0, entries.size()), scope,
+                    terminal_->args, nullptr);
   }
 
   // `carried`: what it yields.
-  Region Step(const std::vector<Presence>& next, const std::vector<Presence>& exported,
-              const std::vector<Presence>& carried, PresencePlan::ScopeId scope) {
-    Region region;
-    writer_.Open(region);
-    writer_.DefinesPrimal(program_.step);
-    ValueId seed = ValueId::kNone;
-    if (stage_cost_ != ValueId::kNone) {
-      seed = writer_.AddValue({ElementType::kReal, {}}, "seed");
-      region.args.push_back(seed);
-    }
-    std::vector<SlotSpec> specs;
-    AddSpecs(specs, states_, next);
-    AddSpecs(specs, exports_, exported);
-    AddSpecs(specs, exports_, PresenceIf(spec_.trajectory_export, exports_.size()));
-    AddSpecs(specs, states_, PresenceIf(spec_.trajectory_state, states_.size()));
-    const std::vector<Slot> args = writer_.MakeArgs(region, specs);
+  Region Step(const Entries& entries, const std::vector<Presence>& carried,
+              PresencePlan::ScopeId scope) {
     const size_t n = states_.size();
     const size_t e = exports_.size();
-    for (size_t i = 0; i < n; ++i) writer_.Contribute(states_[i], args[n + 2 * e + i]);
-    for (size_t i = 0; i < e; ++i) writer_.Contribute(exports_[i], args[n + e + i]);
-    for (size_t i = 0; i < e; ++i) writer_.Contribute(exports_[i], args[n + i]);
-    for (size_t i = n; i-- > 0;) writer_.Contribute(program_.step.yields[i], args[i]);
-    if (seed != ValueId::kNone) writer_.Contribute(stage_cost_, {seed, Mask::Always()});
-    ReverseRegion(reversal_, program_.step, scope);
-    std::vector<Slot> yields;
-    for (size_t i = 0; i < n; ++i) {
-      yields.push_back(writer_.SlotOf(states_[i]));
-      if (Join(carried[i], yields.back().presence()) != carried[i]) {
-        throw PassBudget::Ended{absl::InternalError("the adjoint of a step differs from its plan")};
-      }
+    std::vector<size_t> order = Range(n + 2 * e, n);
+    for (const size_t first : {n + e, n}) {
+      for (size_t i : Range(first, e)) order.push_back(i);
     }
-    writer_.Yield(region, yields, carried, TypesOf(states_));
-    writer_.Close(region);
-    return region;
+    for (size_t i = n; i-- > 0;) order.push_back(i);
+    return Reversed(program_.step, numerical_.stage_cost, entries, order, scope, states_, &carried);
   }
 
   Region Initial(const std::vector<Presence>& carried, PresencePlan::ScopeId scope) {
+    Entries entries;
+    Add(entries, program_.initial.yields, carried);
+    std::vector<size_t> order = Range(0, states_.size());
+    return Reversed(program_.initial, ValueId::kNone, entries, {order.rbegin(), order.rend()},
+                    scope, states_, nullptr);
+  }
+
+  // The adjoint of `primal`, entered as `entries` say and, where there is a cost, with its seed.
+  // `order`: that in which the entries are contributed. `left`: whose cotangents are yielded, and
+  // `declared` the presence they are brought to, else their own.
+  Region Reversed(Region& primal, ValueId cost, const Entries& entries,
+                  const std::vector<size_t>& order, PresencePlan::ScopeId scope,
+                  const std::vector<ValueId>& left, const std::vector<Presence>* declared) {
     Region region;
     writer_.Open(region);
-    writer_.DefinesPrimal(program_.initial);
-    std::vector<SlotSpec> specs;
-    AddSpecs(specs, states_, carried);
-    const std::vector<Slot> args = writer_.MakeArgs(region, specs);
-    for (size_t i = states_.size(); i-- > 0;) {
-      writer_.Contribute(program_.initial.yields[i], args[i]);
+    writer_.DefinesPrimal(primal);
+    if (cost != ValueId::kNone) {
+      region.args.push_back(writer_.AddValue({ElementType::kReal, {}}, "seed"));
     }
-    ReverseRegion(reversal_, program_.initial, scope);
+    const std::vector<Slot> args = MakeArgs(region, entries);
+    for (size_t i : order) writer_.Contribute(entries[i].to, args[i]);
+    if (cost != ValueId::kNone) writer_.Contribute(cost, {region.args[0], Mask::Always()});
+    ReverseRegion(reversal_, primal, scope);
     std::vector<Slot> yields;
-    std::vector<Presence> presence;
-    for (ValueId state : states_) {
-      yields.push_back(writer_.SlotOf(state));
-      presence.push_back(yields.back().presence());
-    }
-    writer_.Yield(region, yields, presence, TypesOf(states_));
-    writer_.Close(region);
+    for (ValueId id : left) yields.push_back(writer_.SlotOf(id));
+    Yield(region, yields, declared, left);
     return region;
   }
 
-  Program& program_;
-  ValueId stage_cost_;
-  Region* terminal_;
+  void Yield(Region& region, const std::vector<Slot>& slots, const std::vector<Presence>* declared,
+             const std::vector<ValueId>& left) {
+    std::vector<Presence> presence;
+    for (const Slot& slot : slots) presence.push_back(slot.presence());
+    for (size_t i = 0; declared != nullptr && i < presence.size(); ++i) {
+      if (Join((*declared)[i], presence[i]) != (*declared)[i]) {
+        throw PassBudget::Ended{absl::InternalError("the adjoint of a step differs from its plan")};
+      }
+    }
+    writer_.Yield(region, slots, declared != nullptr ? *declared : presence, TypesOf(left));
+    writer_.Close(region);
+  }
+
+  NumericalProgram numerical_;
+  Program& program_ = numerical_.program;
   const AdjointSpec& spec_;
+  Region* terminal_;  // null: there is no terminal cost
   AdjointWriter writer_;
+  std::vector<bool> takes_;
   LoopCaptures captures_;
+  presence::ShapeReader shapes_;
   PresencePlan plan_;
+  ReadOrder order_;
   Reversal reversal_;
   std::vector<ValueId> states_;
   std::vector<ValueId> exports_;
@@ -244,48 +270,9 @@ class Differentiator {
 
 }  // namespace
 
-void BringIntoObjective(Program& program, Region& region, PassBudget& budget) {
-  std::unordered_set<size_t> keep;  // inputs other than states, literals, objective results
-  for (const Input& input : program.inputs) {
-    if (input.kind != InputKind::kState) keep.insert(Index(input.value));
-  }
-  for (const Op& op : region.ops) {
-    budget.Visit();
-    if (op.role != Role::kObjective && op.code != OpCode::kLiteral) continue;
-    for (ValueId id : op.results) keep.insert(Index(id));
-  }
-  std::vector<Op> ops;
-  std::unordered_map<size_t, ValueId> casts;
-  for (Op& op : region.ops) {
-    for (ValueId& id : op.operands) {
-      budget.Visit();
-      const bool real = program[id].type.element == ElementType::kReal;
-      const bool is_cast = op.code == OpCode::kCast;
-      if (op.role != Role::kObjective || !real || is_cast || keep.count(Index(id)) != 0) continue;
-      ValueId& brought = casts.try_emplace(Index(id), ValueId::kNone).first->second;
-      if (brought == ValueId::kNone) {
-        Op cast;
-        cast.code = OpCode::kCast;
-        cast.role = Role::kObjective;
-        cast.label = op.label;
-        cast.operands = {id};
-        const Value source = program[id];
-        brought = program.AddValue(source.type, source.name);
-        cast.results = {brought};
-        budget.WroteValue(source);
-        budget.WroteOp(cast);
-        ops.push_back(std::move(cast));
-      }
-      id = brought;
-    }
-    ops.push_back(std::move(op));
-  }
-  region.ops = std::move(ops);
-}
-
-Adjoint Differentiate(Program& program, ValueId stage_cost, Region* terminal,
-                      const AdjointSpec& spec, PassBudget& budget) {
-  return Differentiator(program, stage_cost, terminal, spec, budget).Run();
+NumericalProgram Differentiate(NumericalProgram numerical, const AdjointSpec& spec,
+                               PassBudget& budget) {
+  return Differentiator(std::move(numerical), spec, budget).Run();
 }
 
 }  // namespace simgrad::sim

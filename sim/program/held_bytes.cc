@@ -90,8 +90,7 @@ int64_t HeldBytes(const NumericalProgram& numerical) {
              Outside(spec.trajectory_export) + Outside(spec.wanted);
   }
   if (numerical.adjoint) {
-    bytes += Outside(numerical.adjoint->terminal) + Outside(numerical.adjoint->last) +
-             Outside(numerical.adjoint->inner) + Outside(numerical.adjoint->initial);
+    for (const Region* region : RegionsOf(*numerical.adjoint)) bytes += Outside(*region);
   }
   return bytes;
 }

@@ -1,4 +1,4 @@
-// The bytes of memory that a program holds: what a cache must count for it.
+// Measures the memory that a program holds, for the caches that keep it.
 //
 // Units: bytes, as the allocator sees them: the object itself, and for each vector and string the
 //   block that its capacity needs, with the allocator's header and rounding. Cost: linear in the

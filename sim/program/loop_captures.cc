@@ -5,14 +5,14 @@
 namespace simgrad::sim {
 namespace {
 
-// A value that this loop alone defines: its iterations, or its index.
+// A value that only this loop defines: its iteration count, or its index.
 size_t KeyOf(const Op& loop) {
   return Index(loop.code == OpCode::kWhile ? loop.results.back() : loop.regions[0].args[0]);
 }
 
 class Search {
  public:
-  Search(const std::function<bool(ValueId)>& counts, PassBudget& budget,
+  Search(const std::vector<bool>& counts, PassBudget& budget,
          std::unordered_map<size_t, std::vector<ValueId>>& captures)
       : counts_(counts), budget_(budget), captures_(captures) {}
 
@@ -47,7 +47,7 @@ class Search {
   void Use(ValueId id) {
     const auto home = home_.find(Index(id));
     const size_t outermost = home == home_.end() ? 0 : home->second;
-    if (outermost == open_.size() || !counts_(id)) return;
+    if (outermost == open_.size() || !counts_[Index(id)]) return;
     for (size_t depth = open_.size(); depth-- > outermost;) {
       Loop& loop = open_[depth];
       if (!loop.known.insert(Index(id)).second) return;
@@ -55,7 +55,7 @@ class Search {
     }
   }
 
-  const std::function<bool(ValueId)>& counts_;
+  const std::vector<bool>& counts_;
   PassBudget& budget_;
   std::unordered_map<size_t, std::vector<ValueId>>& captures_;
   std::unordered_map<size_t, size_t> home_;  // value -> loops around its definition; inputs: 0
@@ -64,9 +64,11 @@ class Search {
 
 }  // namespace
 
-LoopCaptures::LoopCaptures(const std::vector<const Region*>& regions,
-                           const std::function<bool(ValueId)>& counts, PassBudget& budget) {
-  for (const Region* region : regions) Search(counts, budget, captures_).Visit(*region);
+LoopCaptures::LoopCaptures(const std::vector<Region*>& regions, const std::vector<bool>& counts,
+                           PassBudget& budget) {
+  for (const Region* region : regions) {
+    if (region != nullptr) Search(counts, budget, captures_).Visit(*region);
+  }
 }
 
 const std::vector<ValueId>& LoopCaptures::Of(const Op& loop) const {

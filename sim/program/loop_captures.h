@@ -1,11 +1,10 @@
-// Which values of enclosing regions each loop reads: its captures, in order of first use.
+// Finds the captures of each loop: the values of enclosing regions that it reads, by first use.
 //
-// The primal's loops are asked for by themselves; operations that differentiation adds behind
-// others read nothing new. Loops per element have none: what they read comes in as mapped operands.
+// Made before differentiation adds kinks to the primal, which read nothing new. A loop per element
+// has no captures: it reads mapped operands.
 // Cost: linear in the program, times the depth of its loops. Threads: immutable once made.
 #pragma once
 
-#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -16,9 +15,9 @@ namespace simgrad::sim {
 
 class LoopCaptures {
  public:
-  // Only values that `counts` holds of.
-  LoopCaptures(const std::vector<const Region*>& regions,
-               const std::function<bool(ValueId)>& counts, PassBudget& budget);
+  // Only values that `counts` holds of, by value.
+  LoopCaptures(const std::vector<Region*>& regions, const std::vector<bool>& counts,
+               PassBudget& budget);
   const std::vector<ValueId>& Of(const Op& loop) const;
 
  private:

@@ -1,6 +1,7 @@
 #include "sim/program/loop_vjp.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,10 +20,6 @@ std::vector<Presence> PresenceOf(const std::vector<Slot>& slots) {
   std::vector<Presence> presence;
   for (const Slot& slot : slots) presence.push_back(slot.presence());
   return presence;
-}
-
-void JoinInto(std::vector<Presence>& into, const std::vector<Presence>& from, size_t offset = 0) {
-  for (size_t i = 0; i < from.size(); ++i) into[offset + i] = Join(into[offset + i], from[i]);
 }
 
 template <typename T>
@@ -45,7 +42,7 @@ class LoopVjp {
  protected:
   Type TypeOf(ValueId id) const { return w_.program()[id].type; }
 
-  std::vector<Type> TypesOf(const std::vector<ValueId>& ids) const {
+  std::vector<Type> TypesOf(std::span<const ValueId> ids) const {
     std::vector<Type> types;
     for (ValueId id : ids) types.push_back(TypeOf(id));
     return types;
@@ -58,20 +55,38 @@ class LoopVjp {
     return specs;
   }
 
-  // What is written has the presence that was planned; a difference is a mistake of this program.
+  // The written slots must have the planned presence; a difference is a bug in the plan.
   static void Expect(bool as_planned) {
     if (as_planned) return;
     throw PassBudget::Ended{absl::InternalError("the adjoint of a loop differs from its plan")};
   }
 
-  std::vector<Slot> SlotsOf(const std::vector<ValueId>& ids) const {
+  std::vector<Slot> SlotsOf(std::span<const ValueId> ids) const {
     std::vector<Slot> slots;
     for (ValueId id : ids) slots.push_back(w_.SlotOf(id));
     return slots;
   }
 
-  void SetSlots(const std::vector<ValueId>& ids, const std::vector<Slot>& slots, size_t first) {
+  void SetSlots(std::span<const ValueId> ids, const std::vector<Slot>& slots, size_t first) {
     for (size_t i = 0; i < ids.size(); ++i) w_.SetSlot(ids[i], slots[first + i]);
+  }
+
+  // The regions of the reverse loop; what they read of the regions around is read in front of it.
+  template <typename Write>
+  void WriteRegions(Op& vjp, const Write& write) {
+    std::vector<Presence> joined = presence_;
+    r_.order.Add(planned_, w_.Depth());
+    w_.BeginReads();
+    vjp.regions = write(joined);
+    w_.SortReads();
+    Expect(joined == presence_);
+  }
+
+  void AppendOperands(Op& vjp, const std::vector<Slot>& slots,
+                      const std::vector<Presence>& presence, const std::vector<Type>& types) {
+    w_.SetContext({role_, op_.label, {}});
+    w_.Append(vjp.operands, slots, presence, types);
+    w_.SetContext({});
   }
 
   // The reverse loop itself, behind its operands; gives the slots that leave it.
@@ -105,6 +120,7 @@ class LoopVjp {
   Role role_;
   size_t carried_ = 0;
   std::vector<ValueId> captures_;
+  std::vector<Presence> presence_;  // carried, captures
 };
 
 class WhileVjp : LoopVjp {
@@ -119,11 +135,9 @@ class WhileVjp : LoopVjp {
   }
 
   void Write() {
-    const auto results = op_.results.begin();
-    const std::vector<ValueId> carried(results, results + static_cast<int64_t>(carried_));
-    const std::vector<ValueId> exported(results + static_cast<int64_t>(carried_),
-                                        results + static_cast<int64_t>(carried_ + exports_));
-    const std::vector<Slot> carried_slots = SlotsOf(carried);
+    const std::span<const ValueId> results(op_.results);
+    const std::span<const ValueId> exported = results.subspan(carried_, exports_);
+    const std::vector<Slot> carried_slots = SlotsOf(results.first(carried_));
     const std::vector<Slot> export_slots = SlotsOf(exported);
     const bool comes = Any(carried_slots) || Any(export_slots);
     Expect(comes == (planned_ != PresencePlan::LoopId::kNone));
@@ -131,59 +145,47 @@ class WhileVjp : LoopVjp {
     captures_ = r_.captures.Of(op_);
     outside_ = PresenceOf(export_slots);
     presence_ = r_.plan.PresenceOf(planned_);
-    std::vector<Slot> capture_slots = is_mapped_ ? std::vector<Slot>(mapped_) : SlotsOf(captures_);
-
-    Op vjp;
-    vjp.code = OpCode::kWhileVjp;
+    const std::vector<Slot> capture_slots =
+        is_mapped_ ? std::vector<Slot>(mapped_) : SlotsOf(captures_);
+    Op vjp{.code = OpCode::kWhileVjp};
     vjp.attributes.site = op_.attributes.site;
     vjp.attributes.elements = op_.attributes.elements;
     vjp.attributes.cap_order = op_.attributes.cap_order;
-    std::vector<Presence> joined = presence_;
-    r_.plan.OrderReads(planned_, w_.Depth());
-    w_.BeginReads();
-    vjp.regions = WriteRegions(joined);
-    w_.SortReads();
-    Expect(joined == presence_);
-    std::vector<Type> types = TypesOf(carried);
-    for (const Type& type : OuterCaptureTypes()) types.push_back(type);
-    AppendOperands(vjp, carried_slots, export_slots, capture_slots, types, TypesOf(exported));
-    const std::vector<Slot> leaving = PushVjp(std::move(vjp), types, presence_);
-    Deliver(leaving);
+    WriteRegions(vjp, [&](std::vector<Presence>& joined) { return Regions(joined); });
+    const std::span<const ValueId> outer =
+        is_mapped_ ? std::span<const ValueId>(op_.operands).subspan(carried_) : captures_;
+    const std::vector<Type> types = Concatenated(TypesOf(results.first(carried_)), TypesOf(outer));
+    AppendOperands(vjp, Around(export_slots, Concatenated(carried_slots, capture_slots)),
+                   Around(outside_, presence_), Around(TypesOf(exported), types));
+    Deliver(PushVjp(std::move(vjp), types, presence_));
   }
 
  private:
+  // The slots of exports stand between those of carried values and of captures.
+  template <typename T>
+  std::vector<T> Around(const std::vector<T>& exports, std::vector<T> others) const {
+    others.insert(others.begin() + static_cast<int64_t>(carried_), exports.begin(), exports.end());
+    return others;
+  }
+
   // Captures as the regions see them: values of enclosing regions, or the mapped arguments.
-  std::vector<ValueId> MappedArgs(const Region& region, size_t first) const {
-    const auto begin = region.args.begin() + static_cast<int64_t>(first);
-    return {begin, begin + static_cast<int64_t>(mapped_)};
-  }
-  std::vector<ValueId> InTest() const {
-    return is_mapped_ ? MappedArgs(test_, carried_) : captures_;
-  }
-  std::vector<ValueId> InBody() const {
-    return is_mapped_ ? MappedArgs(body_, carried_ + exports_) : captures_;
-  }
-  std::vector<Type> OuterCaptureTypes() const {
-    if (!is_mapped_) return TypesOf(captures_);
-    return TypesOf({op_.operands.begin() + static_cast<int64_t>(carried_), op_.operands.end()});
+  std::span<const ValueId> CapturesIn(const Region& region) const {
+    return is_mapped_ ? std::span<const ValueId>(region.args).last(mapped_) : captures_;
   }
 
   std::vector<Type> InnerTypes() const {
-    const std::vector<ValueId> args(body_.args.begin(),
-                                    body_.args.begin() + static_cast<int64_t>(carried_));
-    return Concatenated(TypesOf(args), TypesOf(InBody()));
+    const auto carried = std::span<const ValueId>(body_.args).first(carried_);
+    return Concatenated(TypesOf(carried), TypesOf(CapturesIn(body_)));
   }
 
   std::vector<Type> ExportTypes() const {
-    const auto begin = body_.args.begin() + static_cast<int64_t>(carried_);
-    return TypesOf({begin, begin + static_cast<int64_t>(exports_)});
+    return TypesOf(std::span<const ValueId>(body_.args).subspan(carried_, exports_));
   }
 
-  std::vector<Region> WriteRegions(std::vector<Presence>& joined) {
+  std::vector<Region> Regions(std::vector<Presence>& joined) {
     std::vector<Region> regions(4);
     std::vector<Presence> from_body;
     regions[0] = WriteBody(from_body, joined);
-    const std::vector<Presence> none(exports_, Presence::kNever);
     regions[1] = WriteTest(PresencePlan::kTestInner, {from_body}, joined);
     regions[2] = WriteTest(PresencePlan::kTestLast, {outside_}, joined);
     if (op_.attributes.cap_order == CapOrder::kCapFirst) {
@@ -197,25 +199,17 @@ class WhileVjp : LoopVjp {
     w_.Open(region);
     w_.DefinesPrimal(body_);
     const std::vector<Slot> args = w_.MakeArgs(region, Specs(InnerTypes(), presence_));
-    SetSlots(InBody(), args, carried_);
+    SetSlots(CapturesIn(body_), args, carried_);
     for (size_t i = carried_; i-- > 0;) w_.Contribute(body_.yields[i], args[i]);
     ReverseRegion(r_, body_, r_.plan.Inside(planned_, PresencePlan::kBody));
-    const auto begin = body_.args.begin();
-    const std::vector<Slot> carried = SlotsOf({begin, begin + static_cast<int64_t>(carried_)});
-    const std::vector<Slot> exports = SlotsOf({begin + static_cast<int64_t>(carried_),
-                                               begin + static_cast<int64_t>(carried_ + exports_)});
-    const std::vector<Slot> captures = SlotsOf(InBody());
+    const std::span<const ValueId> own(body_.args);
+    const std::vector<Slot> exports = SlotsOf(own.subspan(carried_, exports_));
+    const std::vector<Slot> others =
+        Concatenated(SlotsOf(own.first(carried_)), SlotsOf(CapturesIn(body_)));
     exported = PresenceOf(exports);
-    JoinInto(joined, PresenceOf(carried));
-    JoinInto(joined, PresenceOf(captures), carried_);
-    const std::vector<Type> inner = InnerTypes();
-    const auto split = inner.begin() + static_cast<int64_t>(carried_);
-    std::vector<Presence> presence(joined.begin(), joined.begin() + static_cast<int64_t>(carried_));
-    presence = Concatenated(presence, exported);
-    presence.insert(presence.end(), joined.begin() + static_cast<int64_t>(carried_), joined.end());
-    std::vector<Type> types = Concatenated(std::vector<Type>(inner.begin(), split), ExportTypes());
-    types.insert(types.end(), split, inner.end());
-    w_.Yield(region, Concatenated(Concatenated(carried, exports), captures), presence, types);
+    JoinInto(joined, PresenceOf(others));
+    w_.Yield(region, Around(exports, others), Around(exported, joined),
+             Around(ExportTypes(), InnerTypes()));
     w_.Close(region);
     return region;
   }
@@ -227,16 +221,12 @@ class WhileVjp : LoopVjp {
     w_.Open(region);
     w_.DefinesPrimal(test_);
     const std::vector<Type> inner = InnerTypes();
-    const std::vector<SlotSpec> all = Specs(inner, joined);
-    const auto split = all.begin() + static_cast<int64_t>(carried_);
-    std::vector<SlotSpec> specs(all.begin(), split);
+    std::vector<SlotSpec> from_exports;
     for (const std::vector<Presence>& side : received) {
-      specs = Concatenated(specs, Specs(ExportTypes(), side));
+      from_exports = Concatenated(from_exports, Specs(ExportTypes(), side));
     }
-    specs.insert(specs.end(), split, all.end());
-    const std::vector<Slot> args = w_.MakeArgs(region, specs);
-    const size_t first_capture = carried_ + exports_ * received.size();
-    SetSlots(InTest(), args, first_capture);
+    const std::vector<Slot> args = w_.MakeArgs(region, Around(from_exports, Specs(inner, joined)));
+    SetSlots(CapturesIn(test_), args, carried_ + from_exports.size());
     for (size_t i = 0; i < carried_; ++i) {
       if (args[i].presence() != Presence::kNever) w_.SetSlot(test_.args[i], args[i]);
     }
@@ -246,28 +236,12 @@ class WhileVjp : LoopVjp {
       }
     }
     ReverseRegion(r_, test_, r_.plan.Inside(planned_, which));
-    const auto begin = test_.args.begin();
-    std::vector<Slot> yields = SlotsOf({begin, begin + static_cast<int64_t>(carried_)});
-    yields = Concatenated(yields, SlotsOf(InTest()));
+    const auto carried = std::span<const ValueId>(test_.args).first(carried_);
+    const std::vector<Slot> yields = Concatenated(SlotsOf(carried), SlotsOf(CapturesIn(test_)));
     JoinInto(joined, PresenceOf(yields));
     w_.Yield(region, yields, joined, inner);
     w_.Close(region);
     return region;
-  }
-
-  void AppendOperands(Op& vjp, const std::vector<Slot>& carried, const std::vector<Slot>& exports,
-                      const std::vector<Slot>& captures, const std::vector<Type>& types,
-                      const std::vector<Type>& export_types) {
-    const int64_t c = static_cast<int64_t>(carried_);
-    std::vector<Presence> presence(presence_.begin(), presence_.begin() + c);
-    presence = Concatenated(presence, outside_);
-    presence.insert(presence.end(), presence_.begin() + c, presence_.end());
-    std::vector<Type> all(types.begin(), types.begin() + c);
-    all = Concatenated(all, export_types);
-    all.insert(all.end(), types.begin() + c, types.end());
-    w_.SetContext({role_, op_.label, {}});
-    w_.Append(vjp.operands, Concatenated(Concatenated(carried, exports), captures), presence, all);
-    w_.SetContext({});
   }
 
   // Captures were threaded through: what leaves replaces what entered. The rest is contributed.
@@ -288,8 +262,7 @@ class WhileVjp : LoopVjp {
   size_t mapped_ = 0;
   size_t tests_ = 2;
   bool is_mapped_ = false;
-  std::vector<Presence> presence_;  // carried, captures
-  std::vector<Presence> outside_;   // exports, from outside
+  std::vector<Presence> outside_;  // exports, from outside
 };
 
 class ForVjp : LoopVjp {
@@ -308,18 +281,11 @@ class ForVjp : LoopVjp {
     captures_ = r_.captures.Of(op_);
     const std::vector<Slot> entering = Concatenated(results, SlotsOf(captures_));
     presence_ = r_.plan.PresenceOf(planned_);
-    Op vjp;
-    vjp.code = OpCode::kForVjp;
-    std::vector<Presence> joined = presence_;
-    r_.plan.OrderReads(planned_, w_.Depth());
-    w_.BeginReads();
-    vjp.regions.push_back(WriteBody(joined));
-    w_.SortReads();
-    Expect(joined == presence_);
+    Op vjp{.code = OpCode::kForVjp};
+    WriteRegions(
+        vjp, [&](std::vector<Presence>& joined) { return std::vector<Region>{WriteBody(joined)}; });
     const std::vector<Type> types = Concatenated(TypesOf(op_.results), TypesOf(captures_));
-    w_.SetContext({role_, op_.label, {}});
-    w_.Append(vjp.operands, entering, presence_, types);
-    w_.SetContext({});
+    AppendOperands(vjp, entering, presence_, types);
     const std::vector<Slot> leaving = PushVjp(std::move(vjp), types, presence_);
     SetSlots(captures_, leaving, carried_);
     for (size_t i = carried_; i-- > 0;) w_.Contribute(op_.operands[i], leaving[i]);
@@ -331,7 +297,7 @@ class ForVjp : LoopVjp {
     w_.Open(region);
     w_.DefinesPrimal(body_);
     region.args.push_back(w_.AddValue({ElementType::kI32, {}}, "index"));
-    const std::vector<ValueId> carried(body_.args.begin() + 1, body_.args.end());
+    const auto carried = std::span<const ValueId>(body_.args).subspan(1);
     const std::vector<Type> types = Concatenated(TypesOf(carried), TypesOf(captures_));
     const std::vector<Slot> args = w_.MakeArgs(region, Specs(types, presence_));
     SetSlots(captures_, args, carried_);
@@ -345,7 +311,6 @@ class ForVjp : LoopVjp {
   }
 
   Region& body_;
-  std::vector<Presence> presence_;
 };
 
 }  // namespace

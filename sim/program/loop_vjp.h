@@ -12,7 +12,8 @@ namespace simgrad::sim {
 struct Reversal {
   AdjointWriter& writer;
   const LoopCaptures& captures;
-  PresencePlan& plan;
+  const PresencePlan& plan;
+  ReadOrder& order;
 };
 
 // Writes the adjoint of `primal` into the innermost scope of `writer`, whose slots hold what was

@@ -9,6 +9,7 @@
 #include "sim/program/assign.h"
 #include "sim/program/differentiate.h"
 #include "sim/program/field_error.h"
+#include "sim/program/objective.h"
 #include "sim/program/print.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
@@ -47,102 +48,6 @@ absl::Status CheckWanted(const Program& world, const AdjointSpec& spec) {
   return absl::OkStatus();
 }
 
-// An identity in the role of its result, so that what leaves a region is computed by an operation.
-ValueId AppendCast(Program& program, Region& region, ValueId value, Role role, PassBudget& budget) {
-  Op op;
-  op.code = OpCode::kCast;
-  op.role = role;
-  op.operands = {value};
-  const Value source = program[value];
-  op.results = {program.AddValue(source.type, source.name)};
-  budget.WroteValue(source);
-  budget.WroteOp(op);
-  region.ops.push_back(op);
-  return op.results[0];
-}
-
-// By value, whether an operation of the region makes it; a copy (which Simplify removes) makes what
-// its operand is.
-std::vector<bool> Computed(const Program& program, const Region& region, PassBudget& budget) {
-  std::vector<bool> computed(program.values.size(), false);
-  for (const Op& op : region.ops) {
-    budget.Visit(1 + static_cast<int64_t>(op.results.size()));
-    if (op.code == OpCode::kLiteral) continue;
-    const bool made = !IsCopy(program, op) || computed[Index(op.operands[0])];
-    for (ValueId id : op.results) computed[Index(id)] = made;
-  }
-  return computed;
-}
-
-// Puts the chosen stage cost behind the step, and drops every other objective.
-void ChooseObjective(NumericalProgram& numerical, const std::string& name, PassBudget& budget) {
-  Program& program = numerical.program;
-  std::vector<Objective> chosen;
-  for (Objective& objective : program.objectives) {
-    if (objective.name == name) chosen.push_back(std::move(objective));
-  }
-  program.objectives = std::move(chosen);
-  const std::vector<bool> computed = Computed(program, program.step, budget);
-  for (Export& exported : program.exports) {
-    const bool real = program[exported.value].type.element == ElementType::kReal;
-    if (!real || computed[Index(exported.value)]) continue;
-    exported.value = AppendCast(program, program.step, exported.value, Role::kDynamics, budget);
-  }
-  if (program.objectives.empty()) return;
-  numerical.objective = name;
-  Objective& objective = program.objectives.front();
-  if (!objective.HasStage()) return;
-  for (Op& op : objective.stage.ops) program.step.ops.push_back(std::move(op));
-  numerical.stage_cost =
-      AppendCast(program, program.step, objective.stage.yields[0], Role::kObjective, budget);
-  objective.stage = {};
-}
-
-void AssignSlots(PrecisionAssigner& assigner, Region& region, size_t seeds) {
-  for (size_t i = 0; i < region.args.size(); ++i) {
-    if (region.args[i] == ValueId::kNone) continue;
-    assigner.SetFormat(region.args[i], i < seeds ? Role::kObjective : Role::kAdjoint);
-  }
-  assigner.AssignRegion(region, Role::kAdjoint);
-}
-
-void AssignAll(NumericalProgram& numerical, PassBudget& budget) {
-  Program& program = numerical.program;
-  PrecisionAssigner assigner(program, numerical.policy, budget);
-  if (program.HasInitial()) assigner.AssignRegion(program.initial, Role::kState);
-  assigner.AssignRegion(program.step, Role::kState);
-  Region* terminal = nullptr;
-  if (!program.objectives.empty() && program.objectives.front().HasTerminal()) {
-    terminal = &program.objectives.front().terminal;
-    const size_t states = program.InputsOf(InputKind::kState).size();
-    for (size_t i = 0; i < terminal->args.size(); ++i) {
-      if (i < states) {
-        assigner.SetFormat(terminal->args[i], Role::kState);
-      } else if (const auto format = program[program.exports[i - states].value].format) {
-        program[terminal->args[i]].format = format;
-      }
-    }
-    assigner.AssignRegion(*terminal, Role::kObjective);
-  }
-  if (!numerical.adjoint) return;
-  Adjoint& adjoint = *numerical.adjoint;
-  AssignSlots(assigner, adjoint.terminal, terminal != nullptr ? 1 : 0);
-  const size_t seeds = numerical.stage_cost == ValueId::kNone ? 0 : 1;
-  AssignSlots(assigner, adjoint.last, seeds);
-  AssignSlots(assigner, adjoint.inner, seeds);
-  if (program.HasInitial()) AssignSlots(assigner, adjoint.initial, 0);
-}
-
-}  // namespace
-
-bool IsDifferentiable(const Program& program, const Input& input) {
-  const bool kind = input.kind == InputKind::kState || input.kind == InputKind::kParam ||
-                    input.kind == InputKind::kControl;
-  return kind && program[input.value].type.element == ElementType::kReal;
-}
-
-namespace {
-
 absl::Status CheckAsked(const Program& world, const precision::Policy& policy,
                         const std::string& objective, const std::optional<AdjointSpec>& adjoint,
                         PassBudget& budget) {
@@ -156,7 +61,7 @@ absl::Status CheckAsked(const Program& world, const precision::Policy& policy,
   return adjoint ? CheckWanted(world, *adjoint) : absl::OkStatus();
 }
 
-// The world's own part of what is written.
+// Counts the world itself as written, as it is part of the lowered program.
 void CountWorld(const Program& program, PassBudget& budget) {
   for (const Value& value : program.values) budget.WroteValue(value);
   budget.WroteRegion(program.initial);
@@ -171,37 +76,29 @@ void CountWorld(const Program& program, PassBudget& budget) {
 NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          const std::string& objective, const std::optional<AdjointSpec>& adjoint,
                          PassBudget& budget) {
-  NumericalProgram numerical;
   CountWorld(world, budget);
-  numerical.program = ExpandComposites(world, budget);
-  numerical.policy = policy;
-  ChooseObjective(numerical, objective, budget);
-  std::vector<ValueId> keep;
-  if (numerical.stage_cost != ValueId::kNone) keep.push_back(numerical.stage_cost);
-  numerical.program = Simplify(std::move(numerical.program), keep, budget);
-  Region* terminal = nullptr;
-  if (!numerical.program.objectives.empty()) {
-    Objective& chosen = numerical.program.objectives.front();
-    if (chosen.HasTerminal()) terminal = &chosen.terminal;
-  }
-  BringIntoObjective(numerical.program, numerical.program.step, budget);
-  if (terminal != nullptr) BringIntoObjective(numerical.program, *terminal, budget);
-  if (adjoint) {
-    numerical.adjoint_spec = adjoint;
-    numerical.adjoint =
-        Differentiate(numerical.program, numerical.stage_cost, terminal, *adjoint, budget);
-  }
-  AssignAll(numerical, budget);
-  RemoveUnread(numerical, budget);
-  MarkUsedInputs(numerical, budget);
-  Renumber(numerical, budget);
-  numerical.text = Print(numerical, &budget);
-  numerical.fingerprint = Fingerprint(numerical.text, &budget);
-  numerical.sites = SitesOf(numerical.program, &budget);
-  return numerical;
+  NumericalProgram p = ChooseObjective(ExpandComposites(world, budget), objective, budget);
+  p.policy = policy;
+  p.program = Simplify(std::move(p.program), {p.stage_cost}, budget);
+  p = BringIntoObjective(std::move(p), budget);
+  if (adjoint) p = Differentiate(std::move(p), *adjoint, budget);
+  p = AssignPrecision(std::move(p), budget);
+  p = RemoveUnread(std::move(p), budget);
+  p = MarkUsedInputs(std::move(p), budget);
+  p = Renumber(std::move(p), budget);
+  p.text = Print(p, &budget);
+  p.fingerprint = Fingerprint(p.text, &budget);
+  p.sites = SitesOf(p.program, &budget);
+  return p;
 }
 
 }  // namespace
+
+bool IsDifferentiable(const Program& program, const Input& input) {
+  const bool kind = input.kind == InputKind::kState || input.kind == InputKind::kParam ||
+                    input.kind == InputKind::kControl;
+  return kind && program.IsReal(input.value);
+}
 
 absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
                                        const std::string& objective,

@@ -1,13 +1,11 @@
-// From a world to what runs: verified program -> simplify -> differentiate -> assign precision ->
-// text.
+// From a world to what runs: expand, choose the objective, simplify, differentiate, assign formats,
+// remove what is unread, number, print.
 //
-// Cost: n log n in what is written, times the depth of loops; counted and polled by the budget,
-// whose
-//   limits bound it (pass_budget.h).
-// Errors: CANCELLED where the budget is told to stop; IsLimit (field_error.h) where more would be
-//   written than it allows; INVALID_ARGUMENT with the field: unknown objective, unknown site in the
-//   policy ("policy.
-// sites[i].site"), an input that cannot be differentiated ("wrt[i]").
+// Cost: n log n in what is written, times the depth of loops. The budget counts it, polls, and
+//   bounds it (pass_budget.h).
+// Errors: CANCELLED if the budget is told to stop; IsLimit (field_error.h) if more would be written
+//   than it allows; INVALID_ARGUMENT with the field: unknown objective, unknown site in the policy
+//   ("policy.sites[i].site"), an input that cannot be differentiated ("wrt[i]").
 #pragma once
 
 #include <optional>
@@ -21,11 +19,11 @@
 
 namespace simgrad::sim {
 
-// What a gradient can be asked for: real state, param and control inputs.
+// Returns whether a gradient can be asked for: of real state, param and control inputs.
 bool IsDifferentiable(const Program& program, const Input& input);
 
-// `objective` empty: no costs are computed. `adjoint`: also the reverse program; its objective must
-// be `objective`.
+// With an empty `objective` no cost is computed. With an `adjoint`, whose objective must be
+// `objective`, the result has the reverse program too.
 absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
                                        const std::string& objective,
                                        const std::optional<AdjointSpec>& adjoint,

@@ -3,6 +3,37 @@
 #include "sim/program/simplify.h"
 
 namespace simgrad::sim {
+namespace {
+
+// The same of what may be changed and of what may not.
+template <class AnyRegion, class AnyAdjoint>
+void Append(AnyAdjoint& adjoint, std::vector<AnyRegion*>& regions) {
+  regions.push_back(&adjoint.terminal);
+  if (adjoint.last) regions.push_back(&*adjoint.last);
+  regions.insert(regions.end(), {&adjoint.inner, &adjoint.initial});
+}
+
+template <class AnyRegion, class AnyProgram>
+std::vector<AnyRegion*> Collect(AnyProgram& numerical) {
+  std::vector<AnyRegion*> regions = {&numerical.program.initial, &numerical.program.step};
+  for (auto& objective : numerical.program.objectives) regions.push_back(&objective.terminal);
+  if (numerical.adjoint) Append(*numerical.adjoint, regions);
+  return regions;
+}
+
+}  // namespace
+
+std::vector<Region*> RegionsOf(NumericalProgram& program) { return Collect<Region>(program); }
+
+std::vector<const Region*> RegionsOf(const NumericalProgram& program) {
+  return Collect<const Region>(program);
+}
+
+std::vector<const Region*> RegionsOf(const Adjoint& adjoint) {
+  std::vector<const Region*> regions;
+  Append(adjoint, regions);
+  return regions;
+}
 
 const Region* TerminalOf(const NumericalProgram& program) {
   if (program.objective.empty()) return nullptr;

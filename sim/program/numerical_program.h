@@ -1,6 +1,6 @@
 // The numerical program: a world with every format, order and tolerance filled in, and its adjoint.
 //
-// What executors run. Made by Lower (lower.h) from a verified Program, a policy and what is asked.
+// Executors run it. Lower (lower.h) makes it from a verified Program, a policy and a request.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct AdjointSpec {
   std::vector<bool> wanted;             // per input: its gradient is wanted
 };
 
-// The adjoint regions. Each takes and yields slots (loop.h): all cotangents, then all masks; kNone
-// says what is never present. States stand in the order of the state inputs, exports in theirs.
+// The adjoint regions. Each takes and yields slots (loop.h): all cotangents, then all masks. kNone
+// marks a slot that is never present. States have the order of the state inputs.
 struct Adjoint {
   // What enters at z[T]. Args: [seed, only where there is a terminal cost], then slots:
   // final_state[n] and trajectory_state at T [n] as sent by the caller. Yields slots: z[T] [n],
@@ -33,13 +33,16 @@ struct Adjoint {
   // slots: z[t+1] [n], exports from `terminal` [e] (in `inner` never present), trajectory_export of
   // step t as sent [e], trajectory_state at t as sent [n]. Yields slots: z[t] [n]. `last` is step T
   // - 1 and takes what `terminal` yields; `inner` is every other step. Both yield the same presence
-  // (kNone, mask or everywhere per slot) that `inner` takes.
-  Region last;
+  // (kNone, mask or everywhere per slot) that `inner` takes. Where `terminal` yields that presence
+  // too, and none for the exports, the two are one region: there is no `last`.
+  std::optional<Region> last;
   Region inner;
-  // Adjoint of `initial`: args slots z[0] [n], present where a step's or, where there is none, the
-  // terminal's are; yields slots of the states sent [n]. No yields:
-  // there is no `initial` region, and the slots of z[0] are those of the states sent.
+  // Adjoint of `initial`. Args slots: z[0] [n], with the presence that a step or, if none runs,
+  // `terminal` yields. Yields slots: the states sent [n]. Without an `initial` region it has no
+  // yields, and the slots of z[0] are those of the states sent.
   Region initial;
+
+  const Region& Last() const { return last ? *last : inner; }
 };
 
 struct NumericalProgram {
@@ -54,13 +57,18 @@ struct NumericalProgram {
   std::vector<Site> sites;  // of step, in text order
 };
 
-// The terminal cost that is run, or null.
+// Every region that is not inside an operation, once, in the order of the text.
+std::vector<Region*> RegionsOf(NumericalProgram& program);
+std::vector<const Region*> RegionsOf(const NumericalProgram& program);
+std::vector<const Region*> RegionsOf(const Adjoint& adjoint);
+
+// Returns the terminal cost that runs, or null.
 const Region* TerminalOf(const NumericalProgram& program);
 
 // By input: whether an operation of `initial`, `step` or the terminal cost reads it.
 std::vector<bool> ReadInputs(const NumericalProgram& program);
 
-// The overflow mode of a cast or tape: its own, else that of its role at its site.
+// Returns the overflow mode of a cast or tape: its own, else that of its role at its site.
 Overflow OverflowInForce(const precision::Policy& policy, const Op& op);
 
 }  // namespace simgrad::sim

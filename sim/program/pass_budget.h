@@ -1,12 +1,12 @@
-// What the passes over one program may cost, and whether they should go on.
+// Limits what the passes over one program may cost, and stops them on request.
 //
-// A pass reports what it visits and what it writes. Every kBetweenPolls units the caller is asked
-// whether to stop; what is written is counted against limits while it is written. Where either says
-// no, the pass is left by an exception that WithinBudget turns into a status. It never leaves the
-// public functions (Verify, Lower, FindGates).
-// Units: a visit is an operation, a value, an operand or 64 bytes of text, whatever is done with
-//   it. Bytes are estimates of what the heap holds.
-// Errors: CANCELLED where `stop` says so; INVALID_ARGUMENT with the field, IsLimit, beyond a limit.
+// A pass reports what it visits and what it writes. Every kBetweenPolls visits the budget asks the
+// caller whether to stop; it counts writes against limits as they happen. If either says no, it
+// throws, and WithinBudget turns the exception into a status. The exception never leaves the public
+// functions (Verify, Lower, FindGates).
+// Units: a visit is an operation, a value, an operand or 64 bytes of text, whatever a pass does
+//   with it. Bytes are estimates of heap memory.
+// Errors: CANCELLED if `stop` returns true; INVALID_ARGUMENT with the field, IsLimit, over a limit.
 // Cost: an addition and a comparison per report. Threads: one budget, one thread.
 #pragma once
 
@@ -37,7 +37,7 @@ class PassBudget {
  public:
   // Whether the passes should end; empty: they never should.
   using StopCallback = std::function<bool()>;
-  // No stretch of more visits goes by without a look, one operation's operands aside.
+  // The most visits between two polls, apart from one operation's operands.
   static constexpr int64_t kBetweenPolls = 4096;
 
   PassBudget() = default;
@@ -72,7 +72,7 @@ class PassBudget {
   int64_t bytes() const { return bytes_; }
   int64_t text_bytes() const { return text_bytes_; }
 
-  // Why a pass was left.
+  // Thrown out of a pass; says why.
   struct Ended {
     absl::Status status;
   };
@@ -97,7 +97,7 @@ class PassBudget {
   int64_t text_bytes_ = 0;
 };
 
-// Runs passes and says how they ended.
+// Runs passes and returns how they ended.
 template <class Passes>
 absl::Status WithinBudget(const Passes& passes) {
   try {

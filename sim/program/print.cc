@@ -101,7 +101,7 @@ class Printer {
 
   std::string Defined(ValueId id) {
     if (id == ValueId::kNone) return "_";
-    numbers_.emplace(Index(id), numbers_.size());
+    numbers_[Index(id)] = defined_++;
     return Used(id) + ":" + TypeText(id);
   }
 
@@ -166,6 +166,7 @@ class Printer {
   size_t head_size_ = 0;
   bool has_second_edition_ = false;
   std::unordered_map<size_t, size_t> numbers_;
+  size_t defined_ = 0;
 };
 
 void PrintWorld(Printer& printer, const Program& program) {
@@ -181,7 +182,7 @@ void PrintAdjoint(Printer& printer, const Adjoint& adjoint) {
   if (!adjoint.terminal.yields.empty()) {
     printer.PrintRegion(0, "adjoint terminal", adjoint.terminal);
   }
-  printer.PrintRegion(0, "adjoint last", adjoint.last);
+  printer.PrintRegion(0, "adjoint last", adjoint.Last());  // a shared region stands here too
   printer.PrintRegion(0, "adjoint step", adjoint.inner);
   if (!adjoint.initial.yields.empty()) printer.PrintRegion(0, "adjoint initial", adjoint.initial);
 }

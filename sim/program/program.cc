@@ -114,7 +114,7 @@ size_t RealStates(const Program& program) {
   size_t real = 0;
   for (const Input& input : program.inputs) {
     const bool state = input.kind == InputKind::kState;
-    real += state && program[input.value].type.element == ElementType::kReal ? 1 : 0;
+    real += state && program.IsReal(input.value) ? 1 : 0;
   }
   return real;
 }

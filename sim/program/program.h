@@ -1,9 +1,9 @@
 // The numerical program: a small, typed, structured intermediate representation of a world.
 //
 // One description gives forward execution, the adjoint, the diagnostics of every site, the effect
-// of a policy, a text for people and a fingerprint. Programs are plain data; passes are pure
-// functions from program to program: Verify (verify.h), Simplify (simplify.h), Differentiate
-// (differentiate.h), AssignPrecision (assign.h), Print and Fingerprint (print.h).
+// of a policy, a text for people and a fingerprint. Programs are plain data. Verify (verify.h) and
+// Print (print.h) read them; every other pass is a pure function from program to program, and
+// Lower (lower.h) is their chain.
 //
 // Values: one flat table per program. A value is a program input, a region argument, or the result
 // of an operation; it may be used in its own region and in regions nested inside it.
@@ -61,7 +61,7 @@ struct Input {
   InputKind kind = InputKind::kState;
   std::string name;  // unique among the inputs of its kind
   ValueId value = ValueId::kNone;
-  // What is used when the caller sends nothing (every element). Unset: the caller must send it.
+  // Every element's value if the caller sends nothing; if unset, the caller must send the input.
   // For `config` it is the number itself, part of the program.
   std::optional<double> default_value;
   std::string description;
@@ -82,13 +82,13 @@ struct Region {
   std::vector<ValueId> yields;
 };
 
-// When a loop looks at its cap (docs/numerics.md section 9).
+// When a loop checks its cap (docs/numerics.md section 9).
 enum class CapOrder : uint8_t {
   kTestFirst,  // the test is evaluated once more after the last correction
   kCapFirst,   // at the cap nothing is evaluated again
 };
 
-// Attributes; which of them an operation uses stands with it in opcode.h.
+// Attributes. An operation's entry (sim/op) lists those that it uses.
 struct Attributes {
   std::vector<double> literal;  // literal: one number (splat) or one per element
   std::vector<int64_t> axes;    // reductions: ascending axes; cumsum: one; concat: one
@@ -161,6 +161,10 @@ struct Program {
   const Value& operator[](ValueId id) const { return values[Index(id)]; }
   Value& operator[](ValueId id) { return values[Index(id)]; }
   ValueId AddValue(Type type, std::string value_name = "");
+  // Whether it is a value at all, and of type real.
+  bool IsReal(ValueId id) const {
+    return id != ValueId::kNone && (*this)[id].type.element == ElementType::kReal;
+  }
   const Input* FindInput(InputKind kind, std::string_view input_name) const;
   std::vector<int32_t> InputsOf(InputKind kind) const;  // indices, ascending
   const Objective* FindObjective(std::string_view objective_name) const;
@@ -178,7 +182,7 @@ struct Site {
   int64_t max_iter = 0;  // termination: the cap
   int32_t number = 0;    // among the sites of its kind, in text order
 };
-// `budget` (pass_budget.h) is told what is visited.
+// Reports its visits to `budget` (pass_budget.h).
 class PassBudget;
 std::vector<Site> SitesOf(const Program& program, PassBudget* budget = nullptr);
 size_t CountOf(const std::vector<Site>& sites, SiteKind kind);

@@ -8,19 +8,6 @@
 namespace simgrad::sim {
 namespace {
 
-// Every top-level region of a numerical program, in text order.
-std::vector<Region*> RegionsOf(NumericalProgram& numerical) {
-  std::vector<Region*> regions = {&numerical.program.initial, &numerical.program.step};
-  for (Objective& objective : numerical.program.objectives) regions.push_back(&objective.terminal);
-  if (numerical.adjoint) {
-    for (Region* region : {&numerical.adjoint->terminal, &numerical.adjoint->last,
-                           &numerical.adjoint->inner, &numerical.adjoint->initial}) {
-      regions.push_back(region);
-    }
-  }
-  return regions;
-}
-
 class Numbering {
  public:
   Numbering(std::vector<Value>& old, PassBudget& budget)
@@ -72,27 +59,17 @@ class Numbering {
 
 }  // namespace
 
-void RemoveUnread(NumericalProgram& numerical, PassBudget& budget) {
-  const Program& program = numerical.program;
-  std::vector<bool> live(program.values.size(), false);
-  for (const Export& exported : program.exports) live[Index(exported.value)] = true;
-  if (numerical.stage_cost != ValueId::kNone) live[Index(numerical.stage_cost)] = true;
-  const std::vector<Region*> regions = RegionsOf(numerical);
-  for (auto region = regions.rbegin(); region != regions.rend(); ++region) {
-    RemoveDeadCode(**region, live, budget);
-  }
-}
-
-void MarkUsedInputs(NumericalProgram& numerical, PassBudget& budget) {
+NumericalProgram MarkUsedInputs(NumericalProgram numerical, PassBudget& budget) {
   std::vector<bool> read(numerical.program.values.size(), false);
   for (const Region* region : RegionsOf(numerical)) MarkUses(*region, read, &budget);
   for (const Export& exported : numerical.program.exports) read[Index(exported.value)] = true;
   for (Input& input : numerical.program.inputs) {
     input.used = input.kind == InputKind::kState || read[Index(input.value)];
   }
+  return numerical;
 }
 
-void Renumber(NumericalProgram& numerical, PassBudget& budget) {
+NumericalProgram Renumber(NumericalProgram numerical, PassBudget& budget) {
   Program& program = numerical.program;
   Numbering numbering(program.values, budget);
   for (const Input& input : program.inputs) numbering.Define(input.value);
@@ -103,6 +80,7 @@ void Renumber(NumericalProgram& numerical, PassBudget& budget) {
   for (Export& exported : program.exports) numbering.Map(exported.value);
   numbering.Map(numerical.stage_cost);
   program.values = numbering.Take();
+  return numerical;
 }
 
 }  // namespace simgrad::sim

@@ -1,4 +1,6 @@
-// The last tidying of a lowered program: nothing that nobody reads, values numbered in text order.
+// The last passes over a lowered program: mark the inputs that it reads, and number its values.
+//
+// Errors: throw PassBudget::Ended. Cost: linear in the program. Threads: pure.
 #pragma once
 
 #include "sim/program/numerical_program.h"
@@ -6,14 +8,11 @@
 
 namespace simgrad::sim {
 
-// Removes operations whose results nobody reads, in the adjoint and then in the primal.
-void RemoveUnread(NumericalProgram& numerical, PassBudget& budget);
+// Sets Input::used: of every state, and of what a region reads or an export shows.
+NumericalProgram MarkUsedInputs(NumericalProgram numerical, PassBudget& budget);
 
-// Sets Input::used; states always are.
-void MarkUsedInputs(NumericalProgram& numerical, PassBudget& budget);
-
-// Renumbers values densely: inputs, then definitions in text order. Drops entries that are defined
-// nowhere.
-void Renumber(NumericalProgram& numerical, PassBudget& budget);
+// Numbers values without gaps: inputs, then definitions in the order of the text. Entries of the
+// table that nothing defines are dropped.
+NumericalProgram Renumber(NumericalProgram numerical, PassBudget& budget);
 
 }  // namespace simgrad::sim

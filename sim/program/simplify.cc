@@ -19,7 +19,7 @@ bool Decides(const Op& op, PassBudget& budget) {
 
 class CopyRemover {
  public:
-  CopyRemover(Program& program, PassBudget& budget)
+  CopyRemover(const Program& program, PassBudget& budget)
       : program_(program), budget_(budget), same_(program.values.size()) {
     for (size_t i = 0; i < same_.size(); ++i) same_[i] = static_cast<ValueId>(i);
   }
@@ -45,9 +45,56 @@ class CopyRemover {
   }
 
  private:
-  Program& program_;
+  const Program& program_;
   PassBudget& budget_;
   std::vector<ValueId> same_;
+};
+
+// Values that something uses.
+class Live {
+ public:
+  Live(const Program& program, const std::vector<ValueId>& keep, PassBudget& budget)
+      : budget_(budget), is_live_(program.values.size(), false) {
+    MarkAll(keep);
+    for (const Export& exported : program.exports) Mark(exported.value);
+  }
+
+  // Drops the dead operations of `region` and of the regions nested in it; what the others use is
+  // live from then on.
+  void Prune(Region& region) {
+    MarkAll(region.yields);
+    std::vector<Op> kept;
+    kept.reserve(region.ops.size());
+    for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
+      budget_.Visit(1 + static_cast<int64_t>(op->operands.size() + op->results.size()));
+      const bool used = std::any_of(op->results.begin(), op->results.end(), [&](ValueId id) {
+        return id != ValueId::kNone && is_live_[Index(id)];
+      });
+      if (!used && !Decides(*op, budget_)) continue;
+      MarkAll(op->operands);
+      for (ValueId id : {op->attributes.where, op->attributes.primal}) Mark(id);
+      for (Region& nested : op->regions) {
+        Prune(nested);
+        MarkUses(nested, is_live_, &budget_);
+      }
+      kept.push_back(std::move(*op));
+    }
+    std::reverse(kept.begin(), kept.end());
+    // The operations that stay may be cached for long.
+    if (kept.size() < kept.capacity() / 8 * 7) kept.shrink_to_fit();
+    region.ops = std::move(kept);
+  }
+
+ private:
+  void Mark(ValueId id) {
+    if (id != ValueId::kNone) is_live_[Index(id)] = true;
+  }
+  void MarkAll(const std::vector<ValueId>& ids) {
+    for (ValueId id : ids) Mark(id);
+  }
+
+  PassBudget& budget_;
+  std::vector<bool> is_live_;
 };
 
 }  // namespace
@@ -71,36 +118,6 @@ void MarkUses(const Region& region, std::vector<bool>& live, PassBudget* budget)
   for (ValueId id : region.yields) mark(id);
 }
 
-void RemoveDeadCode(Region& region, std::vector<bool>& live, PassBudget& budget) {
-  for (ValueId id : region.yields) {
-    if (id != ValueId::kNone) live[Index(id)] = true;
-  }
-  std::vector<Op> kept;
-  kept.reserve(region.ops.size());
-  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
-    budget.Visit(1 + static_cast<int64_t>(op->operands.size() + op->results.size()));
-    const bool used = std::any_of(op->results.begin(), op->results.end(), [&](ValueId id) {
-      return id != ValueId::kNone && live[Index(id)];
-    });
-    if (!used && !Decides(*op, budget)) continue;
-    for (ValueId id : op->operands) {
-      if (id != ValueId::kNone) live[Index(id)] = true;
-    }
-    for (ValueId id : {op->attributes.where, op->attributes.primal}) {
-      if (id != ValueId::kNone) live[Index(id)] = true;
-    }
-    for (Region& nested : op->regions) {
-      RemoveDeadCode(nested, live, budget);
-      MarkUses(nested, live, &budget);
-    }
-    kept.push_back(std::move(*op));
-  }
-  std::reverse(kept.begin(), kept.end());
-  // What is kept may stay for long.
-  if (kept.size() < kept.capacity() / 8 * 7) kept.shrink_to_fit();
-  region.ops = std::move(kept);
-}
-
 Program Simplify(Program program, const std::vector<ValueId>& keep, PassBudget& budget) {
   CopyRemover copies(program, budget);
   copies.Visit(program.initial);
@@ -110,16 +127,21 @@ Program Simplify(Program program, const std::vector<ValueId>& keep, PassBudget& 
     copies.Visit(objective.stage);
     copies.Visit(objective.terminal);
   }
-  std::vector<bool> live(program.values.size(), false);
-  for (ValueId id : keep) live[Index(id)] = true;
-  for (const Export& exported : program.exports) live[Index(exported.value)] = true;
+  Live live(program, keep, budget);
   for (Objective& objective : program.objectives) {
-    RemoveDeadCode(objective.stage, live, budget);
-    RemoveDeadCode(objective.terminal, live, budget);
+    live.Prune(objective.stage);
+    live.Prune(objective.terminal);
   }
-  RemoveDeadCode(program.step, live, budget);
-  RemoveDeadCode(program.initial, live, budget);
+  live.Prune(program.step);
+  live.Prune(program.initial);
   return program;
+}
+
+NumericalProgram RemoveUnread(NumericalProgram numerical, PassBudget& budget) {
+  Live live(numerical.program, {numerical.stage_cost}, budget);
+  const std::vector<Region*> regions = RegionsOf(numerical);
+  for (auto region = regions.rbegin(); region != regions.rend(); ++region) live.Prune(**region);
+  return numerical;
 }
 
 }  // namespace simgrad::sim

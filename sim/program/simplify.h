@@ -1,23 +1,25 @@
-// Removes what cannot be seen: copies and dead code. No algebra and no reordering, so no bit
-// changes.
+// Removes copies and dead code. Does no algebra and no reordering, so no bit changes.
+//
+// Errors: the passes throw PassBudget::Ended. Cost: linear in the program. Threads: pure.
 #pragma once
 
+#include <vector>
+
+#include "sim/program/numerical_program.h"
 #include "sim/program/pass_budget.h"
-#include "sim/program/program.h"
 
 namespace simgrad::sim {
 
-// Copies: broadcast and reshape to the operand's own shape. Dead: operations whose results nobody
-// uses, except those that decide (events, whiles, and loops around them). `keep`: values used
-// outside the regions, beyond yields and exports.
+// A copy is a broadcast or reshape to the operand's own shape. An operation is dead where nothing
+// uses its results, unless it decides: events, whiles, and loops around them. `keep` is used
+// outside the regions, beyond yields and exports; kNone there is nothing.
 Program Simplify(Program program, const std::vector<ValueId>& keep, PassBudget& budget);
+
+// Removes dead code from the adjoint, and then from the primal what only that code read.
+NumericalProgram RemoveUnread(NumericalProgram numerical, PassBudget& budget);
 
 // A broadcast or reshape to the operand's own type.
 bool IsCopy(const Program& program, const Op& op);
-
-// Drops operations of `region` (and nested ones) whose results are neither used nor in `live`,
-// which holds the values used elsewhere, indexed by value. Marks what the region uses in `live`.
-void RemoveDeadCode(Region& region, std::vector<bool>& live, PassBudget& budget);
 
 // Marks every value that `region` and the regions nested in it use.
 void MarkUses(const Region& region, std::vector<bool>& live, PassBudget* budget = nullptr);

@@ -1,4 +1,4 @@
-// How much work the regions of a program are, counted before anything of them runs.
+// Counts the work of a program's regions before any of it runs.
 //
 // Units: element-operations. An operation counts the elements of its largest operand or result, at
 // least 1, whatever it computes. Cost: linear in the region. Threads: pure.
@@ -10,7 +10,7 @@
 
 namespace simgrad::sim {
 
-// The operations of `region` itself, once; what loops inside it do is not counted.
+// Counts the operations of `region` once each, without those inside its loops.
 int64_t OwnWork(const Program& program, const Region& region);
 
 // One execution with every loop at its cap: the product of the caps around an operation (and of the

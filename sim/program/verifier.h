@@ -1,7 +1,7 @@
-// The state of one verification (verify.h): what is defined where, and what has been counted.
+// The state of one verification (verify.h): the values in scope, and the sizes counted so far.
 //
 // Used by verify.cc (tables, inputs, objectives), verify_operations.cc (regions and their
-// operations) and verify_loops.cc alone.
+// operations) and verify_loops.cc only.
 #pragma once
 
 #include <set>

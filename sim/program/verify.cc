@@ -68,7 +68,7 @@ absl::Status Verifier::CheckValue(const Value& value, const std::string& field) 
   return CountName(value.name, field + ".name");
 }
 
-// Names are copied into what is lowered, so their sum is bounded too.
+// Lowering copies names, so their total length is bounded too.
 absl::Status Verifier::CountName(const std::string& name, const std::string& field) {
   name_bytes_ += static_cast<int64_t>(name.size());
   if (name_bytes_ <= limits_.max_name_bytes) return absl::OkStatus();

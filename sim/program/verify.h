@@ -1,11 +1,11 @@
-// Checks a program that may come from anyone before anything of it runs.
+// Checks a program from an untrusted client before any of it runs.
 //
-// Errors: INVALID_ARGUMENT with the field path (field_error.h): wrong operand counts, types,
-// shapes,
-//   uses before definition, uses across regions, names that clash, sites named twice, a select that
-//   hangs on an anonymous comparison of reals, loops and work over the limits, non-finite literals,
-//   roles that a world cannot use, adjoint-only operations. What is above a limit is an IsLimit
-//   error. Cost: n log n in the program. Never allocates by a number found in the program.
+// Errors: INVALID_ARGUMENT with the field path (field_error.h): wrong operand counts, types or
+//   shapes, use before definition, use across regions, clashing names, a site named twice, a select
+//   that depends on an unnamed comparison of reals, loops and work over the limits, non-finite
+//   literals, roles that a world cannot use, adjoint-only operations. A size above its limit is an
+//   IsLimit error.
+// Cost: n log n in the program. Never allocates by a number found in the program.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct ProgramLimits {
   int64_t max_literal_elements = 1 << 20;  // numbers of all literals
 };
 
-// `budget`: polled, and left with CANCELLED where it says so.
+// Polls `budget`, and returns CANCELLED if it is told to stop.
 absl::Status Verify(const Program& program, const ProgramLimits& limits = {},
                     PassBudget* budget = nullptr);
 

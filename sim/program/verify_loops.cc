@@ -7,7 +7,7 @@
 
 namespace simgrad::sim::internal {
 
-// Inside a loop nobody would know any more that a bool hangs on an anonymous comparison.
+// Refuses a bool that depends on an unnamed comparison: inside the loop that would be unknown.
 absl::Status Verifier::MayEnterLoop(ValueId id, const std::string& field) const {
   const bool real = program_[id].type.element == ElementType::kReal;
   if (real || !known_[Index(id)].from_real_compare) return absl::OkStatus();

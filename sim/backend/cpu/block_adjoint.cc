@@ -240,7 +240,8 @@ void BlockAdjoint::ReverseStep(int64_t t, const Frame* frame, AdjointChunk& chun
   const Plan& plan = m_.plan();
   const int64_t steps = context_.batch.steps;
   const bool last = t + 1 == steps;
-  const AdjointRegionPlan& region = last ? plan.adjoint_last : plan.adjoint_inner;
+  const AdjointRegionPlan& region =
+      last && plan.adjoint_last ? *plan.adjoint_last : plan.adjoint_inner;
   m_.step = t;
   context_.reader.LoadStep(m_, rows_, t);
   m_.frames[static_cast<size_t>(plan.step.id)] = {frame, 0};

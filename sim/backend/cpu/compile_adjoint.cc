@@ -58,7 +58,7 @@ void Compiler::CompileAdjoint() {
   const bool staged = program_->stage_cost != ValueId::kNone;
   CompileAdjointRegion(adjoint.terminal, plan_->terminal_yield >= 0, plan_->adjoint_terminal);
   hoists_ = true;
-  CompileAdjointRegion(adjoint.last, staged, plan_->adjoint_last);
+  if (adjoint.last) CompileAdjointRegion(*adjoint.last, staged, plan_->adjoint_last.emplace());
   CompileAdjointRegion(adjoint.inner, staged, plan_->adjoint_inner);
   hoists_ = false;
   if (program_->program.HasInitial()) {

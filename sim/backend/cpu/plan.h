@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -284,10 +285,11 @@ struct Plan {
   RegionPlan terminal;
   std::vector<int32_t> terminal_args;
   int32_t terminal_yield = -1;
-  AdjointRegionPlan adjoint_terminal, adjoint_last, adjoint_inner, adjoint_initial;
-  int32_t regions = 0;           // recorded regions
-  int32_t invariant_ranges = 0;  // RangePlan::invariant
-  int64_t varying_bytes = 0;     // workspace, bytes per lane
+  AdjointRegionPlan adjoint_terminal, adjoint_inner, adjoint_initial;
+  std::optional<AdjointRegionPlan> adjoint_last;  // none: it is adjoint_inner
+  int32_t regions = 0;                            // recorded regions
+  int32_t invariant_ranges = 0;                   // RangePlan::invariant
+  int64_t varying_bytes = 0;                      // workspace, bytes per lane
   int64_t uniform_bytes = 0;
 
   // Owners of what instructions point to.

@@ -38,18 +38,10 @@ class UseAnalysis {
     Visit(p.step);
     for (const Objective& objective : p.objectives) Visit(objective.terminal);
     if (options_.adjoint && program_.adjoint) {
-      const Adjoint& adjoint = *program_.adjoint;
-      for (const Region* region :
-           {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
-        Visit(*region);
-      }
+      for (const Region* region : RegionsOf(*program_.adjoint)) Visit(*region);
     } else if (program_.adjoint) {
       // The forward plan counts the bytes that recording will need.
-      const Adjoint& adjoint = *program_.adjoint;
-      for (const Region* region :
-           {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
-        VisitTapes(*region);
-      }
+      for (const Region* region : RegionsOf(*program_.adjoint)) VisitTapes(*region);
     }
     if (!options_.adjoint) {  // a replay hands no exports out
       for (const Export& exported : p.exports) Use(exported.value);

@@ -292,11 +292,13 @@ std::string KernelWriter::Adjoint() {
   Line("[[maybe_unused]] BackwardColumn& backward = shared.backward[column & 1];");
   body_.Open("if (runs)");
   Line("bool bad = false;");
-  body_.Open("if (t == args.steps - 1)");
-  dirty_ = crossed_ = true;
-  ReverseStep(adjoint.last, cotangents, exports);
-  body_.Close();
-  body_.Open("else");
+  if (adjoint.last) {
+    body_.Open("if (t == args.steps - 1)");
+    dirty_ = crossed_ = true;
+    ReverseStep(*adjoint.last, cotangents, exports);
+    body_.Close();
+  }
+  body_.Open(adjoint.last ? "else" : "");
   dirty_ = crossed_ = true;
   ReverseStep(adjoint.inner, cotangents, std::vector<SlotPlace>(exports.size()));
   body_.Close();

@@ -167,7 +167,7 @@ void Source::AddAdjointFields() {
     if (!IsReal(id)) continue;
     AddField(kCotangent, k, cotangent, Count(id));
     bool always = AlwaysPresent(adjoint.terminal, k, n);
-    always = always && AlwaysPresent(adjoint.last, k, n) && AlwaysPresent(adjoint.inner, k, n);
+    always = always && AlwaysPresent(adjoint.Last(), k, n) && AlwaysPresent(adjoint.inner, k, n);
     if (!always) AddField(kCotangentMask, k, Carrier::kBool, Count(id));
   }
   for (size_t k = 0; k < p.exports.size(); ++k) {

@@ -45,7 +45,7 @@ TapeLayout::TapeLayout(const NumericalProgram& program, bool block,
   if (terminal == nullptr) terminal = &no_region_;
   for (const Region* region : {&p.step, &p.initial, terminal}) Index(*region);
   Scan(program, program.adjoint->terminal, terminal, constant);
-  Scan(program, program.adjoint->last, &p.step, constant);
+  if (program.adjoint->last) Scan(program, *program.adjoint->last, &p.step, constant);
   Scan(program, program.adjoint->inner, &p.step, constant);
   Scan(program, program.adjoint->initial, &p.initial, constant);
   frames_[&p.step].linked = true;

@@ -133,7 +133,7 @@ void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk
   }
   for (int64_t t = first + count - 1; t >= first; --t) {
     const Adjoint& adjoint = *program_.adjoint;
-    const Region& region = t == batch_.steps - 1 ? adjoint.last : adjoint.inner;
+    const Region& region = t == batch_.steps - 1 ? adjoint.Last() : adjoint.inner;
     std::vector<Array> leading;
     if (program_.stage_cost != ValueId::kNone) leading.push_back({{seed_}, {}});
     const Frame& primal = records[static_cast<size_t>(t - first)]->region;

@@ -27,10 +27,7 @@ Layouts::Layouts(const NumericalProgram& program) : used_inputs_(ReadInputs(prog
   Add(p.initial);
   if (const Region* terminal = TerminalOf(program)) Add(*terminal);
   if (program.adjoint) {
-    for (const Region* region : {&program.adjoint->terminal, &program.adjoint->last,
-                                 &program.adjoint->inner, &program.adjoint->initial}) {
-      Add(*region);
-    }
+    for (const Region* region : RegionsOf(*program.adjoint)) Add(*region);
   }
   std::vector<ValueId> of_inputs;
   for (const Input& input : p.inputs) of_inputs.push_back(input.value);

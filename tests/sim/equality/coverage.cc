@@ -53,15 +53,7 @@ struct Contents {
 Contents ContentsOf(const NumericalProgram& numerical) {
   const Program& program = numerical.program;
   Contents contents{program};
-  contents.Visit(program.initial, false);
-  contents.Visit(program.step, false);
-  for (const Objective& objective : program.objectives) contents.Visit(objective.terminal, false);
-  if (numerical.adjoint) {
-    for (const Region* region : {&numerical.adjoint->terminal, &numerical.adjoint->last,
-                                 &numerical.adjoint->inner, &numerical.adjoint->initial}) {
-      contents.Visit(*region, false);
-    }
-  }
+  for (const Region* region : RegionsOf(numerical)) contents.Visit(*region, false);
   return contents;
 }
 

@@ -18,16 +18,7 @@ void ForEachRegion(Region& region, const std::function<void(Region&)>& visit) {
 }
 
 void ForEachRegion(NumericalProgram& numerical, const std::function<void(Region&)>& visit) {
-  ForEachRegion(numerical.program.initial, visit);
-  ForEachRegion(numerical.program.step, visit);
-  for (Objective& objective : numerical.program.objectives) {
-    ForEachRegion(objective.terminal, visit);
-  }
-  if (!numerical.adjoint) return;
-  Adjoint& adjoint = *numerical.adjoint;
-  for (Region* region : {&adjoint.terminal, &adjoint.last, &adjoint.inner, &adjoint.initial}) {
-    ForEachRegion(*region, visit);
-  }
+  for (Region* region : RegionsOf(numerical)) ForEachRegion(*region, visit);
 }
 
 // Whether `change` did something to any operation.

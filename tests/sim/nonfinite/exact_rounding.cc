@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 
 namespace simgrad::nonfinite {
 namespace {
@@ -64,6 +65,10 @@ bool Function(const std::string& what, const std::vector<double>& in, Number& r)
   if (what == "atan2") {
     return mpfr_atan2(r.value, a.value, Number(64, in[1]).value, MPFR_RNDN), true;
   }
+  if (what == "softplus") {
+    mpfr_exp(r.value, a.value, MPFR_RNDN);
+    return mpfr_log1p(r.value, r.value, MPFR_RNDN), true;
+  }
   if (what != "sigmoid") return false;
   // 1 / (1 + exp(-a))
   mpfr_neg(r.value, a.value, MPFR_RNDN);
@@ -92,6 +97,7 @@ bool Chosen(const std::string& what, const std::vector<double>& in, double& r) {
   if (what == "abs") return r = std::abs(in[0]), true;
   if (what == "sign") return r = nan ? kNaN : double((in[0] > 0) - (in[0] < 0)), true;
   if (what == "floor") return r = std::floor(in[0]), true;
+  if (what == "round") return r = std::nearbyint(in[0]), true;
   // +0 is above -0.
   if (what == "max") {
     r = nan              ? kNaN
@@ -140,7 +146,10 @@ double Nearest(Format format, double x, Overflow overflow) {
   return std::copysign(RangeOf(format).largest, x);
 }
 
-double Compute(const std::string& what, Format format, const std::vector<double>& in) {
+namespace {
+
+std::optional<double> Computed(const std::string& what, Format format,
+                               const std::vector<double>& in) {
   double chosen = 0.0;
   if (Chosen(what, in, chosen)) return chosen;
   // Narrow formats need no more than f32's digits: products lie above 2^-298, sums below 2^130.
@@ -152,6 +161,17 @@ double Compute(const std::string& what, Format format, const std::vector<double>
     return Rounded(format, longer);
   }
   if (Function(what, in, longer)) return Rounded(format, longer);
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool Computes(const std::string& what) {
+  return Computed(what, Format::kF64, {0.5, 0.5, 0.5}).has_value();
+}
+
+double Compute(const std::string& what, Format format, const std::vector<double>& in) {
+  if (const std::optional<double> computed = Computed(what, format, in)) return *computed;
   std::fprintf(stderr, "the witness does not know '%s'\n", what.c_str());
   std::abort();
 }

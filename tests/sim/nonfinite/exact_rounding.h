@@ -24,7 +24,8 @@ Range RangeOf(Format format);
 // x to the nearest number of the format, ties to even; beyond the range Inf (e4m3: NaN).
 double Nearest(Format format, double x, Overflow overflow = Overflow::kIeee);
 
-// The operation of that name on numbers, rounded once.
+// The operation of that name on numbers, rounded once. Ends the process for a name without a rule.
+bool Computes(const std::string& what);
 double Compute(const std::string& what, Format format, const std::vector<double>& in);
 
 // The sum of one role.

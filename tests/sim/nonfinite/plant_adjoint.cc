@@ -303,6 +303,12 @@ Planted ByObjective(Random& random, int number) {
 
 }  // namespace
 
+std::vector<Failure> AdjointFailures() {
+  std::vector<Failure> failures;
+  for (const Kind& kind : Kinds()) failures.push_back({kind.operation, kind.non_finite_class});
+  return failures;
+}
+
 Planted PlantAdjoint(Random& random, int number) {
   constexpr int kOthers = 9;
   const int all = static_cast<int>(Kinds().size());

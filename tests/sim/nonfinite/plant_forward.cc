@@ -345,6 +345,12 @@ Planted ByCost(Random& random, int number) {
 
 }  // namespace
 
+std::vector<Failure> ForwardFailures() {
+  std::vector<Failure> failures;
+  for (const Kind& kind : Kinds()) failures.push_back({kind.operation, kind.non_finite_class});
+  return failures;
+}
+
 Planted PlantForward(Random& random, int number) {
   constexpr int kOthers = 8;
   const int all = static_cast<int>(Kinds().size());

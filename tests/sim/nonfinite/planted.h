@@ -99,6 +99,14 @@ class Plot {
   double leave_ = 0.0;  // number of that iteration in its own loop
 };
 
+// In what the plants of both phases fail, and how.
+struct Failure {
+  std::string operation;
+  sim::NonFiniteClass non_finite_class;
+};
+std::vector<Failure> ForwardFailures();
+std::vector<Failure> AdjointFailures();
+
 // One case of the given phase; `number` varies the kind.
 Planted PlantForward(Random& random, int number);
 Planted PlantInput(Random& random, int number);

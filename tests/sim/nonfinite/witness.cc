@@ -47,13 +47,12 @@ double ToInteger(double x) {
   return std::clamp(std::trunc(x), -2147483648.0, 2147483647.0);
 }
 
-// No derivative passes.
-bool Blocks(const std::string& what) {
-  return what == "floor" || what == "sign" || what == "integer" || what == "real" ||
-         what == "event" || what == "literal";
-}
-
 }  // namespace
+
+bool Witness::Blocks(const std::string& what) {
+  return what == "floor" || what == "round" || what == "sign" || what == "integer" ||
+         what == "real" || what == "event" || what == "literal";
+}
 
 void Witness::Check(const std::string& what, const std::string& label, const std::string& site,
                     Role role, Format format, const Place& place, size_t i, size_t n,

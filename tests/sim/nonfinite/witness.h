@@ -41,6 +41,10 @@ class Witness {
 
   Testimony Testify(bool gradient);
 
+  // Whether a derivative passes through an operation of numbers, and the witness has its rule.
+  static bool Blocks(const std::string& what);
+  static bool Reverses(const std::string& what);
+
  private:
   // Where something is executed.
   struct Place {
@@ -129,6 +133,7 @@ class Witness {
   void ReverseScene(Scene& scene);
   void ReverseNode(Node& node);
   class Rules;  // witness_functions.cc
+  static bool HasRule(const std::string& what);
   bool ReverseFunction(Node& node, const Slot& slot, const Context& context);
   void ReverseShape(Node& node, const Slot& slot, const Context& context);
   void Choice(Node& node, const Slot& slot, const std::vector<char>& first_taken, size_t first,

@@ -1,4 +1,6 @@
-// The vjp rules of the witness, one line each: docs/numerics.md section 6.
+// The vjp rules of the witness, one entry each: docs/numerics.md section 6.
+#include <map>
+
 #include "tests/sim/nonfinite/witness.h"
 
 namespace simgrad::nonfinite {
@@ -8,56 +10,9 @@ class Witness::Rules {
   Rules(Witness& witness, Node& node, const Slot& slot, const Context& context)
       : w_(witness), node_(node), slot_(slot), context_(context), g_{slot.v, slot.format, false} {}
 
-  bool OfOne() {
-    const std::string& what = node_.what;
-    if (what == "neg") return To(0, Op("neg", {g_}));
-    if (what == "abs") return To(0, Op("mul", {g_, Sign()}));
-    if (what == "sqrt") return To(0, Op("div", {Op("mul", {Number(0.5), g_}), Y()}));
-    if (what == "exp") return To(0, Op("mul", {g_, Y()}));
-    if (what == "expm1") return To(0, Op("mul", {g_, Op("add", {Y(), Number(1.0)})}));
-    if (what == "log") return To(0, Op("div", {g_, X(0)}));
-    if (what == "log1p") return To(0, Op("div", {g_, Op("add", {Number(1.0), X(0)})}));
-    if (what == "sin") return To(0, Op("mul", {g_, Op("cos", {X(0)})}));
-    if (what == "cos") return To(0, Op("neg", {Op("mul", {g_, Op("sin", {X(0)})})}));
-    if (what == "tanh") {
-      const Read square = Op("mul", {Y(), Y()});
-      return To(0, Op("mul", {g_, Op("sub", {Number(1.0), square})}));
-    }
-    if (what != "sigmoid") return false;
-    const Read scaled = Op("mul", {g_, Y()});
-    return To(0, Op("mul", {scaled, Op("sub", {Number(1.0), Y()})}));
-  }
-
-  // The later operand first.
-  bool OfSeveral() {
-    const std::string& what = node_.what;
-    if (what == "add" || what == "sub") {
-      if (Wants(1)) To(1, what == "sub" ? Op("neg", {g_}) : g_);
-      if (Wants(0)) To(0, g_);
-    } else if (what == "mul" || what == "fma") {
-      if (what == "fma" && Wants(2)) To(2, g_);
-      if (Wants(1)) To(1, Op("mul", {g_, X(0)}));
-      if (Wants(0)) To(0, Op("mul", {g_, X(1)}));
-    } else if (what == "div") {
-      const Read t = Op("div", {g_, X(1)});
-      if (Wants(1)) To(1, Op("neg", {Op("mul", {t, Y()})}));
-      if (Wants(0)) To(0, t);
-    } else if (what == "pow") {
-      if (Wants(1)) To(1, Op("mul", {Op("mul", {g_, Y()}), Op("log", {X(0)})}));
-      if (Wants(0)) {
-        const Read scaled = Op("mul", {g_, X(1)});
-        const Read less = Op("sub", {X(1), Number(1.0)});
-        To(0, Op("mul", {scaled, Op("pow", {X(0), less})}));
-      }
-    } else if (what == "atan2") {
-      const Read d = Op("add", {Op("mul", {X(1), X(1)}), Op("mul", {X(0), X(0)})});
-      if (Wants(1)) To(1, Op("neg", {Op("div", {Op("mul", {g_, X(0)}), d})}));
-      if (Wants(0)) To(0, Op("div", {Op("mul", {g_, X(1)}), d}));
-    } else {
-      return false;
-    }
-    return true;
-  }
+  // By name of the operation. Of several operands the later one comes first.
+  using Rule = void (*)(Rules&);
+  static const std::map<std::string, Rule>& All();
 
  private:
   Read X(size_t k) { return w_.Tape(*node_.in[k], context_); }
@@ -72,9 +27,24 @@ class Witness::Rules {
     return sign;
   }
   bool Wants(size_t k) const { return node_.in[k]->active; }
-  bool To(size_t k, const Read& read) {
+  void To(size_t k, const Read& read) {
     w_.Contribute(node_.in[k], {read.v, slot_.mask, slot_.partial, read.format}, context_);
-    return true;
+  }
+  void Product() {
+    if (Wants(1)) To(1, Op("mul", {g_, X(0)}));
+    if (Wants(0)) To(0, Op("mul", {g_, X(1)}));
+  }
+  void Power() {
+    if (Wants(1)) To(1, Op("mul", {Op("mul", {g_, Y()}), Op("log", {X(0)})}));
+    if (!Wants(0)) return;
+    const Read scaled = Op("mul", {g_, X(1)});
+    const Read less = Op("sub", {X(1), Number(1.0)});
+    To(0, Op("mul", {scaled, Op("pow", {X(0), less})}));
+  }
+  void Angle() {
+    const Read d = Op("add", {Op("mul", {X(1), X(1)}), Op("mul", {X(0), X(0)})});
+    if (Wants(1)) To(1, Op("neg", {Op("div", {Op("mul", {g_, X(0)}), d})}));
+    if (Wants(0)) To(0, Op("div", {Op("mul", {g_, X(1)}), d}));
   }
 
   Witness& w_;
@@ -84,9 +54,99 @@ class Witness::Rules {
   Read g_;
 };
 
+const std::map<std::string, Witness::Rules::Rule>& Witness::Rules::All() {
+  static const auto* const kAll = new std::map<std::string, Rule>{
+      {"neg", [](Rules& r) { r.To(0, r.Op("neg", {r.g_})); }},
+      {"abs",
+       [](Rules& r) {
+         r.To(0, r.Op("mul", {r.g_, r.Sign()}));
+       }},
+      {"sqrt",
+       [](Rules& r) {
+         r.To(0, r.Op("div", {r.Op("mul", {r.Number(0.5), r.g_}), r.Y()}));
+       }},
+      {"exp",
+       [](Rules& r) {
+         r.To(0, r.Op("mul", {r.g_, r.Y()}));
+       }},
+      {"expm1",
+       [](Rules& r) {
+         r.To(0, r.Op("mul", {r.g_, r.Op("add", {r.Y(), r.Number(1.0)})}));
+       }},
+      {"log",
+       [](Rules& r) {
+         r.To(0, r.Op("div", {r.g_, r.X(0)}));
+       }},
+      {"log1p",
+       [](Rules& r) {
+         r.To(0, r.Op("div", {r.g_, r.Op("add", {r.Number(1.0), r.X(0)})}));
+       }},
+      {"sin",
+       [](Rules& r) {
+         r.To(0, r.Op("mul", {r.g_, r.Op("cos", {r.X(0)})}));
+       }},
+      {"cos",
+       [](Rules& r) {
+         r.To(0, r.Op("neg", {r.Op("mul", {r.g_, r.Op("sin", {r.X(0)})})}));
+       }},
+      {"tanh",
+       [](Rules& r) {
+         const Read square = r.Op("mul", {r.Y(), r.Y()});
+         r.To(0, r.Op("mul", {r.g_, r.Op("sub", {r.Number(1.0), square})}));
+       }},
+      {"sigmoid",
+       [](Rules& r) {
+         const Read scaled = r.Op("mul", {r.g_, r.Y()});
+         r.To(0, r.Op("mul", {scaled, r.Op("sub", {r.Number(1.0), r.Y()})}));
+       }},
+      {"softplus",
+       [](Rules& r) {
+         r.To(0, r.Op("mul", {r.g_, r.Op("sigmoid", {r.X(0)})}));
+       }},
+      {"add",
+       [](Rules& r) {
+         if (r.Wants(1)) r.To(1, r.g_);
+         if (r.Wants(0)) r.To(0, r.g_);
+       }},
+      {"sub",
+       [](Rules& r) {
+         if (r.Wants(1)) r.To(1, r.Op("neg", {r.g_}));
+         if (r.Wants(0)) r.To(0, r.g_);
+       }},
+      {"mul", [](Rules& r) { r.Product(); }},
+      {"fma",
+       [](Rules& r) {
+         if (r.Wants(2)) r.To(2, r.g_);
+         r.Product();
+       }},
+      {"div",
+       [](Rules& r) {
+         const Read t = r.Op("div", {r.g_, r.X(1)});
+         if (r.Wants(1)) r.To(1, r.Op("neg", {r.Op("mul", {t, r.Y()})}));
+         if (r.Wants(0)) r.To(0, t);
+       }},
+      {"mod",
+       [](Rules& r) {
+         if (r.Wants(1)) {
+           const Read whole = r.Op("floor", {r.Op("div", {r.X(0), r.X(1)})});
+           r.To(1, r.Op("neg", {r.Op("mul", {r.g_, whole})}));
+         }
+         if (r.Wants(0)) r.To(0, r.g_);
+       }},
+      {"pow", [](Rules& r) { r.Power(); }},
+      {"atan2", [](Rules& r) { r.Angle(); }},
+  };
+  return *kAll;
+}
+
+bool Witness::HasRule(const std::string& what) { return Rules::All().count(what) != 0; }
+
 bool Witness::ReverseFunction(Node& node, const Slot& slot, const Context& context) {
+  const auto rule = Rules::All().find(node.what);
+  if (rule == Rules::All().end()) return false;
   Rules rules(*this, node, slot, context);
-  return rules.OfOne() || rules.OfSeveral();
+  rule->second(rules);
+  return true;
 }
 
 }  // namespace simgrad::nonfinite

@@ -17,7 +17,11 @@ std::vector<char> Both(const std::vector<char>& a, const std::vector<char>& b) {
   return both;
 }
 
+bool Chooses(const std::string& what) { return what == "select" || what == "max" || what == "min"; }
+
 }  // namespace
+
+bool Witness::Reverses(const std::string& what) { return Chooses(what) || HasRule(what); }
 
 // Numbers as an adjoint operation of `role` reads them.
 std::vector<double> Witness::BringRead(const Read& x, Role role, const std::vector<char>& where,
@@ -187,7 +191,7 @@ void Witness::ReverseNode(Node& node) {
   context.place = node.place;
   context.where = slot.partial ? slot.mask : All(slot.v.size());
   const std::string& what = node.what;
-  if (what != "select" && what != "max" && what != "min") {
+  if (!Chooses(what)) {
     if (!ReverseFunction(node, slot, context)) ReverseShape(node, slot, context);
     return;
   }

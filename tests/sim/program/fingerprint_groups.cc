@@ -18,11 +18,28 @@ namespace {
 
 using equality::Random;
 
-std::string Looks(const NumericalProgram& numerical, const Region& region) {
-  std::string text;
-  for (const bool look :
-       DetectNonFinite(numerical.program, numerical.policy, region, region.yields).look) {
-    text += look ? '1' : '0';
+void AddDefined(const Region& region, std::vector<ValueId>& ids) {
+  ids.insert(ids.end(), region.args.begin(), region.args.end());
+  for (const Op& op : region.ops) {
+    ids.insert(ids.end(), op.results.begin(), op.results.end());
+    for (const Region& nested : op.regions) AddDefined(nested, ids);
+  }
+}
+
+// Which values that the text defines are looked at, in its order, where only the region at `which`
+// of those that the text prints is executed.
+std::string Looks(const NumericalProgram& numerical, const std::vector<const Region*>& printed,
+                  size_t which) {
+  const Region& region = *printed[which];
+  const std::vector<bool> looks =
+      DetectNonFinite(numerical.program, numerical.policy, region, region.yields).look;
+  std::string text(numerical.program.inputs.size(), '0');
+  for (size_t i = 0; i < printed.size(); ++i) {
+    std::vector<ValueId> ids;
+    AddDefined(*printed[i], ids);
+    for (ValueId id : ids) {
+      if (id != ValueId::kNone) text += i == which && looks[Index(id)] ? '1' : '0';
+    }
   }
   return text + "\n";
 }
@@ -66,11 +83,14 @@ std::string Said(const absl::StatusOr<NumericalProgram>& lowered) {
   if (!lowered.ok()) return lowered.status().ToString();
   std::string text = lowered->text + lowered->fingerprint + SitesText(*lowered);
   for (const Input& input : lowered->program.inputs) text += input.used ? 'u' : '-';
-  text += Looks(*lowered, lowered->program.step);
+  // As the text prints them: a region that two steps share twice.
+  std::vector<const Region*> printed = RegionsOf(*lowered);
+  const bool shares = lowered->adjoint && !lowered->adjoint->last;
+  if (shares) printed.insert(printed.end() - 2, &lowered->adjoint->inner);
+  text += Looks(*lowered, printed, 1);
   if (!lowered->adjoint) return text;
-  for (const Region* region : {&lowered->adjoint->terminal, &lowered->adjoint->last,
-                               &lowered->adjoint->inner, &lowered->adjoint->initial}) {
-    text += Looks(*lowered, *region);
+  for (size_t which = printed.size() - 4; which < printed.size(); ++which) {
+    text += Looks(*lowered, printed, which);
   }
   return text;
 }

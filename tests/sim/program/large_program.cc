@@ -21,7 +21,7 @@ int64_t OperationsOf(const Region& region) {
 
 class Writer {
  public:
-  explicit Writer(int64_t operations) : operations_(operations), b_("large") {}
+  Writer(int64_t operations, Step step) : operations_(operations), step_(step), b_("large") {}
 
   Program Write() {
     const Vars states = {b_.State("bodies", {3}), b_.State("joints", {9, 3}),
@@ -29,12 +29,15 @@ class Writer {
     const Var k = b_.Param("k", {}, 0.5);
     const Var u = b_.Control("u", {3}, 0.25);
     Vars next = states;
-    // Every block is as large as the first; the objective takes fewer than kEnd.
-    constexpr int64_t kEnd = 20;
+    // Every block is as large as the first; the next states and the objective take fewer than kEnd.
+    constexpr int64_t kEnd = 30;
     WriteBlock(next, k, u);
     const int64_t block = OperationsOf(b_.program().step);
     for (int64_t left = operations_ - kEnd - block; left >= block; left -= block) {
       WriteBlock(next, k, u);
+    }
+    for (size_t i = 0; step_ == Step::kAdvances && i < next.size(); ++i) {
+      next[i] = states[i] + 0.125 * next[i];
     }
     b_.SetNext(next);
     b_.AddObjective("cost", nullptr, [&](const Vars& ends, const Vars&) {
@@ -115,6 +118,7 @@ class Writer {
   }
 
   const int64_t operations_;
+  const Step step_;
   Builder b_;
   int sites_ = 0;
   int blocks_ = 0;
@@ -130,6 +134,6 @@ int64_t OperationsOf(const Program& program) {
   return operations;
 }
 
-Program LargeProgram(int64_t operations) { return Writer(operations).Write(); }
+Program LargeProgram(int64_t operations, Step step) { return Writer(operations, step).Write(); }
 
 }  // namespace simgrad::sim::large

@@ -12,7 +12,6 @@
 #include "sim/program/builder.h"
 #include "sim/program/field_error.h"
 #include "sim/program/print.h"
-#include "sim/program/simplify.h"
 #include "sim/worlds/worlds.h"
 
 namespace simgrad::sim {
@@ -59,7 +58,7 @@ TEST(Lower, GivesEveryOperandTheFormatItsOperationComputesIn) {
     };
     ForEachOp(program.step, check);
     ForEachOp(lowered->adjoint->inner, check);
-    ForEachOp(lowered->adjoint->last, check);
+    ForEachOp(lowered->adjoint->Last(), check);
   }
 }
 
@@ -206,21 +205,6 @@ TEST(Print, SaysWhichEditionOfTheFunctionsAProgramMeansWhereThatMatters) {
 TEST(Print, CountsTheFunctionsOfTheAdjointToo) {
   EXPECT_TRUE(SaysFunctions(OpCode::kPow, "f32", true));  // the derivative has a logarithm
   EXPECT_FALSE(SaysFunctions(OpCode::kExp, "f32", true));
-}
-
-TEST(Simplify, RemovesCopiesAndDeadCodeButNoSite) {
-  Builder b("dead");
-  const Var x = b.State("x", {2});
-  b.Apply(OpCode::kExp, {x});
-  const Var copy = b.Reshape(x, {2});
-  b.Event("low", x, Comparison::kLt, b.Literal(0.0));
-  b.SetNext({copy});
-  PassBudget budget;
-  const Program simple = Simplify(*b.Finish(), {}, budget);
-  std::vector<OpCode> codes;
-  for (const Op& op : simple.step.ops) codes.push_back(op.code);
-  EXPECT_EQ(codes, (std::vector<OpCode>{OpCode::kLiteral, OpCode::kBroadcast, OpCode::kEvent}));
-  EXPECT_EQ(simple.step.yields[0], simple.inputs[0].value);
 }
 
 TEST(OpTable, NamesAreUniqueAndFindTheirOperation) {

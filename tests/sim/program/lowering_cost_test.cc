@@ -5,11 +5,15 @@
 #include <string>
 
 #include "sim/program/activity.h"
+#include "sim/program/assign.h"
 #include "sim/program/builder.h"
 #include "sim/program/detect.h"
+#include "sim/program/differentiate.h"
 #include "sim/program/field_error.h"
 #include "sim/program/lower.h"
+#include "sim/program/objective.h"
 #include "sim/program/print.h"
+#include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
 #include "sim/program/verify.h"
 #include "tests/sim/program/shaped_programs.h"
@@ -176,6 +180,16 @@ TEST(LoweringCost, EveryPassPolls) {
   polled("sites", [&](PassBudget& budget) { SitesOf(world, &budget); });
   polled("simplify", [&](PassBudget& budget) { Simplify(world, {}, budget); });
   polled("activity", [&](PassBudget& budget) { ActiveValues(world, nullptr, spec, budget); });
+  PassBudget unlimited;
+  NumericalProgram chosen = ChooseObjective(world, "cost", unlimited);
+  chosen.policy = Bf16();
+  polled("choose", [&](PassBudget& budget) { ChooseObjective(world, "cost", budget); });
+  polled("bring", [&](PassBudget& budget) { BringIntoObjective(chosen, budget); });
+  polled("differentiate", [&](PassBudget& budget) { Differentiate(chosen, spec, budget); });
+  polled("assign", [&](PassBudget& budget) { AssignPrecision(chosen, budget); });
+  polled("unread", [&](PassBudget& budget) { RemoveUnread(lowered, budget); });
+  polled("used inputs", [&](PassBudget& budget) { MarkUsedInputs(lowered, budget); });
+  polled("renumber", [&](PassBudget& budget) { Renumber(lowered, budget); });
   polled("print", [&](PassBudget& budget) { Print(lowered, &budget); });
   polled(
       "fingerprint", [&](PassBudget& budget) { Fingerprint(lowered.text, &budget); },

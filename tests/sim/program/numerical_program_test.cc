@@ -137,6 +137,46 @@ size_t Count(const std::vector<bool>& looks) {
   return static_cast<size_t>(std::count(looks.begin(), looks.end(), true));
 }
 
+// z[t+1] = k z[t], and where the cost is asked of: the end, every step, or both.
+NumericalProgram Decay(bool stage, bool terminal) {
+  Builder b("decay");
+  const Var x = b.State("x", {});
+  b.SetNext({b.Param("k", {}, 0.5) * x});
+  const auto at_end = [](const Vars& states, const Vars&) { return states[0]; };
+  b.AddObjective("cost", stage ? std::function([&] { return x; }) : nullptr,
+                 terminal ? std::function<Var(const Vars&, const Vars&)>(at_end) : nullptr);
+  auto lowered = tests::LowerForGradient(*b.Finish(), tests::PolicyOf({.preset = "f64"}), "cost");
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return *std::move(lowered);
+}
+
+TEST(Adjoint, TheLastStepSharesTheRegionOfTheOthersWhereItIsEnteredAsTheyAre) {
+  for (const bool stage : {false, true}) {
+    const NumericalProgram shared = Decay(stage, true);
+    EXPECT_FALSE(shared.adjoint->last.has_value());
+    EXPECT_EQ(&shared.adjoint->Last(), &shared.adjoint->inner);
+    EXPECT_EQ(RegionsOf(*shared.adjoint).size(), 3u);
+  }
+}
+
+TEST(Adjoint, TheLastStepHasARegionOfItsOwnWhereNothingEntersIt) {
+  const NumericalProgram own = Decay(true, false);
+  ASSERT_TRUE(own.adjoint->last.has_value());
+  EXPECT_EQ(own.adjoint->last->args[1], ValueId::kNone);
+  EXPECT_NE(own.adjoint->inner.args[1], ValueId::kNone);
+  EXPECT_EQ(RegionsOf(*own.adjoint).size(), 4u);
+}
+
+TEST(Adjoint, TheTextSaysASharedRegionTwiceWithNumbersOfItsOwn) {
+  const std::string text = Decay(false, true).text;
+  EXPECT_NE(text.find("adjoint last (%5:f64[], _, _, _):\n  %6:f64[] = mul %5, %1"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("adjoint step (%9:f64[], _, _, _):\n  %10:f64[] = mul %9, %1"),
+            std::string::npos)
+      << text;
+}
+
 TEST(LooksOf, AreThoseOfTheRegionsThatRun) {
   const NumericalProgram end = Lowered("end");
   const Region& step = end.program.step;

@@ -54,10 +54,7 @@ TEST(Reductions, AreThatInLoweredProgramsAndTheirAdjointsToo) {
     Visit(program, program.step, met);
     if (const Region* terminal = TerminalOf(numerical)) Visit(program, *terminal, met);
     if (!numerical.adjoint) continue;
-    for (const Region* region : {&numerical.adjoint->terminal, &numerical.adjoint->last,
-                                 &numerical.adjoint->inner, &numerical.adjoint->initial}) {
-      Visit(program, *region, met);
-    }
+    for (const Region* region : RegionsOf(*numerical.adjoint)) Visit(program, *region, met);
   }
   EXPECT_EQ(met, std::set<OpCode>(std::begin(kReductions), std::end(kReductions)));
 }

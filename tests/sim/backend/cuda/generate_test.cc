@@ -101,6 +101,34 @@ TEST(GenerateTest, AProgramWithoutAnAdjointHasNoAdjointKernels) {
   }
 }
 
+// The state moves by itself times a param; the cost is asked of the end or of every step.
+absl::StatusOr<NumericalProgram> Decay(bool at_end) {
+  Builder b("decay");
+  const Var x = b.State("x", {});
+  b.SetNext({b.Param("k", {}, 0.5) * x});
+  if (at_end) {
+    b.AddObjective("cost", nullptr, [](const Vars& states, const Vars&) { return states[0]; });
+  } else {
+    b.AddObjective(
+        "cost", [&] { return x; }, nullptr);
+  }
+  const auto program = b.Finish();
+  if (!program.ok()) return program.status();
+  AdjointSpec spec{.objective = "cost", .wanted = {true, true}};
+  return Lower(*program, std::get<precision::Policy>(precision::Resolve({})), "cost", spec);
+}
+
+TEST(GenerateTest, AReversedStepThatAllStepsShareStandsOnceInTheText) {
+  for (const bool shared : {true, false}) {
+    const auto program = Decay(shared);
+    ASSERT_TRUE(program.ok()) << program.status();
+    EXPECT_EQ(program->adjoint->last.has_value(), !shared);
+    const auto source = Generate(*program, {.mapping = Mapping::kThreadPerInstance});
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_EQ(Holds(*source, "if (t == args.steps - 1)"), !shared);
+  }
+}
+
 TEST(GenerateTest, KernelsOfTheAdjointAreAPartOfTheirOwn) {
   const WorldCase world = WorldCases(2)[0];
   EXPECT_FALSE(HasAdjointPart(Generated(world, false, Mapping::kThreadPerInstance).text));

@@ -1,0 +1,139 @@
+// Formats and casts: small programs and their text.
+#include "sim/program/assign.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <variant>
+
+#include "sim/program/builder.h"
+#include "sim/program/print.h"
+
+namespace simgrad::sim {
+namespace {
+
+// State and dynamics in the formats given, all else in f32.
+precision::Policy In(const std::string& state, const std::string& dynamics,
+                     Overflow overflow = Overflow::kIeee) {
+  precision::PolicySpec spec;
+  spec.preset = "f32";
+  precision::RoleOverride of_state, of_dynamics;
+  of_state.format = precision::FormatFromName(state);
+  of_state.overflow = overflow;
+  of_dynamics.format = precision::FormatFromName(dynamics);
+  spec.roles = {{"state", of_state}, {"dynamics", of_dynamics}};
+  return std::get<precision::Policy>(precision::Resolve(spec));
+}
+
+// The text of the step.
+std::string Assigned(const Program& program, const precision::Policy& policy) {
+  NumericalProgram numerical;
+  numerical.program = program;
+  numerical.policy = policy;
+  PassBudget budget;
+  const std::string text = Print(AssignPrecision(numerical, budget).program);
+  return text.substr(text.find("step:\n"));
+}
+
+TEST(AssignPrecision, AnOperationComputesInTheFormatOfItsRole) {
+  Builder b("roles");
+  const Var x = b.State("x", {});
+  b.SetNext({b.Apply(OpCode::kSin, {x})});
+  EXPECT_EQ(Assigned(b.program(), In("f32", "bf16")),
+            "step:\n"
+            "  %1:bf16[] = cast %0  # dynamics x\n"
+            "  %2:bf16[] = sin %1  # dynamics\n"
+            "  %3:f32[] = cast %2  # state\n"
+            "  yield %3\n");
+}
+
+TEST(AssignPrecision, WhatHasTheFormatAlreadyIsNotCast) {
+  Builder b("same");
+  const Var x = b.State("x", {});
+  b.SetNext({b.Apply(OpCode::kSin, {x})});
+  EXPECT_EQ(Assigned(b.program(), In("f32", "f32")),
+            "step:\n"
+            "  %1:f32[] = sin %0  # dynamics\n"
+            "  yield %1\n");
+}
+
+TEST(AssignPrecision, OneCastServesEveryReaderOfItsRegion) {
+  Builder b("shared");
+  const Var x = b.State("x", {});
+  b.SetNext({b.Apply(OpCode::kSin, {x}) * x});
+  EXPECT_EQ(Assigned(b.program(), In("f32", "bf16")),
+            "step:\n"
+            "  %1:bf16[] = cast %0  # dynamics x\n"
+            "  %2:bf16[] = sin %1  # dynamics\n"
+            "  %3:bf16[] = mul %2, %1  # dynamics\n"
+            "  %4:f32[] = cast %3  # state\n"
+            "  yield %4\n");
+}
+
+TEST(AssignPrecision, ALiteralIsRoundedFromItsExactNumberAndStandsAtTheTop) {
+  Builder b("literals");
+  const Var x = b.State("x", {});
+  const Var y = x * x;
+  b.SetNext({y * b.Literal(0.1)});
+  EXPECT_EQ(Assigned(b.program(), In("bf16", "bf16")),
+            "step:\n"
+            "  %1:bf16[] = mul %0, %0  # dynamics\n"
+            "  %2:bf16[] = literal 0x1.9ap-4  # dynamics\n"
+            "  %3:bf16[] = mul %1, %2  # dynamics\n"
+            "  yield %3\n");
+}
+
+TEST(AssignPrecision, ALoopDoesNotRepeatTheCastOfAnInput) {
+  Builder b("outside");
+  const Var x = b.State("x", {});
+  const Var k = b.Param("k", {}, 0.5);
+  b.SetNext(b.For(3, {x}, [&](Var, const Vars& carried) { return Vars{k * carried[0]}; }));
+  const std::string text = Assigned(b.program(), In("f32", "f32"));
+  EXPECT_EQ(text.find("  %2:f32[] = cast %1  # dynamics k\n"), sizeof("step:\n") - 1) << text;
+  EXPECT_EQ(text.find("cast", text.find("for")), std::string::npos) << text;
+}
+
+TEST(AssignPrecision, AValueOfTheLoopIsCastInTheLoop) {
+  Builder b("inside");
+  const Var x = b.State("x", {});
+  b.SetNext(b.For(3, {x}, [&](Var, const Vars& carried) {
+    RoleScope role(b, Role::kEvent);
+    b.Event("low", carried[0], Comparison::kLt, b.Literal(0.0));
+    return carried;
+  }));
+  const std::string text = Assigned(b.program(), In("bf16", "bf16"));
+  EXPECT_NE(
+      text.find("    body (%3:i32[], %4:bf16[]):\n      %5:f32[] = cast %4  # event @low x\n"),
+      std::string::npos)
+      << text;
+}
+
+TEST(AssignPrecision, ASaturatingStateIsClampedThoughItHasItsFormat) {
+  Builder b("clamped");
+  const Var x = b.State("x", {});
+  b.SetNext({b.Apply(OpCode::kSin, {x})});
+  EXPECT_EQ(Assigned(b.program(), In("f32", "f32", Overflow::kSaturate)),
+            "step:\n"
+            "  %1:f32[] = sin %0  # dynamics\n"
+            "  %2:f32[] = cast %1 saturate  # state\n"
+            "  yield %2\n");
+}
+
+TEST(AssignPrecision, OfASiteThatThePolicyNamesIsThatOfTheSite) {
+  precision::PolicySpec spec;
+  spec.preset = "f32";
+  precision::RoleOverride exact;
+  exact.format = Format::kF64;
+  spec.sites = {{"low", exact}};
+  Builder b("sites");
+  const Var x = b.State("x", {});
+  b.Event("low", x, Comparison::kLt, b.Literal(0.1));
+  b.SetNext({x});
+  const std::string text =
+      Assigned(b.program(), std::get<precision::Policy>(precision::Resolve(spec)));
+  EXPECT_NE(text.find("f64[] = literal 0x1.999999999999ap-4"), std::string::npos) << text;
+  EXPECT_NE(text.find("f64[] = cast %0  # event @low"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace simgrad::sim
