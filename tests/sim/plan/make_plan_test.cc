@@ -45,7 +45,9 @@ TEST(MakePlan, NeighbouringAxesAreOneLoop) {
   EXPECT_EQ(CountOf(plan.step.statements, Code::kEach),
             2);  // the product, and the copy to the field
   for (const Statement& s : plan.step.statements) {
-    if (s.code == Code::kEach) EXPECT_EQ(s.number, 12);
+    if (s.code == Code::kEach) {
+      EXPECT_EQ(s.number, 12);
+    }
   }
 }
 
