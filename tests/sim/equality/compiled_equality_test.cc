@@ -1,7 +1,8 @@
 // Compiled plans give the reference's bits on random programs: states, exports, values, decisions,
 // diagnostics, signatures and health of forward runs.
 //
-// Environment: SIMGRAD_SEED=n runs case n alone and prints its program and plan.
+// Environment: SIMGRAD_SEED=n runs case n alone and prints its program and plan; SIMGRAD_LONG=1
+// runs twenty times as many.
 #include <bit>
 #include <cstdlib>
 #include <iostream>
@@ -22,7 +23,13 @@ namespace {
 using compiled::Effort;
 using compiled::Isa;
 
-constexpr uint64_t kCases = 120;
+#ifdef SIMGRAD_SANITIZED
+constexpr uint64_t kCases = 12;
+#else
+constexpr uint64_t kCases = 80;
+#endif
+
+uint64_t Cases() { return std::getenv("SIMGRAD_LONG") != nullptr ? 20 * kCases : kCases; }
 
 std::string TextOf(const Tensor& a, const Tensor& b) {
   std::string text;
@@ -144,7 +151,7 @@ TEST(CompiledEqualityTest, ForwardRunsAreThoseOfTheReference) {
     return ExpectSame(std::strtoull(seed, nullptr, 10), {.parts = 1});
   }
   const uint64_t isas = static_cast<uint64_t>(compiled::BestIsa()) + 1;
-  for (uint64_t seed = 0; seed < kCases && !HasFailure(); ++seed) {
+  for (uint64_t seed = 0; seed < Cases() && !HasFailure(); ++seed) {
     ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
                       .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
                       .parts = 1 + static_cast<int>(seed / 2 % 2)});
