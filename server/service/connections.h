@@ -47,6 +47,7 @@ class Connections {
   // May cut the connection.
   void CallEnded(const std::string& peer, bool early_cancelled, Clock::time_point now);
   void Cut(const std::string& peer);
+  void CutAll();
 
   // Bytes that have come for the connection and that gRPC has read; none where it is gone.
   int64_t BytesRead(const std::string& peer) const;
