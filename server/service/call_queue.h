@@ -34,7 +34,9 @@ class CallQueue {
 
   // Once the server is built.
   void Start();
-  // Once the server has shut down: waits until nothing uses the queue, then ends its threads.
+  // Once the server has shut down: waits until nothing uses the queue, then ends its threads. Calls
+  // have been cancelled by then; a peer may hold up their ends until its connection is cut, which
+  // Server::ShutDown does meanwhile.
   void Stop();
 
   // Whatever may ask gRPC for one more completion.

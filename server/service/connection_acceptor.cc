@@ -146,6 +146,10 @@ bool ConnectionAcceptor::Shed(int listener) {
 void ConnectionAcceptor::Take(Descriptor connection, const sockaddr_storage& address) {
   const int on = 1;
   setsockopt(connection.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  // gRPC's keepalive does not see to this: it waits behind a write that the peer holds up.
+  const auto unread =
+      static_cast<unsigned>(absl::ToInt64Milliseconds(connections_.limits().unread_timeout));
+  setsockopt(connection.number(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unread, sizeof(unread));
   Descriptor duplicate(fcntl(connection.number(), F_DUPFD_CLOEXEC, 0));
   if (!duplicate) return metrics_.rejected.at("descriptors").Increment();
   const int number = duplicate.number();

@@ -137,6 +137,14 @@ void Connections::Cut(const std::string& peer) {
   ShutDown(connection->duplicate.number());
 }
 
+void Connections::CutAll() {
+  std::lock_guard lock(mutex_);
+  for (auto& [number, connection] : connections_) {
+    connection.cut = true;
+    ShutDown(number);
+  }
+}
+
 int64_t Connections::BytesRead(const std::string& peer) const {
   std::lock_guard lock(mutex_);
   const auto found = by_peer_.find(peer);

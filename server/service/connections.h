@@ -26,6 +26,9 @@ struct ConnectionLimits {
   int64_t per_host = 2048;  // PeerAddress::host
   // gRPC ends a connection that has not said hello by then, or not begun to speak HTTP/2.
   absl::Duration handshake_timeout = absl::Seconds(10);
+  // Ends a connection whose peer takes nothing of what waits for it, or is gone: as long as gRPC's
+  // keepalive takes.
+  absl::Duration unread_timeout = absl::Seconds(80);
   ResetLimits resets;
 };
 
@@ -47,7 +50,9 @@ class Connections {
   // May cut the connection.
   void CallEnded(const std::string& peer, bool early_cancelled, Clock::time_point now);
   void Cut(const std::string& peer);
+  void CutAll();
 
+  const ConnectionLimits& limits() const { return limits_; }
   // Bytes that have come for the connection and that gRPC has read; none where it is gone.
   int64_t BytesRead(const std::string& peer) const;
 

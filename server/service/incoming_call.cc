@@ -155,6 +155,13 @@ void IncomingCall::WriteAndFinish(const grpc::ByteBuffer& message, const grpc::S
 
 void IncomingCall::Finish(const grpc::Status& status) { stream_.Finish(status, &finished_); }
 
+void IncomingCall::Cancel() {
+  if (!cut_off_.exchange(true)) return context_.TryCancel();
+  // gRPC ends no call before the write that it has begun; a peer that takes nothing from its socket
+  // holds that up, and every other call of its connection with it.
+  shared_.connections->Cut(peer_);
+}
+
 void IncomingCall::OnWritten(bool ok) {
   if (ok) answered_ = true;
   events_->OnWriteDone(ok);

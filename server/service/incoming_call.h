@@ -76,7 +76,7 @@ class IncomingCall final : public Upload,
   void Write(const grpc::ByteBuffer& message) override;
   void WriteAndFinish(const grpc::ByteBuffer& message, const grpc::Status& status) override;
   void Finish(const grpc::Status& status) override;
-  void Cancel() override { context_.TryCancel(); }
+  void Cancel() override;
 
  private:
   // Tells a member of the call, which lives on until that has returned.
@@ -131,7 +131,8 @@ class IncomingCall final : public Upload,
   scheduling::Refusal refusal_;  // that is to be told
   std::atomic<bool> told_{false};
   std::atomic<bool> answered_{false};  // something of the answer was sent
-  bool answers_ = false;               // with the last of it
+  std::atomic<bool> cut_off_{false};
+  bool answers_ = false;  // with the last of it
   std::mutex mutex_;
   State state_ = State::kUploading;
   bool served_ = false;   // the service has the call

@@ -202,6 +202,15 @@ std::unique_ptr<ConnectionAcceptor::Grpc> AcceptedBy(
   return builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials);
 }
 
+// Waits so long, or until a stop is asked for; says whether it was.
+bool StopsWithin(absl::Duration time, const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::unique_lock lock(mutex);
+  wake.wait_for(lock, stop, absl::ToChronoNanoseconds(time), [] { return false; });
+  return stop.stop_requested();
+}
+
 }  // namespace
 
 absl::Status Server::CheckFiles(const config::ServerConfig& config) {
@@ -320,15 +329,11 @@ void Server::TellExpiry() {
 }
 
 void Server::WatchCertificate(absl::Duration interval) {
-  certificate_watch_ = std::jthread([this, interval](std::stop_token stop) {
-    std::mutex mutex;
-    std::condition_variable_any wake;
-    std::unique_lock lock(mutex);
-    while (!stop.stop_requested()) {
+  certificate_watch_ = std::jthread([this, interval](const std::stop_token& stop) {
+    do {
       tls_->Refresh();
       TellExpiry();
-      wake.wait_for(lock, stop, absl::ToChronoNanoseconds(interval), [] { return false; });
-    }
+    } while (!StopsWithin(interval, stop));
   });
 }
 
@@ -519,6 +524,15 @@ void Server::ShutDown() {
   for (ConnectionAcceptor* acceptor : {acceptor_.get(), health_acceptor_.get()}) {
     if (acceptor != nullptr) acceptor->Stop();
   }
+  // gRPC lets each write that it has begun end first: a peer that takes nothing from its socket
+  // holds that up for ever, unless its connection is cut.
+  constexpr absl::Duration kToEndByItself = absl::Milliseconds(500);
+  const std::jthread cut([this](const std::stop_token& stop) {
+    if (StopsWithin(kToEndByItself, stop)) return;
+    for (ConnectionAcceptor* acceptor : {acceptor_.get(), health_acceptor_.get()}) {
+      if (acceptor != nullptr) acceptor->connections().CutAll();
+    }
+  });
   for (grpc::Server* server : {grpc_.get(), health_.get()}) {
     if (server != nullptr) server->Shutdown(absl::ToChronoTime(absl::Now()));
   }

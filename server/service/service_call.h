@@ -58,7 +58,8 @@ class StreamAnswer {
   // Once, one of both.
   virtual void WriteAndFinish(const grpc::ByteBuffer& message, const grpc::Status& status) = 0;
   virtual void Finish(const grpc::Status& status) = 0;
-  // Cuts the call off, whatever waits for its reader.
+  // Cuts the call off, whatever waits for its reader. Where it does not end, asked again: cuts its
+  // connection.
   virtual void Cancel() = 0;
 
  protected:

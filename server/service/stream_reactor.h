@@ -4,8 +4,8 @@
 // and progress replaced, at most StreamingCall::max_queued_bytes() and one part, and leaves
 // together as far as it fits a message. A reader that keeps messages waiting, and takes less than
 // StreamingCall::min_read_bytes_per_second() over slow_reader_timeout(), is given up: its call
-// fails, and is cut off where even that is not taken within as long again. Threads: as Outbox;
-// gRPC's callbacks come one at a time, looks from OpenStreams.
+// fails, is cut off where even that is not taken within as long again, and its connection after
+// as long once more. Threads: as Outbox; gRPC's callbacks come one at a time, looks from OpenStreams.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>

@@ -137,6 +137,18 @@ TEST_F(AcceptorTest, KnowsWhenAConnectionIsOverWhoeverEndsIt) {
   EXPECT_TRUE(Eventually([&] { return Open() == 0; }));
 }
 
+TEST_F(AcceptorTest, EndsAConnectionWhosePeerTakesNothing) {
+  ConnectionLimits limits;
+  limits.unread_timeout = absl::Seconds(1);
+  Start(limits);
+  const Descriptor silent = Connected(), idle = Connected();
+  ASSERT_TRUE(Eventually([&] { return taken_.size() == 2; }));
+  const std::string text(1 << 20, 'x');
+  const int number = taken_.connections[0].number();
+  while (send(number, text.data(), text.size(), MSG_NOSIGNAL) > 0) continue;
+  EXPECT_TRUE(Eventually([&] { return Open() == 1; }));
+}
+
 TEST_F(AcceptorTest, ClosesWhatExceedsALimitAtOnce) {
   ConnectionLimits limits;
   limits.total = 2;

@@ -1,5 +1,6 @@
 // Answers that nobody reads: what waits is bounded, the work waits with it, and nothing is lost.
 #include "tests/server/running_server.h"
+#include "tests/server/silent_peer.h"
 
 namespace simgrad::server {
 namespace {
@@ -141,6 +142,20 @@ TEST(SlowReader, IsCutOffAtTheEndOfADrain) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+// gRPC ends no call before the write that it has begun, however long that takes.
+TEST(SlowReader, ThatLeavesAllInItsSocketDoesNotHoldUpTheServersEnd) {
+  auto server = std::make_unique<RunningServer>(SmallServer());
+  // Keeps gRPC's library in use: its own end waits for its pollers, 10 s at most.
+  const std::shared_ptr<grpc::Channel> channel = server->channel();
+  const SilentPeer peer(server->server().port(), "/simgrad.v1.Simgrad/Rollout",
+                        LargeAnswer().SerializeAsString());
+  ASSERT_TRUE(Eventually([&] { return StepsDone(*server) > 0; }));
+  AwaitStandstill(*server);
+  const absl::Time begin = absl::Now();
+  server.reset();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+}
+
 config::ServerConfig Impatient(absl::Duration timeout) {
   config::ServerConfig config = SmallServer();
   config.workers = 1;
@@ -173,6 +188,17 @@ TEST(SlowReader, ThatTakesNothingForLongGivesTheOnlyWorkerAndItsMemoryBack) {
   while (reader->Read(&part)) {
   }
   EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST(SlowReader, ThatLeavesAllInItsSocketIsGivenUpToo) {
+  RunningServer server(Impatient(absl::Milliseconds(100)));
+  const SilentPeer peer(server.server().port(), "/simgrad.v1.Simgrad/Rollout",
+                        LargeAnswer().SerializeAsString());
+  EXPECT_TRUE(Eventually([&] { return server.Series().at(kExhausted) == 1; }));
+  EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_LT(StepsDone(server), kSteps);
+  // The connection goes too: the kernel holds what was to be read.
+  EXPECT_TRUE(Eventually([&] { return server.Series().at("simgrad_connections") == 0; }));
 }
 
 TEST(SlowReader, ThatComesBackSoonIsToldWhyItsCallFailed) {
