@@ -58,9 +58,38 @@ Value* RecordWriter::Get(const Vectors& variables, size_t part, llvm::Type* type
   return b_.CreateLoad(VectorOf(type), variables[part]);
 }
 
-void RecordWriter::Add(const Vectors& variables, size_t part, Value* mask) {
-  Value* const before = Get(variables, part, b_.getInt32Ty());
-  b_.CreateStore(b_.CreateAdd(before, One(mask)), variables[part]);
+Value* RecordWriter::BitsOf(const Vectors& mask) {
+  auto* const all = b_.getIntNTy(width() * static_cast<unsigned>(parts()));
+  Value* bits = nullptr;
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* own = b_.CreateZExt(b_.CreateBitCast(mask[part], b_.getIntNTy(width())), all);
+    if (part > 0) own = b_.CreateShl(own, llvm::ConstantInt::get(all, width() * part));
+    bits = bits == nullptr ? own : b_.CreateOr(bits, own);
+  }
+  return bits;
+}
+
+Value* RecordWriter::Population(Value* bits) {
+  return b_.CreateZExtOrTrunc(b_.CreateUnaryIntrinsic(llvm::Intrinsic::ctpop, bits),
+                              b_.getInt64Ty());
+}
+
+void RecordWriter::Count(Value* counter, const Vectors& mask) {
+  AddTo(counter, Population(BitsOf(mask)));
+}
+
+Vectors RecordWriter::Both(const Vectors& a, const Vectors& b) {
+  Vectors both;
+  for (size_t part = 0; part < parts(); ++part) both.push_back(b_.CreateAnd(a[part], b[part]));
+  return both;
+}
+
+Vectors RecordWriter::ButNot(const Vectors& a, const Vectors& b) {
+  Vectors rest;
+  for (size_t part = 0; part < parts(); ++part) {
+    rest.push_back(b_.CreateAnd(a[part], b_.CreateNot(b[part])));
+  }
+  return rest;
 }
 
 void RecordWriter::If(Value* condition, const std::function<void()>& body) {
@@ -127,8 +156,11 @@ void RecordWriter::Begin() {
   keep(signatures_, kSignatures, i64);
   for (size_t k = 0; k < plan_.terminations.size(); ++k) {
     Termination t;
-    for (Vectors* count : {&t.iterations_sum, &t.checks, &t.near_stopped, &t.near_continued,
-                           &t.nan_margins, &t.iterations_min, &t.iterations_max, &t.has_last}) {
+    t.checks = Counter();
+    t.near_stopped = Counter();
+    t.near_continued = Counter();
+    t.nan_margins = Counter();
+    for (Vectors* count : {&t.iterations_sum, &t.iterations_min, &t.iterations_max, &t.has_last}) {
       *count = Variables(b_.getInt32Ty());
     }
     for (Vectors* key : {&t.tested_min, &t.tested_max}) *key = Variables(i64);
@@ -139,9 +171,10 @@ void RecordWriter::Begin() {
   }
   for (size_t k = 0; k < plan_.events.size(); ++k) {
     Event e;
-    for (Vectors* count : {&e.checks, &e.count, &e.changes, &e.nan_margins}) {
-      *count = Variables(b_.getInt32Ty());
-    }
+    e.checks = Counter();
+    e.count = Counter();
+    e.changes = Counter();
+    e.nan_margins = Counter();
     e.absolute = NewNearest();
     e.ulps = NewNearest();
     events_.push_back(std::move(e));
@@ -152,9 +185,12 @@ void RecordWriter::BeginStep(Value* column, Value* time) {
   column_ = column;
   time_ = time;
   if (options_.looks) Set(bad_, Splat32(0));
+  const auto clear = [&](Value* counter) { b_.CreateStore(b_.getInt64(0), counter); };
   for (const Termination& t : terminations_) {
-    for (const Vectors* count : {&t.iterations_sum, &t.checks, &t.near_stopped, &t.near_continued,
-                                 &t.nan_margins, &t.iterations_max, &t.has_last}) {
+    for (Value* counter : {t.checks, t.near_stopped, t.near_continued, t.nan_margins}) {
+      clear(counter);
+    }
+    for (const Vectors* count : {&t.iterations_sum, &t.iterations_max, &t.has_last}) {
       Set(*count, Splat32(0));
     }
     Set(t.iterations_min, Splat32(~uint32_t{0}));
@@ -164,9 +200,7 @@ void RecordWriter::BeginStep(Value* column, Value* time) {
     ClearNearest(t.ulps);
   }
   for (const Event& e : events_) {
-    for (const Vectors* count : {&e.checks, &e.count, &e.changes, &e.nan_margins}) {
-      Set(*count, Splat32(0));
-    }
+    for (Value* counter : {e.checks, e.count, e.changes, e.nan_margins}) clear(counter);
     ClearNearest(e.absolute);
     ClearNearest(e.ulps);
   }
@@ -201,6 +235,22 @@ void RecordWriter::Look(const Told& told) {
 
 void RecordWriter::Judge(Value* time, bool stops) {
   if (!options_.looks) return;
+  Vectors bad;
+  for (size_t part = 0; part < parts(); ++part) {
+    bad.push_back(b_.CreateICmpNE(Get(bad_, part, b_.getInt32Ty()), Splat32(0)));
+    // What was not finite before step 0 stops there.
+    if (stops) {
+      Value* const health = Get(health_, part, b_.getInt64Ty());
+      bad[part] = b_.CreateOr(bad[part], b_.CreateICmpSGE(health, Splat64(0)));
+    }
+  }
+  Value* const given =
+      b_.CreateICmpNE(b_.CreatePtrToInt(arguments_[kBadInputs], b_.getInt64Ty()), b_.getInt64(0));
+  If(b_.CreateOr(given, Any(bad)), [&] { JudgeLanes(time, stops); });
+}
+
+// At least one lane, or an input, is not finite.
+void RecordWriter::JudgeLanes(Value* time, bool stops) {
   Value* const bad_inputs =
       b_.CreateICmpNE(b_.CreatePtrToInt(arguments_[kBadInputs], b_.getInt64Ty()), b_.getInt64(0));
   Vectors input;
@@ -330,45 +380,83 @@ void RecordWriter::Test(const Statement& s, Carrier of, Carrier of_extra, const 
   if (!options_.decides) return;
   const Termination& t = terminations_[static_cast<size_t>(s.site)];
   Value* const band = Splat(arguments_[kNearBand]);
+  const Vectors mask = told.where.empty() ? told.mask : Both(told.mask, told.where);
+  Vectors number, near;
+  auto* const i32 = b_.getInt32Ty();
   for (size_t part = 0; part < parts(); ++part) {
-    Value* const mask =
-        told.where.empty() ? told.mask[part] : b_.CreateAnd(told.mask[part], told.where[part]);
     const Distance d = DistanceOf(s, of, of_extra, told, part);
-    Value* const counts = b_.CreateAnd(mask, d.number);
-    Value* const ended = told.operands[2][part];
-    Add(t.checks, part, mask);
-    Add(t.nan_margins, part, b_.CreateAnd(mask, b_.CreateNot(d.number)));
+    Value* const counts = b_.CreateAnd(mask[part], d.number);
+    number.push_back(counts);
+    near.push_back(b_.CreateAnd(counts, b_.CreateFCmpOLE(d.ulps, band)));
     Offer(t.absolute, part, counts, d.absolute, d.negative);
     Offer(t.ulps, part, counts, d.ulps, d.negative);
-    Value* const near = b_.CreateAnd(counts, b_.CreateFCmpOLE(d.ulps, band));
-    Add(t.near_stopped, part, b_.CreateAnd(near, ended));
-    Add(t.near_continued, part, b_.CreateAnd(near, b_.CreateNot(ended)));
-    auto* const f64 = b_.getDoubleTy();
-    b_.CreateStore(b_.CreateSelect(mask, d.ulps, Get(t.last_ulps, part, f64)), t.last_ulps[part]);
-    Value* const has = b_.CreateSExt(d.number, VectorOf(b_.getInt32Ty()));
-    b_.CreateStore(b_.CreateSelect(mask, has, Get(t.has_last, part, b_.getInt32Ty())),
-                   t.has_last[part]);
+    Value* const before = Get(t.last_ulps, part, b_.getDoubleTy());
+    b_.CreateStore(b_.CreateSelect(mask[part], d.ulps, before), t.last_ulps[part]);
+    Value* const has = b_.CreateSExt(d.number, VectorOf(i32));
+    b_.CreateStore(b_.CreateSelect(mask[part], has, Get(t.has_last, part, i32)), t.has_last[part]);
   }
+  Count(t.checks, mask);
+  Count(t.nan_margins, ButNot(mask, number));
+  Count(t.near_stopped, Both(near, told.operands[2]));
+  Count(t.near_continued, ButNot(near, told.operands[2]));
 }
 
 void RecordWriter::CountInHistogram(Value* column, uint64_t offset, const Vectors& buckets,
                                     const Vectors& mask) {
+  auto* const i32 = b_.getInt32Ty();
   Value* const histogram = b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offset);
+  const uint64_t lanes = width() * parts();
+  auto* const listed = entry_.CreateAlloca(i32, entry_.getInt64(lanes));
   for (size_t part = 0; part < parts(); ++part) {
-    Value* const amounts = One(mask[part]);
-    for (unsigned lane = 0; lane < width(); ++lane) {
-      Value* const bucket = b_.CreateExtractElement(buckets[part], uint64_t{lane});
-      Value* const amount = b_.CreateExtractElement(amounts, uint64_t{lane});
-      AddTo(b_.CreateGEP(b_.getInt32Ty(), histogram, b_.CreateZExt(bucket, b_.getInt64Ty())),
-            amount);
-    }
+    b_.CreateAlignedStore(buckets[part], b_.CreateConstGEP1_64(VectorOf(i32), listed, part),
+                          llvm::Align(4));
   }
+  Value* const all = BitsOf(mask);
+  llvm::Function* const function = b_.GetInsertBlock()->getParent();
+  auto* const before = b_.GetInsertBlock();
+  auto* const head = llvm::BasicBlock::Create(context_, "buckets", function);
+  auto* const inside = llvm::BasicBlock::Create(context_, "bucket", function);
+  auto* const after = llvm::BasicBlock::Create(context_, "counted", function);
+  b_.CreateBr(head);
+  b_.SetInsertPoint(head);
+  auto* const rest = b_.CreatePHI(all->getType(), 2);
+  rest->addIncoming(all, before);
+  b_.CreateCondBr(b_.CreateICmpNE(rest, llvm::Constant::getNullValue(all->getType())), inside,
+                  after);
+  b_.SetInsertPoint(inside);
+  Value* const first =
+      b_.CreateIntrinsic(llvm::Intrinsic::cttz, {all->getType()}, {rest, b_.getTrue()});
+  Value* const bucket =
+      b_.CreateLoad(i32, b_.CreateGEP(i32, listed, b_.CreateZExtOrTrunc(first, b_.getInt64Ty())));
+  Vectors same;
+  for (Value* own : buckets) same.push_back(b_.CreateICmpEQ(own, Splat(bucket)));
+  Value* const taken = b_.CreateAnd(BitsOf(same), rest);
+  AddTo(b_.CreateGEP(i32, histogram, b_.CreateZExt(bucket, b_.getInt64Ty())),
+        b_.CreateTrunc(Population(taken), i32));
+  rest->addIncoming(b_.CreateXor(rest, taken), inside);
+  b_.CreateBr(head);
+  b_.SetInsertPoint(after);
 }
 
-void RecordWriter::Sign(const Vectors& hashes, const Vectors& mask) {
+// Whatever is the same for all lanes is hashed once.
+void RecordWriter::Sign(uint64_t site, const Told& told, const Vectors& outcomes,
+                        const Vectors& mask) {
+  Value* const element = told.element == nullptr ? b_.getInt64(0) : told.element;
+  llvm::Function& of_step = *module_.getFunction("decision_of_step");
+  llvm::Function& of_element = *module_.getFunction("decision_of_element");
+  Value* const step = WidenedCall(b_, of_step, {b_.getInt64(site), time_}, 1);
+  Value* uniform = nullptr;
+  if (told.iteration.empty()) {
+    uniform = WidenedCall(b_, of_element, {step, b_.getInt64(0), element}, 1);
+  }
   for (size_t part = 0; part < parts(); ++part) {
+    Value* const prefix =
+        uniform != nullptr
+            ? Splat(uniform)
+            : Call("decision_of_element", {Splat(step), told.iteration[part], Splat(element)});
+    Value* const hash = Call("decision_of_outcome", {prefix, outcomes[part]});
     Value* const before = Get(signatures_, part, b_.getInt64Ty());
-    Value* const added = b_.CreateSelect(mask[part], hashes[part], Splat64(0));
+    Value* const added = b_.CreateSelect(mask[part], hash, Splat64(0));
     b_.CreateStore(b_.CreateAdd(before, added), signatures_[part]);
   }
 }
@@ -383,7 +471,7 @@ void RecordWriter::Run(const Statement& s, const Told& told) {
   const Termination& t = terminations_[site];
   Value* const column =
       ColumnOf(kTerminations, s.site, plan_.terminations.size(), sizeof(TerminationColumn));
-  Vectors iteration_buckets, margin_buckets, has_margin, hashes;
+  Vectors iteration_buckets, margin_buckets, has_margin, outcomes;
   auto* const i32 = b_.getInt32Ty();
   auto* const i64 = b_.getInt64Ty();
   for (size_t part = 0; part < parts(); ++part) {
@@ -416,30 +504,23 @@ void RecordWriter::Run(const Statement& s, const Told& told) {
         b_.CreateAnd(mask, b_.CreateICmpNE(Get(t.has_last, part, i32), Splat32(0))));
     // The next run of this step has no last test yet.
     b_.CreateStore(b_.CreateSelect(mask, Splat32(0), Get(t.has_last, part, i32)), t.has_last[part]);
-    Value* const iteration = told.iteration.empty() ? Splat64(0) : told.iteration[part];
-    Value* const element = told.element == nullptr ? Splat64(0) : Splat(told.element);
-    hashes.push_back(Call("loop_hash", {Splat64(plan_.terminations[site].hash), Splat(time_),
-                                        iteration, element, ran, reason}));
+    outcomes.push_back(Call("loop_outcome", {ran, reason}));
   }
   CountInHistogram(column, offsetof(TerminationColumn, iterations), iteration_buckets, told.mask);
   CountInHistogram(column, offsetof(TerminationColumn, histogram), margin_buckets, has_margin);
   for (int reason = 0; reason < kReasons; ++reason) {
-    Value* count = nullptr;
-    for (size_t part = 0; part < parts(); ++part) {
-      Value* const is_it = b_.CreateAnd(
-          told.mask[part],
-          b_.CreateICmpEQ(told.operands[1][part], Splat32(static_cast<uint32_t>(reason))));
-      Value* const ones = One(is_it);
-      count = count == nullptr ? ones : b_.CreateAdd(count, ones);
+    Vectors is_it;
+    for (Value* own : told.operands[1]) {
+      is_it.push_back(b_.CreateICmpEQ(own, Splat32(static_cast<uint32_t>(reason))));
     }
     Value* const at = b_.CreateConstGEP1_64(
         b_.getInt8Ty(), column,
         offsetof(TerminationColumn, reasons) + 8 * static_cast<uint64_t>(reason));
-    Value* const added = b_.CreateZExt(b_.CreateAddReduce(count), i64);
+    Value* const added = Population(BitsOf(Both(is_it, told.mask)));
     AddTo(at, added);
     AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(TerminationColumn, runs)), added);
   }
-  Sign(hashes, told.mask);
+  Sign(plan_.terminations[site].hash, told, outcomes, told.mask);
 }
 
 void RecordWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, const Told& told) {
@@ -449,8 +530,7 @@ void RecordWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, cons
   const Event& e = events_[site];
   auto* const stored = VectorOf(b_.getInt32Ty());
   Value* const first_element = b_.getInt64(static_cast<uint64_t>(recorded.first_element));
-  Vectors changed;
-  Vectors last_at;
+  Vectors changed, values, numbers, last_at;
   const Vectors& guard = told.where.empty() ? told.mask : told.where;
   Value* const element = told.element == nullptr ? b_.getInt64(0) : told.element;
   for (size_t part = 0; part < parts(); ++part) {
@@ -459,9 +539,8 @@ void RecordWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, cons
     Value* const asked = b_.CreateAnd(mask, guard[part]);
     const Distance d = DistanceOf(s, of, of_extra, told, part);
     Value* const counts = b_.CreateAnd(asked, d.number);
-    Add(e.checks, part, asked);
-    Add(e.count, part, value);
-    Add(e.nan_margins, part, b_.CreateAnd(asked, b_.CreateNot(d.number)));
+    numbers.push_back(counts);
+    values.push_back(value);
     Offer(e.absolute, part, counts, d.absolute, d.negative);
     Offer(e.ulps, part, counts, d.ulps, d.negative);
     Value* const vector =
@@ -471,7 +550,6 @@ void RecordWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, cons
     Value* const before = b_.CreateAlignedLoad(stored, last_at[part], llvm::Align(4));
     Value* const held = b_.CreateICmpNE(before, Splat32(0));
     changed.push_back(b_.CreateAnd(mask, b_.CreateXor(held, value)));
-    Add(e.changes, part, changed[part]);
     b_.CreateAlignedStore(b_.CreateSelect(mask, b_.CreateSExt(value, stored), before),
                           last_at[part], llvm::Align(4));
     auto* const steps = VectorOf(b_.getInt64Ty());
@@ -482,14 +560,15 @@ void RecordWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, cons
     Value* const is_first = b_.CreateAnd(value, b_.CreateICmpSLT(first, Splat64(0)));
     b_.CreateAlignedStore(b_.CreateSelect(is_first, Splat(time_), first), first_at, llvm::Align(4));
   }
+  const Vectors asked = Both(told.mask, guard);
+  Count(e.checks, asked);
+  Count(e.count, values);
+  Count(e.nan_margins, ButNot(asked, numbers));
   If(Any(changed), [&] {
-    Vectors hashes;
-    for (size_t part = 0; part < parts(); ++part) {
-      Value* const iteration = told.iteration.empty() ? Splat64(0) : told.iteration[part];
-      hashes.push_back(Call("event_hash", {Splat64(recorded.hash), Splat(time_), iteration,
-                                           Splat(element), told.operands[2][part]}));
-    }
-    Sign(hashes, changed);
+    Count(e.changes, changed);
+    Vectors outcomes;
+    for (Value* value : values) outcomes.push_back(b_.CreateZExt(value, VectorOf(b_.getInt64Ty())));
+    Sign(recorded.hash, told, outcomes, changed);
   });
 }
 
@@ -532,10 +611,14 @@ void RecordWriter::Stored(const Statement& s, const Told& told) {
   Vectors *under, *over;
   RangeVariables(s.role, under, over);
   const std::string_view format = precision::FormatName(s.format);
+  const auto add = [&](const Vectors& variables, size_t part, Value* flag) {
+    Value* const before = Get(variables, part, b_.getInt32Ty());
+    b_.CreateStore(b_.CreateAdd(before, One(flag)), variables[part]);
+  };
   for (size_t part = 0; part < parts(); ++part) {
     Value* const x = told.operands[0][part];
-    Add(*under, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_tiny_", format), {x})));
-    Add(*over, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_infinity_", format), {x})));
+    add(*under, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_tiny_", format), {x})));
+    add(*over, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_infinity_", format), {x})));
   }
 }
 
@@ -558,10 +641,10 @@ void RecordWriter::JoinTermination(const Termination& t, Value* column) {
   };
   using C = TerminationColumn;
   AddTo(at(offsetof(C, iterations_sum)), SumOf(t.iterations_sum));
-  AddTo(at(offsetof(C, checks)), SumOf(t.checks));
-  AddTo(at(offsetof(C, near_stopped)), SumOf(t.near_stopped));
-  AddTo(at(offsetof(C, near_continued)), SumOf(t.near_continued));
-  AddTo(at(offsetof(C, nan_margins)), SumOf(t.nan_margins));
+  AddTo(at(offsetof(C, checks)), b_.CreateLoad(b_.getInt64Ty(), t.checks));
+  AddTo(at(offsetof(C, near_stopped)), b_.CreateLoad(b_.getInt64Ty(), t.near_stopped));
+  AddTo(at(offsetof(C, near_continued)), b_.CreateLoad(b_.getInt64Ty(), t.near_continued));
+  AddTo(at(offsetof(C, nan_margins)), b_.CreateLoad(b_.getInt64Ty(), t.nan_margins));
   join(t.iterations_min, b_.getInt32Ty(), offsetof(C, iterations_min), true);
   join(t.iterations_max, b_.getInt32Ty(), offsetof(C, iterations_max), false);
   if (options_.extremes) {
@@ -573,8 +656,9 @@ void RecordWriter::JoinTermination(const Termination& t, Value* column) {
 }
 
 void RecordWriter::JoinEvent(const Event& e, Value* column) {
-  const auto add = [&](const Vectors& variables, uint64_t offset) {
-    AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offset), SumOf(variables));
+  const auto add = [&](Value* counter, uint64_t offset) {
+    AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offset),
+          b_.CreateLoad(b_.getInt64Ty(), counter));
   };
   add(e.checks, offsetof(EventColumn, checks));
   add(e.count, offsetof(EventColumn, count));

@@ -80,16 +80,20 @@ class RecordWriter {
   void Judge(llvm::Value* time, bool stops);
 
  private:
+  void JudgeLanes(llvm::Value* time, bool stops);
+
   struct Nearest {
     Vectors magnitude, key;  // variables
   };
+  // Counters are scalars of 64 bits, of all lanes.
   struct Termination {
-    Vectors iterations_sum, checks, near_stopped, near_continued, nan_margins, tested_min,
-        tested_max, iterations_min, iterations_max, last_ulps, has_last;
+    llvm::Value *checks, *near_stopped, *near_continued, *nan_margins;
+    Vectors iterations_sum, tested_min, tested_max, iterations_min, iterations_max, last_ulps,
+        has_last;
     Nearest absolute, ulps;
   };
   struct Event {
-    Vectors checks, count, changes, nan_margins;
+    llvm::Value *checks, *count, *changes, *nan_margins;
     Nearest absolute, ulps;
   };
   struct Distance {
@@ -108,7 +112,13 @@ class RecordWriter {
   Vectors Variables(llvm::Type* type);
   void Set(const Vectors& variables, llvm::Value* value);
   llvm::Value* Get(const Vectors& variables, size_t part, llvm::Type* type);
-  void Add(const Vectors& variables, size_t part, llvm::Value* mask);
+  llvm::Value* Counter() { return entry_.CreateAlloca(b_.getInt64Ty()); }
+  // The lanes of a mask as bits of one integer, the first part lowest.
+  llvm::Value* BitsOf(const Vectors& mask);
+  llvm::Value* Population(llvm::Value* bits);  // in 64 bits
+  void Count(llvm::Value* counter, const Vectors& mask);
+  Vectors Both(const Vectors& a, const Vectors& b);
+  Vectors ButNot(const Vectors& a, const Vectors& b);
   void If(llvm::Value* condition, const std::function<void()>& body);
   llvm::Value* Memory(Member member, llvm::Value* index, uint64_t stride, uint64_t offset);
   void AddTo(llvm::Value* address, llvm::Value* amount);
@@ -121,10 +131,11 @@ class RecordWriter {
   void Offer(const Nearest& nearest, size_t part, llvm::Value* counts, llvm::Value* magnitude,
              llvm::Value* negative);
   void JoinNearest(const Nearest& nearest, llvm::Value* column, uint64_t offset);
-  // Adds one at histogram[bucket] for each lane of the mask.
+  // Adds one at histogram[bucket] for each lane of the mask: as many turns as buckets differ.
   void CountInHistogram(llvm::Value* column, uint64_t offset, const Vectors& buckets,
                         const Vectors& mask);
-  void Sign(const Vectors& hashes, const Vectors& mask);
+  // Adds the hash of an outcome, in 64 bits for each lane, to the signatures of the mask.
+  void Sign(uint64_t site, const Told& told, const Vectors& outcomes, const Vectors& mask);
   void JoinTermination(const Termination& t, llvm::Value* column);
   void JoinEvent(const Event& e, llvm::Value* column);
   llvm::Value* ColumnOf(Member member, int32_t site, size_t sites, uint64_t bytes);

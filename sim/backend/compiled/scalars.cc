@@ -276,15 +276,23 @@ SCALAR uint64_t ordered_key(double x) {
   const uint64_t bits = precision::BitsOf(x);
   return (bits >> 63) != 0 ? ~bits : bits | (uint64_t{1} << 63);
 }
-SCALAR uint64_t loop_hash(uint64_t site, int64_t t, int64_t iteration, int64_t element, int32_t ran,
-                          int32_t reason) {
-  return precision::DecisionHash(
-      site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
-      static_cast<uint64_t>(element),
-      precision::LoopOutcome(static_cast<uint64_t>(ran), static_cast<uint64_t>(reason)));
+// precision::DecisionHash in three parts: of what all lanes share, of what loops differ in, and of
+// the outcome.
+SCALAR uint64_t decision_of_step(uint64_t site, int64_t t) {
+  return precision::SplitMix64(site ^ static_cast<uint64_t>(t));
 }
-SCALAR uint64_t event_hash(uint64_t site, int64_t t, int64_t iteration, int64_t element,
-                           bool value) {
-  return precision::DecisionHash(site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
-                                 static_cast<uint64_t>(element), value ? 1 : 0);
+SCALAR uint64_t decision_of_element(uint64_t step, int64_t iteration, int64_t element) {
+  return precision::SplitMix64(precision::SplitMix64(step ^ static_cast<uint64_t>(iteration)) ^
+                               static_cast<uint64_t>(element));
 }
+SCALAR uint64_t decision_of_outcome(uint64_t prefix, uint64_t outcome) {
+  return precision::SplitMix64(prefix ^ outcome);
+}
+SCALAR uint64_t loop_outcome(int32_t ran, int32_t reason) {
+  return precision::LoopOutcome(static_cast<uint64_t>(ran), static_cast<uint64_t>(reason));
+}
+static_assert(precision::DecisionHash(1, 2, 3, 4, 5) ==
+              precision::SplitMix64(
+                  precision::SplitMix64(
+                      precision::SplitMix64(precision::SplitMix64(uint64_t{1} ^ 2) ^ 3) ^ 4) ^
+                  5));
