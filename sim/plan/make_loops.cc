@@ -229,6 +229,7 @@ void RegionMaker::MappedWhile(const Op& op) {
     }
     const View iterations = Local(Carrier::kI32, {}, "iterations");
     const Register around = element_;
+    const Register run_around = std::exchange(run_, element);
     element_ = element;
     if (around != kNoRegister) {
       const Register before = Call("mul_i64", Carrier::kI64, {around, Constant(Carrier::kI64, n)});
@@ -236,6 +237,7 @@ void RegionMaker::MappedWhile(const Op& op) {
     }
     WhileRun(op, carried, mapped, exports, iterations);
     element_ = around;
+    run_ = run_around;
     for (size_t k = 0; k < results.size(); ++k) {
       if (!results[k].set()) continue;
       const bool is_count = k + 1 == results.size();
@@ -289,13 +291,17 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     return Call("add_i64", Carrier::kI64, {before, it});
   };
   const Register around = iteration_;
+  const Chain chain = OpenChain(op);
   Repeat([&] {
     const bool cap_first = a.cap_order == CapOrder::kCapFirst;
     if (cap_first) stop_at_cap();
     iteration_ = flattened();
+    NextFrame(chain, op);
     bind(test, {&carried, &mapped});
+    KeepArgs(test);
+    // The test's records look for the operations that made what it compares.
+    Run(test);
     regions_.push_back(&test);
-    for (const Op& inner : test.ops) Operation(inner);
     for (size_t k = 0; k < exports.size(); ++k) {
       Copy(exports[k], ViewOf(test.yields[FirstExport(op) + k]));
     }
@@ -320,6 +326,7 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     Leave(held);
     if (!cap_first) stop_at_cap();
     bind(body, {&carried, &exports, &mapped});
+    KeepArgs(body);
     Run(body);
     std::vector<View> yields;
     for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
@@ -336,6 +343,16 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
       Call("and_bool", Carrier::kBool, {is_capped, Call("not_bool", Carrier::kBool, {is_finite})});
   const Register nonfinite = Constant(Carrier::kI32, StopReasonNumber(StopReason::kNonFinite));
   const Register reason = Call("select_i32", Carrier::kI32, {is_nonfinite, nonfinite, One(why)});
+  if (chain.place != nullptr) {
+    // A loop that looks at its cap first did not evaluate test number `iterations` where it was
+    // capped.
+    const Register all = One(iterations);
+    const Register before = Call("sub_i32", Carrier::kI32, {all, Constant(Carrier::kI32, 1)});
+    const bool cap_first = a.cap_order == CapOrder::kCapFirst;
+    const Register tests =
+        cap_first ? Call("select_i32", Carrier::kI32, {is_capped, before, all}) : all;
+    CloseChain(chain, a.elements > 0 ? run_ : kNoRegister, all, tests);
+  }
   if (!records_.decides) return;
   const Register ran = One(iterations);
   const Register last = One(lhs);
@@ -357,7 +374,9 @@ void RegionMaker::For(const Op& op) {
   }
   const Register trips = Integer(Carrier::kI64, op.attributes.max_iter);
   const Register around = iteration_;
+  const Chain chain = OpenChain(op);
   EachOf(trips, [&](Register counter) {
+    NextFrame(chain, op);
     iteration_ = counter;
     if (around != kNoRegister) {
       const Register before = Call("mul_i64", Carrier::kI64, {around, trips});
@@ -370,12 +389,14 @@ void RegionMaker::For(const Op& op) {
     for (size_t k = 0; k < carried.size(); ++k) {
       if (body.args[k + 1] != ValueId::kNone) Bind(body.args[k + 1], carried[k]);
     }
+    KeepArgs(body);
     Run(body);
     std::vector<View> yields;
     for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
     CopyAtOnce(carried, yields);
   });
   iteration_ = around;
+  CloseChain(chain, kNoRegister, kNoRegister, kNoRegister);
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (op.results[k] != ValueId::kNone) Bind(op.results[k], carried[k]);
   }

@@ -24,6 +24,9 @@ void RegionMaker::Operation(const Op& op) {
   if (op.code == kEvent) return Event(op);
   if (op.code == kWhile) return While(op);
   if (op.code == kFor) return For(op);
+  if (op.code == kAccumulate) return Accumulate(op);
+  if (op.code == kWhileVjp) return WhileVjp(op);
+  if (op.code == kForVjp) return ForVjp(op);
   switch (InfoOf(op.code).op_class) {
     case OpClass::kElementwise:
     case OpClass::kCompare:
@@ -68,6 +71,7 @@ void RegionMaker::ChangeFormat(const Op& op) {
 
 void RegionMaker::AdjointOperation(const Op& op) {
   if (op.code == kMerge || op.code == kMerge2) return Merge(op);
+  if (op.code == kTape) return Tape(op);
   HasNoRule(op.code, "plan");
 }
 
@@ -148,17 +152,21 @@ void RegionMaker::Literal(const Op& op) {
 
 void RegionMaker::Cast(const Op& op) {
   const Value& from = program_[op.operands[0]];
-  const Value& to = program_[op.results[0]];
+  Round(op, ViewOf(op.operands[0]), from.format.value_or(Format::kF64), program_[op.results[0]]);
+}
+
+// The result of a cast or tape operation: `x` in the format of `to`; its ranges are counted.
+void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& to) {
   const Overflow overflow = OverflowInForce(numerical_.policy, op);
   const std::string function =
-      Cat("round_", CarrierName(ViewOf(op.operands[0]).carrier), "_",
-          precision::FormatName(*to.format), overflow == Overflow::kSaturate ? "_saturate" : "");
-  const bool counts = records_.ranges && precision::Narrows(*from.format, *to.format);
+      Cat("round_", CarrierName(x.carrier), "_", precision::FormatName(*to.format),
+          overflow == Overflow::kSaturate ? "_saturate" : "");
+  const bool counts = records_.ranges && precision::Narrows(from, *to.format);
   const ValueId where = op.attributes.where;
-  std::vector<View> operands = {ViewOf(op.operands[0])};
+  std::vector<View> operands = {x};
   if (counts && where != ValueId::kNone) operands.push_back(ViewOf(where));
-  const auto count = [&](const Read& read, Register x, Register r) {
-    std::vector<Register> told = {x, r};
+  const auto count = [&](const Read& read, Register before, Register after) {
+    std::vector<Register> told = {before, after};
     if (operands.size() > 1) told.push_back(read(1));
     Emit({.code = Code::kRange,
           .operands = std::move(told),
@@ -167,10 +175,10 @@ void RegionMaker::Cast(const Op& op) {
           .role = op.role});
   };
   Define(op, operands, [&](const Read& read) {
-    const Register x = read(0);
-    const Register r = Call(function, CarrierOf(to), {x}, to.name);
-    if (counts) count(read, x, r);
-    return r;
+    const Register before = read(0);
+    const Register after = Call(function, CarrierOf(to), {before}, to.name);
+    if (counts) count(read, before, after);
+    return after;
   });
   // What is the same for every element is rounded once and counted for each.
   if (counts && ViewOf(op.results[0]).all != kNoRegister) {

@@ -16,7 +16,8 @@ class PlanMaker {
         program_(numerical.program),
         records_(records),
         states_(program_.InputsOf(InputKind::kState)),
-        looks_(LooksOf(numerical, LooksIn::kForward)) {}
+        looks_(LooksOf(numerical, numerical.adjoint ? LooksIn::kAll : LooksIn::kForward)),
+        tape_(numerical) {}
 
   Plan Make() && {
     AddFields();
@@ -24,6 +25,7 @@ class PlanMaker {
     MakeStart();
     MakeStep();
     MakeFinish();
+    if (numerical_.adjoint) MakeAdjoint();
     return std::move(plan_);
   }
 
@@ -132,6 +134,9 @@ class PlanMaker {
   void MakeStep() {
     plan_.step.name = "step";
     RegionMaker maker(numerical_, looks_, plan_, plan_.step, records_);
+    // What a replay of the step would put on a tape is counted.
+    if (numerical_.adjoint) maker.UseTape(&tape_, false);
+    maker.PushFrame(program_.step);
     const std::vector<View> states = BindStates(maker);
     const std::vector<View> exports = ExportViews(maker);
     maker.Run(program_.step);
@@ -171,11 +176,219 @@ class PlanMaker {
     maker.Commit([&] { maker.StoreOne(cost, next); });
   }
 
+  // ---- the adjoint ----
+
+  const Adjoint& adjoint() const { return *numerical_.adjoint; }
+
+  // The first that is a value, or none.
+  static ValueId FirstOf(std::initializer_list<ValueId> ids) {
+    for (ValueId id : ids) {
+      if (id != ValueId::kNone) return id;
+    }
+    return ValueId::kNone;
+  }
+  static ValueId At(const std::vector<ValueId>& ids, size_t k) {
+    return k < ids.size() ? ids[k] : ValueId::kNone;
+  }
+
+  // Fields of the cotangents that travel: of states, then of the exports of the last step.
+  void AddCotangents() {
+    const size_t n = states_.size();
+    const size_t lead = numerical_.stage_cost == ValueId::kNone ? 0 : 1;
+    const auto add = [&](FieldKind kind, FieldKind mask, size_t k, ValueId id) {
+      travels_.push_back(-1);
+      if (id == ValueId::kNone) return;
+      travels_.back() = static_cast<int32_t>(plan_.fields.size());
+      const Value& value = program_[id];
+      const int64_t count = ElementCount(value.type.shape);
+      AddField(kind, k, CarrierOf(value), count);
+      AddField(mask, k, Carrier::kBool, count);
+    };
+    for (size_t k = 0; k < n; ++k) {
+      add(FieldKind::kCotangent, FieldKind::kCotangentMask, k,
+          FirstOf({At(adjoint().inner.yields, k), At(adjoint().inner.args, lead + k),
+                   At(adjoint().Last().args, lead + k), At(adjoint().terminal.yields, k)}));
+    }
+    for (size_t k = 0; k < program_.exports.size(); ++k) {
+      add(FieldKind::kExportCotangent, FieldKind::kExportCotangentMask, k,
+          FirstOf({At(adjoint().Last().args, lead + n + k), At(adjoint().terminal.yields, n + k)}));
+    }
+  }
+
+  std::vector<Slot> TravellingSlots(RegionMaker& maker) {
+    std::vector<Slot> slots;
+    for (size_t k = 0; k < travels_.size(); ++k) {
+      if (travels_[k] < 0) {
+        slots.push_back({});
+        continue;
+      }
+      const bool is_state = k < states_.size();
+      const Value& value =
+          is_state ? StateValue(k) : program_[program_.exports[k - states_.size()].value];
+      slots.push_back(maker.SlotOfFields(travels_[k], travels_[k] + 1, value.type.shape,
+                                         is_state ? "cotangent" : "export_cotangent"));
+    }
+    return slots;
+  }
+
+  // A cotangent that the caller sent; absent where none was, or where no region reads it.
+  Slot SentSlot(RegionMaker& maker, SentKind kind, size_t index, bool is_sent, ValueId arg) {
+    if (!is_sent || arg == ValueId::kNone) return {};
+    int32_t number = 0;
+    while (number < static_cast<int32_t>(plan_.sent.size()) &&
+           (plan_.sent[static_cast<size_t>(number)].kind != kind ||
+            plan_.sent[static_cast<size_t>(number)].index != static_cast<int32_t>(index))) {
+      ++number;
+    }
+    if (number == static_cast<int32_t>(plan_.sent.size())) {
+      plan_.sent.push_back({kind, static_cast<int32_t>(index)});
+    }
+    const Value& value = program_[arg];
+    return {maker.Sent(number, CarrierOf(value), value.type.shape), {}};
+  }
+
+  void BindSeed(RegionMaker& maker, const Region& region, size_t leading) {
+    if (leading == 0 || region.args[0] == ValueId::kNone) return;
+    const Carrier carrier = CarrierOf(program_[region.args[0]]);
+    maker.Bind(region.args[0], {carrier, {}, maker.Seed(carrier), kNoBuffer, {}, {}});
+  }
+
+  void MakeAdjoint() {
+    AddCotangents();
+    MakeReplay();
+    MakeReverseTerminal();
+    if (adjoint().last) MakeReverse(plan_.reverse_last, "reverse_last", *adjoint().last, true);
+    MakeReverse(plan_.reverse, "reverse", adjoint().inner, !adjoint().last);
+    MakeReverseInitial();
+  }
+
+  void MakeReplay() {
+    plan_.replay.name = "replay";
+    RegionMaker maker(numerical_, looks_, plan_, plan_.replay, {});
+    maker.UseTape(&tape_, true);
+    maker.PushFrame(program_.step);
+    const std::vector<View> states = BindStates(maker);
+    for (int32_t input : states_) {
+      maker.Keep(program_.inputs[static_cast<size_t>(input)].value, program_.step);
+    }
+    maker.Run(program_.step);
+    maker.CopyAtOnce(states, ViewsOf(maker, program_.step.yields));
+    plan_.replay.frame = maker.FrameOf(program_.step);
+  }
+
+  // `takes_exports`: where the exports of the last step have cotangents from the terminal cost.
+  void MakeReverse(Function& function, const char* name, const Region& region, bool takes_exports) {
+    function.name = name;
+    RegionMaker maker(numerical_, looks_, plan_, function,
+                      {.decides = false, .looks = records_.looks, .ranges = records_.ranges});
+    maker.UseTape(&tape_, false);
+    maker.SetPrimal(&program_.step);
+    function.frame = function.AddRegister(Carrier::kI64);
+    maker.SetFrame(program_.step, function.frame);
+    const size_t n = states_.size();
+    const size_t e = program_.exports.size();
+    const size_t lead = numerical_.stage_cost == ValueId::kNone ? 0 : 1;
+    const std::vector<Slot> travelling = TravellingSlots(maker);
+    const std::vector<Slot> cotangents(travelling.begin(),
+                                       travelling.begin() + static_cast<std::ptrdiff_t>(n));
+    std::vector<Slot> args = cotangents;
+    for (size_t k = 0; k < e; ++k) args.push_back(takes_exports ? travelling[n + k] : Slot{});
+    const AdjointSpec& spec = *numerical_.adjoint_spec;
+    for (size_t k = 0; k < e; ++k) {
+      args.push_back(SentSlot(maker, SentKind::kTrajectoryExport, k,
+                              k < spec.trajectory_export.size() && spec.trajectory_export[k],
+                              At(region.args, lead + n + e + k)));
+    }
+    for (size_t k = 0; k < n; ++k) {
+      args.push_back(SentSlot(maker, SentKind::kTrajectoryState, k,
+                              k < spec.trajectory_state.size() && spec.trajectory_state[k],
+                              At(region.args, lead + n + 2 * e + k)));
+    }
+    BindSeed(maker, region, lead);
+    maker.Reverse(region, lead, args, cotangents);
+    for (const Slot& slot : cotangents) maker.Leaves(slot);
+  }
+
+  void MakeReverseTerminal() {
+    plan_.reverse_terminal.name = "reverse_terminal";
+    const Region* terminal = TerminalOf(numerical_);
+    const Region& primal = terminal != nullptr ? *terminal : tape_.no_terminal();
+    RegionMaker maker(numerical_, looks_, plan_, plan_.reverse_terminal, {});
+    maker.UseTape(&tape_, true);
+    maker.PushFrame(primal);
+    std::vector<View> args = BindStates(maker);
+    for (const View& view : ExportViews(maker)) args.push_back(view);
+    for (int32_t input : states_) {
+      maker.Keep(program_.inputs[static_cast<size_t>(input)].value, primal);
+    }
+    if (terminal != nullptr) {
+      for (size_t k = 0; k < args.size(); ++k) maker.Bind(terminal->args[k], args[k]);
+      maker.KeepArgs(*terminal);
+      maker.Run(*terminal);
+    }
+    maker.UseTape(&tape_, false);
+    maker.SetRecords({.decides = false, .looks = records_.looks, .ranges = false});
+    maker.SetPrimal(&primal);
+    const Region& region = adjoint().terminal;
+    const size_t n = states_.size();
+    const size_t lead = terminal == nullptr ? 0 : 1;
+    const AdjointSpec& spec = *numerical_.adjoint_spec;
+    std::vector<Slot> sent;
+    for (size_t k = 0; k < n; ++k) {
+      sent.push_back(SentSlot(maker, SentKind::kFinalState, k,
+                              k < spec.final_state.size() && spec.final_state[k],
+                              At(region.args, lead + k)));
+    }
+    for (size_t k = 0; k < n; ++k) {
+      sent.push_back(SentSlot(maker, SentKind::kTrajectoryState, k,
+                              k < spec.trajectory_state.size() && spec.trajectory_state[k],
+                              At(region.args, lead + n + k)));
+    }
+    BindSeed(maker, region, lead);
+    maker.Reverse(region, lead, sent, TravellingSlots(maker));
+  }
+
+  // The cotangents of z[0] become the gradients of the states sent.
+  void MakeReverseInitial() {
+    plan_.reverse_initial.name = "reverse_initial";
+    RegionMaker maker(numerical_, looks_, plan_, plan_.reverse_initial, {});
+    std::vector<Slot> cotangents = TravellingSlots(maker);
+    cotangents.resize(states_.size());
+    if (program_.HasInitial()) {
+      maker.UseTape(&tape_, true);
+      maker.PushFrame(program_.initial);
+      BindStates(maker);
+      for (int32_t input : states_) {
+        maker.Keep(program_.inputs[static_cast<size_t>(input)].value, program_.initial);
+      }
+      maker.Run(program_.initial);
+      maker.UseTape(&tape_, false);
+      maker.SetRecords({.decides = false, .looks = records_.looks, .ranges = false});
+      maker.SetPrimal(&program_.initial);
+      const Region& region = adjoint().initial;
+      std::vector<Slot> yields;
+      for (size_t k = 0; k < states_.size(); ++k) {
+        yields.push_back(maker.NewSlot({At(region.yields, k)}, "sent_cotangent"));
+      }
+      maker.Reverse(region, 0, cotangents, yields);
+      cotangents = std::move(yields);
+    }
+    maker.SetRecords({.decides = false, .looks = records_.looks, .ranges = false});
+    for (size_t k = 0; k < states_.size(); ++k) {
+      const size_t input = static_cast<size_t>(states_[k]);
+      if (numerical_.adjoint_spec->wanted[input] && cotangents[k].cotangent.set()) {
+        maker.SetGradient(input, cotangents[k]);
+      }
+    }
+  }
+
   const NumericalProgram& numerical_;
   const Program& program_;
   const Records records_;
   const std::vector<int32_t> states_;
   const std::vector<bool> looks_;
+  const TapePlan tape_;
+  std::vector<int32_t> travels_;  // field of the cotangent by state, then export; -1: none
   Plan plan_;
 };
 

@@ -38,11 +38,17 @@ struct Index {
   bool operator==(const Index&) const = default;
 };
 
+// What a reversed step reads of its step lies in frames on a tape: one for each run of a region,
+// made by `push` and named by its place, a number that all lanes share. A frame of a loop keeps the
+// place of the one before it; the region around keeps that of the last, and how many there are.
 enum class BufferKind : uint8_t {
-  kLocal,  // from the statement that declares it to the end of that block
-  kField,  // of the instance, from step to step: `number` counts the fields of the plan
-  kInput,  // what was sent, exact: `number` is the index in Program::inputs; read at time t
-  kTable,  // Plan::numbers from `number` on: the same for every instance
+  kLocal,      // from the statement that declares it to the end of that block
+  kField,      // of the instance, from step to step: `number` counts the fields of the plan
+  kInput,      // what was sent, exact: `number` is the index in Program::inputs; read at time t
+  kTable,      // Plan::numbers from `number` on: the same for every instance
+  kSent,       // cotangents that the caller sent, scaled and rounded: `number` in Plan::sent
+  kGradient,   // of input `number`: its sum, of the step where the input has steps
+  kConnected,  // of input `number`: whether the sum received anything
 };
 
 struct Buffer {
@@ -50,7 +56,8 @@ struct Buffer {
   Carrier carrier = Carrier::kF32;
   int64_t count = 1;
   int32_t number = 0;
-  std::string name;  // for people
+  bool shared = false;  // a local number that all lanes share
+  std::string name;     // for people
 };
 
 enum class Code : uint8_t {
@@ -73,6 +80,12 @@ enum class Code : uint8_t {
   kTest,      // a test of `site` ([lhs, rhs, whether it ended the run], extra magnitude, where)
   kRun,       // a run of `site` ended ([iterations, reason, last tested value])
   kDecide,    // an event of `site` ([lhs, rhs, value], extra magnitude, where it is decided)
+  kIf,        // body, for lanes where operands[0] holds
+  kPush,      // result = the place of a new frame of `number` bytes per lane
+  kKeep,      // frame[number + element of index] = operands[0]
+  kRecall,    // result = frame[number + element of index]
+  kSeed,      // result = the scale of the objective's cotangent
+  kTake,      // operands[0], a state's cotangent, leaves the step; operands[1]: where it is present
 };
 
 struct Statement {
@@ -94,6 +107,8 @@ struct Statement {
   // kRun, kDecide: the iteration of the loops around and the element, both flattened; none: 0.
   Register iteration = kNoRegister;
   Register element = kNoRegister;
+  Register frame = kNoRegister;  // kKeep, kRecall: its place
+  bool shared = false;           // kKeep, kRecall: a number that all lanes share
   precision::Format format = precision::Format::kF32;
   precision::Role role = precision::Role::kDynamics;
   std::vector<Statement> body;
@@ -101,7 +116,15 @@ struct Statement {
 };
 
 // What stays with an instance from step to step.
-enum class FieldKind : uint8_t { kState, kExport, kCost };
+enum class FieldKind : uint8_t {
+  kState,
+  kExport,
+  kCost,
+  kCotangent,  // of a state, while it travels back; its mask
+  kCotangentMask,
+  kExportCotangent,
+  kExportCotangentMask,
+};
 struct Field {
   FieldKind kind = FieldKind::kState;
   int32_t index = 0;  // among its kind
@@ -116,12 +139,21 @@ struct RecordedSite {
   int64_t first_element = 0;  // events: of its elements among those of all events
 };
 
+// Cotangents of the caller, in role adjoint.
+enum class SentKind : uint8_t { kFinalState, kTrajectoryState, kTrajectoryExport };
+struct Sent {
+  SentKind kind = SentKind::kFinalState;
+  int32_t index = 0;  // among states or exports
+};
+
 // A straight run of statements for one instance.
 struct Function {
   std::string name;
   std::vector<Carrier> registers;
   std::vector<Buffer> buffers;
   std::vector<Statement> statements;
+  // The place of the step's frame: made in `replay`, given in `reverse`.
+  Register frame = kNoRegister;
   Register AddRegister(Carrier carrier);
   BufferId AddBuffer(Buffer buffer);
 };
@@ -136,6 +168,14 @@ struct Plan {
   Function start;   // fields z[0] of the states sent; without statements: copies
   Function step;    // z[t] to z[t + 1], exports, cost
   Function finish;  // the terminal cost
+  // The adjoint, where there is one. `replay` runs a step with a tape and gives the place of its
+  // frame; `reverse` runs it backwards, `reverse_last` does where step T - 1 differs.
+  std::vector<Sent> sent;
+  Function replay;
+  Function reverse_terminal;
+  Function reverse_last;
+  Function reverse;
+  Function reverse_initial;
 };
 
 }  // namespace simgrad::sim::plan

@@ -29,6 +29,13 @@ class Printer {
     if (index.base != 0 || at.empty()) at += Cat(at.empty() ? "" : " + ", index.base);
     return Cat(NameOf(id), "[", at, "]");
   }
+  static std::string InFrame(const Statement& s) {
+    std::string at;
+    for (const auto& [r, stride] : s.index.terms) at += Cat(" + ", Name(r), " * ", stride);
+    if (s.index.base != 0) at += Cat(" + ", s.index.base);
+    return Cat(s.shared ? "shared " : "", "frame ", Name(s.frame), " at ", s.number,
+               at.empty() ? "" : " element", at);
+  }
   std::string NameOf(BufferId id) const {
     const Buffer& buffer = function_.buffers[static_cast<size_t>(id)];
     const std::string_view own = buffer.name;
@@ -41,6 +48,12 @@ class Printer {
         return Cat("input", buffer.number, ".", own);
       case BufferKind::kTable:
         return Cat("table", buffer.number, own.empty() ? "" : ".", own);
+      case BufferKind::kSent:
+        return Cat("sent", buffer.number);
+      case BufferKind::kGradient:
+        return Cat("gradient", buffer.number, ".", own);
+      case BufferKind::kConnected:
+        return Cat("connected", buffer.number, ".", own);
     }
     return "";
   }
@@ -93,6 +106,18 @@ class Printer {
         return Cat("stored ", precision::FormatName(s.format), " ", operands);
       case Code::kCommit:
         return "commit";
+      case Code::kIf:
+        return Cat("if ", operands);
+      case Code::kPush:
+        return Cat(result, "push ", s.number, " bytes");
+      case Code::kKeep:
+        return Cat(InFrame(s), " = ", operands);
+      case Code::kRecall:
+        return Cat(result, InFrame(s));
+      case Code::kSeed:
+        return Cat(result, "seed");
+      case Code::kTake:
+        return Cat("take ", operands);
       case Code::kTest:
         return Cat("test", site);
       case Code::kRun:
@@ -121,7 +146,9 @@ std::string Print(const Function& function) { return Printer(function).Text(); }
 
 std::string Print(const Plan& plan) {
   std::string text;
-  for (const Function* function : {&plan.start, &plan.step, &plan.finish}) {
+  for (const Function* function :
+       {&plan.start, &plan.step, &plan.finish, &plan.replay, &plan.reverse_terminal,
+        &plan.reverse_last, &plan.reverse, &plan.reverse_initial}) {
     if (!function->statements.empty()) text += Print(*function);
   }
   return text;

@@ -84,9 +84,22 @@ View RegionMaker::InputView(size_t input) {
   return {carrier, type.shape, kNoRegister, inputs_[input], {}, StridesOf(type.shape)};
 }
 
+void RegionMaker::First(Statement statement) {
+  function_.statements.insert(function_.statements.begin(), std::move(statement));
+}
+
 const View& RegionMaker::ViewOf(ValueId id) {
   View& view = views_[Index_(id)];
   if (view.set()) return view;
+  // The adjoint reads literals of the step.
+  if (const Op* literal = tape_ == nullptr ? nullptr : tape_->LiteralOf(id)) {
+    std::vector<Statement> first;
+    std::vector<Statement>* const around = std::exchange(block_, &first);
+    Literal(*literal);
+    block_ = around;
+    for (Statement& statement : first) First(std::move(statement));
+    return views_[Index_(id)];
+  }
   for (size_t i = 0; i < program_.inputs.size(); ++i) {
     const Input& input = program_.inputs[i];
     if (input.value != id) continue;
@@ -143,6 +156,14 @@ void RegionMaker::Repeat(const std::function<void()>& body) {
   body();
   block_ = around;
   Emit({.code = Code::kRepeat, .body = std::move(inside)});
+}
+
+void RegionMaker::If(Register condition, const std::function<void()>& body) {
+  std::vector<Statement> inside;
+  std::vector<Statement>* const around = std::exchange(block_, &inside);
+  body();
+  block_ = around;
+  Emit({.code = Code::kIf, .operands = {condition}, .body = std::move(inside)});
 }
 
 void RegionMaker::Leave(Register condition) {
@@ -302,7 +323,12 @@ void RegionMaker::Commit(const std::function<void()>& body) {
 
 void RegionMaker::Run(const Region& region) {
   regions_.push_back(&region);
-  for (const Op& op : region.ops) Operation(op);
+  for (const Op& op : region.ops) {
+    Operation(op);
+    for (ValueId id : op.results) {
+      if (id != ValueId::kNone) Keep(id, region);
+    }
+  }
   regions_.pop_back();
 }
 

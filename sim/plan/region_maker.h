@@ -6,11 +6,14 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "sim/plan/plan.h"
+#include "sim/plan/tape_plan.h"
 #include "sim/program/numerical_program.h"
 
 namespace simgrad::sim::plan {
@@ -31,6 +34,12 @@ struct Records {
   bool decides = false;  // tests, runs and events
   bool looks = false;    // non-finite results
   bool ranges = false;   // underflows and overflows of narrowing casts
+};
+
+// A cotangent and where it is present. Without a cotangent it never is, without a mask everywhere.
+struct Slot {
+  View cotangent;
+  View mask;
 };
 
 class RegionMaker {
@@ -55,6 +64,34 @@ class RegionMaker {
   Register Call(std::string function, Carrier carrier, std::vector<Register> operands,
                 std::string comment = "");
   View Local(Carrier carrier, Shape shape, std::string name);
+
+  // ---- the adjoint (make_tape.cc, make_adjoint.cc) ----
+  // From now on every frame is made and filled (`keeps`), or read.
+  void UseTape(const TapePlan* tape, bool keeps) {
+    tape_ = tape;
+    keeps_ = keeps;
+  }
+  // The frame of a region that is about to run, or is reversed.
+  void PushFrame(const Region& region);
+  void SetFrame(const Region& region, Register place);
+  Register FrameOf(const Region& region) const;  // none: nothing of it is kept
+  void SetRecords(Records records) { records_ = records; }
+  // Keeps a value in the frame of `home` if the adjoint reads it.
+  void Keep(ValueId id, const Region& home);
+  // Reverses a region: its arguments behind `leading` are slots, its yields go to `to` at once.
+  void Reverse(const Region& region, size_t leading, const std::vector<Slot>& args,
+               const std::vector<Slot>& to);
+  Slot SlotOfFields(int32_t cotangent, int32_t mask, const Shape& shape, const std::string& name);
+  View Sent(int32_t number, Carrier carrier, const Shape& shape);
+  Register Seed(Carrier carrier);
+  // The role in which `input` gathers its gradient; `reverses` names the primal top region.
+  void SetPrimal(const Region* primal) { primal_ = primal; }
+  void Leaves(const Slot& slot);
+  // What `z[0]` received becomes the gradient of a state that was sent.
+  void SetGradient(size_t input, const Slot& slot);
+  Slot NewSlot(std::initializer_list<ValueId> types, const std::string& name);
+  // Keeps the arguments of a region that the adjoint reads.
+  void KeepArgs(const Region& region);
 
  private:
   static size_t Index_(ValueId id) { return static_cast<size_t>(id); }
@@ -91,6 +128,7 @@ class RegionMaker {
   void Elementwise(const Op& op);
   void Literal(const Op& op);
   void Cast(const Op& op);
+  void Round(const Op& op, const View& x, Format from, const Value& to);
   void Convert(const Op& op);
   void Merge(const Op& op);
   void Broadcast(const Op& op);
@@ -125,6 +163,39 @@ class RegionMaker {
   void For(const Op& op);
   View ElementOf(const View& view, Register element) const;
 
+  // ---- the tape and the adjoint ----
+  // The frames of one loop while it runs: nothing, where nothing of it is kept.
+  struct Chain {
+    const LoopPlace* place = nullptr;
+    const FrameLayout* frame = nullptr;
+    View last, turns;  // shared locals
+  };
+  Chain OpenChain(const Op& loop);
+  void NextFrame(const Chain& chain, const Op& loop);
+  void CloseChain(const Chain& chain, Register element, Register iterations, Register tests);
+  void KeepAt(Register frame, int64_t offset, const View& view);
+  View RecallFrom(Register frame, int64_t offset, const Value& value);
+  Register RecallOne(Register frame, int64_t offset, int64_t size, Register element,
+                     Carrier carrier, bool shared);
+  void If(Register condition, const std::function<void()>& body);
+  void First(Statement statement);  // at the beginning of the function
+  void Tape(const Op& op);
+  void Accumulate(const Op& op);
+  struct Gradient {
+    View sum, connected;
+  };
+  Gradient GradientOf(size_t input, const Shape& shape);
+  void WhileVjp(const Op& op);
+  void ForVjp(const Op& op);
+  struct ReversedLoop;
+  std::vector<Slot> ReverseWhile(const Op& op, const Op& loop, Register around, Register element,
+                                 const std::vector<Slot>& given);
+  Slot ReadSlot(std::span<const ValueId> list, size_t k);
+  void InitSlot(const Slot& to, const Slot& from);
+  void BindSlots(std::span<const ValueId> args, const std::vector<Slot>& slots);
+  void YieldSlots(std::span<const ValueId> yields, const std::vector<Slot>& to);
+  View Everywhere(Carrier carrier, int64_t number, const Shape& shape);
+
   const NumericalProgram& numerical_;
   const Program& program_;
   const std::vector<bool>& looks_;
@@ -137,6 +208,12 @@ class RegionMaker {
   std::vector<const Region*> regions_;  // being written, outermost first
   Register iteration_ = kNoRegister;    // of the loops around, flattened; none: 0
   Register element_ = kNoRegister;
+  Register run_ = kNoRegister;  // the element of the innermost loop per element
+  const TapePlan* tape_ = nullptr;
+  bool keeps_ = false;
+  const Region* primal_ = nullptr;  // top region that is reversed
+  std::map<const FrameLayout*, Register> frames_;
+  std::map<size_t, BufferId> gradients_, connected_;
 };
 
 }  // namespace simgrad::sim::plan

@@ -1,0 +1,350 @@
+// The adjoint: slots, sums of gradients, loops in reverse; the pseudocode of sim/program/loop.h.
+#include <algorithm>
+#include <utility>
+
+#include "sim/plan/region_maker.h"
+#include "sim/program/axes.h"
+#include "sim/program/loop.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::plan {
+namespace {
+
+ValueId CotangentAt(std::span<const ValueId> ids, size_t k) {
+  return k < ids.size() / 2 ? ids[k] : ValueId::kNone;
+}
+
+// The moving slots, with others between the carried ones and the captures.
+std::vector<Slot> With(const std::vector<Slot>& moving, size_t carried,
+                       std::initializer_list<const std::vector<Slot>*> between) {
+  const auto captures = moving.begin() + static_cast<std::ptrdiff_t>(carried);
+  std::vector<Slot> slots(moving.begin(), captures);
+  for (const auto* list : between) slots.insert(slots.end(), list->begin(), list->end());
+  slots.insert(slots.end(), captures, moving.end());
+  return slots;
+}
+
+}  // namespace
+
+View RegionMaker::Everywhere(Carrier carrier, int64_t number, const Shape& shape) {
+  return {carrier, shape, Constant(carrier, number), kNoBuffer, {}, {}};
+}
+
+Slot RegionMaker::SlotOfFields(int32_t cotangent, int32_t mask, const Shape& shape,
+                               const std::string& name) {
+  return {FieldView(cotangent, shape, name), FieldView(mask, shape, name + "_mask")};
+}
+
+View RegionMaker::Sent(int32_t number, Carrier carrier, const Shape& shape) {
+  const BufferId buffer = function_.AddBuffer({.kind = BufferKind::kSent,
+                                               .carrier = carrier,
+                                               .count = ElementCount(shape),
+                                               .number = number,
+                                               .name = "sent"});
+  return {carrier, shape, kNoRegister, buffer, {}, StridesOf(shape)};
+}
+
+Register RegionMaker::Seed(Carrier carrier) {
+  const Register seed = function_.AddRegister(carrier);
+  Emit({.code = Code::kSeed, .result = seed});
+  return seed;
+}
+
+// ---- slots ----
+
+Slot RegionMaker::NewSlot(std::initializer_list<ValueId> types, const std::string& name) {
+  for (ValueId id : types) {
+    if (id == ValueId::kNone) continue;
+    const Value& value = program_[id];
+    return {Local(CarrierOf(value), value.type.shape, name),
+            Local(Carrier::kBool, value.type.shape, name + "_mask")};
+  }
+  return {};
+}
+
+Slot RegionMaker::ReadSlot(std::span<const ValueId> list, size_t k) {
+  const SlotList slots = SlotList::Of(list);
+  if (k >= slots.size() || slots.cotangents[k] == ValueId::kNone) return {};
+  Slot slot = {ViewOf(slots.cotangents[k]), {}};
+  slot.mask = slots.masks[k] == ValueId::kNone ? Everywhere(Carrier::kBool, 1, slot.cotangent.shape)
+                                               : ViewOf(slots.masks[k]);
+  return slot;
+}
+
+void RegionMaker::InitSlot(const Slot& to, const Slot& from) {
+  if (!to.cotangent.set()) return;
+  const bool present = from.cotangent.set();
+  const Shape& shape = to.cotangent.shape;
+  Copy(to.cotangent, present ? from.cotangent : Everywhere(to.cotangent.carrier, 0, shape));
+  Copy(to.mask, present ? from.mask : Everywhere(Carrier::kBool, 0, shape));
+}
+
+void RegionMaker::BindSlots(std::span<const ValueId> args, const std::vector<Slot>& slots) {
+  const SlotList list = SlotList::Of(args);
+  for (size_t k = 0; k < list.size(); ++k) {
+    const ValueId id = list.cotangents[k];
+    if (id == ValueId::kNone) continue;
+    const bool present = slots[k].cotangent.set();
+    const Value& value = program_[id];
+    const Shape& shape = value.type.shape;
+    Bind(id, present ? slots[k].cotangent : Everywhere(CarrierOf(value), 0, shape));
+    if (list.masks[k] == ValueId::kNone) continue;
+    Bind(list.masks[k], present && slots[k].mask.set()
+                            ? slots[k].mask
+                            : Everywhere(Carrier::kBool, present ? 1 : 0, shape));
+  }
+}
+
+void RegionMaker::YieldSlots(std::span<const ValueId> yields, const std::vector<Slot>& to) {
+  std::vector<View> targets;
+  std::vector<View> sources;
+  for (size_t k = 0; k < to.size(); ++k) {
+    if (!to[k].cotangent.set()) continue;
+    const Slot from = ReadSlot(yields, k);
+    if (from.cotangent.set()) {
+      targets.push_back(to[k].cotangent);
+      sources.push_back(from.cotangent);
+    }
+    if (!to[k].mask.set()) continue;
+    targets.push_back(to[k].mask);
+    sources.push_back(from.cotangent.set() ? from.mask
+                                           : Everywhere(Carrier::kBool, 0, to[k].mask.shape));
+  }
+  CopyAtOnce(targets, sources);
+}
+
+void RegionMaker::Reverse(const Region& region, size_t leading, const std::vector<Slot>& args,
+                          const std::vector<Slot>& to) {
+  BindSlots(std::span(region.args).subspan(leading), args);
+  Run(region);
+  YieldSlots(region.yields, to);
+}
+
+void RegionMaker::Leaves(const Slot& slot) {
+  if (!slot.cotangent.set()) return;
+  EachElement(slot.cotangent.shape, {slot.cotangent, slot.mask},
+              [&](const Read& read, const Place&) {
+                const Register cotangent = read(0);
+                Emit({.code = Code::kTake, .operands = {cotangent, read(1)}});
+              });
+}
+
+// ---- gradients ----
+
+RegionMaker::Gradient RegionMaker::GradientOf(size_t input, const Shape& shape) {
+  const Format format = numerical_.policy[Role::kGradient].format;
+  const Carrier carrier = format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+  const auto view = [&](std::map<size_t, BufferId>& known, BufferKind kind, Carrier of,
+                        const Shape& of_shape) {
+    const auto [at, is_new] = known.try_emplace(input, kNoBuffer);
+    if (is_new) {
+      at->second = function_.AddBuffer({.kind = kind,
+                                        .carrier = of,
+                                        .count = ElementCount(of_shape),
+                                        .number = static_cast<int32_t>(input),
+                                        .name = program_.inputs[input].name});
+    }
+    return View{of, of_shape, kNoRegister, at->second, {}, StridesOf(of_shape)};
+  };
+  return {view(gradients_, BufferKind::kGradient, carrier, shape),
+          view(connected_, BufferKind::kConnected, Carrier::kBool, {})};
+}
+
+void RegionMaker::Accumulate(const Op& op) {
+  const size_t input = static_cast<size_t>(op.attributes.input);
+  if (!numerical_.adjoint_spec->wanted[input]) return;
+  const View value = ViewOf(op.operands[0]);
+  const Gradient gradient = GradientOf(input, value.shape);
+  const Carrier carrier = gradient.sum.carrier;
+  const Format format = numerical_.policy[Role::kGradient].format;
+  const bool is_same = *program_[op.operands[0]].format == format;
+  const std::string name(precision::FormatName(format));
+  std::vector<View> views = {value, gradient.sum};
+  if (op.operands.size() > 1 && op.operands[1] != ValueId::kNone) {
+    views.push_back(ViewOf(op.operands[1]));
+  }
+  if (op.attributes.where != ValueId::kNone) views.push_back(ViewOf(op.attributes.where));
+  EachElement(value.shape, views, [&](const Read& read, const Place& place) {
+    Register where = Constant(Carrier::kBool, 1);
+    for (size_t k = 2; k < views.size(); ++k) {
+      where = Call("and_bool", Carrier::kBool, {where, read(k)});
+    }
+    Register x = read(0);
+    const Register before = read(1);
+    Register added;
+    if (is_same) {
+      added = Call(Cat("add_", name), carrier, {before, x});
+    } else {
+      Register wide = before;
+      if (value.carrier == Carrier::kF32) x = Call("widen_f32", Carrier::kF64, {x});
+      if (carrier == Carrier::kF32) wide = Call("widen_f32", Carrier::kF64, {wide});
+      added = Call(Cat("add_wide_", name), Carrier::kF64, {wide, x});
+      if (carrier == Carrier::kF32) added = Call("narrow_f64", Carrier::kF32, {added});
+    }
+    if (records_.looks) Emit({.code = Code::kLook, .operands = {added, where}});
+    Store(gradient.sum, place(1),
+          Call(Cat("select_", CarrierName(carrier)), carrier, {where, added, before}));
+    StoreOne(gradient.connected, Call("or_bool", Carrier::kBool, {One(gradient.connected), where}));
+  });
+}
+
+void RegionMaker::SetGradient(size_t input, const Slot& slot) {
+  const Gradient gradient = GradientOf(input, slot.cotangent.shape);
+  const Carrier carrier = gradient.sum.carrier;
+  const precision::RoleSetting& setting = numerical_.policy[Role::kGradient];
+  const std::string round =
+      Cat("round_", CarrierName(slot.cotangent.carrier), "_", precision::FormatName(setting.format),
+          setting.overflow == Overflow::kSaturate ? "_saturate" : "");
+  EachElement(slot.cotangent.shape, {slot.cotangent, slot.mask, gradient.sum},
+              [&](const Read& read, const Place& place) {
+                const Register x = Call(round, carrier, {read(0)});
+                const Register where = read(1);
+                if (records_.looks) Emit({.code = Code::kLook, .operands = {x, where}});
+                Store(gradient.sum, place(2),
+                      Call(Cat("select_", CarrierName(carrier)), carrier, {where, x, read(2)}));
+                StoreOne(gradient.connected,
+                         Call("or_bool", Carrier::kBool, {One(gradient.connected), where}));
+              });
+}
+
+// ---- loops in reverse ----
+
+void RegionMaker::WhileVjp(const Op& op) {
+  const TapePlan::Loop& loop = tape_->LoopOf(op.attributes.primal);
+  const Register around = frames_.at(tape_->Of(*loop.around));
+  const int64_t n = loop.op->attributes.elements;
+  const size_t slots = op.operands.size() / 2;
+  std::vector<Slot> given;
+  for (size_t k = 0; k < slots; ++k) given.push_back(ReadSlot(op.operands, k));
+  if (n == 0) {
+    return BindSlots(op.results, ReverseWhile(op, *loop.op, around, kNoRegister, given));
+  }
+  std::vector<Slot> joined;
+  for (size_t k = 0; k < op.results.size() / 2; ++k) {
+    joined.push_back(NewSlot({op.results[k]}, "joined"));
+  }
+  Each(n, true, [&](Register element) {
+    std::vector<Slot> own;
+    for (const Slot& slot : given) {
+      own.push_back(slot.cotangent.set()
+                        ? Slot{ElementOf(slot.cotangent, element), ElementOf(slot.mask, element)}
+                        : Slot{});
+    }
+    const std::vector<Slot> out = ReverseWhile(op, *loop.op, around, element, own);
+    for (size_t k = 0; k < joined.size(); ++k) {
+      if (!joined[k].cotangent.set()) continue;
+      InitSlot({ElementOf(joined[k].cotangent, element), ElementOf(joined[k].mask, element)},
+               k < out.size() ? out[k] : Slot{});
+    }
+  });
+  BindSlots(op.results, joined);
+}
+
+std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Register around,
+                                            Register element, const std::vector<Slot>& given) {
+  const LoopPlace& place = tape_->Of(*tape_->LoopOf(op.attributes.primal).around)->loops.at(&loop);
+  const FrameLayout* const layout = tape_->Of(loop.regions[0]);
+  const Region& body = op.regions[0];
+  const Region& inner = op.regions[1];
+  const Region& last = op.regions[2];
+  const size_t c = static_cast<size_t>(op.attributes.carried);
+  const size_t e = static_cast<size_t>(CountsOf(loop).exports);
+  const bool cap_first = loop.attributes.cap_order == CapOrder::kCapFirst;
+  const bool has_both = cap_first && op.regions.size() > 3 && !op.regions[3].yields.empty();
+  const auto recall = [&](int64_t offset, Carrier carrier, bool shared) {
+    return RecallOne(around, offset, 0, element, carrier, shared);
+  };
+  const Register turns = recall(place.turns, Carrier::kI64, true);
+  const Register iterations = recall(place.iterations, Carrier::kI32, false);
+  const Register tests = recall(place.tests, Carrier::kI32, false);
+  // The slots that move through the iterations, and what the last test's exports get from outside.
+  std::vector<Slot> moving;
+  for (size_t k = 0; k + e < given.size(); ++k) {
+    const size_t in_test = k < c ? k : k + e;
+    moving.push_back(NewSlot({CotangentAt(body.args, k), CotangentAt(last.args, in_test),
+                              CotangentAt(inner.args, in_test), CotangentAt(inner.yields, k),
+                              CotangentAt(last.yields, k), CotangentAt(body.yields, in_test)},
+                             "moving"));
+    InitSlot(moving.back(), given[in_test]);
+  }
+  const std::vector<Slot> outside(given.begin() + static_cast<std::ptrdiff_t>(c),
+                                  given.begin() + static_cast<std::ptrdiff_t>(c + e));
+  View frame;
+  if (layout != nullptr) {
+    frame = Local(Carrier::kI64, {}, "frame");
+    function_.buffers.back().shared = true;
+    StoreOne(frame, recall(place.last, Carrier::kI64, true));
+  }
+  EachOf(turns, [&](Register counter) {
+    // From the last turn down.
+    const Register next = Call("add_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, 1)});
+    const Register turn =
+        Call("convert_i64_i32", Carrier::kI32, {Call("sub_i64", Carrier::kI64, {turns, next})});
+    if (layout != nullptr) frames_[layout] = One(frame);
+    const Register is_last = Call("eq_i32", Carrier::kBool, {turn, tests});
+    // The last test without a body behind it.
+    const Register ended = Call("eq_i32", Carrier::kBool, {turn, iterations});
+    If(Call("and_bool", Carrier::kBool, {is_last, ended}),
+       [&] { Reverse(last, 0, With(moving, c, {&outside}), moving); });
+    If(Call("lt_i32", Carrier::kBool, {turn, iterations}), [&] {
+      std::vector<Slot> from_body;
+      for (size_t k = 0; k < e; ++k) {
+        from_body.push_back(
+            NewSlot({CotangentAt(inner.args, c + k), CotangentAt(body.yields, c + k)}, "export"));
+        InitSlot(from_body.back(), {});
+      }
+      Reverse(body, 0, moving, With(moving, c, {&from_body}));
+      const auto reverse_inner = [&] { Reverse(inner, 0, With(moving, c, {&from_body}), moving); };
+      if (!has_both) return reverse_inner();
+      If(is_last, [&] {
+        Reverse(op.regions[3], 0, With(moving, c, {&outside, &from_body}), moving);
+      });
+      If(Call("not_bool", Carrier::kBool, {is_last}), reverse_inner);
+    });
+    if (layout != nullptr) {
+      const Register before = RecallOne(frames_.at(layout), 0, 0, kNoRegister, Carrier::kI64, true);
+      StoreOne(frame, before);
+    }
+  });
+  return moving;
+}
+
+void RegionMaker::ForVjp(const Op& op) {
+  const TapePlan::Loop& loop = tape_->LoopOf(op.attributes.primal);
+  const FrameLayout& around = *tape_->Of(*loop.around);
+  const LoopPlace& place = around.loops.at(loop.op);
+  const FrameLayout* const layout = tape_->Of(loop.op->regions[0]);
+  const Region& body = op.regions[0];
+  const std::span<const ValueId> args = std::span(body.args).subspan(1);
+  std::vector<Slot> moving;
+  for (size_t k = 0; k < op.operands.size() / 2; ++k) {
+    moving.push_back(NewSlot({CotangentAt(args, k), CotangentAt(body.yields, k),
+                              CotangentAt(op.operands, k), CotangentAt(op.results, k)},
+                             "moving"));
+    InitSlot(moving.back(), ReadSlot(op.operands, k));
+  }
+  View frame;
+  if (layout != nullptr) {
+    frame = Local(Carrier::kI64, {}, "frame");
+    function_.buffers.back().shared = true;
+    StoreOne(frame,
+             RecallOne(frames_.at(&around), place.last, 0, kNoRegister, Carrier::kI64, true));
+  }
+  const Register trips = Integer(Carrier::kI64, loop.op->attributes.max_iter);
+  EachOf(trips, [&](Register counter) {
+    const Register next = Call("add_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, 1)});
+    const Register turn = Call("sub_i64", Carrier::kI64, {trips, next});
+    if (layout != nullptr) frames_[layout] = One(frame);
+    if (body.args[0] != ValueId::kNone) {
+      const Register index = Call("convert_i64_i32", Carrier::kI32, {turn});
+      Bind(body.args[0], {Carrier::kI32, {}, index, kNoBuffer, {}, {}});
+    }
+    Reverse(body, 1, moving, moving);
+    if (layout != nullptr) {
+      StoreOne(frame, RecallOne(frames_.at(layout), 0, 0, kNoRegister, Carrier::kI64, true));
+    }
+  });
+  BindSlots(op.results, moving);
+}
+
+}  // namespace simgrad::sim::plan

@@ -1,0 +1,160 @@
+// Frames: made and filled while a step is replayed, read while it is reversed.
+#include <utility>
+
+#include "sim/plan/region_maker.h"
+#include "sim/program/axes.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::plan {
+
+void RegionMaker::PushFrame(const Region& region) {
+  if (tape_ == nullptr) return;
+  const FrameLayout* const layout = tape_->Of(region);
+  if (layout == nullptr) return;
+  const Register place = function_.AddRegister(Carrier::kI64);
+  Emit({.code = Code::kPush, .result = place, .number = layout->bytes});
+  frames_[layout] = place;
+}
+
+void RegionMaker::SetFrame(const Region& region, Register place) {
+  if (const FrameLayout* const layout = tape_->Of(region)) frames_[layout] = place;
+}
+
+Register RegionMaker::FrameOf(const Region& region) const {
+  const FrameLayout* const layout = tape_->Of(region);
+  return layout == nullptr ? kNoRegister : frames_.at(layout);
+}
+
+void RegionMaker::KeepAt(Register frame, int64_t offset, const View& view) {
+  // Contiguous in the frame.
+  View to = {view.carrier, view.shape, kNoRegister, 0, {}, StridesOf(view.shape)};
+  EachElement(view.shape, {view, to}, [&](const Read& read, const Place& place) {
+    const Register value = read(0);
+    Emit({.code = Code::kKeep,
+          .operands = {value},
+          .index = place(1),
+          .number = offset,
+          .frame = frame});
+  });
+}
+
+void RegionMaker::Keep(ValueId id, const Region& home) {
+  if (!keeps_) return;
+  const FrameLayout* const layout = tape_->Of(home);
+  if (layout == nullptr) return;
+  const auto offset = layout->values.find(static_cast<int32_t>(id));
+  if (offset != layout->values.end()) KeepAt(frames_.at(layout), offset->second, ViewOf(id));
+}
+
+void RegionMaker::KeepArgs(const Region& region) {
+  for (ValueId id : region.args) {
+    if (id != ValueId::kNone) Keep(id, region);
+  }
+}
+
+// One number of a frame; `element` counts numbers of `size` bytes behind the offset.
+Register RegionMaker::RecallOne(Register frame, int64_t offset, int64_t /*size*/, Register element,
+                                Carrier carrier, bool shared) {
+  const Register result = function_.AddRegister(carrier);
+  Index index;
+  if (element != kNoRegister) index.terms.emplace_back(element, 1);
+  Emit({.code = Code::kRecall,
+        .result = result,
+        .index = std::move(index),
+        .number = offset,
+        .frame = frame,
+        .shared = shared});
+  return result;
+}
+
+View RegionMaker::RecallFrom(Register frame, int64_t offset, const Value& value) {
+  const Carrier carrier = CarrierOf(value);
+  if (ElementCount(value.type.shape) == 1) {
+    const Register one = RecallOne(frame, offset, 0, kNoRegister, carrier, false);
+    return {carrier, value.type.shape, one, kNoBuffer, {}, {}};
+  }
+  const View to = Local(carrier, value.type.shape, value.name);
+  EachElement(value.type.shape, {to}, [&](const Read&, const Place& place) {
+    const Register result = function_.AddRegister(carrier);
+    Emit({.code = Code::kRecall,
+          .result = result,
+          .index = place(0),
+          .number = offset,
+          .frame = frame});
+    Store(to, place(0), result);
+  });
+  return to;
+}
+
+RegionMaker::Chain RegionMaker::OpenChain(const Op& loop) {
+  Chain chain;
+  if (tape_ == nullptr || regions_.empty()) return chain;
+  const FrameLayout* const around = tape_->Of(*regions_.back());
+  if (around == nullptr) return chain;
+  const auto place = around->loops.find(&loop);
+  if (place == around->loops.end()) return chain;
+  chain.place = &place->second;
+  chain.frame = around;
+  const auto shared = [&](const char* name) {
+    const View view = Local(Carrier::kI64, {}, name);
+    function_.buffers.back().shared = true;
+    StoreOne(view, Constant(Carrier::kI64, 0));
+    return view;
+  };
+  chain.last = shared("last_frame");
+  chain.turns = shared("turns");
+  return chain;
+}
+
+// At the begin of a turn.
+void RegionMaker::NextFrame(const Chain& chain, const Op& loop) {
+  if (chain.place == nullptr) return;
+  StoreOne(chain.turns,
+           Call("add_i64", Carrier::kI64, {One(chain.turns), Constant(Carrier::kI64, 1)}));
+  const FrameLayout* const layout = tape_->Of(loop.regions[0]);
+  if (layout == nullptr) return;
+  PushFrame(loop.regions[0]);
+  const Register place = frames_.at(layout);
+  const Register before = One(chain.last);
+  if (keeps_) {
+    Emit({.code = Code::kKeep, .operands = {before}, .frame = place, .shared = true});
+  }
+  StoreOne(chain.last, place);
+}
+
+// Behind the loop; `iterations` and `tests` of a while.
+void RegionMaker::CloseChain(const Chain& chain, Register element, Register iterations,
+                             Register tests) {
+  if (chain.place == nullptr || !keeps_) return;
+  const Register frame = frames_.at(chain.frame);
+  const auto keep = [&](int64_t offset, Register value, bool shared) {
+    Index index;
+    if (element != kNoRegister) index.terms.emplace_back(element, 1);
+    Emit({.code = Code::kKeep,
+          .operands = {value},
+          .index = std::move(index),
+          .number = offset,
+          .frame = frame,
+          .shared = shared});
+  };
+  keep(chain.place->last, One(chain.last), true);
+  keep(chain.place->turns, One(chain.turns), true);
+  if (iterations == kNoRegister) return;
+  keep(chain.place->iterations, iterations, false);
+  keep(chain.place->tests, tests, false);
+}
+
+// The primal value, rounded to the format of the result.
+void RegionMaker::Tape(const Op& op) {
+  const ValueId primal = op.attributes.primal;
+  const Value& from = program_[primal];
+  const Value& to = program_[op.results[0]];
+  const Region* const home = tape_->HomeOf(primal);
+  const FrameLayout* const layout = tape_->Of(home == nullptr ? *primal_ : *home);
+  const View kept =
+      RecallFrom(frames_.at(layout), layout->values.at(static_cast<int32_t>(primal)), from);
+  if (from.type.element != ElementType::kReal) return Bind(op.results[0], kept);
+  Round(op, kept, from.format.value_or(Format::kF64), to);
+}
+
+}  // namespace simgrad::sim::plan
