@@ -95,6 +95,7 @@ RegionMaker::Chain RegionMaker::OpenChain(const Op& loop) {
   if (place == around->loops.end()) return chain;
   chain.place = &place->second;
   chain.frame = around;
+  if (!keeps_) return chain;
   const auto shared = [&](const char* name) {
     const View view = Local(Carrier::kI64, {}, name);
     function_.buffers.back().shared = true;
@@ -109,16 +110,15 @@ RegionMaker::Chain RegionMaker::OpenChain(const Op& loop) {
 // At the begin of a turn.
 void RegionMaker::NextFrame(const Chain& chain, const Op& loop) {
   if (chain.place == nullptr) return;
+  PushFrame(loop.regions[0]);
+  if (!keeps_) return;
   StoreOne(chain.turns,
            Call("add_i64", Carrier::kI64, {One(chain.turns), Constant(Carrier::kI64, 1)}));
   const FrameLayout* const layout = tape_->Of(loop.regions[0]);
   if (layout == nullptr) return;
-  PushFrame(loop.regions[0]);
   const Register place = frames_.at(layout);
   const Register before = One(chain.last);
-  if (keeps_) {
-    Emit({.code = Code::kKeep, .operands = {before}, .frame = place, .shared = true});
-  }
+  Emit({.code = Code::kKeep, .operands = {before}, .frame = place, .shared = true});
   StoreOne(chain.last, place);
 }
 

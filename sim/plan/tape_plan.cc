@@ -31,6 +31,7 @@ TapePlan::TapePlan(const NumericalProgram& numerical) : program_(numerical.progr
   Scan(numerical.adjoint->Last(), &program_.step);
   Scan(numerical.adjoint->inner, &program_.step);
   Scan(numerical.adjoint->initial, &program_.initial);
+  RoundSizes();
 }
 
 void TapePlan::Index(const Region& region, const Region* owner) {
@@ -81,6 +82,11 @@ void TapePlan::Scan(const Region& adjoint, const Region* top) {
     }
     for (const Region& nested : op.regions) Scan(nested, top);
   }
+}
+
+// Frames lie one behind the other.
+void TapePlan::RoundSizes() {
+  for (auto& [region, frame] : frames_) frame.bytes = (frame.bytes + 7) / 8 * 8;
 }
 
 const FrameLayout* TapePlan::Of(const Region& region) const {

@@ -54,6 +54,7 @@ class TapePlan {
   void Scan(const Region& adjoint, const Region* top);
   FrameLayout& LayoutOf(const Region& region);
   void AddValue(ValueId id, const Region* top);
+  void RoundSizes();
 
   const Program& program_;
   std::unordered_map<int32_t, const Region*> home_;

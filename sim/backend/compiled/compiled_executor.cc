@@ -28,11 +28,13 @@ class CompiledExecutor : public Executor {
                                .stops = stops,
                                .looks = records || stops,
                                .decides = records,
+                               .ranges = records,
                                .extremes = options.recording == Recording::kSummary},
                               options_);
     if (!kernel.ok()) return kernel.status();
     return std::make_unique<CompiledRun>(std::move(batch), std::move(options), std::move(plan),
-                                         std::make_shared<const Kernel>(std::move(*kernel)));
+                                         std::make_shared<const Kernel>(std::move(*kernel)),
+                                         options_);
   }
 
  private:

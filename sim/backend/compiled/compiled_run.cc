@@ -19,7 +19,12 @@ int ThreadsOf(const RunOptions& options, int64_t groups) {
   return static_cast<int>(std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(groups, 1)));
 }
 
-absl::Status NoAdjoint() { return absl::UnimplementedError("compiled plans do not run adjoints"); }
+// The fields of states, exports and cost come first.
+size_t Travelling(const plan::Plan& plan) {
+  size_t count = 0;
+  while (count < plan.fields.size() && plan.fields[count].kind <= plan::FieldKind::kCost) ++count;
+  return count;
+}
 
 }  // namespace
 
@@ -28,18 +33,23 @@ CompiledRun::Worker::Worker(const Batch& batch, int lanes, int64_t workspace_byt
     : inputs(batch, lanes), workspace(static_cast<size_t>(workspace_bytes)), meter(stop) {}
 
 CompiledRun::CompiledRun(Batch batch, RunOptions options, plan::Plan plan,
-                         std::shared_ptr<const Kernel> kernel)
+                         std::shared_ptr<const Kernel> kernel, const KernelOptions& compiler)
     : batch_(std::move(batch)),
       options_(std::move(options)),
       plan_(std::move(plan)),
       kernel_(std::move(kernel)),
+      travelling_(Travelling(plan_)),
       layout_(plan_.fields, kernel_->shape.lanes()),
       states_(batch_.program->program.InputsOf(InputKind::kState)),
       records_(options_.recording != Recording::kNone),
       looks_(records_ || batch_.program->policy.nonfinite == precision::NonFinite::kStop),
       pool_(ThreadsOf(options_, groups())),
       workers_(static_cast<size_t>(pool_.threads())),
-      groups_(static_cast<size_t>(groups())) {
+      groups_(static_cast<size_t>(groups())),
+      compiler_(compiler),
+      record_bytes_(static_cast<size_t>(batch_.steps), 0),
+      gradients_(batch_.program->program.inputs.size()),
+      connected_(batch_.program->program.inputs.size()) {
   const size_t lanes_in_all = static_cast<size_t>(groups() * lanes());
   const size_t instances = static_cast<size_t>(batch_.instances);
   sorted_ids_ = batch_.instance_ids;
@@ -128,6 +138,10 @@ const uint32_t* CompiledRun::BadInputs(Worker& worker, int64_t group, int64_t fi
   return worker.bad_inputs.data();
 }
 
+int64_t CompiledRun::TravellingBytes() const {
+  return travelling_ < plan_.fields.size() ? layout_.offset(travelling_) : layout_.bytes();
+}
+
 int64_t CompiledRun::groups() const { return (batch_.instances + lanes() - 1) / lanes(); }
 
 std::unique_ptr<CompiledRun::Worker> CompiledRun::NewWorker() const {
@@ -144,42 +158,47 @@ absl::Status CompiledRun::ForGroups(const std::function<void(Worker&, int64_t)>&
   });
 }
 
-void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, int64_t first,
-                       int64_t count, int64_t column) {
-  const size_t terminations_from = static_cast<size_t>(column) * plan_.terminations.size();
-  const size_t events_from = static_cast<size_t>(column) * plan_.events.size();
+GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count,
+                              int64_t column) {
   worker.inputs.Load(group * lanes(), first, std::max<int64_t>(count, 1), worker.meter);
   GroupState& state = groups_[static_cast<size_t>(group)];
-  std::vector<std::byte*> fields;
-  for (size_t k = 0; k < plan_.fields.size(); ++k) {
-    fields.push_back(state.fields.data() + layout_.offset(k));
-  }
   const size_t lane = static_cast<size_t>(group * lanes());
-  const GroupArgs args = {.numbers = plan_.numbers.data(),
-                          .integers = plan_.integers.data(),
-                          .inputs = worker.inputs.pointers(),
-                          .fields = fields.data(),
-                          .workspace = worker.workspace.data(),
-                          .lanes_used = used_.data() + lane,
-                          .first_step = first,
-                          .count = count,
-                          .health = state.health.data(),
-                          .bad_inputs = BadInputs(worker, group, first, count),
-                          .near_band_ulps = options_.near_band_ulps,
-                          .ranks = ranks_.data() + lane,
-                          .signatures = state.signatures.data(),
-                          .terminations = worker.terminations.data() + terminations_from,
-                          .events = worker.events.data() + events_from,
-                          .ranges = &worker.ranges,
-                          .last_events = state.last_events.data(),
-                          .first_events = state.first_events.data()};
+  const size_t terminations_from = static_cast<size_t>(column) * plan_.terminations.size();
+  const size_t events_from = static_cast<size_t>(column) * plan_.events.size();
+  return {.numbers = plan_.numbers.data(),
+          .integers = plan_.integers.data(),
+          .inputs = worker.inputs.pointers(),
+          .workspace = worker.workspace.data(),
+          .lanes_used = used_.data() + lane,
+          .first_step = first,
+          .count = count,
+          .health = state.health.data(),
+          .near_band_ulps = options_.near_band_ulps,
+          .ranks = ranks_.data() + lane,
+          .signatures = state.signatures.data(),
+          .terminations = worker.terminations.data() + terminations_from,
+          .events = worker.events.data() + events_from,
+          .ranges = &worker.ranges,
+          .last_events = state.last_events.data(),
+          .first_events = state.first_events.data(),
+          .tape_bytes = worker.tape_bytes.data() + column};
+}
+
+void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, int64_t first,
+                       int64_t count, int64_t column) {
+  GroupArgs args = ArgsOf(worker, group, first, count, column);
+  std::vector<std::byte*> fields;
+  for (size_t k = 0; k < travelling_; ++k) {
+    fields.push_back(groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(k));
+  }
+  args.fields = fields.data();
+  args.bad_inputs = BadInputs(worker, group, first, count);
   function(&args);
 }
 
-void CompiledRun::SetSentStates(int64_t group, WorkMeter& meter) {
+void CompiledRun::SetSentStates(int64_t group, std::byte* fields, WorkMeter& meter) const {
   const Program& program = batch_.program->program;
   const precision::Overflow overflow = batch_.program->policy[Role::kState].overflow;
-  GroupState& state = groups_[static_cast<size_t>(group)];
   for (size_t k = 0; k < states_.size(); ++k) {
     const size_t input = static_cast<size_t>(states_[k]);
     const Input& declared = program.inputs[input];
@@ -187,7 +206,7 @@ void CompiledRun::SetSentStates(int64_t group, WorkMeter& meter) {
     const Binding& binding = batch_.inputs[input];
     const bool is_sent = !binding.tensor.bytes.empty();
     const plan::Field& field = plan_.fields[k];
-    std::byte* const to = state.fields.data() + layout_.offset(k);
+    std::byte* const to = fields + layout_.offset(k);
     meter.Add(field.count * lanes() * kConversionWork);
     for (int64_t lane = 0; lane < lanes(); ++lane) {
       const int64_t row = std::min(group * lanes() + lane, batch_.instances - 1);
@@ -210,14 +229,14 @@ void CompiledRun::SetSentStates(int64_t group, WorkMeter& meter) {
 absl::Status CompiledRun::Start() {
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     GroupState& state = groups_[static_cast<size_t>(group)];
-    state.fields.assign(static_cast<size_t>(layout_.bytes()), std::byte{0});
+    state.fields.assign(static_cast<size_t>(TravellingBytes()), std::byte{0});
     const size_t width = static_cast<size_t>(lanes());
     state.health.assign(width, -1);
     state.signatures.assign(width, 0);
     state.last_events.assign(width * static_cast<size_t>(plan_.EventElements()), 0);
     state.first_events.assign(width * plan_.events.size(), -1);
     if (looks_) CheckSentInputs(group);
-    SetSentStates(group, worker.meter);
+    SetSentStates(group, state.fields.data(), worker.meter);
     if (batch_.program->program.HasInitial()) Call(kernel_->start, worker, group, 0, 1, 0);
   });
   Publish();
@@ -351,13 +370,18 @@ absl::StatusOr<ForwardChunk> CompiledRun::Forward(int64_t first, int64_t count) 
       EmptyChunk(batch_, options_, extremes ? options_.stride : kNever, first, count);
   for (std::unique_ptr<Worker>& worker : workers_) {
     if (!worker) worker = NewWorker();
+    worker->tape_bytes.assign(static_cast<size_t>(count), 0);
     if (records_) ClearColumns(*worker, chunk);
   }
   const absl::Status ended =
       ForGroups([&](Worker& worker, int64_t group) { Steps(worker, group, first, count, chunk); });
   if (!ended.ok()) return ended;
-  if (records_) {
-    for (const std::unique_ptr<Worker>& worker : workers_) TakeColumns(*worker, chunk);
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (records_) TakeColumns(*worker, chunk);
+    for (int64_t t = 0; t < count; ++t) {
+      int64_t& bytes = record_bytes_[static_cast<size_t>(first + t)];
+      bytes = std::max(bytes, worker->tape_bytes[static_cast<size_t>(t)]);
+    }
   }
   Publish();
   return chunk;
@@ -371,11 +395,15 @@ void CompiledRun::Publish() {
     const GroupState& state = groups_[static_cast<size_t>(i / lanes())];
     const size_t lane = static_cast<size_t>(i % lanes());
     signatures_.push_back(state.signatures[lane]);
-    const int64_t code = state.health[lane];
+    const int64_t code = reversed_.empty()
+                             ? state.health[lane]
+                             : reversed_[static_cast<size_t>(i / lanes())].health[lane];
     InstanceHealth health;
     if (code >= 0) {
       health.ok = false;
-      health.phase = (code & 2) != 0 ? Phase::kForward : Phase::kInput;
+      health.phase = (code & 4) != 0   ? Phase::kAdjoint
+                     : (code & 2) != 0 ? Phase::kForward
+                                       : Phase::kInput;
       health.step = code >> 8;
       health.stopped = (code & 1) != 0;
     }
@@ -394,7 +422,7 @@ void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
 
 int64_t CompiledRun::SavedBytes() const {
   const int64_t events = 4 * plan_.EventElements() + 8 * static_cast<int64_t>(plan_.events.size());
-  return groups() * (layout_.bytes() + lanes() * (16 + events));
+  return groups() * (TravellingBytes() + lanes() * (16 + events));
 }
 
 absl::Status CompiledRun::Finish() {
@@ -409,11 +437,6 @@ absl::Status CompiledRun::Finish() {
   Publish();
   return ended;
 }
-
-absl::Status CompiledRun::StartAdjoint(double) { return NoAdjoint(); }
-absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t, int64_t) { return NoAdjoint(); }
-absl::Status CompiledRun::FinishAdjoint() { return NoAdjoint(); }
-int64_t CompiledRun::AdjointBytes(int64_t, int64_t) const { return 0; }
 
 Tensor CompiledRun::Collect(const Value& value, size_t field) const {
   Tensor tensor = ZerosFor(value, {batch_.instances});
@@ -437,7 +460,7 @@ Tensor CompiledRun::Export(int32_t export_index) const {
 std::vector<double> CompiledRun::Values() const {
   std::vector<double> values;
   if (batch_.program->objective.empty()) return values;
-  const size_t field = plan_.fields.size() - 1;
+  const size_t field = travelling_ - 1;
   for (int64_t i = 0; i < batch_.instances; ++i) {
     const std::byte* const from =
         groups_[static_cast<size_t>(i / lanes())].fields.data() + layout_.offset(field);
@@ -457,15 +480,6 @@ std::vector<std::vector<int64_t>> CompiledRun::FirstEventSteps() const {
     }
   }
   return steps;
-}
-
-const std::vector<double>& CompiledRun::Gradient(int32_t) const {
-  static const std::vector<double> none;
-  return none;
-}
-const std::vector<uint8_t>& CompiledRun::Connected(int32_t) const {
-  static const std::vector<uint8_t> none;
-  return none;
 }
 
 }  // namespace simgrad::sim::compiled

@@ -16,7 +16,7 @@ namespace simgrad::sim::compiled {
 class CompiledRun : public Run {
  public:
   CompiledRun(Batch batch, RunOptions options, plan::Plan plan,
-              std::shared_ptr<const Kernel> kernel);
+              std::shared_ptr<const Kernel> kernel, const KernelOptions& compiler);
 
   absl::Status Start() override;
   absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) override;
@@ -34,8 +34,12 @@ class CompiledRun : public Run {
   const std::vector<uint64_t>& PathSignatures() const override { return signatures_; }
   const std::vector<InstanceHealth>& Health() const override { return health_; }
   std::vector<std::vector<int64_t>> FirstEventSteps() const override;
-  const std::vector<double>& Gradient(int32_t input) const override;
-  const std::vector<uint8_t>& Connected(int32_t input) const override;
+  const std::vector<double>& Gradient(int32_t input) const override {
+    return gradients_[static_cast<size_t>(input)];
+  }
+  const std::vector<uint8_t>& Connected(int32_t input) const override {
+    return connected_[static_cast<size_t>(input)];
+  }
 
  private:
   // What one thread works with.
@@ -50,15 +54,37 @@ class CompiledRun : public Run {
     std::vector<EventColumn> events;
     RangeColumn ranges{};
     StepDiagnostics sampled;
+    // Of the adjoint.
+    std::vector<int64_t> tape_bytes;  // by step of the chunk
+    std::vector<std::byte> tape;
+    std::vector<std::byte> replayed;  // fields
+    std::vector<int64_t> frames;
+    std::vector<BackwardColumn> backward;
+    std::vector<std::vector<std::byte>> sent;  // per Plan::sent
+  };
+  // What a group gathers in the adjoint; it does not travel with its states.
+  struct Reversed {
+    std::vector<std::byte> fields;  // cotangents, behind those of a GroupState
+    std::vector<int64_t> health;
+    std::vector<std::vector<std::byte>> gradients;  // per program input
+    std::vector<std::vector<uint32_t>> connected;
   };
 
   int64_t groups() const;
+  int64_t TravellingBytes() const;  // of the fields of a GroupState
   int lanes() const { return kernel_->shape.lanes(); }
   absl::Status ForGroups(const std::function<void(Worker&, int64_t group)>& work);
   std::unique_ptr<Worker> NewWorker() const;
   // Runs `function` on a group for steps from `first` on, `column` of the chunk.
   void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count,
             int64_t column);
+  GroupArgs ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
+  // A function of the adjoint; `states`: the fields of a GroupState that it works on.
+  void CallAdjoint(GroupFunction function, Worker& worker, int64_t group, std::byte* states,
+                   int64_t first, int64_t count, int64_t column);
+  void LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const;
+  void MakeReversed(int64_t group);
+  void PublishGradients();
   // Steps of one chunk on a group, between its samples and recorded steps.
   void Steps(Worker& worker, int64_t group, int64_t first, int64_t count, ForwardChunk& chunk);
   void ClearColumns(Worker& worker, const ForwardChunk& chunk) const;
@@ -69,7 +95,7 @@ class CompiledRun : public Run {
   bool IsBadInput(size_t input, int64_t row, int64_t t) const;
   const uint32_t* BadInputs(Worker& worker, int64_t group, int64_t first, int64_t count) const;
   void Publish();
-  void SetSentStates(int64_t group, WorkMeter& meter);
+  void SetSentStates(int64_t group, std::byte* fields, WorkMeter& meter) const;
   void CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor, int64_t columns,
                int64_t column) const;
   Tensor Collect(const Value& value, size_t field) const;
@@ -79,6 +105,7 @@ class CompiledRun : public Run {
   const RunOptions options_;
   const plan::Plan plan_;
   const std::shared_ptr<const Kernel> kernel_;
+  const size_t travelling_;  // fields that travel with a group's states
   const FieldLayout layout_;
   const std::vector<int32_t> states_;
   const bool records_;
@@ -94,6 +121,13 @@ class CompiledRun : public Run {
   std::vector<GroupState> groups_;
   std::vector<uint64_t> signatures_;
   std::vector<InstanceHealth> health_;
+  const KernelOptions compiler_;
+  std::unique_ptr<const AdjointKernel> adjoint_;
+  double seed_ = 1.0;
+  std::vector<Reversed> reversed_;              // by group
+  std::vector<int64_t> record_bytes_;           // by step: of the group that needs most
+  std::vector<std::vector<double>> gradients_;  // by input
+  std::vector<std::vector<uint8_t>> connected_;
 };
 
 }  // namespace simgrad::sim::compiled

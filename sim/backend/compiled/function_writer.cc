@@ -55,11 +55,13 @@ class FunctionWriter {
     begin_ = begin;
   }
 
-  int64_t Write(bool runs_steps) {
+  int64_t Write(StepOrder order) {
     ReadArguments();
     records_.Begin();
-    if (runs_steps) {
-      Steps();
+    top_ = entry_builder_.CreateAlloca(b_.getInt64Ty());
+    b_.CreateStore(b_.getInt64(0), top_);
+    if (order != StepOrder::kOne) {
+      Steps(order == StepOrder::kDescending);
     } else {
       OneStep(b_.getInt64(0));
     }
@@ -219,6 +221,9 @@ class FunctionWriter {
     const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
     if (buffer.kind == BufferKind::kInput) return LoadInput(s, buffer);
     if (buffer.kind == BufferKind::kTable) return LoadTable(s, buffer);
+    if (buffer.shared) {
+      return SetUniform(s.result, b_.CreateLoad(b_.getInt64Ty(), SharedVariable(s.buffer)));
+    }
     Lanes lanes;
     Value* const element = ElementNumber(s.index);
     Local& local = locals_[static_cast<size_t>(s.buffer)];
@@ -228,11 +233,44 @@ class FunctionWriter {
         value =
             b_.CreateLoad(StoredType(buffer.carrier), local.variables[static_cast<size_t>(part)]);
       } else {
-        value = LoadVector(buffer, local.memory, VectorNumber(element, part));
+        value = LoadVector(buffer, MemoryOf(buffer, local), VectorNumber(element, part));
       }
       lanes.parts.push_back(FromStored(buffer.carrier, value));
     }
     At(s.result) = std::move(lanes);
+  }
+
+  llvm::AllocaInst* SharedVariable(BufferId id) {
+    Local& local = locals_[static_cast<size_t>(id)];
+    if (local.variables.empty()) {
+      local.variables.push_back(entry_builder_.CreateAlloca(b_.getInt64Ty()));
+    }
+    return local.variables[0];
+  }
+
+  // Of a local or field, and of what is sent and summed, at the step where it has steps.
+  Value* MemoryOf(const Buffer& buffer, Local& local) {
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    const auto member = [&](Member list) -> Value* {
+      return b_.CreateLoad(pointer,
+                           b_.CreateConstGEP1_64(pointer, arguments_[list], buffer.number));
+    };
+    bool has_steps = false;
+    Value* memory = local.memory;
+    if (buffer.kind == BufferKind::kSent) {
+      memory = member(kSentCotangents);
+      has_steps =
+          plan_.sent[static_cast<size_t>(buffer.number)].kind != plan::SentKind::kFinalState;
+    } else if (buffer.kind == BufferKind::kGradient) {
+      memory = member(kGradients);
+      has_steps = options_.inputs[static_cast<size_t>(buffer.number)].per_step;
+    } else if (buffer.kind == BufferKind::kConnected) {
+      memory = member(kConnectedFlags);
+    }
+    if (!has_steps) return memory;
+    const int64_t bytes = buffer.count * StoredBytes(buffer.carrier) * parts();
+    return b_.CreateGEP(b_.getInt8Ty(), memory,
+                        b_.CreateMul(column_, b_.getInt64(static_cast<uint64_t>(bytes))));
   }
 
   void LoadInput(const Statement& s, const Buffer& buffer) {
@@ -292,13 +330,20 @@ class FunctionWriter {
   void Store(const Statement& s) {
     const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
     Local& local = locals_[static_cast<size_t>(s.buffer)];
-    const bool masked = depths_[static_cast<size_t>(s.buffer)] < depth_;
+    if (buffer.shared) {
+      b_.CreateStore(At(s.operands[0]).parts[0], SharedVariable(s.buffer));
+      return;
+    }
+    // What outlives the function belongs to instances that run.
+    const bool is_gradient =
+        buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kConnected;
+    const bool masked = is_gradient || depths_[static_cast<size_t>(s.buffer)] < depth_;
     Value* const element = ElementNumber(s.index);
     auto* const type = StoredType(buffer.carrier);
     for (int part = 0; part < parts(); ++part) {
-      Value* const at = IsKept(buffer)
-                            ? local.variables[static_cast<size_t>(part)]
-                            : b_.CreateGEP(type, local.memory, VectorNumber(element, part));
+      Value* const at =
+          IsKept(buffer) ? local.variables[static_cast<size_t>(part)]
+                         : b_.CreateGEP(type, MemoryOf(buffer, local), VectorNumber(element, part));
       Value* value = ToStored(buffer.carrier, Part(s.operands[0], part));
       if (masked) {
         value = b_.CreateSelect(Mask(part), value, b_.CreateAlignedLoad(type, at, llvm::Align(4)));
@@ -386,17 +431,142 @@ class FunctionWriter {
 
   void OneStep(Value* column) {
     time_ = b_.CreateAdd(arguments_[kFirstStep], column);
+    column_ = column;
     records_.BeginStep(column, time_);
     running_ = records_.Running();
+    const bool is_step = &function_ == &plan_.step;
+    if (is_step) b_.CreateStore(b_.getInt64(0), top_);
+    const bool reverses = &function_ == &plan_.reverse || &function_ == &plan_.reverse_last;
+    if (reverses && function_.frame != plan::kNoRegister) {
+      SetUniform(function_.frame, b_.CreateLoad(b_.getInt64Ty(), FramesAt()));
+    }
     Block(function_.statements);
+    if (&function_ == &plan_.replay && function_.frame != plan::kNoRegister) {
+      b_.CreateStore(At(function_.frame).parts[0], FramesAt());
+    }
+    if (is_step && pushes_) Meter();
+    if (reverses || &function_ == &plan_.reverse_terminal || &function_ == &plan_.reverse_initial) {
+      records_.Judge(time_, false, 4);
+    }
     // What is not finite before step 0 stops the instance in step 0.
-    if (&function_ == &plan_.start) records_.Judge(time_, false);
+    if (&function_ == &plan_.start) records_.Judge(time_, false, 2);
     if (&function_ == &plan_.step) records_.EndStep();
+  }
+
+  Value* FramesAt() { return b_.CreateGEP(b_.getInt64Ty(), arguments_[kFrames], column_); }
+
+  void Meter() {
+    Value* const at = b_.CreateGEP(b_.getInt64Ty(), arguments_[kTapeBytes], column_);
+    Value* const bytes = b_.CreateMul(b_.CreateLoad(b_.getInt64Ty(), top_),
+                                      b_.getInt64(static_cast<uint64_t>(options_.shape.lanes())));
+    Value* const before = b_.CreateLoad(b_.getInt64Ty(), at);
+    b_.CreateStore(b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, before, bytes), at);
+  }
+
+  // ---- the tape ----
+  void Push(const Statement& s) {
+    pushes_ = true;
+    Value* const place = b_.CreateLoad(b_.getInt64Ty(), top_);
+    Value* const top = b_.CreateAdd(place, b_.getInt64(static_cast<uint64_t>(s.number)));
+    b_.CreateStore(top, top_);
+    SetUniform(s.result, place);
+    if (&function_ == &plan_.step) return;  // only counted
+    Value* const bytes =
+        b_.CreateMul(top, b_.getInt64(static_cast<uint64_t>(options_.shape.lanes())));
+    Value* const capacity = b_.CreateLoad(b_.getInt64Ty(), ArgumentAt(kTapeCapacity));
+    auto* const grows = NewBlock("grow");
+    auto* const after = NewBlock("pushed");
+    b_.CreateCondBr(b_.CreateICmpSGT(bytes, capacity), grows, after);
+    b_.SetInsertPoint(grows);
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    auto* const type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, b_.getInt64Ty()}, false);
+    b_.CreateCall(type, b_.CreateLoad(pointer, ArgumentAt(kGrow)), {made_->getArg(0), bytes});
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
+  }
+
+  Value* ArgumentAt(Member member) {
+    return b_.CreateConstGEP1_64(b_.getInt8Ty(), made_->getArg(0), 8 * member);
+  }
+
+  // Where lane 0 of a number of a frame lies.
+  Value* FrameAddress(const Statement& s, int64_t bytes) {
+    Value* const offset =
+        b_.CreateAdd(At(s.frame).parts[0], b_.getInt64(static_cast<uint64_t>(s.number)));
+    Value* const element =
+        b_.CreateMul(ElementNumber(s.index), b_.getInt64(static_cast<uint64_t>(bytes)));
+    Value* const at = b_.CreateMul(b_.CreateAdd(offset, element),
+                                   b_.getInt64(static_cast<uint64_t>(options_.shape.lanes())));
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    Value* const tape = b_.CreateLoad(pointer, ArgumentAt(kTape));
+    return b_.CreateGEP(b_.getInt8Ty(), tape, at);
+  }
+
+  int64_t BytesOfOne(Carrier carrier) const { return StoredBytes(carrier) / options_.shape.width; }
+
+  void Keep(const Statement& s) {
+    const Carrier carrier = CarrierOf(s.operands[0]);
+    Value* const at = FrameAddress(s, BytesOfOne(carrier));
+    if (s.shared) {
+      b_.CreateAlignedStore(At(s.operands[0]).parts[0], at, llvm::Align(4));
+      return;
+    }
+    for (int part = 0; part < parts(); ++part) {
+      Value* const to = b_.CreateConstGEP1_64(StoredType(carrier), at, part);
+      Value* value = ToStored(carrier, Part(s.operands[0], part));
+      if (depth_ > 0) {
+        // Lanes that left keep what they had: a later turn of theirs never was.
+        value =
+            b_.CreateSelect(Mask(part), value, llvm::Constant::getNullValue(StoredType(carrier)));
+      }
+      b_.CreateAlignedStore(value, to, llvm::Align(4));
+    }
+  }
+
+  void Recall(const Statement& s) {
+    const Carrier carrier = CarrierOf(s.result);
+    Value* const at = FrameAddress(s, BytesOfOne(carrier));
+    if (s.shared) {
+      return SetUniform(s.result, b_.CreateAlignedLoad(b_.getInt64Ty(), at, llvm::Align(4)));
+    }
+    Lanes lanes;
+    for (int part = 0; part < parts(); ++part) {
+      Value* const from = b_.CreateConstGEP1_64(StoredType(carrier), at, part);
+      lanes.parts.push_back(
+          FromStored(carrier, b_.CreateAlignedLoad(StoredType(carrier), from, llvm::Align(4))));
+    }
+    At(s.result) = std::move(lanes);
+  }
+
+  void Seed(const Statement& s) {
+    Value* const seed = b_.CreateLoad(b_.getDoubleTy(), ArgumentAt(kSeedScale));
+    SetUniform(s.result, CarrierOf(s.result) == Carrier::kF64
+                             ? seed
+                             : b_.CreateFPTrunc(seed, b_.getFloatTy()));
+  }
+
+  void If(const Statement& s) {
+    const Vectors outer = mask_;
+    Vectors inner;
+    for (int part = 0; part < parts(); ++part) {
+      inner.push_back(b_.CreateAnd(Mask(part), Part(s.operands[0], part)));
+    }
+    auto* const inside = NewBlock("if");
+    auto* const after = NewBlock("fi");
+    b_.CreateCondBr(Any(inner), inside, after);
+    b_.SetInsertPoint(inside);
+    ++depth_;
+    mask_ = inner;
+    Block(s.body);
+    --depth_;
+    mask_ = outer;
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
   }
 
   // The rest of the step for instances that it did not stop.
   void Commit(const Statement& s) {
-    records_.Judge(time_, options_.stops);
+    records_.Judge(time_, options_.stops, 2);
     running_ = records_.Running();
     depth_ += options_.stops ? 1 : 0;
     mask_ = running_;
@@ -421,6 +591,7 @@ class FunctionWriter {
     told.mask = mask_;
     const Carrier of = CarrierOf(s.operands[0]);
     const Carrier of_extra = s.extra == plan::kNoRegister ? of : CarrierOf(s.extra);
+    if (s.code == Code::kTake) records_.Take(told);
     if (s.code == Code::kLook) records_.Look(told);
     if (s.code == Code::kTest) records_.Test(s, of, of_extra, told);
     if (s.code == Code::kRun) records_.Run(s, told);
@@ -429,7 +600,7 @@ class FunctionWriter {
     if (s.code == Code::kStored) records_.Stored(s, told);
   }
 
-  void Steps() {
+  void Steps(bool descends) {
     auto* const before = b_.GetInsertBlock();
     auto* const head = NewBlock("step");
     auto* const inside = NewBlock("run");
@@ -440,7 +611,11 @@ class FunctionWriter {
     column->addIncoming(b_.getInt64(0), before);
     b_.CreateCondBr(b_.CreateICmpSLT(column, arguments_[kCount]), inside, after);
     b_.SetInsertPoint(inside);
-    OneStep(column);
+    Value* own = column;
+    if (descends) {
+      own = b_.CreateSub(b_.CreateSub(arguments_[kCount], b_.getInt64(1)), column);
+    }
+    OneStep(own);
     column->addIncoming(b_.CreateAdd(column, b_.getInt64(1)), b_.GetInsertBlock());
     b_.CreateBr(head);
     b_.SetInsertPoint(after);
@@ -523,6 +698,10 @@ class FunctionWriter {
   void Declare(const Statement& s) {
     const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
     depths_[static_cast<size_t>(s.buffer)] = depth_;
+    if (buffer.shared) {
+      SharedVariable(s.buffer);
+      return;
+    }
     if (IsKept(buffer)) return MakeVariables(s.buffer);
     Local& local = locals_[static_cast<size_t>(s.buffer)];
     local.memory = b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kWorkspace], used_);
@@ -569,6 +748,17 @@ class FunctionWriter {
         return ExactSum(s);
       case Code::kCommit:
         return Commit(s);
+      case Code::kIf:
+        return If(s);
+      case Code::kPush:
+        return Push(s);
+      case Code::kKeep:
+        return Keep(s);
+      case Code::kRecall:
+        return Recall(s);
+      case Code::kSeed:
+        return Seed(s);
+      case Code::kTake:
       case Code::kLook:
       case Code::kRange:
       case Code::kStored:
@@ -590,6 +780,9 @@ class FunctionWriter {
   llvm::BasicBlock* begin_ = nullptr;
   Value* arguments_[kMembers] = {};
   Value* time_ = nullptr;
+  Value* column_ = nullptr;
+  llvm::AllocaInst* top_ = nullptr;  // of the tape, in bytes per lane
+  bool pushes_ = false;
   std::vector<Lanes> registers_;
   std::vector<Local> locals_;
   std::vector<int> depths_;  // of masked blocks around the declaration, by buffer
@@ -606,8 +799,8 @@ class FunctionWriter {
 }  // namespace
 
 int64_t WriteFunction(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
-                      bool runs_steps, const WriterOptions& options, const std::string& name) {
-  return FunctionWriter(module, plan, function, options, name).Write(runs_steps);
+                      StepOrder order, const WriterOptions& options, const std::string& name) {
+  return FunctionWriter(module, plan, function, options, name).Write(order);
 }
 
 }  // namespace simgrad::sim::compiled

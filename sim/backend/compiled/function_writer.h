@@ -33,13 +33,17 @@ struct WriterOptions {
   std::vector<InputForm> inputs;  // per program input
   bool stops = false;             // policy `stop`
   bool looks = false;             // at results, for health
-  bool decides = false;           // records decisions and ranges
+  bool decides = false;           // records decisions
+  bool ranges = false;            // records under- and overflows
   bool extremes = false;          // smallest margins and tested values among them
 };
 
-// Adds `void name(const GroupArgs*)` to the module, which holds the scalar functions. A function
-// that runs steps runs them one after the other. Returns the bytes of workspace it needs.
+// In which order a function runs the steps of a call; kOne: it runs once, at the first.
+enum class StepOrder : uint8_t { kOne, kAscending, kDescending };
+
+// Adds `void name(GroupArgs*)` to the module, which holds the scalar functions. Returns the bytes of
+// workspace it needs.
 int64_t WriteFunction(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
-                      bool runs_steps, const WriterOptions& options, const std::string& name);
+                      StepOrder order, const WriterOptions& options, const std::string& name);
 
 }  // namespace simgrad::sim::compiled

@@ -35,6 +35,17 @@ struct GroupArgs {
   RangeColumn* ranges;              // one
   uint32_t* last_events;            // [element of any event][lane]: all ones where it held
   int64_t* first_events;            // [event][lane]: first step at which it held, or -1
+  // The adjoint.
+  double seed;
+  const void* const* sent;      // per Plan::sent: [step if it has them][element][lane]
+  std::byte* const* gradients;  // per program input: [step if it has them][element][lane]
+  uint32_t* const* connected;   // per program input: [lane]
+  BackwardColumn* backward;     // [step]
+  int64_t* frames;              // [step]: place of its frame
+  int64_t* tape_bytes;          // [step]: the most that a replay would put on the tape
+  std::byte* tape;              // `grow` may move it
+  int64_t tape_capacity;
+  void (*grow)(GroupArgs* args, int64_t bytes);
 };
 
 }  // namespace simgrad::sim::compiled

@@ -6,31 +6,68 @@
 #include "sim/backend/compiled/scalar_module.h"
 
 namespace simgrad::sim::compiled {
+namespace {
+
+struct Wanted {
+  const plan::Function& function;
+  StepOrder order;
+  GroupFunction* address;
+};
+
+absl::StatusOr<std::unique_ptr<MachineCode>> Compile(const plan::Plan& plan,
+                                                     const WriterOptions& writer,
+                                                     const KernelOptions& options,
+                                                     const std::vector<Wanted>& functions,
+                                                     int64_t& workspace) {
+  auto context = std::make_unique<llvm::LLVMContext>();
+  std::unique_ptr<llvm::Module> module = ReadScalarModule(*context);
+  for (const Wanted& wanted : functions) {
+    workspace = std::max(workspace, WriteFunction(*module, plan, wanted.function, wanted.order,
+                                                  writer, "group_" + wanted.function.name));
+  }
+  auto code =
+      MachineCode::Compile(std::move(context), std::move(module), options.isa, options.effort);
+  if (!code.ok()) return code.status();
+  for (const Wanted& wanted : functions) {
+    const auto found = (*code)->Find("group_" + wanted.function.name);
+    if (!found.ok()) return found.status();
+    *wanted.address = reinterpret_cast<GroupFunction>(*found);
+  }
+  return code;
+}
+
+}  // namespace
 
 absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, WriterOptions writer,
                                    const KernelOptions& options) {
   Kernel kernel;
   kernel.shape = {.width = FloatLanes(options.isa), .parts = options.parts};
   writer.shape = kernel.shape;
-  auto context = std::make_unique<llvm::LLVMContext>();
-  std::unique_ptr<llvm::Module> module = ReadScalarModule(*context);
-  const auto write = [&](const plan::Function& function) {
-    const int64_t bytes = WriteFunction(*module, plan, function, &function == &plan.step, writer,
-                                        "group_" + function.name);
-    kernel.workspace = std::max(kernel.workspace, bytes);
-  };
-  for (const plan::Function* function : {&plan.start, &plan.step, &plan.finish}) write(*function);
-  auto code =
-      MachineCode::Compile(std::move(context), std::move(module), options.isa, options.effort);
+  auto code = Compile(plan, writer, options,
+                      {{plan.start, StepOrder::kOne, &kernel.start},
+                       {plan.step, StepOrder::kAscending, &kernel.step},
+                       {plan.finish, StepOrder::kOne, &kernel.finish}},
+                      kernel.workspace);
   if (!code.ok()) return code.status();
   kernel.code = std::move(*code);
-  const std::pair<const plan::Function*, GroupFunction*> functions[] = {
-      {&plan.start, &kernel.start}, {&plan.step, &kernel.step}, {&plan.finish, &kernel.finish}};
-  for (const auto& [function, address] : functions) {
-    const auto found = kernel.code->Find("group_" + function->name);
-    if (!found.ok()) return found.status();
-    *address = reinterpret_cast<GroupFunction>(*found);
+  return kernel;
+}
+
+absl::StatusOr<AdjointKernel> CompileAdjoint(const plan::Plan& plan, WriterOptions writer,
+                                             const KernelOptions& options) {
+  AdjointKernel kernel;
+  writer.shape = {.width = FloatLanes(options.isa), .parts = options.parts};
+  std::vector<Wanted> functions = {
+      {plan.replay, StepOrder::kAscending, &kernel.replay},
+      {plan.reverse_terminal, StepOrder::kOne, &kernel.reverse_terminal},
+      {plan.reverse, StepOrder::kDescending, &kernel.reverse},
+      {plan.reverse_initial, StepOrder::kOne, &kernel.reverse_initial}};
+  if (!plan.reverse_last.name.empty()) {
+    functions.push_back({plan.reverse_last, StepOrder::kDescending, &kernel.reverse_last});
   }
+  auto code = Compile(plan, writer, options, functions, kernel.workspace);
+  if (!code.ok()) return code.status();
+  kernel.code = std::move(*code);
   return kernel;
 }
 

@@ -13,7 +13,7 @@
 
 namespace simgrad::sim::compiled {
 
-using GroupFunction = void (*)(const GroupArgs*);
+using GroupFunction = void (*)(GroupArgs*);
 
 struct Kernel {
   std::unique_ptr<MachineCode> code;
@@ -30,8 +30,21 @@ struct KernelOptions {
   int parts = 2;
 };
 
+// The functions of a plan's adjoint; its groups have the lanes of the forward kernel.
+struct AdjointKernel {
+  std::unique_ptr<MachineCode> code;
+  GroupFunction replay = nullptr;  // steps of a call, ascending
+  GroupFunction reverse_terminal = nullptr;
+  GroupFunction reverse_last = nullptr;  // null: as `reverse`
+  GroupFunction reverse = nullptr;       // steps of a call, descending
+  GroupFunction reverse_initial = nullptr;
+  int64_t workspace = 0;
+};
+
 // `writer`: what is recorded; its shape is chosen here.
 absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, WriterOptions writer,
                                    const KernelOptions& options);
+absl::StatusOr<AdjointKernel> CompileAdjoint(const plan::Plan& plan, WriterOptions writer,
+                                             const KernelOptions& options);
 
 }  // namespace simgrad::sim::compiled

@@ -233,7 +233,7 @@ void RecordWriter::Look(const Told& told) {
   }
 }
 
-void RecordWriter::Judge(Value* time, bool stops) {
+void RecordWriter::Judge(Value* time, bool stops, uint64_t code) {
   if (!options_.looks) return;
   Vectors bad;
   for (size_t part = 0; part < parts(); ++part) {
@@ -246,11 +246,11 @@ void RecordWriter::Judge(Value* time, bool stops) {
   }
   Value* const given =
       b_.CreateICmpNE(b_.CreatePtrToInt(arguments_[kBadInputs], b_.getInt64Ty()), b_.getInt64(0));
-  If(b_.CreateOr(given, Any(bad)), [&] { JudgeLanes(time, stops); });
+  If(b_.CreateOr(given, Any(bad)), [&] { JudgeLanes(time, stops, code); });
 }
 
 // At least one lane, or an input, is not finite.
-void RecordWriter::JudgeLanes(Value* time, bool stops) {
+void RecordWriter::JudgeLanes(Value* time, bool stops, uint64_t kind) {
   Value* const bad_inputs =
       b_.CreateICmpNE(b_.CreatePtrToInt(arguments_[kBadInputs], b_.getInt64Ty()), b_.getInt64(0));
   Vectors input;
@@ -283,7 +283,7 @@ void RecordWriter::JudgeLanes(Value* time, bool stops) {
     Value* const of_input = b_.CreateICmpNE(input[part], Splat32(0));
     Value* const bad = b_.CreateICmpNE(Get(bad_, part, b_.getInt32Ty()), Splat32(0));
     Value* const code = b_.CreateOr(Splat(b_.CreateShl(time, b_.getInt64(8))),
-                                    b_.CreateSelect(of_input, Splat64(0), Splat64(2)));
+                                    b_.CreateSelect(of_input, Splat64(0), Splat64(kind)));
     Value* const is_new =
         b_.CreateAnd(b_.CreateAnd(b_.CreateOr(of_input, bad), b_.CreateICmpSLT(health, Splat64(0))),
                      running[part]);
@@ -588,7 +588,7 @@ void RecordWriter::RangeVariables(precision::Role role, Vectors*& under, Vectors
 }
 
 void RecordWriter::Range(const Statement& s, Carrier from, const Told& told) {
-  if (!options_.decides) return;
+  if (!options_.ranges) return;
   Vectors *under, *over;
   RangeVariables(s.role, under, over);
   const std::string suffix = Cat(plan::CarrierName(from), "_", precision::FormatName(s.format));
@@ -607,7 +607,7 @@ void RecordWriter::Range(const Statement& s, Carrier from, const Told& told) {
 }
 
 void RecordWriter::Stored(const Statement& s, const Told& told) {
-  if (!options_.decides) return;
+  if (!options_.ranges) return;
   Vectors *under, *over;
   RangeVariables(s.role, under, over);
   const std::string_view format = precision::FormatName(s.format);
@@ -620,6 +620,33 @@ void RecordWriter::Stored(const Statement& s, const Told& told) {
     add(*under, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_tiny_", format), {x})));
     add(*over, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_infinity_", format), {x})));
   }
+}
+
+void RecordWriter::Take(const Told& told) {
+  if (!options_.ranges) return;
+  Value* const column = Memory(kBackward, column_, sizeof(BackwardColumn), 0);
+  const Vectors present = Both(told.operands[1], told.mask);
+  Vectors finite, buckets;
+  Value* largest = nullptr;
+  auto* const i64 = VectorOf(b_.getInt64Ty());
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* const x = b_.CreateFPExt(told.operands[0][part], VectorOf(b_.getDoubleTy()));
+    Value* const magnitude = Call("abs_f64", {x});
+    finite.push_back(b_.CreateAnd(present[part], Call("is_finite_f64", {x})));
+    buckets.push_back(Call("exponent_bucket", {magnitude}));
+    Value* const bits = b_.CreateSelect(finite[part], b_.CreateBitCast(magnitude, i64), Splat64(0));
+    largest =
+        largest == nullptr ? bits : b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, largest, bits);
+  }
+  Value* const at =
+      b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(BackwardColumn, largest));
+  Value* const before = b_.CreateLoad(b_.getInt64Ty(), at);
+  b_.CreateStore(b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, before,
+                                          b_.CreateIntMaxReduce(largest, false)),
+                 at);
+  AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(BackwardColumn, nonfinite)),
+        b_.CreateTrunc(Population(BitsOf(ButNot(present, finite))), b_.getInt32Ty()));
+  CountInHistogram(column, offsetof(BackwardColumn, exponents), buckets, finite);
 }
 
 // ---- the ends ----
@@ -689,8 +716,7 @@ void RecordWriter::End() {
     }
   };
   if (options_.looks) store(health_, kHealth);
-  if (!options_.decides) return;
-  store(signatures_, kSignatures);
+  if (options_.decides) store(signatures_, kSignatures);
   for (const auto& [role, counts] : ranges_) {
     const uint64_t place = 8 * static_cast<uint64_t>(role);
     AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kRanges],

@@ -40,6 +40,16 @@ enum Member : unsigned {
   kRanges,
   kLastEvents,
   kFirstEvents,
+  kSeedScale,
+  kSentCotangents,
+  kGradients,
+  kConnectedFlags,
+  kBackward,
+  kFrames,
+  kTapeBytes,
+  kTape,
+  kTapeCapacity,
+  kGrow,
   kMembers
 };
 
@@ -72,15 +82,17 @@ class RecordWriter {
   void Decide(const plan::Statement& s, plan::Carrier of, plan::Carrier of_extra, const Told& told);
   void Range(const plan::Statement& s, plan::Carrier from, const Told& told);
   void Stored(const plan::Statement& s, const Told& told);
+  void Take(const Told& told);
 
   // Lanes whose instance runs: it exists, and no policy stopped it.
   Vectors Running();
   // Takes the looks of this step into the health of the lanes; `stops`: the policy stops instances
   // that are not finite. Afterwards Running is up to date.
-  void Judge(llvm::Value* time, bool stops);
+  // `code`: 2 in a forward step, 4 in the adjoint.
+  void Judge(llvm::Value* time, bool stops, uint64_t code);
 
  private:
-  void JudgeLanes(llvm::Value* time, bool stops);
+  void JudgeLanes(llvm::Value* time, bool stops, uint64_t code);
 
   struct Nearest {
     Vectors magnitude, key;  // variables

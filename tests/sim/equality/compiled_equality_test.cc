@@ -125,6 +125,54 @@ void ExpectSameForward(Run& expected, Run& actual, const Batch& batch, bool reco
   if (records) ExpectSameRecords(expected, actual);
 }
 
+// The gradients of a range of steps after another, backwards. The runs are at z[T].
+void ExpectSameAdjoint(Run& expected, Run& actual, const Batch& batch, bool records,
+                       int64_t chunk) {
+  const Program& program = batch.program->program;
+  std::vector<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>> saved;
+  ASSERT_TRUE(expected.Start().ok());
+  ASSERT_TRUE(actual.Start().ok());
+  for (int64_t t = 0; t < batch.steps; t += chunk) {
+    saved.emplace_back(expected.SaveState(), actual.SaveState());
+    const int64_t count = std::min(chunk, batch.steps - t);
+    ASSERT_TRUE(expected.Forward(t, count).ok());
+    ASSERT_TRUE(actual.Forward(t, count).ok());
+  }
+  ASSERT_TRUE(expected.Finish().ok());
+  ASSERT_TRUE(actual.Finish().ok());
+  constexpr double kSeed = 1.0;
+  ASSERT_TRUE(expected.StartAdjoint(kSeed).ok());
+  const absl::Status started = actual.StartAdjoint(kSeed);
+  ASSERT_TRUE(started.ok()) << started.message();
+  for (size_t k = saved.size(); k-- > 0;) {
+    const int64_t t = static_cast<int64_t>(k) * chunk;
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, "back to step " + std::to_string(t));
+    const int64_t count = std::min(chunk, batch.steps - t);
+    expected.RestoreState(saved[k].first);
+    actual.RestoreState(saved[k].second);
+    const auto a = expected.Adjoint(t, count);
+    const auto b = actual.Adjoint(t, count);
+    ASSERT_TRUE(a.ok() && b.ok());
+    if (!records) continue;
+    for (size_t i = 0; i < a->steps.size(); ++i) ASSERT_EQ(a->steps[i], b->steps[i]) << i;
+    ASSERT_EQ(a->ranges, b->ranges);
+  }
+  ASSERT_TRUE(expected.FinishAdjoint().ok());
+  ASSERT_TRUE(actual.FinishAdjoint().ok());
+  if (records) ExpectSameRecords(expected, actual);
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const int32_t input = static_cast<int32_t>(i);
+    const std::vector<double>& a = expected.Gradient(input);
+    const std::vector<double>& b = actual.Gradient(input);
+    ASSERT_EQ(a.size(), b.size()) << program.inputs[i].name;
+    for (size_t k = 0; k < a.size(); ++k) {
+      ASSERT_EQ(std::bit_cast<uint64_t>(a[k]), std::bit_cast<uint64_t>(b[k]))
+          << program.inputs[i].name << " " << k << ": " << a[k] << " " << b[k];
+    }
+    ASSERT_EQ(expected.Connected(input), actual.Connected(input)) << program.inputs[i].name;
+  }
+}
+
 void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
   const ::testing::ScopedTrace trace(__FILE__, __LINE__, "seed " + std::to_string(seed));
   const auto made = MakeCase(seed);
@@ -142,8 +190,11 @@ void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
   const auto actual = compiled::MakeCompiledExecutor(kernel)->Create(batch, options);
   ASSERT_TRUE(expected.ok()) << expected.status().message();
   ASSERT_TRUE(actual.ok()) << actual.status().message();
-  ExpectSameForward(**expected, **actual, batch, options.recording != Recording::kNone,
-                    1 + static_cast<int64_t>(seed % 5));
+  const bool records = options.recording != Recording::kNone;
+  const int64_t chunk = 1 + static_cast<int64_t>(seed % 5);
+  ExpectSameForward(**expected, **actual, batch, records, chunk);
+  if (!batch.program->adjoint || ::testing::Test::HasFatalFailure()) return;
+  ExpectSameAdjoint(**expected, **actual, batch, records, chunk);
 }
 
 TEST(CompiledEqualityTest, ForwardRunsAreThoseOfTheReference) {

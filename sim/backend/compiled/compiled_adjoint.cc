@@ -1,0 +1,239 @@
+// The adjoint of a run: replays of ranges of steps, reversed.
+#include <algorithm>
+#include <utility>
+
+#include "precision/rounding.h"
+#include "precision/selection.h"
+#include "sim/backend/compiled/compiled_run.h"
+#include "sim/backend/step_columns.h"
+
+namespace simgrad::sim::compiled {
+namespace {
+
+using plan::Carrier;
+using plan::SentKind;
+
+// The tape of a worker, known to machine code by its GroupArgs alone.
+struct TapedArgs : GroupArgs {
+  std::vector<std::byte>* owner = nullptr;
+};
+
+void GrowTape(GroupArgs* args, int64_t bytes) {
+  std::vector<std::byte>& tape = *static_cast<TapedArgs*>(args)->owner;
+  tape.resize(static_cast<size_t>(std::max<int64_t>(bytes, 2 * args->tape_capacity)));
+  args->tape = tape.data();
+  args->tape_capacity = static_cast<int64_t>(tape.size());
+}
+
+Carrier CarrierOfRole(const NumericalProgram& program, Role role) {
+  return program.policy[role].format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+}
+
+}  // namespace
+
+void CompiledRun::MakeReversed(int64_t group) {
+  const Program& program = batch_.program->program;
+  Reversed& to = reversed_[static_cast<size_t>(group)];
+  to.health = groups_[static_cast<size_t>(group)].health;
+  to.fields.assign(static_cast<size_t>(layout_.bytes() - TravellingBytes()), std::byte{0});
+  to.gradients.resize(program.inputs.size());
+  to.connected.resize(program.inputs.size());
+  const int64_t bytes = BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    if (!batch_.program->adjoint_spec->wanted[i]) continue;
+    const int64_t count = ElementCount(program[program.inputs[i].value].type.shape);
+    // A run of no steps adds to no step.
+    const int64_t steps = FormsOf(batch_)[i].per_step ? std::max<int64_t>(batch_.steps, 1) : 1;
+    to.gradients[i].assign(static_cast<size_t>(steps * count * lanes() * bytes), std::byte{0});
+    to.connected[i].assign(static_cast<size_t>(lanes()), 0);
+  }
+}
+
+// The caller's cotangents of steps [first, first + count), scaled and rounded to role adjoint.
+void CompiledRun::LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const {
+  const Program& program = batch_.program->program;
+  const Format format = batch_.program->policy[Role::kAdjoint].format;
+  const Carrier carrier = CarrierOfRole(*batch_.program, Role::kAdjoint);
+  worker.sent.resize(plan_.sent.size());
+  for (size_t k = 0; k < plan_.sent.size(); ++k) {
+    const plan::Sent& sent = plan_.sent[k];
+    const size_t index = static_cast<size_t>(sent.index);
+    const bool is_export = sent.kind == SentKind::kTrajectoryExport;
+    const bool is_final = sent.kind == SentKind::kFinalState;
+    const ValueId id = is_export ? program.exports[index].value
+                                 : program.inputs[static_cast<size_t>(states_[index])].value;
+    const int64_t elements = ElementCount(program[id].type.shape);
+    const std::vector<double>& from = is_export  ? batch_.cotangents.trajectory_export[index]
+                                      : is_final ? batch_.cotangents.final_state[index]
+                                                 : batch_.cotangents.trajectory_state[index];
+    const int64_t entries = is_export ? batch_.steps : is_final ? 1 : batch_.steps + 1;
+    const int64_t columns = is_final ? 1 : count;
+    std::vector<std::byte>& to = worker.sent[k];
+    to.assign(static_cast<size_t>(columns * elements * lanes() * BytesOf(carrier)), std::byte{0});
+    for (int64_t column = 0; column < columns; ++column) {
+      const int64_t entry = is_final ? 0 : first + column;
+      if (entry >= entries) continue;
+      worker.meter.Add(elements * lanes() * kConversionWork);
+      for (int64_t lane = 0; lane < lanes(); ++lane) {
+        const int64_t row = std::min(group * lanes() + lane, batch_.instances - 1);
+        for (int64_t e = 0; e < elements; ++e) {
+          const double x = from[static_cast<size_t>((row * entries + entry) * elements + e)];
+          WriteReal(to.data(), carrier, (column * elements + e) * lanes() + lane,
+                    precision::RoundTo(format, x * seed_));
+        }
+      }
+    }
+  }
+}
+
+void CompiledRun::CallAdjoint(GroupFunction function, Worker& worker, int64_t group,
+                              std::byte* states, int64_t first, int64_t count, int64_t column) {
+  Reversed& reversed = reversed_[static_cast<size_t>(group)];
+  LoadSent(worker, group, first, count);
+  TapedArgs args;
+  static_cast<GroupArgs&>(args) = ArgsOf(worker, group, first, count, 0);
+  args.owner = &worker.tape;
+  std::vector<std::byte*> fields;
+  for (size_t k = 0; k < plan_.fields.size(); ++k) {
+    fields.push_back(k < travelling_
+                         ? states + layout_.offset(k)
+                         : reversed.fields.data() + layout_.offset(k) - TravellingBytes());
+  }
+  std::vector<const void*> sent;
+  for (const std::vector<std::byte>& values : worker.sent) sent.push_back(values.data());
+  std::vector<std::byte*> gradients;
+  std::vector<uint32_t*> connected;
+  const Program& program = batch_.program->program;
+  const std::vector<InputForm> forms = FormsOf(batch_);
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    std::byte* sum = reversed.gradients[i].data();
+    if (forms[i].per_step && !reversed.gradients[i].empty()) {
+      const int64_t steps = std::max<int64_t>(batch_.steps, 1);
+      const int64_t each = static_cast<int64_t>(reversed.gradients[i].size()) / steps;
+      sum += std::min(first, steps - 1) * each;
+    }
+    gradients.push_back(sum);
+    connected.push_back(reversed.connected[i].data());
+  }
+  args.fields = fields.data();
+  args.health = reversed.health.data();
+  args.seed = seed_;
+  args.sent = sent.data();
+  args.gradients = gradients.data();
+  args.connected = connected.data();
+  args.backward = worker.backward.data() + column;
+  args.frames = worker.frames.data() + column;
+  args.tape = worker.tape.data();
+  args.tape_capacity = static_cast<int64_t>(worker.tape.size());
+  args.grow = GrowTape;
+  function(&args);
+}
+
+absl::Status CompiledRun::StartAdjoint(double seed_scale) {
+  const NumericalProgram& program = *batch_.program;
+  if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
+  seed_ = precision::RoundTo(program.policy[Role::kObjective].format, seed_scale);
+  auto kernel = CompileAdjoint(plan_,
+                               {.inputs = FormsOf(batch_),
+                                .stops = program.policy.nonfinite == precision::NonFinite::kStop,
+                                .looks = looks_,
+                                .decides = false,
+                                .ranges = records_},
+                               compiler_);
+  if (!kernel.ok()) return kernel.status();
+  adjoint_ = std::make_unique<const AdjointKernel>(std::move(*kernel));
+  reversed_.clear();
+  reversed_.resize(groups_.size());
+  const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
+    MakeReversed(group);
+    worker.workspace.resize(
+        std::max(worker.workspace.size(), static_cast<size_t>(adjoint_->workspace)));
+    worker.replayed = groups_[static_cast<size_t>(group)].fields;
+    worker.backward.resize(1);
+    worker.frames.resize(1);
+    CallAdjoint(adjoint_->reverse_terminal, worker, group, worker.replayed.data(), batch_.steps, 1,
+                0);
+  });
+  Publish();
+  return ended;
+}
+
+absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) {
+  for (std::unique_ptr<Worker>& worker : workers_) {
+    if (!worker) worker = NewWorker();
+    worker->workspace.resize(
+        std::max(worker->workspace.size(), static_cast<size_t>(adjoint_->workspace)));
+    worker->backward.assign(static_cast<size_t>(count), BackwardColumn{});
+    worker->frames.assign(static_cast<size_t>(count), 0);
+    worker->ranges = {};
+  }
+  const absl::Status ended = ForGroups([&](Worker& worker, int64_t group) {
+    worker.replayed = groups_[static_cast<size_t>(group)].fields;
+    std::byte* const states = worker.replayed.data();
+    CallAdjoint(adjoint_->replay, worker, group, states, first, count, 0);
+    int64_t left = count;
+    if (adjoint_->reverse_last != nullptr && first + count == batch_.steps) {
+      --left;
+      CallAdjoint(adjoint_->reverse_last, worker, group, states, first + left, 1, left);
+    }
+    if (left > 0) CallAdjoint(adjoint_->reverse, worker, group, states, first, left, 0);
+  });
+  if (!ended.ok()) return ended;
+  AdjointChunk chunk;
+  chunk.steps.resize(static_cast<size_t>(count));
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (!records_) break;
+    for (size_t t = 0; t < chunk.steps.size(); ++t) {
+      chunk.steps[t].Merge(BackwardOf(worker->backward[t]));
+    }
+    chunk.ranges.Merge(CountsOf(worker->ranges));
+  }
+  Publish();
+  return chunk;
+}
+
+absl::Status CompiledRun::FinishAdjoint() {
+  const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
+    worker.replayed = groups_[static_cast<size_t>(group)].fields;
+    worker.backward.resize(std::max<size_t>(worker.backward.size(), 1));
+    worker.frames.resize(std::max<size_t>(worker.frames.size(), 1));
+    SetSentStates(group, worker.replayed.data(), worker.meter);
+    CallAdjoint(adjoint_->reverse_initial, worker, group, worker.replayed.data(), 0, 1, 0);
+  });
+  if (!ended.ok()) return ended;
+  PublishGradients();
+  Publish();
+  return absl::OkStatus();
+}
+
+// [instances][steps where the input has them][shape].
+void CompiledRun::PublishGradients() {
+  const Program& program = batch_.program->program;
+  const Carrier carrier = CarrierOfRole(*batch_.program, Role::kGradient);
+  const std::vector<InputForm> forms = FormsOf(batch_);
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const int64_t count = ElementCount(program[program.inputs[i].value].type.shape);
+    const int64_t steps = forms[i].per_step ? batch_.steps : 1;
+    gradients_[i].clear();
+    connected_[i].assign(static_cast<size_t>(batch_.instances), 0);
+    if (!batch_.program->adjoint_spec->wanted[i]) continue;
+    for (int64_t row = 0; row < batch_.instances; ++row) {
+      const Reversed& from = reversed_[static_cast<size_t>(row / lanes())];
+      const int64_t lane = row % lanes();
+      for (int64_t k = 0; k < steps * count; ++k) {
+        gradients_[i].push_back(
+            precision::Canonical(ReadReal(from.gradients[i].data(), carrier, k * lanes() + lane)));
+      }
+      connected_[i][static_cast<size_t>(row)] =
+          from.connected[i][static_cast<size_t>(lane)] != 0 ? 1 : 0;
+    }
+  }
+}
+
+int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {
+  int64_t bytes = 0;
+  for (int64_t t = first; t < first + count; ++t) bytes += record_bytes_[static_cast<size_t>(t)];
+  return bytes * pool_.threads();
+}
+
+}  // namespace simgrad::sim::compiled
