@@ -43,7 +43,7 @@ void CompiledRun::MakeReversed(int64_t group) {
     if (!batch_.program->adjoint_spec->wanted[i]) continue;
     const int64_t count = ElementCount(program[program.inputs[i].value].type.shape);
     // A run of no steps adds to no step.
-    const int64_t steps = FormsOf(batch_)[i].per_step ? std::max<int64_t>(batch_.steps, 1) : 1;
+    const int64_t steps = FormsOf(batch_)[i].sums_per_step ? std::max<int64_t>(batch_.steps, 1) : 1;
     to.gradients[i].assign(static_cast<size_t>(steps * count * lanes() * bytes), std::byte{0});
     to.connected[i].assign(static_cast<size_t>(lanes()), 0);
   }
@@ -107,7 +107,7 @@ void CompiledRun::CallAdjoint(GroupFunction function, Worker& worker, int64_t gr
   const std::vector<InputForm> forms = FormsOf(batch_);
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     std::byte* sum = reversed.gradients[i].data();
-    if (forms[i].per_step && !reversed.gradients[i].empty()) {
+    if (forms[i].sums_per_step && !reversed.gradients[i].empty()) {
       const int64_t steps = std::max<int64_t>(batch_.steps, 1);
       const int64_t each = static_cast<int64_t>(reversed.gradients[i].size()) / steps;
       sum += std::min(first, steps - 1) * each;
@@ -213,7 +213,7 @@ void CompiledRun::PublishGradients() {
   const std::vector<InputForm> forms = FormsOf(batch_);
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const int64_t count = ElementCount(program[program.inputs[i].value].type.shape);
-    const int64_t steps = forms[i].per_step ? batch_.steps : 1;
+    const int64_t steps = forms[i].sums_per_step ? batch_.steps : 1;
     gradients_[i].clear();
     connected_[i].assign(static_cast<size_t>(batch_.instances), 0);
     if (!batch_.program->adjoint_spec->wanted[i]) continue;

@@ -263,7 +263,7 @@ class FunctionWriter {
           plan_.sent[static_cast<size_t>(buffer.number)].kind != plan::SentKind::kFinalState;
     } else if (buffer.kind == BufferKind::kGradient) {
       memory = member(kGradients);
-      has_steps = options_.inputs[static_cast<size_t>(buffer.number)].per_step;
+      has_steps = options_.inputs[static_cast<size_t>(buffer.number)].sums_per_step;
     } else if (buffer.kind == BufferKind::kConnected) {
       memory = member(kConnectedFlags);
     }

@@ -26,6 +26,7 @@ struct LaneShape {
 struct InputForm {
   bool per_lane = false;
   bool per_step = false;
+  bool sums_per_step = false;  // its gradient has an entry for each step
 };
 
 struct WriterOptions {

@@ -39,7 +39,9 @@ std::vector<InputForm> FormsOf(const Batch& batch) {
   std::vector<InputForm> forms;
   for (size_t i = 0; i < batch.program->program.inputs.size(); ++i) {
     const bool sent = IsSent(batch, i);
-    forms.push_back({sent && batch.inputs[i].per_instance, sent && batch.inputs[i].per_step});
+    const bool is_state = batch.program->program.inputs[i].kind == InputKind::kState;
+    forms.push_back({sent && batch.inputs[i].per_instance, sent && batch.inputs[i].per_step,
+                     !is_state && batch.inputs[i].per_step});
   }
   return forms;
 }
