@@ -16,9 +16,6 @@ class CompiledExecutor : public Executor {
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
-    if (options.recording == Recording::kInstances) {
-      return absl::UnimplementedError("compiled plans do not record instances yet");
-    }
     const bool records = options.recording != Recording::kNone;
     const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
     plan::Plan plan = plan::MakePlan(
@@ -29,7 +26,8 @@ class CompiledExecutor : public Executor {
                                .looks = records || stops,
                                .decides = records,
                                .ranges = records,
-                               .extremes = options.recording == Recording::kSummary},
+                               .extremes = records && options.recording != Recording::kCounts,
+                               .instances = options.recording == Recording::kInstances},
                               options_);
     if (!kernel.ok()) return kernel.status();
     return std::make_unique<CompiledRun>(std::move(batch), std::move(options), std::move(plan),

@@ -1,6 +1,6 @@
-// The executor that compiles plans; forward runs, up to the recording kSummary.
+// The executor that compiles plans (sim/backend/compiled/README.md).
 //
-// Errors: UNIMPLEMENTED for the recording kInstances and for adjoints.
+// Errors: those of Executor; INTERNAL with the compiler's words.
 #pragma once
 
 #include <memory>

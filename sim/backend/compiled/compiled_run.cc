@@ -184,9 +184,46 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
           .tape_bytes = worker.tape_bytes.data() + column};
 }
 
+namespace {
+
+// Where level `instances` goes; machine code hands it back to the functions below.
+struct InstanceArgs : GroupArgs {
+  std::vector<InstanceSite>* sites = nullptr;
+  int64_t first_instance = 0;
+  int64_t instances = 0;
+  int64_t column = 0;  // of the chunk, at the first step of the call
+  size_t Cell(int64_t step, int64_t lane) const {
+    return static_cast<size_t>((column + step) * instances + first_instance + lane);
+  }
+};
+
+void TellTested(GroupArgs* args, int64_t step, int64_t site, int64_t lane, double value) {
+  const InstanceArgs& own = *static_cast<InstanceArgs*>(args);
+  InstanceSite& to = (*own.sites)[static_cast<size_t>(site)];
+  ++to.value_counts[own.Cell(step, lane)];
+  to.values[static_cast<size_t>(own.first_instance + lane)].push_back(precision::Canonical(value));
+}
+
+void TellRun(GroupArgs* args, int64_t step, int64_t site, int64_t lane, int32_t iterations,
+             int32_t reason) {
+  const InstanceArgs& own = *static_cast<InstanceArgs*>(args);
+  InstanceSite& to = (*own.sites)[static_cast<size_t>(site)];
+  to.iterations[own.Cell(step, lane)] += static_cast<uint32_t>(iterations);
+  to.reasons[own.Cell(step, lane)] = static_cast<uint8_t>(reason);
+}
+
+}  // namespace
+
 void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, int64_t first,
-                       int64_t count, int64_t column) {
-  GroupArgs args = ArgsOf(worker, group, first, count, column);
+                       int64_t count, int64_t column, ForwardChunk* chunk) {
+  InstanceArgs args;
+  static_cast<GroupArgs&>(args) = ArgsOf(worker, group, first, count, column);
+  args.tell_tested = TellTested;
+  args.tell_run = TellRun;
+  args.sites = chunk == nullptr ? nullptr : &chunk->instance_sites;
+  args.first_instance = group * lanes();
+  args.instances = batch_.instances;
+  args.column = column;
   std::vector<std::byte*> fields;
   for (size_t k = 0; k < travelling_; ++k) {
     fields.push_back(groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(k));
@@ -346,7 +383,7 @@ void CompiledRun::Sample(Worker& worker, int64_t group, int64_t t) const {
 void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t count,
                         ForwardChunk& chunk) {
   const bool writes = !options_.record_states.empty() || !options_.record_exports.empty();
-  const bool samples = options_.recording == Recording::kSummary;
+  const bool samples = records_ && options_.recording != Recording::kCounts;
   const int64_t at_once = writes ? 1 : steps_at_once_;
   for (int64_t done = 0; done < count;) {
     int64_t now = std::min(at_once, count - done);
@@ -356,7 +393,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
       }
     }
     worker.meter.Add(std::max<int64_t>(1, WorkMeter::kPiece * now / steps_at_once_));
-    Call(kernel_->step, worker, group, first + done, now, done);
+    Call(kernel_->step, worker, group, first + done, now, done, &chunk);
     done += now;
     if (samples && IsSampled(first + done - 1)) Sample(worker, group, first + done - 1);
     if (writes) Record(chunk, group, count, done - 1);
@@ -365,7 +402,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
 
 absl::StatusOr<ForwardChunk> CompiledRun::Forward(int64_t first, int64_t count) {
   constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
-  const bool extremes = options_.recording == Recording::kSummary;
+  const bool extremes = options_.recording != Recording::kCounts;
   ForwardChunk chunk =
       EmptyChunk(batch_, options_, extremes ? options_.stride : kNever, first, count);
   for (std::unique_ptr<Worker>& worker : workers_) {

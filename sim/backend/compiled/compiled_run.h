@@ -77,7 +77,7 @@ class CompiledRun : public Run {
   std::unique_ptr<Worker> NewWorker() const;
   // Runs `function` on a group for steps from `first` on, `column` of the chunk.
   void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count,
-            int64_t column);
+            int64_t column, ForwardChunk* chunk = nullptr);
   GroupArgs ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
   // A function of the adjoint; `states`: the fields of a GroupState that it works on.
   void CallAdjoint(GroupFunction function, Worker& worker, int64_t group, std::byte* states,

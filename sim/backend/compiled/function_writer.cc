@@ -43,7 +43,7 @@ class FunctionWriter {
         registers_(function.registers.size()),
         locals_(function.buffers.size()),
         depths_(function.buffers.size(), 0),
-        records_(module, b_, entry_builder_, plan, options, arguments_) {
+        records_(module, b_, entry_builder_, plan, options, arguments_, made_) {
     auto* const type =
         llvm::FunctionType::get(b_.getVoidTy(), {llvm::PointerType::get(context_, 0)}, false);
     made_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);

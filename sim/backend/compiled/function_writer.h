@@ -37,6 +37,7 @@ struct WriterOptions {
   bool decides = false;           // records decisions
   bool ranges = false;            // records under- and overflows
   bool extremes = false;          // smallest margins and tested values among them
+  bool instances = false;         // level `instances`
 };
 
 // In which order a function runs the steps of a call; kOne: it runs once, at the first.

@@ -35,6 +35,10 @@ struct GroupArgs {
   RangeColumn* ranges;              // one
   uint32_t* last_events;            // [element of any event][lane]: all ones where it held
   int64_t* first_events;            // [event][lane]: first step at which it held, or -1
+  // Level `instances`: a tested value, and the end of a run, of one lane.
+  void (*tell_tested)(GroupArgs* args, int64_t step, int64_t site, int64_t lane, double value);
+  void (*tell_run)(GroupArgs* args, int64_t step, int64_t site, int64_t lane, int32_t iterations,
+                   int32_t reason);
   // The adjoint.
   double seed;
   const void* const* sent;      // per Plan::sent: [step if it has them][element][lane]

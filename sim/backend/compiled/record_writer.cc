@@ -20,14 +20,16 @@ constexpr uint64_t kNoMargin = ~uint64_t{0};
 
 RecordWriter::RecordWriter(llvm::Module& module, llvm::IRBuilder<>& builder,
                            llvm::IRBuilder<>& entry, const plan::Plan& plan,
-                           const WriterOptions& options, Value* const* arguments)
+                           const WriterOptions& options, Value* const* arguments,
+                           llvm::Function*& function)
     : module_(module),
       context_(module.getContext()),
       b_(builder),
       entry_(entry),
       plan_(plan),
       options_(options),
-      arguments_(arguments) {}
+      arguments_(arguments),
+      function_(function) {}
 
 // ---- vectors and variables ----
 
@@ -395,22 +397,62 @@ void RecordWriter::Test(const Statement& s, Carrier of, Carrier of_extra, const 
     Value* const has = b_.CreateSExt(d.number, VectorOf(i32));
     b_.CreateStore(b_.CreateSelect(mask[part], has, Get(t.has_last, part, i32)), t.has_last[part]);
   }
+  if (options_.instances) {
+    // The entry test and the first test have one value.
+    const Vectors told_now = told.where.empty() ? mask : Both(mask, told.operands[2]);
+    Vectors wide;
+    for (Value* lhs : told.operands[0]) {
+      wide.push_back(b_.CreateFPExt(lhs, VectorOf(b_.getDoubleTy())));
+    }
+    Value* const values = Listed(wide, b_.getDoubleTy());
+    EachLaneOf(told_now, [&](Value* lane) {
+      Value* const value =
+          b_.CreateLoad(b_.getDoubleTy(), b_.CreateGEP(b_.getDoubleTy(), values, lane));
+      CallBack(kTellTested, {column_, b_.getInt64(static_cast<uint64_t>(s.site)), lane, value});
+    });
+  }
   Count(t.checks, mask);
   Count(t.nan_margins, ButNot(mask, number));
   Count(t.near_stopped, Both(near, told.operands[2]));
   Count(t.near_continued, ButNot(near, told.operands[2]));
 }
 
+Value* RecordWriter::Listed(const Vectors& values, llvm::Type* type) {
+  auto* const listed = entry_.CreateAlloca(type, entry_.getInt64(width() * parts()));
+  for (size_t part = 0; part < parts(); ++part) {
+    b_.CreateAlignedStore(values[part], b_.CreateConstGEP1_64(VectorOf(type), listed, part),
+                          llvm::Align(4));
+  }
+  return listed;
+}
+
+void RecordWriter::EachLaneOf(const Vectors& mask, const std::function<void(Value* lane)>& body) {
+  Value* const all = BitsOf(mask);
+  auto* const before = b_.GetInsertBlock();
+  auto* const head = llvm::BasicBlock::Create(context_, "lanes", function_);
+  auto* const inside = llvm::BasicBlock::Create(context_, "lane", function_);
+  auto* const after = llvm::BasicBlock::Create(context_, "told", function_);
+  b_.CreateBr(head);
+  b_.SetInsertPoint(head);
+  auto* const rest = b_.CreatePHI(all->getType(), 2);
+  rest->addIncoming(all, before);
+  Value* const none = llvm::Constant::getNullValue(all->getType());
+  b_.CreateCondBr(b_.CreateICmpNE(rest, none), inside, after);
+  b_.SetInsertPoint(inside);
+  Value* const lane =
+      b_.CreateIntrinsic(llvm::Intrinsic::cttz, {all->getType()}, {rest, b_.getTrue()});
+  body(b_.CreateZExtOrTrunc(lane, b_.getInt64Ty()));
+  Value* const one = llvm::ConstantInt::get(all->getType(), 1);
+  rest->addIncoming(b_.CreateAnd(rest, b_.CreateSub(rest, one)), b_.GetInsertBlock());
+  b_.CreateBr(head);
+  b_.SetInsertPoint(after);
+}
+
 void RecordWriter::CountInHistogram(Value* column, uint64_t offset, const Vectors& buckets,
                                     const Vectors& mask) {
   auto* const i32 = b_.getInt32Ty();
   Value* const histogram = b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offset);
-  const uint64_t lanes = width() * parts();
-  auto* const listed = entry_.CreateAlloca(i32, entry_.getInt64(lanes));
-  for (size_t part = 0; part < parts(); ++part) {
-    b_.CreateAlignedStore(buckets[part], b_.CreateConstGEP1_64(VectorOf(i32), listed, part),
-                          llvm::Align(4));
-  }
+  Value* const listed = Listed(buckets, i32);
   Value* const all = BitsOf(mask);
   llvm::Function* const function = b_.GetInsertBlock()->getParent();
   auto* const before = b_.GetInsertBlock();
@@ -521,6 +563,27 @@ void RecordWriter::Run(const Statement& s, const Told& told) {
     AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(TerminationColumn, runs)), added);
   }
   Sign(plan_.terminations[site].hash, told, outcomes, told.mask);
+  if (!options_.instances) return;
+  Value* const iterations = Listed(told.operands[0], i32);
+  Value* const reasons = Listed(told.operands[1], i32);
+  EachLaneOf(told.mask, [&](Value* lane) {
+    CallBack(kTellRun, {column_, b_.getInt64(site), lane,
+                        b_.CreateLoad(i32, b_.CreateGEP(i32, iterations, lane)),
+                        b_.CreateLoad(i32, b_.CreateGEP(i32, reasons, lane))});
+  });
+}
+
+// A function of GroupArgs, which gets them first.
+void RecordWriter::CallBack(Member member, std::vector<Value*> operands) {
+  auto* const pointer = llvm::PointerType::get(context_, 0);
+  operands.insert(operands.begin(), function_->getArg(0));
+  std::vector<llvm::Type*> types;
+  for (Value* operand : operands) types.push_back(operand->getType());
+  auto* const type = llvm::FunctionType::get(b_.getVoidTy(), types, false);
+  b_.CreateCall(type,
+                b_.CreateLoad(pointer, b_.CreateConstGEP1_64(b_.getInt8Ty(), function_->getArg(0),
+                                                             8 * member)),
+                operands);
 }
 
 void RecordWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, const Told& told) {

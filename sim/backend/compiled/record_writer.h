@@ -40,6 +40,8 @@ enum Member : unsigned {
   kRanges,
   kLastEvents,
   kFirstEvents,
+  kTellTested,
+  kTellRun,
   kSeedScale,
   kSentCotangents,
   kGradients,
@@ -68,7 +70,8 @@ struct Told {
 class RecordWriter {
  public:
   RecordWriter(llvm::Module& module, llvm::IRBuilder<>& builder, llvm::IRBuilder<>& entry,
-               const plan::Plan& plan, const WriterOptions& options, llvm::Value* const* arguments);
+               const plan::Plan& plan, const WriterOptions& options, llvm::Value* const* arguments,
+               llvm::Function*& function);
 
   // Around the steps of a function, and around each of them. `column` counts the steps of the call.
   void Begin();
@@ -134,6 +137,7 @@ class RecordWriter {
   void If(llvm::Value* condition, const std::function<void()>& body);
   llvm::Value* Memory(Member member, llvm::Value* index, uint64_t stride, uint64_t offset);
   void AddTo(llvm::Value* address, llvm::Value* amount);
+  void CallBack(Member member, std::vector<llvm::Value*> operands);
   llvm::Value* SumOf(const Vectors& variables);
 
   Distance DistanceOf(const plan::Statement& s, plan::Carrier of, plan::Carrier of_extra,
@@ -144,6 +148,10 @@ class RecordWriter {
              llvm::Value* negative);
   void JoinNearest(const Nearest& nearest, llvm::Value* column, uint64_t offset);
   // Adds one at histogram[bucket] for each lane of the mask: as many turns as buckets differ.
+  // Calls body(lane) for each lane of a mask, one after the other.
+  void EachLaneOf(const Vectors& mask, const std::function<void(llvm::Value* lane)>& body);
+  // The numbers of all lanes, to be read at a lane.
+  llvm::Value* Listed(const Vectors& values, llvm::Type* type);
   void CountInHistogram(llvm::Value* column, uint64_t offset, const Vectors& buckets,
                         const Vectors& mask);
   // Adds the hash of an outcome, in 64 bits for each lane, to the signatures of the mask.
@@ -160,6 +168,7 @@ class RecordWriter {
   const plan::Plan& plan_;
   const WriterOptions& options_;
   llvm::Value* const* arguments_;
+  llvm::Function*& function_;  // that is written
   llvm::Value* column_ = nullptr;
   llvm::Value* time_ = nullptr;
   std::vector<Termination> terminations_;

@@ -40,6 +40,12 @@ std::string TextOf(const Tensor& a, const Tensor& b) {
   return text;
 }
 
+std::vector<uint64_t> BitsOf(const std::vector<double>& values) {
+  std::vector<uint64_t> bits;
+  for (double x : values) bits.push_back(std::bit_cast<uint64_t>(x));
+  return bits;
+}
+
 void ExpectSameResults(const Run& expected, const Run& actual, const Program& program) {
   for (int32_t state : program.InputsOf(InputKind::kState)) {
     ASSERT_EQ(expected.State(state), actual.State(state))
@@ -116,7 +122,17 @@ void ExpectSameForward(Run& expected, Run& actual, const Batch& batch, bool reco
     ExpectSameResults(expected, actual, program);
     ASSERT_EQ(a->states, b->states);
     ASSERT_EQ(a->exports, b->exports);
-    if (records) ExpectSameSites(a->diagnostics, b->diagnostics);
+    if (!records) continue;
+    ExpectSameSites(a->diagnostics, b->diagnostics);
+    ASSERT_EQ(a->instance_sites.size(), b->instance_sites.size());
+    for (size_t k = 0; k < a->instance_sites.size(); ++k) {
+      ASSERT_EQ(a->instance_sites[k].iterations, b->instance_sites[k].iterations);
+      ASSERT_EQ(a->instance_sites[k].reasons, b->instance_sites[k].reasons);
+      ASSERT_EQ(a->instance_sites[k].value_counts, b->instance_sites[k].value_counts);
+      for (size_t i = 0; i < a->instance_sites[k].values.size(); ++i) {
+        ASSERT_EQ(BitsOf(a->instance_sites[k].values[i]), BitsOf(b->instance_sites[k].values[i]));
+      }
+    }
   }
   if (::testing::Test::HasFatalFailure()) return;
   ASSERT_TRUE(expected.Finish().ok());
@@ -179,7 +195,9 @@ void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
   ASSERT_TRUE(made.ok()) << made.status().message();
   const Batch& batch = made->work.batch;
   RunOptions options = made->work.options;
-  options.recording = seed % 4 == 3 ? Recording::kNone : Recording::kSummary;
+  options.recording = seed % 4 == 3   ? Recording::kNone
+                      : seed % 4 == 2 ? Recording::kInstances
+                                      : Recording::kSummary;
   options.stop = {};
   if (std::getenv("SIMGRAD_SEED") != nullptr) {
     std::cout << batch.program->text
