@@ -12,6 +12,13 @@
 
 namespace simgrad::sim::cuda {
 
+using sim::BackwardColumn;
+using sim::EventColumn;
+using sim::ExtremeMargin;
+using sim::RangeColumn;
+using sim::StateColumn;
+using sim::TerminationColumn;
+
 inline constexpr int kMaxInputs = 64;
 inline constexpr int kMaxFields = 256;
 
