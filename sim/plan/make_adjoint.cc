@@ -252,7 +252,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
   const bool cap_first = loop.attributes.cap_order == CapOrder::kCapFirst;
   const bool has_both = cap_first && op.regions.size() > 3 && !op.regions[3].yields.empty();
   const auto recall = [&](int64_t offset, Carrier carrier, bool shared) {
-    return RecallOne(around, offset, 0, element, carrier, shared);
+    return RecallOne(around, offset, element, carrier, shared);
   };
   const Register turns = recall(place.turns, Carrier::kI64, true);
   const Register iterations = recall(place.iterations, Carrier::kI32, false);
@@ -302,7 +302,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
       If(Call("not_bool", Carrier::kBool, {is_last}), reverse_inner);
     });
     if (layout != nullptr) {
-      const Register before = RecallOne(frames_.at(layout), 0, 0, kNoRegister, Carrier::kI64, true);
+      const Register before = RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true);
       StoreOne(frame, before);
     }
   });
@@ -327,8 +327,7 @@ void RegionMaker::ForVjp(const Op& op) {
   if (layout != nullptr) {
     frame = Local(Carrier::kI64, {}, "frame");
     function_.buffers.back().shared = true;
-    StoreOne(frame,
-             RecallOne(frames_.at(&around), place.last, 0, kNoRegister, Carrier::kI64, true));
+    StoreOne(frame, RecallOne(frames_.at(&around), place.last, kNoRegister, Carrier::kI64, true));
   }
   const Register trips = Integer(Carrier::kI64, loop.op->attributes.max_iter);
   EachOf(trips, [&](Register counter) {
@@ -341,7 +340,7 @@ void RegionMaker::ForVjp(const Op& op) {
     }
     Reverse(body, 1, moving, moving);
     if (layout != nullptr) {
-      StoreOne(frame, RecallOne(frames_.at(layout), 0, 0, kNoRegister, Carrier::kI64, true));
+      StoreOne(frame, RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true));
     }
   });
   BindSlots(op.results, moving);

@@ -52,9 +52,9 @@ void RegionMaker::KeepArgs(const Region& region) {
   }
 }
 
-// One number of a frame; `element` counts numbers of `size` bytes behind the offset.
-Register RegionMaker::RecallOne(Register frame, int64_t offset, int64_t /*size*/, Register element,
-                                Carrier carrier, bool shared) {
+// One number of a frame: the element behind the offset.
+Register RegionMaker::RecallOne(Register frame, int64_t offset, Register element, Carrier carrier,
+                                bool shared) {
   const Register result = function_.AddRegister(carrier);
   Index index;
   if (element != kNoRegister) index.terms.emplace_back(element, 1);
@@ -70,7 +70,7 @@ Register RegionMaker::RecallOne(Register frame, int64_t offset, int64_t /*size*/
 View RegionMaker::RecallFrom(Register frame, int64_t offset, const Value& value) {
   const Carrier carrier = CarrierOf(value);
   if (ElementCount(value.type.shape) == 1) {
-    const Register one = RecallOne(frame, offset, 0, kNoRegister, carrier, false);
+    const Register one = RecallOne(frame, offset, kNoRegister, carrier, false);
     return {carrier, value.type.shape, one, kNoBuffer, {}, {}};
   }
   const View to = Local(carrier, value.type.shape, value.name);

@@ -84,9 +84,9 @@ class RegionMaker {
   Slot SlotOfFields(int32_t cotangent, int32_t mask, const Shape& shape, const std::string& name);
   View Sent(int32_t number, Carrier carrier, const Shape& shape);
   Register Seed(Carrier carrier);
-  // The role in which `input` gathers its gradient; `reverses` names the primal top region.
+  // The top region that is reversed.
   void SetPrimal(const Region* primal) { primal_ = primal; }
-  void Leaves(const Slot& slot);
+  void Leaves(const Slot& slot);  // the cotangent of a state leaves the step
   // What `z[0]` received becomes the gradient of a state that was sent.
   void SetGradient(size_t input, const Slot& slot);
   Slot NewSlot(std::initializer_list<ValueId> types, const std::string& name);
@@ -175,8 +175,8 @@ class RegionMaker {
   void CloseChain(const Chain& chain, Register element, Register iterations, Register tests);
   void KeepAt(Register frame, int64_t offset, const View& view);
   View RecallFrom(Register frame, int64_t offset, const Value& value);
-  Register RecallOne(Register frame, int64_t offset, int64_t size, Register element,
-                     Carrier carrier, bool shared);
+  Register RecallOne(Register frame, int64_t offset, Register element, Carrier carrier,
+                     bool shared);
   void If(Register condition, const std::function<void()>& body);
   void First(Statement statement);  // at the beginning of the function
   void Tape(const Op& op);
@@ -187,7 +187,6 @@ class RegionMaker {
   Gradient GradientOf(size_t input, const Shape& shape);
   void WhileVjp(const Op& op);
   void ForVjp(const Op& op);
-  struct ReversedLoop;
   std::vector<Slot> ReverseWhile(const Op& op, const Op& loop, Register around, Register element,
                                  const std::vector<Slot>& given);
   Slot ReadSlot(std::span<const ValueId> list, size_t k);

@@ -48,6 +48,8 @@ class TapePlan {
   };
   const Loop& LoopOf(ValueId primal) const;
   const Op* LiteralOf(ValueId id) const;
+  // Stands for the terminal cost where there is none.
+  const Region& no_terminal() const { return no_terminal_; }
 
  private:
   void Index(const Region& region, const Region* owner);
@@ -64,10 +66,6 @@ class TapePlan {
   std::set<const Region*> loop_frames_;                      // owners that are turns of loops
   std::map<const Region*, FrameLayout> frames_;              // by owner
   Region no_terminal_;
-
- public:
-  // Stands for the terminal cost where there is none.
-  const Region& no_terminal() const { return no_terminal_; }
 };
 
 }  // namespace simgrad::sim::plan

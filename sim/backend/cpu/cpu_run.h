@@ -9,8 +9,8 @@
 #include "sim/backend/cpu/block_adjoint.h"
 #include "sim/backend/cpu/block_runner.h"
 #include "sim/backend/cpu/plan_cache.h"
-#include "sim/backend/worker_pool.h"
 #include "sim/backend/executor.h"
+#include "sim/backend/worker_pool.h"
 
 namespace simgrad::sim::cpu {
 
