@@ -92,7 +92,7 @@ struct Statement {
   Code code = Code::kCall;
   Register result = kNoRegister;
   std::vector<Register> operands;
-  std::string function;  // kCall: a scalar function (scalars.h)
+  std::string function;  // kCall: a scalar function by name
   BufferId buffer = kNoBuffer;
   Index index;
   int64_t stride = 0;

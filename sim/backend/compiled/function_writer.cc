@@ -369,9 +369,17 @@ class FunctionWriter {
   void Each(const Statement& s) {
     Value* const extent = s.operands.empty() ? b_.getInt64(static_cast<uint64_t>(s.number))
                                              : At(s.operands[0]).parts[0];
+    CountTo(extent, [&](Value* counter) {
+      SetUniform(s.result, counter);
+      Block(s.body);
+    });
+  }
+
+  // body(0), body(1), ... as often as the scalar `extent` says.
+  void CountTo(Value* extent, const std::function<void(Value* counter)>& body) {
     auto* const before = b_.GetInsertBlock();
     auto* const head = NewBlock("each");
-    auto* const inside = NewBlock("element");
+    auto* const inside = NewBlock("turn");
     auto* const after = NewBlock("after");
     b_.CreateBr(head);
     b_.SetInsertPoint(head);
@@ -379,8 +387,7 @@ class FunctionWriter {
     counter->addIncoming(b_.getInt64(0), before);
     b_.CreateCondBr(b_.CreateICmpSLT(counter, extent), inside, after);
     b_.SetInsertPoint(inside);
-    SetUniform(s.result, counter);
-    Block(s.body);
+    body(counter);
     counter->addIncoming(b_.CreateAdd(counter, b_.getInt64(1)), b_.GetInsertBlock());
     b_.CreateBr(head);
     b_.SetInsertPoint(after);
@@ -601,24 +608,11 @@ class FunctionWriter {
   }
 
   void Steps(bool descends) {
-    auto* const before = b_.GetInsertBlock();
-    auto* const head = NewBlock("step");
-    auto* const inside = NewBlock("run");
-    auto* const after = NewBlock("end");
-    b_.CreateBr(head);
-    b_.SetInsertPoint(head);
-    auto* const column = b_.CreatePHI(b_.getInt64Ty(), 2);
-    column->addIncoming(b_.getInt64(0), before);
-    b_.CreateCondBr(b_.CreateICmpSLT(column, arguments_[kCount]), inside, after);
-    b_.SetInsertPoint(inside);
-    Value* own = column;
-    if (descends) {
-      own = b_.CreateSub(b_.CreateSub(arguments_[kCount], b_.getInt64(1)), column);
-    }
-    OneStep(own);
-    column->addIncoming(b_.CreateAdd(column, b_.getInt64(1)), b_.GetInsertBlock());
-    b_.CreateBr(head);
-    b_.SetInsertPoint(after);
+    Value* const count = arguments_[kCount];
+    CountTo(count, [&](Value* counter) {
+      Value* const last = b_.CreateSub(count, b_.getInt64(1));
+      OneStep(descends ? b_.CreateSub(last, counter) : counter);
+    });
   }
 
   // ---- statements ----
@@ -655,7 +649,7 @@ class FunctionWriter {
         b_.CreateMul(ElementNumber(s.index), b_.getInt64(static_cast<uint64_t>(lanes)));
     auto* const sums =
         entry_builder_.CreateAlloca(to, entry_builder_.getInt64(static_cast<uint64_t>(lanes)));
-    EachLane([&](Value* lane) {
+    CountTo(b_.getInt64(static_cast<uint64_t>(lanes)), [&](Value* lane) {
       Value* const x = b_.CreateGEP(from, memory, b_.CreateAdd(first, lane));
       Value* const sum = b_.CreateCall(module_.getFunction(name),
                                        {x, b_.getInt64(static_cast<uint64_t>(s.stride * lanes)),
@@ -669,23 +663,6 @@ class FunctionWriter {
           b_.CreateAlignedLoad(type, b_.CreateConstGEP1_64(type, sums, part), llvm::Align(4)));
     }
     At(s.result) = std::move(result);
-  }
-
-  void EachLane(const std::function<void(Value* lane)>& body) {
-    auto* const before = b_.GetInsertBlock();
-    auto* const head = NewBlock("lane");
-    auto* const after = NewBlock("lanes");
-    b_.CreateBr(head);
-    b_.SetInsertPoint(head);
-    auto* const lane = b_.CreatePHI(b_.getInt64Ty(), 2);
-    lane->addIncoming(b_.getInt64(0), before);
-    body(lane);
-    Value* const next = b_.CreateAdd(lane, b_.getInt64(1));
-    lane->addIncoming(next, b_.GetInsertBlock());
-    b_.CreateCondBr(
-        b_.CreateICmpSLT(next, b_.getInt64(static_cast<uint64_t>(options_.shape.lanes()))), head,
-        after);
-    b_.SetInsertPoint(after);
   }
 
   void Constant(const Statement& s) {

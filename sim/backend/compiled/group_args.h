@@ -11,7 +11,7 @@
 
 namespace simgrad::sim::compiled {
 
-// Read by machine code: the order of members is its contract (function_writer.cc).
+// Read by machine code: the order of members is its contract (record_writer.h, Member).
 struct GroupArgs {
   const double* numbers;      // of the plan
   const int64_t* integers;    // of the plan

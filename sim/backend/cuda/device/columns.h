@@ -1,4 +1,4 @@
-// The columns of kernel_abi.h word by word: cleared, merged, by as many threads as there are.
+// The columns of sim/backend/columns.h word by word: cleared, merged, by as many threads as there are.
 //
 // Maths: sums of integers, extremes of ordered keys. Of two ExtremeMargins the smaller magnitude is
 //   kept, then the smaller key. So the order of merging does not matter.
