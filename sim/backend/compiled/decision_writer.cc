@@ -99,65 +99,68 @@ Value* DecisionWriter::BitsIn(Value* x) {
   return b_.CreateBitCast(x, VectorOf(b_.getIntNTy(bits)));
 }
 
-// A lane that shows what the nearest one before it did.
-Value* DecisionWriter::Known(const Compared& compared, Value* watch, size_t part) {
-  const auto equals = [&](const Vectors& side, uint64_t offset) {
-    Value* const bits = BitsIn(side[part]);
-    return b_.CreateICmpEQ(bits, FromWatch(watch, offset, bits->getType()->getScalarType()));
-  };
-  Value* known = b_.CreateAnd(equals(compared.lhs, offsetof(MarginWatch, lhs)),
-                              equals(compared.rhs, offsetof(MarginWatch, rhs)));
-  if (!compared.extra.empty()) {
-    known = b_.CreateAnd(known, equals(compared.extra, offsetof(MarginWatch, extra)));
-  }
-  Value* const first = FromWatch(watch, offsetof(MarginWatch, rank), b_.getInt32Ty());
-  return b_.CreateAnd(known, b_.CreateICmpSGE(ranks_[part], first));
-}
-
-// Lanes that lie within a limit of the watch, and NaNs.
-Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t part) {
-  if (compared.kind.is_integer) {
-    Value* const distance = Call("distance_integer", {compared.lhs[part], compared.rhs[part]});
-    const auto within = [&](uint64_t offset) {
-      return b_.CreateFCmpULE(distance, FromWatch(watch, offset, b_.getDoubleTy()));
-    };
-    return b_.CreateOr(within(offsetof(MarginWatch, absolute_f64)),
-                       within(offsetof(MarginWatch, reach_f64)));
-  }
-  const bool is_f64 = compared.carrier == Carrier::kF64;
-  auto* const scalar = is_f64 ? b_.getDoubleTy() : b_.getFloatTy();
-  const auto magnitude = [&](Value* x) {
-    if (x->getType() != VectorOf(scalar)) x = b_.CreateFPCast(x, VectorOf(scalar));
-    return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
-  };
+// 2^e of the largest magnitude, in the carrier of the sides; infinite where one is infinite or NaN.
+Value* DecisionWriter::PowerOf(const Compared& compared, size_t part) {
+  auto* const scalar = compared.lhs[part]->getType()->getScalarType();
   const auto larger = [&](Value* a, Value* b) {
     return b_.CreateSelect(b_.CreateFCmpOGT(a, b), a, b);
   };
-  Value* largest = larger(magnitude(compared.lhs[part]), magnitude(compared.rhs[part]));
-  if (!compared.extra.empty()) largest = larger(largest, magnitude(compared.extra[part]));
-  Value* const bits = BitsIn(largest);
-  Value* const exponents = llvm::ConstantInt::get(
-      bits->getType(), is_f64 ? precision::kDoubleInfinityBits : precision::kFloatInfinityBits);
-  Value* const power = b_.CreateBitCast(b_.CreateAnd(bits, exponents), largest->getType());
+  const auto power = [&](Value* x) {
+    Value* const bits = BitsIn(x);
+    const bool is_f64 = x->getType()->getScalarType()->isDoubleTy();
+    Value* const exponents = llvm::ConstantInt::get(
+        bits->getType(), is_f64 ? precision::kDoubleInfinityBits : precision::kFloatInfinityBits);
+    Value* const result = b_.CreateBitCast(b_.CreateAnd(bits, exponents), x->getType());
+    return b_.CreateFPCast(result, VectorOf(scalar));
+  };
   const int least = precision::Traits(compared.kind.format).min_exponent;
-  Value* const bounded =
-      larger(power, llvm::ConstantFP::get(largest->getType(), precision::DoublePowerOfTwo(least)));
-  Value* const distance = magnitude(b_.CreateFSub(compared.lhs[part], compared.rhs[part]));
-  Value* const reach = FromWatch(
-      watch, is_f64 ? offsetof(MarginWatch, reach_f64) : offsetof(MarginWatch, reach_f32), scalar);
+  Value* const magnitude =
+      larger(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, compared.lhs[part]),
+             b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, compared.rhs[part]));
+  Value* largest = power(magnitude);
+  if (!compared.extra.empty()) largest = larger(largest, power(compared.extra[part]));
+  return larger(largest,
+                llvm::ConstantFP::get(VectorOf(scalar), precision::DoublePowerOfTwo(least)));
+}
+
+// Lanes that lie within a limit of the watch and do not show what it knows.
+Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t part) {
+  const auto equals = [&](Value* x, uint64_t offset) {
+    Value* const bits = BitsIn(x);
+    return b_.CreateICmpEQ(bits, FromWatch(watch, offset, bits->getType()->getScalarType()));
+  };
+  Value* known = b_.CreateAnd(equals(compared.lhs[part], offsetof(MarginWatch, lhs)),
+                              equals(compared.rhs[part], offsetof(MarginWatch, rhs)));
+  known = b_.CreateAnd(
+      known, b_.CreateICmpSGE(ranks_[part],
+                              FromWatch(watch, offsetof(MarginWatch, rank), b_.getInt32Ty())));
+  const bool is_f64 = compared.carrier != Carrier::kF32;
+  auto* const real = is_f64 ? b_.getDoubleTy() : b_.getFloatTy();
+  Value* reach = FromWatch(
+      watch, is_f64 ? offsetof(MarginWatch, reach_f64) : offsetof(MarginWatch, reach_f32), real);
   Value* const absolute = FromWatch(
       watch, is_f64 ? offsetof(MarginWatch, absolute_f64) : offsetof(MarginWatch, absolute_f32),
-      scalar);
-  return b_.CreateOr(b_.CreateFCmpULE(distance, absolute),
-                     b_.CreateFCmpULE(distance, b_.CreateFMul(bounded, reach)));
+      real);
+  Value* distance;
+  if (compared.kind.is_integer) {
+    distance = Call("distance_integer", {compared.lhs[part], compared.rhs[part]});
+  } else {
+    Value* const power = PowerOf(compared, part);
+    known = b_.CreateAnd(known, equals(power, offsetof(MarginWatch, power)));
+    reach = b_.CreateFMul(power, reach);
+    distance = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs,
+                                       b_.CreateFSub(compared.lhs[part], compared.rhs[part]));
+  }
+  Value* const within =
+      b_.CreateOr(b_.CreateFCmpULE(distance, absolute), b_.CreateFCmpULE(distance, reach));
+  return b_.CreateAnd(within, b_.CreateNot(known));
 }
 
 void DecisionWriter::Margins(const Compared& compared, bool is_event, Value* column, Value* watch,
                              const Vectors& mask, const Vectors& stopped) {
   Vectors candidates;
   for (size_t part = 0; part < parts(); ++part) {
-    Value* const matters = b_.CreateAnd(mask[part], MayMatter(compared, watch, part));
-    candidates.push_back(b_.CreateAnd(matters, b_.CreateNot(Known(compared, watch, part))));
+    candidates.push_back(b_.CreateAnd(mask[part], MayMatter(compared, watch, part)));
   }
   IfRarely(Any(candidates), [&] {
     auto* const scalar = compared.lhs[0]->getType()->getScalarType();

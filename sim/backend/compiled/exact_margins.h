@@ -24,9 +24,9 @@ struct MarginWatch {
   // the largest magnitude m that counts for the ulp. For sides in f32, and for f64 and integers.
   float absolute_f32, reach_f32;
   double absolute_f64, reach_f64;
-  // The bits of the sides and the extra magnitude whose margin is the smallest so far. Lanes of
+  // The bits of the sides, and of 2^e, of the last margin that came here and was not near. Lanes of
   // this rank and of later ones that show them again change nothing.
-  uint64_t lhs, rhs, extra;
+  uint64_t lhs, rhs, power;
   int32_t rank;  // the largest number: no lane
   // The least and the greatest last tested value, as ordered keys (TestedKey) of their carrier.
   int64_t tested_min, tested_max;
