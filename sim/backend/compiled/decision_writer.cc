@@ -1,6 +1,9 @@
 #include "sim/backend/compiled/decision_writer.h"
 
+#include <llvm/Analysis/VectorUtils.h>
+
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "sim/backend/compiled/group_args.h"
@@ -50,6 +53,7 @@ void DecisionWriter::FindTests(const std::vector<Statement>& statements) {
     LastTest& last = last_[static_cast<size_t>(s.site)];
     last.carrier = carriers[static_cast<size_t>(s.operands[0])];
     last.format = s.format;
+    ++last.tests;
     const bool is_wide = last.carrier == Carrier::kF64;
     auto* const type = is_wide ? b_.getDoubleTy() : b_.getFloatTy();
     if (last.rhs.empty()) last.rhs = Variables(type);
@@ -99,12 +103,10 @@ Value* DecisionWriter::BitsIn(Value* x) {
   return b_.CreateBitCast(x, VectorOf(b_.getIntNTy(bits)));
 }
 
-// 2^e of the largest magnitude, in the carrier of the sides; infinite where one is infinite or NaN.
+// 2^e of the largest magnitude, in the carrier of the sides; 0 for a subnormal one, infinite where
+// one is infinite or NaN.
 Value* DecisionWriter::PowerOf(const Compared& compared, size_t part) {
   auto* const scalar = compared.lhs[part]->getType()->getScalarType();
-  const auto larger = [&](Value* a, Value* b) {
-    return b_.CreateSelect(b_.CreateFCmpOGT(a, b), a, b);
-  };
   const auto power = [&](Value* x) {
     Value* const bits = BitsIn(x);
     const bool is_f64 = x->getType()->getScalarType()->isDoubleTy();
@@ -113,14 +115,11 @@ Value* DecisionWriter::PowerOf(const Compared& compared, size_t part) {
     Value* const result = b_.CreateBitCast(b_.CreateAnd(bits, exponents), x->getType());
     return b_.CreateFPCast(result, VectorOf(scalar));
   };
-  const int least = precision::Traits(compared.kind.format).min_exponent;
-  Value* const magnitude =
-      larger(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, compared.lhs[part]),
-             b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, compared.rhs[part]));
-  Value* largest = power(magnitude);
-  if (!compared.extra.empty()) largest = larger(largest, power(compared.extra[part]));
-  return larger(largest,
-                llvm::ConstantFP::get(VectorOf(scalar), precision::DoublePowerOfTwo(least)));
+  const auto larger = [&](Value* a, Value* b) {
+    return b_.CreateSelect(b_.CreateFCmpOGT(a, b), a, b);
+  };
+  Value* const largest = larger(power(compared.lhs[part]), power(compared.rhs[part]));
+  return compared.extra.empty() ? largest : larger(largest, power(compared.extra[part]));
 }
 
 // Lanes that lie within a limit of the watch and do not show what it knows.
@@ -129,11 +128,19 @@ Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t 
     Value* const bits = BitsIn(x);
     return b_.CreateICmpEQ(bits, FromWatch(watch, offset, bits->getType()->getScalarType()));
   };
-  Value* known = b_.CreateAnd(equals(compared.lhs[part], offsetof(MarginWatch, lhs)),
-                              equals(compared.rhs[part], offsetof(MarginWatch, rhs)));
-  known = b_.CreateAnd(
-      known, b_.CreateICmpSGE(ranks_[part],
-                              FromWatch(watch, offsetof(MarginWatch, rank), b_.getInt32Ty())));
+  auto* const i32 = b_.getInt32Ty();
+  Value* first = b_.CreateLoad(i32, Offset(watch, offsetof(MarginWatch, rank)));
+  Value* known = equals(compared.lhs[part], offsetof(MarginWatch, lhs));
+  if (Value* const rhs = llvm::getSplatValue(compared.rhs[part])) {
+    auto* const type = b_.getIntNTy(rhs->getType()->getScalarSizeInBits());
+    Value* const same =
+        b_.CreateICmpEQ(b_.CreateBitCast(rhs, type),
+                        b_.CreateLoad(type, Offset(watch, offsetof(MarginWatch, rhs))));
+    first = b_.CreateSelect(same, first, b_.getInt32(std::numeric_limits<int32_t>::max()));
+  } else {
+    known = b_.CreateAnd(known, equals(compared.rhs[part], offsetof(MarginWatch, rhs)));
+  }
+  known = b_.CreateAnd(known, b_.CreateICmpSGE(ranks_[part], Splat(first)));
   const bool is_f64 = compared.carrier != Carrier::kF32;
   auto* const real = is_f64 ? b_.getDoubleTy() : b_.getFloatTy();
   Value* reach = FromWatch(
@@ -151,9 +158,8 @@ Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t 
     distance = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs,
                                        b_.CreateFSub(compared.lhs[part], compared.rhs[part]));
   }
-  Value* const within =
-      b_.CreateOr(b_.CreateFCmpULE(distance, absolute), b_.CreateFCmpULE(distance, reach));
-  return b_.CreateAnd(within, b_.CreateNot(known));
+  Value* const limit = b_.CreateSelect(b_.CreateFCmpOGT(reach, absolute), reach, absolute);
+  return b_.CreateAnd(b_.CreateFCmpULE(distance, limit), b_.CreateNot(known));
 }
 
 void DecisionWriter::Margins(const Compared& compared, bool is_event, Value* column, Value* watch,
@@ -193,7 +199,12 @@ void DecisionWriter::Test(const Statement& s, Carrier of, Carrier of_extra, cons
       b_.CreateStore(b_.CreateSelect(mask[part], b_.CreateFPCast(x, type), before),
                      variables[part]);
     };
-    remember(last.rhs, compared.rhs[part]);
+    // What is the same for all lanes is so in every turn.
+    if (last.tests == 1 && llvm::getSplatValue(compared.rhs[part]) != nullptr) {
+      b_.CreateStore(compared.rhs[part], last.rhs[part]);
+    } else {
+      remember(last.rhs, compared.rhs[part]);
+    }
     if (!last.has_extra) continue;
     Value* const none = llvm::Constant::getNullValue(compared.lhs[part]->getType());
     remember(last.extra, compared.extra.empty() ? none : compared.extra[part]);

@@ -41,7 +41,7 @@ class DecisionWriter : private LaneBuilder {
  private:
   // What the last test of a site's run compared: [lane], of the lanes that are in one.
   struct LastTest {
-    bool is_used = false;
+    int tests = 0;  // statements
     precision::Format format = precision::Format::kF64;
     plan::Carrier carrier = plan::Carrier::kF64;
     plan::Carrier extra_carrier = plan::Carrier::kF64;

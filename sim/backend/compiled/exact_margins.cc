@@ -54,12 +54,26 @@ precision::Margin MarginAt(const MarginKind& kind, const Sides& sides, int lane)
                              RealAt(sides.rhs, is_f64, lane), ExtraAt(kind, sides, lane));
 }
 
-// The magnitude whose ulp counts, of a margin that is a number.
-double LargestAt(const MarginKind& kind, const Sides& sides, int lane) {
-  const bool is_f64 = kind.format == Format::kF64;
-  return std::max({std::abs(RealAt(sides.lhs, is_f64, lane)),
-                   std::abs(RealAt(sides.rhs, is_f64, lane)),
-                   std::abs(ExtraAt(kind, sides, lane))});
+// The bits of 2^e of the largest magnitude, in the carrier of the sides, as machine code has them.
+uint64_t PowerAt(const MarginKind& kind, const Sides& sides, int lane) {
+  if (kind.format == Format::kF64) {
+    const double extra = ExtraAt(kind, sides, lane);
+    return std::max({BitsAt<double>(sides.lhs, lane) & precision::kDoubleInfinityBits,
+                     BitsAt<double>(sides.rhs, lane) & precision::kDoubleInfinityBits,
+                     precision::BitsOf(extra) & precision::kDoubleInfinityBits});
+  }
+  const auto narrowed = [&](const void* list) {
+    return static_cast<uint32_t>(BitsAt<float>(list, lane)) & precision::kFloatInfinityBits;
+  };
+  uint32_t power = std::max(narrowed(sides.lhs), narrowed(sides.rhs));
+  if (sides.extra != nullptr && kind.extra_is_f64) {
+    const double extra =
+        precision::DoubleOf(BitsAt<double>(sides.extra, lane) & precision::kDoubleInfinityBits);
+    power = std::max(power, precision::BitsOf(static_cast<float>(extra)));
+  } else if (sides.extra != nullptr) {
+    power = std::max(power, narrowed(sides.extra));
+  }
+  return power;
 }
 
 void Offer(ExtremeMargin& to, double magnitude, uint64_t key) {
@@ -85,8 +99,14 @@ void Narrow(MarginWatch& watch, const MarginKind& kind, double absolute, double 
                       : precision::DoublePowerOfTwo(1 - precision::Traits(kind.format).precision);
   watch.reach_f64 = counts ? -1.0 : std::nextafter(widest, kInfinity) * unit;
   watch.reach_f32 = counts ? -1.0F : Above(widest * unit);
-  watch.absolute_f64 = kind.extremes ? std::nextafter(absolute, kInfinity) : -1.0;
-  watch.absolute_f32 = kind.extremes ? Above(absolute) : -1.0F;
+  // Of the least normal magnitude and smaller ones.
+  const double least =
+      kind.is_integer ? 0.0
+                      : precision::DoublePowerOfTwo(precision::Traits(kind.format).min_exponent);
+  const double reached = counts ? -1.0 : std::nextafter(widest, kInfinity) * unit * least;
+  const double limit = std::max(kind.extremes ? absolute : -1.0, reached);
+  watch.absolute_f64 = limit < 0.0 ? limit : std::nextafter(limit, kInfinity);
+  watch.absolute_f32 = limit < 0.0 ? -1.0F : Above(limit);
 }
 
 // Many instances at rest show the same numbers, whose margin is then often the smallest.
@@ -97,14 +117,10 @@ void Remember(MarginWatch& watch, const MarginKind& kind, const Sides& sides, in
     return narrow ? BitsAt<float>(list, lane) : BitsAt<double>(list, lane);
   };
   if (!kind.is_integer) {
-    const uint64_t field = precision::BitsOf(LargestAt(kind, sides, lane));
-    const double power =
-        std::max(precision::DoubleOf(field & precision::kDoubleInfinityBits),
-                 precision::DoublePowerOfTwo(precision::Traits(kind.format).min_exponent));
-    const float rounded = static_cast<float>(power);
+    const uint64_t power = PowerAt(kind, sides, lane);
     // NaNs would look like this lane.
-    if (std::isinf(narrow ? static_cast<double>(rounded) : power)) return;
-    watch.power = narrow ? precision::BitsOf(rounded) : precision::BitsOf(power);
+    if (power >= (narrow ? precision::kFloatInfinityBits : precision::kDoubleInfinityBits)) return;
+    watch.power = power;
   }
   watch.lhs = bits(sides.lhs);
   watch.rhs = bits(sides.rhs);
