@@ -321,26 +321,93 @@ void DecisionWriter::CountOutcome(const plan::RecordedSite& site, Value* ran, Va
   extreme(offsetof(C, iterations_max), llvm::Intrinsic::umax);
 }
 
-// The margin of a run's last test goes to the histogram.
+// The margin of a run's last test goes to the histogram. A run without a test has no value.
 void DecisionWriter::LastMargins(const LastTest& last, const Told& told, Value* column) {
+  Compared compared;
+  compared.kind.format = last.format;
+  compared.lhs = told.operands[2];
+  const auto remembered = [&](const Vectors& variables, size_t part) -> Value* {
+    auto* const type = llvm::cast<llvm::AllocaInst>(variables[part])->getAllocatedType();
+    return b_.CreateLoad(type, variables[part]);
+  };
+  for (size_t part = 0; part < parts(); ++part) {
+    compared.rhs.push_back(remembered(last.rhs, part));
+    if (last.has_extra) compared.extra.push_back(remembered(last.extra, part));
+  }
+  Vectors counts;
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* is_number = b_.CreateFCmpORD(compared.lhs[part], compared.rhs[part]);
+    Value* const difference = b_.CreateFSub(compared.lhs[part], compared.rhs[part]);
+    is_number = b_.CreateAnd(is_number, b_.CreateFCmpORD(difference, difference));
+    if (last.has_extra) {
+      Value* const extra = compared.extra[part];
+      is_number = b_.CreateAnd(is_number, b_.CreateFCmpORD(extra, extra));
+    }
+    counts.push_back(b_.CreateAnd(told.mask[part], is_number));
+  }
+  const Vectors buckets = last.carrier == Carrier::kF32 ? NarrowBuckets(last, compared, counts)
+                                                        : Buckets(last, compared);
+  CountInHistogram(column, offsetof(TerminationColumn, histogram), buckets, counts);
+}
+
+// In full.
+Vectors DecisionWriter::Buckets(const LastTest& last, const Compared& compared) {
   const std::string suffix =
       Cat(precision::FormatName(last.format), "_",
           plan::CarrierName(last.has_extra ? last.extra_carrier : last.carrier));
-  Vectors buckets, counts;
+  Vectors buckets;
   for (size_t part = 0; part < parts(); ++part) {
-    const auto remembered = [&](const Vectors& variables) -> Value* {
-      auto* const type = llvm::cast<llvm::AllocaInst>(variables[part])->getAllocatedType();
-      return b_.CreateLoad(type, variables[part]);
-    };
-    Value* const lhs = told.operands[2][part];
+    Value* const lhs = compared.lhs[part];
     Value* const extra =
-        last.has_extra ? remembered(last.extra) : llvm::Constant::getNullValue(lhs->getType());
-    const std::vector<Value*> sides = {lhs, remembered(last.rhs), extra};
-    buckets.push_back(Call("margin_bucket", {Call("distance_ulps_" + suffix, sides)}));
-    // A run without a test has no value.
-    counts.push_back(b_.CreateAnd(told.mask[part], Call("is_number_" + suffix, sides)));
+        last.has_extra ? compared.extra[part] : llvm::Constant::getNullValue(lhs->getType());
+    Value* const ulps = Call("distance_ulps_" + suffix, {lhs, compared.rhs[part], extra});
+    buckets.push_back(Call("margin_bucket", {ulps}));
   }
-  CountInHistogram(column, offsetof(TerminationColumn, histogram), buckets, counts);
+  return buckets;
+}
+
+// From the difference in f32: a quotient by a power of two, of which the bucket needs the exponent
+// and whether there is anything behind the first bit. Rounding leaves both as they are, unless it
+// gives a power of two. Then, and for subnormal and infinite numbers, all are evaluated in full.
+Vectors DecisionWriter::NarrowBuckets(const LastTest& last, const Compared& compared,
+                                      const Vectors& counts) {
+  const precision::FormatTraits traits = precision::Traits(last.format);
+  auto* const stored = VectorOf(b_.getInt32Ty());
+  const Vectors variables = Variables(b_.getInt32Ty());
+  Vectors unclear;
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* const difference = b_.CreateFSub(compared.lhs[part], compared.rhs[part]);
+    Value* const bits = b_.CreateAnd(BitsIn(difference), Splat32(0x7FFFFFFF));
+    Value* const field = b_.CreateLShr(bits, 23);
+    Value* const behind = b_.CreateAnd(bits, Splat32(0x7FFFFF));
+    Value* const is_power = b_.CreateICmpEQ(behind, Splat32(0));
+    Value* const is_zero = b_.CreateICmpEQ(bits, Splat32(0));
+    Value* const power = b_.CreateLShr(BitsIn(PowerOf(compared, part)), 23);
+    Value* const bounded = b_.CreateBinaryIntrinsic(
+        llvm::Intrinsic::smax, power, Splat32(static_cast<uint32_t>(traits.min_exponent + 127)));
+    Value* const up = b_.CreateSelect(is_power, Splat32(0), Splat32(1));
+    Value* bucket = b_.CreateAdd(b_.CreateAdd(b_.CreateSub(field, bounded), up),
+                                 Splat32(static_cast<uint32_t>(traits.precision)));
+    bucket = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, bucket, Splat32(1));
+    bucket =
+        b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, bucket, Splat32(kMarginBucketCount - 1));
+    b_.CreateStore(b_.CreateSelect(is_zero, llvm::Constant::getNullValue(stored), bucket),
+                   variables[part]);
+    Value* const is_subnormal = b_.CreateICmpEQ(field, Splat32(0));
+    Value* const is_infinite = b_.CreateICmpEQ(power, Splat32(255));
+    Value* const is_rare = b_.CreateOr(
+        b_.CreateAnd(b_.CreateOr(is_power, is_subnormal), b_.CreateNot(is_zero)), is_infinite);
+    unclear.push_back(b_.CreateAnd(counts[part], is_rare));
+  }
+  IfRarely(Any(unclear), [&] {
+    const Vectors exact = Buckets(last, compared);
+    for (size_t part = 0; part < parts(); ++part) b_.CreateStore(exact[part], variables[part]);
+  });
+  Vectors buckets;
+  for (size_t part = 0; part < parts(); ++part) {
+    buckets.push_back(Get(variables, part, b_.getInt32Ty()));
+  }
+  return buckets;
 }
 
 void DecisionWriter::TestedExtremes(const Vectors& tested, const Vectors& mask, Value* column,

@@ -66,6 +66,8 @@ class DecisionWriter : private LaneBuilder {
   llvm::Value* BitsIn(llvm::Value* x);
   void TellTested(const plan::Statement& s, const Vectors& mask, const Told& told);
   void LastMargins(const LastTest& last, const Told& told, llvm::Value* column);
+  Vectors Buckets(const LastTest& last, const Compared& compared);
+  Vectors NarrowBuckets(const LastTest& last, const Compared& compared, const Vectors& counts);
   void TestedExtremes(const Vectors& tested, const Vectors& mask, llvm::Value* column,
                       llvm::Value* watch);
   void Outcomes(size_t site, const Told& told, llvm::Value* column);
