@@ -109,6 +109,7 @@ __device__ inline void ForwardKernel(I& self) {
     }
     I::Sync();
     if (self.live) self.Store();
+    if (records) __syncthreads();  // the slots begin anew with the next instances
   });
   if (!kRecords) return;
   self.FlushRanges();

@@ -70,6 +70,7 @@ class Writer {
         register_names_(function.registers.size()) {
     if (function.frame != plan::kNoRegister) UseRegister(function.frame, 0);
     CutBlock(function.statements, 0);
+    if (block_) PlaceArrays(function.statements, 0);
   }
 
   FunctionText Write() {
@@ -151,6 +152,41 @@ class Writer {
   bool IsMember(Register r) const { return register_home_[static_cast<size_t>(r)] == kSeveral; }
   bool IsMember(BufferId id, bool) const {
     return buffer_home_[static_cast<size_t>(id)] == kSeveral;
+  }
+
+  // ---- the workspace ----
+
+  static int64_t BytesIn(const Buffer& buffer) {
+    constexpr int64_t kAlignment = 16;
+    return (buffer.count * BytesOf(buffer.carrier) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  // What a block declares begins at `used`, and is free again behind it.
+  void PlaceArrays(const std::vector<Statement>& statements, int64_t used) {
+    for (const Statement& s : statements) {
+      if (s.code == Code::kDeclare && InWorkspace(s.buffer)) {
+        offsets_[static_cast<size_t>(s.buffer)] = used;
+        used += BytesIn(function_.buffers[static_cast<size_t>(s.buffer)]);
+        workspace_ = std::max(workspace_, used);
+      }
+      PlaceArrays(s.body, used);
+    }
+  }
+  bool Overlap(int64_t a, int64_t b) const {
+    const auto end = [&](int64_t id) {
+      return offsets_[static_cast<size_t>(id)] +
+             BytesIn(function_.buffers[static_cast<size_t>(id)]);
+    };
+    return offsets_[static_cast<size_t>(a)] < end(b) && offsets_[static_cast<size_t>(b)] < end(a);
+  }
+  // What was touched where an array now begins counts as touched of the array.
+  void TakeOver(BufferId id) {
+    for (const Access& access : touched_) {
+      const bool is_array = access.memory >= 0 && access.memory != id &&
+                            offsets_[static_cast<size_t>(access.memory)] >= 0;
+      if (!is_array || !Overlap(access.memory, id)) continue;
+      touched_.insert({id, true, {}});
+      return;
+    }
   }
 
   // ---- words ----
@@ -305,11 +341,9 @@ class Writer {
   std::string Speaking() const { return AllCome() ? "if (self.speaks) " : ""; }
 
   void Block(const std::vector<Statement>& statements) {
-    const int64_t used = used_;
     const auto cuts = cuts_.find(&statements);
     if (cuts == cuts_.end()) {
       for (const Statement& s : statements) One(s);
-      used_ = used;
       return;
     }
     size_t k = 0;
@@ -319,7 +353,6 @@ class Writer {
       k = cut.end;
     }
     for (; k < statements.size(); ++k) One(statements[k]);
-    used_ = used;
   }
 
   void WriteCut(const std::vector<Statement>& statements, const Cut& cut) {
@@ -417,13 +450,7 @@ class Writer {
 
   void Declare(const Statement& s) {
     const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
-    if (InWorkspace(s.buffer)) {
-      constexpr int64_t kAlignment = 16;
-      offsets_[static_cast<size_t>(s.buffer)] = used_;
-      used_ += (buffer.count * BytesOf(buffer.carrier) + kAlignment - 1) / kAlignment * kAlignment;
-      workspace_ = std::max(workspace_, used_);
-      return;
-    }
+    if (InWorkspace(s.buffer)) return TakeOver(s.buffer);
     if (buffer.count > 1) private_bytes_ += buffer.count * BytesOf(buffer.carrier);
     if (!IsMember(s.buffer, true)) text_.Line(DeclarationOf(s.buffer));
   }
@@ -606,7 +633,6 @@ class Writer {
   bool inside_ = false;  // a loop that is shared out
   bool pushes_in_turn_ = false;
   Accesses touched_;  // since the last barrier
-  int64_t used_ = 0;
   int64_t workspace_ = 0;
   int64_t private_bytes_ = 0;
 };

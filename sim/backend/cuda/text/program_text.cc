@@ -1,6 +1,8 @@
 #include "sim/backend/cuda/text/program_text.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -657,7 +659,12 @@ absl::StatusOr<GeneratedSource> PrintProgram(const NumericalProgram& program,
                                              const GenerateOptions& options) {
   ProgramText text(program, options);
   if (absl::Status fits = text.CheckLimits(); !fits.ok()) return fits;
-  return text.Write();
+  GeneratedSource made = text.Write();
+  if (const char* d = std::getenv("SIMGRAD_DUMP")) {
+    static int n = 0;
+    std::ofstream(Cat(d, "/text", n++, ".cc")) << made.text;
+  }
+  return made;
 }
 
 }  // namespace simgrad::sim::cuda
