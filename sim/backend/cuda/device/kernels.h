@@ -80,11 +80,8 @@ __device__ inline void ForwardKernel(I& self) {
   }
   EachInstance(self, [&](bool first_pass) {
     self.Load();
-    const auto tells = [&](auto tell) {
-      if (!I::kTells || !self.speaks || !self.live) return;
-      for (int k = 0; k < I::kTerminations; ++k) tell(k);
-    };
-    tells([&](int k) { StartTelling(args, k, self.instance, self.told[k]); });
+    const int told = I::kTells && self.speaks && self.live ? I::kTerminations : 0;
+    for (int k = 0; k < told; ++k) StartTelling(args, k, self.instance, self.told[k]);
     int64_t sample = 0;
     for (int64_t column = 0; column < args.count; ++column) {
       self.t = self.read_time = args.first_step + column;
@@ -100,7 +97,7 @@ __device__ inline void ForwardKernel(I& self) {
       }
       I::Sync();
       if (writes) self.WriteTrajectories(column);
-      tells([&](int k) { TellStep(args, k, column, self.instance, self.told[k]); });
+      for (int k = 0; k < told; ++k) TellStep(args, k, column, self.instance, self.told[k]);
       if (args.tape_units != nullptr) RaiseTapeUnits(&args.tape_units[self.t], units);
       const bool sampled =
           (args.stride > 0 && (self.t + 1) % args.stride == 0) || self.t + 1 == args.steps;

@@ -1,8 +1,6 @@
 #include "sim/backend/cuda/text/program_text.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -612,6 +610,10 @@ class ProgramText {
 
   std::string InstanceText() const {
     TextWriter text;
+    for (const Site& site : numerical_.sites) {
+      text.Line(Cat("// ", site.kind == SiteKind::kEvent ? "event " : "loop ", site.number, ": ",
+                    site.name));
+    }
     const auto flag = [](bool x) { return x ? "true" : "false"; };
     text.Open(Cat("struct Instance : InstanceBase<", flag(block_), ", ",
                   flag(numerical_.policy.nonfinite == precision::NonFinite::kStop), ", ",
@@ -659,12 +661,7 @@ absl::StatusOr<GeneratedSource> PrintProgram(const NumericalProgram& program,
                                              const GenerateOptions& options) {
   ProgramText text(program, options);
   if (absl::Status fits = text.CheckLimits(); !fits.ok()) return fits;
-  GeneratedSource made = text.Write();
-  if (const char* d = std::getenv("SIMGRAD_DUMP")) {
-    static int n = 0;
-    std::ofstream(Cat(d, "/text", n++, ".cc")) << made.text;
-  }
-  return made;
+  return text.Write();
 }
 
 }  // namespace simgrad::sim::cuda
