@@ -1,4 +1,4 @@
-// The scalar functions of plans (scalars.cc) as a module to write machine code into.
+// The scalar functions of plans (sim/backend/scalars.h) as a module to write machine code into.
 //
 // Errors: none; the bitcode is part of the binary. Threads: any; a module has one context.
 #pragma once
