@@ -18,7 +18,7 @@ class CompiledExecutor : public Executor {
     if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
     const bool records = options.recording != Recording::kNone;
     const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
-    plan::Plan plan = plan::MakePlan(
+    plan::Plan plan = plan::PlacedPlan(
         *batch.program, {.decides = records, .looks = records || stops, .ranges = records});
     auto kernel = CompilePlan(plan,
                               {.inputs = FormsOf(batch),

@@ -69,7 +69,7 @@ class FunctionWriter {
     records_.End();
     b_.CreateRetVoid();
     entry_builder_.CreateBr(begin_);
-    return workspace_;
+    return function_.workspace * options_.shape.lanes();
   }
 
  private:
@@ -681,15 +681,12 @@ class FunctionWriter {
     }
     if (IsKept(buffer)) return MakeVariables(s.buffer);
     Local& local = locals_[static_cast<size_t>(s.buffer)];
-    local.memory = b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kWorkspace], used_);
-    used_ += buffer.count * parts() * StoredBytes(buffer.carrier);
-    workspace_ = std::max(workspace_, used_);
+    local.memory = b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kWorkspace],
+                                         buffer.offset * options_.shape.lanes());
   }
 
   void Block(const std::vector<Statement>& statements) {
-    const int64_t used = used_;
     for (const Statement& s : statements) Write(s);
-    used_ = used;  // what the block declared is free again
   }
 
   void Write(const Statement& s) {
@@ -768,8 +765,6 @@ class FunctionWriter {
   Vectors mask_;
   llvm::SmallVector<llvm::AllocaInst*, 4> live_;
   llvm::BasicBlock* exit_ = nullptr;
-  int64_t used_ = 0;
-  int64_t workspace_ = 0;
   RecordWriter records_;
 };
 

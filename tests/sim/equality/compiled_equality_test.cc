@@ -229,8 +229,8 @@ void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
   options.stop = {};
   if (std::getenv("SIMGRAD_SEED") != nullptr) {
     std::cout << batch.program->text
-              << plan::Print(plan::MakePlan(*batch.program,
-                                            {.decides = true, .looks = true, .ranges = true}));
+              << plan::Print(plan::PlacedPlan(*batch.program,
+                                              {.decides = true, .looks = true, .ranges = true}));
   }
   const auto expected = MakeReferenceExecutor()->Create(batch, options);
   const auto actual = compiled::MakeCompiledExecutor(kernel)->Create(batch, options);
