@@ -141,6 +141,8 @@ struct RecordedSite {
   uint64_t hash = 0;          // of its name
   int64_t elements = 1;       // decisions of one execution
   int64_t first_element = 0;  // events: of its elements among those of all events
+  bool has_entry = false;     // loops: a run begins with an entry test
+  bool cap_first = false;     // loops: the cap is looked at before the test
 };
 
 // Cotangents of the caller, in role adjoint.

@@ -43,7 +43,7 @@ class FunctionWriter {
         registers_(function.registers.size()),
         locals_(function.buffers.size()),
         depths_(function.buffers.size(), 0),
-        records_(module, b_, entry_builder_, plan, options, arguments_, made_) {
+        records_(LaneBuilder(module, b_, entry_builder_, options, arguments_, made_), plan) {
     auto* const type =
         llvm::FunctionType::get(b_.getVoidTy(), {llvm::PointerType::get(context_, 0)}, false);
     made_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
@@ -457,7 +457,6 @@ class FunctionWriter {
     }
     // What is not finite before step 0 stops the instance in step 0.
     if (&function_ == &plan_.start) records_.Judge(time_, false, 2);
-    if (&function_ == &plan_.step) records_.EndStep();
   }
 
   Value* FramesAt() { return b_.CreateGEP(b_.getInt64Ty(), arguments_[kFrames], column_); }
@@ -600,9 +599,9 @@ class FunctionWriter {
     const Carrier of_extra = s.extra == plan::kNoRegister ? of : CarrierOf(s.extra);
     if (s.code == Code::kTake) records_.Take(told);
     if (s.code == Code::kLook) records_.Look(told);
-    if (s.code == Code::kTest) records_.Test(s, of, of_extra, told);
-    if (s.code == Code::kRun) records_.Run(s, told);
-    if (s.code == Code::kDecide) records_.Decide(s, of, of_extra, told);
+    if (s.code == Code::kTest || s.code == Code::kRun || s.code == Code::kDecide) {
+      records_.Decision(s, of, of_extra, told);
+    }
     if (s.code == Code::kRange) records_.Range(s, of, told);
     if (s.code == Code::kStored) records_.Stored(s, told);
   }
