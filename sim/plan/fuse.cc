@@ -12,7 +12,7 @@ namespace simgrad::sim::plan {
 namespace {
 
 // A nest grows to at most so many statements; registers and compile time have bounds.
-constexpr int64_t kLargestNest = 1000;
+constexpr int64_t kLargestNest = 400;
 
 // What moves as it is: no statement moves across others.
 bool IsBarrier(Code code) {

@@ -131,7 +131,7 @@ Program Mixed() {
         pool.push_back(a / (b.Literal(1.0, shape) + c * c));
         break;
       case 7:
-        pool.push_back(Select(b.Apply(OpCode::kLt, {a, c}), 0.5 * a, c));
+        pool.push_back(Select(b.Event(Cat("event", pool.size()), a, Comparison::kLt, c), 0.5 * a, c));
         break;
       case 8:
         pool.push_back(Sqrt(b.Literal(1.0, shape) + a * a) - b.Literal(1.0, shape));
@@ -210,7 +210,7 @@ struct Times {
 
 // Ranges of 25 steps are replayed and reversed; making the executor's code is timed apart.
 Times TimesOf(Executor& executor, const Batch& batch) {
-  constexpr int64_t kRange = 25;
+  static const int64_t kRange = std::getenv("RANGE") ? std::atoi(std::getenv("RANGE")) : 25;
   RunOptions options;
   options.recording = Recording::kNone;
   Times times;
@@ -265,7 +265,8 @@ void Measure(const Subject& subject) {
   const Batch batch = BatchOf(subject);
   const auto cpu = MakeCpuExecutor();
   const auto chosen = compiled::MakeCompiledExecutor();
-  const auto lanes = compiled::MakeCompiledExecutor({.mapping = compiled::Mapping::kLanes});
+  const auto lanes = compiled::MakeCompiledExecutor({.parts = std::getenv("PARTS") ? std::atoi(std::getenv("PARTS")) : 2,
+  .mapping = compiled::Mapping::kLanes});
   const Times a = TimesOf(*cpu, batch);
   const Times b = TimesOf(*chosen, batch);
   const Times c = TimesOf(*lanes, batch);
