@@ -25,6 +25,8 @@ namespace simgrad::sim::plan {
 enum class Carrier : uint8_t { kBool, kI32, kI64, kF32, kF64 };
 std::string_view CarrierName(Carrier carrier);
 Carrier CarrierOf(const Value& value);
+// Of one element in memory; a bool is as wide as a float.
+int64_t BytesOf(Carrier carrier);
 
 using Register = int32_t;  // index into Function::registers
 inline constexpr Register kNoRegister = -1;
@@ -58,6 +60,8 @@ struct Buffer {
   int32_t number = 0;
   bool shared = false;  // a local number that all lanes share
   std::string name;     // for people
+  // Locals of several elements: bytes per lane before theirs in the workspace (place.h).
+  int64_t offset = -1;
 };
 
 enum class Code : uint8_t {
@@ -154,6 +158,8 @@ struct Function {
   std::vector<Carrier> registers;
   std::vector<Buffer> buffers;
   std::vector<Statement> statements;
+  int64_t workspace =
+      0;  // bytes per lane that its locals of several elements take at most (place.h)
   // The place of the step's frame: made in `replay`, given in `reverse`.
   Register frame = kNoRegister;
   Register AddRegister(Carrier carrier);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sim/backend/compiled/function_writer.h"
+#include "sim/backend/compiled/widen.h"
 
 namespace simgrad::sim::compiled {
 
@@ -66,10 +67,11 @@ class LaneBuilder {
  protected:
   unsigned width() const { return static_cast<unsigned>(options_.shape.width); }
   size_t parts() const { return static_cast<size_t>(options_.shape.parts); }
-  llvm::Type* VectorOf(llvm::Type* type) { return llvm::FixedVectorType::get(type, width()); }
+  // A vector of one lane is a scalar.
+  llvm::Type* VectorOf(llvm::Type* type) { return Widened(type, width()); }
   // Of a scalar function, for a vector.
   llvm::Value* Call(const std::string& name, const std::vector<llvm::Value*>& operands);
-  llvm::Value* Splat(llvm::Value* value) { return b_.CreateVectorSplat(width(), value); }
+  llvm::Value* Splat(llvm::Value* value) { return Splatted(b_, value, width()); }
   llvm::Value* Splat64(uint64_t n) { return Splat(b_.getInt64(n)); }
   llvm::Value* Splat32(uint32_t n) { return Splat(b_.getInt32(n)); }
   llvm::Value* One(llvm::Value* mask) { return b_.CreateZExt(mask, VectorOf(b_.getInt32Ty())); }

@@ -23,14 +23,18 @@ Value* RecordWriter::SumOf(const Vectors& variables) {
         b_.CreateZExt(Get(variables, part, b_.getInt32Ty()), VectorOf(b_.getInt64Ty()));
     sum = sum == nullptr ? wide : b_.CreateAdd(sum, wide);
   }
-  return b_.CreateAddReduce(sum);
+  return width() == 1 ? sum : b_.CreateAddReduce(sum);
 }
 
 // ---- health ----
 
 void RecordWriter::Begin() {
-  for (Value* used : LoadLanes(kLanesUsed, b_.getInt32Ty())) {
-    used_.push_back(b_.CreateICmpNE(used, Splat32(0)));
+  if (options_.shape.lanes() == 1) {
+    used_.push_back(b_.getTrue());  // a group has an instance
+  } else {
+    for (Value* used : LoadLanes(kLanesUsed, b_.getInt32Ty())) {
+      used_.push_back(b_.CreateICmpNE(used, Splat32(0)));
+    }
   }
   if (options_.looks) {
     health_ = Variables(b_.getInt64Ty());
@@ -214,9 +218,10 @@ void RecordWriter::Take(const Told& told) {
   Value* const at =
       b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(BackwardColumn, largest));
   Value* const before = b_.CreateLoad(b_.getInt64Ty(), at);
-  b_.CreateStore(b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, before,
-                                          b_.CreateIntMaxReduce(largest, false)),
-                 at);
+  b_.CreateStore(
+      b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, before,
+                               width() == 1 ? largest : b_.CreateIntMaxReduce(largest, false)),
+      at);
   AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(BackwardColumn, nonfinite)),
         b_.CreateTrunc(Population(BitsOf(ButNot(present, finite))), b_.getInt32Ty()));
   CountInHistogram(column, offsetof(BackwardColumn, exponents), buckets, finite);
