@@ -59,7 +59,8 @@ class CompiledRun : public Run {
     // Of the adjoint.
     std::vector<int64_t> tape_bytes;  // by step of the chunk
     std::vector<std::byte> tape;
-    std::vector<std::byte> replayed;  // fields
+    std::vector<std::byte> replayed;             // fields
+    std::vector<std::vector<std::byte>> starts;  // fields at the starts of segments
     std::vector<int64_t> frames;
     std::vector<BackwardColumn> backward;
     std::vector<std::vector<std::byte>> sent;  // per Plan::sent
@@ -86,6 +87,11 @@ class CompiledRun : public Run {
                    int64_t first, int64_t count, int64_t column);
   void LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const;
   void MakeReversed(int64_t group);
+  // Ranges of steps are reversed in segments of about this many bytes of records.
+  static constexpr int64_t kSegmentBytes = int64_t{1} << 18;
+  std::vector<int64_t> SegmentsOf(int64_t first, int64_t count) const;
+  void ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
+                    const std::vector<int64_t>& starts);
   void PublishGradients();
   // Steps of one chunk on a group, between its samples and recorded steps.
   void Steps(Worker& worker, int64_t group, int64_t first, int64_t count, ForwardChunk& chunk);
