@@ -8,6 +8,8 @@
 
 #include <unordered_map>
 
+#include "sim/backend/compiled/scalar_module.h"
+
 namespace simgrad::sim::compiled {
 namespace {
 
@@ -134,6 +136,7 @@ bool IsStraight(const llvm::Function& function) {
 
 llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
                          const std::vector<llvm::Value*>& operands, unsigned width) {
+  ReadBody(function);
   if (width == 1) return builder.CreateCall(&function, operands);
   if (IsStraight(function)) return Widener(builder, width).Body(function, operands);
   Value* result = llvm::PoisonValue::get(Widened(function.getReturnType(), width));
