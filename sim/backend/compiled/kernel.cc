@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "sim/backend/compiled/scalar_module.h"
+#include "sim/backend/compiled/widen.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -70,6 +71,7 @@ absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, Wr
     return absl::InternalError(error.what());
   }
   DropUnreadScalars(*module);
+  InlineRareLaneFunctions(*module);
   absl::StatusOr<std::string> bytes = CompileObject(*module, options.isa, options.effort,
                                                     options.mapping.value_or(Mapping::kLanes));
   if (!bytes.ok()) return bytes.status();

@@ -43,7 +43,9 @@ StepCounts CountsOf(const plan::Plan& plan, int64_t width) {
 
 Mapping ChooseMapping(const StepCounts& step, int64_t instances, int64_t width) {
   const double groups = static_cast<double>((instances + width - 1) / width);
-  const bool elements = static_cast<double>(instances) * step.vectors <= groups * step.numbers;
+  const double by_elements = static_cast<double>(instances) * step.vectors;
+  const double by_lanes = groups * step.numbers;
+  const bool elements = instances < width ? by_elements <= by_lanes : by_elements < by_lanes;
   return elements ? Mapping::kElements : Mapping::kLanes;
 }
 

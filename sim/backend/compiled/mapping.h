@@ -3,8 +3,8 @@
 // Rule: statements of a step that run for all instances, counted in vectors. Lanes: every statement
 //   of every element once for each vector of instances, of which the last may be mostly empty.
 //   Elements: once for each instance; in a parallel loop over n elements that holds no other loop,
-//   n / width vectors and the rest one by one. The smaller count wins, and elements where they are
-//   equal: a group of one instance has no masks and the smaller workspace.
+//   n / width vectors and the rest one by one. The smaller count wins; where they are equal, lanes if
+//   the instances fill a vector.
 // Cost: of CountsOf, linear in the plan. Threads: pure.
 #pragma once
 
