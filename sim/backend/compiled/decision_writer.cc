@@ -1,6 +1,9 @@
 #include "sim/backend/compiled/decision_writer.h"
 
+#include <llvm/Analysis/VectorUtils.h>
+
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "sim/backend/compiled/group_args.h"
@@ -50,6 +53,7 @@ void DecisionWriter::FindTests(const std::vector<Statement>& statements) {
     LastTest& last = last_[static_cast<size_t>(s.site)];
     last.carrier = carriers[static_cast<size_t>(s.operands[0])];
     last.format = s.format;
+    ++last.tests;
     const bool is_wide = last.carrier == Carrier::kF64;
     auto* const type = is_wide ? b_.getDoubleTy() : b_.getFloatTy();
     if (last.rhs.empty()) last.rhs = Variables(type);
@@ -99,65 +103,70 @@ Value* DecisionWriter::BitsIn(Value* x) {
   return b_.CreateBitCast(x, VectorOf(b_.getIntNTy(bits)));
 }
 
-// A lane that shows what the nearest one before it did.
-Value* DecisionWriter::Known(const Compared& compared, Value* watch, size_t part) {
-  const auto equals = [&](const Vectors& side, uint64_t offset) {
-    Value* const bits = BitsIn(side[part]);
-    return b_.CreateICmpEQ(bits, FromWatch(watch, offset, bits->getType()->getScalarType()));
-  };
-  Value* known = b_.CreateAnd(equals(compared.lhs, offsetof(MarginWatch, lhs)),
-                              equals(compared.rhs, offsetof(MarginWatch, rhs)));
-  if (!compared.extra.empty()) {
-    known = b_.CreateAnd(known, equals(compared.extra, offsetof(MarginWatch, extra)));
-  }
-  Value* const first = FromWatch(watch, offsetof(MarginWatch, rank), b_.getInt32Ty());
-  return b_.CreateAnd(known, b_.CreateICmpSGE(ranks_[part], first));
-}
-
-// Lanes that lie within a limit of the watch, and NaNs.
-Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t part) {
-  if (compared.kind.is_integer) {
-    Value* const distance = Call("distance_integer", {compared.lhs[part], compared.rhs[part]});
-    const auto within = [&](uint64_t offset) {
-      return b_.CreateFCmpULE(distance, FromWatch(watch, offset, b_.getDoubleTy()));
-    };
-    return b_.CreateOr(within(offsetof(MarginWatch, absolute_f64)),
-                       within(offsetof(MarginWatch, reach_f64)));
-  }
-  const bool is_f64 = compared.carrier == Carrier::kF64;
-  auto* const scalar = is_f64 ? b_.getDoubleTy() : b_.getFloatTy();
-  const auto magnitude = [&](Value* x) {
-    if (x->getType() != VectorOf(scalar)) x = b_.CreateFPCast(x, VectorOf(scalar));
-    return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+// 2^e of the largest magnitude, in the carrier of the sides; 0 for a subnormal one, infinite where
+// one is infinite or NaN.
+Value* DecisionWriter::PowerOf(const Compared& compared, size_t part) {
+  auto* const scalar = compared.lhs[part]->getType()->getScalarType();
+  const auto power = [&](Value* x) {
+    Value* const bits = BitsIn(x);
+    const bool is_f64 = x->getType()->getScalarType()->isDoubleTy();
+    Value* const exponents = llvm::ConstantInt::get(
+        bits->getType(), is_f64 ? precision::kDoubleInfinityBits : precision::kFloatInfinityBits);
+    Value* const result = b_.CreateBitCast(b_.CreateAnd(bits, exponents), x->getType());
+    return b_.CreateFPCast(result, VectorOf(scalar));
   };
   const auto larger = [&](Value* a, Value* b) {
     return b_.CreateSelect(b_.CreateFCmpOGT(a, b), a, b);
   };
-  Value* largest = larger(magnitude(compared.lhs[part]), magnitude(compared.rhs[part]));
-  if (!compared.extra.empty()) largest = larger(largest, magnitude(compared.extra[part]));
-  Value* const bits = BitsIn(largest);
-  Value* const exponents = llvm::ConstantInt::get(
-      bits->getType(), is_f64 ? precision::kDoubleInfinityBits : precision::kFloatInfinityBits);
-  Value* const power = b_.CreateBitCast(b_.CreateAnd(bits, exponents), largest->getType());
-  const int least = precision::Traits(compared.kind.format).min_exponent;
-  Value* const bounded =
-      larger(power, llvm::ConstantFP::get(largest->getType(), precision::DoublePowerOfTwo(least)));
-  Value* const distance = magnitude(b_.CreateFSub(compared.lhs[part], compared.rhs[part]));
-  Value* const reach = FromWatch(
-      watch, is_f64 ? offsetof(MarginWatch, reach_f64) : offsetof(MarginWatch, reach_f32), scalar);
+  Value* const largest = larger(power(compared.lhs[part]), power(compared.rhs[part]));
+  return compared.extra.empty() ? largest : larger(largest, power(compared.extra[part]));
+}
+
+// Lanes that lie within a limit of the watch and do not show what it knows.
+Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t part) {
+  const auto equals = [&](Value* x, uint64_t offset) {
+    Value* const bits = BitsIn(x);
+    return b_.CreateICmpEQ(bits, FromWatch(watch, offset, bits->getType()->getScalarType()));
+  };
+  auto* const i32 = b_.getInt32Ty();
+  Value* first = b_.CreateLoad(i32, Offset(watch, offsetof(MarginWatch, rank)));
+  Value* known = equals(compared.lhs[part], offsetof(MarginWatch, lhs));
+  if (Value* const rhs = llvm::getSplatValue(compared.rhs[part])) {
+    auto* const type = b_.getIntNTy(rhs->getType()->getScalarSizeInBits());
+    Value* const same =
+        b_.CreateICmpEQ(b_.CreateBitCast(rhs, type),
+                        b_.CreateLoad(type, Offset(watch, offsetof(MarginWatch, rhs))));
+    first = b_.CreateSelect(same, first, b_.getInt32(std::numeric_limits<int32_t>::max()));
+  } else {
+    known = b_.CreateAnd(known, equals(compared.rhs[part], offsetof(MarginWatch, rhs)));
+  }
+  known = b_.CreateAnd(known, b_.CreateICmpSGE(ranks_[part], Splat(first)));
+  const bool is_f64 = compared.carrier != Carrier::kF32;
+  auto* const real = is_f64 ? b_.getDoubleTy() : b_.getFloatTy();
+  Value* reach = FromWatch(
+      watch, is_f64 ? offsetof(MarginWatch, reach_f64) : offsetof(MarginWatch, reach_f32), real);
   Value* const absolute = FromWatch(
       watch, is_f64 ? offsetof(MarginWatch, absolute_f64) : offsetof(MarginWatch, absolute_f32),
-      scalar);
-  return b_.CreateOr(b_.CreateFCmpULE(distance, absolute),
-                     b_.CreateFCmpULE(distance, b_.CreateFMul(bounded, reach)));
+      real);
+  Value* distance;
+  if (compared.kind.is_integer) {
+    distance = Call("distance_integer", {compared.lhs[part], compared.rhs[part]});
+  } else {
+    Value* const power = PowerOf(compared, part);
+    known = b_.CreateAnd(known, equals(power, offsetof(MarginWatch, power)));
+    reach = b_.CreateFMul(power, reach);
+    distance = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs,
+                                       b_.CreateFSub(compared.lhs[part], compared.rhs[part]));
+  }
+  Value* const limit = b_.CreateSelect(b_.CreateFCmpOGT(reach, absolute), reach, absolute);
+  return b_.CreateAnd(b_.CreateFCmpULE(distance, limit), b_.CreateNot(known));
 }
 
 void DecisionWriter::Margins(const Compared& compared, bool is_event, Value* column, Value* watch,
                              const Vectors& mask, const Vectors& stopped) {
   Vectors candidates;
   for (size_t part = 0; part < parts(); ++part) {
-    Value* const matters = b_.CreateAnd(mask[part], MayMatter(compared, watch, part));
-    candidates.push_back(b_.CreateAnd(matters, b_.CreateNot(Known(compared, watch, part))));
+    candidates.push_back(b_.CreateAnd(mask[part], MayMatter(compared, watch, part)));
   }
   IfRarely(Any(candidates), [&] {
     auto* const scalar = compared.lhs[0]->getType()->getScalarType();
@@ -190,7 +199,12 @@ void DecisionWriter::Test(const Statement& s, Carrier of, Carrier of_extra, cons
       b_.CreateStore(b_.CreateSelect(mask[part], b_.CreateFPCast(x, type), before),
                      variables[part]);
     };
-    remember(last.rhs, compared.rhs[part]);
+    // What is the same for all lanes is so in every turn.
+    if (last.tests == 1 && llvm::getSplatValue(compared.rhs[part]) != nullptr) {
+      b_.CreateStore(compared.rhs[part], last.rhs[part]);
+    } else {
+      remember(last.rhs, compared.rhs[part]);
+    }
     if (!last.has_extra) continue;
     Value* const none = llvm::Constant::getNullValue(compared.lhs[part]->getType());
     remember(last.extra, compared.extra.empty() ? none : compared.extra[part]);
@@ -307,26 +321,93 @@ void DecisionWriter::CountOutcome(const plan::RecordedSite& site, Value* ran, Va
   extreme(offsetof(C, iterations_max), llvm::Intrinsic::umax);
 }
 
-// The margin of a run's last test goes to the histogram.
+// The margin of a run's last test goes to the histogram. A run without a test has no value.
 void DecisionWriter::LastMargins(const LastTest& last, const Told& told, Value* column) {
+  Compared compared;
+  compared.kind.format = last.format;
+  compared.lhs = told.operands[2];
+  const auto remembered = [&](const Vectors& variables, size_t part) -> Value* {
+    auto* const type = llvm::cast<llvm::AllocaInst>(variables[part])->getAllocatedType();
+    return b_.CreateLoad(type, variables[part]);
+  };
+  for (size_t part = 0; part < parts(); ++part) {
+    compared.rhs.push_back(remembered(last.rhs, part));
+    if (last.has_extra) compared.extra.push_back(remembered(last.extra, part));
+  }
+  Vectors counts;
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* is_number = b_.CreateFCmpORD(compared.lhs[part], compared.rhs[part]);
+    Value* const difference = b_.CreateFSub(compared.lhs[part], compared.rhs[part]);
+    is_number = b_.CreateAnd(is_number, b_.CreateFCmpORD(difference, difference));
+    if (last.has_extra) {
+      Value* const extra = compared.extra[part];
+      is_number = b_.CreateAnd(is_number, b_.CreateFCmpORD(extra, extra));
+    }
+    counts.push_back(b_.CreateAnd(told.mask[part], is_number));
+  }
+  const Vectors buckets = last.carrier == Carrier::kF32 ? NarrowBuckets(last, compared, counts)
+                                                        : Buckets(last, compared);
+  CountInHistogram(column, offsetof(TerminationColumn, histogram), buckets, counts);
+}
+
+// In full.
+Vectors DecisionWriter::Buckets(const LastTest& last, const Compared& compared) {
   const std::string suffix =
       Cat(precision::FormatName(last.format), "_",
           plan::CarrierName(last.has_extra ? last.extra_carrier : last.carrier));
-  Vectors buckets, counts;
+  Vectors buckets;
   for (size_t part = 0; part < parts(); ++part) {
-    const auto remembered = [&](const Vectors& variables) -> Value* {
-      auto* const type = llvm::cast<llvm::AllocaInst>(variables[part])->getAllocatedType();
-      return b_.CreateLoad(type, variables[part]);
-    };
-    Value* const lhs = told.operands[2][part];
+    Value* const lhs = compared.lhs[part];
     Value* const extra =
-        last.has_extra ? remembered(last.extra) : llvm::Constant::getNullValue(lhs->getType());
-    const std::vector<Value*> sides = {lhs, remembered(last.rhs), extra};
-    buckets.push_back(Call("margin_bucket", {Call("distance_ulps_" + suffix, sides)}));
-    // A run without a test has no value.
-    counts.push_back(b_.CreateAnd(told.mask[part], Call("is_number_" + suffix, sides)));
+        last.has_extra ? compared.extra[part] : llvm::Constant::getNullValue(lhs->getType());
+    Value* const ulps = Call("distance_ulps_" + suffix, {lhs, compared.rhs[part], extra});
+    buckets.push_back(Call("margin_bucket", {ulps}));
   }
-  CountInHistogram(column, offsetof(TerminationColumn, histogram), buckets, counts);
+  return buckets;
+}
+
+// From the difference in f32: a quotient by a power of two, of which the bucket needs the exponent
+// and whether there is anything behind the first bit. Rounding leaves both as they are, unless it
+// gives a power of two. Then, and for subnormal and infinite numbers, all are evaluated in full.
+Vectors DecisionWriter::NarrowBuckets(const LastTest& last, const Compared& compared,
+                                      const Vectors& counts) {
+  const precision::FormatTraits traits = precision::Traits(last.format);
+  auto* const stored = VectorOf(b_.getInt32Ty());
+  const Vectors variables = Variables(b_.getInt32Ty());
+  Vectors unclear;
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* const difference = b_.CreateFSub(compared.lhs[part], compared.rhs[part]);
+    Value* const bits = b_.CreateAnd(BitsIn(difference), Splat32(0x7FFFFFFF));
+    Value* const field = b_.CreateLShr(bits, 23);
+    Value* const behind = b_.CreateAnd(bits, Splat32(0x7FFFFF));
+    Value* const is_power = b_.CreateICmpEQ(behind, Splat32(0));
+    Value* const is_zero = b_.CreateICmpEQ(bits, Splat32(0));
+    Value* const power = b_.CreateLShr(BitsIn(PowerOf(compared, part)), 23);
+    Value* const bounded = b_.CreateBinaryIntrinsic(
+        llvm::Intrinsic::smax, power, Splat32(static_cast<uint32_t>(traits.min_exponent + 127)));
+    Value* const up = b_.CreateSelect(is_power, Splat32(0), Splat32(1));
+    Value* bucket = b_.CreateAdd(b_.CreateAdd(b_.CreateSub(field, bounded), up),
+                                 Splat32(static_cast<uint32_t>(traits.precision)));
+    bucket = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, bucket, Splat32(1));
+    bucket =
+        b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, bucket, Splat32(kMarginBucketCount - 1));
+    b_.CreateStore(b_.CreateSelect(is_zero, llvm::Constant::getNullValue(stored), bucket),
+                   variables[part]);
+    Value* const is_subnormal = b_.CreateICmpEQ(field, Splat32(0));
+    Value* const is_infinite = b_.CreateICmpEQ(power, Splat32(255));
+    Value* const is_rare = b_.CreateOr(
+        b_.CreateAnd(b_.CreateOr(is_power, is_subnormal), b_.CreateNot(is_zero)), is_infinite);
+    unclear.push_back(b_.CreateAnd(counts[part], is_rare));
+  }
+  IfRarely(Any(unclear), [&] {
+    const Vectors exact = Buckets(last, compared);
+    for (size_t part = 0; part < parts(); ++part) b_.CreateStore(exact[part], variables[part]);
+  });
+  Vectors buckets;
+  for (size_t part = 0; part < parts(); ++part) {
+    buckets.push_back(Get(variables, part, b_.getInt32Ty()));
+  }
+  return buckets;
 }
 
 void DecisionWriter::TestedExtremes(const Vectors& tested, const Vectors& mask, Value* column,

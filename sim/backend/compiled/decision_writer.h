@@ -41,7 +41,7 @@ class DecisionWriter : private LaneBuilder {
  private:
   // What the last test of a site's run compared: [lane], of the lanes that are in one.
   struct LastTest {
-    bool is_used = false;
+    int tests = 0;  // statements
     precision::Format format = precision::Format::kF64;
     plan::Carrier carrier = plan::Carrier::kF64;
     plan::Carrier extra_carrier = plan::Carrier::kF64;
@@ -61,11 +61,13 @@ class DecisionWriter : private LaneBuilder {
   void Margins(const Compared& compared, bool is_event, llvm::Value* column, llvm::Value* watch,
                const Vectors& mask, const Vectors& stopped);
   llvm::Value* MayMatter(const Compared& compared, llvm::Value* watch, size_t part);
-  llvm::Value* Known(const Compared& compared, llvm::Value* watch, size_t part);
+  llvm::Value* PowerOf(const Compared& compared, size_t part);
   llvm::Value* FromWatch(llvm::Value* watch, uint64_t offset, llvm::Type* type);
   llvm::Value* BitsIn(llvm::Value* x);
   void TellTested(const plan::Statement& s, const Vectors& mask, const Told& told);
   void LastMargins(const LastTest& last, const Told& told, llvm::Value* column);
+  Vectors Buckets(const LastTest& last, const Compared& compared);
+  Vectors NarrowBuckets(const LastTest& last, const Compared& compared, const Vectors& counts);
   void TestedExtremes(const Vectors& tested, const Vectors& mask, llvm::Value* column,
                       llvm::Value* watch);
   void Outcomes(size_t site, const Told& told, llvm::Value* column);

@@ -34,28 +34,51 @@ uint64_t BitsAt(const void* list, int lane) {
   return std::bit_cast<Bits>(At<T>(list, lane));
 }
 
+double RealAt(const void* list, bool is_f64, int lane) {
+  return is_f64 ? At<double>(list, lane) : At<float>(list, lane);
+}
+
+double ExtraAt(const MarginKind& kind, const Sides& sides, int lane) {
+  if (sides.extra == nullptr) return 0.0;
+  return RealAt(sides.extra, kind.extra_is_f64 || kind.format == Format::kF64, lane);
+}
+
 precision::Margin MarginAt(const MarginKind& kind, const Sides& sides, int lane) {
   if (kind.is_integer) {
     const double distance = static_cast<double>(At<int64_t>(sides.lhs, lane)) -
                             static_cast<double>(At<int64_t>(sides.rhs, lane));
     return {distance, distance};
   }
-  const bool narrow = kind.format != Format::kF64;
-  const auto real = [&](const void* list, bool is_f64) -> double {
-    return is_f64 ? At<double>(list, lane) : At<float>(list, lane);
-  };
-  const double extra =
-      sides.extra == nullptr ? 0.0 : real(sides.extra, kind.extra_is_f64 || !narrow);
-  return precision::MarginOf(kind.format, real(sides.lhs, !narrow), real(sides.rhs, !narrow),
-                             extra);
+  const bool is_f64 = kind.format == Format::kF64;
+  return precision::MarginOf(kind.format, RealAt(sides.lhs, is_f64, lane),
+                             RealAt(sides.rhs, is_f64, lane), ExtraAt(kind, sides, lane));
 }
 
-// Returns whether it is the nearest now.
-bool Offer(ExtremeMargin& to, double magnitude, uint64_t key) {
+// The bits of 2^e of the largest magnitude, in the carrier of the sides, as machine code has them.
+uint64_t PowerAt(const MarginKind& kind, const Sides& sides, int lane) {
+  if (kind.format == Format::kF64) {
+    const double extra = ExtraAt(kind, sides, lane);
+    return std::max({BitsAt<double>(sides.lhs, lane) & precision::kDoubleInfinityBits,
+                     BitsAt<double>(sides.rhs, lane) & precision::kDoubleInfinityBits,
+                     precision::BitsOf(extra) & precision::kDoubleInfinityBits});
+  }
+  const auto narrowed = [&](const void* list) {
+    return static_cast<uint32_t>(BitsAt<float>(list, lane)) & precision::kFloatInfinityBits;
+  };
+  uint32_t power = std::max(narrowed(sides.lhs), narrowed(sides.rhs));
+  if (sides.extra != nullptr && kind.extra_is_f64) {
+    const double extra =
+        precision::DoubleOf(BitsAt<double>(sides.extra, lane) & precision::kDoubleInfinityBits);
+    power = std::max(power, precision::BitsOf(static_cast<float>(extra)));
+  } else if (sides.extra != nullptr) {
+    power = std::max(power, narrowed(sides.extra));
+  }
+  return power;
+}
+
+void Offer(ExtremeMargin& to, double magnitude, uint64_t key) {
   const uint64_t bits = precision::BitsOf(magnitude);
-  if (bits > to.magnitude || (bits == to.magnitude && key >= to.key)) return false;
-  to = {bits, key};
-  return true;
+  if (bits < to.magnitude || (bits == to.magnitude && key < to.key)) to = {bits, key};
 }
 
 float Above(double x) {
@@ -67,16 +90,41 @@ double LimitOf(const ExtremeMargin& nearest) {
   return nearest.magnitude == ~uint64_t{0} ? kInfinity : precision::DoubleOf(nearest.magnitude);
 }
 
+// Sets the limits. Products of `reach` are no subnormals where the sides are none: these are slow.
 void Narrow(MarginWatch& watch, const MarginKind& kind, double absolute, double ulps, double band) {
-  const double widest = std::nextafter(std::max(kind.extremes ? ulps : 0.0, band), kInfinity);
-  const double of_power =
+  const bool counts = kind.is_event && !kind.extremes;  // only NaNs matter
+  const double widest = std::max({kind.extremes ? ulps : 0.0, band, 0.5});
+  const double unit =
       kind.is_integer ? 1.0
                       : precision::DoublePowerOfTwo(1 - precision::Traits(kind.format).precision);
-  const double least = kind.extremes ? std::nextafter(absolute, kInfinity) : -1.0;
-  watch.absolute_f64 = least;
-  watch.reach_f64 = widest * of_power;
-  watch.absolute_f32 = kind.extremes ? Above(absolute) : -1.0F;
-  watch.reach_f32 = Above(widest * of_power);
+  watch.reach_f64 = counts ? -1.0 : std::nextafter(widest, kInfinity) * unit;
+  watch.reach_f32 = counts ? -1.0F : Above(widest * unit);
+  // Of the least normal magnitude and smaller ones.
+  const double least =
+      kind.is_integer ? 0.0
+                      : precision::DoublePowerOfTwo(precision::Traits(kind.format).min_exponent);
+  const double reached = counts ? -1.0 : std::nextafter(widest, kInfinity) * unit * least;
+  const double limit = std::max(kind.extremes ? absolute : -1.0, reached);
+  watch.absolute_f64 = limit < 0.0 ? limit : std::nextafter(limit, kInfinity);
+  watch.absolute_f32 = limit < 0.0 ? -1.0F : Above(limit);
+}
+
+// Many instances at rest show the same numbers, whose margin is then often the smallest.
+void Remember(MarginWatch& watch, const MarginKind& kind, const Sides& sides, int lane,
+              uint32_t rank) {
+  const bool narrow = !kind.is_integer && kind.format != Format::kF64;
+  const auto bits = [&](const void* list) {
+    return narrow ? BitsAt<float>(list, lane) : BitsAt<double>(list, lane);
+  };
+  if (!kind.is_integer) {
+    const uint64_t power = PowerAt(kind, sides, lane);
+    // NaNs would look like this lane.
+    if (power >= (narrow ? precision::kFloatInfinityBits : precision::kDoubleInfinityBits)) return;
+    watch.power = power;
+  }
+  watch.lhs = bits(sides.lhs);
+  watch.rhs = bits(sides.rhs);
+  watch.rank = static_cast<int32_t>(rank);
 }
 
 }  // namespace
@@ -117,6 +165,7 @@ void NoteMargins(GroupArgs* args, MarginWatch* watch, void* column, uint64_t kin
   EventColumn* const event = kind.is_event ? static_cast<EventColumn*>(column) : nullptr;
   ExtremeMargin& absolute = kind.is_event ? event->absolute : termination->absolute;
   ExtremeMargin& ulps = kind.is_event ? event->ulps : termination->ulps;
+  int known = -1;  // the last lane that need not be counted again
   for (uint64_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const precision::Margin margin = MarginAt(kind, sides, lane);
@@ -128,21 +177,13 @@ void NoteMargins(GroupArgs* args, MarginWatch* watch, void* column, uint64_t kin
     if (is_near) {
       ++(((stopped >> lane) & 1) != 0 ? termination->near_stopped : termination->near_continued);
     }
+    if (!is_near) known = lane;
     if (!kind.extremes) continue;
     const uint64_t key = 2 * uint64_t{args->ranks[lane]} + (std::signbit(margin.absolute) ? 0 : 1);
+    Offer(absolute, std::abs(margin.absolute), key);
     Offer(ulps, std::abs(margin.ulps), key);
-    if (!Offer(absolute, std::abs(margin.absolute), key)) continue;
-    watch->rank = kNoRank;
-    if (is_near) continue;  // each one is counted
-    const bool narrow = !kind.is_integer && kind.format != Format::kF64;
-    watch->lhs = narrow ? BitsAt<float>(lhs, lane) : BitsAt<double>(lhs, lane);
-    watch->rhs = narrow ? BitsAt<float>(rhs, lane) : BitsAt<double>(rhs, lane);
-    if (extra != nullptr) {
-      watch->extra =
-          narrow && !kind.extra_is_f64 ? BitsAt<float>(extra, lane) : BitsAt<double>(extra, lane);
-    }
-    watch->rank = static_cast<int32_t>(args->ranks[lane]);
   }
+  if (known >= 0) Remember(*watch, kind, sides, known, args->ranks[known]);
   const double band = kind.is_event ? 0.0 : args->near_band_ulps;
   Narrow(*watch, kind, LimitOf(absolute), LimitOf(ulps), band);
 }

@@ -21,12 +21,13 @@ struct GroupArgs;
 // Of one site in one step, as the instances of one thread have shown it so far.
 struct MarginWatch {
   // Of interest is |a - b| <= absolute, and |a - b| <= reach * 2^e, where 2^e <= m < 2^(e + 1) for
-  // the largest magnitude m that counts for the ulp. For sides in f32, and for f64 and integers.
+  // the largest magnitude m that counts for the ulp and is no subnormal of the format; of those
+  // `absolute` takes care. For sides in f32, and for f64 and integers.
   float absolute_f32, reach_f32;
   double absolute_f64, reach_f64;
-  // The bits of the sides and the extra magnitude whose margin is the smallest so far. Lanes of
+  // The bits of the sides, and of 2^e, of the last margin that came here and was not near. Lanes of
   // this rank and of later ones that show them again change nothing.
-  uint64_t lhs, rhs, extra;
+  uint64_t lhs, rhs, power;
   int32_t rank;  // the largest number: no lane
   // The least and the greatest last tested value, as ordered keys (TestedKey) of their carrier.
   int64_t tested_min, tested_max;
