@@ -1,10 +1,11 @@
 // Compiled plans beside the interpreter on programs of arrays, in one thread: best of five.
 //
 // usage: arrays_bench [NAME...]: grid, particles, exp, log, tanh, sin, mixed; default: all
-//        arrays_bench --text NAME: the machine code's text after optimisation, forward and adjoint
+//        arrays_bench --text NAME: the plan; NAME.o and NAME_adjoint.o for objdump
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -131,7 +132,8 @@ Program Mixed() {
         pool.push_back(a / (b.Literal(1.0, shape) + c * c));
         break;
       case 7:
-        pool.push_back(Select(b.Event(Cat("event", pool.size()), a, Comparison::kLt, c), 0.5 * a, c));
+        pool.push_back(
+            Select(b.Event(Cat("event", pool.size()), a, Comparison::kLt, c), 0.5 * a, c));
         break;
       case 8:
         pool.push_back(Sqrt(b.Literal(1.0, shape) + a * a) - b.Literal(1.0, shape));
@@ -210,7 +212,7 @@ struct Times {
 
 // Ranges of 25 steps are replayed and reversed; making the executor's code is timed apart.
 Times TimesOf(Executor& executor, const Batch& batch) {
-  static const int64_t kRange = std::getenv("RANGE") ? std::atoi(std::getenv("RANGE")) : 25;
+  constexpr int64_t kRange = 25;
   RunOptions options;
   options.recording = Recording::kNone;
   Times times;
@@ -253,20 +255,24 @@ void PrintText(const Subject& subject) {
   const plan::Plan plan = plan::PlacedPlan(*batch.program, {});
   std::cout << plan::Print(plan) << "\n";
   compiled::KernelOptions options;
-  options.mapping =
-      compiled::ChooseMapping(plan, batch.instances, compiled::FloatLanes(options.isa));
-  std::cout << CompilePlan(plan, {.inputs = compiled::FormsOf(batch)}, options)->code->text();
-  if (batch.program->adjoint) {
-    std::cout << CompileAdjoint(plan, {.inputs = compiled::FormsOf(batch)}, options)->code->text();
+  const int64_t width = compiled::FloatLanes(options.isa);
+  options.mapping = ChooseMapping(compiled::CountsOf(plan, width), batch.instances, width);
+  for (const auto part : {compiled::Part::kForward, compiled::Part::kAdjoint}) {
+    if (part == compiled::Part::kAdjoint && !batch.program->adjoint) continue;
+    const auto object = CompileKernel(plan, part, {.inputs = compiled::FormsOf(batch)}, options);
+    Check(object.status());
+    std::ofstream(Cat(subject.name, part == compiled::Part::kForward ? "" : "_adjoint", ".o"),
+                  std::ios::binary)
+        << object->bytes;
   }
 }
 
 void Measure(const Subject& subject) {
   const Batch batch = BatchOf(subject);
   const auto cpu = MakeCpuExecutor();
-  const auto chosen = compiled::MakeCompiledExecutor();
-  const auto lanes = compiled::MakeCompiledExecutor({.parts = std::getenv("PARTS") ? std::atoi(std::getenv("PARTS")) : 2,
-  .mapping = compiled::Mapping::kLanes});
+  const auto chosen = compiled::MakeCompiledExecutor(compiled::KernelOptions{});
+  const auto lanes =
+      compiled::MakeCompiledExecutor(compiled::KernelOptions{.mapping = compiled::Mapping::kLanes});
   const Times a = TimesOf(*cpu, batch);
   const Times b = TimesOf(*chosen, batch);
   const Times c = TimesOf(*lanes, batch);

@@ -133,21 +133,11 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
   const NumericalProgram& program = *batch_.program;
   if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   seed_ = precision::RoundTo(program.policy[Role::kObjective].format, seed_scale);
-  auto kernel = CompileAdjoint(plan_,
-                               {.inputs = FormsOf(batch_),
-                                .stops = program.policy.nonfinite == precision::NonFinite::kStop,
-                                .looks = looks_,
-                                .decides = false,
-                                .ranges = records_},
-                               compiler_);
-  if (!kernel.ok()) return kernel.status();
-  adjoint_ = std::make_unique<const AdjointKernel>(std::move(*kernel));
+  if (absl::Status taken = TakeCode(Part::kAdjoint); !taken.ok()) return taken;
   reversed_.clear();
   reversed_.resize(groups_.size());
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     MakeReversed(group);
-    worker.workspace.resize(
-        std::max(worker.workspace.size(), static_cast<size_t>(adjoint_->workspace)));
     worker.replayed = groups_[static_cast<size_t>(group)].fields;
     worker.backward.resize(1);
     worker.frames.resize(1);
@@ -207,10 +197,9 @@ void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int
 }
 
 absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) {
+  if (absl::Status taken = TakeCode(Part::kAdjoint); !taken.ok()) return taken;
   for (std::unique_ptr<Worker>& worker : workers_) {
     if (!worker) worker = NewWorker();
-    worker->workspace.resize(
-        std::max(worker->workspace.size(), static_cast<size_t>(adjoint_->workspace)));
     worker->backward.assign(static_cast<size_t>(count), BackwardColumn{});
     worker->frames.assign(static_cast<size_t>(count), 0);
     worker->ranges = {};

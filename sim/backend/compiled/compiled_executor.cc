@@ -4,50 +4,103 @@
 
 #include "sim/backend/check_batch.h"
 #include "sim/backend/compiled/compiled_run.h"
-#include "sim/backend/compiled/mapping.h"
-#include "sim/plan/make_plan.h"
+#include "sim/backend/compiled/plan_cache.h"
+#include "sim/backend/reference/reference_executor.h"
 
 namespace simgrad::sim::compiled {
 namespace {
 
-class CompiledExecutor : public Executor {
+// What runs need of their executor.
+struct Kept {
+  Kept(const CompiledOptions& options, Wanted how)
+      : kernel_options{.isa = options.isa, .parts = options.parts, .mapping = options.mapping},
+        wanted(how),
+        kernels(options.kernels),
+        plans(kernel_options, options.most_plan_bytes) {}
+
+  KernelRequest RequestOf(const PlannedProgram& planned, Part part) const {
+    const bool forward = part == Part::kForward;
+    KernelOptions how = kernel_options;
+    how.mapping = planned.mapping;
+    return {planned.plan, part, forward ? planned.forward : planned.adjoint, how,
+            forward ? planned.forward_key : planned.adjoint_key};
+  }
+
+  const KernelOptions kernel_options;
+  const Wanted wanted;
+  KernelCache kernels;
+  PlanCache plans;
+  std::atomic<uint64_t> runs_compiled{0};
+  std::atomic<uint64_t> runs_by_reference{0};
+};
+
+class Compiled : public CompiledExecutor {
  public:
-  explicit CompiledExecutor(const KernelOptions& options) : options_(options) {}
+  Compiled(const CompiledOptions& options, Wanted wanted)
+      : options_(options),
+        kept_(std::make_shared<Kept>(options, wanted)),
+        reference_(MakeReferenceExecutor()) {}
   std::string_view name() const override { return "compiled"; }
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
-    const bool records = options.recording != Recording::kNone;
-    const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
-    plan::Plan plan = plan::PlacedPlan(
-        *batch.program, {.decides = records, .looks = records || stops, .ranges = records});
-    KernelOptions compiler = options_;
-    if (!compiler.mapping) {
-      compiler.mapping = ChooseMapping(plan, batch.instances, FloatLanes(compiler.isa));
+    const auto planned = kept_->plans.Get(batch, options.recording);
+    if (IsLeftToReference(*planned, batch)) {
+      ++kept_->runs_by_reference;
+      return reference_->Create(std::move(batch), std::move(options));
     }
-    auto kernel = CompilePlan(plan,
-                              {.inputs = FormsOf(batch),
-                               .stops = stops,
-                               .looks = records || stops,
-                               .decides = records,
-                               .ranges = records,
-                               .extremes = records && options.recording != Recording::kCounts,
-                               .instances = options.recording == Recording::kInstances},
-                              compiler);
-    if (!kernel.ok()) return kernel.status();
-    return std::make_unique<CompiledRun>(std::move(batch), std::move(options), std::move(plan),
-                                         std::make_shared<const Kernel>(std::move(*kernel)),
-                                         compiler);
+    ++kept_->runs_compiled;
+    const auto stop = options.stop;
+    const auto kernel = [kept = kept_, planned, stop](Part part) {
+      return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
+    };
+    if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
+    return std::make_unique<CompiledRun>(std::move(batch), std::move(options),
+                                         RunCode{planned->plan, planned->forward.shape, kernel});
+  }
+
+  CompiledUse use() const override {
+    return {.compiler = kept_->kernels.use(),
+            .plans = kept_->plans.size(),
+            .plan_bytes = kept_->plans.bytes(),
+            .runs_compiled = kept_->runs_compiled,
+            .runs_by_reference = kept_->runs_by_reference};
   }
 
  private:
-  const KernelOptions options_;
+  bool IsLeftToReference(const PlannedProgram& planned, const Batch& batch) const {
+    const int64_t uses = planned.uses++;
+    if (planned.statements > options_.most_statements) return true;
+    const double work = planned.work_per_step * static_cast<double>(batch.instances) *
+                        static_cast<double>(batch.steps + 1);
+    if (kept_->wanted != Wanted::kSoonest || work > options_.little_work) return false;
+    bool ready = true;
+    for (Part part : {Part::kForward, Part::kAdjoint}) {
+      const KernelRequest request = kept_->RequestOf(planned, part);
+      if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
+      ready = false;
+      // What comes back is compiled meanwhile; what never does is not.
+      if (uses > 0) kept_->kernels.Ask(request, Wanted::kSoonest);
+    }
+    return !ready;
+  }
+
+  const CompiledOptions options_;
+  const std::shared_ptr<Kept> kept_;
+  const std::unique_ptr<Executor> reference_;
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> MakeCompiledExecutor(const KernelOptions& options) {
-  return std::make_unique<CompiledExecutor>(options);
+std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const CompiledOptions& options) {
+  return std::make_unique<Compiled>(options, Wanted::kSoonest);
+}
+
+std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const KernelOptions& options) {
+  const CompiledOptions all = {
+      .isa = options.isa, .parts = options.parts, .mapping = options.mapping};
+  return std::make_unique<Compiled>(
+      all, options.effort == Effort::kBest ? Wanted::kBest : Wanted::kQuick);
 }
 
 }  // namespace simgrad::sim::compiled

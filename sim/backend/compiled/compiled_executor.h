@@ -1,16 +1,52 @@
 // The executor that compiles plans (sim/backend/compiled/README.md).
 //
+// Maths: the bits of the reference executor, whoever serves a run and whichever code is ready.
+// Cost: little work that is new is run by the reference executor, which needs no compile; other work
+//   waits for a quick compile, unless its kernel is kept. The best code follows in the background and is
+//   used from the next chunk of steps on.
 // Errors: those of Executor; INTERNAL with the compiler's words.
+// Threads: immutable but for what it keeps. A run may outlive its executor.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/kernel_cache.h"
 #include "sim/backend/executor.h"
 
 namespace simgrad::sim::compiled {
 
-std::unique_ptr<Executor> MakeCompiledExecutor(const KernelOptions& options = {});
+struct CompiledOptions {
+  Isa isa = BestIsa();
+  int parts = 2;
+  std::optional<Mapping> mapping;  // else as mapping.h says
+  // Element-operations of a run at its caps: at most that many are left to the reference executor
+  // where there is no kernel yet; 0: none.
+  double little_work = 1 << 18;
+  // Of one function; a program with more is left to the reference executor.
+  int64_t most_statements = 40'000;
+  int64_t most_plan_bytes = int64_t{64} << 20;
+  KernelCacheOptions kernels;
+};
+
+// Who ran what, and what is kept.
+struct CompiledUse {
+  CompilerUse compiler;
+  int64_t plans = 0;
+  int64_t plan_bytes = 0;
+  uint64_t runs_compiled = 0;
+  uint64_t runs_by_reference = 0;
+};
+
+class CompiledExecutor : public Executor {
+ public:
+  virtual CompiledUse use() const = 0;
+};
+
+std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const CompiledOptions& options);
+// Compiles every program with this effort and waits for it.
+std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const KernelOptions& options = {});
 
 }  // namespace simgrad::sim::compiled

@@ -29,25 +29,22 @@ size_t Travelling(const plan::Plan& plan) {
 
 }  // namespace
 
-CompiledRun::Worker::Worker(const Batch& batch, int lanes, int64_t workspace_bytes,
-                            const WorkMeter::StopCallback& stop)
-    : inputs(batch, lanes), workspace(static_cast<size_t>(workspace_bytes)), meter(stop) {}
+CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& stop)
+    : inputs(batch, lanes), meter(stop) {}
 
-CompiledRun::CompiledRun(Batch batch, RunOptions options, plan::Plan plan,
-                         std::shared_ptr<const Kernel> kernel, const KernelOptions& compiler)
+CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
     : batch_(std::move(batch)),
       options_(std::move(options)),
-      plan_(std::move(plan)),
-      kernel_(std::move(kernel)),
+      code_(std::move(code)),
+      plan_(*code_.plan),
       travelling_(Travelling(plan_)),
-      layout_(plan_.fields, kernel_->shape.lanes()),
+      layout_(plan_.fields, code_.shape.lanes()),
       states_(batch_.program->program.InputsOf(InputKind::kState)),
       records_(options_.recording != Recording::kNone),
       looks_(records_ || batch_.program->policy.nonfinite == precision::NonFinite::kStop),
       pool_(ThreadsOf(options_, groups())),
       workers_(static_cast<size_t>(pool_.threads())),
       groups_(static_cast<size_t>(groups())),
-      compiler_(compiler),
       record_bytes_(static_cast<size_t>(batch_.steps), 0),
       gradients_(batch_.program->program.inputs.size()),
       connected_(batch_.program->program.inputs.size()) {
@@ -146,7 +143,23 @@ int64_t CompiledRun::TravellingBytes() const {
 int64_t CompiledRun::groups() const { return (batch_.instances + lanes() - 1) / lanes(); }
 
 std::unique_ptr<CompiledRun::Worker> CompiledRun::NewWorker() const {
-  return std::make_unique<Worker>(batch_, lanes(), kernel_->workspace, options_.stop);
+  auto worker = std::make_unique<Worker>(batch_, lanes(), options_.stop);
+  int64_t workspace = kernel_->workspace;
+  if (adjoint_ != nullptr) workspace = std::max(workspace, adjoint_->workspace);
+  worker->workspace.resize(static_cast<size_t>(workspace));
+  return worker;
+}
+
+absl::Status CompiledRun::TakeCode(Part part) {
+  absl::StatusOr<std::shared_ptr<const Kernel>> kernel = code_.kernel(part);
+  if (!kernel.ok()) return kernel.status();
+  (part == Part::kForward ? kernel_ : adjoint_) = *std::move(kernel);
+  const size_t workspace =
+      static_cast<size_t>((part == Part::kForward ? kernel_ : adjoint_)->workspace);
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker && worker->workspace.size() < workspace) worker->workspace.resize(workspace);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CompiledRun::ForGroups(const std::function<void(Worker&, int64_t)>& work) {
@@ -269,6 +282,7 @@ void CompiledRun::SetSentStates(int64_t group, std::byte* fields, WorkMeter& met
 }
 
 absl::Status CompiledRun::Start() {
+  if (absl::Status taken = TakeCode(Part::kForward); !taken.ok()) return taken;
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     GroupState& state = groups_[static_cast<size_t>(group)];
     state.fields.assign(static_cast<size_t>(TravellingBytes()), std::byte{0});
@@ -409,6 +423,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
 }
 
 absl::StatusOr<ForwardChunk> CompiledRun::Forward(int64_t first, int64_t count) {
+  if (absl::Status taken = TakeCode(Part::kForward); !taken.ok()) return taken;
   constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
   const bool extremes = options_.recording != Recording::kCounts;
   ForwardChunk chunk =

@@ -14,10 +14,17 @@
 
 namespace simgrad::sim::compiled {
 
+// What a run executes.
+struct RunCode {
+  std::shared_ptr<const plan::Plan> plan;
+  LaneShape shape;
+  // The best that is ready; asked for before every chunk of steps.
+  std::function<absl::StatusOr<std::shared_ptr<const Kernel>>(Part)> kernel;
+};
+
 class CompiledRun : public Run {
  public:
-  CompiledRun(Batch batch, RunOptions options, plan::Plan plan,
-              std::shared_ptr<const Kernel> kernel, const KernelOptions& compiler);
+  CompiledRun(Batch batch, RunOptions options, RunCode code);
 
   absl::Status Start() override;
   absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) override;
@@ -45,7 +52,7 @@ class CompiledRun : public Run {
  private:
   // What one thread works with.
   struct Worker {
-    Worker(const Batch& batch, int lanes, int64_t workspace, const WorkMeter::StopCallback& stop);
+    Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& stop);
     GroupInputs inputs;
     std::vector<std::byte> workspace;
     WorkMeter meter;
@@ -75,9 +82,11 @@ class CompiledRun : public Run {
 
   int64_t groups() const;
   int64_t TravellingBytes() const;  // of the fields of a GroupState
-  int lanes() const { return kernel_->shape.lanes(); }
+  int lanes() const { return code_.shape.lanes(); }
   absl::Status ForGroups(const std::function<void(Worker&, int64_t group)>& work);
   std::unique_ptr<Worker> NewWorker() const;
+  // Takes the best code that is ready.
+  absl::Status TakeCode(Part part);
   // Runs `function` on a group for steps from `first` on, `column` of the chunk.
   void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count,
             int64_t column, ForwardChunk* chunk = nullptr);
@@ -111,9 +120,10 @@ class CompiledRun : public Run {
 
   const Batch batch_;
   const RunOptions options_;
-  const plan::Plan plan_;
-  const std::shared_ptr<const Kernel> kernel_;
-  const size_t travelling_;  // fields that travel with a group's states
+  const RunCode code_;
+  const plan::Plan& plan_;
+  std::shared_ptr<const Kernel> kernel_;  // of the forward run
+  const size_t travelling_;               // fields that travel with a group's states
   const FieldLayout layout_;
   const std::vector<int32_t> states_;
   const bool records_;
@@ -129,8 +139,7 @@ class CompiledRun : public Run {
   std::vector<GroupState> groups_;
   std::vector<uint64_t> signatures_;
   std::vector<InstanceHealth> health_;
-  const KernelOptions compiler_;
-  std::unique_ptr<const AdjointKernel> adjoint_;
+  std::shared_ptr<const Kernel> adjoint_;
   double seed_ = 1.0;
   std::vector<Reversed> reversed_;              // by group
   std::vector<int64_t> record_bytes_;           // by step: of the group that needs most

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim/backend/compiled/record_writer.h"
+#include "sim/backend/compiled/scalar_module.h"
 #include "sim/backend/compiled/widen.h"
 #include "sim/text.h"
 
@@ -696,22 +697,21 @@ class FunctionWriter {
 
   // ---- statements ----
   void Call(const Statement& s) {
-    llvm::Function* const function = module_.getFunction(s.function);
-    if (function == nullptr) llvm::report_fatal_error(("no scalar function " + s.function).c_str());
+    llvm::Function& function = ScalarFunction(module_, s.function);
     bool uniform = true;
     for (Register r : s.operands) uniform = uniform && At(r).uniform;
     Lanes lanes;
     if (uniform) {
       std::vector<Value*> operands;
       for (Register r : s.operands) operands.push_back(At(r).parts[0]);
-      lanes = {true, {WidenedCall(b_, *function, operands, 1)}};
-      Inline(lanes.parts[0], *function);
+      lanes = {true, {WidenedCall(b_, function, operands, 1)}};
+      Inline(lanes.parts[0], function);
     } else {
       for (int part = 0; part < parts(); ++part) {
         std::vector<Value*> operands;
         for (Register r : s.operands) operands.push_back(Part(r, part));
-        lanes.parts.push_back(WidenedCall(b_, *function, operands, width()));
-        if (is_one()) Inline(lanes.parts[0], *function);
+        lanes.parts.push_back(WidenedCall(b_, function, operands, width()));
+        if (is_one()) Inline(lanes.parts[0], function);
       }
     }
     At(s.result) = std::move(lanes);
@@ -741,7 +741,7 @@ class FunctionWriter {
         entry_builder_.CreateAlloca(to, entry_builder_.getInt64(static_cast<uint64_t>(lanes)));
     CountTo(b_.getInt64(static_cast<uint64_t>(lanes)), [&](Value* lane) {
       Value* const x = b_.CreateGEP(from, memory, b_.CreateAdd(first, lane));
-      Value* const sum = b_.CreateCall(module_.getFunction(name),
+      Value* const sum = b_.CreateCall(&ScalarFunction(module_, name),
                                        {x, b_.getInt64(static_cast<uint64_t>(s.stride * lanes)),
                                         b_.getInt64(static_cast<uint64_t>(s.number))});
       b_.CreateStore(sum, b_.CreateGEP(to, sums, lane));

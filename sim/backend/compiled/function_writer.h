@@ -27,6 +27,7 @@ struct InputForm {
   bool per_lane = false;
   bool per_step = false;
   bool sums_per_step = false;  // its gradient has an entry for each step
+  bool operator==(const InputForm&) const = default;
 };
 
 struct WriterOptions {

@@ -1,78 +1,96 @@
 #include "sim/backend/compiled/kernel.h"
 
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/Module.h>
+
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "sim/backend/compiled/scalar_module.h"
+#include "sim/backend/compiled/widen.h"
 
 namespace simgrad::sim::compiled {
 namespace {
 
-struct Wanted {
-  const plan::Function& function;
+// A function of a plan and where its address goes.
+struct Entry {
+  plan::Function plan::Plan::*function;
   StepOrder order;
-  GroupFunction* address;
+  GroupFunction Kernel::*address;
+  const char* name;
 };
+
+const std::vector<Entry>& EntriesOf(Part part) {
+  using plan::Plan;
+  static const std::vector<Entry> forward = {
+      {&Plan::start, StepOrder::kOne, &Kernel::start, "start"},
+      {&Plan::step, StepOrder::kAscending, &Kernel::step, "step"},
+      {&Plan::finish, StepOrder::kOne, &Kernel::finish, "finish"}};
+  static const std::vector<Entry> adjoint = {
+      {&Plan::replay, StepOrder::kAscending, &Kernel::replay, "replay"},
+      {&Plan::reverse_terminal, StepOrder::kOne, &Kernel::reverse_terminal, "reverse_terminal"},
+      {&Plan::reverse_last, StepOrder::kDescending, &Kernel::reverse_last, "reverse_last"},
+      {&Plan::reverse, StepOrder::kDescending, &Kernel::reverse, "reverse"},
+      {&Plan::reverse_initial, StepOrder::kOne, &Kernel::reverse_initial, "reverse_initial"}};
+  return part == Part::kForward ? forward : adjoint;
+}
+
+}  // namespace
 
 LaneShape ShapeOf(const KernelOptions& options) {
   if (options.mapping == Mapping::kElements) return {.width = 1, .parts = 1};
   return {.width = FloatLanes(options.isa), .parts = options.parts};
 }
 
-absl::StatusOr<std::unique_ptr<MachineCode>> Compile(const plan::Plan& plan,
-                                                     const WriterOptions& writer,
-                                                     const KernelOptions& options,
-                                                     const std::vector<Wanted>& functions,
-                                                     int64_t& workspace) {
-  auto context = std::make_unique<llvm::LLVMContext>();
-  std::unique_ptr<llvm::Module> module = ReadScalarModule(*context);
-  for (const Wanted& wanted : functions) {
-    workspace = std::max(workspace, WriteFunction(*module, plan, wanted.function, wanted.order,
-                                                  writer, "group_" + wanted.function.name));
+std::vector<const plan::Function*> FunctionsOf(const plan::Plan& plan, Part part) {
+  std::vector<const plan::Function*> functions;
+  for (const Entry& entry : EntriesOf(part)) {
+    const plan::Function& function = plan.*entry.function;
+    if (!function.name.empty()) functions.push_back(&function);
   }
-  auto code = MachineCode::Compile(std::move(context), std::move(module), options.isa,
-                                   options.effort, options.mapping.value_or(Mapping::kLanes));
-  if (!code.ok()) return code.status();
-  for (const Wanted& wanted : functions) {
-    const auto found = (*code)->Find("group_" + wanted.function.name);
-    if (!found.ok()) return found.status();
-    *wanted.address = reinterpret_cast<GroupFunction>(*found);
-  }
-  return code;
+  return functions;
 }
 
-}  // namespace
-
-absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, WriterOptions writer,
-                                   const KernelOptions& options) {
-  Kernel kernel;
-  kernel.shape = ShapeOf(options);
-  writer.shape = kernel.shape;
-  auto code = Compile(plan, writer, options,
-                      {{plan.start, StepOrder::kOne, &kernel.start},
-                       {plan.step, StepOrder::kAscending, &kernel.step},
-                       {plan.finish, StepOrder::kOne, &kernel.finish}},
-                      kernel.workspace);
-  if (!code.ok()) return code.status();
-  kernel.code = std::move(*code);
-  return kernel;
-}
-
-absl::StatusOr<AdjointKernel> CompileAdjoint(const plan::Plan& plan, WriterOptions writer,
-                                             const KernelOptions& options) {
-  AdjointKernel kernel;
+absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, WriterOptions writer,
+                                           const KernelOptions& options) {
   writer.shape = ShapeOf(options);
-  std::vector<Wanted> functions = {
-      {plan.replay, StepOrder::kAscending, &kernel.replay},
-      {plan.reverse_terminal, StepOrder::kOne, &kernel.reverse_terminal},
-      {plan.reverse, StepOrder::kDescending, &kernel.reverse},
-      {plan.reverse_initial, StepOrder::kOne, &kernel.reverse_initial}};
-  if (!plan.reverse_last.name.empty()) {
-    functions.push_back({plan.reverse_last, StepOrder::kDescending, &kernel.reverse_last});
+  llvm::LLVMContext context;
+  const std::unique_ptr<llvm::Module> module = ReadScalarModule(context);
+  KernelObject object;
+  try {
+    for (const Entry& entry : EntriesOf(part)) {
+      const plan::Function& function = plan.*entry.function;
+      if (function.name.empty()) continue;
+      const int64_t workspace =
+          WriteFunction(*module, plan, function, entry.order, writer, entry.name);
+      object.workspace = std::max(object.workspace, workspace);
+    }
+  } catch (const UnknownScalar& error) {
+    return absl::InternalError(error.what());
   }
-  auto code = Compile(plan, writer, options, functions, kernel.workspace);
+  DropUnreadScalars(*module);
+  InlineRareLaneFunctions(*module);
+  absl::StatusOr<std::string> bytes = CompileObject(*module, options.isa, options.effort,
+                                                    options.mapping.value_or(Mapping::kLanes));
+  if (!bytes.ok()) return bytes.status();
+  object.bytes = *std::move(bytes);
+  return object;
+}
+
+absl::StatusOr<Kernel> LoadKernel(const KernelObject& object, Part part) {
+  absl::StatusOr<std::unique_ptr<MachineCode>> code = MachineCode::Load(object.bytes);
   if (!code.ok()) return code.status();
-  kernel.code = std::move(*code);
+  Kernel kernel;
+  kernel.workspace = object.workspace;
+  for (const Entry& entry : EntriesOf(part)) {
+    const absl::StatusOr<void*> found = (*code)->Find(entry.name);
+    if (absl::IsNotFound(found.status())) continue;
+    if (!found.ok()) return found.status();
+    kernel.*entry.address = reinterpret_cast<GroupFunction>(*found);
+  }
+  kernel.code = *std::move(code);
   return kernel;
 }
 

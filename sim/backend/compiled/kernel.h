@@ -1,29 +1,25 @@
-// The machine code of one plan: its functions for groups of instances.
+// The machine code of a plan: its forward functions, or those of its adjoint, for groups of
+// instances.
 //
-// Cost: a compile. Errors: INTERNAL with LLVM's words. Threads: its functions may run in any.
+// Numbers of the program stand in the plan's tables, so plans of one structure share a kernel.
+// Cost: CompileForward and CompileAdjoint a compile; LoadKernel about a millisecond. Errors: INTERNAL
+// with LLVM's words. Threads: compile in one; the functions may run in any.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "sim/backend/compiled/function_writer.h"
 #include "sim/backend/compiled/machine_code.h"
+#include "sim/backend/compiled/object_code.h"
 #include "sim/plan/plan.h"
 
 namespace simgrad::sim::compiled {
 
 using GroupFunction = void (*)(GroupArgs*);
-
-struct Kernel {
-  std::unique_ptr<MachineCode> code;
-  LaneShape shape;
-  GroupFunction start = nullptr;
-  GroupFunction step = nullptr;  // steps [first_step, first_step + count)
-  GroupFunction finish = nullptr;
-  int64_t workspace = 0;  // bytes, of the function that needs most
-};
 
 struct KernelOptions {
   Isa isa = BestIsa();
@@ -32,21 +28,39 @@ struct KernelOptions {
   std::optional<Mapping> mapping;  // else as mapping.h says
 };
 
-// The functions of a plan's adjoint; its groups have the lanes of the forward kernel.
-struct AdjointKernel {
+LaneShape ShapeOf(const KernelOptions& options);
+
+// Which functions of a plan: forward code and adjoint code are made when they are asked for.
+enum class Part : uint8_t { kForward, kAdjoint };
+
+// Compiled, not loaded.
+struct KernelObject {
+  std::string bytes;      // an object file
+  int64_t workspace = 0;  // bytes, of the function that needs most
+};
+
+struct Kernel {
   std::unique_ptr<MachineCode> code;
+  int64_t workspace = 0;
+  Effort effort = Effort::kBest;  // that it was compiled with
+  // kForward; null: the plan has none.
+  GroupFunction start = nullptr;
+  GroupFunction step = nullptr;  // steps [first_step, first_step + count)
+  GroupFunction finish = nullptr;
+  // kAdjoint.
   GroupFunction replay = nullptr;  // steps of a call, ascending
   GroupFunction reverse_terminal = nullptr;
   GroupFunction reverse_last = nullptr;  // null: as `reverse`
   GroupFunction reverse = nullptr;       // steps of a call, descending
   GroupFunction reverse_initial = nullptr;
-  int64_t workspace = 0;
 };
 
-// `writer`: what is recorded; its shape is chosen here.
-absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, WriterOptions writer,
-                                   const KernelOptions& options);
-absl::StatusOr<AdjointKernel> CompileAdjoint(const plan::Plan& plan, WriterOptions writer,
-                                             const KernelOptions& options);
+// The functions of a part that the plan has.
+std::vector<const plan::Function*> FunctionsOf(const plan::Plan& plan, Part part);
+
+// `writer`: what is recorded; its shape is that of the options.
+absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, WriterOptions writer,
+                                           const KernelOptions& options);
+absl::StatusOr<Kernel> LoadKernel(const KernelObject& object, Part part);
 
 }  // namespace simgrad::sim::compiled

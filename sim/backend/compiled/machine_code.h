@@ -1,49 +1,36 @@
-// Machine code of a module, kept as long as this object lives.
+// The functions of an object file, loaded: their pages are written first and executable afterwards.
 //
-// Errors: INTERNAL with LLVM's words. Threads: compile in one; the code may run in any.
+// Errors: INTERNAL with LLVM's words. Threads: load in one; the code may run in any.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
-namespace llvm {
-class LLVMContext;
-class Module;
-namespace orc {
+namespace llvm::orc {
 class LLJIT;
 }
-}  // namespace llvm
 
 namespace simgrad::sim::compiled {
 
-// The vectors of this machine.
-enum class Isa : uint8_t { kSse2, kAvx2, kAvx512 };
-Isa BestIsa();
-int FloatLanes(Isa isa);
-
-enum class Effort : uint8_t { kQuick, kBest };
-
-// What the lanes of a vector hold: instances, or elements of arrays of one instance, whose loops the
-// compiler widens.
-enum class Mapping : uint8_t { kLanes, kElements };
-
 class MachineCode {
  public:
-  static absl::StatusOr<std::unique_ptr<MachineCode>> Compile(
-      std::unique_ptr<llvm::LLVMContext> context, std::unique_ptr<llvm::Module> module, Isa isa,
-      Effort effort, Mapping mapping = Mapping::kLanes);
+  static absl::StatusOr<std::unique_ptr<MachineCode>> Load(std::string_view object);
   ~MachineCode();
-  // The address of a function of the module.
+  // The address of a function; NOT_FOUND where the object has none of this name.
   absl::StatusOr<void*> Find(const std::string& name) const;
-  // The module's text after optimisation, for people.
-  const std::string& text() const { return text_; }
+  // What the code takes in memory: pages of code and of constants.
+  int64_t bytes() const { return bytes_; }
 
  private:
   MachineCode() = default;
   std::unique_ptr<llvm::orc::LLJIT> jit_;
-  std::string text_;
+  std::set<std::string> names_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace simgrad::sim::compiled

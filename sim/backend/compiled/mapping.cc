@@ -11,20 +11,15 @@ using plan::Statement;
 // Turns of a loop of unknown length: enough to weigh more than what stands around it.
 constexpr double kUnknownTurns = 8;
 
-struct Counts {
-  double numbers = 0;  // executed statements
-  double vectors = 0;  // of them, those of parallel loops by vectors of elements
-};
-
-Counts CountsOf(const std::vector<Statement>& block, int64_t width) {
-  Counts counts;
+StepCounts CountsOf(const std::vector<Statement>& block, int64_t width) {
+  StepCounts counts;
   for (const Statement& s : block) {
     if (s.body.empty()) {
       ++counts.numbers;
       ++counts.vectors;
       continue;
     }
-    const Counts inside = CountsOf(s.body, width);
+    const StepCounts inside = CountsOf(s.body, width);
     const bool loops = s.code == Code::kRepeat || (s.code == Code::kEach && !s.operands.empty());
     const double turns = loops                   ? kUnknownTurns
                          : s.code == Code::kEach ? static_cast<double>(s.number)
@@ -42,10 +37,15 @@ Counts CountsOf(const std::vector<Statement>& block, int64_t width) {
 
 }  // namespace
 
-Mapping ChooseMapping(const plan::Plan& plan, int64_t instances, int64_t width) {
-  const Counts step = CountsOf(plan.step.statements, width);
+StepCounts CountsOf(const plan::Plan& plan, int64_t width) {
+  return CountsOf(plan.step.statements, width);
+}
+
+Mapping ChooseMapping(const StepCounts& step, int64_t instances, int64_t width) {
   const double groups = static_cast<double>((instances + width - 1) / width);
-  const bool elements = static_cast<double>(instances) * step.vectors <= groups * step.numbers;
+  const double by_elements = static_cast<double>(instances) * step.vectors;
+  const double by_lanes = groups * step.numbers;
+  const bool elements = instances < width ? by_elements <= by_lanes : by_elements < by_lanes;
   return elements ? Mapping::kElements : Mapping::kLanes;
 }
 

@@ -1,6 +1,8 @@
 #include "sim/backend/compiled/scalar_module.h"
 
 #include <llvm/Bitcode/BitcodeReader.h>
+#include <llvm/IR/InstIterator.h>
+#include <llvm/IR/Instructions.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/MemoryBuffer.h>
 
@@ -19,11 +21,29 @@ extern "C" const char simgrad_scalars_begin[];
 extern "C" const char simgrad_scalars_end[];
 
 namespace simgrad::sim::compiled {
+namespace {
+
+llvm::StringRef Bitcode() {
+  return {simgrad_scalars_begin, static_cast<size_t>(simgrad_scalars_end - simgrad_scalars_begin)};
+}
+
+}  // namespace
+
+void ReadBody(llvm::Function& function) {
+  if (!function.isMaterializable()) return;
+  if (auto error = function.materialize()) llvm::report_fatal_error(std::move(error));
+  for (llvm::Instruction& i : llvm::instructions(function)) {
+    if (auto* const call = llvm::dyn_cast<llvm::CallInst>(&i)) {
+      if (llvm::Function* const called = call->getCalledFunction()) ReadBody(*called);
+    }
+  }
+}
+
+std::string_view ScalarBitcode() { return {Bitcode().data(), Bitcode().size()}; }
 
 std::unique_ptr<llvm::Module> ReadScalarModule(llvm::LLVMContext& context) {
-  const llvm::StringRef bytes(simgrad_scalars_begin,
-                              static_cast<size_t>(simgrad_scalars_end - simgrad_scalars_begin));
-  auto module = llvm::parseBitcodeFile(llvm::MemoryBufferRef(bytes, "scalars"), context);
+  auto module = llvm::getLazyBitcodeModule(llvm::MemoryBufferRef(Bitcode(), "scalars"), context,
+                                           /*ShouldLazyLoadMetadata=*/true);
   if (!module) llvm::report_fatal_error(module.takeError());
   for (const char* used : {"llvm.used", "llvm.compiler.used"}) {
     if (auto* list = (*module)->getGlobalVariable(used, true)) list->eraseFromParent();
@@ -40,6 +60,21 @@ std::unique_ptr<llvm::Module> ReadScalarModule(llvm::LLVMContext& context) {
     }
   }
   return std::move(*module);
+}
+
+llvm::Function& ScalarFunction(llvm::Module& module, const std::string& name) {
+  llvm::Function* const function = module.getFunction(name);
+  if (function == nullptr) throw UnknownScalar("no scalar function " + name);
+  ReadBody(*function);
+  return *function;
+}
+
+void DropUnreadScalars(llvm::Module& module) {
+  for (llvm::Function& function : llvm::make_early_inc_range(module)) {
+    if (!function.isMaterializable()) continue;
+    function.deleteBody();
+    if (function.use_empty()) function.eraseFromParent();
+  }
 }
 
 }  // namespace simgrad::sim::compiled

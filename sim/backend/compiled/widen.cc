@@ -6,7 +6,11 @@
 #include <llvm/IR/Instructions.h>
 #include <llvm/IR/IntrinsicInst.h>
 
+#include <algorithm>
+#include <string>
 #include <unordered_map>
+
+#include "sim/backend/compiled/scalar_module.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -111,6 +115,47 @@ class Widener {
   std::unordered_map<Value*, Value*> values_;
 };
 
+// A body of at most so many instructions is written where it is called.
+constexpr size_t kWrittenInPlace = 24;
+// A larger one that is called at most so often is inlined.
+constexpr unsigned kRareUses = 16;
+constexpr llvm::StringRef kSuffix = ".lanes";
+
+Value* LaneByLane(llvm::IRBuilder<>& builder, llvm::Function& function,
+                  const std::vector<Value*>& operands, unsigned width) {
+  Value* result = llvm::PoisonValue::get(Widened(function.getReturnType(), width));
+  for (unsigned lane = 0; lane < width; ++lane) {
+    std::vector<Value*> scalars;
+    for (Value* operand : operands) {
+      scalars.push_back(builder.CreateExtractElement(operand, uint64_t{lane}));
+    }
+    Value* const one = builder.CreateCall(&function, scalars);
+    result = builder.CreateInsertElement(result, one, uint64_t{lane});
+  }
+  return result;
+}
+
+// The function for vectors, written once in the module.
+llvm::Function* LaneFunction(llvm::Function& function, const std::vector<Value*>& operands,
+                             unsigned width) {
+  llvm::Module& module = *function.getParent();
+  const std::string name = (function.getName() + kSuffix).str();
+  if (llvm::Function* const made = module.getFunction(name)) return made;
+  std::vector<llvm::Type*> types;
+  for (Value* operand : operands) types.push_back(operand->getType());
+  auto* const type =
+      llvm::FunctionType::get(Widened(function.getReturnType(), width), types, false);
+  auto* const made = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, name, module);
+  made->setDoesNotThrow();
+  if (function.doesNotAccessMemory()) made->setDoesNotAccessMemory();
+  llvm::IRBuilder<> builder(llvm::BasicBlock::Create(module.getContext(), "entry", made));
+  std::vector<Value*> arguments;
+  for (llvm::Argument& argument : made->args()) arguments.push_back(&argument);
+  builder.CreateRet(IsStraight(function) ? Widener(builder, width).Body(function, arguments)
+                                         : LaneByLane(builder, function, arguments, width));
+  return made;
+}
+
 }  // namespace
 
 llvm::Type* Widened(llvm::Type* type, unsigned width) {
@@ -134,18 +179,24 @@ bool IsStraight(const llvm::Function& function) {
 
 llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
                          const std::vector<llvm::Value*>& operands, unsigned width) {
+  ReadBody(function);
   if (width == 1) return builder.CreateCall(&function, operands);
-  if (IsStraight(function)) return Widener(builder, width).Body(function, operands);
-  Value* result = llvm::PoisonValue::get(Widened(function.getReturnType(), width));
-  for (unsigned lane = 0; lane < width; ++lane) {
-    std::vector<Value*> scalars;
-    for (Value* operand : operands) {
-      scalars.push_back(builder.CreateExtractElement(operand, uint64_t{lane}));
-    }
-    Value* const one = builder.CreateCall(&function, scalars);
-    result = builder.CreateInsertElement(result, one, uint64_t{lane});
+  if (IsStraight(function) && function.getEntryBlock().size() <= kWrittenInPlace) {
+    return Widener(builder, width).Body(function, operands);
   }
-  return result;
+  return builder.CreateCall(LaneFunction(function, operands, width), operands);
+}
+
+void InlineRareLaneFunctions(llvm::Module& module) {
+  for (llvm::Function& function : module) {
+    if (!function.getName().ends_with(kSuffix)) continue;
+    const bool calls = std::any_of(
+        llvm::inst_begin(function), llvm::inst_end(function), [](const llvm::Instruction& i) {
+          return llvm::isa<llvm::CallInst>(i) && !llvm::isa<llvm::IntrinsicInst>(i);
+        });
+    const bool is_rare = !calls && !function.hasNUsesOrMore(kRareUses + 1);
+    function.addFnAttr(is_rare ? llvm::Attribute::AlwaysInline : llvm::Attribute::NoInline);
+  }
 }
 
 }  // namespace simgrad::sim::compiled

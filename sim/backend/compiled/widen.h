@@ -2,6 +2,7 @@
 //
 // Maths: every instruction becomes the same instruction on vectors, so the result is the scalar
 //   function's in each lane, to the bit. A function with branches is called lane by lane.
+//   A large body is written once as a function of vectors, which the others call.
 // Cost: one vector instruction for each instruction of the function. Threads: one per module.
 #pragma once
 
@@ -22,5 +23,9 @@ bool IsStraight(const llvm::Function& function);
 // function(operands) in each of `width` lanes; operands are vectors of that many. Width 1: scalars.
 llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
                          const std::vector<llvm::Value*>& operands, unsigned width);
+
+// Once the module is written: functions of vectors that are called rarely will be inlined, the others
+// not.
+void InlineRareLaneFunctions(llvm::Module& module);
 
 }  // namespace simgrad::sim::compiled

@@ -5,11 +5,25 @@
 #include <optional>
 #include <utility>
 
+#include "sim/backend/cuda/generate.h"
+
 namespace simgrad::sim::cuda {
 namespace {
 
 // A minute or two of compiling.
 constexpr size_t kMostToImprove = 32;
+
+// Of the names and texts of all embedded headers.
+const std::string& HeadersDigest() {
+  static const auto* const digest = [] {
+    std::string all;
+    for (const EmbeddedHeader& header : EmbeddedHeaders()) {
+      all += KernelKey({header.name, header.text});
+    }
+    return new std::string(KernelKey({all}));
+  }();
+  return *digest;
+}
 
 }  // namespace
 

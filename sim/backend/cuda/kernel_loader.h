@@ -17,9 +17,9 @@
 
 #include "absl/status/statusor.h"
 #include "sim/backend/cuda/device.h"
-#include "sim/backend/cuda/kernel_cache.h"
 #include "sim/backend/cuda/module_cache.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
+#include "sim/backend/kernel_folder.h"
 
 namespace simgrad::sim::cuda {
 
@@ -61,7 +61,7 @@ class KernelLoader {
   void Count(uint64_t DeviceUse::*counter);
 
   const KernelTools tools_;
-  const KernelCache folder_;
+  const KernelFolder folder_;
   ModuleCache modules_;
   mutable std::mutex mutex_;
   std::condition_variable_any wake_;

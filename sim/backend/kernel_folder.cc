@@ -1,21 +1,22 @@
-#include "sim/backend/cuda/kernel_cache.h"
+#include "sim/backend/kernel_folder.h"
 
+#include <fcntl.h>
 #include <openssl/evp.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "sim/backend/cuda/generate.h"
 
-namespace simgrad::sim::cuda {
+namespace simgrad::sim {
 namespace {
 
 namespace fs = std::filesystem;
@@ -41,38 +42,52 @@ std::string KernelKey(std::initializer_list<std::string_view> parts) {
   return Digest(all);
 }
 
-const std::string& HeadersDigest() {
-  static const auto* const digest = [] {
-    std::string all;
-    for (const EmbeddedHeader& header : EmbeddedHeaders()) {
-      absl::StrAppend(&all, KernelKey({header.name, header.text}));
-    }
-    return new std::string(Digest(all));
-  }();
-  return *digest;
-}
-
-std::string KernelCache::PathOf(const std::string& key) const {
+std::string KernelFolder::PathOf(const std::string& key) const {
   return (fs::path(folder_) / (key + ".kernel")).string();
 }
 
-std::optional<std::string> KernelCache::Find(const std::string& key) const {
-  if (folder_.empty()) return std::nullopt;
-  std::ifstream file(PathOf(key), std::ios::binary);
-  if (!file) return std::nullopt;
-  std::stringstream read;
-  read << file.rdbuf();
-  const std::string all = read.str();
+// Nothing where the file is not this user's alone.
+std::optional<std::string> KernelFolder::Read(const std::string& path) const {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) {
+    if (errno != ENOENT) ++refused_;
+    return std::nullopt;
+  }
+  struct stat about {};
+  std::string all;
+  const bool is_own = fstat(file, &about) == 0 && S_ISREG(about.st_mode) &&
+                      about.st_uid == geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (is_own) {
+    all.resize(static_cast<size_t>(about.st_size));
+    size_t done = 0;
+    while (done < all.size()) {
+      const ssize_t n = read(file, all.data() + done, all.size() - done);
+      if (n <= 0) break;
+      done += static_cast<size_t>(n);
+    }
+    all.resize(done);
+  }
+  close(file);
   const size_t head = kMagic.size() + 65;  // the digest's 64 digits and a line feed
-  if (all.size() < head || all.compare(0, kMagic.size(), kMagic) != 0) return std::nullopt;
-  std::string image = all.substr(head);
-  if (all.compare(kMagic.size(), 64, Digest(image)) != 0) return std::nullopt;
+  const bool is_whole = is_own && all.size() >= head && all.compare(0, kMagic.size(), kMagic) == 0;
+  std::string image = is_whole ? all.substr(head) : "";
+  if (!is_whole || all.compare(kMagic.size(), 64, Digest(image)) != 0) {
+    ++refused_;
+    return std::nullopt;
+  }
+  return image;
+}
+
+std::optional<std::string> KernelFolder::Find(const std::string& key) const {
+  if (folder_.empty()) return std::nullopt;
+  std::optional<std::string> image = Read(PathOf(key));
+  if (!image) return std::nullopt;
   std::error_code error;  // a file that cannot be touched is one that may go sooner
   fs::last_write_time(PathOf(key), fs::file_time_type::clock::now(), error);
   return image;
 }
 
-void KernelCache::Keep(const std::string& key, const std::string& image) const {
+void KernelFolder::Keep(const std::string& key, const std::string& image) const {
   if (folder_.empty()) return;
   std::error_code error;
   fs::create_directories(folder_, error);
@@ -80,6 +95,9 @@ void KernelCache::Keep(const std::string& key, const std::string& image) const {
   const std::string path = PathOf(key);
   const std::string other = absl::StrCat(path, ".", getpid(), ".", files++);
   {
+    const int made = open(other.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (made < 0) return;
+    close(made);
     std::ofstream file(other, std::ios::binary);
     file << kMagic << Digest(image) << "\n" << image;
     file.close();
@@ -94,7 +112,7 @@ void KernelCache::Keep(const std::string& key, const std::string& image) const {
 }
 
 // Others may write and remove at the same time: what is gone already is no error.
-void KernelCache::RemoveOldest() const {
+void KernelFolder::RemoveOldest() const {
   struct File {
     fs::file_time_type used;
     int64_t bytes;
@@ -119,4 +137,4 @@ void KernelCache::RemoveOldest() const {
   }
 }
 
-}  // namespace simgrad::sim::cuda
+}  // namespace simgrad::sim

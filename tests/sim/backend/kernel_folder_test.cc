@@ -1,5 +1,5 @@
 // Compiled kernels in a folder: found again, never believed when damaged.
-#include "sim/backend/cuda/kernel_cache.h"
+#include "sim/backend/kernel_folder.h"
 
 #include <stdlib.h>
 
@@ -12,36 +12,36 @@
 
 #include "gtest/gtest.h"
 
-namespace simgrad::sim::cuda {
+namespace simgrad::sim {
 namespace {
 
 namespace fs = std::filesystem;
 
-class KernelCacheTest : public testing::Test {
+class KernelFolderTest : public testing::Test {
  protected:
-  KernelCacheTest() {
+  KernelFolderTest() {
     std::string name = (fs::temp_directory_path() / "kernel-cache-XXXXXX").string();
     folder_ = mkdtemp(name.data());
   }
-  ~KernelCacheTest() override { fs::remove_all(folder_); }
+  ~KernelFolderTest() override { fs::remove_all(folder_); }
   fs::path OnlyFile() const { return fs::directory_iterator(folder_)->path(); }
 
   fs::path folder_;
 };
 
-TEST_F(KernelCacheTest, WhatIsKeptIsFoundByAnotherProcessToo) {
+TEST_F(KernelFolderTest, WhatIsKeptIsFoundByAnotherProcessToo) {
   const std::string image(
       "\x7f"
       "ELF\0binary\n",
       12);
-  KernelCache((folder_ / "made" / "on demand").string()).Keep("key", image);
-  const auto found = KernelCache((folder_ / "made" / "on demand").string()).Find("key");
+  KernelFolder((folder_ / "made" / "on demand").string()).Keep("key", image);
+  const auto found = KernelFolder((folder_ / "made" / "on demand").string()).Find("key");
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(*found, image);
 }
 
-TEST_F(KernelCacheTest, ADamagedEntryIsAsIfItWereNotThereAndIsReplaced) {
-  const KernelCache cache(folder_.string());
+TEST_F(KernelFolderTest, ADamagedEntryIsAsIfItWereNotThereAndIsReplaced) {
+  const KernelFolder cache(folder_.string());
   cache.Keep("key", "a kernel of some length");
   for (const auto size : {fs::file_size(OnlyFile()) - 3, std::uintmax_t{10}, std::uintmax_t{0}}) {
     fs::resize_file(OnlyFile(), size);
@@ -58,12 +58,32 @@ TEST_F(KernelCacheTest, ADamagedEntryIsAsIfItWereNotThereAndIsReplaced) {
   EXPECT_EQ(cache.Find("key"), "another");
 }
 
-TEST_F(KernelCacheTest, ManyWritersLeaveOneWholeEntryAndNothingElse) {
+TEST_F(KernelFolderTest, AnEntryThatOthersMayWriteIsRefusedAndCounted) {
+  const KernelFolder folder(folder_.string());
+  folder.Keep("key", "code");
+  EXPECT_EQ(fs::status(OnlyFile()).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(folder.Find("key"), "code");
+  EXPECT_FALSE(folder.Find("other").has_value());
+  EXPECT_EQ(folder.refused(), 0);
+  fs::permissions(OnlyFile(), fs::perms::group_write, fs::perm_options::add);
+  EXPECT_FALSE(folder.Find("key").has_value());
+  EXPECT_EQ(folder.refused(), 1);
+}
+
+TEST_F(KernelFolderTest, ALinkIsRefused) {
+  const KernelFolder folder(folder_.string());
+  folder.Keep("key", "code");
+  fs::create_symlink(OnlyFile(), folder_ / "link.kernel");
+  EXPECT_FALSE(folder.Find("link").has_value());
+  EXPECT_EQ(folder.refused(), 1);
+}
+
+TEST_F(KernelFolderTest, ManyWritersLeaveOneWholeEntryAndNothingElse) {
   const std::string image(100'000, 'k');
   std::vector<std::thread> writers;
   for (int i = 0; i < 4; ++i) {
     writers.emplace_back([&] {
-      const KernelCache cache(folder_.string());
+      const KernelFolder cache(folder_.string());
       for (int k = 0; k < 20; ++k) {
         cache.Keep("key", image);
         EXPECT_EQ(cache.Find("key"), image);
@@ -75,9 +95,9 @@ TEST_F(KernelCacheTest, ManyWritersLeaveOneWholeEntryAndNothingElse) {
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
 }
 
-TEST_F(KernelCacheTest, WhatWasNotUsedForTheLongestTimeGoesBeyondTheBound) {
+TEST_F(KernelFolderTest, WhatWasNotUsedForTheLongestTimeGoesBeyondTheBound) {
   const std::string image(1000, 'k');
-  const KernelCache cache(folder_.string(), 3500);  // three files, of 1082 bytes each
+  const KernelFolder cache(folder_.string(), 3500);  // three files, of 1082 bytes each
   const auto minutes_ago = [&](const std::string& key, int minutes) {
     fs::last_write_time(folder_ / (key + ".kernel"),
                         fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
@@ -92,9 +112,9 @@ TEST_F(KernelCacheTest, WhatWasNotUsedForTheLongestTimeGoesBeyondTheBound) {
   for (const char* key : {"a", "c", "d"}) EXPECT_EQ(cache.Find(key), image) << key;
 }
 
-TEST_F(KernelCacheTest, AFolderThatCannotBeWrittenHoldsNothing) {
+TEST_F(KernelFolderTest, AFolderThatCannotBeWrittenHoldsNothing) {
   std::ofstream(folder_ / "file") << "in the way";
-  const KernelCache cache((folder_ / "file" / "below").string());
+  const KernelFolder cache((folder_ / "file" / "below").string());
   cache.Keep("key", "image");
   EXPECT_FALSE(cache.Find("key").has_value());
 }
@@ -106,4 +126,4 @@ TEST(KernelKeyTest, PartsAreNotTakenForOneAnother) {
 }
 
 }  // namespace
-}  // namespace simgrad::sim::cuda
+}  // namespace simgrad::sim

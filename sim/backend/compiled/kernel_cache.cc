@@ -1,0 +1,392 @@
+#include "sim/backend/compiled/kernel_cache.h"
+
+#include <llvm/Config/llvm-config.h>
+#include <llvm/Support/ErrorHandling.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "sim/backend/compiled/scalar_module.h"
+#include "sim/backend/kernel_folder.h"
+#include "sim/plan/structure.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::compiled {
+namespace {
+
+using Loaded = absl::StatusOr<std::shared_ptr<const Kernel>>;
+
+// Count it up where the code that is written from a plan changes.
+constexpr int kWriterRevision = 1;
+// Waiting for their best code; what finds no room asks again when it is used again.
+constexpr size_t kMostWaiting = 64;
+constexpr int kThreads = 2;
+// How often a caller that waits looks whether to leave.
+constexpr std::chrono::milliseconds kLook{5};
+
+const std::string& ScalarDigest() {
+  static const auto* const digest = new std::string(KernelKey({ScalarBitcode()}));
+  return *digest;
+}
+
+// In a file: the workspace, then the object.
+std::string FileOf(const KernelObject& object) {
+  std::string bytes(sizeof(object.workspace), '\0');
+  std::memcpy(bytes.data(), &object.workspace, sizeof(object.workspace));
+  return bytes + object.bytes;
+}
+
+std::optional<KernelObject> ObjectOf(const std::string& file) {
+  KernelObject object;
+  if (file.size() < sizeof(object.workspace)) return std::nullopt;
+  std::memcpy(&object.workspace, file.data(), sizeof(object.workspace));
+  object.bytes = file.substr(sizeof(object.workspace));
+  return object;
+}
+
+std::string NameOf(const std::string& key, Effort effort) {
+  return key + (effort == Effort::kBest ? "b" : "q");
+}
+
+struct Job {
+  KernelRequest request;
+  Effort effort = Effort::kQuick;
+  bool then_best = false;
+  // Under the lock.
+  bool is_done = false;
+  Loaded result = absl::InternalError("not compiled");
+};
+
+}  // namespace
+
+struct KernelCache::Shared {
+  explicit Shared(KernelCacheOptions given) : options(std::move(given)), folder(options.folder) {}
+
+  struct Kept {
+    std::string name;
+    std::shared_ptr<const Kernel> kernel;
+  };
+  using Entries = std::list<Kept>;
+
+  const KernelCacheOptions options;
+  const KernelFolder folder;
+  std::mutex mutex;
+  std::condition_variable wake;     // of the compiling threads
+  std::condition_variable changed;  // of those who wait for a job, and of the destructor
+  Entries entries;                  // the most recently used first
+  std::unordered_map<std::string, Entries::iterator> index;
+  std::unordered_map<std::string, std::shared_ptr<Job>> pending;  // by name
+  std::deque<std::shared_ptr<Job>> quick, best;
+  std::unordered_set<std::string> hopeless;  // keys of best code that could not be made
+  bool stopping = false;
+  int threads = 0;  // that are not parked
+  CompilerUse use;
+
+  // With the lock held.
+  std::shared_ptr<const Kernel> FindLocked(const std::string& name);
+  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Effort effort, bool then_best);
+  void Finish(const std::shared_ptr<Job>& job, Loaded result);
+  void DropOldest();
+  std::shared_ptr<Job> NextLocked(bool only_quick);
+  void Lost(const absl::Status& why);
+
+  Loaded Make(const Job& job);
+  Loaded FromFolder(const Job& job);
+  static void Start(const std::shared_ptr<Shared>& shared, bool only_quick);
+  static void Run(const std::shared_ptr<Shared>& shared, bool only_quick);
+};
+
+namespace {
+
+// What this thread compiles, for the handler of LLVM's fatal errors.
+struct Compiling {
+  std::function<void(const char*)> lost;
+};
+thread_local Compiling* compiling = nullptr;
+
+// The handler must not return, and unwinding through LLVM is no option: the thread stays.
+void Lose(void*, const char* reason, bool) {
+  if (compiling == nullptr) return;  // not ours: LLVM aborts
+  const Compiling mine = *compiling;
+  compiling = nullptr;
+  mine.lost(reason);
+  for (;;) pause();
+}
+
+void InstallHandlers() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::install_fatal_error_handler(Lose);
+    llvm::install_bad_alloc_error_handler(Lose);
+  });
+}
+
+}  // namespace
+
+std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer,
+                  const KernelOptions& options) {
+  std::string recorded;
+  for (const InputForm& form : writer.inputs) {
+    recorded += Cat(form.per_lane ? 1 : 0, form.per_step ? 1 : 0, form.sums_per_step ? 1 : 0, " ");
+  }
+  for (bool flag : {writer.stops, writer.looks, writer.decides, writer.ranges, writer.extremes,
+                    writer.instances}) {
+    recorded += flag ? '1' : '0';
+  }
+  const std::string machine =
+      Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", options.parts,
+          options.mapping == Mapping::kElements ? " elements " : " lanes ", kWriterRevision,
+          " " LLVM_VERSION_STRING);
+  return KernelKey(
+      {plan::StructureOf(plan, FunctionsOf(plan, part)), recorded, machine, ScalarDigest()});
+}
+
+std::shared_ptr<const Kernel> KernelCache::Shared::FindLocked(const std::string& name) {
+  const auto found = index.find(name);
+  if (found == index.end()) return nullptr;
+  entries.splice(entries.begin(), entries, found->second);
+  return found->second->kernel;
+}
+
+std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request, Effort effort,
+                                                    bool then_best) {
+  const std::string name = NameOf(request.key, effort);
+  if (const auto found = pending.find(name); found != pending.end()) return found->second;
+  auto job =
+      std::make_shared<Job>(Job{.request = request, .effort = effort, .then_best = then_best});
+  pending[name] = job;
+  (effort == Effort::kQuick ? quick : best).push_back(job);
+  wake.notify_all();
+  return job;
+}
+
+void KernelCache::Shared::DropOldest() {
+  for (auto entry = entries.end(); entry != entries.begin() && use.bytes > options.most_bytes;) {
+    const auto candidate = std::prev(entry);
+    if (candidate->kernel.use_count() > 1) {  // in use: it would not free anything
+      entry = candidate;
+      continue;
+    }
+    use.bytes -= candidate->kernel->code->bytes();
+    --use.kernels;
+    index.erase(candidate->name);
+    entry = entries.erase(candidate);
+  }
+}
+
+void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result) {
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto keep = [&](const std::string& name, const std::shared_ptr<const Kernel>& kernel) {
+    if (index.count(name) != 0) return;
+    entries.push_front({name, kernel});
+    index[name] = entries.begin();
+    use.bytes += kernel->code->bytes();
+    ++use.kernels;
+  };
+  pending.erase(NameOf(job->request.key, job->effort));
+  if (result.ok()) {
+    const Effort made = (*result)->effort;
+    keep(NameOf(job->request.key, made), *result);
+    const bool has_best = index.count(NameOf(job->request.key, Effort::kBest)) != 0;
+    if (job->then_best && !has_best && best.size() < kMostWaiting) {
+      AskLocked(job->request, Effort::kBest, false);
+    }
+  } else {
+    ++use.failed;
+    if (job->effort == Effort::kBest) hopeless.insert(job->request.key);
+  }
+  job->result = std::move(result);
+  job->is_done = true;
+  DropOldest();
+  changed.notify_all();
+}
+
+std::shared_ptr<Job> KernelCache::Shared::NextLocked(bool only_quick) {
+  for (auto* queue : {&quick, &best}) {
+    if (queue == &best && only_quick) break;
+    if (queue->empty()) continue;
+    std::shared_ptr<Job> job = queue->front();
+    queue->pop_front();
+    return job;
+  }
+  return nullptr;
+}
+
+// Only the best code is kept there.
+Loaded KernelCache::Shared::FromFolder(const Job& job) {
+  const std::optional<std::string> file = folder.Find(job.request.key);
+  if (!file) return absl::NotFoundError("");
+  const std::optional<KernelObject> object = ObjectOf(*file);
+  if (!object) return absl::NotFoundError("");
+  absl::StatusOr<Kernel> kernel = LoadKernel(*object, job.request.part);
+  if (!kernel.ok()) return kernel.status();
+  kernel->effort = Effort::kBest;
+  std::lock_guard<std::mutex> lock(mutex);
+  ++use.loaded_from_disk;
+  return std::make_shared<const Kernel>(*std::move(kernel));
+}
+
+Loaded KernelCache::Shared::Make(const Job& job) {
+  if (job.effort == Effort::kBest || job.then_best) {
+    Loaded found = FromFolder(job);
+    if (found.ok()) return found;
+  }
+  if (options.before_compile) options.before_compile(job.effort);
+  const auto start = std::chrono::steady_clock::now();
+  KernelOptions how = job.request.options;
+  how.effort = job.effort;
+  const absl::StatusOr<KernelObject> object =
+      CompileKernel(*job.request.plan, job.request.part, job.request.writer, how);
+  if (!object.ok()) return object.status();
+  absl::StatusOr<Kernel> kernel = LoadKernel(*object, job.request.part);
+  if (!kernel.ok()) return kernel.status();
+  kernel->effort = job.effort;
+  if (job.effort == Effort::kBest) folder.Keep(job.request.key, FileOf(*object));
+  std::lock_guard<std::mutex> lock(mutex);
+  ++use.compiled;
+  use.compile_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::make_shared<const Kernel>(*std::move(kernel));
+}
+
+void KernelCache::Shared::Run(const std::shared_ptr<Shared>& shared, bool only_quick) {
+  for (;;) {
+    std::shared_ptr<Job> job;
+    {
+      std::unique_lock<std::mutex> lock(shared->mutex);
+      shared->wake.wait(lock, [&] {
+        return shared->stopping || (job = shared->NextLocked(only_quick)) != nullptr;
+      });
+      if (shared->stopping) {
+        --shared->threads;
+        shared->changed.notify_all();
+        return;
+      }
+    }
+    Compiling mine = {[&](const char* reason) {
+      const absl::Status why = absl::InternalError(Cat("the compiler gave up: ", reason));
+      shared->Finish(job, why);
+      shared->Lost(why);
+      Start(shared, only_quick);
+    }};
+    compiling = &mine;
+    Loaded made = absl::InternalError("");
+    try {
+      made = shared->Make(*job);
+    } catch (const std::exception& error) {  // out of memory, above all
+      made = absl::InternalError(error.what());
+    }
+    compiling = nullptr;
+    shared->Finish(job, std::move(made));
+  }
+}
+
+// The last thread takes with it what still waits.
+void KernelCache::Shared::Lost(const absl::Status& why) {
+  std::vector<std::shared_ptr<Job>> waiting;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    ++use.lost_threads;
+    --threads;
+    if (use.lost_threads >= kMostLost && threads == 0) {
+      for (const auto& [name, job] : pending) waiting.push_back(job);
+    }
+    changed.notify_all();
+  }
+  for (const std::shared_ptr<Job>& job : waiting) Finish(job, why);
+}
+
+void KernelCache::Shared::Start(const std::shared_ptr<Shared>& shared, bool only_quick) {
+  std::lock_guard<std::mutex> lock(shared->mutex);
+  if (shared->stopping || shared->use.lost_threads >= kMostLost) return;
+  ++shared->threads;
+  std::thread([shared, only_quick] { Run(shared, only_quick); }).detach();
+}
+
+KernelCache::KernelCache(KernelCacheOptions options)
+    : shared_(std::make_shared<Shared>(std::move(options))) {
+  InstallHandlers();
+  for (int i = 0; i < kThreads; ++i) Shared::Start(shared_, /*only_quick=*/i > 0);
+}
+
+KernelCache::~KernelCache() {
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  shared_->stopping = true;
+  shared_->wake.notify_all();
+  shared_->changed.wait(lock, [this] { return shared_->threads == 0; });
+}
+
+std::shared_ptr<const Kernel> KernelCache::Find(const std::string& key) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  for (Effort effort : {Effort::kBest, Effort::kQuick}) {
+    if (auto kernel = shared_->FindLocked(NameOf(key, effort))) return kernel;
+  }
+  return nullptr;
+}
+
+void KernelCache::Ask(const KernelRequest& request, Wanted wanted) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
+  if (shared_->index.count(NameOf(request.key, effort)) != 0) return;
+  if (shared_->index.count(NameOf(request.key, Effort::kBest)) != 0) return;
+  if (shared_->quick.size() < kMostWaiting) {
+    shared_->AskLocked(request, effort, wanted == Wanted::kSoonest);
+  }
+}
+
+Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
+                        const WorkMeter::StopCallback& stop) {
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  const auto found = [&](Effort effort) {
+    auto kernel = shared_->FindLocked(NameOf(request.key, effort));
+    if (kernel != nullptr) ++shared_->use.loaded_from_memory;
+    return kernel;
+  };
+  if (wanted != Wanted::kQuick) {
+    if (auto kernel = found(Effort::kBest)) return kernel;
+  }
+  if (wanted != Wanted::kBest) {
+    if (auto kernel = found(Effort::kQuick)) {
+      const bool asks = wanted == Wanted::kSoonest && shared_->best.size() < kMostWaiting &&
+                        shared_->hopeless.count(request.key) == 0;
+      if (asks) shared_->AskLocked(request, Effort::kBest, false);
+      return kernel;
+    }
+  }
+  if (shared_->threads == 0) {
+    return absl::InternalError("the compiler failed too often");
+  }
+  const std::shared_ptr<Job> job =
+      shared_->AskLocked(request, wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick,
+                         wanted == Wanted::kSoonest);
+  while (!job->is_done) {
+    shared_->changed.wait_for(lock, kLook);
+    if (job->is_done || !stop) continue;
+    lock.unlock();
+    if (stop()) return StopRequested::Status();
+    lock.lock();
+  }
+  return job->result;
+}
+
+CompilerUse KernelCache::use() const {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  CompilerUse use = shared_->use;
+  use.refused_files = static_cast<uint64_t>(shared_->folder.refused());
+  return use;
+}
+
+}  // namespace simgrad::sim::compiled

@@ -1,0 +1,81 @@
+// Kernels by the structure of their plans: in memory, in a folder, or compiled.
+//
+// Compiling happens on threads of the cache, so a caller leaves when its `stop` says so and the
+// compile goes on for the next one. A miss is compiled quickly; the best code follows in the
+// background, is kept in the folder, and is found from then on. Both give the same bits.
+// Requests for one structure share one compile. Least recently used kernels go above a bound.
+// Errors: CANCELLED where `stop` returned true; INTERNAL with LLVM's words, for those who wait; it is
+//   not kept. A fatal error of LLVM ends that compile alone: its thread is parked for good and another
+//   takes its place, until kMostLost were lost; from then on every compile fails. A crash (a bad
+//   memory access) inside LLVM ends the process: a compile is bounded by its statements instead.
+// Threads: any. The destructor waits for the compiles that run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "sim/backend/compiled/kernel.h"
+#include "sim/work_meter.h"
+
+namespace simgrad::sim::compiled {
+
+struct KernelRequest {
+  std::shared_ptr<const plan::Plan> plan;
+  Part part = Part::kForward;
+  WriterOptions writer;
+  KernelOptions options;  // without the effort
+  std::string key;        // KeyOf these
+};
+
+// Of the structure of the part, what is recorded, the processor, the code writer and LLVM.
+std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer,
+                  const KernelOptions& options);
+
+enum class Wanted : uint8_t {
+  kSoonest,  // the best there is; the best there can be is made meanwhile
+  kQuick,
+  kBest,
+};
+
+// What a cache did since it was made, and what it holds.
+struct CompilerUse {
+  uint64_t compiled = 0;
+  double compile_seconds = 0;
+  uint64_t failed = 0;
+  uint64_t loaded_from_disk = 0;
+  uint64_t loaded_from_memory = 0;
+  uint64_t refused_files = 0;
+  uint64_t lost_threads = 0;
+  int64_t kernels = 0;
+  int64_t bytes = 0;  // of their code
+};
+
+struct KernelCacheOptions {
+  std::string folder;                          // of the best objects; empty: none
+  int64_t most_bytes = int64_t{128} << 20;     // of code in memory
+  std::function<void(Effort)> before_compile;  // for tests: called on the compiling thread
+};
+
+class KernelCache {
+ public:
+  static constexpr int kMostLost = 8;
+  explicit KernelCache(KernelCacheOptions options = {});
+  ~KernelCache();
+
+  absl::StatusOr<std::shared_ptr<const Kernel>> Get(const KernelRequest& request, Wanted wanted,
+                                                    const WorkMeter::StopCallback& stop);
+  // The best that is in memory, or null.
+  std::shared_ptr<const Kernel> Find(const std::string& key);
+  // As Get, without waiting.
+  void Ask(const KernelRequest& request, Wanted wanted);
+  CompilerUse use() const;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace simgrad::sim::compiled

@@ -1,0 +1,139 @@
+#include "sim/backend/compiled/object_code.h"
+
+#include <llvm/ADT/SmallVector.h>
+#include <llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/Passes/PassBuilder.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
+#include <llvm/TargetParser/Host.h>
+#include <llvm/Transforms/IPO/GlobalDCE.h>
+#include <llvm/Transforms/Scalar/EarlyCSE.h>
+#include <llvm/Transforms/Scalar/SROA.h>
+#include <llvm/Transforms/Scalar/SimplifyCFG.h>
+
+#include <mutex>
+#include <utility>
+
+namespace simgrad::sim::compiled {
+namespace {
+
+absl::Status Internal(std::string_view what, llvm::Error error) {
+  return absl::InternalError(std::string(what) + ": " + llvm::toString(std::move(error)));
+}
+
+void InitializeTarget() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+}
+
+std::string_view CpuOf(Isa isa) {
+  switch (isa) {
+    case Isa::kSse2:
+      return "x86-64";
+    case Isa::kAvx2:
+      return "haswell";
+    case Isa::kAvx512:
+      return "skylake-avx512";
+  }
+  return "";
+}
+
+absl::StatusOr<std::unique_ptr<llvm::TargetMachine>> TargetOf(Isa isa, Effort effort) {
+  InitializeTarget();
+  auto host = llvm::orc::JITTargetMachineBuilder::detectHost();
+  if (!host) return Internal("host", host.takeError());
+  llvm::orc::JITTargetMachineBuilder builder(host->getTargetTriple());
+  builder.setCPU(std::string(CpuOf(isa)));
+  if (isa == Isa::kAvx512) builder.addFeatures({"-prefer-256-bit"});
+  builder.setCodeGenOptLevel(effort == Effort::kQuick ? llvm::CodeGenOptLevel::None
+                                                      : llvm::CodeGenOptLevel::Default);
+  builder.setRelocationModel(llvm::Reloc::PIC_);
+  builder.setCodeModel(llvm::CodeModel::Small);
+  builder.getOptions().AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  auto machine = builder.createTargetMachine();
+  if (!machine) return Internal("target", machine.takeError());
+  return std::move(*machine);
+}
+
+void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Effort effort, Mapping mapping) {
+  llvm::PipelineTuningOptions tuning;
+  tuning.LoopVectorization = mapping == Mapping::kElements;
+  tuning.SLPVectorization = false;
+  llvm::PassBuilder passes(&machine, tuning);
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager groups;
+  llvm::ModuleAnalysisManager modules;
+  passes.registerModuleAnalyses(modules);
+  passes.registerCGSCCAnalyses(groups);
+  passes.registerFunctionAnalyses(functions);
+  passes.registerLoopAnalyses(loops);
+  passes.crossRegisterProxies(loops, functions, groups, modules);
+  llvm::ModulePassManager pipeline;
+  pipeline.addPass(llvm::GlobalDCEPass());
+  if (effort == Effort::kBest) {
+    pipeline.addPass(passes.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2));
+  } else {
+    // Variables become values and what is said twice is said once: it costs less than selecting
+    // instructions for it. The rest of -O1 costs as much as it saves later.
+    llvm::FunctionPassManager few;
+    few.addPass(llvm::SROAPass(llvm::SROAOptions::PreserveCFG));
+    few.addPass(llvm::EarlyCSEPass());
+    few.addPass(llvm::SimplifyCFGPass());
+    pipeline.addPass(llvm::createModuleToFunctionPassAdaptor(std::move(few)));
+  }
+  pipeline.run(module, modules);
+}
+
+}  // namespace
+
+Isa BestIsa() {
+  const auto features = llvm::sys::getHostCPUFeatures();
+  const auto has = [&](const char* feature) { return features.lookup(feature); };
+  if (has("avx512f") && has("avx512dq") && has("avx512bw") && has("avx512vl")) return Isa::kAvx512;
+  return has("avx2") && has("fma") ? Isa::kAvx2 : Isa::kSse2;
+}
+
+std::string_view IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kSse2:
+      return "sse2";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      break;
+  }
+  return "avx512";
+}
+
+int FloatLanes(Isa isa) { return isa == Isa::kSse2 ? 4 : isa == Isa::kAvx2 ? 8 : 16; }
+
+absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
+                                          Mapping mapping) {
+  std::string problem;
+  llvm::raw_string_ostream problems(problem);
+  if (llvm::verifyModule(module, &problems)) return absl::InternalError(problem);
+  auto machine = TargetOf(isa, effort);
+  if (!machine.ok()) return machine.status();
+  module.setDataLayout((*machine)->createDataLayout());
+  module.setTargetTriple((*machine)->getTargetTriple().str());
+  Optimize(module, **machine, effort, mapping);
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream object(bytes);
+  llvm::legacy::PassManager emit;
+  llvm::MCContext* unused = nullptr;
+  if ((*machine)->addPassesToEmitMC(emit, unused, object)) {
+    return absl::InternalError("this target writes no objects");
+  }
+  emit.run(module);
+  return std::string(bytes.data(), bytes.size());
+}
+
+}  // namespace simgrad::sim::compiled

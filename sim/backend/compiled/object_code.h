@@ -1,0 +1,36 @@
+// The compiler: a module of LLVM instructions as the bytes of an object file.
+//
+// Maths: no contraction, no reassociation; both efforts give the same bits.
+// Errors: INTERNAL with LLVM's words. Cost: a compile. Threads: any; one per module.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace llvm {
+class Module;
+}
+
+namespace simgrad::sim::compiled {
+
+// The vectors of this machine.
+enum class Isa : uint8_t { kSse2, kAvx2, kAvx512 };
+Isa BestIsa();
+std::string_view IsaName(Isa isa);
+int FloatLanes(Isa isa);
+
+// kQuick: soon there; kBest: soon done.
+enum class Effort : uint8_t { kQuick, kBest };
+
+// What the lanes of a vector hold: instances, or elements of arrays of one instance, whose loops the
+// compiler widens.
+enum class Mapping : uint8_t { kLanes, kElements };
+
+absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
+                                          Mapping mapping = Mapping::kLanes);
+
+}  // namespace simgrad::sim::compiled

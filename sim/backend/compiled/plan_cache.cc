@@ -1,0 +1,115 @@
+#include "sim/backend/compiled/plan_cache.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "sim/backend/compiled/group_inputs.h"
+#include "sim/backend/compiled/kernel_cache.h"
+#include "sim/plan/make_plan.h"
+#include "sim/plan/structure.h"
+#include "sim/program/step_work.h"
+
+namespace simgrad::sim::compiled {
+namespace {
+
+int64_t LargestOf(const plan::Plan& plan, Part part) {
+  int64_t most = 0;
+  for (const plan::Function* function : FunctionsOf(plan, part)) {
+    most = std::max(most, plan::StatementsOf(*function));
+  }
+  return most;
+}
+
+// The replay and its reverse take three times what the forward run takes.
+constexpr double kGradientWork = 4;
+
+Mapping MappingOf(const KernelOptions& options, const StepCounts& counts, int64_t instances) {
+  return options.mapping.value_or(ChooseMapping(counts, instances, FloatLanes(options.isa)));
+}
+
+std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording recording,
+                                              std::vector<InputForm> inputs,
+                                              KernelOptions options) {
+  const NumericalProgram& program = *batch.program;
+  const bool records = recording != Recording::kNone;
+  const bool stops = program.policy.nonfinite == precision::NonFinite::kStop;
+  auto planned = std::make_shared<PlannedProgram>();
+  planned->program = batch.program;
+  planned->plan = std::make_shared<const plan::Plan>(plan::PlacedPlan(
+      program, {.decides = records, .looks = records || stops, .ranges = records}));
+  const plan::Plan& plan = *planned->plan;
+  planned->counts = CountsOf(plan, FloatLanes(options.isa));
+  planned->mapping = MappingOf(options, planned->counts, batch.instances);
+  options.mapping = planned->mapping;
+  planned->adjoint = {.shape = ShapeOf(options),
+                      .inputs = std::move(inputs),
+                      .stops = stops,
+                      .looks = records || stops,
+                      .ranges = records};
+  planned->forward = planned->adjoint;
+  planned->forward.decides = records;
+  planned->forward.extremes = records && recording != Recording::kCounts;
+  planned->forward.instances = recording == Recording::kInstances;
+  planned->forward_key = KeyOf(plan, Part::kForward, planned->forward, options);
+  planned->statements = LargestOf(plan, Part::kForward);
+  planned->work_per_step = WorkAtCaps(program.program, program.program.step);
+  if (program.adjoint) {
+    planned->adjoint_key = KeyOf(plan, Part::kAdjoint, planned->adjoint, options);
+    planned->statements = std::max(planned->statements, LargestOf(plan, Part::kAdjoint));
+    planned->work_per_step *= kGradientWork;
+  }
+  planned->bytes = plan::HeldBytes(plan) + static_cast<int64_t>(sizeof(PlannedProgram));
+  return planned;
+}
+
+}  // namespace
+
+std::shared_ptr<const PlannedProgram> PlanCache::FindLocked(const NumericalProgram* program,
+                                                            Recording recording,
+                                                            const std::vector<InputForm>& inputs,
+                                                            int64_t instances) {
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (entry->planned->program.get() != program || entry->recording != recording) continue;
+    const PlannedProgram& own = *entry->planned;
+    if (own.forward.inputs != inputs) continue;
+    if (own.mapping != MappingOf(options_, own.counts, instances)) continue;
+    entries_.splice(entries_.begin(), entries_, entry);
+    return entry->planned;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recording recording) {
+  std::vector<InputForm> inputs = FormsOf(batch);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (auto planned = FindLocked(batch.program.get(), recording, inputs, batch.instances))
+      return planned;
+  }
+  std::shared_ptr<const PlannedProgram> planned = Planned(batch, recording, inputs, options_);
+  std::list<Entry> dropped;  // freed without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (auto other = FindLocked(batch.program.get(), recording, inputs, batch.instances))
+    return other;
+  if (planned->bytes > most_bytes_) return planned;
+  entries_.push_front({recording, planned});
+  bytes_ += planned->bytes;
+  while (bytes_ > most_bytes_) {
+    bytes_ -= entries_.back().planned->bytes;
+    dropped.splice(dropped.end(), entries_, std::prev(entries_.end()));
+  }
+  return planned;
+}
+
+int64_t PlanCache::bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return bytes_;
+}
+
+int64_t PlanCache::size() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int64_t>(entries_.size());
+}
+
+}  // namespace simgrad::sim::compiled

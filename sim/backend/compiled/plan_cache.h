@@ -1,0 +1,60 @@
+// Plans of the programs that ran last, so that a repeated request neither plans nor compiles.
+//
+// A program that runs for few instances and for many has a plan for each mapping (mapping.h).
+// Threads: any. If two threads miss at once, both plan and one plan is kept. Errors: none.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/mapping.h"
+#include "sim/backend/executor.h"
+
+namespace simgrad::sim::compiled {
+
+// A program as one kind of run needs it.
+struct PlannedProgram {
+  std::shared_ptr<const NumericalProgram> program;  // known by its address, which it keeps
+  std::shared_ptr<const plan::Plan> plan;
+  StepCounts counts;
+  Mapping mapping = Mapping::kLanes;
+  WriterOptions forward, adjoint;
+  std::string forward_key, adjoint_key;  // the latter empty: there is no adjoint
+  int64_t statements = 0;                // of the largest function
+  double work_per_step = 0;              // of an instance, at the caps, gradient included
+  int64_t bytes = 0;
+  mutable std::atomic<int64_t> uses{0};
+};
+
+class PlanCache {
+ public:
+  PlanCache(const KernelOptions& options, int64_t most_bytes)
+      : options_(options), most_bytes_(most_bytes) {}
+  std::shared_ptr<const PlannedProgram> Get(const Batch& batch, Recording recording);
+  int64_t bytes() const;
+  int64_t size() const;
+
+ private:
+  struct Entry {
+    Recording recording;
+    std::shared_ptr<const PlannedProgram> planned;
+  };
+  std::shared_ptr<const PlannedProgram> FindLocked(const NumericalProgram* program,
+                                                   Recording recording,
+                                                   const std::vector<InputForm>& inputs,
+                                                   int64_t instances);
+
+  const KernelOptions options_;
+  const int64_t most_bytes_;
+  mutable std::mutex mutex_;
+  std::list<Entry> entries_;  // the most recently used first
+  int64_t bytes_ = 0;
+};
+
+}  // namespace simgrad::sim::compiled

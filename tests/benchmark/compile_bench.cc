@@ -1,0 +1,91 @@
+// What it takes to make, to load and to keep the machine code of a few programs, in milliseconds.
+//
+// usage: compile_bench [ball|large OPERATIONS] [quick|best]
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <variant>
+
+#include "sim/backend/compiled/kernel.h"
+#include "sim/backend/executor.h"
+#include "sim/plan/make_plan.h"
+#include "sim/program/lower.h"
+#include "sim/worlds/worlds.h"
+#include "tests/sim/program/large_program.h"
+
+namespace simgrad::sim::compiled {
+namespace {
+
+class Clock {
+ public:
+  double Lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double ms = std::chrono::duration<double, std::milli>(now - last_).count();
+    last_ = now;
+    return ms;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+NumericalProgram Lowered(const Program& world, const std::string& objective) {
+  const auto policy = std::get<precision::Policy>(precision::Resolve({}));
+  AdjointSpec spec;
+  spec.objective = objective;
+  for (const Input& input : world.inputs) spec.wanted.push_back(IsDifferentiable(world, input));
+  return *Lower(world, policy, objective, spec);
+}
+
+void Measure(const NumericalProgram& program, Recording recording, Part part, Effort effort) {
+  const bool records = recording != Recording::kNone;
+  Clock clock;
+  const plan::Plan plan =
+      plan::PlacedPlan(program, {.decides = records, .looks = records, .ranges = records});
+  const double planned = clock.Lap();
+  const bool forward = part == Part::kForward;
+  const auto object =
+      CompileKernel(plan, part,
+                    {.inputs = std::vector<InputForm>(program.program.inputs.size()),
+                     .looks = records,
+                     .decides = records && forward,
+                     .ranges = records,
+                     .extremes = forward && recording == Recording::kSummary},
+                    {.effort = effort});
+  if (!object.ok()) {
+    std::printf("%s\n", object.status().ToString().c_str());
+    return;
+  }
+  const double compiled = clock.Lap();
+  const auto kernel = LoadKernel(*object, part);
+  const double loaded = clock.Lap();
+  std::printf("%s %s %s: plan %.1f, compile %.1f, load %.1f; %zu bytes, workspace %lld\n",
+              forward ? "forward" : "adjoint", records ? "summary" : "none",
+              effort == Effort::kBest ? "best" : "quick", planned, compiled, loaded,
+              object->bytes.size(), static_cast<long long>(object->workspace));
+}
+
+int Main(int count, char** words) {
+  const std::string what = count > 1 ? words[1] : "ball";
+  const bool is_large = what == "large";
+  const Program world = is_large ? large::LargeProgram(count > 2 ? std::atoll(words[2]) : 5000)
+                                 : *BuildWorld("bouncing_ball", {{"clamp", false}});
+  const NumericalProgram program = Lowered(world, world.objectives.front().name);
+  const std::string last = words[count - 1];
+  for (const Effort effort : {Effort::kQuick, Effort::kBest}) {
+    if (last == "quick" && effort == Effort::kBest) continue;
+    if (last == "best" && effort == Effort::kQuick) continue;
+    for (const Recording recording : {Recording::kNone, Recording::kSummary}) {
+      for (const Part part : {Part::kForward, Part::kAdjoint}) {
+        Measure(program, recording, part, effort);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace simgrad::sim::compiled
+
+int main(int count, char** words) { return simgrad::sim::compiled::Main(count, words); }
