@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "sim/backend/compiled/scalar_module.h"
+#include "sim/backend/compiled/widen.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -69,6 +70,9 @@ absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, Wr
     return absl::InternalError(error.what());
   }
   DropUnreadScalars(*module);
+  // Small programs run straight through; in large ones that would multiply the code.
+  constexpr unsigned kRare = 16;
+  if (options.effort == Effort::kBest) InlineRareCalls(*module, kRare);
   absl::StatusOr<std::string> bytes = CompileObject(*module, options.isa, options.effort);
   if (!bytes.ok()) return bytes.status();
   object.bytes = *std::move(bytes);

@@ -27,6 +27,8 @@ enum Member : unsigned {
   kInputs,
   kFields,
   kWorkspace,
+  kFuel,
+  kPoll,
   kLanesUsed,
   kFirstStep,
   kCount,

@@ -6,6 +6,7 @@
 #include <llvm/IR/Instructions.h>
 #include <llvm/IR/IntrinsicInst.h>
 
+#include <string>
 #include <unordered_map>
 
 #include "sim/backend/compiled/scalar_module.h"
@@ -130,11 +131,41 @@ bool IsStraight(const llvm::Function& function) {
   return true;
 }
 
+namespace {
+
+// Larger bodies are functions of their own: a program calls few of them, but some many times.
+constexpr unsigned kMostInPlace = 12;
+
+llvm::Function& WidenedFunction(llvm::Function& scalar, unsigned width) {
+  llvm::Module& module = *scalar.getParent();
+  const std::string name = scalar.getName().str() + ".x" + std::to_string(width);
+  if (llvm::Function* const made = module.getFunction(name)) return *made;
+  std::vector<llvm::Type*> types;
+  for (llvm::Argument& argument : scalar.args())
+    types.push_back(Widened(argument.getType(), width));
+  auto* const type = llvm::FunctionType::get(Widened(scalar.getReturnType(), width), types, false);
+  auto* const made = llvm::Function::Create(type, llvm::Function::InternalLinkage, name, module);
+  made->setMemoryEffects(scalar.getMemoryEffects());
+  made->setDoesNotThrow();
+  llvm::IRBuilder<> builder(llvm::BasicBlock::Create(module.getContext(), "entry", made));
+  std::vector<Value*> operands;
+  for (llvm::Argument& argument : made->args()) operands.push_back(&argument);
+  builder.CreateRet(Widener(builder, width).Body(scalar, operands));
+  return *made;
+}
+
+}  // namespace
+
 llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
                          const std::vector<llvm::Value*>& operands, unsigned width) {
   ReadBody(function);
   if (width == 1) return builder.CreateCall(&function, operands);
-  if (IsStraight(function)) return Widener(builder, width).Body(function, operands);
+  if (IsStraight(function)) {
+    if (function.getInstructionCount() <= kMostInPlace) {
+      return Widener(builder, width).Body(function, operands);
+    }
+    return builder.CreateCall(&WidenedFunction(function, width), operands);
+  }
   Value* result = llvm::PoisonValue::get(Widened(function.getReturnType(), width));
   for (unsigned lane = 0; lane < width; ++lane) {
     std::vector<Value*> scalars;
@@ -145,6 +176,13 @@ llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
     result = builder.CreateInsertElement(result, one, uint64_t{lane});
   }
   return result;
+}
+
+void InlineRareCalls(llvm::Module& module, unsigned most_calls) {
+  for (llvm::Function& function : module) {
+    if (!function.hasInternalLinkage() || !function.getName().contains(".x")) continue;
+    if (function.getNumUses() <= most_calls) function.addFnAttr(llvm::Attribute::AlwaysInline);
+  }
 }
 
 }  // namespace simgrad::sim::compiled

@@ -18,4 +18,7 @@ bool IsStraight(const llvm::Function& function);
 llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
                          const std::vector<llvm::Value*>& operands, unsigned width);
 
+// Has the optimiser put widened functions of at most `most_calls` calls in their callers' place.
+void InlineRareCalls(llvm::Module& module, unsigned most_calls);
+
 }  // namespace simgrad::sim::compiled
