@@ -14,7 +14,7 @@ using plan::Carrier;
 using plan::SentKind;
 
 // The tape of a worker, known to machine code by its GroupArgs alone.
-struct TapedArgs : GroupArgs {
+struct TapedArgs : PolledArgs {
   std::vector<std::byte>* owner = nullptr;
 };
 
@@ -126,7 +126,7 @@ void CompiledRun::CallAdjoint(GroupFunction function, Worker& worker, int64_t gr
   args.tape = worker.tape.data();
   args.tape_capacity = static_cast<int64_t>(worker.tape.size());
   args.grow = GrowTape;
-  function(&args);
+  Invoke(function, worker, args);
 }
 
 absl::Status CompiledRun::StartAdjoint(double seed_scale) {

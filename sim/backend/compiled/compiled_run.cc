@@ -29,8 +29,8 @@ size_t Travelling(const plan::Plan& plan) {
 
 }  // namespace
 
-CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& stop)
-    : inputs(batch, lanes), meter(stop) {}
+CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given)
+    : inputs(batch, lanes), meter(given), stop(given) {}
 
 CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
     : batch_(std::move(batch)),
@@ -205,7 +205,7 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
 namespace {
 
 // Where level `instances` goes; machine code hands it back to the functions below.
-struct InstanceArgs : GroupArgs {
+struct InstanceArgs : PolledArgs {
   std::vector<InstanceSite>* sites = nullptr;
   int64_t first_instance = 0;
   int64_t instances = 0;
@@ -230,7 +230,22 @@ void TellRun(GroupArgs* args, int64_t step, int64_t site, int64_t lane, int32_t 
   to.reasons[own.Cell(step, lane)] = static_cast<uint8_t>(reason);
 }
 
+int64_t Poll(GroupArgs* args) {
+  PolledArgs& own = *static_cast<PolledArgs*>(args);
+  own.stopped = *own.stop && (*own.stop)();
+  return own.stopped ? 0 : WorkMeter::kPiece;
+}
+
 }  // namespace
+
+void CompiledRun::Invoke(GroupFunction function, Worker& worker, PolledArgs& args) {
+  args.fuel = worker.fuel;
+  args.poll = Poll;
+  args.stop = &worker.stop;
+  function(&args);
+  if (args.stopped) throw StopRequested();
+  worker.fuel = args.fuel;
+}
 
 void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, int64_t first,
                        int64_t count, int64_t column, ForwardChunk* chunk) {
@@ -248,7 +263,7 @@ void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, in
   }
   args.fields = fields.data();
   args.bad_inputs = BadInputs(worker, group, first, count);
-  function(&args);
+  Invoke(function, worker, args);
 }
 
 void CompiledRun::SetSentStates(int64_t group, std::byte* fields, WorkMeter& meter) const {
@@ -414,7 +429,6 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
         if (IsSampled(first + done + k)) now = k + 1;
       }
     }
-    worker.meter.Add(std::max<int64_t>(1, WorkMeter::kPiece * now / steps_at_once_));
     Call(kernel_->step, worker, group, first + done, now, done, &chunk);
     done += now;
     if (samples && IsSampled(first + done - 1)) Sample(worker, group, first + done - 1);

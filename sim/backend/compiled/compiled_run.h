@@ -22,6 +22,12 @@ struct RunCode {
   std::function<absl::StatusOr<std::shared_ptr<const Kernel>>(Part)> kernel;
 };
 
+// What `poll` knows.
+struct PolledArgs : GroupArgs {
+  const WorkMeter::StopCallback* stop = nullptr;
+  bool stopped = false;
+};
+
 class CompiledRun : public Run {
  public:
   CompiledRun(Batch batch, RunOptions options, RunCode code);
@@ -52,10 +58,12 @@ class CompiledRun : public Run {
  private:
   // What one thread works with.
   struct Worker {
-    Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& stop);
+    Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given);
     GroupInputs inputs;
     std::vector<std::byte> workspace;
     WorkMeter meter;
+    WorkMeter::StopCallback stop;
+    int64_t fuel = 0;  // GroupArgs::fuel, from call to call
     std::vector<uint32_t> bad_inputs;
     // Of the chunk that runs.
     std::vector<TerminationColumn> terminations;
@@ -90,6 +98,8 @@ class CompiledRun : public Run {
   // Runs `function` on a group for steps from `first` on, `column` of the chunk.
   void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count,
             int64_t column, ForwardChunk* chunk = nullptr);
+  // Runs it; throws StopRequested where it was stopped.
+  static void Invoke(GroupFunction function, Worker& worker, PolledArgs& args);
   GroupArgs ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
   // A function of the adjoint; `states`: the fields of a GroupState that it works on.
   void CallAdjoint(GroupFunction function, Worker& worker, int64_t group, std::byte* states,

@@ -8,6 +8,9 @@
 #include <string>
 
 #include "sim/backend/cpu/cpu_executor.h"
+#ifdef SIMGRAD_WITH_COMPILED
+#include "sim/backend/compiled/compiled_executor.h"
+#endif
 #include "sim/program/builder.h"
 #include "tests/sim/work_maker.h"
 
@@ -81,11 +84,21 @@ class Watch : public sim::Observer {
   Milliseconds patience = std::chrono::hours(1);
 };
 
-class Stop : public ::testing::TestWithParam<bool> {
+std::vector<std::string> Executors() {
+#ifdef SIMGRAD_WITH_COMPILED
+  return {"reference", "cpu", "compiled"};
+#else
+  return {"reference", "cpu"};
+#endif
+}
+
+class Stop : public ::testing::TestWithParam<std::string> {
  protected:
-  static bool IsCpu() { return GetParam(); }
   static sim::Engine MakeEngine() {
-    return sim::Engine(IsCpu() ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor());
+#ifdef SIMGRAD_WITH_COMPILED
+    if (GetParam() == "compiled") return sim::Engine(sim::compiled::MakeCompiledExecutor());
+#endif
+    return sim::Engine(GetParam() == "cpu" ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor());
   }
   // How often the caller is asked, by phase.
   static std::array<int64_t, 3> LooksOf(Work work) {
@@ -225,8 +238,8 @@ TEST_P(Stop, EndsTheReplayForABirthCertificate) {
   EXPECT_EQ(MakeEngine().Execute(work, nobody).status().code(), absl::StatusCode::kCancelled);
 }
 
-INSTANTIATE_TEST_SUITE_P(Executors, Stop, ::testing::Bool(),
-                         [](const auto& executor) { return executor.param ? "cpu" : "reference"; });
+INSTANTIATE_TEST_SUITE_P(Executors, Stop, ::testing::ValuesIn(Executors()),
+                         [](const auto& executor) { return executor.param; });
 
 }  // namespace
 }  // namespace simgrad
