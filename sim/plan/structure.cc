@@ -7,10 +7,10 @@ namespace {
 
 // A member that is added to one of these belongs into the structure too, or it is for people.
 static_assert(sizeof(Statement) == 208);
-static_assert(sizeof(Buffer) == 56);
-static_assert(sizeof(Function) == 112);
-static_assert(sizeof(Plan) == 1040);
-static_assert(sizeof(RecordedSite) == 24);
+static_assert(sizeof(Buffer) == 64);
+static_assert(sizeof(Function) == 120);
+static_assert(sizeof(Plan) == 1104);
+static_assert(sizeof(RecordedSite) == 32);
 static_assert(sizeof(Field) == 24);
 
 class Writer {
@@ -59,12 +59,14 @@ class Writer {
     Add(b.count);
     Add(b.number);
     Add(b.shared);
+    Add(b.offset);
   }
   void Add(const Function& f) {
     Add(f.registers.size());
     for (Carrier carrier : f.registers) Add(carrier);
     AddAll(f.buffers);
     AddAll(f.statements);
+    Add(f.workspace);
     Add(f.frame);
   }
   void Add(const Field& f) {
@@ -77,6 +79,8 @@ class Writer {
     Add(s.hash);
     Add(s.elements);
     Add(s.first_element);
+    Add(s.has_entry);
+    Add(s.cap_first);
   }
   void Add(const Sent& s) {
     Add(s.kind);

@@ -42,7 +42,7 @@ void Measure(const NumericalProgram& program, Recording recording, Part part, Ef
   const bool records = recording != Recording::kNone;
   Clock clock;
   const plan::Plan plan =
-      plan::MakePlan(program, {.decides = records, .looks = records, .ranges = records});
+      plan::PlacedPlan(program, {.decides = records, .looks = records, .ranges = records});
   const double planned = clock.Lap();
   const bool forward = part == Part::kForward;
   const auto object =

@@ -27,7 +27,7 @@ ALLOWED = {
                         "sim/program/", "sim/tensor.h", "sim/work_meter.h", "precision/", "absl/"),
     "sim/backend/cuda/device": ("sim/backend/cuda/device/", "sim/backend/cuda/kernel_abi.h", "sim/backend/columns.h",
                                 "precision/"),
-    "sim/backend/cuda": ("sim/backend/cuda/", "sim/backend/", "sim/diagnostics/", "sim/op/",
+    "sim/backend/cuda": ("sim/backend/cuda/", "sim/backend/", "sim/diagnostics/", "sim/op/", "sim/plan/",
                          "sim/program/", "sim/tensor.h", "sim/text.h", "sim/work_meter.h", "precision/", "absl/",
                          "openssl/", "cuda.h", "nvrtc.h"),
     "sim/backend/no_cuda": ("sim/backend/cuda/", "absl/"),

@@ -4,6 +4,7 @@
 
 #include "sim/backend/check_batch.h"
 #include "sim/backend/compiled/compiled_run.h"
+#include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/compiled/plan_cache.h"
 #include "sim/backend/reference/reference_executor.h"
 
@@ -13,14 +14,16 @@ namespace {
 // What runs need of their executor.
 struct Kept {
   Kept(const CompiledOptions& options, Wanted how)
-      : kernel_options{.isa = options.isa, .parts = options.parts},
+      : kernel_options{.isa = options.isa, .parts = options.parts, .mapping = options.mapping},
         wanted(how),
         kernels(options.kernels),
         plans(kernel_options, options.most_plan_bytes) {}
 
   KernelRequest RequestOf(const PlannedProgram& planned, Part part) const {
     const bool forward = part == Part::kForward;
-    return {planned.plan, part, forward ? planned.forward : planned.adjoint, kernel_options,
+    KernelOptions how = kernel_options;
+    how.mapping = planned.mapping;
+    return {planned.plan, part, forward ? planned.forward : planned.adjoint, how,
             forward ? planned.forward_key : planned.adjoint_key};
   }
 
@@ -53,9 +56,24 @@ class Compiled : public CompiledExecutor {
       return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
     };
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
-    return std::make_unique<CompiledRun>(
-        std::move(batch), std::move(options),
-        RunCode{planned->plan, ShapeOf(kept_->kernel_options), kernel});
+    return std::make_unique<CompiledRun>(std::move(batch), std::move(options),
+                                         RunCode{planned->plan, planned->forward.shape, kernel});
+  }
+
+  // Nothing where the reference runs a program that is too large to compile.
+  absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
+                                                   const RangeSteps& steps) const override {
+    if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+    const auto planned = kept_->plans.Get(batch, options.recording);
+    if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
+    MemoryNeed need = NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape);
+    // The reference keeps every number of a little work.
+    constexpr double kPerOperation = 64;
+    const double work = WorkOf(*planned, batch);
+    if (kept_->wanted == Wanted::kSoonest && work <= options_.little_work) {
+      need.run += static_cast<int64_t>(kPerOperation * work);
+    }
+    return need;
   }
 
   CompiledUse use() const override {
@@ -67,11 +85,14 @@ class Compiled : public CompiledExecutor {
   }
 
  private:
+  static double WorkOf(const PlannedProgram& planned, const Batch& batch) {
+    return planned.work_per_step * static_cast<double>(batch.instances) *
+           static_cast<double>(batch.steps + 1);
+  }
   bool IsLeftToReference(const PlannedProgram& planned, const Batch& batch) const {
     const int64_t uses = planned.uses++;
     if (planned.statements > options_.most_statements) return true;
-    const double work = planned.work_per_step * static_cast<double>(batch.instances) *
-                        static_cast<double>(batch.steps + 1);
+    const double work = WorkOf(planned, batch);
     if (kept_->wanted != Wanted::kSoonest || work > options_.little_work) return false;
     bool ready = true;
     for (Part part : {Part::kForward, Part::kAdjoint}) {
@@ -96,7 +117,8 @@ std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const CompiledOptions& op
 }
 
 std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const KernelOptions& options) {
-  const CompiledOptions all = {.isa = options.isa, .parts = options.parts};
+  const CompiledOptions all = {
+      .isa = options.isa, .parts = options.parts, .mapping = options.mapping};
   return std::make_unique<Compiled>(
       all, options.effort == Effort::kBest ? Wanted::kBest : Wanted::kQuick);
 }

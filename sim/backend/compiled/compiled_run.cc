@@ -7,6 +7,7 @@
 #include "precision/rounding.h"
 #include "precision/selection.h"
 #include "sim/backend/check_batch.h"
+#include "sim/backend/compiled/exact_margins.h"
 #include "sim/backend/empty_chunk.h"
 #include "sim/backend/step_columns.h"
 #include "sim/backend/value_tensors.h"
@@ -19,13 +20,6 @@ int ThreadsOf(const RunOptions& options, int64_t groups) {
   return static_cast<int>(std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(groups, 1)));
 }
 
-// The fields of states, exports and cost come first.
-size_t Travelling(const plan::Plan& plan) {
-  size_t count = 0;
-  while (count < plan.fields.size() && plan.fields[count].kind <= plan::FieldKind::kCost) ++count;
-  return count;
-}
-
 }  // namespace
 
 CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given)
@@ -36,7 +30,7 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
       options_(std::move(options)),
       code_(std::move(code)),
       plan_(*code_.plan),
-      travelling_(Travelling(plan_)),
+      travelling_(TravellingFields(plan_)),
       layout_(plan_.fields, code_.shape.lanes()),
       states_(batch_.program->program.InputsOf(InputKind::kState)),
       records_(options_.recording != Recording::kNone),
@@ -194,6 +188,10 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
           .ranges = &worker.ranges,
           .last_events = state.last_events.data(),
           .first_events = state.first_events.data(),
+          .note_margins = NoteMargins,
+          .note_tested = NoteTested,
+          .termination_watches = worker.termination_watches.data() + terminations_from,
+          .event_watches = worker.event_watches.data() + events_from,
           .tape_bytes = worker.tape_bytes.data() + column};
 }
 
@@ -361,6 +359,9 @@ void CompiledRun::ClearColumns(Worker& worker, const ForwardChunk& chunk) const 
   const size_t steps = static_cast<size_t>(chunk.diagnostics.steps);
   worker.terminations.assign(steps * plan_.terminations.size(), termination);
   worker.events.assign(steps * plan_.events.size(), event);
+  const MarginWatch watch = NewWatch();
+  worker.termination_watches.assign(worker.terminations.size(), watch);
+  worker.event_watches.assign(worker.events.size(), watch);
   worker.ranges = {};
   worker.sampled = {};
   worker.sampled.states = chunk.diagnostics.states;
@@ -486,9 +487,10 @@ void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
   Publish();
 }
 
-int64_t CompiledRun::SavedBytes() const {
-  const int64_t events = 4 * plan_.EventElements() + 8 * static_cast<int64_t>(plan_.events.size());
-  return groups() * (TravellingBytes() + lanes() * (16 + events));
+int64_t CompiledRun::SavedBytes() const { return SavedBytesOf(plan_, code_.shape, groups()); }
+
+std::optional<MemoryNeed> CompiledRun::NeedOf(const RangeSteps& steps) const {
+  return NeedOfRun(batch_, options_, steps, plan_, code_.shape);
 }
 
 absl::Status CompiledRun::Finish() {

@@ -5,9 +5,11 @@
 #include <memory>
 #include <vector>
 
+#include "sim/backend/compiled/exact_margins.h"
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/executor.h"
 #include "sim/backend/worker_pool.h"
 
@@ -41,6 +43,7 @@ class CompiledRun : public Run {
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  std::optional<MemoryNeed> NeedOf(const RangeSteps& steps) const override;
   Tensor State(int32_t state_input) const override;
   Tensor Export(int32_t export_index) const override;
   std::vector<double> Values() const override;
@@ -67,12 +70,14 @@ class CompiledRun : public Run {
     // Of the chunk that runs.
     std::vector<TerminationColumn> terminations;
     std::vector<EventColumn> events;
+    std::vector<MarginWatch> termination_watches, event_watches;  // as the columns
     RangeColumn ranges{};
     StepDiagnostics sampled;
     // Of the adjoint.
     std::vector<int64_t> tape_bytes;  // by step of the chunk
     std::vector<std::byte> tape;
-    std::vector<std::byte> replayed;  // fields
+    std::vector<std::byte> replayed;             // fields
+    std::vector<std::vector<std::byte>> starts;  // fields at the starts of segments
     std::vector<int64_t> frames;
     std::vector<BackwardColumn> backward;
     std::vector<std::vector<std::byte>> sent;  // per Plan::sent
@@ -103,6 +108,11 @@ class CompiledRun : public Run {
                    int64_t first, int64_t count, int64_t column);
   void LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const;
   void MakeReversed(int64_t group);
+  // Ranges of steps are reversed in segments of about this many bytes of records.
+  std::vector<int64_t> SegmentsOf(int64_t first, int64_t count) const;
+  int64_t LargestSegment(int64_t first, int64_t count, const std::vector<int64_t>& starts) const;
+  void ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
+                    const std::vector<int64_t>& starts);
   void PublishGradients();
   // Steps of one chunk on a group, between its samples and recorded steps.
   void Steps(Worker& worker, int64_t group, int64_t first, int64_t count, ForwardChunk& chunk);

@@ -40,6 +40,7 @@ const std::vector<Entry>& EntriesOf(Part part) {
 }  // namespace
 
 LaneShape ShapeOf(const KernelOptions& options) {
+  if (options.mapping == Mapping::kElements) return {.width = 1, .parts = 1};
   return {.width = FloatLanes(options.isa), .parts = options.parts};
 }
 
@@ -70,10 +71,9 @@ absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, Wr
     return absl::InternalError(error.what());
   }
   DropUnreadScalars(*module);
-  // Small programs run straight through; in large ones that would multiply the code.
-  constexpr unsigned kRare = 16;
-  if (options.effort == Effort::kBest) InlineRareCalls(*module, kRare);
-  absl::StatusOr<std::string> bytes = CompileObject(*module, options.isa, options.effort);
+  InlineRareLaneFunctions(*module);
+  absl::StatusOr<std::string> bytes = CompileObject(*module, options.isa, options.effort,
+                                                    options.mapping.value_or(Mapping::kLanes));
   if (!bytes.ok()) return bytes.status();
   object.bytes = *std::move(bytes);
   return object;

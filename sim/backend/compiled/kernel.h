@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ using GroupFunction = void (*)(GroupArgs*);
 struct KernelOptions {
   Isa isa = BestIsa();
   Effort effort = Effort::kBest;
-  int parts = 2;
+  int parts = 2;                   // vectors side by side, where lanes hold instances
+  std::optional<Mapping> mapping;  // else as mapping.h says
 };
 
 LaneShape ShapeOf(const KernelOptions& options);

@@ -146,8 +146,10 @@ std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer
                     writer.instances}) {
     recorded += flag ? '1' : '0';
   }
-  const std::string machine = Cat(static_cast<int>(part), " ", IsaName(options.isa), " ",
-                                  options.parts, " ", kWriterRevision, " " LLVM_VERSION_STRING);
+  const std::string machine =
+      Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", options.parts,
+          options.mapping == Mapping::kElements ? " elements " : " lanes ", kWriterRevision,
+          " " LLVM_VERSION_STRING);
   return KernelKey(
       {plan::StructureOf(plan, FunctionsOf(plan, part)), recorded, machine, ScalarDigest()});
 }

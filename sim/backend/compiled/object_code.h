@@ -26,6 +26,11 @@ int FloatLanes(Isa isa);
 // kQuick: soon there; kBest: soon done.
 enum class Effort : uint8_t { kQuick, kBest };
 
-absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort);
+// What the lanes of a vector hold: instances, or elements of arrays of one instance, whose loops the
+// compiler widens.
+enum class Mapping : uint8_t { kLanes, kElements };
+
+absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
+                                          Mapping mapping = Mapping::kLanes);
 
 }  // namespace simgrad::sim::compiled

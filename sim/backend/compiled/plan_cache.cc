@@ -24,17 +24,24 @@ int64_t LargestOf(const plan::Plan& plan, Part part) {
 // The replay and its reverse take three times what the forward run takes.
 constexpr double kGradientWork = 4;
 
+Mapping MappingOf(const KernelOptions& options, const StepCounts& counts, int64_t instances) {
+  return options.mapping.value_or(ChooseMapping(counts, instances, FloatLanes(options.isa)));
+}
+
 std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording recording,
                                               std::vector<InputForm> inputs,
-                                              const KernelOptions& options) {
+                                              KernelOptions options) {
   const NumericalProgram& program = *batch.program;
   const bool records = recording != Recording::kNone;
   const bool stops = program.policy.nonfinite == precision::NonFinite::kStop;
   auto planned = std::make_shared<PlannedProgram>();
   planned->program = batch.program;
-  planned->plan = std::make_shared<const plan::Plan>(
-      plan::MakePlan(program, {.decides = records, .looks = records || stops, .ranges = records}));
+  planned->plan = std::make_shared<const plan::Plan>(plan::PlacedPlan(
+      program, {.decides = records, .looks = records || stops, .ranges = records}));
   const plan::Plan& plan = *planned->plan;
+  planned->counts = CountsOf(plan, FloatLanes(options.isa));
+  planned->mapping = MappingOf(options, planned->counts, batch.instances);
+  options.mapping = planned->mapping;
   planned->adjoint = {.shape = ShapeOf(options),
                       .inputs = std::move(inputs),
                       .stops = stops,
@@ -60,10 +67,13 @@ std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording reco
 
 std::shared_ptr<const PlannedProgram> PlanCache::FindLocked(const NumericalProgram* program,
                                                             Recording recording,
-                                                            const std::vector<InputForm>& inputs) {
+                                                            const std::vector<InputForm>& inputs,
+                                                            int64_t instances) {
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     if (entry->planned->program.get() != program || entry->recording != recording) continue;
-    if (entry->planned->forward.inputs != inputs) continue;
+    const PlannedProgram& own = *entry->planned;
+    if (own.forward.inputs != inputs) continue;
+    if (own.mapping != MappingOf(options_, own.counts, instances)) continue;
     entries_.splice(entries_.begin(), entries_, entry);
     return entry->planned;
   }
@@ -74,12 +84,14 @@ std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recordi
   std::vector<InputForm> inputs = FormsOf(batch);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (auto planned = FindLocked(batch.program.get(), recording, inputs)) return planned;
+    if (auto planned = FindLocked(batch.program.get(), recording, inputs, batch.instances))
+      return planned;
   }
   std::shared_ptr<const PlannedProgram> planned = Planned(batch, recording, inputs, options_);
   std::list<Entry> dropped;  // freed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
-  if (auto other = FindLocked(batch.program.get(), recording, inputs)) return other;
+  if (auto other = FindLocked(batch.program.get(), recording, inputs, batch.instances))
+    return other;
   if (planned->bytes > most_bytes_) return planned;
   entries_.push_front({recording, planned});
   bytes_ += planned->bytes;

@@ -1,5 +1,6 @@
 // Plans of the programs that ran last, so that a repeated request neither plans nor compiles.
 //
+// A program that runs for few instances and for many has a plan for each mapping (mapping.h).
 // Threads: any. If two threads miss at once, both plan and one plan is kept. Errors: none.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/mapping.h"
 #include "sim/backend/executor.h"
 
 namespace simgrad::sim::compiled {
@@ -20,6 +22,8 @@ namespace simgrad::sim::compiled {
 struct PlannedProgram {
   std::shared_ptr<const NumericalProgram> program;  // known by its address, which it keeps
   std::shared_ptr<const plan::Plan> plan;
+  StepCounts counts;
+  Mapping mapping = Mapping::kLanes;
   WriterOptions forward, adjoint;
   std::string forward_key, adjoint_key;  // the latter empty: there is no adjoint
   int64_t statements = 0;                // of the largest function
@@ -43,7 +47,8 @@ class PlanCache {
   };
   std::shared_ptr<const PlannedProgram> FindLocked(const NumericalProgram* program,
                                                    Recording recording,
-                                                   const std::vector<InputForm>& inputs);
+                                                   const std::vector<InputForm>& inputs,
+                                                   int64_t instances);
 
   const KernelOptions options_;
   const int64_t most_bytes_;

@@ -6,7 +6,7 @@
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/MemoryBuffer.h>
 
-// SIMGRAD_SCALARS_BITCODE is the path of scalars.cc's bitcode at build time.
+// SIMGRAD_SCALARS_BITCODE is the path of scalar_bitcode.cc's bitcode at build time.
 asm(".section .rodata\n"
     ".balign 16\n"
     ".hidden simgrad_scalars_begin\n.globl simgrad_scalars_begin\n"

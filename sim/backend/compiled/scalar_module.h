@@ -1,4 +1,4 @@
-// The scalar functions of plans (scalars.cc) as a module to write machine code into.
+// The scalar functions of plans (sim/backend/scalars.h) as a module to write machine code into.
 //
 // A body is read when it is first asked for: all of them would take longer than a small kernel.
 // Errors: ScalarFunction throws UnknownScalar; the bitcode is part of the binary. Threads: any; a

@@ -6,6 +6,7 @@
 #include <llvm/IR/Instructions.h>
 #include <llvm/IR/IntrinsicInst.h>
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 
@@ -18,10 +19,6 @@ using llvm::Value;
 
 bool IsWidenedIntrinsic(llvm::Intrinsic::ID id) {
   return llvm::isTriviallyVectorizable(id) || id == llvm::Intrinsic::is_fpclass;
-}
-
-llvm::Type* Widened(llvm::Type* type, unsigned width) {
-  return llvm::FixedVectorType::get(type, width);
 }
 
 class Widener {
@@ -118,54 +115,14 @@ class Widener {
   std::unordered_map<Value*, Value*> values_;
 };
 
-}  // namespace
+// A body of at most so many instructions is written where it is called.
+constexpr size_t kWrittenInPlace = 24;
+// A larger one that is called at most so often is inlined.
+constexpr unsigned kRareUses = 16;
+constexpr llvm::StringRef kSuffix = ".lanes";
 
-bool IsStraight(const llvm::Function& function) {
-  if (function.size() != 1) return false;
-  for (const llvm::Instruction& i : llvm::instructions(function)) {
-    if (const auto* call = llvm::dyn_cast<llvm::CallInst>(&i)) {
-      if (!llvm::isa<llvm::IntrinsicInst>(call)) return false;
-      if (!IsWidenedIntrinsic(call->getIntrinsicID())) return false;
-    }
-  }
-  return true;
-}
-
-namespace {
-
-// Larger bodies are functions of their own: a program calls few of them, but some many times.
-constexpr unsigned kMostInPlace = 12;
-
-llvm::Function& WidenedFunction(llvm::Function& scalar, unsigned width) {
-  llvm::Module& module = *scalar.getParent();
-  const std::string name = scalar.getName().str() + ".x" + std::to_string(width);
-  if (llvm::Function* const made = module.getFunction(name)) return *made;
-  std::vector<llvm::Type*> types;
-  for (llvm::Argument& argument : scalar.args())
-    types.push_back(Widened(argument.getType(), width));
-  auto* const type = llvm::FunctionType::get(Widened(scalar.getReturnType(), width), types, false);
-  auto* const made = llvm::Function::Create(type, llvm::Function::InternalLinkage, name, module);
-  made->setMemoryEffects(scalar.getMemoryEffects());
-  made->setDoesNotThrow();
-  llvm::IRBuilder<> builder(llvm::BasicBlock::Create(module.getContext(), "entry", made));
-  std::vector<Value*> operands;
-  for (llvm::Argument& argument : made->args()) operands.push_back(&argument);
-  builder.CreateRet(Widener(builder, width).Body(scalar, operands));
-  return *made;
-}
-
-}  // namespace
-
-llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
-                         const std::vector<llvm::Value*>& operands, unsigned width) {
-  ReadBody(function);
-  if (width == 1) return builder.CreateCall(&function, operands);
-  if (IsStraight(function)) {
-    if (function.getInstructionCount() <= kMostInPlace) {
-      return Widener(builder, width).Body(function, operands);
-    }
-    return builder.CreateCall(&WidenedFunction(function, width), operands);
-  }
+Value* LaneByLane(llvm::IRBuilder<>& builder, llvm::Function& function,
+                  const std::vector<Value*>& operands, unsigned width) {
   Value* result = llvm::PoisonValue::get(Widened(function.getReturnType(), width));
   for (unsigned lane = 0; lane < width; ++lane) {
     std::vector<Value*> scalars;
@@ -178,10 +135,67 @@ llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
   return result;
 }
 
-void InlineRareCalls(llvm::Module& module, unsigned most_calls) {
+// The function for vectors, written once in the module.
+llvm::Function* LaneFunction(llvm::Function& function, const std::vector<Value*>& operands,
+                             unsigned width) {
+  llvm::Module& module = *function.getParent();
+  const std::string name = (function.getName() + kSuffix).str();
+  if (llvm::Function* const made = module.getFunction(name)) return made;
+  std::vector<llvm::Type*> types;
+  for (Value* operand : operands) types.push_back(operand->getType());
+  auto* const type =
+      llvm::FunctionType::get(Widened(function.getReturnType(), width), types, false);
+  auto* const made = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, name, module);
+  made->setDoesNotThrow();
+  if (function.doesNotAccessMemory()) made->setDoesNotAccessMemory();
+  llvm::IRBuilder<> builder(llvm::BasicBlock::Create(module.getContext(), "entry", made));
+  std::vector<Value*> arguments;
+  for (llvm::Argument& argument : made->args()) arguments.push_back(&argument);
+  builder.CreateRet(IsStraight(function) ? Widener(builder, width).Body(function, arguments)
+                                         : LaneByLane(builder, function, arguments, width));
+  return made;
+}
+
+}  // namespace
+
+llvm::Type* Widened(llvm::Type* type, unsigned width) {
+  return width == 1 ? type : llvm::FixedVectorType::get(type, width);
+}
+
+llvm::Value* Splatted(llvm::IRBuilder<>& builder, llvm::Value* scalar, unsigned width) {
+  return width == 1 ? scalar : builder.CreateVectorSplat(width, scalar);
+}
+
+bool IsStraight(const llvm::Function& function) {
+  if (function.size() != 1) return false;
+  for (const llvm::Instruction& i : llvm::instructions(function)) {
+    if (const auto* call = llvm::dyn_cast<llvm::CallInst>(&i)) {
+      if (!llvm::isa<llvm::IntrinsicInst>(call)) return false;
+      if (!IsWidenedIntrinsic(call->getIntrinsicID())) return false;
+    }
+  }
+  return true;
+}
+
+llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
+                         const std::vector<llvm::Value*>& operands, unsigned width) {
+  ReadBody(function);
+  if (width == 1) return builder.CreateCall(&function, operands);
+  if (IsStraight(function) && function.getEntryBlock().size() <= kWrittenInPlace) {
+    return Widener(builder, width).Body(function, operands);
+  }
+  return builder.CreateCall(LaneFunction(function, operands, width), operands);
+}
+
+void InlineRareLaneFunctions(llvm::Module& module) {
   for (llvm::Function& function : module) {
-    if (!function.hasInternalLinkage() || !function.getName().contains(".x")) continue;
-    if (function.getNumUses() <= most_calls) function.addFnAttr(llvm::Attribute::AlwaysInline);
+    if (!function.getName().ends_with(kSuffix)) continue;
+    const bool calls = std::any_of(
+        llvm::inst_begin(function), llvm::inst_end(function), [](const llvm::Instruction& i) {
+          return llvm::isa<llvm::CallInst>(i) && !llvm::isa<llvm::IntrinsicInst>(i);
+        });
+    const bool is_rare = !calls && !function.hasNUsesOrMore(kRareUses + 1);
+    function.addFnAttr(is_rare ? llvm::Attribute::AlwaysInline : llvm::Attribute::NoInline);
   }
 }
 

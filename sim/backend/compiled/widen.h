@@ -2,6 +2,7 @@
 //
 // Maths: every instruction becomes the same instruction on vectors, so the result is the scalar
 //   function's in each lane, to the bit. A function with branches is called lane by lane.
+//   A large body is written once as a function of vectors, which the others call.
 // Cost: one vector instruction for each instruction of the function. Threads: one per module.
 #pragma once
 
@@ -11,6 +12,11 @@
 
 namespace simgrad::sim::compiled {
 
+// A vector of `width` of them; of one: the type itself.
+llvm::Type* Widened(llvm::Type* type, unsigned width);
+// The scalar in every lane.
+llvm::Value* Splatted(llvm::IRBuilder<>& builder, llvm::Value* scalar, unsigned width);
+
 // Whether the function is straight code that can be widened.
 bool IsStraight(const llvm::Function& function);
 
@@ -18,7 +24,8 @@ bool IsStraight(const llvm::Function& function);
 llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
                          const std::vector<llvm::Value*>& operands, unsigned width);
 
-// Has the optimiser put widened functions of at most `most_calls` calls in their callers' place.
-void InlineRareCalls(llvm::Module& module, unsigned most_calls);
+// Once the module is written: functions of vectors that are called rarely will be inlined, the others
+// not.
+void InlineRareLaneFunctions(llvm::Module& module);
 
 }  // namespace simgrad::sim::compiled

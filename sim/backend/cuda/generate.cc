@@ -1,9 +1,11 @@
 #include "sim/backend/cuda/generate.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/status/status.h"
 #include "sim/backend/cuda/kernel_writer.h"
+#include "sim/backend/cuda/text/program_text.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -207,6 +209,7 @@ int64_t GeneratedSource::shared_bytes(int64_t block) const {
 
 absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
                                          const GenerateOptions& options) {
+  if (std::getenv("SIMGRAD_OLD_TEXT") == nullptr) return PrintProgram(program, options);
   Source source(program, options);
   if (absl::Status fits = CheckLimits(source); !fits.ok()) return fits;
   GeneratedSource made;

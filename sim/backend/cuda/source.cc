@@ -45,11 +45,6 @@ bool AlwaysPresent(const Region& region, size_t slot, size_t slots) {
 
 }  // namespace
 
-std::string FormatText(Format format) {
-  constexpr std::string_view kNames[] = {"kF64", "kF32", "kBf16", "kF16", "kE4m3", "kE5m2"};
-  return Cat("Format::", kNames[static_cast<size_t>(format)]);
-}
-
 std::string LaneText(Format format) {
   constexpr std::string_view kNames[] = {"F64", "F32", "Bf16", "F16", "E4m3", "E5m2"};
   return std::string(kNames[static_cast<size_t>(format)]);

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
+#include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
@@ -19,14 +22,16 @@ namespace {
 
 using sim::cuda::Mapping;
 
-constexpr char kBarrier[] = "__syncthreads();";
+// In functions of a plan and in kernels; the second where a block runs an instance.
+constexpr std::string_view kBarriers[] = {"__syncthreads();", "I::Sync();"};
 // Orders of threads that are tried before a barrier counts as not missed.
 constexpr uint64_t kSeeds = 3;
 
 // A barrier of a text, with what stands around it.
 struct Place {
   size_t at = 0;
-  std::string kernel;
+  size_t size = 0;
+  std::string function;
   std::string before, after;  // lines
 };
 
@@ -36,60 +41,56 @@ std::string LineAt(const std::string& text, size_t begin) {
   return text.substr(first, text.find('\n', first) - first);
 }
 
-std::vector<Place> BarriersIn(const std::string& text) {
+// The name before the first bracket of the function around.
+std::string FunctionAround(const std::string& text, size_t at) {
+  const size_t head = text.rfind("__device__ ", at);
+  const size_t end = text.find('(', head);
+  const size_t begin = text.find_last_of(" &", end) + 1;
+  return text.substr(begin, end - begin);
+}
+
+std::vector<Place> BarriersIn(const std::string& text, Mapping mapping) {
   std::vector<Place> places;
-  for (size_t at = text.find(kBarrier); at != std::string::npos; at = text.find(kBarrier, at + 1)) {
-    Place place;
-    place.at = at;
-    const size_t name = text.rfind("void simgrad_", at) + sizeof("void ") - 1;
-    place.kernel = text.substr(name, text.find('(', name) - name);
-    place.after = LineAt(text, at + sizeof(kBarrier) - 1);
-    const size_t end = text.find_last_not_of(" \n", at - 1);
-    place.before = LineAt(text, text.rfind('\n', end) + 1);
-    places.push_back(place);
+  for (const std::string_view barrier : kBarriers) {
+    if (mapping == Mapping::kThreadPerInstance && barrier != kBarriers[0]) continue;
+    for (size_t at = text.find(barrier); at != std::string::npos; at = text.find(barrier, at + 1)) {
+      Place place = {at, barrier.size(), FunctionAround(text, at), "", ""};
+      place.after = LineAt(text, at + barrier.size());
+      const size_t end = text.find_last_not_of(" \n", at - 1);
+      place.before = LineAt(text, text.rfind('\n', end) + 1);
+      places.push_back(place);
+    }
   }
   return places;
 }
 
 // The line stays, so that lines keep their numbers.
 std::string WithoutBarrier(std::string text, const Place& place) {
-  return text.replace(place.at, sizeof(kBarrier) - 1, ";");
+  return text.replace(place.at, place.size, ";");
 }
 
 // Barriers that this program does not need, though others do: the generator does not look so far.
 struct Spare {
-  std::string kernel, before, after;  // what it, and the lines around, begin with; empty: any
+  std::optional<Mapping> mapping;       // none: both
+  std::string function, before, after;  // what it, and the lines around, begin with; empty: any
   std::string reason;
 };
 const std::vector<Spare>& Spares() {
   static const std::vector<Spare> spares = {
-      {"", "", "}", "what comes next, an instance or a step, begins with a barrier of its own"},
-      {"", "", "for (int e = threadIdx.x",
-       "one mark says for all arrays that something was read across; this array was read by the "
-       "threads of its elements alone"},
-      {"simgrad_forward", "if (tells)", "", "it is for level `instances`, which is not asked for"},
-      {"simgrad_forward", "int64_t sample", "",
-       "slots are cleared before the first record of a loop, but this loop sums first, with "
-       "barriers"},
-      {"simgrad_start_adjoint", "if (speaks)", "int64_t health",
-       "of its health only whether an instance has stopped matters to all threads; none has"},
-      {"simgrad_start_adjoint", "", "auto* const scratch",
-       "the terminal cost runs again for its tape; the sum itself goes nowhere"},
-      {"simgrad_start_adjoint", "", "[[maybe_unused]] const uint32_t f",
-       "this cost tapes arrays alone, and each element is read by the thread that wrote it"},
-      {"simgrad_adjoint", "OnColumns(", "", "columns are cleared before a replay full of barriers"},
-      {"simgrad_adjoint", "", "for (int64_t column", "the last step replayed ended with one"},
+      {Mapping::kThreadPerInstance, "Sync", "", "", "a block per instance alone waits there"},
+      {Mapping::kThreadPerInstance, "OpenTurns", "", "", "a block per instance alone calls it"},
+      {Mapping::kThreadPerInstance, "CloseTurns", "", "", "a block per instance alone calls it"},
   };
   return spares;
 }
 
-const Spare* SpareAt(const Place& place) {
+const Spare* SpareAt(const Place& place, Mapping mapping) {
   for (const Spare& spare : Spares()) {
     const auto fits = [](const std::string& line, const std::string& start) {
       return line.compare(0, start.size(), start) == 0;
     };
-    if (fits(place.kernel, spare.kernel) && fits(place.before, spare.before) &&
-        fits(place.after, spare.after)) {
+    if (spare.mapping.value_or(mapping) == mapping && fits(place.function, spare.function) &&
+        fits(place.before, spare.before) && fits(place.after, spare.after)) {
       return &spare;
     }
   }
@@ -111,7 +112,7 @@ void ExpectCaught(Mapping mapping, size_t most) {
     options.per_step.push_back(binding.per_step);
   const auto source = sim::cuda::Generate(*work.batch.program, options);
   ASSERT_TRUE(source.ok()) << source.status();
-  const std::vector<Place> places = BarriersIn(source->text);
+  const std::vector<Place> places = BarriersIn(WithKernels(source->text), mapping);
   if (std::getenv("SIMGRAD_LONG") != nullptr) most = places.size();
   const size_t planted = std::min(most, places.size());
   size_t caught = 0;
@@ -120,8 +121,8 @@ void ExpectCaught(Mapping mapping, size_t most) {
     const Place& place = places[k * places.size() / planted];
     bool seen = false;
     for (uint64_t seed = 1; seed <= kSeeds && !seen; ++seed) {
-      const auto device = MakeHostShimDevice({.seed = seed, .plant = [&](std::string text) {
-                                                return WithoutBarrier(std::move(text), place);
+      const auto device = MakeHostShimDevice({.seed = seed, .plant = [&](const std::string& text) {
+                                                return WithoutBarrier(WithKernels(text), place);
                                               }});
       const auto actual =
           sim::equality::Observe(std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(
@@ -131,9 +132,9 @@ void ExpectCaught(Mapping mapping, size_t most) {
     }
     caught += seen ? 1 : 0;
     if (seen) continue;
-    const Spare* known = SpareAt(place);
+    const Spare* known = SpareAt(place, mapping);
     spare += known != nullptr ? 1 : 0;
-    EXPECT_NE(known, nullptr) << "not missed, and no reason is known: in " << place.kernel
+    EXPECT_NE(known, nullptr) << "not missed, and no reason is known: in " << place.function
                               << " between\n  " << place.before << "\n  " << place.after;
   }
   std::cout << MappingName(mapping) << ": " << caught << " of " << planted

@@ -9,6 +9,7 @@
 #include "sim/backend/cuda/device/tape.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/engine.h"
+#include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
@@ -165,9 +166,10 @@ TEST(TapeMeterTest, CountsMoreUnitsThanAPositionCanTell) {
 // The kernels count two gigaunits more per step than there are: one step still has a tape, two have
 // none, and no budget is large enough for them.
 TEST(CudaRunTest, ARangeWhoseTapeWouldBeLongerThanItsPositionsIsRefused) {
-  const std::string counts = "units = tape.top;";
-  const auto device = MakeHostShimDevice({.plant = [&](std::string text) {
-    return text.replace(text.find(counts), counts.size(), "units = tape.top + (1ull << 31);");
+  const std::string counts = "units = self.tape.top";
+  const auto device = MakeHostShimDevice({.plant = [&](const std::string& given) {
+    std::string text = WithKernels(given);
+    return text.replace(text.find(counts), counts.size(), counts + " + (1ull << 31)");
   }});
   auto run = sim::MakeCudaExecutor(device, {.block = 1, .grid = 1})
                  ->Create(GradientWork().batch, sim::RunOptions{});

@@ -73,16 +73,15 @@ TEST(GenerateTest, ThePolicyIsPartOfTheText) {
   const WorldCase world = WorldCases(2)[0];
   const GeneratedSource wide = Generated(world, false, Mapping::kThreadPerInstance, "f64");
   const GeneratedSource narrow = Generated(world, false, Mapping::kThreadPerInstance, "f32");
-  EXPECT_FALSE(Holds(wide, " F32::Add("));
-  EXPECT_TRUE(Holds(narrow, " F32::Add("));
+  EXPECT_FALSE(Holds(wide, " add_f32("));
+  EXPECT_TRUE(Holds(narrow, " add_f32("));
 }
 
-TEST(GenerateTest, StatementsCarryTheNamesAndLabelsOfTheProgram) {
+TEST(GenerateTest, TheTextCarriesTheNamesOfTheProgram) {
   const GeneratedSource made = Generated(WorldCases(1)[0], false, Mapping::kThreadPerInstance);
-  EXPECT_TRUE(Holds(made, "_v_free = F32::Add("));
-  EXPECT_TRUE(Holds(made, "// v_free = v + h * a"));
-  EXPECT_TRUE(Holds(made, "// while projection"));
-  EXPECT_TRUE(Holds(made, "// event contact"));
+  EXPECT_TRUE(Holds(made, "_v_free = add_f32("));
+  EXPECT_TRUE(Holds(made, "// loop 0: projection"));
+  EXPECT_TRUE(Holds(made, "// event 0: contact"));
 }
 
 TEST(GenerateTest, AProgramWithoutAnAdjointHasNoAdjointKernels) {
@@ -125,7 +124,7 @@ TEST(GenerateTest, AReversedStepThatAllStepsShareStandsOnceInTheText) {
     EXPECT_EQ(program->adjoint->last.has_value(), !shared);
     const auto source = Generate(*program, {.mapping = Mapping::kThreadPerInstance});
     ASSERT_TRUE(source.ok()) << source.status();
-    EXPECT_EQ(Holds(*source, "if (t == args.steps - 1)"), !shared);
+    EXPECT_EQ(Holds(*source, "void RunReverseLast("), !shared);
   }
 }
 
@@ -150,25 +149,6 @@ TEST(GenerateTest, OnlyABlockPerInstanceNeedsAWorkspace) {
   const WorldCase world = WorldCases(9)[0];
   EXPECT_EQ(Generated(world, true, Mapping::kThreadPerInstance).workspace_bytes, 0);
   EXPECT_GT(Generated(world, true, Mapping::kBlockPerInstance).workspace_bytes, 0);
-}
-
-TEST(GenerateTest, A16BitTapeHasUnitsOf16Bits) {
-  const WorldCase world = WorldCases(2)[0];
-  const auto policy = precision::Resolve({.preset = "f32",
-                                          .roles = {{"tape", {.format = Format::kBf16}}},
-                                          .sites = {},
-                                          .loss_scale = {}});
-  const auto program = BuildWorld(world.world, world.config);
-  ASSERT_TRUE(program.ok()) << program.status();
-  AdjointSpec spec;
-  spec.objective = program->objectives.front().name;
-  for (const Input& input : program->inputs) spec.wanted.push_back(input.kind == InputKind::kParam);
-  const auto lowered = Lower(*program, std::get<precision::Policy>(policy), spec.objective, spec);
-  ASSERT_TRUE(lowered.ok()) << lowered.status();
-  const auto made = Generate(*lowered, {});
-  ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ(made->tape_unit_bytes, 2);
-  EXPECT_EQ(Generated(world, true, Mapping::kThreadPerInstance).tape_unit_bytes, 4);
 }
 
 TEST(GenerateTest, SmallWorldsGetAThreadAndLargeOnesABlock) {
@@ -202,7 +182,7 @@ TEST(GenerateTest, EveryHeaderThatATextIncludesIsEmbedded) {
     EXPECT_TRUE(names.contains(made.text.substr(begin, made.text.find('"', begin) - begin)));
     ++includes;
   }
-  EXPECT_GT(includes, 5);
+  EXPECT_GT(includes, 3);
 }
 
 }  // namespace

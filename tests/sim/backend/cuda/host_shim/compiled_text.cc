@@ -75,6 +75,18 @@ absl::StatusOr<std::shared_ptr<void>> CompileOnHost(const std::string& text) {
   return Compiler::Get().Compile(text);
 }
 
+std::string WithKernels(std::string text) {
+  for (const std::string name :
+       {"sim/backend/cuda/device/kernels.h", "sim/backend/cuda/device/instance.h"}) {
+    const std::string include = "#include \"" + name + "\"\n";
+    for (const sim::cuda::EmbeddedHeader& header : sim::cuda::EmbeddedHeaders()) {
+      if (header.name != name) continue;
+      text.replace(text.find(include), include.size(), std::string(header.text) + "\n");
+    }
+  }
+  return text;
+}
+
 CompileCounts CompileCountsSoFar() { return Compiler::Get().counts(); }
 
 }  // namespace simgrad::tests

@@ -14,6 +14,9 @@ namespace simgrad::tests {
 // For dlsym.
 absl::StatusOr<std::shared_ptr<void>> CompileOnHost(const std::string& text);
 
+// The text with the headers of its kernels in it, so that faults can be planted there.
+std::string WithKernels(std::string text);
+
 struct CompileCounts {
   int texts = 0;
   double seconds = 0;

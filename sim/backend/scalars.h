@@ -1,12 +1,12 @@
-// The scalar functions of plans, compiled to LLVM bitcode and kept in the binary.
+// The scalar functions of plans, each a few lines over precision/: written once for every executor.
 //
-// One function per name that a plan calls (sim/plan/plan.h), each a few lines over precision/. The
-// compiler of a plan takes their bodies, widens them to vectors where they are straight code, and
-// calls them lane by lane where they are not. So what precision/ says is written once.
+// One function per name that a plan calls (sim/plan/plan.h). The compiler of plans takes their bodies
+// from bitcode (compiled/scalar_bitcode.cc), widens them to vectors where they are straight code, and
+// calls them lane by lane where they are not; texts for CUDA include this header.
 //
 // Names: function_format for what rounds or whose NaN depends on the format, function_carrier else.
 // Errors: none; every function is pure. Threads: any.
-#include <cmath>
+#pragma once
 
 #include "precision/arithmetic.h"
 #include "precision/elementary.h"
@@ -25,11 +25,21 @@ namespace device = simgrad::sim::cuda::device;
 using precision::Format;
 using precision::Lane;
 
+// Long functions of a text for CUDA stand there once each, which keeps the time short that it takes to
+// compile.
+#if defined(__CUDACC__) || defined(__CUDA_HOST_SHIM__)
+#define SCALAR __device__ inline
+#define LONG_FUNCTION __device__ __noinline__ inline
+#else
+#define SCALAR extern "C" [[gnu::used]] inline
+#define LONG_FUNCTION inline
+#endif
+
 // What rounds to the result in format F: precision/elementary.h for f64, else
 // precision/narrow_elementary.h.
 #define OF_FORMAT(Name)                  \
   template <Format F>                    \
-  inline double Name(double x) {         \
+  LONG_FUNCTION double Name(double x) {  \
     if constexpr (F == Format::kF64) {   \
       return precision::Name(x);         \
     } else {                             \
@@ -47,7 +57,7 @@ OF_FORMAT(Sigmoid)
 OF_FORMAT(Softplus)
 
 template <Format F>
-inline double Atan2(double y, double x) {
+LONG_FUNCTION double Atan2(double y, double x) {
   if constexpr (F == Format::kBf16) {
     return precision::narrow::Atan2OfBf16(y, x);
   } else {
@@ -55,7 +65,11 @@ inline double Atan2(double y, double x) {
   }
 }
 
-#define SCALAR extern "C" [[gnu::used]] inline
+LONG_FUNCTION double Pow(double x, double y) { return precision::Pow(x, y); }
+template <Format F>
+LONG_FUNCTION double Mod(double a, double b) {
+  return precision::Mod(F, a, b);
+}
 
 // ---- reals, by format ----
 
@@ -89,7 +103,7 @@ inline double Atan2(double y, double x) {
   UNARY(sqrt, F, s, L::Sqrt(a))                                                                   \
   UNARY(floor, F, s, precision::Floor(a))                                                         \
   UNARY(round, F, s, precision::Round(a))                                                         \
-  BINARY(mod, F, s, precision::Mod(Format::F, a, b))                                              \
+  BINARY(mod, F, s, Mod<Format::F>(a, b))                                                         \
   UNARY(exp, F, s, L::Round(Exp<Format::F>(a)))                                                   \
   UNARY(log, F, s, L::Round(Log<Format::F>(a)))                                                   \
   UNARY(log1p, F, s, L::Round(Log1p<Format::F>(a)))                                               \
@@ -100,7 +114,7 @@ inline double Atan2(double y, double x) {
   UNARY(tanh, F, s, L::Round(Tanh<Format::F>(a)))                                                 \
   UNARY(sigmoid, F, s, L::Round(Sigmoid<Format::F>(a)))                                           \
   UNARY(softplus, F, s, L::Round(Softplus<Format::F>(a)))                                         \
-  BINARY(pow, F, s, L::Round(precision::Pow(a, b)))                                               \
+  BINARY(pow, F, s, L::Round(Pow(a, b)))                                                          \
   COMPARE(lt, F, s, a < b)                                                                        \
   COMPARE(le, F, s, a <= b)                                                                       \
   COMPARE(gt, F, s, a > b)                                                                        \

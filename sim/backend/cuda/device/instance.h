@@ -1,0 +1,224 @@
+// What a thread knows while it runs an instance: what is recorded, the tape, the health.
+//
+// A text derives its Instance from this and adds the fields that travel. The functions of a plan are
+// functions of an Instance; the kernels around them stand in kernels.h.
+// Mappings: a thread per instance; or a block per instance, where every thread has an Instance that
+//   holds the same scalars, arrays are shared, and thread 0 `speaks` for all.
+// Errors: none. Threads: an Instance is one thread's. Functions that wait for the block say so.
+#pragma once
+
+#include "precision/exact_sum.h"
+#include "sim/backend/cuda/device/diagnostics.h"
+#include "sim/backend/cuda/device/input.h"
+#include "sim/backend/cuda/device/join.h"
+#include "sim/backend/cuda/device/tape.h"
+
+namespace simgrad::sim::cuda::device {
+
+// A number as the tape keeps it: its bits.
+SIMGRAD_HD inline uint32_t TapedBits(float x) { return BitsOf(x); }
+SIMGRAD_HD inline uint64_t TapedBits(double x) { return BitsOf(x); }
+SIMGRAD_HD inline uint32_t TapedBits(int32_t x) { return static_cast<uint32_t>(x); }
+SIMGRAD_HD inline uint64_t TapedBits(int64_t x) { return static_cast<uint64_t>(x); }
+SIMGRAD_HD inline uint32_t TapedBits(bool x) { return x ? 1 : 0; }
+SIMGRAD_HD inline void FromTapedBits(uint32_t bits, float& x) { x = precision::FloatOf(bits); }
+SIMGRAD_HD inline void FromTapedBits(uint64_t bits, double& x) { x = precision::DoubleOf(bits); }
+SIMGRAD_HD inline void FromTapedBits(uint32_t bits, int32_t& x) { x = static_cast<int32_t>(bits); }
+SIMGRAD_HD inline void FromTapedBits(uint64_t bits, int64_t& x) { x = static_cast<int64_t>(bits); }
+SIMGRAD_HD inline void FromTapedBits(uint32_t bits, bool& x) { x = bits != 0; }
+
+// What the threads of a block share.
+template <int kTerminations, int kEvents, int kStates>
+struct BlockShared {
+  StepSlot<kTerminations, kEvents, kStates> slots[2];
+  BackwardColumn backward[2];
+  precision::ExactSum exact_sum;
+  double exact_result;
+  unsigned long long tape_top;
+};
+
+// Units behind the frames of a step: the place of the link before, that of the frame.
+inline constexpr uint32_t kLinkUnits = 2;
+
+SIMGRAD_HD constexpr int AtLeastOne(int n) { return n > 0 ? n : 1; }
+
+template <bool kBlockPerInstance, bool kStopsAtNonFinite, bool kTellsInstances,
+          int kTerminationSites, int kEventSites, int kRealStates>
+struct InstanceBase {
+  static constexpr bool kBlock = kBlockPerInstance;
+  static constexpr bool kStops = kStopsAtNonFinite;
+  static constexpr bool kTells = kTellsInstances;
+  static constexpr int kTerminations = kTerminationSites;
+  static constexpr int kEvents = kEventSites;
+  static constexpr int kStates = kRealStates;
+  using Shared = BlockShared<kTerminations, kEvents, kStates>;
+
+  const KernelArgs& args;
+  Shared& shared;
+  unsigned char* work;  // workspace of the block
+  const bool speaks;
+  Tape<uint32_t> tape;
+
+  bool live = false;  // this thread has an instance
+  int64_t instance = 0;
+  int64_t t = 0;          // the step
+  int64_t read_time = 0;  // the step whose inputs are read
+  uint32_t rank = 0;
+  int64_t health = -1;
+  bool bad = false, bad_input = false;
+
+  // Of a step.
+  TerminationTally loop[AtLeastOne(kTerminations)];
+  RunTally run[AtLeastOne(kTerminations)];
+  EventTally event[AtLeastOne(kEvents)];
+  StepSlot<kTerminations, kEvents, kStates>* slot = nullptr;
+  BackwardColumn* backward = nullptr;
+  // Of a launch.
+  InstanceTally told[kTells ? AtLeastOne(kTerminations) : 1];
+  int64_t first_event[AtLeastOne(kEvents)];
+  uint64_t signature = 0;
+  RangeTally range[kRoles];
+  unsigned long long health_changes = 0;
+
+  __device__ InstanceBase(const KernelArgs& given, Shared& of_block, unsigned char* workspace)
+      : args(given),
+        shared(of_block),
+        work(workspace),
+        speaks(!kBlock || threadIdx.x == 0),
+        tape(given.tape, kBlock ? 0 : OwnLane(), kBlock ? 1 : LaneCount(),
+             kBlock ? static_cast<int64_t>(blockIdx.x) * given.tape_capacity : 0) {}
+
+  __device__ static int64_t OwnLane() {
+    return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  }
+  __device__ static int64_t LaneCount() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
+
+  // The elements of an array that are this thread's.
+  __device__ static int64_t First() { return kBlock ? threadIdx.x : 0; }
+  __device__ static int64_t Stride() { return kBlock ? blockDim.x : 1; }
+  // The threads of a block wait for each other, where they run an instance together.
+  __device__ static void Sync() {
+    if constexpr (kBlock) __syncthreads();
+  }
+
+  // ---- health ----
+
+  __device__ bool Runs() const { return live && (health < 0 || (health & 1) == 0); }
+
+  // Whether any thread of the instance saw something; waits.
+  __device__ static bool Any(bool flag) {
+    if constexpr (kBlock) return __syncthreads_or(flag) != 0;
+    return flag;
+  }
+
+  // Behind what is computed of a step: whether its results count. Waits.
+  __device__ bool Commits() {
+    bad = Any(bad);
+    bad_input = Any(bad_input);
+    if (health < 0 && (bad || bad_input)) {
+      health = (t << 8) | (bad_input ? 0 : 2);
+      if (speaks) ++health_changes;
+    }
+    if constexpr (kStops) {
+      if (health >= 0) {
+        health |= 1;
+        if (speaks) ++health_changes;
+      }
+      return health < 0;
+    }
+    return true;
+  }
+
+  // Behind a reversed step; waits.
+  __device__ void JudgeReversed() {
+    bad = Any(bad);
+    if (health < 0 && bad) health = (t << 8) | 4;
+  }
+
+  // Whether some number of an input is not finite.
+  __device__ void CheckInput(int input, int64_t count) {
+    for (int64_t e = First(); e < count; e += Stride()) {
+      bad_input |= !precision::IsFinite(ReadReal(args.input[input], instance, read_time, e));
+    }
+  }
+
+  // ---- what is recorded ----
+
+  __device__ void BeginStep() {
+    for (int k = 0; k < kTerminations; ++k) loop[k] = {};
+    for (int k = 0; k < kTerminations; ++k) run[k] = {};
+    for (int k = 0; k < kEvents; ++k) event[k] = {};
+    tape.top = 0;
+  }
+
+  __device__ void Test(int site, const Distance& distance, bool ends) {
+    run[site].Test(loop[site], distance, ends, args.near_band_ulps, rank);
+  }
+  __device__ void TellTested(int site, double value) {
+    if constexpr (kTells) device::TellTested(args, site, told[site], value);
+  }
+  __device__ void EndRun(int site, uint64_t hash, int32_t iterations, int32_t reason, double tested,
+                         int64_t iteration, int64_t element) {
+    device::EndRun(loop[site], slot->termination[site], run[site], iterations, reason, tested);
+    run[site] = {};
+    signature += LoopHash(hash, t, iteration, element, iterations, reason);
+    if constexpr (kTells) told[site].EndRun(iterations, reason);
+  }
+  __device__ void Decide(int site, uint64_t hash, int64_t iteration, int64_t element, bool guard,
+                         const Distance& distance, bool value, bool& last) {
+    DecideEvent(event[site], hash, t, iteration, element, guard, distance, value, rank, last,
+                first_event[site], signature);
+  }
+  // x became r in F, `times` times.
+  template <Format F, class From>
+  __device__ void CountRange(int role, From x, typename precision::Lane<F>::Carrier r,
+                             uint64_t times) {
+    RangeTally one;
+    device::CountRange<F>(one, x, r);
+    range[role].underflows += times * one.underflows;
+    range[role].overflows += times * one.overflows;
+  }
+  template <Format F>
+  __device__ void CountStore(int role, typename precision::Lane<F>::Carrier x) {
+    device::CountStore<F>(range[role], x);
+  }
+  __device__ void Take(double cotangent, bool present) {
+    if (present) Join(*backward, cotangent);
+  }
+  __device__ void FlushRanges() {
+    if (args.ranges == nullptr) return;
+    for (int role = 0; role < kRoles; ++role) Join(*args.ranges, role, range[role]);
+  }
+
+  // ---- the tape; places are counted in its units ----
+
+  __device__ int64_t Push(uint32_t units) { return tape.Take(units); }
+  // By one thread, while others push too.
+  __device__ int64_t PushInTurn(uint32_t units) {
+    return static_cast<int64_t>(
+        atomicAdd(&shared.tape_top, static_cast<unsigned long long>(units)));
+  }
+  // Around a loop whose turns push; both wait.
+  __device__ void OpenTurns() {
+    __syncthreads();
+    if (threadIdx.x == 0) shared.tape_top = tape.top;
+    __syncthreads();
+  }
+  __device__ void CloseTurns() {
+    __syncthreads();
+    tape.top = shared.tape_top;
+  }
+  template <class T>
+  __device__ void Keep(int64_t place, int64_t element, T x) {
+    tape.Store(static_cast<uint32_t>(place), element, TapedBits(x));
+  }
+  template <class T>
+  __device__ T Recall(int64_t place, int64_t element) const {
+    T x = 0;
+    using Bits = decltype(TapedBits(x));
+    FromTapedBits(tape.template Load<Bits>(static_cast<uint32_t>(place), element), x);
+    return x;
+  }
+};
+
+}  // namespace simgrad::sim::cuda::device

@@ -1,0 +1,254 @@
+// The kernels of a text: loops over instances and steps around the functions of its plan.
+//
+// `I` is the text's Instance (instance.h) with its fields and
+//   Open()                    what is read once, and where its arrays lie
+//   Load(), Store()           what travels, from and to memory
+//   Clear()                   exports, cost, events as before step 0
+//   SetSent()                 the states as they were sent
+//   CheckSent(), CheckStep()  whether inputs are finite
+//   Sample()                  ranges of the states, to the slot of the step
+//   WriteTrajectories(column)
+// and, where it has an adjoint, LoadReversed(), LoadReversedHealth(), StoreReversed() of cotangents and
+// gradients, and CopyStates(), after which what becomes of the states travels no more. RunStart(I&),
+// RunStep(I&) and so on are the functions of the plan.
+// Threads: all of a block call a kernel alike; a block waits between steps for its own threads alone.
+#pragma once
+
+#include "sim/backend/cuda/device/instance.h"
+
+namespace simgrad::sim::cuda::device {
+
+// body(first_pass) for every instance of this thread, or block.
+template <class I, class Body>
+__device__ inline void EachInstance(I& self, const Body& body) {
+  const int64_t instances = self.args.instances;
+  const int64_t stride = I::kBlock ? static_cast<int64_t>(gridDim.x) : I::LaneCount();
+  const int64_t begin =
+      I::kBlock ? static_cast<int64_t>(blockIdx.x) : static_cast<int64_t>(blockIdx.x) * blockDim.x;
+  for (int64_t pass = begin; pass < instances; pass += stride) {
+    const int64_t own = I::kBlock ? pass : pass + threadIdx.x;
+    self.live = own < instances;
+    self.instance = self.live ? own : instances - 1;
+    self.rank = self.args.rank[self.instance];
+    self.bad = self.bad_input = false;
+    body(pass == begin);
+    I::Sync();
+  }
+}
+
+template <class I>
+__device__ inline void StartKernel(I& self) {
+  EachInstance(self, [&](bool) {
+    self.t = self.read_time = 0;
+    self.Open();
+    self.SetSent();
+    self.CheckSent();
+    I::Sync();
+    RunStart(self);
+    self.bad = I::Any(self.bad);
+    self.bad_input = I::Any(self.bad_input);
+    self.health = self.bad_input ? 0 : (self.bad ? 2 : -1);
+    self.Clear();
+    I::Sync();
+    if (self.live) self.Store();
+  });
+}
+
+// What the threads of the block saw in a step.
+template <class I>
+__device__ inline void JoinStep(I& self, int64_t column, int64_t sample, bool first_pass) {
+  auto& slot = *self.slot;
+  for (int k = 0; k < I::kTerminations; ++k) Join(slot.termination[k], self.loop[k]);
+  for (int k = 0; k < I::kEvents; ++k) Join(slot.event[k], self.event[k]);
+  if (sample >= 0) self.Sample();
+  __syncthreads();
+  for (int k = 0; k < I::kTerminations; ++k) JoinKeys(slot.termination[k], self.loop[k]);
+  for (int k = 0; k < I::kEvents; ++k) JoinKeys(slot.event[k], self.event[k]);
+  __syncthreads();
+  slot.Leave(self.args, column, sample, first_pass);
+}
+
+template <class I, bool kRecords>
+__device__ inline void ForwardKernel(I& self) {
+  const KernelArgs& args = self.args;
+  const bool records = kRecords && (args.flags & kRecordSteps) != 0;
+  const bool writes = (args.flags & kValuesPass) == 0;
+  if (records) {
+    self.shared.slots[0].Clear();
+    self.shared.slots[1].Clear();
+    __syncthreads();
+  }
+  EachInstance(self, [&](bool first_pass) {
+    self.Load();
+    const int told = I::kTells && self.speaks && self.live ? I::kTerminations : 0;
+    for (int k = 0; k < told; ++k) StartTelling(args, k, self.instance, self.told[k]);
+    int64_t sample = 0;
+    for (int64_t column = 0; column < args.count; ++column) {
+      self.t = self.read_time = args.first_step + column;
+      self.slot = &self.shared.slots[column & 1];
+      self.BeginStep();
+      unsigned long long units = 0;
+      I::Sync();
+      if (self.Runs()) {
+        self.bad = self.bad_input = false;
+        if (self.t > 0) self.CheckStep();
+        RunStep(self);
+        units = self.tape.top + kLinkUnits;
+      }
+      I::Sync();
+      if (writes) self.WriteTrajectories(column);
+      for (int k = 0; k < told; ++k) TellStep(args, k, column, self.instance, self.told[k]);
+      if (args.tape_units != nullptr) RaiseTapeUnits(&args.tape_units[self.t], units);
+      const bool sampled =
+          (args.stride > 0 && (self.t + 1) % args.stride == 0) || self.t + 1 == args.steps;
+      if (records) JoinStep(self, column, sampled ? sample : -1, first_pass);
+      sample += sampled ? 1 : 0;
+    }
+    I::Sync();
+    if (self.live) self.Store();
+    if (records) __syncthreads();  // the slots begin anew with the next instances
+  });
+  if (!kRecords) return;
+  self.FlushRanges();
+  if (records && self.health_changes != 0) {
+    atomicAdd(&args.ranges->health_changes, self.health_changes);
+  }
+}
+
+template <class I>
+__device__ inline void FinishKernel(I& self) {
+  EachInstance(self, [&](bool) {
+    self.Load();
+    self.t = self.args.steps;
+    self.read_time = self.t > 0 ? self.t - 1 : 0;
+    if (I::kStops && self.health >= 0) self.health |= 1;  // of a run without steps, too
+    if (self.Runs()) RunFinish(self);
+    I::Sync();
+    if (self.live) self.Store();
+  });
+}
+
+// Columns of blocks to columns of steps, one block of threads a step.
+template <class I>
+__device__ inline void MergeKernel(const KernelArgs& args) {
+  MergeBlocks(args.termination, args.termination_partial, args.blocks, args.count,
+              I::kTerminations);
+  MergeBlocks(args.event, args.event_partial, args.blocks, args.count, I::kEvents);
+  MergeBlocks(args.state, args.state_partial, args.blocks, args.samples, I::kStates);
+  MergeBlocks(args.backward, args.backward_partial, args.blocks, args.count, 1);
+}
+
+// The adjoint of the terminal cost, and the cotangents sent for z[steps].
+template <class I>
+__device__ inline void StartAdjointKernel(I& self) {
+  EachInstance(self, [&](bool) {
+    self.Load();
+    self.LoadReversed();
+    self.t = self.args.steps;
+    self.read_time = self.t > 0 ? self.t - 1 : 0;
+    self.tape.top = 0;
+    if (self.Runs()) {
+      RunReverseTerminal(self);
+      self.JudgeReversed();
+    }
+    if (self.live) self.StoreReversed();
+  });
+}
+
+// Hands the column of a reversed step over to the partials of the block.
+template <class I>
+__device__ inline void LeaveColumn(I& self, int64_t column, bool first_pass) {
+  const KernelArgs& args = self.args;
+  if (args.backward_partial != nullptr) {
+    BackwardColumn* const partial =
+        args.backward_partial + static_cast<int64_t>(blockIdx.x) * args.count + column;
+    if (first_pass) {
+      OnColumns(partial, self.backward, 1, CopyWord{});
+    } else {
+      OnColumns(partial, self.backward, 1, MergeWord{});
+    }
+  }
+  OnColumns(self.backward, self.backward, 1, ClearWord{});
+}
+
+// The steps of the range once more, with a tape; gives the place of the last step's link.
+template <class I>
+__device__ inline int64_t Replay(I& self) {
+  const KernelArgs& args = self.args;
+  int64_t link = 0;
+  self.tape.top = 0;
+  self.CopyStates();
+  for (self.t = args.first_step; self.t < args.first_step + args.count; ++self.t) {
+    self.read_time = self.t;
+    I::Sync();
+    const int64_t frame = RunReplay(self);
+    const int64_t next = self.Push(kLinkUnits);
+    if (self.speaks) {
+      self.Keep(next, 0, static_cast<int32_t>(link));
+      self.Keep(next, 1, static_cast<int32_t>(frame));
+    }
+    link = next;
+  }
+  return link;
+}
+
+template <class I>
+__device__ inline void ReverseStep(I& self, int64_t frame) {
+  if constexpr (I::kHasLast) {
+    if (self.t == self.args.steps - 1) return RunReverseLast(self, frame);
+  }
+  RunReverse(self, frame);
+}
+
+// Steps [first_step, first_step + count): once more with a tape, then in reverse.
+template <class I>
+__device__ inline void AdjointKernel(I& self) {
+  const KernelArgs& args = self.args;
+  OnColumns(self.shared.backward, self.shared.backward, 2, ClearWord{});
+  __syncthreads();
+  EachInstance(self, [&](bool first_pass) {
+    self.Load();
+    self.LoadReversed();
+    self.LoadReversedHealth();
+    int64_t link = self.Runs() ? Replay(self) : 0;
+    I::Sync();
+    for (int64_t column = args.count - 1; column >= 0; --column) {
+      self.t = self.read_time = args.first_step + column;
+      self.backward = &self.shared.backward[column & 1];
+      if (self.Runs()) {
+        self.bad = false;
+        const int64_t frame = static_cast<uint32_t>(self.template Recall<int32_t>(link, 1));
+        link = static_cast<uint32_t>(self.template Recall<int32_t>(link, 0));
+        ReverseStep(self, frame);
+        self.JudgeReversed();
+      }
+      __syncthreads();
+      LeaveColumn(self, column, first_pass);
+    }
+    if (self.live) self.StoreReversed();
+    __syncthreads();
+  });
+  self.FlushRanges();
+}
+
+// The adjoint of z[0]: gradients of what was sent.
+template <class I>
+__device__ inline void FinishAdjointKernel(I& self) {
+  EachInstance(self, [&](bool) {
+    self.Load();
+    self.LoadReversed();
+    self.LoadReversedHealth();
+    self.CopyStates();
+    self.t = self.read_time = 0;
+    self.tape.top = 0;
+    if (self.Runs()) {
+      self.SetSent();
+      I::Sync();
+      RunReverseInitial(self);
+      self.JudgeReversed();
+    }
+    if (self.live) self.StoreReversed();
+  });
+}
+
+}  // namespace simgrad::sim::cuda::device
