@@ -237,6 +237,13 @@ absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) 
     worker->ranges = {};
   }
   const std::vector<int64_t> starts = SegmentsOf(first, count);
+  // At its size at once: growing would hold the old one beside the new one.
+  const size_t tape = static_cast<size_t>(LargestSegment(first, count, starts));
+  for (std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->tape.size() >= tape) continue;
+    worker->tape = {};
+    worker->tape.resize(tape);
+  }
   const absl::Status ended = ForGroups(
       [&](Worker& worker, int64_t group) { ReverseRange(worker, group, first, count, starts); });
   if (!ended.ok()) return ended;
@@ -278,6 +285,7 @@ void CompiledRun::PublishGradients() {
     gradients_[i].clear();
     connected_[i].assign(static_cast<size_t>(batch_.instances), 0);
     if (!batch_.program->adjoint_spec->wanted[i]) continue;
+    gradients_[i].reserve(static_cast<size_t>(batch_.instances * steps * count));
     for (int64_t row = 0; row < batch_.instances; ++row) {
       const Reversed& from = reversed_[static_cast<size_t>(row / lanes())];
       const int64_t lane = row % lanes();
@@ -291,8 +299,9 @@ void CompiledRun::PublishGradients() {
   }
 }
 
-int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {
-  const std::vector<int64_t> starts = SegmentsOf(first, count);
+// The records of the segment that needs most.
+int64_t CompiledRun::LargestSegment(int64_t first, int64_t count,
+                                    const std::vector<int64_t>& starts) const {
   int64_t largest = 0;
   for (size_t k = 0; k < starts.size(); ++k) {
     const int64_t end = k + 1 < starts.size() ? starts[k + 1] : first + count;
@@ -300,8 +309,13 @@ int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {
     for (int64_t t = starts[k]; t < end; ++t) bytes += record_bytes_[static_cast<size_t>(t)];
     largest = std::max(largest, bytes);
   }
+  return largest;
+}
+
+int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {
+  const std::vector<int64_t> starts = SegmentsOf(first, count);
   const int64_t states = static_cast<int64_t>(starts.size()) * TravellingBytes();
-  return (largest + states) * pool_.threads();
+  return (LargestSegment(first, count, starts) + states) * pool_.threads();
 }
 
 }  // namespace simgrad::sim::compiled

@@ -20,13 +20,6 @@ int ThreadsOf(const RunOptions& options, int64_t groups) {
   return static_cast<int>(std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(groups, 1)));
 }
 
-// The fields of states, exports and cost come first.
-size_t Travelling(const plan::Plan& plan) {
-  size_t count = 0;
-  while (count < plan.fields.size() && plan.fields[count].kind <= plan::FieldKind::kCost) ++count;
-  return count;
-}
-
 }  // namespace
 
 CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given)
@@ -37,7 +30,7 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
       options_(std::move(options)),
       code_(std::move(code)),
       plan_(*code_.plan),
-      travelling_(Travelling(plan_)),
+      travelling_(TravellingFields(plan_)),
       layout_(plan_.fields, code_.shape.lanes()),
       states_(batch_.program->program.InputsOf(InputKind::kState)),
       records_(options_.recording != Recording::kNone),
@@ -494,9 +487,10 @@ void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
   Publish();
 }
 
-int64_t CompiledRun::SavedBytes() const {
-  const int64_t events = 4 * plan_.EventElements() + 8 * static_cast<int64_t>(plan_.events.size());
-  return groups() * (TravellingBytes() + lanes() * (16 + events));
+int64_t CompiledRun::SavedBytes() const { return SavedBytesOf(plan_, code_.shape, groups()); }
+
+std::optional<MemoryNeed> CompiledRun::NeedOf(const RangeSteps& steps) const {
+  return NeedOfRun(batch_, options_, steps, plan_, code_.shape);
 }
 
 absl::Status CompiledRun::Finish() {

@@ -10,6 +10,7 @@
 #include "sim/backend/compiled/group_state.h"
 #include "sim/backend/compiled/kernel.h"
 #include "sim/backend/compiled/near_zero_watch.h"
+#include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/executor.h"
 #include "sim/backend/worker_pool.h"
 
@@ -46,6 +47,7 @@ class CompiledRun : public Run {
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  std::optional<MemoryNeed> NeedOf(const RangeSteps& steps) const override;
   Tensor State(int32_t state_input) const override;
   Tensor Export(int32_t export_index) const override;
   std::vector<double> Values() const override;
@@ -112,11 +114,11 @@ class CompiledRun : public Run {
   void LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const;
   void MakeReversed(int64_t group);
   // Ranges of steps are reversed in segments of about this many bytes of records.
-  static constexpr int64_t kSegmentBytes = int64_t{1} << 18;
   std::vector<int64_t> SegmentsOf(int64_t first, int64_t count) const;
   // Reverses the steps of a segment whose records lie in the worker.
   void ReverseSegment(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
   bool HoldsTinyCotangents(int64_t group) const;
+  int64_t LargestSegment(int64_t first, int64_t count, const std::vector<int64_t>& starts) const;
   void ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
                     const std::vector<int64_t>& starts);
   void PublishGradients();
