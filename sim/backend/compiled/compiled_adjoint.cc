@@ -14,7 +14,7 @@ using plan::Carrier;
 using plan::SentKind;
 
 // The tape of a worker, known to machine code by its GroupArgs alone.
-struct TapedArgs : GroupArgs {
+struct TapedArgs : PolledArgs {
   std::vector<std::byte>* owner = nullptr;
 };
 
@@ -126,7 +126,7 @@ void CompiledRun::CallAdjoint(GroupFunction function, Worker& worker, int64_t gr
   args.tape = worker.tape.data();
   args.tape_capacity = static_cast<int64_t>(worker.tape.size());
   args.grow = GrowTape;
-  function(&args);
+  Invoke(function, worker, args);
 }
 
 absl::Status CompiledRun::StartAdjoint(double seed_scale) {
@@ -148,6 +148,54 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
   return ended;
 }
 
+// The first step of each segment: its records fit a near cache, so that the reversed steps find them
+// there.
+std::vector<int64_t> CompiledRun::SegmentsOf(int64_t first, int64_t count) const {
+  std::vector<int64_t> starts = {first};
+  int64_t bytes = 0;
+  for (int64_t t = first; t < first + count; ++t) {
+    const int64_t own = record_bytes_[static_cast<size_t>(t)];
+    if (t > starts.back() && bytes + own > kSegmentBytes) {
+      starts.push_back(t);
+      bytes = 0;
+    }
+    bytes += own;
+  }
+  return starts;
+}
+
+// Runs the segments once to have the states at their starts, then each with records, backwards.
+void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
+                               const std::vector<int64_t>& starts) {
+  worker.replayed = groups_[static_cast<size_t>(group)].fields;
+  worker.starts.clear();
+  const auto end_of = [&](size_t k) {
+    return k + 1 < starts.size() ? starts[k + 1] : first + count;
+  };
+  const auto replay = [&](size_t k) {
+    CallAdjoint(adjoint_->replay, worker, group, worker.replayed.data(), starts[k],
+                end_of(k) - starts[k], starts[k] - first);
+  };
+  for (size_t k = 0; k + 1 < starts.size(); ++k) {
+    worker.starts.push_back(worker.replayed);
+    replay(k);
+  }
+  for (size_t k = starts.size(); k-- > 0;) {
+    if (k + 1 < starts.size()) worker.replayed = worker.starts[k];
+    replay(k);
+    std::byte* const states = worker.replayed.data();
+    int64_t left = end_of(k) - starts[k];
+    if (adjoint_->reverse_last != nullptr && end_of(k) == batch_.steps) {
+      --left;
+      CallAdjoint(adjoint_->reverse_last, worker, group, states, starts[k] + left, 1,
+                  starts[k] + left - first);
+    }
+    if (left > 0) {
+      CallAdjoint(adjoint_->reverse, worker, group, states, starts[k], left, starts[k] - first);
+    }
+  }
+}
+
 absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) {
   if (absl::Status taken = TakeCode(Part::kAdjoint); !taken.ok()) return taken;
   for (std::unique_ptr<Worker>& worker : workers_) {
@@ -156,17 +204,16 @@ absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) 
     worker->frames.assign(static_cast<size_t>(count), 0);
     worker->ranges = {};
   }
-  const absl::Status ended = ForGroups([&](Worker& worker, int64_t group) {
-    worker.replayed = groups_[static_cast<size_t>(group)].fields;
-    std::byte* const states = worker.replayed.data();
-    CallAdjoint(adjoint_->replay, worker, group, states, first, count, 0);
-    int64_t left = count;
-    if (adjoint_->reverse_last != nullptr && first + count == batch_.steps) {
-      --left;
-      CallAdjoint(adjoint_->reverse_last, worker, group, states, first + left, 1, left);
-    }
-    if (left > 0) CallAdjoint(adjoint_->reverse, worker, group, states, first, left, 0);
-  });
+  const std::vector<int64_t> starts = SegmentsOf(first, count);
+  // At its size at once: growing would hold the old one beside the new one.
+  const size_t tape = static_cast<size_t>(LargestSegment(first, count, starts));
+  for (std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->tape.size() >= tape) continue;
+    worker->tape = {};
+    worker->tape.resize(tape);
+  }
+  const absl::Status ended = ForGroups(
+      [&](Worker& worker, int64_t group) { ReverseRange(worker, group, first, count, starts); });
   if (!ended.ok()) return ended;
   AdjointChunk chunk;
   chunk.steps.resize(static_cast<size_t>(count));
@@ -206,6 +253,7 @@ void CompiledRun::PublishGradients() {
     gradients_[i].clear();
     connected_[i].assign(static_cast<size_t>(batch_.instances), 0);
     if (!batch_.program->adjoint_spec->wanted[i]) continue;
+    gradients_[i].reserve(static_cast<size_t>(batch_.instances * steps * count));
     for (int64_t row = 0; row < batch_.instances; ++row) {
       const Reversed& from = reversed_[static_cast<size_t>(row / lanes())];
       const int64_t lane = row % lanes();
@@ -219,10 +267,23 @@ void CompiledRun::PublishGradients() {
   }
 }
 
+// The records of the segment that needs most.
+int64_t CompiledRun::LargestSegment(int64_t first, int64_t count,
+                                    const std::vector<int64_t>& starts) const {
+  int64_t largest = 0;
+  for (size_t k = 0; k < starts.size(); ++k) {
+    const int64_t end = k + 1 < starts.size() ? starts[k + 1] : first + count;
+    int64_t bytes = 0;
+    for (int64_t t = starts[k]; t < end; ++t) bytes += record_bytes_[static_cast<size_t>(t)];
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
 int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {
-  int64_t bytes = 0;
-  for (int64_t t = first; t < first + count; ++t) bytes += record_bytes_[static_cast<size_t>(t)];
-  return bytes * pool_.threads();
+  const std::vector<int64_t> starts = SegmentsOf(first, count);
+  const int64_t states = static_cast<int64_t>(starts.size()) * TravellingBytes();
+  return (LargestSegment(first, count, starts) + states) * pool_.threads();
 }
 
 }  // namespace simgrad::sim::compiled

@@ -4,6 +4,7 @@
 
 #include "sim/backend/check_batch.h"
 #include "sim/backend/compiled/compiled_run.h"
+#include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/compiled/plan_cache.h"
 #include "sim/backend/reference/reference_executor.h"
 
@@ -59,6 +60,22 @@ class Compiled : public CompiledExecutor {
                                          RunCode{planned->plan, planned->forward.shape, kernel});
   }
 
+  // Nothing where the reference runs a program that is too large to compile.
+  absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
+                                                   const RangeSteps& steps) const override {
+    if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+    const auto planned = kept_->plans.Get(batch, options.recording);
+    if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
+    MemoryNeed need = NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape);
+    // The reference keeps every number of a little work.
+    constexpr double kPerOperation = 64;
+    const double work = WorkOf(*planned, batch);
+    if (kept_->wanted == Wanted::kSoonest && work <= options_.little_work) {
+      need.run += static_cast<int64_t>(kPerOperation * work);
+    }
+    return need;
+  }
+
   CompiledUse use() const override {
     return {.compiler = kept_->kernels.use(),
             .plans = kept_->plans.size(),
@@ -68,11 +85,14 @@ class Compiled : public CompiledExecutor {
   }
 
  private:
+  static double WorkOf(const PlannedProgram& planned, const Batch& batch) {
+    return planned.work_per_step * static_cast<double>(batch.instances) *
+           static_cast<double>(batch.steps + 1);
+  }
   bool IsLeftToReference(const PlannedProgram& planned, const Batch& batch) const {
     const int64_t uses = planned.uses++;
     if (planned.statements > options_.most_statements) return true;
-    const double work = planned.work_per_step * static_cast<double>(batch.instances) *
-                        static_cast<double>(batch.steps + 1);
+    const double work = WorkOf(planned, batch);
     if (kept_->wanted != Wanted::kSoonest || work > options_.little_work) return false;
     bool ready = true;
     for (Part part : {Part::kForward, Part::kAdjoint}) {

@@ -20,24 +20,17 @@ int ThreadsOf(const RunOptions& options, int64_t groups) {
   return static_cast<int>(std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(groups, 1)));
 }
 
-// The fields of states, exports and cost come first.
-size_t Travelling(const plan::Plan& plan) {
-  size_t count = 0;
-  while (count < plan.fields.size() && plan.fields[count].kind <= plan::FieldKind::kCost) ++count;
-  return count;
-}
-
 }  // namespace
 
-CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& stop)
-    : inputs(batch, lanes), meter(stop) {}
+CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given)
+    : inputs(batch, lanes), meter(given), stop(given) {}
 
 CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
     : batch_(std::move(batch)),
       options_(std::move(options)),
       code_(std::move(code)),
       plan_(*code_.plan),
-      travelling_(Travelling(plan_)),
+      travelling_(TravellingFields(plan_)),
       layout_(plan_.fields, code_.shape.lanes()),
       states_(batch_.program->program.InputsOf(InputKind::kState)),
       records_(options_.recording != Recording::kNone),
@@ -205,7 +198,7 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
 namespace {
 
 // Where level `instances` goes; machine code hands it back to the functions below.
-struct InstanceArgs : GroupArgs {
+struct InstanceArgs : PolledArgs {
   std::vector<InstanceSite>* sites = nullptr;
   int64_t first_instance = 0;
   int64_t instances = 0;
@@ -230,7 +223,22 @@ void TellRun(GroupArgs* args, int64_t step, int64_t site, int64_t lane, int32_t 
   to.reasons[own.Cell(step, lane)] = static_cast<uint8_t>(reason);
 }
 
+int64_t Poll(GroupArgs* args) {
+  PolledArgs& own = *static_cast<PolledArgs*>(args);
+  own.stopped = *own.stop && (*own.stop)();
+  return own.stopped ? 0 : WorkMeter::kPiece;
+}
+
 }  // namespace
+
+void CompiledRun::Invoke(GroupFunction function, Worker& worker, PolledArgs& args) {
+  args.fuel = worker.fuel;
+  args.poll = Poll;
+  args.stop = &worker.stop;
+  function(&args);
+  if (args.stopped) throw StopRequested();
+  worker.fuel = args.fuel;
+}
 
 void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, int64_t first,
                        int64_t count, int64_t column, ForwardChunk* chunk) {
@@ -248,7 +256,7 @@ void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, in
   }
   args.fields = fields.data();
   args.bad_inputs = BadInputs(worker, group, first, count);
-  function(&args);
+  Invoke(function, worker, args);
 }
 
 void CompiledRun::SetSentStates(int64_t group, std::byte* fields, WorkMeter& meter) const {
@@ -414,7 +422,6 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
         if (IsSampled(first + done + k)) now = k + 1;
       }
     }
-    worker.meter.Add(std::max<int64_t>(1, WorkMeter::kPiece * now / steps_at_once_));
     Call(kernel_->step, worker, group, first + done, now, done, &chunk);
     done += now;
     if (samples && IsSampled(first + done - 1)) Sample(worker, group, first + done - 1);
@@ -480,9 +487,10 @@ void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
   Publish();
 }
 
-int64_t CompiledRun::SavedBytes() const {
-  const int64_t events = 4 * plan_.EventElements() + 8 * static_cast<int64_t>(plan_.events.size());
-  return groups() * (TravellingBytes() + lanes() * (16 + events));
+int64_t CompiledRun::SavedBytes() const { return SavedBytesOf(plan_, code_.shape, groups()); }
+
+std::optional<MemoryNeed> CompiledRun::NeedOf(const RangeSteps& steps) const {
+  return NeedOfRun(batch_, options_, steps, plan_, code_.shape);
 }
 
 absl::Status CompiledRun::Finish() {

@@ -9,6 +9,7 @@
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/executor.h"
 #include "sim/backend/worker_pool.h"
 
@@ -20,6 +21,12 @@ struct RunCode {
   LaneShape shape;
   // The best that is ready; asked for before every chunk of steps.
   std::function<absl::StatusOr<std::shared_ptr<const Kernel>>(Part)> kernel;
+};
+
+// What `poll` knows.
+struct PolledArgs : GroupArgs {
+  const WorkMeter::StopCallback* stop = nullptr;
+  bool stopped = false;
 };
 
 class CompiledRun : public Run {
@@ -36,6 +43,7 @@ class CompiledRun : public Run {
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  std::optional<MemoryNeed> NeedOf(const RangeSteps& steps) const override;
   Tensor State(int32_t state_input) const override;
   Tensor Export(int32_t export_index) const override;
   std::vector<double> Values() const override;
@@ -52,10 +60,12 @@ class CompiledRun : public Run {
  private:
   // What one thread works with.
   struct Worker {
-    Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& stop);
+    Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given);
     GroupInputs inputs;
     std::vector<std::byte> workspace;
     WorkMeter meter;
+    WorkMeter::StopCallback stop;
+    int64_t fuel = 0;  // GroupArgs::fuel, from call to call
     std::vector<uint32_t> bad_inputs;
     // Of the chunk that runs.
     std::vector<TerminationColumn> terminations;
@@ -66,7 +76,8 @@ class CompiledRun : public Run {
     // Of the adjoint.
     std::vector<int64_t> tape_bytes;  // by step of the chunk
     std::vector<std::byte> tape;
-    std::vector<std::byte> replayed;  // fields
+    std::vector<std::byte> replayed;             // fields
+    std::vector<std::vector<std::byte>> starts;  // fields at the starts of segments
     std::vector<int64_t> frames;
     std::vector<BackwardColumn> backward;
     std::vector<std::vector<std::byte>> sent;  // per Plan::sent
@@ -89,12 +100,19 @@ class CompiledRun : public Run {
   // Runs `function` on a group for steps from `first` on, `column` of the chunk.
   void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count,
             int64_t column, ForwardChunk* chunk = nullptr);
+  // Runs it; throws StopRequested where it was stopped.
+  static void Invoke(GroupFunction function, Worker& worker, PolledArgs& args);
   GroupArgs ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
   // A function of the adjoint; `states`: the fields of a GroupState that it works on.
   void CallAdjoint(GroupFunction function, Worker& worker, int64_t group, std::byte* states,
                    int64_t first, int64_t count, int64_t column);
   void LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const;
   void MakeReversed(int64_t group);
+  // Ranges of steps are reversed in segments of about this many bytes of records.
+  std::vector<int64_t> SegmentsOf(int64_t first, int64_t count) const;
+  int64_t LargestSegment(int64_t first, int64_t count, const std::vector<int64_t>& starts) const;
+  void ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
+                    const std::vector<int64_t>& starts);
   void PublishGradients();
   // Steps of one chunk on a group, between its samples and recorded steps.
   void Steps(Worker& worker, int64_t group, int64_t first, int64_t count, ForwardChunk& chunk);

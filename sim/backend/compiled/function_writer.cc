@@ -2,6 +2,7 @@
 
 #include <llvm/ADT/SmallVector.h>
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/Module.h>
 
 #include <functional>
@@ -64,6 +65,8 @@ class FunctionWriter {
     records_.Begin();
     top_ = entry_builder_.CreateAlloca(b_.getInt64Ty());
     b_.CreateStore(b_.getInt64(0), top_);
+    fuel_ = entry_builder_.CreateAlloca(b_.getInt64Ty());
+    b_.CreateStore(b_.CreateLoad(b_.getInt64Ty(), ArgumentAt(kFuel)), fuel_);
     if (order != StepOrder::kOne) {
       Steps(order == StepOrder::kDescending);
     } else {
@@ -71,6 +74,7 @@ class FunctionWriter {
     }
     StoreFields();
     records_.End();
+    b_.CreateStore(b_.CreateLoad(b_.getInt64Ty(), fuel_), ArgumentAt(kFuel));
     b_.CreateRetVoid();
     entry_builder_.CreateBr(begin_);
     return function_.workspace * options_.shape.lanes();
@@ -394,11 +398,16 @@ class FunctionWriter {
   void Each(const Statement& s) {
     Value* const extent = s.operands.empty() ? b_.getInt64(static_cast<uint64_t>(s.number))
                                              : At(s.operands[0]).parts[0];
+    const bool asks = IsLong(s);
+    const bool maps_elements = is_one() && s.parallel && s.operands.empty();
+    // A look inside would keep the compiler from making vectors of its turns.
+    const bool asks_before = asks && maps_elements && !HasLoop(s.body);
+    if (asks_before) Charge(s.number * CostOf(s.body));
     const auto body = [&](Value* counter) {
       SetUniform(s.result, counter);
+      if (asks && !asks_before) Charge(CostOf(s.body));
       Block(s.body);
     };
-    const bool maps_elements = is_one() && s.parallel && s.operands.empty();
     if (!maps_elements) {
       CountTo(extent, body);
       return;
@@ -441,6 +450,54 @@ class FunctionWriter {
                                                 : llvm::MDNode::get(context_, groups));
   }
 
+  // ---- looks at the clock ----
+  // A loop that counts its turns itself; the turns of others are counted by the block around.
+  static bool IsLong(const Statement& s) {
+    constexpr int64_t kShort = 256;
+    return s.code == Code::kEach && (!s.operands.empty() || s.number * CostOf(s.body) > kShort);
+  }
+  static bool HasLoop(const std::vector<Statement>& statements) {
+    for (const Statement& s : statements) {
+      if (s.code == Code::kEach || s.code == Code::kRepeat || HasLoop(s.body)) return true;
+    }
+    return false;
+  }
+  // Statements that run once the block does.
+  static int64_t CostOf(const std::vector<Statement>& statements) {
+    int64_t cost = 0;
+    for (const Statement& s : statements) {
+      ++cost;
+      if (s.code == Code::kExactSum) cost += s.number;
+      if (s.code == Code::kEach && !IsLong(s)) cost += s.number * CostOf(s.body);
+      if (s.code == Code::kCommit || s.code == Code::kIf) cost += CostOf(s.body);
+    }
+    return cost;
+  }
+
+  // Counts work before it is done.
+  void Charge(int64_t statements) {
+    const int64_t work = statements * options_.shape.lanes();
+    Value* const before = b_.CreateLoad(b_.getInt64Ty(), fuel_);
+    Value* const left = b_.CreateSub(before, b_.getInt64(static_cast<uint64_t>(work)));
+    b_.CreateStore(left, fuel_);
+    auto* const asks = NewBlock("asks");
+    auto* const on = NewBlock("on");
+    auto* const rare = llvm::MDBuilder(context_).createBranchWeights(1, 1 << 16);
+    b_.CreateCondBr(b_.CreateICmpSLT(left, b_.getInt64(0)), asks, on, rare);
+    b_.SetInsertPoint(asks);
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    auto* const type = llvm::FunctionType::get(b_.getInt64Ty(), {pointer}, false);
+    Value* const given =
+        b_.CreateCall(type, b_.CreateLoad(pointer, ArgumentAt(kPoll)), {made_->getArg(0)});
+    b_.CreateStore(given, fuel_);
+    if (stopped_ == nullptr) {
+      stopped_ = NewBlock("stopped");
+      llvm::ReturnInst::Create(context_, stopped_);
+    }
+    b_.CreateCondBr(b_.CreateICmpSGT(given, b_.getInt64(0)), on, stopped_);
+    b_.SetInsertPoint(on);
+  }
+
   // body(0), body(1), ... as often as the scalar `extent` says.
   llvm::Instruction* CountTo(Value* extent, const std::function<void(Value* counter)>& body) {
     auto* const before = b_.GetInsertBlock();
@@ -474,6 +531,7 @@ class FunctionWriter {
     b_.CreateBr(head);
     b_.SetInsertPoint(head);
     ++depth_;
+    Charge(CostOf(s.body));
     ReadLive();
     Block(s.body);
     b_.CreateBr(head);
@@ -509,6 +567,7 @@ class FunctionWriter {
   void OneStep(Value* column) {
     time_ = b_.CreateAdd(arguments_[kFirstStep], column);
     column_ = column;
+    Charge(CostOf(function_.statements));
     records_.BeginStep(column, time_);
     running_ = records_.Running();
     const bool is_step = &function_ == &plan_.step;
@@ -855,7 +914,9 @@ class FunctionWriter {
   Value* arguments_[kMembers] = {};
   Value* time_ = nullptr;
   Value* column_ = nullptr;
-  llvm::AllocaInst* top_ = nullptr;  // of the tape, in bytes per lane
+  llvm::AllocaInst* fuel_ = nullptr;     // until the next look at the clock
+  llvm::BasicBlock* stopped_ = nullptr;  // null: nothing stops it
+  llvm::AllocaInst* top_ = nullptr;      // of the tape, in bytes per lane
   bool pushes_ = false;
   std::vector<Lanes> registers_;
   std::vector<Local> locals_;

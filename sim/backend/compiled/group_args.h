@@ -21,6 +21,10 @@ struct GroupArgs {
                               // [lane]; where it is shared, without lanes
   std::byte* const* fields;   // per field of the plan: [element][lane]
   std::byte* workspace;
+  // Element-operations until the next look at the clock. `poll` looks and returns the next amount, or 0:
+  // then the function returns at once, and what it was given cannot be used any further.
+  int64_t fuel;
+  int64_t (*poll)(GroupArgs* args);
   const uint32_t* lanes_used;  // [lane]: all ones where there is an instance
   int64_t first_step;
   int64_t count;

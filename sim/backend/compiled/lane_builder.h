@@ -23,6 +23,8 @@ enum Member : unsigned {
   kInputs,
   kFields,
   kWorkspace,
+  kFuel,
+  kPoll,
   kLanesUsed,
   kFirstStep,
   kCount,

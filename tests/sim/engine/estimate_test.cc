@@ -8,6 +8,9 @@
 #include <string>
 
 #include "sim/backend/cpu/cpu_executor.h"
+#ifdef SIMGRAD_WITH_COMPILED
+#include "sim/backend/compiled/compiled_executor.h"
+#endif
 #include "sim/program/builder.h"
 #include "tests/sim/work_maker.h"
 
@@ -132,8 +135,39 @@ struct Bytes {
   int64_t measured = 0;  // at most at a time
 };
 
+std::vector<std::string> Executors() {
+#ifdef SIMGRAD_WITH_COMPILED
+  return {"cpu", "compiled"};
+#else
+  return {"cpu"};
+#endif
+}
+
+std::string executor_name = "cpu";  // of this test
+
+std::shared_ptr<sim::Executor> MakeExecutor() {
+#ifdef SIMGRAD_WITH_COMPILED
+  // Compiles of other cases are no part of a run: kernels are kept.
+  static const std::shared_ptr<sim::Executor> compiled = sim::compiled::MakeCompiledExecutor(
+      sim::compiled::KernelOptions{.effort = sim::compiled::Effort::kQuick});
+  if (executor_name == "compiled") return compiled;
+#endif
+  return sim::MakeCpuExecutor();
+}
+
+class EstimateBytes : public ::testing::TestWithParam<std::string> {
+ protected:
+  EstimateBytes() { executor_name = GetParam(); }
+};
+
 Bytes BytesOf(Work work) {
-  const std::shared_ptr<sim::Executor> executor = sim::MakeCpuExecutor();
+  const std::shared_ptr<sim::Executor> executor = MakeExecutor();
+  // A compile is no part of a run, and its code is kept.
+  if (executor_name != "cpu") {
+    Work first = work;
+    sim::Observer nobody;
+    EXPECT_TRUE(sim::Engine(executor).Execute(std::move(first), nobody).ok());
+  }
   const sim::Engine engine(executor);
   sim::Observer nobody;
   Bytes bytes;
@@ -167,14 +201,14 @@ std::string Text(const Size& size, bool gradient) {
          std::to_string(size.elements) + (gradient ? " gradient" : " rollout");
 }
 
-TEST(EstimateBytes, OfABallGradientIsAtMostTwiceWhatItUsesAndNothingMoreIsAskedFor) {
+TEST_P(EstimateBytes, OfABallGradientIsAtMostTwiceWhatItUsesAndNothingMoreIsAskedFor) {
   const Bytes bytes = BytesOf(Balls({4096, 2000, 1}, true));
   ExpectFits(bytes, "the ball");
   EXPECT_EQ(bytes.more, 0);
   EXPECT_LE(bytes.counted, kMostTimes * bytes.measured);
 }
 
-TEST(EstimateBytes, BoundsWhatARunAllocatesFromAboveAndWithinTwice) {
+TEST_P(EstimateBytes, BoundsWhatARunAllocatesFromAboveAndWithinTwice) {
   for (const bool gradient : {false, true}) {
     for (const Size& size :
          {Size{1, 40, 1}, Size{17, 200, 3}, Size{1000, 40, 4}, Size{20'000, 8, 4}}) {
@@ -189,7 +223,7 @@ TEST(EstimateBytes, BoundsWhatARunAllocatesFromAboveAndWithinTwice) {
   }
 }
 
-TEST(EstimateBytes, HoldsAtEveryLevelOfDiagnosticsAndForGivenIntervals) {
+TEST_P(EstimateBytes, HoldsAtEveryLevelOfDiagnosticsAndForGivenIntervals) {
   using enum sim::Recording;
   for (const sim::Recording recording : {kNone, kCounts, kSummary}) {
     for (const int64_t interval : {0, 1, 7, 1000}) {
@@ -214,7 +248,7 @@ Work Stiff(double max_iter) {
   return work;
 }
 
-TEST(Reserve, IsAskedBeforeTheReverseForWhatTheIterationsTookAndItsNoEndsTheWork) {
+TEST_P(EstimateBytes, ReserveIsAskedBeforeTheReverseForWhatTheIterationsTookAndItsNoEndsTheWork) {
   Work work = Stiff(300);
   ExpectFits(BytesOf(work), "300 iterations");
   std::vector<int64_t> asked;
@@ -229,7 +263,7 @@ TEST(Reserve, IsAskedBeforeTheReverseForWhatTheIterationsTookAndItsNoEndsTheWork
     }
     bool reversed = false;
   } phases;
-  const auto refused = sim::Engine(sim::MakeCpuExecutor()).Execute(work, phases);
+  const auto refused = sim::Engine(MakeExecutor()).Execute(work, phases);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
   EXPECT_NE(refused.status().message().find("not free now"), std::string::npos);
   ASSERT_FALSE(asked.empty());
@@ -237,8 +271,8 @@ TEST(Reserve, IsAskedBeforeTheReverseForWhatTheIterationsTookAndItsNoEndsTheWork
   EXPECT_FALSE(phases.reversed);
 }
 
-TEST(Reserve, WithoutItTheCapsAreCountedUpToTheBudget) {
-  const auto executor = sim::MakeCpuExecutor();
+TEST_P(EstimateBytes, ReserveWithoutItTheCapsAreCountedUpToTheBudget) {
+  const auto executor = MakeExecutor();
   Work work = Stiff(300);
   const int64_t caps = *sim::EstimateBytes(work, *executor);
   work.memory_budget_bytes = int64_t{32} << 20;
@@ -249,7 +283,7 @@ TEST(Reserve, WithoutItTheCapsAreCountedUpToTheBudget) {
   EXPECT_GT(budget, usual);
 }
 
-TEST(Budget, AStraightLineRecordThatCannotFitIsRefusedBeforeTheForwardRun) {
+TEST_P(EstimateBytes, BudgetAStraightLineRecordThatCannotFitIsRefusedBeforeTheForwardRun) {
   struct Phases : sim::Observer {
     absl::Status Continue(sim::WorkPhase) override {
       asked = true;
@@ -259,10 +293,13 @@ TEST(Budget, AStraightLineRecordThatCannotFitIsRefusedBeforeTheForwardRun) {
   } phases;
   Work work = Sines({1, 4, 1 << 14}, true);
   work.memory_budget_bytes = int64_t{4} << 20;
-  const auto refused = sim::Engine(sim::MakeCpuExecutor()).Execute(work, phases);
+  const auto refused = sim::Engine(MakeExecutor()).Execute(work, phases);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
   EXPECT_FALSE(phases.asked);
 }
+
+INSTANTIATE_TEST_SUITE_P(Executors, EstimateBytes, ::testing::ValuesIn(Executors()),
+                         [](const auto& executor) { return executor.param; });
 
 }  // namespace
 }  // namespace simgrad

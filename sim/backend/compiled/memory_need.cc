@@ -1,0 +1,225 @@
+#include "sim/backend/compiled/memory_need.h"
+
+#include <algorithm>
+
+#include "sim/backend/columns.h"
+#include "sim/backend/compiled/group_inputs.h"
+#include "sim/backend/compiled/group_state.h"
+#include "sim/plan/tape_plan.h"
+
+namespace simgrad::sim::compiled {
+namespace {
+
+// Every bound is clamped here, so that caps of loops in loops do not wrap.
+int64_t Clamped(double bytes) {
+  constexpr double kLimit = 1e17;
+  return static_cast<int64_t>(std::min(bytes, kLimit));
+}
+
+// Beside what is counted: margins to look at again, lists of pointers.
+constexpr double kPerThread = 128 << 10;
+constexpr double kPerVector = 32;  // of an allocation: its header and what is rounded up
+
+double BytesPerLane(const NumericalProgram& program, Role role) {
+  return program.policy[role].format == Format::kF64 ? 8.0 : 4.0;
+}
+
+double Elements(const Program& program, ValueId id) {
+  return static_cast<double>(ElementCount(program[id].type.shape));
+}
+
+// ---- records, bytes per lane ----
+double FrameOf(const plan::TapePlan& tape, const Region& region) {
+  const plan::FrameLayout* const layout = tape.Of(region);
+  return layout == nullptr ? 0 : static_cast<double>(layout->bytes);
+}
+
+// What the loops of a region keep at their caps: a frame for each turn, which test and body share.
+double LoopsAtCaps(const plan::TapePlan& tape, const Region& region) {
+  double bytes = 0;
+  for (const Op& op : region.ops) {
+    double turns = 1;
+    if (op.code == OpCode::kFor) turns = static_cast<double>(op.attributes.max_iter);
+    if (op.code == OpCode::kWhile) {
+      turns = static_cast<double>(op.attributes.max_iter + 1) *
+              static_cast<double>(std::max<int64_t>(op.attributes.elements, 1));
+    }
+    double frame = 0;
+    double inside = 0;
+    for (const Region& nested : op.regions) {
+      frame = std::max(frame, FrameOf(tape, nested));
+      inside += LoopsAtCaps(tape, nested);
+    }
+    const bool loops = op.code == OpCode::kFor || op.code == OpCode::kWhile;
+    bytes += turns * ((loops ? frame : 0) + inside);
+  }
+  return bytes;
+}
+
+struct Sizes {
+  double lanes = 1;
+  double groups = 1;
+  double threads = 1;
+  double instances = 1;
+  double travelling = 0;  // bytes of the fields of a group that travel
+  double others = 0;      // of its cotangents
+};
+
+Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& plan,
+              const LaneShape& shape) {
+  Sizes sizes;
+  const int64_t lanes = shape.lanes();
+  const int64_t groups = (batch.instances + lanes - 1) / lanes;
+  sizes.lanes = static_cast<double>(lanes);
+  sizes.groups = static_cast<double>(groups);
+  sizes.threads =
+      static_cast<double>(std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(groups, 1)));
+  sizes.instances = static_cast<double>(batch.instances);
+  const FieldLayout layout(plan.fields, shape.lanes());
+  const size_t travelling = TravellingFields(plan);
+  sizes.travelling = static_cast<double>(travelling < plan.fields.size() ? layout.offset(travelling)
+                                                                         : layout.bytes());
+  sizes.others = static_cast<double>(layout.bytes()) - sizes.travelling;
+  return sizes;
+}
+
+// Of the records of `range` steps that take `one` bytes each: a segment's, and the states at the
+// beginnings of all.
+double RangeRecords(const Sizes& sizes, double one, double range) {
+  const double segment = static_cast<double>(kSegmentBytes);
+  const double records = std::min(one * range, std::max(segment, one));
+  const double segments = std::min(range, one * range * 2 / segment + 1);
+  return sizes.threads * (records + segments * (sizes.travelling + kPerVector));
+}
+
+double InputBytes(const Batch& batch, const Sizes& sizes, double steps) {
+  const Program& program = batch.program->program;
+  const std::vector<InputForm> forms = FormsOf(batch);
+  double bytes = 0;
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    if (program.inputs[i].kind == InputKind::kState) continue;
+    bytes += kPerVector + 8 * Elements(program, program.inputs[i].value) *
+                              (forms[i].per_step ? steps : 1) *
+                              (forms[i].per_lane ? sizes.lanes : 1);
+  }
+  return bytes;
+}
+
+// What a chunk is written to: by every thread, and joined.
+double ChunkBytes(const Batch& batch, const RunOptions& options, const Sizes& sizes, double steps) {
+  const Program& program = batch.program->program;
+  double by_thread = 8;  // what a replay would put on the tape
+  double joined = 0;
+  double by_instance = 0;
+  for (const Site& site : batch.program->sites) {
+    const bool loop = site.kind == SiteKind::kTermination;
+    by_thread += static_cast<double>(loop ? sizeof(TerminationColumn) : sizeof(EventColumn));
+    joined += static_cast<double>(loop ? sizeof(TerminationStep) : sizeof(EventStep));
+    if (loop && options.recording == Recording::kInstances) by_instance += 16;
+  }
+  const double sampled =
+      static_cast<double>(program.inputs.size() * sizeof(StateRange)) / options.stride;
+  by_thread += sampled;
+  joined += sampled;
+  if (options.recording == Recording::kNone) joined = 0, by_thread = 8;
+  for (int32_t input : options.record_states) {
+    by_instance += 8 * Elements(program, program.inputs[static_cast<size_t>(input)].value);
+  }
+  for (int32_t index : options.record_exports) {
+    by_instance += 8 * Elements(program, program.exports[static_cast<size_t>(index)].value);
+  }
+  return steps * (by_thread * sizes.threads + joined + by_instance * sizes.instances);
+}
+
+// Cotangents and sums of all groups, and the gradients per instance.
+double AdjointStateBytes(const Batch& batch, const Sizes& sizes) {
+  const NumericalProgram& program = *batch.program;
+  const std::vector<InputForm> forms = FormsOf(batch);
+  double per_group = sizes.others + sizes.lanes * 8 + 2 * kPerVector;
+  double per_instance = 0;
+  for (size_t i = 0; i < program.program.inputs.size(); ++i) {
+    per_group += 2 * sizeof(std::vector<std::byte>);
+    per_instance += 1;  // connected
+    if (!program.adjoint_spec->wanted[i]) continue;
+    const double n = Elements(program.program, program.program.inputs[i].value) *
+                     (forms[i].sums_per_step ? static_cast<double>(batch.steps) : 1.0);
+    per_group += sizes.lanes * (n * BytesPerLane(program, Role::kGradient) + 4) + 2 * kPerVector;
+    per_instance += 8 * n;
+  }
+  return sizes.groups * per_group + sizes.instances * per_instance;
+}
+
+// Of one thread, for `range` steps that it reverses.
+double AdjointThreadBytes(const Batch& batch, const plan::Plan& plan, const Sizes& sizes,
+                          double range) {
+  const Program& program = batch.program->program;
+  const std::vector<int32_t> states = program.InputsOf(InputKind::kState);
+  double sent = 0;
+  for (const plan::Sent& s : plan.sent) {
+    const size_t index = static_cast<size_t>(s.index);
+    const ValueId id = s.kind == plan::SentKind::kTrajectoryExport
+                           ? program.exports[index].value
+                           : program.inputs[static_cast<size_t>(states[index])].value;
+    sent += Elements(program, id) * BytesPerLane(*batch.program, Role::kAdjoint);
+  }
+  const double by_step = 8 + sizeof(BackwardColumn) + sent * sizes.lanes;
+  return sizes.travelling + range * by_step;
+}
+
+}  // namespace
+
+size_t TravellingFields(const plan::Plan& plan) {
+  size_t count = 0;
+  while (count < plan.fields.size() && plan.fields[count].kind <= plan::FieldKind::kCost) ++count;
+  return count;
+}
+
+int64_t WorkspaceBytes(const plan::Plan& plan, const LaneShape& shape) {
+  int64_t most = 0;
+  for (const plan::Function* function :
+       {&plan.start, &plan.step, &plan.finish, &plan.replay, &plan.reverse_terminal,
+        &plan.reverse_last, &plan.reverse, &plan.reverse_initial}) {
+    most = std::max(most, function->workspace);
+  }
+  return most * shape.lanes();
+}
+
+int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t groups) {
+  const FieldLayout layout(plan.fields, shape.lanes());
+  const size_t travelling = TravellingFields(plan);
+  const int64_t fields =
+      travelling < plan.fields.size() ? layout.offset(travelling) : layout.bytes();
+  const int64_t events = 4 * plan.EventElements() + 8 * static_cast<int64_t>(plan.events.size());
+  constexpr int64_t kVectors = 5;
+  return groups *
+         (fields + shape.lanes() * (16 + events) + static_cast<int64_t>(sizeof(GroupState)) +
+          kVectors * static_cast<int64_t>(kPerVector));
+}
+
+MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeSteps& steps,
+                     const plan::Plan& plan, const LaneShape& shape) {
+  const Sizes sizes = SizesOf(batch, options, plan, shape);
+  const double range = static_cast<double>(steps.range);
+  const double chunk = static_cast<double>(steps.chunk);
+  MemoryNeed need;
+  need.saved = SavedBytesOf(plan, shape, static_cast<int64_t>(sizes.groups));
+  double by_thread = kPerThread + static_cast<double>(WorkspaceBytes(plan, shape)) +
+                     InputBytes(batch, sizes, std::max(chunk, range)) + 4 * chunk * sizes.lanes;
+  double run = static_cast<double>(need.saved) + 8 * sizes.groups * sizes.lanes +
+               sizes.instances * (16 + 2 * sizeof(InstanceHealth)) +
+               8 * static_cast<double>(batch.steps) + ChunkBytes(batch, options, sizes, chunk);
+  if (batch.program->adjoint) {
+    run += AdjointStateBytes(batch, sizes) + 2 * range * sizeof(BackwardStep);
+    by_thread += AdjointThreadBytes(batch, plan, sizes, range);
+    const plan::TapePlan tape(*batch.program);
+    const Region& step = batch.program->program.step;
+    const double once = FrameOf(tape, step) * sizes.lanes;
+    const double at_caps = once + LoopsAtCaps(tape, step) * sizes.lanes;
+    need.record_once = Clamped(RangeRecords(sizes, once, range));
+    need.record_at_caps = Clamped(RangeRecords(sizes, at_caps, range));
+  }
+  need.run = Clamped(run + by_thread * sizes.threads);
+  return need;
+}
+
+}  // namespace simgrad::sim::compiled

@@ -1,0 +1,26 @@
+// What a run of compiled code allocates, in bytes: live bytes of its plan per lane, and what it stores.
+//
+// Upper bounds; padding lanes count. Cost: linear in the plan. Threads: pure.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/backend/compiled/function_writer.h"
+#include "sim/backend/executor.h"
+#include "sim/plan/plan.h"
+
+namespace simgrad::sim::compiled {
+
+// Records of one segment of steps lie side by side; a step with more is a segment of its own.
+inline constexpr int64_t kSegmentBytes = int64_t{1} << 18;
+
+// Fields of a plan that travel with the states of a group.
+size_t TravellingFields(const plan::Plan& plan);
+int64_t WorkspaceBytes(const plan::Plan& plan, const LaneShape& shape);
+// One SaveState of so many groups.
+int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t groups);
+
+MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeSteps& steps,
+                     const plan::Plan& plan, const LaneShape& shape);
+
+}  // namespace simgrad::sim::compiled

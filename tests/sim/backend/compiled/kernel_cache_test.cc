@@ -1,0 +1,281 @@
+// Which kernels are made, shared, found again and dropped: in counts.
+#include "sim/backend/compiled/kernel_cache.h"
+
+#include <gtest/gtest.h>
+#include <llvm/Support/ErrorHandling.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "sim/backend/compiled/compiled_executor.h"
+#include "sim/plan/make_plan.h"
+#include "sim/program/builder.h"
+#include "tests/sim/work_maker.h"
+
+namespace simgrad::sim::compiled {
+namespace {
+
+namespace fs = std::filesystem;
+
+// x' = x * factor + 1, `operations` times a step.
+std::shared_ptr<const NumericalProgram> LineProgram(double factor, int operations = 1) {
+  Builder b("line");
+  Var x = b.State("x", {});
+  for (int i = 0; i < operations; ++i) x = x * b.Literal(factor) + b.Literal(1.0);
+  b.SetNext({x});
+  const auto world = b.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  auto lowered = Lower(*world, tests::PolicyOf({}), "", std::nullopt);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return std::make_shared<const NumericalProgram>(*std::move(lowered));
+}
+
+KernelRequest RequestOf(const std::shared_ptr<const NumericalProgram>& program) {
+  KernelRequest request;
+  request.plan = std::make_shared<const plan::Plan>(plan::MakePlan(*program, {}));
+  request.writer.inputs.resize(program->program.inputs.size());
+  request.key = KeyOf(*request.plan, request.part, request.writer, request.options);
+  return request;
+}
+
+class KernelCacheTest : public testing::Test {
+ protected:
+  KernelCacheTest() {
+    std::string name = (fs::temp_directory_path() / "compiled-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~KernelCacheTest() override { fs::remove_all(folder_); }
+  fs::path folder_;
+};
+
+TEST_F(KernelCacheTest, ProgramsThatDifferInNumbersShareAKernel) {
+  KernelCache cache;
+  const auto one = cache.Get(RequestOf(LineProgram(0.5)), Wanted::kQuick, {});
+  const auto other = cache.Get(RequestOf(LineProgram(0.25)), Wanted::kQuick, {});
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_EQ(*one, *other);
+  EXPECT_NE(RequestOf(LineProgram(0.5)).key, RequestOf(LineProgram(0.5, 2)).key);
+  EXPECT_EQ(cache.use().compiled, 1u);
+  EXPECT_EQ(cache.use().loaded_from_memory, 1u);
+  EXPECT_EQ(cache.use().kernels, 1);
+}
+
+TEST_F(KernelCacheTest, TheKeySaysWhatIsRecordedAndForWhichMachine) {
+  KernelRequest request = RequestOf(LineProgram(0.5));
+  const auto key = [&] {
+    return KeyOf(*request.plan, request.part, request.writer, request.options);
+  };
+  std::vector<std::string> keys = {key()};
+  request.writer.looks = true;
+  keys.push_back(key());
+  request.options.parts = 1;
+  keys.push_back(key());
+  request.options.isa = Isa::kSse2;
+  keys.push_back(key());
+  request.writer.inputs[0].per_lane = !request.writer.inputs[0].per_lane;
+  keys.push_back(key());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(keys[i], keys[j]) << i << " " << j;
+  }
+}
+
+TEST_F(KernelCacheTest, RequestsForOneStructureShareOneCompile) {
+  std::atomic<int> compiles{0};
+  KernelCache cache({.before_compile = [&](Effort) { ++compiles; }});
+  const KernelRequest request = RequestOf(LineProgram(0.5));
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 8; ++i) {
+    callers.emplace_back([&] { EXPECT_TRUE(cache.Get(request, Wanted::kQuick, {}).ok()); });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(compiles, 1);
+}
+
+// A gate that compiles wait at, by effort.
+class Gate {
+ public:
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+  }
+  void AwaitOne() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ > 0; });
+  }
+  void Open() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int waiting_ = 0;
+  bool open_ = false;
+};
+
+TEST_F(KernelCacheTest, QuickCodeServesUntilTheBestIsMade) {
+  Gate gate;
+  KernelCache cache({.before_compile = [&](Effort effort) {
+    if (effort == Effort::kBest) gate.Pass();
+  }});
+  const KernelRequest request = RequestOf(LineProgram(0.5));
+  const auto first = cache.Get(request, Wanted::kSoonest, {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ((*first)->effort, Effort::kQuick);
+  gate.AwaitOne();
+  EXPECT_EQ((*cache.Get(request, Wanted::kSoonest, {}))->effort, Effort::kQuick);
+  gate.Open();
+  const auto best = cache.Get(request, Wanted::kBest, {});
+  ASSERT_TRUE(best.ok()) << best.status();
+  EXPECT_EQ((*best)->effort, Effort::kBest);
+  EXPECT_EQ(*cache.Get(request, Wanted::kSoonest, {}), *best);
+  EXPECT_EQ(cache.use().compiled, 2u);
+}
+
+TEST_F(KernelCacheTest, ACallerLeavesWhileItsCompileGoesOn) {
+  Gate gate;
+  KernelCache cache({.before_compile = [&](Effort) { gate.Pass(); }});
+  const KernelRequest request = RequestOf(LineProgram(0.5));
+  const auto left = cache.Get(request, Wanted::kQuick, [] { return true; });
+  EXPECT_EQ(left.status().code(), absl::StatusCode::kCancelled) << left.status();
+  gate.Open();
+  EXPECT_TRUE(cache.Get(request, Wanted::kQuick, {}).ok());
+  EXPECT_EQ(cache.use().compiled, 1u);
+}
+
+TEST_F(KernelCacheTest, TheBestCodeIsFoundInTheFolder) {
+  const KernelRequest request = RequestOf(LineProgram(0.5));
+  {
+    KernelCache cache({.folder = folder_.string()});
+    ASSERT_TRUE(cache.Get(request, Wanted::kBest, {}).ok());
+  }
+  KernelCache cache({.folder = folder_.string()});
+  const auto found = cache.Get(request, Wanted::kSoonest, {});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ((*found)->effort, Effort::kBest);
+  EXPECT_EQ(cache.use().compiled, 0u);
+  EXPECT_EQ(cache.use().loaded_from_disk, 1u);
+}
+
+TEST_F(KernelCacheTest, ADamagedFileIsCountedAndCompiledAnew) {
+  const KernelRequest request = RequestOf(LineProgram(0.5));
+  {
+    KernelCache cache({.folder = folder_.string()});
+    ASSERT_TRUE(cache.Get(request, Wanted::kBest, {}).ok());
+  }
+  const fs::path file = fs::directory_iterator(folder_)->path();
+  fs::resize_file(file, fs::file_size(file) - 1);
+  KernelCache cache({.folder = folder_.string()});
+  EXPECT_TRUE(cache.Get(request, Wanted::kBest, {}).ok());
+  EXPECT_EQ(cache.use().refused_files, 1u);
+  EXPECT_EQ(cache.use().compiled, 1u);
+}
+
+TEST_F(KernelCacheTest, KernelsThatNothingUsesGoAboveTheBound) {
+  KernelCache cache({.most_bytes = 1});
+  const auto held = cache.Get(RequestOf(LineProgram(0.5)), Wanted::kQuick, {});
+  ASSERT_TRUE(held.ok());
+  ASSERT_TRUE(cache.Get(RequestOf(LineProgram(0.5, 2)), Wanted::kQuick, {}).ok());
+  ASSERT_TRUE(cache.Get(RequestOf(LineProgram(0.5, 3)), Wanted::kQuick, {}).ok());
+  EXPECT_LE(cache.use().kernels, 2);  // the one in use, and at most the last
+  EXPECT_NE(cache.Find(RequestOf(LineProgram(0.5)).key), nullptr);
+  EXPECT_EQ(cache.Find(RequestOf(LineProgram(0.5, 2)).key), nullptr);
+}
+
+TEST_F(KernelCacheTest, AFatalErrorOfTheCompilerFailsThatProgramAlone) {
+  std::atomic<bool> fails{true};
+  KernelCache cache({.before_compile = [&](Effort) {
+    if (fails) llvm::report_fatal_error("planted");
+  }});
+  const auto lost = cache.Get(RequestOf(LineProgram(0.5)), Wanted::kQuick, {});
+  EXPECT_EQ(lost.status().code(), absl::StatusCode::kInternal) << lost.status();
+  fails = false;
+  EXPECT_TRUE(cache.Get(RequestOf(LineProgram(0.5, 2)), Wanted::kQuick, {}).ok());
+  EXPECT_EQ(cache.use().lost_threads, 1u);
+  EXPECT_EQ(cache.use().failed, 1u);
+}
+
+TEST_F(KernelCacheTest, WithoutThreadsEveryCompileFailsAtOnce) {
+  KernelCache cache({.before_compile = [&](Effort) { llvm::report_fatal_error("planted"); }});
+  for (int i = 1; i <= KernelCache::kMostLost + 2; ++i) {
+    EXPECT_FALSE(cache.Get(RequestOf(LineProgram(0.5, i)), Wanted::kQuick, {}).ok());
+  }
+  EXPECT_LE(cache.use().lost_threads, static_cast<uint64_t>(KernelCache::kMostLost) + 1);
+}
+
+TEST_F(KernelCacheTest, AnExceptionIsAnError) {
+  KernelCache cache({.before_compile = [&](Effort) { throw std::bad_alloc(); }});
+  const auto failed = cache.Get(RequestOf(LineProgram(0.5)), Wanted::kQuick, {});
+  EXPECT_EQ(failed.status().code(), absl::StatusCode::kInternal) << failed.status();
+}
+
+// ---- which executor serves ----
+
+Work LineWork(const std::shared_ptr<const NumericalProgram>& program, int64_t instances,
+              int64_t steps) {
+  Work work = tests::WorkOf(*program, instances, steps);
+  work.batch.program = program;
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({0.5}, {}));
+  return work;
+}
+
+TEST(ServedBy, LittleWorkIsCompiledWhenItComesBack) {
+  CompiledOptions options;
+  const auto executor = MakeCompiledExecutor(options);
+  const auto program = LineProgram(0.5);
+  const Work work = LineWork(program, 4, 8);
+  ASSERT_TRUE(executor->Create(work.batch, work.options).ok());
+  EXPECT_EQ(executor->use().runs_by_reference, 1u);
+  ASSERT_TRUE(executor->Create(work.batch, work.options).ok());
+  EXPECT_EQ(executor->use().runs_by_reference, 2u);
+  EXPECT_EQ(executor->use().plans, 1);
+  // The second one asked for it.
+  while (executor->use().compiler.compiled == 0) std::this_thread::yield();
+  ASSERT_TRUE(executor->Create(work.batch, work.options).ok());
+  EXPECT_EQ(executor->use().runs_compiled, 1u);
+}
+
+TEST(ServedBy, LittleWorkThatNeverComesBackIsNeverCompiled) {
+  int compiles = 0;
+  CompiledOptions options;
+  options.kernels.before_compile = [&](Effort) { ++compiles; };
+  {
+    const auto executor = MakeCompiledExecutor(options);
+    for (int i = 1; i <= 8; ++i) {
+      const Work work = LineWork(LineProgram(0.5, i), 4, 8);
+      ASSERT_TRUE(executor->Create(work.batch, work.options).ok());
+    }
+    EXPECT_EQ(executor->use().runs_by_reference, 8u);
+  }
+  EXPECT_EQ(compiles, 0);
+}
+
+TEST(ServedBy, MuchWorkWaitsForQuickCode) {
+  const auto executor = MakeCompiledExecutor(CompiledOptions{});
+  const Work work = LineWork(LineProgram(0.5), 1024, 1024);
+  ASSERT_TRUE(executor->Create(work.batch, work.options).ok());
+  EXPECT_EQ(executor->use().runs_compiled, 1u);
+}
+
+TEST(ServedBy, AFunctionOfTooManyStatementsIsLeftToTheReference) {
+  CompiledOptions options;
+  options.most_statements = 8;
+  const auto executor = MakeCompiledExecutor(options);
+  const Work work = LineWork(LineProgram(0.5, 16), 1024, 1024);
+  ASSERT_TRUE(executor->Create(work.batch, work.options).ok());
+  EXPECT_EQ(executor->use().runs_by_reference, 1u);
+  EXPECT_EQ(executor->use().compiler.compiled, 0u);
+}
+
+}  // namespace
+}  // namespace simgrad::sim::compiled
