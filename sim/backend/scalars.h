@@ -31,7 +31,8 @@ using precision::Lane;
 #define SCALAR __device__ inline
 #define LONG_FUNCTION __device__ __noinline__ inline
 #else
-#define SCALAR extern "C" [[gnu::used]] inline
+// All that they call is part of them, so that most are straight code.
+#define SCALAR extern "C" [[gnu::used, gnu::flatten]] inline
 #define LONG_FUNCTION inline
 #endif
 
@@ -311,3 +312,18 @@ static_assert(precision::DecisionHash(1, 2, 3, 4, 5) ==
                   precision::SplitMix64(
                       precision::SplitMix64(precision::SplitMix64(uint64_t{1} ^ 2) ^ 3) ^ 4) ^
                   5));
+
+#if !defined(__CUDACC__) && !defined(__CUDA_HOST_SHIM__)
+// Where rare_f is false, f is usual_f, which is straight code.
+#define TRIGONOMETRIC(F, s)                                             \
+  UNARY(usual_sin, F, s, L::Round(precision::narrow::SinOfModerate(a))) \
+  UNARY(usual_cos, F, s, L::Round(precision::narrow::CosOfModerate(a))) \
+  SCALAR bool rare_sin_##s(Lane<Format::F>::Carrier a) {                \
+    return precision::narrow::IsHugeAngle(a);                           \
+  }                                                                     \
+  SCALAR bool rare_cos_##s(Lane<Format::F>::Carrier a) { return precision::narrow::IsHugeAngle(a); }
+TRIGONOMETRIC(kF32, f32)
+TRIGONOMETRIC(kBf16, bf16)
+TRIGONOMETRIC(kF16, f16)
+#undef TRIGONOMETRIC
+#endif

@@ -810,8 +810,11 @@ class FunctionWriter {
   void Inline(Value* call, const llvm::Function& function) {
     if (loops_.empty()) return;
     MarkParallel(call);
+    auto& written = *llvm::cast<llvm::CallInst>(call);
     if (IsStraight(function)) {
-      llvm::cast<llvm::CallInst>(call)->addFnAttr(llvm::Attribute::AlwaysInline);
+      written.addFnAttr(llvm::Attribute::AlwaysInline);
+    } else {
+      OfferVectors(written);
     }
   }
 

@@ -5,6 +5,8 @@
 #include <llvm/IR/InstIterator.h>
 #include <llvm/IR/Instructions.h>
 #include <llvm/IR/IntrinsicInst.h>
+#include <llvm/IR/VFABIDemangler.h>
+#include <llvm/Transforms/Utils/ModuleUtils.h>
 
 #include <algorithm>
 #include <string>
@@ -136,14 +138,52 @@ Value* LaneByLane(llvm::IRBuilder<>& builder, llvm::Function& function,
   return result;
 }
 
-// The function for vectors, written once in the module.
-llvm::Function* LaneFunction(llvm::Function& function, const std::vector<Value*>& operands,
-                             unsigned width) {
+// A function that is straight but for rare operands: `usual` of them, `rare` says which.
+struct Usually {
+  llvm::Function* usual = nullptr;
+  llvm::Function* rare = nullptr;
+};
+Usually UsuallyOf(llvm::Function& function) {
   llvm::Module& module = *function.getParent();
-  const std::string name = (function.getName() + kSuffix).str();
+  const Usually usually = {module.getFunction(("usual_" + function.getName()).str()),
+                           module.getFunction(("rare_" + function.getName()).str())};
+  if (usually.usual != nullptr) {
+    ReadBody(*usually.usual);
+    ReadBody(*usually.rare);
+  }
+  return usually;
+}
+
+// Lane by lane only where a lane is rare.
+Value* WithRareLanes(llvm::IRBuilder<>& builder, llvm::Function& function, const Usually& usually,
+                     const std::vector<Value*>& operands, unsigned width) {
+  Value* const usual = Widener(builder, width).Body(*usually.usual, operands);
+  Value* const rare = Widener(builder, width).Body(*usually.rare, operands);
+  llvm::BasicBlock* const before = builder.GetInsertBlock();
+  llvm::LLVMContext& context = builder.getContext();
+  auto* const slow = llvm::BasicBlock::Create(context, "rare", before->getParent());
+  auto* const after = llvm::BasicBlock::Create(context, "usual", before->getParent());
+  builder.CreateCondBr(builder.CreateOrReduce(rare), slow, after);
+  builder.SetInsertPoint(slow);
+  Value* const all = LaneByLane(builder, function, operands, width);
+  Value* const mixed = builder.CreateSelect(rare, all, usual);
+  builder.CreateBr(after);
+  builder.SetInsertPoint(after);
+  auto* const result = builder.CreatePHI(usual->getType(), 2);
+  result->addIncoming(usual, before);
+  result->addIncoming(mixed, slow);
+  return result;
+}
+
+// The function for vectors, written once in the module.
+llvm::Function* LaneFunction(llvm::Function& function, unsigned width) {
+  llvm::Module& module = *function.getParent();
+  const std::string name = (function.getName() + kSuffix + llvm::Twine(width)).str();
   if (llvm::Function* const made = module.getFunction(name)) return made;
   std::vector<llvm::Type*> types;
-  for (Value* operand : operands) types.push_back(operand->getType());
+  for (llvm::Argument& argument : function.args()) {
+    types.push_back(Widened(argument.getType(), width));
+  }
   auto* const type =
       llvm::FunctionType::get(Widened(function.getReturnType(), width), types, false);
   auto* const made = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, name, module);
@@ -152,8 +192,13 @@ llvm::Function* LaneFunction(llvm::Function& function, const std::vector<Value*>
   llvm::IRBuilder<> builder(llvm::BasicBlock::Create(module.getContext(), "entry", made));
   std::vector<Value*> arguments;
   for (llvm::Argument& argument : made->args()) arguments.push_back(&argument);
-  builder.CreateRet(IsStraight(function) ? Widener(builder, width).Body(function, arguments)
-                                         : LaneByLane(builder, function, arguments, width));
+  if (IsStraight(function)) {
+    builder.CreateRet(Widener(builder, width).Body(function, arguments));
+  } else if (const Usually usually = UsuallyOf(function); usually.usual != nullptr) {
+    builder.CreateRet(WithRareLanes(builder, function, usually, arguments, width));
+  } else {
+    builder.CreateRet(LaneByLane(builder, function, arguments, width));
+  }
   return made;
 }
 
@@ -185,12 +230,28 @@ llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
   if (IsStraight(function) && function.getEntryBlock().size() <= kWrittenInPlace) {
     return Widener(builder, width).Body(function, operands);
   }
-  return builder.CreateCall(LaneFunction(function, operands, width), operands);
+  return builder.CreateCall(LaneFunction(function, width), operands);
+}
+
+void OfferVectors(llvm::CallInst& call) {
+  llvm::Function& function = *call.getCalledFunction();
+  if (UsuallyOf(function).usual == nullptr) return;
+  llvm::SmallVector<std::string, 3> variants;
+  for (unsigned width : {4u, 8u, 16u}) {
+    llvm::Function* const wide = LaneFunction(function, width);
+    const std::string operands(function.arg_size(), 'v');
+    variants.push_back((llvm::Twine("_ZGV_LLVM_N") + llvm::Twine(width) + operands + "_" +
+                        function.getName() + "(" + wide->getName() + ")")
+                           .str());
+    llvm::appendToCompilerUsed(*function.getParent(), {wide});
+  }
+  llvm::VFABI::setVectorVariantNames(&call, variants);
+  call.addFnAttr(llvm::Attribute::NoInline);
 }
 
 void InlineRareLaneFunctions(llvm::Module& module) {
   for (llvm::Function& function : module) {
-    if (!function.getName().ends_with(kSuffix)) continue;
+    if (!function.getName().contains(kSuffix)) continue;
     const bool calls = std::any_of(
         llvm::inst_begin(function), llvm::inst_end(function), [](const llvm::Instruction& i) {
           return llvm::isa<llvm::CallInst>(i) && !llvm::isa<llvm::IntrinsicInst>(i);

@@ -24,6 +24,10 @@ bool IsStraight(const llvm::Function& function);
 llvm::Value* WidenedCall(llvm::IRBuilder<>& builder, llvm::Function& function,
                          const std::vector<llvm::Value*>& operands, unsigned width);
 
+// Lets the compiler's loop vectoriser use the function of vectors for a call of a function that is
+// straight but for rare operands.
+void OfferVectors(llvm::CallInst& call);
+
 // Once the module is written: functions of vectors that are called rarely will be inlined, the others
 // not.
 void InlineRareLaneFunctions(llvm::Module& module);

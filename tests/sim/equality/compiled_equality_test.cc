@@ -5,6 +5,7 @@
 // SIMGRAD_ELEMENTS=1 elements in the lanes; SIMGRAD_LONG=1
 // runs twenty times as many.
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -15,9 +16,15 @@
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/plan/make_plan.h"
 #include "sim/plan/print.h"
+#include "sim/program/builder.h"
+#include "sim/program/lower.h"
 #include "sim/text.h"
 #include "tests/sim/equality/observed.h"
+#include "tests/sim/equality/random.h"
 #include "tests/sim/equality/random_case.h"
+#include "tests/sim/program/large_program.h"
+#include "tests/sim/program/shaped_programs.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad::sim::equality {
 namespace {
@@ -218,6 +225,18 @@ void ExpectSameAdjoint(Run& expected, Run& actual, const Batch& batch, bool reco
   }
 }
 
+void ExpectSame(const Batch& batch, const RunOptions& options,
+                const compiled::KernelOptions& kernel, int64_t chunk) {
+  const auto expected = MakeReferenceExecutor()->Create(batch, options);
+  const auto actual = compiled::MakeCompiledExecutor(kernel)->Create(batch, options);
+  ASSERT_TRUE(expected.ok()) << expected.status().message();
+  ASSERT_TRUE(actual.ok()) << actual.status().message();
+  const bool records = options.recording != Recording::kNone;
+  ExpectSameForward(**expected, **actual, batch, options.recording, chunk);
+  if (!batch.program->adjoint || ::testing::Test::HasFatalFailure()) return;
+  ExpectSameAdjoint(**expected, **actual, batch, records, chunk);
+}
+
 void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
   const ::testing::ScopedTrace trace(__FILE__, __LINE__, "seed " + std::to_string(seed));
   const auto made = MakeCase(seed);
@@ -234,15 +253,7 @@ void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
               << plan::Print(plan::PlacedPlan(*batch.program,
                                               {.decides = true, .looks = true, .ranges = true}));
   }
-  const auto expected = MakeReferenceExecutor()->Create(batch, options);
-  const auto actual = compiled::MakeCompiledExecutor(kernel)->Create(batch, options);
-  ASSERT_TRUE(expected.ok()) << expected.status().message();
-  ASSERT_TRUE(actual.ok()) << actual.status().message();
-  const bool records = options.recording != Recording::kNone;
-  const int64_t chunk = 1 + static_cast<int64_t>(seed % 5);
-  ExpectSameForward(**expected, **actual, batch, options.recording, chunk);
-  if (!batch.program->adjoint || ::testing::Test::HasFatalFailure()) return;
-  ExpectSameAdjoint(**expected, **actual, batch, records, chunk);
+  ExpectSame(batch, options, kernel, 1 + static_cast<int64_t>(seed % 5));
 }
 
 TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) {
@@ -270,6 +281,54 @@ TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceWithElementsInTheLanes) {
                       .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
                       .mapping = Mapping::kElements,
                       .near_zero = seed % 3 == 0});
+  }
+}
+
+// Arrays of 3 to 729 elements, loops in loops and events, in both mappings; angles of all sizes.
+TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceOnArraysOfHundredsOfElements) {
+  const Program world = large::LargeProgram(400);
+  precision::PolicySpec spec;
+  spec.preset = "f32";
+  const auto lowered = Lower(world, tests::PolicyOf(spec), "cost", shaped::WantedOf(world, "cost"));
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  Work work = tests::WorkOf(*lowered, 3, 2);
+  Random random(5);
+  for (size_t i = 0; i < world.inputs.size(); ++i) {
+    const Input& input = lowered->program.inputs[i];
+    if (input.kind == InputKind::kConfig || input.kind == InputKind::kStep) continue;
+    Shape shape = lowered->program[input.value].type.shape;
+    shape.insert(shape.begin(), 3);
+    std::vector<double> values;
+    for (int64_t k = 0; k < ElementCount(shape); ++k) values.push_back(random.Uniform(-2.0, 2.0));
+    work.batch.inputs[i] = {tests::Doubles(values, shape), true, false};
+  }
+  for (const Mapping mapping : {Mapping::kElements, Mapping::kLanes}) {
+    for (const Recording recording :
+         {Recording::kNone, Recording::kCounts, Recording::kSummary, Recording::kInstances}) {
+      ExpectSame(work.batch, {.recording = recording}, {.mapping = mapping}, 1);
+    }
+  }
+}
+
+// Sines and cosines of small and of huge angles, in lanes beside one another.
+TEST(CompiledEqualityTest, HugeAnglesBesideModerateOnesGiveTheBitsOfTheReference) {
+  for (const char* preset : {"f32", "bf16_safe", "f64"}) {
+    Builder b("angles");
+    const Var x = b.State("x", {300});
+    b.SetNext({b.Apply(OpCode::kSin, {x}) + 3.0 * b.Apply(OpCode::kCos, {7.0 * x})});
+    const Program world = *b.Finish();
+    precision::PolicySpec spec;
+    spec.preset = preset;
+    Work work = tests::WorkOf(*Lower(world, tests::PolicyOf(spec), "", std::nullopt), 2, 2);
+    std::vector<double> values;
+    for (int k = 0; k < 600; ++k) {
+      const double size = k % 37 == 0 ? 1e9 * k : k % 41 == 0 ? INFINITY : 0.01 * k;
+      values.push_back(k % 2 == 0 ? size : -size);
+    }
+    work.batch.inputs[0] = {tests::Doubles(values, {2, 300}), true, false};
+    for (const Mapping mapping : {Mapping::kElements, Mapping::kLanes}) {
+      ExpectSame(work.batch, {.recording = Recording::kSummary}, {.mapping = mapping}, 1);
+    }
   }
 }
 

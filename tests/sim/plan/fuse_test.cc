@@ -207,11 +207,11 @@ TEST(Place, AGeneratedProgramTakesKilobytesPerLaneWhateverItsLength) {
   for (const Expected& expected : {Expected{5'000,
                                             {10437, 1124, 1038, 15096},
                                             {13987, 1235, 1036, 15096},
-                                            {28072, 1011, 1678, 29200}},
+                                            {28604, 1039, 1846, 29200}},
                                    Expected{20'000,
                                             {42429, 4564, 4220, 15096},
                                             {56901, 5019, 4218, 15096},
-                                            {114244, 4107, 6838, 31872}}}) {
+                                            {116410, 4221, 7522, 31456}}}) {
     const Program world = large::LargeProgram(expected.operations);
     precision::PolicySpec spec;
     spec.preset = "f32";
