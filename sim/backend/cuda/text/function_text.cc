@@ -90,7 +90,6 @@ class Writer {
     FunctionText made;
     made.text = Cat(FrameText(), before_, text_.text(), "\n");
     made.workspace = workspace_;
-    made.private_bytes = private_bytes_;
     made.functions = functions_;
     return made;
   }
@@ -449,9 +448,7 @@ class Writer {
   }
 
   void Declare(const Statement& s) {
-    const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
     if (InWorkspace(s.buffer)) return TakeOver(s.buffer);
-    if (buffer.count > 1) private_bytes_ += buffer.count * BytesOf(buffer.carrier);
     if (!IsMember(s.buffer, true)) text_.Line(DeclarationOf(s.buffer));
   }
 
@@ -634,7 +631,6 @@ class Writer {
   bool pushes_in_turn_ = false;
   Accesses touched_;  // since the last barrier
   int64_t workspace_ = 0;
-  int64_t private_bytes_ = 0;
 };
 
 }  // namespace

@@ -31,8 +31,7 @@ struct TextOptions {
 
 struct FunctionText {
   std::string text;
-  int64_t workspace = 0;      // bytes of the block
-  int64_t private_bytes = 0;  // of arrays of a thread
+  int64_t workspace = 0;  // bytes of the block
   int functions = 1;
 };
 
