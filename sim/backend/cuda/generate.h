@@ -30,6 +30,8 @@ struct GenerateOptions {
   // What launches of this text record, fixed so that a kernel holds nothing else; kCounts is the
   // same as kSummary, kInstances can do all.
   Recording recording = Recording::kSummary;
+  // A function of more statements is cut into several that are not inlined.
+  int64_t longest_function = 400;
   bool operator==(const GenerateOptions&) const = default;
 };
 

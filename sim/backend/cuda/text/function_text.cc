@@ -122,7 +122,7 @@ class Writer {
   // Statements that stand side by side, up to the budget, are a function; what is longer alone is
   // cut inside.
   void CutBlock(const std::vector<Statement>& statements, int home) {
-    if (SizeOf(statements) <= options_.budget || home != 0) {
+    if (SizeOf(statements) <= options_.longest || home != 0) {
       for (const Statement& s : statements) UseIn(s, home);
       return;
     }
@@ -131,12 +131,12 @@ class Writer {
     bool joins = false;
     for (size_t k = 0; k < statements.size(); ++k) {
       const int64_t own = 1 + SizeOf(statements[k].body);
-      if (own > options_.budget) {
+      if (own > options_.longest) {
         joins = false;
         UseIn(statements[k], 0);
         continue;
       }
-      joins = joins && size + own <= options_.budget;
+      joins = joins && size + own <= options_.longest;
       if (!joins) {
         cuts.push_back({k, k, functions_++});
         size = 0;

@@ -26,7 +26,7 @@ struct TextOptions {
   std::vector<int> connected;
   std::vector<bool> gradient_kept;  // the sum travels with the thread
   precision::Format adjoint_format = precision::Format::kF32;
-  int64_t budget = 400;  // statements of a function that is not cut
+  int64_t longest = 400;  // statements of a function that is not cut
 };
 
 struct FunctionText {
