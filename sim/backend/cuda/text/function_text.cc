@@ -63,7 +63,7 @@ class Writer {
         options_(options),
         name_(name),
         block_(options.mapping == Mapping::kBlockPerInstance),
-        owners_(plan, function, options.tells_instances),
+        owners_(function, options.gradient_kept, options.tells_instances),
         register_home_(function.registers.size(), kNowhere),
         buffer_home_(function.buffers.size(), kNowhere),
         offsets_(function.buffers.size(), -1),

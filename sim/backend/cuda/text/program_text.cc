@@ -224,8 +224,7 @@ class ProgramText {
       if (is_config) numbers_.push_back(program_.inputs[i].default_value.value_or(0.0));
       const int64_t count = ElementCount(ValueOf(i).type.shape);
       to_.reads_once.push_back(is_sent && !is_config && reads_[i] && !per_step(i) && count == 1);
-      // In a block the elements of a sum are those of its threads.
-      to_.gradient_kept.push_back(!per_step(i) && !block_ && count <= kMostKept);
+      to_.gradient_kept.push_back(!per_step(i) && count <= (block_ ? 1 : kMostKept) && count > 0);
     }
   }
 
