@@ -520,6 +520,7 @@ class Writer {
                        static_cast<int>(s.role), ", ", operand(0), ");"));
         return;
       case Code::kTake:
+        if (!options_.records) return;
         text_.Line(Cat(say, "self.Take(", operand(0), ", ", operand(1), ");"));
         return;
       case Code::kTest: {

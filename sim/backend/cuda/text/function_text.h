@@ -19,6 +19,7 @@ namespace simgrad::sim::cuda {
 
 struct TextOptions {
   Mapping mapping = Mapping::kThreadPerInstance;
+  bool records = true;
   bool tells_instances = false;
   std::vector<bool> reads_once;  // per input: one number that is read before the steps
   std::vector<int64_t> config;   // per input: its place among the numbers; -1: it is sent

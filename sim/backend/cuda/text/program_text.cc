@@ -214,6 +214,7 @@ class ProgramText {
     numbers_ = plan_.numbers;
     to_.mapping = options_.mapping;
     to_.longest = options_.longest_function;
+    to_.records = Records();
     to_.tells_instances = options_.recording == Recording::kInstances;
     to_.adjoint_format = numerical_.policy[Role::kAdjoint].format;
     for (size_t i = 0; i < program_.inputs.size(); ++i) {

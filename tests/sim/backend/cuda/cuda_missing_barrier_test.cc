@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
+#include "sim/program/builder.h"
 #include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
@@ -27,6 +28,8 @@ using sim::cuda::Mapping;
 
 // In functions of a plan and in kernels; the second where a block runs an instance.
 constexpr std::string_view kBarriers[] = {"__syncthreads();", "I::Sync();"};
+// Several warps for an instance; several passes over instances.
+int ThreadsOf(Mapping mapping) { return mapping == Mapping::kBlockPerInstance ? 96 : 32; }
 // Orders of threads that are tried before a barrier counts as not missed.
 constexpr uint64_t kSeeds = 3;
 
@@ -84,13 +87,27 @@ const std::vector<Spare>& Spares() {
       {Mapping::kThreadPerInstance, "OpenTurns", "", "", "a block per instance alone calls it"},
       {Mapping::kThreadPerInstance, "CloseTurns", "", "", "a block per instance alone calls it"},
       {Mapping::kBlockPerInstance, "OpenTurns", "", "",
-       "no loop of the ball pushes from its turns"},
+       "no loop of the ball pushes from its turns: AroundTurnsThatPush; there another barrier "
+       "stands "
+       "between two such loops"},
       {Mapping::kBlockPerInstance, "CloseTurns", "", "",
-       "no loop of the ball pushes from its turns"},
+       "no loop of the ball pushes from its turns: AroundTurnsThatPush"},
       {Mapping::kBlockPerInstance, "StartKernel", "self.CheckSent();", "",
-       "the ball has no region `initial`"},
+       "the ball has no region `initial`: AroundStepsThatReadAcross"},
       {Mapping::kBlockPerInstance, "FinishAdjointKernel", "self.SetSent();", "",
-       "the ball has no region `initial`"},
+       "the ball has no region `initial`: AroundStepsThatReadAcross"},
+      {Mapping::kBlockPerInstance, "Replay", "self.read_time = self.t;", "",
+       "the ball reads no state across threads: AroundStepsThatReadAcross"},
+      {Mapping::kBlockPerInstance, "ForwardKernel", "", "if (writes)",
+       "the ball reads no state across threads: AroundStepsThatReadAcross"},
+      {Mapping::kBlockPerInstance, "ForwardKernel", "self.shared.slots[1].Clear();", "",
+       "the first step has barriers before its first record"},
+      {Mapping::kBlockPerInstance, "ForwardKernel", "if (records) __syncthreads();", "",
+       "the first step of the next instance has barriers before its first record"},
+      {Mapping::kBlockPerInstance, "RunReverseTerminal", "", "const float r3",
+       "the terminal cost runs again for its tape; the sum itself goes nowhere"},
+      {Mapping::kBlockPerInstance, "RunRe", "", "for (int64_t k",
+       "memory is used again, and each element by the thread that used it before"},
       {Mapping::kBlockPerInstance, "AdjointKernel", "OnColumns(", "",
        "columns are cleared before a replay full of barriers"},
       {Mapping::kBlockPerInstance, "AdjointKernel", "", "LeaveColumn(",
@@ -126,11 +143,13 @@ bool Differs(const Known& known, Mapping mapping, const Place& place) {
     const auto device = MakeHostShimDevice({.seed = seed, .plant = [&](const std::string& text) {
                                               return WithoutBarrier(WithKernels(text), place);
                                             }});
-    const auto actual =
-        sim::equality::Observe(std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(
-                                   device, {.mapping = mapping, .block = 32, .grid = 1})),
-                               known.work);
-    if (!actual.ok() || sim::equality::FirstDifference(known.observed, *actual)) return true;
+    const auto actual = sim::equality::Observe(
+        std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(
+            device, {.mapping = mapping, .block = ThreadsOf(mapping), .grid = 1})),
+        known.work);
+    if (!actual.ok() || sim::equality::FirstDifference(known.observed, *actual)) {
+      return true;
+    }
   }
   return false;
 }
@@ -158,6 +177,35 @@ sim::Work BallWork() {
                     40, 5);
 }
 
+// Each number follows its neighbour, from the start on; nothing is recorded, so nothing else waits.
+sim::Work RingWork(const std::string& objective) {
+  constexpr int64_t kNumbers = 40;
+  sim::Builder b("ring");
+  const sim::Var x = b.State("x", {kNumbers});
+  const sim::Var k = b.Param("k", {}, 0.75);
+  const auto moved = [&](const sim::Var& from) {
+    return b.Concat({b.Slice(from, {1}, {kNumbers - 1}), b.Slice(from, {0}, {1})}, 0);
+  };
+  b.SetInitial([&] { return sim::Vars{moved(x) * k}; });
+  b.SetNext({moved(x) * k + x});
+  b.AddObjective(
+      "cost", [&] { return b.Reduce(sim::OpCode::kSum, x * x); }, nullptr);
+  sim::Work work =
+      WorkOf(*LowerForGradient(*b.Finish(), PolicyOf({.preset = "f32"}), objective), 3, 6);
+  work.options.recording = sim::Recording::kNone;
+  sim::Tensor sent = sim::Tensor::Zeros(sim::DType::kF32, {3, kNumbers});
+  for (int64_t i = 0; i < 3 * kNumbers; ++i) sent.Set(i, 1.0 + 0.01 * static_cast<double>(i));
+  Bind(work, sim::InputKind::kState, "x", {sent, true, false});
+  return work;
+}
+
+sim::Work LoopPerElementWork() {
+  const WorldCase world = WorldCases(9)[1];
+  return WorkOfCase(*LowerForGradient(*sim::BuildWorld(world.world, world.config),
+                                      PolicyOf({.preset = "f32"}), "final_height"),
+                    6, 5);
+}
+
 struct Counts {
   size_t planted = 0, caught = 0, spare = 0;
 };
@@ -179,6 +227,7 @@ Counts ExpectCaught(const sim::Work& work, Mapping mapping, size_t most, const s
   const auto source = sim::cuda::Generate(*work.batch.program, options);
   EXPECT_TRUE(source.ok()) << source.status();
   if (!source.ok()) return counts;
+  EXPECT_FALSE(IsSeen(*known, mapping, Place())) << "without a fault the bits differ, too";
   std::vector<Place> places = BarriersIn(WithKernels(source->text), mapping);
   std::erase_if(places, [&](const Place& place) {
     return place.function.compare(0, name.size(), name) != 0;
@@ -208,6 +257,27 @@ TEST(MissingBarrierTest, IsCaughtWithAThreadPerInstance) {
 TEST(MissingBarrierTest, IsCaughtWithABlockPerInstance) {
   const Counts counts = ExpectCaught(BallWork(), Mapping::kBlockPerInstance, 6, "");
   EXPECT_GE(2 * counts.caught, counts.planted);
+}
+
+// The kernels themselves, where a program needs their barriers.
+TEST(MissingBarrierTest, IsCaughtAroundStepsThatReadAcross) {
+  const sim::Work work = RingWork("cost");
+  for (const std::string name : {"StartKernel", "Replay", "FinishAdjointKernel"}) {
+    const Counts counts = ExpectCaught(work, Mapping::kBlockPerInstance, 4, name);
+    EXPECT_GT(counts.planted, 0u) << name;
+    EXPECT_EQ(counts.caught, counts.planted) << name;
+  }
+  // Without a gradient no tape is metered, for which the threads of a warp wait.
+  const Counts counts = ExpectCaught(RingWork(""), Mapping::kBlockPerInstance, 4, "ForwardKernel");
+  EXPECT_EQ(counts.caught, 1u);
+}
+
+TEST(MissingBarrierTest, IsCaughtAroundTurnsThatPush) {
+  const sim::Work work = LoopPerElementWork();
+  for (const std::string name : {"OpenTurns", "CloseTurns"}) {
+    const Counts counts = ExpectCaught(work, Mapping::kBlockPerInstance, 2, name);
+    EXPECT_GT(counts.caught, 0u) << name;
+  }
 }
 
 }  // namespace
