@@ -13,9 +13,9 @@
 #include "precision/format.h"
 #include "server/conversion/policy.h"
 #include "server/service/container_limits.h"
-#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/host_executor.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
 
@@ -31,15 +31,6 @@ std::string CpuName() {
     }
   }
   return "cpu";
-}
-
-// What the executor chooses by itself.
-std::string BestInstructions() {
-  using enum sim::CpuInstructions;
-  for (const sim::CpuInstructions instructions : {kAvx512, kAvx2}) {
-    if (sim::IsSupported(instructions)) return std::string(sim::CpuInstructionsName(instructions));
-  }
-  return std::string(sim::CpuInstructionsName(kBaseline));
 }
 
 int Threads(int wanted) {
@@ -60,9 +51,11 @@ Device OpenCpu(const config::ServerConfig& config) {
   device.threads = Threads(config.threads);
   device.memory_bytes = HostMemoryBytes();
   device.formats = FormatExecutions();
-  device.instruction_set = BestInstructions();
+  auto host = sim::MakeHostExecutor({.kernel_folder = config.kernel_cache});
+  device.instruction_set = host->instruction_set();
+  device.note = host->note();
   device.engine =
-      std::make_shared<const sim::Engine>(std::shared_ptr<sim::Executor>(sim::MakeCpuExecutor()));
+      std::make_shared<const sim::Engine>(std::shared_ptr<sim::Executor>(std::move(host)));
   return device;
 }
 
@@ -141,7 +134,8 @@ absl::StatusOr<Device> OpenDevice(const config::ServerConfig& config) {
         absl::StrCat("--device=", flag, ": ", why, "; use --device=cpu or --device=auto"));
   }
   Device device = OpenCpu(config);
-  device.note = absl::StrCat("--device=auto runs on the CPU: ", why);
+  const std::string also = device.note.empty() ? "" : absl::StrCat("; ", device.note);
+  device.note = absl::StrCat("--device=auto runs on the CPU: ", why, also);
   return device;
 }
 

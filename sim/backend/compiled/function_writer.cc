@@ -5,6 +5,7 @@
 #include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "sim/backend/compiled/scalar_module.h"
 #include "sim/backend/compiled/widen.h"
 #include "sim/text.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -402,7 +404,6 @@ class FunctionWriter {
     const bool maps_elements = is_one() && s.parallel && s.operands.empty();
     // A look inside would keep the compiler from making vectors of its turns.
     const bool asks_before = asks && maps_elements && !HasLoop(s.body);
-    if (asks_before) Charge(s.number * CostOf(s.body));
     const auto body = [&](Value* counter) {
       SetUniform(s.result, counter);
       if (asks && !asks_before) Charge(CostOf(s.body));
@@ -416,11 +417,32 @@ class FunctionWriter {
     loops_.push_back(group);
     Value* const outer_tape = tape_;
     if (!Pushes(s.body)) tape_ = TapeMemory();
-    llvm::Instruction* const back = CountTo(extent, body);
+    if (asks_before) {
+      InPieces(s, body, group);
+    } else {
+      SayParallel(CountTo(extent, body), group);
+    }
     tape_ = outer_tape;
     loops_.pop_back();
-    // What the plan says of the loop: its turns touch no memory in common, but for what they only
-    // read.
+  }
+
+  // A loop of many turns as loops of few, with a look before each of them.
+  void InPieces(const Statement& s, const std::function<void(Value* counter)>& body,
+                llvm::MDNode* group) {
+    const int64_t cost = CostOf(s.body);
+    const int64_t most = std::max<int64_t>(1, WorkMeter::kPiece / cost);
+    const auto number = [&](int64_t n) { return b_.getInt64(static_cast<uint64_t>(n)); };
+    CountTo(number((s.number + most - 1) / most), [&](Value* piece) {
+      Charge(std::min(most, s.number) * cost);
+      Value* const begin = b_.CreateMul(piece, number(most));
+      Value* const left = b_.CreateSub(number(s.number), begin);
+      Value* const turns = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, left, number(most));
+      SayParallel(CountTo(turns, [&](Value* turn) { body(b_.CreateAdd(begin, turn)); }), group);
+    });
+  }
+
+  // What the plan says of the loop: its turns touch no memory in common, but for what they only read.
+  void SayParallel(llvm::Instruction* back, llvm::MDNode* group) {
     llvm::Metadata* const accesses[] = {
         llvm::MDString::get(context_, "llvm.loop.parallel_accesses"), group};
     llvm::Metadata* const properties[] = {nullptr, llvm::MDNode::get(context_, accesses)};
