@@ -1,5 +1,6 @@
 // The adjoint of a run: replays of ranges of steps, reversed.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "precision/rounding.h"
@@ -183,17 +184,48 @@ void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int
   for (size_t k = starts.size(); k-- > 0;) {
     if (k + 1 < starts.size()) worker.replayed = worker.starts[k];
     replay(k);
-    std::byte* const states = worker.replayed.data();
-    int64_t left = end_of(k) - starts[k];
-    if (adjoint_->reverse_last != nullptr && end_of(k) == batch_.steps) {
-      --left;
-      CallAdjoint(adjoint_->reverse_last, worker, group, states, starts[k] + left, 1,
-                  starts[k] + left - first);
-    }
-    if (left > 0) {
-      CallAdjoint(adjoint_->reverse, worker, group, states, starts[k], left, starts[k] - first);
+    ReverseSegment(worker, group, starts[k], end_of(k) - starts[k], starts[k] - first);
+  }
+}
+
+void CompiledRun::ReverseSegment(Worker& worker, int64_t group, int64_t first, int64_t count,
+                                 int64_t column) {
+  Reversed& reversed = reversed_[static_cast<size_t>(group)];
+  std::shared_ptr<const Kernel> code = adjoint_;
+  const bool wants = code_.when_near_zero == NearZeroUse::kAlways || reversed.near_zero;
+  if (wants) {
+    if (auto near_zero = code_.near_zero()) code = std::move(near_zero);
+  }
+  if (worker.workspace.size() < static_cast<size_t>(code->workspace)) {
+    worker.workspace.resize(static_cast<size_t>(code->workspace));
+  }
+  const NearZeroWatch watch;
+  std::byte* const states = worker.replayed.data();
+  int64_t left = count;
+  if (code->reverse_last != nullptr && first + count == batch_.steps) {
+    --left;
+    CallAdjoint(code->reverse_last, worker, group, states, first + left, 1, column + left);
+  }
+  if (left > 0) CallAdjoint(code->reverse, worker, group, states, first, left, column);
+  if (code_.when_near_zero != NearZeroUse::kWhenMet) return;
+  reversed.near_zero = code == adjoint_ ? watch.Met() : HoldsTinyCotangents(group);
+}
+
+// Not zero, and so small that a product with a usual number may be subnormal.
+bool CompiledRun::HoldsTinyCotangents(int64_t group) const {
+  const Reversed& reversed = reversed_[static_cast<size_t>(group)];
+  for (size_t k = travelling_; k < plan_.fields.size(); ++k) {
+    const plan::Field& field = plan_.fields[k];
+    const bool is_f32 = field.carrier == Carrier::kF32;
+    if (!is_f32 && field.carrier != Carrier::kF64) continue;
+    const double tiny = is_f32 ? 0x1p-100 : 0x1p-970;
+    const std::byte* const from = reversed.fields.data() + layout_.offset(k) - TravellingBytes();
+    for (int64_t i = 0; i < field.count * lanes(); ++i) {
+      const double x = std::abs(ReadReal(from, field.carrier, i));
+      if (x > 0.0 && x < tiny) return true;
     }
   }
+  return false;
 }
 
 absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) {

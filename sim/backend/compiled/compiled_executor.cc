@@ -14,17 +14,37 @@ namespace {
 // What runs need of their executor.
 struct Kept {
   Kept(const CompiledOptions& options, Wanted how)
-      : kernel_options{.isa = options.isa, .parts = options.parts, .mapping = options.mapping},
+      : kernel_options{.isa = options.isa,
+                       .parts = options.parts,
+                       .mapping = options.mapping,
+                       .near_zero = options.near_zero},
         wanted(how),
         kernels(options.kernels),
         plans(kernel_options, options.most_plan_bytes) {}
 
   KernelRequest RequestOf(const PlannedProgram& planned, Part part) const {
-    const bool forward = part == Part::kForward;
     KernelOptions how = kernel_options;
     how.mapping = planned.mapping;
-    return {planned.plan, part, forward ? planned.forward : planned.adjoint, how,
-            forward ? planned.forward_key : planned.adjoint_key};
+    KernelRequest request = {planned.plan, part, planned.adjoint, how, planned.adjoint_key};
+    if (part == Part::kForward) {
+      request.writer = planned.forward;
+      request.key = planned.forward_key;
+    }
+    if (part == Part::kNearZero) request.key = planned.near_zero_key;
+    return request;
+  }
+
+  // Null while it is compiled.
+  std::shared_ptr<const Kernel> NearZero(const PlannedProgram& planned,
+                                         const WorkMeter::StopCallback& stop) {
+    const KernelRequest request = RequestOf(planned, Part::kNearZero);
+    if (wanted != Wanted::kSoonest) {
+      auto kernel = kernels.Get(request, wanted, stop);
+      return kernel.ok() ? *std::move(kernel) : nullptr;
+    }
+    if (auto kernel = kernels.Find(request.key)) return kernel;
+    kernels.Ask(request, Wanted::kSoonest);
+    return nullptr;
   }
 
   const KernelOptions kernel_options;
@@ -55,9 +75,11 @@ class Compiled : public CompiledExecutor {
     const auto kernel = [kept = kept_, planned, stop](Part part) {
       return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
     };
+    const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
-    return std::make_unique<CompiledRun>(std::move(batch), std::move(options),
-                                         RunCode{planned->plan, planned->forward.shape, kernel});
+    return std::make_unique<CompiledRun>(
+        std::move(batch), std::move(options),
+        RunCode{planned->plan, planned->forward.shape, kernel, near_zero, WhenNearZero()});
   }
 
   // Nothing where the reference runs a program that is too large to compile.
@@ -85,6 +107,12 @@ class Compiled : public CompiledExecutor {
   }
 
  private:
+  NearZeroUse WhenNearZero() const {
+    if (options_.isa == Isa::kSse2) return NearZeroUse::kNever;  // it has no fused product
+    if (options_.near_zero) return NearZeroUse::kAlways;
+    return SubnormalsAreSlow() ? NearZeroUse::kWhenMet : NearZeroUse::kNever;
+  }
+
   static double WorkOf(const PlannedProgram& planned, const Batch& batch) {
     return planned.work_per_step * static_cast<double>(batch.instances) *
            static_cast<double>(batch.steps + 1);
@@ -117,8 +145,10 @@ std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const CompiledOptions& op
 }
 
 std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const KernelOptions& options) {
-  const CompiledOptions all = {
-      .isa = options.isa, .parts = options.parts, .mapping = options.mapping};
+  const CompiledOptions all = {.isa = options.isa,
+                               .parts = options.parts,
+                               .mapping = options.mapping,
+                               .near_zero = options.near_zero};
   return std::make_unique<Compiled>(
       all, options.effort == Effort::kBest ? Wanted::kBest : Wanted::kQuick);
 }

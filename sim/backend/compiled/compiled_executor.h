@@ -22,6 +22,7 @@ struct CompiledOptions {
   Isa isa = BestIsa();
   int parts = 2;
   std::optional<Mapping> mapping;  // else as mapping.h says
+  bool near_zero = false;          // as KernelOptions
   // Element-operations of a run at its caps: at most that many are left to the reference executor
   // where there is no kernel yet; 0: none.
   double little_work = 1 << 18;

@@ -9,6 +9,7 @@
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/near_zero_watch.h"
 #include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/executor.h"
 #include "sim/backend/worker_pool.h"
@@ -21,6 +22,9 @@ struct RunCode {
   LaneShape shape;
   // The best that is ready; asked for before every chunk of steps.
   std::function<absl::StatusOr<std::shared_ptr<const Kernel>>(Part)> kernel;
+  // kNearZero, or null where it is not there yet.
+  std::function<std::shared_ptr<const Kernel>()> near_zero;
+  NearZeroUse when_near_zero = NearZeroUse::kNever;
 };
 
 // What `poll` knows.
@@ -88,6 +92,7 @@ class CompiledRun : public Run {
     std::vector<int64_t> health;
     std::vector<std::vector<std::byte>> gradients;  // per program input
     std::vector<std::vector<uint32_t>> connected;
+    bool near_zero = false;  // its cotangents are about to meet subnormal numbers
   };
 
   int64_t groups() const;
@@ -110,6 +115,9 @@ class CompiledRun : public Run {
   void MakeReversed(int64_t group);
   // Ranges of steps are reversed in segments of about this many bytes of records.
   std::vector<int64_t> SegmentsOf(int64_t first, int64_t count) const;
+  // Reverses the steps of a segment whose records lie in the worker.
+  void ReverseSegment(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
+  bool HoldsTinyCotangents(int64_t group) const;
   int64_t LargestSegment(int64_t first, int64_t count, const std::vector<int64_t>& starts) const;
   void ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
                     const std::vector<int64_t>& starts);

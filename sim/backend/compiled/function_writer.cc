@@ -777,8 +777,16 @@ class FunctionWriter {
   }
 
   // ---- statements ----
+  std::string NameOf(const std::string& function) const {
+    if (!options_.evades_subnormals) return function;
+    for (const char* product : {"mul_f32", "mul_f64", "mul_bf16"}) {
+      if (function == product) return "mul_near_zero" + function.substr(3);
+    }
+    return function;
+  }
+
   void Call(const Statement& s) {
-    llvm::Function& function = ScalarFunction(module_, s.function);
+    llvm::Function& function = ScalarFunction(module_, NameOf(s.function));
     bool uniform = true;
     for (Register r : s.operands) uniform = uniform && At(r).uniform;
     Lanes lanes;

@@ -32,13 +32,14 @@ struct InputForm {
 
 struct WriterOptions {
   LaneShape shape;
-  std::vector<InputForm> inputs;  // per program input
-  bool stops = false;             // policy `stop`
-  bool looks = false;             // at results, for health
-  bool decides = false;           // records decisions
-  bool ranges = false;            // records under- and overflows
-  bool extremes = false;          // smallest margins and tested values among them
-  bool instances = false;         // level `instances`
+  std::vector<InputForm> inputs;   // per program input
+  bool stops = false;              // policy `stop`
+  bool looks = false;              // at results, for health
+  bool decides = false;            // records decisions
+  bool ranges = false;             // records under- and overflows
+  bool extremes = false;           // smallest margins and tested values among them
+  bool instances = false;          // level `instances`
+  bool evades_subnormals = false;  // products meet none (product_near_zero.h)
 };
 
 // In which order a function runs the steps of a call; kOne: it runs once, at the first.

@@ -34,7 +34,16 @@ const std::vector<Entry>& EntriesOf(Part part) {
       {&Plan::reverse_last, StepOrder::kDescending, &Kernel::reverse_last, "reverse_last"},
       {&Plan::reverse, StepOrder::kDescending, &Kernel::reverse, "reverse"},
       {&Plan::reverse_initial, StepOrder::kOne, &Kernel::reverse_initial, "reverse_initial"}};
-  return part == Part::kForward ? forward : adjoint;
+  static const std::vector<Entry> near_zero = {adjoint[2], adjoint[3]};
+  switch (part) {
+    case Part::kForward:
+      return forward;
+    case Part::kAdjoint:
+      return adjoint;
+    case Part::kNearZero:
+      break;
+  }
+  return near_zero;
 }
 
 }  // namespace
@@ -56,6 +65,7 @@ std::vector<const plan::Function*> FunctionsOf(const plan::Plan& plan, Part part
 absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, WriterOptions writer,
                                            const KernelOptions& options) {
   writer.shape = ShapeOf(options);
+  writer.evades_subnormals = part == Part::kNearZero;
   llvm::LLVMContext context;
   const std::unique_ptr<llvm::Module> module = ReadScalarModule(context);
   KernelObject object;

@@ -26,12 +26,14 @@ struct KernelOptions {
   Effort effort = Effort::kBest;
   int parts = 2;                   // vectors side by side, where lanes hold instances
   std::optional<Mapping> mapping;  // else as mapping.h says
+  bool near_zero = false;          // kNearZero from the first step on, needed or not
 };
 
 LaneShape ShapeOf(const KernelOptions& options);
 
 // Which functions of a plan: forward code and adjoint code are made when they are asked for.
-enum class Part : uint8_t { kForward, kAdjoint };
+// kNearZero: the reversed steps for processors that are slow where a product meets a subnormal.
+enum class Part : uint8_t { kForward, kAdjoint, kNearZero };
 
 // Compiled, not loaded.
 struct KernelObject {
@@ -47,7 +49,7 @@ struct Kernel {
   GroupFunction start = nullptr;
   GroupFunction step = nullptr;  // steps [first_step, first_step + count)
   GroupFunction finish = nullptr;
-  // kAdjoint.
+  // kAdjoint; of kNearZero `reverse_last` and `reverse`.
   GroupFunction replay = nullptr;  // steps of a call, ascending
   GroupFunction reverse_terminal = nullptr;
   GroupFunction reverse_last = nullptr;  // null: as `reverse`

@@ -56,6 +56,7 @@ std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording reco
   planned->work_per_step = WorkAtCaps(program.program, program.program.step);
   if (program.adjoint) {
     planned->adjoint_key = KeyOf(plan, Part::kAdjoint, planned->adjoint, options);
+    planned->near_zero_key = KeyOf(plan, Part::kNearZero, planned->adjoint, options);
     planned->statements = std::max(planned->statements, LargestOf(plan, Part::kAdjoint));
     planned->work_per_step *= kGradientWork;
   }

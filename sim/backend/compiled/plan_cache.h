@@ -25,9 +25,9 @@ struct PlannedProgram {
   StepCounts counts;
   Mapping mapping = Mapping::kLanes;
   WriterOptions forward, adjoint;
-  std::string forward_key, adjoint_key;  // the latter empty: there is no adjoint
-  int64_t statements = 0;                // of the largest function
-  double work_per_step = 0;              // of an instance, at the caps, gradient included
+  std::string forward_key, adjoint_key, near_zero_key;  // the latter two empty: no adjoint
+  int64_t statements = 0;                               // of the largest function
+  double work_per_step = 0;  // of an instance, at the caps, gradient included
   int64_t bytes = 0;
   mutable std::atomic<int64_t> uses{0};
 };

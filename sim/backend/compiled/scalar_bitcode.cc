@@ -1,2 +1,14 @@
 // The scalar functions of plans as bitcode, kept in the binary (scalar_module.h).
+#include "sim/backend/compiled/product_near_zero.h"
 #include "sim/backend/scalars.h"
+
+// Of the variant of a plan that runs while numbers near zero are about (function_writer.h).
+SCALAR float mul_near_zero_f32(float a, float b) {
+  return simgrad::sim::compiled::ProductNearZero(a, b);
+}
+SCALAR double mul_near_zero_f64(double a, double b) {
+  return simgrad::sim::compiled::ProductNearZero(a, b);
+}
+SCALAR float mul_near_zero_bf16(float a, float b) {
+  return Lane<Format::kBf16>::Round(simgrad::sim::compiled::ProductNearZero(a, b));
+}

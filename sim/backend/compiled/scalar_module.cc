@@ -1,6 +1,7 @@
 #include "sim/backend/compiled/scalar_module.h"
 
 #include <llvm/Bitcode/BitcodeReader.h>
+#include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InstIterator.h>
 #include <llvm/IR/Instructions.h>
 #include <llvm/Support/ErrorHandling.h>
@@ -27,15 +28,26 @@ llvm::StringRef Bitcode() {
   return {simgrad_scalars_begin, static_cast<size_t>(simgrad_scalars_end - simgrad_scalars_begin)};
 }
 
+// Functions that return what they are given, unseen by the optimiser (product_near_zero.h).
+constexpr llvm::StringRef kKept = "simgrad_kept_";
+
 }  // namespace
 
 void ReadBody(llvm::Function& function) {
   if (!function.isMaterializable()) return;
   if (auto error = function.materialize()) llvm::report_fatal_error(std::move(error));
-  for (llvm::Instruction& i : llvm::instructions(function)) {
-    if (auto* const call = llvm::dyn_cast<llvm::CallInst>(&i)) {
-      if (llvm::Function* const called = call->getCalledFunction()) ReadBody(*called);
+  for (llvm::Instruction& i : llvm::make_early_inc_range(llvm::instructions(function))) {
+    auto* const call = llvm::dyn_cast<llvm::CallInst>(&i);
+    llvm::Function* const called = call == nullptr ? nullptr : call->getCalledFunction();
+    if (called == nullptr) continue;
+    if (called->getName().starts_with(kKept)) {
+      llvm::IRBuilder<> builder(call);
+      call->replaceAllUsesWith(
+          builder.CreateArithmeticFence(call->getArgOperand(0), call->getType()));
+      call->eraseFromParent();
+      continue;
     }
+    ReadBody(*called);
   }
 }
 

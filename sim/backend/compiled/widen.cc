@@ -20,7 +20,8 @@ namespace {
 using llvm::Value;
 
 bool IsWidenedIntrinsic(llvm::Intrinsic::ID id) {
-  return llvm::isTriviallyVectorizable(id) || id == llvm::Intrinsic::is_fpclass;
+  return llvm::isTriviallyVectorizable(id) || id == llvm::Intrinsic::is_fpclass ||
+         id == llvm::Intrinsic::arithmetic_fence;
 }
 
 class Widener {

@@ -16,9 +16,10 @@ namespace {
 constexpr size_t kMostSources = 256;
 
 cuda::GenerateOptions OptionsFor(const NumericalProgram& program, std::vector<bool> per_step,
-                                 std::optional<cuda::Mapping> mapping, Recording recording) {
+                                 const CudaExecutorOptions& asked, Recording recording) {
   cuda::GenerateOptions options;
-  options.mapping = mapping.value_or(cuda::ChooseMapping(program));
+  options.mapping = asked.mapping ? *asked.mapping : cuda::ChooseMapping(program);
+  if (asked.longest_function > 0) options.longest_function = asked.longest_function;
   options.per_step = std::move(per_step);
   options.recording = recording == Recording::kCounts ? Recording::kSummary : recording;
   return options;
@@ -47,9 +48,8 @@ class CudaExecutor : public Executor {
     if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
     std::vector<bool> per_step;
     for (const Binding& binding : batch.inputs) per_step.push_back(binding.per_step);
-    const auto source = sources_.Get(
-        batch.program,
-        OptionsFor(*batch.program, std::move(per_step), options_.mapping, options.recording));
+    const auto source = sources_.Get(batch.program, OptionsFor(*batch.program, std::move(per_step),
+                                                               options_, options.recording));
     if (!source.ok()) return source.status();
     const std::shared_ptr<cuda::Device> device = TakeTurn();
     const absl::Cleanup counted_by_the_run = [&] { --device->runs; };
@@ -94,8 +94,8 @@ std::unique_ptr<Executor> MakeCudaExecutor(std::vector<std::shared_ptr<cuda::Dev
 absl::Status WarmKernels(const std::vector<std::shared_ptr<cuda::Device>>& devices,
                          const NumericalProgram& program) {
   const auto source = cuda::Generate(
-      program, OptionsFor(program, std::vector<bool>(program.program.inputs.size(), false),
-                          std::nullopt, Recording::kSummary));
+      program, OptionsFor(program, std::vector<bool>(program.program.inputs.size(), false), {},
+                          Recording::kSummary));
   if (!source.ok()) return source.status();
   for (const auto& device : devices) {
     const auto module = device->Load(*source, cuda::KernelChoice::kBest);

@@ -23,6 +23,7 @@ struct CudaExecutorOptions {
   // the device. What goes beyond lies in pinned memory of the host.
   std::optional<int64_t> checkpoint_bytes;
   std::optional<int64_t> record_bytes;
+  int64_t longest_function = 0;  // statements (GenerateOptions); 0: the default
 };
 
 std::unique_ptr<Executor> MakeCudaExecutor(std::shared_ptr<cuda::Device> device,

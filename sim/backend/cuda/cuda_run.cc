@@ -149,7 +149,7 @@ absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry) {
   int64_t most = launch_options_.grid;
   if (most <= 0) {
     const absl::StatusOr<int64_t> resident =
-        device_->ResidentBlocks(*module_, entry, block_, source_->shared_bytes(block_));
+        device_->ResidentBlocks(*module_, entry, block_, source_->shared_bytes);
     if (!resident.ok()) return resident.status();
     most = *resident;
   }
@@ -169,7 +169,7 @@ absl::Status CudaRun::GiveWorkspace(int64_t grid, KernelArgs& args) {
 // A kernel that runs is not stopped; between kernels the caller is asked.
 absl::Status CudaRun::Launch(const std::string& entry, int64_t grid, const KernelArgs& args) {
   if (options_.stop && options_.stop()) return StopRequested::Status();
-  return stream_->Launch(*module_, entry, {grid, block_, source_->shared_bytes(block_)}, args);
+  return stream_->Launch(*module_, entry, {grid, block_, source_->shared_bytes}, args);
 }
 
 absl::Status CudaRun::LaunchOverInstances(const std::string& entry, KernelArgs& args) {

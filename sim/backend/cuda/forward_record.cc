@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/numbers.h"
-#include "sim/backend/cuda/source.h"
 
 namespace simgrad::sim::cuda {
 namespace {

@@ -1,11 +1,11 @@
 // From a numerical program to CUDA C++ that runs it: forward, adjoint, diagnostics.
 //
-// Maths: docs/semantics.md, one statement per operation, under the names of the program and with
-//   its source labels as comments. Numbers (literals, configuration, caps, trip counts) go to
-//   tables, so programs that differ only in numbers have one text.
+// How: the text is printed from the program's plan (sim/plan), statement by statement, by text/. Numbers
+//   (literals, configuration, caps, trip counts) go to tables, so programs that differ only in
+//   numbers have one text.
 // Mappings: a thread per instance, where every value is private to its thread, or a block per
-//   instance. With a block, a value of several elements is spread over the threads, every thread
-//   computes the scalars, and the body of a mapped loop belongs to the thread of its element.
+//   instance. With a block, arrays are shared, the turns of a loop that may run side by side are those
+//   of the threads, and every thread computes the scalars.
 // Errors: RESOURCE_EXHAUSTED for a program with more inputs or fields than a kernel takes.
 // Cost: linear in the program. Threads: pure.
 #pragma once
@@ -30,6 +30,8 @@ struct GenerateOptions {
   // What launches of this text record, fixed so that a kernel holds nothing else; kCounts is the
   // same as kSummary, kInstances can do all.
   Recording recording = Recording::kSummary;
+  // A function of more statements is cut into several that are not inlined.
+  int64_t longest_function = 400;
   bool operator==(const GenerateOptions&) const = default;
 };
 
@@ -82,12 +84,10 @@ struct GeneratedSource {
   std::vector<double> numbers;
   std::vector<int64_t> integers;
   std::vector<Field> fields;
-  int32_t tape_unit_bytes = 4;                // the width of role tape: 1, 2, 4 or 8
-  int64_t workspace_bytes = 0;                // per block
-  int64_t shared_bytes(int64_t block) const;  // dynamic shared memory for a block of threads
-  int64_t shared_fixed = 0, shared_per_thread = 0;
+  int32_t tape_unit_bytes = 4;
+  int64_t workspace_bytes = 0;                              // per block
+  int64_t shared_bytes = 0;                                 // dynamic shared memory of a block
   int64_t terminal_tape_units = 0, initial_tape_units = 0;  // needs of start_ and finish_adjoint
-  int64_t private_bytes = 0;  // of one thread: above some 4 KiB a block per instance is better
 };
 
 absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
@@ -96,6 +96,9 @@ absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
 // The default mapping: a thread per instance, unless its private values are too large for registers
 // and stack.
 Mapping ChooseMapping(const NumericalProgram& program);
+
+// How a number of a value lies in memory.
+Carrier CarrierOf(const Value& value);
 
 // The headers that a generated text includes, by the path under which it does, embedded in the
 // binary: precision/, kernel_abi.h and device/.

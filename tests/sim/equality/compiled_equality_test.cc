@@ -268,7 +268,8 @@ TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) {
     ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
                       .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
                       .parts = 1 + static_cast<int>(seed / 2 % 2),
-                      .mapping = Mapping::kLanes});
+                      .mapping = Mapping::kLanes,
+                      .near_zero = seed % 5 == 0});
   }
 }
 
@@ -278,7 +279,8 @@ TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceWithElementsInTheLanes) {
   for (uint64_t seed = 0; seed < Cases() && !HasFailure(); ++seed) {
     ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
                       .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
-                      .mapping = Mapping::kElements});
+                      .mapping = Mapping::kElements,
+                      .near_zero = seed % 3 == 0});
   }
 }
 

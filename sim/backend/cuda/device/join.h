@@ -162,12 +162,6 @@ __device__ inline void Join(BackwardColumn& to, double cotangent) {
   atomicAdd(&to.exponents[ExponentBucket(magnitude)], 1u);
 }
 
-// How many instances of a group a thread of the grid has, where `instances` are left.
-SIMGRAD_HD inline int MembersOf(int64_t instances, int64_t lanes, int most) {
-  const int64_t passes = (instances + lanes - 1) / lanes;
-  return static_cast<int>(passes < most ? passes : most);
-}
-
 // At the end of a launch.
 __device__ inline void Join(RangeColumn& to, int role, const RangeTally& x) {
   if (x.underflows != 0) {

@@ -11,7 +11,8 @@
 // and, where it has an adjoint, LoadReversed(), LoadReversedHealth(), StoreReversed() of cotangents and
 // gradients, and CopyStates(), after which what becomes of the states travels no more. RunStart(I&),
 // RunStep(I&) and so on are the functions of the plan.
-// Threads: all of a block call a kernel alike; a block waits between steps for its own threads alone.
+// Threads: all of a block call a kernel alike. What a function of the plan leaves is seen by all threads
+//   behind the next barrier: each function ends with one (I::Any) or is followed by one.
 #pragma once
 
 #include "sim/backend/cuda/device/instance.h"
@@ -32,7 +33,6 @@ __device__ inline void EachInstance(I& self, const Body& body) {
     self.rank = self.args.rank[self.instance];
     self.bad = self.bad_input = false;
     body(pass == begin);
-    I::Sync();
   }
 }
 
@@ -49,7 +49,6 @@ __device__ inline void StartKernel(I& self) {
     self.bad_input = I::Any(self.bad_input);
     self.health = self.bad_input ? 0 : (self.bad ? 2 : -1);
     self.Clear();
-    I::Sync();
     if (self.live) self.Store();
   });
 }
@@ -88,7 +87,6 @@ __device__ inline void ForwardKernel(I& self) {
       self.slot = &self.shared.slots[column & 1];
       self.BeginStep();
       unsigned long long units = 0;
-      I::Sync();
       if (self.Runs()) {
         self.bad = self.bad_input = false;
         if (self.t > 0) self.CheckStep();
@@ -104,7 +102,6 @@ __device__ inline void ForwardKernel(I& self) {
       if (records) JoinStep(self, column, sampled ? sample : -1, first_pass);
       sample += sampled ? 1 : 0;
     }
-    I::Sync();
     if (self.live) self.Store();
     if (records) __syncthreads();  // the slots begin anew with the next instances
   });
@@ -123,7 +120,6 @@ __device__ inline void FinishKernel(I& self) {
     self.read_time = self.t > 0 ? self.t - 1 : 0;
     if (I::kStops && self.health >= 0) self.health |= 1;  // of a run without steps, too
     if (self.Runs()) RunFinish(self);
-    I::Sync();
     if (self.live) self.Store();
   });
 }

@@ -15,12 +15,6 @@ struct RangeTally {
   uint64_t overflows = 0;
 };
 
-// What was counted of one step, for all the steps.
-SIMGRAD_HD inline void AddRepeated(RangeTally& tally, const RangeTally& step, int64_t steps) {
-  tally.underflows += step.underflows * static_cast<uint64_t>(steps);
-  tally.overflows += step.overflows * static_cast<uint64_t>(steps);
-}
-
 // Whether r, a value of F, is below the smallest normal number of F.
 template <Format F>
 SIMGRAD_HD inline bool IsTiny(double r) {
@@ -41,14 +35,6 @@ template <Format F>
 SIMGRAD_HD inline void CountStore(RangeTally& tally, typename Lane<F>::Carrier x) {
   tally.underflows += x != 0 && IsTiny<F>(static_cast<double>(x)) ? 1 : 0;
   tally.overflows += x == x && !precision::IsFinite(x) ? 1 : 0;
-}
-
-// sum becomes `added`: an addition to a gradient.
-template <class T>
-SIMGRAD_HD inline void Accumulate(T& sum, T added, bool& connected, bool& bad) {
-  sum = added;
-  connected = true;
-  bad |= !precision::IsFinite(added);
 }
 
 }  // namespace simgrad::sim::cuda::device

@@ -32,9 +32,9 @@ int64_t SharedLoop::turns() const {
   return turns;
 }
 
-ElementOwners::ElementOwners(const plan::Plan& plan, const plan::Function& function,
+ElementOwners::ElementOwners(const plan::Function& function, const std::vector<bool>& kept,
                              bool tells_instances)
-    : plan_(plan), function_(function), tells_instances_(tells_instances) {
+    : function_(function), kept_(kept), tells_instances_(tells_instances) {
   for (size_t id = 0; id < function.buffers.size(); ++id) {
     const Buffer& buffer = function.buffers[id];
     const bool is_local = buffer.kind == BufferKind::kLocal;
@@ -60,7 +60,7 @@ bool ElementOwners::IsShared(BufferId id) const {
     case BufferKind::kField:
       return !IsOneNumber(buffer);
     case BufferKind::kGradient:
-      return true;
+      return !kept_[static_cast<size_t>(buffer.number)];
     default:
       return false;  // only read, or a flag that every thread has
   }

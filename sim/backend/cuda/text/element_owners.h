@@ -49,8 +49,10 @@ struct SharedLoop {
 
 class ElementOwners {
  public:
-  // `tells_instances`: runs of loops are told of one by one, in order.
-  ElementOwners(const plan::Plan& plan, const plan::Function& function, bool tells_instances);
+  // `kept`, by input: every thread has the sum of its gradient. `tells_instances`: runs of loops are
+  // told of one by one, in order.
+  ElementOwners(const plan::Function& function, const std::vector<bool>& kept,
+                bool tells_instances);
 
   // Whether the elements of a buffer are shared by the block: of an array that is declared outside of
   // loops that are shared out.
@@ -72,8 +74,8 @@ class ElementOwners {
   void FindPrivate(const std::vector<plan::Statement>& statements, bool inside);
   bool FindFlags(const std::vector<plan::Statement>& body, SharedLoop& loop) const;
 
-  const plan::Plan& plan_;
   const plan::Function& function_;
+  const std::vector<bool>& kept_;
   const bool tells_instances_;
   std::map<std::tuple<plan::BufferKind, int32_t>, int64_t> named_;  // fields and gradients
   std::set<plan::BufferId> private_;                                // of one turn

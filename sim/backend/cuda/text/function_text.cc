@@ -63,7 +63,7 @@ class Writer {
         options_(options),
         name_(name),
         block_(options.mapping == Mapping::kBlockPerInstance),
-        owners_(plan, function, options.tells_instances),
+        owners_(function, options.gradient_kept, options.tells_instances),
         register_home_(function.registers.size(), kNowhere),
         buffer_home_(function.buffers.size(), kNowhere),
         offsets_(function.buffers.size(), -1),
@@ -90,7 +90,6 @@ class Writer {
     FunctionText made;
     made.text = Cat(FrameText(), before_, text_.text(), "\n");
     made.workspace = workspace_;
-    made.private_bytes = private_bytes_;
     made.functions = functions_;
     return made;
   }
@@ -123,7 +122,7 @@ class Writer {
   // Statements that stand side by side, up to the budget, are a function; what is longer alone is
   // cut inside.
   void CutBlock(const std::vector<Statement>& statements, int home) {
-    if (SizeOf(statements) <= options_.budget || home != 0) {
+    if (SizeOf(statements) <= options_.longest || home != 0) {
       for (const Statement& s : statements) UseIn(s, home);
       return;
     }
@@ -132,12 +131,12 @@ class Writer {
     bool joins = false;
     for (size_t k = 0; k < statements.size(); ++k) {
       const int64_t own = 1 + SizeOf(statements[k].body);
-      if (own > options_.budget) {
+      if (own > options_.longest) {
         joins = false;
         UseIn(statements[k], 0);
         continue;
       }
-      joins = joins && size + own <= options_.budget;
+      joins = joins && size + own <= options_.longest;
       if (!joins) {
         cuts.push_back({k, k, functions_++});
         size = 0;
@@ -449,9 +448,7 @@ class Writer {
   }
 
   void Declare(const Statement& s) {
-    const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
     if (InWorkspace(s.buffer)) return TakeOver(s.buffer);
-    if (buffer.count > 1) private_bytes_ += buffer.count * ElementBytes(buffer.carrier);
     if (!IsMember(s.buffer, true)) text_.Line(DeclarationOf(s.buffer));
   }
 
@@ -523,6 +520,7 @@ class Writer {
                        static_cast<int>(s.role), ", ", operand(0), ");"));
         return;
       case Code::kTake:
+        if (!options_.records) return;
         text_.Line(Cat(say, "self.Take(", operand(0), ", ", operand(1), ");"));
         return;
       case Code::kTest: {
@@ -634,7 +632,6 @@ class Writer {
   bool pushes_in_turn_ = false;
   Accesses touched_;  // since the last barrier
   int64_t workspace_ = 0;
-  int64_t private_bytes_ = 0;
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ namespace simgrad::sim::cuda {
 
 struct TextOptions {
   Mapping mapping = Mapping::kThreadPerInstance;
+  bool records = true;
   bool tells_instances = false;
   std::vector<bool> reads_once;  // per input: one number that is read before the steps
   std::vector<int64_t> config;   // per input: its place among the numbers; -1: it is sent
@@ -26,13 +27,12 @@ struct TextOptions {
   std::vector<int> connected;
   std::vector<bool> gradient_kept;  // the sum travels with the thread
   precision::Format adjoint_format = precision::Format::kF32;
-  int64_t budget = 400;  // statements of a function that is not cut
+  int64_t longest = 400;  // statements of a function that is not cut
 };
 
 struct FunctionText {
   std::string text;
-  int64_t workspace = 0;      // bytes of the block
-  int64_t private_bytes = 0;  // of arrays of a thread
+  int64_t workspace = 0;  // bytes of the block
   int functions = 1;
 };
 

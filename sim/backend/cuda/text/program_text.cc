@@ -1,10 +1,10 @@
-#include "sim/backend/cuda/text/program_text.h"
-
+// From a plan to the whole text of its kernels.
 #include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "precision/exact_sum.h"
+#include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/text/function_text.h"
 #include "sim/plan/make_plan.h"
 #include "sim/program/numerical_program.h"
@@ -155,7 +155,7 @@ class ProgramText {
     made.fields = fields_;
     made.tape_unit_bytes = 4;
     const bool in_workspace = SharedBytes() > kMostShared;
-    made.shared_fixed = in_workspace ? 0 : SharedBytes();
+    made.shared_bytes = in_workspace ? 0 : SharedBytes();
     made.workspace_bytes = InstanceBytes() + (in_workspace ? Aligned(SharedBytes()) : 0);
     if (reverses) {
       const plan::TapePlan tape(numerical_);
@@ -164,7 +164,6 @@ class ProgramText {
           TapeUnits(tape, terminal == nullptr ? tape.no_terminal() : *terminal);
       made.initial_tape_units = TapeUnits(tape, program_.initial);
     }
-    made.private_bytes = private_bytes_;
     return made;
   }
 
@@ -214,6 +213,8 @@ class ProgramText {
   void SetOptions() {
     numbers_ = plan_.numbers;
     to_.mapping = options_.mapping;
+    to_.longest = options_.longest_function;
+    to_.records = Records();
     to_.tells_instances = options_.recording == Recording::kInstances;
     to_.adjoint_format = numerical_.policy[Role::kAdjoint].format;
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
@@ -224,8 +225,7 @@ class ProgramText {
       if (is_config) numbers_.push_back(program_.inputs[i].default_value.value_or(0.0));
       const int64_t count = ElementCount(ValueOf(i).type.shape);
       to_.reads_once.push_back(is_sent && !is_config && reads_[i] && !per_step(i) && count == 1);
-      // In a block the elements of a sum are those of its threads.
-      to_.gradient_kept.push_back(!per_step(i) && !block_ && count <= kMostKept);
+      to_.gradient_kept.push_back(!per_step(i) && count <= (block_ ? 1 : kMostKept) && count > 0);
     }
   }
 
@@ -234,7 +234,6 @@ class ProgramText {
   std::string FunctionOf(const plan::Function& function, const std::string& name) {
     const FunctionText made = WriteFunction(plan_, function, to_, name);
     workspace_ = std::max(workspace_, made.workspace);
-    private_bytes_ = std::max(private_bytes_, made.private_bytes);
     return made.text;
   }
 
@@ -652,13 +651,18 @@ class ProgramText {
   int health_ = 0, signature_ = 0, adjoint_health_ = 0;
   std::vector<int> last_, first_;  // by event
   int64_t workspace_ = 0;
-  int64_t private_bytes_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<GeneratedSource> PrintProgram(const NumericalProgram& program,
-                                             const GenerateOptions& options) {
+bool HasAdjointPart(std::string_view text) {
+  return text.find(kAdjointPart) != std::string_view::npos;
+}
+
+Carrier CarrierOf(const Value& value) { return MemoryCarrier(plan::CarrierOf(value)); }
+
+absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
+                                         const GenerateOptions& options) {
   ProgramText text(program, options);
   if (absl::Status fits = text.CheckLimits(); !fits.ok()) return fits;
   return text.Write();

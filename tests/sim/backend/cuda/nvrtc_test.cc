@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,8 +15,10 @@
 #include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/kernel_image.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
+#include "sim/program/lower.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/random_case.h"
+#include "tests/sim/program/large_program.h"
 
 namespace simgrad::tests {
 namespace {
@@ -133,6 +136,29 @@ TEST(NvrtcTest, BuiltInWorldsAreGeneratedUnderEveryPresetAndASampleCompiles) {
 TEST(NvrtcTest, ASampleCompilesWithTheLeastOptimisation) {
   if (!sim::cuda::NvrtcCompilesQuickly()) GTEST_SKIP() << "this NVRTC has no --Ofast-compile";
   ExpectCompiled(WorldTexts(), IsLong() ? 1 : 17, Architectures(), Optimisation::kLeast);
+}
+
+// A step of 5,000 operations. SIMGRAD_LONG=1: optimised, and its gradient.
+TEST(NvrtcTest, ALongProgramCompiles) {
+  const sim::Program program = sim::large::LargeProgram(5'000);
+  const auto policy = std::get<precision::Policy>(precision::Resolve({}));
+  for (const bool gradient : {false, true}) {
+    if (gradient && !IsLong()) continue;
+    std::optional<sim::AdjointSpec> spec;
+    if (gradient) {
+      spec.emplace();
+      spec->objective = program.objectives.front().name;
+      for (const sim::Input& input : program.inputs) {
+        spec->wanted.push_back(input.kind == sim::InputKind::kState);
+      }
+    }
+    auto lowered = Lower(program, policy, gradient ? spec->objective : "", spec);
+    ASSERT_TRUE(lowered.ok()) << lowered.status();
+    const auto kept = std::make_shared<const sim::NumericalProgram>(*std::move(lowered));
+    const GenerateOptions options = {.mapping = sim::cuda::ChooseMapping(*kept)};
+    ExpectCompiled({{"5,000 operations", kept, options}}, 1, {"sm_90"},
+                   IsLong() ? Optimisation::kBest : Optimisation::kLeast);
+  }
 }
 
 TEST(NvrtcTest, TheLeastOptimisationIsAnotherKeyOfTheCache) {

@@ -1,0 +1,42 @@
+// Whether arithmetic met a subnormal number, by the flags that the processor leaves.
+//
+// Threads: a watch belongs to the thread that makes it.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+namespace simgrad::sim::compiled {
+
+// When the reversed steps are those of Part::kNearZero.
+enum class NearZeroUse : uint8_t { kNever, kWhenMet, kAlways };
+
+// Of the processors of one maker, whatever a measurement would say: what is executed does not depend
+// on a clock.
+inline bool SubnormalsAreSlow() {
+#if defined(__SSE2__)
+  static const bool slow = __builtin_cpu_is("intel") != 0;
+  return slow;
+#else
+  return false;
+#endif
+}
+
+class NearZeroWatch {
+ public:
+#if defined(__SSE2__)
+  NearZeroWatch() { _mm_setcsr(_mm_getcsr() & ~kFlags); }
+  bool Met() const { return (_mm_getcsr() & kFlags) != 0; }
+
+ private:
+  // Of MXCSR: an operand was subnormal, a result was tiny and inexact.
+  static constexpr uint32_t kFlags = (1u << 1) | (1u << 4);
+#else
+  bool Met() const { return false; }
+#endif
+};
+
+}  // namespace simgrad::sim::compiled
