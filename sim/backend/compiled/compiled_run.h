@@ -9,8 +9,8 @@
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/backend/compiled/kernel.h"
-#include "sim/backend/compiled/near_zero_watch.h"
 #include "sim/backend/compiled/memory_need.h"
+#include "sim/backend/compiled/near_zero_watch.h"
 #include "sim/backend/executor.h"
 #include "sim/backend/worker_pool.h"
 
