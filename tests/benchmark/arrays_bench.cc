@@ -1,6 +1,6 @@
 // Compiled plans beside the interpreter on programs of arrays, in one thread: best of five.
 //
-// usage: arrays_bench [NAME...]: grid, particles, exp, log, tanh, sin, mixed; default: all
+// usage: arrays_bench [NAME...]: grid, particles, exp, log, tanh, sin, mixed, large; default: all
 //        arrays_bench --text NAME: the plan; NAME.o and NAME_adjoint.o for objdump
 #include <algorithm>
 #include <chrono>
@@ -24,6 +24,7 @@
 #include "sim/program/builder.h"
 #include "sim/program/lower.h"
 #include "sim/text.h"
+#include "tests/sim/program/large_program.h"
 
 namespace simgrad::sim {
 namespace {
@@ -155,7 +156,8 @@ std::vector<Subject> Subjects() {
           {"log", [] { return Map(OpCode::kLog); }, 1, 1000, false},
           {"tanh", [] { return Map(OpCode::kTanh); }, 1, 1000, false},
           {"sin", [] { return Map(OpCode::kSin); }, 1, 1000, false},
-          {"mixed", Mixed, 512, 4}};
+          {"mixed", Mixed, 512, 4},
+          {"large", [] { return large::LargeProgram(2'000); }, 1, 20}};
 }
 
 Batch BatchOf(const Subject& subject) {

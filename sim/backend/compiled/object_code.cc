@@ -10,11 +10,15 @@
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
+#include <llvm/Transforms/IPO/AlwaysInliner.h>
 #include <llvm/Transforms/IPO/GlobalDCE.h>
 #include <llvm/Transforms/InstCombine/InstCombine.h>
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
+#include <llvm/Transforms/Scalar/LoopPassManager.h>
+#include <llvm/Transforms/Scalar/LoopRotation.h>
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
+#include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <mutex>
 #include <utility>
@@ -114,6 +118,14 @@ void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Map
     few.addPass(llvm::EarlyCSEPass());
     few.addPass(llvm::SimplifyCFGPass());
     if (care == Care::kSome) few.addPass(llvm::InstCombinePass());
+    if (care == Care::kSome && mapping == Mapping::kElements) {
+      pipeline.addPass(llvm::AlwaysInlinerPass());
+      few.addPass(llvm::createFunctionToLoopPassAdaptor(llvm::LoopRotatePass()));
+      // One vector at a time: unrolled turns would multiply the code.
+      few.addPass(llvm::LoopVectorizePass(llvm::LoopVectorizeOptions(true, false)));
+      few.addPass(llvm::InstCombinePass());
+      few.addPass(llvm::SimplifyCFGPass());
+    }
     pipeline.addPass(llvm::createModuleToFunctionPassAdaptor(std::move(few)));
   }
   pipeline.run(module, modules);
