@@ -354,6 +354,9 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     CloseChain(chain, a.elements > 0 ? run_ : kNoRegister, all, tests);
   }
   if (!records_.decides) return;
+  RecordedSite& site = plan_.terminations[static_cast<size_t>(NumberOf(numerical_.sites, a.site))];
+  site.has_entry = a.has_entry;
+  site.cap_first = a.cap_order == CapOrder::kCapFirst;
   const Register ran = One(iterations);
   const Register last = One(lhs);
   Emit({.code = Code::kRun,

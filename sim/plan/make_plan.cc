@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "precision/hash.h"
+#include "sim/plan/fuse.h"
+#include "sim/plan/place.h"
 #include "sim/program/detect.h"
 #include "sim/text.h"
 
@@ -396,6 +398,10 @@ class PlanMaker {
 
 Plan MakePlan(const NumericalProgram& numerical, Records records) {
   return PlanMaker(numerical, records).Make();
+}
+
+Plan PlacedPlan(const NumericalProgram& numerical, Records records) {
+  return Place(Fuse(MakePlan(numerical, records)));
 }
 
 }  // namespace simgrad::sim::plan

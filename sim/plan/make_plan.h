@@ -11,4 +11,7 @@ namespace simgrad::sim::plan {
 
 Plan MakePlan(const NumericalProgram& numerical, Records records);
 
+// What executors run: made, fused (fuse.h) and placed (place.h).
+Plan PlacedPlan(const NumericalProgram& numerical, Records records);
+
 }  // namespace simgrad::sim::plan

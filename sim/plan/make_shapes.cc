@@ -139,8 +139,10 @@ void RegionMaker::Reduction(const Op& op) {
 Register RegionMaker::Any(const View& line) {
   const View any = Local(Carrier::kBool, {}, "any");
   StoreOne(any, Constant(Carrier::kBool, 0));
-  EachElement(line.shape, {line}, [&](const Read& read, const Place&) {
-    const Register x = read(0);
+  Each(line.shape[0], false, [&](Register counter) {
+    Index index = line.start;
+    if (line.all == kNoRegister) index.terms.emplace_back(counter, line.strides[0]);
+    const Register x = Load(line, index);
     StoreOne(any, Call("or_bool", Carrier::kBool, {One(any), x}));
   });
   return One(any);

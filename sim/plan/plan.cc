@@ -23,6 +23,10 @@ Carrier CarrierOf(const Value& value) {
   return value.format.value_or(Format::kF64) == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
 }
 
+int64_t BytesOf(Carrier carrier) {
+  return carrier == Carrier::kF64 || carrier == Carrier::kI64 ? 8 : 4;
+}
+
 int64_t Plan::EventElements() const {
   return events.empty() ? 0 : events.back().first_element + events.back().elements;
 }

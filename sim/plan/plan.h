@@ -25,6 +25,8 @@ namespace simgrad::sim::plan {
 enum class Carrier : uint8_t { kBool, kI32, kI64, kF32, kF64 };
 std::string_view CarrierName(Carrier carrier);
 Carrier CarrierOf(const Value& value);
+// Of one element in memory; a bool is as wide as a float.
+int64_t BytesOf(Carrier carrier);
 
 using Register = int32_t;  // index into Function::registers
 inline constexpr Register kNoRegister = -1;
@@ -58,6 +60,8 @@ struct Buffer {
   int32_t number = 0;
   bool shared = false;  // a local number that all lanes share
   std::string name;     // for people
+  // Locals of several elements: bytes per lane before theirs in the workspace (place.h).
+  int64_t offset = -1;
 };
 
 enum class Code : uint8_t {
@@ -137,6 +141,8 @@ struct RecordedSite {
   uint64_t hash = 0;          // of its name
   int64_t elements = 1;       // decisions of one execution
   int64_t first_element = 0;  // events: of its elements among those of all events
+  bool has_entry = false;     // loops: a run begins with an entry test
+  bool cap_first = false;     // loops: the cap is looked at before the test
 };
 
 // Cotangents of the caller, in role adjoint.
@@ -152,6 +158,8 @@ struct Function {
   std::vector<Carrier> registers;
   std::vector<Buffer> buffers;
   std::vector<Statement> statements;
+  int64_t workspace =
+      0;  // bytes per lane that its locals of several elements take at most (place.h)
   // The place of the step's frame: made in `replay`, given in `reverse`.
   Register frame = kNoRegister;
   Register AddRegister(Carrier carrier);

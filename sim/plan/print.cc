@@ -11,7 +11,8 @@ class Printer {
   explicit Printer(const Function& function) : function_(function) {}
 
   std::string Text() && {
-    text_ += Cat(function_.name, "\n");
+    text_ += Cat(function_.name,
+                 function_.workspace == 0 ? "" : Cat(", ", function_.workspace, " bytes"), "\n");
     Block(function_.statements, 1);
     return std::move(text_);
   }
@@ -81,7 +82,8 @@ class Printer {
         return Cat(result, s.function, "(", operands, ")");
       case Code::kDeclare: {
         const Buffer& buffer = function_.buffers[static_cast<size_t>(s.buffer)];
-        return Cat(NameOf(s.buffer), ": ", CarrierName(buffer.carrier), "[", buffer.count, "]");
+        return Cat(NameOf(s.buffer), ": ", CarrierName(buffer.carrier), "[", buffer.count, "]",
+                   buffer.offset < 0 ? "" : Cat(" at ", buffer.offset));
       }
       case Code::kLoad:
         return Cat(result, Name(s.buffer, s.index));

@@ -3,10 +3,6 @@
 namespace simgrad::sim::plan {
 namespace {
 
-int64_t BytesOf(Carrier carrier) {
-  return carrier == Carrier::kF64 || carrier == Carrier::kI64 ? 8 : 4;
-}
-
 // Room for `count` numbers behind what a frame holds.
 int64_t Take(FrameLayout& frame, int64_t bytes_each, int64_t count) {
   frame.bytes = (frame.bytes + bytes_each - 1) / bytes_each * bytes_each;

@@ -4,6 +4,7 @@
 
 #include "sim/backend/check_batch.h"
 #include "sim/backend/compiled/compiled_run.h"
+#include "sim/backend/compiled/mapping.h"
 #include "sim/plan/make_plan.h"
 
 namespace simgrad::sim::compiled {
@@ -18,8 +19,12 @@ class CompiledExecutor : public Executor {
     if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
     const bool records = options.recording != Recording::kNone;
     const bool stops = batch.program->policy.nonfinite == precision::NonFinite::kStop;
-    plan::Plan plan = plan::MakePlan(
+    plan::Plan plan = plan::PlacedPlan(
         *batch.program, {.decides = records, .looks = records || stops, .ranges = records});
+    KernelOptions compiler = options_;
+    if (!compiler.mapping) {
+      compiler.mapping = ChooseMapping(plan, batch.instances, FloatLanes(compiler.isa));
+    }
     auto kernel = CompilePlan(plan,
                               {.inputs = FormsOf(batch),
                                .stops = stops,
@@ -28,11 +33,11 @@ class CompiledExecutor : public Executor {
                                .ranges = records,
                                .extremes = records && options.recording != Recording::kCounts,
                                .instances = options.recording == Recording::kInstances},
-                              options_);
+                              compiler);
     if (!kernel.ok()) return kernel.status();
     return std::make_unique<CompiledRun>(std::move(batch), std::move(options), std::move(plan),
                                          std::make_shared<const Kernel>(std::move(*kernel)),
-                                         options_);
+                                         compiler);
   }
 
  private:

@@ -7,6 +7,7 @@
 #include "precision/rounding.h"
 #include "precision/selection.h"
 #include "sim/backend/check_batch.h"
+#include "sim/backend/compiled/exact_margins.h"
 #include "sim/backend/empty_chunk.h"
 #include "sim/backend/step_columns.h"
 #include "sim/backend/value_tensors.h"
@@ -181,6 +182,10 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
           .ranges = &worker.ranges,
           .last_events = state.last_events.data(),
           .first_events = state.first_events.data(),
+          .note_margins = NoteMargins,
+          .note_tested = NoteTested,
+          .termination_watches = worker.termination_watches.data() + terminations_from,
+          .event_watches = worker.event_watches.data() + events_from,
           .tape_bytes = worker.tape_bytes.data() + column};
 }
 
@@ -332,6 +337,9 @@ void CompiledRun::ClearColumns(Worker& worker, const ForwardChunk& chunk) const 
   const size_t steps = static_cast<size_t>(chunk.diagnostics.steps);
   worker.terminations.assign(steps * plan_.terminations.size(), termination);
   worker.events.assign(steps * plan_.events.size(), event);
+  const MarginWatch watch = NewWatch();
+  worker.termination_watches.assign(worker.terminations.size(), watch);
+  worker.event_watches.assign(worker.events.size(), watch);
   worker.ranges = {};
   worker.sampled = {};
   worker.sampled.states = chunk.diagnostics.states;

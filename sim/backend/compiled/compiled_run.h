@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "sim/backend/compiled/exact_margins.h"
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/backend/compiled/kernel.h"
@@ -52,6 +53,7 @@ class CompiledRun : public Run {
     // Of the chunk that runs.
     std::vector<TerminationColumn> terminations;
     std::vector<EventColumn> events;
+    std::vector<MarginWatch> termination_watches, event_watches;  // as the columns
     RangeColumn ranges{};
     StepDiagnostics sampled;
     // Of the adjoint.

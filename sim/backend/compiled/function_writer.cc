@@ -29,6 +29,9 @@ struct Lanes {
   llvm::SmallVector<Value*, 4> parts;
 };
 
+// Numbers that one turn of a loop over elements needs for itself.
+constexpr int64_t kScratch = 64;
+
 class FunctionWriter {
  public:
   FunctionWriter(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
@@ -43,7 +46,7 @@ class FunctionWriter {
         registers_(function.registers.size()),
         locals_(function.buffers.size()),
         depths_(function.buffers.size(), 0),
-        records_(module, b_, entry_builder_, plan, options, arguments_, made_) {
+        records_(LaneBuilder(module, b_, entry_builder_, options, arguments_, made_), plan) {
     auto* const type =
         llvm::FunctionType::get(b_.getVoidTy(), {llvm::PointerType::get(context_, 0)}, false);
     made_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
@@ -69,7 +72,7 @@ class FunctionWriter {
     records_.End();
     b_.CreateRetVoid();
     entry_builder_.CreateBr(begin_);
-    return workspace_;
+    return function_.workspace * options_.shape.lanes();
   }
 
  private:
@@ -92,7 +95,7 @@ class FunctionWriter {
     }
     return b_.getDoubleTy();
   }
-  llvm::Type* VectorOf(llvm::Type* type) { return llvm::FixedVectorType::get(type, width()); }
+  llvm::Type* VectorOf(llvm::Type* type) { return Widened(type, width()); }
   // In memory a bool is -1 or 0 as wide as a float, which vector units can test at once.
   llvm::Type* StoredType(Carrier carrier) {
     return VectorOf(carrier == Carrier::kBool ? b_.getInt32Ty() : ScalarType(carrier));
@@ -115,7 +118,7 @@ class FunctionWriter {
   Value* Part(Register r, int part) {
     Lanes& lanes = At(r);
     if (!lanes.uniform) return lanes.parts[static_cast<size_t>(part)];
-    return b_.CreateVectorSplat(width(), lanes.parts[0]);
+    return Splatted(b_, lanes.parts[0], width());
   }
   void SetUniform(Register r, Value* value) { At(r) = {true, {value}}; }
 
@@ -145,10 +148,15 @@ class FunctionWriter {
   struct Local {
     llvm::SmallVector<llvm::AllocaInst*, 4> variables;  // [part], of one element; else in memory
     Value* memory = nullptr;
+    size_t loops = 0;  // parallel loops around its declaration
   };
   bool IsKept(const Buffer& buffer) const {
-    return buffer.count == 1 &&
-           (buffer.kind == BufferKind::kLocal || buffer.kind == BufferKind::kField);
+    return buffer.kind == BufferKind::kConnected ||
+           (buffer.count == 1 &&
+            (buffer.kind == BufferKind::kLocal || buffer.kind == BufferKind::kField));
+  }
+  static bool Outlives(const Buffer& buffer) {
+    return buffer.kind == BufferKind::kField || buffer.kind == BufferKind::kConnected;
   }
   llvm::AllocaInst* Variable(llvm::Type* type) { return entry_builder_.CreateAlloca(type); }
 
@@ -161,9 +169,10 @@ class FunctionWriter {
     }
   }
 
-  Value* FieldMemory(int32_t field) {
+  Value* FieldMemory(const Buffer& buffer) {
     auto* const pointer = llvm::PointerType::get(context_, 0);
-    auto* const at = b_.CreateConstGEP1_64(pointer, arguments_[kFields], field);
+    const Member list = buffer.kind == BufferKind::kField ? kFields : kConnectedFlags;
+    auto* const at = b_.CreateConstGEP1_64(pointer, arguments_[list], buffer.number);
     auto* const load = b_.CreateLoad(pointer, at);
     MarkInvariant(load);
     return load;
@@ -172,9 +181,9 @@ class FunctionWriter {
   void LoadFields() {
     for (size_t id = 0; id < function_.buffers.size(); ++id) {
       const Buffer& buffer = function_.buffers[id];
-      if (buffer.kind != BufferKind::kField) continue;
+      if (!Outlives(buffer)) continue;
       Local& local = locals_[id];
-      local.memory = FieldMemory(buffer.number);
+      local.memory = FieldMemory(buffer);
       if (!IsKept(buffer)) continue;
       MakeVariables(static_cast<BufferId>(id));
       for (size_t k = 0; k < local.variables.size(); ++k) {
@@ -186,7 +195,7 @@ class FunctionWriter {
   void StoreFields() {
     for (size_t id = 0; id < function_.buffers.size(); ++id) {
       const Buffer& buffer = function_.buffers[id];
-      if (buffer.kind != BufferKind::kField || !IsKept(buffer)) continue;
+      if (!Outlives(buffer) || !IsKept(buffer)) continue;
       Local& local = locals_[id];
       for (size_t k = 0; k < local.variables.size(); ++k) {
         auto* const value = b_.CreateLoad(StoredType(buffer.carrier), local.variables[k]);
@@ -234,6 +243,7 @@ class FunctionWriter {
             b_.CreateLoad(StoredType(buffer.carrier), local.variables[static_cast<size_t>(part)]);
       } else {
         value = LoadVector(buffer, MemoryOf(buffer, local), VectorNumber(element, part));
+        MarkParallel(value, local.loops);
       }
       lanes.parts.push_back(FromStored(buffer.carrier, value));
     }
@@ -252,8 +262,11 @@ class FunctionWriter {
   Value* MemoryOf(const Buffer& buffer, Local& local) {
     auto* const pointer = llvm::PointerType::get(context_, 0);
     const auto member = [&](Member list) -> Value* {
-      return b_.CreateLoad(pointer,
-                           b_.CreateConstGEP1_64(pointer, arguments_[list], buffer.number));
+      auto* const load =
+          b_.CreateLoad(pointer, b_.CreateConstGEP1_64(pointer, arguments_[list], buffer.number));
+      MarkInvariant(load);
+      MarkParallel(load);
+      return load;
     };
     bool has_steps = false;
     Value* memory = local.memory;
@@ -264,8 +277,6 @@ class FunctionWriter {
     } else if (buffer.kind == BufferKind::kGradient) {
       memory = member(kGradients);
       has_steps = options_.inputs[static_cast<size_t>(buffer.number)].sums_per_step;
-    } else if (buffer.kind == BufferKind::kConnected) {
-      memory = member(kConnectedFlags);
     }
     if (!has_steps) return memory;
     const int64_t bytes = buffer.count * StoredBytes(buffer.carrier) * parts();
@@ -279,6 +290,7 @@ class FunctionWriter {
     auto* const base =
         b_.CreateLoad(pointer, b_.CreateConstGEP1_64(pointer, arguments_[kInputs], buffer.number));
     MarkInvariant(base);
+    MarkParallel(base);
     Value* element = ElementNumber(s.index);
     if (form.per_step) {
       Value* const column = b_.CreateSub(time_, arguments_[kFirstStep]);
@@ -290,6 +302,7 @@ class FunctionWriter {
     if (!form.per_lane) {
       auto* const load = b_.CreateLoad(type, b_.CreateGEP(type, base, element));
       MarkInvariant(load);
+      MarkParallel(load);
       return SetUniform(s.result, FromStored(buffer.carrier, load));
     }
     Lanes lanes;
@@ -298,6 +311,7 @@ class FunctionWriter {
       auto* const at = b_.CreateGEP(vector, base, VectorNumber(element, part));
       auto* const load = b_.CreateAlignedLoad(vector, at, llvm::Align(4));
       MarkInvariant(load);
+      MarkParallel(load);
       lanes.parts.push_back(FromStored(buffer.carrier, load));
     }
     At(s.result) = std::move(lanes);
@@ -309,6 +323,7 @@ class FunctionWriter {
     auto* const at = b_.CreateGEP(type, arguments_[real ? kNumbers : kIntegers], number);
     auto* const load = b_.CreateLoad(type, at);
     MarkInvariant(load);
+    MarkParallel(load);
     switch (carrier) {
       case Carrier::kF32:
         return b_.CreateFPTrunc(load, b_.getFloatTy());
@@ -345,14 +360,23 @@ class FunctionWriter {
           IsKept(buffer) ? local.variables[static_cast<size_t>(part)]
                          : b_.CreateGEP(type, MemoryOf(buffer, local), VectorNumber(element, part));
       Value* value = ToStored(buffer.carrier, Part(s.operands[0], part));
-      if (masked) {
-        value = b_.CreateSelect(Mask(part), value, b_.CreateAlignedLoad(type, at, llvm::Align(4)));
+      const auto mark = [&](Value* access) {
+        if (!IsKept(buffer)) MarkParallel(access, local.loops);
+        return access;
+      };
+      if (masked && !IsAlways(Mask(part))) {
+        Value* const before = mark(b_.CreateAlignedLoad(type, at, llvm::Align(4)));
+        value = b_.CreateSelect(Mask(part), value, before);
       }
-      b_.CreateAlignedStore(value, at, llvm::Align(4));
+      mark(b_.CreateAlignedStore(value, at, llvm::Align(4)));
     }
   }
 
   // ---- masks ----
+  static bool IsAlways(Value* mask) {
+    const auto* const constant = llvm::dyn_cast<llvm::Constant>(mask);
+    return constant != nullptr && constant->isAllOnesValue();
+  }
   Value* Mask(int part) { return mask_[static_cast<size_t>(part)]; }
   Value* Any(llvm::ArrayRef<Value*> mask) {
     Value* any = mask[0];
@@ -369,14 +393,55 @@ class FunctionWriter {
   void Each(const Statement& s) {
     Value* const extent = s.operands.empty() ? b_.getInt64(static_cast<uint64_t>(s.number))
                                              : At(s.operands[0]).parts[0];
-    CountTo(extent, [&](Value* counter) {
+    const auto body = [&](Value* counter) {
       SetUniform(s.result, counter);
       Block(s.body);
-    });
+    };
+    const bool maps_elements = is_one() && s.parallel && s.operands.empty();
+    if (!maps_elements) {
+      CountTo(extent, body);
+      return;
+    }
+    auto* const group = llvm::MDNode::getDistinct(context_, {});
+    loops_.push_back(group);
+    Value* const outer_tape = tape_;
+    if (!Pushes(s.body)) tape_ = TapeMemory();
+    llvm::Instruction* const back = CountTo(extent, body);
+    tape_ = outer_tape;
+    loops_.pop_back();
+    // What the plan says of the loop: its turns touch no memory in common, but for what they only
+    // read.
+    llvm::Metadata* const accesses[] = {
+        llvm::MDString::get(context_, "llvm.loop.parallel_accesses"), group};
+    llvm::Metadata* const properties[] = {nullptr, llvm::MDNode::get(context_, accesses)};
+    auto* const loop = llvm::MDNode::getDistinct(context_, properties);
+    loop->replaceOperandWith(0, loop);
+    back->setMetadata(llvm::LLVMContext::MD_loop, loop);
+  }
+
+  bool is_one() const { return options_.shape.lanes() == 1; }
+
+  static bool Pushes(const std::vector<Statement>& block) {
+    for (const Statement& s : block) {
+      if (s.code == Code::kPush || Pushes(s.body)) return true;
+    }
+    return false;
+  }
+
+  // An access that no other turn of the parallel loops around it touches, but for the first
+  // `shared`: there each turn uses the same bytes anew.
+  void MarkParallel(Value* access, size_t shared = 0) {
+    auto* const instruction = llvm::dyn_cast<llvm::Instruction>(access);
+    if (instruction == nullptr || loops_.size() <= shared) return;
+    const std::vector<llvm::Metadata*> groups(loops_.begin() + static_cast<std::ptrdiff_t>(shared),
+                                              loops_.end());
+    instruction->setMetadata(llvm::LLVMContext::MD_access_group,
+                             groups.size() == 1 ? llvm::cast<llvm::MDNode>(groups[0])
+                                                : llvm::MDNode::get(context_, groups));
   }
 
   // body(0), body(1), ... as often as the scalar `extent` says.
-  void CountTo(Value* extent, const std::function<void(Value* counter)>& body) {
+  llvm::Instruction* CountTo(Value* extent, const std::function<void(Value* counter)>& body) {
     auto* const before = b_.GetInsertBlock();
     auto* const head = NewBlock("each");
     auto* const inside = NewBlock("turn");
@@ -389,8 +454,9 @@ class FunctionWriter {
     b_.SetInsertPoint(inside);
     body(counter);
     counter->addIncoming(b_.CreateAdd(counter, b_.getInt64(1)), b_.GetInsertBlock());
-    b_.CreateBr(head);
+    auto* const back = b_.CreateBr(head);
     b_.SetInsertPoint(after);
+    return back;
   }
 
   void Repeat(const Statement& s) {
@@ -434,6 +500,9 @@ class FunctionWriter {
     auto* const on = NewBlock("on");
     b_.CreateCondBr(Any(mask_), on, exit_);
     b_.SetInsertPoint(on);
+    if (!is_one()) return;
+    mask_[0] = b_.getTrue();
+    b_.CreateStore(ToStored(Carrier::kBool, mask_[0]), live_[0]);
   }
 
   void OneStep(Value* column) {
@@ -457,7 +526,6 @@ class FunctionWriter {
     }
     // What is not finite before step 0 stops the instance in step 0.
     if (&function_ == &plan_.start) records_.Judge(time_, false, 2);
-    if (&function_ == &plan_.step) records_.EndStep();
   }
 
   Value* FramesAt() { return b_.CreateGEP(b_.getInt64Ty(), arguments_[kFrames], column_); }
@@ -504,9 +572,12 @@ class FunctionWriter {
         b_.CreateMul(ElementNumber(s.index), b_.getInt64(static_cast<uint64_t>(bytes)));
     Value* const at = b_.CreateMul(b_.CreateAdd(offset, element),
                                    b_.getInt64(static_cast<uint64_t>(options_.shape.lanes())));
-    auto* const pointer = llvm::PointerType::get(context_, 0);
-    Value* const tape = b_.CreateLoad(pointer, ArgumentAt(kTape));
-    return b_.CreateGEP(b_.getInt8Ty(), tape, at);
+    return b_.CreateGEP(b_.getInt8Ty(), tape_ != nullptr ? tape_ : TapeMemory(), at);
+  }
+
+  // A push may move it.
+  Value* TapeMemory() {
+    return b_.CreateLoad(llvm::PointerType::get(context_, 0), ArgumentAt(kTape));
   }
 
   int64_t BytesOfOne(Carrier carrier) const { return StoredBytes(carrier) / options_.shape.width; }
@@ -526,7 +597,7 @@ class FunctionWriter {
         value =
             b_.CreateSelect(Mask(part), value, llvm::Constant::getNullValue(StoredType(carrier)));
       }
-      b_.CreateAlignedStore(value, to, llvm::Align(4));
+      MarkParallel(b_.CreateAlignedStore(value, to, llvm::Align(4)));
     }
   }
 
@@ -539,8 +610,9 @@ class FunctionWriter {
     Lanes lanes;
     for (int part = 0; part < parts(); ++part) {
       Value* const from = b_.CreateConstGEP1_64(StoredType(carrier), at, part);
-      lanes.parts.push_back(
-          FromStored(carrier, b_.CreateAlignedLoad(StoredType(carrier), from, llvm::Align(4))));
+      auto* const load = b_.CreateAlignedLoad(StoredType(carrier), from, llvm::Align(4));
+      MarkParallel(load);
+      lanes.parts.push_back(FromStored(carrier, load));
     }
     At(s.result) = std::move(lanes);
   }
@@ -553,18 +625,24 @@ class FunctionWriter {
   }
 
   void If(const Statement& s) {
-    const Vectors outer = mask_;
     Vectors inner;
     for (int part = 0; part < parts(); ++part) {
       inner.push_back(b_.CreateAnd(Mask(part), Part(s.operands[0], part)));
     }
+    If(inner, s.body);
+  }
+
+  // The statements for the lanes of a mask, where there is one.
+  void If(const Vectors& inner, const std::vector<Statement>& body) {
+    const Vectors outer = mask_;
     auto* const inside = NewBlock("if");
     auto* const after = NewBlock("fi");
     b_.CreateCondBr(Any(inner), inside, after);
     b_.SetInsertPoint(inside);
     ++depth_;
     mask_ = inner;
-    Block(s.body);
+    if (is_one()) mask_[0] = b_.getTrue();
+    Block(body);
     --depth_;
     mask_ = outer;
     b_.CreateBr(after);
@@ -575,6 +653,7 @@ class FunctionWriter {
   void Commit(const Statement& s) {
     records_.Judge(time_, options_.stops, 2);
     running_ = records_.Running();
+    if (is_one() && options_.stops) return If(running_, s.body);
     depth_ += options_.stops ? 1 : 0;
     mask_ = running_;
     Block(s.body);
@@ -600,9 +679,9 @@ class FunctionWriter {
     const Carrier of_extra = s.extra == plan::kNoRegister ? of : CarrierOf(s.extra);
     if (s.code == Code::kTake) records_.Take(told);
     if (s.code == Code::kLook) records_.Look(told);
-    if (s.code == Code::kTest) records_.Test(s, of, of_extra, told);
-    if (s.code == Code::kRun) records_.Run(s, told);
-    if (s.code == Code::kDecide) records_.Decide(s, of, of_extra, told);
+    if (s.code == Code::kTest || s.code == Code::kRun || s.code == Code::kDecide) {
+      records_.Decision(s, of, of_extra, told);
+    }
     if (s.code == Code::kRange) records_.Range(s, of, told);
     if (s.code == Code::kStored) records_.Stored(s, told);
   }
@@ -626,14 +705,25 @@ class FunctionWriter {
       std::vector<Value*> operands;
       for (Register r : s.operands) operands.push_back(At(r).parts[0]);
       lanes = {true, {WidenedCall(b_, *function, operands, 1)}};
+      Inline(lanes.parts[0], *function);
     } else {
       for (int part = 0; part < parts(); ++part) {
         std::vector<Value*> operands;
         for (Register r : s.operands) operands.push_back(Part(r, part));
         lanes.parts.push_back(WidenedCall(b_, *function, operands, width()));
+        if (is_one()) Inline(lanes.parts[0], *function);
       }
     }
     At(s.result) = std::move(lanes);
+  }
+
+  // A loop whose body calls nothing can be widened.
+  void Inline(Value* call, const llvm::Function& function) {
+    if (loops_.empty()) return;
+    MarkParallel(call);
+    if (IsStraight(function)) {
+      llvm::cast<llvm::CallInst>(call)->addFnAttr(llvm::Attribute::AlwaysInline);
+    }
   }
 
   // Lane by lane: its accumulator is half a kilobyte.
@@ -681,15 +771,19 @@ class FunctionWriter {
     }
     if (IsKept(buffer)) return MakeVariables(s.buffer);
     Local& local = locals_[static_cast<size_t>(s.buffer)];
-    local.memory = b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kWorkspace], used_);
-    used_ += buffer.count * parts() * StoredBytes(buffer.carrier);
-    workspace_ = std::max(workspace_, used_);
+    local.loops = loops_.size();
+    if (!loops_.empty() && buffer.count <= kScratch) {
+      // Once the loops over it are unrolled, it is registers.
+      local.memory = entry_builder_.CreateAlloca(
+          StoredType(buffer.carrier), entry_builder_.getInt64(static_cast<uint64_t>(buffer.count)));
+      return;
+    }
+    local.memory = b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kWorkspace],
+                                         buffer.offset * options_.shape.lanes());
   }
 
   void Block(const std::vector<Statement>& statements) {
-    const int64_t used = used_;
     for (const Statement& s : statements) Write(s);
-    used_ = used;  // what the block declared is free again
   }
 
   void Write(const Statement& s) {
@@ -768,8 +862,8 @@ class FunctionWriter {
   Vectors mask_;
   llvm::SmallVector<llvm::AllocaInst*, 4> live_;
   llvm::BasicBlock* exit_ = nullptr;
-  int64_t used_ = 0;
-  int64_t workspace_ = 0;
+  std::vector<llvm::Metadata*> loops_;  // over elements, outermost first: their access groups
+  Value* tape_ = nullptr;               // its memory, in a loop that pushes nothing
   RecordWriter records_;
 };
 

@@ -11,7 +11,9 @@
 
 namespace simgrad::sim::compiled {
 
-// Read by machine code: the order of members is its contract (record_writer.h, Member).
+struct MarginWatch;
+
+// Read by machine code: the order of members is its contract (lane_builder.h, Member).
 struct GroupArgs {
   const double* numbers;      // of the plan
   const int64_t* integers;    // of the plan
@@ -39,6 +41,14 @@ struct GroupArgs {
   void (*tell_tested)(GroupArgs* args, int64_t step, int64_t site, int64_t lane, double value);
   void (*tell_run)(GroupArgs* args, int64_t step, int64_t site, int64_t lane, int32_t iterations,
                    int32_t reason);
+  // Margins and tested values that may matter (exact_margins.h).
+  void (*note_margins)(GroupArgs* args, MarginWatch* watch, void* column, uint64_t kind,
+                       uint64_t lanes, uint64_t stopped, const void* lhs, const void* rhs,
+                       const void* extra);
+  void (*note_tested)(MarginWatch* watch, TerminationColumn* column, bool is_f64, uint64_t lanes,
+                      const void* values);
+  MarginWatch* termination_watches;  // [step][site]
+  MarginWatch* event_watches;        // [step][site]
   // The adjoint.
   double seed;
   const void* const* sent;      // per Plan::sent: [step if it has them][element][lane]

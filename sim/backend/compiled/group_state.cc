@@ -4,10 +4,6 @@ namespace simgrad::sim::compiled {
 
 using plan::Carrier;
 
-int64_t BytesOf(Carrier carrier) {
-  return carrier == Carrier::kF64 || carrier == Carrier::kI64 ? 8 : 4;
-}
-
 FieldLayout::FieldLayout(const std::vector<plan::Field>& fields, int lanes) : lanes_(lanes) {
   for (const plan::Field& field : fields) {
     offsets_.push_back(bytes_);

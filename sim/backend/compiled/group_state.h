@@ -1,6 +1,6 @@
 // What travels with a group of instances from step to step: the fields of the plan.
 //
-// Layout: field after field, each [element][lane]. Threads: data.
+// Layout: field after field, each [element][lane]; a bool is -1 or 0 in 32 bits. Threads: data.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,6 @@
 #include "sim/plan/plan.h"
 
 namespace simgrad::sim::compiled {
-
-// Bytes of one element in memory; a bool is -1 or 0 in 32 bits.
-int64_t BytesOf(plan::Carrier carrier);
 
 // Where the fields of a group lie.
 class FieldLayout {

@@ -14,6 +14,11 @@ struct Wanted {
   GroupFunction* address;
 };
 
+LaneShape ShapeOf(const KernelOptions& options) {
+  if (options.mapping == Mapping::kElements) return {.width = 1, .parts = 1};
+  return {.width = FloatLanes(options.isa), .parts = options.parts};
+}
+
 absl::StatusOr<std::unique_ptr<MachineCode>> Compile(const plan::Plan& plan,
                                                      const WriterOptions& writer,
                                                      const KernelOptions& options,
@@ -25,8 +30,8 @@ absl::StatusOr<std::unique_ptr<MachineCode>> Compile(const plan::Plan& plan,
     workspace = std::max(workspace, WriteFunction(*module, plan, wanted.function, wanted.order,
                                                   writer, "group_" + wanted.function.name));
   }
-  auto code =
-      MachineCode::Compile(std::move(context), std::move(module), options.isa, options.effort);
+  auto code = MachineCode::Compile(std::move(context), std::move(module), options.isa,
+                                   options.effort, options.mapping.value_or(Mapping::kLanes));
   if (!code.ok()) return code.status();
   for (const Wanted& wanted : functions) {
     const auto found = (*code)->Find("group_" + wanted.function.name);
@@ -41,7 +46,7 @@ absl::StatusOr<std::unique_ptr<MachineCode>> Compile(const plan::Plan& plan,
 absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, WriterOptions writer,
                                    const KernelOptions& options) {
   Kernel kernel;
-  kernel.shape = {.width = FloatLanes(options.isa), .parts = options.parts};
+  kernel.shape = ShapeOf(options);
   writer.shape = kernel.shape;
   auto code = Compile(plan, writer, options,
                       {{plan.start, StepOrder::kOne, &kernel.start},
@@ -56,7 +61,7 @@ absl::StatusOr<Kernel> CompilePlan(const plan::Plan& plan, WriterOptions writer,
 absl::StatusOr<AdjointKernel> CompileAdjoint(const plan::Plan& plan, WriterOptions writer,
                                              const KernelOptions& options) {
   AdjointKernel kernel;
-  writer.shape = {.width = FloatLanes(options.isa), .parts = options.parts};
+  writer.shape = ShapeOf(options);
   std::vector<Wanted> functions = {
       {plan.replay, StepOrder::kAscending, &kernel.replay},
       {plan.reverse_terminal, StepOrder::kOne, &kernel.reverse_terminal},

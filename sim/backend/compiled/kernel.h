@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,7 +28,8 @@ struct Kernel {
 struct KernelOptions {
   Isa isa = BestIsa();
   Effort effort = Effort::kBest;
-  int parts = 2;
+  int parts = 2;                   // vectors side by side, where lanes hold instances
+  std::optional<Mapping> mapping;  // else as mapping.h says
 };
 
 // The functions of a plan's adjoint; its groups have the lanes of the forward kernel.

@@ -42,9 +42,9 @@ std::string_view CpuOf(Isa isa) {
   return "";
 }
 
-void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Effort effort) {
+void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Effort effort, Mapping mapping) {
   llvm::PipelineTuningOptions tuning;
-  tuning.LoopVectorization = false;
+  tuning.LoopVectorization = mapping == Mapping::kElements;
   tuning.SLPVectorization = false;
   llvm::PassBuilder passes(&machine, tuning);
   llvm::LoopAnalysisManager loops;
@@ -78,7 +78,7 @@ MachineCode::~MachineCode() = default;
 
 absl::StatusOr<std::unique_ptr<MachineCode>> MachineCode::Compile(
     std::unique_ptr<llvm::LLVMContext> context, std::unique_ptr<llvm::Module> written, Isa isa,
-    Effort effort) {
+    Effort effort, Mapping mapping) {
   InitializeTarget();
   llvm::Module* const module = written.get();
   // A module ends before its context.
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<MachineCode>> MachineCode::Compile(
   if (!machine) return Internal("target", machine.takeError());
   module->setDataLayout((*machine)->createDataLayout());
   module->setTargetTriple(host->getTargetTriple().str());
-  Optimize(*module, **machine, effort);
+  Optimize(*module, **machine, effort, mapping);
   auto code = std::unique_ptr<MachineCode>(new MachineCode());
   llvm::raw_string_ostream text(code->text_);
   module->print(text, nullptr);

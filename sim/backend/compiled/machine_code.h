@@ -25,11 +25,15 @@ int FloatLanes(Isa isa);
 
 enum class Effort : uint8_t { kQuick, kBest };
 
+// What the lanes of a vector hold: instances, or elements of arrays of one instance, whose loops the
+// compiler widens.
+enum class Mapping : uint8_t { kLanes, kElements };
+
 class MachineCode {
  public:
   static absl::StatusOr<std::unique_ptr<MachineCode>> Compile(
       std::unique_ptr<llvm::LLVMContext> context, std::unique_ptr<llvm::Module> module, Isa isa,
-      Effort effort);
+      Effort effort, Mapping mapping = Mapping::kLanes);
   ~MachineCode();
   // The address of a function of the module.
   absl::StatusOr<void*> Find(const std::string& name) const;

@@ -17,10 +17,6 @@ bool IsWidenedIntrinsic(llvm::Intrinsic::ID id) {
   return llvm::isTriviallyVectorizable(id) || id == llvm::Intrinsic::is_fpclass;
 }
 
-llvm::Type* Widened(llvm::Type* type, unsigned width) {
-  return llvm::FixedVectorType::get(type, width);
-}
-
 class Widener {
  public:
   Widener(llvm::IRBuilder<>& builder, unsigned width) : builder_(builder), width_(width) {}
@@ -116,6 +112,14 @@ class Widener {
 };
 
 }  // namespace
+
+llvm::Type* Widened(llvm::Type* type, unsigned width) {
+  return width == 1 ? type : llvm::FixedVectorType::get(type, width);
+}
+
+llvm::Value* Splatted(llvm::IRBuilder<>& builder, llvm::Value* scalar, unsigned width) {
+  return width == 1 ? scalar : builder.CreateVectorSplat(width, scalar);
+}
 
 bool IsStraight(const llvm::Function& function) {
   if (function.size() != 1) return false;

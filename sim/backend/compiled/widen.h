@@ -11,6 +11,11 @@
 
 namespace simgrad::sim::compiled {
 
+// A vector of `width` of them; of one: the type itself.
+llvm::Type* Widened(llvm::Type* type, unsigned width);
+// The scalar in every lane.
+llvm::Value* Splatted(llvm::IRBuilder<>& builder, llvm::Value* scalar, unsigned width);
+
 // Whether the function is straight code that can be widened.
 bool IsStraight(const llvm::Function& function);
 

@@ -1,7 +1,8 @@
 // Compiled plans give the reference's bits on random programs: states, exports, values, decisions,
 // diagnostics, signatures, health and gradients.
 //
-// Environment: SIMGRAD_SEED=n runs case n alone and prints its program and plan; SIMGRAD_LONG=1
+// Environment: SIMGRAD_SEED=n runs case n alone and prints its program and plan, with
+// SIMGRAD_ELEMENTS=1 elements in the lanes; SIMGRAD_LONG=1
 // runs twenty times as many.
 #include <bit>
 #include <cstdlib>
@@ -23,6 +24,7 @@ namespace {
 
 using compiled::Effort;
 using compiled::Isa;
+using compiled::Mapping;
 
 #ifdef SIMGRAD_SANITIZED
 constexpr uint64_t kCases = 12;
@@ -229,8 +231,8 @@ void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
   options.stop = {};
   if (std::getenv("SIMGRAD_SEED") != nullptr) {
     std::cout << batch.program->text
-              << plan::Print(plan::MakePlan(*batch.program,
-                                            {.decides = true, .looks = true, .ranges = true}));
+              << plan::Print(plan::PlacedPlan(*batch.program,
+                                              {.decides = true, .looks = true, .ranges = true}));
   }
   const auto expected = MakeReferenceExecutor()->Create(batch, options);
   const auto actual = compiled::MakeCompiledExecutor(kernel)->Create(batch, options);
@@ -245,13 +247,27 @@ void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
 
 TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) {
   if (const char* seed = std::getenv("SIMGRAD_SEED")) {
-    return ExpectSame(std::strtoull(seed, nullptr, 10), {.parts = 1});
+    return ExpectSame(std::strtoull(seed, nullptr, 10),
+                      {.parts = 1,
+                       .mapping = std::getenv("SIMGRAD_ELEMENTS") != nullptr ? Mapping::kElements
+                                                                             : Mapping::kLanes});
   }
   const uint64_t isas = static_cast<uint64_t>(compiled::BestIsa()) + 1;
   for (uint64_t seed = 0; seed < Cases() && !HasFailure(); ++seed) {
     ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
                       .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
-                      .parts = 1 + static_cast<int>(seed / 2 % 2)});
+                      .parts = 1 + static_cast<int>(seed / 2 % 2),
+                      .mapping = Mapping::kLanes});
+  }
+}
+
+// One instance in a group: the lanes hold elements.
+TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceWithElementsInTheLanes) {
+  const uint64_t isas = static_cast<uint64_t>(compiled::BestIsa()) + 1;
+  for (uint64_t seed = 0; seed < Cases() && !HasFailure(); ++seed) {
+    ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
+                      .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
+                      .mapping = Mapping::kElements});
   }
 }
 

@@ -22,7 +22,7 @@ using PlanCarrier = plan::Carrier;
 
 constexpr int64_t kUnitBytes = 4;  // of the tape
 
-int64_t BytesOf(PlanCarrier carrier) {
+int64_t ElementBytes(PlanCarrier carrier) {
   if (carrier == PlanCarrier::kBool) return 1;
   return carrier == PlanCarrier::kF64 || carrier == PlanCarrier::kI64 ? 8 : 4;
 }
@@ -157,7 +157,7 @@ class Writer {
 
   static int64_t BytesIn(const Buffer& buffer) {
     constexpr int64_t kAlignment = 16;
-    return (buffer.count * BytesOf(buffer.carrier) + kAlignment - 1) / kAlignment * kAlignment;
+    return (buffer.count * ElementBytes(buffer.carrier) + kAlignment - 1) / kAlignment * kAlignment;
   }
   // What a block declares begins at `used`, and is free again behind it.
   void PlaceArrays(const std::vector<Statement>& statements, int64_t used) {

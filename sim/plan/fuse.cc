@@ -1,0 +1,330 @@
+#include "sim/plan/fuse.h"
+
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "sim/plan/forward_stores.h"
+#include "sim/plan/statement_walk.h"
+#include "sim/plan/sweep.h"
+
+namespace simgrad::sim::plan {
+namespace {
+
+// A nest grows to at most so many statements; registers and compile time have bounds.
+constexpr int64_t kLargestNest = 400;
+
+// What moves as it is: no statement moves across others.
+bool IsBarrier(Code code) {
+  return code == Code::kRepeat || code == Code::kLeave || code == Code::kIf ||
+         code == Code::kCommit || code == Code::kPush;
+}
+
+// The elements of a buffer that a loop touches in one iteration: stride * counter + outer terms +
+// [low, high].
+struct Footprint {
+  bool reads = false;
+  bool writes = false;
+  bool is_known = true;
+  int64_t stride = 0;
+  int64_t low = 0;
+  int64_t high = 0;
+  std::vector<std::pair<Register, int64_t>> outer;
+
+  void Join(const Footprint& other) {
+    const bool is_first = !reads && !writes;
+    if (is_first) {
+      *this = other;
+      return;
+    }
+    reads = reads || other.reads;
+    writes = writes || other.writes;
+    is_known = is_known && other.is_known && stride == other.stride && outer == other.outer;
+    low = std::min(low, other.low);
+    high = std::max(high, other.high);
+  }
+  // No two iterations touch one element.
+  bool HasOwnRows() const { return is_known && high - low < std::abs(stride); }
+};
+using Footprints = std::map<BufferId, Footprint>;
+
+// Frames are one buffer more, whose writes commute: each number of a frame is kept once.
+constexpr BufferId kTape = -2;
+
+// What one statement, with all that is in it, does.
+struct Summary {
+  Footprints footprints;
+  std::vector<Register> reads;  // some defined inside
+  int64_t statements = 0;
+  bool has_barrier = false;
+  bool has_loop_inside = false;  // of the innermost body of its parallel axes
+};
+
+class FunctionFuser {
+ public:
+  explicit FunctionFuser(Function& function)
+      : function_(function), defined_(function.registers.size(), 0) {
+    std::map<std::pair<BufferKind, int32_t>, BufferId> first;
+    for (size_t id = 0; id < function.buffers.size(); ++id) {
+      const Buffer& buffer = function.buffers[id];
+      const BufferId own = static_cast<BufferId>(id);
+      memory_.push_back(buffer.kind == BufferKind::kLocal
+                            ? own
+                            : first.try_emplace({buffer.kind, buffer.number}, own).first->second);
+    }
+  }
+
+  void Fuse() { Block(function_.statements); }
+
+ private:
+  // A run of statements that move freely, then one nest or barrier. Moments: 2k for the former, 2k +
+  // 1 for the latter.
+  struct Unit {
+    std::vector<Statement> before;
+    std::vector<Statement> nest;  // one, or none at the end
+    Footprints footprints;
+    int64_t statements = 0;
+  };
+  struct Touched {
+    int64_t written = 0;
+    int64_t touched = 0;
+  };
+
+  static bool IsNest(const Statement& s) {
+    return s.code == Code::kEach && s.parallel && s.operands.empty();
+  }
+
+  Summary SummaryOf(const Statement& s) {
+    Summary summary;
+    std::vector<std::pair<Register, int64_t>> inner;  // counters and extents
+    const Statement* innermost = &s;
+    while (innermost->body.size() == 1 && IsNest(innermost->body[0])) {
+      innermost = &innermost->body[0];
+    }
+    for (const Statement& inside : innermost->body) {
+      summary.has_loop_inside = summary.has_loop_inside || inside.code == Code::kEach;
+    }
+    Summarize(s, s.code == Code::kEach ? s.result : kNoRegister, inner, summary);
+    return summary;
+  }
+
+  void Summarize(const Statement& s, Register counter,
+                 std::vector<std::pair<Register, int64_t>>& inner, Summary& summary) {
+    ++summary.statements;
+    const bool is_dynamic = s.code == Code::kEach && !s.operands.empty();
+    summary.has_barrier = summary.has_barrier || IsBarrier(s.code) || is_dynamic;
+    EachOperand(s, [&](Register r) { summary.reads.push_back(r); });
+    if (s.code == Code::kDeclare) summary.footprints[s.buffer].is_known = true;
+    if (s.code == Code::kKeep || s.code == Code::kRecall) {
+      Footprint& tape = summary.footprints[kTape];
+      tape.is_known = false;
+      (s.code == Code::kKeep ? tape.writes : tape.reads) = true;
+    }
+    if (ReadsBuffer(s) || WritesBuffer(s)) Touch(s, counter, inner, summary);
+    const bool is_inner = s.code == Code::kEach && s.result != counter;
+    if (is_inner) inner.emplace_back(s.result, s.number);
+    for (const Statement& inside : s.body) Summarize(inside, counter, inner, summary);
+    // A buffer that is declared inside belongs to one iteration.
+    for (const Statement& inside : s.body) {
+      if (inside.code == Code::kDeclare) summary.footprints.erase(inside.buffer);
+    }
+    if (is_inner) inner.pop_back();
+  }
+
+  void Touch(const Statement& s, Register counter,
+             const std::vector<std::pair<Register, int64_t>>& inner, Summary& summary) {
+    Footprint own;
+    own.reads = ReadsBuffer(s);
+    own.writes = WritesBuffer(s);
+    own.low = own.high = s.index.base;
+    const auto spread = [&](int64_t stride, int64_t count) {
+      (stride < 0 ? own.low : own.high) += stride * std::max<int64_t>(count - 1, 0);
+    };
+    if (s.code == Code::kExactSum) spread(s.stride, s.number);
+    for (const auto& [r, stride] : s.index.terms) {
+      if (r == counter) {
+        own.stride += stride;
+        continue;
+      }
+      const auto at = std::find_if(inner.begin(), inner.end(),
+                                   [r = r](const auto& loop) { return loop.first == r; });
+      if (at != inner.end()) {
+        spread(stride, at->second);
+      } else {
+        own.outer.emplace_back(r, stride);
+      }
+    }
+    std::sort(own.outer.begin(), own.outer.end());
+    summary.footprints[memory_[static_cast<size_t>(s.buffer)]].Join(own);
+  }
+
+  // ---- one block ----
+  static int64_t NestMoment(size_t unit) { return 2 * static_cast<int64_t>(unit) + 1; }
+
+  int64_t DefinedBefore(const Summary& summary) const {
+    int64_t moment = barrier_;
+    for (Register r : summary.reads) {
+      moment = std::max(moment, defined_[static_cast<size_t>(r)]);
+    }
+    return moment;
+  }
+
+  // The last moment that this footprint must follow.
+  int64_t Follows(BufferId memory, const Footprint& f) const {
+    const auto at = touched_.find(memory);
+    if (at == touched_.end()) return 0;
+    if (memory == kTape) {
+      // `written`: kept; `touched`: recalled.
+      return std::max(f.reads ? at->second.written : 0, f.writes ? at->second.touched : 0);
+    }
+    return f.writes ? at->second.touched : at->second.written;
+  }
+
+  void Remember(const Footprints& footprints, int64_t moment) {
+    for (const auto& [memory, f] : footprints) {
+      Touched& to = touched_[memory];
+      if (memory == kTape) {
+        if (f.writes) to.written = std::max(to.written, moment);
+        if (f.reads) to.touched = std::max(to.touched, moment);
+        continue;
+      }
+      to.touched = std::max(to.touched, moment);
+      if (f.writes) to.written = std::max(to.written, moment);
+    }
+  }
+
+  void Define(const Statement& s, int64_t moment) {
+    if (s.result == kNoRegister || s.code == Code::kEach) return;
+    defined_[static_cast<size_t>(s.result)] = moment;
+    defined_here_.push_back(s.result);
+  }
+
+  // Moves freely: to the first moment behind all that it follows.
+  void Place(Statement s, Summary summary) {
+    if (s.code == Code::kDeclare) summary.footprints[s.buffer].writes = true;
+    int64_t moment = DefinedBefore(summary);
+    for (const auto& [memory, f] : summary.footprints) {
+      moment = std::max(moment, Follows(memory, f));
+    }
+    moment += moment % 2;
+    const size_t unit = static_cast<size_t>(moment / 2);
+    while (units_.size() <= unit) units_.emplace_back();
+    Define(s, moment);
+    Remember(summary.footprints, moment);
+    units_[unit].before.push_back(std::move(s));
+  }
+
+  // Whether a nest may be one with that of `unit`, which it follows.
+  bool Joins(const Summary& summary, size_t unit, int64_t defined) const {
+    if (unit == kNoUnit || units_[unit].statements + summary.statements > kLargestNest)
+      return false;
+    const int64_t moment = NestMoment(unit);
+    if (defined > moment) return false;
+    const Footprints& before = units_[unit].footprints;
+    for (const auto& [memory, f] : summary.footprints) {
+      const int64_t follows = Follows(memory, f);
+      if (follows > moment) return false;
+      if (follows < moment) continue;
+      const auto at = before.find(memory);
+      if (memory == kTape) return false;
+      Footprint both = at->second;
+      both.Join(f);
+      if (!both.HasOwnRows()) return false;
+    }
+    return true;
+  }
+
+  void Append(Statement s, Summary summary, bool is_barrier) {
+    if (units_.empty() || !units_.back().nest.empty()) units_.emplace_back();
+    Unit& unit = units_.back();
+    const int64_t moment = NestMoment(units_.size() - 1);
+    Define(s, moment);
+    Remember(summary.footprints, moment);
+    unit.statements = summary.statements;
+    unit.footprints = std::move(summary.footprints);
+    unit.nest.push_back(std::move(s));
+    if (!is_barrier) return;
+    barrier_ = moment;
+    last_.clear();
+  }
+
+  void Join(Statement s, Summary summary, size_t unit) {
+    Unit& to = units_[unit];
+    const Register counter = to.nest[0].result;
+    EachStatement(s.body, [&](Statement& inside) {
+      EachOperand(inside, [&](Register& r) { r = r == s.result ? counter : r; });
+    });
+    std::move(s.body.begin(), s.body.end(), std::back_inserter(to.nest[0].body));
+    Remember(summary.footprints, NestMoment(unit));
+    to.statements += summary.statements;
+    for (const auto& [memory, f] : summary.footprints) to.footprints[memory].Join(f);
+  }
+
+  static std::vector<int64_t> KindOf(const Statement& s, const Summary& summary) {
+    std::vector<int64_t> kind = {summary.has_loop_inside ? 1 : 0};
+    for (const Statement* nest = &s;; nest = &nest->body[0]) {
+      kind.push_back(nest->number);
+      if (nest->body.size() != 1 || !IsNest(nest->body[0])) return kind;
+    }
+  }
+
+  void Block(std::vector<Statement>& block) {
+    units_.clear();
+    touched_.clear();
+    last_.clear();
+    barrier_ = 0;
+    for (Statement& s : block) {
+      Summary summary = SummaryOf(s);
+      const bool moves = s.body.empty() && !IsBarrier(s.code) && s.code != Code::kEach;
+      if (moves) {
+        Place(std::move(s), std::move(summary));
+      } else if (summary.has_barrier || !IsNest(s)) {
+        const bool is_barrier = summary.has_barrier;
+        Append(std::move(s), std::move(summary), is_barrier);
+      } else {
+        const auto [last, is_new] = last_.try_emplace(KindOf(s, summary), kNoUnit);
+        const int64_t defined = DefinedBefore(summary);
+        if (Joins(summary, last->second, defined)) {
+          Join(std::move(s), std::move(summary), last->second);
+        } else {
+          Append(std::move(s), std::move(summary), false);
+          last->second = units_.size() - 1;
+        }
+      }
+    }
+    block.clear();
+    for (Unit& unit : units_) {
+      std::move(unit.before.begin(), unit.before.end(), std::back_inserter(block));
+      std::move(unit.nest.begin(), unit.nest.end(), std::back_inserter(block));
+    }
+    for (Register r : defined_here_) defined_[static_cast<size_t>(r)] = 0;
+    defined_here_.clear();
+    for (Statement& s : block) {
+      if (!s.body.empty()) Block(s.body);
+    }
+  }
+
+  static constexpr size_t kNoUnit = ~size_t{0};
+
+  Function& function_;
+  std::vector<BufferId> memory_;  // by buffer: the first that names the same memory
+  std::vector<int64_t> defined_;  // by register of this block: the moment
+  std::vector<Register> defined_here_;
+  std::vector<Unit> units_;
+  std::unordered_map<BufferId, Touched> touched_;
+  std::map<std::vector<int64_t>, size_t> last_;  // by kind: the nest that the next may join
+  int64_t barrier_ = 0;
+};
+
+}  // namespace
+
+Plan Fuse(Plan plan) {
+  EachFunction(plan, [&](Function& function) {
+    FunctionFuser(function).Fuse();
+    ForwardStores(function);
+    Sweep(function);
+  });
+  return plan;
+}
+
+}  // namespace simgrad::sim::plan

@@ -1,0 +1,17 @@
+// Gives the locals of a plan their places in a workspace, several after one another in the same one.
+//
+// Maths: a local lives from the first statement that touches it to the last. A loop in between that
+//   is entered and left while it lives counts as a whole. Locals of one element, which executors
+//   keep in registers, need no place.
+// Units: bytes per lane; places are multiples of 8.
+// Cost: n log n in the locals, linear in statements times the depth of their blocks. Threads: pure.
+#pragma once
+
+#include "sim/plan/plan.h"
+
+namespace simgrad::sim::plan {
+
+// Sets Buffer::offset and Function::workspace.
+Plan Place(Plan plan);
+
+}  // namespace simgrad::sim::plan
