@@ -107,7 +107,7 @@ class ProgramText {
         program_(numerical.program),
         options_(options),
         block_(options.mapping == Mapping::kBlockPerInstance),
-        plan_(plan::MakePlan(numerical, RecordsOf(numerical, options.recording))),
+        plan_(plan::PlacedPlan(numerical, RecordsOf(numerical, options.recording))),
         reads_(ReadInputs(numerical)),
         states_(program_.InputsOf(InputKind::kState)) {
     AddFields();
