@@ -194,7 +194,7 @@ const std::vector<Flag>& Flags() {
        Duration(&ServerConfig::handshake_timeout, absl::Milliseconds(100), ZeroIs::kZero)},
       {"upload_timeout", "120s", "in which a request must have come completely; 0: no limit",
        Duration(&ServerConfig::upload_timeout, absl::Milliseconds(100), ZeroIs::kNever)},
-      {"kernel_cache", "", "folder that keeps compiled GPU kernels",
+      {"kernel_cache", "", "folder that keeps compiled kernels",
        File(&ServerConfig::kernel_cache)},
       {"warm", "false", "compile the built-in worlds for the GPU at start",
        Boolean(&ServerConfig::warm)},
