@@ -33,7 +33,7 @@ struct ServerConfig {
   int64_t max_steps = 10'000'000;
   int64_t max_instances = int64_t{1} << 20;
   int64_t program_cache_entries = 256;
-  std::string kernel_cache;  // folder of compiled GPU kernels; empty: none
+  std::string kernel_cache;  // folder of compiled kernels; empty: none
   bool warm = false;         // compile the kernels of the built-in worlds at start
   // How long after a fatal device error the process ends, so that whoever started it starts it
   // anew.

@@ -31,8 +31,9 @@ ALLOWED = {
                          "sim/program/", "sim/tensor.h", "sim/text.h", "sim/work_meter.h", "precision/", "absl/",
                          "openssl/", "cuda.h", "nvrtc.h"),
     "sim/backend/no_cuda": ("sim/backend/cuda/", "absl/"),
+    "sim/backend/no_compiled": ("sim/backend/", "absl/"),
     "sim/backend": ("sim/backend/", "sim/diagnostics/", "sim/program/", "sim/tensor.h",
-                    "sim/work_meter.h", "precision/", "absl/"),
+                    "sim/work_meter.h", "precision/", "absl/", "openssl/"),
     "sim/engine": ("sim/", "precision/", "absl/"),
     "sim": ("sim/", "precision/", "absl/"),
     "server/scheduling": ("server/scheduling/", "sim/", "precision/", "absl/"),
@@ -50,13 +51,14 @@ ALLOWED = {
 }
 SYSTEM = {"math.h", "dlfcn.h", "immintrin.h", "xmmintrin.h", "cpuid.h", "unistd.h", "signal.h", "sys/resource.h",
           "pthread.h", "sys/types.h", "sys/socket.h", "netinet/in.h", "arpa/inet.h",
-          "netdb.h", "fcntl.h", "poll.h", "sys/eventfd.h",
+          "netdb.h", "fcntl.h", "sys/stat.h", "poll.h", "sys/eventfd.h",
           "netinet/tcp.h", "linux/tcp.h", "sys/epoll.h", "sys/ioctl.h", "malloc.h"}
 # The simulation's types and the wire's meet in one place.
 MEETING_PLACE = "server/conversion"
 # Executors know nothing of each other.
 FORBIDDEN = {"sim/backend/cpu": ("sim/backend/reference/",),
-             "sim/backend/compiled": ("sim/backend/reference/", "sim/backend/cpu/"),
+             # It leaves little work to the reference.
+             "sim/backend/compiled": ("sim/backend/cpu/",),
              "sim/backend/cuda": ("sim/backend/reference/", "sim/backend/cpu/"),
              "sim/backend/reference": ("sim/backend/cpu/",)}
 

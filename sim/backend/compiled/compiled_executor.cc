@@ -76,7 +76,13 @@ class Compiled : public CompiledExecutor {
       return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
     };
     const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
+    const bool reverses = !planned->adjoint_key.empty();
+    // Both are compiled side by side, and before the run begins: it waits for nothing later.
+    if (reverses) kept_->kernels.Ask(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted);
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
+    if (reverses) {
+      if (const auto ready = kernel(Part::kAdjoint); !ready.ok()) return ready.status();
+    }
     return std::make_unique<CompiledRun>(
         std::move(batch), std::move(options),
         RunCode{planned->plan, planned->forward.shape, kernel, near_zero, WhenNearZero()});
