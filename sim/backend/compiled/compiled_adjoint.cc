@@ -145,7 +145,7 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
     CallAdjoint(adjoint_->reverse_terminal, worker, group, worker.replayed.data(), batch_.steps, 1,
                 0);
   });
-  Publish();
+  if (ended.ok()) Publish();
   return ended;
 }
 

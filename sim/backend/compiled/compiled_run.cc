@@ -303,7 +303,7 @@ absl::Status CompiledRun::Start() {
     SetSentStates(group, state.fields.data(), worker.meter);
     if (batch_.program->program.HasInitial()) Call(kernel_->start, worker, group, 0, 1, 0);
   });
-  Publish();
+  if (ended.ok()) Publish();  // else some groups have nothing yet
   return ended;
 }
 
@@ -502,7 +502,7 @@ absl::Status CompiledRun::Finish() {
     if (TerminalOf(*batch_.program) == nullptr) return;
     Call(kernel_->finish, worker, group, batch_.steps, 1, 0);
   });
-  Publish();
+  if (ended.ok()) Publish();  // else some groups have nothing yet
   return ended;
 }
 

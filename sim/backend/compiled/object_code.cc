@@ -58,8 +58,7 @@ enum class Care : uint8_t {
 };
 
 Care CareOf(const llvm::Module& module, Effort effort, Mapping mapping) {
-  // Measured: 5,000 instructions in 300 blocks take half a second with much care; 60,000 take three
-  // with some.
+  // What the passes of much care take grows faster than the module.
   // Loops over elements are slow without the vectors that analyses of loops make of them.
   const size_t most_blocks = mapping == Mapping::kElements ? 1000 : 300;
   constexpr unsigned kMostWithMuch = 6'000;

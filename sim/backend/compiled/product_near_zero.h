@@ -76,7 +76,7 @@ inline C ProductNearZero(C a, C b) {
   const C units =
       is_subnormal ? number(smaller | kOnesBits) - kOnes : number(is_near ? smaller + kUnits : 0);
   // The product of two subnormal numbers is zero.
-  const C factor = number(is_near & (larger >= kSmallestNormal) ? larger : 0);
+  const C factor = number((is_near & (larger >= kSmallestNormal)) ? larger : 0);
   const C whole = units * factor;
   const Bits tiny = __builtin_bit_cast(Bits, FusedMultiplyAdd(units, factor, kOnes)) - kOnesBits;
   const Bits normal = __builtin_bit_cast(Bits, whole) - kUnits;
