@@ -14,6 +14,9 @@ namespace {
 // A nest grows to at most so many statements; registers and compile time have bounds.
 constexpr int64_t kLargestNest = 400;
 
+// Of one statement, in element-operations (work_meter.h).
+constexpr int64_t kFusingWork = 1024;
+
 // What moves as it is: no statement moves across others.
 bool IsBarrier(Code code) {
   return code == Code::kRepeat || code == Code::kLeave || code == Code::kIf ||
@@ -62,8 +65,8 @@ struct Summary {
 
 class FunctionFuser {
  public:
-  explicit FunctionFuser(Function& function)
-      : function_(function), defined_(function.registers.size(), 0) {
+  FunctionFuser(Function& function, WorkMeter& meter)
+      : function_(function), meter_(meter), defined_(function.registers.size(), 0) {
     std::map<std::pair<BufferKind, int32_t>, BufferId> first;
     for (size_t id = 0; id < function.buffers.size(); ++id) {
       const Buffer& buffer = function.buffers[id];
@@ -274,6 +277,7 @@ class FunctionFuser {
     last_.clear();
     barrier_ = 0;
     for (Statement& s : block) {
+      meter_.Add(kFusingWork);
       Summary summary = SummaryOf(s);
       const bool moves = s.body.empty() && !IsBarrier(s.code) && s.code != Code::kEach;
       if (moves) {
@@ -307,6 +311,7 @@ class FunctionFuser {
   static constexpr size_t kNoUnit = ~size_t{0};
 
   Function& function_;
+  WorkMeter& meter_;
   std::vector<BufferId> memory_;  // by buffer: the first that names the same memory
   std::vector<int64_t> defined_;  // by register of this block: the moment
   std::vector<Register> defined_here_;
@@ -318,10 +323,12 @@ class FunctionFuser {
 
 }  // namespace
 
-Plan Fuse(Plan plan) {
+Plan Fuse(Plan plan, WorkMeter& meter) {
   EachFunction(plan, [&](Function& function) {
-    FunctionFuser(function).Fuse();
+    FunctionFuser(function, meter).Fuse();
+    meter.Add(WorkMeter::kPiece);
     ForwardStores(function);
+    meter.Add(WorkMeter::kPiece);
     Sweep(function);
   });
   return plan;

@@ -11,10 +11,17 @@
 // Cost: linear in the plan times the depth of its blocks. Threads: pure.
 #pragma once
 
+#include <utility>
+
 #include "sim/plan/plan.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::plan {
 
-Plan Fuse(Plan plan);
+Plan Fuse(Plan plan, WorkMeter& meter);  // throws StopRequested
+inline Plan Fuse(Plan plan) {
+  WorkMeter meter;
+  return Fuse(std::move(plan), meter);
+}
 
 }  // namespace simgrad::sim::plan

@@ -13,10 +13,11 @@ namespace {
 
 class PlanMaker {
  public:
-  PlanMaker(const NumericalProgram& numerical, Records records)
+  PlanMaker(const NumericalProgram& numerical, Records records, WorkMeter& meter)
       : numerical_(numerical),
         program_(numerical.program),
         records_(records),
+        meter_(meter),
         states_(program_.InputsOf(InputKind::kState)),
         looks_(LooksOf(numerical, numerical.adjoint ? LooksIn::kAll : LooksIn::kForward)),
         tape_(numerical) {}
@@ -124,7 +125,7 @@ class PlanMaker {
 
   void MakeStart() {
     plan_.start.name = "start";
-    RegionMaker maker(numerical_, looks_, plan_, plan_.start,
+    RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.start,
                       {.decides = false, .looks = records_.looks, .ranges = false});
     const std::vector<View> states = BindStates(maker);
     if (!program_.HasInitial()) return;
@@ -135,7 +136,7 @@ class PlanMaker {
 
   void MakeStep() {
     plan_.step.name = "step";
-    RegionMaker maker(numerical_, looks_, plan_, plan_.step, records_);
+    RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.step, records_);
     // What a replay of the step would put on a tape is counted.
     if (numerical_.adjoint) maker.UseTape(&tape_, false);
     maker.PushFrame(program_.step);
@@ -167,7 +168,7 @@ class PlanMaker {
     plan_.finish.name = "finish";
     const Region* const terminal = TerminalOf(numerical_);
     if (terminal == nullptr) return;
-    RegionMaker maker(numerical_, looks_, plan_, plan_.finish,
+    RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.finish,
                       {.decides = false, .looks = records_.looks, .ranges = false});
     std::vector<View> args = BindStates(maker);
     for (const View& view : ExportViews(maker)) args.push_back(view);
@@ -266,7 +267,7 @@ class PlanMaker {
 
   void MakeReplay() {
     plan_.replay.name = "replay";
-    RegionMaker maker(numerical_, looks_, plan_, plan_.replay, {});
+    RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.replay, {});
     maker.UseTape(&tape_, true);
     maker.PushFrame(program_.step);
     const std::vector<View> states = BindStates(maker);
@@ -281,7 +282,7 @@ class PlanMaker {
   // `takes_exports`: where the exports of the last step have cotangents from the terminal cost.
   void MakeReverse(Function& function, const char* name, const Region& region, bool takes_exports) {
     function.name = name;
-    RegionMaker maker(numerical_, looks_, plan_, function,
+    RegionMaker maker(numerical_, looks_, meter_, plan_, function,
                       {.decides = false, .looks = records_.looks, .ranges = records_.ranges});
     maker.UseTape(&tape_, false);
     maker.SetPrimal(&program_.step);
@@ -315,7 +316,7 @@ class PlanMaker {
     plan_.reverse_terminal.name = "reverse_terminal";
     const Region* terminal = TerminalOf(numerical_);
     const Region& primal = terminal != nullptr ? *terminal : tape_.no_terminal();
-    RegionMaker maker(numerical_, looks_, plan_, plan_.reverse_terminal, {});
+    RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.reverse_terminal, {});
     maker.UseTape(&tape_, true);
     maker.PushFrame(primal);
     std::vector<View> args = BindStates(maker);
@@ -353,7 +354,7 @@ class PlanMaker {
   // The cotangents of z[0] become the gradients of the states sent.
   void MakeReverseInitial() {
     plan_.reverse_initial.name = "reverse_initial";
-    RegionMaker maker(numerical_, looks_, plan_, plan_.reverse_initial, {});
+    RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.reverse_initial, {});
     std::vector<Slot> cotangents = TravellingSlots(maker);
     cotangents.resize(states_.size());
     if (program_.HasInitial()) {
@@ -387,6 +388,7 @@ class PlanMaker {
   const NumericalProgram& numerical_;
   const Program& program_;
   const Records records_;
+  WorkMeter& meter_;
   const std::vector<int32_t> states_;
   const std::vector<bool> looks_;
   const TapePlan tape_;
@@ -396,12 +398,14 @@ class PlanMaker {
 
 }  // namespace
 
-Plan MakePlan(const NumericalProgram& numerical, Records records) {
-  return PlanMaker(numerical, records).Make();
+Plan MakePlan(const NumericalProgram& numerical, Records records, WorkMeter& meter) {
+  return PlanMaker(numerical, records, meter).Make();
 }
 
-Plan PlacedPlan(const NumericalProgram& numerical, Records records) {
-  return Place(Fuse(MakePlan(numerical, records)));
+Plan PlacedPlan(const NumericalProgram& numerical, Records records,
+                const WorkMeter::StopCallback& stop) {
+  WorkMeter meter(stop);
+  return Place(Fuse(MakePlan(numerical, records, meter), meter), meter);
 }
 
 }  // namespace simgrad::sim::plan

@@ -156,8 +156,11 @@ class Placer {
 
 }  // namespace
 
-Plan Place(Plan plan) {
-  EachFunction(plan, [](Function& function) { Placer(function).Run(); });
+Plan Place(Plan plan, WorkMeter& meter) {
+  EachFunction(plan, [&](Function& function) {
+    meter.Add(WorkMeter::kPiece);
+    Placer(function).Run();
+  });
   return plan;
 }
 

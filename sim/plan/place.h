@@ -7,11 +7,18 @@
 // Cost: n log n in the locals, linear in statements times the depth of their blocks. Threads: pure.
 #pragma once
 
+#include <utility>
+
 #include "sim/plan/plan.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::plan {
 
 // Sets Buffer::offset and Function::workspace.
-Plan Place(Plan plan);
+Plan Place(Plan plan, WorkMeter& meter);  // throws StopRequested
+inline Plan Place(Plan plan) {
+  WorkMeter meter;
+  return Place(std::move(plan), meter);
+}
 
 }  // namespace simgrad::sim::plan

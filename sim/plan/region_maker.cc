@@ -7,12 +7,19 @@
 #include "sim/program/axes.h"
 
 namespace simgrad::sim::plan {
+namespace {
+
+// Of one operation, in element-operations (work_meter.h).
+constexpr int64_t kPlanningWork = 4096;
+
+}  // namespace
 
 RegionMaker::RegionMaker(const NumericalProgram& numerical, const std::vector<bool>& looks,
-                         Plan& plan, Function& function, Records records)
+                         WorkMeter& meter, Plan& plan, Function& function, Records records)
     : numerical_(numerical),
       program_(numerical.program),
       looks_(looks),
+      meter_(meter),
       plan_(plan),
       function_(function),
       records_(records),
@@ -324,6 +331,7 @@ void RegionMaker::Commit(const std::function<void()>& body) {
 void RegionMaker::Run(const Region& region) {
   regions_.push_back(&region);
   for (const Op& op : region.ops) {
+    meter_.Add(kPlanningWork);
     Operation(op);
     for (ValueId id : op.results) {
       if (id != ValueId::kNone) Keep(id, region);

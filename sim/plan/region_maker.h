@@ -15,6 +15,7 @@
 #include "sim/plan/plan.h"
 #include "sim/plan/tape_plan.h"
 #include "sim/program/numerical_program.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::plan {
 
@@ -44,8 +45,9 @@ struct Slot {
 
 class RegionMaker {
  public:
-  RegionMaker(const NumericalProgram& numerical, const std::vector<bool>& looks, Plan& plan,
-              Function& function, Records records);
+  // `meter` is told of every operation.
+  RegionMaker(const NumericalProgram& numerical, const std::vector<bool>& looks, WorkMeter& meter,
+              Plan& plan, Function& function, Records records);
 
   // The operations of a region whose arguments have views.
   void Run(const Region& region);
@@ -198,6 +200,7 @@ class RegionMaker {
   const NumericalProgram& numerical_;
   const Program& program_;
   const std::vector<bool>& looks_;
+  WorkMeter& meter_;
   Plan& plan_;
   Function& function_;
   Records records_;

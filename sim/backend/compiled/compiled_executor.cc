@@ -65,7 +65,10 @@ class Compiled : public CompiledExecutor {
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
-    const auto planned = kept_->plans.Get(batch, options.recording);
+    std::shared_ptr<const PlannedProgram> planned;
+    const absl::Status made =
+        UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
+    if (!made.ok()) return made;
     if (IsLeftToReference(*planned, batch)) {
       ++kept_->runs_by_reference;
       return reference_->Create(std::move(batch), std::move(options));
@@ -92,7 +95,10 @@ class Compiled : public CompiledExecutor {
   absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
                                                    const RangeSteps& steps) const override {
     if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
-    const auto planned = kept_->plans.Get(batch, options.recording);
+    std::shared_ptr<const PlannedProgram> planned;
+    const absl::Status made =
+        UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
+    if (!made.ok()) return made;
     if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
     MemoryNeed need = NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape);
     // The reference keeps every number of a little work.

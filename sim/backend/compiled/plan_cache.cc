@@ -29,15 +29,15 @@ Mapping MappingOf(const KernelOptions& options, const StepCounts& counts, int64_
 }
 
 std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording recording,
-                                              std::vector<InputForm> inputs,
-                                              KernelOptions options) {
+                                              std::vector<InputForm> inputs, KernelOptions options,
+                                              const WorkMeter::StopCallback& stop) {
   const NumericalProgram& program = *batch.program;
   const bool records = recording != Recording::kNone;
   const bool stops = program.policy.nonfinite == precision::NonFinite::kStop;
   auto planned = std::make_shared<PlannedProgram>();
   planned->program = batch.program;
   planned->plan = std::make_shared<const plan::Plan>(plan::PlacedPlan(
-      program, {.decides = records, .looks = records || stops, .ranges = records}));
+      program, {.decides = records, .looks = records || stops, .ranges = records}, stop));
   const plan::Plan& plan = *planned->plan;
   planned->counts = CountsOf(plan, FloatLanes(options.isa));
   planned->mapping = MappingOf(options, planned->counts, batch.instances);
@@ -81,14 +81,15 @@ std::shared_ptr<const PlannedProgram> PlanCache::FindLocked(const NumericalProgr
   return nullptr;
 }
 
-std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recording recording) {
+std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recording recording,
+                                                     const WorkMeter::StopCallback& stop) {
   std::vector<InputForm> inputs = FormsOf(batch);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (auto planned = FindLocked(batch.program.get(), recording, inputs, batch.instances))
       return planned;
   }
-  std::shared_ptr<const PlannedProgram> planned = Planned(batch, recording, inputs, options_);
+  std::shared_ptr<const PlannedProgram> planned = Planned(batch, recording, inputs, options_, stop);
   std::list<Entry> dropped;  // freed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
   if (auto other = FindLocked(batch.program.get(), recording, inputs, batch.instances))

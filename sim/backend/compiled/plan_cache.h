@@ -1,7 +1,7 @@
 // Plans of the programs that ran last, so that a repeated request neither plans nor compiles.
 //
 // A program that runs for few instances and for many has a plan for each mapping (mapping.h).
-// Threads: any. If two threads miss at once, both plan and one plan is kept. Errors: none.
+// Threads: any. If two threads miss at once, both plan and one plan is kept. Errors: Get throws StopRequested.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,8 @@ class PlanCache {
  public:
   PlanCache(const KernelOptions& options, int64_t most_bytes)
       : options_(options), most_bytes_(most_bytes) {}
-  std::shared_ptr<const PlannedProgram> Get(const Batch& batch, Recording recording);
+  std::shared_ptr<const PlannedProgram> Get(const Batch& batch, Recording recording,
+                                            const WorkMeter::StopCallback& stop);
   int64_t bytes() const;
   int64_t size() const;
 
