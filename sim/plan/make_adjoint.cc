@@ -161,9 +161,11 @@ void RegionMaker::Accumulate(const Op& op) {
   const std::string name(precision::FormatName(format));
   std::vector<View> views = {value, gradient.sum};
   if (op.operands.size() > 1 && op.operands[1] != ValueId::kNone) {
-    views.push_back(ViewOf(op.operands[1]));
+    views.push_back(MaskFor(value.shape, op.operands[1]));
   }
-  if (op.attributes.where != ValueId::kNone) views.push_back(ViewOf(op.attributes.where));
+  if (op.attributes.where != ValueId::kNone) {
+    views.push_back(MaskFor(value.shape, op.attributes.where));
+  }
   EachElement(value.shape, views, [&](const Read& read, const Place& place) {
     Register where = Constant(Carrier::kBool, 1);
     for (size_t k = 2; k < views.size(); ++k) {

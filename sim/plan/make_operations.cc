@@ -164,7 +164,7 @@ void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& t
   const bool counts = records_.ranges && precision::Narrows(from, *to.format);
   const ValueId where = op.attributes.where;
   std::vector<View> operands = {x};
-  if (counts && where != ValueId::kNone) operands.push_back(ViewOf(where));
+  if (counts && where != ValueId::kNone) operands.push_back(MaskFor(x.shape, where));
   const auto count = [&](const Read& read, Register before, Register after) {
     std::vector<Register> told = {before, after};
     if (operands.size() > 1) told.push_back(read(1));

@@ -274,6 +274,28 @@ View RegionMaker::ContiguousOf(const View& view) {
   return copy;
 }
 
+View RegionMaker::MaskFor(const Shape& shape, ValueId mask) {
+  View view = ViewOf(mask);
+  if (view.shape == shape) return view;
+  const int64_t count = ElementCount(view.shape);
+  if (view.all == kNoRegister && count == ElementCount(shape)) {
+    view = ContiguousOf(view);
+    view.shape = shape;
+    view.strides = StridesOf(shape);
+    return view;
+  }
+  View same{.carrier = Carrier::kBool, .shape = shape};
+  if (view.all != kNoRegister) {
+    same.all = view.all;
+  } else {
+    View line = ContiguousOf(view);
+    line.shape = {count};
+    line.strides = {1};
+    same.all = Any(line);
+  }
+  return same;
+}
+
 void RegionMaker::Define(const Op& op, const Element& element) {
   std::vector<View> operands;
   for (ValueId operand : op.operands) operands.push_back(ViewOf(operand));
@@ -303,7 +325,7 @@ void RegionMaker::Define(const Op& op, const std::vector<View>& operands, const 
 void RegionMaker::Look(const View& view, ValueId where) {
   if (!records_.looks) return;
   std::vector<View> views = {view};
-  if (where != ValueId::kNone) views.push_back(ViewOf(where));
+  if (where != ValueId::kNone) views.push_back(MaskFor(view.shape, where));
   const bool is_one = views.size() == 1 && view.all != kNoRegister && ElementCount(view.shape) > 0;
   EachElement(is_one ? Shape{} : view.shape, views, [&](const Read& read, const Place&) {
     std::vector<Register> operands;

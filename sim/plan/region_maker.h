@@ -120,6 +120,9 @@ class RegionMaker {
   void Define(const Op& op, const std::vector<View>& operands, const Element& element);
   void Define(const Op& op, const Element& element);  // its own operands
   View InputView(size_t input);
+  // A mask for every element of `shape`: its own, or one for all where the counts differ, which
+  // holds where any of the mask does.
+  View MaskFor(const Shape& shape, ValueId mask);
   View ContiguousOf(const View& view);
 
   // ---- operations (make_operations.cc, make_shapes.cc) ----

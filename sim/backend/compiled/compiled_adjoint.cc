@@ -293,8 +293,10 @@ void CompiledRun::PublishGradients() {
         gradients_[i].push_back(
             precision::Canonical(ReadReal(from.gradients[i].data(), carrier, k * lanes() + lane)));
       }
+      // A run of no steps has no entry that could receive anything.
+      const bool has_entries = steps * count > 0;
       connected_[i][static_cast<size_t>(row)] =
-          from.connected[i][static_cast<size_t>(lane)] != 0 ? 1 : 0;
+          has_entries && from.connected[i][static_cast<size_t>(lane)] != 0 ? 1 : 0;
     }
   }
 }

@@ -83,7 +83,11 @@ DecisionWriter::Compared DecisionWriter::ComparedBy(const Statement& s, Carrier 
   if (IsReal(of)) {
     compared.kind.format = s.format;
     compared.extra = told.extra;
-    compared.kind.extra_is_f64 = of_extra == Carrier::kF64;
+    // A magnitude in f32 of sides in f64.
+    if (of == Carrier::kF64) {
+      for (Value*& x : compared.extra) x = b_.CreateFPExt(x, VectorOf(b_.getDoubleTy()));
+    }
+    compared.kind.extra_is_f64 = of == Carrier::kF64 || of_extra == Carrier::kF64;
     return compared;
   }
   compared.kind.is_integer = true;

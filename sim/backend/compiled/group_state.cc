@@ -7,7 +7,10 @@ using plan::Carrier;
 FieldLayout::FieldLayout(const std::vector<plan::Field>& fields, int lanes) : lanes_(lanes) {
   for (const plan::Field& field : fields) {
     offsets_.push_back(bytes_);
-    bytes_ += field.count * lanes * BytesOf(field.carrier);
+    // Each begins where any number may.
+    constexpr int64_t kAlignment = 8;
+    const int64_t bytes = field.count * lanes * BytesOf(field.carrier);
+    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 }
 
