@@ -144,7 +144,6 @@ class FunctionWriter {
     for (unsigned member = 0; member < kMembers; ++member) {
       arguments_[member] = Argument(static_cast<Member>(member), pointer);
     }
-    arguments_[kNearBand] = Argument(kNearBand, b_.getDoubleTy());
     arguments_[kFirstStep] = Argument(kFirstStep, b_.getInt64Ty());
     arguments_[kCount] = Argument(kCount, b_.getInt64Ty());
     LoadFields();

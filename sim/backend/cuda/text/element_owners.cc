@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/plan/statement_walk.h"
+
 namespace simgrad::sim::cuda {
 namespace {
 
@@ -15,14 +17,6 @@ using plan::Statement;
 constexpr int64_t kTape = -1;
 
 bool IsOneNumber(const Buffer& buffer) { return buffer.count == 1; }
-
-template <class Visit>
-void EachStatement(const std::vector<Statement>& statements, const Visit& visit) {
-  for (const Statement& s : statements) {
-    visit(s);
-    EachStatement(s.body, visit);
-  }
-}
 
 }  // namespace
 
@@ -71,7 +65,7 @@ bool ElementOwners::FindFlags(const std::vector<Statement>& body, SharedLoop& lo
   std::set<BufferId> declared;
   std::map<Register, const Statement*> made;
   bool fits = true;
-  EachStatement(body, [&](const Statement& s) {
+  plan::EachStatement(body, [&](const Statement& s) {
     if (s.result != plan::kNoRegister) made[s.result] = &s;
     if (s.code == Code::kDeclare) declared.insert(s.buffer);
     loop.pushes = loop.pushes || s.code == Code::kPush;
