@@ -85,7 +85,7 @@ struct ForwardChunk {
 
 struct AdjointChunk {
   std::vector<BackwardStep> steps;  // ascending steps of the chunk; with `kNone`: all empty
-  RangeCounts ranges;
+  RangeCounts ranges;               // with `kNone`: unspecified
 };
 
 // How many steps one call runs at most.

@@ -126,6 +126,8 @@ absl::StatusOr<Observed> Observe(std::shared_ptr<Executor> executor, const Work&
   absl::StatusOr<WorkResult> result = engine.Execute(work, collector);
   if (!result.ok()) return result.status();
   seen.result = std::move(*result);
+  // Where nothing is recorded, an executor may count or not.
+  if (work.options.recording == Recording::kNone) seen.result.adjoint_ranges = {};
   return seen;
 }
 
