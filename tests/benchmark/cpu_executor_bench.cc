@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "sim/backend/cpu/cpu_executor.h"
+#include "sim/backend/host_executor.h"
 #include "sim/engine.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
@@ -112,7 +112,7 @@ class IterationCounter : public Observer {
 };
 
 void Measure(benchmark::State& state, const Setting& setting) {
-  const Engine engine(MakeCpuExecutor());
+  const Engine engine(MakeHostExecutor());
   const auto program = ProgramOf(setting);
   for (auto _ : state) {
     state.PauseTiming();

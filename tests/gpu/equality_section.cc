@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/host_executor.h"
 #include "tests/gpu/sections.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
@@ -27,7 +27,7 @@ constexpr size_t kFailures = 10;
 
 std::string Difference(const std::shared_ptr<Device>& device, const sim::Work& work,
                        const sim::CudaExecutorOptions& options) {
-  const auto expected = sim::equality::Observe(sim::MakeCpuExecutor(), work);
+  const auto expected = sim::equality::Observe(sim::MakeHostExecutor(), work);
   if (!expected.ok()) return absl::StrCat("cpu: ", expected.status().ToString());
   const auto actual = sim::equality::Observe(sim::MakeCudaExecutor(device, options), work);
   if (!actual.ok()) return absl::StrCat("cuda: ", actual.status().ToString());

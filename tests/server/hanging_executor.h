@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "server/service/device.h"
-#include "sim/backend/cpu/cpu_executor.h"
+#include "sim/backend/host_executor.h"
 
 namespace simgrad::server {
 
@@ -44,7 +44,7 @@ class HangingExecutor final : public sim::Executor {
 
  private:
   const std::function<void()> tell_;
-  const std::unique_ptr<sim::Executor> executor_ = sim::MakeCpuExecutor();
+  const std::unique_ptr<sim::Executor> executor_ = sim::MakeHostExecutor();
   std::mutex mutex_;
   std::condition_variable over_;
   bool wedged_ = false;

@@ -202,7 +202,7 @@ TEST(SelfCheck, ItsEndWaitsForNoProbe) {
 TEST(RolloutProbe, RunsARolloutToItsEnd) {
   const auto work = service::SmallestRollout();
   ASSERT_TRUE(work.ok()) << work.status();
-  const sim::Engine engine(std::shared_ptr<sim::Executor>(sim::MakeCpuExecutor()));
+  const sim::Engine engine(std::shared_ptr<sim::Executor>(sim::MakeHostExecutor()));
   sim::Observer nobody;
   const auto result = engine.Execute(*work, nobody);
   ASSERT_TRUE(result.ok()) << result.status();

@@ -1,7 +1,7 @@
 // Answers of small work: one message where it is quick, no silence where it is not.
 #include <future>
 
-#include "sim/backend/cpu/cpu_executor.h"
+#include "sim/backend/host_executor.h"
 #include "tests/server/running_server.h"
 
 namespace simgrad::server {
@@ -20,7 +20,7 @@ class HeldExecutor : public sim::Executor {
 
  private:
   const std::shared_future<void> let_;
-  const std::unique_ptr<sim::Executor> cpu_ = sim::MakeCpuExecutor();
+  const std::unique_ptr<sim::Executor> cpu_ = sim::MakeHostExecutor();
 };
 
 TEST(SmallAnswer, IsOneMessage) {

@@ -24,8 +24,6 @@ ALLOWED = {
                  "precision/", "absl/"),
     "sim/backend/compiled": ("sim/backend/compiled/", "sim/backend/", "sim/plan/", "sim/diagnostics/", "sim/program/",
                              "sim/tensor.h", "sim/text.h", "sim/work_meter.h", "precision/", "absl/", "llvm/"),
-    "sim/backend/cpu": ("sim/backend/cpu/", "sim/backend/", "sim/diagnostics/", "sim/op/",
-                        "sim/program/", "sim/tensor.h", "sim/work_meter.h", "precision/", "absl/"),
     "sim/backend/cuda/device": ("sim/backend/cuda/device/", "sim/backend/cuda/kernel_abi.h", "sim/backend/columns.h",
                                 "precision/"),
     "sim/backend/cuda": ("sim/backend/cuda/", "sim/backend/", "sim/diagnostics/", "sim/op/", "sim/plan/",
@@ -57,11 +55,9 @@ SYSTEM = {"math.h", "dlfcn.h", "immintrin.h", "xmmintrin.h", "cpuid.h", "unistd.
 # The simulation's types and the wire's meet in one place.
 MEETING_PLACE = "server/conversion"
 # Executors know nothing of each other.
-FORBIDDEN = {"sim/backend/cpu": ("sim/backend/reference/",),
-             # It leaves little work to the reference.
-             "sim/backend/compiled": ("sim/backend/cpu/",),
-             "sim/backend/cuda": ("sim/backend/reference/", "sim/backend/cpu/"),
-             "sim/backend/reference": ("sim/backend/cpu/",)}
+FORBIDDEN = {"sim/backend/compiled": ("sim/backend/cuda/cuda_",),  # it leaves little work to the reference
+             "sim/backend/cuda": ("sim/backend/reference/", "sim/backend/compiled/"),
+             "sim/backend/reference": ("sim/backend/compiled/", "sim/backend/cuda/")}
 
 
 def sources():
@@ -102,7 +98,7 @@ def test_no_include_points_up():
     ("precision/policy.cc", "absl/strings/str_cat.h"),
     ("sim/program/lower.cc", "sim/engine.h"),
     ("sim/engine.cc", "simgrad/v1/simgrad.pb.h"),
-    ("sim/backend/cpu/x.cc", "sim/backend/reference/layout.h"),
+    ("sim/backend/cuda/x.cc", "sim/backend/reference/layout.h"),
     ("server/scheduling/queue.cc", "grpcpp/grpcpp.h"),
     ("server/scheduling/queue.cc", "prometheus/counter.h"),
     ("server/service/rollout.cc", "prometheus/counter.h"),

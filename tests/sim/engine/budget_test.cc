@@ -1,7 +1,7 @@
 // Memory: what admission counts before a run, and what the adjoint checks after it.
 #include <gtest/gtest.h>
 
-#include "sim/backend/cpu/cpu_executor.h"
+#include "tests/sim/cpu_executor.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad {
@@ -57,7 +57,8 @@ class Phases : public sim::Observer {
 class AdjointBudget : public ::testing::TestWithParam<bool> {
  protected:
   static sim::Engine MakeEngine() {
-    return sim::Engine(GetParam() ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor());
+    return sim::Engine(GetParam() ? sim::MakeCpuExecutor()
+                                  : std::shared_ptr<sim::Executor>(sim::MakeReferenceExecutor()));
   }
   // A budget for some hundred iterations of four elements, beside what the executor always takes.
   static constexpr int64_t kBudget = int64_t{8} << 20;

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "sim/backend/cpu/cpu_executor.h"
+#include "tests/sim/cpu_executor.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad {

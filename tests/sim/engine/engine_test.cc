@@ -7,9 +7,9 @@
 #include <cmath>
 
 #include "precision/aligned_sum.h"
-#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/program/builder.h"
 #include "sim/program/field_error.h"
+#include "tests/sim/cpu_executor.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad {
@@ -364,6 +364,8 @@ TEST(Engine, AStepThatTakesLongEndsInItsMiddleForTheReasonOfTheObserver) {
                                                       sim::MakeCpuExecutor()};
   for (const auto& executor : executors) {
     const sim::Engine engine(executor);
+    sim::Observer first;
+    ASSERT_TRUE(engine.Execute(LongStep(), first).ok());  // those who wait for a compile ask too
     int questions = 0;
     Work whole = LongStep();
     whole.options.stop = [&questions] { return ++questions < 0; };

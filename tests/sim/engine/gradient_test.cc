@@ -4,9 +4,9 @@
 #include <cmath>
 #include <functional>
 
-#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/op/op_info.h"
 #include "sim/program/builder.h"
+#include "tests/sim/cpu_executor.h"
 #include "tests/sim/json.h"
 #include "tests/sim/work_maker.h"
 
@@ -350,7 +350,7 @@ TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIs
   constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const bool cpu : {false, true}) {
     const std::shared_ptr<sim::Executor> executor =
-        cpu ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor();
+        cpu ? sim::MakeCpuExecutor() : std::shared_ptr<sim::Executor>(sim::MakeReferenceExecutor());
     const auto birth_of = [&](double sent) {
       sim::Observer nobody;
       const auto result = sim::Engine(executor).Execute(SentInF16(sent), nobody);

@@ -7,7 +7,6 @@
 #include <functional>
 #include <string>
 
-#include "sim/backend/cpu/cpu_executor.h"
 #ifdef SIMGRAD_WITH_COMPILED
 #include "sim/backend/compiled/compiled_executor.h"
 #endif
@@ -89,9 +88,9 @@ class Watch : public sim::Observer {
 
 std::vector<std::string> Executors() {
 #ifdef SIMGRAD_WITH_COMPILED
-  return {"reference", "cpu", "compiled"};
+  return {"reference", "compiled"};
 #else
-  return {"reference", "cpu"};
+  return {"reference"};
 #endif
 }
 
@@ -102,7 +101,7 @@ class Stop : public ::testing::TestWithParam<std::string> {
     static const std::shared_ptr<sim::Executor> compiled = sim::compiled::MakeCompiledExecutor();
     if (GetParam() == "compiled") return sim::Engine(compiled);
 #endif
-    return sim::Engine(GetParam() == "cpu" ? sim::MakeCpuExecutor() : sim::MakeReferenceExecutor());
+    return sim::Engine(sim::MakeReferenceExecutor());
   }
   // How often the caller is asked, by phase.
   static std::array<int64_t, 3> LooksOf(Work work) {

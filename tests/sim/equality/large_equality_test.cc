@@ -1,10 +1,10 @@
-// The vectorised executor gives the bits of the reference on programs of thousands of operations:
+// Compiled code gives the bits of the reference on programs of thousands of operations:
 // loops in loops, bodies of many operations, arrays of up to 1,000 elements.
 #include <iostream>
 
 #include "gtest/gtest.h"
-#include "sim/backend/cpu/cpu_executor.h"
 #include "tests/sim/equality/expect_equal.h"
+#include "tests/sim/cpu_executor.h"
 
 namespace simgrad::sim::equality {
 namespace {

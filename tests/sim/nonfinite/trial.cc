@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/program/lower.h"
+#include "tests/sim/cpu_executor.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::nonfinite {

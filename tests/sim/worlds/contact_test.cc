@@ -8,11 +8,11 @@
 #include <variant>
 #include <vector>
 
-#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/engine.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
+#include "tests/sim/cpu_executor.h"
 
 namespace simgrad::sim {
 namespace {

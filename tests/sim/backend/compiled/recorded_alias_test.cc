@@ -1,8 +1,8 @@
 // The adjoint reads values that share the slot of an input: nothing of its own is on the tape.
 #include <gtest/gtest.h>
 
-#include "sim/backend/cpu/cpu_executor.h"
 #include "sim/program/builder.h"
+#include "tests/sim/cpu_executor.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/work_maker.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/backend/cpu/cpu_executor.h"
+#include "tests/sim/cpu_executor.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/work_maker.h"
 
@@ -70,16 +70,16 @@ Work WorkOfCase(const Case& c) {
 void ExpectEqualToReference(const Work& work, const std::string& what) {
   const auto expected = equality::Observe(MakeReferenceExecutor(), work);
   ASSERT_TRUE(expected.ok()) << expected.status();
-  for (const CpuInstructions instructions :
-       {CpuInstructions::kBaseline, CpuInstructions::kAvx2, CpuInstructions::kAvx512}) {
-    if (!IsSupported(instructions)) continue;
-    for (const int64_t width : {512, 80}) {
-      const auto found = equality::Observe(
-          MakeCpuExecutor({.instructions = instructions, .block_width = width}), work);
+  for (int k = 0; k <= static_cast<int>(compiled::BestIsa()); ++k) {
+    const compiled::Isa isa = static_cast<compiled::Isa>(k);
+    for (const int parts : {1, 2}) {
+      const std::shared_ptr<Executor> executor = compiled::MakeCompiledExecutor(
+          compiled::KernelOptions{.isa = isa, .effort = compiled::Effort::kQuick, .parts = parts});
+      const auto found = equality::Observe(executor, work);
       ASSERT_TRUE(found.ok()) << found.status();
       const auto difference = equality::FirstDifference(*found, *expected);
-      EXPECT_FALSE(difference) << *difference << " in " << what << ", "
-                               << CpuInstructionsName(instructions) << ", blocks of " << width;
+      EXPECT_FALSE(difference) << *difference << " in " << what << ", " << compiled::IsaName(isa)
+                               << ", " << parts << " vectors side by side";
     }
   }
 }
@@ -144,7 +144,7 @@ TEST(ManyDecisions, AreCountedTheSameWhereTheirMarginsAreNotRecorded) {
     Work work = WorkOfCase(c);
     auto expected = equality::Observe(MakeReferenceExecutor(), work);
     work.options.recording = Recording::kCounts;
-    auto found = equality::Observe(MakeCpuExecutor({}), work);
+    auto found = equality::Observe(MakeCpuExecutor(), work);
     ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
     Forget(expected->diagnostics);
     Forget(found->diagnostics);
