@@ -110,6 +110,7 @@ class Engine {
   explicit Engine(std::shared_ptr<Executor> executor);
   absl::StatusOr<WorkResult> Execute(Work work, Observer& observer) const;
   const Executor& executor() const { return *executor_; }
+  int64_t Relieve(int64_t bytes) const { return executor_->Relieve(bytes); }  // see Executor
 
  private:
   std::shared_ptr<Executor> executor_;

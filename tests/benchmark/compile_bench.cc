@@ -1,6 +1,8 @@
 // What it takes to make, to load and to keep the machine code of a few programs, in milliseconds.
 //
 // usage: compile_bench [ball|large OPERATIONS] [quick|best]
+#include <sys/resource.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +12,7 @@
 #include "sim/backend/compiled/kernel.h"
 #include "sim/backend/executor.h"
 #include "sim/plan/make_plan.h"
+#include "sim/plan/structure.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
 #include "tests/sim/program/large_program.h"
@@ -29,6 +32,13 @@ class Clock {
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
+
+// Of this process.
+int64_t PeakMiB() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss >> 10;
+}
 
 NumericalProgram Lowered(const Program& world, const std::string& objective) {
   const auto policy = std::get<precision::Policy>(precision::Resolve({}));
@@ -60,10 +70,17 @@ void Measure(const NumericalProgram& program, Recording recording, Part part, Ef
   const double compiled = clock.Lap();
   const auto kernel = LoadKernel(*object, part);
   const double loaded = clock.Lap();
-  std::printf("%s %s %s: plan %.1f, compile %.1f, load %.1f; %zu bytes, workspace %lld\n",
-              forward ? "forward" : "adjoint", records ? "summary" : "none",
-              effort == Effort::kBest ? "best" : "quick", planned, compiled, loaded,
-              object->bytes.size(), static_cast<long long>(object->workspace));
+  int64_t statements = 0;
+  for (const plan::Function* function : FunctionsOf(plan, part)) {
+    statements += plan::StatementsOf(*function);
+  }
+  std::printf(
+      "%s %s %s: %lld statements, plan %.1f, compile %.1f, load %.1f; %zu bytes, workspace "
+      "%lld; at most %lld MiB\n",
+      forward ? "forward" : "adjoint", records ? "summary" : "none",
+      effort == Effort::kBest ? "best" : "quick", static_cast<long long>(statements), planned,
+      compiled, loaded, object->bytes.size(), static_cast<long long>(object->workspace),
+      static_cast<long long>(PeakMiB()));
 }
 
 int Main(int count, char** words) {

@@ -20,7 +20,7 @@ struct Kept {
                        .near_zero = options.near_zero},
         wanted(how),
         kernels(options.kernels),
-        plans(kernel_options, options.most_plan_bytes) {}
+        plans(kernel_options, options.most_plan_bytes, options.kernels.watch) {}
 
   KernelRequest RequestOf(const PlannedProgram& planned, Part part) const {
     KernelOptions how = kernel_options;
@@ -108,6 +108,12 @@ class Compiled : public CompiledExecutor {
       need.run += static_cast<int64_t>(kPerOperation * work);
     }
     return need;
+  }
+
+  // Plans first: they are made in a moment.
+  int64_t Relieve(int64_t bytes) override {
+    const int64_t freed = kept_->plans.Relieve(bytes);
+    return freed + kept_->kernels.Relieve(bytes - freed);
   }
 
   CompiledUse use() const override {

@@ -90,18 +90,32 @@ std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recordi
       return planned;
   }
   std::shared_ptr<const PlannedProgram> planned = Planned(batch, recording, inputs, options_, stop);
+  HeldMemory memory;
+  if (planned->bytes <= most_bytes_) memory = watch_->ForCache(planned->bytes);
   std::list<Entry> dropped;  // freed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
   if (auto other = FindLocked(batch.program.get(), recording, inputs, batch.instances))
     return other;
-  if (planned->bytes > most_bytes_) return planned;
-  entries_.push_front({recording, planned});
+  if (memory == nullptr) return planned;
+  entries_.push_front({recording, planned, std::move(memory)});
   bytes_ += planned->bytes;
-  while (bytes_ > most_bytes_) {
+  DropLocked(most_bytes_, dropped);
+  return planned;
+}
+
+int64_t PlanCache::DropLocked(int64_t most_bytes, std::list<Entry>& dropped) {
+  const int64_t before = bytes_;
+  while (bytes_ > most_bytes && !entries_.empty()) {
     bytes_ -= entries_.back().planned->bytes;
     dropped.splice(dropped.end(), entries_, std::prev(entries_.end()));
   }
-  return planned;
+  return before - bytes_;
+}
+
+int64_t PlanCache::Relieve(int64_t bytes) {
+  std::list<Entry> dropped;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return DropLocked(std::max<int64_t>(bytes_ - bytes, 0), dropped);
 }
 
 int64_t PlanCache::bytes() const {
