@@ -71,6 +71,7 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
     (*message->mutable_formats())[format] = execution;
   }
   message->set_memory_bytes(device.memory_bytes);
+  message->set_note(device.note);
   const sim::ProgramLimits programs;
   v1::Limits* limits = info.mutable_limits();
   limits->set_max_steps(config.max_steps);
