@@ -80,7 +80,8 @@ struct InputGradient {
 };
 
 struct PhaseSeconds {
-  double compile = 0;  // preparing the executor for the program
+  double compile = 0;          // preparing the executor for the program
+  double compile_adjoint = 0;  // waiting for what it prepared meanwhile for the adjoint
   double forward = 0, recompute = 0, adjoint = 0;
 };
 

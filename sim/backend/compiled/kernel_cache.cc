@@ -160,7 +160,7 @@ std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer
     recorded += flag ? '1' : '0';
   }
   const std::string machine =
-      Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", options.parts,
+      Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", ShapeOf(options).parts,
           options.mapping == Mapping::kElements ? " elements " : " lanes ", kWriterRevision,
           " " LLVM_VERSION_STRING);
   return KernelKey(

@@ -40,8 +40,13 @@ std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording reco
       program, {.decides = records, .looks = records || stops, .ranges = records}, stop));
   const plan::Plan& plan = *planned->plan;
   planned->counts = CountsOf(plan, FloatLanes(options.isa));
-  planned->mapping = MappingOf(options, planned->counts, batch.instances);
-  options.mapping = planned->mapping;
+  planned->statements = LargestOf(plan, Part::kForward);
+  if (program.adjoint) {
+    planned->statements = std::max(planned->statements, LargestOf(plan, Part::kAdjoint));
+  }
+  options.mapping = MappingOf(options, planned->counts, batch.instances);
+  if (!options.parts) options.parts = PartsFor(planned->statements);
+  planned->options = options;
   planned->adjoint = {.shape = ShapeOf(options),
                       .inputs = std::move(inputs),
                       .stops = stops,
@@ -52,12 +57,10 @@ std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording reco
   planned->forward.extremes = records && recording != Recording::kCounts;
   planned->forward.instances = recording == Recording::kInstances;
   planned->forward_key = KeyOf(plan, Part::kForward, planned->forward, options);
-  planned->statements = LargestOf(plan, Part::kForward);
   planned->work_per_step = WorkAtCaps(program.program, program.program.step);
   if (program.adjoint) {
     planned->adjoint_key = KeyOf(plan, Part::kAdjoint, planned->adjoint, options);
     planned->near_zero_key = KeyOf(plan, Part::kNearZero, planned->adjoint, options);
-    planned->statements = std::max(planned->statements, LargestOf(plan, Part::kAdjoint));
     planned->work_per_step *= kGradientWork;
   }
   planned->bytes = plan::HeldBytes(plan) + static_cast<int64_t>(sizeof(PlannedProgram));
@@ -74,7 +77,7 @@ std::shared_ptr<const PlannedProgram> PlanCache::FindLocked(const NumericalProgr
     if (entry->planned->program.get() != program || entry->recording != recording) continue;
     const PlannedProgram& own = *entry->planned;
     if (own.forward.inputs != inputs) continue;
-    if (own.mapping != MappingOf(options_, own.counts, instances)) continue;
+    if (own.options.mapping != MappingOf(options_, own.counts, instances)) continue;
     entries_.splice(entries_.begin(), entries_, entry);
     return entry->planned;
   }

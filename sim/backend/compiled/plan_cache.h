@@ -25,7 +25,7 @@ struct PlannedProgram {
   std::shared_ptr<const NumericalProgram> program;  // known by its address, which it keeps
   std::shared_ptr<const plan::Plan> plan;
   StepCounts counts;
-  Mapping mapping = Mapping::kLanes;
+  KernelOptions options;  // with its mapping and parts
   WriterOptions forward, adjoint;
   std::string forward_key, adjoint_key, near_zero_key;  // the latter two empty: no adjoint
   int64_t statements = 0;                               // of the largest function
