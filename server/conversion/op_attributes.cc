@@ -173,7 +173,7 @@ absl::Status ReadAttributes(const v1::Op& op, sim::OpCode code, const std::strin
     if (!status.ok() || field == nullptr) return;
     if (IsSent(op, field)) {
       status = std::visit(Reader(op, field, path, out), sim::InfoOf(attribute).field);
-    } else if (attribute == Attribute::kComparison) {
+    } else if (attribute == Attribute::kComparison && !op.predicate()) {
       status =
           InvalidField(path + ".comparison",
                        absl::StrCat("'", op.code(), "' compares; one of lt, le, gt, ge, eq, ne"));

@@ -150,6 +150,11 @@ class Flow {
       Pass(test.yields[first_export + k], op.results[carried + k]);
     }
     for (size_t k = 0; k < carried; ++k) Pass(test.args[k], op.results[k]);
+    if (IsBranch(op)) {
+      // Not taken at any time, where an event says so.
+      const Fixed stop = FixedAt(test.yields[0]);
+      if (stop.site != nullptr && stop.value) return StopAt(body, *stop.site);
+    }
     if (!runs) return StopAt(body, op.attributes.site);
     Follow(body);
     for (size_t k = 0; k < carried; ++k) {

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdio>
 
+#include "sim/program/loop.h"
+
 namespace simgrad::sim {
 namespace {
 
@@ -28,6 +30,7 @@ std::string Numbers(const Program&, const Op& op, const Names&) {
 }
 
 std::string ComparisonText(const Program&, const Op& op, const Names&) {
+  if (op.attributes.predicate) return "";
   constexpr std::array<std::string_view, 6> kTexts = {"<", "<=", ">", ">=", "==", "!="};
   return " " + std::string(kTexts[static_cast<size_t>(op.attributes.comparison)]);
 }
@@ -52,7 +55,9 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"dims", &Attributes::dims,
      [](const Program&, const Op& op, const Names&) { return List("dims", op.attributes.dims); }},
     {"decision_site", &Attributes::site,
-     [](const Program&, const Op& op, const Names&) { return " site=" + op.attributes.site; }},
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return IsBranch(op) ? " branch" : " site=" + op.attributes.site;
+     }},
     {"comparison", &Attributes::comparison, ComparisonText},
     {"max_iter", &Attributes::max_iter,
      [](const Program&, const Op& op, const Names&) {
@@ -69,6 +74,10 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"has_entry", &Attributes::has_entry,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.has_entry ? " entry" : "";
+     }},
+    {"predicate", &Attributes::predicate,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return op.attributes.predicate && !IsBranch(op) ? " predicate" : "";
      }},
     {"elements", &Attributes::elements,
      [](const Program&, const Op& op, const Names&) -> std::string {

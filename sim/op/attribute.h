@@ -27,6 +27,7 @@ enum class Attribute : uint8_t {
   kCount,  // `for`: stands in max_iter too
   kCapFirst,
   kHasEntry,
+  kPredicate,
   kElements,
   kCarried,
   kForCarried,  // `for`: says nothing that its operands do not, and is not printed

@@ -1,6 +1,11 @@
 // Where control flow is decided: events and loops. The reference executor runs them among the
 // regions; loop.h says what loops mean.
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "sim/op/expansion.h"
 #include "sim/op/types.h"
 
 namespace simgrad::sim::op {
@@ -19,6 +24,72 @@ Types EventTypes(const Program& program, const Op& op) {
                                                   TypeText(TypeOf(program, op, 2))));
   }
   return std::vector<Type>{result};
+}
+
+// What stands in a region of a `cond` for its arguments.
+using Names = std::map<ValueId, ValueId>;
+
+void Rename(const Names& names, std::vector<ValueId>& ids) {
+  for (ValueId& id : ids) {
+    const auto known = names.find(id);
+    if (known != names.end()) id = known->second;
+  }
+}
+
+void Rename(const Names& names, Region& region) {
+  for (Op& op : region.ops) {
+    Rename(names, op.operands);
+    for (Region& nested : op.regions) Rename(names, nested);
+  }
+  Rename(names, region.yields);
+}
+
+// A loop of at most one turn for each region: it carries the results, and its body is the region.
+void ExpandCond(ExpansionWriter& writer) {
+  const Op& op = writer.op();
+  const Type of_choice = writer.TypeOf(op.operands[0]);
+  const Type truth{ElementType::kBool, {}};
+  const bool is_bool = of_choice.element == ElementType::kBool;
+  const int64_t last = static_cast<int64_t>(op.regions.size()) - 1;
+  ValueId choice = op.operands[0];
+  if (!is_bool) {
+    choice = writer.Do(OpCode::kMax, {choice, writer.Number(0, of_choice)}, of_choice);
+    choice = writer.Do(OpCode::kMin, {choice, writer.Number(double(last), of_choice)}, of_choice);
+  }
+  std::vector<ValueId> given;
+  for (ValueId id : op.results) given.push_back(writer.Number(0, writer.TypeOf(id)));
+  for (int64_t k = 0; k <= last; ++k) {
+    Op branch = writer.Begin(OpCode::kWhile, given);
+    branch.attributes.predicate = true;
+    branch.attributes.max_iter = 1;
+    branch.attributes.cap_order = CapOrder::kCapFirst;
+    branch.attributes.carried = static_cast<int32_t>(given.size());
+    // The loop stops where another region is taken.
+    ValueId stop = choice;
+    if (!is_bool) {
+      stop = writer.Do(OpCode::kNe, {choice, writer.Number(double(k), of_choice)}, truth);
+    } else if (k == 1) {
+      stop = writer.Do(OpCode::kNot, {choice}, truth);
+    }
+    Region& test = branch.regions.emplace_back();
+    Region body = op.regions[static_cast<size_t>(k)];
+    Names names;
+    for (size_t a = 0; a < body.args.size(); ++a) names[body.args[a]] = op.operands[a + 1];
+    Rename(names, body);
+    body.args.clear();
+    for (ValueId id : given) {
+      test.args.push_back(writer.NewValue(writer.TypeOf(id)));
+      body.args.push_back(writer.NewValue(writer.TypeOf(id)));
+    }
+    test.yields = {stop};
+    branch.regions.push_back(std::move(body));
+    for (size_t r = 0; r < given.size(); ++r) {
+      given[r] = k == last ? op.results[r] : writer.NewValue(writer.TypeOf(given[r]));
+    }
+    branch.results = given;
+    branch.results.push_back(writer.NewValue({ElementType::kI32, {}}));
+    writer.Push(std::move(branch));
+  }
 }
 
 }  // namespace
@@ -41,8 +112,8 @@ const OpInfo kWhile = Complete({
     .op_class = OpClass::kControl,
     .operands = "carried, mapped, ...",
     .attributes = {Attribute::kSite, Attribute::kComparison, Attribute::kMaxIter,
-                   Attribute::kCapFirst, Attribute::kHasEntry, Attribute::kElements,
-                   Attribute::kCarried},
+                   Attribute::kCapFirst, Attribute::kHasEntry, Attribute::kPredicate,
+                   Attribute::kElements, Attribute::kCarried},
 });
 
 const OpInfo kFor = Complete({
@@ -52,6 +123,16 @@ const OpInfo kFor = Complete({
     .op_class = OpClass::kControl,
     .operands = "carried, ...",
     .attributes = {Attribute::kCount, Attribute::kForCarried},
+});
+
+const OpInfo kCond = Complete({
+    .name = "cond",
+    .doc = "One of its regions: of a bool the second where it holds, else the first; of an i32 the "
+           "region of that number, counted from 0, the first or last where there is none. Regions: "
+           "args as the operands behind `choice`; yield the results.",
+    .op_class = OpClass::kControl,
+    .operands = "choice, ...",
+    .expand = ExpandCond,
 });
 
 }  // namespace simgrad::sim::op

@@ -16,6 +16,12 @@
 //   At the cap the reason is max_iter, or nonfinite if the last lhs tested is not finite.
 //   max_iter >= 1, so the test runs at least once and the exports are always defined.
 //
+// With `predicate` the test yields `stop`, a bool, in the place of lhs, rhs and entry, and the loop
+// stops where it holds: reason converged, or counter where integers alone decided
+// (decision_margin.h); at the cap nonfinite if a real test of the last predicate has a NaN margin. A
+// predicate while without a site is a region of a `cond`: it is cap first with max_iter 1, records
+// nothing, and does not count among the loops around a decision (radix 1).
+//
 // lhs, rhs and entry are real scalars; they belong to the site and to role termination. With n > 0
 // the loop runs once per element of the leading axis, each element with an iteration count of its
 // own, as if it were alone: operands carry a leading axis of length n, the regions see one element
@@ -98,6 +104,18 @@ struct WhileCounts {
 WhileCounts CountsOf(const Op& while_op);
 // The first export among the yields of the test: after both sides and, if there is one, the entry
 // threshold.
-inline size_t FirstExport(const Op& while_op) { return while_op.attributes.has_entry ? 3 : 2; }
+inline size_t FirstExport(const Op& while_op) {
+  if (while_op.attributes.predicate) return 1;
+  return while_op.attributes.has_entry ? 3 : 2;
+}
+
+// A region of a `cond`, which is a while of one turn at most that decides nothing by itself.
+inline bool IsBranch(const Op& op) {
+  return op.code == OpCode::kWhile && op.attributes.predicate && op.attributes.site.empty();
+}
+// By how much the place of a decision inside a while counts for each iteration around it.
+inline int64_t RadixOf(const Op& while_op) {
+  return IsBranch(while_op) ? 1 : while_op.attributes.max_iter + 1;
+}
 
 }  // namespace simgrad::sim

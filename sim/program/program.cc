@@ -18,7 +18,7 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
       sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0});
     }
     int64_t inside = mapped;
-    if (op.code == OpCode::kWhile) {
+    if (op.code == OpCode::kWhile && !IsBranch(op)) {
       if (op.attributes.elements > 0) inside *= op.attributes.elements;
       sites.push_back({op.attributes.site, SiteKind::kTermination, inside, op.attributes.max_iter});
     }

@@ -99,6 +99,7 @@ struct Attributes {
   Comparison comparison = Comparison::kLt;    // while (stop test), event
   int64_t max_iter = 0;                       // while: cap >= 1; for: trip count >= 0
   CapOrder cap_order = CapOrder::kTestFirst;  // while
+  bool predicate = false;                     // while: the test yields a bool, stop
   bool has_entry = false;        // while: third yield of the test region is the entry threshold
   int64_t elements = 0;          // while: 0 per instance, n >= 1 per element of the leading axis
   int32_t carried = 0;           // while, for and their vjp: number of carried values

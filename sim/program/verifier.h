@@ -75,6 +75,7 @@ class Verifier {
   absl::Status LoopResults(const Op& op, const std::string& field);
   absl::Status CheckWhile(const Op& op, const std::string& field, int64_t depth,
                           int64_t iterations);
+  absl::Status CheckCond(const Op& op, const std::string& field, int64_t depth, int64_t iterations);
   absl::Status CheckTest(const Op& op, const std::string& field, const std::vector<Type>& inner,
                          const WhileCounts& counts, int64_t depth, int64_t iterations,
                          std::vector<Type>& exports);

@@ -133,7 +133,7 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
   for (size_t i = 0; i < op.results.size(); ++i) {
     if (!InTable(op.results[i])) return FieldError(At(field + ".results", i), "no such value");
   }
-  if (op.code == OpCode::kWhile || op.code == OpCode::kFor) {
+  if (op.code == OpCode::kWhile || op.code == OpCode::kFor || op.code == OpCode::kCond) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (absl::Status s = MayEnterLoop(op.operands[i], At(field + ".operands", i)); !s.ok()) {
         return s;
@@ -142,6 +142,7 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
   }
   if (op.code == OpCode::kWhile) return CheckWhile(op, field, depth, iterations);
   if (op.code == OpCode::kFor) return CheckFor(op, field, depth, iterations);
+  if (op.code == OpCode::kCond) return CheckCond(op, field, depth, iterations);
   if (!op.regions.empty()) return FieldError(field + ".regions", "this operation has no regions");
   const absl::StatusOr<std::vector<Type>> types = ResultTypes(program_, op);
   if (!types.ok()) return InField(field, types.status());

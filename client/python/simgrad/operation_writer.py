@@ -59,7 +59,7 @@ class Expression:
         return self.builder.apply("neg", self)
 
     def __bool__(self) -> bool:
-        raise TypeError("a world branches at named sites only: use event and select, or while_loop")
+        raise TypeError("a world branches at named sites only: use event with select or cond, or while_loop")
 
 
 class OperationWriter:

@@ -176,6 +176,7 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
       return true;
     case OpClass::kControl:
       if (code == kEvent) return WriteEvent(pool);
+      if (code == kCond) return WriteCond(pool, depth);
       return code == kFor ? WriteFor(pool, depth) : WriteWhile(pool, depth);
     case OpClass::kAdjoint:
       break;
