@@ -126,11 +126,21 @@ void CopyColumns(const std::vector<T>& rows, int64_t steps, int64_t instances, i
 
 }  // namespace
 
+namespace {
+
+// Data flow says kinds where the program states a level.
+std::string KindToTell(const sim::NumericalProgram& program, const sim::Site& site) {
+  return program.program.level == sim::TestLevel::kDeclared ? "" : site.test_kind;
+}
+
+}  // namespace
+
 ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
   ColumnNames names;
   for (const sim::Site& site : program.sites) {
     (site.kind == sim::SiteKind::kTermination ? names.terminations : names.events)
         .push_back(site.name);
+    if (site.kind == sim::SiteKind::kEvent) names.event_kinds.push_back(KindToTell(program, site));
   }
   for (const sim::Input& input : program.program.inputs) {
     const bool real = program.program[input.value].type.element == sim::ElementType::kReal;
@@ -180,6 +190,7 @@ void PendingDiagnostics::Encode(int64_t begin, int64_t end, bool last,
   for (size_t i = 0; i < pending_.events.size(); ++i) {
     v1::EventColumns* columns = block.add_events();
     columns->set_site(names_.events[i]);
+    columns->set_kind(names_.event_kinds[i]);
     conversion::Encode(pending_.events[i], begin, end, *columns);
   }
   for (const std::string& name : names_.states) block.add_states()->set_state(name);

@@ -174,14 +174,15 @@ class Flow {
 
   void FollowFor(const Op& op) {
     const Region& body = op.regions[0];
+    const size_t carried = static_cast<size_t>(op.attributes.carried);
     for (size_t k = 0; k < op.operands.size(); ++k) {
       Pass(op.operands[k], body.args[k + 1]);
-      Pass(op.operands[k], op.results[k]);
+      if (k < carried) Pass(op.operands[k], op.results[k]);
     }
     if (op.attributes.max_iter == 0) return;
     Follow(body);
     for (size_t k = 0; k < body.yields.size(); ++k) {
-      Pass(body.yields[k], body.args[k + 1]);
+      if (k < carried) Pass(body.yields[k], body.args[k + 1]);
       Pass(body.yields[k], op.results[k]);
     }
   }

@@ -56,7 +56,8 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      [](const Program&, const Op& op, const Names&) { return List("dims", op.attributes.dims); }},
     {"decision_site", &Attributes::site,
      [](const Program&, const Op& op, const Names&) -> std::string {
-       return IsBranch(op) ? " branch" : " site=" + op.attributes.site;
+       if (op.attributes.site.empty()) return IsBranch(op) ? " branch" : "";
+       return " site=" + op.attributes.site;
      }},
     {"comparison", &Attributes::comparison, ComparisonText},
     {"max_iter", &Attributes::max_iter,
@@ -87,6 +88,15 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"carried", &Attributes::carried,
      [](const Program&, const Op& op, const Names&) {
        return " carried=" + std::to_string(op.attributes.carried);
+     }},
+    {"scanned", &Attributes::scanned,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       const int32_t scanned = op.attributes.scanned;
+       return scanned > 0 ? " scanned=" + std::to_string(scanned) : "";
+     }},
+    {"test_kind", &Attributes::kind,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return op.attributes.kind.empty() ? "" : " kind=" + op.attributes.kind;
      }},
     {"carried", &Attributes::carried, Unsaid},
     {"format", &Attributes::format, Unsaid},  // the type of the result says it

@@ -30,6 +30,8 @@ enum class Attribute : uint8_t {
   kPredicate,
   kElements,
   kCarried,
+  kScanned,  // `for`
+  kTestKind,
   kForCarried,  // `for`: says nothing that its operands do not, and is not printed
   kFormat,
   kReverse,

@@ -92,6 +92,46 @@ void ExpandCond(ExpansionWriter& writer) {
   }
 }
 
+Types AcceptTypes(const Program& program, const Op& op) {
+  const Type& compared = TypeOf(program, op, 0);
+  if (TypeOf(program, op, 1) != compared || compared.element == ElementType::kBool) {
+    return FieldError("operands[1]",
+                      absl::StrCat("accept compares two equal real or integer types, has ",
+                                   TypeText(compared), " and ", TypeText(TypeOf(program, op, 1))));
+  }
+  const Type& trial = TypeOf(program, op, 2);
+  if (TypeOf(program, op, 3) != trial) {
+    return FieldError("operands[3]",
+                      absl::StrCat("the trial is ", TypeText(trial), ", the current value ",
+                                   TypeText(TypeOf(program, op, 3))));
+  }
+  if (!compared.shape.empty() && compared.shape != trial.shape) {
+    return FieldError("operands[2]", "one test for all elements, or one for each");
+  }
+  return std::vector<Type>{trial};
+}
+
+// select(event, trial, current).
+void ExpandAccept(ExpansionWriter& writer) {
+  const Op& op = writer.op();
+  const Type compared = writer.TypeOf(writer.X(0));
+  const Type trial = writer.TypeOf(writer.X(2));
+  Op event = writer.Begin(OpCode::kEvent, {writer.X(0), writer.X(1)});
+  event.attributes.site = op.attributes.site;
+  event.attributes.comparison = op.attributes.comparison;
+  event.attributes.kind = "acceptance";
+  event.role = Role::kEvent;
+  event.site = op.attributes.site;
+  ValueId accepted = writer.NewValue({ElementType::kBool, compared.shape});
+  event.results = {accepted};
+  writer.Push(std::move(event));
+  if (compared.shape != trial.shape) {
+    accepted = writer.Do(OpCode::kBroadcast, {accepted}, {ElementType::kBool, trial.shape});
+    writer.Last().attributes.shape = trial.shape;
+  }
+  writer.Give(OpCode::kSelect, {accepted, writer.X(2), writer.X(3)});
+}
+
 }  // namespace
 
 const OpInfo kEvent = Complete({
@@ -101,7 +141,7 @@ const OpInfo kEvent = Complete({
            "decided.",
     .op_class = OpClass::kControl,
     .operands = "a, b, guard?",
-    .attributes = {Attribute::kSite, Attribute::kComparison},
+    .attributes = {Attribute::kSite, Attribute::kComparison, Attribute::kTestKind},
     .result = Result::kBool,
     .types = EventTypes,
 });
@@ -118,11 +158,15 @@ const OpInfo kWhile = Complete({
 
 const OpInfo kFor = Complete({
     .name = "for",
-    .doc = "A loop of `max_iter` iterations over `carried` values. Region: args index (i32), "
-           "carried; yields carried. Results: carried.",
+    .doc =
+        "A loop of `max_iter` iterations over `carried` values, and over the leading axis of its "
+        "last `scanned` operands, with `reverse` from the last element down. Region: args index "
+        "(i32), carried, elements of the scanned; yields carried, then what is stacked. Results: "
+        "carried, stacked along a leading axis.",
     .op_class = OpClass::kControl,
     .operands = "carried, ...",
-    .attributes = {Attribute::kCount, Attribute::kForCarried},
+    .attributes = {Attribute::kCount, Attribute::kForCarried, Attribute::kScanned,
+                   Attribute::kReverse},
 });
 
 const OpInfo kCond = Complete({
@@ -133,6 +177,18 @@ const OpInfo kCond = Complete({
     .op_class = OpClass::kControl,
     .operands = "choice, ...",
     .expand = ExpandCond,
+});
+
+const OpInfo kAccept = Complete({
+    .name = "accept",
+    .doc =
+        "`trial` where a `comparison` b, else `current`: the named site `decision_site`, of kind "
+        "acceptance, one decision per element of a and b.",
+    .op_class = OpClass::kControl,
+    .operands = "a, b, trial, current",
+    .attributes = {Attribute::kSite, Attribute::kComparison},
+    .types = AcceptTypes,
+    .expand = ExpandAccept,
 });
 
 }  // namespace simgrad::sim::op

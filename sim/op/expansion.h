@@ -27,6 +27,7 @@ class ExpansionWriter {
   ValueId NewValue(Type type) { return program_.AddValue(std::move(type)); }
   // An operation with the composite's context, to be completed and pushed.
   Op Begin(OpCode code, std::vector<ValueId> operands) const;
+  Op& Last() { return out_.back(); }
   void Push(Op op) { out_.push_back(std::move(op)); }
   // Writes the last operation, whose result is the composite's.
   void Give(OpCode code, std::vector<ValueId> operands);

@@ -405,15 +405,48 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
         .format = tested_in});
 }
 
+// The element at the counter, or counted from the last one down.
+View RegionMaker::CountedElement(const View& view, Register counter, bool descends) const {
+  if (!descends || view.all != kNoRegister) return ElementOf(view, counter);
+  View one = view;
+  const int64_t stride = view.strides[0];
+  one.start.base += (view.shape[0] - 1) * stride;
+  if (stride != 0) one.start.terms.emplace_back(counter, -stride);
+  one.shape.erase(one.shape.begin());
+  one.strides.erase(one.strides.begin());
+  return one;
+}
+
+// The number of the element that a turn reads and writes.
+Register RegionMaker::IndexOfTurn(const Op& loop, Register trips, Register turn) {
+  if (!loop.attributes.reverse) return turn;
+  const Register next = Call("add_i64", Carrier::kI64, {turn, Constant(Carrier::kI64, 1)});
+  return Call("sub_i64", Carrier::kI64, {trips, next});
+}
+
 void RegionMaker::For(const Op& op) {
   const Region& body = op.regions[0];
+  const size_t c = static_cast<size_t>(op.attributes.carried);
   std::vector<View> carried;
-  for (size_t k = 0; k < op.operands.size(); ++k) {
+  for (size_t k = 0; k < c; ++k) {
     const Value& value = program_[op.operands[k]];
     carried.push_back(Local(CarrierOf(value), value.type.shape, value.name));
     Copy(carried.back(), ViewOf(op.operands[k]));
   }
-  const std::vector<Radius> radii = CarryRadii(op.operands);
+  std::vector<View> scanned;
+  for (size_t k = c; k < op.operands.size(); ++k) scanned.push_back(ViewOf(op.operands[k]));
+  std::vector<View> stacked;
+  for (size_t k = 0; k < StackedOf(op); ++k) {
+    const Value& element = program_[body.yields[c + k]];
+    Shape shape = element.type.shape;
+    shape.insert(shape.begin(), op.attributes.max_iter);
+    stacked.push_back(Local(CarrierOf(element), std::move(shape), element.name));
+  }
+  const std::span operands(op.operands);
+  std::vector<Radius> radii = CarryRadii(operands);
+  const std::vector<Radius> of_carried(radii.begin(),
+                                       radii.begin() + static_cast<std::ptrdiff_t>(c));
+  const std::vector<Radius> of_stacked = StackRadii(op);
   const Register trips = Integer(Carrier::kI64, op.attributes.max_iter);
   const Register around = iteration_;
   const Chain chain = OpenChain(op);
@@ -425,25 +458,34 @@ void RegionMaker::For(const Op& op) {
       iteration_ = Call("add_i64", Carrier::kI64, {before, counter});
     }
     if (body.args[0] != ValueId::kNone) {
-      const Register index = Call("convert_i64_i32", Carrier::kI32, {counter});
+      const Register element = IndexOfTurn(op, trips, counter);
+      const Register index = Call("convert_i64_i32", Carrier::kI32, {element});
       Bind(body.args[0], {Carrier::kI32, {}, index, kNoBuffer, {}, {}});
     }
-    for (size_t k = 0; k < carried.size(); ++k) {
-      if (body.args[k + 1] != ValueId::kNone) Bind(body.args[k + 1], carried[k]);
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      if (body.args[k + 1] == ValueId::kNone) continue;
+      Bind(body.args[k + 1],
+           k < c ? carried[k] : CountedElement(scanned[k - c], counter, op.attributes.reverse));
     }
     BindRadii(std::span(body.args).subspan(1), radii);
     KeepArgs(body);
     Run(body);
     std::vector<View> yields;
-    for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
-    MoveRadii(radii, body.yields);
+    for (size_t k = 0; k < c; ++k) yields.push_back(ViewOf(body.yields[k]));
+    for (size_t k = 0; k < stacked.size(); ++k) {
+      Copy(CountedElement(stacked[k], counter, op.attributes.reverse), ViewOf(body.yields[c + k]));
+      if (!of_stacked[k].set()) continue;
+      StoreDeciding(of_stacked[k], Least(OneOf(of_stacked[k]), LeastOf(body.yields[c + k])));
+    }
+    MoveRadii(of_carried, body.yields);
     CopyAtOnce(carried, yields);
   });
-  BindRadii(op.results, radii);
+  BindRadii(op.results, of_carried);
+  BindRadii(std::span(op.results).subspan(c), of_stacked);
   iteration_ = around;
   CloseChain(chain, kNoRegister, kNoRegister, kNoRegister);
   for (size_t k = 0; k < op.results.size(); ++k) {
-    if (op.results[k] != ValueId::kNone) Bind(op.results[k], carried[k]);
+    if (op.results[k] != ValueId::kNone) Bind(op.results[k], k < c ? carried[k] : stacked[k - c]);
   }
 }
 

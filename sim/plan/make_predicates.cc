@@ -314,6 +314,16 @@ std::vector<Radius> RegionMaker::CarryRadii(std::span<const ValueId> ids) {
   return radii;
 }
 
+// Of what a for stacks: the least of all turns.
+std::vector<Radius> RegionMaker::StackRadii(const Op& op) {
+  std::vector<Radius> radii;
+  for (size_t k = static_cast<size_t>(op.attributes.carried); k < op.results.size(); ++k) {
+    radii.push_back(HasRadius(op.results[k]) ? LocalRadius({}) : Radius{});
+    if (radii.back().set()) StoreDeciding(radii.back(), NoTest());
+  }
+  return radii;
+}
+
 void RegionMaker::MoveRadii(const std::vector<Radius>& to, std::span<const ValueId> from) {
   std::vector<Deciding> next;
   for (size_t k = 0; k < to.size(); ++k) {

@@ -204,6 +204,7 @@ class RegionMaker {
   void StoreDeciding(const Radius& to, const Deciding& of);
   // Radii of what a loop carries, while it runs: locals, unset where none is asked for.
   std::vector<Radius> CarryRadii(std::span<const ValueId> ids);
+  std::vector<Radius> StackRadii(const Op& for_op);
   void MoveRadii(const std::vector<Radius>& to, std::span<const ValueId> from);
   void BindRadii(std::span<const ValueId> ids, const std::vector<Radius>& radii);
   // Of one run of a while; locals.
@@ -227,6 +228,8 @@ class RegionMaker {
   Register Compared(const Op& op, const View& lhs, const View& why, const View& iterations,
                     const std::string& suffix);
   void For(const Op& op);
+  View CountedElement(const View& view, Register counter, bool descends) const;
+  Register IndexOfTurn(const Op& loop, Register trips, Register turn);
   View ElementOf(const View& view, Register element) const;
 
   // ---- the tape and the adjoint ----

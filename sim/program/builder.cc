@@ -176,6 +176,12 @@ Var Builder::Event(std::string site, Var a, Comparison comparison, Var b,
   return Emit(std::move(op), {ElementType::kBool, widest});
 }
 
+Var Builder::Accept(std::string site, Var a, Comparison comparison, Var b, Var trial, Var current) {
+  return Emit({.code = OpCode::kAccept,
+               .operands = {a.id, b.id, trial.id, current.id},
+               .attributes = {.site = std::move(site), .comparison = comparison}});
+}
+
 Op Builder::LoopOp(OpCode code, size_t carried) const {
   return {.code = code,
           .role = role_,
@@ -305,20 +311,39 @@ LoopResult Builder::WhileTested(
 }
 
 Vars Builder::For(int64_t count, Vars carried, const std::function<Vars(Var, const Vars&)>& body) {
+  return Scan(count, std::move(carried), {}, false,
+              [&](Var index, const Vars& now, const Vars&) { return body(index, now); });
+}
+
+Vars Builder::Scan(int64_t count, Vars carried, Vars scanned, bool reverse,
+                   const std::function<Vars(Var, const Vars&, const Vars&)>& body) {
   Op op = LoopOp(OpCode::kFor, carried.size());
   op.attributes.max_iter = count;
+  op.attributes.scanned = static_cast<int32_t>(scanned.size());
+  op.attributes.reverse = reverse;
   op.regions.resize(1);
   Region& region = op.regions[0];
   const Var index = NewArg(region, {ElementType::kI32, {}}, "index");
-  Vars args;
+  Vars args, elements;
   for (Var x : carried) args.push_back(NewArg(region, TypeOf(x), program_[x.id].name));
+  for (Var x : scanned) {
+    Type type = TypeOf(x);
+    if (!type.shape.empty()) type.shape.erase(type.shape.begin());
+    elements.push_back(NewArg(region, type, program_[x.id].name));
+  }
   stack_.push_back(&region);
-  for (Var x : body(index, args)) region.yields.push_back(x.id);
+  for (Var x : body(index, args, elements)) region.yields.push_back(x.id);
   stack_.pop_back();
+  for (const Vars* list : {&carried, &scanned}) {
+    for (Var x : *list) op.operands.push_back(x.id);
+  }
   Vars results;
-  for (Var x : carried) {
-    op.operands.push_back(x.id);
-    op.results.push_back(program_.AddValue(TypeOf(x), program_[x.id].name));
+  for (size_t k = 0; k < region.yields.size(); ++k) {
+    const bool is_carried = k < carried.size();
+    const Value like = program_[is_carried ? carried[k].id : region.yields[k]];
+    Type type = like.type;
+    if (!is_carried) type.shape = WithAxis(count, type.shape);
+    op.results.push_back(program_.AddValue(type, like.name));
     results.push_back({this, op.results.back()});
   }
   stack_.back()->ops.push_back(std::move(op));

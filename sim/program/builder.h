@@ -98,6 +98,8 @@ class Builder {
   Var Cast(Var x, std::optional<Format> format = {}, std::optional<Overflow> overflow = {});
   Var Convert(Var x, ElementType type);
   Var Event(std::string site, Var a, Comparison comparison, Var b, std::optional<Var> guard = {});
+  // `trial` where (a comparison b), else `current`.
+  Var Accept(std::string site, Var a, Comparison comparison, Var b, Var trial, Var current);
   LoopResult While(const WhileOptions& options, Vars carried, Vars mapped,
                    const std::function<LoopTest(const Vars& carried, const Vars& mapped)>& test,
                    const std::function<Vars(const Vars& carried, const Vars& exports,
@@ -113,6 +115,10 @@ class Builder {
             const std::vector<std::function<Vars(const Vars& args)>>& regions);
   Vars For(int64_t count, Vars carried,
            const std::function<Vars(Var index, const Vars& carried)>& body);
+  // A for over the leading axis of `scanned`, with `reverse` from its last element; gives the carried
+  // values, then what the body returns behind them, stacked along a leading axis.
+  Vars Scan(int64_t count, Vars carried, Vars scanned, bool reverse,
+            const std::function<Vars(Var index, const Vars& carried, const Vars& scanned)>& body);
   Var Named(Var x, std::string name);
 
   // Results.

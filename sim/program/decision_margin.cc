@@ -11,9 +11,19 @@ class Search {
  public:
   explicit Search(const Program& program) : program_(program), read_(program.values.size()) {}
 
-  std::vector<bool> Run() {
+  std::vector<bool> OfPredicates() {
     Read(program_.step);
-    if (roots_.empty()) return {};
+    return predicates_.empty() ? std::vector<bool>() : Behind(predicates_);
+  }
+
+  std::vector<bool> OfChoices() {
+    Read(program_.step);
+    choices_.insert(choices_.end(), program_.step.yields.begin(), program_.step.yields.end());
+    return Behind(choices_);
+  }
+
+ private:
+  std::vector<bool> Behind(const std::vector<ValueId>& roots) const {
     std::vector<bool> found(program_.values.size(), false);
     std::vector<ValueId> todo;
     const auto mark = [&](ValueId id) {
@@ -21,7 +31,7 @@ class Search {
       found[Index(id)] = true;
       todo.push_back(id);
     };
-    for (ValueId id : roots_) mark(id);
+    for (ValueId id : roots) mark(id);
     while (!todo.empty()) {
       const ValueId id = todo.back();
       todo.pop_back();
@@ -30,7 +40,6 @@ class Search {
     return found;
   }
 
- private:
   // `to` is made of `from`.
   void Flow(ValueId from, ValueId to) {
     if (from == ValueId::kNone || to == ValueId::kNone || program_.IsReal(to)) return;
@@ -44,6 +53,7 @@ class Search {
       } else if (op.code == OpCode::kFor) {
         ReadFor(op);
       } else {
+        if (op.code == OpCode::kSelect) choices_.push_back(op.operands[0]);
         for (ValueId result : op.results) {
           for (ValueId operand : op.operands) Flow(operand, result);
         }
@@ -58,7 +68,11 @@ class Search {
     const size_t e = static_cast<size_t>(counts.exports);
     const Region& test = op.regions[0];
     const Region& body = op.regions[1];
-    if (op.attributes.predicate) roots_.push_back(test.yields[0]);
+    choices_.insert(choices_.end(), body.yields.begin(), body.yields.end());
+    if (op.attributes.predicate) {
+      (IsBranch(op) ? choices_ : predicates_).push_back(test.yields[0]);
+      for (ValueId result : op.results) Flow(test.yields[0], result);
+    }
     for (size_t k = 0; k < op.operands.size(); ++k) {
       Flow(op.operands[k], test.args[k]);
       Flow(op.operands[k], body.args[k < c ? k : k + e]);
@@ -78,21 +92,29 @@ class Search {
 
   void ReadFor(const Op& op) {
     const Region& body = op.regions[0];
-    for (size_t k = 0; k < op.operands.size(); ++k) {
-      Flow(op.operands[k], body.args[k + 1]);
+    const size_t carried = static_cast<size_t>(op.attributes.carried);
+    choices_.insert(choices_.end(), body.yields.begin(), body.yields.end());
+    for (size_t k = 0; k < op.operands.size(); ++k) Flow(op.operands[k], body.args[k + 1]);
+    for (size_t k = 0; k < op.results.size(); ++k) {
+      Flow(body.yields[k], op.results[k]);
+      if (k >= carried) continue;
       Flow(body.yields[k], body.args[k + 1]);
       Flow(op.operands[k], op.results[k]);
-      Flow(body.yields[k], op.results[k]);
     }
   }
 
   const Program& program_;
   std::vector<std::vector<ValueId>> read_;  // by value: what it is made of
-  std::vector<ValueId> roots_;
+  std::vector<ValueId> predicates_;
+  std::vector<ValueId> choices_;  // of selects and branches, and what loops carry
 };
 
 }  // namespace
 
-std::vector<bool> BehindPredicates(const Program& program) { return Search(program).Run(); }
+std::vector<bool> BehindPredicates(const Program& program) {
+  return Search(program).OfPredicates();
+}
+
+std::vector<bool> BehindChoices(const Program& program) { return Search(program).OfChoices(); }
 
 }  // namespace simgrad::sim

@@ -27,4 +27,7 @@ namespace simgrad::sim {
 // program has no such loop. Cost: linear.
 std::vector<bool> BehindPredicates(const Program& program);
 
+// The same of what a select or a cond chooses by, a loop carries or a step yields.
+std::vector<bool> BehindChoices(const Program& program);
+
 }  // namespace simgrad::sim

@@ -30,8 +30,10 @@
 // step; that makes the reduction of its cotangent over the elements an ordinary broadcast vjp.
 // In a loop that is not mapped, values of enclosing regions are used as they are (captures).
 //
-// for (max_iter = n >= 0, carried = c): operands carried[c]; region body: args index (i32),
-// carried[c]; yields carried[c]; results carried[c].
+// for (max_iter = n >= 0, carried = c, scanned = s, reverse): operands carried[c], scanned[s] with a
+// leading axis of n; region body: args index (i32), carried[c], scanned[s] without that axis; yields
+// carried[c], stacked[k]; results carried[c], stacked[k] with a leading axis of n. Turn t reads and
+// writes element t, with `reverse` element n - 1 - t; the index is that of the element.
 //
 // Loops nest. For a decision inside loops, j is the flattened iteration of the loops around it:
 // mixed radix, outermost first, radix max_iter + 1 for a while and max(max_iter, 1) for a for. e is
@@ -69,8 +71,11 @@
 //   inside reads the primal value of iteration i; values of enclosing regions are read from the
 //   enclosing iteration. In test_both the merge is the first thing inside the region: its args list
 //   exports twice (outside[e], then body[e]).
-// for_vjp (primal = first result of the for; carried = c): operands slots carried[c], captures[x];
-//   region body: args index (i32), then slots carried, captures; yields the same slots; descending.
+// for_vjp (primal = first result of the for; carried = c): operands slots carried[c], stacked[k],
+//   captures[x], scanned[s]; region body: args index (i32), then these slots, of one element where
+//   they are stacked or scanned; yields the same slots; turns descending. Those of stacked values are
+//   read from what entered and their yields dropped; those of scanned values enter absent in every
+//   turn, and what is yielded is that element of what leaves.
 //
 // Shared by both executors: what a slot list looks like, and the counters above.
 #pragma once
@@ -116,6 +121,11 @@ inline bool IsBranch(const Op& op) {
 // By how much the place of a decision inside a while counts for each iteration around it.
 inline int64_t RadixOf(const Op& while_op) {
   return IsBranch(while_op) ? 1 : while_op.attributes.max_iter + 1;
+}
+
+// Values that a for gives element by element.
+inline size_t StackedOf(const Op& for_op) {
+  return for_op.results.size() - static_cast<size_t>(for_op.attributes.carried);
 }
 
 }  // namespace simgrad::sim

@@ -34,23 +34,43 @@ absl::Status Verifier::CheckFor(const Op& op, const std::string& field, int64_t 
                                 int64_t iterations) {
   if (op.regions.size() != 1) return FieldError(field + ".regions", "for has one region");
   if (absl::Status s = CheckCap(op.attributes.max_iter, 0, field, iterations); !s.ok()) return s;
-  const size_t carried = op.operands.size();
-  if (op.attributes.carried != static_cast<int64_t>(carried) || op.results.size() != carried) {
+  const int64_t n = op.attributes.max_iter;
+  const int64_t scanned = op.attributes.scanned;
+  const size_t carried = static_cast<size_t>(std::max<int32_t>(op.attributes.carried, 0));
+  if (op.attributes.carried < 0 || scanned < 0 || op.results.size() < carried ||
+      op.operands.size() != carried + static_cast<size_t>(scanned)) {
     return FieldError(field + ".carried", "for carries exactly its operands and results");
   }
   std::vector<Type> types = {{ElementType::kI32, {}}};
-  for (ValueId id : op.operands) types.push_back(program_[id].type);
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    Type type = program_[op.operands[i]].type;
+    if (i >= carried) {
+      if (type.shape.empty() || type.shape[0] != n) {
+        return FieldError(At(field + ".operands", i), absl::StrCat("needs a leading axis of ", n));
+      }
+      type.shape.erase(type.shape.begin());
+    }
+    types.push_back(std::move(type));
+  }
   const Region& body = op.regions[0];
   const std::string here = field + ".regions[0]";
   if (absl::Status s = OpenRegion(body, here, types, false); !s.ok()) return s;
   if (absl::Status s = Ops(body, here, depth + 1, iterations); !s.ok()) return s;
   if (absl::Status s = UseYields(body, here); !s.ok()) return s;
-  if (body.yields.size() != carried) return FieldError(here + ".yields", "one per carried value");
-  for (size_t i = 0; i < carried; ++i) {
+  if (body.yields.size() != op.results.size()) {
+    return FieldError(here + ".yields", "one per carried value, and one per stacked result");
+  }
+  for (size_t i = 0; i < body.yields.size(); ++i) {
     if (absl::Status s = MayEnterLoop(body.yields[i], At(here + ".yields", i)); !s.ok()) return s;
-    if (program_[body.yields[i]].type != types[i + 1] ||
-        program_[op.results[i]].type != types[i + 1]) {
+    Type result = program_[body.yields[i]].type;
+    if (i < carried && result != types[i + 1]) {
       return FieldError(At(here + ".yields", i), "differs from the carried type");
+    }
+    if (i >= carried) result.shape.insert(result.shape.begin(), n);
+    if (program_[op.results[i]].type != result) {
+      return FieldError(At(here + ".yields", i), i < carried ? "differs from the carried type"
+                                                             : "differs from an element of the "
+                                                               "stacked result");
     }
   }
   Close();

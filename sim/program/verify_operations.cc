@@ -1,4 +1,6 @@
 // Regions and the operations in them: what is defined where, types, roles, sites.
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "sim/op/op_info.h"
@@ -156,8 +158,8 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
                                                        "' gives another type than its result has"));
   }
   if (absl::Status s = CheckNumbers(op, field); !s.ok()) return s;
-  if (op.code == OpCode::kEvent) {
-    if (absl::Status s = CheckSite(op, field); !s.ok()) return s;
+  if (op.code == OpCode::kEvent || op.code == OpCode::kAccept || !op.attributes.site.empty()) {
+    if (absl::Status s = CheckNamedTest(op, field); !s.ok()) return s;
   }
   return Results(op, field);
 }
@@ -216,7 +218,7 @@ absl::Status Verifier::Results(const Op& op, const std::string& field) {
   bool tainted = false;
   const OpClass op_class = InfoOf(op.code).op_class;
   if (op_class == OpClass::kCompare) {
-    tainted = program_[op.operands[0]].type.element == ElementType::kReal;
+    tainted = program_.IsReal(op.operands[0]) && program_.level == TestLevel::kDeclared;
   }
   if (op.code != OpCode::kEvent) {
     for (ValueId id : op.operands) tainted = tainted || known_[Index(id)].from_real_compare;
@@ -234,12 +236,32 @@ absl::Status Verifier::Results(const Op& op, const std::string& field) {
   return absl::OkStatus();
 }
 
+// An event, or a comparison with a name of its own.
+absl::Status Verifier::CheckNamedTest(const Op& op, const std::string& field) {
+  const std::string& kind = op.attributes.kind;
+  const bool has_level = program_.level != TestLevel::kDeclared;
+  if (InfoOf(op.code).op_class == OpClass::kCompare && !has_level) {
+    return FieldError(field + ".decision_site",
+                      "a comparison is a test with a name only where the program states a level");
+  }
+  constexpr std::array<std::string_view, 4> kKinds = {"acceptance", "membership", "halt", "guard"};
+  if (!kind.empty() && std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end()) {
+    return FieldError(field + ".test_kind", absl::StrCat("unknown kind '", kind,
+                                                         "'; acceptance, membership, halt, guard"));
+  }
+  if (!kind.empty() && !has_level) {
+    return FieldError(field + ".test_kind", "tests have a kind where the program states a level");
+  }
+  return CheckSite(op, field);
+}
+
 absl::Status Verifier::CheckSite(const Op& op, const std::string& field) {
   if (kind_ != Kind::kStep) {
     return FieldError(field + ".code", "sites stand in `step`; initial and costs decide nothing");
   }
   if (absl::Status s = CheckName(op.attributes.site, field + ".decision_site"); !s.ok()) return s;
-  if (!sites_.insert(op.attributes.site).second) {
+  const bool once = program_.level == TestLevel::kDeclared;
+  if (!sites_.insert(op.attributes.site).second && once) {
     return FieldError(field + ".decision_site",
                       absl::StrCat("site '", op.attributes.site, "' is named twice"));
   }

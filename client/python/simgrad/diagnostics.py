@@ -95,6 +95,8 @@ class EventTrace:
     before), margin, margin_instance, margin_ulps, margin_ulps_instance, nan_margins as for a
     TerminationTrace.
       first_step: [N] first step at which the event held, -1: never. Only in a final result.
+      kind: what the test is for, in programs with a level: "event", "termination", "weight", "guard",
+        "acceptance", "membership" or "halt"; else "".
     """
 
     site: str
@@ -107,6 +109,7 @@ class EventTrace:
     margin_ulps_instance: np.ndarray
     nan_margins: np.ndarray
     first_step: np.ndarray | None = None
+    kind: str = ""
 
 
 @dataclass
@@ -269,7 +272,9 @@ def forward_trace(
         sites[name] = trace
     _add_instances(sites, blocks, first, steps, instances)
     events = {
-        name: EventTrace(site=name, **_columns(columns, _EVENT_COLUMNS))
+        name: EventTrace(
+            site=name, kind=columns[0].kind, **_columns(columns, _EVENT_COLUMNS)
+        )
         for name, columns in _by_name(blocks, "events", "site").items()
     }
     sampled = np.array([s for b in blocks for s in b.sampled_steps], np.int64)

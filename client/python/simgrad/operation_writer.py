@@ -66,8 +66,8 @@ class OperationWriter:
     """A program being written: operations go into the region being written, with the current role
     and site."""
 
-    def __init__(self, name: str):
-        self.program = program_pb2.Program(name=name)
+    def __init__(self, name: str, level: str = ""):
+        self.program = program_pb2.Program(name=name, level=level)
         self._regions = [self.program.step]
         self._role = ""
         self._site = ""

@@ -27,6 +27,9 @@ class ProgramBuilder(Operations):
     """Builds one program. Operations go into the region being written, with the current role and
     site.
 
+    `level` says which comparisons of reals are tests with sites: "decisions", "all" or "loops";
+    without one, events alone decide.
+
     Errors: ValueError for shapes that do not meet; everything else is verified by the server.
     """
 
@@ -189,6 +192,65 @@ class ProgramBuilder(Operations):
         op.results.extend(x.value for x in results)
         self._regions[-1].ops.append(op)
         return results
+
+    def scan(
+        self,
+        body: Callable[[list[Expression], list[Expression]], tuple[Sequence[Any], Sequence[Any]]],
+        carried: Sequence[Expression],
+        scanned: Sequence[Expression] = (),
+        *,
+        length: int | None = None,
+        reverse: bool = False,
+    ) -> tuple[list[Expression], list[Expression]]:
+        """A for over the leading axis of `scanned`, with `reverse` from its last element.
+
+        Args:
+          body: of (carried, one element of each scanned value); returns (next carried values, values
+            to stack).
+          length: how many turns, where nothing is scanned.
+        Returns: carried values at the end, and what was stacked, along a leading axis.
+        """
+        count = _leading(scanned) if scanned else length
+        if count is None:
+            raise ValueError("scan needs something to scan, or a length")
+        op = program_pb2.Op(
+            code="for",
+            role=self._role,
+            site=self._site,
+            max_iter=count,
+            carried=len(carried),
+            scanned=len(scanned),
+            reverse=reverse,
+            operands=[x.value for x in (*carried, *scanned)],
+        )
+        region = op.regions.add()
+        with self._region(region):
+            region.args.append(self._new((), ELEMENT_TYPE_I32, "index").value)
+            inner = [self._argument(region, x) for x in carried]
+            elements = [self._argument(region, x, slice(1, None)) for x in scanned]
+            following, stacked = body(inner, elements)
+            given = [self._value(x) for x in stacked]
+            region.yields.extend(self._value(x).value for x in (*following, *given))
+        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
+        results += [self._new((count, *x.shape), x.element, self._name(x)) for x in given]
+        op.results.extend(x.value for x in results)
+        self._regions[-1].ops.append(op)
+        return results[: len(carried)], results[len(carried) :]
+
+    def accept(
+        self, site: str, a: Any, comparison: str, b: Any, trial: Any, current: Any
+    ) -> Expression:
+        """`trial` where (a comparison b), else `current`: a named site of kind acceptance."""
+        compared = self._widened([a, b])
+        values = self._widened([trial, current])
+        return self._emit(
+            "accept",
+            [*compared, *values],
+            values[0].shape,
+            values[0].element,
+            decision_site=site,
+            comparison=comparison,
+        )
 
     def cond(
         self,

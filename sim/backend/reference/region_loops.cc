@@ -182,28 +182,55 @@ void RegionRunner::ExecuteWhile(const Op& op, Frame& frame) {
 void RegionRunner::ExecuteFor(const Op& op, Frame& frame) {
   const Region& region = op.regions[0];
   const int64_t trips = op.attributes.max_iter;
+  const size_t c = static_cast<size_t>(op.attributes.carried);
   LoopRecord& record = frame.loops[op.results.empty() ? ValueId::kNone : op.results[0]];
   record.runs.clear();
   LoopRun& run = record.runs.emplace_back();
-  std::vector<Array> carried = Collect(op.operands, 0, frame);
-  std::vector<Radius> radii;
+  std::vector<Array> carried;
+  for (size_t k = 0; k < c; ++k) carried.push_back(frame.At(op.operands[k]));
+  std::vector<Radius> radii;  // of the operands; those of the carried ones change
+  std::vector<Radius> stacked_radii(StackedOf(op));
   if (sinks_.decisions != nullptr) radii = LeastRadii(op.operands, frame);
+  std::vector<std::vector<Array>> stacked(StackedOf(op));  // [result][turn]
   for (run.iterations = 0; run.iterations < trips; ++run.iterations) {
     if (!sinks_.keep) run.bodies.clear();
     run.bodies.push_back(
         LoopFrame(layouts_.Of(region), frame, std::max<int64_t>(trips, 1), run.iterations, ""));
     Frame& body = *run.bodies.back();
     Array index;
-    index.integer = {run.iterations};
+    index.integer = {op.attributes.reverse ? trips - 1 - run.iterations : run.iterations};
+    const size_t at = static_cast<size_t>(index.integer[0]);
+    std::vector<Array> scanned;
+    for (size_t k = c; k < op.operands.size(); ++k) {
+      const Array& whole = frame.At(op.operands[k]);
+      scanned.push_back(SliceOf(whole, at, SizeOf(whole) / static_cast<size_t>(trips)));
+    }
     const std::vector<Array> indices = {std::move(index)};
-    BindArgs(region, body, {&indices, &carried});
+    BindArgs(region, body, {&indices, &carried, &scanned});
     BindRadii(std::span(region.args).subspan(1), radii, body);
     Run(region, body);
     carried = Collect(region.yields, 0, body);
-    if (sinks_.decisions != nullptr) radii = LeastRadii(region.yields, body);
+    for (size_t k = 0; k < stacked.size(); ++k) stacked[k].push_back(std::move(carried[c + k]));
+    carried.resize(c);
+    if (sinks_.decisions == nullptr) continue;
+    const std::vector<Radius> next = LeastRadii(region.yields, body);
+    std::copy(next.begin(), next.begin() + static_cast<std::ptrdiff_t>(c), radii.begin());
+    for (size_t k = 0; k < stacked.size(); ++k) {
+      stacked_radii[k] = LeastOf(stacked_radii[k], next[c + k]);
+    }
   }
+  radii.resize(std::min(radii.size(), c));
   BindRadii(op.results, radii, frame);
-  for (size_t k = 0; k < carried.size(); ++k) frame.Set(op.results[k], std::move(carried[k]));
+  if (sinks_.decisions != nullptr) {
+    BindRadii(std::span(op.results).subspan(c), stacked_radii, frame);
+  }
+  for (size_t k = 0; k < c; ++k) frame.Set(op.results[k], std::move(carried[k]));
+  for (size_t k = 0; k < stacked.size(); ++k) {
+    if (op.attributes.reverse) std::reverse(stacked[k].begin(), stacked[k].end());
+    Array whole;
+    for (const Array& element : stacked[k]) AppendTo(whole, element);
+    frame.Set(op.results[c + k], std::move(whole));
+  }
 }
 
 }  // namespace simgrad::sim::reference

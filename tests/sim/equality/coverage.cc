@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/op/op_info.h"
+#include "sim/program/loop.h"
 
 namespace simgrad::sim::equality {
 namespace {
@@ -25,6 +26,9 @@ struct Contents {
   bool guarded = false;
   bool predicate = false;
   bool branch = false;
+  bool scans = false;
+  bool stacks = false;
+  bool reversed = false;
 
   void Visit(const Region& region, bool in_loop) {
     for (const Op& op : region.ops) {
@@ -39,6 +43,11 @@ struct Contents {
       if (op.code == OpCode::kSum) orders.insert(op.attributes.order);
       if (op.code == OpCode::kEvent) events.insert(op.attributes.comparison);
       if (op.code == OpCode::kWhile) VisitLoop(op.attributes);
+      if (op.code == OpCode::kFor) {
+        scans = scans || op.attributes.scanned > 0;
+        stacks = stacks || StackedOf(op) > 0;
+        reversed = reversed || op.attributes.reverse;
+      }
       const bool cast = op.code == OpCode::kCast;
       saturates = saturates || (cast && op.attributes.overflow == Overflow::kSaturate);
       for (const Region& inside : op.regions) Visit(inside, in_loop || loop);
@@ -99,6 +108,9 @@ void Coverage::Add(const Case& made, const Observed& seen) {
   guarded_events += contents.guarded ? 1 : 0;
   predicates += contents.predicate ? 1 : 0;
   branches += contents.branch ? 1 : 0;
+  scans += contents.scans ? 1 : 0;
+  stacks += contents.stacks ? 1 : 0;
+  reversed_scans += contents.reversed ? 1 : 0;
   for (const auto& site : seen.diagnostics.terminations) {
     uint64_t runs = 0;
     for (const TerminationStep& step : site) {
@@ -142,6 +154,9 @@ std::vector<Coverage::Line> Coverage::Lines() const {
                              {"predicates", predicates, 100},
                              {"stopped by a counter", counters, 20},
                              {"regions of a cond", branches, 50},
+                             {"scanned operands", scans, 50},
+                             {"stacked results", stacks, 50},
+                             {"reversed scans", reversed_scans, 50},
                              {"saturating casts", saturating_casts, 20},
                              {"initial", initial_regions, 50},
                              {"gradients", gradients, 300},

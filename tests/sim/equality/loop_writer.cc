@@ -312,15 +312,29 @@ bool WorldWriter::WriteWhile(ValuePool& pool, int depth) {
 bool WorldWriter::WriteFor(ValuePool& pool, int depth) {
   if (depth >= 3 || loops_ >= 6) return false;
   ++loops_;
+  const bool stacks = random_.Chance(0.4);
   Vars carried;
-  for (int64_t more = random_.Integer(1, 2); more > 0; --more) carried.push_back(Real(pool));
+  for (int64_t more = random_.Integer(stacks ? 0 : 1, 2); more > 0; --more) {
+    carried.push_back(Real(pool));
+  }
   if (!options_.smooth && !pool.i32s.empty() && random_.Chance(0.2)) {
     carried.push_back(Take(pool, pool.i32s));
   }
+  int64_t trips = random_.Chance(0.1) ? 0 : random_.Integer(1, depth == 0 ? 4 : 2);
+  Vars scanned;
+  const Vars leading = ValuePool::Where(
+      pool.reals, [](const Var& x) { return !x.shape().empty() && x.shape()[0] < 6; });
+  if (!leading.empty() && random_.Chance(0.5)) {
+    scanned.push_back(Take(pool, leading));
+    trips = scanned[0].shape()[0];
+    if (random_.Chance(0.4)) scanned.push_back(WithLeading(pool, Real(pool), trips));
+    if (!options_.smooth && !pool.choices.empty() && random_.Chance(0.3)) {
+      scanned.push_back(WithLeading(pool, Take(pool, pool.choices), trips));
+    }
+  }
   const ValuePool visible = pool.Inside();
-  const int64_t trips = random_.Chance(0.1) ? 0 : random_.Integer(1, depth == 0 ? 4 : 2);
-  const Vars results = builder_.For(trips, carried, [&](Var index, const Vars& inner) {
-    ValuePool inside = RegionPool(visible, {inner});
+  const auto body = [&](Var index, const Vars& inner, const Vars& elements) {
+    ValuePool inside = RegionPool(visible, {inner, elements});
     if (!options_.smooth) inside.i32s.push_back(index);
     Grow(inside, static_cast<int>(random_.Integer(1, 3)), depth + 1);
     if (random_.Chance(0.25)) WriteWhile(inside, depth + 1);
@@ -331,11 +345,24 @@ bool WorldWriter::WriteFor(ValuePool& pool, int depth) {
         yields.push_back(Like(inside, type));
         continue;
       }
-      const Var mixed = Digest(inside, type.shape);
+      Var mixed = Digest(inside, type.shape);
+      for (const Var& y : elements) {
+        if (TypeOf(y) == ElementType::kReal && y.shape() == type.shape) mixed = mixed + y;
+      }
       yields.push_back(Tamed() ? 0.5 * x + Bounded(mixed) : mixed);
     }
+    if (stacks || yields.empty()) {
+      const Var made = Real(inside);
+      yields.push_back(made.shape().size() < 3 ? made : builder_.Reduce(kSum, made));
+      if (!inside.choices.empty() && random_.Chance(0.3)) {
+        const Var truth = Take(inside, inside.choices);
+        if (truth.shape().empty()) yields.push_back(truth);
+      }
+    }
     return yields;
-  });
+  };
+  const bool reverse = random_.Chance(0.4);
+  const Vars results = builder_.Scan(trips, carried, scanned, reverse, body);
   for (const Var& x : results) Keep(pool, pool.Of(TypeOf(x)), x);
   return true;
 }

@@ -44,6 +44,7 @@ class WorldWriter {
   bool WriteReduction(OpCode code, ValuePool& pool);
   bool WritePrecision(OpCode code, ValuePool& pool);
   bool WriteEvent(ValuePool& pool);
+  bool WriteAccept(ValuePool& pool);
   void WriteLiteral(ValuePool& pool);
 
   // Operands.

@@ -166,5 +166,81 @@ TEST(Cond, ClampsANumber) {
   }
 }
 
+// Running totals from either end, of x and of nothing but the index.
+TEST(Scan, TakesAndStacksElements) {
+  for (const bool reverse : {false, true}) {
+    Setting setting;
+    setting.states = {{1.0, 2.0, 4.0}};
+    const Outcome outcome = RunProgram(setting, [&](Builder& b) {
+      const Var x = b.State("x", {3});
+      const Vars made = b.Scan(3, {b.Literal(0.0)}, {x}, reverse,
+                               [&](Var index, const Vars& carried, const Vars& scanned) {
+                                 const Var sum = carried[0] + scanned[0];
+                                 const Var number = b.Convert(index, ElementType::kReal);
+                                 return Vars{sum, sum + 100.0 * number};
+                               });
+      b.SetNext({made[1]});
+    });
+    const std::vector<double> expected =
+        reverse ? std::vector<double>{7, 106, 204} : std::vector<double>{1, 103, 207};
+    EXPECT_EQ(FinalState(outcome), expected);
+  }
+}
+
+// x < 1 twice, x > 0 as a guard, and a mask that is a number.
+Outcome RunLevel(TestLevel level) {
+  Setting setting;
+  setting.states = {{0.5}};
+  return RunProgram(setting, [&](Builder& b) {
+    b.program().level = level;
+    const Var x = b.State("x", {});
+    const Var small = b.Apply(OpCode::kLt, {x, b.Literal(1.0)});
+    const Var again = b.Apply(OpCode::kLt, {x, b.Literal(0.25)});
+    const Var safe = Select(b.Apply(OpCode::kGt, {x, b.Literal(0.0)}), x, b.Literal(1.0));
+    const Var mask = b.Convert(b.Apply(OpCode::kGe, {x, b.Literal(0.5)}), ElementType::kReal);
+    b.SetNext({Select(And(small, Not(again)), safe, x) * mask});
+  });
+}
+
+std::vector<std::string> Names(const Outcome& outcome) {
+  std::vector<std::string> names;
+  for (const sim::Site& site : outcome.program->sites) names.push_back(site.name + " " + site.test_kind);
+  return names;
+}
+
+TEST(Level, NamesComparisonsByTheirKind) {
+  EXPECT_EQ(Names(RunLevel(TestLevel::kLoops)), std::vector<std::string>());
+  EXPECT_EQ(Names(RunLevel(TestLevel::kDecisions)),
+            (std::vector<std::string>{"lt event", "lt#1 event", "ge weight"}));
+  EXPECT_EQ(Names(RunLevel(TestLevel::kAll)),
+            (std::vector<std::string>{"lt event", "lt#1 event", "gt guard", "ge weight"}));
+}
+
+TEST(Level, CountsOccurrencesInTheSignature) {
+  const Outcome outcome = RunLevel(TestLevel::kDecisions);
+  const auto changed = [](uint64_t site) { return precision::DecisionHash(site, 0, 0, 0, 1); };
+  // The second comparison does not hold, and so does not change.
+  EXPECT_EQ(outcome.result.path_signatures[0],
+            changed(precision::Fnv1a64("lt")) + changed(precision::Fnv1a64("ge")));
+  EXPECT_EQ(HashOfSite("lt#1"), precision::SplitMix64(precision::Fnv1a64("lt") ^ 1));
+  EXPECT_EQ(outcome.seen.diagnostics.events[1][0].margin.absolute, 0.25);  // 0.5 against 0.25
+  EXPECT_EQ(FinalState(outcome)[0], 0.5);
+  EXPECT_NE(outcome.program->text.find("\ntests decisions\n"), std::string::npos);
+}
+
+TEST(Accept, ChoosesTheTrialAtASite) {
+  for (const double error : {0.5, 2.0}) {
+    Setting setting;
+    setting.states = {{error}};
+    const Outcome outcome = RunProgram(setting, [&](Builder& b) {
+      const Var x = b.State("x", {});
+      b.SetNext({b.Accept("step", x, Comparison::kLe, b.Literal(1.0), 10.0 * x, x)});
+    });
+    EXPECT_EQ(FinalState(outcome)[0], error <= 1.0 ? 10.0 * error : error);
+    EXPECT_EQ(outcome.seen.diagnostics.events.at(0).at(0).margin.absolute, error - 1.0);
+    EXPECT_EQ(outcome.program->sites.at(0).test_kind, "acceptance");
+  }
+}
+
 }  // namespace
 }  // namespace simgrad::sim
