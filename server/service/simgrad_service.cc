@@ -223,7 +223,10 @@ SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::
   const auto worlds = conversion::ListWorlds();
   worlds_bytes_ =
       worlds.ok() ? absl::StatusOr<grpc::ByteBuffer>(Serialized(*worlds)) : worlds.status();
-  context_.scheduler->memory().SetRelief([this](int64_t bytes) { cache_.Relieve(bytes); });
+  context_.scheduler->memory().SetRelief([this](int64_t bytes) {
+    const int64_t freed = cache_.Relieve(bytes);
+    context_.engine->Relieve(bytes - freed);
+  });
 }
 
 void SimgradService::SetPorts(int port, int metrics_port) {

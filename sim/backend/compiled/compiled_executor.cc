@@ -20,12 +20,11 @@ struct Kept {
                        .near_zero = options.near_zero},
         wanted(how),
         kernels(options.kernels),
-        plans(kernel_options, options.most_plan_bytes) {}
+        plans(kernel_options, options.most_plan_bytes, options.kernels.watch) {}
 
   KernelRequest RequestOf(const PlannedProgram& planned, Part part) const {
-    KernelOptions how = kernel_options;
-    how.mapping = planned.mapping;
-    KernelRequest request = {planned.plan, part, planned.adjoint, how, planned.adjoint_key};
+    KernelRequest request = {planned.plan, part, planned.adjoint, planned.options,
+                             planned.adjoint_key};
     if (part == Part::kForward) {
       request.writer = planned.forward;
       request.key = planned.forward_key;
@@ -80,12 +79,9 @@ class Compiled : public CompiledExecutor {
     };
     const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
     const bool reverses = !planned->adjoint_key.empty();
-    // Both are compiled side by side, and before the run begins: it waits for nothing later.
+    // Both are compiled side by side. The run begins when it can; its StartAdjoint waits for the rest.
     if (reverses) kept_->kernels.Ask(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted);
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
-    if (reverses) {
-      if (const auto ready = kernel(Part::kAdjoint); !ready.ok()) return ready.status();
-    }
     return std::make_unique<CompiledRun>(
         std::move(batch), std::move(options),
         RunCode{planned->plan, planned->forward.shape, kernel, near_zero, WhenNearZero()});
@@ -108,6 +104,12 @@ class Compiled : public CompiledExecutor {
       need.run += static_cast<int64_t>(kPerOperation * work);
     }
     return need;
+  }
+
+  // Plans first: they are made in a moment.
+  int64_t Relieve(int64_t bytes) override {
+    const int64_t freed = kept_->plans.Relieve(bytes);
+    return freed + kept_->kernels.Relieve(bytes - freed);
   }
 
   CompiledUse use() const override {

@@ -4,6 +4,7 @@
 #include <llvm/Support/ErrorHandling.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -57,6 +58,17 @@ std::optional<KernelObject> ObjectOf(const std::string& file) {
   return object;
 }
 
+// What LLVM takes while it compiles: 3 to 4 KiB for each statement were measured (compile_bench).
+int64_t CompileBytes(const plan::Plan& plan, Part part) {
+  constexpr int64_t kLeast = int64_t{16} << 20;  // the scalar functions
+  constexpr int64_t kPerStatement = 6 << 10;
+  int64_t statements = 0;
+  for (const plan::Function* function : FunctionsOf(plan, part)) {
+    statements += plan::StatementsOf(*function);
+  }
+  return kLeast + kPerStatement * statements;
+}
+
 std::string NameOf(const std::string& key, Effort effort) {
   return key + (effort == Effort::kBest ? "b" : "q");
 }
@@ -78,6 +90,7 @@ struct KernelCache::Shared {
   struct Kept {
     std::string name;
     std::shared_ptr<const Kernel> kernel;
+    HeldMemory memory;
   };
   using Entries = std::list<Kept>;
 
@@ -99,7 +112,7 @@ struct KernelCache::Shared {
   std::shared_ptr<const Kernel> FindLocked(const std::string& name);
   std::shared_ptr<Job> AskLocked(const KernelRequest& request, Effort effort, bool then_best);
   void Finish(const std::shared_ptr<Job>& job, Loaded result);
-  void DropOldest();
+  int64_t DropOldest(int64_t most_bytes);
   std::shared_ptr<Job> NextLocked(bool only_quick);
   void Lost(const absl::Status& why);
 
@@ -147,7 +160,7 @@ std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer
     recorded += flag ? '1' : '0';
   }
   const std::string machine =
-      Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", options.parts,
+      Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", ShapeOf(options).parts,
           options.mapping == Mapping::kElements ? " elements " : " lanes ", kWriterRevision,
           " " LLVM_VERSION_STRING);
   return KernelKey(
@@ -173,8 +186,9 @@ std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request
   return job;
 }
 
-void KernelCache::Shared::DropOldest() {
-  for (auto entry = entries.end(); entry != entries.begin() && use.bytes > options.most_bytes;) {
+int64_t KernelCache::Shared::DropOldest(int64_t most_bytes) {
+  const int64_t before = use.bytes;
+  for (auto entry = entries.end(); entry != entries.begin() && use.bytes > most_bytes;) {
     const auto candidate = std::prev(entry);
     if (candidate->kernel.use_count() > 1) {  // in use: it would not free anything
       entry = candidate;
@@ -185,13 +199,16 @@ void KernelCache::Shared::DropOldest() {
     index.erase(candidate->name);
     entry = entries.erase(candidate);
   }
+  return before - use.bytes;
 }
 
 void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result) {
+  HeldMemory memory;
+  if (result.ok()) memory = options.watch->ForCache((*result)->code->bytes());
   std::lock_guard<std::mutex> lock(mutex);
   const auto keep = [&](const std::string& name, const std::shared_ptr<const Kernel>& kernel) {
-    if (index.count(name) != 0) return;
-    entries.push_front({name, kernel});
+    if (index.count(name) != 0 || memory == nullptr) return;
+    entries.push_front({name, kernel, std::move(memory)});
     index[name] = entries.begin();
     use.bytes += kernel->code->bytes();
     ++use.kernels;
@@ -206,11 +223,12 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
     }
   } else {
     ++use.failed;
-    if (job->effort == Effort::kBest) hopeless.insert(job->request.key);
+    const bool may_come_right = absl::IsResourceExhausted(result.status());
+    if (job->effort == Effort::kBest && !may_come_right) hopeless.insert(job->request.key);
   }
   job->result = std::move(result);
   job->is_done = true;
-  DropOldest();
+  DropOldest(options.most_bytes);
   changed.notify_all();
 }
 
@@ -245,6 +263,12 @@ Loaded KernelCache::Shared::Make(const Job& job) {
     if (found.ok()) return found;
   }
   if (options.before_compile) options.before_compile(job.effort);
+  const int64_t bytes = CompileBytes(*job.request.plan, job.request.part);
+  const HeldMemory memory = options.watch->ForCompile(bytes);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        Cat("there is no memory now for the ", bytes, " bytes that compiling takes"));
+  }
   const auto start = std::chrono::steady_clock::now();
   KernelOptions how = job.request.options;
   how.effort = job.effort;
@@ -255,10 +279,13 @@ Loaded KernelCache::Shared::Make(const Job& job) {
   if (!kernel.ok()) return kernel.status();
   kernel->effort = job.effort;
   if (job.effort == Effort::kBest) folder.Keep(job.request.key, FileOf(*object));
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  options.watch->Compiled(
+      job.effort == Effort::kBest ? CompileQuality::kBest : CompileQuality::kQuick, seconds);
   std::lock_guard<std::mutex> lock(mutex);
   ++use.compiled;
-  use.compile_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  use.compile_seconds += seconds;
   return std::make_shared<const Kernel>(*std::move(kernel));
 }
 
@@ -380,6 +407,11 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
     lock.lock();
   }
   return job->result;
+}
+
+int64_t KernelCache::Relieve(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->DropOldest(std::max<int64_t>(shared_->use.bytes - bytes, 0));
 }
 
 CompilerUse KernelCache::use() const {
