@@ -88,6 +88,13 @@ class Reader {
     return out_.*place ? absl::OkStatus() : Unknown("overflow mode", "ieee, saturate");
   }
 
+  absl::Status operator()(sim::TestKind Attributes::*place) const {
+    const auto kind = sim::TestKindFromName(Text());
+    if (!kind) return Unknown("kind of test", "acceptance, membership, halt, guard");
+    out_.*place = *kind;
+    return absl::OkStatus();
+  }
+
  private:
   std::string Text() const { return reflection_.GetString(op_, field_); }
   absl::Status Unknown(const char* what, const char* known) const {
@@ -135,6 +142,10 @@ class Writer {
   }
   void operator()(std::optional<sim::Overflow> Attributes::*place) const {
     if (attributes_.*place) Text(std::string(precision::OverflowName(*(attributes_.*place))));
+  }
+
+  void operator()(sim::TestKind Attributes::*place) const {
+    Text(std::string(sim::TestKindName(attributes_.*place)));
   }
 
  private:

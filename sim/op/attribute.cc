@@ -96,7 +96,8 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      }},
     {"test_kind", &Attributes::kind,
      [](const Program&, const Op& op, const Names&) -> std::string {
-       return op.attributes.kind.empty() ? "" : " kind=" + op.attributes.kind;
+       const std::string_view kind = TestKindName(op.attributes.kind);
+       return kind.empty() ? "" : " kind=" + std::string(kind);
      }},
     {"carried", &Attributes::carried, Unsaid},
     {"format", &Attributes::format, Unsaid},  // the type of the result says it

@@ -119,7 +119,7 @@ void ExpandAccept(ExpansionWriter& writer) {
   Op event = writer.Begin(OpCode::kEvent, {writer.X(0), writer.X(1)});
   event.attributes.site = op.attributes.site;
   event.attributes.comparison = op.attributes.comparison;
-  event.attributes.kind = "acceptance";
+  event.attributes.kind = TestKind::kAcceptance;
   event.role = Role::kEvent;
   event.site = op.attributes.site;
   ValueId accepted = writer.NewValue({ElementType::kBool, compared.shape});

@@ -62,14 +62,14 @@ class Namer {
   }
 
   // A declared kind comes before what data flow says.
-  std::string KindOf(const Op& op) const {
-    if (!op.attributes.kind.empty()) return op.attributes.kind;
+  TestKind KindOf(const Op& op) const {
+    if (op.attributes.kind != TestKind::kFromFlow) return op.attributes.kind;
     const size_t result = Index(op.results[0]);
-    if (!behind_predicates_.empty() && behind_predicates_[result]) return "termination";
+    if (!behind_predicates_.empty() && behind_predicates_[result]) return TestKind::kTermination;
     const bool guards = small_[Index(op.operands[0])] || small_[Index(op.operands[1])];
-    if (Compares(op) && guards && in_select_[result] && !elsewhere_[result]) return "guard";
-    if (op.code == kEvent || behind_choices_[result]) return "event";
-    return "weight";
+    if (Compares(op) && guards && in_select_[result] && !elsewhere_[result]) return TestKind::kGuard;
+    if (op.code == kEvent || behind_choices_[result]) return TestKind::kEvent;
+    return TestKind::kWeight;
   }
 
   std::string Occurrence(const std::string& name) {
@@ -93,11 +93,11 @@ class Namer {
   }
 
   void NameComparison(Op& op) {
-    const std::string kind = KindOf(op);
+    const TestKind kind = KindOf(op);
     const bool counts = program_.level == TestLevel::kAll ||
-                        (program_.level == TestLevel::kDecisions && kind != "guard");
+                        (program_.level == TestLevel::kDecisions && kind != TestKind::kGuard);
     const std::string given = std::exchange(op.attributes.site, "");
-    op.attributes.kind.clear();
+    op.attributes.kind = TestKind::kFromFlow;
     if (!counts) return;
     const std::string own(InfoOf(op.code).name);
     op.attributes.site = Occurrence(!given.empty() ? given : !op.site.empty() ? op.site : own);

@@ -22,7 +22,7 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
     }
     if (op.code == OpCode::kAccept) {  // of a world
       const int64_t own = ElementCount(program[op.operands[0]].type.shape);
-      sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, "acceptance"});
+      sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, TestKind::kAcceptance});
     }
     int64_t inside = mapped;
     if (op.code == OpCode::kWhile && !IsBranch(op)) {
@@ -38,6 +38,20 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
 std::string_view TestLevelName(TestLevel level) {
   constexpr std::array<std::string_view, 4> kNames = {"", "loops", "decisions", "all"};
   return kNames[static_cast<size_t>(level)];
+}
+
+std::string_view TestKindName(TestKind kind) {
+  constexpr std::array<std::string_view, 8> kNames = {
+      "", "termination", "event", "weight", "guard", "acceptance", "membership", "halt"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::optional<TestKind> TestKindFromName(std::string_view name) {
+  for (TestKind kind : {TestKind::kGuard, TestKind::kAcceptance, TestKind::kMembership,
+                        TestKind::kHalt}) {
+    if (TestKindName(kind) == name) return kind;
+  }
+  return std::nullopt;
 }
 
 std::string_view BaseOfSite(std::string_view name) { return name.substr(0, name.find('#')); }

@@ -82,6 +82,20 @@ struct Region {
   std::vector<ValueId> yields;
 };
 
+// What a test is for (name_tests.h); the last four may be declared.
+enum class TestKind : uint8_t {
+  kFromFlow,  // not declared; data flow says it
+  kTermination,
+  kEvent,
+  kWeight,
+  kGuard,
+  kAcceptance,
+  kMembership,
+  kHalt,
+};
+std::string_view TestKindName(TestKind kind);  // of kFromFlow: empty
+std::optional<TestKind> TestKindFromName(std::string_view name);  // of those that may be declared
+
 // When a loop checks its cap (docs/numerics.md section 9).
 enum class CapOrder : uint8_t {
   kTestFirst,  // the test is evaluated once more after the last correction
@@ -104,7 +118,7 @@ struct Attributes {
   int64_t elements = 0;          // while: 0 per instance, n >= 1 per element of the leading axis
   int32_t carried = 0;           // while, for and their vjp: number of carried values
   int32_t scanned = 0;           // for: number of operands that it takes element by element
-  std::string kind;              // event, comparisons: what is declared of the test
+  TestKind kind = TestKind::kFromFlow;  // event, comparisons: what is declared of the test
   std::optional<Format> format;  // cast: explicit target format
   std::optional<Overflow> overflow;  // cast: explicit overflow mode, else the role's
   bool reverse = false;              // cumsum, for: from the last element down
@@ -194,7 +208,7 @@ struct Site {
   int64_t elements = 1;
   int64_t max_iter = 0;        // termination: the cap
   int32_t number = 0;          // among the sites of its kind, in text order
-  std::string test_kind = {};  // of an event, in programs with a level (name_tests.h)
+  TestKind test_kind = TestKind::kFromFlow;  // of an event, in programs with a level (name_tests.h)
 };
 // What signatures know a site by: of "name" its hash, of "name#k", occurrence k, s(that hash ^ k).
 uint64_t HashOfSite(std::string_view name);

@@ -1,6 +1,4 @@
 // Regions and the operations in them: what is defined where, types, roles, sites.
-#include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "sim/op/op_info.h"
@@ -238,18 +236,12 @@ absl::Status Verifier::Results(const Op& op, const std::string& field) {
 
 // An event, or a comparison with a name of its own.
 absl::Status Verifier::CheckNamedTest(const Op& op, const std::string& field) {
-  const std::string& kind = op.attributes.kind;
   const bool has_level = program_.level != TestLevel::kDeclared;
   if (InfoOf(op.code).op_class == OpClass::kCompare && !has_level) {
     return FieldError(field + ".decision_site",
                       "a comparison is a test with a name only where the program states a level");
   }
-  constexpr std::array<std::string_view, 4> kKinds = {"acceptance", "membership", "halt", "guard"};
-  if (!kind.empty() && std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end()) {
-    return FieldError(field + ".test_kind", absl::StrCat("unknown kind '", kind,
-                                                         "'; acceptance, membership, halt, guard"));
-  }
-  if (!kind.empty() && !has_level) {
+  if (op.attributes.kind != TestKind::kFromFlow && !has_level) {
     return FieldError(field + ".test_kind", "tests have a kind where the program states a level");
   }
   return CheckSite(op, field);

@@ -204,7 +204,7 @@ Outcome RunLevel(TestLevel level) {
 
 std::vector<std::string> Names(const Outcome& outcome) {
   std::vector<std::string> names;
-  for (const sim::Site& site : outcome.program->sites) names.push_back(site.name + " " + site.test_kind);
+  for (const sim::Site& site : outcome.program->sites) names.push_back(site.name + " " + std::string(TestKindName(site.test_kind)));
   return names;
 }
 
@@ -238,7 +238,7 @@ TEST(Accept, ChoosesTheTrialAtASite) {
     });
     EXPECT_EQ(FinalState(outcome)[0], error <= 1.0 ? 10.0 * error : error);
     EXPECT_EQ(outcome.seen.diagnostics.events.at(0).at(0).margin.absolute, error - 1.0);
-    EXPECT_EQ(outcome.program->sites.at(0).test_kind, "acceptance");
+    EXPECT_EQ(outcome.program->sites.at(0).test_kind, TestKind::kAcceptance);
   }
 }
 
