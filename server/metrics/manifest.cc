@@ -301,7 +301,7 @@ void AddSites(std::vector<Family>& all) {
                  kTerminationSite,
                  "Runs of a loop, by why they stopped.",
                  {"reason"},
-                 Product({{"converged", "max_iter", "nonfinite", "not_entered"}}),
+                 Product({{"converged", "max_iter", "nonfinite", "not_entered", "counter"}}),
                  {}});
   all.push_back({"simgrad_termination_margin_ulps",
                  kHistogram,
