@@ -64,6 +64,10 @@ class Reader {
     out_.*place = reflection_.GetInt32(op_, field_);
     return absl::OkStatus();
   }
+  absl::Status operator()(double Attributes::*place) const {
+    out_.*place = reflection_.GetDouble(op_, field_);
+    return absl::OkStatus();
+  }
   absl::Status operator()(bool Attributes::*place) const {
     out_.*place = reflection_.GetBool(op_, field_);
     return absl::OkStatus();
@@ -127,6 +131,9 @@ class Writer {
   }
   void operator()(int32_t Attributes::*place) const {
     reflection_.SetInt32(&out_, field_, attributes_.*place);
+  }
+  void operator()(double Attributes::*place) const {
+    reflection_.SetDouble(&out_, field_, attributes_.*place);
   }
   void operator()(bool Attributes::*place) const {
     reflection_.SetBool(&out_, field_, attributes_.*place);

@@ -14,6 +14,7 @@
 #include "precision/hash.h"
 #include "precision/lane.h"
 #include "precision/narrow_elementary.h"
+#include "precision/norm.h"
 #include "precision/ulp.h"
 #include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/integers.h"
@@ -130,6 +131,10 @@ LONG_FUNCTION double Mod(double a, double b) {
                                              Lane<Format::F>::Carrier b) {                        \
     return c ? a : b;                                                                             \
   }                                                                                               \
+  BINARY(scale_up, F, s,                                                                          \
+         L::Round(precision::ScaleUp(static_cast<double>(a), static_cast<double>(b))))            \
+  BINARY(scale_down, F, s,                                                                        \
+         L::Round(precision::ScaleDown(static_cast<double>(a), static_cast<double>(b))))          \
   SCALAR double add_wide_##s(double a, double b) { return precision::Add(Format::F, a, b); }      \
   SCALAR Lane<Format::F>::Carrier round_f32_##s(float x) { return Lane<Format::F>::Round(x); }    \
   SCALAR Lane<Format::F>::Carrier round_f64_##s(double x) { return Lane<Format::F>::Round(x); }   \

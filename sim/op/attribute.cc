@@ -45,6 +45,23 @@ std::string IntoInput(const Program& program, const Op& op, const Names&) {
   return " into " + std::string(InputKindName(input.kind)) + "." + input.name;
 }
 
+// " name", where it holds.
+template <bool Attributes::*kFlag>
+std::string Flag(const char* name, const Op& op) {
+  return op.attributes.*kFlag ? std::string(" ") + name : "";
+}
+
+std::string ListIfAny(const char* name, const std::vector<int64_t>& numbers) {
+  return numbers.empty() ? "" : List(name, numbers);
+}
+
+std::string FillText(const Program&, const Op& op, const Names&) {
+  if (op.attributes.fill == 0.0) return "";
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, " fill=%a", op.attributes.fill);
+  return buffer;
+}
+
 const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"literal", &Attributes::literal, Numbers},
     {"axes", &Attributes::axes,
@@ -105,6 +122,35 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.reverse ? " reverse" : "";
      }},
+    {"stride", &Attributes::stride,
+     [](const Program&, const Op& op, const Names&) {
+       return ListIfAny("stride", op.attributes.stride);
+     }},
+    {"interior", &Attributes::interior,
+     [](const Program&, const Op& op, const Names&) {
+       return ListIfAny("interior", op.attributes.interior);
+     }},
+    {"indices", &Attributes::indices,
+     [](const Program&, const Op& op, const Names&) {
+       return List("indices", op.attributes.indices);
+     }},
+    {"fill", &Attributes::fill, FillText},
+    {"bounds", &Attributes::bounds,
+     [](const Program&, const Op& op, const Names&) { return " bounds=" + op.attributes.bounds; }},
+    {"combine", &Attributes::combine,
+     [](const Program&, const Op& op, const Names&) { return " " + op.attributes.combine; }},
+    {"upper", &Attributes::upper,
+     [](const Program&, const Op& op, const Names&) {
+       return Flag<&Attributes::upper>("upper", op);
+     }},
+    {"transposed", &Attributes::transposed,
+     [](const Program&, const Op& op, const Names&) {
+       return Flag<&Attributes::transposed>("transposed", op);
+     }},
+    {"unit", &Attributes::unit,
+     [](const Program&, const Op& op, const Names&) {
+       return Flag<&Attributes::unit>("unit", op);
+     }},
     {"",
      {},
      [](const Program& program, const Op& op, const Names&) -> std::string {
@@ -125,9 +171,8 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      }},
     {"",
      {},
-     [](const Program&, const Op& op, const Names& used) {
-       return " of " + used(op.attributes.primal);
-     }},
+     [](const Program&, const Op& op,
+        const Names& used) { return " of " + used(op.attributes.primal); }},
     {"overflow", &Attributes::overflow,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.overflow == Overflow::kSaturate ? " saturate" : "";

@@ -122,6 +122,15 @@ struct Attributes {
   std::optional<Format> format;  // cast: explicit target format
   std::optional<Overflow> overflow;  // cast: explicit overflow mode, else the role's
   bool reverse = false;              // cumsum, for: from the last element down
+  std::vector<int64_t> stride;       // slice: per axis; empty: 1
+  std::vector<int64_t> interior;     // pad: per axis; empty: 0
+  std::vector<int64_t> indices;      // take: flat, -1 for none
+  double fill = 0.0;                 // pad, take, gather: what is nowhere in the operand
+  std::string bounds;                // gather: clip, fill; scatter: clip, drop
+  std::string combine;               // scatter: set, add, mul, min, max
+  bool upper = false;                // triangular_solve: the upper triangle
+  bool transposed = false;           // triangular_solve, lu_solve
+  bool unit = false;                 // triangular_solve: ones on the diagonal
   // Filled in by AssignPrecision for sum and cumsum:
   Order order = Order::kPairwise;
   Format accumulator = Format::kF32;

@@ -169,6 +169,10 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
       return WriteShape(code, pool);
     case OpClass::kReduction:
       return WriteReduction(code, pool);
+    case OpClass::kIndexing:
+      return WriteIndexing(code, pool);
+    case OpClass::kLinear:
+      return WriteLinear(code, pool);
     case OpClass::kPrecision:
       return WritePrecision(code, pool);
     case OpClass::kConstant:
@@ -323,6 +327,13 @@ bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
   const ElementType element = kind < 0.1   ? ElementType::kI32
                               : kind < 0.2 ? ElementType::kBool
                                            : ElementType::kReal;
+  if (code == kIota) {
+    const Shape of = main_shape_.empty() ? Shape{random_.Integer(1, 4)} : main_shape_;
+    const int64_t axis = random_.Integer(0, static_cast<int64_t>(of.size()) - 1);
+    const ElementType as = random_.Chance(0.7) ? ElementType::kI32 : ElementType::kI64;
+    Keep(pool, pool.Of(as), builder_.Iota(of, axis, as));
+    return true;
+  }
   if (pool.Of(element).empty()) return false;
   if (code == kConcat) return WriteConcat(pool, element);
   const Var x = Take(pool, pool.Of(element));
@@ -346,15 +357,65 @@ bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
     return true;
   }
   if (rank == 0) return false;
-  std::vector<int64_t> start;
-  Shape part;
-  for (int64_t length : shape) {
-    start.push_back(random_.Integer(0, length));
-    part.push_back(
-        random_.Integer(random_.Chance(0.9) ? std::min<int64_t>(1, length - start.back()) : 0,
-                        length - start.back()));
+  if (code == kTake) return WriteTake(pool, element, x);
+  return WriteWindow(code, pool, element, x);
+}
+
+bool WorldWriter::WriteTake(ValuePool& pool, ElementType element, Var x) {
+  const int64_t count = ElementCount(x.shape());
+  Attributes a;
+  a.shape = random_.Chance(0.5) ? Shape{random_.Integer(0, 6)}
+                                : Shape{random_.Integer(1, 3), random_.Integer(1, 3)};
+  for (int64_t k = ElementCount(a.shape); k > 0; --k) {
+    a.indices.push_back(count == 0 || random_.Chance(0.15) ? -1 : random_.Integer(0, count - 1));
   }
-  Keep(pool, pool.Of(element), builder_.Slice(x, start, part));
+  if (random_.Chance(0.5)) a.fill = static_cast<double>(random_.Integer(-2, 2));
+  Keep(pool, pool.Of(element), builder_.Do(kTake, {x}, std::move(a)));
+  return true;
+}
+
+bool WorldWriter::WriteWindow(OpCode code, ValuePool& pool, ElementType element, Var x) {
+  const Shape shape = x.shape();
+  Attributes a;
+  if (code == kTranspose) {
+    for (size_t k = 0; k < shape.size(); ++k) a.dims.push_back(static_cast<int64_t>(k));
+    for (size_t k = shape.size(); k-- > 1;) {
+      std::swap(a.dims[k],
+                a.dims[static_cast<size_t>(random_.Integer(0, static_cast<int64_t>(k)))]);
+    }
+    Keep(pool, pool.Of(element), builder_.Do(kTranspose, {x}, std::move(a)));
+    return true;
+  }
+  if (code == kPad) {
+    for (int64_t length : shape) {
+      const int64_t low = random_.Integer(0, 2);
+      const int64_t between = random_.Chance(0.3) ? random_.Integer(1, 2) : 0;
+      const int64_t own = length == 0 ? 0 : (length - 1) * (between + 1) + 1;
+      a.start.push_back(low);
+      a.interior.push_back(between);
+      a.shape.push_back(low + own + random_.Integer(0, 1));
+    }
+    if (ElementCount(a.shape) > MaxElements()) return false;
+    if (random_.Chance(0.5)) a.interior.clear();
+    if (a.interior.empty()) {
+      for (size_t k = 0; k < shape.size(); ++k) {
+        a.shape[k] = std::max(a.shape[k], a.start[k] + shape[k]);
+      }
+    }
+    if (random_.Chance(0.5)) a.fill = static_cast<double>(random_.Integer(-2, 2));
+    Keep(pool, pool.Of(element), builder_.Do(kPad, {x}, std::move(a)));
+    return true;
+  }
+  const bool strides = random_.Chance(0.4);
+  for (int64_t length : shape) {
+    const int64_t step = strides ? random_.Integer(1, 3) : 1;
+    const int64_t start = random_.Integer(0, length);
+    const int64_t most = (length - start + step - 1) / step;
+    a.start.push_back(start);
+    a.shape.push_back(random_.Integer(random_.Chance(0.9) ? std::min<int64_t>(1, most) : 0, most));
+    if (strides) a.stride.push_back(step);
+  }
+  Keep(pool, pool.Of(element), builder_.Do(kSlice, {x}, std::move(a)));
   return true;
 }
 
