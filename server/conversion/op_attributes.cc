@@ -104,6 +104,13 @@ class Reader {
     return out_.*place ? absl::OkStatus() : Unknown("overflow mode", "ieee, saturate");
   }
 
+  absl::Status operator()(sim::TestKind Attributes::*place) const {
+    const auto kind = sim::TestKindFromName(Text());
+    if (!kind) return Unknown("kind of test", "acceptance, membership, halt, guard");
+    out_.*place = *kind;
+    return absl::OkStatus();
+  }
+
  private:
   std::string Text() const { return reflection_.GetString(op_, field_); }
   absl::Status Unknown(const char* what, const char* known) const {
@@ -165,6 +172,10 @@ class Writer {
     if (attributes_.*place) Text(std::string(precision::OverflowName(*(attributes_.*place))));
   }
 
+  void operator()(sim::TestKind Attributes::*place) const {
+    Text(std::string(sim::TestKindName(attributes_.*place)));
+  }
+
  private:
   void Text(const std::string& text) const { reflection_.SetString(&out_, field_, text); }
 
@@ -201,7 +212,7 @@ absl::Status ReadAttributes(const v1::Op& op, sim::OpCode code, const std::strin
     if (!status.ok() || field == nullptr) return;
     if (IsSent(op, field)) {
       status = std::visit(Reader(op, field, path, out), sim::InfoOf(attribute).field);
-    } else if (attribute == Attribute::kComparison) {
+    } else if (attribute == Attribute::kComparison && !op.predicate()) {
       status =
           InvalidField(path + ".comparison",
                        absl::StrCat("'", op.code(), "' compares; one of lt, le, gt, ge, eq, ne"));

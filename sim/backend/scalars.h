@@ -275,6 +275,24 @@ SCALAR bool convert_bool_bool(bool n) { return n; }
     return (x == x) & !precision::IsFinite(x);                                                    \
   }
 
+// 2^52 of the ulps in which the margin of a and b is told.
+#define UNIT(F, s, E, e)                                                                          \
+  SCALAR double unit_##s##_##e(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b, E extra) { \
+    const auto largest = device::LargerMagnitude(device::LargerMagnitude(a, b), extra);           \
+    return precision::Ulp(Format::F, static_cast<double>(largest)) * 0x1p52;                      \
+  }
+#define UNITS(F, s) UNIT(F, s, float, f32) UNIT(F, s, double, f64)
+UNITS(kF64, f64)
+UNITS(kF32, f32)
+UNITS(kBf16, bf16)
+UNITS(kF16, f16)
+UNITS(kE4m3, e4m3)
+UNITS(kE5m2, e5m2)
+// Of two deciding tests: whether the first lies nearer to its threshold (decision_margin.h).
+SCALAR bool decides_first(double ulps, double unit, double other_ulps, double other_unit) {
+  return (unit != 0.0) & ((other_unit == 0.0) | (ulps <= other_ulps));
+}
+
 RANGES(kF64, f64)
 RANGES(kF32, f32)
 RANGES(kBf16, bf16)

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdio>
 
+#include "sim/program/loop.h"
+
 namespace simgrad::sim {
 namespace {
 
@@ -28,6 +30,7 @@ std::string Numbers(const Program&, const Op& op, const Names&) {
 }
 
 std::string ComparisonText(const Program&, const Op& op, const Names&) {
+  if (op.attributes.predicate) return "";
   constexpr std::array<std::string_view, 6> kTexts = {"<", "<=", ">", ">=", "==", "!="};
   return " " + std::string(kTexts[static_cast<size_t>(op.attributes.comparison)]);
 }
@@ -78,7 +81,10 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"dims", &Attributes::dims,
      [](const Program&, const Op& op, const Names&) { return List("dims", op.attributes.dims); }},
     {"decision_site", &Attributes::site,
-     [](const Program&, const Op& op, const Names&) { return " site=" + op.attributes.site; }},
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       if (op.attributes.site.empty()) return IsBranch(op) ? " branch" : "";
+       return " site=" + op.attributes.site;
+     }},
     {"comparison", &Attributes::comparison, ComparisonText},
     {"max_iter", &Attributes::max_iter,
      [](const Program&, const Op& op, const Names&) {
@@ -96,6 +102,10 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.has_entry ? " entry" : "";
      }},
+    {"predicate", &Attributes::predicate,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return op.attributes.predicate && !IsBranch(op) ? " predicate" : "";
+     }},
     {"elements", &Attributes::elements,
      [](const Program&, const Op& op, const Names&) -> std::string {
        const int64_t elements = op.attributes.elements;
@@ -104,6 +114,16 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"carried", &Attributes::carried,
      [](const Program&, const Op& op, const Names&) {
        return " carried=" + std::to_string(op.attributes.carried);
+     }},
+    {"scanned", &Attributes::scanned,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       const int32_t scanned = op.attributes.scanned;
+       return scanned > 0 ? " scanned=" + std::to_string(scanned) : "";
+     }},
+    {"test_kind", &Attributes::kind,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       const std::string_view kind = TestKindName(op.attributes.kind);
+       return kind.empty() ? "" : " kind=" + std::string(kind);
      }},
     {"carried", &Attributes::carried, Unsaid},
     {"format", &Attributes::format, Unsaid},  // the type of the result says it

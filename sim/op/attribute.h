@@ -27,8 +27,11 @@ enum class Attribute : uint8_t {
   kCount,  // `for`: stands in max_iter too
   kCapFirst,
   kHasEntry,
+  kPredicate,
   kElements,
   kCarried,
+  kScanned,  // `for`
+  kTestKind,
   kForCarried,  // `for`: says nothing that its operands do not, and is not printed
   kFormat,
   kReverse,
@@ -70,7 +73,7 @@ using AttributeField =
                  Comparison Attributes::*, CapOrder Attributes::*, int64_t Attributes::*,
                  int32_t Attributes::*, bool Attributes::*, Bounds Attributes::*,
                  Combine Attributes::*, std::optional<Format> Attributes::*,
-                 std::optional<Overflow> Attributes::*>;
+                 std::optional<Overflow> Attributes::*, TestKind Attributes::*>;
 
 struct AttributeInfo {
   std::string_view name;  // of the field of simgrad.v1.Op; empty: in no message

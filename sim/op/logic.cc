@@ -84,6 +84,7 @@ consteval OpInfo ComparisonEntry(std::string_view name, std::string_view doc) {
                    .doc = doc,
                    .op_class = OpClass::kCompare,
                    .operands = "a, b",
+                   .attributes = {Attribute::kSite, Attribute::kTestKind},
                    .result = Result::kBool,
                    .types = ComparisonTypes<kOfBools>,
                    .evaluate = Compare<kComparison>});

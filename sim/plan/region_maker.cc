@@ -6,6 +6,7 @@
 
 #include "precision/rounding.h"
 #include "sim/program/axes.h"
+#include "sim/program/decision_margin.h"
 
 namespace simgrad::sim::plan {
 namespace {
@@ -26,7 +27,11 @@ RegionMaker::RegionMaker(const NumericalProgram& numerical, const std::vector<bo
       records_(records),
       views_(program_.values.size()),
       inputs_(program_.inputs.size(), kNoBuffer),
-      block_(&function.statements) {}
+      block_(&function.statements) {
+  if (!records.decides) return;
+  behind_ = BehindPredicates(program_);
+  if (!behind_.empty()) radii_.resize(behind_.size());
+}
 
 Statement& RegionMaker::Emit(Statement statement) {
   return block_->emplace_back(std::move(statement));
@@ -373,6 +378,7 @@ void RegionMaker::Run(const Region& region) {
   for (const Op& op : region.ops) {
     meter_.Add(kPlanningWork);
     Operation(op);
+    SetRadius(op);
     for (ValueId id : op.results) {
       if (id != ValueId::kNone) Keep(id, region);
     }

@@ -161,3 +161,52 @@ def test_operations_on_arrays_know_the_shapes_of_their_results():
     assert shapes["argsort"].element == I32 and shapes["gather"].element == x.element
     with pytest.raises(ValueError, match="do not meet"):
         b.matmul(x, x)
+
+
+def test_a_loop_may_stop_by_a_formula():
+    b = ProgramBuilder("w", level="decisions")
+    x = b.state("x")
+    (last, _), _, _ = b.while_loop(
+        "newton",
+        [x, b.literal(0, element=program_pb2.ELEMENT_TYPE_I32)],
+        lambda c, n: b.or_(
+            b.lt(b.abs(c), 1e-6), b.ge(n, b.literal(5, element=program_pb2.ELEMENT_TYPE_I32))
+        ),
+        lambda c, e: [0.5 * c[0], c[1] + b.literal(1, element=program_pb2.ELEMENT_TYPE_I32)],
+        max_iter=7,
+    )
+    b.next(x=last)
+    loop = b.build().step.ops[-1]
+    assert (loop.predicate, loop.comparison, len(loop.regions[0].yields)) == (True, "", 1)
+    assert b.build().level == "decisions"
+
+
+def test_a_branch_takes_arguments_and_returns_one_value_or_several():
+    b = ProgramBuilder("w")
+    x = b.state("x")
+    high = b.event("high", x, "gt", 1.0)
+    [y] = b.cond(high, lambda a: a * a, lambda a: 0.0 * a, args=[x])
+    b.next(x=y)
+    branch = b.build().step.ops[-1]
+    # The region of a bool that does not hold comes first.
+    assert [ops(region) for region in branch.regions] == [["literal", "mul"], ["mul"]]
+    assert branch.code == "cond" and list(branch.operands) == [high.value, x.value]
+    with pytest.raises(ValueError, match="same types"):
+        b.cond(high, lambda: x, lambda: (x, x))
+
+
+def test_a_scan_takes_elements_and_stacks_results():
+    b = ProgramBuilder("w")
+    xs = b.state("xs", (4, 3))
+    [total], [sums] = b.scan(
+        lambda c, e: ([c[0] + e[0]], [c[0]]),
+        [b.literal(0.0, (3,))],
+        [xs],
+        reverse=True,
+    )
+    assert (total.shape, sums.shape) == ((3,), (4, 3))
+    loop = b.program.step.ops[-1]
+    assert (loop.code, loop.max_iter, loop.carried, loop.scanned) == ("for", 4, 1, 1)
+    assert loop.reverse
+    with pytest.raises(ValueError, match="length"):
+        b.scan(lambda c, e: (c, []), [total])

@@ -60,15 +60,15 @@ class Expression:
         return self.builder.apply("neg", self)
 
     def __bool__(self) -> bool:
-        raise TypeError("a world branches at named sites only: use event and select, or while_loop")
+        raise TypeError("a world branches at named sites only: use event with select or cond, or while_loop")
 
 
 class OperationWriter:
     """A program being written: operations go into the region being written, with the current role
     and site."""
 
-    def __init__(self, name: str):
-        self.program = program_pb2.Program(name=name)
+    def __init__(self, name: str, level: str = ""):
+        self.program = program_pb2.Program(name=name, level=level)
         self._regions = [self.program.step]
         self._role = ""
         self._site = ""

@@ -180,6 +180,8 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
       return true;
     case OpClass::kControl:
       if (code == kEvent) return WriteEvent(pool);
+      if (code == kCond) return WriteCond(pool, depth);
+      if (code == kAccept) return WriteAccept(pool);
       return code == kFor ? WriteFor(pool, depth) : WriteWhile(pool, depth);
     case OpClass::kAdjoint:
       break;
@@ -222,7 +224,8 @@ bool WorldWriter::WriteCompare(OpCode code, ValuePool& pool) {
   if (random_.Chance(0.4)) {
     const Var a = Real(pool);
     const Var b = random_.Chance(0.5) ? Threshold(pool) : RealOf(pool, a.shape());
-    Keep(pool, pool.anonymous, builder_.Apply(code, {a, b}));
+    const bool decides = builder_.program().level != TestLevel::kDeclared;
+    Keep(pool, decides ? pool.choices : pool.anonymous, builder_.Apply(code, {a, b}));
     return true;
   }
   Vars& list = equality && random_.Chance(0.2) ? pool.choices
@@ -283,6 +286,18 @@ bool WorldWriter::WriteEvent(ValuePool& pool) {
   if (!fitting.empty() && random_.Chance(0.75)) guard = Take(pool, fitting);
   const auto comparison = static_cast<Comparison>(random_.Integer(0, 5));
   Keep(pool, pool.choices, builder_.Event(NewSite("event"), a, comparison, b, guard));
+  return true;
+}
+
+bool WorldWriter::WriteAccept(ValuePool& pool) {
+  if (!sites_allowed_) return false;
+  const Var trial = Real(pool);
+  const Var current = RealOf(pool, trial.shape());
+  const Var a = random_.Chance(0.5) ? RealOf(pool, {}) : RealOf(pool, trial.shape());
+  const Var bound = Threshold(pool);
+  const Var b = a.shape().empty() ? bound : builder_.Broadcast(bound, a.shape(), {});
+  const auto comparison = static_cast<Comparison>(random_.Integer(0, 5));
+  Keep(pool, pool.reals, builder_.Accept(NewSite("accept"), a, comparison, b, trial, current));
   return true;
 }
 

@@ -52,7 +52,7 @@ class Objective(_message.Message):
     def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[Region, _Mapping]] = ..., terminal: _Optional[_Union[Region, _Mapping]] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ["axes", "bounds", "cap_first", "carried", "code", "combine", "comparison", "decision_site", "dims", "elements", "fill", "format", "has_entry", "indices", "interior", "label", "literal", "max_iter", "operands", "overflow", "regions", "results", "reverse", "role", "shape", "site", "start", "stride", "transposed", "unit", "upper"]
+    __slots__ = ["axes", "bounds", "cap_first", "carried", "code", "combine", "comparison", "decision_site", "dims", "elements", "fill", "format", "has_entry", "indices", "interior", "label", "literal", "max_iter", "operands", "overflow", "predicate", "regions", "results", "reverse", "role", "scanned", "shape", "site", "start", "stride", "test_kind", "transposed", "unit", "upper"]
     AXES_FIELD_NUMBER: _ClassVar[int]
     BOUNDS_FIELD_NUMBER: _ClassVar[int]
     CAP_FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -73,14 +73,17 @@ class Op(_message.Message):
     MAX_ITER_FIELD_NUMBER: _ClassVar[int]
     OPERANDS_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    PREDICATE_FIELD_NUMBER: _ClassVar[int]
     REGIONS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     REVERSE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    SCANNED_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
+    TEST_KIND_FIELD_NUMBER: _ClassVar[int]
     TRANSPOSED_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     UPPER_FIELD_NUMBER: _ClassVar[int]
@@ -104,24 +107,28 @@ class Op(_message.Message):
     max_iter: int
     operands: _containers.RepeatedScalarFieldContainer[int]
     overflow: str
+    predicate: bool
     regions: _containers.RepeatedCompositeFieldContainer[Region]
     results: _containers.RepeatedScalarFieldContainer[int]
     reverse: bool
     role: str
+    scanned: int
     shape: _containers.RepeatedScalarFieldContainer[int]
     site: str
     start: _containers.RepeatedScalarFieldContainer[int]
     stride: _containers.RepeatedScalarFieldContainer[int]
+    test_kind: str
     transposed: bool
     unit: bool
     upper: bool
-    def __init__(self, code: _Optional[str] = ..., role: _Optional[str] = ..., site: _Optional[str] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., label: _Optional[str] = ..., literal: _Optional[_Iterable[float]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., decision_site: _Optional[str] = ..., comparison: _Optional[str] = ..., max_iter: _Optional[int] = ..., cap_first: bool = ..., has_entry: bool = ..., elements: _Optional[int] = ..., carried: _Optional[int] = ..., format: _Optional[str] = ..., overflow: _Optional[str] = ..., reverse: bool = ..., stride: _Optional[_Iterable[int]] = ..., interior: _Optional[_Iterable[int]] = ..., indices: _Optional[_Iterable[int]] = ..., fill: _Optional[float] = ..., bounds: _Optional[str] = ..., combine: _Optional[str] = ..., upper: bool = ..., transposed: bool = ..., unit: bool = ...) -> None: ...
+    def __init__(self, code: _Optional[str] = ..., role: _Optional[str] = ..., site: _Optional[str] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., label: _Optional[str] = ..., literal: _Optional[_Iterable[float]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., decision_site: _Optional[str] = ..., comparison: _Optional[str] = ..., max_iter: _Optional[int] = ..., cap_first: bool = ..., has_entry: bool = ..., elements: _Optional[int] = ..., carried: _Optional[int] = ..., format: _Optional[str] = ..., overflow: _Optional[str] = ..., reverse: bool = ..., stride: _Optional[_Iterable[int]] = ..., interior: _Optional[_Iterable[int]] = ..., indices: _Optional[_Iterable[int]] = ..., fill: _Optional[float] = ..., bounds: _Optional[str] = ..., combine: _Optional[str] = ..., upper: bool = ..., transposed: bool = ..., unit: bool = ..., predicate: bool = ..., scanned: _Optional[int] = ..., test_kind: _Optional[str] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ["exports", "initial", "inputs", "name", "objectives", "step", "values"]
+    __slots__ = ["exports", "initial", "inputs", "level", "name", "objectives", "step", "values"]
     EXPORTS_FIELD_NUMBER: _ClassVar[int]
     INITIAL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -129,11 +136,12 @@ class Program(_message.Message):
     exports: _containers.RepeatedCompositeFieldContainer[Export]
     initial: Region
     inputs: _containers.RepeatedCompositeFieldContainer[Input]
+    level: str
     name: str
     objectives: _containers.RepeatedCompositeFieldContainer[Objective]
     step: Region
     values: _containers.RepeatedCompositeFieldContainer[Value]
-    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., initial: _Optional[_Union[Region, _Mapping]] = ..., step: _Optional[_Union[Region, _Mapping]] = ..., exports: _Optional[_Iterable[_Union[Export, _Mapping]]] = ..., objectives: _Optional[_Iterable[_Union[Objective, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., initial: _Optional[_Union[Region, _Mapping]] = ..., step: _Optional[_Union[Region, _Mapping]] = ..., exports: _Optional[_Iterable[_Union[Export, _Mapping]]] = ..., objectives: _Optional[_Iterable[_Union[Objective, _Mapping]]] = ..., level: _Optional[str] = ...) -> None: ...
 
 class Region(_message.Message):
     __slots__ = ["args", "ops", "yields"]
