@@ -161,32 +161,34 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
        return Flag<&Attributes::transposed>("transposed", op);
      }},
     {"unit", &Attributes::unit,
-     [](const Program&, const Op& op, const Names&) {
-       return Flag<&Attributes::unit>("unit", op);
-     }},
+     [](const Program&, const Op& op,
+        const Names&) { return Flag<&Attributes::unit>("unit", op); }},
     {"",
      {},
-     [](const Program& program, const Op& op, const Names&) -> std::string {
-       if (!HasFormat(program, op)) return "";
-       return " order=" + std::string(precision::OrderName(op.attributes.order));
-     }},
+     [](const Program& program, const Op& op,
+        const Names&) -> std::
+                          string {
+                            if (!HasFormat(program, op)) return "";
+                            return " order=" +
+                                   std::string(precision::OrderName(op.attributes.order));
+                          }},
     {"",
      {},
-     [](const Program& program, const Op& op, const Names&) -> std::string {
-       if (!HasFormat(program, op)) return "";
-       const auto accumulator = precision::Traits(op.attributes.accumulator);
-       return " accumulator=" + std::string(accumulator.name);
-     }},
+     [](const Program& program, const Op& op,
+        const Names&) -> std::
+                          string {
+                            if (!HasFormat(program, op)) return "";
+                            const auto accumulator = precision::Traits(op.attributes.accumulator);
+                            return " accumulator=" + std::string(accumulator.name);
+                          }},
     {"",
      {},
-     [](const Program&, const Op& op, const Names& used) {
-       return " " + used(op.attributes.primal);
-     }},
+     [](const Program&, const Op& op,
+        const Names& used) { return " " + used(op.attributes.primal); }},
     {"",
      {},
-     [](const Program&, const Op& op, const Names& used) {
-       return " of " + used(op.attributes.primal);
-     }},
+     [](const Program&, const Op& op,
+        const Names& used) { return " of " + used(op.attributes.primal); }},
     {"overflow", &Attributes::overflow,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.overflow == Overflow::kSaturate ? " saturate" : "";
