@@ -85,6 +85,7 @@ class Script {
   int Literal(double value);              // as wide as values are here
   int Scalar(double value);               // []
   int Array(std::vector<double> values);  // [n]
+  int Product(int x);                     // of all elements: []
   int Total(int x);                       // sum over all elements: []
   int Spread(int scalar);                 // [] to [n]
   int Part(int x, int64_t start, int64_t count);
