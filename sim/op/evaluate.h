@@ -45,7 +45,7 @@ bool Compares(Comparison comparison, double a, double b);
 bool Compares(Comparison comparison, int64_t a, int64_t b);
 
 // The elements of the operand that result element `result` of a reduction reads, in their order:
-// for a cumulative sum, those up to and including its own.
+// for a cumulative sum, those up to and including its own; for an exclusive product, its whole line.
 std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t result,
                                     WorkMeter* meter = nullptr);
 

@@ -8,17 +8,8 @@
 #include "sim/text.h"
 
 namespace simgrad::sim::plan {
-namespace {
 
 using enum OpCode;
-
-// The suffix of the scalar functions on a value of this type.
-std::string_view SuffixOf(const Value& value) {
-  if (value.type.element == ElementType::kReal) return precision::FormatName(*value.format);
-  return CarrierName(CarrierOf(value));
-}
-
-}  // namespace
 
 void RegionMaker::Operation(const Op& op) {
   if (op.code == kEvent) return Event(op);

@@ -27,6 +27,7 @@ using sim::BytesOf;
 using sim::Carrier;
 using sim::CarrierName;
 using sim::CarrierOf;
+using sim::SuffixOf;
 
 using Register = int32_t;  // index into Function::registers
 inline constexpr Register kNoRegister = -1;

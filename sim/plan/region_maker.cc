@@ -313,7 +313,7 @@ View RegionMaker::MaskFor(const Shape& shape, ValueId mask) {
     View line = ContiguousOf(view);
     line.shape = {count};
     line.strides = {1};
-    same.all = Any(line);
+    same.all = Fold(line, "or_bool", 0);
   }
   return same;
 }

@@ -152,8 +152,9 @@ class RegionMaker {
   Register Pairwise(const std::string& add, View line);
   Register Exact(const Op& op, const View& line);
   Register Extreme(const Op& op, const View& line);
-  Register Any(const View& line);
+  Register Fold(const View& line, const std::string& function, int64_t first);
   void Cumsum(const Op& op);
+  void ExclusiveProd(const Op& op);
 
   // ---- sites and loops (make_loops.cc) ----
   void Event(const Op& op);

@@ -7,16 +7,36 @@
 namespace simgrad::sim::equality {
 using enum OpCode;
 
+const std::vector<OpCode>& FirstEdition() {
+  static const std::vector<OpCode> kFirst = {
+      kAdd,     kSub,          kMul,       kDiv,       kNeg,     kAbs,    kSign,    kMin,
+      kMax,     kFma,          kSqrt,      kFloor,     kRound,   kMod,    kExp,     kLog,
+      kLog1p,   kExpm1,        kSin,       kCos,       kAtan2,   kTanh,   kSigmoid, kSoftplus,
+      kPow,     kLt,           kLe,        kGt,        kGe,      kEq,     kNe,      kAnd,
+      kOr,      kNot,          kSelect,    kBroadcast, kReshape, kSlice,  kPad,     kConcat,
+      kSum,     kReduceMax,    kReduceMin, kArgmax,    kArgmin,  kCumsum, kAny,     kCast,
+      kConvert, kStopGradient, kLiteral,   kEvent,     kWhile,   kFor};
+  return kFirst;
+}
+
 OpCode WorldWriter::RandomOp() {
-  static const std::vector<OpCode> kAll = [] {
+  static const std::vector<OpCode> kFirst = [] {
+    std::vector<OpCode> first;
+    for (OpCode code : FirstEdition()) {
+      if (code != kPad && code != kAny) first.push_back(code);  // those of adjoints
+    }
+    return first;
+  }();
+  static const std::vector<OpCode> kEvery = [] {
     std::vector<OpCode> all;
     EachOp([&](OpCode code, const OpInfo& info) {
       if (info.in_worlds) all.push_back(code);
     });
     return all;
   }();
-  OpCode code = random_.Chance(0.2) ? options_.focus : random_.Pick(kAll);
-  while (options_.smooth && !InfoOf(code).smooth) code = random_.Pick(kAll);
+  const std::vector<OpCode>& all = options_.first_edition ? kFirst : kEvery;
+  OpCode code = random_.Chance(0.2) ? options_.focus : random_.Pick(all);
+  while (options_.smooth && !InfoOf(code).smooth) code = random_.Pick(all);
   return code;
 }
 
@@ -221,6 +241,10 @@ void WorldWriter::WriteReals(OpCode code, ValuePool& pool) {
 
 bool WorldWriter::WriteCompare(OpCode code, ValuePool& pool) {
   const bool equality = code == kEq || code == kNe;
+  if (code == kIsFinite) {
+    Keep(pool, pool.anonymous, builder_.Apply(code, {Real(pool)}));
+    return true;
+  }
   if (random_.Chance(0.4)) {
     const Var a = Real(pool);
     const Var b = random_.Chance(0.5) ? Threshold(pool) : RealOf(pool, a.shape());
@@ -435,22 +459,31 @@ bool WorldWriter::WriteConcat(ValuePool& pool, ElementType element) {
 }
 
 bool WorldWriter::WriteReduction(OpCode code, ValuePool& pool) {
-  const bool sum = code == kSum;
-  const bool extreme = !sum && code != kCumsum;
-  const Vars fitting = ValuePool::Where(pool.reals, [&](const Var& x) {
-    return !x.shape().empty() && (!extreme || ElementCount(x.shape()) > 0);
+  const bool of_bools = code == kAny || code == kAll;
+  const bool may_be_empty = code == kSum || code == kProd || code == kCumsum || of_bools;
+  const bool of_reals = options_.smooth || options_.first_edition;
+  const double kind = of_reals ? 1.0 : random_.Uniform(0.0, 1.0);
+  Vars& list = of_bools      ? (random_.Chance(0.7) ? pool.choices : pool.anonymous)
+               : kind < 0.15 ? pool.i32s
+               : kind < 0.25 ? pool.i64s
+                             : pool.reals;
+  const Vars fitting = ValuePool::Where(list, [&](const Var& x) {
+    return !x.shape().empty() && (may_be_empty || ElementCount(x.shape()) > 0);
   });
   if (fitting.empty()) return false;
-  const Var x = Take(pool, fitting);
+  Var x = Take(pool, fitting);
+  const bool is_real = TypeOf(x) == ElementType::kReal;
+  if (is_real && Tamed()) x = Within(InfoOf(code).domains[0], x);
   const int64_t rank = static_cast<int64_t>(x.shape().size());
   if (code == kCumsum) {
-    Keep(pool, pool.reals, builder_.Cumsum(x, random_.Integer(0, rank - 1), random_.Chance(0.5)));
+    Keep(pool, list, builder_.Cumsum(x, random_.Integer(0, rank - 1), random_.Chance(0.5)));
     return true;
   }
   std::vector<int64_t> axes = {random_.Integer(0, rank - 1)};
-  if (sum && random_.Chance(0.5)) axes.clear();  // all of them
+  const bool several = code == kSum || code == kProd || of_bools;
+  if (several && random_.Chance(0.5)) axes.clear();  // all of them
   const bool argument = code == kArgmax || code == kArgmin;
-  Keep(pool, argument ? pool.i32s : pool.reals, builder_.Reduce(code, x, axes));
+  Keep(pool, argument ? pool.i32s : list, builder_.Reduce(code, x, axes));
   return true;
 }
 

@@ -48,10 +48,24 @@ const std::vector<Kind>& Kinds() {
       {"integer to real", "convert", kConversion},
       {"Inf - Inf", "mul", kOverflow},
       {"0 * Inf", "add", kOverflow},
+      {"rem 0", "rem", kInvalid},
+      {"quot by 0", "quot", kDivideByZero},
+      {"quot beyond", "quot", kOverflow},
+      {"log2 0", "log2", kDivideByZero, true},
+      {"log2 of a negative", "log2", kInvalid, true},
+      {"rsqrt 0", "rsqrt", kDivideByZero, true},
+      {"rsqrt of a negative", "rsqrt", kInvalid, true},
+      {"asin above 1", "asin", kInvalid, true},
+      {"acos below -1", "acos", kInvalid, true},
+      {"exp2", "exp2", kOverflow, true},
+      {"sinh", "sinh", kOverflow, true},
+      {"cosh", "cosh", kOverflow, true},
+      {"tan next to a pole", "tan", kOverflow, true},
       // Of the whole vector, so not in loops per element.
       {"sum", "sum", kOverflow},
       {"Inf - Inf in a sum", "sum", kOverflow},
       {"cumsum", "cumsum", kOverflow},
+      {"product of all", "prod", kOverflow},
       {"dot product", "matmul", kOverflow},
       {"norm", "norm2", kOverflow},
       {"scattered sum", "scatter", kOverflow},
@@ -61,7 +75,7 @@ const std::vector<Kind>& Kinds() {
   };
   return *kinds;
 }
-constexpr size_t kWholeVector = 25;
+constexpr size_t kWholeVector = 38;
 
 // Of the whole vector, forward only.
 bool IsLinear(const Kind& kind) {
@@ -106,6 +120,18 @@ class ForwardPlanter {
       return Label("pow", {s_.Do("sub", {u, Lit(0.5)}), Lit(0.5)});
     }
     if (name == "mod 0") return Label("mod", {Lit(5.0), u});
+    if (name == "rem 0") return Label("rem", {Lit(5.0), u});
+    if (name == "quot by 0") {
+      return Label("quot", {s_.Do("max", {s_.Do("abs", {a}), Lit(0.25)}), u});
+    }
+    if (name == "log2 0") return Label("log2", {u});
+    if (name == "log2 of a negative") return Label("log2", {s_.Do("sub", {u, Lit(0.5)})});
+    if (name == "rsqrt 0") return Label("rsqrt", {u});
+    if (name == "rsqrt of a negative") return Label("rsqrt", {s_.Do("sub", {u, Lit(0.5)})});
+    if (name == "asin above 1") return Label("asin", {p_.Pulse(u, 1.5)});
+    if (name == "acos below -1") return Label("acos", {p_.Pulse(u, -1.5)});
+    // The one number of f16 whose tangent is beyond it.
+    if (name == "tan next to a pole") return Label("tan", {p_.Pulse(u, 177.5)});
     return Large(u, a);
   }
 
@@ -128,6 +154,13 @@ class ForwardPlanter {
       const int numerator = s_.Do("mul", {full, Lit(0.5)});
       return Label("div", {numerator, s_.Do("max", {u, Lit(0x1p-8)})});
     }
+    if (name == "quot beyond") {
+      const int numerator = s_.Do("mul", {full, Lit(0.5)});
+      return Label("quot", {numerator, s_.Do("max", {u, Lit(0x1p-8)})});
+    }
+    if (name == "exp2") return Label("exp2", {p_.Pulse(u, ByFormat(17, 130, 1030))});
+    if (name == "sinh") return Label("sinh", {p_.Pulse(u, ByFormat(12, 100, 800))});
+    if (name == "cosh") return Label("cosh", {p_.Pulse(u, ByFormat(-12, -100, -800))});
     if (name == "exp") return Label("exp", {p_.Pulse(u, ByFormat(12, 100, 800))});
     if (name == "expm1") return Label("expm1", {p_.Pulse(u, ByFormat(12, 100, 800))});
     if (name == "power") return Label("pow", {Lit(2.0), p_.Pulse(u, ByFormat(20, 200, 1200))});
@@ -203,6 +236,7 @@ class ForwardPlanter {
 
   int WholeVector(int u) {
     if (IsLinear(kind_)) return Linear(u);
+    if (kind_.name == "product of all") return Product(u);
     const int pulse = s_.Spread(s_.Total(p_.Positive(u)));
     std::vector<double> heights(static_cast<size_t>(p_.n), p_.largest());
     if (kind_.name == "Inf - Inf in a sum") heights[2] = heights[3] = -p_.largest();
@@ -210,6 +244,14 @@ class ForwardPlanter {
     if (kind_.name == "cumsum") return Label("cumsum", {terms});
     s_.label = "plant";
     return s_.Spread(s_.Total(terms));
+  }
+
+  // Two numbers whose product is beyond the largest, elsewhere the trigger's.
+  int Product(int u) {
+    const int pulse = s_.Spread(s_.Total(p_.Positive(u)));
+    const int factors = s_.Do("add", {s_.Do("mul", {pulse, Lit(Half())}), Lit(1.0)});
+    s_.label = "plant";
+    return s_.Spread(s_.Product(factors));
   }
 
   // Where the value goes: on into the state, or where it may vanish.
@@ -253,7 +295,7 @@ class ForwardPlanter {
 };
 
 std::string PresetFor(Random& random, const std::string& kind) {
-  if (kind == "integer to real") return "f16_unsafe";
+  if (kind == "integer to real" || kind == "tan next to a pole") return "f16_unsafe";
   if (kind == "cast to a narrower format") return random.Chance(0.7) ? "f32" : "f64";
   if (kind == "Inf - Inf in a sum") return random.Chance(0.5) ? "f32" : "bf16_safe";
   static const std::vector<std::string> presets = {"f64",        "f32",         "f32",

@@ -54,6 +54,7 @@ int Script::Scalar(double value) { return Push({.what = "literal", .literal = {v
 int Script::Array(std::vector<double> values) {
   return Push({.what = "literal", .literal = std::move(values)}, recipe_.n);
 }
+int Script::Product(int x) { return Push({.what = "product of all", .in = {x}}, 0); }
 int Script::Total(int x) { return Push({.what = "total", .in = {x}}, 0); }
 int Script::Spread(int x) { return Push({.what = "broadcast", .in = {x}}, recipe_.n); }
 int Script::Linear(const std::string& what, std::vector<int> in, int64_t width) {
@@ -238,6 +239,7 @@ class Translator {
     const bool integer = !line.in.empty() && recipe_.integer[static_cast<size_t>(line.out[0])];
     if (line.what == "literal") return b_.LiteralArray(line.literal, shape);
     if (line.what == "total") return b_.Reduce(sim::OpCode::kSum, in[0]);
+    if (line.what == "product of all") return b_.Reduce(sim::OpCode::kProd, in[0]);
     if (line.what == "cumsum") return b_.Cumsum(in[0], 0);
     if (line.what == "broadcast") return b_.Broadcast(in[0], shape, {});
     if (line.what == "slice") return b_.Slice(in[0], {line.start}, shape);

@@ -85,6 +85,7 @@ class Script {
   int Literal(double value);              // as wide as values are here
   int Scalar(double value);               // []
   int Array(std::vector<double> values);  // [n]
+  int Product(int x);                     // of all elements: []
   int Total(int x);                       // sum over all elements: []
   int Spread(int scalar);                 // [] to [n]
   // Linear algebra: of two vectors as a row and a column, of a vector as a norm (a scalar); of vectors as matrices

@@ -19,12 +19,13 @@ NonFiniteClass ClassOf(const std::string& what, const std::vector<double>& in, d
     return NonFiniteClass::kInput;
   }
   if (what == "cast" || what == "tape" || what == "convert") return NonFiniteClass::kConversion;
-  const bool sums =
-      what == "sum" || what == "cumsum" || what == "matmul" || what == "norm2" || what == "scatter";
+  const bool sums = what == "sum" || what == "cumsum" || what == "prod" || what == "exclusive_prod" ||
+                    what == "matmul" || what == "norm2" || what == "scatter";
   if (std::isnan(result)) return sums ? NonFiniteClass::kOverflow : NonFiniteClass::kInvalid;
-  const bool zero = (what == "div" && in[1] == 0.0) ||
+  const bool zero = (what == "div" && in[1] == 0.0) || (what == "log" && in[0] == 0.0) ||
                     (what == "triangular_solve" && in[0] == 0.0) ||
-                    (what == "log" && in[0] == 0.0) || (what == "log1p" && in[0] == -1.0) ||
+                    (what == "quot" && in[1] == 0.0) || (what == "log2" && in[0] == 0.0) ||
+                    (what == "rsqrt" && in[0] == 0.0) || (what == "log1p" && in[0] == -1.0) ||
                     (what == "pow" && in[0] == 0.0);
   return zero ? NonFiniteClass::kDivideByZero : NonFiniteClass::kOverflow;
 }
@@ -59,7 +60,8 @@ double ToInteger(double x) {
 
 bool Witness::Blocks(const std::string& what) {
   return what == "floor" || what == "round" || what == "sign" || what == "integer" ||
-         what == "real" || what == "event" || what == "literal";
+         what == "ceil" || what == "trunc" || what == "quot" || what == "real" || what == "event" ||
+         what == "literal";
 }
 
 void Witness::Check(const std::string& what, const std::string& label, const std::string& site,
@@ -238,6 +240,10 @@ void Witness::Evaluate(Node& node, const std::vector<std::vector<double>>& in) {
     } else if (what == "total") {
       node.v.push_back(SumOf(in[0], setting.order, setting.accumulator, setting.format));
       name = "sum";
+      at = low_high(in[0].size());
+    } else if (what == "product of all") {
+      node.v.push_back(ProductOf(in[0], setting.format));
+      name = "prod";
       at = low_high(in[0].size());
     } else if (what == "cumsum") {
       running = Compute("add", setting.accumulator, {running, in[0][i]});

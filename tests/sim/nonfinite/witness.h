@@ -138,6 +138,7 @@ class Witness {
   class Rules;  // witness_functions.cc
   static bool HasRule(const std::string& what);
   bool ReverseFunction(Node& node, const Slot& slot, const Context& context);
+  Slot ReverseProduct(Node& node, const Slot& slot, const Context& context);
   void ReverseShape(Node& node, const Slot& slot, const Context& context);
   void Choice(Node& node, const Slot& slot, const std::vector<char>& first_taken, size_t first,
               size_t second, const Context& context);
