@@ -93,7 +93,7 @@ enum class TestKind : uint8_t {
   kMembership,
   kHalt,
 };
-std::string_view TestKindName(TestKind kind);  // of kFromFlow: empty
+std::string_view TestKindName(TestKind kind);                     // of kFromFlow: empty
 std::optional<TestKind> TestKindFromName(std::string_view name);  // of those that may be declared
 
 // When a loop checks its cap (docs/numerics.md section 9).
@@ -114,14 +114,14 @@ struct Attributes {
   int64_t max_iter = 0;                       // while: cap >= 1; for: trip count >= 0
   CapOrder cap_order = CapOrder::kTestFirst;  // while
   bool predicate = false;                     // while: the test yields a bool, stop
-  bool has_entry = false;        // while: third yield of the test region is the entry threshold
-  int64_t elements = 0;          // while: 0 per instance, n >= 1 per element of the leading axis
-  int32_t carried = 0;           // while, for and their vjp: number of carried values
-  int32_t scanned = 0;           // for: number of operands that it takes element by element
+  bool has_entry = false;  // while: third yield of the test region is the entry threshold
+  int64_t elements = 0;    // while: 0 per instance, n >= 1 per element of the leading axis
+  int32_t carried = 0;     // while, for and their vjp: number of carried values
+  int32_t scanned = 0;     // for: number of operands that it takes element by element
   TestKind kind = TestKind::kFromFlow;  // event, comparisons: what is declared of the test
-  std::optional<Format> format;  // cast: explicit target format
-  std::optional<Overflow> overflow;  // cast: explicit overflow mode, else the role's
-  bool reverse = false;              // cumsum, for: from the last element down
+  std::optional<Format> format;         // cast: explicit target format
+  std::optional<Overflow> overflow;     // cast: explicit overflow mode, else the role's
+  bool reverse = false;                 // cumsum, for: from the last element down
   // Filled in by AssignPrecision for sum and cumsum:
   Order order = Order::kPairwise;
   Format accumulator = Format::kF32;
@@ -206,8 +206,8 @@ struct Site {
   // How many decisions one execution takes per instance: elements of the event, or of the mapped
   // axes around and at the loop; 1 where the instance decides as one.
   int64_t elements = 1;
-  int64_t max_iter = 0;        // termination: the cap
-  int32_t number = 0;          // among the sites of its kind, in text order
+  int64_t max_iter = 0;                      // termination: the cap
+  int32_t number = 0;                        // among the sites of its kind, in text order
   TestKind test_kind = TestKind::kFromFlow;  // of an event, in programs with a level (name_tests.h)
 };
 // What signatures know a site by: of "name" its hash, of "name#k", occurrence k, s(that hash ^ k).
