@@ -210,7 +210,9 @@ absl::Status ReadAttributes(const v1::Op& op, sim::OpCode code, const std::strin
   sim::EachAttribute(info.attributes, [&](Attribute attribute) {
     const FieldDescriptor* field = FieldOf(attribute);
     if (!status.ok() || field == nullptr) return;
-    if (IsSent(op, field)) {
+    if (IsSent(op, field) && attribute == Attribute::kComparison && op.predicate()) {
+      status = InvalidField(path + ".comparison", "a predicate stands for it; leave it out");
+    } else if (IsSent(op, field)) {
       status = std::visit(Reader(op, field, path, out), sim::InfoOf(attribute).field);
     } else if (attribute == Attribute::kComparison && !op.predicate()) {
       status =
@@ -225,6 +227,7 @@ void WriteAttributes(const sim::Op& op, v1::Op& out) {
   sim::EachAttribute(sim::InfoOf(op.code).attributes, [&](Attribute attribute) {
     const FieldDescriptor* field = FieldOf(attribute);
     if (field == nullptr) return;
+    if (attribute == Attribute::kComparison && op.attributes.predicate) return;
     std::visit(Writer(op.attributes, field, out), sim::InfoOf(attribute).field);
   });
 }
