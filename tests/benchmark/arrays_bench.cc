@@ -282,8 +282,7 @@ void Measure(const Subject& subject) {
   row("forward", b.forward, c.forward);
   if (subject.has_gradient) row("gradient", b.gradient, c.gradient);
   row("compile", b.compile, c.compile);
-  if (b.value != c.value)
-    std::printf("%s: other bits\n", subject.name.c_str());
+  if (b.value != c.value) std::printf("%s: other bits\n", subject.name.c_str());
   std::fflush(stdout);
 }
 
@@ -294,8 +293,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> names(argv + 1, argv + argc);
   const bool text = !names.empty() && names[0] == "--text";
   if (text) names.erase(names.begin());
-  if (!text)
-    std::printf("%-14s %-9s %9s %9s   %6s\n", "", "ms", "chosen", "lanes", "ratio");
+  if (!text) std::printf("%-14s %-9s %9s %9s   %6s\n", "", "ms", "chosen", "lanes", "ratio");
   for (const auto& subject : simgrad::sim::Subjects()) {
     if (!names.empty() && std::find(names.begin(), names.end(), subject.name) == names.end())
       continue;
