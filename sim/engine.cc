@@ -214,7 +214,10 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
 absl::Status Execution::Reverse() {
   if (absl::Status fits = checkpoints_.CheckReversal(batch_.steps); !fits.ok()) return fits;
   result_.loss_scale = numerical_.policy.loss_scale;
+  if (absl::Status status = Continue(WorkPhase::kAdjoint); !status.ok()) return status;
+  const Clock::time_point begin = Clock::now();
   if (absl::Status status = run_.StartAdjoint(result_.loss_scale); !status.ok()) return status;
+  result_.seconds.compile_adjoint = SecondsSince(begin);
   result_.backward.resize(static_cast<size_t>(batch_.steps));
   for (int64_t end = batch_.steps; end > 0;) {
     const absl::StatusOr<int64_t> first = checkpoints_.RangeBefore(end, chunk_.steps());

@@ -80,7 +80,8 @@ struct InputGradient {
 };
 
 struct PhaseSeconds {
-  double compile = 0;  // preparing the executor for the program
+  double compile = 0;          // preparing the executor for the program
+  double compile_adjoint = 0;  // waiting for what it prepared meanwhile for the adjoint
   double forward = 0, recompute = 0, adjoint = 0;
 };
 
@@ -110,6 +111,7 @@ class Engine {
   explicit Engine(std::shared_ptr<Executor> executor);
   absl::StatusOr<WorkResult> Execute(Work work, Observer& observer) const;
   const Executor& executor() const { return *executor_; }
+  int64_t Relieve(int64_t bytes) const { return executor_->Relieve(bytes); }  // see Executor
 
  private:
   std::shared_ptr<Executor> executor_;

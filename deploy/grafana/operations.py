@@ -367,16 +367,22 @@ LOAD = (
         ),
     ),
     Panel(
-        "Program caches",
-        "Bytes that the caches of verified worlds and lowered programs hold, measured.",
+        "Caches",
+        "Bytes that the caches of verified worlds, of lowered programs, of their plans and of their machine code hold, measured.",
         "bytes",
         (Query(value("simgrad_cache_bytes", "cache"), "{{cache}}"),),
     ),
     Panel(
-        "Program caches, entries",
+        "Caches, entries",
         "Worlds and programs that are kept.",
         "short",
         (Query(value("simgrad_cache_entries", "cache"), "{{cache}}"),),
+    ),
+    Panel(
+        "Compilations of kernels",
+        "Programs are compiled quickly when they are first met, and well for later requests. A rate that stays up means that programs do not come back, or that the caches are too small.",
+        "cps",
+        (Query(rate("simgrad_kernel_compiles_total", "quality"), "{{quality}}"),),
     ),
     Panel(
         "Requests, by caller",

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "server/conversion/diagnostics_blocks.h"
+#include "sim/program/loop.h"
 
 namespace simgrad::server::conversion {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 void CountEntries(const sim::Region& region, double entries, std::map<std::string, double>& out) {
   for (const sim::Op& op : region.ops) {
     double inside = entries;
-    if (op.code == sim::OpCode::kWhile) {
+    if (op.code == sim::OpCode::kWhile && !sim::IsBranch(op)) {
       out[op.attributes.site] = entries;
       inside *= static_cast<double>(op.attributes.max_iter + 1);
     } else if (op.code == sim::OpCode::kFor) {

@@ -13,10 +13,13 @@ namespace {
 // Upper bounds of what one step takes in a message: numbers of 10 bytes at most (a varint), plus
 // the histogram.
 constexpr int64_t kTerminationStepBytes =
-    25 * 10 + 4 * (sim::kMarginBuckets + sim::kIterationBuckets);
+    26 * 10 + 4 * (sim::kMarginBuckets + sim::kIterationBuckets);
 constexpr int64_t kEventStepBytes = 9 * 10;
 constexpr int64_t kStateSampleBytes = 8 * 10;
 constexpr int64_t kBackwardStepBytes = 2 * 10 + 8 * sim::kExponentBuckets;
+
+// Those of every loop; `counter`, of predicates alone, has a column of its own.
+constexpr size_t kTestReasons = static_cast<size_t>(sim::StopReason::kCounter);
 
 template <class T>
 void AppendLittleEndian(std::string* out, const T& value) {
@@ -37,7 +40,7 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
           out.mutable_margin(), out.mutable_margin_instance(), out.mutable_margin_ulps(),
           out.mutable_margin_ulps_instance(), out.mutable_nan_margins(), out.mutable_checks(),
           out.mutable_near_stopped(), out.mutable_near_continued());
-  Reserve(steps * sim::kStopReasonCount, out.mutable_reasons());
+  Reserve(steps * kTestReasons, out.mutable_reasons());
   out.mutable_iterations()->reserve(static_cast<size_t>(steps) *
                                     sizeof(sim::TerminationStep::iterations));
   out.mutable_histogram()->reserve(static_cast<size_t>(steps) *
@@ -51,7 +54,7 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
     out.add_iterations_min(ran ? step.iterations_min : 0);
     out.add_iterations_max(step.iterations_max);
     AppendLittleEndian(out.mutable_iterations(), step.iterations);
-    for (uint64_t reason : step.reasons) out.add_reasons(reason);
+    for (size_t k = 0; k < kTestReasons; ++k) out.add_reasons(step.reasons[k]);
     out.add_tested_min(step.tested_min);
     out.add_tested_max(step.tested_max);
     out.add_margin(step.margin.absolute);
@@ -64,6 +67,12 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
     out.add_near_stopped(step.near_stopped);
     out.add_near_continued(step.near_continued);
   }
+  const auto by_counter = [](const sim::TerminationStep& step) {
+    return step.reasons[kTestReasons];
+  };
+  if (std::none_of(column.begin() + begin, column.begin() + end, by_counter)) return;
+  Reserve(steps, out.mutable_counter());
+  for (int64_t i = begin; i < end; ++i) out.add_counter(by_counter(column[i]));
 }
 
 void Encode(const std::vector<sim::EventStep>& column, int64_t begin, int64_t end,
@@ -117,11 +126,21 @@ void CopyColumns(const std::vector<T>& rows, int64_t steps, int64_t instances, i
 
 }  // namespace
 
+namespace {
+
+// Data flow says kinds where the program states a level.
+std::string KindToTell(const sim::NumericalProgram& program, const sim::Site& site) {
+  return program.program.level == sim::TestLevel::kDeclared ? "" : std::string(sim::TestKindName(site.test_kind));
+}
+
+}  // namespace
+
 ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
   ColumnNames names;
   for (const sim::Site& site : program.sites) {
     (site.kind == sim::SiteKind::kTermination ? names.terminations : names.events)
         .push_back(site.name);
+    if (site.kind == sim::SiteKind::kEvent) names.event_kinds.push_back(KindToTell(program, site));
   }
   for (const sim::Input& input : program.program.inputs) {
     const bool real = program.program[input.value].type.element == sim::ElementType::kReal;
@@ -171,6 +190,7 @@ void PendingDiagnostics::Encode(int64_t begin, int64_t end, bool last,
   for (size_t i = 0; i < pending_.events.size(); ++i) {
     v1::EventColumns* columns = block.add_events();
     columns->set_site(names_.events[i]);
+    columns->set_kind(names_.event_kinds[i]);
     conversion::Encode(pending_.events[i], begin, end, *columns);
   }
   for (const std::string& name : names_.states) block.add_states()->set_state(name);

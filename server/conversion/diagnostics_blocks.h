@@ -21,7 +21,8 @@ namespace simgrad::server::conversion {
 struct ColumnNames {
   std::vector<std::string> terminations;
   std::vector<std::string> events;
-  std::vector<std::string> states;  // real ones
+  std::vector<std::string> event_kinds;  // empty where the program states no level
+  std::vector<std::string> states;       // real ones
 };
 ColumnNames ColumnNamesOf(const sim::NumericalProgram& program);
 

@@ -64,6 +64,10 @@ class Reader {
     out_.*place = reflection_.GetInt32(op_, field_);
     return absl::OkStatus();
   }
+  absl::Status operator()(double Attributes::*place) const {
+    out_.*place = reflection_.GetDouble(op_, field_);
+    return absl::OkStatus();
+  }
   absl::Status operator()(bool Attributes::*place) const {
     out_.*place = reflection_.GetBool(op_, field_);
     return absl::OkStatus();
@@ -86,6 +90,13 @@ class Reader {
   absl::Status operator()(std::optional<sim::Overflow> Attributes::*place) const {
     out_.*place = precision::OverflowFromName(Text());
     return out_.*place ? absl::OkStatus() : Unknown("overflow mode", "ieee, saturate");
+  }
+
+  absl::Status operator()(sim::TestKind Attributes::*place) const {
+    const auto kind = sim::TestKindFromName(Text());
+    if (!kind) return Unknown("kind of test", "acceptance, membership, halt, guard");
+    out_.*place = *kind;
+    return absl::OkStatus();
   }
 
  private:
@@ -121,6 +132,9 @@ class Writer {
   void operator()(int32_t Attributes::*place) const {
     reflection_.SetInt32(&out_, field_, attributes_.*place);
   }
+  void operator()(double Attributes::*place) const {
+    reflection_.SetDouble(&out_, field_, attributes_.*place);
+  }
   void operator()(bool Attributes::*place) const {
     reflection_.SetBool(&out_, field_, attributes_.*place);
   }
@@ -135,6 +149,10 @@ class Writer {
   }
   void operator()(std::optional<sim::Overflow> Attributes::*place) const {
     if (attributes_.*place) Text(std::string(precision::OverflowName(*(attributes_.*place))));
+  }
+
+  void operator()(sim::TestKind Attributes::*place) const {
+    Text(std::string(sim::TestKindName(attributes_.*place)));
   }
 
  private:
@@ -173,7 +191,7 @@ absl::Status ReadAttributes(const v1::Op& op, sim::OpCode code, const std::strin
     if (!status.ok() || field == nullptr) return;
     if (IsSent(op, field)) {
       status = std::visit(Reader(op, field, path, out), sim::InfoOf(attribute).field);
-    } else if (attribute == Attribute::kComparison) {
+    } else if (attribute == Attribute::kComparison && !op.predicate()) {
       status =
           InvalidField(path + ".comparison",
                        absl::StrCat("'", op.code(), "' compares; one of lt, le, gt, ge, eq, ne"));

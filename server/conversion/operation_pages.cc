@@ -68,6 +68,15 @@ constexpr Parameter kParameters[] = {
     {Attribute::kFormat, "format: str = \"\"", "format=format"},
     {Attribute::kOverflow, "overflow: str = \"\"", "overflow=overflow"},
     {Attribute::kReverse, "reverse: bool = False", "reverse=reverse"},
+    {Attribute::kStride, "stride: Sequence[int] = ()", "stride=stride"},
+    {Attribute::kInterior, "interior: Sequence[int] = ()", "interior=interior"},
+    {Attribute::kIndices, "indices: Sequence[int]", "indices=indices"},
+    {Attribute::kFill, "fill: float = 0.0", "fill=fill"},
+    {Attribute::kBounds, "bounds: str", "bounds=bounds"},
+    {Attribute::kCombine, "combine: str", "combine=combine"},
+    {Attribute::kUpper, "upper: bool = False", "upper=upper"},
+    {Attribute::kTransposed, "transposed: bool = False", "transposed=transposed"},
+    {Attribute::kUnit, "unit: bool = False", "unit=unit"},
 };
 
 // The method of OperationWriter that knows the type of the result.

@@ -92,13 +92,15 @@ void ProgramCache::Keep(const std::string& key, std::shared_ptr<Value> value, in
   entries.Insert(key, std::move(value), bytes);
 }
 
-void ProgramCache::Relieve(int64_t bytes) {
+int64_t ProgramCache::Relieve(int64_t bytes) {
   std::lock_guard lock(mutex_);
-  while (bytes > 0) {
-    const int64_t freed = programs_.DropOldest() + worlds_.DropOldest();
-    if (freed == 0) return;
-    bytes -= freed;
+  int64_t freed = 0;
+  while (freed < bytes) {
+    const int64_t more = programs_.DropOldest() + worlds_.DropOldest();
+    if (more == 0) break;
+    freed += more;
   }
+  return freed;
 }
 
 ProgramCache::Use ProgramCache::worlds() const {

@@ -69,7 +69,7 @@ class ProgramCache {
       const std::string& field, const CompileControl& control = {});
 
   // Forgets the oldest entries until they held so many bytes together, or none is left.
-  void Relieve(int64_t bytes);
+  int64_t Relieve(int64_t bytes);
 
   struct Use {
     int64_t bytes = 0;

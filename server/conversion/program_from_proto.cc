@@ -45,6 +45,7 @@ class Reader {
     if (status.ok()) status = ReadInputs();
     if (status.ok()) status = ReadUseful(message_.initial(), "initial", program_.initial);
     if (status.ok()) status = ReadRegion(message_.step(), "step", 0, program_.step);
+    if (status.ok()) status = ReadLevel();
     if (status.ok()) status = ReadExports();
     if (status.ok()) status = ReadObjectives();
     if (!status.ok()) return status;
@@ -199,6 +200,17 @@ class Reader {
     }
     absl::Status status = CheckShape(op.shape(), limits_.max_elements, path + ".shape");
     return status.ok() ? conversion::ReadAttributes(op, code, path, out) : status;
+  }
+
+  absl::Status ReadLevel() {
+    for (const auto level : {sim::TestLevel::kDeclared, sim::TestLevel::kLoops,
+                             sim::TestLevel::kDecisions, sim::TestLevel::kAll}) {
+      if (message_.level() != sim::TestLevelName(level)) continue;
+      program_.level = level;
+      return absl::OkStatus();
+    }
+    return InvalidField("level", absl::StrCat("unknown level '", message_.level(),
+                                              "'; one of loops, decisions, all, or empty"));
   }
 
   absl::Status ReadExports() {

@@ -36,6 +36,7 @@ void WriteRegion(const sim::Region& region, v1::Region& out) {
 v1::Program ProgramToProto(const sim::Program& program) {
   v1::Program out;
   out.set_name(program.name);
+  out.set_level(std::string(sim::TestLevelName(program.level)));
   for (const sim::Value& value : program.values) {
     v1::Value* message = out.add_values();
     message->set_element(ToProto(value.type.element));

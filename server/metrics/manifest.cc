@@ -191,7 +191,7 @@ void AddWork(std::vector<Family>& all) {
 }
 
 // What is taken, and of how much.
-void AddLoad(std::vector<Family>& all) {
+void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
   const Values lanes = {"small", "large"};
   all.push_back({"simgrad_workers",
                  kGauge,
@@ -222,12 +222,29 @@ void AddLoad(std::vector<Family>& all) {
                  {},
                  kOne,
                  {}});
-  const Values caches = {"worlds", "programs"};
+  const Values qualities = {"quick", "best"};
+  all.push_back(
+      {"simgrad_kernel_compiles_total",
+       kCounter,
+       kServer,
+       "Compilations of a program's code that succeeded, by where it runs (cpu, cuda) and how "
+       "much was made of it: quick, to run soon, or best.",
+       {"backend", "quality"},
+       Product({{server.device_kind}, qualities}),
+       {}});
+  all.push_back({"simgrad_kernel_compile_seconds",
+                 kHistogram,
+                 kServer,
+                 "Time that one of them took.",
+                 {"backend", "quality"},
+                 Product({{server.device_kind}, qualities}),
+                 kSeconds});
+  const Values caches = {"worlds", "programs", "plans", "kernels"};
   all.push_back({"simgrad_cache_bytes",
                  kGauge,
                  kLoad,
                  "Bytes that a cache holds, measured: worlds as they were verified, programs as "
-                 "they were lowered.",
+                 "they were lowered; of the CPU: plans, and kernels, its machine code.",
                  {"cache"},
                  Product({caches}),
                  {}});
@@ -284,7 +301,7 @@ void AddSites(std::vector<Family>& all) {
                  kTerminationSite,
                  "Runs of a loop, by why they stopped.",
                  {"reason"},
-                 Product({{"converged", "max_iter", "nonfinite", "not_entered"}}),
+                 Product({{"converged", "max_iter", "nonfinite", "not_entered", "counter"}}),
                  {}});
   all.push_back({"simgrad_termination_margin_ulps",
                  kHistogram,
@@ -549,7 +566,7 @@ std::vector<Family> Manifest(const ServerLabels& server) {
   std::vector<Family> all;
   AddRpc(all);
   AddWork(all);
-  AddLoad(all);
+  AddLoad(all, server);
   AddCallers(all, server);
   AddSites(all);
   AddNumbers(all);

@@ -46,7 +46,8 @@ std::string LabelsOf(const Family& family) {
   const bool info = family.name.find("_info") != std::string::npos;
   for (size_t i = 0; i < family.labels.size(); ++i) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", "`", family.labels[i], "`");
-    if (!info && !family.rows.empty()) absl::StrAppend(&text, " = ", ValuesOf(family, i));
+    const std::string values = ValuesOf(family, i);  // empty: known once there is a device
+    if (!info && !values.empty()) absl::StrAppend(&text, " = ", values);
   }
   return text;
 }

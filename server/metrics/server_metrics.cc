@@ -110,6 +110,12 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   for (const char* result : {"hit", "miss", "failed"}) {
     program_cache[result] = registry_.Counter("simgrad_program_cache_total", {result});
   }
+  const std::array<std::string, 2> qualities = {"quick", "best"};
+  for (size_t quality = 0; quality < qualities.size(); ++quality) {
+    const std::vector<std::string> row = {server.device_kind, qualities[quality]};
+    kernel_compiles[quality] = registry_.Counter("simgrad_kernel_compiles_total", row);
+    kernel_compile_seconds[quality] = registry_.Histogram("simgrad_kernel_compile_seconds", row);
+  }
   connections.open = registry_.Gauge("simgrad_connections");
   for (const char* reason : {"total", "peer", "handshake", "resets", "descriptors"}) {
     connections.rejected[reason] =

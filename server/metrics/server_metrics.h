@@ -85,6 +85,9 @@ class ServerMetrics {
   std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint
   std::map<std::string, GuardedHistogram> phase_seconds;  // by phase
   std::map<std::string, GuardedCounter> program_cache;    // by result
+  // By sim::CompileQuality.
+  std::array<GuardedCounter, 2> kernel_compiles;
+  std::array<GuardedHistogram, 2> kernel_compile_seconds;
   ConnectionMetrics connections;
 
  private:

@@ -47,7 +47,7 @@ void Scheduler::Arrival::EndWork() {
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : most_waiting_(MostWaiting(options.capacity)),
-      memory_(options.memory_limit_bytes),
+      memory_(std::make_shared<MemoryBudget>(options.memory_limit_bytes)),
       // What arrived has a place here: arrivals are bounded.
       small_({std::max(1, options.workers), most_waiting_, 0}),
       large_({std::max(1, options.workers), options.capacity, kLargeNice}),
@@ -121,10 +121,10 @@ bool Scheduler::MakeRoomFor(const Caller& caller) {
 std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
     int64_t bytes, MemoryUse use, const std::shared_ptr<Caller>& caller) {
   const int64_t share = caller->limits().memory_bytes;
-  if (bytes > memory_.limit()) {
+  if (bytes > memory_->limit()) {
     return Refusal{
         RefusalReason::kMemory,
-        absl::StrCat("the request needs about ", bytes, " bytes, the server has ", memory_.limit(),
+        absl::StrCat("the request needs about ", bytes, " bytes, the server has ", memory_->limit(),
                      "; send fewer instances or steps, or record fewer fields"),
         {}};
   }
@@ -135,7 +135,7 @@ std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
                                 "; send fewer instances or steps, or record fewer fields"),
                    {}};
   }
-  if (auto reservation = memory_.Reserve(bytes, use, caller)) return *std::move(reservation);
+  if (auto reservation = memory_->Reserve(bytes, use, caller)) return *std::move(reservation);
   const absl::Duration retry = std::max(small_.RetryAfter(), large_.RetryAfter());
   if (bytes > share - caller->memory_bytes()) {
     return Refusal{
@@ -147,7 +147,7 @@ std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
   return Refusal{
       RefusalReason::kMemory,
       absl::StrCat("the request needs about ", bytes, " bytes, ",
-                   std::max<int64_t>(0, memory_.limit() - memory_.used()), " are free now"),
+                   std::max<int64_t>(0, memory_->limit() - memory_->used()), " are free now"),
       retry};
 }
 

@@ -66,7 +66,8 @@ class Scheduler {
   void Stop();
 
   Callers& callers() { return callers_; }
-  MemoryBudget& memory() { return memory_; }
+  MemoryBudget& memory() { return *memory_; }
+  const std::shared_ptr<MemoryBudget>& shared_memory() { return memory_; }
   // Of requests that take long to prepare.
   WorkQueue& preparation() { return preparation_; }
   const WorkQueue& preparation() const { return preparation_; }
@@ -98,8 +99,8 @@ class Scheduler {
   int64_t busy() const { return small_.busy() + large_.busy(); }
   int64_t arrived_waiting() const;  // the lanes', and what is read or prepared
   // All but the caches.
-  int64_t memory_used_bytes() const { return memory_.used(); }
-  int64_t memory_limit_bytes() const { return memory_.limit(); }
+  int64_t memory_used_bytes() const { return memory_->used(); }
+  int64_t memory_limit_bytes() const { return memory_->limit(); }
 
  private:
   bool MakeRoomFor(const Caller& caller);
@@ -107,7 +108,7 @@ class Scheduler {
 
   const int64_t most_waiting_;
   Callers callers_;
-  MemoryBudget memory_;
+  const std::shared_ptr<MemoryBudget> memory_;
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   int64_t waiting_ = 0;

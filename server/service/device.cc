@@ -15,7 +15,6 @@
 #include "server/service/container_limits.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "sim/backend/cuda/cuda_executor.h"
-#include "sim/backend/host_executor.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
 
@@ -51,11 +50,13 @@ Device OpenCpu(const config::ServerConfig& config) {
   device.threads = Threads(config.threads);
   device.memory_bytes = HostMemoryBytes();
   device.formats = FormatExecutions();
-  auto host = sim::MakeHostExecutor({.kernel_folder = config.kernel_cache});
+  device.compiles = std::make_shared<CompileReports>();
+  const std::shared_ptr<sim::HostExecutor> host =
+      sim::MakeHostExecutor({.kernel_folder = config.kernel_cache, .watch = device.compiles});
   device.instruction_set = host->instruction_set();
   device.note = host->note();
-  device.engine =
-      std::make_shared<const sim::Engine>(std::shared_ptr<sim::Executor>(std::move(host)));
+  device.host = host;
+  device.engine = std::make_shared<const sim::Engine>(host);
   return device;
 }
 
@@ -65,6 +66,7 @@ absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
   if (!found.ok()) return found.status();
   Device device;
   device.kind = "cuda";
+  device.compiles = std::make_shared<CompileReports>();
   device.threads = Threads(config.threads);
   device.formats = FormatExecutions();
   std::vector<std::shared_ptr<sim::cuda::Device>> opened;
@@ -72,7 +74,7 @@ absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
   std::vector<std::string> notes;
   for (int index = 0; index < std::max(static_cast<int>(found->size()), only + 1); ++index) {
     if (only >= 0 && index != only) continue;
-    auto gpu = sim::cuda::OpenCudaDevice({index, config.kernel_cache});
+    auto gpu = sim::cuda::OpenCudaDevice({index, config.kernel_cache, device.compiles});
     if (!gpu.ok() && only >= 0) return gpu.status();
     if (!gpu.ok()) {
       unusable.push_back(absl::StrCat("GPU ", index, ": ", std::string(gpu.status().message())));

@@ -9,7 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "server/config/server_config.h"
+#include "server/service/compile_reports.h"
 #include "sim/backend/cuda/device.h"
+#include "sim/backend/host_executor.h"
 #include "sim/engine.h"
 
 namespace simgrad::server::service {
@@ -31,6 +33,8 @@ struct Device {
   std::string note;       // for the log: why this device, what it cannot do; may be empty
   std::vector<Gpu> gpus;  // that are used
   std::shared_ptr<const sim::Engine> engine;
+  std::shared_ptr<const sim::HostExecutor> host;  // of the engine; null: GPUs
+  std::shared_ptr<CompileReports> compiles;       // of the engine; null: nothing is compiled
 
   // "cpu (AMD EPYC, avx2, 8 threads)".
   std::string Text() const;

@@ -71,6 +71,7 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
     (*message->mutable_formats())[format] = execution;
   }
   message->set_memory_bytes(device.memory_bytes);
+  message->set_note(device.note);
   const sim::ProgramLimits programs;
   v1::Limits* limits = info.mutable_limits();
   limits->set_max_steps(config.max_steps);
@@ -277,6 +278,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   options.engine = device->engine;
   // Of one gradient, where its loops need so much.
   options.work.memory_budget_bytes = memory / 2;
+  server->ReportCompiles();
   server->service_ = std::make_unique<SimgradService>(std::move(context), options,
                                                       ServerInfoOf(config, *device, memory),
                                                       CacheOptionsOf(config, memory));
@@ -292,6 +294,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->SetAdmitting(true);
   if (absl::Status status = server->StartSelfCheck(config); !status.ok()) return status;
   return server;
+}
+
+void Server::ReportCompiles() {
+  if (device_.compiles == nullptr) return;
+  CompileReports::Metrics metrics;
+  for (size_t quality = 0; quality < metrics.compiles.size(); ++quality) {
+    metrics.compiles[quality] = metrics_->kernel_compiles[quality];
+    metrics.seconds[quality] = metrics_->kernel_compile_seconds[quality];
+  }
+  device_.compiles->Attach(scheduler_->shared_memory(), metrics);
 }
 
 absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
@@ -424,6 +436,13 @@ metrics::LoadCollector::Values Server::Load() const {
     add("simgrad_cache_bytes", name, use.bytes);
     add("simgrad_cache_entries", name, use.entries);
   }
+  if (device_.host != nullptr) {
+    const sim::HeldCode held = device_.host->held();
+    add("simgrad_cache_bytes", "plans", held.plan_bytes);
+    add("simgrad_cache_entries", "plans", held.plans);
+    add("simgrad_cache_bytes", "kernels", held.kernel_bytes);
+    add("simgrad_cache_entries", "kernels", held.kernels);
+  }
   values[{"simgrad_memory_limit_bytes"}] = static_cast<double>(scheduler_->memory().limit());
   return values;
 }
@@ -544,6 +563,7 @@ void Server::ShutDown() {
 
 Server::~Server() {
   self_check_.reset();
+  if (device_.compiles != nullptr) device_.compiles->Detach();
   if (scheduler_ != nullptr) scheduler_->CancelAll(absl::CancelledError("the server stops"));
   ShutDown();
   // Workers end before the service and its streams go.

@@ -87,6 +87,7 @@ class Server {
   absl::Status StartSelfCheck(const config::ServerConfig& config);
   void OnSelfCheck(const absl::Status& outcome);
   void SetAdmitting(bool admitting);
+  void ReportCompiles();
   void TellServing();  // serving_mutex_ held
   void ShutDown();     // both ports, now
 

@@ -351,10 +351,12 @@ absl::Status StreamingCall::Execute() {
   clock_.Enter(Stage::kNone);
   context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
   // What the engine compiled is known once it ends well; else it is part of the start.
-  record_.Add(Stage::kCompile, result->seconds.compile);
-  record_.Add(Stage::kStart, -result->seconds.compile);
+  const sim::PhaseSeconds& seconds = result->seconds;
+  record_.Add(Stage::kCompile, seconds.compile + seconds.compile_adjoint);
+  record_.Add(Stage::kStart, -seconds.compile);
+  record_.Add(Stage::kAdjoint, -seconds.compile_adjoint);
   context_.metrics->phase_seconds.at("compile").Observe(prepared_.compile_seconds +
-                                                        result->seconds.compile);
+                                                        seconds.compile + seconds.compile_adjoint);
   return absl::OkStatus();
 }
 

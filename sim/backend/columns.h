@@ -15,7 +15,7 @@ inline constexpr int kMarginBucketCount = 64;     // diagnostics.h: kMarginBucke
 inline constexpr int kIterationBucketCount = 16;  // diagnostics.h: kIterationBuckets
 inline constexpr int kExponentBucketCount = 34;   // diagnostics.h: kExponentBuckets
 inline constexpr int kRoles = 10;                 // precision::kRoleCount
-inline constexpr int kReasons = 4;                // kStopReasonCount
+inline constexpr int kReasons = 5;                // kStopReasonCount
 
 // An extreme with the smallest instance that attains it. `key` is 2 * rank + (1 if the signed value
 // is not negative), rank the place of the instance id in ascending order: ties as in

@@ -166,6 +166,8 @@ class Executor {
                                                            const RangeSteps& /*steps*/) const {
     return std::optional<MemoryNeed>();
   }
+  // Gives up about so many bytes of what it keeps for later runs, or all it can; returns how many.
+  virtual int64_t Relieve(int64_t /*bytes*/) { return 0; }
 };
 
 }  // namespace simgrad::sim

@@ -8,22 +8,22 @@
 #include <memory>
 #include <string>
 
+#include "sim/backend/compile_watch.h"
 #include "sim/backend/executor.h"
 
 namespace simgrad::sim {
 
 struct HostOptions {
   std::string kernel_folder;  // of compiled code; empty: it is kept in memory alone
+  std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();
 };
 
-// Since it was made; zeros where nothing is compiled.
-struct HostUse {
-  uint64_t compiled = 0;
-  double compile_seconds = 0;
-  uint64_t loaded_from_disk = 0;
-  uint64_t loaded_from_memory = 0;
-  uint64_t failed = 0;
-  int64_t held_bytes = 0;  // code and plans
+// What is kept for later runs; zeros where nothing is compiled.
+struct HeldCode {
+  int64_t kernels = 0;
+  int64_t kernel_bytes = 0;
+  int64_t plans = 0;
+  int64_t plan_bytes = 0;
 };
 
 class HostExecutor : public Executor {
@@ -31,11 +31,9 @@ class HostExecutor : public Executor {
   virtual std::string instruction_set() const = 0;
   // Why it does not compile; empty: it does.
   virtual std::string note() const = 0;
-  virtual HostUse use() const = 0;
+  virtual HeldCode held() const = 0;
 };
 
-// Code and plans take at most this much memory.
-int64_t MostHeldByHostExecutor();
 std::unique_ptr<HostExecutor> MakeHostExecutor(const HostOptions& options = {});
 
 }  // namespace simgrad::sim

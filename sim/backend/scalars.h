@@ -15,6 +15,7 @@
 #include "precision/lane.h"
 #include "precision/narrow_elementary.h"
 #include "precision/next_after.h"
+#include "precision/norm.h"
 #include "precision/ulp.h"
 #include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/integers.h"
@@ -166,6 +167,10 @@ LONG_FUNCTION double Rem(double a, double b) { return precision::Rem(a, b); }
                                              Lane<Format::F>::Carrier b) {                        \
     return c ? a : b;                                                                             \
   }                                                                                               \
+  BINARY(scale_up, F, s,                                                                          \
+         L::Round(precision::ScaleUp(static_cast<double>(a), static_cast<double>(b))))            \
+  BINARY(scale_down, F, s,                                                                        \
+         L::Round(precision::ScaleDown(static_cast<double>(a), static_cast<double>(b))))          \
   SCALAR double add_wide_##s(double a, double b) { return precision::Add(Format::F, a, b); }      \
   SCALAR Lane<Format::F>::Carrier round_f32_##s(float x) { return Lane<Format::F>::Round(x); }    \
   SCALAR Lane<Format::F>::Carrier round_f64_##s(double x) { return Lane<Format::F>::Round(x); }   \
@@ -315,6 +320,24 @@ SCALAR bool convert_bool_bool(bool n) { return n; }
   SCALAR bool stores_infinity_##s(Lane<Format::F>::Carrier x) {                                   \
     return (x == x) & !precision::IsFinite(x);                                                    \
   }
+
+// 2^52 of the ulps in which the margin of a and b is told.
+#define UNIT(F, s, E, e)                                                                          \
+  SCALAR double unit_##s##_##e(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b, E extra) { \
+    const auto largest = device::LargerMagnitude(device::LargerMagnitude(a, b), extra);           \
+    return precision::Ulp(Format::F, static_cast<double>(largest)) * 0x1p52;                      \
+  }
+#define UNITS(F, s) UNIT(F, s, float, f32) UNIT(F, s, double, f64)
+UNITS(kF64, f64)
+UNITS(kF32, f32)
+UNITS(kBf16, bf16)
+UNITS(kF16, f16)
+UNITS(kE4m3, e4m3)
+UNITS(kE5m2, e5m2)
+// Of two deciding tests: whether the first lies nearer to its threshold (decision_margin.h).
+SCALAR bool decides_first(double ulps, double unit, double other_ulps, double other_unit) {
+  return (unit != 0.0) & ((other_unit == 0.0) | (ulps <= other_ulps));
+}
 
 RANGES(kF64, f64)
 RANGES(kF32, f32)

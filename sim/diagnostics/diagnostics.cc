@@ -48,8 +48,8 @@ void AppendColumns(std::vector<std::vector<T>>& to, const std::vector<std::vecto
 }  // namespace
 
 std::string_view StopReasonName(StopReason reason) {
-  constexpr std::array<std::string_view, kStopReasonCount> kNames = {"converged", "max_iter",
-                                                                     "nonfinite", "not_entered"};
+  constexpr std::array<std::string_view, kStopReasonCount> kNames = {
+      "converged", "max_iter", "nonfinite", "not_entered", "counter"};
   return kNames[static_cast<size_t>(reason)];
 }
 

@@ -17,8 +17,14 @@
 
 namespace simgrad::sim {
 
-enum class StopReason : uint8_t { kConverged = 0, kMaxIter = 1, kNonFinite = 2, kNotEntered = 3 };
-inline constexpr int kStopReasonCount = 4;
+enum class StopReason : uint8_t {
+  kConverged = 0,
+  kMaxIter = 1,
+  kNonFinite = 2,
+  kNotEntered = 3,
+  kCounter = 4,  // integers alone decided
+};
+inline constexpr int kStopReasonCount = 5;
 std::string_view StopReasonName(StopReason reason);
 
 // Histogram of |margin| in ulps: bucket 0 holds exact zero, bucket 1 (0, 1], bucket k

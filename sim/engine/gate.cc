@@ -150,6 +150,11 @@ class Flow {
       Pass(test.yields[first_export + k], op.results[carried + k]);
     }
     for (size_t k = 0; k < carried; ++k) Pass(test.args[k], op.results[k]);
+    if (IsBranch(op)) {
+      // Not taken at any time, where an event says so.
+      const Fixed stop = FixedAt(test.yields[0]);
+      if (stop.site != nullptr && stop.value) return StopAt(body, *stop.site);
+    }
     if (!runs) return StopAt(body, op.attributes.site);
     Follow(body);
     for (size_t k = 0; k < carried; ++k) {
@@ -169,14 +174,15 @@ class Flow {
 
   void FollowFor(const Op& op) {
     const Region& body = op.regions[0];
+    const size_t carried = static_cast<size_t>(op.attributes.carried);
     for (size_t k = 0; k < op.operands.size(); ++k) {
       Pass(op.operands[k], body.args[k + 1]);
-      Pass(op.operands[k], op.results[k]);
+      if (k < carried) Pass(op.operands[k], op.results[k]);
     }
     if (op.attributes.max_iter == 0) return;
     Follow(body);
     for (size_t k = 0; k < body.yields.size(); ++k) {
-      Pass(body.yields[k], body.args[k + 1]);
+      if (k < carried) Pass(body.yields[k], body.args[k + 1]);
       Pass(body.yields[k], op.results[k]);
     }
   }

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdio>
 
+#include "sim/program/loop.h"
+
 namespace simgrad::sim {
 namespace {
 
@@ -28,6 +30,7 @@ std::string Numbers(const Program&, const Op& op, const Names&) {
 }
 
 std::string ComparisonText(const Program&, const Op& op, const Names&) {
+  if (op.attributes.predicate) return "";
   constexpr std::array<std::string_view, 6> kTexts = {"<", "<=", ">", ">=", "==", "!="};
   return " " + std::string(kTexts[static_cast<size_t>(op.attributes.comparison)]);
 }
@@ -42,6 +45,23 @@ std::string IntoInput(const Program& program, const Op& op, const Names&) {
   return " into " + std::string(InputKindName(input.kind)) + "." + input.name;
 }
 
+// " name", where it holds.
+template <bool Attributes::*kFlag>
+std::string Flag(const char* name, const Op& op) {
+  return op.attributes.*kFlag ? std::string(" ") + name : "";
+}
+
+std::string ListIfAny(const char* name, const std::vector<int64_t>& numbers) {
+  return numbers.empty() ? "" : List(name, numbers);
+}
+
+std::string FillText(const Program&, const Op& op, const Names&) {
+  if (op.attributes.fill == 0.0) return "";
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, " fill=%a", op.attributes.fill);
+  return buffer;
+}
+
 const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"literal", &Attributes::literal, Numbers},
     {"axes", &Attributes::axes,
@@ -52,7 +72,10 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"dims", &Attributes::dims,
      [](const Program&, const Op& op, const Names&) { return List("dims", op.attributes.dims); }},
     {"decision_site", &Attributes::site,
-     [](const Program&, const Op& op, const Names&) { return " site=" + op.attributes.site; }},
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       if (op.attributes.site.empty()) return IsBranch(op) ? " branch" : "";
+       return " site=" + op.attributes.site;
+     }},
     {"comparison", &Attributes::comparison, ComparisonText},
     {"max_iter", &Attributes::max_iter,
      [](const Program&, const Op& op, const Names&) {
@@ -70,6 +93,10 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.has_entry ? " entry" : "";
      }},
+    {"predicate", &Attributes::predicate,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       return op.attributes.predicate && !IsBranch(op) ? " predicate" : "";
+     }},
     {"elements", &Attributes::elements,
      [](const Program&, const Op& op, const Names&) -> std::string {
        const int64_t elements = op.attributes.elements;
@@ -79,11 +106,50 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      [](const Program&, const Op& op, const Names&) {
        return " carried=" + std::to_string(op.attributes.carried);
      }},
+    {"scanned", &Attributes::scanned,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       const int32_t scanned = op.attributes.scanned;
+       return scanned > 0 ? " scanned=" + std::to_string(scanned) : "";
+     }},
+    {"test_kind", &Attributes::kind,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       const std::string_view kind = TestKindName(op.attributes.kind);
+       return kind.empty() ? "" : " kind=" + std::string(kind);
+     }},
     {"carried", &Attributes::carried, Unsaid},
     {"format", &Attributes::format, Unsaid},  // the type of the result says it
     {"reverse", &Attributes::reverse,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.reverse ? " reverse" : "";
+     }},
+    {"stride", &Attributes::stride,
+     [](const Program&, const Op& op, const Names&) {
+       return ListIfAny("stride", op.attributes.stride);
+     }},
+    {"interior", &Attributes::interior,
+     [](const Program&, const Op& op, const Names&) {
+       return ListIfAny("interior", op.attributes.interior);
+     }},
+    {"indices", &Attributes::indices,
+     [](const Program&, const Op& op, const Names&) {
+       return List("indices", op.attributes.indices);
+     }},
+    {"fill", &Attributes::fill, FillText},
+    {"bounds", &Attributes::bounds,
+     [](const Program&, const Op& op, const Names&) { return " bounds=" + op.attributes.bounds; }},
+    {"combine", &Attributes::combine,
+     [](const Program&, const Op& op, const Names&) { return " " + op.attributes.combine; }},
+    {"upper", &Attributes::upper,
+     [](const Program&, const Op& op, const Names&) {
+       return Flag<&Attributes::upper>("upper", op);
+     }},
+    {"transposed", &Attributes::transposed,
+     [](const Program&, const Op& op, const Names&) {
+       return Flag<&Attributes::transposed>("transposed", op);
+     }},
+    {"unit", &Attributes::unit,
+     [](const Program&, const Op& op, const Names&) {
+       return Flag<&Attributes::unit>("unit", op);
      }},
     {"",
      {},
@@ -105,9 +171,8 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      }},
     {"",
      {},
-     [](const Program&, const Op& op, const Names& used) {
-       return " of " + used(op.attributes.primal);
-     }},
+     [](const Program&, const Op& op,
+        const Names& used) { return " of " + used(op.attributes.primal); }},
     {"overflow", &Attributes::overflow,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.overflow == Overflow::kSaturate ? " saturate" : "";

@@ -1,6 +1,11 @@
 // Where control flow is decided: events and loops. The reference executor runs them among the
 // regions; loop.h says what loops mean.
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "sim/op/expansion.h"
 #include "sim/op/types.h"
 
 namespace simgrad::sim::op {
@@ -21,6 +26,112 @@ Types EventTypes(const Program& program, const Op& op) {
   return std::vector<Type>{result};
 }
 
+// What stands in a region of a `cond` for its arguments.
+using Names = std::map<ValueId, ValueId>;
+
+void Rename(const Names& names, std::vector<ValueId>& ids) {
+  for (ValueId& id : ids) {
+    const auto known = names.find(id);
+    if (known != names.end()) id = known->second;
+  }
+}
+
+void Rename(const Names& names, Region& region) {
+  for (Op& op : region.ops) {
+    Rename(names, op.operands);
+    for (Region& nested : op.regions) Rename(names, nested);
+  }
+  Rename(names, region.yields);
+}
+
+// A loop of at most one turn for each region: it carries the results, and its body is the region.
+void ExpandCond(ExpansionWriter& writer) {
+  const Op& op = writer.op();
+  const Type of_choice = writer.TypeOf(op.operands[0]);
+  const Type truth{ElementType::kBool, {}};
+  const bool is_bool = of_choice.element == ElementType::kBool;
+  const int64_t last = static_cast<int64_t>(op.regions.size()) - 1;
+  ValueId choice = op.operands[0];
+  if (!is_bool) {
+    choice = writer.Do(OpCode::kMax, {choice, writer.Number(0, of_choice)}, of_choice);
+    choice = writer.Do(OpCode::kMin, {choice, writer.Number(double(last), of_choice)}, of_choice);
+  }
+  std::vector<ValueId> given;
+  for (ValueId id : op.results) given.push_back(writer.Number(0, writer.TypeOf(id)));
+  for (int64_t k = 0; k <= last; ++k) {
+    Op branch = writer.Begin(OpCode::kWhile, given);
+    branch.attributes.predicate = true;
+    branch.attributes.max_iter = 1;
+    branch.attributes.cap_order = CapOrder::kCapFirst;
+    branch.attributes.carried = static_cast<int32_t>(given.size());
+    // The loop stops where another region is taken.
+    ValueId stop = choice;
+    if (!is_bool) {
+      stop = writer.Do(OpCode::kNe, {choice, writer.Number(double(k), of_choice)}, truth);
+    } else if (k == 1) {
+      stop = writer.Do(OpCode::kNot, {choice}, truth);
+    }
+    Region& test = branch.regions.emplace_back();
+    Region body = op.regions[static_cast<size_t>(k)];
+    Names names;
+    for (size_t a = 0; a < body.args.size(); ++a) names[body.args[a]] = op.operands[a + 1];
+    Rename(names, body);
+    body.args.clear();
+    for (ValueId id : given) {
+      test.args.push_back(writer.NewValue(writer.TypeOf(id)));
+      body.args.push_back(writer.NewValue(writer.TypeOf(id)));
+    }
+    test.yields = {stop};
+    branch.regions.push_back(std::move(body));
+    for (size_t r = 0; r < given.size(); ++r) {
+      given[r] = k == last ? op.results[r] : writer.NewValue(writer.TypeOf(given[r]));
+    }
+    branch.results = given;
+    branch.results.push_back(writer.NewValue({ElementType::kI32, {}}));
+    writer.Push(std::move(branch));
+  }
+}
+
+Types AcceptTypes(const Program& program, const Op& op) {
+  const Type& compared = TypeOf(program, op, 0);
+  if (TypeOf(program, op, 1) != compared || compared.element == ElementType::kBool) {
+    return FieldError("operands[1]",
+                      absl::StrCat("accept compares two equal real or integer types, has ",
+                                   TypeText(compared), " and ", TypeText(TypeOf(program, op, 1))));
+  }
+  const Type& trial = TypeOf(program, op, 2);
+  if (TypeOf(program, op, 3) != trial) {
+    return FieldError("operands[3]",
+                      absl::StrCat("the trial is ", TypeText(trial), ", the current value ",
+                                   TypeText(TypeOf(program, op, 3))));
+  }
+  if (!compared.shape.empty() && compared.shape != trial.shape) {
+    return FieldError("operands[2]", "one test for all elements, or one for each");
+  }
+  return std::vector<Type>{trial};
+}
+
+// select(event, trial, current).
+void ExpandAccept(ExpansionWriter& writer) {
+  const Op& op = writer.op();
+  const Type compared = writer.TypeOf(writer.X(0));
+  const Type trial = writer.TypeOf(writer.X(2));
+  Op event = writer.Begin(OpCode::kEvent, {writer.X(0), writer.X(1)});
+  event.attributes.site = op.attributes.site;
+  event.attributes.comparison = op.attributes.comparison;
+  event.attributes.kind = TestKind::kAcceptance;
+  event.role = Role::kEvent;
+  event.site = op.attributes.site;
+  ValueId accepted = writer.NewValue({ElementType::kBool, compared.shape});
+  event.results = {accepted};
+  writer.Push(std::move(event));
+  if (compared.shape != trial.shape) {
+    accepted = writer.Do(OpCode::kBroadcast, {accepted}, {ElementType::kBool, trial.shape});
+    writer.Last().attributes.shape = trial.shape;
+  }
+  writer.Give(OpCode::kSelect, {accepted, writer.X(2), writer.X(3)});
+}
+
 }  // namespace
 
 const OpInfo kEvent = Complete({
@@ -30,7 +141,7 @@ const OpInfo kEvent = Complete({
            "decided.",
     .op_class = OpClass::kControl,
     .operands = "a, b, guard?",
-    .attributes = {Attribute::kSite, Attribute::kComparison},
+    .attributes = {Attribute::kSite, Attribute::kComparison, Attribute::kTestKind},
     .result = Result::kBool,
     .types = EventTypes,
 });
@@ -41,17 +152,43 @@ const OpInfo kWhile = Complete({
     .op_class = OpClass::kControl,
     .operands = "carried, mapped, ...",
     .attributes = {Attribute::kSite, Attribute::kComparison, Attribute::kMaxIter,
-                   Attribute::kCapFirst, Attribute::kHasEntry, Attribute::kElements,
-                   Attribute::kCarried},
+                   Attribute::kCapFirst, Attribute::kHasEntry, Attribute::kPredicate,
+                   Attribute::kElements, Attribute::kCarried},
 });
 
 const OpInfo kFor = Complete({
     .name = "for",
-    .doc = "A loop of `max_iter` iterations over `carried` values. Region: args index (i32), "
-           "carried; yields carried. Results: carried.",
+    .doc =
+        "A loop of `max_iter` iterations over `carried` values, and over the leading axis of its "
+        "last `scanned` operands, with `reverse` from the last element down. Region: args index "
+        "(i32), carried, elements of the scanned; yields carried, then what is stacked. Results: "
+        "carried, stacked along a leading axis.",
     .op_class = OpClass::kControl,
     .operands = "carried, ...",
-    .attributes = {Attribute::kCount, Attribute::kForCarried},
+    .attributes = {Attribute::kCount, Attribute::kForCarried, Attribute::kScanned,
+                   Attribute::kReverse},
+});
+
+const OpInfo kCond = Complete({
+    .name = "cond",
+    .doc = "One of its regions: of a bool the second where it holds, else the first; of an i32 the "
+           "region of that number, counted from 0, the first or last where there is none. Regions: "
+           "args as the operands behind `choice`; yield the results.",
+    .op_class = OpClass::kControl,
+    .operands = "choice, ...",
+    .expand = ExpandCond,
+});
+
+const OpInfo kAccept = Complete({
+    .name = "accept",
+    .doc =
+        "`trial` where a `comparison` b, else `current`: the named site `decision_site`, of kind "
+        "acceptance, one decision per element of a and b.",
+    .op_class = OpClass::kControl,
+    .operands = "a, b, trial, current",
+    .attributes = {Attribute::kSite, Attribute::kComparison},
+    .types = AcceptTypes,
+    .expand = ExpandAccept,
 });
 
 }  // namespace simgrad::sim::op

@@ -21,6 +21,10 @@ Array EvaluateElementwise(const Evaluation& e, const OpInfo& info);
 // Two's complement at the width of the type: i32 wraps at 32 bits; bool is 0 or 1.
 int64_t WrapTo(ElementType type, int64_t value);
 
+// `fill` of the operation, rounded to the format of the result and within its range.
+double FillOf(const Op& op, const Value& result);
+Array FilledWith(const Op& op, const Value& result);
+
 // A comparison with NaN is false, `ne` included (docs/numerics.md section 2).
 bool Compares(Comparison comparison, double a, double b);
 bool Compares(Comparison comparison, int64_t a, int64_t b);

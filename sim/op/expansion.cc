@@ -26,8 +26,10 @@ ValueId ExpansionWriter::Do(OpCode code, std::vector<ValueId> operands, Type typ
   return result;
 }
 
-ValueId ExpansionWriter::Const(double value) {
-  const ValueId result = Do(OpCode::kLiteral, {});
+ValueId ExpansionWriter::Const(double value) { return Number(value, TypeOf(op_.results[0])); }
+
+ValueId ExpansionWriter::Number(double value, Type type) {
+  const ValueId result = Do(OpCode::kLiteral, {}, std::move(type));
   out_.back().attributes.literal = {value};
   return result;
 }
@@ -55,6 +57,7 @@ void ExpandInto(Program& program, Op op, std::vector<Op>& out, PassBudget& budge
   InfoOf(op.code).expand(writer);
   for (Op& part : written) {
     budget.WroteOp(part);
+    for (const Region& region : part.regions) budget.WroteRegion(region);
     ExpandInto(program, std::move(part), out, budget);
   }
 }

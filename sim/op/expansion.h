@@ -1,6 +1,7 @@
 // Rewrites composite operations into others; an entry's expansion is written with ExpansionWriter.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "sim/op/op_info.h"
@@ -22,11 +23,16 @@ class ExpansionWriter {
   ValueId Do(OpCode code, std::vector<ValueId> operands);
   ValueId Do(OpCode code, std::vector<ValueId> operands, Type type);
   ValueId Const(double value);
+  ValueId Number(double value, Type type);  // a literal, every element of which is `value`
+  ValueId NewValue(Type type) { return program_.AddValue(std::move(type)); }
+  // An operation with the composite's context, to be completed and pushed.
+  Op Begin(OpCode code, std::vector<ValueId> operands) const;
+  Op& Last() { return out_.back(); }
+  void Push(Op op) { out_.push_back(std::move(op)); }
   // Writes the last operation, whose result is the composite's.
   void Give(OpCode code, std::vector<ValueId> operands);
 
  private:
-  Op Begin(OpCode code, std::vector<ValueId> operands) const;
   Program& program_;
   const Op& op_;
   std::vector<Op>& out_;

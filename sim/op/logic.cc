@@ -92,6 +92,7 @@ consteval OpInfo ComparisonEntry(std::string_view name, std::string_view doc) {
                    .doc = doc,
                    .op_class = OpClass::kCompare,
                    .operands = "a, b",
+                   .attributes = {Attribute::kSite, Attribute::kTestKind},
                    .result = Result::kBool,
                    .types = ComparisonTypes<kOfBools>,
                    .evaluate = Compare<kComparison>});
@@ -122,8 +123,8 @@ const OpInfo kNe = ComparisonEntry<Comparison::kNe>(
 
 const OpInfo kIsFinite = Complete({
     .name = "is_finite",
-    .doc = "Whether a real is neither infinite nor NaN; as `lt` it decides no `select`.",
-    .op_class = OpClass::kCompare,
+    .doc = "Whether a real is neither infinite nor NaN; no test, as it has no threshold.",
+    .op_class = OpClass::kPredicate,
     .operands = "a",
     .result = Result::kBool,
     .types = OfRealTypes,

@@ -28,15 +28,19 @@ namespace simgrad::sim {
 struct NumericalProgram;
 class VjpRule;
 class ExpansionWriter;
+class Lowering;
 
 // Families of operations.
 enum class OpClass : uint8_t {
   kElementwise,  // equal shapes; the result has the operands' type
   kCompare,      // equal types; the result is a bool of that shape
+  kPredicate,    // of one real, without a threshold: a bool of its shape
   kLogic,        // bools
   kChoice,       // select
   kShape,
   kReduction,
+  kIndexing,  // at places that are computed
+  kLinear,    // linear algebra
   kPrecision,
   kConstant,  // literal
   kControl,
@@ -170,6 +174,10 @@ struct OpInfo {
   Rule<double(Format format, double a, double b, double c)> on_reals = {};
   Rule<int64_t(int64_t a, int64_t b)> on_integers = {};
   Rule<Array(const Evaluation& e)> evaluate = {};
+
+  // As loops over elements, for executors that compile (lowering.h). Left out: the default of its family, where
+  // the plan has one.
+  Rule<void(Lowering& lowering)> lower = {};
 
   constexpr bool can_create() const { return birth != Birth::kNever; }
 };

@@ -318,12 +318,24 @@ void RegionMaker::ForVjp(const Op& op) {
   const FrameLayout* const layout = tape_->Of(loop.op->regions[0]);
   const Region& body = op.regions[0];
   const std::span<const ValueId> args = std::span(body.args).subspan(1);
-  std::vector<Slot> moving;
-  for (size_t k = 0; k < op.operands.size() / 2; ++k) {
-    moving.push_back(NewSlot({CotangentAt(args, k), CotangentAt(body.yields, k),
-                              CotangentAt(op.operands, k), CotangentAt(op.results, k)},
-                             "moving"));
-    InitSlot(moving.back(), ReadSlot(op.operands, k));
+  const size_t slots = op.operands.size() / 2;
+  const size_t c = static_cast<size_t>(op.attributes.carried);
+  const size_t stacked = StackedOf(*loop.op);
+  const size_t first_scanned = slots - static_cast<size_t>(loop.op->attributes.scanned);
+  const auto moves = [&](size_t k) { return k < c || (k >= c + stacked && k < first_scanned); };
+  // The slots that move through the turns; what stacked results received; what scanned values get.
+  std::vector<Slot> moving(slots), given(slots), joined(slots);
+  for (size_t k = 0; k < slots; ++k) {
+    if (moves(k)) {
+      moving[k] = NewSlot({CotangentAt(args, k), CotangentAt(body.yields, k),
+                           CotangentAt(op.operands, k), CotangentAt(op.results, k)},
+                          "moving");
+      InitSlot(moving[k], ReadSlot(op.operands, k));
+    } else if (k < first_scanned) {
+      given[k] = ReadSlot(op.operands, k);
+    } else {
+      joined[k] = NewSlot({CotangentAt(op.results, k)}, "joined");
+    }
   }
   View frame;
   if (layout != nullptr) {
@@ -337,14 +349,32 @@ void RegionMaker::ForVjp(const Op& op) {
     const Register turn = Call("sub_i64", Carrier::kI64, {trips, next});
     if (layout != nullptr) frames_[layout] = One(frame);
     if (body.args[0] != ValueId::kNone) {
-      const Register index = Call("convert_i64_i32", Carrier::kI32, {turn});
+      const Register element = IndexOfTurn(*loop.op, trips, turn);
+      const Register index = Call("convert_i64_i32", Carrier::kI32, {element});
       Bind(body.args[0], {Carrier::kI32, {}, index, kNoBuffer, {}, {}});
     }
-    Reverse(body, 1, moving, moving);
+    const auto one = [&](const Slot& whole) {
+      if (!whole.cotangent.set()) return Slot{};
+      const bool descends = !loop.op->attributes.reverse;
+      return Slot{CountedElement(whole.cotangent, counter, descends),
+                  CountedElement(whole.mask, counter, descends)};
+    };
+    std::vector<Slot> entering = moving;
+    std::vector<Slot> leaving = moving;
+    for (size_t k = 0; k < slots; ++k) {
+      if (moves(k)) continue;
+      if (k < first_scanned) {
+        entering[k] = one(given[k]);
+      } else {
+        leaving[k] = one(joined[k]);
+      }
+    }
+    Reverse(body, 1, entering, leaving);
     if (layout != nullptr) {
       StoreOne(frame, RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true));
     }
   });
+  for (size_t k = first_scanned; k < slots; ++k) moving[k] = joined[k];
   BindSlots(op.results, moving);
 }
 

@@ -26,15 +26,23 @@ const Op* ProducerIn(const Region& region, ValueId id) {
   return nullptr;
 }
 
-int32_t NumberOf(const std::vector<Site>& sites, const std::string& name) {
-  const auto site =
-      std::find_if(sites.begin(), sites.end(), [&](const Site& s) { return s.name == name; });
-  return site->number;
-}
-
 int64_t StopReasonNumber(StopReason reason) { return static_cast<int64_t>(reason); }
 
 }  // namespace
+
+int32_t RegionMaker::SiteNumber(const std::string& name) const {
+  const auto site = std::find_if(numerical_.sites.begin(), numerical_.sites.end(),
+                                 [&](const Site& s) { return s.name == name; });
+  return site->number;
+}
+
+// Of an event.
+std::string RegionMaker::ComparisonFunction(const Op& event) const {
+  const Value& lhs = program_[event.operands[0]];
+  const bool is_real = lhs.type.element == ElementType::kReal;
+  return Cat(NameOf(event.attributes.comparison), "_",
+             is_real ? precision::FormatName(*lhs.format) : CarrierName(CarrierOf(lhs)));
+}
 
 RegionMaker::Summands RegionMaker::SummandsOf(ValueId compared, std::vector<View>& views) {
   const Op* const sum =
@@ -86,7 +94,7 @@ void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Re
   const Register extra = Extra(of_lhs, of_rhs, read);
   Emit({.code = Code::kTest,
         .operands = {a, b, ends},
-        .site = NumberOf(numerical_.sites, op.attributes.site),
+        .site = SiteNumber(op.attributes.site),
         .extra = extra,
         .where = where,
         .format = program_[lhs].format.value_or(Format::kF64)});
@@ -95,10 +103,7 @@ void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Re
 void RegionMaker::Event(const Op& op) {
   const Value& lhs = program_[op.operands[0]];
   const Value& result = program_[op.results[0]];
-  const bool is_real = lhs.type.element == ElementType::kReal;
-  const std::string compare =
-      Cat(NameOf(op.attributes.comparison), "_",
-          is_real ? precision::FormatName(*lhs.format) : CarrierName(CarrierOf(lhs)));
+  const std::string compare = ComparisonFunction(op);
   std::vector<View> views;
   for (ValueId operand : op.operands) views.push_back(ViewOf(operand));
   const size_t own = views.size();
@@ -138,7 +143,7 @@ void RegionMaker::Event(const Op& op) {
       const Register extra = Extra(of_lhs, of_rhs, read);
       Emit({.code = Code::kDecide,
             .operands = {a, b, value},
-            .site = NumberOf(numerical_.sites, op.attributes.site),
+            .site = SiteNumber(op.attributes.site),
             .extra = extra,
             .where = guard,
             .iteration = iteration_,
@@ -182,7 +187,9 @@ void RegionMaker::While(const Op& op) {
     exports.push_back(local(op.regions[0].yields[first_export + k]));
   }
   const View iterations = Local(Carrier::kI32, {}, "iterations");
-  WhileRun(op, carried, {}, exports, iterations);
+  const LoopRadii radii = RadiiOf(op);
+  WhileRun(op, carried, {}, exports, iterations, radii);
+  GiveRadii(op, radii, {});
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (op.results[k] == ValueId::kNone) continue;
     const bool is_count = k + 1 == op.results.size();
@@ -210,7 +217,8 @@ void RegionMaker::MappedWhile(const Op& op) {
   const auto local = [&](const Value& value, const Shape& shape) {
     return Local(CarrierOf(value), shape, value.name);
   };
-  Each(n, true, [&](Register element) {
+  const std::vector<Radius> joined = JoinedRadii(op);
+  Each(n, joined.empty(), [&](Register element) {
     std::vector<View> carried;
     std::vector<View> mapped;
     std::vector<View> exports;
@@ -235,7 +243,9 @@ void RegionMaker::MappedWhile(const Op& op) {
       const Register before = Call("mul_i64", Carrier::kI64, {around, Constant(Carrier::kI64, n)});
       element_ = Call("add_i64", Carrier::kI64, {before, element});
     }
-    WhileRun(op, carried, mapped, exports, iterations);
+    const LoopRadii radii = RadiiOf(op);
+    WhileRun(op, carried, mapped, exports, iterations, radii);
+    GiveRadii(op, radii, joined);
     element_ = around;
     run_ = run_around;
     for (size_t k = 0; k < results.size(); ++k) {
@@ -246,23 +256,52 @@ void RegionMaker::MappedWhile(const Op& op) {
                                                     : exports[k - c]);
     }
   });
+  BindRadii(op.results, joined);
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (op.results[k] != ValueId::kNone) Bind(op.results[k], results[k]);
   }
 }
 
+// Whether the test of a comparison ends the loop; the entry test comes first.
+Register RegionMaker::Compared(const Op& op, const View& lhs, const View& why,
+                               const View& iterations, const std::string& suffix) {
+  const Region& test = op.regions[0];
+  const Register tested = One(ViewOf(test.yields[0]));
+  StoreOne(lhs, tested);
+  const Register held = Call(Cat(NameOf(op.attributes.comparison), "_", suffix), Carrier::kBool,
+                             {tested, One(ViewOf(test.yields[1]))});
+  if (op.attributes.has_entry) {
+    const Register is_first =
+        Call("eq_i32", Carrier::kBool, {One(iterations), Constant(Carrier::kI32, 0)});
+    const Register enters =
+        Call(Cat("ge_", suffix), Carrier::kBool, {tested, One(ViewOf(test.yields[2]))});
+    const Register refuses = Call("not_bool", Carrier::kBool, {enters});
+    Test(op, test.yields[0], test.yields[2], refuses, is_first);
+    const Register ends = Call("and_bool", Carrier::kBool, {is_first, refuses});
+    const Register reason = Constant(Carrier::kI32, StopReasonNumber(StopReason::kNotEntered));
+    StoreOne(why, Call("select_i32", Carrier::kI32, {ends, reason, One(why)}));
+    Leave(ends);
+  }
+  Test(op, test.yields[0], test.yields[1], held, kNoRegister);
+  return held;
+}
+
 void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
                            const std::vector<View>& mapped, const std::vector<View>& exports,
-                           const View& iterations) {
+                           const View& iterations, const LoopRadii& radii) {
   const Attributes& a = op.attributes;
   const Region& test = op.regions[0];
   const Region& body = op.regions[1];
-  const Value& lhs_value = program_[test.yields[0]];
-  const Carrier real = CarrierOf(lhs_value);
-  const std::string suffix(precision::FormatName(*lhs_value.format));
+  // A predicate tells its deciding test in f64.
+  const Format tested_in = a.predicate ? Format::kF64 : *program_[test.yields[0]].format;
+  const Carrier real = tested_in == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
+  const std::string suffix(precision::FormatName(tested_in));
+  const bool records = records_.decides && !IsBranch(op);
   const Register cap = Integer(Carrier::kI32, a.max_iter);
   const View why = Local(Carrier::kI32, {}, "reason");
   const View lhs = Local(real, {}, "tested");
+  const View has_nan = a.predicate && records ? Local(Carrier::kBool, {}, "has_nan") : View{};
+  if (has_nan.set()) StoreOne(has_nan, Constant(Carrier::kBool, 0));
   StoreOne(iterations, Constant(Carrier::kI32, 0));
   StoreOne(why, Constant(Carrier::kI32, StopReasonNumber(StopReason::kConverged)));
   StoreOne(lhs, Constant(real, 0));
@@ -283,6 +322,7 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     }
   };
   const auto flattened = [&] {
+    if (IsBranch(op)) return iteration_;
     const Register it = Call("convert_i32_i64", Carrier::kI64, {One(iterations)});
     if (iteration_ == kNoRegister) return it;
     const Register wide = Call("convert_i32_i64", Carrier::kI64, {cap});
@@ -298,6 +338,7 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     iteration_ = flattened();
     NextFrame(chain, op);
     bind(test, {&carried, &mapped});
+    BindRadii(test.args, radii.entering);
     KeepArgs(test);
     // The test's records look for the operations that made what it compares.
     Run(test);
@@ -305,31 +346,25 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     for (size_t k = 0; k < exports.size(); ++k) {
       Copy(exports[k], ViewOf(test.yields[FirstExport(op) + k]));
     }
-    const Register tested = One(ViewOf(test.yields[0]));
-    StoreOne(lhs, tested);
-    const Register held = Call(Cat(NameOf(a.comparison), "_", suffix), Carrier::kBool,
-                               {tested, One(ViewOf(test.yields[1]))});
-    if (a.has_entry) {
-      const Register is_first =
-          Call("eq_i32", Carrier::kBool, {One(iterations), Constant(Carrier::kI32, 0)});
-      const Register enters =
-          Call(Cat("ge_", suffix), Carrier::kBool, {tested, One(ViewOf(test.yields[2]))});
-      const Register refuses = Call("not_bool", Carrier::kBool, {enters});
-      Test(op, test.yields[0], test.yields[2], refuses, is_first);
-      const Register ends = Call("and_bool", Carrier::kBool, {is_first, refuses});
-      const Register reason = Constant(Carrier::kI32, StopReasonNumber(StopReason::kNotEntered));
-      StoreOne(why, Call("select_i32", Carrier::kI32, {ends, reason, One(why)}));
-      Leave(ends);
+    TellRadii(op, radii, iterations);
+    const Register held =
+        a.predicate ? One(ViewOf(test.yields[0])) : Compared(op, lhs, why, iterations, suffix);
+    if (a.predicate && records) {
+      const Deciding of = LeastOf(test.yields[0]);
+      StoreOne(lhs, of.own);
+      StoreOne(has_nan, of.has_nan);
+      Predicate(op, of, held, why);
     }
-    Test(op, test.yields[0], test.yields[1], held, kNoRegister);
     regions_.pop_back();
     Leave(held);
     if (!cap_first) stop_at_cap();
     bind(body, {&carried, &exports, &mapped});
+    BindBodyRadii(op, radii);
     KeepArgs(body);
     Run(body);
     std::vector<View> yields;
     for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
+    MoveRadii(radii.carried, body.yields);
     CopyAtOnce(carried, yields);
     StoreOne(iterations,
              Call("add_i32", Carrier::kI32, {One(iterations), Constant(Carrier::kI32, 1)}));
@@ -338,9 +373,12 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
   const Register is_capped =
       Call("eq_i32", Carrier::kBool,
            {One(why), Constant(Carrier::kI32, StopReasonNumber(StopReason::kMaxIter))});
-  const Register is_finite = Call(Cat("is_finite_", CarrierName(real)), Carrier::kBool, {One(lhs)});
-  const Register is_nonfinite =
-      Call("and_bool", Carrier::kBool, {is_capped, Call("not_bool", Carrier::kBool, {is_finite})});
+  const Register is_bad =
+      has_nan.set()
+          ? One(has_nan)
+          : Call("not_bool", Carrier::kBool,
+                 {Call(Cat("is_finite_", CarrierName(real)), Carrier::kBool, {One(lhs)})});
+  const Register is_nonfinite = Call("and_bool", Carrier::kBool, {is_capped, is_bad});
   const Register nonfinite = Constant(Carrier::kI32, StopReasonNumber(StopReason::kNonFinite));
   const Register reason = Call("select_i32", Carrier::kI32, {is_nonfinite, nonfinite, One(why)});
   if (chain.place != nullptr) {
@@ -353,28 +391,62 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
         cap_first ? Call("select_i32", Carrier::kI32, {is_capped, before, all}) : all;
     CloseChain(chain, a.elements > 0 ? run_ : kNoRegister, all, tests);
   }
-  if (!records_.decides) return;
-  RecordedSite& site = plan_.terminations[static_cast<size_t>(NumberOf(numerical_.sites, a.site))];
+  if (!records) return;
+  RecordedSite& site = plan_.terminations[static_cast<size_t>(SiteNumber(a.site))];
   site.has_entry = a.has_entry;
   site.cap_first = a.cap_order == CapOrder::kCapFirst;
   const Register ran = One(iterations);
   const Register last = One(lhs);
   Emit({.code = Code::kRun,
         .operands = {ran, reason, last},
-        .site = NumberOf(numerical_.sites, a.site),
+        .site = SiteNumber(a.site),
         .iteration = iteration_,
         .element = element_,
-        .format = *lhs_value.format});
+        .format = tested_in});
+}
+
+// The element at the counter, or counted from the last one down.
+View RegionMaker::CountedElement(const View& view, Register counter, bool descends) const {
+  if (!descends || view.all != kNoRegister) return ElementOf(view, counter);
+  View one = view;
+  const int64_t stride = view.strides[0];
+  one.start.base += (view.shape[0] - 1) * stride;
+  if (stride != 0) one.start.terms.emplace_back(counter, -stride);
+  one.shape.erase(one.shape.begin());
+  one.strides.erase(one.strides.begin());
+  return one;
+}
+
+// The number of the element that a turn reads and writes.
+Register RegionMaker::IndexOfTurn(const Op& loop, Register trips, Register turn) {
+  if (!loop.attributes.reverse) return turn;
+  const Register next = Call("add_i64", Carrier::kI64, {turn, Constant(Carrier::kI64, 1)});
+  return Call("sub_i64", Carrier::kI64, {trips, next});
 }
 
 void RegionMaker::For(const Op& op) {
   const Region& body = op.regions[0];
+  const size_t c = static_cast<size_t>(op.attributes.carried);
   std::vector<View> carried;
-  for (size_t k = 0; k < op.operands.size(); ++k) {
+  for (size_t k = 0; k < c; ++k) {
     const Value& value = program_[op.operands[k]];
     carried.push_back(Local(CarrierOf(value), value.type.shape, value.name));
     Copy(carried.back(), ViewOf(op.operands[k]));
   }
+  std::vector<View> scanned;
+  for (size_t k = c; k < op.operands.size(); ++k) scanned.push_back(ViewOf(op.operands[k]));
+  std::vector<View> stacked;
+  for (size_t k = 0; k < StackedOf(op); ++k) {
+    const Value& element = program_[body.yields[c + k]];
+    Shape shape = element.type.shape;
+    shape.insert(shape.begin(), op.attributes.max_iter);
+    stacked.push_back(Local(CarrierOf(element), std::move(shape), element.name));
+  }
+  const std::span operands(op.operands);
+  std::vector<Radius> radii = CarryRadii(operands);
+  const std::vector<Radius> of_carried(radii.begin(),
+                                       radii.begin() + static_cast<std::ptrdiff_t>(c));
+  const std::vector<Radius> of_stacked = StackRadii(op);
   const Register trips = Integer(Carrier::kI64, op.attributes.max_iter);
   const Register around = iteration_;
   const Chain chain = OpenChain(op);
@@ -386,22 +458,34 @@ void RegionMaker::For(const Op& op) {
       iteration_ = Call("add_i64", Carrier::kI64, {before, counter});
     }
     if (body.args[0] != ValueId::kNone) {
-      const Register index = Call("convert_i64_i32", Carrier::kI32, {counter});
+      const Register element = IndexOfTurn(op, trips, counter);
+      const Register index = Call("convert_i64_i32", Carrier::kI32, {element});
       Bind(body.args[0], {Carrier::kI32, {}, index, kNoBuffer, {}, {}});
     }
-    for (size_t k = 0; k < carried.size(); ++k) {
-      if (body.args[k + 1] != ValueId::kNone) Bind(body.args[k + 1], carried[k]);
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      if (body.args[k + 1] == ValueId::kNone) continue;
+      Bind(body.args[k + 1],
+           k < c ? carried[k] : CountedElement(scanned[k - c], counter, op.attributes.reverse));
     }
+    BindRadii(std::span(body.args).subspan(1), radii);
     KeepArgs(body);
     Run(body);
     std::vector<View> yields;
-    for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
+    for (size_t k = 0; k < c; ++k) yields.push_back(ViewOf(body.yields[k]));
+    for (size_t k = 0; k < stacked.size(); ++k) {
+      Copy(CountedElement(stacked[k], counter, op.attributes.reverse), ViewOf(body.yields[c + k]));
+      if (!of_stacked[k].set()) continue;
+      StoreDeciding(of_stacked[k], Least(OneOf(of_stacked[k]), LeastOf(body.yields[c + k])));
+    }
+    MoveRadii(of_carried, body.yields);
     CopyAtOnce(carried, yields);
   });
+  BindRadii(op.results, of_carried);
+  BindRadii(std::span(op.results).subspan(c), of_stacked);
   iteration_ = around;
   CloseChain(chain, kNoRegister, kNoRegister, kNoRegister);
   for (size_t k = 0; k < op.results.size(); ++k) {
-    if (op.results[k] != ValueId::kNone) Bind(op.results[k], carried[k]);
+    if (op.results[k] != ValueId::kNone) Bind(op.results[k], k < c ? carried[k] : stacked[k - c]);
   }
 }
 

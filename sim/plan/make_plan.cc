@@ -46,8 +46,7 @@ class PlanMaker {
 
   void AddSites() {
     for (const Site& site : numerical_.sites) {
-      const RecordedSite recorded = {precision::Fnv1a64(site.name), site.elements,
-                                     plan_.EventElements()};
+      const RecordedSite recorded = {HashOfSite(site.name), site.elements, plan_.EventElements()};
       (site.kind == SiteKind::kEvent ? plan_.events : plan_.terminations).push_back(recorded);
     }
   }

@@ -1,4 +1,4 @@
-// Operations that move elements, and reductions.
+// Reductions.
 #include <algorithm>
 #include <utility>
 
@@ -13,13 +13,6 @@ namespace {
 // A value of at most so many numbers is summed pairwise without a loop.
 constexpr int64_t kUnrolledSum = 16;
 
-View Repeated(const View& view, Shape shape, std::vector<int64_t> strides) {
-  View wider = view;
-  wider.shape = std::move(shape);
-  if (view.all == kNoRegister) wider.strides = std::move(strides);
-  return wider;
-}
-
 // The scalar function of this kind on values of the type of `value`.
 std::string FunctionOf(std::string_view kind, const Value& value) {
   return Cat(kind, SuffixOf(value));
@@ -31,63 +24,6 @@ View LineOf(const View& view, Index start, int64_t count, int64_t stride) {
 }
 
 }  // namespace
-
-void RegionMaker::Broadcast(const Op& op) {
-  const View from = ViewOf(op.operands[0]);
-  const Shape& shape = program_[op.results[0]].type.shape;
-  std::vector<int64_t> strides(shape.size(), 0);
-  for (size_t axis = 0; axis < from.shape.size() && from.all == kNoRegister; ++axis) {
-    if (from.shape[axis] != 1) {
-      strides[static_cast<size_t>(op.attributes.dims[axis])] = from.strides[axis];
-    }
-  }
-  Bind(op.results[0], Repeated(from, shape, std::move(strides)));
-}
-
-void RegionMaker::Reshape(const Op& op) {
-  const View from = ContiguousOf(ViewOf(op.operands[0]));
-  const Shape& shape = program_[op.results[0]].type.shape;
-  Bind(op.results[0], Repeated(from, shape, StridesOf(shape)));
-}
-
-void RegionMaker::Slice(const Op& op) {
-  View from = ViewOf(op.operands[0]);
-  for (size_t axis = 0; axis < from.shape.size() && from.all == kNoRegister; ++axis) {
-    from.start.base += op.attributes.start[axis] * from.strides[axis];
-  }
-  const std::vector<int64_t> strides = from.strides;
-  Bind(op.results[0], Repeated(from, program_[op.results[0]].type.shape, strides));
-}
-
-void RegionMaker::Pad(const Op& op) {
-  const View from = ViewOf(op.operands[0]);
-  const Value& result = program_[op.results[0]];
-  const View to = Local(CarrierOf(result), result.type.shape, result.name);
-  Copy(to, {to.carrier, to.shape, Constant(to.carrier, 0), kNoBuffer, {}, {}});
-  View part = to;
-  part.shape = from.shape;
-  for (size_t axis = 0; axis < part.shape.size(); ++axis) {
-    part.start.base += op.attributes.start[axis] * part.strides[axis];
-  }
-  Copy(part, from);
-  Bind(op.results[0], to);
-}
-
-void RegionMaker::Concat(const Op& op) {
-  const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
-  const Value& result = program_[op.results[0]];
-  const View to = Local(CarrierOf(result), result.type.shape, result.name);
-  int64_t start = 0;
-  for (ValueId operand : op.operands) {
-    const View from = ViewOf(operand);
-    View part = to;
-    part.shape = from.shape;
-    part.start.base += start * part.strides[axis];
-    Copy(part, from);
-    start += from.shape[axis];
-  }
-  Bind(op.results[0], to);
-}
 
 void RegionMaker::Reduction(const Op& op) {
   if (op.code == OpCode::kCumsum) return Cumsum(op);

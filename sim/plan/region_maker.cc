@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "precision/rounding.h"
 #include "sim/program/axes.h"
+#include "sim/program/decision_margin.h"
 
 namespace simgrad::sim::plan {
 namespace {
@@ -25,7 +27,11 @@ RegionMaker::RegionMaker(const NumericalProgram& numerical, const std::vector<bo
       records_(records),
       views_(program_.values.size()),
       inputs_(program_.inputs.size(), kNoBuffer),
-      block_(&function.statements) {}
+      block_(&function.statements) {
+  if (!records.decides) return;
+  behind_ = BehindPredicates(program_);
+  if (!behind_.empty()) radii_.resize(behind_.size());
+}
 
 Statement& RegionMaker::Emit(Statement statement) {
   return block_->emplace_back(std::move(statement));
@@ -45,6 +51,22 @@ Register RegionMaker::Call(std::string function, Carrier carrier, std::vector<Re
 Register RegionMaker::Constant(Carrier carrier, int64_t number) {
   const Register result = function_.AddRegister(carrier);
   Emit({.code = Code::kConstant, .result = result, .number = number});
+  return result;
+}
+
+// Reals stand in the table of numbers, integers in that of integers.
+Register RegionMaker::NumberLike(double number, const Value& value, std::string comment) {
+  if (value.type.element != ElementType::kReal) {
+    const Register result = Integer(CarrierOf(value), static_cast<int64_t>(number));
+    block_->back().comment = std::move(comment);
+    return result;
+  }
+  const Register result = function_.AddRegister(CarrierOf(value));
+  Emit({.code = Code::kNumber,
+        .result = result,
+        .number = static_cast<int64_t>(plan_.numbers.size()),
+        .comment = std::move(comment)});
+  plan_.numbers.push_back(precision::RoundTo(*value.format, number));
   return result;
 }
 
@@ -352,13 +374,16 @@ void RegionMaker::Commit(const std::function<void()>& body) {
 
 void RegionMaker::Run(const Region& region) {
   regions_.push_back(&region);
+  auto around = std::exchange(kept_, {});
   for (const Op& op : region.ops) {
     meter_.Add(kPlanningWork);
     Operation(op);
+    SetRadius(op);
     for (ValueId id : op.results) {
       if (id != ValueId::kNone) Keep(id, region);
     }
   }
+  kept_ = std::move(around);
   regions_.pop_back();
 }
 

@@ -37,6 +37,13 @@ struct Records {
   bool ranges = false;   // underflows and overflows of narrowing casts
 };
 
+// What decides a boolean or an integer that a predicate hangs on (sim/program/decision_margin.h): of
+// each element, or of all. Without it nothing does.
+struct Radius {
+  View ulps, own, unit, has_nan;
+  bool set() const { return ulps.set(); }
+};
+
 // A cotangent and where it is present. Without a cotangent it never is, without a mask everywhere.
 struct Slot {
   View cotangent;
@@ -96,6 +103,7 @@ class RegionMaker {
   void KeepArgs(const Region& region);
 
  private:
+  friend class OperationLowering;
   static size_t Index_(ValueId id) { return static_cast<size_t>(id); }
   // The current element of view k, and where it lies.
   using Read = std::function<Register(size_t k)>;
@@ -105,6 +113,7 @@ class RegionMaker {
   Statement& Emit(Statement statement);
   Register Constant(Carrier carrier, int64_t number);
   Register Integer(Carrier carrier, int64_t number);
+  Register NumberLike(double number, const Value& value, std::string comment = "");  // rounded
   Register Load(const View& view, const Index& index);
   void Store(const View& view, const Index& index, Register value);
   // Runs `body` for every element of `shape`; the views have this shape. Neighbouring axes are one
@@ -127,7 +136,8 @@ class RegionMaker {
 
   // ---- operations (make_operations.cc, make_shapes.cc) ----
   void Operation(const Op& op);
-  void MoveElements(const Op& op);
+  void Lower(const Op& op);
+  void ByFamily(const Op& op);  // without a rule of its own
   void ChangeFormat(const Op& op);
   void AdjointOperation(const Op& op);
   void Elementwise(const Op& op);
@@ -136,11 +146,6 @@ class RegionMaker {
   void Round(const Op& op, const View& x, Format from, const Value& to);
   void Convert(const Op& op);
   void Merge(const Op& op);
-  void Broadcast(const Op& op);
-  void Reshape(const Op& op);
-  void Slice(const Op& op);
-  void Pad(const Op& op);
-  void Concat(const Op& op);
   void Reduction(const Op& op);
   // Of the numbers of one line: `line` has one axis.
   Register Sum(const Op& op, const View& line);
@@ -162,11 +167,68 @@ class RegionMaker {
   Register Extra(const Summands& lhs, const Summands& rhs, const Read& read);
   Register Larger(Register a, Register b);
   void Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Register where);
+  // ---- predicates (make_predicates.cc) ----
+  // Of one element.
+  struct Deciding {
+    Register ulps = kNoRegister, own = kNoRegister, unit = kNoRegister, has_nan = kNoRegister;
+  };
+  bool HasRadius(ValueId id) const {
+    return records_.decides && id != ValueId::kNone && !behind_.empty() && behind_[Index_(id)];
+  }
+  void SetRadius(const Op& op);
+  void ElementRadii(const Op& op);
+  Deciding ElementRadius(const Op& op, const Read& read,
+                         const std::function<Deciding(size_t)>& radius,
+                         const std::function<Register()>& extra);
+  Deciding Taken(Register first, const Deciding& a, const Deciding& b);
+  Deciding OfSelect(Register c, const Deciding& of_c, Register a, const Deciding& of_a, Register b,
+                    const Deciding& of_b);
+  Register Number(double number);
+  std::string ComparisonFunction(const Op& event) const;
+  int32_t SiteNumber(const std::string& site) const;
+  Deciding NoTest();
+  Deciding OfPair(Register a, Register b, Register extra, Format format);
+  Deciding OfConversion(const Op& op, Register x);
+  Deciding Chosen(Register first, const Deciding& a, const Deciding& b);
+  Deciding Least(const Deciding& a, const Deciding& b);
+  Register SignedUlps(Register truth, const Deciding& of);
+  Deciding OfAnd(Register a, const Deciding& of_a, Register b, const Deciding& of_b);
+  Deciding OfOr(Register a, const Deciding& of_a, Register b, const Deciding& of_b);
+  Deciding OneOf(const Radius& radius);
+  Deciding LeastOf(ValueId id);  // of all elements
+  Deciding LeastOf(const Radius& radius, const Shape& shape);
+  Deciding LargestOf(ValueId truths);
+  Radius LocalRadius(const Shape& shape);
+  Radius RadiusOfOne(const Deciding& of) const;
+  void StoreDeciding(const Radius& to, const Deciding& of);
+  // Radii of what a loop carries, while it runs: locals, unset where none is asked for.
+  std::vector<Radius> CarryRadii(std::span<const ValueId> ids);
+  std::vector<Radius> StackRadii(const Op& for_op);
+  void MoveRadii(const std::vector<Radius>& to, std::span<const ValueId> from);
+  void BindRadii(std::span<const ValueId> ids, const std::vector<Radius>& radii);
+  // Of one run of a while; locals.
+  struct LoopRadii {
+    std::vector<Radius> carried, exports, mapped;
+    std::vector<Radius> entering;  // carried, then mapped
+    Radius tests;                  // the least of its tests; set where a result asks for it
+  };
+  LoopRadii RadiiOf(const Op& while_op);
+  void TellRadii(const Op& op, const LoopRadii& radii, const View& iterations);
+  void BindBodyRadii(const Op& op, const LoopRadii& radii);
+  std::vector<Radius> JoinedRadii(const Op& op);
+  void GiveRadii(const Op& op, const LoopRadii& radii, const std::vector<Radius>& joined);
+  Deciding TestRadius(const Op& op, const View& iterations);
+  void Predicate(const Op& op, const Deciding& of, Register held, const View& why);
+
   void While(const Op& op);
   void MappedWhile(const Op& op);
   void WhileRun(const Op& op, const std::vector<View>& carried, const std::vector<View>& mapped,
-                const std::vector<View>& exports, const View& iterations);
+                const std::vector<View>& exports, const View& iterations, const LoopRadii& radii);
+  Register Compared(const Op& op, const View& lhs, const View& why, const View& iterations,
+                    const std::string& suffix);
   void For(const Op& op);
+  View CountedElement(const View& view, Register counter, bool descends) const;
+  Register IndexOfTurn(const Op& loop, Register trips, Register turn);
   View ElementOf(const View& view, Register element) const;
 
   // ---- the tape and the adjoint ----
@@ -212,6 +274,8 @@ class RegionMaker {
   std::vector<BufferId> inputs_;
   std::vector<Statement>* block_;
   std::vector<const Region*> regions_;  // being written, outermost first
+  std::vector<bool> behind_;            // by value: whether a predicate hangs on it
+  std::vector<Radius> radii_;           // by value
   Register iteration_ = kNoRegister;    // of the loops around, flattened; none: 0
   Register element_ = kNoRegister;
   Register run_ = kNoRegister;  // the element of the innermost loop per element
@@ -219,6 +283,8 @@ class RegionMaker {
   bool keeps_ = false;
   const Region* primal_ = nullptr;  // top region that is reversed
   std::map<const FrameLayout*, Register> frames_;
+  // What one operation of the region being written has computed for others, by operand and name.
+  std::map<std::pair<ValueId, std::string>, View> kept_;
   std::map<size_t, BufferId> gradients_, connected_;
 };
 

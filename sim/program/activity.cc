@@ -91,9 +91,14 @@ class Activity {
     const Region& body = op.regions[0];
     for (size_t i = 0; i < op.operands.size(); ++i) Flow(op.operands[i], body.args[i + 1]);
     Read(body);
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      Flow(body.yields[i], body.args[i + 1]);
-      Flow(body.args[i + 1], op.results[i]);
+    const size_t carried = static_cast<size_t>(op.attributes.carried);
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      if (i < carried) {
+        Flow(body.yields[i], body.args[i + 1]);
+        Flow(body.args[i + 1], op.results[i]);
+      } else {
+        Flow(body.yields[i], op.results[i]);
+      }
     }
   }
 

@@ -147,7 +147,7 @@ class Assigner {
 
   RoleSetting SettingOf(const Op& op) const {
     const bool event = op.code == OpCode::kEvent;
-    return SettingAt(op.role, event ? op.attributes.site : op.site);
+    return SettingAt(op.role, event ? std::string(BaseOfSite(op.attributes.site)) : op.site);
   }
 
   void Visit(Op op) {
@@ -204,7 +204,8 @@ class Assigner {
 
   void VisitWhile(Op& op) {
     const RoleSetting setting = SettingOf(op);
-    const RoleSetting tested = SettingAt(Role::kTermination, op.attributes.site);
+    const RoleSetting tested =
+        SettingAt(Role::kTermination, std::string(BaseOfSite(op.attributes.site)));
     const WhileCounts counts = CountsOf(op);
     const size_t c = static_cast<size_t>(counts.carried);
     const size_t m = static_cast<size_t>(counts.mapped);

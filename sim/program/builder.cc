@@ -112,6 +112,11 @@ Var Builder::Integer(int64_t value, ElementType type, Shape shape) {
               {type, std::move(shape)});
 }
 
+Var Builder::IntegerArray(std::vector<double> values, Shape shape) {
+  return Emit({.code = OpCode::kLiteral, .attributes = {.literal = std::move(values)}},
+              {ElementType::kI32, std::move(shape)});
+}
+
 Var Builder::Broadcast(Var x, Shape shape, std::vector<int64_t> dims) {
   return Emit({.code = OpCode::kBroadcast,
                .operands = {x.id},
@@ -133,6 +138,17 @@ Var Builder::Concat(Vars parts, int64_t axis) {
   Op op{.code = OpCode::kConcat, .attributes = {.axes = {axis}}};
   for (const Var& part : parts) op.operands.push_back(part.id);
   return Emit(std::move(op));
+}
+
+Var Builder::Do(OpCode code, const Vars& operands, Attributes attributes) {
+  Op op{.code = code, .attributes = std::move(attributes)};
+  for (const Var& x : operands) op.operands.push_back(x.id);
+  return Emit(std::move(op));
+}
+
+Var Builder::Iota(Shape shape, int64_t axis, ElementType type) {
+  return Emit({.code = OpCode::kIota, .attributes = {.axes = {axis}, .shape = shape}},
+              {type, shape});
 }
 
 Var Builder::Reduce(OpCode code, Var x, std::vector<int64_t> axes) {
@@ -176,6 +192,12 @@ Var Builder::Event(std::string site, Var a, Comparison comparison, Var b,
   return Emit(std::move(op), {ElementType::kBool, widest});
 }
 
+Var Builder::Accept(std::string site, Var a, Comparison comparison, Var b, Var trial, Var current) {
+  return Emit({.code = OpCode::kAccept,
+               .operands = {a.id, b.id, trial.id, current.id},
+               .attributes = {.site = std::move(site), .comparison = comparison}});
+}
+
 Op Builder::LoopOp(OpCode code, size_t carried) const {
   return {.code = code,
           .role = role_,
@@ -193,6 +215,52 @@ Var Builder::NewArg(Region& region, const Type& type, std::string name) {
 LoopResult Builder::While(const WhileOptions& options, Vars carried, Vars mapped,
                           const std::function<LoopTest(const Vars&, const Vars&)>& test,
                           const std::function<Vars(const Vars&, const Vars&, const Vars&)>& body) {
+  const auto tested = [&](const Vars& now, const Vars& elements) {
+    LoopTest made = test(now, elements);
+    Tested result{{made.lhs, made.rhs}, std::move(made.exports), false};
+    if (made.entry) result.tested.push_back(*made.entry);
+    return result;
+  };
+  return WhileTested(options, std::move(carried), std::move(mapped), tested, body);
+}
+
+LoopResult Builder::While(const WhileOptions& options, Vars carried, Vars mapped,
+                          const std::function<LoopPredicate(const Vars&, const Vars&)>& test,
+                          const std::function<Vars(const Vars&, const Vars&, const Vars&)>& body) {
+  const auto tested = [&](const Vars& now, const Vars& elements) {
+    LoopPredicate made = test(now, elements);
+    return Tested{{made.stop}, std::move(made.exports), true};
+  };
+  return WhileTested(options, std::move(carried), std::move(mapped), tested, body);
+}
+
+Vars Builder::Cond(Var choice, Vars args,
+                   const std::vector<std::function<Vars(const Vars&)>>& regions) {
+  Op op = LoopOp(OpCode::kCond, 0);
+  op.operands = {choice.id};
+  for (Var x : args) op.operands.push_back(x.id);
+  op.regions.resize(regions.size());
+  for (size_t k = 0; k < regions.size(); ++k) {
+    Region& region = op.regions[k];
+    Vars inner;
+    for (Var x : args) inner.push_back(NewArg(region, TypeOf(x), program_[x.id].name));
+    stack_.push_back(&region);
+    for (Var x : regions[k](inner)) region.yields.push_back(x.id);
+    stack_.pop_back();
+  }
+  Vars results;
+  for (ValueId id : op.regions[0].yields) {
+    op.results.push_back(program_.AddValue(program_[id].type));
+    results.push_back({this, op.results.back()});
+  }
+  stack_.back()->ops.push_back(std::move(op));
+  return results;
+}
+
+LoopResult Builder::WhileTested(
+    const WhileOptions& options, Vars carried, Vars mapped,
+    const std::function<Tested(const Vars&, const Vars&)>& test,
+    const std::function<Vars(const Vars&, const Vars&, const Vars&)>& body) {
   Op op = LoopOp(OpCode::kWhile, carried.size());
   op.attributes.site = options.site;
   op.attributes.max_iter = options.max_iter;
@@ -213,15 +281,15 @@ LoopResult Builder::While(const WhileOptions& options, Vars carried, Vars mapped
   for (Var x : carried) test_carried.push_back(NewArg(test_region, inner(x), name_of(x)));
   for (Var x : mapped) test_mapped.push_back(NewArg(test_region, inner(x), name_of(x)));
   stack_.push_back(&test_region);
-  LoopTest tested;
+  Tested tested;
   {
     RoleScope role(*this, Role::kTermination);
     SiteScope scope(*this, options.site);
     tested = test(test_carried, test_mapped);
   }
-  test_region.yields = {tested.lhs.id, tested.rhs.id};
-  op.attributes.has_entry = tested.entry.has_value();
-  if (tested.entry) test_region.yields.push_back(tested.entry->id);
+  for (Var x : tested.tested) test_region.yields.push_back(x.id);
+  op.attributes.predicate = tested.is_predicate;
+  op.attributes.has_entry = tested.tested.size() > 2;
   for (Var x : tested.exports) test_region.yields.push_back(x.id);
   stack_.pop_back();
 
@@ -259,20 +327,39 @@ LoopResult Builder::While(const WhileOptions& options, Vars carried, Vars mapped
 }
 
 Vars Builder::For(int64_t count, Vars carried, const std::function<Vars(Var, const Vars&)>& body) {
+  return Scan(count, std::move(carried), {}, false,
+              [&](Var index, const Vars& now, const Vars&) { return body(index, now); });
+}
+
+Vars Builder::Scan(int64_t count, Vars carried, Vars scanned, bool reverse,
+                   const std::function<Vars(Var, const Vars&, const Vars&)>& body) {
   Op op = LoopOp(OpCode::kFor, carried.size());
   op.attributes.max_iter = count;
+  op.attributes.scanned = static_cast<int32_t>(scanned.size());
+  op.attributes.reverse = reverse;
   op.regions.resize(1);
   Region& region = op.regions[0];
   const Var index = NewArg(region, {ElementType::kI32, {}}, "index");
-  Vars args;
+  Vars args, elements;
   for (Var x : carried) args.push_back(NewArg(region, TypeOf(x), program_[x.id].name));
+  for (Var x : scanned) {
+    Type type = TypeOf(x);
+    if (!type.shape.empty()) type.shape.erase(type.shape.begin());
+    elements.push_back(NewArg(region, type, program_[x.id].name));
+  }
   stack_.push_back(&region);
-  for (Var x : body(index, args)) region.yields.push_back(x.id);
+  for (Var x : body(index, args, elements)) region.yields.push_back(x.id);
   stack_.pop_back();
+  for (const Vars* list : {&carried, &scanned}) {
+    for (Var x : *list) op.operands.push_back(x.id);
+  }
   Vars results;
-  for (Var x : carried) {
-    op.operands.push_back(x.id);
-    op.results.push_back(program_.AddValue(TypeOf(x), program_[x.id].name));
+  for (size_t k = 0; k < region.yields.size(); ++k) {
+    const bool is_carried = k < carried.size();
+    const Value like = program_[is_carried ? carried[k].id : region.yields[k]];
+    Type type = like.type;
+    if (!is_carried) type.shape = WithAxis(count, type.shape);
+    op.results.push_back(program_.AddValue(type, like.name));
     results.push_back({this, op.results.back()});
   }
   stack_.back()->ops.push_back(std::move(op));

@@ -47,6 +47,12 @@ struct LoopTest {
   std::vector<Var> exports;
 };
 
+// Of a loop with a predicate.
+struct LoopPredicate {
+  Var stop;
+  std::vector<Var> exports;
+};
+
 struct LoopResult {
   std::vector<Var> carried;
   std::vector<Var> exports;
@@ -81,10 +87,14 @@ class Builder {
   Var Literal(double value, Shape shape = {});
   Var LiteralArray(std::vector<double> values, Shape shape);
   Var Integer(int64_t value, ElementType type = ElementType::kI32, Shape shape = {});
+  Var IntegerArray(std::vector<double> values, Shape shape);  // of i32
   Var Broadcast(Var x, Shape shape, std::vector<int64_t> dims);
   Var Reshape(Var x, Shape shape);
   Var Slice(Var x, std::vector<int64_t> start, Shape shape);
   Var Concat(Vars parts, int64_t axis);
+  // An operation on these operands as they are, with its attributes.
+  Var Do(OpCode code, const Vars& operands, Attributes attributes = {});
+  Var Iota(Shape shape, int64_t axis, ElementType type = ElementType::kI32);
   // Over the given axes; empty: over all.
   Var Reduce(OpCode code, Var x, std::vector<int64_t> axes = {});
   Var Cumsum(Var x, int64_t axis, bool reverse = false);
@@ -92,12 +102,27 @@ class Builder {
   Var Cast(Var x, std::optional<Format> format = {}, std::optional<Overflow> overflow = {});
   Var Convert(Var x, ElementType type);
   Var Event(std::string site, Var a, Comparison comparison, Var b, std::optional<Var> guard = {});
+  // `trial` where (a comparison b), else `current`.
+  Var Accept(std::string site, Var a, Comparison comparison, Var b, Var trial, Var current);
   LoopResult While(const WhileOptions& options, Vars carried, Vars mapped,
                    const std::function<LoopTest(const Vars& carried, const Vars& mapped)>& test,
                    const std::function<Vars(const Vars& carried, const Vars& exports,
                                             const Vars& mapped)>& body);
+  // Stops where the predicate holds.
+  LoopResult While(
+      const WhileOptions& options, Vars carried, Vars mapped,
+      const std::function<LoopPredicate(const Vars& carried, const Vars& mapped)>& test,
+      const std::function<Vars(const Vars& carried, const Vars& exports, const Vars& mapped)>&
+          body);
+  // One of the regions, by number; a bool chooses the second where it holds.
+  Vars Cond(Var choice, Vars args,
+            const std::vector<std::function<Vars(const Vars& args)>>& regions);
   Vars For(int64_t count, Vars carried,
            const std::function<Vars(Var index, const Vars& carried)>& body);
+  // A for over the leading axis of `scanned`, with `reverse` from its last element; gives the carried
+  // values, then what the body returns behind them, stacked along a leading axis.
+  Vars Scan(int64_t count, Vars carried, Vars scanned, bool reverse,
+            const std::function<Vars(Var index, const Vars& carried, const Vars& scanned)>& body);
   Var Named(Var x, std::string name);
 
   // Results.
@@ -119,6 +144,15 @@ class Builder {
   Var Emit(Op op);  // of the type that its entry says
   Var Emit(Op op, Type type);
   Op LoopOp(OpCode code, size_t carried) const;
+  // What the test of a while yields.
+  struct Tested {
+    Vars tested;
+    Vars exports;
+    bool is_predicate = false;
+  };
+  LoopResult WhileTested(const WhileOptions& options, Vars carried, Vars mapped,
+                         const std::function<Tested(const Vars&, const Vars&)>& test,
+                         const std::function<Vars(const Vars&, const Vars&, const Vars&)>& body);
   Var WidenTo(Var x, const Shape& shape);
   Var NewArg(Region& region, const Type& type, std::string name);
   void Fail(std::string message);

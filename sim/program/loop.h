@@ -16,6 +16,12 @@
 //   At the cap the reason is max_iter, or nonfinite if the last lhs tested is not finite.
 //   max_iter >= 1, so the test runs at least once and the exports are always defined.
 //
+// With `predicate` the test yields `stop`, a bool, in the place of lhs, rhs and entry, and the loop
+// stops where it holds: reason converged, or counter where integers alone decided
+// (decision_margin.h); at the cap nonfinite if a real test of the last predicate has a NaN margin. A
+// predicate while without a site is a region of a `cond`: it is cap first with max_iter 1, records
+// nothing, and does not count among the loops around a decision (radix 1).
+//
 // lhs, rhs and entry are real scalars; they belong to the site and to role termination. With n > 0
 // the loop runs once per element of the leading axis, each element with an iteration count of its
 // own, as if it were alone: operands carry a leading axis of length n, the regions see one element
@@ -24,8 +30,10 @@
 // step; that makes the reduction of its cotangent over the elements an ordinary broadcast vjp.
 // In a loop that is not mapped, values of enclosing regions are used as they are (captures).
 //
-// for (max_iter = n >= 0, carried = c): operands carried[c]; region body: args index (i32),
-// carried[c]; yields carried[c]; results carried[c].
+// for (max_iter = n >= 0, carried = c, scanned = s, reverse): operands carried[c], scanned[s] with a
+// leading axis of n; region body: args index (i32), carried[c], scanned[s] without that axis; yields
+// carried[c], stacked[k]; results carried[c], stacked[k] with a leading axis of n. Turn t reads and
+// writes element t, with `reverse` element n - 1 - t; the index is that of the element.
 //
 // Loops nest. For a decision inside loops, j is the flattened iteration of the loops around it:
 // mixed radix, outermost first, radix max_iter + 1 for a while and max(max_iter, 1) for a for. e is
@@ -63,8 +71,11 @@
 //   inside reads the primal value of iteration i; values of enclosing regions are read from the
 //   enclosing iteration. In test_both the merge is the first thing inside the region: its args list
 //   exports twice (outside[e], then body[e]).
-// for_vjp (primal = first result of the for; carried = c): operands slots carried[c], captures[x];
-//   region body: args index (i32), then slots carried, captures; yields the same slots; descending.
+// for_vjp (primal = first result of the for; carried = c): operands slots carried[c], stacked[k],
+//   captures[x], scanned[s]; region body: args index (i32), then these slots, of one element where
+//   they are stacked or scanned; yields the same slots; turns descending. Those of stacked values are
+//   read from what entered and their yields dropped; those of scanned values enter absent in every
+//   turn, and what is yielded is that element of what leaves.
 //
 // Shared by both executors: what a slot list looks like, and the counters above.
 #pragma once
@@ -98,6 +109,23 @@ struct WhileCounts {
 WhileCounts CountsOf(const Op& while_op);
 // The first export among the yields of the test: after both sides and, if there is one, the entry
 // threshold.
-inline size_t FirstExport(const Op& while_op) { return while_op.attributes.has_entry ? 3 : 2; }
+inline size_t FirstExport(const Op& while_op) {
+  if (while_op.attributes.predicate) return 1;
+  return while_op.attributes.has_entry ? 3 : 2;
+}
+
+// A region of a `cond`, which is a while of one turn at most that decides nothing by itself.
+inline bool IsBranch(const Op& op) {
+  return op.code == OpCode::kWhile && op.attributes.predicate && op.attributes.site.empty();
+}
+// By how much the place of a decision inside a while counts for each iteration around it.
+inline int64_t RadixOf(const Op& while_op) {
+  return IsBranch(while_op) ? 1 : while_op.attributes.max_iter + 1;
+}
+
+// Values that a for gives element by element.
+inline size_t StackedOf(const Op& for_op) {
+  return for_op.results.size() - static_cast<size_t>(for_op.attributes.carried);
+}
 
 }  // namespace simgrad::sim

@@ -268,7 +268,10 @@ class WhileVjp : LoopVjp {
 class ForVjp : LoopVjp {
  public:
   ForVjp(const Reversal& reversal, Op& op, PresencePlan::LoopId planned)
-      : LoopVjp(reversal, op, planned), body_(op.regions[0]) {}
+      : LoopVjp(reversal, op, planned),
+        body_(op.regions[0]),
+        given_(op.results.size()),
+        scanned_(static_cast<size_t>(op.attributes.scanned)) {}
 
   void Write() {
     const std::vector<Slot> results = SlotsOf(op_.results);
@@ -279,31 +282,50 @@ class ForVjp : LoopVjp {
     }
     Expect(planned_ != PresencePlan::LoopId::kNone);
     captures_ = r_.captures.Of(op_);
-    const std::vector<Slot> entering = Concatenated(results, SlotsOf(captures_));
+    std::vector<Slot> entering = Concatenated(results, SlotsOf(captures_));
+    entering.resize(entering.size() + scanned_);
     presence_ = r_.plan.PresenceOf(planned_);
     Op vjp{.code = OpCode::kForVjp};
     WriteRegions(
         vjp, [&](std::vector<Presence>& joined) { return std::vector<Region>{WriteBody(joined)}; });
-    const std::vector<Type> types = Concatenated(TypesOf(op_.results), TypesOf(captures_));
+    const std::vector<Type> types = TypesOf(SlotIds(op_.results, Scanned(op_.operands)));
     AppendOperands(vjp, entering, presence_, types);
     const std::vector<Slot> leaving = PushVjp(std::move(vjp), types, presence_);
-    SetSlots(captures_, leaving, carried_);
+    SetSlots(captures_, leaving, given_);
+    for (size_t i = scanned_; i-- > 0;) {
+      w_.Contribute(Scanned(op_.operands)[i], leaving[leaving.size() - scanned_ + i]);
+    }
     for (size_t i = carried_; i-- > 0;) w_.Contribute(op_.operands[i], leaving[i]);
   }
 
  private:
+  std::span<const ValueId> Scanned(const std::vector<ValueId>& ids) const {
+    return std::span<const ValueId>(ids).last(scanned_);
+  }
+  // Carried and stacked values, captures, scanned values.
+  std::vector<ValueId> SlotIds(const std::vector<ValueId>& given,
+                               std::span<const ValueId> scanned) const {
+    std::vector<ValueId> ids = Concatenated(given, captures_);
+    ids.insert(ids.end(), scanned.begin(), scanned.end());
+    return ids;
+  }
+
   Region WriteBody(std::vector<Presence>& joined) {
     Region region;
     w_.Open(region);
     w_.DefinesPrimal(body_);
     region.args.push_back(w_.AddValue({ElementType::kI32, {}}, "index"));
-    const auto carried = std::span<const ValueId>(body_.args).subspan(1);
-    const std::vector<Type> types = Concatenated(TypesOf(carried), TypesOf(captures_));
+    const auto carried = std::span<const ValueId>(body_.args).subspan(1, carried_);
+    const std::span<const ValueId> scanned = Scanned(body_.args);
+    const std::vector<Type> types = TypesOf(SlotIds(body_.yields, scanned));
     const std::vector<Slot> args = w_.MakeArgs(region, Specs(types, presence_));
-    SetSlots(captures_, args, carried_);
-    for (size_t i = carried_; i-- > 0;) w_.Contribute(body_.yields[i], args[i]);
+    SetSlots(captures_, args, given_);
+    SetSlots(scanned, args, args.size() - scanned_);
+    for (size_t i = given_; i-- > 0;) w_.Contribute(body_.yields[i], args[i]);
     ReverseRegion(r_, body_, r_.plan.Inside(planned_, PresencePlan::kBody));
-    const std::vector<Slot> yields = Concatenated(SlotsOf(carried), SlotsOf(captures_));
+    std::vector<Slot> yields = SlotsOf(carried);
+    yields.resize(given_);
+    yields = Concatenated(Concatenated(yields, SlotsOf(captures_)), SlotsOf(scanned));
     JoinInto(joined, PresenceOf(yields));
     w_.Yield(region, yields, joined, types);
     w_.Close(region);
@@ -311,6 +333,8 @@ class ForVjp : LoopVjp {
   }
 
   Region& body_;
+  size_t given_;    // carried and stacked values
+  size_t scanned_;  // operands
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "sim/program/assign.h"
 #include "sim/program/differentiate.h"
 #include "sim/program/field_error.h"
+#include "sim/program/name_tests.h"
 #include "sim/program/objective.h"
 #include "sim/program/print.h"
 #include "sim/program/renumber.h"
@@ -77,7 +78,8 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          const std::string& objective, const std::optional<AdjointSpec>& adjoint,
                          PassBudget& budget) {
   CountWorld(world, budget);
-  NumericalProgram p = ChooseObjective(ExpandComposites(world, budget), objective, budget);
+  NumericalProgram p =
+      ChooseObjective(NameTests(ExpandComposites(world, budget), budget), objective, budget);
   p.policy = policy;
   p.program = Simplify(std::move(p.program), {p.stage_cost}, budget);
   p = BringIntoObjective(std::move(p), budget);

@@ -71,25 +71,29 @@ void ShapeReader::ReadLoop(Reading& reading, const Op& op) {
   RegionShape& shape = reading.shape;
   const bool is_while = op.code == OpCode::kWhile;
   const size_t c = static_cast<size_t>(op.attributes.carried);
+  // Stacked results of a for enter as carried values do, and do not leave.
+  const size_t stacked = is_while ? 0 : StackedOf(op);
   const size_t e = is_while ? static_cast<size_t>(CountsOf(op).exports) : 0;
   const int32_t ordinal = Count(shape.loops.size());
   shape.loops.emplace_back();
   LoopShape loop;
-  for (size_t k = 0; k < c + e; ++k) {
+  for (size_t k = 0; k < c + stacked + e; ++k) {
     const int32_t slot = KnownSlot(op.results[k]);
-    (k < c ? loop.enter : loop.enter_exports).push_back(slot);
+    (k < c + stacked ? loop.enter : loop.enter_exports).push_back(slot);
     loop.written = loop.written || slot != kNoSlot;
   }
   if (!loop.written) return;
   if (!is_while && op.attributes.max_iter == 0) return SkipLoop(reading, op, loop);
   loop.both_tests = is_while && op.attributes.cap_order == CapOrder::kCapFirst;
-  loop.carried = Count(c);
+  loop.carried = Count(c + stacked);
   const bool mapped = op.attributes.elements > 0;
+  const std::span scanned = std::span(op.operands).last(static_cast<size_t>(op.attributes.scanned));
   const std::vector<ValueId> outside =
       mapped ? std::vector<ValueId>(op.operands.begin() + Count(c), op.operands.end())
              : captures_.Of(op);
-  loop.slots = Count(c + outside.size());
+  loop.slots = Count(c + stacked + outside.size() + scanned.size());
   for (ValueId id : outside) loop.enter.push_back(mapped ? kNoSlot : KnownSlot(id));
+  loop.enter.insert(loop.enter.end(), scanned.size(), kNoSlot);
   const auto enters = [&](Out::To to, const std::vector<int32_t>& slots) {
     for (size_t k = 0; k < slots.size(); ++k) {
       if (slots[k] != kNoSlot) reading.made.push_back({slots[k], {to, false, ordinal, Count(k)}});
@@ -104,7 +108,9 @@ void ShapeReader::ReadLoop(Reading& reading, const Op& op) {
     for (ValueId id : outside) slot_of_[Index(id)] = shape.slots++;
   }
   for (size_t k = 0; k < c; ++k) loop.leave.push_back(SlotOf(shape, op.operands[k]));
+  loop.leave.insert(loop.leave.end(), stacked, kNoSlot);
   for (ValueId id : outside) loop.leave.push_back(SlotOf(shape, id));
+  for (ValueId id : scanned) loop.leave.push_back(SlotOf(shape, id));
   At(shape.loops, ordinal) = std::move(loop);
   shape.items.push_back({true, ordinal});
 }
@@ -112,7 +118,7 @@ void ShapeReader::ReadLoop(Reading& reading, const Op& op) {
 // A loop that never runs hands its slots through.
 void ShapeReader::SkipLoop(Reading& reading, const Op& op, const LoopShape& loop) {
   for (size_t k = 0; k < loop.enter.size(); ++k) {
-    if (loop.enter[k] == kNoSlot) continue;
+    if (loop.enter[k] == kNoSlot || k >= static_cast<size_t>(op.attributes.carried)) continue;
     const int32_t to = SlotOf(reading.shape, op.operands[k]);
     if (to != kNoSlot) reading.made.push_back({loop.enter[k], {Out::To::kSlot, false, 0, to}});
     reading.shape.items.push_back({false, loop.enter[k]});
@@ -137,16 +143,21 @@ std::unique_ptr<RegionShape> ShapeReader::ReadNested(const Op& op, const Region&
   for (ValueId id : captured) {
     outside.push_back(std::exchange(slot_of_[Index(id)], kNoSlot));
   }
-  for (ValueId id : test ? carried : std::span(region.yields).first(c)) {
+  const size_t stacked = is_while ? 0 : StackedOf(op);
+  const std::span scanned = args.last(static_cast<size_t>(op.attributes.scanned));
+  for (ValueId id : test ? carried : std::span(region.yields).first(c + stacked)) {
     shape.in.push_back(SlotOf(shape, id));
   }
   for (ValueId id : captured) shape.in.push_back(SlotOf(shape, id));
+  for (ValueId id : scanned) shape.in.push_back(SlotOf(shape, id));
   for (size_t k = 0; test && k < e; ++k) {
     shape.in_exports.push_back(SlotOf(shape, region.yields[FirstExport(op) + k]));
   }
   ReadOps(reading, region);
   for (ValueId id : carried) shape.out.push_back(KnownSlot(id));
+  shape.out.insert(shape.out.end(), stacked, kNoSlot);
   for (ValueId id : captured) shape.out.push_back(KnownSlot(id));
+  for (ValueId id : scanned) shape.out.push_back(KnownSlot(id));
   for (size_t k = 0; !test && k < e; ++k) shape.out_exports.push_back(KnownSlot(args[c + k]));
   Finish(reading);
   for (size_t k = 0; k < captured.size(); ++k) slot_of_[Index(captured[k])] = outside[k];

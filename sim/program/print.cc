@@ -58,6 +58,12 @@ class Printer {
     budget_.WroteText(static_cast<int64_t>(text_.size()));
   }
 
+  // Which comparisons are tests, if the program says it.
+  void Level(const Program& program) {
+    if (program.level == TestLevel::kDeclared) return;
+    Line(0, "tests " + std::string(TestLevelName(program.level)));
+  }
+
   void Inputs() {
     for (const Input& input : program_.inputs) {
       std::string line =
@@ -192,6 +198,7 @@ void PrintAdjoint(Printer& printer, const Adjoint& adjoint) {
 std::string Print(const Program& program) {
   Printer printer(program, nullptr);
   printer.Line(0, "world " + program.name);
+  printer.Level(program);
   printer.Inputs();
   PrintWorld(printer, program);
   for (const Objective& objective : program.objectives) {
@@ -207,6 +214,7 @@ std::string Print(const NumericalProgram& numerical, PassBudget* budget) {
   const Program& program = numerical.program;
   Printer printer(program, budget);
   printer.Line(0, "world " + program.name);
+  printer.Level(program);
   const bool stop = numerical.policy.nonfinite == precision::NonFinite::kStop;
   printer.Line(0, std::string("nonfinite ") + (stop ? "stop" : "report"));
   if (numerical.adjoint) printer.Line(0, "loss_scale " + Number(numerical.policy.loss_scale));

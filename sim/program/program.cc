@@ -1,8 +1,10 @@
 #include "sim/program/program.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
+#include "precision/hash.h"
 #include "sim/program/loop.h"
 #include "sim/program/pass_budget.h"
 
@@ -15,10 +17,15 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
     budget.Visit();
     if (op.code == OpCode::kEvent) {
       const int64_t own = ElementCount(program[op.results[0]].type.shape);
-      sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0});
+      sites.push_back(
+          {op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, op.attributes.kind});
+    }
+    if (op.code == OpCode::kAccept) {  // of a world
+      const int64_t own = ElementCount(program[op.operands[0]].type.shape);
+      sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, TestKind::kAcceptance});
     }
     int64_t inside = mapped;
-    if (op.code == OpCode::kWhile) {
+    if (op.code == OpCode::kWhile && !IsBranch(op)) {
       if (op.attributes.elements > 0) inside *= op.attributes.elements;
       sites.push_back({op.attributes.site, SiteKind::kTermination, inside, op.attributes.max_iter});
     }
@@ -27,6 +34,38 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
 }
 
 }  // namespace
+
+std::string_view TestLevelName(TestLevel level) {
+  constexpr std::array<std::string_view, 4> kNames = {"", "loops", "decisions", "all"};
+  return kNames[static_cast<size_t>(level)];
+}
+
+std::string_view TestKindName(TestKind kind) {
+  constexpr std::array<std::string_view, 8> kNames = {
+      "", "termination", "event", "weight", "guard", "acceptance", "membership", "halt"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::optional<TestKind> TestKindFromName(std::string_view name) {
+  for (TestKind kind : {TestKind::kGuard, TestKind::kAcceptance, TestKind::kMembership,
+                        TestKind::kHalt}) {
+    if (TestKindName(kind) == name) return kind;
+  }
+  return std::nullopt;
+}
+
+std::string_view BaseOfSite(std::string_view name) { return name.substr(0, name.find('#')); }
+
+uint64_t HashOfSite(std::string_view name) {
+  const std::string_view base = BaseOfSite(name);
+  const uint64_t hash = precision::Fnv1a64(base);
+  if (base.size() == name.size()) return hash;
+  uint64_t occurrence = 0;
+  for (const char digit : name.substr(base.size() + 1)) {
+    occurrence = 10 * occurrence + static_cast<uint64_t>(digit - '0');
+  }
+  return precision::SplitMix64(hash ^ occurrence);
+}
 
 std::string_view ElementTypeName(ElementType type) {
   switch (type) {

@@ -82,6 +82,20 @@ struct Region {
   std::vector<ValueId> yields;
 };
 
+// What a test is for (name_tests.h); the last four may be declared.
+enum class TestKind : uint8_t {
+  kFromFlow,  // not declared; data flow says it
+  kTermination,
+  kEvent,
+  kWeight,
+  kGuard,
+  kAcceptance,
+  kMembership,
+  kHalt,
+};
+std::string_view TestKindName(TestKind kind);  // of kFromFlow: empty
+std::optional<TestKind> TestKindFromName(std::string_view name);  // of those that may be declared
+
 // When a loop checks its cap (docs/numerics.md section 9).
 enum class CapOrder : uint8_t {
   kTestFirst,  // the test is evaluated once more after the last correction
@@ -99,12 +113,24 @@ struct Attributes {
   Comparison comparison = Comparison::kLt;    // while (stop test), event
   int64_t max_iter = 0;                       // while: cap >= 1; for: trip count >= 0
   CapOrder cap_order = CapOrder::kTestFirst;  // while
+  bool predicate = false;                     // while: the test yields a bool, stop
   bool has_entry = false;        // while: third yield of the test region is the entry threshold
   int64_t elements = 0;          // while: 0 per instance, n >= 1 per element of the leading axis
   int32_t carried = 0;           // while, for and their vjp: number of carried values
+  int32_t scanned = 0;           // for: number of operands that it takes element by element
+  TestKind kind = TestKind::kFromFlow;  // event, comparisons: what is declared of the test
   std::optional<Format> format;  // cast: explicit target format
   std::optional<Overflow> overflow;  // cast: explicit overflow mode, else the role's
-  bool reverse = false;              // cumsum: from the last element down
+  bool reverse = false;              // cumsum, for: from the last element down
+  std::vector<int64_t> stride;       // slice: per axis; empty: 1
+  std::vector<int64_t> interior;     // pad: per axis; empty: 0
+  std::vector<int64_t> indices;      // take: flat, -1 for none
+  double fill = 0.0;                 // pad, take, gather: what is nowhere in the operand
+  std::string bounds;                // gather: clip, fill; scatter: clip, drop
+  std::string combine;               // scatter: set, add, mul, min, max
+  bool upper = false;                // triangular_solve: the upper triangle
+  bool transposed = false;           // triangular_solve, lu_solve
+  bool unit = false;                 // triangular_solve: ones on the diagonal
   // Filled in by AssignPrecision for sum and cumsum:
   Order order = Order::kPairwise;
   Format accumulator = Format::kF32;
@@ -147,6 +173,15 @@ struct Objective {
   bool HasTerminal() const { return !terminal.yields.empty(); }
 };
 
+// Which comparisons of reals are tests with sites of their own (name_tests.h).
+enum class TestLevel : uint8_t {
+  kDeclared,   // none: loops and events alone are sites, and what else compares decides nothing
+  kLoops,      // none, although they may decide
+  kDecisions,  // all but guards
+  kAll,
+};
+std::string_view TestLevelName(TestLevel level);  // of kDeclared: empty
+
 // The program of a world, z[t+1] = step(z[t], u[t]; theta).
 struct Program {
   std::string name;
@@ -156,6 +191,7 @@ struct Program {
   Region step;                // no args; yields the next state in the order of the state inputs
   std::vector<Export> exports;
   std::vector<Objective> objectives;
+  TestLevel level = TestLevel::kDeclared;
   bool HasInitial() const { return !initial.yields.empty(); }
 
   const Value& operator[](ValueId id) const { return values[Index(id)]; }
@@ -179,9 +215,14 @@ struct Site {
   // How many decisions one execution takes per instance: elements of the event, or of the mapped
   // axes around and at the loop; 1 where the instance decides as one.
   int64_t elements = 1;
-  int64_t max_iter = 0;  // termination: the cap
-  int32_t number = 0;    // among the sites of its kind, in text order
+  int64_t max_iter = 0;        // termination: the cap
+  int32_t number = 0;          // among the sites of its kind, in text order
+  TestKind test_kind = TestKind::kFromFlow;  // of an event, in programs with a level (name_tests.h)
 };
+// What signatures know a site by: of "name" its hash, of "name#k", occurrence k, s(that hash ^ k).
+uint64_t HashOfSite(std::string_view name);
+// "name" of both.
+std::string_view BaseOfSite(std::string_view name);
 // Reports its visits to `budget` (pass_budget.h).
 class PassBudget;
 std::vector<Site> SitesOf(const Program& program, PassBudget* budget = nullptr);

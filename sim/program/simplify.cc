@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <vector>
 
+#include "sim/program/loop.h"
+
 namespace simgrad::sim {
 namespace {
 
 bool Decides(const Op& op, PassBudget& budget) {
   budget.Visit();
-  if (op.code == OpCode::kEvent || op.code == OpCode::kWhile || op.code == OpCode::kAccumulate) {
+  const bool loop = op.code == OpCode::kWhile && !IsBranch(op);
+  if (op.code == OpCode::kEvent || loop || op.code == OpCode::kAccumulate) {
     return true;
   }
   return std::any_of(op.regions.begin(), op.regions.end(), [&](const Region& region) {

@@ -68,6 +68,7 @@ class Verifier {
   absl::Status CheckContext(const Op& op, const std::string& field);
   absl::Status CheckNumbers(const Op& op, const std::string& field);
   absl::Status Results(const Op& op, const std::string& field);
+  absl::Status CheckNamedTest(const Op& op, const std::string& field);
   absl::Status CheckSite(const Op& op, const std::string& field);
   absl::Status MayEnterLoop(ValueId id, const std::string& field) const;
   absl::Status CheckCap(int64_t cap, int64_t lowest, const std::string& field, int64_t& iterations);
@@ -75,6 +76,7 @@ class Verifier {
   absl::Status LoopResults(const Op& op, const std::string& field);
   absl::Status CheckWhile(const Op& op, const std::string& field, int64_t depth,
                           int64_t iterations);
+  absl::Status CheckCond(const Op& op, const std::string& field, int64_t depth, int64_t iterations);
   absl::Status CheckTest(const Op& op, const std::string& field, const std::vector<Type>& inner,
                          const WhileCounts& counts, int64_t depth, int64_t iterations,
                          std::vector<Type>& exports);

@@ -34,23 +34,43 @@ absl::Status Verifier::CheckFor(const Op& op, const std::string& field, int64_t 
                                 int64_t iterations) {
   if (op.regions.size() != 1) return FieldError(field + ".regions", "for has one region");
   if (absl::Status s = CheckCap(op.attributes.max_iter, 0, field, iterations); !s.ok()) return s;
-  const size_t carried = op.operands.size();
-  if (op.attributes.carried != static_cast<int64_t>(carried) || op.results.size() != carried) {
+  const int64_t n = op.attributes.max_iter;
+  const int64_t scanned = op.attributes.scanned;
+  const size_t carried = static_cast<size_t>(std::max<int32_t>(op.attributes.carried, 0));
+  if (op.attributes.carried < 0 || scanned < 0 || op.results.size() < carried ||
+      op.operands.size() != carried + static_cast<size_t>(scanned)) {
     return FieldError(field + ".carried", "for carries exactly its operands and results");
   }
   std::vector<Type> types = {{ElementType::kI32, {}}};
-  for (ValueId id : op.operands) types.push_back(program_[id].type);
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    Type type = program_[op.operands[i]].type;
+    if (i >= carried) {
+      if (type.shape.empty() || type.shape[0] != n) {
+        return FieldError(At(field + ".operands", i), absl::StrCat("needs a leading axis of ", n));
+      }
+      type.shape.erase(type.shape.begin());
+    }
+    types.push_back(std::move(type));
+  }
   const Region& body = op.regions[0];
   const std::string here = field + ".regions[0]";
   if (absl::Status s = OpenRegion(body, here, types, false); !s.ok()) return s;
   if (absl::Status s = Ops(body, here, depth + 1, iterations); !s.ok()) return s;
   if (absl::Status s = UseYields(body, here); !s.ok()) return s;
-  if (body.yields.size() != carried) return FieldError(here + ".yields", "one per carried value");
-  for (size_t i = 0; i < carried; ++i) {
+  if (body.yields.size() != op.results.size()) {
+    return FieldError(here + ".yields", "one per carried value, and one per stacked result");
+  }
+  for (size_t i = 0; i < body.yields.size(); ++i) {
     if (absl::Status s = MayEnterLoop(body.yields[i], At(here + ".yields", i)); !s.ok()) return s;
-    if (program_[body.yields[i]].type != types[i + 1] ||
-        program_[op.results[i]].type != types[i + 1]) {
+    Type result = program_[body.yields[i]].type;
+    if (i < carried && result != types[i + 1]) {
       return FieldError(At(here + ".yields", i), "differs from the carried type");
+    }
+    if (i >= carried) result.shape.insert(result.shape.begin(), n);
+    if (program_[op.results[i]].type != result) {
+      return FieldError(At(here + ".yields", i), i < carried ? "differs from the carried type"
+                                                             : "differs from an element of the "
+                                                               "stacked result");
     }
   }
   Close();
@@ -64,11 +84,52 @@ absl::Status Verifier::LoopResults(const Op& op, const std::string& field) {
   return absl::OkStatus();
 }
 
+// Regions by number; what they hang on has a name, as in a loop.
+absl::Status Verifier::CheckCond(const Op& op, const std::string& field, int64_t depth,
+                                 int64_t iterations) {
+  if (op.operands.empty()) return FieldError(field + ".operands", "cond needs its choice");
+  const Type& choice = program_[op.operands[0]].type;
+  const bool is_bool = choice == Type{ElementType::kBool, {}};
+  if (!is_bool && choice != Type{ElementType::kI32, {}}) {
+    return FieldError(field + ".operands[0]", "a choice is a bool or i32 scalar");
+  }
+  if (op.regions.size() < 2 || (is_bool && op.regions.size() != 2)) {
+    return FieldError(field + ".regions", is_bool ? "a bool chooses between two regions"
+                                                  : "cond has two regions at least");
+  }
+  if (op.results.empty()) return FieldError(field + ".results", "cond gives at least one value");
+  std::vector<Type> types;
+  for (size_t i = 1; i < op.operands.size(); ++i) types.push_back(program_[op.operands[i]].type);
+  for (size_t k = 0; k < op.regions.size(); ++k) {
+    const Region& region = op.regions[k];
+    const std::string here = At(field + ".regions", k);
+    if (absl::Status s = OpenRegion(region, here, types, false); !s.ok()) return s;
+    if (absl::Status s = Ops(region, here, depth + 1, iterations); !s.ok()) return s;
+    if (absl::Status s = UseYields(region, here); !s.ok()) return s;
+    if (region.yields.size() != op.results.size()) {
+      return FieldError(here + ".yields", "one per result");
+    }
+    for (size_t i = 0; i < region.yields.size(); ++i) {
+      if (absl::Status s = MayEnterLoop(region.yields[i], At(here + ".yields", i)); !s.ok()) {
+        return s;
+      }
+      if (program_[region.yields[i]].type != program_[op.results[i]].type) {
+        return FieldError(At(here + ".yields", i), "differs from the type of the result");
+      }
+    }
+    Close();
+  }
+  return LoopResults(op, field);
+}
+
 absl::Status Verifier::CheckWhile(const Op& op, const std::string& field, int64_t depth,
                                   int64_t iterations) {
   if (absl::Status s = CheckSite(op, field); !s.ok()) return s;
   if (op.regions.size() != 2)
     return FieldError(field + ".regions", "while has two regions, test and body");
+  if (op.attributes.predicate && op.attributes.has_entry) {
+    return FieldError(field + ".has_entry", "a predicate says by itself whether a loop is entered");
+  }
   if (absl::Status s = CheckCap(op.attributes.max_iter, 1, field, iterations); !s.ok()) return s;
   const WhileCounts counts = CountsOf(op);
   const int64_t n = op.attributes.elements;
@@ -109,8 +170,11 @@ absl::Status Verifier::CheckTest(const Op& op, const std::string& field,
   }
   for (size_t i = 0; i < test.yields.size(); ++i) {
     const Type& type = program_[test.yields[i]].type;
-    if (i < tested && type != Type{ElementType::kReal, {}}) {
-      return FieldError(At(here + ".yields", i), "what is tested is a real scalar");
+    const ElementType element = op.attributes.predicate ? ElementType::kBool : ElementType::kReal;
+    if (i < tested && type != Type{element, {}}) {
+      return FieldError(At(here + ".yields", i), op.attributes.predicate
+                                                     ? "a predicate yields stop, a bool scalar"
+                                                     : "what is tested is a real scalar");
     }
     if (i >= tested) {
       exports.push_back(type);

@@ -133,7 +133,7 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
   for (size_t i = 0; i < op.results.size(); ++i) {
     if (!InTable(op.results[i])) return FieldError(At(field + ".results", i), "no such value");
   }
-  if (op.code == OpCode::kWhile || op.code == OpCode::kFor) {
+  if (op.code == OpCode::kWhile || op.code == OpCode::kFor || op.code == OpCode::kCond) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (absl::Status s = MayEnterLoop(op.operands[i], At(field + ".operands", i)); !s.ok()) {
         return s;
@@ -142,6 +142,7 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
   }
   if (op.code == OpCode::kWhile) return CheckWhile(op, field, depth, iterations);
   if (op.code == OpCode::kFor) return CheckFor(op, field, depth, iterations);
+  if (op.code == OpCode::kCond) return CheckCond(op, field, depth, iterations);
   if (!op.regions.empty()) return FieldError(field + ".regions", "this operation has no regions");
   const absl::StatusOr<std::vector<Type>> types = ResultTypes(program_, op);
   if (!types.ok()) return InField(field, types.status());
@@ -155,8 +156,8 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
                                                        "' gives another type than its result has"));
   }
   if (absl::Status s = CheckNumbers(op, field); !s.ok()) return s;
-  if (op.code == OpCode::kEvent) {
-    if (absl::Status s = CheckSite(op, field); !s.ok()) return s;
+  if (op.code == OpCode::kEvent || op.code == OpCode::kAccept || !op.attributes.site.empty()) {
+    if (absl::Status s = CheckNamedTest(op, field); !s.ok()) return s;
   }
   return Results(op, field);
 }
@@ -185,12 +186,16 @@ absl::Status Verifier::CheckSizes(const Op& op, const std::string& field) {
   if (absl::Status s = CountOperands(op.operands.size(), field + ".operands"); !s.ok()) return s;
   if (absl::Status s = CountOperands(op.results.size(), field + ".results"); !s.ok()) return s;
   const Attributes& a = op.attributes;
-  for (const std::vector<int64_t>* list : {&a.axes, &a.start, &a.shape, &a.dims}) {
+  for (const std::vector<int64_t>* list :
+       {&a.axes, &a.start, &a.shape, &a.dims, &a.stride, &a.interior}) {
     if (list->size() > 8) return LimitError(field, "a list of axes has at most 8 entries");
   }
   if (absl::Status s = CountName(a.site, field + ".decision_site"); !s.ok()) return s;
-  literal_elements_ += static_cast<int64_t>(a.literal.size());
-  budget_.Visit(static_cast<int64_t>(a.literal.size()) / 16);
+  for (const std::string* word : {&a.bounds, &a.combine}) {
+    if (word->size() > 8) return FieldError(field, "an unknown word");
+  }
+  literal_elements_ += static_cast<int64_t>(a.literal.size() + a.indices.size());
+  budget_.Visit(static_cast<int64_t>(a.literal.size() + a.indices.size()) / 16);
   if (literal_elements_ <= limits_.max_literal_elements) return absl::OkStatus();
   return LimitError(
       field + ".literal",
@@ -215,7 +220,7 @@ absl::Status Verifier::Results(const Op& op, const std::string& field) {
   bool tainted = false;
   const OpClass op_class = InfoOf(op.code).op_class;
   if (op_class == OpClass::kCompare) {
-    tainted = program_[op.operands[0]].type.element == ElementType::kReal;
+    tainted = program_.IsReal(op.operands[0]) && program_.level == TestLevel::kDeclared;
   }
   if (op.code != OpCode::kEvent) {
     for (ValueId id : op.operands) tainted = tainted || known_[Index(id)].from_real_compare;
@@ -233,12 +238,26 @@ absl::Status Verifier::Results(const Op& op, const std::string& field) {
   return absl::OkStatus();
 }
 
+// An event, or a comparison with a name of its own.
+absl::Status Verifier::CheckNamedTest(const Op& op, const std::string& field) {
+  const bool has_level = program_.level != TestLevel::kDeclared;
+  if (InfoOf(op.code).op_class == OpClass::kCompare && !has_level) {
+    return FieldError(field + ".decision_site",
+                      "a comparison is a test with a name only where the program states a level");
+  }
+  if (op.attributes.kind != TestKind::kFromFlow && !has_level) {
+    return FieldError(field + ".test_kind", "tests have a kind where the program states a level");
+  }
+  return CheckSite(op, field);
+}
+
 absl::Status Verifier::CheckSite(const Op& op, const std::string& field) {
   if (kind_ != Kind::kStep) {
     return FieldError(field + ".code", "sites stand in `step`; initial and costs decide nothing");
   }
   if (absl::Status s = CheckName(op.attributes.site, field + ".decision_site"); !s.ok()) return s;
-  if (!sites_.insert(op.attributes.site).second) {
+  const bool once = program_.level == TestLevel::kDeclared;
+  if (!sites_.insert(op.attributes.site).second && once) {
     return FieldError(field + ".decision_site",
                       absl::StrCat("site '", op.attributes.site, "' is named twice"));
   }

@@ -1,15 +1,20 @@
-// What it takes to make, to load and to keep the machine code of a few programs, in milliseconds.
+// What it takes to make, to load and to keep the machine code of a few programs, in milliseconds of the processor.
 //
 // usage: compile_bench [ball|large OPERATIONS] [quick|best]
-#include <chrono>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "sim/backend/compiled/kernel.h"
 #include "sim/backend/executor.h"
 #include "sim/plan/make_plan.h"
+#include "sim/plan/structure.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
 #include "tests/sim/program/large_program.h"
@@ -20,15 +25,25 @@ namespace {
 class Clock {
  public:
   double Lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const double ms = std::chrono::duration<double, std::milli>(now - last_).count();
-    last_ = now;
-    return ms;
+    const double now = Now();
+    return now - std::exchange(last_, now);
   }
 
  private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  static double Now() {
+    timespec time{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+  }
+  double last_ = Now();
 };
+
+// Of this process.
+int64_t PeakMiB() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss >> 10;
+}
 
 NumericalProgram Lowered(const Program& world, const std::string& objective) {
   const auto policy = std::get<precision::Policy>(precision::Resolve({}));
@@ -45,6 +60,12 @@ void Measure(const NumericalProgram& program, Recording recording, Part part, Ef
       plan::PlacedPlan(program, {.decides = records, .looks = records, .ranges = records});
   const double planned = clock.Lap();
   const bool forward = part == Part::kForward;
+  int64_t statements = 0;
+  int64_t largest = 0;
+  for (const plan::Function* function : FunctionsOf(plan, part)) {
+    statements += plan::StatementsOf(*function);
+    largest = std::max(largest, plan::StatementsOf(*function));
+  }
   const auto object =
       CompileKernel(plan, part,
                     {.inputs = std::vector<InputForm>(program.program.inputs.size()),
@@ -52,7 +73,7 @@ void Measure(const NumericalProgram& program, Recording recording, Part part, Ef
                      .decides = records && forward,
                      .ranges = records,
                      .extremes = forward && recording == Recording::kSummary},
-                    {.effort = effort});
+                    {.effort = effort, .parts = PartsFor(largest)});
   if (!object.ok()) {
     std::printf("%s\n", object.status().ToString().c_str());
     return;
@@ -60,10 +81,13 @@ void Measure(const NumericalProgram& program, Recording recording, Part part, Ef
   const double compiled = clock.Lap();
   const auto kernel = LoadKernel(*object, part);
   const double loaded = clock.Lap();
-  std::printf("%s %s %s: plan %.1f, compile %.1f, load %.1f; %zu bytes, workspace %lld\n",
-              forward ? "forward" : "adjoint", records ? "summary" : "none",
-              effort == Effort::kBest ? "best" : "quick", planned, compiled, loaded,
-              object->bytes.size(), static_cast<long long>(object->workspace));
+  std::printf(
+      "%s %s %s: %lld statements, plan %.1f, compile %.1f, load %.1f; %zu bytes, workspace "
+      "%lld; at most %lld MiB\n",
+      forward ? "forward" : "adjoint", records ? "summary" : "none",
+      effort == Effort::kBest ? "best" : "quick", static_cast<long long>(statements), planned,
+      compiled, loaded, object->bytes.size(), static_cast<long long>(object->workspace),
+      static_cast<long long>(PeakMiB()));
 }
 
 int Main(int count, char** words) {

@@ -1,5 +1,6 @@
 """The builder writes the program that the expressions mean."""
 
+import numpy as np
 import pytest
 
 from simgrad.program import ProgramBuilder
@@ -21,6 +22,30 @@ def test_arithmetic_appends_operations_with_the_current_role():
     assert [op.role for op in program.step.ops] == ["solver", "solver", "solver", ""]
     assert program.step.ops[0].site == "s"
     assert list(program.step.yields) == list(program.step.ops[3].results)
+
+
+def test_numpy_names_append_the_operation_that_they_mean():
+    b = ProgramBuilder("w")
+    x, y = b.state("x"), b.state("y")
+    np.arctan2(np.tan(x), np.fmod(x, y))
+    assert ops(b.program.step) == ["tan", "rem", "atan2"]
+    finite = np.isfinite(np.float64(2.0) * x % y)
+    assert finite.element == program_pb2.ELEMENT_TYPE_BOOL
+    assert ops(b.program.step)[3:] == ["literal", "mul", "mod", "is_finite"]
+    with pytest.raises(TypeError):
+        np.log10(x)
+    with pytest.raises(TypeError):
+        np.add.reduce(x)
+
+
+def test_functions_of_the_table_are_methods():
+    b = ProgramBuilder("w")
+    x = b.state("x", (2, 3))
+    assert b.erfc(b.rsqrt(x)).shape == (2, 3)
+    assert b.prod(x, axes=1).shape == (2,)
+    held = b.all(b.is_finite(x), axes=None)
+    assert (held.shape, held.element) == ((), program_pb2.ELEMENT_TYPE_BOOL)
+    assert b.program.step.ops[-1].code == "all"
 
 
 def test_a_scalar_is_broadcast_to_an_array_and_arrays_must_agree():
@@ -109,3 +134,52 @@ def test_next_wants_every_state():
     b.state("v")
     with pytest.raises(ValueError, match="x, v"):
         b.next(x=x)
+
+
+def test_a_loop_may_stop_by_a_formula():
+    b = ProgramBuilder("w", level="decisions")
+    x = b.state("x")
+    (last, _), _, _ = b.while_loop(
+        "newton",
+        [x, b.literal(0, element=program_pb2.ELEMENT_TYPE_I32)],
+        lambda c, n: b.or_(
+            b.lt(b.abs(c), 1e-6), b.ge(n, b.literal(5, element=program_pb2.ELEMENT_TYPE_I32))
+        ),
+        lambda c, e: [0.5 * c[0], c[1] + b.literal(1, element=program_pb2.ELEMENT_TYPE_I32)],
+        max_iter=7,
+    )
+    b.next(x=last)
+    loop = b.build().step.ops[-1]
+    assert (loop.predicate, loop.comparison, len(loop.regions[0].yields)) == (True, "", 1)
+    assert b.build().level == "decisions"
+
+
+def test_a_branch_takes_arguments_and_returns_one_value_or_several():
+    b = ProgramBuilder("w")
+    x = b.state("x")
+    high = b.event("high", x, "gt", 1.0)
+    [y] = b.cond(high, lambda a: a * a, lambda a: 0.0 * a, args=[x])
+    b.next(x=y)
+    branch = b.build().step.ops[-1]
+    # The region of a bool that does not hold comes first.
+    assert [ops(region) for region in branch.regions] == [["literal", "mul"], ["mul"]]
+    assert branch.code == "cond" and list(branch.operands) == [high.value, x.value]
+    with pytest.raises(ValueError, match="same types"):
+        b.cond(high, lambda: x, lambda: (x, x))
+
+
+def test_a_scan_takes_elements_and_stacks_results():
+    b = ProgramBuilder("w")
+    xs = b.state("xs", (4, 3))
+    [total], [sums] = b.scan(
+        lambda c, e: ([c[0] + e[0]], [c[0]]),
+        [b.literal(0.0, (3,))],
+        [xs],
+        reverse=True,
+    )
+    assert (total.shape, sums.shape) == ((3,), (4, 3))
+    loop = b.program.step.ops[-1]
+    assert (loop.code, loop.max_iter, loop.carried, loop.scanned) == ("for", 4, 1, 1)
+    assert loop.reverse
+    with pytest.raises(ValueError, match="length"):
+        b.scan(lambda c, e: (c, []), [total])

@@ -440,7 +440,9 @@ TEST(Memory, OfCachedProgramsIsCountedAndGivenUpToWork) {
                         series.at(R"(simgrad_cache_bytes{cache="worlds"})");
   EXPECT_GT(cached, 19 * 1000);
   EXPECT_LE(cached, static_cast<double>(config.memory_limit_bytes) / 16);
-  EXPECT_EQ(series.at(R"(simgrad_memory_reserved_bytes{use="cache"})"), cached);
+  EXPECT_GT(series.at(R"(simgrad_cache_entries{cache="plans"})"), 0);
+  EXPECT_EQ(series.at(R"(simgrad_memory_reserved_bytes{use="cache"})"),
+            cached + series.at(R"(simgrad_cache_bytes{cache="plans"})"));
   EXPECT_EQ(series.at(R"(simgrad_memory_reserved_bytes{use="work"})"), 0);
   // Work that needs all there is gets it.
   auto& scheduler = const_cast<scheduling::Scheduler&>(server.server().queue());
@@ -449,8 +451,49 @@ TEST(Memory, OfCachedProgramsIsCountedAndGivenUpToWork) {
                                        scheduler.callers().Find("greedy"));
     EXPECT_TRUE(std::holds_alternative<scheduling::MemoryBudget::Reservation>(all));
     EXPECT_EQ(server.Series().at(R"(simgrad_cache_entries{cache="programs"})"), 0);
+    EXPECT_EQ(server.Series().at(R"(simgrad_cache_entries{cache="plans"})"), 0);
   }
   EXPECT_TRUE(Ask(server, BallRollout(1)).status.ok());
+}
+
+// Of a size that is compiled at once.
+v1::RolloutRequest CompiledRollout() { return BallRollout(200, 2000); }
+
+double Held(const std::map<std::string, double>& series) {
+  double bytes = 0;
+  for (const char* cache : {"programs", "worlds", "plans", "kernels"}) {
+    bytes += series.at(std::string("simgrad_cache_bytes{cache=\"") + cache + "\"}");
+  }
+  return bytes;
+}
+
+TEST(Memory, OfKernelsIsCountedAndGivenUpToWork) {
+  const char* const quick = R"(simgrad_kernel_compiles_total{backend="cpu",quality="quick"})";
+  const char* const best = R"(simgrad_kernel_compiles_total{backend="cpu",quality="best"})";
+  config::ServerConfig config = FreePorts();
+  config.device = "cpu";
+  config.memory_limit_bytes = int64_t{256} << 20;
+  RunningServer server(config);
+  EXPECT_EQ(server.Series().at(quick), 0);
+  EXPECT_TRUE(Ask(server, CompiledRollout()).status.ok());
+  ASSERT_TRUE(Eventually([&] {
+    return server.Series().at(best) == 1 && server.server().queue().memory_used_bytes() == 0;
+  }));
+  auto series = server.Series();
+  EXPECT_EQ(series.at(quick), 1);
+  EXPECT_GT(series.at(R"(simgrad_kernel_compile_seconds_sum{backend="cpu",quality="quick"})"), 0);
+  EXPECT_EQ(series.at(R"(simgrad_cache_entries{cache="kernels"})"), 2);
+  EXPECT_GT(series.at(R"(simgrad_cache_bytes{cache="kernels"})"), 1000);
+  EXPECT_EQ(series.at(R"(simgrad_memory_reserved_bytes{use="cache"})"), Held(series));
+  auto& scheduler = const_cast<scheduling::Scheduler&>(server.server().queue());
+  {
+    const auto all = scheduler.Reserve(config.memory_limit_bytes, scheduling::MemoryUse::kWork,
+                                       scheduler.callers().Find("greedy"));
+    EXPECT_TRUE(std::holds_alternative<scheduling::MemoryBudget::Reservation>(all));
+    EXPECT_EQ(server.Series().at(R"(simgrad_cache_entries{cache="kernels"})"), 0);
+    EXPECT_EQ(server.Series().at(R"(simgrad_memory_reserved_bytes{use="cache"})"), 0);
+  }
+  EXPECT_TRUE(Ask(server, CompiledRollout()).status.ok());
 }
 
 }  // namespace

@@ -81,39 +81,44 @@ void AwaitAGoodCheck(RunningServer& server) {
 constexpr absl::Duration kAtOnce = absl::Milliseconds(1);
 constexpr absl::Duration kNoLimit = absl::Minutes(10);
 
-// A probe that does what a test wants.
-struct Steered {
-  std::mutex mutex;
-  std::condition_variable changed;
-  absl::Status answer;
-  bool hangs = false;
-  int running = 0;
-  int most_running = 0;
-
-  SelfCheck::Probe Probe() {
-    return {"steered", [this] {
-              std::unique_lock lock(mutex);
-              most_running = std::max(most_running, ++running);
-              changed.wait(lock, [this] { return !hangs; });
-              --running;
-              changed.notify_all();
-              return answer;
+// A probe that does what a test wants. Its threads outlive the check and the test: they share what
+// they touch.
+class Steered {
+ public:
+  SelfCheck::Probe Probe() const {
+    return {"steered", [state = state_] {
+              std::unique_lock lock(state->mutex);
+              state->most_running = std::max(state->most_running, ++state->running);
+              state->changed.wait(lock, [&] { return !state->hangs; });
+              --state->running;
+              return state->answer;
             }};
   }
-  bool IsRunning() {
-    const std::lock_guard lock(mutex);
-    return running > 0;
+  bool IsRunning() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->running > 0;
+  }
+  int most_running() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->most_running;
   }
   void Set(const absl::Status& status, bool hang) {
-    const std::lock_guard lock(mutex);
-    answer = status;
-    hangs = hang;
-    changed.notify_all();
+    const std::lock_guard lock(state_->mutex);
+    state_->answer = status;
+    state_->hangs = hang;
+    state_->changed.notify_all();
   }
-  ~Steered() {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return running == 0; });
-  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    absl::Status answer;
+    bool hangs = false;
+    int running = 0;
+    int most_running = 0;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 struct Told {
@@ -165,14 +170,15 @@ TEST(SelfCheck, AProbeThatHangsFailsIsNotBegunTwiceAndMayRecover) {
   check.Stop();
   const std::lock_guard lock(told.mutex);
   EXPECT_TRUE(told.all[1].ok());
-  EXPECT_EQ(hanging.most_running, 1);
+  EXPECT_EQ(hanging.most_running(), 1);
   EXPECT_NE(std::string(told.all[0].message()).find("did not end within 20ms"), std::string::npos);
 }
 
 TEST(SelfCheck, FourFailuresInARowAreNotFive) {
-  std::atomic<int> runs = 0;
-  const auto probe = [&runs]() -> absl::Status {
-    return ++runs % SelfCheck::kMostFailures == 0 ? absl::OkStatus() : absl::UnavailableError("no");
+  const auto runs = std::make_shared<std::atomic<int>>(0);
+  const auto probe = [runs]() -> absl::Status {
+    return ++*runs % SelfCheck::kMostFailures == 0 ? absl::OkStatus()
+                                                   : absl::UnavailableError("no");
   };
   Told told;
   SelfCheck check(kAtOnce, kNoLimit, {{"mostly failing", probe}}, told.Listener());

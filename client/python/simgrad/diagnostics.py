@@ -13,8 +13,8 @@ import numpy as np
 
 from simgrad.v1 import diagnostics_pb2
 
-# Why a run of a loop stopped; the second axis of TerminationTrace.reasons.
-REASONS = ("converged", "max_iter", "nonfinite", "not_entered")
+# Why a run of a loop stopped; all but `counter` are the second axis of TerminationTrace.reasons.
+REASONS = ("converged", "max_iter", "nonfinite", "not_entered", "counter")
 MARGIN_BUCKETS = 64
 EXPONENT_BUCKETS = 34
 # A run of a loop is in the first bucket whose bound is not below its iterations, or in one more.
@@ -30,7 +30,8 @@ class TerminationTrace:
       iterations_min, iterations_mean, iterations_max: the same columns at every level.
       iterations_histogram: [T, 16] runs by iterations: up to each of ITERATION_BOUNDS, and above.
       runs: how often the loop ran. checks: how many tests were evaluated.
-      reasons: [T, 4] runs that stopped for each of REASONS.
+      reasons: [T, 4] runs that stopped for each of REASONS but `counter`.
+      counter: runs of a loop with a predicate that integers alone ended.
       tested_min, tested_max: range of the last tested value over the runs, NaN left out.
       margin, margin_instance: the test closest to its threshold, and whose it was (instance id).
       margin_ulps, margin_ulps_instance: the same, measured in ulps of the comparison's format.
@@ -60,6 +61,7 @@ class TerminationTrace:
     checks: np.ndarray
     near_stopped: np.ndarray
     near_continued: np.ndarray
+    counter: np.ndarray
     instance_iterations: np.ndarray | None = None
     instance_reasons: np.ndarray | None = None
     value_counts: np.ndarray | None = field(default=None, repr=False)  # [T, N]
@@ -93,6 +95,8 @@ class EventTrace:
     before), margin, margin_instance, margin_ulps, margin_ulps_instance, nan_margins as for a
     TerminationTrace.
       first_step: [N] first step at which the event held, -1: never. Only in a final result.
+      kind: what the test is for, in programs with a level: "event", "termination", "weight", "guard",
+        "acceptance", "membership" or "halt"; else "".
     """
 
     site: str
@@ -105,6 +109,7 @@ class EventTrace:
     margin_ulps_instance: np.ndarray
     nan_margins: np.ndarray
     first_step: np.ndarray | None = None
+    kind: str = ""
 
 
 @dataclass
@@ -255,13 +260,21 @@ def forward_trace(
             iterations_histogram=_bytes_column(
                 columns, "iterations", "<u4", len(ITERATION_BOUNDS) + 1
             ),
+            counter=np.concatenate(
+                [
+                    np.array(c.counter, np.uint64) if c.counter else np.zeros(len(c.runs), np.uint64)
+                    for c in columns
+                ]
+            ),
             **_columns(columns, _TERMINATION_COLUMNS),
         )
-        trace.reasons = trace.reasons.reshape(-1, len(REASONS))
+        trace.reasons = trace.reasons.reshape(-1, len(REASONS) - 1)
         sites[name] = trace
     _add_instances(sites, blocks, first, steps, instances)
     events = {
-        name: EventTrace(site=name, **_columns(columns, _EVENT_COLUMNS))
+        name: EventTrace(
+            site=name, kind=columns[0].kind, **_columns(columns, _EVENT_COLUMNS)
+        )
         for name, columns in _by_name(blocks, "events", "site").items()
     }
     sampled = np.array([s for b in blocks for s in b.sampled_steps], np.int64)

@@ -6,8 +6,8 @@
     b.objective("final", terminal=lambda states, exports: states["x"] * states["x"])
     world = simgrad.World(program=b.build())
 
-A world is data, never code: loops and thresholds exist only as `while_loop`, `for_loop` and
-`event`, so that their sites can report. The server verifies the program before anything of it runs;
+A world is data, never code: loops, branches and thresholds exist only as `while_loop`, `for_loop`,
+`cond` and `event`, so that their sites can report. The server verifies the program before anything of it runs;
 its errors name the path, for example "spec.world.program.step.ops[3].operands[0]".
 Shapes are per instance; a scalar meets an array by a broadcast that the builder inserts.
 """
@@ -26,6 +26,9 @@ from .operations import Operations
 class ProgramBuilder(Operations):
     """Builds one program. Operations go into the region being written, with the current role and
     site.
+
+    `level` says which comparisons of reals are tests with sites: "decisions", "all" or "loops";
+    without one, events alone decide.
 
     Errors: ValueError for shapes that do not meet; everything else is verified by the server.
     """
@@ -97,7 +100,7 @@ class ProgramBuilder(Operations):
         self,
         site: str,
         carried: Sequence[Expression],
-        test: Callable[..., Sequence[Expression]],
+        test: Callable[..., Expression | Sequence[Expression]],
         body: Callable[..., Sequence[Expression]],
         *,
         max_iter: int,
@@ -113,7 +116,8 @@ class ProgramBuilder(Operations):
           site: its name.
           carried: values that the loop changes.
           test: of the carried and then the mapped values; returns (lhs, rhs, exports...). The loop
-            stops when lhs comparison rhs.
+            stops when lhs comparison rhs. Or it returns a bool, stop, or (stop, exports...), and
+            the loop stops where it holds; `comparison` means nothing then.
           body: of (carried, exports as last evaluated), with `mapped` of (carried, exports, mapped);
             returns the next carried values.
           cap_first: at the cap the test is not evaluated again.
@@ -130,7 +134,6 @@ class ProgramBuilder(Operations):
             role=self._role,
             site=self._site,
             decision_site=site,
-            comparison=comparison,
             max_iter=max_iter,
             cap_first=cap_first,
             has_entry=has_entry,
@@ -142,9 +145,13 @@ class ProgramBuilder(Operations):
         outside = () if mapped is None else (elements,)
         tested = op.regions.add()
         with self._region(tested), self.role("termination", site):
-            yields = list(test(*[self._argument(tested, x, inside) for x in inputs]))
-            tested.yields.extend(self._value(x).value for x in yields)
-        exports = [self._value(x) for x in yields[3 if has_entry else 2 :]]
+            made = test(*[self._argument(tested, x, inside) for x in inputs])
+            yields = [self._value(x) for x in _listed(made)]
+            tested.yields.extend(x.value for x in yields)
+        op.predicate = yields[0].element == ELEMENT_TYPE_BOOL
+        if not op.predicate:
+            op.comparison = comparison
+        exports = yields[1 if op.predicate else 3 if has_entry else 2 :]
         corrected = op.regions.add()
         with self._region(corrected):
             following = body(
@@ -182,6 +189,110 @@ class ProgramBuilder(Operations):
             following = body(index, [self._argument(region, x) for x in carried])
             region.yields.extend(self._value(x).value for x in following)
         results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
+        op.results.extend(x.value for x in results)
+        self._regions[-1].ops.append(op)
+        return results
+
+    def scan(
+        self,
+        body: Callable[[list[Expression], list[Expression]], tuple[Sequence[Any], Sequence[Any]]],
+        carried: Sequence[Expression],
+        scanned: Sequence[Expression] = (),
+        *,
+        length: int | None = None,
+        reverse: bool = False,
+    ) -> tuple[list[Expression], list[Expression]]:
+        """A for over the leading axis of `scanned`, with `reverse` from its last element.
+
+        Args:
+          body: of (carried, one element of each scanned value); returns (next carried values, values
+            to stack).
+          length: how many turns, where nothing is scanned.
+        Returns: carried values at the end, and what was stacked, along a leading axis.
+        """
+        count = _leading(scanned) if scanned else length
+        if count is None:
+            raise ValueError("scan needs something to scan, or a length")
+        op = program_pb2.Op(
+            code="for",
+            role=self._role,
+            site=self._site,
+            max_iter=count,
+            carried=len(carried),
+            scanned=len(scanned),
+            reverse=reverse,
+            operands=[x.value for x in (*carried, *scanned)],
+        )
+        region = op.regions.add()
+        with self._region(region):
+            region.args.append(self._new((), ELEMENT_TYPE_I32, "index").value)
+            inner = [self._argument(region, x) for x in carried]
+            elements = [self._argument(region, x, slice(1, None)) for x in scanned]
+            following, stacked = body(inner, elements)
+            given = [self._value(x) for x in stacked]
+            region.yields.extend(self._value(x).value for x in (*following, *given))
+        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
+        results += [self._new((count, *x.shape), x.element, self._name(x)) for x in given]
+        op.results.extend(x.value for x in results)
+        self._regions[-1].ops.append(op)
+        return results[: len(carried)], results[len(carried) :]
+
+    def accept(
+        self, site: str, a: Any, comparison: str, b: Any, trial: Any, current: Any
+    ) -> Expression:
+        """`trial` where (a comparison b), else `current`: a named site of kind acceptance."""
+        compared = self._widened([a, b])
+        values = self._widened([trial, current])
+        return self._emit(
+            "accept",
+            [*compared, *values],
+            values[0].shape,
+            values[0].element,
+            decision_site=site,
+            comparison=comparison,
+        )
+
+    def cond(
+        self,
+        condition: Expression,
+        then: Callable[..., Any],
+        otherwise: Callable[..., Any],
+        args: Sequence[Expression] = (),
+    ) -> list[Expression]:
+        """then(*args) where the condition holds, else otherwise(*args): only one of them runs.
+
+        Both return one value or a sequence of values, of the same types. A cotangent passes through
+        the one that ran. Without a level the condition comes from events, or from integers.
+        """
+        return self._cond(condition, [otherwise, then], args)
+
+    def switch(
+        self, index: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Expression] = ()
+    ) -> list[Expression]:
+        """regions[index](*args), for an i32; the first or the last where there is none of that
+        number. As `cond` otherwise."""
+        return self._cond(index, regions, args)
+
+    def _cond(
+        self, choice: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Expression]
+    ) -> list[Expression]:
+        op = program_pb2.Op(
+            code="cond",
+            role=self._role,
+            site=self._site,
+            operands=[x.value for x in (choice, *args)],
+        )
+        types: list[tuple[tuple[int, ...], int]] = []
+        for write in regions:
+            region = op.regions.add()
+            with self._region(region):
+                made = write(*[self._argument(region, x) for x in args])
+                given = [self._value(x) for x in _listed(made)]
+                region.yields.extend(x.value for x in given)
+            types = types or [(x.shape, x.element) for x in given]
+            if types != [(x.shape, x.element) for x in given]:
+                raise ValueError("the regions of a cond return values of the same types")
+        results = [self._new(shape, element) for shape, element in types]
         op.results.extend(x.value for x in results)
         self._regions[-1].ops.append(op)
         return results
@@ -268,6 +379,10 @@ class ProgramBuilder(Operations):
             yield
         finally:
             self._regions.pop()
+
+
+def _listed(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, (list, tuple)) else [made]
 
 
 def _leading(values: Sequence[Expression]) -> int:

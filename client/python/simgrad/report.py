@@ -76,7 +76,8 @@ def result_dict(result: Rollout) -> dict[str, Any]:
     for name, site in result.sites.items():
         fields["sites"][name] = {
             "iterations": site.iterations,
-            "reasons": {r: site.reasons[:, i] for i, r in enumerate(REASONS)},
+            "reasons": {r: site.reasons[:, i] for i, r in enumerate(REASONS[:-1])}
+            | ({"counter": site.counter} if site.counter.any() else {}),
             "margin": site.margin,
             "margin_ulps": site.margin_ulps,
             "checks": site.checks,

@@ -20,12 +20,11 @@ struct Kept {
                        .near_zero = options.near_zero},
         wanted(how),
         kernels(options.kernels),
-        plans(kernel_options, options.most_plan_bytes) {}
+        plans(kernel_options, options.most_plan_bytes, options.kernels.watch) {}
 
   KernelRequest RequestOf(const PlannedProgram& planned, Part part) const {
-    KernelOptions how = kernel_options;
-    how.mapping = planned.mapping;
-    KernelRequest request = {planned.plan, part, planned.adjoint, how, planned.adjoint_key};
+    KernelRequest request = {planned.plan, part, planned.adjoint, planned.options,
+                             planned.adjoint_key};
     if (part == Part::kForward) {
       request.writer = planned.forward;
       request.key = planned.forward_key;
@@ -43,7 +42,7 @@ struct Kept {
       return kernel.ok() ? *std::move(kernel) : nullptr;
     }
     if (auto kernel = kernels.Find(request.key)) return kernel;
-    kernels.Ask(request, Wanted::kSoonest);
+    kernels.Ask(request, Wanted::kSoonest, false);
     return nullptr;
   }
 
@@ -80,12 +79,11 @@ class Compiled : public CompiledExecutor {
     };
     const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
     const bool reverses = !planned->adjoint_key.empty();
-    // Both are compiled side by side, and before the run begins: it waits for nothing later.
-    if (reverses) kept_->kernels.Ask(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted);
-    if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
+    // Both are compiled side by side. The run begins when it can; its StartAdjoint waits for the rest.
     if (reverses) {
-      if (const auto ready = kernel(Part::kAdjoint); !ready.ok()) return ready.status();
+      kept_->kernels.Ask(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted, true);
     }
+    if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
     return std::make_unique<CompiledRun>(
         std::move(batch), std::move(options),
         RunCode{planned->plan, planned->forward.shape, kernel, near_zero, WhenNearZero()});
@@ -101,6 +99,11 @@ class Compiled : public CompiledExecutor {
     if (!made.ok()) return made;
     if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
     MemoryNeed need = NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape);
+    for (Part part : {Part::kForward, Part::kAdjoint}) {
+      const KernelRequest request = kept_->RequestOf(*planned, part);
+      if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
+      need.run += CompileBytes(*planned->plan, part);
+    }
     // The reference keeps every number of a little work.
     constexpr double kPerOperation = 64;
     const double work = WorkOf(*planned, batch);
@@ -108,6 +111,12 @@ class Compiled : public CompiledExecutor {
       need.run += static_cast<int64_t>(kPerOperation * work);
     }
     return need;
+  }
+
+  // Plans first: they are made in a moment.
+  int64_t Relieve(int64_t bytes) override {
+    const int64_t freed = kept_->plans.Relieve(bytes);
+    return freed + kept_->kernels.Relieve(bytes - freed);
   }
 
   CompiledUse use() const override {
@@ -140,7 +149,7 @@ class Compiled : public CompiledExecutor {
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
       ready = false;
       // What comes back is compiled meanwhile; what never does is not.
-      if (uses > 0) kept_->kernels.Ask(request, Wanted::kSoonest);
+      if (uses > 0) kept_->kernels.Ask(request, Wanted::kSoonest, false);
     }
     return !ready;
   }

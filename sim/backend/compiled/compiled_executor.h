@@ -20,7 +20,7 @@ namespace simgrad::sim::compiled {
 
 struct CompiledOptions {
   Isa isa = BestIsa();
-  int parts = 2;
+  std::optional<int> parts;        // as KernelOptions
   std::optional<Mapping> mapping;  // else as mapping.h says
   bool near_zero = false;          // as KernelOptions
   // Element-operations of a run at its caps: at most that many are left to the reference executor

@@ -10,6 +10,7 @@ namespace {
 compiled::CompiledOptions OptionsOf(const HostOptions& host) {
   compiled::CompiledOptions options;
   options.kernels.folder = host.kernel_folder;
+  options.kernels.watch = host.watch;
   return options;
 }
 
@@ -22,15 +23,14 @@ class Host : public HostExecutor {
     return std::string(compiled::IsaName(compiled::BestIsa()));
   }
   std::string note() const override { return ""; }
-  HostUse use() const override {
+  HeldCode held() const override {
     const compiled::CompiledUse use = compiled_->use();
-    return {.compiled = use.compiler.compiled,
-            .compile_seconds = use.compiler.compile_seconds,
-            .loaded_from_disk = use.compiler.loaded_from_disk,
-            .loaded_from_memory = use.compiler.loaded_from_memory,
-            .failed = use.compiler.failed,
-            .held_bytes = use.compiler.bytes + use.plan_bytes};
+    return {.kernels = use.compiler.kernels,
+            .kernel_bytes = use.compiler.bytes,
+            .plans = use.plans,
+            .plan_bytes = use.plan_bytes};
   }
+  int64_t Relieve(int64_t bytes) override { return compiled_->Relieve(bytes); }
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     return compiled_->Create(std::move(batch), std::move(options));
   }
@@ -44,11 +44,6 @@ class Host : public HostExecutor {
 };
 
 }  // namespace
-
-int64_t MostHeldByHostExecutor() {
-  const compiled::CompiledOptions options;
-  return options.kernels.most_bytes + options.most_plan_bytes;
-}
 
 std::unique_ptr<HostExecutor> MakeHostExecutor(const HostOptions& options) {
   return std::make_unique<Host>(options);

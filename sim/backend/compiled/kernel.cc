@@ -48,9 +48,14 @@ const std::vector<Entry>& EntriesOf(Part part) {
 
 }  // namespace
 
+int PartsFor(int64_t statements) {
+  constexpr int64_t kMostForTwo = 1000;
+  return statements <= kMostForTwo ? 2 : 1;
+}
+
 LaneShape ShapeOf(const KernelOptions& options) {
   if (options.mapping == Mapping::kElements) return {.width = 1, .parts = 1};
-  return {.width = FloatLanes(options.isa), .parts = options.parts};
+  return {.width = FloatLanes(options.isa), .parts = options.parts.value_or(2)};
 }
 
 std::vector<const plan::Function*> FunctionsOf(const plan::Plan& plan, Part part) {

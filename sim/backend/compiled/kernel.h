@@ -24,11 +24,15 @@ using GroupFunction = void (*)(GroupArgs*);
 struct KernelOptions {
   Isa isa = BestIsa();
   Effort effort = Effort::kBest;
-  int parts = 2;                   // vectors side by side, where lanes hold instances
+  // Vectors side by side, where lanes hold instances; else as PartsFor says.
+  std::optional<int> parts;
   std::optional<Mapping> mapping;  // else as mapping.h says
   bool near_zero = false;          // kNearZero from the first step on, needed or not
 };
 
+// Two, which hide each other's waits; one for a program whose largest function has so many statements
+// that registers are short anyhow and compiling takes long.
+int PartsFor(int64_t statements);
 LaneShape ShapeOf(const KernelOptions& options);
 
 // Which functions of a plan: forward code and adjoint code are made when they are asked for.

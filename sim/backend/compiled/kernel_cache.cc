@@ -4,6 +4,7 @@
 #include <llvm/Support/ErrorHandling.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/compiled/scalar_module.h"
 #include "sim/backend/kernel_folder.h"
 #include "sim/plan/structure.h"
@@ -65,6 +67,7 @@ struct Job {
   KernelRequest request;
   Effort effort = Effort::kQuick;
   bool then_best = false;
+  bool is_covered = false;  // its memory is part of a run's
   // Under the lock.
   bool is_done = false;
   Loaded result = absl::InternalError("not compiled");
@@ -78,6 +81,7 @@ struct KernelCache::Shared {
   struct Kept {
     std::string name;
     std::shared_ptr<const Kernel> kernel;
+    HeldMemory memory;
   };
   using Entries = std::list<Kept>;
 
@@ -97,9 +101,10 @@ struct KernelCache::Shared {
 
   // With the lock held.
   std::shared_ptr<const Kernel> FindLocked(const std::string& name);
-  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Effort effort, bool then_best);
+  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Effort effort, bool then_best,
+                                 bool is_covered);
   void Finish(const std::shared_ptr<Job>& job, Loaded result);
-  void DropOldest();
+  int64_t DropOldest(int64_t most_bytes);
   std::shared_ptr<Job> NextLocked(bool only_quick);
   void Lost(const absl::Status& why);
 
@@ -147,7 +152,7 @@ std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer
     recorded += flag ? '1' : '0';
   }
   const std::string machine =
-      Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", options.parts,
+      Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", ShapeOf(options).parts,
           options.mapping == Mapping::kElements ? " elements " : " lanes ", kWriterRevision,
           " " LLVM_VERSION_STRING);
   return KernelKey(
@@ -162,19 +167,20 @@ std::shared_ptr<const Kernel> KernelCache::Shared::FindLocked(const std::string&
 }
 
 std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request, Effort effort,
-                                                    bool then_best) {
+                                                    bool then_best, bool is_covered) {
   const std::string name = NameOf(request.key, effort);
   if (const auto found = pending.find(name); found != pending.end()) return found->second;
-  auto job =
-      std::make_shared<Job>(Job{.request = request, .effort = effort, .then_best = then_best});
+  auto job = std::make_shared<Job>(
+      Job{.request = request, .effort = effort, .then_best = then_best, .is_covered = is_covered});
   pending[name] = job;
   (effort == Effort::kQuick ? quick : best).push_back(job);
   wake.notify_all();
   return job;
 }
 
-void KernelCache::Shared::DropOldest() {
-  for (auto entry = entries.end(); entry != entries.begin() && use.bytes > options.most_bytes;) {
+int64_t KernelCache::Shared::DropOldest(int64_t most_bytes) {
+  const int64_t before = use.bytes;
+  for (auto entry = entries.end(); entry != entries.begin() && use.bytes > most_bytes;) {
     const auto candidate = std::prev(entry);
     if (candidate->kernel.use_count() > 1) {  // in use: it would not free anything
       entry = candidate;
@@ -185,13 +191,16 @@ void KernelCache::Shared::DropOldest() {
     index.erase(candidate->name);
     entry = entries.erase(candidate);
   }
+  return before - use.bytes;
 }
 
 void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result) {
+  HeldMemory memory;
+  if (result.ok()) memory = options.watch->ForCache((*result)->code->bytes());
   std::lock_guard<std::mutex> lock(mutex);
   const auto keep = [&](const std::string& name, const std::shared_ptr<const Kernel>& kernel) {
-    if (index.count(name) != 0) return;
-    entries.push_front({name, kernel});
+    if (index.count(name) != 0 || memory == nullptr) return;
+    entries.push_front({name, kernel, std::move(memory)});
     index[name] = entries.begin();
     use.bytes += kernel->code->bytes();
     ++use.kernels;
@@ -202,15 +211,16 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
     keep(NameOf(job->request.key, made), *result);
     const bool has_best = index.count(NameOf(job->request.key, Effort::kBest)) != 0;
     if (job->then_best && !has_best && best.size() < kMostWaiting) {
-      AskLocked(job->request, Effort::kBest, false);
+      AskLocked(job->request, Effort::kBest, false, false);
     }
   } else {
     ++use.failed;
-    if (job->effort == Effort::kBest) hopeless.insert(job->request.key);
+    const bool may_come_right = absl::IsResourceExhausted(result.status());
+    if (job->effort == Effort::kBest && !may_come_right) hopeless.insert(job->request.key);
   }
   job->result = std::move(result);
   job->is_done = true;
-  DropOldest();
+  DropOldest(options.most_bytes);
   changed.notify_all();
 }
 
@@ -245,6 +255,15 @@ Loaded KernelCache::Shared::Make(const Job& job) {
     if (found.ok()) return found;
   }
   if (options.before_compile) options.before_compile(job.effort);
+  HeldMemory memory;
+  if (!job.is_covered) {
+    const int64_t bytes = CompileBytes(*job.request.plan, job.request.part);
+    memory = options.watch->ForCompile(bytes);
+    if (memory == nullptr) {
+      return absl::ResourceExhaustedError(
+          Cat("there is no memory now for the ", bytes, " bytes that compiling takes"));
+    }
+  }
   const auto start = std::chrono::steady_clock::now();
   KernelOptions how = job.request.options;
   how.effort = job.effort;
@@ -255,10 +274,13 @@ Loaded KernelCache::Shared::Make(const Job& job) {
   if (!kernel.ok()) return kernel.status();
   kernel->effort = job.effort;
   if (job.effort == Effort::kBest) folder.Keep(job.request.key, FileOf(*object));
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  options.watch->Compiled(
+      job.effort == Effort::kBest ? CompileQuality::kBest : CompileQuality::kQuick, seconds);
   std::lock_guard<std::mutex> lock(mutex);
   ++use.compiled;
-  use.compile_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  use.compile_seconds += seconds;
   return std::make_shared<const Kernel>(*std::move(kernel));
 }
 
@@ -337,13 +359,13 @@ std::shared_ptr<const Kernel> KernelCache::Find(const std::string& key) {
   return nullptr;
 }
 
-void KernelCache::Ask(const KernelRequest& request, Wanted wanted) {
+void KernelCache::Ask(const KernelRequest& request, Wanted wanted, bool is_covered) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
   if (shared_->index.count(NameOf(request.key, effort)) != 0) return;
   if (shared_->index.count(NameOf(request.key, Effort::kBest)) != 0) return;
   if (shared_->quick.size() < kMostWaiting) {
-    shared_->AskLocked(request, effort, wanted == Wanted::kSoonest);
+    shared_->AskLocked(request, effort, wanted == Wanted::kSoonest, is_covered);
   }
 }
 
@@ -362,7 +384,7 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
     if (auto kernel = found(Effort::kQuick)) {
       const bool asks = wanted == Wanted::kSoonest && shared_->best.size() < kMostWaiting &&
                         shared_->hopeless.count(request.key) == 0;
-      if (asks) shared_->AskLocked(request, Effort::kBest, false);
+      if (asks) shared_->AskLocked(request, Effort::kBest, false, false);
       return kernel;
     }
   }
@@ -371,7 +393,7 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
   }
   const std::shared_ptr<Job> job =
       shared_->AskLocked(request, wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick,
-                         wanted == Wanted::kSoonest);
+                         wanted == Wanted::kSoonest, wanted != Wanted::kBest);
   while (!job->is_done) {
     shared_->changed.wait_for(lock, kLook);
     if (job->is_done || !stop) continue;
@@ -380,6 +402,11 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
     lock.lock();
   }
   return job->result;
+}
+
+int64_t KernelCache::Relieve(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->DropOldest(std::max<int64_t>(shared_->use.bytes - bytes, 0));
 }
 
 CompilerUse KernelCache::use() const {

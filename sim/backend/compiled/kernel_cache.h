@@ -4,7 +4,9 @@
 // compile goes on for the next one. A miss is compiled quickly; the best code follows in the
 // background, is kept in the folder, and is found from then on. Both give the same bits.
 // Requests for one structure share one compile. Least recently used kernels go above a bound.
-// Errors: CANCELLED where `stop` returned true; INTERNAL with LLVM's words, for those who wait; it is
+// A compile that a caller waits for is part of the caller's memory (CompileBytes); the best code that
+// follows asks the watch for its own.
+// Errors: RESOURCE_EXHAUSTED where the watch has no memory for a compile; CANCELLED where `stop` returned true; INTERNAL with LLVM's words, for those who wait; it is
 //   not kept. A fatal error of LLVM ends that compile alone: its thread is parked for good and another
 //   takes its place, until kMostLost were lost; from then on every compile fails. A crash (a bad
 //   memory access) inside LLVM ends the process: a compile is bounded by its statements instead.
@@ -17,6 +19,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "sim/backend/compile_watch.h"
 #include "sim/backend/compiled/kernel.h"
 #include "sim/work_meter.h"
 
@@ -54,8 +57,10 @@ struct CompilerUse {
 };
 
 struct KernelCacheOptions {
-  std::string folder;                          // of the best objects; empty: none
-  int64_t most_bytes = int64_t{128} << 20;     // of code in memory
+  std::string folder;                       // of the best objects; empty: none
+  int64_t most_bytes = int64_t{128} << 20;  // of code in memory
+  // A kernel that it has no memory for is given to those who wait for it, and not kept.
+  std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();
   std::function<void(Effort)> before_compile;  // for tests: called on the compiling thread
 };
 
@@ -69,8 +74,10 @@ class KernelCache {
                                                     const WorkMeter::StopCallback& stop);
   // The best that is in memory, or null.
   std::shared_ptr<const Kernel> Find(const std::string& key);
-  // As Get, without waiting.
-  void Ask(const KernelRequest& request, Wanted wanted);
+  // As Get, without waiting. `is_covered`: a run that will wait holds the memory for it.
+  void Ask(const KernelRequest& request, Wanted wanted, bool is_covered);
+  // Gives up about so many bytes of kernels that nothing runs; returns how many.
+  int64_t Relieve(int64_t bytes);
   CompilerUse use() const;
 
  private:

@@ -40,8 +40,13 @@ std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording reco
       program, {.decides = records, .looks = records || stops, .ranges = records}, stop));
   const plan::Plan& plan = *planned->plan;
   planned->counts = CountsOf(plan, FloatLanes(options.isa));
-  planned->mapping = MappingOf(options, planned->counts, batch.instances);
-  options.mapping = planned->mapping;
+  planned->statements = LargestOf(plan, Part::kForward);
+  if (program.adjoint) {
+    planned->statements = std::max(planned->statements, LargestOf(plan, Part::kAdjoint));
+  }
+  options.mapping = MappingOf(options, planned->counts, batch.instances);
+  if (!options.parts) options.parts = PartsFor(planned->statements);
+  planned->options = options;
   planned->adjoint = {.shape = ShapeOf(options),
                       .inputs = std::move(inputs),
                       .stops = stops,
@@ -52,12 +57,10 @@ std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording reco
   planned->forward.extremes = records && recording != Recording::kCounts;
   planned->forward.instances = recording == Recording::kInstances;
   planned->forward_key = KeyOf(plan, Part::kForward, planned->forward, options);
-  planned->statements = LargestOf(plan, Part::kForward);
   planned->work_per_step = WorkAtCaps(program.program, program.program.step);
   if (program.adjoint) {
     planned->adjoint_key = KeyOf(plan, Part::kAdjoint, planned->adjoint, options);
     planned->near_zero_key = KeyOf(plan, Part::kNearZero, planned->adjoint, options);
-    planned->statements = std::max(planned->statements, LargestOf(plan, Part::kAdjoint));
     planned->work_per_step *= kGradientWork;
   }
   planned->bytes = plan::HeldBytes(plan) + static_cast<int64_t>(sizeof(PlannedProgram));
@@ -74,7 +77,7 @@ std::shared_ptr<const PlannedProgram> PlanCache::FindLocked(const NumericalProgr
     if (entry->planned->program.get() != program || entry->recording != recording) continue;
     const PlannedProgram& own = *entry->planned;
     if (own.forward.inputs != inputs) continue;
-    if (own.mapping != MappingOf(options_, own.counts, instances)) continue;
+    if (own.options.mapping != MappingOf(options_, own.counts, instances)) continue;
     entries_.splice(entries_.begin(), entries_, entry);
     return entry->planned;
   }
@@ -90,18 +93,32 @@ std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recordi
       return planned;
   }
   std::shared_ptr<const PlannedProgram> planned = Planned(batch, recording, inputs, options_, stop);
+  HeldMemory memory;
+  if (planned->bytes <= most_bytes_) memory = watch_->ForCache(planned->bytes);
   std::list<Entry> dropped;  // freed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
   if (auto other = FindLocked(batch.program.get(), recording, inputs, batch.instances))
     return other;
-  if (planned->bytes > most_bytes_) return planned;
-  entries_.push_front({recording, planned});
+  if (memory == nullptr) return planned;
+  entries_.push_front({recording, planned, std::move(memory)});
   bytes_ += planned->bytes;
-  while (bytes_ > most_bytes_) {
+  DropLocked(most_bytes_, dropped);
+  return planned;
+}
+
+int64_t PlanCache::DropLocked(int64_t most_bytes, std::list<Entry>& dropped) {
+  const int64_t before = bytes_;
+  while (bytes_ > most_bytes && !entries_.empty()) {
     bytes_ -= entries_.back().planned->bytes;
     dropped.splice(dropped.end(), entries_, std::prev(entries_.end()));
   }
-  return planned;
+  return before - bytes_;
+}
+
+int64_t PlanCache::Relieve(int64_t bytes) {
+  std::list<Entry> dropped;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return DropLocked(std::max<int64_t>(bytes_ - bytes, 0), dropped);
 }
 
 int64_t PlanCache::bytes() const {

@@ -10,8 +10,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "sim/backend/compile_watch.h"
 #include "sim/backend/compiled/kernel.h"
 #include "sim/backend/compiled/mapping.h"
 #include "sim/backend/executor.h"
@@ -23,7 +25,7 @@ struct PlannedProgram {
   std::shared_ptr<const NumericalProgram> program;  // known by its address, which it keeps
   std::shared_ptr<const plan::Plan> plan;
   StepCounts counts;
-  Mapping mapping = Mapping::kLanes;
+  KernelOptions options;  // with its mapping and parts
   WriterOptions forward, adjoint;
   std::string forward_key, adjoint_key, near_zero_key;  // the latter two empty: no adjoint
   int64_t statements = 0;                               // of the largest function
@@ -34,10 +36,12 @@ struct PlannedProgram {
 
 class PlanCache {
  public:
-  PlanCache(const KernelOptions& options, int64_t most_bytes)
-      : options_(options), most_bytes_(most_bytes) {}
+  PlanCache(const KernelOptions& options, int64_t most_bytes, std::shared_ptr<CompileWatch> watch)
+      : options_(options), most_bytes_(most_bytes), watch_(std::move(watch)) {}
   std::shared_ptr<const PlannedProgram> Get(const Batch& batch, Recording recording,
                                             const WorkMeter::StopCallback& stop);
+  // Gives up about so many bytes; returns how many.
+  int64_t Relieve(int64_t bytes);
   int64_t bytes() const;
   int64_t size() const;
 
@@ -45,7 +49,10 @@ class PlanCache {
   struct Entry {
     Recording recording;
     std::shared_ptr<const PlannedProgram> planned;
+    HeldMemory memory;
   };
+  // What goes is freed without the lock.
+  int64_t DropLocked(int64_t most_bytes, std::list<Entry>& dropped);
   std::shared_ptr<const PlannedProgram> FindLocked(const NumericalProgram* program,
                                                    Recording recording,
                                                    const std::vector<InputForm>& inputs,
@@ -53,6 +60,7 @@ class PlanCache {
 
   const KernelOptions options_;
   const int64_t most_bytes_;
+  const std::shared_ptr<CompileWatch> watch_;
   mutable std::mutex mutex_;
   std::list<Entry> entries_;  // the most recently used first
   int64_t bytes_ = 0;

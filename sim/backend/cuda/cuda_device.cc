@@ -300,6 +300,7 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& 
   if (!limits.ok()) return limits.status();
   absl::StatusOr<KernelTools> tools = ToolsOf(*context, *memory, info.architecture);
   if (!tools.ok()) return tools.status();
+  tools->watch = options.watch;
   return std::make_shared<CudaDevice>(*std::move(context), *std::move(memory), *std::move(limits),
                                       *std::move(tools), options.kernel_cache_folder);
 }

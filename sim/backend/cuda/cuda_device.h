@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "sim/backend/compile_watch.h"
 #include "sim/backend/cuda/device.h"
 
 namespace simgrad::sim::cuda {
@@ -38,6 +39,7 @@ absl::StatusOr<std::vector<CudaDeviceInfo>> ListCudaDevices();
 struct CudaDeviceOptions {
   int index = 0;
   std::string kernel_cache_folder;  // empty: compiled kernels are kept in memory alone
+  std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();
 };
 
 absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& options);

@@ -88,13 +88,17 @@ KernelLoader::Loaded KernelLoader::Compile(const std::string& text, Optimisation
                                            std::string* image) {
   const auto start = std::chrono::steady_clock::now();
   absl::StatusOr<std::string> compiled = tools_.compile(text, optimisation);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++use_.compiled;
-    use_.compile_seconds +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    use_.compile_seconds += seconds;
   }
   if (!compiled.ok()) return compiled.status();
+  tools_.watch->Compiled(
+      optimisation == Optimisation::kBest ? CompileQuality::kBest : CompileQuality::kQuick,
+      seconds);
   *image = *std::move(compiled);
   return tools_.load(*image);
 }

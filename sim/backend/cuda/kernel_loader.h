@@ -11,11 +11,13 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "sim/backend/compile_watch.h"
 #include "sim/backend/cuda/device.h"
 #include "sim/backend/cuda/module_cache.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
@@ -31,6 +33,7 @@ struct KernelTools {
   // All that an image depends on beside text and headers. No `least`: there is no such compilation.
   std::string best_options;
   std::string least_options;
+  std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();  // told of compilations
 };
 
 class KernelLoader {

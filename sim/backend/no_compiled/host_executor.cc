@@ -17,7 +17,7 @@ class Host : public HostExecutor {
            "compiled "
            "code";
   }
-  HostUse use() const override { return {}; }
+  HeldCode held() const override { return {}; }
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     return reference_->Create(std::move(batch), std::move(options));
   }
@@ -31,8 +31,6 @@ class Host : public HostExecutor {
 };
 
 }  // namespace
-
-int64_t MostHeldByHostExecutor() { return 0; }
 
 std::unique_ptr<HostExecutor> MakeHostExecutor(const HostOptions&) {
   return std::make_unique<Host>();

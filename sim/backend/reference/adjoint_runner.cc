@@ -196,16 +196,46 @@ void AdjointRunner::ExecuteWhileVjp(const Op& op, Frame& frame) {
 }
 
 void AdjointRunner::ExecuteForVjp(const Op& op, Frame& frame) {
+  const Op& loop = layouts_.ProducerOf(op.attributes.primal);
   const LoopRun& run = frame.LoopAt(op.attributes.primal).runs[0];
-  std::vector<Slot> slots = ReadSlots(SlotList::Of(op.operands), frame);
+  const std::vector<Slot> given = ReadSlots(SlotList::Of(op.operands), frame);
+  const size_t c = static_cast<size_t>(op.attributes.carried);
+  const size_t k = StackedOf(loop);
+  const size_t s = static_cast<size_t>(loop.attributes.scanned);
+  const size_t x = given.size() - c - k - s;
+  const size_t n = static_cast<size_t>(loop.attributes.max_iter);
+  const std::vector<Slot> stacked = Part(given, c, k);
+  std::vector<Slot> carried = Part(given, 0, c);
+  std::vector<Slot> captures = Part(given, c + k, x);
+  std::vector<std::vector<Slot>> scanned(s, std::vector<Slot>(n));  // [operand][element]
   for (int64_t i = run.iterations - 1; i >= 0; --i) {
-    const Array index{{}, {i}};
-    slots = RunRegion(op.regions[0], &frame, *run.bodies[static_cast<size_t>(i)], {index},
-                      std::move(slots));
+    const int64_t element = loop.attributes.reverse ? run.iterations - 1 - i : i;
+    const size_t at = static_cast<size_t>(element);
+    const Array index{{}, {element}};
+    std::vector<Slot> slots = std::move(carried);
+    if (k > 0) MoveTo(slots, ElementsOf(stacked, at, n));
+    MoveTo(slots, std::move(captures));
+    slots.resize(slots.size() + s);
+    const std::vector<Slot> out = RunRegion(
+        op.regions[0], &frame, *run.bodies[static_cast<size_t>(i)], {index}, std::move(slots));
+    carried = Part(out, 0, c);
+    captures = Part(out, c + k, x);
+    for (size_t j = 0; j < s; ++j) scanned[j][at] = out[c + k + x + j];
   }
+  std::vector<Slot> slots = std::move(carried);
+  slots.resize(c + k);
+  MoveTo(slots, std::move(captures));
   const SlotList results = SlotList::Of(op.results);
-  for (size_t k = 0; k < results.size(); ++k) {
-    BindSlot(program(), results.cotangents[k], results.masks[k], std::move(slots[k]), frame);
+  for (size_t j = 0; j < s; ++j) {
+    const ValueId id = results.cotangents[slots.size()];
+    const size_t count =
+        id == ValueId::kNone
+            ? 0
+            : static_cast<size_t>(ElementCount(program()[id].type.shape)) / std::max<size_t>(n, 1);
+    slots.push_back(Join(scanned[j], count));
+  }
+  for (size_t j = 0; j < results.size(); ++j) {
+    BindSlot(program(), results.cotangents[j], results.masks[j], std::move(slots[j]), frame);
   }
 }
 

@@ -20,8 +20,7 @@ DecisionRecorder::DecisionRecorder(const std::vector<Site>& sites, uint64_t inst
     : instance_id_(instance_id), near_band_ulps_(near_band_ulps) {
   for (const Site& site : sites) {
     if (site.kind == SiteKind::kEvent) event_elements_.push_back(site.elements);
-    sites_[site.name] = {precision::Fnv1a64(site.name), static_cast<size_t>(site.number),
-                         site.elements};
+    sites_[site.name] = {HashOfSite(site.name), static_cast<size_t>(site.number), site.elements};
   }
 }
 

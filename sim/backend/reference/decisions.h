@@ -33,6 +33,8 @@ struct TestedPair {
   double tested = 0.0;  // the left side
   precision::Margin margin{0.0, 0.0};
   bool held = false;
+  bool by_counter = false;  // a predicate: integers alone decided
+  bool has_nan = false;     // a predicate: some real test of it has a NaN margin
 };
 
 // Where in the loops around it a decision stands.

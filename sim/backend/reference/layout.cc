@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "sim/program/decision_margin.h"
+
 namespace simgrad::sim::reference {
 namespace {
 
@@ -21,7 +23,8 @@ void Span(const std::vector<ValueId>& ids, RegionLayout& layout) {
 
 }  // namespace
 
-Layouts::Layouts(const NumericalProgram& program) : used_inputs_(ReadInputs(program)) {
+Layouts::Layouts(const NumericalProgram& program)
+    : used_inputs_(ReadInputs(program)), behind_predicates_(BehindPredicates(program.program)) {
   const Program& p = program.program;
   Add(p.step);
   Add(p.initial);
@@ -83,6 +86,18 @@ const Array& Frame::At(ValueId id) const {
 void Frame::Set(ValueId id, Array value) {
   if (id == ValueId::kNone) return;
   values[static_cast<size_t>(layout->SlotOf(id))] = std::move(value);
+}
+
+const Radius& Frame::RadiusAt(ValueId id, size_t at) const {
+  static const Radius kNone;
+  for (const Frame* frame = this; frame != nullptr; frame = frame->parent) {
+    const auto found = frame->radii.find(id);
+    if (found != frame->radii.end()) {
+      return found->second[found->second.size() == 1 ? 0 : at];
+    }
+    if (frame->layout->SlotOf(id) >= 0) return kNone;
+  }
+  return kNone;
 }
 
 const LoopRecord& Frame::LoopAt(ValueId first_result) const {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sim/backend/reference/decision_radius.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/op/array.h"
 #include "sim/program/numerical_program.h"
@@ -40,6 +41,10 @@ class Layouts {
   const std::vector<bool>& used_inputs() const { return used_inputs_; }
   // The operation that produces a result anywhere in the program; used for loops.
   const Op& ProducerOf(ValueId id) const { return *producers_.at(id); }
+  // Whether a predicate of a loop hangs on it (BehindPredicates).
+  bool IsBehindPredicate(ValueId id) const {
+    return id != ValueId::kNone && !behind_predicates_.empty() && behind_predicates_[Index(id)];
+  }
 
  private:
   void Add(const Region& region);
@@ -47,6 +52,7 @@ class Layouts {
   RegionLayout inputs_;
   RegionLayout empty_;
   std::vector<bool> used_inputs_;
+  std::vector<bool> behind_predicates_;
   std::unordered_map<ValueId, const Op*> producers_;
 };
 
@@ -63,6 +69,8 @@ struct Frame {
   const Frame* primal = nullptr;        // adjoint frames: the recorded frame of what is reversed
   std::vector<Array> values;            // by slot
   std::map<ValueId, LoopRecord> loops;  // executed in this region, by their first result
+  // Of what stands behind predicates: one for each element, or one for all.
+  std::map<ValueId, std::vector<Radius>> radii;
   // Where it stands: flattened iteration of the loops around, flattened element of the mapped axes.
   int64_t iteration = 0;
   int64_t element = 0;
@@ -70,6 +78,7 @@ struct Frame {
 
   const Array& At(ValueId id) const;
   void Set(ValueId id, Array value);
+  const Radius& RadiusAt(ValueId id, size_t at) const;
   const LoopRecord& LoopAt(ValueId first_result) const;
 };
 
@@ -79,6 +88,8 @@ struct LoopRun {
   int64_t last_test = 0;  // number of the last test evaluated; while only
   StopReason reason = StopReason::kConverged;
   std::unique_ptr<Frame> base;  // while only: the frame around, seen from this element
+  Radius of_tests;              // while only: the least of its tests
+  std::vector<Radius> radii;    // of the carried values, then of the mapped
   // By iteration; without recording only the latest.
   std::vector<std::unique_ptr<Frame>> tests;
   std::vector<std::unique_ptr<Frame>> bodies;

@@ -52,12 +52,20 @@ TestedPair RegionRunner::RunTest(const Op& op, const Frame& base, const std::vec
                                  const std::vector<Array>& mapped, LoopRun& run) {
   const Region& region = op.regions[0];
   if (!sinks_.keep) run.tests.clear();
-  run.tests.push_back(LoopFrame(layouts_.Of(region), base, op.attributes.max_iter + 1,
-                                run.iterations, op.attributes.site));
+  run.tests.push_back(
+      LoopFrame(layouts_.Of(region), base, RadixOf(op), run.iterations, op.attributes.site));
   Frame& frame = *run.tests.back();
   BindArgs(region, frame, {&carried, &mapped});
+  BindRadii(region.args, run.radii, frame);
   Run(region, frame);
   run.last_test = run.iterations;
+  if (op.attributes.predicate) return Predicate(op, frame, run);
+  if (sinks_.decisions != nullptr) {
+    for (size_t k = op.attributes.has_entry && run.iterations == 0 ? 2 : 1; k > 0; --k) {
+      run.of_tests =
+          LeastOf(run.of_tests, ComparedRadius(region.yields[0], region.yields[k], frame, 0));
+    }
+  }
   return Compare(op.attributes.comparison, region.yields[0], region.yields[1], frame, 0);
 }
 
@@ -68,11 +76,26 @@ std::vector<Array> RegionRunner::RunBody(const Op& op, const Frame& base,
   const size_t first_export = FirstExport(op);
   const std::vector<Array> exports = Collect(op.regions[0].yields, first_export, *run.tests.back());
   if (!sinks_.keep) run.bodies.clear();
-  run.bodies.push_back(LoopFrame(layouts_.Of(region), base, op.attributes.max_iter + 1,
-                                 run.iterations, op.attributes.site));
+  run.bodies.push_back(
+      LoopFrame(layouts_.Of(region), base, RadixOf(op), run.iterations, op.attributes.site));
   Frame& frame = *run.bodies.back();
   BindArgs(region, frame, {&carried, &exports, &mapped});
+  if (sinks_.decisions != nullptr) {
+    const std::span args(region.args);
+    const size_t c = carried.size();
+    BindRadii(args.first(c), {run.radii.begin(), run.radii.begin() + static_cast<ptrdiff_t>(c)},
+              frame);
+    const std::span yields(op.regions[0].yields);
+    BindRadii(args.subspan(c, exports.size()),
+              LeastRadii(yields.subspan(first_export), *run.tests.back()), frame);
+    BindRadii(args.last(mapped.size()),
+              {run.radii.begin() + static_cast<ptrdiff_t>(c), run.radii.end()}, frame);
+  }
   Run(region, frame);
+  if (sinks_.decisions != nullptr) {
+    const std::vector<Radius> next = LeastRadii(region.yields, frame);
+    std::copy(next.begin(), next.end(), run.radii.begin());
+  }
   return Collect(region.yields, 0, frame);
 }
 
@@ -80,7 +103,7 @@ std::vector<Array> RegionRunner::RunWhile(const Op& op, const Frame& base,
                                           std::vector<Array> carried,
                                           const std::vector<Array>& mapped, LoopRun& run) {
   const Attributes& a = op.attributes;
-  DecisionRecorder* decisions = sinks_.decisions;
+  DecisionRecorder* decisions = IsBranch(op) ? nullptr : sinks_.decisions;
   const bool cap_first = a.cap_order == CapOrder::kCapFirst;
   TestedPair pair;
   bool capped = false;
@@ -103,7 +126,7 @@ std::vector<Array> RegionRunner::RunWhile(const Op& op, const Frame& base,
     }
     if (decisions != nullptr) decisions->Test(a.site, pair, enters);
     if (pair.held) {
-      run.reason = StopReason::kConverged;
+      run.reason = pair.by_counter ? StopReason::kCounter : StopReason::kConverged;
       break;
     }
     if (!cap_first && run.iterations == a.max_iter) {
@@ -114,7 +137,7 @@ std::vector<Array> RegionRunner::RunWhile(const Op& op, const Frame& base,
     ++run.iterations;
   }
   if (capped) {
-    const bool finite = precision::IsFinite(pair.tested);
+    const bool finite = a.predicate ? !pair.has_nan : precision::IsFinite(pair.tested);
     run.reason = finite ? StopReason::kMaxIter : StopReason::kNonFinite;
   }
   if (decisions != nullptr) {
@@ -138,6 +161,13 @@ void RegionRunner::ExecuteWhile(const Op& op, Frame& frame) {
     LoopRun& run = record.runs[e];
     const int64_t element = static_cast<int64_t>(e);
     run.base = std::make_unique<Frame>(layouts_.empty(), &frame);
+    if (sinks_.decisions != nullptr) {
+      for (ValueId id : op.operands) {
+        run.radii.push_back(!HasRadius(id) ? Radius()
+                            : n > 0        ? ElementsRadius(id, n, e, frame)
+                                           : LeastRadius(id, frame));
+      }
+    }
     if (n > 0) run.base->element = frame.element * n + element;
     std::vector<Array> outcome = RunWhile(
         op, *run.base, TakeOperands(program(), op, frame, 0, carried, element),
@@ -146,28 +176,61 @@ void RegionRunner::ExecuteWhile(const Op& op, Frame& frame) {
     results.back().integer.push_back(run.iterations);
   }
   for (size_t k = 0; k < results.size(); ++k) frame.Set(op.results[k], std::move(results[k]));
+  if (sinks_.decisions != nullptr) SetLoopRadii(op, record, frame);
 }
 
 void RegionRunner::ExecuteFor(const Op& op, Frame& frame) {
   const Region& region = op.regions[0];
   const int64_t trips = op.attributes.max_iter;
+  const size_t c = static_cast<size_t>(op.attributes.carried);
   LoopRecord& record = frame.loops[op.results.empty() ? ValueId::kNone : op.results[0]];
   record.runs.clear();
   LoopRun& run = record.runs.emplace_back();
-  std::vector<Array> carried = Collect(op.operands, 0, frame);
+  std::vector<Array> carried;
+  for (size_t k = 0; k < c; ++k) carried.push_back(frame.At(op.operands[k]));
+  std::vector<Radius> radii;  // of the operands; those of the carried ones change
+  std::vector<Radius> stacked_radii(StackedOf(op));
+  if (sinks_.decisions != nullptr) radii = LeastRadii(op.operands, frame);
+  std::vector<std::vector<Array>> stacked(StackedOf(op));  // [result][turn]
   for (run.iterations = 0; run.iterations < trips; ++run.iterations) {
     if (!sinks_.keep) run.bodies.clear();
     run.bodies.push_back(
         LoopFrame(layouts_.Of(region), frame, std::max<int64_t>(trips, 1), run.iterations, ""));
     Frame& body = *run.bodies.back();
     Array index;
-    index.integer = {run.iterations};
+    index.integer = {op.attributes.reverse ? trips - 1 - run.iterations : run.iterations};
+    const size_t at = static_cast<size_t>(index.integer[0]);
+    std::vector<Array> scanned;
+    for (size_t k = c; k < op.operands.size(); ++k) {
+      const Array& whole = frame.At(op.operands[k]);
+      scanned.push_back(SliceOf(whole, at, SizeOf(whole) / static_cast<size_t>(trips)));
+    }
     const std::vector<Array> indices = {std::move(index)};
-    BindArgs(region, body, {&indices, &carried});
+    BindArgs(region, body, {&indices, &carried, &scanned});
+    BindRadii(std::span(region.args).subspan(1), radii, body);
     Run(region, body);
     carried = Collect(region.yields, 0, body);
+    for (size_t k = 0; k < stacked.size(); ++k) stacked[k].push_back(std::move(carried[c + k]));
+    carried.resize(c);
+    if (sinks_.decisions == nullptr) continue;
+    const std::vector<Radius> next = LeastRadii(region.yields, body);
+    std::copy(next.begin(), next.begin() + static_cast<std::ptrdiff_t>(c), radii.begin());
+    for (size_t k = 0; k < stacked.size(); ++k) {
+      stacked_radii[k] = LeastOf(stacked_radii[k], next[c + k]);
+    }
   }
-  for (size_t k = 0; k < carried.size(); ++k) frame.Set(op.results[k], std::move(carried[k]));
+  radii.resize(std::min(radii.size(), c));
+  BindRadii(op.results, radii, frame);
+  if (sinks_.decisions != nullptr) {
+    BindRadii(std::span(op.results).subspan(c), stacked_radii, frame);
+  }
+  for (size_t k = 0; k < c; ++k) frame.Set(op.results[k], std::move(carried[k]));
+  for (size_t k = 0; k < stacked.size(); ++k) {
+    if (op.attributes.reverse) std::reverse(stacked[k].begin(), stacked[k].end());
+    Array whole;
+    for (const Array& element : stacked[k]) AppendTo(whole, element);
+    frame.Set(op.results[c + k], std::move(whole));
+  }
 }
 
 }  // namespace simgrad::sim::reference

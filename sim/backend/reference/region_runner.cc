@@ -49,6 +49,7 @@ void RegionRunner::Execute(const Op& op, Frame& frame) {
   sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
   for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));
   Store(op, operands, frame, Evaluate({program_, program(), op, operands, *sinks_.meter}));
+  SetRadius(op, frame);
 }
 
 const Array* RegionRunner::WhereOf(const Op& op, const Frame& frame) const {
@@ -114,6 +115,7 @@ void RegionRunner::ExecuteEvent(const Op& op, Frame& frame) {
     sinks_.decisions->Event(op.attributes.site, {frame.iteration, element}, guard, pair);
   }
   frame.Set(op.results[0], std::move(result));
+  SetRadius(op, frame);
 }
 
 }  // namespace simgrad::sim::reference

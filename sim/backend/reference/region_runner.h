@@ -1,6 +1,7 @@
 // Runs a region of one instance: every operation in text order, loops included.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "sim/backend/reference/decisions.h"
@@ -53,6 +54,22 @@ class RegionRunner {
                      const std::vector<Array>& mapped, LoopRun& run);
   std::vector<Array> RunBody(const Op& op, const Frame& base, const std::vector<Array>& carried,
                              const std::vector<Array>& mapped, LoopRun& run);
+  // ---- radii of what predicates hang on (region_radii.cc) ----
+  bool HasRadius(ValueId id) const {
+    return sinks_.decisions != nullptr && layouts_.IsBehindPredicate(id);
+  }
+  void SetRadius(const Op& op, Frame& frame) const;
+  Radius ElementRadius(const Op& op, const Frame& frame, size_t element) const;
+  Radius ComparedRadius(ValueId lhs, ValueId rhs, const Frame& frame, size_t element) const;
+  // The least of all elements.
+  Radius LeastRadius(ValueId id, const Frame& frame) const;
+  // Of element e of n over the leading axis.
+  Radius ElementsRadius(ValueId id, int64_t n, size_t e, const Frame& frame) const;
+  void SetLoopRadii(const Op& op, const LoopRecord& record, Frame& frame) const;
+  std::vector<Radius> LeastRadii(std::span<const ValueId> ids, const Frame& frame) const;
+  void BindRadii(std::span<const ValueId> args, const std::vector<Radius>& radii,
+                 Frame& frame) const;
+  TestedPair Predicate(const Op& op, const Frame& frame, LoopRun& run) const;
   // Evaluates lhs comparison rhs at one element, with its margin.
   TestedPair Compare(Comparison comparison, ValueId lhs, ValueId rhs, const Frame& frame,
                      size_t element) const;

@@ -328,7 +328,7 @@ TEST(Engine, EndsBetweenChunksWithTheStatusOfItsObserver) {
   Stopper forward(sim::WorkPhase::kForward, 3);
   EXPECT_EQ(tests::Execute(work, forward).status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(forward.forward, 2);
-  Stopper adjoint(sim::WorkPhase::kAdjoint, 2);
+  Stopper adjoint(sim::WorkPhase::kAdjoint, 3);  // it asks once before the adjoint begins
   EXPECT_EQ(tests::Execute(work, adjoint).status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(adjoint.forward, 5);
   EXPECT_EQ(adjoint.adjoint, 1);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/op/op_info.h"
+#include "sim/program/loop.h"
 
 namespace simgrad::sim::equality {
 namespace {
@@ -23,6 +24,11 @@ struct Contents {
   bool nested = false;
   bool per_element = false;
   bool guarded = false;
+  bool predicate = false;
+  bool branch = false;
+  bool scans = false;
+  bool stacks = false;
+  bool reversed = false;
 
   void Visit(const Region& region, bool in_loop) {
     for (const Op& op : region.ops) {
@@ -37,6 +43,11 @@ struct Contents {
       if (op.code == OpCode::kSum) orders.insert(op.attributes.order);
       if (op.code == OpCode::kEvent) events.insert(op.attributes.comparison);
       if (op.code == OpCode::kWhile) VisitLoop(op.attributes);
+      if (op.code == OpCode::kFor) {
+        scans = scans || op.attributes.scanned > 0;
+        stacks = stacks || StackedOf(op) > 0;
+        reversed = reversed || op.attributes.reverse;
+      }
       const bool cast = op.code == OpCode::kCast;
       saturates = saturates || (cast && op.attributes.overflow == Overflow::kSaturate);
       for (const Region& inside : op.regions) Visit(inside, in_loop || loop);
@@ -44,6 +55,9 @@ struct Contents {
   }
 
   void VisitLoop(const Attributes& loop) {
+    branch = branch || (loop.predicate && loop.site.empty());
+    predicate = predicate || (loop.predicate && !loop.site.empty());
+    if (loop.predicate) return;
     loops.insert(loop.comparison);
     caps.insert(loop.cap_order);
     entry = entry || loop.has_entry;
@@ -92,6 +106,21 @@ void Coverage::Add(const Case& made, const Observed& seen) {
   nested_loops += contents.nested ? 1 : 0;
   per_element_loops += contents.per_element ? 1 : 0;
   guarded_events += contents.guarded ? 1 : 0;
+  predicates += contents.predicate ? 1 : 0;
+  branches += contents.branch ? 1 : 0;
+  scans += contents.scans ? 1 : 0;
+  stacks += contents.stacks ? 1 : 0;
+  reversed_scans += contents.reversed ? 1 : 0;
+  for (const auto& site : seen.diagnostics.terminations) {
+    uint64_t runs = 0;
+    for (const TerminationStep& step : site) {
+      runs += step.reasons[static_cast<size_t>(StopReason::kCounter)];
+    }
+    if (runs > 0) {
+      ++counters;
+      break;
+    }
+  }
   gradients += made.work.gradient ? 1 : 0;
   const auto& health = seen.result.health;
   nonfinite += std::any_of(health.begin(), health.end(), [](const auto& h) { return !h.ok; });
@@ -101,6 +130,7 @@ void Coverage::Add(const Case& made, const Observed& seen) {
 std::vector<Coverage::Line> Coverage::Lines() const {
   std::vector<Line> lines;
   EachOp([&](OpCode code, const OpInfo& info) {
+    if (info.expand != nullptr) return;
     lines.push_back({std::string(info.name), operations[static_cast<size_t>(code)], 20});
   });
   for (size_t i = 0; i < formats.size(); ++i) {
@@ -121,6 +151,12 @@ std::vector<Coverage::Line> Coverage::Lines() const {
                              {"test first", test_first, 100},
                              {"entry thresholds", entries, 50},
                              {"guarded events", guarded_events, 50},
+                             {"predicates", predicates, 100},
+                             {"stopped by a counter", counters, 20},
+                             {"regions of a cond", branches, 50},
+                             {"scanned operands", scans, 50},
+                             {"stacked results", stacks, 50},
+                             {"reversed scans", reversed_scans, 50},
                              {"saturating casts", saturating_casts, 20},
                              {"initial", initial_regions, 50},
                              {"gradients", gradients, 300},

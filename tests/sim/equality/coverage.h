@@ -27,6 +27,12 @@ struct Coverage {
   int nested_loops = 0;
   int per_element_loops = 0;
   int guarded_events = 0;
+  int predicates = 0;  // loops that stop by a formula
+  int counters = 0;    // some loop was ended by integers alone
+  int branches = 0;    // some cond
+  int scans = 0;
+  int stacks = 0;
+  int reversed_scans = 0;
   int gradients = 0;
   int nonfinite = 0;  // some instance is not ok
   int stopped = 0;

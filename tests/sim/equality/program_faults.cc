@@ -118,7 +118,8 @@ bool OneIterationTooMany(NumericalProgram& numerical) {
 bool TestBeforeCapWhereCapIsFirst(NumericalProgram& numerical) {
   return ChangeOps(numerical, [](Op& op) {
     const bool loop = op.code == kWhile || op.code == kWhileVjp;
-    if (!loop || op.attributes.cap_order != CapOrder::kCapFirst) return false;
+    const bool cap_first = op.attributes.cap_order == CapOrder::kCapFirst;
+    if (!loop || op.attributes.site.empty() || !cap_first) return false;
     op.attributes.cap_order = CapOrder::kTestFirst;
     return true;
   });
@@ -126,7 +127,7 @@ bool TestBeforeCapWhereCapIsFirst(NumericalProgram& numerical) {
 
 bool EqualityCountsAsLess(NumericalProgram& numerical) {
   return ChangeOps(numerical, [](Op& op) {
-    if (op.code != kWhile && op.code != kEvent) return false;
+    if ((op.code != kWhile && op.code != kEvent) || op.attributes.predicate) return false;
     Comparison& comparison = op.attributes.comparison;
     if (comparison == Comparison::kLt) {
       comparison = Comparison::kLe;

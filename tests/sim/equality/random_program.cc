@@ -214,6 +214,9 @@ void WorldWriter::WriteObjective(int number) {
 }
 
 absl::StatusOr<RandomWorld> WorldWriter::Write() {
+  if (random_.Chance(0.4)) {
+    builder_.program().level = static_cast<TestLevel>(random_.Integer(1, 3));
+  }
   WriteInputs();
   if (random_.Chance(0.3)) WriteInitial();
   WriteStep();

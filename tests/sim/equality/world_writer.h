@@ -40,10 +40,20 @@ class WorldWriter {
   bool WriteLogic(OpCode code, ValuePool& pool);
   bool WriteSelect(ValuePool& pool);
   bool WriteShape(OpCode code, ValuePool& pool);
+  bool WriteWindow(OpCode code, ValuePool& pool, ElementType element, Var x);
+  bool WriteTake(ValuePool& pool, ElementType element, Var x);
+  // array_writer.cc
+  bool WriteIndexing(OpCode code, ValuePool& pool);
+  bool WriteLinear(OpCode code, ValuePool& pool);
+  Var Indices(ValuePool& pool, const Shape& shape, int64_t length);
+  Var Matrix(ValuePool& pool, int64_t rows, int64_t columns);
+  Var Regular(ValuePool& pool, int64_t n);
+  bool WriteArgsort(ValuePool& pool);
   bool WriteConcat(ValuePool& pool, ElementType element);
   bool WriteReduction(OpCode code, ValuePool& pool);
   bool WritePrecision(OpCode code, ValuePool& pool);
   bool WriteEvent(ValuePool& pool);
+  bool WriteAccept(ValuePool& pool);
   void WriteLiteral(ValuePool& pool);
 
   // Operands.
@@ -75,6 +85,7 @@ class WorldWriter {
     WhileOptions options;
     Pattern pattern = Pattern::kShrink;
     bool has_entry = false;
+    bool is_predicate = false;
     int depth = 0;
   };
   bool WriteWhile(ValuePool& pool, int depth);
@@ -84,6 +95,11 @@ class WorldWriter {
   Var WithLeading(ValuePool& pool, Var x, int64_t n);
   LoopTest WriteTest(const LoopPlan& plan, const ValuePool& visible, const Vars& carried,
                      const Vars& mapped);
+  // A formula over this test and other booleans.
+  LoopPredicate WritePredicate(const LoopPlan& plan, const ValuePool& visible, const Vars& carried,
+                               const Vars& mapped);
+  Var Condition(ValuePool& pool, Var driver);
+  bool WriteCond(ValuePool& pool, int depth);
   Vars WriteBody(const LoopPlan& plan, const ValuePool& visible, const Vars& carried,
                  const Vars& exports, const Vars& mapped);
   Var Residual(Var driver);
@@ -103,6 +119,7 @@ class WorldWriter {
   Vars states_;
   int configs_ = 0;
   int loops_ = 0;
+  int conds_ = 0;
 };
 
 }  // namespace simgrad::sim::equality

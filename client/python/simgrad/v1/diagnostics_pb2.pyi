@@ -76,10 +76,11 @@ class DiagnosticsBlock(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., steps: _Optional[int] = ..., terminations: _Optional[_Iterable[_Union[TerminationColumns, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventColumns, _Mapping]]] = ..., sampled_steps: _Optional[_Iterable[int]] = ..., states: _Optional[_Iterable[_Union[StateColumns, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RoleRange, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceColumns, _Mapping]]] = ..., instance_offset: _Optional[int] = ...) -> None: ...
 
 class EventColumns(_message.Message):
-    __slots__ = ["changes", "checks", "count", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "site"]
+    __slots__ = ["changes", "checks", "count", "kind", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "site"]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     MARGIN_FIELD_NUMBER: _ClassVar[int]
     MARGIN_INSTANCE_FIELD_NUMBER: _ClassVar[int]
     MARGIN_ULPS_FIELD_NUMBER: _ClassVar[int]
@@ -89,13 +90,14 @@ class EventColumns(_message.Message):
     changes: _containers.RepeatedScalarFieldContainer[int]
     checks: _containers.RepeatedScalarFieldContainer[int]
     count: _containers.RepeatedScalarFieldContainer[int]
+    kind: str
     margin: _containers.RepeatedScalarFieldContainer[float]
     margin_instance: _containers.RepeatedScalarFieldContainer[int]
     margin_ulps: _containers.RepeatedScalarFieldContainer[float]
     margin_ulps_instance: _containers.RepeatedScalarFieldContainer[int]
     nan_margins: _containers.RepeatedScalarFieldContainer[int]
     site: str
-    def __init__(self, site: _Optional[str] = ..., checks: _Optional[_Iterable[int]] = ..., count: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[int]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., nan_margins: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, site: _Optional[str] = ..., checks: _Optional[_Iterable[int]] = ..., count: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[int]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., nan_margins: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class InstanceColumns(_message.Message):
     __slots__ = ["instances", "iterations", "reasons", "site", "value_counts", "values"]
@@ -144,8 +146,9 @@ class StateColumns(_message.Message):
     def __init__(self, state: _Optional[str] = ..., min: _Optional[_Iterable[float]] = ..., max: _Optional[_Iterable[float]] = ..., smallest: _Optional[_Iterable[float]] = ..., subnormals: _Optional[_Iterable[int]] = ..., zeros: _Optional[_Iterable[int]] = ..., nans: _Optional[_Iterable[int]] = ..., infinities: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TerminationColumns(_message.Message):
-    __slots__ = ["checks", "histogram", "iterations", "iterations_max", "iterations_mean", "iterations_min", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "near_continued", "near_stopped", "reasons", "runs", "site", "tested_max", "tested_min"]
+    __slots__ = ["checks", "counter", "histogram", "iterations", "iterations_max", "iterations_mean", "iterations_min", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "near_continued", "near_stopped", "reasons", "runs", "site", "tested_max", "tested_min"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
     ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     ITERATIONS_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +167,7 @@ class TerminationColumns(_message.Message):
     TESTED_MAX_FIELD_NUMBER: _ClassVar[int]
     TESTED_MIN_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedScalarFieldContainer[int]
+    counter: _containers.RepeatedScalarFieldContainer[int]
     histogram: bytes
     iterations: bytes
     iterations_max: _containers.RepeatedScalarFieldContainer[int]
@@ -181,4 +185,4 @@ class TerminationColumns(_message.Message):
     site: str
     tested_max: _containers.RepeatedScalarFieldContainer[float]
     tested_min: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, site: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., iterations_mean: _Optional[_Iterable[float]] = ..., iterations_min: _Optional[_Iterable[int]] = ..., iterations_max: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Iterable[int]] = ..., tested_min: _Optional[_Iterable[float]] = ..., tested_max: _Optional[_Iterable[float]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., histogram: _Optional[bytes] = ..., nan_margins: _Optional[_Iterable[int]] = ..., checks: _Optional[_Iterable[int]] = ..., near_stopped: _Optional[_Iterable[int]] = ..., near_continued: _Optional[_Iterable[int]] = ..., iterations: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, site: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., iterations_mean: _Optional[_Iterable[float]] = ..., iterations_min: _Optional[_Iterable[int]] = ..., iterations_max: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Iterable[int]] = ..., tested_min: _Optional[_Iterable[float]] = ..., tested_max: _Optional[_Iterable[float]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., histogram: _Optional[bytes] = ..., nan_margins: _Optional[_Iterable[int]] = ..., checks: _Optional[_Iterable[int]] = ..., near_stopped: _Optional[_Iterable[int]] = ..., near_continued: _Optional[_Iterable[int]] = ..., iterations: _Optional[bytes] = ..., counter: _Optional[_Iterable[int]] = ...) -> None: ...

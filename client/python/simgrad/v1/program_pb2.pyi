@@ -52,7 +52,7 @@ class Objective(_message.Message):
     def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[Region, _Mapping]] = ..., terminal: _Optional[_Union[Region, _Mapping]] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ["axes", "cap_first", "carried", "code", "comparison", "decision_site", "dims", "elements", "format", "has_entry", "label", "literal", "max_iter", "operands", "overflow", "regions", "results", "reverse", "role", "shape", "site", "start"]
+    __slots__ = ["axes", "cap_first", "carried", "code", "comparison", "decision_site", "dims", "elements", "format", "has_entry", "label", "literal", "max_iter", "operands", "overflow", "predicate", "regions", "results", "reverse", "role", "scanned", "shape", "site", "start", "test_kind"]
     AXES_FIELD_NUMBER: _ClassVar[int]
     CAP_FIRST_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
@@ -68,13 +68,16 @@ class Op(_message.Message):
     MAX_ITER_FIELD_NUMBER: _ClassVar[int]
     OPERANDS_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    PREDICATE_FIELD_NUMBER: _ClassVar[int]
     REGIONS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     REVERSE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    SCANNED_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    TEST_KIND_FIELD_NUMBER: _ClassVar[int]
     axes: _containers.RepeatedScalarFieldContainer[int]
     cap_first: bool
     carried: int
@@ -90,20 +93,24 @@ class Op(_message.Message):
     max_iter: int
     operands: _containers.RepeatedScalarFieldContainer[int]
     overflow: str
+    predicate: bool
     regions: _containers.RepeatedCompositeFieldContainer[Region]
     results: _containers.RepeatedScalarFieldContainer[int]
     reverse: bool
     role: str
+    scanned: int
     shape: _containers.RepeatedScalarFieldContainer[int]
     site: str
     start: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, code: _Optional[str] = ..., role: _Optional[str] = ..., site: _Optional[str] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., label: _Optional[str] = ..., literal: _Optional[_Iterable[float]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., decision_site: _Optional[str] = ..., comparison: _Optional[str] = ..., max_iter: _Optional[int] = ..., cap_first: bool = ..., has_entry: bool = ..., elements: _Optional[int] = ..., carried: _Optional[int] = ..., format: _Optional[str] = ..., overflow: _Optional[str] = ..., reverse: bool = ...) -> None: ...
+    test_kind: str
+    def __init__(self, code: _Optional[str] = ..., role: _Optional[str] = ..., site: _Optional[str] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., label: _Optional[str] = ..., literal: _Optional[_Iterable[float]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., decision_site: _Optional[str] = ..., comparison: _Optional[str] = ..., max_iter: _Optional[int] = ..., cap_first: bool = ..., has_entry: bool = ..., elements: _Optional[int] = ..., carried: _Optional[int] = ..., format: _Optional[str] = ..., overflow: _Optional[str] = ..., reverse: bool = ..., scanned: _Optional[int] = ..., test_kind: _Optional[str] = ..., predicate: bool = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ["exports", "initial", "inputs", "name", "objectives", "step", "values"]
+    __slots__ = ["exports", "initial", "inputs", "level", "name", "objectives", "step", "values"]
     EXPORTS_FIELD_NUMBER: _ClassVar[int]
     INITIAL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -111,11 +118,12 @@ class Program(_message.Message):
     exports: _containers.RepeatedCompositeFieldContainer[Export]
     initial: Region
     inputs: _containers.RepeatedCompositeFieldContainer[Input]
+    level: str
     name: str
     objectives: _containers.RepeatedCompositeFieldContainer[Objective]
     step: Region
     values: _containers.RepeatedCompositeFieldContainer[Value]
-    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., initial: _Optional[_Union[Region, _Mapping]] = ..., step: _Optional[_Union[Region, _Mapping]] = ..., exports: _Optional[_Iterable[_Union[Export, _Mapping]]] = ..., objectives: _Optional[_Iterable[_Union[Objective, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., initial: _Optional[_Union[Region, _Mapping]] = ..., step: _Optional[_Union[Region, _Mapping]] = ..., exports: _Optional[_Iterable[_Union[Export, _Mapping]]] = ..., objectives: _Optional[_Iterable[_Union[Objective, _Mapping]]] = ..., level: _Optional[str] = ...) -> None: ...
 
 class Region(_message.Message):
     __slots__ = ["args", "ops", "yields"]

@@ -14,7 +14,7 @@
 namespace simgrad::sim::cuda::device {
 
 // Stop reasons, as StopReason in sim/diagnostics/diagnostics.h.
-enum StopReason : int { kConverged, kMaxIter, kNonFinite, kNotEntered };
+enum StopReason : int { kConverged, kMaxIter, kNonFinite, kNotEntered, kCounter };
 
 // The smallest |value| that a thread met, with the key of its instance (ExtremeMargin; a rank has
 // 31 bits).

@@ -223,6 +223,75 @@ TEST_F(KernelCacheTest, AnExceptionIsAnError) {
   EXPECT_EQ(failed.status().code(), absl::StatusCode::kInternal) << failed.status();
 }
 
+// ---- whose memory it is ----
+
+// Has so much memory, and counts what is held of it.
+class Purse final : public CompileWatch {
+ public:
+  HeldMemory ForCompile(int64_t bytes) override { return Take(bytes, compile_bytes); }
+  HeldMemory ForCache(int64_t bytes) override { return Take(bytes, cache_bytes); }
+  void Compiled(CompileQuality quality, double seconds) override {
+    ++compiled[static_cast<size_t>(quality)];
+    EXPECT_GT(seconds, 0);
+  }
+  std::atomic<int64_t> compile_bytes = int64_t{1} << 40, cache_bytes = int64_t{1} << 40;
+  std::atomic<int64_t> held = 0;
+  std::atomic<int> compiled[2] = {0, 0};
+
+ private:
+  HeldMemory Take(int64_t bytes, int64_t limit) {
+    if (bytes > limit) return nullptr;
+    held += bytes;
+    return HeldMemory(new int64_t(bytes), [this](const int64_t* taken) {
+      held -= *taken;
+      delete taken;
+    });
+  }
+};
+
+TEST_F(KernelCacheTest, WithoutMemoryTheBestWaitsForTheNextRequest) {
+  const auto purse = std::make_shared<Purse>();
+  KernelCache cache({.watch = purse});
+  purse->compile_bytes = 1000;
+  const auto none = cache.Get(RequestOf(LineProgram(0.5)), Wanted::kBest, {});
+  EXPECT_TRUE(absl::IsResourceExhausted(none.status())) << none.status();
+  EXPECT_EQ(cache.use().compiled, 0u);
+  EXPECT_EQ(purse->held, 0);
+  // Of the memory of those who wait.
+  EXPECT_TRUE(cache.Get(RequestOf(LineProgram(0.5)), Wanted::kSoonest, {}).ok());
+  purse->compile_bytes = int64_t{1} << 40;
+  EXPECT_TRUE(cache.Get(RequestOf(LineProgram(0.5)), Wanted::kBest, {}).ok());
+  EXPECT_EQ(purse->compiled[0], 1);
+  EXPECT_EQ(purse->compiled[1], 1);
+}
+
+TEST_F(KernelCacheTest, WhatThereIsNoMemoryForIsNotKept) {
+  const auto purse = std::make_shared<Purse>();
+  purse->cache_bytes = 0;
+  KernelCache cache({.watch = purse});
+  for (uint64_t time = 1; time <= 2; ++time) {
+    EXPECT_TRUE(cache.Get(RequestOf(LineProgram(0.5)), Wanted::kQuick, {}).ok());
+    EXPECT_EQ(cache.use().compiled, time);
+    EXPECT_EQ(cache.use().kernels, 0);
+  }
+}
+
+TEST_F(KernelCacheTest, GivesUpWhatNothingUses) {
+  const auto purse = std::make_shared<Purse>();
+  KernelCache cache({.watch = purse});
+  const auto held = cache.Get(RequestOf(LineProgram(0.5)), Wanted::kQuick, {});
+  ASSERT_TRUE(held.ok());
+  ASSERT_TRUE(cache.Get(RequestOf(LineProgram(0.5, 2)), Wanted::kQuick, {}).ok());
+  const int64_t all = cache.use().bytes;
+  int64_t freed = 0;
+  // The thread that compiled it may hold it, and the compile's memory, for a moment more.
+  while (freed == 0) freed = cache.Relieve(all);
+  EXPECT_EQ(cache.use().kernels, 1);
+  EXPECT_EQ(cache.use().bytes, all - freed);
+  while (purse->held != all - freed) std::this_thread::yield();
+  EXPECT_NE(cache.Find(RequestOf(LineProgram(0.5)).key), nullptr);
+}
+
 // ---- which executor serves ----
 
 Work LineWork(const std::shared_ptr<const NumericalProgram>& program, int64_t instances,
@@ -231,6 +300,21 @@ Work LineWork(const std::shared_ptr<const NumericalProgram>& program, int64_t in
   work.batch.program = program;
   tests::Bind(work, InputKind::kState, "x", tests::Shared({0.5}, {}));
   return work;
+}
+
+TEST(ServedBy, PlansAreHeldOfTheMemoryAndGivenUp) {
+  const auto purse = std::make_shared<Purse>();
+  CompiledOptions options;
+  options.kernels.watch = purse;
+  const auto executor = MakeCompiledExecutor(options);
+  const Work work = LineWork(LineProgram(0.5), 4, 8);
+  ASSERT_TRUE(executor->NeedOf(work.batch, work.options, {}).ok());
+  const int64_t bytes = executor->use().plan_bytes;
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(purse->held, bytes);
+  EXPECT_EQ(executor->Relieve(1), bytes);
+  EXPECT_EQ(purse->held, 0);
+  EXPECT_EQ(executor->use().plans, 0);
 }
 
 TEST(ServedBy, LittleWorkIsCompiledWhenItComesBack) {

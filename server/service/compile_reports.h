@@ -1,0 +1,41 @@
+// What the compiler behind a server's executor takes and does: of the memory budget, in metrics.
+//
+// Threads: any.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+
+#include "server/metrics/guarded.h"
+#include "server/scheduling/memory_budget.h"
+#include "sim/backend/compile_watch.h"
+
+namespace simgrad::server::service {
+
+class CompileReports final : public sim::CompileWatch {
+ public:
+  // Of one backend, by sim::CompileQuality.
+  struct Metrics {
+    std::array<metrics::GuardedCounter, 2> compiles;
+    std::array<metrics::GuardedHistogram, 2> seconds;
+  };
+
+  // Until then, and after Detach, there is memory for everything and nothing is counted.
+  void Attach(std::shared_ptr<scheduling::MemoryBudget> memory, Metrics metrics);
+  // Compilations may outlive the server.
+  void Detach();
+
+  sim::HeldMemory ForCompile(int64_t bytes) override;
+  sim::HeldMemory ForCache(int64_t bytes) override;
+  void Compiled(sim::CompileQuality quality, double seconds) override;
+
+ private:
+  sim::HeldMemory Hold(int64_t bytes, scheduling::MemoryUse use);
+
+  std::mutex mutex_;
+  std::shared_ptr<scheduling::MemoryBudget> memory_;  // null: not attached
+  Metrics metrics_;
+};
+
+}  // namespace simgrad::server::service

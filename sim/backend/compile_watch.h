@@ -1,0 +1,37 @@
+// What an executor tells of its compilations, and where the memory of its code comes from.
+//
+// Threads: any. Nothing here may call the executor back, but Relieve of HostExecutor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace simgrad::sim {
+
+// Gives its bytes back when the last copy goes.
+using HeldMemory = std::shared_ptr<const void>;
+
+enum class CompileQuality : uint8_t {
+  kQuick,  // to run soon
+  kBest,
+};
+
+class CompileWatch {
+ public:
+  virtual ~CompileWatch() = default;
+  // Bytes that one compilation takes while it runs; null: there are none now.
+  virtual HeldMemory ForCompile(int64_t bytes) = 0;
+  // Bytes of code and plans that are kept; null: there are none, and nothing is kept.
+  virtual HeldMemory ForCache(int64_t bytes) = 0;
+  virtual void Compiled(CompileQuality quality, double seconds) = 0;
+};
+
+// Has memory for everything and tells nobody.
+class NoCompileWatch final : public CompileWatch {
+ public:
+  HeldMemory ForCompile(int64_t) override { return std::make_shared<char>(); }
+  HeldMemory ForCache(int64_t) override { return std::make_shared<char>(); }
+  void Compiled(CompileQuality, double) override {}
+};
+
+}  // namespace simgrad::sim

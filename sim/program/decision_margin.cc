@@ -1,0 +1,120 @@
+#include "sim/program/decision_margin.h"
+
+#include <utility>
+
+#include "sim/program/loop.h"
+
+namespace simgrad::sim {
+namespace {
+
+class Search {
+ public:
+  explicit Search(const Program& program) : program_(program), read_(program.values.size()) {}
+
+  std::vector<bool> OfPredicates() {
+    Read(program_.step);
+    return predicates_.empty() ? std::vector<bool>() : Behind(predicates_);
+  }
+
+  std::vector<bool> OfChoices() {
+    Read(program_.step);
+    choices_.insert(choices_.end(), program_.step.yields.begin(), program_.step.yields.end());
+    return Behind(choices_);
+  }
+
+ private:
+  std::vector<bool> Behind(const std::vector<ValueId>& roots) const {
+    std::vector<bool> found(program_.values.size(), false);
+    std::vector<ValueId> todo;
+    const auto mark = [&](ValueId id) {
+      if (id == ValueId::kNone || program_.IsReal(id) || found[Index(id)]) return;
+      found[Index(id)] = true;
+      todo.push_back(id);
+    };
+    for (ValueId id : roots) mark(id);
+    while (!todo.empty()) {
+      const ValueId id = todo.back();
+      todo.pop_back();
+      for (ValueId from : read_[Index(id)]) mark(from);
+    }
+    return found;
+  }
+
+  // `to` is made of `from`.
+  void Flow(ValueId from, ValueId to) {
+    if (from == ValueId::kNone || to == ValueId::kNone || program_.IsReal(to)) return;
+    read_[Index(to)].push_back(from);
+  }
+
+  void Read(const Region& region) {
+    for (const Op& op : region.ops) {
+      if (op.code == OpCode::kWhile) {
+        ReadWhile(op);
+      } else if (op.code == OpCode::kFor) {
+        ReadFor(op);
+      } else {
+        if (op.code == OpCode::kSelect) choices_.push_back(op.operands[0]);
+        for (ValueId result : op.results) {
+          for (ValueId operand : op.operands) Flow(operand, result);
+        }
+      }
+      for (const Region& nested : op.regions) Read(nested);
+    }
+  }
+
+  void ReadWhile(const Op& op) {
+    const WhileCounts counts = CountsOf(op);
+    const size_t c = static_cast<size_t>(counts.carried);
+    const size_t e = static_cast<size_t>(counts.exports);
+    const Region& test = op.regions[0];
+    const Region& body = op.regions[1];
+    choices_.insert(choices_.end(), body.yields.begin(), body.yields.end());
+    if (op.attributes.predicate) {
+      (IsBranch(op) ? choices_ : predicates_).push_back(test.yields[0]);
+      for (ValueId result : op.results) Flow(test.yields[0], result);
+    }
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      Flow(op.operands[k], test.args[k]);
+      Flow(op.operands[k], body.args[k < c ? k : k + e]);
+    }
+    for (size_t k = 0; k < c; ++k) {
+      for (ValueId arg : {test.args[k], body.args[k]}) Flow(body.yields[k], arg);
+      Flow(test.args[k], op.results[k]);
+      Flow(body.yields[k], op.results[k]);
+      Flow(op.operands[k], op.results[k]);
+    }
+    for (size_t k = 0; k < e; ++k) {
+      const ValueId yield = test.yields[FirstExport(op) + k];
+      Flow(yield, body.args[c + k]);
+      Flow(yield, op.results[c + k]);
+    }
+  }
+
+  void ReadFor(const Op& op) {
+    const Region& body = op.regions[0];
+    const size_t carried = static_cast<size_t>(op.attributes.carried);
+    choices_.insert(choices_.end(), body.yields.begin(), body.yields.end());
+    for (size_t k = 0; k < op.operands.size(); ++k) Flow(op.operands[k], body.args[k + 1]);
+    for (size_t k = 0; k < op.results.size(); ++k) {
+      Flow(body.yields[k], op.results[k]);
+      if (k >= carried) continue;
+      Flow(body.yields[k], body.args[k + 1]);
+      Flow(op.operands[k], op.results[k]);
+    }
+  }
+
+  const Program& program_;
+  std::vector<std::vector<ValueId>> read_;  // by value: what it is made of
+  std::vector<ValueId> predicates_;
+  std::vector<ValueId> choices_;  // of selects and branches, and what loops carry
+};
+
+}  // namespace
+
+std::vector<bool> BehindPredicates(const Program& program) {
+  return Search(program).OfPredicates();
+}
+
+std::vector<bool> BehindChoices(const Program& program) { return Search(program).OfChoices(); }
+
+}  // namespace simgrad::sim

@@ -1,0 +1,33 @@
+// What the predicate of a loop hangs on, and how far it is from deciding otherwise.
+//
+// Maths: a boolean has a margin in ulps, positive where it is true; its magnitude is the *radius*: if
+//   every test moves by less than this in its own ulps, the boolean stays as it is.
+//     test of reals: |a - b| / ulp, the ulp as in precision/ulp.h; infinite if that is NaN
+//     and, or: the smaller, the larger margin; not: the negated; any: the largest
+//     select(c, a, b) of booleans: max(min(c, a), min(-c, b), min(a, b))
+//     real to integer: the distance to the next integer that gives another result (to bool: to 0)
+//     all else that gives a boolean or an integer: the least radius of what it reads
+//   An integer has a radius alone. A literal, an input and an index have none: it is infinite. Values
+//   of several elements have one each, until an operation moves them, a loop carries them or a loop
+//   gives them: then they have the least of all. What a loop gives has the least of its tests too.
+//   argmax and argmin have radius 0: they are not looked into.
+// The *deciding* test is the one that attains the radius; the first in text of several. What is
+// recorded of a predicate is that test's own a - b, in units of its ulp.
+// Both kinds of executors follow these rules: backend/reference/decision_radius.h and
+// plan/make_predicates.cc.
+#pragma once
+
+#include <vector>
+
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// By value: whether it is a boolean or an integer that a predicate of a loop hangs on. Empty: the
+// program has no such loop. Cost: linear.
+std::vector<bool> BehindPredicates(const Program& program);
+
+// The same of what a select or a cond chooses by, a loop carries or a step yields.
+std::vector<bool> BehindChoices(const Program& program);
+
+}  // namespace simgrad::sim

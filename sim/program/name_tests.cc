@@ -1,0 +1,126 @@
+#include "sim/program/name_tests.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sim/op/op_info.h"
+#include "sim/program/decision_margin.h"
+
+namespace simgrad::sim {
+namespace {
+
+using enum OpCode;
+
+constexpr double kSmallest = 1e-5;  // what a guard compares with, at most
+
+class Namer {
+ public:
+  Namer(Program program, PassBudget& budget)
+      : program_(std::move(program)),
+        budget_(budget),
+        behind_predicates_(BehindPredicates(program_)),
+        behind_choices_(BehindChoices(program_)),
+        small_(program_.values.size(), false),
+        elsewhere_(program_.values.size(), false),
+        in_select_(program_.values.size(), false) {}
+
+  Program Run() {
+    Read(program_.step);
+    for (const Export& exported : program_.exports) elsewhere_[Index(exported.value)] = true;
+    Name(program_.step);
+    return std::move(program_);
+  }
+
+ private:
+  // Which values are small literals, and what uses them.
+  void Read(const Region& region) {
+    for (const Op& op : region.ops) {
+      budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
+      const auto& numbers = op.attributes.literal;
+      const bool is_small =
+          op.code == kLiteral && std::all_of(numbers.begin(), numbers.end(),
+                                             [](double x) { return std::abs(x) <= kSmallest; });
+      const bool moves = op.code == kBroadcast && small_[Index(op.operands[0])];
+      if (is_small || moves) small_[Index(op.results[0])] = true;
+      for (size_t k = 0; k < op.operands.size(); ++k) {
+        const bool selects = op.code == kSelect && k == 0;
+        const bool weighs = op.code == kConvert && program_.IsReal(op.results[0]);
+        (selects || weighs ? in_select_ : elsewhere_)[Index(op.operands[k])] = true;
+      }
+      for (const Region& nested : op.regions) Read(nested);
+    }
+    for (ValueId id : region.yields) elsewhere_[Index(id)] = true;
+  }
+
+  bool Compares(const Op& op) const {
+    return InfoOf(op.code).op_class == OpClass::kCompare && program_.IsReal(op.operands[0]);
+  }
+
+  // A declared kind comes before what data flow says.
+  TestKind KindOf(const Op& op) const {
+    if (op.attributes.kind != TestKind::kFromFlow) return op.attributes.kind;
+    const size_t result = Index(op.results[0]);
+    if (!behind_predicates_.empty() && behind_predicates_[result]) return TestKind::kTermination;
+    const bool guards = small_[Index(op.operands[0])] || small_[Index(op.operands[1])];
+    if (Compares(op) && guards && in_select_[result] && !elsewhere_[result]) return TestKind::kGuard;
+    if (op.code == kEvent || behind_choices_[result]) return TestKind::kEvent;
+    return TestKind::kWeight;
+  }
+
+  std::string Occurrence(const std::string& name) {
+    const int64_t before = occurrences_[name]++;
+    return before == 0 ? name : absl::StrCat(name, "#", before);
+  }
+
+  void Name(Region& region) {
+    for (Op& op : region.ops) {
+      budget_.Visit();
+      if (op.code == kWhile && !op.attributes.site.empty()) {
+        op.attributes.site = Occurrence(op.attributes.site);
+      } else if (op.code == kEvent) {
+        op.attributes.kind = KindOf(op);
+        op.attributes.site = Occurrence(op.attributes.site);
+      } else if (Compares(op)) {
+        NameComparison(op);
+      }
+      for (Region& nested : op.regions) Name(nested);
+    }
+  }
+
+  void NameComparison(Op& op) {
+    const TestKind kind = KindOf(op);
+    const bool counts = program_.level == TestLevel::kAll ||
+                        (program_.level == TestLevel::kDecisions && kind != TestKind::kGuard);
+    const std::string given = std::exchange(op.attributes.site, "");
+    op.attributes.kind = TestKind::kFromFlow;
+    if (!counts) return;
+    const std::string own(InfoOf(op.code).name);
+    op.attributes.site = Occurrence(!given.empty() ? given : !op.site.empty() ? op.site : own);
+    op.attributes.kind = kind;
+    op.attributes.comparison =
+        static_cast<Comparison>(static_cast<int>(op.code) - static_cast<int>(kLt));
+    op.code = kEvent;
+  }
+
+  Program program_;
+  PassBudget& budget_;
+  std::vector<bool> behind_predicates_;
+  std::vector<bool> behind_choices_;
+  std::vector<bool> small_;                  // literals near zero
+  std::vector<bool> elsewhere_, in_select_;  // what uses a value
+  std::unordered_map<std::string, int64_t> occurrences_;
+};
+
+}  // namespace
+
+Program NameTests(Program program, PassBudget& budget) {
+  if (program.level == TestLevel::kDeclared) return program;
+  return Namer(std::move(program), budget).Run();
+}
+
+}  // namespace simgrad::sim
