@@ -45,7 +45,7 @@ TERMINATION = (
     ),
     Panel(
         "Why loops stopped",
-        "Runs of loops per second by reason: converged, max_iter (the cap), nonfinite, not_entered.",
+        "Runs of loops per second by reason: converged, max_iter (the cap), nonfinite, not_entered, counter.",
         "cps",
         (Query(rate(STOPS, "reason", site()), "{{reason}}"),),
         stacked=True,

@@ -130,7 +130,9 @@ namespace {
 
 // Data flow says kinds where the program states a level.
 std::string KindToTell(const sim::NumericalProgram& program, const sim::Site& site) {
-  return program.program.level == sim::TestLevel::kDeclared ? "" : std::string(sim::TestKindName(site.test_kind));
+  return program.program.level == sim::TestLevel::kDeclared
+             ? ""
+             : std::string(sim::TestKindName(site.test_kind));
 }
 
 }  // namespace

@@ -43,6 +43,10 @@ class Reader {
 
   absl::Status operator()(std::monostate) const { return absl::OkStatus(); }
   absl::Status operator()(std::vector<double> Attributes::*place) const {
+    if (!field_->is_repeated()) {
+      out_.*place = {reflection_.GetDouble(op_, field_)};
+      return absl::OkStatus();
+    }
     const auto sent = reflection_.GetRepeatedFieldRef<double>(op_, field_);
     (out_.*place).assign(sent.begin(), sent.end());
     return absl::OkStatus();
@@ -64,8 +68,16 @@ class Reader {
     out_.*place = reflection_.GetInt32(op_, field_);
     return absl::OkStatus();
   }
-  absl::Status operator()(double Attributes::*place) const {
-    out_.*place = reflection_.GetDouble(op_, field_);
+  absl::Status operator()(sim::Bounds Attributes::*place) const {
+    const auto bounds = sim::BoundsFromName(Text());
+    if (!bounds) return Unknown("bounds", "clip, fill, drop");
+    out_.*place = *bounds;
+    return absl::OkStatus();
+  }
+  absl::Status operator()(sim::Combine Attributes::*place) const {
+    const auto combine = sim::CombineFromName(Text());
+    if (!combine) return Unknown("combination", "set, add, mul, min, max");
+    out_.*place = *combine;
     return absl::OkStatus();
   }
   absl::Status operator()(bool Attributes::*place) const {
@@ -120,6 +132,12 @@ class Writer {
 
   void operator()(std::monostate) const {}
   void operator()(std::vector<double> Attributes::*place) const {
+    if (!field_->is_repeated()) {
+      if (!(attributes_.*place).empty()) {
+        reflection_.SetDouble(&out_, field_, (attributes_.*place)[0]);
+      }
+      return;
+    }
     reflection_.GetMutableRepeatedFieldRef<double>(&out_, field_).CopyFrom(attributes_.*place);
   }
   void operator()(std::vector<int64_t> Attributes::*place) const {
@@ -132,8 +150,11 @@ class Writer {
   void operator()(int32_t Attributes::*place) const {
     reflection_.SetInt32(&out_, field_, attributes_.*place);
   }
-  void operator()(double Attributes::*place) const {
-    reflection_.SetDouble(&out_, field_, attributes_.*place);
+  void operator()(sim::Bounds Attributes::*place) const {
+    Text(std::string(sim::BoundsName(attributes_.*place)));
+  }
+  void operator()(sim::Combine Attributes::*place) const {
+    Text(std::string(sim::CombineName(attributes_.*place)));
   }
   void operator()(bool Attributes::*place) const {
     reflection_.SetBool(&out_, field_, attributes_.*place);
@@ -189,7 +210,9 @@ absl::Status ReadAttributes(const v1::Op& op, sim::OpCode code, const std::strin
   sim::EachAttribute(info.attributes, [&](Attribute attribute) {
     const FieldDescriptor* field = FieldOf(attribute);
     if (!status.ok() || field == nullptr) return;
-    if (IsSent(op, field)) {
+    if (IsSent(op, field) && attribute == Attribute::kComparison && op.predicate()) {
+      status = InvalidField(path + ".comparison", "a predicate stands for it; leave it out");
+    } else if (IsSent(op, field)) {
       status = std::visit(Reader(op, field, path, out), sim::InfoOf(attribute).field);
     } else if (attribute == Attribute::kComparison && !op.predicate()) {
       status =
@@ -204,6 +227,7 @@ void WriteAttributes(const sim::Op& op, v1::Op& out) {
   sim::EachAttribute(sim::InfoOf(op.code).attributes, [&](Attribute attribute) {
     const FieldDescriptor* field = FieldOf(attribute);
     if (field == nullptr) return;
+    if (attribute == Attribute::kComparison && op.attributes.predicate) return;
     std::visit(Writer(op.attributes, field, out), sim::InfoOf(attribute).field);
   });
 }

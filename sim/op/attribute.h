@@ -71,9 +71,9 @@ using AttributeField =
     std::variant<std::monostate, std::vector<double> Attributes::*,
                  std::vector<int64_t> Attributes::*, std::string Attributes::*,
                  Comparison Attributes::*, CapOrder Attributes::*, int64_t Attributes::*,
-                 int32_t Attributes::*, double Attributes::*, bool Attributes::*,
-                 std::optional<Format> Attributes::*, std::optional<Overflow> Attributes::*,
-                 TestKind Attributes::*>;
+                 int32_t Attributes::*, bool Attributes::*, Bounds Attributes::*,
+                 Combine Attributes::*, std::optional<Format> Attributes::*,
+                 std::optional<Overflow> Attributes::*, TestKind Attributes::*>;
 
 struct AttributeInfo {
   std::string_view name;  // of the field of simgrad.v1.Op; empty: in no message
@@ -84,6 +84,12 @@ struct AttributeInfo {
 };
 
 const AttributeInfo& InfoOf(Attribute attribute);
+
+// "clip", "add"; kNone: "". Of an unknown name: nothing.
+std::string_view BoundsName(Bounds bounds);
+std::string_view CombineName(Combine combine);
+std::optional<Bounds> BoundsFromName(std::string_view name);
+std::optional<Combine> CombineFromName(std::string_view name);
 
 // In their order.
 template <class F>

@@ -33,7 +33,7 @@ bool Compares(Comparison comparison, double a, double b) { return ComparesAny(co
 bool Compares(Comparison comparison, int64_t a, int64_t b) { return ComparesAny(comparison, a, b); }
 
 double FillOf(const Op& op, const Value& result) {
-  const double fill = op.attributes.fill;
+  const double fill = op.attributes.literal.empty() ? 0.0 : op.attributes.literal[0];
   if (result.type.element == ElementType::kBool) return fill != 0.0 ? 1.0 : 0.0;
   if (result.type.element != ElementType::kReal) return fill;
   return precision::RoundTo(*result.format, fill, Overflow::kSaturate);

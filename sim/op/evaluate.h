@@ -25,6 +25,21 @@ int64_t WrapTo(ElementType type, int64_t value);
 double FillOf(const Op& op, const Value& result);
 Array FilledWith(const Op& op, const Value& result);
 
+// The smallest and the largest of some elements, for a certificate; a NaN counts as both.
+template <class Elements>
+void AppendRange(const Array& from, const Elements& elements, std::vector<double>& to) {
+  double low = 0.0;
+  double high = 0.0;
+  bool first = true;
+  for (size_t i : elements) {
+    const double x = from.AsDouble(i);
+    low = first || x < low || x != x ? x : low;
+    high = first || x > high || x != x ? x : high;
+    first = false;
+  }
+  if (!first) to.insert(to.end(), {low, high});
+}
+
 // A comparison with NaN is false, `ne` included (docs/numerics.md section 2).
 bool Compares(Comparison comparison, double a, double b);
 bool Compares(Comparison comparison, int64_t a, int64_t b);

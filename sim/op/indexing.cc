@@ -37,7 +37,7 @@ Lines LinesOf(const Program& program, const Op& op) {
     (k < axis ? lines.outer : k == axis ? lines.length : lines.inner) *= shape[k];
   }
   lines.count = ElementCount(TypeOf(program, op, 1).shape);
-  lines.clips = op.attributes.bounds == "clip";
+  lines.clips = op.attributes.bounds == Bounds::kClip;
   return lines;
 }
 
@@ -50,7 +50,7 @@ int64_t PlaceOf(const Lines& lines, int64_t index) {
 // ---- Types ----
 
 // The shape of what is moved: that of the indices in place of the axis.
-absl::StatusOr<Shape> MovedShape(const Program& program, const Op& op, const char* other) {
+absl::StatusOr<Shape> MovedShape(const Program& program, const Op& op, Bounds other) {
   if (absl::Status s = NeedsElement(program, op, 1, ElementType::kI32); !s.ok()) return s;
   const Shape& shape = TypeOf(program, op, 0).shape;
   const Shape& indices = TypeOf(program, op, 1).shape;
@@ -58,22 +58,22 @@ absl::StatusOr<Shape> MovedShape(const Program& program, const Op& op, const cha
   if (axes.size() != 1 || axes[0] < 0 || axes[0] >= static_cast<int64_t>(shape.size())) {
     return FieldError("axes", NameOf(op) + " takes one axis of its first operand");
   }
-  const std::string& bounds = op.attributes.bounds;
-  if (bounds != "clip" && bounds != other) {
-    return FieldError("bounds", absl::StrCat("must be clip or ", other, ", is '", bounds, "'"));
+  const Bounds bounds = op.attributes.bounds;
+  if (bounds != Bounds::kClip && bounds != other) {
+    return FieldError("bounds", "must be clip or " + std::string(BoundsName(other)));
   }
   const std::ptrdiff_t axis = static_cast<std::ptrdiff_t>(axes[0]);
   Shape moved(shape.begin(), shape.begin() + axis);
   moved.insert(moved.end(), indices.begin(), indices.end());
   moved.insert(moved.end(), shape.begin() + axis + 1, shape.end());
-  if (bounds == "clip" && shape[static_cast<size_t>(axis)] == 0 && ElementCount(moved) > 0) {
+  if (bounds == Bounds::kClip && shape[static_cast<size_t>(axis)] == 0 && ElementCount(moved) > 0) {
     return FieldError("bounds", "an axis of length 0 has no place to clip to");
   }
   return moved;
 }
 
 Types GatherTypes(const Program& program, const Op& op) {
-  const absl::StatusOr<Shape> moved = MovedShape(program, op, "fill");
+  const absl::StatusOr<Shape> moved = MovedShape(program, op, Bounds::kFill);
   if (!moved.ok()) return moved.status();
   const Type& type = TypeOf(program, op, 0);
   if (absl::Status s = CheckFill(op, type); !s.ok()) return s;
@@ -81,18 +81,18 @@ Types GatherTypes(const Program& program, const Op& op) {
 }
 
 Types ScatterTypes(const Program& program, const Op& op) {
-  const absl::StatusOr<Shape> moved = MovedShape(program, op, "drop");
+  const absl::StatusOr<Shape> moved = MovedShape(program, op, Bounds::kDrop);
   if (!moved.ok()) return moved.status();
   const Type& type = TypeOf(program, op, 0);
   if (TypeOf(program, op, 2) != Type{type.element, *moved}) {
     return FieldError("operands[2]", absl::StrCat("must be ", TypeText({type.element, *moved}),
                                                   ", is ", TypeText(TypeOf(program, op, 2))));
   }
-  const std::string& combine = op.attributes.combine;
-  const bool orders = combine == "set" || combine == "min" || combine == "max";
-  if (!orders && combine != "add" && combine != "mul") {
-    return FieldError("combine",
-                      absl::StrCat("must be set, add, mul, min or max, is '", combine, "'"));
+  const Combine combine = op.attributes.combine;
+  const bool orders =
+      combine == Combine::kSet || combine == Combine::kMin || combine == Combine::kMax;
+  if (!orders && combine != Combine::kAdd && combine != Combine::kMul) {
+    return FieldError("combine", "must be set, add, mul, min or max");
   }
   if (!orders && type.element == ElementType::kBool) return NotDefinedOn(op, type);
   return std::vector<Type>{type};
@@ -237,28 +237,28 @@ void EachUpdate(const Evaluation& e, const F& to) {
   }
 }
 
-double Combined(const std::string& combine, Format format, double a, double b) {
-  if (combine == "add") return precision::Add(format, a, b);
-  if (combine == "mul") return precision::Mul(format, a, b);
-  if (combine == "min") return precision::Min(a, b);
-  if (combine == "max") return precision::Max(a, b);
+double Combined(Combine combine, Format format, double a, double b) {
+  if (combine == Combine::kAdd) return precision::Add(format, a, b);
+  if (combine == Combine::kMul) return precision::Mul(format, a, b);
+  if (combine == Combine::kMin) return precision::Min(a, b);
+  if (combine == Combine::kMax) return precision::Max(a, b);
   return b;
 }
 
-int64_t Combined(const std::string& combine, int64_t a, int64_t b) {
+int64_t Combined(Combine combine, int64_t a, int64_t b) {
   const uint64_t x = static_cast<uint64_t>(a);
   const uint64_t y = static_cast<uint64_t>(b);
-  if (combine == "add") return static_cast<int64_t>(x + y);
-  if (combine == "mul") return static_cast<int64_t>(x * y);
-  if (combine == "min") return std::min(a, b);
-  if (combine == "max") return std::max(a, b);
+  if (combine == Combine::kAdd) return static_cast<int64_t>(x + y);
+  if (combine == Combine::kMul) return static_cast<int64_t>(x * y);
+  if (combine == Combine::kMin) return std::min(a, b);
+  if (combine == Combine::kMax) return std::max(a, b);
   return b;
 }
 
 Array EvaluateScatter(const Evaluation& e) {
   Array result = *e.operands[0];
   const Value& value = e.result();
-  const std::string& combine = e.op.attributes.combine;
+  const Combine combine = e.op.attributes.combine;
   EachUpdate(e, [&](size_t to, size_t k, int64_t) {
     if (result.real.empty()) {
       result.integer[to] = WrapTo(value.type.element,
@@ -271,15 +271,16 @@ Array EvaluateScatter(const Evaluation& e) {
 }
 
 // Ties, and a NaN on either side, go to the update, as with `min` and `max`.
-bool Keeps(const std::string& combine, double before, double update) {
-  return (combine == "max" && before > update) || (combine == "min" && before < update);
+bool Keeps(Combine combine, double before, double update) {
+  return (combine == Combine::kMax && before > update) ||
+         (combine == Combine::kMin && before < update);
 }
 
 Array EvaluateWinner(const Evaluation& e) {
   Array winner = ZerosOf(e.result().type);
   std::fill(winner.integer.begin(), winner.integer.end(), -1);
   Array now = *e.operands[0];
-  const std::string& combine = e.op.attributes.combine;
+  const Combine combine = e.op.attributes.combine;
   EachUpdate(e, [&](size_t to, size_t k, int64_t i) {
     if (!Keeps(combine, now.AsDouble(to), e.operands[2]->AsDouble(k))) winner.integer[to] = i;
     if (now.real.empty()) {
@@ -330,6 +331,15 @@ Array EvaluateUpdate(const Evaluation& e) {
   EachInWindow(e, *e.operands[2], e.result().type.shape, TypeOf(e.program, e.op, 1).shape,
                [&](size_t large, size_t k) { CopyElement(*e.operands[1], k, result, large); });
   return result;
+}
+
+// The number before, and the smallest and largest update.
+std::vector<double> ScatterMadeOf(const Program&, const Op&, Arrays operands, size_t element) {
+  std::vector<double> found = {operands[0]->AsDouble(element)};
+  std::vector<size_t> all(SizeOf(*operands[2]));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+  AppendRange(*operands[2], all, found);
+  return found;
 }
 
 // ---- Lowering ----
@@ -386,15 +396,16 @@ void LowerScatter(Lowering& l) {
   l.Copy(result, l.Operand(0));
   const auto to = l.Split(result, {lines.outer, lines.length, lines.inner});
   const auto updates = l.Split(l.Operand(2), {lines.outer, lines.count, lines.inner});
-  const std::string& combine = l.attributes().combine;
+  const Combine combine = l.attributes().combine;
   const bool is_bool = to.carrier == Carrier::kBool;
-  const std::string function =
-      is_bool ? (combine == "max" ? "or_bool" : "and_bool") : FunctionOn(combine, l.ResultValue());
+  const std::string function = is_bool
+                                   ? (combine == Combine::kMax ? "or_bool" : "and_bool")
+                                   : FunctionOn(std::string(CombineName(combine)), l.ResultValue());
   LowerUpdates(l, lines, [&](Number place, Number inside, const Places& update) {
     const Places at = {update[0], Place::At(place), update[2]};
     const Number x = l.Load(updates, update);
     const Number before = l.Load(to, at);
-    const Number after = combine == "set" ? x : l.Call(function, to.carrier, {before, x});
+    const Number after = combine == Combine::kSet ? x : l.Call(function, to.carrier, {before, x});
     l.Store(to, at,
             inside == Lowering::kNone ? after : l.Select(inside, after, before, to.carrier));
   });
@@ -406,8 +417,8 @@ void LowerWinner(Lowering& l) {
   const Shape shape = {lines.outer, lines.length, lines.inner};
   const auto winner = l.Split(l.Result(), shape);
   l.Fill(winner, l.Integer(Carrier::kI32, -1));
-  const std::string& combine = l.attributes().combine;
-  const bool compares = combine != "set";
+  const Combine combine = l.attributes().combine;
+  const bool compares = combine != Combine::kSet;
   const Carrier carrier = CarrierOf(value);
   Lowering::Memory now;
   if (compares) {
@@ -423,14 +434,14 @@ void LowerWinner(Lowering& l) {
       const Number before = l.Load(now, at);
       const bool is_bool = carrier == Carrier::kBool;
       const Number keeps =
-          is_bool
-              ? l.Call("and_bool", Carrier::kBool,
-                       {combine == "max" ? before : l.Call("not_bool", Carrier::kBool, {before}),
-                        combine == "max" ? l.Call("not_bool", Carrier::kBool, {x}) : x})
-              : l.Call(FunctionOn(combine == "max" ? "gt" : "lt", value), Carrier::kBool,
-                       {before, x});
-      const std::string join =
-          is_bool ? (combine == "max" ? "or_bool" : "and_bool") : FunctionOn(combine, value);
+          is_bool ? l.Call("and_bool", Carrier::kBool,
+                           {combine == Combine::kMax ? before
+                                                     : l.Call("not_bool", Carrier::kBool, {before}),
+                            combine == Combine::kMax ? l.Call("not_bool", Carrier::kBool, {x}) : x})
+                  : l.Call(FunctionOn(combine == Combine::kMax ? "gt" : "lt", value),
+                           Carrier::kBool, {before, x});
+      const std::string join = is_bool ? (combine == Combine::kMax ? "or_bool" : "and_bool")
+                                       : FunctionOn(std::string(CombineName(combine)), value);
       const Number after = l.Call(join, carrier, {before, x});
       l.Store(now, at,
               inside == Lowering::kNone ? after : l.Select(inside, after, before, carrier));
@@ -533,10 +544,10 @@ void LowerUpdate(Lowering& l) {
 // ---- Derivatives ----
 
 // The operation on other operands, with the same indices, axis and bounds.
-Op Along(const VjpRule& r, OpCode code, const char* bounds, std::vector<ValueId> operands) {
+Op Along(const VjpRule& r, OpCode code, Bounds bounds, std::vector<ValueId> operands) {
   Op op{.code = code, .operands = std::move(operands)};
   op.attributes.axes = r.op().attributes.axes;
-  op.attributes.bounds = r.op().attributes.bounds == "clip" ? "clip" : bounds;
+  op.attributes.bounds = r.op().attributes.bounds == Bounds::kClip ? Bounds::kClip : bounds;
   return op;
 }
 
@@ -556,11 +567,11 @@ void GatherVjp(VjpRule& r) {
   const ValueId indices = r.X(1);
   const ValueId g = r.Filled();
   const ValueId given = Spelled(r);
-  Op reached = Along(r, OpCode::kScatter, "drop", {Nowhere(r, type.shape), indices, given});
-  reached.attributes.combine = "max";
+  Op reached = Along(r, OpCode::kScatter, Bounds::kDrop, {Nowhere(r, type.shape), indices, given});
+  reached.attributes.combine = Combine::kMax;
   const Mask mask = Mask::At(r.EmitMask(std::move(reached), type.shape));
-  Op add = Along(r, OpCode::kScatter, "drop", {r.Splat(0.0, type), indices, g});
-  add.attributes.combine = "add";
+  Op add = Along(r, OpCode::kScatter, Bounds::kDrop, {r.Splat(0.0, type), indices, g});
+  add.attributes.combine = Combine::kAdd;
   r.To(0, {r.EmitUnder(mask, std::move(add), type), mask});
 }
 
@@ -568,13 +579,13 @@ void GatherVjp(VjpRule& r) {
 Slot UpdateSlot(VjpRule& r, ValueId indices, ValueId cotangent, const Mask& at) {
   const Type type = r.OperandType(2);
   Mask mask = at;
-  const bool drops = r.op().attributes.bounds == "drop";
+  const bool drops = r.op().attributes.bounds == Bounds::kDrop;
   if (drops && mask.presence == Presence::kAlways) mask = Mask::At(Spelled(r));
   if (mask.presence == Presence::kMasked) {
-    mask =
-        Mask::At(r.EmitMask(Along(r, OpCode::kGather, "fill", {mask.value, indices}), type.shape));
+    mask = Mask::At(
+        r.EmitMask(Along(r, OpCode::kGather, Bounds::kFill, {mask.value, indices}), type.shape));
   }
-  Op gather = Along(r, OpCode::kGather, "fill", {cotangent, indices});
+  Op gather = Along(r, OpCode::kGather, Bounds::kFill, {cotangent, indices});
   return {r.EmitUnder(mask, std::move(gather), type), mask};
 }
 
@@ -593,8 +604,8 @@ void SelectingVjp(VjpRule& r) {
     const Type type = r.OperandType(2);
     const Slot slot = UpdateSlot(r, indices, r.g(), r.mask());
     const Type moved{ElementType::kI32, type.shape};
-    Op gather = Along(r, OpCode::kGather, "fill", {winner, indices});
-    gather.attributes.fill = -1.0;
+    Op gather = Along(r, OpCode::kGather, Bounds::kFill, {winner, indices});
+    gather.attributes.literal = {-1.0};
     const ValueId won = r.EmitPlain(std::move(gather), moved);
     const Shape own_shape = r.OperandType(1).shape;
     const int64_t count = ElementCount(own_shape);
@@ -622,10 +633,10 @@ void SelectingVjp(VjpRule& r) {
 
 void ScatterVjp(VjpRule& r) {
   if (!r.Wants(0) && !r.Wants(2)) return;
-  const std::string combine = r.op().attributes.combine;
-  if (combine != "add" && combine != "mul") return SelectingVjp(r);
+  const Combine combine = r.op().attributes.combine;
+  if (combine != Combine::kAdd && combine != Combine::kMul) return SelectingVjp(r);
   const ValueId indices = r.X(1);
-  const bool multiplies = combine == "mul";
+  const bool multiplies = combine == Combine::kMul;
   if (r.Wants(2)) {
     const ValueId at = multiplies ? r.Mul(r.g(), r.X(0)) : r.g();
     r.To(2, UpdateSlot(r, indices, at, r.mask()));
@@ -633,8 +644,8 @@ void ScatterVjp(VjpRule& r) {
   if (!r.Wants(0)) return;
   if (!multiplies) return r.To(0, r.g());
   const ValueId one = r.Const(1.0);
-  Op factors = Along(r, OpCode::kScatter, "drop", {one, indices, r.X(2)});
-  factors.attributes.combine = "mul";
+  Op factors = Along(r, OpCode::kScatter, Bounds::kDrop, {one, indices, r.X(2)});
+  factors.attributes.combine = Combine::kMul;
   const ValueId factor = r.EmitUnder(r.mask(), std::move(factors), r.type());
   r.To(0, r.Mul(r.g(), factor));
 }
@@ -642,8 +653,8 @@ void ScatterVjp(VjpRule& r) {
 Passage ScatterPassage(const Program&, const Op& op, size_t operand) {
   const Attributes& a = op.attributes;
   if (operand == 1) return Passage::kNone;
-  if (a.combine != "add" && a.combine != "mul") return Passage::kMasked;
-  return operand == 2 && a.bounds == "drop" ? Passage::kMasked : Passage::kSame;
+  if (a.combine != Combine::kAdd && a.combine != Combine::kMul) return Passage::kMasked;
+  return operand == 2 && a.bounds == Bounds::kDrop ? Passage::kMasked : Passage::kSame;
 }
 
 void DynamicSliceVjp(VjpRule& r) {
@@ -715,6 +726,7 @@ const OpInfo kScatter = Complete({
     .attributes = {Attribute::kAxes, Attribute::kBounds, Attribute::kCombine},
     .types = ScatterTypes,
     .birth = Birth::kAccumulation,
+    .made_of = ScatterMadeOf,
     .passage = ScatterPassage,
     .vjp = ScatterVjp,
     .evaluate = EvaluateScatter,

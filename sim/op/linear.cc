@@ -338,6 +338,53 @@ Array EvaluateLuSolve(const Evaluation& e) {
   return result;
 }
 
+// ---- Certificates ----
+
+// The smallest and largest number of the row and of the column.
+std::vector<double> ProductMadeOf(const Program& program, const Op& op, Arrays operands,
+                                  size_t element) {
+  const Matrices a = MatricesOf(TypeOf(program, op, 0).shape);
+  const Matrices b = MatricesOf(TypeOf(program, op, 1).shape);
+  const int64_t flat = static_cast<int64_t>(element);
+  const int64_t column = flat % b.columns;
+  const int64_t row = flat / b.columns % a.rows;
+  const int64_t matrix = flat / b.columns / a.rows;
+  std::vector<size_t> of_row;
+  std::vector<size_t> of_column;
+  for (int64_t k = 0; k < a.columns; ++k) {
+    of_row.push_back(At(a, matrix, row, k));
+    of_column.push_back(At(b, matrix, k, column));
+  }
+  std::vector<double> found;
+  AppendRange(*operands[0], of_row, found);
+  AppendRange(*operands[1], of_column, found);
+  return found;
+}
+
+// The smallest magnitude of what is divided by, and the number of the right side.
+std::vector<double> SolutionMadeOf(const Program& program, const Op& op, const Array& matrices,
+                                   const Array& b, size_t element) {
+  const Shape& shape = program[op.results[0]].type.shape;
+  const Matrices x = MatricesOf(shape);
+  const int64_t matrix = static_cast<int64_t>(element) / (x.rows * x.columns);
+  const Matrices m = {x.count, x.rows, x.rows};
+  double smallest = std::numeric_limits<double>::infinity();
+  for (int64_t k = 0; k < x.rows; ++k) {
+    const double pivot = std::abs(matrices.real[At(m, matrix, k, k)]);
+    smallest = pivot < smallest || pivot != pivot ? pivot : smallest;
+  }
+  return {op.attributes.unit ? 1.0 : smallest, b.AsDouble(element)};
+}
+
+std::vector<double> NormMadeOf(const Program& program, const Op& op, Arrays operands,
+                               size_t element) {
+  std::vector<double> found;
+  AppendRange(*operands[0], ReducedElements(program, op, element), found);
+  return found;
+}
+
+bool DividesByZero(std::span<const double> operands) { return operands[0] == 0.0; }
+
 // ---- Lowering ----
 
 // The chain in registers.
@@ -712,19 +759,17 @@ class Under {
   Mask mask_;
 };
 
-// A literal of bools: where `holds(row, column)`, in every matrix.
-template <class F>
-ValueId Where(VjpRule& r, const Shape& shape, const F& holds) {
-  const Matrices m = MatricesOf(shape);
-  std::vector<double> literal;
-  for (int64_t matrix = 0; matrix < m.count; ++matrix) {
-    for (int64_t i = 0; i < m.rows; ++i) {
-      for (int64_t j = 0; j < m.columns; ++j) literal.push_back(holds(i, j) ? 1.0 : 0.0);
-    }
-  }
-  if (literal.empty()) literal = {0.0};
-  return r.EmitMask({.code = OpCode::kLiteral, .attributes = {.literal = std::move(literal)}},
-                    shape);
+// Where the row of an element compares with its column, in every matrix.
+ValueId Where(VjpRule& r, const Shape& shape, OpCode comparison) {
+  const auto positions = [&](size_t from_behind) {
+    Op iota{.code = OpCode::kIota};
+    iota.attributes.axes = {static_cast<int64_t>(shape.size() - from_behind)};
+    iota.attributes.shape = shape;
+    return r.EmitPlain(std::move(iota), {ElementType::kI32, shape});
+  };
+  const ValueId rows = positions(2);
+  const ValueId columns = positions(1);
+  return r.EmitMask({.code = comparison, .operands = {rows, columns}}, shape);
 }
 
 // g b^T and a^T g. A row of a has a cotangent where a row of g has one, a column of b where a column of g.
@@ -795,8 +840,8 @@ void CholeskyVjp(VjpRule& r) {
   if (!r.Wants(0)) return;
   const Shape shape = r.type().shape;
   const ValueId filled = r.Filled();
-  const ValueId lower = Where(r, shape, [](int64_t i, int64_t j) { return i >= j; });
-  const ValueId diagonal = Where(r, shape, [](int64_t i, int64_t j) { return i == j; });
+  const ValueId lower = Where(r, shape, OpCode::kGe);
+  const ValueId diagonal = Where(r, shape, OpCode::kEq);
   const ValueId l = r.Y();
   const Mask mask = r.And(Joined(r, shape), lower);
   Under u(r, mask);
@@ -832,8 +877,9 @@ void TriangularSolveVjp(VjpRule& r) {
   if (r.Wants(1)) r.To(1, {b, whole});
   if (!r.Wants(0)) return;
   const ValueId x = r.Y();
-  const ValueId read =
-      Where(r, own, [&](int64_t i, int64_t j) { return i == j ? !a.unit : (i < j) == a.upper; });
+  const OpCode side =
+      a.upper ? (a.unit ? OpCode::kLt : OpCode::kLe) : (a.unit ? OpCode::kGt : OpCode::kGe);
+  const ValueId read = Where(r, own, side);
   const Mask mask = r.And(Joined(r, own), read);
   Under u(r, mask);
   const ValueId left = a.transposed ? x : b;
@@ -853,8 +899,8 @@ void LuVjp(VjpRule& r) {
   const ValueId filled = r.Filled();
   const ValueId rows = r.Kink(OpCode::kLuPermutation, {ElementType::kI32, {n}});
   const ValueId y = r.Y();
-  const ValueId below = Where(r, shape, [](int64_t i, int64_t j) { return i > j; });
-  const ValueId diagonal = Where(r, shape, [](int64_t i, int64_t j) { return i == j; });
+  const ValueId below = Where(r, shape, OpCode::kGt);
+  const ValueId diagonal = Where(r, shape, OpCode::kEq);
   const Mask mask = Joined(r, shape);
   Under u(r, mask);
   const ValueId zero = u.Zero(shape);
@@ -875,8 +921,8 @@ void LuVjp(VjpRule& r) {
   const ValueId permuted = u.Transposed(solved, shape);
   Op back{.code = OpCode::kScatter, .operands = {zero, rows, permuted}};
   back.attributes.axes = {0};
-  back.attributes.bounds = "drop";
-  back.attributes.combine = "set";
+  back.attributes.bounds = Bounds::kDrop;
+  back.attributes.combine = Combine::kSet;
   r.To(0, {u.Do(std::move(back), shape), mask});
 }
 
@@ -927,6 +973,7 @@ const OpInfo kMatmul = Complete({
     .types = MatmulTypes,
     .birth = Birth::kAccumulation,
     .carries = HasElements,
+    .made_of = ProductMadeOf,
     .vjp = MatmulVjp,
     .evaluate = EvaluateMatmul,
     .lower = LowerMatmul,
@@ -960,6 +1007,11 @@ const OpInfo kTriangularSolve = Complete({
     .types = TriangularTypes,
     .birth = Birth::kArithmetic,
     .carries = [](const Carriage& c) { return c.operand == 1; },
+    .divides_by_zero = DividesByZero,
+    .made_of =
+        [](const Program& program, const Op& op, Arrays operands, size_t element) {
+          return SolutionMadeOf(program, op, *operands[0], *operands[1], element);
+        },
     .passage = [](const Program&, const Op&,
                   size_t operand) { return operand == 0 ? Passage::kMasked : Passage::kSame; },
     .vjp = TriangularSolveVjp,
@@ -1004,6 +1056,11 @@ const OpInfo kLuSolve = Complete({
     .attributes = {Attribute::kTransposed, Attribute::kAccumulator},
     .types = LuSolveTypes,
     .birth = Birth::kArithmetic,
+    .divides_by_zero = DividesByZero,
+    .made_of =
+        [](const Program& program, const Op& op, Arrays operands, size_t element) {
+          return SolutionMadeOf(program, op, *operands[1], *operands[3], element);
+        },
     .passage =
         [](const Program&, const Op&, size_t operand) {
           return operand == 0 || operand == 3 ? Passage::kSame : Passage::kNone;
@@ -1024,6 +1081,7 @@ const OpInfo kNorm2 = Complete({
     .types = NormTypes,
     .birth = Birth::kAccumulation,
     .propagates = true,
+    .made_of = NormMadeOf,
     .vjp = NormVjp,
     .evaluate = EvaluateNorm,
     .lower = LowerNorm,

@@ -40,10 +40,7 @@ Lowering::Number Lowering::ToI64(Number integer, Carrier carrier) {
 }
 
 std::string FunctionOn(const std::string& name, const Value& value) {
-  const bool is_real = value.type.element == ElementType::kReal;
-  return name + "_" +
-         std::string(is_real ? precision::FormatName(*value.format)
-                             : CarrierName(CarrierOf(value)));
+  return name + "_" + std::string(SuffixOf(value));
 }
 
 }  // namespace simgrad::sim

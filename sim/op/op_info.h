@@ -158,6 +158,10 @@ struct OpInfo {
   Rule<bool(const Carriage& carriage)> carries = {};  // where it depends; else `propagates`
   Rule<bool(std::span<const double> operands)> divides_by_zero = {};
 
+  // What a birth certificate shows as operands of an element of the result; else the operands there.
+  Rule<std::vector<double>(const Program& program, const Op& op, Arrays operands, size_t element)>
+      made_of = {};
+
   Derivative derivative = Derivative::kNone;
   Rule<Passage(const Program& program, const Op& op, size_t operand)> passage = {};  // else kSame
   Rule<void(VjpRule& rule)> vjp = {};

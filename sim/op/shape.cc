@@ -100,10 +100,8 @@ Types ReshapeTypes(const Program& program, const Op& op) {
 // How far neighbours of the small shape lie apart in the large one, by axis.
 std::vector<int64_t> Steps(const Op& op, size_t rank) {
   std::vector<int64_t> steps(rank, 1);
-  for (size_t i = 0; i < op.attributes.stride.size(); ++i) steps[i] = op.attributes.stride[i];
-  for (size_t i = 0; i < op.attributes.interior.size(); ++i) {
-    steps[i] = op.attributes.interior[i] + 1;
-  }
+  const int64_t more = op.code == OpCode::kPad ? 1 : 0;  // places between, and the own one
+  for (size_t i = 0; i < op.attributes.dims.size(); ++i) steps[i] = op.attributes.dims[i] + more;
   return steps;
 }
 
@@ -129,8 +127,9 @@ Types WindowTypes(const Program& program, const Op& op, bool takes) {
   if (shape.size() != type.shape.size() || op.attributes.start.size() != type.shape.size()) {
     return FieldError("start", absl::StrCat("start and shape need ", type.shape.size(), " axes"));
   }
-  if (absl::Status s = CheckSteps(op, "stride", op.attributes.stride, 1); !s.ok()) return s;
-  if (absl::Status s = CheckSteps(op, "interior", op.attributes.interior, 0); !s.ok()) return s;
+  const absl::Status given = takes ? CheckSteps(op, "stride", op.attributes.dims, 1)
+                                   : CheckSteps(op, "interior", op.attributes.dims, 0);
+  if (!given.ok()) return given;
   const std::vector<int64_t> steps = Steps(op, shape.size());
   for (size_t i = 0; i < shape.size(); ++i) {
     const int64_t start = op.attributes.start[i];
@@ -200,9 +199,8 @@ void WindowVjp(VjpRule& r) {
   r.MapSlot(0, [&] {
     Op window = ShapeOp(kCode, shape);
     window.attributes.start = r.op().attributes.start;
-    for (int64_t stride : r.op().attributes.stride)
-      window.attributes.interior.push_back(stride - 1);
-    for (int64_t n : r.op().attributes.interior) window.attributes.stride.push_back(n + 1);
+    const int64_t more = kCode == OpCode::kPad ? -1 : 1;
+    for (int64_t n : r.op().attributes.dims) window.attributes.dims.push_back(n + more);
     return window;
   });
 }
@@ -286,12 +284,12 @@ void TransposeVjp(VjpRule& r) {
 Types TakeTypes(const Program& program, const Op& op) {
   const Type& type = TypeOf(program, op, 0);
   const int64_t count = ElementCount(type.shape);
-  if (ElementCount(op.attributes.shape) != static_cast<int64_t>(op.attributes.indices.size())) {
+  if (ElementCount(op.attributes.shape) != static_cast<int64_t>(op.attributes.start.size())) {
     return FieldError("indices", absl::StrCat("needs one per element of the result, ",
                                               ElementCount(op.attributes.shape), ", has ",
-                                              op.attributes.indices.size()));
+                                              op.attributes.start.size()));
   }
-  for (int64_t index : op.attributes.indices) {
+  for (int64_t index : op.attributes.start) {
     if (index < -1 || index >= count) {
       return FieldError("indices",
                         absl::StrCat(index, " is neither -1 nor an element of ", TypeText(type)));
@@ -305,7 +303,7 @@ Array EvaluateTake(const Evaluation& e) {
   Array result = FilledWith(e.op, e.result());
   for (size_t k = 0; k < SizeOf(result); ++k) {
     e.meter.Add(kMoveWork);
-    const int64_t index = e.op.attributes.indices[k];
+    const int64_t index = e.op.attributes.start[k];
     if (index >= 0) CopyElement(*e.operands[0], static_cast<size_t>(index), result, k);
   }
   return result;
@@ -313,7 +311,7 @@ Array EvaluateTake(const Evaluation& e) {
 
 void LowerTake(Lowering& l) {
   const Value& value = l.ResultValue();
-  const std::vector<int64_t>& indices = l.attributes().indices;
+  const std::vector<int64_t>& indices = l.attributes().start;
   const int64_t count = static_cast<int64_t>(indices.size());
   const auto to = l.Flat(l.Result());
   const bool fills = std::find(indices.begin(), indices.end(), -1) != indices.end();
@@ -347,7 +345,7 @@ void TakeVjp(VjpRule& r) {
   const Shape flat{ElementCount(type.shape)};
   const ValueId filled = r.Filled();
   if (r.mask().presence == Presence::kAlways) r.SpellMask();
-  std::vector<double> places(r.op().attributes.indices.begin(), r.op().attributes.indices.end());
+  std::vector<double> places(r.op().attributes.start.begin(), r.op().attributes.start.end());
   Op literal{.code = OpCode::kLiteral, .attributes = {.literal = std::move(places)}};
   const bool none = count == 0;
   if (none) literal.attributes.literal = {0.0};
@@ -363,8 +361,8 @@ void TakeVjp(VjpRule& r) {
     const ValueId zero = r.Splat(0.0, {of.element, flat});
     Op add{.code = OpCode::kScatter, .operands = {zero, indices, updates}};
     add.attributes.axes = {0};
-    add.attributes.bounds = "drop";
-    add.attributes.combine = is_mask ? "max" : "add";
+    add.attributes.bounds = Bounds::kDrop;
+    add.attributes.combine = is_mask ? Combine::kMax : Combine::kAdd;
     Op whole = ShapeOp(OpCode::kReshape, type.shape);
     whole.operands = {emit(std::move(add), flat)};
     return emit(std::move(whole), type.shape);

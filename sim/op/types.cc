@@ -50,7 +50,8 @@ Types ElementwiseTypes(const Program& program, const Op& op) {
 }
 
 absl::Status CheckFill(const Op& op, const Type& type) {
-  const double fill = op.attributes.fill;
+  if (op.attributes.literal.size() > 1) return FieldError("fill", "is one number");
+  const double fill = op.attributes.literal.empty() ? 0.0 : op.attributes.literal[0];
   if (!std::isfinite(fill)) return FieldError("fill", "must be finite");
   const bool whole = fill == std::floor(fill) && std::abs(fill) <= 2147483647.0;
   if (type.element != ElementType::kReal && !whole) {

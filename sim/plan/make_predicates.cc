@@ -200,7 +200,9 @@ void RegionMaker::SetRadius(const Op& op) {
   }
   if (IsByElement(op)) return ElementRadii(op);
   Radius& radius = radii_[Index_(op.results[0])];
-  if (op.code == kArgmax || op.code == kArgmin) {
+  const bool reads_reals = std::any_of(op.operands.begin(), op.operands.end(),
+                                       [&](ValueId id) { return program_.IsReal(id); });
+  if (reads_reals) {
     const Register none = Constant(Carrier::kF64, 0);
     radius = RadiusOfOne({none, none, Number(0x1p52), Constant(Carrier::kBool, 0)});
     return;

@@ -2,11 +2,6 @@
 
 namespace simgrad::sim::plan {
 
-std::string_view SuffixOf(const Value& value) {
-  if (value.type.element == ElementType::kReal) return precision::FormatName(*value.format);
-  return CarrierName(CarrierOf(value));
-}
-
 int64_t Plan::EventElements() const {
   return events.empty() ? 0 : events.back().first_element + events.back().elements;
 }

@@ -27,8 +27,7 @@ using sim::BytesOf;
 using sim::Carrier;
 using sim::CarrierName;
 using sim::CarrierOf;
-// The suffix of the scalar functions on a value of this type: its format, or its carrier.
-std::string_view SuffixOf(const Value& value);
+using sim::SuffixOf;
 
 using Register = int32_t;  // index into Function::registers
 inline constexpr Register kNoRegister = -1;

@@ -23,6 +23,11 @@ Carrier CarrierOf(const Value& value) {
   return value.format.value_or(Format::kF64) == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
 }
 
+std::string_view SuffixOf(const Value& value) {
+  if (value.type.element == ElementType::kReal) return precision::FormatName(*value.format);
+  return CarrierName(CarrierOf(value));
+}
+
 int64_t BytesOf(Carrier carrier) {
   return carrier == Carrier::kF64 || carrier == Carrier::kI64 ? 8 : 4;
 }

@@ -10,7 +10,7 @@
 //   An integer has a radius alone. A literal, an input and an index have none: it is infinite. Values
 //   of several elements have one each, until an operation moves them, a loop carries them or a loop
 //   gives them: then they have the least of all. What a loop gives has the least of its tests too.
-//   argmax and argmin have radius 0: they are not looked into.
+//   What gives integers of reals in another way (argmax, argmin) has radius 0: it is not looked into.
 // The *deciding* test is the one that attains the radius; the first in text of several. What is
 // recorded of a predicate is that test's own a - b, in units of its ulp.
 // Both kinds of executors follow these rules: backend/reference/decision_radius.h and

@@ -31,8 +31,7 @@ int64_t Outside(const Op& op) {
   const Attributes& a = op.attributes;
   return Outside(op.site) + Outside(op.operands) + Outside(op.results) + Outside(op.regions) +
          Outside(op.label) + Outside(a.literal) + Outside(a.axes) + Outside(a.start) +
-         Outside(a.shape) + Outside(a.dims) + Outside(a.site) + Outside(a.stride) +
-         Outside(a.interior) + Outside(a.indices) + Outside(a.bounds) + Outside(a.combine);
+         Outside(a.shape) + Outside(a.dims) + Outside(a.site);
 }
 
 int64_t Outside(const Region& region) {

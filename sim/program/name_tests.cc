@@ -67,7 +67,8 @@ class Namer {
     const size_t result = Index(op.results[0]);
     if (!behind_predicates_.empty() && behind_predicates_[result]) return TestKind::kTermination;
     const bool guards = small_[Index(op.operands[0])] || small_[Index(op.operands[1])];
-    if (Compares(op) && guards && in_select_[result] && !elsewhere_[result]) return TestKind::kGuard;
+    if (Compares(op) && guards && in_select_[result] && !elsewhere_[result])
+      return TestKind::kGuard;
     if (op.code == kEvent || behind_choices_[result]) return TestKind::kEvent;
     return TestKind::kWeight;
   }

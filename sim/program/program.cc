@@ -22,7 +22,8 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
     }
     if (op.code == OpCode::kAccept) {  // of a world
       const int64_t own = ElementCount(program[op.operands[0]].type.shape);
-      sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, TestKind::kAcceptance});
+      sites.push_back(
+          {op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, TestKind::kAcceptance});
     }
     int64_t inside = mapped;
     if (op.code == OpCode::kWhile && !IsBranch(op)) {
@@ -47,8 +48,8 @@ std::string_view TestKindName(TestKind kind) {
 }
 
 std::optional<TestKind> TestKindFromName(std::string_view name) {
-  for (TestKind kind : {TestKind::kGuard, TestKind::kAcceptance, TestKind::kMembership,
-                        TestKind::kHalt}) {
+  for (TestKind kind :
+       {TestKind::kGuard, TestKind::kAcceptance, TestKind::kMembership, TestKind::kHalt}) {
     if (TestKindName(kind) == name) return kind;
   }
   return std::nullopt;

@@ -93,7 +93,7 @@ enum class TestKind : uint8_t {
   kMembership,
   kHalt,
 };
-std::string_view TestKindName(TestKind kind);  // of kFromFlow: empty
+std::string_view TestKindName(TestKind kind);                     // of kFromFlow: empty
 std::optional<TestKind> TestKindFromName(std::string_view name);  // of those that may be declared
 
 // When a loop checks its cap (docs/numerics.md section 9).
@@ -102,35 +102,39 @@ enum class CapOrder : uint8_t {
   kCapFirst,   // at the cap nothing is evaluated again
 };
 
+// Where an index is outside: the nearest place, a number instead, or nowhere.
+enum class Bounds : uint8_t { kNone, kClip, kFill, kDrop };
+// How an update joins what is there.
+enum class Combine : uint8_t { kNone, kSet, kAdd, kMul, kMin, kMax };
+
 // Attributes. An operation's entry (sim/op) lists those that it uses.
 struct Attributes {
-  std::vector<double> literal;  // literal: one number (splat) or one per element
-  std::vector<int64_t> axes;    // reductions: ascending axes; cumsum: one; concat: one
-  std::vector<int64_t> start;   // slice, pad: per axis
-  Shape shape;                  // broadcast, reshape: the result's shape
-  std::vector<int64_t> dims;    // broadcast: axis of the result for each axis of the operand
-  std::string site;             // while, event: the site's name
+  // literal: one number (splat) or one per element; pad, take, gather: `fill`, none for 0
+  std::vector<double> literal;
+  std::vector<int64_t> axes;   // reductions: ascending axes; cumsum: one; concat: one
+  std::vector<int64_t> start;  // slice, pad: per axis; take: `indices`, flat, -1 for none
+  Shape shape;                 // broadcast, reshape: the result's shape
+  // broadcast: axis of the result for each axis of the operand; transpose: the axes in their new order; slice:
+  // `stride`, pad: `interior`, per axis, none for 1 and 0
+  std::vector<int64_t> dims;
+  std::string site;                           // while, event: the site's name
   Comparison comparison = Comparison::kLt;    // while (stop test), event
   int64_t max_iter = 0;                       // while: cap >= 1; for: trip count >= 0
   CapOrder cap_order = CapOrder::kTestFirst;  // while
   bool predicate = false;                     // while: the test yields a bool, stop
-  bool has_entry = false;        // while: third yield of the test region is the entry threshold
-  int64_t elements = 0;          // while: 0 per instance, n >= 1 per element of the leading axis
-  int32_t carried = 0;           // while, for and their vjp: number of carried values
-  int32_t scanned = 0;           // for: number of operands that it takes element by element
+  bool has_entry = false;  // while: third yield of the test region is the entry threshold
+  int64_t elements = 0;    // while: 0 per instance, n >= 1 per element of the leading axis
+  int32_t carried = 0;     // while, for and their vjp: number of carried values
+  int32_t scanned = 0;     // for: number of operands that it takes element by element
   TestKind kind = TestKind::kFromFlow;  // event, comparisons: what is declared of the test
-  std::optional<Format> format;  // cast: explicit target format
-  std::optional<Overflow> overflow;  // cast: explicit overflow mode, else the role's
-  bool reverse = false;              // cumsum, for: from the last element down
-  std::vector<int64_t> stride;       // slice: per axis; empty: 1
-  std::vector<int64_t> interior;     // pad: per axis; empty: 0
-  std::vector<int64_t> indices;      // take: flat, -1 for none
-  double fill = 0.0;                 // pad, take, gather: what is nowhere in the operand
-  std::string bounds;                // gather: clip, fill; scatter: clip, drop
-  std::string combine;               // scatter: set, add, mul, min, max
-  bool upper = false;                // triangular_solve: the upper triangle
-  bool transposed = false;           // triangular_solve, lu_solve
-  bool unit = false;                 // triangular_solve: ones on the diagonal
+  std::optional<Format> format;         // cast: explicit target format
+  std::optional<Overflow> overflow;     // cast: explicit overflow mode, else the role's
+  bool reverse = false;                 // cumsum, for: from the last element down
+  Bounds bounds = Bounds::kNone;        // gather: clip or fill; scatter: clip or drop
+  Combine combine = Combine::kNone;     // scatter
+  bool upper = false;                   // triangular_solve: the upper triangle
+  bool transposed = false;              // triangular_solve, lu_solve
+  bool unit = false;                    // triangular_solve: ones on the diagonal
   // Filled in by AssignPrecision for sum and cumsum:
   Order order = Order::kPairwise;
   Format accumulator = Format::kF32;
@@ -215,8 +219,8 @@ struct Site {
   // How many decisions one execution takes per instance: elements of the event, or of the mapped
   // axes around and at the loop; 1 where the instance decides as one.
   int64_t elements = 1;
-  int64_t max_iter = 0;        // termination: the cap
-  int32_t number = 0;          // among the sites of its kind, in text order
+  int64_t max_iter = 0;                      // termination: the cap
+  int32_t number = 0;                        // among the sites of its kind, in text order
   TestKind test_kind = TestKind::kFromFlow;  // of an event, in programs with a level (name_tests.h)
 };
 // What signatures know a site by: of "name" its hash, of "name#k", occurrence k, s(that hash ^ k).

@@ -9,6 +9,7 @@
 #include "precision/policy.h"
 #include "server/conversion/program_from_proto.h"
 #include "server/conversion/program_to_proto.h"
+#include "sim/program/builder.h"
 #include "sim/program/field_error.h"
 #include "sim/program/lower.h"
 #include "sim/program/verify.h"
@@ -46,6 +47,54 @@ TEST(ProgramConversion, EveryBuiltInComesBackAsTheSameNumericalProgram) {
       EXPECT_EQ(before->fingerprint, after->fingerprint);
     }
   }
+}
+
+// A predicate, a cond with a scan inside, an accepted step and a declared guard.
+sim::Program ControlProgram() {
+  sim::Builder b("control");
+  b.program().level = sim::TestLevel::kDecisions;
+  const sim::Var x = b.State("x", {3});
+  sim::WhileOptions options;
+  options.site = "loop";
+  options.max_iter = 4;
+  const sim::Var first = b.Reshape(b.Slice(x, {0}, {1}), {});
+  const sim::LoopResult loop = b.While(
+      options, {first}, {},
+      [&](const sim::Vars& now, const sim::Vars&) {
+        return sim::LoopPredicate{b.Apply(sim::OpCode::kLt, {now[0], b.Literal(1.0)}), {}};
+      },
+      [&](const sim::Vars& now, const sim::Vars&, const sim::Vars&) {
+        return sim::Vars{0.5 * now[0]};
+      });
+  const sim::Var high = b.Apply(sim::OpCode::kGt, {first, b.Literal(2.0)});
+  b.program().step.ops.back().attributes.site = "high";
+  b.program().step.ops.back().attributes.kind = sim::TestKind::kMembership;
+  const sim::Var y =
+      b.Cond(high, {x},
+             {[&](const sim::Vars& args) { return args; },
+              [&](const sim::Vars& args) {
+                return sim::Vars{b.Scan(3, {}, {args[0]}, true,
+                                        [&](sim::Var, const sim::Vars&, const sim::Vars& element) {
+                                          return sim::Vars{2.0 * element[0]};
+                                        })[0]};
+              }})[0];
+  b.SetNext({b.Accept("step", loop.carried[0], sim::Comparison::kLe, first, y, x)});
+  return *b.Finish();
+}
+
+TEST(ProgramConversion, ControlComesBackAsTheSameNumericalProgram) {
+  const auto policy = std::get<precision::Policy>(precision::Resolve({.preset = "f32"}));
+  const sim::Program program = ControlProgram();
+  const v1::Program message = ProgramToProto(program);
+  const auto back = ProgramFromProto(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(ProgramToProto(*back).SerializeAsString(), message.SerializeAsString());
+  const auto before = sim::Lower(program, policy, "", std::nullopt);
+  const auto after = sim::Lower(*back, policy, "", std::nullopt);
+  ASSERT_TRUE(before.ok() && after.ok());
+  EXPECT_EQ(before->text, after->text);
+  EXPECT_NE(before->text.find("event %"), std::string::npos);
+  EXPECT_NE(before->text.find("site=high kind=membership"), std::string::npos) << before->text;
 }
 
 struct Spoiled {
@@ -144,6 +193,9 @@ TEST(ProgramConversion, AnAttributeThatAnOperationDoesNotUseIsRefused) {
       {"format", [](v1::Op& op) { op.set_format("f32"); }},
       {"overflow", [](v1::Op& op) { op.set_overflow("ieee"); }},
       {"reverse", [](v1::Op& op) { op.set_reverse(true); }},
+      {"predicate", [](v1::Op& op) { op.set_predicate(true); }},
+      {"scanned", [](v1::Op& op) { op.set_scanned(1); }},
+      {"test_kind", [](v1::Op& op) { op.set_test_kind("guard"); }},
   };
   const v1::Program good = ProgramToProto(*sim::BuildWorld("bouncing_ball", {{"elements", 3.0}}));
   for (const auto& [attribute, spoil] : cases) {

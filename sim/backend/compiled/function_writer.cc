@@ -469,9 +469,16 @@ class FunctionWriter {
     const bool maps_elements = is_one() && s.parallel && s.operands.empty();
     // A look inside would keep the compiler from making vectors of its turns.
     const bool asks_before = asks && maps_elements && !HasLoop(s.body);
+    // One of arithmetic is counted as a whole when it begins.
+    const bool is_bounded = !s.operands.empty() || s.number * CostOf(s.body) <= WorkMeter::kPiece;
+    const bool charges_once = asks && !maps_elements && is_bounded && IsArithmetic(s.body);
+    if (charges_once) {
+      const uint64_t cost = static_cast<uint64_t>(CostOf(s.body));
+      Charge(b_.CreateMul(extent, b_.getInt64(cost)));
+    }
     const auto body = [&](Value* counter) {
       SetUniform(s.result, counter);
-      if (asks && !asks_before) Charge(CostOf(s.body));
+      if (asks && !asks_before && !charges_once) Charge(CostOf(s.body));
       Block(s.body);
     };
     if (!maps_elements) {
@@ -561,11 +568,19 @@ class FunctionWriter {
     return cost;
   }
 
+  static bool IsArithmetic(const std::vector<Statement>& statements) {
+    return std::all_of(statements.begin(), statements.end(), [](const Statement& s) {
+      return s.code == Code::kCall || s.code == Code::kLoad || s.code == Code::kStore ||
+             s.code == Code::kConstant;
+    });
+  }
+
   // Counts work before it is done.
-  void Charge(int64_t statements) {
-    const int64_t work = statements * options_.shape.lanes();
+  void Charge(int64_t statements) { Charge(b_.getInt64(static_cast<uint64_t>(statements))); }
+  void Charge(Value* statements) {
+    Value* const lanes = b_.getInt64(static_cast<uint64_t>(options_.shape.lanes()));
     Value* const before = b_.CreateLoad(b_.getInt64Ty(), fuel_);
-    Value* const left = b_.CreateSub(before, b_.getInt64(static_cast<uint64_t>(work)));
+    Value* const left = b_.CreateSub(before, b_.CreateMul(statements, lanes));
     b_.CreateStore(left, fuel_);
     auto* const asks = NewBlock("asks");
     auto* const on = NewBlock("on");

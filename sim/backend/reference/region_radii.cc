@@ -126,7 +126,9 @@ void RegionRunner::SetRadius(const Op& op, Frame& frame) const {
     for (size_t i = 0; i < count; ++i) radii.push_back(ElementRadius(op, frame, i));
     return;
   }
-  if (op.code == kArgmax || op.code == kArgmin) {
+  const bool reads_reals = std::any_of(op.operands.begin(), op.operands.end(),
+                                       [&](ValueId id) { return program().IsReal(id); });
+  if (reads_reals) {
     radii.push_back({0.0, 0.0, 0x1p52, false});
     return;
   }

@@ -78,20 +78,21 @@ bool WorldWriter::WriteIndexing(OpCode code, ValuePool& pool) {
   Attributes a;
   a.axes = {static_cast<int64_t>(axis)};
   if (code == kGather) {
-    a.bounds = clips ? "clip" : "fill";
-    if (random_.Chance(0.5)) a.fill = static_cast<double>(random_.Integer(-2, 2));
+    a.bounds = clips ? Bounds::kClip : Bounds::kFill;
+    if (random_.Chance(0.5)) a.literal = {static_cast<double>(random_.Integer(-2, 2))};
     const Var indices = Indices(pool, of, shape[axis]);
     Keep(pool, pool.Of(element), builder_.Do(kGather, {x, indices}, std::move(a)));
     return true;
   }
-  static const std::vector<std::string> kCombines = {"set", "add", "mul", "min", "max"};
-  a.bounds = clips ? "clip" : "drop";
+  static const std::vector<Combine> kCombines = {Combine::kSet, Combine::kAdd, Combine::kMul,
+                                                 Combine::kMin, Combine::kMax};
+  a.bounds = clips ? Bounds::kClip : Bounds::kDrop;
   a.combine = random_.Pick(kCombines);
   Var indices = Indices(pool, of, shape[axis]);
-  if (a.combine == "mul" && options_.smooth) {
+  if (a.combine == Combine::kMul && options_.smooth) {
     // Distinct: the derivative is that of distinct indices.
-    if (of.size() != 1) a.combine = "add";
-    if (of.size() == 1) indices = builder_.Iota(of, 0), a.bounds = "drop";
+    if (of.size() != 1) a.combine = Combine::kAdd;
+    if (of.size() == 1) indices = builder_.Iota(of, 0), a.bounds = Bounds::kDrop;
   }
   Keep(pool, pool.Of(element),
        builder_.Do(kScatter, {x, indices, Like(pool, {element, moved})}, std::move(a)));

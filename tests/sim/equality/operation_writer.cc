@@ -370,9 +370,9 @@ bool WorldWriter::WriteTake(ValuePool& pool, ElementType element, Var x) {
   a.shape = random_.Chance(0.5) ? Shape{random_.Integer(0, 6)}
                                 : Shape{random_.Integer(1, 3), random_.Integer(1, 3)};
   for (int64_t k = ElementCount(a.shape); k > 0; --k) {
-    a.indices.push_back(count == 0 || random_.Chance(0.15) ? -1 : random_.Integer(0, count - 1));
+    a.start.push_back(count == 0 || random_.Chance(0.15) ? -1 : random_.Integer(0, count - 1));
   }
-  if (random_.Chance(0.5)) a.fill = static_cast<double>(random_.Integer(-2, 2));
+  if (random_.Chance(0.5)) a.literal = {static_cast<double>(random_.Integer(-2, 2))};
   Keep(pool, pool.Of(element), builder_.Do(kTake, {x}, std::move(a)));
   return true;
 }
@@ -395,17 +395,17 @@ bool WorldWriter::WriteWindow(OpCode code, ValuePool& pool, ElementType element,
       const int64_t between = random_.Chance(0.3) ? random_.Integer(1, 2) : 0;
       const int64_t own = length == 0 ? 0 : (length - 1) * (between + 1) + 1;
       a.start.push_back(low);
-      a.interior.push_back(between);
+      a.dims.push_back(between);
       a.shape.push_back(low + own + random_.Integer(0, 1));
     }
     if (ElementCount(a.shape) > MaxElements()) return false;
-    if (random_.Chance(0.5)) a.interior.clear();
-    if (a.interior.empty()) {
+    if (random_.Chance(0.5)) a.dims.clear();
+    if (a.dims.empty()) {
       for (size_t k = 0; k < shape.size(); ++k) {
         a.shape[k] = std::max(a.shape[k], a.start[k] + shape[k]);
       }
     }
-    if (random_.Chance(0.5)) a.fill = static_cast<double>(random_.Integer(-2, 2));
+    if (random_.Chance(0.5)) a.literal = {static_cast<double>(random_.Integer(-2, 2))};
     Keep(pool, pool.Of(element), builder_.Do(kPad, {x}, std::move(a)));
     return true;
   }
@@ -416,7 +416,7 @@ bool WorldWriter::WriteWindow(OpCode code, ValuePool& pool, ElementType element,
     const int64_t most = (length - start + step - 1) / step;
     a.start.push_back(start);
     a.shape.push_back(random_.Integer(random_.Chance(0.9) ? std::min<int64_t>(1, most) : 0, most));
-    if (strides) a.stride.push_back(step);
+    if (strides) a.dims.push_back(step);
   }
   Keep(pool, pool.Of(element), builder_.Do(kSlice, {x}, std::move(a)));
   return true;

@@ -66,10 +66,23 @@ const std::vector<Kind>& Kinds() {
       {"Inf - Inf in a sum", "sum", kOverflow},
       {"cumsum", "cumsum", kOverflow},
       {"product of all", "prod", kOverflow},
+      {"dot product", "matmul", kOverflow},
+      {"norm", "norm2", kOverflow},
+      {"scattered sum", "scatter", kOverflow},
+      {"cholesky of a negative", "cholesky", kInvalid},
+      {"triangle with a zero", "triangular_solve", kDivideByZero},
+      {"factors", "lu", kOverflow},
   };
   return *kinds;
 }
 constexpr size_t kWholeVector = 38;
+
+// Of the whole vector, forward only.
+bool IsLinear(const Kind& kind) {
+  return kind.operation == "matmul" || kind.operation == "norm2" || kind.operation == "scatter" ||
+         kind.operation == "cholesky" || kind.operation == "triangular_solve" ||
+         kind.operation == "lu";
+}
 
 class ForwardPlanter {
  public:
@@ -180,7 +193,49 @@ class ForwardPlanter {
     return WholeVector(u);
   }
 
+  int Linear(int u) {
+    const std::string& name = kind_.name;
+    s_.label = "plant";
+    if (name == "cholesky of a negative") {
+      const int below = s_.Do("sub", {u, Lit(0.5)});
+      s_.label = "plant";
+      return s_.Linear("cholesky", {below}, p_.n);
+    }
+    if (name == "triangle with a zero") {
+      const int one = Lit(1.0);
+      s_.label = "plant";
+      return s_.Linear("triangular_solve", {u, one}, p_.n);
+    }
+    const int full = p_.Pulse(u, p_.largest());
+    if (name == "scattered sum") {
+      s_.label = "plant";
+      return s_.Linear("scatter", {full, full}, p_.n);
+    }
+    const int all =
+        s_.Do("mul", {s_.Spread(s_.Total(p_.Positive(u))),
+                      s_.Array(std::vector<double>(static_cast<size_t>(p_.n), p_.largest()))});
+    if (name == "dot product") {
+      const int ones = Lit(1.0);
+      s_.label = "plant";
+      return s_.Spread(s_.Linear("matmul", {all, ones}, 0));
+    }
+    if (name == "norm") {
+      s_.label = "plant";
+      return s_.Spread(s_.Linear("norm2", {all}, 0));
+    }
+    // [1 -L; 1 L] where it fails, else zeros.
+    std::vector<double> heights(static_cast<size_t>(p_.n), 1.0);
+    heights[1] = -p_.largest();
+    heights[3] = p_.largest();
+    const int terms = s_.Do("mul", {s_.Spread(s_.Total(p_.Positive(u))), s_.Array(heights)});
+    const int four = s_.Part(terms, 0, 4);
+    s_.label = "plant";
+    const int factors = s_.Linear("lu", {four}, 4);
+    return s_.Spread(s_.Total(factors));
+  }
+
   int WholeVector(int u) {
+    if (IsLinear(kind_)) return Linear(u);
     if (kind_.name == "product of all") return Product(u);
     const int pulse = s_.Spread(s_.Total(p_.Positive(u)));
     std::vector<double> heights(static_cast<size_t>(p_.n), p_.largest());
@@ -249,7 +304,7 @@ std::string PresetFor(Random& random, const std::string& kind) {
 }
 
 Planted ByOperation(Random& random, const Kind& kind, bool whole_vector) {
-  const bool four = kind.name == "Inf - Inf in a sum";
+  const bool four = kind.name == "Inf - Inf in a sum" || kind.name == "factors";
   Plot plot(random, PresetFor(random, kind.name), four ? 4 : whole_vector ? 2 : 1);
   plot.where = static_cast<Where>(random.Integer(0, kWheres - 1));
   if (whole_vector && plot.per_element()) plot.where = Where::kForFor;
@@ -258,14 +313,18 @@ Planted ByOperation(Random& random, const Kind& kind, bool whole_vector) {
   planted.operation = kind.operation;
   planted.label = "plant";
   planted.non_finite_class = kind.non_finite_class;
-  planted.gradient = random.Chance(0.3);
+  planted.gradient = random.Chance(0.3) && !IsLinear(kind);
   if (random.Chance(0.25)) planted.policy.nonfinite = precision::NonFinite::kStop;
   ForwardPlanter planter(plot, kind);
   const int a = plot.Filler();
   const int sum = plot.script.Do("mul", {kW, plot.script.Literal(0.5)});
   const int out = plot.Sow(a, sum, [&](int u, int now) { return planter.Plant(u, now); });
   plot.Fire(planted.step);
-  if (whole_vector) planted.element = kind.name == "cumsum" ? 1 : 0;
+  const bool by_element = kind.operation == "scatter" || kind.operation == "cholesky" ||
+                          kind.operation == "triangular_solve";
+  if (whole_vector && !by_element) {
+    planted.element = kind.name == "cumsum" ? 1 : kind.name == "factors" ? 3 : 0;
+  }
   plot.Close(plot.Bounded(out), plot.script.Do("add", {kZ, a}));
   return planted;
 }

@@ -78,7 +78,7 @@ struct MergeWord {
 
 // How many words a column has, and one of them under an action.
 SIMGRAD_HD constexpr int WordsOf(const TerminationColumn&) {
-  return 12 + 4 + kMarginBucketCount + kIterationBucketCount;
+  return 12 + kReasons + kMarginBucketCount + kIterationBucketCount;
 }
 SIMGRAD_HD constexpr int WordsOf(const EventColumn&) { return 6; }
 SIMGRAD_HD constexpr int WordsOf(const StateColumn&) { return 7; }
@@ -87,7 +87,7 @@ SIMGRAD_HD constexpr int WordsOf(const BackwardColumn&) { return 2 + kExponentBu
 template <class Action>
 SIMGRAD_HD inline void OnWord(TerminationColumn& to, const TerminationColumn& from, int word,
                               const Action& action) {
-  constexpr int kHistogram = 16;
+  constexpr int kHistogram = 12 + kReasons;
   constexpr int kIterations = kHistogram + kMarginBucketCount;
   if (word >= kIterations) {
     return action.Sum(to.iterations[word - kIterations], from.iterations[word - kIterations]);

@@ -35,7 +35,7 @@ struct NearestValue {
 struct TerminationTally {
   unsigned long long iterations_sum = 0, checks = 0, near_stopped = 0, near_continued = 0,
                      nan_margins = 0;
-  unsigned long long reasons[kReasons] = {0, 0, 0, 0};
+  unsigned long long reasons[kReasons] = {};
   unsigned long long tested_min = kNoMinimum, tested_max = kNoMaximum;
   NearestValue absolute, ulps;
   uint32_t iterations_min = ~uint32_t{0}, iterations_max = 0;

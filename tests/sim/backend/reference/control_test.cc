@@ -204,7 +204,8 @@ Outcome RunLevel(TestLevel level) {
 
 std::vector<std::string> Names(const Outcome& outcome) {
   std::vector<std::string> names;
-  for (const sim::Site& site : outcome.program->sites) names.push_back(site.name + " " + std::string(TestKindName(site.test_kind)));
+  for (const sim::Site& site : outcome.program->sites)
+    names.push_back(site.name + " " + std::string(TestKindName(site.test_kind)));
   return names;
 }
 
