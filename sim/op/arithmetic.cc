@@ -303,6 +303,8 @@ const OpInfo kNextAfter = Complete({
     .doc = "The number next to a in the format of the role, on the side of b; b where they are "
            "equal. The cotangent goes to a.",
     .operands = "a, b",
+    .passage = [](const Program&, const Op&,
+                  size_t operand) { return operand == 0 ? Passage::kSame : Passage::kNone; },
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.g());

@@ -131,10 +131,9 @@ template <bool kNegative>
 void ErrorFunctionVjp(VjpRule& r) {
   if (!r.Wants(0)) return;
   const ValueId x = r.X(0);
-  const ValueId factor = r.Const(0x1.20dd750429b6dp+0);
+  const ValueId factor = r.Const(kNegative ? -0x1.20dd750429b6dp+0 : 0x1.20dd750429b6dp+0);
   const ValueId decay = r.Do(OpCode::kExp, r.Neg(r.Mul(x, x)));
-  const ValueId slope = r.Mul(r.g(), r.Mul(factor, decay));
-  r.To(0, kNegative ? r.Neg(slope) : slope);
+  r.To(0, r.Mul(r.g(), r.Mul(factor, decay)));
 }
 
 // p = a^b: (g b) a^(b-1) and (g p) log a.

@@ -123,8 +123,8 @@ const OpInfo kNe = ComparisonEntry<Comparison::kNe>(
 
 const OpInfo kIsFinite = Complete({
     .name = "is_finite",
-    .doc = "Whether a real is neither infinite nor NaN; as `lt` it decides no `select`.",
-    .op_class = OpClass::kCompare,
+    .doc = "Whether a real is neither infinite nor NaN; no test, as it has no threshold.",
+    .op_class = OpClass::kPredicate,
     .operands = "a",
     .result = Result::kBool,
     .types = OfRealTypes,

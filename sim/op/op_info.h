@@ -34,6 +34,7 @@ class Lowering;
 enum class OpClass : uint8_t {
   kElementwise,  // equal shapes; the result has the operands' type
   kCompare,      // equal types; the result is a bool of that shape
+  kPredicate,    // of one real, without a threshold: a bool of its shape
   kLogic,        // bools
   kChoice,       // select
   kShape,

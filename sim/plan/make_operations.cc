@@ -30,6 +30,7 @@ void RegionMaker::ByFamily(const Op& op) {
   switch (InfoOf(op.code).op_class) {
     case OpClass::kElementwise:
     case OpClass::kCompare:
+    case OpClass::kPredicate:
     case OpClass::kLogic:
     case OpClass::kChoice:
       Elementwise(op);
@@ -76,7 +77,8 @@ void RegionMaker::AdjointOperation(const Op& op) {
 void RegionMaker::Elementwise(const Op& op) {
   const Value& result = program_[op.results[0]];
   // A comparison is named by what it compares, every other function by what it gives.
-  const bool compares = InfoOf(op.code).op_class == OpClass::kCompare;
+  const OpClass op_class = InfoOf(op.code).op_class;
+  const bool compares = op_class == OpClass::kCompare || op_class == OpClass::kPredicate;
   const std::string function =
       Cat(InfoOf(op.code).name, "_", SuffixOf(compares ? program_[op.operands[0]] : result));
   Define(op, [&](const Read& read) {

@@ -1,5 +1,6 @@
 """The builder writes the program that the expressions mean."""
 
+import numpy as np
 import pytest
 
 from simgrad.operation_writer import I32
@@ -22,6 +23,30 @@ def test_arithmetic_appends_operations_with_the_current_role():
     assert [op.role for op in program.step.ops] == ["solver", "solver", "solver", ""]
     assert program.step.ops[0].site == "s"
     assert list(program.step.yields) == list(program.step.ops[3].results)
+
+
+def test_numpy_names_append_the_operation_that_they_mean():
+    b = ProgramBuilder("w")
+    x, y = b.state("x"), b.state("y")
+    np.arctan2(np.tan(x), np.fmod(x, y))
+    assert ops(b.program.step) == ["tan", "rem", "atan2"]
+    finite = np.isfinite(np.float64(2.0) * x % y)
+    assert finite.element == program_pb2.ELEMENT_TYPE_BOOL
+    assert ops(b.program.step)[3:] == ["literal", "mul", "mod", "is_finite"]
+    with pytest.raises(TypeError):
+        np.log10(x)
+    with pytest.raises(TypeError):
+        np.add.reduce(x)
+
+
+def test_functions_of_the_table_are_methods():
+    b = ProgramBuilder("w")
+    x = b.state("x", (2, 3))
+    assert b.erfc(b.rsqrt(x)).shape == (2, 3)
+    assert b.prod(x, axes=1).shape == (2,)
+    held = b.all(b.is_finite(x), axes=None)
+    assert (held.shape, held.element) == ((), program_pb2.ELEMENT_TYPE_BOOL)
+    assert b.program.step.ops[-1].code == "all"
 
 
 def test_a_scalar_is_broadcast_to_an_array_and_arrays_must_agree():

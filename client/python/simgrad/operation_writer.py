@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 class Expression:
-    """A value of the program being written. +, -, * and / append operations to it."""
+    """A value of the program being written. Operators and NumPy's functions append operations to it."""
 
     def __init__(self, builder: "OperationWriter", value: int):
         self.builder = builder
@@ -56,8 +56,30 @@ class Expression:
     def __rtruediv__(self, other: Any) -> "Expression":
         return self.builder.apply("div", other, self)
 
+    def __mod__(self, other: Any) -> "Expression":
+        return self.builder.apply("mod", self, other)
+
+    def __rmod__(self, other: Any) -> "Expression":
+        return self.builder.apply("mod", other, self)
+
+    def __pow__(self, other: Any) -> "Expression":
+        return self.builder.apply("pow", self, other)
+
+    def __rpow__(self, other: Any) -> "Expression":
+        return self.builder.apply("pow", other, self)
+
     def __neg__(self) -> "Expression":
         return self.builder.apply("neg", self)
+
+    def __abs__(self) -> "Expression":
+        return self.builder.apply("abs", self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """np.tan(x) and the like append the operation of that name."""
+        code = _OF_NUMPY.get(ufunc.__name__)
+        if code is None or method != "__call__" or kwargs:
+            return NotImplemented
+        return self.builder.apply(code, *inputs)
 
     def __bool__(self) -> bool:
         raise TypeError("a world branches at named sites only: use event with select or cond, or while_loop")
@@ -204,4 +226,34 @@ def _axes(axes: int | Sequence[int] | None, x: Expression) -> list[int]:
     return [axes] if isinstance(axes, int) else sorted(axes)
 
 
-_BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"))
+_BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "is_finite"))
+
+# NumPy's functions of numbers, by what the operations are called.
+_OF_NUMPY = {
+    **{
+        name: name
+        for name in (
+            *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh"),
+            *("cosh", "tanh", "cbrt", "floor", "ceil", "trunc", "sign"),
+        )
+    },
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "negative": "neg",
+    "absolute": "abs",
+    "fabs": "abs",
+    "minimum": "min",
+    "maximum": "max",
+    "power": "pow",
+    "remainder": "mod",
+    "fmod": "rem",
+    "rint": "round",
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "nextafter": "next_after",
+    "isfinite": "is_finite",
+}

@@ -7,36 +7,16 @@
 namespace simgrad::sim::equality {
 using enum OpCode;
 
-const std::vector<OpCode>& FirstEdition() {
-  static const std::vector<OpCode> kFirst = {
-      kAdd,     kSub,          kMul,       kDiv,       kNeg,     kAbs,    kSign,    kMin,
-      kMax,     kFma,          kSqrt,      kFloor,     kRound,   kMod,    kExp,     kLog,
-      kLog1p,   kExpm1,        kSin,       kCos,       kAtan2,   kTanh,   kSigmoid, kSoftplus,
-      kPow,     kLt,           kLe,        kGt,        kGe,      kEq,     kNe,      kAnd,
-      kOr,      kNot,          kSelect,    kBroadcast, kReshape, kSlice,  kPad,     kConcat,
-      kSum,     kReduceMax,    kReduceMin, kArgmax,    kArgmin,  kCumsum, kAny,     kCast,
-      kConvert, kStopGradient, kLiteral,   kEvent,     kWhile,   kFor};
-  return kFirst;
-}
-
 OpCode WorldWriter::RandomOp() {
-  static const std::vector<OpCode> kFirst = [] {
-    std::vector<OpCode> first;
-    for (OpCode code : FirstEdition()) {
-      if (code != kPad && code != kAny) first.push_back(code);  // those of adjoints
-    }
-    return first;
-  }();
-  static const std::vector<OpCode> kEvery = [] {
+  static const std::vector<OpCode> kAll = [] {
     std::vector<OpCode> all;
     EachOp([&](OpCode code, const OpInfo& info) {
       if (info.in_worlds) all.push_back(code);
     });
     return all;
   }();
-  const std::vector<OpCode>& all = options_.first_edition ? kFirst : kEvery;
-  OpCode code = random_.Chance(0.2) ? options_.focus : random_.Pick(all);
-  while (options_.smooth && !InfoOf(code).smooth) code = random_.Pick(all);
+  OpCode code = random_.Chance(0.2) ? options_.focus : random_.Pick(kAll);
+  while (options_.smooth && !InfoOf(code).smooth) code = random_.Pick(kAll);
   return code;
 }
 
@@ -181,6 +161,9 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
     }
     case OpClass::kCompare:
       return WriteCompare(code, pool);
+    case OpClass::kPredicate:
+      Keep(pool, pool.choices, builder_.Apply(code, {Real(pool)}));
+      return true;
     case OpClass::kLogic:
       return WriteLogic(code, pool);
     case OpClass::kChoice:
@@ -241,10 +224,6 @@ void WorldWriter::WriteReals(OpCode code, ValuePool& pool) {
 
 bool WorldWriter::WriteCompare(OpCode code, ValuePool& pool) {
   const bool equality = code == kEq || code == kNe;
-  if (code == kIsFinite) {
-    Keep(pool, pool.anonymous, builder_.Apply(code, {Real(pool)}));
-    return true;
-  }
   if (random_.Chance(0.4)) {
     const Var a = Real(pool);
     const Var b = random_.Chance(0.5) ? Threshold(pool) : RealOf(pool, a.shape());
@@ -461,8 +440,7 @@ bool WorldWriter::WriteConcat(ValuePool& pool, ElementType element) {
 bool WorldWriter::WriteReduction(OpCode code, ValuePool& pool) {
   const bool of_bools = code == kAny || code == kAll;
   const bool may_be_empty = code == kSum || code == kProd || code == kCumsum || of_bools;
-  const bool of_reals = options_.smooth || options_.first_edition;
-  const double kind = of_reals ? 1.0 : random_.Uniform(0.0, 1.0);
+  const double kind = options_.smooth ? 1.0 : random_.Uniform(0.0, 1.0);
   Vars& list = of_bools      ? (random_.Chance(0.7) ? pool.choices : pool.anonymous)
                : kind < 0.15 ? pool.i32s
                : kind < 0.25 ? pool.i64s

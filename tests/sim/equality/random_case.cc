@@ -217,12 +217,8 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   WorldOptions world_options;
   world_options.smooth = options.smooth;
   world_options.size = options.size;
-  world_options.first_edition = options.first_edition;
-  world_options.focus = options.first_edition
-                            ? FirstEdition()[seed % FirstEdition().size()]
-                            : static_cast<OpCode>(seed % static_cast<uint64_t>(OpCode::kTape));
-  const bool adjoint_only = !InfoOf(world_options.focus).in_worlds ||
-                            (options.first_edition && world_options.focus == OpCode::kAny);
+  world_options.focus = static_cast<OpCode>(seed % static_cast<uint64_t>(OpCode::kTape));
+  const bool adjoint_only = !InfoOf(world_options.focus).in_worlds;
   if (adjoint_only) {
     world_options.focus =
         world_options.focus == OpCode::kExclusiveProd ? OpCode::kProd : OpCode::kSlice;

@@ -55,8 +55,8 @@ class Witness::Rules {
   }
   void ErrorFunction(bool negative) {
     const Read decay = Op("exp", {Op("neg", {Op("mul", {X(0), X(0)})})});
-    const Read slope = Op("mul", {g_, Op("mul", {Number(0x1.20dd750429b6dp+0), decay})});
-    To(0, negative ? Op("neg", {slope}) : slope);
+    const double factor = negative ? -0x1.20dd750429b6dp+0 : 0x1.20dd750429b6dp+0;
+    To(0, Op("mul", {g_, Op("mul", {Number(factor), decay})}));
   }
 
   Witness& w_;
