@@ -166,13 +166,121 @@ class Operations(OperationWriter):
         """The same elements, row-major, in another `shape`."""
         return self._reshaped("reshape", None, a, shape=shape)
 
-    def slice(self, a: Any, start: Sequence[int], shape: Sequence[int]) -> Expression:
-        """The part of a that begins at `start` and has `shape`, per axis."""
-        return self._reshaped("slice", None, a, start=start, shape=shape)
+    def slice(
+        self, a: Any, start: Sequence[int], shape: Sequence[int], stride: Sequence[int] = ()
+    ) -> Expression:
+        """The part of a that begins at `start` and has `shape`, per axis; of `stride` n
+        every n-th element."""
+        return self._reshaped("slice", None, a, start=start, shape=shape, stride=stride)
+
+    def pad(
+        self, a: Any, start: Sequence[int], shape: Sequence[int], interior: Sequence[int] = (), fill: float = 0.0
+    ) -> Expression:
+        """a in `shape`, from `start` on, with `interior` places between neighbours, per
+        axis; `fill` everywhere else, rounded and within the range of the format."""
+        return self._reshaped("pad", None, a, start=start, shape=shape, interior=interior, fill=fill)
 
     def concat(self, *operands: Any, axes: int | Sequence[int] | None = None) -> Expression:
         """The operands one after the other along the one axis of `axes`."""
         return self._joined("concat", None, *operands, axes=axes)
+
+    def transpose(self, a: Any, dims: Sequence[int]) -> Expression:
+        """a with its axes in another order: axis k of the result is axis `dims`[k] of a."""
+        return self._array("transpose", None, a, dims=dims)
+
+    def take(
+        self, a: Any, shape: Sequence[int], indices: Sequence[int], fill: float = 0.0
+    ) -> Expression:
+        """Elements of a by their row-major numbers `indices`, in `shape`; -1 gives
+        `fill`, rounded and within the range of the format."""
+        return self._reshaped("take", None, a, shape=shape, indices=indices, fill=fill)
+
+    def iota(
+        self, element: int, shape: Sequence[int], axes: int | Sequence[int] | None = None
+    ) -> Expression:
+        """Integers of `shape`: the position of each element along the one axis of `axes`."""
+        return self._array("iota", element, shape=shape, axes=axes)
+
+    def gather(
+        self, a: Any, indices: Any, axes: int | Sequence[int] | None = None, fill: float = 0.0, bounds: str = "clip"
+    ) -> Expression:
+        """Elements of a along the one axis of `axes`, at i32 indices of any shape, which
+        takes the place of the axis. Where an index is outside, `bounds` `clip` takes
+        the nearest, `fill` gives `fill`, rounded and within the range of the format."""
+        return self._array("gather", None, a, indices, axes=axes, fill=fill, bounds=bounds)
+
+    def scatter(
+        self, a: Any, indices: Any, updates: Any, axes: int | Sequence[int] | None = None, bounds: str = "clip", combine: str = "add"
+    ) -> Expression:
+        """a with updates brought in along the one axis of `axes`, at i32 indices, one
+        after the other: `combine` is `set`, `add`, `mul`, `min` or `max`, each
+        rounded. Where an index is outside, `bounds` `clip` takes the nearest place,
+        `drop` none. The cotangent of `mul` is that of distinct indices."""
+        return self._array("scatter", None, a, indices, updates, axes=axes, bounds=bounds, combine=combine)
+
+    def dynamic_slice(self, a: Any, starts: Any, shape: Sequence[int]) -> Expression:
+        """The part of a of `shape` that begins at starts, an i32 per axis, moved inside
+        where it would leave a."""
+        return self._array("dynamic_slice", None, a, starts, shape=shape)
+
+    def update(self, a: Any, part: Any, starts: Any) -> Expression:
+        """a with a part written over it that begins at starts, an i32 per axis, moved
+        inside where it would leave a."""
+        return self._array("update", None, a, part, starts)
+
+    def argsort(self, *operands: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The i32 places of the elements of keys in ascending order along the one axis of
+        `axes`: equal ones of the first key by the next, then as they stand; zeros are
+        equal, NaN comes last."""
+        return self._array("argsort", I32, *operands, axes=axes)
+
+    def matmul(self, a: Any, b: Any) -> Expression:
+        """The product of matrices [..., m, k] and [..., k, n], with the same axes in
+        front: each number one chain of fma over k in the accumulator of the role."""
+        return self._array("matmul", None, a, b)
+
+    def cholesky(self, a: Any) -> Expression:
+        """The lower factor of symmetric matrices [..., n, n], of which the lower triangle
+        is read, +0 above; from a pivot that is not above 0 on, the lower triangle is
+        NaN."""
+        return self._array("cholesky", None, a)
+
+    def triangular_solve(
+        self, t: Any, b: Any, upper: bool = False, transposed: bool = False, unit: bool = False
+    ) -> Expression:
+        """x with t x = b, of a lower triangle t [..., n, n] (`upper`: an upper one;
+        `transposed`: of its transpose; `unit`: ones on its diagonal) and b [..., n,
+        m]. The rest of t is not read."""
+        return self._array("triangular_solve", None, t, b, upper=upper, transposed=transposed, unit=unit)
+
+    def lu(self, a: Any) -> Expression:
+        """The factors of a square matrix with its rows in the order of `lu_permutation`:
+        below the diagonal the multipliers, from it on the upper factor. A column of
+        zeros has multipliers 0."""
+        return self._array("lu", None, a)
+
+    def lu_permutation(self, a: Any) -> Expression:
+        """Which row of a square matrix each row of its `lu` is: the pivot of a column is
+        the first largest magnitude, or the first NaN."""
+        return self._array("lu_permutation", I32, a)
+
+    def lu_solve(
+        self, a: Any, factors: Any, permutation: Any, b: Any, transposed: bool = False
+    ) -> Expression:
+        """x with a x = b (`transposed`: of the transpose of a) from the factors and the
+        permutation of a; a itself is not read, and receives the cotangent."""
+        return self._array("lu_solve", None, a, factors, permutation, b, transposed=transposed)
+
+    def norm2(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The Euclidean norm over `axes`, ascending; those axes go. Numbers are scaled by
+        the power of two of the largest, squared, and added in the order and
+        accumulator of the role."""
+        return self._array("norm2", None, a, axes=axes)
+
+    def solve(self, a: Any, b: Any) -> Expression:
+        """x with a x = b, of a square matrix a and b [n, m]: `lu`, `lu_permutation` and
+        `lu_solve`."""
+        return self._array("solve", None, a, b)
 
     def sum(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
         """The sum over `axes`, ascending; those axes go. Order and accumulator are the
