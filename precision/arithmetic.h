@@ -55,4 +55,13 @@ SIMGRAD_HD inline double Mod(Format format, double a, double b) {
   return Add(format, r, b);
 }
 
+// The remainder a - b trunc(a / b), which is exact; it has the sign of a. b = 0 or infinite a: NaN;
+// infinite b: a.
+SIMGRAD_HD inline double Rem(double a, double b) { return Canonical(::fmod(a, b)); }
+
+// a / b rounded to the format, without its fraction.
+SIMGRAD_HD inline double Quot(Format format, double a, double b) {
+  return Trunc(Div(format, a, b));
+}
+
 }  // namespace simgrad::precision

@@ -2,7 +2,8 @@
 //
 // Maths: narrow::Exp, Expm1, Log, Log1p, Sin, Cos, Tanh, Sigmoid, Softplus, for arguments that are
 //   values of f32; shorter than those of precision/elementary.h, since an error of some 2^-51 is
-//   enough. Pow and Atan2 are those of f64; only the Atan2 of bf16 differs, in subnormal results.
+//   enough. Exp2, Log2, Tan, Asin, Acos, Atan, Sinh, Cosh, Rsqrt, Cbrt, Erf and Erfc are the sequences
+//   of f64, rounded to odd at last; they stand beside those. Pow and Atan2 are those of f64; only the Atan2 of bf16 differs, in subnormal results.
 // Units: arguments and results are doubles; RoundTo or Lane<F>::Round gives the value of the format.
 // Accuracy: after the rounding. One operand: the correctly rounded value of the real function, which
 //   every_float (tests/precision) shows for all arguments. Two operands: correctly rounded in bf16

@@ -1,11 +1,12 @@
-// Operations that need no rounding: minimum, maximum, relu, sign, abs, neg, floor and round.
+// Operations that need no rounding: minimum, maximum, relu, sign, abs, neg, floor, ceil, trunc and
+// round.
 //
 // Maths: Max and Min are maximum and minimum of IEEE 754-2019: NaN propagates, -0 < +0. Round goes
 //   to the nearest integer, ties to even.
 // Accuracy: exact; the result is a value of the operands' format, whichever that is. A NaN result
 //   is the canonical NaN of the carrier; on a GPU Max, Min, Abs and Neg of floats leave its bits to
-//   the hardware, as arithmetic does. Zeros keep the operand's sign in Floor and Round; Sign of
-//   either zero is +0.
+//   the hardware, as arithmetic does. Zero results of Floor, Ceil, Trunc and Round keep the
+//   operand's sign; Sign of either zero is +0.
 // Errors: none. Cost: a few operations without a branch, for vector kernels too.
 // Threads: pure; host and device; Floor and Round need round to nearest in the caller's thread.
 // Source: docs/numerics.md section 2; IEEE 754-2019 section 9.6.
@@ -103,6 +104,23 @@ SIMGRAD_HD inline float Floor(float x) {
 SIMGRAD_HD inline double Floor(double x) {
   const double nearest = Round(x);
   return nearest > x ? nearest - 1.0 : nearest;
+}
+
+SIMGRAD_HD inline float Ceil(float x) {
+  return Canonical(FloatOf(BitsOf(Floor(FloatOf(BitsOf(x) ^ 0x80000000u))) ^ 0x80000000u));
+}
+SIMGRAD_HD inline double Ceil(double x) {
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  return Canonical(DoubleOf(BitsOf(Floor(DoubleOf(BitsOf(x) ^ kSign))) ^ kSign));
+}
+
+SIMGRAD_HD inline float Trunc(float x) {
+  const uint32_t sign = BitsOf(x) & 0x80000000u;
+  return Canonical(FloatOf(BitsOf(Floor(FloatOf(BitsOf(x) ^ sign))) | sign));
+}
+SIMGRAD_HD inline double Trunc(double x) {
+  const uint64_t sign = BitsOf(x) & (uint64_t{1} << 63);
+  return Canonical(DoubleOf(BitsOf(Floor(DoubleOf(BitsOf(x) ^ sign))) | sign));
 }
 
 }  // namespace simgrad::precision

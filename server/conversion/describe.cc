@@ -54,6 +54,13 @@ absl::Status CheckObjective(const v1::DescribeProgramRequest& request,
                                 known.empty() ? "none" : absl::StrJoin(known, ", ")));
 }
 
+absl::Status CheckSize(size_t bytes, int64_t most_bytes) {
+  if (static_cast<int64_t>(bytes) <= most_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the description has at least ", bytes, " bytes, messages at most ", most_bytes,
+                   "; ask without adjoint, or raise --max_message_bytes"));
+}
+
 }  // namespace
 
 absl::StatusOr<v1::ListWorldsResponse> ListWorlds() {
@@ -67,7 +74,8 @@ absl::StatusOr<v1::ListWorldsResponse> ListWorlds() {
 }
 
 absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
-    const v1::DescribeProgramRequest& request, ProgramCache& cache, const CompileControl& control) {
+    const v1::DescribeProgramRequest& request, ProgramCache& cache, const CompileControl& control,
+    int64_t most_bytes) {
   absl::Status status = validation::CheckWorld(request.world(), "world");
   if (status.ok()) status = validation::CheckPolicy(request.policy(), "policy");
   if (!status.ok()) return status;
@@ -85,18 +93,23 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
   const auto program =
       cache.Lower(*world, request.policy(), request.objective(), adjoint, "", control);
   if (!program.ok()) return program.status();
+  const std::string& text = (*program)->program->text;
+  status = CheckSize((*program)->info.size() + text.size(), most_bytes);
+  if (!status.ok()) return status;
   v1::DescribeProgramResponse response;
   response.mutable_program()->ParseFromString((*program)->info);
-  response.mutable_program()->set_text((*program)->program->text);
+  response.mutable_program()->set_text(text);
   *response.mutable_source() = ProgramToProto((*world)->program);
   for (v1::InputSchema& schema : InputSchemasOf((*world)->program)) {
     *response.add_inputs() = std::move(schema);
   }
   if (request.has_cuda()) {
-    auto text = CudaTextOf(*(*program)->program, request.cuda());
-    if (!text.ok()) return text.status();
-    *response.mutable_cuda() = *std::move(text);
+    auto cuda = CudaTextOf(*(*program)->program, request.cuda());
+    if (!cuda.ok()) return cuda.status();
+    *response.mutable_cuda() = *std::move(cuda);
   }
+  status = CheckSize(response.ByteSizeLong(), most_bytes);
+  if (!status.ok()) return status;
   return response;
 }
 

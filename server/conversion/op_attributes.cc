@@ -43,6 +43,10 @@ class Reader {
 
   absl::Status operator()(std::monostate) const { return absl::OkStatus(); }
   absl::Status operator()(std::vector<double> Attributes::*place) const {
+    if (!field_->is_repeated()) {
+      out_.*place = {reflection_.GetDouble(op_, field_)};
+      return absl::OkStatus();
+    }
     const auto sent = reflection_.GetRepeatedFieldRef<double>(op_, field_);
     (out_.*place).assign(sent.begin(), sent.end());
     return absl::OkStatus();
@@ -62,6 +66,18 @@ class Reader {
   }
   absl::Status operator()(int32_t Attributes::*place) const {
     out_.*place = reflection_.GetInt32(op_, field_);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(sim::Bounds Attributes::*place) const {
+    const auto bounds = sim::BoundsFromName(Text());
+    if (!bounds) return Unknown("bounds", "clip, fill, drop");
+    out_.*place = *bounds;
+    return absl::OkStatus();
+  }
+  absl::Status operator()(sim::Combine Attributes::*place) const {
+    const auto combine = sim::CombineFromName(Text());
+    if (!combine) return Unknown("combination", "set, add, mul, min, max");
+    out_.*place = *combine;
     return absl::OkStatus();
   }
   absl::Status operator()(bool Attributes::*place) const {
@@ -116,6 +132,12 @@ class Writer {
 
   void operator()(std::monostate) const {}
   void operator()(std::vector<double> Attributes::*place) const {
+    if (!field_->is_repeated()) {
+      if (!(attributes_.*place).empty()) {
+        reflection_.SetDouble(&out_, field_, (attributes_.*place)[0]);
+      }
+      return;
+    }
     reflection_.GetMutableRepeatedFieldRef<double>(&out_, field_).CopyFrom(attributes_.*place);
   }
   void operator()(std::vector<int64_t> Attributes::*place) const {
@@ -127,6 +149,12 @@ class Writer {
   }
   void operator()(int32_t Attributes::*place) const {
     reflection_.SetInt32(&out_, field_, attributes_.*place);
+  }
+  void operator()(sim::Bounds Attributes::*place) const {
+    Text(std::string(sim::BoundsName(attributes_.*place)));
+  }
+  void operator()(sim::Combine Attributes::*place) const {
+    Text(std::string(sim::CombineName(attributes_.*place)));
   }
   void operator()(bool Attributes::*place) const {
     reflection_.SetBool(&out_, field_, attributes_.*place);

@@ -50,7 +50,7 @@ std::string MethodName(const OpInfo& info) {
 std::vector<std::string> OperandNames(const OpInfo& info) {
   std::vector<std::string> names =
       absl::StrSplit(std::string(info.operands.names), ", ", absl::SkipEmpty());
-  if (names.back() == "...") return {"*operands"};
+  if (!names.empty() && names.back() == "...") return {"*operands"};
   return names;
 }
 
@@ -61,18 +61,33 @@ struct Parameter {
   const char* passed;
 };
 constexpr Parameter kParameters[] = {
-    {Attribute::kAxes, "axes: int | Sequence[int] | None = None", "axes=axes"},
     {Attribute::kStart, "start: Sequence[int]", "start=start"},
     {Attribute::kShape, "shape: Sequence[int]", "shape=shape"},
     {Attribute::kDims, "dims: Sequence[int]", "dims=dims"},
+    {Attribute::kAxes, "axes: int | Sequence[int] | None = None", "axes=axes"},
     {Attribute::kFormat, "format: str = \"\"", "format=format"},
     {Attribute::kOverflow, "overflow: str = \"\"", "overflow=overflow"},
     {Attribute::kReverse, "reverse: bool = False", "reverse=reverse"},
+    {Attribute::kStride, "stride: Sequence[int] = ()", "stride=stride"},
+    {Attribute::kInterior, "interior: Sequence[int] = ()", "interior=interior"},
+    {Attribute::kIndices, "indices: Sequence[int]", "indices=indices"},
+    {Attribute::kFill, "fill: float = 0.0", "fill=fill"},
+    {Attribute::kBounds, "bounds: str = \"clip\"", "bounds=bounds"},
+    {Attribute::kCombine, "combine: str = \"add\"", "combine=combine"},
+    {Attribute::kUpper, "upper: bool = False", "upper=upper"},
+    {Attribute::kTransposed, "transposed: bool = False", "transposed=transposed"},
+    {Attribute::kUnit, "unit: bool = False", "unit=unit"},
 };
 
 // The method of OperationWriter that knows the type of the result.
 std::string WriterOf(const OpInfo& info) {
-  if (info.attributes.Has(Attribute::kShape)) return "_reshaped";
+  const bool of_one = info.operands.IsFixed() && info.operands.most == 1;
+  const bool computes = info.op_class == OpClass::kIndexing || info.op_class == OpClass::kLinear;
+  if (computes || (info.op_class == OpClass::kShape && !info.attributes.Has(Attribute::kShape) &&
+                   info.operands.IsFixed())) {
+    return "_array";
+  }
+  if (info.attributes.Has(Attribute::kShape)) return of_one ? "_reshaped" : "_array";
   if (info.operands.most < 0) return "_joined";
   if (info.op_class == OpClass::kReduction) {
     return info.attributes.Has(Attribute::kReverse) ? "_scanned" : "_reduced";

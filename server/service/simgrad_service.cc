@@ -243,16 +243,6 @@ void SimgradService::ListWorlds(const ServiceCall& call, UnaryAnswer& answer) {
   AnswerAlike<v1::ListWorldsRequest>(context_, "ListWorlds", call, answer, worlds_bytes_);
 }
 
-absl::StatusOr<v1::DescribeProgramResponse> SimgradService::Describe(
-    const v1::DescribeProgramRequest& request, const conversion::CompileControl& control) {
-  auto answer = conversion::DescribeProgram(request, cache_, control);
-  const int64_t limit = options_.limits.max_message_bytes;
-  if (!answer.ok() || static_cast<int64_t>(answer->ByteSizeLong()) <= limit) return answer;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the description has ", answer->ByteSizeLong(), " bytes, messages at most ",
-                   limit, "; ask without adjoint, or raise --max_message_bytes"));
-}
-
 void SimgradService::DescribeProgram(const ServiceCall& asked, UnaryAnswer& answer) {
   auto call = std::make_shared<DescribeCall>(context_, asked, answer);
   if (!call->Arrive(asked)) return;
@@ -261,7 +251,10 @@ void SimgradService::DescribeProgram(const ServiceCall& asked, UnaryAnswer& answ
       -> absl::StatusOr<v1::DescribeProgramResponse> {
     const auto request = Guarded([&] { return Parsed<v1::DescribeProgramRequest>(kept.get()); });
     if (!request.ok()) return request.status();
-    return Guarded([&] { return Describe(*request, control); });
+    return Guarded([&] {
+      return conversion::DescribeProgram(*request, cache_, control,
+                                         options_.limits.max_message_bytes);
+    });
   };
   scheduling::WorkQueue::Job job;
   job.caller = call->caller();

@@ -32,9 +32,6 @@ class SimgradService final {
   void Gradient(const ServiceCall& call, StreamAnswer& answer);
 
  private:
-  absl::StatusOr<v1::DescribeProgramResponse> Describe(const v1::DescribeProgramRequest& request,
-                                                       const conversion::CompileControl& control);
-
   const CallContext context_;
   const PrepareOptions options_;
   v1::ServerInfo info_;

@@ -14,6 +14,8 @@
 #include "precision/hash.h"
 #include "precision/lane.h"
 #include "precision/narrow_elementary.h"
+#include "precision/next_after.h"
+#include "precision/norm.h"
 #include "precision/ulp.h"
 #include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/integers.h"
@@ -56,6 +58,18 @@ OF_FORMAT(Cos)
 OF_FORMAT(Tanh)
 OF_FORMAT(Sigmoid)
 OF_FORMAT(Softplus)
+OF_FORMAT(Exp2)
+OF_FORMAT(Log2)
+OF_FORMAT(Rsqrt)
+OF_FORMAT(Cbrt)
+OF_FORMAT(Tan)
+OF_FORMAT(Asin)
+OF_FORMAT(Acos)
+OF_FORMAT(Atan)
+OF_FORMAT(Sinh)
+OF_FORMAT(Cosh)
+OF_FORMAT(Erf)
+OF_FORMAT(Erfc)
 
 template <Format F>
 LONG_FUNCTION double Atan2(double y, double x) {
@@ -71,6 +85,12 @@ template <Format F>
 LONG_FUNCTION double Mod(double a, double b) {
   return precision::Mod(F, a, b);
 }
+
+template <Format F>
+LONG_FUNCTION double NextAfter(double a, double b) {
+  return precision::NextAfter(F, a, b);
+}
+LONG_FUNCTION double Rem(double a, double b) { return precision::Rem(a, b); }
 
 // ---- reals, by format ----
 
@@ -116,6 +136,23 @@ LONG_FUNCTION double Mod(double a, double b) {
   UNARY(sigmoid, F, s, L::Round(Sigmoid<Format::F>(a)))                                           \
   UNARY(softplus, F, s, L::Round(Softplus<Format::F>(a)))                                         \
   BINARY(pow, F, s, L::Round(Pow(a, b)))                                                          \
+  UNARY(ceil, F, s, precision::Ceil(a))                                                           \
+  UNARY(trunc, F, s, precision::Trunc(a))                                                         \
+  BINARY(rem, F, s, Rem(a, b))                                                                    \
+  BINARY(quot, F, s, precision::Trunc(L::Div(a, b)))                                              \
+  BINARY(next_after, F, s, NextAfter<Format::F>(a, b))                                            \
+  UNARY(exp2, F, s, L::Round(Exp2<Format::F>(a)))                                                 \
+  UNARY(log2, F, s, L::Round(Log2<Format::F>(a)))                                                 \
+  UNARY(rsqrt, F, s, L::Round(Rsqrt<Format::F>(a)))                                               \
+  UNARY(cbrt, F, s, L::Round(Cbrt<Format::F>(a)))                                                 \
+  UNARY(tan, F, s, L::Round(Tan<Format::F>(a)))                                                   \
+  UNARY(asin, F, s, L::Round(Asin<Format::F>(a)))                                                 \
+  UNARY(acos, F, s, L::Round(Acos<Format::F>(a)))                                                 \
+  UNARY(atan, F, s, L::Round(Atan<Format::F>(a)))                                                 \
+  UNARY(sinh, F, s, L::Round(Sinh<Format::F>(a)))                                                 \
+  UNARY(cosh, F, s, L::Round(Cosh<Format::F>(a)))                                                 \
+  UNARY(erf, F, s, L::Round(Erf<Format::F>(a)))                                                   \
+  UNARY(erfc, F, s, L::Round(Erfc<Format::F>(a)))                                                 \
   COMPARE(lt, F, s, a < b)                                                                        \
   COMPARE(le, F, s, a <= b)                                                                       \
   COMPARE(gt, F, s, a > b)                                                                        \
@@ -130,6 +167,10 @@ LONG_FUNCTION double Mod(double a, double b) {
                                              Lane<Format::F>::Carrier b) {                        \
     return c ? a : b;                                                                             \
   }                                                                                               \
+  BINARY(scale_up, F, s,                                                                          \
+         L::Round(precision::ScaleUp(static_cast<double>(a), static_cast<double>(b))))            \
+  BINARY(scale_down, F, s,                                                                        \
+         L::Round(precision::ScaleDown(static_cast<double>(a), static_cast<double>(b))))          \
   SCALAR double add_wide_##s(double a, double b) { return precision::Add(Format::F, a, b); }      \
   SCALAR Lane<Format::F>::Carrier round_f32_##s(float x) { return Lane<Format::F>::Round(x); }    \
   SCALAR Lane<Format::F>::Carrier round_f64_##s(double x) { return Lane<Format::F>::Round(x); }   \
@@ -189,6 +230,12 @@ EXACT_SUMS(kE5m2, e5m2)
 
 CARRIED(float, f32)
 CARRIED(double, f64)
+#define IS_FINITE(F, s) \
+  SCALAR bool is_finite_##s(Lane<Format::F>::Carrier x) { return precision::IsFinite(x); }
+IS_FINITE(kBf16, bf16)
+IS_FINITE(kF16, f16)
+IS_FINITE(kE4m3, e4m3)
+IS_FINITE(kE5m2, e5m2)
 SCALAR double widen_f32(float x) { return static_cast<double>(x); }
 SCALAR float narrow_f64(double x) { return static_cast<float>(x); }
 
@@ -200,6 +247,10 @@ SCALAR float narrow_f64(double x) { return static_cast<float>(x); }
   SCALAR T mul_##s(T a, T b) { return device::Mul(a, b); }                  \
   SCALAR T div_##s(T a, T b) { return device::FloorDivide(a, b); }          \
   SCALAR T mod_##s(T a, T b) { return device::FloorRemainder(a, b); }       \
+  SCALAR T quot_##s(T a, T b) { return device::TruncatedQuotient(a, b); }   \
+  SCALAR T rem_##s(T a, T b) { return device::TruncatedRemainder(a, b); }   \
+  SCALAR bool leads_max_##s(T best, T x) { return x > best; }               \
+  SCALAR bool leads_min_##s(T best, T x) { return x < best; }               \
   SCALAR T neg_##s(T a) { return device::Neg(a); }                          \
   SCALAR T abs_##s(T a) { return device::Abs(a); }                          \
   SCALAR T sign_##s(T a) { return device::Sign(a); }                        \

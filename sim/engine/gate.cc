@@ -77,7 +77,8 @@ class Flow {
     if (op_class == OpClass::kLogic) return FixLogic(op);
     if (op_class == OpClass::kChoice) return FollowSelect(op);
     if (op.code == kStopGradient) return;
-    if (op.operands.size() == 1 && op_class == OpClass::kShape) {
+    const bool fills = op.code == kPad || op.code == kTake;
+    if (op.operands.size() == 1 && op_class == OpClass::kShape && !fills) {
       fixed_[Index(op.results[0])] = FixedAt(op.operands[0]);
     }
     for (ValueId result : op.results) {

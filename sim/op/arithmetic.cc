@@ -1,6 +1,7 @@
 // Arithmetic, elementwise: rounded once on reals, two's complement on integers.
 #include "precision/arithmetic.h"
 
+#include "precision/next_after.h"
 #include "precision/selection.h"
 #include "sim/op/types.h"
 #include "sim/op/vjp_rule.h"
@@ -34,6 +35,18 @@ int64_t FloorRemainder(int64_t a, int64_t b) {
   return remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder;
 }
 
+// Toward zero; all ones for a zero divisor; the smallest number by -1 wraps to itself.
+int64_t TruncatedQuotient(int64_t a, int64_t b) {
+  if (b == 0) return -1;
+  return b == -1 ? Negated(a) : a / b;
+}
+
+// The remainder of TruncatedQuotient: it has the sign of a, which it is for a zero divisor.
+int64_t TruncatedRemainder(int64_t a, int64_t b) {
+  if (b == 0) return a;
+  return b == -1 ? 0 : a % b;
+}
+
 // In what follows the last operand, the later use, comes first.
 
 void ProductVjp(VjpRule& r) {
@@ -49,12 +62,13 @@ void QuotientVjp(VjpRule& r) {
   if (r.Wants(0)) r.To(0, t);
 }
 
-// a - b floor(a / b): g and -(g floor(a / b)).
+// a - b whole(a / b): g and -(g whole(a / b)).
+template <OpCode kWhole>
 void RemainderVjp(VjpRule& r) {
   if (r.Wants(1)) {
     const ValueId a = r.X(0);
     const ValueId b = r.X(1);
-    const ValueId whole = r.Do(OpCode::kFloor, r.Div(a, b));
+    const ValueId whole = r.Do(kWhole, r.Div(a, b));
     r.To(1, r.Neg(r.Mul(r.g(), whole)));
   }
   if (r.Wants(0)) r.To(0, r.g());
@@ -237,10 +251,64 @@ const OpInfo kMod = Complete({
     .doc = "a - b floor(a / b), real or integer; of integers 0 for a zero divisor.",
     .operands = "a, b",
     .birth = Birth::kArithmetic,
-    .vjp = RemainderVjp,
+    .vjp = RemainderVjp<OpCode::kFloor>,
     .domains = {Domain::kAll, Domain::kPositive},
     .on_reals = [](Format f, double a, double b, double) { return Mod(f, a, b); },
     .on_integers = FloorRemainder,
+});
+
+const OpInfo kRem = Complete({
+    .name = "rem",
+    .doc = "a - b trunc(a / b), real, exact, or integer; of integers a for a zero divisor.",
+    .operands = "a, b",
+    .birth = Birth::kArithmetic,
+    .vjp = RemainderVjp<OpCode::kTrunc>,
+    .domains = {Domain::kAll, Domain::kPositive},
+    .on_reals = [](Format, double a, double b, double) { return precision::Rem(a, b); },
+    .on_integers = TruncatedRemainder,
+});
+
+const OpInfo kQuot = Complete({
+    .name = "quot",
+    .doc = "trunc(a / b), real, or integer; of integers -1 for a zero divisor.",
+    .operands = "a, b",
+    .birth = Birth::kArithmetic,
+    .carries = [](const Carriage& c) { return c.operand == 0; },  // x / Inf is finite
+    .divides_by_zero = [](std::span<const double> x) { return x[1] == 0.0; },
+    .smooth = false,
+    .on_reals = [](Format f, double a, double b, double) { return precision::Quot(f, a, b); },
+    .on_integers = TruncatedQuotient,
+});
+
+const OpInfo kCeil = Complete({
+    .name = "ceil",
+    .doc = "The smallest integer not below a, as a real.",
+    .operands = "a",
+    .propagates = true,
+    .smooth = false,
+    .on_reals = [](Format, double a, double, double) { return precision::Ceil(a); },
+});
+
+const OpInfo kTrunc = Complete({
+    .name = "trunc",
+    .doc = "a without its fraction.",
+    .operands = "a",
+    .propagates = true,
+    .smooth = false,
+    .on_reals = [](Format, double a, double, double) { return precision::Trunc(a); },
+});
+
+const OpInfo kNextAfter = Complete({
+    .name = "next_after",
+    .doc = "The number next to a in the format of the role, on the side of b; b where they are "
+           "equal. The cotangent goes to a.",
+    .operands = "a, b",
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.To(0, r.g());
+        },
+    .smooth = false,
+    .on_reals = [](Format f, double a, double b, double) { return precision::NextAfter(f, a, b); },
 });
 
 }  // namespace simgrad::sim::op

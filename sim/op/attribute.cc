@@ -45,6 +45,32 @@ std::string IntoInput(const Program& program, const Op& op, const Names&) {
   return " into " + std::string(InputKindName(input.kind)) + "." + input.name;
 }
 
+// " name", where it holds.
+template <bool Attributes::*kFlag>
+std::string Flag(const char* name, const Op& op) {
+  return op.attributes.*kFlag ? std::string(" ") + name : "";
+}
+
+std::string ListIfAny(const char* name, const std::vector<int64_t>& numbers) {
+  return numbers.empty() ? "" : List(name, numbers);
+}
+
+std::string FillText(const Program& program, const Op& op, const Names& used) {
+  return op.attributes.literal.empty() ? "" : " fill=" + Numbers(program, op, used).substr(1);
+}
+
+constexpr std::array<std::string_view, 4> kBounds = {"", "clip", "fill", "drop"};
+constexpr std::array<std::string_view, 6> kCombines = {"", "set", "add", "mul", "min", "max"};
+
+template <class T, size_t kCount>
+std::optional<T> FromName(const std::array<std::string_view, kCount>& names,
+                          std::string_view name) {
+  for (size_t i = 1; i < kCount; ++i) {
+    if (names[i] == name) return static_cast<T>(i);
+  }
+  return std::nullopt;
+}
+
 const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"literal", &Attributes::literal, Numbers},
     {"axes", &Attributes::axes,
@@ -105,29 +131,64 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.reverse ? " reverse" : "";
      }},
+    {"stride", &Attributes::dims,
+     [](const Program&, const Op& op, const Names&) {
+       return ListIfAny("stride", op.attributes.dims);
+     }},
+    {"interior", &Attributes::dims,
+     [](const Program&, const Op& op, const Names&) {
+       return ListIfAny("interior", op.attributes.dims);
+     }},
+    {"indices", &Attributes::start,
+     [](const Program&, const Op& op, const Names&) {
+       return List("indices", op.attributes.start);
+     }},
+    {"fill", &Attributes::literal, FillText},
+    {"bounds", &Attributes::bounds,
+     [](const Program&, const Op& op, const Names&) {
+       return " bounds=" + std::string(BoundsName(op.attributes.bounds));
+     }},
+    {"combine", &Attributes::combine,
+     [](const Program&, const Op& op, const Names&) {
+       return " " + std::string(CombineName(op.attributes.combine));
+     }},
+    {"upper", &Attributes::upper,
+     [](const Program&, const Op& op, const Names&) {
+       return Flag<&Attributes::upper>("upper", op);
+     }},
+    {"transposed", &Attributes::transposed,
+     [](const Program&, const Op& op, const Names&) {
+       return Flag<&Attributes::transposed>("transposed", op);
+     }},
+    {"unit", &Attributes::unit,
+     [](const Program&, const Op& op,
+        const Names&) { return Flag<&Attributes::unit>("unit", op); }},
     {"",
      {},
-     [](const Program& program, const Op& op, const Names&) -> std::string {
-       if (!HasFormat(program, op)) return "";
-       return " order=" + std::string(precision::OrderName(op.attributes.order));
-     }},
+     [](const Program& program, const Op& op,
+        const Names&) -> std::
+                          string {
+                            if (!HasFormat(program, op)) return "";
+                            return " order=" +
+                                   std::string(precision::OrderName(op.attributes.order));
+                          }},
     {"",
      {},
-     [](const Program& program, const Op& op, const Names&) -> std::string {
-       if (!HasFormat(program, op)) return "";
-       const auto accumulator = precision::Traits(op.attributes.accumulator);
-       return " accumulator=" + std::string(accumulator.name);
-     }},
+     [](const Program& program, const Op& op,
+        const Names&) -> std::
+                          string {
+                            if (!HasFormat(program, op)) return "";
+                            const auto accumulator = precision::Traits(op.attributes.accumulator);
+                            return " accumulator=" + std::string(accumulator.name);
+                          }},
     {"",
      {},
-     [](const Program&, const Op& op, const Names& used) {
-       return " " + used(op.attributes.primal);
-     }},
+     [](const Program&, const Op& op,
+        const Names& used) { return " " + used(op.attributes.primal); }},
     {"",
      {},
-     [](const Program&, const Op& op, const Names& used) {
-       return " of " + used(op.attributes.primal);
-     }},
+     [](const Program&, const Op& op,
+        const Names& used) { return " of " + used(op.attributes.primal); }},
     {"overflow", &Attributes::overflow,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.overflow == Overflow::kSaturate ? " saturate" : "";
@@ -136,6 +197,15 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
 }};
 
 }  // namespace
+
+std::string_view BoundsName(Bounds bounds) { return kBounds[static_cast<size_t>(bounds)]; }
+std::string_view CombineName(Combine combine) { return kCombines[static_cast<size_t>(combine)]; }
+std::optional<Bounds> BoundsFromName(std::string_view name) {
+  return FromName<Bounds>(kBounds, name);
+}
+std::optional<Combine> CombineFromName(std::string_view name) {
+  return FromName<Combine>(kCombines, name);
+}
 
 const AttributeInfo& InfoOf(Attribute attribute) { return kTable[static_cast<size_t>(attribute)]; }
 

@@ -35,6 +35,15 @@ enum class Attribute : uint8_t {
   kForCarried,  // `for`: says nothing that its operands do not, and is not printed
   kFormat,
   kReverse,
+  kStride,
+  kInterior,
+  kIndices,
+  kFill,
+  kBounds,
+  kCombine,
+  kUpper,
+  kTransposed,
+  kUnit,
   // Filled in by AssignPrecision or Differentiate, and in no message.
   kOrder,
   kAccumulator,
@@ -49,12 +58,12 @@ class AttributeSet {
  public:
   constexpr AttributeSet() = default;
   constexpr AttributeSet(std::initializer_list<Attribute> attributes) {
-    for (Attribute a : attributes) bits_ |= 1u << static_cast<int>(a);
+    for (Attribute a : attributes) bits_ |= uint64_t{1} << static_cast<int>(a);
   }
-  constexpr bool Has(Attribute a) const { return (bits_ >> static_cast<int>(a) & 1u) != 0; }
+  constexpr bool Has(Attribute a) const { return (bits_ >> static_cast<int>(a) & 1) != 0; }
 
  private:
-  uint32_t bits_ = 0;
+  uint64_t bits_ = 0;
 };
 
 // Where an attribute stands.
@@ -62,7 +71,8 @@ using AttributeField =
     std::variant<std::monostate, std::vector<double> Attributes::*,
                  std::vector<int64_t> Attributes::*, std::string Attributes::*,
                  Comparison Attributes::*, CapOrder Attributes::*, int64_t Attributes::*,
-                 int32_t Attributes::*, bool Attributes::*, std::optional<Format> Attributes::*,
+                 int32_t Attributes::*, bool Attributes::*, Bounds Attributes::*,
+                 Combine Attributes::*, std::optional<Format> Attributes::*,
                  std::optional<Overflow> Attributes::*, TestKind Attributes::*>;
 
 struct AttributeInfo {
@@ -74,6 +84,12 @@ struct AttributeInfo {
 };
 
 const AttributeInfo& InfoOf(Attribute attribute);
+
+// "clip", "add"; kNone: "". Of an unknown name: nothing.
+std::string_view BoundsName(Bounds bounds);
+std::string_view CombineName(Combine combine);
+std::optional<Bounds> BoundsFromName(std::string_view name);
+std::optional<Combine> CombineFromName(std::string_view name);
 
 // In their order.
 template <class F>

@@ -65,6 +65,78 @@ void AngleVjp(VjpRule& r) {
   if (r.Wants(0)) r.To(0, r.Div(r.Mul(r.g(), x), d));
 }
 
+// y = 1/sqrt x: -(((0.5 g) y)/x).
+void RsqrtVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId half = r.Const(0.5);
+  const ValueId t = r.Mul(half, r.g());
+  const ValueId u = r.Mul(t, r.Y());
+  r.To(0, r.Neg(r.Div(u, r.X(0))));
+}
+
+// 3 y^2.
+void CbrtVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId y = r.Y();
+  const ValueId three = r.Const(3.0);
+  const ValueId squared = r.Mul(y, y);
+  r.To(0, r.Div(r.g(), r.Mul(three, squared)));
+}
+
+void Exp2Vjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId ln2 = r.Const(0x1.62e42fefa39efp-1);
+  const ValueId t = r.Mul(r.g(), r.Y());
+  r.To(0, r.Mul(t, ln2));
+}
+
+void Log2Vjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId ln2 = r.Const(0x1.62e42fefa39efp-1);
+  r.To(0, r.Div(r.g(), r.Mul(r.X(0), ln2)));
+}
+
+// 1 + y^2.
+void TanVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId y = r.Y();
+  const ValueId one = r.Const(1.0);
+  const ValueId squared = r.Mul(y, y);
+  r.To(0, r.Mul(r.g(), r.Add(one, squared)));
+}
+
+// g / sqrt((1 - x)(1 + x)), negative for acos.
+template <bool kNegative>
+void ArcVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId x = r.X(0);
+  const ValueId one = r.Const(1.0);
+  const ValueId below = r.Sub(one, x);
+  const ValueId above = r.Add(one, x);
+  const ValueId root = r.Do(OpCode::kSqrt, r.Mul(below, above));
+  const ValueId slope = r.Div(r.g(), root);
+  r.To(0, kNegative ? r.Neg(slope) : slope);
+}
+
+void AtanVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId x = r.X(0);
+  const ValueId one = r.Const(1.0);
+  const ValueId squared = r.Mul(x, x);
+  r.To(0, r.Div(r.g(), r.Add(one, squared)));
+}
+
+// 2/sqrt(pi) e^(-x^2), negative for erfc.
+template <bool kNegative>
+void ErrorFunctionVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const ValueId x = r.X(0);
+  const ValueId factor = r.Const(0x1.20dd750429b6dp+0);
+  const ValueId decay = r.Do(OpCode::kExp, r.Neg(r.Mul(x, x)));
+  const ValueId slope = r.Mul(r.g(), r.Mul(factor, decay));
+  r.To(0, kNegative ? r.Neg(slope) : slope);
+}
+
 // p = a^b: (g b) a^(b-1) and (g p) log a.
 void PowerVjp(VjpRule& r) {
   if (!r.Wants(0) && !r.Wants(1)) return;
@@ -208,6 +280,134 @@ const OpInfo kPow = Complete({
     .vjp = PowerVjp,
     .domains = {Domain::kPositive, Domain::kBounded},
     .on_reals = Rounded<precision::Pow>,
+});
+
+const OpInfo kExp2 = Complete({
+    .name = "exp2",
+    .doc = "2^a.",
+    .operands = "a",
+    .birth = Birth::kArithmetic,
+    .vjp = Exp2Vjp,
+    .domains = {Domain::kBounded},
+    .on_reals = Rounded<precision::Exp2, narrow::Exp2>,
+});
+
+const OpInfo kLog2 = Complete({
+    .name = "log2",
+    .doc = "The logarithm of a to base 2.",
+    .operands = "a",
+    .birth = Birth::kArithmetic,
+    .propagates = true,
+    .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
+    .vjp = Log2Vjp,
+    .domains = {Domain::kPositive},
+    .on_reals = Rounded<precision::Log2, narrow::Log2>,
+});
+
+const OpInfo kRsqrt = Complete({
+    .name = "rsqrt",
+    .doc = "1 / sqrt(a), rounded once.",
+    .operands = "a",
+    .birth = Birth::kArithmetic,
+    .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
+    .vjp = RsqrtVjp,
+    .domains = {Domain::kPositive},
+    .on_reals = Rounded<precision::Rsqrt, narrow::Rsqrt>,
+});
+
+const OpInfo kCbrt = Complete({
+    .name = "cbrt",
+    .doc = "The real cube root of a.",
+    .operands = "a",
+    .propagates = true,
+    .vjp = CbrtVjp,
+    .domains = {Domain::kPositive},
+    .on_reals = Rounded<precision::Cbrt, narrow::Cbrt>,
+});
+
+const OpInfo kTan = Complete({
+    .name = "tan",
+    .doc = "The tangent of a, in radians.",
+    .operands = "a",
+    .birth = Birth::kArithmetic,  // in f16 next to a pole
+    .propagates = true,
+    .vjp = TanVjp,
+    .domains = {Domain::kBounded},
+    .on_reals = Rounded<precision::Tan, narrow::Tan>,
+});
+
+const OpInfo kAsin = Complete({
+    .name = "asin",
+    .doc = "The angle in [-pi/2, pi/2] whose sine is a.",
+    .operands = "a",
+    .birth = Birth::kArithmetic,
+    .propagates = true,
+    .vjp = ArcVjp<false>,
+    .domains = {Domain::kBounded},
+    .on_reals = Rounded<precision::Asin, narrow::Asin>,
+});
+
+const OpInfo kAcos = Complete({
+    .name = "acos",
+    .doc = "The angle in [0, pi] whose cosine is a.",
+    .operands = "a",
+    .birth = Birth::kArithmetic,
+    .propagates = true,
+    .vjp = ArcVjp<true>,
+    .domains = {Domain::kBounded},
+    .on_reals = Rounded<precision::Acos, narrow::Acos>,
+});
+
+const OpInfo kAtan = Complete({
+    .name = "atan",
+    .doc = "The angle in [-pi/2, pi/2] whose tangent is a.",
+    .operands = "a",
+    .vjp = AtanVjp,
+    .on_reals = Rounded<precision::Atan, narrow::Atan>,
+});
+
+const OpInfo kSinh = Complete({
+    .name = "sinh",
+    .doc = "The hyperbolic sine of a.",
+    .operands = "a",
+    .birth = Birth::kArithmetic,
+    .propagates = true,
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kCosh, r.X(0))));
+        },
+    .domains = {Domain::kBounded},
+    .on_reals = Rounded<precision::Sinh, narrow::Sinh>,
+});
+
+const OpInfo kCosh = Complete({
+    .name = "cosh",
+    .doc = "The hyperbolic cosine of a.",
+    .operands = "a",
+    .birth = Birth::kArithmetic,
+    .propagates = true,
+    .vjp =
+        [](VjpRule& r) {
+          if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kSinh, r.X(0))));
+        },
+    .domains = {Domain::kBounded},
+    .on_reals = Rounded<precision::Cosh, narrow::Cosh>,
+});
+
+const OpInfo kErf = Complete({
+    .name = "erf",
+    .doc = "The error function of a.",
+    .operands = "a",
+    .vjp = ErrorFunctionVjp<false>,
+    .on_reals = Rounded<precision::Erf, narrow::Erf>,
+});
+
+const OpInfo kErfc = Complete({
+    .name = "erfc",
+    .doc = "1 - erf(a), without cancellation.",
+    .operands = "a",
+    .vjp = ErrorFunctionVjp<true>,
+    .on_reals = Rounded<precision::Erfc, narrow::Erfc>,
 });
 
 }  // namespace simgrad::sim::op

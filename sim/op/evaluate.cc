@@ -1,5 +1,9 @@
 #include "sim/op/evaluate.h"
 
+#include <algorithm>
+
+#include "precision/rounding.h"
+
 namespace simgrad::sim {
 namespace {
 
@@ -27,6 +31,21 @@ bool ComparesAny(Comparison comparison, T a, T b) {
 bool Compares(Comparison comparison, double a, double b) { return ComparesAny(comparison, a, b); }
 
 bool Compares(Comparison comparison, int64_t a, int64_t b) { return ComparesAny(comparison, a, b); }
+
+double FillOf(const Op& op, const Value& result) {
+  const double fill = op.attributes.literal.empty() ? 0.0 : op.attributes.literal[0];
+  if (result.type.element == ElementType::kBool) return fill != 0.0 ? 1.0 : 0.0;
+  if (result.type.element != ElementType::kReal) return fill;
+  return precision::RoundTo(*result.format, fill, Overflow::kSaturate);
+}
+
+Array FilledWith(const Op& op, const Value& result) {
+  Array array = ZerosOf(result.type);
+  const double fill = FillOf(op, result);
+  std::fill(array.real.begin(), array.real.end(), fill);
+  std::fill(array.integer.begin(), array.integer.end(), static_cast<int64_t>(fill));
+  return array;
+}
 
 int64_t WrapTo(ElementType type, int64_t value) {
   if (type == ElementType::kI32) return static_cast<int32_t>(static_cast<uint64_t>(value));

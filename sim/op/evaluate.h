@@ -21,12 +21,31 @@ Array EvaluateElementwise(const Evaluation& e, const OpInfo& info);
 // Two's complement at the width of the type: i32 wraps at 32 bits; bool is 0 or 1.
 int64_t WrapTo(ElementType type, int64_t value);
 
+// `fill` of the operation, rounded to the format of the result and within its range.
+double FillOf(const Op& op, const Value& result);
+Array FilledWith(const Op& op, const Value& result);
+
+// The smallest and the largest of some elements, for a certificate; a NaN counts as both.
+template <class Elements>
+void AppendRange(const Array& from, const Elements& elements, std::vector<double>& to) {
+  double low = 0.0;
+  double high = 0.0;
+  bool first = true;
+  for (size_t i : elements) {
+    const double x = from.AsDouble(i);
+    low = first || x < low || x != x ? x : low;
+    high = first || x > high || x != x ? x : high;
+    first = false;
+  }
+  if (!first) to.insert(to.end(), {low, high});
+}
+
 // A comparison with NaN is false, `ne` included (docs/numerics.md section 2).
 bool Compares(Comparison comparison, double a, double b);
 bool Compares(Comparison comparison, int64_t a, int64_t b);
 
 // The elements of the operand that result element `result` of a reduction reads, in their order:
-// for a cumulative sum, those up to and including its own.
+// for a cumulative sum, those up to and including its own; for an exclusive product, its whole line.
 std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t result,
                                     WorkMeter* meter = nullptr);
 

@@ -1,5 +1,6 @@
 // Comparisons, logic and select: what gives bools, and what they choose.
 #include "absl/strings/str_cat.h"
+#include "precision/selection.h"
 #include "sim/op/evaluate.h"
 #include "sim/op/types.h"
 #include "sim/op/vjp_rule.h"
@@ -27,6 +28,13 @@ Array Compare(const Evaluation& e) {
     result.integer.push_back(Compares(kComparison, a.integer[i], b.integer[i]) ? 1 : 0);
   }
   return result;
+}
+
+Types OfRealTypes(const Program& program, const Op& op) {
+  if (absl::Status status = NeedsElement(program, op, 0, ElementType::kReal); !status.ok()) {
+    return status;
+  }
+  return std::vector<Type>{{ElementType::kBool, TypeOf(program, op, 0).shape}};
 }
 
 Types LogicTypes(const Program& program, const Op& op) {
@@ -112,6 +120,23 @@ const OpInfo kEq =
     ComparisonEntry<Comparison::kEq>("eq", "The bool a == b, also of bools; of reals as for `lt`.");
 const OpInfo kNe = ComparisonEntry<Comparison::kNe>(
     "ne", "The bool a != b, also of bools, false where one is NaN; of reals as for `lt`.");
+
+const OpInfo kIsFinite = Complete({
+    .name = "is_finite",
+    .doc = "Whether a real is neither infinite nor NaN; as `lt` it decides no `select`.",
+    .op_class = OpClass::kCompare,
+    .operands = "a",
+    .result = Result::kBool,
+    .types = OfRealTypes,
+    .evaluate =
+        [](const Evaluation& e) {
+          Array result;
+          for (double x : e.operands[0]->real) {
+            result.integer.push_back(precision::IsFinite(x) ? 1 : 0);
+          }
+          return result;
+        },
+});
 
 const OpInfo kAnd = LogicEntry<Both>("and", "Whether both bools hold.", "a, b");
 const OpInfo kOr = LogicEntry<Either>("or", "Whether one of two bools holds.", "a, b");

@@ -28,6 +28,7 @@ namespace simgrad::sim {
 struct NumericalProgram;
 class VjpRule;
 class ExpansionWriter;
+class Lowering;
 
 // Families of operations.
 enum class OpClass : uint8_t {
@@ -37,6 +38,8 @@ enum class OpClass : uint8_t {
   kChoice,       // select
   kShape,
   kReduction,
+  kIndexing,  // at places that are computed
+  kLinear,    // linear algebra
   kPrecision,
   kConstant,  // literal
   kControl,
@@ -154,6 +157,10 @@ struct OpInfo {
   Rule<bool(const Carriage& carriage)> carries = {};  // where it depends; else `propagates`
   Rule<bool(std::span<const double> operands)> divides_by_zero = {};
 
+  // What a birth certificate shows as operands of an element of the result; else the operands there.
+  Rule<std::vector<double>(const Program& program, const Op& op, Arrays operands, size_t element)>
+      made_of = {};
+
   Derivative derivative = Derivative::kNone;
   Rule<Passage(const Program& program, const Op& op, size_t operand)> passage = {};  // else kSame
   Rule<void(VjpRule& rule)> vjp = {};
@@ -170,6 +177,10 @@ struct OpInfo {
   Rule<double(Format format, double a, double b, double c)> on_reals = {};
   Rule<int64_t(int64_t a, int64_t b)> on_integers = {};
   Rule<Array(const Evaluation& e)> evaluate = {};
+
+  // As loops over elements, for executors that compile (lowering.h). Left out: the default of its family, where
+  // the plan has one.
+  Rule<void(Lowering& lowering)> lower = {};
 
   constexpr bool can_create() const { return birth != Birth::kNever; }
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "precision/arithmetic.h"
 #include "precision/selection.h"
 #include "sim/op/evaluate.h"
 #include "sim/op/types.h"
@@ -16,16 +17,17 @@ std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t
   const Shape& shape = program[op.operands[0]].type.shape;
   const std::vector<int64_t> strides = StridesOf(shape);
   const bool cumulative = op.code == OpCode::kCumsum;
+  const bool keeps_axes = cumulative || op.code == OpCode::kExclusiveProd;
   // Unflatten `result` over the axes that the result keeps.
   int64_t rest = static_cast<int64_t>(result);
   int64_t base = 0;
   int64_t own = 0;  // cumsum: position on its axis
   for (size_t axis = shape.size(); axis-- > 0;) {
-    if (!cumulative && IsReduced(op, axis)) continue;
+    if (!keeps_axes && IsReduced(op, axis)) continue;
     const int64_t at = rest % shape[axis];
     rest /= shape[axis];
-    if (cumulative && IsReduced(op, axis)) {
-      own = at;
+    if (IsReduced(op, axis)) {
+      own = at;  // of a cumulative sum
     } else {
       base += at * strides[axis];
     }
@@ -57,7 +59,7 @@ namespace {
 
 // ---- Types ----
 
-absl::Status CheckOperand(const Program& program, const Op& op, ElementType element) {
+absl::Status CheckAxes(const Program& program, const Op& op) {
   const Type& type = TypeOf(program, op, 0);
   const auto& axes = op.attributes.axes;
   for (size_t i = 0; i < axes.size(); ++i) {
@@ -67,7 +69,14 @@ absl::Status CheckOperand(const Program& program, const Op& op, ElementType elem
                                              ", are [", absl::StrJoin(axes, ","), "]"));
     }
   }
-  return NeedsElement(program, op, 0, element);
+  return absl::OkStatus();
+}
+
+// Reals or integers.
+absl::Status CheckNumbers(const Program& program, const Op& op) {
+  if (absl::Status status = CheckAxes(program, op); !status.ok()) return status;
+  const Type& type = TypeOf(program, op, 0);
+  return type.element == ElementType::kBool ? NotDefinedOn(op, type) : absl::OkStatus();
 }
 
 Shape ReducedShape(const Program& program, const Op& op) {
@@ -79,77 +88,148 @@ Shape ReducedShape(const Program& program, const Op& op) {
   return kept;
 }
 
-template <ElementType kElement>
-Types ReductionTypes(const Program& program, const Op& op) {
-  if (absl::Status status = CheckOperand(program, op, kElement); !status.ok()) return status;
-  return std::vector<Type>{{kElement, ReducedShape(program, op)}};
+Types BoolTypes(const Program& program, const Op& op) {
+  if (absl::Status status = CheckAxes(program, op); !status.ok()) return status;
+  if (absl::Status status = NeedsElement(program, op, 0, ElementType::kBool); !status.ok()) {
+    return status;
+  }
+  return std::vector<Type>{{ElementType::kBool, ReducedShape(program, op)}};
+}
+
+Types NumberTypes(const Program& program, const Op& op) {
+  if (absl::Status status = CheckNumbers(program, op); !status.ok()) return status;
+  return std::vector<Type>{{TypeOf(program, op, 0).element, ReducedShape(program, op)}};
+}
+
+Types ExclusiveTypes(const Program& program, const Op& op) {
+  if (absl::Status status = CheckNumbers(program, op); !status.ok()) return status;
+  return SameAsOperand(program, op);
 }
 
 Types CumsumTypes(const Program& program, const Op& op) {
-  if (absl::Status status = CheckOperand(program, op, ElementType::kReal); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = CheckNumbers(program, op); !status.ok()) return status;
   if (op.attributes.axes.size() != 1) return FieldError("axes", "cumsum takes one axis");
   return SameAsOperand(program, op);
 }
 
-template <ElementType kResult>
+template <bool kIsIndex>
 Types ExtremeTypes(const Program& program, const Op& op) {
-  if (absl::Status status = CheckOperand(program, op, ElementType::kReal); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = CheckNumbers(program, op); !status.ok()) return status;
   const auto& axes = op.attributes.axes;
   if (axes.size() != 1) return FieldError("axes", NameOf(op) + " takes one axis");
   if (TypeOf(program, op, 0).shape[static_cast<size_t>(axes[0])] == 0) {
     return FieldError("axes", NameOf(op) + " of no elements is not defined");
   }
-  return std::vector<Type>{{kResult, ReducedShape(program, op)}};
+  const ElementType element = TypeOf(program, op, 0).element;
+  return std::vector<Type>{{kIsIndex ? ElementType::kI32 : element, ReducedShape(program, op)}};
 }
 
 // ---- Evaluation ----
 
-// Each element of the result from the elements of the operand that it reads.
-template <class F>
-Array Reduce(const Evaluation& e, const F& f) {
-  Array result = ZerosOf(e.result().type);
-  std::vector<double> x;
+template <class Number, class F>
+void ReduceNumbers(const Evaluation& e, const std::vector<Number>& operand, Array& result,
+                   const F& f) {
+  std::vector<Number> x;
   for (size_t k = 0; k < SizeOf(result); ++k) {
     x.clear();
     for (size_t i : ReducedElements(e.program, e.op, k, &e.meter)) {
       e.meter.Add(kElementWork);
-      x.push_back(e.operands[0]->AsDouble(i));
+      x.push_back(operand[i]);
     }
     if (result.real.empty()) {
-      result.integer[k] = static_cast<int64_t>(f(x));
+      result.integer[k] = WrapTo(e.result().type.element, static_cast<int64_t>(f(x)));
     } else {
       result.real[k] = static_cast<double>(f(x));
+    }
+  }
+}
+
+// Each element of the result from the elements of the operand that it reads, a vector of doubles or
+// of integers.
+template <class F>
+Array Reduce(const Evaluation& e, const F& f) {
+  Array result = ZerosOf(e.result().type);
+  if (e.program.IsReal(e.op.operands[0])) {
+    ReduceNumbers(e, e.operands[0]->real, result, f);
+  } else {
+    ReduceNumbers(e, e.operands[0]->integer, result, f);
+  }
+  return result;
+}
+
+// Integers wrap.
+int64_t SumOf(const Evaluation&, Order, const std::vector<int64_t>& x) {
+  uint64_t sum = 0;
+  for (int64_t each : x) sum += static_cast<uint64_t>(each);
+  return static_cast<int64_t>(sum);
+}
+
+double SumOf(const Evaluation& e, Order order, const std::vector<double>& x) {
+  return precision::Sum(order, e.op.attributes.accumulator, *e.result().format, x.data(),
+                        static_cast<int64_t>(x.size()));
+}
+
+Array SumIn(const Evaluation& e, Order order) {
+  return Reduce(e, [&](const auto& x) { return SumOf(e, order, x); });
+}
+
+int64_t ProductOf(const Evaluation&, const std::vector<int64_t>& x) {
+  uint64_t product = 1;
+  for (int64_t each : x) product *= static_cast<uint64_t>(each);
+  return static_cast<int64_t>(product);
+}
+
+// Ascending, rounded after each factor.
+double ProductOf(const Evaluation& e, const std::vector<double>& x) {
+  double product = 1.0;
+  for (double each : x) product = precision::Mul(*e.result().format, product, each);
+  return product;
+}
+
+// Of the elements before each, or behind it: those of one line of the reduced axes in row-major
+// order.
+Array ExclusiveProducts(const Evaluation& e) {
+  const std::vector<double>& x = e.operands[0]->real;
+  Array result = ZerosOf(e.result().type);
+  Op line = e.op;
+  line.code = OpCode::kProd;
+  const size_t count =
+      e.op.attributes.axes.empty() ? 1 : ReducedElements(e.program, line, 0).size();
+  for (size_t k = 0; k * count < x.size(); ++k) {
+    std::vector<size_t> elements = ReducedElements(e.program, line, k, &e.meter);
+    if (e.op.attributes.reverse) std::reverse(elements.begin(), elements.end());
+    double product = 1.0;
+    for (size_t i : elements) {
+      e.meter.Add(kElementWork);
+      result.real[i] = product;
+      product = precision::Mul(*e.result().format, product, x[i]);
     }
   }
   return result;
 }
 
-Array SumIn(const Evaluation& e, Order order) {
-  return Reduce(e, [&](const std::vector<double>& x) {
-    return precision::Sum(order, e.op.attributes.accumulator, *e.result().format, x.data(),
-                          static_cast<int64_t>(x.size()));
-  });
+template <bool kLargest>
+double Further(double a, double b) {
+  return precision::Canonical(kLargest ? precision::Max(a, b) : precision::Min(a, b));
+}
+template <bool kLargest>
+int64_t Further(int64_t a, int64_t b) {
+  return kLargest ? std::max(a, b) : std::min(a, b);
 }
 
 template <bool kLargest>
 Array ReduceToExtreme(const Evaluation& e) {
-  return Reduce(e, [](const std::vector<double>& x) {
-    double extreme = x[0];
-    for (size_t i = 1; i < x.size(); ++i) {
-      extreme = kLargest ? precision::Max(extreme, x[i]) : precision::Min(extreme, x[i]);
-    }
-    return precision::Canonical(extreme);
+  return Reduce(e, [](const auto& x) {
+    auto extreme = x[0];
+    for (size_t i = 0; i < x.size(); ++i) extreme = Further<kLargest>(extreme, x[i]);
+    return extreme;
   });
 }
 
 // The first extreme; a NaN counts as the extreme, and the first NaN wins.
 template <bool kLargest>
 Array IndexOfExtreme(const Evaluation& e) {
-  return Reduce(e, [](const std::vector<double>& x) {
+  return Reduce(e, [](const auto& x) {
     size_t best = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       if (x[i] != x[i]) return i;
@@ -179,6 +259,28 @@ void CumsumVjp(VjpRule& r) {
   sum.operands = {r.Filled()};
   const ValueId cotangent = r.EmitUnder(mask, std::move(sum), r.type());
   r.To(0, {cotangent, mask});
+}
+
+// The product of the factors before each, times that of the factors behind it: nothing is divided.
+void ProductVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const Type type = r.OperandType(0);
+  const Mask mask = r.MapMask(type.shape, [&] { return r.Widen(); });
+  const ValueId x = r.X(0);
+  const auto products = [&](bool reverse) {
+    Op op = AxesOp(OpCode::kExclusiveProd, r.op().attributes.axes);
+    op.attributes.reverse = reverse;
+    op.operands = {x};
+    return r.EmitUnder(mask, std::move(op), type);
+  };
+  const ValueId before = products(false);
+  const ValueId behind = products(true);
+  const ValueId others =
+      r.EmitUnder(mask, {.code = OpCode::kMul, .operands = {before, behind}}, type);
+  Op spread = r.Widen();
+  spread.operands = {r.g()};
+  const ValueId wide = r.EmitUnder(mask, std::move(spread), type);
+  r.To(0, {r.EmitUnder(mask, {.code = OpCode::kMul, .operands = {wide, others}}, type), mask});
 }
 
 // Number of each element along the reduced axis.
@@ -223,7 +325,7 @@ consteval OpInfo ExtremeEntry(std::string_view name, std::string_view doc) {
                    .op_class = OpClass::kReduction,
                    .operands = "a",
                    .attributes = {Attribute::kAxes},
-                   .types = ExtremeTypes<ElementType::kReal>,
+                   .types = ExtremeTypes<false>,
                    .passage = MaskedPassage,
                    .vjp = ExtremeVjp < kLargest ? OpCode::kArgmax : OpCode::kArgmin >,
                    .evaluate = ReduceToExtreme<kLargest>});
@@ -237,7 +339,7 @@ consteval OpInfo IndexEntry(std::string_view name, std::string_view doc) {
                    .operands = "a",
                    .attributes = {Attribute::kAxes},
                    .result = Result::kI32,
-                   .types = ExtremeTypes<ElementType::kI32>,
+                   .types = ExtremeTypes<true>,
                    .evaluate = IndexOfExtreme<kLargest>});
 }
 
@@ -245,12 +347,12 @@ consteval OpInfo IndexEntry(std::string_view name, std::string_view doc) {
 
 const OpInfo kSum = Complete({
     .name = "sum",
-    .doc = "The sum over `axes`, ascending; those axes go. Order and accumulator are the policy's "
-           "for the role.",
+    .doc = "The sum over `axes`, ascending; those axes go. Of reals, order and accumulator are the "
+           "policy's for the role; integers wrap.",
     .op_class = OpClass::kReduction,
     .operands = "a",
     .attributes = {Attribute::kAxes, Attribute::kOrder, Attribute::kAccumulator},
-    .types = ReductionTypes<ElementType::kReal>,
+    .types = NumberTypes,
     .birth = Birth::kAccumulation,
     .propagates = true,
     .vjp =
@@ -298,15 +400,61 @@ const OpInfo kAny = Complete({
     .op_class = OpClass::kReduction,
     .operands = "a",
     .attributes = {Attribute::kAxes},
-    .in_worlds = false,
     .result = Result::kBool,
-    .types = ReductionTypes<ElementType::kBool>,
+    .types = BoolTypes,
     .evaluate =
         [](const Evaluation& e) {
-          return Reduce(e, [](const std::vector<double>& x) {
-            return std::any_of(x.begin(), x.end(), [](double b) { return b != 0.0; });
+          return Reduce(e, [](const auto& x) {
+            return std::any_of(x.begin(), x.end(), [](auto b) { return b != 0; });
           });
         },
+});
+
+const OpInfo kAll = Complete({
+    .name = "all",
+    .doc = "Whether all of the bools over `axes` hold.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes},
+    .result = Result::kBool,
+    .types = BoolTypes,
+    .evaluate =
+        [](const Evaluation& e) {
+          return Reduce(e, [](const auto& x) {
+            return std::all_of(x.begin(), x.end(), [](auto b) { return b != 0; });
+          });
+        },
+});
+
+const OpInfo kProd = Complete({
+    .name = "prod",
+    .doc = "The product over `axes`, ascending, real, rounded after each factor, or integer; those "
+           "axes go.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes},
+    .types = NumberTypes,
+    .birth = Birth::kAccumulation,
+    .propagates = true,
+    .vjp = ProductVjp,
+    .domains = {Domain::kBounded},
+    .evaluate =
+        [](const Evaluation& e) {
+          return Reduce(e, [&](const auto& x) { return ProductOf(e, x); });
+        },
+});
+
+const OpInfo kExclusiveProd = Complete({
+    .name = "exclusive_prod",
+    .doc = "The products of the elements over `axes` before each; with `reverse` of those behind "
+           "it, from the last down.",
+    .op_class = OpClass::kReduction,
+    .operands = "a",
+    .attributes = {Attribute::kAxes, Attribute::kReverse},
+    .in_worlds = false,
+    .types = ExclusiveTypes,
+    .birth = Birth::kAccumulation,
+    .evaluate = ExclusiveProducts,
 });
 
 }  // namespace op

@@ -1,12 +1,20 @@
 // Operations that move elements.
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "precision/rounding.h"
 #include "sim/op/evaluate.h"
+#include "sim/op/lowering.h"
 #include "sim/op/types.h"
 #include "sim/op/vjp_rule.h"
 
 namespace simgrad::sim::op {
 namespace {
+
+// No axis is longer.
+constexpr int64_t kLongestStep = int64_t{1} << 31;
 
 // The row-major index of element `flat` of `shape`, per axis.
 std::vector<int64_t> Unflatten(int64_t flat, const Shape& shape) {
@@ -89,6 +97,28 @@ Types ReshapeTypes(const Program& program, const Op& op) {
 
 // ---- slice takes a part out of the operand; pad puts the operand into a larger shape ----
 
+// How far neighbours of the small shape lie apart in the large one, by axis.
+std::vector<int64_t> Steps(const Op& op, size_t rank) {
+  std::vector<int64_t> steps(rank, 1);
+  const int64_t more = op.code == OpCode::kPad ? 1 : 0;  // places between, and the own one
+  for (size_t i = 0; i < op.attributes.dims.size(); ++i) steps[i] = op.attributes.dims[i] + more;
+  return steps;
+}
+
+absl::Status CheckSteps(const Op& op, const char* field, const std::vector<int64_t>& given,
+                        int64_t least) {
+  if (!given.empty() && given.size() != op.attributes.shape.size()) {
+    return FieldError(field, absl::StrCat("needs one number per axis, ", op.attributes.shape.size(),
+                                          ", has ", given.size()));
+  }
+  for (int64_t n : given) {
+    if (n < least || n > kLongestStep) {
+      return FieldError(field, absl::StrCat("must be from ", least, " to ", kLongestStep));
+    }
+  }
+  return absl::OkStatus();
+}
+
 Types WindowTypes(const Program& program, const Op& op, bool takes) {
   const Type& type = TypeOf(program, op, 0);
   const Shape& shape = op.attributes.shape;
@@ -97,10 +127,17 @@ Types WindowTypes(const Program& program, const Op& op, bool takes) {
   if (shape.size() != type.shape.size() || op.attributes.start.size() != type.shape.size()) {
     return FieldError("start", absl::StrCat("start and shape need ", type.shape.size(), " axes"));
   }
+  const absl::Status given = takes ? CheckSteps(op, "stride", op.attributes.dims, 1)
+                                   : CheckSteps(op, "interior", op.attributes.dims, 0);
+  if (!given.ok()) return given;
+  const std::vector<int64_t> steps = Steps(op, shape.size());
   for (size_t i = 0; i < shape.size(); ++i) {
     const int64_t start = op.attributes.start[i];
-    if (start < 0 || start > large[i] || small[i] < 0 || small[i] > large[i] - start) {
-      return FieldError("start", absl::StrCat("[", start, ", ", start, " + ", small[i],
+    // A length that is refused anyway is not multiplied.
+    const bool fits = small[i] >= 0 && small[i] <= large[i];
+    const int64_t length = fits && small[i] > 0 ? (small[i] - 1) * steps[i] + 1 : small[i];
+    if (start < 0 || start > large[i] || !fits || length > large[i] - start) {
+      return FieldError("start", absl::StrCat("[", start, ", ", start, " + ", length,
                                               ") leaves axis ", i, " of length ", large[i]));
     }
   }
@@ -110,10 +147,11 @@ Types WindowTypes(const Program& program, const Op& op, bool takes) {
 // Element k of the window that begins at `start`, in the whole.
 size_t InWindow(const Op& op, const Shape& window, const Shape& whole, size_t k) {
   const std::vector<int64_t> strides = StridesOf(whole);
+  const std::vector<int64_t> steps = Steps(op, whole.size());
   const std::vector<int64_t> index = Unflatten(static_cast<int64_t>(k), window);
   int64_t flat = 0;
   for (size_t axis = 0; axis < whole.size(); ++axis) {
-    flat += (op.attributes.start[axis] + index[axis]) * strides[axis];
+    flat += (op.attributes.start[axis] + steps[axis] * index[axis]) * strides[axis];
   }
   return static_cast<size_t>(flat);
 }
@@ -128,12 +166,30 @@ Array EvaluateSlice(const Evaluation& e) {
 }
 
 Array EvaluatePad(const Evaluation& e) {
-  Array result = ZerosOf(e.result().type);
+  Array result = FilledWith(e.op, e.result());
   for (size_t k = 0; k < SizeOf(*e.operands[0]); ++k) {
     e.meter.Add(kMoveWork);
     CopyElement(*e.operands[0], k, result, InWindow(e.op, ShapeOf(e, 0), e.result().type.shape, k));
   }
   return result;
+}
+
+std::vector<Lowering::Along> WindowOf(const Op& op, size_t rank) {
+  const std::vector<int64_t> steps = Steps(op, rank);
+  std::vector<Lowering::Along> axes;
+  for (size_t k = 0; k < rank; ++k) {
+    axes.push_back({static_cast<int64_t>(k), op.attributes.start[k], steps[k]});
+  }
+  return axes;
+}
+
+void LowerPad(Lowering& l) {
+  const auto to = l.Result();
+  const Value& value = l.ResultValue();
+  const double fill = FillOf(l.op(), value);
+  l.Fill(to, fill == 0.0 ? l.Integer(to.carrier, 0) : l.Real(fill, value));
+  const auto from = l.Operand(0);
+  l.Copy(l.Window(to, from.shape, WindowOf(l.op(), from.shape.size())), from);
 }
 
 // The same window of the cotangent.
@@ -143,6 +199,8 @@ void WindowVjp(VjpRule& r) {
   r.MapSlot(0, [&] {
     Op window = ShapeOp(kCode, shape);
     window.attributes.start = r.op().attributes.start;
+    const int64_t more = kCode == OpCode::kPad ? -1 : 1;
+    for (int64_t n : r.op().attributes.dims) window.attributes.dims.push_back(n + more);
     return window;
   });
 }
@@ -157,6 +215,198 @@ void SliceVjp(VjpRule& r) {
   const bool all = r.OperandType(0).shape == r.type().shape;
   if (r.mask().presence == Presence::kAlways && !all) r.SpellMask();
   WindowVjp<OpCode::kPad>(r);
+}
+
+// ---- transpose ----
+
+Types TransposeTypes(const Program& program, const Op& op) {
+  const Type& type = TypeOf(program, op, 0);
+  const std::vector<int64_t>& dims = op.attributes.dims;
+  std::vector<bool> taken(type.shape.size(), false);
+  bool fits = dims.size() == type.shape.size();
+  Shape shape;
+  for (size_t k = 0; k < dims.size() && fits; ++k) {
+    const bool inside = dims[k] >= 0 && dims[k] < static_cast<int64_t>(dims.size());
+    fits = inside && !taken[static_cast<size_t>(dims[k])];
+    if (!fits) break;
+    taken[static_cast<size_t>(dims[k])] = true;
+    shape.push_back(type.shape[static_cast<size_t>(dims[k])]);
+  }
+  if (!fits) {
+    return FieldError("dims", absl::StrCat("must name each of ", type.shape.size(),
+                                           " axes once, is [", absl::StrJoin(dims, ","), "]"));
+  }
+  return std::vector<Type>{{type.element, shape}};
+}
+
+// dims[k] becomes k.
+std::vector<int64_t> Inverse(const std::vector<int64_t>& dims) {
+  std::vector<int64_t> inverse(dims.size());
+  for (size_t k = 0; k < dims.size(); ++k) {
+    inverse[static_cast<size_t>(dims[k])] = static_cast<int64_t>(k);
+  }
+  return inverse;
+}
+
+Array EvaluateTranspose(const Evaluation& e) {
+  const std::vector<int64_t> strides = StridesOf(ShapeOf(e, 0));
+  Array result = ZerosOf(e.result().type);
+  for (size_t k = 0; k < SizeOf(result); ++k) {
+    e.meter.Add(kMoveWork);
+    const auto index = Unflatten(static_cast<int64_t>(k), e.result().type.shape);
+    int64_t source = 0;
+    for (size_t axis = 0; axis < index.size(); ++axis) {
+      source += index[axis] * strides[static_cast<size_t>(e.op.attributes.dims[axis])];
+    }
+    CopyElement(*e.operands[0], static_cast<size_t>(source), result, k);
+  }
+  return result;
+}
+
+void LowerTranspose(Lowering& l) {
+  const std::vector<int64_t> inverse = Inverse(l.attributes().dims);
+  std::vector<Lowering::Along> axes;
+  for (int64_t axis : inverse) axes.push_back({axis, 0, 1});
+  l.Rearrange(axes);
+}
+
+void TransposeVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  r.MapSlot(0, [&] {
+    Op back{.code = OpCode::kTranspose};
+    back.attributes.dims = Inverse(r.op().attributes.dims);
+    return back;
+  });
+}
+
+// ---- take: elements by their numbers, which are part of the program ----
+
+Types TakeTypes(const Program& program, const Op& op) {
+  const Type& type = TypeOf(program, op, 0);
+  const int64_t count = ElementCount(type.shape);
+  if (ElementCount(op.attributes.shape) != static_cast<int64_t>(op.attributes.start.size())) {
+    return FieldError("indices", absl::StrCat("needs one per element of the result, ",
+                                              ElementCount(op.attributes.shape), ", has ",
+                                              op.attributes.start.size()));
+  }
+  for (int64_t index : op.attributes.start) {
+    if (index < -1 || index >= count) {
+      return FieldError("indices",
+                        absl::StrCat(index, " is neither -1 nor an element of ", TypeText(type)));
+    }
+  }
+  if (absl::Status s = CheckFill(op, type); !s.ok()) return s;
+  return std::vector<Type>{{type.element, op.attributes.shape}};
+}
+
+Array EvaluateTake(const Evaluation& e) {
+  Array result = FilledWith(e.op, e.result());
+  for (size_t k = 0; k < SizeOf(result); ++k) {
+    e.meter.Add(kMoveWork);
+    const int64_t index = e.op.attributes.start[k];
+    if (index >= 0) CopyElement(*e.operands[0], static_cast<size_t>(index), result, k);
+  }
+  return result;
+}
+
+void LowerTake(Lowering& l) {
+  const Value& value = l.ResultValue();
+  const std::vector<int64_t>& indices = l.attributes().start;
+  const int64_t count = static_cast<int64_t>(indices.size());
+  const auto to = l.Flat(l.Result());
+  const bool fills = std::find(indices.begin(), indices.end(), -1) != indices.end();
+  const bool empty = ElementCount(l.OperandValue(0).type.shape) == 0;
+  const Lowering::Number fill = fills ? l.Real(FillOf(l.op(), value), value) : Lowering::kNone;
+  if (empty) {
+    if (count > 0) l.Fill(to, fill);
+    return;
+  }
+  const auto from = l.Flat(l.Operand(0));
+  const auto table = l.Table(indices);
+  l.EachOf({count}, [&](const Lowering::Places& at) {
+    const Lowering::Number index = l.Load(table, at);
+    const Lowering::Number place =
+        l.Call("max_i64", Carrier::kI64, {index, l.Integer(Carrier::kI64, 0)});
+    Lowering::Number x = l.Load(from, {Lowering::Place::At(place)});
+    if (fills) {
+      const Lowering::Number nowhere =
+          l.Call("lt_i64", Carrier::kBool, {index, l.Integer(Carrier::kI64, 0)});
+      x = l.Select(nowhere, fill, x, to.carrier);
+    }
+    l.Store(to, at, x);
+  });
+}
+
+// Where an element was taken several times its cotangents are added, ascending.
+void TakeVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const Type type = r.OperandType(0);
+  const int64_t count = ElementCount(r.type().shape);
+  const Shape flat{ElementCount(type.shape)};
+  const ValueId filled = r.Filled();
+  if (r.mask().presence == Presence::kAlways) r.SpellMask();
+  std::vector<double> places(r.op().attributes.start.begin(), r.op().attributes.start.end());
+  Op literal{.code = OpCode::kLiteral, .attributes = {.literal = std::move(places)}};
+  const bool none = count == 0;
+  if (none) literal.attributes.literal = {0.0};
+  const ValueId indices = r.EmitPlain(std::move(literal), {ElementType::kI32, {count}});
+  const auto back = [&](ValueId from, const Type& of, bool is_mask, const Mask& mask) {
+    const auto emit = [&](Op op, Shape shape) {
+      const Type as{of.element, std::move(shape)};
+      return is_mask ? r.EmitPlain(std::move(op), as) : r.EmitUnder(mask, std::move(op), as);
+    };
+    Op line = ShapeOp(OpCode::kReshape, {count});
+    line.operands = {from};
+    const ValueId updates = emit(std::move(line), {count});
+    const ValueId zero = r.Splat(0.0, {of.element, flat});
+    Op add{.code = OpCode::kScatter, .operands = {zero, indices, updates}};
+    add.attributes.axes = {0};
+    add.attributes.bounds = Bounds::kDrop;
+    add.attributes.combine = is_mask ? Combine::kMax : Combine::kAdd;
+    Op whole = ShapeOp(OpCode::kReshape, type.shape);
+    whole.operands = {emit(std::move(add), flat)};
+    return emit(std::move(whole), type.shape);
+  };
+  const Mask mask = Mask::At(back(r.mask().value, {ElementType::kBool, {}}, true, {}));
+  r.To(0, {back(filled, {ElementType::kReal, {}}, false, mask), mask});
+}
+
+// ---- iota ----
+
+Types IotaTypes(const Program& program, const Op& op) {
+  const Types types = OfResult(program, op);
+  if (!types.ok()) return types;
+  const Type& type = types->front();
+  if (type.element != ElementType::kI32 && type.element != ElementType::kI64) {
+    return FieldError("results", "iota gives i32 or i64");
+  }
+  if (type.shape != op.attributes.shape) return FieldError("shape", "is not that of the result");
+  const std::vector<int64_t>& axes = op.attributes.axes;
+  if (axes.size() != 1 || axes[0] < 0 || axes[0] >= static_cast<int64_t>(type.shape.size())) {
+    return FieldError("axes", "iota takes one axis of its shape");
+  }
+  return types;
+}
+
+Array EvaluateIota(const Evaluation& e) {
+  Array result = ZerosOf(e.result().type);
+  const size_t axis = static_cast<size_t>(e.op.attributes.axes[0]);
+  for (size_t k = 0; k < result.integer.size(); ++k) {
+    e.meter.Add(kElementWork);
+    result.integer[k] = Unflatten(static_cast<int64_t>(k), e.result().type.shape)[axis];
+  }
+  return result;
+}
+
+void LowerIota(Lowering& l) {
+  const auto to = l.Result();
+  const size_t axis = static_cast<size_t>(l.attributes().axes[0]);
+  l.EachOf(to.shape, [&](const Lowering::Places& at) {
+    const auto& counters = at[axis].counters;
+    const Lowering::Number place =
+        counters.empty() ? l.Integer(Carrier::kI64, 0) : counters[0].first;
+    l.Store(to, at, l.Call("convert_i64_" + l.NameOf(to.carrier), to.carrier, {place}));
+  });
 }
 
 // ---- concat ----
@@ -226,6 +476,19 @@ void ConcatVjp(VjpRule& r) {
   }
 }
 
+void LowerConcat(Lowering& l) {
+  const size_t axis = static_cast<size_t>(l.attributes().axes[0]);
+  const auto to = l.Result();
+  int64_t start = 0;
+  for (size_t k = 0; k < l.op().operands.size(); ++k) {
+    const auto from = l.Operand(k);
+    std::vector<Lowering::Along> axes(from.shape.size());
+    axes[axis].start = start;
+    l.Copy(l.Window(to, from.shape, axes), from);
+    start += from.shape[axis];
+  }
+}
+
 }  // namespace
 
 const OpInfo kBroadcast = Complete({
@@ -240,6 +503,12 @@ const OpInfo kBroadcast = Complete({
         [](const Carriage& c) { return ElementCount(c.program[c.op.results[0]].type.shape) > 0; },
     .vjp = BroadcastVjp,
     .evaluate = EvaluateBroadcast,
+    .lower =
+        [](Lowering& l) {
+          std::vector<Lowering::Along> axes;
+          for (int64_t axis : l.attributes().dims) axes.push_back({axis, 0, 1});
+          l.Rearrange(axes);
+        },
 });
 
 const OpInfo kReshape = Complete({
@@ -257,35 +526,46 @@ const OpInfo kReshape = Complete({
           r.MapSlot(0, [&] { return ShapeOp(OpCode::kReshape, shape); });
         },
     .evaluate = [](const Evaluation& e) { return *e.operands[0]; },
+    .lower = [](Lowering& l) { l.Reshape(); },
 });
 
 const OpInfo kSlice = Complete({
     .name = "slice",
-    .doc = "The part of a that begins at `start` and has `shape`, per axis.",
+    .doc =
+        "The part of a that begins at `start` and has `shape`, per axis; of `stride` n every n-th "
+        "element.",
     .op_class = OpClass::kShape,
     .operands = "a",
-    .attributes = {Attribute::kStart, Attribute::kShape},
+    .attributes = {Attribute::kStart, Attribute::kShape, Attribute::kStride},
     .types = [](const Program& p, const Op& op) { return WindowTypes(p, op, true); },
     .passage = [](const Program& program, const Op& op,
                   size_t) { return TakesAll(program, op) ? Passage::kSame : Passage::kMasked; },
     .vjp = SliceVjp,
     .evaluate = EvaluateSlice,
+    .lower =
+        [](Lowering& l) { l.Rearrange(WindowOf(l.op(), l.OperandValue(0).type.shape.size())); },
 });
 
 const OpInfo kPad = Complete({
     .name = "pad",
-    .doc = "Zeros (false) of `shape`, and a in it at `start`.",
+    .doc = "a in `shape`, from `start` on, with `interior` places between neighbours, per axis; "
+           "`fill` "
+           "everywhere else, rounded and within the range of the format.",
     .op_class = OpClass::kShape,
     .operands = "a",
-    .attributes = {Attribute::kStart, Attribute::kShape},
-    .in_worlds = false,
-    .types = [](const Program& p, const Op& op) { return WindowTypes(p, op, false); },
+    .attributes = {Attribute::kStart, Attribute::kShape, Attribute::kInterior, Attribute::kFill},
+    .types =
+        [](const Program& p, const Op& op) {
+          const absl::Status fill = CheckFill(op, TypeOf(p, op, 0));
+          return fill.ok() ? WindowTypes(p, op, false) : Types(fill);
+        },
     .propagates = true,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) WindowVjp<OpCode::kSlice>(r);
         },
     .evaluate = EvaluatePad,
+    .lower = LowerPad,
 });
 
 const OpInfo kConcat = Complete({
@@ -298,6 +578,47 @@ const OpInfo kConcat = Complete({
     .propagates = true,
     .vjp = ConcatVjp,
     .evaluate = EvaluateConcat,
+    .lower = LowerConcat,
+});
+
+const OpInfo kTranspose = Complete({
+    .name = "transpose",
+    .doc = "a with its axes in another order: axis k of the result is axis `dims`[k] of a.",
+    .op_class = OpClass::kShape,
+    .operands = "a",
+    .attributes = {Attribute::kDims},
+    .types = TransposeTypes,
+    .propagates = true,
+    .vjp = TransposeVjp,
+    .evaluate = EvaluateTranspose,
+    .lower = LowerTranspose,
+});
+
+const OpInfo kTake = Complete({
+    .name = "take",
+    .doc = "Elements of a by their row-major numbers `indices`, in `shape`; -1 gives `fill`, "
+           "rounded and "
+           "within the range of the format.",
+    .op_class = OpClass::kShape,
+    .operands = "a",
+    .attributes = {Attribute::kShape, Attribute::kIndices, Attribute::kFill},
+    .types = TakeTypes,
+    .passage = MaskedPassage,
+    .vjp = TakeVjp,
+    .evaluate = EvaluateTake,
+    .lower = LowerTake,
+});
+
+const OpInfo kIota = Complete({
+    .name = "iota",
+    .doc = "Integers of `shape`: the position of each element along the one axis of `axes`.",
+    .op_class = OpClass::kShape,
+    .operands = "",
+    .attributes = {Attribute::kAxes, Attribute::kShape},
+    .result = Result::kDeclared,
+    .types = IotaTypes,
+    .evaluate = EvaluateIota,
+    .lower = LowerIota,
 });
 
 }  // namespace simgrad::sim::op

@@ -1,5 +1,7 @@
 #include "sim/op/types.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -45,6 +47,17 @@ Types ElementwiseTypes(const Program& program, const Op& op) {
     return NotDefinedOn(op, type);
   }
   return std::vector<Type>{type};
+}
+
+absl::Status CheckFill(const Op& op, const Type& type) {
+  if (op.attributes.literal.size() > 1) return FieldError("fill", "is one number");
+  const double fill = op.attributes.literal.empty() ? 0.0 : op.attributes.literal[0];
+  if (!std::isfinite(fill)) return FieldError("fill", "must be finite");
+  const bool whole = fill == std::floor(fill) && std::abs(fill) <= 2147483647.0;
+  if (type.element != ElementType::kReal && !whole) {
+    return FieldError("fill", "is not an integer that fits");
+  }
+  return absl::OkStatus();
 }
 
 Types SameAsOperand(const Program& program, const Op& op) {

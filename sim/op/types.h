@@ -24,6 +24,9 @@ absl::Status NeedsElement(const Program& program, const Op& op, size_t operand,
 // The operand is not of the type of this operation.
 absl::Status NotDefinedOn(const Op& op, const Type& type);
 
+// `fill`, the number that stands where the operand has none.
+absl::Status CheckFill(const Op& op, const Type& type);
+
 Types SameAsOperand(const Program& program, const Op& op);
 // The type that the result has been given.
 Types OfResult(const Program& program, const Op& op);

@@ -14,12 +14,14 @@ Op AxesOp(OpCode code, std::vector<int64_t> axes) {
 }
 
 ValueId VjpRule::Kink(OpCode code, const Type& type, std::vector<int64_t> axes) {
-  Op kink{.code = code,
-          .role = op_.role,
-          .site = op_.site,
-          .operands = op_.operands,
-          .attributes = {.axes = std::move(axes)},
-          .label = op_.label};
+  return Kink(AxesOp(code, std::move(axes)), type);
+}
+
+ValueId VjpRule::Kink(Op kink, const Type& type) {
+  kink.role = op_.role;
+  kink.site = op_.site;
+  kink.operands = op_.operands;
+  kink.label = op_.label;
   return w_.Tape(w_.Kink(op_.results[0], std::move(kink), type));
 }
 

@@ -42,6 +42,11 @@ class VjpRule {
   ValueId Div(ValueId a, ValueId b) { return Do(OpCode::kDiv, a, b); }
   ValueId Neg(ValueId a) { return Do(OpCode::kNeg, a); }
   ValueId Const(double value) { return w_.Number(value, type_); }
+  // A literal stands for itself, under no mask.
+  ValueId Splat(double value, const Type& type) {
+    Op literal{.code = OpCode::kLiteral, .attributes = {.literal = {value}}};
+    return EmitUnder({}, std::move(literal), type);
+  }
 
   // Contributes to the cotangent of an operand.
   void To(size_t operand, ValueId cotangent) { To(operand, {cotangent, mask_}); }
@@ -49,6 +54,7 @@ class VjpRule {
 
   // Adds a primal operation on the same operands behind this one, to record which way it went.
   ValueId Kink(OpCode code, const Type& type, std::vector<int64_t> axes = {});
+  ValueId Kink(Op kink, const Type& type);
   // The cotangent goes to `first` where the condition holds, else to `second`.
   void Choice(ValueId condition, size_t first, size_t second);
   // Applies the operation that `build` returns to cotangent and mask, and contributes both.

@@ -45,7 +45,7 @@ class Forwarder {
 
   // Different elements of one buffer at the same counters.
   static bool AreApart(const Index& a, const Index& b) {
-    return a.terms == b.terms && a.base != b.base;
+    return a.terms == b.terms && a.moved == b.moved && a.base != b.base;
   }
 
   void Add(size_t buffer, const Index& index, Register value) {

@@ -140,6 +140,7 @@ class FunctionFuser {
     own.reads = ReadsBuffer(s);
     own.writes = WritesBuffer(s);
     own.low = own.high = s.index.base;
+    own.is_known = s.index.moved == kNoRegister;
     const auto spread = [&](int64_t stride, int64_t count) {
       (stride < 0 ? own.low : own.high) += stride * std::max<int64_t>(count - 1, 0);
     };

@@ -3,22 +3,13 @@
 
 #include "precision/rounding.h"
 #include "sim/op/op_info.h"
-#include "sim/plan/region_maker.h"
+#include "sim/plan/operation_lowering.h"
 #include "sim/program/axes.h"
 #include "sim/text.h"
 
 namespace simgrad::sim::plan {
-namespace {
 
 using enum OpCode;
-
-// The suffix of the scalar functions on a value of this type.
-std::string_view SuffixOf(const Value& value) {
-  if (value.type.element == ElementType::kReal) return precision::FormatName(*value.format);
-  return CarrierName(CarrierOf(value));
-}
-
-}  // namespace
 
 void RegionMaker::Operation(const Op& op) {
   if (op.code == kEvent) return Event(op);
@@ -27,6 +18,15 @@ void RegionMaker::Operation(const Op& op) {
   if (op.code == kAccumulate) return Accumulate(op);
   if (op.code == kWhileVjp) return WhileVjp(op);
   if (op.code == kForVjp) return ForVjp(op);
+  if (InfoOf(op.code).lower != nullptr) {
+    Lower(op);
+  } else {
+    ByFamily(op);
+  }
+  if (looks_[Index_(op.results[0])]) Look(ViewOf(op.results[0]), op.attributes.where);
+}
+
+void RegionMaker::ByFamily(const Op& op) {
   switch (InfoOf(op.code).op_class) {
     case OpClass::kElementwise:
     case OpClass::kCompare:
@@ -41,8 +41,9 @@ void RegionMaker::Operation(const Op& op) {
       Reduction(op);
       break;
     case OpClass::kShape:
-      MoveElements(op);
-      break;
+    case OpClass::kIndexing:
+    case OpClass::kLinear:
+      HasNoRule(op.code, "plan");
     case OpClass::kPrecision:
       ChangeFormat(op);
       break;
@@ -50,16 +51,13 @@ void RegionMaker::Operation(const Op& op) {
     case OpClass::kControl:
       AdjointOperation(op);
   }
-  if (looks_[Index_(op.results[0])]) Look(ViewOf(op.results[0]), op.attributes.where);
 }
 
-void RegionMaker::MoveElements(const Op& op) {
-  if (op.code == kBroadcast) return Broadcast(op);
-  if (op.code == kReshape) return Reshape(op);
-  if (op.code == kSlice) return Slice(op);
-  if (op.code == kPad) return Pad(op);
-  if (op.code == kConcat) return Concat(op);
-  HasNoRule(op.code, "plan");
+// By the rule of its entry.
+void RegionMaker::Lower(const Op& op) {
+  OperationLowering lowering(*this, op);
+  InfoOf(op.code).lower(lowering);
+  lowering.Finish();
 }
 
 void RegionMaker::ChangeFormat(const Op& op) {
@@ -116,20 +114,7 @@ void RegionMaker::Literal(const Op& op) {
     return is_real ? precision::RoundTo(*result.format, x) : x;
   };
   if (literal.size() == 1) {
-    const Register all = function_.AddRegister(carrier);
-    if (is_real) {
-      Emit({.code = Code::kNumber,
-            .result = all,
-            .number = static_cast<int64_t>(plan_.numbers.size()),
-            .comment = result.name});
-      plan_.numbers.push_back(rounded(literal[0]));
-    } else {
-      Emit({.code = Code::kInteger,
-            .result = all,
-            .number = static_cast<int64_t>(plan_.integers.size()),
-            .comment = result.name});
-      plan_.integers.push_back(static_cast<int64_t>(literal[0]));
-    }
+    const Register all = NumberLike(literal[0], result, result.name);
     return Bind(op.results[0], {carrier, result.type.shape, all, kNoBuffer, {}, {}});
   }
   const bool in_numbers = is_real;

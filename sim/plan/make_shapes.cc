@@ -1,4 +1,4 @@
-// Operations that move elements, and reductions.
+// Reductions.
 #include <algorithm>
 #include <utility>
 
@@ -13,14 +13,10 @@ namespace {
 // A value of at most so many numbers is summed pairwise without a loop.
 constexpr int64_t kUnrolledSum = 16;
 
-View Repeated(const View& view, Shape shape, std::vector<int64_t> strides) {
-  View wider = view;
-  wider.shape = std::move(shape);
-  if (view.all == kNoRegister) wider.strides = std::move(strides);
-  return wider;
+// The scalar function of this kind on values of the type of `value`.
+std::string FunctionOf(std::string_view kind, const Value& value) {
+  return Cat(kind, SuffixOf(value));
 }
-
-std::string_view SuffixOf(Carrier carrier) { return CarrierName(carrier); }
 
 // Where the elements of a line begin at `start` and lie `stride` apart.
 View LineOf(const View& view, Index start, int64_t count, int64_t stride) {
@@ -29,65 +25,9 @@ View LineOf(const View& view, Index start, int64_t count, int64_t stride) {
 
 }  // namespace
 
-void RegionMaker::Broadcast(const Op& op) {
-  const View from = ViewOf(op.operands[0]);
-  const Shape& shape = program_[op.results[0]].type.shape;
-  std::vector<int64_t> strides(shape.size(), 0);
-  for (size_t axis = 0; axis < from.shape.size() && from.all == kNoRegister; ++axis) {
-    if (from.shape[axis] != 1) {
-      strides[static_cast<size_t>(op.attributes.dims[axis])] = from.strides[axis];
-    }
-  }
-  Bind(op.results[0], Repeated(from, shape, std::move(strides)));
-}
-
-void RegionMaker::Reshape(const Op& op) {
-  const View from = ContiguousOf(ViewOf(op.operands[0]));
-  const Shape& shape = program_[op.results[0]].type.shape;
-  Bind(op.results[0], Repeated(from, shape, StridesOf(shape)));
-}
-
-void RegionMaker::Slice(const Op& op) {
-  View from = ViewOf(op.operands[0]);
-  for (size_t axis = 0; axis < from.shape.size() && from.all == kNoRegister; ++axis) {
-    from.start.base += op.attributes.start[axis] * from.strides[axis];
-  }
-  const std::vector<int64_t> strides = from.strides;
-  Bind(op.results[0], Repeated(from, program_[op.results[0]].type.shape, strides));
-}
-
-void RegionMaker::Pad(const Op& op) {
-  const View from = ViewOf(op.operands[0]);
-  const Value& result = program_[op.results[0]];
-  const View to = Local(CarrierOf(result), result.type.shape, result.name);
-  Copy(to, {to.carrier, to.shape, Constant(to.carrier, 0), kNoBuffer, {}, {}});
-  View part = to;
-  part.shape = from.shape;
-  for (size_t axis = 0; axis < part.shape.size(); ++axis) {
-    part.start.base += op.attributes.start[axis] * part.strides[axis];
-  }
-  Copy(part, from);
-  Bind(op.results[0], to);
-}
-
-void RegionMaker::Concat(const Op& op) {
-  const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
-  const Value& result = program_[op.results[0]];
-  const View to = Local(CarrierOf(result), result.type.shape, result.name);
-  int64_t start = 0;
-  for (ValueId operand : op.operands) {
-    const View from = ViewOf(operand);
-    View part = to;
-    part.shape = from.shape;
-    part.start.base += start * part.strides[axis];
-    Copy(part, from);
-    start += from.shape[axis];
-  }
-  Bind(op.results[0], to);
-}
-
 void RegionMaker::Reduction(const Op& op) {
   if (op.code == OpCode::kCumsum) return Cumsum(op);
+  if (op.code == OpCode::kExclusiveProd) return ExclusiveProd(op);
   const View from = ViewOf(op.operands[0]);
   const Value& result = program_[op.results[0]];
   Shape kept;
@@ -120,7 +60,9 @@ void RegionMaker::Reduction(const Op& op) {
       line = LineOf(line, line.start, count, reduced.empty() ? 0 : line.strides.back());
     }
     if (op.code == OpCode::kSum) return Sum(op, line);
-    if (op.code == OpCode::kAny) return Any(line);
+    if (op.code == OpCode::kProd) return Fold(line, FunctionOf("mul_", result), 1);
+    if (op.code == OpCode::kAny) return Fold(line, "or_bool", 0);
+    if (op.code == OpCode::kAll) return Fold(line, "and_bool", 1);
     return Extreme(op, line);
   };
   if (ElementCount(result.type.shape) == 1) {
@@ -136,23 +78,24 @@ void RegionMaker::Reduction(const Op& op) {
   Bind(op.results[0], to);
 }
 
-Register RegionMaker::Any(const View& line) {
-  const View any = Local(Carrier::kBool, {}, "any");
-  StoreOne(any, Constant(Carrier::kBool, 0));
+// acc = f(acc, x), ascending from `first`.
+Register RegionMaker::Fold(const View& line, const std::string& function, int64_t first) {
+  const View total = Local(line.carrier, {}, "total");
+  StoreOne(total, Constant(line.carrier, first));
   Each(line.shape[0], false, [&](Register counter) {
     Index index = line.start;
     if (line.all == kNoRegister) index.terms.emplace_back(counter, line.strides[0]);
     const Register x = Load(line, index);
-    StoreOne(any, Call("or_bool", Carrier::kBool, {One(any), x}));
+    StoreOne(total, Call(function, line.carrier, {One(total), x}));
   });
-  return One(any);
+  return One(total);
 }
 
 // acc = f(acc, x), from `first` on; not side by side.
 Register RegionMaker::Extreme(const Op& op, const View& line) {
   const bool largest = op.code == OpCode::kReduceMax || op.code == OpCode::kArgmax;
   const bool is_index = op.code == OpCode::kArgmax || op.code == OpCode::kArgmin;
-  const std::string suffix(SuffixOf(line.carrier));
+  const std::string suffix(CarrierName(line.carrier));
   const auto at = [&](Register counter) {
     if (line.all != kNoRegister) return line.all;
     Index index = line.start;
@@ -167,6 +110,8 @@ Register RegionMaker::Extreme(const Op& op, const View& line) {
       const Register x = at(counter);
       StoreOne(extreme, Call(best, line.carrier, {One(extreme), x}));
     });
+    const bool is_real = line.carrier == Carrier::kF32 || line.carrier == Carrier::kF64;
+    if (!is_real) return One(extreme);
     return Call(Cat("canonical_", suffix), line.carrier, {One(extreme)});
   }
   const View place = Local(Carrier::kI32, {}, "place");
@@ -231,6 +176,7 @@ Register RegionMaker::Sum(const Op& op, const View& line) {
   const Attributes& a = op.attributes;
   const int64_t count = line.shape[0];
   if (count == 0) return Constant(CarrierOf(result), 0);
+  if (!program_.IsReal(op.operands[0])) return Fold(line, FunctionOf("add_", result), 0);
   if (a.order == Order::kExact) return Exact(op, line);
   const Adder adder = AdderOf(*program_[op.operands[0]].format, a.accumulator);
   const Carrier t = adder.carrier;
@@ -349,7 +295,10 @@ void RegionMaker::Cumsum(const Op& op) {
   Bind(op.results[0], to);
   const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
   const int64_t count = from.shape[axis];
-  const Adder adder = AdderOf(*program_[op.operands[0]].format, op.attributes.accumulator);
+  const bool is_real = program_.IsReal(op.operands[0]);
+  const Adder adder = !is_real
+                          ? Adder{from.carrier, FunctionOf("add_", result)}
+                          : AdderOf(*program_[op.operands[0]].format, op.attributes.accumulator);
   const Carrier t = adder.carrier;
   const auto line_of = [&](const View& view) {
     View line = view;
@@ -374,10 +323,62 @@ void RegionMaker::Cumsum(const Op& op) {
       if (from.carrier != t) x = Call("widen_f32", t, {x});
       const Register sum = Call(adder.add, t, {One(total), x});
       StoreOne(total, sum);
-      Store(to, along(place(1), to.strides[axis]),
-            Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
-                 CarrierOf(result), {sum}));
+      const auto rounded = [&] {
+        return Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
+                    CarrierOf(result), {sum});
+      };
+      Store(to, along(place(1), to.strides[axis]), is_real ? rounded() : sum);
     });
+  });
+}
+
+void RegionMaker::ExclusiveProd(const Op& op) {
+  const View from = ViewOf(op.operands[0]);
+  const Value& result = program_[op.results[0]];
+  const View to = Local(CarrierOf(result), result.type.shape, result.name);
+  Bind(op.results[0], to);
+  std::vector<size_t> reduced;
+  for (size_t axis = 0; axis < from.shape.size(); ++axis) {
+    if (IsReduced(op, axis)) reduced.push_back(axis);
+  }
+  const auto line_of = [&](const View& view) {
+    View line = view;
+    for (size_t k = reduced.size(); k-- > 0;) {
+      const auto at = static_cast<std::ptrdiff_t>(reduced[k]);
+      line.shape.erase(line.shape.begin() + at);
+      if (line.all == kNoRegister) line.strides.erase(line.strides.begin() + at);
+    }
+    return line;
+  };
+  const View lines = line_of(from);
+  const std::string mul = FunctionOf("mul_", result);
+  EachElement(lines.shape, {lines, line_of(to)}, [&](const Read&, const Place& place) {
+    const View product = Local(to.carrier, {}, "product");
+    StoreOne(product, Constant(to.carrier, 1));
+    // Over the reduced axes from the k-th on, in row-major order or against it.
+    const std::function<void(size_t, Index, Index)> walk = [&](size_t k, Index source,
+                                                               Index target) {
+      if (k == reduced.size()) {
+        const Register before = One(product);
+        Store(to, target, before);
+        const Register x = from.all != kNoRegister ? from.all : Load(from, source);
+        StoreOne(product, Call(mul, to.carrier, {before, x}));
+        return;
+      }
+      const size_t axis = reduced[k];
+      const int64_t count = from.shape[axis];
+      Each(count, false, [&](Register counter) {
+        const auto along = [&](Index index, int64_t stride) {
+          if (op.attributes.reverse) index.base += (count - 1) * stride;
+          index.terms.emplace_back(counter, op.attributes.reverse ? -stride : stride);
+          return index;
+        };
+        const bool repeats = from.all != kNoRegister;
+        walk(k + 1, repeats ? source : along(source, from.strides[axis]),
+             along(target, to.strides[axis]));
+      });
+    };
+    walk(0, from.all == kNoRegister ? place(0) : Index{}, place(1));
   });
 }
 

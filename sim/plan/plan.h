@@ -17,26 +17,29 @@
 
 #include "precision/format.h"
 #include "precision/policy.h"
+#include "sim/program/carrier.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim::plan {
 
-// What a register or an element of a buffer is at run time. f32 carries every real format but f64.
-enum class Carrier : uint8_t { kBool, kI32, kI64, kF32, kF64 };
-std::string_view CarrierName(Carrier carrier);
-Carrier CarrierOf(const Value& value);
-// Of one element in memory; a bool is as wide as a float.
-int64_t BytesOf(Carrier carrier);
+// What a register or an element of a buffer is at run time.
+using sim::BytesOf;
+using sim::Carrier;
+using sim::CarrierName;
+using sim::CarrierOf;
+using sim::SuffixOf;
 
 using Register = int32_t;  // index into Function::registers
 inline constexpr Register kNoRegister = -1;
 using BufferId = int32_t;  // index into Function::buffers
 inline constexpr BufferId kNoBuffer = -1;
 
-// Element number: base + the sum of stride * register. The registers are counters of `each` loops.
+// Element number: base + the sum of stride * register + moved. The registers of terms are counters of
+// `each` loops; `moved`, an i64, was computed from data, and may differ from lane to lane.
 struct Index {
   int64_t base = 0;
   std::vector<std::pair<Register, int64_t>> terms;
+  Register moved = kNoRegister;
   bool operator==(const Index&) const = default;
 };
 

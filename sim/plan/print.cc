@@ -27,6 +27,7 @@ class Printer {
     for (const auto& [r, stride] : index.terms) {
       at += Cat(at.empty() ? "" : " + ", Name(r), stride == 1 ? "" : Cat(" * ", stride));
     }
+    if (index.moved != kNoRegister) at += Cat(at.empty() ? "" : " + ", Name(index.moved));
     if (index.base != 0 || at.empty()) at += Cat(at.empty() ? "" : " + ", index.base);
     return Cat(NameOf(id), "[", at, "]");
   }

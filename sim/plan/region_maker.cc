@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "precision/rounding.h"
 #include "sim/program/axes.h"
 #include "sim/program/decision_margin.h"
 
@@ -50,6 +51,22 @@ Register RegionMaker::Call(std::string function, Carrier carrier, std::vector<Re
 Register RegionMaker::Constant(Carrier carrier, int64_t number) {
   const Register result = function_.AddRegister(carrier);
   Emit({.code = Code::kConstant, .result = result, .number = number});
+  return result;
+}
+
+// Reals stand in the table of numbers, integers in that of integers.
+Register RegionMaker::NumberLike(double number, const Value& value, std::string comment) {
+  if (value.type.element != ElementType::kReal) {
+    const Register result = Integer(CarrierOf(value), static_cast<int64_t>(number));
+    block_->back().comment = std::move(comment);
+    return result;
+  }
+  const Register result = function_.AddRegister(CarrierOf(value));
+  Emit({.code = Code::kNumber,
+        .result = result,
+        .number = static_cast<int64_t>(plan_.numbers.size()),
+        .comment = std::move(comment)});
+  plan_.numbers.push_back(precision::RoundTo(*value.format, number));
   return result;
 }
 
@@ -296,7 +313,7 @@ View RegionMaker::MaskFor(const Shape& shape, ValueId mask) {
     View line = ContiguousOf(view);
     line.shape = {count};
     line.strides = {1};
-    same.all = Any(line);
+    same.all = Fold(line, "or_bool", 0);
   }
   return same;
 }
@@ -357,6 +374,7 @@ void RegionMaker::Commit(const std::function<void()>& body) {
 
 void RegionMaker::Run(const Region& region) {
   regions_.push_back(&region);
+  auto around = std::exchange(kept_, {});
   for (const Op& op : region.ops) {
     meter_.Add(kPlanningWork);
     Operation(op);
@@ -365,6 +383,7 @@ void RegionMaker::Run(const Region& region) {
       if (id != ValueId::kNone) Keep(id, region);
     }
   }
+  kept_ = std::move(around);
   regions_.pop_back();
 }
 

@@ -103,6 +103,7 @@ class RegionMaker {
   void KeepArgs(const Region& region);
 
  private:
+  friend class OperationLowering;
   static size_t Index_(ValueId id) { return static_cast<size_t>(id); }
   // The current element of view k, and where it lies.
   using Read = std::function<Register(size_t k)>;
@@ -112,6 +113,7 @@ class RegionMaker {
   Statement& Emit(Statement statement);
   Register Constant(Carrier carrier, int64_t number);
   Register Integer(Carrier carrier, int64_t number);
+  Register NumberLike(double number, const Value& value, std::string comment = "");  // rounded
   Register Load(const View& view, const Index& index);
   void Store(const View& view, const Index& index, Register value);
   // Runs `body` for every element of `shape`; the views have this shape. Neighbouring axes are one
@@ -134,7 +136,8 @@ class RegionMaker {
 
   // ---- operations (make_operations.cc, make_shapes.cc) ----
   void Operation(const Op& op);
-  void MoveElements(const Op& op);
+  void Lower(const Op& op);
+  void ByFamily(const Op& op);  // without a rule of its own
   void ChangeFormat(const Op& op);
   void AdjointOperation(const Op& op);
   void Elementwise(const Op& op);
@@ -143,19 +146,15 @@ class RegionMaker {
   void Round(const Op& op, const View& x, Format from, const Value& to);
   void Convert(const Op& op);
   void Merge(const Op& op);
-  void Broadcast(const Op& op);
-  void Reshape(const Op& op);
-  void Slice(const Op& op);
-  void Pad(const Op& op);
-  void Concat(const Op& op);
   void Reduction(const Op& op);
   // Of the numbers of one line: `line` has one axis.
   Register Sum(const Op& op, const View& line);
   Register Pairwise(const std::string& add, View line);
   Register Exact(const Op& op, const View& line);
   Register Extreme(const Op& op, const View& line);
-  Register Any(const View& line);
+  Register Fold(const View& line, const std::string& function, int64_t first);
   void Cumsum(const Op& op);
+  void ExclusiveProd(const Op& op);
 
   // ---- sites and loops (make_loops.cc) ----
   void Event(const Op& op);
@@ -284,6 +283,8 @@ class RegionMaker {
   bool keeps_ = false;
   const Region* primal_ = nullptr;  // top region that is reversed
   std::map<const FrameLayout*, Register> frames_;
+  // What one operation of the region being written has computed for others, by operand and name.
+  std::map<std::pair<ValueId, std::string>, View> kept_;
   std::map<size_t, BufferId> gradients_, connected_;
 };
 

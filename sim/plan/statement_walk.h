@@ -15,7 +15,7 @@ template <typename S, typename Visit>
 void EachOperand(S& s, const Visit& visit) {
   for (auto& r : s.operands) visit(r);
   for (auto& term : s.index.terms) visit(term.first);
-  for (auto* r : {&s.extra, &s.where, &s.iteration, &s.element, &s.frame}) {
+  for (auto* r : {&s.index.moved, &s.extra, &s.where, &s.iteration, &s.element, &s.frame}) {
     if (*r != kNoRegister) visit(*r);
   }
 }

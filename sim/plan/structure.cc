@@ -6,7 +6,7 @@ namespace simgrad::sim::plan {
 namespace {
 
 // A member that is added to one of these belongs into the structure too, or it is for people.
-static_assert(sizeof(Statement) == 208);
+static_assert(sizeof(Statement) == 216);
 static_assert(sizeof(Buffer) == 64);
 static_assert(sizeof(Function) == 120);
 static_assert(sizeof(Plan) == 1104);
@@ -44,6 +44,7 @@ class Writer {
       Add(r);
       Add(stride);
     }
+    Add(s.index.moved);
     for (int64_t n : {s.stride, s.number}) Add(n);
     Add(s.parallel);
     Add(s.site);

@@ -112,6 +112,11 @@ Var Builder::Integer(int64_t value, ElementType type, Shape shape) {
               {type, std::move(shape)});
 }
 
+Var Builder::IntegerArray(std::vector<double> values, Shape shape) {
+  return Emit({.code = OpCode::kLiteral, .attributes = {.literal = std::move(values)}},
+              {ElementType::kI32, std::move(shape)});
+}
+
 Var Builder::Broadcast(Var x, Shape shape, std::vector<int64_t> dims) {
   return Emit({.code = OpCode::kBroadcast,
                .operands = {x.id},
@@ -133,6 +138,17 @@ Var Builder::Concat(Vars parts, int64_t axis) {
   Op op{.code = OpCode::kConcat, .attributes = {.axes = {axis}}};
   for (const Var& part : parts) op.operands.push_back(part.id);
   return Emit(std::move(op));
+}
+
+Var Builder::Do(OpCode code, const Vars& operands, Attributes attributes) {
+  Op op{.code = code, .attributes = std::move(attributes)};
+  for (const Var& x : operands) op.operands.push_back(x.id);
+  return Emit(std::move(op));
+}
+
+Var Builder::Iota(Shape shape, int64_t axis, ElementType type) {
+  return Emit({.code = OpCode::kIota, .attributes = {.axes = {axis}, .shape = shape}},
+              {type, shape});
 }
 
 Var Builder::Reduce(OpCode code, Var x, std::vector<int64_t> axes) {

@@ -87,10 +87,14 @@ class Builder {
   Var Literal(double value, Shape shape = {});
   Var LiteralArray(std::vector<double> values, Shape shape);
   Var Integer(int64_t value, ElementType type = ElementType::kI32, Shape shape = {});
+  Var IntegerArray(std::vector<double> values, Shape shape);  // of i32
   Var Broadcast(Var x, Shape shape, std::vector<int64_t> dims);
   Var Reshape(Var x, Shape shape);
   Var Slice(Var x, std::vector<int64_t> start, Shape shape);
   Var Concat(Vars parts, int64_t axis);
+  // An operation on these operands as they are, with its attributes.
+  Var Do(OpCode code, const Vars& operands, Attributes attributes = {});
+  Var Iota(Shape shape, int64_t axis, ElementType type = ElementType::kI32);
   // Over the given axes; empty: over all.
   Var Reduce(OpCode code, Var x, std::vector<int64_t> axes = {});
   Var Cumsum(Var x, int64_t axis, bool reverse = false);

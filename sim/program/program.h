@@ -102,14 +102,22 @@ enum class CapOrder : uint8_t {
   kCapFirst,   // at the cap nothing is evaluated again
 };
 
+// Where an index is outside: the nearest place, a number instead, or nowhere.
+enum class Bounds : uint8_t { kNone, kClip, kFill, kDrop };
+// How an update joins what is there.
+enum class Combine : uint8_t { kNone, kSet, kAdd, kMul, kMin, kMax };
+
 // Attributes. An operation's entry (sim/op) lists those that it uses.
 struct Attributes {
-  std::vector<double> literal;  // literal: one number (splat) or one per element
-  std::vector<int64_t> axes;    // reductions: ascending axes; cumsum: one; concat: one
-  std::vector<int64_t> start;   // slice, pad: per axis
-  Shape shape;                  // broadcast, reshape: the result's shape
-  std::vector<int64_t> dims;    // broadcast: axis of the result for each axis of the operand
-  std::string site;             // while, event: the site's name
+  // literal: one number (splat) or one per element; pad, take, gather: `fill`, none for 0
+  std::vector<double> literal;
+  std::vector<int64_t> axes;   // reductions: ascending axes; cumsum: one; concat: one
+  std::vector<int64_t> start;  // slice, pad: per axis; take: `indices`, flat, -1 for none
+  Shape shape;                 // broadcast, reshape: the result's shape
+  // broadcast: axis of the result for each axis of the operand; transpose: the axes in their new order; slice:
+  // `stride`, pad: `interior`, per axis, none for 1 and 0
+  std::vector<int64_t> dims;
+  std::string site;                           // while, event: the site's name
   Comparison comparison = Comparison::kLt;    // while (stop test), event
   int64_t max_iter = 0;                       // while: cap >= 1; for: trip count >= 0
   CapOrder cap_order = CapOrder::kTestFirst;  // while
@@ -122,6 +130,11 @@ struct Attributes {
   std::optional<Format> format;         // cast: explicit target format
   std::optional<Overflow> overflow;     // cast: explicit overflow mode, else the role's
   bool reverse = false;                 // cumsum, for: from the last element down
+  Bounds bounds = Bounds::kNone;        // gather: clip or fill; scatter: clip or drop
+  Combine combine = Combine::kNone;     // scatter
+  bool upper = false;                   // triangular_solve: the upper triangle
+  bool transposed = false;              // triangular_solve, lu_solve
+  bool unit = false;                    // triangular_solve: ones on the diagonal
   // Filled in by AssignPrecision for sum and cumsum:
   Order order = Order::kPairwise;
   Format accumulator = Format::kF32;

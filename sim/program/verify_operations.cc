@@ -186,12 +186,17 @@ absl::Status Verifier::CheckSizes(const Op& op, const std::string& field) {
   if (absl::Status s = CountOperands(op.operands.size(), field + ".operands"); !s.ok()) return s;
   if (absl::Status s = CountOperands(op.results.size(), field + ".results"); !s.ok()) return s;
   const Attributes& a = op.attributes;
+  const bool lists_elements = op.code == OpCode::kTake;
   for (const std::vector<int64_t>* list : {&a.axes, &a.start, &a.shape, &a.dims}) {
-    if (list->size() > 8) return LimitError(field, "a list of axes has at most 8 entries");
+    if (list->size() > 8 && !(lists_elements && list == &a.start)) {
+      return LimitError(field, "a list of axes has at most 8 entries");
+    }
   }
   if (absl::Status s = CountName(a.site, field + ".decision_site"); !s.ok()) return s;
-  literal_elements_ += static_cast<int64_t>(a.literal.size());
-  budget_.Visit(static_cast<int64_t>(a.literal.size()) / 16);
+  const int64_t numbers =
+      static_cast<int64_t>(a.literal.size() + (lists_elements ? a.start.size() : 0));
+  literal_elements_ += numbers;
+  budget_.Visit(numbers / 16);
   if (literal_elements_ <= limits_.max_literal_elements) return absl::OkStatus();
   return LimitError(
       field + ".literal",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from simgrad.operation_writer import I32
 from simgrad.program import ProgramBuilder
 from simgrad.v1 import program_pb2
 
@@ -109,6 +110,57 @@ def test_next_wants_every_state():
     b.state("v")
     with pytest.raises(ValueError, match="x, v"):
         b.next(x=x)
+
+
+def test_operations_on_arrays_know_the_shapes_of_their_results():
+    b = ProgramBuilder("w")
+    x, k, v = b.state("x", (4, 5)), b.state("k", (4, 4)), b.state("v", (4, 1))
+    at = b.iota(I32, axes=0, shape=[3])
+    starts = b.literal([0, 1], (2,), I32)
+    rows = b.lu_permutation(k)
+    shapes = {
+        "iota": at,
+        "slice": b.slice(x, start=[0, 0], shape=[2, 2], stride=[2, 3]),
+        "pad": b.pad(x, start=[1, 0], shape=[8, 5], interior=[1, 0], fill=2.5),
+        "transpose": b.transpose(x, dims=[1, 0]),
+        "take": b.take(x, shape=[2], indices=[3, -1]),
+        "gather": b.gather(x, at, axes=1),
+        "scatter": b.scatter(x, at, b.gather(x, at, axes=0), axes=0, combine="max", bounds="drop"),
+        "dynamic_slice": b.dynamic_slice(x, starts, shape=[1, 2]),
+        "update": b.update(x, b.slice(x, start=[0, 0], shape=[1, 2]), starts),
+        "argsort": b.argsort(x, x, axes=1),
+        "matmul": b.matmul(k, x),
+        "cholesky": b.cholesky(k),
+        "triangular_solve": b.triangular_solve(k, v, transposed=True),
+        "lu": b.lu(k),
+        "lu_permutation": rows,
+        "lu_solve": b.lu_solve(k, b.lu(k), rows, v),
+        "solve": b.solve(k, x),
+        "norm2": b.norm2(x, axes=1),
+    }
+    assert {name: y.shape for name, y in shapes.items()} == {
+        "iota": (3,),
+        "slice": (2, 2),
+        "pad": (8, 5),
+        "transpose": (5, 4),
+        "take": (2,),
+        "gather": (4, 3),
+        "scatter": (4, 5),
+        "dynamic_slice": (1, 2),
+        "update": (4, 5),
+        "argsort": (4, 5),
+        "matmul": (4, 5),
+        "cholesky": (4, 4),
+        "triangular_solve": (4, 1),
+        "lu": (4, 4),
+        "lu_permutation": (4,),
+        "lu_solve": (4, 1),
+        "solve": (4, 5),
+        "norm2": (4,),
+    }
+    assert shapes["argsort"].element == I32 and shapes["gather"].element == x.element
+    with pytest.raises(ValueError, match="do not meet"):
+        b.matmul(x, x)
 
 
 def test_a_loop_may_stop_by_a_formula():

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "precision/elementary_erf_table.h"
 #include "tests/precision/mpfr_oracle.h"
 
 namespace simgrad::precision::internal {
@@ -106,6 +107,41 @@ TEST(ElementaryTables, TwoOverPiWordsAreItsBinaryDigits) {
     mpfr_floor(word.get(), rest.get());
     EXPECT_EQ(TwoOverPiWord(i), mpfr_get_ui(word.get(), MPFR_RNDN)) << i;
     mpfr_sub(rest.get(), rest.get(), word.get(), MPFR_RNDN);
+  }
+}
+
+// g = erfcx(c), g' = 2 c g - 2/sqrt(pi), and (k + 1) a_{k+1} = 2 c a_k + 2 a_{k-1} for the
+// coefficients. The recurrence loses some 60 bits.
+TEST(ElementaryTables, ErrorFunctionTableHoldsTaylorCoefficients) {
+  constexpr mpfr_prec_t kBits = 600;
+  for (int64_t i = 0; i < kErfcxIntervals; ++i) {
+    const uint64_t first = BitsOf(0.25) + (static_cast<uint64_t>(i) << 49);
+    Real c(kBits);
+    mpfr_set_d(c.get(), DoubleOf(first + (uint64_t{1} << 48)), MPFR_RNDN);
+    Real before(kBits);
+    Real here(kBits);
+    Real next(kBits);
+    Real rest(kBits);
+    mpfr_sqr(before.get(), c.get(), MPFR_RNDN);
+    mpfr_exp(before.get(), before.get(), MPFR_RNDN);
+    mpfr_erfc(here.get(), c.get(), MPFR_RNDN);
+    mpfr_mul(here.get(), before.get(), here.get(), MPFR_RNDN);
+    mpfr_const_pi(before.get(), MPFR_RNDN);
+    mpfr_sqrt(before.get(), before.get(), MPFR_RNDN);
+    mpfr_si_div(before.get(), -1, before.get(), MPFR_RNDN);  // so that 2 a_{-1} is -2/sqrt(pi)
+    for (int64_t k = 0; k <= kErfcxDegree; ++k) {
+      EXPECT_EQ(ErfcxTable(i, k), mpfr_get_d(here.get(), MPFR_RNDN)) << i << " " << k;
+      if (k < 2) {
+        mpfr_sub_d(rest.get(), here.get(), ErfcxTable(i, k), MPFR_RNDN);
+        EXPECT_EQ(ErfcxTable(i, kErfcxDegree + 1 + k), mpfr_get_d(rest.get(), MPFR_RNDN)) << i;
+      }
+      mpfr_mul(next.get(), c.get(), here.get(), MPFR_RNDN);
+      mpfr_add(next.get(), next.get(), before.get(), MPFR_RNDN);
+      mpfr_mul_ui(next.get(), next.get(), 2, MPFR_RNDN);
+      mpfr_div_ui(next.get(), next.get(), static_cast<unsigned long>(k + 1), MPFR_RNDN);
+      mpfr_swap(before.get(), here.get());
+      mpfr_swap(here.get(), next.get());
+    }
   }
 }
 

@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "precision/narrow_elementary.h"
+#include "precision/rounding.h"
 #include "tests/precision/elementary_samples.h"
 #include "tests/precision/mpfr_oracle.h"
 
@@ -62,6 +64,18 @@ const Unary kUnary[] = {
     {"Tanh", Tanh, mpfr_tanh, 0.503, -20, 20},
     {"Sigmoid", Sigmoid, OracleSigmoid, 0.501, -746, 40},
     {"Softplus", Softplus, OracleSoftplus, 0.501, -746, 50},
+    {"Tan", Tan, mpfr_tan, 0.501, -1e6, 1e6},
+    {"Exp2", Exp2, mpfr_exp2, 0.501, -1076, 1024},
+    {"Log2", Log2, mpfr_log2, 0.501, 0, 4},
+    {"Asin", Asin, mpfr_asin, 0.502, -1, 1},
+    {"Acos", Acos, mpfr_acos, 0.502, -1, 1},
+    {"Atan", Atan, mpfr_atan, 0.503, -10, 10},
+    {"Sinh", Sinh, mpfr_sinh, 0.51, -711, 711},
+    {"Cosh", Cosh, mpfr_cosh, 0.501, -711, 711},
+    {"Rsqrt", Rsqrt, OracleRsqrt, 0.501, 0, 4},
+    {"Cbrt", Cbrt, mpfr_cbrt, 0.501, -100, 100},
+    {"Erf", Erf, mpfr_erf, 0.751, -6, 6},  // less where the result is normal
+    {"Erfc", Erfc, OracleErfc, 0.515, -6, 28},
 };
 
 std::string NameOf(const ::testing::TestParamInfo<Unary>& info) { return info.param.name; }
@@ -84,6 +98,21 @@ class UnaryFunction : public ::testing::TestWithParam<Unary> {
 
 INSTANTIATE_TEST_SUITE_P(Elementary, UnaryFunction, ::testing::ValuesIn(kUnary), NameOf);
 
+// Results that many arguments have, and what lies on either side of them.
+Samples EndSamples() {
+  Samples samples;
+  for (double x : {-1075.0, -1074.0, -1022.0, 1024.0, 710.4758600739439, 40.0, 6.0, 6.5, 0.25,
+                   26.543258454250695, 27.226017111108365, 28.0, 0x1.6a09e667f3bcdp-1, 0x1p-30}) {
+    AddNeighbours(samples, x, 300);
+    AddNeighbours(samples, -x, 300);
+  }
+  // The bounds of the intervals of erfcx.
+  for (double x = 0.25; x < 32; x = DoubleOf(BitsOf(x) + (uint64_t{1} << 49))) {
+    AddNeighbours(samples, x, 30);
+  }
+  return samples;
+}
+
 TEST_P(UnaryFunction, IsWithinItsBoundOfEveryF64) {
   std::mt19937_64 random(11);
   for (int i = 0; i < RandomCount(60000); ++i) {
@@ -97,6 +126,7 @@ TEST_P(UnaryFunction, IsWithinItsBoundOfEveryF64) {
   MeetAll(LandmarkSamples());
   MeetAll(NearOneSamples(RandomCount(10000)));
   MeetAll(ExpIntervalSamples());
+  MeetAll(EndSamples());
   worst_.Print(GetParam().name);
   EXPECT_LE(worst_.ulps, GetParam().bound) << std::hexfloat << worst_.x;
 }
@@ -106,7 +136,8 @@ class TurnFunction : public UnaryFunction {
   Samples samples_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Elementary, TurnFunction, ::testing::Values(kUnary[4], kUnary[5]), NameOf);
+INSTANTIATE_TEST_SUITE_P(Elementary, TurnFunction,
+                         ::testing::Values(kUnary[4], kUnary[5], kUnary[9]), NameOf);
 
 TEST_P(TurnFunction, IsWithinItsBoundNextToEveryMultipleOfAQuarterTurn) {
   MeetAll(NearTurnSamples(RandomCount(30000)));
@@ -227,6 +258,67 @@ TEST(Elementary, UnarySpecialCasesAreThoseOfAnnexF) {
   ExpectBits(Log(-0x1p-1074), kNan, "Log", -0x1p-1074);
   ExpectBits(Log1p(-1.0), -kInf, "Log1p", -1);
   ExpectBits(Log1p(std::nextafter(-1.0, -2.0)), kNan, "Log1p", std::nextafter(-1.0, -2.0));
+}
+
+TEST(Elementary, SpecialCasesOfArcsRootsAndErrorFunctionsAreThoseOfAnnexF) {
+  constexpr double kHalfPi = 0x1.921fb54442d18p+0;
+  const struct {
+    double x, tan, asin, acos, atan, sinh, cosh, exp2, log2, rsqrt, cbrt, erf, erfc;
+  } kCases[] = {
+      {0.0, 0.0, 0.0, kHalfPi, 0.0, 0.0, 1, 1, -kInf, kInf, 0.0, 0.0, 1},
+      {-0.0, -0.0, -0.0, kHalfPi, -0.0, -0.0, 1, 1, -kInf, -kInf, -0.0, -0.0, 1},
+      {kInf, kNan, kNan, kNan, kHalfPi, kInf, kInf, kInf, kInf, 0.0, kInf, 1, 0.0},
+      {-kInf, kNan, kNan, kNan, -kHalfPi, -kInf, kInf, 0.0, kNan, kNan, -kInf, -1, 2},
+      {1, Tan(1.0), kHalfPi, 0.0, kHalfPi / 2, Sinh(1.0), Cosh(1.0), 2, 0.0, 1, 1, Erf(1.0),
+       Erfc(1.0)},
+      {1e308, Tan(1e308), kNan, kNan, kHalfPi, kInf, kInf, kInf, Log2(1e308), 1e-154, Cbrt(1e308),
+       1, 0.0},
+      {-1e308, -Tan(1e308), kNan, kNan, -kHalfPi, -kInf, kInf, 0.0, kNan, kNan, -Cbrt(1e308), -1,
+       2},
+      {0x1p-1074, 0x1p-1074, 0x1p-1074, kHalfPi, 0x1p-1074, 0x1p-1074, 1, 1, -1074, 0x1p+537,
+       0x1p-358, 0x1p-1074, 1},
+  };
+  for (const auto& c : kCases) {
+    ExpectBits(Tan(c.x), c.tan, "Tan", c.x);
+    ExpectBits(Asin(c.x), c.asin, "Asin", c.x);
+    ExpectBits(Acos(c.x), c.acos, "Acos", c.x);
+    ExpectBits(Atan(c.x), c.atan, "Atan", c.x);
+    ExpectBits(Sinh(c.x), c.sinh, "Sinh", c.x);
+    ExpectBits(Cosh(c.x), c.cosh, "Cosh", c.x);
+    ExpectBits(Exp2(c.x), c.exp2, "Exp2", c.x);
+    ExpectBits(Log2(c.x), c.log2, "Log2", c.x);
+    ExpectBits(Rsqrt(c.x), c.rsqrt, "Rsqrt", c.x);
+    ExpectBits(Cbrt(c.x), c.cbrt, "Cbrt", c.x);
+    ExpectBits(Erf(c.x), c.erf, "Erf", c.x);
+    ExpectBits(Erfc(c.x), c.erfc, "Erfc", c.x);
+  }
+  ExpectBits(Acos(-1.0), 2 * kHalfPi, "Acos", -1);
+  for (double beyond : {std::nextafter(1.0, 2.0), -std::nextafter(1.0, 2.0)}) {
+    ExpectBits(Asin(beyond), kNan, "Asin", beyond);
+    ExpectBits(Acos(beyond), kNan, "Acos", beyond);
+  }
+}
+
+TEST(Elementary, ExactPowersLogarithmsAndRootsAreExact) {
+  for (int e = -1074; e <= 1023; ++e) {
+    const double power = std::ldexp(1.0, e);
+    ASSERT_EQ(Exp2(e), power);
+    ASSERT_EQ(Log2(power), e);
+    if (e >= -149 && e <= 127) {
+      ASSERT_EQ(RoundTo(Format::kF32, narrow::Log2(power)), e);
+    }
+    if (e % 2 == 0) {
+      ASSERT_EQ(Rsqrt(power), std::ldexp(1.0, -e / 2));
+    }
+    if (e % 3 == 0) {
+      ASSERT_EQ(Cbrt(power), std::ldexp(1.0, e / 3));
+    }
+  }
+  for (double n = 1; n < 200000; ++n) {
+    ASSERT_EQ(Cbrt(n * n * n), n);
+    ASSERT_EQ(Cbrt(-n * n * n), -n);
+    ASSERT_EQ(Rsqrt(n * n), 1.0 / n);
+  }
 }
 
 TEST(Elementary, EveryNanGivesTheCanonicalNan) {

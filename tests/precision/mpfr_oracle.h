@@ -81,4 +81,20 @@ inline int OracleSoftplus(mpfr_ptr y, mpfr_srcptr x, mpfr_rnd_t rounding) {
   return mpfr_set(y, term.get(), rounding);
 }
 
+// erfc(x) to 128 bits: MPFR takes long for more.
+inline int OracleErfc(mpfr_ptr y, mpfr_srcptr x, mpfr_rnd_t rounding) {
+  static thread_local Real erfc(128);
+  const int ternary = mpfr_erfc(erfc.get(), x, rounding);
+  mpfr_set(y, erfc.get(), rounding);
+  return ternary;
+}
+
+// 1 / sqrt(x). Of -0 MPFR gives +Inf, IEEE 754 -Inf.
+inline int OracleRsqrt(mpfr_ptr y, mpfr_srcptr x, mpfr_rnd_t rounding) {
+  const bool is_negative_zero = mpfr_zero_p(x) != 0 && mpfr_signbit(x) != 0;
+  const int ternary = mpfr_rec_sqrt(y, x, rounding);
+  if (is_negative_zero) mpfr_set_inf(y, -1);
+  return ternary;
+}
+
 }  // namespace simgrad::precision

@@ -110,15 +110,29 @@ TEST(NarrowElementary, SpecialCasesAreThoseOfAnnexF) {
   const uint32_t ln2 = 0x3F317218u;
   const uint32_t minus_zero = 0x80000000u;
   const uint32_t minus_inf = 0xFF800000u;
-  // Exp, Expm1, Log, Log1p, Sin, Cos, Tanh, Sigmoid, Softplus: the order of the table.
+  const uint32_t two = BitsOf(2.0f);
+  const uint32_t pi = 0x40490FDBu;
+  const uint32_t half_pi = 0x3FC90FDBu;
+  const uint32_t minus_half_pi = 0xBFC90FDBu;
+  // Exp, Expm1, Log, Log1p, Sin, Cos, Tanh, Sigmoid, Softplus; Exp2, Log2, Tan, Asin, Acos, Atan,
+  // Sinh, Cosh, Rsqrt, Cbrt, Erf, Erfc: the order of the table.
   const std::map<uint32_t, std::vector<uint32_t>> cases = {
-      {0, {one, 0, minus_inf, 0, 0, one, 0, half, ln2}},
+      {0, {one, 0, minus_inf, 0, 0, one, 0,   half, ln2, one, minus_inf,
+           0,   0, half_pi,   0, 0, one, inf, 0,    0,   one}},
       {minus_zero,
-       {one, minus_zero, minus_inf, minus_zero, minus_zero, one, minus_zero, half, ln2}},
-      {inf, {inf, inf, inf, inf, nan, nan, one, one, inf}},
-      {minus_inf, {0, minus_one, nan, nan, nan, nan, minus_one, 0, 0}},
-      {0x00000001, {one, 1, 0xC2CE8ED0u, 1, 1, one, 1, half, ln2}},
-      {0x80000001, {one, 0x80000001, nan, 0x80000001, 0x80000001, one, 0x80000001, half, ln2}}};
+       {one,        minus_zero, minus_inf, minus_zero, minus_zero, one,        minus_zero,
+        half,       ln2,        one,       minus_inf,  minus_zero, minus_zero, half_pi,
+        minus_zero, minus_zero, one,       minus_inf,  minus_zero, minus_zero, one}},
+      {inf, {inf, inf, inf, inf,     nan, nan, one, one, inf, inf, inf,
+             nan, nan, nan, half_pi, inf, inf, 0,   inf, one, 0}},
+      {minus_inf,
+       {0,   minus_one, nan,           nan,       nan, nan, minus_one, 0,         0,  0, nan, nan,
+        nan, nan,       minus_half_pi, minus_inf, inf, nan, minus_inf, minus_one, two}},
+      {0x00000001, {one, 1, 0xC2CE8ED0u, 1, 1, one, 1,           half,        ln2, one, 0xC3150000u,
+                    1,   1, half_pi,     1, 1, one, 0x64B504F3u, 0x26A14518u, 1,   one}},
+      {0x80000001, {one,        0x80000001, nan, 0x80000001, 0x80000001,  one,        0x80000001,
+                    half,       ln2,        one, nan,        0x80000001,  0x80000001, half_pi,
+                    0x80000001, 0x80000001, one, nan,        0xA6A14518u, 0x80000001, one}}};
   for (const auto& [x, results] : cases) {
     for (size_t i = 0; i < results.size(); ++i) {
       const NarrowFunction& function = kNarrowFunctions[i];
@@ -127,6 +141,14 @@ TEST(NarrowElementary, SpecialCasesAreThoseOfAnnexF) {
     }
   }
   EXPECT_EQ(BitsInF32(narrow::Log(1.0)), 0u);
+  EXPECT_EQ(BitsInF32(narrow::Log2(1.0)), 0u);
+  EXPECT_EQ(BitsInF32(narrow::Acos(1.0)), 0u);
+  EXPECT_EQ(BitsInF32(narrow::Acos(-1.0)), pi);
+  EXPECT_EQ(BitsInF32(narrow::Asin(-1.0)), minus_half_pi);
+  for (double beyond : {1.0 + 0x1p-23, -1.0 - 0x1p-23}) {
+    EXPECT_EQ(BitsInF32(narrow::Asin(beyond)), nan);
+    EXPECT_EQ(BitsInF32(narrow::Acos(beyond)), nan);
+  }
   EXPECT_EQ(BitsInF32(narrow::Log1p(-1.0)), minus_inf);
   EXPECT_EQ(BitsInF32(narrow::Log1p(-1.5)), nan);
 }

@@ -37,12 +37,27 @@ inline void PrintTo(const NarrowFunction& function, std::ostream* out) { *out <<
 
 #define SIMGRAD_NARROW(Name, oracle) \
   { #Name, narrow::Name, OfMany < narrow::Name>, OfMany < precision::Name>, oracle }
-inline constexpr NarrowFunction kNarrowFunctions[] = {
-    SIMGRAD_NARROW(Exp, mpfr_exp),           SIMGRAD_NARROW(Expm1, mpfr_expm1),
-    SIMGRAD_NARROW(Log, mpfr_log),           SIMGRAD_NARROW(Log1p, mpfr_log1p),
-    SIMGRAD_NARROW(Sin, mpfr_sin),           SIMGRAD_NARROW(Cos, mpfr_cos),
-    SIMGRAD_NARROW(Tanh, mpfr_tanh),         SIMGRAD_NARROW(Sigmoid, OracleSigmoid),
-    SIMGRAD_NARROW(Softplus, OracleSoftplus)};
+inline constexpr NarrowFunction kNarrowFunctions[] = {SIMGRAD_NARROW(Exp, mpfr_exp),
+                                                      SIMGRAD_NARROW(Expm1, mpfr_expm1),
+                                                      SIMGRAD_NARROW(Log, mpfr_log),
+                                                      SIMGRAD_NARROW(Log1p, mpfr_log1p),
+                                                      SIMGRAD_NARROW(Sin, mpfr_sin),
+                                                      SIMGRAD_NARROW(Cos, mpfr_cos),
+                                                      SIMGRAD_NARROW(Tanh, mpfr_tanh),
+                                                      SIMGRAD_NARROW(Sigmoid, OracleSigmoid),
+                                                      SIMGRAD_NARROW(Softplus, OracleSoftplus),
+                                                      SIMGRAD_NARROW(Exp2, mpfr_exp2),
+                                                      SIMGRAD_NARROW(Log2, mpfr_log2),
+                                                      SIMGRAD_NARROW(Tan, mpfr_tan),
+                                                      SIMGRAD_NARROW(Asin, mpfr_asin),
+                                                      SIMGRAD_NARROW(Acos, mpfr_acos),
+                                                      SIMGRAD_NARROW(Atan, mpfr_atan),
+                                                      SIMGRAD_NARROW(Sinh, mpfr_sinh),
+                                                      SIMGRAD_NARROW(Cosh, mpfr_cosh),
+                                                      SIMGRAD_NARROW(Rsqrt, OracleRsqrt),
+                                                      SIMGRAD_NARROW(Cbrt, mpfr_cbrt),
+                                                      SIMGRAD_NARROW(Erf, mpfr_erf),
+                                                      SIMGRAD_NARROW(Erfc, OracleErfc)};
 #undef SIMGRAD_NARROW
 
 // The value of `format` next to the exact one, which `near` is to 256 bits: below it where the

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Iterator, Sequence
 
+from simgrad.array_shapes import array_shape
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
@@ -137,6 +138,17 @@ class OperationWriter:
     ) -> Expression:
         x = self._value(a)
         return self._emit(code, [x], x.shape, x.element, axes=_axes(axes, x), reverse=reverse)
+
+    def _array(
+        self, code: str, element: int | None, *operands: Any, **attributes: Any
+    ) -> Expression:
+        arrays = [self._value(x) for x in operands]
+        if "axes" in attributes:
+            axes = attributes["axes"]
+            attributes["axes"] = _axes(axes, arrays[0]) if arrays else [axes]
+        shape = array_shape(code, [x.shape for x in arrays], attributes)
+        kept = arrays[0].element if element is None else element
+        return self._emit(code, arrays, shape, kept, **attributes)
 
     # ---- Values ----
 

@@ -72,6 +72,27 @@ class Operations(OperationWriter):
         """a - b floor(a / b), real or integer; of integers 0 for a zero divisor."""
         return self._elementwise("mod", None, a, b)
 
+    def rem(self, a: Any, b: Any) -> Expression:
+        """a - b trunc(a / b), real, exact, or integer; of integers a for a zero divisor."""
+        return self._elementwise("rem", None, a, b)
+
+    def quot(self, a: Any, b: Any) -> Expression:
+        """trunc(a / b), real, or integer; of integers -1 for a zero divisor."""
+        return self._elementwise("quot", None, a, b)
+
+    def ceil(self, a: Any) -> Expression:
+        """The smallest integer not below a, as a real."""
+        return self._elementwise("ceil", None, a)
+
+    def trunc(self, a: Any) -> Expression:
+        """a without its fraction."""
+        return self._elementwise("trunc", None, a)
+
+    def next_after(self, a: Any, b: Any) -> Expression:
+        """The number next to a in the format of the role, on the side of b; b where they
+        are equal. The cotangent goes to a."""
+        return self._elementwise("next_after", None, a, b)
+
     def exp(self, a: Any) -> Expression:
         """e^a."""
         return self._elementwise("exp", None, a)
@@ -116,6 +137,54 @@ class Operations(OperationWriter):
         """a^b."""
         return self._elementwise("pow", None, a, b)
 
+    def exp2(self, a: Any) -> Expression:
+        """2^a."""
+        return self._elementwise("exp2", None, a)
+
+    def log2(self, a: Any) -> Expression:
+        """The logarithm of a to base 2."""
+        return self._elementwise("log2", None, a)
+
+    def rsqrt(self, a: Any) -> Expression:
+        """1 / sqrt(a), rounded once."""
+        return self._elementwise("rsqrt", None, a)
+
+    def cbrt(self, a: Any) -> Expression:
+        """The real cube root of a."""
+        return self._elementwise("cbrt", None, a)
+
+    def tan(self, a: Any) -> Expression:
+        """The tangent of a, in radians."""
+        return self._elementwise("tan", None, a)
+
+    def asin(self, a: Any) -> Expression:
+        """The angle in [-pi/2, pi/2] whose sine is a."""
+        return self._elementwise("asin", None, a)
+
+    def acos(self, a: Any) -> Expression:
+        """The angle in [0, pi] whose cosine is a."""
+        return self._elementwise("acos", None, a)
+
+    def atan(self, a: Any) -> Expression:
+        """The angle in [-pi/2, pi/2] whose tangent is a."""
+        return self._elementwise("atan", None, a)
+
+    def sinh(self, a: Any) -> Expression:
+        """The hyperbolic sine of a."""
+        return self._elementwise("sinh", None, a)
+
+    def cosh(self, a: Any) -> Expression:
+        """The hyperbolic cosine of a."""
+        return self._elementwise("cosh", None, a)
+
+    def erf(self, a: Any) -> Expression:
+        """The error function of a."""
+        return self._elementwise("erf", None, a)
+
+    def erfc(self, a: Any) -> Expression:
+        """1 - erf(a), without cancellation."""
+        return self._elementwise("erfc", None, a)
+
     def lt(self, a: Any, b: Any) -> Expression:
         """The bool a < b. Of reals it decides no `select` and enters no loop: use
         `event`."""
@@ -140,6 +209,10 @@ class Operations(OperationWriter):
     def ne(self, a: Any, b: Any) -> Expression:
         """The bool a != b, also of bools, false where one is NaN; of reals as for `lt`."""
         return self._elementwise("ne", BOOL, a, b)
+
+    def is_finite(self, a: Any) -> Expression:
+        """Whether a real is neither infinite nor NaN; as `lt` it decides no `select`."""
+        return self._elementwise("is_finite", BOOL, a)
 
     def and_(self, a: Any, b: Any) -> Expression:
         """Whether both bools hold."""
@@ -175,8 +248,8 @@ class Operations(OperationWriter):
         return self._joined("concat", None, *operands, axes=axes)
 
     def sum(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
-        """The sum over `axes`, ascending; those axes go. Order and accumulator are the
-        policy's for the role."""
+        """The sum over `axes`, ascending; those axes go. Of reals, order and accumulator
+        are the policy's for the role; integers wrap."""
         return self._reduced("sum", None, a, axes=axes)
 
     def reduce_max(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
@@ -205,6 +278,19 @@ class Operations(OperationWriter):
         """The running sum along the one axis of `axes`; with `reverse` from the last
         element down. Sequential; the accumulator is the policy's for the role."""
         return self._scanned("cumsum", None, a, axes=axes, reverse=reverse)
+
+    def any(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """Whether any of the bools over `axes` holds."""
+        return self._reduced("any", BOOL, a, axes=axes)
+
+    def all(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """Whether all of the bools over `axes` hold."""
+        return self._reduced("all", BOOL, a, axes=axes)
+
+    def prod(self, a: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The product over `axes`, ascending, real, rounded after each factor, or
+        integer; those axes go."""
+        return self._reduced("prod", None, a, axes=axes)
 
     def cast(self, a: Any, format: str = "", overflow: str = "") -> Expression:
         """A real rounded to `format`, else to the role's; `overflow` is `ieee` or

@@ -42,7 +42,7 @@ struct Kept {
       return kernel.ok() ? *std::move(kernel) : nullptr;
     }
     if (auto kernel = kernels.Find(request.key)) return kernel;
-    kernels.Ask(request, Wanted::kSoonest);
+    kernels.Ask(request, Wanted::kSoonest, false);
     return nullptr;
   }
 
@@ -80,7 +80,9 @@ class Compiled : public CompiledExecutor {
     const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
     const bool reverses = !planned->adjoint_key.empty();
     // Both are compiled side by side. The run begins when it can; its StartAdjoint waits for the rest.
-    if (reverses) kept_->kernels.Ask(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted);
+    if (reverses) {
+      kept_->kernels.Ask(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted, true);
+    }
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
     return std::make_unique<CompiledRun>(
         std::move(batch), std::move(options),
@@ -97,6 +99,11 @@ class Compiled : public CompiledExecutor {
     if (!made.ok()) return made;
     if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
     MemoryNeed need = NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape);
+    for (Part part : {Part::kForward, Part::kAdjoint}) {
+      const KernelRequest request = kept_->RequestOf(*planned, part);
+      if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
+      need.run += CompileBytes(*planned->plan, part);
+    }
     // The reference keeps every number of a little work.
     constexpr double kPerOperation = 64;
     const double work = WorkOf(*planned, batch);
@@ -142,7 +149,7 @@ class Compiled : public CompiledExecutor {
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
       ready = false;
       // What comes back is compiled meanwhile; what never does is not.
-      if (uses > 0) kept_->kernels.Ask(request, Wanted::kSoonest);
+      if (uses > 0) kept_->kernels.Ask(request, Wanted::kSoonest, false);
     }
     return !ready;
   }

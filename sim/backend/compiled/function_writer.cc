@@ -128,6 +128,11 @@ class FunctionWriter {
     return Splatted(b_, lanes.parts[0], width());
   }
   void SetUniform(Register r, Value* value) { At(r) = {true, {value}}; }
+  void SetLanes(Register r, const std::function<Value*(int part)>& value) {
+    Lanes lanes;
+    for (int part = 0; part < parts(); ++part) lanes.parts.push_back(value(part));
+    At(r) = std::move(lanes);
+  }
 
   // ---- arguments ----
   Value* Argument(Member member, llvm::Type* type) {
@@ -223,7 +228,37 @@ class FunctionWriter {
       Value* const step = b_.getInt64(static_cast<uint64_t>(stride));
       number = b_.CreateAdd(number, b_.CreateMul(At(r).parts[0], step));
     }
-    return number;
+    const bool shares_moved = index.moved != plan::kNoRegister && !MovesApart(index);
+    return shares_moved ? b_.CreateAdd(number, At(index.moved).parts[0]) : number;
+  }
+
+  // Whether the lanes of a vector meet different elements.
+  bool MovesApart(const plan::Index& index) {
+    return index.moved != plan::kNoRegister && !At(index.moved).uniform && width() > 1;
+  }
+
+  // The element numbers of the lanes of one part, given what they share.
+  Value* MovedElements(const plan::Index& index, Value* shared, int part) {
+    return b_.CreateAdd(Splatted(b_, shared, width()), Part(index.moved, part));
+  }
+
+  // Addresses in memory that holds [element][part][lane].
+  Value* MovedLanes(const plan::Index& index, llvm::Type* type, Value* memory, Value* shared,
+                    int part) {
+    const auto splat = [&](int64_t n) {
+      return Splatted(b_, b_.getInt64(static_cast<uint64_t>(n)), width());
+    };
+    std::vector<llvm::Constant*> lanes;
+    for (unsigned lane = 0; lane < width(); ++lane) lanes.push_back(b_.getInt64(lane));
+    Value* const vectors =
+        b_.CreateAdd(b_.CreateMul(MovedElements(index, shared, part), splat(parts())), splat(part));
+    Value* const numbers = b_.CreateAdd(b_.CreateMul(vectors, splat(options_.shape.width)),
+                                        llvm::ConstantVector::get(lanes));
+    return b_.CreateGEP(type->getScalarType(), memory, numbers);
+  }
+
+  Value* Gather(llvm::Type* type, Value* addresses) {
+    return b_.CreateMaskedGather(type, addresses, llvm::Align(4));
   }
 
   // [element][part] as the number of a vector.
@@ -247,6 +282,9 @@ class FunctionWriter {
       if (IsKept(buffer)) {
         value =
             b_.CreateLoad(StoredType(buffer.carrier), local.variables[static_cast<size_t>(part)]);
+      } else if (MovesApart(s.index)) {
+        auto* const type = StoredType(buffer.carrier);
+        value = Gather(type, MovedLanes(s.index, type, MemoryOf(buffer, local), element, part));
       } else {
         value = LoadVector(buffer, MemoryOf(buffer, local), VectorNumber(element, part));
         MarkParallel(value, local.loops);
@@ -305,6 +343,12 @@ class FunctionWriter {
     }
     auto* const type =
         buffer.carrier == Carrier::kBool ? b_.getInt32Ty() : ScalarType(buffer.carrier);
+    if (!form.per_lane && MovesApart(s.index)) {
+      return SetLanes(s.result, [&](int part) {
+        Value* const at = b_.CreateGEP(type, base, MovedElements(s.index, element, part));
+        return FromStored(buffer.carrier, Gather(VectorOf(type), at));
+      });
+    }
     if (!form.per_lane) {
       auto* const load = b_.CreateLoad(type, b_.CreateGEP(type, base, element));
       MarkInvariant(load);
@@ -314,6 +358,11 @@ class FunctionWriter {
     Lanes lanes;
     for (int part = 0; part < parts(); ++part) {
       auto* const vector = VectorOf(type);
+      if (MovesApart(s.index)) {
+        Value* const lane = MovedLanes(s.index, vector, base, element, part);
+        lanes.parts.push_back(FromStored(buffer.carrier, Gather(vector, lane)));
+        continue;
+      }
       auto* const at = b_.CreateGEP(vector, base, VectorNumber(element, part));
       auto* const load = b_.CreateAlignedLoad(vector, at, llvm::Align(4));
       MarkInvariant(load);
@@ -327,25 +376,36 @@ class FunctionWriter {
     const bool real = carrier == Carrier::kF32 || carrier == Carrier::kF64;
     auto* const type = real ? b_.getDoubleTy() : static_cast<llvm::Type*>(b_.getInt64Ty());
     auto* const at = b_.CreateGEP(type, arguments_[real ? kNumbers : kIntegers], number);
+    if (number->getType()->isVectorTy()) return FromTable(carrier, Gather(VectorOf(type), at));
     auto* const load = b_.CreateLoad(type, at);
     MarkInvariant(load);
     MarkParallel(load);
+    return FromTable(carrier, load);
+  }
+
+  // A number of the table in the carrier of a register.
+  Value* FromTable(Carrier carrier, Value* number) {
+    llvm::Type* const from = number->getType();
+    const auto like = [&](llvm::Type* type) { return from->getWithNewType(type); };
     switch (carrier) {
       case Carrier::kF32:
-        return b_.CreateFPTrunc(load, b_.getFloatTy());
+        return b_.CreateFPTrunc(number, like(b_.getFloatTy()));
       case Carrier::kI32:
-        return b_.CreateTrunc(load, b_.getInt32Ty());
+        return b_.CreateTrunc(number, like(b_.getInt32Ty()));
       case Carrier::kBool:
-        return b_.CreateICmpNE(load, b_.getInt64(0));
+        return b_.CreateICmpNE(number, llvm::Constant::getNullValue(from));
       default:
-        return load;
+        return number;
     }
   }
 
   void LoadTable(const Statement& s, const Buffer& buffer) {
     Value* const number =
         b_.CreateAdd(ElementNumber(s.index), b_.getInt64(static_cast<uint64_t>(buffer.number)));
-    SetUniform(s.result, TableNumber(buffer.carrier, number));
+    if (!MovesApart(s.index)) return SetUniform(s.result, TableNumber(buffer.carrier, number));
+    SetLanes(s.result, [&](int part) {
+      return TableNumber(buffer.carrier, MovedElements(s.index, number, part));
+    });
   }
 
   void Store(const Statement& s) {
@@ -362,6 +422,12 @@ class FunctionWriter {
     Value* const element = ElementNumber(s.index);
     auto* const type = StoredType(buffer.carrier);
     for (int part = 0; part < parts(); ++part) {
+      if (MovesApart(s.index) && !IsKept(buffer)) {
+        Value* const lanes = MovedLanes(s.index, type, MemoryOf(buffer, local), element, part);
+        b_.CreateMaskedScatter(ToStored(buffer.carrier, Part(s.operands[0], part)), lanes,
+                               llvm::Align(4), masked ? Mask(part) : nullptr);
+        continue;
+      }
       Value* const at =
           IsKept(buffer) ? local.variables[static_cast<size_t>(part)]
                          : b_.CreateGEP(type, MemoryOf(buffer, local), VectorNumber(element, part));
@@ -403,9 +469,16 @@ class FunctionWriter {
     const bool maps_elements = is_one() && s.parallel && s.operands.empty();
     // A look inside would keep the compiler from making vectors of its turns.
     const bool asks_before = asks && maps_elements && !HasLoop(s.body);
+    // One of arithmetic is counted as a whole when it begins.
+    const bool is_bounded = !s.operands.empty() || s.number * CostOf(s.body) <= WorkMeter::kPiece;
+    const bool charges_once = asks && !maps_elements && is_bounded && IsArithmetic(s.body);
+    if (charges_once) {
+      const uint64_t cost = static_cast<uint64_t>(CostOf(s.body));
+      Charge(b_.CreateMul(extent, b_.getInt64(cost)));
+    }
     const auto body = [&](Value* counter) {
       SetUniform(s.result, counter);
-      if (asks && !asks_before) Charge(CostOf(s.body));
+      if (asks && !asks_before && !charges_once) Charge(CostOf(s.body));
       Block(s.body);
     };
     if (!maps_elements) {
@@ -495,11 +568,19 @@ class FunctionWriter {
     return cost;
   }
 
+  static bool IsArithmetic(const std::vector<Statement>& statements) {
+    return std::all_of(statements.begin(), statements.end(), [](const Statement& s) {
+      return s.code == Code::kCall || s.code == Code::kLoad || s.code == Code::kStore ||
+             s.code == Code::kConstant;
+    });
+  }
+
   // Counts work before it is done.
-  void Charge(int64_t statements) {
-    const int64_t work = statements * options_.shape.lanes();
+  void Charge(int64_t statements) { Charge(b_.getInt64(static_cast<uint64_t>(statements))); }
+  void Charge(Value* statements) {
+    Value* const lanes = b_.getInt64(static_cast<uint64_t>(options_.shape.lanes()));
     Value* const before = b_.CreateLoad(b_.getInt64Ty(), fuel_);
-    Value* const left = b_.CreateSub(before, b_.getInt64(static_cast<uint64_t>(work)));
+    Value* const left = b_.CreateSub(before, b_.CreateMul(statements, lanes));
     b_.CreateStore(left, fuel_);
     auto* const asks = NewBlock("asks");
     auto* const on = NewBlock("on");

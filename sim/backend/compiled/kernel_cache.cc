@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/compiled/scalar_module.h"
 #include "sim/backend/kernel_folder.h"
 #include "sim/plan/structure.h"
@@ -58,17 +59,6 @@ std::optional<KernelObject> ObjectOf(const std::string& file) {
   return object;
 }
 
-// What LLVM takes while it compiles: 3 to 4 KiB for each statement were measured (compile_bench).
-int64_t CompileBytes(const plan::Plan& plan, Part part) {
-  constexpr int64_t kLeast = int64_t{16} << 20;  // the scalar functions
-  constexpr int64_t kPerStatement = 6 << 10;
-  int64_t statements = 0;
-  for (const plan::Function* function : FunctionsOf(plan, part)) {
-    statements += plan::StatementsOf(*function);
-  }
-  return kLeast + kPerStatement * statements;
-}
-
 std::string NameOf(const std::string& key, Effort effort) {
   return key + (effort == Effort::kBest ? "b" : "q");
 }
@@ -77,6 +67,7 @@ struct Job {
   KernelRequest request;
   Effort effort = Effort::kQuick;
   bool then_best = false;
+  bool is_covered = false;  // its memory is part of a run's
   // Under the lock.
   bool is_done = false;
   Loaded result = absl::InternalError("not compiled");
@@ -110,7 +101,8 @@ struct KernelCache::Shared {
 
   // With the lock held.
   std::shared_ptr<const Kernel> FindLocked(const std::string& name);
-  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Effort effort, bool then_best);
+  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Effort effort, bool then_best,
+                                 bool is_covered);
   void Finish(const std::shared_ptr<Job>& job, Loaded result);
   int64_t DropOldest(int64_t most_bytes);
   std::shared_ptr<Job> NextLocked(bool only_quick);
@@ -175,11 +167,11 @@ std::shared_ptr<const Kernel> KernelCache::Shared::FindLocked(const std::string&
 }
 
 std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request, Effort effort,
-                                                    bool then_best) {
+                                                    bool then_best, bool is_covered) {
   const std::string name = NameOf(request.key, effort);
   if (const auto found = pending.find(name); found != pending.end()) return found->second;
-  auto job =
-      std::make_shared<Job>(Job{.request = request, .effort = effort, .then_best = then_best});
+  auto job = std::make_shared<Job>(
+      Job{.request = request, .effort = effort, .then_best = then_best, .is_covered = is_covered});
   pending[name] = job;
   (effort == Effort::kQuick ? quick : best).push_back(job);
   wake.notify_all();
@@ -219,7 +211,7 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
     keep(NameOf(job->request.key, made), *result);
     const bool has_best = index.count(NameOf(job->request.key, Effort::kBest)) != 0;
     if (job->then_best && !has_best && best.size() < kMostWaiting) {
-      AskLocked(job->request, Effort::kBest, false);
+      AskLocked(job->request, Effort::kBest, false, false);
     }
   } else {
     ++use.failed;
@@ -263,11 +255,14 @@ Loaded KernelCache::Shared::Make(const Job& job) {
     if (found.ok()) return found;
   }
   if (options.before_compile) options.before_compile(job.effort);
-  const int64_t bytes = CompileBytes(*job.request.plan, job.request.part);
-  const HeldMemory memory = options.watch->ForCompile(bytes);
-  if (memory == nullptr) {
-    return absl::ResourceExhaustedError(
-        Cat("there is no memory now for the ", bytes, " bytes that compiling takes"));
+  HeldMemory memory;
+  if (!job.is_covered) {
+    const int64_t bytes = CompileBytes(*job.request.plan, job.request.part);
+    memory = options.watch->ForCompile(bytes);
+    if (memory == nullptr) {
+      return absl::ResourceExhaustedError(
+          Cat("there is no memory now for the ", bytes, " bytes that compiling takes"));
+    }
   }
   const auto start = std::chrono::steady_clock::now();
   KernelOptions how = job.request.options;
@@ -364,13 +359,13 @@ std::shared_ptr<const Kernel> KernelCache::Find(const std::string& key) {
   return nullptr;
 }
 
-void KernelCache::Ask(const KernelRequest& request, Wanted wanted) {
+void KernelCache::Ask(const KernelRequest& request, Wanted wanted, bool is_covered) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
   if (shared_->index.count(NameOf(request.key, effort)) != 0) return;
   if (shared_->index.count(NameOf(request.key, Effort::kBest)) != 0) return;
   if (shared_->quick.size() < kMostWaiting) {
-    shared_->AskLocked(request, effort, wanted == Wanted::kSoonest);
+    shared_->AskLocked(request, effort, wanted == Wanted::kSoonest, is_covered);
   }
 }
 
@@ -389,7 +384,7 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
     if (auto kernel = found(Effort::kQuick)) {
       const bool asks = wanted == Wanted::kSoonest && shared_->best.size() < kMostWaiting &&
                         shared_->hopeless.count(request.key) == 0;
-      if (asks) shared_->AskLocked(request, Effort::kBest, false);
+      if (asks) shared_->AskLocked(request, Effort::kBest, false, false);
       return kernel;
     }
   }
@@ -398,7 +393,7 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
   }
   const std::shared_ptr<Job> job =
       shared_->AskLocked(request, wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick,
-                         wanted == Wanted::kSoonest);
+                         wanted == Wanted::kSoonest, wanted != Wanted::kBest);
   while (!job->is_done) {
     shared_->changed.wait_for(lock, kLook);
     if (job->is_done || !stop) continue;

@@ -4,6 +4,8 @@
 // compile goes on for the next one. A miss is compiled quickly; the best code follows in the
 // background, is kept in the folder, and is found from then on. Both give the same bits.
 // Requests for one structure share one compile. Least recently used kernels go above a bound.
+// A compile that a caller waits for is part of the caller's memory (CompileBytes); the best code that
+// follows asks the watch for its own.
 // Errors: RESOURCE_EXHAUSTED where the watch has no memory for a compile; CANCELLED where `stop` returned true; INTERNAL with LLVM's words, for those who wait; it is
 //   not kept. A fatal error of LLVM ends that compile alone: its thread is parked for good and another
 //   takes its place, until kMostLost were lost; from then on every compile fails. A crash (a bad
@@ -72,8 +74,8 @@ class KernelCache {
                                                     const WorkMeter::StopCallback& stop);
   // The best that is in memory, or null.
   std::shared_ptr<const Kernel> Find(const std::string& key);
-  // As Get, without waiting.
-  void Ask(const KernelRequest& request, Wanted wanted);
+  // As Get, without waiting. `is_covered`: a run that will wait holds the memory for it.
+  void Ask(const KernelRequest& request, Wanted wanted, bool is_covered);
   // Gives up about so many bytes of kernels that nothing runs; returns how many.
   int64_t Relieve(int64_t bytes);
   CompilerUse use() const;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "sim/backend/compiled/function_writer.h"
+#include "sim/backend/compiled/kernel.h"
 #include "sim/backend/executor.h"
 #include "sim/plan/plan.h"
 
@@ -17,6 +18,8 @@ inline constexpr int64_t kSegmentBytes = int64_t{1} << 18;
 // Fields of a plan that travel with the states of a group.
 size_t TravellingFields(const plan::Plan& plan);
 int64_t WorkspaceBytes(const plan::Plan& plan, const LaneShape& shape);
+// An upper bound of what LLVM takes while it compiles a part.
+int64_t CompileBytes(const plan::Plan& plan, Part part);
 // One SaveState of so many groups.
 int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t groups);
 

@@ -18,8 +18,9 @@ using enum OpCode;
 std::vector<double> OperandsAt(const Program& program, const Op& op, Arrays operands,
                                size_t element) {
   std::vector<double> found;
-  const OpClass op_class = InfoOf(op.code).op_class;
-  if (op_class == OpClass::kReduction) {
+  const OpInfo& info = InfoOf(op.code);
+  if (info.made_of != nullptr) return info.made_of(program, op, operands, element);
+  if (info.op_class == OpClass::kReduction) {
     double low = 0.0;
     double high = 0.0;
     bool first = true;

@@ -152,6 +152,77 @@ TEST(Gradient, OfEveryElementwiseOperationIsThatOfCentralDifferences) {
   ExpectCentralDifferences(work);
 }
 
+// Places inside and outside, met once and twice; a matrix that needs pivots; factors of a definite one.
+TEST(Gradient, OfArraysAndLinearAlgebraIsThatOfCentralDifferences) {
+  using enum OpCode;
+  Work work = WorkFor(
+      [](Builder& b) {
+        const Var x = b.State("x", {4});
+        const Var k = b.Param("k", {4, 4});
+        const auto sum = [&](Var v) { return b.Reduce(kSum, v * v); };
+        const Var places = b.IntegerArray({2, -1, 2, 5, 0}, {5});
+        Var total = sum(b.Do(kGather, {x, places},
+                             {.literal = {2.0}, .axes = {0}, .bounds = sim::Bounds::kFill}));
+        total =
+            total + sum(b.Do(kGather, {k, places}, {.axes = {1}, .bounds = sim::Bounds::kClip}));
+        const Var updates =
+            b.Do(kTake, {k}, {.literal = {0.5}, .start = {3, 7, 7, -1, 0}, .shape = {5}});
+        for (const auto combine :
+             {sim::Combine::kSet, sim::Combine::kAdd, sim::Combine::kMin, sim::Combine::kMax}) {
+          for (const auto bounds : {sim::Bounds::kClip, sim::Bounds::kDrop}) {
+            total = total + sum(b.Do(kScatter, {x, places, updates},
+                                     {.axes = {0}, .bounds = bounds, .combine = combine}));
+          }
+        }
+        const Var distinct = b.IntegerArray({2, 0}, {2});
+        total =
+            total +
+            sum(b.Do(kScatter, {x, distinct, b.Slice(updates, {0}, {2})},
+                     {.axes = {0}, .bounds = sim::Bounds::kDrop, .combine = sim::Combine::kMul}));
+        const Var part = b.Do(kDynamicSlice, {k, b.IntegerArray({3, 1}, {2})}, {.shape = {2, 2}});
+        total =
+            total + sum(b.Do(kUpdate, {k, b.Apply(kSin, {part}), b.IntegerArray({-1, 1}, {2})}));
+        total = total + sum(b.Do(kSlice, {k}, {.start = {1, 0}, .shape = {2, 2}, .dims = {2, 3}}));
+        total = total +
+                sum(b.Do(kPad, {x}, {.literal = {3.0}, .start = {1}, .shape = {9}, .dims = {1}}) *
+                    b.Do(kConcat, {x, x, b.Slice(x, {0}, {1})}, {.axes = {0}}));
+        const Var turned = b.Do(kTranspose, {k}, {.dims = {1, 0}});
+        const Var order = b.Do(kArgsort, {x}, {.axes = {0}});
+        total =
+            total + sum(b.Do(kGather, {x, order}, {.axes = {0}, .bounds = sim::Bounds::kClip}) * x);
+        const Var square = b.Do(kMatmul, {k, turned});
+        std::vector<double> diagonal(16, 0.0);
+        for (size_t i = 0; i < 16; i += 5) diagonal[i] = 3.0;
+        const Var definite = square + b.LiteralArray(diagonal, {4, 4});
+        const Var factor = b.Do(kCholesky, {definite});
+        total = total + sum(factor);
+        const Var column = b.Reshape(x, {4, 1});
+        for (const bool transposed : {false, true}) {
+          total = total + sum(b.Do(kTriangularSolve, {factor, column}, {.transposed = transposed}));
+          total = total + sum(b.Do(kTriangularSolve, {0.25 * k, column},
+                                   {.upper = true, .transposed = transposed, .unit = true}));
+          const Var factors = b.Do(kLu, {k});
+          const Var rows = b.Do(kLuPermutation, {k});
+          total =
+              total + sum(b.Do(kLuSolve, {k, factors, rows, column}, {.transposed = transposed}));
+        }
+        total = total + sum(b.Do(kLu, {k})) + sum(b.Do(kSolve, {k, column}));
+        total = total + sum(b.Reduce(kNorm2, k, {1})) + b.Reduce(kNorm2, x);
+        b.SetNext({0.01 * b.Broadcast(total, {4}, {}) * x + x});
+        b.Export("total", total);
+        b.AddObjective(
+            "cost", [&] { return total; },
+            [&](const Vars& states, const Vars&) { return sum(states[0]); });
+      },
+      "cost", 2);
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({0.3, 0.7, -0.4, 0.6}, {4}));
+  tests::Bind(work, InputKind::kParam, "k",
+              tests::Shared({0.5, -1.2, 0.4, 0.9, 1.4, 0.3, -0.7, 0.2, -0.8, 0.6, 1.1, -0.5, 0.1,
+                             0.9, -0.3, 1.3},
+                            {4, 4}));
+  ExpectCentralDifferences(work);
+}
+
 // A while of either cap order with exports and captures, inside a for.
 void NestedLoops(Builder& b, sim::CapOrder cap_order, int64_t max_iter) {
   const Var x = b.State("x", {2});

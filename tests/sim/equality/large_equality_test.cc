@@ -3,8 +3,8 @@
 #include <iostream>
 
 #include "gtest/gtest.h"
-#include "tests/sim/equality/expect_equal.h"
 #include "tests/sim/cpu_executor.h"
+#include "tests/sim/equality/expect_equal.h"
 
 namespace simgrad::sim::equality {
 namespace {

@@ -7,16 +7,36 @@
 namespace simgrad::sim::equality {
 using enum OpCode;
 
+const std::vector<OpCode>& FirstEdition() {
+  static const std::vector<OpCode> kFirst = {
+      kAdd,     kSub,          kMul,       kDiv,       kNeg,     kAbs,    kSign,    kMin,
+      kMax,     kFma,          kSqrt,      kFloor,     kRound,   kMod,    kExp,     kLog,
+      kLog1p,   kExpm1,        kSin,       kCos,       kAtan2,   kTanh,   kSigmoid, kSoftplus,
+      kPow,     kLt,           kLe,        kGt,        kGe,      kEq,     kNe,      kAnd,
+      kOr,      kNot,          kSelect,    kBroadcast, kReshape, kSlice,  kPad,     kConcat,
+      kSum,     kReduceMax,    kReduceMin, kArgmax,    kArgmin,  kCumsum, kAny,     kCast,
+      kConvert, kStopGradient, kLiteral,   kEvent,     kWhile,   kFor};
+  return kFirst;
+}
+
 OpCode WorldWriter::RandomOp() {
-  static const std::vector<OpCode> kAll = [] {
+  static const std::vector<OpCode> kFirst = [] {
+    std::vector<OpCode> first;
+    for (OpCode code : FirstEdition()) {
+      if (code != kPad && code != kAny) first.push_back(code);  // those of adjoints
+    }
+    return first;
+  }();
+  static const std::vector<OpCode> kEvery = [] {
     std::vector<OpCode> all;
     EachOp([&](OpCode code, const OpInfo& info) {
       if (info.in_worlds) all.push_back(code);
     });
     return all;
   }();
-  OpCode code = random_.Chance(0.2) ? options_.focus : random_.Pick(kAll);
-  while (options_.smooth && !InfoOf(code).smooth) code = random_.Pick(kAll);
+  const std::vector<OpCode>& all = options_.first_edition ? kFirst : kEvery;
+  OpCode code = random_.Chance(0.2) ? options_.focus : random_.Pick(all);
+  while (options_.smooth && !InfoOf(code).smooth) code = random_.Pick(all);
   return code;
 }
 
@@ -169,6 +189,10 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
       return WriteShape(code, pool);
     case OpClass::kReduction:
       return WriteReduction(code, pool);
+    case OpClass::kIndexing:
+      return WriteIndexing(code, pool);
+    case OpClass::kLinear:
+      return WriteLinear(code, pool);
     case OpClass::kPrecision:
       return WritePrecision(code, pool);
     case OpClass::kConstant:
@@ -217,6 +241,10 @@ void WorldWriter::WriteReals(OpCode code, ValuePool& pool) {
 
 bool WorldWriter::WriteCompare(OpCode code, ValuePool& pool) {
   const bool equality = code == kEq || code == kNe;
+  if (code == kIsFinite) {
+    Keep(pool, pool.anonymous, builder_.Apply(code, {Real(pool)}));
+    return true;
+  }
   if (random_.Chance(0.4)) {
     const Var a = Real(pool);
     const Var b = random_.Chance(0.5) ? Threshold(pool) : RealOf(pool, a.shape());
@@ -323,6 +351,13 @@ bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
   const ElementType element = kind < 0.1   ? ElementType::kI32
                               : kind < 0.2 ? ElementType::kBool
                                            : ElementType::kReal;
+  if (code == kIota) {
+    const Shape of = main_shape_.empty() ? Shape{random_.Integer(1, 4)} : main_shape_;
+    const int64_t axis = random_.Integer(0, static_cast<int64_t>(of.size()) - 1);
+    const ElementType as = random_.Chance(0.7) ? ElementType::kI32 : ElementType::kI64;
+    Keep(pool, pool.Of(as), builder_.Iota(of, axis, as));
+    return true;
+  }
   if (pool.Of(element).empty()) return false;
   if (code == kConcat) return WriteConcat(pool, element);
   const Var x = Take(pool, pool.Of(element));
@@ -346,15 +381,65 @@ bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
     return true;
   }
   if (rank == 0) return false;
-  std::vector<int64_t> start;
-  Shape part;
-  for (int64_t length : shape) {
-    start.push_back(random_.Integer(0, length));
-    part.push_back(
-        random_.Integer(random_.Chance(0.9) ? std::min<int64_t>(1, length - start.back()) : 0,
-                        length - start.back()));
+  if (code == kTake) return WriteTake(pool, element, x);
+  return WriteWindow(code, pool, element, x);
+}
+
+bool WorldWriter::WriteTake(ValuePool& pool, ElementType element, Var x) {
+  const int64_t count = ElementCount(x.shape());
+  Attributes a;
+  a.shape = random_.Chance(0.5) ? Shape{random_.Integer(0, 6)}
+                                : Shape{random_.Integer(1, 3), random_.Integer(1, 3)};
+  for (int64_t k = ElementCount(a.shape); k > 0; --k) {
+    a.start.push_back(count == 0 || random_.Chance(0.15) ? -1 : random_.Integer(0, count - 1));
   }
-  Keep(pool, pool.Of(element), builder_.Slice(x, start, part));
+  if (random_.Chance(0.5)) a.literal = {static_cast<double>(random_.Integer(-2, 2))};
+  Keep(pool, pool.Of(element), builder_.Do(kTake, {x}, std::move(a)));
+  return true;
+}
+
+bool WorldWriter::WriteWindow(OpCode code, ValuePool& pool, ElementType element, Var x) {
+  const Shape shape = x.shape();
+  Attributes a;
+  if (code == kTranspose) {
+    for (size_t k = 0; k < shape.size(); ++k) a.dims.push_back(static_cast<int64_t>(k));
+    for (size_t k = shape.size(); k-- > 1;) {
+      std::swap(a.dims[k],
+                a.dims[static_cast<size_t>(random_.Integer(0, static_cast<int64_t>(k)))]);
+    }
+    Keep(pool, pool.Of(element), builder_.Do(kTranspose, {x}, std::move(a)));
+    return true;
+  }
+  if (code == kPad) {
+    for (int64_t length : shape) {
+      const int64_t low = random_.Integer(0, 2);
+      const int64_t between = random_.Chance(0.3) ? random_.Integer(1, 2) : 0;
+      const int64_t own = length == 0 ? 0 : (length - 1) * (between + 1) + 1;
+      a.start.push_back(low);
+      a.dims.push_back(between);
+      a.shape.push_back(low + own + random_.Integer(0, 1));
+    }
+    if (ElementCount(a.shape) > MaxElements()) return false;
+    if (random_.Chance(0.5)) a.dims.clear();
+    if (a.dims.empty()) {
+      for (size_t k = 0; k < shape.size(); ++k) {
+        a.shape[k] = std::max(a.shape[k], a.start[k] + shape[k]);
+      }
+    }
+    if (random_.Chance(0.5)) a.literal = {static_cast<double>(random_.Integer(-2, 2))};
+    Keep(pool, pool.Of(element), builder_.Do(kPad, {x}, std::move(a)));
+    return true;
+  }
+  const bool strides = random_.Chance(0.4);
+  for (int64_t length : shape) {
+    const int64_t step = strides ? random_.Integer(1, 3) : 1;
+    const int64_t start = random_.Integer(0, length);
+    const int64_t most = (length - start + step - 1) / step;
+    a.start.push_back(start);
+    a.shape.push_back(random_.Integer(random_.Chance(0.9) ? std::min<int64_t>(1, most) : 0, most));
+    if (strides) a.dims.push_back(step);
+  }
+  Keep(pool, pool.Of(element), builder_.Do(kSlice, {x}, std::move(a)));
   return true;
 }
 
@@ -374,22 +459,31 @@ bool WorldWriter::WriteConcat(ValuePool& pool, ElementType element) {
 }
 
 bool WorldWriter::WriteReduction(OpCode code, ValuePool& pool) {
-  const bool sum = code == kSum;
-  const bool extreme = !sum && code != kCumsum;
-  const Vars fitting = ValuePool::Where(pool.reals, [&](const Var& x) {
-    return !x.shape().empty() && (!extreme || ElementCount(x.shape()) > 0);
+  const bool of_bools = code == kAny || code == kAll;
+  const bool may_be_empty = code == kSum || code == kProd || code == kCumsum || of_bools;
+  const bool of_reals = options_.smooth || options_.first_edition;
+  const double kind = of_reals ? 1.0 : random_.Uniform(0.0, 1.0);
+  Vars& list = of_bools      ? (random_.Chance(0.7) ? pool.choices : pool.anonymous)
+               : kind < 0.15 ? pool.i32s
+               : kind < 0.25 ? pool.i64s
+                             : pool.reals;
+  const Vars fitting = ValuePool::Where(list, [&](const Var& x) {
+    return !x.shape().empty() && (may_be_empty || ElementCount(x.shape()) > 0);
   });
   if (fitting.empty()) return false;
-  const Var x = Take(pool, fitting);
+  Var x = Take(pool, fitting);
+  const bool is_real = TypeOf(x) == ElementType::kReal;
+  if (is_real && Tamed()) x = Within(InfoOf(code).domains[0], x);
   const int64_t rank = static_cast<int64_t>(x.shape().size());
   if (code == kCumsum) {
-    Keep(pool, pool.reals, builder_.Cumsum(x, random_.Integer(0, rank - 1), random_.Chance(0.5)));
+    Keep(pool, list, builder_.Cumsum(x, random_.Integer(0, rank - 1), random_.Chance(0.5)));
     return true;
   }
   std::vector<int64_t> axes = {random_.Integer(0, rank - 1)};
-  if (sum && random_.Chance(0.5)) axes.clear();  // all of them
+  const bool several = code == kSum || code == kProd || of_bools;
+  if (several && random_.Chance(0.5)) axes.clear();  // all of them
   const bool argument = code == kArgmax || code == kArgmin;
-  Keep(pool, argument ? pool.i32s : pool.reals, builder_.Reduce(code, x, axes));
+  Keep(pool, argument ? pool.i32s : list, builder_.Reduce(code, x, axes));
   return true;
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "precision/policy.h"
+#include "sim/op/op_info.h"
 #include "sim/program/lower.h"
 
 namespace simgrad::sim::equality {
@@ -216,10 +217,16 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   WorldOptions world_options;
   world_options.smooth = options.smooth;
   world_options.size = options.size;
-  world_options.focus = static_cast<OpCode>(seed % static_cast<uint64_t>(OpCode::kTape));
-  const bool adjoint_only =
-      world_options.focus == OpCode::kPad || world_options.focus == OpCode::kAny;
-  if (adjoint_only) world_options.focus = OpCode::kSlice;
+  world_options.first_edition = options.first_edition;
+  world_options.focus = options.first_edition
+                            ? FirstEdition()[seed % FirstEdition().size()]
+                            : static_cast<OpCode>(seed % static_cast<uint64_t>(OpCode::kTape));
+  const bool adjoint_only = !InfoOf(world_options.focus).in_worlds ||
+                            (options.first_edition && world_options.focus == OpCode::kAny);
+  if (adjoint_only) {
+    world_options.focus =
+        world_options.focus == OpCode::kExclusiveProd ? OpCode::kProd : OpCode::kSlice;
+  }
   absl::StatusOr<RandomWorld> world = MakeRandomWorld(random, world_options);
   if (!world.ok()) return world.status();
   precision::PolicySpec spec = RandomPolicy(random, world->program);

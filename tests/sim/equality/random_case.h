@@ -20,6 +20,8 @@ struct CaseOptions {
   int64_t steps = -1;
   // WorldOptions::size.
   int64_t size = 0;
+  // WorldOptions::first_edition.
+  bool first_edition = false;
 };
 
 struct Case {

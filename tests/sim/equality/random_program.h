@@ -23,7 +23,13 @@ struct WorldOptions {
   // About so many values in the step, in sections that hand some of theirs on, with loops of long
   // bodies and arrays of up to 1,000 elements; 0: a small world.
   int64_t size = 0;
+  // The operations of the table as it first was, drawn as they first were: programs that are to stay
+  // what they are.
+  bool first_edition = false;
 };
+
+// The operations of the first table, in its order.
+const std::vector<OpCode>& FirstEdition();
 
 struct RandomWorld {
   Program program;

@@ -40,6 +40,15 @@ class WorldWriter {
   bool WriteLogic(OpCode code, ValuePool& pool);
   bool WriteSelect(ValuePool& pool);
   bool WriteShape(OpCode code, ValuePool& pool);
+  bool WriteWindow(OpCode code, ValuePool& pool, ElementType element, Var x);
+  bool WriteTake(ValuePool& pool, ElementType element, Var x);
+  // array_writer.cc
+  bool WriteIndexing(OpCode code, ValuePool& pool);
+  bool WriteLinear(OpCode code, ValuePool& pool);
+  Var Indices(ValuePool& pool, const Shape& shape, int64_t length);
+  Var Matrix(ValuePool& pool, int64_t rows, int64_t columns);
+  Var Regular(ValuePool& pool, int64_t n);
+  bool WriteArgsort(ValuePool& pool);
   bool WriteConcat(ValuePool& pool, ElementType element);
   bool WriteReduction(OpCode code, ValuePool& pool);
   bool WritePrecision(OpCode code, ValuePool& pool);

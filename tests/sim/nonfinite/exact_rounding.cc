@@ -59,6 +59,22 @@ bool Function(const std::string& what, const std::vector<double>& in, Number& r)
   if (what == "sin") return mpfr_sin(r.value, a.value, MPFR_RNDN), true;
   if (what == "cos") return mpfr_cos(r.value, a.value, MPFR_RNDN), true;
   if (what == "tanh") return mpfr_tanh(r.value, a.value, MPFR_RNDN), true;
+  if (what == "exp2") return mpfr_exp2(r.value, a.value, MPFR_RNDN), true;
+  if (what == "log2") return mpfr_log2(r.value, a.value, MPFR_RNDN), true;
+  if (what == "cbrt") return mpfr_cbrt(r.value, a.value, MPFR_RNDN), true;
+  if (what == "tan") return mpfr_tan(r.value, a.value, MPFR_RNDN), true;
+  if (what == "asin") return mpfr_asin(r.value, a.value, MPFR_RNDN), true;
+  if (what == "acos") return mpfr_acos(r.value, a.value, MPFR_RNDN), true;
+  if (what == "atan") return mpfr_atan(r.value, a.value, MPFR_RNDN), true;
+  if (what == "sinh") return mpfr_sinh(r.value, a.value, MPFR_RNDN), true;
+  if (what == "cosh") return mpfr_cosh(r.value, a.value, MPFR_RNDN), true;
+  if (what == "erf") return mpfr_erf(r.value, a.value, MPFR_RNDN), true;
+  if (what == "erfc") return mpfr_erfc(r.value, a.value, MPFR_RNDN), true;
+  if (what == "rsqrt") {
+    mpfr_rec_sqrt(r.value, a.value, MPFR_RNDN);
+    if (in[0] == 0.0) mpfr_set_inf(r.value, std::signbit(in[0]) ? -1 : 1);
+    return true;
+  }
   if (what == "pow") {
     return mpfr_pow(r.value, a.value, Number(64, in[1]).value, MPFR_RNDN), true;
   }
@@ -98,6 +114,9 @@ bool Chosen(const std::string& what, const std::vector<double>& in, double& r) {
   if (what == "sign") return r = nan ? kNaN : double((in[0] > 0) - (in[0] < 0)), true;
   if (what == "floor") return r = std::floor(in[0]), true;
   if (what == "round") return r = std::nearbyint(in[0]), true;
+  if (what == "ceil") return r = std::ceil(in[0]), true;
+  if (what == "trunc") return r = std::trunc(in[0]), true;
+  if (what == "rem") return r = std::fmod(in[0], in[1]), true;
   // +0 is above -0.
   if (what == "max") {
     r = nan              ? kNaN
@@ -148,6 +167,23 @@ double Nearest(Format format, double x, Overflow overflow) {
 
 namespace {
 
+// The first value of the format that is met beyond a: half an ulp of a at least is needed to leave
+// it, and two ulps are beyond.
+double Neighbour(Format format, double a, double b) {
+  if (a != a || b != b) return kNaN;
+  if (a == b) return b;
+  const double way = b > a ? 1.0 : -1.0;
+  const Range range = RangeOf(format);
+  if (std::isinf(a)) return way * -1.0 * -range.largest;
+  const double unit = std::ldexp(
+      1.0, std::max(a == 0.0 ? range.smallest : std::ilogb(a) + 1 - range.digits, range.smallest));
+  for (double eighths = 1.0; eighths <= 16.0; eighths += 1.0) {
+    const double next = Nearest(format, a + way * unit * eighths / 8.0);
+    if (next != a) return next == 0.0 ? std::copysign(0.0, a) : next;
+  }
+  return kNaN;
+}
+
 std::optional<double> Computed(const std::string& what, Format format,
                                const std::vector<double>& in) {
   double chosen = 0.0;
@@ -160,6 +196,8 @@ std::optional<double> Computed(const std::string& what, Format format,
     mpfr_div(longer.value, Number(64, in[0]).value, Number(64, in[1]).value, MPFR_RNDN);
     return Rounded(format, longer);
   }
+  if (what == "quot") return std::trunc(Compute("div", format, in));
+  if (what == "next_after") return Neighbour(format, in[0], in[1]);
   if (Function(what, in, longer)) return Rounded(format, longer);
   return std::nullopt;
 }
@@ -174,6 +212,12 @@ double Compute(const std::string& what, Format format, const std::vector<double>
   if (const std::optional<double> computed = Computed(what, format, in)) return *computed;
   std::fprintf(stderr, "the witness does not know '%s'\n", what.c_str());
   std::abort();
+}
+
+double ProductOf(const std::vector<double>& x, Format format) {
+  double product = 1.0;
+  for (double factor : x) product = Compute("mul", format, {product, factor});
+  return product;
 }
 
 double SumOf(const std::vector<double>& x, Order order, Format accumulator, Format result) {

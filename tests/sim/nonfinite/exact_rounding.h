@@ -29,6 +29,7 @@ bool Computes(const std::string& what);
 double Compute(const std::string& what, Format format, const std::vector<double>& in);
 
 // The sum of one role.
+double ProductOf(const std::vector<double>& x, Format format);
 double SumOf(const std::vector<double>& x, Order order, Format accumulator, Format result);
 
 }  // namespace simgrad::nonfinite

@@ -36,6 +36,7 @@ const std::vector<Kind>& Kinds() {
       {"tape in f16", "tape", kConversion},
       // Not in loops per element.
       {"broadcast", "sum", kOverflow},
+      {"factors behind one", "exclusive_prod", kOverflow},
       {"gradient of a param", "accumulate", kOverflow},
       {"gradient of a control", "accumulate", kOverflow},
       {"cast into the gradient", "cast", kConversion},
@@ -105,6 +106,19 @@ class AdjointPlanter {
       const int wide = s_.Spread(scalar);
       return s_.Do("mul", {wide, s_.Spread(s_.Do("mul", {pulse, s_.Scalar(ThreeQuarters())}))});
     }
+    if (name == "factors behind one") {
+      // 2^-2h, 2^h, 2^h: their product is 1, that of the last two is beyond the largest number.
+      const double high = std::ldexp(1.0, p_.top_exponent() / 2 + 2);
+      std::vector<double> heights(static_cast<size_t>(p_.n), 1.0);
+      heights[0] = 1.0 / (high * high);
+      heights[1] = heights[2] = high;
+      const int pulse = s_.Spread(s_.Total(p_.Positive(u)));
+      const int absent = s_.Do("sub", {Lit(1.0), pulse});
+      const int factors =
+          s_.Do("add", {s_.Do("mul", {pulse, s_.Array(heights)}), s_.Do("mul", {absent, a})});
+      s_.label = "plant";
+      return s_.Spread(s_.Product(factors));
+    }
     if (name == "cast into the gradient") return Label("mul", {kK, p_.Pulse(u, 1e6)});
     // Two contributions to one gradient; the later one in the reverse is the earlier in the text.
     const int input = name == "gradient of a param" ? kK : kC;
@@ -157,7 +171,10 @@ std::string PresetFor(Random& random, const std::string& kind) {
 }
 
 Planted ByOperation(Random& random, const Kind& kind, bool per_element_too) {
-  Plot plot(random, PresetFor(random, kind.name), kind.name == "broadcast" ? 2 : 1);
+  Plot plot(random, PresetFor(random, kind.name),
+            kind.name == "broadcast"            ? 2
+            : kind.name == "factors behind one" ? 3
+                                                : 1);
   Planted& planted = plot.planted;
   plot.where = static_cast<Where>(random.Integer(0, kWheres - 1));
   if (!per_element_too && plot.per_element()) plot.where = Where::kWhileFor;
@@ -175,7 +192,7 @@ Planted ByOperation(Random& random, const Kind& kind, bool per_element_too) {
   if (kind.operation == "accumulate") {
     plot.SetRole("gradient", plot.base());
   }
-  if (kind.name == "broadcast") {
+  if (kind.name == "broadcast" || kind.name == "factors behind one") {
     std::vector<double>& weight = plot.mine().input[kWeight].back();
     weight.assign(weight.size(), weight[plot.hit()]);
   }
@@ -183,7 +200,7 @@ Planted ByOperation(Random& random, const Kind& kind, bool per_element_too) {
   const int a = plot.Filler();
   const int z = plot.Sow(a, kZ, [&](int u, int now) { return planter.Plant(u, now); });
   plot.Fire(planted.step);
-  if (kind.name == "broadcast") planted.element = 0;
+  if (kind.name == "broadcast" || kind.name == "factors behind one") planted.element = 0;
   plot.Close(a, z);
   return planted;
 }

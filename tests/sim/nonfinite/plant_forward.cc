@@ -48,14 +48,41 @@ const std::vector<Kind>& Kinds() {
       {"integer to real", "convert", kConversion},
       {"Inf - Inf", "mul", kOverflow},
       {"0 * Inf", "add", kOverflow},
+      {"rem 0", "rem", kInvalid},
+      {"quot by 0", "quot", kDivideByZero},
+      {"quot beyond", "quot", kOverflow},
+      {"log2 0", "log2", kDivideByZero, true},
+      {"log2 of a negative", "log2", kInvalid, true},
+      {"rsqrt 0", "rsqrt", kDivideByZero, true},
+      {"rsqrt of a negative", "rsqrt", kInvalid, true},
+      {"asin above 1", "asin", kInvalid, true},
+      {"acos below -1", "acos", kInvalid, true},
+      {"exp2", "exp2", kOverflow, true},
+      {"sinh", "sinh", kOverflow, true},
+      {"cosh", "cosh", kOverflow, true},
+      {"tan next to a pole", "tan", kOverflow, true},
       // Of the whole vector, so not in loops per element.
       {"sum", "sum", kOverflow},
       {"Inf - Inf in a sum", "sum", kOverflow},
       {"cumsum", "cumsum", kOverflow},
+      {"product of all", "prod", kOverflow},
+      {"dot product", "matmul", kOverflow},
+      {"norm", "norm2", kOverflow},
+      {"scattered sum", "scatter", kOverflow},
+      {"cholesky of a negative", "cholesky", kInvalid},
+      {"triangle with a zero", "triangular_solve", kDivideByZero},
+      {"factors", "lu", kOverflow},
   };
   return *kinds;
 }
-constexpr size_t kWholeVector = 25;
+constexpr size_t kWholeVector = 38;
+
+// Of the whole vector, forward only.
+bool IsLinear(const Kind& kind) {
+  return kind.operation == "matmul" || kind.operation == "norm2" || kind.operation == "scatter" ||
+         kind.operation == "cholesky" || kind.operation == "triangular_solve" ||
+         kind.operation == "lu";
+}
 
 class ForwardPlanter {
  public:
@@ -93,6 +120,18 @@ class ForwardPlanter {
       return Label("pow", {s_.Do("sub", {u, Lit(0.5)}), Lit(0.5)});
     }
     if (name == "mod 0") return Label("mod", {Lit(5.0), u});
+    if (name == "rem 0") return Label("rem", {Lit(5.0), u});
+    if (name == "quot by 0") {
+      return Label("quot", {s_.Do("max", {s_.Do("abs", {a}), Lit(0.25)}), u});
+    }
+    if (name == "log2 0") return Label("log2", {u});
+    if (name == "log2 of a negative") return Label("log2", {s_.Do("sub", {u, Lit(0.5)})});
+    if (name == "rsqrt 0") return Label("rsqrt", {u});
+    if (name == "rsqrt of a negative") return Label("rsqrt", {s_.Do("sub", {u, Lit(0.5)})});
+    if (name == "asin above 1") return Label("asin", {p_.Pulse(u, 1.5)});
+    if (name == "acos below -1") return Label("acos", {p_.Pulse(u, -1.5)});
+    // The one number of f16 whose tangent is beyond it.
+    if (name == "tan next to a pole") return Label("tan", {p_.Pulse(u, 177.5)});
     return Large(u, a);
   }
 
@@ -115,6 +154,13 @@ class ForwardPlanter {
       const int numerator = s_.Do("mul", {full, Lit(0.5)});
       return Label("div", {numerator, s_.Do("max", {u, Lit(0x1p-8)})});
     }
+    if (name == "quot beyond") {
+      const int numerator = s_.Do("mul", {full, Lit(0.5)});
+      return Label("quot", {numerator, s_.Do("max", {u, Lit(0x1p-8)})});
+    }
+    if (name == "exp2") return Label("exp2", {p_.Pulse(u, ByFormat(17, 130, 1030))});
+    if (name == "sinh") return Label("sinh", {p_.Pulse(u, ByFormat(12, 100, 800))});
+    if (name == "cosh") return Label("cosh", {p_.Pulse(u, ByFormat(-12, -100, -800))});
     if (name == "exp") return Label("exp", {p_.Pulse(u, ByFormat(12, 100, 800))});
     if (name == "expm1") return Label("expm1", {p_.Pulse(u, ByFormat(12, 100, 800))});
     if (name == "power") return Label("pow", {Lit(2.0), p_.Pulse(u, ByFormat(20, 200, 1200))});
@@ -147,7 +193,50 @@ class ForwardPlanter {
     return WholeVector(u);
   }
 
+  int Linear(int u) {
+    const std::string& name = kind_.name;
+    s_.label = "plant";
+    if (name == "cholesky of a negative") {
+      const int below = s_.Do("sub", {u, Lit(0.5)});
+      s_.label = "plant";
+      return s_.Linear("cholesky", {below}, p_.n);
+    }
+    if (name == "triangle with a zero") {
+      const int one = Lit(1.0);
+      s_.label = "plant";
+      return s_.Linear("triangular_solve", {u, one}, p_.n);
+    }
+    const int full = p_.Pulse(u, p_.largest());
+    if (name == "scattered sum") {
+      s_.label = "plant";
+      return s_.Linear("scatter", {full, full}, p_.n);
+    }
+    const int all =
+        s_.Do("mul", {s_.Spread(s_.Total(p_.Positive(u))),
+                      s_.Array(std::vector<double>(static_cast<size_t>(p_.n), p_.largest()))});
+    if (name == "dot product") {
+      const int ones = Lit(1.0);
+      s_.label = "plant";
+      return s_.Spread(s_.Linear("matmul", {all, ones}, 0));
+    }
+    if (name == "norm") {
+      s_.label = "plant";
+      return s_.Spread(s_.Linear("norm2", {all}, 0));
+    }
+    // [1 -L; 1 L] where it fails, else zeros.
+    std::vector<double> heights(static_cast<size_t>(p_.n), 1.0);
+    heights[1] = -p_.largest();
+    heights[3] = p_.largest();
+    const int terms = s_.Do("mul", {s_.Spread(s_.Total(p_.Positive(u))), s_.Array(heights)});
+    const int four = s_.Part(terms, 0, 4);
+    s_.label = "plant";
+    const int factors = s_.Linear("lu", {four}, 4);
+    return s_.Spread(s_.Total(factors));
+  }
+
   int WholeVector(int u) {
+    if (IsLinear(kind_)) return Linear(u);
+    if (kind_.name == "product of all") return Product(u);
     const int pulse = s_.Spread(s_.Total(p_.Positive(u)));
     std::vector<double> heights(static_cast<size_t>(p_.n), p_.largest());
     if (kind_.name == "Inf - Inf in a sum") heights[2] = heights[3] = -p_.largest();
@@ -155,6 +244,14 @@ class ForwardPlanter {
     if (kind_.name == "cumsum") return Label("cumsum", {terms});
     s_.label = "plant";
     return s_.Spread(s_.Total(terms));
+  }
+
+  // Two numbers whose product is beyond the largest, elsewhere the trigger's.
+  int Product(int u) {
+    const int pulse = s_.Spread(s_.Total(p_.Positive(u)));
+    const int factors = s_.Do("add", {s_.Do("mul", {pulse, Lit(Half())}), Lit(1.0)});
+    s_.label = "plant";
+    return s_.Spread(s_.Product(factors));
   }
 
   // Where the value goes: on into the state, or where it may vanish.
@@ -198,7 +295,7 @@ class ForwardPlanter {
 };
 
 std::string PresetFor(Random& random, const std::string& kind) {
-  if (kind == "integer to real") return "f16_unsafe";
+  if (kind == "integer to real" || kind == "tan next to a pole") return "f16_unsafe";
   if (kind == "cast to a narrower format") return random.Chance(0.7) ? "f32" : "f64";
   if (kind == "Inf - Inf in a sum") return random.Chance(0.5) ? "f32" : "bf16_safe";
   static const std::vector<std::string> presets = {"f64",        "f32",         "f32",
@@ -207,7 +304,7 @@ std::string PresetFor(Random& random, const std::string& kind) {
 }
 
 Planted ByOperation(Random& random, const Kind& kind, bool whole_vector) {
-  const bool four = kind.name == "Inf - Inf in a sum";
+  const bool four = kind.name == "Inf - Inf in a sum" || kind.name == "factors";
   Plot plot(random, PresetFor(random, kind.name), four ? 4 : whole_vector ? 2 : 1);
   plot.where = static_cast<Where>(random.Integer(0, kWheres - 1));
   if (whole_vector && plot.per_element()) plot.where = Where::kForFor;
@@ -216,14 +313,18 @@ Planted ByOperation(Random& random, const Kind& kind, bool whole_vector) {
   planted.operation = kind.operation;
   planted.label = "plant";
   planted.non_finite_class = kind.non_finite_class;
-  planted.gradient = random.Chance(0.3);
+  planted.gradient = random.Chance(0.3) && !IsLinear(kind);
   if (random.Chance(0.25)) planted.policy.nonfinite = precision::NonFinite::kStop;
   ForwardPlanter planter(plot, kind);
   const int a = plot.Filler();
   const int sum = plot.script.Do("mul", {kW, plot.script.Literal(0.5)});
   const int out = plot.Sow(a, sum, [&](int u, int now) { return planter.Plant(u, now); });
   plot.Fire(planted.step);
-  if (whole_vector) planted.element = kind.name == "cumsum" ? 1 : 0;
+  const bool by_element = kind.operation == "scatter" || kind.operation == "cholesky" ||
+                          kind.operation == "triangular_solve";
+  if (whole_vector && !by_element) {
+    planted.element = kind.name == "cumsum" ? 1 : kind.name == "factors" ? 3 : 0;
+  }
   plot.Close(plot.Bounded(out), plot.script.Do("add", {kZ, a}));
   return planted;
 }

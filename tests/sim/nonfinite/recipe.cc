@@ -54,8 +54,12 @@ int Script::Scalar(double value) { return Push({.what = "literal", .literal = {v
 int Script::Array(std::vector<double> values) {
   return Push({.what = "literal", .literal = std::move(values)}, recipe_.n);
 }
+int Script::Product(int x) { return Push({.what = "product of all", .in = {x}}, 0); }
 int Script::Total(int x) { return Push({.what = "total", .in = {x}}, 0); }
 int Script::Spread(int x) { return Push({.what = "broadcast", .in = {x}}, recipe_.n); }
+int Script::Linear(const std::string& what, std::vector<int> in, int64_t width) {
+  return Push({.what = what, .in = std::move(in)}, width);
+}
 int Script::Part(int x, int64_t start, int64_t count) {
   return Push({.what = "slice", .in = {x}, .start = start}, count);
 }
@@ -235,6 +239,7 @@ class Translator {
     const bool integer = !line.in.empty() && recipe_.integer[static_cast<size_t>(line.out[0])];
     if (line.what == "literal") return b_.LiteralArray(line.literal, shape);
     if (line.what == "total") return b_.Reduce(sim::OpCode::kSum, in[0]);
+    if (line.what == "product of all") return b_.Reduce(sim::OpCode::kProd, in[0]);
     if (line.what == "cumsum") return b_.Cumsum(in[0], 0);
     if (line.what == "broadcast") return b_.Broadcast(in[0], shape, {});
     if (line.what == "slice") return b_.Slice(in[0], {line.start}, shape);
@@ -249,7 +254,34 @@ class Translator {
     if (line.what == "times seventy thousand" && integer) {
       return in[0] * b_.Integer(70000, sim::ElementType::kI32, shape);
     }
+    if (IsLinear(line.what)) return Linear(line, in);
     return b_.Apply(*sim::OpFromName(line.what), in);
+  }
+
+  static bool IsLinear(const std::string& what) {
+    return what == "matmul" || what == "norm2" || what == "scatter" || what == "cholesky" ||
+           what == "triangular_solve" || what == "lu";
+  }
+
+  sim::Var Linear(const Line& line, const sim::Vars& in) {
+    const sim::OpCode code = *sim::OpFromName(line.what);
+    const int64_t n = in[0].shape()[0];
+    const auto as = [&](size_t k, sim::Shape shape) { return b_.Reshape(in[k], std::move(shape)); };
+    if (line.what == "norm2") return b_.Reduce(code, in[0]);
+    if (line.what == "matmul") {
+      return b_.Reshape(b_.Do(code, {as(0, {1, n}), as(1, {n, 1})}), {});
+    }
+    if (line.what == "scatter") {
+      sim::Attributes how;
+      how.axes = {0};
+      how.bounds = sim::Bounds::kDrop;
+      how.combine = sim::Combine::kAdd;
+      return b_.Do(code, {in[0], b_.Iota({n}, 0), in[1]}, how);
+    }
+    if (line.what == "lu") return b_.Reshape(b_.Do(code, {as(0, {2, 2})}), {4});
+    sim::Vars matrices;
+    for (size_t k = 0; k < in.size(); ++k) matrices.push_back(as(k, {n, 1, 1}));
+    return b_.Reshape(b_.Do(code, matrices), {n});
   }
 
   void WriteFor(const Line& line) {

@@ -85,8 +85,12 @@ class Script {
   int Literal(double value);              // as wide as values are here
   int Scalar(double value);               // []
   int Array(std::vector<double> values);  // [n]
+  int Product(int x);                     // of all elements: []
   int Total(int x);                       // sum over all elements: []
   int Spread(int scalar);                 // [] to [n]
+  // Linear algebra: of two vectors as a row and a column, of a vector as a norm (a scalar); of vectors as matrices
+  // of one element each; of four numbers as one matrix.
+  int Linear(const std::string& what, std::vector<int> in, int64_t width);
   int Part(int x, int64_t start, int64_t count);
   int Cast(int x, Format format, Overflow overflow = Overflow::kIeee);
   int Event(const std::string& name, int a, const std::string& order, int b);

@@ -21,6 +21,7 @@ using sim::OpInfo;
 const std::map<std::string, std::string>& NotPlanted() {
   static const auto* const kReasons = new std::map<std::string, std::string>{
       {"literal", "beyond its format it is born in every instance, not in one"},
+      {"lu_solve", "its substitutions are those of triangular_solve"},
       {"softplus", "of the largest number it is that number, so no finite number overflows"},
   };
   return *kReasons;

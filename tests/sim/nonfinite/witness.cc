@@ -19,10 +19,14 @@ NonFiniteClass ClassOf(const std::string& what, const std::vector<double>& in, d
     return NonFiniteClass::kInput;
   }
   if (what == "cast" || what == "tape" || what == "convert") return NonFiniteClass::kConversion;
-  const bool sums = what == "sum" || what == "cumsum";
+  const bool sums = what == "sum" || what == "cumsum" || what == "prod" || what == "exclusive_prod" ||
+                    what == "matmul" || what == "norm2" || what == "scatter";
   if (std::isnan(result)) return sums ? NonFiniteClass::kOverflow : NonFiniteClass::kInvalid;
   const bool zero = (what == "div" && in[1] == 0.0) || (what == "log" && in[0] == 0.0) ||
-                    (what == "log1p" && in[0] == -1.0) || (what == "pow" && in[0] == 0.0);
+                    (what == "triangular_solve" && in[0] == 0.0) ||
+                    (what == "quot" && in[1] == 0.0) || (what == "log2" && in[0] == 0.0) ||
+                    (what == "rsqrt" && in[0] == 0.0) || (what == "log1p" && in[0] == -1.0) ||
+                    (what == "pow" && in[0] == 0.0);
   return zero ? NonFiniteClass::kDivideByZero : NonFiniteClass::kOverflow;
 }
 
@@ -42,6 +46,11 @@ bool IsUsed(const Recipe& recipe, int input) {
          std::find(std::begin(recipe.next), std::end(recipe.next), input) != std::end(recipe.next);
 }
 
+bool IsLinear(const std::string& what) {
+  return what == "matmul" || what == "norm2" || what == "scatter" || what == "cholesky" ||
+         what == "triangular_solve" || what == "lu";
+}
+
 double ToInteger(double x) {
   if (x != x) return 0.0;
   return std::clamp(std::trunc(x), -2147483648.0, 2147483647.0);
@@ -51,7 +60,8 @@ double ToInteger(double x) {
 
 bool Witness::Blocks(const std::string& what) {
   return what == "floor" || what == "round" || what == "sign" || what == "integer" ||
-         what == "real" || what == "event" || what == "literal";
+         what == "ceil" || what == "trunc" || what == "quot" || what == "real" || what == "event" ||
+         what == "literal";
 }
 
 void Witness::Check(const std::string& what, const std::string& label, const std::string& site,
@@ -145,6 +155,68 @@ Witness::Node* Witness::IntoObjective(Scene& scene, Node* x, const Line& line, c
   return known = cast;
 }
 
+double Witness::Linear(const Line& line, const std::vector<std::vector<double>>& in, size_t i,
+                       std::vector<double>& at) const {
+  const precision::RoleSetting& setting = Setting(line.role);
+  const Format format = setting.format;
+  const auto compute = [&](const char* what, const std::vector<double>& numbers) {
+    return Compute(what, format, numbers);
+  };
+  const auto append_range = [&](const std::vector<double>& of) {
+    at.push_back(*std::min_element(of.begin(), of.end()));
+    at.push_back(*std::max_element(of.begin(), of.end()));
+  };
+  at.clear();
+  if (line.what == "cholesky") {
+    at = {in[0][i]};
+    return in[0][i] > 0.0 ? compute("sqrt", at) : std::numeric_limits<double>::quiet_NaN();
+  }
+  if (line.what == "triangular_solve") {
+    at = {std::abs(in[0][i]), in[1][i]};
+    return compute("div", {in[1][i], in[0][i]});
+  }
+  if (line.what == "scatter") {
+    at = {in[0][i]};
+    append_range(in[1]);
+    return compute("add", {in[0][i], in[1][i]});
+  }
+  if (line.what == "matmul") {
+    const bool fuses = setting.accumulator == Format::kF32 || setting.accumulator == Format::kF64;
+    double sum = 0.0;
+    for (size_t k = 0; k < in[0].size(); ++k) {
+      const double a = in[0][k];
+      const double b = in[1][k];
+      sum = fuses ? Compute("fma", setting.accumulator, {a, b, sum})
+                  : Compute("add", setting.accumulator,
+                            {Compute("mul", setting.accumulator, {a, b}), sum});
+    }
+    append_range(in[0]);
+    append_range(in[1]);
+    return Nearest(format, sum);
+  }
+  if (line.what == "norm2") {
+    append_range(in[0]);
+    const double largest = std::max(std::abs(at[0]), std::abs(at[1]));
+    if (largest == 0.0 || !std::isfinite(largest)) return largest;
+    const int exponent = std::ilogb(largest);
+    std::vector<double> squares;
+    for (double x : in[0]) {
+      const double scaled = Nearest(format, std::ldexp(x, -exponent));
+      squares.push_back(compute("mul", {scaled, scaled}));
+    }
+    const double root =
+        compute("sqrt", {SumOf(squares, setting.order, setting.accumulator, format)});
+    return Nearest(format, std::ldexp(root, exponent));
+  }
+  // lu of [x y; z w]
+  std::vector<double> m = in[0];
+  at = {m[i]};
+  if (std::abs(m[2]) > std::abs(m[0])) m = {m[2], m[3], m[0], m[1]};
+  m[2] = m[0] == 0.0 ? 0.0 : compute("div", {m[2], m[0]});
+  m[3] = compute("fma", {-m[2], m[1], m[3]});
+  return m[i];
+}
+
 void Witness::Evaluate(Node& node, const std::vector<std::vector<double>>& in) {
   const Line& line = *node.line;
   const precision::RoleSetting& setting = Setting(line.role);
@@ -169,6 +241,10 @@ void Witness::Evaluate(Node& node, const std::vector<std::vector<double>>& in) {
       node.v.push_back(SumOf(in[0], setting.order, setting.accumulator, setting.format));
       name = "sum";
       at = low_high(in[0].size());
+    } else if (what == "product of all") {
+      node.v.push_back(ProductOf(in[0], setting.format));
+      name = "prod";
+      at = low_high(in[0].size());
     } else if (what == "cumsum") {
       running = Compute("add", setting.accumulator, {running, in[0][i]});
       node.v.push_back(Nearest(setting.format, running));
@@ -190,6 +266,8 @@ void Witness::Evaluate(Node& node, const std::vector<std::vector<double>>& in) {
       node.v.push_back(line.order == "lt" ? at[0] < at[1] : at[0] > at[1]);
     } else if (what == "select") {
       node.v.push_back(at[0] != 0.0 ? at[1] : at[2]);
+    } else if (IsLinear(what)) {
+      node.v.push_back(Linear(line, in, i, at));
     } else {
       node.v.push_back(Compute(what, setting.format, at));
     }

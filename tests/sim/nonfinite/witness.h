@@ -113,6 +113,9 @@ class Witness {
   void RunLine(Scene& scene, const Line& line, const Place& place);
   std::vector<double> Bring(Node* x, Role role, const std::string& site, const std::string& label);
   void Evaluate(Node& node, const std::vector<std::vector<double>>& in);
+  // One number of linear algebra, and what a certificate shows of it.
+  double Linear(const Line& line, const std::vector<std::vector<double>>& in, size_t i,
+                std::vector<double>& at) const;
   Node* IntoObjective(Scene& scene, Node* x, const Line& line, const Place& place);
 
   void Check(const std::string& what, const std::string& label, const std::string& site, Role role,
@@ -135,6 +138,7 @@ class Witness {
   class Rules;  // witness_functions.cc
   static bool HasRule(const std::string& what);
   bool ReverseFunction(Node& node, const Slot& slot, const Context& context);
+  Slot ReverseProduct(Node& node, const Slot& slot, const Context& context);
   void ReverseShape(Node& node, const Slot& slot, const Context& context);
   void Choice(Node& node, const Slot& slot, const std::vector<char>& first_taken, size_t first,
               size_t second, const Context& context);

@@ -47,6 +47,18 @@ class Witness::Rules {
     if (Wants(0)) To(0, Op("div", {Op("mul", {g_, X(1)}), d}));
   }
 
+  void Arc(bool negative) {
+    const Read below = Op("sub", {Number(1.0), X(0)});
+    const Read above = Op("add", {Number(1.0), X(0)});
+    const Read slope = Op("div", {g_, Op("sqrt", {Op("mul", {below, above})})});
+    To(0, negative ? Op("neg", {slope}) : slope);
+  }
+  void ErrorFunction(bool negative) {
+    const Read decay = Op("exp", {Op("neg", {Op("mul", {X(0), X(0)})})});
+    const Read slope = Op("mul", {g_, Op("mul", {Number(0x1.20dd750429b6dp+0), decay})});
+    To(0, negative ? Op("neg", {slope}) : slope);
+  }
+
   Witness& w_;
   Node& node_;
   const Slot& slot_;
@@ -88,6 +100,58 @@ const std::map<std::string, Witness::Rules::Rule>& Witness::Rules::All() {
       {"cos",
        [](Rules& r) {
          r.To(0, r.Op("neg", {r.Op("mul", {r.g_, r.Op("sin", {r.X(0)})})}));
+       }},
+      {"exp2",
+       [](Rules& r) {
+         r.To(0, r.Op("mul", {r.Op("mul", {r.g_, r.Y()}), r.Number(0x1.62e42fefa39efp-1)}));
+       }},
+      {"log2",
+       [](Rules& r) {
+         r.To(0, r.Op("div", {r.g_, r.Op("mul", {r.X(0), r.Number(0x1.62e42fefa39efp-1)})}));
+       }},
+      {"rsqrt",
+       [](Rules& r) {
+         const Read half = r.Op("mul", {r.Op("mul", {r.Number(0.5), r.g_}), r.Y()});
+         r.To(0, r.Op("neg", {r.Op("div", {half, r.X(0)})}));
+       }},
+      {"cbrt",
+       [](Rules& r) {
+         const Read square = r.Op("mul", {r.Y(), r.Y()});
+         r.To(0, r.Op("div", {r.g_, r.Op("mul", {r.Number(3.0), square})}));
+       }},
+      {"tan",
+       [](Rules& r) {
+         const Read square = r.Op("mul", {r.Y(), r.Y()});
+         r.To(0, r.Op("mul", {r.g_, r.Op("add", {r.Number(1.0), square})}));
+       }},
+      {"asin", [](Rules& r) { r.Arc(false); }},
+      {"acos", [](Rules& r) { r.Arc(true); }},
+      {"atan",
+       [](Rules& r) {
+         const Read square = r.Op("mul", {r.X(0), r.X(0)});
+         r.To(0, r.Op("div", {r.g_, r.Op("add", {r.Number(1.0), square})}));
+       }},
+      {"sinh",
+       [](Rules& r) {
+         r.To(0, r.Op("mul", {r.g_, r.Op("cosh", {r.X(0)})}));
+       }},
+      {"cosh",
+       [](Rules& r) {
+         r.To(0, r.Op("mul", {r.g_, r.Op("sinh", {r.X(0)})}));
+       }},
+      {"erf", [](Rules& r) { r.ErrorFunction(false); }},
+      {"erfc", [](Rules& r) { r.ErrorFunction(true); }},
+      {"next_after",
+       [](Rules& r) {
+         if (r.Wants(0)) r.To(0, r.g_);
+       }},
+      {"rem",
+       [](Rules& r) {
+         if (r.Wants(1)) {
+           const Read whole = r.Op("trunc", {r.Op("div", {r.X(0), r.X(1)})});
+           r.To(1, r.Op("neg", {r.Op("mul", {r.g_, whole})}));
+         }
+         if (r.Wants(0)) r.To(0, r.g_);
        }},
       {"tanh",
        [](Rules& r) {

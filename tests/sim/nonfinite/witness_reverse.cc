@@ -136,6 +136,36 @@ void Witness::Choice(Node& node, const Slot& slot, const std::vector<char>& firs
   Contribute(node.in[first], std::move(to_first), context);
 }
 
+// The cotangent times the products of the factors before and behind each.
+Witness::Slot Witness::ReverseProduct(Node& node, const Slot& slot, const Context& context) {
+  const size_t n = node.in[0]->v.size();
+  const Format format = Setting(context.role).format;
+  Context wide = context;
+  wide.where.assign(n, slot.mask[0]);
+  const std::vector<double> x = BringRead(Tape(*node.in[0], wide), context.role, wide.where, wide);
+  const auto products = [&](bool reverse) {
+    Read read{std::vector<double>(n, 1.0), format, false};
+    double product = 1.0;
+    for (size_t k = 0; k < n; ++k) {
+      const size_t i = reverse ? n - 1 - k : k;
+      read.v[i] = product;
+      product = Compute("mul", format, {product, x[i]});
+    }
+    const auto [low, high] = std::minmax_element(x.begin(), x.end());
+    for (size_t i = 0; i < n && slot.mask[0] != 0; ++i) {
+      Check("exclusive_prod", context.label, "", context.role, format, context.place, i, n,
+            {*low, *high}, read.v[i]);
+    }
+    return read;
+  };
+  const Read before = products(false);
+  const Read behind = products(true);
+  const Read others = Do("mul", {before, behind}, wide);
+  const Read spread{std::vector<double>(n, slot.v[0]), slot.format, false};
+  const Read result = Do("mul", {spread, others}, wide);
+  return {result.v, wide.where, slot.partial, result.format};
+}
+
 // What moves numbers without computing.
 void Witness::ReverseShape(Node& node, const Slot& slot, const Context& context) {
   const std::string& what = node.what;
@@ -160,6 +190,8 @@ void Witness::ReverseShape(Node& node, const Slot& slot, const Context& context)
   } else if (what == "total") {
     wide.v.assign(n, slot.v[0]);
     wide.mask.assign(n, slot.mask[0]);
+  } else if (what == "product of all") {
+    wide = ReverseProduct(node, slot, context);
   } else if (what == "broadcast") {
     // The sum over what it was spread to; an absent element counts as +0.
     const precision::RoleSetting& setting = Setting(context.role);

@@ -182,7 +182,7 @@ std::string GatesOfWoven(uint64_t first) {
 std::string GatesOfRandom(uint64_t first) {
   std::string all;
   for (uint64_t seed = first; seed < first + 25; ++seed) {
-    const auto made = equality::MakeCase(seed);
+    const auto made = equality::MakeCase(seed, {.first_edition = true});
     if (made.ok()) all += Gates(*made->work.batch.program);
   }
   return Fingerprint(all);
@@ -191,7 +191,7 @@ std::string GatesOfRandom(uint64_t first) {
 std::string OfRandom(uint64_t first) {
   std::string all;
   for (uint64_t seed = first; seed < first + 25; ++seed) {
-    const auto made = equality::MakeCase(seed);
+    const auto made = equality::MakeCase(seed, {.first_edition = true});
     if (made.ok()) all += Said(*made->work.batch.program);
   }
   return Fingerprint(all);

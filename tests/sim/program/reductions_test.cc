@@ -10,15 +10,17 @@
 namespace simgrad::sim {
 namespace {
 
-constexpr OpCode kReductions[] = {OpCode::kSum,    OpCode::kReduceMax, OpCode::kReduceMin,
-                                  OpCode::kArgmax, OpCode::kArgmin,    OpCode::kCumsum,
-                                  OpCode::kAny};
+constexpr OpCode kReductions[] = {
+    OpCode::kSum,    OpCode::kReduceMax, OpCode::kReduceMin,     OpCode::kArgmax, OpCode::kArgmin,
+    OpCode::kCumsum, OpCode::kProd,      OpCode::kExclusiveProd, OpCode::kAny,    OpCode::kAll};
 
-ElementType ReducedBy(OpCode code) {
-  return code == OpCode::kAny ? ElementType::kBool : ElementType::kReal;
+// Bools are reduced by any and all alone, numbers by the others.
+bool Reduces(OpCode code, ElementType element) {
+  const bool of_bools = code == OpCode::kAny || code == OpCode::kAll;
+  return of_bools == (element == ElementType::kBool);
 }
 
-TEST(Reductions, AreOfRealsAndAnyOfBooleans) {
+TEST(Reductions, AreOfNumbersAndAnyAndAllOfBooleans) {
   for (const OpCode code : kReductions) {
     for (const ElementType element :
          {ElementType::kReal, ElementType::kI32, ElementType::kI64, ElementType::kBool}) {
@@ -27,19 +29,19 @@ TEST(Reductions, AreOfRealsAndAnyOfBooleans) {
       op.code = code;
       op.operands = {program.AddValue({element, {3}})};
       op.attributes.axes = {0};
-      EXPECT_EQ(ResultTypes(program, op).ok(), element == ReducedBy(code))
+      EXPECT_EQ(ResultTypes(program, op).ok(), Reduces(code, element))
           << InfoOf(code).name << " of " << ElementTypeName(element);
     }
   }
 }
 
-// The types that the reductions of a region reduce, where they are not those above.
+// Asserts of every reduction of a region that it is one of those above.
 void Visit(const Program& program, const Region& region, std::set<OpCode>& met) {
   for (const Op& op : region.ops) {
     for (const Region& nested : op.regions) Visit(program, nested, met);
     if (InfoOf(op.code).op_class != OpClass::kReduction) continue;
     met.insert(op.code);
-    EXPECT_EQ(program[op.operands[0]].type.element, ReducedBy(op.code)) << InfoOf(op.code).name;
+    EXPECT_TRUE(Reduces(op.code, program[op.operands[0]].type.element)) << InfoOf(op.code).name;
   }
 }
 

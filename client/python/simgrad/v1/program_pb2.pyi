@@ -52,17 +52,22 @@ class Objective(_message.Message):
     def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[Region, _Mapping]] = ..., terminal: _Optional[_Union[Region, _Mapping]] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ["axes", "cap_first", "carried", "code", "comparison", "decision_site", "dims", "elements", "format", "has_entry", "label", "literal", "max_iter", "operands", "overflow", "predicate", "regions", "results", "reverse", "role", "scanned", "shape", "site", "start", "test_kind"]
+    __slots__ = ["axes", "bounds", "cap_first", "carried", "code", "combine", "comparison", "decision_site", "dims", "elements", "fill", "format", "has_entry", "indices", "interior", "label", "literal", "max_iter", "operands", "overflow", "predicate", "regions", "results", "reverse", "role", "scanned", "shape", "site", "start", "stride", "test_kind", "transposed", "unit", "upper"]
     AXES_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
     CAP_FIRST_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
+    COMBINE_FIELD_NUMBER: _ClassVar[int]
     COMPARISON_FIELD_NUMBER: _ClassVar[int]
     DECISION_SITE_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    FILL_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     HAS_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    INTERIOR_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     LITERAL_FIELD_NUMBER: _ClassVar[int]
     MAX_ITER_FIELD_NUMBER: _ClassVar[int]
@@ -77,17 +82,26 @@ class Op(_message.Message):
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
     TEST_KIND_FIELD_NUMBER: _ClassVar[int]
+    TRANSPOSED_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    UPPER_FIELD_NUMBER: _ClassVar[int]
     axes: _containers.RepeatedScalarFieldContainer[int]
+    bounds: str
     cap_first: bool
     carried: int
     code: str
+    combine: str
     comparison: str
     decision_site: str
     dims: _containers.RepeatedScalarFieldContainer[int]
     elements: int
+    fill: float
     format: str
     has_entry: bool
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    interior: _containers.RepeatedScalarFieldContainer[int]
     label: str
     literal: _containers.RepeatedScalarFieldContainer[float]
     max_iter: int
@@ -102,8 +116,12 @@ class Op(_message.Message):
     shape: _containers.RepeatedScalarFieldContainer[int]
     site: str
     start: _containers.RepeatedScalarFieldContainer[int]
+    stride: _containers.RepeatedScalarFieldContainer[int]
     test_kind: str
-    def __init__(self, code: _Optional[str] = ..., role: _Optional[str] = ..., site: _Optional[str] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., label: _Optional[str] = ..., literal: _Optional[_Iterable[float]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., decision_site: _Optional[str] = ..., comparison: _Optional[str] = ..., max_iter: _Optional[int] = ..., cap_first: bool = ..., has_entry: bool = ..., elements: _Optional[int] = ..., carried: _Optional[int] = ..., format: _Optional[str] = ..., overflow: _Optional[str] = ..., reverse: bool = ..., scanned: _Optional[int] = ..., test_kind: _Optional[str] = ..., predicate: bool = ...) -> None: ...
+    transposed: bool
+    unit: bool
+    upper: bool
+    def __init__(self, code: _Optional[str] = ..., role: _Optional[str] = ..., site: _Optional[str] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., label: _Optional[str] = ..., literal: _Optional[_Iterable[float]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., decision_site: _Optional[str] = ..., comparison: _Optional[str] = ..., max_iter: _Optional[int] = ..., cap_first: bool = ..., has_entry: bool = ..., elements: _Optional[int] = ..., carried: _Optional[int] = ..., format: _Optional[str] = ..., overflow: _Optional[str] = ..., reverse: bool = ..., stride: _Optional[_Iterable[int]] = ..., interior: _Optional[_Iterable[int]] = ..., indices: _Optional[_Iterable[int]] = ..., fill: _Optional[float] = ..., bounds: _Optional[str] = ..., combine: _Optional[str] = ..., upper: bool = ..., transposed: bool = ..., unit: bool = ..., predicate: bool = ..., scanned: _Optional[int] = ..., test_kind: _Optional[str] = ...) -> None: ...
 
 class Program(_message.Message):
     __slots__ = ["exports", "initial", "inputs", "level", "name", "objectives", "step", "values"]

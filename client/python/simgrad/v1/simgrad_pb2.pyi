@@ -108,7 +108,7 @@ class DescribeProgramResponse(_message.Message):
     def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., source: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[InputSchema, _Mapping]]] = ..., cuda: _Optional[_Union[CudaText, _Mapping]] = ...) -> None: ...
 
 class DeviceInfo(_message.Message):
-    __slots__ = ["formats", "instruction_set", "kind", "memory_bytes", "name", "threads"]
+    __slots__ = ["formats", "instruction_set", "kind", "memory_bytes", "name", "note", "threads"]
     class FormatsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -121,14 +121,16 @@ class DeviceInfo(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     formats: _containers.ScalarMap[str, str]
     instruction_set: str
     kind: str
     memory_bytes: int
     name: str
+    note: str
     threads: int
-    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., threads: _Optional[int] = ..., instruction_set: _Optional[str] = ..., formats: _Optional[_Mapping[str, str]] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., threads: _Optional[int] = ..., instruction_set: _Optional[str] = ..., formats: _Optional[_Mapping[str, str]] = ..., memory_bytes: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class DiagnosticsOptions(_message.Message):
     __slots__ = ["level", "stride"]

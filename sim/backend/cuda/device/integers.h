@@ -1,7 +1,6 @@
 // Integer operations and conversions of a generated kernel.
 //
-// Maths: two's complement at the width of T; division toward minus infinity, 0 for a zero divisor
-//   (sim/op/arithmetic.cc). An integer becomes a real by one rounding of its exact value.
+// Maths: two's complement at the width of T; divisions as sim/op/arithmetic.cc has them. An integer becomes a real by one rounding of its exact value.
 // Errors: none. Threads: pure.
 #pragma once
 
@@ -74,6 +73,20 @@ SIMGRAD_HD inline T FloorRemainder(T a, T b) {
   if (b == 0 || b == -1) return 0;
   const T remainder = a % b;
   return remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder;
+}
+
+// Toward zero; all ones for a zero divisor.
+template <class T>
+SIMGRAD_HD inline T TruncatedQuotient(T a, T b) {
+  if (b == 0) return static_cast<T>(-1);
+  return b == -1 ? Neg(a) : a / b;
+}
+
+// The remainder of TruncatedQuotient; a for a zero divisor.
+template <class T>
+SIMGRAD_HD inline T TruncatedRemainder(T a, T b) {
+  if (b == 0) return a;
+  return b == -1 ? T{0} : a % b;
 }
 
 template <class T>

@@ -115,7 +115,7 @@ void ElementOwners::Touch(BufferId id, const plan::Index& index, bool writes,
   // base + stride * turn + what loops inside add, which stays below the stride.
   std::vector<int64_t> strides(loop->counters.size(), 0);
   int64_t span = 0;
-  bool is_known = true;
+  bool is_known = index.moved == plan::kNoRegister;
   for (const auto& [counter, stride] : index.terms) {
     const auto own = std::find(loop->counters.begin(), loop->counters.end(), counter);
     if (own != loop->counters.end()) {

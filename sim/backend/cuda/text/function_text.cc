@@ -116,6 +116,7 @@ class Writer {
     }
     for (Register r : s.operands) UseRegister(r, home);
     for (const auto& [r, stride] : s.index.terms) UseRegister(r, home);
+    UseRegister(s.index.moved, home);
     UseBuffer(s.buffer, home);
     CutBlock(s.body, home);
   }
@@ -234,11 +235,14 @@ class Writer {
     return Cat(TypeText(buffer.carrier), " ", BufferName(id), extent, ";");
   }
   std::string ElementText(const plan::Index& index) const {
-    std::string text = index.base != 0 || index.terms.empty() ? std::to_string(index.base) : "";
+    std::string text = index.base != 0 || (index.terms.empty() && index.moved == plan::kNoRegister)
+                           ? std::to_string(index.base)
+                           : "";
     for (const auto& [r, stride] : index.terms) {
       if (!text.empty()) text += " + ";
       text += stride == 1 ? Reg(r) : Cat(stride, " * ", Reg(r));
     }
+    if (index.moved != plan::kNoRegister) text += Cat(text.empty() ? "" : " + ", Reg(index.moved));
     return text;
   }
 

@@ -70,6 +70,41 @@ TEST(Operation, OfRealsGivesTheRoundedExactResult) {
       {kSigmoid, {0}, 0.5},
       {kSoftplus, {0}, 0x1.62e42fefa39efp-1},  // ln 2
       {kPow, {2, 10}, 1024},
+      {kRem, {-7.5, 2}, -1.5},
+      {kRem, {7.5, -2}, 1.5},
+      {kRem, {-6, 3}, -0.0},
+      {kRem, {0x1p60, 3}, 1},  // exact, however far the quotient
+      {kRem, {5, std::numeric_limits<double>::infinity()}, 5},
+      {kQuot, {-7.5, 2}, -3},
+      {kQuot, {7, 2}, 3},
+      {kQuot, {-1, 2}, -0.0},
+      {kCeil, {-0.5}, -0.0},
+      {kCeil, {1.25}, 2},
+      {kTrunc, {-1.75}, -1},
+      {kTrunc, {1.75}, 1},
+      {kNextAfter, {1, 2}, 1 + 0x1p-52},
+      {kNextAfter, {1, 0}, 1 - 0x1p-53},
+      {kNextAfter, {1, 0}, 1 - 0x1p-11, "f16_unsafe"},
+      {kNextAfter, {1, 2}, 1 + 0x1p-7, "bf16_unsafe"},
+      {kNextAfter, {0.0, -1}, -0x1p-24, "f16_unsafe"},
+      {kNextAfter, {-0x1p-24, 1}, -0.0, "f16_unsafe"},
+      {kNextAfter, {0x1p-14, 0}, 0x1.ff8p-15, "f16_unsafe"},  // the largest subnormal number
+      {kNextAfter, {3, 3}, 3},
+      // Of mpmath, 200 bits, rounded once.
+      {kExp2, {0.5}, 0x1.6a09e667f3bcdp+0},
+      {kLog2, {10}, 0x1.a934f0979a371p+1},
+      {kRsqrt, {2}, 0x1.6a09e667f3bcdp-1},
+      {kCbrt, {2}, 0x1.428a2f98d728bp+0},
+      {kTan, {1}, 0x1.8eb245cbee3a6p+0},
+      {kAsin, {0.5}, 0x1.0c152382d7366p-1},
+      {kAcos, {0.5}, 0x1.0c152382d7366p+0},
+      {kAtan, {0.5}, 0x1.dac670561bb4fp-2},
+      {kSinh, {1}, 0x1.2cd9fc44eb982p+0},
+      {kCosh, {1}, 0x1.8b07551d9f550p+0},
+      {kErf, {0.5}, 0x1.0a7ef5c18edd2p-1},
+      {kErfc, {3}, 0x1.729df6503422ap-16},
+      {kExp2, {0.5}, 0x1.6ap+0, "f16_unsafe"},
+      {kErfc, {3}, 0x1.72p-16, "bf16_unsafe"},
   };
   for (const Row& row : rows) {
     EXPECT_EQ(std::bit_cast<uint64_t>(Computed(row)), std::bit_cast<uint64_t>(row.expected))
@@ -119,6 +154,13 @@ TEST(Operation, OfIntegersWrapsAndDividesTowardMinusInfinity) {
   EXPECT_EQ(ComputedInteger(kMod, k32, {7, -2}), -1);
   EXPECT_EQ(ComputedInteger(kMod, k32, {7, 0}), 0);
   EXPECT_EQ(ComputedInteger(kSign, k64, {-9}), -1);
+  EXPECT_EQ(ComputedInteger(kQuot, k32, {-7, 2}), -3);
+  EXPECT_EQ(ComputedInteger(kQuot, k32, {7, 0}), -1);
+  EXPECT_EQ(ComputedInteger(kQuot, k32, {INT32_MIN, -1}), INT32_MIN);
+  EXPECT_EQ(ComputedInteger(kRem, k32, {-7, 2}), -1);
+  EXPECT_EQ(ComputedInteger(kRem, k64, {7, -2}), 1);
+  EXPECT_EQ(ComputedInteger(kRem, k32, {7, 0}), 7);
+  EXPECT_EQ(ComputedInteger(kRem, k64, {INT64_MIN, -1}), 0);
 }
 
 // One state in, one state of the same size out.
@@ -174,6 +216,41 @@ TEST(Operation, ReductionsGoOverTheirAxes) {
   EXPECT_EQ(over(OpCode::kSum, {0, 1}, {}), (Values{21}));
   EXPECT_EQ(over(OpCode::kReduceMax, {1}, {2}), (Values{5, 6}));
   EXPECT_EQ(over(OpCode::kReduceMin, {0}, {3}), (Values{1, 2, 3}));
+  EXPECT_EQ(over(OpCode::kProd, {1}, {2}), (Values{15, 48}));
+  EXPECT_EQ(over(OpCode::kProd, {0, 1}, {}), (Values{720}));
+}
+
+TEST(Operation, ProductsAreRoundedAfterEachFactorAscending) {
+  const auto product = [](const Values& x, const Shape& shape) {
+    return Mapped(
+        x, shape, {}, [](Builder& b, Var v) { return b.Reduce(OpCode::kProd, v); }, "f16_unsafe");
+  };
+  EXPECT_EQ(product({256, 256, 0x1p-8}, {3}), (Values{std::numeric_limits<double>::infinity()}));
+  EXPECT_EQ(product({0x1p-8, 256, 256}, {3}), (Values{256}));
+  EXPECT_EQ(product({}, {0}), (Values{1}));
+}
+
+TEST(Operation, IntegersAndBoolsAreReduced) {
+  const Values x = {3, -1, 2000000000, 7, 5, 2000000000};
+  const auto of_integers = [&](OpCode code) {
+    return Mapped(x, {2, 3}, {2}, [&](Builder& b, Var v) {
+      const Var n = b.Convert(v, ElementType::kI32);
+      return b.Convert(b.Reduce(code, n, {1}), ElementType::kReal);
+    });
+  };
+  EXPECT_EQ(of_integers(OpCode::kSum), (Values{2000000002, 2000000012}));
+  EXPECT_EQ(of_integers(OpCode::kReduceMax), (Values{2000000000, 2000000000}));
+  EXPECT_EQ(of_integers(OpCode::kReduceMin), (Values{-1, 5}));
+  EXPECT_EQ(of_integers(OpCode::kArgmin), (Values{1, 1}));
+  EXPECT_EQ(of_integers(OpCode::kProd), (Values{-1705032704, 1280523264}));  // modulo 2^32
+  const auto of_bools = [&](OpCode code) {
+    return Mapped(x, {2, 3}, {2}, [&](Builder& b, Var v) {
+      const Var positive = b.Apply(OpCode::kGt, {v, b.Literal(0.0)});
+      return b.Convert(b.Reduce(code, positive, {1}), ElementType::kReal);
+    });
+  };
+  EXPECT_EQ(of_bools(OpCode::kAll), (Values{0, 1}));
+  EXPECT_EQ(of_bools(OpCode::kAny), (Values{1, 1}));
 }
 
 TEST(Operation, CumulativeSumRoundsEveryPrefixFromEitherEnd) {

@@ -1,0 +1,180 @@
+#include "sim/plan/operation_lowering.h"
+
+#include <utility>
+
+#include "sim/program/axes.h"
+
+namespace simgrad::sim::plan {
+
+OperationLowering::OperationLowering(RegionMaker& maker, const Op& op)
+    : Lowering(maker.program_, op), maker_(maker) {}
+
+Lowering::Memory OperationLowering::Add(View view) {
+  Memory memory = {static_cast<int32_t>(views_.size()), view.carrier, view.shape};
+  views_.push_back(std::move(view));
+  return memory;
+}
+
+// ---- views ----
+
+void OperationLowering::Rearrange(const std::vector<Along>& axes) {
+  View view = maker_.ViewOf(op().operands[0]);
+  const std::vector<int64_t> strides = std::move(view.strides);
+  const Shape own = std::exchange(view.shape, ResultValue().type.shape);
+  view.strides.clear();
+  if (view.all == kNoRegister) {
+    view.strides.assign(view.shape.size(), 0);
+    for (size_t k = 0; k < axes.size(); ++k) {
+      view.start.base += axes[k].start * strides[k];
+      if (axes[k].axis < 0 || own[k] == 1) continue;
+      view.strides[static_cast<size_t>(axes[k].axis)] = axes[k].step * strides[k];
+    }
+  }
+  maker_.Bind(op().results[0], std::move(view));
+  is_bound_ = true;
+}
+
+void OperationLowering::Reshape() {
+  View view = maker_.ContiguousOf(maker_.ViewOf(op().operands[0]));
+  view.shape = ResultValue().type.shape;
+  if (view.all == kNoRegister) view.strides = StridesOf(view.shape);
+  maker_.Bind(op().results[0], std::move(view));
+  is_bound_ = true;
+}
+
+void OperationLowering::Finish() {
+  if (is_bound_) return;
+  View view = views_[static_cast<size_t>(result_)];
+  if (ElementCount(view.shape) == 1 && view.all == kNoRegister) {
+    view = {view.carrier, view.shape, maker_.One(view), kNoBuffer, {}, {}};
+  }
+  maker_.Bind(op().results[0], std::move(view));
+}
+
+// ---- memory ----
+
+Lowering::Memory OperationLowering::Operand(size_t operand) {
+  return Add(maker_.ViewOf(op().operands[operand]));
+}
+
+Lowering::Memory OperationLowering::Result() {
+  const Value& value = ResultValue();
+  Memory result = Add(maker_.Local(CarrierOf(value), value.type.shape, value.name));
+  result_ = result.id;
+  return result;
+}
+
+void OperationLowering::GiveMemory(const Memory& memory) { result_ = memory.id; }
+
+Lowering::Memory OperationLowering::Local(Carrier carrier, Shape shape, const std::string& name) {
+  return Add(maker_.Local(carrier, std::move(shape), name));
+}
+
+Lowering::Memory OperationLowering::Table(const std::vector<int64_t>& numbers) {
+  const int64_t count = static_cast<int64_t>(numbers.size());
+  std::vector<int64_t>& integers = maker_.plan_.integers;
+  const BufferId table =
+      maker_.function_.AddBuffer({.kind = BufferKind::kTable,
+                                  .carrier = Carrier::kI64,
+                                  .count = count,
+                                  .number = static_cast<int32_t>(integers.size())});
+  integers.insert(integers.end(), numbers.begin(), numbers.end());
+  return Add({Carrier::kI64, {count}, kNoRegister, table, {}, {1}});
+}
+
+Lowering::Memory OperationLowering::Window(const Memory& memory, const Shape& shape,
+                                           const std::vector<Along>& axes) {
+  View view = ViewOf(memory);
+  view.shape = shape;
+  for (size_t k = 0; k < axes.size() && view.all == kNoRegister; ++k) {
+    view.start.base += axes[k].start * view.strides[k];
+    view.strides[k] *= axes[k].step;
+  }
+  return Add(std::move(view));
+}
+
+Lowering::Memory OperationLowering::Split(const Memory& memory, const Shape& shape) {
+  View view = maker_.ContiguousOf(ViewOf(memory));
+  view.shape = shape;
+  if (view.all == kNoRegister) view.strides = StridesOf(shape);
+  return Add(std::move(view));
+}
+
+void OperationLowering::Copy(const Memory& to, const Memory& from) {
+  maker_.Copy(ViewOf(to), ViewOf(from));
+}
+
+void OperationLowering::Fill(const Memory& to, Number number) {
+  maker_.Copy(ViewOf(to), {to.carrier, to.shape, number, kNoBuffer, {}, {}});
+}
+
+Index OperationLowering::IndexOf(const View& view, const Places& at) {
+  Index index = view.start;
+  for (size_t axis = 0; axis < at.size(); ++axis) {
+    const Place& place = at[axis];
+    const int64_t stride = view.strides[axis];
+    if (stride == 0) continue;
+    index.base += place.base * stride;
+    for (const auto& [counter, step] : place.counters)
+      index.terms.emplace_back(counter, step * stride);
+    if (place.data == kNone) continue;
+    Number moved = place.data;
+    if (stride != 1)
+      moved = Call("mul_i64", Carrier::kI64, {moved, Integer(Carrier::kI64, stride)});
+    if (index.moved != kNoRegister) moved = Call("add_i64", Carrier::kI64, {index.moved, moved});
+    index.moved = moved;
+  }
+  return index;
+}
+
+Lowering::Number OperationLowering::Load(const Memory& from, const Places& at) {
+  const View& view = ViewOf(from);
+  if (view.all != kNoRegister) return view.all;
+  return maker_.Load(view, IndexOf(view, at));
+}
+
+void OperationLowering::Store(const Memory& to, const Places& at, Number number) {
+  const View& view = ViewOf(to);
+  maker_.Store(view, IndexOf(view, at), number);
+}
+
+// ---- numbers and loops ----
+
+Lowering::Number OperationLowering::Call(const std::string& function, Carrier carrier,
+                                         std::vector<Number> operands) {
+  return maker_.Call(function, carrier, std::move(operands));
+}
+
+Lowering::Number OperationLowering::Integer(Carrier carrier, int64_t number) {
+  return maker_.Constant(carrier, number);
+}
+
+Lowering::Number OperationLowering::Real(double number, const Value& like) {
+  return maker_.NumberLike(number, like);
+}
+
+void OperationLowering::Each(int64_t extent, bool parallel,
+                             const std::function<void(Number)>& body) {
+  maker_.Each(extent, parallel, body);
+}
+
+void OperationLowering::EachTo(Number extent, const std::function<void(Number)>& body) {
+  maker_.EachOf(extent, body);
+}
+
+Lowering::Number OperationLowering::Sum(const Memory& line) {
+  return maker_.Sum(op(), ViewOf(line));
+}
+
+bool OperationLowering::Recall(const std::string& name, Memory* memory) {
+  const auto kept = maker_.kept_.find({op().operands[0], name});
+  if (kept == maker_.kept_.end()) return false;
+  *memory = Add(kept->second);
+  return true;
+}
+
+void OperationLowering::Keep(const std::string& name, const Memory& memory) {
+  maker_.kept_[{op().operands[0], name}] = ViewOf(memory);
+}
+
+}  // namespace simgrad::sim::plan

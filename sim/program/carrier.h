@@ -1,0 +1,22 @@
+// What a number is at run time.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// f32 carries every real format but f64.
+enum class Carrier : uint8_t { kBool, kI32, kI64, kF32, kF64 };
+std::string_view CarrierName(Carrier carrier);
+Carrier CarrierOf(const Value& value);
+// The suffix of the scalar functions on a value of this type: its format, or its carrier.
+std::string_view SuffixOf(const Value& value);
+// Of one element in memory; a bool is as wide as a float.
+int64_t BytesOf(Carrier carrier);
+
+}  // namespace simgrad::sim
