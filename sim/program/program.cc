@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "precision/hash.h"
-#include "sim/op/op_info.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/loop.h"
 #include "sim/program/pass_budget.h"
 
@@ -22,8 +22,7 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
           {op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, op.attributes.kind});
     }
     // Of a world: what lowering makes events of.
-    const bool is_named =
-        InfoOf(op.code).op_class == OpClass::kCompare && !op.attributes.site.empty();
+    const bool is_named = ComparesTwo(op) && !op.attributes.site.empty();
     if (op.code == OpCode::kAccept || is_named) {
       const int64_t own = ElementCount(program[op.operands[0]].type.shape);
       const TestKind kind = is_named ? op.attributes.kind : TestKind::kAcceptance;
