@@ -7,6 +7,7 @@
 #include "sim/op/op_info.h"
 #include "sim/plan/region_maker.h"
 #include "sim/program/axes.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/loop.h"
 #include "sim/text.h"
 
@@ -233,7 +234,7 @@ void RegionMaker::ElementRadii(const Op& op) {
       views.push_back(*view);
     }
   }
-  const bool compares = op.code == kEvent || InfoOf(op.code).op_class == OpClass::kCompare;
+  const bool compares = op.code == kEvent || ComparesTwo(op);
   Summands of_lhs, of_rhs;
   if (compares && program_.IsReal(op.operands[0])) {
     of_lhs = SummandsOf(op.operands[0], views);
@@ -276,7 +277,7 @@ RegionMaker::Deciding RegionMaker::ElementRadius(const Op& op, const Read& read,
     const Register held = Call(ComparisonFunction(op), Carrier::kBool, {read(0), read(1)});
     return OfAnd(read(2), radius(2), held, of_compared);
   }
-  if (op.code == kEvent || InfoOf(op.code).op_class == OpClass::kCompare) return compared();
+  if (op.code == kEvent || ComparesTwo(op)) return compared();
   if (op.code == kAnd) return OfAnd(read(0), radius(0), read(1), radius(1));
   if (op.code == kOr) return OfOr(read(0), radius(0), read(1), radius(1));
   if (op.code == kSelect) {

@@ -23,6 +23,9 @@
 
 namespace simgrad::sim {
 
+// lt, le, gt, ge, eq, ne.
+inline bool ComparesTwo(const Op& op) { return op.code >= OpCode::kLt && op.code <= OpCode::kNe; }
+
 // By value: whether it is a boolean or an integer that a predicate of a loop hangs on. Empty: the
 // program has no such loop. Cost: linear.
 std::vector<bool> BehindPredicates(const Program& program);

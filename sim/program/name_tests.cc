@@ -57,9 +57,7 @@ class Namer {
     for (ValueId id : region.yields) elsewhere_[Index(id)] = true;
   }
 
-  bool Compares(const Op& op) const {
-    return InfoOf(op.code).op_class == OpClass::kCompare && program_.IsReal(op.operands[0]);
-  }
+  bool Compares(const Op& op) const { return ComparesTwo(op) && program_.IsReal(op.operands[0]); }
 
   // A declared kind comes before what data flow says.
   TestKind KindOf(const Op& op) const {

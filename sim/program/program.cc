@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "precision/hash.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/loop.h"
 #include "sim/program/pass_budget.h"
 
@@ -20,10 +21,12 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
       sites.push_back(
           {op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, op.attributes.kind});
     }
-    if (op.code == OpCode::kAccept) {  // of a world
+    // Of a world: what lowering makes events of.
+    const bool is_named = ComparesTwo(op) && !op.attributes.site.empty();
+    if (op.code == OpCode::kAccept || is_named) {
       const int64_t own = ElementCount(program[op.operands[0]].type.shape);
-      sites.push_back(
-          {op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, TestKind::kAcceptance});
+      const TestKind kind = is_named ? op.attributes.kind : TestKind::kAcceptance;
+      sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, kind});
     }
     int64_t inside = mapped;
     if (op.code == OpCode::kWhile && !IsBranch(op)) {

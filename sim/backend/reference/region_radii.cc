@@ -5,6 +5,7 @@
 #include "precision/ulp.h"
 #include "sim/backend/reference/region_runner.h"
 #include "sim/op/op_info.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/loop.h"
 
 namespace simgrad::sim::reference {
@@ -37,7 +38,7 @@ Radius RegionRunner::ElementRadius(const Op& op, const Frame& frame, size_t i) c
                           : Compares(op.attributes.comparison, a.real[i], b.real[i]);
     return RadiusOfAnd(truth(2), radius(2), held, compared);
   }
-  if (InfoOf(op.code).op_class == OpClass::kCompare) {
+  if (ComparesTwo(op)) {
     return ComparedRadius(op.operands[0], op.operands[1], frame, i);
   }
   if (op.code == kAnd) return RadiusOfAnd(truth(0), radius(0), truth(1), radius(1));

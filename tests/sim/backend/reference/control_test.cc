@@ -229,6 +229,28 @@ TEST(Level, CountsOccurrencesInTheSignature) {
   EXPECT_NE(outcome.program->text.find("\ntests decisions\n"), std::string::npos);
 }
 
+// A name of the author's own, at two comparisons, holds for a policy as one.
+TEST(Level, LetsAPolicySpeakOfANamedComparison) {
+  Setting setting;
+  setting.states = {{0.5}};
+  setting.policy.sites = {{"near", {.format = Format::kBf16}}};
+  const Outcome outcome = RunProgram(setting, [&](Builder& b) {
+    b.program().level = TestLevel::kDecisions;
+    const Var x = b.State("x", {});
+    const RoleScope role(b, Role::kEvent);
+    Vars truths;
+    for (const double bound : {1.0, 2.0}) {
+      truths.push_back(b.Apply(OpCode::kLt, {x, b.Literal(bound)}));
+      b.program().step.ops.back().attributes.site = "near";
+    }
+    b.SetNext({Select(And(truths[0], truths[1]), x, 2.0 * x)});
+  });
+  EXPECT_EQ(Names(outcome), (std::vector<std::string>{"near event", "near#1 event"}));
+  for (const char* bound : {"bf16[] = literal 0x1p+0", "bf16[] = literal 0x1p+1"}) {
+    EXPECT_NE(outcome.program->text.find(bound), std::string::npos) << outcome.program->text;
+  }
+}
+
 TEST(Accept, ChoosesTheTrialAtASite) {
   for (const double error : {0.5, 2.0}) {
     Setting setting;
