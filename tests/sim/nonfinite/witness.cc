@@ -19,8 +19,9 @@ NonFiniteClass ClassOf(const std::string& what, const std::vector<double>& in, d
     return NonFiniteClass::kInput;
   }
   if (what == "cast" || what == "tape" || what == "convert") return NonFiniteClass::kConversion;
-  const bool sums = what == "sum" || what == "cumsum" || what == "prod" || what == "exclusive_prod" ||
-                    what == "matmul" || what == "norm2" || what == "scatter";
+  const bool sums = what == "sum" || what == "cumsum" || what == "prod" ||
+                    what == "exclusive_prod" || what == "matmul" || what == "norm2" ||
+                    what == "scatter";
   if (std::isnan(result)) return sums ? NonFiniteClass::kOverflow : NonFiniteClass::kInvalid;
   const bool zero = (what == "div" && in[1] == 0.0) || (what == "log" && in[0] == 0.0) ||
                     (what == "triangular_solve" && in[0] == 0.0) ||
