@@ -637,17 +637,18 @@ void ScatterVjp(VjpRule& r) {
   if (combine != Combine::kAdd && combine != Combine::kMul) return SelectingVjp(r);
   const ValueId indices = r.X(1);
   const bool multiplies = combine == Combine::kMul;
+  const Mask mask = r.mask();  // before UpdateSlot spells it
   if (r.Wants(2)) {
     const ValueId at = multiplies ? r.Mul(r.g(), r.X(0)) : r.g();
-    r.To(2, UpdateSlot(r, indices, at, r.mask()));
+    r.To(2, UpdateSlot(r, indices, at, mask));
   }
   if (!r.Wants(0)) return;
-  if (!multiplies) return r.To(0, r.g());
+  if (!multiplies) return r.To(0, {r.g(), mask});
   const ValueId one = r.Const(1.0);
   Op factors = Along(r, OpCode::kScatter, Bounds::kDrop, {one, indices, r.X(2)});
   factors.attributes.combine = Combine::kMul;
-  const ValueId factor = r.EmitUnder(r.mask(), std::move(factors), r.type());
-  r.To(0, r.Mul(r.g(), factor));
+  const ValueId factor = r.EmitUnder(mask, std::move(factors), r.type());
+  r.To(0, {r.Mul(r.g(), factor), mask});
 }
 
 Passage ScatterPassage(const Program&, const Op& op, size_t operand) {

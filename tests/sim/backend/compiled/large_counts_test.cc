@@ -1,13 +1,14 @@
-// What compiled code needs for programs of 5,000 and 20,000 operations, in counts.
+// What compiled code needs for a program of 5,000 operations, in counts.
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "sim/backend/compiled/compiled_executor.h"
 #include "sim/backend/compiled/memory_need.h"
 #include "sim/engine.h"
-#include "sim/plan/structure.h"
+#include "sim/plan/make_plan.h"
 #include "tests/sim/program/large_program.h"
 #include "tests/sim/work_maker.h"
 
@@ -37,27 +38,39 @@ Work GradientWork(int64_t operations) {
 
 struct Expected {
   int64_t operations;
-  int64_t state_numbers, states_at_least;
-  int64_t statements;     // of all functions, at most
-  int64_t functions;      // forward, adjoint
-  int64_t bytes;          // that a gradient reserves, at most
-  int64_t compile_bytes;  // at most
+  int64_t gradient_mib;  // that a gradient reserves on two threads, at most
+  int64_t plan_mib;      // at most
+  int64_t forward_mib;   // that compiling takes, at most
+  int64_t adjoint_mib;
 };
 
-TEST(LargePrograms, AreAdmittedWithinCounts) {
-  for (const auto& [operations, most_bytes] :
-       {std::pair<int64_t, int64_t>{5'000, 0}, std::pair<int64_t, int64_t>{20'000, 0}}) {
-    const Work work = GradientWork(operations);
-    CompiledOptions options;
-    const auto executor = MakeCompiledExecutor(options);
-    const auto bytes = EstimateBytes(work, *executor);
-    ASSERT_TRUE(bytes.ok()) << bytes.status();
-    EXPECT_EQ(executor->use().plans, 1);
-    std::printf("%ld operations: %ld MiB, plan %ld KiB\n", operations, *bytes / kMiB,
-                executor->use().plan_bytes >> 10);
-    (void)most_bytes;
-  }
+class LargePrograms : public testing::TestWithParam<Expected> {};
+
+// States are 759 numbers. 4 GiB is what a gradient may take in all.
+TEST_P(LargePrograms, AreAdmittedWithinTheirCounts) {
+  const Expected& most = GetParam();
+  Work work = GradientWork(most.operations);
+  work.options.threads = 2;
+  const auto executor = MakeCompiledExecutor(CompiledOptions());
+  const auto bytes = EstimateBytes(work, *executor);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_LE(*bytes, most.gradient_mib * kMiB);
+  EXPECT_LE(*bytes, int64_t{4} << 30);
+  // One plan for admission and run, and two kernels of a few functions each.
+  EXPECT_EQ(executor->use().plans, 1);
+  EXPECT_LE(executor->use().plan_bytes, most.plan_mib * kMiB);
+  const plan::Plan plan =
+      plan::PlacedPlan(*work.batch.program, {.decides = true, .looks = true, .ranges = true});
+  EXPECT_EQ(FunctionsOf(plan, Part::kForward).size(), 3u);
+  EXPECT_EQ(FunctionsOf(plan, Part::kAdjoint).size(), 5u);
+  EXPECT_LE(CompileBytes(plan, Part::kForward), most.forward_mib * kMiB);
+  EXPECT_LE(CompileBytes(plan, Part::kAdjoint), most.adjoint_mib * kMiB);
 }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LargePrograms, testing::Values(Expected{5'000, 760, 26, 76, 248}),
+                         [](const auto& tested) {
+                           return std::to_string(tested.param.operations);
+                         });
 
 }  // namespace
 }  // namespace simgrad::sim::compiled
