@@ -342,7 +342,7 @@ const OpInfo kAsin = Complete({
     .birth = Birth::kArithmetic,
     .propagates = true,
     .vjp = ArcVjp<false>,
-    .domains = {Domain::kBounded},
+    .domains = {Domain::kInside},
     .on_reals = Rounded<precision::Asin, narrow::Asin>,
 });
 
@@ -353,7 +353,7 @@ const OpInfo kAcos = Complete({
     .birth = Birth::kArithmetic,
     .propagates = true,
     .vjp = ArcVjp<true>,
-    .domains = {Domain::kBounded},
+    .domains = {Domain::kInside},
     .on_reals = Rounded<precision::Acos, narrow::Acos>,
 });
 

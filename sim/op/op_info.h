@@ -106,7 +106,12 @@ enum class Derivative : uint8_t {
 };
 
 // The range from which random tests draw an operand: derivatives exist, results stay moderate.
-enum class Domain : uint8_t { kAll, kPositive, kBounded };
+enum class Domain : uint8_t {
+  kAll,
+  kPositive,
+  kBounded,
+  kInside,  // of (-1, 1), away from its ends
+};
 
 using Arrays = std::span<const Array* const>;
 using Types = absl::StatusOr<std::vector<Type>>;

@@ -191,6 +191,7 @@ double ProductOf(const Evaluation& e, const std::vector<double>& x) {
 Array ExclusiveProducts(const Evaluation& e) {
   const std::vector<double>& x = e.operands[0]->real;
   Array result = ZerosOf(e.result().type);
+  if (x.empty()) return result;
   Op line = e.op;
   line.code = OpCode::kProd;
   const size_t count =

@@ -9,7 +9,7 @@ namespace {
 
 const std::vector<sim::Site> kSites = {{"loop", sim::SiteKind::kTermination, 1, 25},
                                        {"event", sim::SiteKind::kEvent, 1, 0}};
-const ColumnNames kNames = {{"loop"}, {"event"}, {"y"}};
+const ColumnNames kNames = {{"loop"}, {"event"}, {""}, {"y"}};
 
 // Steps [first, first + steps) of a run of 40, every number telling its step.
 sim::StepDiagnostics Range(int64_t first, int64_t steps) {

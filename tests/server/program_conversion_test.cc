@@ -94,7 +94,7 @@ TEST(ProgramConversion, ControlComesBackAsTheSameNumericalProgram) {
   ASSERT_TRUE(before.ok() && after.ok());
   EXPECT_EQ(before->text, after->text);
   EXPECT_NE(before->text.find("event %"), std::string::npos);
-  EXPECT_NE(before->text.find("site=high kind=membership"), std::string::npos) << before->text;
+  EXPECT_NE(before->text.find("site=high > kind=membership"), std::string::npos) << before->text;
 }
 
 struct Spoiled {

@@ -129,7 +129,12 @@ TEST(Gradient, OfEveryElementwiseOperationIsThatOfCentralDifferences) {
           if (info.op_class != sim::OpClass::kElementwise ||
               info.derivative == sim::Derivative::kNone)
             return;
-          const Vars operands = {x, c, x};
+          Vars operands = {x, c, x};
+          for (size_t i = 0; i < operands.size(); ++i) {
+            const bool narrow =
+                info.domains[i] == sim::Domain::kInside || info.domains[i] == sim::Domain::kBounded;
+            if (narrow) operands[i] = 0.5 * operands[i];
+          }
           sum = sum +
                 k * b.Apply(code, Vars(operands.begin(), operands.begin() + info.operands.most));
         });

@@ -93,6 +93,8 @@ Var WorldWriter::Within(Domain domain, Var x) {
       return Positive(x);
     case Domain::kBounded:
       return Bounded(x);
+    case Domain::kInside:
+      return builder_.Literal(0.75) * Bounded(x);
     case Domain::kAll:
       break;
   }
