@@ -385,6 +385,12 @@ LOAD = (
         (Query(rate("simgrad_kernel_compiles_total", "quality"), "{{quality}}"),),
     ),
     Panel(
+        "Time to compile a kernel",
+        "How long it took: quick ones keep a first request waiting, best ones do not.",
+        "s",
+        (Query(quantile(0.95, "simgrad_kernel_compile_seconds", "quality"), "{{quality}}"),),
+    ),
+    Panel(
         "Requests, by caller",
         "Rollouts and gradients per second of the callers that the operator wrote down; all others are one.",
         "reqps",

@@ -256,17 +256,39 @@ def test_every_operation_of_the_builder_is_verified_and_runs(client):
     chosen = b.event("side", x, "gt", 0.5)
     given = {"axes": 0, "start": (0, 1), "shape": (2, 2), "dims": (0, 1), "element": I32}
     shapes = {"reshape": (6,), "broadcast": (2, 3)}
+    places = b.iota(I32, (2,), axes=0)
+    square = b.slice(x, (0, 0), (2, 2)) + b.literal([1.0, 0.0, 0.0, 1.0], (2, 2))
+    column, factors = b.slice(x, (0, 0), (2, 1)), b.lu(square)
+    special = {
+        "pad": dict(a=x, start=(1, 0), shape=(4, 3), fill=0.5),
+        "transpose": dict(a=x, dims=(1, 0)),
+        "take": dict(a=x, shape=(2,), indices=(5, -1), fill=0.25),
+        "iota": dict(element=I32, shape=(2, 3), axes=1),
+        "gather": dict(a=x, indices=places, axes=1),
+        "scatter": dict(a=x, indices=places, updates=square, axes=1),
+        "dynamic_slice": dict(a=x, starts=places, shape=(1, 2)),
+        "update": dict(a=x, part=column, starts=places),
+        "matmul": dict(a=square, b=x),
+        "cholesky": dict(a=square),
+        "triangular_solve": dict(t=square, b=column),
+        "lu": dict(a=square),
+        "lu_permutation": dict(a=square),
+        "lu_solve": dict(a=square, factors=factors, permutation=b.lu_permutation(square), b=column),
+        "solve": dict(a=square, b=column),
+    }
     seen = x
     for name, method in vars(Operations).items():
         if name.startswith("_"):
             continue
         parameters = inspect.signature(method).parameters.values()
         operands = [p.name for p in parameters if p.annotation == "Any"]
-        logical = name in ("and_", "or_", "not_")
+        logical = name in ("and_", "or_", "not_", "any", "all")
         values = [chosen if logical or operand == "condition" else x for operand in operands]
         attributes = {p.name: given[p.name] for p in parameters if p.name in given}
         if name in shapes:
             attributes["shape"] = shapes[name]
+        if name in special:
+            values, attributes = [], special[name]
         result = getattr(b, name)(*values, **attributes)
         if result.element in (BOOL, I32):
             # A comparison of reals must decide nothing; its negation is read by nobody.

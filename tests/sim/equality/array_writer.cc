@@ -112,7 +112,7 @@ Var WorldWriter::Matrix(ValuePool& pool, int64_t rows, int64_t columns) {
 // Far from singular, or whatever the pool has.
 Var WorldWriter::Regular(ValuePool& pool, int64_t n) {
   const Var m = Matrix(pool, n, n);
-  if (n == 0 || (!options_.smooth && random_.Chance(0.25))) return m;
+  if (n == 0 || (!options_.smooth && !IsLarge() && random_.Chance(0.25))) return m;
   std::vector<double> diagonal(static_cast<size_t>(n * n), 0.0);
   for (int64_t k = 0; k < n; ++k)
     diagonal[static_cast<size_t>(k * (n + 1))] = 4.0 + static_cast<double>(n);
