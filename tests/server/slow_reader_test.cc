@@ -35,7 +35,7 @@ v1::RolloutRequest LargeAnswer() {
 config::ServerConfig SmallServer() {
   config::ServerConfig config = FreePorts();
   config.max_message_bytes = config::kSmallestMessageLimit;
-  config.memory_limit_bytes = int64_t{8} << 20;  // a twelfth of the answer
+  config.memory_limit_bytes = int64_t{16} << 20;  // a sixth of the answer
   return config;
 }
 
