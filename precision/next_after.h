@@ -35,7 +35,7 @@ SIMGRAD_HD inline double NextAfter(Format format, double a, double b) {
     // Below a power of two the numbers are twice as close.
     const bool is_power = (BitsOf(magnitude) & 0xFFFFFFFFFFFFFu) == 0;
     const double half = 0.5 * Ulp(format, magnitude);
-    next = magnitude - (is_power & (half >= smallest) ? half : Ulp(format, magnitude));
+    next = magnitude - ((is_power & (half >= smallest)) ? half : Ulp(format, magnitude));
   }
   return DoubleOf(BitsOf(next) | sign);
 }
