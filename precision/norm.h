@@ -24,12 +24,12 @@ SIMGRAD_HD inline int ExponentOf(double x) {
 
 // x 2^e or x 2^-e, for 2^e the binade of `largest`; 0, Inf and NaN have none.
 SIMGRAD_HD inline double ScaleUp(double x, double largest) {
-  const int e = IsFinite(largest) & (largest != 0.0) ? ExponentOf(largest) : 0;
+  const int e = (IsFinite(largest) & (largest != 0.0)) ? ExponentOf(largest) : 0;
   const int half = e / 2;
   return x * DoublePowerOfTwo(half) * DoublePowerOfTwo(e - half);
 }
 SIMGRAD_HD inline double ScaleDown(double x, double largest) {
-  const int e = IsFinite(largest) & (largest != 0.0) ? -ExponentOf(largest) : 0;
+  const int e = (IsFinite(largest) & (largest != 0.0)) ? -ExponentOf(largest) : 0;
   const int half = e / 2;
   return x * DoublePowerOfTwo(half) * DoublePowerOfTwo(e - half);
 }
