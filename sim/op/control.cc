@@ -158,11 +158,10 @@ const OpInfo kWhile = Complete({
 
 const OpInfo kFor = Complete({
     .name = "for",
-    .doc =
-        "A loop of `max_iter` iterations over `carried` values, and over the leading axis of its "
-        "last `scanned` operands, with `reverse` from the last element down. Region: args index "
-        "(i32), carried, elements of the scanned; yields carried, then what is stacked. Results: "
-        "carried, stacked along a leading axis.",
+    .doc = "A loop of `max_iter` iterations over `carried` values, and over the leading axis of "
+           "its last `scanned` operands, with `reverse` from the last element down. Region: args "
+           "index (i32), carried, elements of the scanned; yields carried, then what is stacked. "
+           "Results: carried, stacked along a leading axis.",
     .op_class = OpClass::kControl,
     .operands = "carried, ...",
     .attributes = {Attribute::kCount, Attribute::kForCarried, Attribute::kScanned,
@@ -171,9 +170,9 @@ const OpInfo kFor = Complete({
 
 const OpInfo kCond = Complete({
     .name = "cond",
-    .doc = "One of its regions: of a bool the second where it holds, else the first; of an i32 the "
-           "region of that number, counted from 0, the first or last where there is none. Regions: "
-           "args as the operands behind `choice`; yield the results.",
+    .doc = "One of its regions: of a bool the second where it holds, else the first; of an i32 "
+           "the region of that number, counted from 0, the first or last where there is none. "
+           "Regions: args as the operands behind `choice`; yield the results.",
     .op_class = OpClass::kControl,
     .operands = "choice, ...",
     .expand = ExpandCond,
@@ -181,9 +180,8 @@ const OpInfo kCond = Complete({
 
 const OpInfo kAccept = Complete({
     .name = "accept",
-    .doc =
-        "`trial` where a `comparison` b, else `current`: the named site `decision_site`, of kind "
-        "acceptance, one decision per element of a and b.",
+    .doc = "`trial` where a `comparison` b, else `current`: the named site `decision_site`, of "
+           "kind acceptance, one decision per element of a and b.",
     .op_class = OpClass::kControl,
     .operands = "a, b, trial, current",
     .attributes = {Attribute::kSite, Attribute::kComparison},

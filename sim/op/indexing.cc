@@ -699,10 +699,8 @@ void UpdateVjp(VjpRule& r) {
 const OpInfo kGather = Complete({
     .name = "gather",
     .doc = "Elements of a along the one axis of `axes`, at i32 indices of any shape, which takes "
-           "the place of "
-           "the axis. Where an index is outside, `bounds` `clip` takes the nearest, `fill` gives "
-           "`fill`, rounded "
-           "and within the range of the format.",
+           "the place of the axis. Where an index is outside, `bounds` `clip` takes the nearest, "
+           "`fill` gives `fill`, rounded and within the range of the format.",
     .op_class = OpClass::kIndexing,
     .operands = "a, indices",
     .attributes = {Attribute::kAxes, Attribute::kBounds, Attribute::kFill},
@@ -717,11 +715,9 @@ const OpInfo kGather = Complete({
 const OpInfo kScatter = Complete({
     .name = "scatter",
     .doc = "a with updates brought in along the one axis of `axes`, at i32 indices, one after the "
-           "other: "
-           "`combine` is `set`, `add`, `mul`, `min` or `max`, each rounded. Where an index is "
-           "outside, `bounds` "
-           "`clip` takes the nearest place, `drop` none. The cotangent of `mul` is that of "
-           "distinct indices.",
+           "other: `combine` is `set`, `add`, `mul`, `min` or `max`, each rounded. Where an index "
+           "is outside, `bounds` `clip` takes the nearest place, `drop` none. The cotangent of "
+           "`mul` is that of distinct indices.",
     .op_class = OpClass::kIndexing,
     .operands = "a, indices, updates",
     .attributes = {Attribute::kAxes, Attribute::kBounds, Attribute::kCombine},
@@ -751,21 +747,27 @@ const OpInfo kScatterWinner = Complete({
 const OpInfo kArgsort = Complete({
     .name = "argsort",
     .doc = "The i32 places of the elements of keys in ascending order along the one axis of "
-           "`axes`: equal ones of "
-           "the first key by the next, then as they stand; zeros are equal, NaN comes last.",
+           "`axes`: equal ones of the first key by the next, then as they stand; zeros are equal, "
+           "NaN comes last.",
     .op_class = OpClass::kIndexing,
     .operands = "keys, ...",
     .attributes = {Attribute::kAxes},
     .result = Result::kI32,
     .types = ArgsortTypes,
+    .work =
+        [](const Program& program, const Op& op) {
+          const Shape& shape = TypeOf(program, op, 0).shape;
+          const int64_t line = shape[static_cast<size_t>(op.attributes.axes[0])];
+          return ElementCount(shape) * line * static_cast<int64_t>(op.operands.size());
+        },
     .evaluate = EvaluateArgsort,
     .lower = LowerArgsort,
 });
 
 const OpInfo kDynamicSlice = Complete({
     .name = "dynamic_slice",
-    .doc = "The part of a of `shape` that begins at starts, an i32 per axis, moved inside where it "
-           "would leave a.",
+    .doc = "The part of a of `shape` that begins at starts, an i32 per axis, moved inside where "
+           "it would leave a.",
     .op_class = OpClass::kIndexing,
     .operands = "a, starts",
     .attributes = {Attribute::kShape},
@@ -780,8 +782,7 @@ const OpInfo kDynamicSlice = Complete({
 const OpInfo kUpdate = Complete({
     .name = "update",
     .doc = "a with a part written over it that begins at starts, an i32 per axis, moved inside "
-           "where it would "
-           "leave a.",
+           "where it would leave a.",
     .op_class = OpClass::kIndexing,
     .operands = "a, part, starts",
     .types = UpdateTypes,

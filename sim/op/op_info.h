@@ -157,6 +157,10 @@ struct OpInfo {
   // ElementwiseTypes, or an operation with regions.
   Rule<Types(const Program& program, const Op& op)> types = {};
 
+  // Element-operations of one execution, for limits and admission. Left out: the elements of the
+  // largest operand or result.
+  Rule<int64_t(const Program& program, const Op& op)> work = {};
+
   // Non-finite values (sim/program/detect.h and the birth certificates).
   Birth birth = Birth::kNever;
   bool propagates = false;                            // the same of every operand

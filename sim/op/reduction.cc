@@ -348,8 +348,8 @@ consteval OpInfo IndexEntry(std::string_view name, std::string_view doc) {
 
 const OpInfo kSum = Complete({
     .name = "sum",
-    .doc = "The sum over `axes`, ascending; those axes go. Of reals, order and accumulator are the "
-           "policy's for the role; integers wrap.",
+    .doc = "The sum over `axes`, ascending; those axes go. Of reals, order and accumulator are "
+           "the policy's for the role; integers wrap.",
     .op_class = OpClass::kReduction,
     .operands = "a",
     .attributes = {Attribute::kAxes, Attribute::kOrder, Attribute::kAccumulator},
@@ -429,8 +429,8 @@ const OpInfo kAll = Complete({
 
 const OpInfo kProd = Complete({
     .name = "prod",
-    .doc = "The product over `axes`, ascending, real, rounded after each factor, or integer; those "
-           "axes go.",
+    .doc = "The product over `axes`, ascending, real, rounded after each factor, or integer; "
+           "those axes go.",
     .op_class = OpClass::kReduction,
     .operands = "a",
     .attributes = {Attribute::kAxes},

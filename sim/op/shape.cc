@@ -531,9 +531,8 @@ const OpInfo kReshape = Complete({
 
 const OpInfo kSlice = Complete({
     .name = "slice",
-    .doc =
-        "The part of a that begins at `start` and has `shape`, per axis; of `stride` n every n-th "
-        "element.",
+    .doc = "The part of a that begins at `start` and has `shape`, per axis; of `stride` n every "
+           "n-th element.",
     .op_class = OpClass::kShape,
     .operands = "a",
     .attributes = {Attribute::kStart, Attribute::kShape, Attribute::kStride},
@@ -549,8 +548,7 @@ const OpInfo kSlice = Complete({
 const OpInfo kPad = Complete({
     .name = "pad",
     .doc = "a in `shape`, from `start` on, with `interior` places between neighbours, per axis; "
-           "`fill` "
-           "everywhere else, rounded and within the range of the format.",
+           "`fill` everywhere else, rounded and within the range of the format.",
     .op_class = OpClass::kShape,
     .operands = "a",
     .attributes = {Attribute::kStart, Attribute::kShape, Attribute::kInterior, Attribute::kFill},
@@ -597,8 +595,7 @@ const OpInfo kTranspose = Complete({
 const OpInfo kTake = Complete({
     .name = "take",
     .doc = "Elements of a by their row-major numbers `indices`, in `shape`; -1 gives `fill`, "
-           "rounded and "
-           "within the range of the format.",
+           "rounded and within the range of the format.",
     .op_class = OpClass::kShape,
     .operands = "a",
     .attributes = {Attribute::kShape, Attribute::kIndices, Attribute::kFill},

@@ -17,17 +17,10 @@ int64_t LargestOf(const Program& program, const Op& op) {
   return largest;
 }
 
-// Products of matrices and factors take as many numbers for each element as a row has; argsort compares each
-// element with its line.
 int64_t WorkOf(const Program& program, const Op& op) {
+  const OpInfo& info = InfoOf(op.code);
   const int64_t largest = LargestOf(program, op);
-  if (op.operands.empty()) return largest;
-  const Shape& shape = program[op.operands[0]].type.shape;
-  if (op.code == OpCode::kArgsort) {
-    return largest * std::max<int64_t>(1, shape[static_cast<size_t>(op.attributes.axes[0])]);
-  }
-  const bool is_linear = InfoOf(op.code).op_class == OpClass::kLinear && !shape.empty();
-  return is_linear ? largest * std::max<int64_t>(1, shape.back()) : largest;
+  return info.work == nullptr ? largest : std::max(largest, info.work(program, op));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Counts the work of a program's regions before any of it runs.
 //
 // Units: element-operations. An operation counts the elements of its largest operand or result, at
-// least 1, whatever it computes. Cost: linear in the region. Threads: pure.
+// least 1, and no less than its entry's `work`. Cost: linear in the region. Threads: pure.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,362 @@
+// Factors of a square matrix with pivots, and its systems; docs/numerics.md section 10.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "sim/op/expansion.h"
+#include "sim/op/linear.h"
+#include "sim/op/types.h"
+
+namespace simgrad::sim::op {
+namespace {
+
+Types LuTypes(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsSquare(program, op, 0, true); !s.ok()) return s;
+  return SameAsOperand(program, op);
+}
+
+Types LuPermutationTypes(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsSquare(program, op, 0, true); !s.ok()) return s;
+  return std::vector<Type>{{ElementType::kI32, {TypeOf(program, op, 0).shape[0]}}};
+}
+
+Types LuSolveTypes(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsSquare(program, op, 0, true); !s.ok()) return s;
+  const Type& type = TypeOf(program, op, 0);
+  if (TypeOf(program, op, 1) != type) {
+    return FieldError("operands[1]", absl::StrCat("factors of ", TypeText(type), " are not ",
+                                                  TypeText(TypeOf(program, op, 1))));
+  }
+  if (TypeOf(program, op, 2) != Type{ElementType::kI32, {type.shape[0]}}) {
+    return FieldError("operands[2]", "the permutation is an i32 per row");
+  }
+  if (absl::Status s = NeedsMatrix(program, op, 3); !s.ok()) return s;
+  if (absl::Status s = Meets(program, op, 0, 3); !s.ok()) return s;
+  return std::vector<Type>{TypeOf(program, op, 3)};
+}
+
+Types SolveTypes(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsSquare(program, op, 0, true); !s.ok()) return s;
+  if (absl::Status s = NeedsMatrix(program, op, 1); !s.ok()) return s;
+  if (absl::Status s = Meets(program, op, 0, 1); !s.ok()) return s;
+  return std::vector<Type>{TypeOf(program, op, 1)};
+}
+
+// The factors of one matrix, in place, and which row of it each row of them is.
+std::vector<int64_t> Factor(const Evaluation& e, Format format, int64_t n, std::vector<double>& w) {
+  const auto at = [&](int64_t i, int64_t j) -> double& {
+    return w[static_cast<size_t>(i * n + j)];
+  };
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < n; ++i) rows.push_back(i);
+  for (int64_t k = 0; k < n; ++k) {
+    int64_t pivot = k;
+    for (int64_t i = k; i < n; ++i) {
+      const double best = std::abs(at(pivot, k));
+      const double x = std::abs(at(i, k));
+      if (best == best && (x > best || x != x)) pivot = i;
+    }
+    for (int64_t j = 0; j < n; ++j) std::swap(at(k, j), at(pivot, j));
+    std::swap(rows[static_cast<size_t>(k)], rows[static_cast<size_t>(pivot)]);
+    for (int64_t i = k + 1; i < n; ++i) {
+      const double top = at(k, k);
+      at(i, k) = top == 0.0 ? 0.0 : precision::Div(format, at(i, k), top);
+      for (int64_t j = k + 1; j < n; ++j) {
+        e.meter.Add(kElementWork);
+        at(i, j) = precision::Fma(format, -at(i, k), at(k, j), at(i, j));
+      }
+    }
+  }
+  return rows;
+}
+
+Array EvaluateLu(const Evaluation& e) {
+  Array result = *e.operands[0];
+  Factor(e, *e.result().format, MatricesOf(e, 0).rows, result.real);
+  return result;
+}
+
+Array EvaluateLuPermutation(const Evaluation& e) {
+  Array factors = *e.operands[0];
+  const Format format = *e.program[e.op.operands[0]].format;
+  Array result;
+  result.integer = Factor(e, format, MatricesOf(e, 0).rows, factors.real);
+  return result;
+}
+
+// Row k of the factors is row rows[k] of the matrix; what is no row is the nearest.
+int64_t RowOf(const Array& rows, int64_t k, int64_t n) {
+  return std::clamp<int64_t>(rows.integer[static_cast<size_t>(k)], 0, n - 1);
+}
+
+Array EvaluateLuSolve(const Evaluation& e) {
+  const int64_t n = MatricesOf(e, 0).rows;
+  const Matrices b = MatricesOf(e, 3);
+  const Attributes& a = e.op.attributes;
+  const Array& factors = *e.operands[1];
+  const Array& rows = *e.operands[2];
+  const auto t = [&](int64_t i, int64_t k) {
+    return factors.real[static_cast<size_t>(a.transposed ? k * n + i : i * n + k)];
+  };
+  Substitution how = {*e.result().format, a.accumulator, true, !a.transposed};
+  Array result = ZerosOf(e.result().type);
+  std::vector<double> x(static_cast<size_t>(n));
+  for (int64_t j = 0; j < b.columns; ++j) {
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t from = a.transposed ? i : RowOf(rows, i, n);
+      x[static_cast<size_t>(i)] = e.operands[3]->real[At(b, 0, from, j)];
+    }
+    how.lower = true;
+    how.unit = !a.transposed;
+    Substitute(e, how, n, t, x.data(), 1);
+    how.lower = false;
+    how.unit = a.transposed;
+    Substitute(e, how, n, t, x.data(), 1);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t to = a.transposed ? RowOf(rows, i, n) : i;
+      result.real[At(b, 0, to, j)] = x[static_cast<size_t>(i)];
+    }
+  }
+  return result;
+}
+
+// Factors and permutation at once: what one of the two operations has made, the other takes.
+struct Factors {
+  Memory factors;
+  Memory rows;
+};
+
+Factors LowerFactors(Lowering& l) {
+  Factors made;
+  if (l.Recall("factors", &made.factors)) {
+    l.Recall("rows", &made.rows);
+    return made;
+  }
+  const Value& value = l.OperandValue(0);
+  const Carrier carrier = CarrierOf(value);
+  const int64_t n = value.type.shape[0];
+  const Memory w = made.factors = l.Local(carrier, value.type.shape, "factors");
+  const Memory rows = made.rows = l.Local(Carrier::kI32, {n}, "rows");
+  l.Copy(w, l.Operand(0));
+  l.EachOf({n}, [&](const Places& at) {
+    const Number row = n == 1 ? l.Integer(Carrier::kI64, 0) : at[0].counters[0].first;
+    l.Store(rows, at, l.Call("convert_i64_i32", Carrier::kI32, {row}));
+  });
+  const std::string name = l.NameOf(carrier);
+  const Number zero = l.Integer(carrier, 0);
+  l.Each(n, false, [&](Number step) {
+    const Place k = Place::Of(step);
+    // The first largest magnitude, or the first NaN.
+    const Memory best = l.Local(carrier, {}, "largest");
+    const Memory place = l.Local(Carrier::kI64, {}, "place");
+    l.Store(best, l.Call(FunctionOn("abs", value), carrier, {l.Load(w, {k, k})}));
+    l.Store(place, step);
+    const Number below = Minus(l, n - 1, step);
+    l.EachTo(below, [&](Number counter) {
+      const Number x =
+          l.Call(FunctionOn("abs", value), carrier, {l.Load(w, {k + Place::Of(counter) + 1, k})});
+      const Number before = l.Load(best);
+      const Number leads = l.Call("leads_max_" + name, Carrier::kBool, {before, x});
+      l.Store(best, l.Select(leads, x, before, carrier));
+      const Number next = l.Call("add_i64", Carrier::kI64, {step, counter});
+      const Number here = l.Call("add_i64", Carrier::kI64, {next, l.Integer(Carrier::kI64, 1)});
+      l.Store(place, l.Select(leads, here, l.Load(place), Carrier::kI64));
+    });
+    const Number found = l.Load(place);
+    const Place pivot = Place::At(l.Clamped(found, Carrier::kI64, n));
+    const auto swap = [&](const Memory& memory, const Places& a, const Places& b) {
+      const Number x = l.Load(memory, a);
+      const Number y = l.Load(memory, b);
+      l.Store(memory, a, y);
+      l.Store(memory, b, x);
+    };
+    l.Each(n, false, [&](Number column) {
+      const Place j = Place::Of(column);
+      swap(w, {k, j}, {pivot, j});
+    });
+    swap(rows, {k}, {pivot});
+    const Number top = l.Load(w, {k, k});
+    const Number is_zero = l.Call(FunctionOn("eq", value), Carrier::kBool, {top, zero});
+    l.EachTo(below, [&](Number counter) {
+      const Place i = k + Place::Of(counter) + 1;
+      const Number quotient = l.Call(FunctionOn("div", value), carrier, {l.Load(w, {i, k}), top});
+      const Number multiplier = l.Select(is_zero, zero, quotient, carrier);
+      l.Store(w, {i, k}, multiplier);
+      const Number minus = l.Call(FunctionOn("neg", value), carrier, {multiplier});
+      l.EachTo(below, [&](Number right) {
+        const Place j = k + Place::Of(right) + 1;
+        const Number above = l.Load(w, {k, j});
+        l.Store(w, {i, j},
+                l.Call(FunctionOn("fma", value), carrier, {minus, above, l.Load(w, {i, j})}));
+      });
+    });
+  });
+  l.Keep("factors", w);
+  l.Keep("rows", rows);
+  return made;
+}
+
+void LowerLuSolve(Lowering& l) {
+  const auto to = l.Result();
+  const auto b = l.Operand(3);
+  const auto factors = l.Operand(1);
+  const auto rows = l.Operand(2);
+  const bool transposed = l.attributes().transposed;
+  const int64_t n = to.shape[0];
+  if (transposed) l.Fill(to, l.Integer(to.carrier, 0));
+  const Memory x = l.Local(to.carrier, to.shape, "x");
+  const auto row_of = [&](Number k) {
+    return Place::At(l.Clamped(l.Load(rows, {Place::Of(k)}), Carrier::kI32, n));
+  };
+  const auto t = [&](const Place& i, const Place& k) {
+    return transposed ? l.Load(factors, {k, i}) : l.Load(factors, {i, k});
+  };
+  l.EachOf({to.shape[1]}, [&](const Places& at) {
+    const Place j = at[0];
+    l.Each(n, false, [&](Number k) {
+      const Place from = transposed ? Place::Of(k) : row_of(k);
+      l.Store(x, {Place::Of(k), j}, l.Load(b, {from, j}));
+    });
+    const auto column = [&](const Place& i) { return Places{i, j}; };
+    LowerSubstitution(l, true, !transposed, n, t, x, column);
+    LowerSubstitution(l, false, transposed, n, t, x, column);
+    l.Each(n, false, [&](Number k) {
+      const Place target = transposed ? row_of(k) : Place::Of(k);
+      l.Store(to, {target, j}, l.Load(x, {Place::Of(k), j}));
+    });
+  });
+}
+
+// The cotangent of the permuted matrix is L^-T (low(L^T gl) + up(gu U^T)) U^-T, where gl is what g has below the
+// diagonal, gu the rest, low takes what is below it and up the rest; its rows go back to where they came from.
+void LuVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const Shape shape = r.type().shape;
+  const int64_t n = shape[0];
+  const ValueId filled = r.Filled();
+  const ValueId rows = r.Kink(OpCode::kLuPermutation, {ElementType::kI32, {n}});
+  const ValueId y = r.Y();
+  const ValueId below = Where(r, shape, OpCode::kGt);
+  const ValueId diagonal = Where(r, shape, OpCode::kEq);
+  const Mask mask = Joined(r, shape);
+  Under u(r, mask);
+  const ValueId zero = u.Zero(shape);
+  const ValueId one = r.Splat(1.0, {ElementType::kReal, shape});
+  const ValueId ones = u.Select(diagonal, one, zero, shape);
+  const ValueId lower = u.Select(below, y, ones, shape);
+  const ValueId upper = u.Select(below, zero, y, shape);
+  const ValueId of_lower = u.Select(below, filled, zero, shape);
+  const ValueId of_upper = u.Select(below, zero, filled, shape);
+  const ValueId lower_t = u.Transposed(lower, shape);
+  const ValueId low = u.Matmul(lower_t, of_lower, shape);
+  const ValueId upper_t = u.Transposed(upper, shape);
+  const ValueId up = u.Matmul(of_upper, upper_t, shape);
+  const ValueId inner = u.Select(below, low, up, shape);
+  const ValueId left = u.Triangular(lower, inner, shape, {.transposed = true, .unit = true});
+  const ValueId turned = u.Transposed(left, shape);
+  const ValueId solved = u.Triangular(upper, turned, shape, {.upper = true});
+  const ValueId permuted = u.Transposed(solved, shape);
+  Op back{.code = OpCode::kScatter, .operands = {zero, rows, permuted}};
+  back.attributes.axes = {0};
+  back.attributes.bounds = Bounds::kDrop;
+  back.attributes.combine = Combine::kSet;
+  r.To(0, {u.Do(std::move(back), shape), mask});
+}
+
+// One transposed system with the same factors.
+void LuSolveVjp(VjpRule& r) {
+  if (!r.Wants(0) && !r.Wants(3)) return;
+  const bool transposed = r.op().attributes.transposed;
+  const Shape shape = r.type().shape;
+  const Shape own = r.OperandType(0).shape;
+  const ValueId g = r.Filled();
+  const ValueId factors = r.X(1);
+  const ValueId rows = r.X(2);
+  const Mask whole = Joined(r, shape);
+  Op solve{.code = OpCode::kLuSolve, .operands = {factors, factors, rows, g}};
+  solve.attributes.transposed = !transposed;
+  const ValueId b = Under(r, whole).Do(std::move(solve), shape);
+  if (r.Wants(3)) r.To(3, {b, whole});
+  if (!r.Wants(0)) return;
+  const ValueId x = r.Y();
+  const Mask mask = Joined(r, own);
+  Under u(r, mask);
+  const ValueId right = u.Transposed(transposed ? b : x, shape);
+  const ValueId product = u.Matmul(transposed ? x : b, right, own);
+  r.To(0, {u.Elementwise(OpCode::kNeg, {product}, own), mask});
+}
+
+void ExpandSolve(ExpansionWriter& w) {
+  const Type type = w.TypeOf(w.X(0));
+  const ValueId factors = w.Do(OpCode::kLu, {w.X(0)}, type);
+  const ValueId rows = w.Do(OpCode::kLuPermutation, {w.X(0)}, {ElementType::kI32, {type.shape[0]}});
+  w.Give(OpCode::kLuSolve, {w.X(0), factors, rows, w.X(1)});
+}
+
+}  // namespace
+
+const OpInfo kLu = Complete({
+    .name = "lu",
+    .doc = "The factors of a square matrix with its rows in the order of `lu_permutation`: below "
+           "the diagonal the multipliers, from it on the upper factor. A column of zeros has "
+           "multipliers 0.",
+    .op_class = OpClass::kLinear,
+    .operands = "a",
+    .types = LuTypes,
+    .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
+    .birth = Birth::kArithmetic,
+    .vjp = LuVjp,
+    .evaluate = EvaluateLu,
+    .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).factors); },
+});
+
+const OpInfo kLuPermutation = Complete({
+    .name = "lu_permutation",
+    .doc = "Which row of a square matrix each row of its `lu` is: the pivot of a column is the "
+           "first largest magnitude, or the first NaN.",
+    .op_class = OpClass::kLinear,
+    .operands = "a",
+    .result = Result::kI32,
+    .types = LuPermutationTypes,
+    .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
+    .evaluate = EvaluateLuPermutation,
+    .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).rows); },
+});
+
+const OpInfo kLuSolve = Complete({
+    .name = "lu_solve",
+    .doc = "x with a x = b (`transposed`: of the transpose of a) from the factors and the "
+           "permutation of a; a itself is not read, and receives the cotangent.",
+    .op_class = OpClass::kLinear,
+    .operands = "a, factors, permutation, b",
+    .attributes = {Attribute::kTransposed, Attribute::kAccumulator},
+    .types = LuSolveTypes,
+    .work = [](const Program& p, const Op& op) { return 2 * WorkPerRow(p, op, 3, 0); },
+    .birth = Birth::kArithmetic,
+    .divides_by_zero = DividesByZero,
+    .made_of =
+        [](const Program& program, const Op& op, Arrays operands, size_t element) {
+          return SolutionMadeOf(program, op, *operands[1], *operands[3], element);
+        },
+    .passage =
+        [](const Program&, const Op&, size_t operand) {
+          return operand == 0 || operand == 3 ? Passage::kSame : Passage::kNone;
+        },
+    .vjp = LuSolveVjp,
+    .evaluate = EvaluateLuSolve,
+    .lower = LowerLuSolve,
+});
+
+const OpInfo kSolve = Complete({
+    .name = "solve",
+    .doc = "x with a x = b, of a square matrix a and b [n, m]: `lu`, `lu_permutation` and "
+           "`lu_solve`.",
+    .op_class = OpClass::kLinear,
+    .operands = "a, b",
+    .types = SolveTypes,
+    .work = [](const Program& p,
+               const Op& op) { return 2 * WorkPerRow(p, op, 0, 0) + 2 * WorkPerRow(p, op, 1, 0); },
+    .expand = ExpandSolve,
+});
+
+}  // namespace simgrad::sim::op

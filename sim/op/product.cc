@@ -1,0 +1,293 @@
+// Products of matrices and norms; docs/numerics.md section 10.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "precision/norm.h"
+#include "precision/selection.h"
+#include "sim/op/linear.h"
+#include "sim/op/types.h"
+
+namespace simgrad::sim::op {
+namespace {
+
+Types MatmulTypes(const Program& program, const Op& op) {
+  for (size_t k : {0, 1}) {
+    if (absl::Status s = NeedsMatrix(program, op, k); !s.ok()) return s;
+  }
+  if (absl::Status s = Meets(program, op, 0, 1); !s.ok()) return s;
+  Type type = TypeOf(program, op, 0);
+  type.shape.back() = TypeOf(program, op, 1).shape.back();
+  return std::vector<Type>{type};
+}
+
+Array EvaluateMatmul(const Evaluation& e) {
+  const Matrices a = MatricesOf(e, 0);
+  const Matrices b = MatricesOf(e, 1);
+  const Matrices c = MatricesOf(e.result().type.shape);
+  Array result = ZerosOf(e.result().type);
+  for (int64_t matrix = 0; matrix < c.count; ++matrix) {
+    for (int64_t i = 0; i < c.rows; ++i) {
+      for (int64_t j = 0; j < c.columns; ++j) {
+        Chain chain(e.op.attributes.accumulator, 0.0);
+        for (int64_t k = 0; k < a.columns; ++k) {
+          e.meter.Add(kElementWork);
+          chain.Add(e.operands[0]->real[At(a, matrix, i, k)],
+                    e.operands[1]->real[At(b, matrix, k, j)]);
+        }
+        result.real[At(c, matrix, i, j)] = precision::RoundTo(*e.result().format, chain.sum());
+      }
+    }
+  }
+  return result;
+}
+
+// The smallest and largest number of the row and of the column.
+std::vector<double> ProductMadeOf(const Program& program, const Op& op, Arrays operands,
+                                  size_t element) {
+  const Matrices a = MatricesOf(TypeOf(program, op, 0).shape);
+  const Matrices b = MatricesOf(TypeOf(program, op, 1).shape);
+  const int64_t flat = static_cast<int64_t>(element);
+  const int64_t column = flat % b.columns;
+  const int64_t row = flat / b.columns % a.rows;
+  const int64_t matrix = flat / b.columns / a.rows;
+  std::vector<size_t> of_row;
+  std::vector<size_t> of_column;
+  for (int64_t k = 0; k < a.columns; ++k) {
+    of_row.push_back(At(a, matrix, row, k));
+    of_column.push_back(At(b, matrix, k, column));
+  }
+  std::vector<double> found;
+  AppendRange(*operands[0], of_row, found);
+  AppendRange(*operands[1], of_column, found);
+  return found;
+}
+
+void LowerMatmul(Lowering& l) {
+  const auto to = AsMatrices(l, l.Result());
+  const auto a = AsMatrices(l, l.Operand(0));
+  const auto b = AsMatrices(l, l.Operand(1));
+  l.EachOf(to.shape, [&](const Places& at) {
+    LoweredChain chain(l, FormatOf(l));
+    chain.Begin();
+    chain.StartAtZero();
+    l.Each(a.shape[2], false, [&](Number counter) {
+      const Place k = Place::Of(counter);
+      const Number x = l.Load(a, {at[0], at[1], k});
+      chain.Add(x, l.Load(b, {at[0], k, at[2]}));
+    });
+    l.Store(to, at, chain.Total());
+  });
+}
+
+// g b^T and a^T g. A row of a has a cotangent where a row of g has one, a column of b where a column of g.
+void MatmulVjp(VjpRule& r) {
+  const Shape shape = r.type().shape;
+  const int64_t rank = static_cast<int64_t>(shape.size());
+  if (!r.Wants(0) && !r.Wants(1)) return;
+  const ValueId g = r.Filled();
+  const auto lines = [&](int64_t gone, const Shape& own) {
+    Shape reduced = shape;
+    reduced.erase(reduced.begin() + static_cast<std::ptrdiff_t>(gone));
+    const Mask any = r.MapMask(reduced, [&] { return AxesOp(OpCode::kAny, {gone}); });
+    if (any.presence != Presence::kMasked) return any;
+    Op wide = ShapeOp(OpCode::kBroadcast, own);
+    wide.operands = {any.value};
+    for (int64_t axis = 0; axis < rank; ++axis) {
+      if (axis != gone) wide.attributes.dims.push_back(axis);
+    }
+    return Mask::At(r.EmitMask(std::move(wide), own));
+  };
+  if (r.Wants(1)) {
+    const Shape own = r.OperandType(1).shape;
+    const Shape other = r.OperandType(0).shape;
+    const ValueId a = r.X(0);
+    const Mask mask = lines(rank - 2, own);
+    Under u(r, mask);
+    const ValueId flipped = u.Transposed(a, other);
+    r.To(1, {u.Matmul(flipped, g, own), mask});
+  }
+  if (r.Wants(0)) {
+    const Shape own = r.OperandType(0).shape;
+    const Shape other = r.OperandType(1).shape;
+    const ValueId b = r.X(1);
+    const Mask mask = lines(rank - 1, own);
+    Under u(r, mask);
+    const ValueId flipped = u.Transposed(b, other);
+    r.To(0, {u.Matmul(g, flipped, own), mask});
+  }
+}
+
+Types NormTypes(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsElement(program, op, 0, ElementType::kReal); !s.ok()) return s;
+  const Shape& shape = TypeOf(program, op, 0).shape;
+  const std::vector<int64_t>& axes = op.attributes.axes;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] < 0 || axes[i] >= static_cast<int64_t>(shape.size()) ||
+        (i > 0 && axes[i] <= axes[i - 1])) {
+      return FieldError("axes", absl::StrCat("axes must ascend within rank ", shape.size(),
+                                             ", are [", absl::StrJoin(axes, ","), "]"));
+    }
+  }
+  Shape kept;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (!IsReduced(op, axis)) kept.push_back(shape[axis]);
+  }
+  return std::vector<Type>{{ElementType::kReal, kept}};
+}
+
+Array EvaluateNorm(const Evaluation& e) {
+  const Format format = *e.result().format;
+  Array result = ZerosOf(e.result().type);
+  for (size_t k = 0; k < result.real.size(); ++k) {
+    std::vector<double> squares;
+    double largest = 0.0;
+    for (size_t i : ReducedElements(e.program, e.op, k, &e.meter)) {
+      squares.push_back(e.operands[0]->real[i]);
+      largest = precision::Max(largest, std::abs(squares.back()));
+    }
+    for (double& x : squares) {
+      e.meter.Add(kElementWork);
+      x = precision::RoundTo(format, precision::ScaleDown(x, largest));
+      x = precision::Mul(format, x, x);
+    }
+    const double sum = precision::Sum(e.op.attributes.order, e.op.attributes.accumulator, format,
+                                      squares.data(), static_cast<int64_t>(squares.size()));
+    const double root = precision::Sqrt(format, sum);
+    const bool scales = std::isfinite(largest) && largest != 0.0;
+    result.real[k] = scales ? precision::RoundTo(format, precision::ScaleUp(root, largest))
+                            : precision::Canonical(largest);
+  }
+  return result;
+}
+
+std::vector<double> NormMadeOf(const Program& program, const Op& op, Arrays operands,
+                               size_t element) {
+  std::vector<double> found;
+  AppendRange(*operands[0], ReducedElements(program, op, element), found);
+  return found;
+}
+
+void LowerNorm(Lowering& l) {
+  const auto to = l.Result();
+  const auto from = l.Operand(0);
+  const Value& value = l.ResultValue();
+  Shape kept;
+  Shape reduced;
+  for (size_t axis = 0; axis < from.shape.size(); ++axis) {
+    (IsReduced(l.op(), axis) ? reduced : kept).push_back(from.shape[axis]);
+  }
+  const std::vector<int64_t> strides = StridesOf(reduced);
+  const auto call = [&](const char* name, std::vector<Number> operands) {
+    return l.Call(FunctionOn(name, value), to.carrier, std::move(operands));
+  };
+  l.EachOf(kept, [&](const Places& outer) {
+    // Calls with each number of the line and its place there.
+    const auto each = [&](const std::function<void(Number x, const Place& place)>& body) {
+      Places at(from.shape.size());
+      const std::function<void(size_t, size_t, size_t, Place)> nest =
+          [&](size_t axis, size_t k, size_t r, const Place& place) {
+            if (axis == from.shape.size()) return body(l.Load(from, at), place);
+            if (!IsReduced(l.op(), axis)) {
+              at[axis] = outer[k];
+              return nest(axis + 1, k + 1, r, place);
+            }
+            l.Each(from.shape[axis], false, [&](Number counter) {
+              at[axis] = Place::Of(counter);
+              nest(axis + 1, k, r + 1, place + Place::Of(counter, strides[r]));
+            });
+          };
+      nest(0, 0, 0, {});
+    };
+    const Memory largest = l.Local(to.carrier, {}, "largest");
+    l.Store(largest, l.Integer(to.carrier, 0));
+    each([&](Number x, const Place&) {
+      l.Store(largest, call("max", {l.Load(largest), call("abs", {x})}));
+    });
+    const Number scale = l.Load(largest);
+    const Memory line = l.Local(to.carrier, {ElementCount(reduced)}, "squares");
+    each([&](Number x, const Place& place) {
+      const Number scaled = call("scale_down", {x, scale});
+      l.Store(line, {place}, call("mul", {scaled, scaled}));
+    });
+    const Number root = call("sqrt", {l.Sum(line)});
+    const Number norm = call("scale_up", {root, scale});
+    const Number zero = l.Integer(to.carrier, 0);
+    const Number positive = l.Call(FunctionOn("gt", value), Carrier::kBool, {scale, zero});
+    const Number finite = l.Call("is_finite_" + l.NameOf(to.carrier), Carrier::kBool, {scale});
+    const Number scales = l.Call("and_bool", Carrier::kBool, {positive, finite});
+    const Number itself = l.Call("canonical_" + l.NameOf(to.carrier), to.carrier, {scale});
+    l.Store(to, outer, l.Select(scales, norm, itself, to.carrier));
+  });
+}
+
+// (g x) / n, and 0 where n is 0.
+void NormVjp(VjpRule& r) {
+  if (!r.Wants(0)) return;
+  const Type type = r.OperandType(0);
+  const ValueId x = r.X(0);
+  const ValueId n = r.Y();
+  const ValueId zero = r.Const(0.0);
+  const ValueId is_zero = r.EmitMask({.code = OpCode::kEq, .operands = {n, zero}}, r.type().shape);
+  const ValueId one = r.Const(1.0);
+  const ValueId divisor =
+      r.EmitUnder(r.mask(), {.code = OpCode::kSelect, .operands = {is_zero, one, n}}, r.type());
+  const Mask mask = r.MapMask(type.shape, [&] { return r.Widen(); });
+  Under u(r, mask);
+  const auto widened = [&](ValueId of) {
+    Op wide = r.Widen();
+    wide.operands = {of};
+    return u.Do(std::move(wide), type.shape);
+  };
+  const ValueId g = widened(r.g());
+  const ValueId by = widened(divisor);
+  const ValueId product = u.Elementwise(OpCode::kMul, {g, x}, type.shape);
+  r.To(0, {u.Elementwise(OpCode::kDiv, {product, by}, type.shape), mask});
+}
+
+bool HasElements(const Carriage& c) {
+  return ElementCount(c.program[c.op.results[0]].type.shape) > 0;
+}
+
+}  // namespace
+
+const OpInfo kMatmul = Complete({
+    .name = "matmul",
+    .doc = "The product of matrices [..., m, k] and [..., k, n], with the same axes in front: "
+           "each number one chain of fma over k in the accumulator of the role.",
+    .op_class = OpClass::kLinear,
+    .operands = "a, b",
+    .attributes = {Attribute::kAccumulator},
+    .types = MatmulTypes,
+    .work =
+        [](const Program& program, const Op& op) {
+          return ElementCount(program[op.results[0]].type.shape) *
+                 MatricesOf(TypeOf(program, op, 0).shape).columns;
+        },
+    .birth = Birth::kAccumulation,
+    .carries = HasElements,
+    .made_of = ProductMadeOf,
+    .vjp = MatmulVjp,
+    .evaluate = EvaluateMatmul,
+    .lower = LowerMatmul,
+});
+
+const OpInfo kNorm2 = Complete({
+    .name = "norm2",
+    .doc = "The Euclidean norm over `axes`, ascending; those axes go. Numbers are scaled by the "
+           "power of two of the largest, squared, and added in the order and accumulator of the "
+           "role.",
+    .op_class = OpClass::kLinear,
+    .operands = "a",
+    .attributes = {Attribute::kAxes, Attribute::kOrder, Attribute::kAccumulator},
+    .types = NormTypes,
+    .birth = Birth::kAccumulation,
+    .propagates = true,
+    .made_of = NormMadeOf,
+    .vjp = NormVjp,
+    .evaluate = EvaluateNorm,
+    .lower = LowerNorm,
+});
+
+}  // namespace simgrad::sim::op
