@@ -24,8 +24,9 @@ bool IsReal(Carrier carrier) { return carrier == Carrier::kF32 || carrier == Car
 
 }  // namespace
 
-DecisionWriter::DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan)
-    : LaneBuilder(lanes), plan_(plan), last_(plan.terminations.size()) {}
+DecisionWriter::DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan,
+                               const plan::Function& function)
+    : LaneBuilder(lanes), plan_(plan), written_(function), last_(plan.terminations.size()) {}
 
 // ---- around steps ----
 
@@ -34,7 +35,7 @@ void DecisionWriter::Begin() {
   signatures_ = Variables(b_.getInt64Ty());
   const Vectors before = LoadLanes(kSignatures, b_.getInt64Ty());
   for (size_t part = 0; part < parts(); ++part) b_.CreateStore(before[part], signatures_[part]);
-  FindTests(plan_.step.statements);
+  FindTests(written_.statements);
 }
 
 void DecisionWriter::BeginStep(Value* column, Value* time) {
@@ -46,7 +47,7 @@ void DecisionWriter::End() { StoreLanes(kSignatures, signatures_, b_.getInt64Ty(
 
 // What the last test of each site will be remembered by.
 void DecisionWriter::FindTests(const std::vector<Statement>& statements) {
-  const auto& carriers = plan_.step.registers;
+  const auto& carriers = written_.registers;
   for (const Statement& s : statements) {
     FindTests(s.body);
     if (s.code != Code::kTest) continue;
