@@ -39,7 +39,7 @@ Types ConvertTypes(const Program& program, const Op& op) {
 int64_t ToInteger(double x, ElementType type) {
   if (x != x) return 0;
   if (type == ElementType::kBool) return x != 0.0 ? 1 : 0;
-  // From the smallest number down, and from `above` up, x saturates; between them truncation stays in range.
+  // Outside [smallest, above) x saturates; inside truncation stays in range.
   const double above = std::ldexp(1.0, IsUnsigned(type) ? BitsOf(type) : BitsOf(type) - 1);
   const double smallest = IsUnsigned(type) ? 0.0 : -above;
   if (x <= smallest) return static_cast<int64_t>(smallest);
