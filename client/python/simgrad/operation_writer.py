@@ -10,10 +10,18 @@ from typing import Any, Iterator, Sequence
 
 from simgrad.array_shapes import array_shape
 from simgrad.v1 import program_pb2
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
+from simgrad.v1.program_pb2 import (
+    ELEMENT_TYPE_BOOL,
+    ELEMENT_TYPE_I32,
+    ELEMENT_TYPE_REAL,
+    ELEMENT_TYPE_U8,
+    ELEMENT_TYPE_U32,
+)
 
 BOOL = ELEMENT_TYPE_BOOL
 I32 = ELEMENT_TYPE_I32
+U32 = ELEMENT_TYPE_U32
+U8 = ELEMENT_TYPE_U8
 Shape = tuple[int, ...]
 
 
@@ -226,7 +234,7 @@ def _axes(axes: int | Sequence[int] | None, x: Expression) -> list[int]:
     return [axes] if isinstance(axes, int) else sorted(axes)
 
 
-_BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "is_finite"))
+_BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "is_finite"))
 
 # NumPy's functions of numbers, by what the operations are called.
 _OF_NUMPY = {

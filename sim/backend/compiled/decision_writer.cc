@@ -18,12 +18,6 @@ using plan::Carrier;
 using plan::Code;
 using plan::Statement;
 
-namespace {
-
-bool IsReal(Carrier carrier) { return carrier == Carrier::kF32 || carrier == Carrier::kF64; }
-
-}  // namespace
-
 DecisionWriter::DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan,
                                const plan::Function& function)
     : LaneBuilder(lanes), plan_(plan), written_(function), last_(plan.terminations.size()) {}
@@ -94,8 +88,9 @@ DecisionWriter::Compared DecisionWriter::ComparedBy(const Statement& s, Carrier 
   compared.kind.is_integer = true;
   compared.carrier = Carrier::kI64;
   auto* const i64 = VectorOf(b_.getInt64Ty());
-  for (Value*& x : compared.lhs) x = b_.CreateSExt(x, i64);
-  for (Value*& x : compared.rhs) x = b_.CreateSExt(x, i64);
+  const bool is_signed = !IsUnsigned(of);
+  for (Value*& x : compared.lhs) x = b_.CreateIntCast(x, i64, is_signed);
+  for (Value*& x : compared.rhs) x = b_.CreateIntCast(x, i64, is_signed);
   return compared;
 }
 

@@ -167,6 +167,8 @@ class FunctionWriter {
       case Carrier::kBool:
         return b_.getInt1Ty();
       case Carrier::kI32:
+      case Carrier::kU32:
+      case Carrier::kU8:
         return b_.getInt32Ty();
       case Carrier::kI64:
         return b_.getInt64Ty();
@@ -482,6 +484,8 @@ class FunctionWriter {
       case Carrier::kF32:
         return b_.CreateFPTrunc(number, like(b_.getFloatTy()));
       case Carrier::kI32:
+      case Carrier::kU32:
+      case Carrier::kU8:
         return b_.CreateTrunc(number, like(b_.getInt32Ty()));
       case Carrier::kBool:
         return b_.CreateICmpNE(number, llvm::Constant::getNullValue(from));
