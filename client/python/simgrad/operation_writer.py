@@ -38,8 +38,8 @@ class OperationWriter:
     and site.
 
     With a level of tests, operations have the line of the user's file that asked for them as their
-    label, and a comparison of reals is a site named after its function, "step.2" the second one of
-    `step`, unless it gets a name of its own.
+    label, and a comparison of reals is a site named after the site or the function that it stands in,
+    "step.2" the second one of `step`, unless it gets a name of its own.
     """
 
     def __init__(self, name: str, level: str = ""):
@@ -52,7 +52,7 @@ class OperationWriter:
         self._scope_of: list[int] = []  # by value
         self._lines: list[str] = []  # by value
         self._comparisons: dict[int, program_pb2.Op] = {}  # by result
-        self._ordinals: dict[str, int] = {}  # comparisons of each function so far
+        self._ordinals: dict[str, int] = {}  # comparisons of each site and function so far
 
     @contextlib.contextmanager
     def role(self, role: str, site: str = "") -> Iterator[None]:
@@ -264,13 +264,13 @@ class OperationWriter:
     def _test_name(self, x: Expression) -> dict[str, str]:
         """Of a comparison in a program with a level; costs and `initial` have no sites."""
         in_step = 1 in self._scopes
-        if not self.program.level or self._site or x.element != ELEMENT_TYPE_REAL or not in_step:
+        if not self.program.level or x.element != ELEMENT_TYPE_REAL or not in_step:
             return {}
-        function = source_line().function
-        if not function:
+        scope = self._site or source_line().function
+        if not scope:
             return {}
-        self._ordinals[function] = self._ordinals.get(function, 0) + 1
-        return {"decision_site": f"{function}.{self._ordinals[function]}"}
+        self._ordinals[scope] = self._ordinals.get(scope, 0) + 1
+        return {"decision_site": f"{scope}.{self._ordinals[scope]}"}
 
     def _label(self) -> str:
         return source_line().text if self.program.level else ""
