@@ -63,6 +63,7 @@ from simgrad.retry import Retry
 from simgrad.stream import Stream
 from simgrad.world import World
 from simgrad.world_function import Config, Control, Data, FunctionWorld, Param, State, Step, world
+from simgrad import worlds  # noqa: E402  built on all of the above
 
 __version__ = "0.1.0"
 
@@ -121,4 +122,5 @@ __all__ = [
     "where",
     "while_loop",
     "world",
+    "worlds",
 ]

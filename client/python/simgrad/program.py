@@ -46,9 +46,14 @@ class ProgramBuilder(Operations):
     # ---- Inputs ----
 
     def state(
-        self, name: str, shape: Sequence[int] = (), element: int = ELEMENT_TYPE_REAL
+        self,
+        name: str,
+        shape: Sequence[int] = (),
+        element: int = ELEMENT_TYPE_REAL,
+        default: float | None = None,
     ) -> Expression:
-        return self._input(program_pb2.INPUT_KIND_STATE, name, shape, element=element)
+        """`default`: a number for every element, for requests that send none."""
+        return self._input(program_pb2.INPUT_KIND_STATE, name, shape, default, element)
 
     def param(
         self, name: str, shape: Sequence[int] = (), default: float | None = None

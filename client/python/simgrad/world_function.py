@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, TypeVar, overload
 
 from simgrad import functions
 from simgrad.constants import element_of
@@ -15,6 +15,7 @@ from simgrad.v1 import simgrad_pb2
 from simgrad.world import World
 
 Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
 
 
 @dataclass(frozen=True)
@@ -94,21 +95,21 @@ class FunctionWorld(World):
         self.__doc__ = function.__doc__
         self.__name__ = name
 
-    def objective(self, cost: Function) -> Function:
+    def objective(self, cost: F) -> F:
         """Decorates a terminal cost: a function of states (at the end), observed values (of the
         last step), params and other inputs, by the names of its arguments."""
         self._costs.append(_Cost(cost.__name__, None, cost))
         self._written = None
         return cost
 
-    def stage_cost(self, cost: Function) -> Function:
+    def stage_cost(self, cost: F) -> F:
         """Decorates a cost of every step, summed: a function of inputs (states at the start of the
         step) and observed values, by the names of its arguments."""
         self._costs.append(_Cost(cost.__name__, cost, None))
         self._written = None
         return cost
 
-    def initial(self, start: Function) -> Function:
+    def initial(self, start: F) -> F:
         """Decorates a function of inputs that returns {state: value}: z[0] from what was sent."""
         self._start = start
         self._written = None
@@ -164,7 +165,7 @@ def _by_name(b: ProgramBuilder, names: Sequence[str]) -> list[tuple[str, Any]]:
 
 def _input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
     if isinstance(declared, State):
-        return b.state(name, declared.shape, element_of(declared.dtype))
+        return b.state(name, declared.shape, element_of(declared.dtype), declared.default)
     if isinstance(declared, Config):
         if declared.default is None:
             raise TypeError(f"config {name} needs its number: {name}: sg.Config = 0.01")
@@ -206,7 +207,10 @@ def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str
         if n in signature.parameters and n not in given
     }
     declared: dict[str, Declared] = {}
+    takes_more = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
         kind = given.get(name, annotations.get(name))
         if isinstance(kind, type) and issubclass(kind, Declared):
             kind = kind()
@@ -217,9 +221,21 @@ def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str
             )
         default = parameter.default
         declared[name] = kind if default is inspect.Parameter.empty else kind.with_default(float(default))
+    if takes_more:
+        declared.update({name: kind for name, kind in given.items() if name not in declared})
     if unknown := sorted(set(given) - set(declared)):
         raise TypeError(f"{function.__name__} has no argument {', '.join(unknown)}")
     return declared
+
+
+@overload
+def world(function: Function, /, *, name: str = "", level: str = "decisions") -> FunctionWorld: ...
+
+
+@overload
+def world(
+    *, name: str = "", level: str = "decisions", **inputs: Declared
+) -> Callable[[Function], FunctionWorld]: ...
 
 
 def world(
