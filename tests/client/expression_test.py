@@ -23,7 +23,9 @@ def test_shapes_meet_by_the_rules_of_numpy(b):
     assert list(b.program.step.ops[0].dims) == [1]
     assert (column * row).shape == (2, 3)
     assert ops(b)[2:] == ["reshape", "broadcast", "broadcast", "mul"]
-    with pytest.raises(ValueError, match=r"expression_test.py:\d+: shapes \(2, 3\) and \(2,\) do not meet"):
+    with pytest.raises(
+        ValueError, match=r"expression_test.py:\d+: shapes \(2, 3\) and \(2,\) do not meet"
+    ):
         x + b.state("z", (2,))
 
 
@@ -34,7 +36,9 @@ def test_an_array_is_one_literal_and_equal_numbers_are_sent_once(b):
     assert [list(op.literal) for op in literals] == [[1.0, 2.0, 3.0], [2.5]]
     assert ops(b) == ["literal", "mul", "literal", "add"]
     zeros = b.literal(np.array([0.0, -0.0]))
-    assert np.signbit(b.program.step.ops[-1].literal).tolist() == [False, True] and zeros.shape == (2,)
+    assert np.signbit(b.program.step.ops[-1].literal).tolist() == [False, True] and zeros.shape == (
+        2,
+    )
 
 
 def test_numbers_take_the_type_of_what_they_meet(b):
@@ -42,8 +46,15 @@ def test_numbers_take_the_type_of_what_they_meet(b):
     assert (n + 1).element == ELEMENT_TYPE_I32 and (np.int64(3) * n).element == ELEMENT_TYPE_I32
     assert (n * 0.5).element == (n * x).element == (n / 2).element == ELEMENT_TYPE_REAL
     assert (c * x).element == ELEMENT_TYPE_REAL and (c & True).element == ELEMENT_TYPE_BOOL
-    assert b.value(1).element == ELEMENT_TYPE_REAL and b.value(np.int32(1)).element == ELEMENT_TYPE_I32
-    assert x.astype(int).element == x.astype(np.int32).element == x.astype("i32").element == ELEMENT_TYPE_I32
+    assert (
+        b.value(1).element == ELEMENT_TYPE_REAL and b.value(np.int32(1)).element == ELEMENT_TYPE_I32
+    )
+    assert (
+        x.astype(int).element
+        == x.astype(np.int32).element
+        == x.astype("i32").element
+        == ELEMENT_TYPE_I32
+    )
 
 
 def test_whole_powers_are_products(b):
@@ -59,7 +70,7 @@ def test_known_indices_are_slices_and_gathers(b):
     assert x[1:, ::2].shape == (3, 3)
     assert ops(b) == ["slice"] and list(b.program.step.ops[0].stride) == [1, 2]
     assert x[0].shape == (5,) and ops(b)[1:] == ["slice", "reshape"]
-    assert x[:] .shape == x.shape and len(ops(b)) == 3
+    assert x[:].shape == x.shape and len(ops(b)) == 3
     assert x[::-1].shape == x.shape and ops(b)[3:] == ["literal", "gather"]
     assert x[[0, 1], [2, 3]].shape == (2,) and ops(b)[5:] == ["take"]
     assert [y.shape for y in x] == 4 * [(5,)]
@@ -72,28 +83,35 @@ def test_computed_indices_gather(b):
     assert x.at[i].add(1.0).shape == x.shape and b.program.step.ops[-1].bounds == "drop"
 
 
-@pytest.mark.parametrize("wrong, error, words", [
-    (lambda x, i, c: x[4], IndexError, "out of bounds"),
-    (lambda x, i, c: x[0, 0, 0], IndexError, "3 indices"),
-    (lambda x, i, c: x[[0, 9]], IndexError, "out of bounds"),
-    (lambda x, i, c: x[i:], TypeError, "dynamic_slice"),
-    (lambda x, i, c: x[c], TypeError, "where"),
-    (lambda x, i, c: x[i, :, None], TypeError, "new axis"),
-    (lambda x, i, c: x.at[:, i].set(0.0), TypeError, "first axis"),
-    (lambda x, i, c: range(i), TypeError, "for_loop"),
-    (lambda x, i, c: float(x[0, 0]), TypeError, "no number before"),
-    (lambda x, i, c: 1 if x[0, 0] < 2 else 0, TypeError, "sg.where"),
-    (lambda x, i, c: x[0, 0] < 2 and c, TypeError, "and, or, not"),
-    (lambda x, i, c: np.array([x, x]), TypeError, "np.stack"),
-    (lambda x, i, c: x.sum(axis=2), ValueError, "axis 2"),
-    (lambda x, i, c: x @ x, ValueError, "do not meet"),
-    (lambda x, i, c: x.reshape(7), ValueError, "reshape"),
-    (lambda x, i, c: x + "a", TypeError, "neither a number"),
-    (lambda x, i, c: np.linalg.svd(x), TypeError, "no implementation"),
-    (lambda x, i, c: x.builder.apply("sine", x), TypeError, "no operation 'sine'"),
-])
+@pytest.mark.parametrize(
+    "wrong, error, words",
+    [
+        (lambda x, i, c: x[4], IndexError, "out of bounds"),
+        (lambda x, i, c: x[0, 0, 0], IndexError, "3 indices"),
+        (lambda x, i, c: x[[0, 9]], IndexError, "out of bounds"),
+        (lambda x, i, c: x[i:], TypeError, "dynamic_slice"),
+        (lambda x, i, c: x[c], TypeError, "where"),
+        (lambda x, i, c: x[i, :, None], TypeError, "new axis"),
+        (lambda x, i, c: x.at[:, i].set(0.0), TypeError, "first axis"),
+        (lambda x, i, c: range(i), TypeError, "for_loop"),
+        (lambda x, i, c: float(x[0, 0]), TypeError, "no number before"),
+        (lambda x, i, c: 1 if x[0, 0] < 2 else 0, TypeError, "sg.where"),
+        (lambda x, i, c: x[0, 0] < 2 and c, TypeError, "and, or, not"),
+        (lambda x, i, c: np.array([x, x]), TypeError, "np.stack"),
+        (lambda x, i, c: x.sum(axis=2), ValueError, "axis 2"),
+        (lambda x, i, c: x @ x, ValueError, "do not meet"),
+        (lambda x, i, c: x.reshape(7), ValueError, "reshape"),
+        (lambda x, i, c: x + "a", TypeError, "neither a number"),
+        (lambda x, i, c: np.linalg.svd(x), TypeError, "no implementation"),
+        (lambda x, i, c: x.builder.apply("sine", x), TypeError, "no operation 'sine'"),
+    ],
+)
 def test_what_cannot_be_is_told_with_its_line(b, wrong, error, words):
-    x, i, c = b.state("x", (4, 5)), b.state("i", (), ELEMENT_TYPE_I32), b.state("c", (), ELEMENT_TYPE_BOOL)
+    x, i, c = (
+        b.state("x", (4, 5)),
+        b.state("i", (), ELEMENT_TYPE_I32),
+        b.state("c", (), ELEMENT_TYPE_BOOL),
+    )
     with pytest.raises(error, match=words) as raised:
         wrong(x, i, c)
     if words not in ("np.stack", "no implementation"):
@@ -122,7 +140,13 @@ def test_comparisons_are_named_by_function_and_ordinal_and_labelled_by_line(b):
     b.test("cold", x < 0.2)
     tests = [op for op in b.program.step.ops if op.decision_site]
     this = "test_comparisons_are_named_by_function_and_ordinal_and_labelled_by_line"
-    assert [op.decision_site for op in tests] == ["friction.1", "friction.2", f"{this}.1", f"{this}.2", "cold"]
+    assert [op.decision_site for op in tests] == [
+        "friction.1",
+        "friction.2",
+        f"{this}.1",
+        f"{this}.2",
+        "cold",
+    ]
     assert (tests[-1].code, tests[-1].comparison, tests[-1].role) == ("event", "lt", "event")
     assert all(op.label.startswith("expression_test.py:") for op in b.program.step.ops)
     assert tests[0].label != tests[-1].label
@@ -139,7 +163,9 @@ def test_a_value_is_used_where_it_can_be_seen(b):
     x = b.state("x")
     leaked = []
     b.for_loop(2, [x], lambda index, c: leaked.append(c[0] * 2) or [c[0]])
-    with pytest.raises(ValueError, match="expression_test.py:.*of expression_test.py:.*return it from there"):
+    with pytest.raises(
+        ValueError, match="expression_test.py:.*of expression_test.py:.*return it from there"
+    ):
         leaked[0] + x
     y = 2 * x
     with pytest.raises(ValueError, match="the stage cost reads inputs and exports: observe"):

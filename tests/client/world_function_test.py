@@ -9,7 +9,11 @@ from simgrad.v1 import program_pb2
 
 @sg.world
 def pendulum(
-    angle: sg.State, speed: sg.State, gravity: sg.Param = 9.81, torque: sg.Control = 0.0, h: sg.Config = 0.01
+    angle: sg.State,
+    speed: sg.State,
+    gravity: sg.Param = 9.81,
+    torque: sg.Control = 0.0,
+    h: sg.Config = 0.01,
 ):
     """A pendulum."""
     speed = speed + h * (torque - gravity * np.sin(angle))
@@ -46,14 +50,20 @@ def test_arguments_are_inputs_by_annotation_and_default():
 
 
 def test_arguments_are_inputs_by_the_decorator():
-    @sg.world(name="other", level="all", x=sg.State(3), n=sg.State(dtype=int), f=sg.Data(2), t=sg.Step())
+    @sg.world(
+        name="other", level="all", x=sg.State(3), n=sg.State(dtype=int), f=sg.Data(2), t=sg.Step()
+    )
     def steps(x, n, f, t):
         return x + f.sum(), n + t
 
     world = steps.program
     shapes = {i.name: tuple(world.values[i.value].shape) for i in world.inputs}
     assert shapes == {"x": (3,), "n": (), "f": (2,), "step": ()}
-    assert (world.name, world.level, world.inputs[2].kind) == ("other", "all", program_pb2.INPUT_KIND_DATA)
+    assert (world.name, world.level, world.inputs[2].kind) == (
+        "other",
+        "all",
+        program_pb2.INPUT_KIND_DATA,
+    )
 
 
 def test_annotations_may_be_text_with_names_of_the_function_around():
@@ -63,12 +73,18 @@ def test_annotations_may_be_text_with_names_of_the_function_around():
     def steps(x: "sg.State[size, 2]", k: "sg.Param(size)" = 1.0):
         return x * k[:, None]
 
-    assert [tuple(steps.program.values[i.value].shape) for i in steps.program.inputs] == [(5, 2), (5,)]
+    assert [tuple(steps.program.values[i.value].shape) for i in steps.program.inputs] == [
+        (5, 2),
+        (5,),
+    ]
 
 
 def test_a_call_gives_the_world_with_other_config():
     other = pendulum(h=0.5)
-    assert inputs(other)["h"] == (program_pb2.INPUT_KIND_CONFIG, 0.5) and inputs(pendulum)["h"][1] == 0.01
+    assert (
+        inputs(other)["h"] == (program_pb2.INPUT_KIND_CONFIG, 0.5)
+        and inputs(pendulum)["h"][1] == 0.01
+    )
     assert [o.name for o in other.program.objectives] == ["final_energy", "effort"]
     with pytest.raises(TypeError, match="no config g; it has h"):
         pendulum(g=1.0)
@@ -83,15 +99,21 @@ def test_a_state_that_is_not_returned_stays():
     assert program.step.yields[1] == program.inputs[1].value
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda: sg.world(lambda x: x), "what is x"),
-    (lambda: sg.world(y=sg.State())(lambda x: x), "what is x"),
-    (lambda: sg.world(x=sg.State(), y=sg.State())(lambda x: x), "no argument y"),
-    (lambda: sg.world(x=sg.State())(lambda x: None).program, "returns the next value of x"),
-    (lambda: sg.world(x=sg.State(), h=sg.Config())(lambda x, h: x).program, "config h needs its number"),
-    (lambda: sg.world(x=sg.State())(lambda x: x if x > 0 else -x).program, "Instead of `if`"),
-    (lambda: sg.where(True, 1.0, 2.0), "no world is being written"),
-])
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: sg.world(lambda x: x), "what is x"),
+        (lambda: sg.world(y=sg.State())(lambda x: x), "what is x"),
+        (lambda: sg.world(x=sg.State(), y=sg.State())(lambda x: x), "no argument y"),
+        (lambda: sg.world(x=sg.State())(lambda x: None).program, "returns the next value of x"),
+        (
+            lambda: sg.world(x=sg.State(), h=sg.Config())(lambda x, h: x).program,
+            "config h needs its number",
+        ),
+        (lambda: sg.world(x=sg.State())(lambda x: x if x > 0 else -x).program, "Instead of `if`"),
+        (lambda: sg.where(True, 1.0, 2.0), "no world is being written"),
+    ],
+)
 def test_what_is_missing_is_told(make, words):
     with pytest.raises(TypeError, match=words):
         make()

@@ -19,10 +19,20 @@ def test_control_flow_is_that_of_python(client):
         power, index = sg.for_loop(3, lambda i, p, n: (p * x, n + i), (1.0, np.int32(0)))
         last, sums = sg.scan(lambda c, e: (c + e * x, c), 0.0, np.array([1.0, 2.0, 3.0]))
         branch = sg.cond(x > 0.5, lambda y: y * y, lambda y: k * y, x)
-        chosen = sg.switch(sg.where(x > 1, np.int32(2), np.int32(0)), [lambda: x, lambda: 0 * x, lambda: -x])
+        chosen = sg.switch(
+            sg.where(x > 1, np.int32(2), np.int32(0)), [lambda: x, lambda: 0 * x, lambda: -x]
+        )
         root = sg.fixed_point(lambda y: 0.5 * (y + (x * x + 1) / y), 1.0, tol=1e-14, max_iter=60)
-        for name, y in dict(small=small, power=power, index=index.astype(float), last=last, sums=sums,
-                            branch=branch, chosen=chosen, root=root).items():
+        for name, y in dict(
+            small=small,
+            power=power,
+            index=index.astype(float),
+            last=last,
+            sums=sums,
+            branch=branch,
+            chosen=chosen,
+            root=root,
+        ).items():
             sg.observe(name, y)
         return sg.accept("step", abs(branch) <= 5.0, branch, x)
 
@@ -33,8 +43,16 @@ def test_control_flow_is_that_of_python(client):
         while not abs(small) < 0.2:
             small *= 0.5
         branch = x * x if x > 0.5 else 0.9 * x
-        expected = dict(small=small, power=x**3, index=3, last=6 * x, sums=[0, x, 3 * x], branch=branch,
-                        chosen=-x if x > 1 else x, root=np.sqrt(x * x + 1))
+        expected = dict(
+            small=small,
+            power=x**3,
+            index=3,
+            last=6 * x,
+            sums=[0, x, 3 * x],
+            branch=branch,
+            chosen=-x if x > 1 else x,
+            root=np.sqrt(x * x + 1),
+        )
         for name, y in expected.items():
             np.testing.assert_allclose(r.trajectory[name][n, 0], y, rtol=1e-14, err_msg=name)
         assert r.state["x"][n] == pytest.approx(branch if abs(branch) <= 5 else x, rel=1e-15)
@@ -55,7 +73,9 @@ def test_loops_in_pairs_and_reverse_scans_keep_the_form_of_their_values(client):
     given = np.array([0.5, 1.5, -1.0, 2.0])
     later = np.array([given[i + 1 :].sum() for i in range(4)])
     expected = given.sum() * given + np.prod(2 * given) - given - later + np.arange(4)
-    np.testing.assert_allclose(value_of(steps, client, given[None]).state["x"][0], expected, rtol=1e-14)
+    np.testing.assert_allclose(
+        value_of(steps, client, given[None]).state["x"][0], expected, rtol=1e-14
+    )
 
 
 def test_initial_and_config_and_the_step_count(client):
@@ -67,7 +87,9 @@ def test_initial_and_config_and_the_step_count(client):
     def doubled(x, scale):
         return {"x": scale * x}
 
-    r = client.rollout(steps(h=2.0), steps=4, policy="f64", initial={"x": 1.0}, params={"scale": 5.0})
+    r = client.rollout(
+        steps(h=2.0), steps=4, policy="f64", initial={"x": 1.0}, params={"scale": 5.0}
+    )
     assert float(r.state["x"][0]) == 5 + 2 * (0 + 1 + 2 + 3)
 
 
@@ -90,18 +112,22 @@ def test_sites_tell_their_line(client):
         "halve.1": f"function_world_test.py:{first + 5}",
     }
     assert {name: event.kind for name, event in r.events.items()} == {
-        "bounce.1": "event", "high": "event", "halve.1": "termination"
+        "bounce.1": "event",
+        "high": "event",
+        "halve.1": "termination",
     }
 
 
 def test_lines_are_no_part_of_the_program(client):
     """The same function further down in its file is the same program, with the same paths."""
-    source = "\n".join([
-        "import simgrad as sg",
-        "@sg.world",
-        "def step(x: sg.State):",
-        "    return sg.where(x < 0.7, x + 0.5, x - 0.5)",
-    ])
+    source = "\n".join(
+        [
+            "import simgrad as sg",
+            "@sg.world",
+            "def step(x: sg.State):",
+            "    return sg.where(x < 0.7, x + 0.5, x - 0.5)",
+        ]
+    )
     worlds = []
     for text in (source, "\n\n# a comment above\n" + source):
         names = {}

@@ -25,7 +25,10 @@ CASES = {
     "equality": lambda x, y, a, k, i: (k == 2) | (k != i),
     "where": lambda x, y, a, k, i: np.where(x < y, x, y),
     "where of numbers": lambda x, y, a, k, i: np.where(x < y, 1.0, 0.0),
-    "elementary": lambda x, y, a, k, i: np.sin(x) + np.exp(x) * np.log(y) + np.arctan2(x, y) - np.tanh(x),
+    "elementary": lambda x, y, a, k, i: np.sin(x)
+    + np.exp(x) * np.log(y)
+    + np.arctan2(x, y)
+    - np.tanh(x),
     "extremes": lambda x, y, a, k, i: np.maximum(x, y) - np.minimum(x, 0.5) + np.clip(x, -1, 1),
     "squares": lambda x, y, a, k, i: np.square(x) + np.reciprocal(y) + np.hypot(x, y),
     "logic": lambda x, y, a, k, i: np.logical_and(x > 0, np.logical_not(y > 1)) | np.isfinite(x),
@@ -46,30 +49,50 @@ CASES = {
     "computed and known": lambda x, y, a, k, i: x[i, [3, 0, 1, 2]] + x[1:, i][1] + x[1, i],
     "sums": lambda x, y, a, k, i: x.sum() + x.sum(axis=0) + x.mean(axis=-1, keepdims=True),
     "sum of integers": lambda x, y, a, k, i: k.sum() + (x > 0).sum(axis=0) + np.prod(i),
-    "extreme elements": lambda x, y, a, k, i: x.max() - x.min(axis=1).max() + x.max((0, 1)) + a.max(0),
+    "extreme elements": lambda x, y, a, k, i: x.max()
+    - x.min(axis=1).max()
+    + x.max((0, 1))
+    + a.max(0),
     "any and all": lambda x, y, a, k, i: (x > 0).any(axis=1) | (x < 3).all() & np.any(k),
     "products": lambda x, y, a, k, i: x.prod(axis=1) + np.prod(y),
     "where the largest is": lambda x, y, a, k, i: x.argmax(axis=1) + x.argmin() + np.argmax(y),
     "order": lambda x, y, a, k, i: np.sort(x, axis=0) + np.sort(x) + x[:, np.argsort(y)],
     "running sums": lambda x, y, a, k, i: np.cumsum(x, axis=1) + x.cumsum()[-1],
     "shapes": lambda x, y, a, k, i: x.T.reshape(2, -1) + x.ravel()[:6] - x.reshape((-1, 6)),
-    "transposed": lambda x, y, a, k, i: np.transpose(x[None], (2, 0, 1)) + np.swapaxes(x, 0, 1)[:, None],
-    "moved": lambda x, y, a, k, i: np.moveaxis(x[None], 0, -1) + np.expand_dims(x, 2) * np.squeeze(x[:1, :1]),
+    "transposed": lambda x, y, a, k, i: np.transpose(x[None], (2, 0, 1))
+    + np.swapaxes(x, 0, 1)[:, None],
+    "moved": lambda x, y, a, k, i: np.moveaxis(x[None], 0, -1)
+    + np.expand_dims(x, 2) * np.squeeze(x[:1, :1]),
     "joined": lambda x, y, a, k, i: np.concatenate([x, y[None], a]) + np.vstack([x, a, y]),
-    "side by side": lambda x, y, a, k, i: np.hstack([x, x[:, :1]]) + np.concatenate([x.T, y[:, None]], 1)[:3, :1],
+    "side by side": lambda x, y, a, k, i: np.hstack([x, x[:, :1]])
+    + np.concatenate([x.T, y[:, None]], 1)[:3, :1],
     "stacked": lambda x, y, a, k, i: np.stack([y, x[0], y], axis=1) + np.stack([y, y, y], -1),
     "rolled": lambda x, y, a, k, i: np.roll(x, 1, axis=0) + np.roll(x, -2, axis=1) + np.roll(x, 5),
     "flipped": lambda x, y, a, k, i: np.flip(x) + np.flip(x, 1) + np.diff(np.hstack([x, x[:, :1]])),
-    "products of matrices": lambda x, y, a, k, i: x @ a @ y + np.dot(x, y) + (y @ a @ y) + np.outer(x[:, 0], y) @ y,
+    "products of matrices": lambda x, y, a, k, i: x @ a @ y
+    + np.dot(x, y)
+    + (y @ a @ y)
+    + np.outer(x[:, 0], y) @ y,
     "batches": lambda x, y, a, k, i: np.stack([a, a.T]) @ y + (np.stack([a, a]) @ x.T)[:, :, 0],
     "constants": lambda x, y, a, k, i: np.eye(3) @ x + x @ np.arange(4.0) @ np.ones(3),
-    "triangles": lambda x, y, a, k, i: np.tril(a) - np.triu(a, 1) + np.diag(y) + np.diag(np.diag(a)) * np.trace(a),
-    "solved": lambda x, y, a, k, i: np.linalg.solve(a, y) + np.linalg.norm(x) + np.linalg.inv(a) @ y,
+    "triangles": lambda x, y, a, k, i: np.tril(a)
+    - np.triu(a, 1)
+    + np.diag(y)
+    + np.diag(np.diag(a)) * np.trace(a),
+    "solved": lambda x, y, a, k, i: np.linalg.solve(a, y)
+    + np.linalg.norm(x)
+    + np.linalg.inv(a) @ y,
     "factors": lambda x, y, a, k, i: np.linalg.cholesky(a @ a.T) + np.linalg.norm(a, axis=1),
     "spread": lambda x, y, a, k, i: np.var(x, axis=0) + np.std(x, ddof=1) + np.mean(x),
     "like": lambda x, y, a, k, i: np.zeros_like(x) + np.ones_like(x) * np.full_like(x, 2.5),
-    "rounding": lambda x, y, a, k, i: np.floor(x) + np.ceil(x) + np.trunc(x) + np.rint(x) + round(x[0, 0] * 0),
-    "converted": lambda x, y, a, k, i: (y * 2).astype(int) + k.astype(float) + (k > 0).astype(np.int32),
+    "rounding": lambda x, y, a, k, i: np.floor(x)
+    + np.ceil(x)
+    + np.trunc(x)
+    + np.rint(x)
+    + round(x[0, 0] * 0),
+    "converted": lambda x, y, a, k, i: (y * 2).astype(int)
+    + k.astype(float)
+    + (k > 0).astype(np.int32),
     "along": lambda x, y, a, k, i: np.take_along_axis(x, np.argsort(x, axis=0), 0) + np.take(y, i),
     "unpacked": lambda x, y, a, k, i: sum(row * (n + 1) for n, row in enumerate(x)),
 }
@@ -79,7 +102,13 @@ CASES = {
 def observed(client):
     """Every case in one world, as an observable of its own."""
 
-    @sg.world(x=sg.State(3, 4), y=sg.State(4), a=sg.State(4, 4), k=sg.State(4, dtype="i32"), i=sg.State(4, dtype="i32"))
+    @sg.world(
+        x=sg.State(3, 4),
+        y=sg.State(4),
+        a=sg.State(4, 4),
+        k=sg.State(4, dtype="i32"),
+        i=sg.State(4, dtype="i32"),
+    )
     def cases(x, y, a, k, i):
         for number, case in enumerate(CASES.values()):
             sg.observe(f"case{number}", case(x, y, a, k, i).astype(float))
@@ -140,7 +169,9 @@ def test_gradients_go_through_names_of_numpy(client):
             x = np.tanh(x[::-1] * w) + np.sort(x, axis=1)[:, ::-1] @ np.diag(w) / 10
         return (x**2).sum()
 
-    g = client.gradient(step, steps=3, policy="f64", initial={"x": X}, params={"w": Y}, objective="total")
+    g = client.gradient(
+        step, steps=3, policy="f64", initial={"x": X}, params={"w": Y}, objective="total"
+    )
     assert g.value == pytest.approx(value(Y), rel=1e-13)
     slopes = [(value(Y + d) - value(Y - d)) / 2e-6 for d in 1e-6 * np.eye(4)]
     np.testing.assert_allclose(g.params["w"], slopes, rtol=1e-7, atol=1e-7)

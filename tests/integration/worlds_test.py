@@ -37,7 +37,9 @@ def simplex(n):
 def test_clusters_have_their_energies(client, n):
     x, energy = icosahedron() if n == 13 else simplex(n)
     world = sg.worlds.lennard_jones(n, cutoff=10.0, h=1e-6)
-    r = client.rollout(world, steps=1, policy="f64", initial={"x": x, "v": 0 * x}, objective="energy")
+    r = client.rollout(
+        world, steps=1, policy="f64", initial={"x": x, "v": 0 * x}, objective="energy"
+    )
     assert r.value == pytest.approx(energy, abs=1e-9)
     np.testing.assert_allclose(r.state["x"][0], x, atol=1e-9)  # no force in the minimum
     if n == 13:
@@ -53,7 +55,11 @@ def test_a_switched_potential_keeps_energy_and_momentum_and_is_of_second_order(c
     def run(h):
         world = sg.worlds.lennard_jones(13, cutoff=2.2, h=h, **options)
         r = client.rollout(
-            world, steps=round(0.4 / h), policy="f64", initial={"x": x, "v": v}, record=["potential", "kinetic"]
+            world,
+            steps=round(0.4 / h),
+            policy="f64",
+            initial={"x": x, "v": v},
+            record=["potential", "kinetic"],
         )
         np.testing.assert_allclose(r.state["v"][0].sum(0), 0, atol=1e-12)
         energy = r.trajectory["potential"] + r.trajectory["kinetic"]
@@ -99,11 +105,14 @@ def test_its_gradients_agree_with_central_differences(client, onset):
 # ---- Kinetics ----
 
 
-@pytest.mark.parametrize("name, steps, rtol, expected", [
-    # Mazzia and Magherini, test set for IVP solvers (2008): vdpol at 2, rober at 40.
-    ("van_der_pol", 12000, 1e-7, [1.706167732170483, -0.8928097010247976]),
-    ("robertson", 1200, 1e-8, [0.7158270687193941, 9.185534764557656e-06, 0.2841637457458342]),
-])
+@pytest.mark.parametrize(
+    "name, steps, rtol, expected",
+    [
+        # Mazzia and Magherini, test set for IVP solvers (2008): vdpol at 2, rober at 40.
+        ("van_der_pol", 12000, 1e-7, [1.706167732170483, -0.8928097010247976]),
+        ("robertson", 1200, 1e-8, [0.7158270687193941, 9.185534764557656e-06, 0.2841637457458342]),
+    ],
+)
 def test_stiff_problems_end_where_they_should(client, name, steps, rtol, expected):
     world = sg.worlds.kinetics(name, rtol=rtol, atol=1e-4 * rtol, newton_tol=1e-12)
     r = client.rollout(world, steps=steps, policy="f64", initial={"y": SYSTEMS[name].start})
@@ -115,7 +124,10 @@ def test_stiff_problems_end_where_they_should(client, name, steps, rtol, expecte
 def test_predator_and_prey_keep_their_constant(client):
     r = client.rollout(
         sg.worlds.kinetics("lotka_volterra", rtol=1e-8),
-        steps=8000, policy="f64", initial={"y": [1.0, 1.0]}, record=["y", "t"],
+        steps=8000,
+        policy="f64",
+        initial={"y": [1.0, 1.0]},
+        record=["y", "t"],
     )
     x, y = r.trajectory["y"][0].T
     constant = x - 3 * np.log(x) + y - 1.5 * np.log(y)

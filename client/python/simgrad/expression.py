@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NoReturn, Sequence
 
 from simgrad import indexing, numpy_functions
 from simgrad.constants import element_name, element_of
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL
 
 if TYPE_CHECKING:
     from simgrad.program import ProgramBuilder
@@ -278,7 +278,9 @@ class Expression:
         )
 
     def __float__(self) -> float:
-        raise TypeError(f"{self.builder.here()}a value of the world has no number before the program runs")
+        raise TypeError(
+            f"{self.builder.here()}a value of the world has no number before the program runs"
+        )
 
     def __int__(self) -> int:
         raise TypeError(
@@ -291,7 +293,3 @@ class Expression:
             f"{self.builder.here()}Python counts and indexes with numbers that it knows. Instead of "
             "range(n): sg.for_loop or sg.while_loop. An array of the world takes a computed index: x[i]"
         )
-
-
-def is_real(x: Expression) -> bool:
-    return x.element == ELEMENT_TYPE_REAL

@@ -40,7 +40,9 @@ def builder(*values: Any) -> ProgramBuilder:
     except TypeError:
         written = _WRITTEN.get()
         if written is None:
-            raise TypeError("no world is being written: call this in a function under sg.world") from None
+            raise TypeError(
+                "no world is being written: call this in a function under sg.world"
+            ) from None
         return written
 
 
@@ -81,7 +83,9 @@ def _branches(
     regions = [noting(branch) for branch in branches]
     index = choice if isinstance(choice, Expression) else np.asarray(choice)
     if isinstance(index, Expression) and len(branches) == 2 and index.ndim:
-        raise ValueError(f"{b.here()}a branch needs one bool, not {index!r}: use sg.where, or .any() or .all()")
+        raise ValueError(
+            f"{b.here()}a branch needs one bool, not {index!r}: use sg.where, or .any() or .all()"
+        )
     made = b.switch(index, regions, args)  # type: ignore[arg-type]
     return _formed(form[0], made)
 

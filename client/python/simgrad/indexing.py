@@ -103,7 +103,9 @@ def _entries(x: "Expression", key: Any) -> Key:
     given = list(key) if isinstance(key, tuple) else [key]
     entries: list[Any] = []
     for entry in given:
-        if isinstance(entry, slice) and any(_is_value(e) for e in (entry.start, entry.stop, entry.step)):
+        if isinstance(entry, slice) and any(
+            _is_value(e) for e in (entry.start, entry.stop, entry.step)
+        ):
             raise TypeError(
                 f"{x.builder.here()}the length of x[a:b] must be known: b.dynamic_slice(x, starts, shape) "
                 "takes a computed start"
@@ -170,7 +172,9 @@ def _computed(x: "Expression", entries: Key) -> "Expression":
         raise TypeError(f"{b.here()}a new axis beside a computed index: write x[i][..., None]")
     chosen = [i for i, e in enumerate(entries) if _is_value(e) or not isinstance(e, slice)]
     if chosen != list(range(chosen[0], chosen[-1] + 1)):
-        raise TypeError(f"{b.here()}indices on both sides of a slice: write x[i][:, j], one after the other")
+        raise TypeError(
+            f"{b.here()}indices on both sides of a slice: write x[i][:, j], one after the other"
+        )
     first = chosen[0]
     slices = tuple(e if isinstance(e, slice) else slice(None) for e in entries)
     x = item(x, slices)

@@ -103,7 +103,8 @@ def matmul(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     except ValueError:
         raise b.unmet(left.shape, right.shape) from None
     product = b.matmul(
-        b.broadcast_to(left, front + left.shape[-2:]), b.broadcast_to(right, front + right.shape[-2:])
+        b.broadcast_to(left, front + left.shape[-2:]),
+        b.broadcast_to(right, front + right.shape[-2:]),
     )
     shape = [n for i, n in enumerate(product.shape) if i - product.ndim not in gone]
     return product.reshape(shape) if gone else product
@@ -126,7 +127,9 @@ def _on_bools(code: str) -> Callable[..., "Expression"]:
     def write(b: "ProgramBuilder", *operands: Any) -> "Expression":
         values = b.matched(operands)
         is_bool = values[0].element == ELEMENT_TYPE_BOOL
-        return b.apply(code, *(values if is_bool else [b.convert(x, ELEMENT_TYPE_BOOL) for x in values]))
+        return b.apply(
+            code, *(values if is_bool else [b.convert(x, ELEMENT_TYPE_BOOL) for x in values])
+        )
 
     return write
 
@@ -263,7 +266,11 @@ def axes_of(x: Any, axis: Axis) -> list[int]:
 
 
 def _kept(x: Any, axes: Sequence[int], result: "Expression", keepdims: bool) -> "Expression":
-    return reshape(result, [1 if a in axes else n for a, n in enumerate(x.shape)]) if keepdims else result
+    return (
+        reshape(result, [1 if a in axes else n for a, n in enumerate(x.shape)])
+        if keepdims
+        else result
+    )
 
 
 def reduced(code: str, x: Any, axis: Axis = None, keepdims: bool = False) -> "Expression":

@@ -73,7 +73,11 @@ class OperationWriter:
         array = constant(value)
         if shape is not None:
             shape = tuple(shape)
-            array = array.reshape(shape) if array.size > 1 or array.ndim else np.broadcast_to(array, shape)
+            array = (
+                array.reshape(shape)
+                if array.size > 1 or array.ndim
+                else np.broadcast_to(array, shape)
+            )
         kept = own_element(value) if element is None else element
         return self._emit("literal", [], array.shape, kept, literal=numbers_of(array))
 
@@ -81,7 +85,9 @@ class OperationWriter:
         """An operation of the table by its name, for those whose name is computed."""
         method = getattr(type(self), f"{code}_" if code in ("and", "or", "not") else code, None)
         if method is None:
-            raise TypeError(f"{self.here()}there is no operation {code!r}; docs/programs.md lists them")
+            raise TypeError(
+                f"{self.here()}there is no operation {code!r}; docs/programs.md lists them"
+            )
         return cast(Expression, method(self, *operands, **attributes))
 
     # ---- One per kind of result; `element` None: the last operand's ----
@@ -118,7 +124,9 @@ class OperationWriter:
         shape = list(arrays[0].shape)
         for x in arrays[1:]:
             others = [n for a, n in enumerate(x.shape) if a != axis]
-            if len(x.shape) != len(shape) or others != [n for a, n in enumerate(shape) if a != axis]:
+            if len(x.shape) != len(shape) or others != [
+                n for a, n in enumerate(shape) if a != axis
+            ]:
                 raise self.unmet(arrays[0].shape, x.shape)
             shape[axis] += x.shape[axis]
         return self._emit(code, arrays, shape, arrays[0].element, axes=[axis])
@@ -143,7 +151,11 @@ class OperationWriter:
         indices = _INDICES.get(code, ())
         others = [x for i, x in enumerate(operands) if i not in indices]
         # The keys of argsort may be of several types.
-        values = list(map(self.value, others)) if code == "argsort" else self.matched(others, shapes=False)
+        values = (
+            list(map(self.value, others))
+            if code == "argsort"
+            else self.matched(others, shapes=False)
+        )
         arrays = [
             self.value(x, I32) if i in indices else values.pop(0) for i, x in enumerate(operands)
         ]
@@ -172,7 +184,10 @@ class OperationWriter:
             values = self.matched(x, shapes=False)
             if len({v.shape for v in values}) != 1:
                 raise self.unmet(*(v.shape for v in values))
-            parts = [self._emit("reshape", [v], (1, *v.shape), v.element, shape=(1, *v.shape)) for v in values]
+            parts = [
+                self._emit("reshape", [v], (1, *v.shape), v.element, shape=(1, *v.shape))
+                for v in values
+            ]
             return self._joined("concat", None, *parts, axes=0)
         try:
             return self.literal(x, element=element)
@@ -181,14 +196,18 @@ class OperationWriter:
 
     def matched(self, operands: Sequence[Any], shapes: bool = True) -> list[Expression]:
         """Values of one element type and, with `shapes`, one shape, by NumPy's rules."""
-        given = [self.value(x) if isinstance(x, Expression) or _holds_values(x) else x for x in operands]
+        given = [
+            self.value(x) if isinstance(x, Expression) or _holds_values(x) else x for x in operands
+        ]
         known = [x.element for x in given if isinstance(x, Expression)]
         elements = [
-            x.element if isinstance(x, Expression) else self._constant_element(x, known) for x in given
+            x.element if isinstance(x, Expression) else self._constant_element(x, known)
+            for x in given
         ]
         kept = widest(elements) if elements else ELEMENT_TYPE_REAL
         values = [
-            self._as_element(x, kept) if isinstance(x, Expression) else self.value(x, kept) for x in given
+            self._as_element(x, kept) if isinstance(x, Expression) else self.value(x, kept)
+            for x in given
         ]
         return self._broadcast(values) if shapes else values
 
@@ -299,7 +318,9 @@ class OperationWriter:
 
 
 def _holds_values(x: Any) -> bool:
-    return isinstance(x, (list, tuple)) and any(isinstance(y, Expression) or _holds_values(y) for y in x)
+    return isinstance(x, (list, tuple)) and any(
+        isinstance(y, Expression) or _holds_values(y) for y in x
+    )
 
 
 def type_text(x: Expression) -> str:

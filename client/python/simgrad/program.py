@@ -27,6 +27,7 @@ from .expression import Expression
 from .operation_writer import type_text
 from .operations import Operations
 
+
 class ProgramBuilder(Operations):
     """Builds one program. Operations go into the region being written, with the current role and
     site.
@@ -78,9 +79,7 @@ class ProgramBuilder(Operations):
         """The number of the step, an i32."""
         value = self._new((), ELEMENT_TYPE_I32, "step")
         self._scope_of[value.value] = self._scopes[0]
-        self.program.inputs.add(
-            kind=program_pb2.INPUT_KIND_STEP, name="step", value=value.value
-        )
+        self.program.inputs.add(kind=program_pb2.INPUT_KIND_STEP, name="step", value=value.value)
         return value
 
     # ---- What is not in the table ----
@@ -196,7 +195,11 @@ class ProgramBuilder(Operations):
             following = body(
                 [self._argument(corrected, x, inside) for x in carried],
                 [self._argument(corrected, x) for x in exports],
-                *([] if mapped is None else [[self._argument(corrected, x, inside) for x in mapped]]),
+                *(
+                    []
+                    if mapped is None
+                    else [[self._argument(corrected, x, inside) for x in mapped]]
+                ),
             )
             inner = [Expression(self, value) for value in corrected.args[: len(carried)]]
             corrected.yields.extend(x.value for x in self._following(following, inner))
@@ -420,9 +423,7 @@ class ProgramBuilder(Operations):
         return value
 
     def _declared(self, kind: int) -> dict[str, Expression]:
-        return {
-            i.name: Expression(self, i.value) for i in self.program.inputs if i.kind == kind
-        }
+        return {i.name: Expression(self, i.value) for i in self.program.inputs if i.kind == kind}
 
     def _control(self, code: str, **attributes: Any) -> program_pb2.Op:
         return program_pb2.Op(
@@ -442,7 +443,9 @@ class ProgramBuilder(Operations):
         """What a body returns in place of `before`: as many, of the same types."""
         values = _listed(given)
         if len(values) != len(before):
-            raise ValueError(f"{self.here()}{len(before)} {what}s are carried, {len(values)} returned")
+            raise ValueError(
+                f"{self.here()}{len(before)} {what}s are carried, {len(values)} returned"
+            )
         return [self._as_before(x, y, what) for x, y in zip(values, before)]
 
     def _as_before(self, given: Any, before: Expression, what: str) -> Expression:
@@ -489,7 +492,9 @@ class ProgramBuilder(Operations):
             self._scopes, self._in_cost = before
 
     def _check_seen(self, x: Expression) -> None:
-        exported = self._in_cost == "stage" and any(e.value == x.value for e in self.program.exports)
+        exported = self._in_cost == "stage" and any(
+            e.value == x.value for e in self.program.exports
+        )
         if not exported:
             super()._check_seen(x)
 

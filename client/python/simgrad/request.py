@@ -135,7 +135,7 @@ def gradient_request(
         ):
             for name, value in group.items():
                 target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
-    for name in wrt or ():
+    for name in (wrt,) if isinstance(wrt, str) else wrt or ():
         request.wrt.append(input_name(name, spec, declarations))
     return request
 

@@ -122,7 +122,8 @@ class FunctionWorld(World):
                 f"{self._title}: no config {', '.join(unknown)}; it has {', '.join(sorted(numbers)) or 'none'}"
             )
         inputs = {
-            n: d.with_default(float(config[n])) if n in config else d for n, d in self._inputs.items()
+            n: d.with_default(float(config[n])) if n in config else d
+            for n, d in self._inputs.items()
         }
         other = FunctionWorld(self._function, inputs, self._title, self._level)
         other._costs, other._start = list(self._costs), self._start
@@ -220,7 +221,9 @@ def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str
                 f"the decorator (sg.world({name}=sg.State(3))): State, Param, Control, Data, Config or Step"
             )
         default = parameter.default
-        declared[name] = kind if default is inspect.Parameter.empty else kind.with_default(float(default))
+        declared[name] = (
+            kind if default is inspect.Parameter.empty else kind.with_default(float(default))
+        )
     if takes_more:
         declared.update({name: kind for name, kind in given.items() if name not in declared})
     if unknown := sorted(set(given) - set(declared)):
@@ -268,8 +271,12 @@ def world(
     """
 
     def decorate(wrapped: Function) -> FunctionWorld:
-        return FunctionWorld(wrapped, _declarations(wrapped, inputs), name or wrapped.__name__, level)
+        return FunctionWorld(
+            wrapped, _declarations(wrapped, inputs), name or wrapped.__name__, level
+        )
 
     if function is None:
         return decorate
-    return FunctionWorld(function, _declarations(function, inputs), name or function.__name__, level)
+    return FunctionWorld(
+        function, _declarations(function, inputs), name or function.__name__, level
+    )

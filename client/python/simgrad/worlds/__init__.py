@@ -1,7 +1,7 @@
 """Worlds as readable Python, each one file on simgrad.world.
 
-    world = sg.worlds.kinetics("lotka_volterra")
-    gas = sg.worlds.lennard_jones(particles=16, cutoff=2.5)
+world = sg.worlds.kinetics("lotka_volterra")
+gas = sg.worlds.lennard_jones(particles=16, cutoff=2.5)
 """
 
 from simgrad.worlds.kinetics import kinetics

@@ -1,12 +1,15 @@
-"""Stiff and other ordinary differential equations y' = f(y; parameters), by an implicit method with adaptive steps.
+"""Differential equations y' = f(y; parameters), stiff ones too, by implicit adaptive steps.
 
-TR-BDF2 (Bank et al. 1985; Hosea and Shampine 1996): with d = 1 - 1/sqrt(2) and w = sqrt(2)/4, Y2 = y + d h (k1 + k2) and
-Y3 = y + h (w k1 + w k2 + d k3), each k = f(Y). It is of second order, L-stable and stiffly accurate. The difference from a formula of third order,
-through the matrix of Newton's iteration, is the error; a step with error above 1 (in units of atol + rtol |y|) is tried again with a
-smaller h. Each step of the world is one try, so `steps` must suffice to reach `end`, where h is 0 and nothing changes: look at t.
+TR-BDF2 (Bank et al. 1985; Hosea and Shampine 1996): with d = 1 - 1/sqrt(2) and w = sqrt(2)/4,
+Y2 = y + d h (k1 + k2) and Y3 = y + h (w k1 + w k2 + d k3), each k = f(Y). It is of second order,
+L-stable and stiffly accurate. The difference from a formula of third order, through the matrix of
+Newton's iteration, is the error; a step with error above 1 (in units of atol + rtol |y|) is tried
+again with a smaller h. Each step of the world is one try, so `steps` must suffice to reach `end`,
+where h is 0 and nothing changes: look at t.
 
-Stages are found by simplified Newton iterations, site `newton`, with a Jacobian by differences at the start of the step, which is not
-differentiated. Acceptance is the site `accepted`. The gradient is that of the steps that were taken, their lengths included.
+Stages are found by simplified Newton iterations, site `newton`, with a Jacobian by differences at
+the start of the step, which is not differentiated. Acceptance is the site `accepted`. The gradient
+is that of the steps that were taken, their lengths included.
 """
 
 from __future__ import annotations

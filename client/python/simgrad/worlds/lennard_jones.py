@@ -1,10 +1,11 @@
-"""Particles with the Lennard-Jones potential 4 epsilon ((sigma/r)^12 - (sigma/r)^6), by velocity Verlet.
+"""Particles with the Lennard-Jones potential 4 epsilon ((sigma/r)^12 - (sigma/r)^6), by velocity
+Verlet.
 
-Every pair is tested against the cutoff at every step: site `cutoff`, one decision per pair, of kind membership. A hard
-cutoff drops the pair's energy and force there; its gradient does not see a pair that enters or leaves, and the margins of
-the site say how near one was. With `onset` the potential is multiplied by
-S(q) = (c - q)^2 (c + 2 q - 3 o) / (c - o)^3 of q = r^2 between o = onset^2 and c = cutoff^2 (CHARMM), so that
-energy and force are continuous; site `onset`.
+Every pair is tested against the cutoff at every step: site `cutoff`, one decision per pair, of kind
+membership. A hard cutoff drops the pair's energy and force there; its gradient does not see a pair
+that enters or leaves, and the margins of the site say how near one was. With `onset` the potential is
+multiplied by S(q) = (c - q)^2 (c + 2 q - 3 o) / (c - o)^3 of q = r^2 between o = onset^2 and
+c = cutoff^2 (CHARMM), so that energy and force are continuous; site `onset`.
 
 Units: those of sigma, epsilon and mass 1. Cost: all pairs at every step.
 """
@@ -64,7 +65,9 @@ def lennard_jones(
             sgf.where(beyond, switch * slope + switch_slope * energy, slope),
         )
 
-    def interactions(x: Any, sigma: Any, epsilon: Any, test: Any = sgf.test) -> tuple[Any, Any, Any]:
+    def interactions(
+        x: Any, sigma: Any, epsilon: Any, test: Any = sgf.test
+    ) -> tuple[Any, Any, Any]:
         d, q = separations(x)
         within = test("cutoff", q < cutoff**2, "membership")
         energy, slope = pair(q, sigma, epsilon, test)

@@ -30,7 +30,9 @@ def _robertson(y: Any, k1: Any, k2: Any, k3: Any) -> list[Any]:
 
 
 SYSTEMS = {
-    "lotka_volterra": System(_lotka_volterra, {"a": 1.5, "b": 1.0, "c": 3.0, "d": 1.0}, (1.0, 1.0), 10.0),
+    "lotka_volterra": System(
+        _lotka_volterra, {"a": 1.5, "b": 1.0, "c": 3.0, "d": 1.0}, (1.0, 1.0), 10.0
+    ),
     "van_der_pol": System(_van_der_pol, {"epsilon": 1e-6}, (2.0, 0.0), 2.0),
     "robertson": System(_robertson, {"k1": 0.04, "k2": 3e7, "k3": 1e4}, (1.0, 0.0, 0.0), 40.0),
 }
