@@ -166,3 +166,60 @@ def test_certificates_name_the_line(client):
     [certificate] = r.certificates
     line = f"function_world_test.py:{steps._function.__code__.co_firstlineno + 2}"
     assert certificate.label == line and str(certificate).endswith(f"invalid ({line})")
+
+
+def test_a_loop_per_element_may_stop_by_a_formula(client):
+    b = sg.program.ProgramBuilder("halving")
+    x, k = b.state("x", (4,)), b.param("k", (4,))
+    (y,), _, _ = b.while_loop(
+        "shrink",
+        [x],
+        lambda y, k: (abs(y) < 0.3) | (y < -100.0),
+        lambda carried, exports, mapped: carried[0] * mapped[0],
+        max_iter=40,
+        mapped=[k],
+    )
+    b.next(x=y)
+    b.objective("squares", terminal=lambda states, exports: b.sum(states["x"] ** 2))
+    start, factors = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.5, 0.5, 0.6, 0.7])
+    g = client.gradient(
+        sg.World(program=b),
+        steps=1,
+        policy="f64",
+        initial={"x": start},
+        params={"k": factors},
+        objective="squares",
+    )
+    turns = np.ceil(np.log(0.3 / start) / np.log(factors))
+    ends = start * factors**turns
+    np.testing.assert_allclose(g.value, np.sum(ends**2), rtol=1e-14)
+    np.testing.assert_allclose(g.params["k"], 2 * ends * turns * ends / factors, rtol=1e-13)
+
+
+def test_branches_inside_scans_differentiate(client):
+    @sg.world
+    def steps(x: sg.State[3]):
+        def turn(total, e):
+            square = sg.cond(e > 0.5, lambda z: sg.where(z < 2, z * z, z), lambda z: -z, e)
+            return total + square, sg.where(square > total, square, total)
+
+        total, larger = sg.scan(turn, 0.0, x)
+        return larger * total
+
+    @steps.objective
+    def total(x):
+        return np.sum(x)
+
+    def value(x):
+        running, larger = 0.0, []
+        for e in x:
+            square = (e * e if e < 2 else e) if e > 0.5 else -e
+            larger.append(max(square, running))
+            running += square
+        return sum(larger) * running
+
+    start = np.array([0.9, 0.1, 2.5])
+    g = client.gradient(steps, steps=1, policy="f64", initial={"x": start}, objective="total")
+    slopes = [(value(start + d) - value(start - d)) / 2e-6 for d in 1e-6 * np.eye(3)]
+    assert g.value == pytest.approx(value(start), rel=1e-14)
+    np.testing.assert_allclose(g.initial["x"], slopes, rtol=1e-8)

@@ -263,7 +263,10 @@ class OperationWriter:
         self.program.values.add(element=element, shape=shape, name=name)
         self._scope_of.append(self._scopes[-1])
         self._lines.append(source_line().text)
-        return Expression(cast(Any, self), len(self.program.values) - 1)
+        return self._expression(len(self.program.values) - 1)
+
+    def _expression(self, value: int) -> Expression:
+        return Expression(cast(Any, self), value)  # every writer is a ProgramBuilder
 
     def _name(self, x: Expression) -> str:
         return self.program.values[x.value].name
