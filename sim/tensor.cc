@@ -1,5 +1,6 @@
 #include "sim/tensor.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -9,8 +10,8 @@
 namespace simgrad::sim {
 namespace {
 
-constexpr std::array<std::string_view, 9> kNames = {"f64",  "f32", "bf16", "f16", "e4m3",
-                                                    "e5m2", "i32", "i64",  "bool"};
+constexpr std::array<std::string_view, 11> kNames = {"f64", "f32", "bf16", "f16", "e4m3", "e5m2",
+                                                     "i32", "i64", "bool", "u32", "u8"};
 
 bool IsReal(DType dtype) { return dtype <= DType::kE5m2; }
 
@@ -67,7 +68,7 @@ int64_t Truncate(double value) {
 std::string_view DTypeName(DType dtype) { return kNames[static_cast<size_t>(dtype)]; }
 
 size_t DTypeSize(DType dtype) {
-  constexpr std::array<size_t, 9> kSizes = {8, 4, 2, 2, 1, 1, 4, 8, 1};
+  constexpr std::array<size_t, 11> kSizes = {8, 4, 2, 2, 1, 1, 4, 8, 1, 4, 1};
   return kSizes[static_cast<size_t>(dtype)];
 }
 
@@ -110,6 +111,8 @@ int64_t Tensor::GetInt(int64_t i) const {
     case DType::kI32:
       return static_cast<int32_t>(static_cast<uint32_t>(Load(*this, i)));
     case DType::kI64:
+    case DType::kU32:
+    case DType::kU8:
       return static_cast<int64_t>(Load(*this, i));
     case DType::kBool:
       return Load(*this, i) != 0 ? 1 : 0;
@@ -143,8 +146,11 @@ void Tensor::SetInt(int64_t i, int64_t value) {
   } else if (dtype == DType::kBool) {
     Store(*this, i, value != 0 ? 1 : 0);
   } else if (dtype == DType::kI32) {
-    const int64_t clamped = value > INT32_MAX ? INT32_MAX : value < INT32_MIN ? INT32_MIN : value;
-    Store(*this, i, static_cast<uint64_t>(clamped));
+    Store(*this, i, static_cast<uint64_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)));
+  } else if (dtype == DType::kU32) {
+    Store(*this, i, static_cast<uint64_t>(std::clamp<int64_t>(value, 0, UINT32_MAX)));
+  } else if (dtype == DType::kU8) {
+    Store(*this, i, static_cast<uint64_t>(std::clamp<int64_t>(value, 0, UINT8_MAX)));
   } else {
     Store(*this, i, static_cast<uint64_t>(value));
   }

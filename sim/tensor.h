@@ -9,7 +9,7 @@
 
 namespace simgrad::sim {
 
-enum class DType : uint8_t { kF64, kF32, kBf16, kF16, kE4m3, kE5m2, kI32, kI64, kBool };
+enum class DType : uint8_t { kF64, kF32, kBf16, kF16, kE4m3, kE5m2, kI32, kI64, kBool, kU32, kU8 };
 std::string_view DTypeName(DType dtype);
 size_t DTypeSize(DType dtype);  // bytes per element; bool: 1
 DType DTypeOf(Format format);
@@ -22,7 +22,7 @@ struct Tensor {
 
   static Tensor Zeros(DType dtype, Shape shape);
   int64_t count() const { return ElementCount(shape); }
-  // Exact for every real format, i32 and bool; an i64 beyond 2^53 is rounded (use GetInt).
+  // Exact for every real format, i32, u32, u8 and bool; an i64 beyond 2^53 is rounded (use GetInt).
   double Get(int64_t i) const;
   int64_t GetInt(int64_t i) const;
   void Set(int64_t i, double value);  // rounds to the dtype, nearest even, IEEE overflow

@@ -16,16 +16,16 @@ std::optional<Sim> Numbered(Proto value) {
 
 constexpr std::array<const char*, 6> kComparisons = {"lt", "le", "gt", "ge", "eq", "ne"};
 
-static_assert(static_cast<int>(sim::DType::kBool) + 1 == v1::DTYPE_BOOL);
+static_assert(static_cast<int>(sim::DType::kU8) + 1 == v1::DTYPE_U8);
 static_assert(static_cast<int>(sim::InputKind::kStep) + 1 == v1::INPUT_KIND_STEP);
-static_assert(static_cast<int>(sim::ElementType::kBool) == v1::ELEMENT_TYPE_BOOL);
+static_assert(static_cast<int>(sim::ElementType::kU8) == v1::ELEMENT_TYPE_U8);
 static_assert(static_cast<size_t>(sim::Comparison::kNe) + 1 == kComparisons.size());
 
 }  // namespace
 
 v1::DType ToProto(sim::DType dtype) { return static_cast<v1::DType>(static_cast<int>(dtype) + 1); }
 std::optional<sim::DType> FromProto(v1::DType dtype) {
-  return Numbered<sim::DType, v1::DType, 9, 1>(dtype);
+  return Numbered<sim::DType, v1::DType, 11, 1>(dtype);
 }
 
 v1::InputKind ToProto(sim::InputKind kind) {
@@ -39,7 +39,7 @@ v1::ElementType ToProto(sim::ElementType element) {
   return static_cast<v1::ElementType>(static_cast<int>(element));
 }
 std::optional<sim::ElementType> FromProto(v1::ElementType element) {
-  return Numbered<sim::ElementType, v1::ElementType, 4, 0>(element);
+  return Numbered<sim::ElementType, v1::ElementType, 6, 0>(element);
 }
 
 std::string ComparisonName(sim::Comparison comparison) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "server/conversion/enum_names.h"
+#include "sim/backend/value_tensors.h"
 #include "sim/program/lower.h"
 
 namespace simgrad::server::conversion {
@@ -54,9 +55,7 @@ sim::Tensor TensorFromProto(const v1::Tensor& message) {
 // Integers and bools travel in any of their dtypes and run in the declared one.
 sim::Tensor InDeclaredType(sim::Tensor sent, sim::ElementType element) {
   if (element == sim::ElementType::kReal) return sent;
-  const sim::DType dtype = element == sim::ElementType::kI32   ? sim::DType::kI32
-                           : element == sim::ElementType::kI64 ? sim::DType::kI64
-                                                               : sim::DType::kBool;
+  const sim::DType dtype = sim::DTypeOfValue({.type = {element, {}}});
   if (dtype == sent.dtype) return sent;
   sim::Tensor tensor = sim::Tensor::Zeros(dtype, sent.shape);
   for (int64_t i = 0; i < sent.count(); ++i) tensor.SetInt(i, sent.GetInt(i));
@@ -109,21 +108,6 @@ class FieldIndex {
   Names states_;
   Names exports_;
 };
-
-sim::DType DTypeOfValue(const sim::Program& program, sim::ValueId id) {
-  const sim::Value& value = program[id];
-  switch (value.type.element) {
-    case sim::ElementType::kReal:
-      return sim::DTypeOf(value.format.value_or(sim::Format::kF64));
-    case sim::ElementType::kI32:
-      return sim::DType::kI32;
-    case sim::ElementType::kI64:
-      return sim::DType::kI64;
-    case sim::ElementType::kBool:
-      return sim::DType::kBool;
-  }
-  return sim::DType::kF64;
-}
 
 sim::Recording RecordingOf(v1::DiagnosticsLevel level) {
   switch (level) {
@@ -253,7 +237,7 @@ std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
     const sim::ValueId value = field.is_state ? world.inputs[index.InputOfState(field.index)].value
                                               : world.exports[field.index].value;
     field.shape = world[value].type.shape;
-    field.dtype = DTypeOfValue(world, value);
+    field.dtype = sim::DTypeOfValue(world[value]);
     fields.push_back(std::move(field));
   }
   return fields;

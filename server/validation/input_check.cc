@@ -19,18 +19,26 @@ namespace {
 
 using Tensors = google::protobuf::RepeatedPtrField<v1::NamedTensor>;
 
-// Integers of a tensor whose dtype is i32, i64 or bool.
-int64_t IntegerAt(const v1::Tensor& tensor, size_t i) {
-  const char* bytes = tensor.inline_().data();
-  if (tensor.dtype() == v1::DTYPE_BOOL) return bytes[i];
-  if (tensor.dtype() == v1::DTYPE_I32) {
-    int32_t value;
-    std::memcpy(&value, bytes + 4 * i, 4);
-    return value;
-  }
-  int64_t value;
-  std::memcpy(&value, bytes + 8 * i, 8);
+template <class T>
+int64_t NumberAt(const v1::Tensor& tensor, size_t i) {
+  T value;
+  std::memcpy(&value, tensor.inline_().data() + sizeof(T) * i, sizeof(T));
   return value;
+}
+
+// Integers of a tensor whose dtype is no real one.
+int64_t IntegerAt(const v1::Tensor& tensor, size_t i) {
+  switch (tensor.dtype()) {
+    case v1::DTYPE_BOOL:
+    case v1::DTYPE_U8:
+      return NumberAt<uint8_t>(tensor, i);
+    case v1::DTYPE_I32:
+      return NumberAt<int32_t>(tensor, i);
+    case v1::DTYPE_U32:
+      return NumberAt<uint32_t>(tensor, i);
+    default:
+      return NumberAt<int64_t>(tensor, i);
+  }
 }
 
 // Reals come in any real dtype; integers and bools in any of theirs, where every value fits.
@@ -51,6 +59,12 @@ absl::Status CheckElement(const FieldSchema& declared, const v1::Tensor& tensor,
   } else if (declared.element == v1::ELEMENT_TYPE_I32) {
     least = std::numeric_limits<int32_t>::min();
     most = std::numeric_limits<int32_t>::max();
+  } else if (declared.element == v1::ELEMENT_TYPE_U32) {
+    least = 0;
+    most = std::numeric_limits<uint32_t>::max();
+  } else if (declared.element == v1::ELEMENT_TYPE_U8) {
+    least = 0;
+    most = std::numeric_limits<uint8_t>::max();
   }
   const size_t count = tensor.inline_().size() / DTypeBytes(tensor.dtype());
   for (size_t i = 0; i < count; ++i) {

@@ -15,6 +15,7 @@ int64_t DTypeBytes(v1::DType dtype) {
       return 8;
     case v1::DTYPE_F32:
     case v1::DTYPE_I32:
+    case v1::DTYPE_U32:
       return 4;
     case v1::DTYPE_BF16:
     case v1::DTYPE_F16:
@@ -22,16 +23,14 @@ int64_t DTypeBytes(v1::DType dtype) {
     case v1::DTYPE_E4M3:
     case v1::DTYPE_E5M2:
     case v1::DTYPE_BOOL:
+    case v1::DTYPE_U8:
       return 1;
     default:
       return 0;
   }
 }
 
-bool IsRealDType(v1::DType dtype) {
-  return DTypeBytes(dtype) > 0 && dtype != v1::DTYPE_I32 && dtype != v1::DTYPE_I64 &&
-         dtype != v1::DTYPE_BOOL;
-}
+bool IsRealDType(v1::DType dtype) { return v1::DTYPE_F64 <= dtype && dtype <= v1::DTYPE_E5M2; }
 
 std::string DTypeLabel(v1::DType dtype) {
   if (!v1::DType_IsValid(dtype)) return absl::StrCat("dtype ", static_cast<int>(dtype));
@@ -48,7 +47,7 @@ absl::Status CheckTensor(const v1::Tensor& tensor, const std::string& field) {
     return InvalidField(field + ".dtype",
                         absl::StrCat(DTypeLabel(tensor.dtype()),
                                      " is no element type; set one of DTYPE_F64, "
-                                     "F32, BF16, F16, E4M3, E5M2, I32, I64, BOOL"));
+                                     "F32, BF16, F16, E4M3, E5M2, I32, I64, BOOL, U32, U8"));
   }
   if (tensor.content_case() == v1::Tensor::kRef) {
     return NotSupported(field + ".ref", "this server keeps no uploaded tensors; send it inline");

@@ -186,6 +186,12 @@ LONG_FUNCTION double Rem(double a, double b) { return precision::Rem(a, b); }
   SCALAR Lane<Format::F>::Carrier convert_i64_##s(int64_t n) {                                    \
     return device::ToReal<Format::F>(n);                                                          \
   }                                                                                               \
+  SCALAR Lane<Format::F>::Carrier convert_u32_##s(uint32_t n) {                                   \
+    return device::ToReal<Format::F>(n);                                                          \
+  }                                                                                               \
+  SCALAR Lane<Format::F>::Carrier convert_u8_##s(uint32_t n) {                                    \
+    return device::ToReal<Format::F>(n);                                                          \
+  }                                                                                               \
   SCALAR Lane<Format::F>::Carrier convert_bool_##s(bool n) { return n ? 1 : 0; }
 
 REALS(kF64, f64)
@@ -212,6 +218,9 @@ EXACT_SUMS(kE5m2, e5m2)
 
 // ---- reals, by carrier ----
 
+using U32 = device::Natural<0xFFFFFFFFu>;
+using U8 = device::Natural<0xFFu>;
+
 #define CARRIED(T, s)                                                                         \
   SCALAR bool is_finite_##s(T x) { return precision::IsFinite(x); }                           \
   SCALAR T canonical_##s(T x) { return precision::Canonical(x); }                             \
@@ -224,6 +233,8 @@ EXACT_SUMS(kE5m2, e5m2)
   SCALAR bool leads_min_##s(T best, T x) { return (best == best) & ((x < best) | (x != x)); } \
   SCALAR int32_t convert_##s##_i32(T x) { return device::ToInteger<int32_t>(x); }             \
   SCALAR int64_t convert_##s##_i64(T x) { return device::ToInteger<int64_t>(x); }             \
+  SCALAR uint32_t convert_##s##_u32(T x) { return U32::Of(x); }                               \
+  SCALAR uint32_t convert_##s##_u8(T x) { return U8::Of(x); }                                 \
   SCALAR bool convert_##s##_bool(T x) { return device::ToInteger<bool>(x); }                  \
   SCALAR float convert_##s##_f32(T x) { return static_cast<float>(x); }                       \
   SCALAR double convert_##s##_f64(T x) { return static_cast<double>(x); }
@@ -241,43 +252,76 @@ SCALAR float narrow_f64(double x) { return static_cast<float>(x); }
 
 // ---- integers ----
 
-#define INTEGERS(T, s)                                                      \
-  SCALAR T add_##s(T a, T b) { return device::Add(a, b); }                  \
-  SCALAR T sub_##s(T a, T b) { return device::Sub(a, b); }                  \
-  SCALAR T mul_##s(T a, T b) { return device::Mul(a, b); }                  \
-  SCALAR T div_##s(T a, T b) { return device::FloorDivide(a, b); }          \
-  SCALAR T mod_##s(T a, T b) { return device::FloorRemainder(a, b); }       \
-  SCALAR T quot_##s(T a, T b) { return device::TruncatedQuotient(a, b); }   \
-  SCALAR T rem_##s(T a, T b) { return device::TruncatedRemainder(a, b); }   \
-  SCALAR bool leads_max_##s(T best, T x) { return x > best; }               \
-  SCALAR bool leads_min_##s(T best, T x) { return x < best; }               \
-  SCALAR T neg_##s(T a) { return device::Neg(a); }                          \
-  SCALAR T abs_##s(T a) { return device::Abs(a); }                          \
-  SCALAR T sign_##s(T a) { return device::Sign(a); }                        \
-  SCALAR T min_##s(T a, T b) { return device::Min(a, b); }                  \
-  SCALAR T max_##s(T a, T b) { return device::Max(a, b); }                  \
-  SCALAR bool lt_##s(T a, T b) { return a < b; }                            \
-  SCALAR bool le_##s(T a, T b) { return a <= b; }                           \
-  SCALAR bool gt_##s(T a, T b) { return a > b; }                            \
-  SCALAR bool ge_##s(T a, T b) { return a >= b; }                           \
-  SCALAR bool eq_##s(T a, T b) { return a == b; }                           \
-  SCALAR bool ne_##s(T a, T b) { return a != b; }                           \
-  SCALAR T select_##s(bool c, T a, T b) { return c ? a : b; }               \
-  SCALAR int32_t convert_##s##_i32(T n) { return static_cast<int32_t>(n); } \
-  SCALAR int64_t convert_##s##_i64(T n) { return static_cast<int64_t>(n); } \
+#define INTEGERS(T, s)                                                    \
+  SCALAR T add_##s(T a, T b) { return device::Add(a, b); }                \
+  SCALAR T sub_##s(T a, T b) { return device::Sub(a, b); }                \
+  SCALAR T mul_##s(T a, T b) { return device::Mul(a, b); }                \
+  SCALAR T div_##s(T a, T b) { return device::FloorDivide(a, b); }        \
+  SCALAR T mod_##s(T a, T b) { return device::FloorRemainder(a, b); }     \
+  SCALAR T quot_##s(T a, T b) { return device::TruncatedQuotient(a, b); } \
+  SCALAR T rem_##s(T a, T b) { return device::TruncatedRemainder(a, b); } \
+  SCALAR T neg_##s(T a) { return device::Neg(a); }                        \
+  SCALAR T abs_##s(T a) { return device::Abs(a); }                        \
+  SCALAR T sign_##s(T a) { return device::Sign(a); }                      \
+  SCALAR T shl_##s(T a, T b) { return device::ShiftLeft(a, b); }          \
+  SCALAR T shr_##s(T a, T b) { return device::ShiftRight(a, b); }         \
+  SCALAR T not_##s(T a) { return ~a; }                                    \
+  WHOLE(T, s)
+
+#define NATURALS(U, s)                                                                    \
+  SCALAR uint32_t add_##s(uint32_t a, uint32_t b) { return U::Add(a, b); }                \
+  SCALAR uint32_t sub_##s(uint32_t a, uint32_t b) { return U::Sub(a, b); }                \
+  SCALAR uint32_t mul_##s(uint32_t a, uint32_t b) { return U::Mul(a, b); }                \
+  SCALAR uint32_t div_##s(uint32_t a, uint32_t b) { return U::Divide(a, b, 0); }          \
+  SCALAR uint32_t mod_##s(uint32_t a, uint32_t b) { return U::Remainder(a, b, 0); }       \
+  SCALAR uint32_t quot_##s(uint32_t a, uint32_t b) { return U::Divide(a, b, U::Not(0)); } \
+  SCALAR uint32_t rem_##s(uint32_t a, uint32_t b) { return U::Remainder(a, b, a); }       \
+  SCALAR uint32_t neg_##s(uint32_t a) { return U::Neg(a); }                               \
+  SCALAR uint32_t abs_##s(uint32_t a) { return a; }                                       \
+  SCALAR uint32_t sign_##s(uint32_t a) { return U::Sign(a); }                             \
+  SCALAR uint32_t shl_##s(uint32_t a, uint32_t b) { return U::ShiftLeft(a, b); }          \
+  SCALAR uint32_t shr_##s(uint32_t a, uint32_t b) { return U::ShiftRight(a, b); }         \
+  SCALAR uint32_t not_##s(uint32_t a) { return U::Not(a); }                               \
+  WHOLE(uint32_t, s)
+
+// Of every integer.
+#define WHOLE(T, s)                                                           \
+  SCALAR bool leads_max_##s(T best, T x) { return x > best; }                 \
+  SCALAR bool leads_min_##s(T best, T x) { return x < best; }                 \
+  SCALAR T and_##s(T a, T b) { return a & b; }                                \
+  SCALAR T or_##s(T a, T b) { return a | b; }                                 \
+  SCALAR T xor_##s(T a, T b) { return a ^ b; }                                \
+  SCALAR T min_##s(T a, T b) { return device::Min(a, b); }                    \
+  SCALAR T max_##s(T a, T b) { return device::Max(a, b); }                    \
+  SCALAR bool lt_##s(T a, T b) { return a < b; }                              \
+  SCALAR bool le_##s(T a, T b) { return a <= b; }                             \
+  SCALAR bool gt_##s(T a, T b) { return a > b; }                              \
+  SCALAR bool ge_##s(T a, T b) { return a >= b; }                             \
+  SCALAR bool eq_##s(T a, T b) { return a == b; }                             \
+  SCALAR bool ne_##s(T a, T b) { return a != b; }                             \
+  SCALAR T select_##s(bool c, T a, T b) { return c ? a : b; }                 \
+  SCALAR int32_t convert_##s##_i32(T n) { return static_cast<int32_t>(n); }   \
+  SCALAR int64_t convert_##s##_i64(T n) { return static_cast<int64_t>(n); }   \
+  SCALAR uint32_t convert_##s##_u32(T n) { return static_cast<uint32_t>(n); } \
+  SCALAR uint32_t convert_##s##_u8(T n) { return static_cast<uint8_t>(n); }   \
   SCALAR bool convert_##s##_bool(T n) { return n != 0; }
 
 INTEGERS(int32_t, i32)
 INTEGERS(int64_t, i64)
+NATURALS(U32, u32)
+NATURALS(U8, u8)
 
 SCALAR bool and_bool(bool a, bool b) { return a & b; }
 SCALAR bool or_bool(bool a, bool b) { return a | b; }
+SCALAR bool xor_bool(bool a, bool b) { return a != b; }
 SCALAR bool not_bool(bool a) { return !a; }
 SCALAR bool select_bool(bool c, bool a, bool b) { return c ? a : b; }
 SCALAR bool eq_bool(bool a, bool b) { return a == b; }
 SCALAR bool ne_bool(bool a, bool b) { return a != b; }
 SCALAR int32_t convert_bool_i32(bool n) { return n ? 1 : 0; }
 SCALAR int64_t convert_bool_i64(bool n) { return n ? 1 : 0; }
+SCALAR uint32_t convert_bool_u32(bool n) { return n ? 1 : 0; }
+SCALAR uint32_t convert_bool_u8(bool n) { return n ? 1 : 0; }
 SCALAR bool convert_bool_bool(bool n) { return n; }
 
 // ---- records (sim/backend/columns.h) ----

@@ -19,6 +19,10 @@ inline DType DTypeOfValue(const Value& value) {
       return DType::kI32;
     case ElementType::kI64:
       return DType::kI64;
+    case ElementType::kU32:
+      return DType::kU32;
+    case ElementType::kU8:
+      return DType::kU8;
     case ElementType::kBool:
       break;
   }

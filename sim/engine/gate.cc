@@ -111,6 +111,11 @@ class Flow {
     // One operand of this value settles it; two of the other do as well.
     const bool settles = op.code == kOr;
     const Fixed second = FixedAt(op.operands[1]);
+    if (op.code == kXor) {
+      const bool both = first.site != nullptr && second.site != nullptr;
+      if (both) result = {first.site, first.value != second.value};
+      return;
+    }
     for (const Fixed& one : {first, second}) {
       if (one.site != nullptr && one.value == settles) {
         result = one;

@@ -270,7 +270,8 @@ const OpInfo kRem = Complete({
 
 const OpInfo kQuot = Complete({
     .name = "quot",
-    .doc = "trunc(a / b), real, or integer; of integers -1 for a zero divisor.",
+    .doc = "trunc(a / b), real, or integer; of integers -1, or the largest unsigned, for a zero "
+           "divisor.",
     .operands = "a, b",
     .birth = Birth::kArithmetic,
     .carries = [](const Carriage& c) { return c.operand == 0; },  // x / Inf is finite

@@ -1,4 +1,6 @@
 // Formats and element types, constants, and what cuts a cotangent.
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "precision/arithmetic.h"
 #include "sim/op/evaluate.h"
@@ -37,10 +39,11 @@ Types ConvertTypes(const Program& program, const Op& op) {
 int64_t ToInteger(double x, ElementType type) {
   if (x != x) return 0;
   if (type == ElementType::kBool) return x != 0.0 ? 1 : 0;
-  const double low = type == ElementType::kI32 ? -0x1p31 : -0x1p63;
-  if (x <= low) return type == ElementType::kI32 ? INT32_MIN : INT64_MIN;
-  if (x >= -low) return type == ElementType::kI32 ? INT32_MAX : INT64_MAX;
-  // Truncation keeps i32 in range: |x| < 2^31 truncates to at most 2^31 - 1.
+  // Outside [smallest, above) x saturates; inside truncation stays in range.
+  const double above = std::ldexp(1.0, IsUnsigned(type) ? BitsOf(type) : BitsOf(type) - 1);
+  const double smallest = IsUnsigned(type) ? 0.0 : -above;
+  if (x <= smallest) return static_cast<int64_t>(smallest);
+  if (x >= above) return type == ElementType::kI64 ? INT64_MAX : static_cast<int64_t>(above) - 1;
   return static_cast<int64_t>(x);
 }
 
@@ -115,7 +118,8 @@ const OpInfo kCast = Complete({
 const OpInfo kConvert = Complete({
     .name = "convert",
     .doc = "a as the element type of its result: real to integer toward zero, saturating, NaN to "
-           "0; to bool whether a is not 0. It has no derivative.",
+           "0; integer to integer modulo its width; to bool whether a is not 0. It has no "
+           "derivative.",
     .op_class = OpClass::kPrecision,
     .operands = "a",
     .result = Result::kDeclared,

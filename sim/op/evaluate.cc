@@ -49,6 +49,8 @@ Array FilledWith(const Op& op, const Value& result) {
 
 int64_t WrapTo(ElementType type, int64_t value) {
   if (type == ElementType::kI32) return static_cast<int32_t>(static_cast<uint64_t>(value));
+  if (type == ElementType::kU32) return static_cast<uint32_t>(value);
+  if (type == ElementType::kU8) return static_cast<uint8_t>(value);
   if (type == ElementType::kBool) return value != 0 ? 1 : 0;
   return value;
 }

@@ -1,4 +1,4 @@
-// Comparisons, logic and select: what gives bools, and what they choose.
+// Comparisons and select: what gives bools, and what they choose (bits.cc: what joins them).
 #include "absl/strings/str_cat.h"
 #include "precision/selection.h"
 #include "sim/op/evaluate.h"
@@ -36,29 +36,6 @@ Types OfRealTypes(const Program& program, const Op& op) {
   }
   return std::vector<Type>{{ElementType::kBool, TypeOf(program, op, 0).shape}};
 }
-
-Types LogicTypes(const Program& program, const Op& op) {
-  if (absl::Status status = NeedsElement(program, op, 0, ElementType::kBool); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = SameTypes(program, op, 0); !status.ok()) return status;
-  return std::vector<Type>{TypeOf(program, op, 0)};
-}
-
-// Element by element; an operation with one operand ignores `b`.
-template <bool (*kHolds)(bool a, bool b)>
-Array Logic(const Evaluation& e) {
-  Array result = ZerosOf(e.result().type);
-  for (size_t i = 0; i < result.integer.size(); ++i) {
-    const bool b = e.operands.size() > 1 && e.operands[1]->integer[i] != 0;
-    result.integer[i] = kHolds(e.operands[0]->integer[i] != 0, b) ? 1 : 0;
-  }
-  return result;
-}
-
-bool Both(bool a, bool b) { return a && b; }
-bool Either(bool a, bool b) { return a || b; }
-bool Opposite(bool a, bool) { return !a; }
 
 Types SelectTypes(const Program& program, const Op& op) {
   if (absl::Status status = NeedsElement(program, op, 0, ElementType::kBool); !status.ok()) {
@@ -98,17 +75,6 @@ consteval OpInfo ComparisonEntry(std::string_view name, std::string_view doc) {
                    .evaluate = Compare<kComparison>});
 }
 
-template <bool (*kHolds)(bool a, bool b)>
-consteval OpInfo LogicEntry(std::string_view name, std::string_view doc, Operands operands) {
-  return Complete({.name = name,
-                   .doc = doc,
-                   .op_class = OpClass::kLogic,
-                   .operands = operands,
-                   .result = Result::kBool,
-                   .types = LogicTypes,
-                   .evaluate = Logic<kHolds>});
-}
-
 }  // namespace
 
 const OpInfo kLt = ComparisonEntry<Comparison::kLt>(
@@ -139,10 +105,6 @@ const OpInfo kIsFinite = Complete({
           return result;
         },
 });
-
-const OpInfo kAnd = LogicEntry<Both>("and", "Whether both bools hold.", "a, b");
-const OpInfo kOr = LogicEntry<Either>("or", "Whether one of two bools holds.", "a, b");
-const OpInfo kNot = LogicEntry<Opposite>("not", "Whether a bool does not hold.", "a");
 
 const OpInfo kSelect = Complete({
     .name = "select",

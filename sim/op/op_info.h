@@ -35,7 +35,7 @@ enum class OpClass : uint8_t {
   kElementwise,  // equal shapes; the result has the operands' type
   kCompare,      // equal types; the result is a bool of that shape
   kPredicate,    // of one real, without a threshold: a bool of its shape
-  kLogic,        // bools
+  kLogic,        // bools, and bits of integers; the result has the operands' type
   kChoice,       // select
   kShape,
   kReduction,

@@ -377,9 +377,7 @@ Types IotaTypes(const Program& program, const Op& op) {
   const Types types = OfResult(program, op);
   if (!types.ok()) return types;
   const Type& type = types->front();
-  if (type.element != ElementType::kI32 && type.element != ElementType::kI64) {
-    return FieldError("results", "iota gives i32 or i64");
-  }
+  if (!IsInteger(type.element)) return FieldError("results", "iota gives integers");
   if (type.shape != op.attributes.shape) return FieldError("shape", "is not that of the result");
   const std::vector<int64_t>& axes = op.attributes.axes;
   if (axes.size() != 1 || axes[0] < 0 || axes[0] >= static_cast<int64_t>(type.shape.size())) {
@@ -393,7 +391,8 @@ Array EvaluateIota(const Evaluation& e) {
   const size_t axis = static_cast<size_t>(e.op.attributes.axes[0]);
   for (size_t k = 0; k < result.integer.size(); ++k) {
     e.meter.Add(kElementWork);
-    result.integer[k] = Unflatten(static_cast<int64_t>(k), e.result().type.shape)[axis];
+    const int64_t place = Unflatten(static_cast<int64_t>(k), e.result().type.shape)[axis];
+    result.integer[k] = WrapTo(e.result().type.element, place);
   }
   return result;
 }

@@ -41,20 +41,38 @@ absl::Status NotDefinedOn(const Op& op, const Type& type) {
 Types ElementwiseTypes(const Program& program, const Op& op) {
   if (absl::Status status = SameTypes(program, op, 0); !status.ok()) return status;
   const Type& type = TypeOf(program, op, 0);
-  const bool integer = type.element == ElementType::kI32 || type.element == ElementType::kI64;
   const bool has_integers = InfoOf(op.code).on_integers != nullptr;
-  if (type.element == ElementType::kBool || (integer && !has_integers)) {
+  if (type.element == ElementType::kBool || (IsInteger(type.element) && !has_integers)) {
     return NotDefinedOn(op, type);
   }
   return std::vector<Type>{type};
+}
+
+bool IsUnsigned(ElementType type) { return type == ElementType::kU32 || type == ElementType::kU8; }
+
+bool IsInteger(ElementType type) {
+  return type == ElementType::kI32 || type == ElementType::kI64 || IsUnsigned(type);
+}
+
+int BitsOf(ElementType type) {
+  if (type == ElementType::kU8) return 8;
+  return type == ElementType::kI64 ? 64 : 32;
+}
+
+bool Holds(ElementType type, double x) {
+  if (type == ElementType::kReal) return true;
+  if (x != std::floor(x)) return false;
+  if (IsUnsigned(type)) return x >= 0.0 && x < std::ldexp(1.0, BitsOf(type));
+  return std::abs(x) <= (type == ElementType::kI32 ? 2147483647.0 : 9007199254740992.0);
 }
 
 absl::Status CheckFill(const Op& op, const Type& type) {
   if (op.attributes.literal.size() > 1) return FieldError("fill", "is one number");
   const double fill = op.attributes.literal.empty() ? 0.0 : op.attributes.literal[0];
   if (!std::isfinite(fill)) return FieldError("fill", "must be finite");
-  const bool whole = fill == std::floor(fill) && std::abs(fill) <= 2147483647.0;
-  if (type.element != ElementType::kReal && !whole) {
+  const bool fits =
+      Holds(type.element, fill) && (IsUnsigned(type.element) || std::abs(fill) <= 2147483647.0);
+  if (type.element != ElementType::kReal && !fits) {
     return FieldError("fill", "is not an integer that fits");
   }
   return absl::OkStatus();

@@ -24,6 +24,13 @@ absl::Status NeedsElement(const Program& program, const Op& op, size_t operand,
 // The operand is not of the type of this operation.
 absl::Status NotDefinedOn(const Op& op, const Type& type);
 
+// Of i32, i64, u32, u8.
+bool IsInteger(ElementType type);
+bool IsUnsigned(ElementType type);
+int BitsOf(ElementType type);  // of an integer
+// Whether a literal or `fill` of this type may be the finite number x. Of a bool any whole number.
+bool Holds(ElementType type, double x);
+
 // `fill`, the number that stands where the operand has none.
 absl::Status CheckFill(const Op& op, const Type& type);
 

@@ -278,10 +278,11 @@ RegionMaker::Deciding RegionMaker::ElementRadius(const Op& op, const Read& read,
     return OfAnd(read(2), radius(2), held, of_compared);
   }
   if (op.code == kEvent || ComparesTwo(op)) return compared();
-  if (op.code == kAnd) return OfAnd(read(0), radius(0), read(1), radius(1));
-  if (op.code == kOr) return OfOr(read(0), radius(0), read(1), radius(1));
+  const bool is_bool = program_[op.results[0]].type.element == ElementType::kBool;
+  if (op.code == kAnd && is_bool) return OfAnd(read(0), radius(0), read(1), radius(1));
+  if (op.code == kOr && is_bool) return OfOr(read(0), radius(0), read(1), radius(1));
   if (op.code == kSelect) {
-    if (program_[op.results[0]].type.element == ElementType::kBool) {
+    if (is_bool) {
       return OfSelect(read(0), radius(0), read(1), radius(1), read(2), radius(2));
     }
     return Least(radius(0), Taken(read(0), radius(1), radius(2)));

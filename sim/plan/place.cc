@@ -109,7 +109,8 @@ class Placer {
   }
 
   bool IsPlaced(const Buffer& buffer) const {
-    return buffer.kind == BufferKind::kLocal && !buffer.shared && buffer.count > 1;
+    return buffer.kind == BufferKind::kLocal &&
+           (buffer.placed || (!buffer.shared && buffer.count > 1));
   }
 
   // `around_`: of the statements around the current one, outermost first, the first moment and the
@@ -156,10 +157,12 @@ class Placer {
 
 }  // namespace
 
+void Place(Function& function) { Placer(function).Run(); }
+
 Plan Place(Plan plan, WorkMeter& meter) {
   EachFunction(plan, [&](Function& function) {
     meter.Add(WorkMeter::kPiece);
-    Placer(function).Run();
+    Place(function);
   });
   return plan;
 }

@@ -2,7 +2,7 @@
 //
 // Maths: a local lives from the first statement that touches it to the last. A loop in between that
 //   is entered and left while it lives counts as a whole. Locals of one element, which executors
-//   keep in registers, need no place.
+//   keep in registers, need no place unless pieces share them.
 // Units: bytes per lane; places are multiples of 8.
 // Cost: n log n in the locals, linear in statements times the depth of their blocks. Threads: pure.
 #pragma once
@@ -15,6 +15,7 @@
 namespace simgrad::sim::plan {
 
 // Sets Buffer::offset and Function::workspace.
+void Place(Function& function);
 Plan Place(Plan plan, WorkMeter& meter);  // throws StopRequested
 inline Plan Place(Plan plan) {
   WorkMeter meter;

@@ -62,8 +62,10 @@ struct Buffer {
   int64_t count = 1;
   int32_t number = 0;
   bool shared = false;  // a local number that all lanes share
+  bool placed = false;  // in the workspace, though it is one number: pieces share it
   std::string name;     // for people
-  // Locals of several elements: bytes per lane before theirs in the workspace (place.h).
+  // Locals of several elements, and those that are placed: bytes per lane before theirs in the
+  // workspace (place.h).
   int64_t offset = -1;
 };
 
@@ -165,6 +167,9 @@ struct Function {
       0;  // bytes per lane that its locals of several elements take at most (place.h)
   // The place of the step's frame: made in `replay`, given in `reverse`.
   Register frame = kNoRegister;
+  // Of a large function, instead of its statements: run one after the other in one workspace (cut.h).
+  // A piece that reads the frame and does not make it is given it.
+  std::vector<Function> pieces;
   Register AddRegister(Carrier carrier);
   BufferId AddBuffer(Buffer buffer);
 };

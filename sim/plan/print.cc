@@ -145,14 +145,19 @@ class Printer {
 
 }  // namespace
 
-std::string Print(const Function& function) { return Printer(function).Text(); }
+std::string Print(const Function& function) {
+  if (function.pieces.empty()) return Printer(function).Text();
+  std::string text;
+  for (const Function& piece : function.pieces) text += Print(piece);
+  return text;
+}
 
 std::string Print(const Plan& plan) {
   std::string text;
   for (const Function* function :
        {&plan.start, &plan.step, &plan.finish, &plan.replay, &plan.reverse_terminal,
         &plan.reverse_last, &plan.reverse, &plan.reverse_initial}) {
-    if (!function->statements.empty()) text += Print(*function);
+    if (!function->statements.empty() || !function->pieces.empty()) text += Print(*function);
   }
   return text;
 }

@@ -1,5 +1,6 @@
 #include "sim/plan/structure.h"
 
+#include <algorithm>
 #include <type_traits>
 
 namespace simgrad::sim::plan {
@@ -8,8 +9,8 @@ namespace {
 // A member that is added to one of these belongs into the structure too, or it is for people.
 static_assert(sizeof(Statement) == 216);
 static_assert(sizeof(Buffer) == 64);
-static_assert(sizeof(Function) == 120);
-static_assert(sizeof(Plan) == 1104);
+static_assert(sizeof(Function) == 144);
+static_assert(sizeof(Plan) == 1296);
 static_assert(sizeof(RecordedSite) == 32);
 static_assert(sizeof(Field) == 24);
 
@@ -60,6 +61,7 @@ class Writer {
     Add(b.count);
     Add(b.number);
     Add(b.shared);
+    Add(b.placed);
     Add(b.offset);
   }
   void Add(const Function& f) {
@@ -69,6 +71,7 @@ class Writer {
     AddAll(f.statements);
     Add(f.workspace);
     Add(f.frame);
+    AddAll(f.pieces);
   }
   void Add(const Field& f) {
     Add(f.kind);
@@ -98,12 +101,6 @@ class Writer {
   std::string bytes_;
 };
 
-int64_t CountOf(const std::vector<Statement>& statements) {
-  int64_t count = 0;
-  for (const Statement& s : statements) count += 1 + CountOf(s.body);
-  return count;
-}
-
 int64_t BytesOf(const std::vector<Statement>& statements) {
   int64_t bytes = 0;
   for (const Statement& s : statements) {
@@ -111,6 +108,18 @@ int64_t BytesOf(const std::vector<Statement>& statements) {
                                   s.index.terms.capacity() * sizeof(s.index.terms[0]) +
                                   s.comment.capacity() + s.function.capacity());
     bytes += BytesOf(s.body);
+  }
+  return bytes;
+}
+
+int64_t BytesOf(const Function& function) {
+  int64_t bytes = BytesOf(function.statements);
+  bytes += static_cast<int64_t>(function.registers.capacity() * sizeof(Carrier));
+  for (const Buffer& buffer : function.buffers) {
+    bytes += static_cast<int64_t>(sizeof(Buffer) + buffer.name.capacity());
+  }
+  for (const Function& piece : function.pieces) {
+    bytes += static_cast<int64_t>(sizeof(Function)) + BytesOf(piece);
   }
   return bytes;
 }
@@ -131,7 +140,23 @@ std::string StructureOf(const Plan& plan, const std::vector<const Function*>& fu
   return writer.Take();
 }
 
-int64_t StatementsOf(const Function& function) { return CountOf(function.statements); }
+int64_t StatementsOf(const std::vector<Statement>& block) {
+  int64_t count = 0;
+  for (const Statement& s : block) count += 1 + StatementsOf(s.body);
+  return count;
+}
+
+int64_t StatementsOf(const Function& function) {
+  int64_t count = StatementsOf(function.statements);
+  for (const Function& piece : function.pieces) count += StatementsOf(piece);
+  return count;
+}
+
+int64_t LargestPiece(const Function& function) {
+  int64_t most = StatementsOf(function.statements);
+  for (const Function& piece : function.pieces) most = std::max(most, LargestPiece(piece));
+  return most;
+}
 
 int64_t HeldBytes(const Plan& plan) {
   int64_t bytes = static_cast<int64_t>(sizeof(Plan) + 8 * plan.numbers.capacity() +
@@ -139,11 +164,7 @@ int64_t HeldBytes(const Plan& plan) {
   for (const Function* function :
        {&plan.start, &plan.step, &plan.finish, &plan.replay, &plan.reverse_terminal,
         &plan.reverse_last, &plan.reverse, &plan.reverse_initial}) {
-    bytes += BytesOf(function->statements);
-    bytes += static_cast<int64_t>(function->registers.capacity() * sizeof(Carrier));
-    for (const Buffer& buffer : function->buffers) {
-      bytes += static_cast<int64_t>(sizeof(Buffer) + buffer.name.capacity());
-    }
+    bytes += BytesOf(*function);
   }
   return bytes;
 }

@@ -15,7 +15,11 @@ namespace simgrad::sim::plan {
 // As bytes, to be digested; different structures give different bytes.
 std::string StructureOf(const Plan& plan, const std::vector<const Function*>& functions);
 
+// With those of bodies and pieces.
+int64_t StatementsOf(const std::vector<Statement>& block);
 int64_t StatementsOf(const Function& function);
+// Of the function, or of its largest piece.
+int64_t LargestPiece(const Function& function);
 // Memory that a plan holds.
 int64_t HeldBytes(const Plan& plan);
 

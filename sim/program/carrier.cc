@@ -5,7 +5,8 @@
 namespace simgrad::sim {
 
 std::string_view CarrierName(Carrier carrier) {
-  constexpr std::array<std::string_view, 5> kNames = {"bool", "i32", "i64", "f32", "f64"};
+  constexpr std::array<std::string_view, 7> kNames = {"bool", "i32", "i64", "f32",
+                                                      "f64",  "u32", "u8"};
   return kNames[static_cast<size_t>(carrier)];
 }
 
@@ -17,6 +18,10 @@ Carrier CarrierOf(const Value& value) {
       return Carrier::kI32;
     case ElementType::kI64:
       return Carrier::kI64;
+    case ElementType::kU32:
+      return Carrier::kU32;
+    case ElementType::kU8:
+      return Carrier::kU8;
     case ElementType::kReal:
       break;
   }

@@ -81,6 +81,10 @@ std::string_view ElementTypeName(ElementType type) {
       return "i64";
     case ElementType::kBool:
       return "bool";
+    case ElementType::kU32:
+      return "u32";
+    case ElementType::kU8:
+      return "u8";
   }
   return "?";
 }

@@ -34,7 +34,7 @@ using precision::Role;
 enum class ValueId : int32_t { kNone = -1 };
 constexpr size_t Index(ValueId id) { return static_cast<size_t>(id); }
 
-enum class ElementType : uint8_t { kReal, kI32, kI64, kBool };
+enum class ElementType : uint8_t { kReal, kI32, kI64, kBool, kU32, kU8 };
 std::string_view ElementTypeName(ElementType type);
 
 using Shape = std::vector<int64_t>;

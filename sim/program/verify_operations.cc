@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "sim/op/op_info.h"
+#include "sim/op/types.h"
 #include "sim/program/field_error.h"
 #include "sim/program/verifier.h"
 
@@ -208,8 +209,7 @@ absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {
     const ElementType element = program_[op.results[0]].type.element;
     for (double x : op.attributes.literal) {
       if (!std::isfinite(x)) return FieldError(field + ".literal", "must be finite");
-      const double bound = element == ElementType::kI32 ? 2147483647.0 : 9007199254740992.0;
-      if (element != ElementType::kReal && (x != std::floor(x) || std::abs(x) > bound)) {
+      if (!Holds(element, x)) {
         return FieldError(field + ".literal", "is not an integer that fits");
       }
     }

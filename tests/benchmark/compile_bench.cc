@@ -1,6 +1,7 @@
 // What it takes to make, to load and to keep the machine code of a few programs, in milliseconds of the processor.
 //
 // usage: compile_bench [ball|large OPERATIONS] [quick|best]
+#include <malloc.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -13,6 +14,7 @@
 
 #include "sim/backend/compiled/kernel.h"
 #include "sim/backend/executor.h"
+#include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"
 #include "sim/plan/structure.h"
 #include "sim/program/lower.h"
@@ -45,6 +47,11 @@ int64_t PeakMiB() {
   return usage.ru_maxrss >> 10;
 }
 
+int64_t LiveMiB() {
+  const struct mallinfo2 live = mallinfo2();
+  return static_cast<int64_t>((live.uordblks + live.hblkhd) >> 20);
+}
+
 NumericalProgram Lowered(const Program& world, const std::string& objective) {
   const auto policy = std::get<precision::Policy>(precision::Resolve({}));
   AdjointSpec spec;
@@ -56,16 +63,18 @@ NumericalProgram Lowered(const Program& world, const std::string& objective) {
 void Measure(const NumericalProgram& program, Recording recording, Part part, Effort effort) {
   const bool records = recording != Recording::kNone;
   Clock clock;
-  const plan::Plan plan =
+  plan::Plan whole =
       plan::PlacedPlan(program, {.decides = records, .looks = records, .ranges = records});
   const double planned = clock.Lap();
   const bool forward = part == Part::kForward;
   int64_t statements = 0;
   int64_t largest = 0;
-  for (const plan::Function* function : FunctionsOf(plan, part)) {
+  for (const plan::Function* function : FunctionsOf(whole, part)) {
     statements += plan::StatementsOf(*function);
     largest = std::max(largest, plan::StatementsOf(*function));
   }
+  const plan::Plan plan = plan::CutLargeFunctions(std::move(whole));
+  const int64_t live = LiveMiB();
   const auto object =
       CompileKernel(plan, part,
                     {.inputs = std::vector<InputForm>(program.program.inputs.size()),
@@ -83,11 +92,11 @@ void Measure(const NumericalProgram& program, Recording recording, Part part, Ef
   const double loaded = clock.Lap();
   std::printf(
       "%s %s %s: %lld statements, plan %.1f, compile %.1f, load %.1f; %zu bytes, workspace "
-      "%lld; at most %lld MiB\n",
+      "%lld; at most %lld MiB, %lld of them before\n",
       forward ? "forward" : "adjoint", records ? "summary" : "none",
       effort == Effort::kBest ? "best" : "quick", static_cast<long long>(statements), planned,
       compiled, loaded, object->bytes.size(), static_cast<long long>(object->workspace),
-      static_cast<long long>(PeakMiB()));
+      static_cast<long long>(PeakMiB()), static_cast<long long>(live));
 }
 
 int Main(int count, char** words) {

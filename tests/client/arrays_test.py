@@ -7,7 +7,7 @@ from simgrad import Bits, arrays
 from simgrad.v1 import tensor_pb2
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int32", "int64", "bool"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int32", "int64", "bool", "uint32", "uint8"])
 def test_an_array_comes_back_with_its_dtype_shape_and_bits(dtype):
     original = (
         np.random.default_rng(1)
@@ -17,6 +17,13 @@ def test_an_array_comes_back_with_its_dtype_shape_and_bits(dtype):
     back = arrays.from_tensor(arrays.to_tensor(original))
     assert back.dtype == original.dtype and back.shape == original.shape
     assert back.tobytes() == original.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint8])
+def test_the_largest_unsigned_number_travels(dtype):
+    original = np.array([0, 1, np.iinfo(dtype).max], dtype)
+    back = arrays.from_tensor(arrays.to_tensor(original))
+    assert back.dtype == dtype and back.tolist() == original.tolist()
 
 
 def test_every_f16_comes_back_as_the_f32_that_equals_it():
@@ -76,7 +83,7 @@ def test_order_and_strides_do_not_matter():
 
 
 @pytest.mark.parametrize(
-    "bad", [np.zeros(2, np.complex128), np.array(["a"]), np.zeros(2, np.uint8), object()]
+    "bad", [np.zeros(2, np.complex128), np.array(["a"]), np.zeros(2, np.uint16), object()]
 )
 def test_a_dtype_that_cannot_travel_is_refused(bad):
     with pytest.raises(TypeError, match="cannot travel"):

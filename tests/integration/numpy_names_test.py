@@ -23,6 +23,7 @@ CASES = {
     "integers meet reals": lambda x, y, a, k, i: k * y + k / 4 + (k > 0) * y + k**2,
     "comparisons": lambda x, y, a, k, i: (x < y) & ~(x <= 0.1) | (x > 1.5) ^ (x >= 1.9),
     "equality": lambda x, y, a, k, i: (k == 2) | (k != i),
+    "bits": lambda x, y, a, k, i: (k & 6 | 1) ^ (i << 2) + (k >> 1) - ~i,
     "where": lambda x, y, a, k, i: np.where(x < y, x, y),
     "where of numbers": lambda x, y, a, k, i: np.where(x < y, 1.0, 0.0),
     "elementary": lambda x, y, a, k, i: np.sin(x)

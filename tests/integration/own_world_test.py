@@ -275,6 +275,8 @@ def test_every_operation_of_the_builder_is_verified_and_runs(client):
         "lu_permutation": dict(a=square),
         "lu_solve": dict(a=square, factors=factors, permutation=b.lu_permutation(square), b=column),
         "solve": dict(a=square, b=column),
+        "shl": dict(a=places, b=places),
+        "shr": dict(a=places, b=places),
     }
     seen = x
     for name, method in vars(Operations).items():
@@ -282,7 +284,7 @@ def test_every_operation_of_the_builder_is_verified_and_runs(client):
             continue
         parameters = inspect.signature(method).parameters.values()
         operands = [p.name for p in parameters if p.annotation == "Any"]
-        logical = name in ("and_", "or_", "not_", "any", "all")
+        logical = name in ("and_", "or_", "not_", "xor", "any", "all")
         values = [chosen if logical or operand == "condition" else x for operand in operands]
         attributes = {p.name: given[p.name] for p in parameters if p.name in given}
         if name in shapes:

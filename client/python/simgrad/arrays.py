@@ -1,6 +1,6 @@
 """Arrays as they travel: NumPy to the wire format and back, without changing a bit.
 
-An array travels in its own dtype (f64, f32, f16, bf16, i32, i64, bool), little-endian and
+An array travels in its own dtype (f64, f32, f16, bf16, i32, i64, u32, u8, bool), little-endian and
 row-major, and is rounded once, on the server. What comes back in f64, f32, or an integer type keeps
 its dtype; bf16, f16, e4m3 and e5m2 come back as the f32 that equals them exactly, or as their bits
 (raw=True).
@@ -24,6 +24,8 @@ _NUMPY_OF_DTYPE: dict[int, np.dtype[Any]] = {
     tensor_pb2.DTYPE_I32: np.dtype("<i4"),
     tensor_pb2.DTYPE_I64: np.dtype("<i8"),
     tensor_pb2.DTYPE_BOOL: np.dtype("u1"),
+    tensor_pb2.DTYPE_U32: np.dtype("<u4"),
+    tensor_pb2.DTYPE_U8: np.dtype("u1"),
 }
 
 _DTYPE_OF_NUMPY = {
@@ -34,6 +36,8 @@ _DTYPE_OF_NUMPY = {
     "int32": tensor_pb2.DTYPE_I32,
     "int64": tensor_pb2.DTYPE_I64,
     "bool": tensor_pb2.DTYPE_BOOL,
+    "uint32": tensor_pb2.DTYPE_U32,
+    "uint8": tensor_pb2.DTYPE_U8,
 }
 
 

@@ -11,20 +11,28 @@ from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_I32,
     ELEMENT_TYPE_I64,
     ELEMENT_TYPE_REAL,
+    ELEMENT_TYPE_U8,
+    ELEMENT_TYPE_U32,
 )
 
 # What a later one meets turns into it.
-_ORDER = (ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_I64, ELEMENT_TYPE_REAL)
+_ORDER = (
+    *(ELEMENT_TYPE_BOOL, ELEMENT_TYPE_U8, ELEMENT_TYPE_I32, ELEMENT_TYPE_U32, ELEMENT_TYPE_I64),
+    ELEMENT_TYPE_REAL,
+)
 _NAMES: dict[int, str] = {
     ELEMENT_TYPE_BOOL: "bool",
     ELEMENT_TYPE_I32: "i32",
     ELEMENT_TYPE_I64: "i64",
     ELEMENT_TYPE_REAL: "real",
+    ELEMENT_TYPE_U32: "u32",
+    ELEMENT_TYPE_U8: "u8",
 }
 
 
 def widest(elements: Iterable[int]) -> int:
-    """The element type that all of these can become: bool, i32, i64, real, in this order."""
+    """The element type that all of these can become: bool, u8, i32, u32, i64, real, in this
+    order."""
     return max(elements, key=_ORDER.index)
 
 
@@ -46,7 +54,9 @@ def element_of(dtype: Any) -> int:
         return ELEMENT_TYPE_I64
     if kind.kind == "i":
         return ELEMENT_TYPE_I32
-    raise TypeError(f"dtype {dtype!r}: one of real, i32, i64, bool, or a dtype of NumPy")
+    if kind in (np.uint32, np.uint8):
+        return ELEMENT_TYPE_U32 if kind == np.uint32 else ELEMENT_TYPE_U8
+    raise TypeError(f"dtype {dtype!r}: one of real, i32, i64, u32, u8, bool, or a dtype of NumPy")
 
 
 def constant(x: Any) -> np.ndarray:
@@ -63,10 +73,11 @@ def is_weak(x: Any) -> bool:
 
 
 def own_element(x: Any) -> int:
-    """Of a constant alone: Python's numbers are reals, NumPy's integers i32."""
-    kind = constant(x).dtype.kind
-    if kind == "b":
-        return ELEMENT_TYPE_BOOL
+    """Of a constant alone: Python's numbers are reals, NumPy's integers i32, or what they are without a sign."""
+    dtype = constant(x).dtype
+    kind = dtype.kind
+    if kind == "b" or dtype in (np.uint32, np.uint8):
+        return element_of(dtype)
     return ELEMENT_TYPE_I32 if kind in "iu" and not is_weak(x) else ELEMENT_TYPE_REAL
 
 

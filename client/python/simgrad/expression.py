@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Iterator, NoReturn, Sequence
 
 from simgrad import indexing, numpy_functions
 from simgrad.constants import element_name, element_of
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL
 
 if TYPE_CHECKING:
     from simgrad.program import ProgramBuilder
@@ -157,8 +156,16 @@ class Expression:
         return self.builder.apply("or", other, self)
 
     def __xor__(self, other: Any) -> "Expression":
-        is_bool = self.element == ELEMENT_TYPE_BOOL
-        return self.builder.apply("ne" if is_bool else "xor", self, other)
+        return self.builder.apply("xor", self, other)
+
+    def __rxor__(self, other: Any) -> "Expression":
+        return self.builder.apply("xor", other, self)
+
+    def __lshift__(self, other: Any) -> "Expression":
+        return self.builder.apply("shl", self, other)
+
+    def __rshift__(self, other: Any) -> "Expression":
+        return self.builder.apply("shr", self, other)
 
     def __invert__(self) -> "Expression":
         return self.builder.apply("not", self)

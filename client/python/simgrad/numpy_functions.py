@@ -373,6 +373,7 @@ _OF_UFUNC = {
     **{"rint": "round", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2"},
     **{"nextafter": "next_after", "isfinite": "is_finite", "less": "lt", "less_equal": "le"},
     **{"greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne"},
+    **{"left_shift": "shl", "right_shift": "shr"},
     **{"bitwise_and": "and", "bitwise_or": "or", "invert": "not", "bitwise_xor": "xor"},
 }
 

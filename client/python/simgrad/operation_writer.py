@@ -22,14 +22,21 @@ from simgrad.constants import (
 from simgrad.expression import Expression as Expression
 from simgrad.source_line import source_line
 from simgrad.v1 import program_pb2
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
+from simgrad.v1.program_pb2 import (
+    ELEMENT_TYPE_BOOL,
+    ELEMENT_TYPE_I32,
+    ELEMENT_TYPE_REAL,
+    ELEMENT_TYPE_U8,
+    ELEMENT_TYPE_U32,
+)
 
 BOOL = ELEMENT_TYPE_BOOL
 I32 = ELEMENT_TYPE_I32
+U32 = ELEMENT_TYPE_U32
+U8 = ELEMENT_TYPE_U8
 Shape = tuple[int, ...]
 
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
-_BOOLEAN = _COMPARISONS | {"and", "or", "not", "is_finite"}
 _INPUTS = 0  # the scope of inputs, which every region sees
 
 

@@ -77,7 +77,8 @@ class Operations(OperationWriter):
         return self._elementwise("rem", None, a, b)
 
     def quot(self, a: Any, b: Any) -> Expression:
-        """trunc(a / b), real, or integer; of integers -1 for a zero divisor."""
+        """trunc(a / b), real, or integer; of integers -1, or the largest unsigned, for a
+        zero divisor."""
         return self._elementwise("quot", None, a, b)
 
     def ceil(self, a: Any) -> Expression:
@@ -215,16 +216,31 @@ class Operations(OperationWriter):
         return self._elementwise("is_finite", BOOL, a)
 
     def and_(self, a: Any, b: Any) -> Expression:
-        """Whether both bools hold."""
-        return self._elementwise("and", BOOL, a, b)
+        """Whether both bools hold; of integers the bits that both have."""
+        return self._elementwise("and", None, a, b)
 
     def or_(self, a: Any, b: Any) -> Expression:
-        """Whether one of two bools holds."""
-        return self._elementwise("or", BOOL, a, b)
+        """Whether one of two bools holds; of integers the bits that one of them has."""
+        return self._elementwise("or", None, a, b)
 
     def not_(self, a: Any) -> Expression:
-        """Whether a bool does not hold."""
-        return self._elementwise("not", BOOL, a)
+        """Whether a bool does not hold; of an integer the bits that it does not have."""
+        return self._elementwise("not", None, a)
+
+    def xor(self, a: Any, b: Any) -> Expression:
+        """Whether just one of two bools holds; of integers the bits that just one of them
+        has."""
+        return self._elementwise("xor", None, a, b)
+
+    def shl(self, a: Any, b: Any) -> Expression:
+        """The bits of an integer moved up by b places; 0 where b is negative, or the
+        width or more."""
+        return self._elementwise("shl", None, a, b)
+
+    def shr(self, a: Any, b: Any) -> Expression:
+        """The bits of an integer moved down by b places, copies of the sign behind them;
+        nothing but the sign where b is negative, or the width or more."""
+        return self._elementwise("shr", None, a, b)
 
     def select(self, condition: Any, a: Any, b: Any) -> Expression:
         """a where the condition, a bool of their shape, holds, else b."""
@@ -407,7 +423,8 @@ class Operations(OperationWriter):
 
     def convert(self, a: Any, element: int) -> Expression:
         """a as the element type of its result: real to integer toward zero, saturating,
-        NaN to 0; to bool whether a is not 0. It has no derivative."""
+        NaN to 0; integer to integer modulo its width; to bool whether a is not 0. It
+        has no derivative."""
         return self._converted("convert", element, a)
 
     def stop_gradient(self, a: Any) -> Expression:

@@ -263,6 +263,8 @@ _DTYPE_OF_ELEMENT: dict[int, type] = {
     program_pb2.ELEMENT_TYPE_I32: np.int32,
     program_pb2.ELEMENT_TYPE_I64: np.int64,
     program_pb2.ELEMENT_TYPE_BOOL: np.bool_,
+    program_pb2.ELEMENT_TYPE_U32: np.uint32,
+    program_pb2.ELEMENT_TYPE_U8: np.uint8,
 }
 
 

@@ -17,7 +17,8 @@ struct Kept {
       : kernel_options{.isa = options.isa,
                        .parts = options.parts,
                        .mapping = options.mapping,
-                       .near_zero = options.near_zero},
+                       .near_zero = options.near_zero,
+                       .cut = options.cut},
         wanted(how),
         kernels(options.kernels),
         plans(kernel_options, options.most_plan_bytes, options.kernels.watch) {}
@@ -169,7 +170,8 @@ std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const KernelOptions& opti
   const CompiledOptions all = {.isa = options.isa,
                                .parts = options.parts,
                                .mapping = options.mapping,
-                               .near_zero = options.near_zero};
+                               .near_zero = options.near_zero,
+                               .cut = options.cut};
   return std::make_unique<Compiled>(
       all, options.effort == Effort::kBest ? Wanted::kBest : Wanted::kQuick);
 }

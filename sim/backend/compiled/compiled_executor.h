@@ -23,16 +23,17 @@ struct CompiledOptions {
   std::optional<int> parts;        // as KernelOptions
   std::optional<Mapping> mapping;  // else as mapping.h says
   bool near_zero = false;          // as KernelOptions
+  plan::CutLimits cut;             // of large functions
   // Element-operations of a run at its caps: at most that many are left to the reference executor
   // where there is no kernel yet; 0: none.
   double little_work = 1 << 18;
-  // Of one function; a program with more is left to the reference executor.
+  // Of one function or piece; a program with more is left to the reference executor.
   int64_t most_statements = 40'000;
   int64_t most_plan_bytes = int64_t{64} << 20;
   KernelCacheOptions kernels;
 };
 
-// Who ran what, and what is kept.
+// What ran where, and what is kept.
 struct CompiledUse {
   CompilerUse compiler;
   int64_t plans = 0;

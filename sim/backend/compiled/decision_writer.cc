@@ -18,14 +18,9 @@ using plan::Carrier;
 using plan::Code;
 using plan::Statement;
 
-namespace {
-
-bool IsReal(Carrier carrier) { return carrier == Carrier::kF32 || carrier == Carrier::kF64; }
-
-}  // namespace
-
-DecisionWriter::DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan)
-    : LaneBuilder(lanes), plan_(plan), last_(plan.terminations.size()) {}
+DecisionWriter::DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan,
+                               const plan::Function& function)
+    : LaneBuilder(lanes), plan_(plan), written_(function), last_(plan.terminations.size()) {}
 
 // ---- around steps ----
 
@@ -34,7 +29,7 @@ void DecisionWriter::Begin() {
   signatures_ = Variables(b_.getInt64Ty());
   const Vectors before = LoadLanes(kSignatures, b_.getInt64Ty());
   for (size_t part = 0; part < parts(); ++part) b_.CreateStore(before[part], signatures_[part]);
-  FindTests(plan_.step.statements);
+  FindTests(written_.statements);
 }
 
 void DecisionWriter::BeginStep(Value* column, Value* time) {
@@ -46,7 +41,7 @@ void DecisionWriter::End() { StoreLanes(kSignatures, signatures_, b_.getInt64Ty(
 
 // What the last test of each site will be remembered by.
 void DecisionWriter::FindTests(const std::vector<Statement>& statements) {
-  const auto& carriers = plan_.step.registers;
+  const auto& carriers = written_.registers;
   for (const Statement& s : statements) {
     FindTests(s.body);
     if (s.code != Code::kTest) continue;
@@ -93,8 +88,9 @@ DecisionWriter::Compared DecisionWriter::ComparedBy(const Statement& s, Carrier 
   compared.kind.is_integer = true;
   compared.carrier = Carrier::kI64;
   auto* const i64 = VectorOf(b_.getInt64Ty());
-  for (Value*& x : compared.lhs) x = b_.CreateSExt(x, i64);
-  for (Value*& x : compared.rhs) x = b_.CreateSExt(x, i64);
+  const bool is_signed = !IsUnsigned(of);
+  for (Value*& x : compared.lhs) x = b_.CreateIntCast(x, i64, is_signed);
+  for (Value*& x : compared.rhs) x = b_.CreateIntCast(x, i64, is_signed);
   return compared;
 }
 

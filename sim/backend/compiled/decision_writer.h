@@ -27,7 +27,7 @@ struct Told {
 
 class DecisionWriter : private LaneBuilder {
  public:
-  DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan);
+  DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan, const plan::Function& function);
 
   // Around the steps of a function.
   void Begin();
@@ -80,6 +80,7 @@ class DecisionWriter : private LaneBuilder {
   llvm::Value* Row(Member member, int32_t site, size_t sites, uint64_t bytes);
 
   const plan::Plan& plan_;
+  const plan::Function& written_;
   llvm::Value* column_ = nullptr;
   llvm::Value* time_ = nullptr;
   std::vector<LastTest> last_;  // by termination site

@@ -38,11 +38,14 @@ constexpr int64_t kScratch = 64;
 
 class FunctionWriter {
  public:
-  FunctionWriter(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
-                 const WriterOptions& options, const std::string& name)
+  // `owner` is the function of the plan that `function` is, or is a piece of.
+  FunctionWriter(llvm::Module& module, const plan::Plan& plan, const plan::Function& owner,
+                 const plan::Function& function, const WriterOptions& options,
+                 const std::string& name)
       : module_(module),
         context_(module.getContext()),
         plan_(plan),
+        owner_(owner),
         function_(function),
         options_(options),
         b_(context_),
@@ -50,10 +53,15 @@ class FunctionWriter {
         registers_(function.registers.size()),
         locals_(function.buffers.size()),
         depths_(function.buffers.size(), 0),
-        records_(LaneBuilder(module, b_, entry_builder_, options, arguments_, made_), plan) {
+        records_(LaneBuilder(module, b_, entry_builder_, options, arguments_, made_), plan,
+                 function) {
+    auto* const pointer = llvm::PointerType::get(context_, 0);
     auto* const type =
-        llvm::FunctionType::get(b_.getVoidTy(), {llvm::PointerType::get(context_, 0)}, false);
-    made_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
+        is_piece() ? PieceType() : llvm::FunctionType::get(b_.getVoidTy(), {pointer}, false);
+    made_ = llvm::Function::Create(
+        type, is_piece() ? llvm::Function::InternalLinkage : llvm::Function::ExternalLinkage, name,
+        module);
+    if (is_piece()) made_->addFnAttr(llvm::Attribute::NoInline);
     made_->getArg(0)->addAttr(llvm::Attribute::NoAlias);
     auto* const entry = llvm::BasicBlock::Create(context_, "entry", made_);
     auto* const begin = llvm::BasicBlock::Create(context_, "begin", made_);
@@ -62,27 +70,94 @@ class FunctionWriter {
     begin_ = begin;
   }
 
-  int64_t Write(StepOrder order) {
+  void Write(StepOrder order) {
     ReadArguments();
     records_.Begin();
-    top_ = entry_builder_.CreateAlloca(b_.getInt64Ty());
-    b_.CreateStore(b_.getInt64(0), top_);
-    fuel_ = entry_builder_.CreateAlloca(b_.getInt64Ty());
-    b_.CreateStore(b_.CreateLoad(b_.getInt64Ty(), ArgumentAt(kFuel)), fuel_);
-    if (order != StepOrder::kOne) {
-      Steps(order == StepOrder::kDescending);
-    } else {
-      OneStep(b_.getInt64(0));
-    }
+    BeginSteps();
+    Steps(order, [this](Value* column) { OneStep(column); });
     StoreFields();
     records_.End();
-    b_.CreateStore(b_.CreateLoad(b_.getInt64Ty(), fuel_), ArgumentAt(kFuel));
-    b_.CreateRetVoid();
+    EndSteps();
+  }
+
+  // A piece of every step.
+  llvm::Function* WritePiece(bool is_first, bool is_last, bool step_pushes) {
+    Value* const carried = made_->getArg(1);
+    ReadArguments();
+    BindPlaced();
+    fuel_ = CarriedAt(carried, kCarriedFuel);
+    top_ = CarriedAt(carried, kCarriedTop);
+    SetTime(made_->getArg(2));
+    records_.BeginPiece(CarriedAt(carried, kCarriedLooked), is_first, column_, time_);
+    Charge(CostOf(function_.statements));
+    Statements();
+    pushes_ = step_pushes;
+    if (is_last) EndStep();
+    records_.End();
+    b_.CreateRet(b_.getFalse());
     entry_builder_.CreateBr(begin_);
-    return function_.workspace * options_.shape.lanes();
+    return made_;
+  }
+
+  // Steps of which each calls the pieces.
+  void WriteCalls(StepOrder order, const std::vector<llvm::Function*>& pieces) {
+    ReadArguments();
+    auto* const carried = entry_builder_.CreateAlloca(
+        b_.getInt8Ty(),
+        entry_builder_.getInt64(kCarriedLooked +
+                                static_cast<uint64_t>(RecordWriter::LookedBytes(options_.shape))));
+    carried->setAlignment(llvm::Align(64));
+    BeginSteps(carried);
+    Steps(order, [&](Value* column) {
+      if (is_step()) b_.CreateStore(b_.getInt64(0), top_);
+      for (llvm::Function* piece : pieces) {
+        auto* const on = NewBlock("on");
+        Value* const stopped = b_.CreateCall(piece, {made_->getArg(0), carried, column});
+        b_.CreateCondBr(stopped, Stopped(), on);
+        b_.SetInsertPoint(on);
+      }
+    });
+    EndSteps();
+  }
+
+  static bool Pushes(const std::vector<Statement>& block) {
+    for (const Statement& s : block) {
+      if (s.code == Code::kPush || Pushes(s.body)) return true;
+    }
+    return false;
   }
 
  private:
+  // What the pieces of a step hand on: the fuel, the top of the tape, which lanes looked bad.
+  static constexpr uint64_t kCarriedFuel = 0;
+  static constexpr uint64_t kCarriedTop = 8;
+  static constexpr uint64_t kCarriedLooked = 64;
+
+  bool is_piece() const { return &owner_ != &function_; }
+  bool is_step() const { return &owner_ == &plan_.step; }
+  // bool piece(GroupArgs*, carried, column): whether the run has to stop.
+  llvm::FunctionType* PieceType() {
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    return llvm::FunctionType::get(b_.getInt1Ty(), {pointer, pointer, b_.getInt64Ty()}, false);
+  }
+  Value* CarriedAt(Value* carried, uint64_t offset) {
+    return b_.CreateConstGEP1_64(b_.getInt8Ty(), carried, offset);
+  }
+
+  void BeginSteps(Value* carried = nullptr) {
+    auto* const i64 = b_.getInt64Ty();
+    top_ = carried != nullptr ? CarriedAt(carried, kCarriedTop) : entry_builder_.CreateAlloca(i64);
+    fuel_ =
+        carried != nullptr ? CarriedAt(carried, kCarriedFuel) : entry_builder_.CreateAlloca(i64);
+    b_.CreateStore(b_.getInt64(0), top_);
+    b_.CreateStore(b_.CreateLoad(i64, ArgumentAt(kFuel)), fuel_);
+  }
+  void EndSteps() {
+    b_.CreateStore(b_.CreateLoad(b_.getInt64Ty(), fuel_), ArgumentAt(kFuel));
+    b_.CreateRetVoid();
+    entry_builder_.CreateBr(begin_);
+  }
+
   int parts() const { return options_.shape.parts; }
   unsigned width() const { return static_cast<unsigned>(options_.shape.width); }
 
@@ -92,6 +167,8 @@ class FunctionWriter {
       case Carrier::kBool:
         return b_.getInt1Ty();
       case Carrier::kI32:
+      case Carrier::kU32:
+      case Carrier::kU8:
         return b_.getInt32Ty();
       case Carrier::kI64:
         return b_.getInt64Ty();
@@ -162,6 +239,7 @@ class FunctionWriter {
     size_t loops = 0;  // parallel loops around its declaration
   };
   bool IsKept(const Buffer& buffer) const {
+    if (buffer.placed || (is_piece() && Outlives(buffer))) return false;
     return buffer.kind == BufferKind::kConnected ||
            (buffer.count == 1 &&
             (buffer.kind == BufferKind::kLocal || buffer.kind == BufferKind::kField));
@@ -200,6 +278,20 @@ class FunctionWriter {
       for (size_t k = 0; k < local.variables.size(); ++k) {
         b_.CreateStore(LoadVector(buffer, local.memory, b_.getInt64(k)), local.variables[k]);
       }
+    }
+  }
+
+  Value* PlaceOf(const Buffer& buffer) {
+    return b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kWorkspace],
+                                 static_cast<uint64_t>(buffer.offset * options_.shape.lanes()));
+  }
+
+  // Other pieces may have declared them.
+  void BindPlaced() {
+    for (size_t id = 0; id < function_.buffers.size(); ++id) {
+      const Buffer& buffer = function_.buffers[id];
+      const bool is_placed = buffer.kind == BufferKind::kLocal && buffer.offset >= 0;
+      if (is_placed && !IsKept(buffer)) locals_[id].memory = PlaceOf(buffer);
     }
   }
 
@@ -294,8 +386,9 @@ class FunctionWriter {
     At(s.result) = std::move(lanes);
   }
 
-  llvm::AllocaInst* SharedVariable(BufferId id) {
+  Value* SharedVariable(BufferId id) {
     Local& local = locals_[static_cast<size_t>(id)];
+    if (function_.buffers[static_cast<size_t>(id)].placed) return local.memory;
     if (local.variables.empty()) {
       local.variables.push_back(entry_builder_.CreateAlloca(b_.getInt64Ty()));
     }
@@ -391,6 +484,8 @@ class FunctionWriter {
       case Carrier::kF32:
         return b_.CreateFPTrunc(number, like(b_.getFloatTy()));
       case Carrier::kI32:
+      case Carrier::kU32:
+      case Carrier::kU8:
         return b_.CreateTrunc(number, like(b_.getInt32Ty()));
       case Carrier::kBool:
         return b_.CreateICmpNE(number, llvm::Constant::getNullValue(from));
@@ -525,13 +620,6 @@ class FunctionWriter {
 
   bool is_one() const { return options_.shape.lanes() == 1; }
 
-  static bool Pushes(const std::vector<Statement>& block) {
-    for (const Statement& s : block) {
-      if (s.code == Code::kPush || Pushes(s.body)) return true;
-    }
-    return false;
-  }
-
   // An access that no other turn of the parallel loops around it touches, but for the first
   // `shared`: there each turn uses the same bytes anew.
   void MarkParallel(Value* access, size_t shared = 0) {
@@ -592,12 +680,15 @@ class FunctionWriter {
     Value* const given =
         b_.CreateCall(type, b_.CreateLoad(pointer, ArgumentAt(kPoll)), {made_->getArg(0)});
     b_.CreateStore(given, fuel_);
-    if (stopped_ == nullptr) {
-      stopped_ = NewBlock("stopped");
-      llvm::ReturnInst::Create(context_, stopped_);
-    }
-    b_.CreateCondBr(b_.CreateICmpSGT(given, b_.getInt64(0)), on, stopped_);
+    b_.CreateCondBr(b_.CreateICmpSGT(given, b_.getInt64(0)), on, Stopped());
     b_.SetInsertPoint(on);
+  }
+
+  llvm::BasicBlock* Stopped() {
+    if (stopped_ != nullptr) return stopped_;
+    stopped_ = NewBlock("stopped");
+    llvm::ReturnInst::Create(context_, is_piece() ? b_.getTrue() : nullptr, stopped_);
+    return stopped_;
   }
 
   // body(0), body(1), ... as often as the scalar `extent` says.
@@ -666,28 +757,41 @@ class FunctionWriter {
     b_.CreateStore(ToStored(Carrier::kBool, mask_[0]), live_[0]);
   }
 
-  void OneStep(Value* column) {
+  void SetTime(Value* column) {
     time_ = b_.CreateAdd(arguments_[kFirstStep], column);
     column_ = column;
+  }
+
+  void OneStep(Value* column) {
+    SetTime(column);
     Charge(CostOf(function_.statements));
     records_.BeginStep(column, time_);
+    if (is_step()) b_.CreateStore(b_.getInt64(0), top_);
+    Statements();
+    EndStep();
+  }
+
+  void Statements() {
     running_ = records_.Running();
-    const bool is_step = &function_ == &plan_.step;
-    if (is_step) b_.CreateStore(b_.getInt64(0), top_);
-    const bool reverses = &function_ == &plan_.reverse || &function_ == &plan_.reverse_last;
-    if (reverses && function_.frame != plan::kNoRegister) {
+    const bool has_frame = function_.frame != plan::kNoRegister;
+    const bool makes_frame =
+        has_frame &&
+        std::any_of(function_.statements.begin(), function_.statements.end(),
+                    [this](const Statement& s) { return s.result == function_.frame; });
+    if (has_frame && !makes_frame) {
       SetUniform(function_.frame, b_.CreateLoad(b_.getInt64Ty(), FramesAt()));
     }
     Block(function_.statements);
-    if (&function_ == &plan_.replay && function_.frame != plan::kNoRegister) {
-      b_.CreateStore(At(function_.frame).parts[0], FramesAt());
-    }
-    if (is_step && pushes_) Meter();
-    if (reverses || &function_ == &plan_.reverse_terminal || &function_ == &plan_.reverse_initial) {
-      records_.Judge(time_, false, 4);
-    }
+    if (makes_frame) b_.CreateStore(At(function_.frame).parts[0], FramesAt());
+  }
+
+  void EndStep() {
+    if (is_step() && pushes_) Meter();
+    const bool reverses = &owner_ == &plan_.reverse || &owner_ == &plan_.reverse_last ||
+                          &owner_ == &plan_.reverse_terminal || &owner_ == &plan_.reverse_initial;
+    if (reverses) records_.Judge(time_, false, 4);
     // What is not finite before step 0 stops the instance in step 0.
-    if (&function_ == &plan_.start) records_.Judge(time_, false, 2);
+    if (&owner_ == &plan_.start) records_.Judge(time_, false, 2);
   }
 
   Value* FramesAt() { return b_.CreateGEP(b_.getInt64Ty(), arguments_[kFrames], column_); }
@@ -707,7 +811,7 @@ class FunctionWriter {
     Value* const top = b_.CreateAdd(place, b_.getInt64(static_cast<uint64_t>(s.number)));
     b_.CreateStore(top, top_);
     SetUniform(s.result, place);
-    if (&function_ == &plan_.step) return;  // only counted
+    if (is_step()) return;  // only counted
     Value* const bytes =
         b_.CreateMul(top, b_.getInt64(static_cast<uint64_t>(options_.shape.lanes())));
     Value* const capacity = b_.CreateLoad(b_.getInt64Ty(), ArgumentAt(kTapeCapacity));
@@ -848,11 +952,12 @@ class FunctionWriter {
     if (s.code == Code::kStored) records_.Stored(s, told);
   }
 
-  void Steps(bool descends) {
+  void Steps(StepOrder order, const std::function<void(Value* column)>& step) {
+    if (order == StepOrder::kOne) return step(b_.getInt64(0));
     Value* const count = arguments_[kCount];
     CountTo(count, [&](Value* counter) {
       Value* const last = b_.CreateSub(count, b_.getInt64(1));
-      OneStep(descends ? b_.CreateSub(last, counter) : counter);
+      step(order == StepOrder::kDescending ? b_.CreateSub(last, counter) : counter);
     });
   }
 
@@ -950,8 +1055,7 @@ class FunctionWriter {
           StoredType(buffer.carrier), entry_builder_.getInt64(static_cast<uint64_t>(buffer.count)));
       return;
     }
-    local.memory = b_.CreateConstGEP1_64(b_.getInt8Ty(), arguments_[kWorkspace],
-                                         buffer.offset * options_.shape.lanes());
+    local.memory = PlaceOf(buffer);
   }
 
   void Block(const std::vector<Statement>& statements) {
@@ -1015,6 +1119,7 @@ class FunctionWriter {
   llvm::Module& module_;
   llvm::LLVMContext& context_;
   const plan::Plan& plan_;
+  const plan::Function& owner_;
   const plan::Function& function_;
   const WriterOptions& options_;
   llvm::IRBuilder<> b_;
@@ -1024,9 +1129,9 @@ class FunctionWriter {
   Value* arguments_[kMembers] = {};
   Value* time_ = nullptr;
   Value* column_ = nullptr;
-  llvm::AllocaInst* fuel_ = nullptr;     // until the next look at the clock
+  Value* fuel_ = nullptr;                // until the next look at the clock
   llvm::BasicBlock* stopped_ = nullptr;  // null: nothing stops it
-  llvm::AllocaInst* top_ = nullptr;      // of the tape, in bytes per lane
+  Value* top_ = nullptr;                 // of the tape, in bytes per lane
   bool pushes_ = false;
   std::vector<Lanes> registers_;
   std::vector<Local> locals_;
@@ -1041,11 +1146,32 @@ class FunctionWriter {
   RecordWriter records_;
 };
 
+std::vector<llvm::Function*> WritePieces(llvm::Module& module, const plan::Plan& plan,
+                                         const plan::Function& function,
+                                         const WriterOptions& options, const std::string& name) {
+  const bool pushes = std::any_of(
+      function.pieces.begin(), function.pieces.end(),
+      [](const plan::Function& piece) { return FunctionWriter::Pushes(piece.statements); });
+  std::vector<llvm::Function*> made;
+  for (const plan::Function& piece : function.pieces) {
+    FunctionWriter writer(module, plan, function, piece, options, Cat(name, "_", made.size()));
+    made.push_back(
+        writer.WritePiece(made.empty(), made.size() + 1 == function.pieces.size(), pushes));
+  }
+  return made;
+}
+
 }  // namespace
 
 int64_t WriteFunction(llvm::Module& module, const plan::Plan& plan, const plan::Function& function,
                       StepOrder order, const WriterOptions& options, const std::string& name) {
-  return FunctionWriter(module, plan, function, options, name).Write(order);
+  FunctionWriter writer(module, plan, function, function, options, name);
+  if (function.pieces.empty()) {
+    writer.Write(order);
+  } else {
+    writer.WriteCalls(order, WritePieces(module, plan, function, options, name));
+  }
+  return function.workspace * options.shape.lanes();
 }
 
 }  // namespace simgrad::sim::compiled

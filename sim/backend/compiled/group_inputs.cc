@@ -28,6 +28,12 @@ void Put(std::byte* to, ElementType type, int64_t i, double real, int64_t intege
     case ElementType::kI32:
       reinterpret_cast<int32_t*>(to)[i] = static_cast<int32_t>(static_cast<uint64_t>(integer));
       return;
+    case ElementType::kU32:
+      reinterpret_cast<uint32_t*>(to)[i] = static_cast<uint32_t>(integer);
+      return;
+    case ElementType::kU8:
+      reinterpret_cast<uint32_t*>(to)[i] = static_cast<uint8_t>(integer);
+      return;
     case ElementType::kBool:
       reinterpret_cast<int32_t*>(to)[i] = integer != 0 ? -1 : 0;
   }

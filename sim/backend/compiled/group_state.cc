@@ -29,6 +29,7 @@ void WriteReal(std::byte* field, Carrier carrier, int64_t i, double x) {
 
 int64_t ReadInteger(const std::byte* field, Carrier carrier, int64_t i) {
   if (carrier == Carrier::kI64) return reinterpret_cast<const int64_t*>(field)[i];
+  if (IsUnsigned(carrier)) return reinterpret_cast<const uint32_t*>(field)[i];
   const int32_t n = reinterpret_cast<const int32_t*>(field)[i];
   return carrier == Carrier::kBool ? (n != 0 ? 1 : 0) : n;
 }
@@ -38,6 +39,8 @@ void WriteInteger(std::byte* field, Carrier carrier, int64_t i, int64_t n) {
     reinterpret_cast<int64_t*>(field)[i] = n;
   } else if (carrier == Carrier::kBool) {
     reinterpret_cast<int32_t*>(field)[i] = n != 0 ? -1 : 0;
+  } else if (carrier == Carrier::kU8) {
+    reinterpret_cast<uint32_t*>(field)[i] = static_cast<uint8_t>(n);
   } else {
     reinterpret_cast<int32_t*>(field)[i] = static_cast<int32_t>(static_cast<uint64_t>(n));
   }

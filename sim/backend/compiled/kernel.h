@@ -2,7 +2,7 @@
 // instances.
 //
 // Numbers of the program stand in the plan's tables, so plans of one structure share a kernel.
-// Cost: CompileForward and CompileAdjoint a compile; LoadKernel about a millisecond. Errors: INTERNAL
+// Cost: CompileKernel a compile; LoadKernel about a millisecond. Errors: INTERNAL
 // with LLVM's words. Threads: compile in one; the functions may run in any.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include "sim/backend/compiled/function_writer.h"
 #include "sim/backend/compiled/machine_code.h"
 #include "sim/backend/compiled/object_code.h"
+#include "sim/plan/cut.h"
 #include "sim/plan/plan.h"
 
 namespace simgrad::sim::compiled {
@@ -28,6 +29,7 @@ struct KernelOptions {
   std::optional<int> parts;
   std::optional<Mapping> mapping;  // else as mapping.h says
   bool near_zero = false;          // kNearZero from the first step on, needed or not
+  plan::CutLimits cut;
 };
 
 // Two, which hide each other's waits; one for a program whose largest function has so many statements

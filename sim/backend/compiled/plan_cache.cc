@@ -6,6 +6,7 @@
 
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/kernel_cache.h"
+#include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"
 #include "sim/plan/structure.h"
 #include "sim/program/step_work.h"
@@ -16,9 +17,14 @@ namespace {
 int64_t LargestOf(const plan::Plan& plan, Part part) {
   int64_t most = 0;
   for (const plan::Function* function : FunctionsOf(plan, part)) {
-    most = std::max(most, plan::StatementsOf(*function));
+    most = std::max(most, plan::LargestPiece(*function));
   }
   return most;
+}
+
+int64_t LargestOf(const plan::Plan& plan, const NumericalProgram& program) {
+  const int64_t forward = LargestOf(plan, Part::kForward);
+  return program.adjoint ? std::max(forward, LargestOf(plan, Part::kAdjoint)) : forward;
 }
 
 // The replay and its reverse take three times what the forward run takes.
@@ -36,16 +42,16 @@ std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording reco
   const bool stops = program.policy.nonfinite == precision::NonFinite::kStop;
   auto planned = std::make_shared<PlannedProgram>();
   planned->program = batch.program;
-  planned->plan = std::make_shared<const plan::Plan>(plan::PlacedPlan(
-      program, {.decides = records, .looks = records || stops, .ranges = records}, stop));
-  const plan::Plan& plan = *planned->plan;
-  planned->counts = CountsOf(plan, FloatLanes(options.isa));
-  planned->statements = LargestOf(plan, Part::kForward);
-  if (program.adjoint) {
-    planned->statements = std::max(planned->statements, LargestOf(plan, Part::kAdjoint));
-  }
+  plan::Plan whole = plan::PlacedPlan(
+      program, {.decides = records, .looks = records || stops, .ranges = records}, stop);
+  planned->counts = CountsOf(whole, FloatLanes(options.isa));
   options.mapping = MappingOf(options, planned->counts, batch.instances);
-  if (!options.parts) options.parts = PartsFor(planned->statements);
+  if (!options.parts) options.parts = PartsFor(LargestOf(whole, program));
+  WorkMeter meter(stop);
+  planned->plan = std::make_shared<const plan::Plan>(
+      plan::CutLargeFunctions(std::move(whole), options.cut, meter));
+  const plan::Plan& plan = *planned->plan;
+  planned->statements = LargestOf(plan, program);
   planned->options = options;
   planned->adjoint = {.shape = ShapeOf(options),
                       .inputs = std::move(inputs),
@@ -93,8 +99,7 @@ std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recordi
       return planned;
   }
   std::shared_ptr<const PlannedProgram> planned = Planned(batch, recording, inputs, options_, stop);
-  HeldMemory memory;
-  if (planned->bytes <= most_bytes_) memory = watch_->ForCache(planned->bytes);
+  HeldMemory memory = watch_->ForCache(planned->bytes);
   std::list<Entry> dropped;  // freed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
   if (auto other = FindLocked(batch.program.get(), recording, inputs, batch.instances))
@@ -102,7 +107,7 @@ std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recordi
   if (memory == nullptr) return planned;
   entries_.push_front({recording, planned, std::move(memory)});
   bytes_ += planned->bytes;
-  DropLocked(most_bytes_, dropped);
+  DropLocked(std::max(most_bytes_, planned->bytes), dropped);
   return planned;
 }
 

@@ -28,7 +28,7 @@ struct PlannedProgram {
   KernelOptions options;  // with its mapping and parts
   WriterOptions forward, adjoint;
   std::string forward_key, adjoint_key, near_zero_key;  // the latter two empty: no adjoint
-  int64_t statements = 0;                               // of the largest function
+  int64_t statements = 0;                               // of the largest function or piece
   double work_per_step = 0;  // of an instance, at the caps, gradient included
   int64_t bytes = 0;
   mutable std::atomic<int64_t> uses{0};

@@ -12,8 +12,9 @@ using llvm::Value;
 using plan::Carrier;
 using plan::Statement;
 
-RecordWriter::RecordWriter(const LaneBuilder& lanes, const plan::Plan& plan)
-    : LaneBuilder(lanes), decisions_(lanes, plan) {}
+RecordWriter::RecordWriter(const LaneBuilder& lanes, const plan::Plan& plan,
+                           const plan::Function& function)
+    : LaneBuilder(lanes), decisions_(lanes, plan, function) {}
 
 // Of counters of 32 bits, in 64.
 Value* RecordWriter::SumOf(const Vectors& variables) {
@@ -28,7 +29,7 @@ Value* RecordWriter::SumOf(const Vectors& variables) {
 
 // ---- health ----
 
-void RecordWriter::Begin() {
+void RecordWriter::BeginLanes() {
   if (options_.shape.lanes() == 1) {
     used_.push_back(b_.getTrue());  // a group has an instance
   } else {
@@ -40,10 +41,28 @@ void RecordWriter::Begin() {
     health_ = Variables(b_.getInt64Ty());
     const Vectors before = LoadLanes(kHealth, b_.getInt64Ty());
     for (size_t part = 0; part < parts(); ++part) b_.CreateStore(before[part], health_[part]);
-    bad_ = Variables(b_.getInt32Ty());
-    Set(bad_, Splat32(0));
   }
   if (options_.decides) decisions_.Begin();
+}
+
+void RecordWriter::Begin() {
+  BeginLanes();
+  if (!options_.looks) return;
+  bad_ = Variables(b_.getInt32Ty());
+  Set(bad_, Splat32(0));
+}
+
+int64_t RecordWriter::LookedBytes(const LaneShape& shape) { return 4 * shape.lanes(); }
+
+void RecordWriter::BeginPiece(Value* looked, bool is_first, Value* column, Value* time) {
+  BeginLanes();
+  column_ = column;
+  if (options_.decides) decisions_.BeginStep(column, time);
+  if (!options_.looks) return;
+  for (size_t part = 0; part < parts(); ++part) {
+    bad_.push_back(b_.CreateConstGEP1_64(VectorOf(b_.getInt32Ty()), looked, part));
+  }
+  if (is_first) Set(bad_, Splat32(0));
 }
 
 void RecordWriter::BeginStep(Value* column, Value* time) {

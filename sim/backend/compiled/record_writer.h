@@ -18,11 +18,14 @@ namespace simgrad::sim::compiled {
 
 class RecordWriter : private LaneBuilder {
  public:
-  RecordWriter(const LaneBuilder& lanes, const plan::Plan& plan);
+  RecordWriter(const LaneBuilder& lanes, const plan::Plan& plan, const plan::Function& function);
 
   // Around the steps of a function, and around each of them. `column` counts the steps of the call.
   void Begin();
   void BeginStep(llvm::Value* column, llvm::Value* time);
+  // For a piece of a step, what the pieces before it looked at lies at `looked`: LookedBytes.
+  void BeginPiece(llvm::Value* looked, bool is_first, llvm::Value* column, llvm::Value* time);
+  static int64_t LookedBytes(const LaneShape& shape);
   void End();
 
   void Look(const Told& told);
@@ -41,6 +44,7 @@ class RecordWriter : private LaneBuilder {
 
  private:
   void JudgeLanes(llvm::Value* time, bool stops, uint64_t code);
+  void BeginLanes();
   // Of counters of 32 bits, in 64.
   llvm::Value* SumOf(const Vectors& variables);
   void RangeVariables(precision::Role role, Vectors*& under, Vectors*& over);

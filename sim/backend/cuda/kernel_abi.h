@@ -23,7 +23,8 @@ inline constexpr int kMaxInputs = 64;
 inline constexpr int kMaxFields = 256;
 
 // How a number lies in memory; every format has one carrier, as in precision/lane.h.
-enum class Carrier : int32_t { kF32, kF64, kI32, kI64, kBool };  // kBool: one byte, 0 or 1
+// kBool: one byte, 0 or 1. kU32: of a u8 too.
+enum class Carrier : int32_t { kF32, kF64, kI32, kI64, kBool, kU32 };
 
 // One input of the batch, row-major [instance][step][declared shape].
 struct InputView {

@@ -16,6 +16,8 @@ bool IsOwn(Carrier carrier, DType dtype) {
       return dtype == DType::kF64;
     case Carrier::kI32:
       return dtype == DType::kI32;
+    case Carrier::kU32:
+      return dtype == DType::kU32;
     case Carrier::kI64:
       return dtype == DType::kI64;
     case Carrier::kBool:
@@ -33,6 +35,7 @@ int64_t CarrierBytes(Carrier carrier) {
       return 8;
     case Carrier::kF32:
     case Carrier::kI32:
+    case Carrier::kU32:
       return 4;
     case Carrier::kBool:
       break;

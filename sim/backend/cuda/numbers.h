@@ -46,7 +46,7 @@ void EachOf(const uint8_t* bytes, const Extent& extent, const Strides& from, con
   }
 }
 
-// Calls put(place by `to`, number): a float, double, int32_t, int64_t or, for a bool, uint8_t.
+// Calls put(place by `to`, number): a float, double, int32_t, uint32_t, int64_t or, for a bool, uint8_t.
 template <class Put>
 void EachNumber(Carrier carrier, const uint8_t* bytes, const Extent& extent, const Strides& from,
                 const Strides& to, const Put& put) {
@@ -57,6 +57,8 @@ void EachNumber(Carrier carrier, const uint8_t* bytes, const Extent& extent, con
       return EachOf<double>(bytes, extent, from, to, put);
     case Carrier::kI32:
       return EachOf<int32_t>(bytes, extent, from, to, put);
+    case Carrier::kU32:
+      return EachOf<uint32_t>(bytes, extent, from, to, put);
     case Carrier::kI64:
       return EachOf<int64_t>(bytes, extent, from, to, put);
     case Carrier::kBool:

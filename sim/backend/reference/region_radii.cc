@@ -41,19 +41,19 @@ Radius RegionRunner::ElementRadius(const Op& op, const Frame& frame, size_t i) c
   if (ComparesTwo(op)) {
     return ComparedRadius(op.operands[0], op.operands[1], frame, i);
   }
-  if (op.code == kAnd) return RadiusOfAnd(truth(0), radius(0), truth(1), radius(1));
-  if (op.code == kOr) return RadiusOfOr(truth(0), radius(0), truth(1), radius(1));
+  const bool is_bool = program()[op.results[0]].type.element == ElementType::kBool;
+  if (op.code == kAnd && is_bool) return RadiusOfAnd(truth(0), radius(0), truth(1), radius(1));
+  if (op.code == kOr && is_bool) return RadiusOfOr(truth(0), radius(0), truth(1), radius(1));
   if (op.code == kSelect) {
-    if (program()[op.results[0]].type.element == ElementType::kBool) {
+    if (is_bool) {
       return RadiusOfSelect(truth(0), radius(0), truth(1), radius(1), truth(2), radius(2));
     }
     return LeastOf(radius(0), truth(0) ? radius(1) : radius(2));
   }
   if (op.code == kConvert && program().IsReal(op.operands[0])) {
     const Value& from = program()[op.operands[0]];
-    const bool to_bool = program()[op.results[0]].type.element == ElementType::kBool;
     return RadiusOfConversion(from.format.value_or(Format::kF64), frame.At(op.operands[0]).real[i],
-                              to_bool);
+                              is_bool);
   }
   Radius least;
   for (size_t k = 0; k < op.operands.size(); ++k) {

@@ -63,6 +63,29 @@ TEST(Gates, AreFoundForAllInputsAtOnce) {
   EXPECT_LE(visits(4'000), 10 * visits(500));
 }
 
+// What a select on one event or the other, not both, blocks, given how often of ten each was true.
+std::string GateBehindXor(uint64_t first, uint64_t second) {
+  Builder b("xor");
+  const Var x = b.State("x", {});
+  const Var k = b.Param("k", {}, 1.0);
+  const Var either = b.Apply(kXor, {b.Event("first", x, Comparison::kLt, b.Literal(0.0)),
+                                    b.Event("second", x, Comparison::kLt, b.Literal(1.0))});
+  b.SetNext({Select(either, k, x)});
+  Decided decided;
+  decided.events["first"] = {10, first};
+  decided.events["second"] = {10, second};
+  return (*Gates::Find(*b.Finish(), decided)).Of(1);
+}
+
+TEST(Gates, XorIsSettledWhereBothEventsAre) {
+  EXPECT_EQ(GateBehindXor(0, 0), "first");
+  EXPECT_EQ(GateBehindXor(10, 10), "first");
+  EXPECT_EQ(GateBehindXor(10, 0), "");
+  EXPECT_EQ(GateBehindXor(0, 10), "");
+  EXPECT_EQ(GateBehindXor(0, 4), "");
+  EXPECT_EQ(GateBehindXor(4, 10), "");
+}
+
 TEST(Gates, EndWhereTheyAreTold) {
   PassBudget budget([] { return true; });
   const auto gates = Gates::Find(NestedShifts(8, 240), {}, &budget);

@@ -38,7 +38,7 @@ bool WorldWriter::WriteArgsort(ValuePool& pool) {
   // Some keys are equal.
   if (random_.Chance(0.4)) x = builder_.Apply(kRound, {x});
   Vars keys = {x};
-  if (random_.Chance(0.5)) keys.push_back(Like(pool, {ElementType::kI32, shape}));
+  if (random_.Chance(0.5)) keys.push_back(Like(pool, {AnyInteger(pool), shape}));
   if (random_.Chance(0.2)) keys.push_back(RealOf(pool, shape));
   const int64_t axis = random_.Integer(0, static_cast<int64_t>(shape.size()) - 1);
   Keep(pool, pool.i32s, builder_.Do(kArgsort, keys, {.axes = {axis}}));
@@ -47,8 +47,8 @@ bool WorldWriter::WriteArgsort(ValuePool& pool) {
 
 bool WorldWriter::WriteIndexing(OpCode code, ValuePool& pool) {
   if (code == kArgsort) return WriteArgsort(pool);
-  const bool integers = !options_.smooth && random_.Chance(0.15) && !pool.i32s.empty();
-  const ElementType element = integers ? ElementType::kI32 : ElementType::kReal;
+  const bool integers = !options_.smooth && random_.Chance(0.15);
+  const ElementType element = integers ? AnyInteger(pool) : ElementType::kReal;
   const Vars fitting =
       ValuePool::Where(pool.Of(element), [](const Var& x) { return !x.shape().empty(); });
   if (fitting.empty()) return false;
@@ -79,7 +79,7 @@ bool WorldWriter::WriteIndexing(OpCode code, ValuePool& pool) {
   a.axes = {static_cast<int64_t>(axis)};
   if (code == kGather) {
     a.bounds = clips ? Bounds::kClip : Bounds::kFill;
-    if (random_.Chance(0.5)) a.literal = {static_cast<double>(random_.Integer(-2, 2))};
+    if (random_.Chance(0.5)) a.literal = {RandomFill(element)};
     const Var indices = Indices(pool, of, shape[axis]);
     Keep(pool, pool.Of(element), builder_.Do(kGather, {x, indices}, std::move(a)));
     return true;

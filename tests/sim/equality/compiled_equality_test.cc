@@ -256,12 +256,18 @@ void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
   ExpectSame(batch, options, kernel, 1 + static_cast<int64_t>(seed % 5));
 }
 
+// Whole functions, small pieces and tiny ones.
+plan::CutLimits CutsOf(uint64_t seed) {
+  return seed % 3 == 0 ? plan::CutLimits() : plan::CutLimits{0, seed % 3 == 1 ? 40 : 4};
+}
+
 TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) {
   if (const char* seed = std::getenv("SIMGRAD_SEED")) {
     return ExpectSame(std::strtoull(seed, nullptr, 10),
                       {.parts = 1,
                        .mapping = std::getenv("SIMGRAD_ELEMENTS") != nullptr ? Mapping::kElements
-                                                                             : Mapping::kLanes});
+                                                                             : Mapping::kLanes,
+                       .cut = CutsOf(std::getenv("SIMGRAD_PIECES") != nullptr ? 2 : 0)});
   }
   const uint64_t isas = static_cast<uint64_t>(compiled::BestIsa()) + 1;
   for (uint64_t seed = 0; seed < Cases() && !HasFailure(); ++seed) {
@@ -269,7 +275,8 @@ TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) {
                       .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
                       .parts = 1 + static_cast<int>(seed / 2 % 2),
                       .mapping = Mapping::kLanes,
-                      .near_zero = seed % 5 == 0});
+                      .near_zero = seed % 5 == 0,
+                      .cut = CutsOf(seed / 2)});
   }
 }
 
@@ -280,7 +287,8 @@ TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceWithElementsInTheLanes) {
     ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
                       .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
                       .mapping = Mapping::kElements,
-                      .near_zero = seed % 3 == 0});
+                      .near_zero = seed % 5 == 0,
+                      .cut = CutsOf(seed / 2)});
   }
 }
 
@@ -307,6 +315,9 @@ TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceOnArraysOfHundredsOfEleme
          {Recording::kNone, Recording::kCounts, Recording::kSummary, Recording::kInstances}) {
       ExpectSame(work.batch, {.recording = recording}, {.mapping = mapping}, 1);
     }
+    ExpectSame(work.batch, {.recording = Recording::kSummary},
+               {.effort = Effort::kQuick, .mapping = mapping, .cut = {.whole = 0, .piece = 100}},
+               1);
   }
 }
 

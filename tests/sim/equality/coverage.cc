@@ -16,6 +16,7 @@ struct Contents {
   const Program& program;
   std::set<OpCode> operations;
   std::set<Format> formats;
+  std::set<ElementType> elements;
   std::set<Order> orders;
   std::set<Comparison> events, loops;
   std::set<CapOrder> caps;
@@ -34,7 +35,9 @@ struct Contents {
     for (const Op& op : region.ops) {
       operations.insert(op.code);
       for (ValueId id : op.results) {
-        if (id != ValueId::kNone && program[id].format) formats.insert(*program[id].format);
+        if (id == ValueId::kNone) continue;
+        if (program[id].format) formats.insert(*program[id].format);
+        elements.insert(program[id].type.element);
       }
       const bool loop = op.code == OpCode::kWhile || op.code == OpCode::kFor;
       nested = nested || (loop && in_loop);
@@ -94,6 +97,7 @@ void Coverage::Add(const Case& made, const Observed& seen) {
   ++cases;
   for (OpCode code : contents.operations) ++operations[static_cast<size_t>(code)];
   for (Format format : contents.formats) ++formats[static_cast<size_t>(format)];
+  for (ElementType element : contents.elements) ++elements[static_cast<size_t>(element)];
   for (Order order : contents.orders) ++orders[static_cast<size_t>(order)];
   for (Comparison c : contents.events) ++event_comparisons[static_cast<size_t>(c)];
   for (Comparison c : contents.loops) ++loop_comparisons[static_cast<size_t>(c)];
@@ -135,6 +139,10 @@ std::vector<Coverage::Line> Coverage::Lines() const {
   });
   for (size_t i = 0; i < formats.size(); ++i) {
     lines.push_back({std::string(precision::FormatName(static_cast<Format>(i))), formats[i], 20});
+  }
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const std::string_view name = ElementTypeName(static_cast<ElementType>(i));
+    lines.push_back({std::string(name), elements[i], 100});
   }
   for (size_t i = 0; i < orders.size(); ++i) {
     lines.push_back({std::string(precision::OrderName(static_cast<Order>(i))), orders[i], 20});

@@ -10,11 +10,14 @@
 
 namespace simgrad::sim::equality {
 
+inline constexpr size_t kElementTypes = static_cast<size_t>(ElementType::kU8) + 1;
+
 struct Coverage {
   // In how many cases the lowered program holds it.
   std::array<int, kOpCodeCount> operations{};
   std::array<int, precision::kFormatCount> formats{};
   std::array<int, precision::kOrderCount> orders{};
+  std::array<int, kElementTypes> elements{};  // computed by an operation
   std::array<int, 6> event_comparisons{};
   std::array<int, 6> loop_comparisons{};
   int cases = 0;

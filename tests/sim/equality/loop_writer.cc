@@ -59,7 +59,7 @@ Vars WorldWriter::OtherCarried(ValuePool& pool, const LoopPlan& plan) {
   Vars carried;
   if (plan.pattern == Pattern::kCount) carried.push_back(builder_.Literal(0.0));
   for (int64_t more = random_.Integer(0, 2); more > 0; --more) carried.push_back(Real(pool));
-  for (const Vars* list : {&pool.i32s, &pool.i64s, &pool.choices}) {
+  for (const Vars* list : {&pool.i32s, &pool.i64s, &pool.u32s, &pool.u8s, &pool.choices}) {
     if (!options_.smooth && !list->empty() && random_.Chance(0.15)) {
       carried.push_back(Take(pool, *list));
     }
@@ -123,7 +123,7 @@ LoopTest WorldWriter::WriteTest(const LoopPlan& plan, const ValuePool& visible, 
   }
   if (random_.Chance(0.1)) test.lhs = builder_.Cast(test.lhs);
   if (plan.has_entry) test.entry = Threshold(pool);
-  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.choices, &pool.anonymous}) {
+  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.u32s, &pool.choices, &pool.anonymous}) {
     if (!list->empty() && random_.Chance(0.3)) test.exports.push_back(Take(pool, *list));
   }
   return test;

@@ -64,7 +64,26 @@ Var WorldWriter::Like(ValuePool& pool, const Type& type) {
   const Vars same = ValuePool::OfShape(pool.Of(type.element), type.shape);
   if (!same.empty()) return Take(pool, same);
   const bool truth = type.element == ElementType::kBool;
-  return builder_.Integer(random_.Integer(truth ? 0 : -5, truth ? 1 : 5), type.element, type.shape);
+  return Whole(type, truth ? 0 : -5, truth ? 1 : 5);
+}
+
+Var WorldWriter::Whole(const Type& type, int64_t low, int64_t high) {
+  int64_t n = random_.Integer(low, high);
+  if (n < 0 && type.element == ElementType::kU32) n += int64_t{1} << 32;
+  if (n < 0 && type.element == ElementType::kU8) n += 1 << 8;
+  return builder_.Integer(n, type.element, type.shape);
+}
+
+ElementType WorldWriter::AnyInteger(const ValuePool& pool) {
+  const double kind = random_.Uniform(0.0, 1.0);
+  if (kind < 0.25 && !pool.u32s.empty()) return ElementType::kU32;
+  if (kind < 0.4 && !pool.u8s.empty()) return ElementType::kU8;
+  return kind < 0.75 ? ElementType::kI32 : ElementType::kI64;
+}
+
+double WorldWriter::RandomFill(ElementType element) {
+  const bool natural = element == ElementType::kU32 || element == ElementType::kU8;
+  return static_cast<double>(random_.Integer(natural ? 0 : -2, natural ? 255 : 2));
 }
 
 Var WorldWriter::Threshold(ValuePool& pool) {
@@ -111,7 +130,8 @@ Var WorldWriter::Condense(ValuePool& pool, Var x, const Shape& shape) {
 
 Var WorldWriter::Digest(ValuePool& pool, const Shape& shape) {
   Vars parts;
-  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.i64s, &pool.choices, &pool.anonymous}) {
+  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.i64s, &pool.u32s, &pool.u8s,
+                           &pool.choices, &pool.anonymous}) {
     for (const Var& x : *list) {
       if (pool.unused.count(x.id) != 0) parts.push_back(x);
     }
@@ -131,7 +151,8 @@ Var WorldWriter::Digest(ValuePool& pool, const Shape& shape) {
 // Of every such value that is no anonymous bool.
 Var WorldWriter::DigestAll(ValuePool& pool, const Shape& shape) {
   Vars parts;
-  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.i64s, &pool.choices}) {
+  for (const Vars* list :
+       {&pool.reals, &pool.i32s, &pool.i64s, &pool.u32s, &pool.u8s, &pool.choices}) {
     for (const Var& x : *list) {
       if (pool.unused.count(x.id) != 0) parts.push_back(x);
     }
@@ -195,15 +216,14 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
 }
 
 bool WorldWriter::WriteIntegers(OpCode code, ValuePool& pool) {
-  Vars& list = random_.Chance(0.6) ? pool.i32s : pool.i64s;
+  Vars& list = pool.Of(AnyInteger(pool));
   if (list.empty()) return false;
   const Var a = Take(pool, list);
   Vars operands = {a};
   while (static_cast<int>(operands.size()) < InfoOf(code).operands.most) {
     const Vars same = ValuePool::OfShape(list, a.shape());
     const bool literal = random_.Chance(0.3);
-    operands.push_back(literal ? builder_.Integer(random_.Integer(-3, 3), TypeOf(a), a.shape())
-                               : Take(pool, same));
+    operands.push_back(literal ? Whole({TypeOf(a), a.shape()}, -3, 3) : Take(pool, same));
   }
   Keep(pool, list, builder_.Apply(code, operands));
   return true;
@@ -233,9 +253,7 @@ bool WorldWriter::WriteCompare(OpCode code, ValuePool& pool) {
     Keep(pool, decides ? pool.choices : pool.anonymous, builder_.Apply(code, {a, b}));
     return true;
   }
-  Vars& list = equality && random_.Chance(0.2) ? pool.choices
-               : random_.Chance(0.5)           ? pool.i32s
-                                               : pool.i64s;
+  Vars& list = equality && random_.Chance(0.2) ? pool.choices : pool.Of(AnyInteger(pool));
   if (list.empty()) return false;
   const Var a = Take(pool, list);
   const Var b = Like(pool, {TypeOf(a), a.shape()});
@@ -243,7 +261,22 @@ bool WorldWriter::WriteCompare(OpCode code, ValuePool& pool) {
   return true;
 }
 
+bool WorldWriter::WriteBits(OpCode code, ValuePool& pool) {
+  Vars& list = pool.Of(AnyInteger(pool));
+  if (list.empty()) return false;
+  Vars operands = {Take(pool, list)};
+  const Type type{TypeOf(operands[0]), operands[0].shape()};
+  const bool shifts = code == kShl || code == kShr;
+  if (code != kNot) {
+    operands.push_back(shifts && random_.Chance(0.7) ? Whole(type, -1, 66) : Like(pool, type));
+  }
+  Keep(pool, list, builder_.Apply(code, operands));
+  return true;
+}
+
 bool WorldWriter::WriteLogic(OpCode code, ValuePool& pool) {
+  const bool shifts = code == kShl || code == kShr;
+  if (shifts || (!options_.smooth && random_.Chance(0.4))) return WriteBits(code, pool);
   const bool anonymous = !pool.anonymous.empty() && (pool.choices.empty() || random_.Chance(0.4));
   if (!anonymous && pool.choices.empty()) return false;
   const Var a = Take(pool, anonymous ? pool.anonymous : pool.choices);
@@ -262,8 +295,8 @@ bool WorldWriter::WriteSelect(ValuePool& pool) {
   if (pool.choices.empty() && !WriteEvent(pool)) return false;
   const Var condition = Take(pool, pool.choices);
   const double kind = options_.smooth ? 1.0 : random_.Uniform(0.0, 1.0);
-  if (kind < 0.15 && !(kind < 0.07 ? pool.i32s : pool.i64s).empty()) {
-    const ElementType element = kind < 0.07 ? ElementType::kI32 : ElementType::kI64;
+  const ElementType element = kind < 0.15 ? AnyInteger(pool) : ElementType::kReal;
+  if (kind < 0.15 && !pool.Of(element).empty()) {
     const Type type{element, condition.shape()};
     Keep(pool, pool.Of(element), Select(condition, Like(pool, type), Like(pool, type)));
   } else if (kind < 0.25) {
@@ -279,9 +312,11 @@ bool WorldWriter::WriteSelect(ValuePool& pool) {
 bool WorldWriter::WriteEvent(ValuePool& pool) {
   if (!sites_allowed_) return false;
   std::optional<Var> guard;
-  const bool integers = !options_.smooth && !pool.i32s.empty() && random_.Chance(0.1);
-  const Var a = integers ? Take(pool, pool.i32s) : Real(pool);
-  const Var b = integers              ? Like(pool, {ElementType::kI32, a.shape()})
+  bool integers = !options_.smooth && random_.Chance(0.15);
+  const ElementType element = integers ? AnyInteger(pool) : ElementType::kReal;
+  integers = integers && !pool.Of(element).empty();
+  const Var a = integers ? Take(pool, pool.Of(element)) : Real(pool);
+  const Var b = integers              ? Like(pool, {element, a.shape()})
                 : random_.Chance(0.7) ? Threshold(pool)
                                       : RealOf(pool, a.shape());
   const Vars& guards =
@@ -309,12 +344,13 @@ bool WorldWriter::WriteAccept(ValuePool& pool) {
 void WorldWriter::WriteLiteral(ValuePool& pool) {
   const double kind = random_.Uniform(0.0, 1.0);
   if (kind < 0.2 && !options_.smooth) {
-    const bool wide = random_.Chance(0.4);
-    const Var x =
-        builder_.Integer(random_.Integer(-9, 9), wide ? ElementType::kI64 : ElementType::kI32,
-                         random_.Chance(0.5) ? main_shape_ : Shape{});
+    static const std::vector<ElementType> kElements = {ElementType::kI32, ElementType::kI32,
+                                                       ElementType::kI64, ElementType::kU32,
+                                                       ElementType::kU8};
+    const ElementType element = random_.Pick(kElements);
+    const Var x = Whole({element, random_.Chance(0.5) ? main_shape_ : Shape{}}, -9, 9);
     everywhere_.insert(x.id);
-    Keep(pool, wide ? pool.i64s : pool.i32s, x);
+    Keep(pool, pool.Of(element), x);
     return;
   }
   Var x = builder_.Literal(random_.Uniform(-2.0, 2.0));
@@ -329,13 +365,13 @@ void WorldWriter::WriteLiteral(ValuePool& pool) {
 
 bool WorldWriter::WriteShape(OpCode code, ValuePool& pool) {
   const double kind = options_.smooth ? 1.0 : random_.Uniform(0.0, 1.0);
-  const ElementType element = kind < 0.1   ? ElementType::kI32
+  const ElementType element = kind < 0.1   ? AnyInteger(pool)
                               : kind < 0.2 ? ElementType::kBool
                                            : ElementType::kReal;
   if (code == kIota) {
     const Shape of = main_shape_.empty() ? Shape{random_.Integer(1, 4)} : main_shape_;
     const int64_t axis = random_.Integer(0, static_cast<int64_t>(of.size()) - 1);
-    const ElementType as = random_.Chance(0.7) ? ElementType::kI32 : ElementType::kI64;
+    const ElementType as = random_.Chance(0.5) ? ElementType::kI32 : AnyInteger(pool);
     Keep(pool, pool.Of(as), builder_.Iota(of, axis, as));
     return true;
   }
@@ -374,7 +410,7 @@ bool WorldWriter::WriteTake(ValuePool& pool, ElementType element, Var x) {
   for (int64_t k = ElementCount(a.shape); k > 0; --k) {
     a.start.push_back(count == 0 || random_.Chance(0.15) ? -1 : random_.Integer(0, count - 1));
   }
-  if (random_.Chance(0.5)) a.literal = {static_cast<double>(random_.Integer(-2, 2))};
+  if (random_.Chance(0.5)) a.literal = {RandomFill(element)};
   Keep(pool, pool.Of(element), builder_.Do(kTake, {x}, std::move(a)));
   return true;
 }
@@ -407,7 +443,7 @@ bool WorldWriter::WriteWindow(OpCode code, ValuePool& pool, ElementType element,
         a.shape[k] = std::max(a.shape[k], a.start[k] + shape[k]);
       }
     }
-    if (random_.Chance(0.5)) a.literal = {static_cast<double>(random_.Integer(-2, 2))};
+    if (random_.Chance(0.5)) a.literal = {RandomFill(element)};
     Keep(pool, pool.Of(element), builder_.Do(kPad, {x}, std::move(a)));
     return true;
   }
@@ -444,8 +480,7 @@ bool WorldWriter::WriteReduction(OpCode code, ValuePool& pool) {
   const bool may_be_empty = code == kSum || code == kProd || code == kCumsum || of_bools;
   const double kind = options_.smooth ? 1.0 : random_.Uniform(0.0, 1.0);
   Vars& list = of_bools      ? (random_.Chance(0.7) ? pool.choices : pool.anonymous)
-               : kind < 0.15 ? pool.i32s
-               : kind < 0.25 ? pool.i64s
+               : kind < 0.25 ? pool.Of(AnyInteger(pool))
                              : pool.reals;
   const Vars fitting = ValuePool::Where(list, [&](const Var& x) {
     return !x.shape().empty() && (may_be_empty || ElementCount(x.shape()) > 0);
@@ -490,7 +525,8 @@ bool WorldWriter::WritePrecision(OpCode code, ValuePool& pool) {
     return true;
   }
   static const std::vector<ElementType> kTypes = {ElementType::kReal, ElementType::kI32,
-                                                  ElementType::kI64, ElementType::kBool};
+                                                  ElementType::kI64,  ElementType::kBool,
+                                                  ElementType::kU32,  ElementType::kU8};
   const ElementType from = random_.Pick(kTypes);
   const ElementType to = random_.Pick(kTypes);
   if (pool.Of(from).empty()) return false;

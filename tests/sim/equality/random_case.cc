@@ -88,10 +88,16 @@ Tensor RandomTensor(Feed& feed, const Type& type, int64_t copies) {
   if (type.element == ElementType::kI32) dtype = DType::kI32;
   if (type.element == ElementType::kI64) dtype = DType::kI64;
   if (type.element == ElementType::kBool) dtype = DType::kBool;
+  if (type.element == ElementType::kU32) dtype = DType::kU32;
+  if (type.element == ElementType::kU8) dtype = DType::kU8;
+  const int64_t largest = dtype == DType::kU32 ? UINT32_MAX : dtype == DType::kU8 ? UINT8_MAX : 0;
   Tensor tensor = Tensor::Zeros(dtype, {copies * ElementCount(type.shape)});
   for (int64_t i = 0; i < tensor.count(); ++i) {
     if (type.element == ElementType::kReal) {
       tensor.Set(i, feed.Real());
+    } else if (largest > 0) {
+      const int64_t n = feed.random.Integer(0, 9);
+      tensor.SetInt(i, feed.random.Chance(0.5) ? n : largest - n);
     } else {
       tensor.SetInt(i, feed.random.Integer(0, type.element == ElementType::kBool ? 1 : 9));
     }

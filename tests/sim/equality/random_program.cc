@@ -42,7 +42,8 @@ void WorldWriter::WriteInputs() {
     inputs_.reals.push_back(states_.back());
   }
   if (!options_.smooth) {
-    for (const ElementType element : {ElementType::kI32, ElementType::kI64, ElementType::kBool}) {
+    for (const ElementType element : {ElementType::kI32, ElementType::kI64, ElementType::kBool,
+                                      ElementType::kU32, ElementType::kU8}) {
       if (!random_.Chance(0.3)) continue;
       const std::string name(ElementTypeName(element));
       states_.push_back(builder_.State("n_" + name, shape(), "", element));
@@ -137,6 +138,8 @@ Var WorldWriter::WriteSections(ValuePool& pool) {
     ValuePool next = InputPool();
     for (const Var& x : some(pool.i32s)) Keep(next, next.i32s, x);
     for (const Var& x : some(pool.i64s)) Keep(next, next.i64s, x);
+    for (const Var& x : some(pool.u32s)) Keep(next, next.u32s, x);
+    for (const Var& x : some(pool.u8s)) Keep(next, next.u8s, x);
     for (const Var& x : some(pool.choices)) Keep(next, next.choices, x);
     for (const Var& x : some(pool.anonymous)) Keep(next, next.anonymous, x);
     for (const Var& x : some(pool.reals)) Keep(next, next.reals, wild_ ? x : Bounded(x));
@@ -150,7 +153,8 @@ Var WorldWriter::WriteSections(ValuePool& pool) {
 // What is still unused, and sometimes an input or a next state as it is.
 void WorldWriter::WriteExports(ValuePool& pool) {
   Vars exported;
-  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.i64s, &pool.choices, &pool.anonymous}) {
+  for (const Vars* list : {&pool.reals, &pool.i32s, &pool.i64s, &pool.u32s, &pool.u8s,
+                           &pool.choices, &pool.anonymous}) {
     for (const Var& x : *list) {
       if (pool.unused.count(x.id) != 0 && exported.size() < 5 && random_.Chance(0.8)) {
         exported.push_back(x);

@@ -14,6 +14,8 @@ struct ValuePool {
   Vars reals;
   Vars i32s;
   Vars i64s;
+  Vars u32s;
+  Vars u8s;
   Vars choices;    // bools that a select may hang on
   Vars anonymous;  // bools that come from a comparison of reals
   // Made here and used by nothing yet.
@@ -25,6 +27,10 @@ struct ValuePool {
         return i32s;
       case ElementType::kI64:
         return i64s;
+      case ElementType::kU32:
+        return u32s;
+      case ElementType::kU8:
+        return u8s;
       case ElementType::kBool:
         return choices;
       case ElementType::kReal:
@@ -62,6 +68,8 @@ struct ValuePool {
     inside.reals = Where(reals, keep);
     inside.i32s = Where(i32s, keep);
     inside.i64s = Where(i64s, keep);
+    inside.u32s = Where(u32s, keep);
+    inside.u8s = Where(u8s, keep);
     inside.choices = Where(choices, keep);
     return inside;
   }

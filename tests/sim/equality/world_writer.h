@@ -38,6 +38,7 @@ class WorldWriter {
   void WriteReals(OpCode code, ValuePool& pool);
   bool WriteCompare(OpCode code, ValuePool& pool);
   bool WriteLogic(OpCode code, ValuePool& pool);
+  bool WriteBits(OpCode code, ValuePool& pool);
   bool WriteSelect(ValuePool& pool);
   bool WriteShape(OpCode code, ValuePool& pool);
   bool WriteWindow(OpCode code, ValuePool& pool, ElementType element, Var x);
@@ -61,6 +62,10 @@ class WorldWriter {
   Var Real(ValuePool& pool);
   Var RealOf(ValuePool& pool, const Shape& shape);
   Var Like(ValuePool& pool, const Type& type);
+  // Of an unsigned type modulo its width, so close to its largest number.
+  Var Whole(const Type& type, int64_t low, int64_t high);
+  ElementType AnyInteger(const ValuePool& pool);
+  double RandomFill(ElementType element);
   Var Threshold(ValuePool& pool);
   Var Positive(Var x);
   Var Bounded(Var x);

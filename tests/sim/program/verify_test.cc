@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "sim/op/op_info.h"
 #include "sim/program/builder.h"
 #include "sim/program/field_error.h"
 #include "sim/worlds/worlds.h"
@@ -138,6 +139,43 @@ INSTANTIATE_TEST_SUITE_P(
                 [](Program& p) { p.objectives[0].terminal.yields = {p.step.ops[0].results[0]}; },
                 "objectives[0].terminal.yields"}),
     [](const auto& instance) { return instance.param.name; });
+
+TEST(Verify, RefusesLiteralsOutsideTheirType) {
+  const auto is_taken = [](ElementType type, int64_t n) {
+    Builder b("literal");
+    const Var x = b.State("x", {}, "", type);
+    b.SetNext({b.Apply(OpCode::kAdd, {x, b.Integer(n, type)})});
+    return b.Finish().ok();
+  };
+  EXPECT_TRUE(is_taken(ElementType::kU32, UINT32_MAX));
+  EXPECT_FALSE(is_taken(ElementType::kU32, int64_t{UINT32_MAX} + 1));
+  EXPECT_FALSE(is_taken(ElementType::kU32, -1));
+  EXPECT_TRUE(is_taken(ElementType::kU8, 255));
+  EXPECT_FALSE(is_taken(ElementType::kU8, 256));
+  EXPECT_FALSE(is_taken(ElementType::kU8, -1));
+  EXPECT_FALSE(is_taken(ElementType::kI32, int64_t{1} << 31));
+}
+
+TEST(Verify, TakesBitsOfWholeNumbersOfOneTypeOnly) {
+  const auto is_taken = [](OpCode code, ElementType a, ElementType b_type) {
+    Builder b("bits");
+    const Var x = b.State("x", {}, "", a);
+    const Var y = b.State("y", {}, "", b_type);
+    b.SetNext({b.Apply(code, {x, y}), y});
+    return b.Finish().ok();
+  };
+  using enum ElementType;
+  for (const OpCode code : {OpCode::kAnd, OpCode::kOr, OpCode::kXor, OpCode::kShl, OpCode::kShr}) {
+    const bool shifts = code == OpCode::kShl || code == OpCode::kShr;
+    for (const ElementType type : {kI32, kI64, kU32, kU8}) {
+      EXPECT_TRUE(is_taken(code, type, type)) << InfoOf(code).name << ElementTypeName(type);
+    }
+    EXPECT_EQ(is_taken(code, kBool, kBool), !shifts) << InfoOf(code).name;
+    EXPECT_FALSE(is_taken(code, kReal, kReal)) << InfoOf(code).name;
+    EXPECT_FALSE(is_taken(code, kU32, kI32)) << InfoOf(code).name;
+    EXPECT_FALSE(is_taken(code, kU32, kU8)) << InfoOf(code).name;
+  }
+}
 
 TEST(Verify, RefusesASelectOnAnAnonymousComparisonOfReals) {
   Builder b("anonymous");

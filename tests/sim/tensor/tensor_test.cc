@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace simgrad::sim {
 namespace {
@@ -43,9 +44,25 @@ TEST(Tensor, ReadsNegativeI32AndSaturatesBeyondIt) {
   EXPECT_EQ(tensor.GetInt(1), INT32_MAX);
 }
 
+TEST(Tensor, ReadsTheLargestUnsignedNumbersAndSaturatesBeyondThem) {
+  for (const auto& [dtype, largest] :
+       {std::pair(DType::kU32, int64_t{UINT32_MAX}), std::pair(DType::kU8, int64_t{UINT8_MAX})}) {
+    Tensor tensor = Tensor::Zeros(dtype, {4});
+    tensor.SetInt(0, largest);
+    tensor.SetInt(1, largest + 1);
+    tensor.SetInt(2, -1);
+    tensor.Set(3, static_cast<double>(largest));
+    EXPECT_EQ(tensor.GetInt(0), largest);
+    EXPECT_EQ(tensor.GetInt(1), largest);
+    EXPECT_EQ(tensor.GetInt(2), 0);
+    EXPECT_EQ(tensor.Get(3), static_cast<double>(largest));
+  }
+}
+
 TEST(Tensor, HasItsSizeInBytesForEveryDtype) {
-  for (DType dtype : {DType::kF64, DType::kF32, DType::kBf16, DType::kF16, DType::kE4m3,
-                      DType::kE5m2, DType::kI32, DType::kI64, DType::kBool}) {
+  for (DType dtype :
+       {DType::kF64, DType::kF32, DType::kBf16, DType::kF16, DType::kE4m3, DType::kE5m2,
+        DType::kI32, DType::kI64, DType::kBool, DType::kU32, DType::kU8}) {
     EXPECT_EQ(Tensor::Zeros(dtype, {3, 2}).bytes.size(), 6 * DTypeSize(dtype)) << DTypeName(dtype);
   }
 }

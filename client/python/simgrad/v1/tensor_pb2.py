@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17simgrad/v1/tensor.proto\x12\nsimgrad.v1\"e\n\x06Tensor\x12 \n\x05\x64type\x18\x01 \x01(\x0e\x32\x11.simgrad.v1.DType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x10\n\x06inline\x18\x03 \x01(\x0cH\x00\x12\r\n\x03ref\x18\x04 \x01(\x0cH\x00\x42\t\n\x07\x63ontent*\xa9\x01\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\r\n\tDTYPE_F64\x10\x01\x12\r\n\tDTYPE_F32\x10\x02\x12\x0e\n\nDTYPE_BF16\x10\x03\x12\r\n\tDTYPE_F16\x10\x04\x12\x0e\n\nDTYPE_E4M3\x10\x05\x12\x0e\n\nDTYPE_E5M2\x10\x06\x12\r\n\tDTYPE_I32\x10\x07\x12\r\n\tDTYPE_I64\x10\x08\x12\x0e\n\nDTYPE_BOOL\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17simgrad/v1/tensor.proto\x12\nsimgrad.v1\"e\n\x06Tensor\x12 \n\x05\x64type\x18\x01 \x01(\x0e\x32\x11.simgrad.v1.DType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x10\n\x06inline\x18\x03 \x01(\x0cH\x00\x12\r\n\x03ref\x18\x04 \x01(\x0cH\x00\x42\t\n\x07\x63ontent*\xc6\x01\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\r\n\tDTYPE_F64\x10\x01\x12\r\n\tDTYPE_F32\x10\x02\x12\x0e\n\nDTYPE_BF16\x10\x03\x12\r\n\tDTYPE_F16\x10\x04\x12\x0e\n\nDTYPE_E4M3\x10\x05\x12\x0e\n\nDTYPE_E5M2\x10\x06\x12\r\n\tDTYPE_I32\x10\x07\x12\r\n\tDTYPE_I64\x10\x08\x12\x0e\n\nDTYPE_BOOL\x10\t\x12\r\n\tDTYPE_U32\x10\n\x12\x0c\n\x08\x44TYPE_U8\x10\x0b\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'simgrad.v1.tensor_pb2', globals())
@@ -21,7 +21,7 @@ if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
   _DTYPE._serialized_start=143
-  _DTYPE._serialized_end=312
+  _DTYPE._serialized_end=341
   _TENSOR._serialized_start=39
   _TENSOR._serialized_end=140
 # @@protoc_insertion_point(module_scope)

@@ -14,6 +14,8 @@ DTYPE_F32: DType
 DTYPE_F64: DType
 DTYPE_I32: DType
 DTYPE_I64: DType
+DTYPE_U32: DType
+DTYPE_U8: DType
 DTYPE_UNSPECIFIED: DType
 
 class Tensor(_message.Message):

@@ -20,11 +20,13 @@ SIMGRAD_HD inline uint32_t TapedBits(float x) { return BitsOf(x); }
 SIMGRAD_HD inline uint64_t TapedBits(double x) { return BitsOf(x); }
 SIMGRAD_HD inline uint32_t TapedBits(int32_t x) { return static_cast<uint32_t>(x); }
 SIMGRAD_HD inline uint64_t TapedBits(int64_t x) { return static_cast<uint64_t>(x); }
+SIMGRAD_HD inline uint32_t TapedBits(uint32_t x) { return x; }
 SIMGRAD_HD inline uint32_t TapedBits(bool x) { return x ? 1 : 0; }
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, float& x) { x = precision::FloatOf(bits); }
 SIMGRAD_HD inline void FromTapedBits(uint64_t bits, double& x) { x = precision::DoubleOf(bits); }
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, int32_t& x) { x = static_cast<int32_t>(bits); }
 SIMGRAD_HD inline void FromTapedBits(uint64_t bits, int64_t& x) { x = static_cast<int64_t>(bits); }
+SIMGRAD_HD inline void FromTapedBits(uint32_t bits, uint32_t& x) { x = bits; }
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, bool& x) { x = bits != 0; }
 
 // What the threads of a block share.

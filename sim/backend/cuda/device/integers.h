@@ -89,6 +89,55 @@ SIMGRAD_HD inline T TruncatedRemainder(T a, T b) {
   return b == -1 ? T{0} : a % b;
 }
 
+// By the width or more, and so by a negative count: nothing of a is left.
+template <class T>
+SIMGRAD_HD inline T ShiftLeft(T a, T b) {
+  using U = typename UnsignedOf<T>::Type;
+  constexpr U kBits = 8 * sizeof(T);
+  const U count = static_cast<U>(b);
+  const U shifted = static_cast<U>(a) << (count % kBits);
+  return count < kBits ? static_cast<T>(shifted) : T{0};
+}
+
+// By the width or more the sign is left.
+template <class T>
+SIMGRAD_HD inline T ShiftRight(T a, T b) {
+  using U = typename UnsignedOf<T>::Type;
+  constexpr U kBits = 8 * sizeof(T);
+  const U count = static_cast<U>(b);
+  return a >> (count < kBits ? count : kBits - 1);
+}
+
+// ---- u32, and u8, which lies in 32 bits: numbers up to kLargest ----
+
+template <uint32_t kLargest>
+struct Natural {
+  using U = uint32_t;
+  static constexpr U kBits = kLargest > 255 ? 32 : 8;
+  SIMGRAD_HD static U Add(U a, U b) { return (a + b) & kLargest; }
+  SIMGRAD_HD static U Sub(U a, U b) { return (a - b) & kLargest; }
+  SIMGRAD_HD static U Mul(U a, U b) { return (a * b) & kLargest; }
+  SIMGRAD_HD static U Neg(U a) { return Sub(0, a); }
+  SIMGRAD_HD static U Not(U a) { return a ^ kLargest; }
+  SIMGRAD_HD static U Sign(U a) { return a != 0 ? 1 : 0; }
+  // Of every quotient; `by_zero` for a zero divisor.
+  SIMGRAD_HD static U Divide(U a, U b, U by_zero) {
+    const U quotient = a / (b == 0 ? 1 : b);
+    return b == 0 ? by_zero : quotient;
+  }
+  SIMGRAD_HD static U Remainder(U a, U b, U by_zero) {
+    const U remainder = a % (b == 0 ? 1 : b);
+    return b == 0 ? by_zero : remainder;
+  }
+  SIMGRAD_HD static U ShiftLeft(U a, U b) { return b < kBits ? (a << (b % kBits)) & kLargest : 0; }
+  SIMGRAD_HD static U ShiftRight(U a, U b) { return b < kBits ? a >> (b % kBits) : 0; }
+  // Toward zero, saturating; NaN to 0.
+  SIMGRAD_HD static U Of(double x) {
+    const U inside = static_cast<U>(x > 0 && x < kLargest ? x : 0.0);
+    return x >= kLargest ? kLargest : inside;
+  }
+};
+
 template <class T>
 SIMGRAD_HD inline T WrapTo(int64_t n) {
   return static_cast<T>(static_cast<uint64_t>(n));

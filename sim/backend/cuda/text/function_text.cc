@@ -28,7 +28,7 @@ int64_t ElementBytes(PlanCarrier carrier) {
 }
 
 bool IsInteger(PlanCarrier carrier) {
-  return carrier == PlanCarrier::kI32 || carrier == PlanCarrier::kI64;
+  return carrier == PlanCarrier::kI32 || carrier == PlanCarrier::kI64 || IsUnsigned(carrier);
 }
 
 // "_speed" of a value's name, or nothing.
@@ -285,8 +285,8 @@ class Writer {
       return Cat("self.in", buffer.number);
     const std::string place =
         Cat("(self.args.input[", buffer.number, "], self.instance, self.read_time, ", at, ")");
-    const bool is_real = buffer.carrier == PlanCarrier::kF32 || buffer.carrier == PlanCarrier::kF64;
-    if (!is_real) return Cat("ReadInteger<", type, ">", place);
+    if (buffer.carrier == PlanCarrier::kU8) return Cat("ReadInteger<uint8_t>", place);
+    if (!IsReal(buffer.carrier)) return Cat("ReadInteger<", type, ">", place);
     return buffer.carrier == PlanCarrier::kF64 ? Cat("ReadReal", place)
                                                : Cat("static_cast<float>(ReadReal", place, ")");
   }
@@ -646,7 +646,8 @@ FunctionText WriteFunction(const plan::Plan& plan, const plan::Function& functio
 }
 
 std::string TypeText(plan::Carrier carrier) {
-  constexpr std::string_view kNames[] = {"bool", "int32_t", "int64_t", "float", "double"};
+  constexpr std::string_view kNames[] = {"bool",   "int32_t",  "int64_t", "float",
+                                         "double", "uint32_t", "uint32_t"};
   return std::string(kNames[static_cast<size_t>(carrier)]);
 }
 

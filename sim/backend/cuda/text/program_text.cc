@@ -53,6 +53,9 @@ Carrier MemoryCarrier(plan::Carrier carrier) {
       return Carrier::kI32;
     case plan::Carrier::kI64:
       return Carrier::kI64;
+    case plan::Carrier::kU32:
+    case plan::Carrier::kU8:
+      return Carrier::kU32;
     case plan::Carrier::kF32:
       return Carrier::kF32;
     case plan::Carrier::kF64:
@@ -62,7 +65,8 @@ Carrier MemoryCarrier(plan::Carrier carrier) {
 }
 
 std::string TypeOf(Carrier carrier) {
-  constexpr std::string_view kNames[] = {"float", "double", "int32_t", "int64_t", "bool"};
+  constexpr std::string_view kNames[] = {"float",   "double", "int32_t",
+                                         "int64_t", "bool",   "uint32_t"};
   return std::string(kNames[static_cast<size_t>(carrier)]);
 }
 

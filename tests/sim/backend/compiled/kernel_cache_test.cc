@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -95,6 +97,42 @@ TEST_F(KernelCacheTest, RequestsForOneStructureShareOneCompile) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(compiles, 1);
+}
+
+// The permissions of the mapping that holds an address; null: those of all mappings.
+std::vector<std::string> PermissionsOf(const void* address) {
+  std::vector<std::string> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::string range, permissions;
+    words >> range >> permissions;
+    const uintptr_t begin = std::stoull(range, nullptr, 16);
+    const uintptr_t end = std::stoull(range.substr(range.find('-') + 1), nullptr, 16);
+    const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+    if (address == nullptr || (begin <= at && at < end)) found.push_back(permissions);
+  }
+  return found;
+}
+
+TEST_F(KernelCacheTest, CodeIsExecutableAndNothingIsAlsoWritable) {
+  KernelCache cache({.folder = folder_});
+  const KernelRequest request = RequestOf(LineProgram(0.5));
+  const auto check = [](const absl::StatusOr<std::shared_ptr<const Kernel>>& kernel) {
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    const auto code = PermissionsOf(reinterpret_cast<const void*>((*kernel)->step));
+    EXPECT_EQ(code, std::vector<std::string>{"r-xp"});
+    const auto all = PermissionsOf(nullptr);
+    EXPECT_GT(all.size(), 10u);
+    for (const std::string& permissions : all) {
+      EXPECT_FALSE(permissions[1] == 'w' && permissions[2] == 'x') << permissions;
+    }
+  };
+  check(cache.Get(request, Wanted::kBest, {}));
+  // As it is found in the folder.
+  KernelCache other({.folder = folder_});
+  check(other.Get(request, Wanted::kBest, {}));
+  EXPECT_EQ(other.use().loaded_from_disk, 1u);
 }
 
 // A gate that compiles wait at, by effort.

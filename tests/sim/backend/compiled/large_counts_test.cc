@@ -1,4 +1,4 @@
-// What compiled code needs for a program of 5,000 operations, in counts.
+// What compiled code needs for programs of 5,000 and 20,000 operations, in counts.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include "sim/backend/compiled/compiled_executor.h"
 #include "sim/backend/compiled/memory_need.h"
 #include "sim/engine.h"
+#include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"
 #include "tests/sim/program/large_program.h"
 #include "tests/sim/work_maker.h"
@@ -59,15 +60,17 @@ TEST_P(LargePrograms, AreAdmittedWithinTheirCounts) {
   // One plan for admission and run, and two kernels of a few functions each.
   EXPECT_EQ(executor->use().plans, 1);
   EXPECT_LE(executor->use().plan_bytes, most.plan_mib * kMiB);
-  const plan::Plan plan =
-      plan::PlacedPlan(*work.batch.program, {.decides = true, .looks = true, .ranges = true});
+  const plan::Plan plan = plan::CutLargeFunctions(
+      plan::PlacedPlan(*work.batch.program, {.decides = true, .looks = true, .ranges = true}));
   EXPECT_EQ(FunctionsOf(plan, Part::kForward).size(), 3u);
   EXPECT_EQ(FunctionsOf(plan, Part::kAdjoint).size(), 5u);
   EXPECT_LE(CompileBytes(plan, Part::kForward), most.forward_mib * kMiB);
   EXPECT_LE(CompileBytes(plan, Part::kAdjoint), most.adjoint_mib * kMiB);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, LargePrograms, testing::Values(Expected{5'000, 760, 26, 76, 248}),
+INSTANTIATE_TEST_SUITE_P(Sizes, LargePrograms,
+                         testing::Values(Expected{5'000, 560, 24, 23, 102},
+                                         Expected{20'000, 1660, 97, 66, 387}),
                          [](const auto& tested) {
                            return std::to_string(tested.param.operations);
                          });

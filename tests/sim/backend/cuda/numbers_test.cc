@@ -45,5 +45,17 @@ TEST(NumbersTest, AnotherFormatIsConvertedAndNanIsCanonical) {
   }
 }
 
+TEST(NumbersTest, UnsignedNumbersAreNotNegative) {
+  const uint32_t memory[] = {200, 255, 0x80000000u, 0xFFFFFFFFu};
+  const auto put = [&](DType dtype, int64_t count) {
+    Tensor tensor = Tensor::Zeros(dtype, {count});
+    PutNumbers(Carrier::kU32, reinterpret_cast<const uint8_t*>(memory), {.instances = count},
+               {.instance = 1}, {.instance = 1}, tensor);
+    for (int64_t i = 0; i < count; ++i) EXPECT_EQ(tensor.GetInt(i), memory[i]);
+  };
+  put(DType::kU32, 4);
+  put(DType::kU8, 2);
+}
+
 }  // namespace
 }  // namespace simgrad::sim::cuda

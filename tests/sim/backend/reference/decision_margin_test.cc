@@ -28,7 +28,8 @@ Var Formula(Builder& b, equality::Random& random, const Vars& tests, size_t firs
   const size_t left = static_cast<size_t>(random.Integer(1, static_cast<int64_t>(count) - 1));
   const Var a = Formula(b, random, tests, first, left);
   const Var c = Formula(b, random, tests, first + left, count - left);
-  return b.Apply(random.Chance(0.5) ? OpCode::kAnd : OpCode::kOr, {a, c});
+  static const std::vector<OpCode> kJoins = {OpCode::kAnd, OpCode::kOr, OpCode::kXor};
+  return b.Apply(random.Pick(kJoins), {a, c});
 }
 
 struct Evaluated {
