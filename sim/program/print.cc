@@ -143,7 +143,9 @@ class Printer {
         !program_[op.results[0]].name.empty()) {
       head += " " + program_[op.results[0]].name;
     }
-    if (!op.label.empty()) head += " | " + op.label;
+    // A program with a level is its author's: lines of a file, which a comment above would move.
+    const bool says_label = program_.level == TestLevel::kDeclared && !op.label.empty();
+    if (says_label) head += " | " + op.label;
     Line(indent, head);
     has_second_edition_ |= !op.results.empty() && IsOfSecondEdition(op, op.results[0]);
     for (size_t i = 0; i < op.regions.size(); ++i) {

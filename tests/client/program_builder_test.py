@@ -235,3 +235,13 @@ def test_a_scan_takes_elements_and_stacks_results():
     assert loop.reverse
     with pytest.raises(ValueError, match="length"):
         b.scan(lambda c, e: (c, []), [total])
+
+
+def test_every_operation_of_the_table_has_a_method(root):
+    page = (root / "docs/programs.md").read_text()
+    table = page.partition("<!-- operations: printed")[2].partition("<!-- operations end -->")[0]
+    codes = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert len(codes) > 80
+    named = {"and": "and_", "or": "or_", "not": "not_", "while": "while_loop", "for": "for_loop"}
+    missing = [code for code in codes if not hasattr(ProgramBuilder, named.get(code, code))]
+    assert missing == []

@@ -217,3 +217,18 @@ def test_what_the_text_of_kernels_cannot_be_is_refused_before_it_is_sent():
         request.cuda_text_options("warp_per_instance", [])
     with pytest.raises(ValueError, match="cuda=True"):
         request.cuda_text_options(False, ["u"])
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"recrod": ["y"]}, "no option recrod"),
+    ({"objective": ["a", "b"]}, "objective is one name"),
+    ({"steps": 3.0}, "steps is a whole number"),
+])
+def test_options_that_cannot_be_are_named(options, words):
+    with pytest.raises(TypeError, match=words):
+        request.rollout_spec(sg.World("bouncing_ball"), dict, **{"steps": 1, **options})
+
+
+def test_one_name_of_an_input_may_stand_alone():
+    spec = request.rollout_spec(sg.World("bouncing_ball"), dict, steps=1)
+    assert [name.name for name in request.gradient_request(spec, dict, wrt="alpha").wrt] == ["alpha"]

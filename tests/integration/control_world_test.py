@@ -60,7 +60,7 @@ def test_it_agrees_with_plain_python(client):
     assert loop.counter.sum() == sum(n for _, n in expected) > 0
     assert (loop.reasons.sum(axis=1) + loop.counter == loop.runs).all()
     kinds = {name: event.kind for name, event in r.events.items()}
-    assert kinds == {"halve#1": "termination", "gt": "event", "step": "acceptance"}
+    assert kinds == {"halve.1": "termination", "world.1": "event", "step": "acceptance"}
 
 
 def test_its_gradients_agree_with_central_differences(client):

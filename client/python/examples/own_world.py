@@ -5,41 +5,42 @@ usage: own_world.py [TARGET]      (default localhost:8001)
 
 import sys
 
+import numpy as np
+
 import simgrad as sg
-from simgrad.program import ProgramBuilder
 
 
-def damped_pendulum():
-    b = ProgramBuilder("damped_pendulum")
-    angle, speed = b.state("angle"), b.state("speed")
-    gravity, damping = b.param("gravity", default=9.81), b.param("damping", default=0.2)
-    torque, h, tol = b.control("torque", default=0.0), b.config("h", 0.01), b.config("tol", 1e-10)
-
-    def test(a, w, change):
-        return b.abs(change), tol
-
-    def body(carried, exports):
-        # Fixed-point iteration on the midpoint: w' = w + h f((angle + a') / 2, (w + w') / 2).
-        a, w, _ = carried
+@sg.world
+def pendulum(
+    angle: sg.State,
+    speed: sg.State,
+    gravity: sg.Param = 9.81,
+    damping: sg.Param = 0.2,
+    torque: sg.Control = 0.0,
+    h: sg.Config = 0.01,
+):
+    def midpoint(a, w):
+        # w' = w + h f((angle + a') / 2, (w + w') / 2)
         middle_speed = 0.5 * (speed + w)
-        acceleration = torque - gravity * b.sin(0.5 * (angle + a)) - damping * middle_speed
-        next_speed = speed + h * acceleration
-        return angle + h * middle_speed, next_speed, next_speed - w
+        acceleration = torque - gravity * np.sin(0.5 * (angle + a)) - damping * middle_speed
+        return angle + h * middle_speed, speed + h * acceleration
 
-    with b.role("solver"):
-        start = (angle + h * speed, speed, b.literal(1.0))
-        (a, w, _), _, _ = b.while_loop("midpoint", start, test, body, max_iter=50)
-    below = b.event("past_vertical", a, "lt", 0.0)
-    b.observe("swing", b.select(below, -a, a))
-    b.next(angle=a, speed=w)
-    b.objective("final_energy", terminal=lambda z, exports: 0.5 * z["speed"] * z["speed"])
-    return b.build()
+    with sg.role("solver"):
+        a, w = sg.fixed_point(midpoint, (angle + h * speed, speed), tol=1e-10, max_iter=50)
+    below = sg.test("past_vertical", a < 0)
+    sg.observe("swing", np.where(below, -a, a))
+    return {"angle": a, "speed": w}
+
+
+@pendulum.objective
+def final_energy(speed):
+    return 0.5 * speed**2
 
 
 def main(target: str = "localhost:8001") -> None:
     with sg.Client(target) as client:
         g = client.gradient(
-            sg.World(program=damped_pendulum()),
+            pendulum,
             steps=200,
             policy="f64",
             initial={"angle": 1.0, "speed": 0.0},
@@ -48,7 +49,8 @@ def main(target: str = "localhost:8001") -> None:
             record=["swing"],
         )
     print("iterations per step (min, mean, max):", g.sites["midpoint"].iterations[0])
-    print("first step past the vertical:", g.events["past_vertical"].first_step[0])
+    past = g.events["past_vertical"]
+    print(f"first step past the vertical: {past.first_step[0]} ({past.line})")
     print("d energy / d damping:", float(g.params["damping"]))
     print("d energy / d angle:", float(g.initial["angle"]))
 

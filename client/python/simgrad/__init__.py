@@ -40,12 +40,30 @@ from simgrad.errors import (
     Unavailable,
     Unimplemented,
 )
+from simgrad.functions import (
+    accept,
+    builder,
+    cond,
+    fixed_point,
+    for_loop,
+    observe,
+    role,
+    scan,
+    stop_gradient,
+    switch,
+    test,
+    where,
+    while_loop,
+)
+from simgrad.numpy_functions import stack
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
 from simgrad.results import Gradient, Program, Rollout
 from simgrad.retry import Retry
 from simgrad.stream import Stream
 from simgrad.world import World
+from simgrad.world_function import Config, Control, Data, FunctionWorld, Param, State, Step, world
+from simgrad import worlds  # noqa: E402  built on all of the above
 
 __version__ = "0.1.0"
 
@@ -55,17 +73,22 @@ __all__ = [
     "Bits",
     "Cancelled",
     "Client",
+    "Config",
+    "Control",
     "Cotangents",
+    "Data",
     "DeadlineExceeded",
     "EventTrace",
     "FailedPrecondition",
     "FieldViolation",
     "ForwardTrace",
+    "FunctionWorld",
     "Gradient",
     "Internal",
     "InvalidArgument",
     "NonFiniteError",
     "NotFound",
+    "Param",
     "PerStep",
     "Policy",
     "Program",
@@ -74,12 +97,30 @@ __all__ = [
     "Retry",
     "Rollout",
     "SimgradError",
+    "State",
     "StateRange",
+    "Step",
     "Stream",
     "TerminationTrace",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
     "World",
+    "accept",
+    "builder",
+    "cond",
+    "fixed_point",
+    "for_loop",
+    "observe",
+    "role",
+    "scan",
+    "stack",
+    "stop_gradient",
+    "switch",
+    "test",
     "tls",
+    "where",
+    "while_loop",
+    "world",
+    "worlds",
 ]

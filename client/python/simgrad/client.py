@@ -9,6 +9,7 @@ import grpc
 from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
 from simgrad.policy import Policy, policy_message
+from simgrad.program_lines import add_line, site_lines
 from simgrad.program_text import unreadable
 from simgrad.progress import ProgressCallback, observer_of
 from simgrad.repeating import Call, Repeating
@@ -378,9 +379,14 @@ class Client:
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
         self._check_size(message, timeout, retry)
         ask = self._asking(world, message)
-        finish = _raise_if_nonfinite if on_nonfinite == "raise" else lambda result: None
+
+        def finish(result: results.Rollout) -> None:
+            _name_lines(result, world)
+            if on_nonfinite == "raise":
+                _raise_if_nonfinite(result)
+
         return Stream(
-            self._new_call(timeout, retry),
+            self._new_call(timeout, retry, message),
             lambda left: method(message, timeout=left, metadata=self._metadata()),
             lambda: Assembly(raw, ask),
             observer_of(progress),
@@ -419,7 +425,7 @@ class Client:
         self, method: Any, message: Any, timeout: float | None, retry: Retry | bool | None
     ) -> Any:
         self._check_size(message, timeout, retry)
-        with self._new_call(timeout, retry) as call:
+        with self._new_call(timeout, retry, message) as call:
             while True:
                 left = call.begin()
                 try:
@@ -430,9 +436,12 @@ class Client:
                     call.is_alive()
                     return answer
 
-    def _new_call(self, timeout: float | None, retry: Retry | bool | None) -> Call:
+    def _new_call(
+        self, timeout: float | None, retry: Retry | bool | None, message: Any
+    ) -> Call:
         policy = self.retry if retry is None else policy_of(retry)
-        return Call(self._repeating, policy, self._deadline(timeout))
+        explain = lambda error: add_line(error, message)
+        return Call(self._repeating, policy, self._deadline(timeout), explain)
 
     def _error(self, error: grpc.RpcError) -> errors.SimgradError:
         return errors.from_rpc_error(error, self._max_message_bytes)
@@ -476,6 +485,17 @@ class Client:
                 self.program(world, timeout=timeout, retry=retry).source
             )
         return self._declarations[key]
+
+
+def _name_lines(result: results.Rollout, world: World) -> None:
+    """Tells the sites of a program of one's own which line they are."""
+    if world.program is None:
+        return
+    lines = site_lines(world.program)
+    for name, site in result.sites.items():
+        site.line = lines.get(name, "")
+    for name, event in result.events.items():
+        event.line = lines.get(name, "")
 
 
 def _raise_if_nonfinite(result: results.Rollout) -> None:

@@ -41,6 +41,7 @@ class TerminationTrace:
       near_stopped, near_continued: tests within the server's band, by outcome.
       instance_reasons: level "instances": [T, N] reason of the last run, an index into REASONS;
         else None.
+      line: of the user's file, in the result of a program that ProgramBuilder or simgrad.world wrote.
     """
 
     site: str
@@ -68,6 +69,7 @@ class TerminationTrace:
     flat_values: list[np.ndarray] | None = field(
         default=None, repr=False
     )  # per instance, steps ascending
+    line: str = ""
 
     @property
     def iterations(self) -> np.ndarray:
@@ -97,6 +99,7 @@ class EventTrace:
       first_step: [N] first step at which the event held, -1: never. Only in a final result.
       kind: what the test is for, in programs with a level: "event", "termination", "weight", "guard",
         "acceptance", "membership" or "halt"; else "".
+      line: as for a TerminationTrace.
     """
 
     site: str
@@ -110,6 +113,7 @@ class EventTrace:
     nan_margins: np.ndarray
     first_step: np.ndarray | None = None
     kind: str = ""
+    line: str = ""
 
 
 @dataclass
@@ -199,11 +203,12 @@ class BirthCertificate:
     def __str__(self) -> str:
         operands = ", ".join(repr(x) for x in self.operands)
         where = f" at site {self.site}" if self.site else ""
+        label = f" ({self.label})" if self.label else ""
         return (
             f"instance {self.instance_id}: {self.phase}, step {self.step}: "
             f"{self.operation}({operands}) = "
             f"{self.result!r} in {self.format} ({self.role}{where}), element {self.element}, "
-            f"iteration {self.iteration}: {self.non_finite_class}"
+            f"iteration {self.iteration}: {self.non_finite_class}{label}"
         )
 
 

@@ -32,10 +32,12 @@ class SimgradError(RuntimeError):
       retry_after: seconds after which a retry is sensible, or None.
       metadata: further facts from the server, by name.
       tries: how often the call was tried, with its repeats (Client(retry=...)).
+      line: of the user's file that wrote the operation at fault, in a program of one's own; else empty.
     """
 
     code = "UNKNOWN"
     tries = 1
+    line = ""
 
     def __init__(
         self,

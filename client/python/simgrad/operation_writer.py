@@ -1,4 +1,4 @@
-"""Appends operations to a program: the types of results, and the widening of scalars.
+"""Appends operations to a program: types and shapes of results, literals, broadcasts, lines of the source.
 
 `simgrad.operations` has a method per operation on top of this; `simgrad.program` the rest.
 """
@@ -6,9 +6,21 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Sequence, cast
+
+import numpy as np
 
 from simgrad.array_shapes import array_shape
+from simgrad.constants import (
+    constant,
+    element_name,
+    met_element,
+    numbers_of,
+    own_element,
+    widest,
+)
+from simgrad.expression import Expression as Expression
+from simgrad.source_line import source_line
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_BOOL,
@@ -24,84 +36,30 @@ U32 = ELEMENT_TYPE_U32
 U8 = ELEMENT_TYPE_U8
 Shape = tuple[int, ...]
 
-
-class Expression:
-    """A value of the program being written. Operators and NumPy's functions append operations to it."""
-
-    def __init__(self, builder: "OperationWriter", value: int):
-        self.builder = builder
-        self.value = value
-
-    @property
-    def shape(self) -> Shape:
-        return tuple(self.builder.program.values[self.value].shape)
-
-    @property
-    def element(self) -> int:
-        return self.builder.program.values[self.value].element
-
-    def __add__(self, other: Any) -> "Expression":
-        return self.builder.apply("add", self, other)
-
-    def __radd__(self, other: Any) -> "Expression":
-        return self.builder.apply("add", other, self)
-
-    def __sub__(self, other: Any) -> "Expression":
-        return self.builder.apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> "Expression":
-        return self.builder.apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> "Expression":
-        return self.builder.apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> "Expression":
-        return self.builder.apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> "Expression":
-        return self.builder.apply("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> "Expression":
-        return self.builder.apply("div", other, self)
-
-    def __mod__(self, other: Any) -> "Expression":
-        return self.builder.apply("mod", self, other)
-
-    def __rmod__(self, other: Any) -> "Expression":
-        return self.builder.apply("mod", other, self)
-
-    def __pow__(self, other: Any) -> "Expression":
-        return self.builder.apply("pow", self, other)
-
-    def __rpow__(self, other: Any) -> "Expression":
-        return self.builder.apply("pow", other, self)
-
-    def __neg__(self) -> "Expression":
-        return self.builder.apply("neg", self)
-
-    def __abs__(self) -> "Expression":
-        return self.builder.apply("abs", self)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """np.tan(x) and the like append the operation of that name."""
-        code = _OF_NUMPY.get(ufunc.__name__)
-        if code is None or method != "__call__" or kwargs:
-            return NotImplemented
-        return self.builder.apply(code, *inputs)
-
-    def __bool__(self) -> bool:
-        raise TypeError("a world branches at named sites only: use event with select or cond, or while_loop")
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+_INPUTS = 0  # the scope of inputs, which every region sees
 
 
 class OperationWriter:
     """A program being written: operations go into the region being written, with the current role
-    and site."""
+    and site.
+
+    With a level of tests, operations have the line of the user's file that asked for them as their
+    label, and a comparison of reals is a site named after the site or the function that it stands in,
+    "step.2" the second one of `step`, unless it gets a name of its own.
+    """
 
     def __init__(self, name: str, level: str = ""):
         self.program = program_pb2.Program(name=name, level=level)
         self._regions = [self.program.step]
         self._role = ""
         self._site = ""
+        self._scopes = [_INPUTS, 1]  # of the regions that can be seen
+        self._scope_count = 1
+        self._scope_of: list[int] = []  # by value
+        self._lines: list[str] = []  # by value
+        self._comparisons: dict[int, program_pb2.Op] = {}  # by result
+        self._ordinals: dict[str, int] = {}  # comparisons of each site and function so far
 
     @contextlib.contextmanager
     def role(self, role: str, site: str = "") -> Iterator[None]:
@@ -114,98 +72,237 @@ class OperationWriter:
             self._role, self._site = before
 
     def literal(
-        self, value: Any, shape: Sequence[int] = (), element: int = ELEMENT_TYPE_REAL
+        self, value: Any, shape: Sequence[int] | None = None, element: int | None = None
     ) -> Expression:
-        """One number for every element of `shape`, or a sequence of one per element, row-major."""
-        values = [float(x) for x in value] if isinstance(value, Sequence) else [float(value)]
-        return self._emit("literal", [], shape, element, literal=values)
+        """An array of numbers; with `shape` one number for every element, or a sequence of one per
+        element, row-major. Without `element`, NumPy's integers are i32 and its bools bools; all
+        else is real."""
+        array = constant(value)
+        if shape is not None:
+            shape = tuple(shape)
+            array = (
+                array.reshape(shape)
+                if array.size > 1 or array.ndim
+                else np.broadcast_to(array, shape)
+            )
+        kept = own_element(value) if element is None else element
+        return self._emit("literal", [], array.shape, kept, literal=numbers_of(array))
 
     def apply(self, code: str, *operands: Any, **attributes: Any) -> Expression:
-        """One elementwise operation by its name, for those whose name is computed."""
-        return self._elementwise(code, BOOL if code in _BOOLEAN else None, *operands, **attributes)
+        """An operation of the table by its name, for those whose name is computed."""
+        method = getattr(type(self), f"{code}_" if code in ("and", "or", "not") else code, None)
+        if method is None:
+            raise TypeError(
+                f"{self.here()}there is no operation {code!r}; docs/programs.md lists them"
+            )
+        return cast(Expression, method(self, *operands, **attributes))
 
     # ---- One per kind of result; `element` None: the last operand's ----
 
     def _elementwise(
         self, code: str, element: int | None, *operands: Any, **attributes: Any
     ) -> Expression:
-        arrays = self._widened(operands)
+        first = 1 if code == "select" else 0
+        chosen = [self.value(x) for x in operands[:first]]
+        arrays = self._broadcast([*chosen, *self.matched(operands[first:], shapes=False)])
         kept = arrays[-1].element if element is None else element
-        return self._emit(code, arrays, arrays[0].shape, kept, **attributes)
+        if code in _COMPARISONS:
+            attributes.update(self._test_name(arrays[0]))
+        result = self._emit(code, arrays, arrays[0].shape, kept, **attributes)
+        if code in _COMPARISONS:
+            self._comparisons[result.value] = self._regions[-1].ops[-1]
+        return result
 
     def _converted(self, code: str, element: int, a: Any) -> Expression:
-        x = self._value(a)
+        x = self.value(a)
         return self._emit(code, [x], x.shape, element)
 
     def _reshaped(
         self, code: str, element: None, a: Any, *, shape: Sequence[int], **attributes: Any
     ) -> Expression:
-        x = self._value(a)
+        x = self.value(a)
         return self._emit(code, [x], shape, x.element, shape=shape, **attributes)
 
     def _joined(
         self, code: str, element: None, *operands: Any, axes: int | Sequence[int] | None
     ) -> Expression:
-        arrays = [self._value(x) for x in operands]
-        [axis] = _axes(axes, arrays[0])
+        arrays = self.matched(operands, shapes=False)
+        [axis] = self._axes(axes, arrays[0])
         shape = list(arrays[0].shape)
         for x in arrays[1:]:
-            if len(x.shape) != len(shape):
-                raise ValueError(f"shapes {arrays[0].shape} and {x.shape} do not meet")
+            others = [n for a, n in enumerate(x.shape) if a != axis]
+            if len(x.shape) != len(shape) or others != [
+                n for a, n in enumerate(shape) if a != axis
+            ]:
+                raise self.unmet(arrays[0].shape, x.shape)
             shape[axis] += x.shape[axis]
         return self._emit(code, arrays, shape, arrays[0].element, axes=[axis])
 
     def _reduced(
         self, code: str, element: int | None, a: Any, axes: int | Sequence[int] | None
     ) -> Expression:
-        x = self._value(a)
-        gone = _axes(axes, x)
+        x = self.value(a)
+        gone = self._axes(axes, x)
         shape = [n for axis, n in enumerate(x.shape) if axis not in gone]
         return self._emit(code, [x], shape, x.element if element is None else element, axes=gone)
 
     def _scanned(
         self, code: str, element: None, a: Any, axes: int | Sequence[int] | None, reverse: bool
     ) -> Expression:
-        x = self._value(a)
-        return self._emit(code, [x], x.shape, x.element, axes=_axes(axes, x), reverse=reverse)
+        x = self.value(a)
+        return self._emit(code, [x], x.shape, x.element, axes=self._axes(axes, x), reverse=reverse)
 
     def _array(
         self, code: str, element: int | None, *operands: Any, **attributes: Any
     ) -> Expression:
-        arrays = [self._value(x) for x in operands]
+        indices = _INDICES.get(code, ())
+        others = [x for i, x in enumerate(operands) if i not in indices]
+        # The keys of argsort may be of several types.
+        values = (
+            list(map(self.value, others))
+            if code == "argsort"
+            else self.matched(others, shapes=False)
+        )
+        arrays = [
+            self.value(x, I32) if i in indices else values.pop(0) for i, x in enumerate(operands)
+        ]
         if "axes" in attributes:
             axes = attributes["axes"]
-            attributes["axes"] = _axes(axes, arrays[0]) if arrays else [axes]
-        shape = array_shape(code, [x.shape for x in arrays], attributes)
+            attributes["axes"] = self._axes(axes, arrays[0]) if arrays else [axes]
+        if code == "scatter":
+            moved = array_shape("gather", [x.shape for x in arrays], attributes)
+            arrays[2] = self.broadcast_to(arrays[2], moved)
+        try:
+            shape = array_shape(code, [x.shape for x in arrays], attributes)
+        except ValueError as error:
+            raise ValueError(f"{self.here()}{error}") from None
         kept = arrays[0].element if element is None else element
         return self._emit(code, arrays, shape, kept, **attributes)
 
     # ---- Values ----
 
+    def value(self, x: Any, element: int | None = None) -> Expression:
+        """x as a value of this program: a number or an array becomes a literal, of `element` where
+        it is given; a list with values in it is stacked."""
+        if isinstance(x, Expression):
+            self._check_seen(x)
+            return x
+        if isinstance(x, (list, tuple)) and _holds_values(x):
+            values = self.matched(x, shapes=False)
+            if len({v.shape for v in values}) != 1:
+                raise self.unmet(*(v.shape for v in values))
+            parts = [
+                self._emit("reshape", [v], (1, *v.shape), v.element, shape=(1, *v.shape))
+                for v in values
+            ]
+            return self._joined("concat", None, *parts, axes=0)
+        try:
+            return self.literal(x, element=element)
+        except TypeError as error:
+            raise TypeError(f"{self.here()}{error}") from None
+
+    def matched(self, operands: Sequence[Any], shapes: bool = True) -> list[Expression]:
+        """Values of one element type and, with `shapes`, one shape, by NumPy's rules."""
+        given = [
+            self.value(x) if isinstance(x, Expression) or _holds_values(x) else x for x in operands
+        ]
+        known = [x.element for x in given if isinstance(x, Expression)]
+        elements = [
+            x.element if isinstance(x, Expression) else self._constant_element(x, known)
+            for x in given
+        ]
+        kept = widest(elements) if elements else ELEMENT_TYPE_REAL
+        values = [
+            self._as_element(x, kept) if isinstance(x, Expression) else self.value(x, kept)
+            for x in given
+        ]
+        return self._broadcast(values) if shapes else values
+
+    def broadcast_to(self, x: Any, shape: Sequence[int]) -> Expression:
+        """x in a larger shape, by NumPy's rules. Raises ValueError where they do not meet."""
+        value, wanted = self.value(x), tuple(shape)
+        if value.shape == wanted:
+            return value
+        missing = len(wanted) - len(value.shape)
+        axes = [a for a, n in enumerate(value.shape) if missing >= 0 and n == wanted[missing + a]]
+        if missing < 0 or any(n != 1 for a, n in enumerate(value.shape) if a not in axes):
+            raise self.unmet(value.shape, wanted)
+        kept = [value.shape[a] for a in axes]
+        if len(kept) < len(value.shape):
+            value = self._emit("reshape", [value], kept, value.element, shape=kept)
+        dims = [missing + a for a in axes]
+        return self._emit("broadcast", [value], wanted, value.element, shape=wanted, dims=dims)
+
+    def unmet(self, *shapes: Shape) -> ValueError:
+        return ValueError(f"{self.here()}shapes {' and '.join(map(str, shapes))} do not meet")
+
+    def here(self) -> str:
+        """ "pendulum.py:31: ", in front of an error's text."""
+        line = source_line().text
+        return f"{line}: " if line else ""
+
+    def _constant_element(self, x: Any, known: Sequence[int]) -> int:
+        try:
+            return met_element(x, known)
+        except TypeError as error:
+            raise TypeError(f"{self.here()}{error}") from None
+
+    def _as_element(self, x: Expression, element: int) -> Expression:
+        return x if x.element == element else self._converted("convert", element, x)
+
+    def _broadcast(self, values: Sequence[Expression]) -> list[Expression]:
+        try:
+            shape = np.broadcast_shapes(*(x.shape for x in values))
+        except ValueError:
+            raise self.unmet(*(x.shape for x in values)) from None
+        return [self.broadcast_to(x, shape) for x in values]
+
+    def _axes(self, axes: int | Sequence[int] | None, x: Expression) -> list[int]:
+        """Ascending, counted from the front; None: all of them."""
+        if axes is None:
+            return list(range(len(x.shape)))
+        given = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
+        if any(not -len(x.shape) <= axis < len(x.shape) for axis in given):
+            raise ValueError(f"{self.here()}axes {axes} are not all of an array of shape {x.shape}")
+        return sorted({int(axis) % len(x.shape) for axis in given})
+
     def _new(self, shape: Sequence[int], element: int, name: str = "") -> Expression:
         self.program.values.add(element=element, shape=shape, name=name)
-        return Expression(self, len(self.program.values) - 1)
+        self._scope_of.append(self._scopes[-1])
+        self._lines.append(source_line().text)
+        return self._expression(len(self.program.values) - 1)
+
+    def _expression(self, value: int) -> Expression:
+        return Expression(cast(Any, self), value)  # every writer is a ProgramBuilder
 
     def _name(self, x: Expression) -> str:
         return self.program.values[x.value].name
 
-    def _value(self, x: Any) -> Expression:
-        return x if isinstance(x, Expression) else self.literal(x)
+    def _check_seen(self, x: Expression) -> None:
+        """Raises ValueError for a value that cannot be used in the region being written."""
+        if x.builder is not cast(Any, self):
+            raise ValueError(f"{self.here()}{x!r} belongs to another world")
+        if self._scope_of[x.value] in self._scopes:
+            return
+        made = f"{x!r} of {self._lines[x.value]}" if self._lines[x.value] else repr(x)
+        raise ValueError(f"{self.here()}{made} cannot be used here: {self._why_unseen()}")
 
-    def _widened(self, operands: Sequence[Any]) -> list[Expression]:
-        values = [self._value(x) for x in operands]
-        widest = max((x.shape for x in values), key=len)
-        for x in values:
-            if x.shape not in ((), widest):
-                raise ValueError(f"shapes {x.shape} and {widest} do not meet")
-        return [
-            (
-                x
-                if x.shape == widest
-                else self._emit("broadcast", [x], widest, x.element, shape=widest)
-            )
-            for x in values
-        ]
+    def _why_unseen(self) -> str:
+        return "it was made inside a loop or a branch: return it from there"
+
+    def _test_name(self, x: Expression) -> dict[str, str]:
+        """Of a comparison in a program with a level; costs and `initial` have no sites."""
+        in_step = 1 in self._scopes
+        if not self.program.level or x.element != ELEMENT_TYPE_REAL or not in_step:
+            return {}
+        scope = self._site or source_line().function
+        if not scope:
+            return {}
+        self._ordinals[scope] = self._ordinals.get(scope, 0) + 1
+        return {"decision_site": f"{scope}.{self._ordinals[scope]}"}
+
+    def _label(self) -> str:
+        return source_line().text if self.program.level else ""
 
     def _emit(
         self,
@@ -215,11 +312,14 @@ class OperationWriter:
         element: int,
         **attributes: Any,
     ) -> Expression:
+        for x in operands:
+            self._check_seen(x)
         result = self._new(result_shape, element)
         self._regions[-1].ops.add(
             code=code,
             role=self._role,
             site=self._site,
+            label=self._label(),
             operands=[x.value for x in operands],
             results=[result.value],
             **attributes,
@@ -227,41 +327,21 @@ class OperationWriter:
         return result
 
 
-def _axes(axes: int | Sequence[int] | None, x: Expression) -> list[int]:
-    """None: all of them."""
-    if axes is None:
-        return list(range(len(x.shape)))
-    return [axes] if isinstance(axes, int) else sorted(axes)
+def _holds_values(x: Any) -> bool:
+    return isinstance(x, (list, tuple)) and any(
+        isinstance(y, Expression) or _holds_values(y) for y in x
+    )
 
 
-_BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "is_finite"))
+def type_text(x: Expression) -> str:
+    return f"{element_name(x.element)}[{','.join(str(n) for n in x.shape)}]"
 
-# NumPy's functions of numbers, by what the operations are called.
-_OF_NUMPY = {
-    **{
-        name: name
-        for name in (
-            *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh"),
-            *("cosh", "tanh", "cbrt", "floor", "ceil", "trunc", "sign"),
-        )
-    },
-    "add": "add",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "negative": "neg",
-    "absolute": "abs",
-    "fabs": "abs",
-    "minimum": "min",
-    "maximum": "max",
-    "power": "pow",
-    "remainder": "mod",
-    "fmod": "rem",
-    "rint": "round",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "nextafter": "next_after",
-    "isfinite": "is_finite",
+
+# Which operands are indices: Python's numbers are integers there.
+_INDICES = {
+    "gather": (1,),
+    "scatter": (1,),
+    "dynamic_slice": (1,),
+    "update": (2,),
+    "lu_solve": (2,),
 }

@@ -187,8 +187,8 @@ class Operations(OperationWriter):
         return self._elementwise("erfc", None, a)
 
     def lt(self, a: Any, b: Any) -> Expression:
-        """The bool a < b. Of reals it decides no `select` and enters no loop: use
-        `event`."""
+        """The bool a < b. Of reals it is a site where the program has a level of tests;
+        where it has none, it decides no `select` and enters no loop: use `event`."""
         return self._elementwise("lt", BOOL, a, b)
 
     def le(self, a: Any, b: Any) -> Expression:

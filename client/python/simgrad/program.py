@@ -6,10 +6,11 @@
     b.objective("final", terminal=lambda states, exports: states["x"] * states["x"])
     world = simgrad.World(program=b.build())
 
-A world is data, never code: loops, branches and thresholds exist only as `while_loop`, `for_loop`,
-`cond` and `event`, so that their sites can report. The server verifies the program before anything of it runs;
-its errors name the path, for example "spec.world.program.step.ops[3].operands[0]".
-Shapes are per instance; a scalar meets an array by a broadcast that the builder inserts.
+A world is data, never code: loops and branches exist only as `while_loop`, `for_loop`, `cond` and
+`where`, and every comparison of reals that decides something is a site, so that they can report. The server
+verifies the program before anything of it runs; its errors name the path, for example
+"spec.world.program.step.ops[3].operands[0]", and the line of your file.
+Shapes are per instance and meet by NumPy's broadcasting. `simgrad.world` writes the same from a function.
 """
 
 from __future__ import annotations
@@ -17,28 +18,41 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
+from simgrad import numpy_functions
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
-from .operation_writer import Expression
-from .operations import Operations
+from .control_flow import ControlFlow
+from .expression import Expression
 
-class ProgramBuilder(Operations):
+
+class ProgramBuilder(ControlFlow):
     """Builds one program. Operations go into the region being written, with the current role and
     site.
 
-    `level` says which comparisons of reals are tests with sites: "decisions", "all" or "loops";
-    without one, events alone decide.
+    `level` says which comparisons of reals are tests with sites: "decisions" (all that decide, but
+    guards against a small number), "all" or "loops"; with "", events alone decide, and nothing
+    says which line wrote an operation.
 
-    Errors: ValueError for shapes that do not meet; everything else is verified by the server.
+    Errors: ValueError for shapes that do not meet and for values used where they cannot be seen;
+    everything else is verified by the server. Both name the line.
     """
+
+    def __init__(self, name: str, level: str = "decisions"):
+        super().__init__(name, level)
+        self._in_cost = ""
 
     # ---- Inputs ----
 
     def state(
-        self, name: str, shape: Sequence[int] = (), element: int = ELEMENT_TYPE_REAL
+        self,
+        name: str,
+        shape: Sequence[int] = (),
+        element: int = ELEMENT_TYPE_REAL,
+        default: float | None = None,
     ) -> Expression:
-        return self._input(program_pb2.INPUT_KIND_STATE, name, shape, element=element)
+        """`default`: a number for every element, for requests that send none."""
+        return self._input(program_pb2.INPUT_KIND_STATE, name, shape, default, element)
 
     def param(
         self, name: str, shape: Sequence[int] = (), default: float | None = None
@@ -62,9 +76,8 @@ class ProgramBuilder(Operations):
     def step(self) -> Expression:
         """The number of the step, an i32."""
         value = self._new((), ELEMENT_TYPE_I32, "step")
-        self.program.inputs.add(
-            kind=program_pb2.INPUT_KIND_STEP, name="step", value=value.value
-        )
+        self._scope_of[value.value] = self._scopes[0]
+        self.program.inputs.add(kind=program_pb2.INPUT_KIND_STEP, name="step", value=value.value)
         return value
 
     # ---- What is not in the table ----
@@ -73,12 +86,33 @@ class ProgramBuilder(Operations):
         """max(x, 0)."""
         return self.max(x, 0.0)
 
-    def mean(self, x: Expression) -> Expression:
-        """The sum over all axes, divided by the number of elements."""
-        count = 1
-        for n in x.shape:
-            count *= n
-        return self.sum(x) / float(count)
+    def mean(self, x: Any, axes: int | Sequence[int] | None = None) -> Expression:
+        """The sum over `axes`, or over all, divided by the number of elements."""
+        return numpy_functions.mean(self.value(x), axes)
+
+    def where(self, condition: Any, a: Any, b: Any) -> Expression:
+        """a where the condition holds, else b; both are computed, and neither's NaN reaches the
+        other's cotangent."""
+        return self.select(self.value(condition, ELEMENT_TYPE_BOOL), a, b)
+
+    def stack(self, values: Sequence[Any], axis: int = 0) -> Expression:
+        """The values along a new axis."""
+        return numpy_functions.stack([self.value(x) for x in values], axis)
+
+    def like(self, a: Expression, fill: Any) -> Expression:
+        """fill, in the shape and type of a."""
+        return self.broadcast_to(self.value(fill, a.element), a.shape)
+
+    def test(self, site: str, condition: Expression, kind: str = "") -> Expression:
+        """Makes a comparison an event with a name: b.test("cold", x < 0.5). It is a site at every
+        level. `kind` declares what it is for: acceptance, membership, halt or guard."""
+        op = self._comparisons.pop(condition.value, None)
+        if op is None:
+            raise TypeError(f"{self.here()}test() names a comparison, such as x < 0.5, once")
+        op.code, op.comparison, op.decision_site, op.test_kind = "event", op.code, site, kind
+        if not op.role:
+            op.role, op.site = "event", site
+        return condition
 
     def event(
         self, site: str, a: Any, comparison: str, b: Any, guard: Expression | None = None
@@ -86,7 +120,9 @@ class ProgramBuilder(Operations):
         """A named threshold: (a comparison b), only where `guard` holds; comparison is lt, le, gt,
         ge, eq, ne."""
         with self.role("event", site):
-            operands = self._widened([a, b] if guard is None else [a, b, guard])
+            operands = self.matched([a, b])
+            if guard is not None:
+                operands = self._broadcast([*operands, self.value(guard)])
             return self._emit(
                 "event",
                 operands,
@@ -96,219 +132,35 @@ class ProgramBuilder(Operations):
                 comparison=comparison,
             )
 
-    def while_loop(
-        self,
-        site: str,
-        carried: Sequence[Expression],
-        test: Callable[..., Expression | Sequence[Expression]],
-        body: Callable[..., Sequence[Expression]],
-        *,
-        max_iter: int,
-        comparison: str = "lt",
-        cap_first: bool = False,
-        has_entry: bool = False,
-        mapped: Sequence[Expression] | None = None,
-    ) -> tuple[list[Expression], list[Expression], Expression]:
-        """A loop that stops when its test holds, or at `max_iter`; it decides for the instance as
-        one, or with `mapped` for each element of the leading axis by itself.
-
-        Args:
-          site: its name.
-          carried: values that the loop changes.
-          test: of the carried and then the mapped values; returns (lhs, rhs, exports...). The loop
-            stops when lhs comparison rhs. Or it returns a bool, stop, or (stop, exports...), and
-            the loop stops where it holds; `comparison` means nothing then.
-          body: of (carried, exports as last evaluated), with `mapped` of (carried, exports, mapped);
-            returns the next carried values.
-          cap_first: at the cap the test is not evaluated again.
-          has_entry: the test returns (lhs, rhs, entry, exports...), and a loop whose first lhs is
-            not at least `entry` is not entered.
-          mapped: values that the regions read element by element. They and the carried values have
-            the same leading axis, which the regions do not see; the results have it again.
-        Returns: carried values at the stop, exports as last evaluated, iterations (i32).
-        """
-        elements = 0 if mapped is None else _leading([*carried, *mapped])
-        inputs = [*carried, *(mapped or ())]
-        op = program_pb2.Op(
-            code="while",
-            role=self._role,
-            site=self._site,
-            decision_site=site,
-            max_iter=max_iter,
-            cap_first=cap_first,
-            has_entry=has_entry,
-            elements=elements,
-            carried=len(carried),
-            operands=[x.value for x in inputs],
-        )
-        inside = slice(0 if mapped is None else 1, None)
-        outside = () if mapped is None else (elements,)
-        tested = op.regions.add()
-        with self._region(tested), self.role("termination", site):
-            made = test(*[self._argument(tested, x, inside) for x in inputs])
-            yields = [self._value(x) for x in _listed(made)]
-            tested.yields.extend(x.value for x in yields)
-        op.predicate = yields[0].element == ELEMENT_TYPE_BOOL
-        if not op.predicate:
-            op.comparison = comparison
-        exports = yields[1 if op.predicate else 3 if has_entry else 2 :]
-        corrected = op.regions.add()
-        with self._region(corrected):
-            following = body(
-                [self._argument(corrected, x, inside) for x in carried],
-                [self._argument(corrected, x) for x in exports],
-                *([] if mapped is None else [[self._argument(corrected, x, inside) for x in mapped]]),
-            )
-            corrected.yields.extend(self._value(x).value for x in following)
-        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
-        results += [self._new(outside + x.shape, x.element, self._name(x)) for x in exports]
-        iterations = self._new(outside, ELEMENT_TYPE_I32, f"{site}_iterations")
-        op.results.extend(x.value for x in (*results, iterations))
-        self._regions[-1].ops.append(op)
-        return results[: len(carried)], results[len(carried) :], iterations
-
-    def for_loop(
-        self,
-        count: int,
-        carried: Sequence[Expression],
-        body: Callable[[Expression, list[Expression]], Sequence[Expression]],
-    ) -> list[Expression]:
-        """`count` repetitions of body(index (i32), carried)."""
-        op = program_pb2.Op(
-            code="for",
-            role=self._role,
-            site=self._site,
-            max_iter=count,
-            carried=len(carried),
-            operands=[x.value for x in carried],
-        )
-        region = op.regions.add()
-        with self._region(region):
-            index = self._new((), ELEMENT_TYPE_I32, "index")
-            region.args.append(index.value)
-            following = body(index, [self._argument(region, x) for x in carried])
-            region.yields.extend(self._value(x).value for x in following)
-        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
-        op.results.extend(x.value for x in results)
-        self._regions[-1].ops.append(op)
-        return results
-
-    def scan(
-        self,
-        body: Callable[[list[Expression], list[Expression]], tuple[Sequence[Any], Sequence[Any]]],
-        carried: Sequence[Expression],
-        scanned: Sequence[Expression] = (),
-        *,
-        length: int | None = None,
-        reverse: bool = False,
-    ) -> tuple[list[Expression], list[Expression]]:
-        """A for over the leading axis of `scanned`, with `reverse` from its last element.
-
-        Args:
-          body: of (carried, one element of each scanned value); returns (next carried values, values
-            to stack).
-          length: how many turns, where nothing is scanned.
-        Returns: carried values at the end, and what was stacked, along a leading axis.
-        """
-        count = _leading(scanned) if scanned else length
-        if count is None:
-            raise ValueError("scan needs something to scan, or a length")
-        op = program_pb2.Op(
-            code="for",
-            role=self._role,
-            site=self._site,
-            max_iter=count,
-            carried=len(carried),
-            scanned=len(scanned),
-            reverse=reverse,
-            operands=[x.value for x in (*carried, *scanned)],
-        )
-        region = op.regions.add()
-        with self._region(region):
-            region.args.append(self._new((), ELEMENT_TYPE_I32, "index").value)
-            inner = [self._argument(region, x) for x in carried]
-            elements = [self._argument(region, x, slice(1, None)) for x in scanned]
-            following, stacked = body(inner, elements)
-            given = [self._value(x) for x in stacked]
-            region.yields.extend(self._value(x).value for x in (*following, *given))
-        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
-        results += [self._new((count, *x.shape), x.element, self._name(x)) for x in given]
-        op.results.extend(x.value for x in results)
-        self._regions[-1].ops.append(op)
-        return results[: len(carried)], results[len(carried) :]
-
-    def accept(
-        self, site: str, a: Any, comparison: str, b: Any, trial: Any, current: Any
-    ) -> Expression:
-        """`trial` where (a comparison b), else `current`: a named site of kind acceptance."""
-        compared = self._widened([a, b])
-        values = self._widened([trial, current])
-        return self._emit(
-            "accept",
-            [*compared, *values],
-            values[0].shape,
-            values[0].element,
-            decision_site=site,
-            comparison=comparison,
-        )
-
-    def cond(
-        self,
-        condition: Expression,
-        then: Callable[..., Any],
-        otherwise: Callable[..., Any],
-        args: Sequence[Expression] = (),
-    ) -> list[Expression]:
-        """then(*args) where the condition holds, else otherwise(*args): only one of them runs.
-
-        Both return one value or a sequence of values, of the same types. A cotangent passes through
-        the one that ran. Without a level the condition comes from events, or from integers.
-        """
-        return self._cond(condition, [otherwise, then], args)
-
-    def switch(
-        self, index: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Expression] = ()
-    ) -> list[Expression]:
-        """regions[index](*args), for an i32; the first or the last where there is none of that
-        number. As `cond` otherwise."""
-        return self._cond(index, regions, args)
-
-    def _cond(
-        self, choice: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Expression]
-    ) -> list[Expression]:
-        op = program_pb2.Op(
-            code="cond",
-            role=self._role,
-            site=self._site,
-            operands=[x.value for x in (choice, *args)],
-        )
-        types: list[tuple[tuple[int, ...], int]] = []
-        for write in regions:
-            region = op.regions.add()
-            with self._region(region):
-                made = write(*[self._argument(region, x) for x in args])
-                given = [self._value(x) for x in _listed(made)]
-                region.yields.extend(x.value for x in given)
-            types = types or [(x.shape, x.element) for x in given]
-            if types != [(x.shape, x.element) for x in given]:
-                raise ValueError("the regions of a cond return values of the same types")
-        results = [self._new(shape, element) for shape, element in types]
-        op.results.extend(x.value for x in results)
-        self._regions[-1].ops.append(op)
-        return results
-
     # ---- What leaves the step ----
 
     def next(self, **states: Any) -> None:
         """The next value of every state, by name."""
-        declared = [i.name for i in self.program.inputs if i.kind == program_pb2.INPUT_KIND_STATE]
+        declared = self._declared(program_pb2.INPUT_KIND_STATE)
         if sorted(states) != sorted(declared):
-            raise ValueError(f"next() gives every state its next value: {', '.join(declared)}")
-        self.program.step.yields.extend(self._value(states[name]).value for name in declared)
+            raise ValueError(
+                f"{self.here()}next() gives every state its next value: {', '.join(declared)}; "
+                f"it got {', '.join(states) or 'none'}"
+            )
+        given = self._following(list(states.values()), [declared[name] for name in states], "state")
+        following = dict(zip(states, given))
+        self.program.step.yields.extend(following[name].value for name in declared)
 
-    def observe(self, name: str, x: Expression) -> None:
+    def initial(self, start: Callable[..., Mapping[str, Any]]) -> None:
+        """z[0] from what was sent: `start` returns {state: value} for the states that it changes,
+        and may use all inputs."""
+        declared = self._declared(program_pb2.INPUT_KIND_STATE)
+        with self._cost(self.program.initial, "initial"):
+            given = dict(start())
+            if unknown := sorted(set(given) - set(declared)):
+                raise ValueError(f"{self.here()}initial() knows no state {', '.join(unknown)}")
+            values = [given.get(name, x) for name, x in declared.items()]
+            made = self._following(values, list(declared.values()), "state")
+            self.program.initial.yields.extend(x.value for x in made)
+
+    def observe(self, name: str, x: Any) -> None:
         """Exports a value of the step, as an observable of the trajectory and for costs."""
-        self.program.exports.add(name=name, value=x.value, observable=True)
+        self.program.exports.add(name=name, value=self.value(x).value, observable=True)
 
     def objective(
         self,
@@ -327,20 +179,19 @@ class ProgramBuilder(Operations):
         objective = self.program.objectives.add(name=name)
         with self.role("objective"):
             if stage is not None:
-                with self._region(objective.stage):
-                    objective.stage.yields.append(self._value(stage()).value)
+                with self._cost(objective.stage, "stage"):
+                    objective.stage.yields.append(self.value(stage()).value)
             if terminal is not None:
-                with self._region(objective.terminal):
+                with self._cost(objective.terminal, "terminal"):
                     states = {
-                        i.name: self._argument(objective.terminal, Expression(self, i.value))
-                        for i in self.program.inputs
-                        if i.kind == program_pb2.INPUT_KIND_STATE
+                        name: self._argument(objective.terminal, x)
+                        for name, x in self._declared(program_pb2.INPUT_KIND_STATE).items()
                     }
                     exports = {
                         e.name: self._argument(objective.terminal, Expression(self, e.value))
                         for e in self.program.exports
                     }
-                    objective.terminal.yields.append(self._value(terminal(states, exports)).value)
+                    objective.terminal.yields.append(self.value(terminal(states, exports)).value)
 
     def build(self) -> program_pb2.Program:
         """The program; states come first among its inputs, as regions take and yield them."""
@@ -362,33 +213,34 @@ class ProgramBuilder(Operations):
         element: int = ELEMENT_TYPE_REAL,
     ) -> Expression:
         value = self._new(shape, element, name)
+        self._scope_of[value.value] = self._scopes[0]
         self.program.inputs.add(kind=kind, name=name, value=value.value, default_value=default)
         return value
 
-    def _argument(
-        self, region: program_pb2.Region, like: Expression, axes: slice = slice(None)
-    ) -> Expression:
-        argument = self._new(like.shape[axes], like.element, self._name(like))
-        region.args.append(argument.value)
-        return argument
+    def _declared(self, kind: int) -> dict[str, Expression]:
+        return {i.name: Expression(self, i.value) for i in self.program.inputs if i.kind == kind}
 
     @contextlib.contextmanager
-    def _region(self, region: program_pb2.Region) -> Iterator[None]:
-        self._regions.append(region)
+    def _cost(self, region: program_pb2.Region, kind: str) -> Iterator[None]:
+        """A region of its own: it sees inputs; a stage also sees exports."""
+        before = self._scopes, self._in_cost
+        self._scopes, self._in_cost = self._scopes[:1], kind
         try:
-            yield
+            with self._region(region):
+                yield
         finally:
-            self._regions.pop()
+            self._scopes, self._in_cost = before
 
+    def _check_seen(self, x: Expression) -> None:
+        exported = self._in_cost == "stage" and any(
+            e.value == x.value for e in self.program.exports
+        )
+        if not exported:
+            super()._check_seen(x)
 
-def _listed(made: Any) -> list[Any]:
-    return list(made) if isinstance(made, (list, tuple)) else [made]
-
-
-def _leading(values: Sequence[Expression]) -> int:
-    """The length of the leading axis that all of them have."""
-    lengths = {x.shape[:1] for x in values}
-    if len(lengths) != 1 or () in lengths:
-        shapes = ", ".join(str(x.shape) for x in values)
-        raise ValueError(f"carried and mapped values need one leading axis, have {shapes}")
-    return int(values[0].shape[0])
+    def _why_unseen(self) -> str:
+        if not self._in_cost:
+            return super()._why_unseen()
+        if self._in_cost == "initial":
+            return "initial reads inputs"
+        return f"the {self._in_cost} cost reads inputs and exports: observe() it in the step"

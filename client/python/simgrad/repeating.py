@@ -68,13 +68,21 @@ class Call:
     Args:
       policy: None: no repeats.
       timeout: deadline of all tries together, in seconds from now.
+      explain: adds to the error of the call what its request says.
     Threads: one, and `cancel` from any.
     """
 
-    def __init__(self, shared: Repeating, policy: Retry | None, timeout: float):
+    def __init__(
+        self,
+        shared: Repeating,
+        policy: Retry | None,
+        timeout: float,
+        explain: Callable[[errors.SimgradError], None] = lambda error: None,
+    ):
         self._shared = shared
         self._policy = policy
         self._timeout = timeout
+        self._explain = explain
         self._started = shared.clock.now()
         self._row = 0  # failures since the last part of an answer
         self._failing_since: float | None = None
@@ -171,6 +179,7 @@ class Call:
             notes.append(f"the first: {self._first_message}")
         error.args = (f"{message} ({'; '.join(notes)})" if notes else message,)
         error.tries = self.tries
+        self._explain(error)
         return error
 
     def _cancelled(self, reached: Reached) -> errors.SimgradError:

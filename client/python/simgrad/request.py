@@ -27,6 +27,11 @@ _DETAILS = {
     "fingerprint": simgrad_pb2.PROGRAM_DETAIL_UNSPECIFIED,
     "text": simgrad_pb2.PROGRAM_DETAIL_TEXT,
 }
+# Of a rollout, beside those that Client.rollout names.
+_OPTIONS = (
+    *("instances", "first_instance", "instance_ids", "stride", "chunk_steps"),
+    "checkpoint_interval",
+)
 _REDUCTIONS = {
     "all": simgrad_pb2.INSTANCE_REDUCTION_ALL,
     "finite_only": simgrad_pb2.INSTANCE_REDUCTION_FINITE_ONLY,
@@ -76,10 +81,17 @@ def rollout_spec(
     chunk_steps: int = 0,
     checkpoint_interval: int = 0,
     program: str = "fingerprint",
+    **unknown: Any,
 ) -> simgrad_pb2.RolloutSpec:
     """The message of a rollout; the arguments are those of Client.rollout."""
     if not isinstance(world, World):
         raise TypeError(f"world is a simgrad.World, not {world!r}")
+    if unknown:
+        raise TypeError(f"no option {', '.join(sorted(unknown))}: {', '.join(_OPTIONS)} are the others")
+    if not isinstance(objective, str):
+        raise TypeError(f"objective is one name, not {objective!r}")
+    if not hasattr(steps, "__index__"):
+        raise TypeError(f"steps is a whole number, not {steps!r}")
     if isinstance(record, str):
         record = (record,)
     spec = simgrad_pb2.RolloutSpec(
@@ -135,7 +147,7 @@ def gradient_request(
         ):
             for name, value in group.items():
                 target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
-    for name in wrt or ():
+    for name in (wrt,) if isinstance(wrt, str) else wrt or ():
         request.wrt.append(input_name(name, spec, declarations))
     return request
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simgrad.v1 import program_pb2, simgrad_pb2
+
+if TYPE_CHECKING:
+    from simgrad.program import ProgramBuilder
 
 
 class World:
@@ -13,25 +16,36 @@ class World:
 
     Args:
       name: a built-in world; `simgrad worlds` lists them with their configuration.
-      program: a simgrad.v1.Program instead of a name (see simgrad.program for a builder). It has no
-        configuration: its numbers are in it.
+      program: a simgrad.v1.Program instead of a name, or a ProgramBuilder with one; simgrad.world makes
+        a World of a function. It has no configuration: its numbers are in it.
       config: numbers, words and flags that shape a built-in world, for example contact="toi",
         elements=9.
     """
 
     def __init__(
-        self, name: str | None = None, *, program: program_pb2.Program | None = None, **config: Any
+        self,
+        name: str | None = None,
+        *,
+        program: "program_pb2.Program | ProgramBuilder | None" = None,
+        **config: Any,
     ):
         if (name is None) == (program is None):
             raise TypeError("a World has a name or a program, and not both")
         if program is not None and config:
             raise TypeError(f"an inline program has no configuration: {', '.join(sorted(config))}")
-        if program is not None:
-            self._message = simgrad_pb2.World(program=program)
+        if program is None:
+            message = simgrad_pb2.World(name=name)
+        elif isinstance(program, program_pb2.Program):
+            message = simgrad_pb2.World(program=program)
         else:
-            self._message = simgrad_pb2.World(name=name)
+            message = simgrad_pb2.World(program=program.build())
         for key, value in config.items():
-            _set_config(self._message.config[key], key, value)
+            _set_config(message.config[key], key, value)
+        self._own_message = message
+
+    @property
+    def _message(self) -> simgrad_pb2.World:
+        return self._own_message
 
     @property
     def name(self) -> str:

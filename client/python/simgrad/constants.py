@@ -1,0 +1,99 @@
+"""Numbers and arrays of Python and NumPy as literals: which element type they have, and which they take."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+import numpy as np
+
+from simgrad.v1.program_pb2 import (
+    ELEMENT_TYPE_BOOL,
+    ELEMENT_TYPE_I32,
+    ELEMENT_TYPE_I64,
+    ELEMENT_TYPE_REAL,
+    ELEMENT_TYPE_U8,
+    ELEMENT_TYPE_U32,
+)
+
+# What a later one meets turns into it.
+_ORDER = (
+    *(ELEMENT_TYPE_BOOL, ELEMENT_TYPE_U8, ELEMENT_TYPE_I32, ELEMENT_TYPE_U32, ELEMENT_TYPE_I64),
+    ELEMENT_TYPE_REAL,
+)
+_NAMES: dict[int, str] = {
+    ELEMENT_TYPE_BOOL: "bool",
+    ELEMENT_TYPE_I32: "i32",
+    ELEMENT_TYPE_I64: "i64",
+    ELEMENT_TYPE_REAL: "real",
+    ELEMENT_TYPE_U32: "u32",
+    ELEMENT_TYPE_U8: "u8",
+}
+
+
+def widest(elements: Iterable[int]) -> int:
+    """The element type that all of these can become: bool, u8, i32, u32, i64, real, in this
+    order."""
+    return max(elements, key=_ORDER.index)
+
+
+def element_name(element: int) -> str:
+    return _NAMES.get(element, str(element))
+
+
+def element_of(dtype: Any) -> int:
+    """The element type that a dtype, a Python type or a name such as "i32" stands for."""
+    for element, name in _NAMES.items():
+        if dtype == name or (isinstance(dtype, int) and dtype is not True and dtype == element):
+            return element
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return ELEMENT_TYPE_REAL
+    if kind.kind == "b":
+        return ELEMENT_TYPE_BOOL
+    if kind == np.int64 and dtype is not int:
+        return ELEMENT_TYPE_I64
+    if kind.kind == "i":
+        return ELEMENT_TYPE_I32
+    if kind in (np.uint32, np.uint8):
+        return ELEMENT_TYPE_U32 if kind == np.uint32 else ELEMENT_TYPE_U8
+    raise TypeError(f"dtype {dtype!r}: one of real, i32, i64, u32, u8, bool, or a dtype of NumPy")
+
+
+def constant(x: Any) -> np.ndarray:
+    """x as an array of bools, integers or f64. Raises TypeError for what is no number."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{x!r} is neither a number, an array of numbers nor a value of the world")
+    return array
+
+
+def is_weak(x: Any) -> bool:
+    """Whether x takes the type of what it meets: Python's numbers, which have none of their own."""
+    return not isinstance(x, (np.ndarray, np.generic, bool))
+
+
+def own_element(x: Any) -> int:
+    """Of a constant alone: Python's numbers are reals, NumPy's integers i32, or what they are without a sign."""
+    dtype = constant(x).dtype
+    kind = dtype.kind
+    if kind == "b" or dtype in (np.uint32, np.uint8):
+        return element_of(dtype)
+    return ELEMENT_TYPE_I32 if kind in "iu" and not is_weak(x) else ELEMENT_TYPE_REAL
+
+
+def met_element(x: Any, others: Iterable[int]) -> int:
+    """Of a constant among values with these types: an integer stays one where they are integers."""
+    if constant(x).dtype.kind not in "iu":
+        return own_element(x)
+    known = set(others) - {ELEMENT_TYPE_BOOL}
+    return widest(known) if known else own_element(x)
+
+
+def numbers_of(array: np.ndarray) -> list[float]:
+    """Row-major; one number where all are the same to the bit."""
+    flat = np.ascontiguousarray(array, np.float64).ravel()
+    if flat.size == 0:
+        return [0.0]
+    if flat.size > 1 and flat.tobytes() == flat[:1].tobytes() * flat.size:
+        flat = flat[:1]
+    return [float(x) for x in flat]

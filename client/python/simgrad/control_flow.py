@@ -1,0 +1,281 @@
+"""Loops, branches and accepted steps of a program being written."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Iterator, Sequence
+
+from simgrad.v1 import program_pb2
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32
+
+from .expression import Expression
+from .operation_writer import type_text
+from .operations import Operations
+
+
+class ControlFlow(Operations):
+    """The operations that have regions, each with its regions written by functions."""
+
+    def while_loop(
+        self,
+        site: str,
+        carried: Sequence[Any],
+        test: Callable[..., Any],
+        body: Callable[..., Any],
+        *,
+        max_iter: int,
+        comparison: str = "lt",
+        cap_first: bool = False,
+        has_entry: bool = False,
+        mapped: Sequence[Expression] | None = None,
+    ) -> tuple[list[Expression], list[Expression], Expression]:
+        """A loop that stops when its test holds, or at `max_iter`; it decides for the instance as
+        one, or with `mapped` for each element of the leading axis by itself.
+
+        Args:
+          site: its name.
+          carried: values that the loop changes.
+          test: of the carried and then the mapped values; returns (lhs, rhs, exports...). The loop
+            stops when lhs comparison rhs. Or it returns a bool, stop, or (stop, exports...), and
+            the loop stops where it holds; `comparison` means nothing then.
+          body: of (carried, exports as last evaluated), with `mapped` of (carried, exports, mapped);
+            returns the next carried values.
+          cap_first: at the cap the test is not evaluated again.
+          has_entry: the test returns (lhs, rhs, entry, exports...), and a loop whose first lhs is
+            not at least `entry` is not entered.
+          mapped: values that the regions read element by element. They and the carried values have
+            the same leading axis, which the regions do not see; the results have it again.
+        Returns: carried values at the stop, exports as last evaluated, iterations (i32).
+        """
+        carried = [self.value(x) for x in _listed(carried)]
+        mapped = None if mapped is None else [self.value(x) for x in mapped]
+        elements = 0 if mapped is None else self._leading([*carried, *mapped])
+        inputs = [*carried, *(mapped or ())]
+        op = self._control(
+            "while",
+            decision_site=site,
+            max_iter=max_iter,
+            cap_first=cap_first,
+            has_entry=has_entry,
+            elements=elements,
+            carried=len(carried),
+            operands=[x.value for x in inputs],
+        )
+        inside = slice(0 if mapped is None else 1, None)
+        outside = () if mapped is None else (elements,)
+        tested = op.regions.add()
+        with self._region(tested), self.role("termination", site):
+            made = test(*[self._argument(tested, x, inside) for x in inputs])
+            yields = [self.value(x) for x in _listed(made)]
+            tested.yields.extend(x.value for x in yields)
+        op.predicate = yields[0].element == ELEMENT_TYPE_BOOL
+        if not op.predicate:
+            op.comparison = comparison
+        exports = yields[1 if op.predicate else 3 if has_entry else 2 :]
+        corrected = op.regions.add()
+        with self._region(corrected):
+            following = body(
+                [self._argument(corrected, x, inside) for x in carried],
+                [self._argument(corrected, x) for x in exports],
+                *(
+                    []
+                    if mapped is None
+                    else [[self._argument(corrected, x, inside) for x in mapped]]
+                ),
+            )
+            inner = [self._expression(value) for value in corrected.args[: len(carried)]]
+            corrected.yields.extend(x.value for x in self._following(following, inner))
+        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
+        results += [self._new(outside + x.shape, x.element, self._name(x)) for x in exports]
+        iterations = self._new(outside, ELEMENT_TYPE_I32, f"{site}_iterations")
+        op.results.extend(x.value for x in (*results, iterations))
+        self._regions[-1].ops.append(op)
+        return results[: len(carried)], results[len(carried) :], iterations
+
+    def for_loop(
+        self,
+        count: int,
+        carried: Sequence[Any],
+        body: Callable[[Expression, list[Expression]], Any],
+    ) -> list[Expression]:
+        """`count` repetitions of body(index (i32), carried)."""
+        carried = [self.value(x) for x in _listed(carried)]
+        op = self._control(
+            "for",
+            max_iter=count,
+            carried=len(carried),
+            operands=[x.value for x in carried],
+        )
+        region = op.regions.add()
+        with self._region(region):
+            index = self._new((), ELEMENT_TYPE_I32, "index")
+            region.args.append(index.value)
+            inner = [self._argument(region, x) for x in carried]
+            region.yields.extend(x.value for x in self._following(body(index, list(inner)), inner))
+        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
+        op.results.extend(x.value for x in results)
+        self._regions[-1].ops.append(op)
+        return results
+
+    def scan(
+        self,
+        body: Callable[[list[Expression], list[Expression]], tuple[Any, Any]],
+        carried: Sequence[Any],
+        scanned: Sequence[Any] = (),
+        *,
+        length: int | None = None,
+        reverse: bool = False,
+    ) -> tuple[list[Expression], list[Expression]]:
+        """A for over the leading axis of `scanned`, with `reverse` from its last element.
+
+        Args:
+          body: of (carried, one element of each scanned value); returns (next carried values, values
+            to stack).
+          length: how many turns, where nothing is scanned.
+        Returns: carried values at the end, and what was stacked, along a leading axis.
+        """
+        carried = [self.value(x) for x in _listed(carried)]
+        scanned = [self.value(x) for x in _listed(scanned)]
+        count = self._leading(scanned) if scanned else length
+        if count is None:
+            raise ValueError(f"{self.here()}scan needs something to scan, or a length")
+        op = self._control(
+            "for",
+            max_iter=count,
+            carried=len(carried),
+            scanned=len(scanned),
+            reverse=reverse,
+            operands=[x.value for x in (*carried, *scanned)],
+        )
+        region = op.regions.add()
+        with self._region(region):
+            region.args.append(self._new((), ELEMENT_TYPE_I32, "index").value)
+            inner = [self._argument(region, x) for x in carried]
+            elements = [self._argument(region, x, slice(1, None)) for x in scanned]
+            following, stacked = body(list(inner), elements)
+            given = [self.value(x) for x in _listed(stacked)]
+            region.yields.extend(x.value for x in (*self._following(following, inner), *given))
+        results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
+        results += [self._new((count, *x.shape), x.element, self._name(x)) for x in given]
+        op.results.extend(x.value for x in results)
+        self._regions[-1].ops.append(op)
+        return results[: len(carried)], results[len(carried) :]
+
+    def accept(
+        self, site: str, a: Any, comparison: str, b: Any, trial: Any, current: Any
+    ) -> Expression:
+        """`trial` where (a comparison b), else `current`: a named site of kind acceptance."""
+        compared, values = self.matched([a, b]), self.matched([trial, current])
+        return self._emit(
+            "accept",
+            [*compared, *values],
+            values[0].shape,
+            values[0].element,
+            decision_site=site,
+            comparison=comparison,
+        )
+
+    def cond(
+        self,
+        condition: Expression,
+        then: Callable[..., Any],
+        otherwise: Callable[..., Any],
+        args: Sequence[Any] = (),
+    ) -> list[Expression]:
+        """then(*args) where the condition holds, else otherwise(*args): only one of them runs.
+
+        Both return one value or a sequence of values, of the same types. A cotangent passes through
+        the one that ran. Without a level the condition comes from events, or from integers.
+        """
+        return self._cond(condition, [otherwise, then], args)
+
+    def switch(
+        self, index: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Any] = ()
+    ) -> list[Expression]:
+        """regions[index](*args), for an i32; the first or the last where there is none of that
+        number. As `cond` otherwise."""
+        return self._cond(index, regions, args)
+
+    def _cond(
+        self, choice: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Any]
+    ) -> list[Expression]:
+        choice, args = self.value(choice), [self.value(x) for x in _listed(args)]
+        op = self._control("cond", operands=[x.value for x in (choice, *args)])
+        types: list[tuple[tuple[int, ...], int]] = []
+        for write in regions:
+            region = op.regions.add()
+            with self._region(region):
+                made = write(*[self._argument(region, x) for x in args])
+                given = [self.value(x) for x in _listed(made)]
+                region.yields.extend(x.value for x in given)
+            types = types or [(x.shape, x.element) for x in given]
+            if types != [(x.shape, x.element) for x in given]:
+                raise ValueError(
+                    f"{self.here()}the regions of a cond return values of the same types; one returns "
+                    f"{', '.join(map(type_text, given)) or 'none'}"
+                )
+        results = [self._new(shape, element) for shape, element in types]
+        op.results.extend(x.value for x in results)
+        self._regions[-1].ops.append(op)
+        return results
+
+    # ---- Internal ----
+
+    def _control(self, code: str, **attributes: Any) -> program_pb2.Op:
+        return program_pb2.Op(
+            code=code, role=self._role, site=self._site, label=self._label(), **attributes
+        )
+
+    def _argument(
+        self, region: program_pb2.Region, like: Expression, axes: slice = slice(None)
+    ) -> Expression:
+        argument = self._new(like.shape[axes], like.element, self._name(like))
+        region.args.append(argument.value)
+        return argument
+
+    def _following(
+        self, given: Any, before: Sequence[Expression], what: str = "carried value"
+    ) -> list[Expression]:
+        """What a body returns in place of `before`: as many, of the same types."""
+        values = _listed(given)
+        if len(values) != len(before):
+            raise ValueError(
+                f"{self.here()}{len(before)} {what}s are carried, {len(values)} returned"
+            )
+        return [self._as_before(x, y, what) for x, y in zip(values, before)]
+
+    def _as_before(self, given: Any, before: Expression, what: str) -> Expression:
+        value = self.value(given, None if isinstance(given, Expression) else before.element)
+        if value.element == before.element and value.shape == ():
+            value = self.broadcast_to(value, before.shape)
+        if (value.shape, value.element) != (before.shape, before.element):
+            name = self._name(before)
+            raise ValueError(
+                f"{self.here()}{what} {name or ''} is {type_text(before)}, and becomes {type_text(value)}"
+            )
+        return value
+
+    def _leading(self, values: Sequence[Expression]) -> int:
+        """The length of the leading axis that all of them have."""
+        lengths = {x.shape[:1] for x in values}
+        if len(lengths) != 1 or () in lengths:
+            shapes = ", ".join(str(x.shape) for x in values)
+            raise ValueError(
+                f"{self.here()}carried and mapped values need one leading axis, have {shapes}"
+            )
+        return int(values[0].shape[0])
+
+    @contextlib.contextmanager
+    def _region(self, region: program_pb2.Region) -> Iterator[None]:
+        self._regions.append(region)
+        self._scope_count += 1
+        self._scopes.append(self._scope_count)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+            self._regions.pop()
+
+
+def _listed(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, (list, tuple)) else [made]

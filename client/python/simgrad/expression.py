@@ -1,0 +1,302 @@
+"""A value of the program being written, with NumPy's operators, methods and functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterator, NoReturn, Sequence
+
+from simgrad import indexing, numpy_functions
+from simgrad.constants import element_name, element_of
+
+if TYPE_CHECKING:
+    from simgrad.program import ProgramBuilder
+
+Axis = int | Sequence[int] | None
+
+
+class Expression:
+    """A value of the program being written. Operators and NumPy's functions append operations to it.
+
+    Shapes meet by NumPy's broadcasting. Python's numbers take the type of what they meet. Python
+    cannot look at it, as it has no number before the program runs: use where, cond and while_loop.
+    """
+
+    __hash__ = object.__hash__
+
+    def __init__(self, builder: "ProgramBuilder", value: int):
+        self.builder = builder
+        self.value = value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.builder.program.values[self.value].shape)
+
+    @property
+    def element(self) -> int:
+        return self.builder.program.values[self.value].element
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        count = 1
+        for n in self.shape:
+            count *= n
+        return count
+
+    def __repr__(self) -> str:
+        name = self.builder.program.values[self.value].name
+        shape = ",".join(str(n) for n in self.shape)
+        return f"<{name or 'value'}: {element_name(self.element)}[{shape}]>"
+
+    # ---- Operators ----
+
+    def __add__(self, other: Any) -> "Expression":
+        return self.builder.apply("add", self, other)
+
+    def __radd__(self, other: Any) -> "Expression":
+        return self.builder.apply("add", other, self)
+
+    def __sub__(self, other: Any) -> "Expression":
+        return self.builder.apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> "Expression":
+        return self.builder.apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> "Expression":
+        return self.builder.apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> "Expression":
+        return self.builder.apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> "Expression":
+        return numpy_functions.true_divide(self.builder, self, other)
+
+    def __rtruediv__(self, other: Any) -> "Expression":
+        return numpy_functions.true_divide(self.builder, other, self)
+
+    def __floordiv__(self, other: Any) -> "Expression":
+        return numpy_functions.floor_divide(self.builder, self, other)
+
+    def __rfloordiv__(self, other: Any) -> "Expression":
+        return numpy_functions.floor_divide(self.builder, other, self)
+
+    def __mod__(self, other: Any) -> "Expression":
+        return self.builder.apply("mod", self, other)
+
+    def __rmod__(self, other: Any) -> "Expression":
+        return self.builder.apply("mod", other, self)
+
+    def __divmod__(self, other: Any) -> "tuple[Expression, Expression]":
+        return self // other, self % other
+
+    def __pow__(self, other: Any) -> "Expression":
+        return numpy_functions.power(self.builder, self, other)
+
+    def __rpow__(self, other: Any) -> "Expression":
+        return self.builder.apply("pow", other, self)
+
+    def __matmul__(self, other: Any) -> "Expression":
+        return numpy_functions.matmul(self.builder, self, other)
+
+    def __rmatmul__(self, other: Any) -> "Expression":
+        return numpy_functions.matmul(self.builder, other, self)
+
+    def __neg__(self) -> "Expression":
+        return self.builder.apply("neg", self)
+
+    def __pos__(self) -> "Expression":
+        return self
+
+    def __abs__(self) -> "Expression":
+        return self.builder.apply("abs", self)
+
+    def __round__(self) -> "Expression":
+        return self.builder.apply("round", self)
+
+    def __floor__(self) -> "Expression":
+        return self.builder.apply("floor", self)
+
+    def __ceil__(self) -> "Expression":
+        return self.builder.apply("ceil", self)
+
+    def __trunc__(self) -> "Expression":
+        return self.builder.apply("trunc", self)
+
+    def __lt__(self, other: Any) -> "Expression":
+        return self.builder.apply("lt", self, other)
+
+    def __le__(self, other: Any) -> "Expression":
+        return self.builder.apply("le", self, other)
+
+    def __gt__(self, other: Any) -> "Expression":
+        return self.builder.apply("gt", self, other)
+
+    def __ge__(self, other: Any) -> "Expression":
+        return self.builder.apply("ge", self, other)
+
+    # Values hash by identity, and a dictionary compares identities first: it never comes here.
+    def __eq__(self, other: Any) -> "Expression":  # type: ignore[override]
+        return self.builder.apply("eq", self, other)
+
+    def __ne__(self, other: Any) -> "Expression":  # type: ignore[override]
+        return self.builder.apply("ne", self, other)
+
+    def __and__(self, other: Any) -> "Expression":
+        return self.builder.apply("and", self, other)
+
+    def __rand__(self, other: Any) -> "Expression":
+        return self.builder.apply("and", other, self)
+
+    def __or__(self, other: Any) -> "Expression":
+        return self.builder.apply("or", self, other)
+
+    def __ror__(self, other: Any) -> "Expression":
+        return self.builder.apply("or", other, self)
+
+    def __xor__(self, other: Any) -> "Expression":
+        return self.builder.apply("xor", self, other)
+
+    def __rxor__(self, other: Any) -> "Expression":
+        return self.builder.apply("xor", other, self)
+
+    def __lshift__(self, other: Any) -> "Expression":
+        return self.builder.apply("shl", self, other)
+
+    def __rshift__(self, other: Any) -> "Expression":
+        return self.builder.apply("shr", self, other)
+
+    def __invert__(self) -> "Expression":
+        return self.builder.apply("not", self)
+
+    # ---- Elements ----
+
+    def __getitem__(self, key: Any) -> "Expression":
+        return indexing.item(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TypeError("a value does not change: write x = x.at[...].set(y), or .add(y)")
+
+    @property
+    def at(self) -> indexing.Places:
+        """x.at[key].set(y), .add, .mul, .min and .max give x with y brought in at x[key]."""
+        return indexing.Places(self)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator["Expression"]:
+        return iter([self[i] for i in range(len(self))])
+
+    # ---- NumPy's methods ----
+
+    @property
+    def T(self) -> "Expression":
+        return self.transpose()
+
+    def transpose(self, *axes: Any) -> "Expression":
+        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        return numpy_functions.transpose(self, given or None)
+
+    def reshape(self, *shape: Any) -> "Expression":
+        return numpy_functions.reshape(self, shape[0] if len(shape) == 1 else shape)
+
+    def ravel(self) -> "Expression":
+        return self.reshape(-1)
+
+    def flatten(self) -> "Expression":
+        return self.reshape(-1)
+
+    def squeeze(self, axis: Axis = None) -> "Expression":
+        return numpy_functions.squeeze(self, axis)
+
+    def astype(self, dtype: Any) -> "Expression":
+        """As the element type of a dtype: real, i32, i64 or bool. Formats of reals are the policy's."""
+        element = element_of(dtype)
+        return self if element == self.element else self.builder.convert(self, element)
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
+        return numpy_functions.reduced("sum", self, axis, keepdims)
+
+    def prod(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
+        return numpy_functions.reduced("prod", self, axis, keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
+        return numpy_functions.reduced("any", self, axis, keepdims)
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
+        return numpy_functions.reduced("all", self, axis, keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
+        return numpy_functions.mean(self, axis, keepdims=keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
+        return numpy_functions.extreme("reduce_max", self, axis, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
+        return numpy_functions.extreme("reduce_min", self, axis, keepdims)
+
+    def argmax(self, axis: int | None = None) -> "Expression":
+        return numpy_functions.argument("argmax", self, axis)
+
+    def argmin(self, axis: int | None = None) -> "Expression":
+        return numpy_functions.argument("argmin", self, axis)
+
+    def argsort(self, axis: int = -1) -> "Expression":
+        return self.builder.argsort(self, axes=axis)
+
+    def cumsum(self, axis: int | None = None) -> "Expression":
+        return numpy_functions.cumsum(self, axis)
+
+    def clip(self, a_min: Any = None, a_max: Any = None) -> "Expression":
+        return numpy_functions.clip(self, a_min, a_max)
+
+    def dot(self, other: Any) -> "Expression":
+        return numpy_functions.dot(self, other)
+
+    # ---- NumPy's functions ----
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """np.tan(x) and the like append the operation of that name."""
+        if method != "__call__" or kwargs:
+            return NotImplemented
+        return numpy_functions.ufunc(self.builder, ufunc.__name__, inputs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        known = numpy_functions.FUNCTIONS.get(function)
+        return NotImplemented if known is None else known(*args, **kwargs)
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            "a value of a world has no numbers yet, so it is no array of NumPy; np.stack([x, y]) "
+            "makes an array of values"
+        )
+
+    # ---- What Python cannot know before the program runs ----
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self.builder.here()}Python cannot look at a value of the world, which has no number before "
+            "the program runs. Instead of `if`: sg.where(c, a, b), or sg.cond(c, then, otherwise). "
+            "Instead of `while`: sg.while_loop. Instead of and, or, not: &, |, ~. Instead of max(a, b): np.maximum. A named test: event"
+        )
+
+    def __float__(self) -> float:
+        raise TypeError(
+            f"{self.builder.here()}a value of the world has no number before the program runs"
+        )
+
+    def __int__(self) -> int:
+        raise TypeError(
+            f"{self.builder.here()}a value of the world has no number before the program runs; "
+            "x.astype(int) converts it there"
+        )
+
+    def __index__(self) -> int:
+        raise TypeError(
+            f"{self.builder.here()}Python counts and indexes with numbers that it knows. Instead of "
+            "range(n): sg.for_loop or sg.while_loop. An array of the world takes a computed index: x[i]"
+        )

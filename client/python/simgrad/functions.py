@@ -1,0 +1,253 @@
+"""Control flow and choices on values of a world, by the names that NumPy and JAX users know.
+
+Each finds the world in its arguments; where those are numbers alone, it is the one that
+`simgrad.world` is writing. Values may come alone or in a tuple or list, and come back the same way.
+NumPy's own functions (np.sin, np.where, np.stack) work on values too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from typing import Any, Callable, Iterator, Sequence
+
+import numpy as np
+
+from simgrad.expression import Expression
+from simgrad.numpy_functions import builder_of
+from simgrad.program import ProgramBuilder
+
+_WRITTEN: contextvars.ContextVar[ProgramBuilder | None] = contextvars.ContextVar(
+    "simgrad_written", default=None
+)
+
+
+@contextlib.contextmanager
+def writing(builder: ProgramBuilder) -> Iterator[None]:
+    """Inside, functions without a value among their arguments belong to this builder."""
+    token = _WRITTEN.set(builder)
+    try:
+        yield
+    finally:
+        _WRITTEN.reset(token)
+
+
+def builder(*values: Any) -> ProgramBuilder:
+    """The builder that these values belong to, or the one that is writing: for operations that have
+    no function here, as sg.builder().erf(x)."""
+    try:
+        return builder_of(*values)
+    except TypeError:
+        written = _WRITTEN.get()
+        if written is None:
+            raise TypeError(
+                "no world is being written: call this in a function under sg.world"
+            ) from None
+        return written
+
+
+# ---- Choices ----
+
+
+def where(condition: Any, a: Any, b: Any) -> Expression:
+    """a where the condition holds, else b. Both are computed; a NaN of the one that is not taken
+    reaches neither result nor gradient."""
+    return builder(condition, a, b).where(condition, a, b)
+
+
+def cond(
+    condition: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *args: Any
+) -> Any:
+    """then(*args) where the condition holds, else otherwise(*args): only one of them runs."""
+    return _branches(builder(condition, args), condition, [otherwise, then], args)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *args: Any) -> Any:
+    """branches[index](*args); the first or the last where there is none of that number."""
+    return _branches(builder(index, args), index, branches, args)
+
+
+def _branches(
+    b: ProgramBuilder, choice: Any, branches: Sequence[Callable[..., Any]], args: Sequence[Any]
+) -> Any:
+    form: list[Any] = []
+
+    def noting(branch: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*inner: Any) -> Any:
+            made = branch(*inner)
+            form.append(made)
+            return made
+
+        return run
+
+    regions = [noting(branch) for branch in branches]
+    index = choice if isinstance(choice, Expression) else np.asarray(choice)
+    if isinstance(index, Expression) and len(branches) == 2 and index.ndim:
+        raise ValueError(
+            f"{b.here()}a branch needs one bool, not {index!r}: use sg.where, or .any() or .all()"
+        )
+    made = b.switch(index, regions, args)  # type: ignore[arg-type]
+    return _formed(form[0], made)
+
+
+# ---- Loops ----
+
+
+def while_loop(
+    body: Callable[..., Any],
+    start: Any,
+    *,
+    until: Callable[..., Any],
+    max_iter: int,
+    site: str = "",
+    cap_first: bool = False,
+) -> Any:
+    """start = body(*start), until until(*start) holds, or `max_iter` times. Returns the last values.
+
+    Args:
+      until: a bool of the values, true where the loop stops: abs(x) < 1e-9, or a formula with & and |.
+      site: its name in diagnostics; without one, that of `body`.
+      cap_first: after `max_iter` iterations the test is not evaluated again.
+    """
+    b = builder(start)
+    values = _listed(start)
+    made, _, _ = b.while_loop(
+        site or _site_of(body),
+        values,
+        lambda *carried: until(*carried),
+        lambda carried, exports: body(*carried),
+        max_iter=max_iter,
+        cap_first=cap_first,
+    )
+    return _formed(start, made)
+
+
+def fixed_point(
+    step: Callable[..., Any],
+    start: Any,
+    *,
+    tol: float | Expression,
+    max_iter: int,
+    site: str = "",
+) -> Any:
+    """x with x = step(x), by iteration until no number of x changes by `tol` or more.
+
+    It is differentiated as unrolled: the gradient is that of the iterations that ran.
+    """
+    b = builder(start)
+    values = [b.value(x) for x in _listed(start)]
+    count = len(values)
+
+    def body(carried: Sequence[Expression], exports: Sequence[Expression]) -> list[Any]:
+        before = carried[:count]
+        after = [b.value(x) for x in _listed(step(*before))]
+        changes = [_largest(abs(x - y)) for x, y in zip(after, before)]
+        change = changes[0]
+        for other in changes[1:]:
+            change = b.max(change, other)
+        return [*after, change]
+
+    def stops(*carried: Expression) -> tuple[Expression, Any]:
+        return carried[count], tol
+
+    far = b.literal(np.finfo(np.float32).max / 4)
+    made, _, _ = b.while_loop(
+        site or _site_of(step), [*values, far], stops, body, max_iter=max_iter, cap_first=True
+    )
+    return _formed(start, made[:count])
+
+
+def for_loop(count: int, body: Callable[..., Any], start: Any) -> Any:
+    """`count` times start = body(index, *start). Returns the last values."""
+    b = builder(start)
+    made = b.for_loop(count, _listed(start), lambda index, carried: body(index, *carried))
+    return _formed(start, made)
+
+
+def scan(
+    body: Callable[[Any, Any], tuple[Any, Any]],
+    start: Any,
+    scanned: Any = None,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
+    """carried, stacked = body(carried, element) over the leading axis of `scanned`.
+
+    Args:
+      body: returns the next carried values and what is stacked (None: nothing).
+      length: how many turns, where nothing is scanned; the body's element is None then.
+    Returns: the last carried values, and what was stacked along a leading axis.
+    """
+    b = builder(start, scanned)
+    form: list[Any] = []
+
+    def write(carried: list[Expression], elements: list[Expression]) -> tuple[Any, Any]:
+        given = None if scanned is None else _formed(scanned, elements)
+        following, stacked = body(_formed(start, carried), given)
+        form.append(stacked)
+        return following, [] if stacked is None else stacked
+
+    made, stacks = b.scan(
+        write,
+        _listed(start),
+        [] if scanned is None else _listed(scanned),
+        length=length,
+        reverse=reverse,
+    )
+    return _formed(start, made), None if form[0] is None else _formed(form[0], stacks)
+
+
+# ---- What a step tells ----
+
+
+def observe(name: str, x: Expression) -> Expression:
+    """Exports x: it can be recorded, and costs may read it. Returns x."""
+    builder(x).observe(name, x)
+    return x
+
+
+def test(site: str, condition: Expression, kind: str = "") -> Expression:
+    """Makes a comparison an event with a name, which reports: sg.test("cold", x < 0.5). `kind`
+    declares what it is for: acceptance, membership, halt or guard."""
+    return builder(condition).test(site, condition, kind)
+
+
+def accept(site: str, condition: Expression, trial: Any, current: Any) -> Expression:
+    """trial where the condition, a comparison of reals, holds, else current: a site of kind
+    acceptance."""
+    b = builder(condition)
+    return b.where(b.test(site, condition, "acceptance"), trial, current)
+
+
+def stop_gradient(x: Any) -> Expression:
+    """x, without a cotangent."""
+    return builder(x).stop_gradient(x)
+
+
+def role(name: str, site: str = "") -> contextlib.AbstractContextManager[None]:
+    """Operations written inside have this role, and belong to `site` where one is named."""
+    return builder().role(name, site)
+
+
+# ---- Forms ----
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, (list, tuple)) else [values]
+
+
+def _formed(like: Any, values: Sequence[Any]) -> Any:
+    """The values alone, in a tuple or a list, as `like` was."""
+    if not isinstance(like, (list, tuple)):
+        return values[0]
+    return type(like)(values) if type(like) in (list, tuple) else tuple(values)
+
+
+def _site_of(body: Callable[..., Any]) -> str:
+    name = getattr(body, "__name__", "")
+    return name if name.isidentifier() and name.isascii() else "loop"
+
+
+def _largest(x: Expression) -> Expression:
+    return x.max() if x.shape else x

@@ -1,0 +1,193 @@
+"""x[key] and x.at[key] by NumPy's rules, as slice, gather, take and scatter.
+
+A key that is known when the program is written gives exactly what NumPy gives, and is refused where
+it is outside. An index that the world computes counts from the front; one outside means the nearest
+element (of `at`: drops the update).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_I32, ELEMENT_TYPE_I64
+
+if TYPE_CHECKING:
+    from simgrad.expression import Expression
+
+Key = tuple[Any, ...]
+
+
+def item(x: "Expression", key: Any) -> "Expression":
+    """x[key]. Raises IndexError where NumPy does, TypeError for what the world would have to know."""
+    entries = _entries(x, key)
+    if any(_is_value(e) for e in entries):
+        return _computed(x, entries)
+    if all(_is_basic(e) for e in entries):
+        return _basic(x, entries)
+    [axis, *more] = [i for i, e in enumerate(entries) if _is_array(e)] or [-1]
+    others = [e for i, e in enumerate(entries) if i != axis]
+    if axis >= 0 and not more and all(e == slice(None) for e in others):
+        places = np.arange(x.shape[axis])[_known(x, entries)[axis]]
+        return x.builder.gather(x, places.astype(np.int32), axes=axis)
+    numbers = _numbers(x, entries)
+    return x.builder.take(x, numbers.shape, numbers.ravel().tolist())
+
+
+class Places:
+    """x.at[key], to be written to: gives a new value."""
+
+    def __init__(self, x: "Expression", key: Any = None):
+        self._x = x
+        self._key = key
+
+    def __getitem__(self, key: Any) -> "Places":
+        return Places(self._x, key)
+
+    def set(self, y: Any) -> "Expression":
+        """x[key] = y; where a place stands several times, the last wins."""
+        return self._written("set", y)
+
+    def add(self, y: Any) -> "Expression":
+        """x[key] += y; places may stand several times, and are added to in their order."""
+        return self._written("add", y)
+
+    def mul(self, y: Any) -> "Expression":
+        return self._written("mul", y)
+
+    def min(self, y: Any) -> "Expression":
+        return self._written("min", y)
+
+    def max(self, y: Any) -> "Expression":
+        return self._written("max", y)
+
+    def _written(self, combine: str, y: Any) -> "Expression":
+        x, entries = self._x, _entries(self._x, self._key)
+        b = x.builder
+        first = entries[0] if entries else slice(None)
+        if _is_value(first) and all(e == slice(None) for e in entries[1:]):
+            return b.scatter(x, first, y, axes=0, bounds="drop", combine=combine)
+        if any(_is_value(e) for e in entries):
+            raise TypeError(
+                f"{b.here()}x.at[...] takes a computed index at the first axis alone: transpose or reshape x"
+            )
+        numbers = _numbers(x, entries)
+        updates = b.broadcast_to(b.value(y, x.element), numbers.shape).reshape(-1)
+        flat = b.scatter(
+            x.reshape(-1), numbers.ravel().astype(np.int32), updates, axes=0, combine=combine
+        )
+        return flat.reshape(x.shape)
+
+
+# ---- Keys ----
+
+
+def _is_value(entry: Any) -> bool:
+    return hasattr(entry, "builder")
+
+
+def _is_array(entry: Any) -> bool:
+    """A list or an array of indices, or a slice that runs backward."""
+    if isinstance(entry, slice):
+        return entry.step is not None and entry.step < 0
+    return not (entry is None or _is_value(entry) or np.ndim(entry) == 0)
+
+
+def _is_basic(entry: Any) -> bool:
+    return not _is_array(entry) and not _is_value(entry) and not isinstance(entry, (bool, np.bool_))
+
+
+def _entries(x: "Expression", key: Any) -> Key:
+    """One entry per axis of x, and None for new axes. Arrays of bools become indices."""
+    given = list(key) if isinstance(key, tuple) else [key]
+    entries: list[Any] = []
+    for entry in given:
+        if isinstance(entry, slice) and any(
+            _is_value(e) for e in (entry.start, entry.stop, entry.step)
+        ):
+            raise TypeError(
+                f"{x.builder.here()}the length of x[a:b] must be known: b.dynamic_slice(x, starts, shape) "
+                "takes a computed start"
+            )
+        if _is_value(entry) and entry.element not in (ELEMENT_TYPE_I32, ELEMENT_TYPE_I64):
+            raise TypeError(
+                f"{x.builder.here()}x[...] takes computed indices, not computed reals or bools: the shape would depend on "
+                "data; use sg.where(c, x, 0)"
+            )
+        if isinstance(entry, (list, np.ndarray)) and np.asarray(entry).dtype == bool:
+            entries.extend(np.nonzero(np.asarray(entry)))
+        else:
+            entries.append(entry)
+    used = sum(e is not None and e is not Ellipsis for e in entries)
+    if used > x.ndim:
+        raise IndexError(f"{x.builder.here()}{used} indices for an array of shape {x.shape}")
+    missing = [slice(None)] * (x.ndim - used)
+    at = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries))
+    return tuple([*entries[:at], *missing, *entries[at + 1 :]])
+
+
+def _known(x: "Expression", entries: Key) -> Key:
+    """The entries as NumPy takes them, looked at by NumPy itself."""
+    try:
+        np.broadcast_to(np.False_, x.shape)[entries]
+    except IndexError as error:
+        raise IndexError(f"{x.builder.here()}{error}") from None
+    return entries
+
+
+def _numbers(x: "Expression", entries: Key) -> np.ndarray:
+    """The row-major number of each element of x[entries]."""
+    known = _known(x, entries)
+    return np.asarray(np.arange(x.size).reshape(x.shape)[known])
+
+
+# ---- Ways to take ----
+
+
+def _basic(x: "Expression", entries: Key) -> "Expression":
+    """Integers, slices that run forward, and new axes: a slice and a reshape."""
+    shape = np.broadcast_to(np.False_, x.shape)[_known(x, entries)].shape
+    start, lengths, stride = [], [], []
+    for n, entry in zip(x.shape, [e for e in entries if e is not None]):
+        if isinstance(entry, slice):
+            places = range(*entry.indices(n))
+            start.append(places.start if len(places) else 0)
+            lengths.append(len(places))
+            stride.append(places.step if len(places) > 1 else 1)
+        else:
+            start.append(int(entry) % n)
+            lengths.append(1)
+            stride.append(1)
+    if tuple(lengths) != x.shape:
+        steps = stride if any(s != 1 for s in stride) else ()
+        x = x.builder.slice(x, start, lengths, steps)
+    return x if shape == x.shape else x.builder.reshape(x, shape)
+
+
+def _computed(x: "Expression", entries: Key) -> "Expression":
+    """Some indices are values: what is known is taken first, then one gather along their joint axis."""
+    b = x.builder
+    if any(e is None for e in entries):
+        raise TypeError(f"{b.here()}a new axis beside a computed index: write x[i][..., None]")
+    chosen = [i for i, e in enumerate(entries) if _is_value(e) or not isinstance(e, slice)]
+    if chosen != list(range(chosen[0], chosen[-1] + 1)):
+        raise TypeError(
+            f"{b.here()}indices on both sides of a slice: write x[i][:, j], one after the other"
+        )
+    first = chosen[0]
+    slices = tuple(e if isinstance(e, slice) else slice(None) for e in entries)
+    x = item(x, slices)
+    if len(chosen) == 1:
+        return b.gather(x, entries[first], axes=first)
+    lengths = x.shape[first : first + len(chosen)]
+    number: Any = np.int32(0)
+    for length, axis in zip(lengths, chosen):
+        place = entries[axis]
+        if _is_value(place):
+            place = b.min(b.max(place, np.int32(0)), np.int32(length - 1))
+        else:
+            place = np.arange(length, dtype=np.int32)[np.asarray(place)]
+        number = number * np.int32(length) + place
+    joined = x.shape[:first] + (int(np.prod(lengths)),) + x.shape[first + len(chosen) :]
+    return b.gather(x.reshape(joined), number, axes=first)

@@ -1,0 +1,69 @@
+"""Which line of the user's file wrote a part of a program: the labels of its operations."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator
+
+from simgrad import errors
+from simgrad.v1 import program_pb2
+
+_PART = re.compile(r"(\w+)(?:\[(\d+)\])?")
+_VALUE = re.compile(r"values\[(\d+)\]")
+
+
+def line_of(program: program_pb2.Program, path: str) -> str:
+    """The label of the innermost operation of a path such as "step.ops[3].operands[0]", or of the
+    one that gives "values[7]"; empty where there is none."""
+    value = _VALUE.match(path)
+    if value is not None:
+        return next((op.label for op in _ops(program) if int(value[1]) in op.results), "")
+    line, at = "", program
+    for name, index in _PART.findall(path):
+        try:
+            part: Any = getattr(at, name)
+            at = part[int(index)] if index else part
+        except (AttributeError, IndexError, TypeError):
+            break
+        line = getattr(at, "label", "") or line
+    return line
+
+
+def add_line(error: errors.SimgradError, message: Any) -> None:
+    """Adds the line of the user's file to an error that names a field of the request's program."""
+    spec, prefix = (message.spec, "spec.") if hasattr(message, "spec") else (message, "")
+    field = f"{prefix}world.program."
+    if not error.field.startswith(field):
+        return
+    line = line_of(spec.world.program, error.field[len(field) :])
+    if line:
+        error.line = line
+        error.args = (f"{line}: {error}",)
+
+
+def site_lines(program: program_pb2.Program) -> dict[str, str]:
+    """The line of each site: loops, events, accepted steps, and comparisons with a name."""
+    lines: dict[str, str] = {}
+    seen: dict[str, int] = {}
+    for op in _ops_of(program.step):
+        name = op.decision_site
+        if name:
+            before = seen.get(name, 0)
+            seen[name] = before + 1
+            lines[f"{name}#{before}" if before else name] = op.label
+    return lines
+
+
+def _ops(program: program_pb2.Program) -> Iterator[program_pb2.Op]:
+    yield from _ops_of(program.initial)
+    yield from _ops_of(program.step)
+    for objective in program.objectives:
+        yield from _ops_of(objective.stage)
+        yield from _ops_of(objective.terminal)
+
+
+def _ops_of(region: program_pb2.Region) -> Iterator[program_pb2.Op]:
+    for op in region.ops:
+        yield op
+        for nested in op.regions:
+            yield from _ops_of(nested)

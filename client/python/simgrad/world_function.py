@@ -1,0 +1,282 @@
+"""A world from a Python function of named states, params, controls, data and config."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Sequence, TypeVar, overload
+
+from simgrad import functions
+from simgrad.constants import element_of
+from simgrad.expression import Expression
+from simgrad.program import ProgramBuilder
+from simgrad.v1 import simgrad_pb2
+from simgrad.world import World
+
+Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What an argument of a world's function is. As an annotation: State, State[3], State(8, 3),
+    State(dtype="i32").
+
+    Attributes:
+      shape: of one instance.
+      default: a number for every element, for requests that send none; of a Config its number.
+      dtype: real, i32, i64 or bool, of a State.
+    """
+
+    shape: tuple[int, ...] = ()
+    default: float | None = None
+    dtype: Any = "real"
+
+    def __init__(self, *shape: Any, default: float | None = None, dtype: Any = "real"):
+        given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        object.__setattr__(self, "shape", tuple(int(n) for n in given))
+        object.__setattr__(self, "default", default)
+        object.__setattr__(self, "dtype", dtype)
+
+    def __class_getitem__(cls, shape: Any) -> "Declared":
+        return cls(*shape) if isinstance(shape, tuple) else cls(shape)
+
+    def with_default(self, default: float | None) -> "Declared":
+        return type(self)(*self.shape, default=default, dtype=self.dtype)
+
+
+class State(Declared):
+    """Changes from step to step; the function returns its next value."""
+
+
+class Param(Declared):
+    """The same at every step; gradients go to it."""
+
+
+class Control(Declared):
+    """May be sent per step; gradients go to it."""
+
+
+class Data(Declared):
+    """May be sent per step, and has no gradient."""
+
+
+class Config(Declared):
+    """A number that shapes the program and is part of it: another one makes another world."""
+
+
+class Step(Declared):
+    """The number of the step, an i32."""
+
+
+@dataclass(frozen=True)
+class _Cost:
+    name: str
+    stage: Function | None
+    terminal: Function | None
+
+
+class FunctionWorld(World):
+    """The world that a function computes a step of; `simgrad.world` makes one.
+
+    Called with config by name, it gives the world with other numbers: pendulum(h=0.02).
+    The program is written when it is first needed.
+    """
+
+    def __init__(self, function: Function, declared: Mapping[str, Declared], name: str, level: str):
+        self._function = function
+        self._inputs = dict(declared)
+        self._title = name
+        self._level = level
+        self._costs: list[_Cost] = []
+        self._start: Function | None = None
+        self._written: simgrad_pb2.World | None = None
+        self.__doc__ = function.__doc__
+        self.__name__ = name
+
+    def objective(self, cost: F) -> F:
+        """Decorates a terminal cost: a function of states (at the end), observed values (of the
+        last step), params and other inputs, by the names of its arguments."""
+        self._costs.append(_Cost(cost.__name__, None, cost))
+        self._written = None
+        return cost
+
+    def stage_cost(self, cost: F) -> F:
+        """Decorates a cost of every step, summed: a function of inputs (states at the start of the
+        step) and observed values, by the names of its arguments."""
+        self._costs.append(_Cost(cost.__name__, cost, None))
+        self._written = None
+        return cost
+
+    def initial(self, start: F) -> F:
+        """Decorates a function of inputs that returns {state: value}: z[0] from what was sent."""
+        self._start = start
+        self._written = None
+        return start
+
+    def __call__(self, **config: float) -> "FunctionWorld":
+        numbers = {n for n, d in self._inputs.items() if isinstance(d, Config)}
+        if unknown := sorted(set(config) - numbers):
+            raise TypeError(
+                f"{self._title}: no config {', '.join(unknown)}; it has {', '.join(sorted(numbers)) or 'none'}"
+            )
+        inputs = {
+            n: d.with_default(float(config[n])) if n in config else d
+            for n, d in self._inputs.items()
+        }
+        other = FunctionWorld(self._function, inputs, self._title, self._level)
+        other._costs, other._start = list(self._costs), self._start
+        return other
+
+    @property
+    def _message(self) -> simgrad_pb2.World:
+        if self._written is None:
+            self._written = simgrad_pb2.World(program=self._write().build())
+        return self._written
+
+    def _write(self) -> ProgramBuilder:
+        b = ProgramBuilder(self._title, self._level)
+        inputs = {name: _input(b, name, declared) for name, declared in self._inputs.items()}
+        with functions.writing(b):
+            if self._start is not None:
+                start = self._start
+                b.initial(lambda: start(**_wanted(start, inputs)))
+            b.next(**self._states_of(b, self._function(**inputs)))
+            for cost in self._costs:
+                _write_cost(b, cost, inputs)
+        return b
+
+    def _states_of(self, b: ProgramBuilder, made: Any) -> dict[str, Any]:
+        """Next states by name, from a mapping, or from values in the order of the arguments."""
+        states = [n for n, d in self._inputs.items() if isinstance(d, State)]
+        if isinstance(made, Mapping):
+            return {**{n: Expression(b, i.value) for n, i in _by_name(b, states)}, **made}
+        values = list(made) if isinstance(made, (list, tuple)) else [made]
+        if made is None or len(values) != len(states):
+            raise TypeError(
+                f"{self._title} returns the next value of {', '.join(states)}, in this order or as a mapping"
+            )
+        return dict(zip(states, values))
+
+
+def _by_name(b: ProgramBuilder, names: Sequence[str]) -> list[tuple[str, Any]]:
+    return [(i.name, i) for i in b.program.inputs if i.name in names]
+
+
+def _input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
+    if isinstance(declared, State):
+        return b.state(name, declared.shape, element_of(declared.dtype), declared.default)
+    if isinstance(declared, Config):
+        if declared.default is None:
+            raise TypeError(f"config {name} needs its number: {name}: sg.Config = 0.01")
+        return b.config(name, declared.default)
+    if isinstance(declared, Step):
+        return b.step()
+    write = {Param: b.param, Control: b.control, Data: b.data}[type(declared)]
+    return write(name, declared.shape, declared.default)
+
+
+def _write_cost(b: ProgramBuilder, cost: _Cost, inputs: Mapping[str, Expression]) -> None:
+    stage, terminal = cost.stage, cost.terminal
+    if stage is not None:
+        exports = {e.name: Expression(b, e.value) for e in b.program.exports}
+        b.objective(cost.name, stage=lambda: stage(**_wanted(stage, {**inputs, **exports})))
+    if terminal is not None:
+        last = terminal
+        b.objective(
+            cost.name,
+            terminal=lambda states, exports: last(**_wanted(last, {**inputs, **exports, **states})),
+        )
+
+
+def _wanted(function: Function, known: Mapping[str, Any]) -> dict[str, Any]:
+    names = list(inspect.signature(function).parameters)
+    if unknown := [n for n in names if n not in known]:
+        raise TypeError(
+            f"{function.__name__} asks for {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+    return {n: known[n] for n in names}
+
+
+def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str, Declared]:
+    signature = inspect.signature(function)
+    frame = sys._getframe(2)
+    annotations = {
+        n: eval(a, frame.f_globals, dict(frame.f_locals)) if isinstance(a, str) else a
+        for n, a in function.__annotations__.items()
+        if n in signature.parameters and n not in given
+    }
+    declared: dict[str, Declared] = {}
+    takes_more = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        kind = given.get(name, annotations.get(name))
+        if isinstance(kind, type) and issubclass(kind, Declared):
+            kind = kind()
+        if not isinstance(kind, Declared):
+            raise TypeError(
+                f"{function.__name__}: what is {name}? Annotate it ({name}: sg.State), or give it to "
+                f"the decorator (sg.world({name}=sg.State(3))): State, Param, Control, Data, Config or Step"
+            )
+        default = parameter.default
+        declared[name] = (
+            kind if default is inspect.Parameter.empty else kind.with_default(float(default))
+        )
+    if takes_more:
+        declared.update({name: kind for name, kind in given.items() if name not in declared})
+    if unknown := sorted(set(given) - set(declared)):
+        raise TypeError(f"{function.__name__} has no argument {', '.join(unknown)}")
+    return declared
+
+
+@overload
+def world(function: Function, /, *, name: str = "", level: str = "decisions") -> FunctionWorld: ...
+
+
+@overload
+def world(
+    *, name: str = "", level: str = "decisions", **inputs: Declared
+) -> Callable[[Function], FunctionWorld]: ...
+
+
+def world(
+    function: Function | None = None,
+    /,
+    *,
+    name: str = "",
+    level: str = "decisions",
+    **inputs: Declared,
+) -> Any:
+    """Turns a function that computes one step into a World.
+
+        @sg.world
+        def pendulum(angle: sg.State, speed: sg.State, gravity: sg.Param = 9.81, h: sg.Config = 0.01):
+            speed = speed - h * gravity * np.sin(angle)
+            return {"angle": angle + h * speed, "speed": speed}
+
+        @pendulum.objective
+        def final_energy(speed):
+            return 0.5 * speed * speed
+
+    Its arguments are states, params, controls, data, config and the step, by annotation or by keywords of
+    the decorator (sg.world(angle=sg.State(3))). It returns the next states, as a mapping (a state that is not
+    in it stays) or in their order. It runs once, to write the program: Python's own `if` and loops decide then,
+    and where, cond, while_loop, for_loop and scan for each instance.
+
+    Args:
+      name: of the program; without one that of the function.
+      level: which comparisons of reals are sites; see ProgramBuilder.
+    """
+
+    def decorate(wrapped: Function) -> FunctionWorld:
+        return FunctionWorld(
+            wrapped, _declarations(wrapped, inputs), name or wrapped.__name__, level
+        )
+
+    if function is None:
+        return decorate
+    return FunctionWorld(
+        function, _declarations(function, inputs), name or function.__name__, level
+    )

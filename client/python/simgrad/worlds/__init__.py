@@ -1,0 +1,11 @@
+"""Worlds as readable Python, each one file on simgrad.world.
+
+world = sg.worlds.kinetics("lotka_volterra")
+gas = sg.worlds.lennard_jones(particles=16, cutoff=2.5)
+"""
+
+from simgrad.worlds.kinetics import kinetics
+from simgrad.worlds.lennard_jones import lennard_jones
+from simgrad.worlds.systems import SYSTEMS, System
+
+__all__ = ["SYSTEMS", "System", "kinetics", "lennard_jones"]

@@ -1,0 +1,138 @@
+"""simgrad.world makes a program of a function."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+from simgrad.v1 import program_pb2
+
+
+@sg.world
+def pendulum(
+    angle: sg.State,
+    speed: sg.State,
+    gravity: sg.Param = 9.81,
+    torque: sg.Control = 0.0,
+    h: sg.Config = 0.01,
+):
+    """A pendulum."""
+    speed = speed + h * (torque - gravity * np.sin(angle))
+    sg.observe("swing", abs(angle))
+    return {"angle": angle + h * speed, "speed": speed}
+
+
+@pendulum.objective
+def final_energy(speed, gravity):
+    return 0.5 * speed * speed - gravity
+
+
+@pendulum.stage_cost
+def effort(torque, swing):
+    return torque * torque + swing
+
+
+def inputs(world):
+    return {i.name: (i.kind, i.default_value) for i in world.program.inputs}
+
+
+def test_arguments_are_inputs_by_annotation_and_default():
+    assert inputs(pendulum) == {
+        "angle": (program_pb2.INPUT_KIND_STATE, 0.0),
+        "speed": (program_pb2.INPUT_KIND_STATE, 0.0),
+        "gravity": (program_pb2.INPUT_KIND_PARAM, 9.81),
+        "torque": (program_pb2.INPUT_KIND_CONTROL, 0.0),
+        "h": (program_pb2.INPUT_KIND_CONFIG, 0.01),
+    }
+    assert not pendulum.program.inputs[0].HasField("default_value")
+    assert (pendulum.name, pendulum.__doc__) == ("pendulum", "A pendulum.")
+    assert [o.name for o in pendulum.program.objectives] == ["final_energy", "effort"]
+    assert pendulum.program.level == "decisions"
+
+
+def test_arguments_are_inputs_by_the_decorator():
+    @sg.world(
+        name="other", level="all", x=sg.State(3), n=sg.State(dtype=int), f=sg.Data(2), t=sg.Step()
+    )
+    def steps(x, n, f, t):
+        return x + f.sum(), n + t
+
+    world = steps.program
+    shapes = {i.name: tuple(world.values[i.value].shape) for i in world.inputs}
+    assert shapes == {"x": (3,), "n": (), "f": (2,), "step": ()}
+    assert (world.name, world.level, world.inputs[2].kind) == (
+        "other",
+        "all",
+        program_pb2.INPUT_KIND_DATA,
+    )
+
+
+def test_annotations_may_be_text_with_names_of_the_function_around():
+    size = 5
+
+    @sg.world
+    def steps(x: "sg.State[size, 2]", k: "sg.Param(size)" = 1.0):
+        return x * k[:, None]
+
+    assert [tuple(steps.program.values[i.value].shape) for i in steps.program.inputs] == [
+        (5, 2),
+        (5,),
+    ]
+
+
+def test_a_call_gives_the_world_with_other_config():
+    other = pendulum(h=0.5)
+    assert (
+        inputs(other)["h"] == (program_pb2.INPUT_KIND_CONFIG, 0.5)
+        and inputs(pendulum)["h"][1] == 0.01
+    )
+    assert [o.name for o in other.program.objectives] == ["final_energy", "effort"]
+    with pytest.raises(TypeError, match="no config g; it has h"):
+        pendulum(g=1.0)
+
+
+def test_a_state_that_is_not_returned_stays():
+    @sg.world
+    def steps(x: sg.State, v: sg.State):
+        return {"x": x + v}
+
+    program = steps.program
+    assert program.step.yields[1] == program.inputs[1].value
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: sg.world(lambda x: x), "what is x"),
+        (lambda: sg.world(y=sg.State())(lambda x: x), "what is x"),
+        (lambda: sg.world(x=sg.State(), y=sg.State())(lambda x: x), "no argument y"),
+        (lambda: sg.world(x=sg.State())(lambda x: None).program, "returns the next value of x"),
+        (
+            lambda: sg.world(x=sg.State(), h=sg.Config())(lambda x, h: x).program,
+            "config h needs its number",
+        ),
+        (lambda: sg.world(x=sg.State())(lambda x: x if x > 0 else -x).program, "Instead of `if`"),
+        (lambda: sg.where(True, 1.0, 2.0), "no world is being written"),
+    ],
+)
+def test_what_is_missing_is_told(make, words):
+    with pytest.raises(TypeError, match=words):
+        make()
+
+
+def test_a_cost_asks_for_what_there_is():
+    @sg.world
+    def steps(x: sg.State):
+        return x
+
+    @steps.objective
+    def end(y):
+        return y
+
+    with pytest.raises(TypeError, match="end asks for y; there are x"):
+        steps.program
+
+
+def test_a_builder_is_a_program():
+    b = sg.program.ProgramBuilder("w")
+    b.next(x=b.state("x"))
+    assert sg.World(program=b).program.name == "w"
