@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import simgrad as sg
+from simgrad import arrays, request
 from simgrad.v1 import program_pb2
 
 
@@ -88,6 +89,23 @@ def test_a_call_gives_the_world_with_other_config():
     assert [o.name for o in other.program.objectives] == ["final_energy", "effort"]
     with pytest.raises(TypeError, match="no config g; it has h"):
         pendulum(g=1.0)
+
+
+def test_an_array_as_default_is_sent_where_the_caller_sends_none():
+    @sg.world
+    def spin(x: sg.State[3] = (1.0, 2.0, 3.0), k: sg.Param[2] = np.array([4.0, 5.0])):
+        return x * k[0]
+
+    assert not any(i.HasField("default_value") for i in spin.program.inputs)
+    state, param = program_pb2.INPUT_KIND_STATE, program_pb2.INPUT_KIND_PARAM
+    real = program_pb2.ELEMENT_TYPE_REAL
+    declared = {(state, "x"): (1, real), (param, "k"): (1, real)}
+    sent = request.rollout_spec(spin, lambda: declared, steps=1, params={"k": [6.0, 7.0]})
+    assert [t.name for t in sent.initial] == ["x"] and [t.name for t in sent.params] == ["k"]
+    np.testing.assert_array_equal(arrays.from_tensor(sent.initial[0].tensor), [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(arrays.from_tensor(sent.params[0].tensor), [6.0, 7.0])
+    with pytest.raises(ValueError, match=r"default of shape \(2,\) for an input of shape \(3,\)"):
+        sg.State(3, default=[1.0, 2.0])
 
 
 def test_a_state_that_is_not_returned_stays():

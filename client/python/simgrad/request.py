@@ -117,7 +117,7 @@ def rollout_spec(
         (spec.data, data, program_pb2.INPUT_KIND_DATA),
     )
     for target, inputs, kind in groups:
-        for name, value in (inputs or {}).items():
+        for name, value in {**world.array_defaults.get(kind, {}), **(inputs or {})}.items():
             target.append(_named_tensor(name, value, kind, declarations))
     return spec
 

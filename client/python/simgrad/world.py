@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Mapping
 
 from simgrad.v1 import program_pb2, simgrad_pb2
 
@@ -46,6 +46,11 @@ class World:
     @property
     def _message(self) -> simgrad_pb2.World:
         return self._own_message
+
+    @property
+    def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
+        """Arrays that requests send where the caller sends none, by kind of input and name."""
+        return {}
 
     @property
     def name(self) -> str:

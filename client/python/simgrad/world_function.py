@@ -7,11 +7,13 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence, TypeVar, overload
 
+import numpy as np
+
 from simgrad import functions
 from simgrad.constants import element_of
 from simgrad.expression import Expression
 from simgrad.program import ProgramBuilder
-from simgrad.v1 import simgrad_pb2
+from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.world import World
 
 Function = Callable[..., Any]
@@ -25,25 +27,35 @@ class Declared:
 
     Attributes:
       shape: of one instance.
-      default: a number for every element, for requests that send none; of a Config its number.
+      default: for requests that send none: a number for every element, or an array of the shape; of a
+        Config its number.
       dtype: real, i32, i64 or bool, of a State.
     """
 
     shape: tuple[int, ...] = ()
-    default: float | None = None
+    default: Any = None
     dtype: Any = "real"
 
-    def __init__(self, *shape: Any, default: float | None = None, dtype: Any = "real"):
+    def __init__(self, *shape: Any, default: Any = None, dtype: Any = "real"):
         given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         object.__setattr__(self, "shape", tuple(int(n) for n in given))
+        if default is not None and np.ndim(default) > 0 and np.shape(default) != self.shape:
+            raise ValueError(
+                f"a default of shape {np.shape(default)} for an input of shape {self.shape}"
+            )
         object.__setattr__(self, "default", default)
         object.__setattr__(self, "dtype", dtype)
 
     def __class_getitem__(cls, shape: Any) -> "Declared":
         return cls(*shape) if isinstance(shape, tuple) else cls(shape)
 
-    def with_default(self, default: float | None) -> "Declared":
+    def with_default(self, default: Any) -> "Declared":
         return type(self)(*self.shape, default=default, dtype=self.dtype)
+
+    @property
+    def number(self) -> float | None:
+        """The default, where it is one number."""
+        return None if self.default is None or np.ndim(self.default) > 0 else float(self.default)
 
 
 class State(Declared):
@@ -68,6 +80,15 @@ class Config(Declared):
 
 class Step(Declared):
     """The number of the step, an i32."""
+
+
+# Of the inputs that may be arrays.
+_KINDS: dict[type[Declared], int] = {
+    State: program_pb2.INPUT_KIND_STATE,
+    Param: program_pb2.INPUT_KIND_PARAM,
+    Control: program_pb2.INPUT_KIND_CONTROL,
+    Data: program_pb2.INPUT_KIND_DATA,
+}
 
 
 @dataclass(frozen=True)
@@ -130,6 +151,14 @@ class FunctionWorld(World):
         return other
 
     @property
+    def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
+        found: dict[int, dict[str, Any]] = {}
+        for name, declared in self._inputs.items():
+            if declared.default is not None and declared.number is None:
+                found.setdefault(_KINDS[type(declared)], {})[name] = declared.default
+        return found
+
+    @property
     def _message(self) -> simgrad_pb2.World:
         if self._written is None:
             self._written = simgrad_pb2.World(program=self._write().build())
@@ -166,15 +195,15 @@ def _by_name(b: ProgramBuilder, names: Sequence[str]) -> list[tuple[str, Any]]:
 
 def _input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
     if isinstance(declared, State):
-        return b.state(name, declared.shape, element_of(declared.dtype), declared.default)
+        return b.state(name, declared.shape, element_of(declared.dtype), declared.number)
     if isinstance(declared, Config):
-        if declared.default is None:
+        if declared.number is None:
             raise TypeError(f"config {name} needs its number: {name}: sg.Config = 0.01")
-        return b.config(name, declared.default)
+        return b.config(name, declared.number)
     if isinstance(declared, Step):
         return b.step()
     write = {Param: b.param, Control: b.control, Data: b.data}[type(declared)]
-    return write(name, declared.shape, declared.default)
+    return write(name, declared.shape, declared.number)
 
 
 def _write_cost(b: ProgramBuilder, cost: _Cost, inputs: Mapping[str, Expression]) -> None:
@@ -222,7 +251,7 @@ def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str
             )
         default = parameter.default
         declared[name] = (
-            kind if default is inspect.Parameter.empty else kind.with_default(float(default))
+            kind if default is inspect.Parameter.empty else kind.with_default(default)
         )
     if takes_more:
         declared.update({name: kind for name, kind in given.items() if name not in declared})

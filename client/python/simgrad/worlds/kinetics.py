@@ -37,7 +37,7 @@ def kinetics(
     newton_tol: float | None = None,
     first_step: float = 1e-6,
 ) -> FunctionWorld:
-    """States y [species], t and h (of which requests may send none); params those of the system.
+    """States y [species], t and h, of which requests may send none; params those of the system.
 
     Args:
       system: a name of SYSTEMS, or a System of one's own.
@@ -63,7 +63,7 @@ def kinetics(
 
     @world(
         name=system if isinstance(system, str) else "kinetics",
-        y=State(species),
+        y=State(species, default=chosen.start),
         t=State(default=0.0),
         h=State(default=first_step),
         end=Config(default=stop),
