@@ -55,6 +55,7 @@ from simgrad.functions import (
     where,
     while_loop,
 )
+from simgrad.local import LocalClient, local
 from simgrad.numpy_functions import stack
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
@@ -86,6 +87,7 @@ __all__ = [
     "Gradient",
     "Internal",
     "InvalidArgument",
+    "LocalClient",
     "NonFiniteError",
     "NotFound",
     "Param",
@@ -111,6 +113,7 @@ __all__ = [
     "cond",
     "fixed_point",
     "for_loop",
+    "local",
     "observe",
     "role",
     "scan",

@@ -1,0 +1,84 @@
+"""sg.local: a server that lives as long as its client, or as the process that asked for it."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from live_server import BINARY, eventually
+
+import simgrad as sg
+
+
+def child_of(pid: int) -> int:
+    (child,) = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_server_runs_until_its_client_is_closed():
+    with sg.local(device="cpu", threads=1, server=BINARY) as client:
+        server = child_of(client._process.pid)
+        r = client.rollout(
+            sg.World("bouncing_ball"),
+            steps=3,
+            initial={"y": [0.5], "v": [0.0]},
+            params={"k": 1.0},
+        )
+        assert r.ok.all() and is_alive(server) and client.metrics_port > 0
+    assert not is_alive(server)
+    client.close()  # again, to no effect
+
+
+@pytest.mark.parametrize("killed", ["caller", "guard"])
+def test_a_server_ends_with_a_process_that_is_killed(killed):
+    caller = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent("""
+            import sys, time
+            import simgrad as sg
+            client = sg.local(device="cpu", server=sys.argv[1])
+            print(client._process.pid, flush=True)
+            time.sleep(600)
+        """), str(BINARY)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        guard = int(caller.stdout.readline())
+        server = child_of(guard)
+        assert is_alive(server)
+        os.kill(caller.pid if killed == "caller" else guard, signal.SIGKILL)
+        eventually(lambda: not is_alive(server))
+    finally:
+        caller.kill()
+        caller.wait()
+        caller.stdout.close()
+
+
+def test_a_server_that_does_not_start_says_why():
+    with pytest.raises(RuntimeError, match="no_such_flag"):
+        sg.local(server=BINARY, flags=["--no_such_flag=1"])
+    with pytest.raises(RuntimeError, match="device"):
+        sg.local(server=BINARY, device="abacus")
+
+
+def test_without_a_binary_the_ways_to_one_are_told(monkeypatch, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere is no simgrad-server"):
+        sg.local(server=tmp_path / "nowhere")
+    monkeypatch.setenv("SIMGRAD_SERVER", str(tmp_path / "gone"))
+    with pytest.raises(FileNotFoundError, match="gone is no simgrad-server"):
+        sg.local()
+    monkeypatch.delenv("SIMGRAD_SERVER")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sg.local.__globals__, "_CHECKOUT", tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="SIMGRAD_SERVER"):
+        sg.local()
