@@ -102,7 +102,7 @@ def test_computed_indices_gather(b):
         (lambda x, i, c: x @ x, ValueError, "do not meet"),
         (lambda x, i, c: x.reshape(7), ValueError, "reshape"),
         (lambda x, i, c: x + "a", TypeError, "neither a number"),
-        (lambda x, i, c: np.linalg.svd(x), TypeError, "no implementation"),
+        (lambda x, i, c: np.linalg.svd(x), TypeError, "svd is not among the functions of worlds"),
         (lambda x, i, c: x.builder.apply("sine", x), TypeError, "no operation 'sine'"),
     ],
 )
@@ -114,7 +114,7 @@ def test_what_cannot_be_is_told_with_its_line(b, wrong, error, words):
     )
     with pytest.raises(error, match=words) as raised:
         wrong(x, i, c)
-    if words not in ("np.stack", "no implementation"):
+    if words not in ("np.stack", "svd is not among the functions of worlds"):
         assert str(raised.value).startswith("expression_test.py:")
 
 

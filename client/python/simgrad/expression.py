@@ -261,13 +261,26 @@ class Expression:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """np.tan(x) and the like append the operation of that name."""
-        if method != "__call__" or kwargs:
-            return NotImplemented
-        return numpy_functions.ufunc(self.builder, ufunc.__name__, inputs)
+        made: Any = NotImplemented
+        if method == "__call__" and not kwargs:
+            made = numpy_functions.ufunc(self.builder, ufunc.__name__, inputs)
+        if made is NotImplemented:
+            what = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            given = f" with {', '.join(kwargs)}" if kwargs else ""
+            raise self._unknown(f"np.{what}{given}")
+        return made
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         known = numpy_functions.FUNCTIONS.get(function)
-        return NotImplemented if known is None else known(*args, **kwargs)
+        if known is None:
+            raise self._unknown(f"{function.__module__}.{function.__name__}")
+        return known(*args, **kwargs)
+
+    def _unknown(self, function: str) -> TypeError:
+        return TypeError(
+            f"{self.builder.here()}{function} is not among the functions of worlds; write it with others: "
+            "docs/python.md"
+        )
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(

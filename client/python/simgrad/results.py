@@ -10,6 +10,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
+from simgrad import summary
 from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
 from simgrad.diagnostics import TerminationTrace
 from simgrad.program_text import ProgramText
@@ -28,7 +29,7 @@ class RoleSetting:
     guarantee: str  # bitwise, or device where hardware decides
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ResolvedPolicy:
     """The policy with everything filled in, as the server ran it."""
 
@@ -37,6 +38,9 @@ class ResolvedPolicy:
     sites: Mapping[str, Mapping[str, str]]  # overrides: by site, the settings that were given
     loss_scale: float
     nonfinite: str
+
+    def __repr__(self) -> str:
+        return summary.of_policy(self)
 
     @classmethod
     def of(cls, message: policy_pb2.ResolvedPolicy) -> "ResolvedPolicy":
@@ -64,7 +68,7 @@ class CudaText:
     (args.integer), so that programs which differ in numbers alone share their kernels.
     """
 
-    text: str
+    text: str = field(repr=False)
     mapping: str  # thread_per_instance, block_per_instance
     numbers: tuple[float, ...]
     integers: tuple[int, ...]
@@ -80,7 +84,7 @@ class CudaText:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """The numerical program that ran: text for people, fingerprint, and policy.
 
@@ -92,10 +96,13 @@ class Program:
     policy: ResolvedPolicy
     termination_sites: tuple[str, ...]
     event_sites: tuple[str, ...]
-    source: program_pb2.Program | None = field(default=None, repr=False)
-    inputs: tuple[simgrad_pb2.InputSchema, ...] = field(default=(), repr=False)
-    cuda: CudaText | None = field(default=None, repr=False)
-    _text: ProgramText = field(default_factory=ProgramText, repr=False, compare=False)
+    source: program_pb2.Program | None = None
+    inputs: tuple[simgrad_pb2.InputSchema, ...] = ()
+    cuda: CudaText | None = None
+    _text: ProgramText = field(default_factory=ProgramText, compare=False)
+
+    def __repr__(self) -> str:
+        return summary.of_program(self)
 
     @property
     def text(self) -> str:
@@ -139,7 +146,7 @@ class NonFinite:
     stopped: bool
 
 
-@dataclass
+@dataclass(repr=False)
 class Rollout:
     """A finished rollout.
 
@@ -179,8 +186,11 @@ class Rollout:
     seconds: dict[str, float]
     tries: int = 1
 
+    def __repr__(self) -> str:
+        return summary.of_rollout(self)
 
-@dataclass
+
+@dataclass(repr=False)
 class Gradient(Rollout):
     """A finished gradient: the rollout, and
 
@@ -206,3 +216,6 @@ class Gradient(Rollout):
     skipped: bool = False
     left_out: int = 0
     backward: BackwardTrace | None = None
+
+    def __repr__(self) -> str:
+        return summary.of_gradient(self)

@@ -1,0 +1,81 @@
+"""What repr says of results: a few lines that fit a terminal."""
+
+import numpy as np
+
+from simgrad import results
+from simgrad.diagnostics import BirthCertificate
+
+F32 = results.RoleSetting("f32", "ieee", "pairwise", "f32", "native", "bitwise")
+BF16 = results.RoleSetting("bf16", "ieee", "sequential", "f32", "emulated", "bitwise")
+POLICY = results.ResolvedPolicy(
+    "mixed", {"state": F32, "dynamics": BF16, "adjoint": F32}, {"floor": {"format": "f64"}}, 8.0, "stop"
+)
+SITES = tuple(f"site_{i}" for i in range(40))
+PROGRAM = results.Program("0123456789abcdef" * 4, POLICY, SITES, ("floor",))
+
+
+def gradient(**changes):
+    everything = dict(
+        state={"x": np.zeros((3, 2))},
+        trajectory={},
+        ok=np.array([True, True, False]),
+        health=[],
+        certificates=[],
+        path_signature=1,
+        path_signatures=np.zeros(3, np.uint64),
+        value=1 / 3,
+        values=np.zeros(3),
+        sites=dict.fromkeys(SITES),
+        events={},
+        states_range={},
+        ranges={},
+        program=PROGRAM,
+        device="cpu",
+        server_version="0",
+        request_id="r",
+        instances=3,
+        steps=1,
+        seconds={},
+        params={"k": np.zeros(())},
+        connected={"k": 0, "x": 3, "m": 0},
+        gated_by={"k": "floor"},
+    )
+    return results.Gradient(**{**everything, **changes})
+
+
+def test_a_policy_groups_the_roles_that_run_alike():
+    assert repr(POLICY).splitlines() == [
+        "ResolvedPolicy mixed, nonfinite stop, loss scale 8",
+        "  f32         pairwise sums in f32: state, adjoint",
+        "  bf16        sequential sums in f32: dynamics",
+        "  sites       floor {'format': 'f64'}",
+    ]
+
+
+def test_a_gradient_tells_shapes_health_and_what_is_not_connected():
+    lines = repr(gradient()).splitlines()
+    assert lines[:3] == [
+        "Gradient of 3 instances x 1 step under mixed: 1 not finite",
+        "  value       0.333333333",
+        "  state       x [3, 2]",
+    ]
+    assert lines[-2:] == [
+        "  params      k []",
+        "  unconnected k (gated by floor), m",
+    ]
+    assert max(map(len, lines)) <= 79 and len(lines) < 12
+
+
+def test_a_program_is_known_by_its_fingerprint():
+    lines = repr(PROGRAM).splitlines()
+    assert lines[0] == "Program 0123456789abcdef under mixed" and lines[-1] == "  events      floor"
+    assert max(map(len, lines)) <= 79
+
+
+def test_the_first_certificate_says_where_it_was_born():
+    born = BirthCertificate(
+        *("forward", 7, "log", "world.py:3", "y", "", "dynamics", "f32", 5, 0, 0, (-1.0,), float("nan")),
+        "invalid",
+    )
+    text = " ".join(repr(gradient(certificates=[born])).split())
+    assert " ".join(f"born {born}".split()) in text
