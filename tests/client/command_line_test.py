@@ -1,6 +1,7 @@
 """The command line understands what it is told, and says so where it does not."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from fake_server import fake, refuse  # noqa: F401
 
 import simgrad as sg
 from simgrad import command_line, report
+from simgrad.named_world import named_world
 from simgrad.v1 import diagnostics_pb2, simgrad_pb2
 
 
@@ -110,12 +112,59 @@ def test_nobody_at_the_target_exits_with_3_also_in_json(capsys):
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "UNAVAILABLE"
 
 
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out == f"simgrad {sg.__version__}\n"
+    project = pathlib.Path(sg.__file__).parents[1] / "pyproject.toml"
+    assert f'version = "{sg.__version__}"' in project.read_text()
+
+
+WORLDS_FILE = """
+import simgrad as sg
+
+@sg.world
+def decay(x: sg.State, h: sg.Config = 0.5):
+    return x - h * x
+
+def several(count):
+    return sg.world(x=sg.State(count))(lambda x: 2 * x)
+
+ball = sg.World("bouncing_ball")
+number = 3
+"""
+
+
+def test_worlds_are_named_in_files_and_modules(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(WORLDS_FILE)
+
+    def made(name, **config):
+        return named_world(f"{file}:{name}", config).program
+
+    assert [i.default_value for i in made("decay").inputs if i.name == "h"] == [0.5]
+    assert [i.default_value for i in made("decay", h=0.25).inputs if i.name == "h"] == [0.25]
+    assert [list(v.shape) for v in made("several", count=3.0).values][0] == [3]
+    assert named_world(f"{file}:ball", {}).name == "bouncing_ball"
+    assert named_world("simgrad.worlds:lennard_jones", {"particles": 3.0}).name == "lennard_jones"
+    for name, config, words in (
+        ("ball", {"h": 1.0}, "has its configuration"),
+        ("number", {}, "an int, and not a simgrad.World"),
+        ("missing", {}, "missing is not there"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            named_world(f"{file}:{name}", config)
+    with pytest.raises(ValueError, match="a file ends in .py"):
+        named_world("no_such_module:w", {})
+
+
 def test_examples_of_the_help_are_commands_that_parse():
     text = command_line._EXAMPLES.partition("examples:\n")[2].partition("\n\n")[0]
     commands = [line.split() for line in text.replace("\\\n", " ").splitlines()]
     assert [words[:2] for words in commands] == [
         ["simgrad", "info"],
         ["simgrad", "program"],
+        ["simgrad", "rollout"],
         ["simgrad", "rollout"],
         ["simgrad", "gradient"],
     ]

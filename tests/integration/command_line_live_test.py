@@ -3,6 +3,7 @@
 import json
 import shlex
 
+import numpy as np
 import pytest
 
 from simgrad import command_line
@@ -145,10 +146,28 @@ def test_json_of_a_gradient_leaves_nothing_out(capsys, server):
     assert answer["policy"]["sites"]["projection"]["order"] == "exact"
 
 
-def test_the_examples_of_the_help_run(capsys, server):
+def test_the_examples_of_the_help_run(capsys, server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    positions = np.array([[0.0, 0, 0], [1.2, 0, 0], [0, 1.2, 0], [0, 0, 1.2]])
+    np.save("positions.npy", positions)
+    np.save("speeds.npy", 0 * positions)
     text = command_line._EXAMPLES.partition("examples:\n")[2].partition("\n\n")[0]
     for line in text.replace("\\\n", " ").splitlines():
         assert run(capsys, server, *shlex.split(line)[1:]), line
+    written = np.load("run.npz")
+    assert written["ok"].all() and written["state.x"].shape == (1, 4, 3)
+    assert np.abs(written["state.x"][0] - positions).max() > 1e-4
+
+
+def test_arrays_are_written_where_asked(capsys, server, tmp_path):
+    file = tmp_path / "out.npz"
+    arguments = [*DEPRESSURIZATION, "--objective", "final_penetration", "--record", "y"]
+    told = json.loads(
+        run(capsys, server, "gradient", *arguments, "--json", "--output", str(file))
+    )
+    arrays = np.load(file)
+    assert arrays["trajectory.y"].shape == (1, 5, 9) and arrays["initial.y"].shape == (9,)
+    assert float(arrays["params.k"]) == told["gradients"]["params"]["k"] and float(arrays["value"]) == told["value"]
 
 
 def test_an_input_that_is_given_twice_is_refused(capsys, server):

@@ -11,6 +11,8 @@ instances, one more axis means per instance; nothing else is accepted (see PerSt
 the shape of its input.
 """
 
+__version__ = "0.1.0"
+
 from simgrad import quiet_grpc  # noqa: F401  before anything else that imports grpc
 
 from simgrad.arrays import Bits, PerStep
@@ -65,8 +67,6 @@ from simgrad.stream import Stream
 from simgrad.world import World
 from simgrad.world_function import Config, Control, Data, FunctionWorld, Param, State, Step, world
 from simgrad import worlds  # noqa: E402  built on all of the above
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BackwardTrace",

@@ -15,9 +15,10 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from simgrad import errors, report
+from simgrad import __version__, errors, report
 from simgrad.client import DEFAULT_TIMEOUT, Client
 from simgrad.credentials import tls
+from simgrad.named_world import named_world
 from simgrad.policy import Policy
 from simgrad.request import declarations_of
 from simgrad.v1 import program_pb2
@@ -28,6 +29,8 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 _EXAMPLES = """examples:
   simgrad info
   simgrad program --world bouncing_ball --config contact=toi --policy bf16_safe --cuda
+  simgrad rollout --world simgrad.worlds:lennard_jones --config particles=4 --steps 10 \\
+      --initial x=@positions.npy --initial v=@speeds.npy --output run.npz
   simgrad rollout --world bouncing_ball --config contact=toi --steps 100 \\
       --initial y=0.5 --initial v=0
   simgrad gradient --world boundary_projection --config elements=9 --config tol=1e-3 --steps 4 \\
@@ -115,6 +118,7 @@ def parser() -> argparse.ArgumentParser:
         description="Rollouts and gradients of worlds under a precision policy.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("--version", action="version", version=f"simgrad {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, run: Any, help: str) -> argparse.ArgumentParser:
@@ -178,13 +182,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_world(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--world", required=True, help="a built-in world")
+    command.add_argument(
+        "--world",
+        required=True,
+        help="a built-in world; or file.py:NAME or module:NAME, a World of Python or a function that returns one",
+    )
     command.add_argument(
         "--config",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a number, a word, or true or false (repeatable)",
+        help="a number, a word, or true or false (repeatable); arguments of a function that returns a world",
     )
     command.add_argument(
         "--policy", default="f32", metavar="PRESET", help="preset (default %(default)s)"
@@ -238,6 +246,11 @@ def _add_rollout(command: argparse.ArgumentParser) -> None:
         "--program", action="store_true", help="also show the text of the program that ran"
     )
     command.add_argument("--progress", action="store_true", help="show a progress bar")
+    command.add_argument(
+        "--output",
+        metavar="FILE.npz",
+        help="write the arrays there: ok, state.NAME, trajectory.NAME; value; gradients as params.NAME ...",
+    )
     command.add_argument(
         "--fail-on-nonfinite", action="store_true", help="exit with 4 if an instance is not ok"
     )
@@ -302,14 +315,27 @@ def _finish(options: argparse.Namespace, result: Any) -> int:
     fields = report.result_dict(result)
     if options.program:
         fields["program"] = result.program.text
+    if options.output:
+        _write(options.output, result)
     _print(options, fields, report.result_text)
     return EXIT_NONFINITE if options.fail_on_nonfinite and not result.ok.all() else EXIT_OK
+
+
+def _write(path: str, result: Any) -> None:
+    arrays = {"ok": result.ok}
+    if result.value is not None:
+        arrays["value"] = np.asarray(result.value)
+    for group in ("state", "trajectory", "initial", "params", "controls"):
+        for name, array in getattr(result, group, {}).items():
+            arrays[f"{group}.{name}"] = array
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
 
 
 def _world(options: argparse.Namespace) -> World:
     given = _assignments("config", options.config)
     config: dict[str, Any] = {name: _config(text) for name, text in given.items()}
-    return World(options.world, **config)
+    return named_world(options.world, config)
 
 
 def _policy(options: argparse.Namespace) -> Policy:

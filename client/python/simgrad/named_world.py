@@ -1,0 +1,53 @@
+"""Worlds by the names that the command line takes."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+from typing import Any, Mapping
+
+from simgrad.world import World
+from simgrad.world_function import FunctionWorld
+
+
+def named_world(text: str, config: Mapping[str, Any]) -> World:
+    """The world of a name: `bouncing_ball`, of the server; `file.py:pendulum` or
+    `package.module:pendulum`, a World in a Python file or module, or a function that returns one.
+
+    Args:
+      config: of the world, or arguments of the function, where whole numbers are ints.
+    """
+    source, colon, name = text.rpartition(":")
+    if not colon:
+        return World(text, **config)
+    found = _members(source).get(name)
+    if isinstance(found, FunctionWorld):
+        return found(**config) if config else found
+    if isinstance(found, World):
+        if config:
+            raise ValueError(f"--config {', '.join(sorted(config))}: {text} has its configuration")
+        return found
+    made = found(**{k: _whole(v) for k, v in config.items()}) if callable(found) else found
+    if not isinstance(made, World):
+        raise ValueError(f"--world {text}: {name} is {_what(found)}, and not a simgrad.World")
+    return made
+
+
+def _members(source: str) -> Mapping[str, Any]:
+    if source.endswith(".py"):
+        return runpy.run_path(source)
+    try:
+        return vars(importlib.import_module(source))
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--world {source}: {error}; a file ends in .py") from None
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _what(found: Any) -> str:
+    if found is None:
+        return "not there"
+    name = type(found).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
