@@ -108,6 +108,16 @@ def test_springs_with_a_rest_length_solve_backward_euler(client, h, searched):
         assert "chain.py" in r.sites[name].line
 
 
+def test_f32_comes_to_its_tolerance(client):
+    x = held_sideways(6, 2)
+    inputs = dict(steps=50, initial={"x": x, "v": 0 * x}, params=PARAMS)
+    narrow = client.rollout(sg.worlds.chain(6, h=0.02, tol=1e-6), policy="f32", **inputs)
+    wide = client.rollout(sg.worlds.chain(6, h=0.02), policy="f64", **inputs)
+    for site in narrow.sites.values():
+        assert site.reasons.sum(0)[1:].sum() == 0, site.site
+    np.testing.assert_allclose(narrow.state["x"], wide.state["x"], atol=1e-4)
+
+
 def test_a_cap_ends_newton_and_is_reported(client):
     x = held_sideways(6, 2)
     r = client.rollout(

@@ -3,7 +3,7 @@
 The network reads (x, speed, angle, spin), angle 0 upright, and its one output y pushes with
 limit tanh(y). It is written in role `network`: Policy("f32").role("network", format="bf16") keeps
 weights and layers in bf16 and the cart in f32; sums of a layer are chains of fma in the role's
-accumulator, f32 at least. Steps are symplectic Euler's: speeds first.
+accumulator, f32 at least. Steps are semi-implicit Euler's, speeds first.
 
 Units: SI; `length` is half of the pole. Cost: a product of the state with each matrix per step.
 """
@@ -30,8 +30,8 @@ def cartpole(sizes: Sequence[int] = (4, 64, 64, 1), *, h: float = 0.02) -> Funct
     if len(sizes) < 2 or sizes[0] != 4 or sizes[-1] != 1:
         raise ValueError(f"sizes {tuple(sizes)}: from 4 numbers of the state to 1 push")
     layers = range(1, len(sizes))
-    weights = {f"w{i}": Param(sizes[i - 1], sizes[i]) for i in layers}
-    biases = {f"b{i}": Param(sizes[i], default=0.0) for i in layers}
+    weights: dict[str, Any] = {f"w{i}": Param(sizes[i - 1], sizes[i]) for i in layers}
+    biases: dict[str, Any] = {f"b{i}": Param(sizes[i], default=0.0) for i in layers}
 
     @world(
         name="cartpole",
@@ -72,9 +72,7 @@ def cartpole(sizes: Sequence[int] = (4, 64, 64, 1), *, h: float = 0.02) -> Funct
     return step
 
 
-def cartpole_weights(
-    sizes: Sequence[int] = (4, 64, 64, 1), seed: int = 0
-) -> dict[str, np.ndarray]:
+def cartpole_weights(sizes: Sequence[int] = (4, 64, 64, 1), seed: int = 0) -> dict[str, np.ndarray]:
     """Random matrices for params of `cartpole`: normal, of variance 1 / inputs, the last a tenth."""
     random = np.random.default_rng(seed)
     scale = [1.0] * (len(sizes) - 2) + [0.1]

@@ -85,7 +85,7 @@ def chain(
                 return d + a * p, after, after + left / rr * p, left
 
             gg = np.sum(g * g)
-            small, begin = cg_tol * cg_tol * gg, (0 * g, -g, -g, gg)
+            small, begin = cg_tol * cg_tol * gg, (np.zeros_like(g), -g, -g, gg)
             d, *_ = sgf.while_loop(cg, begin, until=lambda *c: c[3] <= small, max_iter=caps[1])
 
             def falls(t: Any) -> Any:
@@ -104,8 +104,9 @@ def chain(
             return y - free + scale * onto((1 - rest / lengths(springs)) * springs)
 
         with sgf.role("solver"):
+            start = free, slope(free)
             y, _ = sgf.while_loop(
-                newton, (free, slope(free)), until=lambda y, g: np.max(abs(g)) < tol, max_iter=caps[0]
+                newton, start, until=lambda y, g: np.max(abs(g)) < tol, max_iter=caps[0]
             )
         v, stretch = (y - x) / h, lengths(along(y, hook)) - rest
         weight = mass * np.sum(v * v / 2 + gravity * down * y)
