@@ -4,8 +4,9 @@ world = sg.worlds.kinetics("lotka_volterra")
 gas = sg.worlds.lennard_jones(particles=16, cutoff=2.5)
 """
 
+from simgrad.worlds.bodies import bodies
 from simgrad.worlds.kinetics import kinetics
 from simgrad.worlds.lennard_jones import lennard_jones
 from simgrad.worlds.systems import SYSTEMS, System
 
-__all__ = ["SYSTEMS", "System", "kinetics", "lennard_jones"]
+__all__ = ["SYSTEMS", "System", "bodies", "kinetics", "lennard_jones"]
