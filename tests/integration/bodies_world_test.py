@@ -245,5 +245,7 @@ def test_chunks_checkpoints_and_batches_do_not_matter(client, policy):
             (alone.trajectory["energy"], whole.trajectory["energy"]),
             (alone.path_signatures, whole.path_signatures),
             (alone.values, whole.values),
+            (alone.initial["x"], whole.initial["x"]),
+            (alone.initial["v"], whole.initial["v"]),
         ):
             assert found[0].tobytes() == expected[i].tobytes()

@@ -12,7 +12,7 @@ contact after the other: site `push` tells n > 0, site `cone` sliding. Loop `sol
 sweep changes no relative velocity by tol, and begins only where contacts approach by as much.
 
 Spheres do not turn: friction rolls none, and what sticks rebounds along the tangent too. An impact
-is seen at the first step with overlap, up to h times the speed, which stays. Cost: all pairs a sweep.
+is seen at the first step with overlap, which stays (h times the speed). A sweep visits all pairs.
 """
 
 from __future__ import annotations
