@@ -4,6 +4,7 @@ world = sg.worlds.kinetics("lotka_volterra")
 gas = sg.worlds.lennard_jones(particles=16, cutoff=2.5)
 """
 
+from simgrad.worlds.bodies import bodies
 from simgrad.worlds.cartpole import cartpole, cartpole_weights
 from simgrad.worlds.chain import chain
 from simgrad.worlds.kinetics import kinetics
@@ -13,6 +14,7 @@ from simgrad.worlds.systems import SYSTEMS, System
 __all__ = [
     "SYSTEMS",
     "System",
+    "bodies",
     "cartpole",
     "cartpole_weights",
     "chain",
