@@ -36,6 +36,9 @@ constexpr int kWriterRevision = 3;
 // Waiting for their best code; what finds no room asks again when it is used again.
 constexpr size_t kMostWaiting = 64;
 constexpr int kThreads = 2;
+// What is used once is not worth its best code, and the more statements the less: one use more for
+// each so many.
+constexpr int64_t kStatementsOfOneUse = 10'000;
 // How often a caller that waits looks whether to leave.
 constexpr std::chrono::milliseconds kLook{5};
 
@@ -63,10 +66,15 @@ std::string NameOf(const std::string& key, Effort effort) {
   return key + (effort == Effort::kBest ? "b" : "q");
 }
 
+int64_t UsesBeforeBest(const KernelRequest& request) {
+  return request.statements / kStatementsOfOneUse;
+}
+
 struct Job {
   KernelRequest request;
   Effort effort = Effort::kQuick;
   bool then_best = false;
+  bool takes_best = false;  // where the folder has it
   bool is_covered = false;  // its memory is part of a run's
   // Under the lock.
   bool is_done = false;
@@ -82,6 +90,7 @@ struct KernelCache::Shared {
     std::string name;
     std::shared_ptr<const Kernel> kernel;
     HeldMemory memory;
+    int64_t uses = 0;  // since it was made
   };
   using Entries = std::list<Kept>;
 
@@ -101,8 +110,7 @@ struct KernelCache::Shared {
 
   // With the lock held.
   std::shared_ptr<const Kernel> FindLocked(const std::string& name);
-  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Effort effort, bool then_best,
-                                 bool is_covered);
+  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Wanted wanted, bool is_covered);
   void Finish(const std::shared_ptr<Job>& job, Loaded result);
   int64_t DropOldest(int64_t most_bytes);
   std::shared_ptr<Job> NextLocked(bool only_quick);
@@ -166,12 +174,17 @@ std::shared_ptr<const Kernel> KernelCache::Shared::FindLocked(const std::string&
   return found->second->kernel;
 }
 
-std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request, Effort effort,
-                                                    bool then_best, bool is_covered) {
+std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request, Wanted wanted,
+                                                    bool is_covered) {
+  const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
   const std::string name = NameOf(request.key, effort);
   if (const auto found = pending.find(name); found != pending.end()) return found->second;
   auto job = std::make_shared<Job>(
-      Job{.request = request, .effort = effort, .then_best = then_best, .is_covered = is_covered});
+      Job{.request = request,
+          .effort = effort,
+          .then_best = wanted == Wanted::kSoonest && UsesBeforeBest(request) == 0,
+          .takes_best = wanted != Wanted::kQuick,
+          .is_covered = is_covered});
   pending[name] = job;
   (effort == Effort::kQuick ? quick : best).push_back(job);
   wake.notify_all();
@@ -200,7 +213,7 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
   std::lock_guard<std::mutex> lock(mutex);
   const auto keep = [&](const std::string& name, const std::shared_ptr<const Kernel>& kernel) {
     if (index.count(name) != 0 || memory == nullptr) return;
-    entries.push_front({name, kernel, std::move(memory)});
+    entries.push_front({name, kernel, std::move(memory), 0});
     index[name] = entries.begin();
     use.bytes += kernel->code->bytes();
     ++use.kernels;
@@ -211,7 +224,7 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
     keep(NameOf(job->request.key, made), *result);
     const bool has_best = index.count(NameOf(job->request.key, Effort::kBest)) != 0;
     if (job->then_best && !has_best && best.size() < kMostWaiting) {
-      AskLocked(job->request, Effort::kBest, false, false);
+      AskLocked(job->request, Wanted::kBest, false);
     }
   } else {
     ++use.failed;
@@ -250,7 +263,7 @@ Loaded KernelCache::Shared::FromFolder(const Job& job) {
 }
 
 Loaded KernelCache::Shared::Make(const Job& job) {
-  if (job.effort == Effort::kBest || job.then_best) {
+  if (job.takes_best) {
     Loaded found = FromFolder(job);
     if (found.ok()) return found;
   }
@@ -365,7 +378,7 @@ void KernelCache::Ask(const KernelRequest& request, Wanted wanted, bool is_cover
   if (shared_->index.count(NameOf(request.key, effort)) != 0) return;
   if (shared_->index.count(NameOf(request.key, Effort::kBest)) != 0) return;
   if (shared_->quick.size() < kMostWaiting) {
-    shared_->AskLocked(request, effort, wanted == Wanted::kSoonest, is_covered);
+    shared_->AskLocked(request, wanted, is_covered);
   }
 }
 
@@ -382,9 +395,11 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
   }
   if (wanted != Wanted::kBest) {
     if (auto kernel = found(Effort::kQuick)) {
-      const bool asks = wanted == Wanted::kSoonest && shared_->best.size() < kMostWaiting &&
+      const int64_t uses = ++shared_->entries.front().uses;
+      const bool asks = wanted == Wanted::kSoonest && uses >= UsesBeforeBest(request) &&
+                        shared_->best.size() < kMostWaiting &&
                         shared_->hopeless.count(request.key) == 0;
-      if (asks) shared_->AskLocked(request, Effort::kBest, false, false);
+      if (asks) shared_->AskLocked(request, Wanted::kBest, false);
       return kernel;
     }
   }
@@ -392,8 +407,7 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
     return absl::InternalError("the compiler failed too often");
   }
   const std::shared_ptr<Job> job =
-      shared_->AskLocked(request, wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick,
-                         wanted == Wanted::kSoonest, wanted != Wanted::kBest);
+      shared_->AskLocked(request, wanted, /*is_covered=*/wanted != Wanted::kBest);
   while (!job->is_done) {
     shared_->changed.wait_for(lock, kLook);
     if (job->is_done || !stop) continue;

@@ -31,6 +31,7 @@ struct KernelRequest {
   WriterOptions writer;
   KernelOptions options;  // without the effort
   std::string key;        // KeyOf these
+  int64_t statements = 0;
 };
 
 // Of the structure of the part, what is recorded, the processor, the code writer and LLVM.

@@ -27,6 +27,14 @@ int64_t LargestOf(const plan::Plan& plan, const NumericalProgram& program) {
   return program.adjoint ? std::max(forward, LargestOf(plan, Part::kAdjoint)) : forward;
 }
 
+int64_t StatementsOf(const plan::Plan& plan, Part part) {
+  int64_t all = 0;
+  for (const plan::Function* function : FunctionsOf(plan, part)) {
+    all += plan::StatementsOf(*function);
+  }
+  return all;
+}
+
 // The replay and its reverse take three times what the forward run takes.
 constexpr double kGradientWork = 4;
 
@@ -62,6 +70,8 @@ std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording reco
   planned->forward.decides = records;
   planned->forward.extremes = records && recording != Recording::kCounts;
   planned->forward.instances = recording == Recording::kInstances;
+  planned->forward_statements = StatementsOf(plan, Part::kForward);
+  planned->adjoint_statements = StatementsOf(plan, Part::kAdjoint);
   planned->forward_key = KeyOf(plan, Part::kForward, planned->forward, options);
   planned->work_per_step = WorkAtCaps(program.program, program.program.step);
   if (program.adjoint) {

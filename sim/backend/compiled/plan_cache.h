@@ -27,8 +27,9 @@ struct PlannedProgram {
   StepCounts counts;
   KernelOptions options;  // with its mapping and parts
   WriterOptions forward, adjoint;
-  std::string forward_key, adjoint_key, near_zero_key;  // the latter two empty: no adjoint
-  int64_t statements = 0;                               // of the largest function or piece
+  std::string forward_key, adjoint_key, near_zero_key;     // the latter two empty: no adjoint
+  int64_t statements = 0;                                  // of the largest function or piece
+  int64_t forward_statements = 0, adjoint_statements = 0;  // in all
   double work_per_step = 0;  // of an instance, at the caps, gradient included
   int64_t bytes = 0;
   mutable std::atomic<int64_t> uses{0};

@@ -135,6 +135,33 @@ TEST_F(KernelCacheTest, CodeIsExecutableAndNothingIsAlsoWritable) {
   EXPECT_EQ(other.use().loaded_from_disk, 1u);
 }
 
+TEST_F(KernelCacheTest, TheBestCodeOfManyStatementsIsMadeAfterManyUses) {
+  std::atomic<int> best{0};
+  KernelCache cache({.folder = folder_, .before_compile = [&](Effort effort) {
+                       best += effort == Effort::kBest ? 1 : 0;
+                     }});
+  KernelRequest request = RequestOf(LineProgram(0.5));
+  request.statements = 35'000;  // three uses after the first
+  for (int use = 0; use < 3; ++use) {
+    const auto kernel = cache.Get(request, Wanted::kSoonest, {});
+    ASSERT_TRUE(kernel.ok());
+    EXPECT_EQ((*kernel)->effort, Effort::kQuick);
+  }
+  EXPECT_EQ(cache.use().compiled, 1u);
+  EXPECT_TRUE(cache.Get(request, Wanted::kSoonest, {}).ok());
+  const auto is_best = [&] {
+    const auto kernel = cache.Get(request, Wanted::kSoonest, {});
+    return kernel.ok() && (*kernel)->effort == Effort::kBest;
+  };
+  while (!is_best()) std::this_thread::yield();
+  EXPECT_EQ(best, 1);
+  // Found in the folder it is taken at once.
+  KernelCache other({.folder = folder_});
+  const auto found = other.Get(request, Wanted::kSoonest, {});
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ((*found)->effort, Effort::kBest);
+}
+
 // A gate that compiles wait at, by effort.
 class Gate {
  public:
