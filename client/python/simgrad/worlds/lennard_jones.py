@@ -91,8 +91,8 @@ def lennard_jones(
     def step(x: Any, v: Any, force: Any, sigma: Any, epsilon: Any, h: Any, **listed: Any) -> Any:
         half = v + 0.5 * h * force
         x = x + h * half
-        listed = neighbours.follow(x, listed)
-        potential, force, within = interactions(x, sigma, epsilon, neighbours.pairs(listed))
+        listed, pairs = neighbours.follow(x, listed)
+        potential, force, within = interactions(x, sigma, epsilon, pairs)
         v = half + 0.5 * h * force
         sgf.observe("potential", potential)
         sgf.observe("kinetic", 0.5 * np.sum(v * v))

@@ -6,9 +6,10 @@ at most skin. Then the forces are those of all pairs, added in the same order.
 
 Sites: `rebuild`, of the largest squared move against skin^2/4; `listed`, of pairs when a list is made;
 `overflow`, of the pairs that are too many for the list against 1/2. Where `overflow` holds, forces are
-missing: take a larger capacity than the most of state `near`.
+missing: take a larger capacity than the most of state `near`. In margins of the cutoff a pair that is
+not listed counts as at twice the cutoff.
 
-Cost: of all pairs a comparison per step and the distance when the list is made; else of `capacity` pairs.
+Cost: a comparison per pair and step, and all distances when a list is made; else `capacity` pairs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class AllPairs:
         """test(q), which has one decision per pair."""
         return test(q)
 
-    # What VerletList has, where there is nothing to keep:
+    # What VerletList has:
 
     def states(self, dimensions: int) -> dict[str, State]:
         return {}
@@ -50,11 +51,8 @@ class AllPairs:
     def build(self, x: Any) -> dict[str, Any]:
         return {}
 
-    def follow(self, x: Any, states: dict[str, Any]) -> dict[str, Any]:
-        return {}
-
-    def pairs(self, states: dict[str, Any]) -> "AllPairs | ListedPairs":
-        return self
+    def follow(self, x: Any, states: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        return {}, self
 
 
 class ListedPairs:
@@ -62,18 +60,19 @@ class ListedPairs:
 
     def __init__(self, pairs: Any, every: AllPairs, far: float):
         self._pairs, self._every, self._far = pairs, every, far
+        self._is_one = pairs < np.int32(len(every.first))
         none = np.array([every.particles])  # reads any particle, and writes to none
         ends = [np.concatenate([e, none]).astype(np.int32) for e in (every.first, every.second)]
         self.first, self.second = (sgf.builder(pairs).value(e)[pairs] for e in ends)
 
     def separations(self, x: Any) -> tuple[Any, Any]:
         d, q = self._every.between(x, self.first, self.second)
-        return d, sgf.where(self._pairs < np.int32(len(self._every.first)), q, self._far)
+        return d, sgf.where(self._is_one, q, self._far)
 
     def tested(self, q: Any, test: Callable[[Any], Any]) -> Any:
-        """As of all pairs, so that a pair is one decision wherever it stands; those not listed are far."""
-        everywhere = sgf.builder(q).value(np.full(len(self._every.first) + 1, self._far))
-        return test(everywhere.at[self._pairs].set(sgf.stop_gradient(q)))[self._pairs]
+        """As of all pairs, so that a pair is one decision wherever it stands."""
+        unlisted = sgf.builder(q).value(np.full(len(self._every.first), self._far))
+        return test(unlisted.at[self._pairs].set(sgf.stop_gradient(q)))[self._pairs] & self._is_one
 
 
 class VerletList:
@@ -102,8 +101,8 @@ class VerletList:
         empty = sgf.builder(x).value(np.full(self._capacity, q.size, np.int32))
         return {"pairs": empty.at[place].set(number), "built": x, "near": count[-1]}
 
-    def follow(self, x: Any, states: dict[str, Any]) -> dict[str, Any]:
-        """The list for this step: a new one where a particle moved more than skin/2."""
+    def follow(self, x: Any, states: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """The states after this step, with a new list where a particle moved more than skin/2, and its pairs."""
         moved = np.max(np.sum(sgf.stop_gradient(x - states["built"]) ** 2, axis=1))
         made = sgf.cond(
             sgf.test("rebuild", moved > (self._skin / 2) ** 2, "guard"),
@@ -114,7 +113,4 @@ class VerletList:
         listed = dict(zip(("pairs", "built", "near"), made))
         more = (listed["near"] - np.int32(self._capacity)).astype(float)
         sgf.test("overflow", more > 0.5, "guard")
-        return listed
-
-    def pairs(self, states: dict[str, Any]) -> "AllPairs | ListedPairs":
-        return ListedPairs(states["pairs"], self._every, 4 * self._cutoff**2)
+        return listed, ListedPairs(listed["pairs"], self._every, 4 * self._cutoff**2)
