@@ -8,8 +8,9 @@ again with a smaller h. Each step of the world is one try, so `steps` must suffi
 where h is 0 and nothing changes: look at t.
 
 Stages are found by simplified Newton iterations, site `newton`, with a Jacobian by differences at
-the start of the step, which is not differentiated. Acceptance is the site `accepted`. The gradient
-is that of the steps that were taken, their lengths included.
+the start of the step. It is differentiated where it filters the error, which lengths of steps follow,
+and not in Newton's iteration. Acceptance is the site `accepted`. The gradient is that of the steps
+that were taken, their lengths included.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def kinetics(
         for i in range(species):
             by = 1e-7 * (abs(y[i]) + 1e-3)
             columns.append((rates(y + by * one[i], params) - at) / by)
-        return sgf.stop_gradient(np.stack(columns, axis=1))
+        return np.stack(columns, axis=1)
 
     params: dict[str, Any] = {name: Param(default=value) for name, value in chosen.params.items()}
 
@@ -75,13 +76,13 @@ def kinetics(
         def stage(base: Any, guess: Any) -> Any:
             def newton(value: Any) -> Any:
                 residual = value - base - _D * now * rates(value, params)
-                return value - np.linalg.solve(matrix, residual)
+                return value - np.linalg.solve(sgf.stop_gradient(matrix), residual)
 
             return sgf.fixed_point(newton, guess, tol=tol, max_iter=20)
 
         with sgf.role("solver"):
             k1 = rates(y, params)
-            matrix = one - _D * sgf.stop_gradient(now) * jacobian(y, k1, params)
+            matrix = one - _D * now * jacobian(y, k1, params)
             k2 = rates(stage(y + _D * now * k1, y + 2 * _D * now * k1), params)
             base = y + _W * now * (k1 + k2)
             trial = stage(base, base + _D * now * k2)

@@ -1,0 +1,70 @@
+"""HIRES ends where its test set says, and gradients of stiff equations are those of differences."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+from simgrad.worlds import SYSTEMS
+
+# Mazzia and Magherini, Test Set for Initial Value Problem Solvers 2.4 (2008), problem HIRES: y(321.8122),
+# computed with RADAU5 in quadruple precision.
+HIRES_AT_END = [
+    *(0.7371312573325668e-3, 0.1442485726316185e-3, 0.5888729740967575e-4, 0.1175651343283149e-2),
+    *(0.2386356198831331e-2, 0.6238968252742796e-2, 0.2849998395185769e-2, 0.2850001604814231e-2),
+]
+
+
+def stiff(name, **options):
+    """As exact as f64 lets Newton be."""
+    return sg.worlds.kinetics(name, newton_tol=1e-15 if name == "hires" else 1e-14, **options)
+
+
+def hires_error(client, rtol, steps):
+    r = client.rollout(stiff("hires", rtol=rtol, atol=1e-4 * rtol), steps=steps, policy="f64")
+    assert r.ok.all() and float(r.state["t"][0]) == pytest.approx(321.8122, rel=1e-14)
+    return np.max(np.abs(r.state["y"][0] / HIRES_AT_END - 1))
+
+
+def test_hires_ends_where_the_test_set_says(client):
+    coarse, fine = hires_error(client, 1e-6, 1000), hires_error(client, 1e-8, 4000)
+    assert fine < 4e-5
+    # Of second order: the step goes as rtol^(1/3), the error as its square, so 100^(2/3) = 22 is expected.
+    assert 12 < coarse / fine < 40
+
+
+def test_hires_keeps_what_its_equations_keep(client):
+    """Of y7 and y8 one becomes the other: their sum stays, at 0.0057."""
+    r = client.rollout(stiff("hires"), steps=400, policy="f64", record=["y"])
+    np.testing.assert_allclose(r.trajectory["y"][0, :, 6:].sum(axis=1), 0.0057, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "name, start, steps, rtol",
+    [
+        ("hires", SYSTEMS["hires"].start, 1000, 1e-6),
+        ("robertson", (1.0, 1e-4, 1e-2), 800, 1e-7),
+    ],
+)
+def test_gradients_by_params_and_start_are_those_of_central_differences(
+    client, name, start, steps, rtol
+):
+    """Of the first number at the end. The lengths of steps, which follow the error, have their part in it."""
+    world, params = stiff(name, rtol=rtol, atol=1e-4 * rtol), dict(SYSTEMS[name].params)
+    inputs = dict(steps=steps, policy="f64", objective="first")
+    g = client.gradient(world, params=params, initial={"y": start}, **inputs)
+    assert g.ok.all()
+
+    def run(params, y):
+        r = client.rollout(world, params=params, initial={"y": y}, **inputs)
+        assert float(r.state["t"][0]) == SYSTEMS[name].end
+        return r.value
+
+    for key, value in params.items():
+        by = 1e-5 * value
+        high, low = (run({**params, key: value + e}, start) for e in (by, -by))
+        assert float(g.params[key]) == pytest.approx((high - low) / (2 * by), rel=1e-6), key
+    for i, size in enumerate(start):
+        by = 1e-5 * (size or 1e-3)
+        high, low = (run(params, start + e * np.eye(len(start))[i]) for e in (by, -by))
+        slope = float(np.ravel(g.initial["y"])[i])
+        assert slope == pytest.approx((high - low) / (2 * by), rel=1e-6), i
