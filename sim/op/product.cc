@@ -99,23 +99,15 @@ void MatmulVjp(VjpRule& r) {
     }
     return Mask::At(r.EmitMask(std::move(wide), own));
   };
-  if (r.Wants(1)) {
-    const Shape own = r.OperandType(1).shape;
-    const Shape other = r.OperandType(0).shape;
-    const ValueId a = r.X(0);
-    const Mask mask = lines(rank - 2, own);
+  for (const size_t side : {1, 0}) {
+    if (!r.Wants(side)) continue;
+    const size_t other = 1 - side;
+    const Shape own = r.OperandType(side).shape;
+    const ValueId x = r.X(other);
+    const Mask mask = lines(side == 1 ? rank - 2 : rank - 1, own);
     Under u(r, mask);
-    const ValueId flipped = u.Transposed(a, other);
-    r.To(1, {u.Matmul(flipped, g, own), mask});
-  }
-  if (r.Wants(0)) {
-    const Shape own = r.OperandType(0).shape;
-    const Shape other = r.OperandType(1).shape;
-    const ValueId b = r.X(1);
-    const Mask mask = lines(rank - 1, own);
-    Under u(r, mask);
-    const ValueId flipped = u.Transposed(b, other);
-    r.To(0, {u.Matmul(g, flipped, own), mask});
+    const ValueId flipped = u.Transposed(x, r.OperandType(other).shape);
+    r.To(side, {side == 1 ? u.Matmul(flipped, g, own) : u.Matmul(g, flipped, own), mask});
   }
 }
 

@@ -29,7 +29,7 @@ struct CompiledOptions {
   double little_work = 1 << 18;
   // Of one function or piece; a program with more is left to the reference executor.
   int64_t most_statements = 40'000;
-  int64_t most_plan_bytes = int64_t{64} << 20;
+  int64_t most_plan_bytes = int64_t{64} << 20;  // the newest is kept whatever its size
   KernelCacheOptions kernels;
 };
 
