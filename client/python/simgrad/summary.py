@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping
 import numpy as np
 
 if TYPE_CHECKING:
+    from simgrad.hessian import HessianVector
     from simgrad.results import Gradient, Program, ResolvedPolicy, Rollout
 
 _COLUMNS = 79
@@ -91,4 +92,15 @@ def of_gradient(result: "Gradient") -> str:
     )
     if result.skipped:
         lines += _row("skipped", ["the scaled gradient was not finite"])
+    return "\n".join(lines)
+
+
+def of_hessian_vector(result: "HessianVector") -> str:
+    kept = int(np.count_nonzero(result.same_path))
+    lines = [
+        f"HessianVector by a step of {result.step:.3g}: {kept} of "
+        f"{_count(result.same_path.size, 'instance')} on the same path"
+    ]
+    for label in ("initial", "params", "controls"):
+        lines += _row(label, _shapes(getattr(result, label)))
     return "\n".join(lines)
