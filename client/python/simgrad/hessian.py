@@ -10,7 +10,7 @@ answer says for which instances they do.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 import numpy as np
 
@@ -121,7 +121,8 @@ def hessian_vector(
     if step is not None and not (np.isfinite(step) and step > 0):
         raise ValueError(f"step {step}: must be finite and above 0")
     directions = _directions(inputs, vector)
-    centre = client.gradient(world, **inputs, **options)
+    ask: Callable[..., Gradient] = client.gradient
+    centre = ask(world, **inputs, **options)
     if step is None:
         format = centre.program.policy.roles["dynamics"].format
         step = _chosen_step(inputs, directions, _EPSILON[format])
@@ -132,7 +133,7 @@ def hessian_vector(
             moved[group] = dict(arrays or {})
             for name, direction in directions.get(group, {}).items():
                 moved[group][name] = _shifted(moved[group][name], direction, by)
-        return client.gradient(world, **moved, **options)
+        return ask(world, **moved, **options)
 
     for tried in range(1, tries + 1):
         above, below = at(step), at(-step)
