@@ -194,6 +194,7 @@ class Client:
         record: Iterable[str] = (),
         diagnostics: str = "summary",
         objective: str = "",
+        weights: Any = None,
         on_nonfinite: str = "report",
         program: str = "fingerprint",
         progress: bool | ProgressCallback = False,
@@ -214,6 +215,7 @@ class Client:
           record: states and observables whose trajectory is returned.
           diagnostics: "off", "summary" or "instances". Never changes a result.
           objective: name of an objective whose value is returned.
+          weights: [N], of the instances in `value`, the sum of their values; default ones.
           on_nonfinite: "report", or "raise" (NonFiniteError with certificates and the result).
           program: what the answer says of the program that ran: "fingerprint", with sites and
             policy, or "text", the text as well. Without, reading result.program.text asks the
@@ -239,6 +241,7 @@ class Client:
             record=record,
             diagnostics=diagnostics,
             objective=objective,
+            weights=weights,
             on_nonfinite=on_nonfinite,
             program=program,
             progress=progress,
@@ -252,6 +255,7 @@ class Client:
         self,
         world: World,
         *,
+        weights: Any = None,
         on_nonfinite: str = "report",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
@@ -263,8 +267,9 @@ class Client:
 
         Leaving the loop cancels the request. Errors are raised while iterating.
         """
-        message = simgrad_pb2.RolloutRequest(
-            spec=request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec)
+        message = request.rollout_request(
+            request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec),
+            weights=weights,
         )
         return self._stream(
             self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry

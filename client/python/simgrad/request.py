@@ -122,6 +122,17 @@ def rollout_spec(
     return spec
 
 
+def _weights(weights: Any) -> np.ndarray | None:
+    return None if weights is None else np.asarray(weights, np.float64).ravel()
+
+
+def rollout_request(
+    spec: simgrad_pb2.RolloutSpec, *, weights: Any = None
+) -> simgrad_pb2.RolloutRequest:
+    """The message of a rollout; the arguments are those of Client.rollout."""
+    return simgrad_pb2.RolloutRequest(spec=spec, weights=_weights(weights))
+
+
 def gradient_request(
     spec: simgrad_pb2.RolloutSpec,
     declarations: Declarations,
@@ -133,10 +144,10 @@ def gradient_request(
 ) -> simgrad_pb2.GradientRequest:
     """The message of a gradient; the arguments are those of Client.gradient."""
     request = simgrad_pb2.GradientRequest(
-        spec=spec, reduction=_word(_REDUCTIONS, "reduction", reduction)
+        spec=spec,
+        reduction=_word(_REDUCTIONS, "reduction", reduction),
+        weights=_weights(weights),
     )
-    if weights is not None:
-        request.weights.extend(np.asarray(weights, np.float64).ravel())
     if cotangents is not None:
         if not isinstance(cotangents, Cotangents):
             cotangents = Cotangents(**cotangents)
