@@ -216,7 +216,7 @@ TEST(Engine, SharedGradientsAreTheAlignedTreeOfWeightedSingleOnes) {
 TEST(Engine, ARolloutWeighsItsValuesAsAGradientDoes) {
   std::vector<uint64_t> ids(32);
   std::iota(ids.begin(), ids.end(), uint64_t{1});
-  Work gradient = Balls(ids, SpecOf("f32"));
+  Work gradient = Balls(ids, SpecOf("f32"), {{"clamp", false}}, 0.01);  // so small that balls sink
   for (uint64_t id : ids) gradient.weights.push_back(static_cast<double>(id));
   Work rollout = gradient;
   rollout.gradient.reset();
