@@ -79,11 +79,6 @@ REQUESTS = {
         wrong(initial={"y": [[0.5]] * 2, "v": [[0.0]] * 3}),
         "spec.initial[1].tensor.shape",
     ),
-    "integers for reals": (
-        BALL,
-        wrong(initial={"y": np.array([1]), "v": [0.0]}),
-        "spec.initial[0].tensor.dtype",
-    ),
     "bools for reals": (BALL, wrong(params={"k": np.bool_(True)}), "spec.params[0].tensor.dtype"),
     "series of wrong length": (
         BALL,

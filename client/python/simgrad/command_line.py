@@ -193,7 +193,8 @@ def _add_world(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--world",
         required=True,
-        help="a built-in world; or file.py:NAME or module:NAME, a World of Python or a function that returns one",
+        help="a built-in world; or file.py:NAME or module:NAME, a World of Python or a function that returns "
+        "one; or file.txtpb, which World.save wrote",
     )
     command.add_argument(
         "--config",

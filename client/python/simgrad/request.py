@@ -257,11 +257,15 @@ def _named_tensor(
     if not isinstance(value, arrays.Bits):
         is_array = isinstance(value, (np.ndarray, np.generic))
         value = np.asarray(value)
-        if not is_array and value.dtype.kind in "iu":
-            # A Python number has no dtype of its own: a whole number sent to a real input is a
-            # real.
+        if value.dtype.kind in "iu":
+            # Whole numbers sent to a real input are reals, where none is too large for that; and a
+            # Python number has no dtype of its own.
             _, element = declarations().get((kind, name), (0, program_pb2.ELEMENT_TYPE_REAL))
-            value = value.astype(_DTYPE_OF_ELEMENT[element])
+            is_real = element == program_pb2.ELEMENT_TYPE_REAL
+            if is_real and ((value > _LARGEST_WHOLE) | (value < -_LARGEST_WHOLE)).any():
+                raise ValueError(f"{name}: whole numbers beyond 2^53 are not exact as reals; send floats")
+            if is_real or not is_array:
+                value = value.astype(_DTYPE_OF_ELEMENT[element])
     stepped = kind in (program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
     if stepped and not per_step and len(value.shape) >= 2:
         rank, _ = declarations().get((kind, name), (len(value.shape), 0))
@@ -269,6 +273,7 @@ def _named_tensor(
     return simgrad_pb2.NamedTensor(name=name, tensor=arrays.to_tensor(value), per_step=per_step)
 
 
+_LARGEST_WHOLE = 2**53  # from 0 on, all are numbers of f64
 _DTYPE_OF_ELEMENT: dict[int, type] = {
     program_pb2.ELEMENT_TYPE_REAL: np.float64,
     program_pb2.ELEMENT_TYPE_I32: np.int32,
