@@ -160,6 +160,9 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
     WriteTensor(gradient.gradient, *message->mutable_gradient());
     message->set_connected(gradient.connected);
     message->set_gated_by(gradient.gated_by);
+    message->set_zero(gradient.magnitudes.zero);
+    message->set_smallest(gradient.magnitudes.smallest);
+    message->set_largest(gradient.magnitudes.largest);
   }
   out.set_loss_scale(result.loss_scale);
   out.set_skipped(result.skipped);

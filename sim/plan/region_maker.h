@@ -14,6 +14,7 @@
 
 #include "sim/plan/plan.h"
 #include "sim/plan/tape_plan.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/numerical_program.h"
 #include "sim/work_meter.h"
 
@@ -40,7 +41,7 @@ struct Records {
 // What decides a boolean or an integer that a predicate hangs on (sim/program/decision_margin.h): of
 // each element, or of all. Without it nothing does.
 struct Radius {
-  View ulps, own, unit, has_nan;
+  View ulps, own, unit, has_nan, test;
   bool set() const { return ulps.set(); }
 };
 
@@ -157,7 +158,9 @@ class RegionMaker {
   void ExclusiveProd(const Op& op);
 
   // ---- sites and loops (make_loops.cc) ----
-  void Event(const Op& op);
+  void Test(const Op& event_or_choice);
+  Register ElementNumber(const Index& index, int64_t count);
+  Register Outcome(const Op& choice, Register chosen);
   // The operands of the additions behind two compared values; Extra joins their magnitudes.
   struct Summands {
     const Op* sum = nullptr;
@@ -170,7 +173,8 @@ class RegionMaker {
   // ---- predicates (make_predicates.cc) ----
   // Of one element.
   struct Deciding {
-    Register ulps = kNoRegister, own = kNoRegister, unit = kNoRegister, has_nan = kNoRegister;
+    Register ulps = kNoRegister, own = kNoRegister, unit = kNoRegister, has_nan = kNoRegister,
+             test = kNoRegister;
   };
   bool HasRadius(ValueId id) const {
     return records_.decides && id != ValueId::kNone && !behind_.empty() && behind_[Index_(id)];
@@ -187,7 +191,7 @@ class RegionMaker {
   std::string ComparisonFunction(const Op& event) const;
   int32_t SiteNumber(const std::string& site) const;
   Deciding NoTest();
-  Deciding OfPair(Register a, Register b, Register extra, Format format);
+  Deciding OfPair(Register a, Register b, Register extra, Format format, uint32_t test);
   Deciding OfConversion(const Op& op, Register x);
   Deciding Chosen(Register first, const Deciding& a, const Deciding& b);
   Deciding Least(const Deciding& a, const Deciding& b);
@@ -275,8 +279,9 @@ class RegionMaker {
   std::vector<Statement>* block_;
   std::vector<const Region*> regions_;  // being written, outermost first
   std::vector<bool> behind_;            // by value: whether a predicate hangs on it
-  std::vector<Radius> radii_;           // by value
-  Register iteration_ = kNoRegister;    // of the loops around, flattened; none: 0
+  DecidingTests tests_;
+  std::vector<Radius> radii_;         // by value
+  Register iteration_ = kNoRegister;  // of the loops around, flattened; none: 0
   Register element_ = kNoRegister;
   Register run_ = kNoRegister;  // the element of the innermost loop per element
   const TapePlan* tape_ = nullptr;

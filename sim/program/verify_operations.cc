@@ -157,7 +157,7 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
                                                        "' gives another type than its result has"));
   }
   if (absl::Status s = CheckNumbers(op, field); !s.ok()) return s;
-  if (op.code == OpCode::kEvent || op.code == OpCode::kAccept || !op.attributes.site.empty()) {
+  if (IsTest(op) || op.code == OpCode::kAccept || !op.attributes.site.empty()) {
     if (absl::Status s = CheckNamedTest(op, field); !s.ok()) return s;
   }
   return Results(op, field);

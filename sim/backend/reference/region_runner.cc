@@ -43,6 +43,7 @@ void RegionRunner::Run(const Region& region, Frame& frame) {
 
 void RegionRunner::Execute(const Op& op, Frame& frame) {
   if (op.code == kEvent) return ExecuteEvent(op, frame);
+  if (op.code == kChoice) return ExecuteChoice(op, frame);
   if (op.code == kWhile) return ExecuteWhile(op, frame);
   if (op.code == kFor) return ExecuteFor(op, frame);
   const std::vector<const Array*> operands = Gather(op.operands, frame);
@@ -113,6 +114,21 @@ void RegionRunner::ExecuteEvent(const Op& op, Frame& frame) {
     if (sinks_.decisions == nullptr) continue;
     const int64_t element = frame.element * static_cast<int64_t>(own) + static_cast<int64_t>(i);
     sinks_.decisions->Event(op.attributes.site, {frame.iteration, element}, guard, pair);
+  }
+  frame.Set(op.results[0], std::move(result));
+  SetRadius(op, frame);
+}
+
+void RegionRunner::ExecuteChoice(const Op& op, Frame& frame) {
+  Array result = frame.At(op.operands[0]);
+  const size_t own = result.integer.size();
+  for (size_t i = 0; i < own; ++i) {
+    sinks_.meter->Add(kDispatch);
+    if (sinks_.decisions == nullptr) continue;
+    const TestedPair pair = Compare(Comparison::kGt, op.operands[1], op.operands[2], frame, i);
+    const int64_t element = frame.element * static_cast<int64_t>(own) + static_cast<int64_t>(i);
+    sinks_.decisions->Choice(op.attributes.site, {frame.iteration, element},
+                             static_cast<uint32_t>(result.integer[i]), pair.margin);
   }
   frame.Set(op.results[0], std::move(result));
   SetRadius(op, frame);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <variant>
@@ -226,8 +227,13 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   world_options.focus = static_cast<OpCode>(seed % static_cast<uint64_t>(OpCode::kTape));
   const bool adjoint_only = !InfoOf(world_options.focus).in_worlds;
   if (adjoint_only) {
-    world_options.focus =
-        world_options.focus == OpCode::kExclusiveProd ? OpCode::kProd : OpCode::kSlice;
+    const std::map<OpCode, OpCode> writes = {{OpCode::kExclusiveProd, OpCode::kProd},
+                                             {OpCode::kLuPivots, OpCode::kLuPermutation},
+                                             {OpCode::kCholeskyPivots, OpCode::kCholesky},
+                                             {OpCode::kScatterWinner, OpCode::kSlice}};
+    world_options.counts_choices =
+        world_options.focus == OpCode::kLuPivots || world_options.focus == OpCode::kCholeskyPivots;
+    world_options.focus = writes.at(world_options.focus);
   }
   absl::StatusOr<RandomWorld> world = MakeRandomWorld(random, world_options);
   if (!world.ok()) return world.status();
