@@ -19,13 +19,6 @@ std::string_view NameOf(Comparison comparison) {
   return kComparisons[static_cast<size_t>(comparison)];
 }
 
-const Op* ProducerIn(const Region& region, ValueId id) {
-  for (const Op& op : region.ops) {
-    if (std::find(op.results.begin(), op.results.end(), id) != op.results.end()) return &op;
-  }
-  return nullptr;
-}
-
 int64_t StopReasonNumber(StopReason reason) { return static_cast<int64_t>(reason); }
 
 }  // namespace
@@ -45,9 +38,9 @@ std::string RegionMaker::ComparisonFunction(const Op& event) const {
 }
 
 RegionMaker::Summands RegionMaker::SummandsOf(ValueId compared, std::vector<View>& views) {
-  const Op* const sum =
-      ComparedSum(program_, compared, [&](ValueId id) { return ProducerIn(*regions_.back(), id); });
-  const Summands summands = {sum, views.size()};
+  if (program_.level != TestLevel::kDeclared) return ScaleViews(compared, views);
+  const Op* const sum = ComparedSum(program_, compared, [&](ValueId id) { return ProducerOf(id); });
+  const Summands summands = {sum, views.size(), {}, {}};
   if (sum == nullptr) return summands;
   for (ValueId operand : sum->operands) views.push_back(ViewOf(operand));
   return summands;
@@ -68,6 +61,7 @@ Register RegionMaker::Larger(Register a, Register b) {
 Register RegionMaker::Extra(const Summands& lhs, const Summands& rhs, const Read& read) {
   Register extra = kNoRegister;
   for (const Summands& summands : {lhs, rhs}) {
+    if (!summands.scale.empty()) extra = Larger(extra, ScaleAt(summands, read));
     if (summands.sum == nullptr) continue;
     Register first = read(summands.first);
     Register second = read(summands.first + 1);

@@ -12,8 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/op/lowering.h"
 #include "sim/plan/plan.h"
 #include "sim/plan/tape_plan.h"
+#include "sim/program/compared_scale.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/numerical_program.h"
 #include "sim/work_meter.h"
@@ -164,8 +166,17 @@ class RegionMaker {
   // The operands of the additions behind two compared values; Extra joins their magnitudes.
   struct Summands {
     const Op* sum = nullptr;
-    size_t first = 0;  // of its operands in a list of views
+    size_t first = 0;              // of its operands in a list of views
+    std::vector<ScaleNode> scale;  // instead, in programs with a level
+    std::vector<size_t>
+        of_nodes;  // by node: the first of its views: its own, those of its operands
   };
+  Summands ScaleViews(ValueId compared, std::vector<View>& views);
+  View Moved(View view, const std::vector<const Op*>& moves);
+  View Rearranged(View view, const std::vector<Lowering::Along>& axes, Shape shape) const;
+  Register ScaleAt(const Summands& summands, const Read& read);
+  Register Wide(Register real);
+  const Op* ProducerOf(ValueId id);  // of the region being written; null: it is not made there
   Summands SummandsOf(ValueId compared, std::vector<View>& views);
   Register Extra(const Summands& lhs, const Summands& rhs, const Read& read);
   Register Larger(Register a, Register b);
@@ -280,6 +291,8 @@ class RegionMaker {
   std::vector<const Region*> regions_;  // being written, outermost first
   std::vector<bool> behind_;            // by value: whether a predicate hangs on it
   DecidingTests tests_;
+  const Region* made_by_region_ = nullptr;  // what made_by_ belongs to
+  std::map<ValueId, const Op*> made_by_;
   std::vector<Radius> radii_;         // by value
   Register iteration_ = kNoRegister;  // of the loops around, flattened; none: 0
   Register element_ = kNoRegister;

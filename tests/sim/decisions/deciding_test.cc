@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/program/builder.h"
-#include "tests/sim/cpu_executor.h"
+#include "tests/sim/decisions/executors.h"
 #include "tests/sim/equality/random.h"
 #include "tests/sim/work_maker.h"
 
@@ -98,7 +98,7 @@ TEST(DecidingTest, IsTheOneWhoseMarginIsThatOfTheFormula) {
       }
     }
     SmallestMargin told;
-    for (const auto& executor : {MakeReferenceExecutor(), MakeCpuExecutor()}) {
+    for (const auto& executor : TestedExecutors()) {
       const SmallestMargin margin = MarginOn(executor, program, x);
       const std::vector<double>& row = x[static_cast<size_t>(margin.ulps_instance)];
       std::string expected;
@@ -109,7 +109,7 @@ TEST(DecidingTest, IsTheOneWhoseMarginIsThatOfTheFormula) {
       }
       EXPECT_EQ(NameOf(*program, margin.test), expected) << seed << " " << executor->name();
       EXPECT_NE(expected, "") << seed << " " << executor->name();
-      if (executor == MakeCpuExecutor()) EXPECT_TRUE(margin == told) << seed;
+      EXPECT_TRUE(!told.any || margin == told) << seed;
       told = margin;
     }
   }
@@ -119,10 +119,10 @@ TEST(DecidingTest, IsTheSameAloneAndAmongEqualInstances) {
   Random random(4);
   const auto program = ProgramOf(random, 3, TestLevel::kDecisions);
   const std::vector<double> x(3, 1.0 - 2.0 * kUlp);
-  for (const auto& executor : {MakeReferenceExecutor(), MakeCpuExecutor()}) {
+  for (const auto& executor : TestedExecutors()) {
     const SmallestMargin margin = MarginOn(executor, program, {x, x, x, x, x});
     EXPECT_EQ(margin.ulps_instance, 0u);
-    EXPECT_EQ(MarginOn(executor, program, {x}), margin);
+    EXPECT_TRUE(MarginOn(executor, program, {x}) == margin);
     EXPECT_NE(margin.test, 0u);
   }
 }

@@ -19,7 +19,7 @@
 #include "precision/rounding.h"
 #include "precision/ulp.h"
 #include "sim/program/builder.h"
-#include "tests/sim/cpu_executor.h"
+#include "tests/sim/decisions/executors.h"
 #include "tests/sim/equality/random.h"
 #include "tests/sim/work_maker.h"
 
@@ -299,14 +299,10 @@ std::optional<Flip> FirstFlip(const std::vector<Site>& sites, const StepDiagnost
   return std::nullopt;
 }
 
-std::vector<std::shared_ptr<Executor>> Executors() {
-  return {MakeReferenceExecutor(), MakeCpuExecutor()};
-}
-
 TEST(PlantedFlips, EachIsFoundAndNamedAndNoOtherIs) {
   int found = 0, named = 0, wrong = 0;
   constexpr int kPrograms = 200;
-  const auto executors = Executors();
+  const auto executors = TestedExecutors();
   for (int seed = 0; seed < kPrograms; ++seed) {
     Random random(static_cast<uint64_t>(seed) + 1);
     Plant plant = MakePlant(random, static_cast<uint64_t>(seed));
@@ -441,7 +437,7 @@ double Moved(const Leaf& leaf, double x, double ulps) {
 
 TEST(PlantedFlips, HalfOfTheMarginFlipsNoFormula) {
   int moved = 0, flipped = 0;
-  const auto executors = Executors();
+  const auto executors = TestedExecutors();
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Random random(seed);
     std::vector<Leaf> leaves(static_cast<size_t>(random.Integer(1, 4)));
