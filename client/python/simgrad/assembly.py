@@ -171,6 +171,7 @@ class Assembly:
             loss_scale=message.loss_scale,
             skipped=message.skipped,
             left_out=message.left_out,
+            warnings=list(message.warnings),
             backward=diagnostics.backward_trace(self._backward) if self._backward else None,
         )
         names = [g.name for g in message.gradients]

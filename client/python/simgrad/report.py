@@ -108,6 +108,7 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             gated_by=result.gated_by,
             zero_share=result.zero_share,
             magnitudes=result.magnitudes,
+            warnings=result.warnings,
             loss_scale=result.loss_scale,
             skipped=result.skipped,
             left_out=result.left_out,

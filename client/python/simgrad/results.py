@@ -207,6 +207,7 @@ class Gradient(Rollout):
       loss_scale: the scale that was applied and divided out again.
       skipped: a scaled gradient was not finite. left_out: instances left out by
         reduction="finite_only".
+      warnings: what the loss scale takes beyond the format of role adjoint, in words.
       backward: BackwardTrace, or None with diagnostics="off".
     """
 
@@ -220,6 +221,7 @@ class Gradient(Rollout):
     loss_scale: float = 1.0
     skipped: bool = False
     left_out: int = 0
+    warnings: list[str] = field(default_factory=list)
     backward: BackwardTrace | None = None
 
     def __repr__(self) -> str:

@@ -97,6 +97,7 @@ def of_gradient(result: "Gradient") -> str:
             if share > 0.0 and result.connected[name] > 0
         ],
     )
+    lines += _row("warnings", result.warnings)
     if result.skipped:
         lines += _row("skipped", ["the scaled gradient was not finite"])
     return "\n".join(lines)
