@@ -298,6 +298,7 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
     meter_.Add(kConversionWork);
     gradient.gradient.Set(static_cast<int64_t>(k), reduced.values[k]);
   }
+  gradient.magnitudes = MagnitudesOf(raw, weights, setting, result_.loss_scale, meter_);
   for (size_t row : weights.rows) gradient.connected += run_.Connected(input)[row] != 0 ? 1 : 0;
   return gradient;
 }

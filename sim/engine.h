@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,12 +70,21 @@ class Observer {
   virtual void OnAdjoint(int64_t /*first_step*/, const AdjointChunk&) {}
 };
 
+// What the instances that count gave to one input before weights, without the loss scale.
+struct GradientMagnitudes {
+  int64_t zero = 0;  // instances whose gradient is 0 everywhere
+  // Of the finite numbers that are not 0; +inf and 0 where there is none.
+  double smallest = std::numeric_limits<double>::infinity();
+  double largest = 0.0;
+};
+
 // The gradient of one input. A shared input has the weighted sum over instances, in the pairwise
 // tree aligned to their ids. A per-instance input has one row per instance, times its weight.
 struct InputGradient {
   int32_t input = -1;
   Tensor gradient;        // shape of what was sent, format of role gradient
   int64_t connected = 0;  // instances
+  GradientMagnitudes magnitudes;
   // If connected == 0: the site that blocked the value in all instances and steps of this run;
   // empty if no site did (a kink, for example). See sim/engine/gate.h.
   std::string gated_by;

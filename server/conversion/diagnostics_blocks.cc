@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <map>
 #include <utility>
 
 namespace simgrad::server::conversion {
@@ -13,7 +14,7 @@ namespace {
 // Upper bounds of what one step takes in a message: numbers of 10 bytes at most (a varint), plus
 // the histogram.
 constexpr int64_t kTerminationStepBytes =
-    26 * 10 + 4 * (sim::kMarginBuckets + sim::kIterationBuckets);
+    27 * 10 + 4 * (sim::kMarginBuckets + sim::kIterationBuckets);
 constexpr int64_t kEventStepBytes = 9 * 10;
 constexpr int64_t kStateSampleBytes = 8 * 10;
 constexpr int64_t kBackwardStepBytes = 2 * 10 + 8 * sim::kExponentBuckets;
@@ -73,6 +74,28 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
   if (std::none_of(column.begin() + begin, column.begin() + end, by_counter)) return;
   Reserve(steps, out.mutable_counter());
   for (int64_t i = begin; i < end; ++i) out.add_counter(by_counter(column[i]));
+}
+
+// What decided where the margin was smallest: the names that the block has, and one of them per step.
+void EncodeTests(const std::vector<sim::TerminationStep>& column, int64_t begin, int64_t end,
+                 const std::vector<std::string>& names, v1::TerminationColumns& out) {
+  const auto is_told = [&](const sim::TerminationStep& step) {
+    return step.margin.test > 0 && step.margin.test <= names.size();
+  };
+  if (std::none_of(column.begin() + begin, column.begin() + end, is_told)) return;
+  std::map<uint32_t, uint32_t> places;  // by number: in the block, from 1 on
+  Reserve(end - begin, out.mutable_margin_test());
+  for (int64_t i = begin; i < end; ++i) {
+    if (!is_told(column[i])) {
+      out.add_margin_test(0);
+      continue;
+    }
+    const uint32_t number = column[i].margin.test;
+    const auto [place, is_new] =
+        places.try_emplace(number, static_cast<uint32_t>(places.size()) + 1);
+    if (is_new) out.add_tests(names[number - 1]);
+    out.add_margin_test(place->second);
+  }
 }
 
 void Encode(const std::vector<sim::EventStep>& column, int64_t begin, int64_t end,
@@ -142,8 +165,11 @@ ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
   for (const sim::Site& site : program.sites) {
     (site.kind == sim::SiteKind::kTermination ? names.terminations : names.events)
         .push_back(site.name);
+    names.tests.push_back(site.name);
     if (site.kind == sim::SiteKind::kEvent) names.event_kinds.push_back(KindToTell(program, site));
   }
+  names.tests.insert(names.tests.end(), program.unlisted_tests.begin(),
+                     program.unlisted_tests.end());
   for (const sim::Input& input : program.program.inputs) {
     const bool real = program.program[input.value].type.element == sim::ElementType::kReal;
     if (input.kind == sim::InputKind::kState && real) names.states.push_back(input.name);
@@ -188,6 +214,7 @@ void PendingDiagnostics::Encode(int64_t begin, int64_t end, bool last,
     v1::TerminationColumns* columns = block.add_terminations();
     columns->set_site(names_.terminations[i]);
     conversion::Encode(pending_.terminations[i], begin, end, *columns);
+    EncodeTests(pending_.terminations[i], begin, end, names_.tests, *columns);
   }
   for (size_t i = 0; i < pending_.events.size(); ++i) {
     v1::EventColumns* columns = block.add_events();

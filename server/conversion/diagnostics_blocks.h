@@ -23,6 +23,7 @@ struct ColumnNames {
   std::vector<std::string> events;
   std::vector<std::string> event_kinds;  // empty where the program states no level
   std::vector<std::string> states;       // real ones
+  std::vector<std::string> tests;        // by number, from 1 on (sim/program/decision_margin.h)
 };
 ColumnNames ColumnNamesOf(const sim::NumericalProgram& program);
 

@@ -4,9 +4,12 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "precision/rounding.h"
 #include "server/conversion/enum_names.h"
 #include "server/validation/program_schema.h"
 
@@ -125,6 +128,28 @@ std::vector<v1::TensorPiece> Split(std::vector<Splittable> fields, int64_t size,
   return pieces;
 }
 
+// Where the loss scale takes cotangents beyond the format of the adjoint.
+std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::WorkResult& result) {
+  std::vector<std::string> warnings;
+  if (result.loss_scale == 1.0) return warnings;
+  const sim::NumericalProgram& program = *work.batch.program;
+  const precision::Format format = program.policy[precision::Role::kAdjoint].format;
+  const std::string name(precision::FormatName(format));
+  if (!std::isfinite(precision::RoundTo(format, result.loss_scale))) {
+    warnings.push_back(absl::StrCat("the loss scale ", result.loss_scale, " is beyond ", name,
+                                    ", the format of role adjoint; the largest power of two is ",
+                                    std::exp2(std::ilogb(precision::Traits(format).max_finite))));
+  }
+  const uint64_t overflows =
+      result.adjoint_ranges.overflows[static_cast<size_t>(precision::Role::kAdjoint)];
+  if (overflows > 0) {
+    warnings.push_back(absl::StrCat(overflows, " cotangents overflowed ", name,
+                                    ", the format of role adjoint, at loss scale ",
+                                    result.loss_scale));
+  }
+  return warnings;
+}
+
 }  // namespace
 
 v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkResult& result) {
@@ -173,10 +198,16 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
     WriteTensor(gradient.gradient, *message->mutable_gradient());
     message->set_connected(gradient.connected);
     message->set_gated_by(gradient.gated_by);
+    message->set_zero(gradient.magnitudes.zero);
+    message->set_smallest(gradient.magnitudes.smallest);
+    message->set_largest(gradient.magnitudes.largest);
   }
   out.set_loss_scale(result.loss_scale);
   out.set_skipped(result.skipped);
   out.set_left_out(result.left_out);
+  for (std::string& warning : LossScaleWarnings(work, result)) {
+    out.add_warnings(std::move(warning));
+  }
   return out;
 }
 

@@ -17,9 +17,13 @@ inline constexpr int kExponentBucketCount = 34;   // diagnostics.h: kExponentBuc
 inline constexpr int kRoles = 10;                 // precision::kRoleCount
 inline constexpr int kReasons = 5;                // kStopReasonCount
 
-// An extreme with the smallest instance that attains it. `key` is 2 * rank + (1 if the signed value
-// is not negative), rank the place of the instance id in ascending order: ties as in
-// SmallestMargin.
+// An extreme with the smallest instance that attains it, and the number of the test. Keys of one
+// magnitude are ordered by rank (the place of the instance id in ascending order), then by whether
+// the signed value is not negative, then by test: ties as in SmallestMargin.
+inline constexpr int kTestBits = 24;
+SIMGRAD_HD constexpr uint64_t MarginKey(uint32_t rank, bool negative, uint32_t test) {
+  return ((2 * uint64_t{rank} + (negative ? 0 : 1)) << kTestBits) | test;
+}
 struct ExtremeMargin {
   uint64_t magnitude;  // bits of the |value| in f64; all ones: there was none
   uint64_t key;        // all ones: none yet

@@ -23,14 +23,18 @@ double NumberOf(uint64_t key) {
 struct Extreme {
   double value;
   uint64_t instance;
+  uint32_t test;
 };
 
 Extreme ExtremeOf(const ExtremeMargin& margin, std::span<const uint64_t> sorted_ids) {
-  if (margin.magnitude == kNone || margin.key / 2 >= sorted_ids.size()) {
-    return {std::numeric_limits<double>::infinity(), 0};
+  const uint64_t rank = margin.key >> (kTestBits + 1);
+  if (margin.magnitude == kNone || rank >= sorted_ids.size()) {
+    return {std::numeric_limits<double>::infinity(), 0, 0};
   }
   const double magnitude = precision::DoubleOf(margin.magnitude);
-  return {(margin.key & 1) != 0 ? magnitude : -magnitude, sorted_ids[margin.key / 2]};
+  const bool negative = ((margin.key >> kTestBits) & 1) == 0;
+  const uint32_t test = static_cast<uint32_t>(margin.key & ((uint64_t{1} << kTestBits) - 1));
+  return {negative ? -magnitude : magnitude, sorted_ids[rank], test};
 }
 
 SmallestMargin SmallestOf(const ExtremeMargin& absolute, const ExtremeMargin& ulps,
@@ -43,6 +47,7 @@ SmallestMargin SmallestOf(const ExtremeMargin& absolute, const ExtremeMargin& ul
   smallest.absolute_instance = a.instance;
   smallest.ulps = u.value;
   smallest.ulps_instance = u.instance;
+  smallest.test = u.test;
   smallest.any = true;
   return smallest;
 }

@@ -18,14 +18,16 @@ void AddEach(std::array<T, N>& to, const std::array<T, N>& from) {
   for (size_t i = 0; i < N; ++i) to[i] += from[i];
 }
 
-// Whether (value, instance) takes the place of what is kept: smaller magnitude, then smaller
-// instance, then the negative one.
-bool TakesPlace(double value, uint64_t instance, double kept, uint64_t kept_instance) {
+// Whether (value, instance, test) takes the place of what is kept: smaller magnitude, then smaller
+// instance, then the negative one, then the smaller number.
+bool TakesPlace(double value, uint64_t instance, uint32_t test, double kept, uint64_t kept_instance,
+                uint32_t kept_test) {
   const double magnitude = std::abs(value);
   const double kept_magnitude = std::abs(kept);
   if (magnitude != kept_magnitude) return magnitude < kept_magnitude;
   if (instance != kept_instance) return instance < kept_instance;
-  return std::signbit(value) && !std::signbit(kept);
+  if (std::signbit(value) != std::signbit(kept)) return std::signbit(value);
+  return test < kept_test;
 }
 
 template <class T>
@@ -88,8 +90,9 @@ int ExponentBucket(double magnitude) {
   return std::clamp(bucket, 1, kExponentBuckets - 1);
 }
 
-void SmallestMargin::Offer(double margin, double margin_ulps, uint64_t instance) {
-  Merge({margin, instance, margin_ulps, instance, true});
+void SmallestMargin::Offer(double margin, double margin_ulps, uint64_t instance,
+                           uint32_t deciding) {
+  Merge({margin, instance, margin_ulps, instance, deciding, true});
 }
 
 void SmallestMargin::Merge(const SmallestMargin& other) {
@@ -98,11 +101,12 @@ void SmallestMargin::Merge(const SmallestMargin& other) {
     *this = other;
     return;
   }
-  if (TakesPlace(other.absolute, other.absolute_instance, absolute, absolute_instance)) {
+  if (TakesPlace(other.absolute, other.absolute_instance, 0, absolute, absolute_instance, 0)) {
     absolute = other.absolute;
     absolute_instance = other.absolute_instance;
   }
-  if (TakesPlace(other.ulps, other.ulps_instance, ulps, ulps_instance)) {
+  if (TakesPlace(other.ulps, other.ulps_instance, other.test, ulps, ulps_instance, test)) {
+    test = other.test;
     ulps = other.ulps;
     ulps_instance = other.ulps_instance;
   }

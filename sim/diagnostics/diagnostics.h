@@ -40,15 +40,18 @@ inline constexpr size_t kIterationBuckets = kIterationBounds.size() + 1;
 size_t IterationBucket(uint64_t iterations);
 
 // The test that came closest to its threshold. Two minima: of |a - b| and of the ulps; each with
-// the signed value and the smallest instance id that attains it.
+// the signed value and the smallest instance id that attains it; of a predicate's ulps also the
+// deciding test.
 struct SmallestMargin {
   double absolute = std::numeric_limits<double>::infinity();  // signed value of smallest magnitude
   uint64_t absolute_instance = 0;
   double ulps = std::numeric_limits<double>::infinity();  // signed
   uint64_t ulps_instance = 0;
+  uint32_t test = 0;  // by number (decision_margin.h); 0: that of the site itself
   bool any = false;
-  // NaN margins must not be offered. Ties: smaller instance id; same instance: the negative one.
-  void Offer(double margin, double margin_ulps, uint64_t instance);
+  // NaN margins must not be offered. Ties: smaller instance id; same instance: the negative one;
+  // then the smaller number of a test.
+  void Offer(double margin, double margin_ulps, uint64_t instance, uint32_t deciding = 0);
   void Merge(const SmallestMargin& other);
   bool operator==(const SmallestMargin&) const = default;
 };

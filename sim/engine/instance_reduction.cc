@@ -83,6 +83,29 @@ ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
   return Unscaled(std::move(rows), setting.format, loss_scale, meter);
 }
 
+GradientMagnitudes MagnitudesOf(const std::vector<double>& gradient, const InstanceWeights& weights,
+                                const precision::RoleSetting& setting, double loss_scale,
+                                WorkMeter& meter) {
+  GradientMagnitudes magnitudes;
+  const size_t n = weights.weights.empty() ? 0 : gradient.size() / weights.weights.size();
+  const float inverse = precision::InverseLossScale(static_cast<float>(loss_scale));
+  for (size_t row : weights.rows) {
+    bool is_zero = true;
+    for (size_t k = row * n; k < (row + 1) * n; ++k) {
+      meter.Add(kNumberWork);
+      if (gradient[k] == 0.0) continue;
+      is_zero = false;
+      const double magnitude =
+          precision::Abs(precision::Unscale(setting.format, gradient[k], inverse));
+      if (!precision::IsFinite(magnitude) || magnitude == 0.0) continue;
+      magnitudes.smallest = precision::Min(magnitudes.smallest, magnitude);
+      magnitudes.largest = precision::Max(magnitudes.largest, magnitude);
+    }
+    magnitudes.zero += is_zero ? 1 : 0;
+  }
+  return magnitudes;
+}
+
 double WeightedValue(const std::vector<double>& values, const InstanceWeights& weights,
                      const precision::RoleSetting& setting, WorkMeter& meter) {
   return TreeSum(values, 1, 0, weights, setting, meter);

@@ -12,6 +12,7 @@
 
 #include "precision/policy.h"
 #include "sim/backend/executor.h"
+#include "sim/engine.h"
 
 namespace simgrad::sim {
 
@@ -39,6 +40,11 @@ ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
                                     const InstanceWeights& weights,
                                     const precision::RoleSetting& setting, double loss_scale,
                                     WorkMeter& meter);
+
+// `gradient`: [instances][n], as accumulated.
+GradientMagnitudes MagnitudesOf(const std::vector<double>& gradient, const InstanceWeights& weights,
+                                const precision::RoleSetting& setting, double loss_scale,
+                                WorkMeter& meter);
 
 double WeightedValue(const std::vector<double>& values, const InstanceWeights& weights,
                      const precision::RoleSetting& setting, WorkMeter& meter);

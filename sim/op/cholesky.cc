@@ -12,10 +12,18 @@ Types CholeskyTypes(const Program& program, const Op& op) {
   return SameAsOperand(program, op);
 }
 
-Array EvaluateCholesky(const Evaluation& e) {
+Types PivotTypes(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsSquare(program, op, 0, false); !s.ok()) return s;
+  Shape shape = TypeOf(program, op, 0).shape;
+  shape.pop_back();
+  return std::vector<Type>{{ElementType::kReal, std::move(shape)}};
+}
+
+// The factor; what its pivots are before the root goes to `pivots`, if that is not null.
+Array Factor(const Evaluation& e, std::vector<double>* pivots) {
   const Matrices m = MatricesOf(e, 0);
   const Format format = *e.result().format;
-  Array result = ZerosOf(e.result().type);
+  Array result = ZerosOf(e.program[e.op.operands[0]].type);
   std::vector<double>& l = result.real;
   for (int64_t matrix = 0; matrix < m.count; ++matrix) {
     for (int64_t j = 0; j < m.rows; ++j) {
@@ -29,6 +37,7 @@ Array EvaluateCholesky(const Evaluation& e) {
         double entry = std::numeric_limits<double>::quiet_NaN();
         if (i > j) entry = precision::Div(format, total, l[At(m, matrix, j, j)]);
         if (i == j && total > 0.0) entry = precision::Sqrt(format, total);
+        if (i == j && pivots != nullptr) pivots->push_back(precision::Canonical(total));
         l[At(m, matrix, i, j)] = precision::Canonical(entry);
       }
     }
@@ -36,12 +45,37 @@ Array EvaluateCholesky(const Evaluation& e) {
   return result;
 }
 
-void LowerCholesky(Lowering& l) {
-  const auto to = AsMatrices(l, l.Result());
+Array EvaluateCholesky(const Evaluation& e) { return Factor(e, nullptr); }
+
+Array EvaluatePivots(const Evaluation& e) {
+  Array result;
+  Factor(e, &result.real);
+  return result;
+}
+
+// Factor and pivots at once: what one of the two operations has made, the other takes.
+struct Factors {
+  Memory factor;
+  Memory pivots;
+};
+
+Factors LowerFactors(Lowering& l) {
+  const std::string accumulator(precision::FormatName(l.attributes().accumulator));
+  Factors made;
+  if (l.Recall("cholesky_" + accumulator, &made.factor)) {
+    l.Recall("cholesky_pivots_" + accumulator, &made.pivots);
+    return made;
+  }
+  const Value& value = l.OperandValue(0);
+  Shape of_pivots = value.type.shape;
+  of_pivots.pop_back();
+  made.factor = l.Local(CarrierOf(value), value.type.shape, "factor");
+  made.pivots = l.Local(CarrierOf(value), of_pivots, "pivots");
+  const auto to = AsMatrices(l, made.factor);
   l.Fill(to, l.Integer(to.carrier, 0));
   const auto a = AsMatrices(l, l.Operand(0));
-  const Value& value = l.ResultValue();
   const int64_t n = to.shape[1];
+  const Memory pivots = l.Split(made.pivots, {to.shape[0], n});
   const Number nan = l.Real(std::numeric_limits<double>::quiet_NaN(), value);
   const Number zero = l.Integer(to.carrier, 0);
   l.EachOf({to.shape[0]}, [&](const Places& of) {
@@ -60,6 +94,7 @@ void LowerCholesky(Lowering& l) {
         return chain.Total();
       };
       const Number total = entry(j);
+      l.Store(pivots, {matrix, j}, total);
       const Number holds = l.Call(FunctionOn("gt", value), Carrier::kBool, {total, zero});
       const Number root = l.Call(FunctionOn("sqrt", value), to.carrier, {total});
       const Number pivot = l.Select(holds, root, nan, to.carrier);
@@ -71,6 +106,9 @@ void LowerCholesky(Lowering& l) {
       });
     });
   });
+  l.Keep("cholesky_" + accumulator, made.factor);
+  l.Keep("cholesky_pivots_" + accumulator, made.pivots);
+  return made;
 }
 
 // With S = L^-T p(L^T g) L^-1, where p takes the lower triangle and half of the diagonal: of the numbers that are
@@ -116,7 +154,22 @@ const OpInfo kCholesky = Complete({
     .passage = MaskedPassage,
     .vjp = CholeskyVjp,
     .evaluate = EvaluateCholesky,
-    .lower = LowerCholesky,
+    .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).factor); },
+});
+
+const OpInfo kCholeskyPivots = Complete({
+    .name = "cholesky_pivots",
+    .doc = "What the diagonal of `cholesky` is the root of; NaN behind a pivot that is not above "
+           "0.",
+    .op_class = OpClass::kLinear,
+    .operands = "a",
+    .attributes = {Attribute::kAccumulator},
+    .in_worlds = false,
+    .types = PivotTypes,
+    .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
+    .birth = Birth::kArithmetic,
+    .evaluate = EvaluatePivots,
+    .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).pivots); },
 });
 
 }  // namespace simgrad::sim::op

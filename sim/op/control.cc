@@ -26,6 +26,22 @@ Types EventTypes(const Program& program, const Op& op) {
   return std::vector<Type>{result};
 }
 
+Types ChoiceTypes(const Program& program, const Op& op) {
+  const Type& chosen = TypeOf(program, op, 0);
+  if (chosen.element == ElementType::kReal || chosen.element == ElementType::kBool) {
+    return FieldError("operands[0]",
+                      absl::StrCat("what is chosen is an integer, is ", TypeText(chosen)));
+  }
+  const Type compared{ElementType::kReal, chosen.shape};
+  for (size_t k : {1, 2}) {
+    if (TypeOf(program, op, k) == compared) continue;
+    return FieldError(absl::StrCat("operands[", k, "]"),
+                      absl::StrCat("a choice compares ", TypeText(compared), ", has ",
+                                   TypeText(TypeOf(program, op, k))));
+  }
+  return std::vector<Type>{chosen};
+}
+
 // What stands in a region of a `cond` for its arguments.
 using Names = std::map<ValueId, ValueId>;
 
@@ -169,6 +185,16 @@ const OpInfo kEvent = Complete({
     .attributes = {Attribute::kSite, Attribute::kComparison, Attribute::kTestKind},
     .result = Result::kBool,
     .types = EventTypes,
+});
+
+const OpInfo kChoice = Complete({
+    .name = "choice",
+    .doc = "The integers `chosen`, because the real a is above the real b: the named site "
+           "`decision_site`, one decision per element, whose margin is a - b.",
+    .op_class = OpClass::kControl,
+    .operands = "chosen, a, b",
+    .attributes = {Attribute::kSite, Attribute::kTestKind},
+    .types = ChoiceTypes,
 });
 
 const OpInfo kWhile = Complete({

@@ -42,8 +42,24 @@ Types SolveTypes(const Program& program, const Op& op) {
   return std::vector<Type>{TypeOf(program, op, 1)};
 }
 
-// The factors of one matrix, in place, and which row of it each row of them is.
-std::vector<int64_t> Factor(const Evaluation& e, Format format, int64_t n, std::vector<double>& w) {
+Types LuPivotsTypes(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsSquare(program, op, 0, true); !s.ok()) return s;
+  return std::vector<Type>{{ElementType::kReal, {2, TypeOf(program, op, 0).shape[0]}}};
+}
+
+// The largest magnitude that was not taken.
+double RunnerUp(const std::vector<double>& magnitudes, size_t taken) {
+  double second = 0.0;
+  for (size_t i = 0; i < magnitudes.size(); ++i) {
+    if (i != taken) second = precision::Max(second, magnitudes[i]);
+  }
+  return second;
+}
+
+// The factors of one matrix, in place, and which row of it each row of them is. By column the
+// magnitude of the pivot and that of the runner-up go to `pivots`, if that is not null.
+std::vector<int64_t> Factor(const Evaluation& e, Format format, int64_t n, std::vector<double>& w,
+                            std::vector<double>* pivots = nullptr) {
   const auto at = [&](int64_t i, int64_t j) -> double& {
     return w[static_cast<size_t>(i * n + j)];
   };
@@ -55,6 +71,13 @@ std::vector<int64_t> Factor(const Evaluation& e, Format format, int64_t n, std::
       const double best = std::abs(at(pivot, k));
       const double x = std::abs(at(i, k));
       if (best == best && (x > best || x != x)) pivot = i;
+    }
+    if (pivots != nullptr) {
+      std::vector<double> magnitudes;
+      for (int64_t i = k; i < n; ++i) magnitudes.push_back(std::abs(at(i, k)));
+      const size_t taken = static_cast<size_t>(pivot - k);
+      (*pivots)[static_cast<size_t>(k)] = precision::Canonical(magnitudes[taken]);
+      (*pivots)[static_cast<size_t>(n + k)] = precision::Canonical(RunnerUp(magnitudes, taken));
     }
     for (int64_t j = 0; j < n; ++j) std::swap(at(k, j), at(pivot, j));
     std::swap(rows[static_cast<size_t>(k)], rows[static_cast<size_t>(pivot)]);
@@ -81,6 +104,13 @@ Array EvaluateLuPermutation(const Evaluation& e) {
   const Format format = *e.program[e.op.operands[0]].format;
   Array result;
   result.integer = Factor(e, format, MatricesOf(e, 0).rows, factors.real);
+  return result;
+}
+
+Array EvaluateLuPivots(const Evaluation& e) {
+  Array factors = *e.operands[0];
+  Array result = ZerosOf(e.result().type);
+  Factor(e, *e.result().format, MatricesOf(e, 0).rows, factors.real, &result.real);
   return result;
 }
 
@@ -124,12 +154,14 @@ Array EvaluateLuSolve(const Evaluation& e) {
 struct Factors {
   Memory factors;
   Memory rows;
+  Memory pivots;  // LuPivotsTypes
 };
 
 Factors LowerFactors(Lowering& l) {
   Factors made;
   if (l.Recall("factors", &made.factors)) {
     l.Recall("rows", &made.rows);
+    l.Recall("lu_pivots", &made.pivots);
     return made;
   }
   const Value& value = l.OperandValue(0);
@@ -137,6 +169,7 @@ Factors LowerFactors(Lowering& l) {
   const int64_t n = value.type.shape[0];
   const Memory w = made.factors = l.Local(carrier, value.type.shape, "factors");
   const Memory rows = made.rows = l.Local(Carrier::kI32, {n}, "rows");
+  const Memory pivots = made.pivots = l.Local(carrier, {2, n}, "pivots");
   l.Copy(w, l.Operand(0));
   l.EachOf({n}, [&](const Places& at) {
     const Number row = n == 1 ? l.Integer(Carrier::kI64, 0) : at[0].counters[0].first;
@@ -164,6 +197,18 @@ Factors LowerFactors(Lowering& l) {
     });
     const Number found = l.Load(place);
     const Place pivot = Place::At(l.Clamped(found, Carrier::kI64, n));
+    // After the swap the magnitudes below are those that were not taken.
+    const auto tell = [&] {
+      l.Store(pivots, {Place(0), k}, l.Load(best));
+      const Memory second = l.Local(carrier, {}, "second");
+      l.Store(second, zero);
+      l.EachTo(below, [&](Number counter) {
+        const Number x =
+            l.Call(FunctionOn("abs", value), carrier, {l.Load(w, {k + Place::Of(counter) + 1, k})});
+        l.Store(second, l.Call(FunctionOn("max", value), carrier, {l.Load(second), x}));
+      });
+      l.Store(pivots, {Place(1), k}, l.Load(second));
+    };
     const auto swap = [&](const Memory& memory, const Places& a, const Places& b) {
       const Number x = l.Load(memory, a);
       const Number y = l.Load(memory, b);
@@ -175,6 +220,7 @@ Factors LowerFactors(Lowering& l) {
       swap(w, {k, j}, {pivot, j});
     });
     swap(rows, {k}, {pivot});
+    tell();
     const Number top = l.Load(w, {k, k});
     const Number is_zero = l.Call(FunctionOn("eq", value), Carrier::kBool, {top, zero});
     l.EachTo(below, [&](Number counter) {
@@ -193,6 +239,7 @@ Factors LowerFactors(Lowering& l) {
   });
   l.Keep("factors", w);
   l.Keep("rows", rows);
+  l.Keep("lu_pivots", pivots);
   return made;
 }
 
@@ -321,6 +368,20 @@ const OpInfo kLuPermutation = Complete({
     .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
     .evaluate = EvaluateLuPermutation,
     .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).rows); },
+});
+
+const OpInfo kLuPivots = Complete({
+    .name = "lu_pivots",
+    .doc = "By column of the `lu` of a square matrix: the magnitude of its pivot, and the largest "
+           "that was not taken, 0 where there is none.",
+    .op_class = OpClass::kLinear,
+    .operands = "a",
+    .in_worlds = false,
+    .types = LuPivotsTypes,
+    .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
+    .birth = Birth::kArithmetic,
+    .evaluate = EvaluateLuPivots,
+    .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).pivots); },
 });
 
 const OpInfo kLuSolve = Complete({

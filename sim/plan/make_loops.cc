@@ -19,13 +19,6 @@ std::string_view NameOf(Comparison comparison) {
   return kComparisons[static_cast<size_t>(comparison)];
 }
 
-const Op* ProducerIn(const Region& region, ValueId id) {
-  for (const Op& op : region.ops) {
-    if (std::find(op.results.begin(), op.results.end(), id) != op.results.end()) return &op;
-  }
-  return nullptr;
-}
-
 int64_t StopReasonNumber(StopReason reason) { return static_cast<int64_t>(reason); }
 
 }  // namespace
@@ -45,9 +38,9 @@ std::string RegionMaker::ComparisonFunction(const Op& event) const {
 }
 
 RegionMaker::Summands RegionMaker::SummandsOf(ValueId compared, std::vector<View>& views) {
-  const Op* const sum =
-      ComparedSum(program_, compared, [&](ValueId id) { return ProducerIn(*regions_.back(), id); });
-  const Summands summands = {sum, views.size()};
+  if (program_.level != TestLevel::kDeclared) return ScaleViews(compared, views);
+  const Op* const sum = ComparedSum(program_, compared, [&](ValueId id) { return ProducerOf(id); });
+  const Summands summands = {sum, views.size(), {}, {}};
   if (sum == nullptr) return summands;
   for (ValueId operand : sum->operands) views.push_back(ViewOf(operand));
   return summands;
@@ -68,6 +61,7 @@ Register RegionMaker::Larger(Register a, Register b) {
 Register RegionMaker::Extra(const Summands& lhs, const Summands& rhs, const Read& read) {
   Register extra = kNoRegister;
   for (const Summands& summands : {lhs, rhs}) {
+    if (!summands.scale.empty()) extra = Larger(extra, ScaleAt(summands, read));
     if (summands.sum == nullptr) continue;
     Register first = read(summands.first);
     Register second = read(summands.first + 1);
@@ -100,49 +94,60 @@ void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Re
         .format = program_[lhs].format.value_or(Format::kF64)});
 }
 
-void RegionMaker::Event(const Op& op) {
-  const Value& lhs = program_[op.operands[0]];
+// The number of an element of the loops around, of a value of `count` that is contiguous.
+Register RegionMaker::ElementNumber(const Index& index, int64_t count) {
+  Register at = Constant(Carrier::kI64, 0);
+  for (const auto& [counter, stride] : index.terms) {
+    const Register step = Constant(Carrier::kI64, stride);
+    const Register part = Call("mul_i64", Carrier::kI64, {counter, step});
+    at = Call("add_i64", Carrier::kI64, {at, part});
+  }
+  if (element_ == kNoRegister) return at;
+  const Register all = Constant(Carrier::kI64, count);
+  const Register before = Call("mul_i64", Carrier::kI64, {element_, all});
+  return Call("add_i64", Carrier::kI64, {before, at});
+}
+
+// A choice tells what was chosen as an i32.
+Register RegionMaker::Outcome(const Op& choice, Register chosen) {
+  const Carrier carrier = CarrierOf(program_[choice.results[0]]);
+  if (carrier == Carrier::kI32) return chosen;
+  return Call(Cat("convert_", CarrierName(carrier), "_i32"), Carrier::kI32, {chosen});
+}
+
+// An event or a choice.
+void RegionMaker::Test(const Op& op) {
+  const bool chooses = op.code == OpCode::kChoice;
+  const size_t compared = chooses ? 1 : 0;  // the first of two operands
+  const Value& lhs = program_[op.operands[compared]];
   const Value& result = program_[op.results[0]];
-  const std::string compare = ComparisonFunction(op);
   std::vector<View> views;
   for (ValueId operand : op.operands) views.push_back(ViewOf(operand));
   const size_t own = views.size();
   Summands of_lhs, of_rhs;
   if (records_.decides) {
-    of_lhs = SummandsOf(op.operands[0], views);
-    of_rhs = SummandsOf(op.operands[1], views);
+    of_lhs = SummandsOf(op.operands[compared], views);
+    of_rhs = SummandsOf(op.operands[compared + 1], views);
   }
   const bool is_one = ElementCount(result.type.shape) == 1;
-  const View to = is_one ? View{} : Local(Carrier::kBool, result.type.shape, result.name);
+  const Carrier carrier = CarrierOf(result);
+  const View to = is_one ? View{} : Local(carrier, result.type.shape, result.name);
   if (!is_one) views.push_back(to);
   const int64_t count = ElementCount(result.type.shape);
   EachElement(result.type.shape, views, [&](const Read& read, const Place& place) {
-    Register value = Call(compare, Carrier::kBool, {read(0), read(1)}, result.name);
-    const Register guard = own > 2 ? read(2) : kNoRegister;
+    Register value =
+        chooses ? read(0)
+                : Call(ComparisonFunction(op), Carrier::kBool, {read(0), read(1)}, result.name);
+    const Register guard = !chooses && own > 2 ? read(2) : kNoRegister;
     if (guard != kNoRegister) value = Call("and_bool", Carrier::kBool, {guard, value});
     if (records_.decides) {
-      Register element = element_;
-      if (!is_one) {
-        // The element's number from its place in the result, which is contiguous.
-        const Index index = place(views.size() - 1);
-        Register at = Constant(Carrier::kI64, 0);
-        for (const auto& [counter, stride] : index.terms) {
-          const Register step = Constant(Carrier::kI64, stride);
-          const Register part = Call("mul_i64", Carrier::kI64, {counter, step});
-          at = Call("add_i64", Carrier::kI64, {at, part});
-        }
-        if (element_ != kNoRegister) {
-          const Register all = Constant(Carrier::kI64, count);
-          const Register before = Call("mul_i64", Carrier::kI64, {element_, all});
-          at = Call("add_i64", Carrier::kI64, {before, at});
-        }
-        element = at;
-      }
-      const Register a = read(0);
-      const Register b = read(1);
+      const Register element = is_one ? element_ : ElementNumber(place(views.size() - 1), count);
+      const Register a = read(compared);
+      const Register b = read(compared + 1);
       const Register extra = Extra(of_lhs, of_rhs, read);
+      const Register outcome = chooses ? Outcome(op, value) : value;
       Emit({.code = Code::kDecide,
-            .operands = {a, b, value},
+            .operands = {a, b, outcome},
             .site = SiteNumber(op.attributes.site),
             .extra = extra,
             .where = guard,
@@ -151,7 +156,7 @@ void RegionMaker::Event(const Op& op) {
             .format = lhs.format.value_or(Format::kF64)});
     }
     if (is_one) {
-      Bind(op.results[0], {Carrier::kBool, result.type.shape, value, kNoBuffer, {}, {}});
+      Bind(op.results[0], {carrier, result.type.shape, value, kNoBuffer, {}, {}});
     } else {
       Store(to, place(views.size() - 1), value);
     }

@@ -12,7 +12,7 @@ namespace simgrad::sim::plan {
 using enum OpCode;
 
 void RegionMaker::Operation(const Op& op) {
-  if (op.code == kEvent) return Event(op);
+  if (IsTest(op)) return Test(op);
   if (op.code == kWhile) return While(op);
   if (op.code == kFor) return For(op);
   if (op.code == kAccumulate) return Accumulate(op);

@@ -46,7 +46,10 @@ class PlanMaker {
 
   void AddSites() {
     for (const Site& site : numerical_.sites) {
-      const RecordedSite recorded = {HashOfSite(site.name), site.elements, plan_.EventElements()};
+      const RecordedSite recorded = {.hash = HashOfSite(site.name),
+                                     .elements = site.elements,
+                                     .first_element = plan_.EventElements(),
+                                     .chooses = site.chooses};
       (site.kind == SiteKind::kEvent ? plan_.events : plan_.terminations).push_back(recorded);
     }
   }

@@ -20,7 +20,7 @@ using enum OpCode;
 bool IsByElement(const Op& op) {
   const OpClass op_class = InfoOf(op.code).op_class;
   return op_class == OpClass::kElementwise || op_class == OpClass::kCompare ||
-         op_class == OpClass::kLogic || op_class == OpClass::kChoice || op.code == kEvent ||
+         op_class == OpClass::kLogic || op_class == OpClass::kChoice || IsTest(op) ||
          op.code == kConvert;
 }
 
@@ -39,11 +39,13 @@ Register RegionMaker::Number(double number) {
 
 RegionMaker::Deciding RegionMaker::NoTest() {
   const Register infinite = Number(std::numeric_limits<double>::infinity());
-  return {infinite, infinite, Constant(Carrier::kF64, 0), Constant(Carrier::kBool, 0)};
+  return {infinite, infinite, Constant(Carrier::kF64, 0), Constant(Carrier::kBool, 0),
+          Constant(Carrier::kI32, 0)};
 }
 
 // In the carrier of the format; `extra` may be none.
-RegionMaker::Deciding RegionMaker::OfPair(Register a, Register b, Register extra, Format format) {
+RegionMaker::Deciding RegionMaker::OfPair(Register a, Register b, Register extra, Format format,
+                                          uint32_t test) {
   const auto carrier = [&](Register r) { return function_.registers[static_cast<size_t>(r)]; };
   const Carrier of = carrier(a);
   if (extra == kNoRegister) extra = Constant(of, 0);
@@ -58,20 +60,21 @@ RegionMaker::Deciding RegionMaker::OfPair(Register a, Register b, Register extra
   return {Call("select_f64", Carrier::kF64, {is_number, ulps, infinite}),
           Call("sub_f64", Carrier::kF64, {wide(a), wide(b)}),
           Call(Cat("unit_", suffix), Carrier::kF64, compared),
-          Call("not_bool", Carrier::kBool, {is_number})};
+          Call("not_bool", Carrier::kBool, {is_number}), Constant(Carrier::kI32, int64_t{test})};
 }
 
 RegionMaker::Deciding RegionMaker::OfConversion(const Op& op, Register x) {
   const Carrier carrier = function_.registers[static_cast<size_t>(x)];
   const Format format = program_[op.operands[0]].format.value_or(Format::kF64);
+  const uint32_t test = tests_.Of(op.results[0]);
   if (program_[op.results[0]].type.element == ElementType::kBool) {
-    return OfPair(x, Constant(carrier, 0), kNoRegister, format);
+    return OfPair(x, Constant(carrier, 0), kNoRegister, format, test);
   }
   const std::string_view suffix = precision::FormatName(format);
   const Register magnitude = Call(Cat("abs_", suffix), carrier, {x});
   const Register nearest = Call(Cat("round_", suffix), carrier, {magnitude});
   const Register other = Call(Cat("max_", suffix), carrier, {nearest, Constant(carrier, 1)});
-  return OfPair(magnitude, other, kNoRegister, format);
+  return OfPair(magnitude, other, kNoRegister, format, test);
 }
 
 RegionMaker::Deciding RegionMaker::Chosen(Register first, const Deciding& a, const Deciding& b) {
@@ -79,7 +82,8 @@ RegionMaker::Deciding RegionMaker::Chosen(Register first, const Deciding& a, con
     return Call("select_f64", Carrier::kF64, {first, of_a, of_b});
   };
   return {choose(a.ulps, b.ulps), choose(a.own, b.own), choose(a.unit, b.unit),
-          Call("or_bool", Carrier::kBool, {a.has_nan, b.has_nan})};
+          Call("or_bool", Carrier::kBool, {a.has_nan, b.has_nan}),
+          Call("select_i32", Carrier::kI32, {first, a.test, b.test})};
 }
 
 RegionMaker::Deciding RegionMaker::Least(const Deciding& a, const Deciding& b) {
@@ -127,17 +131,19 @@ Radius RegionMaker::RadiusOfOne(const Deciding& of) const {
     return View{carrier, {}, all, kNoBuffer, {}, {}};
   };
   return {view(Carrier::kF64, of.ulps), view(Carrier::kF64, of.own), view(Carrier::kF64, of.unit),
-          view(Carrier::kBool, of.has_nan)};
+          view(Carrier::kBool, of.has_nan), view(Carrier::kI32, of.test)};
 }
 
 Radius RegionMaker::LocalRadius(const Shape& shape) {
   return {Local(Carrier::kF64, shape, "radius"), Local(Carrier::kF64, shape, "margin"),
-          Local(Carrier::kF64, shape, "unit"), Local(Carrier::kBool, shape, "has_nan")};
+          Local(Carrier::kF64, shape, "unit"), Local(Carrier::kBool, shape, "has_nan"),
+          Local(Carrier::kI32, shape, "test")};
 }
 
 RegionMaker::Deciding RegionMaker::OneOf(const Radius& radius) {
   if (!radius.set()) return NoTest();
-  return {One(radius.ulps), One(radius.own), One(radius.unit), One(radius.has_nan)};
+  return {One(radius.ulps), One(radius.own), One(radius.unit), One(radius.has_nan),
+          One(radius.test)};
 }
 
 void RegionMaker::StoreDeciding(const Radius& to, const Deciding& of) {
@@ -145,6 +151,7 @@ void RegionMaker::StoreDeciding(const Radius& to, const Deciding& of) {
   StoreOne(to.own, of.own);
   StoreOne(to.unit, of.unit);
   StoreOne(to.has_nan, of.has_nan);
+  StoreOne(to.test, of.test);
 }
 
 RegionMaker::Deciding RegionMaker::LeastOf(ValueId id) {
@@ -165,7 +172,8 @@ RegionMaker::Deciding RegionMaker::LeastOf(const Radius& radius, const Shape& sh
       index.terms.emplace_back(counter, 1);
       return Load(view, index);
     };
-    const Deciding one = {at(radius.ulps), at(radius.own), at(radius.unit), at(radius.has_nan)};
+    const Deciding one = {at(radius.ulps), at(radius.own), at(radius.unit), at(radius.has_nan),
+                          at(radius.test)};
     StoreDeciding(least, Least(OneOf(least), one));
   });
   return OneOf(least);
@@ -187,7 +195,7 @@ RegionMaker::Deciding RegionMaker::LargestOf(ValueId truths) {
     };
     const Register truth = at(view);
     const Deciding one = radius.set() ? Deciding{at(radius.ulps), at(radius.own), at(radius.unit),
-                                                 at(radius.has_nan)}
+                                                 at(radius.has_nan), at(radius.test)}
                                       : NoTest();
     StoreDeciding(largest, OfOr(One(any), OneOf(largest), truth, one));
     StoreOne(any, Call("or_bool", Carrier::kBool, {One(any), truth}));
@@ -205,7 +213,8 @@ void RegionMaker::SetRadius(const Op& op) {
                                        [&](ValueId id) { return program_.IsReal(id); });
   if (reads_reals) {
     const Register none = Constant(Carrier::kF64, 0);
-    radius = RadiusOfOne({none, none, Number(0x1p52), Constant(Carrier::kBool, 0)});
+    radius = RadiusOfOne({none, none, Number(0x1p52), Constant(Carrier::kBool, 0),
+                          Constant(Carrier::kI32, int64_t{tests_.Of(op.results[0])})});
     return;
   }
   if (op.code == kAny && ElementCount(program_[op.results[0]].type.shape) == 1) {
@@ -230,27 +239,32 @@ void RegionMaker::ElementRadii(const Op& op) {
     if (!HasRadius(op.operands[k]) || !radii_[Index_(op.operands[k])].set()) continue;
     const Radius& radius = radii_[Index_(op.operands[k])];
     at[k] = views.size();
-    for (const View* view : {&radius.ulps, &radius.own, &radius.unit, &radius.has_nan}) {
+    for (const View* view :
+         {&radius.ulps, &radius.own, &radius.unit, &radius.has_nan, &radius.test}) {
       views.push_back(*view);
     }
   }
-  const bool compares = op.code == kEvent || ComparesTwo(op);
+  const bool compares = IsTest(op) || ComparesTwo(op);
+  const size_t compared = op.code == kChoice ? 1 : 0;
   Summands of_lhs, of_rhs;
-  if (compares && program_.IsReal(op.operands[0])) {
-    of_lhs = SummandsOf(op.operands[0], views);
-    of_rhs = SummandsOf(op.operands[1], views);
+  if (compares && program_.IsReal(op.operands[compared])) {
+    of_lhs = SummandsOf(op.operands[compared], views);
+    of_rhs = SummandsOf(op.operands[compared + 1], views);
   }
   const bool is_one = ElementCount(shape) == 1;
   const Radius to = is_one ? Radius{} : LocalRadius(shape);
   const size_t own = views.size();
   if (!is_one) {
-    for (const View* view : {&to.ulps, &to.own, &to.unit, &to.has_nan}) views.push_back(*view);
+    for (const View* view : {&to.ulps, &to.own, &to.unit, &to.has_nan, &to.test}) {
+      views.push_back(*view);
+    }
   }
   Deciding made;
   EachElement(shape, views, [&](const Read& read, const Place& place) {
     const auto radius = [&](size_t k) {
       if (at[k] == 0) return NoTest();
-      return Deciding{read(at[k]), read(at[k] + 1), read(at[k] + 2), read(at[k] + 3)};
+      return Deciding{read(at[k]), read(at[k] + 1), read(at[k] + 2), read(at[k] + 3),
+                      read(at[k] + 4)};
     };
     made = ElementRadius(op, read, radius, [&] { return Extra(of_lhs, of_rhs, read); });
     if (is_one) return;
@@ -258,6 +272,7 @@ void RegionMaker::ElementRadii(const Op& op) {
     Store(to.own, place(own + 1), made.own);
     Store(to.unit, place(own + 2), made.unit);
     Store(to.has_nan, place(own + 3), made.has_nan);
+    Store(to.test, place(own + 4), made.test);
   });
   radii_[Index_(op.results[0])] = is_one ? RadiusOfOne(made) : to;
 }
@@ -266,18 +281,19 @@ RegionMaker::Deciding RegionMaker::ElementRadius(const Op& op, const Read& read,
                                                  const std::function<Deciding(size_t)>& radius,
                                                  const std::function<Register()>& extra) {
   const auto compared = [&] {
-    const Value& lhs = program_[op.operands[0]];
+    const size_t first = op.code == kChoice ? 1 : 0;
+    const Value& lhs = program_[op.operands[first]];
     if (lhs.type.element != ElementType::kReal) return Least(radius(0), radius(1));
-    const Register a = read(0);
-    const Register b = read(1);
-    return OfPair(a, b, extra(), *lhs.format);
+    const Register a = read(first);
+    const Register b = read(first + 1);
+    return OfPair(a, b, extra(), *lhs.format, tests_.Of(op.results[0]));
   };
   if (op.code == kEvent && op.operands.size() > 2) {
     const Deciding of_compared = compared();
     const Register held = Call(ComparisonFunction(op), Carrier::kBool, {read(0), read(1)});
     return OfAnd(read(2), radius(2), held, of_compared);
   }
-  if (op.code == kEvent || ComparesTwo(op)) return compared();
+  if (IsTest(op) || ComparesTwo(op)) return compared();
   const bool is_bool = program_[op.results[0]].type.element == ElementType::kBool;
   if (op.code == kAnd && is_bool) return OfAnd(read(0), radius(0), read(1), radius(1));
   if (op.code == kOr && is_bool) return OfOr(read(0), radius(0), read(1), radius(1));
@@ -357,7 +373,8 @@ RegionMaker::LoopRadii RegionMaker::RadiiOf(const Op& op) {
     shape.erase(shape.begin());
     if (!whole.set() || whole.ulps.all != kNoRegister) return OneOf(whole);
     const auto part = [&](const View& view) { return ElementOf(view, run_); };
-    return LeastOf({part(whole.ulps), part(whole.own), part(whole.unit), part(whole.has_nan)},
+    return LeastOf({part(whole.ulps), part(whole.own), part(whole.unit), part(whole.has_nan),
+                    part(whole.test)},
                    shape);
   };
   for (size_t k = 0; k < op.operands.size(); ++k) {
@@ -445,7 +462,8 @@ RegionMaker::Deciding RegionMaker::TestRadius(const Op& op, const View& iteratio
     const Read read = [&](size_t v) { return One(views[v]); };
     const Register a = read(0);
     const Register b = read(1);
-    return OfPair(a, b, Extra(of_lhs, of_rhs, read), *program_[test.yields[0]].format);
+    return OfPair(a, b, Extra(of_lhs, of_rhs, read), *program_[test.yields[0]].format,
+                  NumberOfSite(numerical_.sites, op.attributes.site));
   };
   const Deciding tested = against(1);
   if (!op.attributes.has_entry) return tested;
@@ -459,7 +477,7 @@ RegionMaker::Deciding RegionMaker::TestRadius(const Op& op, const View& iteratio
 void RegionMaker::Predicate(const Op& op, const Deciding& of, Register held, const View& why) {
   const Register zero = Constant(Carrier::kF64, 0);
   Emit({.code = Code::kTest,
-        .operands = {of.own, zero, held},
+        .operands = {of.own, zero, held, of.test},
         .site = SiteNumber(op.attributes.site),
         .extra = of.unit,
         .format = Format::kF64});

@@ -18,19 +18,8 @@ Lowering::Memory OperationLowering::Add(View view) {
 // ---- views ----
 
 void OperationLowering::Rearrange(const std::vector<Along>& axes) {
-  View view = maker_.ViewOf(op().operands[0]);
-  const std::vector<int64_t> strides = std::move(view.strides);
-  const Shape own = std::exchange(view.shape, ResultValue().type.shape);
-  view.strides.clear();
-  if (view.all == kNoRegister) {
-    view.strides.assign(view.shape.size(), 0);
-    for (size_t k = 0; k < axes.size(); ++k) {
-      view.start.base += axes[k].start * strides[k];
-      if (axes[k].axis < 0 || own[k] == 1) continue;
-      view.strides[static_cast<size_t>(axes[k].axis)] = axes[k].step * strides[k];
-    }
-  }
-  maker_.Bind(op().results[0], std::move(view));
+  maker_.Bind(op().results[0],
+              maker_.Rearranged(maker_.ViewOf(op().operands[0]), axes, ResultValue().type.shape));
   is_bound_ = true;
 }
 

@@ -86,9 +86,11 @@ enum class Code : uint8_t {
   kRange,     // operands[0] became operands[1] in `format`, for `role`, `number` times; [2]: where
   kStored,    // operands[0], a state in `format`, is stored: its ranges
   kCommit,    // body, but for an instance that the policy stops at this step
-  kTest,      // a test of `site` ([lhs, rhs, whether it ended the run], extra magnitude, where)
+  kTest,      // a test of `site` ([lhs, rhs, whether it ended the run], extra magnitude, where);
+              // of a predicate [3] is the number of the deciding test, an i32
   kRun,       // a run of `site` ended ([iterations, reason, last tested value])
-  kDecide,    // an event of `site` ([lhs, rhs, value], extra magnitude, where it is decided)
+  kDecide,    // an event of `site` ([lhs, rhs, value], extra magnitude, where it is decided), or a
+              // choice: its value is an i32
   kIf,        // body, for lanes where operands[0] holds
   kPush,      // result = the place of a new frame of `number` bytes per lane
   kKeep,      // frame[number + element of index] = operands[0]
@@ -148,6 +150,7 @@ struct RecordedSite {
   int64_t first_element = 0;  // events: of its elements among those of all events
   bool has_entry = false;     // loops: a run begins with an entry test
   bool cap_first = false;     // loops: the cap is looked at before the test
+  bool chooses = false;       // events: their values are integers
 };
 
 // Cotangents of the caller, in role adjoint.

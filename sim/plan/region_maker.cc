@@ -30,7 +30,9 @@ RegionMaker::RegionMaker(const NumericalProgram& numerical, const std::vector<bo
       block_(&function.statements) {
   if (!records.decides) return;
   behind_ = BehindPredicates(program_);
-  if (!behind_.empty()) radii_.resize(behind_.size());
+  if (behind_.empty()) return;
+  radii_.resize(behind_.size());
+  tests_ = DecidingTestsOf(program_, numerical.sites);
 }
 
 Statement& RegionMaker::Emit(Statement statement) {

@@ -12,8 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/op/lowering.h"
 #include "sim/plan/plan.h"
 #include "sim/plan/tape_plan.h"
+#include "sim/program/compared_scale.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/numerical_program.h"
 #include "sim/work_meter.h"
 
@@ -40,7 +43,7 @@ struct Records {
 // What decides a boolean or an integer that a predicate hangs on (sim/program/decision_margin.h): of
 // each element, or of all. Without it nothing does.
 struct Radius {
-  View ulps, own, unit, has_nan;
+  View ulps, own, unit, has_nan, test;
   bool set() const { return ulps.set(); }
 };
 
@@ -157,12 +160,23 @@ class RegionMaker {
   void ExclusiveProd(const Op& op);
 
   // ---- sites and loops (make_loops.cc) ----
-  void Event(const Op& op);
+  void Test(const Op& event_or_choice);
+  Register ElementNumber(const Index& index, int64_t count);
+  Register Outcome(const Op& choice, Register chosen);
   // The operands of the additions behind two compared values; Extra joins their magnitudes.
   struct Summands {
     const Op* sum = nullptr;
-    size_t first = 0;  // of its operands in a list of views
+    size_t first = 0;              // of its operands in a list of views
+    std::vector<ScaleNode> scale;  // instead, in programs with a level
+    std::vector<size_t>
+        of_nodes;  // by node: the first of its views: its own, those of its operands
   };
+  Summands ScaleViews(ValueId compared, std::vector<View>& views);
+  View Moved(View view, const std::vector<const Op*>& moves);
+  View Rearranged(View view, const std::vector<Lowering::Along>& axes, Shape shape) const;
+  Register ScaleAt(const Summands& summands, const Read& read);
+  Register Wide(Register real);
+  const Op* ProducerOf(ValueId id);  // of the region being written; null: it is not made there
   Summands SummandsOf(ValueId compared, std::vector<View>& views);
   Register Extra(const Summands& lhs, const Summands& rhs, const Read& read);
   Register Larger(Register a, Register b);
@@ -170,7 +184,8 @@ class RegionMaker {
   // ---- predicates (make_predicates.cc) ----
   // Of one element.
   struct Deciding {
-    Register ulps = kNoRegister, own = kNoRegister, unit = kNoRegister, has_nan = kNoRegister;
+    Register ulps = kNoRegister, own = kNoRegister, unit = kNoRegister, has_nan = kNoRegister,
+             test = kNoRegister;
   };
   bool HasRadius(ValueId id) const {
     return records_.decides && id != ValueId::kNone && !behind_.empty() && behind_[Index_(id)];
@@ -187,7 +202,7 @@ class RegionMaker {
   std::string ComparisonFunction(const Op& event) const;
   int32_t SiteNumber(const std::string& site) const;
   Deciding NoTest();
-  Deciding OfPair(Register a, Register b, Register extra, Format format);
+  Deciding OfPair(Register a, Register b, Register extra, Format format, uint32_t test);
   Deciding OfConversion(const Op& op, Register x);
   Deciding Chosen(Register first, const Deciding& a, const Deciding& b);
   Deciding Least(const Deciding& a, const Deciding& b);
@@ -275,8 +290,11 @@ class RegionMaker {
   std::vector<Statement>* block_;
   std::vector<const Region*> regions_;  // being written, outermost first
   std::vector<bool> behind_;            // by value: whether a predicate hangs on it
-  std::vector<Radius> radii_;           // by value
-  Register iteration_ = kNoRegister;    // of the loops around, flattened; none: 0
+  DecidingTests tests_;
+  const Region* made_by_region_ = nullptr;  // what made_by_ belongs to
+  std::map<ValueId, const Op*> made_by_;
+  std::vector<Radius> radii_;         // by value
+  Register iteration_ = kNoRegister;  // of the loops around, flattened; none: 0
   Register element_ = kNoRegister;
   Register run_ = kNoRegister;  // the element of the innermost loop per element
   const TapePlan* tape_ = nullptr;

@@ -85,6 +85,7 @@ class Writer {
     Add(s.first_element);
     Add(s.has_entry);
     Add(s.cap_first);
+    Add(s.chooses);
   }
   void Add(const Sent& s) {
     Add(s.kind);

@@ -192,6 +192,15 @@ Var Builder::Event(std::string site, Var a, Comparison comparison, Var b,
   return Emit(std::move(op), {ElementType::kBool, widest});
 }
 
+Var Builder::Choice(std::string site, Var chosen, Var a, Var b) {
+  SiteScope scope(*this, site);
+  const Type type = program_[chosen.id].type;
+  return Emit({.code = OpCode::kChoice,
+               .operands = {chosen.id, WidenTo(a, type.shape).id, WidenTo(b, type.shape).id},
+               .attributes = {.site = std::move(site)}},
+              type);
+}
+
 Var Builder::Accept(std::string site, Var a, Comparison comparison, Var b, Var trial, Var current) {
   return Emit({.code = OpCode::kAccept,
                .operands = {a.id, b.id, trial.id, current.id},

@@ -102,6 +102,8 @@ class Builder {
   Var Cast(Var x, std::optional<Format> format = {}, std::optional<Overflow> overflow = {});
   Var Convert(Var x, ElementType type);
   Var Event(std::string site, Var a, Comparison comparison, Var b, std::optional<Var> guard = {});
+  // `chosen`, because a is above b.
+  Var Choice(std::string site, Var chosen, Var a, Var b);
   // `trial` where (a comparison b), else `current`.
   Var Accept(std::string site, Var a, Comparison comparison, Var b, Var trial, Var current);
   LoopResult While(const WhileOptions& options, Vars carried, Vars mapped,

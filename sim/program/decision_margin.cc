@@ -1,7 +1,9 @@
 #include "sim/program/decision_margin.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "sim/op/op_info.h"
 #include "sim/program/loop.h"
 
 namespace simgrad::sim {
@@ -14,6 +16,11 @@ class Search {
   std::vector<bool> OfPredicates() {
     Read(program_.step);
     return predicates_.empty() ? std::vector<bool>() : Behind(predicates_);
+  }
+
+  std::vector<bool> OfPlaces() {
+    Read(program_.step);
+    return Behind(places_);
   }
 
   std::vector<bool> OfChoices() {
@@ -54,6 +61,11 @@ class Search {
         ReadFor(op);
       } else {
         if (op.code == OpCode::kSelect) choices_.push_back(op.operands[0]);
+        if (InfoOf(op.code).op_class == OpClass::kIndexing) {
+          places_.insert(places_.end(), op.operands.begin() + 1, op.operands.end());
+        }
+        // The pair that is compared says how far a choice is from another.
+        if (op.code == OpCode::kChoice) continue;
         for (ValueId result : op.results) {
           for (ValueId operand : op.operands) Flow(operand, result);
         }
@@ -106,15 +118,61 @@ class Search {
   const Program& program_;
   std::vector<std::vector<ValueId>> read_;  // by value: what it is made of
   std::vector<ValueId> predicates_;
+  std::vector<ValueId> places_;
   std::vector<ValueId> choices_;  // of selects and branches, and what loops carry
 };
 
+// Compares reals, or is made of them.
+bool MayDecide(const Program& program, const Op& op) {
+  return std::any_of(op.operands.begin(), op.operands.end(),
+                     [&](ValueId id) { return program.IsReal(id); });
+}
+
+// What a test without a site is called: by whom it is computed for, by its line, by its operation.
+std::string NameOfUnlisted(const Op& op) {
+  if (!op.site.empty()) return op.site;
+  return op.label.empty() ? std::string(InfoOf(op.code).name) : op.label;
+}
+
+void Number(const Region& region, const Program& program, const std::vector<Site>& sites,
+            const std::vector<bool>& behind, DecidingTests& tests) {
+  for (const Op& op : region.ops) {
+    for (const Region& nested : op.regions) Number(nested, program, sites, behind, tests);
+    if (!op.regions.empty() || op.results.empty() || op.results[0] == ValueId::kNone) continue;
+    if (!behind[Index(op.results[0])] || !MayDecide(program, op)) continue;
+    uint32_t& number = tests.of_value[Index(op.results[0])];
+    if (IsTest(op)) {
+      number = NumberOfSite(sites, op.attributes.site);
+    } else {
+      tests.unlisted.push_back(NameOfUnlisted(op));
+      number = static_cast<uint32_t>(sites.size() + tests.unlisted.size());
+    }
+  }
+}
+
 }  // namespace
+
+DecidingTests DecidingTestsOf(const Program& program, const std::vector<Site>& sites) {
+  DecidingTests tests;
+  const std::vector<bool> behind = BehindPredicates(program);
+  if (behind.empty()) return tests;
+  tests.of_value.assign(program.values.size(), 0);
+  Number(program.step, program, sites, behind, tests);
+  return tests;
+}
+
+uint32_t NumberOfSite(const std::vector<Site>& sites, const std::string& name) {
+  const auto site =
+      std::find_if(sites.begin(), sites.end(), [&](const Site& one) { return one.name == name; });
+  return site == sites.end() ? 0 : static_cast<uint32_t>(site - sites.begin()) + 1;
+}
 
 std::vector<bool> BehindPredicates(const Program& program) {
   return Search(program).OfPredicates();
 }
 
 std::vector<bool> BehindChoices(const Program& program) { return Search(program).OfChoices(); }
+
+std::vector<bool> BehindPlaces(const Program& program) { return Search(program).OfPlaces(); }
 
 }  // namespace simgrad::sim

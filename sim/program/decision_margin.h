@@ -10,18 +10,32 @@
 //   An integer has a radius alone. A literal, an input and an index have none: it is infinite. Values
 //   of several elements have one each, until an operation moves them, a loop carries them or a loop
 //   gives them: then they have the least of all. What a loop gives has the least of its tests too.
-//   What gives integers of reals in another way (argmax, argmin) has radius 0: it is not looked into.
+//     choice: |a - b| / ulp, as a test
+//   What gives integers of reals in another way (argmax, where nothing counts it as a choice) has
+//   radius 0: it is not looked into.
 // The *deciding* test is the one that attains the radius; the first in text of several. What is
 // recorded of a predicate is that test's own a - b, in units of its ulp.
 // Both kinds of executors follow these rules: backend/reference/decision_radius.h and
 // plan/make_predicates.cc.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
+
+// Tests that may decide a predicate, by number: k + 1 is site k, and behind the sites come
+// comparisons, conversions and choices without one that a predicate hangs on, in text order.
+struct DecidingTests {
+  std::vector<uint32_t> of_value;     // by result; empty: there are no predicates
+  std::vector<std::string> unlisted;  // what those behind the sites are called
+  uint32_t Of(ValueId result) const { return of_value.empty() ? 0 : of_value[Index(result)]; }
+};
+DecidingTests DecidingTestsOf(const Program& program, const std::vector<Site>& sites);
+uint32_t NumberOfSite(const std::vector<Site>& sites, const std::string& name);
 
 // lt, le, gt, ge, eq, ne.
 inline bool ComparesTwo(const Op& op) { return op.code >= OpCode::kLt && op.code <= OpCode::kNe; }
@@ -32,5 +46,8 @@ std::vector<bool> BehindPredicates(const Program& program);
 
 // The same of what a select or a cond chooses by, a loop carries or a step yields.
 std::vector<bool> BehindChoices(const Program& program);
+
+// The same of what an operation takes as places.
+std::vector<bool> BehindPlaces(const Program& program);
 
 }  // namespace simgrad::sim

@@ -82,8 +82,9 @@ int64_t HeldBytes(const NumericalProgram& numerical) {
   int64_t bytes = static_cast<int64_t>(sizeof numerical) + Outside(numerical.program) +
                   Outside(numerical.policy) + Outside(numerical.objective) +
                   Outside(numerical.text) + Outside(numerical.fingerprint) +
-                  Outside(numerical.sites);
+                  Outside(numerical.sites) + Outside(numerical.unlisted_tests);
   for (const Site& site : numerical.sites) bytes += Outside(site.name);
+  for (const std::string& name : numerical.unlisted_tests) bytes += Outside(name);
   if (numerical.adjoint_spec) {
     const AdjointSpec& spec = *numerical.adjoint_spec;
     bytes += Outside(spec.objective) + Outside(spec.final_state) + Outside(spec.trajectory_state) +

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "sim/op/expansion.h"
 #include "sim/program/assign.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/differentiate.h"
 #include "sim/program/draws.h"
 #include "sim/program/field_error.h"
@@ -105,6 +106,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p.fingerprint = Fingerprint(p.text, &budget);
   p.sites = SitesOf(p.program, &budget);
   p.halts = HaltNames(world);
+  p.unlisted_tests = DecidingTestsOf(p.program, p.sites).unlisted;
   return p;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/op/op_info.h"
+#include "sim/program/choices.h"
 #include "sim/program/decision_margin.h"
 
 namespace simgrad::sim {
@@ -25,6 +26,7 @@ class Namer {
         budget_(budget),
         behind_predicates_(BehindPredicates(program_)),
         behind_choices_(BehindChoices(program_)),
+        behind_places_(BehindPlaces(program_)),
         small_(program_.values.size(), false),
         elsewhere_(program_.values.size(), false),
         in_select_(program_.values.size(), false) {}
@@ -63,12 +65,39 @@ class Namer {
   TestKind KindOf(const Op& op) const {
     if (op.attributes.kind != TestKind::kFromFlow) return op.attributes.kind;
     const size_t result = Index(op.results[0]);
-    if (!behind_predicates_.empty() && behind_predicates_[result]) return TestKind::kTermination;
+    if (ReachesPredicate(result)) return TestKind::kTermination;
     const bool guards = small_[Index(op.operands[0])] || small_[Index(op.operands[1])];
     if (Compares(op) && guards && in_select_[result] && !elsewhere_[result])
       return TestKind::kGuard;
-    if (op.code == kEvent || behind_choices_[result]) return TestKind::kEvent;
+    if (IsTest(op) || behind_choices_[result]) return TestKind::kEvent;
     return TestKind::kWeight;
+  }
+
+  bool ReachesPredicate(size_t value) const {
+    return !behind_predicates_.empty() && behind_predicates_[value];
+  }
+
+  // What chooses by reals, and whose choice counts.
+  bool Chooses(const Op& op) const {
+    const bool counts =
+        program_.level == TestLevel::kDecisions || program_.level == TestLevel::kAll;
+    if (!counts || !ChoosesByReals(program_, op)) return false;
+    const size_t result = Index(op.results[0]);
+    return op.code != kConvert || ReachesPredicate(result) || behind_choices_[result] ||
+           behind_places_[result];
+  }
+
+  void Choose(Op op, std::vector<Op>& out) {
+    const std::string site = Occurrence(op.site.empty() ? OwnNameOfChoice(op) : op.site);
+    const TestKind kind =
+        ReachesPredicate(Index(op.results[0])) ? TestKind::kTermination : TestKind::kEvent;
+    const size_t first = out.size();
+    const size_t values = program_.values.size();
+    WriteChoice(program_, std::move(op), site, kind, out);
+    for (size_t k = first; k < out.size(); ++k) budget_.WroteOp(out[k]);
+    for (size_t k = values; k < program_.values.size(); ++k) {
+      budget_.WroteValue(program_.values[k]);
+    }
   }
 
   std::string Occurrence(const std::string& name) {
@@ -77,19 +106,30 @@ class Namer {
   }
 
   void Name(Region& region) {
+    std::vector<Op> named;
+    named.reserve(region.ops.size());
     for (Op& op : region.ops) {
       budget_.Visit();
-      if (op.code == kOwnVjp) continue;  // a vjp has no sites
+      if (op.code == kOwnVjp) {  // a vjp has no sites
+        named.push_back(std::move(op));
+        continue;
+      }
+      if (Chooses(op)) {
+        Choose(std::move(op), named);
+        continue;
+      }
       if (op.code == kWhile && !op.attributes.site.empty()) {
         op.attributes.site = Occurrence(op.attributes.site);
-      } else if (op.code == kEvent) {
+      } else if (IsTest(op)) {
         op.attributes.kind = KindOf(op);
         op.attributes.site = Occurrence(op.attributes.site);
       } else if (Compares(op)) {
         NameComparison(op);
       }
       for (Region& nested : op.regions) Name(nested);
+      named.push_back(std::move(op));
     }
+    region.ops = std::move(named);
   }
 
   void NameComparison(Op& op) {
@@ -111,6 +151,7 @@ class Namer {
   PassBudget& budget_;
   std::vector<bool> behind_predicates_;
   std::vector<bool> behind_choices_;
+  std::vector<bool> behind_places_;
   std::vector<bool> small_;                  // literals near zero
   std::vector<bool> elsewhere_, in_select_;  // what uses a value
   std::unordered_map<std::string, int64_t> occurrences_;

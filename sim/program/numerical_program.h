@@ -70,6 +70,8 @@ struct NumericalProgram {
   std::string fingerprint;         // SHA-256 of the text, lower-case hex
   std::vector<Site> sites;         // of step, in text order
   std::vector<std::string> halts;  // their names, in text order (halts.h)
+  // Tests that are no sites and that predicates of loops hang on (DecidingTests).
+  std::vector<std::string> unlisted_tests;
 };
 
 // Every region that is not inside an operation, once, in the order of the text.

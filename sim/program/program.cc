@@ -16,10 +16,10 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
                   std::vector<Site>& sites, PassBudget& budget) {
   for (const Op& op : region.ops) {
     budget.Visit();
-    if (op.code == OpCode::kEvent) {
+    if (IsTest(op)) {
       const int64_t own = ElementCount(program[op.results[0]].type.shape);
-      sites.push_back(
-          {op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, op.attributes.kind});
+      sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, op.attributes.kind,
+                       op.code == OpCode::kChoice});
     }
     // Of a world: what lowering makes events of.
     const bool is_named = ComparesTwo(op) && !op.attributes.site.empty();

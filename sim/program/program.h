@@ -117,7 +117,7 @@ struct Attributes {
   // broadcast: axis of the result for each axis of the operand; transpose: the axes in their new order; slice:
   // `stride`, pad: `interior`, per axis, none for 1 and 0
   std::vector<int64_t> dims;
-  std::string site;                           // while, event: the site's name
+  std::string site;                           // while, event, choice: the site's name
   Comparison comparison = Comparison::kLt;    // while (stop test), event
   int64_t max_iter = 0;                       // while: cap >= 1; for: trip count >= 0
   CapOrder cap_order = CapOrder::kTestFirst;  // while
@@ -180,6 +180,9 @@ struct Objective {
   bool HasTerminal() const { return !terminal.yields.empty(); }
 };
 
+// An operation whose result counts as a decision of the site that it names.
+inline bool IsTest(const Op& op) { return op.code == OpCode::kEvent || op.code == OpCode::kChoice; }
+
 // Which comparisons of reals are tests with sites of their own (name_tests.h).
 enum class TestLevel : uint8_t {
   kDeclared,   // none: loops and events alone are sites, and what else compares decides nothing
@@ -225,6 +228,7 @@ struct Site {
   int64_t max_iter = 0;                      // termination: the cap
   int32_t number = 0;                        // among the sites of its kind, in text order
   TestKind test_kind = TestKind::kFromFlow;  // of an event, in programs with a level (name_tests.h)
+  bool chooses = false;                      // an event whose values are integers: a choice
 };
 // What signatures know a site by: of "name" its hash, of "name#k", occurrence k, s(that hash ^ k).
 uint64_t HashOfSite(std::string_view name);

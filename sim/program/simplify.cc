@@ -12,7 +12,7 @@ bool Decides(const Op& op, PassBudget& budget) {
   budget.Visit();
   if (op.code == OpCode::kOwnVjp) return false;
   const bool loop = op.code == OpCode::kWhile && !IsBranch(op);
-  if (op.code == OpCode::kEvent || loop || op.code == OpCode::kAccumulate) {
+  if (IsTest(op) || loop || op.code == OpCode::kAccumulate) {
     return true;
   }
   return std::any_of(op.regions.begin(), op.regions.end(), [&](const Region& region) {

@@ -162,7 +162,7 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
   }
   if (absl::Status s = CheckNumbers(op, field); !s.ok()) return s;
   if (absl::Status s = CheckDraw(op, field); !s.ok()) return s;
-  if (op.code == OpCode::kEvent || op.code == OpCode::kAccept || !op.attributes.site.empty()) {
+  if (IsTest(op) || op.code == OpCode::kAccept || !op.attributes.site.empty()) {
     if (absl::Status s = CheckNamedTest(op, field); !s.ok()) return s;
   }
   return Results(op, field);

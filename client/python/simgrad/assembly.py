@@ -180,6 +180,7 @@ class Assembly:
             loss_scale=message.loss_scale,
             skipped=message.skipped,
             left_out=message.left_out,
+            warnings=list(message.warnings),
             backward=diagnostics.backward_trace(self._backward) if self._backward else None,
         )
         names = [g.name for g in message.gradients]
@@ -189,5 +190,8 @@ class Assembly:
             getattr(gradient, attribute)[entry.name] = tensor
             key = entry.name if names.count(entry.name) == 1 else f"{kind}.{entry.name}"
             gradient.connected[key] = entry.connected
+            counted = len(gradient.ok) - result.left_out
+            gradient.zero_share[key] = entry.zero / counted if counted else 0.0
+            gradient.magnitudes[key] = (entry.smallest, entry.largest)
             gradient.gated_by[key] = entry.gated_by
         return gradient

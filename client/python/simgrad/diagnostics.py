@@ -36,6 +36,8 @@ class TerminationTrace:
       tested_min, tested_max: range of the last tested value over the runs, NaN left out.
       margin, margin_instance: the test closest to its threshold, and whose it was (instance id).
       margin_ulps, margin_ulps_instance: the same, measured in ulps of the comparison's format.
+      margin_test: of a loop with a predicate, the test that decided where margin_ulps was smallest,
+        whose own margin it is: its site, else its line or operation. "" where there was none.
       histogram: [T, 64] |margin| in ulps at the stop: bucket 0 is zero, 1 is (0, 1], k is (2^(k-2),
         2^(k-1)].
       nan_margins: tests whose margin is NaN.
@@ -64,6 +66,7 @@ class TerminationTrace:
     near_stopped: np.ndarray
     near_continued: np.ndarray
     counter: np.ndarray
+    margin_test: np.ndarray
     instance_iterations: np.ndarray | None = None
     instance_reasons: np.ndarray | None = None
     value_counts: np.ndarray | None = field(default=None, repr=False)  # [T, N]
@@ -278,6 +281,7 @@ def forward_trace(
                     for c in columns
                 ]
             ),
+            margin_test=np.concatenate([_deciding(c) for c in columns]),
             **_columns(columns, _TERMINATION_COLUMNS),
         )
         trace.reasons = trace.reasons.reshape(-1, len(REASONS) - 1)
@@ -295,6 +299,12 @@ def forward_trace(
         for name, columns in _by_name(blocks, "states", "state").items()
     }
     return ForwardTrace(first, steps, sites, events, states, range_counts(blocks))
+
+
+def _deciding(columns: diagnostics_pb2.TerminationColumns) -> np.ndarray:
+    names = ["", *columns.tests]
+    chosen = columns.margin_test or [0] * len(columns.runs)
+    return np.array([names[k] for k in chosen], object)
 
 
 def backward_trace(blocks: Sequence[diagnostics_pb2.BackwardBlock]) -> BackwardTrace:

@@ -132,6 +132,16 @@ class ProgramBuilder(ControlFlow):
                 comparison=comparison,
             )
 
+    def choice(self, site: str, chosen: Any, a: Any, b: Any) -> Expression:
+        """Integers that are `chosen` because the real a is above the real b: a named decision for
+        each element, whose margin is a - b. Returns `chosen`."""
+        with self.role("event", site):
+            chosen = self.value(chosen)
+            a, b = (self.broadcast_to(self.value(x), chosen.shape) for x in (a, b))
+            return self._emit(
+                "choice", [chosen, a, b], chosen.shape, chosen.element, decision_site=site
+            )
+
     # ---- What leaves the step ----
 
     def next(self, **states: Any) -> None:

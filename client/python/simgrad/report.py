@@ -87,6 +87,7 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             | ({"counter": site.counter} if site.counter.any() else {}),
             "margin": site.margin,
             "margin_ulps": site.margin_ulps,
+            **({"margin_test": site.margin_test} if any(site.margin_test) else {}),
             "checks": site.checks,
             "near_stopped": site.near_stopped,
             "near_continued": site.near_continued,
@@ -112,6 +113,9 @@ def result_dict(result: Rollout) -> dict[str, Any]:
         fields.update(
             connected=result.connected,
             gated_by=result.gated_by,
+            zero_share=result.zero_share,
+            magnitudes=result.magnitudes,
+            warnings=result.warnings,
             loss_scale=result.loss_scale,
             skipped=result.skipped,
             left_out=result.left_out,

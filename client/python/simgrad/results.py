@@ -213,9 +213,13 @@ class Gradient(Rollout):
         whose name occurs in two kinds stands there as "param.k", "control.k".
       gated_by: the site that in this run gated a disconnected input (connected == 0), by name; "" where none
         did.
+      zero_share: of the instances that count, those whose gradient is 0 in every element, by name.
+      magnitudes: the smallest and the largest finite magnitude that is not 0 of what an instance
+        gave, before weights and without the loss scale; (inf, 0) where all are 0.
       loss_scale: the scale that was applied and divided out again.
       skipped: a scaled gradient was not finite. left_out: instances left out by
         reduction="finite_only".
+      warnings: what the loss scale takes beyond the format of role adjoint, in words.
       backward: BackwardTrace, or None with diagnostics="off".
     """
 
@@ -224,9 +228,12 @@ class Gradient(Rollout):
     controls: dict[str, np.ndarray] = field(default_factory=dict)
     connected: dict[str, int] = field(default_factory=dict)
     gated_by: dict[str, str] = field(default_factory=dict)
+    zero_share: dict[str, float] = field(default_factory=dict)
+    magnitudes: dict[str, tuple[float, float]] = field(default_factory=dict)
     loss_scale: float = 1.0
     skipped: bool = False
     left_out: int = 0
+    warnings: list[str] = field(default_factory=list)
     backward: BackwardTrace | None = None
 
     def __repr__(self) -> str:

@@ -139,6 +139,15 @@ def of_gradient(result: "Gradient") -> str:
             if instances == 0
         ],
     )
+    lines += _row(
+        "zero",
+        [
+            f"{name} in {share:.0%}"
+            for name, share in result.zero_share.items()
+            if share > 0.0 and result.connected[name] > 0
+        ],
+    )
+    lines += _row("warnings", result.warnings)
     if result.skipped:
         lines += _row("skipped", ["the scaled gradient was not finite"])
     return "\n".join(lines)

@@ -140,7 +140,10 @@ Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t 
   } else {
     known = b_.CreateAnd(known, equals(compared.rhs[part], offsetof(MarginWatch, rhs)));
   }
-  known = b_.CreateAnd(known, b_.CreateICmpSGE(ranks_[part], Splat(first)));
+  // Where a test is told, the same instance may show the same margin by another one.
+  known =
+      b_.CreateAnd(known, compared.tests.empty() ? b_.CreateICmpSGE(ranks_[part], Splat(first))
+                                                 : b_.CreateICmpSGT(ranks_[part], Splat(first)));
   const bool is_f64 = compared.carrier != Carrier::kF32;
   auto* const real = is_f64 ? b_.getDoubleTy() : b_.getFloatTy();
   Value* reach = FromWatch(
@@ -170,7 +173,9 @@ void DecisionWriter::Margins(const Compared& compared, bool is_event, Value* col
   }
   IfRarely(Any(candidates), [&] {
     auto* const scalar = compared.lhs[0]->getType()->getScalarType();
-    Value* extra = llvm::ConstantPointerNull::get(llvm::PointerType::get(context_, 0));
+    Value* const null = llvm::ConstantPointerNull::get(llvm::PointerType::get(context_, 0));
+    Value* const tests = compared.tests.empty() ? null : Listed(compared.tests, b_.getInt32Ty());
+    Value* extra = null;
     if (!compared.extra.empty()) {
       extra = Listed(compared.extra, compared.extra[0]->getType()->getScalarType());
     }
@@ -179,7 +184,7 @@ void DecisionWriter::Margins(const Compared& compared, bool is_event, Value* col
     Value* const held = stopped.empty() ? b_.getInt64(0) : Bits64Of(stopped);
     CallBack(kNoteMargins,
              {Arguments(), watch, column, b_.getInt64(kind.Code()), Bits64Of(candidates), held,
-              Listed(compared.lhs, scalar), Listed(compared.rhs, scalar), extra});
+              Listed(compared.lhs, scalar), Listed(compared.rhs, scalar), extra, tests});
   });
 }
 
@@ -189,7 +194,8 @@ void DecisionWriter::Test(const Statement& s, Carrier of, Carrier of_extra, cons
   LastTest& last = last_[static_cast<size_t>(s.site)];
   const size_t sites = plan_.terminations.size();
   const Vectors mask = told.where.empty() ? told.mask : Both(told.mask, told.where);
-  const Compared compared = ComparedBy(s, of, of_extra, told);
+  Compared compared = ComparedBy(s, of, of_extra, told);
+  if (told.operands.size() > 3) compared.tests = told.operands[3];
   Margins(compared, false, Row(kTerminations, s.site, sites, sizeof(TerminationColumn)),
           Row(kTerminationWatches, s.site, sites, sizeof(MarginWatch)), mask, told.operands[2]);
   for (size_t part = 0; part < parts(); ++part) {
@@ -469,10 +475,17 @@ void DecisionWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, co
   const size_t sites = plan_.events.size();
   Value* const column = Row(kEvents, s.site, sites, sizeof(EventColumn));
   const Vectors asked = told.where.empty() ? told.mask : Both(told.mask, told.where);
-  const Vectors values = Both(told.mask, told.operands[2]);
+  auto* const stored = VectorOf(b_.getInt32Ty());
+  // A choice has a number; an event is kept with all its bits set where it holds.
+  const bool chooses = !told.operands[2][0]->getType()->getScalarType()->isIntegerTy(1);
+  Vectors values;  // where they are not 0
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* const value = told.operands[2][part];
+    Value* const holds = chooses ? b_.CreateICmpNE(value, Splat32(0)) : value;
+    values.push_back(b_.CreateAnd(told.mask[part], holds));
+  }
   Margins(ComparedBy(s, of, of_extra, told), true, column,
           Row(kEventWatches, s.site, sites, sizeof(MarginWatch)), asked, {});
-  auto* const stored = VectorOf(b_.getInt32Ty());
   Value* const element = told.element == nullptr ? b_.getInt64(0) : told.element;
   Value* const first_vector = b_.CreateMul(
       b_.CreateAdd(b_.getInt64(static_cast<uint64_t>(recorded.first_element)), element),
@@ -482,11 +495,12 @@ void DecisionWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, co
     Value* const at = b_.CreateGEP(stored, arguments_[kLastEvents],
                                    b_.CreateAdd(first_vector, b_.getInt64(part)));
     Value* const before = b_.CreateAlignedLoad(stored, at, llvm::Align(4));
-    Value* const held = b_.CreateICmpNE(before, Splat32(0));
-    changed.push_back(b_.CreateAnd(told.mask[part], b_.CreateXor(held, values[part])));
-    b_.CreateAlignedStore(
-        b_.CreateSelect(told.mask[part], b_.CreateSExt(values[part], stored), before), at,
-        llvm::Align(4));
+    Value* const now = chooses ? told.operands[2][part] : b_.CreateSExt(values[part], stored);
+    Value* const differs = chooses
+                               ? b_.CreateICmpNE(before, now)
+                               : b_.CreateXor(b_.CreateICmpNE(before, Splat32(0)), values[part]);
+    changed.push_back(b_.CreateAnd(told.mask[part], differs));
+    b_.CreateAlignedStore(b_.CreateSelect(told.mask[part], now, before), at, llvm::Align(4));
   }
   const auto count = [&](uint64_t offset, const Vectors& mask) {
     AddTo(Offset(column, offset), Population(BitsOf(mask)));
@@ -499,7 +513,8 @@ void DecisionWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, co
     Value* const shared = SharedPrefix(recorded.hash, told);
     const Vectors prefixes = shared == nullptr ? Prefixes(recorded.hash, told) : Vectors();
     for (size_t part = 0; part < parts(); ++part) {
-      Value* const outcome = b_.CreateZExt(values[part], VectorOf(b_.getInt64Ty()));
+      Value* const value = chooses ? told.operands[2][part] : values[part];
+      Value* const outcome = b_.CreateZExt(value, VectorOf(b_.getInt64Ty()));
       Value* const prefix = shared != nullptr ? Splat(shared) : prefixes[part];
       hashes.push_back(Call("decision_of_outcome", {prefix, outcome}));
       // An event begins with a change.

@@ -53,6 +53,7 @@ class DecisionWriter : private LaneBuilder {
     MarginKind kind;
     plan::Carrier carrier = plan::Carrier::kF64;
     Vectors lhs, rhs, extra;
+    Vectors tests;  // numbers of deciding tests; empty: none
   };
 
   void FindTests(const std::vector<plan::Statement>& statements);

@@ -157,7 +157,7 @@ MarginWatch NewWatch() {
 
 void NoteMargins(GroupArgs* args, MarginWatch* watch, void* column, uint64_t kind_code,
                  uint64_t lanes, uint64_t stopped, const void* lhs, const void* rhs,
-                 const void* extra) {
+                 const void* extra, const void* tests) {
   const MarginKind kind = MarginKind::Of(kind_code);
   const Sides sides = {lhs, rhs, extra};
   TerminationColumn* const termination =
@@ -179,9 +179,10 @@ void NoteMargins(GroupArgs* args, MarginWatch* watch, void* column, uint64_t kin
     }
     if (!is_near) known = lane;
     if (!kind.extremes) continue;
-    const uint64_t key = 2 * uint64_t{args->ranks[lane]} + (std::signbit(margin.absolute) ? 0 : 1);
-    Offer(absolute, std::abs(margin.absolute), key);
-    Offer(ulps, std::abs(margin.ulps), key);
+    const bool negative = std::signbit(margin.absolute);
+    const uint32_t test = tests == nullptr ? 0 : At<uint32_t>(tests, lane);
+    Offer(absolute, std::abs(margin.absolute), MarginKey(args->ranks[lane], negative, 0));
+    Offer(ulps, std::abs(margin.ulps), MarginKey(args->ranks[lane], negative, test));
   }
   if (known >= 0) Remember(*watch, kind, sides, known, args->ranks[known]);
   const double band = kind.is_event ? 0.0 : args->near_band_ulps;

@@ -48,9 +48,11 @@ struct MarginKind {
 MarginWatch NewWatch();
 
 // Takes the margins of some lanes (bits of `lanes`) into a column, and narrows the watch. `stopped`:
-// bits of the lanes whose test held. The sides lie as [lane]; `extra` may be null.
+// bits of the lanes whose test held. The sides lie as [lane]; `extra` may be null, and `tests`, the
+// numbers of deciding tests.
 void NoteMargins(GroupArgs* args, MarginWatch* watch, void* column, uint64_t kind, uint64_t lanes,
-                 uint64_t stopped, const void* lhs, const void* rhs, const void* extra);
+                 uint64_t stopped, const void* lhs, const void* rhs, const void* extra,
+                 const void* tests);
 
 // Takes last tested values beyond tested_min and tested_max into a column and the watch.
 void NoteTested(MarginWatch* watch, TerminationColumn* column, bool is_f64, uint64_t lanes,

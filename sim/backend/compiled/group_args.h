@@ -48,7 +48,7 @@ struct GroupArgs {
   // Margins and tested values that may matter (exact_margins.h).
   void (*note_margins)(GroupArgs* args, MarginWatch* watch, void* column, uint64_t kind,
                        uint64_t lanes, uint64_t stopped, const void* lhs, const void* rhs,
-                       const void* extra);
+                       const void* extra, const void* tests);
   void (*note_tested)(MarginWatch* watch, TerminationColumn* column, bool is_f64, uint64_t lanes,
                       const void* values);
   MarginWatch* termination_watches;  // [step][site]

@@ -14,6 +14,7 @@ struct Radius {
   double own = std::numeric_limits<double>::infinity();  // a - b
   double unit = 0.0;                                     // 2^52 of its ulps
   bool has_nan = false;                                  // some test has a NaN margin
+  uint32_t test = 0;                                     // its number (DecidingTests)
 };
 
 Radius RadiusOfPair(precision::Format format, double a, double b, double extra_magnitude);

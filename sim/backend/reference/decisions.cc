@@ -27,7 +27,7 @@ DecisionRecorder::DecisionRecorder(const std::vector<Site>& sites, uint64_t inst
 PathState DecisionRecorder::InitialState() const {
   PathState state;
   for (int64_t elements : event_elements_) {
-    state.last_events.emplace_back(static_cast<size_t>(elements), uint8_t{0});
+    state.last_events.emplace_back(static_cast<size_t>(elements), uint32_t{0});
     state.first_event_steps.push_back(-1);
   }
   return state;
@@ -47,17 +47,17 @@ InstanceSite* DecisionRecorder::InstanceAt(const SiteState& site) {
 void DecisionRecorder::Test(const std::string& site, const TestedPair& pair, bool entered) {
   const SiteState& at = sites_.find(site)->second;
   if (!entered) NoteTested(at, pair.tested);
-  CountTest(at, pair.margin, pair.held);
+  CountTest(at, pair, pair.held);
 }
 
 void DecisionRecorder::EntryTest(const std::string& site, const TestedPair& pair) {
   const SiteState& at = sites_.find(site)->second;
   NoteTested(at, pair.tested);
-  CountTest(at, pair.margin, !pair.held);
+  CountTest(at, pair, !pair.held);
 }
 
-void DecisionRecorder::CountTest(const SiteState& site, const precision::Margin& margin,
-                                 bool ends) {
+void DecisionRecorder::CountTest(const SiteState& site, const TestedPair& pair, bool ends) {
+  const precision::Margin& margin = pair.margin;
   if (column_.diagnostics == nullptr) return;
   TerminationStep& step = column_.diagnostics->terminations[site.index][column_.column];
   ++step.checks;
@@ -65,7 +65,7 @@ void DecisionRecorder::CountTest(const SiteState& site, const precision::Margin&
     ++step.nan_margins;
     return;
   }
-  step.margin.Offer(margin.absolute, margin.ulps, instance_id_);
+  step.margin.Offer(margin.absolute, margin.ulps, instance_id_, pair.test);
   if (std::abs(margin.ulps) <= near_band_ulps_) {
     ++(ends ? step.near_stopped : step.near_continued);
   }
@@ -106,28 +106,37 @@ void DecisionRecorder::EndRun(const std::string& site, DecisionPlace place, int6
 
 void DecisionRecorder::Event(const std::string& site, DecisionPlace place, bool guard,
                              const TestedPair& pair) {
+  Decide(site, place, guard, guard && pair.held ? 1 : 0, pair.margin);
+}
+
+void DecisionRecorder::Choice(const std::string& site, DecisionPlace place, uint32_t chosen,
+                              const precision::Margin& margin) {
+  Decide(site, place, true, chosen, margin);
+}
+
+void DecisionRecorder::Decide(const std::string& site, DecisionPlace place, bool guard,
+                              uint32_t value, const precision::Margin& margin) {
   const SiteState& at = sites_.find(site)->second;
-  uint8_t& last = state_->last_events[at.index][static_cast<size_t>(place.element)];
-  const bool value = guard && pair.held;
-  const bool changed = value != (last != 0);
-  last = value ? 1 : 0;
+  uint32_t& last = state_->last_events[at.index][static_cast<size_t>(place.element)];
+  const bool changed = value != last;
+  last = value;
   if (changed) {
-    state_->signature += precision::DecisionHash(
-        at.hash, static_cast<uint64_t>(step_), static_cast<uint64_t>(place.iteration),
-        static_cast<uint64_t>(place.element), value ? 1 : 0);
+    state_->signature += precision::DecisionHash(at.hash, static_cast<uint64_t>(step_),
+                                                 static_cast<uint64_t>(place.iteration),
+                                                 static_cast<uint64_t>(place.element), value);
   }
   int64_t& first = state_->first_event_steps[at.index];
-  if (value && first < 0) first = step_;
+  if (value != 0 && first < 0) first = step_;
   if (column_.diagnostics == nullptr) return;
   EventStep& step = column_.diagnostics->events[at.index][column_.column];
   step.changes += changed ? 1 : 0;
-  step.count += value ? 1 : 0;
+  step.count += value != 0 ? 1 : 0;
   if (!guard) return;
   ++step.checks;
-  if (IsNan(pair.margin)) {
+  if (IsNan(margin)) {
     ++step.nan_margins;
   } else {
-    step.margin.Offer(pair.margin.absolute, pair.margin.ulps, instance_id_);
+    step.margin.Offer(margin.absolute, margin.ulps, instance_id_);
   }
 }
 

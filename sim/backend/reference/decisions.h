@@ -15,8 +15,8 @@ namespace simgrad::sim::reference {
 // What an instance remembers of its decisions from step to step.
 struct PathState {
   uint64_t signature = 0;
-  std::vector<std::vector<uint8_t>> last_events;  // [event site][element]
-  std::vector<int64_t> first_event_steps;         // [event site]; -1: never
+  std::vector<std::vector<uint32_t>> last_events;  // [event site][element]
+  std::vector<int64_t> first_event_steps;          // [event site]; -1: never
 };
 
 // Where the decisions of one step are written to.
@@ -35,6 +35,7 @@ struct TestedPair {
   bool held = false;
   bool by_counter = false;  // a predicate: integers alone decided
   bool has_nan = false;     // a predicate: some real test of it has a NaN margin
+  uint32_t test = 0;        // a predicate: the deciding test, by number
 };
 
 // Where in the loops around it a decision stands.
@@ -59,6 +60,9 @@ class DecisionRecorder {
               const TestedPair& last);
   // One element of an event; not decided where the guard is false (pair.held is false then).
   void Event(const std::string& site, DecisionPlace place, bool guard, const TestedPair& pair);
+  // One element of a choice.
+  void Choice(const std::string& site, DecisionPlace place, uint32_t chosen,
+              const precision::Margin& margin);
 
  private:
   struct SiteState {
@@ -68,7 +72,9 @@ class DecisionRecorder {
   };
   InstanceSite* InstanceAt(const SiteState& site);
   void NoteTested(const SiteState& site, double tested);
-  void CountTest(const SiteState& site, const precision::Margin& margin, bool ends);
+  void Decide(const std::string& site, DecisionPlace place, bool guard, uint32_t value,
+              const precision::Margin& margin);
+  void CountTest(const SiteState& site, const TestedPair& pair, bool ends);
   size_t Cell() const { return column_.column * column_.instances + column_.row; }
 
   std::map<std::string, SiteState, std::less<>> sites_;

@@ -24,7 +24,9 @@ void Span(const std::vector<ValueId>& ids, RegionLayout& layout) {
 }  // namespace
 
 Layouts::Layouts(const NumericalProgram& program)
-    : used_inputs_(ReadInputs(program)), behind_predicates_(BehindPredicates(program.program)) {
+    : used_inputs_(ReadInputs(program)),
+      behind_predicates_(BehindPredicates(program.program)),
+      tests_(DecidingTestsOf(program.program, program.sites)) {
   const Program& p = program.program;
   Add(p.step);
   Add(p.initial);

@@ -14,6 +14,7 @@
 #include "sim/backend/reference/decision_radius.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/op/array.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/numerical_program.h"
 
 namespace simgrad::sim::reference {
@@ -41,6 +42,7 @@ class Layouts {
   const std::vector<bool>& used_inputs() const { return used_inputs_; }
   // The operation that produces a result anywhere in the program; used for loops.
   const Op& ProducerOf(ValueId id) const { return *producers_.at(id); }
+  const DecidingTests& tests() const { return tests_; }
   // Whether a predicate of a loop hangs on it (BehindPredicates).
   bool IsBehindPredicate(ValueId id) const {
     return id != ValueId::kNone && !behind_predicates_.empty() && behind_predicates_[Index(id)];
@@ -53,6 +55,7 @@ class Layouts {
   RegionLayout empty_;
   std::vector<bool> used_inputs_;
   std::vector<bool> behind_predicates_;
+  DecidingTests tests_;
   std::unordered_map<ValueId, const Op*> producers_;
 };
 

@@ -12,24 +12,27 @@ namespace simgrad::sim::reference {
 
 using enum OpCode;
 
-Radius RegionRunner::ComparedRadius(ValueId lhs, ValueId rhs, const Frame& frame,
-                                    size_t element) const {
+Radius RegionRunner::ComparedRadius(ValueId lhs, ValueId rhs, const Frame& frame, size_t element,
+                                    uint32_t test) const {
   const Value& value = program()[lhs];
   if (value.type.element != ElementType::kReal) {
     return LeastOf(frame.RadiusAt(lhs, element), frame.RadiusAt(rhs, element));
   }
   const double extra = precision::Max(ExtraMagnitude(program(), frame, lhs, element),
                                       ExtraMagnitude(program(), frame, rhs, element));
-  return RadiusOfPair(*value.format, frame.At(lhs).real[element], frame.At(rhs).real[element],
-                      extra);
+  Radius radius =
+      RadiusOfPair(*value.format, frame.At(lhs).real[element], frame.At(rhs).real[element], extra);
+  radius.test = test;
+  return radius;
 }
 
 // Of an operation that gives one element from the same element of its operands.
 Radius RegionRunner::ElementRadius(const Op& op, const Frame& frame, size_t i) const {
   const auto truth = [&](size_t k) { return frame.At(op.operands[k]).integer[i] != 0; };
   const auto radius = [&](size_t k) { return frame.RadiusAt(op.operands[k], i); };
+  const uint32_t test = layouts_.tests().Of(op.results[0]);
   if (op.code == kEvent) {
-    const Radius compared = ComparedRadius(op.operands[0], op.operands[1], frame, i);
+    const Radius compared = ComparedRadius(op.operands[0], op.operands[1], frame, i, test);
     if (op.operands.size() < 3) return compared;
     const Array& a = frame.At(op.operands[0]);
     const Array& b = frame.At(op.operands[1]);
@@ -38,9 +41,8 @@ Radius RegionRunner::ElementRadius(const Op& op, const Frame& frame, size_t i) c
                           : Compares(op.attributes.comparison, a.real[i], b.real[i]);
     return RadiusOfAnd(truth(2), radius(2), held, compared);
   }
-  if (ComparesTwo(op)) {
-    return ComparedRadius(op.operands[0], op.operands[1], frame, i);
-  }
+  if (ComparesTwo(op)) return ComparedRadius(op.operands[0], op.operands[1], frame, i, test);
+  if (op.code == kChoice) return ComparedRadius(op.operands[1], op.operands[2], frame, i, test);
   const bool is_bool = program()[op.results[0]].type.element == ElementType::kBool;
   if (op.code == kAnd && is_bool) return RadiusOfAnd(truth(0), radius(0), truth(1), radius(1));
   if (op.code == kOr && is_bool) return RadiusOfOr(truth(0), radius(0), truth(1), radius(1));
@@ -52,8 +54,10 @@ Radius RegionRunner::ElementRadius(const Op& op, const Frame& frame, size_t i) c
   }
   if (op.code == kConvert && program().IsReal(op.operands[0])) {
     const Value& from = program()[op.operands[0]];
-    return RadiusOfConversion(from.format.value_or(Format::kF64), frame.At(op.operands[0]).real[i],
-                              is_bool);
+    Radius of = RadiusOfConversion(from.format.value_or(Format::kF64),
+                                   frame.At(op.operands[0]).real[i], is_bool);
+    of.test = test;
+    return of;
   }
   Radius least;
   for (size_t k = 0; k < op.operands.size(); ++k) {
@@ -121,7 +125,7 @@ void RegionRunner::SetRadius(const Op& op, Frame& frame) const {
   const OpClass op_class = InfoOf(op.code).op_class;
   const bool by_element = op_class == OpClass::kElementwise || op_class == OpClass::kCompare ||
                           op_class == OpClass::kLogic || op_class == OpClass::kChoice ||
-                          op.code == kEvent || op.code == kConvert;
+                          IsTest(op) || op.code == kConvert;
   const size_t count = static_cast<size_t>(ElementCount(program()[op.results[0]].type.shape));
   if (by_element) {
     for (size_t i = 0; i < count; ++i) radii.push_back(ElementRadius(op, frame, i));
@@ -130,7 +134,7 @@ void RegionRunner::SetRadius(const Op& op, Frame& frame) const {
   const bool reads_reals = std::any_of(op.operands.begin(), op.operands.end(),
                                        [&](ValueId id) { return program().IsReal(id); });
   if (reads_reals) {
-    radii.push_back({0.0, 0.0, 0x1p52, false});
+    radii.push_back({0.0, 0.0, 0x1p52, false, layouts_.tests().Of(op.results[0])});
     return;
   }
   if (op.code == kAny && count == 1) {
@@ -163,6 +167,7 @@ TestedPair RegionRunner::Predicate(const Op& op, const Frame& frame, LoopRun& ru
   pair.margin = precision::MarginOf(Format::kF64, radius.own, 0.0, radius.unit);
   pair.by_counter = radius.unit == 0.0;
   pair.has_nan = radius.has_nan;
+  pair.test = radius.test;
   return pair;
 }
 

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "precision/selection.h"
+#include "sim/program/axes.h"
+#include "sim/program/compared_scale.h"
 #include "sim/program/compared_sum.h"
 
 namespace simgrad::sim::reference {
@@ -23,11 +25,84 @@ constexpr int64_t kDispatch = 64;
 
 }  // namespace
 
+namespace {
+
+// The element of the operand of a move that became element `element` of its result.
+size_t Source(const Program& program, const Op& move, size_t element) {
+  if (move.code == kReshape) return element;
+  const Shape& from = program[move.operands[0]].type.shape;
+  const Shape& to = program[move.results[0]].type.shape;
+  const std::vector<int64_t> strides = StridesOf(from);
+  const Attributes& a = move.attributes;
+  std::vector<int64_t> index(to.size());
+  int64_t rest = static_cast<int64_t>(element);
+  for (size_t axis = to.size(); axis-- > 0;) {
+    index[axis] = rest % to[axis];
+    rest /= to[axis];
+  }
+  int64_t source = 0;
+  for (size_t axis = 0; axis < from.size(); ++axis) {
+    const int64_t step = a.dims.empty() ? 1 : a.dims[axis];
+    const int64_t at = move.code == kBroadcast ? index[static_cast<size_t>(a.dims[axis])]
+                                               : a.start[axis] + index[axis] * step;
+    source += at * strides[axis];
+  }
+  return static_cast<size_t>(source);
+}
+
+double ScaleAt(const Program& program, const Frame& frame, const std::vector<ScaleNode>& nodes,
+               size_t element) {
+  std::vector<double> scales;
+  for (const ScaleNode& node : nodes) {
+    size_t at = element;
+    for (const Op* move : node.moves) at = Source(program, *move, at);
+    const auto magnitude = [&](ValueId id) { return precision::Abs(frame.At(id).real[at]); };
+    const double own = magnitude(node.value);
+    const auto operand = [&](size_t k) { return magnitude(node.op->operands[k]); };
+    double behind = own;
+    switch (node.op == nullptr ? kLiteral : node.op->code) {
+      case kLiteral:
+        break;
+      case kAdd:
+      case kSub:
+        behind = precision::Max(operand(0), operand(1));
+        break;
+      case kFma:
+        behind = precision::Max(operand(0) * operand(1), operand(2));
+        break;
+      case kMul:
+        behind = precision::Max(scales[node.first] * operand(1), operand(0) * scales[node.second]);
+        break;
+      case kDiv:
+        behind = scales[node.first] / operand(1);
+        break;
+      case kSqrt:
+        behind = own == 0.0 ? own : scales[node.first] / own;
+        break;
+      case kSelect:
+        behind = frame.At(node.op->operands[0]).integer[at] != 0 ? scales[node.first]
+                                                                 : scales[node.second];
+        break;
+      default:
+        behind = scales[node.first];
+    }
+    scales.push_back(precision::Max(own, behind));
+  }
+  return scales.back();
+}
+
+}  // namespace
+
 double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, size_t element) {
-  const Op* sum = ComparedSum(program, id, [&](ValueId value) -> const Op* {
+  const auto producer = [&](ValueId value) -> const Op* {
     const int32_t slot = frame.layout->SlotOf(value);
     return slot < 0 ? nullptr : frame.layout->producer[static_cast<size_t>(slot)];
-  });
+  };
+  if (program.level != TestLevel::kDeclared) {
+    const std::vector<ScaleNode> nodes = ScaleOf(program, id, producer);
+    return nodes.empty() ? 0.0 : ScaleAt(program, frame, nodes, element);
+  }
+  const Op* sum = ComparedSum(program, id, producer);
   if (sum == nullptr) return 0.0;
   const auto magnitude = [&](size_t k) {
     return precision::Abs(frame.At(sum->operands[k]).real[element]);
@@ -43,6 +118,7 @@ void RegionRunner::Run(const Region& region, Frame& frame) {
 
 void RegionRunner::Execute(const Op& op, Frame& frame) {
   if (op.code == kEvent) return ExecuteEvent(op, frame);
+  if (op.code == kChoice) return ExecuteChoice(op, frame);
   if (op.code == kWhile) return ExecuteWhile(op, frame);
   if (op.code == kFor) return ExecuteFor(op, frame);
   std::vector<const Array*> operands = Gather(op.operands, frame);
@@ -116,6 +192,21 @@ void RegionRunner::ExecuteEvent(const Op& op, Frame& frame) {
     if (sinks_.decisions == nullptr) continue;
     const int64_t element = frame.element * static_cast<int64_t>(own) + static_cast<int64_t>(i);
     sinks_.decisions->Event(op.attributes.site, {frame.iteration, element}, guard, pair);
+  }
+  frame.Set(op.results[0], std::move(result));
+  SetRadius(op, frame);
+}
+
+void RegionRunner::ExecuteChoice(const Op& op, Frame& frame) {
+  Array result = frame.At(op.operands[0]);
+  const size_t own = result.integer.size();
+  for (size_t i = 0; i < own; ++i) {
+    sinks_.meter->Add(kDispatch);
+    if (sinks_.decisions == nullptr) continue;
+    const TestedPair pair = Compare(Comparison::kGt, op.operands[1], op.operands[2], frame, i);
+    const int64_t element = frame.element * static_cast<int64_t>(own) + static_cast<int64_t>(i);
+    sinks_.decisions->Choice(op.attributes.site, {frame.iteration, element},
+                             static_cast<uint32_t>(result.integer[i]), pair.margin);
   }
   frame.Set(op.results[0], std::move(result));
   SetRadius(op, frame);

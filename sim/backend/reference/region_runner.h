@@ -45,6 +45,7 @@ class RegionRunner {
 
  private:
   void ExecuteEvent(const Op& op, Frame& frame);
+  void ExecuteChoice(const Op& op, Frame& frame);
   void ExecuteWhile(const Op& op, Frame& frame);
   void ExecuteFor(const Op& op, Frame& frame);
   // One run of a while; returns carried, exports.
@@ -60,7 +61,8 @@ class RegionRunner {
   }
   void SetRadius(const Op& op, Frame& frame) const;
   Radius ElementRadius(const Op& op, const Frame& frame, size_t element) const;
-  Radius ComparedRadius(ValueId lhs, ValueId rhs, const Frame& frame, size_t element) const;
+  Radius ComparedRadius(ValueId lhs, ValueId rhs, const Frame& frame, size_t element,
+                        uint32_t test) const;
   // The least of all elements.
   Radius LeastRadius(ValueId id, const Frame& frame) const;
   // Of element e of n over the leading axis.

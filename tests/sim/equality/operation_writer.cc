@@ -207,6 +207,7 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
       return true;
     case OpClass::kControl:
       if (code == kEvent) return WriteEvent(pool);
+      if (code == kChoice) return WriteChoice(pool);
       if (code == kCond) return WriteCond(pool, depth);
       if (code == kAccept) return WriteAccept(pool);
       if (code == kCall) return WriteCall(pool, depth);
@@ -329,6 +330,17 @@ bool WorldWriter::WriteEvent(ValuePool& pool) {
   if (!fitting.empty() && random_.Chance(0.75)) guard = Take(pool, fitting);
   const auto comparison = static_cast<Comparison>(random_.Integer(0, 5));
   Keep(pool, pool.choices, builder_.Event(NewSite("event"), a, comparison, b, guard));
+  return true;
+}
+
+bool WorldWriter::WriteChoice(ValuePool& pool) {
+  if (!sites_allowed_) return false;
+  Vars& list = pool.Of(AnyInteger(pool));
+  if (list.empty()) return false;
+  const Var chosen = Take(pool, list);
+  const Var a = RealOf(pool, chosen.shape());
+  const Var b = random_.Chance(0.5) ? Threshold(pool) : RealOf(pool, chosen.shape());
+  Keep(pool, list, builder_.Choice(NewSite("choice"), chosen, a, b));
   return true;
 }
 

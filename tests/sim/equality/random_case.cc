@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -258,8 +257,12 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   if (!InfoOf(world_options.focus).in_worlds) {
     // What gives it.
     const std::map<OpCode, OpCode> makers = {{OpCode::kExclusiveProd, OpCode::kProd},
+                                             {OpCode::kLuPivots, OpCode::kLuPermutation},
+                                             {OpCode::kCholeskyPivots, OpCode::kCholesky},
                                              {OpCode::kScatterWinner, OpCode::kScatter},
                                              {OpCode::kOwnVjp, OpCode::kCall}};
+    world_options.counts_choices =
+        world_options.focus == OpCode::kLuPivots || world_options.focus == OpCode::kCholeskyPivots;
     const auto maker = makers.find(world_options.focus);
     world_options.focus = maker == makers.end() ? OpCode::kSlice : maker->second;
   }

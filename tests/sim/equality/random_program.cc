@@ -219,7 +219,9 @@ void WorldWriter::WriteObjective(int number) {
 }
 
 absl::StatusOr<RandomWorld> WorldWriter::Write() {
-  if (random_.Chance(0.4)) {
+  if (options_.counts_choices) {
+    builder_.program().level = TestLevel::kDecisions;
+  } else if (random_.Chance(0.4)) {
     builder_.program().level = static_cast<TestLevel>(random_.Integer(1, 3));
   }
   WriteInputs();

@@ -20,6 +20,7 @@ struct WorldOptions {
   bool smooth = false;
   // Written more often than by chance, so that every operation is met.
   OpCode focus = OpCode::kAdd;
+  bool counts_choices = false;  // the level of tests is `decisions`
   // About so many values in the step, in sections that hand some of theirs on, with loops of long
   // bodies and arrays of up to 1,000 elements; 0: a small world.
   int64_t size = 0;

@@ -16,14 +16,14 @@ namespace simgrad::sim::cuda::device {
 // Stop reasons, as StopReason in sim/diagnostics/diagnostics.h.
 enum StopReason : int { kConverged, kMaxIter, kNonFinite, kNotEntered, kCounter };
 
-// The smallest |value| that a thread met, with the key of its instance (ExtremeMargin; a rank has
-// 31 bits).
+// The smallest |value| that a thread met, with its MarginKey.
 struct NearestValue {
   uint64_t magnitude = kNoMargin;
-  uint32_t key = ~uint32_t{0};
-  SIMGRAD_HD void Offer(bool counts, double offered_magnitude, bool negative, uint32_t rank) {
+  uint64_t key = kNoMargin;
+  SIMGRAD_HD void Offer(bool counts, double offered_magnitude, bool negative, uint32_t rank,
+                        uint32_t test = 0) {
     const uint64_t offered = BitsOf(offered_magnitude);
-    const uint32_t its_key = 2 * rank + 1 - (negative ? 1 : 0);
+    const uint64_t its_key = MarginKey(rank, negative, test);
     const bool nearer = offered < magnitude || (offered == magnitude && its_key < key);
     if (counts && nearer) {
       magnitude = offered;
@@ -58,13 +58,14 @@ struct RunTally {
   uint32_t checks = 0, nan_margins = 0, near_stopped = 0, near_continued = 0;
   Distance last;
 
+  // `test`: the number of the one that decided.
   SIMGRAD_HD void Test(TerminationTally& loop, const Distance& distance, bool held,
-                       double near_band_ulps, uint32_t rank) {
+                       double near_band_ulps, uint32_t rank, uint32_t test) {
     last = distance;
     ++checks;
     nan_margins += distance.number ? 0 : 1;
     loop.absolute.Offer(distance.number, distance.absolute, distance.negative, rank);
-    loop.ulps.Offer(distance.number, distance.ulps, distance.negative, rank);
+    loop.ulps.Offer(distance.number, distance.ulps, distance.negative, rank, test);
     const bool near = distance.number && distance.ulps <= near_band_ulps;
     near_stopped += near && held ? 1 : 0;
     near_continued += near && !held ? 1 : 0;
@@ -163,20 +164,22 @@ __device__ inline void EndRun(TerminationTally& tally, TerminationColumn& slot, 
   }
 }
 
-// One element of an event. `last`: its last value; `first`: the first step at which it held, or -1.
+// One element of an event, or of a choice, whose value is a number. `last`: its last value; `first`:
+// the first step at which it held, or was not 0, or -1.
+template <class Value>
 SIMGRAD_HD inline void DecideEvent(EventTally& tally, uint64_t site, int64_t t, int64_t iteration,
                                    int64_t element, bool guard, const Distance& distance,
-                                   bool value, uint32_t rank, bool& last, int64_t& first,
+                                   Value value, uint32_t rank, Value& last, int64_t& first,
                                    uint64_t& signature) {
   const bool changed = value != last;
   last = value;
   if (changed) {
     signature +=
         precision::DecisionHash(site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
-                                static_cast<uint64_t>(element), value ? 1 : 0);
+                                static_cast<uint64_t>(element), static_cast<uint32_t>(value));
   }
-  if (value && first < 0) first = t;
-  tally.Decide(guard, distance, value, changed, rank);
+  if (value != 0 && first < 0) first = t;
+  tally.Decide(guard, distance, value != 0, changed, rank);
 }
 
 // How a run of a loop ended, as a term of the path signature.

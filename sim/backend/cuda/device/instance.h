@@ -153,8 +153,9 @@ struct InstanceBase {
     tape.top = 0;
   }
 
-  __device__ void Test(int site, const Distance& distance, bool ends) {
-    run[site].Test(loop[site], distance, ends, args.near_band_ulps, rank);
+  __device__ void Test(int site, const Distance& distance, bool ends, int32_t test = 0) {
+    run[site].Test(loop[site], distance, ends, args.near_band_ulps, rank,
+                   static_cast<uint32_t>(test));
   }
   __device__ void TellTested(int site, double value) {
     if constexpr (kTells) device::TellTested(args, site, told[site], value);
@@ -166,8 +167,9 @@ struct InstanceBase {
     signature += LoopHash(hash, t, iteration, element, iterations, reason);
     if constexpr (kTells) told[site].EndRun(iterations, reason);
   }
+  template <class Value>
   __device__ void Decide(int site, uint64_t hash, int64_t iteration, int64_t element, bool guard,
-                         const Distance& distance, bool value, bool& last) {
+                         const Distance& distance, Value value, Value& last) {
     DecideEvent(event[site], hash, t, iteration, element, guard, distance, value, rank, last,
                 first_event[site], signature);
   }

@@ -530,7 +530,8 @@ class Writer {
       case Code::kTest: {
         const bool guarded = s.where != plan::kNoRegister;
         text_.Line(Cat(say, guarded ? Cat("if (", Reg(s.where), ") ") : "", "self.Test(", s.site,
-                       ", ", DistanceText(s), ", ", operand(2), ");"));
+                       ", ", DistanceText(s), ", ", operand(2),
+                       s.operands.size() > 3 ? Cat(", ", operand(3)) : "", ");"));
         if (!options_.tells_instances) return;
         // The entry test and the first test have one value.
         const std::string now = guarded ? Cat("if (", Reg(s.where), " && ", operand(2), ") ") : "";

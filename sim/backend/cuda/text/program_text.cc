@@ -189,6 +189,10 @@ class ProgramText {
     return static_cast<int>(fields_.size()) - 1;
   }
 
+  const char* LastText(size_t event) const {
+    return plan_.events[event].chooses ? "int32_t" : "bool";
+  }
+
   // The fields of the plan come first, under the same numbers.
   void AddFields() {
     for (const plan::Field& f : plan_.fields) {
@@ -197,7 +201,8 @@ class ProgramText {
     health_ = AddField(kHealth, 0, Carrier::kI64, 1);
     signature_ = AddField(kSignature, 0, Carrier::kI64, 1);
     for (size_t k = 0; k < plan_.events.size(); ++k) {
-      last_.push_back(AddField(kLastEvent, k, Carrier::kBool, plan_.events[k].elements));
+      const Carrier of_last = plan_.events[k].chooses ? Carrier::kI32 : Carrier::kBool;
+      last_.push_back(AddField(kLastEvent, k, of_last, plan_.events[k].elements));
       first_.push_back(AddField(kFirstEvent, k, Carrier::kI64, 1));
     }
     to_.gradient.assign(program_.inputs.size(), -1);
@@ -327,7 +332,7 @@ class ProgramText {
           Cat(TypeText(plan::CarrierOf(ValueOf(i))), " in", i, ";  // ", program_.inputs[i].name));
     }
     for (size_t k = 0; k < last_.size(); ++k) {
-      if (plan_.events[k].elements == 1) text.Line(Cat("bool last", k, ";"));
+      if (plan_.events[k].elements == 1) text.Line(Cat(LastText(k), " last", k, ";"));
     }
   }
 
@@ -454,10 +459,10 @@ class ProgramText {
       text.Line(Cat("first_event[", k, "] = -1;"));
       const int64_t elements = plan_.events[k].elements;
       if (elements == 1) {
-        text.Line(Cat("last", k, " = false;"));
+        text.Line(Cat("last", k, " = ", LastText(k), "{};"));
       } else {
         text.Open("if (live)");
-        EachOf(text, elements, Cat(Place(last_[k], "e"), " = false;"));
+        EachOf(text, elements, Cat(Place(last_[k], "e"), " = ", LastText(k), "{};"));
         text.Close();
       }
     }
@@ -567,8 +572,8 @@ class ProgramText {
   void LastEvents(TextWriter& text) const {
     for (size_t k = 0; k < last_.size(); ++k) {
       if (plan_.events[k].elements == 1) continue;
-      text.Line(
-          Cat("__device__ bool& Last", k, "(int64_t e) { return ", Place(last_[k], "e"), "; }"));
+      text.Line(Cat("__device__ ", LastText(k), "& Last", k, "(int64_t e) { return ",
+                    Place(last_[k], "e"), "; }"));
     }
   }
 

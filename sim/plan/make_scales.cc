@@ -1,0 +1,135 @@
+// The scale of compared values (sim/program/compared_scale.h) as statements.
+#include <utility>
+
+#include "sim/plan/region_maker.h"
+#include "sim/program/axes.h"
+#include "sim/text.h"
+
+namespace simgrad::sim::plan {
+
+using enum OpCode;
+
+const Op* RegionMaker::ProducerOf(ValueId id) {
+  if (made_by_region_ != regions_.back()) {
+    made_by_region_ = regions_.back();
+    made_by_.clear();
+    for (const Op& op : made_by_region_->ops) {
+      for (ValueId result : op.results) made_by_[result] = &op;
+    }
+  }
+  const auto found = made_by_.find(id);
+  return found == made_by_.end() ? nullptr : found->second;
+}
+
+View RegionMaker::Rearranged(View view, const std::vector<Lowering::Along>& axes,
+                             Shape shape) const {
+  const std::vector<int64_t> strides = std::move(view.strides);
+  const Shape own = std::exchange(view.shape, std::move(shape));
+  view.strides.clear();
+  if (view.all != kNoRegister) return view;
+  view.strides.assign(view.shape.size(), 0);
+  for (size_t k = 0; k < axes.size(); ++k) {
+    view.start.base += axes[k].start * strides[k];
+    if (axes[k].axis < 0 || own[k] == 1) continue;
+    view.strides[static_cast<size_t>(axes[k].axis)] = axes[k].step * strides[k];
+  }
+  return view;
+}
+
+// Elements as the moves put them, the outermost first.
+View RegionMaker::Moved(View view, const std::vector<const Op*>& moves) {
+  for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
+    const Attributes& a = (*move)->attributes;
+    const Shape& shape = program_[(*move)->results[0]].type.shape;
+    if ((*move)->code == kReshape) {
+      view = ContiguousOf(view);
+      view.shape = shape;
+      if (view.all == kNoRegister) view.strides = StridesOf(shape);
+      continue;
+    }
+    std::vector<Lowering::Along> axes;
+    for (size_t k = 0; k < view.shape.size(); ++k) {
+      const int64_t axis = static_cast<int64_t>(k);
+      if ((*move)->code == kBroadcast) {
+        axes.push_back({a.dims[k], 0, 1});
+      } else {
+        axes.push_back({axis, a.start[k], a.dims.empty() ? 1 : a.dims[k]});
+      }
+    }
+    view = Rearranged(std::move(view), axes, shape);
+  }
+  return view;
+}
+
+RegionMaker::Summands RegionMaker::ScaleViews(ValueId compared, std::vector<View>& views) {
+  Summands summands;
+  summands.scale = ScaleOf(program_, compared, [&](ValueId id) { return ProducerOf(id); });
+  for (const ScaleNode& node : summands.scale) {
+    summands.of_nodes.push_back(views.size());
+    views.push_back(Moved(ViewOf(node.value), node.moves));
+    // The operand of a move has another shape, and is a node itself.
+    const bool is_move = node.op != nullptr && node.op->operands.size() == 1;
+    if (node.op == nullptr || is_move) continue;
+    for (ValueId operand : node.op->operands) {
+      views.push_back(Moved(ViewOf(operand), node.moves));
+    }
+  }
+  return summands;
+}
+
+Register RegionMaker::Wide(Register real) {
+  const Carrier carrier = function_.registers[static_cast<size_t>(real)];
+  return carrier == Carrier::kF32 ? Call("widen_f32", Carrier::kF64, {real}) : real;
+}
+
+Register RegionMaker::ScaleAt(const Summands& summands, const Read& read) {
+  const auto f64 = [&](const char* function, std::vector<Register> operands) {
+    return Call(function, Carrier::kF64, std::move(operands));
+  };
+  std::vector<Register> scales;
+  for (size_t n = 0; n < summands.scale.size(); ++n) {
+    const ScaleNode& node = summands.scale[n];
+    const size_t first = summands.of_nodes[n];
+    const auto magnitude = [&](size_t view) { return f64("abs_f64", {Wide(read(view))}); };
+    const auto operand = [&](size_t k) { return magnitude(first + 1 + k); };
+    const Register own = magnitude(first);
+    Register behind = own;
+    switch (node.op == nullptr ? kLiteral : node.op->code) {
+      case kLiteral:
+        break;
+      case kAdd:
+      case kSub:
+        behind = f64("max_f64", {operand(0), operand(1)});
+        break;
+      case kFma: {
+        const Register product = f64("mul_f64", {operand(0), operand(1)});
+        behind = f64("max_f64", {product, operand(2)});
+        break;
+      }
+      case kMul: {
+        const Register left = f64("mul_f64", {scales[node.first], operand(1)});
+        const Register right = f64("mul_f64", {operand(0), scales[node.second]});
+        behind = f64("max_f64", {left, right});
+        break;
+      }
+      case kDiv:
+        behind = f64("div_f64", {scales[node.first], operand(1)});
+        break;
+      case kSqrt: {
+        const Register zero = Constant(Carrier::kF64, 0);
+        const Register is_zero = Call("eq_f64", Carrier::kBool, {own, zero});
+        behind = f64("select_f64", {is_zero, own, f64("div_f64", {scales[node.first], own})});
+        break;
+      }
+      case kSelect:
+        behind = f64("select_f64", {read(first + 1), scales[node.first], scales[node.second]});
+        break;
+      default:
+        behind = scales[node.first];
+    }
+    scales.push_back(f64("max_f64", {own, behind}));
+  }
+  return scales.back();
+}
+
+}  // namespace simgrad::sim::plan

@@ -1,0 +1,68 @@
+#include "sim/program/compared_scale.h"
+
+#include <map>
+#include <utility>
+
+namespace simgrad::sim {
+namespace {
+
+using enum OpCode;
+
+bool Moves(const Op& op) {
+  return op.code == kReshape || op.code == kBroadcast || op.code == kSlice;
+}
+
+bool Sums(const Op& op) { return op.code == kAdd || op.code == kSub || op.code == kFma; }
+
+class Search {
+ public:
+  explicit Search(const std::function<const Op*(ValueId)>& producer) : producer_(producer) {}
+
+  size_t Visit(ValueId value, std::vector<const Op*> moves) {
+    auto key = std::make_pair(value, moves);
+    if (const auto known = known_.find(key); known != known_.end()) return known->second;
+    ++visited_;
+    ScaleNode node{value, nullptr, std::move(moves)};
+    const Op* const op = visited_ <= kMostScaleNodes ? producer_(value) : nullptr;
+    if (op != nullptr && (Sums(*op) || TakesScale(*op))) {
+      node.op = op;
+      std::vector<const Op*> behind = node.moves;
+      if (Moves(*op)) behind.push_back(op);
+      const size_t first = op->code == kSelect ? 1 : 0;
+      if (TakesScale(*op)) node.first = Visit(op->operands[first], behind);
+      if (TakesTwoScales(*op)) node.second = Visit(op->operands[first + 1], behind);
+    }
+    nodes_.push_back(std::move(node));
+    known_.emplace(std::move(key), nodes_.size() - 1);
+    return nodes_.size() - 1;
+  }
+
+  std::vector<ScaleNode> Take() { return std::move(nodes_); }
+
+ private:
+  const std::function<const Op*(ValueId)>& producer_;
+  std::vector<ScaleNode> nodes_;
+  std::map<std::pair<ValueId, std::vector<const Op*>>, size_t> known_;
+  size_t visited_ = 0;
+};
+
+}  // namespace
+
+bool TakesTwoScales(const Op& op) { return op.code == kMul || op.code == kSelect; }
+
+bool TakesScale(const Op& op) {
+  return TakesTwoScales(op) || op.code == kDiv || op.code == kCast || op.code == kAbs ||
+         op.code == kNeg || op.code == kSqrt || Moves(op);
+}
+
+std::vector<ScaleNode> ScaleOf(const Program& program, ValueId compared,
+                               const std::function<const Op*(ValueId)>& producer) {
+  if (!program.IsReal(compared)) return {};
+  Search search(producer);
+  search.Visit(compared, {});
+  std::vector<ScaleNode> nodes = search.Take();
+  const bool is_leaf = nodes.size() == 1 && nodes[0].op == nullptr;
+  return is_leaf ? std::vector<ScaleNode>() : nodes;
+}
+
+}  // namespace simgrad::sim
