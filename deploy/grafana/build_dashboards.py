@@ -2,6 +2,7 @@
 """Writes the dashboards: deploy/grafana/dashboards/*.json, from operations.py and numerics.py.
 
 usage: .venv/bin/python deploy/grafana/build_dashboards.py
+Then deploy/kubernetes/copy-files, for the chart.
 """
 
 from __future__ import annotations
