@@ -60,15 +60,15 @@ class ChunkSize {
 
 // What the executor does not know of; it checks the batch, which is asked of every one.
 absl::Status CheckWork(const Work& work) {
+  const size_t weights = work.weights.size();
+  if (weights != 0 && weights != work.batch.instance_ids.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(weights, " weights for ", work.batch.instances, " instances"));
+  }
   if (!work.gradient || work.batch.program == nullptr) return absl::OkStatus();
   const NumericalProgram& program = *work.batch.program;
   if (!program.adjoint || !program.adjoint_spec) {
     return absl::InvalidArgumentError("a gradient is asked of a program without an adjoint");
-  }
-  const size_t weights = work.gradient->weights.size();
-  if (weights != 0 && weights != work.batch.instance_ids.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(weights, " weights for ", work.batch.instances, " instances"));
   }
   return absl::OkStatus();
 }
@@ -256,14 +256,13 @@ void Execution::TakeAdjointHealth() {
 
 InstanceWeights Execution::Weights() {
   std::vector<bool> leave_out;
-  const GradientWork gradient = work_.gradient.value_or(GradientWork{});
-  if (gradient.reduction == InstanceReduction::kFiniteOnly) {
+  if (work_.gradient && work_.gradient->reduction == InstanceReduction::kFiniteOnly) {
     for (const InstanceHealth& health : result_.health) {
       leave_out.push_back(!health.ok);
       result_.left_out += health.ok ? 0 : 1;
     }
   }
-  return WeightsOf(batch_.instance_ids, gradient.weights, leave_out);
+  return WeightsOf(batch_.instance_ids, work_.weights, leave_out);
 }
 
 InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weights) {

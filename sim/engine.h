@@ -29,7 +29,6 @@ enum class InstanceReduction : uint8_t {
 };
 
 struct GradientWork {
-  std::vector<double> weights;  // per instance; empty: ones
   InstanceReduction reduction = InstanceReduction::kAll;
 };
 
@@ -41,6 +40,7 @@ struct Work {
   Batch batch;  // batch.program->adjoint is set where `gradient` is
   RunOptions options;
   std::optional<GradientWork> gradient;
+  std::vector<double> weights;                 // of instances in sums over them; empty: ones
   int64_t chunk_steps = 0;                     // 0: chosen
   int64_t max_chunk_steps = int64_t{1} << 40;  // limits both
   int64_t checkpoint_interval = 0;             // steps; 0: chosen within the budget

@@ -198,7 +198,6 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
 
 void AddGradient(const v1::GradientRequest& request, sim::Work& work) {
   sim::GradientWork& gradient = work.gradient.emplace();
-  gradient.weights.assign(request.weights().begin(), request.weights().end());
   gradient.reduction = request.reduction() == v1::INSTANCE_REDUCTION_FINITE_ONLY
                            ? sim::InstanceReduction::kFiniteOnly
                            : sim::InstanceReduction::kAll;

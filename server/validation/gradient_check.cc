@@ -1,7 +1,6 @@
 #include "server/validation/gradient_check.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <string>
 #include <string_view>
@@ -161,12 +160,6 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
     return InvalidField("cotangents[0]",
                         "is empty; send final_state or trajectory, or leave it out");
   }
-  for (int i = 0; i < request.weights_size(); ++i) {
-    if (!std::isfinite(request.weights(i))) {
-      return InvalidField(absl::StrCat("weights[", i, "]"),
-                          absl::StrCat("must be finite, not ", request.weights(i)));
-    }
-  }
   if (request.cotangents_size() == 0) return absl::OkStatus();
   for (int i = 0; i < request.cotangents(0).final_state_size(); ++i) {
     if (request.cotangents(0).final_state(i).per_step()) {
@@ -188,11 +181,6 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
 
 absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSchema& schema,
                            int64_t instances) {
-  if (request.weights_size() > 0 && request.weights_size() != instances) {
-    return InvalidField("weights",
-                        absl::StrCat("has ", request.weights_size(),
-                                     " entries; send none or one per instance (", instances, ")"));
-  }
   if (request.cotangents_size() > 0) {
     const v1::Cotangent& sent = request.cotangents(0);
     absl::Status status = CheckFinalStates(sent.final_state(), schema, instances);

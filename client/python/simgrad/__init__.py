@@ -57,6 +57,7 @@ from simgrad.functions import (
     where,
     while_loop,
 )
+from simgrad.hessian import HessianVector
 from simgrad.local import LocalClient, local
 from simgrad.numpy_functions import stack
 from simgrad.policy import Policy
@@ -85,6 +86,7 @@ __all__ = [
     "ForwardTrace",
     "FunctionWorld",
     "Gradient",
+    "HessianVector",
     "Internal",
     "InvalidArgument",
     "LocalClient",

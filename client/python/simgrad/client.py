@@ -8,6 +8,7 @@ import grpc
 
 from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
+from simgrad.hessian import HessianVector, hessian_vector
 from simgrad.policy import Policy, policy_message
 from simgrad.program_lines import add_line, site_lines
 from simgrad.program_text import unreadable
@@ -193,6 +194,7 @@ class Client:
         record: Iterable[str] = (),
         diagnostics: str = "summary",
         objective: str = "",
+        weights: Any = None,
         on_nonfinite: str = "report",
         program: str = "fingerprint",
         progress: bool | ProgressCallback = False,
@@ -213,6 +215,7 @@ class Client:
           record: states and observables whose trajectory is returned.
           diagnostics: "off", "summary" or "instances". Never changes a result.
           objective: name of an objective whose value is returned.
+          weights: [N], of the instances in `value`, the sum of their values; default ones.
           on_nonfinite: "report", or "raise" (NonFiniteError with certificates and the result).
           program: what the answer says of the program that ran: "fingerprint", with sites and
             policy, or "text", the text as well. Without, reading result.program.text asks the
@@ -238,6 +241,7 @@ class Client:
             record=record,
             diagnostics=diagnostics,
             objective=objective,
+            weights=weights,
             on_nonfinite=on_nonfinite,
             program=program,
             progress=progress,
@@ -251,6 +255,7 @@ class Client:
         self,
         world: World,
         *,
+        weights: Any = None,
         on_nonfinite: str = "report",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
@@ -262,8 +267,9 @@ class Client:
 
         Leaving the loop cancels the request. Errors are raised while iterating.
         """
-        message = simgrad_pb2.RolloutRequest(
-            spec=request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec)
+        message = request.rollout_request(
+            request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec),
+            weights=weights,
         )
         return self._stream(
             self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry
@@ -361,6 +367,33 @@ class Client:
         return self._stream(
             self._stub.Gradient, world, message, on_nonfinite, progress, raw, timeout, retry
         )
+
+    def hessian_vector(
+        self,
+        world: World,
+        vector: Mapping[str, Arrays],
+        *,
+        initial: Arrays | None = None,
+        params: Arrays | None = None,
+        controls: Arrays | None = None,
+        step: float | None = None,
+        tries: int = 4,
+        **options: Any,
+    ) -> HessianVector:
+        """The Hessian of an objective times a vector, by differences of gradients along one path.
+
+        Args: those of `gradient`, and
+          vector: the direction in which inputs move, by group and name, each of the shape that is sent:
+            {"params": {"k": 1.0}}.
+          step: h; default: eps^(1/3) max(|x|, 1) / max|v|, a power of two, eps of role dynamics.
+          tries: how many steps are tried, each an eighth of the one before, until x + h v and x - h v
+            take the path of x in every instance.
+        Accuracy: h^2 times a third of the third derivative by v, and eps |g| / h. In f64 with the
+          default step about ten digits; ask for policy="f64" where the curvature matters.
+        Errors: those of `gradient`; ValueError for a vector that does not fit what is sent.
+        """
+        inputs = {"initial": initial, "params": params, "controls": controls}
+        return hessian_vector(self, world, vector, inputs, step, tries, **options)
 
     # ---- How ----
 

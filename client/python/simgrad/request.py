@@ -122,6 +122,17 @@ def rollout_spec(
     return spec
 
 
+def _weights(weights: Any) -> np.ndarray | None:
+    return None if weights is None else np.asarray(weights, np.float64).ravel()
+
+
+def rollout_request(
+    spec: simgrad_pb2.RolloutSpec, *, weights: Any = None
+) -> simgrad_pb2.RolloutRequest:
+    """The message of a rollout; the arguments are those of Client.rollout."""
+    return simgrad_pb2.RolloutRequest(spec=spec, weights=_weights(weights))
+
+
 def gradient_request(
     spec: simgrad_pb2.RolloutSpec,
     declarations: Declarations,
@@ -133,10 +144,10 @@ def gradient_request(
 ) -> simgrad_pb2.GradientRequest:
     """The message of a gradient; the arguments are those of Client.gradient."""
     request = simgrad_pb2.GradientRequest(
-        spec=spec, reduction=_word(_REDUCTIONS, "reduction", reduction)
+        spec=spec,
+        reduction=_word(_REDUCTIONS, "reduction", reduction),
+        weights=_weights(weights),
     )
-    if weights is not None:
-        request.weights.extend(np.asarray(weights, np.float64).ravel())
     if cotangents is not None:
         if not isinstance(cotangents, Cotangents):
             cotangents = Cotangents(**cotangents)
@@ -246,11 +257,15 @@ def _named_tensor(
     if not isinstance(value, arrays.Bits):
         is_array = isinstance(value, (np.ndarray, np.generic))
         value = np.asarray(value)
-        if not is_array and value.dtype.kind in "iu":
-            # A Python number has no dtype of its own: a whole number sent to a real input is a
-            # real.
+        if value.dtype.kind in "iu":
+            # Whole numbers sent to a real input are reals, where none is too large for that; and a
+            # Python number has no dtype of its own.
             _, element = declarations().get((kind, name), (0, program_pb2.ELEMENT_TYPE_REAL))
-            value = value.astype(_DTYPE_OF_ELEMENT[element])
+            is_real = element == program_pb2.ELEMENT_TYPE_REAL
+            if is_real and ((value > _LARGEST_WHOLE) | (value < -_LARGEST_WHOLE)).any():
+                raise ValueError(f"{name}: whole numbers beyond 2^53 are not exact as reals; send floats")
+            if is_real or not is_array:
+                value = value.astype(_DTYPE_OF_ELEMENT[element])
     stepped = kind in (program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
     if stepped and not per_step and len(value.shape) >= 2:
         rank, _ = declarations().get((kind, name), (len(value.shape), 0))
@@ -258,6 +273,7 @@ def _named_tensor(
     return simgrad_pb2.NamedTensor(name=name, tensor=arrays.to_tensor(value), per_step=per_step)
 
 
+_LARGEST_WHOLE = 2**53  # from 0 on, all are numbers of f64
 _DTYPE_OF_ELEMENT: dict[int, type] = {
     program_pb2.ELEMENT_TYPE_REAL: np.float64,
     program_pb2.ELEMENT_TYPE_I32: np.int32,

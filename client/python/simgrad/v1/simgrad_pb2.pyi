@@ -383,10 +383,12 @@ class RolloutPart(_message.Message):
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[RolloutResult, _Mapping]] = ...) -> None: ...
 
 class RolloutRequest(_message.Message):
-    __slots__ = ["spec"]
+    __slots__ = ["spec", "weights"]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     spec: RolloutSpec
-    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ...) -> None: ...
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RolloutResponse(_message.Message):
     __slots__ = ["parts"]
