@@ -182,10 +182,13 @@ def record(target) -> dict:
 
 def main(version: str) -> None:
     server = LiveServer()
+    try:
+        tape = record(server.target)
+    finally:
+        server.stop()
     file = pathlib.Path(FOLDER / f"{version}.json")
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(record(server.target), indent=1) + "\n")
-    server.stop()
+    file.write_text(json.dumps(tape, indent=1) + "\n")
 
 
 if __name__ == "__main__":
