@@ -18,7 +18,7 @@ from simgrad import command_line
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # Kinds of others, for which Kubernetes has no schema.
-CUSTOM = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+CUSTOM = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "Certificate", "GRPCRoute"}
 OLDEST = re.search(
     r">=(\d+\.\d+)", yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
 )[1]
@@ -56,6 +56,11 @@ WRONG = {
     "an age that is no duration": {"server": {"maxConnectionAge": "300"}},
     "a CA of clients that need no certificate": {"tls": {"clientCaSecretName": "callers-ca"}},
     "a variable without a name": {"extraEnv": [{"value": "x"}]},
+    "a certificate without TLS": {"tls": {"certManager": {"enabled": True, "issuerRef": {"name": "x"}}}},
+    "a certificate without an issuer": {
+        "tls": {"enabled": True, "secretName": "x", "certManager": {"enabled": True, "issuerRef": {}}}
+    },
+    "a route from nowhere": {"route": {"enabled": True}},
     "a field that no probe of ours has": {"probes": {"startup": {"httpGet": {}}}},
     "TLS without a secret": {"tls": {"enabled": True}},
     "plaintext that nobody allowed": {"allowInsecure": False},
@@ -505,6 +510,38 @@ def test_a_release_called_simgrad_is_not_called_twice():
     _, files = render(release="simgrad")
     assert yaml.safe_load(files["templates/service.yaml"])["metadata"]["name"] == "simgrad"
     assert objects("default")["Service"]["metadata"]["name"] == "demo-simgrad"
+
+
+def test_a_certificate_is_asked_for_by_the_names_that_callers_dial():
+    certificate = objects("customised")["Certificate"]["spec"]
+    (volume,) = [v for v in pod("customised")["spec"]["volumes"] if v["name"] == "tls"]
+    assert certificate["secretName"] == volume["secret"]["secretName"]
+    assert certificate["issuerRef"] == {"name": "lab", "kind": "ClusterIssuer"}
+    service = objects("customised")["Service"]["metadata"]["name"]
+    assert {f"{service}.lab", f"{service}.lab.svc.cluster.local", "sim.example.com"} <= set(
+        certificate["dnsNames"]
+    )
+
+
+def test_a_route_leads_to_the_service_and_to_nothing_else_of_it():
+    route, service = objects("customised")["GRPCRoute"]["spec"], objects("customised")["Service"]
+    (rule,) = route["rules"]
+    (backend,) = rule["backendRefs"]
+    assert backend["name"] == service["metadata"]["name"]
+    assert backend["port"] in {port["port"] for port in service["spec"]["ports"]}
+    (match,) = rule["matches"]
+    proto = (ROOT / "proto/simgrad/v1/simgrad.proto").read_text()
+    package, name = match["method"]["service"].rsplit(".", 1)
+    assert f"package {package};" in proto and f"service {name} " in proto
+
+
+def test_the_notes_warn_of_tokens_in_plaintext_and_of_a_server_that_takes_every_core(tmp_path):
+    assert "WARNING" not in case("default")[1]["templates/NOTES.txt"]
+    assert "WARNING" not in case("secured_and_watched")[1]["templates/NOTES.txt"]
+    assert "every core" in case("plain_cpu")[1]["templates/NOTES.txt"]
+    file = tmp_path / "values.yaml"
+    file.write_text("tokens: {secretName: simgrad-tokens}")
+    assert "WARNING: tokens travel in plaintext" in render(file)[1]["templates/NOTES.txt"]
 
 
 def test_the_notes_say_where_it_serves_and_how_to_call_it():
