@@ -2,6 +2,7 @@
 """Writes the dashboards: deploy/grafana/dashboards/*.json, from operations.py and numerics.py.
 
 usage: .venv/bin/python deploy/grafana/build_dashboards.py
+Then deploy/kubernetes/copy-files, for the chart.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ sys.path.insert(0, str(FOLDER))
 
 import numerics  # noqa: E402
 import operations  # noqa: E402
-from panel import DATASOURCE, grafana_panel  # noqa: E402
+from panel import DATASOURCE, grafana_panel, selector  # noqa: E402
 
 SOURCES = (operations, numerics)
 WIDTH = 24
 HEIGHT = 8
 STAT_HEIGHT = 4
+TARGET_VARIABLES = ("job", "namespace", "pod", "instance")
 
 
 def _query_variable(name: str, query: str) -> dict:
+    # All jobs are those found, not every job there is: others export process_... too. Outside of Kubernetes series
+    # have no namespace and no pod, and an alert on a service has no instance: all of these is those without, too.
+    everything = {"job": None, "world": ".+", "site": ".+"}.get(name, ".*")
     return {
         "name": name,
         "label": name,
@@ -33,7 +38,7 @@ def _query_variable(name: str, query: str) -> dict:
         "definition": query,
         "refresh": 2,  # on change of the time range: worlds and instances come and go
         "includeAll": True,
-        "allValue": ".+",
+        "allValue": everything,
         "multi": True,
         "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
         "sort": 1,
@@ -41,13 +46,15 @@ def _query_variable(name: str, query: str) -> dict:
 
 
 def variables(names: tuple[str, ...]) -> list[dict]:
-    """The data source, job and instance, and what a dashboard adds."""
+    """The data source, job, namespace, pod and instance, and what a dashboard adds."""
+    pods = 'job=~"$job", namespace=~"$namespace"'
     queries = {
         "job": "label_values(simgrad_ready, job)",
-        "instance": 'label_values(simgrad_ready{job=~"$job"}, instance)',
-        "world": 'label_values(simgrad_gradients_total{job=~"$job", instance=~"$instance"}, world)',
-        "site": "label_values(simgrad_termination_checks_total"
-        '{job=~"$job", instance=~"$instance", world=~"$world"}, site)',
+        "namespace": 'label_values(simgrad_ready{job=~"$job"}, namespace)',
+        "pod": f"label_values(simgrad_ready{{{pods}}}, pod)",
+        "instance": f'label_values(simgrad_ready{{{pods}, pod=~"$pod"}}, instance)',
+        "world": f"label_values(simgrad_gradients_total{selector()}, world)",
+        "site": f"""label_values(simgrad_termination_checks_total{selector('world=~"$world"')}, site)""",
     }
     source = {
         "name": "datasource",
@@ -58,7 +65,33 @@ def variables(names: tuple[str, ...]) -> list[dict]:
         "multi": False,
         "includeAll": False,
     }
-    return [source] + [_query_variable(n, queries[n]) for n in ("job", "instance", *names)]
+    return [source] + [_query_variable(n, queries[n]) for n in (*TARGET_VARIABLES, *names)]
+
+
+def _annotation(name: str, colour: str, expression: str, title: str) -> dict:
+    return {
+        "name": name,
+        "datasource": DATASOURCE,
+        "enable": True,
+        "iconColor": colour,
+        "expr": expression,
+        "titleFormat": title,
+        "step": "60s",
+    }
+
+
+def annotations() -> list[dict]:
+    """Vertical lines over every panel: processes that began (upgrades, restarts), and alerts."""
+    alerts = f"""ALERTS{selector('alertname=~"Simgrad.+", alertstate="firing"')}"""
+    return [
+        _annotation(
+            "Starts",
+            "blue",
+            f"time() - process_start_time_seconds{selector()} < 60",
+            "{{pod}} {{instance}} started",
+        ),
+        _annotation("Alerts", "red", alerts, "{{alertname}}"),
+    ]
 
 
 def panels(rows) -> list[dict]:
@@ -101,7 +134,7 @@ def dashboard(source) -> dict:
             {"title": other.TITLE, "type": "link", "url": f"/d/{other.UID}", "keepTime": True}
             for other in others
         ],
-        "annotations": {"list": []},
+        "annotations": {"list": annotations()},
         "panels": panels(source.ROWS),
     }
 

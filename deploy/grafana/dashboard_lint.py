@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from metric_manifest import SAMPLE_SUFFIXES, Metric, family_of, names_in
 
+# What every selector is restricted to, by a variable of the same name.
+TARGET = ("job", "namespace", "pod", "instance")
 RATES = re.compile(r"\b(?:rate|irate|increase)\(([a-zA-Z_:][\w:]*)\{[^}]*\}\[([^\]]*)\]\)")
 
 
@@ -23,6 +25,8 @@ def expressions(dashboard: dict) -> Iterator[tuple[str, str]]:
     for panel in graphs(dashboard):
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
+    for annotation in dashboard["annotations"]["list"]:
+        yield annotation["name"], annotation["expr"]
 
 
 def _frame(dashboard: dict) -> Iterator[str]:
@@ -41,7 +45,7 @@ def _frame(dashboard: dict) -> Iterator[str]:
 
 def _variables(dashboard: dict) -> Iterator[str]:
     found = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
-    for name in ("datasource", "job", "instance"):
+    for name in ("datasource", *TARGET):
         if name not in found:
             yield f"has no variable {name}"
     if found.get("datasource", {}).get("query") != "prometheus":
@@ -60,6 +64,9 @@ def _panels(dashboard: dict) -> Iterator[str]:
         where = f"panel {panel['title']!r}"
         if not panel.get("title") or not panel.get("description"):
             yield f"{where} lacks title or description"
+        legend = panel.get("options", {}).get("legend", {"placement": "bottom"})
+        if legend["placement"] not in ("bottom", "right"):
+            yield f"{where} has a legend over its curves"
         if not panel["fieldConfig"]["defaults"].get("unit"):
             yield f"{where} has no unit"
         if not panel.get("targets"):
@@ -86,7 +93,7 @@ def _overlaps(dashboard: dict) -> Iterator[str]:
 def _selectors(dashboard: dict) -> Iterator[str]:
     for title, expression in expressions(dashboard):
         for name, braces in re.findall(r"([a-zA-Z_:][\w:]*)(\{[^}]*\})", expression):
-            for label in ("job", "instance"):
+            for label in TARGET:
                 if f'{label}=~"${label}"' not in braces:
                     yield f"panel {title!r}: {name} is not restricted to ${label}"
         if bare := set(re.findall(r"\b(?:simgrad|grpc_server|process)_\w+(?![\w{])", expression)):
@@ -111,7 +118,7 @@ def _rates(dashboard: dict, metrics: dict[str, Metric]) -> Iterator[str]:
 
 
 def _labels(dashboard: dict, metrics: dict[str, Metric]) -> Iterator[str]:
-    target = {"job", "instance", "le"}
+    target = {*TARGET, "le"}
     for panel in graphs(dashboard):
         for query in panel["targets"]:
             names = [metrics.get(family_of(n, metrics)) for n in names_in(query["expr"])]

@@ -8,6 +8,7 @@ come from there:
 from __future__ import annotations
 
 import pathlib
+import re
 
 import matplotlib
 
@@ -18,7 +19,10 @@ import numpy as np  # noqa: E402
 from matplotlib.colors import LogNorm  # noqa: E402
 
 COLUMN, LINE = 0.62, 0.34  # inches of a cell of Grafana's grid
-LEGEND_ENTRIES = 8
+LEGEND_ENTRIES = 9
+LEGEND_COLUMN = 1.4  # inches
+# Lines of the grid that a panel keeps free: above for its title, below for its axis and its legend.
+ABOVE, BELOW = 1.1, 2.3
 CAPTION = "preview drawn with matplotlib from a test's data, not a screenshot of Grafana"
 
 # A series is {"metric": labels, "values": [[time, text], ...]}; data: by panel title and refId.
@@ -27,9 +31,7 @@ Data = dict[tuple[str, str], Lines]
 
 
 def _legend(template: str, labels: dict[str, str]) -> str:
-    for name, text in labels.items():
-        template = template.replace("{{" + name + "}}", text)
-    return template
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: labels.get(name[1], ""), template).strip()
 
 
 def _points(line: dict, start: float) -> tuple[np.ndarray, np.ndarray]:
@@ -44,11 +46,25 @@ def _draw_lines(axes, panel: dict, data: Data, start: float) -> None:
             label = _legend(target["legendFormat"], line["metric"])
             entries += 1
             shown = label if entries <= LEGEND_ENTRIES else None
-            axes.plot(*_points(line, start), linewidth=1, label=shown)
+            axes.plot(*_points(line, start), linewidth=1.4, label=shown)
+    steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())
+    for step in steps[1:]:
+        axes.axhline(step["value"], color="red", linewidth=0.8, linestyle="--")
     axes.margins(y=0.15)
     axes.set_ylim(bottom=0)
     axes.yaxis.get_offset_text().set_fontsize(6)
-    axes.legend(fontsize=5.5, ncols=2, loc="upper left", framealpha=0.6)
+    _legend_below(axes)
+
+
+def _legend_below(axes) -> None:
+    """Under the axis, where it covers no curve; long names are cut."""
+    lines, names = axes.get_legend_handles_labels()
+    cut = [name if len(name) <= 34 else name[:33] + "…" for name in names]
+    area = axes.get_window_extent()
+    width, height = area.width / axes.figure.dpi, area.height / axes.figure.dpi  # inches
+    place = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.2 / height), "borderaxespad": 0}
+    look = {"fontsize": 5.5, "frameon": False, "handlelength": 1.2, "columnspacing": 1}
+    axes.legend(lines, cut, ncols=max(1, int(width / LEGEND_COLUMN)), **place, **look)
 
 
 def _draw_heatmap(axes, panel: dict, data: Data, start: float) -> None:
@@ -100,8 +116,20 @@ def _draw_panel(axes, panel: dict, data: Data, start: float) -> bool:
     return has_data
 
 
-def draw(dashboard: dict, data: Data, start: float, picture: pathlib.Path) -> set[str]:
-    """Writes the picture, with times from `start`; returns the titles of panels that had data."""
+def covered(figure) -> list[str]:
+    """Titles of panels whose legend lies over a plot, their own or another."""
+    renderer = figure.canvas.get_renderer()
+    plots = [axes.get_window_extent(renderer) for axes in figure.axes if axes.axison]
+    legends = [(axes.get_title(loc="left"), axes.get_legend()) for axes in figure.axes]
+    return [
+        title
+        for title, legend in legends
+        if legend and any(plot.overlaps(legend.get_window_extent(renderer)) for plot in plots)
+    ]
+
+
+def figure_of(dashboard: dict, data: Data, start: float):
+    """The figure, with times from `start`, and the titles of panels that had data."""
     height = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in dashboard["panels"]) + 2
     figure = plt.figure(figsize=(24 * COLUMN, height * LINE))
     drawn = set()
@@ -112,10 +140,16 @@ def draw(dashboard: dict, data: Data, start: float, picture: pathlib.Path) -> se
             figure.text(0.005, top - 0.9 / height, panel["title"], fontsize=10, weight="bold")
             continue
         width, tall = place["w"] / 24, place["h"] / height
-        box = (left + 0.028, top - tall + 0.8 / height, width - 0.04, tall - 1.9 / height)
+        box = (left + 0.028, top - tall + BELOW / height, width - 0.04, tall - (ABOVE + BELOW) / height)
         if _draw_panel(figure.add_axes(box), panel, data, start):
             drawn.add(panel["title"])
     figure.text(0.005, 1 - 1.2 / height, f"{dashboard['title']} ({CAPTION})", fontsize=11)
+    return figure, drawn
+
+
+def draw(dashboard: dict, data: Data, start: float, picture: pathlib.Path) -> set[str]:
+    """Writes the picture; returns the titles of panels that had data."""
+    figure, drawn = figure_of(dashboard, data, start)
     figure.savefig(picture, dpi=90)
     plt.close(figure)
     return drawn

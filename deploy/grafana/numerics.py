@@ -1,6 +1,20 @@
 """The dashboard *numerics*: what the numbers decided, and how close it was."""
 
-from panel import Panel, Query, heatmap, mean, quantile, rate, selector, share, site, value, world
+from panel import (
+    PROCESS,
+    PROCESS_NAME,
+    Panel,
+    Query,
+    heatmap,
+    mean,
+    quantile,
+    rate,
+    selector,
+    share,
+    site,
+    value,
+    world,
+)
 
 TITLE = "simgrad / numerics"
 UID = "simgrad-numerics"
@@ -35,6 +49,7 @@ TERMINATION = (
                 "{{world}}/{{site}}",
             ),
         ),
+        threshold=0.05,
     ),
     Panel(
         "Near-boundary tests, by decision",
@@ -76,6 +91,7 @@ TERMINATION = (
                 "{{world}}/{{site}}",
             ),
         ),
+        threshold=0.1,
     ),
     Panel(
         "Median margin, per site",
@@ -113,18 +129,6 @@ EVENTS = (
         "Elements for which an event differed from its last evaluation, per second: contacts made and broken.",
         "cps",
         (Query(rate("simgrad_event_changes_total", "world, site", world()), "{{world}}/{{site}}"),),
-    ),
-    Panel(
-        "Path comparisons",
-        "Comparisons of paths per second, by result (Compare and audits).",
-        "cps",
-        (Query(rate("simgrad_path_comparisons_total", "result"), "{{result}}"),),
-    ),
-    Panel(
-        "Path flips, per site",
-        "Decisions per second that differed between the policies compared.",
-        "cps",
-        (Query(rate("simgrad_path_flips_total", "world, site", site()), "{{world}}/{{site}}"),),
     ),
 )
 
@@ -219,19 +223,13 @@ GRADIENTS = (
         "Loss scale",
         "Lowest loss scale in force. 1: none; below 1 it has collapsed.",
         "short",
-        (Query(value("simgrad_loss_scale", "instance", how="min"), "{{instance}}"),),
-    ),
-    Panel(
-        "Loss scale adjustments",
-        "Adjustments of dynamic loss scales per second; steadily down means that gradients overflow.",
-        "cps",
-        (Query(rate("simgrad_loss_scale_adjustments_total", "direction"), "{{direction}}"),),
+        (Query(value("simgrad_loss_scale", PROCESS, how="min"), PROCESS_NAME),),
     ),
 )
 
 ROWS = (
     ("Stopping tests", TERMINATION),
-    ("Events and paths", EVENTS),
+    ("Events", EVENTS),
     ("Non-finite values and rounding losses", NONFINITE),
     ("Gradients", GRADIENTS),
 )

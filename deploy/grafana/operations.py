@@ -1,6 +1,18 @@
 """The dashboard *operations*: is the service well, and if not, what is short?"""
 
-from panel import Panel, Query, heatmap, mean, quantile, rate, selector, share, value
+from panel import (
+    PROCESS,
+    PROCESS_NAME,
+    Panel,
+    Query,
+    heatmap,
+    mean,
+    quantile,
+    rate,
+    selector,
+    share,
+    value,
+)
 
 TITLE = "simgrad / operations"
 UID = "simgrad-operations"
@@ -9,6 +21,10 @@ VARIABLES: tuple[str, ...] = ()
 
 FAULTS = 'grpc_code=~"Internal|Unknown|DataLoss|Unavailable|ResourceExhausted"'
 HANDLED = "grpc_server_handled_total"
+WAIT = "simgrad_queue_wait_seconds"
+REJECTED = "simgrad_queue_rejected_total"
+IN_TIME = 'le=~"10|10.0"'
+NO_ROOM = 'reason=~"full|memory"'
 
 
 def quantiles(histogram: str, by: str) -> tuple[Query, ...]:
@@ -47,7 +63,7 @@ HEALTH = (
         "Uptime",
         "Time since the process started; a restart shows as a drop.",
         "s",
-        (Query(f"time() - process_start_time_seconds{selector()}", "{{instance}}"),),
+        (Query(f"time() - process_start_time_seconds{selector()}", PROCESS_NAME),),
         "stat",
         4,
     ),
@@ -96,9 +112,10 @@ REQUESTS = (
         "percentunit",
         (
             Query(
-                share(rate(HANDLED, "instance", FAULTS), rate(HANDLED, "instance")), "{{instance}}"
+                share(rate(HANDLED, PROCESS, FAULTS), rate(HANDLED, PROCESS)), PROCESS_NAME
             ),
         ),
+        threshold=0.05,
     ),
     Panel(
         "Handling time",
@@ -149,8 +166,8 @@ QUEUE = (
         "Requests that wait, and how many may: the signal to scale on.",
         "short",
         (
-            Query(value("simgrad_queue_requests", "instance"), "waiting {{instance}}"),
-            Query(value("simgrad_queue_capacity_requests", "instance"), "capacity {{instance}}"),
+            Query(value("simgrad_queue_requests", PROCESS), f"waiting {PROCESS_NAME}"),
+            Query(value("simgrad_queue_capacity_requests", PROCESS), f"capacity {PROCESS_NAME}"),
         ),
     ),
     Panel(
@@ -158,6 +175,19 @@ QUEUE = (
         "Time that requests waited before a worker took them.",
         "s",
         quantiles("simgrad_queue_wait_seconds", ""),
+    ),
+    Panel(
+        "Late or refused",
+        "Share of the requests that waited more than ten seconds or were refused for lack of room; the objective is 1 %.",
+        "percentunit",
+        (
+            Query(
+                f"1 - {rate(f'{WAIT}_bucket', 'job', IN_TIME)} / "
+                f"(({rate(f'{WAIT}_count', 'job')} + {rate(REJECTED, 'job', NO_ROOM)}) > 0)",
+                "late or refused",
+            ),
+        ),
+        threshold=0.01,
     ),
     Panel(
         "Rejected",
@@ -223,10 +253,10 @@ QUEUE = (
         (
             Query(
                 share(
-                    rate("simgrad_steps_total", "instance", 'direction="recompute"'),
-                    rate("simgrad_steps_total", "instance", 'direction="forward"'),
+                    rate("simgrad_steps_total", PROCESS, 'direction="recompute"'),
+                    rate("simgrad_steps_total", PROCESS, 'direction="forward"'),
                 ),
-                "{{instance}}",
+                PROCESS_NAME,
             ),
         ),
     ),
@@ -239,7 +269,7 @@ DEVICE = (
         "percentunit",
         (
             Query(
-                rate("simgrad_gpu_busy_seconds_total", "instance, gpu"), "{{instance}} GPU {{gpu}}"
+                rate("simgrad_gpu_busy_seconds_total", f"{PROCESS}, gpu"), f"{PROCESS_NAME} GPU {{{{gpu}}}}"
             ),
         ),
     ),
@@ -249,12 +279,12 @@ DEVICE = (
         "bytes",
         (
             Query(
-                value("simgrad_gpu_memory_used_bytes", "instance, gpu"),
-                "used {{instance}} GPU {{gpu}}",
+                value("simgrad_gpu_memory_used_bytes", f"{PROCESS}, gpu"),
+                f"used {PROCESS_NAME} GPU {{{{gpu}}}}",
             ),
             Query(
-                value("simgrad_gpu_memory_total_bytes", "instance, gpu"),
-                "total {{instance}} GPU {{gpu}}",
+                value("simgrad_gpu_memory_total_bytes", f"{PROCESS}, gpu"),
+                f"total {PROCESS_NAME} GPU {{{{gpu}}}}",
             ),
         ),
     ),
@@ -272,29 +302,14 @@ DEVICE = (
         "stat",
         names=True,
     ),
-    Panel(
-        "Tape",
-        "Memory of kept rollouts and its limit, by tier.",
-        "bytes",
-        (
-            Query(value("simgrad_tape_bytes", "tier"), "kept on {{tier}}"),
-            Query(value("simgrad_tape_limit_bytes", "tier"), "limit on {{tier}}"),
-        ),
-    ),
-    Panel(
-        "Tape evictions",
-        "Kept rollouts dropped per second; after limit or ttl a client must replay.",
-        "cps",
-        (Query(rate("simgrad_tape_evictions_total", "reason"), "{{reason}}"),),
-    ),
 )
 
-PROCESS = (
+PROCESS_ROW = (
     Panel(
         "CPU",
         "Cores in use.",
         "short",
-        (Query(rate("process_cpu_seconds_total", "instance"), "{{instance}}"),),
+        (Query(rate("process_cpu_seconds_total", PROCESS), PROCESS_NAME),),
         width=6,
     ),
     Panel(
@@ -302,8 +317,8 @@ PROCESS = (
         "Resident and virtual memory.",
         "bytes",
         (
-            Query(value("process_resident_memory_bytes", "instance"), "resident {{instance}}"),
-            Query(value("process_virtual_memory_bytes", "instance"), "virtual {{instance}}"),
+            Query(value("process_resident_memory_bytes", PROCESS), f"resident {PROCESS_NAME}"),
+            Query(value("process_virtual_memory_bytes", PROCESS), f"virtual {PROCESS_NAME}"),
         ),
         width=6,
     ),
@@ -313,8 +328,8 @@ PROCESS = (
         "percentunit",
         (
             Query(
-                share(value("process_open_fds", "instance"), value("process_max_fds", "instance")),
-                "{{instance}}",
+                share(value("process_open_fds", PROCESS), value("process_max_fds", PROCESS)),
+                PROCESS_NAME,
             ),
         ),
         width=6,
@@ -326,7 +341,7 @@ PROCESS = (
         (
             Query(
                 f"(simgrad_tls_certificate_expiry_timestamp_seconds{selector()} > 0) - time()",
-                "{{instance}}",
+                PROCESS_NAME,
             ),
         ),
         "stat",
@@ -336,7 +351,7 @@ PROCESS = (
         "Connections",
         "Open connections; a connection takes two file descriptors.",
         "short",
-        (Query(value("simgrad_connections", "instance"), "{{instance}}"),),
+        (Query(value("simgrad_connections", PROCESS), PROCESS_NAME),),
     ),
     Panel(
         "Connections rejected",
@@ -415,6 +430,6 @@ ROWS = (
     ("Requests", REQUESTS),
     ("Queue and work", QUEUE),
     ("Load and callers", LOAD),
-    ("GPU and tape", DEVICE),
-    ("Process", PROCESS),
+    ("GPU", DEVICE),
+    ("Process", PROCESS_ROW),
 )

@@ -1,14 +1,17 @@
 """Panels as data, and their Grafana form.
 
-Every query is written through the functions here, so every selector carries $job and $instance,
-every rate $__rate_interval, and no quantile or ratio gives NaN on an idle server.
+Every query is written through the functions here, so every selector carries $job, $namespace, $pod
+and $instance, every rate $__rate_interval, and no quantile or ratio gives NaN on an idle server.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-TARGET = 'job=~"$job", instance=~"$instance"'
+TARGET = 'job=~"$job", namespace=~"$namespace", pod=~"$pod", instance=~"$instance"'
+# What tells processes apart, and how they are called: outside of Kubernetes a pod has no name.
+PROCESS = "pod, instance"
+PROCESS_NAME = "{{pod}} {{instance}}"
 WINDOW = "[$__rate_interval]"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -33,6 +36,7 @@ class Panel:
     width: int = 8
     stacked: bool = False
     names: bool = False  # a stat that shows the names of its series, not their values
+    threshold: float | None = None  # a line: where an alert looks, or an objective is missed
 
 
 def selector(match: str = "") -> str:
@@ -133,7 +137,11 @@ def grafana_panel(panel: Panel, identity: int, x: int, y: int, height: int) -> d
             "fillOpacity": 30 if panel.stacked else 5,
             "showPoints": "never",
             "stacking": stacking,
+            "thresholdsStyle": {"mode": "off" if panel.threshold is None else "dashed"},
         }
+        if panel.threshold is not None:
+            steps = [{"color": "green", "value": None}, {"color": "red", "value": panel.threshold}]
+            defaults["thresholds"] = {"mode": "absolute", "steps": steps}
         defaults["min"] = 0
     return {
         "id": identity,

@@ -35,9 +35,9 @@ def renderer():
     return out
 
 
-def render(*files: pathlib.Path, release="demo"):
+def render(*files: pathlib.Path, release="demo", chart=CHART):
     """(merged values, text of every template by its name)."""
-    command = [str(renderer()), str(CHART), release, "lab", *map(str, files)]
+    command = [str(renderer()), str(chart), release, "lab", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RenderError(done.stderr)
@@ -64,8 +64,9 @@ def pod(name):
 
 
 def container(name):
-    (only,) = pod(name)["spec"]["containers"]
-    return only
+    """The server's; an operator may put others beside it."""
+    (server,) = [c for c in pod(name)["spec"]["containers"] if c["name"] == "simgrad"]
+    return server
 
 
 def flags(name):

@@ -3,6 +3,8 @@
 import copy
 import json
 import re
+import runpy
+import shutil
 import subprocess
 
 import jsonschema
@@ -16,7 +18,7 @@ from simgrad import command_line
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # Kinds of others, for which Kubernetes has no schema.
-CUSTOM = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+CUSTOM = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "Certificate", "GRPCRoute"}
 OLDEST = re.search(
     r">=(\d+\.\d+)", yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
 )[1]
@@ -49,7 +51,17 @@ WRONG = {
     "a name that is none": {"replica": 2},
     "a nested name that is none": {"tls": {"enable": True}},
     "a device that is none": {"device": "tpu"},
-    "two GPUs for one server": {"gpu": {"count": 2}},
+    "a GPU server without a GPU": {"gpu": {"count": 0}},
+    "a strategy that is none": {"strategy": {"type": "Recreated"}},
+    "an age that is no duration": {"server": {"maxConnectionAge": "300"}},
+    "a CA of clients that need no certificate": {"tls": {"clientCaSecretName": "callers-ca"}},
+    "a variable without a name": {"extraEnv": [{"value": "x"}]},
+    "a certificate without TLS": {"tls": {"certManager": {"enabled": True, "issuerRef": {"name": "x"}}}},
+    "a certificate without an issuer": {
+        "tls": {"enabled": True, "secretName": "x", "certManager": {"enabled": True, "issuerRef": {}}}
+    },
+    "a route from nowhere": {"route": {"enabled": True}},
+    "a field that no probe of ours has": {"probes": {"startup": {"httpGet": {}}}},
     "TLS without a secret": {"tls": {"enabled": True}},
     "plaintext that nobody allowed": {"allowInsecure": False},
     "client certificates without TLS": {"tls": {"mutual": True}},
@@ -87,13 +99,19 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
 def test_every_value_is_used_and_every_use_has_a_value():
     templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
     used = set(re.findall(r"\.Values\.([\w.]+)", templates))
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
 
-    def leaves(tree, path=()):
+    def paths(tree, path=()):
         for key, value in tree.items():
-            nested = isinstance(value, dict) and value and ".".join((*path, key)) not in used
-            yield from leaves(value, (*path, key)) if nested else [".".join((*path, key))]
+            yield ".".join((*path, key)), not (isinstance(value, dict) and value)
+            if isinstance(value, dict):
+                yield from paths(value, (*path, key))
 
-    assert used == set(leaves(yaml.safe_load((CHART / "values.yaml").read_text())))
+    found = dict(paths(values))
+    assert used <= found.keys()
+    leaves = [path for path, is_leaf in found.items() if is_leaf]
+    unused = [leaf for leaf in leaves if not any((leaf + ".").startswith(u + ".") for u in used)]
+    assert unused == []
 
 
 @by_case
@@ -113,6 +131,9 @@ def test_names_labels_and_ports_lead_to_the_pods(name):
     assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} <= ports.keys()
     used = {int(flags(name)[flag]) for flag in flags(name) if flag.endswith("port")}
     assert used == set(ports.values())
+    if "HorizontalPodAutoscaler" in found:
+        target = found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"]
+        assert target == found["Deployment"]["metadata"]["name"]
 
 
 @by_case
@@ -127,17 +148,162 @@ def test_the_pod_has_no_privileges_and_writes_only_to_the_kernel_cache(name):
     assert writable == [flags(name)["kernel_cache"]]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert {m["name"] for m in container(name)["volumeMounts"]} == volumes.keys()
-    assert "sizeLimit" in volumes["kernels"]["emptyDir"]
+    kernels = volumes["kernels"]
+    assert "sizeLimit" in kernels.get("emptyDir", ()) or "persistentVolumeClaim" in kernels
 
 
 @by_case
 def test_a_replacement_waits_for_the_gpu_and_a_drain_is_never_cut_off(name):
-    assert objects(name)["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+    strategy = objects(name)["Deployment"]["spec"]["strategy"]
+    assert strategy["type"] == "RollingUpdate" and strategy["rollingUpdate"]["maxSurge"] == 0
     drain = int(flags(name)["drain_timeout"].rstrip("s"))
     assert pod(name)["spec"]["terminationGracePeriodSeconds"] > drain
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n != "plain_cpu"])
+@pytest.fixture
+def rendered(tmp_path):
+    """Renders with values that are given as data, and parses the objects by kind."""
+
+    def render_values(values, **options):
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump(values))
+        merged, files = render(file, **options)
+        jsonschema.validate(merged, SCHEMA)
+        texts = [text for name, text in files.items() if name.endswith(".yaml")]
+        found = [document for text in texts for document in yaml.safe_load_all(text) if document]
+        for document in found:
+            if document["kind"] not in CUSTOM:
+                kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+        return {document["kind"]: document for document in found}
+
+    return render_values
+
+
+def arguments(found):
+    (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    return dict(argument[2:].split("=", 1) for argument in server["args"])
+
+
+def test_an_upgrade_takes_one_replica_at_a_time_unless_told_otherwise(rendered):
+    strategy = objects("default")["Deployment"]["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    recreated = rendered({"strategy": {"type": "Recreate"}})["Deployment"]["spec"]["strategy"]
+    assert recreated == {"type": "Recreate"}
+
+
+def test_a_release_that_changes_no_pod_replaces_none(tmp_path):
+    """A chart of another version, say one that changed a dashboard, with the same image."""
+    other = tmp_path / "chart"
+    shutil.copytree(CHART, other)
+    text = (other / "Chart.yaml").read_text()
+    (other / "Chart.yaml").write_text(re.sub(r"(?m)^(version|appVersion): .*$", r"\1: 9.9.9", text))
+    values = VALUES["secured_and_watched"]
+    deployments = [
+        yaml.safe_load(render(values, chart=chart)[1]["templates/deployment.yaml"])
+        for chart in (CHART, other)
+    ]
+    labels = [deployment["metadata"]["labels"]["helm.sh/chart"] for deployment in deployments]
+    assert labels[0] != labels[1]
+    assert deployments[0]["spec"] == deployments[1]["spec"]
+
+
+GIB = 1 << 30
+BUDGETS = {
+    "a power of two": ("64Gi", 48 * GIB),
+    "a power of ten": ("100G", 75_000_000_000),
+    "bytes as text": ("8589934592", 6 * GIB),
+    "bytes": (8 * GIB, 6 * GIB),
+}
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_on_a_gpu_admitted_work_fits_the_memory_of_the_pod(rendered, name):
+    """What does not fit the GPU spills to the pod's memory, and the server sees the GPU's alone."""
+    limit, budget = BUDGETS[name]
+    given = arguments(rendered({"resources": {"limits": {"memory": limit}}}))
+    assert int(given["memory_limit_bytes"]) == budget
+
+
+def test_the_budget_of_a_gpu_server_leaves_a_quarter_of_the_default_limit():
+    limit = container("default")["resources"]["limits"]["memory"]
+    assert container("default")["resources"]["requests"]["memory"] == limit
+    assert int(flags("default")["memory_limit_bytes"]) * 4 == int(limit.removesuffix("Gi")) * GIB * 3
+
+
+def test_the_budget_is_the_operators_or_the_servers_own(rendered):
+    given = arguments(rendered({"server": {"memoryBudget": 5 * GIB}}))
+    assert int(given["memory_limit_bytes"]) == 5 * GIB
+    for own in ({"device": "cpu"}, {"resources": {"limits": None}}):
+        assert "memory_limit_bytes" not in arguments(rendered(own))
+    with pytest.raises(RenderError, match="resources.limits.memory: 1.5Gi"):
+        rendered({"resources": {"limits": {"memory": "1.5Gi"}}})
+
+
+def test_a_server_takes_as_many_gpus_as_its_pod_is_given(rendered):
+    found = rendered({"gpu": {"count": 4}})
+    (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == 4
+    assert arguments(found)["device"] == "cuda"  # every GPU that it sees
+
+
+def test_what_an_operator_adds_arrives_and_takes_nothing_away():
+    values, spec, server = VALUES["customised"], pod("customised")["spec"], container("customised")
+    given = yaml.safe_load(values.read_text())
+    assert server["env"] == given["extraEnv"] and server["lifecycle"] == given["lifecycle"]
+    assert given["extraVolumes"][0] in spec["volumes"] and len(spec["volumes"]) > 1
+    assert given["extraVolumeMounts"][0] in server["volumeMounts"]
+    assert spec["initContainers"] == given["initContainers"]
+    assert [c["name"] for c in spec["containers"]] == ["simgrad", "agent"]
+    assert spec["schedulerName"] == "volcano"
+    assert spec["serviceAccountName"] == "existing"
+    assert "ServiceAccount" not in objects("customised")
+    assert server["resources"]["limits"]["nvidia.com/mig-3g.40gb"] == 1
+    assert server["startupProbe"]["failureThreshold"] == 120
+    assert server["startupProbe"]["periodSeconds"] == 5
+    assert server["livenessProbe"]["periodSeconds"] == 20
+    assert int(flags("customised")["memory_limit_bytes"]) == given["server"]["memoryBudget"]
+    (endpoint,) = objects("customised")["ServiceMonitor"]["spec"]["endpoints"]
+    assert endpoint["relabelings"] == given["serviceMonitor"]["relabelings"]
+    assert endpoint["metricRelabelings"] == given["serviceMonitor"]["metricRelabelings"]
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == "kernels"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "kernels"}
+
+
+def test_a_gpu_may_be_claimed_instead_of_counted(rendered):
+    """Dynamic resource allocation; its fields are of newer versions of Kubernetes than the oldest."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    resources = {"claims": [{"name": "gpu"}]}
+    found = rendered({"gpu": {"resource": ""}, "resourceClaims": claims, "resources": resources})
+    spec = found["Deployment"]["spec"]["template"]["spec"]
+    assert spec["resourceClaims"] == claims
+    assert spec["containers"][0]["resources"]["claims"] == resources["claims"]
+    assert spec["containers"][0]["resources"]["limits"].keys() == {"memory"}
+
+
+def test_common_labels_and_annotations_are_on_every_object_and_on_no_pod():
+    for document in objects("customised").values():
+        metadata = document["metadata"]
+        assert metadata["name"].startswith("physics-server")
+        assert metadata["labels"]["cost-centre"] == "4711"
+        assert metadata["annotations"]["example.com/owner"] == "physics"
+    assert objects("customised")["Service"]["metadata"]["annotations"]["example.com/note"] == "here"
+    assert "cost-centre" not in pod("customised")["metadata"]["labels"]
+    assert "annotations" not in pod("customised")["metadata"]
+
+
+def test_a_platform_may_choose_the_user(rendered):
+    chosen = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+    spec = rendered({"podSecurityContext": chosen})["Deployment"]["spec"]["template"]["spec"]
+    assert set(spec["securityContext"]) == {"runAsNonRoot", "seccompProfile"}
+
+
+def test_connections_are_renewed_so_that_clients_find_new_replicas(rendered):
+    for name in CASES:
+        assert re.fullmatch(r"[1-9]\d*(s|m|h)", flags(name)["max_connection_age"])
+    assert arguments(rendered({"server": {"maxConnectionAge": "0"}}))["max_connection_age"] == "0"
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in ("plain_cpu", "customised")])
 def test_a_gpu_is_asked_for_where_one_is_used(name):
     assert flags(name)["device"] == "cuda"
     assert container(name)["resources"]["limits"]["nvidia.com/gpu"] == 1
@@ -173,7 +339,17 @@ def test_mutual_tls_and_tokens_come_from_secrets():
         mounts[mount["name"]] = mount["mountPath"]
     for flag in ("tls_certificate", "tls_key", "tls_client_ca"):
         assert given[flag].startswith(mounts["tls"] + "/")
+    assert "client-ca" not in mounts
     assert given["token_file"].startswith(mounts["tokens"] + "/")
+
+
+def test_the_ca_of_callers_may_be_in_a_secret_of_its_own():
+    """With cert-manager, ca.crt beside the server's certificate is the server's issuer."""
+    volumes = {v["name"]: v for v in pod("customised")["spec"]["volumes"]}
+    mounts = {m["name"]: m["mountPath"] for m in container("customised")["volumeMounts"]}
+    assert volumes["client-ca"]["secret"]["secretName"] == "callers-ca"
+    assert flags("customised")["tls_client_ca"] == mounts["client-ca"] + "/ca.crt"
+    assert flags("customised")["tls_certificate"].startswith(mounts["tls"] + "/")
 
 
 @by_case
@@ -199,8 +375,14 @@ def test_the_server_starts_with_the_flags_of_the_chart(name):
     assert server.stop() == 0
 
 
-def test_the_service_is_headless():
-    assert objects("default")["Service"]["spec"]["clusterIP"] == "None"
+def test_the_service_is_headless_unless_told_otherwise(rendered):
+    service = objects("default")["Service"]["spec"]
+    assert service["clusterIP"] == "None" and "type" not in service
+    assert service["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
+    assert "appProtocol" not in objects("secured_and_watched")["Service"]["spec"]["ports"][0]
+    other = objects("customised")["Service"]["spec"]
+    assert other["type"] == "ClusterIP" and "clusterIP" not in other
+    assert other["ports"][0]["port"] == 443 and other["ports"][0]["appProtocol"] == "grpc"
 
 
 def test_only_namesakes_and_prometheus_come_in_and_nothing_goes_out():
@@ -231,6 +413,19 @@ def test_replicas_are_scaled_by_the_queue_of_their_own_release():
     assert f'service="{service}"' in trigger["metadata"]["query"]
 
 
+def test_keda_scales_down_as_slowly_as_the_values_say():
+    """KEDA's own cooldownPeriod acts on the way to no replicas alone, and here is at least one."""
+    scaled = objects("scaled")["ScaledObject"]["spec"]
+    assert scaled["minReplicaCount"] >= 1 and "cooldownPeriod" not in scaled
+    (configuration,) = scaled["advanced"].values()
+    behavior = case("scaled")[0]["autoscaling"]["behavior"]
+    assert configuration == {"behavior": behavior}
+    assert behavior["scaleDown"]["stabilizationWindowSeconds"] == 600
+    autoscaler = copy.deepcopy(objects("customised")["HorizontalPodAutoscaler"])
+    autoscaler["spec"]["behavior"] = configuration["behavior"]
+    kubernetes_validate.validate(autoscaler, VERSIONS[-1], strict=True)
+
+
 def test_toggles_are_off_by_default_and_work():
     extras = {
         "ServiceMonitor",
@@ -255,6 +450,25 @@ def test_an_hpa_scales_on_the_queue(tmp_path):
     (hpa,) = (yaml.safe_load(t) for n, t in render(file)[1].items() if "autoscaling" in n)
     kubernetes_validate.validate(hpa, VERSIONS[-1], strict=True)
     assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == "simgrad_queue_requests"
+    assert hpa["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
+
+
+def test_the_chart_holds_files_and_no_links():
+    """Flux's source controller and others skip links when they pack a chart."""
+    copy_files = runpy.run_path(str(CHART.parent / "copy-files"))
+    assert not [path for path in CHART.rglob("*") if path.is_symlink()]
+    held = {p: p.read_text() for p in (CHART / "files").rglob("*") if p.is_file()}
+    assert held == copy_files["copies"](), "deploy/kubernetes/copy-files"
+
+
+@pytest.mark.parametrize("lost", ["files/simgrad.rules.yml", "files/dashboards"])
+def test_a_chart_that_lost_its_files_is_refused(tmp_path, lost):
+    other = tmp_path / "chart"
+    shutil.copytree(CHART, other)
+    path = other / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(RenderError, match=lost):
+        render(VALUES["secured_and_watched"], chart=other)
 
 
 def test_dashboards_arrive_unchanged():
@@ -298,6 +512,38 @@ def test_a_release_called_simgrad_is_not_called_twice():
     assert objects("default")["Service"]["metadata"]["name"] == "demo-simgrad"
 
 
+def test_a_certificate_is_asked_for_by_the_names_that_callers_dial():
+    certificate = objects("customised")["Certificate"]["spec"]
+    (volume,) = [v for v in pod("customised")["spec"]["volumes"] if v["name"] == "tls"]
+    assert certificate["secretName"] == volume["secret"]["secretName"]
+    assert certificate["issuerRef"] == {"name": "lab", "kind": "ClusterIssuer"}
+    service = objects("customised")["Service"]["metadata"]["name"]
+    assert {f"{service}.lab", f"{service}.lab.svc.cluster.local", "sim.example.com"} <= set(
+        certificate["dnsNames"]
+    )
+
+
+def test_a_route_leads_to_the_service_and_to_nothing_else_of_it():
+    route, service = objects("customised")["GRPCRoute"]["spec"], objects("customised")["Service"]
+    (rule,) = route["rules"]
+    (backend,) = rule["backendRefs"]
+    assert backend["name"] == service["metadata"]["name"]
+    assert backend["port"] in {port["port"] for port in service["spec"]["ports"]}
+    (match,) = rule["matches"]
+    proto = (ROOT / "proto/simgrad/v1/simgrad.proto").read_text()
+    package, name = match["method"]["service"].rsplit(".", 1)
+    assert f"package {package};" in proto and f"service {name} " in proto
+
+
+def test_the_notes_warn_of_tokens_in_plaintext_and_of_a_server_that_takes_every_core(tmp_path):
+    assert "WARNING" not in case("default")[1]["templates/NOTES.txt"]
+    assert "WARNING" not in case("secured_and_watched")[1]["templates/NOTES.txt"]
+    assert "every core" in case("plain_cpu")[1]["templates/NOTES.txt"]
+    file = tmp_path / "values.yaml"
+    file.write_text("tokens: {secretName: simgrad-tokens}")
+    assert "WARNING: tokens travel in plaintext" in render(file)[1]["templates/NOTES.txt"]
+
+
 def test_the_notes_say_where_it_serves_and_how_to_call_it():
     def notes(name):
         text = case(name)[1]["templates/NOTES.txt"]
@@ -312,5 +558,5 @@ def test_the_notes_say_where_it_serves_and_how_to_call_it():
     assert call.tls_ca and call.tls_certificate and call.tls_key and call.token_file
 
 
-def test_there_are_three_files_of_values_beside_the_default():
-    assert len(VALUES) >= 3
+def test_there_are_four_files_of_values_beside_the_default():
+    assert len(VALUES) >= 4

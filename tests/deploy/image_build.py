@@ -66,6 +66,9 @@ class Buildah:
         for wheel in wheels.iterdir():
             with zipfile.ZipFile(wheel) as archive:
                 for name in archive.namelist():
+                    if name.endswith("License.txt"):  # the toolkit's own name for NVIDIA's terms
+                        cuda.mkdir(exist_ok=True)
+                        (cuda / "EULA.txt").write_bytes(archive.read(name))
                     part = re.fullmatch(r"nvidia/\w+/(include|lib)/(.*[^/])", name)
                     if part:
                         target = cuda / {"lib": "lib64"}.get(part[1], part[1]) / part[2]

@@ -1,6 +1,7 @@
 """The image: the Dockerfile as text in every run; built, started and asked with --long."""
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -42,11 +43,37 @@ def of(stage, name):
 
 def test_every_base_image_is_an_argument():
     bases = [arguments for _, name, arguments in instructions() if name == "FROM"]
-    assert bases == ["${BUILD_BASE} AS build", "${RUNTIME_BASE} AS runtime"]
+    own = {"build", "packages", "materials", "runtime"}
+    assert [base for base in bases if base.split()[0] not in own] == [
+        "${BUILD_BASE}${BUILD_DIGEST:+@${BUILD_DIGEST}} AS build",
+        "${RUNTIME_BASE}${RUNTIME_DIGEST:+@${RUNTIME_DIGEST}} AS packages",
+    ]
     defaults = {
         arguments.partition("=")[0] for stage, name, arguments in instructions() if not stage
     }
-    assert defaults == {"BUILD_BASE", "RUNTIME_BASE"}
+    assert defaults == {"BUILD_BASE", "BUILD_DIGEST", "RUNTIME_BASE", "RUNTIME_DIGEST"}
+
+
+def test_the_image_says_which_base_it_was_pinned_to():
+    (labels,) = of("runtime", "LABEL")
+    assert 'org.opencontainers.image.base.digest="${RUNTIME_DIGEST}"' in labels
+    assert {"RUNTIME_BASE", "RUNTIME_DIGEST"} <= set(of("runtime", "ARG"))
+
+
+def test_a_container_without_a_gpu_asks_for_none():
+    """NVIDIA's runtime, where it is a node's default, gives `all` to whoever asks for it."""
+    (environment,) = of("runtime", "ENV")
+    assert "NVIDIA_VISIBLE_DEVICES=void" in environment
+
+
+def test_terms_and_bill_of_materials_are_made_from_what_is_linked_and_come_along():
+    made = " ".join(of("build", "RUN"))
+    assert "scripts/third-party notices /out/simgrad-server" in made
+    assert "--licence=libnvrtc=${CUDA_HOME}/EULA.txt < /out/opened" in made
+    (bill,) = of("materials", "RUN")
+    assert "sbom /out/simgrad-server --installed=/out/status" in bill
+    assert "--from=materials /out/documents/ /usr/share/doc/simgrad/" in of("runtime", "COPY")
+    assert "LICENSE NOTICE /out/documents/" in of("build", "COPY")
 
 
 def test_what_is_copied_exists_and_is_no_more_than_the_build_needs():
@@ -75,9 +102,10 @@ def test_the_image_runs_as_a_number_and_not_as_root():
 
 
 def test_the_runtime_stage_takes_only_finished_things_from_the_build():
-    for line in of("runtime", "COPY"):
-        assert line.startswith("--from=build /out/")
-    assert not any(tool in " ".join(of("runtime", "RUN")) for tool in ("cmake", "g++", "-dev"))
+    for line in of("packages", "COPY") + of("runtime", "COPY"):
+        assert re.match(r"--from=(build|materials) /out/", line)
+    commands = " ".join(of("packages", "RUN") + of("runtime", "RUN"))
+    assert not any(tool in commands for tool in ("cmake", "g++", "-dev"))
 
 
 def test_entry_point_and_health_check_run_without_a_shell():
@@ -239,6 +267,18 @@ def test_the_image_says_what_it_is(image):
     assert configuration["Labels"]["org.opencontainers.image.revision"] == "abcdef123456"
     assert configuration["Healthcheck"]["Test"][0] == "CMD"
     assert set(configuration["ExposedPorts"]) == {"8001/tcp", "8002/tcp"}
+
+
+@pytest.mark.long
+def test_the_image_holds_its_terms_and_its_bill_of_materials(image, cuda_image):
+    for _, root in (image, cuda_image):
+        documents = root / "usr/share/doc/simgrad"
+        assert (documents / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+        notices = (documents / "THIRD-PARTY-NOTICES").read_text()
+        assert "libgrpc" in notices and ("libnvrtc" in notices) == (root is cuda_image[1])
+        bill = json.loads((documents / "sbom.spdx.json").read_text())
+        installed = output((image if root is image[1] else cuda_image), "dpkg-query", "-W", "-f", "${Package}\n")
+        assert set(installed.stdout.split()) <= {package["name"] for package in bill["packages"]}
 
 
 @pytest.mark.long

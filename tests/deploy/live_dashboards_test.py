@@ -87,8 +87,10 @@ class Watched:
 
     def expression(self, template, window):
         text = template.replace("$__rate_interval", window)
-        for name in ("job", "instance", "world", "site"):
+        for name in ("job", "world", "site"):
             text = text.replace(f'=~"${name}"', '=~".+"')
+        for name in ("namespace", "pod", "instance"):
+            text = text.replace(f'=~"${name}"', '=~".*"')
         assert "$" not in text, text
         return text
 
@@ -121,6 +123,11 @@ def watched(tmp_path_factory, rules_text):
 
 
 DASHBOARDS = [build_dashboards.dashboard(source) for source in build_dashboards.SOURCES]
+MARKS = [
+    pytest.param(mark["expr"], id=f"{dashboard['uid']}: {mark['name']}")
+    for dashboard in DASHBOARDS
+    for mark in dashboard["annotations"]["list"]
+]
 TARGETS = [
     pytest.param(
         panel["title"], target["expr"], id=f"{dashboard['uid']}: {panel['title']} {target['refId']}"
@@ -150,6 +157,12 @@ def test_a_panel_shows_data_or_stands_in_a_list(watched, exported, expected, tit
 def test_a_panel_never_shows_nan_in_the_course_of_the_load(watched, title, expression):
     for line in watched.course(expression):
         assert not any(math.isnan(float(number)) for _, number in line["values"]), line["metric"]
+
+
+@pytest.mark.parametrize("expression", MARKS)
+def test_a_mark_can_be_asked_for_and_starts_are_seen(watched, expression):
+    marked = watched.course(expression)
+    assert "process_start_time_seconds" not in expression or marked
 
 
 def test_the_load_makes_every_kind_of_event_happen(watched):

@@ -13,6 +13,8 @@ import urllib.request
 import yaml
 
 SCRAPE = "500ms"
+# What Kubernetes' service discovery adds to a target.
+LABELS = {"namespace": "lab", "service": "sim", "pod": "sim-0"}
 DEADLINE = 60.0  # seconds; everything waited for here takes a few
 
 
@@ -51,7 +53,7 @@ class LivePrometheus:
                 "evaluation_interval": SCRAPE,
             },
             "rule_files": ["rules.yml"],
-            "scrape_configs": [{"job_name": "simgrad", "static_configs": [{"targets": targets}]}],
+            "scrape_configs": [{"job_name": "simgrad", "static_configs": [{"targets": targets, "labels": LABELS}]}],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
         self.log = (folder / "log").open("w+")

@@ -43,7 +43,7 @@ def test_panels_that_the_runbook_sends_to_exist():
 
 def test_flags_exist():
     # What helm, docker, kubectl and git are told.
-    others = {"namespace", "set", "from", "create", "reuse", "build", "previous", "short"}
+    others = {"namespace", "set", "from", "create", "reuse", "build", "previous", "short", "reset"}
     named = set(re.findall(r"--([a-z_]+)\b", CLIENT_COMMAND.sub("", PAGE))) - others
     assert {"drain_timeout", "near_band_ulps"} <= named <= server_flags()
 
@@ -65,9 +65,9 @@ def value_at(path):
 def test_values_that_are_set_or_named_exist():
     named = set(re.findall(r"--set ([\w.]+?)=", PAGE))
     named |= set(
-        re.findall(r"`((?:server|image|tls|networkPolicy|prometheusRule|autoscaling)\.\w+)`", PAGE)
+        re.findall(rf"`((?:{'|'.join(VALUES)})(?:\.\w+)+)`", PAGE)
     )
-    assert len(named) > 10
+    assert len(named) > 20
     for path in named:
         if ".labels." not in path:  # whatever one's own Prometheus selects by
             value_at(path)

@@ -1,5 +1,6 @@
 """Several servers behind one name, as docs/operations.md says."""
 
+import contextlib
 import urllib.request
 
 import event_load
@@ -8,6 +9,7 @@ import pytest
 import simgrad as sg
 from live_prometheus import wait_until
 from live_server import LiveServer
+from name_server import NameServer
 
 
 @pytest.fixture
@@ -23,8 +25,8 @@ def target(servers):
     return "ipv4:" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
 
 
-def calls(server):
-    url = f"http://localhost:{server.metrics_port}/metrics"
+def calls(server, address="localhost"):
+    url = f"http://{address}:{server.metrics_port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     started = [line for line in lines if line.startswith("grpc_server_started_total")]
@@ -60,6 +62,51 @@ def test_a_replica_that_ends_takes_no_further_calls_with_it(replicas):
         for _ in range(4):
             assert np.isfinite(rollout(client).state["y"]).all()
         assert calls(replicas[1]) > 4
+
+
+def on_one_port(*flags):
+    """Two servers with one port, as pods have it, on two addresses of loopback."""
+    while True:
+        first = LiveServer("--address=127.0.0.1", *flags)
+        try:
+            return [first, LiveServer("--address=127.0.0.2", f"--port={first.port}", *flags)]
+        except RuntimeError:  # another process has that port there
+            first.stop()
+
+
+@contextlib.contextmanager
+def connected_before_the_second_came(monkeypatch, *flags):
+    """(client, its name server, both servers), when the second has just been added to DNS."""
+    # gRPC would ask DNS at most every thirty seconds.
+    often = ("grpc.dns_min_time_between_resolutions_ms", 100)
+    monkeypatch.setattr(sg.client, "CONNECTION_OPTIONS", (*sg.client.CONNECTION_OPTIONS, often))
+    names, servers = NameServer("127.0.0.1"), on_one_port(*flags)
+    name = f"dns://127.0.0.1:{names.port}/sim.lab.example:{servers[0].port}"
+    try:
+        with sg.Client(name, timeout=60, load_balancing="round_robin") as client:
+            client.info()
+            names.addresses.append("127.0.0.2")
+            yield client, names, servers
+    finally:
+        names.stop()
+        for server in servers:
+            server.stop()
+
+
+def test_connections_of_limited_age_lead_clients_to_a_new_replica(monkeypatch):
+    flags = ("--max_connection_age=1s",)
+    with connected_before_the_second_came(monkeypatch, *flags) as (client, _, servers):
+        first = rollout(client).state["y"].tobytes()
+        wait_until(lambda: client.info() and calls(servers[1], "127.0.0.2"), "a call on the new replica")
+        assert rollout(client).state["y"].tobytes() == first
+
+
+def test_a_connection_without_an_age_keeps_a_client_where_it_is(monkeypatch):
+    with connected_before_the_second_came(monkeypatch) as (client, names, servers):
+        asked = names.asked
+        for _ in range(200):
+            client.info()
+        assert calls(servers[1], "127.0.0.2") == 0 and names.asked == asked
 
 
 def test_a_policy_that_does_not_exist_is_refused():

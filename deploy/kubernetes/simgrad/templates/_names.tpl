@@ -1,6 +1,8 @@
 {{/* Name of every object. */}}
 {{- define "simgrad.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 63 | trimSuffix "-" -}}
 {{- else -}}
 {{- printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
@@ -13,11 +15,51 @@ app.kubernetes.io/name: simgrad
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Of every object but the pods: a pod whose labels name a version is replaced when nothing in it changed. */}}
 {{- define "simgrad.labels" -}}
 {{ include "simgrad.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Annotations of an object: those of all, and its own. Call with (dict "all" $ "own" ...). */}}
+{{- define "simgrad.annotations" -}}
+{{- $annotations := merge (deepCopy (.own | default dict)) .all.Values.commonAnnotations -}}
+{{- with $annotations }}
+{{- "annotations:" | nindent 2 }}
+{{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end -}}
+
+{{- define "simgrad.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (include "simgrad.fullname" .) }}
+{{- end -}}
+
+{{/* Bytes of a quantity of memory as Kubernetes writes it. */}}
+{{- define "simgrad.bytes" -}}
+{{- if kindIs "string" . -}}
+{{- if not (regexMatch "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$" .) }}
+{{- fail (printf "resources.limits.memory: %s: write a whole number with Ki, Mi, Gi, Ti, k, M, G, T or nothing, or set server.memoryBudget" .) }}
+{{- end -}}
+{{- $factors := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
+{{- mul (regexFind "^[0-9]+" . | int64) (get $factors (regexFind "[A-Za-z]*$" .) | default 1) -}}
+{{- else -}}
+{{- int64 . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* On a GPU the server sees the GPU's memory and not the pod's, where work spills to. */}}
+{{- define "simgrad.memoryBudget" -}}
+{{- $limit := (.Values.resources.limits | default dict).memory -}}
+{{- if .Values.server.memoryBudget -}}
+{{- .Values.server.memoryBudget | int64 -}}
+{{- else if and $limit (ne .Values.device "cpu") -}}
+{{- div (mul (include "simgrad.bytes" $limit) 3) 4 -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "simgrad.image" -}}
@@ -36,13 +78,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* The flags that the chart gives the server. */}}
 {{- define "simgrad.flags" -}}
-- --address=0.0.0.0
+- "--address={{ .Values.server.address }}"
 - --port=8001
 - --metrics_port=8002
 - --device={{ .Values.device }}
 - --drain_timeout={{ .Values.server.drainTimeoutSeconds }}s
 - --queue_capacity={{ .Values.server.queueCapacity | int64 }}
 - --max_message_bytes={{ .Values.server.maxMessageBytes | int64 }}
+{{- with include "simgrad.memoryBudget" . }}
+- --memory_limit_bytes={{ . }}
+{{- end }}
+- --max_connection_age={{ .Values.server.maxConnectionAge }}
 - --reflection={{ .Values.server.reflection }}
 - --kernel_cache=/var/cache/simgrad
 {{- if ne .Values.device "cpu" }}
@@ -52,7 +98,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - --tls_certificate=/etc/simgrad/tls/tls.crt
 - --tls_key=/etc/simgrad/tls/tls.key
 {{- if .Values.tls.mutual }}
-- --tls_client_ca=/etc/simgrad/tls/ca.crt
+- --tls_client_ca=/etc/simgrad/{{ ternary "client-ca" "tls" (ne .Values.tls.clientCaSecretName "") }}/ca.crt
 {{- end }}
 - --health_port=8003
 # Prometheus scrapes plaintext; the NetworkPolicy says who may.
