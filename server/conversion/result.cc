@@ -129,12 +129,12 @@ std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::Wor
                                     ", the format of role adjoint; the largest power of two is ",
                                     std::exp2(std::ilogb(precision::Traits(format).max_finite))));
   }
-  const uint64_t overflows =
-      result.adjoint_ranges.overflows[static_cast<size_t>(precision::Role::kAdjoint)];
-  if (overflows > 0) {
-    warnings.push_back(absl::StrCat(overflows, " cotangents overflowed ", name,
-                                    ", the format of role adjoint, at loss scale ",
-                                    result.loss_scale));
+  uint64_t beyond = result.adjoint_ranges.overflows[static_cast<size_t>(precision::Role::kAdjoint)];
+  for (const sim::BackwardStep& step : result.backward) beyond += step.nonfinite;
+  if (beyond > 0) {
+    warnings.push_back(absl::StrCat(beyond, " cotangents overflowed ", name,
+                                    ", the format of role adjoint, or were not finite, at loss ",
+                                    "scale ", result.loss_scale));
   }
   return warnings;
 }
