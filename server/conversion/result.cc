@@ -128,24 +128,25 @@ std::vector<v1::TensorPiece> Split(std::vector<Splittable> fields, int64_t size,
   return pieces;
 }
 
-// Where the loss scale takes cotangents beyond the format of the adjoint.
+// Where the loss scale takes cotangents beyond the format of the adjoint: in a step, where casts are
+// counted, or before, where a scaled gradient is not finite.
 std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::WorkResult& result) {
   std::vector<std::string> warnings;
   if (result.loss_scale == 1.0) return warnings;
   const sim::NumericalProgram& program = *work.batch.program;
   const precision::Format format = program.policy[precision::Role::kAdjoint].format;
   const std::string name(precision::FormatName(format));
-  if (!std::isfinite(precision::RoundTo(format, result.loss_scale))) {
+  if (result.skipped && !std::isfinite(precision::RoundTo(format, result.loss_scale))) {
     warnings.push_back(absl::StrCat("the loss scale ", result.loss_scale, " is beyond ", name,
                                     ", the format of role adjoint; the largest power of two is ",
                                     std::exp2(std::ilogb(precision::Traits(format).max_finite))));
   }
-  const uint64_t overflows =
-      result.adjoint_ranges.overflows[static_cast<size_t>(precision::Role::kAdjoint)];
-  if (overflows > 0) {
-    warnings.push_back(absl::StrCat(overflows, " cotangents overflowed ", name,
-                                    ", the format of role adjoint, at loss scale ",
-                                    result.loss_scale));
+  uint64_t beyond = result.adjoint_ranges.overflows[static_cast<size_t>(precision::Role::kAdjoint)];
+  for (const sim::BackwardStep& step : result.backward) beyond += step.nonfinite;
+  if (beyond > 0) {
+    warnings.push_back(absl::StrCat(beyond, " cotangents overflowed ", name,
+                                    ", the format of role adjoint, or were not finite, at loss ",
+                                    "scale ", result.loss_scale));
   }
   return warnings;
 }

@@ -94,37 +94,36 @@ Register RegionMaker::ScaleAt(const Summands& summands, const Read& read) {
     const auto operand = [&](size_t k) { return magnitude(first + 1 + k); };
     const Register own = magnitude(first);
     Register behind = own;
-    switch (node.op == nullptr ? kLiteral : node.op->code) {
-      case kLiteral:
+    switch (node.rule) {
+      case ScaleRule::kOwn:
         break;
-      case kAdd:
-      case kSub:
+      case ScaleRule::kSum:
         behind = f64("max_f64", {operand(0), operand(1)});
         break;
-      case kFma: {
+      case ScaleRule::kFusedSum: {
         const Register product = f64("mul_f64", {operand(0), operand(1)});
         behind = f64("max_f64", {product, operand(2)});
         break;
       }
-      case kMul: {
+      case ScaleRule::kProduct: {
         const Register left = f64("mul_f64", {scales[node.first], operand(1)});
         const Register right = f64("mul_f64", {operand(0), scales[node.second]});
         behind = f64("max_f64", {left, right});
         break;
       }
-      case kDiv:
+      case ScaleRule::kQuotient:
         behind = f64("div_f64", {scales[node.first], operand(1)});
         break;
-      case kSqrt: {
+      case ScaleRule::kRoot: {
         const Register zero = Constant(Carrier::kF64, 0);
         const Register is_zero = Call("eq_f64", Carrier::kBool, {own, zero});
         behind = f64("select_f64", {is_zero, own, f64("div_f64", {scales[node.first], own})});
         break;
       }
-      case kSelect:
+      case ScaleRule::kChoice:
         behind = f64("select_f64", {read(first + 1), scales[node.first], scales[node.second]});
         break;
-      default:
+      case ScaleRule::kSame:
         behind = scales[node.first];
     }
     scales.push_back(f64("max_f64", {own, behind}));

@@ -162,19 +162,13 @@ bool HasChoice(const Program& program, const Op& op) {
 
 bool ChoosesByReals(const Program& program, const Op& op) {
   const auto is_real = [&](ValueId id) { return program.IsReal(id); };
-  switch (op.code) {
-    case kArgmax:
-    case kArgmin:
-    case kArgsort:
-      return std::any_of(op.operands.begin(), op.operands.end(), is_real) && HasChoice(program, op);
-    case kCholesky:
-    case kLuPermutation:
-      return ElementCount(program[op.operands[0]].type.shape) > 0;
-    case kConvert:
-      return is_real(op.operands[0]) && !is_real(op.results[0]);
-    default:
-      return false;
+  if (op.code == kArgmax || op.code == kArgmin || op.code == kArgsort) {
+    return std::any_of(op.operands.begin(), op.operands.end(), is_real) && HasChoice(program, op);
   }
+  if (op.code == kCholesky || op.code == kLuPermutation) {
+    return ElementCount(program[op.operands[0]].type.shape) > 0;
+  }
+  return op.code == kConvert && is_real(op.operands[0]) && !is_real(op.results[0]);
 }
 
 std::string OwnNameOfChoice(const Op& op) {

@@ -12,7 +12,21 @@ bool Moves(const Op& op) {
   return op.code == kReshape || op.code == kBroadcast || op.code == kSlice;
 }
 
-bool Sums(const Op& op) { return op.code == kAdd || op.code == kSub || op.code == kFma; }
+ScaleRule RuleOf(const Op& op) {
+  if (op.code == kAdd || op.code == kSub) return ScaleRule::kSum;
+  if (op.code == kFma) return ScaleRule::kFusedSum;
+  if (op.code == kMul) return ScaleRule::kProduct;
+  if (op.code == kDiv) return ScaleRule::kQuotient;
+  if (op.code == kSqrt) return ScaleRule::kRoot;
+  if (op.code == kSelect) return ScaleRule::kChoice;
+  const bool keeps = op.code == kCast || op.code == kAbs || op.code == kNeg || Moves(op);
+  return keeps ? ScaleRule::kSame : ScaleRule::kOwn;
+}
+
+bool TakesTwo(ScaleRule rule) { return rule == ScaleRule::kProduct || rule == ScaleRule::kChoice; }
+bool TakesOne(ScaleRule rule) {
+  return rule == ScaleRule::kQuotient || rule == ScaleRule::kRoot || rule == ScaleRule::kSame;
+}
 
 class Search {
  public:
@@ -22,15 +36,19 @@ class Search {
     auto key = std::make_pair(value, moves);
     if (const auto known = known_.find(key); known != known_.end()) return known->second;
     ++visited_;
-    ScaleNode node{value, nullptr, std::move(moves)};
+    ScaleNode node;
+    node.value = value;
+    node.moves = std::move(moves);
     const Op* const op = visited_ <= kMostScaleNodes ? producer_(value) : nullptr;
-    if (op != nullptr && (Sums(*op) || TakesScale(*op))) {
+    const ScaleRule rule = op == nullptr ? ScaleRule::kOwn : RuleOf(*op);
+    if (rule != ScaleRule::kOwn) {
+      node.rule = rule;
       node.op = op;
       std::vector<const Op*> behind = node.moves;
       if (Moves(*op)) behind.push_back(op);
       const size_t first = op->code == kSelect ? 1 : 0;
-      if (TakesScale(*op)) node.first = Visit(op->operands[first], behind);
-      if (TakesTwoScales(*op)) node.second = Visit(op->operands[first + 1], behind);
+      if (TakesOne(rule) || TakesTwo(rule)) node.first = Visit(op->operands[first], behind);
+      if (TakesTwo(rule)) node.second = Visit(op->operands[first + 1], behind);
     }
     nodes_.push_back(std::move(node));
     known_.emplace(std::move(key), nodes_.size() - 1);
@@ -47,13 +65,6 @@ class Search {
 };
 
 }  // namespace
-
-bool TakesTwoScales(const Op& op) { return op.code == kMul || op.code == kSelect; }
-
-bool TakesScale(const Op& op) {
-  return TakesTwoScales(op) || op.code == kDiv || op.code == kCast || op.code == kAbs ||
-         op.code == kNeg || op.code == kSqrt || Moves(op);
-}
 
 std::vector<ScaleNode> ScaleOf(const Program& program, ValueId compared,
                                const std::function<const Op*(ValueId)>& producer) {

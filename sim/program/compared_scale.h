@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -19,11 +20,24 @@ namespace simgrad::sim {
 
 inline constexpr size_t kMostScaleNodes = 64;
 
+// What counts of the operation that made a value.
+enum class ScaleRule : uint8_t {
+  kOwn,       // nothing: its magnitude alone
+  kSum,       // of add and sub: the magnitudes of the operands
+  kFusedSum,  // of fma
+  kProduct,
+  kQuotient,
+  kRoot,
+  kChoice,  // of select
+  kSame,    // the scale of its operand
+};
+
 // One value whose scale counts. What is read of it and of the operands of `op` passes through
 // `moves`, operations of shape, the outermost first, to become an element of the compared value.
 struct ScaleNode {
   ValueId value = ValueId::kNone;
-  const Op* op = nullptr;  // that made it; null: its scale is its magnitude
+  ScaleRule rule = ScaleRule::kOwn;
+  const Op* op = nullptr;  // that made it; null where the rule is kOwn
   std::vector<const Op*> moves;
   size_t first = 0, second = 0;  // nodes whose scales it takes, where `op` takes them
 };
@@ -32,9 +46,5 @@ struct ScaleNode {
 // is the magnitude. `producer` returns the operation of the test's region that made a value, or null.
 std::vector<ScaleNode> ScaleOf(const Program& program, ValueId compared,
                                const std::function<const Op*(ValueId)>& producer);
-
-// Whether the operation takes the scale of one operand, or of two.
-bool TakesScale(const Op& op);
-bool TakesTwoScales(const Op& op);
 
 }  // namespace simgrad::sim

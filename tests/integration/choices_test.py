@@ -47,8 +47,8 @@ def run(client, **arguments):
 
 def test_choices_are_sites_with_margins(client):
     r = run(client)
-    assert set(r.events) >= {"argmax", "convert", "place", "halve.1", "halve.2"}
-    assert r.events["argmax"].kind == r.events["convert"].kind == "event"
+    assert set(r.events) >= {"argmax", "place", "halve.1", "halve.2"}
+    assert r.events["argmax"].kind == r.events["place"].kind == "event"
     assert (r.events["argmax"].checks == len(X)).all()
     first = np.sort(X, axis=1)
     gaps = first[:, -1] - first[:, -2]
@@ -85,10 +85,26 @@ def run_alone(client, row):
 
 
 def test_a_loss_scale_beyond_the_adjoint_warns(client):
-    def warned(scale):
-        policy = sg.Policy("f16_safe").loss_scale(scale)
-        spec = dict(steps=STEPS, initial={"x": X}, params={"k": np.array([0.1, 0.0])})
-        return client.gradient(world(), policy=policy, objective="end", **spec).warnings
+    b = ProgramBuilder("growth")
+    x, k = b.state("x"), b.param("k")
+    b.next(x=k * x)
+    b.objective("end", terminal=lambda states, exports: states["x"])
+    growth = sg.World(program=b.build())
 
-    assert warned(64) == []
-    assert "32768" in warned(65536)[0]
+    def warned(scale):
+        g = client.gradient(
+            growth,
+            steps=4,
+            initial={"x": np.array([1.0, 2.0])},
+            params={"k": 1.5},
+            policy=sg.Policy("f16_safe").loss_scale(scale),
+            objective="end",
+        )
+        return g.skipped, g.warnings
+
+    assert warned(64) == (False, [])
+    # 2^15 is a number of f16; 1.5 times as much is one too, 2.25 times as much is none.
+    skipped, warnings = warned(2**15)
+    assert skipped and "overflowed f16" in warnings[0]
+    skipped, warnings = warned(2**17)
+    assert skipped and "is beyond f16" in warnings[0]

@@ -190,7 +190,7 @@ class Assembly:
             getattr(gradient, attribute)[entry.name] = tensor
             key = entry.name if names.count(entry.name) == 1 else f"{kind}.{entry.name}"
             gradient.connected[key] = entry.connected
-            counted = len(gradient.ok) - result.left_out
+            counted = len(gradient.ok) - gradient.left_out
             gradient.zero_share[key] = entry.zero / counted if counted else 0.0
             gradient.magnitudes[key] = (entry.smallest, entry.largest)
             gradient.gated_by[key] = entry.gated_by

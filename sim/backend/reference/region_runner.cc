@@ -60,30 +60,29 @@ double ScaleAt(const Program& program, const Frame& frame, const std::vector<Sca
     const double own = magnitude(node.value);
     const auto operand = [&](size_t k) { return magnitude(node.op->operands[k]); };
     double behind = own;
-    switch (node.op == nullptr ? kLiteral : node.op->code) {
-      case kLiteral:
+    switch (node.rule) {
+      case ScaleRule::kOwn:
         break;
-      case kAdd:
-      case kSub:
+      case ScaleRule::kSum:
         behind = precision::Max(operand(0), operand(1));
         break;
-      case kFma:
+      case ScaleRule::kFusedSum:
         behind = precision::Max(operand(0) * operand(1), operand(2));
         break;
-      case kMul:
+      case ScaleRule::kProduct:
         behind = precision::Max(scales[node.first] * operand(1), operand(0) * scales[node.second]);
         break;
-      case kDiv:
+      case ScaleRule::kQuotient:
         behind = scales[node.first] / operand(1);
         break;
-      case kSqrt:
+      case ScaleRule::kRoot:
         behind = own == 0.0 ? own : scales[node.first] / own;
         break;
-      case kSelect:
+      case ScaleRule::kChoice:
         behind = frame.At(node.op->operands[0]).integer[at] != 0 ? scales[node.first]
                                                                  : scales[node.second];
         break;
-      default:
+      case ScaleRule::kSame:
         behind = scales[node.first];
     }
     scales.push_back(precision::Max(own, behind));

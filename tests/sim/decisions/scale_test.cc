@@ -136,7 +136,7 @@ TEST(Scale, OfALongChainIsBounded) {
   EXPECT_GT(nodes.size(), kMostScaleNodes / 2);
   EXPECT_LE(nodes.size(), 2 * kMostScaleNodes);
   for (size_t k = 0; k < nodes.size(); ++k) {
-    EXPECT_TRUE(nodes[k].op == nullptr || (nodes[k].first < k && nodes[k].second < k));
+    EXPECT_TRUE(nodes[k].rule == ScaleRule::kOwn || (nodes[k].first < k && nodes[k].second < k));
   }
 }
 

@@ -146,7 +146,7 @@ class StateColumns(_message.Message):
     def __init__(self, state: _Optional[str] = ..., min: _Optional[_Iterable[float]] = ..., max: _Optional[_Iterable[float]] = ..., smallest: _Optional[_Iterable[float]] = ..., subnormals: _Optional[_Iterable[int]] = ..., zeros: _Optional[_Iterable[int]] = ..., nans: _Optional[_Iterable[int]] = ..., infinities: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TerminationColumns(_message.Message):
-    __slots__ = ["checks", "counter", "histogram", "iterations", "iterations_max", "iterations_mean", "iterations_min", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "near_continued", "near_stopped", "reasons", "runs", "site", "tested_max", "tested_min"]
+    __slots__ = ["checks", "counter", "histogram", "iterations", "iterations_max", "iterations_mean", "iterations_min", "margin", "margin_instance", "margin_test", "margin_ulps", "margin_ulps_instance", "nan_margins", "near_continued", "near_stopped", "reasons", "runs", "site", "tested_max", "tested_min", "tests"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     COUNTER_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,7 @@ class TerminationColumns(_message.Message):
     ITERATIONS_MIN_FIELD_NUMBER: _ClassVar[int]
     MARGIN_FIELD_NUMBER: _ClassVar[int]
     MARGIN_INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    MARGIN_TEST_FIELD_NUMBER: _ClassVar[int]
     MARGIN_ULPS_FIELD_NUMBER: _ClassVar[int]
     MARGIN_ULPS_INSTANCE_FIELD_NUMBER: _ClassVar[int]
     NAN_MARGINS_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +167,7 @@ class TerminationColumns(_message.Message):
     SITE_FIELD_NUMBER: _ClassVar[int]
     TESTED_MAX_FIELD_NUMBER: _ClassVar[int]
     TESTED_MIN_FIELD_NUMBER: _ClassVar[int]
+    TESTS_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedScalarFieldContainer[int]
     counter: _containers.RepeatedScalarFieldContainer[int]
     histogram: bytes
@@ -175,6 +177,7 @@ class TerminationColumns(_message.Message):
     iterations_min: _containers.RepeatedScalarFieldContainer[int]
     margin: _containers.RepeatedScalarFieldContainer[float]
     margin_instance: _containers.RepeatedScalarFieldContainer[int]
+    margin_test: _containers.RepeatedScalarFieldContainer[int]
     margin_ulps: _containers.RepeatedScalarFieldContainer[float]
     margin_ulps_instance: _containers.RepeatedScalarFieldContainer[int]
     nan_margins: _containers.RepeatedScalarFieldContainer[int]
@@ -185,4 +188,5 @@ class TerminationColumns(_message.Message):
     site: str
     tested_max: _containers.RepeatedScalarFieldContainer[float]
     tested_min: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, site: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., iterations_mean: _Optional[_Iterable[float]] = ..., iterations_min: _Optional[_Iterable[int]] = ..., iterations_max: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Iterable[int]] = ..., tested_min: _Optional[_Iterable[float]] = ..., tested_max: _Optional[_Iterable[float]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., histogram: _Optional[bytes] = ..., nan_margins: _Optional[_Iterable[int]] = ..., checks: _Optional[_Iterable[int]] = ..., near_stopped: _Optional[_Iterable[int]] = ..., near_continued: _Optional[_Iterable[int]] = ..., iterations: _Optional[bytes] = ..., counter: _Optional[_Iterable[int]] = ...) -> None: ...
+    tests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, site: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., iterations_mean: _Optional[_Iterable[float]] = ..., iterations_min: _Optional[_Iterable[int]] = ..., iterations_max: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Iterable[int]] = ..., tested_min: _Optional[_Iterable[float]] = ..., tested_max: _Optional[_Iterable[float]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., histogram: _Optional[bytes] = ..., nan_margins: _Optional[_Iterable[int]] = ..., checks: _Optional[_Iterable[int]] = ..., near_stopped: _Optional[_Iterable[int]] = ..., near_continued: _Optional[_Iterable[int]] = ..., iterations: _Optional[bytes] = ..., counter: _Optional[_Iterable[int]] = ..., margin_test: _Optional[_Iterable[int]] = ..., tests: _Optional[_Iterable[str]] = ...) -> None: ...

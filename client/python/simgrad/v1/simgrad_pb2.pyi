@@ -209,20 +209,22 @@ class GradientResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[GradientPart, _Mapping]]] = ...) -> None: ...
 
 class GradientResult(_message.Message):
-    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "rollout", "skipped"]
+    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "rollout", "skipped", "warnings"]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_STATE_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     gradients: _containers.RepeatedCompositeFieldContainer[InputGradient]
     left_out: int
     loss_scale: float
     loss_scale_state: _policy_pb2.DynamicLossScale
     rollout: RolloutResult
     skipped: bool
-    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ImplicitDerivative(_message.Message):
     __slots__ = ["damping", "max_iter", "solver", "tol"]
@@ -237,20 +239,26 @@ class ImplicitDerivative(_message.Message):
     def __init__(self, solver: _Optional[str] = ..., tol: _Optional[float] = ..., max_iter: _Optional[int] = ..., damping: _Optional[float] = ...) -> None: ...
 
 class InputGradient(_message.Message):
-    __slots__ = ["connected", "gated_by", "gradient", "kind", "name", "tree"]
+    __slots__ = ["connected", "gated_by", "gradient", "kind", "largest", "name", "smallest", "tree", "zero"]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     GATED_BY_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    SMALLEST_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
+    ZERO_FIELD_NUMBER: _ClassVar[int]
     connected: int
     gated_by: str
     gradient: _tensor_pb2.Tensor
     kind: _program_pb2.InputKind
+    largest: float
     name: str
+    smallest: float
     tree: _containers.RepeatedCompositeFieldContainer[TreeNode]
-    def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ..., gradient: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., connected: _Optional[int] = ..., gated_by: _Optional[str] = ..., tree: _Optional[_Iterable[_Union[TreeNode, _Mapping]]] = ...) -> None: ...
+    zero: int
+    def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ..., gradient: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., connected: _Optional[int] = ..., gated_by: _Optional[str] = ..., tree: _Optional[_Iterable[_Union[TreeNode, _Mapping]]] = ..., zero: _Optional[int] = ..., smallest: _Optional[float] = ..., largest: _Optional[float] = ...) -> None: ...
 
 class InputName(_message.Message):
     __slots__ = ["kind", "name"]
