@@ -15,6 +15,8 @@ from simgrad.jax.liveness import Live
 from simgrad.jax.node import CONTROL, Line, Node, Scope, Value, size_of
 from simgrad.program import ProgramBuilder
 
+# Operations without attributes.
+_PLAIN = ("matmul", "cholesky", "lu", "lu_permutation", "lu_solve", "update")
 _SKIPPED = ("input", "argument", "result")
 
 
@@ -95,7 +97,8 @@ class Emission:
                 write = {"while": self._while, "for": self._for, "cond": self._cond}[x.op]
                 made = write(x)
                 for place, expression in made.items():
-                    self._written[self._results[x, place]] = expression
+                    if (x, place) in self._results:  # else the loop alone reads it
+                        self._written[self._results[x, place]] = expression
             else:
                 self._written[x] = self._operation(x)
 
@@ -106,7 +109,7 @@ class Emission:
             return write_literal(b, attributes["value"])
         if x.op == "convert":
             return b.convert(operands[0], _element(x.dtype))
-        if x.op in ELEMENTWISE or x.op in ("matmul", "cholesky", "lu", "lu_permutation", "update"):
+        if x.op in ELEMENTWISE or x.op in _PLAIN:
             return b.apply(x.op, *operands)
         if x.op in ("sum", "prod", "any", "all", "reduce_max", "reduce_min", "argmax", "argmin"):
             axes = attributes["axes"] if "axes" in attributes else attributes["axis"]

@@ -12,13 +12,12 @@ import numpy as np
 
 def evaluate(op: str, operands: Sequence[np.ndarray], attributes: dict[str, Any]) -> np.ndarray:
     with np.errstate(all="ignore"):
-        made: np.ndarray = np.asarray(FOLDED[op](*operands, **attributes))
-    return made
+        return np.asarray(FOLDED[op](*operands, **attributes))
 
 
 def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind == "f":
-        return np.fmod(a, b)
+        return np.asarray(np.fmod(a, b))
     return np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b))).astype(a.dtype)
 
 

@@ -286,6 +286,8 @@ def _type_of(op: str, operands: Sequence[Value], attributes: dict[str, Any]) -> 
         return a.shape[:axis] + operands[1].shape + a.shape[axis + 1 :], a.dtype
     if op == "triangular_solve":
         return operands[1].shape, a.dtype
+    if op == "lu_solve":
+        return operands[3].shape, a.dtype
     if op == "dynamic_slice":
         return attributes["shape"], a.dtype
     if op == "lu_permutation":

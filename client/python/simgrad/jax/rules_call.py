@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
-from simgrad.jax.node import Value, neutral
+from simgrad.jax.node import Node, Value, neutral, size_of
 
 
 @rule("jit", "pjit", "closed_call", "core_call", "core_closed_call", "remat", "remat2", "checkpoint")
@@ -26,12 +27,64 @@ def _custom_derivative(low: Lowering, equation: Any, operands: Operands) -> list
 
 @rule("custom_linear_solve")
 def _custom_linear_solve(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """With the derivative of a solution: the matrix gets -w x' of w, which solves the transposed
+    system. It does not matter how the solution was found."""
     lengths = list(equation.params["const_lengths"])
-    before = sum(lengths[:2])
-    constants = operands[before : before + lengths[2]]
-    low.graph.notes["custom_linear_solve: inlined"] += 1
-    solve = equation.params["jaxprs"].solve
-    return low.jaxpr(solve, [*constants, *operands[sum(lengths) :]])
+    ends = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
+    of_matvec, _, of_solve, _ = (operands[a:b] for a, b in zip(ends, ends[1:]))
+    right = operands[ends[-1] :]
+    jaxprs = equation.params["jaxprs"]
+    dense = _dense(low, jaxprs.matvec, of_matvec, of_solve, right)
+    if dense is not None:
+        return [dense]
+    graph = low.graph
+    low.graph.notes["custom_linear_solve: its derivative by a second solve"] += 1
+    found = [_frozen(graph, x) for x in low.jaxpr(jaxprs.solve, [*of_solve, *right])]
+    # x + (y - y) is x; y = S(b - A x) carries the derivative by b and by A.
+    products = low.jaxpr(jaxprs.matvec, [*of_matvec, *found])
+    left = [graph.arithmetic("sub", b, product) for b, product in zip(right, products)]
+    carrying = low.jaxpr(jaxprs.solve, [*of_solve, *left])
+    zeros = [graph.arithmetic("sub", y, _frozen(graph, y)) for y in carrying]
+    return [graph.arithmetic("add", x, zero) for x, zero in zip(found, zeros)]
+
+
+def _frozen(graph: Graph, x: Value) -> Value:
+    return graph.emit("stop_gradient", x)
+
+
+def _dense(
+    low: Lowering, matvec: Any, of_matvec: Operands, of_solve: Operands, right: Operands
+) -> Value | None:
+    """The solution by lu_solve, where the matrix is given and its factors are those of JAX's lu."""
+    codes = [e.primitive.name for e in matvec.jaxpr.eqns]
+    if codes != ["dot_general"] or len(of_matvec) != 1 or len(of_solve) != 2 or len(right) != 1:
+        return None
+    [equation] = matvec.jaxpr.eqns
+    matrix, (factors, permutation) = of_matvec[0], of_solve
+    numbers = ((1,), (0,)), ((), ())
+    if equation.params["dimension_numbers"] != numbers or len(matrix.shape) != 2:
+        return None
+    if list(equation.invars) != list(matvec.jaxpr.invars):
+        return None
+    made_of = (_matrix_of(factors, "lu"), _matrix_of(permutation, "lu_permutation"))
+    if any(x is None or x is not _plain(matrix) for x in made_of):
+        return None
+    graph = low.graph
+    columns = graph.reshape(right[0], [*right[0].shape[:1], max(1, size_of(right[0].shape[1:]))])
+    solved = graph.emit("lu_solve", matrix, factors, permutation, columns)
+    return graph.reshape(solved, right[0].shape)
+
+
+def _matrix_of(x: Value, op: str) -> Value | None:
+    if isinstance(x, Node) and x.op == op:
+        return _plain(x.operands[0])
+    return None
+
+
+def _plain(x: Value) -> Value:
+    while isinstance(x, Node) and x.op == "stop_gradient":
+        x = x.operands[0]
+    return x
 
 
 @rule(
