@@ -26,8 +26,21 @@ from simgrad.jax import (  # noqa: F401  rules register themselves
 )
 from simgrad.jax.check import Check, check
 from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.function import FunctionResult, RolloutFunction, function
 from simgrad.jax.report import Report
 from simgrad.jax.sites import Site
 from simgrad.jax.world import JaxWorld, world
 
-__all__ = ["Check", "JaxWorld", "JaxWorldError", "Problem", "Report", "Site", "check", "world"]
+__all__ = [
+    "Check",
+    "FunctionResult",
+    "JaxWorld",
+    "JaxWorldError",
+    "Problem",
+    "Report",
+    "RolloutFunction",
+    "Site",
+    "check",
+    "function",
+    "world",
+]

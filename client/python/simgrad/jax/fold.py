@@ -18,7 +18,8 @@ def evaluate(op: str, operands: Sequence[np.ndarray], attributes: dict[str, Any]
 def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind == "f":
         return np.asarray(np.fmod(a, b))
-    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b))).astype(a.dtype)
+    whole = np.fmod(a, np.where(b == 0, 1, b))
+    return np.asarray(np.where(b == 0, a, whole), a.dtype)
 
 
 def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -95,6 +96,12 @@ def padded(a: np.ndarray, fill: Any, padding: Sequence[Sequence[int]]) -> np.nda
     return out
 
 
+def _running_sum(a: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
+    turned = np.flip(a, axis) if reverse else a
+    sums = np.cumsum(turned, axis, dtype=a.dtype)
+    return np.flip(sums, axis) if reverse else sums
+
+
 def _scalar_sign(a: np.ndarray) -> np.ndarray:
     return np.where(a == 0, a, np.sign(a)) if a.dtype.kind == "f" else np.sign(a)
 
@@ -148,6 +155,10 @@ FOLDED: dict[str, Callable[..., Any]] = {
     "reduce_min": lambda a, axes: np.min(a, axes),
     "any": lambda a, axes: np.any(a, axes),
     "all": lambda a, axes: np.all(a, axes),
+    "matmul": np.matmul,
+    "argmax": lambda a, axis: np.argmax(a, axis).astype(np.int32),
+    "argmin": lambda a, axis: np.argmin(a, axis).astype(np.int32),
+    "cumsum": _running_sum,
 }
 
 _UNARY = (

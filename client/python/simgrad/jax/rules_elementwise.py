@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
@@ -155,8 +156,6 @@ def _reduce_precision(low: Lowering, equation: Any, operands: Operands) -> Value
 
 @rule("asinh", "acosh", "atanh")
 def _inverse_hyperbolic(low: Lowering, equation: Any, operands: Operands) -> Value:
-    import jax.numpy as jnp
-
     formulas = {
         "asinh": lambda x: jnp.sign(x) * jnp.log1p(jnp.abs(x) + x * x / (1 + jnp.sqrt(x * x + 1))),
         "acosh": lambda x: jnp.log(x + jnp.sqrt((x + 1) * (x - 1))),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
@@ -128,8 +130,100 @@ def _exchanged(low: Lowering, pivots: Value, n: int) -> Value:
     return order
 
 
-@rule("qr", "geqrf", "householder_product", "ormqr")
+# ---- Householder factors, as LAPACK has them: the diagonal of r has the sign against the column's ----
+
+
+def _reflected(v: Any, tau: Any, c: Any) -> Any:
+    """(1 - tau v v') c."""
+    return c - tau * jnp.outer(v, v @ c)
+
+
+def _reflector(column: Any, k: int) -> tuple[Any, Any, Any]:
+    """v (1 at k, 0 above), tau and the diagonal's number, which take a column to its upper part."""
+    below = jnp.arange(column.shape[0]) > k
+    first = column[k]
+    rest = jnp.sum(jnp.where(below, column, 0.0) ** 2)
+    is_upper = rest == 0
+    length = jnp.sqrt(jnp.where(is_upper, 1.0, first * first + rest))
+    diagonal = jnp.where(first < 0, length, -length)
+    tau = jnp.where(is_upper, 0.0, (diagonal - first) / diagonal)
+    scaled = jnp.where(below, column / (first - diagonal), 0.0)
+    v = jnp.where(is_upper, 0.0, scaled).at[k].set(1.0)
+    return v, tau, jnp.where(is_upper, first, diagonal)
+
+
+def _factored(a: Any) -> tuple[Any, Any]:
+    """LAPACK's geqrf: r on and above the diagonal, the reflectors below it, and their tau."""
+    rows, columns = a.shape
+    factors, taus = a, []
+    for k in range(min(rows, columns)):
+        v, tau, diagonal = _reflector(factors[:, k], k)
+        changed = _reflected(v, tau, factors[:, k + 1 :])
+        column = jnp.where(jnp.arange(rows) > k, v, factors[:, k]).at[k].set(diagonal)
+        factors = jnp.concatenate([factors[:, :k], column[:, None], changed], axis=1)
+        taus.append(tau)
+    return factors, jnp.stack(taus)
+
+
+def _times_q(factors: Any, taus: Any, c: Any, transposed: bool) -> Any:
+    """q c, or q' c."""
+    order = range(taus.shape[0]) if transposed else reversed(range(taus.shape[0]))
+    for k in order:
+        below = jnp.arange(factors.shape[0]) > k
+        v = jnp.where(below, factors[:, k], 0.0).at[k].set(1.0)
+        c = _reflected(v, taus[k], c)
+    return c
+
+
+def _over_batch(function: Callable[..., Any], inner: int) -> Callable[..., Any]:
+    """The function of matrices, of arrays with axes in front of `inner` others of the first."""
+
+    def batched(*arrays: Any) -> Any:
+        mapped = function
+        for _ in range(arrays[0].ndim - inner):
+            mapped = jax.vmap(mapped)
+        return mapped(*arrays)
+
+    return batched
+
+
+@rule("geqrf")
+def _geqrf(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    return low.function(_over_batch(_factored, 2), operands[0])
+
+
+@rule("householder_product")
+def _householder_product(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    def product(factors: Any, taus: Any) -> Any:
+        start = jnp.eye(factors.shape[0], factors.shape[1], dtype=factors.dtype)
+        return _times_q(factors, taus, start, False)
+
+    return low.function(_over_batch(product, 2), *operands)
+
+
+@rule("ormqr")
+def _ormqr(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    on_left, transposed = equation.params["left"], equation.params["transpose"]
+
+    def product(factors: Any, taus: Any, c: Any) -> Any:
+        if on_left:
+            return _times_q(factors, taus, c, transposed)
+        return _times_q(factors, taus, c.T, not transposed).T
+
+    return low.function(_over_batch(product, 2), *operands)
+
+
+@rule("qr")
 def _qr(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
-    raise NotLowered(f"{equation.primitive.name}", "not yet: Householder factors of computed matrices")
+    if equation.params.get("pivoting"):
+        raise NotLowered("qr with pivoting", "leave pivoting out")
+    full = equation.params["full_matrices"]
 
+    def both(a: Any) -> tuple[Any, Any]:
+        rows, columns = a.shape
+        kept = rows if full else min(rows, columns)
+        factors, taus = _factored(a)
+        q = _times_q(factors, taus, jnp.eye(rows, kept, dtype=a.dtype), False)
+        return q, jnp.triu(factors)[:kept]
 
+    return low.function(_over_batch(both, 2), operands[0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax import fold
@@ -151,9 +153,6 @@ def _cumsum(low: Lowering, equation: Any, operands: Operands) -> Value:
 @rule("cumprod", "cummax", "cummin")
 def _cumulative(low: Lowering, equation: Any, operands: Operands) -> Value:
     """One element after the other."""
-    import jax
-    import jax.numpy as jnp
-
     combine = {"cumprod": jnp.multiply, "cummax": jnp.maximum, "cummin": jnp.minimum}
     step = combine[equation.primitive.name]
     axis, reverse = int(equation.params["axis"]), bool(equation.params["reverse"])

@@ -204,7 +204,7 @@ class StepFinder:
     def find(self, read_by_costs: Callable[[set[tuple[str, str]]], tuple[set[str], set[str]]]) -> Step:
         """`read_by_costs`: of the constants; which leaves of the state stage costs read, and which
         terminal costs do."""
-        constants = self._integers()
+        constants = self._integers() | self._handed_through()
         while True:
             made = lowered(self.jaxpr, self._ordered, constants, self._options)
             made.lowering.problems.raise_if_any("this step makes no world:")
@@ -222,6 +222,12 @@ class StepFinder:
             for name, example in zip(group.names, group.examples)
             if example.dtype.kind != "f" or example.size == 0
         }
+
+    def _handed_through(self) -> set[tuple[str, str]]:
+        """Leaves that the step returns as they are: seen without lowering."""
+        jaxpr = self.jaxpr.jaxpr
+        pairs = zip(self._state.names, jaxpr.invars, jaxpr.outvars)
+        return {("state", name) for name, before, after in pairs if before is after}
 
     def _unchanged(self, made: Lowered, constants: set[tuple[str, str]]) -> set[tuple[str, str]]:
         found = set()

@@ -92,6 +92,7 @@ class JaxWorld(World):
         self.exports = tuple(found.exports)
         self.sites = report.sites
         self._report = report
+        self._export_types = {n: (x.shape, x.dtype) for n, x in found.exports.items()}
         self._declared = {(i.kind, i.name) for i in program.inputs}
 
     def report(self) -> Report:
@@ -173,6 +174,29 @@ class JaxWorld(World):
     def _gradients(self, kind: str, given: Mapping[str, np.ndarray]) -> Any:
         group = self.groups.get(kind)
         return given if group is None else group.filled([given.get(n) for n in group.names])
+
+    def by_name(self, tree: Any, kind: str = "state") -> dict[str, Any]:
+        """The leaves of a pytree of an answer by name, without those that it has not."""
+        group = self.groups.get(kind)
+        if group is None:
+            return {}
+        leaves = group.tree.flatten_up_to(tree)
+        return {name: leaf for name, leaf in zip(group.names, leaves) if leaf is not None}
+
+    def export_types(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of what can be recorded beside the state."""
+        return dict(self._export_types)
+
+    def differentiable(self) -> frozenset[tuple[str, str]]:
+        """(kind, name) of the inputs that have gradients."""
+        kinds = ("state", "params", "control")
+        return frozenset(
+            (kind, name)
+            for kind in kinds
+            if kind in self.groups
+            for name, example in zip(self.groups[kind].names, self.groups[kind].examples)
+            if (_KINDS[kind], name) in self._declared and example.dtype.kind == "f"
+        )
 
     def __repr__(self) -> str:
         return f"JaxWorld({self.name!r}, {len(self.sites)} sites)"
