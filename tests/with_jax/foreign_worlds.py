@@ -22,6 +22,7 @@ class Case:
     Attributes:
       step: step(state) or step(state, control). state, control: examples.
       start: of a generator of random numbers, a state and a control to start from.
+      implicit: the library differentiates a solution, not the iterations that found it.
       options: of simgrad.jax.world. watch: the leaf that a loss sums, by its name.
     """
 
@@ -30,6 +31,7 @@ class Case:
     start: Callable[[np.random.Generator], tuple[Any, Any]]
     watch: str
     control: Any = None
+    implicit: bool = False
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -119,7 +121,7 @@ def mjx_humanoid_of_mjx() -> Case:
 # ---- Brax ----
 
 
-def _brax(name: str, backend: str) -> Case:
+def _brax(name: str, backend: str, watch: str) -> Case:
     from brax import envs
 
     environment = envs.get_environment(name, backend=backend)
@@ -127,26 +129,27 @@ def _brax(name: str, backend: str) -> Case:
 
     def start(rng: np.random.Generator) -> tuple[Any, Any]:
         state = reset(jax.random.PRNGKey(int(rng.integers(1 << 30))))
-        return state, jnp.asarray(rng.uniform(-1, 1, size=environment.action_size))
+        return state, jnp.asarray(rng.uniform(-0.1, 0.1, size=environment.action_size))
 
     example = reset(jax.random.PRNGKey(0))
     control = jnp.zeros(environment.action_size)
-    return Case(environment.step, example, start, "obs", control=control)
+    return Case(environment.step, example, start, watch, control=control)
 
 
 @case
 def brax_pendulum() -> Case:
-    return _brax("inverted_pendulum", "generalized")
+    return _brax("inverted_pendulum", "generalized", "pipeline_state.q")
 
 
 @case
 def brax_hopper() -> Case:
-    return _brax("hopper", "spring")
+    return _brax("hopper", "spring", "pipeline_state.x.pos")
 
 
 @case
 def brax_ant() -> Case:
-    return _brax("ant", "positional")
+    made = _brax("ant", "positional", "pipeline_state.x.pos")
+    return dataclasses.replace(made, options={"formats": "keep"})  # it adds 1e-8 to 1 in f32
 
 
 # ---- JAX-MD ----
@@ -304,7 +307,7 @@ def jaxopt_fixed_point() -> Case:
     def step(x: Any) -> Any:
         return solver.run(x, x).params
 
-    return _pure(step, jnp.ones(6) * 0.3, lambda rng: rng.normal(size=6))
+    return _pure(step, jnp.ones(6) * 0.3, lambda rng: rng.normal(size=6), implicit=True)
 
 
 @case
@@ -320,4 +323,4 @@ def jaxopt_lbfgs() -> Case:
     def step(x: Any) -> Any:
         return solver.run(x, x).params
 
-    return _pure(step, jnp.ones(6) * 0.3, lambda rng: rng.normal(size=6) * 0.3)
+    return _pure(step, jnp.ones(6) * 0.3, lambda rng: rng.normal(size=6) * 0.3, implicit=True)

@@ -109,6 +109,8 @@ class Emission:
             return write_literal(b, attributes["value"])
         if x.op == "convert":
             return b.convert(operands[0], _element(x.dtype))
+        if x.op == "cast":
+            return b.cast(operands[0], format=attributes["format"])
         if x.op in ELEMENTWISE or x.op in _PLAIN:
             return b.apply(x.op, *operands)
         if x.op in ("sum", "prod", "any", "all", "reduce_max", "reduce_min", "argmax", "argmin"):

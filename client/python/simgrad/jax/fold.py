@@ -18,8 +18,7 @@ def evaluate(op: str, operands: Sequence[np.ndarray], attributes: dict[str, Any]
 def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind == "f":
         return np.asarray(np.fmod(a, b))
-    whole = np.fmod(a, np.where(b == 0, 1, b))
-    return np.asarray(np.where(b == 0, a, whole), a.dtype)
+    return np.asarray(np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b))), a.dtype)
 
 
 def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -33,9 +32,9 @@ def convert(a: np.ndarray, to: str) -> np.ndarray:
     """Real to integer toward zero, saturating, NaN to 0; to bool whether it is not 0."""
     kind = np.dtype(to)
     if kind.kind == "b":
-        return a != 0
+        return np.asarray(a != 0)
     if a.dtype.kind != "f" or kind.kind == "f":
-        return a.astype(kind)
+        return np.asarray(a, kind)
     info = np.iinfo(kind)
     whole = np.trunc(a)
     inside = (whole > float(info.min)) & (whole < float(info.max))
@@ -156,6 +155,7 @@ FOLDED: dict[str, Callable[..., Any]] = {
     "any": lambda a, axes: np.any(a, axes),
     "all": lambda a, axes: np.all(a, axes),
     "matmul": np.matmul,
+    "cast": lambda a, format: a.astype(np.float32).astype(np.float64),
     "argmax": lambda a, axis: np.argmax(a, axis).astype(np.int32),
     "argmin": lambda a, axis: np.argmin(a, axis).astype(np.int32),
     "cumsum": _running_sum,
@@ -164,7 +164,7 @@ FOLDED: dict[str, Callable[..., Any]] = {
 _UNARY = (
     *("neg", "abs", "sign", "sqrt", "floor", "ceil", "trunc", "round", "exp", "exp2", "log", "log1p"),
     *("expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "cbrt", "sigmoid"),
-    *("erf", "erfc", "is_finite", "stop_gradient", "not", "convert"),
+    *("erf", "erfc", "is_finite", "stop_gradient", "not", "convert", "cast"),
 )
 _BINARY = (
     *("add", "sub", "mul", "div", "quot", "rem", "min", "max", "atan2", "pow", "next_after"),

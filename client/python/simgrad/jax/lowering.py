@@ -13,8 +13,9 @@ once. A primitive without a rule is lowered through its own implementation where
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -104,6 +105,16 @@ class Lowering:
         types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
         return self.jaxpr(jax.make_jaxpr(function)(*types), operands)
 
+    @contextlib.contextmanager
+    def inside_of_custom(self) -> Iterator[None]:
+        """A function with a derivative of its own: what it calls needs none."""
+        before = self.options
+        self.options = dataclasses.replace(before, custom="inline")
+        try:
+            yield
+        finally:
+            self.options = before
+
     def equation(self, equation: Any, operands: Operands) -> list[Value]:
         name = equation.primitive.name
         found = RULES.get(name)
@@ -120,7 +131,13 @@ class Lowering:
             expected = getattr(variable.aval, "shape", None)
             if expected is not None and not _is_key(variable.aval) and x.shape != tuple(expected):
                 raise AssertionError(f"{name}: {x.shape} for {variable.aval}")
+        if self.options.formats == "keep" and name in _ROUNDED:
+            results = [self._narrowed(x, v.aval) for x, v in zip(results, equation.outvars)]
         return results
+
+    def _narrowed(self, x: Value, aval: Any) -> Value:
+        """x rounded as JAX has it, where the step names f32 although it is traced in f64."""
+        return self.graph.emit("cast", x, format="f32") if str(aval.dtype) == "float32" else x
 
     def _is_evaluated(self, equation: Any, operands: Operands) -> bool:
         """Whether JAX itself computes it: all is known, and no rule folds it faster."""
@@ -157,6 +174,14 @@ _HINTS = {
     "eigh": "write the world without eigenvalues, or hold them constant",
     "svd": "write the world without singular values, or hold them constant",
 }
+# What rounds, of operations that lower to others which do not narrow by themselves.
+_ROUNDED = frozenset(
+    (
+        *("add", "sub", "mul", "div", "sqrt", "rsqrt", "convert_element_type", "add_any", "exp", "log"),
+        *("integer_pow", "square", "reduce_sum", "reduce_prod", "dot_general", "scatter-add", "sin"),
+        *("cos", "tan", "tanh", "pow", "rem", "log1p", "expm1", "atan2", "logistic", "cumsum"),
+    )
+)
 # Operations that JAX evaluates where all operands are known; the others are folded by rules.
 EVALUATED = frozenset(
     (

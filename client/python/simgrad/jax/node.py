@@ -62,12 +62,12 @@ class Scope:
 class Node:
     """One operation and its result; of several results each is a node `result` of this one.
 
-    Operands come before their users in `number`. `outputs` are shapes and dtypes of several results.
+    Operands come before their users in `number`. `is_active`: a derivative may go through it. `outputs` are shapes and dtypes of several results.
     """
 
     __slots__ = (
         *("number", "op", "operands", "attributes", "shape", "dtype", "line", "scope", "regions"),
-        "outputs",
+        *("outputs", "is_active"),
     )
     _numbers = itertools.count()
 
@@ -93,6 +93,9 @@ class Node:
         self.scope = scope
         self.regions = tuple(regions)
         self.outputs = tuple(outputs)
+        starts = op in ("input", "argument", "result") or op in CONTROL
+        passes = op != "stop_gradient" and any(x.is_active for x in self.operands)
+        self.is_active: bool = self.dtype == REAL and (starts or passes)
 
     @property
     def size(self) -> int:

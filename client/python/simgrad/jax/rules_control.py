@@ -97,7 +97,7 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
 
 
 def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:
-    given = low.options.max_iter.get(line.text, low.options.max_iter.get(line.function))
+    given = low.options.max_iter.get(line.text, low.options.max_iter.get(line.function.rpartition(".")[2]))
     if given is not None:
         return min([int(given), *bounds])
     if not bounds:

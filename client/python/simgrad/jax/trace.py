@@ -7,6 +7,7 @@ reads is an observable; the rest is state.
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import traceback
 from typing import Any, Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from simgrad.jax.lowering import Lowering, Options
 from simgrad.jax.node import Node, Value, known_array, neutral
 from simgrad.jax.trees import GROUPS, Group, called, path_name, unique, x64
 
-_PACKAGES = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(__file__).parent))
+_PACKAGES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (jax.__file__, __file__))
 
 
 @dataclasses.dataclass
