@@ -13,7 +13,7 @@ import numpy as np
 from foreign_worlds import CASES, Case
 
 import simgrad.jax
-from simgrad.jax.check import trajectory
+from simgrad.jax.check import JaxStep
 from simgrad.jax.trees import called
 
 STEPS = 100
@@ -62,8 +62,9 @@ def measure(name: str) -> Measured:
     case, world, seconds = lowered(name)
     state, control = case.start(np.random.default_rng(1))
     inputs = {} if control is None else {"control": control}
-    expected = trajectory(world, STEPS, state, **inputs)
-    grown = trajectory(world, STEPS, _perturbed(state), **inputs)
+    theirs = JaxStep(world, **inputs)
+    expected = theirs.trajectory(STEPS, state)
+    grown = theirs.trajectory(STEPS, _perturbed(state))
     slope, direction = _slope(case, world, state, control)
     report = world.report()
     arrays: dict[str, np.ndarray] = {"direction": direction}

@@ -38,31 +38,40 @@ class Check:
         return "\n".join([f"{self.steps} steps in f64, worst leaf first:", *rows])
 
 
-def trajectory(world: JaxWorld, steps: int, state: Any = None, **inputs: Any) -> dict[str, np.ndarray]:
-    """What JAX gives for one instance: [steps + 1, shape] of each leaf of the state, by name."""
-    groups = world.groups
-    group = groups["state"]
-    fixed = {kind: groups[kind].built(_leaves(groups[kind], inputs.get(kind))) for kind in groups if kind != "state"}
+class JaxStep:
+    """The step of a world in JAX, compiled once, in f64: for one instance.
 
-    def turn(*leaves: Any) -> list[Any]:
-        made = called(world.step, {"state": group.built(leaves), **fixed})
-        structure = jax.tree_util.tree_structure(made)
-        following = made if structure == group.tree else made[0]
-        return [
-            jax.numpy.asarray(x, example.dtype)
-            for x, example in zip(jax.tree_util.tree_leaves(following), group.examples)
-        ]
+    Args:
+      inputs: control, params and data, where they are not the examples.
+    """
 
-    with x64():
-        compiled = jax.jit(turn)
-        leaves = [jax.numpy.asarray(x) for x in _leaves(group, state)]
-        recorded = [leaves]
-        for _ in range(steps):
-            leaves = compiled(*leaves)
-            recorded.append(leaves)
+    def __init__(self, world: JaxWorld, **inputs: Any):
+        groups = world.groups
+        self._group = group = groups["state"]
+        others = {
+            kind: groups[kind].built(_leaves(groups[kind], inputs.get(kind)))
+            for kind in groups
+            if kind != "state"
+        }
+
+        def turn(*leaves: Any) -> list[Any]:
+            made = called(world.step, {"state": group.built(leaves), **others})
+            alone = jax.tree_util.tree_structure(made) == group.tree
+            following = jax.tree_util.tree_leaves(made if alone else made[0])
+            return [jax.numpy.asarray(x, e.dtype) for x, e in zip(following, group.examples)]
+
+        self._turn = jax.jit(turn)
+
+    def trajectory(self, steps: int, state: Any = None) -> dict[str, np.ndarray]:
+        """[steps + 1, shape] of each leaf of the state, by name."""
+        with x64():
+            leaves = [jax.numpy.asarray(x) for x in _leaves(self._group, state)]
+            recorded = [leaves]
+            for _ in range(steps):
+                recorded.append(self._turn(*recorded[-1]))
         return {
             name: np.stack([np.asarray(step[k]) for step in recorded])
-            for k, name in enumerate(group.names)
+            for k, name in enumerate(self._group.names)
         }
 
 
@@ -80,7 +89,7 @@ def check(
     Args:
       inputs: control, params and data, where they are not the examples.
     """
-    expected = trajectory(world, steps, state, **inputs)
+    expected = JaxStep(world, **inputs).trajectory(steps, state)
     group = world.groups["state"]
     names = [n for n in group.names if n in world.state]
     observed = [n for n in group.names if n in world.exports]
