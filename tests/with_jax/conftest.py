@@ -32,3 +32,12 @@ def server():
 def client(server):
     with sg.Client(server.target, timeout=300) as connected:
         yield connected
+
+
+@pytest.fixture(autouse=True)
+def deep_enough():
+    """JAX's own tracing of large models needs a deep stack."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    yield
+    sys.setrecursionlimit(before)

@@ -330,3 +330,19 @@ def test_stage_costs_and_terminal_costs_read_what_they_name(client):
     np.testing.assert_allclose(g.initial["x"], expected[0]["x"], rtol=1e-13)
     np.testing.assert_allclose(g.controls["push"][0], expected[1], rtol=1e-13)
     np.testing.assert_allclose(g.params["k"], expected[2]["k"], rtol=1e-13)
+
+
+def test_kinds_of_sites_are_those_that_the_server_finds(client):
+    def step(state):
+        x = state["x"]
+        near = jnp.where(jnp.abs(x) < 1e-9, 1.0, x)  # a guard
+        low = x < 0.35  # decides
+        heavy = (x > 0.8) * x  # weighs
+        y = lax.while_loop(lambda v: jnp.sum(v) > 0.1, lambda v: 0.5 * v, near)
+        return {"x": jnp.where(low, 1.1 * x, heavy) + y}
+
+    world = simgrad.jax.world(step, state={"x": X}, max_iter={"step": 60}, tests="all")
+    r = client.rollout(world, steps=1, initial={"x": X}, policy="f64")
+    found = {site.name: site.kind for site in world.sites if site.what == "test"}
+    assert sorted(found.values()) == ["event", "guard", "termination", "weight"]
+    assert {name: event.kind for name, event in r.events.items()} == found

@@ -12,7 +12,7 @@ from simgrad.expression import Expression
 from simgrad.jax.fold import ELEMENTWISE
 from simgrad.jax.literals import write_literal
 from simgrad.jax.liveness import Live
-from simgrad.jax.node import CONTROL, Line, Node, Scope, Value, size_of
+from simgrad.jax.node import CONTROL, Line, Node, Place, Scope, Value, size_of
 from simgrad.program import ProgramBuilder
 
 # Operations without attributes.
@@ -51,7 +51,7 @@ class Emission:
     Args:
       inputs: the expressions of input nodes, by kind and name.
       roles: of nodes; empty: dynamics.
-      names: of sites, by the line (path, number) of a test or loop.
+      names: of sites, by the place of a test or loop.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Emission:
         live: Live,
         inputs: Mapping[tuple[str, str], Expression],
         roles: Mapping[Node, str],
-        names: Mapping[tuple[str, int], str],
+        names: Mapping[Place, str],
     ):
         self._b = builder
         self._live = live
@@ -91,7 +91,7 @@ class Emission:
     # ---- Nodes ----
 
     def _write(self, x: Node) -> None:
-        name = self._names.get((x.line.path, x.line.number), "")
+        name = self._names.get(x.line.place, "")
         with self._b.role(self._roles.get(x, "")), self._b.lowered_from(x.line, name):
             if x.op in CONTROL:
                 write = {"while": self._while, "for": self._for, "cond": self._cond}[x.op]
@@ -140,7 +140,7 @@ class Emission:
             self.write(body)
             return [self._written[body.results[place]] for place in kept]
 
-        site = self._names[(x.line.path, x.line.number)]
+        site = self._names[x.line.place]
         given = [self._written[x.operands[place]] for place in kept]
         cap = x.attributes["max_iter"]
         made, _, _ = self._b.while_loop(site, given, stop, turn, max_iter=cap)

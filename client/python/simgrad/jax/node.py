@@ -18,6 +18,9 @@ CONTROL = frozenset(("while", "for", "cond"))
 COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 
 
+Place = tuple[str, int, str]  # of a line: path, number and function
+
+
 class Line(NamedTuple):
     """Where the user's code asked for an operation. `scope` is JAX's stack of named scopes."""
 
@@ -29,6 +32,10 @@ class Line(NamedTuple):
     @property
     def file(self) -> str:
         return self.path.replace("\\", "/").rpartition("/")[2]
+
+    @property
+    def place(self) -> Place:
+        return self.path, self.number, self.function
 
     @property
     def text(self) -> str:

@@ -77,7 +77,8 @@ class Report:
                 lines.append(f"{title}: {', '.join(names)}")
         lines += [f"{len(self.sites)} sites:"] if self.sites else []
         for site in self.sites:
-            size = f"{site.operations} x {site.what}, {site.elements} elements"
+            what = f"{site.kind} {site.what}".strip()
+            size = f"{site.operations} x {what}, {site.elements} elements"
             lines.append(f"  {site.name}  {site.line} ({size}): {site.text}")
         for title, found in (
             ("formats erased", self.erased),

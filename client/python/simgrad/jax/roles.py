@@ -17,6 +17,7 @@ from typing import Iterable, Mapping
 from simgrad.jax.liveness import Live
 from simgrad.jax.node import COMPARISONS, CONTROL, REAL, Line, Node, Scope, Value
 
+_SMALLEST = 1e-5  # what a guard compares with, at most
 _NUMBERS_ONLY = ("literal", "input", "argument")
 
 
@@ -27,7 +28,7 @@ def is_test(x: Node) -> bool:
 
 def roles(live: Live, outputs: Iterable[Value], given: Mapping[str, str]) -> dict[Node, str]:
     """The role of every live node that computes."""
-    users = _users(live)
+    users = users_of(live)
     kept = {x for x in outputs if isinstance(x, Node)}
     ending = behind_predicates(live)
     found: dict[Node, str] = {}
@@ -47,6 +48,52 @@ def roles(live: Live, outputs: Iterable[Value], given: Mapping[str, str]) -> dic
 
 def _is_for_tests(found: Mapping[Node, str], x: Node) -> bool:
     return found.get(x) in ("termination", "event")
+
+
+def kinds(live: Live, outputs: Iterable[Value]) -> dict[Node, str]:
+    """What each comparison of reals is for, by the server's rule: termination, guard, event or weight.
+    A guard compares with zero or a small number, and chooses or weighs alone."""
+    users, ending = users_of(live), behind_predicates(live)
+    kept = {x for x in outputs if isinstance(x, Node)}
+    found = {}
+    for x in live.nodes:
+        if not is_test(x):
+            continue
+        weighs = all(_chooses_or_weighs(x, y) for y in users.get(x, [])) and x not in kept
+        if x in ending:
+            found[x] = "termination"
+        elif weighs and any(_is_small(y) for y in x.operands):
+            found[x] = "guard"
+        else:
+            found[x] = "event" if _decides(x, users, kept) else "weight"
+    return found
+
+
+def _chooses_or_weighs(x: Node, user: Node) -> bool:
+    chooses = user.op == "select" and user.operands[0] is x and x not in user.operands[1:]
+    return chooses or (user.op == "convert" and user.dtype == REAL)
+
+
+def _is_small(x: Node) -> bool:
+    if x.op == "broadcast":
+        return _is_small(x.operands[0])
+    return x.op == "literal" and bool((abs(x.attributes["value"]) <= _SMALLEST).all())
+
+
+def _decides(x: Node, users: Mapping[Node, list[Node]], kept: set[Node]) -> bool:
+    """Whether a bool reaches a choice, a branch, or what is carried or kept."""
+    stack, seen = [x], {x}
+    while stack:
+        y = stack.pop()
+        if y in kept:
+            return True
+        for user in users.get(y, []):
+            if user.op in CONTROL or (user.op == "select" and user.operands[0] is y):
+                return True
+            if user.dtype != REAL and user not in seen:
+                seen.add(user)
+                stack.append(user)
+    return False
 
 
 def behind_predicates(live: Live) -> set[Node]:
@@ -84,7 +131,7 @@ def _feeding(x: Node, live: Live) -> list[Node]:
     return list(x.operands)
 
 
-def _users(live: Live) -> dict[Node, list[Node]]:
+def users_of(live: Live) -> dict[Node, list[Node]]:
     users: dict[Node, list[Node]] = collections.defaultdict(list)
     for x in live.nodes:
         for y in x.operands:

@@ -12,7 +12,7 @@ import linecache
 import re
 from typing import Iterable, Mapping
 
-from simgrad.jax.node import Line, Node
+from simgrad.jax.node import Line, Node, Place
 from simgrad.jax.roles import is_test
 
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -25,7 +25,8 @@ class Site:
 
     Attributes:
       name: as in answers. line: "solver.py:602". text: of the line. function: around it.
-      what: loop or test. operations, elements: how many comparisons it makes.
+      what: loop or test. kind: of a test termination, event, weight or guard, which is not reported at
+        the level decisions. operations, elements: how many comparisons it makes.
       scope: JAX's named scopes there.
     """
 
@@ -36,16 +37,17 @@ class Site:
     what: str
     operations: int
     elements: int
+    kind: str = ""
     scope: str = ""
 
 
-def site_names(nodes: Iterable[Node], aliases: Mapping[str, str]) -> dict[tuple[str, int], str]:
-    """A name for each line (path, number) that decides; `aliases` are the user's, by "file.py:line"."""
-    by_function: dict[str, set[tuple[str, int]]] = collections.defaultdict(set)
-    lines: dict[tuple[str, int], Line] = {}
+def site_names(nodes: Iterable[Node], aliases: Mapping[str, str]) -> dict[Place, str]:
+    """A name for each line of a function that decides; `aliases` are the user's, by "file.py:line"."""
+    by_function: dict[str, set[Place]] = collections.defaultdict(set)
+    lines: dict[Place, Line] = {}
     for x in nodes:
         if is_test(x) or x.op == "while":
-            place = (x.line.path, x.line.number)
+            place = x.line.place
             lines[place] = x.line
             by_function[_function_name(x.line)].add(place)
     names = {}
@@ -56,20 +58,22 @@ def site_names(nodes: Iterable[Node], aliases: Mapping[str, str]) -> dict[tuple[
     return names
 
 
-def sites_of(nodes: Iterable[Node], names: Mapping[tuple[str, int], str]) -> list[Site]:
+def sites_of(
+    nodes: Iterable[Node], names: Mapping[Place, str], kinds: Mapping[Node, str]
+) -> list[Site]:
     """One per name and kind, in the order of the program."""
-    found: dict[tuple[str, str], list[Node]] = collections.defaultdict(list)
+    found: dict[tuple[str, str, str], list[Node]] = collections.defaultdict(list)
     for x in nodes:
         if is_test(x) or x.op == "while":
             what = "loop" if x.op == "while" else "test"
-            found[(names[(x.line.path, x.line.number)], what)].append(x)
+            found[(names[x.line.place], what, kinds.get(x, ""))].append(x)
     sites = []
-    for (name, what), ops in found.items():
+    for (name, what, kind), ops in found.items():
         line = ops[0].line
         text = linecache.getline(line.path, line.number).strip()
         elements = sum(x.size for x in ops)
         sites.append(
-            Site(name, line.text, text, line.function, what, len(ops), elements, line.scope)
+            Site(name, line.text, text, line.function, what, len(ops), elements, kind, line.scope)
         )
     return sites
 

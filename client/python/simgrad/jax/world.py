@@ -14,8 +14,9 @@ from simgrad.jax.emission import Emission, JaxProgramBuilder, written_input
 from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
-from simgrad.jax.node import Node
+from simgrad.jax.node import Node, Place
 from simgrad.jax.report import Report
+from simgrad.jax.roles import kinds
 from simgrad.jax.roles import roles as roles_of
 from simgrad.jax.sites import site_names, sites_of
 from simgrad.jax.trace import Lowered, Step, StepFinder, lowered, traced
@@ -375,7 +376,9 @@ class _Writer:
 
     def report(self) -> Report:
         found = self._found
-        return Report.of(found, sites_of(found.live.nodes, self._names), self._groups, self._roles)
+        outputs = [*found.following.values(), *found.exports.values()]
+        sites = sites_of(found.live.nodes, self._names, kinds(found.live, outputs))
+        return Report.of(found, sites, self._groups, self._roles)
 
     def _declare(self, used: set[tuple[str, str]]) -> None:
         for kind in GROUPS:
@@ -432,10 +435,10 @@ class _Writer:
         )
 
 
-class _Unnamed(dict[tuple[str, int], str]):
+class _Unnamed(dict[Place, str]):
     """Of costs: their loops are called after their function, and their comparisons have no sites."""
 
-    def __missing__(self, place: tuple[str, int]) -> str:
+    def __missing__(self, place: Place) -> str:
         return "cost"
 
 
