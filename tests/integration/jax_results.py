@@ -50,6 +50,7 @@ def inputs(name):
     return found
 
 
+@functools.cache
 def errors(client, name):
     """By real leaf of the state: at each kept step the largest difference from JAX, by the largest number
     of the leaf then, or 1."""
@@ -69,6 +70,7 @@ def errors(client, name):
     return found
 
 
+@functools.cache
 def slope(client, name):
     """The derivative of the objective along the stored direction."""
     watch = WORLDS[name]["watch"]
@@ -93,6 +95,7 @@ def loops_alone(name):
     return sg.World(program=program)
 
 
+@functools.cache
 def slope_between(client, name):
     """The central difference of the objective along the direction, over the widest step that changes
     no path; None where each does."""
