@@ -39,15 +39,14 @@ __device__ inline float Min(float a, float b) {
 __device__ inline float Abs(float x) { return FloatOf(BitsOf(x) & 0x7FFFFFFFu); }
 __device__ inline float Neg(float x) { return FloatOf(BitsOf(x) ^ 0x80000000u); }
 #else
-// Where a == b only the sign of a zero can differ: max joins the bits by and, min by or.
+// Each choice is one instruction. They differ only in the sign of zeros: max joins their bits by and,
+// min by or.
 SIMGRAD_HD inline float Max(float a, float b) {
-  const float equal = FloatOf(BitsOf(a) & BitsOf(b));
-  const float ordered = a > b ? a : (a < b ? b : equal);
+  const float ordered = FloatOf(BitsOf(a > b ? a : b) & BitsOf(b > a ? b : a));
   return ((a != a) | (b != b)) ? FloatOf(kFloatNanBits) : ordered;
 }
 SIMGRAD_HD inline float Min(float a, float b) {
-  const float equal = FloatOf(BitsOf(a) | BitsOf(b));
-  const float ordered = a < b ? a : (a > b ? b : equal);
+  const float ordered = FloatOf(BitsOf(a < b ? a : b) | BitsOf(b < a ? b : a));
   return ((a != a) | (b != b)) ? FloatOf(kFloatNanBits) : ordered;
 }
 SIMGRAD_HD inline float Abs(float x) { return Canonical(FloatOf(BitsOf(x) & 0x7FFFFFFFu)); }
@@ -55,13 +54,11 @@ SIMGRAD_HD inline float Neg(float x) { return Canonical(FloatOf(BitsOf(x) ^ 0x80
 #endif
 
 SIMGRAD_HD inline double Max(double a, double b) {
-  const double equal = DoubleOf(BitsOf(a) & BitsOf(b));
-  const double ordered = a > b ? a : (a < b ? b : equal);
+  const double ordered = DoubleOf(BitsOf(a > b ? a : b) & BitsOf(b > a ? b : a));
   return ((a != a) | (b != b)) ? DoubleOf(kDoubleNanBits) : ordered;
 }
 SIMGRAD_HD inline double Min(double a, double b) {
-  const double equal = DoubleOf(BitsOf(a) | BitsOf(b));
-  const double ordered = a < b ? a : (a > b ? b : equal);
+  const double ordered = DoubleOf(BitsOf(a < b ? a : b) | BitsOf(b < a ? b : a));
   return ((a != a) | (b != b)) ? DoubleOf(kDoubleNanBits) : ordered;
 }
 

@@ -35,6 +35,12 @@ void LogOfGrpc(gpr_log_func_args* args) {
                    absl::StrCat("gRPC: ", std::string(args->message).substr(0, kMaxMessage)));
 }
 
+service::LogLevel LevelNamed(const std::string& name) {
+  using service::LogLevel;
+  if (name == "error") return LogLevel::kError;
+  return name == "warning" ? LogLevel::kWarning : LogLevel::kInfo;
+}
+
 // SIGTERM and SIGINT.
 sigset_t EndSignals() {
   sigset_t signals;
@@ -127,6 +133,7 @@ int Serve(const config::ServerConfig& config,
   google::protobuf::SetLogHandler(nullptr);
   gpr_set_log_function(&LogOfGrpc);
 
+  service::SetUpLog({LevelNamed(config.log_level), config.log_lines_per_second});
   const auto created = create();
   if (!created.ok()) return Complain(created.status(), kCouldNotStart);
   service::Server& server = **created;

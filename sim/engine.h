@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "sim/backend/executor.h"
 #include "sim/diagnostics/diagnostics.h"
+#include "sim/program/halts.h"
 #include "sim/program/numerical_program.h"
 #include "sim/tensor.h"
 
@@ -29,7 +30,6 @@ enum class InstanceReduction : uint8_t {
 };
 
 struct GradientWork {
-  std::vector<double> weights;  // per instance; empty: ones
   InstanceReduction reduction = InstanceReduction::kAll;
 };
 
@@ -41,6 +41,7 @@ struct Work {
   Batch batch;  // batch.program->adjoint is set where `gradient` is
   RunOptions options;
   std::optional<GradientWork> gradient;
+  std::vector<double> weights;                 // of instances in sums over them; empty: ones
   int64_t chunk_steps = 0;                     // 0: chosen
   int64_t max_chunk_steps = int64_t{1} << 40;  // limits both
   int64_t checkpoint_interval = 0;             // steps; 0: chosen within the budget
@@ -87,13 +88,14 @@ struct PhaseSeconds {
 
 struct WorkResult {
   int64_t steps_done = 0;
-  std::vector<Tensor> final_states;  // per state input, [instances][shape]
+  std::vector<Tensor> final_states;  // per state of the world, [instances][shape]
   std::vector<double> values;        // per instance, where an objective was chosen
   double value = 0;                  // sum of weight * value, aligned pairwise, role objective
   std::vector<uint64_t> path_signatures;
   uint64_t batch_path_signature = 0;
   std::vector<InstanceHealth> health;
   std::vector<std::vector<int64_t>> first_event_steps;  // per event site, per instance
+  std::vector<std::optional<Halt>> halts;  // per instance; empty where the program has none
   std::vector<InputGradient> gradients;
   double loss_scale = 1.0;
   bool skipped = false;                // a scaled gradient was not finite

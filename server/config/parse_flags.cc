@@ -105,6 +105,12 @@ std::string SetNearBand(const std::string& value, ServerConfig& config) {
   return "";
 }
 
+std::string SetLogLevel(const std::string& value, ServerConfig& config) {
+  if (value != "info" && value != "warning" && value != "error") return "info, warning or error";
+  config.log_level = value;
+  return "";
+}
+
 std::string SetCallers(const std::string& value, ServerConfig& config) {
   config.callers = absl::StrSplit(value, ',', absl::SkipEmpty());
   return config.callers.empty() ? "names of callers, with commas between" : "";
@@ -202,6 +208,12 @@ const std::vector<Flag>& Flags() {
       {"self_check_interval", "10s",
        "how often the server checks whether it serves, and how long a check may take; 0: never",
        Duration(&ServerConfig::self_check_interval, absl::Milliseconds(100), ZeroIs::kNever)},
+      {"log_level", "info", "least level of the lines of the log: info, warning or error",
+       SetLogLevel},
+      {"log_lines_per_second", "200",
+       "log lines of requests that end with one code; others are left out and counted; 0: all are "
+       "written",
+       Integer(&ServerConfig::log_lines_per_second, 0, kMany)},
   };
   return *flags;
 }

@@ -40,6 +40,9 @@ struct ServerConfig {
   absl::Duration fatal_exit_after = absl::Seconds(10);
   // How often the server checks whether it serves, and how long a check may take; infinite: never.
   absl::Duration self_check_interval = absl::Seconds(10);
+  std::string log_level = "info";  // of the lines that are written: info, warning, error
+  // Log lines of requests that end with one code; more are left out and counted. 0: all are written.
+  int64_t log_lines_per_second = 200;
 
   // Who may talk to us. TLS needs both files; a client CA makes it mutual.
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; empty: none

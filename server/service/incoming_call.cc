@@ -128,7 +128,6 @@ void IncomingCall::EndRefused(const scheduling::Refusal& refusal) {
       left ? ToGrpcStatus(gone, record.request_id) : ToGrpcStatus(refusal, record.request_id);
   record.outcome = CodeLabel(wire.error_code());
   record.message = left ? std::string(gone.message()) : refusal.message;
-  record.is_refusal = !left;
   if (refused_) {
     record.total_seconds = refused_->Seconds();
     refused_->End(record.outcome);

@@ -10,6 +10,7 @@
 #include "server/validation/gradient_check.h"
 #include "server/validation/input_check.h"
 #include "server/validation/spec_check.h"
+#include "server/validation/weights_check.h"
 #include "sim/backend/check_batch.h"
 #include "sim/program/field_error.h"
 
@@ -56,6 +57,7 @@ absl::StatusOr<int64_t> WorkBytes(const sim::Work& work, const PrepareOptions& o
 
 // `gradient` null: a rollout.
 absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
+                                         const validation::Weights& weights,
                                          const v1::GradientRequest* gradient,
                                          conversion::ProgramCache& cache,
                                          const PrepareOptions& options,
@@ -63,6 +65,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   const Clock::time_point start = Clock::now();
   absl::Status status = validation::CheckSpec(spec, options.limits, "spec");
   if (status.ok() && gradient != nullptr) status = validation::CheckGradientMessage(*gradient);
+  if (status.ok()) status = validation::CheckWeights(weights);
   if (!status.ok()) return status;
 
   const Clock::time_point compile_start = Clock::now();
@@ -72,6 +75,8 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
 
   auto instances = validation::CheckInputs(spec, (*world)->schema, options.limits, "spec");
   if (!instances.ok()) return instances.status();
+  status = validation::CheckWeightCount(weights, *instances);
+  if (!status.ok()) return status;
   std::optional<sim::AdjointSpec> adjoint;
   if (gradient != nullptr) {
     status = validation::CheckGradient(*gradient, (*world)->schema, *instances);
@@ -92,6 +97,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   conversion::WorkSettings settings = options.work;
   settings.threads = ThreadsFor(*instances, options.work.threads);
   prepared.work = conversion::WorkFromProto(spec, prepared.program->program, *instances, settings);
+  prepared.work.weights.assign(weights.begin(), weights.end());
   if (gradient != nullptr) conversion::AddGradient(*gradient, prepared.work);
   status = sim::InField("spec", sim::CheckSteps(prepared.work.batch));
   if (!status.ok()) return status;
@@ -138,13 +144,13 @@ absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
                                      const PrepareControl& control) {
   if (absl::Status status = validation::CheckRolloutMessage(request); !status.ok()) return status;
-  return PrepareSpec(request.spec(), nullptr, cache, options, control);
+  return PrepareSpec(request.spec(), request.weights(), nullptr, cache, options, control);
 }
 
 absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
                                      const PrepareControl& control) {
-  return PrepareSpec(request.spec(), &request, cache, options, control);
+  return PrepareSpec(request.spec(), request.weights(), &request, cache, options, control);
 }
 
 }  // namespace simgrad::server::service

@@ -2,13 +2,14 @@
 
 #include <atomic>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <random>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
@@ -98,6 +99,11 @@ class JsonLine {
   std::string line_;
 };
 
+std::string_view NameOf(LogLevel level) {
+  constexpr std::string_view kNames[] = {"info", "warning", "error"};
+  return kNames[static_cast<size_t>(level)];
+}
+
 JsonLine Begin(std::string_view level, std::string_view event) {
   JsonLine line;
   line.Time("time", absl::Now()).Text("level", level).Text("event", event);
@@ -122,36 +128,72 @@ void AddTrace(const std::string& trace_parent, JsonLine& line) {
   line.Text("trace_id", parts[1]).Text("parent_span_id", parts[2]);
 }
 
+constexpr std::string_view kNotes = "";
+
 // A peer that opens calls only to cancel them must not write to the log at will, nor one that comes
 // again at once whenever it is refused.
-struct LineLimits {
-  static constexpr int64_t kPerSecond = 200;
-  LogLimit cancelled{kPerSecond};
-  LogLimit refused{kPerSecond};
-
-  static LineLimits& Get() {
-    static auto* const limits = new LineLimits();
-    return *limits;
+class Lines {
+ public:
+  static Lines& Get() {
+    static auto* const lines = new Lines();
+    return *lines;
   }
-  // How many lines were left out in the seconds that are over at `now`.
-  void Tell(absl::Time now) {
-    Tell(cancelled.TakeLeftOut(now), "cancelled");
-    Tell(refused.TakeLeftOut(now), "refused");
+  void SetUp(const LogSettings& settings) {
+    std::lock_guard lock(mutex_);
+    settings_ = settings;
+    limits_.clear();
+  }
+  // Whether another line of this level and kind may be written: the code of a request, or kNotes.
+  bool Admits(LogLevel level, const std::string& kind, absl::Time now) {
+    std::lock_guard lock(mutex_);
+    if (level < settings_.least) return false;
+    const bool is_limited =
+        settings_.lines_per_second > 0 && (kind != kNotes || level != LogLevel::kError);
+    return !is_limited ||
+           limits_.try_emplace(kind, settings_.lines_per_second).first->second.Admits(now);
+  }
+  // Notes that tell how many lines were left out in the seconds that are over at `now`.
+  std::vector<std::string> TakeLeftOut(absl::Time now) {
+    std::lock_guard lock(mutex_);
+    std::vector<std::string> notes;
+    for (auto& [kind, limit] : limits_) {
+      const int64_t left_out = limit.TakeLeftOut(now);
+      if (left_out == 0) continue;
+      notes.push_back(kind == kNotes ? absl::StrCat(left_out, " more notes are left out")
+                                     : absl::StrCat(left_out, " more calls ended with ", kind,
+                                                    "; their lines are left out"));
+    }
+    return notes;
   }
 
  private:
-  static void Tell(int64_t left_out, absl::string_view what) {
-    if (left_out == 0) return;
-    LogNote(LogLevel::kInfo,
-            absl::StrCat(left_out, " more calls were ", what, "; their lines are left out"));
-  }
+  std::mutex mutex_;
+  LogSettings settings_;
+  std::map<std::string, LogLimit> limits_;  // by kind, of which there are few
 };
+
+void WriteNote(LogLevel level, const std::string& text) {
+  LogWriter::Get().Add(Begin(NameOf(level), "note").Text("message", text).Ended());
+}
+
+void TellOfLeftOut(absl::Time now) {
+  for (const std::string& note : Lines::Get().TakeLeftOut(now)) WriteNote(LogLevel::kInfo, note);
+}
 
 }  // namespace
 
+void SetUpLog(const LogSettings& settings) { Lines::Get().SetUp(settings); }
+
+LogLevel LevelOf(const RequestRecord& record) {
+  const std::string& code = record.outcome;
+  if (code == "Internal") return LogLevel::kError;
+  const bool lacked =
+      code == "ResourceExhausted" || code == "Unavailable" || code == "DeadlineExceeded";
+  return lacked ? LogLevel::kWarning : LogLevel::kInfo;
+}
+
 std::string LogLine(const RequestRecord& record) {
-  const bool failed = record.outcome == "Internal";
-  JsonLine line = Begin(failed ? "error" : "info", "request");
+  JsonLine line = Begin(NameOf(LevelOf(record)), "request");
   line.Text("request_id", record.request_id);
   AddTrace(record.trace_parent, line);
   line.Text("method", record.method);
@@ -175,22 +217,18 @@ std::string LogLine(const RequestRecord& record) {
 }
 
 void LogRequest(const RequestRecord& record) {
-  LineLimits& limits = LineLimits::Get();
   const absl::Time now = absl::Now();
-  limits.Tell(now);
-  if (record.outcome == "Canceled" && !limits.cancelled.Admits(now)) return;
-  if (record.is_refusal && !limits.refused.Admits(now)) return;
+  TellOfLeftOut(now);
+  if (!Lines::Get().Admits(LevelOf(record), record.outcome, now)) return;
   LogWriter::Get().Add(LogLine(record));
 }
 
 void LogNote(LogLevel level, const std::string& text) {
-  constexpr const char* kNames[] = {"info", "warning", "error"};
-  const char* const name = kNames[static_cast<size_t>(level)];
-  LogWriter::Get().Add(Begin(name, "note").Text("message", text).Ended());
+  if (Lines::Get().Admits(level, std::string(kNotes), absl::Now())) WriteNote(level, text);
 }
 
 void FlushLog(absl::Duration timeout) {
-  LineLimits::Get().Tell(absl::InfiniteFuture());
+  TellOfLeftOut(absl::InfiniteFuture());
   LogWriter::Get().Flush(timeout);
 }
 

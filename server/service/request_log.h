@@ -5,8 +5,8 @@
 //   milliseconds of each stage it came to (STAGE_ms, stage_clock.h), other_ms (what no stage
 //   claims) and total_ms, their sum; message of an error.
 // Threads: any; LogWriter writes, and drops with a count where the reader of stderr stalls. What a
-// caller wrote (names) is quoted and cut. Of cancelled calls two hundred a second have a line, and
-// of refused ones; a note counts the others.
+// caller wrote (names) is quoted and cut. Of the requests that end with one code so many a second
+// have a line (LogSettings), and of notes; a further note counts the others.
 #pragma once
 
 #include <array>
@@ -32,18 +32,28 @@ struct RequestRecord {
   std::string world;   // metric label: a built-in world or custom; may be empty
   int64_t instances = 0;
   int64_t steps = 0;
-  std::string outcome;      // status code as CodeLabel writes it
-  std::string message;      // of an error, in full
-  bool is_refusal = false;  // for load: there are many of them when there is one
+  std::string outcome;  // status code as CodeLabel writes it
+  std::string message;  // of an error, in full
   // By stage; none: it did not come to it.
   std::array<std::optional<double>, kStageNames.size()> seconds;
   double total_seconds = 0;
 };
 
+enum class LogLevel { kInfo, kWarning, kError };
+
+struct LogSettings {
+  LogLevel least = LogLevel::kInfo;  // of the lines that are written
+  // Of requests with one code, and of notes below kError; 0: all.
+  int64_t lines_per_second = 200;
+};
+// From now on.
+void SetUpLog(const LogSettings& settings);
+
+// kError: the fault is ours; kWarning: the server or the caller's time did not suffice.
+LogLevel LevelOf(const RequestRecord& record);
 std::string LogLine(const RequestRecord& record);
 void LogRequest(const RequestRecord& record);
 // Anything else that an operator should read.
-enum class LogLevel { kInfo, kWarning, kError };
 void LogNote(LogLevel level, const std::string& text);
 // Tells of the lines that were left out so far, and waits until what was logged is written, at most
 // this long.

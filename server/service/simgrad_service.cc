@@ -59,7 +59,6 @@ class UnaryCall {
   }
   void Refuse(const scheduling::Refusal& refusal) {
     CountRefusal(metrics_, refusal.reason, record_.caller);
-    record_.is_refusal = true;
     Finish(ToGrpcStatus(refusal, record_.request_id), refusal.message, {});
   }
 

@@ -114,7 +114,6 @@ void StreamingCall::Begin(Prepare prepare, Preparation cost) {
 
 void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
   CountRefusal(*context_.metrics, refusal.reason, caller_->name());
-  record_.is_refusal = true;
   const grpc::Status status = ToGrpcStatus(refusal, record_.request_id);
   record_.outcome = CodeLabel(status.error_code());
   record_.message = status.error_message();

@@ -1,4 +1,4 @@
-// Checks what a GradientRequest adds to its spec: cotangents, weights, what is differentiated; and
+// Checks what a GradientRequest adds to its spec: cotangents, what is differentiated; and
 // what a DescribeProgramRequest says of an adjoint.
 //
 // Errors: INVALID_FIELD; NOT_SUPPORTED for more than one cotangent and for tree nodes.

@@ -136,6 +136,10 @@ absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::NamedTens
 }
 
 absl::Status CheckRolloutMessage(const v1::RolloutRequest& request) {
+  if (request.weights_size() > 0 && request.spec().objective().empty()) {
+    return InvalidField("weights",
+                        "weigh the values of spec.objective; name one, or leave them out");
+  }
   if (request.spec().checkpoint_interval() == 0) return absl::OkStatus();
   return InvalidField("spec.checkpoint_interval",
                       "a rollout keeps no checkpoints; leave it out, or ask for a gradient");

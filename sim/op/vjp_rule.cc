@@ -62,6 +62,15 @@ void VjpRule::SpellMask() {
   w_.SetContext(before);
 }
 
+ValueId VjpRule::SpelledMask() {
+  if (mask_.presence == Presence::kAlways) SpellMask();
+  return mask_.value;
+}
+
+ValueId VjpRule::Nowhere(const Shape& shape) {
+  return EmitMask({.code = OpCode::kLiteral, .attributes = {.literal = {0.0}}}, shape);
+}
+
 std::vector<int64_t> VjpRule::KeptAxes() const {
   std::vector<int64_t> kept;
   const auto& axes = op_.attributes.axes;

@@ -75,6 +75,10 @@ class VjpRule {
   ValueId Filled();
   // Replaces an always mask by an explicit literal.
   void SpellMask();
+  // The mask as a value, also where the cotangent is present everywhere.
+  ValueId SpelledMask();
+  // The mask that is false everywhere.
+  ValueId Nowhere(const Shape& shape);
   Mask And(ValueId condition) { return w_.And(mask_, condition); }
   Mask And(const Mask& mask, ValueId condition) { return w_.And(mask, condition); }
 

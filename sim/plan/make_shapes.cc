@@ -183,7 +183,10 @@ Register RegionMaker::Sum(const Op& op, const View& line) {
   const auto to_adder = [&](Register x, Carrier from) {
     return from == t ? x : Call("widen_f32", t, {x});
   };
+  // A total in the format of the result is the result.
+  const bool is_rounded = a.accumulator == *result.format && t == CarrierOf(result);
   const auto rounded = [&](Register total) {
+    if (is_rounded) return total;
     return Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
                 CarrierOf(result), {total});
   };

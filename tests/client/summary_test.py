@@ -3,7 +3,7 @@
 import numpy as np
 
 from simgrad import results
-from simgrad.diagnostics import BirthCertificate
+from simgrad.diagnostics import BirthCertificate, EventTrace, TerminationTrace
 
 F32 = results.RoleSetting("f32", "ieee", "pairwise", "f32", "native", "bitwise")
 BF16 = results.RoleSetting("bf16", "ieee", "sequential", "f32", "emulated", "bitwise")
@@ -79,3 +79,59 @@ def test_the_first_certificate_says_where_it_was_born():
     )
     text = " ".join(repr(gradient(certificates=[born])).split())
     assert " ".join(f"born {born}".split()) in text
+
+
+def columns(dtype, *values):
+    return np.array(values, dtype)
+
+
+def test_a_site_tells_its_runs_and_the_closest_test():
+    site = TerminationTrace(
+        site="projection",
+        runs=columns(np.uint64, 0, 3, 1),
+        iterations_min=columns(np.uint32, 0, 2, 5),
+        iterations_mean=columns(float, 0.0, 3.0, 5.0),
+        iterations_max=columns(np.uint32, 0, 4, 5),
+        iterations_histogram=np.zeros((3, 16)),
+        reasons=np.array([[0, 0, 0, 0], [2, 1, 0, 0], [0, 0, 0, 0]]),
+        counter=columns(np.uint64, 0, 0, 1),
+        tested_min=np.zeros(3),
+        tested_max=np.zeros(3),
+        margin=columns(float, np.inf, 0.5, -0.25),
+        margin_instance=columns(np.uint64, 0, 7, 9),
+        margin_ulps=columns(float, np.inf, 4.0, -1.0),
+        margin_ulps_instance=columns(np.uint64, 0, 7, 9),
+        histogram=np.zeros((3, 64)),
+        nan_margins=np.zeros(3),
+        checks=columns(np.uint64, 0, 9, 6),
+        near_stopped=np.zeros(3),
+        near_continued=np.zeros(3),
+        line="world.py:12",
+    )
+    assert repr(site) == (
+        "projection (world.py:12): 4 runs of 2 to 5 iterations, 3.5 on average: converged 2, max_iter 1, "
+        "counter 1; closest by -1 ulps at step 2, instance 9"
+    )
+    site.runs = np.zeros(3)
+    assert repr(site) == "projection (world.py:12): never ran"
+
+
+def test_an_event_tells_how_often_and_when_it_held():
+    event = EventTrace(
+        site="floor",
+        checks=columns(np.uint64, 2, 2, 2),
+        count=columns(np.uint64, 0, 1, 2),
+        changes=columns(np.uint64, 0, 1, 1),
+        margin=columns(float, 1.0, np.nan, -2.0),
+        margin_instance=columns(np.uint64, 0, 0, 1),
+        margin_ulps=columns(float, 8.0, np.nan, -16.0),
+        margin_ulps_instance=columns(np.uint64, 0, 0, 1),
+        nan_margins=columns(np.uint64, 0, 1, 0),
+        kind="membership",
+    )
+    assert repr(event) == (
+        "floor [membership]: 3 of 6 checks true, first at step 1; 2 changes; closest by 8 ulps at step 0, instance 0"
+    )
+    event.count[:] = 0
+    event.margin_ulps[:] = np.inf
+    assert repr(event) == "floor [membership]: 0 of 6 checks true; 2 changes"

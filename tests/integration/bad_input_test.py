@@ -79,11 +79,6 @@ REQUESTS = {
         wrong(initial={"y": [[0.5]] * 2, "v": [[0.0]] * 3}),
         "spec.initial[1].tensor.shape",
     ),
-    "integers for reals": (
-        BALL,
-        wrong(initial={"y": np.array([1]), "v": [0.0]}),
-        "spec.initial[0].tensor.dtype",
-    ),
     "bools for reals": (BALL, wrong(params={"k": np.bool_(True)}), "spec.params[0].tensor.dtype"),
     "series of wrong length": (
         BALL,
@@ -131,6 +126,17 @@ REQUESTS = {
     "unknown record": (BALL, wrong(record=["z"]), "spec.record[0]"),
     "record twice": (BALL, wrong(record=["y", "y"]), "spec.record[1]"),
     "unknown objective": (BALL, wrong(objective="fame"), "spec.objective"),
+    "weights of wrong length": (
+        BALL,
+        wrong(objective="final_height", weights=[1, 2, 3]),
+        "weights",
+    ),
+    "weights not finite": (
+        BALL,
+        wrong(objective="final_height", weights=[float("inf")]),
+        "weights[0]",
+    ),
+    "weights of nothing": (BALL, wrong(weights=[1.0]), "weights"),
     "chunk negative": (BALL, wrong(chunk_steps=-1), "spec.chunk_steps"),
     "interval negative": (BALL, wrong(checkpoint_interval=-1), "spec.checkpoint_interval"),
     "stride negative": (BALL, wrong(stride=-1), "spec.diagnostics.stride"),

@@ -87,6 +87,32 @@ def test_rollout_and_gradient_tell_the_depressurization(capsys, server):
     assert "site projection" in text and "trajectory y" in text and "value" in text
 
 
+def test_text_says_in_sentences_what_happened(capsys, server):
+    ball = ["--world", "bouncing_ball", "--config", "contact=toi", "--steps", "60", "--initial", "y=0.5"]
+    text = run(capsys, server, "rollout", *ball, "--initial", "v=0")
+    assert "event contact: 1 of 60 checks true, first at step 31" in text
+    assert max(map(len, text.splitlines())) < 200
+
+
+def test_weights_instances_and_cotangents_are_sent(capsys, server, tmp_path):
+    ball = ["--world", "bouncing_ball", "--steps", "3", "--initial", "v=0", "--json", "--config", "contact=toi"]
+    np.save(tmp_path / "y.npy", np.array([[0.5], [0.75]]))
+    heights = ["--initial", f"y=@{tmp_path / 'y.npy'}"]
+    weighed = ["--objective", "final_height", "--weights", "2,-1", "--param", "k=1"]
+    rollout = json.loads(run(capsys, server, "rollout", *ball, *heights, *weighed))
+    assert rollout["value"] == pytest.approx(2 * rollout["values"][0] - rollout["values"][1], rel=1e-6)
+    gradient = json.loads(run(capsys, server, "gradient", *ball, *heights, *weighed))
+    assert gradient["gradients"]["initial"]["y"] == [[2.0], [-1.0]]
+    several = json.loads(
+        run(capsys, server, "rollout", *ball, "--initial", "y=0.5", "--instances", "3", "--first-instance", "7")
+    )
+    assert several["instances"] == 3
+    pulled = json.loads(
+        run(capsys, server, "gradient", *ball, "--initial", "y=0.5", "--cotangent", "y=4")
+    )
+    assert pulled["gradients"]["initial"]["y"] == [4.0]
+
+
 def test_role_overrides_and_loss_scale_reach_the_server(capsys, server):
     answer = json.loads(
         run(

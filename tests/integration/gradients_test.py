@@ -205,6 +205,10 @@ def test_weights_enter_shared_gradients_and_the_value(client):
         world, steps=T, **sent, objective="final_height", weights=weights, policy="f64"
     )
     assert whole.value == pytest.approx(float(weights @ whole.values), rel=1e-14)
+    rollout = client.rollout(
+        world, steps=T, **sent, objective="final_height", weights=weights, policy="f64"
+    )
+    assert rollout.value == whole.value
     single = [
         client.gradient(
             world,

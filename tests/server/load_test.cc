@@ -341,7 +341,7 @@ TEST_F(Overload, IsLoggedInSoManyLinesASecondAndNotesThatCountTheOthers) {
     const std::regex line(R"re("code":"ResourceExhausted")re");
     const auto lines = std::distance(std::sregex_iterator(log.begin(), log.end(), line), {});
     const std::regex note(
-        R"re("message":"(\d+) more calls were refused; their lines are left out")re");
+        R"re("message":"(\d+) more calls ended with ResourceExhausted; their lines)re");
     for (std::sregex_iterator found(log.begin(), log.end(), note), end; found != end; ++found) {
       left_out += std::stoll((*found)[1]);
     }

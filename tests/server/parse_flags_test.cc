@@ -51,7 +51,9 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--kernel_cache=/tmp/kernels",
                                   "--warm=true",
                                   "--fatal_exit_after=3s",
-                                  "--self_check_interval=1m"});
+                                  "--self_check_interval=1m",
+                                  "--log_level=warning",
+                                  "--log_lines_per_second=7"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->port, 0);
   EXPECT_EQ(config->metrics_port, 9);
@@ -87,6 +89,8 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_TRUE(config->warm);
   EXPECT_EQ(config->fatal_exit_after, absl::Seconds(3));
   EXPECT_EQ(config->self_check_interval, absl::Minutes(1));
+  EXPECT_EQ(config->log_level, "warning");
+  EXPECT_EQ(config->log_lines_per_second, 7);
   EXPECT_EQ(config->slow_reader_timeout, absl::Seconds(5));
 }
 
@@ -164,6 +168,7 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--warm=yes", "true or false"},
       {"--fatal_exit_after=10", "duration"},
       {"--self_check_interval=1ms", "a duration from 100ms to 24h, or 0 for never"},
+      {"--log_level=debug", "info, warning or error"},
   };
   for (const BadFlag& flag : bad) {
     const auto config = ParseFlags({flag.argument});
@@ -219,7 +224,9 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
                            "--kernel_cache",
                            "--warm",
                            "--fatal_exit_after",
-                           "--self_check_interval"}) {
+                           "--self_check_interval",
+                           "--log_level",
+                           "--log_lines_per_second"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
   }
 }

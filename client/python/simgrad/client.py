@@ -8,6 +8,8 @@ import grpc
 
 from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
+from simgrad.hessian import HessianVector, hessian_vector
+from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.policy import Policy, policy_message
 from simgrad.program_lines import add_line, site_lines
 from simgrad.program_text import unreadable
@@ -193,6 +195,7 @@ class Client:
         record: Iterable[str] = (),
         diagnostics: str = "summary",
         objective: str = "",
+        weights: Any = None,
         on_nonfinite: str = "report",
         program: str = "fingerprint",
         progress: bool | ProgressCallback = False,
@@ -213,6 +216,7 @@ class Client:
           record: states and observables whose trajectory is returned.
           diagnostics: "off", "summary" or "instances". Never changes a result.
           objective: name of an objective whose value is returned.
+          weights: [N], of the instances in `value`, the sum of their values; default ones.
           on_nonfinite: "report", or "raise" (NonFiniteError with certificates and the result).
           program: what the answer says of the program that ran: "fingerprint", with sites and
             policy, or "text", the text as well. Without, reading result.program.text asks the
@@ -222,8 +226,9 @@ class Client:
           raw: low formats come back as bits (uint16, uint8) instead of as exact f32.
           timeout: deadline in seconds, of all tries together; None: the client's.
           retry: as for Client; None: the client's. Of its budget a call has the client's alone.
-          options: instances, first_instance, instance_ids (the ids), stride (of state ranges),
-            chunk_steps, checkpoint_interval. The last two never change a bit.
+          options: instances, first_instance, instance_ids (the ids), seed (of random draws),
+            stride (of state ranges), chunk_steps, checkpoint_interval. The last two never change
+            a bit.
         Errors: InvalidArgument (with `field`), NotFound, ResourceExhausted, DeadlineExceeded,
           Cancelled, Unavailable, NonFiniteError.
         """
@@ -238,6 +243,7 @@ class Client:
             record=record,
             diagnostics=diagnostics,
             objective=objective,
+            weights=weights,
             on_nonfinite=on_nonfinite,
             program=program,
             progress=progress,
@@ -251,6 +257,7 @@ class Client:
         self,
         world: World,
         *,
+        weights: Any = None,
         on_nonfinite: str = "report",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
@@ -262,8 +269,9 @@ class Client:
 
         Leaving the loop cancels the request. Errors are raised while iterating.
         """
-        message = simgrad_pb2.RolloutRequest(
-            spec=request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec)
+        message = request.rollout_request(
+            request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec),
+            weights=weights,
         )
         return self._stream(
             self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry
@@ -283,6 +291,7 @@ class Client:
         weights: Any = None,
         wrt: Iterable[str] | None = None,
         reduction: str = "all",
+        loops: Mapping[str, Truncated | Implicit] | None = None,
         policy: Policy | str | None = None,
         record: Iterable[str] = (),
         diagnostics: str = "summary",
@@ -305,6 +314,8 @@ class Client:
           wrt: names of inputs ("k", or "param.k" where a name is ambiguous); default: every
             differentiable input that was sent.
           reduction: "all", or "finite_only", which leaves out non-finite instances and counts them.
+          loops: by site, Truncated(n) or Implicit(): how the gradient goes through a loop, other
+            than by every iteration that ran.
         Returns: gradients with the shapes of the inputs that were sent.
         Errors: those of `rollout`.
         """
@@ -320,6 +331,7 @@ class Client:
             weights=weights,
             wrt=wrt,
             reduction=reduction,
+            loops=loops,
             policy=policy,
             record=record,
             diagnostics=diagnostics,
@@ -341,6 +353,7 @@ class Client:
         weights: Any = None,
         wrt: Iterable[str] | None = None,
         reduction: str = "all",
+        loops: Mapping[str, Truncated | Implicit] | None = None,
         on_nonfinite: str = "report",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
@@ -357,10 +370,38 @@ class Client:
             weights=weights,
             wrt=wrt,
             reduction=reduction,
+            loops=loops,
         )
         return self._stream(
             self._stub.Gradient, world, message, on_nonfinite, progress, raw, timeout, retry
         )
+
+    def hessian_vector(
+        self,
+        world: World,
+        vector: Mapping[str, Arrays],
+        *,
+        initial: Arrays | None = None,
+        params: Arrays | None = None,
+        controls: Arrays | None = None,
+        step: float | None = None,
+        tries: int = 4,
+        **options: Any,
+    ) -> HessianVector:
+        """The Hessian of an objective times a vector, by differences of gradients along one path.
+
+        Args: those of `gradient`, and
+          vector: the direction in which inputs move, by group and name, each of the shape that is sent:
+            {"params": {"k": 1.0}}.
+          step: h; default: eps^(1/3) max(|x|, 1) / max|v|, a power of two, eps of role dynamics.
+          tries: how many steps are tried, each an eighth of the one before, until x + h v and x - h v
+            take the path of x in every instance.
+        Accuracy: h^2 times a third of the third derivative by v, and eps |g| / h. In f64 with the
+          default step about ten digits; ask for policy="f64" where the curvature matters.
+        Errors: those of `gradient`; ValueError for a vector that does not fit what is sent.
+        """
+        inputs = {"initial": initial, "params": params, "controls": controls}
+        return hessian_vector(self, world, vector, inputs, step, tries, **options)
 
     # ---- How ----
 
@@ -401,6 +442,7 @@ class Client:
         policy.CopyFrom(message.spec.policy)
         objective = message.spec.objective
         adjoint = isinstance(message, simgrad_pb2.GradientRequest)
+        loops = list(message.loops) if adjoint else []
         names: dict[str, list[str]] = {"state": [], "trajectory": []}
         for sent in message.cotangents if adjoint else ():
             names["state"] += [t.name for t in sent.final_state]
@@ -410,7 +452,7 @@ class Client:
             if self._repeating.closed:
                 raise unreadable("CLIENT_CLOSED", "and this client is closed")
             description = request.description(
-                world, policy, objective, adjoint=adjoint, wrt=wrt, cotangents=names
+                world, policy, objective, adjoint=adjoint, wrt=wrt, cotangents=names, loops=loops
             )
             try:
                 answer = self._unary(self._stub.DescribeProgram, description, None, None)

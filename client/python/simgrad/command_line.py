@@ -170,7 +170,15 @@ def parser() -> argparse.ArgumentParser:
         _add_world(command)
         _add_rollout(command)
     rollout.add_argument("--objective", default="", help="return its value")
-    gradient.add_argument("--objective", required=True, help="what is differentiated")
+    gradient.add_argument("--objective", default="", help="what is differentiated")
+    gradient.add_argument(
+        "--cotangent",
+        action="append",
+        default=[],
+        metavar="STATE=VALUES",
+        help="derivative of a loss by a final state, beside an objective or instead of one (repeatable): "
+        "numbers for one instance, or @file.npy of shape [instance, field]",
+    )
     gradient.add_argument(
         "--wrt",
         action="append",
@@ -185,7 +193,8 @@ def _add_world(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--world",
         required=True,
-        help="a built-in world; or file.py:NAME or module:NAME, a World of Python or a function that returns one",
+        help="a built-in world; or file.py:NAME or module:NAME, a World of Python or a function that returns "
+        "one; or file.txtpb, which World.save wrote",
     )
     command.add_argument(
         "--config",
@@ -245,6 +254,15 @@ def _add_rollout(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--program", action="store_true", help="also show the text of the program that ran"
     )
+    command.add_argument(
+        "--weights", metavar="VALUES", help="one per instance, of their values in the sum (default ones)"
+    )
+    command.add_argument(
+        "--instances", type=int, default=0, metavar="N", help="how many, where no input says so"
+    )
+    command.add_argument(
+        "--first-instance", type=int, default=0, metavar="ID", help="id of the first (default 0)"
+    )
     command.add_argument("--progress", action="store_true", help="show a progress bar")
     command.add_argument(
         "--output",
@@ -282,7 +300,9 @@ def _rollout(client: Client, options: argparse.Namespace) -> int:
 
 
 def _gradient(client: Client, options: argparse.Namespace) -> int:
-    return _finish(options, client.gradient(**_work(client, options), wrt=options.wrt or None))
+    work = _work(client, options)
+    result = client.gradient(**work, wrt=options.wrt or None, cotangents=_cotangents(work, options))
+    return _finish(options, result)
 
 
 def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
@@ -306,9 +326,25 @@ def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         record=options.record,
         diagnostics=options.diagnostics,
         objective=options.objective,
+        weights=None if options.weights is None else _array(options.weights, 1),
+        instances=options.instances,
+        first_instance=options.first_instance,
         program="text" if options.program else "fingerprint",
         progress=options.progress,
     )
+
+
+def _cotangents(work: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] | None:
+    sent = _assignments("cotangent", options.cotangent)
+    if not sent:
+        return None
+    state = {}
+    for name, text in sent.items():
+        initial = work["initial"].get(name)
+        rank = 0 if initial is None else np.ndim(initial)
+        array = _array(text, rank)
+        state[name] = array if text.startswith("@") else array[None]
+    return {"state": state}
 
 
 def _finish(options: argparse.Namespace, result: Any) -> int:
@@ -317,7 +353,7 @@ def _finish(options: argparse.Namespace, result: Any) -> int:
         fields["program"] = result.program.text
     if options.output:
         _write(options.output, result)
-    _print(options, fields, report.result_text)
+    _print(options, fields, lambda _: report.result_text(result, options.program))
     return EXIT_NONFINITE if options.fail_on_nonfinite and not result.ok.all() else EXIT_OK
 
 

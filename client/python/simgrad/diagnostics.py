@@ -11,6 +11,7 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
+from simgrad import summary
 from simgrad.v1 import diagnostics_pb2
 
 # Why a run of a loop stopped; all but `counter` are the second axis of TerminationTrace.reasons.
@@ -21,7 +22,7 @@ EXPONENT_BUCKETS = 34
 ITERATION_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 
 
-@dataclass
+@dataclass(repr=False)
 class TerminationTrace:
     """A termination site: a named loop and its stopping test.
 
@@ -71,6 +72,9 @@ class TerminationTrace:
     )  # per instance, steps ascending
     line: str = ""
 
+    def __repr__(self) -> str:
+        return summary.of_site(self)
+
     @property
     def iterations(self) -> np.ndarray:
         if self.instance_iterations is not None:
@@ -89,7 +93,7 @@ class TerminationTrace:
         return [list(step) for step in zip(*per_instance)]
 
 
-@dataclass
+@dataclass(repr=False)
 class EventTrace:
     """An event site: a named threshold that is crossed, per element.
 
@@ -114,6 +118,9 @@ class EventTrace:
     first_step: np.ndarray | None = None
     kind: str = ""
     line: str = ""
+
+    def __repr__(self) -> str:
+        return summary.of_event(self)
 
 
 @dataclass

@@ -10,13 +10,19 @@ from simgrad.world import World
 from simgrad.world_function import FunctionWorld
 
 
+ENDING = ".txtpb"  # of files that World.save wrote
+
+
 def named_world(text: str, config: Mapping[str, Any]) -> World:
     """The world of a name: `bouncing_ball`, of the server; `file.py:pendulum` or
-    `package.module:pendulum`, a World in a Python file or module, or a function that returns one.
+    `package.module:pendulum`, a World in a Python file or module, or a function that returns one;
+    `world.txtpb`, a file of World.save.
 
     Args:
       config: of the world, or arguments of the function, where whole numbers are ints.
     """
+    if text.endswith(ENDING):
+        return _configured(text, World.load(text), config)
     source, colon, name = text.rpartition(":")
     if not colon:
         return World(text, **config)
@@ -24,13 +30,17 @@ def named_world(text: str, config: Mapping[str, Any]) -> World:
     if isinstance(found, FunctionWorld):
         return found(**config) if config else found
     if isinstance(found, World):
-        if config:
-            raise ValueError(f"--config {', '.join(sorted(config))}: {text} has its configuration")
-        return found
+        return _configured(text, found, config)
     made = found(**{k: _whole(v) for k, v in config.items()}) if callable(found) else found
     if not isinstance(made, World):
         raise ValueError(f"--world {text}: {name} is {_what(found)}, and not a simgrad.World")
     return made
+
+
+def _configured(text: str, world: World, config: Mapping[str, Any]) -> World:
+    if config:
+        raise ValueError(f"--config {', '.join(sorted(config))}: {text} has its configuration")
+    return world
 
 
 def _members(source: str) -> Mapping[str, Any]:

@@ -12,6 +12,13 @@ from simgrad.diagnostics import REASONS, BackwardTrace, RangeCounts
 from simgrad.results import Gradient, Program, Rollout
 
 
+_LABELS = {
+    "initial": "gradient of initial",
+    "params": "gradient of param",
+    "controls": "gradient of control",
+}
+
+
 def message_dict(message: Any) -> dict[str, Any]:
     """A message with its fields by name; integers are numbers, whatever their width."""
     fields = json_format.MessageToDict(message, preserving_proto_field_name=True)
@@ -158,36 +165,23 @@ def worlds_text(fields: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def result_text(fields: dict[str, Any]) -> str:
-    lines = [
-        f"{fields['instances']} instances, {fields['steps']} steps on {fields['device']}, "
-        f"{fields['ok']} ok, path {fields['path_signature']}, program {fields['fingerprint'][:16]}"
-    ]
-    if fields["value"] is not None:
-        lines.append(f"value {fields['value']}")
-    for name, value in fields["state"].items():
-        lines.append(f"state {name}: {_short(value)}")
-    for name, value in fields["trajectory"].items():
-        lines.append(f"trajectory {name}: {_short(value)}")
-    for name, site in fields["sites"].items():
-        lines.append(
-            f"site {name}: iterations {_short(site['iterations'])}, margin in ulps "
-            f"{_short(site['margin_ulps'])}"
-        )
-    for name, event in fields["events"].items():
-        lines.append(
-            f"event {name}: count {_short(event['count'])}, "
-            f"first step {_short(event['first_step'])}"
-        )
-    for group in fields.get("gradients", {}).values():
-        for name, value in group.items():
-            count = next(v for k, v in fields["connected"].items() if k.rpartition(".")[2] == name)
-            lines.append(
-                f"gradient {name}: {_short(value)}, connected {count} of {fields['instances']}"
-            )
-    lines += fields["certificates"]
-    if "program" in fields:
-        lines += ["", fields["program"].rstrip("\n")]
+def result_text(result: Rollout, program: bool = False) -> str:
+    """What happened, for people; `program`: with the text of the program."""
+    title = repr(result).splitlines()[0]
+    lines = [title, f"path {result.path_signature:016x}, program {result.program.fingerprint[:16]}"]
+    if result.value is not None:
+        lines.append(f"value {result.value!r}")
+    for label in ("state", "trajectory", "initial", "params", "controls"):
+        for name, array in getattr(result, label, {}).items():
+            lines.append(f"{_LABELS.get(label, label)} {name}: {_short(np.asarray(array).tolist())}")
+    lines += [f"site {trace!r}" for trace in result.sites.values()]
+    lines += [f"event {trace!r}" for trace in result.events.values()]
+    if isinstance(result, Gradient):
+        for name, count in result.connected.items():
+            lines.append(f"{name}: connected in {count} of {result.instances} instances")
+    lines += [str(certificate) for certificate in result.certificates]
+    if program:
+        lines += ["", result.program.text.rstrip("\n")]
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from simgrad import arrays, errors
+from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.policy import Policy, policy_message
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 from simgrad.world import World
@@ -29,7 +30,7 @@ _DETAILS = {
 }
 # Of a rollout, beside those that Client.rollout names.
 _OPTIONS = (
-    *("instances", "first_instance", "instance_ids", "stride", "chunk_steps"),
+    *("instances", "first_instance", "instance_ids", "seed", "stride", "chunk_steps"),
     "checkpoint_interval",
 )
 _REDUCTIONS = {
@@ -78,6 +79,7 @@ def rollout_spec(
     instances: int = 0,
     first_instance: int = 0,
     instance_ids: Iterable[int] = (),
+    seed: int = 0,
     chunk_steps: int = 0,
     checkpoint_interval: int = 0,
     program: str = "fingerprint",
@@ -101,6 +103,7 @@ def rollout_spec(
         policy=policy_message(policy),
         first_instance=first_instance,
         instance_ids=[int(i) for i in instance_ids],
+        seed=seed,
         record=record,
         diagnostics=simgrad_pb2.DiagnosticsOptions(
             level=_word(_LEVELS, "diagnostics", diagnostics), stride=stride
@@ -126,6 +129,17 @@ def _with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
     return {**world.array_defaults.get(kind, {}), **world.named(kind, inputs)}
 
 
+def _weights(weights: Any) -> np.ndarray | None:
+    return None if weights is None else np.asarray(weights, np.float64).ravel()
+
+
+def rollout_request(
+    spec: simgrad_pb2.RolloutSpec, *, weights: Any = None
+) -> simgrad_pb2.RolloutRequest:
+    """The message of a rollout; the arguments are those of Client.rollout."""
+    return simgrad_pb2.RolloutRequest(spec=spec, weights=_weights(weights))
+
+
 def gradient_request(
     spec: simgrad_pb2.RolloutSpec,
     declarations: Declarations,
@@ -134,13 +148,15 @@ def gradient_request(
     weights: Any = None,
     wrt: Iterable[str] | None = None,
     reduction: str = "all",
+    loops: Mapping[str, Truncated | Implicit] | None = None,
 ) -> simgrad_pb2.GradientRequest:
     """The message of a gradient; the arguments are those of Client.gradient."""
     request = simgrad_pb2.GradientRequest(
-        spec=spec, reduction=_word(_REDUCTIONS, "reduction", reduction)
+        spec=spec,
+        reduction=_word(_REDUCTIONS, "reduction", reduction),
+        weights=_weights(weights),
+        loops=[how.to_proto(site) for site, how in (loops or {}).items()],
     )
-    if weights is not None:
-        request.weights.extend(np.asarray(weights, np.float64).ravel())
     if cotangents is not None:
         if not isinstance(cotangents, Cotangents):
             cotangents = Cotangents(**cotangents)
@@ -164,6 +180,7 @@ def description(
     adjoint: bool = False,
     wrt: Iterable[simgrad_pb2.InputName] = (),
     cotangents: Cotangents | Mapping[str, Iterable[str]] | None = None,
+    loops: Iterable[simgrad_pb2.LoopDerivative] = (),
     cuda: simgrad_pb2.CudaTextOptions | None = None,
 ) -> simgrad_pb2.DescribeProgramRequest:
     """The message that asks for a program; of cotangents the names alone count."""
@@ -178,6 +195,7 @@ def description(
         wrt=wrt,
         cotangent_final_state=list(cotangents.state),
         cotangent_trajectory=list(cotangents.trajectory),
+        loops=loops,
         cuda=cuda,
     )
 
@@ -250,11 +268,15 @@ def _named_tensor(
     if not isinstance(value, arrays.Bits):
         is_array = isinstance(value, (np.ndarray, np.generic))
         value = np.asarray(value)
-        if not is_array and value.dtype.kind in "iu":
-            # A Python number has no dtype of its own: a whole number sent to a real input is a
-            # real.
+        if value.dtype.kind in "iu":
+            # Whole numbers sent to a real input are reals, where none is too large for that; and a
+            # Python number has no dtype of its own.
             _, element = declarations().get((kind, name), (0, program_pb2.ELEMENT_TYPE_REAL))
-            value = value.astype(_DTYPE_OF_ELEMENT[element])
+            is_real = element == program_pb2.ELEMENT_TYPE_REAL
+            if is_real and ((value > _LARGEST_WHOLE) | (value < -_LARGEST_WHOLE)).any():
+                raise ValueError(f"{name}: whole numbers beyond 2^53 are not exact as reals; send floats")
+            if is_real or not is_array:
+                value = value.astype(_DTYPE_OF_ELEMENT[element])
     stepped = kind in (program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
     if stepped and not per_step and len(value.shape) >= 2:
         rank, _ = declarations().get((kind, name), (len(value.shape), 0))
@@ -262,6 +284,7 @@ def _named_tensor(
     return simgrad_pb2.NamedTensor(name=name, tensor=arrays.to_tensor(value), per_step=per_step)
 
 
+_LARGEST_WHOLE = 2**53  # from 0 on, all are numbers of f64
 _DTYPE_OF_ELEMENT: dict[int, type] = {
     program_pb2.ELEMENT_TYPE_REAL: np.float64,
     program_pb2.ELEMENT_TYPE_I32: np.int32,

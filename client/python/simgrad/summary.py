@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping
 import numpy as np
 
 if TYPE_CHECKING:
+    from simgrad.diagnostics import EventTrace, TerminationTrace
+    from simgrad.hessian import HessianVector
     from simgrad.results import Gradient, Program, ResolvedPolicy, Rollout
 
 _COLUMNS = 79
@@ -34,6 +36,54 @@ def _shapes(arrays: Mapping[str, np.ndarray]) -> list[str]:
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _closest(trace: "TerminationTrace | EventTrace") -> str:
+    """The test that came closest to its threshold, over all steps; "" where none was evaluated."""
+    margins = np.abs(trace.margin_ulps)
+    if not np.isfinite(margins).any():
+        return ""
+    step = int(np.argmin(np.where(np.isnan(margins), np.inf, margins)))
+    return (
+        f"; closest by {trace.margin_ulps[step]:.4g} ulps at step {step}, "
+        f"instance {trace.margin_ulps_instance[step]}"
+    )
+
+
+def _line(trace: "TerminationTrace | EventTrace") -> str:
+    return f" ({trace.line})" if trace.line else ""
+
+
+def of_site(trace: "TerminationTrace") -> str:
+    """How often a loop ran, how long, why it stopped, and how close it came to stopping elsewhere."""
+    runs = int(trace.runs.sum())
+    if runs == 0:
+        return f"{trace.site}{_line(trace)}: never ran"
+    mean = float(trace.runs @ trace.iterations_mean) / runs
+    ran = np.asarray(trace.runs) > 0
+    least, most = int(trace.iterations_min[ran].min()), int(trace.iterations_max[ran].max())
+    counts = [*trace.reasons.sum(axis=0).tolist(), int(trace.counter.sum())]
+    reasons = ", ".join(
+        f"{name} {int(count)}"
+        for name, count in zip(("converged", "max_iter", "nonfinite", "not_entered", "counter"), counts)
+        if count
+    )
+    return (
+        f"{trace.site}{_line(trace)}: {_count(runs, 'run')} of {least} to {most} iterations, "
+        f"{mean:.4g} on average: {reasons}{_closest(trace)}"
+    )
+
+
+def of_event(trace: "EventTrace") -> str:
+    """How often an event held, from when on, how often it changed, and how close it came."""
+    count, checks = int(trace.count.sum()), int(trace.checks.sum())
+    held = f"{count} of {_count(checks, 'check')} true"
+    steps = np.flatnonzero(trace.count)
+    if steps.size:
+        held += f", first at step {steps[0]}"
+    kind = f" [{trace.kind}]" if trace.kind not in ("", "event") else ""
+    changes = f"; {_count(int(trace.changes.sum()), 'change')}"
+    return f"{trace.site}{kind}{_line(trace)}: {held}{changes}{_closest(trace)}"
 
 
 def of_policy(policy: "ResolvedPolicy") -> str:
@@ -91,4 +141,15 @@ def of_gradient(result: "Gradient") -> str:
     )
     if result.skipped:
         lines += _row("skipped", ["the scaled gradient was not finite"])
+    return "\n".join(lines)
+
+
+def of_hessian_vector(result: "HessianVector") -> str:
+    kept = int(np.count_nonzero(result.same_path))
+    lines = [
+        f"HessianVector by a step of {result.step:.3g}: {kept} of "
+        f"{_count(result.same_path.size, 'instance')} on the same path"
+    ]
+    for label in ("initial", "params", "controls"):
+        lines += _row(label, _shapes(getattr(result, label)))
     return "\n".join(lines)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import numbers
+import os
+import pathlib
 from typing import TYPE_CHECKING, Any, Mapping
 
+import numpy as np
+from google.protobuf import text_format
+
+from simgrad import arrays
 from simgrad.v1 import program_pb2, simgrad_pb2
 
 if TYPE_CHECKING:
@@ -42,6 +48,7 @@ class World:
         for key, value in config.items():
             _set_config(message.config[key], key, value)
         self._own_message = message
+        self._own_defaults: Mapping[int, Mapping[str, Any]] = {}
 
     @property
     def _message(self) -> simgrad_pb2.World:
@@ -50,7 +57,7 @@ class World:
     @property
     def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
         """Arrays that requests send where the caller sends none, by kind of input and name."""
-        return {}
+        return self._own_defaults
 
     def named(self, kind: int, given: Any) -> Mapping[str, Any]:
         """The arrays of one kind of input by name, of what the caller sends."""
@@ -71,6 +78,38 @@ class World:
     def to_proto(self) -> simgrad_pb2.World:
         return self._message
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the world and its array defaults as a text file that World.load reads: a
+        simgrad.v1.RolloutSpec in the text format of protobuf."""
+        spec = simgrad_pb2.RolloutSpec(world=self._message)
+        for kind, field in _FIELD_OF_KIND.items():
+            for name, value in self.array_defaults.get(kind, {}).items():
+                per_step = isinstance(value, arrays.PerStep)
+                tensor = arrays.to_tensor(np.asarray(value.array if per_step else value))
+                getattr(spec, field).add(name=name, tensor=tensor, per_step=per_step)
+        pathlib.Path(path).write_text(text_format.MessageToString(spec), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "World":
+        """The world that World.save wrote.
+
+        Errors: OSError; ValueError for a file that holds something else.
+        """
+        spec = simgrad_pb2.RolloutSpec()
+        try:
+            text_format.Parse(pathlib.Path(path).read_text(encoding="utf-8"), spec)
+        except (text_format.ParseError, UnicodeDecodeError) as error:
+            raise ValueError(f"{os.fspath(path)}: no world that World.save wrote: {error}") from None
+        if spec.world.WhichOneof("source") is None:
+            raise ValueError(f"{os.fspath(path)}: names no world and holds no program")
+        world = World("")
+        world._own_message = spec.world
+        world._own_defaults = {
+            kind: {t.name: _default_of(t) for t in getattr(spec, field)}
+            for kind, field in _FIELD_OF_KIND.items()
+        }
+        return world
+
     def __repr__(self) -> str:
         config = "".join(
             f", {key}={getattr(value, value.WhichOneof('value'))!r}"
@@ -81,6 +120,19 @@ class World:
             if self.program is None
             else f"World(program={self.name!r})"
         )
+
+
+_FIELD_OF_KIND = {
+    program_pb2.INPUT_KIND_STATE: "initial",
+    program_pb2.INPUT_KIND_PARAM: "params",
+    program_pb2.INPUT_KIND_CONTROL: "controls",
+    program_pb2.INPUT_KIND_DATA: "data",
+}
+
+
+def _default_of(sent: simgrad_pb2.NamedTensor) -> Any:
+    array = arrays.from_tensor(sent.tensor)
+    return arrays.PerStep(array) if sent.per_step else array
 
 
 def _set_config(message: simgrad_pb2.ConfigValue, key: str, value: Any) -> None:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "precision/aligned_sum.h"
 #include "sim/program/builder.h"
@@ -186,7 +187,7 @@ TEST(Engine, SharedGradientsAreTheAlignedTreeOfWeightedSingleOnes) {
   const std::vector<uint64_t> ids = {4, 9, 1, 12, 6};
   const std::vector<double> weights = {0.5, -1.25, 3.0, 0.1, 1.0};
   Work work = Balls(ids, SpecOf("f32"));
-  work.gradient->weights = weights;
+  work.weights = weights;
   const WorkResult batch = Done(work);
   std::vector<std::pair<uint64_t, std::pair<double, double>>> parts;
   for (size_t row = 0; row < ids.size(); ++row) {
@@ -210,6 +211,19 @@ TEST(Engine, SharedGradientsAreTheAlignedTreeOfWeightedSingleOnes) {
   EXPECT_EQ(GradientOf(batch, work, InputKind::kParam, "h").gradient.Get(0),
             precision::AlignedPairwise(sorted, gradients, kF32));
   EXPECT_EQ(batch.value, precision::AlignedPairwise(sorted, values, kF32));
+}
+
+TEST(Engine, ARolloutWeighsItsValuesAsAGradientDoes) {
+  std::vector<uint64_t> ids(32);
+  std::iota(ids.begin(), ids.end(), uint64_t{1});
+  Work gradient = Balls(ids, SpecOf("f32"), {{"clamp", false}}, 0.01);  // so small that balls sink
+  for (uint64_t id : ids) gradient.weights.push_back(static_cast<double>(id));
+  Work rollout = gradient;
+  rollout.gradient.reset();
+  const double value = Done(gradient).value;
+  EXPECT_EQ(Done(rollout).value, value);
+  rollout.weights.clear();
+  EXPECT_NE(Done(rollout).value, value);
 }
 
 TEST(Engine, FiniteOnlyLeavesOutAndCountsWhatIsNotFinite) {
@@ -415,7 +429,7 @@ TEST(Engine, RefusesABatchThatDoesNotFitItsProgram) {
   tests::Bind(unsent, InputKind::kParam, "k", {});
   EXPECT_NE(status(unsent).message().find("param.k"), std::string::npos);
   Work weights = Balls({3}, SpecOf("f32"));
-  weights.gradient->weights = {1, 2};
+  weights.weights = {1, 2};
   EXPECT_EQ(status(weights).code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -95,7 +95,7 @@ TEST(Fuse, LoopsJoinAcrossWhatDependsOnNeither) {
   b.SetNext({scaled * shifted, sum * y});
   const Plan plan = Fuse(MadePlan(b));
   // scaled, shifted and their product; and the copy to the field.
-  EXPECT_EQ(SizesOf(plan.step), (Sizes{38, 2, 1, 0})) << Print(plan.step);
+  EXPECT_EQ(SizesOf(plan.step), (Sizes{37, 2, 1, 0})) << Print(plan.step);
 }
 
 // Element k reads what turn k + 1 of the other loop reads before it is overwritten.
@@ -205,13 +205,13 @@ TEST(Place, AGeneratedProgramTakesKilobytesPerLaneWhateverItsLength) {
     Sizes step, replay, reverse;
   };
   for (const Expected& expected : {Expected{5'000,
-                                            {10437, 1124, 1038, 15096},
-                                            {13987, 1235, 1036, 15096},
-                                            {28604, 1039, 1846, 29200}},
+                                            {10381, 1124, 1038, 15096},
+                                            {13931, 1235, 1036, 15096},
+                                            {28492, 1039, 1846, 29200}},
                                    Expected{20'000,
-                                            {42429, 4564, 4220, 15096},
-                                            {56901, 5019, 4218, 15096},
-                                            {116410, 4221, 7522, 31456}}}) {
+                                            {42201, 4564, 4220, 15096},
+                                            {56673, 5019, 4218, 15096},
+                                            {115954, 4221, 7522, 31456}}}) {
     const Program world = large::LargeProgram(expected.operations);
     precision::PolicySpec spec;
     spec.preset = "f32";

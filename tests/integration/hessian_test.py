@@ -1,0 +1,105 @@
+"""Hessian-vector products against closed forms, and what they say where the path changes."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+
+@sg.world
+def growth(x: sg.State[2], k: sg.Param = 0.5, push: sg.Control = 0.0):
+    """One step of a polynomial: its Hessian is known."""
+    return x + k * x**3 + push * k
+
+
+@growth.objective
+def end(x):
+    return np.sum(x)
+
+
+START = np.array([[0.5, -0.25], [1.0, 0.75], [0.1, 2.0]])
+
+
+def test_products_are_those_of_the_closed_form(client):
+    v = np.array([[1.0, 2.0], [0.5, -1.0], [0.0, 0.25]])
+    made = client.hessian_vector(
+        growth,
+        {"initial": {"x": v}, "params": {"k": 2.0}},
+        steps=1,
+        initial={"x": START},
+        params={"k": 0.3},
+        objective="end",
+        policy="f64",
+    )
+    # f = sum x + k x^3: d2f/dx2 = 6 k x, d2f/dx dk = 3 x^2.
+    np.testing.assert_allclose(made.initial["x"], 6 * 0.3 * START * v + 3 * START**2 * 2.0, rtol=1e-8)
+    np.testing.assert_allclose(made.params["k"], np.sum(3 * START**2 * v), rtol=1e-8)
+    assert made.same_path.all() and made.evaluations == 3
+    assert made.gradient.params["k"] == pytest.approx(np.sum(START**3))
+    assert "3 of 3 instances on the same path" in repr(made)
+
+
+def test_controls_move_for_each_step(client):
+    push = np.array([[0.1, 0.2], [0.0, -0.1], [0.3, 0.0]])
+    sent = dict(steps=2, initial={"x": START}, objective="end", policy="f64", params={"k": 0.3})
+    made = client.hessian_vector(
+        growth, {"controls": {"push": np.ones_like(push)}}, controls={"push": sg.PerStep(push)}, **sent
+    )
+    # The second step cubes y = z + k push[0]: d2f/dpush0 dpush0 = 6 k y k^2, summed over both numbers.
+    y = START + 0.3 * START**3 + 0.3 * push[:, :1]
+    expected = np.stack([np.sum(6 * 0.3 * y * 0.3**2, axis=1), np.zeros(3)], axis=1)
+    np.testing.assert_allclose(made.controls["push"], expected, rtol=1e-7, atol=1e-9)
+
+
+@sg.world
+def kinked(x: sg.State, k: sg.Param = 1.0):
+    return sg.where(sg.test("side", x * k > 1.0), k * x**2, -k * x**2)
+
+
+@kinked.objective
+def height(x):
+    return x
+
+
+def test_a_step_across_a_branch_is_made_smaller_and_what_stays_across_is_told(client):
+    # The first is half a thousandth from the branch; the second stands on it: no step is small enough.
+    x = np.array([1.0005, 1.0, 3.0])
+    made = client.hessian_vector(
+        kinked,
+        {"initial": {"x": np.ones(3)}},
+        steps=1,
+        initial={"x": x},
+        objective="height",
+        policy="f64",
+        step=1e-2,
+    )
+    assert made.same_path.tolist() == [True, False, True]
+    assert made.step == 1e-2 / 8**3
+    np.testing.assert_allclose(made.initial["x"][[0, 2]], 2.0, rtol=1e-7)
+    assert abs(made.initial["x"][1]) > 100  # a jump by a step is no curvature
+    near = client.hessian_vector(
+        kinked,
+        {"initial": {"x": np.ones(1)}},
+        steps=1,
+        initial={"x": x[:1]},
+        objective="height",
+        policy="f64",
+        step=1e-2,
+    )
+    # 1e-2 and an eighth of it cross the branch; the next does not.
+    assert near.same_path.all() and near.step == 1e-2 / 64 and near.evaluations == 7
+
+
+@pytest.mark.parametrize(
+    ("vector", "told"),
+    [
+        ({"state": {"x": START}}, r"vector\['state'\]: one of initial, params, controls"),
+        ({"initial": {"y": START}}, "initial has no such input"),
+        ({"initial": {"x": START[0]}}, r"has shape \(2,\), the input \(3, 2\)"),
+        ({"initial": {"x": 0 * START}}, "a number that is not zero"),
+        ({}, "a number that is not zero"),
+    ],
+)
+def test_a_vector_that_does_not_fit_is_told(client, vector, told):
+    with pytest.raises(ValueError, match=told):
+        client.hessian_vector(growth, vector, steps=1, initial={"x": START}, objective="end")
