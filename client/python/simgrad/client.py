@@ -423,6 +423,7 @@ class Client:
 
         def finish(result: results.Rollout) -> None:
             _name_lines(result, world)
+            world.shaped(result)
             if on_nonfinite == "raise":
                 _raise_if_nonfinite(result)
 

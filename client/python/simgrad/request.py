@@ -120,9 +120,13 @@ def rollout_spec(
         (spec.data, data, program_pb2.INPUT_KIND_DATA),
     )
     for target, inputs, kind in groups:
-        for name, value in {**world.array_defaults.get(kind, {}), **(inputs or {})}.items():
+        for name, value in _with_defaults(world, kind, inputs).items():
             target.append(_named_tensor(name, value, kind, declarations))
     return spec
+
+
+def _with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
+    return {**world.array_defaults.get(kind, {}), **world.named(kind, inputs)}
 
 
 def _weights(weights: Any) -> np.ndarray | None:

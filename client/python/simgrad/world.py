@@ -59,6 +59,13 @@ class World:
         """Arrays that requests send where the caller sends none, by kind of input and name."""
         return self._own_defaults
 
+    def named(self, kind: int, given: Any) -> Mapping[str, Any]:
+        """The arrays of one kind of input by name, of what the caller sends."""
+        return given or {}
+
+    def shaped(self, result: Any) -> None:
+        """Gives an answer the form of the world's own, in place."""
+
     @property
     def name(self) -> str:
         return self._message.name or self._message.program.name

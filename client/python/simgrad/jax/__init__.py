@@ -1,0 +1,46 @@
+"""Steps written in JAX as worlds (docs/jax.md).
+
+    world = simgrad.jax.world(step, state=example, params={"k": 1.0})
+    client.rollout(world, steps=100, initial=states)
+    print(simgrad.jax.check(world, client))
+
+JAX is needed where this is imported; the server needs none, and nothing else of `simgrad` imports it.
+"""
+
+from __future__ import annotations
+
+try:
+    import jax as _jax
+except ImportError as _error:
+    raise ImportError(
+        "simgrad.jax lowers steps that are written in JAX, which is not installed: pip install jax"
+    ) from _error
+
+from simgrad.jax import (  # noqa: F401  rules register themselves
+    rules_call,
+    rules_control,
+    rules_elementwise,
+    rules_indexing,
+    rules_linear,
+    rules_shape,
+)
+from simgrad.jax.check import Check, check
+from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.function import FunctionResult, RolloutFunction, function
+from simgrad.jax.report import Report
+from simgrad.jax.sites import Site
+from simgrad.jax.world import JaxWorld, world
+
+__all__ = [
+    "Check",
+    "FunctionResult",
+    "JaxWorld",
+    "JaxWorldError",
+    "Problem",
+    "Report",
+    "RolloutFunction",
+    "Site",
+    "check",
+    "function",
+    "world",
+]

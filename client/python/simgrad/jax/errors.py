@@ -1,0 +1,46 @@
+"""What is wrong with a step: all of a kind at once, each with the line that asked for it."""
+
+from __future__ import annotations
+
+import collections
+from typing import NamedTuple
+
+from simgrad.jax.node import Line
+
+
+class JaxWorldError(TypeError):
+    """A step that makes no world. `problems` are what was found, one each."""
+
+    def __init__(self, headline: str, problems: "list[Problem]"):
+        self.problems = problems
+        super().__init__("\n".join([headline, *map(str, problems)]))
+
+
+class Problem(NamedTuple):
+    """One thing to change. `times` says how often the line asks for it."""
+
+    line: str
+    what: str
+    hint: str = ""
+    times: int = 1
+
+    def __str__(self) -> str:
+        where = f"{self.line}: " if self.line else ""
+        often = f" ({self.times} times)" if self.times > 1 else ""
+        return f"  {where}{self.what}{often}" + (f"; {self.hint}" if self.hint else "")
+
+
+class Problems:
+    """Collects what is wrong while the rest is lowered."""
+
+    def __init__(self) -> None:
+        self._found: collections.Counter[tuple[str, str, str]] = collections.Counter()
+
+    def add(self, line: Line, what: str, hint: str = "") -> None:
+        self._found[(line.text, what, hint)] += 1
+
+    def raise_if_any(self, headline: str) -> None:
+        """Raises JaxWorldError with all of them."""
+        if self._found:
+            found = [Problem(line, what, hint, n) for (line, what, hint), n in self._found.items()]
+            raise JaxWorldError(headline, found)

@@ -1,0 +1,295 @@
+"""The graph of a step: writes each operation once, and none that is known while tracing.
+
+Reals keep every operation that JAX has, in its order: no algebra is done on them. Integers and bools
+are simplified, as that is exact.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+
+from simgrad.jax import fold
+from simgrad.jax.layout import Layout
+from simgrad.jax.node import (
+    BOOL,
+    COMPARISONS,
+    CONTROL,
+    I32,
+    Line,
+    Node,
+    Scope,
+    Shape,
+    Value,
+    frozen,
+    known_array,
+    neutral,
+    same,
+)
+
+_SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+_REVERSED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+
+
+class Graph(Layout):
+    """Writes nodes into the scope that is open; equal ones are one.
+
+    Attributes:
+      line: of the operation that is being lowered.
+      notes: what was found on the way, counted, for the report.
+    """
+
+    def __init__(self) -> None:
+        self.root = Scope(None, "root")
+        self.scope = self.root
+        self.line = Line()
+        self.notes: collections.Counter[str] = collections.Counter()
+        self._written: dict[Any, Node] = {}
+        self._literals: dict[Any, Node] = {}
+
+    # ---- Nodes ----
+
+    def node(self, x: Value) -> Node:
+        """x as a node: numbers become a literal of the step."""
+        if isinstance(x, Node):
+            return x
+        key = (x.dtype.str, x.shape, x.tobytes())
+        found = self._literals.get(key)
+        if found is None:
+            found = Node("literal", (), {"value": x}, x.shape, x.dtype, self.line, self.root)
+            self._literals[key] = found
+        return found
+
+    def make(
+        self,
+        op: str,
+        operands: Sequence[Value],
+        attributes: dict[str, Any],
+        shape: Sequence[int],
+        dtype: Any,
+        outputs: Sequence[tuple[Shape, np.dtype]] = (),
+        regions: Sequence[Scope] = (),
+    ) -> Node:
+        nodes = [self.node(x) for x in operands]
+        scope = self.scope if op in CONTROL else self._home(op, nodes)
+        if op in CONTROL:
+            return Node(op, nodes, attributes, shape, dtype, self.line, scope, regions, outputs)
+        key = (op, tuple(n.number for n in nodes), frozen(attributes))
+        around: Scope | None = scope
+        while around is not None:
+            found = self._written.get((key, around))
+            if found is not None:
+                return found
+            around = around.parent
+        made = Node(op, nodes, attributes, shape, dtype, self.line, scope, (), outputs)
+        self._written[(key, scope)] = made
+        return made
+
+    def _home(self, op: str, operands: Sequence[Node]) -> Scope:
+        """The outermost scope that this may be written in: out of a loop if what it reads is, out of
+        a loop that may not turn only where it does no harm, and never out of a branch."""
+        deepest = max((x.scope.depth for x in operands), default=0)
+        scope = self.scope
+        while scope.depth > deepest and scope.parent is not None:
+            if scope.kind == "branch" or (scope.kind == "while" and op not in fold.HARMLESS):
+                break
+            scope = scope.parent
+        return scope
+
+    def argument(self, scope: Scope, shape: Sequence[int], dtype: Any, kind: str, index: int) -> Node:
+        """What a loop carries ("carry") or scans ("scanned") by its place."""
+        attributes = {"of": scope, "kind": kind, "index": index}
+        made = Node("argument", (), attributes, shape, dtype, self.line, scope)
+        scope.arguments.append(made)
+        return made
+
+    def result(self, node: Node, index: int) -> Node:
+        shape, dtype = node.outputs[index]
+        key = ("result", node.number, index)
+        found = self._written.get((key, node.scope))
+        if found is None:
+            attributes = {"index": index}
+            found = Node("result", [node], attributes, shape, dtype, self.line, node.scope)
+            self._written[(key, node.scope)] = found
+        return found
+
+    @contextlib.contextmanager
+    def region(self, kind: str) -> Iterator[Scope]:
+        before, self.scope = self.scope, Scope(self.scope, kind)
+        try:
+            yield self.scope
+        finally:
+            self.scope = before
+
+    @contextlib.contextmanager
+    def at(self, line: Line) -> Iterator[None]:
+        before = self.line
+        self.line = line if line.path else before
+        try:
+            yield
+        finally:
+            self.line = before
+
+    # ---- Operations ----
+
+    def emit(self, op: str, *operands: Value, **attributes: Any) -> Value:
+        """One operation; its numbers where all operands are known."""
+        given: Sequence[Value] = operands
+        if op in fold.ELEMENTWISE and len(operands) > 1:
+            given = self.widened(operands)
+        if op in fold.FOLDED and all(not isinstance(x, Node) for x in given):
+            return known_array(fold.evaluate(op, [x for x in given if not isinstance(x, Node)], attributes))
+        shape, dtype = _type_of(op, given, attributes)
+        return self.make(op, given, attributes, shape, dtype)
+
+    def widened(self, operands: Sequence[Value]) -> list[Value]:
+        shape = np.broadcast_shapes(*[x.shape for x in operands])
+        return [self.broadcast_to(x, shape) for x in operands]
+
+    def arithmetic(self, op: str, a: Value, b: Value) -> Value:
+        """add, sub or mul; of integers without what changes nothing."""
+        a, b = self.widened((a, b))
+        if a.dtype.kind in "iu":
+            for x, y in ((a, b), (b, a)):
+                if not isinstance(y, Node) and op == "add" and not y.any():
+                    return x
+                if not isinstance(y, Node) and op == "mul" and (y == 1).all():
+                    return x
+            if op == "sub" and not isinstance(b, Node) and not b.any():
+                return a
+        if op in ("add", "mul") and a.dtype == BOOL:
+            return self.logic("or" if op == "add" else "and", a, b)
+        return self.emit(op, a, b)
+
+    def convert(self, a: Value, to: Any) -> Value:
+        wanted = neutral(to)
+        return a if a.dtype == wanted else self.emit("convert", a, to=wanted.name)
+
+    def as_index(self, a: Value) -> Value:
+        """i32, for operands that are indices."""
+        return self.convert(a, I32)
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        """a where the condition holds."""
+        condition, a, b = self.widened((condition, a, b))
+        if same(a, b):
+            return a
+        if not isinstance(condition, Node):
+            return self._known_select(condition, a, b)
+        if condition.op == "not":
+            return self.select(self.value(condition.operands[0]), b, a)
+        if a.dtype == BOOL:
+            if _is_all(a, True) and _is_all(b, False):
+                return condition
+            if _is_all(a, False) and _is_all(b, True):
+                return self.logic("not", condition)
+        return self.make("select", [condition, a, b], {}, a.shape, a.dtype)
+
+    def _known_select(self, condition: np.ndarray, a: Value, b: Value) -> Value:
+        if condition.all():
+            return a
+        if not condition.any():
+            return b
+        size = int(condition.size)
+        places = np.arange(size).reshape(condition.shape)
+        return self.take([a, b], np.where(condition, places, places + size))
+
+    def logic(self, op: str, *operands: Value) -> Value:
+        values = self.widened(operands)
+        if op == "not":
+            [x] = values
+            if isinstance(x, Node) and x.op == "not":
+                return self.value(x.operands[0])
+            return self.emit("not", x)
+        a, b = values
+        if a.dtype == BOOL and op in ("and", "or"):
+            absorbing = op == "or"
+            for x, y in ((a, b), (b, a)):
+                if _is_all(x, absorbing):
+                    return x
+                if _is_all(x, not absorbing):
+                    return y
+            if a is b:
+                return a
+        return self.emit(op, a, b)
+
+    def compare(self, op: str, a: Value, b: Value) -> Value:
+        """A comparison; of integers with constants behind choices, the formula of these choices."""
+        a, b = self.widened((a, b))
+        for x, y, code in ((a, b, op), (b, a, _SWAPPED[op])):
+            if isinstance(x, Node) and not isinstance(y, Node) and x.dtype.kind in "iub":
+                made = self._integer_compare(code, x, y)
+                if made is not None:
+                    return made
+        if a.dtype == BOOL and op not in ("eq", "ne"):
+            a, b = self.convert(a, I32), self.convert(b, I32)
+        return self.emit(op, a, b)
+
+    def _integer_compare(self, op: str, x: Node, y: np.ndarray) -> Value | None:
+        if x.op == "select":
+            choices = [self.value(v) for v in x.operands[1:]]
+            if any(not isinstance(v, Node) for v in choices):
+                made = [self.compare(op, v, y) for v in choices]
+                return self.select(x.operands[0], made[0], made[1])
+        if x.op == "convert" and x.operands[0].dtype == BOOL:
+            ones, zeros = np.ones_like(y), np.zeros_like(y)
+            held, not_held = (fold.evaluate(op, [v, y], {}) for v in (ones, zeros))
+            return self.select(x.operands[0], held, not_held)
+        if x.op == "broadcast":
+            uniform = y.reshape(-1)[:1]
+            if (y == uniform).all():
+                inner = self.compare(op, self.value(x.operands[0]), uniform.reshape(()))
+                return self.broadcast(inner, x.shape, x.attributes["dims"])
+        if x.op == "reshape" and y.size and (y == y.reshape(-1)[:1]).all():
+            inner = self.compare(op, self.value(x.operands[0]), y.reshape(-1)[0].reshape(()))
+            return self.reshape(inner, x.shape)
+        if x.dtype == BOOL and op in ("eq", "ne") and y.size:
+            if (y == y.reshape(-1)[0]).all():
+                positive = bool(y.reshape(-1)[0]) == (op == "eq")
+                return x if positive else self.logic("not", x)
+        return None
+
+    def negated(self, x: Value) -> Value:
+        """Not x; of a comparison of integers, the opposite one."""
+        if isinstance(x, Node) and x.op in COMPARISONS and x.operands[0].dtype.kind != "f":
+            a, b = (self.value(v) for v in x.operands)
+            return self.compare(_REVERSED[x.op], a, b)
+        return self.logic("not", x)
+
+
+def _is_all(x: Value, held: bool) -> bool:
+    return not isinstance(x, Node) and x.size > 0 and bool((x == held).all())
+
+
+def _type_of(op: str, operands: Sequence[Value], attributes: dict[str, Any]) -> tuple[Shape, Any]:
+    """Shape and dtype of the result."""
+    a = operands[0]
+    if op in COMPARISONS or op == "is_finite":
+        return a.shape, BOOL
+    if op == "convert":
+        return a.shape, attributes["to"]
+    if op == "select":
+        return a.shape, operands[1].dtype
+    if op in ("sum", "prod", "reduce_max", "reduce_min", "any", "all"):
+        return tuple(n for k, n in enumerate(a.shape) if k not in attributes["axes"]), a.dtype
+    if op in ("argmax", "argmin"):
+        return tuple(n for k, n in enumerate(a.shape) if k != attributes["axis"]), I32
+    if op == "argsort":
+        return a.shape, I32
+    if op == "matmul":
+        return a.shape[:-1] + operands[1].shape[-1:], a.dtype
+    if op == "gather":
+        axis = attributes["axis"]
+        return a.shape[:axis] + operands[1].shape + a.shape[axis + 1 :], a.dtype
+    if op == "triangular_solve":
+        return operands[1].shape, a.dtype
+    if op == "lu_solve":
+        return operands[3].shape, a.dtype
+    if op == "dynamic_slice":
+        return attributes["shape"], a.dtype
+    if op == "lu_permutation":
+        return a.shape[:1], I32
+    return a.shape, a.dtype

@@ -1,0 +1,254 @@
+"""Lowers a jaxpr: each equation by the rule of its primitive, with the line that asked for it.
+
+A rule is a function (lowering, equation, operands) -> results, registered by the names of primitives:
+
+    @rule("square")
+    def _square(low: Lowering, equation: Any, operands: Operands) -> Value:
+        return low.graph.arithmetic("mul", operands[0], operands[0])
+
+`equation.params` and `equation.outvars` are JAX's. Operands and results are numbers or nodes. A rule
+raises NotLowered with a hint for what it does not know; the rest is lowered, so that all is told at
+once. A primitive without a rule is lowered through its own implementation where it has one in JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+from jax._src import source_info_util
+from jax.extend import core
+
+from simgrad.jax.errors import Problems
+from simgrad.jax.graph import Graph
+from simgrad.jax.node import Line, Node, Value, known_array, neutral, size_of
+
+Operands = list[Value]
+Rule = Callable[["Lowering", Any, Operands], "Value | Sequence[Value]"]
+
+RULES: dict[str, Rule] = {}
+# Lowered through regions of their own: never evaluated as a whole.
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call")
+_MOST_ELEMENTS_EVALUATED = 1 << 22
+
+
+class NotLowered(Exception):
+    """What a rule does not know; args: (what, hint)."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers the rule of primitives by their names."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a step is lowered; `simgrad.jax.world` says what each means."""
+
+    custom: str = "keep"
+    formats: str = "erase"
+    kinks: str = "simgrad"
+    random: str = "threefry"
+    max_iter: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+class Lowering:
+    """One step being lowered into a graph.
+
+    Attributes:
+      graph: takes the operations.
+      options: of the world.
+      problems: what could not be lowered.
+      chosen: branches that are known to run, by the identity of their equation.
+      erased: lines where JAX rounds to a narrower format, and the world does not, with counts.
+      dropped: callbacks that are left out, by line.
+    """
+
+    def __init__(self, graph: Graph, options: Options):
+        self.graph = graph
+        self.options = options
+        self.problems = Problems()
+        self.chosen: dict[int, int] = {}
+        self.erased: dict[str, str] = {}
+        self.dropped: dict[str, str] = {}
+
+    def jaxpr(self, closed: Any, operands: Sequence[Value]) -> list[Value]:
+        """What a jaxpr gives for these operands."""
+        jaxpr = getattr(closed, "jaxpr", closed)
+        environment: dict[Any, Value] = {}
+        for variable, constant in zip(jaxpr.constvars, getattr(closed, "consts", ())):
+            environment[variable] = _constant(constant)
+        environment.update(zip(jaxpr.invars, operands))
+
+        def read(variable: Any) -> Value:
+            if isinstance(variable, core.Literal):
+                return known_array(variable.val)
+            return environment[variable]
+
+        for equation in jaxpr.eqns:
+            with self.graph.at(line_of(equation)):
+                results = self.equation(equation, [read(v) for v in equation.invars])
+            environment.update(zip(equation.outvars, results))
+        return [read(v) for v in jaxpr.outvars]
+
+    def function(self, function: Callable[..., Any], *operands: Value) -> list[Value]:
+        """What a function of JAX gives for these operands: for primitives that others make up."""
+        types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
+        return self.jaxpr(jax.make_jaxpr(function)(*types), operands)
+
+    @contextlib.contextmanager
+    def inside_of_custom(self) -> Iterator[None]:
+        """A function with a derivative of its own: what it calls needs none."""
+        before = self.options
+        self.options = dataclasses.replace(before, custom="inline")
+        try:
+            yield
+        finally:
+            self.options = before
+
+    def equation(self, equation: Any, operands: Operands) -> list[Value]:
+        name = equation.primitive.name
+        found = RULES.get(name)
+        try:
+            if self._is_evaluated(equation, operands):
+                return evaluated(equation, operands)
+            made = found(self, equation, operands) if found else self._own(equation, operands)
+        except NotLowered as error:
+            what, hint = (*error.args, "")[:2]
+            self.problems.add(self.graph.line, what, hint)
+            return [self._placeholder(v.aval) for v in equation.outvars]
+        results = [made] if isinstance(made, (Node, np.ndarray)) else list(made)
+        for variable, x in zip(equation.outvars, results):
+            expected = getattr(variable.aval, "shape", None)
+            if expected is not None and not _is_key(variable.aval) and x.shape != tuple(expected):
+                raise AssertionError(f"{name}: {x.shape} for {variable.aval}")
+        if self.options.formats == "keep" and name in _ROUNDED:
+            results = [self._narrowed(x, v.aval) for x, v in zip(results, equation.outvars)]
+        return results
+
+    def _narrowed(self, x: Value, aval: Any) -> Value:
+        """x rounded as JAX has it, where the step names f32 although it is traced in f64."""
+        return self.graph.emit("cast", x, format="f32") if str(aval.dtype) == "float32" else x
+
+    def _is_evaluated(self, equation: Any, operands: Operands) -> bool:
+        """Whether JAX itself computes it: all is known, and no rule folds it faster."""
+        if not operands or any(isinstance(x, Node) for x in operands):
+            return False
+        if equation.primitive.name not in EVALUATED or getattr(equation, "effects", None):
+            return False
+        return sum(size_of(v.aval.shape) for v in equation.outvars) <= _MOST_ELEMENTS_EVALUATED
+
+    def _own(self, equation: Any, operands: Operands) -> list[Value]:
+        """A primitive of someone's own: its implementation is traced, and lowered in its place."""
+        implementation = getattr(equation.primitive, "impl", None)
+        name = equation.primitive.name
+        refused = NotLowered(f"primitive {name!r} has no rule", _HINTS.get(name, ""))
+        if implementation is None:
+            raise refused
+        types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+        try:
+            traced = jax.make_jaxpr(lambda *args: implementation(*args, **equation.params))(*types)
+        except Exception:
+            raise refused from None
+        if name in primitives_of(traced):
+            raise refused
+        self.graph.notes[f"{name}: its implementation"] += 1
+        return self.jaxpr(traced, operands)
+
+    def _placeholder(self, aval: Any) -> Value:
+        """Stands for what could not be lowered; the world is refused in the end."""
+        shape, dtype = getattr(aval, "shape", ()), neutral(getattr(aval, "dtype", np.float64))
+        return self.graph.make("unknown", [], {"id": object()}, shape, dtype)
+
+
+_HINTS = {
+    "eigh": "write the world without eigenvalues, or hold them constant",
+    "svd": "write the world without singular values, or hold them constant",
+}
+# What rounds, of operations that lower to others which do not narrow by themselves.
+_ROUNDED = frozenset(
+    (
+        *("add", "sub", "mul", "div", "sqrt", "rsqrt", "convert_element_type", "add_any", "exp", "log"),
+        *("integer_pow", "square", "reduce_sum", "reduce_prod", "dot_general", "scatter-add", "sin"),
+        *("cos", "tan", "tanh", "pow", "rem", "log1p", "expm1", "atan2", "logistic", "cumsum"),
+    )
+)
+# Operations that JAX evaluates where all operands are known; the others are folded by rules.
+EVALUATED = frozenset(
+    (
+        *("while", "scan", "cholesky", "lu", "sort", "threefry2x32", "triangular_solve", "erf_inv"),
+        *("lgamma", "digamma", "qr", "geqrf", "ormqr", "householder_product", "eigh", "svd"),
+        *("random_bits", "random_seed", "random_split", "random_fold_in", "random_wrap"),
+        *("random_unwrap", "bitcast_convert_type", "erf", "erfc", "asinh", "acosh"),
+        *("atanh", "cumprod", "cummax", "cummin", "cumlogsumexp"),
+        *("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min"),
+        *("scatter_min", "scatter-max", "scatter_max", "lu_pivots_to_permutation", "conv_general_dilated"),
+        *("population_count", "clz", "igamma", "igammac", "regularized_incomplete_beta", "eig"),
+    )
+)
+
+
+def evaluated(equation: Any, operands: Operands) -> list[Value]:
+    """What JAX gives for numbers."""
+    with jax.ensure_compile_time_eval():
+        given = [
+            np.asarray(x, v.aval.dtype) if not _is_key(v.aval) else jax.random.wrap_key_data(x)
+            for x, v in zip(operands, equation.invars)
+        ]
+        made = equation.primitive.bind(*given, **equation.params)
+    results = made if equation.primitive.multiple_results else [made]
+    return [_constant(x) for x in results]
+
+
+def primitives_of(closed: Any) -> set[str]:
+    """The names of all primitives of a jaxpr, in nested ones too."""
+    names: set[str] = set()
+
+    def walk(jaxpr: Any) -> None:
+        for equation in jaxpr.eqns:
+            names.add(equation.primitive.name)
+            for nested in nested_jaxprs(equation.params.values()):
+                walk(nested)
+
+    walk(getattr(closed, "jaxpr", closed))
+    return names
+
+
+def nested_jaxprs(values: Iterable[Any]) -> list[Any]:
+    found = []
+    for value in values:
+        for x in value if isinstance(value, (tuple, list)) else (value,):
+            inner = getattr(x, "jaxpr", x)
+            if hasattr(inner, "eqns"):
+                found.append(inner)
+    return found
+
+
+def line_of(equation: Any) -> Line:
+    """The innermost frame of the user's, or of a library's, that is not JAX's own."""
+    info = equation.source_info
+    frames: Iterable[Any] = ()
+    if info.traceback is not None:
+        frames = source_info_util.user_frames(info.traceback)
+    for frame in frames:
+        return Line(frame.file_name, frame.start_line, frame.function_name, str(info.name_stack))
+    return Line()
+
+
+def _is_key(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def _constant(x: Any) -> np.ndarray:
+    """Numbers of a constant; of a random key its words."""
+    return known_array(jax.random.key_data(x) if _is_key(x) else x)

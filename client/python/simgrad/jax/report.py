@@ -1,0 +1,126 @@
+"""What was found in a step, for people and for tests."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Mapping, Sequence
+
+from simgrad.jax.node import Node
+from simgrad.jax.sites import Site
+from simgrad.jax.trace import Step
+from simgrad.jax.trees import Group
+
+_NO_OPERATIONS = ("literal", "input", "argument", "result")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a world of JAX is made of; str() gives it as text.
+
+    Attributes:
+      operations: of the step, by code. state, constants, observables: leaves of the state, by name.
+      exports: what can be recorded. sites: the lines that decide.
+      erased: lines where the step names a format of reals, which the policy's takes the place of.
+      dropped: callbacks that are left out, by line.
+      format_constants: literals that come from the format of the trace (8 * eps), by line.
+      notes: what was lowered in another form, counted.
+      roles: how many operations each role has.
+    """
+
+    operations: Mapping[str, int]
+    state: Sequence[str]
+    constants: Sequence[str]
+    observables: Sequence[str]
+    exports: Sequence[str]
+    sites: Sequence[Site]
+    erased: Mapping[str, str]
+    dropped: Mapping[str, str]
+    format_constants: Mapping[str, str]
+    notes: Mapping[str, int]
+    roles: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        found: Step,
+        sites: Sequence[Site],
+        groups: Mapping[str, Group],
+        roles: Mapping[Node, str],
+    ) -> "Report":
+        computing = [x for x in found.live.nodes if x.op not in _NO_OPERATIONS]
+        lowering = found.lowered.lowering
+        return cls(
+            operations=collections.Counter(x.op for x in computing),
+            state=found.state,
+            constants=found.constants,
+            observables=found.observables,
+            exports=tuple(found.exports),
+            sites=tuple(sites),
+            erased=dict(lowering.erased),
+            dropped=dict(lowering.dropped),
+            format_constants=format_constants(found.live.nodes),
+            notes=dict(found.lowered.graph.notes),
+            roles=collections.Counter(roles.get(x) or "dynamics" for x in computing),
+        )
+
+    @property
+    def operation_count(self) -> int:
+        return sum(self.operations.values())
+
+    def __str__(self) -> str:
+        lines = [f"{self.operation_count} operations: {_counts(self.operations)}"]
+        lines += [f"roles: {_counts(self.roles)}"]
+        for title in ("state", "constants", "observables", "exports"):
+            names = getattr(self, title)
+            if names:
+                lines.append(f"{title}: {', '.join(names)}")
+        lines += [f"{len(self.sites)} sites:"] if self.sites else []
+        for site in self.sites:
+            what = f"{site.kind} {site.what}".strip()
+            size = f"{site.operations} x {what}, {site.elements} elements"
+            lines.append(f"  {site.name}  {site.line} ({size}): {site.text}")
+        for title, found in (
+            ("formats erased", self.erased),
+            ("callbacks dropped", self.dropped),
+            ("constants of the traced format", self.format_constants),
+        ):
+            lines += [f"{title}:"] if found else []
+            lines += [f"  {line}: {what}" for line, what in found.items()]
+        return "\n".join(lines)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {n}" for name, n in ordered)
+
+
+# Multiples of these come from finfo of f64, in which a step is traced.
+_EPSILON = 2.0**-52
+_LARGEST = float.fromhex("0x1.fffffffffffffp+1023")
+_SMALLEST = 2.0**-1022
+
+
+def format_constants(nodes: Sequence[Node]) -> dict[str, str]:
+    """Literals of a few eps, of the largest or of the smallest f64, by the line that uses them."""
+    users: dict[Node, Node] = {}
+    for x in nodes:
+        for y in x.operands:
+            if y.op == "literal" and y.dtype.kind == "f" and y.size:
+                users.setdefault(y, x)
+    found = {}
+    for literal, user in users.items():
+        for number in set(abs(literal.attributes["value"].reshape(-1)[:64]).tolist()):
+            what = _format_constant(number)
+            if what:
+                found[user.line.text] = what
+    return found
+
+
+def _format_constant(x: float) -> str:
+    multiple = x / _EPSILON
+    if 0.5 <= multiple <= 1024 and multiple == int(multiple * 2) / 2:
+        return f"{multiple:g} eps"
+    if x == _LARGEST:
+        return "the largest number"
+    return "the smallest number" if x == _SMALLEST else ""

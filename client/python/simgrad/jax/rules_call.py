@@ -1,0 +1,268 @@
+"""Rules of calls: inlined jaxprs, custom derivatives, wrappers that change no number, and callbacks."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from simgrad.jax.graph import Graph
+from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
+from simgrad.jax.node import REAL, Node, Value, neutral, size_of
+
+_JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
+
+
+@rule("jit", "pjit", "closed_call", "core_call", "core_closed_call", "remat", "remat2", "checkpoint")
+def _inlined(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    params = equation.params
+    return low.jaxpr(params.get("jaxpr") or params["call_jaxpr"], operands)
+
+
+@rule("custom_jvp_call")
+def _custom_jvp(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """The function, with its author's derivative where that is kept.
+
+    out + J (x - x) is out, and has the author's J for its derivative: the rule is linear in the
+    tangent, which is x less itself, held constant. JAX's own functions are inlined: their rules are
+    those of the operations they are made of, but for kinks.
+    """
+    called = equation.params["call_jaxpr"]
+    if low.options.custom == "inline" or _is_of_jax(called):
+        low.graph.notes["custom_jvp_call: inlined"] += 1
+        return low.jaxpr(called, operands)
+    graph = low.graph
+    reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
+    with low.inside_of_custom():
+        found = low.jaxpr(called, operands)
+        if not any(isinstance(x, Node) and x.is_active for x in found):
+            return found
+        try:
+            rule_of = _rule_of(equation, operands, reals)
+        except Exception as error:  # whatever the author's rule raises
+            graph.notes[f"custom_jvp_call: inlined, as its rule fails: {str(error)[:60]}"] += 1
+            return found
+        tangents = [graph.arithmetic("sub", x, _frozen(graph, x)) for x in (operands[k] for k in reals)]
+        frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
+        moved = low.jaxpr(rule_of, [*frozen, *tangents])
+    graph.notes["custom_jvp_call: its author's derivative"] += 1
+    carrying = iter(moved)
+    return [
+        _carrying(graph, x, next(carrying)) if neutral(v.aval.dtype) == REAL else x
+        for x, v in zip(found, equation.outvars)
+    ]
+
+
+def _rule_of(equation: Any, operands: Operands, reals: list[int]) -> Any:
+    """The jaxpr of the author's rule."""
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
+    return jax.make_jaxpr(_tangents(equation, reals))(*types, *(types[k] for k in reals))
+
+
+def _tangents(equation: Any, reals: list[int]) -> Callable[..., Any]:
+    """A function of the operands and of tangents of the real ones: the real results' tangents."""
+
+    def of(*given: Any) -> list[Any]:
+        operands = list(given[: -len(reals)])
+
+        def run(*moving: Any) -> list[Any]:
+            whole = list(operands)
+            for k, x in zip(reals, moving):
+                whole[k] = x
+            made = _bound(equation, whole)
+            return [x for x in made if jnp.issubdtype(x.dtype, jnp.floating)]
+
+        given_tangents = tuple(given[-len(reals) :])
+        _, moved = jax.jvp(run, tuple(operands[k] for k in reals), given_tangents)
+        return list(moved)
+
+    return of
+
+
+def _carrying(graph: Graph, x: Value, tangent: Value) -> Value:
+    """x without its own derivative, with that of the tangent, which is 0 where it is finite."""
+    safe = graph.select(graph.emit("is_finite", tangent), tangent, np.zeros(()))
+    return graph.arithmetic("add", _frozen(graph, x), safe)
+
+
+def _is_of_jax(called: Any) -> bool:
+    info = getattr(called.jaxpr, "debug_info", None)
+    return _JAX in str(getattr(info, "func_src_info", "")) or _JAX in str(getattr(info, "func_filename", ""))
+
+
+@rule("custom_vjp_call", "custom_vjp_call_jaxpr")
+def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """The function, with its author's derivative where that is kept: the backward rule is linear, and
+    its transpose takes tangents forward. One that JAX cannot transpose, with a loop over the
+    cotangent, is inlined."""
+    params, graph = equation.params, low.graph
+    called = params.get("call_jaxpr") or params["fun_jaxpr"]
+    reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
+    if low.options.custom == "inline" or _is_of_jax(called) or not reals:
+        graph.notes["custom_vjp_call: inlined"] += 1
+        return low.jaxpr(called, operands)
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
+    try:
+        rule_of = jax.make_jaxpr(_transposed(equation, reals))(*types, *(types[k] for k in reals))
+    except Exception as error:  # whatever the author's rule raises
+        graph.notes[f"custom_vjp_call: inlined, as JAX cannot transpose its rule ({type(error).__name__})"] += 1
+        return low.jaxpr(called, operands)
+    graph.notes["custom_vjp_call: its author's derivative"] += 1
+    with low.inside_of_custom():
+        tangents = [graph.arithmetic("sub", x, _frozen(graph, x)) for x in (operands[k] for k in reals)]
+        frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
+        made = low.jaxpr(rule_of, [*frozen, *tangents])
+    count = len(equation.outvars)
+    carrying = iter(made[count:])
+    return [
+        _carrying(graph, x, next(carrying)) if neutral(v.aval.dtype) == REAL else x
+        for x, v in zip(made, equation.outvars)
+    ]
+
+
+def _transposed(equation: Any, reals: list[int]) -> Callable[..., Any]:
+    """A function of the operands and of tangents of the real ones: all results, and the real ones'
+    tangents."""
+
+    def of(*given: Any) -> list[Any]:
+        operands, tangents = list(given[: -len(reals)]), given[-len(reals) :]
+
+        def run(*moving: Any) -> tuple[list[Any], list[Any]]:
+            whole = list(operands)
+            for k, x in zip(reals, moving):
+                whole[k] = x
+            made = _bound(equation, whole)
+            return [x for x in made if jnp.issubdtype(x.dtype, jnp.floating)], made
+
+        out, back, made = jax.vjp(run, *(operands[k] for k in reals), has_aux=True)
+        types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in out]
+        moved = jax.linear_transpose(lambda cotangents: back(cotangents), types)(tuple(tangents))
+        return [*made, *moved[0]]
+
+    return of
+
+
+def _bound(equation: Any, operands: list[Any]) -> list[Any]:
+    """What the primitive gives, where JAX applies the author's rules."""
+    bound = equation.primitive.get_bind_params(equation.params)
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+    return list(equation.primitive.bind(*functions, *operands, **params))
+
+
+@rule("custom_linear_solve")
+def _custom_linear_solve(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """With the derivative of a solution: the matrix gets -w x' of w, which solves the transposed
+    system. It does not matter how the solution was found."""
+    lengths = list(equation.params["const_lengths"])
+    ends = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
+    of_matvec, _, of_solve, _ = (operands[a:b] for a, b in zip(ends, ends[1:]))
+    right = operands[ends[-1] :]
+    jaxprs = equation.params["jaxprs"]
+    dense = _dense(low, jaxprs.matvec, of_matvec, of_solve, right)
+    if dense is not None:
+        return [dense]
+    graph = low.graph
+    low.graph.notes["custom_linear_solve: its derivative by a second solve"] += 1
+    found = [_frozen(graph, x) for x in low.jaxpr(jaxprs.solve, [*of_solve, *right])]
+    # x + (y - y) is x; y = S(b - A x) carries the derivative by b and by A.
+    products = low.jaxpr(jaxprs.matvec, [*of_matvec, *found])
+    left = [graph.arithmetic("sub", b, product) for b, product in zip(right, products)]
+    carrying = low.jaxpr(jaxprs.solve, [*of_solve, *left])
+    zeros = [graph.arithmetic("sub", y, _frozen(graph, y)) for y in carrying]
+    return [graph.arithmetic("add", x, zero) for x, zero in zip(found, zeros)]
+
+
+def _frozen(graph: Graph, x: Value) -> Value:
+    return graph.emit("stop_gradient", x)
+
+
+def _dense(
+    low: Lowering, matvec: Any, of_matvec: Operands, of_solve: Operands, right: Operands
+) -> Value | None:
+    """The solution by lu_solve, where the matrix is given and its factors are those of JAX's lu."""
+    codes = [e.primitive.name for e in matvec.jaxpr.eqns]
+    if codes != ["dot_general"] or len(of_matvec) != 1 or len(of_solve) != 2 or len(right) != 1:
+        return None
+    [equation] = matvec.jaxpr.eqns
+    matrix, (factors, permutation) = of_matvec[0], of_solve
+    numbers = ((1,), (0,)), ((), ())
+    if equation.params["dimension_numbers"] != numbers or len(matrix.shape) != 2:
+        return None
+    if list(equation.invars) != list(matvec.jaxpr.invars):
+        return None
+    made_of = (_matrix_of(factors, "lu"), _matrix_of(permutation, "lu_permutation"))
+    if any(x is None or x is not _plain(matrix) for x in made_of):
+        return None
+    graph = low.graph
+    columns = graph.reshape(right[0], [*right[0].shape[:1], max(1, size_of(right[0].shape[1:]))])
+    solved = graph.emit("lu_solve", matrix, factors, permutation, columns)
+    return graph.reshape(solved, right[0].shape)
+
+
+def _matrix_of(x: Value, op: str) -> Value | None:
+    if isinstance(x, Node) and x.op == op:
+        return _plain(x.operands[0])
+    return None
+
+
+def _plain(x: Value) -> Value:
+    while isinstance(x, Node) and x.op == "stop_gradient":
+        x = x.operands[0]
+    return x
+
+
+@rule(
+    *("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint", "pvary"),
+    *("nonbatchable", "nontraceable"),
+)
+def _unchanged(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    return operands
+
+
+@rule("nondifferentiable", "nondifferentiable_backward")
+def _nondifferentiable(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """Equinox refuses derivatives here; there are none."""
+    return [_frozen(low.graph, x) if x.dtype == REAL else x for x in operands]
+
+
+@rule("select_if_vmap")
+def _select_if_vmap(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """Equinox masks carried values where it is vectorised: here every instance stops alone."""
+    return operands[1]
+
+
+@rule("unvmap_any", "unvmap_all", "unvmap_max")
+def _over_instances(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """Equinox asks all instances of a batch: here there is one."""
+    x = operands[0]
+    codes = {"unvmap_any": "any", "unvmap_all": "all", "unvmap_max": "reduce_max"}
+    if not x.shape:
+        return x
+    flat = low.graph.reshape(x, (x.size,))
+    return low.graph.emit(codes[equation.primitive.name], flat, axes=(0,))
+
+
+@rule("debug_callback", "debug_print")
+def _debug(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    low.dropped[low.graph.line.text] = equation.primitive.name
+    return [np.zeros(v.aval.shape, neutral(v.aval.dtype)) for v in equation.outvars]
+
+
+@rule("pure_callback", "io_callback")
+def _callback(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    raise NotLowered(
+        f"{equation.primitive.name} calls Python at every step",
+        "a world is data: write it in jax.numpy, or compute it before",
+    )
+
+
+@rule("platform_index")
+def _platform(low: Lowering, equation: Any, operands: Operands) -> Value:
+    for number, platforms in enumerate(equation.params["platforms"]):
+        if platforms is None or "cpu" in platforms:
+            return np.asarray(number, np.int32)
+    raise NotLowered("a choice of platforms without the CPU")

@@ -1,0 +1,455 @@
+"""Rules of loops and branches.
+
+A scan that does nothing once its work is done becomes a `while`; a while that only counts becomes a
+`for`; a while whose test counts as well knows its cap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Sequence
+
+import numpy as np
+
+from simgrad.jax.graph import Graph
+from simgrad.jax.lowering import Lowering, Operands, primitives_of, rule
+from simgrad.jax.node import BOOL, I32, Line, Node, Scope, Value, neutral, same
+
+# What a loop carries changes, or keeps its first value and is no carried value then.
+_Fixed = list[bool]
+
+
+@dataclasses.dataclass
+class _Body:
+    """A body as it was lowered: what varies, and what it gives for each carried value."""
+
+    scope: Scope
+    fixed: _Fixed
+    arguments: list[Value]
+    results: list[Value]
+
+    @property
+    def varying(self) -> list[int]:
+        return [k for k, fixed in enumerate(self.fixed) if not fixed]
+
+
+def _carried(graph: Graph, scope: Scope, initial: Sequence[Value], fixed: _Fixed) -> list[Value]:
+    return [
+        x if fixed[k] else graph.argument(scope, x.shape, x.dtype, "carry", k)
+        for k, x in enumerate(initial)
+    ]
+
+
+def _lowered_body(
+    low: Lowering,
+    closed: Any,
+    kind: str,
+    constants: Sequence[Value],
+    initial: Sequence[Value],
+    scanned: Sequence[Value] = (),
+) -> _Body:
+    """The body, lowered until what it does not change is known: first nothing is thought to change."""
+    graph = low.graph
+    fixed = [True] * len(initial)
+    while True:
+        with graph.region(kind) as scope:
+            arguments = _carried(graph, scope, initial, fixed)
+            elements = [_element(graph, scope, k, x) for k, x in enumerate(scanned)]
+            results = low.jaxpr(closed, [*constants, *arguments, *elements])
+        changed = [k for k, x in enumerate(initial) if fixed[k] and not same(results[k], x)]
+        if not changed:
+            return _Body(scope, fixed, arguments, results)
+        for k in changed:
+            fixed[k] = False
+
+
+def _element(graph: Graph, scope: Scope, index: int, scanned: Value) -> Value:
+    """One row of what is scanned; a constant where all rows are equal."""
+    if not isinstance(scanned, Node) and (scanned == scanned[:1]).all():
+        return np.asarray(scanned[0])
+    return graph.argument(scope, scanned.shape[1:], scanned.dtype, "scanned", index)
+
+
+# ---- while ----
+
+
+@rule("while")
+def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    graph, params = low.graph, equation.params
+    line = graph.line
+    tests, bodies = params["cond_nconsts"], params["body_nconsts"]
+    for_test, for_body = operands[:tests], operands[tests : tests + bodies]
+    initial = list(operands[tests + bodies :])
+    body = _lowered_body(low, params["body_jaxpr"], "while", for_body, initial)
+    with graph.region("predicate") as tested:
+        arguments = _carried(graph, tested, initial, body.fixed)
+        goes_on = low.jaxpr(params["cond_jaxpr"], [*for_test, *arguments])[0]
+    if not isinstance(goes_on, Node):
+        if bool(goes_on):
+            low.problems.add(line, "a while_loop that never stops", "its test is always true")
+        return initial
+    bounds = [_bound(graph, leaf, initial, body) for leaf in _conjuncts(goes_on)]
+    known = [b for b in bounds if b is not None]
+    if len(bounds) == 1 and known:
+        return _counted(graph, known[0], initial, body, line)
+    cap = _cap(low, line, known)
+    return _while_node(graph, goes_on, tested, initial, body, cap, line)
+
+
+def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:
+    given = low.options.max_iter.get(line.text, low.options.max_iter.get(line.function.rpartition(".")[2]))
+    if given is not None:
+        return min([int(given), *bounds])
+    if not bounds:
+        low.problems.add(
+            line,
+            "a while_loop without a bound",
+            f'say how often it may turn: max_iter={{"{line.text}": 50}}',
+        )
+    return min(bounds, default=1)
+
+
+def _while_node(
+    graph: Graph,
+    goes_on: Value,
+    tested: Scope,
+    initial: Sequence[Value],
+    body: _Body,
+    cap: int,
+    line: Line,
+) -> list[Value]:
+    with graph.at(line):
+        tested.results = [graph.node(goes_on)]
+        body.scope.results = [graph.node(body.results[k]) for k in body.varying]
+        attributes = {"carried": body.varying, "max_iter": cap}
+        given = [initial[k] for k in body.varying]
+        outputs = [(x.shape, x.dtype) for x in given]
+        node = graph.make(
+            "while", given, attributes, (), BOOL, outputs, [tested, body.scope]
+        )
+    return _results(graph, node, initial, body.varying)
+
+
+def _results(
+    graph: Graph, node: Node, initial: Sequence[Value], varying: Sequence[int]
+) -> list[Value]:
+    made = list(initial)
+    for place, k in enumerate(varying):
+        made[k] = graph.result(node, place)
+    return made
+
+
+def _conjuncts(x: Node, held: bool = True) -> list[tuple[Node, bool]]:
+    """Tests that must all come out as said for x to be as `held` says."""
+    if x.op == "not":
+        return _conjuncts(x.operands[0], not held)
+    if x.op == ("and" if held else "or"):
+        return [leaf for y in x.operands for leaf in _conjuncts(y, held)]
+    if x.op in ("reshape", "convert") and x.operands[0].dtype == BOOL:
+        return _conjuncts(x.operands[0], held)
+    return [(x, held)]
+
+
+_WHERE_TRUE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "ne": "ne"}
+_WHERE_FALSE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne"}
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
+
+
+def _bound(
+    graph: Graph, leaf: tuple[Node, bool], initial: Sequence[Value], body: _Body
+) -> int | None:
+    """How often a loop may turn while a test holds that compares a counter with a constant."""
+    test, held = leaf
+    code = (_WHERE_TRUE if held else _WHERE_FALSE).get(test.op)
+    if code is None or len(test.operands) != 2:
+        return None
+    counter, limit = (graph.value(_through(x)) for x in test.operands)
+    if isinstance(limit, Node):
+        counter, limit, code = limit, counter, _MIRRORED[code]
+    if isinstance(limit, Node) or not isinstance(counter, Node) or counter.dtype.kind not in "iu":
+        return None
+    if counter.op != "argument" or counter.attributes["kind"] != "carry" or counter.shape:
+        return None
+    k = counter.attributes["index"]
+    step, start = _step(graph, body, k), initial[k]
+    if step is None or isinstance(start, Node):
+        return None
+    distance = int(limit) - int(start)
+    if code in ("le", "ge"):
+        distance += 1 if code == "le" else -1
+    rising = code in ("lt", "le") or (code == "ne" and distance >= 0)
+    if (step > 0) != rising or (code == "ne" and distance % step):
+        return None
+    return max(0, -(-distance // step))
+
+
+def _through(x: Node) -> Node:
+    """Behind conversions of integers."""
+    while x.op == "convert" and x.operands[0].dtype.kind in "iu" and x.dtype.kind in "iu":
+        x = x.operands[0]
+    return x
+
+
+def _step(graph: Graph, body: _Body, k: int) -> int | None:
+    """By how much the body changes a counter, a constant that is not 0."""
+    result = body.results[k]
+    if not isinstance(result, Node):
+        return None
+    changed = _through(result)
+    if changed.op not in ("add", "sub"):
+        return None
+    parts = [_through(x) for x in changed.operands]
+    numbers = [graph.value(x) for x in changed.operands]
+    for mine, other in ((0, 1), (1, 0)):
+        number = numbers[other]
+        if parts[mine] is body.arguments[k] and not isinstance(number, Node):
+            if changed.op == "sub" and mine == 1:
+                return None
+            step = int(number) if changed.op == "add" else -int(number)
+            return step or None
+    return None
+
+
+def _counted(
+    graph: Graph, count: int, initial: Sequence[Value], body: _Body, line: Line
+) -> list[Value]:
+    """A while that only counts."""
+    if count == 0:
+        return list(initial)
+    body.scope.kind = "for"
+    return _for_node(graph, count, initial, (), body, False, line)
+
+
+def _for_node(
+    graph: Graph,
+    count: int,
+    initial: Sequence[Value],
+    scanned: Sequence[Value],
+    body: _Body,
+    reverse: bool,
+    line: Line,
+) -> list[Value]:
+    stacked = body.results[len(initial) :]
+    varying = body.varying
+    with graph.at(line):
+        body.scope.results = [graph.node(body.results[k]) for k in varying]
+        body.scope.results += [graph.node(x) for x in stacked]
+        attributes = {"carried": varying, "length": count, "reverse": reverse}
+        given = [initial[k] for k in varying]
+        outputs = [(x.shape, x.dtype) for x in given]
+        outputs += [((count, *x.shape), x.dtype) for x in stacked]
+        node = graph.make(
+            "for", [*given, *scanned], attributes, (), BOOL, outputs, [body.scope]
+        )
+    made = _results(graph, node, initial, varying)
+    for place, x in enumerate(stacked):
+        if isinstance(x, Node) and x.scope.inside(body.scope):
+            made.append(graph.result(node, len(varying) + place))
+        else:  # the same at every turn
+            made.append(graph.broadcast(x, (count, *x.shape), range(1, 1 + len(x.shape))))
+    return made
+
+
+# ---- scan ----
+
+
+@rule("scan")
+def _scan(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    graph, params = low.graph, equation.params
+    line = graph.line
+    length, reverse = int(params["length"]), bool(params["reverse"])
+    constants, carries = params["num_consts"], params["num_carry"]
+    initial = list(operands[constants : constants + carries])
+    scanned = operands[constants + carries :]
+    stacked = equation.outvars[carries:]
+    if length == 0:
+        return initial + [np.zeros(v.aval.shape, neutral(v.aval.dtype)) for v in stacked]
+    if length == 1:
+        return _one_turn(low, params["jaxpr"], operands[:constants], initial, scanned)
+    body = _lowered_body(low, params["jaxpr"], "for", operands[:constants], initial, scanned)
+    if not stacked:
+        masked = _masked(graph, body)
+        if masked is not None and not any(x.attributes["kind"] == "scanned" for x in body.scope.arguments):
+            return _unmasked(low, equation, operands, initial, body, masked)
+    return _for_node(graph, length, initial, scanned, body, reverse, line)
+
+
+def _one_turn(
+    low: Lowering,
+    closed: Any,
+    constants: Sequence[Value],
+    initial: Sequence[Value],
+    scanned: Sequence[Value],
+) -> list[Value]:
+    elements = [low.graph.reshape(x, x.shape[1:]) for x in scanned]
+    made = low.jaxpr(closed, [*constants, *initial, *elements])
+    stacked = [low.graph.reshape(x, (1, *x.shape)) for x in made[len(initial) :]]
+    return made[: len(initial)] + stacked
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mask:
+    """A body that is one branch: `condition` true runs branch `running`, else all stays."""
+
+    condition: Node
+    running: int
+    equation: int
+
+
+def _masked(graph: Graph, body: _Body) -> _Mask | None:
+    results = [body.results[k] for k in body.varying]
+    branches = {x.operands[0] for x in results if isinstance(x, Node) and x.op == "result"}
+    if len(branches) != 1 or any(not isinstance(x, Node) or x.op != "result" for x in results):
+        return None
+    [branch] = branches
+    if branch.op != "cond" or len(branch.regions) != 2 or branch.scope is not body.scope:
+        return None
+    condition = branch.operands[0]
+    if condition.dtype != BOOL or not _reads_carried_alone(condition, body.scope):
+        return None
+    for idle in (0, 1):
+        places = [(k, x.attributes["index"]) for k, x in zip(body.varying, results)]  # type: ignore[union-attr]
+        given = [(k, branch.regions[idle].results[place]) for k, place in places]
+        if all(_stays(graph, x, body.arguments[k], condition, idle) for k, x in given):
+            return _Mask(condition, 1 - idle, branch.attributes["equation"])
+    return None
+
+
+def _stays(graph: Graph, x: Node, before: Value, condition: Node, idle: int) -> bool:
+    """Whether the idle branch leaves a carried value as it is."""
+    if x is before:
+        return True
+    number = graph.value(x)
+    if isinstance(number, Node) or number.shape:
+        return False
+    if condition is before:
+        return bool(number) == bool(idle)
+    return condition.op == "not" and condition.operands[0] is before and bool(number) != bool(idle)
+
+
+def _reads_carried_alone(x: Node, scope: Scope) -> bool:
+    if x.op == "argument":
+        return x.attributes["kind"] == "carry" or x.scope is not scope
+    if x.op in ("result", "cond", "while", "for"):
+        return x.scope is not scope
+    return x.scope is not scope or all(_reads_carried_alone(y, scope) for y in x.operands)
+
+
+def _unmasked(
+    low: Lowering,
+    equation: Any,
+    operands: Operands,
+    initial: list[Value],
+    before: _Body,
+    mask: _Mask,
+) -> list[Value]:
+    """The scan as a while: it stops where the masked one does nothing any more."""
+    graph, params = low.graph, equation.params
+    line = graph.line
+    constants, carries = params["num_consts"], params["num_carry"]
+    low.chosen[mask.equation] = mask.running
+    scanned = operands[constants + carries :]
+    try:
+        with graph.region("while") as scope:
+            arguments = _carried(graph, scope, initial, before.fixed)
+            elements = [_element(graph, scope, k, x) for k, x in enumerate(scanned)]
+            results = low.jaxpr(params["jaxpr"], [*operands[:constants], *arguments, *elements])
+    finally:
+        del low.chosen[mask.equation]
+    body = _Body(scope, before.fixed, arguments, results)
+    with graph.region("predicate") as tested:
+        inner = _carried(graph, tested, initial, before.fixed)
+        copies = {id(x): y for x, y in zip(before.arguments, inner) if isinstance(x, Node)}
+        condition = _copy(graph, mask.condition, before.scope, copies)
+    goes_on = condition if mask.running else graph.negated(condition)
+    graph.notes["masked scan: while"] += 1
+    return _while_node(graph, goes_on, tested, initial, body, int(params["length"]), line)
+
+
+def _copy(graph: Graph, x: Node, scope: Scope, copies: dict[int, Value]) -> Value:
+    """x, written again in the open region with other arguments."""
+    found = copies.get(id(x))
+    if found is not None:
+        return found
+    if x.scope is not scope:
+        return graph.value(x)
+    operands = [_copy(graph, y, scope, copies) for y in x.operands]
+    made = graph.make(x.op, operands, x.attributes, x.shape, x.dtype)
+    copies[id(x)] = made
+    return made
+
+
+# ---- cond ----
+
+
+@rule("cond")
+def _cond(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    graph = low.graph
+    line = graph.line
+    index, *given = operands
+    branches = equation.params["branches"]
+    chosen = low.chosen.get(id(equation))
+    if chosen is None and not isinstance(index, Node):
+        chosen = max(0, min(int(index), len(branches) - 1))
+    if chosen is None:
+        chosen = _without_error(low, branches)
+    if chosen is not None:
+        return low.jaxpr(branches[chosen], given)
+    scopes, made = [], []
+    for branch in branches:
+        with graph.region("branch") as scope:
+            made.append(low.jaxpr(branch, given))
+        scopes.append(scope)
+    results: list[Value] = []
+    differing = []
+    for k, first in enumerate(made[0]):
+        if not all(same(x[k], first) for x in made):
+            differing.append(k)
+        results.append(first)
+    if not differing:
+        return results
+    with graph.at(line):
+        for scope, branch_results in zip(scopes, made):
+            scope.results = [graph.node(branch_results[k]) for k in differing]
+        outputs = [(made[0][k].shape, made[0][k].dtype) for k in differing]
+        attributes = {"equation": id(equation)}
+        choice = _choice(graph, index, len(branches))
+        node = graph.make("cond", [choice], attributes, (), BOOL, outputs, scopes)
+    for place, k in enumerate(differing):
+        results[k] = graph.result(node, place)
+    return results
+
+
+def _choice(graph: Graph, index: Value, branches: int) -> Value:
+    """A bool where the index was made of one."""
+    if isinstance(index, Node) and index.op == "convert" and branches == 2:
+        if index.operands[0].dtype == BOOL:
+            return index.operands[0]
+    return index if index.dtype == BOOL else graph.convert(index, I32)
+
+
+def _without_error(low: Lowering, branches: Sequence[Any]) -> int | None:
+    """Of Equinox's error_if, the branch that goes on."""
+    if len(branches) != 2:
+        return None
+    raising = [_raises(branch) for branch in branches]
+    if raising.count(True) != 1:
+        return None
+    low.dropped[low.graph.line.text] = "error_if"
+    return raising.index(False)
+
+
+def _raises(branch: Any) -> bool:
+    if "pure_callback" not in primitives_of(branch):
+        return False
+    for equation in branch.jaxpr.eqns:
+        callback = equation.params.get("callback")
+        inner = getattr(callback, "callback_func", callback)
+        if getattr(inner, "__qualname__", "").startswith("_error.<locals>.raises"):
+            return True
+        nested = equation.params.get("jaxpr")
+        if nested is not None and hasattr(nested, "jaxpr") and _raises(nested):
+            return True
+    return False
+
+

@@ -1,0 +1,275 @@
+"""Rules of gathers, scatters and dynamic slices. With constant indices they become slices and takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Sequence
+
+import numpy as np
+
+from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
+from simgrad.jax.node import I64, Node, Shape, Value, neutral, size_of
+
+_SCATTERS = {
+    "scatter": "set",
+    **{f"scatter{dash}{kind}": kind for dash in "-_" for kind in ("add", "mul", "min", "max", "sub")},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """Where windows of an array lie: JAX's numbers of dimensions, of a gather and of a scatter alike.
+
+    Attributes:
+      offsets: axes of the result that run in a window. removed: axes of the array that a window has
+        none of. batched, index_batched: axes of array and indices that go together. indexed: the axis
+        that each component of an index is of. sizes: of a window, per axis of the array.
+    """
+
+    offsets: Sequence[int]
+    removed: Sequence[int]
+    batched: Sequence[int]
+    index_batched: Sequence[int]
+    indexed: Sequence[int]
+    sizes: Sequence[int]
+
+    @classmethod
+    def of_gather(cls, params: Any) -> "_Windows":
+        n = params["dimension_numbers"]
+        return cls(
+            *(n.offset_dims, n.collapsed_slice_dims, n.operand_batching_dims),
+            *(n.start_indices_batching_dims, n.start_index_map, params["slice_sizes"]),
+        )
+
+    @classmethod
+    def of_scatter(cls, params: Any, array: Shape, updates: Shape) -> "_Windows":
+        n = params["dimension_numbers"]
+        kept = [
+            d
+            for d in range(len(array))
+            if d not in n.inserted_window_dims and d not in n.operand_batching_dims
+        ]
+        sizes = [1] * len(array)
+        for position, d in zip(n.update_window_dims, kept):
+            sizes[d] = updates[position]
+        return cls(
+            *(n.update_window_dims, n.inserted_window_dims, n.operand_batching_dims),
+            *(n.scatter_indices_batching_dims, n.scatter_dims_to_operand_dims, sizes),
+        )
+
+    def lines(self, array: Shape) -> bool:
+        """Whether each index names one whole line of the array along one axis."""
+        if len(self.indexed) != 1 or tuple(self.removed) != tuple(self.indexed) or self.batched:
+            return False
+        return all(n == array[d] for d, n in enumerate(self.sizes) if d != self.indexed[0])
+
+    def order(self, array: Shape, rank: int) -> list[int]:
+        """Of `lines`: for each axis of JAX's result that of [before the axis, indices, behind it]."""
+        [axis] = self.indexed
+        batch = rank - len(self.offsets)
+        behind = iter([d if d < axis else d - 1 + batch for d in range(len(array)) if d != axis])
+        indices = iter(range(axis, axis + batch))
+        return [next(behind) if p in self.offsets else next(indices) for p in range(rank)]
+
+
+def _bounds(mode: Any) -> str:
+    """JAX's mode; PROMISE_IN_BOUNDS does what XLA does: a gather clips, a scatter drops."""
+    text = str(mode)
+    return "clip" if "CLIP" in text else "fill" if "FILL" in text else "promise"
+
+
+def _flat_index(
+    low: Lowering, indices: Value, array: Shape, windows: _Windows, result: Shape, outside: str
+) -> Value:
+    """Per element of the result its row-major number in the array; -1 outside, or clipped per axis."""
+    graph = low.graph
+    strides = [size_of(array[d + 1 :]) for d in range(len(array))]
+    batch_axes = [p for p in range(len(result)) if p not in windows.offsets]
+    batch = [result[p] for p in batch_axes]
+    inner = [d for d in range(len(array)) if d not in (*windows.removed, *windows.batched)]
+    constant = np.zeros(result, np.int64)
+    fixed = [
+        *zip(windows.offsets, inner),
+        *((batch_axes[k], d) for d, k in zip(windows.batched, windows.index_batched)),
+    ]
+    for position, d in fixed:
+        line = np.arange(result[position]) * strides[d]
+        constant += line.reshape([-1 if p == position else 1 for p in range(len(result))])
+    total: Value = constant
+    within: Value | None = None
+    for component, d in enumerate(windows.indexed):
+        start = [0] * (len(indices.shape) - 1) + [component]
+        column = graph.slice(indices, start, [*indices.shape[:-1], 1])
+        column = graph.convert(graph.reshape(column, batch), I64)
+        last = np.asarray(array[d] - windows.sizes[d], np.int64)
+        zero = np.zeros((), np.int64)
+        if outside == "clip":
+            column = graph.emit("min", graph.emit("max", column, zero), last)
+        else:
+            good = graph.logic(
+                "and", graph.compare("ge", column, zero), graph.compare("le", column, last)
+            )
+            within = good if within is None else graph.logic("and", within, good)
+        scaled = graph.arithmetic("mul", column, np.asarray(strides[d], np.int64))
+        total = graph.arithmetic("add", total, graph.broadcast(scaled, result, batch_axes))
+    if within is not None:
+        nowhere = np.full(result, -1, np.int64)
+        total = graph.select(graph.broadcast(within, result, batch_axes), total, nowhere)
+    return total
+
+
+@rule("gather")
+def _gather(low: Lowering, equation: Any, operands: Operands) -> Value:
+    graph = low.graph
+    array, indices = operands
+    params, result = equation.params, tuple(equation.outvars[0].aval.shape)
+    if size_of(result) == 0:
+        return np.zeros(result, neutral(equation.outvars[0].aval.dtype))
+    mode = _bounds(params["mode"])
+    outside = "fill" if mode == "fill" else "clip"
+    windows = _Windows.of_gather(params)
+    fill = _fill(array, params["fill_value"]) if mode == "fill" else None
+    if isinstance(indices, Node) and windows.lines(array.shape) and outside == "clip":
+        numbers = graph.as_index(graph.reshape(indices, indices.shape[:-1]))
+        found = graph.emit("gather", array, numbers, axis=int(windows.indexed[0]))
+        return graph.transpose(found, windows.order(array.shape, len(result)))
+    flat = _flat_index(low, indices, array.shape, windows, result, outside)
+    if not isinstance(flat, Node):
+        return graph.take([array], flat, fill)
+    line = graph.reshape(array, (size_of(array.shape),))
+    found = graph.emit("gather", line, graph.as_index(flat), axis=0)
+    if fill is None:
+        return found
+    inside = graph.compare("ge", flat, np.zeros((), np.int64))
+    return graph.select(inside, found, np.asarray(fill, array.dtype))
+
+
+def _fill(array: Value, given: Any) -> Any:
+    if given is not None:
+        return given
+    kind = array.dtype.kind
+    if kind == "f":
+        return np.nan
+    if kind == "b":
+        return False
+    info = np.iinfo(array.dtype)
+    return info.min if kind == "i" else info.max
+
+
+@rule(*_SCATTERS)
+def _scatter(low: Lowering, equation: Any, operands: Operands) -> Value:
+    graph = low.graph
+    array, indices, updates = operands
+    combine = _SCATTERS[equation.primitive.name]
+    if size_of(updates.shape) == 0:
+        return array
+    if combine == "sub":
+        combine, updates = "add", graph.emit("neg", updates)
+    windows = _Windows.of_scatter(equation.params, array.shape, updates.shape)
+    outside = "clip" if _bounds(equation.params["mode"]) == "clip" else "drop"
+    if isinstance(indices, Node) and windows.lines(array.shape):
+        numbers = graph.as_index(graph.reshape(indices, indices.shape[:-1]))
+        order = windows.order(array.shape, len(updates.shape))
+        moved = graph.transpose(updates, [order.index(p) for p in range(len(order))])
+        attributes = {"axis": int(windows.indexed[0]), "combine": combine, "bounds": outside}
+        return graph.make("scatter", [array, numbers, moved], attributes, array.shape, array.dtype)
+    flat = _flat_index(low, indices, array.shape, windows, updates.shape, outside)
+    if not isinstance(flat, Node):
+        made = _constant_scatter(low, array, flat, updates, combine)
+        if made is not None:
+            return made
+    if array.dtype.kind == "b":
+        raise NotLowered("a scatter of bools at computed places", "scatter integers")
+    line = graph.reshape(array, (size_of(array.shape),))
+    numbers = graph.as_index(graph.reshape(flat, (size_of(flat.shape),)))
+    moved = graph.reshape(updates, (size_of(updates.shape),))
+    attributes = {"axis": 0, "combine": combine, "bounds": "drop"}
+    made = graph.make("scatter", [line, numbers, moved], attributes, line.shape, array.dtype)
+    return graph.reshape(made, array.shape)
+
+
+def _constant_scatter(
+    low: Lowering, array: Value, flat: np.ndarray, updates: Value, combine: str
+) -> Value | None:
+    """A take of both for `set`; for others, where no place comes twice, only what is touched."""
+    graph = low.graph
+    places = flat.reshape(-1)
+    kept = places >= 0
+    size = size_of(array.shape)
+    if combine == "set":
+        where = np.full(size, -1, np.int64)
+        where[places[kept]] = np.flatnonzero(kept)
+        both = np.where(where < 0, np.arange(size), size + where)
+        return graph.take([array, updates], both.reshape(array.shape))
+    touched = places[kept]
+    if len(np.unique(touched)) != len(touched):
+        return None
+    before = graph.take([array], touched)
+    brought = graph.take([updates], np.flatnonzero(kept))
+    if combine in ("add", "mul"):
+        changed = graph.arithmetic(combine, before, brought)
+    else:
+        changed = graph.emit(combine, before, brought)
+    back = np.arange(size)
+    back[touched] = size + np.arange(len(touched))
+    return graph.take([array, changed], back.reshape(array.shape))
+
+
+@rule("dynamic_slice")
+def _dynamic_slice(low: Lowering, equation: Any, operands: Operands) -> Value:
+    array, *starts = operands
+    shape = tuple(int(n) for n in equation.params["slice_sizes"])
+    fixed = _known_starts(starts, array.shape, shape)
+    if fixed is not None:
+        return low.graph.slice(array, fixed, shape)
+    begin = _starts(low, starts)
+    return low.graph.emit("dynamic_slice", array, begin, shape=shape)
+
+
+@rule("dynamic_update_slice")
+def _dynamic_update_slice(low: Lowering, equation: Any, operands: Operands) -> Value:
+    array, part, *starts = operands
+    fixed = _known_starts(starts, array.shape, part.shape)
+    if fixed is None:
+        begin = _starts(low, starts)
+        return low.graph.make("update", [array, part, begin], {}, array.shape, array.dtype)
+    if part.shape == array.shape:
+        return part
+    size = size_of(array.shape)
+    places = np.arange(size).reshape(array.shape).copy()
+    written = tuple(slice(s, s + n) for s, n in zip(fixed, part.shape))
+    places[written] = size + np.arange(size_of(part.shape)).reshape(part.shape)
+    return low.graph.take([array, part], places)
+
+
+def _known_starts(starts: Sequence[Value], array: Shape, part: Shape) -> list[int] | None:
+    numbers = [int(s) for s in starts if not isinstance(s, Node)]
+    if len(numbers) != len(starts):
+        return None
+    return [max(0, min(s, n - m)) for s, n, m in zip(numbers, array, part)]
+
+
+def _starts(low: Lowering, starts: Sequence[Value]) -> Value:
+    graph = low.graph
+    return graph.concat([graph.reshape(graph.as_index(s), (1,)) for s in starts], 0)
+
+
+@rule("sort")
+def _sort(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """The order of the keys, and each operand in it."""
+    graph = low.graph
+    axis, keys = int(equation.params["dimension"]), int(equation.params["num_keys"])
+    shape = operands[0].shape
+    order = graph.make("argsort", operands[:keys], {"axis": axis}, shape, np.int32)
+    if len(shape) == 1:
+        return [graph.emit("gather", x, order, axis=0) for x in operands]
+    strides = [size_of(shape[d + 1 :]) for d in range(len(shape))]
+    base = np.zeros(shape, np.int32)
+    for d in range(len(shape)):
+        if d != axis:
+            line = np.arange(shape[d], dtype=np.int32) * np.int32(strides[d])
+            base = base + line.reshape([-1 if k == d else 1 for k in range(len(shape))])
+    scaled = graph.arithmetic("mul", order, np.full(shape, strides[axis], np.int32))
+    flat = graph.arithmetic("add", scaled, base)
+    size = size_of(shape)
+    return [graph.emit("gather", graph.reshape(x, (size,)), flat, axis=0) for x in operands]

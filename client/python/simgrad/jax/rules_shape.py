@@ -1,0 +1,174 @@
+"""Rules of operations that move, repeat or reduce elements."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from simgrad.jax import fold
+from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
+from simgrad.jax.node import BOOL, Node, Value, known_array, neutral, size_of
+
+_REDUCTIONS = {
+    "reduce_sum": "sum",
+    "reduce_prod": "prod",
+    "reduce_max": "reduce_max",
+    "reduce_min": "reduce_min",
+    "reduce_and": "all",
+    "reduce_or": "any",
+}
+_OF_NOTHING = {"sum": 0, "prod": 1, "all": True, "any": False}
+
+
+@rule("broadcast_in_dim")
+def _broadcast(low: Lowering, equation: Any, operands: Operands) -> Value:
+    params = equation.params
+    return low.graph.broadcast(operands[0], params["shape"], params["broadcast_dimensions"])
+
+
+@rule("reshape", "squeeze", "expand_dims")
+def _reshape(low: Lowering, equation: Any, operands: Operands) -> Value:
+    return low.graph.reshape(operands[0], equation.outvars[0].aval.shape)
+
+
+@rule("transpose")
+def _transpose(low: Lowering, equation: Any, operands: Operands) -> Value:
+    return low.graph.transpose(operands[0], equation.params["permutation"])
+
+
+@rule("rev")
+def _rev(low: Lowering, equation: Any, operands: Operands) -> Value:
+    shape = operands[0].shape
+    places = np.arange(size_of(shape)).reshape(shape)
+    return low.graph.take([operands[0]], np.flip(places, equation.params["dimensions"]))
+
+
+@rule("slice")
+def _slice(low: Lowering, equation: Any, operands: Operands) -> Value:
+    params = equation.params
+    shape = equation.outvars[0].aval.shape
+    return low.graph.slice(operands[0], params["start_indices"], shape, params["strides"])
+
+
+@rule("concatenate")
+def _concatenate(low: Lowering, equation: Any, operands: Operands) -> Value:
+    return low.graph.concat(operands, int(equation.params["dimension"]))
+
+
+@rule("stack")
+def _stack(low: Lowering, equation: Any, operands: Operands) -> Value:
+    axis = int(equation.params["axis"])
+    shape = [*operands[0].shape[:axis], 1, *operands[0].shape[axis:]]
+    return low.graph.concat([low.graph.reshape(x, shape) for x in operands], axis)
+
+
+@rule("tile")
+def _tile(low: Lowering, equation: Any, operands: Operands) -> Value:
+    repeats = [int(n) for n in equation.params["reps"]]
+    shape = (1,) * (len(repeats) - len(operands[0].shape)) + operands[0].shape
+    full = [n for pair in zip(repeats, shape) for n in pair]
+    dims = [2 * axis + 1 for axis in range(len(shape))]
+    repeated = low.graph.broadcast(low.graph.reshape(operands[0], shape), full, dims)
+    return low.graph.reshape(repeated, equation.outvars[0].aval.shape)
+
+
+@rule("split")
+def _split(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    axis, offset, parts = int(equation.params["axis"]), 0, []
+    for n in equation.params["sizes"]:
+        start, shape = [0] * len(operands[0].shape), list(operands[0].shape)
+        start[axis], shape[axis] = offset, int(n)
+        parts.append(low.graph.slice(operands[0], start, shape))
+        offset += int(n)
+    return parts
+
+
+@rule("iota")
+def _iota(low: Lowering, equation: Any, operands: Operands) -> Value:
+    shape, axis = equation.params["shape"], equation.params["dimension"]
+    line = known_array(np.arange(shape[axis]).astype(equation.params["dtype"]))
+    return fold.broadcast(line, shape, [axis])
+
+
+@rule("pad")
+def _pad(low: Lowering, equation: Any, operands: Operands) -> Value:
+    x, fill = operands
+    padding = [[int(n) for n in axis] for axis in equation.params["padding_config"]]
+    if not isinstance(x, Node) and not isinstance(fill, Node):
+        return known_array(fold.padded(x, fill, padding))
+    places = fold.padded(np.arange(size_of(x.shape)).reshape(x.shape), -1, padding)
+    if not isinstance(fill, Node):
+        return low.graph.take([x], places, fill=fill.item())
+    return low.graph.take([x, fill], np.where(places < 0, size_of(x.shape), places))
+
+
+@rule(*_REDUCTIONS)
+def _reduction(low: Lowering, equation: Any, operands: Operands) -> Value:
+    x, axes = operands[0], tuple(int(a) for a in equation.params["axes"])
+    code, result = _REDUCTIONS[equation.primitive.name], equation.outvars[0].aval
+    count = size_of([x.shape[a] for a in axes])
+    if count == 1:
+        return low.graph.reshape(x, result.shape)
+    if count == 0:
+        if code not in _OF_NOTHING:
+            raise NotLowered(f"{equation.primitive.name} of no elements")
+        return np.full(result.shape, _OF_NOTHING[code], neutral(result.dtype))
+    if code in ("any", "all") and x.dtype != BOOL:
+        raise NotLowered(f"{equation.primitive.name} of integers")
+    if code in ("reduce_max", "reduce_min"):
+        if x.dtype == BOOL:
+            return low.graph.emit("any" if code == "reduce_max" else "all", x, axes=axes)
+        x, axes = _one_axis(low, x, axes)
+    return low.graph.emit(code, x, axes=axes)
+
+
+def _one_axis(low: Lowering, x: Value, axes: Sequence[int]) -> tuple[Value, tuple[int, ...]]:
+    """Several axes as one, the last."""
+    if len(axes) == 1:
+        return x, (axes[0],)
+    kept = [a for a in range(len(x.shape)) if a not in axes]
+    moved = low.graph.transpose(x, [*kept, *axes])
+    shape = [x.shape[a] for a in kept]
+    return low.graph.reshape(moved, [*shape, size_of([x.shape[a] for a in axes])]), (len(kept),)
+
+
+@rule("argmax", "argmin")
+def _argument(low: Lowering, equation: Any, operands: Operands) -> Value:
+    axis = int(equation.params["axes"][0])
+    found = low.graph.emit(equation.primitive.name, operands[0], axis=axis)
+    return low.graph.convert(found, equation.params["index_dtype"])
+
+
+@rule("cumsum")
+def _cumsum(low: Lowering, equation: Any, operands: Operands) -> Value:
+    axis, reverse = int(equation.params["axis"]), bool(equation.params["reverse"])
+    if operands[0].shape[axis] <= 1:
+        return operands[0]
+    return low.graph.emit("cumsum", operands[0], axis=axis, reverse=reverse)
+
+
+@rule("cumprod", "cummax", "cummin")
+def _cumulative(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """One element after the other."""
+    combine = {"cumprod": jnp.multiply, "cummax": jnp.maximum, "cummin": jnp.minimum}
+    step = combine[equation.primitive.name]
+    axis, reverse = int(equation.params["axis"]), bool(equation.params["reverse"])
+    if operands[0].shape[axis] <= 1:
+        return operands[0]
+
+    def running(x: Any) -> Any:
+        lines = jnp.moveaxis(x, axis, 0)
+        first, rest = (lines[-1], lines[:-1]) if reverse else (lines[0], lines[1:])
+
+        def turn(carried: Any, line: Any) -> Any:
+            following = step(carried, line)
+            return following, following
+
+        _, others = jax.lax.scan(turn, first, rest, reverse=reverse)
+        pair = [others, first[None]] if reverse else [first[None], others]
+        return jnp.moveaxis(jnp.concatenate(pair), 0, axis)
+
+    return low.function(running, operands[0])[0]

@@ -1,0 +1,273 @@
+"""Traces a step of JAX and its costs, and finds what of its state is state.
+
+A leaf of the state that comes back unchanged is a constant, and is folded; one that no later step
+reads is an observable; the rest is state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import traceback
+from typing import Any, Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.graph import Graph
+from simgrad.jax.liveness import Live
+from simgrad.jax.lowering import Lowering, Options
+from simgrad.jax.node import Node, Value, known_array, neutral
+from simgrad.jax.trees import GROUPS, Group, called, path_name, unique, x64
+
+_PACKAGES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (jax.__file__, __file__))
+
+
+@dataclasses.dataclass
+class Lowered:
+    """A traced function as a graph.
+
+    Attributes:
+      inputs: nodes of the leaves that are not constant, by (kind, name).
+      outputs: one value per output.
+    """
+
+    graph: Graph
+    lowering: Lowering
+    inputs: dict[tuple[str, str], Node]
+    outputs: list[Value]
+
+
+@dataclasses.dataclass
+class Step:
+    """A step with what was found of its leaves, by name, in their order.
+
+    Attributes:
+      state, constants, observables: the leaves of the state. exports: what else is computed: leaves
+        of outputs and of `observe`, and observables that were asked for.
+    """
+
+    lowered: Lowered
+    live: Live
+    state: tuple[str, ...]
+    constants: tuple[str, ...]
+    observables: tuple[str, ...]
+    following: dict[str, Value]
+    exports: dict[str, Value]
+
+
+def traced(
+    function: Callable[[dict[str, Any]], Any], groups: Sequence[Group], what: str
+) -> tuple[Any, Any]:
+    """The jaxpr of a function of {kind: pytree}, and the structure of what it returns."""
+    shape: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        given, rest = {}, list(leaves)
+        for group in groups:
+            given[group.kind] = group.built(rest[: group.count])
+            rest = rest[group.count :]
+        made = function(given)
+        paths, tree = jax.tree_util.tree_flatten_with_path(made)
+        shape.append((tree, [path_name(path) for path, _ in paths]))
+        return [_plain(leaf) for _, leaf in paths]
+
+    examples = [x for group in groups for x in group.examples]
+    with x64():
+        try:
+            return jax.make_jaxpr(flat)(*examples), shape[-1]
+        except (jax.errors.TracerBoolConversionError, jax.errors.ConcretizationTypeError) as error:
+            raise _python_error(error, what) from error
+        except jax.errors.NonConcreteBooleanIndexError as error:
+            raise _python_error(error, what) from error
+
+
+def _plain(leaf: Any) -> Any:
+    if jax.dtypes.issubdtype(getattr(leaf, "dtype", np.float64), jax.dtypes.prng_key):
+        return jax.random.key_data(leaf)
+    return jax.numpy.asarray(leaf)
+
+
+def _python_error(error: Exception, what: str) -> JaxWorldError:
+    """An error of JAX about Python control flow, with the user's line and what to write instead."""
+    line, text = _user_line(error)
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        problem = f"Python decides on a value of the {what}: {text}"
+        hint = "use jax.lax.cond, jnp.where or jax.lax.while_loop, or make it a constant"
+    elif isinstance(error, jax.errors.NonConcreteBooleanIndexError):
+        problem = f"a shape that depends on data: {text}"
+        hint = "use jnp.where with three arguments, or a mask with size="
+    else:
+        problem = f"Python needs the number of a value of the {what}: {text}"
+        hint = "make it a constant, or give size= where a shape depends on it"
+    return JaxWorldError(f"this {what} makes no world:", [Problem(line, problem, hint)])
+
+
+def _user_line(error: Exception) -> tuple[str, str]:
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [f for f in frames if not f.filename.startswith(_PACKAGES) and "<frozen" not in f.filename]
+    if not mine:
+        return "", ""
+    last = mine[-1]
+    return f"{pathlib.Path(last.filename).name}:{last.lineno}", (last.line or "").strip()
+
+
+def lowered(
+    jaxpr: Any, groups: Sequence[Group], constants: set[tuple[str, str]], options: Options
+) -> Lowered:
+    """Lowers a jaxpr of the groups' leaves; those in `constants` have the numbers of their example."""
+    graph = Graph()
+    lowering = Lowering(graph, options)
+    inputs: dict[tuple[str, str], Node] = {}
+    operands: list[Value] = []
+    for group in groups:
+        for name, example in zip(group.names, group.examples):
+            key = (group.kind, name)
+            if key in constants:
+                operands.append(known_array(example))
+                continue
+            attributes = {"kind": group.kind, "name": name}
+            dtype = neutral(example.dtype)
+            node = Node("input", (), attributes, example.shape, dtype, graph.line, graph.root)
+            inputs[key] = node
+            operands.append(node)
+    with x64():
+        outputs = lowering.jaxpr(jaxpr, operands)
+    return Lowered(graph, lowering, inputs, outputs)
+
+
+class StepFinder:
+    """Finds state, constants and observables of a step, to a fixed point.
+
+    Args:
+      step: as `simgrad.jax.world` takes it.
+      groups: by kind; the state first.
+      observe: functions of the next state, by name, and names of its leaves.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        groups: Mapping[str, Group],
+        observe: Mapping[str, Callable[..., Any]],
+        wanted: Sequence[str],
+        options: Options,
+    ):
+        self._groups = groups
+        self._ordered = [groups[kind] for kind in GROUPS if kind in groups]
+        self._state = groups["state"]
+        self._options = options
+        self._wanted = wanted
+        self._has_outputs = False
+
+        def whole(given: dict[str, Any]) -> Any:
+            made = called(step, given)
+            following, outputs = self._split(made)
+            seen = {name: observed(following) for name, observed in observe.items()}
+            return following, outputs, seen
+
+        self.jaxpr, (_, paths) = traced(whole, self._ordered, "step")
+        self._check_types()
+        others = [path.partition(".")[2] or "output" for path in paths[self._state.count :]]
+        self._other_names = unique(others)
+        unknown = [name for name in wanted if name not in self._state.names]
+        if unknown:
+            raise JaxWorldError(
+                "observe names what is not there:",
+                [Problem("", f"no leaf {name!r} of the state") for name in unknown],
+            )
+
+    def _split(self, made: Any) -> tuple[Any, Any]:
+        """The next state and the outputs of what a step returned."""
+        structure = jax.tree_util.tree_structure
+        if structure(made) == self._state.tree:
+            return made, ()
+        if isinstance(made, tuple) and len(made) == 2 and structure(made[0]) == self._state.tree:
+            return made
+        raise JaxWorldError(
+            "a step returns the state that it takes, or (state, outputs):",
+            [Problem("", f"it takes {self._state.tree}"), Problem("", f"it returns {structure(made)}")],
+        )
+
+    def _check_types(self) -> None:
+        found = []
+        for name, example, out in zip(self._state.names, self._state.examples, self.jaxpr.out_avals):
+            kinds = (neutral(example.dtype), neutral(out.dtype))
+            numbers_alike = all(k.kind in "iu" for k in kinds)
+            if example.shape != tuple(out.shape) or (kinds[0] != kinds[1] and not numbers_alike):
+                before = f"{example.dtype}{list(example.shape)}"
+                found.append(Problem("", f"state {name}: {before} becomes {out.str_short()}"))
+        if found:
+            raise JaxWorldError("a state keeps its shape and its type:", found)
+
+    def find(self, read_by_costs: Callable[[set[tuple[str, str]]], tuple[set[str], set[str]]]) -> Step:
+        """`read_by_costs`: of the constants; which leaves of the state stage costs read, and which
+        terminal costs do."""
+        constants = self._integers() | self._handed_through()
+        while True:
+            made = lowered(self.jaxpr, self._ordered, constants, self._options)
+            made.lowering.problems.raise_if_any("this step makes no world:")
+            same = self._unchanged(made, constants)
+            if not same:
+                break
+            constants |= same
+        return self._classified(made, constants, read_by_costs(constants))
+
+    def _integers(self) -> set[tuple[str, str]]:
+        """Inputs beside the state are real: integers among them are numbers of the program."""
+        return {
+            (group.kind, name)
+            for group in self._ordered[1:]
+            for name, example in zip(group.names, group.examples)
+            if example.dtype.kind != "f" or example.size == 0
+        }
+
+    def _handed_through(self) -> set[tuple[str, str]]:
+        """Leaves that the step returns as they are: seen without lowering."""
+        jaxpr = self.jaxpr.jaxpr
+        pairs = zip(self._state.names, jaxpr.invars, jaxpr.outvars)
+        return {("state", name) for name, before, after in pairs if before is after}
+
+    def _unchanged(self, made: Lowered, constants: set[tuple[str, str]]) -> set[tuple[str, str]]:
+        found = set()
+        for name, example, out in zip(self._state.names, self._state.examples, made.outputs):
+            key = ("state", name)
+            if key in constants:
+                continue
+            if isinstance(out, Node):
+                stays = out is made.inputs[key]
+            else:
+                stays = np.array_equal(out, example, equal_nan=example.dtype.kind == "f")
+            if stays or example.size == 0:
+                found.add(key)
+        return found
+
+    def _classified(
+        self, made: Lowered, constants: set[tuple[str, str]], by_costs: tuple[set[str], set[str]]
+    ) -> Step:
+        names = self._state.names
+        free = [n for n in names if ("state", n) not in constants]
+        outputs = dict(zip(names, made.outputs))
+        others = dict(zip(self._other_names, made.outputs[len(names) :]))
+        everything = Live([*(outputs[n] for n in free), *others.values()])
+        read = {x.attributes["name"] for x in everything.inputs if x.attributes["kind"] == "state"}
+        read |= by_costs[0] & set(free)
+        if not read:
+            read = set(free[:1]) or set(names[:1])
+        state = tuple(n for n in names if n in read)
+        observables = tuple(n for n in free if n not in read)
+        asked = {*self._wanted, *by_costs[1]} & set(observables)
+        exports = {**{n: outputs[n] for n in observables if n in asked}, **others}
+        following = {n: self._typed(made.graph, n, outputs[n]) for n in state}
+        live = Live([*following.values(), *exports.values()])
+        fixed = tuple(n for n in names if ("state", n) in constants and n not in state)
+        return Step(made, live, state, fixed, observables, following, exports)
+
+    def _typed(self, graph: Graph, name: str, out: Value) -> Value:
+        """An integer of another width comes back in the state's."""
+        example = self._state.examples[self._state.names.index(name)]
+        return graph.convert(out, example.dtype) if out.dtype != neutral(example.dtype) else out
+
+

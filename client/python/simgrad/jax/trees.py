@@ -1,0 +1,145 @@
+"""Pytrees of what a step takes: names, examples and structure, and arrays by name from a caller's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import re
+from typing import Any, Callable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+from simgrad.arrays import PerStep
+from simgrad.jax.node import known_array
+
+GROUPS = ("state", "control", "params", "data")
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@contextlib.contextmanager
+def x64() -> Iterator[None]:
+    """JAX with f64 and i64, whatever it is set to."""
+    if hasattr(jax, "enable_x64"):
+        enable = jax.enable_x64
+    else:
+        enable = importlib.import_module("jax.experimental").enable_x64
+    with enable(True):
+        yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """One group of inputs: a pytree, flat.
+
+    Attributes:
+      kind: state, control, params or data.
+      tree: JAX's structure. names, examples: of the leaves; reals as f64, keys as their words.
+      keys: of leaves that are random keys their dtype, else None.
+    """
+
+    kind: str
+    tree: Any
+    names: tuple[str, ...]
+    examples: tuple[np.ndarray, ...]
+    keys: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, kind: str, example: Any) -> "Group":
+        paths, tree = jax.tree_util.tree_flatten_with_path(example)
+        leaves = [leaf for _, leaf in paths]
+        keys = tuple(leaf.dtype if is_key(leaf) else None for leaf in leaves)
+        names = unique([path_name(path) or kind for path, _ in paths])
+        return cls(kind, tree, names, tuple(map(numbers, leaves)), keys)
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
+
+    def built(self, leaves: Sequence[Any]) -> Any:
+        """The pytree, for JAX, of arrays as `examples` has them."""
+        wrapped = [x if key is None else _wrapped(x, key) for x, key in zip(leaves, self.keys)]
+        return jax.tree_util.tree_unflatten(self.tree, wrapped)
+
+    def filled(self, leaves: Sequence[Any]) -> Any:
+        """The pytree with any leaves, None too."""
+        return jax.tree_util.tree_unflatten(self.tree, list(leaves))
+
+    def flat(self, given: Any) -> list[Any]:
+        """The leaves of a caller's pytree. Raises TypeError where it is another one."""
+        leaves, tree = jax.tree_util.tree_flatten(given, is_leaf=_is_per_step)
+        if tree != self.tree:
+            raise TypeError(
+                f"{self.kind} is a pytree like the example of the world, {self.tree}, not {tree}"
+            )
+        return list(leaves)
+
+
+def _is_per_step(x: Any) -> bool:
+    return isinstance(x, PerStep)
+
+
+def _wrapped(words: Any, key: Any) -> Any:
+    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(jax.random.key(0)))
+
+
+def is_key(x: Any) -> bool:
+    dtype = getattr(x, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def numbers(leaf: Any) -> np.ndarray:
+    """A leaf as an array: reals f64, keys their words, Python's integers i32."""
+    if is_key(leaf):
+        return np.asarray(jax.random.key_data(leaf))
+    if isinstance(leaf, int) and not isinstance(leaf, bool):
+        return np.asarray(leaf, np.int32)
+    return known_array(leaf)
+
+
+def path_name(path: Sequence[Any]) -> str:
+    """ "pipeline_state.x.pos", "0.momentum": keys, fields and places, joined by dots."""
+    parts = []
+    for entry in path:
+        for attribute in ("name", "key", "idx"):
+            if hasattr(entry, attribute):
+                parts.append(str(getattr(entry, attribute)))
+                break
+        else:
+            parts.append(str(entry))
+    return _FORBIDDEN.sub("_", ".".join(parts))
+
+
+def unique(names: Sequence[str]) -> tuple[str, ...]:
+    """The same names; where two are equal, the second gets an ordinal."""
+    seen: dict[str, int] = {}
+    made = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        made.append(name if seen[name] == 1 else f"{name}.{seen[name]}")
+    return tuple(made)
+
+
+def called(function: Callable[..., Any], groups: dict[str, Any]) -> Any:
+    """function(state, ...): what is given beside the state goes by name, where the function has an
+    argument of that name, else by place, in the order control, params, data."""
+    given = [kind for kind in GROUPS if kind in groups]
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return function(*(groups[kind] for kind in given))
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    by_name = [k for k in given[1:] if k in parameters or takes_any]
+    if by_name and len(by_name) == len(given) - 1:
+        return function(groups["state"], **{k: groups[k] for k in by_name})
+    places = [
+        p
+        for p in parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    count = len(given) if variadic else min(len(given), max(len(places), 1))
+    named = {k: groups[k] for k in by_name if given.index(k) >= count}
+    return function(*(groups[kind] for kind in given[:count]), **named)

@@ -1,0 +1,446 @@
+"""A world made of a step function of JAX: the program, and the caller's pytrees in and out."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from simgrad.arrays import PerStep
+from simgrad.expression import Expression
+from simgrad.jax.emission import Emission, JaxProgramBuilder, written_input
+from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.liveness import Live
+from simgrad.jax.lowering import Options
+from simgrad.jax.node import Node, Place
+from simgrad.jax.report import Report
+from simgrad.jax.roles import kinds
+from simgrad.jax.roles import roles as roles_of
+from simgrad.jax.sites import site_names, sites_of
+from simgrad.jax.trace import Lowered, Step, StepFinder, lowered, traced
+from simgrad.jax.trees import GROUPS, Group, called
+from simgrad.results import Gradient, Rollout
+from simgrad.v1 import program_pb2
+from simgrad.world import World
+
+_KINDS: dict[str, int] = {
+    "state": program_pb2.INPUT_KIND_STATE,
+    "control": program_pb2.INPUT_KIND_CONTROL,
+    "params": program_pb2.INPUT_KIND_PARAM,
+    "data": program_pb2.INPUT_KIND_DATA,
+}
+_KIND_OF = {number: kind for kind, number in _KINDS.items()}
+
+
+class _Cost:
+    """A cost, lowered by itself: it reads the state, other inputs and, at the end, observables."""
+
+    def __init__(
+        self, name: str, place: str, function: Callable[..., Any], groups: Sequence[Group], state: Group
+    ):
+        self.name = name
+        self.place = place
+        self._groups = groups
+        kinds = {group.kind for group in groups}
+
+        def whole(given: dict[str, Any]) -> Any:
+            return called(function, {kind: given[kind] for kind in GROUPS if kind in kinds})
+
+        self._jaxpr, _ = traced(whole, groups, f"{place} cost of {name!r}")
+        if [tuple(a.shape) for a in self._jaxpr.out_avals] != [()]:
+            raise JaxWorldError(
+                "a cost is one real scalar:",
+                [Problem("", f"{name!r} gives {[a.str_short() for a in self._jaxpr.out_avals]}")],
+            )
+        self._state = state
+
+    def lowered(self, constants: set[tuple[str, str]], options: Options) -> tuple[Lowered, Live]:
+        made = lowered(self._jaxpr, self._groups, constants, options)
+        made.lowering.problems.raise_if_any(f"the cost {self.name!r} makes no world:")
+        return made, Live(made.outputs)
+
+    def reads(self, constants: set[tuple[str, str]], options: Options) -> set[str]:
+        """Leaves of the state."""
+        _, live = self.lowered(constants, options)
+        return {x.attributes["name"] for x in live.inputs if x.attributes["kind"] == "state"}
+
+
+class JaxWorld(World):
+    """What `simgrad.jax.world` returns: Client.rollout and Client.gradient take and give its pytrees.
+
+    Attributes:
+      step: the function. state, constants, observables: leaves of the state, by name.
+      exports: what can be recorded.
+      sites: the lines that decide, as Site.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        groups: Mapping[str, Group],
+        found: Step,
+        program: program_pb2.Program,
+        report: Report,
+    ):
+        super().__init__(program=program)
+        self.step = step
+        self.groups = groups
+        self.state = found.state
+        self.constants = found.constants
+        self.observables = found.observables
+        self.exports = tuple(found.exports)
+        self.sites = report.sites
+        self._report = report
+        self._export_types = {n: (x.shape, x.dtype) for n, x in found.exports.items()}
+        self._declared = {(i.kind, i.name) for i in program.inputs}
+
+    def report(self) -> Report:
+        """What was found in the step; str() of it is for people."""
+        return self._report
+
+    @property
+    def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
+        """The examples, of inputs that a request does not send."""
+        return {
+            _KINDS[kind]: {
+                name: example
+                for name, example in zip(group.names, group.examples)
+                if (_KINDS[kind], name) in self._declared
+            }
+            for kind, group in self.groups.items()
+        }
+
+    # ---- Pytrees in ----
+
+    def named(self, kind: int, given: Any) -> Mapping[str, Any]:
+        """The arrays of a caller's pytree by name. Raises TypeError for another pytree, ValueError for
+        another number in place of one that is part of the world."""
+        word = _KIND_OF[kind]
+        if given is None:
+            return {}
+        if isinstance(given, PerStep):
+            return {n: PerStep(x) for n, x in self.named(kind, given.array).items()}
+        group = self.groups.get(word)
+        if group is None:
+            raise TypeError(f"this world has no {word}")
+        if _is_by_name(given, group):
+            leaves = [given.get(name) for name in group.names]
+        else:
+            leaves = group.flat(given)
+        found = {}
+        for name, example, leaf in zip(group.names, group.examples, leaves):
+            if leaf is None:
+                continue
+            if (kind, name) in self._declared:
+                found[name] = leaf if isinstance(leaf, PerStep) else _array(leaf, example)
+            elif word != "state" or name in self.constants:
+                self._check_constant(word, name, leaf, example)
+        return found
+
+    def _check_constant(self, word: str, name: str, leaf: Any, example: np.ndarray) -> None:
+        array = _array(leaf, example)
+        rank = array.ndim - example.ndim
+        if rank < 0 or not _equal(array, example):
+            why = (
+                "the step never changes it; pass it in params to vary it"
+                if word == "state"
+                else "it is an integer, or nothing depends on it"
+            )
+            raise ValueError(
+                f"{word} {name} is part of the world, and has another number here: {why}"
+            )
+
+    # ---- Pytrees out ----
+
+    def shaped(self, result: Rollout) -> None:
+        """Puts pytrees in place of arrays by name."""
+        group = self.groups["state"]
+        count = result.instances
+        final: dict[str, Any] = dict(result.state)
+        for name in group.names:
+            if name in result.trajectory and name not in final:
+                recorded = result.trajectory[name]
+                final[name] = recorded[:, -1] if recorded.shape[1] else None
+        for name, example in zip(group.names, group.examples):
+            if name in self.constants:
+                final[name] = np.broadcast_to(example, (count, *example.shape))
+        result.state = group.filled([final.get(name) for name in group.names])
+        if isinstance(result, Gradient):
+            result.initial = self._gradients("state", result.initial)
+            result.params = self._gradients("params", result.params)
+            result.controls = self._gradients("control", result.controls)
+
+    def _gradients(self, kind: str, given: Mapping[str, np.ndarray]) -> Any:
+        group = self.groups.get(kind)
+        return given if group is None else group.filled([given.get(n) for n in group.names])
+
+    def by_name(self, tree: Any, kind: str = "state") -> dict[str, Any]:
+        """The leaves of a pytree of an answer by name, without those that it has not."""
+        group = self.groups.get(kind)
+        if group is None:
+            return {}
+        leaves = group.tree.flatten_up_to(tree)
+        return {name: leaf for name, leaf in zip(group.names, leaves) if leaf is not None}
+
+    def export_types(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of what can be recorded beside the state."""
+        return dict(self._export_types)
+
+    def differentiable(self) -> frozenset[tuple[str, str]]:
+        """(kind, name) of the inputs that have gradients."""
+        kinds = ("state", "params", "control")
+        return frozenset(
+            (kind, name)
+            for kind in kinds
+            if kind in self.groups
+            for name, example in zip(self.groups[kind].names, self.groups[kind].examples)
+            if (_KINDS[kind], name) in self._declared and example.dtype.kind == "f"
+        )
+
+    def __repr__(self) -> str:
+        return f"JaxWorld({self.name!r}, {len(self.sites)} sites)"
+
+
+def _is_by_name(given: Any, group: Group) -> bool:
+    if not isinstance(given, Mapping) or not all(isinstance(k, str) for k in given):
+        return False
+    return set(given) <= set(group.names)
+
+
+def _array(leaf: Any, example: np.ndarray) -> Any:
+    from simgrad.jax.trees import is_key
+
+    if is_key(leaf):
+        return np.asarray(jax.random.key_data(leaf))
+    array = np.asarray(leaf)
+    return array if example.dtype.kind == "f" else array.astype(example.dtype)
+
+
+def _equal(array: np.ndarray, example: np.ndarray) -> bool:
+    if array.shape[array.ndim - example.ndim :] != example.shape:
+        return False
+    expected = example.astype(array.dtype)
+    return bool(np.all((array == expected) | ((array != array) & (expected != expected))))
+
+
+def world(
+    step: Callable[..., Any],
+    *,
+    state: Any,
+    control: Any = None,
+    params: Any = None,
+    data: Any = None,
+    observe: Mapping[str, Callable[..., Any]] | Sequence[str] = (),
+    objective: Mapping[str, Any] | None = None,
+    init: Callable[..., Any] | None = None,
+    max_iter: Mapping[str, int] | None = None,
+    sites: Mapping[str, str] | None = None,
+    roles: Mapping[str, str] | None = None,
+    tests: str = "decisions",
+    formats: str = "erase",
+    custom: str = "keep",
+    kinks: str = "simgrad",
+    random: str = "threefry",
+    name: str = "",
+) -> JaxWorld:
+    """A step function of JAX as a world.
+
+        world = simgrad.jax.world(step, state={"x": x0, "v": v0}, params={"k": 1.0},
+                                  objective={"far": lambda state: jnp.sum(state["x"] ** 2)})
+        client.gradient(world, steps=100, initial={"x": xs, "v": vs}, objective="far").params["k"]
+
+    Args:
+      step: step(state, control, params, data) -> state, or (state, outputs), of any pytrees. It takes
+        what is given of the three behind state, by name where it has arguments of these names.
+      state, control, params, data: examples; they fix structure, shapes and, of what the step does
+        not change, numbers. What the step closes over is constant.
+      observe: functions of the next state, by name; or names of its leaves. They can be recorded.
+      objective: by name the terminal cost, of the state (and params), or {"stage": ..., "terminal":
+        ...}; a stage cost takes what the step takes, at its start.
+      init: not yet: z[0] from params.
+      max_iter: caps of loops whose own tests give none, by "file.py:line" or function.
+      sites: names of one's own for lines that decide, by "file.py:line".
+      roles: roles by module, function or named scope.
+      tests: the level: decisions, all or loops.
+      formats: "erase": formats of reals are the policy's, whatever the step says. "keep": what the step
+        computes in f32 although it is traced in f64 is rounded to f32 as well.
+      custom: "keep": functions with a jax.custom_jvp or custom_vjp have their author's derivative,
+        those of JAX itself excepted. "inline": that of the operations that ran.
+      kinks: "simgrad"; not yet "jax".
+      random: "threefry"; not yet "philox".
+    Errors: JaxWorldError, all of a kind at once, with the lines; NotImplementedError for "not yet".
+    """
+    _refuse_what_is_not_there(init, formats, custom, kinks, random)
+    options = Options(custom, formats, kinks, random, dict(max_iter or {}))
+    examples = {"state": state, "control": control, "params": params, "data": data}
+    groups = {k: Group.of(k, x) for k, x in examples.items() if k == "state" or x is not None}
+    functions = dict(observe) if isinstance(observe, Mapping) else {}
+    wanted = [observe] if isinstance(observe, str) else [] if functions else list(observe)
+    costs = _costs(objective or {}, groups)
+    finder = StepFinder(step, groups, functions, wanted, options)
+    all_constants: list[set[tuple[str, str]]] = []
+
+    def read_by_costs(constants: set[tuple[str, str]]) -> tuple[set[str], set[str]]:
+        all_constants.append(constants)
+        stage = [c.reads(constants, options) for c in costs if c.place == "stage"]
+        terminal = [c.reads(constants, options) for c in costs if c.place == "terminal"]
+        return set().union(*stage), set().union(*terminal)
+
+    found = finder.find(read_by_costs)
+    writer = _Writer(name or _name_of(step), tests, groups, found, sites or {}, roles or {})
+    writer.write(costs, all_constants[-1], options)
+    return JaxWorld(step, groups, found, writer.builder.build(), writer.report())
+
+
+def _refuse_what_is_not_there(
+    init: Any, formats: str, custom: str, kinks: str, random: str
+) -> None:
+    allowed = (
+        ("formats", formats, ("erase", "keep")),
+        ("custom", custom, ("keep", "inline")),
+        ("kinks", kinks, ("simgrad", "jax")),
+        ("random", random, ("threefry", "philox")),
+    )
+    for option, given, words in allowed:
+        if given not in words:
+            raise ValueError(f"{option} {given!r}: one of {', '.join(words)}")
+        if given != words[0] and option in ("kinks", "random"):
+            raise NotImplementedError(f"{option}={given!r} is not there yet")
+    if init is not None:
+        raise NotImplementedError("init= is not there yet: send the state that it gives")
+
+
+def _name_of(step: Callable[..., Any]) -> str:
+    name = getattr(step, "__name__", "step")
+    return name if name.isidentifier() and name.isascii() else "step"
+
+
+def _costs(objective: Mapping[str, Any], groups: Mapping[str, Group]) -> list[_Cost]:
+    made = []
+    for name, given in objective.items():
+        parts = given if isinstance(given, Mapping) else {"terminal": given}
+        if not parts or set(parts) - {"stage", "terminal"}:
+            raise TypeError(f"objective {name!r}: a function, or stage= and terminal=")
+        for place, function in parts.items():
+            taken = _groups_of_cost(function, place, groups)
+            made.append(_Cost(name, place, function, taken, groups["state"]))
+    return made
+
+
+def _groups_of_cost(
+    function: Callable[..., Any], place: str, groups: Mapping[str, Group]
+) -> list[Group]:
+    """A stage cost takes what the step takes; a terminal one the state, and params where it has an
+    argument more."""
+    if place == "stage":
+        return [groups[kind] for kind in GROUPS if kind in groups]
+    names = list(inspect.signature(function).parameters)
+    others = [kind for kind in ("params", "data") if kind in groups and kind in names]
+    if not others and len(names) == 2 and "params" in groups:
+        others = ["params"]
+    return [groups[kind] for kind in ("state", *others)]
+
+
+class _Writer:
+    """Writes a step and its costs with one builder."""
+
+    def __init__(
+        self,
+        name: str,
+        level: str,
+        groups: Mapping[str, Group],
+        found: Step,
+        aliases: Mapping[str, str],
+        given_roles: Mapping[str, str],
+    ):
+        self.builder = JaxProgramBuilder(name, level)
+        self._groups = groups
+        self._found = found
+        self._given_roles = given_roles
+        self._names = site_names(found.live.nodes, aliases)
+        self._inputs: dict[tuple[str, str], Expression] = {}
+        self._roles: dict[Node, str] = {}
+
+    def write(
+        self, costs: Sequence[_Cost], constants: set[tuple[str, str]], options: Options
+    ) -> None:
+        lowered_costs = [(cost, *cost.lowered(constants, options)) for cost in costs]
+        used = {_key(x) for live in (self._found.live, *(c[2] for c in lowered_costs)) for x in live.inputs}
+        self._declare(used)
+        self._write_step()
+        for name in dict.fromkeys(cost.name for cost in costs):
+            mine = {c.place: (made, live) for c, made, live in lowered_costs if c.name == name}
+            self._write_cost(name, mine)
+
+    def report(self) -> Report:
+        found = self._found
+        outputs = [*found.following.values(), *found.exports.values()]
+        sites = sites_of(found.live.nodes, self._names, kinds(found.live, outputs))
+        return Report.of(found, sites, self._groups, self._roles)
+
+    def _declare(self, used: set[tuple[str, str]]) -> None:
+        for kind in GROUPS:
+            group = self._groups.get(kind)
+            if group is None:
+                continue
+            for name, example in zip(group.names, group.examples):
+                key = (kind, name)
+                if name in self._found.state if kind == "state" else key in used:
+                    self._inputs[key] = written_input(self.builder, kind, name, example)
+        params = self._groups.get("params")
+        unused = [n for n in (params.names if params else ()) if ("params", n) not in used]
+        real = [n for n in unused if params and params.examples[params.names.index(n)].dtype.kind == "f"]
+        if real:
+            raise JaxWorldError(
+                "nothing depends on these params:",
+                [Problem("", f"params {n}", "leave it out, or use it in the step") for n in real],
+            )
+
+    def _write_step(self) -> None:
+        found = self._found
+        outputs = [*found.following.values(), *found.exports.values()]
+        self._roles = roles_of(found.live, outputs, self._given_roles)
+        graph = found.lowered.graph
+        emission = Emission(self.builder, found.live, self._inputs, self._roles, self._names)
+        emission.write(graph.root)
+        self.builder.next(**{n: emission.value(x) for n, x in found.following.items()})
+        for name, x in found.exports.items():
+            self.builder.observe(name, emission.value(x))
+
+    def _write_cost(self, name: str, parts: Mapping[str, tuple[Lowered, Live]]) -> None:
+        def written(place: str, inputs: Mapping[tuple[str, str], Expression]) -> Expression:
+            made, live = parts[place]
+            given = roles_of(live, made.outputs, self._given_roles)
+            roles = {x: "objective" for x in given}
+            emission = Emission(self.builder, live, inputs, roles, _Unnamed())
+            emission.write(made.graph.root)
+            return emission.value(made.outputs[0])
+
+        def stage() -> Expression:
+            return written("stage", self._inputs)
+
+        def terminal(
+            states: Mapping[str, Expression], exports: Mapping[str, Expression]
+        ) -> Expression:
+            inputs = {k: x for k, x in self._inputs.items() if k[0] != "state"}
+            inputs.update({("state", n): x for n, x in (*exports.items(), *states.items())})
+            return written("terminal", inputs)
+
+        self.builder.objective(
+            name,
+            stage=stage if "stage" in parts else None,
+            terminal=terminal if "terminal" in parts else None,
+        )
+
+
+class _Unnamed(dict[Place, str]):
+    """Of costs: their loops are called after their function, and their comparisons have no sites."""
+
+    def __missing__(self, place: Place) -> str:
+        return "cost"
+
+
+def _key(x: Node) -> tuple[str, str]:
+    return (x.attributes["kind"], x.attributes["name"])

@@ -1,0 +1,83 @@
+"""Worlds lowered from JAX against what JAX gave, without JAX: tests/data/jax, by tests/with_jax/make_results.py.
+
+A world is compared at steps 1, 2, 5, ... 100. The first step agrees to 1e-12. Later ones to 30 times what
+a perturbation of 1e-13 of the start has become in JAX by then, which is how fast errors grow in the
+world itself, and never less than 1e-12.
+"""
+
+import hashlib
+import lzma
+
+import numpy as np
+import pytest
+from jax_results import (
+    FOLDER,
+    KEPT,
+    ROOT,
+    WORLDS,
+    arrays,
+    errors,
+    group,
+    inputs,
+    row,
+    slope,
+    slope_between,
+    world,
+)
+
+FIRST, GROWN = 1e-12, 30
+LARGE = 2200  # operations: what compiles for long runs under --long
+NAMES = [
+    pytest.param(n, marks=pytest.mark.long) if WORLDS[n]["operations"] > LARGE else n
+    for n in sorted(WORLDS)
+]
+
+
+@pytest.mark.parametrize("name", sorted(WORLDS))
+def test_a_stored_world_is_the_one_that_was_measured(name):
+    program = lzma.decompress((FOLDER / f"{name}.program.xz").read_bytes())
+    assert hashlib.sha256(program).hexdigest() == WORLDS[name]["digest"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hundred_steps_are_those_of_jax(client, name):
+    for leaf, worst in errors(client, name).items():
+        allowed = np.maximum(FIRST, GROWN * group(name, "grown")[leaf])
+        allowed[0] = FIRST
+        assert (worst <= allowed).all(), f"{leaf}: {worst} beyond {allowed} at steps {KEPT}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_is_that_of_jax_or_of_central_differences(client, name):
+    ours, facts = slope(client, name), arrays(name)
+    if "slope" in facts:
+        # jaxopt's is the derivative of an exact solution, ours that of the iterations that ran.
+        near = dict(rel=1e-2, abs=1e-6) if WORLDS[name]["implicit"] else dict(rel=1e-7, abs=1e-9)
+        assert ours == pytest.approx(float(facts["slope"]), **near)
+    if "slope" not in facts or WORLDS[name]["implicit"]:
+        difference = slope_between(client, name)
+        assert difference is not None, "the path changes within 1e-7 of the start"
+        assert ours == pytest.approx(difference, rel=2e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_of_the_docs_is_what_is_measured(client, name):
+    lines = (ROOT / "docs/jax.md").read_text().splitlines()
+    assert row(client, name) in lines, "python tests/integration/jax_results.py writes it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_line_that_decides_is_a_site_and_cheap_policies_run(client, name):
+    for policy in ("f32", "bf16_safe"):
+        r = client.rollout(world(name), steps=2, policy=policy, **inputs(name))
+        found = {site.partition("#")[0] for site in (*r.sites, *r.events)}
+        assert found <= set(WORLDS[name]["sites"])
+        loops = {op.decision_site for op in walk(world(name).program.step) if op.code == "while"}
+        assert loops <= {site.partition("#")[0] for site in r.sites}
+
+
+def walk(region):
+    for op in region.ops:
+        yield op
+        for nested in op.regions:
+            yield from walk(nested)

@@ -1,0 +1,106 @@
+"""A step that makes no world says so at once: all of a kind together, each with its line."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import simgrad.jax
+from simgrad.jax import JaxWorldError
+
+X = jnp.array([0.3, 0.9])
+
+
+def refused(step, state=None, **options):
+    with pytest.raises(JaxWorldError) as found:
+        simgrad.jax.world(step, state={"x": X} if state is None else state, **options)
+    return found.value
+
+
+def line(step, offset):
+    return f"errors_test.py:{step.__code__.co_firstlineno + offset}"
+
+
+def test_python_that_decides_on_a_value_is_told_with_its_line():
+    def step(state):
+        if state["x"][0] > 0:
+            return state
+        return {"x": -state["x"]}
+
+    error = refused(step)
+    assert line(step, 1) in str(error) and "jax.lax.cond" in str(error)
+    assert 'if state["x"][0] > 0' in str(error)
+
+
+def test_a_shape_that_depends_on_data_is_told_with_its_line():
+    def step(state):
+        x = state["x"]
+        return {"x": x + jnp.nonzero(x)[0].size}
+
+    assert line(step, 2) in str(refused(step))
+
+
+def test_primitives_without_a_rule_are_listed_together():
+    def step(state):
+        m = jnp.outer(state["x"], state["x"])
+        a = jnp.linalg.eigh(m)[0]
+        b = jnp.linalg.svd(m, compute_uv=False)
+        return {"x": a + b}
+
+    error = refused(step)
+    assert [problem.line for problem in error.problems] == [line(step, 2), line(step, 3)]
+    assert "eigh" in str(error) and "svd" in str(error)
+
+
+def test_a_callback_is_refused_and_a_print_left_out():
+    def step(state):
+        jax.debug.print("x {}", state["x"])
+        x = jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((2,), X.dtype), state["x"])
+        return {"x": x}
+
+    assert line(step, 2) in str(refused(step))
+
+    def quiet(state):
+        jax.debug.print("x {}", state["x"])
+        return {"x": 2 * state["x"]}
+
+    dropped = simgrad.jax.world(quiet, state={"x": X}).report().dropped
+    assert list(dropped) == [line(quiet, 1)]
+
+
+def test_loops_without_a_bound_are_listed_with_what_to_give():
+    def step(state):
+        a = lax.while_loop(lambda v: v > 1, lambda v: 0.5 * v, state["x"][0])
+        b = lax.while_loop(lambda v: v > 2, lambda v: 0.5 * v, state["x"][1])
+        return {"x": jnp.stack([a, b])}
+
+    error = refused(step)
+    assert [problem.line for problem in error.problems] == [line(step, 1), line(step, 2)]
+    assert f'max_iter={{"{line(step, 1)}": 50}}' in str(error)
+    caps = {line(step, 1): 20, line(step, 2): 30}
+    world = simgrad.jax.world(step, state={"x": X}, max_iter=caps)
+    assert [op.max_iter for op in world.program.step.ops if op.code == "while"] == [20, 30]
+
+
+def test_a_state_that_changes_its_form_is_told_by_leaf():
+    error = refused(lambda s: {"x": s["x"][:1], "y": s["y"] > 0}, {"x": X, "y": X})
+    assert len(error.problems) == 2
+    assert "state x" in str(error) and "state y" in str(error)
+    assert "it returns" in str(refused(lambda s: [s["x"]]))
+
+
+def test_params_that_nothing_depends_on_are_an_error():
+    error = refused(
+        lambda state, params: {"x": state["x"] * params["k"]}, params={"k": 1.0, "m": 2.0}
+    )
+    assert [p.what for p in error.problems] == ["params m"]
+
+
+def test_what_is_observed_must_be_there():
+    assert "no leaf 'y'" in str(refused(lambda s: {"x": 2 * s["x"]}, observe=["y"]))
+
+
+@pytest.mark.parametrize("option", [{"random": "philox"}, {"kinks": "jax"}])
+def test_what_is_not_there_yet_says_so(option):
+    with pytest.raises(NotImplementedError, match="not there yet"):
+        simgrad.jax.world(lambda s: s, state={"x": X}, **option)

@@ -1,0 +1,38 @@
+"""Worlds that no one here wrote, live: three small ones, all under --long.
+
+What is stored in tests/data/jax is what is lowered here: tests/integration/jax_results_test.py compares it
+with JAX for all of them.
+"""
+
+import json
+import lzma
+import pathlib
+
+import jax
+import pytest
+from foreign_worlds import CASES
+from measured import lowered
+
+import simgrad.jax
+
+FOLDER = pathlib.Path(__file__).parent.parent / "data/jax"
+WORLDS = json.loads((FOLDER / "worlds.json").read_text())["worlds"]
+SMALL = ("optimistix_newton", "jaxmd_pairs", "mjx_pendulum")
+NAMES = [n if n in SMALL else pytest.param(n, marks=pytest.mark.long) for n in CASES if n in WORLDS]
+
+
+@pytest.fixture(autouse=True)
+def in_f64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_world_is_lowered_as_it_was_and_agrees_with_jax(client, name):
+    case, world, _ = lowered(name)
+    stored = lzma.decompress((FOLDER / f"{name}.program.xz").read_bytes())
+    assert world.program.SerializeToString(deterministic=True) == stored
+    found = simgrad.jax.check(world, client, steps=3)
+    assert found.leaves and found.worst <= 1e-12, found
+    assert world.report().operation_count == WORLDS[name]["operations"]
+    assert sorted({site.name for site in world.sites}) == WORLDS[name]["sites"]

@@ -1,0 +1,125 @@
+"""A rollout as a function of JAX: under jit, grad and vmap, as if the steps were JAX's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import simgrad.jax
+
+STEPS = 20
+STATE = {
+    "x": np.array([1.0, 0.0, -0.4]),
+    "v": np.zeros(3),
+    "n": np.int32(0),
+    "mass": np.float64(2.0),
+    "energy": np.float64(0.0),
+}
+PARAMS = {"k": np.float64(3.0)}
+PUSH = np.full(3, 0.1)
+PUSHES = np.random.default_rng(0).normal(size=(STEPS, 3))
+
+
+def step(state, control, params):
+    v = state["v"] + 0.01 * (-params["k"] * state["x"] + control) / state["mass"]
+    energy = jnp.sum(v * v)
+    return {**state, "x": state["x"] + 0.01 * v, "v": v, "n": state["n"] + 1, "energy": energy}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_f64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="module")
+def world():
+    return simgrad.jax.world(step, state=STATE, control=PUSH, params=PARAMS, observe=["energy"])
+
+
+@pytest.fixture
+def run(client, world):
+    return simgrad.jax.function(client, world, steps=STEPS, policy="f64", record=["energy", "x"])
+
+
+def unrolled(state, control, params, steps=STEPS):
+    energies = []
+    for t in range(steps):
+        state = step(state, control[t] if control.ndim == 2 else control, params)
+        energies.append(state["energy"])
+    return state, jnp.stack(energies)
+
+
+def ours(run):
+    def loss(params, state, control):
+        out = run(state, control=control, params=params)
+        recorded = 2 * out.trajectory["energy"].sum() + out.trajectory["x"][3].sum()
+        return jnp.sum(out.state["x"] ** 3) + recorded + out.state["energy"]
+
+    return loss
+
+
+def theirs(params, state, control):
+    last, energies = unrolled(state, control, params)
+    third, _ = unrolled(state, control, params, 3)
+    return jnp.sum(last["x"] ** 3) + 2 * energies.sum() + third["x"].sum() + last["energy"]
+
+
+@pytest.mark.parametrize("control", [PUSH, PUSHES], ids=["one control", "a control per step"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "jit"])
+def test_value_and_gradients_are_those_of_the_unrolled_steps(run, control, compiled):
+    function = jax.value_and_grad(ours(run), (0, 2))
+    value, gradients = (jax.jit(function) if compiled else function)(PARAMS, STATE, control)
+    expected, wanted = jax.value_and_grad(theirs, (0, 2))(PARAMS, STATE, jnp.asarray(control))
+    np.testing.assert_allclose(value, expected, rtol=1e-14)
+    for a, b in zip(jax.tree_util.tree_leaves(gradients), jax.tree_util.tree_leaves(wanted)):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_a_batch_is_one_call(run, client, monkeypatch):
+    calls = []
+    for method in ("rollout", "gradient"):
+        original = getattr(client, method)
+        monkeypatch.setattr(
+            client,
+            method,
+            lambda *a, _original=original, _method=method, **k: (
+                calls.append(_method),
+                _original(*a, **k),
+            )[1],
+        )
+    xs = STATE["x"] * jnp.arange(1.0, 6.0)[:, None]
+
+    def loss(x, params, roll):
+        state = {**{k: jnp.asarray(v) for k, v in STATE.items()}, "x": x}
+        if roll is run:
+            return jnp.sum(run(state, control=PUSHES, params=params).state["x"] ** 2)
+        return jnp.sum(unrolled(state, jnp.asarray(PUSHES), params)[0]["x"] ** 2)
+
+    batched = lambda roll: jax.vmap(
+        jax.grad(lambda x, p: loss(x, p, roll), argnums=(0, 1)), in_axes=(0, None)
+    )(xs, PARAMS)
+    found = batched(run)
+    assert sorted(calls) == ["gradient", "rollout"]
+    expected = batched(None)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
+    np.testing.assert_allclose(found[1]["k"], expected[1]["k"], rtol=1e-12)
+
+
+def test_constants_have_no_gradient_and_what_is_not_read_has_none(run):
+    def loss(mass, energy):
+        state = {**STATE, "mass": mass, "energy": energy}
+        return jnp.sum(run(state, control=PUSH, params=PARAMS).state["x"])
+
+    by_mass, by_energy = jax.grad(loss, (0, 1))(jnp.asarray(2.0), jnp.asarray(0.0))
+    assert np.isnan(by_mass), "mass is part of the world: pass it in params"
+    assert by_energy == 0
+
+
+def test_errors_can_be_read(run):
+    with pytest.raises(TypeError, match=r"state x has shape \(4,\), not \(3,\); .*jax.vmap"):
+        run({**STATE, "x": np.zeros(4)})
+    with pytest.raises(TypeError, match="a pytree like the example"):
+        run([1.0])
+    with pytest.raises(Exception, match="state mass is part of the world"):
+        jax.jit(run)({**STATE, "mass": np.float64(3.0)})

@@ -1,0 +1,348 @@
+"""Steps of JAX as worlds: every kind of operation, loop and branch, against JAX, to the last bits.
+
+JAX runs without fused multiply-adds. Gradients are those of jax.grad.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import simgrad.jax
+
+X = np.array([0.3, 0.9, 0.7, -0.2])  # f64, where JAX is not yet
+PLACES = np.array([0, 1, 3], np.int32)
+MATRIX = np.random.default_rng(0).normal(size=(4, 4)) + 4 * np.eye(4)
+
+
+def positive(x):
+    return jnp.outer(x, x) + 4 * jnp.eye(4)
+
+
+def general(x):
+    return positive(x) + jnp.outer(x, x * x)
+
+
+FUNCTIONS = {
+    "constant places": lambda x, k: x[np.array([[0, 2], [1, 1]])].sum() * x,
+    "computed places": lambda x, k: x[k].sum() * x,
+    "rows": lambda x, k: x * jnp.outer(x, x)[k].sum(0),
+    "columns": lambda x, k: x * jnp.outer(x, x * x)[:, k].sum(1),
+    "pairs of places": lambda x, k: x * jnp.outer(x, x * x)[k, k[::-1]].sum(),
+    "add at": lambda x, k: x.at[k].add(1.0, mode="drop") * x[0],
+    "add twice at one": lambda x, k: x.at[jnp.asarray([0, 0, 1])].add(x[k][:3]) * x,
+    "add at computed": lambda x, k: x.at[k % 2].add(x[k][:3]) * x,
+    "set at": lambda x, k: x.at[k].set(x[k] * x[1]) * x,
+    "largest at": lambda x, k: x.at[k].max(0.5) * x,
+    "outside": lambda x, k: x * x.at[k + 2].set(7.0, mode="drop") + x.at[k + 2].get(mode="fill", fill_value=2.0)[0],
+    "dynamic slice": lambda x, k: x * lax.dynamic_slice(x, (k[0],), (2,)).sum(),
+    "dynamic update": lambda x, k: x * lax.dynamic_update_slice(x, x[:2] * 3, (k[1],)),
+    "sort": lambda x, k: x * jnp.sort(jnp.stack([x, x * x]), axis=1)[0],
+    "argsort": lambda x, k: x * jnp.take_along_axis(x, jnp.argsort(x), 0),
+    "cholesky": lambda x, k: x * jnp.linalg.cholesky(positive(x)).sum(0),
+    "inverse": lambda x, k: x * jnp.linalg.inv(general(x)).sum(0),
+    "solve": lambda x, k: x * jnp.linalg.solve(general(x), x),
+    "qr": lambda x, k: jnp.linalg.qr(general(x))[0].sum(0) + jnp.linalg.qr(general(x))[1].sum(0),
+    "tall qr": lambda x, k: x * jnp.linalg.norm(jnp.linalg.qr(general(x)[:, :2])[1]),
+    "determinant": lambda x, k: x * jnp.linalg.det(general(x)) * 1e-3,
+    "roll and flip": lambda x, k: x * jnp.roll(x, 1) + jnp.flip(x) * x,
+    "triangle": lambda x, k: x * jnp.tril(jnp.outer(x, x)).sum(1) + jnp.diag(jnp.outer(x, x)),
+    "pad": lambda x, k: x * jnp.pad(x, (2, 1))[1:5] + lax.pad(x, 0.5, [(1, -1, 0)]),
+    "products": lambda x, k: x * jnp.prod(x) + jnp.cumprod(x) + lax.cumprod(x, reverse=True),
+    "sums": lambda x, k: x * jnp.cumsum(x) + lax.cumsum(x, reverse=True),
+    "running extremes": lambda x, k: x * lax.cummax(x) + lax.cummin(x),
+    "extremes": lambda x, k: x * jnp.max(x) * jnp.min(x) + jnp.maximum(x, 0.4),
+    "extremes of two axes": lambda x, k: x * jnp.max(jnp.outer(x, x + 1), axis=(0, 1)),
+    "einsum": lambda x, k: jnp.einsum("ij,jk,k->i", MATRIX, MATRIX.T, x) * 0.01,
+    "batched products": lambda x, k: jnp.einsum("bij,bj->bi", jnp.stack([general(x)] * 2), jnp.stack([x, x * x])).sum(0) * 0.1,
+    "tile and repeat": lambda x, k: jnp.tile(x, 2)[2:6] * jnp.repeat(x[:2], 2),
+    "hyperbolic": lambda x, k: jnp.sinh(x) + jnp.cosh(x) * jnp.tanh(x),
+    "inverse hyperbolic": lambda x, k: jnp.arcsinh(x) + jnp.arctanh(0.5 * x) + jnp.arccosh(2 + x * x),
+    "trigonometric": lambda x, k: jnp.sin(x) * jnp.cos(x) + jnp.tan(0.5 * x) + jnp.arctan2(x, 1.5),
+    "inverse trigonometric": lambda x, k: jnp.arcsin(0.5 * x) + jnp.arccos(0.5 * x) * jnp.arctan(x),
+    "exponential": lambda x, k: jnp.exp(x) + jnp.exp2(x) + jnp.expm1(x) + jnp.log1p(x * x),
+    "logarithms": lambda x, k: jnp.log(2 + x) + jnp.logaddexp(x, 1.0) + jax.nn.softplus(x),
+    "powers": lambda x, k: jnp.abs(x) ** 1.7 + x**3 + (2 + x) ** -2 + jnp.cbrt(2 + x) + lax.rsqrt(2 + x),
+    "rounding": lambda x, k: x + jnp.floor(x * 3) + jnp.ceil(x) + jnp.round(x * 3) + jnp.trunc(2 * x),
+    "remainders": lambda x, k: jnp.mod(x, 0.3) + lax.rem(x, 0.25) + x,
+    "clip and sign": lambda x, k: jnp.clip(x, -0.15, 0.5) + jnp.sign(x) * x,
+    "erf": lambda x, k: jax.scipy.special.erf(x) + jax.nn.gelu(x) + jax.scipy.special.erfc(x),
+    "softmax": lambda x, k: jax.nn.softmax(x) + jax.nn.sigmoid(x) + jax.nn.relu(x),
+    "norms": lambda x, k: x * jnp.linalg.norm(x) + jnp.hypot(x, 2.0),
+    "integers": lambda x, k: x * ((k[0] * 7 // 3) % 5 + (k[1] << 2) ^ 3),
+    "masks": lambda x, k: x * (x > 0.5) + jnp.where((x > 0) & ~(x > 0.8), x * x, -x),
+    "switch cases": lambda x, k: lax.select_n(k % 3, x[:3], 2 * x[:3], -x[:3]).sum() * x,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_f64():
+    with jax.enable_x64(True):
+        yield
+
+
+def compared(client, step, state, steps, near, watch="x"):
+    """A check of the trajectory, and the gradient of sum(x^2) against jax.grad or jax.jacfwd."""
+    state = jax.tree_util.tree_map(lambda x: jnp.asarray(np.asarray(x)), state)
+    world = simgrad.jax.world(
+        step, state=state, objective={"square": lambda s: jnp.sum(s[watch] ** 2)}
+    )
+    found = simgrad.jax.check(world, client, steps)
+    assert found.worst <= near, found
+
+    def loss(x):
+        following = {**state, watch: x}
+        for _ in range(steps):
+            following = step(following)
+        return jnp.sum(following[watch] ** 2)
+
+    answer = client.gradient(
+        world, steps=steps, initial=state, objective="square", policy="f64"
+    )
+    try:
+        expected = jax.grad(loss)(state[watch])
+    except ValueError:  # a while_loop
+        expected = jax.jacfwd(loss)(state[watch])
+    scale = max(1.0, float(jnp.abs(expected).max()))
+    np.testing.assert_allclose(answer.initial[watch], expected, atol=3e-13 * scale, rtol=0)
+    return world, answer
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_operations_give_what_they_give_in_jax(client, name):
+    function = FUNCTIONS[name]
+
+    def step(state):
+        x = function(state["x"], state["k"])
+        return {"x": x if x.shape == (4,) else jnp.resize(x, 4), "k": (state["k"] + 1) % 4}
+
+    compared(client, step, {"x": X, "k": PLACES}, 2, 2e-15)
+
+
+def test_a_while_loop_stops_where_jax_stops_and_is_differentiated(client):
+    def step(state):
+        x = state["x"]
+
+        def goes_on(carried):
+            y, count, change = carried
+            return (change > 1e-10) & (count < 50)
+
+        def body(carried):
+            y, count, change = carried
+            d = jnp.linalg.solve(MATRIX + jnp.diag(3 * y**2), MATRIX @ y + y**3 - jnp.sin(x))
+            return y - d, count + 1, jnp.sum(d * d)
+
+        y, count, _ = lax.while_loop(goes_on, body, (x, 0, jnp.inf))
+        return {"x": x + 0.1 * y, "n": state["n"] + count}
+
+    world, answer = compared(client, step, {"x": X, "n": jnp.asarray(0)}, 3, 1e-15)
+    [(name, loop)] = answer.sites.items()
+    assert loop.line.startswith("step_test.py:")
+    [op] = [op for op in world.program.step.ops if op.code == "while"]
+    assert op.max_iter == 50, "the cap stands in its test"
+    assert {site.what for site in world.sites} == {"loop", "test"}
+    assert all("change > 1e-10" in s.text for s in world.sites if s.what == "test")
+
+
+def test_a_while_loop_that_counts_is_a_for(client):
+    def step(state):
+        x = lax.fori_loop(2, 7, lambda i, y: y + 0.1 * jnp.cos(y * i), state["x"])
+        return {"x": x}
+
+    world, _ = compared(client, step, {"x": X}, 2, 1e-15)
+    assert world.report().operations["for"] == 1 and "while" not in world.report().operations
+
+
+def test_scans_take_elements_and_stack_results_in_both_directions(client):
+    def step(state):
+        x = state["x"]
+
+        def turn(carried, element):
+            return carried * 0.5 + element, carried + element
+
+        c, forward = lax.scan(turn, x[0], x * 2)
+        d, backward = lax.scan(turn, x[1], x * 2, reverse=True)
+        return {"x": forward * 0.1 + backward * 0.2 + c - d}
+
+    compared(client, step, {"x": X}, 2, 1e-15)
+
+
+def masked(goes_on, body, start, length):
+    """A scan that does nothing once its work is done, as jaxopt and MJX write it."""
+
+    def run(value):
+        following = body(value)
+        return following, goes_on(following)
+
+    def turn(carried, _):
+        value, going = carried
+        return lax.cond(going, run, lambda x: (x, False), value), None
+
+    return lax.scan(turn, (start, goes_on(start)), None, length=length)[0][0]
+
+
+def test_a_masked_scan_is_a_while(client):
+    def step(state):
+        x = state["x"]
+        root, count = masked(
+            lambda v: jnp.abs(v[0] - jnp.sqrt(x)) > 1e-6,
+            lambda v: (0.5 * (v[0] + x / v[0]), v[1] + 1),
+            (x, 0),
+            30,
+        )
+        return {"x": root + 1.0, "n": state["n"] + count}
+
+    world, answer = compared(client, step, {"x": jnp.asarray(7.0), "n": jnp.asarray(0)}, 3, 1e-15)
+    assert "for" not in world.report().operations and "cond" not in world.report().operations
+    [loop] = answer.sites.values()
+    assert loop.iterations[0, 0] == 5, "it turns no more often than its work takes"
+
+
+def test_branches_run_alone(client):
+    def step(state):
+        x = state["x"]
+        a = lax.cond(jnp.sum(x) > 1.0, jnp.sin, lambda y: 0.5 * y, x)
+        cases = [lambda y: y, lambda y: -y, lambda y: jnp.exp(-y * y)]
+        return {"x": a + 0.1 * lax.switch(jnp.argmax(x), cases, x)}
+
+    world, _ = compared(client, step, {"x": X[:3]}, 4, 1e-15)
+    assert world.report().operations["cond"] == 2
+
+
+def test_custom_derivatives_are_kept_or_inlined(client):
+    @jax.custom_jvp
+    def sine(x):
+        return jnp.sin(x)
+
+    sine.defjvp(lambda x, t: (sine(*x), 11 * t[0]))
+
+    @jax.custom_vjp
+    def product(x, k):
+        return x * x * k
+
+    product.defvjp(
+        lambda x, k: (product(x, k), (x, k)), lambda r, g: (7 * r[0] * g, 5 * r[1] * jnp.sum(g))
+    )
+
+    def step(state):
+        return {"x": 0.1 * product(state["x"], state["x"][0]) + sine(state["x"])}
+
+    compared(client, step, {"x": X}, 2, 1e-15)
+    world = simgrad.jax.world(
+        step, state={"x": X}, custom="inline", objective={"sum": lambda s: jnp.sum(s["x"])}
+    )
+    g = client.gradient(world, steps=1, initial={"x": X}, objective="sum", policy="f64")
+    expected = jnp.cos(X) + 0.2 * X * X[0] + jnp.eye(4)[0] * 0.1 * jnp.sum(X * X)
+    np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-14)
+
+
+def test_what_is_state_is_found(client):
+    def step(state):
+        x, v = state["x"], state["v"]
+        v = v - 0.01 * state["stiffness"] * x
+        return {**state, "x": x + 0.01 * v, "v": v, "energy": jnp.sum(v * v), "time": state["time"] + 1}
+
+    state = {"x": X, "v": X, "stiffness": jnp.asarray(2.0), "energy": jnp.zeros(()), "time": 0}
+    world = simgrad.jax.world(step, state=state, observe=["energy"])
+    assert world.state == ("time", "v", "x")
+    assert world.constants == ("stiffness",)
+    assert world.observables == world.exports == ("energy",)
+    r = client.rollout(world, steps=4, initial=state, record=["energy"], policy="f64")
+    assert r.state["energy"][0] == r.trajectory["energy"][0, -1] > 0
+    assert float(r.state["stiffness"][0]) == 2.0 and int(r.state["time"][0]) == 4
+    with pytest.raises(ValueError, match="state stiffness is part of the world"):
+        client.rollout(world, steps=1, initial={**state, "stiffness": jnp.asarray(3.0)})
+    with pytest.raises(TypeError, match="a pytree like the example"):
+        client.rollout(world, steps=1, initial=[X, X])
+
+
+def test_roles_follow_the_written_rule():
+    def step(state):
+        x = state["x"]
+        y = lax.while_loop(
+            lambda v: jnp.sum((v * v - x) ** 2) > 1e-12, lambda v: 0.5 * (v + x / v), x
+        )
+        alarm = jnp.mean(x) > 2.0
+        return {"x": y + jnp.where(alarm, 0.0, 1.0)}
+
+    world = simgrad.jax.world(
+        step,
+        state={"x": jnp.array([2.0, 3.0])},
+        max_iter={"step": 40},
+        objective={"square": lambda s: jnp.sum(s["x"] ** 2)},
+    )
+    ops = {}
+
+    def walk(region):
+        for op in region.ops:
+            ops.setdefault((op.code, op.role), []).append(op)
+            for nested in op.regions:
+                walk(nested)
+
+    walk(world.program.step)
+    assert {role for code, role in ops if code == "sum"} == {"termination", "event"}
+    assert {role for code, role in ops if code == "gt"} == {"termination", "event"}
+    assert ("div", "solver") in ops and ("while", "solver") in ops
+    [objective] = world.program.objectives
+    assert {op.role for op in objective.terminal.ops} == {"objective"}
+
+
+def test_stage_costs_and_terminal_costs_read_what_they_name(client):
+    def step(state, control, params):
+        v = state["v"] + 0.1 * (control["push"] - params["k"] * state["x"])
+        return {"x": state["x"] + 0.1 * v, "v": v, "power": jnp.sum(v * control["push"])}
+
+    state = {"x": X, "v": X * 0, "power": jnp.zeros(())}
+    control, params = {"push": X}, {"k": jnp.asarray(2.0)}
+    world = simgrad.jax.world(
+        step,
+        state=state,
+        control=control,
+        params=params,
+        objective={
+            "effort": {
+                "stage": lambda s, u, p: jnp.sum(s["x"] ** 2) + p["k"] * jnp.sum(u["push"] ** 2),
+                "terminal": lambda s: s["power"],
+            }
+        },
+    )
+    pushes = jnp.stack([X, 2 * X, -X])
+
+    def loss(state, pushes, params):
+        total = 0.0
+        for push in pushes:
+            total += jnp.sum(state["x"] ** 2) + params["k"] * jnp.sum(push**2)
+            state = step(state, {"push": push}, params)
+        return total + state["power"]
+
+    expected = jax.grad(loss, (0, 1, 2))(state, pushes, params)
+    g = client.gradient(
+        world,
+        steps=3,
+        initial=state,
+        controls={"push": np.asarray(pushes)[None]},
+        params=params,
+        objective="effort",
+        policy="f64",
+    )
+    assert g.value == pytest.approx(float(loss(state, pushes, params)), rel=1e-15)
+    np.testing.assert_allclose(g.initial["x"], expected[0]["x"], rtol=1e-13)
+    np.testing.assert_allclose(g.controls["push"][0], expected[1], rtol=1e-13)
+    np.testing.assert_allclose(g.params["k"], expected[2]["k"], rtol=1e-13)
+
+
+def test_kinds_of_sites_are_those_that_the_server_finds(client):
+    def step(state):
+        x = state["x"]
+        near = jnp.where(jnp.abs(x) < 1e-9, 1.0, x)  # a guard
+        low = x < 0.35  # decides
+        heavy = (x > 0.8) * x  # weighs
+        y = lax.while_loop(lambda v: jnp.sum(v) > 0.1, lambda v: 0.5 * v, near)
+        return {"x": jnp.where(low, 1.1 * x, heavy) + y}
+
+    world = simgrad.jax.world(step, state={"x": X}, max_iter={"step": 60}, tests="all")
+    r = client.rollout(world, steps=1, initial={"x": X}, policy="f64")
+    found = {site.name: site.kind for site in world.sites if site.what == "test"}
+    assert sorted(found.values()) == ["event", "guard", "termination", "weight"]
+    assert {name: event.kind for name, event in r.events.items()} == found
