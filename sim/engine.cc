@@ -116,7 +116,7 @@ class Execution {
   void TakeGradients();
   absl::Status NameGates();
   InputGradient GradientOf(int32_t input, const InstanceWeights& weights);
-  InstanceWeights Weights();
+  InstanceWeights Weights(bool of_gradients);
 
   const Work& work_;
   const StopLatch& latch_;
@@ -180,6 +180,13 @@ absl::Status Execution::Forward() {
 absl::Status Execution::TakeForwardResults() {
   for (int32_t input : numerical_.program.InputsOf(InputKind::kState)) {
     result_.final_states.push_back(run_.State(input));
+  }
+  if (!numerical_.halts.empty()) {
+    const Tensor halted = std::move(result_.final_states.back());
+    result_.final_states.pop_back();
+    for (int64_t row = 0; row < halted.count(); ++row) {
+      result_.halts.push_back(HaltOf(halted.GetInt(row)));
+    }
   }
   result_.health = run_.Health();
   result_.path_signatures = run_.PathSignatures();
@@ -254,13 +261,18 @@ void Execution::TakeAdjointHealth() {
   }
 }
 
-InstanceWeights Execution::Weights() {
-  std::vector<bool> leave_out;
-  if (work_.gradient && work_.gradient->reduction == InstanceReduction::kFiniteOnly) {
-    for (const InstanceHealth& health : result_.health) {
-      leave_out.push_back(!health.ok);
-      result_.left_out += health.ok ? 0 : 1;
-    }
+// Of gradients, or of values. An instance that a halt ended with an error has no gradient.
+InstanceWeights Execution::Weights(bool of_gradients) {
+  const bool only_finite =
+      work_.gradient && work_.gradient->reduction == InstanceReduction::kFiniteOnly;
+  std::vector<bool> leave_out(batch_.instance_ids.size(), false);
+  result_.left_out = 0;
+  for (size_t row = 0; row < leave_out.size(); ++row) {
+    const bool is_out = only_finite && !result_.health.empty() && !result_.health[row].ok;
+    result_.left_out += is_out ? 1 : 0;
+    const bool failed =
+        of_gradients && !result_.halts.empty() && result_.halts[row] && result_.halts[row]->error;
+    leave_out[row] = is_out || failed;
   }
   return WeightsOf(batch_.instance_ids, work_.weights, leave_out);
 }
@@ -307,14 +319,14 @@ absl::Status Execution::NameGates() {
 
 void Execution::TakeGradients() {
   TakeAdjointHealth();
-  const InstanceWeights weights = Weights();
+  const InstanceWeights weights = Weights(true);
   for (size_t i = 0; i < numerical_.program.inputs.size(); ++i) {
     if (!numerical_.adjoint_spec->wanted[i]) continue;
     result_.gradients.push_back(GradientOf(static_cast<int32_t>(i), weights));
   }
   if (!result_.values.empty()) {
     result_.value =
-        WeightedValue(result_.values, weights, numerical_.policy[Role::kObjective], meter_);
+        WeightedValue(result_.values, Weights(false), numerical_.policy[Role::kObjective], meter_);
   }
 }
 
@@ -335,8 +347,8 @@ absl::StatusOr<WorkResult> Execution::GoThrough() {
     if (work_.gradient) {
       TakeGradients();
     } else if (!result_.values.empty()) {
-      result_.value =
-          WeightedValue(result_.values, Weights(), numerical_.policy[Role::kObjective], meter_);
+      result_.value = WeightedValue(result_.values, Weights(false),
+                                    numerical_.policy[Role::kObjective], meter_);
     }
   });
   if (!taken.ok()) return taken;

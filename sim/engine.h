@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "sim/backend/executor.h"
 #include "sim/diagnostics/diagnostics.h"
+#include "sim/program/halts.h"
 #include "sim/program/numerical_program.h"
 #include "sim/tensor.h"
 
@@ -87,13 +88,14 @@ struct PhaseSeconds {
 
 struct WorkResult {
   int64_t steps_done = 0;
-  std::vector<Tensor> final_states;  // per state input, [instances][shape]
+  std::vector<Tensor> final_states;  // per state of the world, [instances][shape]
   std::vector<double> values;        // per instance, where an objective was chosen
   double value = 0;                  // sum of weight * value, aligned pairwise, role objective
   std::vector<uint64_t> path_signatures;
   uint64_t batch_path_signature = 0;
   std::vector<InstanceHealth> health;
   std::vector<std::vector<int64_t>> first_event_steps;  // per event site, per instance
+  std::vector<std::optional<Halt>> halts;  // per instance; empty where the program has none
   std::vector<InputGradient> gradients;
   double loss_scale = 1.0;
   bool skipped = false;                // a scaled gradient was not finite

@@ -39,6 +39,7 @@ v1::GradientRequest GradientOf(const v1::DescribeProgramRequest& request,
   for (const std::string& name : request.cotangent_trajectory()) {
     cotangent->add_trajectory()->set_name(name);
   }
+  *gradient.mutable_loops() = request.loops();
   return gradient;
 }
 

@@ -1,5 +1,6 @@
 #include "server/conversion/program_cache.h"
 
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "server/conversion/program_info.h"
 #include "server/conversion/schema.h"
 #include "server/conversion/world.h"
+#include "sim/program/draws.h"
 #include "sim/program/field_error.h"
 #include "sim/program/held_bytes.h"
 #include "sim/program/print.h"
@@ -47,6 +49,12 @@ std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
   AppendFlags(adjoint->trajectory_state, key);
   AppendFlags(adjoint->trajectory_export, key);
   AppendFlags(adjoint->wanted, key);
+  for (const sim::LoopChoice& loop : adjoint->loops) {
+    absl::StrAppend(&key, "|", loop.site.size(), ":", loop.site, static_cast<int>(loop.how), ",",
+                    loop.last, ",", static_cast<int>(loop.solver), ",", loop.max_iter, ",",
+                    absl::Hex(std::bit_cast<uint64_t>(loop.tol)), ",",
+                    absl::Hex(std::bit_cast<uint64_t>(loop.damping)));
+  }
   return key;
 }
 
@@ -66,7 +74,9 @@ std::vector<validation::FieldSchema> RequiredOf(const sim::Program& program) {
     const sim::Input& input = program.inputs[i];
     const bool sendable =
         input.kind != sim::InputKind::kConfig && input.kind != sim::InputKind::kStep;
-    if (sendable && input.used && !input.default_value) required.push_back(schema.inputs[i]);
+    const bool is_own = input.name == sim::kRandomKey;  // which the service fills
+    if (sendable && input.used && !input.default_value && !is_own)
+      required.push_back(schema.inputs[i]);
   }
   return required;
 }
@@ -158,7 +168,10 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     if (!absl::IsInvalidArgument(lowered.status())) {
       return compilation.StatusOf(lowered.status(), "");
     }
-    return compilation.StatusOf(sim::InField(field, lowered.status()), "INVALID_FIELD");
+    // What a gradient says of loops stands beside its spec.
+    const bool of_loops = sim::FieldOf(lowered.status()).starts_with("loops");
+    return compilation.StatusOf(sim::InField(of_loops ? "" : field, lowered.status()),
+                                "INVALID_FIELD");
   }
   on_lookup_(Lookup::kMiss);
   auto cached = std::make_shared<CachedProgram>();

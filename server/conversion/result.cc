@@ -41,6 +41,18 @@ void WriteHealth(const std::vector<sim::InstanceHealth>& health, v1::InstanceHea
   }
 }
 
+void WriteHalts(const std::vector<std::string>& names,
+                const std::vector<std::optional<sim::Halt>>& halts, v1::InstanceHealth& out) {
+  out.mutable_halts()->Add(names.begin(), names.end());
+  for (size_t i = 0; i < halts.size(); ++i) {
+    if (!halts[i]) continue;
+    out.add_halted_index(static_cast<int64_t>(i));
+    out.add_halted_by(halts[i]->halt);
+    out.add_halted_step(halts[i]->step);
+    out.add_halted_error(halts[i]->error);
+  }
+}
+
 void WriteCertificate(const sim::BirthCertificate& certificate, v1::BirthCertificate& out) {
   out.set_phase(std::string(sim::PhaseName(certificate.phase)));
   out.set_step(certificate.step);
@@ -131,6 +143,7 @@ v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkRes
   out.set_path_signatures(BytesOf(result.path_signatures));
   out.set_batch_path_signature(result.batch_path_signature);
   WriteHealth(result.health, *out.mutable_health());
+  WriteHalts(program.halts, result.halts, *out.mutable_health());
   size_t event = 0;
   for (const sim::Site& site : program.sites) {
     if (site.kind != sim::SiteKind::kEvent || event >= result.first_event_steps.size()) continue;

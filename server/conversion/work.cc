@@ -10,6 +10,8 @@
 
 #include "server/conversion/enum_names.h"
 #include "sim/backend/value_tensors.h"
+#include "sim/engine/random_keys.h"
+#include "sim/program/draws.h"
 #include "sim/program/lower.h"
 
 namespace simgrad::server::conversion {
@@ -120,6 +122,25 @@ sim::Recording RecordingOf(v1::DiagnosticsLevel level) {
   }
 }
 
+// Of a checked message.
+sim::LoopChoice LoopChoiceFromProto(const v1::LoopDerivative& message) {
+  constexpr double kTol = 1e-9;
+  constexpr int64_t kMaxIter = 100;
+  sim::LoopChoice choice;
+  choice.site = message.site();
+  choice.last = message.truncated();
+  if (!message.has_implicit()) return choice;
+  const v1::ImplicitDerivative& implicit = message.implicit();
+  choice.how = sim::LoopChoice::How::kImplicit;
+  choice.solver = implicit.solver() == "lu"          ? sim::LoopChoice::Solver::kLu
+                  : implicit.solver() == "iteration" ? sim::LoopChoice::Solver::kIteration
+                                                     : sim::LoopChoice::Solver::kDefault;
+  choice.tol = implicit.tol() == 0 ? kTol : implicit.tol();
+  choice.max_iter = implicit.max_iter() == 0 ? kMaxIter : implicit.max_iter();
+  choice.damping = implicit.damping();
+  return choice;
+}
+
 }  // namespace
 
 sim::AdjointSpec AdjointSpecFromProto(const v1::GradientRequest& request,
@@ -143,6 +164,9 @@ sim::AdjointSpec AdjointSpecFromProto(const v1::GradientRequest& request,
         spec.trajectory_export[index.Export(sent.name())] = true;
       }
     }
+  }
+  for (const v1::LoopDerivative& loop : request.loops()) {
+    spec.loops.push_back(LoopChoiceFromProto(loop));
   }
   const SentTensors sent(request.spec());
   std::set<std::pair<v1::InputKind, std::string_view>> wrt;
@@ -173,6 +197,10 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
   }
   const SentTensors tensors(spec);
   for (const sim::Input& input : world.inputs) {
+    if (input.name == sim::kRandomKey) {
+      work.batch.inputs.push_back(sim::RandomKeys(spec.seed(), work.batch.instance_ids));
+      continue;
+    }
     const v1::NamedTensor* sent = tensors.Find(input.kind, input.name);
     work.batch.inputs.push_back(sent == nullptr ? sim::Binding{}
                                                 : BindingFromProto(*sent, world[input.value].type));

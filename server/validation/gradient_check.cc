@@ -134,6 +134,22 @@ absl::Status CheckWrt(const google::protobuf::RepeatedPtrField<v1::InputName>& w
   return absl::OkStatus();
 }
 
+// What the loops themselves allow is checked where the program is known.
+absl::Status CheckLoops(const google::protobuf::RepeatedPtrField<v1::LoopDerivative>& loops) {
+  for (int i = 0; i < loops.size(); ++i) {
+    const std::string path = absl::StrCat("loops[", i, "]");
+    if (loops[i].how_case() == v1::LoopDerivative::HOW_NOT_SET) {
+      return InvalidField(path, "say truncated or implicit; a loop is unrolled without this");
+    }
+    const std::string& solver = loops[i].implicit().solver();
+    if (!solver.empty() && solver != "lu" && solver != "iteration") {
+      return InvalidField(path + ".implicit.solver",
+                          absl::StrCat("unknown solver '", solver, "'; one of lu, iteration"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool SendsCotangents(const v1::GradientRequest& request) {
   return request.cotangents_size() > 0 && (request.cotangents(0).final_state_size() > 0 ||
                                            request.cotangents(0).trajectory_size() > 0);
@@ -160,6 +176,7 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
     return InvalidField("cotangents[0]",
                         "is empty; send final_state or trajectory, or leave it out");
   }
+  if (absl::Status status = CheckLoops(request.loops()); !status.ok()) return status;
   if (request.cotangents_size() == 0) return absl::OkStatus();
   for (int i = 0; i < request.cotangents(0).final_state_size(); ++i) {
     if (request.cotangents(0).final_state(i).per_step()) {
@@ -198,7 +215,8 @@ absl::Status CheckDescribedAdjoint(const v1::DescribeProgramRequest& request,
     for (const auto& [size, field] :
          {std::pair(request.wrt_size(), "wrt"),
           {request.cotangent_final_state_size(), "cotangent_final_state"},
-          {request.cotangent_trajectory_size(), "cotangent_trajectory"}}) {
+          {request.cotangent_trajectory_size(), "cotangent_trajectory"},
+          {request.loops_size(), "loops"}}) {
       if (size > 0) return InvalidField(field, "shapes an adjoint; set `adjoint`, or leave it out");
     }
     return absl::OkStatus();
@@ -213,6 +231,7 @@ absl::Status CheckDescribedAdjoint(const v1::DescribeProgramRequest& request,
     status =
         CheckNames(request.cotangent_trajectory(), schema, "cotangent_trajectory", FindRecorded);
   }
+  if (status.ok()) status = CheckLoops(request.loops());
   return status.ok() ? CheckWrt(request.wrt(), schema) : status;
 }
 

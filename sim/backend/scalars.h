@@ -16,6 +16,7 @@
 #include "precision/narrow_elementary.h"
 #include "precision/next_after.h"
 #include "precision/norm.h"
+#include "precision/philox.h"
 #include "precision/ulp.h"
 #include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/integers.h"
@@ -89,6 +90,15 @@ LONG_FUNCTION double Mod(double a, double b) {
 template <Format F>
 LONG_FUNCTION double NextAfter(double a, double b) {
   return precision::NextAfter(F, a, b);
+}
+// By the counters of a draw (precision/philox.h).
+LONG_FUNCTION precision::PhiloxBlock DrawnBlock(int64_t key, int64_t draw, int64_t step,
+                                                int64_t iteration, int64_t element) {
+  return precision::Draw(static_cast<uint64_t>(key), draw, step, iteration, element);
+}
+LONG_FUNCTION double DrawnNormal(int64_t key, int64_t draw, int64_t step, int64_t iteration,
+                                 int64_t element) {
+  return precision::NormalOf(DrawnBlock(key, draw, step, iteration, element));
 }
 LONG_FUNCTION double Rem(double a, double b) { return precision::Rem(a, b); }
 
@@ -171,6 +181,16 @@ LONG_FUNCTION double Rem(double a, double b) { return precision::Rem(a, b); }
          L::Round(precision::ScaleUp(static_cast<double>(a), static_cast<double>(b))))            \
   BINARY(scale_down, F, s,                                                                        \
          L::Round(precision::ScaleDown(static_cast<double>(a), static_cast<double>(b))))          \
+  SCALAR Lane<Format::F>::Carrier uniform_##s(int64_t key, int64_t draw, int64_t step,            \
+                                              int64_t iteration, int64_t element) {               \
+    return static_cast<Lane<Format::F>::Carrier>(                                                 \
+        precision::UniformOf(DrawnBlock(key, draw, step, iteration, element).first,               \
+                             precision::UniformBits(Format::F)));                                 \
+  }                                                                                               \
+  SCALAR Lane<Format::F>::Carrier normal_##s(int64_t key, int64_t draw, int64_t step,             \
+                                             int64_t iteration, int64_t element) {                \
+    return Lane<Format::F>::Round(DrawnNormal(key, draw, step, iteration, element));              \
+  }                                                                                               \
   SCALAR double add_wide_##s(double a, double b) { return precision::Add(Format::F, a, b); }      \
   SCALAR Lane<Format::F>::Carrier round_f32_##s(float x) { return Lane<Format::F>::Round(x); }    \
   SCALAR Lane<Format::F>::Carrier round_f64_##s(double x) { return Lane<Format::F>::Round(x); }   \

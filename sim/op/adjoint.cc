@@ -98,10 +98,10 @@ const OpInfo kAccumulate = Complete({
 
 const OpInfo kWhileVjp = Complete({
     .name = "while_vjp",
-    .doc = "The reverse of a `while`.",
+    .doc = "The reverse of a `while`, or of its last iterations.",
     .op_class = OpClass::kAdjoint,
     .operands = "cotangents, ...",
-    .attributes = {Attribute::kReversed},
+    .attributes = {Attribute::kReversed, Attribute::kLast},
     .in_worlds = false,
 });
 

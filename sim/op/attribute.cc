@@ -163,6 +163,13 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"unit", &Attributes::unit,
      [](const Program&, const Op& op,
         const Names&) { return Flag<&Attributes::unit>("unit", op); }},
+    {"error", &Attributes::error,
+     [](const Program&, const Op& op,
+        const Names&) { return Flag<&Attributes::error>("error", op); }},
+    {"",
+     {},
+     [](const Program&, const Op& op,
+        const Names&) { return " draw=" + std::to_string(op.attributes.draw); }},
     {"",
      {},
      [](const Program& program, const Op& op,
@@ -189,6 +196,15 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      {},
      [](const Program&, const Op& op,
         const Names& used) { return " of " + used(op.attributes.primal); }},
+    {"",
+     {},
+     [](const Program&, const Op& op,
+        const Names&) -> std::
+                          string {
+                            return op.attributes.last > 0
+                                       ? " last=" + std::to_string(op.attributes.last)
+                                       : "";
+                          }},
     {"overflow", &Attributes::overflow,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.overflow == Overflow::kSaturate ? " saturate" : "";

@@ -44,11 +44,14 @@ enum class Attribute : uint8_t {
   kUpper,
   kTransposed,
   kUnit,
-  // Filled in by AssignPrecision or Differentiate, and in no message.
+  kError,  // `halt`
+  // Filled in by a pass, and in no message.
+  kDraw,
   kOrder,
   kAccumulator,
   kTaped,
   kReversed,
+  kLast,
   kOverflow,
   kInput,
 };

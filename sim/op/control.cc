@@ -92,6 +92,31 @@ void ExpandCond(ExpansionWriter& writer) {
   }
 }
 
+// The body's operations in the place of the call. Its results are those of the body; with a vjp of its
+// own, `own_vjp` keeps the region at hand for differentiation.
+void ExpandCall(ExpansionWriter& writer) {
+  const Op& op = writer.op();
+  Region body = op.regions[0];
+  Names names;
+  for (size_t a = 0; a < body.args.size(); ++a) names[body.args[a]] = op.operands[a];
+  Rename(names, body);
+  for (Op& inner : body.ops) writer.Push(std::move(inner));
+  if (op.regions.size() > 1) {
+    Op own = writer.Begin(OpCode::kOwnVjp, op.operands);
+    own.operands.insert(own.operands.end(), body.yields.begin(), body.yields.end());
+    own.results = op.results;
+    own.regions = {op.regions[1]};
+    writer.Push(std::move(own));
+    return;
+  }
+  for (size_t r = 0; r < op.results.size(); ++r) {
+    Op same = writer.Begin(OpCode::kReshape, {body.yields[r]});
+    same.attributes.shape = writer.TypeOf(op.results[r]).shape;
+    same.results = {op.results[r]};
+    writer.Push(std::move(same));
+  }
+}
+
 Types AcceptTypes(const Program& program, const Op& op) {
   const Type& compared = TypeOf(program, op, 0);
   if (TypeOf(program, op, 1) != compared || compared.element == ElementType::kBool) {
@@ -176,6 +201,42 @@ const OpInfo kCond = Complete({
     .op_class = OpClass::kControl,
     .operands = "choice, ...",
     .expand = ExpandCond,
+});
+
+const OpInfo kCall = Complete({
+    .name = "call",
+    .doc = "The body in its first region, in the place of the call. With a second region that "
+           "region is its vjp: args operands, results, cotangents of the real results; yields "
+           "cotangents of the real operands. Neither then sees values around it.",
+    .op_class = OpClass::kControl,
+    .operands = "args, ...",
+    .expand = ExpandCall,
+});
+
+const OpInfo kOwnVjp = Complete({
+    .name = "own_vjp",
+    .doc = "What a `call` with a vjp of its own is until it is differentiated: its results are "
+           "those of the body.",
+    .op_class = OpClass::kControl,
+    .operands = "args, ...",
+    .in_worlds = false,
+    .passage =
+        [](const Program&, const Op& op, size_t operand) {
+          const bool is_argument = operand + op.results.size() < op.operands.size();
+          return is_argument ? Passage::kSame : Passage::kNone;
+        },
+});
+
+const OpInfo kHalt = Complete({
+    .name = "halt",
+    .doc =
+        "Ends the run of the instance where the bool holds, under the name `decision_site`: this "
+        "step completes and later ones do not run. With `error` the step does not count either, "
+        "and the instance has no gradient.",
+    .op_class = OpClass::kControl,
+    .operands = "condition",
+    .attributes = {Attribute::kSite, Attribute::kError},
+    .types = [](const Program&, const Op&) -> Types { return std::vector<Type>{}; },
 });
 
 const OpInfo kAccept = Complete({

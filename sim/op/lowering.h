@@ -90,6 +90,10 @@ class Lowering {
                          int64_t number) = 0;  // part of the structure; a real one too
   virtual Number Real(double number, const Value& like) = 0;  // stands in a table
 
+  // Of the loops around, flattened: the iteration, and the element of mapped axes; i64.
+  virtual Number Iteration() = 0;
+  virtual Number MappedElement() = 0;
+
   // ---- loops ----
   // `parallel`: no turn reads or writes what another one writes.
   virtual void Each(int64_t extent, bool parallel, const std::function<void(Number)>& body) = 0;

@@ -42,7 +42,7 @@ enum class OpClass : uint8_t {
   kIndexing,  // at places that are computed
   kLinear,    // linear algebra
   kPrecision,
-  kConstant,  // literal
+  kConstant,  // literals and draws
   kControl,
   kAdjoint,
 };

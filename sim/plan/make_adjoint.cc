@@ -288,7 +288,15 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
     const Register ended = Call("eq_i32", Carrier::kBool, {turn, iterations});
     If(Call("and_bool", Carrier::kBool, {is_last, ended}),
        [&] { Reverse(last, 0, With(moving, c, {&outside}), moving); });
-    If(Call("lt_i32", Carrier::kBool, {turn, iterations}), [&] {
+    Register runs = Call("lt_i32", Carrier::kBool, {turn, iterations});
+    if (op.attributes.last > 0) {
+      // Of the last iterations alone.
+      const Register count = Integer(Carrier::kI32, op.attributes.last);
+      const Register first = Call("sub_i32", Carrier::kI32, {iterations, count});
+      const Register is_among = Call("ge_i32", Carrier::kBool, {turn, first});
+      runs = Call("and_bool", Carrier::kBool, {runs, is_among});
+    }
+    If(runs, [&] {
       std::vector<Slot> from_body;
       for (size_t k = 0; k < e; ++k) {
         from_body.push_back(

@@ -153,6 +153,14 @@ Lowering::Number OperationLowering::Real(double number, const Value& like) {
   return maker_.NumberLike(number, like);
 }
 
+Lowering::Number OperationLowering::Iteration() {
+  return maker_.iteration_ != kNoRegister ? maker_.iteration_ : Integer(Carrier::kI64, 0);
+}
+
+Lowering::Number OperationLowering::MappedElement() {
+  return maker_.element_ != kNoRegister ? maker_.element_ : Integer(Carrier::kI64, 0);
+}
+
 void OperationLowering::Each(int64_t extent, bool parallel,
                              const std::function<void(Number)>& body) {
   maker_.Each(extent, parallel, body);

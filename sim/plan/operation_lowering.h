@@ -32,6 +32,8 @@ class OperationLowering final : public Lowering {
   Number Call(const std::string& function, Carrier carrier, std::vector<Number> operands) override;
   Number Integer(Carrier carrier, int64_t number) override;
   Number Real(double number, const Value& like) override;
+  Number Iteration() override;
+  Number MappedElement() override;
   void Each(int64_t extent, bool parallel, const std::function<void(Number)>& body) override;
   void EachTo(Number extent, const std::function<void(Number)>& body) override;
   Number Sum(const Memory& line) override;

@@ -35,6 +35,11 @@ void AdjointWriter::DefinesPrimal(const Region& primal) {
     SetRole(op);
     for (ValueId id : op.results) depth_of_[Index(id)] = depth;
     if (op.code == OpCode::kLiteral) literals_.try_emplace(Index(op.results[0]), op);
+    if (op.code != OpCode::kOwnVjp) continue;
+    const size_t given = op.operands.size() - op.results.size();
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      given_.try_emplace(Index(op.results[r]), Given(op.operands[given + r]));
+    }
   }
 }
 
@@ -102,7 +107,7 @@ void AdjointWriter::Contribute(ValueId primal, const Slot& slot) {
   if (slot.presence() == Presence::kNever || !IsActive(primal)) return;
   const auto input = input_of_.find(Index(primal));
   if (input != input_of_.end()) {
-    Accumulate(input->second, slot);
+    if (!is_quiet_) Accumulate(input->second, slot);
     return;
   }
   SetSlot(primal, Merged(SlotOf(primal), slot, FanInRole(primal)));
@@ -184,8 +189,13 @@ ValueId AdjointWriter::Truth(bool value, const Shape& shape) {
   return Number(value ? 1.0 : 0.0, {ElementType::kBool, shape});
 }
 
+ValueId AdjointWriter::Given(ValueId id) const {
+  const auto found = given_.find(Index(id));
+  return found == given_.end() ? id : found->second;
+}
+
 const Op* AdjointWriter::LiteralOf(ValueId id) const {
-  const auto found = literals_.find(Index(id));
+  const auto found = literals_.find(Index(Given(id)));
   return found == literals_.end() ? nullptr : &found->second;
 }
 
@@ -203,6 +213,7 @@ ValueId AdjointWriter::ReadOnce(Scope& scope, ValueId primal, const std::string&
 }
 
 ValueId AdjointWriter::Tape(ValueId primal) {
+  primal = Given(primal);
   // Inputs and literals are no values of a tape: each use rounds them once to the role of its own.
   if (IsInput(primal)) return primal;
   if (const Op* literal = LiteralOf(primal)) {
@@ -230,14 +241,14 @@ void AdjointWriter::NoteRead(Scope& scope, ValueId primal, const std::string& la
   }
 }
 
-void AdjointWriter::BeginReads() {
-  Scope& scope = scopes_.back();
+void AdjointWriter::BeginReads(size_t below) {
+  Scope& scope = scopes_[scopes_.size() - 1 - below];
   scope.reads.clear();
   scope.first_read = scope.region->ops.size();
 }
 
-void AdjointWriter::SortReads() {
-  Scope& scope = scopes_.back();
+void AdjointWriter::SortReads(size_t below) {
+  Scope& scope = scopes_[scopes_.size() - 1 - below];
   std::vector<Read> reads;
   for (auto& [primal, read] : scope.reads) reads.push_back(std::move(read));
   scope.reads.clear();

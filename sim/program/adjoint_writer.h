@@ -78,7 +78,8 @@ class AdjointWriter {
   ValueId Emit(Op op, const Type& type);
   ValueId Number(double value, const Type& type);
   ValueId Truth(bool value, const Shape& shape);
-  // Returns the primal value rounded to role tape; an input or a literal unrounded.
+  // Returns the primal value rounded to role tape; an input or a literal unrounded. A result of a
+  // call with a vjp of its own is the value that its body gave.
   ValueId Tape(ValueId primal);
   Mask And(const Mask& a, ValueId condition);
 
@@ -87,14 +88,18 @@ class AdjointWriter {
   void SetOrder(const ReadOrder* order) { order_ = order; }
   void SetReader(int32_t reader) { reader_ = reader; }
   size_t Depth() const { return scopes_.size() - 1; }
-  void BeginReads();
-  void SortReads();
+  // `below`: of which scope, from the innermost outwards.
+  void BeginReads(size_t below = 0);
+  void SortReads(size_t below = 0);
+  // While it is quiet, nothing is accumulated.
+  void SetQuiet(bool quiet) { is_quiet_ = quiet; }
 
   // A primal operation added behind the one that gives `anchor`, once.
   ValueId Kink(ValueId anchor, Op op, const Type& type);
   void InsertKinks(Region& primal);
   void SetRole(const Op& op);  // remembers which role computes the results
   const Op* LiteralOf(ValueId id) const;
+  ValueId Given(ValueId id) const;  // by a body, where it is a result of `own_vjp`
   void Push(Op op) { Append(*scopes_.back().region, std::move(op)); }
 
  private:
@@ -128,12 +133,14 @@ class AdjointWriter {
   std::unordered_map<size_t, size_t> depth_of_;  // primal value -> scope depth
   std::unordered_map<size_t, Role> role_of_;
   std::unordered_map<size_t, Op> literals_;
+  std::unordered_map<size_t, ValueId> given_;
   std::unordered_map<size_t, std::pair<Op, bool>> kinks_;  // by anchor; inserted already
   int64_t kinks_to_insert_ = 0;
   const ReadOrder* order_ = nullptr;
   int32_t reader_ = 0;
   int64_t reads_ = 0;
   Context context_;
+  bool is_quiet_ = false;
 };
 
 }  // namespace simgrad::sim

@@ -257,6 +257,49 @@ Vars Builder::Cond(Var choice, Vars args,
   return results;
 }
 
+Vars Builder::Call(Vars args, const std::function<Vars(const Vars&)>& body,
+                   const std::function<Vars(const Vars&, const Vars&, const Vars&)>& vjp) {
+  Op op = LoopOp(OpCode::kCall, 0);
+  for (Var x : args) op.operands.push_back(x.id);
+  op.regions.resize(vjp == nullptr ? 1 : 2);
+  const auto bound = [&](Region& region, const Vars& outer) {
+    Vars inner;
+    for (Var x : outer) inner.push_back(NewArg(region, TypeOf(x), program_[x.id].name));
+    return inner;
+  };
+  const auto write = [&](Region& region, const std::function<Vars()>& made) {
+    stack_.push_back(&region);
+    for (Var x : made()) region.yields.push_back(x.id);
+    stack_.pop_back();
+  };
+  const Vars inner = bound(op.regions[0], args);
+  write(op.regions[0], [&] { return body(inner); });
+  Vars results;
+  Vars real;
+  for (ValueId id : op.regions[0].yields) {
+    op.results.push_back(program_.AddValue(program_[id].type));
+    results.push_back({this, op.results.back()});
+    if (program_.IsReal(id)) real.push_back(results.back());
+  }
+  if (vjp != nullptr) {
+    Region& region = op.regions[1];
+    const Vars operands = bound(region, args);
+    const Vars given = bound(region, results);
+    const Vars cotangents = bound(region, real);
+    write(region, [&] { return vjp(operands, given, cotangents); });
+  }
+  stack_.back()->ops.push_back(std::move(op));
+  return results;
+}
+
+void Builder::Halt(std::string name, Var condition, bool error) {
+  Op op = LoopOp(OpCode::kHalt, 0);
+  op.operands = {condition.id};
+  op.attributes.site = std::move(name);
+  op.attributes.error = error;
+  stack_.back()->ops.push_back(std::move(op));
+}
+
 LoopResult Builder::WhileTested(
     const WhileOptions& options, Vars carried, Vars mapped,
     const std::function<Tested(const Vars&, const Vars&)>& test,

@@ -117,6 +117,13 @@ class Builder {
   // One of the regions, by number; a bool chooses the second where it holds.
   Vars Cond(Var choice, Vars args,
             const std::vector<std::function<Vars(const Vars& args)>>& regions);
+  // What `body` gives for the arguments. With a `vjp`, of arguments, results and the cotangents of
+  // real results, its cotangents of the real arguments take the place of the body's derivative, and
+  // neither sees values around it.
+  Vars Call(Vars args, const std::function<Vars(const Vars& args)>& body,
+            const std::function<Vars(const Vars& args, const Vars& results,
+                                     const Vars& cotangents)>& vjp = nullptr);
+  void Halt(std::string name, Var condition, bool error = false);
   Vars For(int64_t count, Vars carried,
            const std::function<Vars(Var index, const Vars& carried)>& body);
   // A for over the leading axis of `scanned`, with `reverse` from its last element; gives the carried

@@ -76,7 +76,7 @@ class Differentiator {
         shapes_(program_, takes_, captures_, budget),
         plan_(budget),
         order_(plan_, budget),
-        reversal_{writer_, captures_, plan_, order_} {
+        reversal_{writer_, captures_, plan_, order_, spec.loops} {
     writer_.SetOrder(&order_);
     for (int32_t index : program_.InputsOf(InputKind::kState)) {
       states_.push_back(program_.inputs[static_cast<size_t>(index)].value);

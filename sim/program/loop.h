@@ -63,7 +63,7 @@
 //   kCapFirst loop stopped at its cap):
 //     (ct, cap) = operands
 //     if L == it: (ct, cap) = test_last@L(ct, exports of the operands, cap)
-//     for i = it - 1 down to 0:
+//     for i = it - 1 down to 0, with attributes.last = n > 0 to max(it - n, 0), whose ct is the result:
 //        (ct, xb, cap) = body@i(ct, cap)
 //        (ct, cap) = i == L ? test_both@i(ct, merge(exports of the operands, xb), cap)
 //                           : test_inner@i(ct, xb, cap)

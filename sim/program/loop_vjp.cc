@@ -5,8 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "sim/op/vjp_rule.h"
+#include "sim/program/field_error.h"
+#include "sim/program/implicit_solve.h"
 #include "sim/program/loop.h"
+#include "sim/program/loop_choice.h"
+#include "sim/program/own_vjp.h"
 
 namespace simgrad::sim {
 namespace {
@@ -147,20 +152,125 @@ class WhileVjp : LoopVjp {
     presence_ = r_.plan.PresenceOf(planned_);
     const std::vector<Slot> capture_slots =
         is_mapped_ ? std::vector<Slot>(mapped_) : SlotsOf(captures_);
+    choice_ = ChoiceOf(op_, r_.choices);
+    if (choice_ != nullptr && choice_->how == LoopChoice::How::kImplicit) {
+      return WriteImplicit(carried_slots, export_slots, capture_slots);
+    }
+    const int64_t last = choice_ == nullptr ? 0 : choice_->last;
+    Deliver(Reversed(carried_slots, export_slots, capture_slots, last));
+  }
+
+ private:
+  // The reverse loop, of its last iterations or (0) of all; gives the slots that leave it.
+  std::vector<Slot> Reversed(const std::vector<Slot>& carried, const std::vector<Slot>& exports,
+                             const std::vector<Slot>& captures, int64_t last) {
     Op vjp{.code = OpCode::kWhileVjp};
     vjp.attributes.site = op_.attributes.site;
     vjp.attributes.elements = op_.attributes.elements;
     vjp.attributes.cap_order = op_.attributes.cap_order;
+    vjp.attributes.last = last;
     WriteRegions(vjp, [&](std::vector<Presence>& joined) { return Regions(joined); });
+    const std::span<const ValueId> results(op_.results);
     const std::span<const ValueId> outer =
         is_mapped_ ? std::span<const ValueId>(op_.operands).subspan(carried_) : captures_;
     const std::vector<Type> types = Concatenated(TypesOf(results.first(carried_)), TypesOf(outer));
-    AppendOperands(vjp, Around(export_slots, Concatenated(carried_slots, capture_slots)),
-                   Around(outside_, presence_), Around(TypesOf(exported), types));
-    Deliver(PushVjp(std::move(vjp), types, presence_));
+    AppendOperands(vjp, Around(exports, Concatenated(carried, captures)),
+                   Around(outside_, presence_),
+                   Around(TypesOf(results.subspan(carried_, exports_)), types));
+    return PushVjp(std::move(vjp), types, presence_);
   }
 
- private:
+  // ---- as a fixed point (loop_choice.h) ----
+
+  // The carried values that can have a cotangent.
+  std::vector<size_t> Solved() const {
+    std::vector<size_t> solved;
+    for (size_t k = 0; k < carried_; ++k) {
+      if (presence_[k] != Presence::kNever) solved.push_back(k);
+    }
+    return solved;
+  }
+
+  // The cotangents of those, with +0 where they are absent.
+  std::vector<ValueId> Filled(const std::vector<Slot>& slots) {
+    std::vector<ValueId> filled;
+    for (size_t k : Solved()) {
+      const Type type = w_.program()[op_.results[k]].type;
+      w_.SetContext({role_, op_.label, {}});
+      const Slot& slot = slots[k];
+      if (slot.presence() == Presence::kAlways) {
+        filled.push_back(slot.cotangent);
+        continue;
+      }
+      const ValueId zero = w_.Number(0.0, type);
+      filled.push_back(
+          slot.presence() == Presence::kNever
+              ? zero
+              : w_.Emit(OpCode::kSelect, {slot.mask.value, slot.cotangent, zero}, type));
+    }
+    return filled;
+  }
+
+  // One iteration, the last that ran, reversed from cotangents of the carried values.
+  std::vector<Slot> LastReversed(const std::vector<ValueId>& cotangents,
+                                 const std::vector<Slot>& captures) {
+    std::vector<Slot> carried(carried_);
+    const std::vector<size_t> solved = Solved();
+    for (size_t i = 0; i < solved.size(); ++i) carried[solved[i]] = {cotangents[i], Mask::Always()};
+    return Reversed(carried, std::vector<Slot>(exports_), captures, 1);
+  }
+
+  void WriteImplicit(const std::vector<Slot>& carried, const std::vector<Slot>& exports,
+                     const std::vector<Slot>& captures) {
+    if (Any(exports)) {
+      throw PassBudget::Ended{FieldError(
+          absl::StrCat("loops[", op_.attributes.last - 1, "]"),
+          absl::StrCat("loop '", op_.attributes.site,
+                       "' is taken for a fixed point, and what its test exports has a cotangent"))};
+    }
+    const std::vector<ValueId> g = Filled(carried);
+    const auto transposed = [&](const std::vector<ValueId>& v) {
+      // What the iteration reads is read in front of the solver's loop.
+      r_.order.Add(planned_, w_.Depth() - 1);
+      w_.BeginReads(1);
+      w_.SetQuiet(true);
+      const std::vector<Slot> moved = LastReversed(v, std::vector<Slot>(captures.size()));
+      w_.SetQuiet(false);
+      w_.SortReads(1);
+      return Filled(moved);
+    };
+    w_.SetContext({role_, op_.label, {}});
+    const std::vector<ValueId> w =
+        SolveImplicit(w_, *choice_, std::string(op_.attributes.site), g, transposed);
+    std::vector<Slot> leaving = LastReversed(w, captures);
+    const std::vector<size_t> solved = Solved();
+    for (size_t i = 0; i < solved.size(); ++i) leaving[solved[i]] = {g[i], Mask::Always()};
+    Deliver(leaving);
+  }
+
+  // Where the loop ran no more iterations than are reversed, its start value gets a cotangent.
+  Slot OfStart(const Slot& slot, const Type& type) {
+    if (choice_ == nullptr || slot.presence() == Presence::kNever) return slot;
+    const bool is_truncated = choice_->how == LoopChoice::How::kTruncated;
+    const ValueId iterations = w_.Tape(op_.results.back());
+    const Shape own = w_.program()[iterations].type.shape;
+    w_.SetContext({Role::kAdjoint, op_.label, {}});
+    const ValueId most =
+        w_.Number(static_cast<double>(is_truncated ? choice_->last : 0), {ElementType::kI32, own});
+    ValueId few = w_.Emit(OpCode::kLe, {iterations, most}, {ElementType::kBool, own});
+    if (own != type.shape) {
+      Op wide{.code = OpCode::kBroadcast, .operands = {few}};
+      wide.attributes.shape = type.shape;
+      for (size_t axis = 0; axis < own.size(); ++axis) {
+        wide.attributes.dims.push_back(static_cast<int64_t>(axis));
+      }
+      few = w_.Emit(std::move(wide), {ElementType::kBool, type.shape});
+    }
+    const Slot masked = {slot.cotangent, w_.And(slot.mask, few)};
+    w_.SetContext({});
+    return masked;
+  }
+
   // The slots of exports stand between those of carried values and of captures.
   template <typename T>
   std::vector<T> Around(const std::vector<T>& exports, std::vector<T> others) const {
@@ -253,7 +363,9 @@ class WhileVjp : LoopVjp {
     } else {
       SetSlots(captures_, leaving, carried_);
     }
-    for (size_t i = carried_; i-- > 0;) w_.Contribute(op_.operands[i], leaving[i]);
+    for (size_t i = carried_; i-- > 0;) {
+      w_.Contribute(op_.operands[i], OfStart(leaving[i], w_.program()[op_.operands[i]].type));
+    }
   }
 
   Region& test_;
@@ -263,6 +375,7 @@ class WhileVjp : LoopVjp {
   size_t tests_ = 2;
   bool is_mapped_ = false;
   std::vector<Presence> outside_;  // exports, from outside
+  const LoopChoice* choice_ = nullptr;
 };
 
 class ForVjp : LoopVjp {
@@ -354,7 +467,11 @@ void ReverseRegion(const Reversal& reversal, Region& primal, PresencePlan::Scope
       const int32_t reader = reversal.plan.ReaderOf(scope, op, operations);
       if (reader < 0) continue;
       reversal.writer.SetReader(reader);
-      WriteVjp(reversal.writer, op);
+      if (op.code == OpCode::kOwnVjp) {
+        WriteOwnVjp(reversal.writer, op);
+      } else {
+        WriteVjp(reversal.writer, op);
+      }
     }
   }
   reversal.writer.InsertKinks(primal);

@@ -3,6 +3,7 @@
 
 #include "sim/program/adjoint_writer.h"
 #include "sim/program/loop_captures.h"
+#include "sim/program/numerical_program.h"
 #include "sim/program/presence_plan.h"
 #include "sim/program/program.h"
 
@@ -14,6 +15,7 @@ struct Reversal {
   const LoopCaptures& captures;
   const PresencePlan& plan;
   ReadOrder& order;
+  const std::vector<LoopChoice>& choices;  // loop_choice.h
 };
 
 // Writes the adjoint of `primal` into the innermost scope of `writer`, whose slots hold what was

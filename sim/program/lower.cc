@@ -8,9 +8,13 @@
 #include "sim/op/expansion.h"
 #include "sim/program/assign.h"
 #include "sim/program/differentiate.h"
+#include "sim/program/draws.h"
 #include "sim/program/field_error.h"
+#include "sim/program/halts.h"
+#include "sim/program/loop_choice.h"
 #include "sim/program/name_tests.h"
 #include "sim/program/objective.h"
+#include "sim/program/own_vjp.h"
 #include "sim/program/print.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
@@ -59,7 +63,9 @@ absl::Status CheckAsked(const Program& world, const precision::Policy& policy,
                                                 objective, "'; its objectives: ", NameList(names)));
   }
   if (absl::Status status = CheckSites(world, policy, budget); !status.ok()) return status;
-  return adjoint ? CheckWanted(world, *adjoint) : absl::OkStatus();
+  if (!adjoint) return absl::OkStatus();
+  if (absl::Status status = CheckWanted(world, *adjoint); !status.ok()) return status;
+  return CheckChoices(world, adjoint->loops);
 }
 
 // Counts the world itself as written, as it is part of the lowered program.
@@ -78,12 +84,19 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          const std::string& objective, const std::optional<AdjointSpec>& adjoint,
                          PassBudget& budget) {
   CountWorld(world, budget);
-  NumericalProgram p =
-      ChooseObjective(NameTests(ExpandComposites(world, budget), budget), objective, budget);
+  std::optional<AdjointSpec> spec = adjoint;
+  Program expanded = ExpandComposites(ExpandHalts(world, spec, budget), budget);
+  expanded = NameTests(NumberDraws(std::move(expanded), budget), budget);
+  if (spec) expanded = MarkChoices(std::move(expanded), spec->loops, budget);
+  NumericalProgram p = ChooseObjective(std::move(expanded), objective, budget);
   p.policy = policy;
   p.program = Simplify(std::move(p.program), {p.stage_cost}, budget);
   p = BringIntoObjective(std::move(p), budget);
-  if (adjoint) p = Differentiate(std::move(p), *adjoint, budget);
+  if (spec) {
+    spec->wanted.resize(p.program.inputs.size());  // none of the inputs that passes added
+    p = Differentiate(std::move(p), *spec, budget);
+  }
+  p = RemoveOwnVjps(std::move(p), budget);
   p = AssignPrecision(std::move(p), budget);
   p = RemoveUnread(std::move(p), budget);
   p = MarkUsedInputs(std::move(p), budget);
@@ -91,6 +104,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p.text = Print(p, &budget);
   p.fingerprint = Fingerprint(p.text, &budget);
   p.sites = SitesOf(p.program, &budget);
+  p.halts = HaltNames(world);
   return p;
 }
 

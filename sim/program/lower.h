@@ -1,11 +1,12 @@
-// From a world to what runs: expand, choose the objective, simplify, differentiate, assign formats,
+// From a world to what runs: expand, choose the objective, simplify, differentiate, forget calls, assign formats,
 // remove what is unread, number, print.
 //
 // Cost: n log n in what is written, times the depth of loops. The budget counts it, polls, and
 //   bounds it (pass_budget.h).
 // Errors: CANCELLED if the budget is told to stop; IsLimit (field_error.h) if more would be written
 //   than it allows; INVALID_ARGUMENT with the field: unknown objective, unknown site in the policy
-//   ("policy.sites[i].site"), an input that cannot be differentiated ("wrt[i]").
+//   ("policy.sites[i].site"), an input that cannot be differentiated ("wrt[i]"),
+//   a choice that does not fit its loop ("loops[i]").
 #pragma once
 
 #include <optional>

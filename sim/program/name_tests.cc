@@ -79,6 +79,7 @@ class Namer {
   void Name(Region& region) {
     for (Op& op : region.ops) {
       budget_.Visit();
+      if (op.code == kOwnVjp) continue;  // a vjp has no sites
       if (op.code == kWhile && !op.attributes.site.empty()) {
         op.attributes.site = Occurrence(op.attributes.site);
       } else if (op.code == kEvent) {

@@ -13,6 +13,19 @@
 
 namespace simgrad::sim {
 
+// How a loop is differentiated, other than by every iteration that ran (loop_choice.h).
+struct LoopChoice {
+  enum class How : uint8_t { kTruncated, kImplicit };
+  enum class Solver : uint8_t { kDefault, kLu, kIteration };
+  std::string site;
+  How how = How::kTruncated;
+  int64_t last = 0;  // truncated: iterations
+  Solver solver = Solver::kDefault;
+  double tol = 0;        // implicit, by iteration
+  int64_t max_iter = 0;  // likewise
+  double damping = 0;    // implicit
+};
+
 // What is to be differentiated: an objective, or cotangents that the caller sends.
 struct AdjointSpec {
   std::string objective;                // empty: only the caller's cotangents
@@ -20,6 +33,7 @@ struct AdjointSpec {
   std::vector<bool> trajectory_state;   // per state input: cotangents of z[0..T] are sent
   std::vector<bool> trajectory_export;  // per export: cotangents of every step are sent
   std::vector<bool> wanted;             // per input: its gradient is wanted
+  std::vector<LoopChoice> loops;        // of each site at most one
 };
 
 // The adjoint regions. Each takes and yields slots (loop.h): all cotangents, then all masks. kNone
@@ -52,9 +66,10 @@ struct NumericalProgram {
   ValueId stage_cost = ValueId::kNone;  // the scalar of `step` that is the stage cost
   std::optional<AdjointSpec> adjoint_spec;
   std::optional<Adjoint> adjoint;
-  std::string text;         // canonical
-  std::string fingerprint;  // SHA-256 of the text, lower-case hex
-  std::vector<Site> sites;  // of step, in text order
+  std::string text;                // canonical
+  std::string fingerprint;         // SHA-256 of the text, lower-case hex
+  std::vector<Site> sites;         // of step, in text order
+  std::vector<std::string> halts;  // their names, in text order (halts.h)
 };
 
 // Every region that is not inside an operation, once, in the order of the text.

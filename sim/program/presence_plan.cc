@@ -17,6 +17,12 @@ Presence Masked(Presence presence) {
   return presence == Presence::kAlways ? Presence::kMasked : presence;
 }
 
+// What leaves a loop through a slot.
+Presence Leaving(const presence::LoopShape& shape, size_t slot, Presence presence) {
+  const bool masks = shape.masks_carried && static_cast<int32_t>(slot) < shape.carried;
+  return masks ? Masked(presence) : presence;
+}
+
 }  // namespace
 
 int32_t PresencePlan::NewScope(const RegionShape& shape, int32_t owner) {
@@ -115,7 +121,7 @@ void PresencePlan::EnterLoop(int32_t scope, int32_t loop) {
   for (int32_t slot : shape.enter_exports) comes = comes || Given(scope, slot) != Presence::kNever;
   if (comes) Open(loop);
   for (size_t k = 0; k < shape.leave.size(); ++k) {
-    Add(scope, shape.leave[k], Presence::kNever, joined_given_[first + k]);
+    Add(scope, shape.leave[k], Presence::kNever, Leaving(shape, k, joined_given_[first + k]));
   }
 }
 
@@ -197,7 +203,10 @@ void PresencePlan::FollowLoop(int32_t loop, int32_t slot) {
   for (const int32_t scope : at.inside) {
     if (scope >= 0) Add(scope, At(At(scopes_, scope).shape->in, slot), before, after);
   }
-  if (!at.shape->leave.empty()) Add(at.parent, At(at.shape->leave, slot), before, after);
+  if (at.shape->leave.empty()) return;
+  const size_t k = static_cast<size_t>(slot);
+  Add(at.parent, At(at.shape->leave, slot), Leaving(*at.shape, k, before),
+      Leaving(*at.shape, k, after));
 }
 
 void PresencePlan::Follow() {
@@ -270,7 +279,8 @@ PresencePlan::ScopeId PresencePlan::Inside(LoopId loop, Which which) const {
 int32_t PresencePlan::ReaderOf(ScopeId scope, const Op& op, size_t& next) const {
   const Scope& at = At(scopes_, static_cast<int32_t>(scope));
   const auto& reversed = at.shape->reversed;
-  if (next == reversed.size() || op.results.size() != 1) return -1;
+  const bool is_reversed = op.results.size() == 1 || op.code == OpCode::kOwnVjp;
+  if (next == reversed.size() || !is_reversed) return -1;
   if (reversed[next].first != op.results[0]) return -1;
   return at.first + reversed[next++].second;
 }

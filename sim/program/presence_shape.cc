@@ -53,10 +53,20 @@ void ShapeReader::ReadOps(Reading& reading, const Region& region) {
   }
 }
 
+// Of what has several results only `own_vjp` is reversed; it is reversed once.
 void ShapeReader::ReadOp(Reading& reading, const Op& op) {
-  if (op.results.size() != 1) return;
-  const int32_t from = KnownSlot(op.results[0]);
-  if (from == kNoSlot) return;
+  if (op.results.size() != 1 && op.code != OpCode::kOwnVjp) return;
+  int32_t first = kNoSlot;
+  for (ValueId id : op.results) {
+    const int32_t from = KnownSlot(id);
+    if (from == kNoSlot) continue;
+    ReadPassages(reading, op, from);
+    if (first == kNoSlot) first = from;
+  }
+  if (first != kNoSlot) reading.shape.reversed.push_back({op.results[0], first});
+}
+
+void ShapeReader::ReadPassages(Reading& reading, const Op& op, int32_t from) {
   for (size_t k = 0; k < op.operands.size(); ++k) {
     const Passage passage = PassageTo(program_, op, k);
     if (passage == Passage::kNone || !takes_[Index(op.operands[k])]) continue;
@@ -64,7 +74,6 @@ void ShapeReader::ReadOp(Reading& reading, const Op& op) {
     reading.made.push_back({from, {Out::To::kSlot, passage == Passage::kMasked, 0, to}});
   }
   reading.shape.items.push_back({false, from});
-  reading.shape.reversed.push_back({op.results[0], from});
 }
 
 void ShapeReader::ReadLoop(Reading& reading, const Op& op) {
@@ -86,6 +95,7 @@ void ShapeReader::ReadLoop(Reading& reading, const Op& op) {
   if (!is_while && op.attributes.max_iter == 0) return SkipLoop(reading, op, loop);
   loop.both_tests = is_while && op.attributes.cap_order == CapOrder::kCapFirst;
   loop.carried = Count(c + stacked);
+  loop.masks_carried = is_while && op.attributes.last != 0;
   const bool mapped = op.attributes.elements > 0;
   const std::span scanned = std::span(op.operands).last(static_cast<size_t>(op.attributes.scanned));
   const std::vector<ValueId> outside =

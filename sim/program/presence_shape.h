@@ -67,7 +67,8 @@ struct RegionShape {
 struct LoopShape {
   bool written = false;  // whether a cotangent can ever come into it
   bool both_tests = false;
-  int32_t slots = 0;  // carried and captures
+  bool masks_carried = false;  // what leaves through carried values is behind a mask
+  int32_t slots = 0;           // carried and captures
   int32_t carried = 0;
   std::vector<int32_t> enter;          // by slot, in the region around it
   std::vector<int32_t> enter_exports;  // by export
@@ -100,6 +101,8 @@ class ShapeReader {
   int32_t KnownSlot(ValueId id) const { return slot_of_[Index(id)]; }
   void ReadOps(Reading& reading, const Region& region);
   void ReadOp(Reading& reading, const Op& op);
+  // The slots of its operands, from that of one of its results.
+  void ReadPassages(Reading& reading, const Op& op, int32_t from);
   void ReadLoop(Reading& reading, const Op& op);
   void SkipLoop(Reading& reading, const Op& op, const LoopShape& loop);
   std::unique_ptr<RegionShape> ReadNested(const Op& op, const Region& region, bool test);

@@ -33,7 +33,10 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
       if (op.attributes.elements > 0) inside *= op.attributes.elements;
       sites.push_back({op.attributes.site, SiteKind::kTermination, inside, op.attributes.max_iter});
     }
-    for (const Region& nested : op.regions) CollectSites(nested, program, inside, sites, budget);
+    for (const Region& nested : op.regions) {
+      CollectSites(nested, program, inside, sites, budget);
+      if (op.code == OpCode::kCall) break;  // a vjp has no sites
+    }
   }
 }
 

@@ -135,12 +135,15 @@ struct Attributes {
   bool upper = false;                   // triangular_solve: the upper triangle
   bool transposed = false;              // triangular_solve, lu_solve
   bool unit = false;                    // triangular_solve: ones on the diagonal
+  bool error = false;                   // halt: its instance is one that failed
+  int32_t draw = 0;                     // uniform, normal: its number (draws.h)
   // Filled in by AssignPrecision for sum and cumsum:
   Order order = Order::kPairwise;
   Format accumulator = Format::kF32;
   // Adjoint programs only:
   ValueId primal = ValueId::kNone;  // tape: the primal value read; *_vjp: first result of the loop
   int32_t input = -1;               // accumulate: index into Program::inputs
+  int64_t last = 0;                 // while_vjp: how many of its last iterations; 0: all
   ValueId where =
       ValueId::kNone;  // the operation is executed where this mask holds (kNone: everywhere)
 };

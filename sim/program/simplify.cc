@@ -10,6 +10,7 @@ namespace {
 
 bool Decides(const Op& op, PassBudget& budget) {
   budget.Visit();
+  if (op.code == OpCode::kOwnVjp) return false;
   const bool loop = op.code == OpCode::kWhile && !IsBranch(op);
   if (op.code == OpCode::kEvent || loop || op.code == OpCode::kAccumulate) {
     return true;

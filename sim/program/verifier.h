@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "sim/program/halts.h"
 #include "sim/program/loop.h"
 #include "sim/program/verify.h"
 
@@ -38,7 +39,7 @@ class Verifier {
   enum class Kind { kInitial, kStep, kStage, kTerminal };
   // One open region: its values are usable until it closes.
   struct Open {
-    bool mapped = false;
+    bool mapped = false;  // sees nothing from outside, but what is free_in_mapped
     std::vector<ValueId> defined;
   };
   bool InTable(ValueId id) const {
@@ -67,6 +68,8 @@ class Verifier {
   absl::Status CheckOp(const Op& op, const std::string& field, int64_t depth, int64_t iterations);
   absl::Status CheckContext(const Op& op, const std::string& field);
   absl::Status CheckNumbers(const Op& op, const std::string& field);
+  absl::Status CheckHalt(const Op& op, const std::string& field);
+  absl::Status CheckDraw(const Op& op, const std::string& field) const;
   absl::Status Results(const Op& op, const std::string& field);
   absl::Status CheckNamedTest(const Op& op, const std::string& field);
   absl::Status CheckSite(const Op& op, const std::string& field);
@@ -77,6 +80,8 @@ class Verifier {
   absl::Status CheckWhile(const Op& op, const std::string& field, int64_t depth,
                           int64_t iterations);
   absl::Status CheckCond(const Op& op, const std::string& field, int64_t depth, int64_t iterations);
+  absl::Status CheckCall(const Op& op, const std::string& field, int64_t depth, int64_t iterations);
+  absl::Status CheckVjp(const Op& op, const std::string& field, int64_t depth, int64_t iterations);
   absl::Status CheckTest(const Op& op, const std::string& field, const std::vector<Type>& inner,
                          const WhileCounts& counts, int64_t depth, int64_t iterations,
                          std::vector<Type>& exports);
@@ -86,6 +91,7 @@ class Verifier {
   absl::Status CheckWork() const;
   absl::Status CheckExports();
   absl::Status CheckObjectives();
+  absl::Status CheckStanding(const Region& terminal, const std::string& field);
 
   const Program& program_;
   const ProgramLimits& limits_;
@@ -95,6 +101,8 @@ class Verifier {
   std::vector<Open> open_;
   std::set<std::string> sites_;
   std::vector<bool> export_taint_;
+  int in_vjp_ = 0;  // vjp regions around
+  int halts_ = 0;
   Kind kind_ = Kind::kStep;
   int64_t operations_ = 0;
   int64_t elements_ = 0;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_join.h"
 #include "sim/program/field_error.h"
+#include "sim/program/simplify.h"
 #include "sim/program/step_work.h"
 #include "sim/program/verifier.h"
 
@@ -230,6 +231,19 @@ absl::Status Verifier::CheckObjectives() {
     const std::string field = At("objectives", i) + ".terminal";
     if (absl::Status s = TopRegion(objective.terminal, field, terminal, Kind::kTerminal); !s.ok())
       return s;
+    if (absl::Status s = CheckStanding(objective.terminal, field); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+// What an instance that has halted exports does not stand.
+absl::Status Verifier::CheckStanding(const Region& terminal, const std::string& field) {
+  if (halts_ == 0) return absl::OkStatus();
+  std::vector<bool> used(program_.values.size(), false);
+  MarkUses(terminal, used, &budget_);
+  for (size_t k = program_.InputsOf(InputKind::kState).size(); k < terminal.args.size(); ++k) {
+    if (!used[Index(terminal.args[k])]) continue;
+    return FieldError(field, "in a program with halts a terminal cost reads states alone");
   }
   return absl::OkStatus();
 }

@@ -122,6 +122,71 @@ absl::Status Verifier::CheckCond(const Op& op, const std::string& field, int64_t
   return LoopResults(op, field);
 }
 
+// What the body yields may hang on anything that could stand in the place of the call.
+absl::Status Verifier::CheckCall(const Op& op, const std::string& field, int64_t depth,
+                                 int64_t iterations) {
+  const size_t regions = op.regions.size();
+  if (regions != 1 && regions != 2) {
+    return FieldError(field + ".regions", "call has a body, and may have a vjp");
+  }
+  if (op.results.empty()) return FieldError(field + ".results", "call gives at least one value");
+  std::vector<Type> types;
+  for (ValueId id : op.operands) types.push_back(program_[id].type);
+  const Region& body = op.regions[0];
+  const std::string here = field + ".regions[0]";
+  if (absl::Status s = OpenRegion(body, here, types, regions == 2); !s.ok()) return s;
+  if (absl::Status s = Ops(body, here, depth + 1, iterations); !s.ok()) return s;
+  if (absl::Status s = UseYields(body, here); !s.ok()) return s;
+  if (body.yields.size() != op.results.size()) {
+    return FieldError(here + ".yields", "one per result");
+  }
+  for (size_t i = 0; i < body.yields.size(); ++i) {
+    if (absl::Status s = MayEnterLoop(body.yields[i], At(here + ".yields", i)); !s.ok()) return s;
+    if (program_[body.yields[i]].type != program_[op.results[i]].type) {
+      return FieldError(At(here + ".yields", i), "differs from the type of the result");
+    }
+  }
+  Close();
+  if (regions == 2) {
+    if (absl::Status s = CheckVjp(op, field, depth, iterations); !s.ok()) return s;
+  }
+  return LoopResults(op, field);
+}
+
+absl::Status Verifier::CheckVjp(const Op& op, const std::string& field, int64_t depth,
+                                int64_t iterations) {
+  std::vector<Type> types;
+  for (const std::vector<ValueId>* list : {&op.operands, &op.results}) {
+    for (ValueId id : *list) types.push_back(program_[id].type);
+  }
+  std::vector<Type> cotangents;
+  for (ValueId id : op.results) {
+    if (program_.IsReal(id)) types.push_back(program_[id].type);
+  }
+  for (ValueId id : op.operands) {
+    if (program_.IsReal(id)) cotangents.push_back(program_[id].type);
+  }
+  const Region& vjp = op.regions[1];
+  const std::string here = field + ".regions[1]";
+  if (absl::Status s = OpenRegion(vjp, here, types, true); !s.ok()) return s;
+  ++in_vjp_;
+  if (absl::Status s = Ops(vjp, here, depth + 1, iterations); !s.ok()) return s;
+  --in_vjp_;
+  if (absl::Status s = UseYields(vjp, here); !s.ok()) return s;
+  if (vjp.yields.size() != cotangents.size()) {
+    return FieldError(here + ".yields",
+                      absl::StrCat("one cotangent per real operand: needs ", cotangents.size(),
+                                   ", has ", vjp.yields.size()));
+  }
+  for (size_t i = 0; i < vjp.yields.size(); ++i) {
+    if (program_[vjp.yields[i]].type != cotangents[i]) {
+      return FieldError(At(here + ".yields", i), "differs from the type of its operand");
+    }
+  }
+  Close();
+  return absl::OkStatus();
+}
+
 absl::Status Verifier::CheckWhile(const Op& op, const std::string& field, int64_t depth,
                                   int64_t iterations) {
   if (absl::Status s = CheckSite(op, field); !s.ok()) return s;

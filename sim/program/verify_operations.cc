@@ -134,7 +134,9 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
   for (size_t i = 0; i < op.results.size(); ++i) {
     if (!InTable(op.results[i])) return FieldError(At(field + ".results", i), "no such value");
   }
-  if (op.code == OpCode::kWhile || op.code == OpCode::kFor || op.code == OpCode::kCond) {
+  const bool has_regions = op.code == OpCode::kWhile || op.code == OpCode::kFor ||
+                           op.code == OpCode::kCond || op.code == OpCode::kCall;
+  if (has_regions) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (absl::Status s = MayEnterLoop(op.operands[i], At(field + ".operands", i)); !s.ok()) {
         return s;
@@ -144,7 +146,9 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
   if (op.code == OpCode::kWhile) return CheckWhile(op, field, depth, iterations);
   if (op.code == OpCode::kFor) return CheckFor(op, field, depth, iterations);
   if (op.code == OpCode::kCond) return CheckCond(op, field, depth, iterations);
+  if (op.code == OpCode::kCall) return CheckCall(op, field, depth, iterations);
   if (!op.regions.empty()) return FieldError(field + ".regions", "this operation has no regions");
+  if (op.code == OpCode::kHalt) return CheckHalt(op, field);
   const absl::StatusOr<std::vector<Type>> types = ResultTypes(program_, op);
   if (!types.ok()) return InField(field, types.status());
   if (op.results.size() != types->size()) {
@@ -157,6 +161,7 @@ absl::Status Verifier::CheckOp(const Op& op, const std::string& field, int64_t d
                                                        "' gives another type than its result has"));
   }
   if (absl::Status s = CheckNumbers(op, field); !s.ok()) return s;
+  if (absl::Status s = CheckDraw(op, field); !s.ok()) return s;
   if (op.code == OpCode::kEvent || op.code == OpCode::kAccept || !op.attributes.site.empty()) {
     if (absl::Status s = CheckNamedTest(op, field); !s.ok()) return s;
   }
@@ -217,6 +222,30 @@ absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {
   return absl::OkStatus();
 }
 
+// It stands in `step` itself, where every instance comes once in a step.
+absl::Status Verifier::CheckHalt(const Op& op, const std::string& field) {
+  if (op.operands.size() != 1 || program_[op.operands[0]].type != Type{ElementType::kBool, {}}) {
+    return FieldError(field + ".operands", "halt takes one bool scalar");
+  }
+  if (!op.results.empty()) return FieldError(field + ".results", "halt gives nothing");
+  if (absl::Status s = MayEnterLoop(op.operands[0], field + ".operands[0]"); !s.ok()) return s;
+  if (kind_ != Kind::kStep || open_.size() != 2) {
+    return FieldError(field + ".code", "halt stands in `step`, and in no region of it");
+  }
+  if (++halts_ > kMostHalts) {
+    return LimitError(field, absl::StrCat("more than ", kMostHalts, " halts"));
+  }
+  return CheckName(op.attributes.site, field + ".decision_site");
+}
+
+absl::Status Verifier::CheckDraw(const Op& op, const std::string& field) const {
+  if (op.code != OpCode::kUniform && op.code != OpCode::kNormal) return absl::OkStatus();
+  if (kind_ != Kind::kStep || in_vjp_ > 0) {
+    return FieldError(field + ".code", "draws stand in `step`, and in no vjp");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Verifier::Results(const Op& op, const std::string& field) {
   bool tainted = false;
   const OpClass op_class = InfoOf(op.code).op_class;
@@ -252,7 +281,9 @@ absl::Status Verifier::CheckNamedTest(const Op& op, const std::string& field) {
   return CheckSite(op, field);
 }
 
+// What a vjp decides is named and not recorded.
 absl::Status Verifier::CheckSite(const Op& op, const std::string& field) {
+  if (in_vjp_ > 0) return CheckName(op.attributes.site, field + ".decision_site");
   if (kind_ != Kind::kStep) {
     return FieldError(field + ".code", "sites stand in `step`; initial and costs decide nothing");
   }

@@ -245,3 +245,35 @@ def test_every_operation_of_the_table_has_a_method(root):
     named = {"and": "and_", "or": "or_", "not": "not_", "while": "while_loop", "for": "for_loop"}
     missing = [code for code in codes if not hasattr(ProgramBuilder, named.get(code, code))]
     assert missing == []
+
+
+def test_a_call_has_its_body_and_its_vjp():
+    b = ProgramBuilder("w")
+    x, n = b.state("x", (2,)), b.literal(3, element=I32)
+    y, m = b.call(
+        lambda a, k: (2.0 * a, k),
+        [x, n],
+        lambda args, results, cotangents: 5.0 * cotangents[0] + results[0],
+    )
+    assert ((y.shape, m.element)) == ((2,), I32)
+    call = b.program.step.ops[-1]
+    body, vjp = call.regions
+    # An i32 has no cotangent, as a result or as an argument.
+    assert (len(body.args), len(vjp.args), len(vjp.yields)) == (2, 2 + 2 + 1, 1)
+    assert list(call.results) == [y.value, m.value]
+    with pytest.raises(ValueError, match="1 real arguments are carried, 2 returned"):
+        b.call(lambda a: a, [x], lambda args, results, cotangents: (x, x))
+    with pytest.raises(ValueError):
+        b.call(lambda a: a, [x], lambda args, results, cotangents: b.literal([1.0, 2.0, 3.0]))
+
+
+def test_draws_and_halts_are_operations():
+    b = ProgramBuilder("w")
+    x = b.state("x")
+    y = x + b.normal() + b.sum(b.uniform((3,)))
+    b.halt("far", y > 2.0, error=True)
+    b.next(x=y)
+    program = b.build()
+    assert ops(program.step).count("normal") == ops(program.step).count("uniform") == 1
+    halt = program.step.ops[-1]
+    assert (halt.code, halt.decision_site, halt.error, len(halt.results)) == ("halt", "far", True, 0)

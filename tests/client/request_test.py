@@ -232,3 +232,16 @@ def test_options_that_cannot_be_are_named(options, words):
 def test_one_name_of_an_input_may_stand_alone():
     spec = request.rollout_spec(sg.World("bouncing_ball"), dict, steps=1)
     assert [name.name for name in request.gradient_request(spec, dict, wrt="alpha").wrt] == ["alpha"]
+
+
+def test_loops_and_the_seed_are_part_of_the_message():
+    message = request.gradient_request(
+        spec(seed=7),
+        lambda: DECLARED,
+        loops={"newton": sg.Truncated(3), "rest": sg.Implicit("iteration", tol=1e-6)},
+    )
+    assert message.spec.seed == 7
+    newton, rest = message.loops
+    assert (newton.site, newton.truncated) == ("newton", 3)
+    assert (rest.implicit.solver, rest.implicit.tol) == ("iteration", 1e-6)
+    assert request.description(sg.World("w"), None, "", loops=message.loops).loops[1] == rest

@@ -97,6 +97,35 @@ TEST(ProgramConversion, ControlComesBackAsTheSameNumericalProgram) {
   EXPECT_NE(before->text.find("site=high > kind=membership"), std::string::npos) << before->text;
 }
 
+TEST(ProgramConversion, CallsDrawsAndHaltsComeBack) {
+  sim::Builder b("walk");
+  const sim::Var x = b.State("x", {2});
+  sim::Attributes shape;
+  shape.shape = {2};
+  const sim::Var noise = b.Do(sim::OpCode::kNormal, {}, shape);
+  const sim::Var y = b.Call(
+      {x, noise}, [](const sim::Vars& args) { return sim::Vars{args[0] + args[1]}; },
+      [](const sim::Vars&, const sim::Vars&, const sim::Vars& g) {
+        return sim::Vars{g[0], 2.0 * g[0]};
+      })[0];
+  const sim::Var first = b.Reshape(b.Slice(y, {0}, {1}), {});
+  b.Halt("far", b.Event("far", first, sim::Comparison::kGt, b.Literal(9.0)), true);
+  b.SetNext({y});
+  const sim::Program program = *b.Finish();
+  const v1::Program message = ProgramToProto(program);
+  const auto back = ProgramFromProto(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  ASSERT_TRUE(sim::Verify(*back).ok()) << sim::Verify(*back);
+  EXPECT_EQ(ProgramToProto(*back).SerializeAsString(), message.SerializeAsString());
+  const auto policy = std::get<precision::Policy>(precision::Resolve({.preset = "f32"}));
+  const auto before = sim::Lower(program, policy, "", std::nullopt);
+  const auto after = sim::Lower(*back, policy, "", std::nullopt);
+  ASSERT_TRUE(before.ok() && after.ok());
+  EXPECT_EQ(before->text, after->text);
+  EXPECT_EQ(after->halts, std::vector<std::string>{"far"});
+  EXPECT_NE(after->text.find(" = normal "), std::string::npos) << after->text;
+}
+
 struct Spoiled {
   const char* field;
   void (*spoil)(v1::Program&);

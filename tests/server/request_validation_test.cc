@@ -331,6 +331,16 @@ std::vector<Case> GradientCases() {
          }
        },
        "wrt[1]"},
+      {"LoopWithoutAChoice", [](auto& r) { r.add_loops()->set_site("penetration_solve"); },
+       "loops[0]"},
+      {"LoopOfAnotherWorld",
+       [](auto& r) {
+         r.add_loops()->set_site("newton");
+         r.mutable_loops(0)->set_truncated(2);
+       },
+       "loops[0].site"},
+      {"UnknownSolver", [](auto& r) { r.add_loops()->mutable_implicit()->set_solver("gmres"); },
+       "loops[0].implicit.solver"},
   };
 }
 
@@ -487,6 +497,7 @@ TEST_F(RequestValidation, DescribeNamesWhatIsWrongWithAnAdjoint) {
               r.add_wrt()->set_name("k");
             }),
             "wrt");
+  EXPECT_EQ(field_of([](auto& r) { r.add_loops()->set_truncated(1); }), "loops[0].site");
 }
 
 TEST_F(RequestValidation, TheMemoryOfAnAnswerHasRoomForTheTextThatIsAskedFor) {

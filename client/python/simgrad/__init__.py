@@ -46,23 +46,28 @@ from simgrad.functions import (
     accept,
     builder,
     cond,
+    custom_vjp,
     fixed_point,
     for_loop,
+    halt,
+    normal,
     observe,
     role,
     scan,
     stop_gradient,
     switch,
     test,
+    uniform,
     where,
     while_loop,
 )
 from simgrad.hessian import HessianVector
 from simgrad.local import LocalClient, local
+from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.numpy_functions import stack
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
-from simgrad.results import Gradient, Program, Rollout
+from simgrad.results import Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
 from simgrad.stream import Stream
 from simgrad.world import World
@@ -86,7 +91,9 @@ __all__ = [
     "ForwardTrace",
     "FunctionWorld",
     "Gradient",
+    "Halted",
     "HessianVector",
+    "Implicit",
     "Internal",
     "InvalidArgument",
     "LocalClient",
@@ -106,6 +113,7 @@ __all__ = [
     "Step",
     "Stream",
     "TerminationTrace",
+    "Truncated",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
@@ -113,9 +121,12 @@ __all__ = [
     "accept",
     "builder",
     "cond",
+    "custom_vjp",
     "fixed_point",
     "for_loop",
+    "halt",
     "local",
+    "normal",
     "observe",
     "role",
     "scan",
@@ -124,6 +135,7 @@ __all__ = [
     "switch",
     "test",
     "tls",
+    "uniform",
     "where",
     "while_loop",
     "world",

@@ -144,6 +144,15 @@ class Assembly:
                 results.NonFinite(*row)
                 for row in zip(health.index, health.phase, health.step, health.stopped)
             ],
+            halted=[
+                results.Halted(index, health.halts[by], step, error)
+                for index, by, step, error in zip(
+                    health.halted_index,
+                    health.halted_by,
+                    health.halted_step,
+                    health.halted_error,
+                )
+            ],
             certificates=[diagnostics.certificate(c) for c in message.certificates],
             path_signature=message.batch_path_signature,
             path_signatures=np.frombuffer(signatures, "<u8").copy(),

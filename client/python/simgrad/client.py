@@ -9,6 +9,7 @@ import grpc
 from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
 from simgrad.hessian import HessianVector, hessian_vector
+from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.policy import Policy, policy_message
 from simgrad.program_lines import add_line, site_lines
 from simgrad.program_text import unreadable
@@ -225,8 +226,9 @@ class Client:
           raw: low formats come back as bits (uint16, uint8) instead of as exact f32.
           timeout: deadline in seconds, of all tries together; None: the client's.
           retry: as for Client; None: the client's. Of its budget a call has the client's alone.
-          options: instances, first_instance, instance_ids (the ids), stride (of state ranges),
-            chunk_steps, checkpoint_interval. The last two never change a bit.
+          options: instances, first_instance, instance_ids (the ids), seed (of random draws),
+            stride (of state ranges), chunk_steps, checkpoint_interval. The last two never change
+            a bit.
         Errors: InvalidArgument (with `field`), NotFound, ResourceExhausted, DeadlineExceeded,
           Cancelled, Unavailable, NonFiniteError.
         """
@@ -289,6 +291,7 @@ class Client:
         weights: Any = None,
         wrt: Iterable[str] | None = None,
         reduction: str = "all",
+        loops: Mapping[str, Truncated | Implicit] | None = None,
         policy: Policy | str | None = None,
         record: Iterable[str] = (),
         diagnostics: str = "summary",
@@ -311,6 +314,8 @@ class Client:
           wrt: names of inputs ("k", or "param.k" where a name is ambiguous); default: every
             differentiable input that was sent.
           reduction: "all", or "finite_only", which leaves out non-finite instances and counts them.
+          loops: by site, Truncated(n) or Implicit(): how the gradient goes through a loop, other
+            than by every iteration that ran.
         Returns: gradients with the shapes of the inputs that were sent.
         Errors: those of `rollout`.
         """
@@ -326,6 +331,7 @@ class Client:
             weights=weights,
             wrt=wrt,
             reduction=reduction,
+            loops=loops,
             policy=policy,
             record=record,
             diagnostics=diagnostics,
@@ -347,6 +353,7 @@ class Client:
         weights: Any = None,
         wrt: Iterable[str] | None = None,
         reduction: str = "all",
+        loops: Mapping[str, Truncated | Implicit] | None = None,
         on_nonfinite: str = "report",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
@@ -363,6 +370,7 @@ class Client:
             weights=weights,
             wrt=wrt,
             reduction=reduction,
+            loops=loops,
         )
         return self._stream(
             self._stub.Gradient, world, message, on_nonfinite, progress, raw, timeout, retry
@@ -433,6 +441,7 @@ class Client:
         policy.CopyFrom(message.spec.policy)
         objective = message.spec.objective
         adjoint = isinstance(message, simgrad_pb2.GradientRequest)
+        loops = list(message.loops) if adjoint else []
         names: dict[str, list[str]] = {"state": [], "trajectory": []}
         for sent in message.cotangents if adjoint else ():
             names["state"] += [t.name for t in sent.final_state]
@@ -442,7 +451,7 @@ class Client:
             if self._repeating.closed:
                 raise unreadable("CLIENT_CLOSED", "and this client is closed")
             description = request.description(
-                world, policy, objective, adjoint=adjoint, wrt=wrt, cotangents=names
+                world, policy, objective, adjoint=adjoint, wrt=wrt, cotangents=names, loops=loops
             )
             try:
                 answer = self._unary(self._stub.DescribeProgram, description, None, None)

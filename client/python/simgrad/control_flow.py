@@ -6,7 +6,7 @@ import contextlib
 from typing import Any, Callable, Iterator, Sequence
 
 from simgrad.v1 import program_pb2
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
 from .expression import Expression
 from .operation_writer import type_text
@@ -219,7 +219,56 @@ class ControlFlow(Operations):
         self._regions[-1].ops.append(op)
         return results
 
+    def call(
+        self,
+        body: Callable[..., Any],
+        args: Sequence[Any],
+        vjp: Callable[[list[Expression], list[Expression], list[Expression]], Any] | None = None,
+    ) -> list[Expression]:
+        """What body(*args) returns, as a list.
+
+        With `vjp`, of (args, results, cotangents of the real results), the cotangents of the real args that it
+        returns take the place of the derivative of the body. Neither function may then use values
+        around it, but numbers, configs and the step; what the vjp decides is not recorded.
+        """
+        args = [self.value(x) for x in _listed(args)]
+        op = self._control("call", operands=[x.value for x in args])
+        region = op.regions.add()
+        with self._region(region):
+            given = [self.value(x) for x in _listed(body(*self._arguments(region, args)))]
+            region.yields.extend(x.value for x in given)
+        results = [self._new(x.shape, x.element, self._name(x)) for x in given]
+        op.results.extend(x.value for x in results)
+        if vjp is not None:
+            region = op.regions.add()
+            with self._region(region):
+                operands = self._arguments(region, args)
+                values = self._arguments(region, results)
+                real = [x for x in results if x.element == ELEMENT_TYPE_REAL]
+                made = vjp(operands, values, self._arguments(region, real))
+                before = [x for x in operands if x.element == ELEMENT_TYPE_REAL]
+                cotangents = self._following(made, before, "real argument")
+                region.yields.extend(x.value for x in cotangents)
+        self._regions[-1].ops.append(op)
+        return results
+
+    def halt(self, name: str, condition: Expression, *, error: bool = False) -> None:
+        """Ends the run of an instance where the condition, a bool, holds: this step completes, later ones
+        do not run, its states stand still.
+
+        With `error` this step does not count either, and the instance has no gradient. An answer's
+        `halted` says which halt ended which instance, in which step.
+        """
+        op = self._control("halt", decision_site=name, error=error)
+        op.operands.append(self.value(condition).value)
+        self._regions[-1].ops.append(op)
+
     # ---- Internal ----
+
+    def _arguments(
+        self, region: program_pb2.Region, values: Sequence[Expression]
+    ) -> list[Expression]:
+        return [self._argument(region, x) for x in values]
 
     def _control(self, code: str, **attributes: Any) -> program_pb2.Op:
         return program_pb2.Op(

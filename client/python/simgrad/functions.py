@@ -198,6 +198,71 @@ def scan(
     return _formed(start, made), None if form[0] is None else _formed(form[0], stacks)
 
 
+class custom_vjp:
+    """A function with a derivative of its own, as in JAX.
+
+        @sg.custom_vjp
+        def norm(x):
+            return np.sqrt((x * x).sum())
+
+        @norm.defvjp
+        def norm_vjp(args, result, cotangent):
+            (x,) = args
+            return cotangent * x / sg.where(result > 0, result, 1.0)
+
+    The vjp takes the arguments, what the function returned and the cotangents of its real values in the
+    same form, and returns the cotangents of the real arguments, in their order. Neither function may
+    use values around it, but numbers and configs: whatever is to have a gradient is an argument.
+    """
+
+    def __init__(self, body: Callable[..., Any]):
+        self._body = body
+        self._vjp: Callable[[tuple[Any, ...], Any, Any], Any] | None = None
+        self.__name__ = getattr(body, "__name__", "call")
+        self.__doc__ = body.__doc__ or type(self).__doc__
+
+    def defvjp(
+        self, vjp: Callable[[tuple[Any, ...], Any, Any], Any]
+    ) -> Callable[[tuple[Any, ...], Any, Any], Any]:
+        """Says how a call is differentiated. Returns its argument, so that it may decorate."""
+        self._vjp = vjp
+        return vjp
+
+    def __call__(self, *args: Any) -> Any:
+        b = builder(args)
+        form: list[Any] = []
+
+        def body(*inner: Any) -> Any:
+            form.append(self._body(*inner))
+            return form[-1]
+
+        vjp = self._vjp
+        if vjp is None:
+            raise TypeError(f"{b.here()}{self.__name__} has no vjp: define one with defvjp")
+
+        def reversed_call(
+            operands: list[Expression], results: list[Expression], cotangents: list[Expression]
+        ) -> Any:
+            return vjp(tuple(operands), _formed(form[0], results), _formed(form[0], cotangents))
+
+        results = b.call(body, args, reversed_call)
+        return _formed(form[0], results)
+
+
+# ---- Random numbers ----
+
+
+def uniform(shape: int | Sequence[int] = ()) -> Expression:
+    """Random numbers, evenly spread over [0, 1). Every call draws others, in every step and for every
+    instance, by the `seed` of the request and the instance's id."""
+    return builder().uniform(_shape(shape))
+
+
+def normal(shape: int | Sequence[int] = ()) -> Expression:
+    """Random numbers, normally distributed with mean 0 and variance 1; as `uniform`."""
+    return builder().normal(_shape(shape))
+
+
 # ---- What a step tells ----
 
 
@@ -218,6 +283,16 @@ def accept(site: str, condition: Expression, trial: Any, current: Any) -> Expres
     acceptance."""
     b = builder(condition)
     return b.where(b.test(site, condition, "acceptance"), trial, current)
+
+
+def halt(name: str, condition: Expression, *, error: bool = False) -> None:
+    """Ends the run of an instance where the condition holds, behind this step: sg.halt("fell", z < 0.2).
+
+    Its states stand still from then on, later steps cost nothing, and an answer's `halted` says which halt
+    ended it, in which step. With `error` this step does not count either, and the instance has no
+    gradient. Halts stand in the step itself, in no loop and no branch.
+    """
+    builder(condition).halt(name, condition, error=error)
 
 
 def stop_gradient(x: Any) -> Expression:
@@ -242,6 +317,10 @@ def _formed(like: Any, values: Sequence[Any]) -> Any:
     if not isinstance(like, (list, tuple)):
         return values[0]
     return type(like)(values) if type(like) in (list, tuple) else tuple(values)
+
+
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
 def _site_of(body: Callable[..., Any]) -> str:

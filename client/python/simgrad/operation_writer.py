@@ -88,6 +88,15 @@ class OperationWriter:
         kept = own_element(value) if element is None else element
         return self._emit("literal", [], array.shape, kept, literal=numbers_of(array))
 
+    def uniform(self, shape: Sequence[int] = ()) -> Expression:
+        """Random numbers, evenly spread over [0, 1): by the seed of the request, the id of the instance, the
+        step and the place in the program. Draws are not differentiated."""
+        return self._emit("uniform", [], tuple(shape), ELEMENT_TYPE_REAL, shape=tuple(shape))
+
+    def normal(self, shape: Sequence[int] = ()) -> Expression:
+        """Random numbers, normally distributed with mean 0 and variance 1; as `uniform`."""
+        return self._emit("normal", [], tuple(shape), ELEMENT_TYPE_REAL, shape=tuple(shape))
+
     def apply(self, code: str, *operands: Any, **attributes: Any) -> Expression:
         """An operation of the table by its name, for those whose name is computed."""
         method = getattr(type(self), f"{code}_" if code in ("and", "or", "not") else code, None)

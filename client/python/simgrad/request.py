@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from simgrad import arrays, errors
+from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.policy import Policy, policy_message
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 from simgrad.world import World
@@ -29,7 +30,7 @@ _DETAILS = {
 }
 # Of a rollout, beside those that Client.rollout names.
 _OPTIONS = (
-    *("instances", "first_instance", "instance_ids", "stride", "chunk_steps"),
+    *("instances", "first_instance", "instance_ids", "seed", "stride", "chunk_steps"),
     "checkpoint_interval",
 )
 _REDUCTIONS = {
@@ -78,6 +79,7 @@ def rollout_spec(
     instances: int = 0,
     first_instance: int = 0,
     instance_ids: Iterable[int] = (),
+    seed: int = 0,
     chunk_steps: int = 0,
     checkpoint_interval: int = 0,
     program: str = "fingerprint",
@@ -101,6 +103,7 @@ def rollout_spec(
         policy=policy_message(policy),
         first_instance=first_instance,
         instance_ids=[int(i) for i in instance_ids],
+        seed=seed,
         record=record,
         diagnostics=simgrad_pb2.DiagnosticsOptions(
             level=_word(_LEVELS, "diagnostics", diagnostics), stride=stride
@@ -141,12 +144,14 @@ def gradient_request(
     weights: Any = None,
     wrt: Iterable[str] | None = None,
     reduction: str = "all",
+    loops: Mapping[str, Truncated | Implicit] | None = None,
 ) -> simgrad_pb2.GradientRequest:
     """The message of a gradient; the arguments are those of Client.gradient."""
     request = simgrad_pb2.GradientRequest(
         spec=spec,
         reduction=_word(_REDUCTIONS, "reduction", reduction),
         weights=_weights(weights),
+        loops=[how.to_proto(site) for site, how in (loops or {}).items()],
     )
     if cotangents is not None:
         if not isinstance(cotangents, Cotangents):
@@ -171,6 +176,7 @@ def description(
     adjoint: bool = False,
     wrt: Iterable[simgrad_pb2.InputName] = (),
     cotangents: Cotangents | Mapping[str, Iterable[str]] | None = None,
+    loops: Iterable[simgrad_pb2.LoopDerivative] = (),
     cuda: simgrad_pb2.CudaTextOptions | None = None,
 ) -> simgrad_pb2.DescribeProgramRequest:
     """The message that asks for a program; of cotangents the names alone count."""
@@ -185,6 +191,7 @@ def description(
         wrt=wrt,
         cotangent_final_state=list(cotangents.state),
         cotangent_trajectory=list(cotangents.trajectory),
+        loops=loops,
         cuda=cuda,
     )
 

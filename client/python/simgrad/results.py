@@ -146,6 +146,16 @@ class NonFinite:
     stopped: bool
 
 
+@dataclass(frozen=True)
+class Halted:
+    """An instance that a halt of the world ended, after `step`; with an error before it."""
+
+    instance: int  # index in the request
+    halt: str
+    step: int
+    error: bool
+
+
 @dataclass(repr=False)
 class Rollout:
     """A finished rollout.
@@ -155,6 +165,7 @@ class Rollout:
       trajectory: recorded states [N, T + 1, field shape] and observables [N, T, field shape].
       ok: [N] bool. health: one NonFinite per instance that is not ok. certificates: of the first of
         them.
+      halted: one Halted per instance that a halt of the world ended.
       path_signature: of the batch (int). path_signatures: [N] uint64.
       value: sum of weight * value over the instances, or None without an objective. values: [N]
         f64.
@@ -168,6 +179,7 @@ class Rollout:
     trajectory: dict[str, np.ndarray]
     ok: np.ndarray
     health: list[NonFinite]
+    halted: list[Halted]
     certificates: list[BirthCertificate]
     path_signature: int
     path_signatures: np.ndarray

@@ -155,7 +155,9 @@ std::vector<Slot> AdjointRunner::ReverseWhile(const Op& op, const Frame& around,
     captures = Part(out, c, x);
   };
   if (run.last_test == run.iterations) test(2, run.last_test, {&exports});
-  for (int64_t i = run.iterations - 1; i >= 0; --i) {
+  const int64_t last = op.attributes.last;
+  const int64_t first = last == 0 ? 0 : std::max<int64_t>(0, run.iterations - last);
+  for (int64_t i = run.iterations - 1; i >= first; --i) {
     const std::vector<Slot> out = apply(0, *run.bodies[static_cast<size_t>(i)], {});
     carried = Part(out, 0, c);
     const std::vector<Slot> from_body = Part(out, c, e);

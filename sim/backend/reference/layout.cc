@@ -67,6 +67,7 @@ void Layouts::Add(const Region& region) {
 Frame::Frame(const RegionLayout& of, const Frame* around)
     : layout(&of), parent(around), values(of.producer.size()) {
   if (around == nullptr) return;
+  primal = around->primal;
   iteration = around->iteration;
   element = around->element;
   loop_site = around->loop_site;

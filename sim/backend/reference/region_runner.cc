@@ -45,7 +45,10 @@ void RegionRunner::Execute(const Op& op, Frame& frame) {
   if (op.code == kEvent) return ExecuteEvent(op, frame);
   if (op.code == kWhile) return ExecuteWhile(op, frame);
   if (op.code == kFor) return ExecuteFor(op, frame);
-  const std::vector<const Array*> operands = Gather(op.operands, frame);
+  std::vector<const Array*> operands = Gather(op.operands, frame);
+  // A draw hangs on where it stands.
+  const Array place = {{}, {frame.iteration, frame.element}};
+  if (op.code == kUniform || op.code == kNormal) operands.push_back(&place);
   sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
   for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));
   Store(op, operands, frame, Evaluate({program_, program(), op, operands, *sinks_.meter}));

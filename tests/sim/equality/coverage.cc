@@ -74,6 +74,19 @@ Contents ContentsOf(const NumericalProgram& numerical) {
   return contents;
 }
 
+// Forward loops in the adjoint are those of vjps.
+bool HasVjpLoops(const Region& region) {
+  return std::any_of(region.ops.begin(), region.ops.end(), [](const Op& op) {
+    return op.code == OpCode::kWhile || op.code == OpCode::kFor ||
+           std::any_of(op.regions.begin(), op.regions.end(),
+                       [](const Region& inside) { return HasVjpLoops(inside); });
+  });
+}
+
+bool HasVjpLoops(const NumericalProgram& numerical) {
+  return numerical.adjoint && HasVjpLoops(numerical.adjoint->inner);
+}
+
 bool IsUneven(const Observed& seen, int64_t instances) {
   const size_t n = static_cast<size_t>(instances);
   for (const InstanceSite& site : seen.sites) {
@@ -113,6 +126,17 @@ void Coverage::Add(const Case& made, const Observed& seen) {
   predicates += contents.predicate ? 1 : 0;
   branches += contents.branch ? 1 : 0;
   scans += contents.scans ? 1 : 0;
+  vjp_loops += HasVjpLoops(*made.work.batch.program) ? 1 : 0;
+  if (const auto& spec = made.work.batch.program->adjoint_spec) {
+    const auto has = [&](LoopChoice::How how) {
+      return std::any_of(spec->loops.begin(), spec->loops.end(),
+                         [&](const LoopChoice& choice) { return choice.how == how; });
+    };
+    truncated += has(LoopChoice::How::kTruncated) ? 1 : 0;
+    fixed_points += has(LoopChoice::How::kImplicit) ? 1 : 0;
+  }
+  const auto& halted = seen.result.halts;
+  halts += std::any_of(halted.begin(), halted.end(), [](const auto& h) { return h.has_value(); });
   stacks += contents.stacks ? 1 : 0;
   reversed_scans += contents.reversed ? 1 : 0;
   for (const auto& site : seen.diagnostics.terminations) {
@@ -134,7 +158,8 @@ void Coverage::Add(const Case& made, const Observed& seen) {
 std::vector<Coverage::Line> Coverage::Lines() const {
   std::vector<Line> lines;
   EachOp([&](OpCode code, const OpInfo& info) {
-    if (info.expand != nullptr) return;
+    const bool is_gone = code == OpCode::kOwnVjp || code == OpCode::kHalt;
+    if (info.expand != nullptr || is_gone) return;
     lines.push_back({std::string(info.name), operations[static_cast<size_t>(code)], 20});
   });
   for (size_t i = 0; i < formats.size(); ++i) {
@@ -162,6 +187,10 @@ std::vector<Coverage::Line> Coverage::Lines() const {
                              {"predicates", predicates, 100},
                              {"stopped by a counter", counters, 20},
                              {"regions of a cond", branches, 50},
+                             {"loops of a vjp", vjp_loops, 10},
+                             {"truncated loops", truncated, 30},
+                             {"fixed points", fixed_points, 15},
+                             {"halts", halts, 20},
                              {"scanned operands", scans, 50},
                              {"stacked results", stacks, 50},
                              {"reversed scans", reversed_scans, 50},

@@ -34,6 +34,10 @@ struct Coverage {
   int counters = 0;    // some loop was ended by integers alone
   int branches = 0;    // some cond
   int scans = 0;
+  int vjp_loops = 0;  // the vjp of some call has a loop or a branch
+  int truncated = 0;  // some loop is differentiated by its last iterations
+  int fixed_points = 0;
+  int halts = 0;  // some halt ended some instance
   int stacks = 0;
   int reversed_scans = 0;
   int gradients = 0;

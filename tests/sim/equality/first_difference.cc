@@ -25,6 +25,15 @@ std::string Text(T x) {
   }
 }
 
+// Step, halt and kind, in one number.
+std::vector<int64_t> PlacesOf(const std::vector<std::optional<Halt>>& halts) {
+  std::vector<int64_t> places;
+  for (const auto& halt : halts) {
+    places.push_back(halt ? 2 * (kMostHalts * halt->step + halt->halt) + halt->error : -1);
+  }
+  return places;
+}
+
 // Walks two values of one type along the same fields; keeps the first place where they differ.
 class Walk {
  public:
@@ -219,6 +228,7 @@ std::optional<std::string> FirstDifference(const Observed& a, const Observed& b)
   walk.Leaf("steps_done", x.steps_done, y.steps_done);
   walk.Same("final_states", x.final_states, y.final_states);
   SameList(walk, "health", x.health, y.health);
+  walk.Numbers("halts", PlacesOf(x.halts), PlacesOf(y.halts));
   walk.Numbers("path_signatures", x.path_signatures, y.path_signatures);
   walk.Leaf("batch_path_signature", x.batch_path_signature, y.batch_path_signature);
   SameRows(walk, "first_event_steps", x.first_event_steps, y.first_event_steps);

@@ -202,12 +202,15 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
     case OpClass::kPrecision:
       return WritePrecision(code, pool);
     case OpClass::kConstant:
+      if (code == kUniform || code == kNormal) return WriteDraw(code, pool);
       WriteLiteral(pool);
       return true;
     case OpClass::kControl:
       if (code == kEvent) return WriteEvent(pool);
       if (code == kCond) return WriteCond(pool, depth);
       if (code == kAccept) return WriteAccept(pool);
+      if (code == kCall) return WriteCall(pool, depth);
+      if (code == kHalt) return WriteHalt(pool, depth);
       return code == kFor ? WriteFor(pool, depth) : WriteWhile(pool, depth);
     case OpClass::kAdjoint:
       break;

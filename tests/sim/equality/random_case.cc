@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -10,7 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "precision/policy.h"
+#include "sim/engine/random_keys.h"
 #include "sim/op/op_info.h"
+#include "sim/program/draws.h"
+#include "sim/program/field_error.h"
 #include "sim/program/lower.h"
 
 namespace simgrad::sim::equality {
@@ -108,8 +113,13 @@ Tensor RandomTensor(Feed& feed, const Type& type, int64_t copies) {
 std::vector<Binding> RandomBindings(Feed& feed, const Program& program, const Batch& batch) {
   std::vector<Binding> bindings;
   for (const Input& input : program.inputs) {
+    if (input.name == kRandomKey) {
+      bindings.push_back(RandomKeys(feed.random.Bits(), batch.instance_ids));
+      continue;
+    }
     Binding& binding = bindings.emplace_back();
     if (input.kind == InputKind::kConfig || input.kind == InputKind::kStep) continue;
+    if (input.name == kHaltedState) continue;
     if (!feed.smooth && input.default_value && feed.random.Chance(0.3)) continue;
     const bool varies = input.kind == InputKind::kControl || input.kind == InputKind::kData;
     const bool state = input.kind == InputKind::kState;
@@ -158,6 +168,27 @@ AdjointSpec RandomSpec(Random& random, const Program& world, const std::string& 
     spec.wanted.push_back(IsDifferentiable(world, input) && (all || random.Chance(0.85)));
   }
   return spec;
+}
+
+// Truncated, or as a fixed point: damped, so that w stays moderate.
+std::vector<LoopChoice> RandomChoices(Random& random, const Program& world) {
+  std::vector<LoopChoice> choices;
+  std::set<std::string_view> named;
+  const std::vector<Site> sites = SitesOf(world);
+  for (const Site& site : sites) {
+    const bool loop = site.kind == SiteKind::kTermination;
+    if (!loop || !random.Chance(0.25) || !named.insert(site.name).second) continue;
+    LoopChoice& choice = choices.emplace_back();
+    choice.site = site.name;
+    choice.last = random.Integer(1, 4);
+    if (random.Chance(0.5)) continue;
+    choice.how = LoopChoice::How::kImplicit;
+    choice.solver = static_cast<LoopChoice::Solver>(random.Integer(0, 2));
+    choice.tol = random.Chance(0.5) ? 1e-2 : 1e-6;
+    choice.max_iter = random.Integer(1, 6);
+    choice.damping = random.Chance(0.5) ? 0.0 : 2.0;
+  }
+  return choices;
 }
 
 void SendCotangents(Random& random, const AdjointSpec& spec, Batch& batch) {
@@ -224,10 +255,13 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   world_options.smooth = options.smooth;
   world_options.size = options.size;
   world_options.focus = static_cast<OpCode>(seed % static_cast<uint64_t>(OpCode::kTape));
-  const bool adjoint_only = !InfoOf(world_options.focus).in_worlds;
-  if (adjoint_only) {
-    world_options.focus =
-        world_options.focus == OpCode::kExclusiveProd ? OpCode::kProd : OpCode::kSlice;
+  if (!InfoOf(world_options.focus).in_worlds) {
+    // What gives it.
+    const std::map<OpCode, OpCode> makers = {{OpCode::kExclusiveProd, OpCode::kProd},
+                                             {OpCode::kScatterWinner, OpCode::kScatter},
+                                             {OpCode::kOwnVjp, OpCode::kCall}};
+    const auto maker = makers.find(world_options.focus);
+    world_options.focus = maker == makers.end() ? OpCode::kSlice : maker->second;
   }
   absl::StatusOr<RandomWorld> world = MakeRandomWorld(random, world_options);
   if (!world.ok()) return world.status();
@@ -249,15 +283,25 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
     adjoint = RandomSpec(random, world->program, objective, options.smooth);
     made.work.gradient = options.smooth ? GradientWork{} : RandomGradientWork(random, batch);
   }
-  absl::StatusOr<NumericalProgram> lowered =
-      Lower(world->program, std::get<precision::Policy>(policy), objective, adjoint);
+  if (adjoint && !options.smooth) adjoint->loops = RandomChoices(random, world->program);
+  const auto lower = [&] {
+    return Lower(world->program, std::get<precision::Policy>(policy), objective, adjoint);
+  };
+  absl::StatusOr<NumericalProgram> lowered = lower();
+  if (adjoint && FieldOf(lowered.status()).starts_with("loops")) {
+    // A loop per element, or one whose exports have cotangents, is no fixed point.
+    std::erase_if(adjoint->loops, [](const LoopChoice& choice) {
+      return choice.how == LoopChoice::How::kImplicit;
+    });
+    lowered = lower();
+  }
   if (!lowered.ok()) return lowered.status();
   if (ReadsMissingExports(lowered->program, batch.steps)) batch.steps = 1;
   batch.program = std::make_shared<const NumericalProgram>(std::move(*lowered));
   const bool extreme = random.Chance(0.15);
   Feed feed{random, world->thresholds, options.smooth, random.Chance(0.12), extreme};
   batch.inputs = RandomBindings(feed, batch.program->program, batch);
-  if (adjoint) SendCotangents(random, *adjoint, batch);
+  if (adjoint) SendCotangents(random, *batch.program->adjoint_spec, batch);
   ChooseOptions(random, options.smooth, made.work);
   made.world = std::move(world->program);
   made.work = Recut(made.work, random.Bits());

@@ -95,6 +95,7 @@ void WorldWriter::WriteStep() {
   if (random_.Chance(0.75)) WriteWhile(pool, 0);
   Grow(pool, static_cast<int>(random_.Integer(3, 10)), 0);
   while (random_.Chance(0.3)) WriteEvent(pool);
+  if (random_.Chance(0.15)) WriteHalt(pool, 0);
   WriteExports(pool);
   Vars next;
   for (const Var& state : states_) {
@@ -204,7 +205,7 @@ void WorldWriter::WriteObjective(int number) {
     terminal = [&](const Vars& states, const Vars& exports) {
       ValuePool pool;
       add(pool, states);
-      add(pool, exports);
+      if (halts_ == 0) add(pool, exports);
       for (const Var& x : inputs_.reals) {
         const bool state =
             std::any_of(states_.begin(), states_.end(), [&](const Var& s) { return s.id == x.id; });

@@ -47,6 +47,7 @@ Observed RowOf(const Observed& all, int64_t row, int64_t rows) {
   to.steps_done = from.steps_done;
   to.final_states = RowOf(from.final_states, row, rows);
   to.health = Part(from.health, row, rows);
+  to.halts = Part(from.halts, row, rows);
   to.path_signatures = Part(from.path_signatures, row, rows);
   for (const std::vector<int64_t>& steps : from.first_event_steps) {
     to.first_event_steps.push_back(Part(steps, row, rows));

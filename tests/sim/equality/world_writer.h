@@ -1,5 +1,5 @@
 // Writes one random world (random_program.h): operations in operation_writer.cc, loops in
-// loop_writer.cc, inputs, regions and costs in random_program.cc.
+// loop_writer.cc, calls in call_writer.cc, inputs, regions and costs in random_program.cc.
 #pragma once
 
 #include <optional>
@@ -105,6 +105,11 @@ class WorldWriter {
                                const Vars& mapped);
   Var Condition(ValuePool& pool, Var driver);
   bool WriteCond(ValuePool& pool, int depth);
+  // call_writer.cc
+  bool WriteCall(ValuePool& pool, int depth);
+  bool WriteSmoothCall(ValuePool& pool);
+  bool WriteDraw(OpCode code, ValuePool& pool);
+  bool WriteHalt(ValuePool& pool, int depth);
   Vars WriteBody(const LoopPlan& plan, const ValuePool& visible, const Vars& carried,
                  const Vars& exports, const Vars& mapped);
   Var Residual(Var driver);
@@ -125,6 +130,9 @@ class WorldWriter {
   int configs_ = 0;
   int loops_ = 0;
   int conds_ = 0;
+  int calls_ = 0;
+  int halts_ = 0;
+  int in_vjp_ = 0;  // vjp regions around
 };
 
 }  // namespace simgrad::sim::equality

@@ -49,7 +49,7 @@ double Inner(const std::vector<double>& cotangent, const Tensor& from, int64_t r
 double SentProducts(const Batch& batch, const Observed& seen) {
   const int64_t n = batch.instances;
   double sum = 0.0;
-  for (size_t k = 0; k < batch.cotangents.final_state.size(); ++k) {
+  for (size_t k = 0; k < seen.result.final_states.size(); ++k) {
     sum += Inner(batch.cotangents.final_state[k], seen.result.final_states[k], n, 0);
     const std::vector<double>& along = batch.cotangents.trajectory_state[k];
     sum += Inner(along, seen.first_states[k], n, 0);

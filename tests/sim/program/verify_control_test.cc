@@ -11,7 +11,7 @@
 namespace simgrad::sim {
 namespace {
 
-// In this order: an event, a cond, a for that scans x, a while with a predicate.
+// In this order: an event, a cond, a for that scans x, a while with a predicate, a call with a vjp, a halt.
 Program Control() {
   Builder b("control");
   const Var x = b.State("x", {3});
@@ -31,6 +31,15 @@ Program Control() {
         return LoopPredicate{b.Apply(OpCode::kLt, {now[0], now[0]}), {}};
       },
       [](const Vars& now, const Vars&, const Vars&) { return now; });
+  b.Call(
+      {x, first},
+      [](const Vars& args) {
+        return Vars{args[0] + args[0], args[1]};
+      },
+      [](const Vars& args, const Vars&, const Vars& g) {
+        return Vars{g[0], args[1]};
+      });
+  b.Halt("far", high);
   b.Export("last", loop.carried[0]);
   b.SetNext({sums[1]});
   return *b.Finish();
@@ -91,12 +100,78 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"StackOfAnotherType", OpCode::kFor,
                 [](Program&, Op& op) { op.regions[0].yields[1] = op.regions[0].args[0]; },
                 ".regions[0].yields[1]"},
+        Mistake{"CallWithThreeRegions", OpCode::kCall,
+                [](Program&, Op& op) { op.regions.emplace_back(); }, ".regions"},
+        Mistake{"CallWithoutResults", OpCode::kCall, [](Program&, Op& op) { op.results.clear(); },
+                ".results"},
+        Mistake{"BodyReadsAround", OpCode::kCall,
+                [](Program& p, Op& op) { op.regions[0].yields[1] = p.step.ops[1].results[0]; },
+                ".regions[0].yields[1]"},
+        Mistake{"VjpReadsAround", OpCode::kCall,
+                [](Program& p, Op& op) { op.regions[1].yields[1] = p.step.ops[1].results[0]; },
+                ".regions[1].yields[1]"},
+        Mistake{"VjpLacksACotangent", OpCode::kCall,
+                [](Program&, Op& op) { op.regions[1].args.pop_back(); }, ".regions[1].args"},
+        Mistake{"VjpYieldsTooFew", OpCode::kCall,
+                [](Program&, Op& op) { op.regions[1].yields.pop_back(); }, ".regions[1].yields"},
+        Mistake{
+            "VjpYieldsAnotherType", OpCode::kCall,
+            [](Program&, Op& op) { std::swap(op.regions[1].yields[0], op.regions[1].yields[1]); },
+            ".regions[1].yields[0]"},
+        Mistake{"HaltOnAReal", OpCode::kHalt,
+                [](Program& p, Op& op) { op.operands[0] = p.step.ops[1].results[0]; }, ".operands"},
+        Mistake{"HaltGivesSomething", OpCode::kHalt,
+                [](Program& p, Op& op) {
+                  op.results.push_back(p.AddValue({ElementType::kBool, {}}));
+                },
+                ".results"},
+        Mistake{"HaltInARegion", OpCode::kHalt,
+                [](Program& p, Op& op) {
+                  Op halt = op;
+                  p.step.ops.pop_back();
+                  OpOf(p, OpCode::kCond).regions[0].ops.push_back(halt);
+                },
+                ".code"},
+        Mistake{"HaltWithoutAName", OpCode::kHalt,
+                [](Program&, Op& op) { op.attributes.site.clear(); }, ".decision_site"},
         Mistake{"KindWithoutLevel", OpCode::kEvent,
                 [](Program&, Op& op) { op.attributes.kind = TestKind::kGuard; }, ".test_kind"},
         Mistake{"NameWithoutLevel", OpCode::kWhile,
                 [](Program&, Op& op) { op.regions[0].ops[0].attributes.site = "small"; },
                 ".decision_site"}),
     [](const testing::TestParamInfo<Mistake>& mistake) { return mistake.param.name; });
+
+TEST(VerifyControl, DrawsStandInTheStepAlone) {
+  const auto draw = [](Builder& b) { return b.Do(OpCode::kUniform, {}); };
+  Builder step("step");
+  step.SetNext({step.State("x", {}) + draw(step)});
+  EXPECT_TRUE(step.Finish().ok());
+  Builder initial("initial");
+  const Var x = initial.State("x", {});
+  initial.SetInitial([&] { return Vars{x + draw(initial)}; });
+  initial.SetNext({x});
+  EXPECT_EQ(FieldOf(initial.Finish().status()), "initial.ops[0].code");
+  Builder vjp("vjp");
+  const Var y = vjp.State("x", {});
+  vjp.SetNext(vjp.Call(
+      {y}, [](const Vars& args) { return args; },
+      [&](const Vars&, const Vars&, const Vars& g) { return Vars{g[0] * draw(vjp)}; }));
+  EXPECT_EQ(FieldOf(vjp.Finish().status()), "step.ops[0].regions[1].ops[0].code");
+}
+
+// A terminal cost reads states alone where an instance may stand still.
+TEST(VerifyControl, AHaltedInstanceHasNoObservables) {
+  for (const bool halts : {false, true}) {
+    Builder b("fall");
+    const Var x = b.State("x", {});
+    const Var next = x - b.Literal(1.0);
+    if (halts) b.Halt("low", b.Event("low", next, Comparison::kLt, x));
+    b.Export("seen", next);
+    b.SetNext({next});
+    b.AddObjective("end", nullptr, [](const Vars&, const Vars& exports) { return exports[0]; });
+    EXPECT_EQ(b.Finish().ok(), !halts);
+  }
+}
 
 // A bool that hangs on an unnamed comparison may choose where the program states a level.
 TEST(VerifyControl, ALevelLetsComparisonsDecide) {

@@ -76,11 +76,12 @@ class CudaTextOptions(_message.Message):
     def __init__(self, mapping: _Optional[_Union[CudaMapping, str]] = ..., per_step: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeProgramRequest(_message.Message):
-    __slots__ = ["adjoint", "cotangent_final_state", "cotangent_trajectory", "cuda", "objective", "policy", "world", "wrt"]
+    __slots__ = ["adjoint", "cotangent_final_state", "cotangent_trajectory", "cuda", "loops", "objective", "policy", "world", "wrt"]
     ADJOINT_FIELD_NUMBER: _ClassVar[int]
     COTANGENT_FINAL_STATE_FIELD_NUMBER: _ClassVar[int]
     COTANGENT_TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
     CUDA_FIELD_NUMBER: _ClassVar[int]
+    LOOPS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
@@ -89,11 +90,12 @@ class DescribeProgramRequest(_message.Message):
     cotangent_final_state: _containers.RepeatedScalarFieldContainer[str]
     cotangent_trajectory: _containers.RepeatedScalarFieldContainer[str]
     cuda: CudaTextOptions
+    loops: _containers.RepeatedCompositeFieldContainer[LoopDerivative]
     objective: str
     policy: _policy_pb2.Policy
     world: World
     wrt: _containers.RepeatedCompositeFieldContainer[InputName]
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ..., cuda: _Optional[_Union[CudaTextOptions, _Mapping]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., cotangent_final_state: _Optional[_Iterable[str]] = ..., cotangent_trajectory: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ..., cuda: _Optional[_Union[CudaTextOptions, _Mapping]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., cotangent_final_state: _Optional[_Iterable[str]] = ..., cotangent_trajectory: _Optional[_Iterable[str]] = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ...) -> None: ...
 
 class DescribeProgramResponse(_message.Message):
     __slots__ = ["cuda", "inputs", "program", "source"]
@@ -183,20 +185,22 @@ class GradientPart(_message.Message):
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[GradientResult, _Mapping]] = ..., backward: _Optional[_Union[_diagnostics_pb2.BackwardBlock, _Mapping]] = ...) -> None: ...
 
 class GradientRequest(_message.Message):
-    __slots__ = ["cotangents", "reduction", "return_tree", "spec", "weights", "wrt"]
+    __slots__ = ["cotangents", "loops", "reduction", "return_tree", "spec", "weights", "wrt"]
     COTANGENTS_FIELD_NUMBER: _ClassVar[int]
+    LOOPS_FIELD_NUMBER: _ClassVar[int]
     REDUCTION_FIELD_NUMBER: _ClassVar[int]
     RETURN_TREE_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     WRT_FIELD_NUMBER: _ClassVar[int]
     cotangents: _containers.RepeatedCompositeFieldContainer[Cotangent]
+    loops: _containers.RepeatedCompositeFieldContainer[LoopDerivative]
     reduction: InstanceReduction
     return_tree: bool
     spec: RolloutSpec
     weights: _containers.RepeatedScalarFieldContainer[float]
     wrt: _containers.RepeatedCompositeFieldContainer[InputName]
-    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ...) -> None: ...
+    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ...) -> None: ...
 
 class GradientResponse(_message.Message):
     __slots__ = ["parts"]
@@ -219,6 +223,18 @@ class GradientResult(_message.Message):
     rollout: RolloutResult
     skipped: bool
     def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ...) -> None: ...
+
+class ImplicitDerivative(_message.Message):
+    __slots__ = ["damping", "max_iter", "solver", "tol"]
+    DAMPING_FIELD_NUMBER: _ClassVar[int]
+    MAX_ITER_FIELD_NUMBER: _ClassVar[int]
+    SOLVER_FIELD_NUMBER: _ClassVar[int]
+    TOL_FIELD_NUMBER: _ClassVar[int]
+    damping: float
+    max_iter: int
+    solver: str
+    tol: float
+    def __init__(self, solver: _Optional[str] = ..., tol: _Optional[float] = ..., max_iter: _Optional[int] = ..., damping: _Optional[float] = ...) -> None: ...
 
 class InputGradient(_message.Message):
     __slots__ = ["connected", "gated_by", "gradient", "kind", "name", "tree"]
@@ -263,18 +279,28 @@ class InputSchema(_message.Message):
     def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ..., element: _Optional[_Union[_program_pb2.ElementType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., default_value: _Optional[float] = ..., differentiable: bool = ..., description: _Optional[str] = ...) -> None: ...
 
 class InstanceHealth(_message.Message):
-    __slots__ = ["index", "ok", "phase", "step", "stopped"]
+    __slots__ = ["halted_by", "halted_error", "halted_index", "halted_step", "halts", "index", "ok", "phase", "step", "stopped"]
+    HALTED_BY_FIELD_NUMBER: _ClassVar[int]
+    HALTED_ERROR_FIELD_NUMBER: _ClassVar[int]
+    HALTED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    HALTED_STEP_FIELD_NUMBER: _ClassVar[int]
+    HALTS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    halted_by: _containers.RepeatedScalarFieldContainer[int]
+    halted_error: _containers.RepeatedScalarFieldContainer[bool]
+    halted_index: _containers.RepeatedScalarFieldContainer[int]
+    halted_step: _containers.RepeatedScalarFieldContainer[int]
+    halts: _containers.RepeatedScalarFieldContainer[str]
     index: _containers.RepeatedScalarFieldContainer[int]
     ok: bytes
     phase: _containers.RepeatedScalarFieldContainer[str]
     step: _containers.RepeatedScalarFieldContainer[int]
     stopped: _containers.RepeatedScalarFieldContainer[bool]
-    def __init__(self, ok: _Optional[bytes] = ..., index: _Optional[_Iterable[int]] = ..., phase: _Optional[_Iterable[str]] = ..., step: _Optional[_Iterable[int]] = ..., stopped: _Optional[_Iterable[bool]] = ...) -> None: ...
+    def __init__(self, ok: _Optional[bytes] = ..., index: _Optional[_Iterable[int]] = ..., phase: _Optional[_Iterable[str]] = ..., step: _Optional[_Iterable[int]] = ..., stopped: _Optional[_Iterable[bool]] = ..., halts: _Optional[_Iterable[str]] = ..., halted_index: _Optional[_Iterable[int]] = ..., halted_by: _Optional[_Iterable[int]] = ..., halted_step: _Optional[_Iterable[int]] = ..., halted_error: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ["max_depth", "max_elements", "max_exports", "max_instances", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operations", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
@@ -331,6 +357,16 @@ class ListWorldsResponse(_message.Message):
     WORLDS_FIELD_NUMBER: _ClassVar[int]
     worlds: _containers.RepeatedCompositeFieldContainer[WorldSchema]
     def __init__(self, worlds: _Optional[_Iterable[_Union[WorldSchema, _Mapping]]] = ...) -> None: ...
+
+class LoopDerivative(_message.Message):
+    __slots__ = ["implicit", "site", "truncated"]
+    IMPLICIT_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    implicit: ImplicitDerivative
+    site: str
+    truncated: int
+    def __init__(self, site: _Optional[str] = ..., truncated: _Optional[int] = ..., implicit: _Optional[_Union[ImplicitDerivative, _Mapping]] = ...) -> None: ...
 
 class NamedTensor(_message.Message):
     __slots__ = ["name", "per_step", "tensor"]
@@ -426,7 +462,7 @@ class RolloutResult(_message.Message):
     def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., value: _Optional[float] = ..., values: _Optional[bytes] = ..., path_signatures: _Optional[bytes] = ..., batch_path_signature: _Optional[int] = ..., health: _Optional[_Union[InstanceHealth, _Mapping]] = ..., first_events: _Optional[_Iterable[_Union[FirstEvent, _Mapping]]] = ..., certificates: _Optional[_Iterable[_Union[_diagnostics_pb2.BirthCertificate, _Mapping]]] = ..., phase_seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RolloutSpec(_message.Message):
-    __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "policy", "program", "record", "steps", "world"]
+    __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "policy", "program", "record", "seed", "steps", "world"]
     CHECKPOINT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_STEPS_FIELD_NUMBER: _ClassVar[int]
     CONTROLS_FIELD_NUMBER: _ClassVar[int]
@@ -441,6 +477,7 @@ class RolloutSpec(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
     checkpoint_interval: int
@@ -457,9 +494,10 @@ class RolloutSpec(_message.Message):
     policy: _policy_pb2.Policy
     program: ProgramDetail
     record: _containers.RepeatedScalarFieldContainer[str]
+    seed: int
     steps: int
     world: World
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., steps: _Optional[int] = ..., instances: _Optional[int] = ..., initial: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., controls: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., first_instance: _Optional[int] = ..., instance_ids: _Optional[_Iterable[int]] = ..., record: _Optional[_Iterable[str]] = ..., diagnostics: _Optional[_Union[DiagnosticsOptions, _Mapping]] = ..., objective: _Optional[str] = ..., chunk_steps: _Optional[int] = ..., checkpoint_interval: _Optional[int] = ..., program: _Optional[_Union[ProgramDetail, str]] = ...) -> None: ...
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., steps: _Optional[int] = ..., instances: _Optional[int] = ..., initial: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., controls: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., first_instance: _Optional[int] = ..., instance_ids: _Optional[_Iterable[int]] = ..., record: _Optional[_Iterable[str]] = ..., diagnostics: _Optional[_Union[DiagnosticsOptions, _Mapping]] = ..., objective: _Optional[str] = ..., chunk_steps: _Optional[int] = ..., checkpoint_interval: _Optional[int] = ..., program: _Optional[_Union[ProgramDetail, str]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class ServerInfo(_message.Message):
     __slots__ = ["default_device", "devices", "limits", "metrics_port", "orders", "port", "presets", "revision", "version", "worlds"]

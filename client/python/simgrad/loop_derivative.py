@@ -1,0 +1,42 @@
+"""How a gradient goes through a loop, other than by every iteration that ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simgrad.v1 import simgrad_pb2
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """By its last `iterations`; where more ran, the value before them is a constant.
+
+    client.gradient(..., loops={"newton": sg.Truncated(3)})
+    """
+
+    iterations: int
+
+    def to_proto(self, site: str) -> simgrad_pb2.LoopDerivative:
+        return simgrad_pb2.LoopDerivative(site=site, truncated=self.iterations)
+
+
+@dataclass(frozen=True)
+class Implicit:
+    """As a fixed point x = G(x), linearised at the last iteration that ran: (1 + damping) w = g + J' w.
+
+    The start value gets no cotangent. `solver`: "lu", "iteration" (until no number of w changes by `tol`, or
+    `max_iter` times), or "" for lu where the loop carries up to 64 numbers.
+    """
+
+    solver: str = ""
+    tol: float = 0.0  # 0: 1e-9
+    max_iter: int = 0  # 0: 100
+    damping: float = 0.0
+
+    def to_proto(self, site: str) -> simgrad_pb2.LoopDerivative:
+        return simgrad_pb2.LoopDerivative(
+            site=site,
+            implicit=simgrad_pb2.ImplicitDerivative(
+                solver=self.solver, tol=self.tol, max_iter=self.max_iter, damping=self.damping
+            ),
+        )

@@ -1,0 +1,197 @@
+"""Calls with a vjp of their own, halts and random draws, end to end."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+STEPS = 5
+
+
+@sg.custom_vjp
+def clipped(x, most):
+    """x, at most `most`; its cotangent passes everywhere, and says of `most` how much is missing."""
+    return np.minimum(x, most), x - most
+
+
+@clipped.defvjp
+def clipped_vjp(args, results, cotangents):
+    x, most = args
+    g, _ = cotangents
+    return g, sg.where(x > most, g * results[1], 0.0)
+
+
+@sg.world
+def straight_through(x: sg.State, k: sg.Param):
+    y, over = clipped(k * x, 2.0 * k)
+    return {"x": y + 0.0 * over}
+
+
+@straight_through.objective
+def end(x):
+    return x
+
+
+def test_a_custom_vjp_takes_the_place_of_the_derivative(client):
+    g = client.gradient(
+        straight_through,
+        steps=1,
+        initial={"x": [1.0, 3.0]},
+        params={"k": np.array([3.0, 3.0])},
+        objective="end",
+        policy="f64",
+    )
+    np.testing.assert_array_equal(g.state["x"], [3.0, 6.0])
+    # Straight through: the cotangent of k x is 1 in both instances; 9 - 6 is missing in the second.
+    np.testing.assert_array_equal(g.initial["x"], [3.0, 3.0])
+    np.testing.assert_array_equal(g.params["k"], [1.0, 3.0 + 2.0 * 3.0])
+    assert "call" not in g.program.text
+
+
+def test_a_custom_vjp_without_a_vjp_says_so():
+    @sg.custom_vjp
+    def f(x):
+        return x
+
+    with pytest.raises(TypeError, match="f has no vjp"):
+
+        @sg.world
+        def w(x: sg.State):
+            return {"x": f(x)}
+
+        w.program
+
+
+@sg.world
+def walk(x: sg.State, drift: sg.Param = 0.25, far: sg.Config = 1.0):
+    following = x + drift + 0.5 * sg.normal() + 0.0 * sg.uniform((3,)).sum()
+    sg.halt("far", abs(following) > far)
+    return {"x": following}
+
+
+@walk.objective
+def spread(x):
+    return x * x
+
+
+def words(key, counter):
+    """Philox4x32-10, written once more."""
+    mask = 0xFFFFFFFF
+    k0, k1 = key & mask, key >> 32
+    c = list(counter)
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k0, b & mask, (a >> 32) ^ c[3] ^ k1, a & mask]
+        k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
+    return c
+
+
+def splitmix(z):
+    mask = (1 << 64) - 1
+    z = (z + 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
+
+
+def normal(seed, instance, step):
+    w = words(splitmix(seed ^ splitmix(instance)), [0, step, 0, 0])
+    u = (((w[0] << 32 | w[1]) >> 11) + 1) * 2.0**-53
+    v = ((w[2] << 32 | w[3]) >> 11) * 2.0**-53
+    return np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)
+
+
+def test_a_walk_is_that_of_its_seed_and_halts_far_away(client):
+    ids = [7, 3, 11, 4, 19, 23]
+    r = client.rollout(
+        walk, steps=STEPS, initial={"x": np.zeros(6)}, instance_ids=ids, seed=5, policy="f64"
+    )
+    halted = {h.instance: h for h in r.halted}
+    for row, instance in enumerate(ids):
+        x, ended = 0.0, None
+        for t in range(STEPS):
+            x += 0.25 + 0.5 * normal(5, instance, t)
+            if abs(x) > 1.0:
+                ended = t
+                break
+        np.testing.assert_allclose(r.state["x"][row], x, rtol=1e-12)
+        assert (ended is None) == (row not in halted)
+        if ended is not None:
+            assert (halted[row].step, halted[row].halt, halted[row].error) == (ended, "far", False)
+    assert 0 < len(halted) < 6
+    assert set(r.state) == {"x"}
+
+
+def test_draws_hang_on_the_instance_and_not_on_its_place(client):
+    options = dict(steps=STEPS, policy="f32", params={"drift": 0.1})
+    both = client.rollout(walk, initial={"x": np.zeros(2)}, instance_ids=[8, 2], seed=1, **options)
+    alone = client.rollout(
+        walk, initial={"x": np.zeros(1)}, instance_ids=[2], seed=1, chunk_steps=2, **options
+    )
+    other = client.rollout(walk, initial={"x": np.zeros(1)}, instance_ids=[2], seed=2, **options)
+    assert both.state["x"][1] == alone.state["x"][0]
+    assert other.state["x"][0] != alone.state["x"][0]
+
+
+def test_the_gradient_of_a_walk_is_that_of_its_numbers(client):
+    def ask(drift, **options):
+        call = client.gradient if options else client.rollout
+        return call(
+            walk,
+            steps=STEPS,
+            initial={"x": np.zeros(6)},
+            params={"drift": drift},
+            objective="spread",
+            seed=5,
+            policy="f64",
+            **options,
+        )
+
+    g = ask(0.25, checkpoint_interval=2)
+    assert 0 < len(g.halted) < 6
+    slope = (ask(0.25 + 1e-7).value - ask(0.25 - 1e-7).value) / 2e-7
+    assert float(g.params["drift"]) == pytest.approx(slope, rel=1e-6)
+
+
+@sg.world
+def resting(x: sg.State, p: sg.Param, tol: sg.Config = 1e-14):
+    return {"x": sg.fixed_point(lambda y: np.cos(p * y), x, tol=tol, max_iter=500, site="rest")}
+
+
+@resting.objective
+def place(x):
+    return x
+
+
+def by_p(client, loops):
+    return client.gradient(
+        resting,
+        steps=1,
+        initial={"x": [0.3, 0.9]},
+        params={"p": np.array([0.5, 0.8])},
+        objective="place",
+        policy="f64",
+        loops=loops,
+    )
+
+
+def test_a_fixed_point_is_differentiated_as_the_request_says(client):
+    g = by_p(client, None)
+    x, p = g.state["x"], np.array([0.5, 0.8])
+    exact = -x * np.sin(p * x) / (1 + p * np.sin(p * x))
+    np.testing.assert_allclose(g.params["p"], exact, rtol=1e-11)
+    for implicit in (sg.Implicit(), sg.Implicit("lu"), sg.Implicit("iteration", tol=1e-14)):
+        solved = by_p(client, {"rest": implicit})
+        np.testing.assert_allclose(solved.params["p"], exact, rtol=1e-12)
+        assert not solved.initial["x"].any()
+        assert solved.program.fingerprint != g.program.fingerprint
+        assert "last=1" in solved.program.text
+    one = by_p(client, {"rest": sg.Truncated(1)})
+    np.testing.assert_allclose(one.params["p"], -x * np.sin(p * x), rtol=1e-12)
+    np.testing.assert_array_equal(one.state["x"], g.state["x"])
+
+
+def test_a_loop_that_is_not_there_is_named(client):
+    with pytest.raises(sg.InvalidArgument, match="no loop 'newton'") as caught:
+        by_p(client, {"newton": sg.Truncated(1)})
+    assert caught.value.field == "loops[0].site"

@@ -1,0 +1,293 @@
+// Loops differentiated by their last iterations and as fixed points, against values in closed form.
+#include "sim/program/loop_choice.h"
+
+#include <cmath>
+#include <map>
+
+#include "sim/program/field_error.h"
+#include "tests/sim/backend/reference/one_step.h"
+
+namespace simgrad::sim {
+namespace {
+
+using How = LoopChoice::How;
+using Solve = LoopChoice::Solver;
+
+LoopChoice Truncated(int64_t last) {
+  return {.site = "loop", .how = How::kTruncated, .last = last};
+}
+
+LoopChoice Implicit(Solve solver, double tol = 1e-12, double damping = 0) {
+  return {.site = "loop",
+          .how = How::kImplicit,
+          .solver = solver,
+          .tol = tol,
+          .max_iter = 1000,
+          .damping = damping};
+}
+
+struct Answer {
+  std::map<std::string, Tensor> gradients;
+  std::map<std::string, int64_t> connected;
+  std::vector<Tensor> states;
+  std::string text;
+};
+
+// One step of a world in f64, whose objective is "end".
+absl::StatusOr<Answer> Reversed(const std::function<void(Builder&)>& write,
+                                const std::vector<LoopChoice>& loops,
+                                const std::map<std::string, std::vector<double>>& given = {}) {
+  Builder b("test");
+  write(b);
+  const auto world = b.Finish();
+  if (!world.ok()) return world.status();
+  AdjointSpec spec{.objective = "end"};
+  for (const Input& input : world->inputs) spec.wanted.push_back(IsDifferentiable(*world, input));
+  spec.loops = loops;
+  auto program = Lower(*world, tests::PolicyOf(tests::Preset("f64")), "end", spec);
+  if (!program.ok()) return program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, 1);
+  const Program& lowered = work.batch.program->program;
+  for (size_t i = 0; i < lowered.inputs.size(); ++i) {
+    const auto found = given.find(lowered.inputs[i].name);
+    if (found == given.end()) continue;
+    work.batch.inputs[i] =
+        tests::Shared(found->second, lowered[lowered.inputs[i].value].type.shape);
+  }
+  Answer answer;
+  answer.text = work.batch.program->text;
+  const auto numerical = work.batch.program;
+  tests::Seen seen;
+  auto result = tests::Execute(std::move(work), seen);
+  if (!result.ok()) return result.status();
+  for (const InputGradient& gradient : result->gradients) {
+    const std::string& name = numerical->program.inputs[static_cast<size_t>(gradient.input)].name;
+    answer.gradients[name] = gradient.gradient;
+    answer.connected[name] = gradient.connected;
+  }
+  answer.states = result->final_states;
+  return answer;
+}
+
+void AddEnd(Builder& b) {
+  b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+    return states[0].shape().empty() ? states[0] : b.Reduce(OpCode::kSum, states[0]);
+  });
+}
+
+// x <- x / 2 + p from x0, `turns` times (or never, where it starts below -1).
+std::function<void(Builder&)> Halving(int64_t turns) {
+  return [turns](Builder& b) {
+    const Var x = b.State("x", {});
+    const Var p = b.Param("p", {}, 1.0);
+    WhileOptions options;
+    options.site = "loop";
+    options.max_iter = turns;
+    const LoopResult loop = b.While(
+        options, {x}, {},
+        [&](const Vars& now, const Vars&) {
+          return LoopTest{now[0], b.Literal(-1.0), std::nullopt, {}};
+        },
+        [&](const Vars& now, const Vars&, const Vars&) { return Vars{0.5 * now[0] + p}; });
+    b.SetNext({loop.carried[0]});
+    AddEnd(b);
+  };
+}
+
+TEST(Truncated, ReversesTheLastIterations) {
+  const std::map<std::string, std::vector<double>> start = {{"x", {8.0}}};
+  const double by_start[] = {0.0, 0.0, 0.125, 0.125};
+  const double by_p[] = {1.0, 1.5, 1.75, 1.75};
+  for (int64_t last = 1; last <= 4; ++last) {
+    const auto answer = Reversed(Halving(3), {Truncated(last)}, start);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->gradients.at("p").Get(0), by_p[last - 1]) << last;
+    EXPECT_EQ(answer->gradients.at("x").Get(0), by_start[last - 1]) << last;
+    EXPECT_EQ(answer->connected.at("x"), last >= 3 ? 1 : 0) << last;
+    EXPECT_EQ(answer->states[0].Get(0), 8.0 / 8 + 1.75);
+    EXPECT_NE(answer->text.find("last=" + std::to_string(last)), std::string::npos);
+  }
+}
+
+TEST(Truncated, OfALoopPerElementCountsEachByItself) {
+  const auto world = [](Builder& b) {
+    const Var x = b.State("x", {3});
+    WhileOptions options;
+    options.site = "loop";
+    options.max_iter = 10;
+    options.elements = 3;
+    const LoopResult loop = b.While(
+        options, {x}, {},
+        [&](const Vars& now, const Vars&) {
+          return LoopTest{now[0], b.Literal(1.0), std::nullopt, {}};
+        },
+        [&](const Vars& now, const Vars&, const Vars&) { return Vars{0.5 * now[0]}; });
+    b.SetNext({loop.carried[0]});
+    AddEnd(b);
+  };
+  const auto answer = Reversed(world, {Truncated(2)}, {{"x", {0.5, 3.0, 20.0}}});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const Tensor& gradient = answer->gradients.at("x");
+  EXPECT_EQ(gradient.Get(0), 1.0);   // no iteration
+  EXPECT_EQ(gradient.Get(1), 0.25);  // two
+  EXPECT_EQ(gradient.Get(2), 0.0);   // five
+}
+
+TEST(Implicit, SolvesForAScalar) {
+  const std::map<std::string, std::vector<double>> start = {{"x", {8.0}}};
+  const auto by_lu = Reversed(Halving(3), {Implicit(Solve::kLu)}, start);
+  ASSERT_TRUE(by_lu.ok()) << by_lu.status();
+  EXPECT_EQ(by_lu->gradients.at("p").Get(0), 2.0);
+  EXPECT_EQ(by_lu->gradients.at("x").Get(0), 0.0);
+  EXPECT_EQ(by_lu->connected.at("x"), 0);
+  const auto damped = Reversed(Halving(3), {Implicit(Solve::kLu, 1e-12, 1.5)}, start);
+  ASSERT_TRUE(damped.ok()) << damped.status();
+  EXPECT_EQ(damped->gradients.at("p").Get(0), 0.5);
+  for (const double damping : {0.0, 1.5}) {
+    const auto iterated =
+        Reversed(Halving(3), {Implicit(Solve::kIteration, 1e-12, damping)}, start);
+    ASSERT_TRUE(iterated.ok()) << iterated.status();
+    EXPECT_NEAR(iterated->gradients.at("p").Get(0), 1.0 / (0.5 + damping), 1e-11);
+    EXPECT_NE(iterated->text.find("site=loop.adjoint"), std::string::npos);
+  }
+}
+
+TEST(Implicit, OfNoIterationIsTheIdentity) {
+  for (const Solve solver : {Solve::kLu, Solve::kIteration}) {
+    const auto answer = Reversed(Halving(3), {Implicit(solver)}, {{"x", {-2.0}}});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->gradients.at("p").Get(0), 0.0);
+    EXPECT_EQ(answer->connected.at("p"), 0);
+    EXPECT_EQ(answer->gradients.at("x").Get(0), 1.0);
+  }
+}
+
+// x <- 0.25 A x + b y, y <- tanh(sum x) q + 0.125 y, beside a counter, until the change is below tol.
+std::function<void(Builder&)> Coupled(double tol) {
+  return [tol](Builder& b) {
+    const Var out = b.State("out", {3});
+    const Var q = b.Param("q", {}, 0.5);
+    const Var force = b.Param("force", {3}, 1.0);
+    const Var a = b.LiteralArray({0.5, 1, 0.25, -1, 0.5, 0.125, 0.75, -0.25, 1}, {3, 3});
+    WhileOptions options;
+    options.site = "loop";
+    options.max_iter = 200;
+    const Var zeros = b.Literal(0.0, {3});
+    const LoopResult loop = b.While(
+        options, {zeros, b.Literal(0.0), b.Literal(1.0), b.Integer(0)}, {},
+        [&](const Vars& now, const Vars&) {
+          return LoopTest{now[2], b.Literal(tol), std::nullopt, {}};
+        },
+        [&](const Vars& now, const Vars&, const Vars&) {
+          const Var column = b.Reshape(now[0], {3, 1});
+          const Var product = b.Reshape(b.Do(OpCode::kMatmul, {a, column}), {3});
+          const Var x = 0.25 * product + force * b.Broadcast(now[1] + b.Literal(0.5), {3}, {});
+          const Var sum = b.Reduce(OpCode::kSum, now[0]);
+          const Var y = b.Apply(OpCode::kTanh, {sum}) * q + 0.125 * now[1];
+          const Var change = b.Reduce(OpCode::kReduceMax, b.Apply(OpCode::kAbs, {x - now[0]}));
+          return Vars{x, y, change + b.Apply(OpCode::kAbs, {y - now[1]}),
+                      b.Apply(OpCode::kAdd, {now[3], b.Integer(1)})};
+        });
+    b.SetNext({loop.carried[0] + 0.0 * out});
+    AddEnd(b);
+  };
+}
+
+double OfQ(double tol, const std::vector<LoopChoice>& loops) {
+  const auto answer = Reversed(Coupled(tol), loops, {{"out", {0, 0, 0}}});
+  EXPECT_TRUE(answer.ok()) << answer.status();
+  return answer.ok() ? answer->gradients.at("q").Get(0) : NAN;
+}
+
+TEST(Implicit, SolversAgreeAndAreTheLimitOfUnrolled) {
+  const double exact = OfQ(1e-15, {});
+  EXPECT_GT(std::abs(exact), 0.1);
+  const double by_lu = OfQ(1e-15, {Implicit(Solve::kLu)});
+  EXPECT_NEAR(by_lu, exact, 1e-11 * std::abs(exact));
+  EXPECT_NEAR(OfQ(1e-15, {Implicit(Solve::kIteration, 1e-14)}), by_lu, 1e-11 * std::abs(exact));
+  EXPECT_EQ(OfQ(1e-15, {Implicit(Solve::kDefault)}), by_lu);
+}
+
+// The error of either is of the order of the error of x. Unrolled from a start that does not hang on q, the error of
+// the derivative lags behind by a factor of the iterations; both fall in proportion to tol.
+TEST(Implicit, ErrsInProportionToTheToleranceOfTheLoop) {
+  const double exact = OfQ(1e-15, {});
+  double before = 1e9;
+  for (const double tol : {1e-2, 1e-4, 1e-6, 1e-8}) {
+    const double error = std::abs(OfQ(tol, {Implicit(Solve::kLu)}) - exact);
+    EXPECT_LT(error, 20 * tol) << tol;
+    EXPECT_LT(error, before / 10) << tol;
+    EXPECT_LT(std::abs(OfQ(tol, {}) - exact), 200 * tol) << tol;
+    before = error;
+  }
+}
+
+// One accumulation per parameter, however often the solver reverses the iteration.
+TEST(Implicit, OnASiteInALoopSolvesInEveryTurn) {
+  const auto world = [](Builder& b) {
+    const Var x = b.State("x", {});
+    const Var p = b.Param("p", {}, 1.0);
+    WhileOptions options;
+    options.site = "loop";
+    options.max_iter = 40;
+    const auto solved = [&](Var start, Var force) {
+      return b
+          .While(
+              options, {start}, {},
+              [&](const Vars& now, const Vars&) {
+                return LoopTest{now[0], b.Literal(-1e9), std::nullopt, {}};
+              },
+              [&](const Vars& now, const Vars&, const Vars&) {
+                return Vars{0.5 * now[0] + force * p};
+              })
+          .carried[0];
+    };
+    const Vars made =
+        b.For(2, {x}, [&](Var, const Vars& now) { return Vars{solved(b.Literal(0.0), now[0])}; });
+    b.SetNext({made[0]});
+    AddEnd(b);
+  };
+  // 2 p x twice: 4 p^2 x.
+  for (const Solve solver : {Solve::kLu, Solve::kIteration}) {
+    const auto answer = Reversed(world, {Implicit(solver)}, {{"x", {3.0}}, {"p", {1.5}}});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_NEAR(answer->gradients.at("p").Get(0), 8 * 1.5 * 3.0, 1e-9);
+    EXPECT_NEAR(answer->gradients.at("x").Get(0), 4 * 1.5 * 1.5, 1e-9);
+  }
+}
+
+TEST(Choices, ThatDoNotFitAreRefused) {
+  const auto field = [](const std::function<void(Builder&)>& world,
+                        const std::vector<LoopChoice>& loops) {
+    return FieldOf(Reversed(world, loops, {{"x", {8.0}}}).status());
+  };
+  LoopChoice other = Truncated(1);
+  other.site = "other";
+  EXPECT_EQ(field(Halving(3), {other}), "loops[0].site");
+  EXPECT_EQ(field(Halving(3), {Truncated(1), Truncated(2)}), "loops[1].site");
+  EXPECT_EQ(field(Halving(3), {Truncated(0)}), "loops[0].truncated");
+  EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, 0.0)}), "loops[0].tol");
+  EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, 1e-9, -1.0)}), "loops[0].damping");
+  LoopChoice endless = Implicit(Solve::kLu);
+  endless.max_iter = 0;
+  EXPECT_EQ(field(Halving(3), {endless}), "loops[0].max_iter");
+  const auto exporting = [](Builder& b) {
+    const Var x = b.State("x", {});
+    WhileOptions options;
+    options.site = "loop";
+    options.max_iter = 3;
+    const LoopResult loop = b.While(
+        options, {x}, {},
+        [&](const Vars& now, const Vars&) {
+          return LoopTest{now[0], b.Literal(1.0), std::nullopt, {now[0] * now[0]}};
+        },
+        [](const Vars& now, const Vars&, const Vars&) { return Vars{0.5 * now[0]}; });
+    b.SetNext({loop.exports[0]});
+    AddEnd(b);
+  };
+  EXPECT_EQ(field(exporting, {Implicit(Solve::kLu)}), "loops[0]");
+  EXPECT_EQ(field(exporting, {Truncated(1)}), "");
+}
+
+}  // namespace
+}  // namespace simgrad::sim
