@@ -157,7 +157,16 @@ def test_a_replacement_waits_for_the_gpu_and_a_drain_is_never_cut_off(name):
     strategy = objects(name)["Deployment"]["spec"]["strategy"]
     assert strategy["type"] == "RollingUpdate" and strategy["rollingUpdate"]["maxSurge"] == 0
     drain = int(flags(name)["drain_timeout"].rstrip("s"))
-    assert pod(name)["spec"]["terminationGracePeriodSeconds"] > drain
+    grace = pod(name)["spec"]["terminationGracePeriodSeconds"]
+    assert grace > drain
+    start = container(name)["startupProbe"]
+    longest = grace + start["periodSeconds"] * start["failureThreshold"]
+    assert objects(name)["Deployment"]["spec"]["progressDeadlineSeconds"] > longest
+
+
+def test_a_long_drain_is_no_failed_upgrade(rendered):
+    deployment = rendered({"server": {"drainTimeoutSeconds": 7200}})["Deployment"]["spec"]
+    assert deployment["progressDeadlineSeconds"] > 7200 + 600
 
 
 @pytest.fixture

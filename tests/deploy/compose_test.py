@@ -99,3 +99,11 @@ def test_grafana_finds_prometheus_and_the_dashboards():
     dashboards = mounts("grafana")[provider["options"]["path"]]
     home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert json.loads((dashboards / home.rpartition("/")[2]).read_text())["uid"]
+
+
+def test_the_cuda_file_gives_the_server_gpus_for_the_image_asks_for_none():
+    assert "NVIDIA_VISIBLE_DEVICES=void" in (ROOT / "deploy/docker/Dockerfile").read_text()
+    server = CUDA["services"]["simgrad"]
+    assert server["environment"]["NVIDIA_VISIBLE_DEVICES"] == "all"
+    (device,) = server["deploy"]["resources"]["reservations"]["devices"]
+    assert device["driver"] == "nvidia" and device["count"] >= 1

@@ -71,6 +71,8 @@ def test_terms_and_bill_of_materials_are_made_from_what_is_linked_and_come_along
     assert "scripts/third-party notices /out/simgrad-server" in made
     assert "--licence=libnvrtc=${CUDA_HOME}/EULA.txt < /out/opened" in made
     (bill,) = of("materials", "RUN")
+    declared = {line.partition("=")[0] for line in of("materials", "ARG")}
+    assert set(re.findall(r"\$\{(\w+)\}", bill)) == declared, "arguments end with their stage"
     assert "sbom /out/simgrad-server --installed=/out/status" in bill
     assert "--from=materials /out/documents/ /usr/share/doc/simgrad/" in of("runtime", "COPY")
     assert "LICENSE NOTICE /out/documents/" in of("build", "COPY")

@@ -36,7 +36,7 @@ OF_QUEUE = {"SimgradQueueWaitFastBurn", "SimgradQueueWaitSlowBurn"}
 OF_AVAILABILITY = {"SimgradAvailabilityFastBurn", "SimgradAvailabilitySlowBurn"}
 OBJECTIVES = OF_QUEUE | OF_AVAILABILITY
 LIFE = {"SimgradNotReady", "SimgradTargetDown", "SimgradRestarted"}
-LIMITS = {"SimgradConnectionsRefused", "SimgradCallerLimited"}
+LIMITS = {"SimgradConnectionsRefused", "SimgradCallerLimited", "SimgradMemoryFilling"}
 CERTIFICATE = {"SimgradCertificateExpiry"}
 # What no caller can bring about; promtool's unit tests cover them. Beside these stand the alerts on
 # metrics of deploy/expected_metrics.yml.
@@ -318,6 +318,24 @@ def test_the_alert_on_the_certificate_fires_and_clears_when_it_is_renewed(tmp_pa
     finally:
         watch.prometheus.stop()
         watch.server.stop()
+
+
+def test_the_alert_on_memory_fires_and_clears(tmp_path, rules_text):
+    """Streams whose callers read no further hold their memory and compute nothing."""
+    flags = ("--memory_limit_bytes=268435456", "--workers=64", "--slow_reader_timeout=10m")
+    with watched_with(tmp_path, rules_text, *flags) as watch, watch.client() as client:
+        held, instances = [], 1 << 16
+        while instances:  # ever smaller ones, until nothing more fits
+            blocks = iter(client.rollout_stream(BALL, **many_balls(instances)))
+            try:
+                next(blocks)
+                held.append(blocks)
+            except sg.ResourceExhausted:
+                instances //= 2
+        watch.fires({"SimgradMemoryFilling"}, beside={"SimgradErrorRate", "SimgradQueueRejects"})
+        for blocks in held:
+            blocks.close()
+        watch.clears()
 
 
 BALL = sg.World("bouncing_ball")

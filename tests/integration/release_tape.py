@@ -1,6 +1,6 @@
 """What the client and the server of a release said to each other, kept as bytes.
 
-Records tests/data/releases/VERSION.json: once, when a release is made, and never again.
+Records tests/data/releases/VERSION.json: anew until that version is released, and never after.
 
 usage: .venv/bin/python tests/integration/release_tape.py VERSION
 """
