@@ -30,12 +30,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import rows  # noqa: E402
-from server_process import ROOT, Server  # noqa: E402
+from server_process import Server  # noqa: E402
+from table import JAX_PYTHON  # noqa: E402
 
 import simgrad as sg  # noqa: E402
 
-JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
 SAMPLE_SECONDS = 0.2
+NOTHING = 1e-30  # numbers near the smallest normal one are not compared: XLA may flush them to 0
 WARM_SECONDS = 60.0  # longer than it takes to compile the largest row's best code
 
 
@@ -153,8 +154,7 @@ def compare(row: rows.Row, ours: dict[str, np.ndarray], theirs: dict[str, np.nda
         found, expected = np.ravel(ours[name]).astype(np.float64), expected.ravel().astype(np.float64)
         if not (np.isfinite(found).all() and np.isfinite(expected).all()):
             raise ResultsDiffer(f"{row.name}: {name} is not finite")
-        scale = np.max(np.abs(expected)) or 1.0
-        # Of so few numbers none is left out, for one of 1,000 is the most that a share leaves out.
+        scale = max(np.max(np.abs(expected)), NOTHING)
         differences = np.sort(np.abs(found - expected)) / scale
         worst = max(worst, float(differences[math.ceil(row.share * differences.size) - 1]))
     if not worst <= row.tolerance:

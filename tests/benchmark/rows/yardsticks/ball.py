@@ -33,7 +33,7 @@ def until_all_end(y: Any, k: Any) -> Any:
 
 
 def all_turns(y: Any, k: Any) -> Any:
-    return jax.lax.scan(lambda y, _: (turn(y, k), None), y, None, length=TURNS, unroll=TURNS)[0]
+    return jax.lax.scan(lambda y, _: (turn(y, k), None), y, None, length=TURNS)[0]
 
 
 def step(push_out: Callable[..., Any], state: Any, params: Any) -> Any:
