@@ -115,7 +115,7 @@ class Ours:
     def warm(self) -> dict[str, float]:
         """Asks until nothing is compiled; gives the seconds of the first call and of all compilations."""
         begin, quiet = time.perf_counter(), 0
-        while quiet < 3 and time.perf_counter() - begin < WARM_SECONDS:
+        while quiet < 2 and time.perf_counter() - begin < WARM_SECONDS:
             before = self._compiles()
             self.run()
             self._wait_for_idleness()
