@@ -1,7 +1,7 @@
 """Runs every benchmark and prints two tables: ratios of figures measured in one run.
 
-usage: run.py [--quick] [--write]     --write puts the tables into docs/performance.md
-       run.py [--quick] --rows PATTERN...     of the table beside JAX the rows that match, no others
+usage: run.py [--quick] [--one-core] [--write]     --write puts the tables into docs/performance.md
+       run.py [--quick] [--one-core] --rows PATTERN...     of the table beside JAX the rows that match, no others
 
 The ball: 4096 instances, 2000 steps, one element, projection, clamp false, y0 uniform in 0.1 to 1,
 h 0.01, tol 1e-4, k 1, f32, no trajectory, one thread.
@@ -211,12 +211,13 @@ def put(page: str, mark: str, text: str) -> str:
     return head + begin + text + "\n" + end + rest.split(end)[1]
 
 
-def rows_table(patterns: list[str], size: str, samples: int) -> tuple[str, list[jax_table.Measured]]:
+def rows_table(patterns: list[str], size: str, samples: int,
+               also_on_two: bool) -> tuple[str, list[jax_table.Measured]]:
     """Prints each line as soon as it is there."""
     lines, all_measured = list(jax_table.HEAD), []
     print(*lines, sep="\n", flush=True)
     for row in jax_rows.chosen(patterns):
-        all_measured.append(jax_table.measure(row, size, samples))
+        all_measured.append(jax_table.measure(row, size, samples, also_on_two))
         lines.append(jax_table.line(all_measured[-1], size))
         print(lines[-1], flush=True)
     return "\n".join(lines), all_measured
@@ -237,12 +238,14 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few repetitions, small sizes beside JAX")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     parser.add_argument("--rows", nargs="+", metavar="PATTERN", help="only these rows beside JAX")
+    parser.add_argument("--one-core", action="store_true", help="beside JAX, leave out two cores")
     arguments = parser.parse_args()
     if arguments.write and (arguments.rows or arguments.quick):
         parser.error("--write is for whole tables in full size")
     load = os.getloadavg()[0]  # other work makes every figure worse, and ratios uncertain
     size, samples = ("quick", 3) if arguments.quick else ("full", 5)
-    beside_jax, measured = rows_table(arguments.rows or [], size, samples)
+    beside_jax, measured = rows_table(arguments.rows or [], size, samples,
+                                      not arguments.one_core)
     print(f"\n{where(load)}")
     failed = [m.row.name for m in measured if m.error]
     if not arguments.rows:

@@ -32,11 +32,11 @@ class Measured:
     error: str = ""
 
 
-def measure(row: rows.Row, size: str, samples: int) -> Measured:
+def measure(row: rows.Row, size: str, samples: int, also_on_two: bool) -> Measured:
     cores = sorted(os.sched_getaffinity(0))
     try:
         one = _on(cores[-1:], row, size, samples)
-        two = _on(cores[:2], row, size, min(samples, 3)) if len(cores) > 1 else None
+        two = _on(cores[:2], row, size, min(samples, 3)) if also_on_two and len(cores) > 1 else None
     except subprocess.CalledProcessError as error:
         return Measured(row, error=error.stderr.strip().splitlines()[-1])
     return Measured(row, one, two)
