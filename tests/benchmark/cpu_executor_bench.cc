@@ -2,6 +2,8 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +17,7 @@
 #include "sim/backend/compiled/compiled_executor.h"
 #include "sim/engine.h"
 #include "sim/program/lower.h"
+#include "sim/text.h"
 #include "sim/worlds/worlds.h"
 #include "tests/benchmark/handwritten_ball.h"
 
@@ -150,6 +153,78 @@ void Handwritten(benchmark::State& state) {
   }
 }
 
+// The records of every step.
+class StepCollector : public Observer {
+ public:
+  void OnForward(const ForwardChunk& chunk) override {
+    const StepDiagnostics& made = chunk.diagnostics;
+    const auto add = [](auto& all, const auto& next) {
+      all.insert(all.end(), next.begin(), next.end());
+    };
+    add(projection, made.terminations[0]);
+    add(contact, made.events[0]);
+  }
+  std::vector<TerminationStep> projection;
+  std::vector<EventStep> contact;
+};
+
+// In f32, which differences of unlike numbers are rounded to.
+bool IsNear(float found, double expected) {
+  return std::abs(found - std::abs(expected)) <= 1e-6 * std::abs(expected);
+}
+
+// Counts are equal; a rounded difference may put a margin into the next bucket.
+bool SaysTheSame(const yardstick::Record& found, const TerminationStep& loop,
+                 const EventStep& event) {
+  std::array<uint32_t, kIterationBuckets> iterations{};
+  uint64_t sum = 0;
+  for (size_t n = 0; n < found.runs.size(); ++n) {
+    iterations[IterationBucket(n)] += found.runs[n];
+    sum += n * found.runs[n];
+  }
+  uint32_t moved = 0;
+  for (size_t i = 0; i < found.histogram.size(); ++i) {
+    moved += found.histogram[i] - std::min(found.histogram[i], loop.histogram[i]);
+  }
+  return iterations == loop.iterations && sum == loop.iterations_sum && moved <= 1 &&
+         found.near_stopped == loop.near_stopped && found.near_continued == loop.near_continued &&
+         IsNear(found.projection.margin, loop.margin.absolute) &&
+         IsNear(found.projection.ulps, loop.margin.ulps) && found.contacts == event.count &&
+         found.changes == event.changes && IsNear(found.contact.margin, event.margin.absolute) &&
+         IsNear(found.contact.ulps, event.margin.ulps);
+}
+
+// Whether the loop by hand records what the engine records: empty, or what differs.
+std::string DifferenceFromEngine(const yardstick::Records& found) {
+  Setting setting;
+  setting.recording = Recording::kSummary;
+  const Engine engine(compiled::MakeCompiledExecutor(compiled::KernelOptions()));
+  StepCollector collector;
+  const auto result = engine.Execute(WorkOf(setting, ProgramOf(setting)), collector);
+  if (!result.ok()) return result.status().ToString();
+  if (found.signatures != result->path_signatures) return "other path signatures";
+  if (collector.projection.size() != found.steps.size()) return "another number of steps";
+  for (size_t t = 0; t < found.steps.size(); ++t) {
+    if (!SaysTheSame(found.steps[t], collector.projection[t], collector.contact[t])) {
+      return Cat("other records at step ", t);
+    }
+  }
+  return "";
+}
+
+void HandwrittenSummary(benchmark::State& state) {
+  const std::vector<float> y0 = Heights(kInstances);
+  yardstick::Records records;
+  for (auto _ : state) {
+    std::vector<float> y = y0;
+    std::vector<float> v(y.size());
+    records = yardstick::RecordHandwritten({}, y.data(), v.data(), kInstances, kSteps);
+    benchmark::DoNotOptimize(records);
+  }
+  static const std::string difference = DifferenceFromEngine(records);
+  if (!difference.empty()) state.SkipWithError(difference.c_str());
+}
+
 // Balls that rest on the floor; one lane in 256, or all that are there, has a gain so small that
 // its loop runs to the cap in every step: a ball with that gain sinks for good, from its first
 // contact on.
@@ -182,6 +257,9 @@ void RegisterAll() {
     add("BM_Gradient/" + format, setting);
   }
   benchmark::RegisterBenchmark("BM_HandWritten/f32", Handwritten)
+      ->Unit(benchmark::kMillisecond)
+      ->MinTime(0.2);
+  benchmark::RegisterBenchmark("BM_HandWrittenSummary/f32", HandwrittenSummary)
       ->Unit(benchmark::kMillisecond)
       ->MinTime(0.2);
   add("BM_AtMaxIter/none_of_256", Resting(256, 0));

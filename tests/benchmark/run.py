@@ -1,6 +1,7 @@
-"""Runs every benchmark and prints one table: each figure is a ratio measured in one run.
+"""Runs every benchmark and prints two tables: ratios of figures measured in one run.
 
-usage: run.py [--quick] [--write]     --write puts the table into docs/performance.md
+usage: run.py [--quick] [--one-core] [--write]     --write puts the tables into docs/performance.md
+       run.py [--quick] [--one-core] --rows PATTERN...     of the table beside JAX the rows that match, no others
 
 The ball: 4096 instances, 2000 steps, one element, projection, clamp false, y0 uniform in 0.1 to 1,
 h 0.01, tol 1e-4, k 1, f32, no trajectory, one thread.
@@ -25,33 +26,22 @@ import numpy as np
 
 import simgrad as sg
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "release"
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "rows")]
+
+import rows as jax_rows  # noqa: E402
+import table as jax_table  # noqa: E402
+from server_process import BUILD, ROOT, Server  # noqa: E402
+from worlds import mixed  # noqa: E402
+
 INSTANCES, STEPS = 4096, 2000
 BALL = dict(contact="projection", clamp=False, tol=1e-4)
 PARAMS = {"k": np.float32(1.0), "h": np.float32(0.01)}
+GRADIENT = "ball, gradient"  # a row beside JAX
 
 
 def heights() -> np.ndarray:
     return np.random.default_rng(1).uniform(0.1, 1.0, (INSTANCES, 1)).astype(np.float32)
-
-
-class Server:
-    """simgrad-server on free ports."""
-
-    def __init__(self, *flags: str):
-        self.flags = flags
-
-    def __enter__(self) -> str:
-        self.process = subprocess.Popen(
-            [BUILD / "server" / "simgrad-server", "--port=0", "--metrics_port=0", *self.flags],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        line = self.process.stdout.readline()
-        return re.search(r"listening on (\S+:\d+)", line).group(1)
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
 
 
 def seconds_of(function) -> float:
@@ -60,20 +50,24 @@ def seconds_of(function) -> float:
     return time.perf_counter() - start
 
 
-def in_process(program: str, repetitions: int, time: str = "real_time") -> dict[str, float]:
-    """Medians in seconds of a C++ benchmark, by name; counters as name/counter."""
+def in_process(program: str, repetitions: int, time: str = "cpu_time") -> dict[str, float]:
+    """Medians in seconds of a C++ benchmark on one core, by name; counters as name/counter."""
+    core = max(os.sched_getaffinity(0))
     out = subprocess.run(
-        [BUILD / "tests" / "benchmark" / program, "--benchmark_format=json",
+        ["taskset", "-c", str(core), BUILD / "tests" / "benchmark" / program, "--benchmark_format=json",
          f"--benchmark_repetitions={repetitions}", "--benchmark_enable_random_interleaving=true"],
         check=True, stdout=subprocess.PIPE, text=True).stdout
     figures: dict[str, float] = {}
     for row in json.loads(out)["benchmarks"]:
+        if row.get("error_occurred"):
+            raise RuntimeError(f"{row['run_name']}: {row['error_message']}")
         if row.get("aggregate_name") != "median":
             continue
         unit = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[row["time_unit"]]
         # What was registered, without the settings that the library appends: /min_time:0.200.
         name = re.sub(r"/(min_time|min_warmup_time|iterations|repeats):[^/]*", "", row["run_name"])
         figures[name] = row[time] * unit
+        figures[f"{name}/wall"] = row["real_time"] * unit
         if "iterations_per_step" in row:
             figures[f"{name}/iterations_per_step"] = row["iterations_per_step"]
     return figures
@@ -94,7 +88,7 @@ def through_the_client(repetitions: int) -> dict[str, float]:
     """Median wall seconds of the rollout as a Python caller sees it, by diagnostics level."""
     y0 = heights()
     samples: dict[str, list[float]] = {"off": [], "summary": []}
-    with Server("--threads=1") as target, sg.Client(target) as client:
+    with Server("--threads=1") as server, sg.Client(server.target) as client:
         def roll(level):
             client.rollout(sg.World("bouncing_ball", **BALL), steps=STEPS, policy=sg.Policy("f32"),
                            initial={"y": y0, "v": np.zeros_like(y0)}, params=PARAMS,
@@ -106,18 +100,33 @@ def through_the_client(repetitions: int) -> dict[str, float]:
                 list_.append(seconds_of(lambda: roll(level)))
         calls = 2000 if repetitions > 3 else 500
         latency = json.loads(subprocess.run(
-            [BUILD / "tests" / "benchmark" / "request_latency", target, str(calls)], check=True,
+            [BUILD / "tests" / "benchmark" / "request_latency", server.target, str(calls)], check=True,
             stdout=subprocess.PIPE, text=True).stdout)
     return {level: statistics.median(list_) for level, list_ in samples.items()} | latency
 
 
 def under_load(rounds: int) -> dict[str, float]:
-    """Ratios of tests/benchmark/saturation.cc: the server with every core, and its callers on the same."""
-    server = Server("--device=cpu")
-    with server as target:
-        return json.loads(subprocess.run(
-            [BUILD / "tests" / "benchmark" / "saturation", target, str(server.process.pid), "2",
-             str(rounds)], check=True, stdout=subprocess.PIPE, text=True).stdout)
+    """Ratios of tests/benchmark/saturation.cc: the server with every core, and its callers on the same; and
+    `request_us`, the processor time of the smallest request above that of an echo, on the server's side."""
+    with Server("--device=cpu") as server:
+        made = subprocess.run(
+            [BUILD / "tests" / "benchmark" / "saturation", server.target, str(server.process.pid),
+             "2", str(rounds)], check=True, capture_output=True, text=True)
+    def server_us(what: str) -> float:
+        found = re.findall(rf"^{what} .* server +([\d.]+) us", made.stderr, re.MULTILINE)
+        return statistics.median(map(float, found))
+    above = server_us("tiny rollout") - server_us("echo rollout")
+    return {**json.loads(made.stdout), "request_us": above}
+
+
+def first_large_gradient() -> float:
+    """Seconds from sending a gradient of 20,000 operations that no one has asked for, one step long."""
+    world, ones = mixed.world(20_000, seed=11), np.ones(16, np.float32)
+    world.to_proto()  # written before
+    with Server("--device=cpu") as server, sg.Client(server.target) as client:
+        client.info()
+        return seconds_of(lambda: client.gradient(
+            world, steps=1, initial={"x": ones, "y": 0.5 * ones}, objective=mixed.OBJECTIVE))
 
 
 def processor() -> str:
@@ -127,80 +136,132 @@ def processor() -> str:
     return platform.processor()
 
 
-def rows(engine: dict[str, float], torch: dict, client: dict[str, float],
-         lowering: dict[str, float], functions: dict[str, float],
-         loaded: dict[str, float]) -> list[tuple]:
+def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
+            lowering: dict[str, float], functions: dict[str, float],
+            loaded: dict[str, float], large: float, gradient: float | None) -> list[tuple]:
+    """`gradient`: of the ball, through the client, processor seconds."""
     f32 = engine["BM_Rollout/f32"]
-    summary = engine["BM_RolloutSummary/f32"]
+    summary, by_hand = engine["BM_RolloutSummary/f32"], engine["BM_HandWritten/f32"]
     def at_cap(some, none, alone):
         slowest = engine[f"BM_AtMaxIter/{some}"]
         return slowest / (engine[f"BM_AtMaxIter/{none}"] + engine[f"BM_AtMaxIter/{alone}"])
     return [
-        ("eager PyTorch / simgrad", statistics.median(torch["seconds"]) / f32, ">= 20"),
-        ("hand-written SIMD / simgrad", engine["BM_HandWritten/f32"] / f32, ">= 0.4"),
+        ("eager PyTorch / simgrad", statistics.median(torch["seconds"]) / engine["BM_Rollout/f32/wall"],
+         ">= 20"),
+        ("hand-written SIMD / simgrad", by_hand / f32, ">= 0.6"),
+        ("summary, hand-written SIMD that records the same / simgrad",
+         engine["BM_HandWrittenSummary/f32"] / summary, ">= 0.5"),
+        *([("12 hand-written rollouts / gradient through the client", 12 * by_hand / gradient,
+            ">= 1")] if gradient else []),
         ("f32 / bf16", f32 / engine["BM_Rollout/bf16"], ">= 0.4"),
         ("f32 / f16", f32 / engine["BM_Rollout/f16"], ">= 0.4"),
         ("gradient of all inputs / rollout", engine["BM_Gradient/f32"] / f32, "<= 6"),
         ("diagnostics summary / none, engine", summary / f32, ""),
-        ("diagnostics summary through the client / none, engine", client["summary"] / f32, "<= 1.2"),
-        ("diagnostics off through the client / none, engine", client["off"] / f32, ""),
+        ("diagnostics summary through the client / none, engine", client["summary"] / engine["BM_Rollout/f32/wall"],
+         "<= 1.2"),
+        ("diagnostics off through the client / none, engine", client["off"] / engine["BM_Rollout/f32/wall"], ""),
         ("one lane of 256 at max_iter / (none + that lane alone)",
          at_cap("one_of_256", "none_of_256", "one_alone"), "<= 2"),
         ("16 lanes of 4096, each 256 apart, at max_iter / (none + these 16 alone)",
-         at_cap("sixteen_of_4096", "none_of_4096", "sixteen_alone"), ""),
+         at_cap("sixteen_of_4096", "none_of_4096", "sixteen_alone"), "<= 2"),
         ("smallest request, p50 above a bare echo [us]",
          client["rollout_p50_us"] - client["echo_p50_us"], "<= 100"),
+        ("smallest request, server's processor time above a bare echo's, at saturation [us]",
+         loaded["request_us"], "<= 60"),
+        ("gradient of 20,000 operations never asked for before, one step through the client [s]",
+         large, "<= 2"),
         ("lowering a gradient of 20,000 operations, processor time [s]",
          lowering["BM_LowerGradient/20000"], "< 1"),
         *((f"{name} of f32 in an AVX2 loop, an element [ns]", seconds * 1e9,
            "<= 3" if name in ("exp", "log", "sin", "tanh") else "")
           for name, seconds in functions.items()),
         ("GetServerInfo / bare echo, calls at saturation", loaded["info_over_echo"], ">= 0.8"),
-        ("tiny rollouts / bare echo, calls at saturation", loaded["tiny_over_echo"], ">= 0.4"),
+        ("tiny rollouts / bare echo, calls at saturation", loaded["tiny_over_echo"], ">= 0.5"),
         ("goodput at 4 times saturation / best", loaded["overload_over_best"], ">= 0.9"),
         ("tiny rollouts beside 8 huge ones / alone, rate", loaded["beside_huge_rate"], ">= 0.5"),
         ("tiny rollouts beside 8 huge ones / alone, p99", loaded["beside_huge_p99"], "<= 10"),
     ]
 
 
-def table(engine, torch, client, lowering, functions, loaded, load: float) -> str:
+def table(engine: dict[str, float], torch: dict, client: dict[str, float], *others) -> str:
     lines = ["| figure | measured | asked |", "|---|---|---|"]
     lines += [f"| {name} | {value:.3g} | {asked} |" for name, value, asked in
-              rows(engine, torch, client, lowering, functions, loaded)]
+              figures(engine, torch, client, *others)]
     iterations = engine.get("BM_Rollout/f32/iterations_per_step", float("nan"))
     lines += [
         "",
         f"Mean iterations per step and instance: {iterations:.3f} (PyTorch: "
-        f"{torch['iterations_per_step']:.3f}). Rollout {engine['BM_Rollout/f32'] * 1e3:.1f} ms, PyTorch "
-        f"{torch['torch']} {statistics.median(torch['seconds']) * 1e3:.0f} ms, echo "
-        f"{client['echo_p50_us']:.0f} us, all on one thread of {processor()}, "
-        f"{datetime.date.today().isoformat()}; load average before the run {load:.1f} on "
-        f"{os.cpu_count()} cores.",
+        f"{torch['iterations_per_step']:.3f}). Rollout {engine['BM_Rollout/f32'] * 1e3:.1f} ms of processor "
+        f"time, {engine['BM_Rollout/f32/wall'] * 1e3:.1f} of wall time; PyTorch "
+        f"{torch['torch']} {statistics.median(torch['seconds']) * 1e3:.0f} ms; echo "
+        f"{client['echo_p50_us']:.0f} us.",
     ]
     return "\n".join(lines)
 
 
+def where(load: float) -> str:
+    return (f"{processor()}, {os.cpu_count()} cores, {datetime.date.today().isoformat()}; load average before "
+            f"the run {load:.1f}, after it {os.getloadavg()[0]:.1f}.")
+
+
+def put(page: str, mark: str, text: str) -> str:
+    """The page with the text between the two marks."""
+    begin, end = f"<!-- {mark}: scripts/bench --write -->\n", f"<!-- end of {mark} -->"
+    head, rest = page.split(begin)
+    return head + begin + text + "\n" + end + rest.split(end)[1]
+
+
+def rows_table(patterns: list[str], size: str, samples: int,
+               also_on_two: bool) -> tuple[str, list[jax_table.Measured]]:
+    """Prints each line as soon as it is there."""
+    lines, all_measured = list(jax_table.HEAD), []
+    print(*lines, sep="\n", flush=True)
+    for row in jax_rows.chosen(patterns):
+        all_measured.append(jax_table.measure(row, size, samples, also_on_two))
+        lines.append(jax_table.line(all_measured[-1], size))
+        print(lines[-1], flush=True)
+    return "\n".join(lines), all_measured
+
+
+def engine_table(quick: bool, gradient: float | None) -> str:
+    repetitions = 3 if quick else 9
+    return table(in_process("cpu_executor_bench", repetitions), eager_torch(repetitions),
+                 through_the_client(repetitions),
+                 in_process("lowering_bench", repetitions),
+                 {name.split("/")[1]: seconds for name, seconds in
+                  in_process("elementary_bench", repetitions).items() if not name.endswith("/wall")},
+                 under_load(1 if quick else 5), first_large_gradient(), gradient)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few repetitions")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--quick", action="store_true", help="few repetitions, small sizes beside JAX")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--rows", nargs="+", metavar="PATTERN", help="only these rows beside JAX")
+    parser.add_argument("--one-core", action="store_true", help="beside JAX, leave out two cores")
     arguments = parser.parse_args()
-    repetitions = 3 if arguments.quick else 9
+    if arguments.write and (arguments.rows or arguments.quick):
+        parser.error("--write is for whole tables in full size")
     load = os.getloadavg()[0]  # other work makes every figure worse, and ratios uncertain
-    text = table(in_process("cpu_executor_bench", repetitions), eager_torch(repetitions),
-                 through_the_client(repetitions),
-                 in_process("lowering_bench", repetitions, "cpu_time"),
-                 {name.split("/")[1]: seconds for name, seconds in
-                  in_process("elementary_bench", repetitions, "cpu_time").items()},
-                 under_load(1 if arguments.quick else 5), load)
-    print(text)
-    if arguments.write:
-        page = ROOT / "docs" / "performance.md"
-        old = page.read_text(encoding="utf-8")
-        begin, end = "<!-- table: scripts/bench --write -->\n", "<!-- end of table -->"
-        head, rest = old.split(begin)
-        page.write_text(head + begin + text + "\n" + end + rest.split(end)[1], encoding="utf-8")
-    return 0
+    size, samples = ("quick", 3) if arguments.quick else ("full", 5)
+    beside_jax, measured = rows_table(arguments.rows or [], size, samples,
+                                      not arguments.one_core)
+    print(f"\n{where(load)}")
+    failed = [m.row.name for m in measured if m.error]
+    if not arguments.rows:
+        (gradient,) = [m.one for m in measured if m.row.name == GRADIENT]
+        # Its quick size is no ball of the engine's benchmarks.
+        of_the_ball = gradient["ours"]["processor"] if gradient and not arguments.quick else None
+        text = engine_table(arguments.quick, of_the_ball)
+        print(f"\n{text}")
+        if arguments.write and not failed:
+            page = ROOT / "docs" / "performance.md"
+            old = page.read_text(encoding="utf-8")
+            new = put(put(old, "table", f"{text} On {where(load)}"), "rows", f"{beside_jax}\n\n{where(load)}")
+            page.write_text(new, encoding="utf-8")
+    if failed:
+        print(f"bench: failed: {'; '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

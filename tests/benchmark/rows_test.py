@@ -1,0 +1,99 @@
+"""Every row beside JAX runs in its least size, and both sides agree; what differs is an error."""
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "rows")]
+
+import measure  # noqa: E402
+import rows  # noqa: E402
+import table  # noqa: E402
+from server_process import BINARY, Server  # noqa: E402
+
+import simgrad as sg  # noqa: E402
+
+ROW = rows.chosen(["ball, gradient"])[0]
+
+
+@pytest.fixture(scope="module")
+def yardstick():
+    if not table.JAX_PYTHON.exists():
+        pytest.skip("no .venv-jax: scripts/setup-jax makes it")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiles sooner
+        with measure.Yardstick() as process:
+            yield process
+
+
+@pytest.fixture(scope="module")
+def server():
+    assert BINARY.exists(), f"{BINARY} is missing: scripts/build release simgrad-server"
+    with Server("--device=cpu", "--threads=1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with sg.Client(server.target, timeout=120) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize("row", rows.ROWS, ids=lambda row: row.name)
+def test_both_sides_of_a_row_agree_and_can_be_timed(row, yardstick, server, client):
+    ours = measure.Ours(row, "least", server, client)
+    theirs, _ = yardstick.prepare(row, "least")
+    measure.compare(row, ours.results(), theirs)
+    for side in (ours, yardstick):
+        seconds = side.timed(1)
+        assert seconds["wall"] > 0 and seconds["processor"] > 0
+
+
+def test_a_yardstick_of_other_numbers_is_an_error(yardstick, server, client):
+    theirs, _ = yardstick.prepare(ROW, "least")
+    ours = measure.Ours(ROW, "least", server, client)
+    ours._request["params"]["k"] = np.float32(1.01)
+    with pytest.raises(measure.ResultsDiffer, match="ball, gradient: results differ by"):
+        measure.compare(ROW, ours.results(), theirs)
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [{}, {"x": np.ones(3)}, {"x": np.array([1, np.nan])}, {"x": np.array([1, 2.01])}],
+    ids=["missing", "another shape", "not finite", "beyond the tolerance"],
+)
+def test_results_that_differ_are_not_compared_in_speed(ours):
+    row = rows.chosen(["grid of masses, rollout"])[0]
+    measure.compare(row, {"x": np.array([1, 2.001])}, {"x": np.array([1.0, 2.0])})
+    with pytest.raises(measure.ResultsDiffer):
+        measure.compare(row, ours, {"x": np.array([1.0, 2.0])})
+
+
+def test_numbers_near_the_smallest_normal_one_do_not_count():
+    measure.compare(ROW, {"y": np.array([1e-45])}, {"y": np.array([1.2e-38])})
+
+
+def test_rows_are_chosen_by_name_in_any_case():
+    assert [r.name for r in rows.chosen(["LOTKA*", "exp"])] == [
+        "Lotka-Volterra RK4, gradient",
+        "Lotka-Volterra RK4, one instance, gradient",
+        "exp",
+    ]
+    assert rows.chosen([]) == rows.ROWS and len({r.name for r in rows.ROWS}) == len(rows.ROWS)
+    with pytest.raises(ValueError, match="no row is named nothing"):
+        rows.chosen(["nothing"])
+
+
+def test_a_line_has_a_cell_for_each_column_also_where_the_row_failed():
+    side = {"wall": 0.2, "processor": 0.1, "compile": 1.0, "first": 1.0}
+    made = {"difference": 1e-6, "ours": side, "jax": side}
+    lines = [
+        table.line(table.Measured(ROW, made, made), "full"),
+        table.line(table.Measured(ROW, made, None), "full"),
+        table.line(table.Measured(ROW, error="results differ by 1"), "full"),
+    ]
+    assert {line.count("|") for line in lines} == {table.HEAD[0].count("|")}
+    assert "error: results differ by 1" in lines[2]
