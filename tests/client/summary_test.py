@@ -21,6 +21,7 @@ def gradient(**changes):
         ok=np.array([True, True, False]),
         health=[],
         certificates=[],
+        halted=[],
         path_signature=1,
         path_signatures=np.zeros(3, np.uint64),
         value=1 / 3,
@@ -101,6 +102,7 @@ def test_a_site_tells_its_runs_and_the_closest_test():
         margin_instance=columns(np.uint64, 0, 7, 9),
         margin_ulps=columns(float, np.inf, 4.0, -1.0),
         margin_ulps_instance=columns(np.uint64, 0, 7, 9),
+        margin_test=np.array(["", "", "small"]),
         histogram=np.zeros((3, 64)),
         nan_margins=np.zeros(3),
         checks=columns(np.uint64, 0, 9, 6),
@@ -110,7 +112,7 @@ def test_a_site_tells_its_runs_and_the_closest_test():
     )
     assert repr(site) == (
         "projection (world.py:12): 4 runs of 2 to 5 iterations, 3.5 on average: converged 2, max_iter 1, "
-        "counter 1; closest by -1 ulps at step 2, instance 9"
+        "counter 1; closest by -1 ulps at step 2, instance 9, test small"
     )
     site.runs = np.zeros(3)
     assert repr(site) == "projection (world.py:12): never ran"

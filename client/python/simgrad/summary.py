@@ -44,9 +44,11 @@ def _closest(trace: "TerminationTrace | EventTrace") -> str:
     if not np.isfinite(margins).any():
         return ""
     step = int(np.argmin(np.where(np.isnan(margins), np.inf, margins)))
+    tests = getattr(trace, "margin_test", None)
+    test = "" if tests is None or not tests[step] else f", test {tests[step]}"
     return (
         f"; closest by {trace.margin_ulps[step]:.4g} ulps at step {step}, "
-        f"instance {trace.margin_ulps_instance[step]}"
+        f"instance {trace.margin_ulps_instance[step]}{test}"
     )
 
 
