@@ -304,7 +304,7 @@ def forward_trace(
 def _deciding(columns: diagnostics_pb2.TerminationColumns) -> np.ndarray:
     names = ["", *columns.tests]
     chosen = columns.margin_test or [0] * len(columns.runs)
-    return np.array([names[k] for k in chosen], object)
+    return np.array([names[k] for k in chosen], str)
 
 
 def backward_trace(blocks: Sequence[diagnostics_pb2.BackwardBlock]) -> BackwardTrace:
