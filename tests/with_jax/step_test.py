@@ -145,9 +145,24 @@ def test_a_while_loop_stops_where_jax_stops_and_is_differentiated(client):
     assert all("change > 1e-10" in s.text for s in world.sites if s.what == "test")
 
 
-def test_a_while_loop_that_counts_is_a_for(client):
+@pytest.mark.parametrize(
+    "goes_on, step_of, start",
+    [
+        (lambda i: i < 7, 1, 2),
+        (lambda i: i <= 7, 2, 0),
+        (lambda i: 7 > i, 3, 0),
+        (lambda i: i != 6, 2, 0),
+        (lambda i: i >= -2, -2, 5),
+        (lambda i: ~(i < 1), -1, 4),
+    ],
+)
+def test_a_while_loop_that_counts_is_a_for(client, goes_on, step_of, start):
     def step(state):
-        x = lax.fori_loop(2, 7, lambda i, y: y + 0.1 * jnp.cos(y * i), state["x"])
+        def body(carried):
+            i, y = carried
+            return i + step_of, y + 0.1 * jnp.cos(y * i)
+
+        _, x = lax.while_loop(lambda carried: goes_on(carried[0]), body, (start, state["x"]))
         return {"x": x}
 
     world, _ = compared(client, step, {"x": X}, 2, 1e-15)
