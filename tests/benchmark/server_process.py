@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -40,6 +41,14 @@ class Server:
         """Of all threads, ended ones too."""
         # clock_getcpuclockid(3): the clock of a process is ~pid << 3 | 2.
         return time.clock_gettime(~self.process.pid << 3 | 2)
+
+    def has_running_threads(self) -> bool:
+        """Whether a thread runs, or would if it had a core."""
+        for stat in pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                if stat.read_text().rpartition(")")[2].split()[0] == "R":
+                    return True
+        return False
 
     def metric(self, name: str) -> float:
         """The sum over the series of this name."""
