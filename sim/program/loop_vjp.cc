@@ -249,7 +249,8 @@ class WhileVjp : LoopVjp {
   }
 
   // Where the loop ran no more iterations than are reversed, its start value gets a cotangent.
-  Slot OfStart(const Slot& slot, const Type& type) {
+  // The type by value: adding operations moves the table of values.
+  Slot OfStart(const Slot& slot, Type type) {
     if (choice_ == nullptr || slot.presence() == Presence::kNever) return slot;
     const bool is_truncated = choice_->how == LoopChoice::How::kTruncated;
     const ValueId iterations = w_.Tape(op_.results.back());

@@ -179,7 +179,6 @@ class Rollout:
     trajectory: dict[str, np.ndarray]
     ok: np.ndarray
     health: list[NonFinite]
-    halted: list[Halted]
     certificates: list[BirthCertificate]
     path_signature: int
     path_signatures: np.ndarray
@@ -197,6 +196,7 @@ class Rollout:
     steps: int
     seconds: dict[str, float]
     tries: int = 1
+    halted: list[Halted] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return summary.of_rollout(self)
