@@ -20,7 +20,9 @@ using sim::OpInfo;
 // Bears a non-finite value, and cannot be planted: why.
 const std::map<std::string, std::string>& NotPlanted() {
   static const auto* const kReasons = new std::map<std::string, std::string>{
+      {"cholesky_pivots", "it stands in lowered programs, behind the factor, which bears it first"},
       {"literal", "beyond its format it is born in every instance, not in one"},
+      {"lu_pivots", "it stands in lowered programs, and what it gives the factors hold"},
       {"lu_solve", "its substitutions are those of triangular_solve"},
       {"softplus", "of the largest number it is that number, so no finite number overflows"},
   };
