@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "sim/program/builder.h"
@@ -29,7 +30,7 @@ Program Gated() {
 }
 
 std::vector<InputGradient> GradientsOf(const std::vector<double>& x, const GradientWork& gradient,
-                                       double loss_scale) {
+                                       double loss_scale, std::vector<double> weights = {}) {
   precision::PolicySpec spec{.preset = "f32"};
   spec.loss_scale = loss_scale;
   auto lowered = tests::LowerForGradient(Gated(), tests::PolicyOf(spec), "end");
@@ -37,6 +38,7 @@ std::vector<InputGradient> GradientsOf(const std::vector<double>& x, const Gradi
   const int64_t n = static_cast<int64_t>(x.size());
   Work work = tests::WorkOf(*std::move(lowered), n, 1);
   work.gradient = gradient;
+  work.weights = std::move(weights);
   Bind(work, InputKind::kState, "x", {Doubles(x, {n}), true, false});
   Bind(work, InputKind::kParam, "a", tests::Shared({1.0, 1.0}, {2}));
   Bind(work, InputKind::kParam, "unused", tests::Shared({1.0}, {}));
@@ -64,7 +66,7 @@ TEST(GradientMagnitudes, CountZerosAndTellTheSmallestAndTheLargest) {
 }
 
 TEST(GradientMagnitudes, LeaveOutWeightsAndTheLossScale) {
-  const auto gradients = GradientsOf({-1.0, 0.125, 3.0}, {.weights = {1.0, 100.0, 0.0}}, 1024.0);
+  const auto gradients = GradientsOf({-1.0, 0.125, 3.0}, {}, 1024.0, {1.0, 100.0, 0.0});
   EXPECT_EQ(Of(gradients, 1).zero, 1);
   EXPECT_EQ(Of(gradients, 1).smallest, 0.125);
   EXPECT_EQ(Of(gradients, 1).largest, 3.0);

@@ -236,15 +236,13 @@ bool ReadsMissingExports(const Program& program, int64_t steps) {
   return program.objectives.front().HasTerminal() && !program.exports.empty();
 }
 
-GradientWork RandomGradientWork(Random& random, const Batch& batch) {
-  GradientWork gradient;
+void ChooseGradient(Random& random, Work& work) {
   if (random.Chance(0.3)) {
-    for (int64_t i = 0; i < batch.instances; ++i) {
-      gradient.weights.push_back(random.Uniform(-1.0, 2.0));
+    for (int64_t i = 0; i < work.batch.instances; ++i) {
+      work.weights.push_back(random.Uniform(-1.0, 2.0));
     }
   }
-  if (random.Chance(0.3)) gradient.reduction = InstanceReduction::kFiniteOnly;
-  return gradient;
+  if (random.Chance(0.3)) work.gradient->reduction = InstanceReduction::kFiniteOnly;
 }
 
 }  // namespace
@@ -285,7 +283,8 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   std::optional<AdjointSpec> adjoint;
   if (differentiates) {
     adjoint = RandomSpec(random, world->program, objective, options.smooth);
-    made.work.gradient = options.smooth ? GradientWork{} : RandomGradientWork(random, batch);
+    made.work.gradient.emplace();
+    if (!options.smooth) ChooseGradient(random, made.work);
   }
   if (adjoint && !options.smooth) adjoint->loops = RandomChoices(random, world->program);
   const auto lower = [&] {

@@ -81,9 +81,7 @@ Work AloneWork(const Work& work, int64_t row) {
   KeepRow(alone.batch.cotangents.final_state, row, rows);
   KeepRow(alone.batch.cotangents.trajectory_state, row, rows);
   KeepRow(alone.batch.cotangents.trajectory_export, row, rows);
-  if (work.gradient && !work.gradient->weights.empty()) {
-    alone.gradient->weights = Part(work.gradient->weights, row, rows);
-  }
+  if (!work.weights.empty()) alone.weights = Part(work.weights, row, rows);
   return alone;
 }
 
