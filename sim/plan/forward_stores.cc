@@ -1,10 +1,10 @@
 #include "sim/plan/forward_stores.h"
 
-#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
+#include "sim/plan/memory_names.h"
 #include "sim/plan/statement_walk.h"
 
 namespace simgrad::sim::plan {
@@ -23,13 +23,7 @@ class Forwarder {
   explicit Forwarder(Function& function)
       : function_(function), known_(function.buffers.size()), same_(function.registers.size()) {
     for (size_t r = 0; r < same_.size(); ++r) same_[r] = static_cast<Register>(r);
-    std::map<std::pair<BufferKind, int32_t>, size_t> first;
-    for (size_t id = 0; id < function.buffers.size(); ++id) {
-      const Buffer& buffer = function.buffers[id];
-      memory_.push_back(buffer.kind == BufferKind::kLocal
-                            ? id
-                            : first.try_emplace({buffer.kind, buffer.number}, id).first->second);
-    }
+    for (BufferId name : MemoryNames(function)) memory_.push_back(static_cast<size_t>(name));
   }
 
   void Run() { Block(function_.statements); }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sim/plan/forward_stores.h"
+#include "sim/plan/memory_names.h"
 #include "sim/plan/statement_walk.h"
 #include "sim/plan/sweep.h"
 
@@ -66,16 +67,10 @@ struct Summary {
 class FunctionFuser {
  public:
   FunctionFuser(Function& function, WorkMeter& meter)
-      : function_(function), meter_(meter), defined_(function.registers.size(), 0) {
-    std::map<std::pair<BufferKind, int32_t>, BufferId> first;
-    for (size_t id = 0; id < function.buffers.size(); ++id) {
-      const Buffer& buffer = function.buffers[id];
-      const BufferId own = static_cast<BufferId>(id);
-      memory_.push_back(buffer.kind == BufferKind::kLocal
-                            ? own
-                            : first.try_emplace({buffer.kind, buffer.number}, own).first->second);
-    }
-  }
+      : function_(function),
+        meter_(meter),
+        memory_(MemoryNames(function)),
+        defined_(function.registers.size(), 0) {}
 
   void Fuse() { Block(function_.statements); }
 

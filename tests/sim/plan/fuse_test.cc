@@ -98,6 +98,19 @@ TEST(Fuse, LoopsJoinAcrossWhatDependsOnNeither) {
   EXPECT_EQ(SizesOf(plan.step), (Sizes{37, 2, 1, 0})) << Print(plan.step);
 }
 
+// Both tables begin at their number 0.
+TEST(Fuse, ATableOfIndicesIsNotOneOfNumbers) {
+  Builder b("tables");
+  const Var x = b.State("x", {4});
+  const Var numbers = b.Literal(0.5, {4});
+  b.program().step.ops.back().attributes.literal = {0.5, 0.25, 2.0, 3.0};
+  const Var scaled = x * numbers;
+  b.SetNext({scaled + b.Do(OpCode::kTake, {x}, {.start = {2, 3, 1, 0}, .shape = {4}})});
+  const std::string text = Print(Fuse(MadePlan(b)).step);
+  EXPECT_NE(text.find(": i64 = table0["), std::string::npos) << text;
+  EXPECT_NE(text.find(": f32 = table0["), std::string::npos) << text;
+}
+
 // Element k reads what turn k + 1 of the other loop reads before it is overwritten.
 TEST(Fuse, ALoopThatOverwritesWhatAnotherTurnReadsStaysApart) {
   const auto fused = [](int64_t shift) {
