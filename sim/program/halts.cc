@@ -75,6 +75,11 @@ class Expansion {
     program_.inputs.push_back({.kind = InputKind::kStep, .name = "step", .value = step_});
   }
 
+  bool IsInput(ValueId id) const {
+    return std::any_of(program_.inputs.begin(), program_.inputs.end(),
+                       [id](const Input& input) { return input.value == id; });
+  }
+
   ValueId Do(Region& region, OpCode code, std::vector<ValueId> operands, const Type& type,
              Role role = Role::kState) {
     const ValueId result = program_.AddValue(type);
@@ -145,7 +150,8 @@ class Expansion {
     step.yields.assign(given.begin(), given.begin() + static_cast<int64_t>(states) + 1);
     for (size_t k = 0; k < program_.exports.size(); ++k) {
       ValueId& value = program_.exports[k].value;
-      exported_[value] = given[states + 1 + k];
+      // Costs read inputs where they stand.
+      if (!IsInput(value)) exported_[value] = given[states + 1 + k];
       value = given[states + 1 + k];
     }
     runs_ = runs;

@@ -91,17 +91,34 @@ Vectors RecordWriter::Running() {
   return running;
 }
 
+// An integer of 32 bits that is negative where x is not finite: few instructions, and the integers of
+// many results are joined by `or`, which loops over elements can do in vectors.
+Value* RecordWriter::NegativeWhereNotFinite(Value* x) {
+  const bool is_f64 = x->getType()->getScalarType()->isDoubleTy();
+  Value* high = nullptr;
+  if (is_f64) {
+    Value* const bits = b_.CreateBitCast(x, VectorOf(b_.getInt64Ty()));
+    high = b_.CreateTrunc(b_.CreateLShr(bits, Splat64(32)), VectorOf(b_.getInt32Ty()));
+  } else {
+    high = b_.CreateBitCast(x, VectorOf(b_.getInt32Ty()));
+  }
+  const uint32_t infinity = is_f64 ? 0x7FF00000u : 0x7F800000u;
+  return b_.CreateAdd(b_.CreateAnd(high, Splat32(0x7FFFFFFFu)), Splat32(0x80000000u - infinity));
+}
+
 void RecordWriter::Look(const Told& told) {
   if (!options_.looks) return;
   for (size_t part = 0; part < parts(); ++part) {
-    Value* const x = told.operands[0][part];
-    const bool is_f64 = x->getType()->getScalarType()->isDoubleTy();
-    Value* is_bad = b_.CreateNot(Call(is_f64 ? "is_finite_f64" : "is_finite_f32", {x}));
-    is_bad = b_.CreateAnd(is_bad, told.mask[part]);
-    if (told.operands.size() > 1) is_bad = b_.CreateAnd(is_bad, told.operands[1][part]);
+    Value* looked = NegativeWhereNotFinite(told.operands[0][part]);
+    const auto only = [&](Value* where) {
+      const auto* const constant = llvm::dyn_cast<llvm::Constant>(where);
+      if (constant != nullptr && constant->isAllOnesValue()) return;
+      looked = b_.CreateAnd(looked, b_.CreateSExt(where, VectorOf(b_.getInt32Ty())));
+    };
+    only(told.mask[part]);
+    if (told.operands.size() > 1) only(told.operands[1][part]);
     Value* const before = Get(bad_, part, b_.getInt32Ty());
-    b_.CreateStore(b_.CreateOr(before, b_.CreateSExt(is_bad, VectorOf(b_.getInt32Ty()))),
-                   bad_[part]);
+    b_.CreateStore(b_.CreateOr(before, looked), bad_[part]);
   }
 }
 
@@ -109,7 +126,7 @@ void RecordWriter::Judge(Value* time, bool stops, uint64_t code) {
   if (!options_.looks) return;
   Vectors bad;
   for (size_t part = 0; part < parts(); ++part) {
-    bad.push_back(b_.CreateICmpNE(Get(bad_, part, b_.getInt32Ty()), Splat32(0)));
+    bad.push_back(b_.CreateICmpSLT(Get(bad_, part, b_.getInt32Ty()), Splat32(0)));
     // What was not finite before step 0 stops there.
     if (stops) {
       Value* const health = Get(health_, part, b_.getInt64Ty());
@@ -153,7 +170,7 @@ void RecordWriter::JudgeLanes(Value* time, bool stops, uint64_t kind) {
   for (size_t part = 0; part < parts(); ++part) {
     Value* const health = Get(health_, part, b_.getInt64Ty());
     Value* const of_input = b_.CreateICmpNE(input[part], Splat32(0));
-    Value* const bad = b_.CreateICmpNE(Get(bad_, part, b_.getInt32Ty()), Splat32(0));
+    Value* const bad = b_.CreateICmpSLT(Get(bad_, part, b_.getInt32Ty()), Splat32(0));
     Value* const code = b_.CreateOr(Splat(b_.CreateShl(time, b_.getInt64(8))),
                                     b_.CreateSelect(of_input, Splat64(0), Splat64(kind)));
     Value* const is_new =

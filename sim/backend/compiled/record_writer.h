@@ -43,6 +43,7 @@ class RecordWriter : private LaneBuilder {
   void Judge(llvm::Value* time, bool stops, uint64_t code);
 
  private:
+  llvm::Value* NegativeWhereNotFinite(llvm::Value* x);
   void JudgeLanes(llvm::Value* time, bool stops, uint64_t code);
   void BeginLanes();
   // Of counters of 32 bits, in 64.
@@ -51,7 +52,8 @@ class RecordWriter : private LaneBuilder {
 
   DecisionWriter decisions_;
   llvm::Value* column_ = nullptr;
-  Vectors used_, health_, bad_;
+  Vectors used_, health_;
+  Vectors bad_;  // negative where a result of this step was not finite
   std::map<int, std::pair<Vectors, Vectors>> ranges_;  // by role
 };
 

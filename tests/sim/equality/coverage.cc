@@ -160,7 +160,7 @@ std::vector<Coverage::Line> Coverage::Lines() const {
   EachOp([&](OpCode code, const OpInfo& info) {
     const bool is_gone = code == OpCode::kOwnVjp || code == OpCode::kHalt;
     if (info.expand != nullptr || is_gone) return;
-    lines.push_back({std::string(info.name), operations[static_cast<size_t>(code)], 20});
+    lines.push_back({std::string(info.name), operations[static_cast<size_t>(code)], 15});
   });
   for (size_t i = 0; i < formats.size(); ++i) {
     lines.push_back({std::string(precision::FormatName(static_cast<Format>(i))), formats[i], 20});

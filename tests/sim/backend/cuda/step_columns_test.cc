@@ -45,14 +45,15 @@ TEST(StepColumnsTest, AnExtremeNamesItsInstanceByRankAndItsSign) {
   column.ulps = {kNone, kNone};
   const std::vector<uint64_t> ids = {10, 77, 500};
   EXPECT_EQ(EventOf(column, ids), EventStep{});
-  column.absolute = {precision::BitsOf(0.25), 2 * 1 + 0};
-  column.ulps = {precision::BitsOf(3.0), 2 * 2 + 1};
+  column.absolute = {precision::BitsOf(0.25), MarginKey(1, true, 0)};
+  column.ulps = {precision::BitsOf(3.0), MarginKey(2, false, 7)};
   EventStep expected;
   expected.margin.any = true;
   expected.margin.absolute = -0.25;
   expected.margin.absolute_instance = 77;
   expected.margin.ulps = 3.0;
   expected.margin.ulps_instance = 500;
+  expected.margin.test = 7;
   EXPECT_EQ(EventOf(column, ids), expected);
 }
 
