@@ -154,6 +154,28 @@ def test_the_gradient_of_a_walk_is_that_of_its_numbers(client):
 
 
 @sg.world
+def fenced(x: sg.State, k: sg.Param = 2.0):
+    sg.halt("fence", x > 3.0, error=True)
+    sg.observe("gain", k)  # an input itself
+    return {"x": x + k}
+
+
+@fenced.objective
+def worth(x, k):
+    return k * x
+
+
+def test_a_cost_reads_inputs_that_are_observed_beside_a_halt(client):
+    ask = dict(steps=3, initial={"x": [-9.0, 0.0]}, params={"k": 2.0}, objective="worth", policy="f64")
+    g = client.gradient(fenced, **ask, record=["gain"])
+    assert [(h.instance, h.error) for h in g.halted] == [(1, True)]
+    assert g.values.tolist() == [2.0 * (-9.0 + 3 * 2.0), 0.0]
+    # d/dk k (x + 3 k); the instance that failed has no gradient.
+    assert float(g.params["k"]) == -9.0 + 6 * 2.0
+    assert g.trajectory["gain"][0].tolist() == [2.0, 2.0, 2.0]
+
+
+@sg.world
 def resting(x: sg.State, p: sg.Param, tol: sg.Config = 1e-14):
     return {"x": sg.fixed_point(lambda y: np.cos(p * y), x, tol=tol, max_iter=500, site="rest")}
 
