@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "sim/program/builder.h"
-#include "sim/program/loop_captures.h"
-#include "sim/program/presence_shape.h"
+#include "tests/sim/program/step_shape.h"
 
 namespace simgrad::sim {
 namespace {
@@ -15,32 +14,20 @@ namespace {
 using enum Presence;
 using List = std::vector<Presence>;
 
-// The plan of a step, whose yields are entered and whose states are left. Every real value has a
-// cotangent.
+// The plan of a step, whose yields are entered and whose states are left.
 class Plan {
  public:
-  explicit Plan(Builder& b)
-      : program_(b.program()),
-        takes_(TakesOf(program_)),
-        captures_({&program_.step}, takes_, budget_),
-        plan_(budget_) {
-    std::vector<ValueId> states;
-    for (int32_t index : program_.InputsOf(InputKind::kState)) {
-      states.push_back(program_.inputs[static_cast<size_t>(index)].value);
-    }
-    shape_ = presence::ShapeReader(program_, takes_, captures_, budget_)
-                 .Read(program_.step, program_.step.yields, states);
-  }
+  explicit Plan(Builder& b) : step_(b), plan_(step_.budget()) {}
 
   // What the states are left with where the yields are entered so.
   List Left(const List& entered) {
     List left;
-    scope_ = plan_.Once(shape_, entered, &left);
+    scope_ = plan_.Once(step_.get(), entered, &left);
     return left;
   }
   // The least presence that comes round, joined with `carried`.
   List Round(List carried) {
-    scope_ = plan_.Repeated(shape_, carried, carried);
+    scope_ = plan_.Repeated(step_.get(), carried, carried);
     return carried;
   }
   // Of the last loop of the step, in the scope made last.
@@ -48,19 +35,7 @@ class Plan {
   const PresencePlan& plan() const { return plan_; }
 
  private:
-  static std::vector<bool> TakesOf(const Program& program) {
-    std::vector<bool> takes;
-    for (const Value& value : program.values) {
-      takes.push_back(value.type.element == ElementType::kReal);
-    }
-    return takes;
-  }
-
-  Program& program_;
-  PassBudget budget_;
-  std::vector<bool> takes_;
-  LoopCaptures captures_;
-  presence::RegionShape shape_;
+  tests::StepShape step_;
   PresencePlan plan_;
   PresencePlan::ScopeId scope_ = PresencePlan::ScopeId::kNone;
 };

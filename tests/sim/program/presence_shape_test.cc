@@ -6,27 +6,10 @@
 #include <vector>
 
 #include "sim/program/builder.h"
-#include "sim/program/loop_captures.h"
+#include "tests/sim/program/step_shape.h"
 
 namespace simgrad::sim::presence {
 namespace {
-
-// Of a step, whose yields are entered and whose states are left.
-RegionShape ShapeOf(Builder& b) {
-  Program& program = b.program();
-  std::vector<bool> takes;
-  for (const Value& value : program.values) {
-    takes.push_back(value.type.element == ElementType::kReal);
-  }
-  std::vector<ValueId> states;
-  for (int32_t index : program.InputsOf(InputKind::kState)) {
-    states.push_back(program.inputs[static_cast<size_t>(index)].value);
-  }
-  PassBudget budget;
-  const LoopCaptures captures({&program.step}, takes, budget);
-  return ShapeReader(program, takes, captures, budget)
-      .Read(program.step, program.step.yields, states);
-}
 
 std::vector<Out> OutsOf(const RegionShape& shape, int32_t slot) {
   std::vector<Out> outs;
@@ -39,7 +22,8 @@ TEST(PresenceShape, AResultHandsOnToEachOperandThatTakesACotangent) {
   const Var x = b.State("x", {});
   const Var y = b.State("y", {});
   b.SetNext({Max(x, y), x * y});
-  const RegionShape shape = ShapeOf(b);
+  const tests::StepShape step(b);
+  const RegionShape& shape = step.get();
   ASSERT_EQ(shape.entered.size(), 2u);
   const std::vector<Out> of_max = OutsOf(shape, shape.entered[0]);
   const std::vector<Out> of_product = OutsOf(shape, shape.entered[1]);
@@ -62,7 +46,8 @@ TEST(PresenceShape, NothingPassesAnOperationWithoutADerivative) {
   Builder b("floor");
   const Var x = b.State("x", {});
   b.SetNext({b.Apply(OpCode::kFloor, {x})});
-  const RegionShape shape = ShapeOf(b);
+  const tests::StepShape step(b);
+  const RegionShape& shape = step.get();
   EXPECT_TRUE(OutsOf(shape, shape.entered[0]).empty());
   EXPECT_EQ(shape.out[0], kNoSlot);
 }
@@ -72,7 +57,7 @@ TEST(PresenceShape, AnOperationThatNothingReadsIsNotReversed) {
   const Var x = b.State("x", {});
   b.Apply(OpCode::kCos, {x});
   b.SetNext({b.Apply(OpCode::kSin, {x})});
-  EXPECT_EQ(ShapeOf(b).reversed.size(), 1u);
+  EXPECT_EQ(tests::StepShape(b).get().reversed.size(), 1u);
 }
 
 TEST(PresenceShape, ACaptureHasAnotherSlotBehindItsLoop) {
@@ -81,7 +66,8 @@ TEST(PresenceShape, ACaptureHasAnotherSlotBehindItsLoop) {
   const Var y = b.State("y", {});
   const Vars out = b.For(2, {x}, [&](Var, const Vars& carried) { return Vars{carried[0] * y}; });
   b.SetNext({out[0], y});
-  const RegionShape shape = ShapeOf(b);
+  const tests::StepShape step(b);
+  const RegionShape& shape = step.get();
   ASSERT_EQ(shape.loops.size(), 1u);
   const LoopShape& loop = shape.loops[0];
   EXPECT_TRUE(loop.written);
@@ -104,7 +90,8 @@ TEST(PresenceShape, WhatLeavesTheRegionOfALoopGoesToTheLoop) {
   const Vars out = b.For(
       3, {x}, [&](Var, const Vars& carried) { return Vars{b.Apply(OpCode::kSin, {carried[0]})}; });
   b.SetNext({out[0]});
-  const RegionShape shape = ShapeOf(b);
+  const tests::StepShape step(b);
+  const RegionShape& shape = step.get();
   const RegionShape& body = *shape.loops[0].body;
   const std::vector<Out> of_sine = OutsOf(body, body.in[0]);
   ASSERT_EQ(of_sine.size(), 1u);
@@ -121,7 +108,8 @@ TEST(PresenceShape, ALoopThatNeverRunsHandsItsSlotsThrough) {
   const Var x = b.State("x", {});
   const Vars out = b.For(0, {x}, [](Var, const Vars& carried) { return carried; });
   b.SetNext({out[0]});
-  const RegionShape shape = ShapeOf(b);
+  const tests::StepShape step(b);
+  const RegionShape& shape = step.get();
   const std::vector<Out> outs = OutsOf(shape, shape.entered[0]);
   ASSERT_EQ(outs.size(), 1u);
   EXPECT_EQ(outs[0].to, Out::To::kSlot);
@@ -133,7 +121,8 @@ TEST(PresenceShape, ALoopIntoWhichNoCotangentCanComeIsNotRead) {
   const Var x = b.State("x", {});
   b.For(2, {x}, [](Var, const Vars& carried) { return carried; });
   b.SetNext({x});
-  const RegionShape shape = ShapeOf(b);
+  const tests::StepShape step(b);
+  const RegionShape& shape = step.get();
   ASSERT_EQ(shape.loops.size(), 1u);
   EXPECT_FALSE(shape.loops[0].written);
   EXPECT_EQ(shape.loops[0].body, nullptr);

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "sim/program/builder.h"
-#include "sim/program/loop_captures.h"
-#include "sim/program/presence_shape.h"
+#include "tests/sim/program/step_shape.h"
 
 namespace simgrad::sim {
 namespace {
@@ -15,25 +14,13 @@ namespace {
 // When each operation of the body of a step's only loop is first met, if the yields of the step are
 // entered so; in the order of the text, -1 where it is never met.
 std::vector<int32_t> FirstMetIn(Builder& b, const std::vector<Presence>& entered) {
-  Program& program = b.program();
-  std::vector<bool> takes;
-  for (const Value& value : program.values) {
-    takes.push_back(value.type.element == ElementType::kReal);
-  }
-  std::vector<ValueId> states;
-  for (int32_t index : program.InputsOf(InputKind::kState)) {
-    states.push_back(program.inputs[static_cast<size_t>(index)].value);
-  }
-  PassBudget budget;
-  const LoopCaptures captures({&program.step}, takes, budget);
-  const presence::RegionShape shape = presence::ShapeReader(program, takes, captures, budget)
-                                          .Read(program.step, program.step.yields, states);
-  PresencePlan plan(budget);
-  const PresencePlan::LoopId loop = plan.LoopOf(plan.Once(shape, entered, nullptr), 0);
-  ReadOrder order(plan, budget);
+  tests::StepShape step(b);
+  PresencePlan plan(step.budget());
+  const PresencePlan::LoopId loop = plan.LoopOf(plan.Once(step.get(), entered, nullptr), 0);
+  ReadOrder order(plan, step.budget());
   order.Add(loop, 0);
 
-  for (const Op& op : program.step.ops) {
+  for (const Op& op : b.program().step.ops) {
     if (op.code != OpCode::kFor) continue;
     const PresencePlan::ScopeId body = plan.Inside(loop, PresencePlan::kBody);
     std::vector<int32_t> met(op.regions[0].ops.size());
