@@ -45,7 +45,7 @@ struct Kept {
       return kernel.ok() ? *std::move(kernel) : nullptr;
     }
     if (auto kernel = kernels.Find(request.key)) return kernel;
-    kernels.Ask(request, Wanted::kSoonest, false);
+    kernels.Ask(request, Wanted::kSoonest);
     return nullptr;
   }
 
@@ -77,15 +77,15 @@ class Compiled : public CompiledExecutor {
     }
     ++kept_->runs_compiled;
     const auto stop = options.stop;
-    const auto kernel = [kept = kept_, planned, stop](Part part) {
+    // Both are compiled side by side. The run begins when it can; its StartAdjoint waits for the rest.
+    Claim adjoint;
+    if (!planned->adjoint_key.empty()) {
+      adjoint = kept_->kernels.AskForRun(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted);
+    }
+    const auto kernel = [kept = kept_, planned, stop, adjoint](Part part) {
       return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
     };
     const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
-    const bool reverses = !planned->adjoint_key.empty();
-    // Both are compiled side by side. The run begins when it can; its StartAdjoint waits for the rest.
-    if (reverses) {
-      kept_->kernels.Ask(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted, true);
-    }
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
     return std::make_unique<CompiledRun>(
         std::move(batch), std::move(options),
@@ -102,6 +102,7 @@ class Compiled : public CompiledExecutor {
     if (!made.ok()) return made;
     if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
     MemoryNeed need = NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape);
+    if (planned->memory == nullptr) need.run += planned->bytes;
     for (Part part : {Part::kForward, Part::kAdjoint}) {
       const KernelRequest request = kept_->RequestOf(*planned, part);
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
@@ -152,7 +153,7 @@ class Compiled : public CompiledExecutor {
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
       ready = false;
       // What comes back is compiled meanwhile; what never does is not.
-      if (uses > 0) kept_->kernels.Ask(request, Wanted::kSoonest, false);
+      if (uses > 0) kept_->kernels.Ask(request, Wanted::kSoonest);
     }
     return !ready;
   }

@@ -71,13 +71,19 @@ int64_t UsesBeforeBest(const KernelRequest& request) {
 }
 
 struct Job {
-  KernelRequest request;
+  KernelRequest request;  // without the plan
+  // Whoever waits holds it, or it is in the cache of plans; a job by itself keeps none in memory.
+  std::weak_ptr<const plan::Plan> plan;
   Effort effort = Effort::kQuick;
   bool then_best = false;
-  bool takes_best = false;  // where the folder has it
-  bool is_covered = false;  // its memory is part of a run's
+  bool takes_best = false;     // where the folder has it
+  bool is_covered = false;     // its memory is part of a run's
+  bool is_background = false;  // nobody waits, and nobody will
   // Under the lock.
+  int claims = 0;
+  bool has_begun = false;
   bool is_done = false;
+  HeldMemory memory;  // of a compile that those whose memory it was part of have left
   Loaded result = absl::InternalError("not compiled");
 };
 
@@ -110,14 +116,19 @@ struct KernelCache::Shared {
 
   // With the lock held.
   std::shared_ptr<const Kernel> FindLocked(const std::string& name);
-  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Wanted wanted, bool is_covered);
+  bool IsToBeMade(const std::string& key, Wanted wanted) const;
+  std::shared_ptr<Job> AskLocked(const KernelRequest& request, Wanted wanted, bool is_covered,
+                                 bool is_background);
   void Finish(const std::shared_ptr<Job>& job, Loaded result);
   int64_t DropOldest(int64_t most_bytes);
   std::shared_ptr<Job> NextLocked(bool only_quick);
   void Lost(const absl::Status& why);
 
-  Loaded Make(const Job& job);
+  // Without the lock.
+  void Leave(const std::shared_ptr<Job>& job);
+  Loaded Make(const Job& job, const std::shared_ptr<const plan::Plan>& plan);
   Loaded FromFolder(const Job& job);
+  static Claim ClaimLocked(const std::shared_ptr<Shared>& shared, std::shared_ptr<Job> job);
   static void Start(const std::shared_ptr<Shared>& shared, bool only_quick);
   static void Run(const std::shared_ptr<Shared>& shared, bool only_quick);
 };
@@ -174,21 +185,60 @@ std::shared_ptr<const Kernel> KernelCache::Shared::FindLocked(const std::string&
   return found->second->kernel;
 }
 
+bool KernelCache::Shared::IsToBeMade(const std::string& key, Wanted wanted) const {
+  const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
+  return index.count(NameOf(key, effort)) == 0 && index.count(NameOf(key, Effort::kBest)) == 0;
+}
+
 std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request, Wanted wanted,
-                                                    bool is_covered) {
+                                                    bool is_covered, bool is_background) {
   const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
   const std::string name = NameOf(request.key, effort);
-  if (const auto found = pending.find(name); found != pending.end()) return found->second;
+  if (const auto found = pending.find(name); found != pending.end()) {
+    if (!found->second->has_begun) found->second->plan = request.plan;
+    return found->second;
+  }
   auto job = std::make_shared<Job>(
       Job{.request = request,
+          .plan = request.plan,
           .effort = effort,
           .then_best = wanted == Wanted::kSoonest && UsesBeforeBest(request) == 0,
           .takes_best = wanted != Wanted::kQuick,
-          .is_covered = is_covered});
+          .is_covered = is_covered,
+          .is_background = is_background});
+  job->request.plan = nullptr;
   pending[name] = job;
   (effort == Effort::kQuick ? quick : best).push_back(job);
   wake.notify_all();
   return job;
+}
+
+Claim KernelCache::Shared::ClaimLocked(const std::shared_ptr<Shared>& shared,
+                                       std::shared_ptr<Job> job) {
+  ++job->claims;
+  const auto leave = [shared, job](const void*) { shared->Leave(job); };
+  return Claim(job.get(), leave);
+}
+
+// What the last one leaves is not compiled, or is compiled at the expense of the server.
+void KernelCache::Shared::Leave(const std::shared_ptr<Job>& job) {
+  std::shared_ptr<const plan::Plan> plan;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (--job->claims > 0 || job->is_done || job->is_background) return;
+    if (!job->has_begun) {
+      for (auto* queue : {&quick, &best}) {
+        queue->erase(std::remove(queue->begin(), queue->end(), job), queue->end());
+      }
+      pending.erase(NameOf(job->request.key, job->effort));
+      return;
+    }
+    plan = job->is_covered ? job->plan.lock() : nullptr;
+  }
+  if (plan == nullptr) return;
+  HeldMemory memory = options.watch->ForCompile(CompileBytes(*plan, job->request.part));
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!job->is_done) job->memory = std::move(memory);
 }
 
 int64_t KernelCache::Shared::DropOldest(int64_t most_bytes) {
@@ -223,16 +273,19 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
     const Effort made = (*result)->effort;
     keep(NameOf(job->request.key, made), *result);
     const bool has_best = index.count(NameOf(job->request.key, Effort::kBest)) != 0;
-    if (job->then_best && !has_best && best.size() < kMostWaiting) {
-      AskLocked(job->request, Wanted::kBest, false);
+    KernelRequest next = job->request;
+    next.plan = job->plan.lock();
+    if (job->then_best && !has_best && best.size() < kMostWaiting && next.plan != nullptr) {
+      AskLocked(next, Wanted::kBest, false, /*is_background=*/true);
     }
-  } else {
+  } else if (!absl::IsCancelled(result.status())) {
     ++use.failed;
     const bool may_come_right = absl::IsResourceExhausted(result.status());
     if (job->effort == Effort::kBest && !may_come_right) hopeless.insert(job->request.key);
   }
   job->result = std::move(result);
   job->is_done = true;
+  job->memory = nullptr;
   DropOldest(options.most_bytes);
   changed.notify_all();
 }
@@ -243,6 +296,7 @@ std::shared_ptr<Job> KernelCache::Shared::NextLocked(bool only_quick) {
     if (queue->empty()) continue;
     std::shared_ptr<Job> job = queue->front();
     queue->pop_front();
+    job->has_begun = true;
     return job;
   }
   return nullptr;
@@ -262,15 +316,16 @@ Loaded KernelCache::Shared::FromFolder(const Job& job) {
   return std::make_shared<const Kernel>(*std::move(kernel));
 }
 
-Loaded KernelCache::Shared::Make(const Job& job) {
+Loaded KernelCache::Shared::Make(const Job& job, const std::shared_ptr<const plan::Plan>& plan) {
   if (job.takes_best) {
     Loaded found = FromFolder(job);
     if (found.ok()) return found;
   }
   if (options.before_compile) options.before_compile(job.effort);
+  if (plan == nullptr) return absl::CancelledError("nothing holds the plan any more");
   HeldMemory memory;
   if (!job.is_covered) {
-    const int64_t bytes = CompileBytes(*job.request.plan, job.request.part);
+    const int64_t bytes = CompileBytes(*plan, job.request.part);
     memory = options.watch->ForCompile(bytes);
     if (memory == nullptr) {
       return absl::ResourceExhaustedError(
@@ -281,7 +336,7 @@ Loaded KernelCache::Shared::Make(const Job& job) {
   KernelOptions how = job.request.options;
   how.effort = job.effort;
   const absl::StatusOr<KernelObject> object =
-      CompileKernel(*job.request.plan, job.request.part, job.request.writer, how);
+      CompileKernel(*plan, job.request.part, job.request.writer, how);
   if (!object.ok()) return object.status();
   absl::StatusOr<Kernel> kernel = LoadKernel(*object, job.request.part);
   if (!kernel.ok()) return kernel.status();
@@ -300,6 +355,7 @@ Loaded KernelCache::Shared::Make(const Job& job) {
 void KernelCache::Shared::Run(const std::shared_ptr<Shared>& shared, bool only_quick) {
   for (;;) {
     std::shared_ptr<Job> job;
+    std::shared_ptr<const plan::Plan> plan;
     {
       std::unique_lock<std::mutex> lock(shared->mutex);
       shared->wake.wait(lock, [&] {
@@ -310,6 +366,7 @@ void KernelCache::Shared::Run(const std::shared_ptr<Shared>& shared, bool only_q
         shared->changed.notify_all();
         return;
       }
+      plan = job->plan.lock();
     }
     Compiling mine = {[&](const char* reason) {
       const absl::Status why = absl::InternalError(Cat("the compiler gave up: ", reason));
@@ -320,7 +377,7 @@ void KernelCache::Shared::Run(const std::shared_ptr<Shared>& shared, bool only_q
     compiling = &mine;
     Loaded made = absl::InternalError("");
     try {
-      made = shared->Make(*job);
+      made = shared->Make(*job, plan);
     } catch (const std::exception& error) {  // out of memory, above all
       made = absl::InternalError(error.what());
     }
@@ -372,14 +429,17 @@ std::shared_ptr<const Kernel> KernelCache::Find(const std::string& key) {
   return nullptr;
 }
 
-void KernelCache::Ask(const KernelRequest& request, Wanted wanted, bool is_covered) {
+void KernelCache::Ask(const KernelRequest& request, Wanted wanted) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
-  const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
-  if (shared_->index.count(NameOf(request.key, effort)) != 0) return;
-  if (shared_->index.count(NameOf(request.key, Effort::kBest)) != 0) return;
-  if (shared_->quick.size() < kMostWaiting) {
-    shared_->AskLocked(request, wanted, is_covered);
-  }
+  if (!shared_->IsToBeMade(request.key, wanted) || shared_->quick.size() >= kMostWaiting) return;
+  shared_->AskLocked(request, wanted, /*is_covered=*/false, /*is_background=*/true);
+}
+
+Claim KernelCache::AskForRun(const KernelRequest& request, Wanted wanted) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  if (!shared_->IsToBeMade(request.key, wanted)) return nullptr;
+  return Shared::ClaimLocked(shared_, shared_->AskLocked(request, wanted, /*is_covered=*/true,
+                                                         /*is_background=*/false));
 }
 
 Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
@@ -399,23 +459,32 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
       const bool asks = wanted == Wanted::kSoonest && uses >= UsesBeforeBest(request) &&
                         shared_->best.size() < kMostWaiting &&
                         shared_->hopeless.count(request.key) == 0;
-      if (asks) shared_->AskLocked(request, Wanted::kBest, false);
+      if (asks) shared_->AskLocked(request, Wanted::kBest, false, /*is_background=*/true);
       return kernel;
     }
   }
   if (shared_->threads == 0) {
     return absl::InternalError("the compiler failed too often");
   }
-  const std::shared_ptr<Job> job =
-      shared_->AskLocked(request, wanted, /*is_covered=*/wanted != Wanted::kBest);
-  while (!job->is_done) {
-    shared_->changed.wait_for(lock, kLook);
-    if (job->is_done || !stop) continue;
+  for (;;) {
+    const std::shared_ptr<Job> job =
+        shared_->AskLocked(request, wanted, /*is_covered=*/wanted != Wanted::kBest,
+                           /*is_background=*/false);
+    Claim claim = Shared::ClaimLocked(shared_, job);
+    while (!job->is_done) {
+      shared_->changed.wait_for(lock, kLook);
+      if (job->is_done || !stop) continue;
+      lock.unlock();
+      if (stop()) return StopRequested::Status();
+      lock.lock();
+    }
+    Loaded result = job->result;
     lock.unlock();
-    if (stop()) return StopRequested::Status();
+    claim = nullptr;
+    // A job of the background that had begun after its plan was gone: it is asked for anew.
+    if (!absl::IsCancelled(result.status())) return result;
     lock.lock();
   }
-  return job->result;
 }
 
 int64_t KernelCache::Relieve(int64_t bytes) {

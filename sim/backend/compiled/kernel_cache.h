@@ -1,11 +1,11 @@
 // Kernels by the structure of their plans: in memory, in a folder, or compiled.
 //
-// Compiling happens on threads of the cache, so a caller leaves when its `stop` says so and the
-// compile goes on for the next one. A miss is compiled quickly; the best code follows in the
+// Compiling happens on threads of the cache, so a caller leaves when its `stop` says so. A compile that has begun
+// goes on for the next one; one that nobody has a claim to any more does not begin. A miss is compiled quickly; the best code follows in the
 // background, is kept in the folder, and is found from then on. Both give the same bits.
 // Requests for one structure share one compile. Least recently used kernels go above a bound.
-// A compile that a caller waits for is part of the caller's memory (CompileBytes); the best code that
-// follows asks the watch for its own.
+// A compile that a caller waits for is part of the caller's memory (CompileBytes), and asks the watch for its own
+// when the last such caller leaves; so does the best code that follows. What waits in a queue holds no plan.
 // Errors: RESOURCE_EXHAUSTED where the watch has no memory for a compile; CANCELLED where `stop` returned true; INTERNAL with LLVM's words, for those who wait; it is
 //   not kept. A fatal error of LLVM ends that compile alone: its thread is parked for good and another
 //   takes its place, until kMostLost were lost; from then on every compile fails. A crash (a bad
@@ -37,6 +37,9 @@ struct KernelRequest {
 // Of the structure of the part, what is recorded, the processor, the code writer and LLVM.
 std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer,
                   const KernelOptions& options);
+
+// To a compile: the last that goes takes with it what has not begun.
+using Claim = std::shared_ptr<const void>;
 
 enum class Wanted : uint8_t {
   kSoonest,  // the best there is; the best there can be is made meanwhile
@@ -75,8 +78,11 @@ class KernelCache {
                                                     const WorkMeter::StopCallback& stop);
   // The best that is in memory, or null.
   std::shared_ptr<const Kernel> Find(const std::string& key);
-  // As Get, without waiting. `is_covered`: a run that will wait holds the memory for it.
-  void Ask(const KernelRequest& request, Wanted wanted, bool is_covered);
+  // Has it made in the background, where there is room, if its plan still lives by then.
+  void Ask(const KernelRequest& request, Wanted wanted);
+  // As Get, without waiting, for a run that will wait, holds the memory for it, and keeps the claim until
+  // then. Null: there is nothing to make.
+  Claim AskForRun(const KernelRequest& request, Wanted wanted);
   // Gives up about so many bytes of kernels that nothing runs; returns how many.
   int64_t Relieve(int64_t bytes);
   CompilerUse use() const;

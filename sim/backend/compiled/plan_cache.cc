@@ -42,9 +42,9 @@ Mapping MappingOf(const KernelOptions& options, const StepCounts& counts, int64_
   return options.mapping.value_or(ChooseMapping(counts, instances, FloatLanes(options.isa)));
 }
 
-std::shared_ptr<const PlannedProgram> Planned(const Batch& batch, Recording recording,
-                                              std::vector<InputForm> inputs, KernelOptions options,
-                                              const WorkMeter::StopCallback& stop) {
+std::shared_ptr<PlannedProgram> Planned(const Batch& batch, Recording recording,
+                                        std::vector<InputForm> inputs, KernelOptions options,
+                                        const WorkMeter::StopCallback& stop) {
   const NumericalProgram& program = *batch.program;
   const bool records = recording != Recording::kNone;
   const bool stops = program.policy.nonfinite == precision::NonFinite::kStop;
@@ -108,14 +108,14 @@ std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recordi
     if (auto planned = FindLocked(batch.program.get(), recording, inputs, batch.instances))
       return planned;
   }
-  std::shared_ptr<const PlannedProgram> planned = Planned(batch, recording, inputs, options_, stop);
-  HeldMemory memory = watch_->ForCache(planned->bytes);
+  const std::shared_ptr<PlannedProgram> planned = Planned(batch, recording, inputs, options_, stop);
+  planned->memory = watch_->ForCache(planned->bytes);
   std::list<Entry> dropped;  // freed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
   if (auto other = FindLocked(batch.program.get(), recording, inputs, batch.instances))
     return other;
-  if (memory == nullptr) return planned;
-  entries_.push_front({recording, planned, std::move(memory)});
+  if (planned->memory == nullptr) return planned;
+  entries_.push_front({recording, planned});
   bytes_ += planned->bytes;
   DropLocked(std::max(most_bytes_, planned->bytes), dropped);
   return planned;
@@ -123,9 +123,14 @@ std::shared_ptr<const PlannedProgram> PlanCache::Get(const Batch& batch, Recordi
 
 int64_t PlanCache::DropLocked(int64_t most_bytes, std::list<Entry>& dropped) {
   const int64_t before = bytes_;
-  while (bytes_ > most_bytes && !entries_.empty()) {
-    bytes_ -= entries_.back().planned->bytes;
-    dropped.splice(dropped.end(), entries_, std::prev(entries_.end()));
+  for (auto entry = entries_.end(); entry != entries_.begin() && bytes_ > most_bytes;) {
+    const auto oldest = std::prev(entry);
+    if (oldest->planned.use_count() > 1) {  // a run holds it and its memory
+      entry = oldest;
+      continue;
+    }
+    bytes_ -= oldest->planned->bytes;
+    dropped.splice(dropped.end(), entries_, oldest);
   }
   return before - bytes_;
 }

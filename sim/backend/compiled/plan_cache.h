@@ -32,6 +32,7 @@ struct PlannedProgram {
   int64_t forward_statements = 0, adjoint_statements = 0;  // in all
   double work_per_step = 0;  // of an instance, at the caps, gradient included
   int64_t bytes = 0;
+  HeldMemory memory;  // for so many bytes; null: there was none, and the cache does not keep it
   mutable std::atomic<int64_t> uses{0};
 };
 
@@ -50,9 +51,8 @@ class PlanCache {
   struct Entry {
     Recording recording;
     std::shared_ptr<const PlannedProgram> planned;
-    HeldMemory memory;
   };
-  // What goes is freed without the lock.
+  // What no run uses and goes is freed without the lock.
   int64_t DropLocked(int64_t most_bytes, std::list<Entry>& dropped);
   std::shared_ptr<const PlannedProgram> FindLocked(const NumericalProgram* program,
                                                    Recording recording,

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "sim/backend/compiled/compiled_executor.h"
+#include "sim/backend/compiled/memory_need.h"
 #include "sim/plan/make_plan.h"
 #include "sim/program/builder.h"
 #include "tests/sim/work_maker.h"
@@ -174,9 +175,10 @@ class Gate {
     changed_.notify_all();
     changed_.wait(lock, [&] { return open_; });
   }
-  void AwaitOne() {
+  void AwaitOne() { Await(1); }
+  void Await(int count) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return waiting_ > 0; });
+    changed_.wait(lock, [&] { return waiting_ >= count; });
   }
   void Open() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -214,11 +216,62 @@ TEST_F(KernelCacheTest, ACallerLeavesWhileItsCompileGoesOn) {
   Gate gate;
   KernelCache cache({.before_compile = [&](Effort) { gate.Pass(); }});
   const KernelRequest request = RequestOf(LineProgram(0.5));
-  const auto left = cache.Get(request, Wanted::kQuick, [] { return true; });
+  const auto left = cache.Get(request, Wanted::kQuick, [&] {
+    gate.AwaitOne();
+    return true;
+  });
   EXPECT_EQ(left.status().code(), absl::StatusCode::kCancelled) << left.status();
   gate.Open();
   EXPECT_TRUE(cache.Get(request, Wanted::kQuick, {}).ok());
   EXPECT_EQ(cache.use().compiled, 1u);
+}
+
+TEST_F(KernelCacheTest, WhatNobodyWaitsForAnyMoreDoesNotBegin) {
+  Gate gate;
+  KernelCache cache({.before_compile = [&](Effort) { gate.Pass(); }});
+  std::vector<KernelRequest> requests;
+  for (int operations = 1; operations <= 6; ++operations) {
+    requests.push_back(RequestOf(LineProgram(0.5, operations)));
+  }
+  // Both threads are busy.
+  const Claim busy[] = {cache.AskForRun(requests[0], Wanted::kQuick),
+                        cache.AskForRun(requests[1], Wanted::kQuick)};
+  gate.Await(2);
+  // A caller that leaves, and a run that ends.
+  const auto left = cache.Get(requests[2], Wanted::kQuick, [] { return true; });
+  EXPECT_TRUE(absl::IsCancelled(left.status())) << left.status();
+  Claim ended = cache.AskForRun(requests[3], Wanted::kQuick);
+  // One of two leaves: the other still waits.
+  Claim one = cache.AskForRun(requests[4], Wanted::kQuick);
+  const Claim other = cache.AskForRun(requests[4], Wanted::kQuick);
+  ended = one = nullptr;
+  gate.Open();
+  // Requests are taken in their order, so those before the last one are through.
+  ASSERT_TRUE(cache.Get(requests[4], Wanted::kQuick, {}).ok());
+  ASSERT_TRUE(cache.Get(requests[5], Wanted::kQuick, {}).ok());
+  EXPECT_EQ(cache.Find(requests[2].key), nullptr);
+  EXPECT_EQ(cache.Find(requests[3].key), nullptr);
+  EXPECT_EQ(cache.use().failed, 0u);
+  // It is made when it is wanted again.
+  EXPECT_TRUE(cache.Get(requests[2], Wanted::kQuick, {}).ok());
+}
+
+TEST_F(KernelCacheTest, WhatWaitsHoldsNoPlan) {
+  Gate gate;
+  KernelCache cache({.before_compile = [&](Effort) { gate.Pass(); }});
+  const KernelRequest busy[] = {RequestOf(LineProgram(0.5, 1)), RequestOf(LineProgram(0.5, 2))};
+  const Claim claims[] = {cache.AskForRun(busy[0], Wanted::kQuick),
+                          cache.AskForRun(busy[1], Wanted::kQuick)};
+  gate.Await(2);
+  KernelRequest request = RequestOf(LineProgram(0.5, 3));
+  cache.Ask(request, Wanted::kQuick);
+  const std::weak_ptr<const plan::Plan> plan = request.plan;
+  request.plan = nullptr;
+  EXPECT_TRUE(plan.expired());
+  gate.Open();
+  ASSERT_TRUE(cache.Get(RequestOf(LineProgram(0.5, 4)), Wanted::kQuick, {}).ok());
+  EXPECT_EQ(cache.Find(request.key), nullptr);
+  EXPECT_EQ(cache.use().failed, 0u);
 }
 
 TEST_F(KernelCacheTest, TheBestCodeIsFoundInTheFolder) {
@@ -331,6 +384,23 @@ TEST_F(KernelCacheTest, WithoutMemoryTheBestWaitsForTheNextRequest) {
   EXPECT_TRUE(cache.Get(RequestOf(LineProgram(0.5)), Wanted::kBest, {}).ok());
   EXPECT_EQ(purse->compiled[0], 1);
   EXPECT_EQ(purse->compiled[1], 1);
+}
+
+TEST_F(KernelCacheTest, ACompileThatItsCallersLeftHasMemoryOfItsOwn) {
+  Gate gate;
+  const auto purse = std::make_shared<Purse>();
+  purse->cache_bytes = 0;
+  KernelCache cache({.watch = purse, .before_compile = [&](Effort) { gate.Pass(); }});
+  const KernelRequest request = RequestOf(LineProgram(0.5));
+  const auto left = cache.Get(request, Wanted::kQuick, [&] {
+    gate.AwaitOne();
+    EXPECT_EQ(purse->held, 0);  // it is part of the caller's
+    return true;
+  });
+  EXPECT_TRUE(absl::IsCancelled(left.status())) << left.status();
+  EXPECT_EQ(purse->held, CompileBytes(*request.plan, request.part));
+  gate.Open();
+  while (purse->held != 0) std::this_thread::yield();
 }
 
 TEST_F(KernelCacheTest, WhatThereIsNoMemoryForIsNotKept) {
