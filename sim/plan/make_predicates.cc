@@ -463,7 +463,7 @@ RegionMaker::Deciding RegionMaker::TestRadius(const Op& op, const View& iteratio
     const Register a = read(0);
     const Register b = read(1);
     return OfPair(a, b, Extra(of_lhs, of_rhs, read), *program_[test.yields[0]].format,
-                  NumberOfSite(numerical_.sites, op.attributes.site));
+                  tests_.Of(op.attributes.site));
   };
   const Deciding tested = against(1);
   if (!op.attributes.has_entry) return tested;

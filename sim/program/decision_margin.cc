@@ -11,7 +11,8 @@ namespace {
 
 class Search {
  public:
-  explicit Search(const Program& program) : program_(program), read_(program.values.size()) {}
+  Search(const Program& program, PassBudget* budget)
+      : program_(program), budget_(budget), read_(program.values.size()) {}
 
   std::vector<bool> OfPredicates() {
     Read(program_.step);
@@ -30,7 +31,7 @@ class Search {
   }
 
  private:
-  std::vector<bool> Behind(const std::vector<ValueId>& roots) const {
+  std::vector<bool> Behind(const std::vector<ValueId>& roots) {
     std::vector<bool> found(program_.values.size(), false);
     std::vector<ValueId> todo;
     const auto mark = [&](ValueId id) {
@@ -42,6 +43,7 @@ class Search {
     while (!todo.empty()) {
       const ValueId id = todo.back();
       todo.pop_back();
+      Visit(1 + read_[Index(id)].size());
       for (ValueId from : read_[Index(id)]) mark(from);
     }
     return found;
@@ -53,8 +55,14 @@ class Search {
     read_[Index(to)].push_back(from);
   }
 
+  void Visit(size_t count) {
+    if (budget_ != nullptr) budget_->Visit(static_cast<int64_t>(count));
+  }
+
   void Read(const Region& region) {
     for (const Op& op : region.ops) {
+      const size_t results = op.regions.empty() ? op.results.size() : 1;
+      Visit(1 + op.results.size() + op.operands.size() * results);
       if (op.code == OpCode::kWhile) {
         ReadWhile(op);
       } else if (op.code == OpCode::kFor) {
@@ -116,6 +124,7 @@ class Search {
   }
 
   const Program& program_;
+  PassBudget* const budget_;
   std::vector<std::vector<ValueId>> read_;  // by value: what it is made of
   std::vector<ValueId> predicates_;
   std::vector<ValueId> places_;
@@ -134,45 +143,48 @@ std::string NameOfUnlisted(const Op& op) {
   return op.label.empty() ? std::string(InfoOf(op.code).name) : op.label;
 }
 
-void Number(const Region& region, const Program& program, const std::vector<Site>& sites,
-            const std::vector<bool>& behind, DecidingTests& tests) {
+void Number(const Region& region, const Program& program, const std::vector<bool>& behind,
+            size_t sites, DecidingTests& tests, PassBudget* budget) {
   for (const Op& op : region.ops) {
-    for (const Region& nested : op.regions) Number(nested, program, sites, behind, tests);
+    if (budget != nullptr) budget->Visit();
+    for (const Region& nested : op.regions) Number(nested, program, behind, sites, tests, budget);
     if (!op.regions.empty() || op.results.empty() || op.results[0] == ValueId::kNone) continue;
     if (!behind[Index(op.results[0])] || !MayDecide(program, op)) continue;
     uint32_t& number = tests.of_value[Index(op.results[0])];
     if (IsTest(op)) {
-      number = NumberOfSite(sites, op.attributes.site);
+      number = tests.Of(op.attributes.site);
     } else {
       tests.unlisted.push_back(NameOfUnlisted(op));
-      number = static_cast<uint32_t>(sites.size() + tests.unlisted.size());
+      number = static_cast<uint32_t>(sites + tests.unlisted.size());
     }
   }
 }
 
 }  // namespace
 
-DecidingTests DecidingTestsOf(const Program& program, const std::vector<Site>& sites) {
+DecidingTests DecidingTestsOf(const Program& program, const std::vector<Site>& sites,
+                              PassBudget* budget) {
   DecidingTests tests;
-  const std::vector<bool> behind = BehindPredicates(program);
+  for (size_t k = 0; k < sites.size(); ++k) {
+    tests.of_site.emplace(sites[k].name, static_cast<uint32_t>(k) + 1);
+  }
+  const std::vector<bool> behind = BehindPredicates(program, budget);
   if (behind.empty()) return tests;
   tests.of_value.assign(program.values.size(), 0);
-  Number(program.step, program, sites, behind, tests);
+  Number(program.step, program, behind, sites.size(), tests, budget);
   return tests;
 }
 
-uint32_t NumberOfSite(const std::vector<Site>& sites, const std::string& name) {
-  const auto site =
-      std::find_if(sites.begin(), sites.end(), [&](const Site& one) { return one.name == name; });
-  return site == sites.end() ? 0 : static_cast<uint32_t>(site - sites.begin()) + 1;
+std::vector<bool> BehindPredicates(const Program& program, PassBudget* budget) {
+  return Search(program, budget).OfPredicates();
 }
 
-std::vector<bool> BehindPredicates(const Program& program) {
-  return Search(program).OfPredicates();
+std::vector<bool> BehindChoices(const Program& program, PassBudget* budget) {
+  return Search(program, budget).OfChoices();
 }
 
-std::vector<bool> BehindChoices(const Program& program) { return Search(program).OfChoices(); }
-
-std::vector<bool> BehindPlaces(const Program& program) { return Search(program).OfPlaces(); }
+std::vector<bool> BehindPlaces(const Program& program, PassBudget* budget) {
+  return Search(program, budget).OfPlaces();
+}
 
 }  // namespace simgrad::sim

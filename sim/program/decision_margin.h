@@ -21,8 +21,10 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
@@ -32,22 +34,28 @@ namespace simgrad::sim {
 struct DecidingTests {
   std::vector<uint32_t> of_value;     // by result; empty: there are no predicates
   std::vector<std::string> unlisted;  // what those behind the sites are called
+  std::unordered_map<std::string, uint32_t> of_site;
   uint32_t Of(ValueId result) const { return of_value.empty() ? 0 : of_value[Index(result)]; }
+  uint32_t Of(const std::string& site) const {
+    const auto found = of_site.find(site);
+    return found == of_site.end() ? 0 : found->second;
+  }
 };
-DecidingTests DecidingTestsOf(const Program& program, const std::vector<Site>& sites);
-uint32_t NumberOfSite(const std::vector<Site>& sites, const std::string& name);
+// Here and below visits are reported to `budget`, if there is one; cost: linear.
+DecidingTests DecidingTestsOf(const Program& program, const std::vector<Site>& sites,
+                              PassBudget* budget = nullptr);
 
 // lt, le, gt, ge, eq, ne.
 inline bool ComparesTwo(const Op& op) { return op.code >= OpCode::kLt && op.code <= OpCode::kNe; }
 
 // By value: whether it is a boolean or an integer that a predicate of a loop hangs on. Empty: the
-// program has no such loop. Cost: linear.
-std::vector<bool> BehindPredicates(const Program& program);
+// program has no such loop.
+std::vector<bool> BehindPredicates(const Program& program, PassBudget* budget = nullptr);
 
 // The same of what a select or a cond chooses by, a loop carries or a step yields.
-std::vector<bool> BehindChoices(const Program& program);
+std::vector<bool> BehindChoices(const Program& program, PassBudget* budget = nullptr);
 
 // The same of what an operation takes as places.
-std::vector<bool> BehindPlaces(const Program& program);
+std::vector<bool> BehindPlaces(const Program& program, PassBudget* budget = nullptr);
 
 }  // namespace simgrad::sim

@@ -237,9 +237,10 @@ std::optional<Halt> HaltOf(int64_t state) {
   return Halt{place / kMostHalts, static_cast<int32_t>(place % kMostHalts), state % 2 == 0};
 }
 
-std::vector<std::string> HaltNames(const Program& program) {
+std::vector<std::string> HaltNames(const Program& program, PassBudget* budget) {
   std::vector<std::string> names;
   for (const Op& op : program.step.ops) {
+    if (budget != nullptr) budget->Visit();
     if (op.code == OpCode::kHalt) names.push_back(op.attributes.site);
   }
   return names;

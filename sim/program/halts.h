@@ -32,7 +32,7 @@ struct Halt {
 std::optional<Halt> HaltOf(int64_t state);  // of 0: none
 
 // In text order.
-std::vector<std::string> HaltNames(const Program& program);
+std::vector<std::string> HaltNames(const Program& program, PassBudget* budget = nullptr);
 
 // A program without halts stays as it is; else it has one more state, and `spec` follows it.
 Program ExpandHalts(Program program, std::optional<AdjointSpec>& spec, PassBudget& budget);

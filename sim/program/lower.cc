@@ -105,8 +105,8 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p.text = Print(p, &budget);
   p.fingerprint = Fingerprint(p.text, &budget);
   p.sites = SitesOf(p.program, &budget);
-  p.halts = HaltNames(world);
-  p.unlisted_tests = DecidingTestsOf(p.program, p.sites).unlisted;
+  p.halts = HaltNames(world, &budget);
+  p.unlisted_tests = DecidingTestsOf(p.program, p.sites, &budget).unlisted;
   return p;
 }
 

@@ -24,9 +24,9 @@ class Namer {
   Namer(Program program, PassBudget& budget)
       : program_(std::move(program)),
         budget_(budget),
-        behind_predicates_(BehindPredicates(program_)),
-        behind_choices_(BehindChoices(program_)),
-        behind_places_(BehindPlaces(program_)),
+        behind_predicates_(BehindPredicates(program_, &budget)),
+        behind_choices_(BehindChoices(program_, &budget)),
+        behind_places_(BehindPlaces(program_, &budget)),
         small_(program_.values.size(), false),
         elsewhere_(program_.values.size(), false),
         in_select_(program_.values.size(), false) {}

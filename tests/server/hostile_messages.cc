@@ -12,6 +12,7 @@
 #include "sim/program/builder.h"
 #include "tests/server/ball_request.h"
 #include "tests/server/deterministic_bytes.h"
+#include "tests/sim/equality/random_program.h"
 #include "tests/sim/program/woven_programs.h"
 
 namespace simgrad::server {
@@ -337,8 +338,18 @@ void Damage(std::string& bytes, Dice& dice) {
   }
 }
 
+// Of loops in loops, or of every operation that there is.
 v1::Program Woven(Dice& dice) {
-  return conversion::ProgramToProto(sim::woven::Weave(dice.Word() % 100'000).world);
+  const uint64_t seed = dice.Word() % 100'000;
+  if (dice.Below(3) > 0) return conversion::ProgramToProto(sim::woven::Weave(seed).world);
+  sim::equality::Random random(seed);
+  sim::equality::WorldOptions options;
+  options.focus = static_cast<sim::OpCode>(dice.Below(sim::kOpCodeCount));
+  options.counts_choices = dice.Below(2) == 0;
+  if (dice.Below(4) == 0) options.size = dice.Doubling(10);
+  const auto world = sim::equality::MakeRandomWorld(random, options);
+  return world.ok() ? conversion::ProgramToProto(world->program)
+                    : conversion::ProgramToProto(sim::woven::Weave(seed).world);
 }
 
 // A list of a request, as long as it wants.

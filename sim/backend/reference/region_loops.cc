@@ -64,7 +64,7 @@ TestedPair RegionRunner::RunTest(const Op& op, const Frame& base, const std::vec
     for (size_t k = op.attributes.has_entry && run.iterations == 0 ? 2 : 1; k > 0; --k) {
       run.of_tests =
           LeastOf(run.of_tests, ComparedRadius(region.yields[0], region.yields[k], frame, 0,
-                                               NumberOfSite(program_.sites, op.attributes.site)));
+                                               layouts_.tests().Of(op.attributes.site)));
     }
   }
   return Compare(op.attributes.comparison, region.yields[0], region.yields[1], frame, 0);

@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "sim/plan/print.h"
 #include "sim/program/builder.h"
+#include "tests/sim/program/shaped_programs.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim::plan {
@@ -35,6 +36,25 @@ TEST(MakePlan, ScalarsAreRegistersAndAStepEndsInACommit) {
             "  %2: f32 = mul_f32(%0, %1)\n"
             "  commit\n"
             "    field0.x[0] = %2\n");
+}
+
+// Of a gradient of 8,000 operations, at the latest after half a million element-operations.
+TEST(MakePlan, EndsAtWhicheverLookSaysSo) {
+  const Program world = shaped::Chain(OpCode::kSin, 8'000);
+  const NumericalProgram lowered =
+      *Lower(world, tests::PolicyOf({}), "cost", shaped::WantedOf(world, "cost"));
+  int64_t looks = 0;
+  PlacedPlan(lowered, {}, [&] {
+    ++looks;
+    return false;
+  });
+  EXPECT_GE(looks, 3);
+  for (int64_t last = 1; last <= looks; ++last) {
+    int64_t asked = 0;
+    const auto stop = [&] { return ++asked == last; };
+    EXPECT_THROW(PlacedPlan(lowered, {}, stop), StopRequested) << last;
+    EXPECT_EQ(asked, last);
+  }
 }
 
 TEST(MakePlan, NeighbouringAxesAreOneLoop) {

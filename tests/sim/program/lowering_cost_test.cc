@@ -4,14 +4,21 @@
 
 #include <string>
 
+#include "sim/op/expansion.h"
 #include "sim/program/activity.h"
 #include "sim/program/assign.h"
 #include "sim/program/builder.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/detect.h"
 #include "sim/program/differentiate.h"
+#include "sim/program/draws.h"
 #include "sim/program/field_error.h"
+#include "sim/program/halts.h"
+#include "sim/program/loop_choice.h"
 #include "sim/program/lower.h"
+#include "sim/program/name_tests.h"
 #include "sim/program/objective.h"
+#include "sim/program/own_vjp.h"
 #include "sim/program/print.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
@@ -177,6 +184,20 @@ TEST(LoweringCost, EveryPassPolls) {
     EXPECT_TRUE(stopped) << pass;
   };
   const NumericalProgram lowered = *Lower(world, Bf16(), "cost", spec);
+  // Passes that have something to do in some programs alone look at each operation of any.
+  polled("composites", [&](PassBudget& budget) { ExpandComposites(world, budget); });
+  polled("draws", [&](PassBudget& budget) { NumberDraws(world, budget); });
+  Program leveled = world;
+  leveled.level = TestLevel::kAll;
+  polled("tests", [&](PassBudget& budget) { NameTests(leveled, budget); });
+  polled("deciding tests", [&](PassBudget& budget) {
+    DecidingTestsOf(leveled, SitesOf(leveled), &budget);
+    BehindPlaces(leveled, &budget);
+  });
+  polled("halts", [&](PassBudget& budget) { HaltNames(world, &budget); });
+  polled("loop choices",
+         [&](PassBudget& budget) { MarkChoices(world, {{.site = "no such loop"}}, budget); });
+  polled("own vjps", [&](PassBudget& budget) { RemoveOwnVjps(lowered, budget); });
   polled("sites", [&](PassBudget& budget) { SitesOf(world, &budget); });
   polled("simplify", [&](PassBudget& budget) { Simplify(world, {}, budget); });
   polled("activity", [&](PassBudget& budget) { ActiveValues(world, nullptr, spec, budget); });
