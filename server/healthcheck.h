@@ -7,9 +7,8 @@
 namespace simgrad::server {
 
 // The server with these ports: the health port where there is one, else the gRPC port in plaintext.
-// Errors: FAILED_PRECONDITION where there is TLS but no health port; UNAVAILABLE where nobody
-// answers
-//   within three seconds, or the answer is not SERVING.
+// Errors: FAILED_PRECONDITION where there is TLS but no health port; UNAVAILABLE where no answer
+//   comes within three seconds, or the answer is not SERVING.
 absl::Status CheckHealth(const config::ServerConfig& config);
 
 }  // namespace simgrad::server

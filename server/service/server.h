@@ -1,8 +1,8 @@
 // The whole server as one object: device, queue, metrics, gRPC and HTTP ports.
 //
-// Errors: Create fails with a message for a person where a device, an address or a port is not to
-// be
-//   had. Threads: Drain and the accessors from any; health and reflection are gRPC's own.
+// Errors: Create fails with a message for a person where it cannot have a device, an address or a
+//   port.
+// Threads: Drain and the accessors from any; health and reflection are gRPC's own.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>

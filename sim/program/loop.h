@@ -48,10 +48,7 @@
 //
 // while_vjp (primal = first result of the while; site, max_iter, cap_order, elements as there)
 //   operands  slots: carried[c], exports[e], captures[x]
-//   A tape operation never reads a param, control, data, config, step or literal; adjoint
-//   operations use those directly. It may read a state input, a region argument or any result of an
-//   operation. regions   [0] body:       args slots carried[c], captures[x] (of what the body
-//   yielded)
+//   regions   [0] body:       args slots carried[c], captures[x] (of what the body yielded)
 //                             yields slots carried[c], exports[e], captures[x]
 //             [1] test_inner: args and yields as below; exports received from the body only
 //             [2] test_last:  exports received from outside only
@@ -71,13 +68,15 @@
 //   inside reads the primal value of iteration i; values of enclosing regions are read from the
 //   enclosing iteration. In test_both the merge is the first thing inside the region: its args list
 //   exports twice (outside[e], then body[e]).
+//   A tape operation reads a state input, a region argument or a result of an operation. It never
+//   reads a param, control, data, config, step or literal: adjoint operations use those directly.
 // for_vjp (primal = first result of the for; carried = c): operands slots carried[c], stacked[k],
 //   captures[x], scanned[s]; region body: args index (i32), then these slots, of one element where
 //   they are stacked or scanned; yields the same slots; turns descending. Those of stacked values are
 //   read from what entered and their yields dropped; those of scanned values enter absent in every
 //   turn, and what is yielded is that element of what leaves.
 //
-// Shared by both executors: what a slot list looks like, and the counters above.
+// Executors share this: how a list of slots is laid out, and the counters above.
 #pragma once
 
 #include <cstdint>

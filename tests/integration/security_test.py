@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -32,6 +33,11 @@ def server_files(authority):
 
 def tls_flags(files):
     return [f"--tls_certificate={files[0]}", f"--tls_key={files[1]}"]
+
+
+def scrape(server):
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    return urllib.request.urlopen(url, timeout=30).read().decode()
 
 
 def answers(target, **how):
@@ -67,6 +73,29 @@ class TestTls:
         assert not answers(
             server.target, credentials=sg.tls(ca, certificate=wrong[0], key=wrong[1])
         )
+
+    def test_a_certificate_names_its_caller_and_twenty_names_have_series(
+        self, authority, server_files, start
+    ):
+        # A certificate is known by its first alternative name; of 22 names the last two are others.
+        names = ["localhost", *(f"team-{i}" for i in range(21))]
+        ca = authority.certificate
+        server = start(
+            *tls_flags(server_files), f"--tls_client_ca={ca}", f"--callers={','.join(names)}"
+        )
+        certificate, key = authority.sign("client")
+        assert answers(server.target, credentials=sg.tls(ca, certificate=certificate, key=key))
+        page = scrape(server)
+        told = re.findall(r'simgrad_caller_requests_total\{caller="([^"]*)"\} (\d+)', page)
+        assert sorted(told) == sorted(
+            [("localhost", "1"), ("other", "0"), *((name, "0") for name in names[1:20])]
+        )
+        server.process.terminate()
+        server.process.wait(timeout=30)
+        server.log.seek(0)
+        lines = [json.loads(line) for line in server.log.read().splitlines()]
+        (rollout,) = [line for line in lines if line.get("method") == "Rollout"]
+        assert rollout["caller"] == "localhost"
 
     def test_an_expired_certificate_is_refused_on_both_sides(self, authority, server_files, start):
         expired = authority.sign("expired", days=-1)

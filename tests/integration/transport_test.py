@@ -94,12 +94,13 @@ def many_descriptors():
 
 @pytest.fixture
 def start_within(tmp_path):
-    """Starts a server that may have so many file descriptors."""
+    """Starts a server that may have so many file descriptors; `soft`: by its soft limit alone."""
     with contextlib.ExitStack() as stack:
 
-        def start(descriptors, *flags):
+        def start(descriptors, *flags, soft=False):
             script = tmp_path / "server"
-            script.write_text(f'#!/bin/sh\nulimit -n {descriptors}\nexec {BINARY} "$@"\n')
+            limit = "-Sn" if soft else "-n"
+            script.write_text(f'#!/bin/sh\nulimit {limit} {descriptors}\nexec {BINARY} "$@"\n')
             script.chmod(0o755)
             server = LiveServer(*flags, binary=script)
             stack.callback(server.stop)
@@ -211,6 +212,12 @@ def told_of_descriptors(server):
 
 
 class TestConnections:
+    def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one(self, start_within):
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert hard > 64
+        server = start_within(64, soft=True)
+        assert series(server, "process_max_fds") == hard
+
     def test_a_crowd_that_leaves_leaves_the_port_open(self, start_within):
         server = start_within(1024)
         sockets = crowd(server, 1100)

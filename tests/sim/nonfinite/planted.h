@@ -1,10 +1,9 @@
 // Cases in which one value of one instance is made non-finite at a place known by construction.
 //
-// Maths: data input `trigger` is compared with the number of the iteration (outside loops with 0),
-// and
-//   u = |number - trigger| is 0 in exactly one execution of one element and a whole number from 1
-//   to 40 in all others. Every plant is an operation that is well behaved for u >= 1 and fails at u
-//   = 0.
+// Maths: the data input `trigger` is compared with the number of the iteration (outside loops with
+//   0), and u = |number - trigger| is 0 in exactly one execution of one element and a whole number
+//   from 1 to 40 in all others. Every plant is an operation that is well behaved for u >= 1 and fails
+//   at u = 0.
 #pragma once
 
 #include <string>

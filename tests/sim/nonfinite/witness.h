@@ -2,9 +2,8 @@
 // says where the first non-finite value is born.
 //
 // Maths: docs/numerics.md sections 2, 3, 6 and 7, written a second time: values are nodes of a
-// graph in
-//   order of execution, and the reverse walks that list backwards. No operation, loop, rounding or
-//   adjoint rule of the project is used; only plain data types are shared.
+//   graph in order of execution, and the reverse walks that list backwards. No operation, loop,
+//   rounding or adjoint rule of the project is used; only plain data types are shared.
 // Cost: slow. Threads: one witness, one thread.
 #pragma once
 

@@ -4,8 +4,7 @@
 // what depends on the order of threads gives other bits, unless a barrier decides it.
 // The 32 threads of a warp, fewer in the last, meet without the others of the block.
 // Errors: INTERNAL where threads of a block wait at different barriers, threads of a warp at
-// different
-//   places of theirs, or some have ended while others wait.
+//   different places of theirs, or some have ended while others wait.
 // Threads: an object belongs to one host thread at a time.
 #pragma once
 
