@@ -120,12 +120,13 @@ def rollout_spec(
         (spec.data, data, program_pb2.INPUT_KIND_DATA),
     )
     for target, inputs, kind in groups:
-        for name, value in _with_defaults(world, kind, inputs).items():
+        for name, value in with_defaults(world, kind, inputs).items():
             target.append(_named_tensor(name, value, kind, declarations))
     return spec
 
 
-def _with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
+def with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
+    """What is sent as inputs of one kind, by name: the caller's, and the world's own defaults."""
     return {**world.array_defaults.get(kind, {}), **world.named(kind, inputs)}
 
 
