@@ -39,7 +39,7 @@ def test_examples_are_short(root):
         assert len(path.read_text().splitlines()) < 60, path.name
 
 
-@pytest.mark.parametrize("page", ["README.md", "client/README.md", "docs/programs.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "client/README.md", "docs/programs.md", "docs/python.md", "docs/why.md"])
 def test_python_of_the_readme_runs(root, page, server):
     if not (root / page).exists():
         pytest.skip(f"no {page}")

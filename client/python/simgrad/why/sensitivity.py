@@ -76,12 +76,13 @@ class Sensitivity:
         runs, flipped = len(self.results), [s for s in self.sites if s.runs]
         if not flipped:
             kept = "No test flips" if self.sites else "There is no test"
-            return f"{kept} in {runs} runs that differ in rounding alone."
+            many = "1 run that differs" if runs == 1 else f"{runs} runs that differ"
+            return f"{kept} in {many} in rounding alone."
         worst = flipped[0]
         line = f" ({worst.line})" if worst.line else ""
         return (
-            f"`{worst.site}`{line} is the knife edge: paths part there in {worst.runs} of {runs} runs that differ "
-            f"in rounding alone, in {worst.share:.1%} of all instances."
+            f"`{worst.site}`{line} is the knife edge: paths part there in {worst.runs} of {runs} "
+            f"{'run that differs' if runs == 1 else 'runs that differ'} in rounding alone, in {worst.share:.1%} of all instances."
         )
 
     def table(self) -> str:
