@@ -1,5 +1,6 @@
 #include "precision/policy.h"
 
+#include <charconv>
 #include <cmath>
 #include <sstream>
 
@@ -161,6 +162,39 @@ std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
 }
 
 }  // namespace
+
+std::string TextOf(const SumOrder& order) {
+  std::string text(OrderName(order.kind));
+  if (order.kind == Order::kShuffled) text += "(" + std::to_string(order.seed) + ")";
+  return text;
+}
+
+std::optional<SumOrder> SumOrderFromText(std::string_view text) {
+  const std::string_view opening = "shuffled(";
+  if (text.substr(0, opening.size()) != opening || text.back() != ')') {
+    const std::optional<Order> order = OrderFromName(text);
+    if (!order || *order == Order::kShuffled) return std::nullopt;
+    return *order;
+  }
+  const std::string_view digits = text.substr(opening.size(), text.size() - opening.size() - 1);
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return SumOrder(Order::kShuffled, seed);
+}
+
+const std::vector<std::string>& SumOrderNames() {
+  static const auto* const names = [] {
+    auto* list = new std::vector<std::string>;
+    for (int i = 0; i < kOrderCount; ++i) {
+      const auto order = static_cast<Order>(i);
+      list->emplace_back(OrderName(order));
+      if (order == Order::kShuffled) list->back() += "(seed)";
+    }
+    return list;
+  }();
+  return *names;
+}
 
 std::string_view RoleName(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
 

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/validation/request_error.h"
 
 namespace simgrad::server::conversion {
@@ -33,8 +34,10 @@ absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& messa
                       "ieee, saturate", setting.overflow);
   }
   if (status.ok()) {
-    status = ReadName(message.order(), precision::OrderFromName, field + ".order",
-                      "sequential, reversed, pairwise, compensated, exact", setting.order);
+    status = ReadName(message.order(), precision::SumOrderFromText, field + ".order",
+                      absl::StrJoin(precision::SumOrderNames(), ", ") +
+                          ", with a seed from 0 to 2^64 - 1: shuffled(7)",
+                      setting.order);
   }
   if (status.ok()) {
     status = ReadName(message.accumulator(), precision::FormatFromName, field + ".accumulator",
@@ -57,7 +60,7 @@ std::string MessagePath(const std::string& field) {
 void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) {
   if (change.format) out.set_format(std::string(precision::FormatName(*change.format)));
   if (change.overflow) out.set_overflow(std::string(precision::OverflowName(*change.overflow)));
-  if (change.order) out.set_order(std::string(precision::OrderName(*change.order)));
+  if (change.order) out.set_order(precision::TextOf(*change.order));
   if (change.accumulator) {
     out.set_accumulator(std::string(precision::FormatName(*change.accumulator)));
   }

@@ -176,8 +176,7 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
         const Names&) -> std::
                           string {
                             if (!HasFormat(program, op)) return "";
-                            return " order=" +
-                                   std::string(precision::OrderName(op.attributes.order));
+                            return " order=" + precision::TextOf(op.attributes.order);
                           }},
     {"",
      {},

@@ -152,6 +152,8 @@ class RegionMaker {
   void Reduction(const Op& op);
   // Of the numbers of one line: `line` has one axis.
   Register Sum(const Op& op, const View& line);
+  BufferId PermutationTable(const PermutationKey& key);  // of i64
+  void Move(Index& index, BufferId permutation, Register counter, int64_t stride);
   Register Pairwise(const std::string& add, View line);
   Register Exact(const Op& op, const View& line);
   Register Extreme(const Op& op, const View& line);

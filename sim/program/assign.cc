@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "precision/rounding.h"
+#include "sim/op/op_info.h"
 #include "sim/program/loop.h"
+#include "sim/program/permutation.h"
 
 namespace simgrad::sim {
 namespace {
@@ -190,6 +193,17 @@ class Assigner {
     if (!op.regions.empty()) return;
     op.attributes.order = setting.order;
     op.attributes.accumulator = setting.accumulator;
+    if (setting.order.kind == Order::kShuffled) CountPermutation(op);
+  }
+
+  // Executors hold one permutation for all sums with its key.
+  void CountPermutation(const Op& op) {
+    if (!InfoOf(op.code).attributes.Has(Attribute::kOrder)) return;
+    if (!program_.IsReal(op.results[0])) return;
+    const int64_t lines = ElementCount(program_[op.results[0]].type.shape);
+    if (lines == 0) return;
+    const int64_t length = ElementCount(program_[op.operands[0]].type.shape) / lines;
+    if (permutations_.insert(PermutationKeyOf(op, length)).second) budget_.Permuted(length);
   }
 
   void VisitCast(Op& op) {
@@ -344,6 +358,7 @@ class Assigner {
   std::vector<bool> is_outside_;  // inputs other than states
   std::vector<bool> is_stored_;   // states, and what was clamped into role state
   absl::flat_hash_map<ValueId, Op> literal_of_;
+  absl::flat_hash_set<PermutationKey> permutations_;
 };
 
 }  // namespace

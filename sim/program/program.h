@@ -29,6 +29,7 @@ using precision::Format;
 using precision::Order;
 using precision::Overflow;
 using precision::Role;
+using precision::SumOrder;
 
 // Index into Program::values.
 enum class ValueId : int32_t { kNone = -1 };
@@ -138,7 +139,7 @@ struct Attributes {
   bool error = false;                   // halt: its instance is one that failed
   int32_t draw = 0;                     // uniform, normal: its number (draws.h)
   // Filled in by AssignPrecision for sum and cumsum:
-  Order order = Order::kPairwise;
+  SumOrder order = Order::kPairwise;
   Format accumulator = Format::kF32;
   // Adjoint programs only:
   ValueId primal = ValueId::kNone;  // tape: the primal value read; *_vjp: first result of the loop

@@ -216,6 +216,8 @@ std::vector<Case> PolicyCases() {
        "spec.policy.roles[0].setting.format", "INVALID_FIELD", "bf16"},
       {"StorageFormatThatComputes", [](auto& r) { RoleSettingOf(r, "solver").set_format("e4m3"); },
        "spec.policy.roles[0].setting.format"},
+      {"ShuffledWithoutASeed", [](auto& r) { RoleSettingOf(r, "solver").set_order("shuffled"); },
+       "spec.policy.roles[0].setting.order", "INVALID_FIELD", "shuffled(7)"},
       {"UnknownOrder", [](auto& r) { RoleSettingOf(r, "solver").set_order("random"); },
        "spec.policy.roles[0].setting.order", "INVALID_FIELD", "pairwise"},
       {"UnknownOverflow", [](auto& r) { RoleSettingOf(r, "solver").set_overflow("wrap"); },

@@ -46,7 +46,8 @@ class Policy:
           name: state, dynamics, solver, termination, event, network, objective, tape, adjoint,
             gradient.
           format: f64, f32, bf16, f16; also e4m3, e5m2 where a role only stores.
-          order: sequential, reversed, pairwise, compensated, exact.
+          order: sequential, reversed, pairwise, compensated, exact, or shuffled(7): one after the
+            other in a permutation that the seed 7 draws.
           overflow: ieee, saturate.
           accumulator: format in which sums of the role accumulate.
         """

@@ -43,7 +43,7 @@ struct Contents {
       nested = nested || (loop && in_loop);
       per_element = per_element || (op.code == OpCode::kWhile && op.attributes.elements > 0);
       guarded = guarded || (op.code == OpCode::kEvent && op.operands.size() == 3);
-      if (op.code == OpCode::kSum) orders.insert(op.attributes.order);
+      if (op.code == OpCode::kSum) orders.insert(op.attributes.order.kind);
       if (op.code == OpCode::kEvent) events.insert(op.attributes.comparison);
       if (op.code == OpCode::kWhile) VisitLoop(op.attributes);
       if (op.code == OpCode::kFor) {

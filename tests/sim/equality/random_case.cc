@@ -31,7 +31,10 @@ RoleOverride RandomOverride(Random& random, bool may_be_fp8) {
   if (random.Chance(0.2)) {
     change.overflow = random.Chance(0.5) ? Overflow::kIeee : Overflow::kSaturate;
   }
-  if (random.Chance(0.6)) change.order = static_cast<Order>(random.Integer(0, 4));
+  if (random.Chance(0.6)) {
+    change.order = static_cast<Order>(random.Integer(0, precision::kOrderCount - 1));
+    if (change.order->kind == Order::kShuffled) change.order->seed = random.Bits();
+  }
   if (random.Chance(0.25)) change.accumulator = static_cast<Format>(random.Integer(0, 3));
   return change;
 }
