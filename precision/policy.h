@@ -61,6 +61,7 @@ struct RoleSetting {
   Overflow overflow = Overflow::kIeee;
   SumOrder order = Order::kPairwise;
   Format accumulator = Format::kF32;
+  CastRounding rounding = CastRounding::kNearestEven;  // of casts into the role
   bool operator==(const RoleSetting&) const = default;
 };
 
@@ -70,6 +71,7 @@ struct RoleOverride {
   std::optional<Overflow> overflow;
   std::optional<SumOrder> order;
   std::optional<Format> accumulator;
+  std::optional<CastRounding> rounding;
   bool operator==(const RoleOverride&) const = default;
 };
 

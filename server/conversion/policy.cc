@@ -43,6 +43,10 @@ absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& messa
     status = ReadName(message.accumulator(), precision::FormatFromName, field + ".accumulator",
                       formats, setting.accumulator);
   }
+  if (status.ok()) {
+    status = ReadName(message.rounding(), precision::CastRoundingFromName, field + ".rounding",
+                      "nearest_even, nearest_away, toward_zero, stochastic", setting.rounding);
+  }
   if (!status.ok()) return status;
   return setting;
 }
@@ -63,6 +67,9 @@ void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) 
   if (change.order) out.set_order(precision::TextOf(*change.order));
   if (change.accumulator) {
     out.set_accumulator(std::string(precision::FormatName(*change.accumulator)));
+  }
+  if (change.rounding) {
+    out.set_rounding(std::string(precision::CastRoundingName(*change.rounding)));
   }
 }
 
@@ -110,8 +117,9 @@ v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy) {
     const precision::RoleSetting& setting = policy[role];
     v1::ResolvedRole* message = out.add_roles();
     message->set_role(std::string(precision::RoleName(role)));
-    WriteOverride({setting.format, setting.overflow, setting.order, setting.accumulator},
-                  *message->mutable_setting());
+    WriteOverride(
+        {setting.format, setting.overflow, setting.order, setting.accumulator, setting.rounding},
+        *message->mutable_setting());
     message->set_execution(ExecutionOf(setting.format));
     message->set_guarantee("bitwise");
   }

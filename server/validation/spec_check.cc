@@ -46,11 +46,11 @@ absl::Status CheckSettings(const Overrides& overrides, const std::string& field)
   for (int i = 0; i < overrides.size(); ++i) {
     const v1::RoleSetting& setting = overrides[i].setting();
     if (!setting.format().empty() || !setting.overflow().empty() || !setting.order().empty() ||
-        !setting.accumulator().empty()) {
+        !setting.accumulator().empty() || !setting.rounding().empty()) {
       continue;
     }
     return InvalidField(absl::StrCat(field, "[", i, "].setting"),
-                        "sets nothing; set format, overflow, order or accumulator");
+                        "sets nothing; set format, overflow, order, accumulator or rounding");
   }
   return absl::OkStatus();
 }

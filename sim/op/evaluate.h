@@ -14,6 +14,7 @@ namespace simgrad::sim {
 // Cost of computing and of moving one element, in element-operations.
 inline constexpr int64_t kElementWork = 4;
 inline constexpr int64_t kMoveWork = 8;
+inline constexpr int64_t kDrawWork = 32;  // a random number
 
 // By on_reals and on_integers, element by element.
 Array EvaluateElementwise(const Evaluation& e, const OpInfo& info);

@@ -1,36 +1,16 @@
 """Shuffled sums, against NumPy and an implementation of Philox with Python's integers."""
 
 import numpy as np
+from philox import key_of, words
 
 import simgrad as sg
 
-WORD = 2**32 - 1
-
-
-def splitmix64(z):
-    z = (z + 0x9E3779B97F4A7C15) % 2**64
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-    return z ^ z >> 31
-
-
-def philox(key, counter):
-    """w0 2^32 + w1 of Philox4x32-10."""
-    low, high = key & WORD, key >> 32
-    c = [number & WORD for number in counter]
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ low, b & WORD, (a >> 32) ^ c[3] ^ high, a & WORD]
-        low, high = (low + 0x9E3779B9) & WORD, (high + 0xBB67AE85) & WORD
-    return c[0] << 32 | c[1]
-
-
 def permutation(seed, n):
     """Of n numbers outside sites."""
-    key = splitmix64(seed ^ splitmix64(0))
+    key = key_of(seed, 0)
     places = list(range(n))
     for i in range(n - 1, 0, -1):
-        j = int((philox(key, (i, n, 0, 0)) >> 11) / 2**53 * (i + 1))
+        j = int((words(key, (i, n, 0, 0)) >> 11) / 2**53 * (i + 1))
         places[i], places[j] = places[j], places[i]
     return places
 

@@ -13,7 +13,7 @@ _NON_FINITE = {
 
 
 class Policy:
-    """Which format, overflow mode, order and accumulator each role computes in.
+    """Which format, overflow mode, order, accumulator and rounding each role computes in.
 
     Immutable: every method returns a new policy. Names are checked by the server, which answers
     with what it ran (`result.program.policy`).
@@ -38,6 +38,7 @@ class Policy:
         order: str = "",
         overflow: str = "",
         accumulator: str = "",
+        rounding: str = "",
     ) -> "Policy":
         """Overrides what the role `name` does; what is left out stays as it was (the preset's, or
         that of an earlier call for this role).
@@ -50,8 +51,11 @@ class Policy:
             other in a permutation that the seed 7 draws.
           overflow: ieee, saturate.
           accumulator: format in which sums of the role accumulate.
+          rounding: how values that are cast into the role round: nearest_even, nearest_away,
+            toward_zero, or stochastic, up with the probability of what is cut off, drawn by the
+            request's `seed`. A value that is computed in the role's format already is not cast.
         """
-        setting = _setting(format, order, overflow, accumulator)
+        setting = _setting(format, order, overflow, accumulator, rounding)
         return self._with(lambda m: _override(m.roles, "role", name, setting))
 
     def site(
@@ -62,10 +66,11 @@ class Policy:
         order: str = "",
         overflow: str = "",
         accumulator: str = "",
+        rounding: str = "",
     ) -> "Policy":
         """Overrides one site (for example "projection"), over what its role says; what is left out
         stays as it was."""
-        setting = _setting(format, order, overflow, accumulator)
+        setting = _setting(format, order, overflow, accumulator, rounding)
         return self._with(lambda m: _override(m.sites, "site", name, setting))
 
     def loss_scale(self, scale: float) -> "Policy":
@@ -121,9 +126,11 @@ def policy_message(policy: "Policy | str | None") -> policy_pb2.Policy:
     raise TypeError(f"policy is a simgrad.Policy or the name of a preset, not {policy!r}")
 
 
-def _setting(format: str, order: str, overflow: str, accumulator: str) -> policy_pb2.RoleSetting:
+def _setting(
+    format: str, order: str, overflow: str, accumulator: str, rounding: str
+) -> policy_pb2.RoleSetting:
     return policy_pb2.RoleSetting(
-        format=format, order=order, overflow=overflow, accumulator=accumulator
+        format=format, order=order, overflow=overflow, accumulator=accumulator, rounding=rounding
     )
 
 

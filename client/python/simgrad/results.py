@@ -27,6 +27,7 @@ class RoleSetting:
     accumulator: str
     execution: str  # native or emulated
     guarantee: str  # bitwise, or device where hardware decides
+    rounding: str = "nearest_even"  # of casts into the role
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,6 +53,7 @@ class ResolvedPolicy:
                 r.setting.accumulator,
                 r.execution,
                 r.guarantee,
+                r.setting.rounding,
             )
             for r in message.roles
         }
