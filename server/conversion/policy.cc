@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/conversion/loss_scaler.h"
 #include "server/validation/request_error.h"
 
 namespace simgrad::server::conversion {
@@ -98,6 +99,12 @@ absl::StatusOr<precision::Policy> PolicyFromProto(const v1::Policy& message,
   }
   if (message.loss_scale().mode_case() == v1::LossScale::kFixed) {
     spec.loss_scale = message.loss_scale().fixed();
+  }
+  if (message.loss_scale().mode_case() == v1::LossScale::kDynamic) {
+    const std::string at = field + ".loss_scale.dynamic";
+    const v1::DynamicLossScale& scaler = message.loss_scale().dynamic();
+    if (absl::Status status = CheckLossScaler(scaler, at); !status.ok()) return status;
+    spec.loss_scale = ScaleOf(scaler);
   }
   spec.nonfinite = message.non_finite() == v1::NON_FINITE_POLICY_STOP
                        ? precision::NonFinite::kStop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from simgrad.v1 import policy_pb2
@@ -10,6 +11,39 @@ _NON_FINITE = {
     "report": policy_pb2.NON_FINITE_POLICY_REPORT,
     "stop": policy_pb2.NON_FINITE_POLICY_STOP,
 }
+
+
+@dataclass(frozen=True)
+class LossScaleState:
+    """A dynamic loss scale behind a gradient, and its rule (`Policy.dynamic_loss_scale`)."""
+
+    scale: float
+    clean: int  # gradients since the scale changed last
+    mode: str
+    growth: float
+    backoff: float
+    interval: int
+
+    @classmethod
+    def of(cls, message: policy_pb2.DynamicLossScale) -> "LossScaleState":
+        return cls(
+            message.scale,
+            message.clean,
+            message.mode,
+            message.growth,
+            message.backoff,
+            message.interval,
+        )
+
+    def to_proto(self) -> policy_pb2.DynamicLossScale:
+        return policy_pb2.DynamicLossScale(
+            scale=self.scale,
+            clean=self.clean,
+            mode=self.mode,
+            growth=self.growth,
+            backoff=self.backoff,
+            interval=self.interval,
+        )
 
 
 class Policy:
@@ -77,6 +111,31 @@ class Policy:
         """Multiplies the initial cotangent by `scale` and the gradients by its inverse."""
         return self._with(lambda m: setattr(m.loss_scale, "fixed", float(scale)))
 
+    def dynamic_loss_scale(
+        self,
+        state: "LossScaleState | None" = None,
+        *,
+        mode: str = "guarded",
+        growth: float = 2.0,
+        backoff: float = 0.5,
+        interval: int = 2000,
+    ) -> "Policy":
+        """Scales by a number that follows the gradients: it falls where a scaled gradient is not
+        finite (`result.skipped`), and grows after `interval` gradients without that.
+
+        The server keeps nothing: give each request the `loss_scale_state` of the answer before,
+        which says the rule too. Without a state the scale starts at 65536.
+
+        Args:
+          state: `loss_scale_state` of a gradient.
+          mode: guarded (powers of two, never below 1, unscaled gradients finite too) or torch
+            (PyTorch's GradScaler, to the bit).
+          growth, backoff: factors of the scale, above 1 and between 0 and 1.
+          interval: clean gradients before it grows.
+        """
+        now = state or LossScaleState(65536.0, 0, mode, growth, backoff, interval)
+        return self._with(lambda m: m.loss_scale.dynamic.CopyFrom(now.to_proto()))
+
     def nonfinite(self, action: str) -> "Policy":
         """What happens to a non-finite instance: "report" (it runs on) or "stop"."""
         if action not in _NON_FINITE:
@@ -107,7 +166,10 @@ class Policy:
                 name = getattr(entry, method)
                 fields = "".join(f", {d.name}={v!r}" for d, v in entry.setting.ListFields())
                 parts.append(f".{method}({name!r}{fields})")
-        if self._message.HasField("loss_scale"):
+        if self._message.loss_scale.HasField("dynamic"):
+            state = LossScaleState.of(self._message.loss_scale.dynamic)
+            parts.append(f".dynamic_loss_scale({state!r})")
+        elif self._message.HasField("loss_scale"):
             parts.append(f".loss_scale({self._message.loss_scale.fixed!r})")
         for action, value in _NON_FINITE.items():
             if self._message.non_finite == value:

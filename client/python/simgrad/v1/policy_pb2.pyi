@@ -10,12 +10,20 @@ NON_FINITE_POLICY_STOP: NonFinitePolicy
 NON_FINITE_POLICY_UNSPECIFIED: NonFinitePolicy
 
 class DynamicLossScale(_message.Message):
-    __slots__ = ["clean", "scale"]
+    __slots__ = ["backoff", "clean", "growth", "interval", "mode", "scale"]
+    BACKOFF_FIELD_NUMBER: _ClassVar[int]
     CLEAN_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    backoff: float
     clean: int
+    growth: float
+    interval: int
+    mode: str
     scale: float
-    def __init__(self, scale: _Optional[float] = ..., clean: _Optional[int] = ...) -> None: ...
+    def __init__(self, scale: _Optional[float] = ..., clean: _Optional[int] = ..., mode: _Optional[str] = ..., growth: _Optional[float] = ..., backoff: _Optional[float] = ..., interval: _Optional[int] = ...) -> None: ...
 
 class LossScale(_message.Message):
     __slots__ = ["dynamic", "fixed"]
