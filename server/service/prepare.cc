@@ -104,6 +104,9 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
   prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch);
   prepared.program_detail = spec.program();
+  if (spec.policy().loss_scale().has_dynamic()) {
+    prepared.loss_scaler = spec.policy().loss_scale().dynamic();
+  }
   prepared.send_diagnostics = spec.diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;
   const conversion::AnswerLimits answer = {options.limits.max_message_bytes / 2,
                                            kQueuedMessages * options.limits.max_message_bytes};

@@ -327,7 +327,18 @@ void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& re
       Post(block);
     }
   }
-  send(conversion::GradientResultToProto(facts, result));
+  v1::GradientResult answer = conversion::GradientResultToProto(facts, result);
+  if (prepared_.loss_scaler) AddScaler(result, answer);
+  send(std::move(answer));
+}
+
+void StreamingCall::AddScaler(const sim::WorkResult& result, v1::GradientResult& answer) {
+  const v1::DynamicLossScale& scaler = *prepared_.loss_scaler;
+  const bool is_clean = conversion::IsClean(scaler, result);
+  answer.set_skipped(!is_clean);
+  *answer.mutable_loss_scale_state() = conversion::NextScaler(scaler, is_clean);
+  if (!is_clean) answer.add_warnings(conversion::WhySkipped(result));
+  context_.metrics->RecordScaler(conversion::ScaleOf(scaler), answer.loss_scale_state().scale());
 }
 
 absl::Status StreamingCall::Execute() {

@@ -100,6 +100,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p = RemoveOwnVjps(std::move(p), budget);
   p = AssignPrecision(std::move(p), budget);
   p = RemoveUnread(std::move(p), budget);
+  p = NumberCasts(std::move(p), budget);
   p = MarkUsedInputs(std::move(p), budget);
   p = Renumber(std::move(p), budget);
   p.text = Print(p, &budget);

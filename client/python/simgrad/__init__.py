@@ -65,7 +65,7 @@ from simgrad.hessian import HessianVector
 from simgrad.local import LocalClient, local
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.numpy_functions import stack
-from simgrad.policy import Policy
+from simgrad.policy import LossScaleState, Policy
 from simgrad.request import Cotangents
 from simgrad.results import Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
@@ -75,6 +75,7 @@ from simgrad.world_function import Config, Control, Data, FunctionWorld, Param, 
 from simgrad import worlds  # noqa: E402  built on all of the above
 
 __all__ = [
+    "LossScaleState",
     "BackwardTrace",
     "BirthCertificate",
     "Bits",

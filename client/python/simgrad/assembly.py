@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable, Sequence, TypeAlias
 import numpy as np
 
 from simgrad import arrays, diagnostics, results
+from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
 from simgrad.v1 import program_pb2, simgrad_pb2
 
@@ -178,6 +179,11 @@ class Assembly:
                 [simgrad_pb2.InputName(kind=g.kind, name=g.name) for g in message.gradients],
             ),
             loss_scale=message.loss_scale,
+            loss_scale_state=(
+                LossScaleState.of(message.loss_scale_state)
+                if message.HasField("loss_scale_state")
+                else None
+            ),
             skipped=message.skipped,
             left_out=message.left_out,
             warnings=list(message.warnings),

@@ -217,7 +217,7 @@ def _add_world(command: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar=f"{what.upper()}.FIELD=VALUE",
-            help=f"override of a {what}: format, order, overflow, accumulator (repeatable)",
+            help=f"override of a {what}: format, order, overflow, accumulator, rounding (repeatable)",
         )
     command.add_argument("--loss-scale", type=float, metavar="X", help="fixed loss scale")
     command.add_argument(
@@ -342,10 +342,10 @@ def _policy(options: argparse.Namespace) -> Policy:
     for option, method in (("role", Policy.role), ("site", Policy.site)):
         for path, value in assignments(option, getattr(options, option)).items():
             name, dot, setting = path.rpartition(".")
-            if not dot or setting not in ("format", "order", "overflow", "accumulator"):
+            if not dot or setting not in ("format", "order", "overflow", "accumulator", "rounding"):
                 raise ValueError(
                     f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of format, order, "
-                    "overflow, accumulator"
+                    "overflow, accumulator, rounding"
                 )
             policy = method(policy, name, **{setting: value})
     return policy if options.loss_scale is None else policy.loss_scale(options.loss_scale)

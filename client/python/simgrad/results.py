@@ -13,6 +13,7 @@ import numpy as np
 from simgrad import summary
 from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
 from simgrad.diagnostics import TerminationTrace
+from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 
@@ -27,6 +28,7 @@ class RoleSetting:
     accumulator: str
     execution: str  # native or emulated
     guarantee: str  # bitwise, or device where hardware decides
+    rounding: str = "nearest_even"  # of casts into the role
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,6 +54,7 @@ class ResolvedPolicy:
                 r.setting.accumulator,
                 r.execution,
                 r.guarantee,
+                r.setting.rounding,
             )
             for r in message.roles
         }
@@ -216,7 +219,8 @@ class Gradient(Rollout):
       zero_share: of the instances that count, those whose gradient is 0 in every element, by name.
       magnitudes: the smallest and the largest finite magnitude that is not 0 of what an instance
         gave, before weights and without the loss scale; (inf, 0) where all are 0.
-      loss_scale: the scale that was applied and divided out again.
+      loss_scale: the scale that was applied and divided out again. loss_scale_state: what to give
+        to `Policy.dynamic_loss_scale` next; None where the scale is fixed.
       skipped: a scaled gradient was not finite. left_out: instances left out by
         reduction="finite_only".
       warnings: what the loss scale takes beyond the format of role adjoint, in words.
@@ -231,6 +235,7 @@ class Gradient(Rollout):
     zero_share: dict[str, float] = field(default_factory=dict)
     magnitudes: dict[str, tuple[float, float]] = field(default_factory=dict)
     loss_scale: float = 1.0
+    loss_scale_state: LossScaleState | None = None
     skipped: bool = False
     left_out: int = 0
     warnings: list[str] = field(default_factory=list)
