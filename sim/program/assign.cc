@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "precision/rounding.h"
 #include "sim/program/loop.h"
+#include "sim/program/paths.h"
 
 namespace simgrad::sim {
 namespace {
@@ -145,9 +146,13 @@ class Assigner {
     return named == policy_of_.end() ? policy_[role] : named->second.At(role, site);
   }
 
+  static std::string SiteOfEvent(const Op& event) {
+    return std::string(BaseOfSite(WorldSite(event.attributes.site)));
+  }
+
   RoleSetting SettingOf(const Op& op) const {
     const bool event = op.code == OpCode::kEvent;
-    return SettingAt(op.role, event ? std::string(BaseOfSite(op.attributes.site)) : op.site);
+    return SettingAt(op.role, event ? SiteOfEvent(op) : op.site);
   }
 
   void Visit(Op op) {
@@ -312,7 +317,8 @@ class Assigner {
     Op op;
     op.code = OpCode::kCast;
     op.role = user.role;
-    op.site = user.code == OpCode::kEvent ? user.attributes.site : user.site;
+    op.site =
+        user.code == OpCode::kEvent ? std::string(WorldSite(user.attributes.site)) : user.site;
     op.label = user.label;
     op.operands = {value};
     op.attributes.format = setting.format;
