@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/conversion/answer_bounds.h"
+#include "server/conversion/path.h"
 #include "server/conversion/program_info.h"
 #include "server/conversion/result.h"
 #include "server/conversion/stream_header.h"
@@ -297,6 +298,9 @@ void StreamingCall::SendHeader() {
   header.set_server_version(context_.version);
   header.set_revision(context_.revision);
   header.set_request_id(record_.request_id);
+  if (const auto& path = prepared_.program->program->path) {
+    *header.mutable_path() = conversion::PathLayoutToProto(*path);
+  }
   const std::string& info = prepared_.program->info;
   if (prepared_.program_detail != v1::PROGRAM_DETAIL_TEXT) return Post(Encoded(info, header));
   const std::string& text = prepared_.program->program->text;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "server/validation/path_check.h"
 #include "server/validation/request_error.h"
 #include "server/validation/tensor_check.h"
 
@@ -157,6 +158,7 @@ absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
            CheckTensors(spec.params(), field + ".params"),
            CheckTensors(spec.controls(), field + ".controls"),
            CheckTensors(spec.data(), field + ".data"),
+           CheckPath(spec.path(), field + ".path"),
        }) {
     if (!status.ok()) return status;
   }

@@ -10,6 +10,7 @@
 #include "precision/rounding.h"
 #include "sim/op/op_info.h"
 #include "sim/program/loop.h"
+#include "sim/program/paths.h"
 #include "sim/program/permutation.h"
 
 namespace simgrad::sim {
@@ -150,9 +151,13 @@ class Assigner {
     return named == policy_of_.end() ? policy_[role] : named->second.At(role, site);
   }
 
+  static std::string SiteOfEvent(const Op& event) {
+    return std::string(BaseOfSite(WorldSite(event.attributes.site)));
+  }
+
   RoleSetting SettingOf(const Op& op) const {
     const bool event = op.code == OpCode::kEvent;
-    return SettingAt(op.role, event ? std::string(BaseOfSite(op.attributes.site)) : op.site);
+    return SettingAt(op.role, event ? SiteOfEvent(op) : op.site);
   }
 
   void Visit(Op op) {
@@ -338,7 +343,8 @@ class Assigner {
     Op op;
     op.code = OpCode::kCast;
     op.role = user.role;
-    op.site = user.code == OpCode::kEvent ? user.attributes.site : user.site;
+    op.site =
+        user.code == OpCode::kEvent ? std::string(WorldSite(user.attributes.site)) : user.site;
     op.label = user.label;
     op.operands = {value};
     op.attributes.format = setting.format;

@@ -65,6 +65,7 @@ from simgrad.hessian import HessianVector
 from simgrad.local import LocalClient, local
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.numpy_functions import stack
+from simgrad.path import FirstDifference, Forced, Path
 from simgrad.policy import LossScaleState, Policy
 from simgrad.request import Cotangents
 from simgrad.results import Gradient, Halted, Program, Rollout
@@ -89,6 +90,8 @@ __all__ = [
     "EventTrace",
     "FailedPrecondition",
     "FieldViolation",
+    "FirstDifference",
+    "Forced",
     "ForwardTrace",
     "FunctionWorld",
     "Gradient",
@@ -101,6 +104,7 @@ __all__ = [
     "NonFiniteError",
     "NotFound",
     "Param",
+    "Path",
     "PerStep",
     "Policy",
     "Program",

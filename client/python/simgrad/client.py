@@ -10,6 +10,7 @@ from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
 from simgrad.hessian import HessianVector, hessian_vector
 from simgrad.loop_derivative import Implicit, Truncated
+from simgrad.path import Path, path_use
 from simgrad.policy import Policy, policy_message
 from simgrad.program_lines import add_line, site_lines
 from simgrad.program_text import unreadable
@@ -196,6 +197,7 @@ class Client:
         data: Arrays | None = None,
         policy: Policy | str | None = None,
         record: Iterable[str] = (),
+        path: bool | Path = False,
         diagnostics: str = "summary",
         objective: str = "",
         weights: Any = None,
@@ -217,6 +219,10 @@ class Client:
           controls, data: the same; or [instance, time, field]; or PerStep(array) for [time, field].
           policy: a Policy, the name of a preset, or None (f32).
           record: states and observables whose trajectory is returned.
+          path: True: the result has all decisions of the run (`path`, a Path; ResourceExhausted or
+            InvalidArgument where they take too much). A Path: the run follows it, and the result says in
+            `forced` which tests would have decided otherwise. A gradient is then that of the forced
+            program.
           diagnostics: "off", "summary" or "instances". Never changes a result.
           objective: name of an objective whose value is returned.
           weights: [N], of the instances in `value`, the sum of their values; default ones.
@@ -244,6 +250,7 @@ class Client:
             data=data,
             policy=policy,
             record=record,
+            path=path,
             diagnostics=diagnostics,
             objective=objective,
             weights=weights,
@@ -297,6 +304,7 @@ class Client:
         loops: Mapping[str, Truncated | Implicit] | None = None,
         policy: Policy | str | None = None,
         record: Iterable[str] = (),
+        path: bool | Path = False,
         diagnostics: str = "summary",
         on_nonfinite: str = "report",
         program: str = "fingerprint",
@@ -337,6 +345,7 @@ class Client:
             loops=loops,
             policy=policy,
             record=record,
+            path=path,
             diagnostics=diagnostics,
             on_nonfinite=on_nonfinite,
             program=program,
@@ -594,6 +603,7 @@ class Client:
         objective = message.spec.objective
         adjoint = isinstance(message, simgrad_pb2.GradientRequest)
         loops = list(message.loops) if adjoint else []
+        use = path_use(message.spec.path)
         names: dict[str, list[str]] = {"state": [], "trajectory": []}
         for sent in message.cotangents if adjoint else ():
             names["state"] += [t.name for t in sent.final_state]
@@ -603,7 +613,14 @@ class Client:
             if self._repeating.closed:
                 raise unreadable("CLIENT_CLOSED", "and this client is closed")
             description = request.description(
-                world, policy, objective, adjoint=adjoint, wrt=wrt, cotangents=names, loops=loops
+                world,
+                policy,
+                objective,
+                adjoint=adjoint,
+                wrt=wrt,
+                cotangents=names,
+                loops=loops,
+                path=use,
             )
             try:
                 answer = self._unary(self._stub.DescribeProgram, description, None, None)

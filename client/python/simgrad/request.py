@@ -9,6 +9,7 @@ import numpy as np
 
 from simgrad import arrays, errors
 from simgrad.loop_derivative import Implicit, Truncated
+from simgrad.path import Path, options_of
 from simgrad.policy import Policy, policy_message
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 from simgrad.world import World
@@ -83,6 +84,7 @@ def rollout_spec(
     chunk_steps: int = 0,
     checkpoint_interval: int = 0,
     program: str = "fingerprint",
+    path: bool | Path = False,
     **unknown: Any,
 ) -> simgrad_pb2.RolloutSpec:
     """The message of a rollout; the arguments are those of Client.rollout."""
@@ -112,6 +114,7 @@ def rollout_spec(
         chunk_steps=chunk_steps,
         checkpoint_interval=checkpoint_interval,
         program=_word(_DETAILS, "program", program),
+        path=options_of(path),
     )
     groups = (
         (spec.initial, initial, program_pb2.INPUT_KIND_STATE),
@@ -182,6 +185,7 @@ def description(
     wrt: Iterable[simgrad_pb2.InputName] = (),
     cotangents: Cotangents | Mapping[str, Iterable[str]] | None = None,
     loops: Iterable[simgrad_pb2.LoopDerivative] = (),
+    path: int = simgrad_pb2.PATH_USE_UNSPECIFIED,
     cuda: simgrad_pb2.CudaTextOptions | None = None,
 ) -> simgrad_pb2.DescribeProgramRequest:
     """The message that asks for a program; of cotangents the names alone count."""
@@ -197,6 +201,7 @@ def description(
         cotangent_final_state=list(cotangents.state),
         cotangent_trajectory=list(cotangents.trajectory),
         loops=loops,
+        path=simgrad_pb2.PathUse.Name(path),
         cuda=cuda,
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 from simgrad import summary
 from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
 from simgrad.diagnostics import TerminationTrace
+from simgrad.path import Forced, Path
 from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
@@ -176,6 +177,8 @@ class Rollout:
         role.
       program: what ran. device, server_version, request_id: where. seconds: wall time by phase.
       tries: how often the call was tried until it gave this; more than 1: it was repeated.
+      path: the decisions of a run with path=True, else None.
+      forced: of a run with path=p, by site of the path where the run would have decided otherwise.
     """
 
     state: dict[str, np.ndarray]
@@ -200,6 +203,8 @@ class Rollout:
     seconds: dict[str, float]
     tries: int = 1
     halted: list[Halted] = field(default_factory=list)
+    path: Path | None = None
+    forced: dict[str, Forced] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return summary.of_rollout(self)

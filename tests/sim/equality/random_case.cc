@@ -319,6 +319,7 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   if (adjoint) SendCotangents(random, *batch.program->adjoint_spec, batch);
   ChooseOptions(random, options.smooth, made.work);
   made.world = std::move(world->program);
+  made.asked = adjoint;
   made.work = Recut(made.work, random.Bits());
   return made;
 }
