@@ -31,7 +31,7 @@ def depressurized(client, instances=6, **more):
 
 def bounced(client, **more):
     arguments = dict(
-        steps=60,
+        steps=120,
         initial={"y": np.linspace(0.3, 1.0, 12)[:, None], "v": [0.0]},
         params={"restitution": 0.8},
         objective="final_height",
@@ -120,7 +120,7 @@ def test_every_sentence_states_what_the_answers_hold(client, work):
         dict(steps=4, initial={"y": np.tile(START, (6, 1))}, params={"k": 0.5}, objective="final_penetration")
         if work is depressurized
         else dict(
-            steps=60,
+            steps=120,
             initial={"y": np.linspace(0.3, 1.0, 12)[:, None], "v": [0.0]},
             params={"restitution": 0.8},
             objective="final_height",
@@ -165,7 +165,7 @@ def test_orders_configurations_and_worlds_are_variants_too(client):
 
 def test_rollouts_are_compared_without_gradients(client):
     result = client.compare(
-        BALL, steps=60, initial={"y": np.linspace(0.3, 1.0, 12)[:, None], "v": [0.0]}, policies=["f64", "bf16_unsafe"], gradient=False
+        BALL, steps=120, initial={"y": np.linspace(0.3, 1.0, 12)[:, None], "v": [0.0]}, policies=["f64", "bf16_unsafe"], gradient=False
     )
     assert not isinstance(result.results["f64"], sg.Gradient) and not result.pairs["bf16_unsafe"].gradients
     assert "leaves the path of f64" in result.why
@@ -197,6 +197,57 @@ def test_inputs_that_differ_by_step_are_cut_with_the_steps(client):
     assert (fork.site, fork.step, fork.instance) == ("floor", 31, 0)
     assert (fork.reference.held, fork.other.held) == (1, 0) and fork.reference.margin == -(2.0**-12)
     assert "the test `floor` (" in result.why and "compare_test.py:" in result.why
+
+
+class Nested(sg.World):
+    """A world that takes and gives its arrays in a form of its own, as those of simgrad.jax do."""
+
+    def named(self, kind, given):
+        return {name: inner["value"] for name, inner in (given or {}).items()}
+
+    def shaped(self, result):
+        result.state = {name: {"value": array} for name, array in result.state.items()}
+
+
+def test_worlds_with_a_form_of_their_own_are_compared_by_name(client):
+    nested = Nested(program=driven.program)
+    work = dict(steps=4, params={"k": {"value": 1.0}}, objective="last", controls={"push": {"value": np.array([0.1, 0.2])}})
+    result = client.compare(nested, initial={"x": {"value": np.array([4.0, 5.0])}}, policies=["f64", "f32"], **work)
+    assert result.results["f64"].state["x"].shape == (2,) and set(result.pairs["f32"].states) == {"x"}
+    assert result.pairs["f32"].gradients["k"].relative < 1e-6
+
+
+class Pathless(sg.Client):
+    """A client of a server that knows of no paths."""
+
+    def rollout(self, *arguments, path=False, **more):
+        self._refuse(path)
+        return super().rollout(*arguments, **more)
+
+    def gradient(self, *arguments, path=False, **more):
+        self._refuse(path)
+        return super().gradient(*arguments, **more)
+
+    def _refuse(self, path):
+        if path is not False:
+            problem = "has unknown field 18, which simgrad.v1.RolloutSpec of this server does not have"
+            raise sg.InvalidArgument(f"spec: {problem}", violations=(sg.FieldViolation("spec", problem),))
+
+
+@pytest.mark.parametrize("work", [depressurized, bounced])
+def test_without_paths_the_earliest_fork_is_found_by_signatures(client, server, work):
+    with Pathless(server.target) as old:
+        found, known = work(old), work(client)
+        for name, pair in found.pairs.items():
+            mine, theirs = pair.forks, known.pairs[name].forks
+            assert (mine.parted == theirs.parted).all()
+            if theirs.count:
+                key = lambda fork: (fork.instance, fork.step, fork.site, fork.other.margin_ulps)
+                assert key(mine.first) == key(theirs.first)
+                assert (mine.located == (theirs.step == theirs.first.step)).all() or mine.located.all()
+                assert (mine.step[mine.located] == theirs.step[mine.located]).all()
+        with pytest.raises(sg.Unimplemented, match="has unknown field 18"):
+            work(old, split=True)
 
 
 def test_a_comparison_repeats_to_the_bit_and_so_does_its_report(client):
@@ -237,6 +288,12 @@ def test_bad_arguments_are_refused_by_name(client):
         depressurized(client, split=True, gradient=False)
     with pytest.raises(TypeError, match="no option colour"):
         depressurized(client, colour="red")
+    with pytest.raises(TypeError, match="policy differs between the runs"):
+        depressurized(client, policy="f32")
+    with pytest.raises(TypeError, match="diagnostics differs between the runs"):
+        depressurized(client, diagnostics="off")
+    with pytest.raises(TypeError, match="wrt is of gradients"):
+        depressurized(client, wrt=["k"], gradient=False)
     with pytest.raises(sg.InvalidArgument, match="bf17"):
         depressurized(client, policies=["f32", "bf17"])
 
@@ -281,7 +338,7 @@ def test_wrong_usage_of_the_command_is_told(capsys, server):
 def browser():
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
-        pytest.skip("no chromium: apt-get install chromium")
+        pytest.skip("no chromium: scripts/setup --with-browser")
     return found
 
 

@@ -24,6 +24,7 @@ def octagon(client, **more):
         objective="final_penetration",
         policy=sg.Policy("f16_unsafe"),
         orders=["reversed", "sequential", "reversed"],
+        stochastic=False,
     )
     return client.sensitivity(OCTAGON, **{**arguments, **more})
 
@@ -59,13 +60,59 @@ def test_runs_that_do_not_differ_flip_nothing(client):
 def test_sensitivity_refuses_what_makes_no_sense(client):
     for given, told in (
         (dict(runs=0), "runs 0: at least 1"),
-        (dict(orders=[]), "orders"),
+        (dict(orders=[]), "orders, stochastic: without either no run differs"),
         (dict(orders="reversed"), "orders 'reversed'"),
     ):
         with pytest.raises(ValueError, match=told):
             octagon(client, **given)
     with pytest.raises(sg.InvalidArgument, match="sideways"):
         octagon(client, orders=["sideways"])
+
+
+ROUNDED = ("state", "dynamics", "solver", "termination", "event", "network", "objective", "adjoint")
+
+
+def test_runs_differ_in_shuffled_orders_and_in_stochastic_rounding(client):
+    result = octagon(client, orders=True, stochastic=True, runs=4)
+    assert result.names == [f"shuffled({k}), stochastic" for k in (1, 2, 3, 4)]
+    for k, run in enumerate(result.results, 1):
+        policy = sg.Policy("f16_unsafe")
+        for role in (*ROUNDED, "tape", "gradient"):
+            policy = policy.role(role, order=f"shuffled({k})")
+        for role in ROUNDED:
+            policy = policy.role(role, rounding="stochastic")
+        alone = client.gradient(
+            OCTAGON,
+            steps=1,
+            initial={"y": np.stack([OCTAGON_START, 2 * OCTAGON_START])},
+            params={"k": 0.5, "alpha": 0.5},
+            objective="final_penetration",
+            policy=policy,
+            seed=k,
+        )
+        assert (alone.path_signatures == run.path_signatures).all() and (alone.values == run.values).all()
+        assert run.program.policy.roles["termination"].order == f"shuffled({k})"
+    again = octagon(client, orders=True, stochastic=True, runs=4)
+    assert repr(again) == repr(result)
+
+
+@sg.world
+def noisy(x: sg.State, k: sg.Param = 1.0):
+    return x + k * sg.normal()
+
+
+@noisy.objective
+def last(x):
+    return x
+
+
+def test_a_world_that_draws_is_not_rounded_by_chance(client):
+    work = dict(steps=2, initial={"x": [0.5]}, params={"k": 0.5}, objective="last", runs=2)
+    with pytest.raises(ValueError, match="stochastic: this world draws random numbers"):
+        client.sensitivity(noisy, **work)
+    result = client.sensitivity(noisy, **work, stochastic=False, seed=5)
+    assert result.why == "There is no test in 2 runs that differ in rounding alone."
+    assert (result.value_digits > 15).all()
 
 
 TUNED = dict(bound=0.01, roles=["state", "solver", "adjoint"], sites=["projection"])
@@ -145,7 +192,7 @@ def test_progress_deadline_and_cancellation_hold_for_all_calls(client):
     done = [d for _, d, _ in told]
     assert done == sorted(done) and told[-1][1] == told[-1][2] and {p for p, _, _ in told} == {"tune"}
     for call in (client.tune, client.sensitivity):
-        more = TUNED if call == client.tune else dict(orders=["reversed"])
+        more = TUNED if call == client.tune else dict(runs=2)
         with pytest.raises(sg.DeadlineExceeded):
             call(PROJECTION, **{**DEPRESSURIZED, "steps": 40000}, **more, timeout=0.2)
 

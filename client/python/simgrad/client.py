@@ -449,9 +449,10 @@ class Client:
           progress: as for `rollout`; steps of all calls together, forward and adjoint each.
           timeout: of all calls together, in seconds; None: the client's.
           arguments: others of `gradient` (of `rollout`, where gradient=False): initial, params, objective, ...
-        Cost: a call for each variant, two more for each but the reference with split=True, and for each
-          pair that parts two runs of one instance up to the fork.
-        Errors: those of `gradient`; ValueError for variants that have one name.
+        Cost: a call for each variant, which records its path; two more for each but the reference with
+          split=True; and for each pair that parts two to four runs of one instance up to the fork.
+        Errors: those of `gradient`; ValueError for variants that have one name, or cannot be split;
+          Unimplemented (reason NO_PATH) for split=True where no path can be recorded.
         """
         return compare(
             self,
@@ -462,7 +463,7 @@ class Client:
             configs=configs,
             worlds=worlds,
             gradient=gradient,
-            split=split,
+            divide=split,
             timeout=self._deadline(timeout),
             retry=retry,
             progress=progress,
@@ -477,6 +478,7 @@ class Client:
         policy: Policy | str = "f32",
         runs: int = 16,
         orders: bool | Sequence[str] = True,
+        stochastic: bool = True,
         gradient: bool = True,
         progress: bool | ProgressCallback = False,
         timeout: float | None = None,
@@ -488,12 +490,14 @@ class Client:
 
         Args:
           runs: k, beside the run of the policy itself.
-          orders: True: run i sums in the order shuffled(i), in every role; or a list of orders, one for each
-            run.
+          orders: True: run i, from 1 on, sums in the order shuffled(i), in every role; or a list of orders,
+            one for each run.
+          stochastic: run i rounds what is cast into a role up or down by chance, drawn by seed i.
           gradient: False: rollouts are run.
           progress, timeout, arguments: as for `compare`.
-        Cost: k + 1 calls, and for each run that parts two runs of one instance up to the fork.
-        Errors: those of `gradient`.
+        Cost: k + 1 calls, and for each run that parts two to four runs of one instance up to the fork.
+        Errors: those of `gradient`; ValueError for stochastic=True in a world that draws random numbers, for
+          its draws would change.
         """
         return sensitivity(
             self,
@@ -502,6 +506,7 @@ class Client:
             policy=policy,
             runs=runs,
             orders=orders,
+            stochastic=stochastic,
             gradient=gradient,
             timeout=self._deadline(timeout),
             retry=retry,

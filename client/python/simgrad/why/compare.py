@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 import numpy as np
 
+from simgrad import errors
 from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient, Rollout
 from simgrad.why.difference import Difference, GradientDifference, differences, gradient_differences
 from simgrad.why.fork import Forks, forks_of
+from simgrad.why.recorder import Recorder
 from simgrad.why.sentence import Sentence, sentences
-from simgrad.why.split import Parts
+from simgrad.why.split import Parts, split
 from simgrad.why.table import aligned
 from simgrad.why.variants import Policies, variants_of
-from simgrad.why.work import Calls, Variant, Work, work_of
+from simgrad.why.work import Calls, Variant, Work, check_arguments, work_of
 from simgrad.world import World
 
 if TYPE_CHECKING:
@@ -131,33 +133,59 @@ def compare(
     configs: Sequence[Mapping[str, Any]],
     worlds: Mapping[str, World] | None,
     gradient: bool,
-    split: bool,
+    divide: bool,
     timeout: float,
     retry: Any,
     progress: bool | ProgressCallback,
     **arguments: Any,
 ) -> Comparison:
     """What Client.compare does."""
-    if split and not gradient:
+    if divide and not gradient:
         raise ValueError("split=True divides the error of a gradient: it needs gradient=True")
+    check_arguments(arguments, gradient)
     variants = variants_of(world, steps, policies, orders, configs, worlds)
     calls = Calls("compare", timeout, retry, progress)
     plain, work = work_of(client, world, calls, **arguments)
     variants = [_plain(v, world, plain) for v in variants]
-    if split:
+    if divide:
         work = work.each()
     reference, *others = variants
     calls.expect(sum(v.steps for v in variants) * (2 if gradient else 1))
-    results = {v.name: work.run(v, gradient=gradient, diagnostics="instances") for v in variants}
+    recorder = Recorder(work, gradient)
+    results = {v.name: recorder.run(v) for v in variants}
     pairs = {}
     for other in others:
         runs = (results[reference.name], results[other.name])
         forks = None
         if reference.steps == other.steps:
             forks = forks_of(work, reference, other, runs)
-        pairs[other.name] = pair_of(reference.name, other.name, runs, forks, None)
+        parts = _split(work, reference, other, runs, forks, recorder) if divide else None
+        pairs[other.name] = pair_of(reference.name, other.name, runs, forks, parts)
     calls.close()
     return Comparison(reference.name, results, pairs, calls.count)
+
+
+def _split(
+    work: Work,
+    reference: Variant,
+    other: Variant,
+    runs: tuple[Rollout, Rollout],
+    forks: Forks | None,
+    recorder: Recorder,
+) -> dict[str, Parts]:
+    a, b = runs
+    assert isinstance(a, Gradient) and isinstance(b, Gradient)
+    if forks is None:
+        raise ValueError(f"split=True: {other.name} has another number of steps than {reference.name}")
+    if a.path is None or b.path is None:
+        raise errors.Unimplemented(
+            f"split=True needs the paths of runs, and the server gives none: {recorder.refusal}",
+            reason="NO_PATH",
+        )
+    if a.path.structure != b.path.structure:
+        raise ValueError(f"split=True: {other.name} cannot be forced along the path of {reference.name}: "
+                         "they have other operations, shapes or caps")
+    return split(work, reference, other, (a, b), forks)
 
 
 def pair_of(
@@ -193,7 +221,6 @@ def pair_of(
 def _plain(variant: Variant, world: World, plain: World) -> Variant:
     """The variant in a world whose answers are by name."""
     if variant.world is world:
-        return Variant(variant.name, plain, variant.policy, variant.steps)
+        return replace(variant, world=plain)
     program = variant.world.program
-    bare = variant.world if program is None else World(program=program)
-    return Variant(variant.name, bare, variant.policy, variant.steps)
+    return variant if program is None else replace(variant, world=World(program=program))

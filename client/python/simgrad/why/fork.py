@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
 import numpy as np
 
 from simgrad.diagnostics import REASONS, EventTrace, TerminationTrace
+from simgrad.path import Path
 from simgrad.results import Rollout
 from simgrad.why.work import Variant, Work
 
@@ -18,9 +19,10 @@ class Side:
 
     Attributes:
       iterations, reason: of a loop: how often it turned, and why it stopped; -1 and "" for another test.
-      held: of a test that is no loop's: elements for which it held; -1 for a loop.
-      margin, margin_ulps: a - b of the test nearest to its threshold among those of this site in this step,
-        and its distance in ulps. `checks` is how many tests there were: of one, the margin is its own.
+      held: of a test that is no loop's: elements for which it held; -1 for a loop, and where it is not told.
+      margin, margin_ulps: a - b of a test of this site in this step, and its distance in ulps; inf where none is
+        told. `exact`: it is that of the decision that parts; else that of the test nearest to its threshold.
+      checks: how many tests of this site there were in this step.
       test: of a loop with a predicate, the test that decided; else "".
     """
 
@@ -29,6 +31,7 @@ class Side:
     held: int
     margin: float
     margin_ulps: float
+    exact: bool
     checks: int
     test: str = ""
 
@@ -40,6 +43,7 @@ class Fork:
     Attributes:
       instance: index in the request; instance_id: its id.
       step: the first step whose decisions differ. site: whose. line: of the user's file, or "".
+      index: of an element of the site, loops around it first; () where it is not known, or the site has one.
       kind: "loop" or "test".
       reference, other: what the two runs did there.
     """
@@ -49,6 +53,7 @@ class Fork:
     step: int
     site: str
     line: str
+    index: tuple[int, ...]
     kind: str
     reference: Side
     other: Side
@@ -88,11 +93,35 @@ class Forks:
 def forks_of(
     work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
 ) -> Forks:
-    """Where two runs part, from their signatures, and from loops at diagnostics "instances".
+    """Where two runs part: by their paths where both have one, else by signatures.
 
-    Cost: log2(T) prefixes of both runs where the world has tests beside loops, and one instance of both
-    up to the first fork.
+    Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
+    were several tests. Without paths, log2(T) prefixes of both runs.
     """
+    a, b = runs
+    if a.path is not None and b.path is not None and a.path.structure == b.path.structure:
+        return _by_paths(work, reference, other, (a.path, b.path))
+    return _by_signatures(work, reference, other, runs)
+
+
+def _by_paths(
+    work: Work, reference: Variant, other: Variant, paths: tuple[Path, Path]
+) -> Forks:
+    differs = paths[0].first_difference(paths[1])
+    parted = differs.step >= 0
+    first = None
+    if parted.any():
+        step = int(differs.step[parted].min())
+        i = int(np.flatnonzero(differs.step == step)[0])
+        first = look_closely(work, reference, other, i, step, differs.site[i], differs.index[i])
+    return Forks(parted, differs.step, list(differs.site), parted, first)
+
+
+def _by_signatures(
+    work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
+) -> Forks:
+    """Loops tell their steps at diagnostics "instances". Where there are other tests too, only the earliest
+    step is searched."""
     a, b = runs
     parted = a.path_signatures != b.path_signatures
     step, site = _loops_differ(a, b)
@@ -101,14 +130,12 @@ def forks_of(
     located = step >= 0
     if parted.any() and (a.program.event_sites or not located[parted].all()):
         among = np.flatnonzero(parted)
-        part = work.take(among)
-        differs = _prefix_differs(part, reference, other)
+        differs = _prefix_differs(work.take(among), reference, other)
         earliest = first_step(lambda steps: bool(differs(steps).any()), a.steps)
-        at = np.zeros(parted.shape, bool)
-        at[among] = differs(earliest + 1)
-        site = [name if here and step[i] == earliest else "" for i, (name, here) in enumerate(zip(site, at))]
-        step = np.where(at, earliest, -1)
-        located = at
+        located = np.zeros(parted.shape, bool)
+        located[among] = differs(earliest + 1)
+        site = [name if at == earliest else "" for name, at in zip(site, np.where(located, step, -1))]
+        step = np.where(located, earliest, -1)
     first = None
     if located.any():
         earliest = int(step[located].min())
@@ -165,19 +192,52 @@ def _loops_differ(a: Rollout, b: Rollout) -> tuple[np.ndarray, list[str]]:
 
 
 def look_closely(
-    work: Work, reference: Variant, other: Variant, instance: int, step: int
+    work: Work,
+    reference: Variant,
+    other: Variant,
+    instance: int,
+    step: int,
+    site: str = "",
+    index: tuple[int, ...] = (),
 ) -> Fork:
-    """What both runs of one instance do at a step at which they part: they run again, alone."""
+    """What both runs of one instance do at a step at which they part: they run again, alone. `site` and
+    `index`: of the decision, where paths told it."""
     alone = work.take([instance])
-    work.calls.expect(2 * (step + 1))
+    count = step + 1
+    variants = (reference, other)
+    work.calls.expect(2 * count)
+    recorded = bool(site)
     a, b = (
-        alone.run(v, gradient=False, steps=step + 1, diagnostics="instances")
-        for v in (reference, other)
+        alone.run(v, gradient=False, steps=count, diagnostics="summary", path=recorded)
+        for v in variants
     )
-    name, kind = _parting_site(a, b, step)
-    sides = tuple(_side(run, name, kind, step) for run in (a, b))
-    line = traces_of(a)[name].line if name else ""
-    return Fork(instance, int(work.ids[instance]), step, name, line, kind, *sides)
+    name, kind = (site, _kind(a, site)) if recorded else _parting_site(a, b, step)
+    sides = [_side(run, name, kind, step) for run in (a, b)]
+    if recorded:
+        for k, (variant, run) in enumerate(zip(variants, (b, a))):
+            if not sides[k].exact and run.path is not None:
+                work.calls.expect(count)
+                forced = alone.run(
+                    variant, gradient=False, steps=count, diagnostics="summary", path=run.path
+                )
+                sides[k] = _exact(sides[k], forced, name, step)
+    trace = traces_of(a).get(name)
+    line = trace.line if trace is not None else ""
+    return Fork(instance, int(work.ids[instance]), step, name, line, index, kind, *sides)
+
+
+def _kind(run: Rollout, site: str) -> str:
+    layout = run.path.layout if run.path is not None else ()
+    return "loop" if any(c.site == site and c.kind == "count" for c in layout) else "test"
+
+
+def _exact(side: Side, forced: Rollout, site: str, step: int) -> Side:
+    """The side with the margin at which its run disagrees with the other's path, where that is one test's."""
+    told = forced.forced.get(site)
+    if told is None or told.count[step] == 0 or not np.isfinite(told.margin[step]):
+        return side
+    margin, ulps = float(told.margin[step]), float(told.margin_ulps[step])
+    return replace(side, margin=margin, margin_ulps=ulps, exact=int(told.count[step]) == 1)
 
 
 def traces_of(run: Rollout) -> dict[str, TerminationTrace | EventTrace]:
@@ -202,29 +262,27 @@ def _parting_site(a: Rollout, b: Rollout, step: int) -> tuple[str, str]:
 
 
 def _side(run: Rollout, name: str, kind: str, step: int) -> Side:
-    if kind == "loop":
-        loop = run.sites[name]
+    loop, event = run.sites.get(name), run.events.get(name)
+    if kind == "loop" and loop is not None:
         reasons = [*loop.reasons[step].tolist(), int(loop.counter[step])]
-        reason = REASONS[int(np.argmax(reasons))] if any(reasons) else ""
         return Side(
-            int(loop.iterations_max[step]),
-            reason,
-            -1,
-            float(loop.margin[step]),
-            float(loop.margin_ulps[step]),
-            int(loop.checks[step]),
-            str(loop.margin_test[step]),
+            iterations=int(loop.iterations_max[step]),
+            reason=REASONS[int(np.argmax(reasons))] if any(reasons) else "",
+            held=-1,
+            margin=float(loop.margin[step]),
+            margin_ulps=float(loop.margin_ulps[step]),
+            exact=int(loop.checks[step]) == 1,
+            checks=int(loop.checks[step]),
+            test=str(loop.margin_test[step]),
         )
-    if not name:
-        return Side(-1, "", -1, np.inf, np.inf, 0)
-    event = run.events[name]
+    if event is None:
+        return Side(-1, "", -1, np.inf, np.inf, False, 0)
     return Side(
-        -1,
-        "",
-        int(event.count[step]),
-        float(event.margin[step]),
-        float(event.margin_ulps[step]),
-        int(event.checks[step]),
+        iterations=-1,
+        reason="",
+        held=int(event.count[step]),
+        margin=float(event.margin[step]),
+        margin_ulps=float(event.margin_ulps[step]),
+        exact=int(event.checks[step]) == 1,
+        checks=int(event.checks[step]),
     )
-
-

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any, Sequence
 import numpy as np
 
 from simgrad.policy import Policy
+from simgrad.program_lines import operations
 from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient, Rollout
+from simgrad.v1 import program_pb2
 from simgrad.why.difference import gradients_by_name
 from simgrad.why.fork import Forks, forks_of, traces_of
+from simgrad.why.recorder import Recorder
 from simgrad.why.sentence import ulps
 from simgrad.why.table import aligned
-from simgrad.why.variants import ROLES, policy_of, with_order
-from simgrad.why.work import Calls, Variant, work_of
+from simgrad.why.variants import policy_of, with_order, with_rounding
+from simgrad.why.work import Calls, Variant, check_arguments, work_of
 from simgrad.world import World
 
 if TYPE_CHECKING:
@@ -133,6 +136,7 @@ def sensitivity(
     policy: Policy | str,
     runs: int,
     orders: bool | Sequence[str],
+    stochastic: bool,
     gradient: bool,
     timeout: float,
     retry: Any,
@@ -142,15 +146,22 @@ def sensitivity(
     """What Client.sensitivity does."""
     if runs < 1:
         raise ValueError(f"runs {runs}: at least 1")
+    check_arguments(arguments, gradient)
     calls = Calls("sensitivity", timeout, retry, progress)
     plain, work = work_of(client, world, calls, **arguments)
     base = Variant("base", plain, policy_of(policy), steps)
-    variants = _perturbed(base, runs, orders)
+    if stochastic and plain.program is not None and _draws(plain.program):
+        raise ValueError(
+            "stochastic: this world draws random numbers, and stochastic rounding would change its draws: "
+            "give stochastic=False"
+        )
+    variants = _perturbed(base, runs, orders, stochastic)
     calls.expect(steps * (1 + len(variants)) * (2 if gradient else 1))
-    first = work.run(base, gradient=gradient, diagnostics="instances")
+    recorder = Recorder(work, gradient)
+    first = recorder.run(base)
     results, forks = [], []
     for variant in variants:
-        result = work.run(variant, gradient=gradient, diagnostics="instances")
+        result = recorder.run(variant)
         results.append(result)
         forks.append(forks_of(work, base, variant, (first, result)))
     calls.close()
@@ -167,11 +178,30 @@ def sensitivity(
     )
 
 
-def _perturbed(base: Variant, runs: int, orders: bool | Sequence[str]) -> list[Variant]:
-    if isinstance(orders, str) or not orders:
-        raise ValueError(f"orders {orders!r}: True, or a list of orders: without them no run differs")
-    names = [f"shuffled({k + 1})" for k in range(runs)] if orders is True else list(orders)[:runs]
-    return [replace(base, name=o, policy=with_order(base.policy, o, ROLES)) for o in names]
+def _perturbed(
+    base: Variant, runs: int, orders: bool | Sequence[str], stochastic: bool
+) -> list[Variant]:
+    """Run k, from 1 on: its order of sums in every role, and rounding that is drawn by seed k."""
+    if isinstance(orders, str):
+        raise ValueError(f"orders {orders!r}: True, False, or a list of orders")
+    if not orders and not stochastic:
+        raise ValueError("orders, stochastic: without either no run differs")
+    names = list(orders) if not isinstance(orders, bool) else []
+    made = []
+    for k in range(1, (min(runs, len(names)) if names else runs) + 1):
+        variant = replace(base, name=f"run {k}")
+        order = names[k - 1] if names else f"shuffled({k})" if orders else ""
+        if order:
+            variant = replace(variant, name=order, policy=with_order(variant.policy, order))
+        if stochastic:
+            policy = with_rounding(variant.policy, "stochastic")
+            variant = replace(variant, name=f"{variant.name}, stochastic", policy=policy, seed=k)
+        made.append(variant)
+    return made
+
+
+def _draws(program: program_pb2.Program) -> bool:
+    return any(op.code in ("uniform", "normal") for op in operations(program))
 
 
 def _gradient_digits(results: Sequence[Rollout]) -> dict[str, np.ndarray]:

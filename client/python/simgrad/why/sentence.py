@@ -62,6 +62,8 @@ def cause(fork: Fork, reference: str) -> tuple[str, dict[str, Any]]:
         does, instead = _of_loop(mine, theirs)
         return f"the loop `{fork.site}`{line} {does} {at}, where {reference} {instead}", facts
     facts.update(held=mine.held, reference_held=theirs.held)
+    if -1 in (mine.held, theirs.held):
+        return f"the test `{fork.site}`{line} decides otherwise {at}", facts
     if mine.held + theirs.held == 1:
         does, instead = ("holds", "does not") if mine.held else ("does not hold", "does")
         return f"the test `{fork.site}`{line} {does} {at}, where that of {reference} {instead}", facts

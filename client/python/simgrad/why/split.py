@@ -17,6 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simgrad.results import Gradient
+from simgrad.why.difference import gradients_by_name
+from simgrad.why.fork import Forks
+from simgrad.why.work import Variant, Work
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -49,6 +54,24 @@ class Parts:
     def size_of_rounding(self) -> float:
         """|rounding|, likewise."""
         return _norm(self.rounding)
+
+
+def split(
+    work: Work, reference: Variant, other: Variant, runs: tuple[Gradient, Gradient], forks: Forks
+) -> dict[str, Parts]:
+    """The parts by input, of two gradients that recorded their paths.
+
+    Cost: a gradient of each along the other's path; none where no path parts, for a run along its own path
+    is that run to the bit.
+    """
+    a, b = runs
+    a_along_b, b_along_a = a, b
+    if forks.count:
+        work.calls.expect(2 * (reference.steps + other.steps))
+        a_along_b = work.gradient(reference, diagnostics="off", path=b.path)
+        b_along_a = work.gradient(other, diagnostics="off", path=a.path)
+    four = [gradients_by_name(run) for run in (a, a_along_b, b_along_a, b)]
+    return {name: parts_of(*(g[name] for g in four)) for name in four[0]}
 
 
 def parts_of(

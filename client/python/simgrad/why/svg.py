@@ -155,6 +155,23 @@ def legend(names: Sequence[tuple[str, str]]) -> str:
     )
 
 
+def document(chart: str, names: Sequence[tuple[str, str]]) -> str:
+    """A chart as a file of its own, with a legend below it on white."""
+    head, _, body = chart.partition(">")
+    height = int(head.rpartition('height="')[2].rstrip('"'))
+    head = head.replace(f" {height}\"", f" {height + 26}\"").replace(f'"{height}"', f'"{height + 26}"')
+    key, at = [], _LEFT
+    for name, colour in names:
+        key.append(f'<rect x="{at}" y="{height + 6}" width="12" height="12" fill="{colour}"/>')
+        key.append(f'<text x="{at + 17}" y="{height + 16}">{escape(name)}</text>')
+        at += 40 + 7 * len(name)
+    style = (
+        "<style>text{font:11px sans-serif;fill:#444}.grid{stroke:#e6e6e6}.axis{stroke:#888}</style>"
+        '<rect width="100%" height="100%" fill="#fff"/>'
+    )
+    return f"{head}>{style}{body.removesuffix('</svg>')}{''.join(key)}</svg>\n"
+
+
 def _axes(steps: int, low: float, high: float, log: bool) -> tuple[_Axis, _Axis]:
     x = _Axis(0.0, float(max(steps, 1)), _LEFT, WIDTH - _RIGHT)
     return x, _Axis(low, high, HEIGHT - _BOTTOM, _TOP, log)

@@ -22,7 +22,7 @@ from simgrad.v1 import program_pb2
 from simgrad.why.difference import gradient_differences
 from simgrad.why.table import aligned
 from simgrad.why.variants import ROLES, policy_of
-from simgrad.why.work import Calls, Variant, Work, work_of
+from simgrad.why.work import Calls, Variant, Work, check_arguments, work_of
 from simgrad.world import World
 
 if TYPE_CHECKING:
@@ -192,6 +192,7 @@ def tune(
 ) -> Tuned:
     """What Client.tune does."""
     _check(bound, keep, formats)
+    check_arguments(arguments, True)
     calls = Calls("tune", timeout, retry, progress)
     plain, work = work_of(client, world, calls, **arguments)
     if work.instances < 2:

@@ -55,6 +55,14 @@ def with_order(policy: Policy, order: str, roles: Iterable[str] = ROLES) -> Poli
     return policy
 
 
+def with_rounding(policy: Policy, rounding: str) -> Policy:
+    """The policy with one rounding of the casts into every role that has a choice."""
+    for role in ROLES:
+        if role not in ("tape", "gradient"):
+            policy = policy.role(role, rounding=rounding)
+    return policy
+
+
 def variants_of(
     world: World,
     steps: int,

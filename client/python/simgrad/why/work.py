@@ -33,6 +33,7 @@ _KINDS = {
 DIFFERENTIABLE = ("initial", "params", "controls")
 # Options of a gradient that a rollout does not take.
 _OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops")
+_SET_HERE = ("policy", "path", "diagnostics", "raw")
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,14 @@ class Variant:
     Attributes:
       name: what results and sentences call it; a policy's name, and "tol=0.001" and the like after it.
       world, policy, steps: what runs.
+      seed: of random draws; None: that of the work.
     """
 
     name: str
     world: World
     policy: Policy
     steps: int
+    seed: int | None = None
 
 
 class Calls:
@@ -133,6 +136,8 @@ class Work:
         inputs = self.inputs if steps is None else self._until(steps)
         steps = variant.steps if steps is None else steps
         arguments: dict[str, Any] = {**self.options, **inputs, **more}
+        if variant.seed is not None:
+            arguments["seed"] = variant.seed
         method: Any = self.client.gradient if gradient else self.client.rollout
         if not gradient:
             for name in _OF_GRADIENTS:
@@ -200,6 +205,16 @@ class Work:
                 inputs[group][name] = _repeated(inputs[group][name], self.instances)
             own[group] = self.own[group] | self.real[group]
         return replace(self, inputs=inputs, own=own)
+
+
+def check_arguments(arguments: Mapping[str, Any], gradient: bool) -> None:
+    """Raises TypeError for arguments of calls that would have no effect."""
+    for name in _SET_HERE:
+        if name in arguments:
+            raise TypeError(f"{name} differs between the runs, and cannot be given")
+    for name in _OF_GRADIENTS:
+        if not gradient and arguments.get(name) is not None:
+            raise TypeError(f"{name} is of gradients: leave it or gradient=False out")
 
 
 def work_of(
