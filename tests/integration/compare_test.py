@@ -10,6 +10,7 @@ import pytest
 
 import simgrad as sg
 from simgrad import command_line
+from simgrad.program import ProgramBuilder
 
 # Nine penetrations whose exact sum is the tolerance; in bf16 the eight small ones are lost.
 TOLERANCE = float.fromhex("0x1.06p-10")
@@ -169,6 +170,22 @@ def test_rollouts_are_compared_without_gradients(client):
     )
     assert not isinstance(result.results["f64"], sg.Gradient) and not result.pairs["bf16_unsafe"].gradients
     assert "leaves the path of f64" in result.why
+    assert result.pairs["bf16_unsafe"].value is None
+
+
+def test_worlds_without_tests_are_told_apart_by_their_states(client):
+    """What is said where there are neither gradients nor paths that part."""
+    b = ProgramBuilder("halved")
+    b.next(x=b.state("x") * 0.7)
+    world = sg.World(program=b)
+    pair = client.compare(world, steps=3, initial={"x": [1.0, 2.0]}, policies=["f64", "f32"], gradient=False).pairs["f32"]
+    a, c = (client.rollout(world, steps=3, initial={"x": [1.0, 2.0]}, policy=p).state["x"] for p in ("f64", "f32"))
+    assert pair.states["x"].largest == np.abs(a - c).max() > 0
+    assert pair.why == "f32 takes the path of f64 in 2 of 2 instances."
+    off = pair.sentences[1]
+    assert off.facts["largest"] == pair.states["x"].largest and f"final state `x` is off that in f64 by {off.facts['largest']:.3g} at most" in off.text
+    longer = client.compare(world, steps=3, initial={"x": [1.0, 2.0]}, policies=["f64"], worlds={"same": world}, gradient=False)
+    assert longer.pairs["same"].sentences[-1].text == "same ends in the states of f64."
 
 
 @sg.world
@@ -363,7 +380,7 @@ def test_a_browser_draws_the_report(client, tmp_path):
     expected = {(s, t) for s, t, here in zip(forks.site, forks.step, forks.located) if here}
     assert {(s, int(t)) for s, t, _ in bars} == expected
     assert sum(int(n) for *_, n in bars) == np.count_nonzero(forks.located)
-    for figure in ("forks", "margins", "gradients"):
+    for figure in ("forks", "events", "margins", "gradients"):
         assert f'data-figure="{figure}"' in section
     assert "leaves the path of f64" in section and 'data-table="sites"' in section
     pixels = pytest.importorskip("matplotlib.image").imread(picture)[..., :3]

@@ -38,7 +38,7 @@ def test_a_world_of_ones_own_runs(root, server, capsys):
 def test_the_vanished_gradient_is_explained(root, server, tmp_path):
     file = tmp_path / "why.html"
     result = example(root, "why_did_it_vanish").main(server.target, str(file))
-    assert "the loop `push_out` (why_did_it_vanish.py:18) stops at step 0 by a margin of -1 ulp, where f32 goes on" in result.why
+    assert "the loop `push_out` (why_did_it_vanish.py:17) stops at step 0 by a margin of -1 ulp, where f32 goes on" in result.why
     assert "push_out" in file.read_text()
 
 

@@ -91,6 +91,10 @@ def test_parts_are_those_of_four_runs_and_add_up(client, policy):
         np.testing.assert_allclose(parts.interaction, interaction, rtol=1e-12, atol=1e-12 * np.abs(parts.whole).max())
         np.testing.assert_allclose(parts.rounding + parts.path, parts.whole, rtol=1e-13, atol=1e-13 * np.abs(parts.whole).max())
         assert not parts.path[~pair.forks.parted].any() and parts.path[pair.forks.parted].any()
+        said = next(s for s in pair.sentences if "share_of_path" in s.facts and s.facts["input"] == name)
+        share = np.linalg.norm(path) / (np.linalg.norm(path) + np.linalg.norm(rounding))
+        assert said.facts["share_of_path"] == pytest.approx(share, rel=1e-12) and f", {share:.1%} is due to the path" in said.text
+        assert said.facts["undefined"] == 0
 
 
 def test_where_every_path_flips_the_vanished_gradient_is_the_paths_doing(client):

@@ -8,14 +8,13 @@ import sys
 import numpy as np
 
 import simgrad as sg
-from simgrad.why import Tuned
 
 # Four particles on a square, kicked at random; pairs leave the cutoff on the way.
 CORNERS = np.array([[0.0, 0.0], [1.1, 0.0], [0.0, 1.1], [1.1, 1.1]])
 FLUIDS = 32
 
 
-def main(target: str = "localhost:8001") -> Tuned:
+def main(target: str = "localhost:8001") -> sg.Tuned:
     world = sg.worlds.lennard_jones(4, cutoff=1.6, dimensions=2, h=0.01)
     kicks = 0.7 * np.random.default_rng(1).normal(size=(FLUIDS, 4, 2))
     with sg.Client(target) as client:

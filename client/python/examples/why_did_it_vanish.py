@@ -9,7 +9,6 @@ import sys
 import numpy as np
 
 import simgrad as sg
-from simgrad.why import Comparison
 
 
 @sg.world
@@ -33,7 +32,7 @@ def penetration(x):
 START = -np.array([float.fromhex("0x1.04p-10")] + 8 * [2.0**-20])
 
 
-def main(target: str = "localhost:8001", report: str = "why.html") -> Comparison:
+def main(target: str = "localhost:8001", report: str = "why.html") -> sg.Comparison:
     with sg.Client(target) as client:
         result = client.compare(
             squeeze,

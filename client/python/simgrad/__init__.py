@@ -71,6 +71,7 @@ from simgrad.request import Cotangents
 from simgrad.results import Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
 from simgrad.stream import Stream
+from simgrad.why import Comparison, Sensitivity, Tuned
 from simgrad.world import World
 from simgrad.world_function import Config, Control, Data, FunctionWorld, Param, State, Step, world
 from simgrad import worlds  # noqa: E402  built on all of the above
@@ -82,6 +83,7 @@ __all__ = [
     "Bits",
     "Cancelled",
     "Client",
+    "Comparison",
     "Config",
     "Control",
     "Cotangents",
@@ -112,6 +114,7 @@ __all__ = [
     "ResourceExhausted",
     "Retry",
     "Rollout",
+    "Sensitivity",
     "SimgradError",
     "State",
     "StateRange",
@@ -119,6 +122,7 @@ __all__ = [
     "Stream",
     "TerminationTrace",
     "Truncated",
+    "Tuned",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",

@@ -50,6 +50,7 @@ def _pair(pair: Pair) -> str:
         "<ul>" + "".join(f"<li>{_said(s.text)}</li>" for s in pair.sentences) + "</ul>",
         _forks(pair),
         _iterations(pair),
+        _events(pair),
         _margins(pair),
         _gradients(pair),
         _sites(pair),
@@ -98,6 +99,22 @@ def _iterations(pair: Pair) -> str:
     return (
         f"<h3>Iterations of loops, mean over instances (dashed: {escape(pair.reference)})</h3>"
         + svg.lines("iterations", drawn, "iterations")
+        + _line_legend(drawn)
+    )
+
+
+def _events(pair: Pair) -> str:
+    drawn: list[svg.Line] = []
+    for name, (mine, theirs) in pair.events.items():
+        if len(drawn) < 2 * len(svg.COLOURS) and (mine != theirs).any():
+            colour = svg.COLOURS[len(drawn) // 2]
+            drawn.append(svg.Line(f"{name}, {pair.reference}", mine, colour, dashed=True))
+            drawn.append(svg.Line(f"{name}, {pair.other}", theirs, colour))
+    if not drawn:
+        return ""
+    return (
+        f"<h3>How often tests held that differ, over all instances (dashed: {escape(pair.reference)})</h3>"
+        + svg.lines("events", drawn, "held")
         + _line_legend(drawn)
     )
 

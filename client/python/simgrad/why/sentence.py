@@ -30,7 +30,7 @@ def sentences(pair: Pair) -> list[Sentence]:
     most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
     rest = [said for said in zeros if said not in most]
     said = [*most, *_of_paths(pair), *rest, *_of_gradients(pair), *_of_parts(pair)]
-    return said or [_of_states(pair)]
+    return said if pair.gradients else [*said, _of_states(pair)]
 
 
 def ulps(margin: float) -> str:
@@ -62,7 +62,7 @@ def cause(fork: Fork, reference: str) -> tuple[str, dict[str, Any]]:
         does, instead = _of_loop(mine, theirs)
         return f"the loop `{fork.site}`{line} {does} {at}, where {reference} {instead}", facts
     facts.update(held=mine.held, reference_held=theirs.held)
-    if -1 in (mine.held, theirs.held):
+    if -1 in (mine.held, theirs.held) or mine.held == theirs.held:
         return f"the test `{fork.site}`{line} decides otherwise {at}", facts
     if mine.held + theirs.held == 1:
         does, instead = ("holds", "does not") if mine.held else ("does not hold", "does")
