@@ -164,6 +164,7 @@ def test_bars_are_as_high_as_their_counts_and_stack():
     a, c, b = rects(text)
     assert (a.get("data-series"), a.get("data-count"), c.get("data-step"), b.get("data-series")) == ("a", "4", "2", "b<")
     assert float(a.get("height")) == pytest.approx(2 * float(c.get("height")), abs=0.11)
+    assert ">0.5<" not in svg.bars("f", [svg.Bars("a", np.array([1]), "red")], "n")  # there is no half an instance
     assert float(b.get("y")) + float(b.get("height")) == pytest.approx(float(a.get("y")), abs=0.11)
 
 

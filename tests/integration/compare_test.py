@@ -42,13 +42,13 @@ def bounced(client, **more):
 
 
 def test_the_vanished_gradient_is_told_in_one_sentence(client):
-    result = depressurized(client)
+    result = depressurized(client, instances=4096)
     unsafe, safe = result.why.splitlines()
     assert unsafe == (
-        "In bf16_unsafe the gradient of `k` is zero in 6 of 6 instances: the loop `projection` stops at step 0 by a "
+        "In bf16_unsafe the gradient of `k` is zero in 4096 of 4096 instances: the loop `projection` stops at step 0 by a "
         "margin of -1 ulp, where f32 goes on."
     )
-    assert safe.startswith("bf16_safe takes the path of f32 in 6 of 6 instances, and its gradients are off by at most")
+    assert safe.startswith("bf16_safe takes the path of f32 in 4096 of 4096 instances, and its gradients are off by at most")
     assert "projection" in result.table() and unsafe in repr(result)
 
 
@@ -380,6 +380,7 @@ def test_a_browser_draws_the_report(client, tmp_path):
     expected = {(s, t) for s, t, here in zip(forks.site, forks.step, forks.located) if here}
     assert {(s, int(t)) for s, t, _ in bars} == expected
     assert sum(int(n) for *_, n in bars) == np.count_nonzero(forks.located)
+    assert "</i>?<" not in section  # every fork has a site
     for figure in ("forks", "events", "margins", "gradients"):
         assert f'data-figure="{figure}"' in section
     assert "leaves the path of f64" in section and 'data-table="sites"' in section

@@ -9,6 +9,7 @@ import numpy as np
 
 from simgrad.why import svg
 from simgrad.why.fork import traces_of
+from simgrad.why.sentence import ulps
 
 if TYPE_CHECKING:
     from simgrad.why.compare import Comparison, Pair
@@ -71,10 +72,10 @@ def _forks(pair: Pair) -> str:
         return "<p>Paths are not compared: the two have another number of steps.</p>"
     if not forks.count:
         return "<p>No paths part.</p>"
-    names = list(forks.sites()) or ["?"]
     site = np.array([name or "?" for name in forks.site])
+    names = dict.fromkeys([*forks.sites(), *site[forks.located].tolist()])
     drawn = []
-    for k, name in enumerate([*names, "?"] if "?" in site and "?" not in names else names):
+    for k, name in enumerate(names):
         here = forks.step[(site == name) & forks.located]
         counts = np.bincount(here, minlength=pair.reference_result.steps)
         drawn.append(svg.Bars(name, counts, svg.COLOURS[k % len(svg.COLOURS)]))
@@ -183,7 +184,7 @@ def _closest(margins: np.ndarray) -> str:
     if not np.isfinite(magnitudes).any():
         return ""
     step = int(np.argmin(magnitudes))
-    return f"{margins[step]:.4g} ulps at step {step}"
+    return f"{ulps(float(margins[step]))} at step {step}"
 
 
 def _arrays(pair: Pair) -> str:

@@ -122,7 +122,7 @@ def bars(figure: str, drawn: Sequence[Bars], y_label: str) -> str:
                 f"{counts[k]:g}</title></rect>"
             )
         base += counts
-    return _figure(figure, body, x, y, y_label)
+    return _figure(figure, body, x, y, y_label, whole=True)
 
 
 def rows(figure: str, drawn: Sequence[Bar]) -> str:
@@ -186,10 +186,14 @@ def _thinned(values: np.ndarray) -> list[tuple[float, float]]:
     return [(float(t), float(v)) for t, v in zip(edges[:-1], least)]
 
 
-def _figure(figure: str, body: Sequence[str], x: _Axis, y: _Axis, y_label: str) -> str:
+def _figure(
+    figure: str, body: Sequence[str], x: _Axis, y: _Axis, y_label: str, whole: bool = False
+) -> str:
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     grid = []
     for value in y.ticks():
+        if whole and value != int(value):
+            continue
         at = y(value)
         grid.append(f'<line class="grid" x1="{_LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}"/>')
         grid.append(f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:.4g}</text>')
