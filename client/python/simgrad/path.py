@@ -194,14 +194,16 @@ class Path:
         differs = (self._packed != other._packed).any(axis=-1)
         step = np.where(differs.any(axis=1), differs.argmax(axis=1) if self.steps else 0, -1)
         site, index = [""] * self.instances, [()] * self.instances  # type: list[str], list[Any]
-        for n in np.flatnonzero(step >= 0):
-            mine, others = (p._packed[n : n + 1, step[n] : step[n] + 1] for p in (self, other))
-            for column in self.layout:
-                unequal = (column.decode(mine) != column.decode(others))[0, 0]
-                if unequal.any():
-                    site[n] = column.site
-                    index[n] = tuple(int(i) for i in np.argwhere(unequal)[0])
-                    break
+        left = np.flatnonzero(step >= 0)
+        for column in self.layout:
+            mine, others = (column.decode(p._packed[left, step[left]][:, None]) for p in (self, other))
+            unequal = (mine != others).reshape(len(left), column.count)
+            here = unequal.any(axis=1)
+            flat = unequal[here].argmax(axis=1)
+            places = np.stack(np.unravel_index(flat, column.shape or (1,)), axis=1)
+            for n, place in zip(left[here], places[:, : len(column.shape)].tolist()):
+                site[n], index[n] = column.site, tuple(place)
+            left = left[~here]
         return FirstDifference(step.astype(np.int64), site, index)
 
     def to_proto(self) -> simgrad_pb2.Path:
