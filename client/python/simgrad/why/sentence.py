@@ -46,7 +46,10 @@ def _count(number: int, of: int) -> str:
 def cause(fork: Fork, reference: str) -> tuple[str, dict[str, Any]]:
     """What the other run did at a fork, and what the reference did instead."""
     mine, theirs = fork.other, fork.reference
-    at = f"at step {fork.step}{'' if np.isinf(mine.margin_ulps) else f' by a margin of {ulps(mine.margin_ulps)}'}"
+    at = f"at step {fork.step}"
+    if np.isfinite(mine.margin_ulps):
+        by = "by a margin of {}" if mine.exact else "(closest margin {})"
+        at += f" {by.format(ulps(mine.margin_ulps))}"
     facts: dict[str, Any] = {
         "site": fork.site,
         "step": fork.step,
