@@ -298,6 +298,13 @@ def test_a_path_that_is_refused_is_done_without(client):
         client.compare(started, **work, split=True)
 
 
+def test_calls_are_those_of_the_variants_and_of_the_first_fork(client):
+    assert depressurized(client, policies=["f32", "bf16_safe"]).calls == 2
+    # The instance that parts runs again in both, and f32, which has two tests there, once along the other's path.
+    assert depressurized(client, policies=["f32", "bf16_unsafe"]).calls == 2 + 2 + 1
+    assert depressurized(client, policies=["f32", "bf16_unsafe"], split=True).calls == 2 + 2 + 1 + 2
+
+
 def test_a_comparison_repeats_to_the_bit_and_so_does_its_report(client):
     first, second = bounced(client), bounced(client)
     assert repr(first) == repr(second) and first.html() == second.html()
