@@ -44,6 +44,7 @@ def test_differences_are_relative_to_the_reference_and_name_the_worst():
     assert difference([0.0], [0.0]).relative == 0 and difference([np.inf], [np.inf]).relative == 0
     assert difference([0.0], [1.0]).relative == np.inf and difference([0.0], [1.0]).rank == np.inf
     assert np.isnan(difference([1.0], [np.nan]).relative) and difference([1.0], [np.nan]).rank == np.inf
+    assert np.isnan(difference([1.0], [np.inf]).relative) and difference([1.0], [np.inf]).largest == np.inf
     # Squares of these would overflow or vanish.
     assert difference([1e200], [2e200]).relative == 1 and difference([1e-200], [2e-200]).relative == 1
 

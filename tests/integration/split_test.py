@@ -141,6 +141,30 @@ def test_both_margins_are_those_of_the_decision_that_parts(client):
     assert (fork.reference.iterations, fork.other.iterations) == (1, 0)
 
 
+@sg.world
+def squared(x: sg.State, k: sg.Param = 1.0):
+    return sg.where(sg.test("low", x < 1.0), k * x, k * x * x)
+
+
+@squared.objective
+def squares(x):
+    return x
+
+
+def test_gradients_that_are_not_finite_have_no_parts_and_are_said_to_be_so(client):
+    # 300^2 is beyond f16.
+    result = client.compare(
+        squared, steps=2, initial={"x": np.array([0.5, 300.0])}, params={"k": 1.0}, objective="squares", policies=["f64", "f16_unsafe"], split=True
+    )
+    pair = result.pairs["f16_unsafe"]
+    g = result.results["f16_unsafe"].params["k"]
+    assert np.isfinite(g).tolist() == [True, False] and np.isnan(pair.gradients["k"].relative)
+    assert pair.split["k"].undefined == 1 and np.isfinite(pair.split["k"].path).tolist() == [True, False]
+    said = [s.text for s in pair.sentences]
+    assert "The gradient of `k` is not finite in f16_unsafe or in f64." in said
+    assert any("1 of 2 elements are undefined along" in text for text in said) and result.html()
+
+
 def test_what_cannot_be_split_is_refused_with_the_reason(client):
     work = dict(steps=4, initial={"y": START[None]}, params={"k": 0.5}, objective="final_penetration", policies=["f32"], split=True)
     with pytest.raises(ValueError, match="another number of steps"):

@@ -17,9 +17,9 @@ class Difference:
     """Of one array of another run from the reference's.
 
     Attributes:
-      largest: largest |other - reference|; NaN where an element of either is not finite and they differ.
+      largest: largest |other - reference|; inf or NaN where an element of either is not finite and they differ.
       relative: |other - reference| / |reference|, Euclidean over all elements; 0 where both are equal, inf
-        where the reference is 0 and the other is not.
+        where the reference is 0 and the other is not, NaN where `largest` is not finite.
       at: index of the element with the largest difference; () where there is none.
     """
 
@@ -62,7 +62,7 @@ def difference(reference: np.ndarray, other: np.ndarray) -> Difference:
 
 def _relative(off: np.ndarray, a: np.ndarray) -> float:
     if not np.isfinite(off).all():
-        return float("nan") if np.isnan(off).any() else float("inf")
+        return float("nan")
     largest = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
     if largest == 0.0:
         return float("inf")
