@@ -322,12 +322,20 @@ def test_who_raises_in_progress_ends_the_comparison_and_the_client_goes_on(clien
     class Enough(Exception):
         pass
 
-    def observer(phase, done, total):
-        if done > 8:
-            raise Enough
+    class Bar:
+        closed = 0
 
+        def __call__(self, phase, done, total):
+            if done > 8:
+                raise Enough
+
+        def close(self):
+            self.closed += 1
+
+    bar = Bar()
     with pytest.raises(Enough):
-        depressurized(client, progress=observer)
+        depressurized(client, progress=bar)
+    assert bar.closed == 1
     assert depressurized(client).calls
 
 

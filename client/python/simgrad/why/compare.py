@@ -144,24 +144,23 @@ def compare(
         raise ValueError("split=True divides the error of a gradient: it needs gradient=True")
     check_arguments(arguments, gradient)
     variants = variants_of(world, steps, policies, orders, configs, worlds)
-    calls = Calls("compare", timeout, retry, progress)
-    plain, work = work_of(client, world, calls, **arguments)
-    variants = [_plain(v, world, plain) for v in variants]
-    if divide:
-        work = work.each()
-    reference, *others = variants
-    calls.expect(sum(v.steps for v in variants) * (2 if gradient else 1))
-    recorder = Recorder(work, gradient)
-    results = {v.name: recorder.run(v) for v in variants}
-    pairs = {}
-    for other in others:
-        runs = (results[reference.name], results[other.name])
-        forks = None
-        if reference.steps == other.steps:
-            forks = forks_of(work, reference, other, runs)
-        parts = _split(work, reference, other, runs, forks, recorder) if divide else None
-        pairs[other.name] = pair_of(reference.name, other.name, runs, forks, parts)
-    calls.close()
+    with Calls("compare", timeout, retry, progress) as calls:
+        plain, work = work_of(client, world, calls, **arguments)
+        variants = [_plain(v, world, plain) for v in variants]
+        if divide:
+            work = work.each()
+        reference, *others = variants
+        calls.expect(sum(v.steps for v in variants) * (2 if gradient else 1))
+        recorder = Recorder(work, gradient)
+        results = {v.name: recorder.run(v) for v in variants}
+        pairs = {}
+        for other in others:
+            runs = (results[reference.name], results[other.name])
+            forks = None
+            if reference.steps == other.steps:
+                forks = forks_of(work, reference, other, runs)
+            parts = _split(work, reference, other, runs, forks, recorder) if divide else None
+            pairs[other.name] = pair_of(reference.name, other.name, runs, forks, parts)
     return Comparison(reference.name, results, pairs, calls.count)
 
 

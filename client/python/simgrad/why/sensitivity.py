@@ -147,24 +147,23 @@ def sensitivity(
     if runs < 1:
         raise ValueError(f"runs {runs}: at least 1")
     check_arguments(arguments, gradient)
-    calls = Calls("sensitivity", timeout, retry, progress)
-    plain, work = work_of(client, world, calls, **arguments)
-    base = Variant("base", plain, policy_of(policy), steps)
-    if stochastic and plain.program is not None and _draws(plain.program):
-        raise ValueError(
-            "stochastic: this world draws random numbers, and stochastic rounding would change its draws: "
-            "give stochastic=False"
-        )
-    variants = _perturbed(base, runs, orders, stochastic)
-    calls.expect(steps * (1 + len(variants)) * (2 if gradient else 1))
-    recorder = Recorder(work, gradient)
-    first = recorder.run(base)
-    results, forks = [], []
-    for variant in variants:
-        result = recorder.run(variant)
-        results.append(result)
-        forks.append(forks_of(work, base, variant, (first, result)))
-    calls.close()
+    with Calls("sensitivity", timeout, retry, progress) as calls:
+        plain, work = work_of(client, world, calls, **arguments)
+        base = Variant("base", plain, policy_of(policy), steps)
+        if stochastic and plain.program is not None and _draws(plain.program):
+            raise ValueError(
+                "stochastic: this world draws random numbers, and stochastic rounding would change its draws: "
+                "give stochastic=False"
+            )
+        variants = _perturbed(base, runs, orders, stochastic)
+        calls.expect(steps * (1 + len(variants)) * (2 if gradient else 1))
+        recorder = Recorder(work, gradient)
+        first = recorder.run(base)
+        results, forks = [], []
+        for variant in variants:
+            result = recorder.run(variant)
+            results.append(result)
+            forks.append(forks_of(work, base, variant, (first, result)))
     values = [r.values for r in (first, *results) if r.values is not None]
     return Sensitivity(
         base=first,

@@ -193,34 +193,33 @@ def tune(
     """What Client.tune does."""
     _check(bound, keep, formats)
     check_arguments(arguments, True)
-    calls = Calls("tune", timeout, retry, progress)
-    plain, work = work_of(client, world, calls, **arguments)
-    if work.instances < 2:
-        raise ValueError("instances: at least 2, one to search with and one to confirm with")
-    variant = Variant("reference", plain, policy_of(reference), steps)
-    source = client.program(plain, timeout=calls.left(), retry=retry).source
-    assert source is not None  # Client.program always asks for it
-    knobs = _knobs(source, roles, sites)
-    weighed = _weights(knobs, cost)
-    samples = {
-        "search": work.take(np.arange(0, work.instances, 2)),
-        "confirmation": work.take(np.arange(1, work.instances, 2)),
-    }
-    tried: list[Trial] = []
-    searches = {}
-    for name, sample in samples.items():
-        calls.expect(2 * steps)
-        truth = sample.gradient(variant, diagnostics="off")
-        searches[name] = _Search(
-            sample, variant, truth, knobs, weighed, keep, bound, name, tried, {}
-        )
-    search = searches["search"]
-    start: Formats = (formats[0],) * len(knobs)
-    if not search.holds(start, None, formats[0]):
-        raise ValueError(_no_start(formats[0], tried[-1]))
-    found, passes = _descend(search, start, formats)
-    confirmed = searches["confirmation"].holds(found, None, "")
-    calls.close()
+    with Calls("tune", timeout, retry, progress) as calls:
+        plain, work = work_of(client, world, calls, **arguments)
+        if work.instances < 2:
+            raise ValueError("instances: at least 2, one to search with and one to confirm with")
+        variant = Variant("reference", plain, policy_of(reference), steps)
+        source = client.program(plain, timeout=calls.left(), retry=retry).source
+        assert source is not None  # Client.program always asks for it
+        knobs = _knobs(source, roles, sites)
+        weighed = _weights(knobs, cost)
+        samples = {
+            "search": work.take(np.arange(0, work.instances, 2)),
+            "confirmation": work.take(np.arange(1, work.instances, 2)),
+        }
+        tried: list[Trial] = []
+        searches = {}
+        for name, sample in samples.items():
+            calls.expect(2 * steps)
+            truth = sample.gradient(variant, diagnostics="off")
+            searches[name] = _Search(
+                sample, variant, truth, knobs, weighed, keep, bound, name, tried, {}
+            )
+        search = searches["search"]
+        start: Formats = (formats[0],) * len(knobs)
+        if not search.holds(start, None, formats[0]):
+            raise ValueError(_no_start(formats[0], tried[-1]))
+        found, passes = _descend(search, start, formats)
+        confirmed = searches["confirmation"].holds(found, None, "")
     return Tuned(
         policy=search.policy(found),
         formats={str(knob): format for knob, format in zip(knobs, found)},

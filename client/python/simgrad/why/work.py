@@ -99,9 +99,13 @@ class Calls:
 
         return told
 
-    def close(self) -> None:
-        """Ends the caller's bar."""
-        self._observer(self._phase, self._total, self._total)
+    def __enter__(self) -> Calls:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        """Tells the total, unless an error ends the series, and ends the caller's bar."""
+        if kind is None:
+            self._observer(self._phase, self._total, self._total)
         getattr(self._observer, "close", lambda: None)()
 
 
