@@ -1,5 +1,6 @@
 #include "precision/policy.h"
 
+#include <charconv>
 #include <cmath>
 #include <sstream>
 
@@ -86,6 +87,29 @@ void Apply(const RoleOverride& change, Role role, RoleSetting& setting) {
   if (change.overflow) setting.overflow = *change.overflow;
   if (change.order) setting.order = *change.order;
   if (change.accumulator) setting.accumulator = *change.accumulator;
+  if (change.rounding) setting.rounding = *change.rounding;
+}
+
+// Nothing is cast into these: what is written on a tape and what is added up as a gradient is
+// rounded where it is used.
+bool RoundsByCasts(Role role) { return role != Role::kTape && role != Role::kGradient; }
+
+// A rounding that could do nothing is an error: nobody learns otherwise that it did nothing.
+std::optional<PolicyError> CheckRounding(const RoleOverride& change, Role role,
+                                         const RoleSetting& setting, const std::string& field) {
+  if (!change.rounding || *change.rounding == CastRounding::kNearestEven) return std::nullopt;
+  const std::string rounding(CastRoundingName(*change.rounding));
+  if (!RoundsByCasts(role)) {
+    return PolicyError{field + ".rounding", "role '" + std::string(RoleName(role)) +
+                                                "' rounds to nearest_even, not " + rounding +
+                                                "; leave its rounding out"};
+  }
+  if (setting.format != Format::kF64) return std::nullopt;
+  return PolicyError{field + ".rounding",
+                     "every value cast into role '" + std::string(RoleName(role)) +
+                         "' is exact in f64, so " + rounding +
+                         " would change nothing; give the role a narrower format, or leave its "
+                         "rounding out"};
 }
 
 std::optional<PolicyError> CheckOverride(const RoleOverride& change, const std::string& field) {
@@ -109,7 +133,7 @@ void FillRoles(const Preset& preset, Policy& policy) {
     const Format format = PresetFormat(preset, role);
     const bool storage = role == Role::kTape || role == Role::kNetwork;
     policy.roles[i] = {format, storage ? preset.storage_overflow : Overflow::kIeee, preset.order,
-                       DefaultAccumulator(role, format)};
+                       DefaultAccumulator(role, format), CastRounding::kNearestEven};
   }
 }
 
@@ -136,7 +160,9 @@ std::optional<PolicyError> ApplyRoles(const PolicySpec& spec, Policy& policy) {
                                                 " is a storage format; role '" + name +
                                                 "' computes in f64, f32, bf16 or f16"};
     }
-    Apply(change, *role, policy.roles[static_cast<size_t>(*role)]);
+    RoleSetting& setting = policy.roles[static_cast<size_t>(*role)];
+    Apply(change, *role, setting);
+    if (auto error = CheckRounding(change, *role, setting, field)) return error;
   }
   return std::nullopt;
 }
@@ -156,11 +182,53 @@ std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
                                                 " is a storage format; a site computes in f64, "
                                                 "f32, bf16 or f16"};
     }
+    const bool is_exact = change.format == Format::kF64;
+    if (is_exact &&
+        change.rounding.value_or(CastRounding::kNearestEven) != CastRounding::kNearestEven) {
+      return PolicyError{field + ".rounding",
+                         "every value cast at site '" + name + "' is exact in f64, so " +
+                             std::string(CastRoundingName(*change.rounding)) +
+                             " would change nothing; give the site a narrower format, or leave "
+                             "its rounding out"};
+    }
   }
   return std::nullopt;
 }
 
 }  // namespace
+
+std::string TextOf(const SumOrder& order) {
+  std::string text(OrderName(order.kind));
+  if (order.kind == Order::kShuffled) text += "(" + std::to_string(order.seed) + ")";
+  return text;
+}
+
+std::optional<SumOrder> SumOrderFromText(std::string_view text) {
+  const std::string_view opening = "shuffled(";
+  if (text.substr(0, opening.size()) != opening || text.back() != ')') {
+    const std::optional<Order> order = OrderFromName(text);
+    if (!order || *order == Order::kShuffled) return std::nullopt;
+    return *order;
+  }
+  const std::string_view digits = text.substr(opening.size(), text.size() - opening.size() - 1);
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return SumOrder(Order::kShuffled, seed);
+}
+
+const std::vector<std::string>& SumOrderNames() {
+  static const auto* const names = [] {
+    auto* list = new std::vector<std::string>;
+    for (int i = 0; i < kOrderCount; ++i) {
+      const auto order = static_cast<Order>(i);
+      list->emplace_back(OrderName(order));
+      if (order == Order::kShuffled) list->back() += "(seed)";
+    }
+    return list;
+  }();
+  return *names;
+}
 
 std::string_view RoleName(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
 

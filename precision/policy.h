@@ -37,12 +37,31 @@ inline constexpr int kRoleCount = 10;
 std::string_view RoleName(Role role);
 std::optional<Role> RoleFromName(std::string_view name);
 
+// An order of sums. `seed` draws the permutation of order shuffled (precision/shuffle.h) and is 0
+// for every other.
+struct SumOrder {
+  Order kind = Order::kPairwise;
+  uint64_t seed = 0;
+  constexpr SumOrder() = default;
+  constexpr SumOrder(Order order, uint64_t its_seed = 0) : kind(order), seed(its_seed) {}  // NOLINT
+  bool operator==(const SumOrder&) const = default;
+};
+
+// "pairwise", "shuffled(7)".
+std::string TextOf(const SumOrder& order);
+// Of any other text, "shuffled" without a seed among them: nothing. A seed is written in decimal
+// and below 2^64.
+std::optional<SumOrder> SumOrderFromText(std::string_view text);
+// As they are written, in the order of the enum.
+const std::vector<std::string>& SumOrderNames();
+
 // How one role, or one site, computes.
 struct RoleSetting {
   Format format = Format::kF32;
   Overflow overflow = Overflow::kIeee;
-  Order order = Order::kPairwise;
+  SumOrder order = Order::kPairwise;
   Format accumulator = Format::kF32;
+  CastRounding rounding = CastRounding::kNearestEven;  // of casts into the role
   bool operator==(const RoleSetting&) const = default;
 };
 
@@ -50,8 +69,9 @@ struct RoleSetting {
 struct RoleOverride {
   std::optional<Format> format;
   std::optional<Overflow> overflow;
-  std::optional<Order> order;
+  std::optional<SumOrder> order;
   std::optional<Format> accumulator;
+  std::optional<CastRounding> rounding;
   bool operator==(const RoleOverride&) const = default;
 };
 

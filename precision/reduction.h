@@ -9,6 +9,7 @@
 //     compensated  Neumaier's sum from +0 in index order, every operation rounded; a running sum
 //                  that is not finite is returned as it is
 //     exact        the exact sum rounded once, to the result's format (precision/exact_sum.h)
+//     shuffled     sequential over a permutation, which the caller has applied (precision/shuffle.h)
 // Accuracy: empty sums are +0; overflow is Inf, NaN propagates and leaves as the canonical NaN.
 // Errors: none. Cost: O(n) time; O(log n) state for pairwise, 560 bytes for exact.
 // Threads: pure; host and device; needs the float environment of precision/float_environment.h.
@@ -20,13 +21,13 @@
 
 namespace simgrad::precision {
 
-enum class Order : uint8_t { kSequential, kReversed, kPairwise, kCompensated, kExact };
-inline constexpr int kOrderCount = 5;
+enum class Order : uint8_t { kSequential, kReversed, kPairwise, kCompensated, kExact, kShuffled };
+inline constexpr int kOrderCount = 6;
 
 #ifndef __CUDACC_RTC__
 constexpr std::string_view OrderName(Order order) {
-  constexpr std::string_view kNames[kOrderCount] = {"sequential", "reversed", "pairwise",
-                                                    "compensated", "exact"};
+  constexpr std::string_view kNames[kOrderCount] = {"sequential",  "reversed", "pairwise",
+                                                    "compensated", "exact",    "shuffled"};
   return kNames[static_cast<int>(order)];
 }
 
@@ -92,12 +93,14 @@ struct CompensatedSum {
   }
 };
 
-// The sum of x[0], x[stride], ..., x[(n-1) * stride]. They are values of the role's format.
+// The sum of x[0], x[stride], ..., x[(n-1) * stride]. They are values of the role's format. Of order
+// shuffled they come in their permutation.
 SIMGRAD_HD inline double Sum(Order order, Format accumulator, Format result, const double* x,
                              int64_t n, int64_t stride = 1) {
   if (n <= 0) return 0.0;
   const auto add = [accumulator](double a, double b) { return Add(accumulator, a, b); };
   switch (order) {
+    case Order::kShuffled:
     case Order::kSequential: {
       double total = 0.0;
       for (int64_t i = 0; i < n; ++i) total = add(total, x[i * stride]);

@@ -225,6 +225,12 @@ GRADIENTS = (
         "short",
         (Query(value("simgrad_loss_scale", PROCESS, how="min"), PROCESS_NAME),),
     ),
+    Panel(
+        "Loss scale adjustments",
+        "Gradients behind which a dynamic loss scale grew or fell. Many falls: gradients are skipped.",
+        "ops",
+        (Query(rate("simgrad_loss_scale_adjustments_total", "direction"), "{{direction}}"),),
+    ),
 )
 
 ROWS = (

@@ -8,10 +8,12 @@
 #include "absl/strings/str_join.h"
 #include "server/conversion/cuda_text.h"
 #include "server/conversion/enum_names.h"
+#include "server/conversion/path.h"
 #include "server/conversion/program_to_proto.h"
 #include "server/conversion/schema.h"
 #include "server/conversion/work.h"
 #include "server/validation/gradient_check.h"
+#include "server/validation/path_check.h"
 #include "server/validation/request_error.h"
 #include "server/validation/spec_check.h"
 #include "sim/program/lower.h"
@@ -84,6 +86,7 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
   if (!world.ok()) return world.status();
   status = CheckObjective(request, (*world)->schema);
   if (status.ok()) status = validation::CheckDescribedAdjoint(request, (*world)->schema);
+  if (status.ok()) status = validation::CheckPathUse(request.path(), "path");
   if (status.ok()) status = CheckCudaTextOptions(request.cuda(), (*world)->schema, "cuda");
   if (!status.ok()) return status;
   std::optional<sim::AdjointSpec> adjoint;
@@ -91,8 +94,8 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
     const sim::Program& primal = (*world)->program;
     adjoint = AdjointSpecFromProto(GradientOf(request, primal), primal);
   }
-  const auto program =
-      cache.Lower(*world, request.policy(), request.objective(), adjoint, "", control);
+  const auto program = cache.Lower(*world, request.policy(), request.objective(), adjoint, "",
+                                   control, PathUseOf(request.path()));
   if (!program.ok()) return program.status();
   const std::string& text = (*program)->program->text;
   status = CheckSize((*program)->info.size() + text.size(), most_bytes);

@@ -103,6 +103,11 @@ class Reader {
     out_.*place = precision::OverflowFromName(Text());
     return out_.*place ? absl::OkStatus() : Unknown("overflow mode", "ieee, saturate");
   }
+  absl::Status operator()(std::optional<sim::CastRounding> Attributes::*place) const {
+    out_.*place = precision::CastRoundingFromName(Text());
+    return out_.*place ? absl::OkStatus()
+                       : Unknown("rounding", "nearest_even, nearest_away, toward_zero, stochastic");
+  }
 
   absl::Status operator()(sim::TestKind Attributes::*place) const {
     const auto kind = sim::TestKindFromName(Text());
@@ -170,6 +175,9 @@ class Writer {
   }
   void operator()(std::optional<sim::Overflow> Attributes::*place) const {
     if (attributes_.*place) Text(std::string(precision::OverflowName(*(attributes_.*place))));
+  }
+  void operator()(std::optional<sim::CastRounding> Attributes::*place) const {
+    if (attributes_.*place) Text(std::string(precision::CastRoundingName(*(attributes_.*place))));
   }
 
   void operator()(sim::TestKind Attributes::*place) const {

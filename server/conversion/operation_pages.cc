@@ -67,6 +67,7 @@ constexpr Parameter kParameters[] = {
     {Attribute::kAxes, "axes: int | Sequence[int] | None = None", "axes=axes"},
     {Attribute::kFormat, "format: str = \"\"", "format=format"},
     {Attribute::kOverflow, "overflow: str = \"\"", "overflow=overflow"},
+    {Attribute::kRounding, "rounding: str = \"\"", "rounding=rounding"},
     {Attribute::kReverse, "reverse: bool = False", "reverse=reverse"},
     {Attribute::kStride, "stride: Sequence[int] = ()", "stride=stride"},
     {Attribute::kInterior, "interior: Sequence[int] = ()", "interior=interior"},

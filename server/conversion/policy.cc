@@ -5,6 +5,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/conversion/loss_scaler.h"
 #include "server/validation/request_error.h"
 
 namespace simgrad::server::conversion {
@@ -33,12 +35,18 @@ absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& messa
                       "ieee, saturate", setting.overflow);
   }
   if (status.ok()) {
-    status = ReadName(message.order(), precision::OrderFromName, field + ".order",
-                      "sequential, reversed, pairwise, compensated, exact", setting.order);
+    status = ReadName(message.order(), precision::SumOrderFromText, field + ".order",
+                      absl::StrJoin(precision::SumOrderNames(), ", ") +
+                          ", with a seed from 0 to 2^64 - 1: shuffled(7)",
+                      setting.order);
   }
   if (status.ok()) {
     status = ReadName(message.accumulator(), precision::FormatFromName, field + ".accumulator",
                       formats, setting.accumulator);
+  }
+  if (status.ok()) {
+    status = ReadName(message.rounding(), precision::CastRoundingFromName, field + ".rounding",
+                      "nearest_even, nearest_away, toward_zero, stochastic", setting.rounding);
   }
   if (!status.ok()) return status;
   return setting;
@@ -57,9 +65,12 @@ std::string MessagePath(const std::string& field) {
 void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) {
   if (change.format) out.set_format(std::string(precision::FormatName(*change.format)));
   if (change.overflow) out.set_overflow(std::string(precision::OverflowName(*change.overflow)));
-  if (change.order) out.set_order(std::string(precision::OrderName(*change.order)));
+  if (change.order) out.set_order(precision::TextOf(*change.order));
   if (change.accumulator) {
     out.set_accumulator(std::string(precision::FormatName(*change.accumulator)));
+  }
+  if (change.rounding) {
+    out.set_rounding(std::string(precision::CastRoundingName(*change.rounding)));
   }
 }
 
@@ -89,6 +100,12 @@ absl::StatusOr<precision::Policy> PolicyFromProto(const v1::Policy& message,
   if (message.loss_scale().mode_case() == v1::LossScale::kFixed) {
     spec.loss_scale = message.loss_scale().fixed();
   }
+  if (message.loss_scale().mode_case() == v1::LossScale::kDynamic) {
+    const std::string at = field + ".loss_scale.dynamic";
+    const v1::DynamicLossScale& scaler = message.loss_scale().dynamic();
+    if (absl::Status status = CheckLossScaler(scaler, at); !status.ok()) return status;
+    spec.loss_scale = ScaleOf(scaler);
+  }
   spec.nonfinite = message.non_finite() == v1::NON_FINITE_POLICY_STOP
                        ? precision::NonFinite::kStop
                        : precision::NonFinite::kReport;
@@ -107,8 +124,9 @@ v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy) {
     const precision::RoleSetting& setting = policy[role];
     v1::ResolvedRole* message = out.add_roles();
     message->set_role(std::string(precision::RoleName(role)));
-    WriteOverride({setting.format, setting.overflow, setting.order, setting.accumulator},
-                  *message->mutable_setting());
+    WriteOverride(
+        {setting.format, setting.overflow, setting.order, setting.accumulator, setting.rounding},
+        *message->mutable_setting());
     message->set_execution(ExecutionOf(setting.format));
     message->set_guarantee("bitwise");
   }

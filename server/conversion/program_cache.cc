@@ -13,6 +13,7 @@
 #include "sim/program/draws.h"
 #include "sim/program/field_error.h"
 #include "sim/program/held_bytes.h"
+#include "sim/program/paths.h"
 #include "sim/program/print.h"
 #include "sim/program/step_work.h"
 
@@ -38,11 +39,12 @@ void AppendFlags(const std::vector<bool>& flags, std::string& key) {
 
 // Lengths in front keep the parts apart.
 std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
-                       const std::string& objective,
-                       const std::optional<sim::AdjointSpec>& adjoint) {
+                       const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
+                       sim::PathUse path) {
   const std::string policy_key = BytesOf(policy);
-  std::string key = absl::StrCat(world.key.size(), ",", policy_key.size(), ",", objective.size(),
-                                 ",", world.key, policy_key, objective);
+  std::string key =
+      absl::StrCat(world.key.size(), ",", policy_key.size(), ",", objective.size(), ",",
+                   static_cast<int>(path), ",", world.key, policy_key, objective);
   if (!adjoint) return key;
   absl::StrAppend(&key, "|", adjoint->objective);
   AppendFlags(adjoint->final_state, key);
@@ -74,7 +76,8 @@ std::vector<validation::FieldSchema> RequiredOf(const sim::Program& program) {
     const sim::Input& input = program.inputs[i];
     const bool sendable =
         input.kind != sim::InputKind::kConfig && input.kind != sim::InputKind::kStep;
-    const bool is_own = input.name == sim::kRandomKey;  // which the service fills
+    // Which the service fills.
+    const bool is_own = input.name == sim::kRandomKey || input.name == sim::kPathGiven;
     if (sendable && input.used && !input.default_value && !is_own)
       required.push_back(schema.inputs[i]);
   }
@@ -147,8 +150,8 @@ absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(
 absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     std::shared_ptr<const CachedWorld> world, const v1::Policy& policy,
     const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
-    const std::string& field, const CompileControl& control) {
-  const std::string key = sim::Fingerprint(ProgramKey(*world, policy, objective, adjoint));
+    const std::string& field, const CompileControl& control, sim::PathUse path) {
+  const std::string key = sim::Fingerprint(ProgramKey(*world, policy, objective, adjoint, path));
   {
     std::lock_guard lock(mutex_);
     if (auto found = programs_.Find(key)) {
@@ -162,7 +165,8 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     return resolved.status();
   }
   Compilation compilation(control);
-  auto lowered = sim::Lower(world->program, *resolved, objective, adjoint, compilation.budget());
+  auto lowered =
+      sim::Lower(world->program, *resolved, objective, adjoint, compilation.budget(), path);
   if (!lowered.ok()) {
     on_lookup_(Lookup::kFailed);
     if (!absl::IsInvalidArgument(lowered.status())) {

@@ -66,7 +66,8 @@ class ProgramCache {
   absl::StatusOr<std::shared_ptr<const CachedProgram>> Lower(
       std::shared_ptr<const CachedWorld> world, const v1::Policy& policy,
       const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
-      const std::string& field, const CompileControl& control = {});
+      const std::string& field, const CompileControl& control = {},
+      sim::PathUse path = sim::PathUse::kNone);
 
   // Forgets the oldest entries until they held so many bytes together, or none is left.
   int64_t Relieve(int64_t bytes);

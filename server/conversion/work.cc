@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "server/conversion/enum_names.h"
+#include "server/conversion/path.h"
 #include "sim/backend/value_tensors.h"
 #include "sim/engine/random_keys.h"
 #include "sim/program/draws.h"
 #include "sim/program/lower.h"
+#include "sim/program/paths.h"
 
 namespace simgrad::server::conversion {
 namespace {
@@ -201,6 +203,10 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
       work.batch.inputs.push_back(sim::RandomKeys(spec.seed(), work.batch.instance_ids));
       continue;
     }
+    if (input.name == sim::kPathGiven) {
+      work.batch.inputs.push_back(PathBinding(spec.path().forced()));
+      continue;
+    }
     const v1::NamedTensor* sent = tensors.Find(input.kind, input.name);
     work.batch.inputs.push_back(sent == nullptr ? sim::Binding{}
                                                 : BindingFromProto(*sent, world[input.value].type));
@@ -254,9 +260,11 @@ std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
                                      const sim::NumericalProgram& program) {
   const sim::Program& world = program.program;
   std::vector<Recorded> fields;
-  if (spec.record().empty()) return fields;
+  std::vector<std::string> names(spec.record().begin(), spec.record().end());
+  if (spec.path().record() && program.path->bytes > 0) names.push_back(sim::kPathTaken);
+  if (names.empty()) return fields;
   const FieldIndex index(world);
-  for (const std::string& name : spec.record()) {
+  for (const std::string& name : names) {
     Recorded field;
     field.name = name;
     field.index = index.State(name);

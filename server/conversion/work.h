@@ -31,7 +31,8 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
 // Adds weights, reduction and cotangents.
 void AddGradient(const v1::GradientRequest& request, sim::Work& work);
 
-// Names of what is recorded, in the order of the request: index into states or exports.
+// Names of what is recorded, in the order of the request, the path at the end: index into states or
+// exports.
 struct Recorded {
   std::string name;
   bool is_state = false;

@@ -416,6 +416,13 @@ void AddNumbers(std::vector<Family>& all) {
                  {},
                  kOne,
                  {}});
+  all.push_back({"simgrad_loss_scale_adjustments_total",
+                 kCounter,
+                 kServer,
+                 "Gradients behind which a dynamic loss scale grew or fell.",
+                 {"direction"},
+                 Product({{"up", "down"}}),
+                 {}});
 }
 
 // Without a GPU the families are there, without series.

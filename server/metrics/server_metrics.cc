@@ -98,6 +98,8 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   tls_certificate_expiry = registry_.Gauge("simgrad_tls_certificate_expiry_timestamp_seconds");
   loss_scale_ = registry_.Gauge("simgrad_loss_scale");
   loss_scale_.Set(1.0);
+  loss_scale_adjustments_ = {registry_.Counter("simgrad_loss_scale_adjustments_total", {"up"}),
+                             registry_.Counter("simgrad_loss_scale_adjustments_total", {"down"})};
   queue_wait_seconds = registry_.Histogram("simgrad_queue_wait_seconds");
   for (const char* reason : {"full", "memory", "deadline", "draining", "caller"}) {
     queue_rejected[reason] = registry_.Counter("simgrad_queue_rejected_total", {reason});
@@ -281,6 +283,10 @@ void ServerMetrics::EndLossScale(double scale) {
   std::lock_guard lock(loss_scale_mutex_);
   loss_scales_.erase(loss_scales_.find(scale));
   if (!loss_scales_.empty()) loss_scale_.Set(*loss_scales_.begin());
+}
+
+void ServerMetrics::RecordScaler(double before, double after) {
+  if (after != before) loss_scale_adjustments_[after > before ? 0 : 1].Increment();
 }
 
 std::vector<std::shared_ptr<prometheus::Collectable>> ServerMetrics::collectables() const {

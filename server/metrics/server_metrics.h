@@ -74,6 +74,7 @@ class ServerMetrics {
 
   void BeginLossScale(double scale);
   void EndLossScale(double scale);
+  void RecordScaler(double before, double after);  // of a dynamic loss scale
 
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables() const;
 
@@ -109,6 +110,7 @@ class ServerMetrics {
   std::array<std::array<GuardedCounter, 2>, 3> nonfinite_instances_;  // [phase][stopped]
   std::array<GuardedHistogram, 3> nonfinite_first_step_;
   GuardedGauge loss_scale_;
+  std::array<GuardedCounter, 2> loss_scale_adjustments_;  // up, down
   std::mutex loss_scale_mutex_;
   std::multiset<double> loss_scales_;
 };

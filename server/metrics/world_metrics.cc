@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/program/paths.h"
+
 namespace simgrad::server::metrics {
 namespace {
 
@@ -138,6 +140,8 @@ SiteHandles HandlesOf(WorldMetrics& world, const std::vector<sim::Site>& sites) 
   for (const sim::Site& site : sites) {
     if (site.kind == sim::SiteKind::kTermination) {
       handles.terminations.push_back(Find(world.terminations, site.name));
+    } else if (sim::WorldSite(site.name) != site.name) {
+      handles.events.push_back(nullptr);  // tells of a path
     } else {
       handles.events.push_back(Find(world.events, site.name));
     }

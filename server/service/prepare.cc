@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "server/conversion/answer_bounds.h"
+#include "server/conversion/path.h"
 #include "server/service/outbox.h"
 #include "server/validation/gradient_check.h"
 #include "server/validation/input_check.h"
+#include "server/validation/path_check.h"
 #include "server/validation/spec_check.h"
 #include "server/validation/weights_check.h"
 #include "sim/backend/check_batch.h"
@@ -55,6 +57,14 @@ absl::StatusOr<int64_t> WorkBytes(const sim::Work& work, const PrepareOptions& o
   return sim::EstimateBytes(work, options.engine->executor());
 }
 
+absl::Status CheckPathOf(const v1::RolloutSpec& spec, const sim::NumericalProgram& program,
+                         int64_t instances, const validation::RequestLimits& limits) {
+  if (!program.path) return absl::OkStatus();
+  const sim::PathLayout& layout = *program.path;
+  return validation::CheckPathFits(
+      spec.path(), {layout.structure, instances, spec.steps(), layout.bytes}, limits, "spec.path");
+}
+
 // `gradient` null: a rollout.
 absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
                                          const validation::Weights& weights,
@@ -85,11 +95,14 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   }
 
   const Clock::time_point lower_start = Clock::now();
-  auto program =
-      cache.Lower(*world, spec.policy(), spec.objective(), adjoint, "spec", control.compile);
+  auto program = cache.Lower(*world, spec.policy(), spec.objective(), adjoint, "spec",
+                             control.compile, conversion::PathUseOf(spec.path()));
   if (!program.ok()) return program.status();
   compile_seconds += SecondsSince(lower_start);
   status = validation::CheckRequired(spec, (*program)->required, "spec");
+  if (status.ok()) {
+    status = CheckPathOf(spec, *(*program)->program, *instances, options.limits);
+  }
   if (!status.ok()) return status;
 
   PreparedWork prepared;
@@ -104,6 +117,9 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
   prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch);
   prepared.program_detail = spec.program();
+  if (spec.policy().loss_scale().has_dynamic()) {
+    prepared.loss_scaler = spec.policy().loss_scale().dynamic();
+  }
   prepared.send_diagnostics = spec.diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;
   const conversion::AnswerLimits answer = {options.limits.max_message_bytes / 2,
                                            kQueuedMessages * options.limits.max_message_bytes};

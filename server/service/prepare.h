@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct PreparedWork {
   conversion::NonFiniteInputs nonfinite_inputs;
   int64_t memory_bytes = 0;  // of the work and its answer
   bool send_diagnostics = true;
+  std::optional<v1::DynamicLossScale> loss_scaler;  // the request's, where it is dynamic
   v1::ProgramDetail program_detail = v1::PROGRAM_DETAIL_FINGERPRINT;
   double decode_seconds = 0.0;
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering

@@ -98,9 +98,7 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   limits->set_max_request_memory_bytes(memory_limit_bytes);
   for (const sim::WorldSchema& world : sim::BuiltInWorlds()) info.add_worlds(world.name);
   for (const std::string& preset : precision::PresetNames()) info.add_presets(preset);
-  for (int i = 0; i < precision::kOrderCount; ++i) {
-    info.add_orders(std::string(precision::OrderName(static_cast<precision::Order>(i))));
-  }
+  for (const std::string& order : precision::SumOrderNames()) info.add_orders(order);
   info.set_default_device(device.kind);
   return info;
 }

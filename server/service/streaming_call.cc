@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/conversion/answer_bounds.h"
+#include "server/conversion/path.h"
 #include "server/conversion/program_info.h"
 #include "server/conversion/result.h"
 #include "server/conversion/stream_header.h"
@@ -297,6 +298,9 @@ void StreamingCall::SendHeader() {
   header.set_server_version(context_.version);
   header.set_revision(context_.revision);
   header.set_request_id(record_.request_id);
+  if (const auto& path = prepared_.program->program->path) {
+    *header.mutable_path() = conversion::PathLayoutToProto(*path);
+  }
   const std::string& info = prepared_.program->info;
   if (prepared_.program_detail != v1::PROGRAM_DETAIL_TEXT) return Post(Encoded(info, header));
   const std::string& text = prepared_.program->program->text;
@@ -327,7 +331,18 @@ void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& re
       Post(block);
     }
   }
-  send(conversion::GradientResultToProto(facts, result));
+  v1::GradientResult answer = conversion::GradientResultToProto(facts, result);
+  if (prepared_.loss_scaler) AddScaler(result, answer);
+  send(std::move(answer));
+}
+
+void StreamingCall::AddScaler(const sim::WorkResult& result, v1::GradientResult& answer) {
+  const v1::DynamicLossScale& scaler = *prepared_.loss_scaler;
+  const bool is_clean = conversion::IsClean(scaler, result);
+  answer.set_skipped(!is_clean);
+  *answer.mutable_loss_scale_state() = conversion::NextScaler(scaler, is_clean);
+  if (!is_clean) answer.add_warnings(conversion::WhySkipped(result));
+  context_.metrics->RecordScaler(conversion::ScaleOf(scaler), answer.loss_scale_state().scale());
 }
 
 absl::Status StreamingCall::Execute() {

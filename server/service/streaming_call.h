@@ -113,6 +113,7 @@ class StreamingCall final : public sim::Observer,
   void NoteDropped();
   void SendHeader();
   void SendAnswer(const sim::Work& facts, const sim::WorkResult& result);
+  void AddScaler(const sim::WorkResult& result, v1::GradientResult& answer);
   void Report(const std::string& phase, int64_t done);
   // Ends the answer; the record is written in OnDone.
   void End(const absl::Status& status);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "server/validation/path_check.h"
 #include "server/validation/request_error.h"
 #include "server/validation/tensor_check.h"
 
@@ -46,11 +47,11 @@ absl::Status CheckSettings(const Overrides& overrides, const std::string& field)
   for (int i = 0; i < overrides.size(); ++i) {
     const v1::RoleSetting& setting = overrides[i].setting();
     if (!setting.format().empty() || !setting.overflow().empty() || !setting.order().empty() ||
-        !setting.accumulator().empty()) {
+        !setting.accumulator().empty() || !setting.rounding().empty()) {
       continue;
     }
     return InvalidField(absl::StrCat(field, "[", i, "].setting"),
-                        "sets nothing; set format, overflow, order or accumulator");
+                        "sets nothing; set format, overflow, order, accumulator or rounding");
   }
   return absl::OkStatus();
 }
@@ -103,12 +104,8 @@ absl::Status CheckWorld(const v1::World& world, const std::string& field) {
 }
 
 absl::Status CheckPolicy(const v1::Policy& policy, const std::string& field) {
-  if (policy.loss_scale().mode_case() == v1::LossScale::kDynamic) {
-    return NotSupported(field + ".loss_scale.dynamic",
-                        "this server scales by a fixed number; set loss_scale.fixed");
-  }
   if (policy.has_loss_scale() && policy.loss_scale().mode_case() == v1::LossScale::MODE_NOT_SET) {
-    return InvalidField(field + ".loss_scale", "has no mode; set loss_scale.fixed");
+    return InvalidField(field + ".loss_scale", "has no mode; set loss_scale.fixed or dynamic");
   }
   if (!v1::NonFinitePolicy_IsValid(policy.non_finite())) {
     return InvalidField(field + ".non_finite",
@@ -161,6 +158,7 @@ absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
            CheckTensors(spec.params(), field + ".params"),
            CheckTensors(spec.controls(), field + ".controls"),
            CheckTensors(spec.data(), field + ".data"),
+           CheckPath(spec.path(), field + ".path"),
        }) {
     if (!status.ok()) return status;
   }

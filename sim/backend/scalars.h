@@ -100,6 +100,11 @@ LONG_FUNCTION double DrawnNormal(int64_t key, int64_t draw, int64_t step, int64_
                                  int64_t element) {
   return precision::NormalOf(DrawnBlock(key, draw, step, iteration, element));
 }
+// A cast that does not round to nearest even; `bits` matter to a stochastic one.
+template <Format F, precision::CastRounding kRounding, precision::Overflow kOverflow>
+LONG_FUNCTION double RoundedBy(double x, uint32_t bits) {
+  return precision::RoundTo(F, x, kOverflow, kRounding, bits);
+}
 LONG_FUNCTION double Rem(double a, double b) { return precision::Rem(a, b); }
 
 // ---- reals, by format ----
@@ -220,6 +225,36 @@ REALS(kBf16, bf16)
 REALS(kF16, f16)
 REALS(kE4m3, e4m3)
 REALS(kE5m2, e5m2)
+
+// Casts that do not round to nearest even; a stochastic one takes word w0 of its block.
+#define DIRECTED_CAST(F, s, T, t, Rounding, rounding, Mode, mode)                                  \
+  SCALAR Lane<Format::F>::Carrier round_##t##_##s##_##rounding##mode(T x) {                        \
+    return static_cast<Lane<Format::F>::Carrier>(                                                  \
+        RoundedBy<Format::F, precision::CastRounding::Rounding, precision::Overflow::Mode>(x, 0)); \
+  }
+#define STOCHASTIC_CAST(F, s, T, t, Mode, mode)                                                \
+  SCALAR Lane<Format::F>::Carrier round_##t##_##s##_stochastic##mode(                          \
+      T x, int64_t key, int64_t draw, int64_t step, int64_t iteration, int64_t element) {      \
+    const precision::PhiloxBlock block = DrawnBlock(key, draw, step, iteration, element);      \
+    return static_cast<Lane<Format::F>::Carrier>(                                              \
+        RoundedBy<Format::F, precision::CastRounding::kStochastic, precision::Overflow::Mode>( \
+            x, static_cast<uint32_t>(block.first >> 32)));                                     \
+  }
+#define CASTS_OF(F, s, T, t, Mode, mode)                            \
+  DIRECTED_CAST(F, s, T, t, kNearestAway, nearest_away, Mode, mode) \
+  DIRECTED_CAST(F, s, T, t, kTowardZero, toward_zero, Mode, mode)   \
+  STOCHASTIC_CAST(F, s, T, t, Mode, mode)
+#define CASTS(F, s)                                \
+  CASTS_OF(F, s, float, f32, kIeee, )              \
+  CASTS_OF(F, s, double, f64, kIeee, )             \
+  CASTS_OF(F, s, float, f32, kSaturate, _saturate) \
+  CASTS_OF(F, s, double, f64, kSaturate, _saturate)
+CASTS(kF64, f64)
+CASTS(kF32, f32)
+CASTS(kBf16, bf16)
+CASTS(kF16, f16)
+CASTS(kE4m3, e4m3)
+CASTS(kE5m2, e5m2)
 
 // The exact sum of x[0], x[stride], ..., rounded once. Called lane by lane.
 #define EXACT_SUM(T, t, F, s)                                                                  \

@@ -168,16 +168,21 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
         const Names&) { return Flag<&Attributes::error>("error", op); }},
     {"",
      {},
-     [](const Program&, const Op& op,
-        const Names&) { return " draw=" + std::to_string(op.attributes.draw); }},
+     [](const Program&, const Op& op, const Names&) -> std::
+                                                        string {
+                                                          if (op.code == OpCode::kCast &&
+                                                              !IsStochastic(op))
+                                                            return "";
+                                                          return " draw=" +
+                                                                 std::to_string(op.attributes.draw);
+                                                        }},
     {"",
      {},
      [](const Program& program, const Op& op,
         const Names&) -> std::
                           string {
                             if (!HasFormat(program, op)) return "";
-                            return " order=" +
-                                   std::string(precision::OrderName(op.attributes.order));
+                            return " order=" + precision::TextOf(op.attributes.order);
                           }},
     {"",
      {},
@@ -208,6 +213,12 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"overflow", &Attributes::overflow,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.overflow == Overflow::kSaturate ? " saturate" : "";
+     }},
+    {"rounding", &Attributes::rounding,
+     [](const Program&, const Op& op, const Names&) -> std::string {
+       const CastRounding rounding = op.attributes.rounding.value_or(CastRounding::kNearestEven);
+       if (rounding == CastRounding::kNearestEven) return "";
+       return " " + std::string(precision::CastRoundingName(rounding));
      }},
     {"", {}, IntoInput},
 }};

@@ -53,6 +53,7 @@ enum class Attribute : uint8_t {
   kReversed,
   kLast,
   kOverflow,
+  kRounding,
   kInput,
 };
 inline constexpr int kAttributeCount = static_cast<int>(Attribute::kInput) + 1;
@@ -76,7 +77,8 @@ using AttributeField =
                  Comparison Attributes::*, CapOrder Attributes::*, int64_t Attributes::*,
                  int32_t Attributes::*, bool Attributes::*, Bounds Attributes::*,
                  Combine Attributes::*, std::optional<Format> Attributes::*,
-                 std::optional<Overflow> Attributes::*, TestKind Attributes::*>;
+                 std::optional<Overflow> Attributes::*, std::optional<CastRounding> Attributes::*,
+                 TestKind Attributes::*>;
 
 struct AttributeInfo {
   std::string_view name;  // of the field of simgrad.v1.Op; empty: in no message

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "precision/arithmetic.h"
+#include "precision/philox.h"
 #include "sim/op/evaluate.h"
 #include "sim/op/types.h"
 #include "sim/op/vjp_rule.h"
@@ -18,14 +19,36 @@ Types CastTypes(const Program& program, const Op& op) {
   return SameAsOperand(program, op);
 }
 
+// Up with the probability of the discarded fraction, by word w0 of each element's block. The operands
+// behind the first: the key of the instance, the step, flattened iteration and mapped element.
+Array Stochastic(const Evaluation& e, Overflow overflow) {
+  const std::vector<double>& x = e.operands[0]->real;
+  const uint64_t key = static_cast<uint64_t>(e.operands[1]->integer[0]);
+  const int64_t step = e.operands[2]->integer[0];
+  const std::vector<int64_t>& place = e.operands[3]->integer;
+  const int64_t count = static_cast<int64_t>(x.size());
+  Array result;
+  for (int64_t i = 0; i < count; ++i) {
+    e.meter.Add(kDrawWork);
+    const precision::PhiloxBlock block =
+        precision::Draw(key, e.op.attributes.draw, step, place[0], place[1] * count + i);
+    result.real.push_back(precision::RoundTo(*e.result().format, x[static_cast<size_t>(i)],
+                                             overflow, CastRounding::kStochastic,
+                                             static_cast<uint32_t>(block.first >> 32)));
+  }
+  return result;
+}
+
 Array EvaluateCast(const Evaluation& e) {
   const Format format = *e.result().format;
   const Overflow overflow = OverflowInForce(e.numerical.policy, e.op);
+  const CastRounding rounding = e.op.attributes.rounding.value_or(CastRounding::kNearestEven);
   const std::vector<double>& x = e.operands[0]->real;
+  if (rounding == CastRounding::kStochastic) return Stochastic(e, overflow);
   Array result;
   InPieces(e.meter, static_cast<int64_t>(x.size()), kElementWork, [&](int64_t begin, int64_t end) {
     for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      result.real.push_back(precision::RoundTo(format, x[i], overflow));
+      result.real.push_back(precision::RoundTo(format, x[i], overflow, rounding));
     }
   });
   return result;
@@ -103,10 +126,12 @@ Array EvaluateLiteral(const Evaluation& e) {
 const OpInfo kCast = Complete({
     .name = "cast",
     .doc = "A real rounded to `format`, else to the role's; `overflow` is `ieee` or `saturate`, "
-           "else the role's.",
+           "else the role's; `rounding` is `nearest_even`, `nearest_away`, `toward_zero` or "
+           "`stochastic` (only in `step`), else the role's.",
     .op_class = OpClass::kPrecision,
     .operands = "a",
-    .attributes = {Attribute::kFormat, Attribute::kOverflow},
+    .attributes = {Attribute::kFormat, Attribute::kDraw, Attribute::kOverflow,
+                   Attribute::kRounding},
     .types = CastTypes,
     .birth = Birth::kConversion,
     .carries = [](const Carriage& c) { return c.overflow == Overflow::kIeee; },

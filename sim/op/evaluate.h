@@ -14,6 +14,7 @@ namespace simgrad::sim {
 // Cost of computing and of moving one element, in element-operations.
 inline constexpr int64_t kElementWork = 4;
 inline constexpr int64_t kMoveWork = 8;
+inline constexpr int64_t kDrawWork = 32;  // a random number
 
 // By on_reals and on_integers, element by element.
 Array EvaluateElementwise(const Evaluation& e, const OpInfo& info);
@@ -39,6 +40,20 @@ void AppendRange(const Array& from, const Elements& elements, std::vector<double
   }
   if (!first) to.insert(to.end(), {low, high});
 }
+
+// Sums of lines in the order and the accumulator of the operation, rounded to the format of its
+// result.
+class LineSum {
+ public:
+  explicit LineSum(const Evaluation& e) : LineSum(e, e.op.attributes.order) {}
+  LineSum(const Evaluation& e, SumOrder order) : e_(e), order_(order) {}
+  double Of(const std::vector<double>& line);
+
+ private:
+  const Evaluation& e_;
+  SumOrder order_;
+  std::vector<int64_t> permutation_;  // of lines as long as the last one
+};
 
 // A comparison with NaN is false, `ne` included (docs/numerics.md section 2).
 bool Compares(Comparison comparison, double a, double b);

@@ -132,6 +132,7 @@ Types NormTypes(const Program& program, const Op& op) {
 Array EvaluateNorm(const Evaluation& e) {
   const Format format = *e.result().format;
   Array result = ZerosOf(e.result().type);
+  LineSum sums(e);
   for (size_t k = 0; k < result.real.size(); ++k) {
     std::vector<double> squares;
     double largest = 0.0;
@@ -144,9 +145,7 @@ Array EvaluateNorm(const Evaluation& e) {
       x = precision::RoundTo(format, precision::ScaleDown(x, largest));
       x = precision::Mul(format, x, x);
     }
-    const double sum = precision::Sum(e.op.attributes.order, e.op.attributes.accumulator, format,
-                                      squares.data(), static_cast<int64_t>(squares.size()));
-    const double root = precision::Sqrt(format, sum);
+    const double root = precision::Sqrt(format, sums.Of(squares));
     const bool scales = std::isfinite(largest) && largest != 0.0;
     result.real[k] = scales ? precision::RoundTo(format, precision::ScaleUp(root, largest))
                             : precision::Canonical(largest);

@@ -1,13 +1,12 @@
 // Draws: numbers that the instance, the step and the place in the program decide (precision/philox.h).
 #include "precision/philox.h"
 #include "precision/rounding.h"
+#include "sim/op/evaluate.h"
 #include "sim/op/lowering.h"
 #include "sim/op/types.h"
 
 namespace simgrad::sim::op {
 namespace {
-
-constexpr int64_t kDrawWork = 32;  // of one number, in element-operations
 
 Types DrawTypes(const Program&, const Op& op) {
   for (int64_t n : op.attributes.shape) {

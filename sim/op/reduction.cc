@@ -10,6 +10,7 @@
 #include "sim/op/evaluate.h"
 #include "sim/op/types.h"
 #include "sim/op/vjp_rule.h"
+#include "sim/program/permutation.h"
 
 namespace simgrad::sim {
 std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t result,
@@ -52,6 +53,21 @@ std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t
     elements.resize(static_cast<size_t>(own) + 1);
   }
   return elements;
+}
+
+double LineSum::Of(const std::vector<double>& line) {
+  const int64_t n = static_cast<int64_t>(line.size());
+  std::vector<double> shuffled;
+  if (order_.kind == Order::kShuffled) {
+    if (permutation_.size() != line.size()) {
+      e_.meter.Add(n * kElementWork);
+      permutation_ = PermutationOf(PermutationKeyOf(e_.op, n));
+    }
+    for (int64_t i : permutation_) shuffled.push_back(line[static_cast<size_t>(i)]);
+  }
+  const bool moved = order_.kind == Order::kShuffled;
+  return precision::Sum(order_.kind, e_.op.attributes.accumulator, *e_.result().format,
+                        (moved ? shuffled : line).data(), n);
 }
 
 namespace op {
@@ -158,19 +174,17 @@ Array Reduce(const Evaluation& e, const F& f) {
 }
 
 // Integers wrap.
-int64_t SumOf(const Evaluation&, Order, const std::vector<int64_t>& x) {
+int64_t SumOf(LineSum&, const std::vector<int64_t>& x) {
   uint64_t sum = 0;
   for (int64_t each : x) sum += static_cast<uint64_t>(each);
   return static_cast<int64_t>(sum);
 }
 
-double SumOf(const Evaluation& e, Order order, const std::vector<double>& x) {
-  return precision::Sum(order, e.op.attributes.accumulator, *e.result().format, x.data(),
-                        static_cast<int64_t>(x.size()));
-}
+double SumOf(LineSum& sum, const std::vector<double>& x) { return sum.Of(x); }
 
-Array SumIn(const Evaluation& e, Order order) {
-  return Reduce(e, [&](const auto& x) { return SumOf(e, order, x); });
+Array SumIn(const Evaluation& e, SumOrder order) {
+  LineSum sum(e, order);
+  return Reduce(e, [&](const auto& x) { return SumOf(sum, x); });
 }
 
 int64_t ProductOf(const Evaluation&, const std::vector<int64_t>& x) {

@@ -225,7 +225,9 @@ void RegionMaker::WhileVjp(const Op& op) {
   for (size_t k = 0; k < op.results.size() / 2; ++k) {
     joined.push_back(NewSlot({op.results[k]}, "joined"));
   }
+  const Register around_element = element_;
   Each(n, true, [&](Register element) {
+    if (adjoint_draws_) element_ = Flattened(around_element, Constant(Carrier::kI64, n), element);
     std::vector<Slot> own;
     for (const Slot& slot : given) {
       own.push_back(slot.cotangent.set()
@@ -239,7 +241,15 @@ void RegionMaker::WhileVjp(const Op& op) {
                k < out.size() ? out[k] : Slot{});
     }
   });
+  element_ = around_element;
   BindSlots(op.results, joined);
+}
+
+// around * count + at; without an `around`: at.
+Register RegionMaker::Flattened(Register around, Register count, Register at) {
+  if (around == kNoRegister) return at;
+  const Register before = Call("mul_i64", Carrier::kI64, {around, count});
+  return Call("add_i64", Carrier::kI64, {before, at});
 }
 
 std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Register around,
@@ -277,11 +287,17 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
     function_.buffers.back().shared = true;
     StoreOne(frame, recall(place.last, Carrier::kI64, true));
   }
+  const Register around_iteration = iteration_;
   EachOf(turns, [&](Register counter) {
     // From the last turn down.
     const Register next = Call("add_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, 1)});
     const Register turn =
         Call("convert_i64_i32", Carrier::kI32, {Call("sub_i64", Carrier::kI64, {turns, next})});
+    if (adjoint_draws_ && !IsBranch(loop)) {
+      const Register radix = Integer(Carrier::kI64, RadixOf(loop));
+      iteration_ =
+          Flattened(around_iteration, radix, Call("convert_i32_i64", Carrier::kI64, {turn}));
+    }
     if (layout != nullptr) frames_[layout] = One(frame);
     const Register is_last = Call("eq_i32", Carrier::kBool, {turn, tests});
     // The last test without a body behind it.
@@ -316,6 +332,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
       StoreOne(frame, before);
     }
   });
+  iteration_ = around_iteration;
   return moving;
 }
 
@@ -352,9 +369,11 @@ void RegionMaker::ForVjp(const Op& op) {
     StoreOne(frame, RecallOne(frames_.at(&around), place.last, kNoRegister, Carrier::kI64, true));
   }
   const Register trips = Integer(Carrier::kI64, loop.op->attributes.max_iter);
+  const Register around_iteration = iteration_;
   EachOf(trips, [&](Register counter) {
     const Register next = Call("add_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, 1)});
     const Register turn = Call("sub_i64", Carrier::kI64, {trips, next});
+    if (adjoint_draws_) iteration_ = Flattened(around_iteration, trips, turn);
     if (layout != nullptr) frames_[layout] = One(frame);
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(*loop.op, trips, turn);
@@ -382,6 +401,7 @@ void RegionMaker::ForVjp(const Op& op) {
       StoreOne(frame, RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true));
     }
   });
+  iteration_ = around_iteration;
   for (size_t k = first_scanned; k < slots; ++k) moving[k] = joined[k];
   BindSlots(op.results, moving);
 }

@@ -142,12 +142,52 @@ void RegionMaker::Cast(const Op& op) {
   Round(op, ViewOf(op.operands[0]), from.format.value_or(Format::kF64), program_[op.results[0]]);
 }
 
+// "round_f32_bf16_stochastic_saturate"
+std::string RegionMaker::RoundingFunction(const Op& op, Carrier from, Format to) const {
+  const CastRounding rounding = op.attributes.rounding.value_or(CastRounding::kNearestEven);
+  const bool is_nearest = rounding == CastRounding::kNearestEven;
+  const bool saturates = OverflowInForce(numerical_.policy, op) == Overflow::kSaturate;
+  return Cat("round_", CarrierName(from), "_", precision::FormatName(to), is_nearest ? "" : "_",
+             is_nearest ? "" : precision::CastRoundingName(rounding), saturates ? "_saturate" : "");
+}
+
+// As Round; every element draws, also those of one number spread over a shape.
+void RegionMaker::RoundStochastically(const Op& op, const View& x, Format from, const Value& to) {
+  const std::string function = RoundingFunction(op, x.carrier, *to.format);
+  const bool counts = records_.ranges && precision::Narrows(from, *to.format);
+  const ValueId where = op.attributes.where;
+  const Register key = One(ViewOf(op.operands[1]));
+  const Register step = Call("convert_i32_i64", Carrier::kI64, {One(ViewOf(op.operands[2]))});
+  const Register draw = Constant(Carrier::kI64, op.attributes.draw);
+  const Register iteration = iteration_ != kNoRegister ? iteration_ : Constant(Carrier::kI64, 0);
+  const View result = Local(CarrierOf(to), to.type.shape, to.name);
+  std::vector<View> views = {x, result};
+  if (counts && where != ValueId::kNone) views.push_back(MaskFor(x.shape, where));
+  const int64_t count = ElementCount(to.type.shape);
+  EachElement(to.type.shape, views, [&](const Read& read, const Place& place) {
+    const Register before = read(0);
+    const Register element = ElementNumber(place(1), count);
+    const Register after =
+        Call(function, CarrierOf(to), {before, key, draw, step, iteration, element}, to.name);
+    if (counts) {
+      std::vector<Register> told = {before, after};
+      if (views.size() > 2) told.push_back(read(2));
+      Emit({.code = Code::kRange,
+            .operands = std::move(told),
+            .number = 1,
+            .format = *to.format,
+            .role = op.role});
+    }
+    Store(result, place(1), after);
+  });
+  Bind(op.results[0],
+       count == 1 ? View{result.carrier, result.shape, One(result), kNoBuffer, {}, {}} : result);
+}
+
 // The result of a cast or tape operation: `x` in the format of `to`; its ranges are counted.
 void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& to) {
-  const Overflow overflow = OverflowInForce(numerical_.policy, op);
-  const std::string function =
-      Cat("round_", CarrierName(x.carrier), "_", precision::FormatName(*to.format),
-          overflow == Overflow::kSaturate ? "_saturate" : "");
+  if (IsStochastic(op)) return RoundStochastically(op, x, from, to);
+  const std::string function = RoundingFunction(op, x.carrier, *to.format);
   const bool counts = records_.ranges && precision::Narrows(from, *to.format);
   const ValueId where = op.attributes.where;
   std::vector<View> operands = {x};

@@ -190,15 +190,21 @@ Register RegionMaker::Sum(const Op& op, const View& line) {
     return Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
                 CarrierOf(result), {total});
   };
+  const bool moves = a.order == Order::kShuffled && line.all == kNoRegister;
+  const BufferId permutation = moves ? PermutationTable(PermutationKeyOf(op, count)) : kNoBuffer;
   const auto in_order = [&](const std::function<void(Register)>& push) {
     Each(count, false, [&](Register counter) {
       Index index = line.start;
       Register x = line.all;
       if (x == kNoRegister) {
         const int64_t stride = line.strides[0];
-        const bool descends = a.order == Order::kReversed;
-        if (descends) index.base += (count - 1) * stride;
-        index.terms.emplace_back(counter, descends ? -stride : stride);
+        if (permutation != kNoBuffer) {
+          Move(index, permutation, counter, stride);
+        } else {
+          const bool descends = a.order == Order::kReversed;
+          if (descends) index.base += (count - 1) * stride;
+          index.terms.emplace_back(counter, descends ? -stride : stride);
+        }
         x = Load(line, index);
       }
       push(to_adder(x, line.carrier));
@@ -241,6 +247,37 @@ Register RegionMaker::Sum(const Op& op, const View& line) {
   const Register corrected = Call(adder.add, t, {sum, One(correction)});
   const Register is_finite = Call(Cat("is_finite_", suffix), Carrier::kBool, {sum});
   return rounded(Call(Cat("select_", suffix), t, {is_finite, corrected, sum}));
+}
+
+BufferId RegionMaker::PermutationTable(const PermutationKey& key) {
+  auto known = std::find_if(plan_.permutations.begin(), plan_.permutations.end(),
+                            [&](const auto& one) { return one.first == key; });
+  if (known == plan_.permutations.end()) {
+    known = plan_.permutations.insert(known, {key, static_cast<int64_t>(plan_.integers.size())});
+    const std::vector<int64_t> permutation = PermutationOf(key);
+    plan_.integers.insert(plan_.integers.end(), permutation.begin(), permutation.end());
+  }
+  return function_.AddBuffer({.kind = BufferKind::kTable,
+                              .carrier = Carrier::kI64,
+                              .count = key.length,
+                              .number = static_cast<int32_t>(known->second),
+                              .name = "permutation"});
+}
+
+// `index` by permutation[counter] places of `stride`.
+void RegionMaker::Move(Index& index, BufferId permutation, Register counter, int64_t stride) {
+  if (stride == 0) return;
+  const View table = {Carrier::kI64, {1}, kNoRegister, permutation, {}, {1}};
+  Index at;
+  at.terms.emplace_back(counter, 1);
+  Register place = Load(table, at);
+  if (stride != 1) {
+    place = Call("mul_i64", Carrier::kI64, {place, Constant(Carrier::kI64, stride)});
+  }
+  if (index.moved != kNoRegister) {
+    place = Call("add_i64", Carrier::kI64, {index.moved, place});
+  }
+  index.moved = place;
 }
 
 // The tree (0,1)(2,3)... level by level; a node without a sibling is passed on.

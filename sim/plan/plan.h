@@ -18,6 +18,7 @@
 #include "precision/format.h"
 #include "precision/policy.h"
 #include "sim/program/carrier.h"
+#include "sim/program/permutation.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim::plan {
@@ -181,6 +182,8 @@ struct Plan {
   std::vector<Field> fields;
   std::vector<double> numbers;
   std::vector<int64_t> integers;
+  // Where among `integers` the permutations of shuffled sums begin: tables that sums share.
+  std::vector<std::pair<PermutationKey, int64_t>> permutations;
   std::vector<RecordedSite> terminations;
   std::vector<RecordedSite> events;
   int64_t EventElements() const;

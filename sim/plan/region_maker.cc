@@ -14,6 +14,19 @@ namespace {
 // Of one operation, in element-operations (work_meter.h).
 constexpr int64_t kPlanningWork = 4096;
 
+bool HasStochastic(const Region& region) {
+  return std::any_of(region.ops.begin(), region.ops.end(), [](const Op& op) {
+    return IsStochastic(op) || std::any_of(op.regions.begin(), op.regions.end(), HasStochastic);
+  });
+}
+
+bool AdjointDraws(const NumericalProgram& numerical) {
+  if (!numerical.adjoint) return false;
+  const std::vector<const Region*> regions = RegionsOf(*numerical.adjoint);
+  return std::any_of(regions.begin(), regions.end(),
+                     [](const Region* region) { return HasStochastic(*region); });
+}
+
 }  // namespace
 
 RegionMaker::RegionMaker(const NumericalProgram& numerical, const std::vector<bool>& looks,
@@ -27,6 +40,7 @@ RegionMaker::RegionMaker(const NumericalProgram& numerical, const std::vector<bo
       records_(records),
       views_(program_.values.size()),
       inputs_(program_.inputs.size(), kNoBuffer),
+      adjoint_draws_(AdjointDraws(numerical)),
       block_(&function.statements) {
   if (!records.decides) return;
   behind_ = BehindPredicates(program_);

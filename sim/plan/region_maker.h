@@ -147,11 +147,15 @@ class RegionMaker {
   void Literal(const Op& op);
   void Cast(const Op& op);
   void Round(const Op& op, const View& x, Format from, const Value& to);
+  void RoundStochastically(const Op& op, const View& x, Format from, const Value& to);
+  std::string RoundingFunction(const Op& op, Carrier from, Format to) const;
   void Convert(const Op& op);
   void Merge(const Op& op);
   void Reduction(const Op& op);
   // Of the numbers of one line: `line` has one axis.
   Register Sum(const Op& op, const View& line);
+  BufferId PermutationTable(const PermutationKey& key);  // of i64
+  void Move(Index& index, BufferId permutation, Register counter, int64_t stride);
   Register Pairwise(const std::string& add, View line);
   Register Exact(const Op& op, const View& line);
   Register Extreme(const Op& op, const View& line);
@@ -268,6 +272,7 @@ class RegionMaker {
     View sum, connected;
   };
   Gradient GradientOf(size_t input, const Shape& shape);
+  Register Flattened(Register around, Register count, Register at);
   void WhileVjp(const Op& op);
   void ForVjp(const Op& op);
   std::vector<Slot> ReverseWhile(const Op& op, const Op& loop, Register around, Register element,
@@ -287,6 +292,7 @@ class RegionMaker {
   Records records_;
   std::vector<View> views_;
   std::vector<BufferId> inputs_;
+  const bool adjoint_draws_;  // whether reversed loops need to know where they are
   std::vector<Statement>* block_;
   std::vector<const Region*> regions_;  // being written, outermost first
   std::vector<bool> behind_;            // by value: whether a predicate hangs on it

@@ -6,8 +6,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "precision/rounding.h"
+#include "sim/op/op_info.h"
 #include "sim/program/loop.h"
+#include "sim/program/paths.h"
+#include "sim/program/permutation.h"
 
 namespace simgrad::sim {
 namespace {
@@ -57,10 +61,12 @@ class Assigner {
     Format format;
     Overflow overflow;
     Role role;
+    CastRounding rounding = CastRounding::kNearestEven;
     bool operator==(const Cast&) const = default;
     template <typename H>
     friend H AbslHashValue(H hash, const Cast& cast) {
-      return H::combine(std::move(hash), cast.source, cast.format, cast.overflow, cast.role);
+      return H::combine(std::move(hash), cast.source, cast.format, cast.overflow, cast.role,
+                        cast.rounding);
     }
   };
   // A region being rewritten.
@@ -145,9 +151,13 @@ class Assigner {
     return named == policy_of_.end() ? policy_[role] : named->second.At(role, site);
   }
 
+  static std::string SiteOfEvent(const Op& event) {
+    return std::string(BaseOfSite(WorldSite(event.attributes.site)));
+  }
+
   RoleSetting SettingOf(const Op& op) const {
     const bool event = op.code == OpCode::kEvent;
-    return SettingAt(op.role, event ? std::string(BaseOfSite(op.attributes.site)) : op.site);
+    return SettingAt(op.role, event ? SiteOfEvent(op) : op.site);
   }
 
   void Visit(Op op) {
@@ -190,6 +200,17 @@ class Assigner {
     if (!op.regions.empty()) return;
     op.attributes.order = setting.order;
     op.attributes.accumulator = setting.accumulator;
+    if (setting.order.kind == Order::kShuffled) CountPermutation(op);
+  }
+
+  // Executors hold one permutation for all sums with its key.
+  void CountPermutation(const Op& op) {
+    if (!InfoOf(op.code).attributes.Has(Attribute::kOrder)) return;
+    if (!program_.IsReal(op.results[0])) return;
+    const int64_t lines = ElementCount(program_[op.results[0]].type.shape);
+    if (lines == 0) return;
+    const int64_t length = ElementCount(program_[op.operands[0]].type.shape) / lines;
+    if (permutations_.insert(PermutationKeyOf(op, length)).second) budget_.Permuted(length);
   }
 
   void VisitCast(Op& op) {
@@ -197,6 +218,9 @@ class Assigner {
     const Format format = op.attributes.format.value_or(setting.format);
     op.attributes.format = format;
     op.attributes.overflow = op.attributes.overflow.value_or(setting.overflow);
+    const Format from = program_[op.operands[0]].format.value_or(Format::kF64);
+    op.attributes.rounding =
+        op.attributes.rounding.value_or(RoundingFrom(from, format, setting.rounding));
     // The exact number of a literal is cast, not a number rounded before.
     if (IsLiteral(op.operands[0])) op.operands[0] = LiteralIn(op.operands[0], Format::kF64);
     SetReal(op.results[0], format);
@@ -304,19 +328,28 @@ class Assigner {
     return known->second;
   }
 
+  // An exact cast does not round, so it need not draw.
+  static CastRounding RoundingFrom(Format from, Format to, CastRounding rounding) {
+    return precision::Narrows(from, to) ? rounding : CastRounding::kNearestEven;
+  }
+
   ValueId CastOf(ValueId value, const RoleSetting& setting, const Op& user) {
     const int home = is_outside_[Index(value)] ? 0 : frame_of_[Index(value)];
     Frame& frame = frames_[static_cast<size_t>(home)];
-    const Cast cast = {value, setting.format, setting.overflow, user.role};
+    const CastRounding rounding = RoundingFrom(program_[value].format.value_or(Format::kF64),
+                                               setting.format, setting.rounding);
+    const Cast cast = {value, setting.format, setting.overflow, user.role, rounding};
     if (const auto known = frame.casts.find(cast); known != frame.casts.end()) return known->second;
     Op op;
     op.code = OpCode::kCast;
     op.role = user.role;
-    op.site = user.code == OpCode::kEvent ? user.attributes.site : user.site;
+    op.site =
+        user.code == OpCode::kEvent ? std::string(WorldSite(user.attributes.site)) : user.site;
     op.label = user.label;
     op.operands = {value};
     op.attributes.format = setting.format;
     op.attributes.overflow = setting.overflow;
+    op.attributes.rounding = rounding;
     // Executed where its operand is; a slot argument has no definition, so its user says where.
     op.attributes.where = where_of_[Index(value)];
     const bool by_user = op.attributes.where == ValueId::kNone &&
@@ -344,6 +377,7 @@ class Assigner {
   std::vector<bool> is_outside_;  // inputs other than states
   std::vector<bool> is_stored_;   // states, and what was clamped into role state
   absl::flat_hash_map<ValueId, Op> literal_of_;
+  absl::flat_hash_set<PermutationKey> permutations_;
 };
 
 }  // namespace

@@ -170,10 +170,11 @@ Var Builder::Mean(Var x) {
   return sum / Literal(n);
 }
 
-Var Builder::Cast(Var x, std::optional<Format> format, std::optional<Overflow> overflow) {
+Var Builder::Cast(Var x, std::optional<Format> format, std::optional<Overflow> overflow,
+                  std::optional<CastRounding> rounding) {
   return Emit({.code = OpCode::kCast,
                .operands = {x.id},
-               .attributes = {.format = format, .overflow = overflow}});
+               .attributes = {.format = format, .overflow = overflow, .rounding = rounding}});
 }
 
 Var Builder::Convert(Var x, ElementType type) {

@@ -99,7 +99,8 @@ class Builder {
   Var Reduce(OpCode code, Var x, std::vector<int64_t> axes = {});
   Var Cumsum(Var x, int64_t axis, bool reverse = false);
   Var Mean(Var x);  // over all elements: sum / n
-  Var Cast(Var x, std::optional<Format> format = {}, std::optional<Overflow> overflow = {});
+  Var Cast(Var x, std::optional<Format> format = {}, std::optional<Overflow> overflow = {},
+           std::optional<CastRounding> rounding = {});
   Var Convert(Var x, ElementType type);
   Var Event(std::string site, Var a, Comparison comparison, Var b, std::optional<Var> guard = {});
   // `chosen`, because a is above b.

@@ -6,6 +6,7 @@
 // the world does not read it.
 #pragma once
 
+#include "sim/program/numerical_program.h"
 #include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
@@ -16,5 +17,13 @@ inline constexpr char kRandomKey[] = "random key";
 
 // A program without draws stays as it is.
 Program NumberDraws(Program program, PassBudget& budget);
+
+// Of casts in the adjoint; no program has as many operations before them.
+inline constexpr int32_t kFirstAdjointDraw = 1 << 30;
+
+// Numbers the stochastic casts that a policy asks for, behind the draws of the world: those of `step`,
+// `initial` and terminal costs in the order of the text, and from kFirstAdjointDraw on those of the
+// adjoint. Outside steps the step counts as 0. A program without such casts stays as it is.
+NumericalProgram NumberCasts(NumericalProgram numerical, PassBudget& budget);
 
 }  // namespace simgrad::sim

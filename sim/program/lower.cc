@@ -16,6 +16,7 @@
 #include "sim/program/name_tests.h"
 #include "sim/program/objective.h"
 #include "sim/program/own_vjp.h"
+#include "sim/program/paths.h"
 #include "sim/program/print.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
@@ -80,26 +81,40 @@ void CountWorld(const Program& program, PassBudget& budget) {
   }
 }
 
+// The run gives its path, or takes one; of what the world had been its structure says what fits.
+NumericalProgram WithPath(NumericalProgram p, PathUse use, std::string structure,
+                          PassBudget& budget) {
+  if (use == PathUse::kNone) return p;
+  p = use == PathUse::kRecorded ? RecordPath(std::move(p), budget)
+                                : ForcePath(std::move(p), budget);
+  p.path->structure = std::move(structure);
+  return p;
+}
+
 // The passes, in order.
 NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          const std::string& objective, const std::optional<AdjointSpec>& adjoint,
-                         PassBudget& budget) {
+                         PathUse path, PassBudget& budget) {
   CountWorld(world, budget);
   std::optional<AdjointSpec> spec = adjoint;
   Program expanded = ExpandComposites(ExpandHalts(world, spec, budget), budget);
   expanded = NameTests(NumberDraws(std::move(expanded), budget), budget);
+  std::string structure = path == PathUse::kNone ? "" : StructureOf(expanded, budget);
   if (spec) expanded = MarkChoices(std::move(expanded), spec->loops, budget);
   NumericalProgram p = ChooseObjective(std::move(expanded), objective, budget);
   p.policy = policy;
+  p = WithPath(std::move(p), path, std::move(structure), budget);
   p.program = Simplify(std::move(p.program), {p.stage_cost}, budget);
   p = BringIntoObjective(std::move(p), budget);
   if (spec) {
     spec->wanted.resize(p.program.inputs.size());  // none of the inputs that passes added
+    spec->trajectory_export.resize(p.program.exports.size());
     p = Differentiate(std::move(p), *spec, budget);
   }
   p = RemoveOwnVjps(std::move(p), budget);
   p = AssignPrecision(std::move(p), budget);
   p = RemoveUnread(std::move(p), budget);
+  p = NumberCasts(std::move(p), budget);
   p = MarkUsedInputs(std::move(p), budget);
   p = Renumber(std::move(p), budget);
   p.text = Print(p, &budget);
@@ -121,14 +136,14 @@ bool IsDifferentiable(const Program& program, const Input& input) {
 absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
                                        const std::string& objective,
                                        const std::optional<AdjointSpec>& adjoint,
-                                       PassBudget* budget) {
+                                       PassBudget* budget, PathUse path) {
   PassBudget own;
   PassBudget& counted = budget != nullptr ? *budget : own;
   absl::StatusOr<NumericalProgram> lowered;
   const absl::Status ended = WithinBudget([&] {
     absl::Status status = CheckAsked(world, policy, objective, adjoint, counted);
     if (status.ok()) {
-      lowered = Lowered(world, policy, objective, adjoint, counted);
+      lowered = Lowered(world, policy, objective, adjoint, path, counted);
     } else {
       lowered = std::move(status);
     }

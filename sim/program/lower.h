@@ -6,7 +6,7 @@
 // Errors: CANCELLED if the budget is told to stop; IsLimit (field_error.h) if more would be written
 //   than it allows; INVALID_ARGUMENT with the field: unknown objective, unknown site in the policy
 //   ("policy.sites[i].site"), an input that cannot be differentiated ("wrt[i]"),
-//   a choice that does not fit its loop ("loops[i]").
+//   a choice that does not fit its loop ("loops[i]"), a path that cannot hold all decisions ("path").
 #pragma once
 
 #include <optional>
@@ -24,10 +24,11 @@ namespace simgrad::sim {
 bool IsDifferentiable(const Program& program, const Input& input);
 
 // With an empty `objective` no cost is computed. With an `adjoint`, whose objective must be
-// `objective`, the result has the reverse program too.
+// `objective`, the result has the reverse program too. What `path` adds: paths.h.
 absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
                                        const std::string& objective,
                                        const std::optional<AdjointSpec>& adjoint,
-                                       PassBudget* budget = nullptr);
+                                       PassBudget* budget = nullptr,
+                                       PathUse path = PathUse::kNone);
 
 }  // namespace simgrad::sim

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "precision/policy.h"
+#include "sim/program/path_layout.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
@@ -70,6 +71,7 @@ struct NumericalProgram {
   std::string fingerprint;         // SHA-256 of the text, lower-case hex
   std::vector<Site> sites;         // of step, in text order
   std::vector<std::string> halts;  // their names, in text order (halts.h)
+  std::optional<PathLayout> path;  // where the run gives its path, or takes one (paths.h)
   // Tests that are no sites and that predicates of loops hang on (DecidingTests).
   std::vector<std::string> unlisted_tests;
 };

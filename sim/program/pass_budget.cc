@@ -52,6 +52,16 @@ void PassBudget::WroteText(int64_t bytes) {
   if (text_bytes_ > limits_.max_text_bytes) Refuse("bytes of text", limits_.max_text_bytes);
 }
 
+void PassBudget::Permuted(int64_t count) {
+  permuted_ += count;
+  if (permuted_ <= limits_.max_permuted) return;
+  throw Ended{LimitError(
+      "policy", absl::StrCat("shuffled sums of different lengths and sites need permutations of "
+                             "more than ",
+                             limits_.max_permuted,
+                             " numbers; shuffle fewer of them, or sums of the same length"))};
+}
+
 void PassBudget::CheckWritten() {
   if (operations_ > limits_.max_operations) Refuse("operations", limits_.max_operations);
   if (operands_ > limits_.max_operands) Refuse("operands", limits_.max_operands);

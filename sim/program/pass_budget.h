@@ -31,6 +31,8 @@ struct LoweredLimits {
   // Visits of the passes that decide before anything is written: some 50 for each operation that
   // may then be written.
   int64_t max_visits = 8'000'000;
+  // Numbers of the permutations of shuffled sums: 8 bytes each in a plan, and a Philox block to draw.
+  int64_t max_permuted = int64_t{1} << 22;
 };
 
 class PassBudget {
@@ -59,6 +61,7 @@ class PassBudget {
   void WroteValue(const Value& value);
   void WroteIds(int64_t count);
   void WroteRegion(const Region& region);  // with all that is in it
+  void Permuted(int64_t count);            // numbers of a permutation that is drawn
   // The length of the text so far.
   void WroteText(int64_t bytes);
 
@@ -95,6 +98,7 @@ class PassBudget {
   int64_t operands_ = 0;
   int64_t bytes_ = 0;
   int64_t text_bytes_ = 0;
+  int64_t permuted_ = 0;
 };
 
 // Runs passes and returns how they ended.

@@ -25,10 +25,12 @@
 
 namespace simgrad::sim {
 
+using precision::CastRounding;
 using precision::Format;
 using precision::Order;
 using precision::Overflow;
 using precision::Role;
+using precision::SumOrder;
 
 // Index into Program::values.
 enum class ValueId : int32_t { kNone = -1 };
@@ -126,19 +128,20 @@ struct Attributes {
   int64_t elements = 0;    // while: 0 per instance, n >= 1 per element of the leading axis
   int32_t carried = 0;     // while, for and their vjp: number of carried values
   int32_t scanned = 0;     // for: number of operands that it takes element by element
-  TestKind kind = TestKind::kFromFlow;  // event, comparisons: what is declared of the test
-  std::optional<Format> format;         // cast: explicit target format
-  std::optional<Overflow> overflow;     // cast: explicit overflow mode, else the role's
-  bool reverse = false;                 // cumsum, for: from the last element down
-  Bounds bounds = Bounds::kNone;        // gather: clip or fill; scatter: clip or drop
-  Combine combine = Combine::kNone;     // scatter
-  bool upper = false;                   // triangular_solve: the upper triangle
-  bool transposed = false;              // triangular_solve, lu_solve
-  bool unit = false;                    // triangular_solve: ones on the diagonal
-  bool error = false;                   // halt: its instance is one that failed
-  int32_t draw = 0;                     // uniform, normal: its number (draws.h)
+  TestKind kind = TestKind::kFromFlow;   // event, comparisons: what is declared of the test
+  std::optional<Format> format;          // cast: explicit target format
+  std::optional<Overflow> overflow;      // cast: explicit overflow mode, else the role's
+  std::optional<CastRounding> rounding;  // cast: explicit, else the role's
+  bool reverse = false;                  // cumsum, for: from the last element down
+  Bounds bounds = Bounds::kNone;         // gather: clip or fill; scatter: clip or drop
+  Combine combine = Combine::kNone;      // scatter
+  bool upper = false;                    // triangular_solve: the upper triangle
+  bool transposed = false;               // triangular_solve, lu_solve
+  bool unit = false;                     // triangular_solve: ones on the diagonal
+  bool error = false;                    // halt: its instance is one that failed
+  int32_t draw = 0;                      // uniform, normal, stochastic casts: its number (draws.h)
   // Filled in by AssignPrecision for sum and cumsum:
-  Order order = Order::kPairwise;
+  SumOrder order = Order::kPairwise;
   Format accumulator = Format::kF32;
   // Adjoint programs only:
   ValueId primal = ValueId::kNone;  // tape: the primal value read; *_vjp: first result of the loop
@@ -179,6 +182,11 @@ struct Objective {
   bool HasStage() const { return !stage.yields.empty(); }
   bool HasTerminal() const { return !terminal.yields.empty(); }
 };
+
+// A cast that draws: its operands behind the first are the key of the instance and the step.
+inline bool IsStochastic(const Op& op) {
+  return op.code == OpCode::kCast && op.attributes.rounding == CastRounding::kStochastic;
+}
 
 // An operation whose result counts as a decision of the site that it names.
 inline bool IsTest(const Op& op) { return op.code == OpCode::kEvent || op.code == OpCode::kChoice; }

@@ -239,11 +239,11 @@ absl::Status Verifier::CheckHalt(const Op& op, const std::string& field) {
 }
 
 absl::Status Verifier::CheckDraw(const Op& op, const std::string& field) const {
-  if (op.code != OpCode::kUniform && op.code != OpCode::kNormal) return absl::OkStatus();
-  if (kind_ != Kind::kStep || in_vjp_ > 0) {
-    return FieldError(field + ".code", "draws stand in `step`, and in no vjp");
-  }
-  return absl::OkStatus();
+  const bool casts = IsStochastic(op);
+  if (op.code != OpCode::kUniform && op.code != OpCode::kNormal && !casts) return absl::OkStatus();
+  if (kind_ == Kind::kStep && in_vjp_ == 0) return absl::OkStatus();
+  return FieldError(field + (casts ? ".rounding" : ".code"),
+                    "draws stand in `step`, and in no vjp");
 }
 
 absl::Status Verifier::Results(const Op& op, const std::string& field) {

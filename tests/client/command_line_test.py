@@ -11,7 +11,7 @@ import pytest
 from fake_server import fake, refuse  # noqa: F401
 
 import simgrad as sg
-from simgrad import command_line, report
+from simgrad import command_arguments, command_line, report
 from simgrad.named_world import named_world
 from simgrad.v1 import diagnostics_pb2, simgrad_pb2
 
@@ -46,7 +46,7 @@ def test_configuration_and_policy_are_those_of_the_client():
         "--nonfinite",
         "stop",
     )
-    config = command_line._world(chosen).to_proto().config
+    config = command_arguments.world_of(chosen).to_proto().config
     assert config["elements"].number == 9 and config["contact"].word == "toi"
     assert config["clamp"].WhichOneof("value") == "flag" and not config["clamp"].flag
     assert config["tol"].number == float.fromhex("0x1.06p-10")
@@ -63,10 +63,10 @@ def test_configuration_and_policy_are_those_of_the_client():
 
 def test_numbers_become_what_the_input_is_declared_as(tmp_path):
     np.save(tmp_path / "y.npy", np.arange(4.0).reshape(2, 2))
-    assert command_line._array("0.5", 0).shape == ()
-    assert command_line._array("0.5", 1).tolist() == [0.5]
-    assert command_line._array("1,0x1p-3,-2e-1", 1).tolist() == [1, 0.125, -0.2]
-    assert command_line._array(f"@{tmp_path}/y.npy", 1).shape == (2, 2)
+    assert command_arguments.array_of("0.5", 0).shape == ()
+    assert command_arguments.array_of("0.5", 1).tolist() == [0.5]
+    assert command_arguments.array_of("1,0x1p-3,-2e-1", 1).tolist() == [1, 0.125, -0.2]
+    assert command_arguments.array_of(f"@{tmp_path}/y.npy", 1).shape == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,7 @@ def test_examples_of_the_help_are_commands_that_parse():
         ["simgrad", "program"],
         ["simgrad", "rollout"],
         ["simgrad", "rollout"],
+        ["simgrad", "compare"],
         ["simgrad", "gradient"],
     ]
     for words in commands:
@@ -193,7 +194,7 @@ def test_a_reader_that_has_left_ends_it_quietly():
         "    def __exit__(self, *_): pass\n"
         "command_line._connect = lambda options: Client()\n"
         "command_line._info = lambda client, options: "
-        "command_line._print(options, {'x': 'y' * 1000000}, None)\n"
+        "command_line._done(options, {'x': 'y' * 1000000}, None)\n"
         "raise SystemExit(command_line.main(['info', '--json']))\n"
     )
     process = subprocess.Popen(

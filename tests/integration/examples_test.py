@@ -1,5 +1,6 @@
 """What README and examples show runs, and does what it says."""
 
+import importlib.machinery
 import importlib.util
 import re
 import subprocess
@@ -34,12 +35,24 @@ def test_a_world_of_ones_own_runs(root, server, capsys):
     assert "first step past the vertical:" in capsys.readouterr().out
 
 
+def test_the_vanished_gradient_is_explained(root, server, tmp_path):
+    file = tmp_path / "why.html"
+    result = example(root, "why_did_it_vanish").main(server.target, str(file))
+    assert "the loop `push_out` (why_did_it_vanish.py:17) stops at step 0 by a margin of -1 ulp, where f32 goes on" in result.why
+    assert "push_out" in file.read_text()
+
+
+def test_the_cheapest_policy_of_a_fluid_is_found_and_confirmed(root, server):
+    tuned = example(root, "cheapest_policy").main(server.target)
+    assert tuned.confirmed and tuned.formats["site cutoff"] == "f32" and tuned.formats["objective"] == "bf16"
+
+
 def test_examples_are_short(root):
     for path in (root / "client/python/examples").glob("*.py"):
         assert len(path.read_text().splitlines()) < 60, path.name
 
 
-@pytest.mark.parametrize("page", ["README.md", "client/README.md", "docs/programs.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "client/README.md", "docs/programs.md", "docs/python.md", "docs/why.md"])
 def test_python_of_the_readme_runs(root, page, server):
     if not (root / page).exists():
         pytest.skip(f"no {page}")
@@ -59,3 +72,14 @@ def test_the_docstring_of_the_package_runs(server):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_pictures_of_why_are_what_the_script_draws(root, server, tmp_path):
+    loader = importlib.machinery.SourceFileLoader("why_pictures", str(root / "scripts/why-pictures"))
+    script = importlib.util.module_from_spec(importlib.util.spec_from_loader("why_pictures", loader))
+    loader.exec_module(script)
+    script.main(tmp_path, server.target)
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert drawn == ["why-causes.svg", "why-forks.svg"]
+    for name in drawn:
+        assert (tmp_path / name).read_text() == (root / "docs/pictures" / name).read_text(), f"{name}: scripts/why-pictures"

@@ -77,6 +77,34 @@ TEST(Policy, ARoleOverridesThePresetAndASiteTheRole) {
   EXPECT_EQ(policy.At(Role::kSolver, "").format, Format::kBf16);
 }
 
+TEST(Policy, RefusesARoundingThatCouldDoNothing) {
+  RoleOverride stochastic;
+  stochastic.rounding = CastRounding::kStochastic;
+  RoleOverride nearest;
+  nearest.rounding = CastRounding::kNearestEven;
+  RoleOverride wide = stochastic;
+  wide.format = Format::kF64;
+  PolicySpec spec;
+  spec.preset = "bf16_safe";
+  for (const char* role : {"tape", "gradient"}) {
+    spec.roles = {{role, stochastic}};
+    EXPECT_EQ(ErrorField(spec), "roles[0].rounding");
+    spec.roles = {{role, nearest}};
+    EXPECT_EQ(ErrorField(spec), "");
+  }
+  spec.roles = {{"state", stochastic}};
+  EXPECT_EQ(ErrorField(spec), "");
+  EXPECT_EQ(Resolved(spec)[Role::kState].rounding, CastRounding::kStochastic);
+  EXPECT_EQ(Resolved(spec)[Role::kDynamics].rounding, CastRounding::kNearestEven);
+  spec.roles = {{"state", wide}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].rounding");
+  spec.roles.clear();
+  spec.sites = {{"projection", wide}};
+  EXPECT_EQ(ErrorField(spec), "sites[0].rounding");
+  spec.sites = {{"projection", stochastic}};
+  EXPECT_EQ(ErrorField(spec), "");
+}
+
 TEST(Policy, RefusesWithTheFieldInQuestion) {
   PolicySpec spec;
   spec.preset = "half";

@@ -243,7 +243,7 @@ TEST(CompensatedSum, OnFloatsIsTheScalarSum) {
 
 TEST(Order, NamesRoundTripAndOthersAreRefused) {
   for (const Order order : kOrders) EXPECT_EQ(OrderFromName(OrderName(order)), order);
-  EXPECT_EQ(OrderFromName("shuffled"), std::nullopt);
+  EXPECT_EQ(OrderFromName("random"), std::nullopt);
 }
 
 }  // namespace

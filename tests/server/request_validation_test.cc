@@ -40,6 +40,10 @@ v1::RoleSetting& RoleSettingOf(v1::GradientRequest& request, const std::string& 
   return *change->mutable_setting();
 }
 
+v1::DynamicLossScale& ScalerOf(v1::GradientRequest& request) {
+  return *request.mutable_spec()->mutable_policy()->mutable_loss_scale()->mutable_dynamic();
+}
+
 void AddCotangent(v1::GradientRequest& request, bool final_state, const std::string& name,
                   const std::vector<int64_t>& shape) {
   int64_t count = 1;
@@ -216,6 +220,8 @@ std::vector<Case> PolicyCases() {
        "spec.policy.roles[0].setting.format", "INVALID_FIELD", "bf16"},
       {"StorageFormatThatComputes", [](auto& r) { RoleSettingOf(r, "solver").set_format("e4m3"); },
        "spec.policy.roles[0].setting.format"},
+      {"ShuffledWithoutASeed", [](auto& r) { RoleSettingOf(r, "solver").set_order("shuffled"); },
+       "spec.policy.roles[0].setting.order", "INVALID_FIELD", "shuffled(7)"},
       {"UnknownOrder", [](auto& r) { RoleSettingOf(r, "solver").set_order("random"); },
        "spec.policy.roles[0].setting.order", "INVALID_FIELD", "pairwise"},
       {"UnknownOverflow", [](auto& r) { RoleSettingOf(r, "solver").set_overflow("wrap"); },
@@ -245,9 +251,26 @@ std::vector<Case> PolicyCases() {
       {"LossScaleNan",
        [](auto& r) { r.mutable_spec()->mutable_policy()->mutable_loss_scale()->set_fixed(kNan); },
        "spec.policy.loss_scale.fixed"},
-      {"DynamicLossScale",
-       [](auto& r) { r.mutable_spec()->mutable_policy()->mutable_loss_scale()->mutable_dynamic(); },
-       "spec.policy.loss_scale.dynamic", "NOT_SUPPORTED"},
+      {"DynamicScaleBelowOne", [](auto& r) { ScalerOf(r).set_scale(0.5); },
+       "spec.policy.loss_scale.dynamic.scale", "INVALID_FIELD", "powers of two from 1 on"},
+      {"DynamicScaleNegative",
+       [](auto& r) {
+         ScalerOf(r).set_scale(-1);
+         ScalerOf(r).set_mode("torch");
+       },
+       "spec.policy.loss_scale.dynamic.scale", "INVALID_FIELD", "above 0"},
+      {"DynamicScaleNoF32", [](auto& r) { ScalerOf(r).set_scale(1e300); },
+       "spec.policy.loss_scale.dynamic.scale", "INVALID_FIELD", "f32"},
+      {"DynamicClean", [](auto& r) { ScalerOf(r).set_clean(-1); },
+       "spec.policy.loss_scale.dynamic.clean"},
+      {"DynamicMode", [](auto& r) { ScalerOf(r).set_mode("jax"); },
+       "spec.policy.loss_scale.dynamic.mode", "INVALID_FIELD", "guarded, torch"},
+      {"DynamicGrowth", [](auto& r) { ScalerOf(r).set_growth(1); },
+       "spec.policy.loss_scale.dynamic.growth"},
+      {"DynamicBackoff", [](auto& r) { ScalerOf(r).set_backoff(kNan); },
+       "spec.policy.loss_scale.dynamic.backoff"},
+      {"DynamicInterval", [](auto& r) { ScalerOf(r).set_interval(-5); },
+       "spec.policy.loss_scale.dynamic.interval"},
       {"UnknownNonFinite",
        [](auto& r) {
          r.mutable_spec()->mutable_policy()->set_non_finite(static_cast<v1::NonFinitePolicy>(5));

@@ -65,21 +65,25 @@ from simgrad.hessian import HessianVector
 from simgrad.local import LocalClient, local
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.numpy_functions import stack
-from simgrad.policy import Policy
+from simgrad.path import FirstDifference, Forced, Path
+from simgrad.policy import LossScaleState, Policy
 from simgrad.request import Cotangents
 from simgrad.results import Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
 from simgrad.stream import Stream
+from simgrad.why import Comparison, Sensitivity, Tuned
 from simgrad.world import World
 from simgrad.world_function import Config, Control, Data, FunctionWorld, Param, State, Step, world
 from simgrad import worlds  # noqa: E402  built on all of the above
 
 __all__ = [
+    "LossScaleState",
     "BackwardTrace",
     "BirthCertificate",
     "Bits",
     "Cancelled",
     "Client",
+    "Comparison",
     "Config",
     "Control",
     "Cotangents",
@@ -88,6 +92,8 @@ __all__ = [
     "EventTrace",
     "FailedPrecondition",
     "FieldViolation",
+    "FirstDifference",
+    "Forced",
     "ForwardTrace",
     "FunctionWorld",
     "Gradient",
@@ -100,6 +106,7 @@ __all__ = [
     "NonFiniteError",
     "NotFound",
     "Param",
+    "Path",
     "PerStep",
     "Policy",
     "Program",
@@ -107,6 +114,7 @@ __all__ = [
     "ResourceExhausted",
     "Retry",
     "Rollout",
+    "Sensitivity",
     "SimgradError",
     "State",
     "StateRange",
@@ -114,6 +122,7 @@ __all__ = [
     "Stream",
     "TerminationTrace",
     "Truncated",
+    "Tuned",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",

@@ -6,7 +6,8 @@ from typing import Any, Callable, Iterable, Sequence, TypeAlias
 
 import numpy as np
 
-from simgrad import arrays, diagnostics, results
+from simgrad import arrays, diagnostics, path, results
+from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
 from simgrad.v1 import program_pb2, simgrad_pb2
 
@@ -125,11 +126,23 @@ class Assembly:
             for i, node in enumerate(entry.tree)
         ]
 
+    def _path(self) -> path.Path | None:
+        header = self._header
+        if not header.HasField("path"):
+            return None
+        # A world that decides nothing has a path of no bytes, and no trajectory of it.
+        taken = self._trajectory.get(path.TAKEN)
+        if taken is None and header.path.bytes > 0:
+            return None
+        empty = np.zeros((header.instances, header.steps, 0), np.uint8)
+        return path.Path.of(header.path, empty if taken is None else taken)
+
     def _trajectories(self) -> dict[str, np.ndarray]:
         dtypes = {info.name: info.dtype for info in self._header.trajectory}
         return {
             name: arrays.from_bytes(dtypes[name], whole.shape, whole.tobytes(), self._raw)
             for name, whole in self._trajectory.items()
+            if name != path.TAKEN
         }
 
     def _rollout(
@@ -141,6 +154,8 @@ class Assembly:
             if first.site in trace.events:
                 steps = self._content(f"first_events.{first.site}", first.steps)
                 trace.events[first.site].first_step = np.frombuffer(steps, "<i8").copy()
+        layout = header.path if header.HasField("path") else simgrad_pb2.PathLayout()
+        forced = path.take_forced(trace.events, layout)
         has_value = message.HasField("value")
         health = message.health
         if "health" in self._pieces:
@@ -152,6 +167,8 @@ class Assembly:
                 s.name: self._tensor(f"final_state.{s.name}", s.tensor) for s in message.final_state
             },
             trajectory=self._trajectories(),
+            path=self._path(),
+            forced=forced,
             ok=np.frombuffer(health.ok, "u1") != 0,
             health=[
                 results.NonFinite(*row)
@@ -191,6 +208,11 @@ class Assembly:
                 [simgrad_pb2.InputName(kind=g.kind, name=g.name) for g in message.gradients],
             ),
             loss_scale=message.loss_scale,
+            loss_scale_state=(
+                LossScaleState.of(message.loss_scale_state)
+                if message.HasField("loss_scale_state")
+                else None
+            ),
             skipped=message.skipped,
             left_out=message.left_out,
             warnings=list(message.warnings),

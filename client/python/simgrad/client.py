@@ -10,6 +10,7 @@ from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
 from simgrad.hessian import HessianVector, hessian_vector
 from simgrad.loop_derivative import Implicit, Truncated
+from simgrad.path import Path, path_use
 from simgrad.policy import Policy, policy_message
 from simgrad.program_lines import add_line, site_lines
 from simgrad.program_text import unreadable
@@ -19,6 +20,9 @@ from simgrad.request import Arrays, Cotangents
 from simgrad.retry import Retry, policy_of
 from simgrad.stream import Stream
 from simgrad.v1 import policy_pb2, simgrad_pb2, simgrad_pb2_grpc
+from simgrad.why.compare import Comparison, compare
+from simgrad.why.sensitivity import Sensitivity, sensitivity
+from simgrad.why.tune import Tuned, tune
 from simgrad.world import World
 
 DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server admits on a CPU
@@ -193,6 +197,7 @@ class Client:
         data: Arrays | None = None,
         policy: Policy | str | None = None,
         record: Iterable[str] = (),
+        path: bool | Path = False,
         diagnostics: str = "summary",
         objective: str = "",
         weights: Any = None,
@@ -214,6 +219,10 @@ class Client:
           controls, data: the same; or [instance, time, field]; or PerStep(array) for [time, field].
           policy: a Policy, the name of a preset, or None (f32).
           record: states and observables whose trajectory is returned.
+          path: True: the result has all decisions of the run (`path`, a Path; ResourceExhausted or
+            InvalidArgument where they take too much). A Path: the run follows it, and the result says in
+            `forced` which tests would have decided otherwise. A gradient is then that of the forced
+            program.
           diagnostics: "off", "summary" or "instances". Never changes a result.
           objective: name of an objective whose value is returned.
           weights: [N], of the instances in `value`, the sum of their values; default ones.
@@ -241,6 +250,7 @@ class Client:
             data=data,
             policy=policy,
             record=record,
+            path=path,
             diagnostics=diagnostics,
             objective=objective,
             weights=weights,
@@ -295,6 +305,7 @@ class Client:
         return_tree: bool = False,
         policy: Policy | str | None = None,
         record: Iterable[str] = (),
+        path: bool | Path = False,
         diagnostics: str = "summary",
         on_nonfinite: str = "report",
         program: str = "fingerprint",
@@ -338,6 +349,7 @@ class Client:
             return_tree=return_tree,
             policy=policy,
             record=record,
+            path=path,
             diagnostics=diagnostics,
             on_nonfinite=on_nonfinite,
             program=program,
@@ -409,6 +421,159 @@ class Client:
         inputs = {"initial": initial, "params": params, "controls": controls}
         return hessian_vector(self, world, vector, inputs, step, tries, **options)
 
+    # ---- Why ----
+
+    def compare(
+        self,
+        world: World,
+        *,
+        steps: int,
+        policies: Sequence[Policy | str] | Mapping[str, Policy | str] = ("f64", "f32"),
+        orders: Sequence[str] = (),
+        configs: Sequence[Mapping[str, Any]] = (),
+        worlds: Mapping[str, World] | None = None,
+        gradient: bool = True,
+        split: bool = False,
+        progress: bool | ProgressCallback = False,
+        timeout: float | None = None,
+        retry: Retry | bool | None = None,
+        **arguments: Any,
+    ) -> Comparison:
+        """The same work in several variants: where their paths part, by which margins, and what that does
+        to states, value and gradients. `print(result.why)` says it in words.
+
+        Args:
+          policies: by list, or by the names they shall have. The first is the reference; the others are
+            compared with it.
+          orders: further variants: the reference with another order of sums in every role.
+          configs: further variants: the reference with other numbers in the world's configuration, such as
+            {"tol": 1e-4}, and another number of steps under "steps".
+          worlds: further variants by name: the reference in another world with the same inputs.
+          gradient: False: rollouts are compared.
+          split: the error of each gradient is divided into rounding and path (docs/why.md). Shared inputs
+            are then sent once for each instance, so that gradients are those of instances.
+          progress: as for `rollout`; steps of all calls together, forward and adjoint each.
+          timeout: of all calls together, in seconds; None: the client's.
+          arguments: others of `gradient` (of `rollout`, where gradient=False): initial, params, objective, ...
+        Cost: a call for each variant, which records its path; two more for each but the reference with
+          split=True; and for each pair that parts two to four runs of one instance up to the fork.
+        Errors: those of `gradient`; ValueError for variants that have one name, or cannot be split;
+          Unimplemented (reason NO_PATH) for split=True where no path can be recorded.
+        """
+        return compare(
+            self,
+            world,
+            steps=steps,
+            policies=policies,
+            orders=orders,
+            configs=configs,
+            worlds=worlds,
+            gradient=gradient,
+            divide=split,
+            timeout=self._deadline(timeout),
+            retry=retry,
+            progress=progress,
+            **arguments,
+        )
+
+    def sensitivity(
+        self,
+        world: World,
+        *,
+        steps: int,
+        policy: Policy | str = "f32",
+        runs: int = 16,
+        orders: bool | Sequence[str] = True,
+        stochastic: bool = True,
+        gradient: bool = True,
+        progress: bool | ProgressCallback = False,
+        timeout: float | None = None,
+        retry: Retry | bool | None = None,
+        **arguments: Any,
+    ) -> Sensitivity:
+        """Runs that differ in rounding alone: which test is a knife edge, and which digits of value and
+        gradient are more than rounding. `print(result)` is one sorted table.
+
+        Args:
+          runs: k, beside the run of the policy itself.
+          orders: True: run i, from 1 on, sums in the order shuffled(i), in every role; or a list of orders,
+            one for each run.
+          stochastic: run i rounds what is cast into a role up or down by chance, drawn by seed i.
+          gradient: False: rollouts are run.
+          progress, timeout, arguments: as for `compare`.
+        Cost: k + 1 calls, and for each run that parts two to four runs of one instance up to the fork.
+        Errors: those of `gradient`; ValueError for stochastic=True in a world that draws random numbers, for
+          its draws would change.
+        """
+        return sensitivity(
+            self,
+            world,
+            steps=steps,
+            policy=policy,
+            runs=runs,
+            orders=orders,
+            stochastic=stochastic,
+            gradient=gradient,
+            timeout=self._deadline(timeout),
+            retry=retry,
+            progress=progress,
+            **arguments,
+        )
+
+    def tune(
+        self,
+        world: World,
+        *,
+        steps: int,
+        bound: float,
+        keep: float = 0.99,
+        formats: Sequence[str] = ("f64", "f32", "bf16"),
+        reference: Policy | str = "f64",
+        roles: Sequence[str] | None = None,
+        sites: Sequence[str] | None = None,
+        cost: Mapping[str, float] | None = None,
+        progress: bool | ProgressCallback = False,
+        timeout: float | None = None,
+        retry: Retry | bool | None = None,
+        **arguments: Any,
+    ) -> Tuned:
+        """Searches the cheapest formats with which instances keep their path and gradients their accuracy.
+
+        A policy holds if a share of at least `keep` of the instances takes the path of the reference, and no
+        input's gradient is off by more than `bound`, as |g - g_ref| / |g_ref| over all elements. Cost: the
+        sum of weight * bits over roles and sites. The search (simgrad/why/tune.py) uses the instances of
+        even index; those of odd index confirm what it found. The result is 1-minimal: no role and no site
+        alone can have a format of fewer bits.
+
+        Args:
+          formats: from which is chosen; the first is that with which every role and site begins.
+          reference: the policy whose paths and gradients are right.
+          roles, sites: which may be lowered; None: all that the world's operations name. The others
+            stay as in `reference`.
+          cost: by role or site; 1 where none is given.
+          progress, timeout, arguments: as for `compare`.
+        Cost: a gradient of half the instances for each policy tried: at least one for each role and site,
+          at most the number of formats times theirs for each pass.
+        Errors: those of `gradient`; ValueError where the first format fails already, or there is one
+          instance.
+        """
+        return tune(
+            self,
+            world,
+            steps=steps,
+            bound=bound,
+            keep=keep,
+            formats=formats,
+            reference=reference,
+            roles=roles,
+            sites=sites,
+            cost=cost,
+            timeout=self._deadline(timeout),
+            retry=retry,
+            progress=progress,
+            **arguments,
+        )
+
     # ---- How ----
 
     def _stream(
@@ -449,6 +614,7 @@ class Client:
         objective = message.spec.objective
         adjoint = isinstance(message, simgrad_pb2.GradientRequest)
         loops = list(message.loops) if adjoint else []
+        use = path_use(message.spec.path)
         names: dict[str, list[str]] = {"state": [], "trajectory": []}
         for sent in message.cotangents if adjoint else ():
             names["state"] += [t.name for t in sent.final_state]
@@ -458,7 +624,14 @@ class Client:
             if self._repeating.closed:
                 raise unreadable("CLIENT_CLOSED", "and this client is closed")
             description = request.description(
-                world, policy, objective, adjoint=adjoint, wrt=wrt, cotangents=names, loops=loops
+                world,
+                policy,
+                objective,
+                adjoint=adjoint,
+                wrt=wrt,
+                cotangents=names,
+                loops=loops,
+                path=use,
             )
             try:
                 answer = self._unary(self._stub.DescribeProgram, description, None, None)

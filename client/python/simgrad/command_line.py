@@ -1,4 +1,4 @@
-"""The command line: simgrad info | worlds | program | rollout | gradient.
+"""The command line: simgrad info | worlds | program | rollout | gradient | compare.
 
 Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 nobody answered in time; 4 an
 instance is non-finite and --fail-on-nonfinite was given.
@@ -15,14 +15,20 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from simgrad import __version__, errors, report
+from simgrad import __version__, command_compare, errors, report
 from simgrad.client import DEFAULT_TIMEOUT, Client
+from simgrad.command_arguments import (
+    WORLD_HELP,
+    add_config,
+    add_inputs,
+    array_of,
+    assignments,
+    print_fields,
+    sent,
+    world_of,
+)
 from simgrad.credentials import tls
-from simgrad.named_world import named_world
 from simgrad.policy import Policy
-from simgrad.request import declarations_of
-from simgrad.v1 import program_pb2
-from simgrad.world import World
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 
@@ -33,6 +39,8 @@ _EXAMPLES = """examples:
       --initial x=@positions.npy --initial v=@speeds.npy --output run.npz
   simgrad rollout --world bouncing_ball --config contact=toi --steps 100 \\
       --initial y=0.5 --initial v=0
+  simgrad compare bouncing_ball --config contact=toi --steps 100 --initial y=0.5 --initial v=0 \\
+      --param restitution=0.8 --objective final_height --policies f64,bf16_unsafe --html report.html
   simgrad gradient --world boundary_projection --config elements=9 --config tol=1e-3 --steps 4 \\
       --initial y=-1e-3,0,0,0,0,0,0,0,0 --param k=0.5 --objective final_penetration \\
       --policy f16_unsafe --role termination.format=f32 --role termination.order=sequential --json
@@ -162,13 +170,21 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="a control or data that will be sent with a step axis (repeatable; with --cuda)",
     )
+    command_compare.add_arguments(
+        add(
+            "compare",
+            command_compare.run,
+            "Does the same work in several variants, and tells where their paths part and why.",
+        )
+    )
     rollout = add("rollout", _rollout, "Unrolls a world and reports what happened.")
     gradient = add(
         "gradient", _gradient, "Unrolls a world and differentiates the program that ran."
     )
     for command in (rollout, gradient):
         _add_world(command)
-        _add_rollout(command)
+        add_inputs(command)
+        _add_answer(command)
     rollout.add_argument("--objective", default="", help="return its value")
     gradient.add_argument("--objective", default="", help="what is differentiated")
     gradient.add_argument(
@@ -190,19 +206,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_world(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--world",
-        required=True,
-        help="a built-in world; or file.py:NAME or module:NAME, a World of Python or a function that returns "
-        "one; or file.txtpb, which World.save wrote",
-    )
-    command.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a number, a word, or true or false (repeatable); arguments of a function that returns a world",
-    )
+    command.add_argument("--world", required=True, help=WORLD_HELP)
+    add_config(command)
     command.add_argument(
         "--policy", default="f32", metavar="PRESET", help="preset (default %(default)s)"
     )
@@ -212,7 +217,7 @@ def _add_world(command: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar=f"{what.upper()}.FIELD=VALUE",
-            help=f"override of a {what}: format, order, overflow, accumulator (repeatable)",
+            help=f"override of a {what}: format, order, overflow, accumulator, rounding (repeatable)",
         )
     command.add_argument("--loss-scale", type=float, metavar="X", help="fixed loss scale")
     command.add_argument(
@@ -223,21 +228,7 @@ def _add_world(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_rollout(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--steps", type=int, required=True, help="number of steps")
-    for name, what in (
-        ("initial", "initial state"),
-        ("param", "parameter"),
-        ("control", "control"),
-        ("data", "data"),
-    ):
-        command.add_argument(
-            f"--{name}",
-            action="append",
-            default=[],
-            metavar="NAME=VALUES",
-            help=f"{what} (repeatable)",
-        )
+def _add_answer(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--record",
         action="append",
@@ -255,16 +246,6 @@ def _add_rollout(command: argparse.ArgumentParser) -> None:
         "--program", action="store_true", help="also show the text of the program that ran"
     )
     command.add_argument(
-        "--weights", metavar="VALUES", help="one per instance, of their values in the sum (default ones)"
-    )
-    command.add_argument(
-        "--instances", type=int, default=0, metavar="N", help="how many, where no input says so"
-    )
-    command.add_argument(
-        "--first-instance", type=int, default=0, metavar="ID", help="id of the first (default 0)"
-    )
-    command.add_argument("--progress", action="store_true", help="show a progress bar")
-    command.add_argument(
         "--output",
         metavar="FILE.npz",
         help="write the arrays there: ok, state.NAME, trajectory.NAME; value; gradients as params.NAME ...",
@@ -275,24 +256,24 @@ def _add_rollout(command: argparse.ArgumentParser) -> None:
 
 
 def _info(client: Client, options: argparse.Namespace) -> int:
-    return _print(options, report.message_dict(client.info()), report.info_text)
+    return _done(options, report.message_dict(client.info()), report.info_text)
 
 
 def _worlds(client: Client, options: argparse.Namespace) -> int:
     worlds = [report.message_dict(world) for world in client.worlds()]
-    return _print(options, {"worlds": worlds}, report.worlds_text)
+    return _done(options, {"worlds": worlds}, report.worlds_text)
 
 
 def _program(client: Client, options: argparse.Namespace) -> int:
     program = client.program(
-        _world(options),
+        world_of(options),
         policy=_policy(options),
         objective=options.objective,
         adjoint=options.adjoint,
         cuda=options.cuda,
         per_step=options.per_step,
     )
-    return _print(options, report.program_dict(program), report.program_text)
+    return _done(options, report.program_dict(program), report.program_text)
 
 
 def _rollout(client: Client, options: argparse.Namespace) -> int:
@@ -306,45 +287,33 @@ def _gradient(client: Client, options: argparse.Namespace) -> int:
 
 
 def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
-    world = _world(options)
-    declared = declarations_of(client.program(world).source)
-
-    def inputs(option: str, assignments: Sequence[str], kind: int) -> dict[str, np.ndarray]:
-        return {
-            name: _array(text, declared.get((kind, name), (0, 0))[0])
-            for name, text in _assignments(option, assignments).items()
-        }
-
+    world = world_of(options)
     return dict(
+        **sent(client, world, options),
         world=world,
-        steps=options.steps,
-        initial=inputs("initial", options.initial, program_pb2.INPUT_KIND_STATE),
-        params=inputs("param", options.param, program_pb2.INPUT_KIND_PARAM),
-        controls=inputs("control", options.control, program_pb2.INPUT_KIND_CONTROL),
-        data=inputs("data", options.data, program_pb2.INPUT_KIND_DATA),
         policy=_policy(options),
         record=options.record,
         diagnostics=options.diagnostics,
-        objective=options.objective,
-        weights=None if options.weights is None else _array(options.weights, 1),
-        instances=options.instances,
-        first_instance=options.first_instance,
         program="text" if options.program else "fingerprint",
-        progress=options.progress,
     )
 
 
 def _cotangents(work: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] | None:
-    sent = _assignments("cotangent", options.cotangent)
+    sent = assignments("cotangent", options.cotangent)
     if not sent:
         return None
     state = {}
     for name, text in sent.items():
         initial = work["initial"].get(name)
         rank = 0 if initial is None else np.ndim(initial)
-        array = _array(text, rank)
+        array = array_of(text, rank)
         state[name] = array if text.startswith("@") else array[None]
     return {"state": state}
+
+
+def _done(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> int:
+    print_fields(options, fields, text)
+    return EXIT_OK
 
 
 def _finish(options: argparse.Namespace, result: Any) -> int:
@@ -353,7 +322,7 @@ def _finish(options: argparse.Namespace, result: Any) -> int:
         fields["program"] = result.program.text
     if options.output:
         _write(options.output, result)
-    _print(options, fields, lambda _: report.result_text(result, options.program))
+    print_fields(options, fields, lambda _: report.result_text(result, options.program))
     return EXIT_NONFINITE if options.fail_on_nonfinite and not result.ok.all() else EXIT_OK
 
 
@@ -368,71 +337,18 @@ def _write(path: str, result: Any) -> None:
         np.savez(file, **arrays)
 
 
-def _world(options: argparse.Namespace) -> World:
-    given = _assignments("config", options.config)
-    config: dict[str, Any] = {name: _config(text) for name, text in given.items()}
-    return named_world(options.world, config)
-
-
 def _policy(options: argparse.Namespace) -> Policy:
     policy = Policy(options.policy).nonfinite(options.nonfinite)
     for option, method in (("role", Policy.role), ("site", Policy.site)):
-        for path, value in _assignments(option, getattr(options, option)).items():
+        for path, value in assignments(option, getattr(options, option)).items():
             name, dot, setting = path.rpartition(".")
-            if not dot or setting not in ("format", "order", "overflow", "accumulator"):
+            if not dot or setting not in ("format", "order", "overflow", "accumulator", "rounding"):
                 raise ValueError(
                     f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of format, order, "
-                    "overflow, accumulator"
+                    "overflow, accumulator, rounding"
                 )
             policy = method(policy, name, **{setting: value})
     return policy if options.loss_scale is None else policy.loss_scale(options.loss_scale)
-
-
-def _assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE by name; each name once, so that nothing that was typed is ignored."""
-    values: dict[str, str] = {}
-    for name, value in map(_assignment, texts):
-        if name in values:
-            raise ValueError(f"--{option} {name} is given twice, as {values[name]} and as {value}")
-        values[name] = value
-    return values
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ValueError(f"{text!r}: NAME=VALUE")
-    return name, value
-
-
-def _number(text: str) -> float:
-    try:
-        return float.fromhex(text) if "0x" in text.lower() else float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number: decimal, or C hexadecimal (0x1.8p-11)") from None
-
-
-def _config(text: str) -> float | str | bool:
-    if text in ("true", "false"):
-        return text == "true"
-    try:
-        return _number(text)
-    except ValueError:
-        return text
-
-
-def _array(text: str, rank: int) -> np.ndarray:
-    """The numbers of `text`; a single number stays one where the input is declared as a scalar."""
-    if text.startswith("@"):
-        return np.asarray(np.load(text[1:], allow_pickle=False))
-    numbers = [_number(part) for part in text.split(",")]
-    return np.array(numbers[0] if rank == 0 and len(numbers) == 1 else numbers)
-
-
-def _print(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> int:
-    # Flushed here, so that a reader that has left is noticed here.
-    print(json.dumps(fields, indent=2) if options.json else text(fields), flush=True)
-    return EXIT_OK
 
 
 def _fail(options: argparse.Namespace, error: errors.SimgradError, code: int) -> int:

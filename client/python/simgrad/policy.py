@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from simgrad.v1 import policy_pb2
@@ -12,8 +13,41 @@ _NON_FINITE = {
 }
 
 
+@dataclass(frozen=True)
+class LossScaleState:
+    """A dynamic loss scale behind a gradient, and its rule (`Policy.dynamic_loss_scale`)."""
+
+    scale: float
+    clean: int  # gradients since the scale changed last
+    mode: str
+    growth: float
+    backoff: float
+    interval: int
+
+    @classmethod
+    def of(cls, message: policy_pb2.DynamicLossScale) -> "LossScaleState":
+        return cls(
+            message.scale,
+            message.clean,
+            message.mode,
+            message.growth,
+            message.backoff,
+            message.interval,
+        )
+
+    def to_proto(self) -> policy_pb2.DynamicLossScale:
+        return policy_pb2.DynamicLossScale(
+            scale=self.scale,
+            clean=self.clean,
+            mode=self.mode,
+            growth=self.growth,
+            backoff=self.backoff,
+            interval=self.interval,
+        )
+
+
 class Policy:
-    """Which format, overflow mode, order and accumulator each role computes in.
+    """Which format, overflow mode, order, accumulator and rounding each role computes in.
 
     Immutable: every method returns a new policy. Names are checked by the server, which answers
     with what it ran (`result.program.policy`).
@@ -38,6 +72,7 @@ class Policy:
         order: str = "",
         overflow: str = "",
         accumulator: str = "",
+        rounding: str = "",
     ) -> "Policy":
         """Overrides what the role `name` does; what is left out stays as it was (the preset's, or
         that of an earlier call for this role).
@@ -46,11 +81,15 @@ class Policy:
           name: state, dynamics, solver, termination, event, network, objective, tape, adjoint,
             gradient.
           format: f64, f32, bf16, f16; also e4m3, e5m2 where a role only stores.
-          order: sequential, reversed, pairwise, compensated, exact.
+          order: sequential, reversed, pairwise, compensated, exact, or shuffled(7): one after the
+            other in a permutation that the seed 7 draws.
           overflow: ieee, saturate.
           accumulator: format in which sums of the role accumulate.
+          rounding: how values that are cast into the role round: nearest_even, nearest_away,
+            toward_zero, or stochastic, up with the probability of what is cut off, drawn by the
+            request's `seed`. A value that is computed in the role's format already is not cast.
         """
-        setting = _setting(format, order, overflow, accumulator)
+        setting = _setting(format, order, overflow, accumulator, rounding)
         return self._with(lambda m: _override(m.roles, "role", name, setting))
 
     def site(
@@ -61,15 +100,41 @@ class Policy:
         order: str = "",
         overflow: str = "",
         accumulator: str = "",
+        rounding: str = "",
     ) -> "Policy":
         """Overrides one site (for example "projection"), over what its role says; what is left out
         stays as it was."""
-        setting = _setting(format, order, overflow, accumulator)
+        setting = _setting(format, order, overflow, accumulator, rounding)
         return self._with(lambda m: _override(m.sites, "site", name, setting))
 
     def loss_scale(self, scale: float) -> "Policy":
         """Multiplies the initial cotangent by `scale` and the gradients by its inverse."""
         return self._with(lambda m: setattr(m.loss_scale, "fixed", float(scale)))
+
+    def dynamic_loss_scale(
+        self,
+        state: "LossScaleState | None" = None,
+        *,
+        mode: str = "guarded",
+        growth: float = 2.0,
+        backoff: float = 0.5,
+        interval: int = 2000,
+    ) -> "Policy":
+        """Scales by a number that follows the gradients: it falls where a scaled gradient is not
+        finite (`result.skipped`), and grows after `interval` gradients without that.
+
+        The server keeps nothing: give each request the `loss_scale_state` of the answer before,
+        which says the rule too. Without a state the scale starts at 65536.
+
+        Args:
+          state: `loss_scale_state` of a gradient.
+          mode: guarded (powers of two, never below 1, unscaled gradients finite too) or torch
+            (PyTorch's GradScaler, to the bit).
+          growth, backoff: factors of the scale, above 1 and between 0 and 1.
+          interval: clean gradients before it grows.
+        """
+        now = state or LossScaleState(65536.0, 0, mode, growth, backoff, interval)
+        return self._with(lambda m: m.loss_scale.dynamic.CopyFrom(now.to_proto()))
 
     def nonfinite(self, action: str) -> "Policy":
         """What happens to a non-finite instance: "report" (it runs on) or "stop"."""
@@ -101,7 +166,10 @@ class Policy:
                 name = getattr(entry, method)
                 fields = "".join(f", {d.name}={v!r}" for d, v in entry.setting.ListFields())
                 parts.append(f".{method}({name!r}{fields})")
-        if self._message.HasField("loss_scale"):
+        if self._message.loss_scale.HasField("dynamic"):
+            state = LossScaleState.of(self._message.loss_scale.dynamic)
+            parts.append(f".dynamic_loss_scale({state!r})")
+        elif self._message.HasField("loss_scale"):
             parts.append(f".loss_scale({self._message.loss_scale.fixed!r})")
         for action, value in _NON_FINITE.items():
             if self._message.non_finite == value:
@@ -120,9 +188,11 @@ def policy_message(policy: "Policy | str | None") -> policy_pb2.Policy:
     raise TypeError(f"policy is a simgrad.Policy or the name of a preset, not {policy!r}")
 
 
-def _setting(format: str, order: str, overflow: str, accumulator: str) -> policy_pb2.RoleSetting:
+def _setting(
+    format: str, order: str, overflow: str, accumulator: str, rounding: str
+) -> policy_pb2.RoleSetting:
     return policy_pb2.RoleSetting(
-        format=format, order=order, overflow=overflow, accumulator=accumulator
+        format=format, order=order, overflow=overflow, accumulator=accumulator, rounding=rounding
     )
 
 

@@ -17,7 +17,7 @@ def line_of(program: program_pb2.Program, path: str) -> str:
     one that gives "values[7]"; empty where there is none."""
     value = _VALUE.match(path)
     if value is not None:
-        return next((op.label for op in _ops(program) if int(value[1]) in op.results), "")
+        return next((op.label for op in operations(program) if int(value[1]) in op.results), "")
     line, at = "", program
     for name, index in _PART.findall(path):
         try:
@@ -54,7 +54,8 @@ def site_lines(program: program_pb2.Program) -> dict[str, str]:
     return lines
 
 
-def _ops(program: program_pb2.Program) -> Iterator[program_pb2.Op]:
+def operations(program: program_pb2.Program) -> Iterator[program_pb2.Op]:
+    """All operations of a program in the order of its text."""
     yield from _ops_of(program.initial)
     yield from _ops_of(program.step)
     for objective in program.objectives:

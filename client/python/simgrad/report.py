@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Mapping
 
@@ -10,6 +11,7 @@ from google.protobuf import json_format
 
 from simgrad.diagnostics import REASONS, BackwardTrace, RangeCounts
 from simgrad.results import Gradient, Program, Rollout
+from simgrad.why.compare import Comparison
 
 
 _LABELS = {
@@ -122,6 +124,39 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             backward=_backward(result.backward),
         )
     return {name: _plain(value) for name, value in fields.items()}
+
+
+def comparison_dict(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as result_dict gives a result: each variant's answer, and each pair."""
+    fields: dict[str, Any] = {
+        "reference": comparison.reference,
+        "why": comparison.why.splitlines(),
+        "calls": comparison.calls,
+        "results": {name: result_dict(result) for name, result in comparison.results.items()},
+        "pairs": {},
+    }
+    for name, pair in comparison.pairs.items():
+        forks = pair.forks
+        fields["pairs"][name] = {
+            "sentences": [{"text": s.text, "facts": dict(s.facts)} for s in pair.sentences],
+            "forks": None
+            if forks is None
+            else {
+                "parted": forks.parted,
+                "step": forks.step,
+                "site": forks.site,
+                "located": forks.located,
+                "first": forks.first and dataclasses.asdict(forks.first),
+            },
+            "states": {n: vars(d) for n, d in pair.states.items()},
+            "trajectories": {n: vars(d) for n, d in pair.trajectories.items()},
+            "value": pair.value,
+            "values": pair.values and vars(pair.values),
+            "gradients": {n: vars(d) for n, d in pair.gradients.items()},
+            "split": None if pair.split is None else {n: vars(p) for n, p in pair.split.items()},
+        }
+    plain: dict[str, Any] = _plain(fields)
+    return plain
 
 
 def info_text(fields: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from simgrad import arrays, errors
 from simgrad.loop_derivative import Implicit, Truncated
+from simgrad.path import Path, options_of
 from simgrad.policy import Policy, policy_message
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 from simgrad.world import World
@@ -83,6 +84,7 @@ def rollout_spec(
     chunk_steps: int = 0,
     checkpoint_interval: int = 0,
     program: str = "fingerprint",
+    path: bool | Path = False,
     **unknown: Any,
 ) -> simgrad_pb2.RolloutSpec:
     """The message of a rollout; the arguments are those of Client.rollout."""
@@ -112,6 +114,7 @@ def rollout_spec(
         chunk_steps=chunk_steps,
         checkpoint_interval=checkpoint_interval,
         program=_word(_DETAILS, "program", program),
+        path=options_of(path),
     )
     groups = (
         (spec.initial, initial, program_pb2.INPUT_KIND_STATE),
@@ -120,12 +123,13 @@ def rollout_spec(
         (spec.data, data, program_pb2.INPUT_KIND_DATA),
     )
     for target, inputs, kind in groups:
-        for name, value in _with_defaults(world, kind, inputs).items():
+        for name, value in with_defaults(world, kind, inputs).items():
             target.append(_named_tensor(name, value, kind, declarations))
     return spec
 
 
-def _with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
+def with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
+    """What is sent as inputs of one kind, by name: the caller's, and the world's own defaults."""
     return {**world.array_defaults.get(kind, {}), **world.named(kind, inputs)}
 
 
@@ -183,6 +187,7 @@ def description(
     wrt: Iterable[simgrad_pb2.InputName] = (),
     cotangents: Cotangents | Mapping[str, Iterable[str]] | None = None,
     loops: Iterable[simgrad_pb2.LoopDerivative] = (),
+    path: int = simgrad_pb2.PATH_USE_UNSPECIFIED,
     cuda: simgrad_pb2.CudaTextOptions | None = None,
 ) -> simgrad_pb2.DescribeProgramRequest:
     """The message that asks for a program; of cotangents the names alone count."""
@@ -198,6 +203,7 @@ def description(
         cotangent_final_state=list(cotangents.state),
         cotangent_trajectory=list(cotangents.trajectory),
         loops=loops,
+        path=simgrad_pb2.PathUse.Name(path),
         cuda=cuda,
     )
 

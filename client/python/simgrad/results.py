@@ -13,6 +13,8 @@ import numpy as np
 from simgrad import summary
 from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
 from simgrad.diagnostics import TerminationTrace
+from simgrad.path import Forced, Path
+from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 
@@ -27,6 +29,7 @@ class RoleSetting:
     accumulator: str
     execution: str  # native or emulated
     guarantee: str  # bitwise, or device where hardware decides
+    rounding: str = "nearest_even"  # of casts into the role
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,6 +55,7 @@ class ResolvedPolicy:
                 r.setting.accumulator,
                 r.execution,
                 r.guarantee,
+                r.setting.rounding,
             )
             for r in message.roles
         }
@@ -173,6 +177,8 @@ class Rollout:
         role.
       program: what ran. device, server_version, request_id: where. seconds: wall time by phase.
       tries: how often the call was tried until it gave this; more than 1: it was repeated.
+      path: the decisions of a run with path=True, else None.
+      forced: of a run with path=p, by site of the path where the run would have decided otherwise.
     """
 
     state: dict[str, np.ndarray]
@@ -197,6 +203,8 @@ class Rollout:
     seconds: dict[str, float]
     tries: int = 1
     halted: list[Halted] = field(default_factory=list)
+    path: Path | None = None
+    forced: dict[str, Forced] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return summary.of_rollout(self)
@@ -229,7 +237,8 @@ class Gradient(Rollout):
       zero_share: of the instances that count, those whose gradient is 0 in every element, by name.
       magnitudes: the smallest and the largest finite magnitude that is not 0 of what an instance
         gave, before weights and without the loss scale; (inf, 0) where all are 0.
-      loss_scale: the scale that was applied and divided out again.
+      loss_scale: the scale that was applied and divided out again. loss_scale_state: what to give
+        to `Policy.dynamic_loss_scale` next; None where the scale is fixed.
       skipped: a scaled gradient was not finite. left_out: instances left out by
         reduction="finite_only".
       tree: with return_tree=True, of each shared input its TreeNodes, ascending by id.
@@ -245,6 +254,7 @@ class Gradient(Rollout):
     zero_share: dict[str, float] = field(default_factory=dict)
     magnitudes: dict[str, tuple[float, float]] = field(default_factory=dict)
     loss_scale: float = 1.0
+    loss_scale_state: LossScaleState | None = None
     skipped: bool = False
     left_out: int = 0
     tree: dict[str, list[TreeNode]] = field(default_factory=dict)

@@ -123,7 +123,7 @@ void RegionRunner::Execute(const Op& op, Frame& frame) {
   std::vector<const Array*> operands = Gather(op.operands, frame);
   // A draw hangs on where it stands.
   const Array place = {{}, {frame.iteration, frame.element}};
-  if (op.code == kUniform || op.code == kNormal) operands.push_back(&place);
+  if (op.code == kUniform || op.code == kNormal || IsStochastic(op)) operands.push_back(&place);
   sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
   for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));
   Store(op, operands, frame, Evaluate({program_, program(), op, operands, *sinks_.meter}));

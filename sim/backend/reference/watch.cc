@@ -33,6 +33,7 @@ std::vector<double> OperandsAt(const Program& program, const Op& op, Arrays oper
     if (!first) found = {low, high};
     return found;
   }
+  if (IsStochastic(op)) operands = operands.first(1);  // what it draws by is no operand to people
   for (const Array* operand : operands) {
     if (element < SizeOf(*operand)) found.push_back(operand->AsDouble(element));
   }

@@ -18,6 +18,7 @@ struct Contents {
   std::set<Format> formats;
   std::set<ElementType> elements;
   std::set<Order> orders;
+  std::set<CastRounding> roundings;
   std::set<Comparison> events, loops;
   std::set<CapOrder> caps;
   bool entry = false;
@@ -43,7 +44,7 @@ struct Contents {
       nested = nested || (loop && in_loop);
       per_element = per_element || (op.code == OpCode::kWhile && op.attributes.elements > 0);
       guarded = guarded || (op.code == OpCode::kEvent && op.operands.size() == 3);
-      if (op.code == OpCode::kSum) orders.insert(op.attributes.order);
+      if (op.code == OpCode::kSum) orders.insert(op.attributes.order.kind);
       if (op.code == OpCode::kEvent) events.insert(op.attributes.comparison);
       if (op.code == OpCode::kWhile) VisitLoop(op.attributes);
       if (op.code == OpCode::kFor) {
@@ -52,6 +53,7 @@ struct Contents {
         reversed = reversed || op.attributes.reverse;
       }
       const bool cast = op.code == OpCode::kCast;
+      if (cast && op.attributes.rounding) roundings.insert(*op.attributes.rounding);
       saturates = saturates || (cast && op.attributes.overflow == Overflow::kSaturate);
       for (const Region& inside : op.regions) Visit(inside, in_loop || loop);
     }
@@ -112,6 +114,7 @@ void Coverage::Add(const Case& made, const Observed& seen) {
   for (Format format : contents.formats) ++formats[static_cast<size_t>(format)];
   for (ElementType element : contents.elements) ++elements[static_cast<size_t>(element)];
   for (Order order : contents.orders) ++orders[static_cast<size_t>(order)];
+  for (CastRounding rounding : contents.roundings) ++roundings[static_cast<size_t>(rounding)];
   for (Comparison c : contents.events) ++event_comparisons[static_cast<size_t>(c)];
   for (Comparison c : contents.loops) ++loop_comparisons[static_cast<size_t>(c)];
   cap_first += contents.caps.count(CapOrder::kCapFirst) != 0 ? 1 : 0;
@@ -171,6 +174,10 @@ std::vector<Coverage::Line> Coverage::Lines() const {
   }
   for (size_t i = 0; i < orders.size(); ++i) {
     lines.push_back({std::string(precision::OrderName(static_cast<Order>(i))), orders[i], 20});
+  }
+  for (size_t i = 0; i < roundings.size(); ++i) {
+    const std::string_view name = precision::CastRoundingName(static_cast<CastRounding>(i));
+    lines.push_back({absl::StrCat("cast ", std::string(name)), roundings[i], 20});
   }
   constexpr std::array<const char*, 6> kSigns = {"<", "<=", ">", ">=", "==", "!="};
   for (size_t i = 0; i < kSigns.size(); ++i) {

@@ -17,6 +17,7 @@ struct Coverage {
   std::array<int, kOpCodeCount> operations{};
   std::array<int, precision::kFormatCount> formats{};
   std::array<int, precision::kOrderCount> orders{};
+  std::array<int, 4> roundings{};             // of casts
   std::array<int, kElementTypes> elements{};  // computed by an operation
   std::array<int, 6> event_comparisons{};
   std::array<int, 6> loop_comparisons{};

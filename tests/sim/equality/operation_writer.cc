@@ -535,7 +535,12 @@ bool WorldWriter::WritePrecision(OpCode code, ValuePool& pool) {
     const Var x = Real(pool);
     // Sometimes beyond the largest number of the small formats.
     const Var source = random_.Chance(IsLarge() ? 0.01 : 0.25) ? 3000.0 * x : x;
-    const Var cast = builder_.Cast(source, format, overflow);
+    std::optional<CastRounding> rounding;
+    if (random_.Chance(0.4)) {
+      const bool may_draw = sites_allowed_ && in_vjp_ == 0;
+      rounding = static_cast<CastRounding>(random_.Integer(0, may_draw ? 3 : 2));
+    }
+    const Var cast = builder_.Cast(source, format, overflow, rounding);
     Keep(pool, pool.reals, source.id == x.id || wild_ ? cast : Bounded(cast));
     return true;
   }

@@ -31,9 +31,18 @@ RoleOverride RandomOverride(Random& random, bool may_be_fp8) {
   if (random.Chance(0.2)) {
     change.overflow = random.Chance(0.5) ? Overflow::kIeee : Overflow::kSaturate;
   }
-  if (random.Chance(0.6)) change.order = static_cast<Order>(random.Integer(0, 4));
+  if (random.Chance(0.6)) {
+    change.order = static_cast<Order>(random.Integer(0, precision::kOrderCount - 1));
+    if (change.order->kind == Order::kShuffled) change.order->seed = random.Bits();
+  }
   if (random.Chance(0.25)) change.accumulator = static_cast<Format>(random.Integer(0, 3));
+  if (random.Chance(0.4)) change.rounding = static_cast<CastRounding>(random.Integer(0, 3));
   return change;
+}
+
+// A rounding that could do nothing is refused.
+void DropVainRounding(const precision::PolicySpec& spec, RoleOverride& last) {
+  if (!std::holds_alternative<precision::Policy>(precision::Resolve(spec))) last.rounding.reset();
 }
 
 precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
@@ -44,9 +53,12 @@ precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
     if (!random.Chance(0.2)) continue;
     const bool storage = role == Role::kTape || role == Role::kNetwork;
     spec.roles.push_back({std::string(precision::RoleName(role)), RandomOverride(random, storage)});
+    DropVainRounding(spec, spec.roles.back().second);
   }
   for (const Site& site : SitesOf(world)) {
-    if (random.Chance(0.15)) spec.sites.push_back({site.name, RandomOverride(random, false)});
+    if (!random.Chance(0.15)) continue;
+    spec.sites.push_back({site.name, RandomOverride(random, false)});
+    DropVainRounding(spec, spec.sites.back().second);
   }
   if (random.Chance(0.3))
     spec.loss_scale = std::ldexp(1.0, static_cast<int>(random.Integer(0, 12)));
@@ -307,6 +319,7 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
   if (adjoint) SendCotangents(random, *batch.program->adjoint_spec, batch);
   ChooseOptions(random, options.smooth, made.work);
   made.world = std::move(world->program);
+  made.asked = adjoint;
   made.work = Recut(made.work, random.Bits());
   return made;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "sim/engine.h"
@@ -25,7 +26,8 @@ struct CaseOptions {
 struct Case {
   uint64_t seed = 0;
   Program world;
-  Work work;  // batch.program is the lowered world
+  Work work;                         // batch.program is the lowered world
+  std::optional<AdjointSpec> asked;  // what it was lowered for
 };
 
 absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options = {});

@@ -220,7 +220,7 @@ double ProductOf(const std::vector<double>& x, Format format) {
   return product;
 }
 
-double SumOf(const std::vector<double>& x, Order order, Format accumulator, Format result) {
+double SumOf(const std::vector<double>& x, SumOrder order, Format accumulator, Format result) {
   const auto add = [&](double a, double b) { return Compute("add", accumulator, {a, b}); };
   if (x.empty()) return 0.0;
   if (order == Order::kSequential) {

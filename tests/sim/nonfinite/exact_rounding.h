@@ -30,6 +30,6 @@ double Compute(const std::string& what, Format format, const std::vector<double>
 
 // The sum of one role.
 double ProductOf(const std::vector<double>& x, Format format);
-double SumOf(const std::vector<double>& x, Order order, Format accumulator, Format result);
+double SumOf(const std::vector<double>& x, SumOrder order, Format accumulator, Format result);
 
 }  // namespace simgrad::nonfinite

@@ -47,6 +47,22 @@ TEST(AssignPrecision, AnOperationComputesInTheFormatOfItsRole) {
             "  yield %3\n");
 }
 
+TEST(AssignPrecision, CastsIntoARoleRoundAsItSaysUnlessTheyAreExact) {
+  Builder b("roles");
+  const Var x = b.State("x", {});
+  b.SetNext({b.Apply(OpCode::kSin, {x})});
+  precision::Policy policy = In("bf16", "f32");
+  for (Role role : {Role::kState, Role::kDynamics}) {
+    policy.roles[static_cast<size_t>(role)].rounding = CastRounding::kTowardZero;
+  }
+  EXPECT_EQ(Assigned(b.program(), policy),
+            "step:\n"
+            "  %1:f32[] = cast %0  # dynamics x\n"
+            "  %2:f32[] = sin %1  # dynamics\n"
+            "  %3:bf16[] = cast %2 toward_zero  # state\n"
+            "  yield %3\n");
+}
+
 TEST(AssignPrecision, WhatHasTheFormatAlreadyIsNotCast) {
   Builder b("same");
   const Var x = b.State("x", {});

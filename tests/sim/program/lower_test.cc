@@ -142,6 +142,35 @@ TEST(Lower, FingerprintChangesWithEveryNumberOfTheProgram) {
   EXPECT_EQ(fingerprint({}, "f32"), fingerprint({}, "f32"));
 }
 
+precision::Policy Shuffled(const std::string& role, uint64_t seed) {
+  precision::PolicySpec spec;
+  precision::RoleOverride change;
+  change.order = precision::SumOrder(Order::kShuffled, seed);
+  spec.roles.push_back({role, change});
+  return std::get<precision::Policy>(precision::Resolve(spec));
+}
+
+TEST(Lower, NamesTheSeedOfAShuffledSum) {
+  const auto text = [](const precision::Policy& policy) { return Lower(Ball(), policy)->text; };
+  const std::string seven = text(Shuffled("termination", 7));
+  EXPECT_NE(seven.find(" order=shuffled(7) "), std::string::npos) << seven;
+  EXPECT_EQ(seven, text(Shuffled("termination", 7)));
+  EXPECT_NE(seven, text(Shuffled("termination", 8)));
+  EXPECT_EQ(text(Preset("f32")).find("shuffled"), std::string::npos);
+}
+
+// Sums of one length share a permutation, so that a thousand of them cost one.
+TEST(Lower, LimitsThePermutationsOfShuffledSumsAndCountsEachOnce) {
+  LoweredLimits limits;
+  limits.max_permuted = 9;
+  PassBudget enough({}, limits);
+  EXPECT_TRUE(Lower(Ball(9), Shuffled("termination", 7), "", std::nullopt, &enough).ok());
+  PassBudget few({}, limits);
+  const auto refused = Lower(Ball(10), Shuffled("termination", 7), "", std::nullopt, &few);
+  EXPECT_TRUE(IsLimit(refused.status())) << refused.status();
+  EXPECT_EQ(FieldOf(refused.status()), "policy");
+}
+
 TEST(Lower, FingerprintIsTheSha256OfTheText) {
   // FIPS 180-4, the message "abc".
   EXPECT_EQ(Fingerprint("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -159,6 +159,27 @@ TEST(VerifyControl, DrawsStandInTheStepAlone) {
   EXPECT_EQ(FieldOf(vjp.Finish().status()), "step.ops[0].regions[1].ops[0].code");
 }
 
+TEST(VerifyControl, StochasticCastsStandInTheStepAlone) {
+  const auto cast = [](Builder& b, Var x, CastRounding rounding) {
+    return b.Cast(x, Format::kBf16, Overflow::kIeee, rounding);
+  };
+  Builder step("step");
+  step.SetNext({cast(step, step.State("x", {}), CastRounding::kStochastic)});
+  EXPECT_TRUE(step.Finish().ok());
+  for (const CastRounding rounding : {CastRounding::kStochastic, CastRounding::kTowardZero}) {
+    Builder initial("initial");
+    const Var x = initial.State("x", {});
+    initial.SetInitial([&] { return Vars{cast(initial, x, rounding)}; });
+    initial.SetNext({x});
+    const absl::Status status = initial.Finish().status();
+    if (rounding == CastRounding::kTowardZero) {
+      EXPECT_TRUE(status.ok()) << status;
+    } else {
+      EXPECT_EQ(FieldOf(status), "initial.ops[0].rounding");
+    }
+  }
+}
+
 // A terminal cost reads states alone where an instance may stand still.
 TEST(VerifyControl, AHaltedInstanceHasNoObservables) {
   for (const bool halts : {false, true}) {

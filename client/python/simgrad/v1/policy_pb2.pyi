@@ -10,12 +10,20 @@ NON_FINITE_POLICY_STOP: NonFinitePolicy
 NON_FINITE_POLICY_UNSPECIFIED: NonFinitePolicy
 
 class DynamicLossScale(_message.Message):
-    __slots__ = ["clean", "scale"]
+    __slots__ = ["backoff", "clean", "growth", "interval", "mode", "scale"]
+    BACKOFF_FIELD_NUMBER: _ClassVar[int]
     CLEAN_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    backoff: float
     clean: int
+    growth: float
+    interval: int
+    mode: str
     scale: float
-    def __init__(self, scale: _Optional[float] = ..., clean: _Optional[int] = ...) -> None: ...
+    def __init__(self, scale: _Optional[float] = ..., clean: _Optional[int] = ..., mode: _Optional[str] = ..., growth: _Optional[float] = ..., backoff: _Optional[float] = ..., interval: _Optional[int] = ...) -> None: ...
 
 class LossScale(_message.Message):
     __slots__ = ["dynamic", "fixed"]
@@ -74,16 +82,18 @@ class RoleOverride(_message.Message):
     def __init__(self, role: _Optional[str] = ..., setting: _Optional[_Union[RoleSetting, _Mapping]] = ...) -> None: ...
 
 class RoleSetting(_message.Message):
-    __slots__ = ["accumulator", "format", "order", "overflow"]
+    __slots__ = ["accumulator", "format", "order", "overflow", "rounding"]
     ACCUMULATOR_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    ROUNDING_FIELD_NUMBER: _ClassVar[int]
     accumulator: str
     format: str
     order: str
     overflow: str
-    def __init__(self, format: _Optional[str] = ..., overflow: _Optional[str] = ..., order: _Optional[str] = ..., accumulator: _Optional[str] = ...) -> None: ...
+    rounding: str
+    def __init__(self, format: _Optional[str] = ..., overflow: _Optional[str] = ..., order: _Optional[str] = ..., accumulator: _Optional[str] = ..., rounding: _Optional[str] = ...) -> None: ...
 
 class SiteOverride(_message.Message):
     __slots__ = ["setting", "site"]

@@ -54,7 +54,7 @@ class Objective(_message.Message):
     def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[Region, _Mapping]] = ..., terminal: _Optional[_Union[Region, _Mapping]] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ["axes", "bounds", "cap_first", "carried", "code", "combine", "comparison", "decision_site", "dims", "elements", "error", "fill", "format", "has_entry", "indices", "interior", "label", "literal", "max_iter", "operands", "overflow", "predicate", "regions", "results", "reverse", "role", "scanned", "shape", "site", "start", "stride", "test_kind", "transposed", "unit", "upper"]
+    __slots__ = ["axes", "bounds", "cap_first", "carried", "code", "combine", "comparison", "decision_site", "dims", "elements", "error", "fill", "format", "has_entry", "indices", "interior", "label", "literal", "max_iter", "operands", "overflow", "predicate", "regions", "results", "reverse", "role", "rounding", "scanned", "shape", "site", "start", "stride", "test_kind", "transposed", "unit", "upper"]
     AXES_FIELD_NUMBER: _ClassVar[int]
     BOUNDS_FIELD_NUMBER: _ClassVar[int]
     CAP_FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class Op(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     REVERSE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDING_FIELD_NUMBER: _ClassVar[int]
     SCANNED_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +117,7 @@ class Op(_message.Message):
     results: _containers.RepeatedScalarFieldContainer[int]
     reverse: bool
     role: str
+    rounding: str
     scanned: int
     shape: _containers.RepeatedScalarFieldContainer[int]
     site: str
@@ -125,7 +127,7 @@ class Op(_message.Message):
     transposed: bool
     unit: bool
     upper: bool
-    def __init__(self, code: _Optional[str] = ..., role: _Optional[str] = ..., site: _Optional[str] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., label: _Optional[str] = ..., literal: _Optional[_Iterable[float]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., decision_site: _Optional[str] = ..., comparison: _Optional[str] = ..., max_iter: _Optional[int] = ..., cap_first: bool = ..., has_entry: bool = ..., elements: _Optional[int] = ..., carried: _Optional[int] = ..., format: _Optional[str] = ..., overflow: _Optional[str] = ..., reverse: bool = ..., stride: _Optional[_Iterable[int]] = ..., interior: _Optional[_Iterable[int]] = ..., indices: _Optional[_Iterable[int]] = ..., fill: _Optional[float] = ..., bounds: _Optional[str] = ..., combine: _Optional[str] = ..., upper: bool = ..., transposed: bool = ..., unit: bool = ..., predicate: bool = ..., scanned: _Optional[int] = ..., error: bool = ..., test_kind: _Optional[str] = ...) -> None: ...
+    def __init__(self, code: _Optional[str] = ..., role: _Optional[str] = ..., site: _Optional[str] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ..., regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., label: _Optional[str] = ..., literal: _Optional[_Iterable[float]] = ..., axes: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., decision_site: _Optional[str] = ..., comparison: _Optional[str] = ..., max_iter: _Optional[int] = ..., cap_first: bool = ..., has_entry: bool = ..., elements: _Optional[int] = ..., carried: _Optional[int] = ..., format: _Optional[str] = ..., overflow: _Optional[str] = ..., rounding: _Optional[str] = ..., reverse: bool = ..., stride: _Optional[_Iterable[int]] = ..., interior: _Optional[_Iterable[int]] = ..., indices: _Optional[_Iterable[int]] = ..., fill: _Optional[float] = ..., bounds: _Optional[str] = ..., combine: _Optional[str] = ..., upper: bool = ..., transposed: bool = ..., unit: bool = ..., predicate: bool = ..., scanned: _Optional[int] = ..., error: bool = ..., test_kind: _Optional[str] = ...) -> None: ...
 
 class Program(_message.Message):
     __slots__ = ["exports", "initial", "inputs", "level", "name", "objectives", "step", "values"]

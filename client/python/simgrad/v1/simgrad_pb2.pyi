@@ -19,6 +19,13 @@ DIAGNOSTICS_LEVEL_UNSPECIFIED: DiagnosticsLevel
 INSTANCE_REDUCTION_ALL: InstanceReduction
 INSTANCE_REDUCTION_FINITE_ONLY: InstanceReduction
 INSTANCE_REDUCTION_UNSPECIFIED: InstanceReduction
+PATH_KIND_CHOICE: PathKind
+PATH_KIND_COUNT: PathKind
+PATH_KIND_TEST: PathKind
+PATH_KIND_UNSPECIFIED: PathKind
+PATH_USE_FORCED: PathUse
+PATH_USE_RECORDED: PathUse
+PATH_USE_UNSPECIFIED: PathUse
 PROGRAM_DETAIL_FINGERPRINT: ProgramDetail
 PROGRAM_DETAIL_TEXT: ProgramDetail
 PROGRAM_DETAIL_UNSPECIFIED: ProgramDetail
@@ -76,13 +83,14 @@ class CudaTextOptions(_message.Message):
     def __init__(self, mapping: _Optional[_Union[CudaMapping, str]] = ..., per_step: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeProgramRequest(_message.Message):
-    __slots__ = ["adjoint", "cotangent_final_state", "cotangent_trajectory", "cuda", "loops", "objective", "policy", "world", "wrt"]
+    __slots__ = ["adjoint", "cotangent_final_state", "cotangent_trajectory", "cuda", "loops", "objective", "path", "policy", "world", "wrt"]
     ADJOINT_FIELD_NUMBER: _ClassVar[int]
     COTANGENT_FINAL_STATE_FIELD_NUMBER: _ClassVar[int]
     COTANGENT_TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
     CUDA_FIELD_NUMBER: _ClassVar[int]
     LOOPS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
     WRT_FIELD_NUMBER: _ClassVar[int]
@@ -92,10 +100,11 @@ class DescribeProgramRequest(_message.Message):
     cuda: CudaTextOptions
     loops: _containers.RepeatedCompositeFieldContainer[LoopDerivative]
     objective: str
+    path: PathUse
     policy: _policy_pb2.Policy
     world: World
     wrt: _containers.RepeatedCompositeFieldContainer[InputName]
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ..., cuda: _Optional[_Union[CudaTextOptions, _Mapping]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., cotangent_final_state: _Optional[_Iterable[str]] = ..., cotangent_trajectory: _Optional[_Iterable[str]] = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ...) -> None: ...
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., objective: _Optional[str] = ..., adjoint: bool = ..., cuda: _Optional[_Union[CudaTextOptions, _Mapping]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., cotangent_final_state: _Optional[_Iterable[str]] = ..., cotangent_trajectory: _Optional[_Iterable[str]] = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ..., path: _Optional[_Union[PathUse, str]] = ...) -> None: ...
 
 class DescribeProgramResponse(_message.Message):
     __slots__ = ["cuda", "inputs", "program", "source"]
@@ -386,6 +395,48 @@ class NamedTensor(_message.Message):
     tensor: _tensor_pb2.Tensor
     def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., per_step: bool = ...) -> None: ...
 
+class Path(_message.Message):
+    __slots__ = ["decisions", "structure"]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURE_FIELD_NUMBER: _ClassVar[int]
+    decisions: _tensor_pb2.Tensor
+    structure: str
+    def __init__(self, structure: _Optional[str] = ..., decisions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
+class PathColumn(_message.Message):
+    __slots__ = ["element", "first", "kind", "shape", "site", "width"]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    element: _program_pb2.ElementType
+    first: int
+    kind: PathKind
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    site: str
+    width: int
+    def __init__(self, site: _Optional[str] = ..., kind: _Optional[_Union[PathKind, str]] = ..., element: _Optional[_Union[_program_pb2.ElementType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., first: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+
+class PathLayout(_message.Message):
+    __slots__ = ["bytes", "columns", "structure"]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURE_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    columns: _containers.RepeatedCompositeFieldContainer[PathColumn]
+    structure: str
+    def __init__(self, structure: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[PathColumn, _Mapping]]] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class PathOptions(_message.Message):
+    __slots__ = ["forced", "record"]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    forced: Path
+    record: bool
+    def __init__(self, record: bool = ..., forced: _Optional[_Union[Path, _Mapping]] = ...) -> None: ...
+
 class ProgramInfo(_message.Message):
     __slots__ = ["event_sites", "fingerprint", "policy", "termination_sites", "text"]
     EVENT_SITES_FIELD_NUMBER: _ClassVar[int]
@@ -470,7 +521,7 @@ class RolloutResult(_message.Message):
     def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., value: _Optional[float] = ..., values: _Optional[bytes] = ..., path_signatures: _Optional[bytes] = ..., batch_path_signature: _Optional[int] = ..., health: _Optional[_Union[InstanceHealth, _Mapping]] = ..., first_events: _Optional[_Iterable[_Union[FirstEvent, _Mapping]]] = ..., certificates: _Optional[_Iterable[_Union[_diagnostics_pb2.BirthCertificate, _Mapping]]] = ..., phase_seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RolloutSpec(_message.Message):
-    __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "policy", "program", "record", "seed", "steps", "world"]
+    __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "path", "policy", "program", "record", "seed", "steps", "world"]
     CHECKPOINT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_STEPS_FIELD_NUMBER: _ClassVar[int]
     CONTROLS_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +533,7 @@ class RolloutSpec(_message.Message):
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     PARAMS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
@@ -499,13 +551,14 @@ class RolloutSpec(_message.Message):
     instances: int
     objective: str
     params: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    path: PathOptions
     policy: _policy_pb2.Policy
     program: ProgramDetail
     record: _containers.RepeatedScalarFieldContainer[str]
     seed: int
     steps: int
     world: World
-    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., steps: _Optional[int] = ..., instances: _Optional[int] = ..., initial: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., controls: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., first_instance: _Optional[int] = ..., instance_ids: _Optional[_Iterable[int]] = ..., record: _Optional[_Iterable[str]] = ..., diagnostics: _Optional[_Union[DiagnosticsOptions, _Mapping]] = ..., objective: _Optional[str] = ..., chunk_steps: _Optional[int] = ..., checkpoint_interval: _Optional[int] = ..., program: _Optional[_Union[ProgramDetail, str]] = ..., seed: _Optional[int] = ...) -> None: ...
+    def __init__(self, world: _Optional[_Union[World, _Mapping]] = ..., steps: _Optional[int] = ..., instances: _Optional[int] = ..., initial: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., controls: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., first_instance: _Optional[int] = ..., instance_ids: _Optional[_Iterable[int]] = ..., record: _Optional[_Iterable[str]] = ..., diagnostics: _Optional[_Union[DiagnosticsOptions, _Mapping]] = ..., objective: _Optional[str] = ..., chunk_steps: _Optional[int] = ..., checkpoint_interval: _Optional[int] = ..., program: _Optional[_Union[ProgramDetail, str]] = ..., seed: _Optional[int] = ..., path: _Optional[_Union[PathOptions, _Mapping]] = ...) -> None: ...
 
 class ServerInfo(_message.Message):
     __slots__ = ["default_device", "devices", "limits", "metrics_port", "orders", "port", "presets", "revision", "version", "worlds"]
@@ -532,9 +585,10 @@ class ServerInfo(_message.Message):
     def __init__(self, version: _Optional[str] = ..., revision: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., worlds: _Optional[_Iterable[str]] = ..., presets: _Optional[_Iterable[str]] = ..., orders: _Optional[_Iterable[str]] = ..., port: _Optional[int] = ..., metrics_port: _Optional[int] = ..., default_device: _Optional[str] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ["device", "instances", "program", "request_id", "revision", "server_version", "steps", "trajectory"]
+    __slots__ = ["device", "instances", "path", "program", "request_id", "revision", "server_version", "steps", "trajectory"]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -543,13 +597,14 @@ class StreamHeader(_message.Message):
     TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
     device: str
     instances: int
+    path: PathLayout
     program: ProgramInfo
     request_id: str
     revision: str
     server_version: str
     steps: int
     trajectory: _containers.RepeatedCompositeFieldContainer[FieldInfo]
-    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., device: _Optional[str] = ..., server_version: _Optional[str] = ..., instances: _Optional[int] = ..., steps: _Optional[int] = ..., trajectory: _Optional[_Iterable[_Union[FieldInfo, _Mapping]]] = ..., request_id: _Optional[str] = ..., revision: _Optional[str] = ...) -> None: ...
+    def __init__(self, program: _Optional[_Union[ProgramInfo, _Mapping]] = ..., device: _Optional[str] = ..., server_version: _Optional[str] = ..., instances: _Optional[int] = ..., steps: _Optional[int] = ..., trajectory: _Optional[_Iterable[_Union[FieldInfo, _Mapping]]] = ..., request_id: _Optional[str] = ..., revision: _Optional[str] = ..., path: _Optional[_Union[PathLayout, _Mapping]] = ...) -> None: ...
 
 class TensorPiece(_message.Message):
     __slots__ = ["data", "field", "last", "offset"]
@@ -635,6 +690,12 @@ class ProgramDetail(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class InstanceReduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class PathKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class PathUse(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class CudaMapping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

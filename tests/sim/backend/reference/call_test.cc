@@ -211,6 +211,42 @@ TEST(Draw, HangsOnInstanceStepIterationAndElement) {
   }
 }
 
+TEST(StochasticCast, RoundsByTheWordOfItsPlace) {
+  constexpr uint64_t kSeed = 42;
+  Setting setting;
+  setting.instances = 2;
+  setting.steps = 2;
+  setting.states = {{1.0, 1.5, 3.0}};
+  setting.adjust = [](Work& work) {
+    work.batch.instance_ids = {9, 4};
+    tests::Bind(work, InputKind::kData, kRandomKey, RandomKeys(kSeed, work.batch.instance_ids));
+  };
+  const auto cast = [](Var x) {
+    return x.builder->Cast(x, Format::kBf16, Overflow::kIeee, CastRounding::kStochastic);
+  };
+  const Outcome outcome = RunProgram(setting, [&](Builder& b) {
+    const Var x = b.State("x", {3});
+    const Vars made =
+        b.For(2, {x}, [&](Var, const Vars& now) { return Vars{cast(now[0] + 0.001)}; });
+    b.SetNext({made[0]});
+  });
+  const std::vector<double> now = FinalState(outcome);
+  for (size_t row = 0; row < 2; ++row) {
+    const uint64_t key = precision::RandomKey(kSeed, row == 0 ? 9 : 4);
+    for (int64_t e = 0; e < 3; ++e) {
+      double x = setting.states[0][static_cast<size_t>(e)];
+      for (int64_t t = 0; t < 2; ++t) {
+        for (int64_t i = 0; i < 2; ++i) {
+          const uint64_t words = precision::Draw(key, 0, t, i, e).first;
+          x = precision::RoundTo(Format::kBf16, x + 0.001, Overflow::kIeee,
+                                 CastRounding::kStochastic, static_cast<uint32_t>(words >> 32));
+        }
+      }
+      EXPECT_EQ(now[3 * row + static_cast<size_t>(e)], x) << "row " << row << " element " << e;
+    }
+  }
+}
+
 // ---- halts ----
 
 struct Fall {

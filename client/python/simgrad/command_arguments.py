@@ -1,0 +1,133 @@
+"""Arguments that several commands of the command line take, and what they say."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, Sequence
+
+import numpy as np
+
+from simgrad.client import Client
+from simgrad.named_world import named_world
+from simgrad.request import declarations_of
+from simgrad.v1 import program_pb2
+from simgrad.world import World
+
+WORLD_HELP = (
+    "a built-in world; or file.py:NAME or module:NAME, a World of Python or a function that returns one; or "
+    "file.txtpb, which World.save wrote"
+)
+
+
+def add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a number, a word, or true or false (repeatable); arguments of a function that returns a world",
+    )
+
+
+def add_inputs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--steps", type=int, required=True, help="number of steps")
+    for name, what in (
+        ("initial", "initial state"),
+        ("param", "parameter"),
+        ("control", "control"),
+        ("data", "data"),
+    ):
+        command.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="NAME=VALUES",
+            help=f"{what} (repeatable)",
+        )
+    command.add_argument(
+        "--weights", metavar="VALUES", help="one per instance, of their values in the sum (default ones)"
+    )
+    command.add_argument(
+        "--instances", type=int, default=0, metavar="N", help="how many, where no input says so"
+    )
+    command.add_argument(
+        "--first-instance", type=int, default=0, metavar="ID", help="id of the first (default 0)"
+    )
+    command.add_argument("--progress", action="store_true", help="show a progress bar")
+
+
+def world_of(options: argparse.Namespace) -> World:
+    given = assignments("config", options.config)
+    config: dict[str, Any] = {name: config_value(text) for name, text in given.items()}
+    return named_world(options.world, config)
+
+
+def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of calls that `add_inputs` asks for."""
+    declared = declarations_of(client.program(world).source)
+
+    def inputs(option: str, given: Sequence[str], kind: int) -> dict[str, np.ndarray]:
+        return {
+            name: array_of(text, declared.get((kind, name), (0, 0))[0])
+            for name, text in assignments(option, given).items()
+        }
+
+    return dict(
+        steps=options.steps,
+        initial=inputs("initial", options.initial, program_pb2.INPUT_KIND_STATE),
+        params=inputs("param", options.param, program_pb2.INPUT_KIND_PARAM),
+        controls=inputs("control", options.control, program_pb2.INPUT_KIND_CONTROL),
+        data=inputs("data", options.data, program_pb2.INPUT_KIND_DATA),
+        objective=options.objective,
+        weights=None if options.weights is None else array_of(options.weights, 1),
+        instances=options.instances,
+        first_instance=options.first_instance,
+        progress=options.progress,
+    )
+
+
+def assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE by name; each name once, so that nothing that was typed is ignored."""
+    values: dict[str, str] = {}
+    for name, value in map(_assignment, texts):
+        if name in values:
+            raise ValueError(f"--{option} {name} is given twice, as {values[name]} and as {value}")
+        values[name] = value
+    return values
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"{text!r}: NAME=VALUE")
+    return name, value
+
+
+def _number(text: str) -> float:
+    try:
+        return float.fromhex(text) if "0x" in text.lower() else float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number: decimal, or C hexadecimal (0x1.8p-11)") from None
+
+
+def config_value(text: str) -> float | str | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return _number(text)
+    except ValueError:
+        return text
+
+
+def array_of(text: str, rank: int) -> np.ndarray:
+    """The numbers of `text`; a single number stays one where the input is declared as a scalar."""
+    if text.startswith("@"):
+        return np.asarray(np.load(text[1:], allow_pickle=False))
+    numbers = [_number(part) for part in text.split(",")]
+    return np.array(numbers[0] if rank == 0 and len(numbers) == 1 else numbers)
+
+
+def print_fields(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> None:
+    # Flushed here, so that a reader that has left is noticed here.
+    print(json.dumps(fields, indent=2) if options.json else text(fields), flush=True)

@@ -1,0 +1,289 @@
+"""The path of a run: every decision that it took, as data.
+
+N is the number of instances, T the number of steps.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping
+
+import numpy as np
+
+from simgrad.diagnostics import EventTrace
+from simgrad.v1 import program_pb2, simgrad_pb2, tensor_pb2
+
+# Names that the server adds to those of a world; no name of a world has a space.
+TAKEN = "path taken"
+_FORCED, _MARGIN = "forced ", "margin "
+
+_KINDS = {
+    simgrad_pb2.PATH_KIND_TEST: "test",
+    simgrad_pb2.PATH_KIND_COUNT: "count",
+    simgrad_pb2.PATH_KIND_CHOICE: "choice",
+}
+_DTYPES = {
+    program_pb2.ELEMENT_TYPE_BOOL: np.dtype(bool),
+    program_pb2.ELEMENT_TYPE_I32: np.dtype(np.int32),
+    program_pb2.ELEMENT_TYPE_I64: np.dtype(np.int64),
+    program_pb2.ELEMENT_TYPE_U32: np.dtype(np.uint32),
+    program_pb2.ELEMENT_TYPE_U8: np.dtype(np.uint8),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One decision of a step, and where it stands in the bytes of an instance and step.
+
+    Attributes:
+      site: the name of the test, loop or choice.
+      kind: "test" (whether it holds), "count" (iterations of a loop) or "choice" (integers that
+        were chosen by reals).
+      shape: axes of the loops around it, outermost first: the elements of a loop per element, then
+        its iterations, one more than the cap where the test of a loop decides; then its own. What
+        was not decided is 0.
+    """
+
+    site: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    first: int  # bit where width is 0, else byte
+    width: int
+
+    @classmethod
+    def of(cls, message: simgrad_pb2.PathColumn) -> "Column":
+        dtype = _DTYPES[message.element].name
+        shape = tuple(message.shape)
+        return cls(message.site, _KINDS[message.kind], dtype, shape, message.first, message.width)
+
+    @property
+    def count(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def decode(self, packed: np.ndarray) -> np.ndarray:
+        """[N, T, shape] of packed bytes [N, T, bytes]."""
+        shape = (*packed.shape[:2], *self.shape)
+        if self.width == 0:
+            first, last = self.first // 8, (self.first + self.count + 7) // 8
+            bits = np.unpackbits(packed[..., first:last], axis=-1, bitorder="little")
+            skip = self.first % 8
+            return bits[..., skip : skip + self.count].astype(bool).reshape(shape)
+        part = np.ascontiguousarray(packed[..., self.first : self.first + self.count * self.width])
+        dtype = np.dtype(self.dtype)
+        signed = "i" if dtype.kind == "i" and self.width == dtype.itemsize else "u"
+        return part.view(f"<{signed}{self.width}").astype(dtype).reshape(shape)
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """Where two paths part, by instance.
+
+    Attributes:
+      step: [N] int64, the first step that differs; -1 where none does.
+      site: [N] the site of the first decision in it that differs, in the order of the text; "" where
+        none does.
+      index: [N] tuples, the element of that column: loop axes, then the decision's own.
+    """
+
+    step: np.ndarray
+    site: list[str]
+    index: list[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Where the tests of one site disagreed with the path that the run was given, by step.
+
+    Attributes:
+      count: [T] number of decisions that the run would have taken otherwise.
+      margin: [T] the margin a - b closest to 0 among those tests; NaN where none disagreed, or where
+        the site compares no reals.
+      margin_ulps: [T] the margin closest to 0 in ulps of the comparison, likewise.
+      margin_instance: [T] id of the instance that has `margin_ulps`.
+      first_step: [N] the first step in which the instance disagreed at this site; -1: never.
+    """
+
+    count: np.ndarray
+    margin: np.ndarray
+    margin_ulps: np.ndarray
+    margin_instance: np.ndarray
+    first_step: np.ndarray | None = None
+
+
+class Path:
+    """All decisions of a rollout: outcomes of tests, iterations of loops, indices chosen by reals.
+
+    A run with path=True gives one (`r.path`); a run with path=p follows it. It fits every run of the
+    same operations, shapes, sites and caps with as many instances and steps, under any policy and
+    any tolerance. Kinks (max, abs) are not in it.
+
+    Attributes:
+      structure: digest of what it fits.
+      instances, steps: N, T.
+      columns: by site, [N, T, ...] arrays of bools (tests) and integers (see Column.shape), unpacked
+        when they are read.
+      nbytes: bytes that it holds.
+    """
+
+    def __init__(self, structure: str, layout: Iterable[Column], packed: np.ndarray):
+        self.structure = structure
+        self.layout = tuple(layout)
+        self._packed = packed
+
+    @classmethod
+    def of(cls, layout: simgrad_pb2.PathLayout, packed: np.ndarray) -> "Path":
+        return cls(layout.structure, map(Column.of, layout.columns), packed)
+
+    @property
+    def instances(self) -> int:
+        return int(self._packed.shape[0])
+
+    @property
+    def steps(self) -> int:
+        return int(self._packed.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._packed.nbytes)
+
+    @property
+    def columns(self) -> Mapping[str, np.ndarray]:
+        return {column.site: column.decode(self._packed) for column in self.layout}
+
+    def __getitem__(self, site: str) -> np.ndarray:
+        """One column."""
+        for column in self.layout:
+            if column.site == site:
+                return column.decode(self._packed)
+        raise KeyError(f"no site {site!r} in the path; it has {[c.site for c in self.layout]}")
+
+    def __len__(self) -> int:
+        """The number of sites."""
+        return len(self.layout)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Path):
+            return NotImplemented
+        return self.structure == other.structure and np.array_equal(self._packed, other._packed)
+
+    def __repr__(self) -> str:
+        sites = ", ".join(c.site for c in self.layout[:6]) + (", ..." if len(self) > 6 else "")
+        return (
+            f"Path({len(self)} sites ({sites}), {self.instances} instances, {self.steps} steps, "
+            f"{self.nbytes} bytes, structure {self.structure[:12]})"
+        )
+
+    def take(self, instances: Iterable[int]) -> "Path":
+        """The path of some instances, by index."""
+        return Path(self.structure, self.layout, self._packed[np.asarray(list(instances), int)])
+
+    def first_difference(self, other: "Path") -> FirstDifference:
+        """Where each instance first decides otherwise in `other`.
+
+        Errors: ValueError for a path of another structure, or of other sizes.
+        """
+        if self.structure != other.structure:
+            raise ValueError("the paths are of different structures: they hold different decisions")
+        if self._packed.shape != other._packed.shape:
+            raise ValueError(
+                f"a path of {self.instances} instances in {self.steps} steps and one of "
+                f"{other.instances} in {other.steps} cannot be compared"
+            )
+        differs = (self._packed != other._packed).any(axis=-1)
+        step = np.where(differs.any(axis=1), differs.argmax(axis=1) if self.steps else 0, -1)
+        site, index = [""] * self.instances, [()] * self.instances  # type: list[str], list[Any]
+        left = np.flatnonzero(step >= 0)
+        for column in self.layout:
+            mine, others = (column.decode(p._packed[left, step[left]][:, None]) for p in (self, other))
+            unequal = (mine != others).reshape(len(left), column.count)
+            here = unequal.any(axis=1)
+            flat = unequal[here].argmax(axis=1)
+            places = np.stack(np.unravel_index(flat, column.shape or (1,)), axis=1)
+            for n, place in zip(left[here], places[:, : len(column.shape)].tolist()):
+                site[n], index[n] = column.site, tuple(place)
+            left = left[~here]
+        return FirstDifference(step.astype(np.int64), site, index)
+
+    def to_proto(self) -> simgrad_pb2.Path:
+        return simgrad_pb2.Path(
+            structure=self.structure,
+            decisions=tensor_pb2.Tensor(
+                dtype=tensor_pb2.DTYPE_U8,
+                shape=self._packed.shape,
+                inline=np.ascontiguousarray(self._packed).tobytes(),
+            ),
+        )
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Writes an .npz file, which NumPy reads without this package."""
+        fields = {
+            name: np.array([getattr(c, name) for c in self.layout])
+            for name in ("site", "kind", "dtype", "first", "width")
+        }
+        shapes = np.array([",".join(map(str, c.shape)) for c in self.layout], str)
+        np.savez_compressed(
+            file, structure=self.structure, packed=self._packed, shape=shapes, **fields
+        )
+
+    @classmethod
+    def load(cls, file: str | os.PathLike[str]) -> "Path":
+        """Reads what `save` wrote.
+
+        Errors: those of numpy.load; ValueError where the file holds no path.
+        """
+        with np.load(file) as saved:
+            missing = {"structure", "packed", "site", "shape"} - set(saved.files)
+            if missing:
+                raise ValueError(f"{file} is no path: it has no {', '.join(sorted(missing))}")
+            columns = [
+                Column(
+                    str(site), str(kind), str(dtype), _shape(str(shape)), int(first), int(width)
+                )
+                for site, kind, dtype, shape, first, width in zip(
+                    *(saved[k] for k in ("site", "kind", "dtype", "shape", "first", "width"))
+                )
+            ]
+            return cls(str(saved["structure"]), columns, saved["packed"])
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",") if n)
+
+
+def options_of(path: "bool | Path") -> simgrad_pb2.PathOptions | None:
+    """The message of a `path` argument."""
+    if isinstance(path, Path):
+        return simgrad_pb2.PathOptions(forced=path.to_proto())
+    if not isinstance(path, bool):
+        raise TypeError(f"path is True, to record it, or a simgrad.Path to follow, not {path!r}")
+    return simgrad_pb2.PathOptions(record=True) if path else None
+
+
+def path_use(options: simgrad_pb2.PathOptions) -> int:
+    """What a run of these options does with its path, as DescribeProgram is told."""
+    if options.record:
+        return int(simgrad_pb2.PATH_USE_RECORDED)
+    forced = options.HasField("forced")
+    return int(simgrad_pb2.PATH_USE_FORCED if forced else simgrad_pb2.PATH_USE_UNSPECIFIED)
+
+
+def take_forced(events: dict[str, EventTrace], layout: simgrad_pb2.PathLayout) -> dict[str, Forced]:
+    """Takes out of `events` those that tell of a path, by site."""
+    forced = {}
+    for column in layout.columns:
+        counted = events.pop(_FORCED + column.site, None)
+        margins = events.pop(_MARGIN + column.site, None)
+        if counted is None:
+            continue
+        nowhere = np.full(len(counted.count), np.nan)
+        undecided = nowhere if margins is None else np.where(margins.checks > 0, 0.0, np.nan)
+        forced[column.site] = Forced(
+            counted.count,
+            nowhere if margins is None else margins.margin + undecided,
+            nowhere if margins is None else margins.margin_ulps + undecided,
+            np.zeros(len(counted.count), np.uint64) if margins is None else margins.margin_ulps_instance,
+            counted.first_step,
+        )
+    return forced

@@ -1,0 +1,225 @@
+"""The same work in several variants, and what parts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
+
+import numpy as np
+
+from simgrad import errors
+from simgrad.progress import ProgressCallback
+from simgrad.results import Gradient, Rollout
+from simgrad.why.difference import Difference, GradientDifference, differences, gradient_differences
+from simgrad.why.fork import Forks, forks_of
+from simgrad.why.recorder import Recorder
+from simgrad.why.sentence import Sentence, sentences
+from simgrad.why.split import Parts, split
+from simgrad.why.table import aligned
+from simgrad.why.variants import Policies, variants_of
+from simgrad.why.work import Calls, Variant, Work, check_arguments, work_of
+from simgrad.world import World
+
+if TYPE_CHECKING:
+    from simgrad.client import Client
+
+
+@dataclass(repr=False)
+class Pair:
+    """What parts a variant from the reference.
+
+    Attributes:
+      reference, other: their names. reference_result, other_result: their answers.
+      forks: where paths part; None where the two have no common structure of paths (another number of steps).
+      states, trajectories: Difference by name, of what both have in one shape.
+      value: (reference, other) of the objective, or None without one.
+      values: Difference of the values of instances, or None.
+      gradients: GradientDifference by input; empty for rollouts.
+      split: Parts by input, with split=True; else None.
+      sentences: the above in words, the most important first.
+    """
+
+    reference: str
+    other: str
+    reference_result: Rollout
+    other_result: Rollout
+    forks: Forks | None
+    states: dict[str, Difference]
+    trajectories: dict[str, Difference]
+    value: tuple[float, float] | None
+    values: Difference | None
+    gradients: dict[str, GradientDifference]
+    split: dict[str, Parts] | None
+    sentences: list[Sentence]
+
+    @property
+    def why(self) -> str:
+        """The most important sentence."""
+        return self.sentences[0].text
+
+    @property
+    def iterations(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """By loop, the iterations of (reference, other): mean over the runs of each step, [T]."""
+        mine, theirs = self.reference_result.sites, self.other_result.sites
+        return {n: (mine[n].iterations_mean, theirs[n].iterations_mean) for n in mine if n in theirs}
+
+    @property
+    def events(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """By test that is no loop's, for how many elements it held in (reference, other), [T]."""
+        mine, theirs = self.reference_result.events, self.other_result.events
+        return {n: (mine[n].count, theirs[n].count) for n in mine if n in theirs}
+
+    def __repr__(self) -> str:
+        return "\n".join(str(sentence) for sentence in self.sentences)
+
+
+@dataclass(repr=False)
+class Comparison:
+    """What Client.compare returns.
+
+    Attributes:
+      reference: name of the first variant.
+      results: the answers by variant: Rollouts, or Gradients. Arrays are by name, also those of worlds
+        with pytrees.
+      pairs: a Pair for each variant but the reference, by its name.
+      calls: how many calls of the server this took.
+    """
+
+    reference: str
+    results: dict[str, Rollout]
+    pairs: dict[str, Pair]
+    calls: int
+
+    @property
+    def why(self) -> str:
+        """One sentence for each variant but the reference: what its numbers changed, and where."""
+        return "\n".join(pair.why for pair in self.pairs.values())
+
+    def __repr__(self) -> str:
+        return f"Comparison with {self.reference}\n{self.table()}\n{self.why}"
+
+    def table(self) -> str:
+        """A row for each variant but the reference."""
+        rows = [["variant", "instances that part", "first step", "site", "gradient off by (relative)"]]
+        for name, pair in self.pairs.items():
+            forks = pair.forks
+            first = forks.first if forks else None
+            worst = [f"{n} {off.relative:.2g}" for n, off in pair.gradients.items()]
+            rows.append(
+                [
+                    name,
+                    f"{forks.count} of {pair.other_result.instances}" if forks else "not comparable",
+                    str(first.step) if first else "",
+                    (first.site or "?") if first else "",
+                    ", ".join(worst[:3]) + (" ..." if len(worst) > 3 else ""),
+                ]
+            )
+        return aligned(rows)
+
+    def html(self) -> str:
+        """A report in one file: no script, no font and no image is fetched."""
+        from simgrad.why.report_html import page
+
+        return page(self)
+
+
+def compare(
+    client: Client,
+    world: World,
+    *,
+    steps: int,
+    policies: Policies,
+    orders: Sequence[str],
+    configs: Sequence[Mapping[str, Any]],
+    worlds: Mapping[str, World] | None,
+    gradient: bool,
+    divide: bool,
+    timeout: float,
+    retry: Any,
+    progress: bool | ProgressCallback,
+    **arguments: Any,
+) -> Comparison:
+    """What Client.compare does."""
+    if divide and not gradient:
+        raise ValueError("split=True divides the error of a gradient: it needs gradient=True")
+    check_arguments(arguments, gradient)
+    variants = variants_of(world, steps, policies, orders, configs, worlds)
+    with Calls("compare", timeout, retry, progress) as calls:
+        plain, work = work_of(client, world, calls, **arguments)
+        variants = [_plain(v, world, plain) for v in variants]
+        if divide:
+            work = work.each()
+        reference, *others = variants
+        calls.expect(sum(v.steps for v in variants) * (2 if gradient else 1))
+        recorder = Recorder(work, gradient)
+        results = {v.name: recorder.run(v) for v in variants}
+        pairs = {}
+        for other in others:
+            runs = (results[reference.name], results[other.name])
+            forks = None
+            if reference.steps == other.steps:
+                forks = forks_of(work, reference, other, runs)
+            parts = _split(work, reference, other, runs, forks, recorder) if divide else None
+            pairs[other.name] = pair_of(reference.name, other.name, runs, forks, parts)
+    return Comparison(reference.name, results, pairs, calls.count)
+
+
+def _split(
+    work: Work,
+    reference: Variant,
+    other: Variant,
+    runs: tuple[Rollout, Rollout],
+    forks: Forks | None,
+    recorder: Recorder,
+) -> dict[str, Parts]:
+    a, b = runs
+    assert isinstance(a, Gradient) and isinstance(b, Gradient)
+    if forks is None:
+        raise ValueError(f"split=True: {other.name} has another number of steps than {reference.name}")
+    if a.path is None or b.path is None:
+        raise errors.Unimplemented(
+            f"split=True needs the paths of runs, and the server gives none: {recorder.refusal}",
+            reason="NO_PATH",
+        )
+    if a.path.structure != b.path.structure:
+        raise ValueError(f"split=True: {other.name} cannot be forced along the path of {reference.name}: "
+                         "they have other operations, shapes or caps")
+    return split(work, reference, other, (a, b), forks)
+
+
+def pair_of(
+    reference: str,
+    other: str,
+    runs: tuple[Rollout, Rollout],
+    forks: Forks | None,
+    split: dict[str, Parts] | None,
+) -> Pair:
+    a, b = runs
+    value = None if a.value is None or b.value is None else (a.value, b.value)
+    values = differences({"": a.values}, {"": b.values}) if a.values is not None and b.values is not None else {}
+    pair = Pair(
+        reference,
+        other,
+        a,
+        b,
+        forks,
+        states=differences(a.state, b.state),
+        trajectories=differences(a.trajectory, b.trajectory),
+        value=value,
+        values=values.get(""),
+        gradients=gradient_differences(a, b)
+        if isinstance(a, Gradient) and isinstance(b, Gradient)
+        else {},
+        split=split,
+        sentences=[],
+    )
+    pair.sentences = sentences(pair)
+    return pair
+
+
+def _plain(variant: Variant, world: World, plain: World) -> Variant:
+    """The variant in a world whose answers are by name."""
+    if variant.world is world:
+        return replace(variant, world=plain)
+    program = variant.world.program
+    return variant if program is None else replace(variant, world=World(program=program))

@@ -1,0 +1,113 @@
+"""How far the answers of two runs are from each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+import numpy as np
+
+from simgrad.results import Gradient
+
+_WORDS = {"initial": "state", "params": "param", "controls": "control"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one array of another run from the reference's.
+
+    Attributes:
+      largest: largest |other - reference|; inf or NaN where an element of either is not finite and they differ.
+      relative: |other - reference| / |reference|, Euclidean over all elements; 0 where both are equal, inf
+        where the reference is 0 and the other is not, NaN where `largest` is not finite.
+      at: index of the element with the largest difference; () where there is none.
+    """
+
+    largest: float
+    relative: float
+    at: tuple[int, ...]
+
+    @property
+    def rank(self) -> float:
+        """Of differences by size: the relative one, what is not finite last."""
+        return float("inf") if np.isnan(self.relative) else self.relative
+
+
+@dataclass(frozen=True)
+class GradientDifference(Difference):
+    """And of a gradient, for (reference, other):
+
+    Attributes:
+      connected: instances in which the input received a cotangent.
+      zero: instances whose gradient is 0 in every element.
+      gated_by: the site that gated a disconnected input; "" where none did.
+    """
+
+    connected: tuple[int, int]
+    zero: tuple[int, int]
+    gated_by: tuple[str, str]
+
+
+def difference(reference: np.ndarray, other: np.ndarray) -> Difference:
+    """Maths: in f64; an infinity that both have is no difference."""
+    a, b = np.asarray(reference, np.float64), np.asarray(other, np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, b - a)
+    if off.size == 0 or not off.any():
+        return Difference(0.0, 0.0, ())
+    flat = int(np.argmax(np.where(np.isnan(off), np.inf, np.abs(off))))
+    at = tuple(int(k) for k in np.unravel_index(flat, off.shape))
+    return Difference(float(np.abs(off[at])), _relative(off, a), at)
+
+
+def _relative(off: np.ndarray, a: np.ndarray) -> float:
+    if not np.isfinite(off).all():
+        return float("nan")
+    largest = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
+    if largest == 0.0:
+        return float("inf")
+    # Scaled, so that squares neither overflow nor vanish.
+    norm = float(np.linalg.norm((a[np.isfinite(a)] / largest).ravel()))
+    return float(np.linalg.norm((off / largest).ravel())) / norm
+
+
+def differences(
+    reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
+) -> dict[str, Difference]:
+    """By name, of what both have in one shape."""
+    return {
+        name: difference(a, other[name])
+        for name, a in reference.items()
+        if name in other and np.shape(a) == np.shape(other[name])
+    }
+
+
+def gradients_by_name(result: Gradient) -> dict[str, np.ndarray]:
+    """The gradients of an answer, under the names that `connected` has: "k", or "param.k" where two kinds
+    of inputs have one name."""
+    found = {}
+    for group, word in _WORDS.items():
+        for name, array in getattr(result, group).items():
+            found[name if name in result.connected else f"{word}.{name}"] = array
+    return found
+
+
+def gradient_differences(reference: Gradient, other: Gradient) -> dict[str, GradientDifference]:
+    """By name, as gradients_by_name has it."""
+    a, b = gradients_by_name(reference), gradients_by_name(other)
+    found = {}
+    for name, plain in differences(a, b).items():
+        found[name] = GradientDifference(
+            plain.largest,
+            plain.relative,
+            plain.at,
+            connected=(reference.connected[name], other.connected[name]),
+            zero=(zeros(reference, name), zeros(other, name)),
+            gated_by=(reference.gated_by[name], other.gated_by[name]),
+        )
+    return found
+
+
+def zeros(result: Gradient, name: str) -> int:
+    """Instances whose gradient of an input is 0 in every element."""
+    return round(result.zero_share[name] * (result.instances - result.left_out))

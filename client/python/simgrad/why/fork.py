@@ -1,0 +1,288 @@
+"""Where the paths of two runs part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Callable
+
+import numpy as np
+
+from simgrad.diagnostics import REASONS, EventTrace, TerminationTrace
+from simgrad.path import Path
+from simgrad.results import Rollout
+from simgrad.why.work import Variant, Work
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one of two runs did at a fork, in the instance and the step of it.
+
+    Attributes:
+      iterations, reason: of a loop: how often it turned, and why it stopped; -1 and "" for another test.
+      held: of a test that is no loop's: elements for which it held; -1 for a loop, and where it is not told.
+      margin, margin_ulps: a - b of a test of this site in this step, and its distance in ulps; inf where none is
+        told. `exact`: it is that of the decision that parts; else that of the test nearest to its threshold.
+      checks: how many tests of this site there were in this step.
+      test: of a loop with a predicate, the test that decided; else "".
+    """
+
+    iterations: int
+    reason: str
+    held: int
+    margin: float
+    margin_ulps: float
+    exact: bool
+    checks: int
+    test: str = ""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """The first decision that two runs of one instance take otherwise.
+
+    Attributes:
+      instance: index in the request; instance_id: its id.
+      step: the first step whose decisions differ. site: whose. line: of the user's file, or "".
+      index: of an element of the site, loops around it first; () where it is not known, or the site has one.
+      kind: "loop" or "test".
+      reference, other: what the two runs did there.
+    """
+
+    instance: int
+    instance_id: int
+    step: int
+    site: str
+    line: str
+    index: tuple[int, ...]
+    kind: str
+    reference: Side
+    other: Side
+
+
+@dataclass(frozen=True)
+class Forks:
+    """Where the paths of all instances part.
+
+    Attributes:
+      parted: [N] bool: whether the paths differ.
+      step: [N] first step at which they do; -1: never, or not located (`located` tells which).
+      site: [N] the site of that decision; "" where it is not known.
+      located: [N] bool: whether step is known.
+      first: the earliest, of the lowest instance among equals; None without one.
+    """
+
+    parted: np.ndarray
+    step: np.ndarray
+    site: list[str]
+    located: np.ndarray
+    first: Fork | None
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.parted))
+
+    def sites(self) -> dict[str, int]:
+        """How many instances part at each site, most first, then by name."""
+        counts: dict[str, int] = {}
+        for name in self.site:
+            if name:
+                counts[name] = counts.get(name, 0) + 1
+        return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def forks_of(
+    work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
+) -> Forks:
+    """Where two runs part: by their paths where both have one, else by signatures.
+
+    Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
+    were several tests. Without paths, log2(T) prefixes of both runs.
+    """
+    a, b = runs
+    if a.path is not None and b.path is not None and a.path.structure == b.path.structure:
+        return _by_paths(work, reference, other, (a.path, b.path))
+    return _by_signatures(work, reference, other, runs)
+
+
+def _by_paths(
+    work: Work, reference: Variant, other: Variant, paths: tuple[Path, Path]
+) -> Forks:
+    differs = paths[0].first_difference(paths[1])
+    parted = differs.step >= 0
+    first = None
+    if parted.any():
+        step = int(differs.step[parted].min())
+        i = int(np.flatnonzero(differs.step == step)[0])
+        first = look_closely(work, reference, other, i, step, differs.site[i], differs.index[i])
+    return Forks(parted, differs.step, list(differs.site), parted, first)
+
+
+def _by_signatures(
+    work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
+) -> Forks:
+    """Loops tell their steps at diagnostics "instances". Where there are other tests too, only the earliest
+    step is searched."""
+    a, b = runs
+    parted = a.path_signatures != b.path_signatures
+    step, site = _loops_differ(a, b)
+    site = [name if differs else "" for name, differs in zip(site, parted)]
+    step = np.where(parted, step, -1)
+    located = step >= 0
+    if parted.any() and (a.program.event_sites or not located[parted].all()):
+        among = np.flatnonzero(parted)
+        differs = _prefix_differs(work.take(among), reference, other)
+        earliest = first_step(lambda steps: bool(differs(steps).any()), a.steps)
+        located = np.zeros(parted.shape, bool)
+        located[among] = differs(earliest + 1)
+        site = [name if at == earliest else "" for name, at in zip(site, np.where(located, step, -1))]
+        step = np.where(located, earliest, -1)
+    first = None
+    if located.any():
+        earliest = int(step[located].min())
+        instance = int(np.flatnonzero(located & (step == earliest))[0])
+        first = look_closely(work, reference, other, instance, earliest)
+        site[instance] = first.site
+    return Forks(parted, step, site, located, first)
+
+
+def first_step(differs: Callable[[int], bool], steps: int) -> int:
+    """The first step t for which prefixes of t + 1 steps differ, where those of `steps` do."""
+    agree, differ = 0, steps
+    while differ - agree > 1:
+        middle = (agree + differ) // 2
+        agree, differ = (agree, middle) if differs(middle) else (middle, differ)
+    return differ - 1
+
+
+def _prefix_differs(
+    work: Work, reference: Variant, other: Variant
+) -> Callable[[int], np.ndarray]:
+    known: dict[int, np.ndarray] = {}
+
+    def differs(steps: int) -> np.ndarray:
+        if steps not in known:
+            work.calls.expect(2 * steps)
+            a, b = (
+                work.run(v, gradient=False, steps=steps, diagnostics="off").path_signatures
+                for v in (reference, other)
+            )
+            known[steps] = a != b
+        return known[steps]
+
+    return differs
+
+
+def _loops_differ(a: Rollout, b: Rollout) -> tuple[np.ndarray, list[str]]:
+    """[N] first step at which a loop turns or stops otherwise, -1: none; and which loop."""
+    step = np.full(a.instances, -1)
+    site = [""] * a.instances
+    for name, trace in a.sites.items():
+        other = b.sites.get(name)
+        if other is None or trace.instance_iterations is None or other.instance_iterations is None:
+            continue
+        assert trace.instance_reasons is not None and other.instance_reasons is not None
+        differs = (trace.instance_iterations != other.instance_iterations) | (
+            trace.instance_reasons != other.instance_reasons
+        )
+        for i in np.flatnonzero(differs.any(axis=0)):
+            t = int(differs[:, i].argmax())
+            if step[i] < 0 or t < step[i]:
+                step[i], site[i] = t, name
+    return step, site
+
+
+def look_closely(
+    work: Work,
+    reference: Variant,
+    other: Variant,
+    instance: int,
+    step: int,
+    site: str = "",
+    index: tuple[int, ...] = (),
+) -> Fork:
+    """What both runs of one instance do at a step at which they part: they run again, alone. `site` and
+    `index`: of the decision, where paths told it."""
+    alone = work.take([instance])
+    count = step + 1
+    variants = (reference, other)
+    work.calls.expect(2 * count)
+    recorded = bool(site)
+    a, b = (
+        alone.run(v, gradient=False, steps=count, diagnostics="summary", path=recorded)
+        for v in variants
+    )
+    name, kind = (site, _kind(a, site)) if recorded else _parting_site(a, b, step)
+    sides = [_side(run, name, kind, step) for run in (a, b)]
+    if recorded:
+        for k, (variant, run) in enumerate(zip(variants, (b, a))):
+            if not sides[k].exact and run.path is not None:
+                work.calls.expect(count)
+                forced = alone.run(
+                    variant, gradient=False, steps=count, diagnostics="summary", path=run.path
+                )
+                sides[k] = _exact(sides[k], forced, name, step)
+    trace = traces_of(a).get(name)
+    line = trace.line if trace is not None else ""
+    return Fork(instance, int(work.ids[instance]), step, name, line, index, kind, *sides)
+
+
+def _kind(run: Rollout, site: str) -> str:
+    layout = run.path.layout if run.path is not None else ()
+    return "loop" if any(c.site == site and c.kind == "count" for c in layout) else "test"
+
+
+def _exact(side: Side, forced: Rollout, site: str, step: int) -> Side:
+    """The side with the margin at which its run disagrees with the other's path, where that is one test's."""
+    told = forced.forced.get(site)
+    if told is None or told.count[step] == 0 or not np.isfinite(told.margin[step]):
+        return side
+    margin, ulps = float(told.margin[step]), float(told.margin_ulps[step])
+    return replace(side, margin=margin, margin_ulps=ulps, exact=int(told.count[step]) == 1)
+
+
+def traces_of(run: Rollout) -> dict[str, TerminationTrace | EventTrace]:
+    """What happened at every site: loops, then other tests."""
+    return {**run.sites, **run.events}
+
+
+def _parting_site(a: Rollout, b: Rollout, step: int) -> tuple[str, str]:
+    for name, trace in a.sites.items():
+        theirs = b.sites[name]
+        if (
+            trace.iterations_max[step] != theirs.iterations_max[step]
+            or trace.runs[step] != theirs.runs[step]
+            or (trace.reasons[step] != theirs.reasons[step]).any()
+        ):
+            return name, "loop"
+    for name, event in a.events.items():
+        held = b.events[name]
+        if event.count[step] != held.count[step] or event.changes[step] != held.changes[step]:
+            return name, "test"
+    return "", "test"
+
+
+def _side(run: Rollout, name: str, kind: str, step: int) -> Side:
+    loop, event = run.sites.get(name), run.events.get(name)
+    if kind == "loop" and loop is not None:
+        reasons = [*loop.reasons[step].tolist(), int(loop.counter[step])]
+        return Side(
+            iterations=int(loop.iterations_max[step]),
+            reason=REASONS[int(np.argmax(reasons))] if any(reasons) else "",
+            held=-1,
+            margin=float(loop.margin[step]),
+            margin_ulps=float(loop.margin_ulps[step]),
+            exact=int(loop.checks[step]) == 1,
+            checks=int(loop.checks[step]),
+            test=str(loop.margin_test[step]),
+        )
+    if event is None:
+        return Side(-1, "", -1, np.inf, np.inf, False, 0)
+    return Side(
+        iterations=-1,
+        reason="",
+        held=int(event.count[step]),
+        margin=float(event.margin[step]),
+        margin_ulps=float(event.margin_ulps[step]),
+        exact=int(event.checks[step]) == 1,
+        checks=int(event.checks[step]),
+    )

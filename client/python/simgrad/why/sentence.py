@@ -1,0 +1,169 @@
+"""What a comparison says in words. Each sentence keeps the facts that it states, for whoever checks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Mapping
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from simgrad.why.compare import Pair
+    from simgrad.why.fork import Fork, Side
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, and what it states by name; a number in the text is one of these, written short."""
+
+    text: str
+    facts: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def sentences(pair: Pair) -> list[Sentence]:
+    """What is to be said of a pair, the most important first: gradients that became zero in most instances,
+    then where paths part, then the rest."""
+    zeros = _of_zero_gradients(pair)
+    most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
+    rest = [said for said in zeros if said not in most]
+    said = [*most, *_of_paths(pair), *rest, *_of_gradients(pair), *_of_parts(pair)]
+    return said if pair.gradients else [*said, _of_states(pair)]
+
+
+def ulps(margin: float) -> str:
+    """A distance in ulps: -1 ulp, 2.5 ulps, 1.15e+15 ulps."""
+    text = f"{margin:.4g}"
+    return f"{text} ulp" if abs(margin) == 1 else f"{text} ulps"
+
+
+def _count(number: int, of: int) -> str:
+    return f"{number} of {of} {'instance' if of == 1 else 'instances'}"
+
+
+def cause(fork: Fork, reference: str) -> tuple[str, dict[str, Any]]:
+    """What the other run did at a fork, and what the reference did instead."""
+    mine, theirs = fork.other, fork.reference
+    at = f"at step {fork.step}"
+    if np.isfinite(mine.margin_ulps):
+        by = "by a margin of {}" if mine.exact else "(closest margin {})"
+        at += f" {by.format(ulps(mine.margin_ulps))}"
+    facts: dict[str, Any] = {
+        "site": fork.site,
+        "step": fork.step,
+        "instance": fork.instance,
+        "margin_ulps": mine.margin_ulps,
+        "reference_margin_ulps": theirs.margin_ulps,
+    }
+    if not fork.site:
+        return f"the paths part {at}", facts
+    line = f" ({fork.line})" if fork.line else ""
+    if fork.kind == "loop":
+        facts.update(iterations=mine.iterations, reference_iterations=theirs.iterations)
+        does, instead = _of_loop(mine, theirs)
+        return f"the loop `{fork.site}`{line} {does} {at}, where {reference} {instead}", facts
+    facts.update(held=mine.held, reference_held=theirs.held)
+    if -1 in (mine.held, theirs.held) or mine.held == theirs.held:
+        return f"the test `{fork.site}`{line} decides otherwise {at}", facts
+    if mine.held + theirs.held == 1:
+        does, instead = ("holds", "does not") if mine.held else ("does not hold", "does")
+        return f"the test `{fork.site}`{line} {does} {at}, where that of {reference} {instead}", facts
+    return (
+        f"the test `{fork.site}`{line} holds for {mine.held} elements {at}, where that of {reference} "
+        f"holds for {theirs.held}",
+        facts,
+    )
+
+
+def _of_loop(mine: Side, theirs: Side) -> tuple[str, str]:
+    if mine.iterations < theirs.iterations:
+        return "stops", "goes on"
+    if mine.iterations > theirs.iterations:
+        return "goes on", "stops"
+    return f"ends as {mine.reason}", f"ends as {theirs.reason}"
+
+
+def _of_zero_gradients(pair: Pair) -> list[Sentence]:
+    said = []
+    for name, off in pair.gradients.items():
+        before, now = off.zero
+        if now <= before:
+            continue
+        number = pair.other_result.instances
+        text = f"In {pair.other} the gradient of `{name}` is zero in {_count(now, number)}"
+        facts: dict[str, Any] = {"input": name, "zero": now, "reference_zero": before, "of": number}
+        if before:
+            text += f" ({before} in {pair.reference})"
+        first = pair.forks.first if pair.forks else None
+        if first is not None and now == number:
+            because, more = cause(first, pair.reference)
+            text += f": {because}"
+            facts |= more
+        elif pair.forks is not None and not pair.forks.count:
+            text += f", although it takes the path of {pair.reference} in all of them"
+            facts["parted"] = 0
+        said.append(Sentence(text + ".", facts))
+    return said
+
+
+def _of_paths(pair: Pair) -> list[Sentence]:
+    if pair.forks is None:
+        return []
+    number = pair.other_result.instances
+    facts: dict[str, Any] = {"parted": pair.forks.count, "of": number}
+    if not pair.forks.count:
+        text = f"{pair.other} takes the path of {pair.reference} in {_count(number, number)}"
+        worst = max(pair.gradients.items(), key=lambda entry: entry[1].rank, default=None)
+        if worst is not None:
+            text += f", and its gradients are off by at most {worst[1].relative:.3g} of their size (`{worst[0]}`)"
+            facts |= {"input": worst[0], "relative": worst[1].relative}
+        return [Sentence(text + ".", facts)]
+    text = f"{pair.other} leaves the path of {pair.reference} in {_count(pair.forks.count, number)}"
+    if pair.forks.first is not None:
+        because, more = cause(pair.forks.first, pair.reference)
+        text += f", first in instance {pair.forks.first.instance}: {because}"
+        facts |= more
+    return [Sentence(text + ".", facts)]
+
+
+def _of_gradients(pair: Pair) -> list[Sentence]:
+    said = []
+    for name, off in pair.gradients.items():
+        if off.zero[1] > off.zero[0] and off.zero[1] == pair.other_result.instances:
+            continue  # that it is zero has been said
+        text = f"The gradient of `{name}` in {pair.other} is off that in {pair.reference} by {off.relative:.3g} of its size."
+        if off.relative == 0:
+            text = f"The gradient of `{name}` in {pair.other} equals that in {pair.reference}."
+        elif not np.isfinite(off.relative):
+            text = f"The gradient of `{name}` is off by {off.largest:.3g} at most, where that in {pair.reference} is zero."
+        if np.isnan(off.relative):
+            text = f"The gradient of `{name}` is not finite in {pair.other} or in {pair.reference}."
+        said.append(Sentence(text, {"input": name, "relative": off.relative, "largest": off.largest}))
+    return said
+
+
+def _of_parts(pair: Pair) -> list[Sentence]:
+    said = []
+    for name, parts in (pair.split or {}).items():
+        share = parts.share_of_path
+        facts = {"input": name, "share_of_path": share, "undefined": parts.undefined}
+        text = f"Of the error of the gradient of `{name}`, {share:.1%} is due to the path, and the rest to rounding"
+        if not np.nan_to_num(parts.path).any():
+            text = f"The error of the gradient of `{name}` is rounding alone"
+        elif not np.nan_to_num(parts.rounding).any():
+            text = f"The error of the gradient of `{name}` is due to the path alone"
+        if parts.undefined:
+            text += f"; {parts.undefined} of {parts.whole.size} elements are undefined along the other's path"
+        said.append(Sentence(text + ".", facts))
+    return said
+
+
+def _of_states(pair: Pair) -> Sentence:
+    worst = max(pair.states.items(), key=lambda entry: entry[1].rank, default=None)
+    if worst is None or worst[1].largest == 0:
+        return Sentence(f"{pair.other} ends in the states of {pair.reference}.", {"largest": 0.0})
+    name, off = worst
+    text = f"In {pair.other} the final state `{name}` is off that in {pair.reference} by {off.largest:.3g} at most."
+    return Sentence(text, {"state": name, "largest": off.largest, "relative": off.relative})

@@ -1,0 +1,104 @@
+"""How much of a gradient's error is rounding, and how much is the path.
+
+With g(A, p) the gradient of arithmetic A along path p, P the arithmetic of a policy and R that of the
+reference (LANGUAGE section 5 has f64 for it):
+
+    rounding = ((g(P, p_P) - g(R, p_P)) + (g(P, p_R) - g(R, p_R))) / 2
+    path     = ((g(P, p_P) - g(P, p_R)) + (g(R, p_P) - g(R, p_R))) / 2
+    rounding + path = g(P, p_P) - g(R, p_R)
+
+The interaction g(P, p_P) - g(P, p_R) - g(R, p_P) + g(R, p_R) tells how much the answer to either question
+depends on the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simgrad.results import Gradient
+from simgrad.why.difference import gradients_by_name
+from simgrad.why.fork import Forks
+from simgrad.why.work import Variant, Work
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the error of one input's gradient, each of the gradient's shape, f64.
+
+    Attributes:
+      whole: g(P, p_P) - g(R, p_R). rounding, path: its parts; they add up to it but for the rounding of these
+        sums in f64. interaction: see above.
+      undefined: elements that are not finite in one of the four gradients; their parts are NaN.
+    """
+
+    whole: np.ndarray
+    rounding: np.ndarray
+    path: np.ndarray
+    interaction: np.ndarray
+    undefined: int
+
+    @property
+    def share_of_path(self) -> float:
+        """|path| / (|path| + |rounding|), Euclidean over the elements that are defined; 0 where both are 0."""
+        path, rounding = self.size_of_path, self.size_of_rounding
+        return path / (path + rounding) if path + rounding else 0.0
+
+    @property
+    def size_of_path(self) -> float:
+        """|path|, Euclidean over the elements that are defined."""
+        return _norm(self.path)
+
+    @property
+    def size_of_rounding(self) -> float:
+        """|rounding|, likewise."""
+        return _norm(self.rounding)
+
+
+def split(
+    work: Work, reference: Variant, other: Variant, runs: tuple[Gradient, Gradient], forks: Forks
+) -> dict[str, Parts]:
+    """The parts by input, of two gradients that recorded their paths.
+
+    Cost: a gradient of each along the other's path; none where no path parts, for a run along its own path
+    is that run to the bit.
+    """
+    a, b = runs
+    a_along_b, b_along_a = a, b
+    if forks.count:
+        work.calls.expect(2 * (reference.steps + other.steps))
+        a_along_b = work.gradient(reference, diagnostics="off", path=b.path)
+        b_along_a = work.gradient(other, diagnostics="off", path=a.path)
+    four = [gradients_by_name(run) for run in (a, a_along_b, b_along_a, b)]
+    return {name: parts_of(*(g[name] for g in four)) for name in four[0]}
+
+
+def parts_of(
+    reference: np.ndarray,
+    reference_along_other: np.ndarray,
+    other_along_reference: np.ndarray,
+    other: np.ndarray,
+) -> Parts:
+    """The parts, from g(R, p_R), g(R, p_P), g(P, p_R) and g(P, p_P)."""
+    rr, rp, pr, pp = (
+        np.asarray(g, np.float64)
+        for g in (reference, reference_along_other, other_along_reference, other)
+    )
+    defined = np.isfinite(rr) & np.isfinite(rp) & np.isfinite(pr) & np.isfinite(pp)
+    with np.errstate(invalid="ignore"):
+        whole, interaction = pp - rr, (pp - pr) - (rp - rr)
+        rounding = ((pp - rp) + (pr - rr)) / 2
+        path = ((pp - pr) + (rp - rr)) / 2
+
+    def masked(part: np.ndarray) -> np.ndarray:
+        return np.where(defined, part, np.nan)
+
+    undefined = int(defined.size - np.count_nonzero(defined))
+    return Parts(masked(whole), masked(rounding), masked(path), masked(interaction), undefined)
+
+
+def _norm(part: np.ndarray) -> float:
+    finite = part[np.isfinite(part)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    return largest * float(np.linalg.norm(finite / largest)) if largest else 0.0

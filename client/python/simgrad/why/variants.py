@@ -1,0 +1,118 @@
+"""The ways in which one piece of work is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Iterable, Mapping, Sequence
+
+from simgrad.policy import Policy
+from simgrad.why.work import Variant
+from simgrad.world import World
+from simgrad.world_function import FunctionWorld
+
+ROLES = (
+    *("state", "dynamics", "solver", "termination", "event", "network", "objective", "tape"),
+    *("adjoint", "gradient"),
+)
+Policies = Sequence["Policy | str"] | Mapping[str, "Policy | str"]
+
+
+def policy_of(given: Policy | str) -> Policy:
+    """A Policy, or the preset of a name."""
+    if isinstance(given, Policy):
+        return given
+    if isinstance(given, str):
+        return Policy(given)
+    raise TypeError(f"a policy is a simgrad.Policy or the name of a preset, not {given!r}")
+
+
+def name_of(policy: Policy | str) -> str:
+    """A preset's name, or a policy as it is written behind Policy."""
+    if isinstance(policy, str):
+        return policy
+    text = repr(policy).removeprefix("Policy(")
+    preset, _, rest = text.partition(")")
+    return preset.strip("'") + rest
+
+
+def policies_by_name(policies: Policies) -> dict[str, Policy]:
+    """Policies under their names. Raises ValueError where two have one name, or there is none."""
+    if isinstance(policies, (str, Policy)):
+        raise TypeError(f"policies is a list of policies or a mapping of names to them, not {policies!r}")
+    if isinstance(policies, Mapping):
+        named = [(str(name), policy_of(given)) for name, given in policies.items()]
+    else:
+        named = [(name_of(given), policy_of(given)) for given in policies]
+    if not named:
+        raise ValueError("policies: at least one, the reference")
+    return _distinct(named)
+
+
+def with_order(policy: Policy, order: str, roles: Iterable[str] = ROLES) -> Policy:
+    """The policy with one order of sums in these roles."""
+    for role in roles:
+        policy = policy.role(role, order=order)
+    return policy
+
+
+def with_rounding(policy: Policy, rounding: str) -> Policy:
+    """The policy with one rounding of the casts into every role that has a choice."""
+    for role in ROLES:
+        if role not in ("tape", "gradient"):
+            policy = policy.role(role, rounding=rounding)
+    return policy
+
+
+def variants_of(
+    world: World,
+    steps: int,
+    policies: Policies,
+    orders: Sequence[str],
+    configs: Sequence[Mapping[str, Any]],
+    worlds: Mapping[str, World] | None,
+) -> list[Variant]:
+    """The first policy is the reference; then the others, and the reference with other orders, with another
+    configuration, and in other worlds."""
+    if isinstance(orders, str):
+        raise TypeError(f"orders is a list of orders, not {orders!r}")
+    named = policies_by_name(policies)
+    made = [Variant(name, world, policy, steps) for name, policy in named.items()]
+    reference = made[0]
+    for order in orders:
+        policy = with_order(reference.policy, order)
+        made.append(replace(reference, name=f"{reference.name} {order}", policy=policy))
+    for config in configs:
+        words = ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+                          for name, value in config.items())
+        rest = {name: value for name, value in config.items() if name != "steps"}
+        other = reconfigured(world, rest) if rest else world
+        steps_of = int(config.get("steps", steps))
+        made.append(Variant(f"{reference.name} {words}", other, reference.policy, steps_of))
+    for name, other in (worlds or {}).items():
+        if not isinstance(other, World):
+            raise TypeError(f"worlds[{name!r}] is a simgrad.World, not {other!r}")
+        made.append(replace(reference, name=str(name), world=other))
+    if len(made) < 2:
+        raise ValueError("there is one variant: give a second policy, or orders, configs or worlds")
+    _distinct([(variant.name, variant) for variant in made])
+    return made
+
+
+def reconfigured(world: World, config: Mapping[str, Any]) -> World:
+    """The world with other numbers in its configuration. Raises ValueError where it has none."""
+    if isinstance(world, FunctionWorld):
+        return world(**config)
+    if world.program is not None:
+        raise ValueError(f"configs: {world!r} has its configuration; give other worlds in worlds=")
+    old = world.to_proto().config
+    known = {name: getattr(value, value.WhichOneof("value")) for name, value in old.items()}
+    return World(world.name, **{**known, **config})
+
+
+def _distinct(named: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in named:
+        if name in found:
+            raise ValueError(f"two variants are called {name!r}: give policies as a mapping of names")
+        found[name] = value
+    return found

@@ -1,0 +1,302 @@
+"""One piece of work that runs several times, as Rollout and Gradient calls of one client.
+
+The calls share a deadline and an observer of progress. They run one after the other, so that what ends
+one (a deadline, a closed client, an observer that raises) ends the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from simgrad import errors
+from simgrad.arrays import Bits, PerStep
+from simgrad.clock import Clock
+from simgrad.policy import Policy
+from simgrad.progress import ProgressCallback, observer_of
+from simgrad.request import Arrays, Cotangents, declarations_of, with_defaults
+from simgrad.results import Gradient, Rollout
+from simgrad.v1 import program_pb2
+from simgrad.world import World
+
+if TYPE_CHECKING:
+    from simgrad.client import Client
+
+_KINDS = {
+    "initial": program_pb2.INPUT_KIND_STATE,
+    "params": program_pb2.INPUT_KIND_PARAM,
+    "controls": program_pb2.INPUT_KIND_CONTROL,
+    "data": program_pb2.INPUT_KIND_DATA,
+}
+DIFFERENTIABLE = ("initial", "params", "controls")
+# Options of a gradient that a rollout does not take.
+_OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops")
+_SET_HERE = ("policy", "path", "diagnostics", "raw")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to do the work.
+
+    Attributes:
+      name: what results and sentences call it; a policy's name, and "tol=0.001" and the like after it.
+      world, policy, steps: what runs.
+      seed: of random draws; None: that of the work.
+    """
+
+    name: str
+    world: World
+    policy: Policy
+    steps: int
+    seed: int | None = None
+
+
+class Calls:
+    """Deadline and progress of a series of calls.
+
+    Args:
+      phase: what the observer is told; steps are counted over all runs, forward and adjoint.
+      timeout: seconds for all calls together.
+    """
+
+    def __init__(
+        self, phase: str, timeout: float, retry: Any, progress: bool | ProgressCallback
+    ) -> None:
+        self._phase = phase
+        self._clock = Clock()
+        self._timeout = timeout
+        self._end = self._clock.now() + timeout
+        self._observer = observer_of(progress)
+        self._finished = 0  # steps of runs that are over
+        self._total = 0
+        self.retry = retry
+        self.count = 0  # calls that were made
+
+    def expect(self, steps: int) -> None:
+        """Adds steps to what the observer is told as the total."""
+        self._total += steps
+
+    def left(self) -> float:
+        """Seconds until the deadline. Raises DeadlineExceeded where there are none."""
+        left = self._end - self._clock.now()
+        if left <= 0:
+            raise errors.DeadlineExceeded(
+                f"{self._phase}: the deadline of {self._timeout:g} s passed after {self.count} calls"
+            )
+        return left
+
+    def begin(self, steps: int, gradient: bool) -> ProgressCallback:
+        """The observer of one more run, whose steps must have been expected."""
+        self.count += 1
+        before = self._finished
+        self._finished += steps * (2 if gradient else 1)
+
+        def told(phase: str, done: int, total: int) -> None:
+            done += steps if phase == "adjoint" else 0
+            self._observer(self._phase, before + done, self._total)
+
+        return told
+
+    def __enter__(self) -> Calls:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        """Tells the total, unless an error ends the series, and ends the caller's bar."""
+        if kind is None:
+            self._observer(self._phase, self._total, self._total)
+        getattr(self._observer, "close", lambda: None)()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What runs, without its policy: inputs by name as they are sent, and the options of a call.
+
+    Attributes:
+      inputs: arrays by group (initial, params, controls, data) and name.
+      own: of these, the names of arrays with a leading instance axis, by group; stepped: with a time axis;
+        real: of real numbers.
+      instances: N. ids: [N] instance ids. weights: [N] or None.
+      options: further arguments of Client.gradient.
+    """
+
+    client: Client
+    calls: Calls
+    inputs: Mapping[str, Mapping[str, Any]]
+    own: Mapping[str, frozenset[str]]
+    stepped: Mapping[str, frozenset[str]]
+    real: Mapping[str, frozenset[str]]
+    instances: int
+    ids: np.ndarray
+    weights: np.ndarray | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(
+        self, variant: Variant, *, gradient: bool, steps: int | None = None, **more: Any
+    ) -> Rollout:
+        """One call; a Gradient where that is asked for. `steps`: of a prefix, else all. `more` are arguments
+        of the call."""
+        inputs = self.inputs if steps is None else self._until(steps)
+        steps = variant.steps if steps is None else steps
+        arguments: dict[str, Any] = {**self.options, **inputs, **more}
+        if variant.seed is not None:
+            arguments["seed"] = variant.seed
+        method: Any = self.client.gradient if gradient else self.client.rollout
+        if not gradient:
+            for name in _OF_GRADIENTS:
+                arguments.pop(name, None)
+        result: Rollout = method(
+            variant.world,
+            steps=steps,
+            policy=variant.policy,
+            instances=self.instances,
+            instance_ids=self.ids,
+            weights=self.weights,
+            timeout=self.calls.left(),
+            retry=self.calls.retry,
+            progress=self.calls.begin(steps, gradient),
+            **arguments,
+        )
+        return result
+
+    def gradient(self, variant: Variant, **more: Any) -> Gradient:
+        """As `run`."""
+        result = self.run(variant, gradient=True, **more)
+        assert isinstance(result, Gradient)
+        return result
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Work:
+        """The same work for some of the instances, under their ids."""
+        chosen = np.asarray(rows, np.int64)
+        inputs = {
+            group: {n: _rows(x, chosen) if n in self.own[group] else x for n, x in arrays.items()}
+            for group, arrays in self.inputs.items()
+        }
+        options = dict(self.options)
+        sent: Cotangents | None = options.get("cotangents")
+        if sent is not None:
+            options["cotangents"] = Cotangents(
+                state={n: _rows(x, chosen) for n, x in sent.state.items()},
+                trajectory={n: _rows(x, chosen) for n, x in sent.trajectory.items()},
+            )
+        return replace(
+            self,
+            inputs=inputs,
+            instances=len(chosen),
+            ids=self.ids[chosen],
+            weights=None if self.weights is None else self.weights[chosen],
+            options=options,
+        )
+
+    def _until(self, steps: int) -> dict[str, dict[str, Any]]:
+        """The inputs of the first steps."""
+        return {
+            group: {
+                n: _times(x, steps, int(n in self.own[group])) if n in self.stepped[group] else x
+                for n, x in arrays.items()
+            }
+            for group, arrays in self.inputs.items()
+        }
+
+    def each(self) -> Work:
+        """The same work with every differentiable input sent once for each instance, so that each gradient
+        is one instance's."""
+        inputs = {group: dict(arrays) for group, arrays in self.inputs.items()}
+        own = dict(self.own)
+        for group in DIFFERENTIABLE:
+            for name in self.real[group] - self.own[group]:
+                inputs[group][name] = _repeated(inputs[group][name], self.instances)
+            own[group] = self.own[group] | self.real[group]
+        return replace(self, inputs=inputs, own=own)
+
+
+def check_arguments(arguments: Mapping[str, Any], gradient: bool) -> None:
+    """Raises TypeError for arguments of calls that would have no effect."""
+    for name in _SET_HERE:
+        if name in arguments:
+            raise TypeError(f"{name} differs between the runs, and cannot be given")
+    for name in _OF_GRADIENTS:
+        if not gradient and arguments.get(name) is not None:
+            raise TypeError(f"{name} is of gradients: leave it or gradient=False out")
+
+
+def work_of(
+    client: Client,
+    world: World,
+    calls: Calls,
+    *,
+    initial: Arrays | None = None,
+    params: Arrays | None = None,
+    controls: Arrays | None = None,
+    data: Arrays | None = None,
+    instances: int = 0,
+    first_instance: int = 0,
+    instance_ids: Iterable[int] = (),
+    weights: Any = None,
+    cotangents: Any = None,
+    **options: Any,
+) -> tuple[World, Work]:
+    """The work of a call's arguments, and the world without pytrees: its answers are by name."""
+    given = {"initial": initial, "params": params, "controls": controls, "data": data}
+    inputs = {group: dict(with_defaults(world, kind, given[group])) for group, kind in _KINDS.items()}
+    plain = world if world.program is None else World(program=world.program)
+    source = plain.program
+    if source is None:
+        source = client.program(plain, timeout=calls.left(), retry=calls.retry).source
+    declared = declarations_of(source)
+    own, stepped, real, counts = {}, {}, {}, set()
+    for group, kind in _KINDS.items():
+        ranks = {n: declared.get((kind, n), (np.ndim(_bare(x)), 0)) for n, x in inputs[group].items()}
+        real[group] = frozenset(
+            n for n, (_, e) in ranks.items() if e == program_pb2.ELEMENT_TYPE_REAL
+        )
+        own[group] = frozenset(n for n, x in inputs[group].items() if _has_rows(x, ranks[n][0]))
+        stepped[group] = frozenset(
+            n
+            for n, x in inputs[group].items()
+            if isinstance(x, PerStep) or np.ndim(_bare(x)) == ranks[n][0] + 2
+        )
+        counts |= {len(_bare(inputs[group][n])) for n in own[group]}
+    ids = np.array([int(i) for i in instance_ids], np.uint64)
+    number = instances or (max(counts) if counts else len(ids) or 1)
+    if ids.size == 0:
+        ids = np.arange(first_instance, first_instance + number, dtype=np.uint64)
+    if cotangents is not None:
+        sent = cotangents if isinstance(cotangents, Cotangents) else Cotangents(**cotangents)
+        options["cotangents"] = sent
+    weighed = None if weights is None else np.asarray(weights, np.float64).ravel()
+    return plain, Work(client, calls, inputs, own, stepped, real, number, ids, weighed, options)
+
+
+def _bare(value: Any) -> Any:
+    value = value.array if isinstance(value, PerStep) else value
+    return value.bits if isinstance(value, Bits) else np.asarray(value)
+
+
+def _has_rows(value: Any, rank: int) -> bool:
+    return np.ndim(_bare(value)) > rank + isinstance(value, PerStep)
+
+
+def _rows(value: Any, chosen: np.ndarray) -> Any:
+    if isinstance(value, PerStep):
+        return PerStep(_rows(value.array, chosen))
+    if isinstance(value, Bits):
+        return Bits(value.bits[chosen], value.format)
+    return np.asarray(value)[chosen]
+
+
+def _times(value: Any, steps: int, axis: int) -> Any:
+    if isinstance(value, PerStep):
+        return PerStep(_times(value.array, steps, axis))
+    if isinstance(value, Bits):
+        return Bits(value.bits[(slice(None),) * axis + (slice(steps),)], value.format)
+    return np.asarray(value)[(slice(None),) * axis + (slice(steps),)]
+
+
+def _repeated(value: Any, count: int) -> Any:
+    if isinstance(value, PerStep):
+        return PerStep(_repeated(value.array, count))
+    if isinstance(value, Bits):
+        return Bits(np.repeat(value.bits[None], count, axis=0), value.format)
+    return np.repeat(np.asarray(value)[None], count, axis=0)

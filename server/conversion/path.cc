@@ -1,0 +1,60 @@
+#include "server/conversion/path.h"
+
+#include "server/conversion/enum_names.h"
+
+namespace simgrad::server::conversion {
+namespace {
+
+v1::PathKind ToProto(sim::PathKind kind) {
+  switch (kind) {
+    case sim::PathKind::kTest:
+      return v1::PATH_KIND_TEST;
+    case sim::PathKind::kCount:
+      return v1::PATH_KIND_COUNT;
+    case sim::PathKind::kChoice:
+      return v1::PATH_KIND_CHOICE;
+  }
+  return v1::PATH_KIND_UNSPECIFIED;
+}
+
+}  // namespace
+
+sim::PathUse PathUseOf(const v1::PathOptions& path) {
+  if (path.record()) return sim::PathUse::kRecorded;
+  return path.has_forced() ? sim::PathUse::kForced : sim::PathUse::kNone;
+}
+
+sim::PathUse PathUseOf(v1::PathUse use) {
+  if (use == v1::PATH_USE_RECORDED) return sim::PathUse::kRecorded;
+  return use == v1::PATH_USE_FORCED ? sim::PathUse::kForced : sim::PathUse::kNone;
+}
+
+v1::PathLayout PathLayoutToProto(const sim::PathLayout& layout) {
+  v1::PathLayout out;
+  out.set_structure(layout.structure);
+  out.set_bytes(layout.bytes);
+  for (const sim::PathColumn& column : layout.columns) {
+    v1::PathColumn* message = out.add_columns();
+    message->set_site(column.site);
+    message->set_kind(ToProto(column.kind));
+    message->set_element(ToProto(column.element));
+    message->mutable_shape()->Add(column.shape.begin(), column.shape.end());
+    message->set_first(column.first);
+    message->set_width(column.width);
+  }
+  return out;
+}
+
+sim::Binding PathBinding(const v1::Path& path) {
+  sim::Binding binding;
+  binding.per_instance = true;
+  binding.per_step = true;
+  binding.tensor.dtype = sim::DType::kU8;
+  const auto& shape = path.decisions().shape();
+  binding.tensor.shape.assign(shape.begin(), shape.end());
+  const std::string& bytes = path.decisions().inline_();
+  binding.tensor.bytes.assign(bytes.begin(), bytes.end());
+  return binding;
+}
+
+}  // namespace simgrad::server::conversion

@@ -1,0 +1,291 @@
+// Forcing: what decisions gave is replaced by what the path says, and disagreements become events.
+#include <unordered_set>
+#include <utility>
+
+#include "sim/program/decision_margin.h"
+#include "sim/program/loop.h"
+#include "sim/program/path_decisions.h"
+#include "sim/program/path_lines.h"
+#include "sim/program/path_pack.h"
+#include "sim/program/paths.h"
+#include "sim/text.h"
+
+namespace simgrad::sim {
+namespace {
+
+const Type kCounter = {ElementType::kI32, {}};
+const Type kTruth = {ElementType::kBool, {}};
+
+void InsertAt(std::vector<ValueId>& ids, size_t place, ValueId id) {
+  ids.insert(ids.begin() + static_cast<int64_t>(place), id);
+}
+
+OpCode CodeOf(Comparison comparison) {
+  return static_cast<OpCode>(static_cast<int>(OpCode::kLt) + static_cast<int>(comparison));
+}
+
+// Visits decisions in the order in which the recorder made its columns.
+class Forcer {
+ public:
+  Forcer(Program& program, const PathLayout& layout, PassBudget& budget)
+      : program_(program), budget_(budget), layout_(layout), decisions_(program, budget) {}
+
+  void Run() {
+    std::vector<Op> unpacked;
+    PathLines lines(program_, budget_, unpacked);
+    const ValueId row = lines.NewValue({ElementType::kU8, {layout_.bytes}});
+    program_[row].name = kPathGiven;
+    program_.inputs.push_back({.kind = InputKind::kData, .name = kPathGiven, .value = row});
+    given_ = UnpackPath(lines, layout_, row);
+    OfRegion(program_.step, nullptr);
+    std::vector<Op>& ops = program_.step.ops;
+    ops.insert(ops.begin(), std::make_move_iterator(unpacked.begin()),
+               std::make_move_iterator(unpacked.end()));
+  }
+
+ private:
+  using Wanted = const std::unordered_set<size_t>*;
+
+  void OfRegion(Region& region, Wanted wanted) {
+    std::vector<Op> ops = std::exchange(region.ops, {});
+    for (Op& op : ops) {
+      budget_.Visit();
+      const bool only_stops = wanted != nullptr && PathDecisions::OnlyStops(op, *wanted);
+      if (!only_stops && op.code == OpCode::kWhile) {
+        OfWhile(op, region.ops);
+      } else if (!only_stops && op.code == OpCode::kFor) {
+        OfFor(op);
+      } else if (!only_stops && decisions_.Decides(op)) {
+        OfDecision(std::move(op), region.ops);
+        continue;
+      }
+      region.ops.push_back(std::move(op));
+    }
+  }
+
+  // Everything behind the operation reads what the path says.
+  void OfDecision(Op op, std::vector<Op>& out) {
+    const size_t column = next_++;
+    PathLines lines(program_, budget_, out);
+    const ValueId used = op.results[0];
+    const ValueId own = lines.NewValue(lines.TypeOf(used));
+    op.results[0] = own;
+    const Op test = op;
+    out.push_back(std::move(op));
+    Op same{.code = OpCode::kReshape, .role = Role::kState, .operands = {given_[column]}};
+    same.results = {used};
+    same.attributes.shape = lines.TypeOf(used).shape;
+    budget_.WroteOp(same);
+    out.push_back(std::move(same));
+    const ValueId differs = Differ(lines, out, column, own, used, ValueId::kNone);
+    const bool compares = IsTest(test) || ComparesTwo(test);
+    const size_t first = test.code == OpCode::kChoice ? 1 : 0;
+    if (!compares || !program_.IsReal(test.operands[first])) return;
+    Margin(out, column, test, test.operands[first], test.operands[first + 1], differs);
+  }
+
+  // Counts where two decisions differ; gives where.
+  ValueId Differ(PathLines& lines, std::vector<Op>& out, size_t column, ValueId own, ValueId given,
+                 ValueId guard) {
+    const Type type = lines.TypeOf(own);
+    const Type truth{ElementType::kBool, type.shape};
+    ValueId differs = lines.Do(OpCode::kNe, {own, given}, truth);
+    if (guard != ValueId::kNone) differs = lines.Do(OpCode::kAnd, {differs, guard}, truth);
+    const Type counter{ElementType::kI32, type.shape};
+    const ValueId one = lines.Converted(differs, ElementType::kI32);
+    Event(out, Cat(kForcedSite, layout_.columns[column].site), Role::kEvent, "", one,
+          lines.Number(0, counter), ValueId::kNone);
+    return differs;
+  }
+
+  void Margin(std::vector<Op>& out, size_t column, const Op& test, ValueId a, ValueId b,
+              ValueId differs) {
+    Event(out, Cat(kMarginSite, layout_.columns[column].site), test.role, test.label, a, b,
+          differs);
+  }
+
+  // a != b
+  void Event(std::vector<Op>& out, std::string site, Role role, const std::string& label, ValueId a,
+             ValueId b, ValueId guard) {
+    PathLines lines(program_, budget_, out);
+    Attributes attributes;
+    attributes.site = std::move(site);
+    attributes.comparison = Comparison::kNe;
+    std::vector<ValueId> operands = {a, b};
+    if (guard != ValueId::kNone) operands.push_back(guard);
+    const Type truth{ElementType::kBool, lines.TypeOf(a).shape};
+    lines.Do(OpCode::kEvent, std::move(operands), truth, std::move(attributes));
+    out.back().role = role;
+    out.back().label = label;
+  }
+
+  // Scanned, one per turn.
+  void OfFor(Op& op) {
+    if (op.attributes.max_iter == 0) return;
+    const std::vector<ValueId> outside = given_;
+    const size_t first = next_;
+    Region& body = op.regions[0];
+    const size_t last = first + ColumnsOf(body, nullptr);
+    PathLines lines(program_, budget_, body.ops);
+    for (size_t k = first; k < last; ++k) {
+      op.operands.push_back(given_[k]);
+      body.args.push_back(lines.NewValue(Inside(given_[k])));
+      given_[k] = body.args.back();
+      ++op.attributes.scanned;
+    }
+    OfRegion(body, nullptr);
+    given_ = outside;
+  }
+
+  void OfWhile(Op& op, std::vector<Op>& before) {
+    if (IsBranch(op)) return OfRegion(op.regions[1], nullptr);
+    const std::vector<ValueId> outside = given_;
+    const size_t count = next_++;
+    const std::unordered_set<size_t> wanted = PathDecisions::BehindExports(op);
+    const size_t first = next_;
+    const size_t middle = first + ColumnsOf(op.regions[0], &wanted);
+    const size_t last = middle + ColumnsOf(op.regions[1], nullptr);
+    const size_t exports = FirstExport(op);
+    const Turn turn = AddTurn(op, before);
+    // What of the path the regions see: of a loop per element that element's part.
+    std::vector<ValueId> in_test = given_;
+    std::vector<ValueId> in_body = given_;
+    if (op.attributes.elements > 0) {
+      for (size_t k = count; k < last; ++k) {
+        op.operands.push_back(given_[k]);
+        PathLines lines(program_, budget_, before);
+        for (size_t region : {0, 1}) {
+          op.regions[region].args.push_back(lines.NewValue(Inside(given_[k])));
+        }
+        in_test[k] = op.regions[0].args.back();
+        in_body[k] = op.regions[1].args.back();
+      }
+    }
+    given_ = in_test;
+    const ValueId turns = given_[count];
+    OfTurn(op.regions[0], first, middle, turn.test, &wanted);
+    Stop(op, count, exports, turn.test, turns);
+    given_ = in_body;
+    OfTurn(op.regions[1], middle, last, turn.body, nullptr);
+    given_ = outside;
+    PathLines lines(program_, budget_, op.regions[1].ops);
+    const ValueId one = lines.Number(1, kCounter);
+    op.regions[1].yields[turn.place] = lines.Do(OpCode::kAdd, {turn.body, one}, kCounter);
+  }
+
+  // A region of a loop, whose columns have an element per turn.
+  void OfTurn(Region& region, size_t first, size_t last, ValueId turn, Wanted wanted) {
+    std::vector<Op> reads;
+    PathLines lines(program_, budget_, reads);
+    for (size_t k = first; k < last; ++k) given_[k] = lines.At(given_[k], turn);
+    OfRegion(region, wanted);
+    region.ops.insert(region.ops.begin(), std::make_move_iterator(reads.begin()),
+                      std::make_move_iterator(reads.end()));
+  }
+
+  // The loop stops at the turn that the path says; what would have stopped it is compared with that.
+  void Stop(Op& op, size_t count, size_t exports, ValueId turn, ValueId turns) {
+    Region& test = op.regions[0];
+    const bool was_predicate = op.attributes.predicate;
+    const std::vector<ValueId> tested(test.yields.begin(),
+                                      test.yields.begin() + static_cast<int64_t>(exports));
+    PathLines lines(program_, budget_, test.ops);
+    ValueId own = tested[0];
+    Op compared;
+    if (!was_predicate) {
+      own = Compare(op, lines, test.ops, CodeOf(op.attributes.comparison), tested[0], tested[1]);
+      compared = test.ops.back();
+      if (op.attributes.has_entry) {
+        const ValueId enters = Compare(op, lines, test.ops, OpCode::kGe, tested[0], tested[2]);
+        const ValueId out = lines.Do(OpCode::kNot, {enters}, kTruth);
+        const ValueId is_first = lines.Do(OpCode::kEq, {turn, lines.Number(0, kCounter)}, kTruth);
+        own = lines.Do(OpCode::kOr, {own, lines.Do(OpCode::kAnd, {is_first, out}, kTruth)}, kTruth);
+      }
+    }
+    const ValueId stop = lines.Do(OpCode::kGe, {turn, turns}, kTruth);
+    // At the cap the loop ends, whatever its test says.
+    const ValueId cap = lines.Number(op.attributes.max_iter, kCounter);
+    const ValueId below = lines.Do(OpCode::kLt, {turn, cap}, kTruth);
+    const ValueId differs = Differ(lines, test.ops, count, own, stop, below);
+    if (!was_predicate) Margin(test.ops, count, compared, tested[0], tested[1], differs);
+    test.yields.erase(test.yields.begin(), test.yields.begin() + static_cast<int64_t>(exports));
+    InsertAt(test.yields, 0, stop);
+    op.attributes.predicate = true;
+    op.attributes.has_entry = false;
+    op.attributes.comparison = Comparison::kLt;
+  }
+
+  // In the format in which the loop tests.
+  ValueId Compare(const Op& loop, PathLines& lines, std::vector<Op>& out, OpCode code, ValueId a,
+                  ValueId b) {
+    const ValueId result = lines.Do(code, {a, b}, kTruth);
+    out.back().role = Role::kTermination;
+    out.back().site = std::string(BaseOfSite(loop.attributes.site));
+    out.back().label = loop.label;
+    return result;
+  }
+
+  // A carried value that counts the turns.
+  struct Turn {
+    size_t place;
+    ValueId test, body;
+  };
+  Turn AddTurn(Op& op, std::vector<Op>& before) {
+    PathLines lines(program_, budget_, before);
+    Type whole = kCounter;
+    if (op.attributes.elements > 0) whole.shape = {op.attributes.elements};
+    const Turn turn{static_cast<size_t>(op.attributes.carried++), lines.NewValue(kCounter),
+                    lines.NewValue(kCounter)};
+    InsertAt(op.operands, turn.place, lines.Number(0, whole));
+    InsertAt(op.regions[0].args, turn.place, turn.test);
+    InsertAt(op.regions[1].args, turn.place, turn.body);
+    InsertAt(op.results, turn.place, lines.NewValue(whole));
+    InsertAt(op.regions[1].yields, turn.place, ValueId::kNone);
+    return turn;
+  }
+
+  // How many columns the decisions of a region have.
+  size_t ColumnsOf(const Region& region, Wanted wanted) const {
+    size_t columns = 0;
+    for (const Op& op : region.ops) {
+      if (wanted != nullptr && PathDecisions::OnlyStops(op, *wanted)) continue;
+      if (op.code == OpCode::kFor) {
+        if (op.attributes.max_iter > 0) columns += ColumnsOf(op.regions[0], nullptr);
+      } else if (op.code == OpCode::kWhile) {
+        const bool counts = !IsBranch(op);
+        const std::unordered_set<size_t> behind = PathDecisions::BehindExports(op);
+        if (counts) columns += 1 + ColumnsOf(op.regions[0], &behind);
+        columns += ColumnsOf(op.regions[1], nullptr);
+      } else if (decisions_.Decides(op)) {
+        ++columns;
+      }
+    }
+    return columns;
+  }
+
+  // Without the leading axis.
+  Type Inside(ValueId array) const {
+    Type type = program_[array].type;
+    type.shape.erase(type.shape.begin());
+    return type;
+  }
+
+  Program& program_;
+  PassBudget& budget_;
+  const PathLayout& layout_;
+  PathDecisions decisions_;
+  size_t next_ = 0;
+  std::vector<ValueId> given_;  // by column: what the region being written sees of it
+};
+
+}  // namespace
+
+NumericalProgram ForcePath(NumericalProgram numerical, PassBudget& budget) {
+  PathLayout layout = *RecordPath(numerical, budget).path;
+  layout.use = PathUse::kForced;
+  if (layout.bytes > 0) Forcer(numerical.program, layout, budget).Run();
+  numerical.path = std::move(layout);
+  return numerical;
+}
+
+}  // namespace simgrad::sim

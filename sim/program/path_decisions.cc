@@ -1,0 +1,125 @@
+#include "sim/program/path_decisions.h"
+
+#include "sim/op/op_info.h"
+#include "sim/op/types.h"
+#include "sim/program/choices.h"
+#include "sim/program/decision_margin.h"
+#include "sim/program/loop.h"
+#include "sim/text.h"
+
+namespace simgrad::sim {
+namespace {
+
+using enum OpCode;
+
+bool IsLoop(const Op& op) { return op.code == kWhile && !IsBranch(op); }
+
+void MarkUsed(const Region& region, std::unordered_set<size_t>& used) {
+  for (const Op& op : region.ops) {
+    for (ValueId id : op.operands) used.insert(Index(id));
+    for (const Region& nested : op.regions) MarkUsed(nested, used);
+  }
+  for (ValueId id : region.yields) used.insert(Index(id));
+}
+
+}  // namespace
+
+PathDecisions::PathDecisions(const Program& program, PassBudget& budget) : program_(program) {
+  std::vector<bool> predicates = BehindPredicates(program);
+  predicates.resize(program.values.size());
+  const std::vector<bool> choices = BehindChoices(program);
+  const std::vector<bool> places = BehindPlaces(program);
+  converts_.resize(program.values.size());
+  for (size_t i = 0; i < converts_.size(); ++i) {
+    converts_[i] = predicates[i] || choices[i] || places[i];
+  }
+  Read(program.step, budget);
+}
+
+void PathDecisions::Read(const Region& region, PassBudget& budget) {
+  for (const Op& op : region.ops) {
+    budget.Visit();
+    if (op.code == kOwnVjp) continue;
+    if (IsTest(op) || IsLoop(op)) sites_.insert(op.attributes.site);
+    if (op.code == kChoice) chosen_.insert(Index(op.operands[0]));
+    ReadMost(op);
+    for (const Region& nested : op.regions) Read(nested, budget);
+  }
+}
+
+bool PathDecisions::Decides(const Op& op) const {
+  if (IsTest(op) || op.code == kIsFinite) return true;
+  if (ComparesTwo(op)) return program_.IsReal(op.operands[0]);
+  if (op.code == kCholesky || !ChoosesByReals(program_, op)) return false;
+  const size_t result = Index(op.results[0]);
+  if (chosen_.count(result) != 0) return false;
+  return op.code != kConvert || converts_[result];
+}
+
+// Of columns without a site in the program the names stay clear of those that have one.
+std::string PathDecisions::Unique(const std::string& name) {
+  std::string unique = name;
+  for (int64_t k = 1; !given_.insert(unique).second; ++k) unique = Cat(name, "#", k);
+  return unique;
+}
+
+void PathDecisions::ReadMost(const Op& op) {
+  const bool of_axis = op.code == kArgmax || op.code == kArgmin || op.code == kArgsort;
+  if (!of_axis && op.code != kLuPermutation) return;
+  const size_t axis = of_axis ? static_cast<size_t>(op.attributes.axes[0]) : 0;
+  most_[Index(op.results[0])] = program_[op.operands[0]].type.shape[axis] - 1;
+}
+
+// The largest number that a choice can give; -1: any.
+int64_t PathDecisions::MostOf(const Op& op) const {
+  const auto known = most_.find(Index(op.code == kChoice ? op.operands[0] : op.results[0]));
+  return known == most_.end() ? -1 : known->second;
+}
+
+PathColumn PathDecisions::ColumnOf(const Op& op) {
+  PathColumn column;
+  const ValueId decided = IsLoop(op) ? op.results.back() : op.results[0];
+  const Type& type = program_[decided].type;
+  column.element = type.element;
+  column.shape = type.shape;
+  if (!op.attributes.site.empty()) {
+    column.site = Unique(op.attributes.site);
+  } else {
+    const std::string own = op.code == kLuPermutation ? "lu" : std::string(InfoOf(op.code).name);
+    std::string name = op.site.empty() ? own : op.site;
+    for (int64_t k = 1; sites_.count(name) != 0; ++k) {
+      name = Cat(op.site.empty() ? own : op.site, "#", k);
+    }
+    column.site = Unique(name);
+  }
+  if (type.element == ElementType::kBool) return column;
+  column.kind = IsLoop(op) ? PathKind::kCount : PathKind::kChoice;
+  const int64_t most = IsLoop(op) ? op.attributes.max_iter : MostOf(op);
+  column.width = BitsOf(type.element) / 8;
+  if (most >= 0 && most <= 0xFF) column.width = 1;
+  if (most > 0xFF && most <= 0xFFFF) column.width = 2;
+  return column;
+}
+
+std::unordered_set<size_t> PathDecisions::BehindExports(const Op& loop) {
+  const Region& test = loop.regions[0];
+  std::unordered_set<size_t> behind;
+  for (size_t k = FirstExport(loop); k < test.yields.size(); ++k) {
+    behind.insert(Index(test.yields[k]));
+  }
+  for (auto op = test.ops.rbegin(); op != test.ops.rend(); ++op) {
+    if (OnlyStops(*op, behind)) continue;
+    for (ValueId id : op->operands) behind.insert(Index(id));
+    for (const Region& nested : op->regions) MarkUsed(nested, behind);
+  }
+  return behind;
+}
+
+bool PathDecisions::OnlyStops(const Op& op, const std::unordered_set<size_t>& behind_exports) {
+  for (ValueId id : op.results) {
+    if (id != ValueId::kNone && behind_exports.count(Index(id)) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace simgrad::sim

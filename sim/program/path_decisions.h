@@ -1,0 +1,47 @@
+// Which operations decide, what a path calls them, and which of them a path leaves out.
+//
+// Threads: one object, one thread. Cost: linear in the program at construction.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "sim/program/pass_budget.h"
+#include "sim/program/path_layout.h"
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+class PathDecisions {
+ public:
+  // The program outlives the object, and keeps the operations that it has.
+  PathDecisions(const Program& program, PassBudget& budget);
+
+  bool Decides(const Op& op) const;
+  // A column without its place; gives each name once.
+  PathColumn ColumnOf(const Op& op);
+
+  // Values inside the test of a loop that its exports hang on.
+  static std::unordered_set<size_t> BehindExports(const Op& loop);
+  // Whether an operation of that test only stops the loop.
+  static bool OnlyStops(const Op& op, const std::unordered_set<size_t>& behind_exports);
+
+ private:
+  void Read(const Region& region, PassBudget& budget);
+  std::string Unique(const std::string& name);
+  void ReadMost(const Op& op);
+  int64_t MostOf(const Op& op) const;
+
+  const Program& program_;
+  std::vector<bool> converts_;                // by value: a conversion that decides gives it
+  std::unordered_map<size_t, int64_t> most_;  // by result of argmax, ...: its largest number
+  std::unordered_set<size_t> chosen_;         // what a choice passes on
+  std::set<std::string> sites_;               // of the world
+  std::set<std::string> given_;               // names of columns
+};
+
+}  // namespace simgrad::sim

@@ -1,0 +1,28 @@
+// A path as one row of bytes, and the row as columns.
+//
+// Cost: linear in the columns. Threads: pure.
+#pragma once
+
+#include <vector>
+
+#include "sim/program/pass_budget.h"
+#include "sim/program/path_layout.h"
+#include "sim/program/path_lines.h"
+#include "sim/program/program.h"
+
+namespace simgrad::sim {
+
+// Fills in `first` of each column, and `bytes`.
+void PlaceColumns(PathLayout& layout);
+
+// A u8 row of layout.bytes from the columns, and the columns from the row.
+ValueId PackPath(PathLines& lines, const PathLayout& layout, const std::vector<ValueId>& columns);
+std::vector<ValueId> UnpackPath(PathLines& lines, const PathLayout& layout, ValueId row);
+
+// Adds the observable kPathTaken.
+void AddPathTaken(Program& program, ValueId row, PassBudget& budget);
+
+// Throws PassBudget::Ended, INVALID_ARGUMENT, where anything but `step` decides by reals.
+void RefuseDecisionsOutside(const Program& program, PassBudget& budget);
+
+}  // namespace simgrad::sim

@@ -1,0 +1,80 @@
+#include "sim/program/paths.h"
+
+#include <unordered_map>
+#include <utility>
+
+#include "sim/op/op_info.h"
+#include "sim/op/types.h"
+#include "sim/program/loop.h"
+#include "sim/program/print.h"
+#include "sim/text.h"
+
+namespace simgrad::sim {
+namespace {
+
+// Values are numbered as they are defined, so that a constant more or less changes nothing.
+class StructureText {
+ public:
+  StructureText(const Program& program, PassBudget& budget) : program_(program), budget_(budget) {}
+
+  std::string Run() {
+    for (const Input& input : program_.inputs) {
+      text_ += Cat(InputKindName(input.kind), " ", input.name);
+      Define(input.value);
+    }
+    Add(program_.step);
+    return std::move(text_);
+  }
+
+ private:
+  void Define(ValueId id) {
+    if (id == ValueId::kNone) return;
+    numbers_.try_emplace(Index(id), numbers_.size());
+    text_ += Cat(" ", TypeText(program_[id].type));
+  }
+  void Use(ValueId id) {
+    const auto known = numbers_.find(Index(id));
+    text_ += known == numbers_.end() ? std::string(" #") : Cat(" ", known->second);
+  }
+
+  void Add(const Region& region) {
+    text_ += "{";
+    for (ValueId id : region.args) Define(id);
+    for (const Op& op : region.ops) {
+      budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
+      if (op.code == OpCode::kLiteral) continue;
+      text_ += Cat("\n", InfoOf(op.code).name, " ", op.attributes.site);
+      const Attributes& a = op.attributes;
+      for (int64_t number : {a.max_iter, int64_t{static_cast<int>(a.comparison)},
+                             int64_t{static_cast<int>(a.cap_order)}, a.elements,
+                             int64_t{a.predicate}, int64_t{a.has_entry}, int64_t{a.carried}}) {
+        text_ += Cat(",", number);
+      }
+      for (ValueId id : op.operands) Use(id);
+      text_ += " ->";
+      for (ValueId id : op.results) Define(id);
+      for (const Region& nested : op.regions) Add(nested);
+    }
+    for (ValueId id : region.yields) Use(id);
+    text_ += "}";
+    budget_.WroteText(static_cast<int64_t>(text_.size()));
+  }
+
+  const Program& program_;
+  PassBudget& budget_;
+  std::unordered_map<size_t, size_t> numbers_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string_view WorldSite(std::string_view name) {
+  const size_t space = name.rfind(' ');
+  return space == std::string_view::npos ? name : name.substr(space + 1);
+}
+
+std::string StructureOf(const Program& program, PassBudget& budget) {
+  return Fingerprint(StructureText(program, budget).Run(), &budget);
+}
+
+}  // namespace simgrad::sim

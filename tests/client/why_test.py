@@ -1,0 +1,195 @@
+"""What comparisons compute, without a server."""
+
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+from simgrad.program import ProgramBuilder
+from simgrad.why import svg
+from simgrad.why.difference import difference
+from simgrad.why.fork import first_step
+from simgrad.why.sensitivity import MOST_DIGITS, significant_digits
+from simgrad.why.sentence import ulps
+from simgrad.why.split import parts_of
+from simgrad.why.tune import cheaper
+from simgrad.why.variants import ROLES, name_of, policies_by_name, variants_of
+from simgrad.why.work import work_of
+
+BALL = sg.World("bouncing_ball", contact="toi")
+
+
+def test_parts_add_up_and_each_is_zero_where_its_cause_is_missing():
+    random = np.random.default_rng(3)
+    rr, rp, pr, pp = random.normal(size=(4, 50))
+    parts = parts_of(rr, rp, pr, pp)
+    np.testing.assert_allclose(parts.rounding + parts.path, parts.whole, rtol=1e-14, atol=1e-15)
+    np.testing.assert_allclose(parts.interaction, pp - pr - rp + rr, atol=1e-15)
+    # One path: the forced runs are the plain ones. One arithmetic: likewise the other way round.
+    assert not parts_of(rr, rr, pp, pp).path.any() and (parts_of(rr, rr, pp, pp).rounding == pp - rr).all()
+    assert not parts_of(rr, pp, rr, pp).rounding.any() and (parts_of(rr, pp, rr, pp).path == pp - rr).all()
+    assert parts_of(rr, rr, pp, pp).share_of_path == 0 and parts_of(rr, pp, rr, pp).share_of_path == 1
+
+
+def test_an_element_that_is_undefined_along_a_path_has_no_parts_and_is_counted():
+    parts = parts_of([1.0, 2.0], [np.nan, 2.0], [1.5, 2.5], [1.5, 2.5])
+    assert parts.undefined == 1 and np.isnan(parts.rounding[0]) and np.isnan(parts.path[0])
+    assert parts.rounding[1] == 0.5 and parts.path[1] == 0 and parts.share_of_path == 0
+
+
+def test_differences_are_relative_to_the_reference_and_name_the_worst():
+    off = difference([[3.0, 0.0], [0.0, 4.0]], [[3.0, 0.0], [0.0, 4.5]])
+    assert (off.largest, off.relative, off.at) == (0.5, 0.1, (1, 1))
+    assert difference([0.0], [0.0]).relative == 0 and difference([np.inf], [np.inf]).relative == 0
+    assert difference([0.0], [1.0]).relative == np.inf and difference([0.0], [1.0]).rank == np.inf
+    assert np.isnan(difference([1.0], [np.nan]).relative) and difference([1.0], [np.nan]).rank == np.inf
+    assert np.isnan(difference([1.0], [np.inf]).relative) and difference([1.0], [np.inf]).largest == np.inf
+    # Squares of these would overflow or vanish.
+    assert difference([1e200], [2e200]).relative == 1 and difference([1e-200], [2e-200]).relative == 1
+
+
+@pytest.mark.parametrize("differs_from", [1, 2, 7, 64, 100])
+def test_the_first_step_is_found_in_log_many_prefixes(differs_from):
+    asked = []
+
+    def differs(steps):
+        asked.append(steps)
+        return steps >= differs_from
+
+    assert first_step(differs, 100) == differs_from - 1
+    assert len(asked) <= 7
+
+
+def test_significant_digits_are_those_of_mean_and_deviation():
+    # Mean 100, standard deviation 0.1: three digits.
+    samples = [np.array([100 + d, 1.0, np.nan, d]) for d in (-0.1, 0.0, 0.1)]
+    np.testing.assert_allclose(significant_digits(samples), [3.0, MOST_DIGITS, 0.0, 0.0])
+
+
+def test_margins_are_counted_in_ulps():
+    assert [ulps(m) for m in (-1.0, 1.0, 0.0, 2.5, 1.5e15)] == ["-1 ulp", "1 ulp", "0 ulps", "2.5 ulps", "1.5e+15 ulps"]
+
+
+def test_variants_are_named_and_the_first_policy_is_the_reference():
+    made = variants_of(BALL, 5, ["f64", "f32"], ["reversed"], [{"contact": "none", "steps": 10}], {"own": BALL})
+    assert [v.name for v in made] == ["f64", "f32", "f64 reversed", "f64 contact=none, steps=10", "own"]
+    assert [v.steps for v in made] == [5, 5, 5, 10, 5]
+    assert {r.role: r.setting.order for r in made[2].policy.to_proto().roles} == dict.fromkeys(ROLES, "reversed")
+    assert made[3].world.to_proto().config["contact"].word == "none" and made[4].world is BALL
+    policy = sg.Policy("bf16_unsafe").role("termination", format="f32")
+    assert name_of(policy) == "bf16_unsafe.role('termination', format='f32')"
+    assert list(policies_by_name({"cheap": policy})) == ["cheap"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (dict(policies=["f64"]), "there is one variant"),
+        (dict(policies=[]), "policies: at least one"),
+        (dict(policies=["f64", "f64"]), "two variants are called 'f64'"),
+        (dict(orders="reversed"), "orders is a list of orders"),
+        (dict(policies="f64"), "policies is a list"),
+        (dict(policies=["f64", 3]), "a policy is a simgrad.Policy"),
+        (dict(worlds={"own": "bouncing_ball"}), r"worlds\['own'\] is a simgrad.World"),
+    ],
+)
+def test_variants_that_make_no_sense_are_refused(given, told):
+    arguments = dict(policies=["f64", "f32"], orders=(), configs=(), worlds=None)
+    with pytest.raises((ValueError, TypeError), match=told):
+        variants_of(BALL, 5, **{**arguments, **given})
+
+
+def test_a_world_that_has_its_configuration_takes_no_other():
+    b = ProgramBuilder("one")
+    b.next(x=b.state("x"))
+    world = sg.World(program=b)
+    with pytest.raises(ValueError, match="has its configuration"):
+        variants_of(world, 5, ["f64"], (), [{"h": 1.0}], None)
+
+
+@sg.world
+def pushed(x: sg.State[2], k: sg.Param = 1.0, u: sg.Control[2] = 0.0, d: sg.Data[2] = 0.0):
+    return x + k * u + d
+
+
+@pytest.fixture
+def work():
+    x = np.arange(6.0).reshape(3, 2)
+    u = sg.PerStep(np.ones((4, 2)))
+    d = np.arange(24.0).reshape(3, 4, 2)
+    _, work = work_of(
+        None,
+        pushed,
+        None,
+        initial={"x": x},
+        params={"k": 2.0},
+        controls={"u": u},
+        data={"d": d},
+        first_instance=10,
+        weights=[1.0, 2.0, 3.0],
+        cotangents={"state": {"x": x}},
+    )
+    return work
+
+
+def test_some_instances_of_a_work_are_their_rows_ids_weights_and_cotangents(work):
+    part = work.take([2, 0])
+    assert part.inputs["initial"]["x"].tolist() == [[4, 5], [0, 1]] and part.ids.tolist() == [12, 10]
+    assert part.inputs["params"]["k"] == 2.0 and part.inputs["controls"]["u"].array.shape == (4, 2)
+    assert part.inputs["data"]["d"].shape == (2, 4, 2) and part.weights.tolist() == [3, 1]
+    assert part.options["cotangents"].state["x"].tolist() == [[4, 5], [0, 1]] and part.instances == 2
+
+
+def test_shared_inputs_that_are_differentiated_are_sent_for_each_instance(work):
+    each = work.each()
+    assert each.inputs["params"]["k"].tolist() == [2, 2, 2]
+    assert each.inputs["controls"]["u"].array.shape == (3, 4, 2)
+    assert each.take([1]).inputs["controls"]["u"].array.shape == (1, 4, 2)
+    assert each.inputs["initial"]["x"] is work.inputs["initial"]["x"]
+
+
+def test_cheaper_formats_are_those_of_fewer_bits_the_fewest_first():
+    formats = ("f64", "f32", "f16", "bf16", "e4m3")
+    assert cheaper(formats, "f64") == ["e4m3", "f16", "bf16", "f32"]
+    assert cheaper(formats, "f16") == ["e4m3"] and cheaper(formats, "e4m3") == []
+
+
+def rects(text):
+    root = xml.etree.ElementTree.fromstring(text)
+    return [e for e in root.iter() if e.tag.endswith("}rect")]
+
+
+def test_bars_are_as_high_as_their_counts_and_stack():
+    text = svg.bars("f", [svg.Bars("a", np.array([4, 0, 2]), "red"), svg.Bars("b<", np.array([4, 0, 0]), "blue")], "n")
+    a, c, b = rects(text)
+    assert (a.get("data-series"), a.get("data-count"), c.get("data-step"), b.get("data-series")) == ("a", "4", "2", "b<")
+    assert float(a.get("height")) == pytest.approx(2 * float(c.get("height")), abs=0.11)
+    assert ">0.5<" not in svg.bars("f", [svg.Bars("a", np.array([1]), "red")], "n")  # there is no half an instance
+    assert float(b.get("y")) + float(b.get("height")) == pytest.approx(float(a.get("y")), abs=0.11)
+
+
+def test_many_steps_share_bars_and_none_is_lost():
+    counts = np.arange(5000) % 3
+    assert sum(float(r.get("data-count")) for r in rects(svg.bars("f", [svg.Bars("a", counts, "red")], "n"))) == counts.sum()
+
+
+def test_a_line_has_gaps_where_nothing_is_finite_and_keeps_its_least_when_thinned():
+    values = np.array([1.0, 10.0, np.inf, 100.0])
+    root = xml.etree.ElementTree.fromstring(svg.lines("f", [svg.Line("a", values, "red")], "ulps", log=True))
+    points = [e.get("points").split() for e in root.iter() if e.tag.endswith("}polyline")]
+    assert [len(set(p)) for p in points] == [2, 1]
+    y = [float(p.split(",")[1]) for p in (*points[0], points[1][0])]
+    assert y[0] - y[1] == pytest.approx(y[1] - y[2], abs=0.11)  # decades are equally far apart
+    long = np.ones(10000)
+    long[7777] = 1e-3
+    thin = svg.lines("f", [svg.Line("a", long, "red")], "ulps", log=True)
+    lowest = max(float(p.split(",")[1]) for p in xml.etree.ElementTree.fromstring(thin).find("{*}polyline").get("points").split())
+    assert lowest > 100
+
+
+def test_rows_are_as_long_as_their_parts():
+    text = svg.rows("g", [svg.Bar("k", [("path", 3.0, "red"), ("rounding", 1.0, "blue")]), svg.Bar("z", [("path", 0.0, "red")])])
+    path, rounding, nothing = rects(text)
+    assert float(path.get("width")) == pytest.approx(3 * float(rounding.get("width")), abs=0.2)
+    assert float(nothing.get("width")) == 0

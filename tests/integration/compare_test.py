@@ -1,0 +1,436 @@
+"""client.compare and `simgrad compare` against a live server: what they say is what the answers hold."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+from simgrad import command_line
+from simgrad.program import ProgramBuilder
+
+# Nine penetrations whose exact sum is the tolerance; in bf16 the eight small ones are lost.
+TOLERANCE = float.fromhex("0x1.06p-10")
+START = -np.array([float.fromhex("0x1.04p-10")] + 8 * [2.0**-20])
+PROJECTION = sg.World("boundary_projection", elements=9, tol=TOLERANCE)
+BALL = sg.World("bouncing_ball", contact="toi")
+
+
+def depressurized(client, instances=6, **more):
+    arguments = dict(
+        steps=4,
+        initial={"y": np.tile(START, (instances, 1))},
+        params={"k": 0.5},
+        objective="final_penetration",
+        policies=["f32", "bf16_unsafe", "bf16_safe"],
+    )
+    return client.compare(PROJECTION, **{**arguments, **more})
+
+
+def bounced(client, **more):
+    arguments = dict(
+        steps=120,
+        initial={"y": np.linspace(0.3, 1.0, 12)[:, None], "v": [0.0]},
+        params={"restitution": 0.8},
+        objective="final_height",
+        policies=["f64", "f32", "bf16_unsafe"],
+    )
+    return client.compare(BALL, **{**arguments, **more})
+
+
+def test_the_vanished_gradient_is_told_in_one_sentence(client):
+    result = depressurized(client, instances=4096)
+    unsafe, safe = result.why.splitlines()
+    assert unsafe == (
+        "In bf16_unsafe the gradient of `k` is zero in 4096 of 4096 instances: the loop `projection` stops at step 0 by a "
+        "margin of -1 ulp, where f32 goes on."
+    )
+    assert safe.startswith("bf16_safe takes the path of f32 in 4096 of 4096 instances, and its gradients are off by at most")
+    assert "projection" in result.table() and unsafe in repr(result)
+
+
+def check(client, sentence, pair, world, arguments, policies):
+    """Each fact of a sentence, against answers that are asked for here, and its numbers against its facts."""
+    facts = dict(sentence.facts)
+    runs = [client.gradient(world, **arguments, policy=p, diagnostics="instances") for p in policies]
+    a, b = runs
+    number = a.instances
+    parted = a.path_signatures != b.path_signatures
+    checked = {"of": number, "parted": int(parted.sum())}
+    name = facts.get("input")
+    if name:
+        kind = "initial" if name in a.initial else "params"
+        g, h = (np.asarray(getattr(r, kind)[name], np.float64) for r in runs)
+        checked |= {
+            "zero": round(b.zero_share[name] * number),
+            "reference_zero": round(a.zero_share[name] * number),
+            "input": name,
+            "largest": np.abs(h - g).max(),
+        }
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = np.linalg.norm(h - g) / np.linalg.norm(g) if (h != g).any() else 0.0
+        if "relative" in facts:
+            assert facts.pop("relative") == pytest.approx(relative, rel=1e-12)
+    if "step" in facts:
+        # The prefix of `step` steps agrees in all instances, one more does not in this one.
+        step, i = facts["step"], facts["instance"]
+        short = {**arguments, "steps": step}
+        if step:
+            before = [client.rollout(world, **short, policy=p).path_signatures for p in policies]
+            assert (before[0] == before[1]).all()
+        short["steps"] = step + 1
+        after = [client.rollout(world, **short, policy=p) for p in policies]
+        differs = after[0].path_signatures != after[1].path_signatures
+        assert np.flatnonzero(differs)[0] == i
+        one = {**short, "initial": {n: x[i : i + 1] if np.ndim(x) > 1 else x for n, x in short["initial"].items()}}
+        alone = [client.rollout(world, **one, policy=p, first_instance=i, instances=1) for p in policies]
+        traces = [{**r.sites, **r.events}[facts["site"]] for r in alone]
+        checked |= {
+            "step": step,
+            "instance": i,
+            "site": facts["site"],
+            "reference_margin_ulps": traces[0].margin_ulps[step],
+            "margin_ulps": traces[1].margin_ulps[step],
+        }
+        if "iterations" in facts:
+            checked |= {"reference_iterations": traces[0].iterations_max[step], "iterations": traces[1].iterations_max[step]}
+            assert traces[0].iterations_max[step] != traces[1].iterations_max[step]
+        else:
+            checked |= {"reference_held": traces[0].count[step], "held": traces[1].count[step]}
+            assert traces[0].count[step] != traces[1].count[step]
+    assert facts == {key: checked[key] for key in facts}, sentence.text
+    for said, key in (
+        (r"zero in (\d+) of (\d+)", ("zero", "of")),
+        (r"leaves the path of \S+ in (\d+) of (\d+)", ("parted", "of")),
+        (r"at step (\d+)", ("step",)),
+        (r"first in instance (\d+)", ("instance",)),
+    ):
+        found = re.search(said, sentence.text)
+        if found:
+            assert [int(x) for x in found.groups()] == [facts[k] for k in key], sentence.text
+
+
+@pytest.mark.parametrize("work", [depressurized, bounced])
+def test_every_sentence_states_what_the_answers_hold(client, work):
+    result = work(client)
+    world = PROJECTION if work is depressurized else BALL
+    arguments = (
+        dict(steps=4, initial={"y": np.tile(START, (6, 1))}, params={"k": 0.5}, objective="final_penetration")
+        if work is depressurized
+        else dict(
+            steps=120,
+            initial={"y": np.linspace(0.3, 1.0, 12)[:, None], "v": [0.0]},
+            params={"restitution": 0.8},
+            objective="final_height",
+        )
+    )
+    said = 0
+    for name, pair in result.pairs.items():
+        for sentence in pair.sentences:
+            check(client, sentence, pair, world, arguments, (result.reference, name))
+            said += 1
+    assert said >= 6
+    assert any(pair.forks.count for pair in result.pairs.values())
+
+
+def test_differences_and_histories_are_those_of_the_answers(client):
+    result = depressurized(client)
+    pair = result.pairs["bf16_unsafe"]
+    f32, unsafe = result.results["f32"], result.results["bf16_unsafe"]
+    assert pair.iterations["projection"][0].tolist() == [1, 0, 0, 0] and not pair.iterations["projection"][1].any()
+    assert pair.states["y"].largest == np.abs(f32.state["y"] - unsafe.state["y"]).max()
+    assert pair.value == (f32.value, unsafe.value)
+    k = pair.gradients["k"]
+    assert k.relative == 1 and k.connected == (6, 0) and k.gated_by == ("", "projection") and k.zero == (0, 6)
+    fork = pair.forks.first
+    assert (fork.kind, fork.reference.iterations, fork.other.iterations) == ("loop", 1, 0)
+    assert fork.other.margin == -(2.0**-17) and fork.other.margin_ulps == -1 and fork.other.checks == 1
+    assert pair.forks.sites() == {"projection": 6} and pair.forks.step.tolist() == [0] * 6
+
+
+def test_orders_configurations_and_worlds_are_variants_too(client):
+    half = sg.World("boundary_projection", elements=9, tol=TOLERANCE / 2)
+    result = depressurized(
+        client, policies=["f32"], orders=["reversed"], configs=[{"tol": 1e-3}, {"max_iter": 25, "steps": 8}], worlds={"half": half}
+    )
+    assert list(result.pairs) == ["f32 reversed", "f32 tol=0.001", "f32 max_iter=25, steps=8", "half"]
+    assert result.pairs["f32 reversed"].forks.count == 0
+    assert "the loop `projection` stops at step 0" in result.pairs["f32 tol=0.001"].why
+    longer = result.pairs["f32 max_iter=25, steps=8"]
+    assert longer.forks is None and result.results[longer.other].steps == 8 and longer.why
+    assert (result.pairs["half"].iterations["projection"][1] >= longer.reference_result.sites["projection"].iterations_mean).all()
+
+
+def test_rollouts_are_compared_without_gradients(client):
+    result = client.compare(
+        BALL, steps=120, initial={"y": np.linspace(0.3, 1.0, 12)[:, None], "v": [0.0]}, policies=["f64", "bf16_unsafe"], gradient=False
+    )
+    assert not isinstance(result.results["f64"], sg.Gradient) and not result.pairs["bf16_unsafe"].gradients
+    assert "leaves the path of f64" in result.why
+    assert result.pairs["bf16_unsafe"].value is None
+
+
+def test_worlds_without_tests_are_told_apart_by_their_states(client):
+    """What is said where there are neither gradients nor paths that part."""
+    b = ProgramBuilder("halved")
+    b.next(x=b.state("x") * 0.7)
+    world = sg.World(program=b)
+    pair = client.compare(world, steps=3, initial={"x": [1.0, 2.0]}, policies=["f64", "f32"], gradient=False).pairs["f32"]
+    a, c = (client.rollout(world, steps=3, initial={"x": [1.0, 2.0]}, policy=p).state["x"] for p in ("f64", "f32"))
+    assert pair.states["x"].largest == np.abs(a - c).max() > 0
+    assert pair.why == "f32 takes the path of f64 in 2 of 2 instances."
+    off = pair.sentences[1]
+    assert off.facts["largest"] == pair.states["x"].largest and f"final state `x` is off that in f64 by {off.facts['largest']:.3g} at most" in off.text
+    longer = client.compare(world, steps=3, initial={"x": [1.0, 2.0]}, policies=["f64"], worlds={"same": world}, gradient=False)
+    assert longer.pairs["same"].sentences[-1].text == "same ends in the states of f64."
+
+
+@sg.world
+def driven(x: sg.State, push: sg.Control = 0.0, drift: sg.Data = 0.0, k: sg.Param = 1.0):
+    move = k * push + drift
+    below = sg.test("floor", x + move < 0)
+    return sg.where(below, -0.5 * x, x + move)
+
+
+@driven.objective
+def last(x):
+    return x
+
+
+def test_inputs_that_differ_by_step_are_cut_with_the_steps(client):
+    """Runs up to a fork are given the controls and data of those steps alone."""
+    # x = 4 - t/8, exact in all formats; the move at t = 31 goes 2^-12 past zero, which bf16 does not see.
+    push = np.full((3, 40), -0.125)
+    drift = np.zeros(40)
+    drift[31] = -(2.0**-12)
+    result = client.compare(
+        driven, steps=40, initial={"x": [4.0, 5.0, 3.0]}, params={"k": 1.0}, controls={"push": push}, data={"drift": sg.PerStep(drift)},
+        objective="last", policies=["f64", "bf16_unsafe"],
+    )
+    fork = result.pairs["bf16_unsafe"].forks.first
+    assert (fork.site, fork.step, fork.instance) == ("floor", 31, 0)
+    assert (fork.reference.held, fork.other.held) == (1, 0) and fork.reference.margin == -(2.0**-12)
+    assert "the test `floor` (" in result.why and "compare_test.py:" in result.why
+
+
+class Nested(sg.World):
+    """A world that takes and gives its arrays in a form of its own, as those of simgrad.jax do."""
+
+    def named(self, kind, given):
+        return {name: inner["value"] for name, inner in (given or {}).items()}
+
+    def shaped(self, result):
+        result.state = {name: {"value": array} for name, array in result.state.items()}
+
+
+def test_worlds_with_a_form_of_their_own_are_compared_by_name(client):
+    nested = Nested(program=driven.program)
+    work = dict(steps=4, params={"k": {"value": 1.0}}, objective="last", controls={"push": {"value": np.array([0.1, 0.2])}})
+    result = client.compare(nested, initial={"x": {"value": np.array([4.0, 5.0])}}, policies=["f64", "f32"], **work)
+    assert result.results["f64"].state["x"].shape == (2,) and set(result.pairs["f32"].states) == {"x"}
+    assert result.pairs["f32"].gradients["k"].relative < 1e-6
+
+
+class Pathless(sg.Client):
+    """A client of a server that knows of no paths."""
+
+    def rollout(self, *arguments, path=False, **more):
+        self._refuse(path)
+        return super().rollout(*arguments, **more)
+
+    def gradient(self, *arguments, path=False, **more):
+        self._refuse(path)
+        return super().gradient(*arguments, **more)
+
+    def _refuse(self, path):
+        if path is not False:
+            problem = "has unknown field 18, which simgrad.v1.RolloutSpec of this server does not have"
+            raise sg.InvalidArgument(f"spec: {problem}", violations=(sg.FieldViolation("spec", problem),))
+
+
+@pytest.mark.parametrize("work", [depressurized, bounced])
+def test_without_paths_the_earliest_fork_is_found_by_signatures(client, server, work):
+    with Pathless(server.target) as old:
+        found, known = work(old), work(client)
+        for name, pair in found.pairs.items():
+            mine, theirs = pair.forks, known.pairs[name].forks
+            assert (mine.parted == theirs.parted).all()
+            if theirs.count:
+                key = lambda fork: (fork.instance, fork.step, fork.site, fork.other.margin_ulps)
+                assert key(mine.first) == key(theirs.first)
+                assert (mine.located == (theirs.step == theirs.first.step)).all() or mine.located.all()
+                assert (mine.step[mine.located] == theirs.step[mine.located]).all()
+        with pytest.raises(sg.Unimplemented, match="has unknown field 18"):
+            work(old, split=True)
+
+
+@sg.world
+def started(x: sg.State[2], k: sg.Param = 1.0):
+    move = -0.125 * k + np.array([-(2.0**-12), 0.0])
+    return sg.where(sg.test("floor", x + move < 0), -0.5 * x, x + move)
+
+
+@started.initial
+def capped(x):
+    return {"x": sg.where(x > 8.0, 8.0, x)}
+
+
+@started.objective
+def rest(x):
+    return np.sum(x)
+
+
+def test_a_path_that_is_refused_is_done_without(client):
+    """What `initial` decides is in no path."""
+    work = dict(steps=12, initial={"x": np.array([[1.0, 20.0], [2.0, 1.0]])}, params={"k": 1.0}, objective="rest", policies=["f64", "bf16_unsafe"])
+    result = client.compare(started, **work)
+    assert result.results["f64"].path is None
+    # x = 1 - 8 (1/8 + 2^-12) is below 0 at t = 7 in f64; bf16 does not see the small part, and is at 0.
+    assert result.pairs["bf16_unsafe"].why.startswith(
+        "bf16_unsafe leaves the path of f64 in 1 of 2 instances, first in instance 0: the test `floor` (compare_test.py:"
+    )
+    assert result.pairs["bf16_unsafe"].forks.first.step == 7
+    assert "does not hold at step 7 (closest margin 0 ulps), where that of f64 does." in result.why
+    with pytest.raises(sg.Unimplemented, match="decides by reals in `initial`"):
+        client.compare(started, **work, split=True)
+
+
+def test_calls_are_those_of_the_variants_and_of_the_first_fork(client):
+    assert depressurized(client, policies=["f32", "bf16_safe"]).calls == 2
+    # The instance that parts runs again in both, and f32, which has two tests there, once along the other's path.
+    assert depressurized(client, policies=["f32", "bf16_unsafe"]).calls == 2 + 2 + 1
+    assert depressurized(client, policies=["f32", "bf16_unsafe"], split=True).calls == 2 + 2 + 1 + 2
+
+
+def test_a_comparison_repeats_to_the_bit_and_so_does_its_report(client):
+    first, second = bounced(client), bounced(client)
+    assert repr(first) == repr(second) and first.html() == second.html()
+
+
+def test_progress_is_told_over_all_calls_and_ends_at_the_total(client):
+    told = []
+    depressurized(client, progress=lambda *step: told.append(step))
+    assert {phase for phase, _, _ in told} == {"compare"}
+    done = [d for _, d, _ in told]
+    assert done == sorted(done) and told[-1][1] == told[-1][2] >= 3 * 4 * 2
+
+
+def test_who_raises_in_progress_ends_the_comparison_and_the_client_goes_on(client):
+    class Enough(Exception):
+        pass
+
+    class Bar:
+        closed = 0
+
+        def __call__(self, phase, done, total):
+            if done > 8:
+                raise Enough
+
+        def close(self):
+            self.closed += 1
+
+    bar = Bar()
+    with pytest.raises(Enough):
+        depressurized(client, progress=bar)
+    assert bar.closed == 1
+    assert depressurized(client).calls
+
+
+def test_a_deadline_is_that_of_all_calls_together(client):
+    with pytest.raises(sg.DeadlineExceeded):
+        bounced(client, steps=20000, timeout=0.3)
+    with pytest.raises(ValueError, match="timeout -1"):
+        bounced(client, timeout=-1)
+
+
+def test_bad_arguments_are_refused_by_name(client):
+    with pytest.raises(ValueError, match="split=True .* needs gradient=True"):
+        depressurized(client, split=True, gradient=False)
+    with pytest.raises(TypeError, match="no option colour"):
+        depressurized(client, colour="red")
+    with pytest.raises(TypeError, match="policy differs between the runs"):
+        depressurized(client, policy="f32")
+    with pytest.raises(TypeError, match="diagnostics differs between the runs"):
+        depressurized(client, diagnostics="off")
+    with pytest.raises(TypeError, match="wrt is of gradients"):
+        depressurized(client, wrt=["k"], gradient=False)
+    with pytest.raises(sg.InvalidArgument, match="bf17"):
+        depressurized(client, policies=["f32", "bf17"])
+
+
+# ---- The command line and the report ----
+
+ARGUMENTS = [
+    *("boundary_projection", "--config", "elements=9", "--config", "tol=0x1.06p-10", "--steps", "4"),
+    *("--initial", "y=-0x1.04p-10" + 8 * ",-0x1p-20", "--param", "k=0.5", "--objective", "final_penetration"),
+]
+
+
+def run(capsys, server, *arguments):
+    code = command_line.main(["compare", *ARGUMENTS, *arguments, "--target", server.target])
+    return code, capsys.readouterr()
+
+
+def test_the_command_line_says_why(capsys, server, tmp_path):
+    file = tmp_path / "report.html"
+    code, told = run(capsys, server, "--policies", "f32,bf16_unsafe", "--html", str(file))
+    assert code == 0 and "stops at step 0 by a margin of -1 ulp, where f32 goes on." in told.out
+    assert "stops at step 0 by a margin of -1 ulp" in file.read_text()
+    code, told = run(capsys, server, "--policies", "f32,bf16_unsafe", "--variant", "tol=1e-3", "--orders", "reversed", "--json")
+    fields = json.loads(told.out)
+    assert list(fields["pairs"]) == ["bf16_unsafe", "f32 reversed", "f32 tol=0.001"] and code == 0
+    assert fields["pairs"]["bf16_unsafe"]["forks"]["first"]["other"]["margin_ulps"] == -1
+    assert fields["pairs"]["bf16_unsafe"]["sentences"][0]["facts"]["zero"] == 1
+    assert fields["results"]["f32"]["gradients"]["params"]["k"] != 0
+
+
+def test_wrong_usage_of_the_command_is_told(capsys, server):
+    for arguments, told in (
+        (("--policies", "f32,"), "--policies f32,: names, separated by commas"),
+        (("--policies", "f32"), "there is one variant"),
+        (("--variant", "steps=2.5"), "steps is a whole number"),
+        (("--no-gradient", "--wrt", "k"), "--wrt is of gradients"),
+    ):
+        code, printed = run(capsys, server, *arguments)
+        assert code == command_line.EXIT_USAGE and told in printed.err
+
+
+def browser():
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no chromium: scripts/setup --with-browser")
+    return found
+
+
+def test_the_report_fetches_nothing(client):
+    text = bounced(client).html()
+    assert not re.search(r"<script|<link|<img|<iframe|@import|url\(|https?://(?!www\.w3\.org/2000/svg)", text)
+
+
+def test_a_browser_draws_the_report(client, tmp_path):
+    program = browser()
+    result = bounced(client)
+    (tmp_path / "report.html").write_text(result.html())
+    common = [program, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    page = f"file://{tmp_path / 'report.html'}"
+    picture = tmp_path / "report.png"
+    drawing = [*common, "--window-size=1000,3000", f"--screenshot={picture}", "--dump-dom", page]
+    dumped = subprocess.run(drawing, capture_output=True, text=True, timeout=120).stdout
+    pair = result.pairs["bf16_unsafe"]
+    section = dumped.partition('<section data-pair="bf16_unsafe">')[2].partition("</section>")[0]
+    bars = re.findall(r'<rect data-series="([^"]+)" data-step="(\d+)" data-count="(\d+)"', section)
+    forks = pair.forks
+    expected = {(s, t) for s, t, here in zip(forks.site, forks.step, forks.located) if here}
+    assert {(s, int(t)) for s, t, _ in bars} == expected
+    assert sum(int(n) for *_, n in bars) == np.count_nonzero(forks.located)
+    assert "</i>?<" not in section  # every fork has a site
+    for figure in ("forks", "events", "margins", "gradients"):
+        assert f'data-figure="{figure}"' in section
+    assert "leaves the path of f64" in section and 'data-table="sites"' in section
+    pixels = pytest.importorskip("matplotlib.image").imread(picture)[..., :3]
+    # The bars of gradients: a blue of which a line of text has no such area.
+    blue = np.abs(pixels - np.array([0x00, 0x72, 0xB2]) / 255).max(axis=2) < 0.01
+    assert np.count_nonzero(blue) > 3000

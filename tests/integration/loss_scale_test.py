@@ -1,0 +1,94 @@
+"""A dynamic loss scale, whose state travels in request and answer."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+
+@sg.world
+def slide(x: sg.State, k: sg.Param = 1.0):
+    return x + k
+
+
+@slide.objective
+def end(x):
+    return 3.0 * x
+
+
+def gradient(client, policy):
+    return client.gradient(slide, steps=2, initial={"x": 1.0}, objective="end", policy=policy)
+
+
+def states(client, policy, count, **rule):
+    """(scale that ran, skipped, the state behind it) of `count` gradients in a row."""
+    seen, state = [], None
+    for _ in range(count):
+        asked = policy.dynamic_loss_scale(state, **({} if state else rule))
+        g = gradient(client, asked)
+        state = g.loss_scale_state
+        seen.append((g.loss_scale, g.skipped, state.scale, state.clean))
+    return seen
+
+
+def torch_rule(scale, clean, finite, growth, backoff, interval):
+    """torch._amp_update_scale_ of PyTorch, in f32."""
+    if not finite:
+        return float(np.float32(scale) * np.float32(backoff)), 0
+    if clean + 1 < interval:
+        return scale, clean + 1
+    with np.errstate(over="ignore"):
+        grown = np.float32(scale) * np.float32(growth)
+    return (float(grown) if np.isfinite(grown) else scale), 0
+
+
+def test_it_falls_until_the_cotangent_fits_and_grows_after_the_interval(client):
+    """3 * 65536 and 3 * 32768 are beyond f16, 3 * 16384 is not: the cotangent in role adjoint."""
+    seen = states(client, sg.Policy("f16_safe"), 6, interval=3)
+    assert [scale for scale, *_ in seen] == [65536, 32768, 16384, 16384, 16384, 32768]
+    assert [skipped for _, skipped, *_ in seen] == [True, True, False, False, False, True]
+    assert seen[-1][2:] == (16384, 0)
+    g = gradient(client, sg.Policy("f16_safe").dynamic_loss_scale())
+    assert g.skipped and "the gradient is skipped" in " ".join(g.warnings)
+
+
+@pytest.mark.parametrize("backoff, growth", [(0.5, 2.0), (0.7, 3.0)])
+def test_mode_torch_is_that_of_pytorch(client, backoff, growth):
+    rule = dict(growth=growth, backoff=backoff, interval=2)
+    seen = states(client, sg.Policy("f16_safe"), 8, mode="torch", **rule)
+    scale, clean = 65536.0, 0
+    for ran, skipped, next_scale, next_clean in seen:
+        assert ran == scale
+        scale, clean = torch_rule(scale, clean, not skipped, growth, backoff, 2)
+        assert (next_scale, next_clean) == (scale, clean)
+    assert {skipped for _, skipped, *_ in seen} == {True, False}
+
+
+def test_guarded_stays_at_one_where_torch_collapses(client):
+    """A gradient of 6 * 3e38 is beyond f32: no scale mends it, and torch stops where it is finite scaled."""
+
+    def last(mode):
+        state = None
+        for _ in range(20):
+            asked = sg.Policy("f16_safe").dynamic_loss_scale(state, mode=mode)
+            g = client.gradient(
+                slide,
+                steps=2,
+                initial={"x": 1.0},
+                objective="end",
+                policy=asked,
+                weights=[3e38],
+            )
+            state = g.loss_scale_state
+        return state.scale, g.skipped, float(g.params["k"])
+
+    assert last("guarded") == (1.0, True, np.inf)
+    assert last("torch") == (0.125, False, np.inf)
+
+
+def test_a_fixed_scale_has_no_state(client):
+    g = gradient(client, "f16_safe")
+    assert g.loss_scale_state is None
+    with pytest.raises(sg.InvalidArgument) as error:
+        gradient(client, sg.Policy().dynamic_loss_scale(mode="jax"))
+    assert error.value.field == "spec.policy.loss_scale.dynamic.mode"

@@ -1,0 +1,157 @@
+"""Paths as data: recorded, followed, saved, compared, and refused where they do not fit."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+STEPS = 12
+RNG = np.random.default_rng(7)
+Y = RNG.uniform(0.05, 0.4, (6, 4))
+V = RNG.uniform(-2.0, 1.0, (6, 4))
+
+
+def ball(tol=1e-3, max_iter=25, **config):
+    return sg.World("bouncing_ball", contact="projection", elements=4, tol=tol, max_iter=max_iter, **config)
+
+
+def run(client, policy="f32", world=None, steps=STEPS, y=Y, v=V, **options):
+    return client.rollout(
+        world or ball(), steps=steps, initial={"y": y, "v": v}, params={"k": 0.5}, policy=policy, **options
+    )
+
+
+def gradient(client, policy="f32", **options):
+    return client.gradient(
+        ball(),
+        steps=STEPS,
+        initial={"y": Y, "v": V},
+        params={"k": 0.5},
+        policy=policy,
+        objective="final_penetration",
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(client):
+    return run(client)
+
+
+@pytest.fixture(scope="module")
+def taken(client):
+    return {policy: run(client, policy, path=True) for policy in ("f64", "f32", "bf16_unsafe")}
+
+
+def test_recording_changes_nothing_else(plain, taken):
+    recorded = taken["f32"]
+    assert plain.path is None
+    for name, state in plain.state.items():
+        assert state.tobytes() == recorded.state[name].tobytes()
+    assert (plain.path_signatures == recorded.path_signatures).all()
+    assert plain.sites.keys() == recorded.sites.keys() and plain.events.keys() == recorded.events.keys()
+    assert plain.program.fingerprint != recorded.program.fingerprint
+    assert "path taken" in recorded.program.text
+
+
+def test_a_path_says_how_often_loops_ran(taken):
+    r = taken["f32"]
+    counts = r.path["projection"]
+    assert counts.shape[:2] == (len(Y), STEPS)
+    assert (counts.min(axis=(0, *range(2, counts.ndim))) == r.sites["projection"].iterations_min).all()
+    assert (counts.max(axis=(0, *range(2, counts.ndim))) == r.sites["projection"].iterations_max).all()
+
+
+@pytest.mark.parametrize("policy", ["f64", "f32", "bf16_unsafe"])
+def test_a_run_forced_along_its_own_path_is_the_same_run(client, taken, policy):
+    own = taken[policy]
+    forced = run(client, policy, path=own.path)
+    assert forced.path is None or forced.path.nbytes == 0
+    for name, state in own.state.items():
+        assert state.tobytes() == forced.state[name].tobytes()
+    assert set(forced.forced) == set(own.path.columns)
+    assert all((site.count == 0).all() for site in forced.forced.values())
+    assert "path given" in forced.program.text
+
+
+def test_a_run_forced_along_anothers_path_iterates_as_that_did(client, taken):
+    for mine, other in (("bf16_unsafe", "f64"), ("f64", "bf16_unsafe")):
+        path = taken[other].path
+        parted = taken[mine].path.first_difference(path)
+        assert (parted.step >= 0).any(), "the policies were to part"
+        forced = run(client, mine, path=path)
+        site, theirs = forced.sites["projection"], taken[other].sites["projection"]
+        assert (site.iterations_min == theirs.iterations_min).all()
+        assert (site.iterations_mean == theirs.iterations_mean).all()
+        assert (site.iterations_max == theirs.iterations_max).all()
+        first = parted.step[parted.step >= 0].min()
+        told = forced.forced[parted.site[np.flatnonzero(parted.step == first)[0]]]
+        assert all((site.count[:first] == 0).all() for site in forced.forced.values())
+        assert told.count[first] > 0
+        assert np.isnan(told.margin_ulps[:first]).all() and np.isfinite(told.margin_ulps[first])
+        assert (told.first_step >= 0).any()
+
+
+def test_gradients_follow_paths(client, taken):
+    own = gradient(client, path=True)
+    assert own.path == taken["f32"].path
+    forced = gradient(client, path=own.path)
+    assert forced.params["k"].tobytes() == own.params["k"].tobytes()
+    assert forced.initial["y"].tobytes() == own.initial["y"].tobytes()
+    other = gradient(client, path=taken["bf16_unsafe"].path)
+    assert other.values.tobytes() != own.values.tobytes()
+
+
+def test_a_path_of_instances_alone_fits_them(client, taken):
+    chosen = [4, 1]
+    r = run(client, y=Y[chosen], v=V[chosen], path=taken["f32"].path.take(chosen))
+    assert r.state["y"].tobytes() == taken["f32"].state["y"][chosen].tobytes()
+
+
+def test_a_path_is_kept_in_a_file(tmp_path, taken):
+    path = taken["f32"].path
+    path.save(tmp_path / "path.npz")
+    kept = sg.Path.load(tmp_path / "path.npz")
+    assert kept == path and len(kept) == len(path) > 0
+    assert {k: v.tolist() for k, v in kept.columns.items()} == {
+        k: v.tolist() for k, v in path.columns.items()
+    }
+    np.savez(tmp_path / "other.npz", structure="")
+    with pytest.raises(ValueError, match="is no path"):
+        sg.Path.load(tmp_path / "other.npz")
+
+
+def test_a_world_without_decisions_has_a_path_of_no_bytes(client):
+    @sg.world
+    def drift(x: sg.State[3], k: sg.Param = 0.25):
+        return {"x": x - k * x}
+
+    arguments = dict(steps=5, initial={"x": np.ones((2, 3))}, params={"k": 0.5})
+    r = client.rollout(drift, path=True, **arguments)
+    assert r.path.nbytes == 0 and len(r.path) == 0
+    forced = client.rollout(drift, path=r.path, policy="bf16_unsafe", **arguments)
+    alone = client.rollout(drift, policy="bf16_unsafe", **arguments)
+    assert forced.state["x"].tobytes() == alone.state["x"].tobytes()
+    assert forced.program.fingerprint == alone.program.fingerprint
+
+
+def test_tolerances_and_formats_are_free_and_caps_are_not(client, taken):
+    path = taken["f64"].path
+    forced = run(client, "bf16_unsafe", world=ball(tol=0.05), path=path)
+    assert forced.forced["projection"].count.sum() > 0
+    with pytest.raises(sg.InvalidArgument, match="a path fits a world of the same") as refused:
+        run(client, world=ball(max_iter=24), path=path)
+    assert refused.value.field == "spec.path.forced.structure"
+    assert refused.value.reason == "INVALID_FIELD"
+
+
+def test_paths_of_other_sizes_are_refused(client, taken):
+    path = taken["f32"].path
+    for options in (dict(steps=STEPS - 1), dict(y=Y[:5], v=V[:5])):
+        with pytest.raises(sg.InvalidArgument) as refused:
+            run(client, path=path, **options)
+        assert refused.value.field == "spec.path.forced.decisions.shape"
+    with pytest.raises(TypeError, match="path is True"):
+        run(client, path="yes")
+    with pytest.raises(ValueError, match="cannot be compared"):
+        path.first_difference(path.take([0]))

@@ -1,0 +1,173 @@
+"""The error of a gradient by cause, in closed forms and against runs that are forced here."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+TOLERANCE = float.fromhex("0x1.06p-10")
+START = -np.array([float.fromhex("0x1.04p-10")] + 8 * [2.0**-20])
+PROJECTION = sg.World("boundary_projection", elements=9, tol=TOLERANCE)
+BALL = sg.World("bouncing_ball", contact="toi")
+
+
+@sg.world
+def smooth(x: sg.State[2], k: sg.Param = 0.3):
+    return x + k * x**3
+
+
+@smooth.objective
+def total(x):
+    return np.sum(x)
+
+
+@sg.world
+def gated(x: sg.State, k: sg.Param = 0.5):
+    """Exact in every format that holds x: only the test sees less of it in bf16."""
+    return sg.where(sg.test("gate", x > 1.0), 4.0 * k * x, 0.5 * k * x)
+
+
+@gated.objective
+def end(x):
+    return x
+
+
+def forced_parts(client, world, policies, work, name, group):
+    """Rounding, path and interaction from four gradients, as LANGUAGE section 5 writes them."""
+    paths = [client.gradient(world, **work, policy=p, path=True).path for p in policies]
+    g = np.array(
+        [[getattr(client.gradient(world, **work, policy=p, path=q), group)[name] for q in paths] for p in policies], np.float64
+    )
+    rounding = ((g[1] - g[0])[0] + (g[1] - g[0])[1]) / 2
+    path = ((g[:, 1] - g[:, 0])[0] + (g[:, 1] - g[:, 0])[1]) / 2
+    return rounding, path, g[1, 1] - g[1, 0] - g[0, 1] + g[0, 0]
+
+
+def test_a_world_without_tests_has_no_path_part_to_the_bit(client):
+    work = dict(steps=5, initial={"x": np.array([[0.5, -0.25], [0.75, 0.1]])}, params={"k": 0.3}, objective="total")
+    result = client.compare(smooth, **work, policies=["f64", "f32"], split=True)
+    pair = result.pairs["f32"]
+    for parts in pair.split.values():
+        assert not parts.path.any() and not parts.interaction.any() and (parts.rounding == parts.whole).all()
+        assert parts.rounding.any() and parts.share_of_path == 0 and parts.undefined == 0
+    assert any(s.text == "The error of the gradient of `k` is rounding alone." for s in pair.sentences)
+    each = {**work, "params": {"k": np.full(2, 0.3)}}
+    rounding, path, _ = forced_parts(client, smooth, ("f64", "f32"), each, "k", "params")
+    assert not path.any() and (rounding == pair.split["k"].rounding).all()
+
+
+def test_exact_arithmetic_with_planted_flips_has_a_path_part_in_closed_form(client):
+    # 1 + 2^-12 is 1 in bf16; the others are in every format what they are.
+    x = np.array([1 + 2.0**-12, 1.5, 0.5, 1 + 2.0**-11])
+    blind = sg.Policy("f64").role("event", format="bf16")
+    result = client.compare(
+        gated, steps=1, initial={"x": x}, params={"k": 0.5}, objective="end", policies={"f64": "f64", "blind": blind}, split=True
+    )
+    pair = result.pairs["blind"]
+    flips = np.array([True, False, False, True])
+    assert (pair.forks.parted == flips).all() and pair.forks.sites() == {"gate": 2}
+    k = pair.split["k"]
+    # d(4 k x)/dk = 4 x along one branch, x / 2 along the other.
+    assert (k.path == np.where(flips, 0.5 * x - 4 * x, 0)).all() and (k.whole == k.path).all()
+    assert not k.rounding.any() and not k.interaction.any() and k.share_of_path == 1
+    start = pair.split["x"]
+    assert (start.path == np.where(flips, 0.25 - 2.0, 0)).all() and not start.rounding.any()
+    assert any(s.text == "The error of the gradient of `k` is due to the path alone." for s in pair.sentences)
+    assert pair.gradients["k"].largest == np.abs(k.whole).max()
+
+
+@pytest.mark.parametrize("policy", ["bf16_unsafe", "f16_unsafe"])
+def test_parts_are_those_of_four_runs_and_add_up(client, policy):
+    y = np.linspace(0.3, 1.0, 12)[:, None]
+    work = dict(steps=120, initial={"y": y, "v": np.zeros((12, 1))}, params={"restitution": 0.8}, objective="final_height")
+    pair = client.compare(BALL, **work, policies=["f64", policy], split=True).pairs[policy]
+    assert 0 < pair.forks.count < 12
+    each = {**work, "params": {"restitution": np.full(12, 0.8)}}
+    for name, group in (("restitution", "params"), ("y", "initial")):
+        parts = pair.split[name]
+        rounding, path, interaction = forced_parts(client, BALL, ("f64", policy), each, name, group)
+        np.testing.assert_array_equal(parts.rounding, rounding)
+        np.testing.assert_array_equal(parts.path, path)
+        np.testing.assert_allclose(parts.interaction, interaction, rtol=1e-12, atol=1e-12 * np.abs(parts.whole).max())
+        np.testing.assert_allclose(parts.rounding + parts.path, parts.whole, rtol=1e-13, atol=1e-13 * np.abs(parts.whole).max())
+        assert not parts.path[~pair.forks.parted].any() and parts.path[pair.forks.parted].any()
+        said = next(s for s in pair.sentences if "share_of_path" in s.facts and s.facts["input"] == name)
+        share = np.linalg.norm(path) / (np.linalg.norm(path) + np.linalg.norm(rounding))
+        assert said.facts["share_of_path"] == pytest.approx(share, rel=1e-12) and f", {share:.1%} is due to the path" in said.text
+        assert said.facts["undefined"] == 0
+
+
+def test_where_every_path_flips_the_vanished_gradient_is_the_paths_doing(client):
+    result = client.compare(
+        PROJECTION,
+        steps=4,
+        initial={"y": np.tile(START, (6, 1))},
+        params={"k": 0.5},
+        objective="final_penetration",
+        policies=["f32", "bf16_unsafe", "bf16_safe"],
+        split=True,
+    )
+    unsafe, safe = (result.pairs[p].split["k"] for p in ("bf16_unsafe", "bf16_safe"))
+    assert unsafe.whole.shape == (6,) and unsafe.share_of_path > 0.99
+    assert safe.share_of_path == 0 and safe.rounding.any()
+    assert "% is due to the path" in repr(result.pairs["bf16_unsafe"])
+    text = result.html()
+    assert 'data-figure="gradients"' in text and 'data-series="path"' in text
+
+
+def test_forks_of_all_instances_are_those_of_the_columns_of_both_paths(client):
+    y = np.linspace(0.3, 1.0, 12)[:, None]
+    result = client.compare(
+        BALL, steps=120, initial={"y": y, "v": [0.0]}, params={"restitution": 0.8}, objective="final_height", policies=["f64", "bf16_unsafe"]
+    )
+    forks = result.pairs["bf16_unsafe"].forks
+    a, b = (result.results[name].path for name in ("f64", "bf16_unsafe"))
+    for i in range(12):
+        differs = {s: (a[s][i] != b[s][i]).reshape(120, -1).any(axis=1) for s in a.columns}
+        steps = np.flatnonzero(np.any(list(differs.values()), axis=0))
+        assert forks.step[i] == (steps[0] if steps.size else -1) and forks.parted[i] == bool(steps.size)
+        if steps.size:
+            assert differs[forks.site[i]][steps[0]]
+    assert forks.located.sum() == forks.count > 1
+
+
+def test_both_margins_are_those_of_the_decision_that_parts(client):
+    fork = client.compare(
+        PROJECTION, steps=4, initial={"y": START[None]}, params={"k": 0.5}, objective="final_penetration", policies=["f32", "bf16_unsafe"]
+    ).pairs["bf16_unsafe"].forks.first
+    # In f32 the sum is the tolerance, at the first of two tests; in bf16 it is one ulp below, at the only one.
+    assert fork.reference.exact and fork.other.exact
+    assert (fork.reference.margin, fork.other.margin, fork.other.margin_ulps) == (0.0, -(2.0**-17), -1.0)
+    assert (fork.reference.iterations, fork.other.iterations) == (1, 0)
+
+
+@sg.world
+def squared(x: sg.State, k: sg.Param = 1.0):
+    return sg.where(sg.test("low", x < 1.0), k * x, k * x * x)
+
+
+@squared.objective
+def squares(x):
+    return x
+
+
+def test_gradients_that_are_not_finite_have_no_parts_and_are_said_to_be_so(client):
+    # 300^2 is beyond f16.
+    result = client.compare(
+        squared, steps=2, initial={"x": np.array([0.5, 300.0])}, params={"k": 1.0}, objective="squares", policies=["f64", "f16_unsafe"], split=True
+    )
+    pair = result.pairs["f16_unsafe"]
+    g = result.results["f16_unsafe"].params["k"]
+    assert np.isfinite(g).tolist() == [True, False] and np.isnan(pair.gradients["k"].relative)
+    assert pair.split["k"].undefined == 1 and np.isfinite(pair.split["k"].path).tolist() == [True, False]
+    said = [s.text for s in pair.sentences]
+    assert "The gradient of `k` is not finite in f16_unsafe or in f64." in said
+    assert any("1 of 2 elements are undefined along" in text for text in said) and result.html()
+
+
+def test_what_cannot_be_split_is_refused_with_the_reason(client):
+    work = dict(steps=4, initial={"y": START[None]}, params={"k": 0.5}, objective="final_penetration", policies=["f32"], split=True)
+    with pytest.raises(ValueError, match="another number of steps"):
+        client.compare(PROJECTION, **work, configs=[{"steps": 5, "max_iter": 25}])
+    with pytest.raises(ValueError, match="other operations, shapes or caps"):
+        client.compare(PROJECTION, **work, configs=[{"max_iter": 3}])

@@ -1,0 +1,224 @@
+"""client.sensitivity and client.tune against a live server."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+TOLERANCE = float.fromhex("0x1.06p-10")
+START = -np.array([float.fromhex("0x1.04p-10")] + 8 * [2.0**-20])
+PROJECTION = sg.World("boundary_projection", elements=9, tol=TOLERANCE)
+DEPRESSURIZED = dict(
+    steps=4, initial={"y": np.tile(START, (4, 1))}, params={"k": 0.5}, objective="final_penetration"
+)
+# Published: five penetrations whose sum meets the tolerance in one order and misses it in the other.
+OCTAGON = sg.World("boundary_projection", elements=5, tol=2.0**-10)
+OCTAGON_START = -np.array([float.fromhex("0x1.ffcp-11")] + 4 * [2.0**-23])
+
+
+def octagon(client, **more):
+    arguments = dict(
+        steps=1,
+        initial={"y": np.stack([OCTAGON_START, 2 * OCTAGON_START])},
+        params={"k": 0.5, "alpha": 0.5},
+        objective="final_penetration",
+        policy=sg.Policy("f16_unsafe"),
+        orders=["reversed", "sequential", "reversed"],
+        stochastic=False,
+    )
+    return client.sensitivity(OCTAGON, **{**arguments, **more})
+
+
+def test_the_knife_edge_is_the_site_that_flips_when_sums_are_reordered(client):
+    result = octagon(client)
+    first = result.sites[0]
+    # The first instance stops in one order and goes on in the other; the second is far from the tolerance.
+    assert (first.site, first.runs, first.share) == ("projection", 2, 2 / 6)
+    assert result.parted.tolist() == [[True, False], [False, False], [True, False]]
+    assert [s.site for s in result.sites] == ["projection", "contact"] and result.sites[1].runs == 0
+    site = result.base.sites["projection"]
+    assert (first.margin_ulps, first.instance_id, first.step) == (site.margin_ulps[0], 0, 0)
+    assert result.why.startswith("`projection` is the knife edge: paths part there in 2 of 3 runs")
+    assert "2 of 3" in result.table() and result.why in repr(result)
+
+
+def test_digits_are_those_of_the_answers(client):
+    result = octagon(client)
+    values = np.array([r.values for r in (result.base, *result.results)])
+    mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=1)
+    np.testing.assert_allclose(result.value_digits[0], max(-np.log10(deviation[0] / mean[0]), 0))
+    assert result.value_digits[0] < 2 < 7 < result.value_digits[1]
+    assert result.gradient_digits["y"].shape == (2, 5) and result.gradient_digits["k"].shape == ()
+
+
+def test_runs_that_do_not_differ_flip_nothing(client):
+    result = octagon(client, orders=["sequential"], gradient=False)
+    assert result.why == "No test flips in 1 run that differs in rounding alone." and not result.parted.any()
+    assert not result.gradient_digits
+
+
+def test_sensitivity_refuses_what_makes_no_sense(client):
+    for given, told in (
+        (dict(runs=0), "runs 0: at least 1"),
+        (dict(orders=[]), "orders, stochastic: without either no run differs"),
+        (dict(orders="reversed"), "orders 'reversed'"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            octagon(client, **given)
+    with pytest.raises(sg.InvalidArgument, match="sideways"):
+        octagon(client, orders=["sideways"])
+
+
+ROUNDED = ("state", "dynamics", "solver", "termination", "event", "network", "objective", "adjoint")
+
+
+def test_runs_differ_in_shuffled_orders_and_in_stochastic_rounding(client):
+    result = octagon(client, orders=True, stochastic=True, runs=4)
+    assert result.names == [f"shuffled({k}), stochastic" for k in (1, 2, 3, 4)]
+    for k, run in enumerate(result.results, 1):
+        policy = sg.Policy("f16_unsafe")
+        for role in (*ROUNDED, "tape", "gradient"):
+            policy = policy.role(role, order=f"shuffled({k})")
+        for role in ROUNDED:
+            policy = policy.role(role, rounding="stochastic")
+        alone = client.gradient(
+            OCTAGON,
+            steps=1,
+            initial={"y": np.stack([OCTAGON_START, 2 * OCTAGON_START])},
+            params={"k": 0.5, "alpha": 0.5},
+            objective="final_penetration",
+            policy=policy,
+            seed=k,
+        )
+        assert (alone.path_signatures == run.path_signatures).all() and (alone.values == run.values).all()
+        assert run.program.policy.roles["termination"].order == f"shuffled({k})"
+    again = octagon(client, orders=True, stochastic=True, runs=4)
+    assert repr(again) == repr(result)
+
+
+@sg.world
+def noisy(x: sg.State, k: sg.Param = 1.0):
+    return x + k * sg.normal()
+
+
+@noisy.objective
+def last(x):
+    return x
+
+
+def test_a_world_that_draws_is_not_rounded_by_chance(client):
+    work = dict(steps=2, initial={"x": [0.5]}, params={"k": 0.5}, objective="last", runs=2)
+    with pytest.raises(ValueError, match="stochastic: this world draws random numbers"):
+        client.sensitivity(noisy, **work)
+    result = client.sensitivity(noisy, **work, stochastic=False, seed=5)
+    assert result.why == "There is no test in 2 runs that differ in rounding alone."
+    assert (result.value_digits > 15).all()
+
+
+TUNED = dict(bound=0.01, roles=["state", "solver", "adjoint"], sites=["projection"])
+
+
+@pytest.fixture(scope="module")
+def tuned(client):
+    return client.tune(PROJECTION, **DEPRESSURIZED, **TUNED)
+
+
+def test_the_sum_behind_the_stopping_test_stays_wide_and_all_else_is_cheap(tuned):
+    assert tuned.formats == {"state": "bf16", "solver": "bf16", "adjoint": "bf16", "site projection": "f32"}
+    assert (tuned.cost, tuned.cost_before) == (16 * 3 + 32, 64 * 4) and tuned.confirmed
+    assert tuned.search_ids.tolist() == [0, 2] and tuned.confirmation_ids.tolist() == [1, 3]
+    assert tuned.tried[-1].sample == "confirmation" and {t.sample for t in tuned.tried[:-1]} == {"search"}
+    assert tuned.why.startswith("80 instead of 256 bits; on 2 other instances the policy holds: 100.0% keep their path")
+    assert "site projection bf16" in tuned.table() and "fails" in tuned.table()
+
+
+def holds(client, policy, rows):
+    """Path and gradient of a policy against f64, from answers that are asked for here."""
+    work = {**DEPRESSURIZED, "initial": {"y": DEPRESSURIZED["initial"]["y"][rows]}}
+    truth, g = (client.gradient(PROJECTION, **work, policy=p, instance_ids=rows) for p in ("f64", policy))
+    off = max(
+        np.linalg.norm(np.asarray(b, np.float64) - a) / np.linalg.norm(a)
+        for a, b in ((truth.params["k"], g.params["k"]), (truth.initial["y"], g.initial["y"]))
+    )
+    return np.mean(truth.path_signatures == g.path_signatures) >= 0.99 and off <= TUNED["bound"]
+
+
+def test_no_role_and_no_site_alone_can_go_lower(client, tuned):
+    assert holds(client, tuned.policy, [0, 2]) and holds(client, tuned.policy, [1, 3])
+    formats, tries = ("f64", "f32", "bf16"), 0
+    for name, format in tuned.formats.items():
+        for lower in formats[formats.index(format) + 1 :]:
+            if name.startswith("site "):
+                policy = tuned.policy.site(name.removeprefix("site "), format=lower)
+            else:
+                policy = tuned.policy.role(name, format=lower)
+            assert not holds(client, policy, [0, 2]), (name, lower)
+            tries += 1
+    assert tries == 1
+
+
+def test_a_search_repeats_to_the_bit(client, tuned):
+    again = client.tune(PROJECTION, **DEPRESSURIZED, **TUNED)
+    assert again.table() == tuned.table() and again.policy == tuned.policy and again.calls == tuned.calls
+
+
+def test_a_wider_bound_and_a_smaller_share_let_more_go(client):
+    free = client.tune(PROJECTION, **DEPRESSURIZED, **{**TUNED, "bound": float("inf")}, keep=0.0)
+    assert set(free.formats.values()) == {"bf16"}
+
+
+def test_a_format_that_the_server_does_not_take_is_refused_in_the_table(client):
+    result = client.tune(PROJECTION, **DEPRESSURIZED, bound=0.01, roles=["solver"], sites=[], formats=["f64", "e4m3"])
+    assert result.formats == {"solver": "f64"}
+    assert result.tried[1].refused and "refused" in result.table() and not result.tried[1].holds
+
+
+def test_what_holds_on_one_sample_alone_is_not_confirmed(client):
+    # Even instances are far from the tolerance; odd ones stand on it.
+    y = np.stack([8 * START, START, 8 * START, START])
+    result = client.tune(PROJECTION, **{**DEPRESSURIZED, "initial": {"y": y}}, bound=0.5, roles=[], sites=["projection"])
+    assert result.formats == {"site projection": "bf16"} and not result.confirmed and not result.tried[-1].holds
+    assert "does not hold" in result.why
+
+
+def test_cost_is_the_weighted_sum_of_bits(client):
+    result = client.tune(PROJECTION, **DEPRESSURIZED, bound=0.01, roles=["state"], sites=["projection"], cost={"state": 3, "site projection": 0.5})
+    assert result.cost == 3 * 16 + 0.5 * 32 and result.cost_before == 3.5 * 64
+
+
+def test_progress_deadline_and_cancellation_hold_for_all_calls(client):
+    told = []
+    client.tune(PROJECTION, **DEPRESSURIZED, **TUNED, progress=lambda *step: told.append(step))
+    done = [d for _, d, _ in told]
+    assert done == sorted(done) and told[-1][1] == told[-1][2] and {p for p, _, _ in told} == {"tune"}
+    for call in (client.tune, client.sensitivity):
+        more = TUNED if call == client.tune else dict(runs=2)
+        with pytest.raises(sg.DeadlineExceeded):
+            call(PROJECTION, **{**DEPRESSURIZED, "steps": 40000}, **more, timeout=0.2)
+
+        def leave(phase, done, total):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            call(PROJECTION, **DEPRESSURIZED, **more, progress=leave)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (dict(formats=[]), "formats"),
+        (dict(formats=["f64", "f31"]), "'f31' is none of f64"),
+        (dict(formats=["bf16", "f64"]), "the first must have more bits"),
+        (dict(bound=-1.0), "bound -1.0"),
+        (dict(keep=1.5), "keep 1.5"),
+        (dict(roles=["solve"]), "roles: solve is none of"),
+        (dict(sites=["rest"]), "sites: rest is none of contact, projection"),
+        (dict(cost={"site rest": 1}), "cost: site rest is none of"),
+        (dict(roles=[], sites=[]), "at least one that may be lowered"),
+        (dict(initial={"y": START}), "instances: at least 2"),
+        (dict(formats=["bf16"], bound=1e-3), "begin with a wider format"),
+    ],
+)
+def test_tune_refuses_what_makes_no_sense(client, given, told):
+    with pytest.raises(ValueError, match=told):
+        client.tune(PROJECTION, **{**DEPRESSURIZED, **TUNED, **given})
