@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/conversion/answer_bounds.h"
+#include "server/conversion/loss_scaler.h"
 #include "server/conversion/path.h"
 #include "server/conversion/program_info.h"
 #include "server/conversion/result.h"

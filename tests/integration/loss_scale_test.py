@@ -32,13 +32,13 @@ def states(client, policy, count, **rule):
 
 
 def torch_rule(scale, clean, finite, growth, backoff, interval):
-    """torch._amp_update_scale_ of PyTorch, in f32."""
+    """torch._amp_update_scale_ of PyTorch: products in f64, rounded to f32."""
     if not finite:
-        return float(np.float32(scale) * np.float32(backoff)), 0
+        return float(np.float32(scale * backoff)), 0
     if clean + 1 < interval:
         return scale, clean + 1
     with np.errstate(over="ignore"):
-        grown = np.float32(scale) * np.float32(growth)
+        grown = np.float32(scale * growth)
     return (float(grown) if np.isfinite(grown) else scale), 0
 
 
@@ -78,6 +78,7 @@ def test_guarded_stays_at_one_where_torch_collapses(client):
                 objective="end",
                 policy=asked,
                 weights=[3e38],
+                wrt=["k"],
             )
             state = g.loss_scale_state
         return state.scale, g.skipped, float(g.params["k"])

@@ -47,8 +47,8 @@ def test_the_mean_of_many_instances_moves_where_nearest_stands_still(client):
     """In bf16 4 + 0.01 is 4; the ulp there is 2^-5, so a step of 0.01 goes up with probability 0.32."""
     x = np.full((512, 3), 4.0)
     nearest = run(client, x, policy=sg.Policy("f32").role("state", format="bf16"))
-    assert (nearest.final["x"] == 4.0).all()
-    stochastic = run(client, x).final["x"]
+    assert (nearest.state["x"] == 4.0).all()
+    stochastic = run(client, x).state["x"]
     # Steps are Bernoulli draws: a deviation below 2^-6 sqrt(50); 1536 of them, five standard errors.
     assert abs(stochastic.mean() - 4.5) < 5 * 2**-6 * np.sqrt(STEPS / stochastic.size)
     assert len(np.unique(stochastic)) > 5
@@ -58,11 +58,11 @@ def test_a_draw_hangs_on_the_id_alone(client):
     x = np.random.default_rng(2).normal(size=(5, 3))
     all_of_them = run(client, x)
     alone = run(client, x[3:4], instance_ids=[3])
-    np.testing.assert_array_equal(alone.final["x"], all_of_them.final["x"][3:4])
+    np.testing.assert_array_equal(alone.state["x"], all_of_them.state["x"][3:4])
     pieces = run(client, x, chunk_steps=7)
-    np.testing.assert_array_equal(pieces.final["x"], all_of_them.final["x"])
+    np.testing.assert_array_equal(pieces.state["x"], all_of_them.state["x"])
     other = run(client, x, seed=SEED + 1)
-    assert (other.final["x"] != all_of_them.final["x"]).any()
+    assert (other.state["x"] != all_of_them.state["x"]).any()
 
 
 def test_a_gradient_runs_the_draws_of_its_rollout(client):
@@ -85,7 +85,7 @@ def test_a_gradient_runs_the_draws_of_its_rollout(client):
         for pieces in ({}, {"checkpoint_interval": 3, "chunk_steps": 7})
     ]
     for r in gradients:
-        np.testing.assert_array_equal(r.final["y"], rollout.final["y"])
+        np.testing.assert_array_equal(r.state["y"], rollout.state["y"])
         np.testing.assert_array_equal(r.params["k"], gradients[0].params["k"])
 
 
@@ -108,7 +108,7 @@ def test_an_explicit_cast_rounds_as_it_says(client, rounding, expected):
     """Ties at odd multiples of 2^-8, where the ulp of bf16 is 2^-7."""
     x = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, -1 - 3 * 2**-8])
     r = client.rollout(cast_world(rounding), steps=1, initial={"x": x}, policy="f64")
-    np.testing.assert_array_equal(r.final["x"], expected)
+    np.testing.assert_array_equal(r.state["x"][0], expected)
 
 
 def test_a_rounding_that_could_do_nothing_is_an_error(client):

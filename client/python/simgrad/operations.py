@@ -416,10 +416,11 @@ class Operations(OperationWriter):
         integer; those axes go."""
         return self._reduced("prod", None, a, axes=axes)
 
-    def cast(self, a: Any, format: str = "", overflow: str = "") -> Expression:
+    def cast(self, a: Any, format: str = "", overflow: str = "", rounding: str = "") -> Expression:
         """A real rounded to `format`, else to the role's; `overflow` is `ieee` or
-        `saturate`, else the role's."""
-        return self._elementwise("cast", None, a, format=format, overflow=overflow)
+        `saturate`, else the role's; `rounding` is `nearest_even`, `nearest_away`,
+        `toward_zero` or `stochastic` (only in `step`), else the role's."""
+        return self._elementwise("cast", None, a, format=format, overflow=overflow, rounding=rounding)
 
     def convert(self, a: Any, element: int) -> Expression:
         """a as the element type of its result: real to integer toward zero, saturating,
