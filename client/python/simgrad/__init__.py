@@ -66,6 +66,7 @@ from simgrad.local import LocalClient, local
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.numpy_functions import stack
 from simgrad.policy import Policy
+from simgrad.pool import Pool
 from simgrad.request import Cotangents
 from simgrad.results import Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
@@ -102,6 +103,7 @@ __all__ = [
     "Param",
     "PerStep",
     "Policy",
+    "Pool",
     "Program",
     "REASONS",
     "ResourceExhausted",

@@ -1,0 +1,348 @@
+"""A pool of servers answers as one server does, to the bit, whatever becomes of its servers."""
+
+import dataclasses
+import os
+import signal
+
+import numpy as np
+import pytest
+from live_server import LiveServer
+
+import simgrad as sg
+from simgrad.program_text import ProgramText
+
+BALL = sg.World("bouncing_ball", contact="projection", elements=4)
+CLAMPED = sg.World("bouncing_ball", contact="projection", elements=4, clamp=False)
+N = 1500
+# Where an answer comes from, and how long it took.
+OF_THE_RUN = {"device", "request_id", "seconds", "tries"}
+
+
+def started(count):
+    return [LiveServer("--threads=1", "--device=cpu") for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def servers():
+    running = started(3)
+    yield running
+    for server in running:
+        assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def one(servers):
+    with sg.Client(servers[0].target, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def pool(servers):
+    with sg.Pool([server.target for server in servers], timeout=60) as client:
+        yield client
+
+
+def unequal(a, b, path="result"):
+    """Paths of what differs between two results, in any bit."""
+    if dataclasses.is_dataclass(a):
+        return [
+            found
+            for f in dataclasses.fields(a)
+            if f.name not in OF_THE_RUN
+            for found in unequal(getattr(a, f.name), getattr(b, f.name), f"{path}.{f.name}")
+        ]
+    if isinstance(a, dict):
+        if a.keys() != b.keys():
+            return [f"{path}: {sorted(a)} and {sorted(b)}"]
+        return [found for k in a for found in unequal(a[k], b[k], f"{path}[{k!r}]")]
+    if isinstance(a, (list, tuple)):
+        if len(a) != len(b):
+            return [f"{path}: {len(a)} and {len(b)} entries"]
+        return [found for k, (x, y) in enumerate(zip(a, b)) for found in unequal(x, y, f"{path}[{k}]")]
+    if isinstance(a, (np.ndarray, np.generic)) and a.dtype != object:
+        same = a.dtype == b.dtype and a.shape == b.shape
+        if same and a.dtype.kind == "U":
+            return [] if (a == b).all() else [path]
+        return [] if same and a.tobytes() == b.tobytes() else [path]
+    if isinstance(a, float):
+        return [] if np.float64(a).tobytes() == np.float64(b).tobytes() else [f"{path}: {a} and {b}"]
+    if isinstance(a, ProgramText):
+        return []
+    return [] if a == b else [f"{path}: {a} and {b}"]
+
+
+def heights(seed=1, instances=N):
+    return np.random.default_rng(seed).uniform(0.02, 0.5, (instances, 4))
+
+
+def ball(**options):
+    y = heights()
+    return dict(
+        {"steps": 40, "initial": {"y": y, "v": 0 * y}, "params": {"k": 0.5}, "stride": 7}, **options
+    )
+
+
+def weights(instances=N):
+    return np.random.default_rng(2).normal(size=instances)
+
+
+def is_cut(pool, call):
+    """Calls, and sees that every server of the pool had a part."""
+    result = call(pool)
+    assert len(result.request_id.split(", ")) == len(pool.infos())
+    return result
+
+
+# ---- The same bits ----
+
+
+@pytest.mark.parametrize(
+    "policy, diagnostics",
+    [("f64", "summary"), ("f32", "instances"), ("bf16_unsafe", "off"), ("f16_safe", "summary")],
+)
+def test_a_rollout_has_the_bits_of_one_server(one, pool, policy, diagnostics):
+    call = lambda client: client.rollout(
+        BALL,
+        **ball(record=["y", "penetration"], objective="final_height", weights=weights()),
+        policy=policy,
+        diagnostics=diagnostics,
+        first_instance=1000,
+    )
+    assert unequal(call(one), is_cut(pool, call)) == []
+
+
+@sg.world
+def walk(x: sg.State, drift: sg.Param = 0.25, far: sg.Config = 4.0):
+    """Draws by instance ids, two tests in a loop's predicate, an event and a halt."""
+    y = x + drift + 0.5 * sg.normal()
+    small = sg.while_loop(lambda v: 0.5 * v, y, until=lambda v: (abs(v) < 0.2) & (v < 9.0), max_iter=30)
+    sg.observe("small", small)
+    sg.halt("far", abs(y) > far)
+    return {"x": sg.where(sg.test("right", y > 0), y, 0.5 * y)}
+
+
+@walk.objective
+def spread(x):
+    return x * x
+
+
+@pytest.mark.parametrize("order", ["reversed", "shuffled"])
+def test_a_world_of_ones_own_with_explicit_ids_has_the_bits_of_one_server(one, pool, order):
+    random = np.random.default_rng(4)
+    ids = np.arange(N)[::-1] * 3 if order == "reversed" else random.permutation(4 * N)[:N]
+    call = lambda client: client.rollout(
+        walk,
+        steps=12,
+        initial={"x": np.linspace(-1, 1, N)},
+        params={"drift": np.linspace(0, 0.5, N)},
+        instance_ids=ids.tolist(),
+        seed=5,
+        record=["x", "small"],
+        objective="spread",
+        diagnostics="instances",
+    )
+    assert unequal(call(one), is_cut(pool, call)) == []
+    assert call(one).halted
+
+
+def spoilt():
+    """Inputs of which some instances are not finite: more in the first shard than have certificates."""
+    options = ball(objective="final_height", weights=weights(), first_instance=777)
+    options["initial"]["y"][3:40, 0] = np.inf
+    options["initial"]["y"][1200, 1] = np.nan
+    return options
+
+
+NARROW = (
+    sg.Policy("f32")
+    .role("gradient", format="bf16", accumulator="bf16")
+    .role("objective", format="f16")
+)
+SCALED = sg.Policy("f32").role("gradient", format="f16", accumulator="f32").loss_scale(64.0)
+
+
+@pytest.mark.parametrize(
+    "policy, reduction, diagnostics",
+    [
+        ("f64", "all", "summary"),
+        ("f32", "finite_only", "instances"),
+        ("f16_safe", "finite_only", "off"),
+        (NARROW, "finite_only", "summary"),
+        (SCALED, "all", "off"),
+    ],
+)
+def test_a_gradient_has_the_bits_of_one_server(one, pool, policy, reduction, diagnostics):
+    call = lambda client: client.gradient(
+        CLAMPED, **spoilt(), policy=policy, reduction=reduction, diagnostics=diagnostics
+    )
+    expected = call(one)
+    assert unequal(expected, is_cut(pool, call)) == []
+    assert len(expected.certificates) == 16 and expected.skipped == (reduction == "all")
+
+
+def test_a_gradient_of_cotangents_and_of_each_instance_has_the_bits_of_one_server(one, pool):
+    random = np.random.default_rng(6)
+    cotangents = sg.Cotangents(
+        state={"y": random.normal(size=(N, 4))}, trajectory={"v": random.normal(size=(N, 41, 4))}
+    )
+    call = lambda client: client.gradient(
+        CLAMPED,
+        **ball(params={"k": np.linspace(0.3, 0.6, N), "g": 9.0}, record=["v"]),
+        cotangents=cotangents,
+        controls={"u": sg.PerStep(np.ones((40, 4)))},
+        return_tree=True,
+    )
+    expected = call(one)
+    assert unequal(expected, is_cut(pool, call)) == []
+    assert expected.tree.keys() == {"g", "u"} and expected.params["k"].shape == (N,)
+
+
+def test_blocks_of_a_stream_are_those_of_all_instances(one, pool):
+    work = ball(steps=3000, chunk_steps=250)
+    expected = one.rollout(BALL, **work)
+    stream = pool.rollout_stream(BALL, **work)
+    blocks = list(stream)
+    assert [b.first_step for b in blocks[1:]] == [b.first_step + b.steps for b in blocks[:-1]]
+    assert len(blocks) > 1 and blocks[0].first_step == 0
+    site = "projection"
+    runs = np.concatenate([b.sites[site].iterations_mean for b in blocks])
+    assert runs.tobytes() == expected.sites[site].iterations_mean.tobytes()
+    assert unequal(expected, stream.result) == []
+
+
+def test_shards_beyond_the_number_of_servers_wait_for_one(servers, one):
+    told = []
+    with sg.Pool([s.target for s in servers[:2]], timeout=60, most_instances=256) as pool:
+        call = lambda client: client.rollout(
+            BALL, **ball(), record=["y"], progress=lambda *at: told.append(at)
+        )
+        result = call(pool)
+        assert len(result.request_id.split(", ")) == 6
+    assert told[-1] == ("forward", 40, 40) and told == sorted(told)
+    assert unequal(call(one), result) == []
+
+
+def test_a_batch_that_cannot_be_cut_goes_to_one_server(one, pool):
+    options = {"steps": 5, "initial": {"y": [[0.1] * 4] * 8, "v": [[0.0] * 4] * 8}}
+    results = [pool.rollout(BALL, **options) for _ in range(6)]
+    assert all("," not in r.request_id for r in results)
+    assert all(unequal(one.rollout(BALL, **options), r) == [] for r in results)
+
+
+def test_what_there_is_comes_from_all_servers(one, pool):
+    info = pool.info()
+    assert len(info.devices) == 3 and info.revision == one.info().revision
+    assert pool.infos().keys() == {*pool.target.split(", ")}
+    assert [w.name for w in pool.worlds()] == [w.name for w in one.worlds()]
+    described = [c.program(BALL, objective="final_height").text for c in (one, pool)]
+    assert described[0] == described[1]
+    r = pool.rollout(BALL, **ball())
+    assert r.program.text == one.program(BALL).text
+    assert pool.rollout(BALL, **ball(), program="text").program.text == one.program(BALL).text
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weights": np.array([*weights()[:-1], np.inf]), "objective": "final_height"},
+        {"params": {"k": np.ones(N - 1)}},
+        {"instance_ids": [*range(N - 1), 0]},
+        {"objective": "nothing"},
+    ],
+)
+def test_a_wrong_request_is_refused_in_the_words_of_one_server(one, pool, wrong):
+    told = []
+    for client in (one, pool):
+        with pytest.raises(sg.InvalidArgument) as failed:
+            client.rollout(BALL, **{**ball(), **wrong})
+        told.append((failed.value.field, str(failed.value)))
+    assert told[0] == told[1]
+
+
+def test_an_unknown_world_is_refused_in_the_words_of_one_server(one, pool):
+    told = []
+    for client in (one, pool):
+        with pytest.raises(sg.NotFound) as failed:
+            client.rollout(sg.World("nothing"), **ball())
+        told.append(str(failed.value))
+    assert told[0] == told[1]
+
+
+def test_an_end_by_the_deadline_says_how_far_it_was(pool):
+    with pytest.raises(sg.DeadlineExceeded, match=r"deadline of 1 s exceeded after \d+ of 5000000"):
+        pool.rollout(BALL, **ball(steps=5_000_000, chunk_steps=64), timeout=1)
+
+
+def test_a_cancelled_call_ends(pool):
+    stream = pool.rollout_stream(BALL, **ball(steps=5_000_000, chunk_steps=64))
+    for _ in stream:
+        break
+    with pytest.raises(sg.Cancelled):
+        stream.result
+
+
+# ---- Servers that die ----
+
+
+def test_a_killed_server_loses_nothing(one):
+    lost, kept = started(2)
+    work = ball(steps=6000, chunk_steps=100)
+    expected = one.rollout(BALL, **work)
+    with sg.Pool([lost.target, kept.target], timeout=60) as pool:
+        for _ in range(2):  # then without a compile, and knowing how fast each is
+            assert pool.rollout(BALL, **ball()).tries == 1
+        stream = pool.rollout_stream(BALL, **work)
+        seen = []
+        for block in stream:
+            if not seen:
+                os.kill(lost.process.pid, signal.SIGKILL)
+            seen.append((block.first_step, block.steps))
+        result = stream.result
+        assert result.tries > 1 and unequal(expected, result) == []
+        assert [s for first, count in seen for s in range(first, first + count)] == list(range(6000))
+        again = pool.rollout(BALL, **work)  # one server is left, and the whole is one shard
+        assert unequal(expected, again) == []
+    lost.stop(), kept.stop()
+
+
+def test_without_any_server_the_error_says_so():
+    servers = started(2)
+    with sg.Pool([s.target for s in servers], retry=sg.Retry(patience=0.5), timeout=60) as pool:
+        pool.rollout(BALL, **ball())
+        for server in servers:
+            server.process.kill()
+        with pytest.raises(sg.Unavailable) as failed:
+            pool.rollout(BALL, **ball())
+        where = ", ".join(s.target for s in servers)
+        assert f"cannot connect to {where}: connection refused" in str(failed.value)
+    for server in servers:
+        server.stop()
+
+
+def test_a_pool_finds_the_addresses_of_a_name(servers, one):
+    port = servers[1].port
+    with sg.Pool(f"dns:///localhost:{port}", timeout=60) as pool:
+        assert f"ipv4:127.0.0.1:{port}" in pool.infos()
+        assert unequal(one.rollout(BALL, **ball()), pool.rollout(BALL, **ball())) == []
+
+
+def test_a_pool_follows_a_function_that_gives_its_targets(servers, one):
+    targets = [servers[0].target]
+    with sg.Pool(lambda: targets, timeout=60) as pool:
+        assert pool.infos().keys() == {servers[0].target}
+        targets.append(servers[1].target)
+        pool._servers._looked_up = None  # the seconds until it looks again
+        call = lambda client: client.rollout(BALL, **ball())
+        assert unequal(call(one), is_cut(pool, call)) == []
+        assert pool.infos().keys() == set(targets)
+
+
+def test_targets_must_be_named():
+    for wrong in ([], [""], [7]):
+        with pytest.raises(ValueError, match="targets"):
+            sg.Pool(wrong)
+    with pytest.raises(ValueError, match="most_instances 0: at least 1"):
+        sg.Pool("localhost:1", most_instances=0)
