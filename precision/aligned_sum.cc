@@ -8,81 +8,108 @@
 namespace simgrad::precision {
 namespace {
 
-uint64_t AtLevel(uint64_t id, int level) { return level >= 64 ? 0 : id >> level; }
+// Finite, and a value of f32.
+bool IsFloat(double x) { return (static_cast<double>(static_cast<float>(x)) - x) == 0.0; }
 
-uint64_t FirstId(const AlignedNode& node) {
-  return node.level >= 64 ? 0 : node.index << node.level;
-}
-
-// Raises the disjoint nodes, ascending by id, to one node of `level`: each pass lifts what stands
-// below the next level and joins siblings, left + right.
-AlignedNode RaiseTo(std::vector<AlignedNode> nodes, int level, Format accumulator) {
-  for (int below = 0; below < level && nodes.size() > 1; ++below) {
-    size_t kept = 0;
-    for (const AlignedNode& node : nodes) {
-      AlignedNode raised = node;
-      if (node.level == below) raised = {below + 1, AtLevel(FirstId(node), below + 1), node.value};
-      AlignedNode* const left = kept > 0 ? &nodes[kept - 1] : nullptr;
-      if (left != nullptr && left->level == raised.level && left->index == raised.index) {
-        left->value = Add(accumulator, left->value, raised.value);
-      } else {
-        nodes[kept++] = raised;
-      }
-    }
-    nodes.resize(kept);
+// a[k] + b[k] into a. In double the sum of two floats, rounded once more, is that of floats
+// (arithmetic.h), which a compiler turns into vectors; numbers that are no floats, NaN and infinities
+// among them, take the general way.
+void AddFloats(std::span<double> a, std::span<const double> b) {
+  bool floats = true;
+  for (size_t k = 0; k < a.size(); ++k) {
+    floats = floats & IsFloat(a[k]) & IsFloat(b[k]);
   }
-  return {level, AtLevel(FirstId(nodes.front()), level), nodes.front().value};
+  if (floats) {
+    for (size_t k = 0; k < a.size(); ++k) {
+      a[k] = static_cast<double>(static_cast<float>(a[k] + b[k]));
+    }
+  } else {
+    for (size_t k = 0; k < a.size(); ++k) a[k] = Add(Format::kF32, a[k], b[k]);
+  }
 }
 
-std::vector<AlignedNode> Leaves(std::span<const uint64_t> ids, std::span<const double> values) {
-  std::vector<AlignedNode> leaves;
-  leaves.reserve(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) leaves.push_back({0, ids[i], values[i]});
-  return leaves;
+void AddTo(std::span<double> a, std::span<const double> b, Format accumulator) {
+  if (accumulator == Format::kF32) {
+    AddFloats(a, b);
+  } else if (accumulator == Format::kF64) {
+    for (size_t k = 0; k < a.size(); ++k) a[k] = Canonical(a[k] + b[k]);
+  } else {
+    for (size_t k = 0; k < a.size(); ++k) a[k] = Add(accumulator, a[k], b[k]);
+  }
 }
 
 }  // namespace
 
-double AlignedPairwise(std::span<const uint64_t> sorted_ids, std::span<const double> values,
-                       Format accumulator) {
-  if (sorted_ids.empty()) return 0.0;
-  return RaiseTo(Leaves(sorted_ids, values), 64, accumulator).value;
+std::vector<AlignedBlock> BlocksOf(uint64_t first, uint64_t last) {
+  std::vector<AlignedBlock> blocks;
+  for (uint64_t begin = first;;) {
+    int level = begin == 0 ? 64 : std::countr_zero(begin);
+    const auto ends_by_last = [&](int of) {
+      return AlignedBlock{of, of >= 64 ? 0 : begin >> of}.Last() <= last;
+    };
+    while (level > 0 && !ends_by_last(level)) --level;
+    blocks.push_back({level, level >= 64 ? 0 : begin >> level});
+    const uint64_t end = blocks.back().Last();
+    if (end == last) return blocks;
+    begin = end + 1;
+  }
 }
 
-std::vector<AlignedNode> AlignedCover(std::span<const uint64_t> sorted_ids,
-                                      std::span<const double> values, uint64_t first, uint64_t last,
-                                      Format accumulator) {
+void AlignedSum::JoinLastTwo() {
+  Partial& right = nodes_[depth_ - 1];
+  Partial& left = nodes_[depth_ - 2];
+  AddTo(left.values, right.values, accumulator_);
+  left.last = right.last;
+  --depth_;
+}
+
+void AlignedSum::Add(const AlignedBlock& block, std::span<const double> values) {
+  int join = 0;
+  if (depth_ > 0) {
+    join = std::bit_width(nodes_[depth_ - 1].last ^ block.First());
+    while (depth_ > 1 && nodes_[depth_ - 1].join < join) JoinLastTwo();
+  }
+  if (nodes_.size() == depth_) nodes_.emplace_back();
+  Partial& added = nodes_[depth_++];
+  added.last = block.Last();
+  added.join = join;
+  added.values.assign(values.begin(), values.end());
+}
+
+std::vector<double> AlignedSum::Take() {
+  if (depth_ == 0) return std::vector<double>(width_, 0.0);
+  while (depth_ > 1) JoinLastTwo();
+  depth_ = 0;
+  return nodes_.front().values;
+}
+
+std::vector<AlignedNode> AlignedCover(
+    std::span<const uint64_t> sorted_ids, uint64_t first, uint64_t last, size_t width,
+    Format accumulator, const std::function<void(size_t place, std::span<double> numbers)>& leaf) {
   std::vector<AlignedNode> cover;
-  size_t begin = static_cast<size_t>(std::lower_bound(sorted_ids.begin(), sorted_ids.end(), first) -
+  if (sorted_ids.empty()) return cover;
+  AlignedSum sum(width, accumulator);
+  std::vector<double> numbers(width);
+  size_t place = static_cast<size_t>(std::lower_bound(sorted_ids.begin(), sorted_ids.end(), first) -
                                      sorted_ids.begin());
-  uint64_t block = first;
-  while (begin < sorted_ids.size() && sorted_ids[begin] <= last) {
-    // The largest aligned block that starts here and ends by `last`.
-    const uint64_t room = last - block;
-    int level = block == 0 ? 64 : std::countr_zero(block);
-    while (level > 0 && (level == 64 ? ~uint64_t{0} : (uint64_t{1} << level) - 1) > room) --level;
-    const uint64_t end = block + (level == 64 ? ~uint64_t{0} : (uint64_t{1} << level) - 1);
-    const size_t after =
-        static_cast<size_t>(std::upper_bound(sorted_ids.begin() + static_cast<ptrdiff_t>(begin),
-                                             sorted_ids.end(), end) -
-                            sorted_ids.begin());
-    if (after > begin) {
-      cover.push_back(RaiseTo(
-          Leaves(sorted_ids.subspan(begin, after - begin), values.subspan(begin, after - begin)),
-          level, accumulator));
+  for (const AlignedBlock& block : BlocksOf(first, last)) {
+    for (; place < sorted_ids.size() && sorted_ids[place] <= block.Last(); ++place) {
+      leaf(place, numbers);
+      sum.Add(sorted_ids[place], numbers);
     }
-    begin = after;
-    if (end == last) break;
-    block = end + 1;
+    if (!sum.empty()) cover.push_back({block, sum.Take()});
   }
   return cover;
 }
 
-double MergeAlignedNodes(std::vector<AlignedNode> nodes, Format accumulator) {
-  if (nodes.empty()) return 0.0;
-  std::sort(nodes.begin(), nodes.end(),
-            [](const AlignedNode& a, const AlignedNode& b) { return FirstId(a) < FirstId(b); });
-  return RaiseTo(std::move(nodes), 64, accumulator).value;
+std::vector<double> MergeAlignedNodes(std::vector<AlignedNode> nodes, size_t width,
+                                      Format accumulator) {
+  std::sort(nodes.begin(), nodes.end(), [](const AlignedNode& a, const AlignedNode& b) {
+    return a.block.First() < b.block.First();
+  });
+  AlignedSum sum(width, accumulator);
+  for (const AlignedNode& node : nodes) sum.Add(node.block, node.values);
+  return sum.Take();
 }
 
 }  // namespace simgrad::precision

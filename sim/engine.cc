@@ -281,9 +281,10 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
   const Binding& binding = batch_.inputs[static_cast<size_t>(input)];
   const precision::RoleSetting& setting = numerical_.policy[Role::kGradient];
   const std::vector<double>& raw = run_.Gradient(input);
-  const ReducedGradient reduced =
+  ReducedGradient reduced =
       binding.per_instance ? PerInstanceGradient(raw, weights, setting, result_.loss_scale, meter_)
-                           : SharedGradient(raw, weights, setting, result_.loss_scale, meter_);
+                           : SharedGradient(raw, weights, setting, result_.loss_scale,
+                                            work_.gradient->return_tree, meter_);
   result_.skipped = result_.skipped || !reduced.finite;
   InputGradient gradient;
   gradient.input = input;
@@ -300,6 +301,7 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
   }
   gradient.magnitudes = MagnitudesOf(raw, weights, setting, result_.loss_scale, meter_);
   for (size_t row : weights.rows) gradient.connected += run_.Connected(input)[row] != 0 ? 1 : 0;
+  gradient.tree = std::move(reduced.tree);
   return gradient;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "precision/aligned_sum.h"
 #include "sim/backend/executor.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/program/halts.h"
@@ -32,6 +33,7 @@ enum class InstanceReduction : uint8_t {
 
 struct GradientWork {
   InstanceReduction reduction = InstanceReduction::kAll;
+  bool return_tree = false;  // InputGradient::tree
 };
 
 // Asks for bytes beyond those that EstimateBytes counted. If it returns true, the work keeps them
@@ -88,6 +90,10 @@ struct InputGradient {
   // If connected == 0: the site that blocked the value in all instances and steps of this run;
   // empty if no site did (a kink, for example). See sim/engine/gate.h.
   std::string gated_by;
+  // Of a shared input, where the work asks for it: its sums over the aligned blocks of ids between the
+  // smallest and the largest of the request, in the accumulator of role gradient, with the loss
+  // scale. Nodes of requests that share no id merge to the bits of one request (aligned_sum.h).
+  std::vector<precision::AlignedNode> tree;
 };
 
 struct PhaseSeconds {

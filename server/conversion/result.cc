@@ -128,6 +128,21 @@ std::vector<v1::TensorPiece> Split(std::vector<Splittable> fields, int64_t size,
   return pieces;
 }
 
+void WriteTree(const std::vector<precision::AlignedNode>& tree, sim::DType dtype,
+               v1::InputGradient& out) {
+  for (const precision::AlignedNode& node : tree) {
+    sim::Tensor values = sim::Tensor::Zeros(dtype, {static_cast<int64_t>(node.values.size())});
+    for (size_t k = 0; k < node.values.size(); ++k) {
+      values.Set(static_cast<int64_t>(k), node.values[k]);
+    }
+    v1::TreeNode* message = out.add_tree();
+    message->set_level(node.block.level);
+    message->set_index(node.block.index);
+    message->set_dtype(ToProto(dtype));
+    message->set_value(values.bytes.data(), values.bytes.size());
+  }
+}
+
 // Where the loss scale takes cotangents beyond the format of the adjoint: in a step, where casts are
 // counted, or before, where a scaled gradient is not finite.
 std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::WorkResult& result) {
@@ -191,8 +206,11 @@ v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkRes
 v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkResult& result) {
   v1::GradientResult out;
   *out.mutable_rollout() = RolloutResultToProto(work, result);
+  const sim::NumericalProgram& program = *work.batch.program;
+  const sim::DType tree_dtype =
+      sim::DTypeOf(program.policy[precision::Role::kGradient].accumulator);
   for (const sim::InputGradient& gradient : result.gradients) {
-    const sim::Input& input = work.batch.program->program.inputs[gradient.input];
+    const sim::Input& input = program.program.inputs[gradient.input];
     v1::InputGradient* message = out.add_gradients();
     message->set_kind(ToProto(input.kind));
     message->set_name(input.name);
@@ -202,6 +220,7 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
     message->set_zero(gradient.magnitudes.zero);
     message->set_smallest(gradient.magnitudes.smallest);
     message->set_largest(gradient.magnitudes.largest);
+    WriteTree(gradient.tree, tree_dtype, *message);
   }
   out.set_loss_scale(result.loss_scale);
   out.set_skipped(result.skipped);
@@ -223,10 +242,16 @@ std::vector<v1::TensorPiece> SplitOff(v1::GradientResult& result, int64_t max_by
   if (size <= max_bytes) return {};
   std::vector<Splittable> fields = SplittableOf(*result.mutable_rollout());
   for (v1::InputGradient& gradient : *result.mutable_gradients()) {
-    fields.push_back(
-        {absl::StrCat("gradient.", validation::KindName(gradient.kind()), ".", gradient.name()),
-         static_cast<int64_t>(gradient.gradient().inline_().size()),
-         [&gradient] { return TakeTensor(*gradient.mutable_gradient()); }});
+    const std::string input =
+        absl::StrCat(validation::KindName(gradient.kind()), ".", gradient.name());
+    fields.push_back({absl::StrCat("gradient.", input),
+                      static_cast<int64_t>(gradient.gradient().inline_().size()),
+                      [&gradient] { return TakeTensor(*gradient.mutable_gradient()); }});
+    for (int i = 0; i < gradient.tree_size(); ++i) {
+      std::string& value = *gradient.mutable_tree(i)->mutable_value();
+      fields.push_back({absl::StrCat("tree.", input, ".", i), static_cast<int64_t>(value.size()),
+                        [&value] { return std::exchange(value, std::string()); }});
+    }
   }
   return Split(std::move(fields), size, max_bytes);
 }

@@ -229,6 +229,7 @@ void AddGradient(const v1::GradientRequest& request, sim::Work& work) {
   gradient.reduction = request.reduction() == v1::INSTANCE_REDUCTION_FINITE_ONLY
                            ? sim::InstanceReduction::kFiniteOnly
                            : sim::InstanceReduction::kAll;
+  gradient.return_tree = request.return_tree();
   const sim::Program& program = work.batch.program->program;
   sim::Cotangents& cotangents = work.batch.cotangents;
   cotangents.final_state.resize(program.InputsOf(sim::InputKind::kState).size());
@@ -279,7 +280,7 @@ sim::Work WithoutTensors(const sim::Work& work) {
     facts.batch.inputs.push_back({{}, binding.per_instance, binding.per_step});
   }
   facts.options = work.options;
-  if (work.gradient) facts.gradient.emplace();
+  facts.gradient = work.gradient;
   return facts;
 }
 

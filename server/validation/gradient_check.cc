@@ -158,9 +158,6 @@ bool SendsCotangents(const v1::GradientRequest& request) {
 }  // namespace
 
 absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
-  if (request.return_tree()) {
-    return NotSupported("return_tree", "this server returns sums, not the nodes of their trees");
-  }
   if (request.cotangents_size() > 1) {
     return NotSupported("cotangents[1]", "this server takes one cotangent per request");
   }

@@ -1,6 +1,9 @@
 // Upper bounds of what a piece of work allocates, before anything runs.
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "sim/engine.h"
 #include "sim/engine/reversal_budget.h"
@@ -66,6 +69,19 @@ double BindingBytes(const Batch& batch) {
   return bytes;
 }
 
+// How many sums of one input an answer holds: a shared one is summed in a tree, whose partial sums
+// stand at once, and whose nodes the caller may have asked for.
+double SumsOf(const Work& work, bool per_instance) {
+  if (per_instance) return 1;
+  const auto instances = static_cast<uint64_t>(work.batch.instances);
+  const int partial = std::bit_width(instances) + 1;
+  const std::vector<uint64_t>& ids = work.batch.instance_ids;
+  if (!work.gradient->return_tree || ids.empty()) return 1 + partial;
+  const auto [first, last] = std::minmax_element(ids.begin(), ids.end());
+  const uint64_t blocks = 2 * static_cast<uint64_t>(std::bit_width(*first ^ *last)) + 1;
+  return 1 + partial + 2 * static_cast<double>(std::min(instances, blocks));
+}
+
 // Gradients of every wanted input as the answer has them, and one of them on its way there.
 double GradientAnswerBytes(const Work& work) {
   const NumericalProgram& numerical = *work.batch.program;
@@ -77,9 +93,9 @@ double GradientAnswerBytes(const Work& work) {
     const bool bound = i < work.batch.inputs.size();
     double elements = Elements(numerical.program, numerical.program.inputs[i].value);
     if (bound && work.batch.inputs[i].per_step) elements *= static_cast<double>(work.batch.steps);
-    if (bound && work.batch.inputs[i].per_instance) {
-      elements *= static_cast<double>(work.batch.instances);
-    }
+    const bool per_instance = bound && work.batch.inputs[i].per_instance;
+    if (per_instance) elements *= static_cast<double>(work.batch.instances);
+    elements *= SumsOf(work, per_instance);
     answer += 8 * elements;
     largest = std::max(largest, 8 * elements);
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "precision/aligned_sum.h"
+#include "precision/arithmetic.h"
 #include "precision/loss_scale.h"
 #include "precision/selection.h"
 
@@ -12,6 +12,7 @@ namespace {
 
 // Of one number, in element-operations.
 constexpr int64_t kNumberWork = 4;
+constexpr uint64_t kLastId = ~uint64_t{0};
 
 // Divides the loss scale out, and notes whether the scaled gradients were finite.
 ReducedGradient Unscaled(std::vector<double> scaled, Format format, double loss_scale,
@@ -27,19 +28,40 @@ ReducedGradient Unscaled(std::vector<double> scaled, Format format, double loss_
   return reduced;
 }
 
-// Sum over instances of round(weight * value), value of row r at values[r * stride + offset].
-double TreeSum(const std::vector<double>& values, size_t stride, size_t offset,
-               const InstanceWeights& weights, const precision::RoleSetting& setting,
-               WorkMeter& meter) {
-  std::vector<double> leaves;
-  leaves.reserve(weights.rows.size());
-  for (size_t row : weights.rows) {
-    meter.Add(kNumberWork);
-    leaves.push_back(
-        precision::Mul(setting.format, weights.weights[row], values[row * stride + offset]));
-  }
-  return precision::RoundTo(setting.format,
-                            precision::AlignedPairwise(weights.ids, leaves, setting.accumulator));
+// Nodes over the ids [first, last], of leaves round(weight * numbers of a row); row r has
+// values[r * width, (r + 1) * width).
+std::vector<precision::AlignedNode> NodesOf(const std::vector<double>& values, size_t width,
+                                            const InstanceWeights& weights, uint64_t first,
+                                            uint64_t last, const precision::RoleSetting& setting,
+                                            WorkMeter& meter) {
+  const auto leaf = [&](size_t place, std::span<double> numbers) {
+    meter.Add(kNumberWork * static_cast<int64_t>(width));
+    const size_t row = weights.rows[place];
+    const double weight = weights.weights[row];
+    const double* from = values.data() + row * width;
+    if (setting.format == Format::kF64) {
+      for (size_t k = 0; k < width; ++k) numbers[k] = precision::Canonical(weight * from[k]);
+    } else if (setting.format == Format::kF32) {
+      for (size_t k = 0; k < width; ++k) {
+        const auto rounded = static_cast<double>(static_cast<float>(weight * from[k]));
+        numbers[k] = precision::Canonical(rounded);
+      }
+    } else {
+      for (size_t k = 0; k < width; ++k) {
+        numbers[k] = precision::Mul(setting.format, weight, from[k]);
+      }
+    }
+  };
+  return precision::AlignedCover(weights.ids, first, last, width, setting.accumulator, leaf);
+}
+
+// The root of the nodes in the format of the role.
+std::vector<double> SumOf(std::vector<precision::AlignedNode> nodes, size_t width,
+                          const precision::RoleSetting& setting) {
+  std::vector<double> sums =
+      precision::MergeAlignedNodes(std::move(nodes), width, setting.accumulator);
+  for (double& sum : sums) sum = precision::RoundTo(setting.format, sum);
+  return sums;
 }
 
 }  // namespace
@@ -55,16 +77,24 @@ InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
   std::sort(made.rows.begin(), made.rows.end(),
             [&](size_t a, size_t b) { return instance_ids[a] < instance_ids[b]; });
   for (size_t row : made.rows) made.ids.push_back(instance_ids[row]);
+  if (n > 0) {
+    const auto [first, last] = std::minmax_element(instance_ids.begin(), instance_ids.end());
+    made.first = *first;
+    made.last = *last;
+  }
   return made;
 }
 
 ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
                                const precision::RoleSetting& setting, double loss_scale,
-                               WorkMeter& meter) {
+                               bool keep_tree, WorkMeter& meter) {
   const size_t n = weights.weights.empty() ? 0 : gradient.size() / weights.weights.size();
-  std::vector<double> sums;
-  for (size_t k = 0; k < n; ++k) sums.push_back(TreeSum(gradient, n, k, weights, setting, meter));
-  return Unscaled(std::move(sums), setting.format, loss_scale, meter);
+  std::vector<precision::AlignedNode> tree =
+      NodesOf(gradient, n, weights, keep_tree ? weights.first : 0,
+              keep_tree ? weights.last : kLastId, setting, meter);
+  ReducedGradient reduced = Unscaled(SumOf(tree, n, setting), setting.format, loss_scale, meter);
+  if (keep_tree) reduced.tree = std::move(tree);
+  return reduced;
 }
 
 ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
@@ -108,7 +138,7 @@ GradientMagnitudes MagnitudesOf(const std::vector<double>& gradient, const Insta
 
 double WeightedValue(const std::vector<double>& values, const InstanceWeights& weights,
                      const precision::RoleSetting& setting, WorkMeter& meter) {
-  return TreeSum(values, 1, 0, weights, setting, meter);
+  return SumOf(NodesOf(values, 1, weights, 0, kLastId, setting, meter), 1, setting).front();
 }
 
 }  // namespace simgrad::sim

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "precision/aligned_sum.h"
 #include "precision/policy.h"
 #include "sim/backend/executor.h"
 #include "sim/engine.h"
@@ -18,9 +19,10 @@ namespace simgrad::sim {
 
 // Which instances count, and how much; rows in ascending order of their ids.
 struct InstanceWeights {
-  std::vector<size_t> rows;     // of those that count
-  std::vector<uint64_t> ids;    // theirs, ascending
-  std::vector<double> weights;  // by row, of all instances
+  std::vector<size_t> rows;      // of those that count
+  std::vector<uint64_t> ids;     // theirs, ascending
+  uint64_t first = 0, last = 0;  // ids of all instances, those that do not count too
+  std::vector<double> weights;   // by row, of all instances
 };
 // `weights` empty: ones. `leave_out`: by row, instances that do not count (empty: all count).
 InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
@@ -29,12 +31,15 @@ InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
 struct ReducedGradient {
   std::vector<double> values;
   bool finite = true;  // every scaled gradient was
+  // Where it was asked for: the aligned nodes over the ids of the request, in the accumulator of the
+  // role, with the loss scale.
+  std::vector<precision::AlignedNode> tree;
 };
 
 // `gradient`: [instances][n]. Shared: [n].
 ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
                                const precision::RoleSetting& setting, double loss_scale,
-                               WorkMeter& meter);
+                               bool keep_tree, WorkMeter& meter);
 // One row per instance; rows that do not count are +0.
 ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
                                     const InstanceWeights& weights,

@@ -260,7 +260,6 @@ std::vector<Case> GradientCases() {
   return {
       {"NothingToDifferentiate", [](auto& r) { r.mutable_spec()->clear_objective(); },
        "spec.objective"},
-      {"ReturnTree", [](auto& r) { r.set_return_tree(true); }, "return_tree", "NOT_SUPPORTED"},
       {"TwoCotangents",
        [](auto& r) {
          r.add_cotangents();

@@ -332,11 +332,12 @@ TEST(Service, EveryMethodRefusesAFieldThatItDoesNotKnow) {
 TEST(Service, WhatIsNotThereYetIsUnimplementedByName) {
   RunningServer server;
   v1::GradientRequest request = BallGradient(5);
-  request.set_return_tree(true);
+  request.add_cotangents();
+  request.add_cotangents();
   const auto answer = Ask(server, request);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(DetailsOf(answer.status).info.reason(), "NOT_SUPPORTED");
-  EXPECT_EQ(DetailsOf(answer.status).bad_request.field_violations(0).field(), "return_tree");
+  EXPECT_EQ(DetailsOf(answer.status).bad_request.field_violations(0).field(), "cotangents[1]");
 }
 
 TEST(Service, ANonFiniteInstanceIsAResult) {

@@ -99,6 +99,19 @@ class Assembly:
         data = self._pieces.content(name, tensor.inline)
         return arrays.from_bytes(tensor.dtype, tensor.shape, data, self._raw)
 
+    def _tree(self, name: str, entry: simgrad_pb2.InputGradient) -> list[results.TreeNode]:
+        shape = entry.gradient.shape
+        return [
+            results.TreeNode(
+                node.level,
+                node.index,
+                arrays.from_bytes(
+                    node.dtype, shape, self._content(f"{name}.{i}", node.value), self._raw
+                ),
+            )
+            for i, node in enumerate(entry.tree)
+        ]
+
     def _trajectories(self) -> dict[str, np.ndarray]:
         dtypes = {info.name: info.dtype for info in self._header.trajectory}
         return {
@@ -179,4 +192,6 @@ class Assembly:
             gradient.zero_share[key] = entry.zero / counted if counted else 0.0
             gradient.magnitudes[key] = (entry.smallest, entry.largest)
             gradient.gated_by[key] = entry.gated_by
+            if entry.tree:
+                gradient.tree[key] = self._tree(f"tree.{kind}.{entry.name}", entry)
         return gradient

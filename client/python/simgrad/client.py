@@ -285,6 +285,7 @@ class Client:
         wrt: Iterable[str] | None = None,
         reduction: str = "all",
         loops: Mapping[str, Truncated | Implicit] | None = None,
+        return_tree: bool = False,
         policy: Policy | str | None = None,
         record: Iterable[str] = (),
         diagnostics: str = "summary",
@@ -309,6 +310,8 @@ class Client:
           reduction: "all", or "finite_only", which leaves out non-finite instances and counts them.
           loops: by site, Truncated(n) or Implicit(): how the gradient goes through a loop, other
             than by every iteration that ran.
+          return_tree: also the aligned nodes of the sums over instances, which merge with those of
+            other ids to the bits of one request.
         Returns: gradients with the shapes of the inputs that were sent.
         Errors: those of `rollout`.
         """
@@ -325,6 +328,7 @@ class Client:
             wrt=wrt,
             reduction=reduction,
             loops=loops,
+            return_tree=return_tree,
             policy=policy,
             record=record,
             diagnostics=diagnostics,
@@ -347,6 +351,7 @@ class Client:
         wrt: Iterable[str] | None = None,
         reduction: str = "all",
         loops: Mapping[str, Truncated | Implicit] | None = None,
+        return_tree: bool = False,
         on_nonfinite: str = "report",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
@@ -364,6 +369,7 @@ class Client:
             wrt=wrt,
             reduction=reduction,
             loops=loops,
+            return_tree=return_tree,
         )
         return self._stream(
             self._stub.Gradient, world, message, on_nonfinite, progress, raw, timeout, retry

@@ -149,6 +149,7 @@ def gradient_request(
     wrt: Iterable[str] | None = None,
     reduction: str = "all",
     loops: Mapping[str, Truncated | Implicit] | None = None,
+    return_tree: bool = False,
 ) -> simgrad_pb2.GradientRequest:
     """The message of a gradient; the arguments are those of Client.gradient."""
     request = simgrad_pb2.GradientRequest(
@@ -156,6 +157,7 @@ def gradient_request(
         reduction=_word(_REDUCTIONS, "reduction", reduction),
         weights=_weights(weights),
         loops=[how.to_proto(site) for site, how in (loops or {}).items()],
+        return_tree=return_tree,
     )
     if cotangents is not None:
         if not isinstance(cotangents, Cotangents):

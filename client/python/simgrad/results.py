@@ -202,6 +202,19 @@ class Rollout:
         return summary.of_rollout(self)
 
 
+@dataclass(frozen=True)
+class TreeNode:
+    """The sum of a shared gradient over the instance ids [index << level, (index + 1) << level).
+
+    `value` has the shape of the gradient, in the accumulator of role gradient, with the loss scale.
+    A node is round(left + right) of its halves; an absent half passes the other through.
+    """
+
+    level: int
+    index: int
+    value: np.ndarray
+
+
 @dataclass(repr=False)
 class Gradient(Rollout):
     """A finished gradient: the rollout, and
@@ -219,6 +232,7 @@ class Gradient(Rollout):
       loss_scale: the scale that was applied and divided out again.
       skipped: a scaled gradient was not finite. left_out: instances left out by
         reduction="finite_only".
+      tree: with return_tree=True, of each shared input its TreeNodes, ascending by id.
       warnings: what the loss scale takes beyond the format of role adjoint, in words.
       backward: BackwardTrace, or None with diagnostics="off".
     """
@@ -233,6 +247,7 @@ class Gradient(Rollout):
     loss_scale: float = 1.0
     skipped: bool = False
     left_out: int = 0
+    tree: dict[str, list[TreeNode]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     backward: BackwardTrace | None = None
 

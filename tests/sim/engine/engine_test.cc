@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "precision/aligned_sum.h"
+#include "precision/loss_scale.h"
 #include "sim/program/builder.h"
 #include "sim/program/field_error.h"
 #include "tests/sim/cpu_executor.h"
@@ -100,6 +101,27 @@ void ExpectSameBits(const WorkResult& a, const WorkResult& b, const std::string&
   }
 }
 
+// A gradient made of the nodes of several requests, as the engine makes it of one tree.
+std::vector<double> Merged(const std::vector<WorkResult>& shards, const Work& work, InputKind kind,
+                           const std::string& name) {
+  const precision::RoleSetting& setting = work.batch.program->policy[precision::Role::kGradient];
+  std::vector<precision::AlignedNode> nodes;
+  size_t width = 0;
+  for (const WorkResult& shard : shards) {
+    const auto& tree = GradientOf(shard, work, kind, name).tree;
+    EXPECT_FALSE(tree.empty());
+    for (const precision::AlignedNode& node : tree) width = node.values.size();
+    nodes.insert(nodes.end(), tree.begin(), tree.end());
+  }
+  std::vector<double> sums =
+      precision::MergeAlignedNodes(std::move(nodes), width, setting.accumulator);
+  const float inverse = precision::InverseLossScale(static_cast<float>(shards[0].loss_scale));
+  for (double& sum : sums) {
+    sum = precision::Unscale(setting.format, precision::RoundTo(setting.format, sum), inverse);
+  }
+  return sums;
+}
+
 // Diagnostics of a whole run, joined from its chunks.
 class Joined : public sim::Observer {
  public:
@@ -183,15 +205,49 @@ TEST(Engine, AnInstanceHasTheSameBitsAloneAndInAnyBatchInAnyOrder) {
   }
 }
 
+// So soft a floor that penetration is left at the end.
+const sim::Config kSoft = {{"clamp", false}};
+constexpr double kSmallK = 0.01;
+
+TEST(Engine, NodesOfShardsMergeToTheGradientOfOneRequest) {
+  for (const std::string preset : {"f64", "f32", "bf16_safe", "f16_safe"}) {
+    Work whole = Balls({4, 9, 1, 12, 6, 300}, SpecOf(preset), kSoft, kSmallK);
+    whole.weights = {0.5, -1.25, 3.0, 0.1, 1.0, 0.7};
+    const WorkResult once = Done(whole);
+    EXPECT_TRUE(GradientOf(once, whole, InputKind::kParam, "k").tree.empty());
+    std::vector<WorkResult> shards;
+    for (const auto& [ids, weights] :
+         std::vector<std::pair<std::vector<uint64_t>, std::vector<double>>>{
+             {{9, 12, 300}, {-1.25, 0.1, 0.7}}, {{4, 1, 6}, {0.5, 3.0, 1.0}}}) {
+      Work shard = Balls(ids, SpecOf(preset), kSoft, kSmallK);
+      shard.weights = weights;
+      shard.gradient->return_tree = true;
+      shards.push_back(Done(std::move(shard)));
+    }
+    for (const auto& [kind, name] :
+         {std::pair{InputKind::kParam, "k"}, {InputKind::kParam, "h"}, {InputKind::kState, "v"}}) {
+      const sim::Tensor& want = GradientOf(once, whole, kind, name).gradient;
+      const std::vector<double> merged = Merged(shards, whole, kind, name);
+      ASSERT_EQ(static_cast<int64_t>(merged.size()), want.count()) << name;
+      for (int64_t i = 0; i < want.count(); ++i) {
+        EXPECT_EQ(merged[static_cast<size_t>(i)], want.Get(i)) << preset << " " << name << " " << i;
+      }
+      if (kind == InputKind::kParam) {
+        EXPECT_NE(merged.back(), 0.0) << preset << " " << name;
+      }
+    }
+  }
+}
+
 TEST(Engine, SharedGradientsAreTheAlignedTreeOfWeightedSingleOnes) {
   const std::vector<uint64_t> ids = {4, 9, 1, 12, 6};
   const std::vector<double> weights = {0.5, -1.25, 3.0, 0.1, 1.0};
-  Work work = Balls(ids, SpecOf("f32"));
+  Work work = Balls(ids, SpecOf("f32"), kSoft, kSmallK);
   work.weights = weights;
   const WorkResult batch = Done(work);
   std::vector<std::pair<uint64_t, std::pair<double, double>>> parts;
   for (size_t row = 0; row < ids.size(); ++row) {
-    const WorkResult alone = Done(Balls({ids[row]}, SpecOf("f32")));
+    const WorkResult alone = Done(Balls({ids[row]}, SpecOf("f32"), kSoft, kSmallK));
     const double g = GradientOf(alone, work, InputKind::kParam, "h").gradient.Get(0);
     const auto weighted = [&](double x) {
       return precision::Mul(precision::Format::kF32, weights[row], x);
@@ -199,18 +255,13 @@ TEST(Engine, SharedGradientsAreTheAlignedTreeOfWeightedSingleOnes) {
     parts.push_back({ids[row], {weighted(g), weighted(alone.values[0])}});
   }
   std::sort(parts.begin(), parts.end());
-  std::vector<uint64_t> sorted;
-  std::vector<double> gradients;
-  std::vector<double> values;
-  for (const auto& [id, part] : parts) {
-    sorted.push_back(id);
-    gradients.push_back(part.first);
-    values.push_back(part.second);
-  }
-  constexpr auto kF32 = precision::Format::kF32;
-  EXPECT_EQ(GradientOf(batch, work, InputKind::kParam, "h").gradient.Get(0),
-            precision::AlignedPairwise(sorted, gradients, kF32));
-  EXPECT_EQ(batch.value, precision::AlignedPairwise(sorted, values, kF32));
+  precision::AlignedSum sum(2, precision::Format::kF32);
+  for (const auto& [id, part] : parts) sum.Add(id, std::vector<double>{part.first, part.second});
+  const std::vector<double> sums = sum.Take();
+  EXPECT_NE(sums[0], 0.0);
+  EXPECT_NE(sums[1], 0.0);
+  EXPECT_EQ(GradientOf(batch, work, InputKind::kParam, "h").gradient.Get(0), sums[0]);
+  EXPECT_EQ(batch.value, sums[1]);
 }
 
 TEST(Engine, ARolloutWeighsItsValuesAsAGradientDoes) {

@@ -580,14 +580,16 @@ class TrajectoryChunk(_message.Message):
     def __init__(self, name: _Optional[str] = ..., first_instance_index: _Optional[int] = ..., instances: _Optional[int] = ..., first_time: _Optional[int] = ..., times: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class TreeNode(_message.Message):
-    __slots__ = ["index", "level", "value"]
+    __slots__ = ["dtype", "index", "level", "value"]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    dtype: _tensor_pb2.DType
     index: int
     level: int
     value: bytes
-    def __init__(self, level: _Optional[int] = ..., index: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, level: _Optional[int] = ..., index: _Optional[int] = ..., value: _Optional[bytes] = ..., dtype: _Optional[_Union[_tensor_pb2.DType, str]] = ...) -> None: ...
 
 class World(_message.Message):
     __slots__ = ["config", "name", "program"]
