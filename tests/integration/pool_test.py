@@ -164,8 +164,7 @@ SCALED = sg.Policy("f32").role("gradient", format="f16", accumulator="f32").loss
 @pytest.mark.parametrize(
     "policy, reduction, diagnostics",
     [
-        ("f64", "all", "summary"),
-        ("f32", "finite_only", "instances"),
+        ("f64", "finite_only", "instances"),
         ("f16_safe", "finite_only", "off"),
         (NARROW, "finite_only", "summary"),
         (SCALED, "all", "off"),
@@ -198,7 +197,7 @@ def test_a_gradient_of_cotangents_and_of_each_instance_has_the_bits_of_one_serve
 
 
 def test_blocks_of_a_stream_are_those_of_all_instances(one, pool):
-    work = ball(steps=3000, chunk_steps=250)
+    work = ball(steps=1000, chunk_steps=50)
     expected = one.rollout(BALL, **work)
     stream = pool.rollout_stream(BALL, **work)
     blocks = list(stream)
@@ -223,7 +222,7 @@ def test_shards_beyond_the_number_of_servers_wait_for_one(servers, one):
 
 
 def test_a_batch_that_cannot_be_cut_goes_to_one_server(one, pool):
-    options = {"steps": 5, "initial": {"y": [[0.1] * 4] * 8, "v": [[0.0] * 4] * 8}}
+    options = {"steps": 5, "initial": {"y": [[0.1] * 4] * 8, "v": [[0.0] * 4] * 8}, "params": {"k": 0.5}}
     results = [pool.rollout(BALL, **options) for _ in range(6)]
     assert all("," not in r.request_id for r in results)
     assert all(unequal(one.rollout(BALL, **options), r) == [] for r in results)
@@ -265,7 +264,7 @@ def test_a_wrong_request_is_refused_in_the_words_of_one_server(one, pool, wrong)
 def test_an_unknown_world_is_refused_in_the_words_of_one_server(one, pool):
     told = []
     for client in (one, pool):
-        with pytest.raises(sg.NotFound) as failed:
+        with pytest.raises(sg.InvalidArgument) as failed:
             client.rollout(sg.World("nothing"), **ball())
         told.append(str(failed.value))
     assert told[0] == told[1]
@@ -289,7 +288,7 @@ def test_a_cancelled_call_ends(pool):
 
 def test_a_killed_server_loses_nothing(one):
     lost, kept = started(2)
-    work = ball(steps=6000, chunk_steps=100)
+    work = ball(steps=1500, chunk_steps=50)
     expected = one.rollout(BALL, **work)
     with sg.Pool([lost.target, kept.target], timeout=60) as pool:
         for _ in range(2):  # then without a compile, and knowing how fast each is
@@ -302,7 +301,7 @@ def test_a_killed_server_loses_nothing(one):
             seen.append((block.first_step, block.steps))
         result = stream.result
         assert result.tries > 1 and unequal(expected, result) == []
-        assert [s for first, count in seen for s in range(first, first + count)] == list(range(6000))
+        assert [s for first, count in seen for s in range(first, first + count)] == list(range(1500))
         again = pool.rollout(BALL, **work)  # one server is left, and the whole is one shard
         assert unequal(expected, again) == []
     lost.stop(), kept.stop()

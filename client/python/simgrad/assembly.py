@@ -106,7 +106,7 @@ class Assembly:
                 node.level,
                 node.index,
                 arrays.from_bytes(
-                    node.dtype, shape, self._content(f"{name}.{i}", node.value), self._raw
+                    node.dtype, shape, self._pieces.content(f"{name}.{i}", node.value), self._raw
                 ),
             )
             for i, node in enumerate(entry.tree)

@@ -195,10 +195,13 @@ class ForwardMerge:
         self._total = steps
 
     def restart(self, shard: int) -> None:
-        self._shards[shard] = StepColumns()
+        """Forgets what a server sent that does not end its answer; what was handed out stays."""
+        if not self._is_over:
+            self._shards[shard] = StepColumns()
 
     def add(self, shard: int, block: diagnostics_pb2.DiagnosticsBlock) -> None:
-        self._shards[shard].add(block)
+        if not self._is_over:
+            self._shards[shard].add(block)
 
     def take(self) -> diagnostics_pb2.DiagnosticsBlock | None:
         """The steps that all have done since the last block; None where there are none."""
