@@ -256,7 +256,7 @@ def merged_backward(
         first_step=0,
         steps=len(most),
         largest=most.tolist(),
-        nonfinite=[int(count) for count in np.sum(nonfinite, axis=0, dtype=np.uint64)],
+        nonfinite=np.stack(nonfinite).sum(axis=0).tolist(),
         exponents=np.sum(exponents, axis=0, dtype="<u8").tobytes(),
     )
     add_ranges((block for blocks in shards for block in blocks), merged)
