@@ -220,9 +220,10 @@ class PooledAnswer:
     def _try(
         self, number: int, shard: Shard, message: Any, call: Call, preferred: str, refused: list[str]
     ) -> bool:
-        server = self._claim(preferred, refused)
+        server: Server | None = None
         reached = Reached()
         try:
+            server = self._claim(preferred, refused)
             left = min(call.begin(), self._left())
             size = message.ByteSize()
             limit = server.info.limits.max_request_bytes if server.info is not None else 0
@@ -245,12 +246,14 @@ class PooledAnswer:
             self._measure(server, shard, result)
             return True
         except grpc.RpcError as error:
-            refused.append(server.target)
-            self._servers.lost(server, self._kind_of(error, reached))
+            if server is not None:
+                refused.append(server.target)
+                self._servers.lost(server, self._kind_of(error, reached))
             failure = error
         finally:
             self._watch(number, call, None)
-            self._give_back(server)
+            if server is not None:
+                self._give_back(server)
         call.failed(failure, reached)
         return False
 
@@ -270,25 +273,20 @@ class PooledAnswer:
                     rpc.cancel()
 
     def _claim(self, preferred: str, refused: Sequence[str]) -> Server:
-        """A server without a shard of this answer: the preferred one, else one that has not failed."""
+        """A server without a shard of this answer: the preferred one, else one that has not failed.
+
+        Errors: grpc.RpcError where the pool has no server.
+        """
         with self._condition:
             while not self._cancelled:
-                now = self._shared.clock.now()
-                servers = self._servers.all()
-                free = [server for server in servers if server.target not in self._busy]
-                order = lambda server: (
-                    server.target in refused,
-                    server.down_until > now,
-                    server.target != preferred,
-                    server.running,
-                )
-                chosen = min(free, key=order, default=None)
-                # One that is busy but alive is better than one that has failed.
-                worth = chosen is not None and (
-                    not (chosen.target in refused or chosen.down_until > now)
-                    or all(s.target in refused or s.down_until > now for s in servers)
-                )
-                if chosen is not None and worth:
+                servers = self._servers.known()
+                # A server that was lost comes back with the next request, once it said what it is.
+                fit = [s for s in servers if s.target not in refused and s.info is not None]
+                # One that is busy but fit is better than one that has failed.
+                free = [s for s in fit or servers if s.target not in self._busy]
+                if free:
+                    order = lambda s: (s.target != preferred, s.running, s.down_until)
+                    chosen: Server = min(free, key=order)
                     self._busy.add(chosen.target)
                     self._servers.began(chosen)
                     return chosen

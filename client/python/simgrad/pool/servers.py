@@ -142,27 +142,22 @@ class Servers:
           two are of different revisions.
         """
         now = self._clock.now()
-        known = self._known(now)
+        known = self.known()
         candidates = [server for server in known if server.down_until <= now] or known
         failed = self._ask(
             [server for server in candidates if server.info is None], min(timeout, _INFO_SECONDS), metadata
         )
         there = [server for server in candidates if server.info is not None]
         if not there:
-            raise failed or NoServer("address list: no server of this pool is known")
+            assert failed is not None  # of those that were asked
+            raise failed
         refuse_mixed({server.target: server.identity for server in there})
         return there
-
-    def all(self) -> list[Server]:
-        return self._known(self._clock.now())
 
     def least_busy(self) -> Server:
         """The server for a request that is not cut."""
         now = self._clock.now()
-        known = self._known(now)
-        if not known:
-            raise NoServer("address list: no server of this pool is known")
-        chosen = min(known, key=lambda server: (server.down_until > now, server.running, -server.down_until))
+        chosen = min(self.known(), key=lambda s: (s.down_until > now, s.running, -s.down_until))
         with self._lock:
             # Of equals, the one that was chosen last stands last.
             self._servers[chosen.target] = self._servers.pop(chosen.target)
@@ -187,14 +182,22 @@ class Servers:
         for server in list(self._servers.values()):
             server.info = None
 
-    def _known(self, now: float) -> list[Server]:
+    def known(self) -> list[Server]:
+        """All of the moment; looks them up where that was long ago.
+
+        Errors: NoServer where there is none.
+        """
+        now = self._clock.now()
         is_fresh = self._looked_up is not None and (
             not self._changes or now - self._looked_up < _FRESH_SECONDS
         )
         if not is_fresh:
             self._look_up(now)
         with self._lock:
-            return list(self._servers.values())
+            found = list(self._servers.values())
+        if not found:
+            raise NoServer("address list: this pool has no server at the moment")
+        return found
 
     def _look_up(self, now: float) -> None:
         try:
