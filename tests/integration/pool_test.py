@@ -35,7 +35,8 @@ def one(servers):
 
 @pytest.fixture(scope="module")
 def pool(servers):
-    with sg.Pool([server.target for server in servers], timeout=60) as client:
+    # Three shards at least, however fast the servers seem.
+    with sg.Pool([s.target for s in servers], timeout=60, most_instances=512) as client:
         yield client
 
 
@@ -55,9 +56,9 @@ def weights(instances=N):
 
 
 def is_cut(pool, call):
-    """Calls, and sees that every server of the pool had a part."""
+    """Calls, and sees that each of three servers, or more, had a part."""
     result = call(pool)
-    assert len(result.request_id.split(", ")) == len(pool.infos())
+    assert len(result.request_id.split(", ")) >= 3
     return result
 
 
@@ -297,7 +298,7 @@ def test_a_pool_finds_the_addresses_of_a_name(servers, one):
 
 def test_a_pool_follows_a_function_that_gives_its_targets(servers, one):
     targets = [servers[0].target]
-    with sg.Pool(lambda: targets, timeout=60) as pool:
+    with sg.Pool(lambda: targets, timeout=60, most_instances=512) as pool:
         assert pool.infos().keys() == {servers[0].target}
         targets.append(servers[1].target)
         pool._servers._looked_up = None  # the seconds until it looks again

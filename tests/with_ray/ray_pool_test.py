@@ -22,7 +22,7 @@ import simgrad.ray  # noqa: E402
 NODES = 3
 N = 1500
 BALL = sg.World("bouncing_ball", contact="projection", elements=4, clamp=False)
-OPTIONS = dict(device="cpu", server=BINARY, timeout=60)
+OPTIONS = dict(device="cpu", server=BINARY, timeout=60, most_instances=512)  # so three shards at least
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_servers_of_a_cluster_have_the_bits_of_one_and_survive_a_killed_actor(cl
         assert len(targets) == NODES
         call = lambda client: client.gradient(BALL, **work(steps=20, objective="final_height"))
         answer = call(pool)
-        assert len(answer.request_id.split(", ")) == NODES
+        assert len(answer.request_id.split(", ")) >= NODES
         assert unequal(call(one), answer) == []
 
         killed = ray.get(pool.actors[1].target.remote())
