@@ -54,6 +54,8 @@ def test_parts_follow_the_shares():
     assert [s.instances for s in shards] == [768, 232]
     _, shards = cut(gradient(), shares=(1e6, 1))
     assert [s.instances for s in shards] == [1000]
+    _, shards = cut(gradient(), shares=(1, 1e6, 1e6))
+    assert [(s.share, s.instances) for s in shards] == [(1, 512), (2, 488)]
 
 
 def test_a_part_has_at_most_so_many_instances():

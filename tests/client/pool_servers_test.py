@@ -79,6 +79,29 @@ def test_a_server_that_changed_since_it_was_asked_is_refused_by_its_answer(fakes
         assert two.infos == asked + 1  # it was asked anew
 
 
+def test_a_pool_works_again_once_all_its_servers_are_of_one_revision(fakes):
+    one, two = fakes("r1"), fakes("r2")
+    one.stream = two.stream = lambda n, context: parts_of(256, revision="r2")
+    with sg.Pool([one.target, two.target]) as pool:
+        with pytest.raises(sg.FailedPrecondition, match="revision r1 at"):
+            pool.rollout(world(), **rows())
+        one.info.revision = "r2"
+        assert pool.rollout(world(), **rows()).ok.all()
+
+
+def test_a_small_batch_notices_a_server_that_changed(fakes):
+    """Which one answers is by turns, so bits would change from call to call."""
+    one, two = fakes(), fakes()
+    with sg.Pool([one.target, two.target]) as pool:
+        pool.infos()
+        one.stream = two.stream = lambda n, context: parts_of(1, revision="r2")
+        one.info.revision = "r2"
+        with pytest.raises(sg.FailedPrecondition, match="MIXED|differ"):
+            pool.rollout(world(), **work())
+        two.info.revision = "r2"
+        assert pool.rollout(world(), **work()).ok.shape == (1,)
+
+
 @pytest.mark.parametrize(
     "code, reason", [(grpc.StatusCode.UNAVAILABLE, "DRAINING"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")]
 )

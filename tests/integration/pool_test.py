@@ -5,6 +5,7 @@ import signal
 
 import numpy as np
 import pytest
+import stand_in_gpu
 from live_server import LiveServer
 from same_bits import unequal
 
@@ -190,6 +191,23 @@ def test_shards_beyond_the_number_of_servers_wait_for_one(servers, one):
     assert unequal(call(one), result) == []
 
 
+@stand_in_gpu.needed
+@pytest.mark.parametrize("method", ["rollout", pytest.param("gradient", marks=pytest.mark.long)])
+def test_a_gpu_and_a_cpu_together_have_the_bits_of_one_server(servers, one, tmp_path, method):
+    gpu = LiveServer(
+        *("--device=cuda", "--threads=1", f"--kernel_cache={tmp_path}", "--self_check_interval=0"),
+        environment=stand_in_gpu.environment(),
+    )
+    with sg.Pool([gpu.target, servers[0].target], timeout=60, most_instances=768) as pool:
+        call = lambda client: getattr(client, method)(
+            CLAMPED, **ball(steps=5, objective="final_height", record=["y"])
+        )
+        answer = call(pool)
+        assert {*answer.device.split(", ")} == {"cuda", "cpu"} and unequal(call(one), answer) == []
+        assert {d.kind for d in pool.info().devices} == {"cuda", "cpu"}
+    assert gpu.stop() == 0
+
+
 def test_a_batch_that_cannot_be_cut_goes_to_one_server(one, pool):
     options = {"steps": 5, "initial": {"y": [[0.1] * 4] * 8, "v": [[0.0] * 4] * 8}, "params": {"k": 0.5}}
     results = [pool.rollout(BALL, **options) for _ in range(6)]
@@ -239,13 +257,21 @@ def test_an_unknown_world_is_refused_in_the_words_of_one_server(one, pool):
     assert told[0] == told[1]
 
 
-def test_an_end_by_the_deadline_says_how_far_it_was(pool):
-    with pytest.raises(sg.DeadlineExceeded, match=r"deadline of 1 s exceeded after \d+ of 5000000"):
-        pool.rollout(BALL, **ball(steps=5_000_000, chunk_steps=64), timeout=1)
+@pytest.fixture
+def each(servers):
+    """A pool that cuts one shard for each server at most, so that all of them run at once."""
+    with sg.Pool([server.target for server in servers], timeout=60) as client:
+        yield client
 
 
-def test_a_cancelled_call_ends(pool):
-    stream = pool.rollout_stream(BALL, **ball(steps=5_000_000, chunk_steps=64))
+def test_an_end_by_the_deadline_says_how_far_it_was(each):
+    each.rollout(BALL, **ball(steps=1))
+    with pytest.raises(sg.DeadlineExceeded, match=r"deadline of 3 s exceeded after \d+ of 5000000"):
+        each.rollout(BALL, **ball(steps=5_000_000, chunk_steps=64), timeout=3)
+
+
+def test_a_cancelled_call_ends(each):
+    stream = each.rollout_stream(BALL, **ball(steps=5_000_000, chunk_steps=64))
     for _ in stream:
         break
     with pytest.raises(sg.Cancelled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import queue
 import threading
@@ -72,6 +73,8 @@ class PooledAnswer:
         self._new_call = new_call
         self._metadata = metadata
         self._end = shared.clock.now() + left
+        self._kind = self._kind_of_work()
+        self._waiting: queue.SimpleQueue[tuple[int, Shard, str]] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._condition = threading.Condition()
         self._busy: set[str] = set()  # targets that run a shard of this answer
@@ -96,16 +99,16 @@ class PooledAnswer:
         planned = self._planned.get()
         if isinstance(planned, BaseException):
             raise planned
-        servers, shards = planned
-        if len(shards) < 2:
-            yield from self._of_one(self._work.message)
+        if planned is None:
+            yield from self._of_one()
             return
         try:
-            yield from self._of_many(shards)
+            yield from self._of_many(planned)
         except errors.InvalidArgument as error:
-            # It speaks of places in a shard; the same server says it of the whole.
-            for _ in self._of_one(self._work.message):
-                raise error
+            # It speaks of places in a shard; a server says it of the whole.
+            with contextlib.suppress(errors.ResourceExhausted):
+                next(self._of_one())
+            raise error
         except errors.FailedPrecondition:
             self._servers.forget_identities()
             raise
@@ -120,19 +123,21 @@ class PooledAnswer:
         except BaseException as error:  # the reader raises it
             self._planned.put(error)
 
-    def _cut(self) -> tuple[list[Server], list[Shard]]:
+    def _cut(self) -> Merge | None:
+        """Begins the shards; None: there is one, or a request that a server will refuse."""
         servers = self._servers.ready(self._left(), self._metadata())
         cutter = self._work.cutter
         if not cutter.instances:
-            return servers, []
-        shards = cutter.cut(shares(servers, self._kind()), self._most(servers))
+            return None
+        shards = cutter.cut(shares(servers, self._kind), self._most(servers))
         if len(shards) < 2:
-            return servers, shards
-        self._merge = Merge(shards, self._work.message, cutter.is_per_instance)
+            return None
         for number, shard in enumerate(shards):
-            preferred = servers[number % len(servers)].target
-            threading.Thread(target=self._run, args=(number, shard, preferred), daemon=True).start()
-        return servers, shards
+            self._waiting.put((number, shard, servers[shard.share].target))
+        # Twice as many as servers: while one waits to repeat its shard, another one has the server.
+        for _ in range(min(len(shards), 2 * len(servers))):
+            threading.Thread(target=self._run, daemon=True).start()
+        return Merge(shards, self._work.message, cutter.is_per_instance)
 
     def _most(self, servers: Sequence[Server]) -> int:
         """Instances that one shard may have."""
@@ -146,8 +151,8 @@ class PooledAnswer:
             most += [bytes // row_bytes for bytes in room]
         return max(min(most), 1)
 
-    def _kind(self) -> bytes:
-        """What makes the speed of two pieces of work comparable."""
+    def _kind_of_work(self) -> bytes:
+        """Of work with the same one, speeds can be compared."""
         spec = self._work.message.spec
         digest = hashlib.sha256(self._work.method.encode())
         digest.update(spec.world.SerializeToString(deterministic=True))
@@ -160,7 +165,8 @@ class PooledAnswer:
 
     # ---- One server for the whole ----
 
-    def _of_one(self, message: Any) -> Iterator[Any]:
+    def _of_one(self, is_checked: bool = False) -> Iterator[Any]:
+        message = self._work.message
         server = self._servers.least_busy()
         if server.info is not None:
             request.check_size(message, message.ByteSize(), server.info.limits.max_request_bytes or 1 << 62)
@@ -173,19 +179,30 @@ class PooledAnswer:
                 rpc.cancel()
         self._servers.began(server)
         try:
-            yield from rpc
+            for response in rpc:
+                if not is_checked and _is_of_another(server, response):
+                    rpc.cancel()
+                    break
+                yield response
+            else:
+                return
         except grpc.RpcError as error:
-            self._servers.lost(server, self._kind_of(error, Reached()))
+            if not self._cancelled:
+                self._servers.lost(server, self._kind_of(error, Reached()))
             raise
         finally:
             self._servers.ended(server)
+        # It changed since it said what it is; then it must still be of one revision with the others.
+        self._servers.forget_identities()
+        self._servers.ready(self._left(), self._metadata())
+        yield from self._of_one(is_checked=True)
 
     def _kind_of(self, error: grpc.RpcError, reached: Reached) -> Kind:
         return kind_of(self._shared.error_of(error), reached)
 
     # ---- A server for each shard ----
 
-    def _of_many(self, shards: Sequence[Shard]) -> Iterator[Any]:
+    def _of_many(self, merge: Merge) -> Iterator[Any]:
         response_of: Any = (
             simgrad_pb2.GradientResponse
             if self._work.method == "Gradient"
@@ -196,24 +213,29 @@ class PooledAnswer:
             if event.error is not None:
                 raise event.error
             if event.server:
-                self._merge.begin(event.shard, event.server)
+                merge.begin(event.shard, event.server)
                 continue
-            parts = [p for part in event.response.parts for p in self._merge.add(event.shard, part)]
+            parts = [p for part in event.response.parts for p in merge.add(event.shard, part)]
             if parts:
                 yield response_of(parts=parts)
             if any(part.WhichOneof("part") == "result" for part in parts):
                 return
 
-    def _run(self, number: int, shard: Shard, preferred: str) -> None:
-        """One shard, until it is done or given up."""
+    def _run(self) -> None:
+        """One shard after the other, each until it is done or given up."""
+        number = 0
         try:
-            message = self._work.cutter.message(shard)
-            call = self._new_call()
-            with call:
-                refused: list[str] = []  # servers that failed since the last part of an answer
-                while not self._try(number, shard, message, call, preferred, refused):
-                    with self._condition:
-                        self._call.tries += 1
+            while not self._cancelled:
+                number, shard, preferred = self._waiting.get_nowait()
+                message = self._work.cutter.message(shard)
+                call = self._new_call()
+                with call:
+                    refused: list[str] = []  # servers that failed since the last part of an answer
+                    while not self._try(number, shard, message, call, preferred, refused):
+                        with self._condition:
+                            self._call.tries += 1
+        except queue.Empty:
+            pass
         except BaseException as error:  # the reader raises it
             self._events.put(_Event(number, error=error))
 
@@ -246,7 +268,7 @@ class PooledAnswer:
             self._measure(server, shard, result)
             return True
         except grpc.RpcError as error:
-            if server is not None:
+            if server is not None and not self._cancelled:  # else it says nothing of the server
                 refused.append(server.target)
                 self._servers.lost(server, self._kind_of(error, reached))
             failure = error
@@ -261,7 +283,7 @@ class PooledAnswer:
         result = part.result
         rollout = result.rollout if self._work.method == "Gradient" else result
         steps = self._work.message.spec.steps
-        server.measured(self._kind(), shard.instances * steps, sum(rollout.phase_seconds.values()))
+        server.measured(self._kind, shard.instances * steps, sum(rollout.phase_seconds.values()))
 
     def _watch(self, number: int, call: Call, rpc: Any) -> None:
         """Lets `cancel` end the call, and what gRPC does for it."""
@@ -298,6 +320,14 @@ class PooledAnswer:
         with self._condition:
             self._busy.discard(server.target)
             self._condition.notify_all()
+
+
+def _is_of_another(server: Server, response: Any) -> bool:
+    """Whether an answer begins with a revision other than its server was known by."""
+    if server.info is None or response.parts[0].WhichOneof("part") != "header":
+        return False
+    header = response.parts[0].header
+    return (header.server_version, header.revision) != (server.info.version, server.info.revision)
 
 
 def _further(reached: Reached, part: Any) -> Reached:

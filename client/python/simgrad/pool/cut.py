@@ -32,10 +32,12 @@ class Shard:
     Attributes:
       rows: [n] places of its instances in the request, ascending.
       ids: [n] uint64, their instance ids.
+      share: which of the shares it was made for.
     """
 
     rows: np.ndarray
     ids: np.ndarray
+    share: int = 0
 
     @property
     def instances(self) -> int:
@@ -90,14 +92,14 @@ class Cutter:
         goals = np.cumsum(shares)[:-1] / np.sum(shares) * self.instances
         after = np.clip(np.searchsorted(edges, goals), 1, len(edges) - 1)
         nearer = np.where(goals - edges[after - 1] < edges[after] - goals, after - 1, after)
-        places = np.unique([0, *nearer, len(edges) - 1])
+        places = [0, *nearer, len(edges) - 1]
         shards = []
-        for begin, end in zip(places[:-1], places[1:]):
+        for share, (begin, end) in enumerate(zip(places[:-1], places[1:])):
             while begin < end:
                 furthest = np.searchsorted(edges, edges[begin] + most, side="right") - 1
                 stop = int(np.clip(furthest, begin + 1, end))
                 rows = np.sort(order[edges[begin] : edges[stop]])
-                shards.append(Shard(rows, self.ids[rows]))
+                shards.append(Shard(rows, self.ids[rows], share))
                 begin = stop
         return shards
 

@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Sequence, Union
 
 import grpc
 
+from simgrad import errors
 from simgrad.clock import Clock
 from simgrad.failure import Kind
 from simgrad.pool.merge import refuse_mixed
@@ -151,7 +152,11 @@ class Servers:
         if not there:
             assert failed is not None  # of those that were asked
             raise failed
-        refuse_mixed({server.target: server.identity for server in there})
+        try:
+            refuse_mixed({server.target: server.identity for server in there})
+        except errors.FailedPrecondition:
+            self.forget_identities()  # an update that is under way comes to its end
+            raise
         return there
 
     def least_busy(self) -> Server:
@@ -179,6 +184,7 @@ class Servers:
             self._looked_up = None
 
     def forget_identities(self) -> None:
+        """Asks every server anew before the next request."""
         for server in list(self._servers.values()):
             server.info = None
 
