@@ -154,15 +154,20 @@ def _spent(target: str, instances: int, steps: int, repeats: int, **options: Any
     return min(times[1:])
 
 
-def measured_seconds(target: str, repeats: int = 5, **options: Any) -> Constants:
-    """Constants from one server: its speed by what it reports, the client's costs by their growth."""
+def measured_seconds(server: Server, repeats: int = 5, **options: Any) -> Constants:
+    """Constants from one server of one thread, in processor seconds: its speed, and the client's costs by their growth."""
+    target = server.target
     empty = _spent(target, 512, 1, repeats, **options)
     long = _spent(target, 512, 1025, repeats, **options)
     wide = _spent(target, 512 + 65536, 1, repeats, **options)
     n, t = 8192, 400
     with sg.Client(target) as client:
         call(client, n, t, **options)  # until the good code is there
-        speeds = [n * t / sum(call(client, n, t, **options).seconds.values()) for _ in range(repeats)]
+        speeds = []
+        for _ in range(repeats):
+            begun = server.processor_seconds()
+            call(client, n, t, **options)
+            speeds.append(n * t / (server.processor_seconds() - begun))
     return Constants(
         shard=empty / 2,
         column=max(long - empty, 0.0) / (2 * 1024),
@@ -171,13 +176,20 @@ def measured_seconds(target: str, repeats: int = 5, **options: Any) -> Constants
     )
 
 
-def wall(pool: sg.Client, instances: int, steps: int, repeats: int = 5, **options: Any) -> float:
-    """Seconds of a call, the least of some, after two that tell the speeds of the servers."""
+def run_seconds(servers: list[Server], instances: int, steps: int, repeats: int = 5, **options: Any) -> float:
+    """Seconds of a pooled call without other work on the machine: the client's processor time and the slowest server's.
+
+    The least of some calls, after two that tell the speeds of the servers.
+    """
     times = []
-    for _ in range(repeats + 2):
-        begun = time.perf_counter()
-        call(pool, instances, steps, **options)
-        times.append(time.perf_counter() - begun)
+    with sg.Pool([server.target for server in servers]) as pool:
+        for _ in range(repeats + 2):
+            before = [server.processor_seconds() for server in servers]
+            begun = time.process_time()
+            call(pool, instances, steps, **options)
+            own = time.process_time() - begun
+            slowest = max(s.processor_seconds() - b for s, b in zip(servers, before))
+            times.append(own + slowest)
     return min(times[2:])
 
 
@@ -203,12 +215,11 @@ def seconds_table(servers: list[Server]) -> list[str]:
     ]
     columns = []
     for level in ("off", "summary"):
-        constants = measured_seconds(servers[0].target, diagnostics=level)
+        constants = measured_seconds(servers[0], diagnostics=level)
         n, t = 32768, 500
-        with sg.Pool([s.target for s in servers]) as pool, sg.Pool(servers[0].target) as single:
-            runs = wall(single, n, t, diagnostics=level), wall(pool, n, t, diagnostics=level)
+        runs = tuple(run_seconds(servers[:k], n, t, diagnostics=level) for k in (1, 2))
         columns.append((constants, runs, n, t))
-    rows: dict[str, Callable[[Constants, tuple[float, float], int, int], str]] = {
+    rows: dict[str, Callable[[Constants, tuple[float, ...], int, int], str]] = {
         "shard, ms": lambda c, r, n, t: f"{1e3 * c.shard:.1f}",
         "column, µs": lambda c, r, n, t: f"{1e6 * c.column:.1f}",
         "row, ns": lambda c, r, n, t: f"{1e9 * c.row:.0f}",
