@@ -149,6 +149,17 @@ def test_a_gradient_has_the_bits_of_one_server(one, pool, policy, reduction, dia
     assert len(expected.certificates) == 16 and expected.skipped == (reduction == "all")
 
 
+def test_warnings_of_a_loss_scale_count_over_all_servers(one, pool):
+    policy = sg.Policy("f16_safe").loss_scale(2.0**20)
+    call = lambda client: client.gradient(
+        CLAMPED, **ball(steps=8, objective="final_height"), policy=policy, diagnostics="off"
+    )
+    expected = call(one)
+    assert unequal(expected, is_cut(pool, call)) == []
+    beyond, counted = expected.warnings
+    assert expected.skipped and "is beyond f16" in beyond and "cotangents overflowed f16" in counted
+
+
 def test_a_gradient_of_cotangents_and_of_each_instance_has_the_bits_of_one_server(one, pool):
     random = np.random.default_rng(6)
     cotangents = sg.Cotangents(
@@ -189,6 +200,13 @@ def test_shards_beyond_the_number_of_servers_wait_for_one(servers, one):
         assert len(result.request_id.split(", ")) == 6
     assert told[-1] == ("forward", 40, 40) and told == sorted(told)
     assert unequal(call(one), result) == []
+
+
+def test_a_second_derivative_has_the_bits_of_one_server(one, pool):
+    of = lambda client: client.hessian_vector(
+        CLAMPED, {"params": {"k": 1.0}}, **ball(steps=5, objective="final_height"), policy="f64"
+    )
+    assert unequal(of(one), of(pool)) == []
 
 
 @stand_in_gpu.needed

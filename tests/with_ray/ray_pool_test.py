@@ -1,5 +1,6 @@
 """Servers that a Ray cluster runs answer as one server does, also when an actor is killed."""
 
+import importlib.util
 import os
 import pathlib
 import signal
@@ -80,6 +81,16 @@ def test_servers_of_a_cluster_have_the_bits_of_one_and_survive_a_killed_actor(cl
         assert unequal(call(one), call(pool)) == []
         eventually(lambda: set(pool.infos()) == now)
     eventually(lambda: not any(map(is_listening, now)))
+
+
+def test_the_example_trains_to_the_bits_of_one_server(cluster, one):
+    path = pathlib.Path(__file__).parents[2] / "client/python/examples/train_on_ray.py"
+    spec = importlib.util.spec_from_file_location("train_on_ray", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    # The step takes 0.4 of Newton's; 40 of them leave at most 0.6^40 = 1e-9 of the distance.
+    found = example.main("2")
+    assert found == pytest.approx(0.8, abs=1e-6) and found == example.train(one)
 
 
 def test_a_server_that_cannot_start_says_why(cluster):

@@ -83,8 +83,9 @@ class Merge:
         elif kind == "backward":
             answer.backward.append(message)
         elif kind == "progress":
-            answer.phase, answer.done = _PHASES.index(message.phase), message.steps_done
-            yield self._progress(message.steps_total)
+            if message.phase in _PHASES:
+                answer.phase, answer.done = _PHASES.index(message.phase), message.steps_done
+                yield self._progress(message.steps_total)
         elif kind == "piece":
             answer.pieces.take(message)
         elif kind == "result":
