@@ -79,7 +79,7 @@ def connected_before_the_second_came(monkeypatch, *flags):
     """(client, its name server, both servers), when the second has just been added to DNS."""
     # gRPC would ask DNS at most every thirty seconds.
     often = ("grpc.dns_min_time_between_resolutions_ms", 100)
-    monkeypatch.setattr(sg.client, "CONNECTION_OPTIONS", (*sg.client.CONNECTION_OPTIONS, often))
+    monkeypatch.setattr(sg.connection, "CONNECTION_OPTIONS", (*sg.connection.CONNECTION_OPTIONS, often))
     names, servers = NameServer("127.0.0.1"), on_one_port(*flags)
     name = f"dns://127.0.0.1:{names.port}/sim.lab.example:{servers[0].port}"
     try:

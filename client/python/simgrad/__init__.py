@@ -67,6 +67,7 @@ from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.numpy_functions import stack
 from simgrad.path import FirstDifference, Forced, Path
 from simgrad.policy import LossScaleState, Policy
+from simgrad.pool import Pool
 from simgrad.request import Cotangents
 from simgrad.results import Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
@@ -109,6 +110,7 @@ __all__ = [
     "Path",
     "PerStep",
     "Policy",
+    "Pool",
     "Program",
     "REASONS",
     "ResourceExhausted",

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable, Sequence, TypeAlias
 import numpy as np
 
 from simgrad import arrays, diagnostics, path, results
+from simgrad.pieces import Pieces
 from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
 from simgrad.v1 import program_pb2, simgrad_pb2
@@ -36,8 +37,7 @@ class Assembly:
         self._forward: list[Any] = []
         self._backward: list[Any] = []
         self._trajectory: dict[str, np.ndarray] = {}
-        self._pieces: dict[str, bytearray] = {}
-        self._open: set[str] = set()  # fields whose last piece has not come
+        self._pieces = Pieces()
         self.result: results.Rollout | None = None
 
     @staticmethod
@@ -68,10 +68,9 @@ class Assembly:
         elif kind == "trajectory":
             self._take_trajectory(message)
         elif kind == "piece":
-            self._take_piece(message)
+            self._pieces.take(message)
         elif kind == "result":
-            if self._open:
-                raise ValueError(f"the result came before the last piece of {min(self._open)}")
+            self._pieces.check_complete()
             is_gradient = isinstance(message, simgrad_pb2.GradientResult)
             self.result = (
                 self._gradient(message)
@@ -92,25 +91,13 @@ class Assembly:
         first, time = chunk.first_instance_index, chunk.first_time
         whole[first : first + chunk.instances, time : time + chunk.times] = part
 
-    def _take_piece(self, piece: simgrad_pb2.TensorPiece) -> None:
-        buffer = self._pieces.setdefault(piece.field, bytearray())
-        if piece.offset != len(buffer):
-            raise ValueError(
-                f"a piece of {piece.field} at {piece.offset} follows one that ends at {len(buffer)}"
-            )
-        buffer += piece.data
-        (self._open.discard if piece.last else self._open.add)(piece.field)
-
-    def _content(self, name: str, inline: bytes) -> bytes:
-        return inline or bytes(self._pieces.get(name, b""))
-
     def _text(self, wrt: list[simgrad_pb2.InputName]) -> ProgramText:
-        text = self._content("program.text", self._header.program.text.encode()).decode()
+        text = self._pieces.content("program.text", self._header.program.text.encode()).decode()
         ask = self._ask
         return ProgramText(text or None, None if ask is None else lambda: ask(wrt))
 
     def _tensor(self, name: str, tensor: Any) -> np.ndarray:
-        data = self._content(name, tensor.inline)
+        data = self._pieces.content(name, tensor.inline)
         return arrays.from_bytes(tensor.dtype, tensor.shape, data, self._raw)
 
     def _tree(self, name: str, entry: simgrad_pb2.InputGradient) -> list[results.TreeNode]:
@@ -120,7 +107,7 @@ class Assembly:
                 node.level,
                 node.index,
                 arrays.from_bytes(
-                    node.dtype, shape, self._content(f"{name}.{i}", node.value), self._raw
+                    node.dtype, shape, self._pieces.content(f"{name}.{i}", node.value), self._raw
                 ),
             )
             for i, node in enumerate(entry.tree)
@@ -152,16 +139,14 @@ class Assembly:
         trace = diagnostics.forward_trace(self._forward, header.instances)
         for first in message.first_events:
             if first.site in trace.events:
-                steps = self._content(f"first_events.{first.site}", first.steps)
+                steps = self._pieces.content(f"first_events.{first.site}", first.steps)
                 trace.events[first.site].first_step = np.frombuffer(steps, "<i8").copy()
         layout = header.path if header.HasField("path") else simgrad_pb2.PathLayout()
         forced = path.take_forced(trace.events, layout)
         has_value = message.HasField("value")
-        health = message.health
-        if "health" in self._pieces:
-            health = simgrad_pb2.InstanceHealth.FromString(bytes(self._pieces["health"]))
-        signatures = self._content("path_signatures", message.path_signatures)
-        values = self._content("values", message.values)
+        health = self._pieces.health(message.health)
+        signatures = self._pieces.content("path_signatures", message.path_signatures)
+        values = self._pieces.content("values", message.values)
         return dict(
             state={
                 s.name: self._tensor(f"final_state.{s.name}", s.tensor) for s in message.final_state

@@ -8,6 +8,7 @@ import grpc
 
 from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
+from simgrad.connection import connect
 from simgrad.hessian import HessianVector, hessian_vector
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.path import Path, path_use
@@ -31,14 +32,6 @@ DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
 # Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.
 ALWAYS_TAKEN_BYTES = 64 << 10
-CONNECTION_OPTIONS = [
-    # How often gRPC tries to connect: a server that is back is found within a second or so.
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # gRPC's own repeats are not needed beside ours, and 1.51's lose calls: one that is made while its
-    # connection ends may never return, not even at its deadline.
-    ("grpc.enable_retries", 0),
-]
 
 
 class Client:
@@ -78,29 +71,29 @@ class Client:
         token: str | Callable[[], str] | None = None,
         retry: Retry | bool = True,
     ):
-        if not 0 < timeout < float("inf"):
-            raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
         if load_balancing not in ("pick_first", "round_robin"):
             raise ValueError(f"load_balancing {load_balancing!r}: one of pick_first, round_robin")
-        service_config = f'{{"loadBalancingConfig": [{{"{load_balancing}": {{}}}}]}}'
-        options = [
-            ("grpc.service_config", service_config),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", max_message_bytes),
-            *CONNECTION_OPTIONS,
-        ]
+        self._begin(target, timeout, max_message_bytes, token, retry)
+        self._channel = connect(target, credentials, max_message_bytes, load_balancing)
+        stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
+        self._stub = stub(self._channel)
+
+    def _begin(
+        self,
+        target: str,
+        timeout: float,
+        max_message_bytes: int,
+        token: str | Callable[[], str] | None,
+        retry: Retry | bool,
+    ) -> None:
+        """All but the connection."""
+        if not 0 < timeout < float("inf"):
+            raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
         self.target = target
         self.timeout = timeout
         self.retry = policy_of(retry)
         self._repeating = Repeating(target, self._error, (self.retry or Retry()).extra)
         self._token = token
-        self._channel = (
-            grpc.secure_channel(target, credentials, options)
-            if credentials
-            else grpc.insecure_channel(target, options)
-        )
-        stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
-        self._stub = stub(self._channel)
         self._max_message_bytes = max_message_bytes
         self._max_request_bytes: int | None = None  # the server's, once it was asked
         self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
@@ -589,7 +582,6 @@ class Client:
     ) -> Stream:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
-        self._check_size(message, timeout, retry)
         ask = self._asking(world, message)
 
         def finish(result: results.Rollout) -> None:
@@ -598,14 +590,28 @@ class Client:
             if on_nonfinite == "raise":
                 _raise_if_nonfinite(result)
 
+        call = self._new_call(timeout, retry, message)
         return Stream(
-            self._new_call(timeout, retry, message),
-            lambda left: method(message, timeout=left, metadata=self._metadata()),
+            call,
+            self._starter(method, world, message, call, timeout, retry),
             lambda: Assembly(raw, ask),
             observer_of(progress),
             finish,
             self._repeating.clock,
         )
+
+    def _starter(
+        self,
+        method: Any,
+        world: World,
+        message: Any,
+        call: Call,
+        timeout: float | None,
+        retry: Retry | bool | None,
+    ) -> Callable[[float], Any]:
+        """Sends the request, given the seconds that a try may take."""
+        self._check_size(message, timeout, retry)
+        return lambda left: method(message, timeout=left, metadata=self._metadata())
 
     def _asking(self, world: World, message: Any) -> Ask:
         """Asks for the program of a request, later: keeps what shapes it, and none of its tensors."""

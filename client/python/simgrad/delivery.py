@@ -36,7 +36,7 @@ class Delivery:
           not of the same program on a server of the same revision: its bits might be others.
         """
         if self._header is not None and self.is_begun:
-            was, now = _identity(self._header), _identity(header)
+            was, now = _of_answer(self._header), _of_answer(header)
             changed = [
                 f"{name} {was[name]} is now {now.get(name, 'unknown')}"
                 for name in was
@@ -108,14 +108,17 @@ class _Steps:
         return new
 
 
-def _identity(header: simgrad_pb2.StreamHeader) -> dict[str, str]:
-    """What must be the same for the same bits."""
+def identity(header: simgrad_pb2.StreamHeader) -> dict[str, str]:
+    """What of a server and its program must be the same for the same bits."""
     identity = {
         "version": header.server_version,
         "revision": header.revision,
         "program": header.program.fingerprint[:16],
-        "shape": f"{header.instances} x {header.steps}",
     }
     if any(role.guarantee != "bitwise" for role in header.program.policy.roles):
         identity["device"] = header.device  # hardware decides
     return identity
+
+
+def _of_answer(header: simgrad_pb2.StreamHeader) -> dict[str, str]:
+    return {**identity(header), "shape": f"{header.instances} x {header.steps}"}

@@ -222,7 +222,7 @@ class BirthCertificate:
         )
 
 
-_TERMINATION_COLUMNS = {
+TERMINATION_COLUMNS = {
     "runs": np.uint64,
     "iterations_min": np.uint32,
     "iterations_mean": np.float64,
@@ -239,7 +239,7 @@ _TERMINATION_COLUMNS = {
     "near_stopped": np.uint64,
     "near_continued": np.uint64,
 }
-_EVENT_COLUMNS = {
+EVENT_COLUMNS = {
     "checks": np.uint64,
     "count": np.uint64,
     "changes": np.uint64,
@@ -249,7 +249,7 @@ _EVENT_COLUMNS = {
     "margin_ulps_instance": np.uint64,
     "nan_margins": np.uint64,
 }
-_STATE_COLUMNS = {
+STATE_COLUMNS = {
     "min": np.float64,
     "max": np.float64,
     "smallest": np.float64,
@@ -282,20 +282,20 @@ def forward_trace(
                 ]
             ),
             margin_test=np.concatenate([_deciding(c) for c in columns]),
-            **_columns(columns, _TERMINATION_COLUMNS),
+            **_columns(columns, TERMINATION_COLUMNS),
         )
         trace.reasons = trace.reasons.reshape(-1, len(REASONS) - 1)
         sites[name] = trace
     _add_instances(sites, blocks, first, steps, instances)
     events = {
         name: EventTrace(
-            site=name, kind=columns[0].kind, **_columns(columns, _EVENT_COLUMNS)
+            site=name, kind=columns[0].kind, **_columns(columns, EVENT_COLUMNS)
         )
         for name, columns in _by_name(blocks, "events", "site").items()
     }
     sampled = np.array([s for b in blocks for s in b.sampled_steps], np.int64)
     states = {
-        name: StateRange(steps=sampled, **_columns(columns, _STATE_COLUMNS))
+        name: StateRange(steps=sampled, **_columns(columns, STATE_COLUMNS))
         for name, columns in _by_name(blocks, "states", "state").items()
     }
     return ForwardTrace(first, steps, sites, events, states, range_counts(blocks))

@@ -1,0 +1,5 @@
+"""Several servers as one client (docs/scale.md)."""
+
+from simgrad.pool.pool import Pool
+
+__all__ = ["Pool"]

@@ -1,0 +1,340 @@
+"""The answer of several servers to one request, while it arrives."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import queue
+import threading
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
+
+import grpc
+
+from simgrad import errors, request
+from simgrad.failure import Kind, Reached, kind_of
+from simgrad.pool.cut import Cutter, Shard
+from simgrad.pool.merge import Merge
+from simgrad.pool.servers import Server, Servers, shares
+from simgrad.repeating import Call, Repeating
+from simgrad.v1 import simgrad_pb2
+
+Metadata = Callable[[], "list[tuple[str, str]]"]
+
+
+class Work(NamedTuple):
+    """One request to a pool.
+
+    Attributes:
+      method: Rollout or Gradient.
+      message: what the caller asked for.
+      most: instances of one shard; 0: as many as the servers take.
+    """
+
+    method: str
+    message: Any
+    cutter: Cutter
+    most: int
+
+
+class _Event(NamedTuple):
+    """Of the thread of a shard: it begins at a server, has a message or an error."""
+
+    shard: int
+    server: str = ""
+    response: Any = None
+    error: BaseException | None = None
+
+
+class PooledAnswer:
+    """Cuts the work, asks the servers side by side, repeats elsewhere what is lost, and merges.
+
+    Iterating gives responses, as those of one server, with the parts that are complete. A failure of the whole
+    raises grpc.RpcError where the call may be repeated, and a SimgradError where a shard's own repeats are
+    over. Shards are repeated as calls of their own, within the retry budget of the client.
+    Threads: one reads; `cancel` from any.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        servers: Servers,
+        shared: Repeating,
+        call: Call,
+        new_call: Callable[[], Call],
+        metadata: Metadata,
+        left: float,
+    ):
+        """`call` is that of the caller, whose tries count the repeats here; `new_call` makes one for a shard;
+        `left` is the time for all, in seconds."""
+        self._work = work
+        self._servers = servers
+        self._shared = shared
+        self._call = call
+        self._new_call = new_call
+        self._metadata = metadata
+        self._end = shared.clock.now() + left
+        self._kind = self._kind_of_work()
+        self._waiting: queue.SimpleQueue[tuple[int, Shard, str]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._condition = threading.Condition()
+        self._busy: set[str] = set()  # targets that run a shard of this answer
+        # By shard, -1 for the whole: the call of a shard, and what gRPC gave for it.
+        self._running: dict[int, tuple[Call | None, Any]] = {}
+        self._cancelled = False
+        self._planned: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._plan, daemon=True).start()
+
+    def cancel(self) -> None:
+        with self._condition:
+            self._cancelled = True
+            running = list(self._running.values())
+            self._condition.notify_all()
+        for call, rpc in running:
+            if call is not None:
+                call.cancel()
+            if rpc is not None:
+                rpc.cancel()
+
+    def __iter__(self) -> Iterator[Any]:
+        planned = self._planned.get()
+        if isinstance(planned, BaseException):
+            raise planned
+        if planned is None:
+            yield from self._of_one()
+            return
+        try:
+            yield from self._of_many(planned)
+        except errors.InvalidArgument as error:
+            # It speaks of places in a shard; a server says it of the whole.
+            with contextlib.suppress(errors.ResourceExhausted):
+                next(self._of_one())
+            raise error
+        except errors.FailedPrecondition:
+            self._servers.forget_identities()
+            raise
+        finally:
+            self.cancel()
+
+    # ---- What is asked of whom ----
+
+    def _plan(self) -> None:
+        try:
+            self._planned.put(self._cut())
+        except BaseException as error:  # the reader raises it
+            self._planned.put(error)
+
+    def _cut(self) -> Merge | None:
+        """Begins the shards; None: there is one, or a request that a server will refuse."""
+        servers = self._servers.ready(self._left(), self._metadata())
+        cutter = self._work.cutter
+        if not cutter.instances:
+            return None
+        shards = cutter.cut(shares(servers, self._kind), self._most(servers))
+        if len(shards) < 2:
+            return None
+        for number, shard in enumerate(shards):
+            self._waiting.put((number, shard, servers[shard.share].target))
+        # Twice as many as servers: while one waits to repeat its shard, another one has the server.
+        for _ in range(min(len(shards), 2 * len(servers))):
+            threading.Thread(target=self._run, daemon=True).start()
+        return Merge(shards, self._work.message, cutter.is_per_instance)
+
+    def _most(self, servers: Sequence[Server]) -> int:
+        """Instances that one shard may have."""
+        limits = [server.info.limits for server in servers if server.info is not None]
+        most = [self._work.most or self._work.cutter.instances]
+        most += [limit.max_instances for limit in limits if limit.max_instances]
+        row_bytes = self._work.cutter.row_bytes()
+        shared = self._work.message.ByteSize() - row_bytes * self._work.cutter.instances
+        if row_bytes:
+            room = [limit.max_request_bytes - shared for limit in limits if limit.max_request_bytes]
+            most += [bytes // row_bytes for bytes in room]
+        return max(min(most), 1)
+
+    def _kind_of_work(self) -> bytes:
+        """Of work with the same one, speeds can be compared."""
+        spec = self._work.message.spec
+        digest = hashlib.sha256(self._work.method.encode())
+        digest.update(spec.world.SerializeToString(deterministic=True))
+        digest.update(spec.policy.SerializeToString(deterministic=True))
+        digest.update(f"{spec.objective} {spec.diagnostics.level}".encode())
+        return digest.digest()
+
+    def _left(self) -> float:
+        return max(self._end - self._shared.clock.now(), 0.0)
+
+    # ---- One server for the whole ----
+
+    def _of_one(self, is_checked: bool = False) -> Iterator[Any]:
+        message = self._work.message
+        server = self._servers.least_busy()
+        if server.info is not None:
+            request.check_size(message, message.ByteSize(), server.info.limits.max_request_bytes or 1 << 62)
+        rpc = getattr(server.stub, self._work.method)(
+            message, timeout=self._left(), metadata=self._metadata()
+        )
+        with self._condition:
+            self._running[-1] = (None, rpc)
+            if self._cancelled:
+                rpc.cancel()
+        self._servers.began(server)
+        try:
+            for response in rpc:
+                if not is_checked and _is_of_another(server, response):
+                    rpc.cancel()
+                    break
+                yield response
+            else:
+                return
+        except grpc.RpcError as error:
+            if not self._cancelled:
+                self._servers.lost(server, self._kind_of(error, Reached()))
+            raise
+        finally:
+            self._servers.ended(server)
+        # It changed since it said what it is; then it must still be of one revision with the others.
+        self._servers.forget_identities()
+        self._servers.ready(self._left(), self._metadata())
+        yield from self._of_one(is_checked=True)
+
+    def _kind_of(self, error: grpc.RpcError, reached: Reached) -> Kind:
+        return kind_of(self._shared.error_of(error), reached)
+
+    # ---- A server for each shard ----
+
+    def _of_many(self, merge: Merge) -> Iterator[Any]:
+        response_of: Any = (
+            simgrad_pb2.GradientResponse
+            if self._work.method == "Gradient"
+            else simgrad_pb2.RolloutResponse
+        )
+        while True:
+            event = self._events.get()
+            if event.error is not None:
+                raise event.error
+            if event.server:
+                merge.begin(event.shard, event.server)
+                continue
+            parts = [p for part in event.response.parts for p in merge.add(event.shard, part)]
+            if parts:
+                yield response_of(parts=parts)
+            if any(part.WhichOneof("part") == "result" for part in parts):
+                return
+
+    def _run(self) -> None:
+        """One shard after the other, each until it is done or given up."""
+        number = 0
+        try:
+            while not self._cancelled:
+                number, shard, preferred = self._waiting.get_nowait()
+                message = self._work.cutter.message(shard)
+                call = self._new_call()
+                with call:
+                    refused: list[str] = []  # servers that failed since the last part of an answer
+                    while not self._try(number, shard, message, call, preferred, refused):
+                        with self._condition:
+                            self._call.tries += 1
+        except queue.Empty:
+            pass
+        except BaseException as error:  # the reader raises it
+            self._events.put(_Event(number, error=error))
+
+    def _try(
+        self, number: int, shard: Shard, message: Any, call: Call, preferred: str, refused: list[str]
+    ) -> bool:
+        server: Server | None = None
+        reached = Reached()
+        try:
+            server = self._claim(preferred, refused)
+            left = min(call.begin(), self._left())
+            size = message.ByteSize()
+            limit = server.info.limits.max_request_bytes if server.info is not None else 0
+            request.check_size(message, size, limit or size)
+            rpc = getattr(server.stub, self._work.method)(
+                message, timeout=left, metadata=self._metadata()
+            )
+            self._watch(number, call, rpc)
+            self._events.put(_Event(number, server=server.target))
+            result = None
+            for response in rpc:
+                call.is_alive()
+                refused.clear()
+                for part in response.parts:
+                    reached = _further(reached, part)
+                    result = part if part.WhichOneof("part") == "result" else result
+                self._events.put(_Event(number, response=response))
+            if result is None:
+                raise errors.Internal(f"{server.target} ended the stream without a result")
+            self._measure(server, shard, result)
+            return True
+        except grpc.RpcError as error:
+            if server is not None and not self._cancelled:  # else it says nothing of the server
+                refused.append(server.target)
+                self._servers.lost(server, self._kind_of(error, reached))
+            failure = error
+        finally:
+            self._watch(number, call, None)
+            if server is not None:
+                self._give_back(server)
+        call.failed(failure, reached)
+        return False
+
+    def _measure(self, server: Server, shard: Shard, part: Any) -> None:
+        result = part.result
+        rollout = result.rollout if self._work.method == "Gradient" else result
+        steps = self._work.message.spec.steps
+        server.measured(self._kind, shard.instances * steps, sum(rollout.phase_seconds.values()))
+
+    def _watch(self, number: int, call: Call, rpc: Any) -> None:
+        """Lets `cancel` end the call, and what gRPC does for it."""
+        with self._condition:
+            self._running[number] = (call, rpc)
+            if self._cancelled:
+                call.cancel()
+                if rpc is not None:
+                    rpc.cancel()
+
+    def _claim(self, preferred: str, refused: Sequence[str]) -> Server:
+        """A server without a shard of this answer: the preferred one, else one that has not failed.
+
+        Errors: grpc.RpcError where the pool has no server.
+        """
+        with self._condition:
+            while not self._cancelled:
+                servers = self._servers.known()
+                # A server that was lost comes back with the next request, once it said what it is.
+                fit = [s for s in servers if s.target not in refused and s.info is not None]
+                # One that is busy but fit is better than one that has failed.
+                free = [s for s in fit or servers if s.target not in self._busy]
+                if free:
+                    order = lambda s: (s.target != preferred, s.running, s.down_until)
+                    chosen: Server = min(free, key=order)
+                    self._busy.add(chosen.target)
+                    self._servers.began(chosen)
+                    return chosen
+                self._condition.wait(0.1)
+        raise errors.Cancelled("the call was cancelled by this client")
+
+    def _give_back(self, server: Server) -> None:
+        self._servers.ended(server)
+        with self._condition:
+            self._busy.discard(server.target)
+            self._condition.notify_all()
+
+
+def _is_of_another(server: Server, response: Any) -> bool:
+    """Whether an answer begins with a revision other than its server was known by."""
+    if server.info is None or response.parts[0].WhichOneof("part") != "header":
+        return False
+    header = response.parts[0].header
+    return (header.server_version, header.revision) != (server.info.version, server.info.revision)
+
+
+def _further(reached: Reached, part: Any) -> Reached:
+    """How far an answer is after one more part."""
+    kind = part.WhichOneof("part")
+    if kind == "header":
+        return Reached("forward", 0, part.header.steps)
+    if kind == "progress":
+        return Reached(part.progress.phase, part.progress.steps_done, part.progress.steps_total)
+    return reached

@@ -1,0 +1,143 @@
+"""The gradients of several servers, as of one."""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, Iterable, Sequence
+
+import numpy as np
+
+from simgrad import arrays
+from simgrad.pool.aligned_sum import Node, cover, merged, multiply, round_to
+from simgrad.pool.merge_result import Part, in_rows, setting_of
+from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2, tensor_pb2
+
+_KINDS = {
+    program_pb2.INPUT_KIND_STATE: "state",
+    program_pb2.INPUT_KIND_PARAM: "param",
+    program_pb2.INPUT_KIND_CONTROL: "control",
+}
+_COUNTED = re.compile(r"(\d+)( cotangents overflowed .*)", re.DOTALL)
+IsPerInstance = Callable[[int, str], bool]  # by kind and name
+
+
+def merged_gradient(
+    parts: Sequence[Part],
+    policy: policy_pb2.ResolvedPolicy,
+    is_per_instance: IsPerInstance,
+    with_tree: bool,
+) -> simgrad_pb2.GradientResult:
+    """All of the result but `rollout`.
+
+    Args:
+      parts: of each shard, in the order of their ids; each with the nodes of its sums.
+      with_tree: whether the caller asked for the nodes of the whole.
+    """
+    answers: list[simgrad_pb2.GradientResult] = [part.result for part in parts]
+    result = simgrad_pb2.GradientResult(
+        loss_scale=answers[0].loss_scale,
+        left_out=sum(a.left_out for a in answers),
+    )
+    sums_overflowed = False  # over all shards
+    rows_overflowed = False
+    for k, entry in enumerate(answers[0].gradients):
+        entries = [a.gradients[k] for a in answers]
+        target = result.gradients.add(kind=entry.kind, name=entry.name)
+        _merge_counts(entries, target)
+        target.gradient.dtype = entry.gradient.dtype
+        name = f"{_KINDS[entry.kind]}.{entry.name}"
+        if is_per_instance(entry.kind, entry.name):
+            contents = [
+                p.pieces.content(f"gradient.{name}", e.gradient.inline) for p, e in zip(parts, entries)
+            ]
+            instances = sum(part.shard.instances for part in parts)
+            target.gradient.shape.extend([instances, *entry.gradient.shape[1:]])
+            target.gradient.inline = in_rows(parts, contents)
+            rows = arrays.from_tensor(target.gradient)
+            rows_overflowed = rows_overflowed or not np.isfinite(rows).all()
+        else:
+            nodes = [n for p, e in zip(parts, entries) for n in _nodes(p, e, name)]
+            target.gradient.shape.extend(entry.gradient.shape)
+            is_finite = _write_sum(nodes, policy, result.loss_scale, target.gradient)
+            sums_overflowed = sums_overflowed or not is_finite
+            if with_tree:
+                _write_tree(nodes, parts, policy, target)
+    # A server's own sum may overflow where the sum over all does not, so `skipped` of a server counts
+    # only for rows that are not finite.
+    result.skipped = sums_overflowed or (rows_overflowed and any(a.skipped for a in answers))
+    for warning in _merged_warnings([list(a.warnings) for a in answers], result.skipped):
+        result.warnings.append(warning)
+    return result
+
+
+def _merge_counts(
+    entries: Sequence[simgrad_pb2.InputGradient], target: simgrad_pb2.InputGradient
+) -> None:
+    target.connected = sum(e.connected for e in entries)
+    target.zero = sum(e.zero for e in entries)
+    target.smallest = min(e.smallest for e in entries)
+    target.largest = max(e.largest for e in entries)
+    if target.connected == 0:
+        target.gated_by = ", ".join(dict.fromkeys(e.gated_by for e in entries if e.gated_by))
+
+
+def _nodes(part: Part, entry: simgrad_pb2.InputGradient, name: str) -> Iterable[Node]:
+    for i, node in enumerate(entry.tree):
+        data = part.pieces.content(f"tree.{name}.{i}", node.value)
+        values = arrays.from_bytes(node.dtype, (-1,), data).astype(np.float64)
+        yield Node(node.level, node.index, values)
+
+
+def _write_sum(
+    nodes: Sequence[Node],
+    policy: policy_pb2.ResolvedPolicy,
+    loss_scale: float,
+    target: tensor_pb2.Tensor,
+) -> bool:
+    """Writes the sum without the loss scale; returns whether it was finite with it."""
+    setting = setting_of(policy, "gradient")
+    count = int(np.prod(target.shape, dtype=np.int64))
+    scaled = round_to(setting.format, merged(nodes, setting.accumulator, count))
+    with np.errstate(all="ignore"):
+        inverse = round_to("f32", 1.0 / np.array(loss_scale, np.float32).astype(np.float64))
+    unscaled = multiply(setting.format, scaled, inverse)
+    target.inline = encoded(setting.format, unscaled)
+    return bool(np.isfinite(scaled).all())
+
+
+def _write_tree(
+    nodes: Sequence[Node],
+    parts: Sequence[Part],
+    policy: policy_pb2.ResolvedPolicy,
+    target: simgrad_pb2.InputGradient,
+) -> None:
+    accumulator = setting_of(policy, "gradient").accumulator
+    ids = [part.shard.ids for part in parts]
+    first, last = min(int(i.min()) for i in ids), max(int(i.max()) for i in ids)
+    for node in cover(nodes, first, last, accumulator):
+        target.tree.add(
+            level=node.level,
+            index=node.index,
+            dtype=tensor_pb2.DType.Value(f"DTYPE_{accumulator.upper()}"),
+            value=encoded(accumulator, node.values),
+        )
+
+
+def encoded(format: str, values: np.ndarray) -> bytes:
+    """Numbers of a format, given as f64, as they travel."""
+    with np.errstate(all="ignore"):
+        if format == "bf16":
+            return (values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+        return values.astype({"f64": "<f8", "f32": "<f4", "f16": "<f2"}[format]).tobytes()
+
+
+def _merged_warnings(of_servers: Sequence[Sequence[str]], skipped: bool) -> list[str]:
+    """Each warning once; those that count, with the sum of their counts."""
+    counts: dict[str, int | None] = {}
+    for warning in (w for warnings in of_servers for w in warnings):
+        counted = _COUNTED.fullmatch(warning)
+        if counted:
+            counts[counted[2]] = (counts.get(counted[2]) or 0) + int(counted[1])
+        elif skipped:  # of a loss scale that does not fit, where that did harm
+            counts[warning] = None
+    return [text if count is None else f"{count}{text}" for text, count in counts.items()]

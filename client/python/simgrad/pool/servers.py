@@ -1,0 +1,264 @@
+"""The servers of a pool: who is there, who can be reached, and how fast each is."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import socket
+import threading
+from typing import Any, Callable, Iterable, NamedTuple, Sequence, Union
+
+import grpc
+
+from simgrad import errors
+from simgrad.clock import Clock
+from simgrad.failure import Kind
+from simgrad.pool.merge import refuse_mixed
+from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
+
+DNS = "dns:///"
+Directory = Callable[[], Iterable[str]]
+Targets = Union[str, Iterable[str], Directory]
+Connect = Callable[[str, str], grpc.Channel]  # target, name in its certificate
+
+_DEFAULT_PORT = 8001
+_DOWN_SECONDS = 1.0  # for which a server that was not reached is asked last
+_FRESH_SECONDS = 5.0  # for which addresses are not looked up again
+_INFO_SECONDS = 5.0  # in which a server says what it is
+# What a GPU counts for beside one thread of a CPU, until both have been measured.
+_THREADS_OF_GPU = 256
+_MAX_RATES = 256  # kinds of work whose speed is kept
+
+
+class Address(NamedTuple):
+    target: str
+    host: str  # the name that it was found by
+
+
+class NoServer(grpc.RpcError):
+    """No server of the pool is known; as gRPC says it of a channel."""
+
+    def __init__(self, why: str):
+        super().__init__(why)
+        self._why = why
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return self._why
+
+    def trailing_metadata(self) -> None:
+        return None
+
+
+class Server:
+    """One server of a pool.
+
+    Attributes:
+      info: what it says of itself; None: it was not asked yet, or was lost since.
+      running: requests that this pool has there.
+      down_until: when it may be asked again, in seconds of the clock.
+    """
+
+    def __init__(self, address: Address, channel: grpc.Channel):
+        self.target = address.target
+        stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
+        self.channel = channel
+        self.stub = stub(channel)
+        self.info: simgrad_pb2.ServerInfo | None = None
+        self.running = 0
+        self.down_until = 0.0
+        self._rates: dict[bytes, float] = {}
+
+    @property
+    def identity(self) -> dict[str, str]:
+        assert self.info is not None
+        return {"version": self.info.version, "revision": self.info.revision}
+
+    @property
+    def expected(self) -> float:
+        """Its speed as far as its device tells it, in threads of a CPU."""
+        assert self.info is not None
+        devices = [d for d in self.info.devices if d.kind == self.info.default_device]
+        devices = devices or list(self.info.devices)
+        if not devices:
+            return 1.0
+        return float(_THREADS_OF_GPU if devices[0].kind == "cuda" else max(devices[0].threads, 1))
+
+    def rate(self, work: bytes) -> float | None:
+        """Instance-steps per second of a kind of work, as its answers told it; None: none has."""
+        return self._rates.get(work)
+
+    def measured(self, work: bytes, instance_steps: float, seconds: float) -> None:
+        """Takes what an answer says of the time that it took."""
+        if seconds <= 0 or instance_steps <= 0:
+            return
+        if len(self._rates) >= _MAX_RATES:
+            self._rates.clear()
+        now = instance_steps / seconds
+        self._rates[work] = 0.5 * (self._rates.get(work, now) + now)
+
+
+def shares(servers: Sequence[Server], work: bytes) -> list[float]:
+    """How much of a kind of work each server should get, in any unit.
+
+    By the speed that was measured; that of a server without a measurement is estimated from its device, in the
+    ratio of those that have one.
+    """
+    rates = [server.rate(work) for server in servers]
+    known = [rate / server.expected for server, rate in zip(servers, rates) if rate is not None]
+    unit = sum(known) / len(known) if known else 1.0
+    return [
+        server.expected * unit if rate is None else rate for server, rate in zip(servers, rates)
+    ]
+
+
+class Servers:
+    """Finds servers by name, connects to them, and forgets those that are gone.
+
+    Args:
+      targets: one, several, or a function that gives those of the moment. "dns:///name:port" stands for all
+        addresses of the name, which is looked up again every few seconds.
+    Threads: safe.
+    """
+
+    def __init__(self, targets: Targets, connect: Connect, clock: Clock):
+        self._connect = connect
+        self._clock = clock
+        self._list = targets if callable(targets) else _fixed(targets)
+        self._changes = callable(targets) or any(t.startswith(DNS) for t in self._list())
+        self._looked_up: float | None = None
+        self._servers: dict[str, Server] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            for server in self._servers.values():
+                server.channel.close()
+
+    def ready(self, timeout: float, metadata: Sequence[tuple[str, str]]) -> list[Server]:
+        """Those that can be reached, with what they say of themselves.
+
+        Errors: grpc.RpcError of one of them where there is none; FailedPrecondition (reason MIXED_SERVERS) where
+          two are of different revisions.
+        """
+        now = self._clock.now()
+        known = self.known()
+        candidates = [server for server in known if server.down_until <= now] or known
+        failed = self._ask(
+            [server for server in candidates if server.info is None], min(timeout, _INFO_SECONDS), metadata
+        )
+        there = [server for server in candidates if server.info is not None]
+        if not there:
+            assert failed is not None  # of those that were asked
+            raise failed
+        try:
+            refuse_mixed({server.target: server.identity for server in there})
+        except errors.FailedPrecondition:
+            self.forget_identities()  # an update that is under way comes to its end
+            raise
+        return there
+
+    def least_busy(self) -> Server:
+        """The server for a request that is not cut."""
+        now = self._clock.now()
+        chosen = min(self.known(), key=lambda s: (s.down_until > now, s.running, -s.down_until))
+        with self._lock:
+            # Of equals, the one that was chosen last stands last.
+            self._servers[chosen.target] = self._servers.pop(chosen.target)
+        return chosen
+
+    def began(self, server: Server) -> None:
+        with self._lock:
+            server.running += 1
+
+    def ended(self, server: Server) -> None:
+        with self._lock:
+            server.running -= 1
+
+    def lost(self, server: Server, kind: Kind) -> None:
+        """What the failure of a call says of its server."""
+        if kind in (Kind.UNSENT, Kind.DEPARTED):
+            server.info = None  # another one may come in its place
+            server.down_until = self._clock.now() + _DOWN_SECONDS
+            self._looked_up = None
+
+    def forget_identities(self) -> None:
+        """Asks every server anew before the next request."""
+        for server in list(self._servers.values()):
+            server.info = None
+
+    def known(self) -> list[Server]:
+        """All of the moment; looks them up where that was long ago.
+
+        Errors: NoServer where there is none.
+        """
+        now = self._clock.now()
+        is_fresh = self._looked_up is not None and (
+            not self._changes or now - self._looked_up < _FRESH_SECONDS
+        )
+        if not is_fresh:
+            self._look_up(now)
+        with self._lock:
+            found = list(self._servers.values())
+        if not found:
+            raise NoServer("address list: this pool has no server at the moment")
+        return found
+
+    def _look_up(self, now: float) -> None:
+        try:
+            addresses = {a.target: a for target in self._list() for a in _addresses(target)}
+        except OSError as error:
+            if not self._servers:
+                raise NoServer(f"DNS resolution failed: {error}") from None
+            return  # what was known stays
+        with self._lock:
+            for target in [t for t in self._servers if t not in addresses]:
+                if not self._servers[target].running:
+                    self._servers.pop(target).channel.close()
+            for target, address in addresses.items():
+                if target not in self._servers:
+                    self._servers[target] = Server(address, self._connect(target, address.host))
+            self._looked_up = now
+
+    def _ask(
+        self, servers: Sequence[Server], timeout: float, metadata: Sequence[tuple[str, str]]
+    ) -> grpc.RpcError | None:
+        """Asks servers what they are, side by side; returns the failure of the last that failed."""
+        if not servers:
+            return None
+
+        def ask(server: Server) -> grpc.RpcError | None:
+            try:
+                server.info = server.stub.GetServerInfo(
+                    simgrad_pb2.GetServerInfoRequest(), timeout=timeout, metadata=metadata
+                )
+            except grpc.RpcError as error:
+                server.down_until = self._clock.now() + _DOWN_SECONDS
+                return error
+            return None
+
+        with concurrent.futures.ThreadPoolExecutor(len(servers)) as threads:
+            failures = [error for error in threads.map(ask, servers) if error is not None]
+        return failures[-1] if failures else None
+
+
+def _fixed(targets: str | Iterable[str]) -> Directory:
+    listed = (targets,) if isinstance(targets, str) else tuple(targets)
+    if not listed or not all(isinstance(target, str) and target for target in listed):
+        raise ValueError(f"targets {listed!r}: one name, or several, of servers: host:port, dns:///host:port")
+    return lambda: listed
+
+
+def _addresses(target: str) -> list[Address]:
+    if not target.startswith(DNS):
+        return [Address(target, "")]
+    host, _, port = target[len(DNS) :].rpartition(":")
+    if not port.isdigit():
+        host, port = target[len(DNS) :], str(_DEFAULT_PORT)
+    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    addresses = dict.fromkeys((family, str(where[0])) for family, *_, where in found)
+    return [
+        Address(f"ipv6:[{ip}]:{port}" if family == socket.AF_INET6 else f"ipv4:{ip}:{port}", host)
+        for family, ip in addresses
+    ]

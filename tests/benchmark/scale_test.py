@@ -1,0 +1,59 @@
+"""docs/scale.md tells the bytes that travel, and its model forecasts two servers."""
+
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE)]
+
+import scale  # noqa: E402
+from server_process import Server  # noqa: E402
+
+import simgrad as sg  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def servers():
+    with Server("--device=cpu", "--threads=1") as one, Server("--device=cpu", "--threads=1") as two:
+        yield [one, two]
+
+
+def numbers(line):
+    """The numbers of a row of a table, without its first cell."""
+    return [float(cell) for cell in line.strip("|\n ").split("|")[1:]]
+
+
+def test_the_page_has_the_bytes_that_travel(servers):
+    """Numbers of varying length are among them, and a shard has as many messages as its time allows."""
+    tolerances = (0.5, 1024, 2, 12, 0.2)  # columns of the table
+    page = scale.PAGE.read_text().splitlines()
+    with sg.Client(servers[0].target, timeout=120) as client:
+        for line in scale.bytes_table(client)[2:]:
+            name = line.split(" | ")[0]
+            (said,) = [of_page for of_page in page if of_page.startswith(f"{name} | ")]
+            for found, told, tolerance in zip(numbers(line), numbers(said), tolerances, strict=True):
+                assert found == pytest.approx(told, abs=tolerance), (line, said)
+
+
+def test_the_cell_of_a_trajectory_is_its_element_size(servers):
+    with sg.Client(servers[0].target, timeout=120) as client:
+        recorded = scale.measured_bytes(client, diagnostics="off", record=["y"])
+    assert recorded.cell == pytest.approx(4 * 4, abs=0.1)  # four elements in f32
+    assert recorded.up_row == pytest.approx(2 * 4 * 4, abs=0.1)  # y and v
+
+
+def test_the_model_forecasts_two_servers(servers):
+    """Within a factor of two, in processor seconds: other work on these cores moves them less than the clock."""
+    constants = scale.measured_seconds(servers[0], repeats=2)
+    n, t = 16384, 200
+    run = scale.run_seconds(servers, n, t, repeats=2)
+    assert constants.seconds(2, n, t) / 2 < run < 2 * constants.seconds(2, n, t)
+
+
+def test_more_servers_than_the_model_finds_useful_take_longer():
+    constants = scale.Constants(shard=1e-3, column=1e-5, row=1e-7, speed=1e7)
+    best = constants.most_useful(10**6, 1000)
+    seconds = [constants.seconds(k, 10**6, 1000) for k in (best / 2, best, 2 * best)]
+    assert min(seconds) == seconds[1]

@@ -1,0 +1,199 @@
+"""Which server gets what, who is asked again, and which servers do not go together."""
+
+import grpc
+import numpy as np
+import pytest
+from fake_server import FakeServer, answer, refuse, work, world
+
+import simgrad as sg
+from simgrad.pool.servers import Address, Server, shares
+from simgrad.v1 import simgrad_pb2
+
+
+class Server2(FakeServer):
+    """A FakeServer of a revision of its own, with a CPU of some threads."""
+
+    def __init__(self, revision="r1", threads=1):
+        super().__init__()
+        self.info = simgrad_pb2.ServerInfo(version="0.1.0", revision=revision, default_device="cpu")
+        self.info.devices.add(kind="cpu", threads=threads)
+        self.infos = 0
+
+    def GetServerInfo(self, request, context):
+        self.infos += 1
+        self.metadata.append(dict(context.invocation_metadata()))
+        return self.info
+
+
+@pytest.fixture
+def fakes():
+    running = []
+
+    def make(*args):
+        running.append(Server2(*args))
+        return running[-1]
+
+    yield make
+    for server in running:
+        server.stop()
+
+
+def rows():
+    """A request of 512 instances: 256 for each of two servers."""
+    return dict(work(), initial={"x": np.full((512, 1), 0.5)})
+
+
+def parts_of(instances, revision="r1", value=1.0):
+    """The answer of a server to a shard."""
+    header, *rest = answer((8,), revision=revision)
+    header.header.instances = instances
+    rest[-1].result.ClearField("value")
+    rest[-1].result.values = b""
+    rest[-1].result.health.ok = bytes([1] * instances)
+    for part in rest:
+        part.diagnostics.ClearField("instances") if part.HasField("diagnostics") else None
+    return [header, *rest]
+
+
+def test_servers_of_two_revisions_are_refused_before_any_work(fakes):
+    one, two = fakes("r1"), fakes("r2")
+    with sg.Pool([one.target, two.target]) as pool:
+        for call in (lambda: pool.rollout(world(), **rows()), pool.info, pool.infos):
+            with pytest.raises(sg.FailedPrecondition, match="revision r1 at .*, r2 at ") as failed:
+                call()
+            assert failed.value.reason == "MIXED_SERVERS"
+    assert one.calls == two.calls == 0
+
+
+def test_a_server_that_changed_since_it_was_asked_is_refused_by_its_answer(fakes):
+    one, two = fakes(), fakes()
+    one.stream = lambda n, context: parts_of(256)
+    two.stream = lambda n, context: parts_of(256, revision="r2")
+    with sg.Pool([one.target, two.target]) as pool:
+        with pytest.raises(sg.FailedPrecondition, match="MIXED|differ"):
+            pool.rollout(world(), **rows())
+        asked = two.infos
+        two.info.revision = "r2"
+        with pytest.raises(sg.FailedPrecondition, match="revision r1 at .*, r2 at "):
+            pool.rollout(world(), **rows())
+        assert two.infos == asked + 1  # it was asked anew
+
+
+def test_a_pool_works_again_once_all_its_servers_are_of_one_revision(fakes):
+    one, two = fakes("r1"), fakes("r2")
+    one.stream = two.stream = lambda n, context: parts_of(256, revision="r2")
+    with sg.Pool([one.target, two.target]) as pool:
+        with pytest.raises(sg.FailedPrecondition, match="revision r1 at"):
+            pool.rollout(world(), **rows())
+        one.info.revision = "r2"
+        assert pool.rollout(world(), **rows()).ok.all()
+
+
+def test_a_small_batch_notices_a_server_that_changed(fakes):
+    """Which one answers is by turns, so bits would change from call to call."""
+    one, two = fakes(), fakes()
+    with sg.Pool([one.target, two.target]) as pool:
+        pool.infos()
+        one.stream = two.stream = lambda n, context: parts_of(1, revision="r2")
+        one.info.revision = "r2"
+        with pytest.raises(sg.FailedPrecondition, match="MIXED|differ"):
+            pool.rollout(world(), **work())
+        two.info.revision = "r2"
+        assert pool.rollout(world(), **work()).ok.shape == (1,)
+
+
+@pytest.mark.parametrize(
+    "code, reason", [(grpc.StatusCode.UNAVAILABLE, "DRAINING"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")]
+)
+def test_a_shard_that_one_server_refuses_is_done_by_the_other(fakes, code, reason):
+    one, two = fakes(), fakes()
+    one.stream = lambda n, context: refuse(context, code, reason)
+    two.stream = lambda n, context: parts_of(256)
+    with sg.Pool([one.target, two.target]) as pool:
+        r = pool.rollout(world(), **rows())
+        assert (r.tries, pool.retries, one.calls, two.calls) == (2, 1, 1, 2)
+        assert r.ok.shape == (512,) and r.ok.all()
+
+
+def test_a_shard_is_not_repeated_where_repeats_are_off(fakes):
+    one, two = fakes(), fakes()
+    one.stream = lambda n, context: refuse(context, grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    two.stream = lambda n, context: parts_of(256)
+    with sg.Pool([one.target, two.target], retry=False) as pool:
+        with pytest.raises(sg.Unavailable, match="not now"):
+            pool.rollout(world(), **rows())
+    assert one.calls == 1
+
+
+def test_an_answer_without_a_result_is_an_error(fakes):
+    one, two = fakes(), fakes()
+    one.stream = lambda n, context: parts_of(256)[:-1]
+    two.stream = lambda n, context: parts_of(256)
+    with sg.Pool([one.target, two.target]) as pool:
+        with pytest.raises(sg.Internal, match=f"{one.target} ended the stream without a result"):
+            pool.rollout(world(), **rows())
+
+
+def test_each_shard_is_asked_for_with_the_token(fakes):
+    one, two = fakes(), fakes()
+    for server in (one, two):
+        server.stream = lambda n, context: parts_of(256)
+    with sg.Pool([one.target, two.target], token="secret") as pool:
+        pool.rollout(world(), **rows())
+    for server in (one, two):
+        assert [m["authorization"] for m in server.metadata] == ["Bearer secret"] * 2
+
+
+def test_a_shard_that_is_too_large_for_its_server_is_cut_further(fakes):
+    """512 instances of 8 bytes do not fit 3000 bytes twice, but 256 do."""
+    one = fakes()
+    one.info.limits.max_request_bytes = 3000
+    one.stream = lambda n, context: parts_of(256)
+    with sg.Pool(one.target) as pool:
+        pool.rollout(world(), **rows())
+        assert one.calls == 2
+
+
+def test_a_block_that_is_too_large_for_every_server_is_named(fakes):
+    one = fakes()
+    one.info.limits.max_request_bytes = 1000
+    with sg.Pool(one.target) as pool:
+        with pytest.raises(sg.ResourceExhausted, match=r"spec.initial\[0\].tensor: the request has"):
+            pool.rollout(world(), **rows())
+    assert one.calls == 0
+
+
+# ---- Shares ----
+
+
+def server(threads=1, kind="cpu"):
+    made = Server(Address("localhost:1", ""), grpc.insecure_channel("localhost:1"))
+    made.info = simgrad_pb2.ServerInfo(default_device=kind)
+    made.info.devices.add(kind="cpu", threads=threads)
+    if kind == "cuda":
+        made.info.devices.add(kind="cuda")
+    return made
+
+
+def test_shares_are_those_of_threads_until_answers_tell_the_speed():
+    servers = [server(2), server(6)]
+    assert shares(servers, b"work") == [2, 6]
+    servers[0].measured(b"work", 4000.0, 2.0)
+    assert shares(servers, b"work") == [2000.0, 6000.0]  # the other one by its threads
+    servers[1].measured(b"work", 1000.0, 1.0)
+    assert shares(servers, b"work") == [2000.0, 1000.0]
+    servers[1].measured(b"work", 3000.0, 1.0)
+    assert shares(servers, b"work") == [2000.0, 2000.0]
+    assert shares(servers, b"other work") == [2, 6]
+
+
+def test_a_gpu_gets_more_than_a_cpu_before_either_is_measured():
+    cpu, gpu = shares([server(16), server(kind="cuda")], b"work")
+    assert gpu > cpu
+
+
+def test_an_answer_that_took_no_time_tells_no_speed():
+    one = server()
+    one.measured(b"work", 100.0, 0.0)
+    one.measured(b"work", 0.0, 1.0)
+    assert one.rate(b"work") is None

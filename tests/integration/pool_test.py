@@ -1,0 +1,359 @@
+"""A pool of servers answers as one server does, to the bit, whatever becomes of its servers."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import stand_in_gpu
+from live_server import LiveServer
+from same_bits import unequal
+
+import simgrad as sg
+
+BALL = sg.World("bouncing_ball", contact="projection", elements=4)
+CLAMPED = sg.World("bouncing_ball", contact="projection", elements=4, clamp=False)
+N = 1500
+
+
+def started(count):
+    return [LiveServer("--threads=1", "--device=cpu") for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def servers():
+    running = started(3)
+    yield running
+    for server in running:
+        assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def one(servers):
+    with sg.Client(servers[0].target, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def pool(servers):
+    # Three shards at least, however fast the servers seem.
+    with sg.Pool([s.target for s in servers], timeout=60, most_instances=512) as client:
+        yield client
+
+
+def heights(seed=1, instances=N):
+    return np.random.default_rng(seed).uniform(0.02, 0.5, (instances, 4))
+
+
+def ball(**options):
+    y = heights()
+    return dict(
+        {"steps": 40, "initial": {"y": y, "v": 0 * y}, "params": {"k": 0.5}, "stride": 7}, **options
+    )
+
+
+def weights(instances=N):
+    return np.random.default_rng(2).normal(size=instances)
+
+
+def is_cut(pool, call):
+    """Calls, and sees that each of three servers, or more, had a part."""
+    result = call(pool)
+    assert len(result.request_id.split(", ")) >= 3
+    return result
+
+
+# ---- The same bits ----
+
+
+@pytest.mark.parametrize(
+    "policy, diagnostics",
+    [("f64", "summary"), ("f32", "instances"), ("bf16_unsafe", "off"), ("f16_safe", "summary")],
+)
+def test_a_rollout_has_the_bits_of_one_server(one, pool, policy, diagnostics):
+    call = lambda client: client.rollout(
+        BALL,
+        **ball(record=["y", "penetration"], objective="final_height", weights=weights()),
+        policy=policy,
+        diagnostics=diagnostics,
+        first_instance=1000,
+    )
+    assert unequal(call(one), is_cut(pool, call)) == []
+
+
+@sg.world
+def walk(x: sg.State, drift: sg.Param = 0.25, far: sg.Config = 4.0):
+    """Draws by instance ids, two tests in a loop's predicate, an event and a halt."""
+    y = x + drift + 0.5 * sg.normal()
+    small = sg.while_loop(lambda v: 0.5 * v, y, until=lambda v: (abs(v) < 0.2) & (v < 9.0), max_iter=30)
+    sg.observe("small", small)
+    sg.halt("far", abs(y) > far)
+    return {"x": sg.where(sg.test("right", y > 0), y, 0.5 * y)}
+
+
+@walk.objective
+def spread(x):
+    return x * x
+
+
+@pytest.mark.parametrize("order", ["reversed", "shuffled"])
+def test_a_world_of_ones_own_with_explicit_ids_has_the_bits_of_one_server(one, pool, order):
+    random = np.random.default_rng(4)
+    ids = np.arange(N)[::-1] * 3 if order == "reversed" else random.permutation(4 * N)[:N]
+    call = lambda client: client.rollout(
+        walk,
+        steps=12,
+        initial={"x": np.linspace(-1, 1, N)},
+        params={"drift": np.linspace(0, 0.5, N)},
+        instance_ids=ids.tolist(),
+        seed=5,
+        record=["x", "small"],
+        objective="spread",
+        diagnostics="instances",
+    )
+    assert unequal(call(one), is_cut(pool, call)) == []
+    assert call(one).halted
+
+
+def spoilt():
+    """Inputs of which some instances are not finite: more in the first shard than have certificates."""
+    options = ball(objective="final_height", weights=weights(), first_instance=777)
+    options["initial"]["y"][3:40, 0] = np.inf
+    options["initial"]["y"][1200, 1] = np.nan
+    return options
+
+
+NARROW = (
+    sg.Policy("f32")
+    .role("gradient", format="bf16", accumulator="bf16")
+    .role("objective", format="f16")
+)
+SCALED = sg.Policy("f32").role("gradient", format="f16", accumulator="f32").loss_scale(64.0)
+
+
+@pytest.mark.parametrize(
+    "policy, reduction, diagnostics",
+    [
+        ("f64", "finite_only", "instances"),
+        ("f16_safe", "finite_only", "off"),
+        (NARROW, "finite_only", "summary"),
+        (SCALED, "all", "off"),
+    ],
+)
+def test_a_gradient_has_the_bits_of_one_server(one, pool, policy, reduction, diagnostics):
+    call = lambda client: client.gradient(
+        CLAMPED, **spoilt(), policy=policy, reduction=reduction, diagnostics=diagnostics
+    )
+    expected = call(one)
+    assert unequal(expected, is_cut(pool, call)) == []
+    assert len(expected.certificates) == 16 and expected.skipped == (reduction == "all")
+
+
+def test_warnings_of_a_loss_scale_count_over_all_servers(one, pool):
+    policy = sg.Policy("f16_safe").loss_scale(2.0**20)
+    call = lambda client: client.gradient(
+        CLAMPED, **ball(steps=8, objective="final_height"), policy=policy, diagnostics="off"
+    )
+    expected = call(one)
+    assert unequal(expected, is_cut(pool, call)) == []
+    beyond, counted = expected.warnings
+    assert expected.skipped and "is beyond f16" in beyond and "cotangents overflowed f16" in counted
+
+
+def test_a_gradient_of_cotangents_and_of_each_instance_has_the_bits_of_one_server(one, pool):
+    random = np.random.default_rng(6)
+    cotangents = sg.Cotangents(
+        state={"y": random.normal(size=(N, 4))}, trajectory={"v": random.normal(size=(N, 41, 4))}
+    )
+    call = lambda client: client.gradient(
+        CLAMPED,
+        **ball(params={"k": np.linspace(0.3, 0.6, N), "g": 9.0}, record=["v"]),
+        cotangents=cotangents,
+        controls={"u": sg.PerStep(np.ones((40, 4)))},
+        return_tree=True,
+    )
+    expected = call(one)
+    assert unequal(expected, is_cut(pool, call)) == []
+    assert expected.tree.keys() == {"g", "u"} and expected.params["k"].shape == (N,)
+
+
+def test_blocks_of_a_stream_are_those_of_all_instances(one, pool):
+    work = ball(steps=1000, chunk_steps=50)
+    expected = one.rollout(BALL, **work)
+    stream = pool.rollout_stream(BALL, **work)
+    blocks = list(stream)
+    assert [b.first_step for b in blocks[1:]] == [b.first_step + b.steps for b in blocks[:-1]]
+    assert len(blocks) > 1 and blocks[0].first_step == 0
+    site = "projection"
+    runs = np.concatenate([b.sites[site].iterations_mean for b in blocks])
+    assert runs.tobytes() == expected.sites[site].iterations_mean.tobytes()
+    assert unequal(expected, stream.result) == []
+
+
+def test_shards_beyond_the_number_of_servers_wait_for_one(servers, one):
+    told = []
+    with sg.Pool([s.target for s in servers[:2]], timeout=60, most_instances=256) as pool:
+        call = lambda client: client.rollout(
+            BALL, **ball(), record=["y"], progress=lambda *at: told.append(at)
+        )
+        result = call(pool)
+        assert len(result.request_id.split(", ")) == 6
+    assert told[-1] == ("forward", 40, 40) and told == sorted(told)
+    assert unequal(call(one), result) == []
+
+
+def test_a_second_derivative_has_the_bits_of_one_server(one, pool):
+    of = lambda client: client.hessian_vector(
+        CLAMPED, {"params": {"k": 1.0}}, **ball(steps=5, objective="final_height"), policy="f64"
+    )
+    assert unequal(of(one), of(pool)) == []
+
+
+@stand_in_gpu.needed
+@pytest.mark.parametrize("method", ["rollout", pytest.param("gradient", marks=pytest.mark.long)])
+def test_a_gpu_and_a_cpu_together_have_the_bits_of_one_server(servers, one, tmp_path, method):
+    gpu = LiveServer(
+        *("--device=cuda", "--threads=1", f"--kernel_cache={tmp_path}", "--self_check_interval=0"),
+        environment=stand_in_gpu.environment(),
+    )
+    with sg.Pool([gpu.target, servers[0].target], timeout=60, most_instances=768) as pool:
+        call = lambda client: getattr(client, method)(
+            CLAMPED, **ball(steps=5, objective="final_height", record=["y"])
+        )
+        answer = call(pool)
+        assert {*answer.device.split(", ")} == {"cuda", "cpu"} and unequal(call(one), answer) == []
+        assert {d.kind for d in pool.info().devices} == {"cuda", "cpu"}
+    assert gpu.stop() == 0
+
+
+def test_a_batch_that_cannot_be_cut_goes_to_one_server(one, pool):
+    options = {"steps": 5, "initial": {"y": [[0.1] * 4] * 8, "v": [[0.0] * 4] * 8}, "params": {"k": 0.5}}
+    results = [pool.rollout(BALL, **options) for _ in range(6)]
+    assert all("," not in r.request_id for r in results)
+    assert all(unequal(one.rollout(BALL, **options), r) == [] for r in results)
+
+
+def test_what_there_is_comes_from_all_servers(one, pool):
+    info = pool.info()
+    assert len(info.devices) == 3 and info.revision == one.info().revision
+    assert pool.infos().keys() == {*pool.target.split(", ")}
+    assert [w.name for w in pool.worlds()] == [w.name for w in one.worlds()]
+    described = [c.program(BALL, objective="final_height").text for c in (one, pool)]
+    assert described[0] == described[1]
+    r = pool.rollout(BALL, **ball())
+    assert r.program.text == one.program(BALL).text
+    assert pool.rollout(BALL, **ball(), program="text").program.text == one.program(BALL).text
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weights": np.array([*weights()[:-1], np.inf]), "objective": "final_height"},
+        {"params": {"k": np.ones(N - 1)}},
+        {"instance_ids": [*range(N - 1), 0]},
+        {"objective": "nothing"},
+    ],
+)
+def test_a_wrong_request_is_refused_in_the_words_of_one_server(one, pool, wrong):
+    told = []
+    for client in (one, pool):
+        with pytest.raises(sg.InvalidArgument) as failed:
+            client.rollout(BALL, **{**ball(), **wrong})
+        told.append((failed.value.field, str(failed.value)))
+    assert told[0] == told[1]
+
+
+def test_an_unknown_world_is_refused_in_the_words_of_one_server(one, pool):
+    told = []
+    for client in (one, pool):
+        with pytest.raises(sg.InvalidArgument) as failed:
+            client.rollout(sg.World("nothing"), **ball())
+        told.append(str(failed.value))
+    assert told[0] == told[1]
+
+
+@pytest.fixture
+def each(servers):
+    """A pool that cuts one shard for each server at most, so that all of them run at once."""
+    with sg.Pool([server.target for server in servers], timeout=60) as client:
+        yield client
+
+
+def test_an_end_by_the_deadline_says_how_far_it_was(each):
+    each.rollout(BALL, **ball(steps=1))
+    with pytest.raises(sg.DeadlineExceeded, match=r"deadline of 3 s exceeded after \d+ of 5000000"):
+        each.rollout(BALL, **ball(steps=5_000_000, chunk_steps=64), timeout=3)
+
+
+def test_a_cancelled_call_ends(each):
+    stream = each.rollout_stream(BALL, **ball(steps=5_000_000, chunk_steps=64))
+    for _ in stream:
+        break
+    with pytest.raises(sg.Cancelled):
+        stream.result
+
+
+# ---- Servers that die ----
+
+
+def test_a_killed_server_loses_nothing(one):
+    """It has the first of six shards when it dies; the other server does all that is left."""
+    lost, kept = started(2)
+    work = ball(steps=1500, chunk_steps=50)
+    expected = one.rollout(BALL, **work)
+
+    def kill(phase, done, total):
+        if lost.process.poll() is None:
+            os.kill(lost.process.pid, signal.SIGKILL)
+
+    with sg.Pool([lost.target, kept.target], timeout=60, most_instances=256) as pool:
+        stream = pool.rollout_stream(BALL, **work, progress=kill)
+        seen = [s for block in stream for s in range(block.first_step, block.first_step + block.steps)]
+        assert seen == list(range(1500)) and stream.result.tries > 1
+        assert unequal(expected, stream.result) == []
+        again = pool.rollout(BALL, **work)
+        assert unequal(expected, again) == [] and again.tries == 1
+    lost.stop(), kept.stop()
+
+
+def test_without_any_server_the_error_says_so():
+    servers = started(2)
+    with sg.Pool([s.target for s in servers], retry=sg.Retry(patience=0.5), timeout=60) as pool:
+        pool.rollout(BALL, **ball())
+        for server in servers:
+            server.process.kill()
+        with pytest.raises(sg.Unavailable) as failed:
+            pool.rollout(BALL, **ball())
+        where = ", ".join(s.target for s in servers)
+        assert f"cannot connect to {where}: connection refused" in str(failed.value)
+    for server in servers:
+        server.stop()
+
+
+def test_a_pool_finds_the_addresses_of_a_name(servers, one):
+    port = servers[1].port
+    with sg.Pool(f"dns:///localhost:{port}", timeout=60) as pool:
+        assert f"ipv4:127.0.0.1:{port}" in pool.infos()
+        assert unequal(one.rollout(BALL, **ball()), pool.rollout(BALL, **ball())) == []
+
+
+def test_a_pool_follows_a_function_that_gives_its_targets(servers, one):
+    targets = [servers[0].target]
+    with sg.Pool(lambda: targets, timeout=60, most_instances=512) as pool:
+        assert pool.infos().keys() == {servers[0].target}
+        targets.append(servers[1].target)
+        pool._servers._looked_up = None  # the seconds until it looks again
+        call = lambda client: client.rollout(BALL, **ball())
+        assert unequal(call(one), is_cut(pool, call)) == []
+        assert pool.infos().keys() == set(targets)
+
+
+def test_targets_must_be_named():
+    for wrong in ([], [""], [7]):
+        with pytest.raises(ValueError, match="targets"):
+            sg.Pool(wrong)
+    with pytest.raises(ValueError, match="most_instances 0: at least 1"):
+        sg.Pool("localhost:1", most_instances=0)

@@ -1,0 +1,103 @@
+"""Servers that a Ray cluster runs answer as one server does, also when an actor is killed."""
+
+import importlib.util
+import os
+import pathlib
+import signal
+import socket
+import sys
+
+import numpy as np
+import pytest
+
+ray = pytest.importorskip("ray", reason="no Ray here: scripts/setup-ray makes .venv-ray")
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "integration"))
+
+from live_server import BINARY, eventually  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+from same_bits import unequal  # noqa: E402
+
+import simgrad as sg  # noqa: E402
+import simgrad.ray  # noqa: E402
+
+NODES = 3
+N = 1500
+BALL = sg.World("bouncing_ball", contact="projection", elements=4, clamp=False)
+OPTIONS = dict(device="cpu", server=BINARY, timeout=60, most_instances=512)  # so three shards at least
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Nodes of one CPU each, so that each runs one server."""
+    assert BINARY.exists(), f"{BINARY} is missing: scripts/build release simgrad-server"
+    nodes = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    for _ in range(NODES - 1):
+        nodes.add_node(num_cpus=1)
+    ray.init(address=nodes.address, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def one():
+    with sg.local(device="cpu", threads=1, server=BINARY, timeout=60) as client:
+        yield client
+
+
+def work(**options):
+    y = np.random.default_rng(1).uniform(0.02, 0.5, (N, 4))
+    return {"initial": {"y": y, "v": 0 * y}, "params": {"k": 0.5}, **options}
+
+
+def is_listening(target):
+    host, _, port = target.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def test_servers_of_a_cluster_have_the_bits_of_one_and_survive_a_killed_actor(cluster, one):
+    with sg.ray.Pool(servers=NODES, **OPTIONS) as pool:
+        targets = set(pool.infos())
+        assert len(targets) == NODES
+        call = lambda client: client.gradient(BALL, **work(steps=20, objective="final_height"))
+        answer = call(pool)
+        assert len(answer.request_id.split(", ")) >= NODES
+        assert unequal(call(one), answer) == []
+
+        killed = ray.get(pool.actors[1].target.remote())
+        steps = dict(steps=2000, chunk_steps=50)
+        stream = pool.rollout_stream(BALL, **work(**steps))
+        for number, _ in enumerate(stream):
+            if number == 0:
+                os.kill(ray.get(pool.actors[1].pid.remote()), signal.SIGKILL)
+        assert unequal(one.rollout(BALL, **work(**steps)), stream.result) == []
+        eventually(lambda: not is_listening(killed))  # the server ended with its actor
+        eventually(lambda: len(pool._targets()) == NODES)  # and Ray started it again
+        now = set(pool._targets())
+        assert killed not in now and len(now & targets) == NODES - 1
+        assert unequal(call(one), call(pool)) == []
+        eventually(lambda: set(pool.infos()) == now)
+    eventually(lambda: not any(map(is_listening, now)))
+
+
+def test_the_example_trains_to_the_bits_of_one_server(cluster, one):
+    path = pathlib.Path(__file__).parents[2] / "client/python/examples/train_on_ray.py"
+    spec = importlib.util.spec_from_file_location("train_on_ray", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    # The step takes 0.4 of Newton's; 40 of them leave at most 0.6^40 = 1e-9 of the distance.
+    found = example.main("2")
+    assert found == pytest.approx(0.8, abs=1e-6) and found == example.train(one)
+
+
+def test_a_server_that_cannot_start_says_why(cluster):
+    with pytest.raises(RuntimeError, match="(?s)1 servers did not start.*/nowhere is no simgrad-server"):
+        sg.ray.Pool(servers=1, server="/nowhere", max_restarts=0)
+
+
+def test_a_pool_has_a_server():
+    with pytest.raises(ValueError, match="servers 0: at least 1"):
+        sg.ray.Pool(servers=0)
