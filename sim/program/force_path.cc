@@ -2,13 +2,13 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/loop.h"
 #include "sim/program/path_decisions.h"
 #include "sim/program/path_lines.h"
 #include "sim/program/path_pack.h"
 #include "sim/program/paths.h"
-#include "sim/text.h"
 
 namespace simgrad::sim {
 namespace {
@@ -93,14 +93,14 @@ class Forcer {
     if (guard != ValueId::kNone) differs = lines.Do(OpCode::kAnd, {differs, guard}, truth);
     const Type counter{ElementType::kI32, type.shape};
     const ValueId one = lines.Converted(differs, ElementType::kI32);
-    Event(out, Cat(kForcedSite, layout_.columns[column].site), Role::kEvent, "", one,
+    Event(out, absl::StrCat(kForcedSite, layout_.columns[column].site), Role::kEvent, "", one,
           lines.Number(0, counter), ValueId::kNone);
     return differs;
   }
 
   void Margin(std::vector<Op>& out, size_t column, const Op& test, ValueId a, ValueId b,
               ValueId differs) {
-    Event(out, Cat(kMarginSite, layout_.columns[column].site), test.role, test.label, a, b,
+    Event(out, absl::StrCat(kMarginSite, layout_.columns[column].site), test.role, test.label, a, b,
           differs);
   }
 

@@ -82,12 +82,12 @@ void CountWorld(const Program& program, PassBudget& budget) {
 }
 
 // The run gives its path, or takes one; of what the world had been its structure says what fits.
-NumericalProgram WithPath(NumericalProgram p, PathUse use, std::string structure,
+NumericalProgram WithPath(NumericalProgram p, PathUse use, const std::string& structure,
                           PassBudget& budget) {
   if (use == PathUse::kNone) return p;
   p = use == PathUse::kRecorded ? RecordPath(std::move(p), budget)
                                 : ForcePath(std::move(p), budget);
-  p.path->structure = std::move(structure);
+  p.path->structure = DigestOf(structure, *p.path, budget);
   return p;
 }
 
@@ -99,11 +99,11 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   std::optional<AdjointSpec> spec = adjoint;
   Program expanded = ExpandComposites(ExpandHalts(world, spec, budget), budget);
   expanded = NameTests(NumberDraws(std::move(expanded), budget), budget);
-  std::string structure = path == PathUse::kNone ? "" : StructureOf(expanded, budget);
+  const std::string structure = path == PathUse::kNone ? "" : StructureOf(expanded, budget);
   if (spec) expanded = MarkChoices(std::move(expanded), spec->loops, budget);
   NumericalProgram p = ChooseObjective(std::move(expanded), objective, budget);
   p.policy = policy;
-  p = WithPath(std::move(p), path, std::move(structure), budget);
+  p = WithPath(std::move(p), path, structure, budget);
   p.program = Simplify(std::move(p.program), {p.stage_cost}, budget);
   p = BringIntoObjective(std::move(p), budget);
   if (spec) {

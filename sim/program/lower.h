@@ -28,7 +28,6 @@ bool IsDifferentiable(const Program& program, const Input& input);
 absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
                                        const std::string& objective,
                                        const std::optional<AdjointSpec>& adjoint,
-                                       PassBudget* budget = nullptr,
-                                       PathUse path = PathUse::kNone);
+                                       PassBudget* budget = nullptr, PathUse path = PathUse::kNone);
 
 }  // namespace simgrad::sim

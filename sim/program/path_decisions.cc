@@ -1,11 +1,11 @@
 #include "sim/program/path_decisions.h"
 
+#include "absl/strings/str_cat.h"
 #include "sim/op/op_info.h"
 #include "sim/op/types.h"
 #include "sim/program/choices.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/loop.h"
-#include "sim/text.h"
 
 namespace simgrad::sim {
 namespace {
@@ -41,6 +41,7 @@ void PathDecisions::Read(const Region& region, PassBudget& budget) {
     budget.Visit();
     if (op.code == kOwnVjp) continue;
     if (IsTest(op) || IsLoop(op)) sites_.insert(op.attributes.site);
+    if (op.code == kLuPermutation) pivots_.insert(Index(op.results[0]));
     if (op.code == kChoice) chosen_.insert(Index(op.operands[0]));
     ReadMost(op);
     for (const Region& nested : op.regions) Read(nested, budget);
@@ -48,9 +49,12 @@ void PathDecisions::Read(const Region& region, PassBudget& budget) {
 }
 
 bool PathDecisions::Decides(const Op& op) const {
+  // The factors come in the order of their own pivots.
+  if (op.code == kChoice && pivots_.count(Index(op.operands[0])) != 0) return false;
   if (IsTest(op) || op.code == kIsFinite) return true;
   if (ComparesTwo(op)) return program_.IsReal(op.operands[0]);
-  if (op.code == kCholesky || !ChoosesByReals(program_, op)) return false;
+  if (op.code == kCholesky || op.code == kLuPermutation || !ChoosesByReals(program_, op))
+    return false;
   const size_t result = Index(op.results[0]);
   if (chosen_.count(result) != 0) return false;
   return op.code != kConvert || converts_[result];
@@ -59,14 +63,13 @@ bool PathDecisions::Decides(const Op& op) const {
 // Of columns without a site in the program the names stay clear of those that have one.
 std::string PathDecisions::Unique(const std::string& name) {
   std::string unique = name;
-  for (int64_t k = 1; !given_.insert(unique).second; ++k) unique = Cat(name, "#", k);
+  for (int64_t k = 1; !given_.insert(unique).second; ++k) unique = absl::StrCat(name, "#", k);
   return unique;
 }
 
 void PathDecisions::ReadMost(const Op& op) {
-  const bool of_axis = op.code == kArgmax || op.code == kArgmin || op.code == kArgsort;
-  if (!of_axis && op.code != kLuPermutation) return;
-  const size_t axis = of_axis ? static_cast<size_t>(op.attributes.axes[0]) : 0;
+  if (op.code != kArgmax && op.code != kArgmin && op.code != kArgsort) return;
+  const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
   most_[Index(op.results[0])] = program_[op.operands[0]].type.shape[axis] - 1;
 }
 
@@ -85,11 +88,9 @@ PathColumn PathDecisions::ColumnOf(const Op& op) {
   if (!op.attributes.site.empty()) {
     column.site = Unique(op.attributes.site);
   } else {
-    const std::string own = op.code == kLuPermutation ? "lu" : std::string(InfoOf(op.code).name);
-    std::string name = op.site.empty() ? own : op.site;
-    for (int64_t k = 1; sites_.count(name) != 0; ++k) {
-      name = Cat(op.site.empty() ? own : op.site, "#", k);
-    }
+    const std::string own = op.site.empty() ? std::string(InfoOf(op.code).name) : op.site;
+    std::string name = own;
+    for (int64_t k = 1; sites_.count(name) != 0; ++k) name = absl::StrCat(own, "#", k);
     column.site = Unique(name);
   }
   if (type.element == ElementType::kBool) return column;

@@ -40,6 +40,7 @@ class PathDecisions {
   std::vector<bool> converts_;                // by value: a conversion that decides gives it
   std::unordered_map<size_t, int64_t> most_;  // by result of argmax, ...: its largest number
   std::unordered_set<size_t> chosen_;         // what a choice passes on
+  std::unordered_set<size_t> pivots_;         // results of lu_permutation
   std::set<std::string> sites_;               // of the world
   std::set<std::string> given_;               // names of columns
 };

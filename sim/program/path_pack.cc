@@ -2,12 +2,12 @@
 
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "sim/op/op_info.h"
 #include "sim/program/choices.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/field_error.h"
 #include "sim/program/paths.h"
-#include "sim/text.h"
 
 namespace simgrad::sim {
 namespace {
@@ -27,13 +27,14 @@ void RefuseIn(const Program& program, const Region& region, const std::string& w
   for (const Op& op : region.ops) {
     budget.Visit();
     const bool compares = ComparesTwo(op) && program.IsReal(op.operands[0]);
-    const bool chooses =
-        op.code != OpCode::kCholesky && op.code != OpCode::kConvert && ChoosesByReals(program, op);
+    const bool chooses = op.code != OpCode::kCholesky && op.code != OpCode::kLuPermutation &&
+                         op.code != OpCode::kConvert && ChoosesByReals(program, op);
     if (compares || chooses) {
       throw PassBudget::Ended{FieldError(
-          "path", Cat("'", InfoOf(op.code).name, op.label.empty() ? "" : " of ", op.label,
-                      "' decides by reals in ", where,
-                      "; a path holds what `step` and a stage cost decide, so write it there"))};
+          "path",
+          absl::StrCat("'", std::string(InfoOf(op.code).name), op.label.empty() ? "" : " of ",
+                       op.label, "' decides by reals in ", where,
+                       "; a path holds what `step` and a stage cost decide, so write it there"))};
     }
     for (const Region& nested : op.regions) RefuseIn(program, nested, where, budget);
   }

@@ -3,11 +3,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "sim/op/op_info.h"
 #include "sim/op/types.h"
 #include "sim/program/loop.h"
 #include "sim/program/print.h"
-#include "sim/text.h"
 
 namespace simgrad::sim {
 namespace {
@@ -19,7 +20,7 @@ class StructureText {
 
   std::string Run() {
     for (const Input& input : program_.inputs) {
-      text_ += Cat(InputKindName(input.kind), " ", input.name);
+      text_ += absl::StrCat(std::string(InputKindName(input.kind)), " ", input.name);
       Define(input.value);
     }
     Add(program_.step);
@@ -30,11 +31,11 @@ class StructureText {
   void Define(ValueId id) {
     if (id == ValueId::kNone) return;
     numbers_.try_emplace(Index(id), numbers_.size());
-    text_ += Cat(" ", TypeText(program_[id].type));
+    text_ += absl::StrCat(" ", TypeText(program_[id].type));
   }
   void Use(ValueId id) {
     const auto known = numbers_.find(Index(id));
-    text_ += known == numbers_.end() ? std::string(" #") : Cat(" ", known->second);
+    text_ += known == numbers_.end() ? std::string(" #") : absl::StrCat(" ", known->second);
   }
 
   void Add(const Region& region) {
@@ -43,12 +44,12 @@ class StructureText {
     for (const Op& op : region.ops) {
       budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
       if (op.code == OpCode::kLiteral) continue;
-      text_ += Cat("\n", InfoOf(op.code).name, " ", op.attributes.site);
+      text_ += absl::StrCat("\n", std::string(InfoOf(op.code).name), " ", op.attributes.site);
       const Attributes& a = op.attributes;
       for (int64_t number : {a.max_iter, int64_t{static_cast<int>(a.comparison)},
                              int64_t{static_cast<int>(a.cap_order)}, a.elements,
                              int64_t{a.predicate}, int64_t{a.has_entry}, int64_t{a.carried}}) {
-        text_ += Cat(",", number);
+        text_ += absl::StrCat(",", number);
       }
       for (ValueId id : op.operands) Use(id);
       text_ += " ->";
@@ -75,6 +76,15 @@ std::string_view WorldSite(std::string_view name) {
 
 std::string StructureOf(const Program& program, PassBudget& budget) {
   return Fingerprint(StructureText(program, budget).Run(), &budget);
+}
+
+std::string DigestOf(const std::string& structure, const PathLayout& layout, PassBudget& budget) {
+  std::string text = structure;
+  for (const PathColumn& column : layout.columns) {
+    absl::StrAppend(&text, "\n", column.site, " ", column.first, " ", column.width, " [",
+                    absl::StrJoin(column.shape, ","), "]");
+  }
+  return Fingerprint(text, &budget);
 }
 
 }  // namespace simgrad::sim

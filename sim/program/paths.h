@@ -3,7 +3,8 @@
 // A decision is the result of a test, of a comparison of reals that counts as none, or of what chooses
 // integers by reals (decision_margin.h); and how often a loop ran. Decisions of the test of a loop that
 // only stop it are not kept: the count says them. Kinks (max, abs, ...), bits that integers alone
-// decide, and what a vjp of the caller's own decides are in no path.
+// decide, and what a vjp of the caller's own decides are in no path; nor are the pivots of `lu`, whose factors
+// come in the order that they chose. Of an instance that policy `stop` froze, the path is 0 from that step on.
 //
 // RecordPath adds an observable, kPathTaken, with the bytes of path_layout.h: decisions inside loops go
 // into arrays that the loops carry or stack. No number of the world changes, no site is added.
@@ -14,7 +15,8 @@
 // the forced program.
 //
 // Errors: both throw PassBudget::Ended, INVALID_ARGUMENT with "path", where `initial` or a terminal
-//   cost decides by reals: they have no sites.
+//   cost decides by reals: they have no sites; IsLimit where one site may decide more often in a step than an
+//   array may have elements (ProgramLimits).
 // Cost: linear in the program; an array element per decision of a step, at the caps of its loops.
 #pragma once
 
@@ -35,7 +37,9 @@ std::string_view WorldSite(std::string_view name);
 NumericalProgram RecordPath(NumericalProgram numerical, PassBudget& budget);
 NumericalProgram ForcePath(NumericalProgram numerical, PassBudget& budget);
 
-// Digest of what a path fits: operations, shapes, sites and caps, but not numbers, formats or roles.
+// What a path fits: operations, shapes, sites and caps of a step, but not numbers, formats or roles.
 std::string StructureOf(const Program& program, PassBudget& budget);
+// With the columns, of which a stage cost may have some: the digest that a path carries.
+std::string DigestOf(const std::string& structure, const PathLayout& layout, PassBudget& budget);
 
 }  // namespace simgrad::sim

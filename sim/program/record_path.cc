@@ -3,14 +3,19 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "sim/program/field_error.h"
 #include "sim/program/loop.h"
 #include "sim/program/path_decisions.h"
 #include "sim/program/path_lines.h"
 #include "sim/program/path_pack.h"
 #include "sim/program/paths.h"
+#include "sim/program/verify.h"
 
 namespace simgrad::sim {
 namespace {
+
+constexpr size_t kMostAxes = 8;  // of an array of a program
 
 const Type kCounter = {ElementType::kI32, {}};
 
@@ -36,6 +41,7 @@ class Recorder {
     PathLayout layout;
     layout.use = PathUse::kRecorded;
     layout.columns = std::move(columns_);
+    RefuseLarge(layout);
     PlaceColumns(layout);
     std::vector<ValueId> values;
     for (const Kept& one : kept) values.push_back(one.value);
@@ -46,6 +52,27 @@ class Recorder {
 
  private:
   using Wanted = const std::unordered_set<size_t>*;
+
+  // An array of a program, which a column is before it is packed, has so many elements at most.
+  static void RefuseLarge(const PathLayout& layout) {
+    const int64_t most = ProgramLimits().max_elements;
+    for (const PathColumn& column : layout.columns) {
+      const int64_t count = ElementCount(column.shape);
+      if (column.shape.size() > kMostAxes) {
+        throw PassBudget::Ended{LimitError(
+            "path", absl::StrCat("'", column.site,
+                                 "' stands in so many loops that its "
+                                 "decisions have ",
+                                 column.shape.size(), " axes; the limit is ", kMostAxes))};
+      }
+      if (count <= most) continue;
+      throw PassBudget::Ended{LimitError(
+          "path",
+          absl::StrCat("'", column.site, "' may decide ", count, " times in one step (",
+                       column.width == 0 ? count / 8 : count * column.width,
+                       " bytes); the limit is ", most, "; lower the caps of the loops around it"))};
+    }
+  }
 
   // `wanted`: in the test of a loop, what does not only stop it.
   std::vector<Kept> OfRegion(Region& region, Wanted wanted) {
@@ -71,17 +98,19 @@ class Recorder {
   void OfFor(Op& op, std::vector<Kept>& kept) {
     const int64_t turns = op.attributes.max_iter;
     if (turns == 0) return;
+    const size_t loop = columns_.size();
     PathLines lines(program_, budget_, op.regions[0].ops);
     for (const Kept& inside : OfRegion(op.regions[0], nullptr)) {
       op.regions[0].yields.push_back(inside.value);
-      op.results.push_back(lines.NewValue(Outside(inside, turns)));
+      op.results.push_back(lines.NewValue(Outside(inside, turns, loop)));
       kept.push_back({inside.column, op.results.back()});
     }
   }
 
   void OfWhile(Op& op, std::vector<Op>& before, std::vector<Kept>& kept) {
     if (IsBranch(op)) return OfBranch(op, before, kept);
-    kept.push_back({columns_.size(), op.results.back()});
+    const size_t loop = columns_.size();
+    kept.push_back({loop, op.results.back()});
     columns_.push_back(decisions_.ColumnOf(op));
     const std::unordered_set<size_t> wanted = PathDecisions::BehindExports(op);
     const std::vector<Kept> tested = OfRegion(op.regions[0], &wanted);
@@ -95,19 +124,19 @@ class Recorder {
     const int64_t cap = op.attributes.max_iter;
     const bool once_more = op.attributes.cap_order == CapOrder::kTestFirst;
     for (const Kept& inside : tested) {
-      const Type array = Outside(inside, once_more ? cap + 1 : cap);
+      const Type array = Outside(inside, once_more ? cap + 1 : cap, loop);
       const Carried carried = Carry(op, before, array);
       PathLines lines(program_, budget_, op.regions[0].ops);
       const ValueId with = lines.With(carried.test, inside.value, turn.test);
       kept.push_back({inside.column, Export(op, carried, with)});
-      AddAxis(inside.column, op.attributes.elements);
+      AddAxis(inside.column, op.attributes.elements, -1);
     }
     for (const Kept& inside : body) {
-      const Carried carried = Carry(op, before, Outside(inside, cap));
+      const Carried carried = Carry(op, before, Outside(inside, cap, loop));
       PathLines lines(program_, budget_, op.regions[1].ops);
       Next(op, carried, lines.With(carried.body, inside.value, turn.body));
       kept.push_back({inside.column, carried.result});
-      AddAxis(inside.column, op.attributes.elements);
+      AddAxis(inside.column, op.attributes.elements, -1);
     }
   }
 
@@ -121,14 +150,17 @@ class Recorder {
   }
 
   // Type of the array that holds `length` of a decision, in the region that sees one element.
-  Type Outside(const Kept& inside, int64_t length) {
-    AddAxis(inside.column, length);
+  Type Outside(const Kept& inside, int64_t length, size_t loop) {
+    AddAxis(inside.column, length, static_cast<int32_t>(loop));
     Type type = program_[inside.value].type;
     type.shape.insert(type.shape.begin(), length);
     return type;
   }
-  void AddAxis(size_t column, int64_t length) {
-    if (length > 0) columns_[column].shape.insert(columns_[column].shape.begin(), length);
+  // Of a loop that does not run per element there are no elements.
+  void AddAxis(size_t column, int64_t length, int32_t loop) {
+    if (length == 0) return;
+    columns_[column].shape.insert(columns_[column].shape.begin(), length);
+    (void)loop;
   }
 
   // A value that the loop carries, 0 at first; of a loop per element each has its own.

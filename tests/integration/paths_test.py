@@ -1,9 +1,12 @@
 """Paths as data: recorded, followed, saved, compared, and refused where they do not fit."""
 
+import grpc
 import numpy as np
 import pytest
 
 import simgrad as sg
+from simgrad import errors, request
+from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc, tensor_pb2
 
 STEPS = 12
 RNG = np.random.default_rng(7)
@@ -155,3 +158,59 @@ def test_paths_of_other_sizes_are_refused(client, taken):
         run(client, path="yes")
     with pytest.raises(ValueError, match="cannot be compared"):
         path.first_difference(path.take([0]))
+
+
+def test_what_is_no_path_is_refused_by_name(server, client, taken):
+    """Messages that this client does not write."""
+    path = taken["f32"].path.to_proto()
+    spec = request.rollout_spec(
+        ball(), dict, steps=STEPS, initial={"y": Y, "v": V}, params={"k": 0.5}, path=taken["f32"].path
+    )
+
+    def refusal(change):
+        message = simgrad_pb2.RolloutRequest(spec=spec)
+        change(message.spec.path)
+        with grpc.insecure_channel(server.target) as channel:
+            with pytest.raises(grpc.RpcError) as refused:
+                list(simgrad_pb2_grpc.SimgradStub(channel).Rollout(message))
+        error = errors.from_rpc_error(refused.value)
+        return type(error), error.reason, error.field
+
+    def both(options):
+        options.record = True
+
+    def as_numbers(options):
+        options.forced.decisions.dtype = tensor_pb2.DTYPE_I32
+
+    def cut(options):
+        options.forced.decisions.inline = path.decisions.inline[:-1]
+
+    def nameless(options):
+        options.forced.structure = ""
+
+    def huge(options):
+        options.forced.decisions.shape[2] = 1 << 60
+
+    refused = sg.InvalidArgument, "INVALID_FIELD"
+    assert refusal(both) == (*refused, "spec.path.record")
+    assert refusal(as_numbers) == (*refused, "spec.path.forced.decisions.dtype")
+    assert refusal(cut) == (*refused, "spec.path.forced.decisions.inline")
+    assert refusal(nameless) == (*refused, "spec.path.forced.structure")
+    assert refusal(huge)[:2] == refused
+
+
+def test_any_bytes_are_followed_to_an_end(client, taken):
+    """A path that no run has taken asks for more iterations than a loop may run, and for every test."""
+    path = taken["f32"].path.to_proto()
+    for byte in (0, 255):
+        path.decisions.inline = bytes([byte]) * len(path.decisions.inline)
+        made = sg.Path(path.structure, taken["f32"].path.layout, np.full(path.decisions.shape, byte, np.uint8))
+        forced = run(client, path=made)
+        assert forced.sites["projection"].iterations_max.max() == (25 if byte else 0)
+
+
+def test_a_path_that_is_too_large_is_refused_with_its_size(client):
+    message = r"the path of 1000 instances in 9000000 steps takes \d+ bytes"
+    with pytest.raises(sg.InvalidArgument, match=message) as refused:
+        run(client, steps=9_000_000, y=Y[0], v=V[0], instances=1000, path=True)
+    assert refused.value.reason == "LIMIT_EXCEEDED" and refused.value.field == "spec.path.record"

@@ -218,7 +218,7 @@ class Path:
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Writes an .npz file, which NumPy reads without this package."""
-        fields = {
+        fields: dict[str, Any] = {
             name: np.array([getattr(c, name) for c in self.layout])
             for name in ("site", "kind", "dtype", "first", "width")
         }

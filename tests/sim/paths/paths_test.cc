@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,6 +87,231 @@ uint64_t Disagreements(const Work& work, const Observed& run) {
     for (const EventStep& step : steps) count += step.count;
   }
   return count;
+}
+
+// A world whose decisions stand everywhere: at the top, in a loop per element, in the test and the
+// body of a loop around another, in branches, in a scan, and as indices; all of them counted in integers that
+// it exports.
+Program Mixed(double tol, int64_t cap = 7) {
+  constexpr auto kI32 = ElementType::kI32;
+  Builder b("mixed");
+  b.program().level = TestLevel::kAll;
+  const Var x = b.State("x", {4});
+  const Var k = b.Param("k", {}, 0.7);
+  const Var small = b.Config("tol", tol);
+  const Var top = b.Event("top", x, Comparison::kGt, b.Literal(0.3, {4}));
+  const Var moved = Select(top, k * x, x + b.Literal(0.25, {4}));
+  const LoopResult each = b.While(
+      {.site = "each", .max_iter = cap, .elements = 4}, {moved, b.Integer(0, kI32, {4})}, {},
+      [&](const Vars& c, const Vars&) -> LoopTest {
+        return {b.Apply(OpCode::kAbs, {c[0]}), small, {}, {}};
+      },
+      [&](const Vars& c, const Vars&, const Vars&) -> Vars {
+        const Var inside = b.Event("inside", c[0], Comparison::kGt, b.Literal(0.2));
+        const Var next = Select(inside, 0.5 * c[0], 0.7 * c[0]);
+        return {next, c[1] + b.Convert(inside, kI32)};
+      });
+  const Var total = b.Reduce(OpCode::kSum, each.carried[0] + moved);
+  const LoopResult outer = b.While(
+      {.site = "outer", .max_iter = 4}, {total, b.Integer(0)}, {},
+      [&](const Vars& c, const Vars&) -> LoopPredicate {
+        const Var probe = b.Apply(OpCode::kGt, {c[0], b.Literal(0.6)});
+        return {b.Apply(OpCode::kLt, {c[0], 3.0 * small}), {probe}};
+      },
+      [&](const Vars& c, const Vars& probed, const Vars&) -> Vars {
+        const LoopResult nested = b.While(
+            {.site = "nested", .max_iter = 300, .cap_order = CapOrder::kCapFirst}, {c[0]}, {},
+            [&](const Vars& d, const Vars&) -> LoopTest {
+              return {b.Apply(OpCode::kAbs, {d[0]}), 0.4 * c[0], {}, {}};
+            },
+            [&](const Vars& d, const Vars&, const Vars&) -> Vars { return {0.8 * d[0]}; });
+        const Var steep = b.Apply(OpCode::kGt, {nested.carried[0], b.Literal(0.11)});
+        const Vars taken =
+            b.Cond(steep, {nested.carried[0], c[1]},
+                   {[&](const Vars& a) -> Vars {
+                      return {a[0], a[1]};
+                    },
+                    [&](const Vars& a) -> Vars {
+                      const Var far = b.Event("far", a[0], Comparison::kGt, b.Literal(0.3));
+                      return {Select(far, 0.9 * a[0], a[0]), a[1] + b.Convert(far, kI32)};
+                    }});
+        const Var steps = taken[1] + nested.iterations + b.Convert(probed[0], kI32);
+        return {taken[0], steps};
+      });
+  const Vars scanned =
+      b.Scan(4, {outer.carried[0]}, {moved}, true, [&](Var, const Vars& c, const Vars& s) -> Vars {
+        const Var above = b.Event("above", s[0], Comparison::kGe, c[0]);
+        return {0.5 * (c[0] + s[0]), b.Convert(above, kI32)};
+      });
+  Attributes axis;
+  axis.axes = {0};
+  const Var best = b.Do(OpCode::kArgmax, {moved}, axis);
+  const Var whole = b.Convert(8.0 * b.Reduce(OpCode::kSum, moved), kI32);
+  const Var even =
+      b.Apply(OpCode::kEq, {b.Apply(OpCode::kMod, {whole, b.Integer(2)}), b.Integer(0)});
+  const Var factor = Select(even, b.Literal(0.9), b.Literal(1.1));
+  b.SetNext({factor * moved + b.Broadcast(0.1 * scanned[0], {4}, {})});
+  b.Export("top", b.Convert(top, kI32));
+  b.Export("each", each.iterations);
+  b.Export("inside", each.carried[1]);
+  b.Export("outer", outer.iterations);
+  b.Export("within", outer.carried[1]);
+  b.Export("above", scanned[1]);
+  b.Export("best", best);
+  b.Export("whole", whole);
+  b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, states[0]);
+  });
+  absl::StatusOr<Program> program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  return *std::move(program);
+}
+
+Work MixedWork(const Program& world, const std::string& preset, PathUse use, const Tensor* path) {
+  constexpr int64_t kInstances = 9;
+  constexpr int64_t kSteps = 6;
+  AdjointSpec spec;
+  spec.objective = "end";
+  for (const Input& input : world.inputs) spec.wanted.push_back(IsDifferentiable(world, input));
+  auto program = Lower(world, tests::PolicyOf({.preset = preset}), "end", spec, nullptr, use);
+  EXPECT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), kInstances, kSteps);
+  std::vector<double> x;
+  for (int64_t i = 0; i < kInstances * 4; ++i) x.push_back(0.07 + 0.021 * static_cast<double>(i));
+  tests::Bind(work, InputKind::kState, "x", {tests::Doubles(x, {kInstances, 4}), true, false});
+  if (path != nullptr) tests::Bind(work, InputKind::kData, kPathGiven, {*path, true, true});
+  for (size_t i = 0; i < work.batch.program->program.exports.size(); ++i) {
+    work.options.record_exports.push_back(static_cast<int32_t>(i));
+  }
+  return work;
+}
+
+// The recorded path is taken out of the exports.
+Observed Taken(std::shared_ptr<Executor> executor, const Program& world, const std::string& preset,
+               Tensor& path) {
+  auto run = Observe(std::move(executor), MixedWork(world, preset, PathUse::kRecorded, nullptr));
+  EXPECT_TRUE(run.ok()) << run.status();
+  path = run->exports.back();
+  run->exports.pop_back();
+  return *std::move(run);
+}
+
+class PathsOfMixed : public testing::TestWithParam<bool> {
+ protected:
+  static std::shared_ptr<Executor> Chosen() { return GetParam() ? MakeCpuExecutor() : Reference(); }
+};
+INSTANTIATE_TEST_SUITE_P(Executors, PathsOfMixed, testing::Bool(),
+                         [](const auto& made) { return made.param ? "Cpu" : "Reference"; });
+
+TEST_P(PathsOfMixed, OfAnotherFormatAreFollowedInEveryDecision) {
+  const Program world = Mixed(0.05);
+  Tensor exact, rough;
+  const Observed of_exact = Taken(Chosen(), world, "f64", exact);
+  const Observed of_rough = Taken(Chosen(), world, "bf16_unsafe", rough);
+  ASSERT_NE(exact.bytes, rough.bytes) << "the formats were to decide otherwise";
+  for (const bool along_exact : {true, false}) {
+    const Work work = MixedWork(world, along_exact ? "bf16_unsafe" : "f64", PathUse::kForced,
+                                along_exact ? &exact : &rough);
+    const auto forced = Observe(Chosen(), work);
+    ASSERT_TRUE(forced.ok()) << forced.status();
+    const Observed& followed = along_exact ? of_exact : of_rough;
+    ASSERT_EQ(forced->exports.size(), followed.exports.size());
+    for (size_t i = 0; i < forced->exports.size(); ++i) {
+      EXPECT_EQ(forced->exports[i].bytes, followed.exports[i].bytes) << world.exports[i].name;
+    }
+    EXPECT_GT(Disagreements(work, *forced), 0u);
+    EXPECT_NE(forced->result.final_states[0].bytes, followed.result.final_states[0].bytes);
+  }
+}
+
+TEST_P(PathsOfMixed, OfItsOwnGiveItsBits) {
+  const Program world = Mixed(0.05);
+  for (const std::string preset : {"f64", "bf16_unsafe"}) {
+    const auto plain = Observe(Chosen(), MixedWork(world, preset, PathUse::kNone, nullptr));
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    Tensor path;
+    const Observed recorded = Taken(Chosen(), world, preset, path);
+    EXPECT_EQ(FirstDifference(*plain, recorded), std::nullopt);
+    const Work work = MixedWork(world, preset, PathUse::kForced, &path);
+    const auto forced = Observe(Chosen(), work);
+    ASSERT_TRUE(forced.ok()) << forced.status();
+    const size_t inputs = world.inputs.size();
+    EXPECT_EQ(FirstDifference(Numbers(*plain, inputs), Numbers(*forced, inputs)), std::nullopt);
+    EXPECT_EQ(Disagreements(work, *forced), 0u);
+  }
+}
+
+TEST(Paths, HoldOneColumnPerDecisionWithTheAxesOfItsLoops) {
+  const auto program = Lower(Mixed(0.05), tests::PolicyOf({.preset = "f32"}), "", std::nullopt,
+                             nullptr, PathUse::kRecorded);
+  ASSERT_TRUE(program.ok()) << program.status();
+  std::map<std::string, std::pair<Shape, int32_t>> columns;
+  for (const PathColumn& column : program->path->columns) {
+    EXPECT_TRUE(columns.emplace(column.site, std::pair(column.shape, column.width)).second);
+  }
+  const std::map<std::string, std::pair<Shape, int32_t>> expected = {
+      {"top", {{4}, 0}},     {"each", {{4}, 1}},   {"inside", {{4, 7}, 0}}, {"outer", {{}, 1}},
+      {"outer#1", {{5}, 0}}, {"nested", {{4}, 2}}, {"gt", {{4}, 0}},        {"far", {{4}, 0}},
+      {"above", {{4}, 0}},   {"argmax", {{}, 1}},  {"convert", {{}, 4}}};
+  EXPECT_EQ(columns, expected);
+  // Bits of 4 + 28 + 5 + 4 + 4 + 4 tests, and numbers of 4 + 1 + 2 * 4 + 1 + 4 bytes.
+  EXPECT_EQ(program->path->bytes, 7 + 18);
+}
+
+TEST(Paths, FitTheSameOperationsAndCapsUnderAnyNumbers) {
+  const auto structure = [](const Program& world, const std::string& preset) {
+    return Lower(world, tests::PolicyOf({.preset = preset}), "", std::nullopt, nullptr,
+                 PathUse::kRecorded)
+        ->path->structure;
+  };
+  const std::string here = structure(Mixed(0.05), "f32");
+  EXPECT_EQ(here, structure(Mixed(0.01), "f32"));
+  EXPECT_EQ(here, structure(Mixed(0.05), "f16_unsafe"));
+  EXPECT_NE(here, structure(Mixed(0.05, 8), "f32"));
+}
+
+TEST(Paths, AreRefusedWhereAStepMayDecideTooOften) {
+  Builder b("often");
+  b.program().level = TestLevel::kAll;
+  const Var x = b.State("x", {5000});
+  const LoopResult loop = b.While(
+      {.site = "long", .max_iter = 90'000}, {x}, {},
+      [&](const Vars& c, const Vars&) -> LoopTest {
+        return {b.Reduce(OpCode::kReduceMax, c[0]), b.Literal(1.0), {}, {}};
+      },
+      [&](const Vars& c, const Vars&, const Vars&) -> Vars {
+        const Var high = b.Apply(OpCode::kGt, {c[0], b.Literal(2.0)});
+        return {Select(high, 0.5 * c[0], c[0])};
+      });
+  b.SetNext({loop.carried[0]});
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto refused = Lower(*world, tests::PolicyOf({.preset = "f32"}), "", std::nullopt, nullptr,
+                             PathUse::kRecorded);
+  EXPECT_TRUE(IsLimit(refused.status())) << refused.status();
+  EXPECT_NE(refused.status().message().find("'gt' may decide 450000000 times in one step"),
+            std::string::npos)
+      << refused.status();
+}
+
+TEST(Paths, AreRefusedWhereACostDecidesByReals) {
+  Builder b("decides");
+  b.program().level = TestLevel::kAll;
+  const Var x = b.State("x", {});
+  b.SetNext({0.5 * x});
+  b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+    const Var above = b.Apply(OpCode::kGt, {states[0], b.Literal(1.0)});
+    return Select(above, states[0], b.Literal(0.0));
+  });
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  const precision::Policy policy = tests::PolicyOf({.preset = "f32"});
+  const auto refused = Lower(*world, policy, "end", std::nullopt, nullptr, PathUse::kRecorded);
+  EXPECT_EQ(FieldOf(refused.status()), "path");
+  EXPECT_NE(refused.status().message().find("'gt' decides by reals in the terminal cost"),
+            std::string::npos)
+      << refused.status();
+  EXPECT_TRUE(Lower(*world, policy, "", std::nullopt, nullptr, PathUse::kRecorded).ok());
 }
 
 TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
