@@ -16,13 +16,12 @@ CLAMPED = sg.World("bouncing_ball", contact="projection", elements=4, clamp=Fals
 N = 1500
 
 
-def started(count):
-    return [LiveServer("--threads=1", "--device=cpu") for _ in range(count)]
+FLAGS = ("--threads=1", "--device=cpu")
 
 
 @pytest.fixture(scope="module")
 def servers():
-    running = started(3)
+    running = [LiveServer(*FLAGS) for _ in range(3)]
     yield running
     for server in running:
         assert server.stop() == 0
@@ -299,9 +298,9 @@ def test_a_cancelled_call_ends(each):
 # ---- Servers that die ----
 
 
-def test_a_killed_server_loses_nothing(one):
+def test_a_killed_server_loses_nothing(one, start):
     """It has the first of six shards when it dies; the other server does all that is left."""
-    lost, kept = started(2)
+    lost, kept = start(*FLAGS), start(*FLAGS)
     work = ball(steps=1500, chunk_steps=50)
     expected = one.rollout(BALL, **work)
 
@@ -316,11 +315,10 @@ def test_a_killed_server_loses_nothing(one):
         assert unequal(expected, stream.result) == []
         again = pool.rollout(BALL, **work)
         assert unequal(expected, again) == [] and again.tries == 1
-    lost.stop(), kept.stop()
 
 
-def test_without_any_server_the_error_says_so():
-    servers = started(2)
+def test_without_any_server_the_error_says_so(start):
+    servers = [start(*FLAGS), start(*FLAGS)]
     with sg.Pool([s.target for s in servers], retry=sg.Retry(patience=0.5), timeout=60) as pool:
         pool.rollout(BALL, **ball())
         for server in servers:
@@ -329,8 +327,6 @@ def test_without_any_server_the_error_says_so():
             pool.rollout(BALL, **ball())
         where = ", ".join(s.target for s in servers)
         assert f"cannot connect to {where}: connection refused" in str(failed.value)
-    for server in servers:
-        server.stop()
 
 
 def test_a_pool_finds_the_addresses_of_a_name(servers, one):

@@ -147,8 +147,9 @@ def _add_certificates(parts: Sequence[Part], merged: simgrad_pb2.RolloutResult) 
     first = set(merged.health.index[:MAX_CERTIFICATES])
     found = []
     for part in parts:
-        row_of = dict(zip(part.shard.ids.tolist(), part.shard.rows.tolist()))
-        found += [(row_of[c.instance_id], c) for c in part.rollout.certificates]
+        for certificate in part.rollout.certificates:
+            place = np.flatnonzero(part.shard.ids == np.uint64(certificate.instance_id))
+            found.append((int(part.shard.rows[place[0]]), certificate))
     for row, certificate in sorted(found, key=lambda entry: entry[0]):
         if row in first:
             merged.certificates.append(certificate)
