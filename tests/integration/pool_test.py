@@ -65,6 +65,32 @@ def is_cut(pool, call):
 # ---- The same bits ----
 
 
+def test_a_path_is_recorded_and_followed_over_all_servers(one, pool):
+    recorded = lambda client: client.rollout(BALL, **ball(), policy="f64", path=True)
+    whole, merged = recorded(one), is_cut(pool, recorded)
+    assert unequal(whole, merged) == []
+    assert merged.path.columns.keys() == whole.path.columns.keys()
+    assert all((merged.path[site] == whole.path[site]).all() for site in whole.path.columns)
+    forced = lambda client: client.gradient(
+        BALL, **ball(), policy="bf16_unsafe", objective="final_height", path=merged.path
+    )
+    assert unequal(forced(one), is_cut(pool, forced)) == []
+
+
+@pytest.mark.parametrize("mode", ["guarded", "torch"])
+@pytest.mark.parametrize("scale", [1024.0, 2.0**126], ids=["grows", "falls"])
+def test_a_dynamic_loss_scale_moves_as_with_one_server(one, pool, mode, scale):
+    state = sg.LossScaleState(scale, 1, mode, 2.0, 0.5, 2)
+    policy = sg.Policy("f16_safe").dynamic_loss_scale(state)
+    call = lambda client: client.gradient(
+        CLAMPED, **ball(), policy=policy, objective="final_height", weights=weights()
+    )
+    whole, merged = call(one), is_cut(pool, call)
+    assert unequal(whole, merged) == []
+    assert merged.loss_scale_state == whole.loss_scale_state
+    assert merged.loss_scale_state.scale == (2048.0 if scale == 1024.0 else 2.0**125)
+
+
 @pytest.mark.parametrize(
     "policy, diagnostics",
     [("f64", "summary"), ("f32", "instances"), ("bf16_unsafe", "off"), ("f16_safe", "summary")],

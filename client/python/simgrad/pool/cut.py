@@ -11,7 +11,7 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from simgrad.v1 import program_pb2, simgrad_pb2
+from simgrad.v1 import program_pb2, simgrad_pb2, tensor_pb2
 
 BLOCK_BITS = 8  # of the ids between which nothing is cut
 Declared = Mapping[tuple[int, str], tuple[int, int]]  # rank and element type, by kind and name
@@ -75,7 +75,8 @@ class Cutter:
         tensors = [t for name, kind in _KINDS.items() for t in getattr(spec, name) if self._is_cut(kind, t)]
         for sent in getattr(self._message, "cotangents", ()):
             tensors += [*sent.final_state, *sent.trajectory]
-        lists = 10 * bool(spec.instance_ids) + 8 * bool(self._message.weights)
+        path = len(spec.path.forced.decisions.inline)
+        lists = path // max(self.instances, 1) + 10 * bool(spec.instance_ids) + 8 * bool(self._message.weights)
         return sum(len(t.tensor.inline) for t in tensors) // max(self.instances, 1) + lists
 
     def cut(self, shares: Sequence[float], most: int) -> list[Shard]:
@@ -117,6 +118,8 @@ class Cutter:
             spec.instance_ids.extend(shard.ids.tolist())
         else:
             spec.first_instance = int(shard.ids[0])
+        if whole.spec.path.HasField("forced"):
+            self._keep_rows(spec.path.forced.decisions, shard)
         for name, kind in _KINDS.items():
             for sent in getattr(whole.spec, name):
                 target = getattr(spec, name).add()
@@ -147,25 +150,31 @@ class Cutter:
         rows = np.frombuffer(sent.tensor.inline, "u1").reshape(self.instances, -1)
         target.tensor.inline = rows[shard.rows].tobytes()
 
+    def _keep_rows(self, tensor: tensor_pb2.Tensor, shard: Shard) -> None:
+        rows = np.frombuffer(tensor.inline, "u1").reshape(self.instances, -1)
+        tensor.inline = rows[shard.rows].tobytes()
+        tensor.shape[0] = shard.instances
+
     def _count(self) -> int:
         spec = self._message.spec
         counts = [len(spec.instance_ids)] if spec.instance_ids else []
         counts += [spec.instances] if spec.instances else []
         counts += [len(self._message.weights)] if self._message.weights else []
         for name, kind in _KINDS.items():
-            counts += [self._rows_of(t) for t in getattr(spec, name) if self._is_cut(kind, t)]
+            counts += [self._rows_of(t.tensor) for t in getattr(spec, name) if self._is_cut(kind, t)]
         for sent in getattr(self._message, "cotangents", ()):
-            counts += [self._rows_of(t) for t in (*sent.final_state, *sent.trajectory)]
+            counts += [self._rows_of(t.tensor) for t in (*sent.final_state, *sent.trajectory)]
+        if spec.path.HasField("forced"):
+            counts += [self._rows_of(spec.path.forced.decisions)]
         if len(set(counts)) > 1:
             return 0
         return int(counts[0]) if counts else 1
 
     @staticmethod
-    def _rows_of(sent: simgrad_pb2.NamedTensor) -> int:
+    def _rows_of(tensor: tensor_pb2.Tensor) -> int:
         """Rows of a tensor over instances; 0 where its bytes cannot be cut into them."""
-        shape = sent.tensor.shape
-        rows = int(shape[0]) if shape else 0
-        return rows if rows > 0 and len(sent.tensor.inline) % rows == 0 else 0
+        rows = int(tensor.shape[0]) if tensor.shape else 0
+        return rows if rows > 0 and len(tensor.inline) % rows == 0 else 0
 
     def _ids(self) -> np.ndarray:
         spec = self._message.spec

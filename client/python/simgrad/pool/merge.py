@@ -204,7 +204,7 @@ class Merge:
         if not self._is_gradient:
             yield self._part(result=rollout)
             return
-        gradient = merged_gradient(parts, policy, self._is_per_instance, request.return_tree)
+        gradient = merged_gradient(parts, policy, self._is_per_instance, request)
         gradient.rollout.CopyFrom(rollout)
         yield self._part(result=gradient)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from simgrad import arrays
 from simgrad.pool.aligned_sum import Node, cover, merged, multiply, round_to
+from simgrad.pool.loss_scaler import next_state
 from simgrad.pool.merge_result import Part, in_rows, setting_of
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2, tensor_pb2
 
@@ -18,6 +19,7 @@ _KINDS = {
     program_pb2.INPUT_KIND_CONTROL: "control",
 }
 _COUNTED = re.compile(r"(\d+)( cotangents overflowed .*)", re.DOTALL)
+_SKIPPED = "the gradient is skipped: "
 IsPerInstance = Callable[[int, str], bool]  # by kind and name
 
 
@@ -25,13 +27,13 @@ def merged_gradient(
     parts: Sequence[Part],
     policy: policy_pb2.ResolvedPolicy,
     is_per_instance: IsPerInstance,
-    with_tree: bool,
+    request: simgrad_pb2.GradientRequest,
 ) -> simgrad_pb2.GradientResult:
     """All of the result but `rollout`.
 
     Args:
       parts: of each shard, in the order of their ids; each with the nodes of its sums.
-      with_tree: whether the caller asked for the nodes of the whole.
+      request: the whole.
     """
     answers: list[simgrad_pb2.GradientResult] = [part.result for part in parts]
     result = simgrad_pb2.GradientResult(
@@ -60,14 +62,23 @@ def merged_gradient(
             target.gradient.shape.extend(entry.gradient.shape)
             is_finite = _write_sum(nodes, policy, result.loss_scale, target.gradient)
             sums_overflowed = sums_overflowed or not is_finite
-            if with_tree:
+            if request.return_tree:
                 _write_tree(nodes, parts, policy, target)
     # A server's own sum may overflow where the sum over all does not, so `skipped` of a server counts
     # only for rows that are not finite.
     result.skipped = sums_overflowed or (rows_overflowed and any(a.skipped for a in answers))
+    scaler = request.spec.policy.loss_scale
+    if scaler.HasField("dynamic"):
+        state = answers[0].loss_scale_state
+        is_clean = not result.skipped and (state.mode == "torch" or _are_finite(result))
+        result.loss_scale_state.CopyFrom(next_state(scaler.dynamic, state, is_clean))
     for warning in _merged_warnings([list(a.warnings) for a in answers], result.skipped):
         result.warnings.append(warning)
     return result
+
+
+def _are_finite(result: simgrad_pb2.GradientResult) -> bool:
+    return all(bool(np.isfinite(arrays.from_tensor(g.gradient)).all()) for g in result.gradients)
 
 
 def _merge_counts(
@@ -132,12 +143,17 @@ def encoded(format: str, values: np.ndarray) -> bytes:
 
 
 def _merged_warnings(of_servers: Sequence[Sequence[str]], skipped: bool) -> list[str]:
-    """Each warning once; those that count, with the sum of their counts."""
+    """Each warning once; those that count, with the sum of their counts; one reason of a skipped gradient,
+    that of the first instance that has one."""
     counts: dict[str, int | None] = {}
+    reasons = [w for warnings in of_servers for w in warnings if w.startswith(_SKIPPED)]
+    reason = next((r for r in reasons if " of instance " in r), reasons[0] if reasons else "")
     for warning in (w for warnings in of_servers for w in warnings):
         counted = _COUNTED.fullmatch(warning)
         if counted:
             counts[counted[2]] = (counts.get(counted[2]) or 0) + int(counted[1])
+        elif warning.startswith(_SKIPPED) and warning != reason:
+            continue
         elif skipped:  # of a loss scale that does not fit, where that did harm
             counts[warning] = None
     return [text if count is None else f"{count}{text}" for text, count in counts.items()]
