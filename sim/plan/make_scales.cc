@@ -67,9 +67,10 @@ RegionMaker::Summands RegionMaker::ScaleViews(ValueId compared, std::vector<View
   for (const ScaleNode& node : summands.scale) {
     summands.of_nodes.push_back(views.size());
     views.push_back(Moved(ViewOf(node.value), node.moves));
-    // The operand of a move has another shape, and is a node itself.
-    const bool is_move = node.op != nullptr && node.op->operands.size() == 1;
-    if (node.op == nullptr || is_move) continue;
+    // The operand of a move has another shape, and is a node itself; so is that of a cast that draws.
+    const bool is_behind =
+        node.op != nullptr && (node.op->operands.size() == 1 || IsStochastic(*node.op));
+    if (node.op == nullptr || is_behind) continue;
     for (ValueId operand : node.op->operands) {
       views.push_back(Moved(ViewOf(operand), node.moves));
     }

@@ -190,7 +190,7 @@ Register RegionMaker::Sum(const Op& op, const View& line) {
     return Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
                 CarrierOf(result), {total});
   };
-  const bool moves = a.order == Order::kShuffled && line.all == kNoRegister;
+  const bool moves = a.order.kind == Order::kShuffled && line.all == kNoRegister;
   const BufferId permutation = moves ? PermutationTable(PermutationKeyOf(op, count)) : kNoBuffer;
   const auto in_order = [&](const std::function<void(Register)>& push) {
     Each(count, false, [&](Register counter) {

@@ -151,7 +151,9 @@ precision::Policy Shuffled(const std::string& role, uint64_t seed) {
 }
 
 TEST(Lower, NamesTheSeedOfAShuffledSum) {
-  const auto text = [](const precision::Policy& policy) { return Lower(Ball(), policy)->text; };
+  const auto text = [](const precision::Policy& policy) {
+    return Lower(Ball(), policy, "", std::nullopt)->text;
+  };
   const std::string seven = text(Shuffled("termination", 7));
   EXPECT_NE(seven.find(" order=shuffled(7) "), std::string::npos) << seven;
   EXPECT_EQ(seven, text(Shuffled("termination", 7)));

@@ -227,7 +227,7 @@ TEST(StochasticCast, RoundsByTheWordOfItsPlace) {
   const Outcome outcome = RunProgram(setting, [&](Builder& b) {
     const Var x = b.State("x", {3});
     const Vars made =
-        b.For(2, {x}, [&](Var, const Vars& now) { return Vars{cast(now[0] + 0.001)}; });
+        b.For(2, {x}, [&](Var, const Vars& now) { return Vars{cast(now[0] + b.Literal(0.001))}; });
     b.SetNext({made[0]});
   });
   const std::vector<double> now = FinalState(outcome);
