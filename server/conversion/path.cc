@@ -39,6 +39,7 @@ v1::PathLayout PathLayoutToProto(const sim::PathLayout& layout) {
     message->set_kind(ToProto(column.kind));
     message->set_element(ToProto(column.element));
     message->mutable_shape()->Add(column.shape.begin(), column.shape.end());
+    message->mutable_loops()->Add(column.loops.begin(), column.loops.end());
     message->set_first(column.first);
     message->set_width(column.width);
   }

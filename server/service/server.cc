@@ -93,6 +93,7 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   const sim::LoweredLimits lowered;
   limits->set_max_lowered_operations(lowered.max_operations);
   limits->set_max_lowered_bytes(lowered.max_bytes);
+  limits->set_max_path_bytes(validation::RequestLimits().max_path_bytes);
   limits->set_max_message_bytes(config.max_message_bytes);
   limits->set_max_request_bytes(config.max_request_bytes);
   limits->set_max_request_memory_bytes(memory_limit_bytes);

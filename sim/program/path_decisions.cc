@@ -85,6 +85,7 @@ PathColumn PathDecisions::ColumnOf(const Op& op) {
   const Type& type = program_[decided].type;
   column.element = type.element;
   column.shape = type.shape;
+  column.loops.assign(type.shape.size(), -1);
   if (!op.attributes.site.empty()) {
     column.site = Unique(op.attributes.site);
   } else {

@@ -28,6 +28,9 @@ struct PathColumn {
   PathKind kind = PathKind::kTest;
   ElementType element;
   std::vector<int64_t> shape;
+  // By axis: of the iterations of a loop, the first column that is its own; else -1. Of two decisions
+  // of a step the one with the smaller sequence of loop, iteration, ..., column was taken first.
+  std::vector<int32_t> loops;
   int64_t first = 0;  // of a test its first bit, else its first byte
   int32_t width = 0;  // bytes of a number; 0: a bit
 };

@@ -160,7 +160,7 @@ class Recorder {
   void AddAxis(size_t column, int64_t length, int32_t loop) {
     if (length == 0) return;
     columns_[column].shape.insert(columns_[column].shape.begin(), length);
-    (void)loop;
+    columns_[column].loops.insert(columns_[column].loops.begin(), loop);
   }
 
   // A value that the loop carries, 0 at first; of a loop per element each has its own.

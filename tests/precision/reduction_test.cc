@@ -75,6 +75,7 @@ double OracleSum(Order order, Format accumulator, Format result, std::vector<dou
       std::reverse(x.begin(), x.end());
       break;
     case Order::kSequential:
+    case Order::kShuffled:  // of numbers that were permuted before
       break;
   }
   for (const double value : x) total = add.Add(total, value);

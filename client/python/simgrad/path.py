@@ -14,6 +14,9 @@ import numpy as np
 from simgrad.diagnostics import EventTrace
 from simgrad.v1 import program_pb2, simgrad_pb2, tensor_pb2
 
+# What a file has of each column.
+_PLAIN = ("site", "kind", "dtype", "first", "width")
+_LISTS = ("shape", "loops")
 # Names that the server adds to those of a world; no name of a world has a space.
 TAKEN = "path taken"
 _FORCED, _MARGIN = "forced ", "margin "
@@ -43,6 +46,7 @@ class Column:
       shape: axes of the loops around it, outermost first: the elements of a loop per element, then
         its iterations, one more than the cap where the test of a loop decides; then its own. What
         was not decided is 0.
+      loops: by axis, of the iterations of a loop the first column that is the loop's; else -1.
     """
 
     site: str
@@ -51,12 +55,20 @@ class Column:
     shape: tuple[int, ...]
     first: int  # bit where width is 0, else byte
     width: int
+    loops: tuple[int, ...]
 
     @classmethod
     def of(cls, message: simgrad_pb2.PathColumn) -> "Column":
         dtype = _DTYPES[message.element].name
-        shape = tuple(message.shape)
-        return cls(message.site, _KINDS[message.kind], dtype, shape, message.first, message.width)
+        return cls(
+            message.site,
+            _KINDS[message.kind],
+            dtype,
+            tuple(message.shape),
+            message.first,
+            message.width,
+            tuple(message.loops),
+        )
 
     @property
     def count(self) -> int:
@@ -82,8 +94,10 @@ class FirstDifference:
 
     Attributes:
       step: [N] int64, the first step that differs; -1 where none does.
-      site: [N] the site of the first decision in it that differs, in the order of the text; "" where
-        none does.
+      site: [N] the site of the first decision in it that differs, as the step takes them: by text, in
+        a loop by iteration, where the elements of a loop per element count as taken at once; "" where
+        none does. Two runs of which one leaves a loop earlier part at the loop, unless a decision
+        inside parted before.
       index: [N] tuples, the element of that column: loop axes, then the decision's own.
     """
 
@@ -194,16 +208,12 @@ class Path:
         differs = (self._packed != other._packed).any(axis=-1)
         step = np.where(differs.any(axis=1), differs.argmax(axis=1) if self.steps else 0, -1)
         site, index = [""] * self.instances, [()] * self.instances  # type: list[str], list[Any]
-        left = np.flatnonzero(step >= 0)
-        for column in self.layout:
-            mine, others = (column.decode(p._packed[left, step[left]][:, None]) for p in (self, other))
-            unequal = (mine != others).reshape(len(left), column.count)
-            here = unequal.any(axis=1)
-            flat = unequal[here].argmax(axis=1)
-            places = np.stack(np.unravel_index(flat, column.shape or (1,)), axis=1)
-            for n, place in zip(left[here], places[:, : len(column.shape)].tolist()):
-                site[n], index[n] = column.site, tuple(place)
-            left = left[~here]
+        parted = np.flatnonzero(step >= 0)
+        packed = [p._packed[parted, step[parted]][:, None] for p in (self, other)]
+        mine, others = ([column.decode(p)[:, 0] for column in self.layout] for p in packed)
+        for k, n in enumerate(parted):
+            place, index[n] = _first(self.layout, [a[k] for a in mine], [b[k] for b in others])
+            site[n] = self.layout[place].site
         return FirstDifference(step.astype(np.int64), site, index)
 
     def to_proto(self) -> simgrad_pb2.Path:
@@ -220,12 +230,12 @@ class Path:
         """Writes an .npz file, which NumPy reads without this package."""
         fields: dict[str, Any] = {
             name: np.array([getattr(c, name) for c in self.layout])
-            for name in ("site", "kind", "dtype", "first", "width")
+            for name in _PLAIN
         }
-        shapes = np.array([",".join(map(str, c.shape)) for c in self.layout], str)
-        np.savez_compressed(
-            file, structure=self.structure, packed=self._packed, shape=shapes, **fields
-        )
+        for name in _LISTS:
+            lists = [",".join(map(str, getattr(c, name))) for c in self.layout]
+            fields[name] = np.array(lists, str)
+        np.savez_compressed(file, structure=self.structure, packed=self._packed, **fields)
 
     @classmethod
     def load(cls, file: str | os.PathLike[str]) -> "Path":
@@ -234,21 +244,45 @@ class Path:
         Errors: those of numpy.load; ValueError where the file holds no path.
         """
         with np.load(file) as saved:
-            missing = {"structure", "packed", "site", "shape"} - set(saved.files)
+            missing = {"structure", "packed", *_PLAIN, *_LISTS} - set(saved.files)
             if missing:
                 raise ValueError(f"{file} is no path: it has no {', '.join(sorted(missing))}")
             columns = [
                 Column(
-                    str(site), str(kind), str(dtype), _shape(str(shape)), int(first), int(width)
+                    site=str(site),
+                    kind=str(kind),
+                    dtype=str(dtype),
+                    shape=_numbers(str(shape)),
+                    first=int(first),
+                    width=int(width),
+                    loops=_numbers(str(loops)),
                 )
-                for site, kind, dtype, shape, first, width in zip(
-                    *(saved[k] for k in ("site", "kind", "dtype", "shape", "first", "width"))
+                for site, kind, dtype, first, width, shape, loops in zip(
+                    *(saved[name] for name in (*_PLAIN, *_LISTS))
                 )
             ]
             return cls(str(saved["structure"]), columns, saved["packed"])
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _first(
+    layout: tuple[Column, ...], mine: list[np.ndarray], others: list[np.ndarray]
+) -> tuple[int, tuple[int, ...]]:
+    """Column and element of the decision that differs first, of one instance in one step; `mine` and
+    `others` hold an array for each column."""
+    found: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = []
+    for place, (column, a, b) in enumerate(zip(layout, mine, others)):
+        for element in map(tuple, np.argwhere(a != b)):
+            when: list[int] = []
+            for loop, i in zip(column.loops, element):
+                when += [loop, int(i)] if loop >= 0 else []
+            if column.kind == "count":
+                when += [place, int(min(a[element], b[element]))]
+            found.append(((*when, place), place, tuple(int(i) for i in element)))
+    _, place, element = min(found)
+    return place, element
+
+
+def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(",") if n)
 
 

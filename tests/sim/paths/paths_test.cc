@@ -246,14 +246,23 @@ TEST(Paths, HoldOneColumnPerDecisionWithTheAxesOfItsLoops) {
                              nullptr, PathUse::kRecorded);
   ASSERT_TRUE(program.ok()) << program.status();
   std::map<std::string, std::pair<Shape, int32_t>> columns;
+  std::map<std::string, std::vector<int32_t>> loops;
   for (const PathColumn& column : program->path->columns) {
     EXPECT_TRUE(columns.emplace(column.site, std::pair(column.shape, column.width)).second);
+    loops[column.site] = column.loops;
   }
   const std::map<std::string, std::pair<Shape, int32_t>> expected = {
       {"top", {{4}, 0}},     {"each", {{4}, 1}},   {"inside", {{4, 7}, 0}}, {"outer", {{}, 1}},
       {"outer#1", {{5}, 0}}, {"nested", {{4}, 2}}, {"gt", {{4}, 0}},        {"far", {{4}, 0}},
       {"above", {{4}, 0}},   {"argmax", {{}, 1}},  {"convert", {{}, 4}}};
   EXPECT_EQ(columns, expected);
+  // The columns in the order of the text: top, each, inside, outer, its probe, nested, ...
+  EXPECT_EQ(loops["top"], std::vector<int32_t>{-1});
+  EXPECT_EQ(loops["each"], std::vector<int32_t>{-1});
+  EXPECT_EQ(loops["inside"], (std::vector<int32_t>{-1, 1}));
+  EXPECT_EQ(loops["outer#1"], std::vector<int32_t>{3});
+  EXPECT_EQ(loops["far"], std::vector<int32_t>{3});
+  EXPECT_EQ(loops["above"], std::vector<int32_t>{8});
   // Bits of 4 + 28 + 5 + 4 + 4 + 4 tests, and numbers of 4 + 1 + 2 * 4 + 1 + 4 bytes.
   EXPECT_EQ(program->path->bytes, 7 + 18);
 }

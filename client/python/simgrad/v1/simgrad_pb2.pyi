@@ -320,7 +320,7 @@ class InstanceHealth(_message.Message):
     def __init__(self, ok: _Optional[bytes] = ..., index: _Optional[_Iterable[int]] = ..., phase: _Optional[_Iterable[str]] = ..., step: _Optional[_Iterable[int]] = ..., stopped: _Optional[_Iterable[bool]] = ..., halts: _Optional[_Iterable[str]] = ..., halted_index: _Optional[_Iterable[int]] = ..., halted_by: _Optional[_Iterable[int]] = ..., halted_step: _Optional[_Iterable[int]] = ..., halted_error: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["max_depth", "max_elements", "max_exports", "max_instances", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operations", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
+    __slots__ = ["max_depth", "max_elements", "max_exports", "max_instances", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operations", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_EXPORTS_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +335,7 @@ class Limits(_message.Message):
     MAX_OBJECTIVES_FIELD_NUMBER: _ClassVar[int]
     MAX_OPERANDS_FIELD_NUMBER: _ClassVar[int]
     MAX_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PATH_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -356,6 +357,7 @@ class Limits(_message.Message):
     max_objectives: int
     max_operands: int
     max_operations: int
+    max_path_bytes: int
     max_request_bytes: int
     max_request_memory_bytes: int
     max_step_work: int
@@ -363,7 +365,7 @@ class Limits(_message.Message):
     max_total_elements: int
     max_total_operands: int
     max_values: int
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []
@@ -404,20 +406,22 @@ class Path(_message.Message):
     def __init__(self, structure: _Optional[str] = ..., decisions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class PathColumn(_message.Message):
-    __slots__ = ["element", "first", "kind", "shape", "site", "width"]
+    __slots__ = ["element", "first", "kind", "loops", "shape", "site", "width"]
     ELEMENT_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    LOOPS_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     element: _program_pb2.ElementType
     first: int
     kind: PathKind
+    loops: _containers.RepeatedScalarFieldContainer[int]
     shape: _containers.RepeatedScalarFieldContainer[int]
     site: str
     width: int
-    def __init__(self, site: _Optional[str] = ..., kind: _Optional[_Union[PathKind, str]] = ..., element: _Optional[_Union[_program_pb2.ElementType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., first: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+    def __init__(self, site: _Optional[str] = ..., kind: _Optional[_Union[PathKind, str]] = ..., element: _Optional[_Union[_program_pb2.ElementType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., first: _Optional[int] = ..., width: _Optional[int] = ..., loops: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PathLayout(_message.Message):
     __slots__ = ["bytes", "columns", "structure"]

@@ -1,0 +1,60 @@
+"""Paths as arrays: where two of them part, without a server."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+from simgrad.path import Column
+
+# A test, then a loop with a test in each of three turns, then a number.
+LAYOUT = [
+    Column("top", "test", "bool", (2,), 0, 0, (-1,)),
+    Column("loop", "count", "int32", (), 1, 1, ()),
+    Column("inside", "test", "bool", (3,), 2, 0, (1,)),
+    Column("best", "choice", "int32", (), 2, 2, ()),
+]
+
+
+def path(*instances):
+    """One step of each: top, iterations, inside, best."""
+    packed = np.zeros((len(instances), 1, 4), np.uint8)
+    for n, (top, count, inside, best) in enumerate(instances):
+        packed[n, 0, 0] = np.packbits([*top, *inside], bitorder="little")[0]
+        packed[n, 0, 1] = count
+        packed[n, 0, 2:] = np.frombuffer(np.uint16(best).tobytes(), np.uint8)
+    return sg.Path("s", LAYOUT, packed)
+
+
+def test_columns_are_the_decisions():
+    p = path(((1, 0), 2, (1, 1, 0), 700), ((0, 1), 0, (0, 0, 0), 3))
+    assert p["top"].tolist() == [[[True, False]], [[False, True]]]
+    assert p["loop"].tolist() == [[2], [0]] and p["loop"].dtype == np.int32
+    assert p["inside"].tolist() == [[[True, True, False]], [[False] * 3]]
+    assert p["best"].tolist() == [[700], [3]]
+    assert (len(p), p.instances, p.steps, p.nbytes) == (4, 2, 1, 8)
+    with pytest.raises(KeyError, match="no site 'rest' in the path"):
+        p["rest"]
+
+
+def test_paths_part_where_the_run_first_decided_otherwise():
+    same = ((1, 0), 2, (1, 0, 0), 5)
+    others = [
+        (same, "", ()),
+        (((1, 1), 3, (0, 0, 1), 5), "top", (1,)),
+        (((1, 0), 3, (0, 0, 1), 5), "inside", (0,)),  # in turn 0; the loop ended in turn 2
+        (((1, 0), 3, (1, 0, 1), 5), "loop", ()),  # its third turn is in one of them alone
+        (((1, 0), 1, (1, 1, 0), 6), "loop", ()),
+        (((1, 0), 2, (1, 0, 0), 6), "best", ()),
+    ]
+    mine = path(*[same] * len(others))
+    parted = mine.first_difference(path(*[other for other, _, _ in others]))
+    assert parted.step.tolist() == [-1, 0, 0, 0, 0, 0]
+    assert list(zip(parted.site, parted.index)) == [(site, index) for _, site, index in others]
+
+
+def test_paths_of_other_structures_do_not_compare():
+    mine = path(((1, 0), 2, (1, 0, 0), 5))
+    other = sg.Path("t", LAYOUT, np.zeros((1, 1, 4), np.uint8))
+    assert mine != other
+    with pytest.raises(ValueError, match="different structures"):
+        mine.first_difference(other)
