@@ -12,6 +12,7 @@ namespace simgrad::nonfinite {
 using precision::Format;
 using precision::Order;
 using precision::Overflow;
+using precision::SumOrder;
 
 // What a format is, from docs/numerics.md section 1.
 struct Range {
