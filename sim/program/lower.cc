@@ -1,5 +1,6 @@
 #include "sim/program/lower.h"
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -55,9 +56,24 @@ absl::Status CheckWanted(const Program& world, const AdjointSpec& spec) {
   return absl::OkStatus();
 }
 
+bool RoundsByChance(const precision::Policy& policy) {
+  const auto by_chance = [](const auto& setting) {
+    return setting.rounding == precision::CastRounding::kStochastic;
+  };
+  return std::any_of(policy.roles.begin(), policy.roles.end(), by_chance) ||
+         std::any_of(policy.sites.begin(), policy.sites.end(),
+                     [&](const auto& site) { return by_chance(site.second); });
+}
+
 absl::Status CheckAsked(const Program& world, const precision::Policy& policy,
                         const std::string& objective, const std::optional<AdjointSpec>& adjoint,
-                        PassBudget& budget) {
+                        PathUse path, PassBudget& budget) {
+  if (path == PathUse::kForced && RoundsByChance(policy)) {
+    return FieldError(
+        "path",
+        "a run that follows a path would draw other roundings than a plain one, as its "
+        "casts have other numbers; take a policy without stochastic rounding");
+  }
   if (!objective.empty() && world.FindObjective(objective) == nullptr) {
     std::vector<std::string> names;
     for (const Objective& known : world.objectives) names.push_back(known.name);
@@ -141,7 +157,7 @@ absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Po
   PassBudget& counted = budget != nullptr ? *budget : own;
   absl::StatusOr<NumericalProgram> lowered;
   const absl::Status ended = WithinBudget([&] {
-    absl::Status status = CheckAsked(world, policy, objective, adjoint, counted);
+    absl::Status status = CheckAsked(world, policy, objective, adjoint, path, counted);
     if (status.ok()) {
       lowered = Lowered(world, policy, objective, adjoint, path, counted);
     } else {

@@ -326,6 +326,7 @@ TEST(Paths, AreRefusedWhereACostDecidesByReals) {
 TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
   constexpr uint64_t kCases = 60;
   int recorded_cases = 0;
+  int refused_cases = 0;
   for (uint64_t seed = 0; seed < kCases; ++seed) {
     SCOPED_TRACE(seed);
     const absl::StatusOr<Case> made = equality::MakeCase(seed, {.instances = 3, .steps = 3});
@@ -348,6 +349,10 @@ TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
     recorded->exports.pop_back();
     EXPECT_EQ(FirstDifference(*expected, *recorded), std::nullopt);
     auto forcing = Again(made->world, program, made->asked, PathUse::kForced);
+    if (FieldOf(forcing.status()) == "path") {  // it rounds by chance
+      ++refused_cases;
+      continue;
+    }
     ASSERT_TRUE(forcing.ok()) << forcing.status();
     const Work force = Moved(plain, *std::move(forcing), &path);
     const auto forced = Observe(Reference(), force);
@@ -360,6 +365,22 @@ TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
     EXPECT_EQ(Disagreements(force, *forced), 0u);
   }
   EXPECT_GT(recorded_cases, 40);
+  EXPECT_LT(refused_cases, 20);
+}
+
+TEST(Paths, AreNotFollowedWhereRoundingsAreDrawn) {
+  Builder b("halves");
+  b.SetNext({0.5 * b.State("x", {})});
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  precision::PolicySpec spec{.preset = "f32"};
+  precision::RoleOverride by_chance{.format = precision::Format::kBf16};
+  by_chance.rounding = precision::CastRounding::kStochastic;
+  spec.roles = {{"state", by_chance}};
+  const precision::Policy policy = tests::PolicyOf(spec);
+  EXPECT_TRUE(Lower(*world, policy, "", std::nullopt, nullptr, PathUse::kRecorded).ok());
+  const auto refused = Lower(*world, policy, "", std::nullopt, nullptr, PathUse::kForced);
+  EXPECT_EQ(FieldOf(refused.status()), "path");
 }
 
 }  // namespace
