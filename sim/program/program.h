@@ -139,17 +139,16 @@ struct Attributes {
   bool transposed = false;               // triangular_solve, lu_solve
   bool unit = false;                     // triangular_solve: ones on the diagonal
   bool error = false;                    // halt: its instance is one that failed
-  // Filled in by AssignPrecision for sum and cumsum, with `order`:
-  Format accumulator = Format::kF32;
-  int32_t draw = 0;  // uniform, normal, stochastic casts: its number (draws.h)
-  // Adjoint programs only: the first result of the primal loop, or the value that a tape reads.
-  ValueId primal = ValueId::kNone;
+  int32_t draw = 0;                      // uniform, normal, stochastic casts: its number (draws.h)
+  // Filled in by AssignPrecision for sum and cumsum:
   SumOrder order = Order::kPairwise;
+  Format accumulator = Format::kF32;
   // Adjoint programs only:
-  int32_t input = -1;  // accumulate: index into Program::inputs
+  ValueId primal = ValueId::kNone;  // tape: the primal value read; *_vjp: first result of the loop
+  int32_t input = -1;               // accumulate: index into Program::inputs
+  int64_t last = 0;                 // while_vjp: how many of its last iterations; 0: all
   ValueId where =
       ValueId::kNone;  // the operation is executed where this mask holds (kNone: everywhere)
-  int64_t last = 0;    // while_vjp: how many of its last iterations; 0: all
 };
 
 struct Op {

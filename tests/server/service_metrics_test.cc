@@ -264,6 +264,12 @@ void DoEverything(RunningServer& server, RunningServer& narrow) {
   v1::GradientRequest scaled = BallGradient(200, 4);
   scaled.mutable_spec()->mutable_policy()->set_preset("f16_safe");
   EXPECT_TRUE(Ask(server, scaled).status.ok());
+  v1::GradientRequest grows = BallGradient(20, 2);
+  v1::DynamicLossScale* scaler =
+      grows.mutable_spec()->mutable_policy()->mutable_loss_scale()->mutable_dynamic();
+  scaler->set_scale(1024);
+  scaler->set_interval(1);
+  EXPECT_TRUE(Ask(server, grows).status.ok());
 }
 
 std::string FamilyOf(const std::string& series) {

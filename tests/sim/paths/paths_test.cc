@@ -326,7 +326,7 @@ TEST(Paths, AreRefusedWhereACostDecidesByReals) {
 TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
   constexpr uint64_t kCases = 60;
   int recorded_cases = 0;
-  int refused_cases = 0;
+  int followed_cases = 0;
   for (uint64_t seed = 0; seed < kCases; ++seed) {
     SCOPED_TRACE(seed);
     const absl::StatusOr<Case> made = equality::MakeCase(seed, {.instances = 3, .steps = 3});
@@ -349,23 +349,21 @@ TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
     recorded->exports.pop_back();
     EXPECT_EQ(FirstDifference(*expected, *recorded), std::nullopt);
     auto forcing = Again(made->world, program, made->asked, PathUse::kForced);
-    if (FieldOf(forcing.status()) == "path") {  // it rounds by chance
-      ++refused_cases;
-      continue;
-    }
+    if (FieldOf(forcing.status()) == "path") continue;  // it rounds by chance
     ASSERT_TRUE(forcing.ok()) << forcing.status();
     const Work force = Moved(plain, *std::move(forcing), &path);
     const auto forced = Observe(Reference(), force);
     ASSERT_TRUE(forced.ok()) << forced.status();
-    EXPECT_EQ(FirstDifference(Numbers(*expected, inputs), Numbers(*forced, inputs)), std::nullopt);
     // From the step on in which an instance was stopped, its path is 0.
     const auto stopped = [](const InstanceHealth& health) { return health.stopped; };
     const auto& health = expected->result.health;
     if (std::any_of(health.begin(), health.end(), stopped)) continue;
+    ++followed_cases;
+    EXPECT_EQ(FirstDifference(Numbers(*expected, inputs), Numbers(*forced, inputs)), std::nullopt);
     EXPECT_EQ(Disagreements(force, *forced), 0u);
   }
   EXPECT_GT(recorded_cases, 40);
-  EXPECT_LT(refused_cases, 20);
+  EXPECT_GT(followed_cases, 30);
 }
 
 TEST(Paths, AreNotFollowedWhereRoundingsAreDrawn) {
