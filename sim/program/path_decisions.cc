@@ -82,7 +82,7 @@ int64_t PathDecisions::MostOf(const Op& op) const {
 PathColumn PathDecisions::ColumnOf(const Op& op) {
   PathColumn column;
   const ValueId decided = IsLoop(op) ? op.results.back() : op.results[0];
-  const Type& type = program_[decided].type;
+  Type type = program_[decided].type;
   column.element = type.element;
   column.shape = type.shape;
   column.loops.assign(type.shape.size(), -1);

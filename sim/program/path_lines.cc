@@ -11,13 +11,13 @@ Type RowOf(ElementType element, int64_t length) { return {element, {length}}; }
 
 }  // namespace
 
-ValueId PathLines::NewValue(const Type& type) {
+ValueId PathLines::NewValue(Type type) {
   const ValueId id = program_.AddValue(type);
   budget_.WroteValue(program_[id]);
   return id;
 }
 
-ValueId PathLines::Do(OpCode code, std::vector<ValueId> operands, const Type& type,
+ValueId PathLines::Do(OpCode code, std::vector<ValueId> operands, Type type,
                       Attributes attributes) {
   const ValueId result = NewValue(type);
   Op op{.code = code, .role = Role::kState, .operands = std::move(operands), .results = {result}};
@@ -27,7 +27,7 @@ ValueId PathLines::Do(OpCode code, std::vector<ValueId> operands, const Type& ty
   return result;
 }
 
-ValueId PathLines::Number(int64_t number, const Type& type) {
+ValueId PathLines::Number(int64_t number, Type type) {
   return Do(kLiteral, {}, type, {.literal = {static_cast<double>(number)}});
 }
 
@@ -116,7 +116,7 @@ ValueId PathLines::Bytes(ValueId numbers, int32_t width) {
   return Reshaped(Joined(columns, 1), {count * width});
 }
 
-ValueId PathLines::Numbers(ValueId bytes, const Type& type, int32_t width) {
+ValueId PathLines::Numbers(ValueId bytes, Type type, int32_t width) {
   if (width == 1) return Reshaped(Converted(bytes, type.element), type.shape);
   const int64_t count = ElementCount(type.shape);
   const Type column{ElementType::kU8, {count, 1}};

@@ -16,10 +16,9 @@ class PathLines {
   PathLines(Program& program, PassBudget& budget, std::vector<Op>& out)
       : program_(program), budget_(budget), out_(out) {}
 
-  ValueId NewValue(const Type& type);
-  ValueId Do(OpCode code, std::vector<ValueId> operands, const Type& type,
-             Attributes attributes = {});
-  ValueId Number(int64_t number, const Type& type);
+  ValueId NewValue(Type type);
+  ValueId Do(OpCode code, std::vector<ValueId> operands, Type type, Attributes attributes = {});
+  ValueId Number(int64_t number, Type type);
   ValueId Reshaped(ValueId id, const Shape& shape);
   ValueId Converted(ValueId id, ElementType element);
   // `length` elements of a row, from `first` on.
@@ -33,7 +32,7 @@ class PathLines {
   ValueId Bits(ValueId bools);
   ValueId Bools(ValueId bytes, int64_t count);
   ValueId Bytes(ValueId numbers, int32_t width);
-  ValueId Numbers(ValueId bytes, const Type& type, int32_t width);
+  ValueId Numbers(ValueId bytes, Type type, int32_t width);
 
   Type TypeOf(ValueId id) const { return program_[id].type; }
 

@@ -168,7 +168,7 @@ class Recorder {
     size_t place;
     ValueId test, body, result;
   };
-  Carried Carry(Op& op, std::vector<Op>& before, const Type& type) {
+  Carried Carry(Op& op, std::vector<Op>& before, Type type) {
     PathLines lines(program_, budget_, before);
     Type whole = type;
     const int64_t elements = op.attributes.elements;
