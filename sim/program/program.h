@@ -121,10 +121,10 @@ struct Attributes {
   std::vector<int64_t> dims;
   std::string site;                           // while, event, choice: the site's name
   Comparison comparison = Comparison::kLt;    // while (stop test), event
-  int64_t max_iter = 0;                       // while: cap >= 1; for: trip count >= 0
   CapOrder cap_order = CapOrder::kTestFirst;  // while
   bool predicate = false;                     // while: the test yields a bool, stop
   bool has_entry = false;  // while: third yield of the test region is the entry threshold
+  int64_t max_iter = 0;    // while: cap >= 1; for: trip count >= 0
   int64_t elements = 0;    // while: 0 per instance, n >= 1 per element of the leading axis
   int32_t carried = 0;     // while, for and their vjp: number of carried values
   int32_t scanned = 0;     // for: number of operands that it takes element by element
@@ -139,16 +139,16 @@ struct Attributes {
   bool transposed = false;               // triangular_solve, lu_solve
   bool unit = false;                     // triangular_solve: ones on the diagonal
   bool error = false;                    // halt: its instance is one that failed
-  int32_t draw = 0;                      // uniform, normal, stochastic casts: its number (draws.h)
-  // Filled in by AssignPrecision for sum and cumsum:
+  // Fields of one size stand together: a program holds millions of bytes of these.
+  Format accumulator = Format::kF32;  // sum, cumsum: filled in by AssignPrecision, as is `order`
+  int32_t draw = 0;                   // uniform, normal, stochastic casts: its number (draws.h)
+  // tape: the primal value that it reads; *_vjp: the first result of the loop
+  ValueId primal = ValueId::kNone;
   SumOrder order = Order::kPairwise;
-  Format accumulator = Format::kF32;
-  // Adjoint programs only:
-  ValueId primal = ValueId::kNone;  // tape: the primal value read; *_vjp: first result of the loop
-  int32_t input = -1;               // accumulate: index into Program::inputs
-  int64_t last = 0;                 // while_vjp: how many of its last iterations; 0: all
-  ValueId where =
-      ValueId::kNone;  // the operation is executed where this mask holds (kNone: everywhere)
+  int32_t input = -1;  // accumulate: index into Program::inputs
+  // Adjoint programs: the operation is executed where this mask holds (kNone: everywhere).
+  ValueId where = ValueId::kNone;
+  int64_t last = 0;  // while_vjp: how many of its last iterations; 0: all
 };
 
 struct Op {

@@ -45,6 +45,13 @@ class ResolvedPolicy:
     def __repr__(self) -> str:
         return summary.of_policy(self)
 
+    @property
+    def rounds_by_chance(self) -> bool:
+        """Whether casts into a role or at a site round stochastically. Such a run follows no path."""
+        roundings = [role.rounding for role in self.roles.values()]
+        roundings += [setting.get("rounding", "") for setting in self.sites.values()]
+        return "stochastic" in roundings
+
     @classmethod
     def of(cls, message: policy_pb2.ResolvedPolicy) -> "ResolvedPolicy":
         roles = {

@@ -201,7 +201,8 @@ def look_closely(
     index: tuple[int, ...] = (),
 ) -> Fork:
     """What both runs of one instance do at a step at which they part: they run again, alone. `site` and
-    `index`: of the decision, where paths told it."""
+    `index`: of the decision, where paths told it. A side that rounds by chance follows no path, so its margin
+    is that of the nearest test."""
     alone = work.take([instance])
     count = step + 1
     variants = (reference, other)
@@ -214,11 +215,12 @@ def look_closely(
     name, kind = (site, _kind(a, site)) if recorded else _parting_site(a, b, step)
     sides = [_side(run, name, kind, step) for run in (a, b)]
     if recorded:
-        for k, (variant, run) in enumerate(zip(variants, (b, a))):
-            if not sides[k].exact and run.path is not None:
+        for k, (variant, own, their) in enumerate(zip(variants, (a, b), (b, a))):
+            follows = not own.program.policy.rounds_by_chance
+            if not sides[k].exact and follows and their.path is not None:
                 work.calls.expect(count)
                 forced = alone.run(
-                    variant, gradient=False, steps=count, diagnostics="summary", path=run.path
+                    variant, gradient=False, steps=count, diagnostics="summary", path=their.path
                 )
                 sides[k] = _exact(sides[k], forced, name, step)
     trace = traces_of(a).get(name)
