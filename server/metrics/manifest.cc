@@ -37,8 +37,9 @@ const Values kRoles = {"state",   "dynamics",  "solver", "termination", "event",
 const Values kPhases = {"input", "forward", "adjoint"};
 const Values kLostIn = {"queued", "forward", "adjoint", "stream"};
 
-const std::vector<double> kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-                                      1,     2.5,    5,     10,   30,    60,   120, 300};
+const std::vector<double> kSeconds = {1e-5, 2.5e-5, 5e-5,  1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3,
+                                      5e-3, 0.01,   0.025, 0.05, 0.1,    0.25, 0.5,  1,
+                                      2.5,  5,      10,    30,   60,     120,  300};
 const std::vector<double> kBatch = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576};
 // The executors count in these very buckets.
 const std::vector<double> kIterations(sim::kIterationBounds.begin(), sim::kIterationBounds.end());

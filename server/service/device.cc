@@ -97,8 +97,8 @@ absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
   }
   if (!unusable.empty()) notes.push_back(absl::StrCat("GPUs that cannot be used: ", without));
   device.note = absl::StrJoin(notes, "; ");
-  device.engine = std::make_shared<const sim::Engine>(
-      std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(std::move(opened))));
+  device.engine = std::make_shared<const sim::Engine>(std::shared_ptr<sim::Executor>(
+      sim::MakeCudaExecutor(std::move(opened), {.watch = device.compiles})));
   return device;
 }
 

@@ -288,7 +288,15 @@ class Callers {
   std::vector<std::unique_ptr<v1::Simgrad::Stub>> stubs_;
 };
 
-// The server and the echo, measured in turn.
+// An echo, and those who call it.
+struct Yardstick {
+  Yardstick(const std::string& info, const std::string& rollout)
+      : process(info, rollout), callers(process.target()) {}
+  EchoProcess process;
+  Callers callers;
+};
+
+// The server and the echoes, measured in turn.
 class Bench {
  public:
   Bench(const std::string& target, pid_t server, double seconds)
@@ -296,14 +304,16 @@ class Bench {
         service_(target),
         server_(server),
         seconds_(seconds),
-        process_(service_.Answer(kInfo), service_.Answer(kTiny)),
-        echo_(process_.target()) {}
+        smallest_echo_(service_.Answer(kInfo), service_.Answer(kSmallest)),
+        tiny_echo_("", service_.Answer(kTiny)) {}
 
   void Round() {
-    const double info_echo = Echo("echo info", kInfo).ok;
+    const double info_echo = Echo(smallest_echo_, "echo info", kInfo).ok;
     Add("info_over_echo", Ours("info", kInfo).ok / info_echo);
-    const double tiny_echo = Echo("echo rollout", kTiny).ok;
-    Add("tiny_over_echo", Ours("tiny rollout", kTiny).ok / tiny_echo);
+    Echo(smallest_echo_, "echo smallest", kSmallest);
+    Ours("smallest", kSmallest);
+    const double tiny_echo = Echo(tiny_echo_, "echo tiny", kTiny).ok;
+    Add("tiny_over_echo", Ours("tiny", kTiny).ok / tiny_echo);
     Overload();
     BesideHuge();
   }
@@ -322,7 +332,9 @@ class Bench {
   }
 
  private:
-  const Load kInfo{Method::kInfo, {}, 64}, kTiny{Method::kRollout, Request(1, 1), 64};
+  const Load kInfo{Method::kInfo, {}, 64};
+  const Load kSmallest{Method::kRollout, Request(1, 1), 64};
+  const Load kTiny{Method::kRollout, Request(4, 10), 64};
 
   // 64 callers saturate the server, and 256 are more than its queue holds.
   void Overload() {
@@ -355,8 +367,8 @@ class Bench {
     Add("beside_huge_rate", beside.ok / alone.ok);
     Add("beside_huge_p99", beside.p99_ms / alone.p99_ms);
   }
-  Rate Echo(const char* what, const Load& load) {
-    return Shown(what, load, echo_.Measure(load, process_.pid(), seconds_));
+  Rate Echo(Yardstick& echo, const char* what, const Load& load) {
+    return Shown(what, load, echo.callers.Measure(load, echo.process.pid(), seconds_));
   }
   Rate Ours(const char* what, const Load& load) {
     return Shown(what, load, service_.Measure(load, server_, seconds_));
@@ -375,8 +387,7 @@ class Bench {
   Callers service_;
   const pid_t server_;
   const double seconds_;
-  EchoProcess process_;
-  Callers echo_;
+  Yardstick smallest_echo_, tiny_echo_;
   std::map<std::string, std::vector<double>> ratios_;
   std::map<int, std::vector<double>> goodput_;  // by callers
 };

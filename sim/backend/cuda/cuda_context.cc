@@ -21,7 +21,7 @@ absl::StatusOr<std::shared_ptr<const Module>> CudaModule::Load(std::shared_ptr<C
   const auto images = SplitImages(image);
   if (!images.ok()) return images.status();
   if (absl::Status status = context->Enter(); !status.ok()) return status;
-  std::shared_ptr<CudaModule> module(new CudaModule(context));
+  std::shared_ptr<CudaModule> module(new CudaModule(context, static_cast<int64_t>(image.size())));
   for (const std::string& part : *images) {
     CUmodule loaded = nullptr;
     const absl::Status status = context->Check(

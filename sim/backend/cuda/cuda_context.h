@@ -108,7 +108,8 @@ class CudaModule : public Module {
   }
 
  private:
-  explicit CudaModule(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  CudaModule(std::shared_ptr<Context> context, int64_t bytes)
+      : Module(bytes), context_(std::move(context)) {}
 
   std::shared_ptr<Context> context_;
   std::vector<CUmodule> parts_;

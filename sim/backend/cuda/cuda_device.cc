@@ -19,8 +19,8 @@ namespace {
 
 // Of pinned memory that is kept for the next request.
 constexpr int64_t kIdlePinnedBytes = int64_t{1} << 30;
-// Of some hundred KiB of device memory each.
-constexpr size_t kMostModules = 256;
+// Of modules, some hundred KiB each.
+constexpr int64_t kMostModuleBytes = int64_t{256} << 20;
 
 std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
@@ -33,7 +33,7 @@ class CudaDevice : public Device {
       : context_(std::move(context)),
         memory_(std::move(memory)),
         limits_(std::move(limits)),
-        kernels_(std::move(tools), std::move(cache_folder), kMostModules) {}
+        kernels_(std::move(tools), std::move(cache_folder), kMostModuleBytes) {}
   ~CudaDevice() override {
     if (!context_->Enter().ok()) return;
     pinned_.Clear([this](void* data) { context_->driver().cuMemFreeHost(data); });

@@ -12,8 +12,7 @@
 namespace simgrad::sim {
 namespace {
 
-// As many as a server keeps programs by default (--program_cache_entries).
-constexpr size_t kMostSources = 256;
+constexpr int64_t kMostSourceBytes = int64_t{64} << 20;
 
 cuda::GenerateOptions OptionsFor(const NumericalProgram& program, std::vector<bool> per_step,
                                  const CudaExecutorOptions& asked, Recording recording) {
@@ -41,7 +40,9 @@ class CudaExecutor : public Executor {
  public:
   CudaExecutor(std::vector<std::shared_ptr<cuda::Device>> devices,
                const CudaExecutorOptions& options)
-      : devices_(std::move(devices)), options_(options) {}
+      : devices_(std::move(devices)),
+        options_(options),
+        sources_(kMostSourceBytes, options.watch) {}
   std::string_view name() const override { return "cuda"; }
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
@@ -76,7 +77,7 @@ class CudaExecutor : public Executor {
   std::vector<std::shared_ptr<cuda::Device>> devices_;
   CudaExecutorOptions options_;
   std::mutex mutex_;
-  cuda::SourceCache sources_{kMostSources};
+  cuda::SourceCache sources_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "sim/backend/compile_watch.h"
 #include "sim/backend/cuda/device.h"
 #include "sim/backend/executor.h"
 
@@ -24,6 +25,8 @@ struct CudaExecutorOptions {
   std::optional<int64_t> checkpoint_bytes;
   std::optional<int64_t> record_bytes;
   int64_t longest_function = 0;  // statements (GenerateOptions); 0: the default
+  // Asked for the memory of texts that are kept.
+  std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();
 };
 
 std::unique_ptr<Executor> MakeCudaExecutor(std::shared_ptr<cuda::Device> device,

@@ -87,7 +87,13 @@ class Buffer {
 // A compiled text.
 class Module {
  public:
+  // `bytes`: of its image, which stands for what the driver and the device keep of it.
+  explicit Module(int64_t bytes = 0) : bytes_(bytes) {}
   virtual ~Module() = default;
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int64_t bytes_;
 };
 
 // A point in the work of a stream. Until it is recorded, nothing waits for it.

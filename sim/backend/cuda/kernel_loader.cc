@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "sim/backend/cuda/generate.h"
 
 namespace simgrad::sim::cuda {
@@ -27,8 +28,8 @@ const std::string& HeadersDigest() {
 
 }  // namespace
 
-KernelLoader::KernelLoader(KernelTools tools, std::string folder, size_t most_modules)
-    : tools_(std::move(tools)), folder_(std::move(folder)), modules_(most_modules) {
+KernelLoader::KernelLoader(KernelTools tools, std::string folder, int64_t most_bytes)
+    : tools_(std::move(tools)), folder_(std::move(folder)), modules_(most_bytes, tools_.watch) {
   if (tools_.least_options.empty()) return;
   improver_ = std::jthread([this](std::stop_token stop) { Improve(std::move(stop)); });
 }
@@ -86,6 +87,12 @@ void KernelLoader::AskForBest(const Text& text) {
 
 KernelLoader::Loaded KernelLoader::Compile(const std::string& text, Optimisation optimisation,
                                            std::string* image) {
+  const int64_t bytes = NvrtcBytes(static_cast<int64_t>(text.size()));
+  const HeldMemory memory = tools_.watch->ForCompile(bytes);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there is no memory now for the ", bytes, " bytes that compiling takes"));
+  }
   const auto start = std::chrono::steady_clock::now();
   absl::StatusOr<std::string> compiled = tools_.compile(text, optimisation);
   const double seconds =

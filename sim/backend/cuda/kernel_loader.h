@@ -3,12 +3,12 @@
 // Optimising a text takes seconds. The first request therefore runs a kernel that was compiled
 // almost without optimisation, while a thread of the loader compiles the optimised one for later
 // requests. Both compute the same bits.
-// Errors: those of the compiler and of loading; they are not kept. Threads: any; requests for the
-//   same text share one compilation.
+// Errors: those of the compiler and of loading; RESOURCE_EXHAUSTED where the watch has no memory for a
+//   compilation. They are not kept. Threads: any; requests for the same text share one compilation.
 #pragma once
 
 #include <condition_variable>
-#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -33,13 +33,14 @@ struct KernelTools {
   // All that an image depends on beside text and headers. No `least`: there is no such compilation.
   std::string best_options;
   std::string least_options;
-  std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();  // told of compilations
+  // Told of compilations, and asked for their memory and for that of modules.
+  std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();
 };
 
 class KernelLoader {
  public:
-  // `folder`: of compiled kernels, the best ones alone; empty: none.
-  KernelLoader(KernelTools tools, std::string folder, size_t most_modules);
+  // `folder`: of compiled kernels, the best ones alone; empty: none. `most_bytes`: of modules in memory.
+  KernelLoader(KernelTools tools, std::string folder, int64_t most_bytes);
   // Waits for the text that is being compiled, if there is one.
   ~KernelLoader();
 

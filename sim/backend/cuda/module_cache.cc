@@ -45,10 +45,19 @@ ModuleCache::Answer ModuleCache::Get(const std::string& key, const std::function
   }
   if (module.valid()) return {module.get(), false};
   Loaded made = Made(make);
+  const int64_t bytes = made.ok() ? (*made)->bytes() : 0;
+  HeldMemory memory = made.ok() ? watch_->ForCache(bytes) : nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   // Under the lock: no other thread drops an entry that is not ready.
   promise.set_value(made);
-  if (!made.ok()) Drop(index_.at(key));
+  const Entries::iterator entry = index_.at(key);
+  if (memory == nullptr) {
+    Drop(entry);
+  } else {
+    entry->memory = std::move(memory);
+    entry->bytes = bytes;
+    bytes_ += bytes;
+  }
   DropUnused();
   return {std::move(made), true};
 }
@@ -58,13 +67,19 @@ size_t ModuleCache::size() const {
   return entries_.size();
 }
 
+int64_t ModuleCache::bytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return bytes_;
+}
+
 void ModuleCache::Drop(Entries::iterator entry) {
+  bytes_ -= entry->bytes;
   index_.erase(entry->key);
   entries_.erase(entry);
 }
 
 void ModuleCache::DropUnused() {
-  for (auto entry = entries_.end(); entry != entries_.begin() && entries_.size() > most_;) {
+  for (auto entry = entries_.end(); entry != entries_.begin() && bytes_ > most_bytes_;) {
     const auto candidate = std::prev(entry);
     const bool unused = IsReady(candidate->module) && candidate->module.get().ok() &&
                         candidate->module.get()->use_count() == 1;

@@ -33,6 +33,9 @@ bool NvrtcCompilesQuickly();
 // Errors: FAILED_PRECONDITION where all that it knows are larger.
 absl::StatusOr<std::string> NvrtcTarget(int wanted, const std::vector<int>& known);
 
+// Bytes of host memory that compiling a text of so many bytes takes at most.
+constexpr int64_t NvrtcBytes(int64_t text_bytes) { return (int64_t{64} << 20) + 400 * text_bytes; }
+
 // `architecture`: sm_90.
 // Joined images (kernel_image.h), one for each part of the text; parts are compiled at once.
 absl::StatusOr<std::string> CompileWithNvrtc(const std::string& text,

@@ -1,9 +1,20 @@
 #include "sim/backend/cuda/source_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace simgrad::sim::cuda {
+namespace {
+
+int64_t HeldBytes(const GeneratedSource& source) {
+  const size_t bytes =
+      sizeof(source) + source.text.capacity() + source.numbers.capacity() * sizeof(double) +
+      source.integers.capacity() * sizeof(int64_t) + source.fields.capacity() * sizeof(Field);
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
 
 std::shared_ptr<const GeneratedSource> SourceCache::Find(
     const std::shared_ptr<const NumericalProgram>& program, const GenerateOptions& options) {
@@ -25,17 +36,36 @@ absl::StatusOr<std::shared_ptr<const GeneratedSource>> SourceCache::Get(
   absl::StatusOr<GeneratedSource> made = Generate(*program, options);
   if (!made.ok()) return made.status();
   auto source = std::make_shared<const GeneratedSource>(*std::move(made));
+  const int64_t bytes = HeldBytes(*source);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (auto found = Find(program, options)) return found;
-  entries_.remove_if([](const Entry& entry) { return entry.program.expired(); });
-  entries_.push_front({program, options, source});
-  if (entries_.size() > most_) entries_.pop_back();
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const auto next = std::next(entry);
+    if (entry->program.expired()) Drop(entry);
+    entry = next;
+  }
+  if (bytes > most_bytes_) return source;
+  while (bytes_ + bytes > most_bytes_) Drop(std::prev(entries_.end()));
+  HeldMemory memory = watch_->ForCache(bytes);
+  if (memory == nullptr) return source;
+  entries_.push_front({program, options, source, bytes, std::move(memory)});
+  bytes_ += bytes;
   return source;
+}
+
+void SourceCache::Drop(std::list<Entry>::iterator entry) {
+  bytes_ -= entry->bytes;
+  entries_.erase(entry);
 }
 
 size_t SourceCache::size() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return entries_.size();
+}
+
+int64_t SourceCache::bytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return bytes_;
 }
 
 }  // namespace simgrad::sim::cuda

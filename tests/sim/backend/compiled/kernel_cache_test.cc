@@ -20,6 +20,7 @@
 #include "sim/backend/compiled/memory_need.h"
 #include "sim/plan/make_plan.h"
 #include "sim/program/builder.h"
+#include "tests/sim/backend/purse.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim::compiled {
@@ -346,32 +347,8 @@ TEST_F(KernelCacheTest, AnExceptionIsAnError) {
 
 // ---- whose memory it is ----
 
-// Has so much memory, and counts what is held of it.
-class Purse final : public CompileWatch {
- public:
-  HeldMemory ForCompile(int64_t bytes) override { return Take(bytes, compile_bytes); }
-  HeldMemory ForCache(int64_t bytes) override { return Take(bytes, cache_bytes); }
-  void Compiled(CompileQuality quality, double seconds) override {
-    ++compiled[static_cast<size_t>(quality)];
-    EXPECT_GT(seconds, 0);
-  }
-  std::atomic<int64_t> compile_bytes = int64_t{1} << 40, cache_bytes = int64_t{1} << 40;
-  std::atomic<int64_t> held = 0;
-  std::atomic<int> compiled[2] = {0, 0};
-
- private:
-  HeldMemory Take(int64_t bytes, int64_t limit) {
-    if (bytes > limit) return nullptr;
-    held += bytes;
-    return HeldMemory(new int64_t(bytes), [this](const int64_t* taken) {
-      held -= *taken;
-      delete taken;
-    });
-  }
-};
-
 TEST_F(KernelCacheTest, WithoutMemoryTheBestWaitsForTheNextRequest) {
-  const auto purse = std::make_shared<Purse>();
+  const auto purse = std::make_shared<tests::Purse>();
   KernelCache cache({.watch = purse});
   purse->compile_bytes = 1000;
   const auto none = cache.Get(RequestOf(LineProgram(0.5)), Wanted::kBest, {});
@@ -388,7 +365,7 @@ TEST_F(KernelCacheTest, WithoutMemoryTheBestWaitsForTheNextRequest) {
 
 TEST_F(KernelCacheTest, ACompileThatItsCallersLeftHasMemoryOfItsOwn) {
   Gate gate;
-  const auto purse = std::make_shared<Purse>();
+  const auto purse = std::make_shared<tests::Purse>();
   purse->cache_bytes = 0;
   KernelCache cache({.watch = purse, .before_compile = [&](Effort) { gate.Pass(); }});
   const KernelRequest request = RequestOf(LineProgram(0.5));
@@ -404,7 +381,7 @@ TEST_F(KernelCacheTest, ACompileThatItsCallersLeftHasMemoryOfItsOwn) {
 }
 
 TEST_F(KernelCacheTest, WhatThereIsNoMemoryForIsNotKept) {
-  const auto purse = std::make_shared<Purse>();
+  const auto purse = std::make_shared<tests::Purse>();
   purse->cache_bytes = 0;
   KernelCache cache({.watch = purse});
   for (uint64_t time = 1; time <= 2; ++time) {
@@ -415,7 +392,7 @@ TEST_F(KernelCacheTest, WhatThereIsNoMemoryForIsNotKept) {
 }
 
 TEST_F(KernelCacheTest, GivesUpWhatNothingUses) {
-  const auto purse = std::make_shared<Purse>();
+  const auto purse = std::make_shared<tests::Purse>();
   KernelCache cache({.watch = purse});
   const auto held = cache.Get(RequestOf(LineProgram(0.5)), Wanted::kQuick, {});
   ASSERT_TRUE(held.ok());
@@ -441,7 +418,7 @@ Work LineWork(const std::shared_ptr<const NumericalProgram>& program, int64_t in
 }
 
 TEST(ServedBy, PlansAreHeldOfTheMemoryAndGivenUp) {
-  const auto purse = std::make_shared<Purse>();
+  const auto purse = std::make_shared<tests::Purse>();
   CompiledOptions options;
   options.kernels.watch = purse;
   const auto executor = MakeCompiledExecutor(options);

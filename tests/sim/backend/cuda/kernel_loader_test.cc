@@ -13,14 +13,18 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/sim/backend/purse.h"
 
 namespace simgrad::sim::cuda {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kMuch = int64_t{1} << 20;
+
 struct ImageModule : Module {
-  explicit ImageModule(std::string of) : image(std::move(of)) {}
+  explicit ImageModule(std::string of)
+      : Module(static_cast<int64_t>(of.size())), image(std::move(of)) {}
   std::string image;
 };
 
@@ -89,7 +93,7 @@ class KernelLoaderTest : public testing::Test {
 };
 
 TEST_F(KernelLoaderTest, WhoIsInAHurryGetsTheLeastUntilTheBestIsThere) {
-  KernelLoader loader(compiler_.Tools(), "", 8);
+  KernelLoader loader(compiler_.Tools(), "", kMuch);
   EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kSoonest)), "text, least");
   EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kSoonest)), "text, least");
   compiler_.LetBestFinish();
@@ -106,7 +110,7 @@ TEST_F(KernelLoaderTest, WhoIsInAHurryGetsTheLeastUntilTheBestIsThere) {
 }
 
 TEST_F(KernelLoaderTest, WhoWantsTheBestWaitsForItAndNothingElseIsCompiled) {
-  KernelLoader loader(compiler_.Tools(), "", 8);
+  KernelLoader loader(compiler_.Tools(), "", kMuch);
   compiler_.LetBestFinish();
   EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kBest)), "text, best");
   EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kSoonest)), "text, best");
@@ -114,7 +118,7 @@ TEST_F(KernelLoaderTest, WhoWantsTheBestWaitsForItAndNothingElseIsCompiled) {
 }
 
 TEST_F(KernelLoaderTest, AllWhoAreInAHurryAtOnceShareOneCompilation) {
-  KernelLoader loader(compiler_.Tools(), "", 8);
+  KernelLoader loader(compiler_.Tools(), "", kMuch);
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back(
@@ -126,7 +130,7 @@ TEST_F(KernelLoaderTest, AllWhoAreInAHurryAtOnceShareOneCompilation) {
 }
 
 TEST_F(KernelLoaderTest, TheBestIsMadeOnceHoweverOftenItIsAskedFor) {
-  KernelLoader loader(compiler_.Tools(), "", 8);
+  KernelLoader loader(compiler_.Tools(), "", kMuch);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kSoonest)), "text, least");
   }
@@ -140,7 +144,7 @@ TEST_F(KernelLoaderTest, TheBestIsMadeOnceHoweverOftenItIsAskedFor) {
 
 TEST_F(KernelLoaderTest, WhatFindsNoRoomToBeImprovedIsImprovedWhenItIsUsedAgain) {
   constexpr int kTexts = 40;  // more than wait at once
-  KernelLoader loader(compiler_.Tools(), "", 2 * kTexts);
+  KernelLoader loader(compiler_.Tools(), "", kMuch);
   const auto ask = [&](int i) {
     return ImageOf(loader.Load("text " + std::to_string(i), KernelChoice::kSoonest));
   };
@@ -155,10 +159,11 @@ TEST_F(KernelLoaderTest, WhatFindsNoRoomToBeImprovedIsImprovedWhenItIsUsedAgain)
 
 TEST_F(KernelLoaderTest, TheFolderHoldsTheBestAndIsAskedBeforeTheCompiler) {
   compiler_.LetBestFinish();
-  EXPECT_EQ(ImageOf(KernelLoader(compiler_.Tools(), folder_, 8).Load("text", KernelChoice::kBest)),
-            "text, best");
+  EXPECT_EQ(
+      ImageOf(KernelLoader(compiler_.Tools(), folder_, kMuch).Load("text", KernelChoice::kBest)),
+      "text, best");
   Compiler none;
-  KernelLoader loader(none.Tools(), folder_, 8);
+  KernelLoader loader(none.Tools(), folder_, kMuch);
   EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kSoonest)), "text, best");
   EXPECT_TRUE(none.compiled().empty());
   DeviceUse use;
@@ -168,7 +173,7 @@ TEST_F(KernelLoaderTest, TheFolderHoldsTheBestAndIsAskedBeforeTheCompiler) {
 
 TEST_F(KernelLoaderTest, AnImageThatDoesNotLoadIsCompiledAnew) {
   compiler_.LetBestFinish();
-  KernelLoader(compiler_.Tools(), folder_, 8)
+  KernelLoader(compiler_.Tools(), folder_, kMuch)
       .Load("text", KernelChoice::kBest)
       .status()
       .IgnoreError();
@@ -176,7 +181,7 @@ TEST_F(KernelLoaderTest, AnImageThatDoesNotLoadIsCompiledAnew) {
   picky.load = [load = picky.load, first = true](const std::string& image) mutable {
     return std::exchange(first, false) ? absl::InternalError("of another driver") : load(image);
   };
-  KernelLoader loader(std::move(picky), folder_, 8);
+  KernelLoader loader(std::move(picky), folder_, kMuch);
   EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kBest)), "text, best");
   EXPECT_EQ(compiler_.compiled().at("text, best"), 2);
 }
@@ -185,15 +190,30 @@ TEST_F(KernelLoaderTest, WithoutAQuickCompilationEveryoneGetsTheBest) {
   compiler_.LetBestFinish();
   KernelTools tools = compiler_.Tools();
   tools.least_options.clear();
-  KernelLoader loader(std::move(tools), "", 8);
+  KernelLoader loader(std::move(tools), "", kMuch);
   EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kSoonest)), "text, best");
 }
 
 TEST_F(KernelLoaderTest, AFailureIsToldToWhoAsked) {
-  KernelLoader loader(compiler_.Tools(), "", 8);
+  KernelLoader loader(compiler_.Tools(), "", kMuch);
   for (const KernelChoice choice : {KernelChoice::kBest, KernelChoice::kSoonest}) {
     EXPECT_EQ(ImageOf(loader.Load("wrong", choice)), "a syntax error");
   }
+}
+
+TEST_F(KernelLoaderTest, WithoutMemoryNothingIsCompiledUntilThereIsSome) {
+  compiler_.LetBestFinish();
+  const auto purse = std::make_shared<tests::Purse>();
+  KernelTools tools = compiler_.Tools();
+  tools.watch = purse;
+  KernelLoader loader(std::move(tools), "", kMuch);
+  purse->compile_bytes = 0;
+  const auto refused = loader.Load("text", KernelChoice::kBest);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  EXPECT_TRUE(compiler_.compiled().empty());
+  purse->compile_bytes = NvrtcBytes(4);
+  EXPECT_EQ(ImageOf(loader.Load("text", KernelChoice::kBest)), "text, best");
+  EXPECT_EQ(purse->held, 10);  // of the image alone
 }
 
 // Holds best kernels back until they are permitted, and counts how many were begun.
@@ -238,7 +258,7 @@ class HeldBack {
 TEST_F(KernelLoaderTest, ALoaderThatEndsLeavesWhatWaitsToBeImproved) {
   constexpr int kTexts = 30;
   HeldBack slow;
-  auto loader = std::make_unique<KernelLoader>(slow.Tools(compiler_), "", 2 * kTexts);
+  auto loader = std::make_unique<KernelLoader>(slow.Tools(compiler_), "", kMuch);
   for (int i = 0; i < kTexts; ++i) {
     ASSERT_TRUE(loader->Load("text " + std::to_string(i), KernelChoice::kSoonest).ok());
   }

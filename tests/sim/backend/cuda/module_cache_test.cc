@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/sim/backend/purse.h"
 
 namespace simgrad::sim::cuda {
 namespace {
 
-ModuleCache::Loaded MakeModule() { return std::make_shared<const Module>(); }
+constexpr int64_t kImageBytes = 100;
+
+ModuleCache::Loaded MakeModule() { return std::make_shared<const Module>(kImageBytes); }
 ModuleCache::Loaded NeverMade() {
   ADD_FAILURE() << "made again";
   return MakeModule();
@@ -23,7 +26,7 @@ ModuleCache::Loaded NeverMade() {
 bool Has(ModuleCache& cache, const std::string& key) { return !cache.Get(key, MakeModule).made; }
 
 TEST(ModuleCacheTest, TheSecondWhoAsksFindsTheModuleOfTheFirst) {
-  ModuleCache cache(4);
+  ModuleCache cache(4 * kImageBytes);
   const ModuleCache::Answer first = cache.Get("key", MakeModule);
   const ModuleCache::Answer second = cache.Get("key", NeverMade);
   EXPECT_TRUE(first.made);
@@ -34,7 +37,7 @@ TEST(ModuleCacheTest, TheSecondWhoAsksFindsTheModuleOfTheFirst) {
 
 TEST(ModuleCacheTest, AllWhoAskAtOnceWaitForOneToBeMade) {
   constexpr int kThreads = 8;
-  ModuleCache cache(4);
+  ModuleCache cache(4 * kImageBytes);
   std::atomic<int> made{0};
   std::atomic<int> asking{0};
   std::vector<std::shared_ptr<const Module>> modules(kThreads);
@@ -57,7 +60,7 @@ TEST(ModuleCacheTest, AllWhoAskAtOnceWaitForOneToBeMade) {
 }
 
 TEST(ModuleCacheTest, WhoAsksForAnotherModuleDoesNotWait) {
-  ModuleCache cache(4);
+  ModuleCache cache(4 * kImageBytes);
   std::promise<void> finish;
   std::thread slow([&] {
     cache.Get("slow", [&]() -> ModuleCache::Loaded {
@@ -71,7 +74,7 @@ TEST(ModuleCacheTest, WhoAsksForAnotherModuleDoesNotWait) {
 }
 
 TEST(ModuleCacheTest, AFailureIsToldAndNotKept) {
-  ModuleCache cache(4);
+  ModuleCache cache(4 * kImageBytes);
   const auto fail = []() -> ModuleCache::Loaded { return absl::InternalError("a syntax error"); };
   EXPECT_EQ(cache.Get("key", fail).module.status().message(), "a syntax error");
   EXPECT_EQ(cache.size(), 0u);
@@ -79,25 +82,48 @@ TEST(ModuleCacheTest, AFailureIsToldAndNotKept) {
 }
 
 TEST(ModuleCacheTest, WhatThrowsIsAFailureToo) {
-  ModuleCache cache(4);
+  ModuleCache cache(4 * kImageBytes);
   const auto fail = []() -> ModuleCache::Loaded { throw std::bad_alloc(); };
   EXPECT_EQ(cache.Get("key", fail).module.status().code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(cache.Get("key", MakeModule).module.ok());
 }
 
 TEST(ModuleCacheTest, TheLeastRecentlyUsedIsDropped) {
-  ModuleCache cache(2);
+  ModuleCache cache(2 * kImageBytes);
   cache.Get("a", MakeModule);
   cache.Get("b", MakeModule);
   EXPECT_TRUE(Has(cache, "a"));
   cache.Get("c", MakeModule);
   EXPECT_EQ(cache.size(), 2u);
+  EXPECT_EQ(cache.bytes(), 2 * kImageBytes);
   EXPECT_TRUE(Has(cache, "a"));
   EXPECT_FALSE(Has(cache, "b"));
 }
 
+TEST(ModuleCacheTest, ALargeModuleTakesTheRoomOfSeveral) {
+  ModuleCache cache(4 * kImageBytes);
+  for (const char* key : {"a", "b", "c", "d"}) cache.Get(key, MakeModule);
+  cache.Get("large", []() -> ModuleCache::Loaded {
+    return std::make_shared<const Module>(3 * kImageBytes);
+  });
+  EXPECT_EQ(cache.bytes(), 4 * kImageBytes);
+  EXPECT_TRUE(Has(cache, "d"));
+  EXPECT_FALSE(Has(cache, "c"));
+}
+
+TEST(ModuleCacheTest, WhatTheWatchHasNoMemoryForIsGivenAndNotKept) {
+  const auto purse = std::make_shared<tests::Purse>();
+  ModuleCache cache(4 * kImageBytes, purse);
+  cache.Get("kept", MakeModule);
+  EXPECT_EQ(purse->held, kImageBytes);
+  purse->cache_bytes = 0;
+  EXPECT_TRUE(cache.Get("given", MakeModule).module.ok());
+  EXPECT_EQ(cache.size(), 1u);
+  EXPECT_TRUE(cache.Get("kept", NeverMade).module.ok());
+}
+
 TEST(ModuleCacheTest, AModuleInUseStaysAboveTheBoundAndGoesAfterwards) {
-  ModuleCache cache(1);
+  ModuleCache cache(1 * kImageBytes);
   auto used = *cache.Get("used", MakeModule).module;
   cache.Get("a", MakeModule);
   cache.Get("b", MakeModule);

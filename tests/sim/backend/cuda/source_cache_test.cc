@@ -1,15 +1,19 @@
 // A program that is run again is not generated again.
 #include "sim/backend/cuda/source_cache.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/cuda_executor.h"
 #include "tests/sim/backend/cuda/world_cases.h"
+#include "tests/sim/backend/purse.h"
 
 namespace simgrad::sim::cuda {
 namespace {
+
+constexpr int64_t kMuch = int64_t{1} << 30;
 
 std::shared_ptr<const NumericalProgram> ProgramOf(size_t world) {
   auto program = tests::LowerCase(tests::WorldCases(3)[world], "f32", false);
@@ -18,7 +22,7 @@ std::shared_ptr<const NumericalProgram> ProgramOf(size_t world) {
 }
 
 TEST(SourceCacheTest, AProgramIsGeneratedOnceForEachOption) {
-  SourceCache cache(8);
+  SourceCache cache(kMuch);
   const auto program = ProgramOf(0);
   const GenerateOptions thread = {.mapping = Mapping::kThreadPerInstance, .per_step = {false}};
   const GenerateOptions block = {.mapping = Mapping::kBlockPerInstance, .per_step = {false}};
@@ -32,7 +36,7 @@ TEST(SourceCacheTest, AProgramIsGeneratedOnceForEachOption) {
 }
 
 TEST(SourceCacheTest, WhatIsOfAProgramThatHasGoneIsForgotten) {
-  SourceCache cache(8);
+  SourceCache cache(kMuch);
   auto gone = ProgramOf(0);
   const auto kept = ProgramOf(1);
   ASSERT_TRUE(cache.Get(gone, {}).ok() && cache.Get(kept, {}).ok());
@@ -42,16 +46,50 @@ TEST(SourceCacheTest, WhatIsOfAProgramThatHasGoneIsForgotten) {
   EXPECT_EQ(cache.size(), 2u);
 }
 
-TEST(SourceCacheTest, TheLeastRecentlyUsedIsForgotten) {
-  SourceCache cache(2);
+// What a cache holds of the text of one program.
+int64_t BytesOf(const std::shared_ptr<const NumericalProgram>& program) {
+  SourceCache cache(kMuch);
+  EXPECT_TRUE(cache.Get(program, {}).ok());
+  return cache.bytes();
+}
+
+TEST(SourceCacheTest, TheLeastRecentlyUsedIsForgottenAboveSoManyBytes) {
   const std::vector programs = {ProgramOf(0), ProgramOf(1), ProgramOf(2)};
+  std::vector<int64_t> bytes;
+  for (const auto& program : programs) bytes.push_back(BytesOf(program));
+  SourceCache cache(bytes[0] + std::max(bytes[1], bytes[2]));
   const auto first = *cache.Get(programs[0], {});
   const auto second = *cache.Get(programs[1], {});
+  EXPECT_EQ(cache.bytes(), bytes[0] + bytes[1]);
+  EXPECT_GE(bytes[1], static_cast<int64_t>(second->text.size()));
   EXPECT_EQ(*cache.Get(programs[0], {}), first);
   ASSERT_TRUE(cache.Get(programs[2], {}).ok());
-  EXPECT_EQ(cache.size(), 2u);
+  EXPECT_EQ(cache.bytes(), bytes[0] + bytes[2]);
   EXPECT_EQ(*cache.Get(programs[0], {}), first);
   EXPECT_NE(*cache.Get(programs[1], {}), second);
+}
+
+TEST(SourceCacheTest, WhatIsLargerThanTheBoundIsGivenAndNotKept) {
+  const auto program = ProgramOf(0);
+  SourceCache cache(BytesOf(program) - 1);
+  EXPECT_TRUE(cache.Get(program, {}).ok());
+  EXPECT_EQ(cache.size(), 0u);
+}
+
+TEST(SourceCacheTest, WhatTheWatchHasNoMemoryForIsGivenAndNotKept) {
+  const auto purse = std::make_shared<tests::Purse>();
+  SourceCache cache(kMuch, purse);
+  auto program = ProgramOf(0);
+  const auto kept = *cache.Get(program, {});
+  EXPECT_EQ(purse->held, cache.bytes());
+  purse->cache_bytes = 0;
+  const auto other = ProgramOf(1);
+  EXPECT_TRUE(cache.Get(other, {}).ok());
+  EXPECT_EQ(cache.size(), 1u);
+  EXPECT_EQ(*cache.Get(program, {}), kept);
+  program.reset();
+  EXPECT_TRUE(cache.Get(other, {}).ok());
+  EXPECT_EQ(purse->held, 0);
 }
 
 // A device that is asked for modules and has none.
