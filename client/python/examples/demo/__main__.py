@@ -10,6 +10,7 @@ import sys
 import connection
 import depressurization
 import figure
+import hopper
 import metrics
 import octagon
 import restitution
@@ -33,6 +34,7 @@ def main() -> int:
         connection.show(client)
         octagon.show(client)
         depressurization.show(client)
+        hopper.show(client)
         runs = training.show(client)
         restitution.show(client)
         figure.draw(client, runs, options.figure)

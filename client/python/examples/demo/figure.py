@@ -1,4 +1,4 @@
-"""Section 4, the picture: losses, iterations and margins of the three training runs."""
+"""Section 5, the picture: losses, iterations and margins of the three training runs."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Section 5: what an operator sees of all this."""
+"""Section 6: what an operator sees of all this."""
 
 import urllib.request
 
@@ -18,7 +18,7 @@ def show(before: dict[str, float], after: dict[str, float]) -> None:
     of_the_process = [name for name in changed if name.startswith("process_")]
     buckets = [name for name in changed if "_bucket{" in name]
     lines = changed.difference(of_the_process, buckets)
-    heading("5. What an operator sees")
+    heading("6. What an operator sees")
     paragraph(
         f"""The same story in Prometheus metrics: the lines of /metrics that the work above changed.
         Near the boundary, disconnected gradients and stop reasons stand there without anyone

@@ -1,4 +1,4 @@
-"""Section 4, second part: a parameter recovered through impacts."""
+"""Section 5, second part: a parameter recovered through impacts."""
 
 import numpy as np
 from page import paragraph, table

@@ -1,4 +1,4 @@
-"""Section 4, first part: what the missing iteration does to training."""
+"""Section 5, first part: what the missing iteration does to training."""
 
 from dataclasses import dataclass, field
 
@@ -61,7 +61,7 @@ def train(client: sg.Client, preset: str) -> Run:
 
 
 def show(client: sg.Client) -> dict[str, Run]:
-    heading("4. What it does to training")
+    heading("5. What it does to training")
     paragraph(
         f"""{INSTANCES} instances at or just above the boundary, and {ITERATIONS} gradient steps on
         k, three times with the same learning rate. f32 and bf16 with a safe test fall together.
