@@ -39,7 +39,7 @@ constexpr std::array<Preset, 7> kPresets = {{
     {"bf16_unsafe", kB, kB, kB, kS, kB, kB, Order::kSequential, 1, kIeee},
     {"f16_unsafe", kH, kH, kH, kS, kH, kH, Order::kSequential, 1, kIeee},
     {"bf16_safe", kB, kS, kB, kS, kB, kB, Order::kPairwise, 1, kIeee},
-    {"f16_safe", kH, kS, kH, kS, kH, kH, Order::kPairwise, 65536, kIeee},
+    {"f16_safe", kH, kS, kH, kS, kH, kH, Order::kPairwise, 32768, kIeee},
     {"fp8_storage", kS, kS, kE, kS, kE, kS, Order::kPairwise, 1, kSat},
 }};
 

@@ -33,7 +33,7 @@ TEST(Policy, PresetsAreThoseOfTheTable) {
       {"bf16_unsafe", kBf16, kBf16, kBf16, kF32, kBf16, kBf16, Order::kSequential, 1},
       {"f16_unsafe", kF16, kF16, kF16, kF32, kF16, kF16, Order::kSequential, 1},
       {"bf16_safe", kBf16, kF32, kBf16, kF32, kBf16, kBf16, Order::kPairwise, 1},
-      {"f16_safe", kF16, kF32, kF16, kF32, kF16, kF16, Order::kPairwise, 65536},
+      {"f16_safe", kF16, kF32, kF16, kF32, kF16, kF16, Order::kPairwise, 32768},
       {"fp8_storage", kF32, kF32, kE4m3, kF32, kE4m3, kF32, Order::kPairwise, 1},
   };
   ASSERT_EQ(PresetNames().size(), std::size(rows));

@@ -150,7 +150,8 @@ def fixed_point(
     def stops(*carried: Expression) -> tuple[Expression, Any]:
         return carried[count], tol
 
-    far = b.literal(np.finfo(np.float32).max / 4)
+    # What the first test compares: above tol, far from it, and finite in every format.
+    far = b.max(2.0**15, b.value(tol) * 2) if isinstance(tol, Expression) else b.literal(max(2.0**15, tol * 2))
     made, _, _ = b.while_loop(
         site or _site_of(step), [*values, far], stops, body, max_iter=max_iter, cap_first=True
     )

@@ -1,5 +1,6 @@
 #include "sim/backend/compiled/compiled_executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/backend/check_batch.h"
@@ -111,7 +112,7 @@ class Compiled : public CompiledExecutor {
     // The reference keeps every number of a little work.
     constexpr double kPerOperation = 64;
     const double work = WorkOf(*planned, batch);
-    if (kept_->wanted == Wanted::kSoonest && work <= options_.little_work) {
+    if (kept_->wanted == Wanted::kSoonest && work <= LittleWork(*planned)) {
       need.run += static_cast<int64_t>(kPerOperation * work);
     }
     return need;
@@ -142,11 +143,16 @@ class Compiled : public CompiledExecutor {
     return planned.work_per_step * static_cast<double>(batch.instances) *
            static_cast<double>(batch.steps + 1);
   }
+  double LittleWork(const PlannedProgram& planned) const {
+    const auto statements =
+        static_cast<double>(planned.forward_statements + planned.adjoint_statements);
+    return std::max(options_.little_work, options_.little_work_per_statement * statements);
+  }
   bool IsLeftToReference(const PlannedProgram& planned, const Batch& batch) const {
     const int64_t uses = planned.uses++;
     if (planned.statements > options_.most_statements) return true;
     const double work = WorkOf(planned, batch);
-    if (kept_->wanted != Wanted::kSoonest || work > options_.little_work) return false;
+    if (kept_->wanted != Wanted::kSoonest || work > LittleWork(planned)) return false;
     bool ready = true;
     for (Part part : {Part::kForward, Part::kAdjoint}) {
       const KernelRequest request = kept_->RequestOf(planned, part);

@@ -24,9 +24,11 @@ struct CompiledOptions {
   std::optional<Mapping> mapping;  // else as mapping.h says
   bool near_zero = false;          // as KernelOptions
   plan::CutLimits cut;             // of large functions
-  // Element-operations of a run at its caps: at most that many are left to the reference executor
-  // where there is no kernel yet; 0: none.
+  // Element-operations of a run at its caps: at most that many, or at most that many for each
+  // statement to be compiled, are left to the reference executor where there is no kernel yet; both
+  // 0: none. A statement takes about as long to compile as the reference takes for thousands.
   double little_work = 1 << 18;
+  double little_work_per_statement = 64;
   // Of one function or piece; a program with more is left to the reference executor.
   int64_t most_statements = 40'000;
   int64_t most_plan_bytes = int64_t{64} << 20;  // the newest is kept whatever its size

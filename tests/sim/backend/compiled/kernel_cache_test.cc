@@ -470,6 +470,21 @@ TEST(ServedBy, MuchWorkWaitsForQuickCode) {
   EXPECT_EQ(executor->use().runs_compiled, 1u);
 }
 
+TEST(ServedBy, FewStepsOfALongProgramDoNotWaitForItsCode) {
+  CompiledOptions options;
+  const auto program = LineProgram(0.5, 4000);  // 8,000 statements
+  const Work few = LineWork(program, 1, 47), many = LineWork(program, 1, 127);
+  const auto executor = MakeCompiledExecutor(options);
+  ASSERT_TRUE(executor->Create(few.batch, few.options).ok());
+  EXPECT_EQ(executor->use().runs_by_reference, 1u);
+  ASSERT_TRUE(executor->Create(many.batch, many.options).ok());
+  EXPECT_EQ(executor->use().runs_compiled, 1u);
+  options.little_work_per_statement = 0;
+  const auto strict = MakeCompiledExecutor(options);
+  ASSERT_TRUE(strict->Create(few.batch, few.options).ok());
+  EXPECT_EQ(strict->use().runs_compiled, 1u);
+}
+
 TEST(ServedBy, AFunctionOfTooManyStatementsIsLeftToTheReference) {
   CompiledOptions options;
   options.most_statements = 8;
