@@ -1,0 +1,149 @@
+// The system of an implicit derivative, written into a step that runs it, against w + damping w - J' w = g.
+#include "sim/program/implicit_solve.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/program/builder.h"
+#include "sim/program/field_error.h"
+#include "tests/sim/backend/reference/one_step.h"
+
+namespace simgrad::sim {
+namespace {
+
+using enum OpCode;
+using Solver = LoopChoice::Solver;
+
+LoopChoice By(Solver solver, double damping = 0) {
+  return {.how = LoopChoice::How::kImplicit,
+          .solver = solver,
+          .tol = 1e-14,
+          .max_iter = 200,
+          .damping = damping};
+}
+
+// J' of two values, a number a and two numbers b: J' (a, b) = (0.5 b0, (0.25 a + 0.125 b1, 0.25 b0)).
+std::vector<double> TimesJ(const std::vector<double>& v) {
+  return {0.5 * v[1], 0.25 * v[0] + 0.125 * v[2], 0.25 * v[1]};
+}
+// The same as operations.
+std::vector<ValueId> WriteTimesJ(AdjointWriter& w, const std::vector<ValueId>& v) {
+  const Type number{ElementType::kReal, {}};
+  const Type two{ElementType::kReal, {2}};
+  const auto scaled = [&](double by, ValueId x) {
+    return w.Emit(kMul, {w.Number(by, number), x}, number);
+  };
+  const auto part = [&](int64_t start) {
+    Op slice{.code = kSlice, .operands = {v[1]}};
+    slice.attributes.start = {start};
+    slice.attributes.shape = {1};
+    Op reshape{.code = kReshape, .operands = {w.Emit(std::move(slice), {ElementType::kReal, {1}})}};
+    return w.Emit(std::move(reshape), number);
+  };
+  const auto line = [&](ValueId x) {
+    Op reshape{.code = kReshape, .operands = {x}};
+    reshape.attributes.shape = {1};
+    return w.Emit(std::move(reshape), {ElementType::kReal, {1}});
+  };
+  const ValueId b0 = part(0);
+  const ValueId upper = w.Emit(kAdd, {scaled(0.25, v[0]), scaled(0.125, part(1))}, number);
+  Op both{.code = kConcat, .operands = {line(upper), line(scaled(0.25, b0))}};
+  both.attributes.axes = {0};
+  return {scaled(0.5, b0), w.Emit(std::move(both), two)};
+}
+
+struct Written {
+  Builder b{"solve"};
+  std::vector<ValueId> w;
+};
+
+// A step whose next states are w for g, its states.
+void WriteSolve(Written& written, const LoopChoice& choice) {
+  Builder& b = written.b;
+  const Var a = b.State("a", {});
+  const Var two = b.State("b", {2});
+  Program& program = b.program();
+  PassBudget budget;
+  AdjointWriter writer(program, std::vector<bool>(program.values.size(), true), budget);
+  Region& step = program.step;
+  writer.Open(step);
+  const std::string site = "fixed";
+  written.w = SolveImplicit(writer, choice, site, {a.id, two.id},
+                            [&](const std::vector<ValueId>& v) { return WriteTimesJ(writer, v); });
+  writer.Close(step);
+  step.yields = written.w;
+}
+
+std::vector<double> Solved(const LoopChoice& choice, const std::vector<double>& g) {
+  Written written;
+  WriteSolve(written, choice);
+  const auto lowered =
+      tests::LowerForGradient(written.b.program(), tests::PolicyOf({.preset = "f64"}), "");
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  Work work = tests::WorkOf(*lowered, 1, 1);
+  work.batch.inputs[0] = tests::Shared({g[0]}, {});
+  work.batch.inputs[1] = tests::Shared({g[1], g[2]}, {2});
+  tests::Outcome outcome;
+  auto result = tests::Execute(std::move(work), outcome.seen);
+  EXPECT_TRUE(result.ok()) << result.status();
+  outcome.result = *std::move(result);
+  const std::vector<double> b = tests::FinalState(outcome, 1);
+  return {tests::FinalState(outcome, 0)[0], b[0], b[1]};
+}
+
+// |J'| < 0.75, so numbers that change by less than 1e-14 are within 4e-14 of the solution.
+TEST(ImplicitSolve, EitherSolverGivesTheSolution) {
+  const std::vector<double> g = {1.0, -2.0, 3.0};
+  for (const Solver solver : {Solver::kLu, Solver::kIteration}) {
+    for (const double damping : {0.0, 0.5}) {
+      const std::vector<double> w = Solved(By(solver, damping), g);
+      const std::vector<double> moved = TimesJ(w);
+      for (size_t k = 0; k < 3; ++k) {
+        EXPECT_NEAR((1 + damping) * w[k] - moved[k], g[k], 1e-13) << k << " " << damping;
+      }
+    }
+  }
+}
+
+// The loops that a choice writes for `numbers` numbers: their codes and sites.
+std::string LoopsFor(const LoopChoice& choice, int64_t numbers) {
+  Builder b("many");
+  const Var g = b.State("g", {numbers});
+  PassBudget budget;
+  AdjointWriter writer(b.program(), std::vector<bool>(1, true), budget);
+  Region region;
+  writer.Open(region);
+  const std::string site = "fixed";
+  const absl::Status status = WithinBudget([&] {
+    SolveImplicit(writer, choice, site, {g.id}, [](const std::vector<ValueId>& v) { return v; });
+  });
+  if (!status.ok()) return IsLimit(status) ? "limit" : "error";
+  std::string loops;
+  for (const Op& op : region.ops) {
+    if (op.code == kFor) loops += "for " + std::to_string(op.attributes.max_iter);
+    if (op.code == kWhile) loops += "while " + op.attributes.site;
+  }
+  return loops;
+}
+
+TEST(ImplicitSolve, ByItselfItTakesLuForFewNumbersAndIterationForMany) {
+  EXPECT_EQ(LoopsFor(By(Solver::kDefault), kUsualLu), "for 64");
+  EXPECT_EQ(LoopsFor(By(Solver::kDefault), kUsualLu + 1), "while fixed.adjoint");
+}
+
+TEST(ImplicitSolve, AChosenSolverIsTakenUpToItsLimit) {
+  EXPECT_EQ(LoopsFor(By(Solver::kLu), kMostLu), "for 512");
+  EXPECT_EQ(LoopsFor(By(Solver::kLu), kMostLu + 1), "limit");
+  EXPECT_EQ(LoopsFor(By(Solver::kIteration), 1), "while fixed.adjoint");
+}
+
+TEST(ImplicitSolve, OfNoNumbersNothingIsWritten) {
+  EXPECT_EQ(LoopsFor(By(Solver::kDefault), 0), "");
+}
+
+}  // namespace
+}  // namespace simgrad::sim
