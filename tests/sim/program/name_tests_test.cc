@@ -73,9 +73,9 @@ TEST(NameTests, AGuardIsATestAtLevelAllAlone) {
 TEST(NameTests, ASmallNumberGuardsOnlyWhereSelectsAloneReadTheComparison) {
   Builder b("carried");
   const Var x = b.State("x", {});
-  const Var low = b.State("low", {}, "", ElementType::kBool);
+  b.State("low", {}, "", ElementType::kBool);
   const Var is_low = Less(b, x, 0.0, "low");
-  b.SetNext({Select(is_low, x, -x), And(is_low, low)});
+  b.SetNext({Select(is_low, x, -x), is_low});
   EXPECT_EQ(Tests(TestLevel::kAll, b), "low:event ");
 }
 
