@@ -5,7 +5,7 @@
 namespace simgrad::sim::cuda {
 namespace {
 
-// Of a field, so that neighbours of different carriers are aligned for every load.
+// Of a field, so that neighbours of different memory types are aligned for every load.
 constexpr int64_t kAlignment = 256;
 
 bool Travels(FieldKind kind) {
@@ -30,8 +30,8 @@ FieldLayout FieldLayout::Of(const GeneratedSource& source, int64_t instances, in
   for (const Field& field : source.fields) {
     FieldPlace place;
     place.travels = Travels(field.kind);
-    place.bytes =
-        instances * field.elements * (field.per_step ? steps : 1) * CarrierBytes(field.carrier);
+    place.bytes = instances * field.elements * (field.per_step ? steps : 1) *
+                  MemoryTypeBytes(field.memory_type);
     int64_t& end = place.travels ? layout.travelling_bytes : layout.adjoint_bytes;
     place.offset = end;
     end += (place.bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -50,7 +50,7 @@ int FindField(const GeneratedSource& source, FieldKind kind, int32_t index) {
 
 FieldNumbers::FieldNumbers(const Field& field, Mapping mapping, int64_t instances, int64_t steps,
                            std::vector<uint8_t> bytes)
-    : carrier_(field.carrier),
+    : memory_type_(field.memory_type),
       extent_{instances, field.per_step ? steps : 1, field.elements},
       bytes_(std::move(bytes)) {
   const bool spread = mapping == Mapping::kThreadPerInstance;

@@ -39,14 +39,14 @@ class FieldNumbers {
   // Calls put(place in the host's order, number) as EachNumber does.
   template <class Put>
   void Each(const Put& put) const {
-    EachNumber(carrier_, bytes_.data(), extent_, from_, to_, put);
+    EachNumber(memory_type_, bytes_.data(), extent_, from_, to_, put);
   }
   void Put(Tensor& tensor) const {
-    PutNumbers(carrier_, bytes_.data(), extent_, from_, to_, tensor);
+    PutNumbers(memory_type_, bytes_.data(), extent_, from_, to_, tensor);
   }
 
  private:
-  Carrier carrier_;
+  MemoryType memory_type_;
   Extent extent_;
   Strides from_, to_;
   std::vector<uint8_t> bytes_;

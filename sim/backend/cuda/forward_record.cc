@@ -43,7 +43,7 @@ ForwardRecord::ForwardRecord(Device& device, Stream& stream, Stream& copies, con
   const std::vector<int32_t> inputs = p.InputsOf(InputKind::kState);
   const auto add = [&](std::vector<Trajectory>& list, const Value& value) {
     Trajectory& trajectory = list.emplace_back();
-    trajectory.carrier = CarrierOf(value);
+    trajectory.memory_type = MemoryTypeOf(value);
     trajectory.elements = ElementCount(value.type.shape);
   };
   for (int32_t input : options.record_states) {
@@ -64,7 +64,7 @@ int64_t ForwardRecord::StepsPerLaunch(int64_t blocks) const {
   }
   for (const auto* list : {&states_, &exports_}) {
     for (const Trajectory& trajectory : *list) {
-      step += batch_.instances * trajectory.elements * CarrierBytes(trajectory.carrier);
+      step += batch_.instances * trajectory.elements * MemoryTypeBytes(trajectory.memory_type);
     }
   }
   step += static_cast<int64_t>(sites_.size()) * batch_.instances * 9;
@@ -107,7 +107,7 @@ absl::Status ForwardRecord::PrepareTrajectories(KernelArgs& args) {
     for (Trajectory& trajectory : *list) {
       const absl::StatusOr<void*> data =
           Take(trajectory.memory, args.count * batch_.instances * trajectory.elements *
-                                      CarrierBytes(trajectory.carrier));
+                                      MemoryTypeBytes(trajectory.memory_type));
       if (!data.ok()) return data.status();
       trajectory.data = *data;
     }

@@ -60,7 +60,7 @@ class ForwardRecord {
 
  private:
   struct Trajectory {
-    Carrier carrier;
+    MemoryType memory_type;
     int64_t elements;
     Scratch memory;
     void* data = nullptr;

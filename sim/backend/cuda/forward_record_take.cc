@@ -44,7 +44,7 @@ void ForwardRecord::TakeTrajectories(const std::vector<Trajectory>& trajectories
   for (size_t k = 0; k < trajectories.size(); ++k) {
     const Trajectory& trajectory = trajectories[k];
     const int64_t n = trajectory.elements;
-    PutNumbers(trajectory.carrier, staging_.Part<uint8_t>(trajectory.part).data(),
+    PutNumbers(trajectory.memory_type, staging_.Part<uint8_t>(trajectory.part).data(),
                {batch_.instances, sent_.count, n},
                {.instance = n, .step = batch_.instances * n, .element = 1},
                {.first = column * n, .instance = tensors[k].shape[1] * n, .step = n, .element = 1},
@@ -81,7 +81,7 @@ absl::Status ForwardRecord::Send(const KernelArgs& args) {
   for (auto* list : {&states_, &exports_}) {
     for (Trajectory& trajectory : *list) {
       trajectory.part = staging_.Add(
-          trajectory.data, cells * trajectory.elements * CarrierBytes(trajectory.carrier));
+          trajectory.data, cells * trajectory.elements * MemoryTypeBytes(trajectory.memory_type));
     }
   }
   for (SiteArrays& site : sites_) {

@@ -10,7 +10,7 @@ int64_t ArrayBytes(const Program& program, const Region& region) {
     for (ValueId id : op.results) {
       if (id == ValueId::kNone) continue;
       const int64_t count = ElementCount(program[id].type.shape);
-      const int64_t size = CarrierOf(program[id]) == Carrier::kF64 ? 8 : 4;
+      const int64_t size = MemoryTypeOf(program[id]) == MemoryType::kF64 ? 8 : 4;
       if (count > 1 && op.code != OpCode::kLiteral) bytes += size * count;
     }
     for (const Region& nested : op.regions) bytes += ArrayBytes(program, nested);

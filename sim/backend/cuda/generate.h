@@ -39,7 +39,7 @@ enum class FieldKind : uint8_t {
   // What travels with an instance; a checkpoint is a copy of these.
   kState,       // index: place among the state inputs
   kExport,      // of the last step that counted
-  kCost,        // carrier of role objective
+  kCost,        // memory type of role objective
   kHealth,      // i64: -1 fine; else (step << 8) | (phase << 1) | stopped
   kSignature,   // i64, bits of the path signature
   kLastEvent,   // index: event site; bool [elements]
@@ -49,7 +49,7 @@ enum class FieldKind : uint8_t {
   kCotangentMask,
   kExportCotangent,  // of the last step, from the terminal cost
   kExportCotangentMask,
-  kGradient,       // index: input; carrier of role gradient; [steps] outermost if per step
+  kGradient,       // index: input; memory type of role gradient; [steps] outermost if per step
   kConnected,      // index: input; bool
   kAdjointHealth,  // as kHealth
 };
@@ -57,7 +57,7 @@ enum class FieldKind : uint8_t {
 struct Field {
   FieldKind kind = FieldKind::kState;
   int32_t index = 0;
-  Carrier carrier = Carrier::kF32;
+  MemoryType memory_type = MemoryType::kF32;
   int64_t elements = 1;   // without the step axis
   bool per_step = false;  // [steps] more, outermost of all
 };
@@ -98,7 +98,7 @@ absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
 Mapping ChooseMapping(const NumericalProgram& program);
 
 // How a number of a value lies in memory.
-Carrier CarrierOf(const Value& value);
+MemoryType MemoryTypeOf(const Value& value);
 
 // The headers that a generated text includes, by the path under which it does, embedded in the
 // binary: precision/, kernel_abi.h and device/.

@@ -22,16 +22,16 @@ using sim::TerminationColumn;
 inline constexpr int kMaxInputs = 64;
 inline constexpr int kMaxFields = 256;
 
-// How a number lies in memory; every format has one carrier, as in precision/lane.h.
+// How a number lies in memory; every format has one, as in precision/lane.h.
 // kBool: one byte, 0 or 1. kU32: of a u8 too.
-enum class Carrier : int32_t { kF32, kF64, kI32, kI64, kBool, kU32 };
+enum class MemoryType : int32_t { kF32, kF64, kI32, kI64, kBool, kU32 };
 
 // One input of the batch, row-major [instance][step][declared shape].
 struct InputView {
-  const void* data;         // in `carrier`
+  const void* data;         // in `memory_type`
   int64_t instance_stride;  // in elements; 0: shared
   int64_t step_stride;      // in elements; 0: the same at every step
-  Carrier carrier;          // reals: kF32 where every number fits, else kF64; integers: kI64
+  MemoryType memory_type;   // reals: kF32 where every number fits, else kF64; integers: kI64
 };
 
 // Level `instances` of one termination site, for the steps of the chunk.
@@ -73,7 +73,7 @@ struct KernelArgs {
   int64_t blocks;                      // of the launch that wrote the partials, for simgrad_merge
   RangeColumn* ranges;                 // one; integer atomics
   const InstanceSiteView* instance_site;  // [termination sites]
-  void* const* state_trajectory;   // [states]: [count][instances][shape] in the carrier, or null
+  void* const* state_trajectory;  // [states]: [count][instances][shape] in the memory type, or null
   void* const* export_trajectory;  // [exports], likewise
   // [steps]: largest need of an instance, in tape units, also where no tape could be so long; or
   // null.

@@ -7,20 +7,20 @@
 namespace simgrad::sim::cuda {
 namespace {
 
-// Whether numbers of a carrier are stored in a tensor as they are.
-bool IsOwn(Carrier carrier, DType dtype) {
-  switch (carrier) {
-    case Carrier::kF32:
+// Whether numbers of a memory type are stored in a tensor as they are.
+bool IsOwn(MemoryType memory_type, DType dtype) {
+  switch (memory_type) {
+    case MemoryType::kF32:
       return dtype == DType::kF32;
-    case Carrier::kF64:
+    case MemoryType::kF64:
       return dtype == DType::kF64;
-    case Carrier::kI32:
+    case MemoryType::kI32:
       return dtype == DType::kI32;
-    case Carrier::kU32:
+    case MemoryType::kU32:
       return dtype == DType::kU32;
-    case Carrier::kI64:
+    case MemoryType::kI64:
       return dtype == DType::kI64;
-    case Carrier::kBool:
+    case MemoryType::kBool:
       return dtype == DType::kBool;
   }
   return false;
@@ -28,23 +28,23 @@ bool IsOwn(Carrier carrier, DType dtype) {
 
 }  // namespace
 
-int64_t CarrierBytes(Carrier carrier) {
-  switch (carrier) {
-    case Carrier::kF64:
-    case Carrier::kI64:
+int64_t MemoryTypeBytes(MemoryType memory_type) {
+  switch (memory_type) {
+    case MemoryType::kF64:
+    case MemoryType::kI64:
       return 8;
-    case Carrier::kF32:
-    case Carrier::kI32:
-    case Carrier::kU32:
+    case MemoryType::kF32:
+    case MemoryType::kI32:
+    case MemoryType::kU32:
       return 4;
-    case Carrier::kBool:
+    case MemoryType::kBool:
       break;
   }
   return 1;
 }
 
-void PutNumbers(Carrier carrier, const uint8_t* bytes, const Extent& extent, const Strides& from,
-                const Strides& to, Tensor& tensor) {
+void PutNumbers(MemoryType memory_type, const uint8_t* bytes, const Extent& extent,
+                const Strides& from, const Strides& to, Tensor& tensor) {
   uint8_t* const data = tensor.bytes.data();
   const auto own = [data](int64_t i, auto x) {
     if constexpr (std::is_floating_point_v<decltype(x)>) x = precision::Canonical(x);
@@ -58,8 +58,8 @@ void PutNumbers(Carrier carrier, const uint8_t* bytes, const Extent& extent, con
       tensor.SetInt(i, x);
     }
   };
-  IsOwn(carrier, tensor.dtype) ? EachNumber(carrier, bytes, extent, from, to, own)
-                               : EachNumber(carrier, bytes, extent, from, to, converted);
+  IsOwn(memory_type, tensor.dtype) ? EachNumber(memory_type, bytes, extent, from, to, own)
+                                   : EachNumber(memory_type, bytes, extent, from, to, converted);
 }
 
 }  // namespace simgrad::sim::cuda

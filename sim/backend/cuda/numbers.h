@@ -1,4 +1,4 @@
-// Numbers of (instance, step, element) in memory of a carrier, their axes in any order.
+// Numbers of (instance, step, element) of one memory type, their axes in any order.
 //
 // Cost: one pass over the memory, in tiles of instances. So neither side uses a cache line for a
 //   single number, whichever axis is innermost.
@@ -14,7 +14,7 @@
 
 namespace simgrad::sim::cuda {
 
-int64_t CarrierBytes(Carrier carrier);
+int64_t MemoryTypeBytes(MemoryType memory_type);
 
 struct Extent {
   int64_t instances = 0, steps = 1, elements = 1;
@@ -48,26 +48,26 @@ void EachOf(const uint8_t* bytes, const Extent& extent, const Strides& from, con
 
 // Calls put(place by `to`, number): a float, double, int32_t, uint32_t, int64_t or, for a bool, uint8_t.
 template <class Put>
-void EachNumber(Carrier carrier, const uint8_t* bytes, const Extent& extent, const Strides& from,
-                const Strides& to, const Put& put) {
-  switch (carrier) {
-    case Carrier::kF32:
+void EachNumber(MemoryType memory_type, const uint8_t* bytes, const Extent& extent,
+                const Strides& from, const Strides& to, const Put& put) {
+  switch (memory_type) {
+    case MemoryType::kF32:
       return EachOf<float>(bytes, extent, from, to, put);
-    case Carrier::kF64:
+    case MemoryType::kF64:
       return EachOf<double>(bytes, extent, from, to, put);
-    case Carrier::kI32:
+    case MemoryType::kI32:
       return EachOf<int32_t>(bytes, extent, from, to, put);
-    case Carrier::kU32:
+    case MemoryType::kU32:
       return EachOf<uint32_t>(bytes, extent, from, to, put);
-    case Carrier::kI64:
+    case MemoryType::kI64:
       return EachOf<int64_t>(bytes, extent, from, to, put);
-    case Carrier::kBool:
+    case MemoryType::kBool:
       return EachOf<uint8_t>(bytes, extent, from, to, put);
   }
 }
 
 // The same into a tensor, in its own format; NaNs are canonical there.
-void PutNumbers(Carrier carrier, const uint8_t* bytes, const Extent& extent, const Strides& from,
-                const Strides& to, Tensor& tensor);
+void PutNumbers(MemoryType memory_type, const uint8_t* bytes, const Extent& extent,
+                const Strides& from, const Strides& to, Tensor& tensor);
 
 }  // namespace simgrad::sim::cuda

@@ -40,15 +40,15 @@ std::vector<uint8_t> Pack(int64_t count, const Get& get) {
   return bytes;
 }
 
-std::vector<uint8_t> PackAs(Carrier carrier, const Numbers& numbers) {
+std::vector<uint8_t> PackAs(MemoryType memory_type, const Numbers& numbers) {
   // What is sent as f32 goes up as it is.
-  if (carrier == Carrier::kF32 && numbers.tensor != nullptr &&
+  if (memory_type == MemoryType::kF32 && numbers.tensor != nullptr &&
       numbers.tensor->dtype == DType::kF32) {
     return numbers.tensor->bytes;
   }
   const auto real = [&](int64_t i) { return numbers.Real(i); };
-  if (carrier == Carrier::kF32) return Pack<float>(numbers.count, real);
-  if (carrier == Carrier::kF64) return Pack<double>(numbers.count, real);
+  if (memory_type == MemoryType::kF32) return Pack<float>(numbers.count, real);
+  if (memory_type == MemoryType::kF64) return Pack<double>(numbers.count, real);
   return Pack<int64_t>(numbers.count, [&](int64_t i) { return numbers.Integer(i); });
 }
 
@@ -77,11 +77,13 @@ absl::Status UploadedBatch::UploadInput(const Batch& batch, size_t input, InputV
   const Numbers numbers = {bound ? &binding.tensor : nullptr, declared.default_value.value_or(0.0),
                            bound ? binding.tensor.count() : count};
   const bool real = type.element == ElementType::kReal;
-  view.carrier = !real ? Carrier::kI64 : AllFitFloat(numbers) ? Carrier::kF32 : Carrier::kF64;
+  view.memory_type = !real                  ? MemoryType::kI64
+                     : AllFitFloat(numbers) ? MemoryType::kF32
+                                            : MemoryType::kF64;
   view.step_stride = bound && binding.per_step ? count : 0;
   view.instance_stride =
       bound && binding.per_instance ? count * (binding.per_step ? batch.steps : 1) : 0;
-  const std::vector<uint8_t> bytes = PackAs(view.carrier, numbers);
+  const std::vector<uint8_t> bytes = PackAs(view.memory_type, numbers);
   const absl::StatusOr<void*> data = Keep(bytes.data(), static_cast<int64_t>(bytes.size()));
   if (!data.ok()) return data.status();
   view.data = *data;

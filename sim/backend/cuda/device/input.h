@@ -19,7 +19,7 @@ SIMGRAD_HD inline int64_t PlaceIn(const InputView& view, int64_t instance, int64
 SIMGRAD_HD inline double ReadReal(const InputView& view, int64_t instance, int64_t t,
                                   int64_t element) {
   const int64_t place = PlaceIn(view, instance, t, element);
-  return view.carrier == Carrier::kF32
+  return view.memory_type == MemoryType::kF32
              ? static_cast<double>(static_cast<const float*>(view.data)[place])
              : static_cast<const double*>(view.data)[place];
 }

@@ -45,29 +45,29 @@ constexpr std::string_view kAdjointPart = R"(#endif
 )";
 constexpr std::string_view kEndOfPart = "#endif\n";
 
-Carrier MemoryCarrier(plan::Carrier carrier) {
+MemoryType MemoryTypeOf(plan::Carrier carrier) {
   switch (carrier) {
     case plan::Carrier::kBool:
-      return Carrier::kBool;
+      return MemoryType::kBool;
     case plan::Carrier::kI32:
-      return Carrier::kI32;
+      return MemoryType::kI32;
     case plan::Carrier::kI64:
-      return Carrier::kI64;
+      return MemoryType::kI64;
     case plan::Carrier::kU32:
     case plan::Carrier::kU8:
-      return Carrier::kU32;
+      return MemoryType::kU32;
     case plan::Carrier::kF32:
-      return Carrier::kF32;
+      return MemoryType::kF32;
     case plan::Carrier::kF64:
       break;
   }
-  return Carrier::kF64;
+  return MemoryType::kF64;
 }
 
-std::string TypeOf(Carrier carrier) {
+std::string TypeOf(MemoryType memory_type) {
   constexpr std::string_view kNames[] = {"float",   "double", "int32_t",
                                          "int64_t", "bool",   "uint32_t"};
-  return std::string(kNames[static_cast<size_t>(carrier)]);
+  return std::string(kNames[static_cast<size_t>(memory_type)]);
 }
 
 FieldKind KindOf(plan::FieldKind kind) {
@@ -183,9 +183,9 @@ class ProgramText {
 
   // ---- fields ----
 
-  int AddField(FieldKind kind, size_t index, Carrier carrier, int64_t elements,
+  int AddField(FieldKind kind, size_t index, MemoryType memory_type, int64_t elements,
                bool per_step = false) {
-    fields_.push_back({kind, static_cast<int32_t>(index), carrier, elements, per_step});
+    fields_.push_back({kind, static_cast<int32_t>(index), memory_type, elements, per_step});
     return static_cast<int>(fields_.size()) - 1;
   }
 
@@ -196,14 +196,14 @@ class ProgramText {
   // The fields of the plan come first, under the same numbers.
   void AddFields() {
     for (const plan::Field& f : plan_.fields) {
-      AddField(KindOf(f.kind), static_cast<size_t>(f.index), MemoryCarrier(f.carrier), f.count);
+      AddField(KindOf(f.kind), static_cast<size_t>(f.index), MemoryTypeOf(f.carrier), f.count);
     }
-    health_ = AddField(kHealth, 0, Carrier::kI64, 1);
-    signature_ = AddField(kSignature, 0, Carrier::kI64, 1);
+    health_ = AddField(kHealth, 0, MemoryType::kI64, 1);
+    signature_ = AddField(kSignature, 0, MemoryType::kI64, 1);
     for (size_t k = 0; k < plan_.events.size(); ++k) {
-      const Carrier of_last = plan_.events[k].chooses ? Carrier::kI32 : Carrier::kBool;
+      const MemoryType of_last = plan_.events[k].chooses ? MemoryType::kI32 : MemoryType::kBool;
       last_.push_back(AddField(kLastEvent, k, of_last, plan_.events[k].elements));
-      first_.push_back(AddField(kFirstEvent, k, Carrier::kI64, 1));
+      first_.push_back(AddField(kFirstEvent, k, MemoryType::kI64, 1));
     }
     to_.gradient.assign(program_.inputs.size(), -1);
     to_.connected.assign(program_.inputs.size(), -1);
@@ -213,10 +213,10 @@ class ProgramText {
       if (!numerical_.adjoint_spec->wanted[i]) continue;
       const int64_t count = ElementCount(ValueOf(i).type.shape);
       to_.gradient[i] =
-          AddField(kGradient, i, wide ? Carrier::kF64 : Carrier::kF32, count, per_step(i));
-      to_.connected[i] = AddField(kConnected, i, Carrier::kBool, 1);
+          AddField(kGradient, i, wide ? MemoryType::kF64 : MemoryType::kF32, count, per_step(i));
+      to_.connected[i] = AddField(kConnected, i, MemoryType::kBool, 1);
     }
-    adjoint_health_ = AddField(kAdjointHealth, 0, Carrier::kI64, 1);
+    adjoint_health_ = AddField(kAdjointHealth, 0, MemoryType::kI64, 1);
   }
 
   void SetOptions() {
@@ -294,7 +294,7 @@ class ProgramText {
   // What of a field is memory of its own; else the thread has it.
   bool InMemory(const Field& f) const { return block_ && f.elements != 1; }
   std::string Memory(int field) const {
-    return Cat("static_cast<", TypeOf(fields_[static_cast<size_t>(field)].carrier),
+    return Cat("static_cast<", TypeOf(fields_[static_cast<size_t>(field)].memory_type),
                "*>(args.field[", field, "])");
   }
   // Element `at` of the instance.
@@ -316,7 +316,7 @@ class ProgramText {
     for (size_t k = 0; k < fields_.size(); ++k) {
       if (!Travels(k)) continue;
       const Field& f = fields_[k];
-      const std::string type = TypeOf(f.carrier);
+      const std::string type = TypeOf(f.memory_type);
       const std::string comment = Cat("  // ", NameOf(f));
       if (InMemory(f)) {
         text.Line(Cat(type, "* f", k, ";", comment));
@@ -555,7 +555,7 @@ class ProgramText {
         inside.Open(Cat("if (args.", list, "_trajectory[", f.index, "] != nullptr",
                         f.elements == 1 ? " && speaks" : "", ")"));
         EachOf(inside, f.elements,
-               Cat("static_cast<", TypeOf(f.carrier), "*>(args.", list, "_trajectory[", f.index,
+               Cat("static_cast<", TypeOf(f.memory_type), "*>(args.", list, "_trajectory[", f.index,
                    "])[(column * args.instances + instance) * ", f.elements, " + ",
                    f.elements == 1 ? "0" : "e",
                    "] = ", OfField(static_cast<int>(k), f.elements, "e"), ";"));
@@ -583,7 +583,7 @@ class ProgramText {
       if (k < 0 || to_.gradient_kept[i]) continue;
       const Field& f = fields_[static_cast<size_t>(k)];
       const std::string step = f.per_step ? "read_time" : "int64_t{0}";
-      text.Line(Cat("__device__ ", TypeOf(f.carrier), "& At", k,
+      text.Line(Cat("__device__ ", TypeOf(f.memory_type), "& At", k,
                     "([[maybe_unused]] int64_t e) { return ", Memory(k), "[",
                     block_ ? Cat("(", step, " * args.instances + instance) * ", f.elements, " + e")
                            : Cat("(", step, " * ", f.elements, " + e) * args.instances + instance"),
@@ -668,7 +668,7 @@ bool HasAdjointPart(std::string_view text) {
   return text.find(kAdjointPart) != std::string_view::npos;
 }
 
-Carrier CarrierOf(const Value& value) { return MemoryCarrier(plan::CarrierOf(value)); }
+MemoryType MemoryTypeOf(const Value& value) { return MemoryTypeOf(plan::CarrierOf(value)); }
 
 absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
                                          const GenerateOptions& options) {

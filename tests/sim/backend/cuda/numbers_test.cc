@@ -19,7 +19,7 @@ TEST(NumbersTest, EveryNumberComesToItsPlace) {
     // [step][element][instance], as a thread per instance has it.
     for (size_t k = 0; k < memory.size(); ++k) memory[k] = static_cast<float>(k);
     Tensor tensor = Tensor::Zeros(DType::kF32, {instances, 3, 5});
-    PutNumbers(Carrier::kF32, reinterpret_cast<const uint8_t*>(memory.data()), extent,
+    PutNumbers(MemoryType::kF32, reinterpret_cast<const uint8_t*>(memory.data()), extent,
                {.instance = 1, .step = 5 * instances, .element = instances},
                {.instance = 15, .step = 5, .element = 1}, tensor);
     for (int64_t i = 0; i < instances; ++i) {
@@ -37,7 +37,7 @@ TEST(NumbersTest, AnotherFormatIsConvertedAndNanIsCanonical) {
   const float memory[] = {1.0f, -std::numeric_limits<float>::quiet_NaN()};
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     Tensor tensor = Tensor::Zeros(dtype, {2});
-    PutNumbers(Carrier::kF32, reinterpret_cast<const uint8_t*>(memory), {.instances = 2},
+    PutNumbers(MemoryType::kF32, reinterpret_cast<const uint8_t*>(memory), {.instances = 2},
                {.instance = 1}, {.instance = 1}, tensor);
     EXPECT_EQ(tensor.Get(0), 1.0);
     EXPECT_TRUE(std::isnan(tensor.Get(1)));
@@ -49,7 +49,7 @@ TEST(NumbersTest, UnsignedNumbersAreNotNegative) {
   const uint32_t memory[] = {200, 255, 0x80000000u, 0xFFFFFFFFu};
   const auto put = [&](DType dtype, int64_t count) {
     Tensor tensor = Tensor::Zeros(dtype, {count});
-    PutNumbers(Carrier::kU32, reinterpret_cast<const uint8_t*>(memory), {.instances = count},
+    PutNumbers(MemoryType::kU32, reinterpret_cast<const uint8_t*>(memory), {.instances = count},
                {.instance = 1}, {.instance = 1}, tensor);
     for (int64_t i = 0; i < count; ++i) EXPECT_EQ(tensor.GetInt(i), memory[i]);
   };
