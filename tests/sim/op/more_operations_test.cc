@@ -1,7 +1,21 @@
 // An operation added by one file and one line: it is printed, verified, differentiated, carried in
-// messages, and drawn by the random worlds of differentiate_test.cc, which this build runs too.
+// messages, run by every executor, and drawn by the random worlds of differentiate_test.cc, which
+// this build runs too.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#ifdef SIMGRAD_WITH_COMPILED
+#include "sim/backend/compiled/compiled_executor.h"
+#endif
+#ifdef SIMGRAD_WITH_HOST_SHIM
+#include "sim/backend/cuda/cuda_executor.h"
+#include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
+#endif
 #include "server/conversion/program_from_proto.h"
 #include "server/conversion/program_to_proto.h"
 #include "sim/backend/reference/reference_executor.h"
@@ -10,6 +24,7 @@
 #include "sim/program/lower.h"
 #include "sim/program/print.h"
 #include "sim/program/verify.h"
+#include "tests/sim/equality/observed.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
@@ -54,6 +69,59 @@ TEST(MoreOperations, ACompositeIsRewrittenBeforeAnythingElse) {
   ASSERT_TRUE(lowered.ok()) << lowered.status();
   EXPECT_EQ(lowered->text.find("blend"), std::string::npos) << lowered->text;
   EXPECT_NE(lowered->text.find("fma"), std::string::npos) << lowered->text;
+}
+
+struct NamedExecutor {
+  std::string name;
+  std::shared_ptr<Executor> executor;
+};
+
+// Each way in which this build compiles a plan.
+std::vector<NamedExecutor> Executors() {
+  std::vector<NamedExecutor> executors;
+#ifdef SIMGRAD_WITH_COMPILED
+  for (const auto mapping : {compiled::Mapping::kLanes, compiled::Mapping::kElements}) {
+    const compiled::KernelOptions options{.effort = compiled::Effort::kQuick, .mapping = mapping};
+    executors.push_back({mapping == compiled::Mapping::kLanes ? "cpu, lanes" : "cpu, elements",
+                         compiled::MakeCompiledExecutor(options)});
+  }
+#endif
+#ifdef SIMGRAD_WITH_HOST_SHIM
+  for (const auto mapping : {cuda::Mapping::kThreadPerInstance, cuda::Mapping::kBlockPerInstance}) {
+    executors.push_back({"cuda, " + std::string(cuda::MappingName(mapping)),
+                         MakeCudaExecutor(tests::MakeHostShimDevice(), {.mapping = mapping})});
+  }
+#endif
+  return executors;
+}
+
+// Seven instances from -3 to 3, a number of bells each apart.
+Work BellsOf(const std::string& preset, const std::string& objective) {
+  auto lowered = tests::LowerForGradient(Bells(), tests::PolicyOf({.preset = preset}), objective);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  Work work = tests::WorkOf(*std::move(lowered), 7, 4);
+  std::vector<double> x;
+  for (int k = 0; k < 21; ++k) x.push_back(-3.0 + 0.3 * k);
+  work.batch.inputs[0] = {tests::Doubles(x, {7, 3}), true, false};
+  work.options.record_states = {0};
+  return work;
+}
+
+TEST(MoreOperations, EveryExecutorGivesTheBitsOfTheReference) {
+  for (const NamedExecutor& named : Executors()) {
+    for (const std::string preset : {"f64", "bf16_safe"}) {
+      for (const std::string objective : {"", "last"}) {
+        const Work work = BellsOf(preset, objective);
+        const auto expected = equality::Observe(MakeReferenceExecutor(), work);
+        ASSERT_TRUE(expected.ok()) << expected.status();
+        EXPECT_EQ(expected->result.gradients.empty(), objective.empty());
+        const auto actual = equality::Observe(named.executor, work);
+        ASSERT_TRUE(actual.ok()) << named.name << ": " << actual.status();
+        EXPECT_EQ(equality::FirstDifference(*expected, *actual), std::nullopt)
+            << named.name << " " << preset << " " << objective;
+      }
+    }
+  }
 }
 
 }  // namespace
