@@ -197,6 +197,16 @@ def by_p(client, loops):
     )
 
 
+@pytest.mark.parametrize("policy", ("f32", "bf16_unsafe", "f16_unsafe", "f16_safe", "fp8_storage"))
+def test_a_fixed_point_is_found_in_every_format(client, policy):
+    found = client.rollout(
+        resting(tol=0.02), steps=1, initial={"x": [0.3, 0.9]}, params={"p": 0.5}, policy=policy
+    )
+    assert found.ok.all()
+    np.testing.assert_allclose(found.state["x"].astype(float), 0.9004, atol=0.02)
+    assert (found.sites["rest"].iterations_max > 1).all()
+
+
 def test_a_fixed_point_is_differentiated_as_the_request_says(client):
     g = by_p(client, None)
     x, p = g.state["x"], np.array([0.5, 0.8])

@@ -3,6 +3,8 @@
 JAX runs without fused multiply-adds. Gradients are those of jax.grad.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,6 +120,23 @@ def test_operations_give_what_they_give_in_jax(client, name):
         return {"x": x if x.shape == (4,) else jnp.resize(x, 4), "k": (state["k"] + 1) % 4}
 
     compared(client, step, {"x": X, "k": PLACES}, 2, 2e-15)
+
+
+class Pendulum(NamedTuple):
+    angle: jax.Array
+    speed: jax.Array
+
+
+def test_a_state_of_another_tree_than_a_mapping_comes_back_and_prints(client):
+    def step(state):
+        speed = state.speed - 0.01 * jnp.sin(state.angle)
+        return Pendulum(state.angle + 0.01 * speed, speed)
+
+    start = Pendulum(jnp.asarray(0.5), jnp.asarray(0.0))
+    world = simgrad.jax.world(step, state=start)
+    result = client.rollout(world, steps=3, initial=start, policy="f64")
+    assert isinstance(result.state, Pendulum)
+    assert "Pendulum" in repr(result)
 
 
 def test_a_while_loop_stops_where_jax_stops_and_is_differentiated(client):
