@@ -15,11 +15,11 @@ bool IsFloat(double x) { return (static_cast<double>(static_cast<float>(x)) - x)
 // (arithmetic.h), which a compiler turns into vectors; numbers that are no floats, NaN and infinities
 // among them, take the general way.
 void AddFloats(std::span<double> a, std::span<const double> b) {
-  bool floats = true;
+  int floats = 1;  // without a branch, in vectors
   for (size_t k = 0; k < a.size(); ++k) {
-    floats = floats & IsFloat(a[k]) & IsFloat(b[k]);
+    floats &= static_cast<int>(IsFloat(a[k])) & static_cast<int>(IsFloat(b[k]));
   }
-  if (floats) {
+  if (floats != 0) {
     for (size_t k = 0; k < a.size(); ++k) {
       a[k] = static_cast<double>(static_cast<float>(a[k] + b[k]));
     }
