@@ -38,7 +38,7 @@ constexpr int64_t kMostBytes = int64_t{256} << 20;
 
 bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
 // About two minutes of two cores.
-uint64_t MessageCount() { return IsLong() ? 200'000 : 18'000; }
+uint64_t MessageCount() { return IsLong() ? 200'000 : 6'000; }
 
 double ProcessorSeconds() {
   timespec now{};
