@@ -155,9 +155,9 @@ def work_after_the_deadline(rounds: int) -> float:
 
 
 def end_of_work(server: Server) -> float:
-    """When the server last used half a core or more, within the next second."""
+    """When the server last used half a core or more, before it rested for 50 ms."""
     now = end = time.perf_counter()
-    while now < end + 1:
+    while now < end + 0.05:
         used, before = server.processor_seconds(), now
         time.sleep(0.002)
         now = time.perf_counter()
