@@ -3,6 +3,7 @@
 usage: train_hopper.py [TARGET [ITERATIONS]]      (default localhost:8001 10; needs MJX)
 """
 
+import pathlib
 import sys
 
 import mujoco
@@ -12,17 +13,11 @@ from mujoco import mjx
 import simgrad as sg
 import simgrad.jax
 
-HOPPER = """<mujoco><option timestep=".005" iterations="4" ls_iterations="4"/><worldbody>
-<geom type="plane" size="5 5 .1"/>
-<body pos="0 0 .85"><joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/>
-  <joint type="hinge" axis="0 1 0"/><geom type="capsule" size=".05" fromto="0 0 0 0 0 -.4"/>
-  <body pos="0 0 -.4"><joint name="knee" type="hinge" axis="0 1 0"/>
-    <geom type="capsule" size=".05" fromto="0 0 0 0 0 -.4"/></body></body></worldbody>
-<actuator><motor joint="knee" gear="50"/></actuator></mujoco>"""
+HOPPER = pathlib.Path(__file__).with_name("hopper.xml")
 
 
 def main(target: str = "localhost:8001", iterations: str = "10") -> list[float]:
-    model = mjx.put_model(mujoco.MjModel.from_xml_string(HOPPER))
+    model = mjx.put_model(mujoco.MjModel.from_xml_path(str(HOPPER)))
     world = simgrad.jax.world(
         lambda state, control: mjx.step(model, state.replace(ctrl=control)),
         state=mjx.make_data(model),

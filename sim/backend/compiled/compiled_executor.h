@@ -26,7 +26,7 @@ struct CompiledOptions {
   plan::CutLimits cut;             // of large functions
   // Element-operations of a run at its caps: at most that many, or at most that many for each
   // statement to be compiled, are left to the reference executor where there is no kernel yet; both
-  // 0: none. A statement takes about as long to compile as the reference takes for thousands.
+  // 0: none. A gradient of 20,000 operations: 9 s to compile it, 0.2 s for the reference.
   double little_work = 1 << 18;
   double little_work_per_statement = 64;
   // Of one function or piece; a program with more is left to the reference executor.

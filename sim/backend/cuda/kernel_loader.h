@@ -3,8 +3,8 @@
 // Optimising a text takes seconds. The first request therefore runs a kernel that was compiled
 // almost without optimisation, while a thread of the loader compiles the optimised one for later
 // requests. Both compute the same bits.
-// Errors: those of the compiler and of loading; RESOURCE_EXHAUSTED where the watch has no memory for a
-//   compilation. They are not kept. Threads: any; requests for the same text share one compilation.
+// Errors: those of the compiler and of loading; RESOURCE_EXHAUSTED if the watch has no memory for a
+//   compilation. Errors are not kept. Threads: any; requests for one text share one compilation.
 #pragma once
 
 #include <condition_variable>

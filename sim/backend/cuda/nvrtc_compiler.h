@@ -33,8 +33,8 @@ bool NvrtcCompilesQuickly();
 // Errors: FAILED_PRECONDITION where all that it knows are larger.
 absl::StatusOr<std::string> NvrtcTarget(int wanted, const std::vector<int>& known);
 
-// Bytes of host memory that compiling a text of so many bytes takes at most. Measured with CUDA 13.0 for
-// sm_90, optimised: 206 MiB for a text of 114 kB, 368 MiB for one of 637 kB; quickly 131 and 262 MiB.
+// Returns an upper bound of the bytes of host memory that compiling a text takes. Measured with
+// CUDA 13.0 for sm_90: 206 MiB for 114 kB and 368 MiB for 637 kB optimised, 131 and 262 quickly.
 constexpr int64_t NvrtcBytes(int64_t text_bytes) { return (int64_t{160} << 20) + 500 * text_bytes; }
 
 // `architecture`: sm_90.

@@ -19,13 +19,7 @@ import simgrad as sg
 PYTHONS = [sys.executable, str(pathlib.Path(__file__).parents[4] / ".venv-jax/bin/python")]
 TORQUE = 0.13  # of the knee, in units of the motor
 FALLING, TOUCHING = 10, 12  # steps: the foot touches in the last one, and two more
-MODEL = """<mujoco><option timestep=".005" iterations="4" ls_iterations="4"/><worldbody>
-<geom type="plane" size="5 5 .1"/>
-<body pos="0 0 .85"><joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/>
-  <joint type="hinge" axis="0 1 0"/><geom type="capsule" size=".05" fromto="0 0 0 0 0 -.4"/>
-  <body pos="0 0 -.4"><joint name="knee" type="hinge" axis="0 1 0"/>
-    <geom type="capsule" size=".05" fromto="0 0 0 0 0 -.4"/></body></body></worldbody>
-<actuator><motor joint="knee" gear="50"/></actuator></mujoco>"""
+MODEL = pathlib.Path(__file__).parents[1] / "hopper.xml"
 # x and z of the hip, from where a straight leg stands; angles of hip and knee. The foot is 2 cm up.
 START = {"qpos": np.array([0.0, 0.8 * np.cos(0.3) - 0.78, 0.3, -0.6])}
 
@@ -62,7 +56,7 @@ def hopper() -> sg.World:
 
     import simgrad.jax
 
-    model = mjx.put_model(mujoco.MjModel.from_xml_string(MODEL))
+    model = mjx.put_model(mujoco.MjModel.from_xml_path(str(MODEL)))
     return simgrad.jax.world(
         lambda state, control: mjx.step(model, state.replace(ctrl=control)),
         state=mjx.make_data(model),
