@@ -29,7 +29,7 @@ def show(client: sg.Client) -> None:
     python = next(filter(has_mjx, PYTHONS), None)
     if python is None:
         paragraph("""There is no JAX with MJX here, so this section is left out. scripts/setup-jax
-            installs both in .venv-jax, in minutes, and the next demo shows it.""")
+            installs both where there is PyPI.""")
         return
     sys.stdout.flush()
     subprocess.run([python, __file__, client.target], check=True, env=environment())
