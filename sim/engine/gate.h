@@ -1,4 +1,5 @@
-// Which site kept an input from being used: named in the answer where an input is not connected.
+// Finds the site that kept an input from being used. An answer names it if an input is not
+// connected.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +26,11 @@ struct Decided {
 };
 
 // Finds the site that blocks each input. It follows the value of an input through `step`, given
-// what the run decided: a body that never ran uses nothing, and a select on an event that was never true
-// (or never false) has one operand. If the value then reaches no state and no export, the answer is
-// the first site in text order that blocked it: a loop whose body uses it, or an event that chooses
-// it. The answer is empty if no site blocked it (a max, a min or a rounding ended it, or its result
-// is not read), if it is not used at all, or if nothing was recorded.
+// what the run decided: a body that never ran uses nothing, and a select on an event that was never
+// true (or never false) has one operand. If the value then reaches no state and no export, the
+// answer is the first site in text order that blocked it: a loop whose body uses it, or an event
+// that chooses it. The answer is empty if no site blocked it (a max, a min or a rounding ended it,
+// or its result is not read), if it is not used at all, or if nothing was recorded.
 //
 // Errors: CANCELLED if the budget says so. Cost: linear in the program, for all inputs together.
 class Gates {

@@ -1,4 +1,4 @@
-// From what every instance gave to what the caller asked for: weighted sums over instances.
+// Reduces what every instance gave to what the caller asked for: weighted sums over instances.
 //
 // Maths: docs/numerics.md section 6: each contribution is round(weight * g) in the format of role
 //   gradient; shared inputs are summed element by element in the pairwise tree aligned to the
@@ -31,7 +31,7 @@ InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
 struct ReducedGradient {
   std::vector<double> values;
   bool finite = true;  // every scaled gradient was
-  // Where it was asked for: the aligned nodes over the ids of the request, in the accumulator of the
+  // If it was asked for: the aligned nodes over the ids of the request, in the accumulator of the
   // role, with the loss scale.
   std::vector<precision::AlignedNode> tree;
 };

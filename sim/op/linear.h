@@ -1,4 +1,4 @@
-// What products, factors and solutions of matrices share.
+// Helpers of products, factors and solutions of matrices.
 //
 // Maths: docs/numerics.md section 10. Threads: pure.
 #pragma once
@@ -49,7 +49,7 @@ int64_t WorkPerRow(const Program& program, const Op& op, size_t elements, size_t
 
 // ---- substitution ----
 
-// One system: t(i, k) is its triangle, x holds the right side and becomes the solution, `stride` apart.
+// One system: t(i, k) is its triangle; x, `stride` apart, holds the right side, then the solution.
 struct Substitution {
   Format format;
   Format accumulator;
@@ -70,8 +70,8 @@ void Substitute(const Evaluation& e, const Substitution& how, int64_t n, const T
     x[i * stride] = how.unit ? total : precision::Div(how.format, total, t(i, i));
   }
 }
-// What a number of a solution is made of: the smallest magnitude that is divided by, and the number of the right
-// side.
+// Returns what a number of a solution is made of: the smallest magnitude that is divided by, and
+// the number of the right side.
 std::vector<double> SolutionMadeOf(const Program& program, const Op& op, const Array& matrices,
                                    const Array& b, size_t element);
 inline bool DividesByZero(std::span<const double> operands) { return operands[0] == 0.0; }
@@ -106,7 +106,7 @@ class LoweredChain {
 inline Format FormatOf(const Lowering& l) { return *l.ResultValue().format; }
 Memory AsMatrices(Lowering& l, const Memory& memory);
 Number Minus(Lowering& l, int64_t n, Number counter);  // n - counter
-// One system, as Substitute: `t` gives an entry of the triangle, `x` the place of a number of the solution.
+// As Substitute, one system: `t` gives an entry of the triangle, `x` the place of a number.
 void LowerSubstitution(Lowering& l, bool lower, bool unit, int64_t n,
                        const std::function<Number(const Place&, const Place&)>& t, const Memory& to,
                        const std::function<Places(const Place&)>& x);

@@ -1,9 +1,9 @@
 // The interface with which an entry's `lower` is written: one operation as loops over elements.
 //
-// Maths: what a rule writes gives the bits of the entry's evaluation. Numbers are made by the scalar functions
-//   of sim/backend/scalars.h, by name; nothing else computes.
-// A result that only rearranges its operand is a view of it and costs nothing; all others are written element by
-// element. Places that are computed from data must be within the memory for every data: see Clamped.
+// Maths: a rule gives the bits of the entry's evaluation. It computes only with the scalar
+//   functions of sim/backend/scalars.h, which it calls by name.
+// A result that only rearranges its operand is a view of it and costs nothing; any other is written
+// element by element. A place computed from data must be within the memory for every data: Clamped.
 // Errors: none; the program has been verified. Cost: linear in what is written. Threads: pure.
 #pragma once
 
@@ -46,8 +46,8 @@ class Lowering {
     Place operator+(const Place& other) const;  // at most one is computed from data
   };
   using Places = std::vector<Place>;  // by axis
-  // How a view takes an axis of its operand: the axis of the result (-1: none), where it begins, and how far
-  // neighbours lie apart.
+  // How a view takes an axis of its operand: the axis of the result (-1: none), where it begins,
+  // and how far neighbours lie apart.
   struct Along {
     int64_t axis = -1;
     int64_t start = 0;
@@ -101,11 +101,11 @@ class Lowering {
   // Side by side, over every element of a shape.
   void EachOf(const Shape& shape, const std::function<void(const Places&)>& body);
 
-  // The sum of a line in the order and the accumulator of the operation, in the format of the result.
+  // The sum of a line in the order and accumulator of the operation, in the result's format.
   virtual Number Sum(const Memory& line) = 0;
 
-  // What one rule computes for another: the memory under a name, kept by the first rule of the same operand in
-  // the same region.
+  // One rule computes for another: the first rule of an operand in a region keeps a memory under a
+  // name, and later rules of that operand in that region recall it.
   virtual bool Recall(const std::string& name, Memory* memory) = 0;
   virtual void Keep(const std::string& name, const Memory& memory) = 0;
   virtual void GiveMemory(const Memory& memory) = 0;  // as the result, instead of Result

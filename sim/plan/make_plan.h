@@ -1,6 +1,7 @@
-// From a numerical program to its plan.
+// Makes the plan of a numerical program.
 //
-// Errors: none; planning ends where `stop` says so. Cost: linear in the program and in its literals. Threads: pure.
+// Errors: none; planning ends where `stop` says so.
+// Cost: linear in the program and in its literals. Threads: pure.
 #pragma once
 
 #include "sim/plan/plan.h"
@@ -10,14 +11,15 @@
 
 namespace simgrad::sim::plan {
 
-// The meter is told of the work: it throws StopRequested. Without one, planning ends by itself.
+// The meter counts the work and may throw StopRequested. Without a meter nothing stops planning.
 Plan MakePlan(const NumericalProgram& numerical, Records records, WorkMeter& meter);
 inline Plan MakePlan(const NumericalProgram& numerical, Records records) {
   WorkMeter meter;
   return MakePlan(numerical, records, meter);
 }
 
-// What executors run: made, fused (fuse.h) and placed (place.h). Throws StopRequested.
+// Returns the plan made, fused (fuse.h) and placed (place.h): what executors run. Throws
+// StopRequested.
 Plan PlacedPlan(const NumericalProgram& numerical, Records records,
                 const WorkMeter::StopCallback& stop = {});
 

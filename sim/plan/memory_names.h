@@ -1,4 +1,4 @@
-// Which buffers of a function name the same memory.
+// Finds the buffers of a function that name the same memory.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace simgrad::sim::plan {
 
-// By buffer: the first that names its memory.
+// Returns, by buffer, the first buffer that names its memory.
 std::vector<BufferId> MemoryNames(const Function& function);
 
 }  // namespace simgrad::sim::plan

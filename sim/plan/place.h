@@ -1,4 +1,4 @@
-// Gives the locals of a plan their places in a workspace, several after one another in the same one.
+// Gives each local of a plan a place in the workspace. Locals that live in turn share a place.
 //
 // Maths: a local lives from the first statement that touches it to the last. A loop in between that
 //   is entered and left while it lives counts as a whole. Locals of one element, which executors

@@ -1,13 +1,13 @@
-// What executors run: a numerical program as loops over elements, scalar statements and records.
+// The plan that executors run: loops over elements, scalar statements and records.
 //
-// One level between the numerical program and the executors. MakePlan (make_plan.h) writes it, Print
-// (print.h) shows it, sim/backend/compiled turns it into machine code. A plan speaks of one instance. How instances and elements are laid over
-// the lanes of a machine is the executor's choice.
+// MakePlan (make_plan.h) writes it for a numerical program, Print (print.h) shows it, and
+// sim/backend/compiled turns it into machine code. A plan speaks of one instance; the executor
+// chooses how instances and elements lie in the lanes of a machine.
 //
 // Registers are assigned once, in an enclosing or earlier statement of the same block. Buffers hold
 // what is assigned again, what has several elements, and what outlives a step.
-// Numbers of the program (literals, caps, thresholds) stand in tables beside the statements, so that
-// programs of one structure share their machine code.
+// Numbers of the program (literals, caps, thresholds) stand in tables beside the statements, so
+// that programs of one structure share their machine code.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ inline constexpr Register kNoRegister = -1;
 using BufferId = int32_t;  // index into Function::buffers
 inline constexpr BufferId kNoBuffer = -1;
 
-// Element number: base + the sum of stride * register + moved. The registers of terms are counters of
-// `each` loops; `moved`, an i64, was computed from data, and may differ from lane to lane.
+// Element number: base + the sum of stride * register + moved. The registers of terms count `each`
+// loops. `moved`, an i64, was computed from data and may differ from lane to lane.
 struct Index {
   int64_t base = 0;
   std::vector<std::pair<Register, int64_t>> terms;
@@ -44,9 +44,9 @@ struct Index {
   bool operator==(const Index&) const = default;
 };
 
-// What a reversed step reads of its step lies in frames on a tape: one for each run of a region,
-// made by `push` and named by its place, a number that all lanes share. A frame of a loop keeps the
-// place of the one before it; the region around keeps that of the last, and how many there are.
+// A reversed step reads values of its step from frames on a tape. Each run of a region has a frame,
+// which `push` makes; its name is its place, a number that all lanes share. A frame of a loop keeps
+// the place of the one before it. The region around keeps the place of the last, and the count.
 enum class BufferKind : uint8_t {
   kLocal,      // from the statement that declares it to the end of that block
   kField,      // of the instance, from step to step: `number` counts the fields of the plan
@@ -150,7 +150,7 @@ struct RecordedSite {
   int64_t elements = 1;       // decisions of one execution
   int64_t first_element = 0;  // events: of its elements among those of all events
   bool has_entry = false;     // loops: a run begins with an entry test
-  bool cap_first = false;     // loops: the cap is looked at before the test
+  bool cap_first = false;     // loops: the cap is checked before the test
   bool chooses = false;       // events: their values are integers
 };
 
@@ -171,8 +171,8 @@ struct Function {
       0;  // bytes per lane that its locals of several elements take at most (place.h)
   // The place of the step's frame: made in `replay`, given in `reverse`.
   Register frame = kNoRegister;
-  // Of a large function, instead of its statements: run one after the other in one workspace (cut.h).
-  // A piece that reads the frame and does not make it is given it.
+  // A large function has pieces instead of statements; they run one after the other in one
+  // workspace (cut.h). A piece that reads the frame and does not make it is given it.
   std::vector<Function> pieces;
   Register AddRegister(Carrier carrier);
   BufferId AddBuffer(Buffer buffer);

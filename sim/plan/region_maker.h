@@ -1,8 +1,8 @@
 // Writes the operations of regions as statements of a plan.
 //
-// Values: a value of one element is a register; a value of several is a view of a buffer. Broadcasts,
+// Values: a value of one element is a register, one of several is a view of a buffer. Broadcasts,
 //   slices and reshapes are views of their operand where they can be, so they cost nothing.
-// Errors: none; a program that was lowered can be planned. Cost: linear in the program. Threads: pure.
+// Errors: none; a lowered program can be planned. Cost: linear in the program. Threads: pure.
 #pragma once
 
 #include <functional>
@@ -40,8 +40,8 @@ struct Records {
   bool ranges = false;   // underflows and overflows of narrowing casts
 };
 
-// What decides a boolean or an integer that a predicate hangs on (sim/program/decision_margin.h): of
-// each element, or of all. Without it nothing does.
+// What decides a boolean or an integer that a predicate hangs on (sim/program/decision_margin.h):
+// of each element, or of all. Without it nothing does.
 struct Radius {
   View ulps, own, unit, has_nan, test;
   bool set() const { return ulps.set(); }

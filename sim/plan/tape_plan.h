@@ -1,8 +1,8 @@
-// Where a reversed step finds what it reads of its step.
+// Where a reversed step finds the values of its step that it reads.
 //
-// A frame holds the values of one run of a region that the adjoint reads: the step (or `initial`, or
-// the terminal cost) has one, a while has one for each turn (test and body together), a for one for
-// each iteration. Sizes are fixed, so a place is an offset into a frame.
+// A frame holds these values for one run of a region. The step has one frame, and so have `initial`
+// and the terminal cost; a while has one for each turn (test and body together), a for one for each
+// iteration. Sizes are fixed, so a place is an offset into a frame.
 // Units: bytes per lane; every number lies at a multiple of its size.
 // Cost: linear in the program. Threads: pure.
 #pragma once

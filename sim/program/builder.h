@@ -129,8 +129,8 @@ class Builder {
   void Halt(std::string name, Var condition, bool error = false);
   Vars For(int64_t count, Vars carried,
            const std::function<Vars(Var index, const Vars& carried)>& body);
-  // A for over the leading axis of `scanned`, with `reverse` from its last element; gives the carried
-  // values, then what the body returns behind them, stacked along a leading axis.
+  // A for over the leading axis of `scanned`, with `reverse` from its last element; gives the
+  // carried values, then what the body returns behind them, stacked along a leading axis.
   Vars Scan(int64_t count, Vars carried, Vars scanned, bool reverse,
             const std::function<Vars(Var index, const Vars& carried, const Vars& scanned)>& body);
   Var Named(Var x, std::string name);

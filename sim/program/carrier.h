@@ -1,4 +1,4 @@
-// What a number is at run time.
+// The type of a number at run time.
 //
 // Threads: pure.
 #pragma once
@@ -20,9 +20,9 @@ constexpr bool IsReal(Carrier carrier) {
 constexpr bool IsUnsigned(Carrier carrier) {
   return carrier == Carrier::kU32 || carrier == Carrier::kU8;
 }
-// The suffix of the scalar functions on a value of this type: its format, or its carrier.
+// Returns the suffix of the scalar functions on a value of this type: its format, or its carrier.
 std::string_view SuffixOf(const Value& value);
-// Of one element in memory; a bool is as wide as a float.
+// Returns the bytes of one element in memory. A bool is as wide as a float.
 int64_t BytesOf(Carrier carrier);
 
 }  // namespace simgrad::sim

@@ -1,10 +1,13 @@
 // Writes, beside an operation that chooses by reals, the pair of reals that decided.
 //
-// Maths: of argmax and argmin the winner and the runner-up; of argsort each element in order and
-//   the next one, of the first key of reals; of lu_permutation by column the magnitudes of the pivot
-//   and the runner-up; of cholesky each pivot and 0; of the conversion of a real x to an integer |x|
-//   and the nearest integer but 0. A pair is told in the format in which the operation compares.
-// Cost: of `argsort` and `argmax` a few passes over what they read; pivots cost nothing more.
+// Maths: the pair of each operation:
+//     argmax, argmin: the winner and the runner-up
+//     argsort: each element in order and the next one, of the first key of reals
+//     lu_permutation: by column, the magnitudes of the pivot and of the runner-up
+//     cholesky: each pivot and 0
+//     conversion of a real x to an integer: |x| and the nearest integer other than 0
+//   The pair has the format in which the operation compares.
+// Cost: `argsort` and `argmax` take a few passes over what they read; pivots cost nothing more.
 // Threads: pure.
 #pragma once
 
@@ -15,14 +18,15 @@
 
 namespace simgrad::sim {
 
-// Whether integers, or whether a result is a number, hang on a comparison of reals inside `op`.
+// Returns whether a comparison of reals inside `op` decides integers, or whether a result is a
+// number.
 bool ChoosesByReals(const Program& program, const Op& op);
 
-// What its test is called where nothing names it.
+// Returns the name of its test for a program that gives it none.
 std::string OwnNameOfChoice(const Op& op);
 
-// Appends `op` and its test, a choice or an event of the given site; nothing else gives the values
-// that the results of `op` had.
+// Appends `op` and its test, a choice or an event with the given site. Together they define the
+// values that were the results of `op`.
 void WriteChoice(Program& program, Op op, const std::string& site, TestKind kind,
                  std::vector<Op>& out);
 

@@ -1,11 +1,11 @@
-// The scale of a compared value, at which a margin in ulps is taken in programs that state a level.
+// Finds the scale of a compared value. Programs that state a level take margins in ulps at it.
 //
-// Maths: s(x) is the largest of |x| and what stands behind the operation that made it: of add, sub
-//   and fma the magnitudes of the operands (of an fma |a b| and |c|); of x y max(s(x)|y|, |x|s(y));
-//   of x / y s(x)/|y|; of cast, abs, neg, reshape, broadcast and slice s; of select that of the
-//   branch taken; of t = sqrt(x) s(x)/t, where t is not 0. All in f64, rounded. Seen is what the
-//   region of the test makes, kMostScaleNodes values at most: of what is behind them s(x) is |x|.
-//   Where a sum cancels, the distance of the result from a threshold says nothing in its own ulps.
+// Maths: s(x) is the largest of |x| and what follows from the operation that made x:
+//     add, sub: the magnitudes of the operands; fma: |a b| and |c|; select: s of the branch taken
+//     x y: max(s(x)|y|, |x|s(y)); x / y: s(x)/|y|; t = sqrt(x): s(x)/t, where t is not 0
+//     cast, abs, neg, reshape, broadcast, slice: s of the operand
+//   All in f64, rounded. Behind kMostScaleNodes values, and outside the test's region, s(x) is |x|.
+//   Reason: where a sum cancels, its distance from a threshold says nothing in its own ulps.
 // Errors: none. Cost: bounded by kMostScaleNodes. Threads: pure.
 #pragma once
 
@@ -32,8 +32,8 @@ enum class ScaleRule : uint8_t {
   kSame,    // the scale of its operand
 };
 
-// One value whose scale counts. What is read of it and of the operands of `op` passes through
-// `moves`, operations of shape, the outermost first, to become an element of the compared value.
+// One value whose scale counts. Its elements, and those of the operands of `op`, become elements of
+// the compared value through `moves`: operations of shape, the outermost first.
 struct ScaleNode {
   ValueId value = ValueId::kNone;
   ScaleRule rule = ScaleRule::kOwn;
@@ -42,8 +42,8 @@ struct ScaleNode {
   size_t first = 0, second = 0;  // nodes whose scales it takes, where `op` takes them
 };
 
-// Behind `compared`, which is the last; each node stands behind those that it takes. Empty: the scale
-// is the magnitude. `producer` returns the operation of the test's region that made a value, or null.
+// Returns the nodes of `compared`, itself the last, each behind those that it takes; without nodes
+// the scale is the magnitude. `producer` returns what made a value in the test's region, or null.
 std::vector<ScaleNode> ScaleOf(const Program& program, ValueId compared,
                                const std::function<const Op*(ValueId)>& producer);
 

@@ -1,20 +1,20 @@
-// What the predicate of a loop hangs on, and how far it is from deciding otherwise.
+// Finds what the predicate of a loop hangs on; says how far it is from deciding otherwise.
 //
-// Maths: a boolean has a margin in ulps, positive where it is true; its magnitude is the *radius*: if
-//   every test moves by less than this in its own ulps, the boolean stays as it is.
+// Maths: a boolean has a margin in ulps, positive where it is true. The magnitude of the margin is
+//   its *radius*: the boolean stays as it is if every test moves by less than this in its own ulps.
 //     test of reals: |a - b| / ulp, the ulp as in precision/ulp.h; infinite if that is NaN
+//     choice: |a - b| / ulp, as a test
 //     and, or: the smaller, the larger margin; not: the negated; any: the largest
 //     select(c, a, b) of booleans: max(min(c, a), min(-c, b), min(a, b))
 //     real to integer: the distance to the next integer that gives another result (to bool: to 0)
 //     all else that gives a boolean or an integer: the least radius of what it reads
-//   An integer has a radius alone. A literal, an input and an index have none: it is infinite. Values
-//   of several elements have one each, until an operation moves them, a loop carries them or a loop
-//   gives them: then they have the least of all. What a loop gives has the least of its tests too.
-//     choice: |a - b| / ulp, as a test
-//   What gives integers of reals in another way (argmax, where nothing counts it as a choice) has
-//   radius 0: it is not looked into.
-// The *deciding* test is the one that attains the radius; the first in text of several. What is
-// recorded of a predicate is that test's own a - b, in units of its ulp.
+//   An integer has only a radius. That of a literal, an input or an index is infinite. Each element
+//   of a value has its own, until an operation moves the elements, or a loop carries or gives them:
+//   then all have the least. The results of a loop also have the least of the loop's tests.
+//   An operation that gives integers of reals in another way (argmax, where it is not counted as a
+//   choice) has radius 0, whatever it reads.
+// The *deciding* test is the one that attains the radius; of several, the first in text. The margin
+// that is recorded of a predicate is that test's own a - b, in units of its ulp.
 // Both kinds of executors follow these rules: backend/reference/decision_radius.h and
 // plan/make_predicates.cc.
 #pragma once
@@ -29,8 +29,8 @@
 
 namespace simgrad::sim {
 
-// Tests that may decide a predicate, by number: k + 1 is site k, and behind the sites come
-// comparisons, conversions and choices without one that a predicate hangs on, in text order.
+// The tests that may decide a predicate, by number. Number k + 1 is site k. Behind the sites come,
+// in text order, the comparisons, conversions and choices without a site that a predicate hangs on.
 struct DecidingTests {
   std::vector<uint32_t> of_value;     // by result; empty: there are no predicates
   std::vector<std::string> unlisted;  // what those behind the sites are called
@@ -41,21 +41,21 @@ struct DecidingTests {
     return found == of_site.end() ? 0 : found->second;
   }
 };
-// Here and below visits are reported to `budget`, if there is one; cost: linear.
+// This and the functions below report their visits to `budget`, if there is one. Cost: linear.
 DecidingTests DecidingTestsOf(const Program& program, const std::vector<Site>& sites,
                               PassBudget* budget = nullptr);
 
 // lt, le, gt, ge, eq, ne.
 inline bool ComparesTwo(const Op& op) { return op.code >= OpCode::kLt && op.code <= OpCode::kNe; }
 
-// By value: whether it is a boolean or an integer that a predicate of a loop hangs on. Empty: the
-// program has no such loop.
+// Returns, by value, whether it is a boolean or an integer that a predicate of a loop hangs on;
+// empty if no loop of the program has a predicate.
 std::vector<bool> BehindPredicates(const Program& program, PassBudget* budget = nullptr);
 
-// The same of what a select or a cond chooses by, a loop carries or a step yields.
+// The same for what a select or a cond chooses by, a loop carries, or the step yields.
 std::vector<bool> BehindChoices(const Program& program, PassBudget* budget = nullptr);
 
-// The same of what an operation takes as places.
+// The same for what an operation takes as places.
 std::vector<bool> BehindPlaces(const Program& program, PassBudget* budget = nullptr);
 
 }  // namespace simgrad::sim

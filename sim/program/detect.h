@@ -29,13 +29,13 @@ struct Detection {
   std::vector<bool> look;
 };
 
-// For one top-level region. The caller checks `looked_at` after every execution.
+// Finds them in one top-level region. The caller checks `looked_at` after every execution.
 Detection DetectNonFinite(const Program& program, const precision::Policy& policy,
                           const Region& region, std::span<const ValueId> looked_at,
                           PassBudget* budget = nullptr);
 
-// The looks of a lowered program, by value: of `initial`, `step` and the terminal cost, whose
-// yields (and the stage cost) the executor looks at anyway; kAll: and of its adjoint.
+// Returns, by value, what executors check of a lowered program: in `initial`, `step` and the
+// terminal cost, whose yields (and the stage cost) they check anyway; with kAll in its adjoint too.
 enum class LooksIn : uint8_t { kForward, kAll };
 std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where,
                           PassBudget* budget = nullptr);

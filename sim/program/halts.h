@@ -1,11 +1,11 @@
 // Halts: how an instance ends its run before the others.
 //
-// A state of its own, which no request names, says whether an instance has halted, where and when. `step` becomes a
-// branch that such an instance does not take: its states stand still, its observables are 0, nothing is
-// decided or counted. So does the stage cost. The step in which a halt holds completes; with `error`
-// its states are those before it, neither its cost nor a terminal cost counts, and the engine leaves the
-// instance out of gradients. Of several halts that hold in one step the first in text counts.
-// A terminal cost reads states alone, as observables do not stand.
+// One more state, which no request names, says whether an instance has halted, where and when. Then
+// the instance does not take `step`, which becomes a branch, nor the stage cost: its states stand
+// still, its observables are 0, nothing is decided or counted. The step in which a halt holds
+// completes. If the halt is an error, the states stay those before the step, neither its cost nor a
+// terminal cost counts, and the engine leaves the instance out of gradients. If several halts hold
+// in one step, the first in text counts. A terminal cost reads only states, not observables.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@
 namespace simgrad::sim {
 
 inline constexpr int kMostHalts = 64;
-// What the state is called; no input of a world has a space in its name. It is the last state.
+// The name of that state, the last one. No input of a world has a space in its name.
 inline constexpr char kHaltedState[] = "halted at";
 
-// What the state holds: which halt, in the order of the text, in which step.
+// The content of that state: which halt, in text order, and in which step.
 struct Halt {
   int64_t step = 0;
   int32_t halt = 0;
@@ -31,10 +31,10 @@ struct Halt {
 };
 std::optional<Halt> HaltOf(int64_t state);  // of 0: none
 
-// In text order.
+// Returns the names of the halts, in text order.
 std::vector<std::string> HaltNames(const Program& program, PassBudget* budget = nullptr);
 
-// A program without halts stays as it is; else it has one more state, and `spec` follows it.
+// Returns a program without halts as it is. Any other gets one more state, and `spec` follows it.
 Program ExpandHalts(Program program, std::optional<AdjointSpec>& spec, PassBudget& budget);
 
 }  // namespace simgrad::sim

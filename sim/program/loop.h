@@ -16,11 +16,11 @@
 //   At the cap the reason is max_iter, or nonfinite if the last lhs tested is not finite.
 //   max_iter >= 1, so the test runs at least once and the exports are always defined.
 //
-// With `predicate` the test yields `stop`, a bool, in the place of lhs, rhs and entry, and the loop
-// stops where it holds: reason converged, or counter where integers alone decided
-// (decision_margin.h); at the cap nonfinite if a real test of the last predicate has a NaN margin. A
-// predicate while without a site is a region of a `cond`: it is cap first with max_iter 1, records
-// nothing, and does not count among the loops around a decision (radix 1).
+// With `predicate` the test yields `stop`, a bool, instead of lhs, rhs and entry. The loop stops
+// where it holds. The reason is converged, or counter where only integers decided
+// (decision_margin.h). At the cap it is nonfinite if a real test of the last predicate has a NaN
+// margin. A predicate while without a site is a region of a `cond`: it is cap first with max_iter
+// 1, records nothing, and does not count among the loops around a decision (radix 1).
 //
 // lhs, rhs and entry are real scalars; they belong to the site and to role termination. With n > 0
 // the loop runs once per element of the leading axis, each element with an iteration count of its
@@ -30,10 +30,10 @@
 // step; that makes the reduction of its cotangent over the elements an ordinary broadcast vjp.
 // In a loop that is not mapped, values of enclosing regions are used as they are (captures).
 //
-// for (max_iter = n >= 0, carried = c, scanned = s, reverse): operands carried[c], scanned[s] with a
-// leading axis of n; region body: args index (i32), carried[c], scanned[s] without that axis; yields
-// carried[c], stacked[k]; results carried[c], stacked[k] with a leading axis of n. Turn t reads and
-// writes element t, with `reverse` element n - 1 - t; the index is that of the element.
+// for (max_iter = n >= 0, carried = c, scanned = s, reverse): operands carried[c], scanned[s];
+// results carried[c], stacked[k]; region body: args index (i32), carried[c], scanned[s]; yields
+// carried[c], stacked[k]. Outside the body, scanned and stacked have a leading axis of n. Turn t
+// reads and writes element t, or n - 1 - t with `reverse`; the index is that of the element.
 //
 // Loops nest. For a decision inside loops, j is the flattened iteration of the loops around it:
 // mixed radix, outermost first, radix max_iter + 1 for a while and max(max_iter, 1) for a for. e is
@@ -60,7 +60,7 @@
 //   kCapFirst loop stopped at its cap):
 //     (ct, cap) = operands
 //     if L == it: (ct, cap) = test_last@L(ct, exports of the operands, cap)
-//     for i = it - 1 down to 0, with attributes.last = n > 0 to max(it - n, 0), whose ct is the result:
+//     for i = it - 1 down to 0 (last = n > 0: to max(it - n, 0), whose ct is the result):
 //        (ct, xb, cap) = body@i(ct, cap)
 //        (ct, cap) = i == L ? test_both@i(ct, merge(exports of the operands, xb), cap)
 //                           : test_inner@i(ct, xb, cap)
@@ -72,9 +72,9 @@
 //   reads a param, control, data, config, step or literal: adjoint operations use those directly.
 // for_vjp (primal = first result of the for; carried = c): operands slots carried[c], stacked[k],
 //   captures[x], scanned[s]; region body: args index (i32), then these slots, of one element where
-//   they are stacked or scanned; yields the same slots; turns descending. Those of stacked values are
-//   read from what entered and their yields dropped; those of scanned values enter absent in every
-//   turn, and what is yielded is that element of what leaves.
+//   they are stacked or scanned; yields the same slots; turns descending. Those of stacked values
+//   are read from what entered and their yields dropped; those of scanned values enter absent in
+//   every turn, and what is yielded is that element of what leaves.
 //
 // Executors share this: how a list of slots is laid out, and the counters above.
 #pragma once

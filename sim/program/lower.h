@@ -1,12 +1,12 @@
-// From a world to what runs: expand, choose the objective, simplify, differentiate, forget calls, assign formats,
-// remove what is unread, number, print.
+// Lowers a world to what runs: expand, choose the objective, simplify, differentiate, forget calls,
+// assign formats, remove what is unread, number, print.
 //
 // Cost: n log n in what is written, times the depth of loops. The budget counts it, polls, and
 //   bounds it (pass_budget.h).
 // Errors: CANCELLED if the budget is told to stop; IsLimit (field_error.h) if more would be written
 //   than it allows; INVALID_ARGUMENT with the field: unknown objective, unknown site in the policy
 //   ("policy.sites[i].site"), an input that cannot be differentiated ("wrt[i]"),
-//   a choice that does not fit its loop ("loops[i]"), a path that cannot hold all decisions ("path").
+//   a choice unfit for its loop ("loops[i]"), a path that cannot hold all decisions ("path").
 #pragma once
 
 #include <optional>
@@ -23,8 +23,8 @@ namespace simgrad::sim {
 // Returns whether a gradient can be asked for: of real state, param and control inputs.
 bool IsDifferentiable(const Program& program, const Input& input);
 
-// With an empty `objective` no cost is computed. With an `adjoint`, whose objective must be
-// `objective`, the result has the reverse program too. What `path` adds: paths.h.
+// If `objective` is empty, no cost is computed. If there is an `adjoint`, its objective must be
+// `objective`, and the result has the reverse program too. paths.h says what `path` adds.
 absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
                                        const std::string& objective,
                                        const std::optional<AdjointSpec>& adjoint,

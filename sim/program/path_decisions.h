@@ -1,4 +1,4 @@
-// Which operations decide, what a path calls them, and which of them a path leaves out.
+// Says which operations decide, which name a path has for each, and which of them it leaves out.
 //
 // Threads: one object, one thread. Cost: linear in the program at construction.
 #pragma once

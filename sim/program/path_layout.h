@@ -1,9 +1,9 @@
-// What a path holds: one column per decision of a step, packed into the bytes of one instance and step.
+// The layout of a path: a column per decision, packed into the bytes of an instance and step.
 //
-// A column is a test (bools, a bit each), the iterations of a loop, or integers that were chosen. Its
-// shape is that of the decision behind the axes of the loops around it, outermost first: the
-// elements of a loop per element, then its iterations, one more than the cap where the decision stands
-// in a test that may run once more than the body. What was not decided is 0.
+// A column is a test (bools, a bit each), the iterations of a loop, or integers that were chosen.
+// Its axes are those of the loops around the decision, outermost first, then the decision's own. A
+// loop has an axis of its elements, if it runs per element, and one of its iterations, longer than
+// the cap by one for a test that may run once more than the body. What was not decided is 0.
 // Bytes: the bits of all tests, the lowest bit first, filled up to whole bytes; then the numbers,
 //   lowest byte first, in 1, 2, 4 or 8 bytes by what they can be.
 #pragma once
@@ -17,7 +17,7 @@ namespace simgrad::sim {
 
 enum class ElementType : uint8_t;
 
-// How a run treats its path: it gives it (recorded), or it takes it (forced).
+// Whether a run gives its path (recorded) or follows a given one (forced).
 enum class PathUse : uint8_t { kNone, kRecorded, kForced };
 
 enum class PathKind : uint8_t { kTest, kCount, kChoice };
@@ -28,8 +28,8 @@ struct PathColumn {
   PathKind kind = PathKind::kTest;
   ElementType element;
   std::vector<int64_t> shape;
-  // By axis: of the iterations of a loop, the first column that is its own; else -1. Of two decisions
-  // of a step the one with the smaller sequence of loop, iteration, ..., column was taken first.
+  // By axis: for the iterations of a loop, the first column of that loop; else -1. Of two decisions
+  // of a step, the one with the smaller sequence of loop, iteration, ..., column was taken first.
   std::vector<int32_t> loops;
   int64_t first = 0;  // of a test its first bit, else its first byte
   int32_t width = 0;  // bytes of a number; 0: a bit

@@ -1,8 +1,8 @@
 // The permutation of a shuffled sum in a program.
 //
 // Maths: precision/shuffle.h, by the seed of the operation's order, the hash of its site as in path
-//   signatures (0 outside sites) and the length of the line. Errors: none. Cost: linear in the length.
-// Threads: pure.
+//   signatures (0 outside sites) and the length of the line.
+// Errors: none. Cost: linear in the length. Threads: pure.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace simgrad::sim {
 
-// What a permutation hangs on; equal keys have equal permutations.
+// All that a permutation depends on: equal keys have equal permutations.
 struct PermutationKey {
   uint64_t seed = 0;
   uint64_t site = 0;
@@ -24,7 +24,7 @@ struct PermutationKey {
     return H::combine(std::move(hash), key.seed, key.site, key.length);
   }
 };
-// Of lines of `length` numbers, of an operation in order shuffled.
+// Returns the key of an operation in order shuffled, for lines of `length` numbers.
 PermutationKey PermutationKeyOf(const Op& op, int64_t length);
 std::vector<int64_t> PermutationOf(const PermutationKey& key);
 

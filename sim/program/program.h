@@ -116,8 +116,8 @@ struct Attributes {
   std::vector<int64_t> axes;   // reductions: ascending axes; cumsum: one; concat: one
   std::vector<int64_t> start;  // slice, pad: per axis; take: `indices`, flat, -1 for none
   Shape shape;                 // broadcast, reshape: the result's shape
-  // broadcast: axis of the result for each axis of the operand; transpose: the axes in their new order; slice:
-  // `stride`, pad: `interior`, per axis, none for 1 and 0
+  // broadcast: axis of the result for each axis of the operand; transpose: the axes in their new
+  // order; slice: `stride`, pad: `interior`, per axis, none for 1 and 0
   std::vector<int64_t> dims;
   std::string site;                           // while, event, choice: the site's name
   Comparison comparison = Comparison::kLt;    // while (stop test), event

@@ -1,9 +1,9 @@
 // Orders the reads of values outside loops, which an adjoint makes in front of its reverse loops.
 //
-// Maths: the text has that order from rounds: they would write the regions of a loop again and
-//   again, each time with the presence that the round before yielded, nested loops with rounds of
-//   their own. What a round is the first to reverse reads before all that later rounds reverse.
-//   Here each round visits only what the one before did not meet.
+// Maths: the order is that of writing in rounds. Each round would write the regions of a loop
+//   again, with the presence that the round before yielded; nested loops would have rounds of their
+//   own. Operations that a round is the first to reverse read before those of later rounds. The
+//   rounds are only followed here: each visits what the round before did not meet.
 // Cost: as a visit of the loop, n log n. Threads: one order, one thread.
 #pragma once
 
