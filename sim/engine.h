@@ -48,7 +48,7 @@ struct Work {
   int64_t chunk_steps = 0;                     // 0: chosen
   int64_t max_chunk_steps = int64_t{1} << 40;  // limits both
   int64_t checkpoint_interval = 0;             // steps; 0: chosen within the budget
-  // The most that checkpoints and records of a gradient may allocate.
+  // The most that checkpoints and tapes of a gradient may allocate.
   int64_t memory_budget_bytes = int64_t{4} << 30;
   // Called if the loops of the forward run iterated more often than was counted. If it is empty,
   // EstimateBytes counts the caps of the loops, up to memory_budget_bytes.
@@ -90,8 +90,8 @@ struct InputGradient {
   // If connected == 0: the site that blocked the value in all instances and steps of this run;
   // empty if no site did (a kink, for example). See sim/engine/gate.h.
   std::string gated_by;
-  // Of a shared input, where the work asks for it: its sums over the aligned blocks of ids between the
-  // smallest and the largest of the request, in the accumulator of role gradient, with the loss
+  // Of a shared input, where the work asks for it: its sums over the aligned blocks of ids between
+  // the smallest and the largest of the request, in the accumulator of role gradient, with the loss
   // scale. Nodes of requests that share no id merge to the bits of one request (aligned_sum.h).
   std::vector<precision::AlignedNode> tree;
 };

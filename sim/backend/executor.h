@@ -98,9 +98,9 @@ struct RangeSteps {
 struct MemoryNeed {
   int64_t run = 0;    // for its lifetime, without the batch and without what follows
   int64_t saved = 0;  // of one SaveState
-  // The records of one Adjoint: where no loop iterates, and where all of them reach their caps.
-  int64_t record_once = 0;
-  int64_t record_at_caps = 0;
+  // The tape of one Adjoint: where no loop iterates, and where all of them reach their caps.
+  int64_t tape_once = 0;
+  int64_t tape_at_caps = 0;
 };
 
 // One batch being run. Threads: one caller at a time; a run has its own worker threads.
@@ -126,13 +126,13 @@ class Run {
 
   // Reverse. Call StartAdjoint after Finish, then Adjoint for adjoining ranges of steps in
   // descending order. Adjoint(first, count) expects the states at step `first` (RestoreState). It
-  // replays the range with recording and reverses it. Diagnostics of the replay are not counted
+  // replays the range with a tape and reverses it. Diagnostics of the replay are not counted
   // again.
   virtual absl::Status StartAdjoint(double seed_scale) = 0;
   virtual absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) = 0;
   // Reverses `initial` and adds the cotangent of z[0] to the gradients.
   virtual absl::Status FinishAdjoint() = 0;
-  // Bytes of the records of Adjoint(first, count), from the iterations counted in the forward run.
+  // Bytes of the tape of Adjoint(first, count), from the iterations counted in the forward run.
   virtual int64_t AdjointBytes(int64_t first, int64_t count) const = 0;
   // As Executor::NeedOf; `run` may leave out what only the adjoint allocates.
   virtual std::optional<MemoryNeed> NeedOf(const RangeSteps& /*steps*/) const { return {}; }
@@ -159,7 +159,7 @@ class Executor {
   virtual std::string_view name() const = 0;
   // Errors: first those of CheckBatch (check_batch.h); CANCELLED as in Run.
   virtual absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) = 0;
-  // Nothing if the executor cannot tell; its records then fill the memory they are given. Errors:
+  // Nothing if the executor cannot tell; its tape then fills the memory that it is given. Errors:
   // as Create.
   virtual absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& /*batch*/,
                                                            const RunOptions& /*options*/,

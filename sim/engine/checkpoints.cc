@@ -11,7 +11,7 @@ namespace {
 
 absl::Status Exhausted(int64_t needed, int64_t budget) {
   return absl::ResourceExhaustedError(absl::StrCat("the adjoint needs ", needed,
-                                                   " bytes for checkpoints and records; the budget"
+                                                   " bytes for checkpoints and tapes; the budget"
                                                    " has ",
                                                    budget));
 }
@@ -29,11 +29,11 @@ Checkpoints::Checkpoints(Run& run, int64_t interval, const ReversalBudget& budge
 
 absl::Status Checkpoints::CheckLeast() const {
   const std::optional<MemoryNeed> need = run_.NeedOf({1, 1});
-  const int64_t least = need ? need->record_once : 0;
+  const int64_t least = need ? need->tape_once : 0;
   if (least + saved_bytes_ <= budget_.most) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the adjoint of a step needs ", least, " bytes for its record, and ",
-                   saved_bytes_, " for a checkpoint; the budget has ", budget_.most,
+      absl::StrCat("the adjoint of a step needs ", least, " bytes for its tape, and ", saved_bytes_,
+                   " for a checkpoint; the budget has ", budget_.most,
                    ": fewer instances at a time or a smaller step would need less"));
 }
 
@@ -66,21 +66,21 @@ bool Checkpoints::Grow(int64_t bytes) {
 
 absl::Status Checkpoints::CheckReversal(int64_t steps) {
   int64_t step = 0;
-  int64_t record = 0;
+  int64_t tape = 0;
   for (int64_t t = 0; t < steps; ++t) {
     const int64_t bytes = run_.AdjointBytes(t, 1);
-    if (bytes > record) step = t;
-    record = std::max(record, bytes);
+    if (bytes > tape) step = t;
+    tape = std::max(tape, bytes);
   }
-  if (Grow(std::min(budget_.most, HeldBytes() + record)) && record + saved_bytes_ <= budget_.held) {
+  if (Grow(std::min(budget_.most, HeldBytes() + tape)) && tape + saved_bytes_ <= budget_.held) {
     return absl::OkStatus();
   }
-  if (Grow(record + saved_bytes_)) return absl::OkStatus();
+  if (Grow(tape + saved_bytes_)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the adjoint of step ", step, " needs ", record,
-      " bytes for the record of the iterations that ran, and ", saved_bytes_,
+      "the adjoint of step ", step, " needs ", tape,
+      " bytes for the tape of the iterations that ran, and ", saved_bytes_,
       " for a checkpoint; the budget has ", budget_.most,
-      record + saved_bytes_ > budget_.most ? "" : ", but so much is not free now",
+      tape + saved_bytes_ > budget_.most ? "" : ", but so much is not free now",
       ": fewer instances at a time, a smaller max_iter or a larger tolerance would need less"));
 }
 

@@ -3,11 +3,11 @@
 // Forward, a checkpoint is saved at every multiple of an interval. If the caller gives no interval,
 // it starts at 32 steps. Whenever the checkpoints outgrow their share of the budget, the interval
 // doubles and every other checkpoint is dropped; so nothing needs to be known about the run
-// beforehand. Once the forward run has shown how large the records are, the budget may grow up to
+// beforehand. Once the forward run has shown how large the tapes are, the budget may grow up to
 // its limit, if the caller grants it. In reverse, the last checkpoint before the goal is restored,
 // the steps up to a range that fits are run again (saving as many checkpoints as fit), and the
 // range is reversed. No bit depends on any of this (docs/numerics.md section 6).
-// Errors: RESOURCE_EXHAUSTED if one checkpoint and the record of one step do not fit together, or
+// Errors: RESOURCE_EXHAUSTED if one checkpoint and the tape of one step do not fit together, or
 //   if a given interval does not fit.
 #pragma once
 
@@ -26,7 +26,7 @@ class Checkpoints {
   // `interval` 0: chosen. `reserve` as in Work.
   Checkpoints(Run& run, int64_t interval, const ReversalBudget& budget, ReserveCallback reserve);
 
-  // Before the forward run: whether a record that is known already fits beside one checkpoint.
+  // Before the forward run: whether a tape whose size is known already fits beside one checkpoint.
   absl::Status CheckLeast() const;
 
   // The next step at which a checkpoint is due, from `step` on.
@@ -34,18 +34,18 @@ class Checkpoints {
   // Saves the state of the run at `step` if one is due there.
   absl::Status Visit(int64_t step);
 
-  // After the forward run, whose counts are the real ones: whether the record of every single step
+  // After the forward run, whose counts are the real ones: whether the tape of every single step
   // fits beside one checkpoint, in a budget that grows for it. Steps: those of the run.
   absl::Status CheckReversal(int64_t steps);
 
-  // The start of the range that ends before `end` and can be reversed at once: its record fits
+  // The start of the range that ends before `end` and can be reversed at once: its tape fits
   // beside the checkpoints that are needed, and it has at most `limit` steps. Drops checkpoints at
   // or behind `end`.
   absl::StatusOr<int64_t> RangeBefore(int64_t end, int64_t limit);
   // Restores the last checkpoint at or before `step` and returns its step.
   int64_t RestoreBefore(int64_t step);
   // On the way to a reversal: saves the state at `step` where the budget has room for it beside the
-  // record of `reserved` bytes.
+  // tape of `reserved` bytes.
   void VisitInReverse(int64_t step, int64_t reserved);
 
   size_t count() const { return saved_.size(); }

@@ -178,7 +178,7 @@ int64_t EstimateBytes(const Work& work) {
   if (!work.gradient) return Clamped(bytes);
   // It is not yet known how often the loops will run: what is sure is the budget, against which the
   // counts of the forward run are checked before anything is reversed (checkpoints.h). Less only
-  // where a checkpoint at every step and a record of the whole run at the caps would be less.
+  // where a checkpoint at every step and a tape of the whole run at the caps would be less.
   const double record = 8 * ComputedElements(program, program.step, Trips::kAtCaps);
   const double unlimited = instances * steps * (state + record);
   bytes += std::min(unlimited, static_cast<double>(work.memory_budget_bytes));

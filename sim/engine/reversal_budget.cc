@@ -38,12 +38,12 @@ ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed
   }
   // Where no one can be asked for more, the caps are what is sure. Else: what most loops take.
   constexpr int64_t kUsual = int64_t{16} << 20;
-  int64_t record = need->record_at_caps;
-  if (work.reserve) record = std::min(record, std::max(kUsual, 2 * need->record_once));
+  int64_t tape = need->tape_at_caps;
+  if (work.reserve) tape = std::min(tape, std::max(kUsual, 2 * need->tape_once));
   const double wanted = CheckpointsOf(work) * static_cast<double>(need->saved);
-  const int64_t room = std::max(budget.most / 2, budget.most - record);
+  const int64_t room = std::max(budget.most / 2, budget.most - tape);
   budget.checkpoints = static_cast<int64_t>(std::min(wanted, static_cast<double>(room)));
-  budget.held = std::min(budget.most, budget.checkpoints + record);
+  budget.held = std::min(budget.most, budget.checkpoints + tape);
   return budget;
 }
 

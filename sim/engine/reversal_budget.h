@@ -1,8 +1,8 @@
-// How much memory the checkpoints and records of a gradient get.
+// Says how much memory the checkpoints and tapes of a gradient get.
 //
-// Maths: one checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of them. The
-//   steps between two checkpoints are then run again once for their record, at worst twice. No bit
-//   depends on it (docs/numerics.md section 6).
+// Maths: there is a checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of
+//   them. The steps between two checkpoints then run again once for their tape, at worst twice.
+//   No bit depends on it (docs/numerics.md section 6).
 #pragma once
 
 #include <cstdint>

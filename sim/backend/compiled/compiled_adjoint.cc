@@ -149,13 +149,13 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
   return ended;
 }
 
-// The first step of each segment: its records fit a near cache, so that the reversed steps find them
+// The first step of each segment: its tapes fit a near cache, so that the reversed steps find them
 // there.
 std::vector<int64_t> CompiledRun::SegmentsOf(int64_t first, int64_t count) const {
   std::vector<int64_t> starts = {first};
   int64_t bytes = 0;
   for (int64_t t = first; t < first + count; ++t) {
-    const int64_t own = record_bytes_[static_cast<size_t>(t)];
+    const int64_t own = tape_bytes_[static_cast<size_t>(t)];
     if (t > starts.back() && bytes + own > kSegmentBytes) {
       starts.push_back(t);
       bytes = 0;
@@ -165,7 +165,7 @@ std::vector<int64_t> CompiledRun::SegmentsOf(int64_t first, int64_t count) const
   return starts;
 }
 
-// Runs the segments once to have the states at their starts, then each with records, backwards.
+// Runs the segments once to have the states at their starts, then each with a tape, backwards.
 void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
                                const std::vector<int64_t>& starts) {
   worker.replayed = groups_[static_cast<size_t>(group)].fields;
@@ -301,14 +301,14 @@ void CompiledRun::PublishGradients() {
   }
 }
 
-// The records of the segment that needs most.
+// The tapes of the segment that needs most.
 int64_t CompiledRun::LargestSegment(int64_t first, int64_t count,
                                     const std::vector<int64_t>& starts) const {
   int64_t largest = 0;
   for (size_t k = 0; k < starts.size(); ++k) {
     const int64_t end = k + 1 < starts.size() ? starts[k + 1] : first + count;
     int64_t bytes = 0;
-    for (int64_t t = starts[k]; t < end; ++t) bytes += record_bytes_[static_cast<size_t>(t)];
+    for (int64_t t = starts[k]; t < end; ++t) bytes += tape_bytes_[static_cast<size_t>(t)];
     largest = std::max(largest, bytes);
   }
   return largest;

@@ -38,7 +38,7 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
       pool_(ThreadsOf(options_, groups())),
       workers_(static_cast<size_t>(pool_.threads())),
       groups_(static_cast<size_t>(groups())),
-      record_bytes_(static_cast<size_t>(batch_.steps), 0),
+      tape_bytes_(static_cast<size_t>(batch_.steps), 0),
       gradients_(batch_.program->program.inputs.size()),
       connected_(batch_.program->program.inputs.size()) {
   const size_t lanes_in_all = static_cast<size_t>(groups() * lanes());
@@ -446,7 +446,7 @@ absl::StatusOr<ForwardChunk> CompiledRun::Forward(int64_t first, int64_t count) 
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (records_) TakeColumns(*worker, chunk);
     for (int64_t t = 0; t < count; ++t) {
-      int64_t& bytes = record_bytes_[static_cast<size_t>(first + t)];
+      int64_t& bytes = tape_bytes_[static_cast<size_t>(first + t)];
       bytes = std::max(bytes, worker->tape_bytes[static_cast<size_t>(t)]);
     }
   }

@@ -113,9 +113,9 @@ class CompiledRun : public Run {
                    int64_t first, int64_t count, int64_t column);
   void LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const;
   void MakeReversed(int64_t group);
-  // Ranges of steps are reversed in segments of about this many bytes of records.
+  // Ranges of steps are reversed in segments of about this many bytes of tape.
   std::vector<int64_t> SegmentsOf(int64_t first, int64_t count) const;
-  // Reverses the steps of a segment whose records lie in the worker.
+  // Reverses the steps of a segment whose tapes lie in the worker.
   void ReverseSegment(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
   bool HoldsTinyCotangents(int64_t group) const;
   int64_t LargestSegment(int64_t first, int64_t count, const std::vector<int64_t>& starts) const;
@@ -162,7 +162,7 @@ class CompiledRun : public Run {
   std::shared_ptr<const Kernel> adjoint_;
   double seed_ = 1.0;
   std::vector<Reversed> reversed_;              // by group
-  std::vector<int64_t> record_bytes_;           // by step: of the group that needs most
+  std::vector<int64_t> tape_bytes_;             // by step: of the group that needs most
   std::vector<std::vector<double>> gradients_;  // by input
   std::vector<std::vector<uint8_t>> connected_;
 };

@@ -29,7 +29,7 @@ double Elements(const Program& program, ValueId id) {
   return static_cast<double>(ElementCount(program[id].type.shape));
 }
 
-// ---- records, bytes per lane ----
+// ---- tapes, bytes per lane ----
 double FrameOf(const plan::TapePlan& tape, const Region& region) {
   const plan::FrameLayout* const layout = tape.Of(region);
   return layout == nullptr ? 0 : static_cast<double>(layout->bytes);
@@ -84,13 +84,13 @@ Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& p
   return sizes;
 }
 
-// Of the records of `range` steps that take `one` bytes each: a segment's, and the states at the
+// Of the tapes of `range` steps that take `one` bytes each: a segment's, and the states at the
 // beginnings of all.
-double RangeRecords(const Sizes& sizes, double one, double range) {
+double RangeTapes(const Sizes& sizes, double one, double range) {
   const double segment = static_cast<double>(kSegmentBytes);
-  const double records = std::min(one * range, std::max(segment, one));
+  const double tape = std::min(one * range, std::max(segment, one));
   const double segments = std::min(range, one * range * 2 / segment + 1);
-  return sizes.threads * (records + segments * (sizes.travelling + kPerVector));
+  return sizes.threads * (tape + segments * (sizes.travelling + kPerVector));
 }
 
 double InputBytes(const Batch& batch, const Sizes& sizes, double steps) {
@@ -231,8 +231,8 @@ MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeS
     const Region& step = batch.program->program.step;
     const double once = FrameOf(tape, step) * sizes.lanes;
     const double at_caps = once + LoopsAtCaps(tape, step) * sizes.lanes;
-    need.record_once = Clamped(RangeRecords(sizes, once, range));
-    need.record_at_caps = Clamped(RangeRecords(sizes, at_caps, range));
+    need.tape_once = Clamped(RangeTapes(sizes, once, range));
+    need.tape_at_caps = Clamped(RangeTapes(sizes, at_caps, range));
   }
   need.run = Clamped(run + by_thread * sizes.threads);
   return need;

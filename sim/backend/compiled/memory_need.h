@@ -12,7 +12,7 @@
 
 namespace simgrad::sim::compiled {
 
-// Records of one segment of steps lie side by side; a step with more is a segment of its own.
+// Tapes of one segment of steps lie side by side; a step with more is a segment of its own.
 inline constexpr int64_t kSegmentBytes = int64_t{1} << 18;
 
 // Fields of a plan that travel with the states of a group.

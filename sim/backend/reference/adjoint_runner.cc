@@ -179,11 +179,11 @@ void AdjointRunner::ExecuteWhileVjp(const Op& op, Frame& frame) {
   const size_t e = static_cast<size_t>(CountsOf(loop).exports);
   const size_t x = slots.size() - c - e;
   const size_t n = static_cast<size_t>(loop.attributes.elements);
-  const LoopRecord& record = frame.LoopAt(op.attributes.primal);
+  const LoopTape& tape = frame.LoopAt(op.attributes.primal);
   std::vector<std::vector<Slot>> reversed;  // by element
-  for (size_t element = 0; element < record.runs.size(); ++element) {
+  for (size_t element = 0; element < tape.runs.size(); ++element) {
     reversed.push_back(ReverseWhile(
-        op, frame, record.runs[element], ElementsOf(Part(slots, 0, c), element, n),
+        op, frame, tape.runs[element], ElementsOf(Part(slots, 0, c), element, n),
         ElementsOf(Part(slots, c, e), element, n), ElementsOf(Part(slots, c + e, x), element, n)));
   }
   const SlotList results = SlotList::Of(op.results);

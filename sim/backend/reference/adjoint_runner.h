@@ -1,4 +1,4 @@
-// Runs a region of the adjoint over the recorded frames of the primal: tape reads, accumulation
+// Runs a region of the adjoint over the taped frames of the primal: tape reads, accumulation
 // into gradients, and the loops in reverse as sim/program/loop.h writes them.
 #pragma once
 

@@ -50,20 +50,20 @@ void InstanceRun::StartAdjoint(double seed_scale) {
   std::vector<Array> leading;
   const Region* terminal = TerminalOf(program_);
   if (terminal != nullptr) leading.push_back({{seed_}, {}});
-  const auto recorded =
+  const auto taped =
       terminal != nullptr
-          ? RunRecorded(*terminal, batch_.steps, state_.states, TerminalArgs(), {.keep = true})
-          : std::make_unique<Recorded>(Recorded{InputFrame(batch_.steps, state_.states),
-                                                Frame(layouts_.empty(), nullptr)});
-  recorded->region.parent = &recorded->inputs;
+          ? RunTaped(*terminal, batch_.steps, state_.states, TerminalArgs(), {.keep = true})
+          : std::make_unique<Taped>(
+                Taped{InputFrame(batch_.steps, state_.states), Frame(layouts_.empty(), nullptr)});
+  taped->region.parent = &taped->inputs;
   std::vector<Slot> sent = SentStateSlots(batch_.cotangents.final_state, 1, 0);
   for (Slot& slot :
        SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1, batch_.steps)) {
     sent.push_back(std::move(slot));
   }
-  const std::vector<Slot> out = Reverse(nullptr, batch_.steps)
-                                    .RunRegion(program_.adjoint->terminal, nullptr,
-                                               recorded->region, leading, std::move(sent));
+  const std::vector<Slot> out =
+      Reverse(nullptr, batch_.steps)
+          .RunRegion(program_.adjoint->terminal, nullptr, taped->region, leading, std::move(sent));
   for (size_t k = 0; k < out.size(); ++k) {
     (k < cotangents_.size() ? cotangents_[k] : export_cotangents_[k - cotangents_.size()]) = out[k];
   }
@@ -123,12 +123,12 @@ void InstanceRun::NoteCotangents(BackwardStep& step) const {
 void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk) {
   if (adjoint_health_->stopped) return;
   const Region& step = program().step;
-  std::vector<std::unique_ptr<Recorded>> records;
+  std::vector<std::unique_ptr<Taped>> tapes;
   std::vector<Array> states = state_.states;
   for (int64_t t = first; t < first + count; ++t) {
-    records.push_back(RunRecorded(step, t, states, {}, {.keep = true}));
+    tapes.push_back(RunTaped(step, t, states, {}, {.keep = true}));
     for (size_t k = 0; k < states.size(); ++k) {
-      states[k] = records.back()->region.At(step.yields[k]);
+      states[k] = tapes.back()->region.At(step.yields[k]);
     }
   }
   for (int64_t t = first + count - 1; t >= first; --t) {
@@ -136,7 +136,7 @@ void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk
     const Region& region = t == batch_.steps - 1 ? adjoint.Last() : adjoint.inner;
     std::vector<Array> leading;
     if (program_.stage_cost != ValueId::kNone) leading.push_back({{seed_}, {}});
-    const Frame& primal = records[static_cast<size_t>(t - first)]->region;
+    const Frame& primal = tapes[static_cast<size_t>(t - first)]->region;
     cotangents_ =
         Reverse(&chunk.ranges, t).RunRegion(region, nullptr, primal, leading, StepSlots(t));
     NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
@@ -147,8 +147,8 @@ void InstanceRun::FinishAdjoint() {
   if (adjoint_health_->stopped) return;
   AdjointRunner runner = Reverse(nullptr, 0);
   if (program().HasInitial()) {
-    const auto recorded = RunRecorded(program().initial, 0, SentStates(), {}, {.keep = true});
-    cotangents_ = runner.RunRegion(program_.adjoint->initial, nullptr, recorded->region, {},
+    const auto taped = RunTaped(program().initial, 0, SentStates(), {}, {.keep = true});
+    cotangents_ = runner.RunRegion(program_.adjoint->initial, nullptr, taped->region, {},
                                    std::move(cotangents_));
   }
   const precision::RoleSetting& setting = program_.policy[Role::kGradient];

@@ -42,7 +42,7 @@ InstanceRun::InstanceRun(const Batch& batch, const Layouts& layouts, int64_t row
       meter_(std::move(stop)),
       watch_(program_, batch.instance_ids[row_]),
       decisions_(program_.sites, batch.instance_ids[row_], near_band_ulps),
-      record_bytes_(static_cast<size_t>(batch.steps), 0) {}
+      tape_bytes_(static_cast<size_t>(batch.steps), 0) {}
 
 // An input as step t reads it: what was sent, else its default. States: as sent, in format f64.
 Array InstanceRun::ReadInput(size_t input, int64_t t) const {
@@ -131,17 +131,17 @@ void InstanceRun::CheckInputs(int64_t t) {
   }
 }
 
-std::unique_ptr<InstanceRun::Recorded> InstanceRun::RunRecorded(const Region& region, int64_t t,
-                                                                const std::vector<Array>& states,
-                                                                const std::vector<Array>& args,
-                                                                RunSinks sinks) {
+std::unique_ptr<InstanceRun::Taped> InstanceRun::RunTaped(const Region& region, int64_t t,
+                                                          const std::vector<Array>& states,
+                                                          const std::vector<Array>& args,
+                                                          RunSinks sinks) {
   sinks.meter = &meter_;
-  auto recorded = std::make_unique<Recorded>(
-      Recorded{InputFrame(t, states), Frame(layouts_.Of(region), nullptr)});
-  recorded->region.parent = &recorded->inputs;
-  for (size_t k = 0; k < args.size(); ++k) recorded->region.Set(region.args[k], args[k]);
-  RegionRunner(program_, layouts_, sinks).Run(region, recorded->region);
-  return recorded;
+  auto taped =
+      std::make_unique<Taped>(Taped{InputFrame(t, states), Frame(layouts_.Of(region), nullptr)});
+  taped->region.parent = &taped->inputs;
+  for (size_t k = 0; k < args.size(); ++k) taped->region.Set(region.args[k], args[k]);
+  RegionRunner(program_, layouts_, sinks).Run(region, taped->region);
+  return taped;
 }
 
 void InstanceRun::Start() {
@@ -155,9 +155,9 @@ void InstanceRun::Start() {
   state_.states = SentStates();
   if (!program().HasInitial()) return;
   const Region& initial = program().initial;
-  const auto recorded = RunRecorded(initial, 0, state_.states, {}, {.watch = &watch_});
+  const auto taped = RunTaped(initial, 0, state_.states, {}, {.watch = &watch_});
   for (size_t k = 0; k < initial.yields.size(); ++k) {
-    state_.states[k] = recorded->region.At(initial.yields[k]);
+    state_.states[k] = taped->region.At(initial.yields[k]);
   }
 }
 
@@ -175,16 +175,16 @@ void InstanceRun::Step(int64_t t, const StepSinks& sinks) {
   watch_.Begin(&state_.health, Phase::kForward, t);
   if (t > 0) CheckInputs(t);
   if (sinks.decide) decisions_.BeginStep(t, &state_.path, sinks.column);
-  int64_t& bytes = record_bytes_[static_cast<size_t>(t)];
+  int64_t& bytes = tape_bytes_[static_cast<size_t>(t)];
   bytes = 0;
   const Region& step = program().step;
-  const auto recorded = RunRecorded(step, t, state_.states, {},
-                                    {.watch = &watch_,
-                                     .decisions = sinks.decide ? &decisions_ : nullptr,
-                                     .ranges = sinks.ranges,
-                                     .recorded_bytes = &bytes});
+  const auto taped = RunTaped(step, t, state_.states, {},
+                              {.watch = &watch_,
+                               .decisions = sinks.decide ? &decisions_ : nullptr,
+                               .ranges = sinks.ranges,
+                               .tape_bytes = &bytes});
   const double cost_before = state_.cost;
-  if (program_.stage_cost != ValueId::kNone) AddCost(program_.stage_cost, recorded->region);
+  if (program_.stage_cost != ValueId::kNone) AddCost(program_.stage_cost, taped->region);
   const bool stops = program_.policy.nonfinite == precision::NonFinite::kStop;
   if (stops && !state_.health.ok) {
     state_.health.stopped = true;
@@ -192,10 +192,10 @@ void InstanceRun::Step(int64_t t, const StepSinks& sinks) {
     return;
   }
   for (size_t k = 0; k < step.yields.size(); ++k) {
-    state_.states[k] = recorded->region.At(step.yields[k]);
+    state_.states[k] = taped->region.At(step.yields[k]);
   }
   for (size_t k = 0; k < state_.exports.size(); ++k) {
-    state_.exports[k] = recorded->region.At(program().exports[k].value);
+    state_.exports[k] = taped->region.At(program().exports[k].value);
   }
   if (sinks.ranges == nullptr) return;
   for (size_t k = 0; k < state_.states.size(); ++k) {
@@ -218,10 +218,10 @@ void InstanceRun::Finish() {
   if (stops && !state_.health.ok) state_.health.stopped = true;  // `initial` of a run without steps
   if (terminal == nullptr || state_.health.stopped) return;
   watch_.Begin(&state_.health, Phase::kForward, batch_.steps);
-  const auto recorded =
-      RunRecorded(*terminal, batch_.steps, state_.states, TerminalArgs(), {.watch = &watch_});
+  const auto taped =
+      RunTaped(*terminal, batch_.steps, state_.states, TerminalArgs(), {.watch = &watch_});
   const double cost_before = state_.cost;
-  AddCost(terminal->yields[0], recorded->region);
+  AddCost(terminal->yields[0], taped->region);
   if (!stops || state_.health.ok) return;
   state_.health.stopped = true;
   state_.cost = cost_before;

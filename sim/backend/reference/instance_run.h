@@ -52,11 +52,11 @@ class InstanceRun {
   }
   const std::optional<BirthCertificate>& certificate() const { return watch_.certificate(); }
   // Bytes of the values of step t, counted when it ran.
-  int64_t RecordBytes(int64_t t) const { return record_bytes_[static_cast<size_t>(t)]; }
+  int64_t TapeBytes(int64_t t) const { return tape_bytes_[static_cast<size_t>(t)]; }
 
  private:
   // The frames of one executed region with its inputs.
-  struct Recorded {
+  struct Taped {
     Frame inputs;
     Frame region;
   };
@@ -65,9 +65,8 @@ class InstanceRun {
   Array ReadInput(size_t input, int64_t t) const;
   std::vector<Array> SentStates() const;
   void CheckInputs(int64_t t);
-  std::unique_ptr<Recorded> RunRecorded(const Region& region, int64_t t,
-                                        const std::vector<Array>& states,
-                                        const std::vector<Array>& args, RunSinks sinks);
+  std::unique_ptr<Taped> RunTaped(const Region& region, int64_t t, const std::vector<Array>& states,
+                                  const std::vector<Array>& args, RunSinks sinks);
   std::vector<Array> TerminalArgs() const;
   void AddCost(ValueId value, const Frame& frame);
   Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
@@ -87,7 +86,7 @@ class InstanceRun {
   NonFiniteWatch watch_;
   DecisionRecorder decisions_;
   InstanceState state_;
-  std::vector<int64_t> record_bytes_;
+  std::vector<int64_t> tape_bytes_;
   std::vector<GradientSum> gradients_;
   std::optional<InstanceHealth> adjoint_health_;
   double seed_ = 0.0;

@@ -9,7 +9,7 @@
 namespace simgrad::sim::reference {
 namespace {
 
-// Room for these values, none of which has a slot yet.
+// Room for these values, none of which has a place yet.
 void Span(const std::vector<ValueId>& ids, RegionLayout& layout) {
   size_t end = 0;
   layout.first = SIZE_MAX;
@@ -18,7 +18,7 @@ void Span(const std::vector<ValueId>& ids, RegionLayout& layout) {
     layout.first = std::min(layout.first, Index(id));
     end = std::max(end, Index(id) + 1);
   }
-  if (end > 0) layout.slot.assign(end - layout.first, -1);
+  if (end > 0) layout.place.assign(end - layout.first, -1);
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ Layouts::Layouts(const NumericalProgram& program)
   for (const Input& input : p.inputs) of_inputs.push_back(input.value);
   Span(of_inputs, inputs_);
   for (const Input& input : p.inputs) {
-    inputs_.slot[Index(input.value) - inputs_.first] =
+    inputs_.place[Index(input.value) - inputs_.first] =
         static_cast<int32_t>(inputs_.producer.size());
     inputs_.producer.push_back(nullptr);
   }
@@ -52,7 +52,7 @@ void Layouts::Add(const Region& region) {
   Span(defined, layout);
   const auto define = [&](ValueId id, const Op* producer) {
     if (id == ValueId::kNone) return;
-    layout.slot[Index(id) - layout.first] = static_cast<int32_t>(layout.producer.size());
+    layout.place[Index(id) - layout.first] = static_cast<int32_t>(layout.producer.size());
     layout.producer.push_back(producer);
   };
   for (ValueId id : region.args) define(id, nullptr);
@@ -80,15 +80,15 @@ Frame::Frame(Frame&&) noexcept = default;
 
 const Array& Frame::At(ValueId id) const {
   for (const Frame* frame = this; frame != nullptr; frame = frame->parent) {
-    const int32_t slot = frame->layout->SlotOf(id);
-    if (slot >= 0) return frame->values[static_cast<size_t>(slot)];
+    const int32_t place = frame->layout->PlaceOf(id);
+    if (place >= 0) return frame->values[static_cast<size_t>(place)];
   }
   return primal->At(id);
 }
 
 void Frame::Set(ValueId id, Array value) {
   if (id == ValueId::kNone) return;
-  values[static_cast<size_t>(layout->SlotOf(id))] = std::move(value);
+  values[static_cast<size_t>(layout->PlaceOf(id))] = std::move(value);
 }
 
 const Radius& Frame::RadiusAt(ValueId id, size_t at) const {
@@ -98,12 +98,12 @@ const Radius& Frame::RadiusAt(ValueId id, size_t at) const {
     if (found != frame->radii.end()) {
       return found->second[found->second.size() == 1 ? 0 : at];
     }
-    if (frame->layout->SlotOf(id) >= 0) return kNone;
+    if (frame->layout->PlaceOf(id) >= 0) return kNone;
   }
   return kNone;
 }
 
-const LoopRecord& Frame::LoopAt(ValueId first_result) const {
+const LoopTape& Frame::LoopAt(ValueId first_result) const {
   for (const Frame* frame = this; frame != nullptr; frame = frame->parent) {
     const auto found = frame->loops.find(first_result);
     if (found != frame->loops.end()) return found->second;

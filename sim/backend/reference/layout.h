@@ -2,7 +2,7 @@
 //
 // A value belongs to the region that defines it; program inputs have a frame of their own. A
 // look-up walks from the innermost frame outward. An adjoint frame that does not hold a value asks
-// the recorded frame of the primal.
+// the taped frame of the primal.
 #pragma once
 
 #include <map>
@@ -22,13 +22,13 @@ namespace simgrad::sim::reference {
 // The values that one region defines.
 struct RegionLayout {
   // -1: not of this region.
-  int32_t SlotOf(ValueId id) const {
+  int32_t PlaceOf(ValueId id) const {
     const size_t at = Index(id) - first;  // wraps below the first
-    return at < slot.size() ? slot[at] : -1;
+    return at < place.size() ? place[at] : -1;
   }
   size_t first = 0;                 // the ids of a region lie close together
-  std::vector<int32_t> slot;        // by value id, from the first on
-  std::vector<const Op*> producer;  // by slot; null: argument or input
+  std::vector<int32_t> place;       // by value id, from the first on
+  std::vector<const Op*> producer;  // by place; null: argument or input
 };
 
 class Layouts {
@@ -59,7 +59,7 @@ class Layouts {
   std::unordered_map<ValueId, const Op*> producers_;
 };
 
-struct LoopRecord;
+struct LoopTape;
 
 // The values of one execution of one region.
 struct Frame {
@@ -68,10 +68,10 @@ struct Frame {
   Frame(Frame&&) noexcept;
 
   const RegionLayout* layout;
-  const Frame* parent;                  // of the enclosing region
-  const Frame* primal = nullptr;        // adjoint frames: the recorded frame of what is reversed
-  std::vector<Array> values;            // by slot
-  std::map<ValueId, LoopRecord> loops;  // executed in this region, by their first result
+  const Frame* parent;                // of the enclosing region
+  const Frame* primal = nullptr;      // adjoint frames: the taped frame of what is reversed
+  std::vector<Array> values;          // by place
+  std::map<ValueId, LoopTape> loops;  // executed in this region, by their first result
   // Of what stands behind predicates: one for each element, or one for all.
   std::map<ValueId, std::vector<Radius>> radii;
   // Where it stands: flattened iteration of the loops around, flattened element of the mapped axes.
@@ -82,7 +82,7 @@ struct Frame {
   const Array& At(ValueId id) const;
   void Set(ValueId id, Array value);
   const Radius& RadiusAt(ValueId id, size_t at) const;
-  const LoopRecord& LoopAt(ValueId first_result) const;
+  const LoopTape& LoopAt(ValueId first_result) const;
 };
 
 // One run of a loop: of the instance, or of one element of a mapped loop.
@@ -98,7 +98,7 @@ struct LoopRun {
   std::vector<std::unique_ptr<Frame>> bodies;
 };
 
-struct LoopRecord {
+struct LoopTape {
   std::vector<LoopRun> runs;
 };
 

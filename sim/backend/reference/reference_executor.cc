@@ -246,7 +246,7 @@ absl::Status ReferenceRun::FinishAdjoint() {
 int64_t ReferenceRun::AdjointBytes(int64_t first, int64_t count) const {
   int64_t bytes = 0;
   for (const InstanceRun& instance : instances_) {
-    for (int64_t t = first; t < first + count; ++t) bytes += instance.RecordBytes(t);
+    for (int64_t t = first; t < first + count; ++t) bytes += instance.TapeBytes(t);
   }
   return bytes;
 }

@@ -1,7 +1,7 @@
 // The oracle: one instance at a time, one number at a time, every rule as it is written.
 //
-// Maths: docs/numerics.md and docs/semantics.md. Cost: slow, by intent; memory is one record
-//   of a step, and for the adjoint one record of a range of steps and instances.
+// Maths: docs/numerics.md and docs/semantics.md. Cost: slow, by intent; memory is the tape
+//   of one step, and for the adjoint that of a range of steps and instances.
 // Errors: INVALID_ARGUMENT for a batch that does not fit its program.
 // Threads: an executor is immutable; a Run computes on the calling thread, whatever
 //   RunOptions::threads says.

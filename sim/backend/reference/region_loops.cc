@@ -154,12 +154,12 @@ void RegionRunner::ExecuteWhile(const Op& op, Frame& frame) {
   const WhileCounts counts = CountsOf(op);
   const size_t carried = static_cast<size_t>(counts.carried);
   const int64_t n = op.attributes.elements;
-  LoopRecord& record = frame.loops[op.results[0]];
-  record.runs.clear();
-  record.runs.resize(static_cast<size_t>(std::max<int64_t>(n, 1)));
+  LoopTape& tape = frame.loops[op.results[0]];
+  tape.runs.clear();
+  tape.runs.resize(static_cast<size_t>(std::max<int64_t>(n, 1)));
   std::vector<Array> results(op.results.size());
-  for (size_t e = 0; e < record.runs.size(); ++e) {
-    LoopRun& run = record.runs[e];
+  for (size_t e = 0; e < tape.runs.size(); ++e) {
+    LoopRun& run = tape.runs[e];
     const int64_t element = static_cast<int64_t>(e);
     run.base = std::make_unique<Frame>(layouts_.empty(), &frame);
     if (sinks_.decisions != nullptr) {
@@ -177,16 +177,16 @@ void RegionRunner::ExecuteWhile(const Op& op, Frame& frame) {
     results.back().integer.push_back(run.iterations);
   }
   for (size_t k = 0; k < results.size(); ++k) frame.Set(op.results[k], std::move(results[k]));
-  if (sinks_.decisions != nullptr) SetLoopRadii(op, record, frame);
+  if (sinks_.decisions != nullptr) SetLoopRadii(op, tape, frame);
 }
 
 void RegionRunner::ExecuteFor(const Op& op, Frame& frame) {
   const Region& region = op.regions[0];
   const int64_t trips = op.attributes.max_iter;
   const size_t c = static_cast<size_t>(op.attributes.carried);
-  LoopRecord& record = frame.loops[op.results.empty() ? ValueId::kNone : op.results[0]];
-  record.runs.clear();
-  LoopRun& run = record.runs.emplace_back();
+  LoopTape& tape = frame.loops[op.results.empty() ? ValueId::kNone : op.results[0]];
+  tape.runs.clear();
+  LoopRun& run = tape.runs.emplace_back();
   std::vector<Array> carried;
   for (size_t k = 0; k < c; ++k) carried.push_back(frame.At(op.operands[k]));
   std::vector<Radius> radii;  // of the operands; those of the carried ones change

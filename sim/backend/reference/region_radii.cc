@@ -92,13 +92,13 @@ Radius RegionRunner::ElementsRadius(ValueId id, int64_t n, size_t e, const Frame
 }
 
 // A result has the least of what every run gave, and of every run's tests.
-void RegionRunner::SetLoopRadii(const Op& op, const LoopRecord& record, Frame& frame) const {
+void RegionRunner::SetLoopRadii(const Op& op, const LoopTape& tape, Frame& frame) const {
   const WhileCounts counts = CountsOf(op);
   const size_t c = static_cast<size_t>(counts.carried);
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (!HasRadius(op.results[k])) continue;
     Radius least;
-    for (const LoopRun& run : record.runs) {
+    for (const LoopRun& run : tape.runs) {
       if (k < c) {
         least = LeastOf(least, run.radii[k]);
       } else if (k + 1 < op.results.size()) {

@@ -94,8 +94,8 @@ double ScaleAt(const Program& program, const Frame& frame, const std::vector<Sca
 
 double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, size_t element) {
   const auto producer = [&](ValueId value) -> const Op* {
-    const int32_t slot = frame.layout->SlotOf(value);
-    return slot < 0 ? nullptr : frame.layout->producer[static_cast<size_t>(slot)];
+    const int32_t place = frame.layout->PlaceOf(value);
+    return place < 0 ? nullptr : frame.layout->producer[static_cast<size_t>(place)];
   };
   if (program.level != TestLevel::kDeclared) {
     const std::vector<ScaleNode> nodes = ScaleOf(program, id, producer);
@@ -149,8 +149,8 @@ void RegionRunner::Store(const Op& op, Arrays operands, Frame& frame, Array resu
       sinks_.ranges->NoteCast(op.role, to, x, result.real[i]);
     }
   }
-  if (sinks_.recorded_bytes != nullptr) {
-    *sinks_.recorded_bytes += static_cast<int64_t>(SizeOf(result) * sizeof(double));
+  if (sinks_.tape_bytes != nullptr) {
+    *sinks_.tape_bytes += static_cast<int64_t>(SizeOf(result) * sizeof(double));
   }
   frame.Set(op.results[0], std::move(result));
 }

@@ -18,8 +18,8 @@ struct RunSinks {
   NonFiniteWatch* watch = nullptr;
   DecisionRecorder* decisions = nullptr;
   RangeCounts* ranges = nullptr;
-  int64_t* recorded_bytes = nullptr;  // bytes of all values computed
-  bool keep = false;                  // keep the frames of every iteration, for the adjoint
+  int64_t* tape_bytes = nullptr;  // bytes of all values computed
+  bool keep = false;              // keep the frames of every iteration, for the adjoint
 };
 
 class RegionRunner {
@@ -67,7 +67,7 @@ class RegionRunner {
   Radius LeastRadius(ValueId id, const Frame& frame) const;
   // Of element e of n over the leading axis.
   Radius ElementsRadius(ValueId id, int64_t n, size_t e, const Frame& frame) const;
-  void SetLoopRadii(const Op& op, const LoopRecord& record, Frame& frame) const;
+  void SetLoopRadii(const Op& op, const LoopTape& tape, Frame& frame) const;
   std::vector<Radius> LeastRadii(std::span<const ValueId> ids, const Frame& frame) const;
   void BindRadii(std::span<const ValueId> args, const std::vector<Radius>& radii,
                  Frame& frame) const;
