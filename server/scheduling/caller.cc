@@ -49,9 +49,9 @@ absl::Duration Caller::TakeSteps(double instance_steps, absl::Time now) {
 // refusal costs a processor up to a quarter of a millisecond, its caller's part included: at this
 // pace a sixteenth of one processor.
 absl::Duration Caller::PaceRefusal(absl::Time now) {
-  constexpr absl::Duration kInterval = absl::Milliseconds(4);
+  constexpr absl::Duration kInterval = absl::Milliseconds(16);
   const absl::Duration kBurst = 64 * kInterval;
-  constexpr absl::Duration kLongest = absl::Seconds(1);
+  constexpr absl::Duration kLongest = absl::Seconds(3);
   std::lock_guard lock(mutex_);
   refused_until_ = std::max(refused_until_, now) + kInterval;
   const absl::Duration wait = refused_until_ - now - kBurst;
