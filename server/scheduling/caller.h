@@ -45,7 +45,7 @@ class Caller {
   absl::Duration TakeSteps(double instance_steps, absl::Time now);
 
   // How long to wait before one more refusal is told. Some are told at once; a caller that comes
-  // again whatever it is told has so many a second, each within a second.
+  // again whatever it is told has so many a second, each within three seconds.
   absl::Duration PaceRefusal(absl::Time now);
 
   bool TakeMemory(int64_t bytes);

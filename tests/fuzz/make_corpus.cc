@@ -1,12 +1,16 @@
 // Writes requests that are right into a folder: where the fuzzer starts from.
 //
-// The ball in each of its configurations, and gradients of woven programs, which hold every operation.
+// The ball in each of its configurations, and gradients of woven programs. Errors: exit status 1 and
+// their names if an operation that a world may use is in none of them.
 #include <cstdint>
 #include <fstream>
 #include <iostream>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "server/conversion/program_to_proto.h"
+#include "sim/op/op_info.h"
 #include "sim/worlds/worlds.h"
 #include "tests/server/ball_request.h"
 #include "tests/server/hostile_messages.h"
@@ -21,13 +25,42 @@ constexpr uint64_t kSeed = 1;
 constexpr int kWoven = 256;
 constexpr size_t kMostBytes = 16'384;  // what the fuzzer reads of a file
 
-void Write(const std::string& path, const std::string& request) {
-  std::ofstream(path, std::ios::binary) << request;
+void AddCodes(const simgrad::v1::Region& region, std::set<std::string>& codes) {
+  for (const simgrad::v1::Op& op : region.ops()) {
+    codes.insert(op.code());
+    for (const simgrad::v1::Region& inner : op.regions()) AddCodes(inner, codes);
+  }
 }
 
-void Write(const std::string& path, const GradientRequest& request) {
-  Write(path, request.SerializeAsString());
-}
+class Corpus {
+ public:
+  explicit Corpus(std::string folder) : folder_(std::move(folder)) {}
+
+  void Write(const std::string& name, const GradientRequest& request) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << request.SerializeAsString();
+    const simgrad::v1::Program& program = request.spec().world().program();
+    AddCodes(program.initial(), codes_);
+    AddCodes(program.step(), codes_);
+    for (const auto& objective : program.objectives()) {
+      AddCodes(objective.stage(), codes_);
+      AddCodes(objective.terminal(), codes_);
+    }
+  }
+
+  // Operations that a world may use and that no request has.
+  std::set<std::string> Missing() const {
+    std::set<std::string> missing;
+    simgrad::sim::EachOp([&](simgrad::sim::OpCode, const simgrad::sim::OpInfo& info) {
+      const std::string name(info.name);
+      if (info.in_worlds && codes_.count(name) == 0) missing.insert(name);
+    });
+    return missing;
+  }
+
+ private:
+  const std::string folder_;
+  std::set<std::string> codes_;
+};
 
 GradientRequest Inlined(const Config& config) {
   GradientRequest request = simgrad::server::BallGradient(4, 2);
@@ -44,18 +77,21 @@ int main(int argc, char** argv) {
     std::cerr << "usage: make_corpus FOLDER\n";
     return 2;
   }
-  const std::string folder = std::string(argv[1]) + "/";
-  Write(folder + "named", simgrad::server::BallGradient(4, 2));
-  Write(folder + "projection", Inlined({{"clamp", false}}));
-  Write(folder + "element", Inlined({{"scope", std::string("element")}, {"tol_enter", 1e-3}}));
-  Write(folder + "penalty", Inlined({{"contact", std::string("penalty")}}));
-  Write(folder + "toi", Inlined({{"contact", std::string("toi")}}));
+  Corpus corpus(argv[1]);
+  corpus.Write("named", simgrad::server::BallGradient(4, 2));
+  corpus.Write("projection", Inlined({{"clamp", false}}));
+  corpus.Write("element", Inlined({{"scope", std::string("element")}, {"tol_enter", 1e-3}}));
+  corpus.Write("penalty", Inlined({{"contact", std::string("penalty")}}));
+  corpus.Write("toi", Inlined({{"contact", std::string("toi")}}));
   int written = 0;
   for (uint64_t index = 0; written < kWoven; ++index) {
     const auto message = simgrad::server::MakeHostileMessage(kSeed, index);
     if (message.family != "woven" || message.rpc != simgrad::server::Rpc::kGradient) continue;
-    if (message.request.size() > kMostBytes) continue;
-    Write(folder + "woven" + std::to_string(written++), message.request);
+    GradientRequest request;
+    if (message.request.size() > kMostBytes || !request.ParseFromString(message.request)) continue;
+    corpus.Write("woven" + std::to_string(written++), request);
   }
-  return 0;
+  const std::set<std::string> missing = corpus.Missing();
+  for (const std::string& name : missing) std::cerr << "in no request: " << name << "\n";
+  return missing.empty() ? 0 : 1;
 }

@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <limits>
+#include <sstream>
+#include <string>
 #include <vector>
 
 namespace simgrad::precision {
@@ -27,6 +32,40 @@ TEST(LossScale, FollowsThePublishedTraceInBothModes) {
     const LossScaleRule rule{mode, 2.0, 0.25, 2};
     EXPECT_EQ(Trace(rule, {4.0f, 0}, {true, true, false}), (std::vector<float>{4, 8, 2}));
   }
+}
+
+// 100,000 updates that PyTorch made (tests/data/torch_scaler.py says what a line is).
+TEST(LossScale, FollowsPytorchThroughRandomUpdates) {
+  std::ifstream file(std::string(SIMGRAD_TEST_DATA) + "/torch_scaler.txt");
+  int64_t updates = 0, changes = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line[0] == '#') continue;
+    SCOPED_TRACE(line.substr(0, 80));
+    std::istringstream words(line);
+    // Streams do not read hexadecimal floats.
+    std::string scale, growth, backoff, found, change;
+    LossScaleRule rule{.mode = LossScaleMode::kPytorch};
+    LossScale state;
+    words >> scale >> growth >> backoff >> rule.interval >> state.clean >> found >> change;
+    state.scale = std::strtof(scale.c_str(), nullptr);
+    rule.growth = std::strtod(growth.c_str(), nullptr);
+    rule.backoff = std::strtod(backoff.c_str(), nullptr);
+    for (size_t index = 0; index < found.size(); ++index) {
+      float expected = state.scale;
+      const size_t colon = change.find(':');
+      if (colon != std::string::npos && std::stoull(change) == index) {
+        expected = std::strtof(change.c_str() + colon + 1, nullptr);
+        words >> change;
+        ++changes;
+      }
+      state = NextLossScale(rule, state, found[index] == '0');
+      ASSERT_EQ(state.scale, expected) << "update " << index;
+      ++updates;
+    }
+    ASSERT_EQ(std::to_string(state.clean), change);
+  }
+  EXPECT_EQ(updates, 100'000);
+  EXPECT_GT(changes, 10'000);
 }
 
 TEST(LossScale, ASkipForgetsTheCleanSteps) {

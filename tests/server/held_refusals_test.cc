@@ -90,14 +90,14 @@ TEST(RefusalPace, OfOneCallerIsABurstAndThenSoManyASecond) {
   scheduling::Caller caller("one", {}), other("other", {});
   const absl::Time now = absl::FromUnixSeconds(1000);
   for (int i = 0; i < 64; ++i) EXPECT_EQ(caller.PaceRefusal(now), absl::ZeroDuration());
-  EXPECT_EQ(caller.PaceRefusal(now), absl::Milliseconds(4));
-  EXPECT_EQ(caller.PaceRefusal(now), absl::Milliseconds(8));
+  EXPECT_EQ(caller.PaceRefusal(now), absl::Milliseconds(16));
+  EXPECT_EQ(caller.PaceRefusal(now), absl::Milliseconds(32));
   EXPECT_EQ(other.PaceRefusal(now), absl::ZeroDuration());
-  // None waits for more than a second, however many there are.
-  for (int i = 0; i < 1000; ++i) EXPECT_LE(caller.PaceRefusal(now), absl::Seconds(1));
-  EXPECT_EQ(caller.PaceRefusal(now), absl::Seconds(1));
+  // None waits for more than three seconds, however many there are.
+  for (int i = 0; i < 1000; ++i) EXPECT_LE(caller.PaceRefusal(now), absl::Seconds(3));
+  EXPECT_EQ(caller.PaceRefusal(now), absl::Seconds(3));
   // A caller that stays away for a while begins anew.
-  EXPECT_EQ(caller.PaceRefusal(now + absl::Seconds(2)), absl::ZeroDuration());
+  EXPECT_EQ(caller.PaceRefusal(now + absl::Seconds(5)), absl::ZeroDuration());
 }
 
 }  // namespace

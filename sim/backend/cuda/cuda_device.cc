@@ -49,6 +49,7 @@ class CudaDevice : public Device {
                                                      KernelChoice choice) override {
     return kernels_.Load(source.text, choice);
   }
+  int64_t Relieve(int64_t bytes) override { return kernels_.Relieve(bytes); }
   absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry, int block,
                                          int64_t shared_bytes) override;
 

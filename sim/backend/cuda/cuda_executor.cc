@@ -61,6 +61,13 @@ class CudaExecutor : public Executor {
     if (!run.ok()) return run.status();
     return std::unique_ptr<Run>(*std::move(run));
   }
+  int64_t Relieve(int64_t bytes) override {
+    int64_t freed = sources_.Relieve(bytes);
+    for (const auto& device : devices_) {
+      if (freed < bytes) freed += device->Relieve(bytes - freed);
+    }
+    return freed;
+  }
 
  private:
   // The device with the fewest runs, with one more: chosen and counted at once, so that requests

@@ -140,6 +140,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // Compiles, or takes from the cache.
   virtual absl::StatusOr<std::shared_ptr<const Module>> Load(const GeneratedSource& source,
                                                              KernelChoice choice) = 0;
+  // Gives up about so many bytes of modules that are kept and not in use; returns how many.
+  virtual int64_t Relieve(int64_t /*bytes*/) { return 0; }
   // Blocks of an entry point that the whole device runs at once, at least 1.
   virtual absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry,
                                                  int block, int64_t shared_bytes) = 0;

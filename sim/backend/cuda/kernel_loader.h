@@ -47,6 +47,7 @@ class KernelLoader {
   ModuleCache::Loaded Load(const std::string& text, KernelChoice choice);
   // Leaves what still waits for its best kernel; does not wait. The end of the loader does it too.
   void StopImproving() { improver_.request_stop(); }
+  int64_t Relieve(int64_t bytes) { return modules_.Relieve(bytes); }  // as Device
   void AddTo(DeviceUse& use) const;
 
  private:

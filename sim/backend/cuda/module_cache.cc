@@ -1,5 +1,6 @@
 #include "sim/backend/cuda/module_cache.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <iterator>
@@ -58,8 +59,15 @@ ModuleCache::Answer ModuleCache::Get(const std::string& key, const std::function
     entry->bytes = bytes;
     bytes_ += bytes;
   }
-  DropUnused();
+  DropUnused(most_bytes_);
   return {std::move(made), true};
+}
+
+int64_t ModuleCache::Relieve(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t before = bytes_;
+  DropUnused(std::max<int64_t>(before - bytes, 0));
+  return before - bytes_;
 }
 
 size_t ModuleCache::size() const {
@@ -78,8 +86,8 @@ void ModuleCache::Drop(Entries::iterator entry) {
   entries_.erase(entry);
 }
 
-void ModuleCache::DropUnused() {
-  for (auto entry = entries_.end(); entry != entries_.begin() && bytes_ > most_bytes_;) {
+void ModuleCache::DropUnused(int64_t most_bytes) {
+  for (auto entry = entries_.end(); entry != entries_.begin() && bytes_ > most_bytes;) {
     const auto candidate = std::prev(entry);
     const bool unused = IsReady(candidate->module) && candidate->module.get().ok() &&
                         candidate->module.get()->use_count() == 1;

@@ -38,6 +38,9 @@ class ModuleCache {
   // The module where it is made already, else null.
   std::shared_ptr<const Module> Find(const std::string& key);
   Answer Get(const std::string& key, const std::function<Loaded()>& make);
+  // Drops modules as the bound does, until so many bytes are free, or all that are not in use;
+  // returns how many bytes.
+  int64_t Relieve(int64_t bytes);
   size_t size() const;
   int64_t bytes() const;
 
@@ -51,7 +54,7 @@ class ModuleCache {
   using Entries = std::list<Entry>;
 
   void Drop(Entries::iterator entry);
-  void DropUnused();
+  void DropUnused(int64_t most_bytes);
 
   const int64_t most_bytes_;
   const std::shared_ptr<CompileWatch> watch_;

@@ -53,6 +53,20 @@ absl::StatusOr<std::shared_ptr<const GeneratedSource>> SourceCache::Get(
   return source;
 }
 
+int64_t SourceCache::Relieve(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t before = bytes_;
+  for (auto entry = entries_.end(); entry != entries_.begin() && before - bytes_ < bytes;) {
+    const auto oldest = std::prev(entry);
+    if (oldest->source.use_count() == 1) {
+      Drop(oldest);
+    } else {
+      entry = oldest;
+    }
+  }
+  return before - bytes_;
+}
+
 void SourceCache::Drop(std::list<Entry>::iterator entry) {
   bytes_ -= entry->bytes;
   entries_.erase(entry);

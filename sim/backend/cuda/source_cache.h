@@ -27,6 +27,9 @@ class SourceCache {
       : most_bytes_(most_bytes), watch_(std::move(watch)) {}
   absl::StatusOr<std::shared_ptr<const GeneratedSource>> Get(
       const std::shared_ptr<const NumericalProgram>& program, const GenerateOptions& options);
+  // Drops texts that nobody holds, the least recently used first, until so many bytes are free, or
+  // all of them; returns how many bytes.
+  int64_t Relieve(int64_t bytes);
   size_t size() const;
   int64_t bytes() const;
 

@@ -15,6 +15,7 @@ namespace simgrad::sim::cuda {
 namespace {
 
 constexpr int64_t kImageBytes = 100;
+constexpr int64_t kMuch = int64_t{1} << 40;
 
 ModuleCache::Loaded MakeModule() { return std::make_shared<const Module>(kImageBytes); }
 ModuleCache::Loaded NeverMade() {
@@ -133,6 +134,20 @@ TEST(ModuleCacheTest, AModuleInUseStaysAboveTheBoundAndGoesAfterwards) {
   cache.Get("c", MakeModule);
   EXPECT_EQ(cache.size(), 1u);
   EXPECT_FALSE(Has(cache, "used"));
+}
+
+TEST(ModuleCacheTest, WhoNeedsMemoryGetsWhatNobodyUsesTheOldestFirst) {
+  const auto purse = std::make_shared<tests::Purse>();
+  ModuleCache cache(8 * kImageBytes, purse);
+  const auto used = *cache.Get("used", MakeModule).module;
+  for (const char* key : {"a", "b", "c"}) cache.Get(key, MakeModule);
+  EXPECT_EQ(cache.Relieve(0), 0);
+  EXPECT_EQ(cache.Relieve(kImageBytes + 1), 2 * kImageBytes);
+  EXPECT_EQ(purse->held, 2 * kImageBytes);
+  EXPECT_TRUE(Has(cache, "c"));
+  EXPECT_EQ(cache.Relieve(kMuch), kImageBytes);
+  EXPECT_EQ(*cache.Get("used", NeverMade).module, used);
+  EXPECT_EQ(purse->held, kImageBytes);
 }
 
 }  // namespace

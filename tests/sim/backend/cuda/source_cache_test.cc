@@ -92,7 +92,24 @@ TEST(SourceCacheTest, WhatTheWatchHasNoMemoryForIsGivenAndNotKept) {
   EXPECT_EQ(purse->held, 0);
 }
 
-// A device that is asked for modules and has none.
+TEST(SourceCacheTest, WhoNeedsMemoryGetsWhatNobodyUsesTheOldestFirst) {
+  const auto purse = std::make_shared<tests::Purse>();
+  SourceCache cache(kMuch, purse);
+  const std::vector programs = {ProgramOf(0), ProgramOf(1), ProgramOf(2)};
+  const auto used = *cache.Get(programs[0], {});
+  ASSERT_TRUE(cache.Get(programs[1], {}).ok());
+  const int64_t without_last = cache.bytes();
+  ASSERT_TRUE(cache.Get(programs[2], {}).ok());
+  EXPECT_EQ(cache.Relieve(0), 0);
+  const int64_t middle = BytesOf(programs[1]), last = cache.bytes() - without_last;
+  EXPECT_EQ(cache.Relieve(1), middle);
+  EXPECT_EQ(cache.Relieve(kMuch), last);
+  EXPECT_EQ(cache.size(), 1u);
+  EXPECT_EQ(*cache.Get(programs[0], {}), used);
+  EXPECT_EQ(purse->held, cache.bytes());
+}
+
+// A device that is asked for modules and has none; it has `kept` bytes to give up.
 class AskedDevice : public Device {
  public:
   const DeviceLimits& limits() const override { return limits_; }
@@ -106,7 +123,13 @@ class AskedDevice : public Device {
   absl::StatusOr<int64_t> ResidentBlocks(const Module&, const std::string&, int, int64_t) override {
     return None();
   }
+  int64_t Relieve(int64_t bytes) override {
+    const int64_t freed = std::min(bytes, kept);
+    kept -= freed;
+    return freed;
+  }
   std::vector<const GeneratedSource*> asked;
+  int64_t kept = 0;
 
  protected:
   absl::StatusOr<void*> AllocateBytes(int64_t, MemoryKind) override { return None(); }
@@ -128,6 +151,22 @@ TEST(SourceCacheTest, TheExecutorAsksForTheSameTextAgain) {
   // The object itself, which another call could not have generated while it lives.
   ASSERT_EQ(device->asked.size(), 2u);
   EXPECT_EQ(device->asked[0], device->asked[1]);
+}
+
+TEST(SourceCacheTest, TheExecutorGivesUpTextsFirstAndThenModules) {
+  const auto device = std::make_shared<AskedDevice>();
+  device->kept = 1000;
+  const auto executor = MakeCudaExecutor(device);
+  auto program = tests::LowerCase(tests::WorldCases(3)[0], "f32", false);
+  ASSERT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOfCase(*std::move(program), 5, 3);
+  EXPECT_FALSE(executor->Create(work.batch, work.options).ok());
+  const int64_t text = BytesOf(work.batch.program);
+  EXPECT_EQ(executor->Relieve(1), text);
+  EXPECT_EQ(device->kept, 1000);
+  EXPECT_EQ(executor->Relieve(600), 600);
+  EXPECT_EQ(executor->Relieve(600), 400);
+  EXPECT_EQ(device->kept, 0);
 }
 
 }  // namespace
