@@ -17,6 +17,8 @@ from simgrad import quiet_grpc  # noqa: F401  before anything else that imports 
 
 from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
+from simgrad.composition import ComposedWorld, compose
+from simgrad.controllers import Controller, controller
 from simgrad.credentials import tls
 from simgrad.diagnostics import (
     REASONS,
@@ -85,8 +87,10 @@ __all__ = [
     "Cancelled",
     "Client",
     "Comparison",
+    "ComposedWorld",
     "Config",
     "Control",
+    "Controller",
     "Cotangents",
     "Data",
     "DeadlineExceeded",
@@ -131,7 +135,9 @@ __all__ = [
     "World",
     "accept",
     "builder",
+    "compose",
     "cond",
+    "controller",
     "custom_vjp",
     "fixed_point",
     "for_loop",

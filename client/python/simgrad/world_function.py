@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Callable, Mapping, Sequence, TypeVar, overload
 
 import numpy as np
@@ -228,31 +229,35 @@ def _wanted(function: Function, known: Mapping[str, Any]) -> dict[str, Any]:
     return {n: known[n] for n in names}
 
 
-def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str, Declared]:
-    signature = inspect.signature(function)
-    frame = sys._getframe(2)
-    annotations = {
-        n: eval(a, frame.f_globals, dict(frame.f_locals)) if isinstance(a, str) else a
-        for n, a in function.__annotations__.items()
-        if n in signature.parameters and n not in given
-    }
+def declared_inputs(
+    function: Function, given: Mapping[str, Declared], frame: FrameType
+) -> dict[str, Declared]:
+    """Arguments that are declared, by `given` or by annotation, with their defaults. Annotations that
+    are text are read in `frame`."""
     declared: dict[str, Declared] = {}
-    takes_more = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            continue
-        kind = given.get(name, annotations.get(name))
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = given.get(name, function.__annotations__.get(name))
+        if isinstance(kind, str):
+            kind = eval(kind, frame.f_globals, dict(frame.f_locals))
         if isinstance(kind, type) and issubclass(kind, Declared):
             kind = kind()
-        if not isinstance(kind, Declared):
+        if isinstance(kind, Declared):
+            empty = parameter.default is inspect.Parameter.empty
+            declared[name] = kind if empty else kind.with_default(parameter.default)
+    return declared
+
+
+def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str, Declared]:
+    declared = declared_inputs(function, given, sys._getframe(2))
+    takes_more = False
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            takes_more = True
+        elif name not in declared:
             raise TypeError(
                 f"{function.__name__}: what is {name}? Annotate it ({name}: sg.State), or give it to "
                 f"the decorator (sg.world({name}=sg.State(3))): State, Param, Control, Data, Config or Step"
             )
-        default = parameter.default
-        declared[name] = (
-            kind if default is inspect.Parameter.empty else kind.with_default(default)
-        )
     if takes_more:
         declared.update({name: kind for name, kind in given.items() if name not in declared})
     if unknown := sorted(set(given) - set(declared)):

@@ -1,0 +1,93 @@
+"""A module of PyTorch as a controller of a world: its parameters are the weights."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from simgrad.controllers import Controller, Readable, Shapes
+from simgrad.expression import Expression
+from simgrad.torch_layers import check, written
+from simgrad.world_function import Param
+
+
+class ModuleController(Controller):
+    """What `simgrad.torch.controller` returns.
+
+    Attributes:
+      module: the module itself. parameters: its parameters themselves, by the names of the weights.
+    """
+
+    def __init__(self, module: torch.nn.Module, observe: Sequence[str] | None, name: str):
+        check(module)
+        self.module = module
+        self.name = name
+        self.observe = observe
+        # By the name of a parameter; one that stands in several layers has one name.
+        prefix = f"{name}." if name else ""
+        self.parameters: dict[str, Any] = {
+            prefix + n: parameter for n, parameter in module.named_parameters()
+        }
+        self.weights = {n: Param(tuple(p.shape)) for n, p in self.parameters.items()}
+
+    def values(self) -> Mapping[str, Any]:
+        return {n: as_numbers(parameter) for n, parameter in self.parameters.items()}
+
+    def controls(
+        self, readable: Readable, weights: Mapping[str, Expression], shapes: Shapes
+    ) -> Mapping[str, Any]:
+        names = readable.states if self.observe is None else self.observe
+        of_parameter = {id(parameter): weights[n] for n, parameter in self.parameters.items()}
+        parts = [readable[n].astype("real").reshape(-1) for n in names]
+        if not parts:
+            raise ValueError(f"{self.name or 'the module'} observes nothing")
+        x = written(
+            self.module, np.concatenate(parts), lambda parameter: of_parameter[id(parameter)]
+        )
+        counts = {n: int(np.prod(shape)) for n, shape in shapes.items()}
+        if x.shape != (sum(counts.values()),):
+            raise ValueError(
+                f"{self.name or 'the module'} gives {x.size} numbers; {', '.join(shapes)} takes "
+                f"{sum(counts.values())}"
+            )
+        made, at = {}, 0
+        for n, count in counts.items():
+            made[n] = x[at : at + count].reshape(shapes[n])
+            at += count
+        return made
+
+
+def controller(
+    module: torch.nn.Module, *, observe: str | Sequence[str] | None = None, name: str = "policy"
+) -> ModuleController:
+    """A module of PyTorch as a controller, for `simgrad.compose`.
+
+        policy = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+        closed = sg.compose(pendulum, simgrad.torch.controller(policy))
+        out = simgrad.torch.rollout(client, closed, steps=100, initial=start, record=["angle"])
+        out.trajectory["angle"].square().mean().backward()     # policy.parameters() have .grad
+
+    The module reads one vector: what it observes, flat, one after the other. Its output is a vector of
+    the controls' numbers, in the order in which `compose` names them. Parameters keep PyTorch's shapes,
+    and one that several layers share is one weight. Requests send the numbers that they have at that
+    time; `simgrad.torch.rollout` sends the parameters themselves, which get the gradients.
+
+    Args:
+      module: nn.Sequential of Linear, LayerNorm, Identity and activations (an error lists them), nested
+        or alone. Later changes of its layers change no world.
+      observe: states, observables and inputs by name; None: every real state, in their order.
+      name: in front of the names of weights: "policy.0.weight".
+    Errors: TypeError for a module that has no translation; ValueError, of compose, for sizes that do not fit.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module: a torch.nn.Module, not {module!r}")
+    return ModuleController(module, [observe] if isinstance(observe, str) else observe, name)
+
+
+def as_numbers(tensor: torch.Tensor) -> np.ndarray:
+    """A copy, in the tensor's dtype; bf16, which NumPy lacks, as f32."""
+    value = tensor.detach().cpu()
+    value = value.float() if value.dtype == torch.bfloat16 else value
+    return np.array(value.numpy())

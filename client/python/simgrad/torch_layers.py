@@ -1,0 +1,107 @@
+"""Layers of PyTorch as operations of a world: vectors in, vectors out, one instance at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Mapping
+
+import numpy as np
+from torch import nn
+
+from simgrad.expression import Expression
+
+Weight = Callable[[Any], Expression]  # of a parameter of the module
+
+
+def written(module: Any, x: Expression, weight: Weight, path: str = "") -> Expression:
+    """What a module makes of the vector x. The modules inside are written in their order.
+
+    Errors: ValueError for a layer of another size; those of `check`.
+    """
+    check(module, path)
+    if type(module) is nn.Sequential:
+        for name, layer in module.named_children():
+            x = written(layer, x, weight, f"{path}.{name}" if path else name)
+        return x
+    return _LAYERS[type(module)](module, x, weight, _called(module, path))
+
+
+def check(module: Any, path: str = "") -> None:
+    """Raises TypeError for a module that has no translation, and names it."""
+    called = _called(module, path)
+    if type(module) is nn.Sequential:
+        for name, layer in module.named_children():
+            check(layer, f"{path}.{name}" if path else name)
+    elif type(module) not in _LAYERS:
+        supported = ", ".join(sorted(layer.__name__ for layer in (nn.Sequential, *_LAYERS)))
+        raise TypeError(f"{called} has no translation into a world; there is one of {supported}")
+    if getattr(module, "_forward_hooks", None) or getattr(module, "_forward_pre_hooks", None):
+        raise TypeError(f"{called} has hooks, which would not run in a world")
+    if type(module) is nn.GELU and module.approximate not in ("none", "tanh"):
+        raise TypeError(f"{called}: approximate is none or tanh")
+
+
+def _called(module: Any, path: str) -> str:
+    return f"module {path} ({module})" if path else f"the module ({module})"
+
+
+# ---- Layers with weights ----
+
+
+def _linear(layer: Any, x: Expression, weight: Weight, called: str) -> Expression:
+    if x.shape != (layer.in_features,):
+        raise ValueError(f"{called} takes {layer.in_features} numbers, and gets {x.size}")
+    product = weight(layer.weight) @ x
+    return product if layer.bias is None else product + weight(layer.bias)
+
+
+def _layer_norm(layer: Any, x: Expression, weight: Weight, called: str) -> Expression:
+    if tuple(layer.normalized_shape) != x.shape:
+        raise ValueError(f"{called} takes {tuple(layer.normalized_shape)} numbers, and gets {x.size}")
+    centred = x - x.mean()
+    x = centred / np.sqrt((centred * centred).mean() + layer.eps)
+    x = x if layer.weight is None else weight(layer.weight) * x
+    return x if getattr(layer, "bias", None) is None else x + weight(layer.bias)
+
+
+# ---- Activations: ties of max and min send the cotangent to the second ----
+
+
+def _elu(x: Expression, alpha: float) -> Expression:
+    """At 0 the derivative is alpha, as in PyTorch."""
+    return np.maximum(x, 0.0) + alpha * np.expm1(np.minimum(0.0, x))
+
+
+def _gelu(x: Expression, approximate: str) -> Expression:
+    if approximate == "tanh":
+        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1.0 + x.builder.erf(x * math.sqrt(0.5)))
+
+
+def _softplus(x: Expression, beta: float) -> Expression:
+    """Everywhere; PyTorch's is x above a threshold, where they differ by at most e^-threshold / beta."""
+    return x.builder.softplus(x) if beta == 1 else x.builder.softplus(beta * x) / beta
+
+
+def _activation(write: Callable[[Expression, Any], Expression]) -> Callable[..., Expression]:
+    return lambda layer, x, weight, called: write(x, layer)
+
+
+_LAYERS: Mapping[type, Callable[..., Expression]] = {
+    nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm,
+    nn.Identity: _activation(lambda x, layer: x),
+    nn.ReLU: _activation(lambda x, layer: np.maximum(x, 0.0)),
+    nn.ReLU6: _activation(lambda x, layer: np.clip(x, 0.0, 6.0)),
+    nn.Hardtanh: _activation(lambda x, layer: np.clip(x, layer.min_val, layer.max_val)),
+    nn.LeakyReLU: _activation(
+        lambda x, layer: np.maximum(x, 0.0) + layer.negative_slope * np.minimum(0.0, x)
+    ),
+    nn.ELU: _activation(lambda x, layer: _elu(x, layer.alpha)),
+    nn.Tanh: _activation(lambda x, layer: np.tanh(x)),
+    nn.Sigmoid: _activation(lambda x, layer: x.builder.sigmoid(x)),
+    nn.SiLU: _activation(lambda x, layer: x * x.builder.sigmoid(x)),
+    nn.GELU: _activation(lambda x, layer: _gelu(x, layer.approximate)),
+    nn.Softplus: _activation(lambda x, layer: _softplus(x, layer.beta)),
+    nn.Softsign: _activation(lambda x, layer: x / (1.0 + abs(x))),
+}
