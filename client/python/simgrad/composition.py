@@ -148,18 +148,23 @@ def _reached(program: program_pb2.Program, replaced: Mapping[str, Expression]) -
 
 
 def _readable(b: ContinuedBuilder, replaced: set[str], reached: set[int]) -> Readable:
-    """By name; what has a name twice is refused where it is asked for."""
-    values: dict[str, Expression] = {}
-    refused = dict.fromkeys(replaced, "it is what a controller computes")
-    sources = [(i.name, i.value) for i in b.program.inputs if i.name not in replaced]
-    for name, value in (*sources, *((e.name, e.value) for e in b.program.exports)):
+    """By name. A name of a state is the state; another that stands twice is refused where it is asked for."""
+    states = b.declared(INPUT_KIND_STATE)
+    values = dict(states)
+    refused: dict[str, str] = {}
+    sources = [*b.program.inputs, *b.program.exports]
+    for name, value in ((x.name, x.value) for x in sources if x.name not in states):
         if value in reached:
-            refused[name] = f"it depends on {', '.join(sorted(replaced))}"
+            computed = name in replaced
+            refused[name] = _COMPUTED if computed else f"it depends on {', '.join(sorted(replaced))}"
         elif name in values and values[name].value != value:
             refused[name] = "two inputs or observables have this name"
         else:
             values[name] = Expression(b, value)
-    return Readable(values, list(b.declared(INPUT_KIND_STATE)), refused)
+    return Readable(values, list(states), refused)
+
+
+_COMPUTED = "it is what a controller computes"
 
 
 def _following(

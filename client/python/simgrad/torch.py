@@ -5,6 +5,10 @@
     loss = ((out.trajectory["y"] - observed) ** 2).mean()
     loss.backward()                      # k.grad, y0.grad
 
+Every real input is differentiable: states, params, controls, data, and the weights of an objective.
+`controller` makes a module of PyTorch the controller of a world (`simgrad.compose`); its parameters
+are sent by themselves, and get their gradients.
+
 The backward pass sends the cotangents of final states and trajectories, and the server recomputes
 the forward pass to the same bits: nothing is kept between the two calls. Second derivatives are not
 available.
@@ -21,9 +25,14 @@ import torch
 
 from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
+from simgrad.composition import ComposedWorld
+from simgrad.data_as_controls import data_as_controls
 from simgrad.policy import Policy
 from simgrad.results import Gradient, Rollout
+from simgrad.torch_controller import ModuleController, controller
 from simgrad.world import World
+
+__all__ = ["ModuleController", "TorchRollout", "controller", "rollout"]
 
 _GROUPS = ("initial", "params", "controls")
 _PREFIX = {"initial": "state", "params": "param", "controls": "control"}
@@ -37,12 +46,16 @@ class TorchRollout:
       state: final states, [N, field shape]. trajectory: recorded values, [N, time, field shape].
       info: the Rollout with everything else: sites, path signature, program, ok.
       calls: the Gradient answers of backward passes so far (connected, gated_by, loss scale, ...).
+      values: of the objective, by instance, [N], f64; None without one.
+      value: the sum of weight times value, as the server adds it up, f64; None without an objective.
     """
 
     state: dict[str, torch.Tensor]
     trajectory: dict[str, torch.Tensor]
     info: Rollout
     calls: list[Gradient]
+    values: torch.Tensor | None = None
+    value: torch.Tensor | None = None
 
 
 def rollout(
@@ -56,31 +69,57 @@ def rollout(
     data: Mapping[str, Any] | None = None,
     policy: Policy | str | None = None,
     record: Sequence[str] = (),
+    objective: str = "",
+    weights: Any = None,
     **options: Any,
 ) -> TorchRollout:
     """Unrolls a world; arguments as Client.rollout, where inputs may be tensors.
 
-    Shapes: as Client.rollout; PerStep may hold a tensor. Tensors keep their dtype on the way to the server; results are f64 or
-      f32 and gradients come back in the dtype and on the device of their input.
-    Errors: those of Client.rollout, here and in the backward pass.
+    Shapes: as Client.rollout; PerStep may hold a tensor.
+    Formats: tensors keep their dtype on the way to the server. Results are f64 where the policy computes
+      them in f64, else f32, whatever the tensors are; gradients come back in the dtype and on the
+      device of their input. policy=None: f64 where an input is a tensor of f64, as PyTorch promotes; else f32.
+    Data that needs a gradient is sent as a control, which it then is for the program and in `calls`; of a
+      built-in world the program is asked for first.
+    Cost: a backward pass is one call; two where the loss depends both on states or trajectories and on
+      an objective with weights that are not 1.
+    Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor was
+      changed in place in between.
     """
-    groups = {"initial": initial or {}, "params": params or {}, "controls": controls or {}}
-    inputs = [(group, name, value) for group in _GROUPS for name, value in groups[group].items()]
     if options.get("raw"):
         raise ValueError("raw=True gives bits, and a tensor holds numbers: use Client.rollout")
-    tensors = [t for t in (_tensor_in(value) for _, _, value in inputs) if t is not None]
+    params = {**_parameters(world), **(params or {})}
+    controls, data = dict(controls or {}), dict(data or {})
+    moved = [n for n, x in data.items() if _needs_gradient(x)]
+    if moved:
+        world = data_as_controls(client, world, moved, **_how(options))
+        controls.update({n: data.pop(n) for n in moved})
+    groups = {"initial": initial or {}, "params": params, "controls": controls}
+    inputs = [(group, name, value) for group in _GROUPS for name, value in groups[group].items()]
+    found = [_tensor_in(value) for _, _, value in inputs]
+    tensors = [t for t in found if t is not None]
+    if policy is None and any(
+        t.dtype == torch.float64 for t in (*tensors, *map(_tensor_in, data.values())) if t is not None
+    ):
+        policy = "f64"
     fixed = dict(
         steps=steps,
-        data={k: _to_wire(v) for k, v in (data or {}).items()},
+        data={k: _to_wire(v) for k, v in data.items()},
         policy=policy,
         record=list(record),
         **options,
     )
-    work = _Work(client, world, inputs, fixed)
+    work = _Work(client, world, inputs, fixed, objective, weights)
+    if isinstance(weights, torch.Tensor):
+        tensors.append(weights)
     outputs = _Function.apply(work, *tensors)
+    count = len(work.result.state)
     states = dict(zip(work.result.state, outputs))
-    trajectory = dict(zip(work.result.trajectory, outputs[len(states) :]))
-    return TorchRollout(states, trajectory, work.result, work.calls)
+    trajectory = dict(zip(work.result.trajectory, outputs[count:]))
+    made = TorchRollout(states, trajectory, work.result, work.calls)
+    if objective:
+        made.values, made.value = outputs[-2:]
+    return made
 
 
 class _Work:
@@ -92,11 +131,15 @@ class _Work:
         world: World,
         inputs: list[tuple[str, str, Any]],
         fixed: dict[str, Any],
+        objective: str,
+        weights: Any,
     ):
         self.client = client
         self.world = world
         self.inputs = inputs
         self.fixed = fixed
+        self.objective = objective
+        self.weights = weights
         self._result: Rollout | None = None
         self.calls: list[Gradient] = []
 
@@ -117,13 +160,46 @@ class _Work:
         return groups
 
     def forward(self) -> tuple[torch.Tensor, ...]:
-        self._result = self.client.rollout(self.world, **self.groups(), **self.fixed)
-        arrays = (*self.result.state.values(), *self.result.trajectory.values())
-        return tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
+        self._result = self.client.rollout(
+            self.world,
+            **self.groups(),
+            **self.fixed,
+            objective=self.objective,
+            weights=_to_wire(self.weights),
+        )
+        arrays = [*self.result.state.values(), *self.result.trajectory.values()]
+        if self.objective:
+            arrays += [np.asarray(self.result.values), np.asarray(self.result.value, np.float64)]
+        return tuple(torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays)
 
     def backward(
         self, cotangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]
     ) -> dict[str, dict[str, np.ndarray]]:
+        """Gradients by group and name, of the inputs that are wanted."""
+        wrt = [
+            f"{_PREFIX[group]}.{name}"
+            for (group, name), w in zip(self.tensor_inputs(), wanted)
+            if w
+        ]
+        total: dict[str, dict[str, np.ndarray]] = {group: {} for group in _GROUPS}
+        fixed = {**self.fixed, "record": (), "progress": False}
+        for asked in self._asked(cotangents) if wrt else ():
+            gradient = self.client.gradient(
+                self.world,
+                **self.groups(),
+                **fixed,
+                wrt=wrt,
+                **asked,
+            )
+            self.calls.append(gradient)
+            for group, into in total.items():
+                for name, value in getattr(gradient, group).items():
+                    into[name] = into[name] + value if name in into else value
+        return total
+
+    def _asked(self, cotangents: Sequence[torch.Tensor | None]) -> list[dict[str, Any]]:
+        """What is to be differentiated, by call. Weights multiply cotangents too, so an objective with
+        weights has a call of its own."""
         state_count = len(self.result.state)
         names = [*self.result.state, *self.result.trajectory]
         state = {n: _to_wire(c) for n, c in zip(names, cotangents[:state_count]) if c is not None}
@@ -132,32 +208,40 @@ class _Work:
             for n, c in zip(names[state_count:], cotangents[state_count:])
             if c is not None
         }
-        wrt = [
-            f"{_PREFIX[group]}.{name}"
-            for (group, name), w in zip(self.tensor_inputs(), wanted)
-            if w
-        ]
-        fixed = {**self.fixed, "record": (), "progress": False}
-        gradient = self.client.gradient(
-            self.world,
-            **self.groups(),
-            **fixed,
-            wrt=wrt,
-            cotangents={"state": state, "trajectory": trajectory},
-        )
-        self.calls.append(gradient)
-        return {
-            "initial": gradient.initial,
-            "params": gradient.params,
-            "controls": gradient.controls,
-        }
+        asked: list[dict[str, Any]] = []
+        if state or trajectory:
+            asked.append(dict(cotangents={"state": state, "trajectory": trajectory}))
+        weights = self._weights_of(cotangents[len(names) :])
+        if weights is not None and asked and bool((weights == 1).all()):
+            asked[0].update(objective=self.objective)
+        elif weights is not None:
+            asked.append(dict(objective=self.objective, weights=weights))
+        return asked
+
+    def _weights_of(self, cotangents: Sequence[torch.Tensor | None]) -> np.ndarray | None:
+        """The derivative of the loss by the value of each instance; None where it has none."""
+        if all(c is None for c in cotangents):
+            return None
+        values, value = cotangents
+        total = np.zeros(self.result.instances)
+        if values is not None:
+            total += values.detach().cpu().numpy()
+        if value is not None:
+            given = 1.0 if self.weights is None else _to_wire(self.weights)
+            total += value.item() * np.asarray(given, np.float64).ravel()
+        return total
+
+    def gradient_of_weights(self, cotangent: torch.Tensor | None) -> np.ndarray:
+        """Of `value`, which is the sum of weight times value."""
+        return np.asarray(self.result.values) * (0.0 if cotangent is None else cotangent.item())
 
 
 class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.work = work
-        ctx.like = [(t.dtype, t.device) for t in tensors]
+        ctx.tensors = tensors
+        ctx.versions = [t._version for t in tensors]
         ctx.set_materialize_grads(False)
         outputs = work.forward()
         ctx.mark_non_differentiable(*[o for o in outputs if not o.is_floating_point()])
@@ -166,15 +250,40 @@ class _Function(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[1:]
+        work, wanted = ctx.work, ctx.needs_input_grad[1:]
         if not any(wanted) or all(c is None for c in cotangents):
             return (None,) * (1 + len(wanted))
-        gradients = ctx.work.backward(cotangents, wanted)
-        answers = []
-        for (group, name), (dtype, device), want in zip(ctx.work.tensor_inputs(), ctx.like, wanted):
-            value = torch.from_numpy(np.array(gradients[group][name])) if want else None
-            answers.append(None if value is None else value.to(dtype=dtype, device=device))
+        if [t._version for t in ctx.tensors] != ctx.versions:
+            raise RuntimeError(
+                "an input of simgrad.torch.rollout was changed in place before its backward pass"
+            )
+        gradients = work.backward(cotangents, wanted)
+        found = [gradients[group].get(name) for group, name in work.tensor_inputs()]
+        if len(found) < len(wanted):
+            found.append(work.gradient_of_weights(cotangents[-1]) if work.objective else None)
+        answers = [
+            torch.from_numpy(np.array(value)).to(dtype=t.dtype, device=t.device).reshape(t.shape)
+            if want and value is not None
+            else None
+            for value, t, want in zip(found, ctx.tensors, wanted)
+        ]
         return (None, *answers)
+
+
+def _parameters(world: World) -> dict[str, Any]:
+    """The parameters of the modules that control a world, themselves."""
+    controllers = world.controllers if isinstance(world, ComposedWorld) else ()
+    modules = [c for c in controllers if isinstance(c, ModuleController)]
+    return {name: p for module in modules for name, p in module.parameters.items()}
+
+
+def _how(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in ("timeout", "retry") if name in options}
+
+
+def _needs_gradient(value: Any) -> bool:
+    tensor = _tensor_in(value)
+    return tensor is not None and tensor.requires_grad and torch.is_grad_enabled()
 
 
 def _tensor_in(value: Any) -> torch.Tensor | None:

@@ -9,6 +9,7 @@ import torch
 
 from simgrad.controllers import Controller, Readable, Shapes
 from simgrad.expression import Expression
+from simgrad.numpy_functions import concatenate
 from simgrad.torch_layers import check, written
 from simgrad.world_function import Param
 
@@ -44,7 +45,7 @@ class ModuleController(Controller):
         if not parts:
             raise ValueError(f"{self.name or 'the module'} observes nothing")
         x = written(
-            self.module, np.concatenate(parts), lambda parameter: of_parameter[id(parameter)]
+            self.module, concatenate(parts), lambda parameter: of_parameter[id(parameter)]
         )
         counts = {n: int(np.prod(shape)) for n, shape in shapes.items()}
         if x.shape != (sum(counts.values()),):
@@ -86,8 +87,7 @@ def controller(
     return ModuleController(module, [observe] if isinstance(observe, str) else observe, name)
 
 
-def as_numbers(tensor: torch.Tensor) -> np.ndarray:
-    """A copy, in the tensor's dtype; bf16, which NumPy lacks, as f32."""
+def as_numbers(tensor: torch.Tensor) -> Any:
+    """An array of the tensor's dtype; of bf16, which NumPy lacks, of f32."""
     value = tensor.detach().cpu()
-    value = value.float() if value.dtype == torch.bfloat16 else value
-    return np.array(value.numpy())
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Mapping
 
-import numpy as np
 from torch import nn
 
+from simgrad import numpy_functions
 from simgrad.expression import Expression
 
 Weight = Callable[[Any], Expression]  # of a parameter of the module
@@ -59,22 +59,29 @@ def _layer_norm(layer: Any, x: Expression, weight: Weight, called: str) -> Expre
     if tuple(layer.normalized_shape) != x.shape:
         raise ValueError(f"{called} takes {tuple(layer.normalized_shape)} numbers, and gets {x.size}")
     centred = x - x.mean()
-    x = centred / np.sqrt((centred * centred).mean() + layer.eps)
+    x = centred / x.builder.sqrt((centred * centred).mean() + layer.eps)
     x = x if layer.weight is None else weight(layer.weight) * x
     return x if getattr(layer, "bias", None) is None else x + weight(layer.bias)
 
 
-# ---- Activations: ties of max and min send the cotangent to the second ----
+# ---- Activations: at ties of max and min the second operand gets the cotangent, as in PyTorch ----
+
+
+def _relu(x: Expression) -> Expression:
+    return x.builder.max(x, 0.0)
+
+
+def _negative_part(x: Expression) -> Expression:
+    return x.builder.min(0.0, x)
 
 
 def _elu(x: Expression, alpha: float) -> Expression:
-    """At 0 the derivative is alpha, as in PyTorch."""
-    return np.maximum(x, 0.0) + alpha * np.expm1(np.minimum(0.0, x))
+    return _relu(x) + alpha * x.builder.expm1(_negative_part(x))
 
 
 def _gelu(x: Expression, approximate: str) -> Expression:
     if approximate == "tanh":
-        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1.0 + x.builder.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * (1.0 + x.builder.erf(x * math.sqrt(0.5)))
 
 
@@ -91,14 +98,14 @@ _LAYERS: Mapping[type, Callable[..., Expression]] = {
     nn.Linear: _linear,
     nn.LayerNorm: _layer_norm,
     nn.Identity: _activation(lambda x, layer: x),
-    nn.ReLU: _activation(lambda x, layer: np.maximum(x, 0.0)),
-    nn.ReLU6: _activation(lambda x, layer: np.clip(x, 0.0, 6.0)),
-    nn.Hardtanh: _activation(lambda x, layer: np.clip(x, layer.min_val, layer.max_val)),
+    nn.ReLU: _activation(lambda x, layer: _relu(x)),
+    nn.ReLU6: _activation(lambda x, layer: numpy_functions.clip(x, 0.0, 6.0)),
+    nn.Hardtanh: _activation(lambda x, layer: numpy_functions.clip(x, layer.min_val, layer.max_val)),
     nn.LeakyReLU: _activation(
-        lambda x, layer: np.maximum(x, 0.0) + layer.negative_slope * np.minimum(0.0, x)
+        lambda x, layer: _relu(x) + layer.negative_slope * _negative_part(x)
     ),
     nn.ELU: _activation(lambda x, layer: _elu(x, layer.alpha)),
-    nn.Tanh: _activation(lambda x, layer: np.tanh(x)),
+    nn.Tanh: _activation(lambda x, layer: x.builder.tanh(x)),
     nn.Sigmoid: _activation(lambda x, layer: x.builder.sigmoid(x)),
     nn.SiLU: _activation(lambda x, layer: x * x.builder.sigmoid(x)),
     nn.GELU: _activation(lambda x, layer: _gelu(x, layer.approximate)),
