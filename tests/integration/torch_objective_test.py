@@ -1,0 +1,153 @@
+"""simgrad.torch: objectives and weights as tensors, data with a gradient, formats that follow the tensors."""
+
+from torch_test import pytestmark, run  # noqa: F401  the mark skips this file as well
+from torch_controller_test import COMMON
+
+BALL = COMMON + """
+ball = sg.World("bouncing_ball", contact="toi", elements=2)
+generator = np.random.default_rng(0)
+def tensor(x): return torch.tensor(x, requires_grad=True)
+y0, e = tensor(generator.uniform(0.1, 0.5, (3, 2))), tensor(0.8)
+seen = tensor(generator.uniform(0, 0.3, (3, 40, 2)))
+u = tensor(generator.normal(size=(3, 40, 2)))
+def roll(**options):
+    return simgrad.torch.rollout(client, ball, steps=40, initial={"y": y0, "v": np.zeros(2)},
+                                 params={"k": 1.0, "restitution": e}, controls={"u": u},
+                                 **{"data": {"y": seen}, "objective": "tracking", "record": ["y"], **options})
+def grads(loss, *tensors):
+    return torch.autograd.grad(loss, tensors)
+def cost(out):
+    return ((out.trajectory["y"][:, 1:] - seen) ** 2).mean(dim=2).sum(dim=1)
+"""
+
+
+def test_values_and_value_are_the_objectives_and_differentiable(root, server):
+    run(
+        root,
+        BALL + """
+out = roll()
+assert out.values.shape == (3,) and out.value.shape == () and out.values.dtype == out.value.dtype == torch.float64
+near(out.values, cost(out))
+wanted = (y0, e, u, seen)
+for loss in (lambda v: v.sum(), lambda v: (v * torch.tensor([2.0, -1.0, 0.0])).sum(), lambda v: v.log().sum() + v[1] ** 2):
+    one, other = roll(), roll(objective="")
+    assert other.value is None and other.values is None
+    for a, b in zip(grads(loss(one.values), *wanted), grads(loss(cost(other)), *wanted)):
+        near(a, b, 1e-11)
+    assert len(one.calls) == 1
+for a, b in zip(grads(roll().value, *wanted), grads(cost(roll()).sum(), *wanted)):
+    near(a, b, 1e-11)
+""",
+        server.target,
+    )
+
+
+def test_an_objective_beside_trajectories_gives_the_sum_of_both(root, server):
+    run(
+        root,
+        BALL + """
+wanted = (y0, e, u, seen)
+def last(out): return (out.state["v"] ** 2).sum() + (out.trajectory["y"] ** 3).sum()
+for factor, calls in ((1.0, 1), (0.5, 2)):
+    out = roll()
+    mine = grads(factor * out.value + last(out), *wanted)
+    assert len(out.calls) == calls
+    free = roll()
+    for a, b in zip(mine, grads(factor * cost(free).sum() + last(free), *wanted)):
+        near(a, b, 1e-11)
+""",
+        server.target,
+    )
+
+
+def test_weights_are_differentiable_and_weigh_the_value_alone(root, server):
+    run(
+        root,
+        BALL + """
+weights = tensor([0.5, 2.0, -1.0])
+out = roll(weights=weights)
+near(out.value, (weights * out.values).sum())
+made = grads(3 * out.value + out.values[0] + out.state["y"].sum(), weights, y0, e, u)
+free = roll()
+theirs = grads(3 * (weights * cost(free)).sum() + cost(free)[0] + free.state["y"].sum(), weights, y0, e, u)
+for a, b in zip(made, theirs):
+    near(a, b, 1e-11)
+# Of weights alone there is nothing to ask the server.
+out = roll(weights=weights)
+near(grads(out.value, weights)[0], out.values)
+assert not out.calls
+fixed = roll(weights=[0.5, 2.0, -1.0])
+assert fixed.value.item() == out.value.item()
+""",
+        server.target,
+    )
+
+
+def test_data_that_needs_a_gradient_keeps_every_bit_of_the_rollout(root, server):
+    run(
+        root,
+        BALL + """
+still = roll(data={"y": seen.detach()})
+moving = roll()
+assert moving.info.path_signature == still.info.path_signature
+assert bool((moving.values == still.values).all()) and bool((moving.trajectory["y"] == still.trajectory["y"]).all())
+moving.value.backward()
+assert seen.grad.shape == seen.shape and set(moving.calls[0].controls) == {"u", "y"}
+near(seen.grad, (still.trajectory["y"][:, 1:].detach() - seen.detach()) * -1.0, 1e-11)
+with torch.no_grad():
+    assert not roll().values.requires_grad
+
+@sg.world
+def both(x: sg.State, y: sg.Data = 0.0, z: sg.Data[2] = (1.0, 2.0), u: sg.Control = 0.0):
+    return x * y + u + z[0] * z[1]
+y = tensor([2.0, 3.0])
+out = simgrad.torch.rollout(client, both, steps=3, initial={"x": 1.0}, data={"y": sg.PerStep(tensor([1.0, 2.0, 3.0]))}, instances=2)
+out.state["x"].sum().backward()
+simgrad.torch.rollout(client, both, steps=3, initial={"x": 1.0}, data={"y": y}).state["x"].sum().backward()
+# x -> y x + 2 three times: y^3 + 2 (y^2 + y + 1)
+near(y.grad, 3 * y.detach() ** 2 + 4 * y.detach() + 2)
+
+@sg.world
+def twice(x: sg.State, u: sg.Data = 0.0, v: sg.Control = 0.0):
+    return x + u + v
+program = twice.program
+program.inputs[2].name = "u"
+refused(ValueError, "has a control u as well", lambda: simgrad.torch.rollout(client, sg.World(program=program), steps=1, initial={"x": 1.0}, data={"u": tensor(1.0)}))
+refused(ValueError, "has no data w", lambda: simgrad.torch.rollout(client, twice, steps=1, initial={"x": 1.0}, data={"w": tensor(1.0)}))
+""",
+        server.target,
+    )
+
+
+def test_doubles_compute_in_double_where_no_policy_says_otherwise(root, server):
+    run(
+        root,
+        BALL + """
+def ran(out): return out.info.program.policy.roles["dynamics"].format
+doubles = roll()
+assert ran(doubles) == "f64" and doubles.state["y"].dtype == doubles.trajectory["y"].dtype == torch.float64
+narrow = roll(policy="f32")
+assert ran(narrow) == "f32" and narrow.state["y"].dtype == torch.float32 and narrow.values.dtype == torch.float64
+assert bool((narrow.state["y"].double() != doubles.state["y"]).any())
+narrow.value.backward()
+assert y0.grad.dtype == torch.float64 and bool((y0.grad == y0.grad.float().double()).all())
+floats = simgrad.torch.rollout(client, ball, steps=5, initial={"y": torch.rand(3, 2, dtype=torch.float32), "v": np.zeros(2)}, params={"k": 1.0})
+assert ran(floats) == "f32" and floats.state["y"].dtype == torch.float32
+mixed = simgrad.torch.rollout(client, ball, steps=5, initial={"y": torch.rand(3, 2, dtype=torch.float32), "v": np.zeros(2)}, params={"k": torch.tensor(1.0)})
+assert ran(mixed) == "f64", "as torch promotes"
+""",
+        server.target,
+    )
+
+
+def test_an_input_that_changed_in_place_is_told(root, server):
+    run(
+        root,
+        BALL + """
+out = roll()
+with torch.no_grad():
+    e += 0.1
+refused(RuntimeError, "changed in place", lambda: out.value.backward())
+""",
+        server.target,
+    )
