@@ -1,8 +1,8 @@
 // The server under load: at saturation beside a bare gRPC echo, beyond it, and beside huge work.
 //
 // The echo is a callback server in a process of its own, as the server is: it answers GetServerInfo
-// and Rollout with the bytes that the server answered, and does nothing else. Callers have one call
-// open each, over four connections with a thread each; they ask again at once, also when refused. Rates
+// and Rollout with the bytes that the server answered, and does nothing else. Callers are threads
+// over four connections, each with one call open; they ask again at once, also when refused. Rates
 // that are compared are measured in turn, in each round; printed is one JSON line with the median
 // of the rounds' ratios, and each measurement on stderr with the CPU time of a call on both sides,
 // which differs less than a rate does on a machine with other work.
@@ -164,7 +164,7 @@ enum class Method { kInfo, kRollout };
 struct Load {
   Method method = Method::kInfo;
   v1::RolloutRequest request;
-  int callers = 0;  // a multiple of the connections
+  int callers = 0;
 };
 
 struct Rate {
@@ -204,103 +204,14 @@ double Quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
 }
 
-// A caller that has one call open: the next begins when it has ended.
-class Caller {
- public:
-  Caller(v1::Simgrad::Stub& stub, const Load& load, grpc::CompletionQueue& queue)
-      : stub_(stub), load_(load), queue_(queue) {}
-
-  void Begin() {
-    context_ = std::make_unique<grpc::ClientContext>();
-    begin_ = Clock::now();
-    if (load_.method == Method::kInfo) {
-      unary_ = stub_.AsyncGetServerInfo(context_.get(), {}, &queue_);
-      at_ = At::kEnd;
-      unary_->Finish(&info_, &status_, this);
-      return;
-    }
-    at_ = At::kBegin;
-    stream_ = stub_.AsyncRollout(context_.get(), load_.request, &queue_, this);
-  }
-  // What the queue has for this caller; returns whether the call has ended.
-  bool Complete(bool ok) {
-    if (at_ == At::kEnd) return true;
-    at_ = ok ? At::kRead : At::kEnd;
-    if (ok) {
-      stream_->Read(&message_, this);
-    } else {
-      stream_->Finish(&status_, this);
-    }
-    return false;
-  }
-  bool ok() const { return status_.ok(); }
-  double milliseconds() const { return SecondsSince(begin_) * 1e3; }
-
- private:
-  enum class At : uint8_t { kBegin, kRead, kEnd };
-
-  v1::Simgrad::Stub& stub_;
-  const Load& load_;
-  grpc::CompletionQueue& queue_;
-  At at_ = At::kBegin;
-  Clock::time_point begin_;
-  std::unique_ptr<grpc::ClientContext> context_;
-  std::unique_ptr<grpc::ClientAsyncResponseReader<v1::ServerInfo>> unary_;
-  std::unique_ptr<grpc::ClientAsyncReader<v1::RolloutResponse>> stream_;
-  v1::ServerInfo info_;
-  v1::RolloutResponse message_;
-  grpc::Status status_;
-};
-
-// The callers of one connection and the thread that serves them.
-class Connection {
- public:
-  Connection(const std::string& target, int number) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt("simgrad.connection", number);  // channels of equal arguments share one
-    stub_ = v1::Simgrad::NewStub(
-        grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
-  }
-  v1::Simgrad::Stub& stub() { return *stub_; }
-
-  // `callers` call until `stop`; counts their calls, and returns the milliseconds of good ones.
-  std::vector<double> Serve(const Load& load, int callers, const std::atomic<bool>& stop,
-                            std::atomic<int64_t>& ok, std::atomic<int64_t>& refused) {
-    grpc::CompletionQueue queue;
-    std::vector<std::unique_ptr<Caller>> all;
-    for (int i = 0; i < callers; ++i) {
-      all.push_back(std::make_unique<Caller>(*stub_, load, queue));
-      all.back()->Begin();
-    }
-    std::vector<double> latencies;
-    void* tag = nullptr;
-    bool event = false;
-    while (callers > 0 && queue.Next(&tag, &event)) {
-      Caller& caller = *static_cast<Caller*>(tag);
-      if (!caller.Complete(event)) continue;
-      (caller.ok() ? ok : refused)++;
-      if (caller.ok()) latencies.push_back(caller.milliseconds());
-      if (stop) {
-        --callers;
-      } else {
-        caller.Begin();
-      }
-    }
-    queue.Shutdown();
-    while (queue.Next(&tag, &event)) {
-    }
-    return latencies;
-  }
-
- private:
-  std::unique_ptr<v1::Simgrad::Stub> stub_;
-};
-
 class Callers {
  public:
   explicit Callers(const std::string& target) {
     for (int i = 0; i < kConnections; ++i) {
-      connections_.push_back(std::make_unique<Connection>(target, i));
+      grpc::ChannelArguments arguments;
+      arguments.SetInt("simgrad.connection", i);  // channels of equal arguments share one
+      stubs_.push_back(v1::Simgrad::NewStub(
+          grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments)));
     }
   }
 
@@ -308,10 +219,15 @@ class Callers {
     std::atomic<int64_t> ok{0}, refused{0};
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
-    std::vector<std::vector<double>> latencies(kConnections);
-    for (int i = 0; i < kConnections; ++i) {
+    std::vector<std::vector<double>> latencies(static_cast<size_t>(load.callers));
+    for (int i = 0; i < load.callers; ++i) {
       threads.emplace_back([&, i] {
-        latencies[i] = connections_[i]->Serve(load, load.callers / kConnections, stop, ok, refused);
+        while (!stop) {
+          const auto begin = Clock::now();
+          const bool good = Call(*stubs_[i % kConnections], load);
+          (good ? ok : refused)++;
+          if (good) latencies[i].push_back(SecondsSince(begin) * 1e3);
+        }
       });
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until all callers wait
@@ -332,26 +248,19 @@ class Callers {
     return rate;
   }
 
-  bool Ask(const Load& load) {
-    grpc::ClientContext context;
-    auto reader = stub().Rollout(&context, load.request);
-    v1::RolloutResponse message;
-    while (reader->Read(&message)) {
-    }
-    return reader->Finish().ok();
-  }
+  bool Ask(const Load& load) { return Call(*stubs_[0], load); }
 
   // The whole answer of one call, as bytes that an echo may send.
   std::string Answer(const Load& load) {
     grpc::ClientContext context;
     if (load.method == Method::kInfo) {
       v1::ServerInfo info;
-      Check(stub().GetServerInfo(&context, {}, &info));
+      Check(stubs_[0]->GetServerInfo(&context, {}, &info));
       return info.SerializeAsString();
     }
     v1::RolloutResponse message;
     std::string all;
-    auto reader = stub().Rollout(&context, load.request);
+    auto reader = stubs_[0]->Rollout(&context, load.request);
     while (reader->Read(&message)) all += message.SerializeAsString();
     Check(reader->Finish());
     return all;
@@ -364,9 +273,19 @@ class Callers {
     std::fprintf(stderr, "saturation: %s\n", status.error_message().c_str());
     std::exit(1);
   }
-  v1::Simgrad::Stub& stub() { return connections_[0]->stub(); }
-
-  std::vector<std::unique_ptr<Connection>> connections_;
+  static bool Call(v1::Simgrad::Stub& stub, const Load& load) {
+    grpc::ClientContext context;
+    if (load.method == Method::kInfo) {
+      v1::ServerInfo info;
+      return stub.GetServerInfo(&context, {}, &info).ok();
+    }
+    auto reader = stub.Rollout(&context, load.request);
+    v1::RolloutResponse message;
+    while (reader->Read(&message)) {
+    }
+    return reader->Finish().ok();
+  }
+  std::vector<std::unique_ptr<v1::Simgrad::Stub>> stubs_;
 };
 
 // An echo, and those who call it.
