@@ -137,15 +137,15 @@ closed = sg.compose(pendulum, simgrad.torch.controller(module), control="torque"
 optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
 losses = []
 for _ in range(15):
-    out = simgrad.torch.rollout(client, closed, steps=STEPS, initial=START, objective="effort")
-    losses.append(out.value.item())
+    out = simgrad.torch.rollout(client, closed, steps=STEPS, initial=START, record=["torque"])
+    loss = ((out.trajectory["torque"] - torch.tensor([1.0, -0.5])) ** 2).mean()
+    losses.append(loss.item())
     optimizer.zero_grad()
-    out.value.backward()
+    loss.backward()
     optimizer.step()
-assert losses[-1] < 0.8 * losses[0], losses
+assert losses[-1] < 0.3 * losses[0], losses
 # A client without torch sends what the module has now.
 plain = client.rollout(closed, steps=STEPS, initial={n: x.numpy() for n, x in START.items()}, objective="effort", policy="f64")
-assert plain.value < losses[-1]
 near(torch.tensor(plain.values), in_torch(module, **START)[1])
 """,
         server.target,
@@ -263,4 +263,6 @@ assert losses[-1] < 0.6 * losses[0], losses
 """,
         server.target,
     )
-    run(root, page.replace("localhost:8001", server.target) + "\nassert out.value < 60\n", server.target)
+    # Without a push the carts stay where they are, and cost 50 (1 + 0.25).
+    seeded = "import torch\ntorch.manual_seed(0)\n" + page.replace("localhost:8001", server.target)
+    run(root, seeded + "\nassert out.value < 60\n", server.target)

@@ -20,7 +20,7 @@ def written(module: Any, x: Expression, weight: Weight, path: str = "") -> Expre
     """
     check(module, path)
     if type(module) is nn.Sequential:
-        for name, layer in module.named_children():
+        for name, layer in module._modules.items():
             x = written(layer, x, weight, f"{path}.{name}" if path else name)
         return x
     return _LAYERS[type(module)](module, x, weight, _called(module, path))
@@ -30,7 +30,7 @@ def check(module: Any, path: str = "") -> None:
     """Raises TypeError for a module that has no translation, and names it."""
     called = _called(module, path)
     if type(module) is nn.Sequential:
-        for name, layer in module.named_children():
+        for name, layer in module._modules.items():
             check(layer, f"{path}.{name}" if path else name)
     elif type(module) not in _LAYERS:
         supported = ", ".join(sorted(layer.__name__ for layer in (nn.Sequential, *_LAYERS)))
