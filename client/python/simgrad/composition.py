@@ -152,8 +152,10 @@ def _readable(b: ContinuedBuilder, replaced: set[str], reached: set[int]) -> Rea
     states = b.declared(INPUT_KIND_STATE)
     values = dict(states)
     refused: dict[str, str] = {}
-    sources = [*b.program.inputs, *b.program.exports]
-    for name, value in ((x.name, x.value) for x in sources if x.name not in states):
+    inputs = [(i.name, i.value) for i in b.program.inputs]
+    for name, value in (*inputs, *((e.name, e.value) for e in b.program.exports)):
+        if name in states:
+            continue
         if value in reached:
             computed = name in replaced
             refused[name] = _COMPUTED if computed else f"it depends on {', '.join(sorted(replaced))}"
