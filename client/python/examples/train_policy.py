@@ -41,7 +41,7 @@ def main(target: str = "localhost:8001", iterations: str = "60") -> list[float]:
     with sg.Client(target) as client:
         for iteration in range(int(iterations)):
             out = simgrad.torch.rollout(
-                *(client, flown), steps=STEPS, initial=start, objective="distance", policy=formats
+                client, flown, steps=STEPS, initial=start, objective="distance", policy=formats
             )
             loss = out.values.mean() / STEPS
             optimizer.zero_grad()
