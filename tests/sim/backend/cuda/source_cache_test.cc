@@ -161,8 +161,8 @@ TEST(SourceCacheTest, TheExecutorGivesUpTextsFirstAndThenModules) {
   ASSERT_TRUE(program.ok()) << program.status();
   Work work = tests::WorkOfCase(*std::move(program), 5, 3);
   EXPECT_FALSE(executor->Create(work.batch, work.options).ok());
-  const int64_t text = BytesOf(work.batch.program);
-  EXPECT_EQ(executor->Relieve(1), text);
+  const int64_t text = static_cast<int64_t>(device->asked[0]->text.size());
+  EXPECT_GE(executor->Relieve(1), text);
   EXPECT_EQ(device->kept, 1000);
   EXPECT_EQ(executor->Relieve(600), 600);
   EXPECT_EQ(executor->Relieve(600), 400);
