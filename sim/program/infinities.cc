@@ -45,9 +45,7 @@ class Reached {
     }
   }
 
-  // Empty where no literal is infinite.
   std::vector<bool> Spread() {
-    if (todo_.empty()) return {};
     std::vector<size_t> begin(nodes_ + 1, 0);
     for (const auto& [from, to] : edges_) ++begin[from + 1];
     for (size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
@@ -183,11 +181,27 @@ class Reached {
   std::vector<std::pair<size_t, size_t>> edges_;
 };
 
+bool HasInfiniteLiteral(const Region& region, PassBudget& budget) {
+  budget.Visit(1 + static_cast<int64_t>(region.ops.size()) / 16);
+  return std::any_of(region.ops.begin(), region.ops.end(), [&](const Op& op) {
+    const auto& numbers = op.attributes.literal;
+    return std::any_of(numbers.begin(), numbers.end(), [](double x) { return std::isinf(x); }) ||
+           std::any_of(op.regions.begin(), op.regions.end(),
+                       [&](const Region& inner) { return HasInfiniteLiteral(inner, budget); });
+  });
+}
+
 }  // namespace
 
 NumericalProgram MarkInfinities(NumericalProgram numerical, PassBudget& budget) {
+  const std::vector<const Region*> regions = RegionsOf(std::as_const(numerical));
+  const bool has_one = std::any_of(regions.begin(), regions.end(), [&](const Region* region) {
+    return HasInfiniteLiteral(*region, budget);
+  });
+  numerical.infinite.clear();
+  if (!has_one) return numerical;
   Reached reached(numerical.program, budget);
-  for (const Region* region : RegionsOf(std::as_const(numerical))) reached.Read(*region);
+  for (const Region* region : regions) reached.Read(*region);
   numerical.infinite = reached.Spread();
   return numerical;
 }
