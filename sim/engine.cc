@@ -9,11 +9,12 @@
 #include "precision/hash.h"
 #include "sim/engine/births.h"
 #include "sim/engine/checkpoints.h"
+#include "sim/engine/chunk_size.h"
 #include "sim/engine/gate.h"
 #include "sim/engine/instance_reduction.h"
+#include "sim/engine/kept_run.h"
 #include "sim/engine/reversal_budget.h"
 #include "sim/engine/stop_latch.h"
-#include "sim/program/step_work.h"
 
 namespace simgrad::sim {
 namespace {
@@ -24,40 +25,6 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// How many steps run between two looks at the observer. Chosen sizes follow the clock, between a
-// tenth and a half of the time within which a cancelled request should end; no bit depends on them.
-class ChunkSize {
- public:
-  explicit ChunkSize(const Work& work)
-      : chosen_(work.chunk_steps <= 0),
-        most_(MostStepsOfAChunk(work)),
-        steps_(chosen_ ? std::min(FirstOf(work.batch), most_) : most_) {}
-  int64_t steps() const { return steps_; }
-  void Took(int64_t steps, double seconds) {
-    constexpr double kShort = 0.010;
-    constexpr double kLong = 0.050;
-    if (!chosen_) return;
-    // The next one may be about as long as kShort.
-    const int64_t growth = seconds < kShort / 4 ? 4 : 2;
-    if (steps == steps_ && seconds < kShort) steps_ = std::min(steps_ * growth, most_);
-    if (seconds > kLong) steps_ = std::max<int64_t>(steps_ / 2, 1);
-  }
-
- private:
-  // Few enough to be short, whatever the operations are.
-  static int64_t FirstOf(const Batch& batch) {
-    constexpr double kShortWork = 1 << 20;  // element-operations
-    constexpr double kMost = 8;
-    const Program& program = batch.program->program;
-    const double step = static_cast<double>(OwnWork(program, program.step)) *
-                        static_cast<double>(std::max<int64_t>(batch.instances, 1));
-    return static_cast<int64_t>(std::clamp(kShortWork / std::max(step, 1.0), 1.0, kMost));
-  }
-  bool chosen_;
-  int64_t most_;
-  int64_t steps_;
-};
-
 // What the executor does not know of; it checks the batch, which is asked of every one.
 absl::Status CheckWork(const Work& work) {
   const size_t weights = work.weights.size();
@@ -65,7 +32,11 @@ absl::Status CheckWork(const Work& work) {
     return absl::InvalidArgumentError(
         absl::StrCat(weights, " weights for ", work.batch.instances, " instances"));
   }
-  if (!work.gradient || work.batch.program == nullptr) return absl::OkStatus();
+  if (work.keep && work.gradient) {
+    return absl::InvalidArgumentError("a gradient is not kept; keep the forward pass alone");
+  }
+  const bool reverses = work.gradient || work.keep;
+  if (!reverses || work.batch.program == nullptr) return absl::OkStatus();
   const NumericalProgram& program = *work.batch.program;
   if (!program.adjoint || !program.adjoint_spec) {
     return absl::InvalidArgumentError("a gradient is asked of a program without an adjoint");
@@ -97,10 +68,11 @@ class Execution {
         births_(run, batch_, work.options.recording == Recording::kNone ? 0 : work.max_certificates,
                 work.options.stop) {}
 
-  absl::StatusOr<WorkResult> Go();
+  // `kept` null: forward, and in reverse where the work asks for a gradient. Else in reverse only.
+  absl::StatusOr<WorkResult> Go(const KeptRun* kept);
 
  private:
-  absl::StatusOr<WorkResult> GoThrough();
+  absl::StatusOr<WorkResult> GoThrough(const KeptRun* kept);
   // Asks the observer whether to go on.
   absl::Status Continue(WorkPhase phase);
   // After calls that cannot say that they were stopped.
@@ -110,6 +82,9 @@ class Execution {
   absl::Status Start();
   absl::Status Forward();
   absl::Status Reverse();
+  void Keep();
+  absl::Status Resume(const KeptRun& kept);
+  bool saves() const { return work_.gradient || work_.keep; }
   absl::Status Advance(int64_t from, int64_t to, int64_t reserved);
   absl::Status TakeForwardResults();
   void TakeAdjointHealth();
@@ -139,7 +114,7 @@ absl::Status Execution::Continue(WorkPhase phase) {
 }
 
 absl::Status Execution::Start() {
-  if (work_.gradient) {
+  if (saves()) {
     if (absl::Status fits = checkpoints_.CheckLeast(); !fits.ok()) return fits;
   }
   if (absl::Status status = run_.Start(); !status.ok()) return status;
@@ -154,7 +129,7 @@ absl::Status Execution::Forward() {
   for (int64_t t = 0; t < batch_.steps;) {
     if (absl::Status status = Continue(WorkPhase::kForward); !status.ok()) return status;
     int64_t count = std::min(chunk_.steps(), batch_.steps - t);
-    if (work_.gradient) {
+    if (saves()) {
       if (absl::Status status = checkpoints_.Visit(t); !status.ok()) return status;
       count = std::min(count, checkpoints_.NextDue(t + 1) - t);
     }
@@ -166,7 +141,7 @@ absl::Status Execution::Forward() {
     const double seconds = SecondsSince(start);
     births_.AfterChunk();
     if (absl::Status status = WasStopped(); !status.ok()) return status;
-    if (work_.gradient) decided_.Add(numerical_.sites, chunk->diagnostics);
+    if (saves()) decided_.Add(numerical_.sites, chunk->diagnostics);
     chunk_.Took(count, seconds);
     result_.seconds.forward += seconds;
     t += count;
@@ -196,6 +171,42 @@ absl::Status Execution::TakeForwardResults() {
   }
   result_.first_event_steps = run_.FirstEventSteps();
   result_.values = run_.Values();
+  return WasStopped();
+}
+
+// After the forward results are taken; what is stopped here keeps nothing, and ends.
+void Execution::Keep() {
+  auto kept = std::make_shared<KeptRun>();
+  kept->batch = batch_;
+  kept->batch.cotangents = {};
+  kept->options = work_.options;
+  kept->options.stop = {};
+  kept->options.record_states.clear();  // told once, by the forward pass
+  kept->options.record_exports.clear();
+  kept->counts = run_.Counts();
+  if (kept->counts != nullptr) {
+    kept->saved = checkpoints_.Saved();
+    kept->end = run_.SaveState();
+  }
+  kept->decided = decided_;
+  kept->chunk_steps = chunk_.steps();
+  kept->births = births_.starts();
+  kept->forward = result_;
+  kept->forward.final_states.clear();
+  kept->bytes = KeptBytes(*kept, run_.SavedBytes());
+  result_.kept = std::move(kept);
+}
+
+// Takes over what the forward pass of a kept run saved and found.
+absl::Status Execution::Resume(const KeptRun& kept) {
+  result_ = kept.forward;
+  result_.seconds = {};
+  result_.forward_steps = result_.recompute_steps = 0;
+  decided_ = kept.decided;
+  births_.TakeStarts(kept.births);
+  chunk_.StartAt(kept.chunk_steps);
+  checkpoints_.Adopt(kept.saved);
+  run_.RestoreState(kept.end);
   return WasStopped();
 }
 
@@ -333,16 +344,24 @@ void Execution::TakeGradients() {
   }
 }
 
-absl::StatusOr<WorkResult> Execution::Go() {
-  absl::StatusOr<WorkResult> result = GoThrough();
+absl::StatusOr<WorkResult> Execution::Go(const KeptRun* kept) {
+  absl::StatusOr<WorkResult> result = GoThrough(kept);
   if (!result.ok()) return WithReason(result.status(), phase_, observer_);
   return result;
 }
 
-absl::StatusOr<WorkResult> Execution::GoThrough() {
-  if (absl::Status status = Start(); !status.ok()) return status;
-  if (absl::Status status = Forward(); !status.ok()) return status;
-  if (absl::Status status = TakeForwardResults(); !status.ok()) return status;
+absl::StatusOr<WorkResult> Execution::GoThrough(const KeptRun* kept) {
+  if (kept != nullptr) {
+    if (absl::Status status = Resume(*kept); !status.ok()) return status;
+  } else {
+    if (absl::Status status = Start(); !status.ok()) return status;
+    if (absl::Status status = Forward(); !status.ok()) return status;
+    if (absl::Status status = TakeForwardResults(); !status.ok()) return status;
+  }
+  if (work_.keep) {
+    Keep();
+    if (absl::Status status = WasStopped(); !status.ok()) return status;
+  }
   if (work_.gradient) {
     if (absl::Status status = Reverse(); !status.ok()) return status;
   }
@@ -377,18 +396,39 @@ int64_t MostStepsOfAChunk(const Work& work) {
 Engine::Engine(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
 absl::StatusOr<WorkResult> Engine::Execute(Work work, Observer& observer) const {
+  return Perform(std::move(work), nullptr, observer);
+}
+
+absl::StatusOr<WorkResult> Engine::Reverse(const KeptRun& kept, Work work,
+                                           Observer& observer) const {
+  if (!work.gradient || work.keep) {
+    return absl::InvalidArgumentError("what was kept is reversed for a gradient");
+  }
+  return Perform(std::move(work), &kept, observer);
+}
+
+absl::StatusOr<WorkResult> Engine::Perform(Work work, const KeptRun* kept,
+                                           Observer& observer) const {
   // For all that is computed on the caller's thread: inputs and results are converted there too.
   const precision::ScopedFloatEnvironment environment;
   if (absl::Status fits = CheckWork(work); !fits.ok()) return fits;
   const StopLatch latch(std::move(work.options.stop));
   work.options.stop = latch.Callback();
   const Clock::time_point start = Clock::now();
-  absl::StatusOr<std::unique_ptr<Run>> run = executor_->Create(work.batch, work.options);
+  absl::StatusOr<std::unique_ptr<Run>> run = std::unique_ptr<Run>();
+  if (kept != nullptr && kept->counts != nullptr &&
+      RunsForwardAlike(*kept->batch.program, *work.batch.program)) {
+    run = executor_->Adopt(work.batch, work.options, *kept->counts);
+  }
+  const KeptRun* const adopted = run.ok() && *run != nullptr ? kept : nullptr;
+  if (run.ok() && *run == nullptr) run = executor_->Create(work.batch, work.options);
   if (!run.ok()) return WithReason(run.status(), WorkPhase::kForward, observer);
   const double compile = SecondsSince(start);
   const ReversalBudget budget = ReversalBudgetOf(work, (*run)->NeedOf(RangeStepsOf(work)));
-  absl::StatusOr<WorkResult> result = Execution(work, budget, latch, **run, observer).Go();
-  if (result.ok()) result->seconds.compile = compile;
+  absl::StatusOr<WorkResult> result = Execution(work, budget, latch, **run, observer).Go(adopted);
+  if (!result.ok()) return result;
+  result->seconds.compile = compile;
+  if (kept != nullptr) result->final_states.clear();
   return result;
 }
 

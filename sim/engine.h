@@ -40,10 +40,13 @@ struct GradientWork {
 // until it ends.
 using ReserveCallback = std::function<bool(int64_t more_bytes)>;
 
+struct KeptRun;  // sim/engine/kept_run.h
+
 struct Work {
-  Batch batch;  // batch.program->adjoint is set where `gradient` is
+  Batch batch;  // batch.program->adjoint is set where `gradient` is, and where it is kept
   RunOptions options;
   std::optional<GradientWork> gradient;
+  bool keep = false;                           // WorkResult::kept; not together with `gradient`
   std::vector<double> weights;                 // of instances in sums over them; empty: ones
   int64_t chunk_steps = 0;                     // 0: chosen
   int64_t max_chunk_steps = int64_t{1} << 40;  // limits both
@@ -119,6 +122,7 @@ struct WorkResult {
   std::vector<BackwardStep> backward;  // [steps]
   RangeCounts adjoint_ranges;
   std::vector<BirthCertificate> certificates;
+  std::shared_ptr<const KeptRun> kept;  // where the work asks for it
   PhaseSeconds seconds;
   int64_t forward_steps = 0, recompute_steps = 0, adjoint_steps = 0;  // instance-steps
 };
@@ -128,10 +132,17 @@ class Engine {
   // Whatever the executor, the reference backend writes birth certificates, by a replay.
   explicit Engine(std::shared_ptr<Executor> executor);
   absl::StatusOr<WorkResult> Execute(Work work, Observer& observer) const;
+  // Reverses a run that was kept. `work` is WorkOf(kept) with a gradient; its program may have
+  // another adjoint. Returns the bits that Execute returns for the same work, without final
+  // states. Where the executor cannot go on from what was kept, the forward pass runs again, and
+  // the result has its forward_steps; else these are 0.
+  absl::StatusOr<WorkResult> Reverse(const KeptRun& kept, Work work, Observer& observer) const;
   const Executor& executor() const { return *executor_; }
   int64_t Relieve(int64_t bytes) const { return executor_->Relieve(bytes); }  // see Executor
 
  private:
+  absl::StatusOr<WorkResult> Perform(Work work, const KeptRun* kept, Observer& observer) const;
+
   std::shared_ptr<Executor> executor_;
 };
 

@@ -103,6 +103,14 @@ struct MemoryNeed {
   int64_t tape_at_caps = 0;
 };
 
+// What a forward run counted, which its reversal needs beside the saved states. Executors read
+// their own. Threads: immutable.
+class ForwardCounts {
+ public:
+  virtual ~ForwardCounts() = default;
+  virtual int64_t bytes() const = 0;  // that it holds
+};
+
 // One batch being run. Threads: one caller at a time; a run has its own worker threads.
 // Errors: CANCELLED if RunOptions::stop returned true; the run cannot be used any further. Calls
 // without a status may be stopped too: SaveState then returns null, RestoreState does nothing, and
@@ -137,6 +145,9 @@ class Run {
   // As Executor::NeedOf; `run` may leave out what only the adjoint allocates.
   virtual std::optional<MemoryNeed> NeedOf(const RangeSteps& /*steps*/) const { return {}; }
 
+  // After the last Forward, for Executor::Adopt. Null: this run cannot be adopted.
+  virtual std::shared_ptr<const ForwardCounts> Counts() const { return nullptr; }
+
   // Results. Row-major with the instance first; in the format of the state or role.
   virtual Tensor State(int32_t state_input) const = 0;    // [instances][shape]
   virtual Tensor Export(int32_t export_index) const = 0;  // of the last step run
@@ -159,6 +170,15 @@ class Executor {
   virtual std::string_view name() const = 0;
   // Errors: first those of CheckBatch (check_batch.h); CANCELLED as in Run.
   virtual absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) = 0;
+  // Creates a run that reverses what another run did forward: it begins without Start, with a
+  // RestoreState of what the other one saved. `batch` and `options` are those of the other run,
+  // but for the adjoint, the cotangents and `stop`; `counts` are its Counts. Null: the executor
+  // cannot, for example because the tapes of this adjoint cannot be bounded by those counts.
+  // Errors: as Create.
+  virtual absl::StatusOr<std::unique_ptr<Run>> Adopt(Batch /*batch*/, RunOptions /*options*/,
+                                                     const ForwardCounts& /*counts*/) {
+    return std::unique_ptr<Run>();
+  }
   // Nothing if the executor cannot tell; its tape then fills the memory that it is given. Errors:
   // as Create.
   virtual absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& /*batch*/,

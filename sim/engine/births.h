@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "sim/backend/executor.h"
@@ -23,6 +24,10 @@ class Births {
   // Around every forward chunk.
   void BeforeChunk(int64_t first_step);
   void AfterChunk();
+
+  // What AfterChunk kept, by row; and taken over from another run of the same forward pass.
+  const std::map<size_t, ReplayStart>& starts() const { return starts_; }
+  void TakeStarts(std::map<size_t, ReplayStart> starts) { starts_ = std::move(starts); }
 
   // Certificates of the first `limit` instances that are not ok, in row order. An instance whose
   // replay finds nothing has none. CANCELLED where `stop` said so.

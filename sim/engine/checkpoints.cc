@@ -46,14 +46,33 @@ absl::Status Checkpoints::Visit(int64_t step) {
   while (chosen_ && step > 0 && step % interval_ == 0 &&
          HeldBytes() + saved_bytes_ > budget_.checkpoints) {
     interval_ *= 2;
-    std::erase_if(saved_, [this](const Saved& saved) { return saved.step % interval_ != 0; });
+    std::erase_if(saved_, [this](const Held& held) { return held.saved.step % interval_ != 0; });
   }
   if (step % interval_ != 0) return absl::OkStatus();
   if (HeldBytes() + saved_bytes_ > budget_.held && !Grow(HeldBytes() + saved_bytes_)) {
     return Exhausted(HeldBytes() + saved_bytes_, budget_.held);
   }
-  saved_.push_back({step, run_.SaveState()});
+  Save(step);
   return absl::OkStatus();
+}
+
+void Checkpoints::Save(int64_t step) { saved_.push_back({{step, run_.SaveState()}}); }
+
+std::vector<SavedState> Checkpoints::Saved() const {
+  std::vector<SavedState> saved;
+  for (const Held& held : saved_) saved.push_back(held.saved);
+  return saved;
+}
+
+void Checkpoints::Adopt(const std::vector<SavedState>& saved) {
+  saved_.clear();
+  for (const SavedState& state : saved) saved_.push_back({state, false});
+}
+
+int64_t Checkpoints::HeldBytes() const {
+  const auto counted =
+      std::count_if(saved_.begin(), saved_.end(), [](const Held& held) { return held.counts; });
+  return static_cast<int64_t>(counted) * saved_bytes_;
 }
 
 // Makes the budget hold `bytes`.
@@ -85,11 +104,11 @@ absl::Status Checkpoints::CheckReversal(int64_t steps) {
 }
 
 absl::StatusOr<int64_t> Checkpoints::RangeBefore(int64_t end, int64_t limit) {
-  while (saved_.size() > 1 && saved_.back().step >= end) saved_.pop_back();
+  while (saved_.size() > 1 && saved_.back().saved.step >= end) saved_.pop_back();
   int64_t first = end - 1;
   const int64_t smallest = run_.AdjointBytes(first, 1);
   while (saved_.size() > 1 && HeldBytes() + smallest > budget_.held) saved_.pop_back();
-  const int64_t floor = std::max(saved_.back().step, end - limit);
+  const int64_t floor = std::max(saved_.back().saved.step, end - limit);
   const int64_t room = budget_.held - HeldBytes();
   if (smallest > room) return Exhausted(HeldBytes() + smallest, budget_.held);
   // Twice as many steps as long as they fit; then half of the rest, and so on.
@@ -106,15 +125,15 @@ absl::StatusOr<int64_t> Checkpoints::RangeBefore(int64_t end, int64_t limit) {
 
 int64_t Checkpoints::RestoreBefore(int64_t step) {
   size_t at = saved_.size() - 1;
-  while (at > 0 && saved_[at].step > step) --at;
-  run_.RestoreState(saved_[at].state);
-  return saved_[at].step;
+  while (at > 0 && StepOf(at) > step) --at;
+  run_.RestoreState(saved_[at].saved.state);
+  return StepOf(at);
 }
 
 void Checkpoints::VisitInReverse(int64_t step, int64_t reserved) {
-  if (saved_.back().step >= step || HeldBytes() + saved_bytes_ > budget_.checkpoints) return;
+  if (saved_.back().saved.step >= step || HeldBytes() + saved_bytes_ > budget_.checkpoints) return;
   if (HeldBytes() + saved_bytes_ + reserved > budget_.held) return;
-  saved_.push_back({step, run_.SaveState()});
+  Save(step);
 }
 
 }  // namespace simgrad::sim

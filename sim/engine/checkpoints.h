@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "sim/backend/executor.h"
+#include "sim/engine/kept_run.h"
 #include "sim/engine/reversal_budget.h"
 
 namespace simgrad::sim {
@@ -50,13 +51,20 @@ class Checkpoints {
 
   size_t count() const { return saved_.size(); }
 
+  // Of a run that is kept: the states saved, ascending; and taken over from such a run, whose
+  // memory is not this budget's.
+  std::vector<SavedState> Saved() const;
+  void Adopt(const std::vector<SavedState>& saved);
+
  private:
-  struct Saved {
-    int64_t step;
-    std::shared_ptr<const void> state;
+  struct Held {
+    SavedState saved;
+    bool counts = true;  // against the budget
   };
   bool Grow(int64_t bytes);
-  int64_t HeldBytes() const { return static_cast<int64_t>(saved_.size()) * saved_bytes_; }
+  int64_t HeldBytes() const;
+  void Save(int64_t step);
+  int64_t StepOf(size_t at) const { return saved_[at].saved.step; }
 
   Run& run_;
   bool chosen_;
@@ -64,7 +72,7 @@ class Checkpoints {
   ReversalBudget budget_;
   ReserveCallback reserve_;
   int64_t saved_bytes_;
-  std::vector<Saved> saved_;  // ascending; the first is at step 0
+  std::vector<Held> saved_;  // ascending; the first is at step 0
 };
 
 }  // namespace simgrad::sim

@@ -136,6 +136,9 @@ double AnswerBytes(const Work& work) {
                      static_cast<double>(sizeof(BackwardStep));
 }
 
+// What a run that is kept holds beside its checkpoints.
+double KeptInputBytes(const Work& work) { return BindingBytes(work.batch) + AnswerBytes(work); }
+
 // The state before a chunk and the one after it, where an instance is born non-finite; and the
 // replay of one instance, which holds every value of a step.
 double CertificateBytes(const Work& work, const MemoryNeed& need) {
@@ -159,6 +162,10 @@ absl::StatusOr<int64_t> EstimateBytes(const Work& work, const Executor& executor
                  static_cast<double>((*need)->run) + CertificateBytes(work, **need) +
                  AnswerBytes(work) + GradientAnswerBytes(work);
   if (work.gradient) bytes += static_cast<double>(ReversalBudgetOf(work, *need).held);
+  if (work.keep) {
+    bytes += static_cast<double>(ReversalBudgetOf(work, *need).checkpoints + (*need)->saved) +
+             KeptInputBytes(work);
+  }
   return Clamped(bytes);
 }
 
@@ -175,6 +182,10 @@ int64_t EstimateBytes(const Work& work) {
   // follow each other in the same place: a cap costs nothing.
   double bytes = 2 * BindingBytes(work.batch) + instances * (4 * state + values);
   bytes += GradientBytes(work);
+  if (work.keep) {
+    const double states = instances * (steps + 2) * state;
+    bytes += std::min(states, static_cast<double>(work.memory_budget_bytes)) + KeptInputBytes(work);
+  }
   if (!work.gradient) return Clamped(bytes);
   // It is not yet known how often the loops will run: what is sure is the budget, against which the
   // counts of the forward run are checked before anything is reversed (checkpoints.h). Less only

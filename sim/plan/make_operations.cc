@@ -23,7 +23,10 @@ void RegionMaker::Operation(const Op& op) {
   } else {
     ByFamily(op);
   }
-  if (looks_[Index_(op.results[0])]) Look(ViewOf(op.results[0]), op.attributes.where);
+  const size_t result = Index_(op.results[0]);
+  if (!looks_[result]) return;
+  const bool meant = !numerical_.infinite.empty() && numerical_.infinite[result];
+  Look(ViewOf(op.results[0]), op.attributes.where, meant ? Seen::kNan : Seen::kNonFinite);
 }
 
 void RegionMaker::ByFamily(const Op& op) {

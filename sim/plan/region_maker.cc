@@ -7,6 +7,7 @@
 #include "precision/rounding.h"
 #include "sim/program/axes.h"
 #include "sim/program/decision_margin.h"
+#include "sim/text.h"
 
 namespace simgrad::sim::plan {
 namespace {
@@ -360,7 +361,7 @@ void RegionMaker::Define(const Op& op, const std::vector<View>& operands, const 
   Bind(id, to);
 }
 
-void RegionMaker::Look(const View& view, ValueId where) {
+void RegionMaker::Look(const View& view, ValueId where, Seen seen) {
   if (!records_.looks) return;
   std::vector<View> views = {view};
   if (where != ValueId::kNone) views.push_back(MaskFor(view.shape, where));
@@ -368,6 +369,14 @@ void RegionMaker::Look(const View& view, ValueId where) {
   EachElement(is_one ? Shape{} : view.shape, views, [&](const Read& read, const Place&) {
     std::vector<Register> operands;
     for (size_t k = 0; k < views.size(); ++k) operands.push_back(read(k));
+    if (seen == Seen::kNan) {
+      const std::string equal = Cat("eq_", CarrierName(view.carrier));
+      Register is_nan = Call(equal, Carrier::kBool, {operands[0], operands[0]});
+      is_nan = Call("not_bool", Carrier::kBool, {is_nan});
+      if (operands.size() > 1) is_nan = Call("and_bool", Carrier::kBool, {operands[1], is_nan});
+      operands.resize(1);
+      operands.push_back(is_nan);
+    }
     Emit({.code = Code::kLook, .operands = std::move(operands)});
   });
 }

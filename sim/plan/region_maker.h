@@ -68,7 +68,9 @@ class RegionMaker {
   // to = from, element by element; several at once, although one may be another's source.
   void Copy(const View& to, const View& from);
   void CopyAtOnce(const std::vector<View>& to, const std::vector<View>& from);
-  void Look(const View& view, ValueId where);
+  // Which numbers count as non-finite: of a value that is infinite by intent, NaN alone.
+  enum class Seen : uint8_t { kNonFinite, kNan };
+  void Look(const View& view, ValueId where, Seen seen = Seen::kNonFinite);
   void Stored(const View& state, Format format);  // the ranges of what was stored
   void Commit(const std::function<void()>& body);
   Register One(const View& view);  // of a value of one element

@@ -17,8 +17,12 @@ using enum OpCode;
 // cover away from others, until nothing changes: the greatest fixpoint, of all loops at once.
 class Detector {
  public:
-  Detector(const Program& program, const precision::Policy& policy, PassBudget& budget)
-      : program_(program), policy_(policy), budget_(budget), values_(program.values.size()) {}
+  Detector(const NumericalProgram& numerical, PassBudget& budget)
+      : program_(numerical.program),
+        policy_(numerical.policy),
+        infinite_(numerical.infinite),
+        budget_(budget),
+        values_(program_.values.size()) {}
 
   std::vector<bool> Looks(const Region& region, std::span<const ValueId> looked_at) {
     Read(region);
@@ -87,10 +91,12 @@ class Detector {
   bool CanBeBorn(const Op& op) const {
     if (IsSumOfOne(op)) return false;
     if (op.code != kLiteral) return InfoOf(op.code).can_create();
-    // A literal beyond the range of its format.
+    // A literal beyond the range of its format; an infinite one where the format has no infinity.
     const Format format = *program_[op.results[0]].format;
-    return std::any_of(op.attributes.literal.begin(), op.attributes.literal.end(),
-                       [&](double x) { return !std::isfinite(precision::RoundTo(format, x)); });
+    return std::any_of(op.attributes.literal.begin(), op.attributes.literal.end(), [&](double x) {
+      const double rounded = precision::RoundTo(format, x);
+      return !std::isfinite(rounded) && rounded != x;
+    });
   }
 
   // Whether a non-finite element of operand k always makes the result non-finite.
@@ -100,6 +106,12 @@ class Detector {
     const ValueId where = At(op.operands[k]).where;
     return info.carries({program_, op, k, OverflowInForce(policy_, op), where});
   }
+
+  bool IsMeant(ValueId id) const {
+    return id != ValueId::kNone && !infinite_.empty() && infinite_[Index(id)];
+  }
+  // Whether what goes from one value to another is seen there: where infinities are meant, only NaN.
+  bool IsSeenAs(ValueId from, bool to_is_meant) const { return !to_is_meant || IsMeant(from); }
 
   // Whether `op` is executed wherever the value is.
   bool ExecutedWith(const Op& op, ValueId value) const {
@@ -203,18 +215,20 @@ class Detector {
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const ValueId operand = op.operands[k];
       if (!program_.IsReal(operand) || At(operand).home != home) continue;
+      if (!IsSeenAs(operand, IsMeant(op.results[0]))) continue;
       if (Carries(op, k) && ExecutedWith(op, operand)) each(At(operand));
     }
   }
 
   template <class Each>
   void EachOfSlot(const Slot& slot, const Each& each) {
-    if (slot.inside != ValueId::kNone && At(slot.inside).home == slot.inside_home) {
-      each(At(slot.inside));
-    }
-    if (slot.operand != ValueId::kNone && At(slot.operand).home == slot.home) {
-      each(At(slot.operand));
-    }
+    const bool meant = IsMeant(slot.result) || IsMeant(slot.body) || IsMeant(slot.test);
+    const auto cover = [&](ValueId id, int32_t home) {
+      if (id == ValueId::kNone || At(id).home != home || !IsSeenAs(id, meant)) return;
+      each(At(id));
+    };
+    cover(slot.inside, slot.inside_home);
+    cover(slot.operand, slot.home);
   }
 
   void Uncover(Known& value) {
@@ -237,6 +251,7 @@ class Detector {
 
   const Program& program_;
   const precision::Policy& policy_;
+  const std::vector<bool>& infinite_;
   PassBudget& budget_;
   std::vector<Known> values_;
   std::vector<Slot> slots_;
@@ -246,11 +261,10 @@ class Detector {
 
 }  // namespace
 
-Detection DetectNonFinite(const Program& program, const precision::Policy& policy,
-                          const Region& region, std::span<const ValueId> looked_at,
-                          PassBudget* budget) {
+Detection DetectNonFinite(const NumericalProgram& numerical, const Region& region,
+                          std::span<const ValueId> looked_at, PassBudget* budget) {
   PassBudget unlimited;
-  Detector detector(program, policy, budget ? *budget : unlimited);
+  Detector detector(numerical, budget ? *budget : unlimited);
   return {detector.Looks(region, looked_at)};
 }
 
@@ -258,7 +272,7 @@ std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where, PassBu
   const Program& p = program.program;
   std::vector<bool> looks(p.values.size(), false);
   const auto add = [&](const Region& region, std::span<const ValueId> looked_at) {
-    const Detection found = DetectNonFinite(p, program.policy, region, looked_at, budget);
+    const Detection found = DetectNonFinite(program, region, looked_at, budget);
     for (size_t i = 0; i < looks.size(); ++i) looks[i] = looks[i] || found.look[i];
   };
   std::vector<ValueId> of_step = p.step.yields;

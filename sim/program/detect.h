@@ -10,6 +10,8 @@
 //   it, or if the final result is covered and the body hands the slot on. That is a greatest
 //   fixpoint; it is sound because every iteration moves towards the final result. A value computed
 //   under a mask (in the adjoint) is covered only by an operation under the same mask, or none.
+//   A value that may be infinite by intent (infinities.h) is looked at for NaN alone, and covers
+//   only values of its kind.
 // Errors: throws PassBudget::Ended if the budget is told to stop. Cost: linear in the program.
 // Threads: pure.
 #pragma once
@@ -30,9 +32,8 @@ struct Detection {
 };
 
 // Finds them in one top-level region. The caller checks `looked_at` after every execution.
-Detection DetectNonFinite(const Program& program, const precision::Policy& policy,
-                          const Region& region, std::span<const ValueId> looked_at,
-                          PassBudget* budget = nullptr);
+Detection DetectNonFinite(const NumericalProgram& numerical, const Region& region,
+                          std::span<const ValueId> looked_at, PassBudget* budget = nullptr);
 
 // Returns, by value, what executors check of a lowered program: in `initial`, `step` and the
 // terminal cost, whose yields (and the stage cost) they check anyway; with kAll in its adjoint too.

@@ -13,6 +13,7 @@
 #include "sim/program/draws.h"
 #include "sim/program/field_error.h"
 #include "sim/program/halts.h"
+#include "sim/program/infinities.h"
 #include "sim/program/loop_choice.h"
 #include "sim/program/name_tests.h"
 #include "sim/program/objective.h"
@@ -133,6 +134,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p = NumberCasts(std::move(p), budget);
   p = MarkUsedInputs(std::move(p), budget);
   p = Renumber(std::move(p), budget);
+  p = MarkInfinities(std::move(p), budget);
   p.text = Print(p, &budget);
   p.fingerprint = Fingerprint(p.text, &budget);
   p.sites = SitesOf(p.program, &budget);

@@ -71,6 +71,8 @@ struct NumericalProgram {
   std::string fingerprint;         // SHA-256 of the text, lower-case hex
   std::vector<Site> sites;         // of step, in text order
   std::vector<std::string> halts;  // their names, in text order (halts.h)
+  // By value: whether it may be infinite by intent (infinities.h); empty where no literal is.
+  std::vector<bool> infinite;
   std::optional<PathLayout> path;  // where the run gives its path, or takes one (paths.h)
   // Tests that are no sites and that predicates of loops hang on (DecidingTests).
   std::vector<std::string> unlisted_tests;

@@ -213,7 +213,10 @@ absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {
   if (op.code == OpCode::kLiteral) {
     const ElementType element = program_[op.results[0]].type.element;
     for (double x : op.attributes.literal) {
-      if (!std::isfinite(x)) return FieldError(field + ".literal", "must be finite");
+      if (std::isnan(x)) return FieldError(field + ".literal", "must be a number, not NaN");
+      if (std::isinf(x) && element != ElementType::kReal) {
+        return FieldError(field + ".literal", "an infinite number is a real");
+      }
       if (!Holds(element, x)) {
         return FieldError(field + ".literal", "is not an integer that fits");
       }

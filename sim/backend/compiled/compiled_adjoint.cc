@@ -7,6 +7,7 @@
 #include "precision/selection.h"
 #include "sim/backend/compiled/compiled_run.h"
 #include "sim/backend/step_columns.h"
+#include "sim/plan/tape_bound.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -312,6 +313,33 @@ int64_t CompiledRun::LargestSegment(int64_t first, int64_t count,
     largest = std::max(largest, bytes);
   }
   return largest;
+}
+
+std::shared_ptr<const ForwardCounts> CompiledRun::Counts() const {
+  if (!batch_.program->adjoint) return nullptr;
+  auto counts = std::make_shared<CompiledCounts>();
+  counts->program = batch_.program;
+  counts->shape = code_.shape;
+  counts->travelling_bytes = TravellingBytes();
+  counts->tape_bytes = tape_bytes_;
+  return counts;
+}
+
+absl::StatusOr<bool> CompiledRun::TakeCounts(const CompiledCounts& counts) {
+  const bool same_layout =
+      counts.shape.lanes() == lanes() && counts.travelling_bytes == TravellingBytes();
+  if (!same_layout) return false;
+  tape_bytes_ = counts.tape_bytes;
+  if (counts.program->fingerprint != batch_.program->fingerprint) {
+    const std::optional<double> bound = plan::TapeBound(*counts.program, *batch_.program);
+    if (!bound) return false;
+    for (int64_t& bytes : tape_bytes_) {
+      bytes = static_cast<int64_t>(std::ceil(*bound * static_cast<double>(bytes)));
+    }
+  }
+  // A run that starts takes it there.
+  if (absl::Status taken = TakeCode(Part::kForward); !taken.ok()) return taken;
+  return true;
 }
 
 int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {

@@ -76,21 +76,28 @@ class Compiled : public CompiledExecutor {
       ++kept_->runs_by_reference;
       return reference_->Create(std::move(batch), std::move(options));
     }
-    ++kept_->runs_compiled;
-    const auto stop = options.stop;
-    // Both are compiled side by side. The run begins when it can; its StartAdjoint waits for the rest.
-    Claim adjoint;
-    if (!planned->adjoint_key.empty()) {
-      adjoint = kept_->kernels.AskForRun(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted);
-    }
-    const auto kernel = [kept = kept_, planned, stop, adjoint](Part part) {
-      return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
-    };
-    const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
-    if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
-    return std::make_unique<CompiledRun>(
-        std::move(batch), std::move(options),
-        RunCode{planned->plan, planned->forward.shape, kernel, near_zero, WhenNearZero()});
+    absl::StatusOr<std::unique_ptr<CompiledRun>> run =
+        RunOf(planned, std::move(batch), std::move(options));
+    if (!run.ok()) return run.status();
+    return std::unique_ptr<Run>(*std::move(run));
+  }
+
+  absl::StatusOr<std::unique_ptr<Run>> Adopt(Batch batch, RunOptions options,
+                                             const ForwardCounts& counts) override {
+    const auto* const own = dynamic_cast<const CompiledCounts*>(&counts);
+    if (own == nullptr) return reference_->Adopt(std::move(batch), std::move(options), counts);
+    if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+    std::shared_ptr<const PlannedProgram> planned;
+    const absl::Status made =
+        UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
+    if (!made.ok()) return made;
+    if (planned->statements > options_.most_statements) return std::unique_ptr<Run>();
+    absl::StatusOr<std::unique_ptr<CompiledRun>> run =
+        RunOf(planned, std::move(batch), std::move(options));
+    if (!run.ok()) return run.status();
+    const absl::StatusOr<bool> taken = (*run)->TakeCounts(*own);
+    if (!taken.ok()) return taken.status();
+    return *taken ? std::unique_ptr<Run>(*std::move(run)) : nullptr;
   }
 
   // Nothing where the reference runs a program that is too large to compile.
@@ -133,6 +140,25 @@ class Compiled : public CompiledExecutor {
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<CompiledRun>> RunOf(
+      const std::shared_ptr<const PlannedProgram>& planned, Batch batch, RunOptions options) {
+    ++kept_->runs_compiled;
+    const auto stop = options.stop;
+    // Both are compiled side by side. The run begins when it can; its StartAdjoint waits for the rest.
+    Claim adjoint;
+    if (!planned->adjoint_key.empty()) {
+      adjoint = kept_->kernels.AskForRun(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted);
+    }
+    const auto kernel = [kept = kept_, planned, stop, adjoint](Part part) {
+      return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
+    };
+    const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
+    if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
+    return std::make_unique<CompiledRun>(
+        std::move(batch), std::move(options),
+        RunCode{planned->plan, planned->forward.shape, kernel, near_zero, WhenNearZero()});
+  }
+
   NearZeroUse WhenNearZero() const {
     if (options_.isa == Isa::kSse2) return NearZeroUse::kNever;  // it has no fused product
     if (options_.near_zero) return NearZeroUse::kAlways;

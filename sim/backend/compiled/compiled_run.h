@@ -27,6 +27,15 @@ struct RunCode {
   NearZeroUse when_near_zero = NearZeroUse::kNever;
 };
 
+// The bytes of tapes per step, as the adjoint of `program` needs them.
+struct CompiledCounts : ForwardCounts {
+  int64_t bytes() const override { return 8 * static_cast<int64_t>(tape_bytes.size()); }
+  std::shared_ptr<const NumericalProgram> program;
+  LaneShape shape;
+  int64_t travelling_bytes = 0;  // of a group
+  std::vector<int64_t> tape_bytes;
+};
+
 // What `poll` knows.
 struct PolledArgs : GroupArgs {
   const WorkMeter::StopCallback* stop = nullptr;
@@ -48,6 +57,10 @@ class CompiledRun : public Run {
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
   std::optional<MemoryNeed> NeedOf(const RangeSteps& steps) const override;
+  std::shared_ptr<const ForwardCounts> Counts() const override;
+  // For a run that never starts. False: these counts say nothing of this run's tapes, or its
+  // states are laid out otherwise.
+  absl::StatusOr<bool> TakeCounts(const CompiledCounts& counts);
   Tensor State(int32_t state_input) const override;
   Tensor Export(int32_t export_index) const override;
   std::vector<double> Values() const override;

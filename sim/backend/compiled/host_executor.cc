@@ -34,6 +34,10 @@ class Host : public HostExecutor {
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     return compiled_->Create(std::move(batch), std::move(options));
   }
+  absl::StatusOr<std::unique_ptr<Run>> Adopt(Batch batch, RunOptions options,
+                                             const ForwardCounts& counts) override {
+    return compiled_->Adopt(std::move(batch), std::move(options), counts);
+  }
   absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
                                                    const RangeSteps& steps) const override {
     return compiled_->NeedOf(batch, options, steps);

@@ -21,6 +21,10 @@ class Host : public HostExecutor {
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     return reference_->Create(std::move(batch), std::move(options));
   }
+  absl::StatusOr<std::unique_ptr<Run>> Adopt(Batch batch, RunOptions options,
+                                             const ForwardCounts& counts) override {
+    return reference_->Adopt(std::move(batch), std::move(options), counts);
+  }
   absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
                                                    const RangeSteps& steps) const override {
     return reference_->NeedOf(batch, options, steps);

@@ -53,6 +53,8 @@ class InstanceRun {
   const std::optional<BirthCertificate>& certificate() const { return watch_.certificate(); }
   // Bytes of the values of step t, counted when it ran.
   int64_t TapeBytes(int64_t t) const { return tape_bytes_[static_cast<size_t>(t)]; }
+  const std::vector<int64_t>& tape_bytes() const { return tape_bytes_; }
+  void set_tape_bytes(std::vector<int64_t> bytes) { tape_bytes_ = std::move(bytes); }
 
  private:
   // The frames of one executed region with its inputs.

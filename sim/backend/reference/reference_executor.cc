@@ -19,6 +19,19 @@ void Write(const Array& array, Tensor& tensor, int64_t at) {
   for (int64_t n : array.integer) tensor.SetInt(at++, n);
 }
 
+// Values are counted whether an adjoint reads them or not, so the counts fit every adjoint.
+class ReferenceCounts : public ForwardCounts {
+ public:
+  int64_t bytes() const override {
+    int64_t numbers = 0;
+    for (const std::vector<int64_t>& steps : tape_bytes) {
+      numbers += static_cast<int64_t>(steps.size());
+    }
+    return 8 * numbers;
+  }
+  std::vector<std::vector<int64_t>> tape_bytes;  // [instance][step]
+};
+
 class ReferenceRun : public Run {
  public:
   ReferenceRun(Batch batch, RunOptions options)
@@ -45,6 +58,8 @@ class ReferenceRun : public Run {
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  std::shared_ptr<const ForwardCounts> Counts() const override;
+  void TakeCounts(const ReferenceCounts& counts);
   Tensor State(int32_t state_input) const override;
   Tensor Export(int32_t export_index) const override;
   std::vector<double> Values() const override;
@@ -251,6 +266,20 @@ int64_t ReferenceRun::AdjointBytes(int64_t first, int64_t count) const {
   return bytes;
 }
 
+std::shared_ptr<const ForwardCounts> ReferenceRun::Counts() const {
+  auto counts = std::make_shared<ReferenceCounts>();
+  for (const InstanceRun& instance : instances_) {
+    counts->tape_bytes.push_back(instance.tape_bytes());
+  }
+  return counts;
+}
+
+void ReferenceRun::TakeCounts(const ReferenceCounts& counts) {
+  for (size_t row = 0; row < instances_.size(); ++row) {
+    instances_[row].set_tape_bytes(counts.tape_bytes[row]);
+  }
+}
+
 Tensor ReferenceRun::State(int32_t state_input) const {
   Tensor tensor = ZerosFor(StateValue(state_input), {batch_.instances});
   int64_t at = 0;
@@ -295,6 +324,15 @@ class ReferenceExecutor : public Executor {
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
     return std::make_unique<ReferenceRun>(std::move(batch), std::move(options));
+  }
+  absl::StatusOr<std::unique_ptr<Run>> Adopt(Batch batch, RunOptions options,
+                                             const ForwardCounts& counts) override {
+    const auto* const own = dynamic_cast<const ReferenceCounts*>(&counts);
+    if (own == nullptr) return std::unique_ptr<Run>();
+    if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
+    auto run = std::make_unique<ReferenceRun>(std::move(batch), std::move(options));
+    run->TakeCounts(*own);
+    return std::unique_ptr<Run>(std::move(run));
   }
 };
 

@@ -69,8 +69,11 @@ void NonFiniteWatch::Begin(InstanceHealth* health, Phase phase, int64_t step) {
 void NonFiniteWatch::SeeResult(const Op& op, Arrays operands, const Frame& frame,
                                const Array& result, const Array* where) {
   if (!watching()) return;
+  const std::vector<bool>& infinite = program_.infinite;
+  const bool meant = !infinite.empty() && !op.results.empty() && infinite[Index(op.results[0])];
   for (size_t i = 0; i < result.real.size(); ++i) {
     if (precision::IsFinite(result.real[i]) || !IsExecuted(where, i, result.real.size())) continue;
+    if (meant && !std::isnan(result.real[i])) continue;
     const Program& p = program_.program;
     BirthCertificate birth;
     birth.operation = InfoOf(op.code).name;

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "sim/program/builder.h"
+#include "sim/program/infinities.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
@@ -13,12 +16,16 @@ namespace {
 
 // The values of a step that are looked at, by name; its yields are looked at anyway.
 std::string Looks(Builder& b) {
-  Program program = b.program();
+  NumericalProgram numerical;
+  numerical.program = b.program();
+  numerical.policy = tests::PolicyOf({.preset = "f32"});
+  Program& program = numerical.program;
   for (Value& value : program.values) {
     if (value.type.element == ElementType::kReal) value.format = Format::kF32;
   }
-  const precision::Policy policy = tests::PolicyOf({.preset = "f32"});
-  const Detection found = DetectNonFinite(program, policy, program.step, program.step.yields);
+  PassBudget budget;
+  numerical = MarkInfinities(std::move(numerical), budget);
+  const Detection found = DetectNonFinite(numerical, program.step, program.step.yields);
   std::string names;
   for (size_t i = 0; i < program.values.size(); ++i) {
     if (found.look[i]) names += program.values[i].name + " ";
@@ -114,6 +121,18 @@ TEST(DetectNonFinite, ALiteralIsLookedAtWhereItsFormatCannotHoldIt) {
     const Var x = b.State("x", {});
     b.SetNext({Max(x, b.Named(b.Literal(number), "number"))});
     EXPECT_EQ(Looks(b), number > 1e40 ? "number " : "");
+  }
+}
+
+// The state goes where only NaN is seen, so it does not cover the quotient; an infinite literal is no birth.
+TEST(DetectNonFinite, WhatGoesIntoAnInfinityByIntentIsLookedAtBefore) {
+  for (const double number : {1.0, std::numeric_limits<double>::infinity()}) {
+    Builder b("bounds");
+    const Var x = b.State("x", {});
+    const Var quotient = b.Named(x / b.Literal(3.0), "quotient");
+    const Var bound = b.Named(b.Literal(number), "bound");
+    b.SetNext({b.Named(quotient + bound, "sum")});
+    EXPECT_EQ(Looks(b), number == 1.0 ? "" : "quotient ");
   }
 }
 

@@ -31,8 +31,7 @@ void AddDefined(const Region& region, std::vector<ValueId>& ids) {
 std::string Looks(const NumericalProgram& numerical, const std::vector<const Region*>& printed,
                   size_t which) {
   const Region& region = *printed[which];
-  const std::vector<bool> looks =
-      DetectNonFinite(numerical.program, numerical.policy, region, region.yields).look;
+  const std::vector<bool> looks = DetectNonFinite(numerical, region, region.yields).look;
   std::string text(numerical.program.inputs.size(), '0');
   for (size_t i = 0; i < printed.size(); ++i) {
     std::vector<ValueId> ids;

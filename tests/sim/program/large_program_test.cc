@@ -138,7 +138,7 @@ TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
         {"activity", 6, [&](PassBudget& b) { ActiveValues(world, nullptr, spec, b); }},
         {"detect", 17,
          [&](PassBudget& b) {
-           DetectNonFinite(lowered.program, lowered.policy, adjoint, adjoint.yields, &b);
+           DetectNonFinite(lowered, adjoint, adjoint.yields, &b);
          }},
         {"print", 11, [&](PassBudget& b) { Print(lowered, &b); }},
         {"fingerprint", 8, [&](PassBudget& b) { Fingerprint(lowered.text, &b); }}};

@@ -217,7 +217,7 @@ TEST(LoweringCost, EveryPassPolls) {
       static_cast<int64_t>(lowered.text.size()) / 64);
   polled("detect", [&](PassBudget& budget) {
     const Region& region = lowered.adjoint->inner;
-    DetectNonFinite(lowered.program, lowered.policy, region, region.yields, &budget);
+    DetectNonFinite(lowered, region, region.yields, &budget);
   });
 }
 
@@ -238,7 +238,7 @@ TEST(LoweringCost, DetectionIsLinearInCarriedValues) {
     const NumericalProgram lowered = *Gradient(shaped::NestedShifts(6, carried), whole);
     PassBudget budget;
     const Region& region = lowered.program.step;
-    DetectNonFinite(lowered.program, lowered.policy, region, region.yields, &budget);
+    DetectNonFinite(lowered, region, region.yields, &budget);
     return budget.visits();
   };
   EXPECT_LE(visits(800), 10 * visits(100));

@@ -101,7 +101,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "step.ops[0].role"},
         Mistake{"AdjointOperation", [](Program& p) { p.step.ops[0].code = OpCode::kTape; },
                 "step.ops[0].code"},
-        Mistake{"NonFiniteLiteral", [](Program& p) { p.step.ops[0].attributes.literal = {kInf}; },
+        Mistake{"LiteralNaN",
+                [](Program& p) {
+                  p.step.ops[0].attributes.literal = {std::numeric_limits<double>::quiet_NaN()};
+                },
                 "step.ops[0].literal"},
         Mistake{"LiteralOfWrongLength",
                 [](Program& p) {

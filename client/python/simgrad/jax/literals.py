@@ -12,9 +12,9 @@ _SMALL = 8  # elements; what is smaller is written as it is
 
 
 def write_literal(b: ProgramBuilder, array: np.ndarray) -> Expression:
-    """The array as values of the program. Infinities and NaN, which no literal holds, are computed."""
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return _with_nonfinite(b, array)
+    """The array as values of the program. NaN, which no literal holds, is computed."""
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        return _with_nan(b, array)
     element = element_of("real" if array.dtype.kind == "f" else array.dtype)
     shape = array.shape
     if array.size <= _SMALL or _uniform(array):
@@ -56,16 +56,10 @@ def _counts(array: np.ndarray) -> bool:
     return array.dtype.kind != "b" and bool((array == np.arange(array.size)).all())
 
 
-def _with_nonfinite(b: ProgramBuilder, array: np.ndarray) -> Expression:
-    """Infinity as 1 / 0 and NaN as 0 / 0, where they stand."""
-    finite = np.isfinite(array)
-    made = None if not finite.any() else write_literal(b, np.where(finite, array, 0.0))
-    kinds = ((np.isposinf(array), 1.0), (np.isneginf(array), -1.0), (np.isnan(array), 0.0))
-    for mask, numerator in kinds:
-        if not mask.any():
-            continue
-        quotient = b.div(b.literal(numerator), b.literal(0.0))
-        filled = b.broadcast_to(quotient, array.shape)
-        made = filled if made is None else b.select(write_literal(b, mask), filled, made)
-    assert made is not None, "an array has elements of some kind"
-    return made
+def _with_nan(b: ProgramBuilder, array: np.ndarray) -> Expression:
+    """NaN as 0 / 0, where it stands."""
+    nan = np.isnan(array)
+    filled = b.broadcast_to(b.div(b.literal(0.0), b.literal(0.0)), array.shape)
+    if nan.all():
+        return filled
+    return b.select(write_literal(b, nan), filled, write_literal(b, np.where(nan, 0.0, array)))

@@ -1,0 +1,51 @@
+#include "sim/engine/kept_run.h"
+
+#include "sim/program/print.h"
+
+namespace simgrad::sim {
+namespace {
+
+std::string ForwardText(const NumericalProgram& numerical) {
+  NumericalProgram forward = numerical;
+  forward.adjoint.reset();
+  forward.adjoint_spec.reset();
+  forward.text.clear();
+  return Print(forward);
+}
+
+}  // namespace
+
+int64_t KeptBytes(const KeptRun& kept, int64_t saved_bytes) {
+  // Signatures, health twice over, values, ids: a few numbers for each instance.
+  constexpr int64_t kPerInstance = 128;
+  constexpr int64_t kItself = 4096;
+  int64_t bytes = kItself + kept.batch.instances * kPerInstance;
+  if (kept.counts != nullptr) {
+    bytes += kept.counts->bytes() + static_cast<int64_t>(kept.saved.size() + 1) * saved_bytes;
+  }
+  for (const Binding& binding : kept.batch.inputs) {
+    bytes += static_cast<int64_t>(binding.tensor.bytes.size());
+  }
+  for (const auto& [row, start] : kept.births) {
+    for (const Tensor& state : start.states) bytes += static_cast<int64_t>(state.bytes.size());
+  }
+  for (const std::vector<int64_t>& steps : kept.forward.first_event_steps) {
+    bytes += 8 * static_cast<int64_t>(steps.size());
+  }
+  return bytes;
+}
+
+Work WorkOf(const KeptRun& kept) {
+  Work work;
+  work.batch = kept.batch;
+  work.options = kept.options;
+  work.gradient.emplace();
+  return work;
+}
+
+bool RunsForwardAlike(const NumericalProgram& one, const NumericalProgram& other) {
+  if (one.fingerprint == other.fingerprint) return true;
+  return ForwardText(one) == ForwardText(other);
+}
+
+}  // namespace simgrad::sim
