@@ -200,6 +200,7 @@ void CompiledRun::ReverseSegment(Worker& worker, int64_t group, int64_t first, i
   if (worker.workspace.size() < static_cast<size_t>(code->workspace)) {
     worker.workspace.resize(static_cast<size_t>(code->workspace));
   }
+  const RunTimer timer(*code);
   const NearZeroWatch watch;
   std::byte* const states = worker.replayed.data();
   int64_t left = count;

@@ -45,9 +45,12 @@ struct Kept {
       auto kernel = kernels.Get(request, wanted, stop);
       return kernel.ok() ? *std::move(kernel) : nullptr;
     }
-    if (auto kernel = kernels.Find(request.key)) return kernel;
-    kernels.Ask(request, Wanted::kSoonest);
-    return nullptr;
+    if (kernels.Find(request.key) == nullptr) {
+      kernels.Ask(request, Wanted::kSoonest);
+      return nullptr;
+    }
+    auto kernel = kernels.Get(request, wanted, stop);
+    return kernel.ok() ? *std::move(kernel) : nullptr;
   }
 
   const KernelOptions kernel_options;

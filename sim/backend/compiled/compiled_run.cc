@@ -415,6 +415,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
   const bool writes = !options_.record_states.empty() || !options_.record_exports.empty();
   const bool samples = records_ && options_.recording != Recording::kCounts;
   const int64_t at_once = writes ? 1 : steps_at_once_;
+  const RunTimer timer(*kernel_);
   for (int64_t done = 0; done < count;) {
     int64_t now = std::min(at_once, count - done);
     if (samples) {

@@ -68,7 +68,8 @@ std::vector<const plan::Function*> FunctionsOf(const plan::Plan& plan, Part part
 }
 
 absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, WriterOptions writer,
-                                           const KernelOptions& options) {
+                                           const KernelOptions& options,
+                                           const WorkMeter::StopCallback& stop) {
   writer.shape = ShapeOf(options);
   writer.evades_subnormals = part == Part::kNearZero;
   llvm::LLVMContext context;
@@ -78,6 +79,7 @@ absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, Wr
     for (const Entry& entry : EntriesOf(part)) {
       const plan::Function& function = plan.*entry.function;
       if (function.name.empty()) continue;
+      if (stop && stop()) return StopRequested::Status();
       const int64_t workspace =
           WriteFunction(*module, plan, function, entry.order, writer, entry.name);
       object.workspace = std::max(object.workspace, workspace);
@@ -87,8 +89,8 @@ absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, Wr
   }
   DropUnreadScalars(*module);
   InlineRareLaneFunctions(*module);
-  absl::StatusOr<std::string> bytes = CompileObject(*module, options.isa, options.effort,
-                                                    options.mapping.value_or(Mapping::kLanes));
+  absl::StatusOr<std::string> bytes = CompileObject(
+      *module, options.isa, options.effort, options.mapping.value_or(Mapping::kLanes), stop);
   if (!bytes.ok()) return bytes.status();
   object.bytes = *std::move(bytes);
   return object;

@@ -6,6 +6,8 @@
 // with LLVM's words. Threads: compile in one; the functions may run in any.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,14 +63,33 @@ struct Kernel {
   GroupFunction reverse_last = nullptr;  // null: as `reverse`
   GroupFunction reverse = nullptr;       // steps of a call, descending
   GroupFunction reverse_initial = nullptr;
+  // How long steps have run in this code, on all threads: it tells whether better code is worth it.
+  std::unique_ptr<std::atomic<int64_t>> run_nanoseconds = std::make_unique<std::atomic<int64_t>>(0);
+};
+
+// Adds its own life to the time that a kernel has run.
+class RunTimer {
+ public:
+  explicit RunTimer(const Kernel& kernel) : total_(*kernel.run_nanoseconds) {}
+  ~RunTimer() {
+    const std::chrono::nanoseconds life = std::chrono::steady_clock::now() - start_;
+    total_.fetch_add(life.count(), std::memory_order_relaxed);
+  }
+  RunTimer(const RunTimer&) = delete;
+  RunTimer& operator=(const RunTimer&) = delete;
+
+ private:
+  std::atomic<int64_t>& total_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 // The functions of a part that the plan has.
 std::vector<const plan::Function*> FunctionsOf(const plan::Plan& plan, Part part);
 
-// `writer`: what is recorded; its shape is that of the options.
+// `writer`: what is recorded; its shape is that of the options. CANCELLED where `stop` returned true.
 absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, WriterOptions writer,
-                                           const KernelOptions& options);
+                                           const KernelOptions& options,
+                                           const WorkMeter::StopCallback& stop = {});
 absl::StatusOr<Kernel> LoadKernel(const KernelObject& object, Part part);
 
 }  // namespace simgrad::sim::compiled

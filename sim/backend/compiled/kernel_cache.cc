@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -36,9 +37,13 @@ constexpr int kWriterRevision = 4;
 // Waiting for their best code; what finds no room asks again when it is used again.
 constexpr size_t kMostWaiting = 64;
 constexpr int kThreads = 2;
-// What is used once is not worth its best code, and the more statements the less: one use more for
-// each so many.
-constexpr int64_t kStatementsOfOneUse = 10'000;
+// The best code of a program of so few statements is made at once: it takes a fraction of a second.
+constexpr int64_t kFewStatements = 1000;
+// That of a larger one is made when its quick code has run for about as long as the making takes,
+// as what runs once for a few steps is not worth it. Measured: 0.5 to 1 ms a statement.
+constexpr std::chrono::microseconds kRunPerStatement{300};
+// Names of compiles that were left.
+constexpr size_t kMostLeft = 4096;
 // How often a caller that waits looks whether to leave.
 constexpr std::chrono::milliseconds kLook{5};
 
@@ -66,8 +71,8 @@ std::string NameOf(const std::string& key, Effort effort) {
   return key + (effort == Effort::kBest ? "b" : "q");
 }
 
-int64_t UsesBeforeBest(const KernelRequest& request) {
-  return request.statements / kStatementsOfOneUse;
+bool IsWorthBest(const KernelRequest& request, std::chrono::nanoseconds run) {
+  return request.statements <= kFewStatements || run >= request.statements * kRunPerStatement;
 }
 
 struct Job {
@@ -76,9 +81,10 @@ struct Job {
   std::weak_ptr<const plan::Plan> plan;
   Effort effort = Effort::kQuick;
   bool then_best = false;
-  bool takes_best = false;     // where the folder has it
-  bool is_covered = false;     // its memory is part of a run's
-  bool is_background = false;  // nobody waits, and nobody will
+  bool takes_best = false;            // where the folder has it
+  bool is_covered = false;            // its memory is part of a run's
+  bool is_background = false;         // nobody waits, and nobody will
+  std::atomic<bool> is_left = false;  // ends where it can
   // Under the lock.
   int claims = 0;
   bool has_begun = false;
@@ -96,7 +102,6 @@ struct KernelCache::Shared {
     std::string name;
     std::shared_ptr<const Kernel> kernel;
     HeldMemory memory;
-    int64_t uses = 0;  // since it was made
   };
   using Entries = std::list<Kept>;
 
@@ -110,6 +115,7 @@ struct KernelCache::Shared {
   std::unordered_map<std::string, std::shared_ptr<Job>> pending;  // by name
   std::deque<std::shared_ptr<Job>> quick, best;
   std::unordered_set<std::string> hopeless;  // keys of best code that could not be made
+  std::unordered_set<std::string> left;      // names of what ended because its callers had left
   bool stopping = false;
   int threads = 0;  // that are not parked
   CompilerUse use;
@@ -198,15 +204,15 @@ std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request
     if (!found->second->has_begun) found->second->plan = request.plan;
     return found->second;
   }
-  auto job = std::make_shared<Job>(
-      Job{.request = request,
-          .plan = request.plan,
-          .effort = effort,
-          .then_best = wanted == Wanted::kSoonest && UsesBeforeBest(request) == 0,
-          .takes_best = wanted != Wanted::kQuick,
-          .is_covered = is_covered,
-          .is_background = is_background});
+  auto job = std::make_shared<Job>();
+  job->request = request;
   job->request.plan = nullptr;
+  job->plan = request.plan;
+  job->effort = effort;
+  job->then_best = wanted == Wanted::kSoonest && IsWorthBest(request, {});
+  job->takes_best = wanted != Wanted::kQuick;
+  job->is_covered = is_covered;
+  job->is_background = is_background;
   pending[name] = job;
   (effort == Effort::kQuick ? quick : best).push_back(job);
   wake.notify_all();
@@ -216,11 +222,13 @@ std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request
 Claim KernelCache::Shared::ClaimLocked(const std::shared_ptr<Shared>& shared,
                                        std::shared_ptr<Job> job) {
   ++job->claims;
+  job->is_left = false;
   const auto leave = [shared, job](const void*) { shared->Leave(job); };
   return Claim(job.get(), leave);
 }
 
-// What the last one leaves is not compiled, or is compiled at the expense of the server.
+// What the last one leaves does not begin, or ends where it can. What was left before is compiled to
+// its end, at the expense of the server: its callers come back, and would never have it otherwise.
 void KernelCache::Shared::Leave(const std::shared_ptr<Job>& job) {
   std::shared_ptr<const plan::Plan> plan;
   {
@@ -233,6 +241,7 @@ void KernelCache::Shared::Leave(const std::shared_ptr<Job>& job) {
       pending.erase(NameOf(job->request.key, job->effort));
       return;
     }
+    job->is_left = left.count(NameOf(job->request.key, job->effort)) == 0;
     plan = job->is_covered ? job->plan.lock() : nullptr;
   }
   if (plan == nullptr) return;
@@ -263,7 +272,7 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
   std::lock_guard<std::mutex> lock(mutex);
   const auto keep = [&](const std::string& name, const std::shared_ptr<const Kernel>& kernel) {
     if (index.count(name) != 0 || memory == nullptr) return;
-    entries.push_front({name, kernel, std::move(memory), 0});
+    entries.push_front({name, kernel, std::move(memory)});
     index[name] = entries.begin();
     use.bytes += kernel->code->bytes();
     ++use.kernels;
@@ -282,6 +291,10 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
     ++use.failed;
     const bool may_come_right = absl::IsResourceExhausted(result.status());
     if (job->effort == Effort::kBest && !may_come_right) hopeless.insert(job->request.key);
+  } else if (job->is_left) {
+    ++use.left;
+    if (left.size() >= kMostLeft) left.clear();
+    left.insert(NameOf(job->request.key, job->effort));
   }
   job->result = std::move(result);
   job->is_done = true;
@@ -335,8 +348,8 @@ Loaded KernelCache::Shared::Make(const Job& job, const std::shared_ptr<const pla
   const auto start = std::chrono::steady_clock::now();
   KernelOptions how = job.request.options;
   how.effort = job.effort;
-  const absl::StatusOr<KernelObject> object =
-      CompileKernel(*plan, job.request.part, job.request.writer, how);
+  const absl::StatusOr<KernelObject> object = CompileKernel(
+      *plan, job.request.part, job.request.writer, how, [&job] { return job.is_left.load(); });
   if (!object.ok()) return object.status();
   absl::StatusOr<Kernel> kernel = LoadKernel(*object, job.request.part);
   if (!kernel.ok()) return kernel.status();
@@ -455,8 +468,8 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
   }
   if (wanted != Wanted::kBest) {
     if (auto kernel = found(Effort::kQuick)) {
-      const int64_t uses = ++shared_->entries.front().uses;
-      const bool asks = wanted == Wanted::kSoonest && uses >= UsesBeforeBest(request) &&
+      const std::chrono::nanoseconds run(kernel->run_nanoseconds->load(std::memory_order_relaxed));
+      const bool asks = wanted == Wanted::kSoonest && IsWorthBest(request, run) &&
                         shared_->best.size() < kMostWaiting &&
                         shared_->hopeless.count(request.key) == 0;
       if (asks) shared_->AskLocked(request, Wanted::kBest, false, /*is_background=*/true);

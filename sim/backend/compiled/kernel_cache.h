@@ -1,8 +1,11 @@
 // Kernels by the structure of their plans: in memory, in a folder, or compiled.
 //
-// Compiling happens on threads of the cache, so a caller leaves when its `stop` says so. A compile that has begun
-// goes on for the next one; one that nobody has a claim to any more does not begin. A miss is compiled quickly; the best code follows in the
-// background, is kept in the folder, and is found from then on. Both give the same bits.
+// Compiling happens on threads of the cache, so a caller leaves when its `stop` says so. A compile
+// that nobody has a claim to any more does not begin. One that has begun ends with the function at
+// hand; the next time that it is left it goes on to its end, for the callers that come back.
+// A miss is compiled quickly. The best code follows in the background: of a small program at once, of
+// a large one when its quick code has run for about as long as the making takes. It is kept in the
+// folder, and is found from then on. Both give the same bits.
 // Requests for one structure share one compile. Least recently used kernels go above a bound.
 // A compile that a caller waits for is part of the caller's memory (CompileBytes), and asks the watch for its own
 // when the last such caller leaves; so does the best code that follows. What waits in a queue holds no plan.
@@ -52,6 +55,7 @@ struct CompilerUse {
   uint64_t compiled = 0;
   double compile_seconds = 0;
   uint64_t failed = 0;
+  uint64_t left = 0;  // ended because their callers had left
   uint64_t loaded_from_disk = 0;
   uint64_t loaded_from_memory = 0;
   uint64_t refused_files = 0;

@@ -1,10 +1,16 @@
 #include "sim/backend/compiled/object_code.h"
 
 #include <llvm/ADT/SmallVector.h>
+#include <llvm/CodeGen/MachineModuleInfo.h>
+#include <llvm/CodeGen/Passes.h>
+#include <llvm/CodeGen/TargetPassConfig.h>
 #include <llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h>
+#include <llvm/IR/Instructions.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
+#include <llvm/IR/PassInstrumentation.h>
 #include <llvm/IR/Verifier.h>
+#include <llvm/Pass.h>
 #include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/raw_ostream.h>
@@ -91,11 +97,57 @@ absl::StatusOr<std::unique_ptr<llvm::TargetMachine>> TargetOf(Isa isa, Care care
   return std::move(*machine);
 }
 
-void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Mapping mapping) {
+// LLVM cannot be left in the middle. Once `stop` returns true each function that comes to the code
+// generator loses its body, and costs nothing more.
+class StopPass : public llvm::FunctionPass {
+ public:
+  explicit StopPass(const WorkMeter::StopCallback& stop) : FunctionPass(id_), stop_(stop) {}
+  llvm::StringRef getPassName() const override { return "stop"; }
+  bool runOnFunction(llvm::Function& function) override {
+    if (!stop_()) return false;
+    for (llvm::BasicBlock& block : function) block.dropAllReferences();
+    while (!function.empty()) function.begin()->eraseFromParent();
+    llvm::LLVMContext& context = function.getContext();
+    new llvm::UnreachableInst(context, llvm::BasicBlock::Create(context, "", &function));
+    return true;
+  }
+
+ private:
+  static char id_;
+  const WorkMeter::StopCallback& stop_;
+};
+char StopPass::id_ = 0;
+
+// What addPassesToEmitMC adds, and a StopPass before instructions are selected.
+absl::Status AddPassesToEmit(llvm::legacy::PassManager& emit, llvm::TargetMachine& machine,
+                             llvm::raw_pwrite_stream& object, const WorkMeter::StopCallback& stop) {
+  auto& target = static_cast<llvm::LLVMTargetMachine&>(machine);
+  auto* const information = new llvm::MachineModuleInfoWrapperPass(&target);
+  llvm::TargetPassConfig* const config = target.createPassConfig(emit);
+  const std::unique_ptr<llvm::Pass> last_before(llvm::createUnreachableBlockEliminationPass());
+  config->insertPass(last_before->getPassID(), new StopPass(stop));
+  emit.add(config);
+  emit.add(information);
+  if (config->addISelPasses()) return absl::InternalError("this target selects no instructions");
+  config->addMachinePasses();
+  config->setInitialized();
+  if (target.addAsmPrinter(emit, object, nullptr, llvm::CodeGenFileType::ObjectFile,
+                           information->getMMI().getContext())) {
+    return absl::InternalError("this target writes no objects");
+  }
+  emit.add(llvm::createFreeMachineFunctionPass());
+  return absl::OkStatus();
+}
+
+void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Mapping mapping,
+              const WorkMeter::StopCallback& stop) {
   llvm::PipelineTuningOptions tuning;
   tuning.LoopVectorization = mapping == Mapping::kElements;
   tuning.SLPVectorization = false;
-  llvm::PassBuilder passes(&machine, tuning);
+  llvm::PassInstrumentationCallbacks before_passes;
+  before_passes.registerShouldRunOptionalPassCallback(
+      [&stop](llvm::StringRef, llvm::Any) { return !stop(); });
+  llvm::PassBuilder passes(&machine, tuning, std::nullopt, &before_passes);
   llvm::LoopAnalysisManager loops;
   llvm::FunctionAnalysisManager functions;
   llvm::CGSCCAnalysisManager groups;
@@ -154,7 +206,10 @@ std::string_view IsaName(Isa isa) {
 int FloatLanes(Isa isa) { return isa == Isa::kSse2 ? 4 : isa == Isa::kAvx2 ? 8 : 16; }
 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
-                                          Mapping mapping) {
+                                          Mapping mapping, const WorkMeter::StopCallback& stop) {
+  // Once stopped it stays stopped: by then a function may have lost its body.
+  bool stopped = false;
+  const WorkMeter::StopCallback stops = [&] { return stopped = stopped || (stop && stop()); };
   std::string problem;
   llvm::raw_string_ostream problems(problem);
   if (llvm::verifyModule(module, &problems)) return absl::InternalError(problem);
@@ -163,15 +218,16 @@ absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort 
   if (!machine.ok()) return machine.status();
   module.setDataLayout((*machine)->createDataLayout());
   module.setTargetTriple((*machine)->getTargetTriple().str());
-  Optimize(module, **machine, care, mapping);
+  Optimize(module, **machine, care, mapping, stops);
+  if (stopped) return StopRequested::Status();
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream object(bytes);
   llvm::legacy::PassManager emit;
-  llvm::MCContext* unused = nullptr;
-  if ((*machine)->addPassesToEmitMC(emit, unused, object)) {
-    return absl::InternalError("this target writes no objects");
+  if (absl::Status added = AddPassesToEmit(emit, **machine, object, stops); !added.ok()) {
+    return added;
   }
   emit.run(module);
+  if (stopped) return StopRequested::Status();
   return std::string(bytes.data(), bytes.size());
 }
 

@@ -1,7 +1,9 @@
 // The compiler: a module of LLVM instructions as the bytes of an object file.
 //
 // Maths: no contraction, no reassociation; both efforts give the same bits.
-// Errors: INTERNAL with LLVM's words. Cost: a compile. Threads: any; one per module.
+// Errors: INTERNAL with LLVM's words; CANCELLED where `stop` returned true.
+// Cost: a compile; once `stop` returns true, the rest of the function at hand.
+// Threads: any; one per module.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "sim/work_meter.h"
 
 namespace llvm {
 class Module;
@@ -31,6 +34,7 @@ enum class Effort : uint8_t { kQuick, kBest };
 enum class Mapping : uint8_t { kLanes, kElements };
 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
-                                          Mapping mapping = Mapping::kLanes);
+                                          Mapping mapping = Mapping::kLanes,
+                                          const WorkMeter::StopCallback& stop = {});
 
 }  // namespace simgrad::sim::compiled
