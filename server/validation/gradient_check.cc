@@ -13,6 +13,7 @@
 #include "server/validation/request_error.h"
 #include "server/validation/spec_check.h"
 #include "server/validation/tensor_check.h"
+#include "sim/program/field_error.h"
 
 namespace simgrad::server::validation {
 namespace {
@@ -230,6 +231,17 @@ absl::Status CheckDescribedAdjoint(const v1::DescribeProgramRequest& request,
   }
   if (status.ok()) status = CheckLoops(request.loops());
   return status.ok() ? CheckWrt(request.wrt(), schema) : status;
+}
+
+absl::Status CheckKeep(const v1::KeepOptions& keep, const ProgramSchema& schema) {
+  absl::Status status =
+      CheckNames(keep.cotangent_final_state(), schema, "keep.cotangent_final_state", FindState);
+  if (status.ok()) {
+    status =
+        CheckNames(keep.cotangent_trajectory(), schema, "keep.cotangent_trajectory", FindRecorded);
+  }
+  if (status.ok()) status = sim::InField("keep", CheckLoops(keep.loops()));
+  return status.ok() ? sim::InField("keep", CheckWrt(keep.wrt(), schema)) : status;
 }
 
 }  // namespace simgrad::server::validation

@@ -23,4 +23,7 @@ absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSche
 absl::Status CheckDescribedAdjoint(const v1::DescribeProgramRequest& request,
                                    const ProgramSchema& schema);
 
+// What a rollout is kept for, against the program.
+absl::Status CheckKeep(const v1::KeepOptions& keep, const ProgramSchema& schema);
+
 }  // namespace simgrad::server::validation
