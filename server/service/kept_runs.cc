@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/validation/request_error.h"
+#include "sim/program/field_error.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -24,8 +25,10 @@ std::string RandomBits() {
 
 absl::Status Gone() {
   return validation::WithReason(
-      absl::NotFoundError("no rollout is kept for this caller under this handle; it was never "
-                          "given, has expired or was given up: ask for the gradient instead"),
+      sim::InField("handle", absl::NotFoundError(
+                                 "no rollout is kept for this caller under it on this server: it "
+                                 "was never given, has expired or was given up; ask for the "
+                                 "gradient instead, or roll out again with keep")),
       "TAPE_GONE");
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/conversion/answer_bounds.h"
 #include "server/conversion/kept_work.h"
 #include "server/conversion/path.h"
@@ -199,20 +200,29 @@ absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::K
   if (status.ok()) status = validation::CheckWeightCount(request.weights(), batch.instances);
   if (!status.ok()) return status;
 
+  if (request.cotangents_size() == 0 && kept.spec->objective().empty()) {
+    return validation::InvalidField("cotangents",
+                                    "send at least one, as the rollout names no objective");
+  }
+
   v1::GradientRequest gradient = conversion::GradientOfVjp(request, *kept.spec);
   PreparedWork prepared;
   std::optional<sim::AdjointSpec> adjoint;
   for (int i = 0; i < std::max(request.cotangents_size(), 1); ++i) {
-    if (request.cotangents_size() > 0)
+    if (request.cotangents_size() > 0) {
       gradient.mutable_cotangents(0)->Swap(request.mutable_cotangents(i));
-    status = validation::CheckGradientMessage(gradient);
-    if (status.ok())
+      status = validation::CheckNotEmpty(gradient.cotangents(0));
+    }
+    if (status.ok()) status = validation::CheckGradientMessage(gradient);
+    if (status.ok()) {
       status = validation::CheckGradient(gradient, (*world)->schema, batch.instances);
-    if (!status.ok()) return status;
+    }
+    if (!status.ok()) return validation::OfCotangent(i, status);
     const sim::AdjointSpec own = conversion::AdjointSpecFromProto(gradient, (*world)->program);
     if (adjoint && !conversion::SameCotangents(own, *adjoint)) {
-      return validation::InvalidField("cotangents",
-                                      "name the same states and observables in every one");
+      return validation::InvalidField(
+          absl::StrCat("cotangents[", i, "]"),
+          "name the states and observables that cotangents[0] names, and no others");
     }
     adjoint = own;
     prepared.cotangents.push_back(conversion::CotangentsFromProto(gradient, (*world)->program));

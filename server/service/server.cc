@@ -1,7 +1,5 @@
 #include "server/service/server.h"
 
-#include <unistd.h>
-
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -9,6 +7,7 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>

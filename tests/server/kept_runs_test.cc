@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kRunBytes = 1000;
 
-KeptRuns::Kept Run(int64_t bytes = kRunBytes) {
+KeptRuns::Kept SomeRun(int64_t bytes = kRunBytes) {
   auto run = std::make_shared<sim::KeptRun>();
   run->bytes = bytes;
   return {run, std::make_shared<const v1::RolloutSpec>()};
@@ -42,15 +42,15 @@ class KeptRunsTest : public ::testing::Test {
 
 TEST_F(KeptRunsTest, AHandleBearsTheReplicasNameAndAtLeast128Bits) {
   const auto store = Store(50'000);
-  const std::string handle = *store->Keep(Run(), "ada");
+  const std::string handle = *store->Keep(SomeRun(), "ada");
   EXPECT_EQ(handle.rfind("replica-3.", 0), 0u) << handle;
   EXPECT_EQ(handle.size(), std::string("replica-3.").size() + 32);
-  EXPECT_NE(handle, *store->Keep(Run(), "ada"));
+  EXPECT_NE(handle, *store->Keep(SomeRun(), "ada"));
 }
 
 TEST_F(KeptRunsTest, AStrangerIsToldWhatAnUnknownHandleIsTold) {
   const auto store = Store(50'000);
-  const std::string handle = *store->Keep(Run(), "ada");
+  const std::string handle = *store->Keep(SomeRun(), "ada");
   EXPECT_TRUE(store->Find(handle, "ada").ok());
   const absl::Status stranger = store->Find(handle, "eve").status();
   EXPECT_EQ(stranger.code(), absl::StatusCode::kNotFound);
@@ -62,7 +62,7 @@ TEST_F(KeptRunsTest, AStrangerIsToldWhatAnUnknownHandleIsTold) {
 
 TEST_F(KeptRunsTest, ARunLivesItsTimeAfterItsLastUse) {
   const auto store = Store(50'000);
-  const std::string handle = *store->Keep(Run(), "ada");
+  const std::string handle = *store->Keep(SomeRun(), "ada");
   now_ += absl::Minutes(9);
   EXPECT_TRUE(store->Find(handle, "ada").ok());
   now_ += absl::Minutes(9);
@@ -77,18 +77,18 @@ TEST_F(KeptRunsTest, ARunLivesItsTimeAfterItsLastUse) {
 TEST_F(KeptRunsTest, TheLeastRecentlyUsedGoesForANewerOne) {
   const auto store = Store(5 * kRunBytes);
   std::vector<std::string> handles;
-  for (int i = 0; i < 3; ++i) handles.push_back(*store->Keep(Run(), "ada"));
+  for (int i = 0; i < 3; ++i) handles.push_back(*store->Keep(SomeRun(), "ada"));
   EXPECT_TRUE(store->Find(handles[0], "ada").ok());
-  handles.push_back(*store->Keep(Run(2 * kRunBytes - 500), "ada"));
+  handles.push_back(*store->Keep(SomeRun(2 * kRunBytes - 500), "ada"));
   EXPECT_TRUE(store->Find(handles[0], "ada").ok());
   EXPECT_FALSE(store->Find(handles[1], "ada").ok());
   EXPECT_GE(lost_[static_cast<size_t>(KeptLost::kEvicted)], 1);
-  EXPECT_FALSE(store->Keep(Run(100 * kRunBytes), "ada")) << "larger than all may be";
+  EXPECT_FALSE(store->Keep(SomeRun(100 * kRunBytes), "ada")) << "larger than all may be";
 }
 
 TEST_F(KeptRunsTest, ReliefGivesMemoryBackButNotWhatAReversalReads) {
   const auto store = Store(50'000);
-  const std::string read = *store->Keep(Run(), "ada");
+  const std::string read = *store->Keep(SomeRun(), "ada");
   absl::StatusOr<KeptRuns::Kept> reversal = store->Find(read, "ada");
   ASSERT_TRUE(reversal.ok());
   EXPECT_GE(store->Relieve(kRunBytes), kRunBytes);
