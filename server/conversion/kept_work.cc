@@ -40,7 +40,7 @@ v1::GradientRequest KeptGradient(const v1::KeepOptions& keep, const v1::RolloutS
   for (const std::string& name : keep.cotangent_trajectory()) {
     cotangent->add_trajectory()->set_name(name);
   }
-  if (cotangent->final_state_size() > 0 || cotangent->trajectory_size() > 0) return gradient;
+  if (cotangent->final_state_size() > 0) return gradient;
   for (int32_t input : program.InputsOf(sim::InputKind::kState)) {
     if (!program.IsReal(program.inputs[input].value)) continue;
     cotangent->add_final_state()->set_name(program.inputs[input].name);

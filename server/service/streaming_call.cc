@@ -341,7 +341,7 @@ void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& re
   v1::GradientResult answer = conversion::GradientResultToProto(facts, result);
   if (prepared_.loss_scaler) AddScaler(result, answer);
   if (prepared_.kept != nullptr) {
-    answer.set_ran_forward(result.forward_steps > 0);
+    answer.set_reused(result.forward_steps == 0);
     answer.mutable_rollout()->clear_path_signatures();
     answer.mutable_rollout()->clear_first_events();
   }

@@ -218,12 +218,12 @@ class GradientResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[GradientPart, _Mapping]]] = ...) -> None: ...
 
 class GradientResult(_message.Message):
-    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "ran_forward", "rollout", "skipped", "warnings"]
+    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "reused", "rollout", "skipped", "warnings"]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_STATE_FIELD_NUMBER: _ClassVar[int]
-    RAN_FORWARD_FIELD_NUMBER: _ClassVar[int]
+    REUSED_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
@@ -231,11 +231,11 @@ class GradientResult(_message.Message):
     left_out: int
     loss_scale: float
     loss_scale_state: _policy_pb2.DynamicLossScale
-    ran_forward: bool
+    reused: bool
     rollout: RolloutResult
     skipped: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., ran_forward: bool = ...) -> None: ...
+    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ...) -> None: ...
 
 class ImplicitDerivative(_message.Message):
     __slots__ = ["damping", "max_iter", "solver", "tol"]
