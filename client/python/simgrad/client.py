@@ -97,6 +97,7 @@ class Client:
         self._token = token
         self._max_message_bytes = max_message_bytes
         self._max_request_bytes: int | None = None  # the server's, once it was asked
+        self._keeps: bool | None = None  # likewise
         self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
 
     @property
@@ -282,11 +283,13 @@ class Client:
         declared = lambda: self._declared(world, timeout, retry)
         made = request.rollout_spec(world, declared, **spec)
         how = Keep() if keep is True else keep or None
+        sends = how is not None and self._can_keep(timeout, retry)
         message = request.rollout_request(
-            made, weights=weights, keep=how.to_proto(made, declared) if how else None
+            made, weights=weights, keep=how.to_proto(made, declared) if how and sends else None
         )
         return self._stream(
-            self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry
+            *(self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry),
+            keep=how is not None,
         )
 
     def gradient(
@@ -588,17 +591,16 @@ class Client:
         raw: bool,
         timeout: float | None,
         retry: Retry | bool | None,
+        keep: bool = False,
     ) -> Stream:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
         ask = self._asking(world, message)
 
-        keeps = isinstance(message, simgrad_pb2.RolloutRequest) and message.HasField("keep")
-
         def finish(result: results.Rollout) -> None:
             _name_lines(result, world)
             world.shaped(result)
-            if keeps:
+            if keep:
                 result.kept = KeptRun(self, world, message.spec, stream.kept)
             if on_nonfinite == "raise":
                 _raise_if_nonfinite(result)
@@ -613,6 +615,13 @@ class Client:
             self._repeating.clock,
         )
         return stream
+
+    def _can_keep(self, timeout: float | None, retry: Retry | bool | None) -> bool:
+        """Whether the server knows of it: an older one refuses fields that it does not know."""
+        if self._keeps is None:
+            how: dict[str, Any] = {} if retry is None else {"retry": retry}
+            self._keeps = self.info(timeout=timeout, **how).limits.max_kept_bytes > 0
+        return self._keeps
 
     def _gradient(
         self,

@@ -84,8 +84,8 @@ def rollout(
     Data that needs a gradient is sent as a control, which it then is for the program and in `calls`; of a
       built-in world the program is asked for first.
     Cost: a backward pass is one call; two where the loss depends both on states or trajectories and on
-      an objective with weights that are not 1. Of a rollout with an objective, a call for states and
-      trajectories alone simulates again.
+      an objective with weights that are not 1. It simulates again, to the same bits, where the loss leaves out
+      a recorded observable, or of a rollout with an objective reads states or trajectories alone.
     Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor was
       changed in place in between.
     """
@@ -158,7 +158,9 @@ class _Work:
         """The rollout will be asked for gradients by the tensors that are wanted."""
         wrt = self._wrt(wanted)
         if wrt:
-            self._keep = Keep(wrt=wrt, trajectory=self.fixed["record"])
+            # A loss by an objective seldom reads trajectories too.
+            record = () if self.objective else self.fixed["record"]
+            self._keep = Keep(wrt=wrt, trajectory=record)
 
     def _wrt(self, wanted: Sequence[bool]) -> list[str]:
         named = zip(self.tensor_inputs(), wanted)

@@ -115,10 +115,6 @@ class Pool(Client):
             declared: Mapping[tuple[int, str], tuple[int, int]] = self._declared(world, timeout, retry)
         except (errors.InvalidArgument, errors.NotFound):
             declared = {}  # a server shall say it of the request itself
-        if isinstance(message, simgrad_pb2.RolloutRequest) and message.HasField("keep"):
-            # Shards lie on several servers: what is kept is the request, and `vjp` replays it.
-            spec, weights = message.spec, message.weights
-            message = simgrad_pb2.RolloutRequest(spec=spec, weights=weights)
         work = Work(method.name, message, Cutter(message, declared), self._most_instances)
         policy = self.retry if retry is None else policy_of(retry)
 
@@ -129,6 +125,10 @@ class Pool(Client):
         return lambda left: PooledAnswer(
             work, self._servers, self._repeating, call, new_call, self._metadata, left
         )
+
+    def _can_keep(self, timeout: float | None, retry: Retry | bool | None) -> bool:
+        """Shards lie on several servers: what is kept is the request, and `vjp` replays it."""
+        return False
 
     def _check_size(
         self, message: Any, timeout: float | None, retry: Retry | bool | None = None
