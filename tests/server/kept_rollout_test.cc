@@ -217,6 +217,23 @@ TEST(KeptRollout, WhatDoesNotFitIsNotKeptAndTheLeastRecentlyUsedGoesForANewerOne
   EXPECT_EQ(two.Series().at("simgrad_cache_entries{cache=\"kept_runs\"}"), 2);
 }
 
+TEST(KeptRollout, WorkThatNeedsTheMemoryGetsIt) {
+  config::ServerConfig config = FreePorts();
+  config.memory_limit_bytes = int64_t{64} << 20;
+  config.kept_run_bytes = config.memory_limit_bytes;
+  RunningServer server(config);
+  const std::string evicted = "simgrad_kept_runs_lost_total{reason=\"evicted\"}";
+  const std::string pressure = "simgrad_kept_runs_lost_total{reason=\"pressure\"}";
+  for (int i = 0; i < 500 && server.Series().at(evicted) == 0; ++i) {
+    HandleOf(Ask(server, KeptRollout(50, 500)));
+  }
+  EXPECT_GT(server.Series().at(evicted), 0);
+  EXPECT_EQ(server.Series().at(pressure), 0);
+  const auto large = Ask(server, BallRollout(50, 30'000));
+  EXPECT_TRUE(large.status.ok()) << large.status.error_message();
+  EXPECT_GT(server.Series().at(pressure), 0);
+}
+
 TEST(KeptRollout, AKeptRunExpiresAndGivesItsMemoryBack) {
   config::ServerConfig config = FreePorts();
   config.kept_run_ttl = absl::Milliseconds(50);
