@@ -383,15 +383,21 @@ LOAD = (
     ),
     Panel(
         "Caches",
-        "Bytes that the caches of verified worlds, of lowered programs, of their plans and of their machine code hold, measured.",
+        "Bytes that the caches of verified worlds, of lowered programs, of their plans, of their machine code and of kept rollouts hold, measured.",
         "bytes",
         (Query(value("simgrad_cache_bytes", "cache"), "{{cache}}"),),
     ),
     Panel(
         "Caches, entries",
-        "Worlds and programs that are kept.",
+        "Worlds, programs and rollouts that are kept.",
         "short",
         (Query(value("simgrad_cache_entries", "cache"), "{{cache}}"),),
+    ),
+    Panel(
+        "Kept rollouts, lost",
+        "Rollouts kept for Vjp that went, per second. Of expired ones nothing is to be said. Evicted: --kept_run_bytes is too small for what callers keep; pressure: the memory is. A lost one costs its caller a simulation.",
+        "cps",
+        (Query(rate("simgrad_kept_runs_lost_total", "reason"), "{{reason}}"),),
     ),
     Panel(
         "Compilations of kernels",

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -116,6 +117,17 @@ std::string SetCallers(const std::string& value, ServerConfig& config) {
   return config.callers.empty() ? "names of callers, with commas between" : "";
 }
 
+std::string SetReplica(const std::string& value, ServerConfig& config) {
+  constexpr size_t kLongest = 253;  // of a host's name
+  const bool fits = value.size() <= kLongest && std::all_of(value.begin(), value.end(), [](char c) {
+                      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' ||
+                             c == '.' || c == '_';
+                    });
+  if (!fits) return "letters, digits, '-', '.' and '_', at most 253";
+  config.replica = value;
+  return "";
+}
+
 struct Flag {
   std::string name;
   std::string default_text;
@@ -163,6 +175,13 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::max_instances, 1, kInt)},
       {"program_cache_entries", "256", "lowered programs that are kept",
        Integer(&ServerConfig::program_cache_entries, 1, 1'000'000)},
+      {"kept_run_ttl", "10m", "how long a rollout is kept for Vjp after its last use",
+       Duration(&ServerConfig::kept_run_ttl, absl::Seconds(1), ZeroIs::kZero)},
+      {"kept_run_bytes", "0",
+       "memory of all rollouts that are kept for Vjp; 0: a quarter of the memory limit",
+       Integer(&ServerConfig::kept_run_bytes, 0, kMany)},
+      {"replica", "", "name of this server in the handles of kept rollouts; empty: the machine's",
+       SetReplica},
       {"tls_certificate", "", "PEM file with our certificate chain; needs --tls_key",
        File(&ServerConfig::tls_certificate)},
       {"tls_key", "", "PEM file with its private key", File(&ServerConfig::tls_key)},

@@ -33,6 +33,12 @@ struct ServerConfig {
   int64_t max_steps = 10'000'000;
   int64_t max_instances = int64_t{1} << 20;
   int64_t program_cache_entries = 256;
+  // Rollouts that callers keep for Vjp: for how long after their last use, of how many bytes in
+  // all (0: a quarter of the memory limit), and the name of this server in their handles (empty:
+  // that of the machine).
+  absl::Duration kept_run_ttl = absl::Minutes(10);
+  int64_t kept_run_bytes = 0;
+  std::string replica;
   std::string kernel_cache;  // folder of compiled kernels; empty: none
   bool warm = false;         // compile the kernels of the built-in worlds at start
   // How long after a fatal device error the process ends, so that whoever started it starts it

@@ -230,18 +230,22 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
   return work;
 }
 
-void AddGradient(const v1::GradientRequest& request, sim::Work& work) {
-  sim::GradientWork& gradient = work.gradient.emplace();
+sim::GradientWork GradientWorkFromProto(const v1::GradientRequest& request) {
+  sim::GradientWork gradient;
   gradient.reduction = request.reduction() == v1::INSTANCE_REDUCTION_FINITE_ONLY
                            ? sim::InstanceReduction::kFiniteOnly
                            : sim::InstanceReduction::kAll;
   gradient.return_tree = request.return_tree();
-  const sim::Program& program = work.batch.program->program;
-  sim::Cotangents& cotangents = work.batch.cotangents;
+  return gradient;
+}
+
+sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request,
+                                    const sim::Program& program) {
+  sim::Cotangents cotangents;
   cotangents.final_state.resize(program.InputsOf(sim::InputKind::kState).size());
   cotangents.trajectory_state.resize(cotangents.final_state.size());
   cotangents.trajectory_export.resize(program.exports.size());
-  if (request.cotangents_size() == 0) return;
+  if (request.cotangents_size() == 0) return cotangents;
   const FieldIndex index(program);
   for (const v1::NamedTensor& sent : request.cotangents(0).final_state()) {
     cotangents.final_state[index.State(sent.name())] = Numbers(sent.tensor());
@@ -254,6 +258,12 @@ void AddGradient(const v1::GradientRequest& request, sim::Work& work) {
       cotangents.trajectory_export[index.Export(sent.name())] = Numbers(sent.tensor());
     }
   }
+  return cotangents;
+}
+
+void AddGradient(const v1::GradientRequest& request, sim::Work& work) {
+  work.gradient = GradientWorkFromProto(request);
+  work.batch.cotangents = CotangentsFromProto(request, work.batch.program->program);
 }
 
 std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,

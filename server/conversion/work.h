@@ -28,7 +28,11 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
                         std::shared_ptr<const sim::NumericalProgram> program, int64_t instances,
                         const WorkSettings& settings);
 
-// Adds weights, reduction and cotangents.
+sim::GradientWork GradientWorkFromProto(const v1::GradientRequest& request);
+// Of the request's one cotangent; `program`: that runs.
+sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request,
+                                    const sim::Program& program);
+// Adds both.
 void AddGradient(const v1::GradientRequest& request, sim::Work& work);
 
 // Names of what is recorded, in the order of the request, the path at the end: index into states or

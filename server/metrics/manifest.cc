@@ -31,7 +31,7 @@ Rows Product(const std::vector<Values>& labels) {
 }
 
 const Rows kOne = {{}};
-const Values kStreams = {"Rollout", "Gradient"};
+const Values kStreams = {"Rollout", "Gradient", "Vjp"};
 const Values kRoles = {"state",   "dynamics",  "solver", "termination", "event",
                        "network", "objective", "tape",   "adjoint",     "gradient"};
 const Values kPhases = {"input", "forward", "adjoint"};
@@ -208,14 +208,15 @@ void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
                  {"lane"},
                  Product({lanes}),
                  {}});
-  all.push_back({"simgrad_memory_reserved_bytes",
-                 kGauge,
-                 kLoad,
-                 "Memory set aside: for work and its answers, for programs that are lowered, for "
-                 "programs that are kept, for requests as they came.",
-                 {"use"},
-                 Product({{"work", "compile", "cache", "upload"}}),
-                 {}});
+  all.push_back(
+      {"simgrad_memory_reserved_bytes",
+       kGauge,
+       kLoad,
+       "Memory set aside: for work and its answers, for programs that are lowered, for "
+       "programs that are kept, for requests as they came, for rollouts that callers keep.",
+       {"use"},
+       Product({{"work", "compile", "cache", "upload", "kept"}}),
+       {}});
   all.push_back({"simgrad_memory_limit_bytes",
                  kGauge,
                  kLoad,
@@ -240,15 +241,26 @@ void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
                  {"backend", "quality"},
                  Product({{server.device_kind}, qualities}),
                  kSeconds});
-  const Values caches = {"worlds", "programs", "plans", "kernels"};
-  all.push_back({"simgrad_cache_bytes",
-                 kGauge,
-                 kLoad,
-                 "Bytes that a cache holds, measured: worlds as they were verified, programs as "
-                 "they were lowered; of the CPU: plans, and kernels, its machine code.",
-                 {"cache"},
-                 Product({caches}),
-                 {}});
+  all.push_back(
+      {"simgrad_kept_runs_lost_total",
+       kCounter,
+       kServer,
+       "Rollouts kept for Vjp that went: expired, evicted by newer ones, or given up under "
+       "pressure, as work needed their memory.",
+       {"reason"},
+       Product({{"expired", "evicted", "pressure"}}),
+       {}});
+  const Values caches = {"worlds", "programs", "plans", "kernels", "kept_runs"};
+  all.push_back(
+      {"simgrad_cache_bytes",
+       kGauge,
+       kLoad,
+       "Bytes that a cache holds, measured: worlds as they were verified, programs as "
+       "they were lowered; of the CPU: plans, and kernels, its machine code; rollouts that "
+       "callers keep for Vjp.",
+       {"cache"},
+       Product({caches}),
+       {}});
   all.push_back({"simgrad_cache_entries",
                  kGauge,
                  kLoad,
@@ -553,6 +565,11 @@ const std::vector<Method>& Methods() {
                                     "Unavailable",
                                     "Unauthenticated",
                                     "Internal"};
+  static const Values kVjpCodes = [] {
+    Values codes = kWorkCodes;
+    codes.insert(codes.end() - 1, "NotFound");
+    return codes;
+  }();
   static const auto* const methods = new std::vector<Method>{
       {"GetServerInfo",
        "unary",
@@ -566,6 +583,7 @@ const std::vector<Method>& Methods() {
         "Unavailable", "Unauthenticated", "Internal"}},
       {"Rollout", "server_stream", kWorkCodes},
       {"Gradient", "server_stream", kWorkCodes},
+      {"Vjp", "server_stream", kVjpCodes},
   };
   return *methods;
 }

@@ -112,6 +112,9 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   for (const char* result : {"hit", "miss", "failed"}) {
     program_cache[result] = registry_.Counter("simgrad_program_cache_total", {result});
   }
+  for (const char* reason : {"expired", "evicted", "pressure"}) {
+    kept_runs_lost[reason] = registry_.Counter("simgrad_kept_runs_lost_total", {reason});
+  }
   const std::array<std::string, 2> qualities = {"quick", "best"};
   for (size_t quality = 0; quality < qualities.size(); ++quality) {
     const std::vector<std::string> row = {server.device_kind, qualities[quality]};

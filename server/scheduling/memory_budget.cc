@@ -40,7 +40,7 @@ bool MemoryBudget::Take(int64_t bytes, MemoryUse use) {
 bool MemoryBudget::TakeWithRelief(int64_t bytes, MemoryUse use) {
   if (Take(bytes, use)) return true;
   // A cache does not make room for another.
-  if (!relief_ || use == MemoryUse::kCache || bytes > limit_) return false;
+  if (!relief_ || IsKeptForLater(use) || bytes > limit_) return false;
   relief_(bytes);
   return Take(bytes, use);
 }
@@ -58,7 +58,8 @@ int64_t MemoryBudget::used(MemoryUse use) const {
 int64_t MemoryBudget::used() const {
   std::lock_guard lock(mutex_);
   return std::accumulate(used_.begin(), used_.end(), int64_t{0}) -
-         used_[static_cast<size_t>(MemoryUse::kCache)];
+         used_[static_cast<size_t>(MemoryUse::kCache)] -
+         used_[static_cast<size_t>(MemoryUse::kKept)];
 }
 
 }  // namespace simgrad::server::scheduling

@@ -20,9 +20,14 @@ enum class MemoryUse : uint8_t {
   kCompile,  // programs while they are verified and lowered
   kCache,    // lowered programs that are kept
   kUpload,   // requests as they came
+  kKept,     // rollouts that callers keep
 };
-inline constexpr std::array<const char*, 4> kMemoryUseNames = {"work", "compile", "cache",
-                                                               "upload"};
+inline constexpr std::array<const char*, 5> kMemoryUseNames = {"work", "compile", "cache", "upload",
+                                                               "kept"};
+// Given up where other uses need the memory.
+constexpr bool IsKeptForLater(MemoryUse use) {
+  return use == MemoryUse::kCache || use == MemoryUse::kKept;
+}
 
 class MemoryBudget {
  public:
@@ -68,7 +73,7 @@ class MemoryBudget {
 
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const;
-  // Of all uses but the caches, which are given back when they are needed.
+  // Of all uses but those that are given back when they are needed (IsKeptForLater).
   int64_t used() const;
 
  private:

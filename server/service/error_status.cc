@@ -74,6 +74,7 @@ std::string DefaultReason(const absl::Status& status) {
 
 // Codes that no method declares are ours to answer for.
 grpc::StatusCode CodeOf(const absl::Status& status) {
+  if (validation::ReasonOf(status) == "TAPE_GONE") return grpc::StatusCode::NOT_FOUND;
   const bool internal = DefaultReason(status) == "INTERNAL";
   return internal ? grpc::StatusCode::INTERNAL : static_cast<grpc::StatusCode>(status.code());
 }

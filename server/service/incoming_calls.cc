@@ -52,6 +52,7 @@ IncomingCalls::IncomingCalls(const IncomingShared& shared, SimgradService& servi
   unary("DescribeProgram", true, &SimgradService::DescribeProgram);
   stream("Rollout", &SimgradService::Rollout);
   stream("Gradient", &SimgradService::Gradient);
+  stream("Vjp", &SimgradService::Vjp);
   none_ = {"", Of::kNone, false,
            [](const ServiceCall&, UnaryAnswer& answer) {
              answer.Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, ""), {});

@@ -5,12 +5,15 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/conversion/answer_bounds.h"
+#include "server/conversion/kept_work.h"
 #include "server/conversion/path.h"
 #include "server/service/outbox.h"
 #include "server/validation/gradient_check.h"
 #include "server/validation/input_check.h"
 #include "server/validation/path_check.h"
+#include "server/validation/request_error.h"
 #include "server/validation/spec_check.h"
 #include "server/validation/weights_check.h"
 #include "sim/backend/check_batch.h"
@@ -65,13 +68,11 @@ absl::Status CheckPathOf(const v1::RolloutSpec& spec, const sim::NumericalProgra
       spec.path(), {layout.structure, instances, spec.steps(), layout.bytes}, limits, "spec.path");
 }
 
-// `gradient` null: a rollout.
-absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
-                                         const validation::Weights& weights,
-                                         const v1::GradientRequest* gradient,
-                                         conversion::ProgramCache& cache,
-                                         const PrepareOptions& options,
-                                         const PrepareControl& control) {
+// `gradient` null: a rollout; `keep` null: one that is not kept.
+absl::StatusOr<PreparedWork> PrepareSpec(
+    const v1::RolloutSpec& spec, const validation::Weights& weights,
+    const v1::GradientRequest* gradient, const v1::KeepOptions* keep,
+    conversion::ProgramCache& cache, const PrepareOptions& options, const PrepareControl& control) {
   const Clock::time_point start = Clock::now();
   absl::Status status = validation::CheckSpec(spec, options.limits, "spec");
   if (status.ok() && gradient != nullptr) status = validation::CheckGradientMessage(*gradient);
@@ -93,11 +94,25 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
     if (!status.ok()) return status;
     adjoint = conversion::AdjointSpecFromProto(*gradient, (*world)->program);
   }
+  if (keep != nullptr) {
+    status = validation::CheckKeep(*keep, (*world)->schema);
+    if (!status.ok()) return status;
+  }
 
   const Clock::time_point lower_start = Clock::now();
   auto program = cache.Lower(*world, spec.policy(), spec.objective(), adjoint, "spec",
                              control.compile, conversion::PathUseOf(spec.path()));
   if (!program.ok()) return program.status();
+  auto runs = program;
+  if (keep != nullptr) {
+    const v1::GradientRequest kept_for = conversion::KeptGradient(*keep, spec, (*world)->program);
+    runs = cache.Lower(*world, spec.policy(), spec.objective(),
+                       conversion::AdjointSpecFromProto(kept_for, (*world)->program), "keep",
+                       control.compile, conversion::PathUseOf(spec.path()));
+    if (!runs.ok()) return runs.status();
+    // The answer names the rollout's program, unless the adjoint needs more of the forward pass.
+    if (!sim::RunsForwardAlike(*(*program)->program, *(*runs)->program)) program = runs;
+  }
   compile_seconds += SecondsSince(lower_start);
   status = validation::CheckRequired(spec, (*program)->required, "spec");
   if (status.ok()) {
@@ -109,9 +124,13 @@ absl::StatusOr<PreparedWork> PrepareSpec(const v1::RolloutSpec& spec,
   prepared.program = *program;
   conversion::WorkSettings settings = options.work;
   settings.threads = ThreadsFor(*instances, options.work.threads);
-  prepared.work = conversion::WorkFromProto(spec, prepared.program->program, *instances, settings);
+  prepared.work = conversion::WorkFromProto(spec, (*runs)->program, *instances, settings);
   prepared.work.weights.assign(weights.begin(), weights.end());
   if (gradient != nullptr) conversion::AddGradient(*gradient, prepared.work);
+  if (keep != nullptr) {
+    prepared.work.keep = true;
+    prepared.keep_spec = std::make_shared<const v1::RolloutSpec>(conversion::WithoutContents(spec));
+  }
   status = sim::InField("spec", sim::CheckSteps(prepared.work.batch));
   if (!status.ok()) return status;
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
@@ -160,13 +179,92 @@ absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
                                      const PrepareControl& control) {
   if (absl::Status status = validation::CheckRolloutMessage(request); !status.ok()) return status;
-  return PrepareSpec(request.spec(), request.weights(), nullptr, cache, options, control);
+  return PrepareSpec(request.spec(), request.weights(), nullptr,
+                     request.has_keep() ? &request.keep() : nullptr, cache, options, control);
 }
 
 absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
                                      const PrepareControl& control) {
-  return PrepareSpec(request.spec(), request.weights(), &request, cache, options, control);
+  return PrepareSpec(request.spec(), request.weights(), &request, nullptr, cache, options, control);
+}
+
+absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::Kept& kept,
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const PrepareControl& control) {
+  const Clock::time_point start = Clock::now();
+  const sim::Batch& batch = kept.run->batch;
+  auto world = cache.World(kept.spec->world(), "handle", control.compile);
+  if (!world.ok()) return world.status();
+  absl::Status status = validation::CheckWeights(request.weights());
+  if (status.ok()) status = validation::CheckWeightCount(request.weights(), batch.instances);
+  if (!status.ok()) return status;
+
+  if (request.cotangents_size() == 0 && kept.spec->objective().empty()) {
+    return validation::InvalidField("cotangents",
+                                    "send at least one, as the rollout names no objective");
+  }
+
+  v1::GradientRequest gradient = conversion::GradientOfVjp(request, *kept.spec);
+  PreparedWork prepared;
+  std::optional<sim::AdjointSpec> adjoint;
+  for (int i = 0; i < std::max(request.cotangents_size(), 1); ++i) {
+    if (request.cotangents_size() > 0) {
+      gradient.mutable_cotangents(0)->Swap(request.mutable_cotangents(i));
+      status = validation::CheckNotEmpty(gradient.cotangents(0));
+    }
+    if (status.ok()) status = validation::CheckGradientMessage(gradient);
+    if (status.ok()) {
+      status = validation::CheckGradient(gradient, (*world)->schema, batch.instances);
+    }
+    if (!status.ok()) return validation::OfCotangent(i, status);
+    const sim::AdjointSpec own = conversion::AdjointSpecFromProto(gradient, (*world)->program);
+    if (adjoint && !conversion::SameCotangents(own, *adjoint)) {
+      return validation::InvalidField(
+          absl::StrCat("cotangents[", i, "]"),
+          "name the states and observables that cotangents[0] names, and no others");
+    }
+    adjoint = own;
+    prepared.cotangents.push_back(conversion::CotangentsFromProto(gradient, (*world)->program));
+  }
+
+  const Clock::time_point lower_start = Clock::now();
+  auto program = cache.Lower(*world, kept.spec->policy(), kept.spec->objective(), adjoint, "handle",
+                             control.compile, conversion::PathUseOf(kept.spec->path()));
+  if (!program.ok()) return program.status();
+  prepared.compile_seconds = SecondsSince(lower_start);
+  prepared.program = *program;
+  prepared.kept = kept.run;
+  // Passes may have added states and exports, behind those of the world.
+  const sim::Program& lowered = prepared.program->program->program;
+  for (sim::Cotangents& cotangents : prepared.cotangents) {
+    cotangents.final_state.resize(lowered.InputsOf(sim::InputKind::kState).size());
+    cotangents.trajectory_state.resize(cotangents.final_state.size());
+    cotangents.trajectory_export.resize(lowered.exports.size());
+  }
+  sim::Work& work = prepared.work;
+  work = sim::WorkOf(*kept.run);
+  work.batch.program = prepared.program->program;
+  work.weights.assign(request.weights().begin(), request.weights().end());
+  work.gradient = conversion::GradientWorkFromProto(gradient);
+  work.chunk_steps = kept.spec->chunk_steps();
+  work.memory_budget_bytes = options.work.memory_budget_bytes;
+  work.options.stop = control.compile.stop;
+  work.reserve = control.reserve;
+  if (kept.spec->policy().loss_scale().has_dynamic()) {
+    prepared.loss_scaler = kept.spec->policy().loss_scale().dynamic();
+  }
+  prepared.send_diagnostics = kept.spec->diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;
+  const conversion::AnswerLimits answer = {options.limits.max_message_bytes / 2,
+                                           kQueuedMessages * options.limits.max_message_bytes};
+  work.max_chunk_steps = conversion::MostChunkSteps(work, prepared.recorded, answer);
+  const auto work_bytes = WorkBytes(work, options);
+  if (!work_bytes.ok()) return work_bytes.status();
+  prepared.memory_bytes =
+      *work_bytes + conversion::CotangentBytes(prepared.cotangents) +
+      conversion::AnswerBytes(work, prepared.recorded, prepared.program_detail, answer);
+  prepared.decode_seconds = SecondsSince(start) - prepared.compile_seconds;
+  return prepared;
 }
 
 }  // namespace simgrad::server::service

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "server/conversion/program_cache.h"
 #include "server/conversion/work.h"
+#include "server/service/kept_runs.h"
 #include "server/validation/request_limits.h"
 
 namespace simgrad::server::service {
@@ -34,6 +35,11 @@ struct PrepareControl {
 struct PreparedWork {
   std::shared_ptr<const conversion::CachedProgram> program;
   sim::Work work;
+  // Of a rollout that is to be kept: its spec, for the reversals.
+  std::shared_ptr<const v1::RolloutSpec> keep_spec;
+  // Of a Vjp: what is reversed, for each of these cotangents; `work` has none of them.
+  std::shared_ptr<const sim::KeptRun> kept;
+  std::vector<sim::Cotangents> cotangents;
   std::vector<conversion::Recorded> recorded;
   conversion::NonFiniteInputs nonfinite_inputs;
   int64_t memory_bytes = 0;  // of the work and its answer
@@ -58,6 +64,11 @@ absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
                                      const PrepareControl& control = {});
 absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const PrepareControl& control = {});
+
+// Takes the cotangents from the request. `kept`: what its handle stands for.
+absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::Kept& kept,
                                      conversion::ProgramCache& cache, const PrepareOptions& options,
                                      const PrepareControl& control = {});
 

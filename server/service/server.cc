@@ -7,8 +7,10 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
@@ -57,6 +59,10 @@ std::vector<sim::cuda::DeviceUse> UseOf(const Device& device) {
   return uses;
 }
 
+int64_t KeptBytesOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
+  return config.kept_run_bytes > 0 ? config.kept_run_bytes : memory_limit_bytes / 4;
+}
+
 v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& device,
                             int64_t memory_limit_bytes) {
   v1::ServerInfo info;
@@ -97,6 +103,8 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   limits->set_max_message_bytes(config.max_message_bytes);
   limits->set_max_request_bytes(config.max_request_bytes);
   limits->set_max_request_memory_bytes(memory_limit_bytes);
+  limits->set_max_kept_bytes(KeptBytesOf(config, memory_limit_bytes));
+  limits->set_kept_run_seconds(absl::ToDoubleSeconds(config.kept_run_ttl));
   for (const sim::WorldSchema& world : sim::BuiltInWorlds()) info.add_worlds(world.name);
   for (const std::string& preset : precision::PresetNames()) info.add_presets(preset);
   for (const std::string& order : precision::SumOrderNames()) info.add_orders(order);
@@ -119,6 +127,19 @@ class KeepPlugins final : public grpc::ServerBuilderOption {
  private:
   const std::vector<std::string> names_;
 };
+
+KeptRunsOptions KeptOptionsOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
+  KeptRunsOptions options;
+  options.replica = config.replica;
+  if (options.replica.empty()) {
+    std::array<char, 256> name{};
+    const bool has_name = gethostname(name.data(), name.size() - 1) == 0;
+    options.replica = has_name ? name.data() : "simgrad";
+  }
+  options.ttl = config.kept_run_ttl;
+  options.max_bytes = KeptBytesOf(config, memory_limit_bytes);
+  return options;
+}
 
 // Entries are given up where work needs their memory, so the share may be generous.
 conversion::ProgramCacheOptions CacheOptionsOf(const config::ServerConfig& config,
@@ -278,9 +299,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   // Of one gradient, where its loops need so much.
   options.work.memory_budget_bytes = memory / 2;
   server->ReportCompiles();
-  server->service_ = std::make_unique<SimgradService>(std::move(context), options,
-                                                      ServerInfoOf(config, *device, memory),
-                                                      CacheOptionsOf(config, memory));
+  server->service_ = std::make_unique<SimgradService>(
+      std::move(context), options, ServerInfoOf(config, *device, memory),
+      CacheOptionsOf(config, memory), KeptOptionsOf(config, memory));
   if (config.HasTls()) {
     auto files = TlsFiles::Create(config);
     if (!files.ok()) return files.status();
@@ -435,6 +456,9 @@ metrics::LoadCollector::Values Server::Load() const {
     add("simgrad_cache_bytes", name, use.bytes);
     add("simgrad_cache_entries", name, use.entries);
   }
+  const KeptRuns::Use kept = service_->kept().use();
+  add("simgrad_cache_bytes", "kept_runs", kept.bytes);
+  add("simgrad_cache_entries", "kept_runs", kept.entries);
   if (device_.host != nullptr) {
     const sim::HeldCode held = device_.host->held();
     add("simgrad_cache_bytes", "plans", held.plan_bytes);

@@ -1,6 +1,7 @@
 #include "server/service/simgrad_service.h"
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <new>
 #include <utility>
@@ -168,46 +169,84 @@ conversion::ProgramCacheOptions LeasedFrom(scheduling::MemoryBudget& memory,
   return options;
 }
 
+// What takes a stream's request to its work; `Ready` makes the work of a message that was read, and
+// tells the label of its world.
 template <class Request>
-void Stream(const CallContext& shared, metrics::Mode mode, const ServiceCall& asked,
-            StreamAnswer& answer, conversion::ProgramCache& cache, const PrepareOptions& options) {
-  auto call = std::make_shared<StreamingCall>(shared, mode, DeadlineOf(asked.context),
+using Ready = std::function<absl::StatusOr<PreparedWork>(
+    Request& request, const std::string& caller, std::string& world_label,
+    const PrepareControl& control)>;
+
+template <class Request>
+void Stream(const CallContext& shared, metrics::Mode mode, const std::string& method,
+            const ServiceCall& asked, StreamAnswer& answer, const Ready<Request>& ready,
+            const std::function<Preparation(const Request&)>& cost_of) {
+  auto call = std::make_shared<StreamingCall>(shared, mode, method, DeadlineOf(asked.context),
                                               MetadataOf(asked.context, "traceparent"));
   auto* reactor = StreamReactor::Open(call, answer, *shared.streams);
   if (!asked.caller.ok()) return call->Deny(asked.caller.status(), reactor);
   const auto size = static_cast<int64_t>(asked.request.Length());
   if (!call->Arrive(*asked.caller, size, reactor)) return;
-  using Control = PrepareControl;
-  const auto prepare = [&cache, &options](const Request& request, std::string& world_label,
-                                          const Control& control) {
-    world_label = conversion::WorldLabel(request.spec().world());
-    return Guarded([&] { return Prepare(request, cache, options, control); });
-  };
+  const std::string caller = (*asked.caller)->name();
   if (size > kQuickBytes) {
     const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(asked.request));
-    const auto read = [kept, prepare](std::string& label,
-                                      const Control& control) -> absl::StatusOr<PreparedWork> {
-      const auto request = Guarded([&] { return Parsed<Request>(kept.get()); });
+    const auto read = [kept, ready, caller](
+                          std::string& label,
+                          const PrepareControl& control) -> absl::StatusOr<PreparedWork> {
+      auto request = Guarded([&] { return Parsed<Request>(kept.get()); });
       if (!request.ok()) return request.status();
-      return prepare(*request, label, control);
+      return Guarded([&] { return ready(*request, caller, label, control); });
     };
     return call->Begin(read, Preparation::kCostly);
   }
   auto parsed = Guarded([&] { return Parsed<Request>(&asked.request); });
   if (!parsed.ok()) return call->Deny(parsed.status(), reactor);
-  const auto request = std::make_shared<const Request>(*std::move(parsed));
+  const Preparation cost = cost_of(*parsed);
+  const auto request = std::make_shared<Request>(*std::move(parsed));
   call->Begin(
-      [request, prepare](std::string& label, const Control& control) {
-        return prepare(*request, label, control);
+      [request, ready, caller](std::string& label, const PrepareControl& control) {
+        return Guarded([&] { return ready(*request, caller, label, control); });
       },
-      PreparationOf(request->spec().world()));
+      cost);
+}
+
+// Of a Rollout or a Gradient, whose request has a spec.
+template <class Request>
+void StreamSpec(const CallContext& shared, metrics::Mode mode, const std::string& method,
+                const ServiceCall& asked, StreamAnswer& answer, conversion::ProgramCache& cache,
+                const PrepareOptions& options) {
+  const auto ready = [&cache, &options](Request& request, const std::string&, std::string& label,
+                                        const PrepareControl& control) {
+    label = conversion::WorldLabel(request.spec().world());
+    return Prepare(request, cache, options, control);
+  };
+  const auto cost = [](const Request& request) { return PreparationOf(request.spec().world()); };
+  Stream<Request>(shared, mode, method, asked, answer, ready, cost);
+}
+
+KeptRunsOptions LeasedFrom(scheduling::MemoryBudget& memory, metrics::ServerMetrics& metrics,
+                           KeptRunsOptions options) {
+  options.lease = [&memory](int64_t bytes) -> std::shared_ptr<void> {
+    auto reservation = memory.Reserve(bytes, scheduling::MemoryUse::kKept);
+    if (!reservation) return nullptr;
+    return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
+  };
+  options.on_lost = [&metrics](KeptLost why) {
+    metrics.kept_runs_lost.at(kKeptLostNames[static_cast<size_t>(why)]).Increment();
+  };
+  return options;
+}
+
+CallContext With(CallContext context, KeptRuns& kept) {
+  context.kept = &kept;
+  return context;
 }
 
 }  // namespace
 
 SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
-                               conversion::ProgramCacheOptions cache)
-    : context_(std::move(context)),
+                               conversion::ProgramCacheOptions cache, KeptRunsOptions kept)
+    : kept_(LeasedFrom(context.scheduler->memory(), *context.metrics, std::move(kept))),
+      context_(With(std::move(context), kept_)),
       options_(options),
       info_(std::move(info)),
       cache_(LeasedFrom(context_.scheduler->memory(), std::move(cache)),
@@ -223,8 +262,11 @@ SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::
   worlds_bytes_ =
       worlds.ok() ? absl::StatusOr<grpc::ByteBuffer>(Serialized(*worlds)) : worlds.status();
   context_.scheduler->memory().SetRelief([this](int64_t bytes) {
-    const int64_t freed = cache_.Relieve(bytes);
-    context_.engine->Relieve(bytes - freed);
+    kept_.DropExpired();
+    int64_t freed = cache_.Relieve(bytes);
+    // Code is made again in a moment; a kept rollout costs its caller a simulation.
+    freed += context_.engine->Relieve(bytes - freed);
+    kept_.Relieve(bytes - freed);
   });
 }
 
@@ -271,11 +313,26 @@ void SimgradService::DescribeProgram(const ServiceCall& asked, UnaryAnswer& answ
 }
 
 void SimgradService::Rollout(const ServiceCall& call, StreamAnswer& answer) {
-  Stream<v1::RolloutRequest>(context_, metrics::Mode::kRollout, call, answer, cache_, options_);
+  StreamSpec<v1::RolloutRequest>(context_, metrics::Mode::kRollout, "Rollout", call, answer, cache_,
+                                 options_);
 }
 
 void SimgradService::Gradient(const ServiceCall& call, StreamAnswer& answer) {
-  Stream<v1::GradientRequest>(context_, metrics::Mode::kGradient, call, answer, cache_, options_);
+  StreamSpec<v1::GradientRequest>(context_, metrics::Mode::kGradient, "Gradient", call, answer,
+                                  cache_, options_);
+}
+
+void SimgradService::Vjp(const ServiceCall& call, StreamAnswer& answer) {
+  const auto ready = [this](v1::VjpRequest& request, const std::string& caller, std::string& label,
+                            const PrepareControl& control) -> absl::StatusOr<PreparedWork> {
+    const absl::StatusOr<KeptRuns::Kept> kept = kept_.Find(request.handle(), caller);
+    if (!kept.ok()) return kept.status();
+    label = conversion::WorldLabel(kept->spec->world());
+    return Prepare(std::move(request), *kept, cache_, options_, control);
+  };
+  // How large its program is stands in what was kept.
+  const auto cost = [](const v1::VjpRequest&) { return Preparation::kCostly; };
+  Stream<v1::VjpRequest>(context_, metrics::Mode::kGradient, "Vjp", call, answer, ready, cost);
 }
 
 }  // namespace simgrad::server::service

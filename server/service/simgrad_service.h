@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "server/conversion/program_cache.h"
+#include "server/service/kept_runs.h"
 #include "server/service/prepare.h"
 #include "server/service/service_call.h"
 #include "server/service/streaming_call.h"
@@ -19,10 +20,11 @@ namespace simgrad::server::service {
 class SimgradService final {
  public:
   // `info` is complete but for the ports, which SetPorts adds once they are bound, before any call.
-  // `cache` says how much is kept; its memory is the scheduler's.
+  // `cache` and `kept` say how much is kept; its memory is the scheduler's.
   SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
-                 conversion::ProgramCacheOptions cache);
+                 conversion::ProgramCacheOptions cache, KeptRunsOptions kept);
   const conversion::ProgramCache& cache() const { return cache_; }
+  KeptRuns& kept() { return kept_; }
   void SetPorts(int port, int metrics_port);
 
   void GetServerInfo(const ServiceCall& call, UnaryAnswer& answer);
@@ -30,8 +32,10 @@ class SimgradService final {
   void DescribeProgram(const ServiceCall& call, UnaryAnswer& answer);
   void Rollout(const ServiceCall& call, StreamAnswer& answer);
   void Gradient(const ServiceCall& call, StreamAnswer& answer);
+  void Vjp(const ServiceCall& call, StreamAnswer& answer);
 
  private:
+  KeptRuns kept_;
   const CallContext context_;
   const PrepareOptions options_;
   v1::ServerInfo info_;

@@ -45,7 +45,8 @@ constexpr double kSmallLaneWork = 1 << 23;
 double WorkAtCaps(const PreparedWork& prepared) {
   const sim::Batch& batch = prepared.work.batch;
   const double steps = static_cast<double>(std::max<int64_t>(batch.steps, 1));
-  return static_cast<double>(batch.instances) * steps * prepared.program->step_work;
+  const auto times = static_cast<double>(std::max<size_t>(prepared.cotangents.size(), 1));
+  return static_cast<double>(batch.instances) * steps * times * prepared.program->step_work;
 }
 
 // What a request takes beside its bytes: the message that is parsed, and the copy that is work.
@@ -53,14 +54,15 @@ constexpr int64_t kUploadCopies = 2;
 
 }  // namespace
 
-StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline,
+StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode,
+                             const std::string& method, absl::Time deadline,
                              const std::string& trace_parent)
     : context_(context),
       mode_(mode),
       cancellation_(std::make_shared<scheduling::Cancellation>(deadline)),
-      rpc_(*context.metrics, mode == metrics::Mode::kRollout ? "Rollout" : "Gradient") {
+      rpc_(*context.metrics, method) {
   record_.request_id = NewRequestId();
-  record_.method = mode == metrics::Mode::kRollout ? "Rollout" : "Gradient";
+  record_.method = method;
   record_.trace_parent = trace_parent;
 }
 
@@ -127,9 +129,9 @@ void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
 }
 
 // What the caller's own limits say to the work; false: it was refused.
-bool StreamingCall::TakeQuota() {
-  const double instance_steps =
-      static_cast<double>(record_.instances) * static_cast<double>(record_.steps);
+bool StreamingCall::TakeQuota(size_t times) {
+  const double instance_steps = static_cast<double>(record_.instances) *
+                                static_cast<double>(record_.steps) * static_cast<double>(times);
   const absl::Duration wait = caller_->TakeSteps(instance_steps, absl::Now());
   if (wait == absl::ZeroDuration()) {
     caller_metrics_->instance_steps.Add(instance_steps);
@@ -169,7 +171,7 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   auto memory =
       context_.scheduler->Reserve(prepared->memory_bytes, scheduling::MemoryUse::kWork, caller_);
   if (const auto* refusal = std::get_if<scheduling::Refusal>(&memory)) return Refuse(*refusal);
-  if (!TakeQuota()) return;
+  if (!TakeQuota(std::max<size_t>(prepared->cotangents.size(), 1))) return;
   memory_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(memory));
   upload_ = scheduling::MemoryBudget::Reservation();  // the request goes as soon as this returns
   admitted_ = true;
@@ -265,6 +267,7 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
   context_.metrics->RecordForward(chunk.diagnostics, sites_);
   context_.metrics->RecordSteps(metrics::Direction::kForward,
                                 chunk.diagnostics.steps * record_.instances);
+  if (prepared_.kept != nullptr) return;  // the rollout told it
   for (const v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
            prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
     Post(part);
@@ -324,8 +327,11 @@ void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& re
     }
     Post(answer);
   };
-  if (mode_ == metrics::Mode::kRollout)
-    return send(conversion::RolloutResultToProto(facts, result));
+  if (mode_ == metrics::Mode::kRollout) {
+    v1::RolloutResult answer = conversion::RolloutResultToProto(facts, result);
+    AddKept(result, answer);
+    return send(std::move(answer));
+  }
   if (prepared_.send_diagnostics) {
     for (const v1::BackwardBlock& block :
          conversion::BackwardBlocks(result.backward, result.adjoint_ranges, max_payload_bytes())) {
@@ -334,7 +340,20 @@ void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& re
   }
   v1::GradientResult answer = conversion::GradientResultToProto(facts, result);
   if (prepared_.loss_scaler) AddScaler(result, answer);
+  if (prepared_.kept != nullptr) {
+    answer.set_reused(result.forward_steps == 0);
+    answer.mutable_rollout()->clear_path_signatures();
+    answer.mutable_rollout()->clear_first_events();
+  }
   send(std::move(answer));
+}
+
+void StreamingCall::AddKept(const sim::WorkResult& result, v1::RolloutResult& answer) {
+  if (result.kept == nullptr || prepared_.keep_spec == nullptr) return;
+  const auto handle = context_.kept->Keep({result.kept, prepared_.keep_spec}, caller_->name());
+  if (!handle) return;
+  answer.mutable_kept()->set_handle(*handle);
+  answer.mutable_kept()->set_seconds(absl::ToDoubleSeconds(context_.kept->ttl()));
 }
 
 void StreamingCall::AddScaler(const sim::WorkResult& result, v1::GradientResult& answer) {
@@ -352,10 +371,27 @@ absl::Status StreamingCall::Execute() {
   const sim::Work facts = conversion::WithoutTensors(prepared_.work);
   prepared_.work.options.stop = [asked = cancellation_] { return !asked->Check().ok(); };
   clock_.Enter(Stage::kStart);
-  const auto result = context_.engine->Execute(std::move(prepared_.work), *this);
+  if (prepared_.kept != nullptr) return Reverse(facts);
+  return Answer(facts, context_.engine->Execute(std::move(prepared_.work), *this));
+}
+
+absl::Status StreamingCall::Reverse(const sim::Work& facts) {
+  for (sim::Cotangents& cotangents : prepared_.cotangents) {
+    sim::Work work = prepared_.work;
+    work.batch.cotangents = std::move(cotangents);
+    clock_.Enter(Stage::kStart);
+    const absl::Status answered =
+        Answer(facts, context_.engine->Reverse(*prepared_.kept, std::move(work), *this));
+    if (!answered.ok() || dropped_) return answered;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StreamingCall::Answer(const sim::Work& facts,
+                                   const absl::StatusOr<sim::WorkResult>& result) {
   if (!result.ok()) return result.status();
   clock_.Enter(Stage::kEncode);
-  if (record_.steps == 0 && prepared_.send_diagnostics) {
+  if (record_.steps == 0 && prepared_.send_diagnostics && prepared_.kept == nullptr) {
     Post(conversion::EmptyBlock(column_names_));
   }
   where_ = metrics::LostIn::kStream;
@@ -444,6 +480,7 @@ void StreamingCall::End(const absl::Status& status) {
   }
   RecordStages();
   prepared_.work = sim::Work();  // its tensors go now, the reservation with the stream
+  prepared_.kept = nullptr;
   upload_ = scheduling::MemoryBudget::Reservation();
   arrival_.EndWork();
   outbox_->Finish(wire);

@@ -1,4 +1,4 @@
-// One Rollout or Gradient from arrival to end: admission, the run, its messages, its record.
+// One Rollout, Gradient or Vjp from arrival to end: admission, the run, its messages, its record.
 //
 // Threads: Arrive and Begin on the thread that took the RPC, a costly preparation and Run on
 // workers, OnCancel and OnDone on gRPC's.
@@ -36,6 +36,7 @@ struct CallContext {
   std::string version;
   std::string revision;
   OpenStreams* streams = nullptr;
+  KeptRuns* kept = nullptr;
   int64_t max_message_bytes = int64_t{4} << 20;
   absl::Duration slow_reader_timeout = absl::InfiniteDuration();
   int64_t min_read_bytes_per_second = 0;
@@ -45,8 +46,8 @@ class StreamingCall final : public sim::Observer,
                             public std::enable_shared_from_this<StreamingCall> {
  public:
   // `trace_parent`: the W3C trace context of the caller, for the log; may be empty.
-  StreamingCall(const CallContext& context, metrics::Mode mode, absl::Time deadline,
-                const std::string& trace_parent);
+  StreamingCall(const CallContext& context, metrics::Mode mode, const std::string& method,
+                absl::Time deadline, const std::string& trace_parent);
 
   // A place for a request of so many bytes, before it is read. False: `outbox` was finished with
   // the refusal.
@@ -56,6 +57,7 @@ class StreamingCall final : public sim::Observer,
   // metrics as soon as it is known.
   using Prepare = std::function<absl::StatusOr<PreparedWork>(std::string& world_label,
                                                              const PrepareControl& control)>;
+  const std::string& caller_name() const { return caller_->name(); }  // once it has arrived
   void Begin(Prepare prepare, Preparation cost);
   // Instead of Begin: ends the call. `outbox`: as for Arrive.
   void Deny(const absl::Status& status, Outbox* outbox);
@@ -99,10 +101,14 @@ class StreamingCall final : public sim::Observer,
   void Refuse(const scheduling::Refusal& refusal);
   absl::StatusOr<PreparedWork> Prepared(const Prepare& prepare);
   void Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost);
-  bool TakeQuota();
+  bool TakeQuota(size_t times);
   scheduling::WorkQueue::Job RunJob();
   void Run(const absl::Status& admitted, absl::Duration waited, scheduling::WorkQueue::Turn& turn);
   absl::Status Execute();
+  // One answer: to the work, or to one cotangent of a Vjp.
+  absl::Status Answer(const sim::Work& facts, const absl::StatusOr<sim::WorkResult>& result);
+  absl::Status Reverse(const sim::Work& facts);
+  void AddKept(const sim::WorkResult& result, v1::RolloutResult& answer);
   absl::Status SlowReader() const;
   template <class Message>
   void Post(const Message& part) {

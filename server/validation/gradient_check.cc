@@ -13,6 +13,7 @@
 #include "server/validation/request_error.h"
 #include "server/validation/spec_check.h"
 #include "server/validation/tensor_check.h"
+#include "sim/program/field_error.h"
 
 namespace simgrad::server::validation {
 namespace {
@@ -151,11 +152,25 @@ absl::Status CheckLoops(const google::protobuf::RepeatedPtrField<v1::LoopDerivat
 }
 
 bool SendsCotangents(const v1::GradientRequest& request) {
-  return request.cotangents_size() > 0 && (request.cotangents(0).final_state_size() > 0 ||
-                                           request.cotangents(0).trajectory_size() > 0);
+  return request.cotangents_size() > 0 && CheckNotEmpty(request.cotangents(0)).ok();
 }
 
 }  // namespace
+
+absl::Status CheckNotEmpty(const v1::Cotangent& cotangent) {
+  if (cotangent.final_state_size() + cotangent.trajectory_size() > 0) return absl::OkStatus();
+  return InvalidField("cotangents[0]", "is empty; send final_state or trajectory, or leave it out");
+}
+
+absl::Status OfCotangent(int index, const absl::Status& status) {
+  constexpr std::string_view kFirst = "cotangents[0]";
+  const std::string field = sim::FieldOf(status);
+  if (index == 0 || field.rfind(kFirst, 0) != 0) return status;
+  std::string message(status.message());
+  if (message.rfind(field + ": ", 0) == 0) message.erase(0, field.size() + 2);
+  const std::string own = absl::StrCat("cotangents[", index, "]", field.substr(kFirst.size()));
+  return WithReason(sim::FieldError(own, message), ReasonOf(status));
+}
 
 absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
   if (request.cotangents_size() > 1) {
@@ -169,9 +184,9 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
   if (request.spec().objective().empty() && !SendsCotangents(request)) {
     return InvalidField("spec.objective", "name an objective, or send cotangents");
   }
-  if (request.cotangents_size() > 0 && !SendsCotangents(request)) {
-    return InvalidField("cotangents[0]",
-                        "is empty; send final_state or trajectory, or leave it out");
+  if (request.cotangents_size() > 0) {
+    absl::Status status = CheckNotEmpty(request.cotangents(0));
+    if (!status.ok()) return status;
   }
   if (absl::Status status = CheckLoops(request.loops()); !status.ok()) return status;
   if (request.cotangents_size() == 0) return absl::OkStatus();
@@ -230,6 +245,17 @@ absl::Status CheckDescribedAdjoint(const v1::DescribeProgramRequest& request,
   }
   if (status.ok()) status = CheckLoops(request.loops());
   return status.ok() ? CheckWrt(request.wrt(), schema) : status;
+}
+
+absl::Status CheckKeep(const v1::KeepOptions& keep, const ProgramSchema& schema) {
+  absl::Status status =
+      CheckNames(keep.cotangent_final_state(), schema, "keep.cotangent_final_state", FindState);
+  if (status.ok()) {
+    status =
+        CheckNames(keep.cotangent_trajectory(), schema, "keep.cotangent_trajectory", FindRecorded);
+  }
+  if (status.ok()) status = sim::InField("keep", CheckLoops(keep.loops()));
+  return status.ok() ? sim::InField("keep", CheckWrt(keep.wrt(), schema)) : status;
 }
 
 }  // namespace simgrad::server::validation

@@ -137,9 +137,10 @@ absl::Status CheckRolloutMessage(const v1::RolloutRequest& request) {
     return InvalidField("weights",
                         "weigh the values of spec.objective; name one, or leave them out");
   }
-  if (request.spec().checkpoint_interval() == 0) return absl::OkStatus();
-  return InvalidField("spec.checkpoint_interval",
-                      "a rollout keeps no checkpoints; leave it out, or ask for a gradient");
+  if (request.spec().checkpoint_interval() == 0 || request.has_keep()) return absl::OkStatus();
+  return InvalidField(
+      "spec.checkpoint_interval",
+      "a rollout has no checkpoints unless it is kept; leave it out, or ask for a gradient");
 }
 
 absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,

@@ -105,6 +105,38 @@ def through_the_client(repetitions: int) -> dict[str, float]:
     return {level: statistics.median(list_) for level, list_ in samples.items()} | latency
 
 
+def kept_rollout(rounds: int) -> float:
+    """Processor seconds of the server: of a Vjp, over those of a gradient less those of its rollout."""
+    y0 = heights()
+    work = dict(steps=STEPS, policy=sg.Policy("f32"), initial={"y": y0, "v": np.zeros_like(y0)}, params=PARAMS,
+                diagnostics="off", objective="final_height")
+    with Server("--threads=1") as server, sg.Client(server.target) as client:
+        world = sg.World("bouncing_ball", **BALL)
+        kept = client.rollout(world, keep=True, **work)
+
+        def seconds(call) -> float:
+            before = server.processor_seconds()
+            call()
+            return server.processor_seconds() - before
+
+        calls = {
+            "rollout": lambda: client.rollout(world, **work),
+            "gradient": lambda: client.gradient(world, **work),
+            "vjp": kept.vjp,
+        }
+        if not kept.vjp().reused:
+            raise RuntimeError("the kept rollout was simulated again")
+        for call in calls.values():
+            call()  # compiled before
+        time.sleep(1)  # and compiled well
+        samples = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                samples[name].append(seconds(call))
+        took = {name: statistics.median(values) for name, values in samples.items()}
+    return took["vjp"] / (took["gradient"] - took["rollout"])
+
+
 def under_load(rounds: int) -> dict[str, float]:
     """Ratios of tests/benchmark/saturation.cc: the server with every core, and its callers on the same; and
     `request_us`, the processor time of the smallest request above that of an echo, on the server's side."""
@@ -175,7 +207,8 @@ def processor() -> str:
 
 def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
             lowering: dict[str, float], functions: dict[str, float],
-            loaded: dict[str, float], large: float, late: float, gradient: float | None) -> list[tuple]:
+            loaded: dict[str, float], large: float, late: float, vjp: float,
+            gradient: float | None) -> list[tuple]:
     """`gradient`: of the ball, through the client, processor seconds."""
     f32 = engine["BM_Rollout/f32"]
     summary, by_hand = engine["BM_RolloutSummary/f32"], engine["BM_HandWritten/f32"]
@@ -193,6 +226,7 @@ def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
         ("f32 / bf16", f32 / engine["BM_Rollout/bf16"], ">= 0.4"),
         ("f32 / f16", f32 / engine["BM_Rollout/f16"], ">= 0.4"),
         ("gradient of all inputs / rollout", engine["BM_Gradient/f32"] / f32, "<= 6"),
+        ("Vjp of a kept rollout / (gradient - rollout), through the client", vjp, "<= 1.15"),
         ("diagnostics summary / none, engine", summary / f32, ""),
         ("diagnostics summary through the client / none, engine", client["summary"] / engine["BM_Rollout/f32/wall"],
          "<= 1.2"),
@@ -269,7 +303,8 @@ def engine_table(quick: bool, gradient: float | None) -> str:
                  in_process("lowering_bench", repetitions),
                  {name.split("/")[1]: seconds for name, seconds in
                   in_process("elementary_bench", repetitions).items() if not name.endswith("/wall")},
-                 under_load(1 if quick else 5), first_large_gradient(), work_after_the_deadline(3 if quick else 10), gradient)
+                 under_load(1 if quick else 5), first_large_gradient(), work_after_the_deadline(3 if quick else 10),
+                 kept_rollout(3 if quick else 9), gradient)
 
 
 def main() -> int:

@@ -213,3 +213,29 @@ assert bool(e.grad == reference) and client.retries > 0
         str(first.process.pid),
         str(first.port),
     )
+
+
+def test_the_backward_pass_does_not_simulate_again(root, server):
+    run(
+        root,
+        COMMON + """
+loss = lambda out: out.state["y"].sum() + sum(x.square().sum() for x in out.trajectory.values())
+out = roll(y0, v0, e, u)
+loss(out).backward(retain_graph=True)
+first, e.grad = e.grad, None
+assert out.calls[0].reused and not out.calls[0].replayed
+out.info.kept.handle += "lost"
+loss(out).backward()
+assert out.calls[1].replayed and not out.calls[1].reused
+assert bool(e.grad == first)
+scored = roll(y0, v0, e, u, objective="final_height")
+(2.0 * scored.values.sum()).backward(retain_graph=True)
+assert scored.calls[0].reused
+scored.state["y"].sum().backward()  # without the objective: another program
+assert not scored.calls[1].reused
+with torch.no_grad():
+    assert roll(y0, v0, e, u).info.kept is None
+assert roll(y0.detach(), v0.detach(), e.detach(), u.detach()).info.kept is None
+""",
+        server.target,
+    )

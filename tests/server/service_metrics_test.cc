@@ -305,6 +305,8 @@ TEST(ServiceMetrics, EveryMetricMovesWhenWhatItCountsHappens) {
       "simgrad_memory_limit_bytes",
       // Of a GPU that fails: tests/server/device_test.cc.
       "simgrad_cuda_errors_total",
+      // Of rollouts that are kept: tests/server/kept_rollout_test.cc.
+      "simgrad_kept_runs_lost_total",
       // Of a crowd: tests/integration/transport_test.py.
       "simgrad_connections_rejected_total",
       // Of the certificate, where there is one: tests/integration/security_test.py.

@@ -88,7 +88,7 @@ TEST(WireCheck, AnUnknownFieldIsRefusedWithThePathOfItsMessage) {
   *inlined.mutable_spec()->mutable_world()->mutable_program() = BallProgram();
   const Refused cases[] = {
       {Spoiled(BallRollout(1), [](auto& r) { AddUnknown(r, 17); }), "request", "unknown field 17"},
-      {Spoiled(BallRollout(1), [](auto& r) { AddUnknown(r, 2); }), "request", "reserved field 2"},
+      {Spoiled(BallRollout(1), [](auto& r) { AddUnknown(r, 3); }), "request", "reserved field 3"},
       {Spoiled(Everything(), [](auto& r) { AddUnknown(r, 9); }), "request", "reserved field 9"},
       {Spoiled(BallRollout(1), [](auto& r) { AddUnknown(*r.mutable_spec(), 40); }), "spec",
        "unknown field 40"},

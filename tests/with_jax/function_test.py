@@ -65,6 +65,22 @@ def theirs(params, state, control):
     return jnp.sum(last["x"] ** 3) + 2 * energies.sum() + third["x"].sum() + last["energy"]
 
 
+class Counted:
+    """A client's methods, with how often each is called."""
+
+    def __init__(self, client, monkeypatch):
+        self.calls = []
+        for name in ("Rollout", "Gradient", "Vjp"):
+            monkeypatch.setattr(client._stub, name, self._counting(name, getattr(client._stub, name)))
+
+    def _counting(self, name, method):
+        def called(*arguments, **options):
+            self.calls.append(name)
+            return method(*arguments, **options)
+
+        return called
+
+
 @pytest.mark.parametrize("control", [PUSH, PUSHES], ids=["one control", "a control per step"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "jit"])
 def test_value_and_gradients_are_those_of_the_unrolled_steps(run, control, compiled):
@@ -77,17 +93,7 @@ def test_value_and_gradients_are_those_of_the_unrolled_steps(run, control, compi
 
 
 def test_a_batch_is_one_call(run, client, monkeypatch):
-    calls = []
-    for method in ("rollout", "gradient"):
-        original = getattr(client, method)
-        monkeypatch.setattr(
-            client,
-            method,
-            lambda *a, _original=original, _method=method, **k: (
-                calls.append(_method),
-                _original(*a, **k),
-            )[1],
-        )
+    counted = Counted(client, monkeypatch)
     xs = STATE["x"] * jnp.arange(1.0, 6.0)[:, None]
 
     def loss(x, params, roll):
@@ -100,7 +106,7 @@ def test_a_batch_is_one_call(run, client, monkeypatch):
         jax.grad(lambda x, p: loss(x, p, roll), argnums=(0, 1)), in_axes=(0, None)
     )(xs, PARAMS)
     found = batched(run)
-    assert sorted(calls) == ["gradient", "rollout"]
+    assert counted.calls == ["Rollout", "Vjp"]
     expected = batched(None)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
     np.testing.assert_allclose(found[1]["k"], expected[1]["k"], rtol=1e-12)
@@ -123,3 +129,27 @@ def test_errors_can_be_read(run):
         run([1.0])
     with pytest.raises(Exception, match="state mass is part of the world"):
         jax.jit(run)({**STATE, "mass": np.float64(3.0)})
+
+
+@pytest.mark.parametrize("batch", [(), (4,)], ids=["one", "vmap"])
+def test_the_backward_pass_does_not_simulate_again(run, client, monkeypatch, batch):
+    loss = ours(run)
+    x = np.broadcast_to(STATE["x"], (*batch, 3)) * np.arange(1.0, 1.0 + int(np.prod(batch))).reshape(
+        (*batch, 1)
+    )
+    whole = lambda x: loss(PARAMS, {**STATE, "x": x}, PUSH)
+    gradient = jax.jit(jax.vmap(jax.grad(whole)) if batch else jax.grad(whole))
+    counted = Counted(client, monkeypatch)
+    found = np.asarray(gradient(x))
+    assert counted.calls == ["Rollout", "Vjp"]
+    for kept in run._kept._rollouts.values():
+        kept.kept.handle += "lost"
+    monkeypatch.setattr(run._kept, "put", lambda key, rollout: None)
+    assert np.asarray(gradient(x)).tobytes() == found.tobytes()
+    assert counted.calls == ["Rollout", "Vjp", "Rollout", "Vjp", "Gradient"]
+
+
+def test_a_call_that_is_not_differentiated_keeps_nothing(run, client, monkeypatch):
+    counted = Counted(client, monkeypatch)
+    jax.jit(lambda x: run({**STATE, "x": x}, control=PUSH, params=PARAMS).state["x"])(STATE["x"])
+    assert counted.calls == ["Rollout"] and not run._kept._rollouts

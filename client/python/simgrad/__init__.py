@@ -64,6 +64,7 @@ from simgrad.functions import (
     while_loop,
 )
 from simgrad.hessian import HessianVector
+from simgrad.kept import Keep, KeptRun
 from simgrad.local import LocalClient, local
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.numpy_functions import stack
@@ -107,6 +108,8 @@ __all__ = [
     "Implicit",
     "Internal",
     "InvalidArgument",
+    "Keep",
+    "KeptRun",
     "LocalClient",
     "NonFiniteError",
     "NotFound",

@@ -39,6 +39,8 @@ class Assembly:
         self._trajectory: dict[str, np.ndarray] = {}
         self._pieces = Pieces()
         self.result: results.Rollout | None = None
+        self.results: list[results.Rollout] = []  # more than one of a Vjp alone; `result` is the last
+        self.kept = simgrad_pb2.KeptRun()  # empty where the answer has none
 
     @staticmethod
     def is_viewable(part: Part) -> bool:
@@ -77,6 +79,11 @@ class Assembly:
                 if is_gradient
                 else results.Rollout(**self._rollout(message))
             )
+            self.results.append(self.result)
+            if not is_gradient:
+                self.kept = message.kept
+            # What comes next belongs to the next result.
+            self._backward, self._pieces = [], Pieces()
 
     def _take_header(self, header: simgrad_pb2.StreamHeader) -> None:
         self._header = header
@@ -202,6 +209,7 @@ class Assembly:
             left_out=message.left_out,
             warnings=list(message.warnings),
             backward=diagnostics.backward_trace(self._backward) if self._backward else None,
+            reused=message.reused,
         )
         names = [g.name for g in message.gradients]
         for entry in message.gradients:

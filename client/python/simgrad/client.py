@@ -10,6 +10,7 @@ from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
 from simgrad.connection import connect
 from simgrad.hessian import HessianVector, hessian_vector
+from simgrad.kept import Keep, KeptRun
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.path import Path, path_use
 from simgrad.policy import Policy, policy_message
@@ -96,6 +97,7 @@ class Client:
         self._token = token
         self._max_message_bytes = max_message_bytes
         self._max_request_bytes: int | None = None  # the server's, once it was asked
+        self._keeps: bool | None = None  # likewise
         self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
 
     @property
@@ -195,6 +197,7 @@ class Client:
         objective: str = "",
         weights: Any = None,
         on_nonfinite: str = "report",
+        keep: bool | Keep = False,
         program: str = "fingerprint",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
@@ -220,6 +223,9 @@ class Client:
           objective: name of an objective whose value is returned.
           weights: [N], of the instances in `value`, the sum of their values; default ones.
           on_nonfinite: "report", or "raise" (NonFiniteError with certificates and the result).
+          keep: True: the server keeps the run for `result.vjp`, as long as it has memory, for gradients by
+            every real final state; or a Keep that says for which. It costs the time of a gradient's
+            forward pass. A handle that is lost is replayed, to the same bits.
           program: what the answer says of the program that ran: "fingerprint", with sites and
             policy, or "text", the text as well. Without, reading result.program.text asks the
             server for it, as long as this client is open.
@@ -248,6 +254,7 @@ class Client:
             objective=objective,
             weights=weights,
             on_nonfinite=on_nonfinite,
+            keep=keep,
             program=program,
             progress=progress,
             raw=raw,
@@ -262,6 +269,7 @@ class Client:
         *,
         weights: Any = None,
         on_nonfinite: str = "report",
+        keep: bool | Keep = False,
         progress: bool | ProgressCallback = False,
         raw: bool = False,
         timeout: float | None = None,
@@ -272,12 +280,16 @@ class Client:
 
         Leaving the loop cancels the request. Errors are raised while iterating.
         """
+        declared = lambda: self._declared(world, timeout, retry)
+        made = request.rollout_spec(world, declared, **spec)
+        how = Keep() if keep is True else keep or None
+        sends = how is not None and self._can_keep(timeout, retry)
         message = request.rollout_request(
-            request.rollout_spec(world, lambda: self._declared(world, timeout, retry), **spec),
-            weights=weights,
+            made, weights=weights, keep=how.to_proto(made, declared) if how and sends else None
         )
         return self._stream(
-            self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry
+            *(self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry),
+            keep=how is not None,
         )
 
     def gradient(
@@ -579,6 +591,7 @@ class Client:
         raw: bool,
         timeout: float | None,
         retry: Retry | bool | None,
+        keep: bool = False,
     ) -> Stream:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
@@ -587,11 +600,13 @@ class Client:
         def finish(result: results.Rollout) -> None:
             _name_lines(result, world)
             world.shaped(result)
+            if keep:
+                result.kept = KeptRun(self, world, message.spec, stream.kept)
             if on_nonfinite == "raise":
                 _raise_if_nonfinite(result)
 
         call = self._new_call(timeout, retry, message)
-        return Stream(
+        stream = Stream(
             call,
             self._starter(method, world, message, call, timeout, retry),
             lambda: Assembly(raw, ask),
@@ -599,6 +614,56 @@ class Client:
             finish,
             self._repeating.clock,
         )
+        return stream
+
+    def _can_keep(self, timeout: float | None, retry: Retry | bool | None) -> bool:
+        """Whether the server knows of it: an older one refuses fields that it does not know."""
+        if self._keeps is None:
+            how: dict[str, Any] = {} if retry is None else {"retry": retry}
+            self._keeps = self.info(timeout=timeout, **how).limits.max_kept_bytes > 0
+        return self._keeps
+
+    def _gradient(
+        self,
+        world: World,
+        message: Any,
+        on_nonfinite: str,
+        timeout: float | None,
+        retry: Retry | bool | None,
+    ) -> results.Rollout:
+        return self._stream(
+            self._stub.Gradient, world, message, on_nonfinite, False, False, timeout, retry
+        ).result
+
+    def _vjp(
+        self,
+        world: World,
+        handle: str,
+        asked: Sequence[simgrad_pb2.GradientRequest],
+        on_nonfinite: str,
+        timeout: float | None,
+        retry: Retry | bool | None,
+    ) -> list[results.Gradient]:
+        """The gradients that `asked` asks for; their specs have no tensors."""
+        message = request.vjp_request(handle, asked)
+        ask = self._asking(world, asked[0])
+        call = self._new_call(timeout, retry, asked[0])
+
+        def finish(result: results.Rollout) -> None:
+            _name_lines(result, world)
+            world.shaped(result)
+            if on_nonfinite == "raise":
+                _raise_if_nonfinite(result)
+
+        stream = Stream(
+            call,
+            self._starter(self._stub.Vjp, world, message, call, timeout, retry),
+            lambda: Assembly(False, ask),
+            observer_of(False),
+            finish,
+            self._repeating.clock,
+        )
+        return cast("list[results.Gradient]", stream.results)
 
     def _starter(
         self,

@@ -138,10 +138,29 @@ def _weights(weights: Any) -> np.ndarray | None:
 
 
 def rollout_request(
-    spec: simgrad_pb2.RolloutSpec, *, weights: Any = None
+    spec: simgrad_pb2.RolloutSpec,
+    *,
+    weights: Any = None,
+    keep: simgrad_pb2.KeepOptions | None = None,
 ) -> simgrad_pb2.RolloutRequest:
     """The message of a rollout; the arguments are those of Client.rollout."""
-    return simgrad_pb2.RolloutRequest(spec=spec, weights=_weights(weights))
+    return simgrad_pb2.RolloutRequest(spec=spec, weights=_weights(weights), keep=keep)
+
+
+def vjp_request(
+    handle: str, asked: Sequence[simgrad_pb2.GradientRequest]
+) -> simgrad_pb2.VjpRequest:
+    """The message of the gradients of one rollout that differ in their cotangents alone."""
+    first = asked[0]
+    return simgrad_pb2.VjpRequest(
+        handle=handle,
+        cotangents=[cotangent for message in asked for cotangent in message.cotangents],
+        weights=first.weights,
+        reduction=first.reduction,
+        wrt=first.wrt,
+        return_tree=first.return_tree,
+        loops=first.loops,
+    )
 
 
 def gradient_request(
@@ -241,7 +260,9 @@ def _parts(message: Any) -> list[tuple[str, int]]:
     """What makes a request large: paths and sizes of its tensors, lists and program."""
     inside = hasattr(message, "spec")
     spec, prefix = (message.spec, "spec.") if inside else (message, "")
-    parts = [(prefix + "world.program", spec.world.program.ByteSize())]
+    parts = [("handle", len(getattr(message, "handle", "")))]
+    if not isinstance(message, simgrad_pb2.VjpRequest):
+        parts = [(prefix + "world.program", spec.world.program.ByteSize())]
 
     def add(path: str, tensors: Any) -> None:
         parts.extend((f"{path}[{i}].tensor", len(t.tensor.inline)) for i, t in enumerate(tensors))

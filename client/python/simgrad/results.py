@@ -6,17 +6,22 @@ N is the number of instances, T the number of steps. Axis order: [instance, time
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from simgrad import summary
+from simgrad import errors, summary
 from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
 from simgrad.diagnostics import TerminationTrace
 from simgrad.path import Forced, Path
 from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
+
+if TYPE_CHECKING:
+    from simgrad.kept import KeptRun, OneCotangent
+    from simgrad.loop_derivative import Implicit, Truncated
+    from simgrad.retry import Retry
 
 
 @dataclass(frozen=True)
@@ -186,6 +191,7 @@ class Rollout:
       tries: how often the call was tried until it gave this; more than 1: it was repeated.
       path: the decisions of a run with path=True, else None.
       forced: of a run with path=p, by site of the path where the run would have decided otherwise.
+      kept: of a run with keep=True, its KeptRun, else None.
     """
 
     state: dict[str, np.ndarray]
@@ -212,9 +218,52 @@ class Rollout:
     halted: list[Halted] = field(default_factory=list)
     path: Path | None = None
     forced: dict[str, Forced] = field(default_factory=dict)
+    kept: KeptRun | None = None
 
     def __repr__(self) -> str:
         return summary.of_rollout(self)
+
+    def vjp(
+        self,
+        cotangents: OneCotangent = None,
+        *,
+        weights: Any = None,
+        wrt: Iterable[str] | None = None,
+        reduction: str = "all",
+        loops: Mapping[str, Truncated | Implicit] | None = None,
+        return_tree: bool = False,
+        on_nonfinite: str = "report",
+        timeout: float | None = None,
+        retry: Retry | bool | None = None,
+    ) -> Gradient:
+        """The gradient of this rollout, which was kept (keep=True), without simulating it again.
+
+        Args: as for Client.gradient. The objective is the rollout's, where it names one.
+        Returns: the bits of Client.gradient for the same work. A handle that is lost (expired, given up,
+          or on another server) is replayed: the gradient is asked for as a whole, to the same bits, and
+          `replayed` says so.
+        Errors: those of Client.gradient; FailedPrecondition (reason NOT_KEPT) for a rollout without keep.
+        """
+        return self.vjps(
+            [cotangents],
+            weights=weights,
+            wrt=wrt,
+            reduction=reduction,
+            loops=loops,
+            return_tree=return_tree,
+            on_nonfinite=on_nonfinite,
+            timeout=timeout,
+            retry=retry,
+        )[0]
+
+    def vjps(self, cotangents: Sequence[OneCotangent], **options: Any) -> list[Gradient]:
+        """As `vjp`, for several cotangents in one call: a gradient for each, in their order. All of
+        them name the same states and observables."""
+        if self.kept is None:
+            raise errors.FailedPrecondition(
+                "this rollout was not kept: ask for it with keep=True", reason="NOT_KEPT"
+            )
+        return self.kept.vjp(self, cotangents, **options)
 
 
 @dataclass(frozen=True)
@@ -251,6 +300,8 @@ class Gradient(Rollout):
       tree: with return_tree=True, of each shared input its TreeNodes, ascending by id.
       warnings: what the loss scale takes beyond the format of role adjoint, in words.
       backward: BackwardTrace, or None with diagnostics="off".
+      reused: of a `vjp`: the forward pass that was kept was used. False: it ran again, to the same bits.
+      replayed: of a `vjp`: the server did not keep the rollout any more, and was asked for the gradient.
     """
 
     initial: dict[str, np.ndarray] = field(default_factory=dict)
@@ -267,6 +318,8 @@ class Gradient(Rollout):
     tree: dict[str, list[TreeNode]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     backward: BackwardTrace | None = None
+    reused: bool = False
+    replayed: bool = False
 
     def __repr__(self) -> str:
         return summary.of_gradient(self)

@@ -16,6 +16,7 @@ from simgrad.failure import Reached
 from simgrad.progress import ProgressCallback
 from simgrad.repeating import Call
 from simgrad.results import Gradient, Rollout
+from simgrad.v1 import simgrad_pb2
 
 _RANK = {"forward": 0, "adjoint": 1}
 
@@ -76,6 +77,17 @@ class Stream:
             raise errors.Cancelled("the stream was left before its end: there is no result")
         return self._assembly.result
 
+    @property
+    def results(self) -> list[Rollout]:
+        """All results: one for each cotangent of a Vjp, else one."""
+        self.result
+        return self._assembly.results
+
+    @property
+    def kept(self) -> simgrad_pb2.KeptRun:
+        """What a rollout is kept under, once its result is there; empty where it is not kept."""
+        return self._assembly.kept
+
     def cancel(self) -> None:
         """Stops the work on the server; does nothing once the answer is complete."""
         self._call.cancel()
@@ -118,8 +130,9 @@ class Stream:
         result = self._assembly.result
         if result is None:
             raise errors.Internal("the server ended the stream without a result")
-        result.tries = self._call.tries
-        self._finish(result)
+        for each in self._assembly.results:
+            each.tries = self._call.tries
+            self._finish(each)
 
     def _repeated(self) -> Iterator[Part]:
         while True:

@@ -9,9 +9,9 @@ Every real input is differentiable: states, params, controls, data, and the weig
 `controller` makes a module of PyTorch the controller of a world (`simgrad.compose`); its parameters
 are sent by themselves, and get their gradients.
 
-The backward pass sends the cotangents of final states and trajectories, and the server recomputes
-the forward pass to the same bits: nothing is kept between the two calls. Second derivatives are not
-available.
+Where an input needs a gradient, the server keeps the rollout, and the backward pass reverses it without
+simulating again. What the server does not keep any more it runs again, to the same bits. Second
+derivatives are not available.
 Works with torch 1.13 and later, with tensors on any device (they travel through the CPU).
 """
 
@@ -27,6 +27,7 @@ from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
 from simgrad.composition import ComposedWorld
 from simgrad.data_as_controls import data_as_controls
+from simgrad.kept import Keep
 from simgrad.policy import Policy
 from simgrad.results import Gradient, Rollout
 from simgrad.torch_controller import ModuleController, controller
@@ -35,6 +36,7 @@ from simgrad.world import World
 __all__ = ["ModuleController", "TorchRollout", "controller", "rollout"]
 
 _GROUPS = ("initial", "params", "controls")
+_OF_VJP = ("on_nonfinite", "timeout", "retry")  # of the options of a rollout, those that a vjp takes
 _PREFIX = {"initial": "state", "params": "param", "controls": "control"}
 
 
@@ -45,7 +47,7 @@ class TorchRollout:
     Attributes:
       state: final states, [N, field shape]. trajectory: recorded values, [N, time, field shape].
       info: the Rollout with everything else: sites, path signature, program, ok.
-      calls: the Gradient answers of backward passes so far (connected, gated_by, loss scale, ...).
+      calls: the Gradient answers of backward passes so far (connected, gated_by, loss scale, reused, ...).
       values: of the objective, by instance, [N], f64; None without one.
       value: the sum of weight times value, as the server adds it up, f64; None without an objective.
     """
@@ -82,7 +84,8 @@ def rollout(
     Data that needs a gradient is sent as a control, which it then is for the program and in `calls`; of a
       built-in world the program is asked for first.
     Cost: a backward pass is one call; two where the loss depends both on states or trajectories and on
-      an objective with weights that are not 1.
+      an objective with weights that are not 1. It simulates again, to the same bits, where the loss leaves out
+      a recorded observable, or of a rollout with an objective reads states or trajectories alone.
     Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor was
       changed in place in between.
     """
@@ -112,6 +115,8 @@ def rollout(
     work = _Work(client, world, inputs, fixed, objective, weights)
     if isinstance(weights, torch.Tensor):
         tensors.append(weights)
+    if torch.is_grad_enabled():
+        work.keep_for([t.requires_grad for t in tensors])
     outputs = _Function.apply(work, *tensors)
     count = len(work.result.state)
     states = dict(zip(work.result.state, outputs))
@@ -140,6 +145,7 @@ class _Work:
         self.fixed = fixed
         self.objective = objective
         self.weights = weights
+        self._keep: Keep | None = None
         self._result: Rollout | None = None
         self.calls: list[Gradient] = []
 
@@ -147,6 +153,18 @@ class _Work:
     def result(self) -> Rollout:
         assert self._result is not None, "forward comes first"
         return self._result
+
+    def keep_for(self, wanted: Sequence[bool]) -> None:
+        """The rollout will be asked for gradients by the tensors that are wanted."""
+        wrt = self._wrt(wanted)
+        if wrt:
+            # A loss by an objective seldom reads trajectories too.
+            record = () if self.objective else self.fixed["record"]
+            self._keep = Keep(wrt=wrt, trajectory=record)
+
+    def _wrt(self, wanted: Sequence[bool]) -> list[str]:
+        named = zip(self.tensor_inputs(), wanted)
+        return [f"{_PREFIX[group]}.{name}" for (group, name), w in named if w]
 
     def tensor_inputs(self) -> list[tuple[str, str]]:
         return [
@@ -166,6 +184,7 @@ class _Work:
             **self.fixed,
             objective=self.objective,
             weights=_to_wire(self.weights),
+            keep=self._keep or False,
         )
         arrays = [*self.result.state.values(), *self.result.trajectory.values()]
         if self.objective:
@@ -176,21 +195,18 @@ class _Work:
         self, cotangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]
     ) -> dict[str, dict[str, np.ndarray]]:
         """Gradients by group and name, of the inputs that are wanted."""
-        wrt = [
-            f"{_PREFIX[group]}.{name}"
-            for (group, name), w in zip(self.tensor_inputs(), wanted)
-            if w
-        ]
+        wrt = self._wrt(wanted)
         total: dict[str, dict[str, np.ndarray]] = {group: {} for group in _GROUPS}
         fixed = {**self.fixed, "record": (), "progress": False}
         for asked in self._asked(cotangents) if wrt else ():
-            gradient = self.client.gradient(
-                self.world,
-                **self.groups(),
-                **fixed,
-                wrt=wrt,
-                **asked,
-            )
+            if self.result.kept is not None and asked.get("objective", "") == self.objective:
+                how = {name: value for name, value in fixed.items() if name in _OF_VJP}
+                asked.pop("objective", None)
+                gradient = self.result.vjp(wrt=wrt, **how, **asked)
+            else:
+                gradient = self.client.gradient(
+                    self.world, **self.groups(), **fixed, wrt=wrt, **asked
+                )
             self.calls.append(gradient)
             for group, into in total.items():
                 for name, value in getattr(gradient, group).items():

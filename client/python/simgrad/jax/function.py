@@ -9,13 +9,17 @@
     jax.jit(jax.grad(loss))(params, state)
     jax.vmap(run)(states)                        # one request of len(states) instances
 
-The backward pass sends the cotangents of final state and trajectories; the server runs the forward
-pass again, to the same bits. Second derivatives are not available.
+Of a call that is differentiated the server keeps the forward pass, and the backward pass reverses it
+without simulating again. What the server does not keep any more it runs again, to the same bits. Second
+derivatives are not available.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import hashlib
+import threading
 from typing import Any, Sequence
 
 import jax
@@ -23,13 +27,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from simgrad.client import Client
+from simgrad.kept import Keep
 from simgrad.jax.node import Shape, size_of
 from simgrad.jax.trees import GROUPS, Group, is_key
 from simgrad.jax.world import JaxWorld
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
+from simgrad.results import Rollout
 
 _ARGUMENTS = {"state": "initial", "control": "controls", "params": "params", "data": "data"}
+_OF_VJP = ("on_nonfinite", "timeout", "retry")  # of the options of a rollout, those that a vjp takes
 _WRT = {"state": "state", "control": "control", "params": "param"}
 
 
@@ -69,6 +76,39 @@ class _Output:
     dtype: Any
 
 
+class _KeptRollouts:
+    """Rollouts that are kept, by a digest of what they were made from: a call is pure, so whichever
+    call has the inputs of a backward pass, its forward pass is the one to reverse. Threads: safe."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._rollouts: collections.OrderedDict[bytes, Rollout] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def key(inputs: Sequence[_Input], arrays: Sequence[Any]) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        for i, array in zip(inputs, arrays):
+            whole = np.ascontiguousarray(array)
+            digest.update(f"{i.kind} {i.name} {whole.dtype.str} {whole.shape};".encode())
+            digest.update(whole.tobytes())
+        return digest.digest()
+
+    def put(self, key: bytes, rollout: Rollout) -> None:
+        with self._lock:
+            self._rollouts[key] = rollout
+            self._rollouts.move_to_end(key)
+            while len(self._rollouts) > self._most:
+                self._rollouts.popitem(last=False)
+
+    def find(self, key: bytes) -> Rollout | None:
+        with self._lock:
+            return self._rollouts.get(key)
+
+
+_MOST_KEPT = 16  # of one function: backward passes follow soon, and a rollout here has its arrays
+
+
 class RolloutFunction:
     """What `simgrad.jax.function` returns: run(state, control=, params=, data=) -> FunctionResult.
 
@@ -90,6 +130,7 @@ class RolloutFunction:
         self.steps = steps
         self._fixed: dict[str, Any] = dict(steps=steps, policy=policy, **options)
         self._record = tuple(record)
+        self._kept = _KeptRollouts(_MOST_KEPT)
         self._made: dict[tuple[_Input, ...], Any] = {}
 
     def __call__(
@@ -164,8 +205,8 @@ class RolloutFunction:
             return found
         shapes = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
 
-        def forward(*leaves: Any) -> tuple[Any, ...]:
-            run = lambda *arrays: self._forward(inputs, outputs, arrays)
+        def forward(keep: bool, *leaves: Any) -> tuple[Any, ...]:
+            run = lambda *arrays: self._forward(inputs, outputs, arrays, keep)
             return tuple(jax.pure_callback(run, shapes, *leaves, vmap_method="broadcast_all"))
 
         def backward(leaves: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -177,8 +218,8 @@ class RolloutFunction:
             by_place = dict(zip(wanted, made))
             return tuple(by_place.get(k) for k in range(len(inputs)))
 
-        function = jax.custom_vjp(forward)
-        function.defvjp(lambda *leaves: (forward(*leaves), leaves), backward)
+        function = jax.custom_vjp(lambda *leaves: forward(False, *leaves))
+        function.defvjp(lambda *leaves: (forward(True, *leaves), leaves), backward)
         self._made[inputs] = function
         return function
 
@@ -195,10 +236,24 @@ class RolloutFunction:
         return batch, groups
 
     def _forward(
-        self, inputs: Sequence[_Input], outputs: Sequence[_Output], arrays: Sequence[Any]
+        self,
+        inputs: Sequence[_Input],
+        outputs: Sequence[_Output],
+        arrays: Sequence[Any],
+        keep: bool,
     ) -> tuple[np.ndarray, ...]:
         batch, groups = self._requested(inputs, arrays)
-        made = self.client.rollout(self.world, **groups, record=self._record, **self._fixed)
+        reals = [o for o in outputs if np.dtype(o.dtype).kind == "f"]
+        how = Keep(
+            wrt=self._wrt(inputs),
+            state=[o.name for o in reals if o.final],
+            trajectory=[o.name for o in reals if not o.final],
+        )
+        made = self.client.rollout(
+            self.world, **groups, record=self._record, keep=how if keep else False, **self._fixed
+        )
+        if keep:
+            self._kept.put(self._kept.key(inputs, arrays), made)
         final = self.world.by_name(made.state)
         found = [final[o.name] if o.final else made.trajectory[o.name] for o in outputs]
         return tuple(
@@ -214,11 +269,15 @@ class RolloutFunction:
         for o, array in zip(reals, arrays[len(inputs) :]):
             target: Any = cotangents.state if o.final else cotangents.trajectory
             target[o.name] = np.asarray(array).reshape((size_of(batch), *o.shape))
-        declared = self.world.differentiable()
-        wrt = [f"{_WRT[i.kind]}.{i.name}" for i in inputs if (i.kind, i.name) in declared]
-        made = self.client.gradient(
-            self.world, **groups, **self._fixed, wrt=wrt, cotangents=cotangents
-        )
+        declared, wrt = self.world.differentiable(), self._wrt(inputs)
+        kept = self._kept.find(self._kept.key(inputs, arrays))
+        if kept is None:
+            made = self.client.gradient(
+                self.world, **groups, **self._fixed, wrt=wrt, cotangents=cotangents
+            )
+        else:
+            how = {name: value for name, value in self._fixed.items() if name in _OF_VJP}
+            made = kept.vjp(cotangents, wrt=wrt, **how)
         found = {
             "state": self.world.by_name(made.initial, "state"),
             "params": self.world.by_name(made.params, "params"),
@@ -229,6 +288,10 @@ class RolloutFunction:
             for i, array in zip(inputs, arrays)
             if i.is_real
         )
+
+    def _wrt(self, inputs: Sequence[_Input]) -> list[str]:
+        declared = self.world.differentiable()
+        return [f"{_WRT[i.kind]}.{i.name}" for i in inputs if (i.kind, i.name) in declared]
 
     def _gradient(
         self,

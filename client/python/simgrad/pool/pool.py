@@ -126,6 +126,10 @@ class Pool(Client):
             work, self._servers, self._repeating, call, new_call, self._metadata, left
         )
 
+    def _can_keep(self, timeout: float | None, retry: Retry | bool | None) -> bool:
+        """Shards lie on several servers: what is kept is the request, and `vjp` replays it."""
+        return False
+
     def _check_size(
         self, message: Any, timeout: float | None, retry: Retry | bool | None = None
     ) -> None:

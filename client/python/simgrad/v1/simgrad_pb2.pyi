@@ -218,11 +218,12 @@ class GradientResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[GradientPart, _Mapping]]] = ...) -> None: ...
 
 class GradientResult(_message.Message):
-    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "rollout", "skipped", "warnings"]
+    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "reused", "rollout", "skipped", "warnings"]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_STATE_FIELD_NUMBER: _ClassVar[int]
+    REUSED_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
@@ -230,10 +231,11 @@ class GradientResult(_message.Message):
     left_out: int
     loss_scale: float
     loss_scale_state: _policy_pb2.DynamicLossScale
+    reused: bool
     rollout: RolloutResult
     skipped: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ...) -> None: ...
 
 class ImplicitDerivative(_message.Message):
     __slots__ = ["damping", "max_iter", "solver", "tol"]
@@ -319,12 +321,34 @@ class InstanceHealth(_message.Message):
     stopped: _containers.RepeatedScalarFieldContainer[bool]
     def __init__(self, ok: _Optional[bytes] = ..., index: _Optional[_Iterable[int]] = ..., phase: _Optional[_Iterable[str]] = ..., step: _Optional[_Iterable[int]] = ..., stopped: _Optional[_Iterable[bool]] = ..., halts: _Optional[_Iterable[str]] = ..., halted_index: _Optional[_Iterable[int]] = ..., halted_by: _Optional[_Iterable[int]] = ..., halted_step: _Optional[_Iterable[int]] = ..., halted_error: _Optional[_Iterable[bool]] = ...) -> None: ...
 
+class KeepOptions(_message.Message):
+    __slots__ = ["cotangent_final_state", "cotangent_trajectory", "loops", "wrt"]
+    COTANGENT_FINAL_STATE_FIELD_NUMBER: _ClassVar[int]
+    COTANGENT_TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
+    LOOPS_FIELD_NUMBER: _ClassVar[int]
+    WRT_FIELD_NUMBER: _ClassVar[int]
+    cotangent_final_state: _containers.RepeatedScalarFieldContainer[str]
+    cotangent_trajectory: _containers.RepeatedScalarFieldContainer[str]
+    loops: _containers.RepeatedCompositeFieldContainer[LoopDerivative]
+    wrt: _containers.RepeatedCompositeFieldContainer[InputName]
+    def __init__(self, wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., cotangent_final_state: _Optional[_Iterable[str]] = ..., cotangent_trajectory: _Optional[_Iterable[str]] = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ...) -> None: ...
+
+class KeptRun(_message.Message):
+    __slots__ = ["handle", "seconds"]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    seconds: float
+    def __init__(self, handle: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class Limits(_message.Message):
-    __slots__ = ["max_depth", "max_elements", "max_exports", "max_instances", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operations", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
+    __slots__ = ["kept_run_seconds", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operations", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
+    KEPT_RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_EXPORTS_FIELD_NUMBER: _ClassVar[int]
     MAX_INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    MAX_KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_LITERAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_LOOP_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_LOWERED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -343,10 +367,12 @@ class Limits(_message.Message):
     MAX_TOTAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOTAL_OPERANDS_FIELD_NUMBER: _ClassVar[int]
     MAX_VALUES_FIELD_NUMBER: _ClassVar[int]
+    kept_run_seconds: float
     max_depth: int
     max_elements: int
     max_exports: int
     max_instances: int
+    max_kept_bytes: int
     max_literal_elements: int
     max_loop_iterations: int
     max_lowered_bytes: int
@@ -365,7 +391,7 @@ class Limits(_message.Message):
     max_total_elements: int
     max_total_operands: int
     max_values: int
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []
@@ -482,12 +508,14 @@ class RolloutPart(_message.Message):
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[RolloutResult, _Mapping]] = ...) -> None: ...
 
 class RolloutRequest(_message.Message):
-    __slots__ = ["spec", "weights"]
+    __slots__ = ["keep", "spec", "weights"]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    keep: KeepOptions
     spec: RolloutSpec
     weights: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
+    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., keep: _Optional[_Union[KeepOptions, _Mapping]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RolloutResponse(_message.Message):
     __slots__ = ["parts"]
@@ -496,7 +524,7 @@ class RolloutResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[RolloutPart, _Mapping]]] = ...) -> None: ...
 
 class RolloutResult(_message.Message):
-    __slots__ = ["batch_path_signature", "certificates", "final_state", "first_events", "health", "path_signatures", "phase_seconds", "value", "values"]
+    __slots__ = ["batch_path_signature", "certificates", "final_state", "first_events", "health", "kept", "path_signatures", "phase_seconds", "value", "values"]
     class PhaseSecondsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -509,6 +537,7 @@ class RolloutResult(_message.Message):
     FINAL_STATE_FIELD_NUMBER: _ClassVar[int]
     FIRST_EVENTS_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     PATH_SIGNATURES_FIELD_NUMBER: _ClassVar[int]
     PHASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
@@ -518,11 +547,12 @@ class RolloutResult(_message.Message):
     final_state: _containers.RepeatedCompositeFieldContainer[NamedTensor]
     first_events: _containers.RepeatedCompositeFieldContainer[FirstEvent]
     health: InstanceHealth
+    kept: KeptRun
     path_signatures: bytes
     phase_seconds: _containers.ScalarMap[str, float]
     value: float
     values: bytes
-    def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., value: _Optional[float] = ..., values: _Optional[bytes] = ..., path_signatures: _Optional[bytes] = ..., batch_path_signature: _Optional[int] = ..., health: _Optional[_Union[InstanceHealth, _Mapping]] = ..., first_events: _Optional[_Iterable[_Union[FirstEvent, _Mapping]]] = ..., certificates: _Optional[_Iterable[_Union[_diagnostics_pb2.BirthCertificate, _Mapping]]] = ..., phase_seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., value: _Optional[float] = ..., values: _Optional[bytes] = ..., path_signatures: _Optional[bytes] = ..., batch_path_signature: _Optional[int] = ..., health: _Optional[_Union[InstanceHealth, _Mapping]] = ..., first_events: _Optional[_Iterable[_Union[FirstEvent, _Mapping]]] = ..., certificates: _Optional[_Iterable[_Union[_diagnostics_pb2.BirthCertificate, _Mapping]]] = ..., phase_seconds: _Optional[_Mapping[str, float]] = ..., kept: _Optional[_Union[KeptRun, _Mapping]] = ...) -> None: ...
 
 class RolloutSpec(_message.Message):
     __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "path", "policy", "program", "record", "seed", "steps", "world"]
@@ -649,6 +679,24 @@ class TreeNode(_message.Message):
     level: int
     value: bytes
     def __init__(self, level: _Optional[int] = ..., index: _Optional[int] = ..., value: _Optional[bytes] = ..., dtype: _Optional[_Union[_tensor_pb2.DType, str]] = ...) -> None: ...
+
+class VjpRequest(_message.Message):
+    __slots__ = ["cotangents", "handle", "loops", "reduction", "return_tree", "weights", "wrt"]
+    COTANGENTS_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    LOOPS_FIELD_NUMBER: _ClassVar[int]
+    REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    RETURN_TREE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    WRT_FIELD_NUMBER: _ClassVar[int]
+    cotangents: _containers.RepeatedCompositeFieldContainer[Cotangent]
+    handle: str
+    loops: _containers.RepeatedCompositeFieldContainer[LoopDerivative]
+    reduction: InstanceReduction
+    return_tree: bool
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    wrt: _containers.RepeatedCompositeFieldContainer[InputName]
+    def __init__(self, handle: _Optional[str] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ...) -> None: ...
 
 class World(_message.Message):
     __slots__ = ["config", "name", "program"]

@@ -39,6 +39,11 @@ class SimgradStub(object):
                 request_serializer=simgrad_dot_v1_dot_simgrad__pb2.GradientRequest.SerializeToString,
                 response_deserializer=simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.FromString,
                 )
+        self.Vjp = channel.unary_stream(
+                '/simgrad.v1.Simgrad/Vjp',
+                request_serializer=simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.SerializeToString,
+                response_deserializer=simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.FromString,
+                )
 
 
 class SimgradServicer(object):
@@ -76,6 +81,16 @@ class SimgradServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Vjp(self, request, context):
+        """The adjoint of a rollout that was kept, once for each cotangent: a header, then for each of them
+        backward blocks and pieces in any interleaving and its result, in the order of the request. A
+        result has the bits that Gradient gives for the same spec and that cotangent, but for final
+        states, path signatures and first events, which the rollout told.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SimgradServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -102,6 +117,11 @@ def add_SimgradServicer_to_server(servicer, server):
             'Gradient': grpc.unary_stream_rpc_method_handler(
                     servicer.Gradient,
                     request_deserializer=simgrad_dot_v1_dot_simgrad__pb2.GradientRequest.FromString,
+                    response_serializer=simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.SerializeToString,
+            ),
+            'Vjp': grpc.unary_stream_rpc_method_handler(
+                    servicer.Vjp,
+                    request_deserializer=simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.FromString,
                     response_serializer=simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.SerializeToString,
             ),
     }
@@ -195,6 +215,23 @@ class Simgrad(object):
             metadata=None):
         return grpc.experimental.unary_stream(request, target, '/simgrad.v1.Simgrad/Gradient',
             simgrad_dot_v1_dot_simgrad__pb2.GradientRequest.SerializeToString,
+            simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Vjp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/simgrad.v1.Simgrad/Vjp',
+            simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.SerializeToString,
             simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

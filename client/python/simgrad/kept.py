@@ -1,0 +1,160 @@
+"""A rollout that its server keeps, so that it can be reversed without simulating again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, cast
+
+from simgrad import errors, request, results
+from simgrad.loop_derivative import Implicit, Truncated
+from simgrad.v1 import simgrad_pb2
+
+if TYPE_CHECKING:
+    from simgrad.client import Client
+    from simgrad.request import Arrays, Cotangents
+    from simgrad.world import World
+
+    OneCotangent = Cotangents | Mapping[str, Arrays] | None
+
+_GONE = "TAPE_GONE"
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What a rollout is kept for. Another `vjp` gives the same bits, but may simulate again.
+
+    Attributes:
+      wrt: names of inputs, as for Client.gradient; none: every differentiable input that was sent.
+      state: names of final states that cotangents will be sent for; none: every real state.
+      trajectory: names of states and observables that cotangents of their trajectories will be sent for.
+      loops: as for Client.gradient.
+    """
+
+    wrt: Sequence[str] = ()
+    state: Sequence[str] = ()
+    trajectory: Sequence[str] = ()
+    loops: Mapping[str, Truncated | Implicit] | None = None
+
+    def to_proto(
+        self, spec: simgrad_pb2.RolloutSpec, declared: request.Declarations
+    ) -> simgrad_pb2.KeepOptions:
+        return simgrad_pb2.KeepOptions(
+            wrt=[request.input_name(name, spec, declared) for name in self.wrt],
+            cotangent_final_state=self.state,
+            cotangent_trajectory=self.trajectory,
+            loops=[how.to_proto(site) for site, how in (self.loops or {}).items()],
+        )
+
+
+class KeptRun:
+    """A rollout under the handle of its server, and what asks for its gradient where that is lost.
+
+    Attributes:
+      handle: what the server knows it by; empty where it keeps nothing (no memory was left, it is of
+        an older version, or the client is a Pool). It is good for the caller that kept the run, alone.
+      seconds: how long after its last use the server keeps it, at most.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        world: World,
+        spec: simgrad_pb2.RolloutSpec,
+        answer: simgrad_pb2.KeptRun,
+    ):
+        self.handle = answer.handle
+        self.seconds = answer.seconds
+        self._client = client
+        self._world = world
+        self._spec = spec
+        self._names = _without_tensors(spec)
+
+    def __repr__(self) -> str:
+        return f"KeptRun(handle={self.handle!r}, seconds={self.seconds:g})"
+
+    def vjp(
+        self,
+        rollout: results.Rollout,
+        cotangents: Sequence[OneCotangent],
+        *,
+        weights: Any = None,
+        wrt: Iterable[str] | None = None,
+        reduction: str = "all",
+        loops: Mapping[str, Truncated | Implicit] | None = None,
+        return_tree: bool = False,
+        on_nonfinite: str = "report",
+        timeout: float | None = None,
+        retry: Any = None,
+    ) -> list[results.Gradient]:
+        """One gradient for each cotangent; see results.Rollout.vjp."""
+        declared = lambda: self._client._declared(self._world, timeout, retry)
+        asked = [
+            request.gradient_request(
+                self._names,
+                declared,
+                cotangents=cotangent,
+                weights=weights,
+                wrt=wrt,
+                reduction=reduction,
+                loops=loops,
+                return_tree=return_tree,
+            )
+            for cotangent in cotangents
+        ]
+        if not asked:
+            return []
+        if self.handle:
+            try:
+                found = self._client._vjp(
+                    self._world, self.handle, asked, on_nonfinite, timeout, retry
+                )
+            except errors.NotFound as error:
+                if error.reason != _GONE:
+                    raise
+                self.handle = ""  # it does not come back
+            else:
+                return [_with_rollout(gradient, rollout) for gradient in found]
+        return [self._replayed(message, on_nonfinite, timeout, retry) for message in asked]
+
+    def _replayed(
+        self,
+        message: simgrad_pb2.GradientRequest,
+        on_nonfinite: str,
+        timeout: float | None,
+        retry: Any,
+    ) -> results.Gradient:
+        message.spec.CopyFrom(self._spec)
+        answer = self._client._gradient(self._world, message, on_nonfinite, timeout, retry)
+        gradient = cast(results.Gradient, answer)
+        gradient.replayed = True
+        return gradient
+
+
+def _without_tensors(spec: simgrad_pb2.RolloutSpec) -> simgrad_pb2.RolloutSpec:
+    """What names the inputs that were sent, and shapes the program."""
+    names = simgrad_pb2.RolloutSpec(world=spec.world, policy=spec.policy, objective=spec.objective)
+    names.path.record = spec.path.record
+    names.path.forced.structure = spec.path.forced.structure
+    if not spec.path.HasField("forced"):
+        names.path.ClearField("forced")
+    for group in ("initial", "params", "controls"):
+        getattr(names, group).extend(
+            simgrad_pb2.NamedTensor(name=sent.name) for sent in getattr(spec, group)
+        )
+    return names
+
+
+def _with_rollout(gradient: results.Gradient, rollout: results.Rollout) -> results.Gradient:
+    """With what the rollout told, which a Vjp does not tell again."""
+    return replace(
+        gradient,
+        state=rollout.state,
+        trajectory=rollout.trajectory,
+        path_signatures=rollout.path_signatures,
+        sites=rollout.sites,
+        events=rollout.events,
+        states_range=rollout.states_range,
+        ranges=rollout.ranges,
+        path=rollout.path,
+        forced=rollout.forced,
+    )

@@ -1,0 +1,141 @@
+#include "server/service/kept_runs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "server/validation/request_error.h"
+#include "sim/program/field_error.h"
+
+namespace simgrad::server::service {
+namespace {
+
+// Empty where the system has none.
+std::string RandomBits() {
+  constexpr size_t kBytes = 16;
+  std::string bytes(kBytes, '\0');
+  if (getentropy(bytes.data(), bytes.size()) != 0) return "";
+  return absl::BytesToHexString(bytes);
+}
+
+absl::Status Gone() {
+  return validation::WithReason(
+      sim::InField("handle", absl::NotFoundError(
+                                 "no rollout is kept for this caller under it on this server: it "
+                                 "was never given, has expired or was given up; ask for the "
+                                 "gradient instead, or roll out again with keep")),
+      "TAPE_GONE");
+}
+
+}  // namespace
+
+KeptRuns::KeptRuns(KeptRunsOptions options) : options_(std::move(options)) {
+  sweeper_ = std::jthread([this](const std::stop_token& stop) {
+    // Memory is held at most a quarter longer than was promised.
+    const auto pause = absl::ToChronoMilliseconds(
+        std::clamp(options_.ttl / 4, absl::Seconds(1), absl::Minutes(1)));
+    while (!stop.stop_requested()) {
+      DropExpired();
+      std::unique_lock lock(mutex_);
+      ended_.wait_for(lock, stop, pause, [] { return false; });
+    }
+  });
+}
+
+std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) {
+  const std::string bits = RandomBits();
+  if (bits.empty()) return std::nullopt;
+  Entry entry;
+  entry.handle = absl::StrCat(options_.replica, ".", bits);
+  entry.caller = caller;
+  entry.bytes = kept.run->bytes + static_cast<int64_t>(kept.spec->SpaceUsedLong());
+  entry.kept = std::move(kept);
+  if (entry.bytes > options_.max_bytes) return std::nullopt;
+  Entries dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    DropExpiredLocked(dropped);
+    while (!entries_.empty() && bytes_ + entry.bytes > options_.max_bytes) {
+      DropLocked(std::prev(entries_.end()), KeptLost::kEvicted, dropped);
+    }
+  }
+  while (true) {
+    dropped.clear();  // gives its memory back
+    entry.lease = options_.lease(entry.bytes);
+    if (entry.lease != nullptr) break;
+    const std::lock_guard lock(mutex_);
+    if (entries_.empty()) return std::nullopt;
+    DropLocked(std::prev(entries_.end()), KeptLost::kEvicted, dropped);
+  }
+  const std::lock_guard lock(mutex_);
+  entry.expires = options_.now() + options_.ttl;
+  bytes_ += entry.bytes;
+  std::string handle = entry.handle;
+  entries_.push_front(std::move(entry));
+  by_handle_[handle] = entries_.begin();
+  return handle;
+}
+
+absl::StatusOr<KeptRuns::Kept> KeptRuns::Find(const std::string& handle,
+                                              const std::string& caller) {
+  Entries dropped;
+  const std::lock_guard lock(mutex_);
+  DropExpiredLocked(dropped);
+  const auto found = by_handle_.find(handle);
+  if (found == by_handle_.end() || found->second->caller != caller) return Gone();
+  entries_.splice(entries_.begin(), entries_, found->second);
+  Entry& entry = entries_.front();
+  entry.expires = options_.now() + options_.ttl;
+  // The memory counts as long as a reversal reads it.
+  struct Held {
+    std::shared_ptr<const sim::KeptRun> run;
+    std::shared_ptr<void> lease;
+  };
+  auto held = std::make_shared<Held>(Held{entry.kept.run, entry.lease});
+  return Kept{{held, held->run.get()}, entry.kept.spec};
+}
+
+int64_t KeptRuns::Relieve(int64_t bytes) {
+  Entries dropped;
+  int64_t freed = 0;
+  const std::lock_guard lock(mutex_);
+  while (freed < bytes && !entries_.empty()) {
+    freed += entries_.back().bytes;
+    DropLocked(std::prev(entries_.end()), KeptLost::kPressure, dropped);
+  }
+  return freed;
+}
+
+void KeptRuns::DropExpired() {
+  Entries dropped;
+  const std::lock_guard lock(mutex_);
+  DropExpiredLocked(dropped);
+}
+
+void KeptRuns::DropExpiredLocked(Entries& dropped) {
+  const absl::Time now = options_.now();
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const auto next = std::next(entry);
+    if (entry->expires <= now) DropLocked(entry, KeptLost::kExpired, dropped);
+    entry = next;
+  }
+}
+
+void KeptRuns::DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped) {
+  by_handle_.erase(entry->handle);
+  bytes_ -= entry->bytes;
+  dropped.splice(dropped.begin(), entries_, entry);
+  options_.on_lost(why);
+}
+
+KeptRuns::Use KeptRuns::use() const {
+  const std::lock_guard lock(mutex_);
+  return {static_cast<int64_t>(entries_.size()), bytes_};
+}
+
+}  // namespace simgrad::server::service

@@ -1,0 +1,91 @@
+// Rollouts that callers keep for later reversals, by handle.
+//
+// A handle is the replica's name, a dot and 128 random bits. It is bound to the caller that kept
+// the run, lives for `ttl` after its last use, and goes earlier where memory is needed: the one
+// least recently used first. Threads: any.
+// Errors: NOT_FOUND with reason TAPE_GONE, the same whether a handle is unknown, expired, given up
+//   or another caller's.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "sim/engine/kept_run.h"
+#include "simgrad/v1/simgrad.pb.h"
+
+namespace simgrad::server::service {
+
+// Why a kept run went. `kEvicted`: for newer ones. `kPressure`: its memory was needed for work.
+enum class KeptLost : uint8_t { kExpired, kEvicted, kPressure };
+inline constexpr std::array<const char*, 3> kKeptLostNames = {"expired", "evicted", "pressure"};
+
+struct KeptRunsOptions {
+  std::string replica;
+  absl::Duration ttl = absl::Minutes(10);
+  int64_t max_bytes = 0;  // of all together
+  // Takes memory for an entry, which goes with what it returns; null: there is none now.
+  std::function<std::shared_ptr<void>(int64_t bytes)> lease;
+  std::function<void(KeptLost)> on_lost = [](KeptLost) {};
+  std::function<absl::Time()> now = [] { return absl::Now(); };
+};
+
+class KeptRuns {
+ public:
+  struct Kept {
+    std::shared_ptr<const sim::KeptRun> run;
+    // Of the rollout; its tensors have no content.
+    std::shared_ptr<const v1::RolloutSpec> spec;
+  };
+  struct Use {
+    int64_t entries = 0;
+    int64_t bytes = 0;
+  };
+
+  // Expired runs are dropped by a thread of its own, too.
+  explicit KeptRuns(KeptRunsOptions options);
+
+  // The handle; nothing where there is no memory even without the others.
+  std::optional<std::string> Keep(Kept kept, const std::string& caller);
+  absl::StatusOr<Kept> Find(const std::string& handle, const std::string& caller);
+  // Gives up about so many bytes, or all it has; returns how many. What a running reversal still
+  // reads goes when that ends.
+  int64_t Relieve(int64_t bytes);
+  void DropExpired();
+  Use use() const;
+  absl::Duration ttl() const { return options_.ttl; }
+
+ private:
+  struct Entry {
+    std::string handle, caller;
+    Kept kept;
+    int64_t bytes = 0;
+    absl::Time expires;
+    std::shared_ptr<void> lease;
+  };
+  using Entries = std::list<Entry>;
+  // What goes is freed without the lock.
+  void DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped);
+  void DropExpiredLocked(Entries& dropped);
+
+  const KeptRunsOptions options_;
+  mutable std::mutex mutex_;
+  Entries entries_;  // the most recently used first
+  std::unordered_map<std::string, Entries::iterator> by_handle_;
+  int64_t bytes_ = 0;
+  std::condition_variable_any ended_;
+  std::jthread sweeper_;  // the last member: it goes first
+};
+
+}  // namespace simgrad::server::service

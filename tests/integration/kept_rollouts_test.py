@@ -1,0 +1,115 @@
+"""Rollouts that a server keeps: reversed without simulating again, and replayed where they are lost."""
+
+import time
+
+import numpy as np
+import pytest
+from conftest import differences
+
+import simgrad as sg
+
+STEPS = 40
+BALL = sg.World("bouncing_ball", contact="projection", clamp=False)
+WORK = dict(
+    steps=STEPS,
+    initial={"y": np.linspace(0.1, 1.0, 6)[:, None], "v": [-1.0]},
+    params={"k": 1.0},
+    policy="bf16_safe",
+    objective="final_height",
+    record=["v"],
+)
+FOR_BOTH = sg.Keep(state=["y"], trajectory=["v"])
+
+
+def cotangents(seed):
+    random = np.random.default_rng(seed)
+    return sg.Cotangents({"y": random.normal(size=(6, 1))}, {"v": random.normal(size=(6, STEPS + 1, 1))})
+
+
+def assert_same(one, other):
+    assert differences(one, other) == []
+    assert (one.gated_by, one.zero_share) == (other.gated_by, other.zero_share)
+    assert one.magnitudes == other.magnitudes
+    assert one.program.fingerprint == other.program.fingerprint
+    assert repr(one.states_range) == repr(other.states_range)
+
+
+def test_a_vjp_has_the_bits_of_the_gradient_and_does_not_simulate_again(client):
+    kept = client.rollout(BALL, keep=FOR_BOTH, **WORK)
+    assert kept.kept.handle and kept.kept.seconds > 0
+    weights = np.arange(1.0, 7.0)
+    made = kept.vjp(cotangents(0), weights=weights, wrt=["k", "state.y"])
+    expected = client.gradient(
+        BALL, cotangents=cotangents(0), weights=weights, wrt=["k", "state.y"], **WORK
+    )
+    assert_same(made, expected)
+    assert made.reused and not made.replayed
+    assert "forward" not in made.seconds or made.seconds["forward"] == 0
+
+
+def test_several_cotangents_in_one_call_give_a_gradient_each(client):
+    kept = client.rollout(BALL, keep=FOR_BOTH, **WORK)
+    made = kept.vjps([cotangents(seed) for seed in range(3)])
+    assert len(made) == 3
+    for seed, each in enumerate(made):
+        assert_same(each, client.gradient(BALL, cotangents=cotangents(seed), **WORK))
+    assert made[0].params["k"] != made[1].params["k"]
+    assert kept.vjps([]) == []
+
+
+def test_the_objective_alone_needs_no_cotangent(client):
+    kept = client.rollout(BALL, keep=True, **WORK)
+    assert_same(kept.vjp(), client.gradient(BALL, **WORK))
+
+
+def test_a_program_text_is_that_of_the_gradient(client):
+    kept = client.rollout(BALL, keep=FOR_BOTH, **WORK)
+    expected = client.gradient(BALL, cotangents=cotangents(0), program="text", **WORK)
+    assert kept.vjp(cotangents(0)).program.text == expected.program.text
+
+
+def test_a_lost_handle_is_replayed_to_the_same_bits(start):
+    server = start("--kept_run_ttl=1s")
+    with sg.Client(f"127.0.0.1:{server.port}") as client:
+        kept = client.rollout(BALL, keep=FOR_BOTH, **WORK)
+        before = kept.vjp(cotangents(1))
+        assert before.reused and not before.replayed
+        time.sleep(1.5)
+        after = kept.vjp(cotangents(1))
+        assert after.replayed and not after.reused
+        assert_same(after, before)
+        assert kept.kept.handle == ""
+
+
+def test_what_is_not_kept_is_replayed(start):
+    server = start("--kept_run_bytes=1")
+    with sg.Client(f"127.0.0.1:{server.port}") as client:
+        kept = client.rollout(BALL, keep=FOR_BOTH, **WORK)
+        assert kept.kept.handle == ""
+        made = kept.vjp(cotangents(2))
+        assert made.replayed
+        assert_same(made, client.gradient(BALL, cotangents=cotangents(2), **WORK))
+
+
+def test_a_pool_replays(start):
+    servers = [start(), start()]
+    with sg.Pool([f"127.0.0.1:{server.port}" for server in servers]) as pool:
+        kept = pool.rollout(BALL, keep=FOR_BOTH, **WORK)
+        made = kept.vjp(cotangents(3))
+        assert made.replayed
+        assert_same(made, pool.gradient(BALL, cotangents=cotangents(3), **WORK))
+
+
+def test_what_is_wrong_is_named_by_its_field(client):
+    kept = client.rollout(BALL, keep=FOR_BOTH, **WORK)
+    with pytest.raises(sg.InvalidArgument) as wrong:
+        kept.vjp({"state": {"nothing": np.ones((6, 1))}})
+    assert wrong.value.field.startswith("cotangents[0].final_state[0]")
+    with pytest.raises(sg.InvalidArgument) as wrong:
+        kept.vjps([{"state": {"y": np.ones((6, 1))}}, {"state": {"v": np.ones((6, 1))}}])
+    assert wrong.value.field == "cotangents[1]"
+    with pytest.raises(sg.InvalidArgument) as wrong:
+        client.rollout(BALL, keep=sg.Keep(state=["nothing"]), **WORK)
+    assert wrong.value.field == "keep.cotangent_final_state[0]"
+    with pytest.raises(sg.FailedPrecondition, match="keep=True"):
+        client.rollout(BALL, **WORK).vjp(cotangents(0))

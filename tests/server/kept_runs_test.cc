@@ -1,0 +1,103 @@
+// Handles of kept rollouts: whose they are, how long they live, what goes first.
+#include "server/service/kept_runs.h"
+
+#include <gtest/gtest.h>
+
+#include "server/scheduling/memory_budget.h"
+#include "server/validation/request_error.h"
+
+namespace simgrad::server::service {
+namespace {
+
+constexpr int64_t kRunBytes = 1000;
+
+KeptRuns::Kept SomeRun(int64_t bytes = kRunBytes) {
+  auto run = std::make_shared<sim::KeptRun>();
+  run->bytes = bytes;
+  return {run, std::make_shared<const v1::RolloutSpec>()};
+}
+
+class KeptRunsTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<KeptRuns> Store(int64_t max_bytes) {
+    KeptRunsOptions options;
+    options.replica = "replica-3";
+    options.ttl = absl::Minutes(10);
+    options.max_bytes = max_bytes;
+    options.lease = [this](int64_t bytes) -> std::shared_ptr<void> {
+      auto reservation = memory_.Reserve(bytes, scheduling::MemoryUse::kKept);
+      if (!reservation) return nullptr;
+      return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
+    };
+    options.on_lost = [this](KeptLost why) { ++lost_[static_cast<size_t>(why)]; };
+    options.now = [this] { return now_; };
+    return std::make_unique<KeptRuns>(std::move(options));
+  }
+  int64_t Held() const { return memory_.used(scheduling::MemoryUse::kKept); }
+
+  scheduling::MemoryBudget memory_{100'000};
+  absl::Time now_ = absl::FromUnixSeconds(1'000'000);
+  std::array<int, 3> lost_{};
+};
+
+TEST_F(KeptRunsTest, AHandleBearsTheReplicasNameAndAtLeast128Bits) {
+  const auto store = Store(50'000);
+  const std::string handle = *store->Keep(SomeRun(), "ada");
+  EXPECT_EQ(handle.rfind("replica-3.", 0), 0u) << handle;
+  EXPECT_EQ(handle.size(), std::string("replica-3.").size() + 32);
+  EXPECT_NE(handle, *store->Keep(SomeRun(), "ada"));
+}
+
+TEST_F(KeptRunsTest, AStrangerIsToldWhatAnUnknownHandleIsTold) {
+  const auto store = Store(50'000);
+  const std::string handle = *store->Keep(SomeRun(), "ada");
+  EXPECT_TRUE(store->Find(handle, "ada").ok());
+  const absl::Status stranger = store->Find(handle, "eve").status();
+  EXPECT_EQ(stranger.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(validation::ReasonOf(stranger), "TAPE_GONE");
+  EXPECT_EQ(stranger, store->Find("replica-3.00", "eve").status());
+  now_ += absl::Minutes(11);
+  EXPECT_EQ(stranger, store->Find(handle, "ada").status());
+}
+
+TEST_F(KeptRunsTest, ARunLivesItsTimeAfterItsLastUse) {
+  const auto store = Store(50'000);
+  const std::string handle = *store->Keep(SomeRun(), "ada");
+  now_ += absl::Minutes(9);
+  EXPECT_TRUE(store->Find(handle, "ada").ok());
+  now_ += absl::Minutes(9);
+  EXPECT_TRUE(store->Find(handle, "ada").ok());
+  now_ += absl::Minutes(10);
+  store->DropExpired();
+  EXPECT_EQ(store->use().entries, 0);
+  EXPECT_EQ(Held(), 0);
+  EXPECT_EQ(lost_[static_cast<size_t>(KeptLost::kExpired)], 1);
+}
+
+TEST_F(KeptRunsTest, TheLeastRecentlyUsedGoesForANewerOne) {
+  const auto store = Store(5 * kRunBytes);
+  std::vector<std::string> handles;
+  for (int i = 0; i < 3; ++i) handles.push_back(*store->Keep(SomeRun(), "ada"));
+  EXPECT_TRUE(store->Find(handles[0], "ada").ok());
+  handles.push_back(*store->Keep(SomeRun(2 * kRunBytes - 500), "ada"));
+  EXPECT_TRUE(store->Find(handles[0], "ada").ok());
+  EXPECT_FALSE(store->Find(handles[1], "ada").ok());
+  EXPECT_GE(lost_[static_cast<size_t>(KeptLost::kEvicted)], 1);
+  EXPECT_FALSE(store->Keep(SomeRun(100 * kRunBytes), "ada")) << "larger than all may be";
+}
+
+TEST_F(KeptRunsTest, ReliefGivesMemoryBackButNotWhatAReversalReads) {
+  const auto store = Store(50'000);
+  const std::string read = *store->Keep(SomeRun(), "ada");
+  absl::StatusOr<KeptRuns::Kept> reversal = store->Find(read, "ada");
+  ASSERT_TRUE(reversal.ok());
+  EXPECT_GE(store->Relieve(kRunBytes), kRunBytes);
+  EXPECT_FALSE(store->Find(read, "ada").ok());
+  EXPECT_GE(Held(), kRunBytes) << "the reversal still reads it";
+  reversal = absl::CancelledError("done");
+  EXPECT_EQ(Held(), 0);
+  EXPECT_EQ(lost_[static_cast<size_t>(KeptLost::kPressure)], 1);
+}
+
+}  // namespace
+}  // namespace simgrad::server::service
