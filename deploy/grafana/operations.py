@@ -383,21 +383,30 @@ LOAD = (
     ),
     Panel(
         "Caches",
-        "Bytes that the caches of verified worlds, of lowered programs, of their plans, of their machine code and of kept rollouts hold, measured.",
+        "Bytes that the caches of verified worlds, of lowered programs, of their plans and of their machine code hold, measured.",
         "bytes",
         (Query(value("simgrad_cache_bytes", "cache"), "{{cache}}"),),
     ),
     Panel(
         "Caches, entries",
-        "Worlds, programs and rollouts that are kept.",
+        "Worlds, programs, plans and kernels that are kept.",
         "short",
         (Query(value("simgrad_cache_entries", "cache"), "{{cache}}"),),
     ),
     Panel(
-        "Kept rollouts, lost",
-        "Rollouts kept for Vjp that went, per second. Of expired ones nothing is to be said. Evicted: --kept_run_bytes is too small for what callers keep; pressure: the memory is. A lost one costs its caller a simulation.",
+        "Kept rollouts",
+        "Bytes of the rollouts that callers keep for Vjp, and what they may take (--kept_run_bytes).",
+        "bytes",
+        (
+            Query(value("simgrad_tape_bytes", "tier"), "{{tier}}"),
+            Query(value("simgrad_tape_limit_bytes", "tier"), "{{tier}}, limit"),
+        ),
+    ),
+    Panel(
+        "Kept rollouts that went",
+        "Per second. ttl: nobody asked any more. limit: --kept_run_bytes is too small for what callers keep; released: the memory is. One that is still wanted costs its caller a simulation.",
         "cps",
-        (Query(rate("simgrad_kept_runs_lost_total", "reason"), "{{reason}}"),),
+        (Query(rate("simgrad_tape_evictions_total", "reason"), "{{reason}}"),),
     ),
     Panel(
         "Compilations of kernels",

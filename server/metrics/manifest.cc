@@ -241,26 +241,37 @@ void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
                  {"backend", "quality"},
                  Product({{server.device_kind}, qualities}),
                  kSeconds});
-  all.push_back(
-      {"simgrad_kept_runs_lost_total",
-       kCounter,
-       kServer,
-       "Rollouts kept for Vjp that went: expired, evicted by newer ones, or given up under "
-       "pressure, as work needed their memory.",
-       {"reason"},
-       Product({{"expired", "evicted", "pressure"}}),
-       {}});
-  const Values caches = {"worlds", "programs", "plans", "kernels", "kept_runs"};
-  all.push_back(
-      {"simgrad_cache_bytes",
-       kGauge,
-       kLoad,
-       "Bytes that a cache holds, measured: worlds as they were verified, programs as "
-       "they were lowered; of the CPU: plans, and kernels, its machine code; rollouts that "
-       "callers keep for Vjp.",
-       {"cache"},
-       Product({caches}),
-       {}});
+  all.push_back({"simgrad_tape_bytes",
+                 kGauge,
+                 kLoad,
+                 "Bytes of the rollouts that callers keep for Vjp.",
+                 {"tier"},
+                 Product({{"host"}}),
+                 {}});
+  all.push_back({"simgrad_tape_limit_bytes",
+                 kGauge,
+                 kLoad,
+                 "Bytes that they may take: --kept_run_bytes.",
+                 {"tier"},
+                 Product({{"host"}}),
+                 {}});
+  all.push_back({"simgrad_tape_evictions_total",
+                 kCounter,
+                 kServer,
+                 "Rollouts kept for Vjp that went: limit, for newer ones; ttl, unused for "
+                 "--kept_run_ttl; released, as work needed their memory.",
+                 {"reason"},
+                 Product({{"limit", "ttl", "released"}}),
+                 {}});
+  const Values caches = {"worlds", "programs", "plans", "kernels"};
+  all.push_back({"simgrad_cache_bytes",
+                 kGauge,
+                 kLoad,
+                 "Bytes that a cache holds, measured: worlds as they were verified, programs as "
+                 "they were lowered; of the CPU: plans, and kernels, its machine code.",
+                 {"cache"},
+                 Product({caches}),
+                 {}});
   all.push_back({"simgrad_cache_entries",
                  kGauge,
                  kLoad,

@@ -112,8 +112,8 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   for (const char* result : {"hit", "miss", "failed"}) {
     program_cache[result] = registry_.Counter("simgrad_program_cache_total", {result});
   }
-  for (const char* reason : {"expired", "evicted", "pressure"}) {
-    kept_runs_lost[reason] = registry_.Counter("simgrad_kept_runs_lost_total", {reason});
+  for (const char* reason : {"limit", "ttl", "released"}) {
+    tape_evictions[reason] = registry_.Counter("simgrad_tape_evictions_total", {reason});
   }
   const std::array<std::string, 2> qualities = {"quick", "best"};
   for (size_t quality = 0; quality < qualities.size(); ++quality) {

@@ -86,7 +86,7 @@ class ServerMetrics {
   std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint
   std::map<std::string, GuardedHistogram> phase_seconds;  // by phase
   std::map<std::string, GuardedCounter> program_cache;    // by result
-  std::map<std::string, GuardedCounter> kept_runs_lost;   // by reason
+  std::map<std::string, GuardedCounter> tape_evictions;   // by reason
   // By sim::CompileQuality.
   std::array<GuardedCounter, 2> kernel_compiles;
   std::array<GuardedHistogram, 2> kernel_compile_seconds;

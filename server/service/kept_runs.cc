@@ -61,7 +61,7 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
     const std::lock_guard lock(mutex_);
     DropExpiredLocked(dropped);
     while (!entries_.empty() && bytes_ + entry.bytes > options_.max_bytes) {
-      DropLocked(std::prev(entries_.end()), KeptLost::kEvicted, dropped);
+      DropLocked(std::prev(entries_.end()), KeptLost::kLimit, dropped);
     }
   }
   while (true) {
@@ -70,7 +70,7 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
     if (entry.lease != nullptr) break;
     const std::lock_guard lock(mutex_);
     if (entries_.empty()) return std::nullopt;
-    DropLocked(std::prev(entries_.end()), KeptLost::kEvicted, dropped);
+    DropLocked(std::prev(entries_.end()), KeptLost::kLimit, dropped);
   }
   const std::lock_guard lock(mutex_);
   entry.expires = options_.now() + options_.ttl;
@@ -106,7 +106,7 @@ int64_t KeptRuns::Relieve(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   while (freed < bytes && !entries_.empty()) {
     freed += entries_.back().bytes;
-    DropLocked(std::prev(entries_.end()), KeptLost::kPressure, dropped);
+    DropLocked(std::prev(entries_.end()), KeptLost::kReleased, dropped);
   }
   return freed;
 }
@@ -121,7 +121,7 @@ void KeptRuns::DropExpiredLocked(Entries& dropped) {
   const absl::Time now = options_.now();
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const auto next = std::next(entry);
-    if (entry->expires <= now) DropLocked(entry, KeptLost::kExpired, dropped);
+    if (entry->expires <= now) DropLocked(entry, KeptLost::kTtl, dropped);
     entry = next;
   }
 }

@@ -27,9 +27,10 @@
 
 namespace simgrad::server::service {
 
-// Why a kept run went. `kEvicted`: for newer ones. `kPressure`: its memory was needed for work.
-enum class KeptLost : uint8_t { kExpired, kEvicted, kPressure };
-inline constexpr std::array<const char*, 3> kKeptLostNames = {"expired", "evicted", "pressure"};
+// Why a kept run went: kLimit, for newer ones; kTtl, unused for so long; kReleased, as work needed
+// its memory.
+enum class KeptLost : uint8_t { kLimit, kTtl, kReleased };
+inline constexpr std::array<const char*, 3> kKeptLostNames = {"limit", "ttl", "released"};
 
 struct KeptRunsOptions {
   std::string replica;
@@ -64,6 +65,7 @@ class KeptRuns {
   int64_t Relieve(int64_t bytes);
   void DropExpired();
   Use use() const;
+  int64_t max_bytes() const { return options_.max_bytes; }
   absl::Duration ttl() const { return options_.ttl; }
 
  private:

@@ -456,9 +456,8 @@ metrics::LoadCollector::Values Server::Load() const {
     add("simgrad_cache_bytes", name, use.bytes);
     add("simgrad_cache_entries", name, use.entries);
   }
-  const KeptRuns::Use kept = service_->kept().use();
-  add("simgrad_cache_bytes", "kept_runs", kept.bytes);
-  add("simgrad_cache_entries", "kept_runs", kept.entries);
+  add("simgrad_tape_bytes", "host", service_->kept().use().bytes);
+  add("simgrad_tape_limit_bytes", "host", service_->kept().max_bytes());
   if (device_.host != nullptr) {
     const sim::HeldCode held = device_.host->held();
     add("simgrad_cache_bytes", "plans", held.plan_bytes);

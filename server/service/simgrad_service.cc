@@ -231,7 +231,7 @@ KeptRunsOptions LeasedFrom(scheduling::MemoryBudget& memory, metrics::ServerMetr
     return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
   };
   options.on_lost = [&metrics](KeptLost why) {
-    metrics.kept_runs_lost.at(kKeptLostNames[static_cast<size_t>(why)]).Increment();
+    metrics.tape_evictions.at(kKeptLostNames[static_cast<size_t>(why)]).Increment();
   };
   return options;
 }

@@ -205,7 +205,7 @@ TEST(KeptRollout, WhatDoesNotFitIsNotKeptAndTheLeastRecentlyUsedGoesForANewerOne
   RunningServer measured;
   HandleOf(Ask(measured, KeptRollout(5)));
   config.kept_run_bytes =
-      static_cast<int64_t>(2.5 * measured.Series().at("simgrad_cache_bytes{cache=\"kept_runs\"}"));
+      static_cast<int64_t>(2.5 * measured.Series().at("simgrad_tape_bytes{tier=\"host\"}"));
   RunningServer two(config);
   std::vector<std::string> handles;
   for (int i = 0; i < 2; ++i) handles.push_back(HandleOf(Ask(two, KeptRollout(5))));
@@ -213,8 +213,11 @@ TEST(KeptRollout, WhatDoesNotFitIsNotKeptAndTheLeastRecentlyUsedGoesForANewerOne
   handles.push_back(HandleOf(Ask(two, KeptRollout(5))));
   EXPECT_TRUE(Vjp(two, ObjectiveOf(handles[0])).status.ok());
   ExpectGone(Vjp(two, ObjectiveOf(handles[1])).status);
-  EXPECT_EQ(two.Series().at("simgrad_kept_runs_lost_total{reason=\"evicted\"}"), 1);
-  EXPECT_EQ(two.Series().at("simgrad_cache_entries{cache=\"kept_runs\"}"), 2);
+  EXPECT_EQ(two.Series().at("simgrad_tape_evictions_total{reason=\"limit\"}"), 1);
+  const auto series = two.Series();
+  const double one = measured.Series().at("simgrad_tape_bytes{tier=\"host\"}");
+  EXPECT_NEAR(series.at("simgrad_tape_bytes{tier=\"host\"}"), 2 * one, 0.1 * one);
+  EXPECT_EQ(series.at("simgrad_tape_limit_bytes{tier=\"host\"}"), config.kept_run_bytes);
 }
 
 TEST(KeptRollout, WorkThatNeedsTheMemoryGetsIt) {
@@ -222,8 +225,8 @@ TEST(KeptRollout, WorkThatNeedsTheMemoryGetsIt) {
   config.memory_limit_bytes = int64_t{64} << 20;
   config.kept_run_bytes = config.memory_limit_bytes;
   RunningServer server(config);
-  const std::string evicted = "simgrad_kept_runs_lost_total{reason=\"evicted\"}";
-  const std::string pressure = "simgrad_kept_runs_lost_total{reason=\"pressure\"}";
+  const std::string evicted = "simgrad_tape_evictions_total{reason=\"limit\"}";
+  const std::string pressure = "simgrad_tape_evictions_total{reason=\"released\"}";
   for (int i = 0; i < 500 && server.Series().at(evicted) == 0; ++i) {
     HandleOf(Ask(server, KeptRollout(50, 500)));
   }
@@ -240,7 +243,7 @@ TEST(KeptRollout, AKeptRunExpiresAndGivesItsMemoryBack) {
   RunningServer server(config);
   const std::string handle = HandleOf(Ask(server, KeptRollout(5)));
   ASSERT_TRUE(Eventually(
-      [&] { return server.Series().at("simgrad_kept_runs_lost_total{reason=\"expired\"}") == 1; }));
+      [&] { return server.Series().at("simgrad_tape_evictions_total{reason=\"ttl\"}") == 1; }));
   ExpectGone(Vjp(server, ObjectiveOf(handle)).status);
   EXPECT_EQ(server.Series().at("simgrad_memory_reserved_bytes{use=\"kept\"}"), 0);
 }

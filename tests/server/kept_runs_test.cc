@@ -71,7 +71,7 @@ TEST_F(KeptRunsTest, ARunLivesItsTimeAfterItsLastUse) {
   store->DropExpired();
   EXPECT_EQ(store->use().entries, 0);
   EXPECT_EQ(Held(), 0);
-  EXPECT_EQ(lost_[static_cast<size_t>(KeptLost::kExpired)], 1);
+  EXPECT_EQ(lost_[static_cast<size_t>(KeptLost::kTtl)], 1);
 }
 
 TEST_F(KeptRunsTest, TheLeastRecentlyUsedGoesForANewerOne) {
@@ -82,7 +82,7 @@ TEST_F(KeptRunsTest, TheLeastRecentlyUsedGoesForANewerOne) {
   handles.push_back(*store->Keep(SomeRun(2 * kRunBytes - 500), "ada"));
   EXPECT_TRUE(store->Find(handles[0], "ada").ok());
   EXPECT_FALSE(store->Find(handles[1], "ada").ok());
-  EXPECT_GE(lost_[static_cast<size_t>(KeptLost::kEvicted)], 1);
+  EXPECT_GE(lost_[static_cast<size_t>(KeptLost::kLimit)], 1);
   EXPECT_FALSE(store->Keep(SomeRun(100 * kRunBytes), "ada")) << "larger than all may be";
 }
 
@@ -96,7 +96,7 @@ TEST_F(KeptRunsTest, ReliefGivesMemoryBackButNotWhatAReversalReads) {
   EXPECT_GE(Held(), kRunBytes) << "the reversal still reads it";
   reversal = absl::CancelledError("done");
   EXPECT_EQ(Held(), 0);
-  EXPECT_EQ(lost_[static_cast<size_t>(KeptLost::kPressure)], 1);
+  EXPECT_EQ(lost_[static_cast<size_t>(KeptLost::kReleased)], 1);
 }
 
 }  // namespace

@@ -306,7 +306,7 @@ TEST(ServiceMetrics, EveryMetricMovesWhenWhatItCountsHappens) {
       // Of a GPU that fails: tests/server/device_test.cc.
       "simgrad_cuda_errors_total",
       // Of rollouts that are kept: tests/server/kept_rollout_test.cc.
-      "simgrad_kept_runs_lost_total",
+      "simgrad_tape_bytes", "simgrad_tape_limit_bytes", "simgrad_tape_evictions_total",
       // Of a crowd: tests/integration/transport_test.py.
       "simgrad_connections_rejected_total",
       // Of the certificate, where there is one: tests/integration/security_test.py.

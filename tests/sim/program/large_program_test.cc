@@ -137,9 +137,7 @@ TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
         {"simplify", 8, [&](PassBudget& b) { Simplify(world, {}, b); }},
         {"activity", 6, [&](PassBudget& b) { ActiveValues(world, nullptr, spec, b); }},
         {"detect", 17,
-         [&](PassBudget& b) {
-           DetectNonFinite(lowered, adjoint, adjoint.yields, &b);
-         }},
+         [&](PassBudget& b) { DetectNonFinite(lowered, adjoint, adjoint.yields, &b); }},
         {"print", 11, [&](PassBudget& b) { Print(lowered, &b); }},
         {"fingerprint", 8, [&](PassBudget& b) { Fingerprint(lowered.text, &b); }}};
     for (const Pass& pass : passes) {

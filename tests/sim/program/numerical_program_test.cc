@@ -181,10 +181,8 @@ TEST(LooksOf, AreThoseOfTheRegionsThatRun) {
   const NumericalProgram end = Lowered("end");
   const Region& step = end.program.step;
   const Region& terminal = *TerminalOf(end);
-  const std::vector<bool> in_step =
-      DetectNonFinite(end, step, step.yields).look;
-  const std::vector<bool> in_terminal =
-      DetectNonFinite(end, terminal, terminal.yields).look;
+  const std::vector<bool> in_step = DetectNonFinite(end, step, step.yields).look;
+  const std::vector<bool> in_terminal = DetectNonFinite(end, terminal, terminal.yields).look;
   const std::vector<bool> forward = LooksOf(end, LooksIn::kForward);
   EXPECT_GT(Count(in_step), 0u);
   for (size_t i = 0; i < forward.size(); ++i) EXPECT_EQ(forward[i], in_step[i] || in_terminal[i]);
@@ -199,8 +197,7 @@ TEST(LooksOf, TheStageCostIsLookedAtByTheExecutor) {
   ASSERT_NE(along.stage_cost, ValueId::kNone);
   EXPECT_FALSE(LooksOf(along, LooksIn::kForward)[Index(along.stage_cost)]);
   const Region& step = along.program.step;
-  EXPECT_TRUE(DetectNonFinite(along, step, step.yields)
-                  .look[Index(along.stage_cost)]);
+  EXPECT_TRUE(DetectNonFinite(along, step, step.yields).look[Index(along.stage_cost)]);
 }
 
 }  // namespace
