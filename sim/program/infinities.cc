@@ -29,6 +29,8 @@ class Reached {
       budget_.Visit(1 + static_cast<int64_t>(op.operands.size() + op.results.size()));
       if (op.code == kLiteral) {
         ReadLiteral(op);
+      } else if (op.code == kTape) {
+        Flow(op.attributes.primal, op.results[0]);
       } else if (op.code == kWhile) {
         ReadWhile(op);
       } else if (op.code == kFor) {

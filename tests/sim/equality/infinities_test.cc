@@ -26,15 +26,16 @@ Program Bounded(bool wrong) {
   const Var least = b.State("least", {});
   const Var low = b.LiteralArray({-kInf, -1.0, -kInf, 0.0}, {4});
   const Var high = b.LiteralArray({kInf, 0.5, 2.0, kInf}, {4});
-  const Var clipped = Min(Max(b.Literal(1.25, {4}) * x - b.Literal(0.125, {4}), low), high);
+  const Var clipped = Min(Max(b.Literal(0.75, {4}) * x - b.Literal(0.125, {4}), low), high);
   const Var positive = b.Event("positive", clipped, Comparison::kGt, b.Literal(0.0, {4}));
   const Var masked = Select(positive, clipped, b.Literal(kInf, {4}));
   const Var next = Min(b.Reduce(kReduceMin, masked), least);
   const Var reach = high - (wrong ? high : low);  // inf - inf is NaN
   const Var share = clipped / reach;
   b.Export("share", share);
-  b.AddObjective(
-      "sum", [&] { return b.Reduce(kSum, clipped) + b.Reduce(kSum, share); }, nullptr);
+  b.AddObjective("sum", nullptr, [&](const Vars& states, const Vars& exports) {
+    return b.Reduce(kSum, states[0]) + b.Reduce(kSum, exports[0]);
+  });
   b.SetNext({clipped, next});
   const auto world = b.Finish();
   EXPECT_TRUE(world.ok()) << world.status();
@@ -49,6 +50,7 @@ Work WorkOf(const Program& world, const std::string& preset, bool gradient) {
   work.batch.program = std::make_shared<const NumericalProgram>(*std::move(program));
   work.batch.instances = 21;
   work.batch.steps = 6;
+  for (uint64_t i = 0; i < 21; ++i) work.batch.instance_ids.push_back(i);
   work.batch.inputs.resize(world.inputs.size());
   Tensor x = Tensor::Zeros(DType::kF64, {21, 4});
   for (int64_t i = 0; i < 84; ++i) x.Set(i, 0.05 * static_cast<double>(i % 19) - 0.4);
@@ -69,7 +71,9 @@ TEST_P(InfiniteLiterals, HaveTheBitsOfTheReferenceAndAreNoBirths) {
     ASSERT_TRUE(observed.ok()) << observed.status();
     const auto difference = FirstDifference(*expected, *observed);
     EXPECT_FALSE(difference) << *difference;
-    for (const InstanceHealth& health : expected->result.health) EXPECT_TRUE(health.ok);
+    for (const InstanceHealth& health : expected->result.health) {
+      EXPECT_TRUE(health.ok) << health.step;
+    }
   }
 }
 
