@@ -57,12 +57,15 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
   entry.kept = std::move(kept);
   if (entry.bytes > options_.max_bytes) return std::nullopt;
   Entries dropped;
-  {
-    const std::lock_guard lock(mutex_);
-    DropExpiredLocked(dropped);
+  const auto make_room = [&] {  // under the lock
     while (!entries_.empty() && bytes_ + entry.bytes > options_.max_bytes) {
       DropLocked(std::prev(entries_.end()), KeptLost::kLimit, dropped);
     }
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    DropExpiredLocked(dropped);
+    make_room();
   }
   while (true) {
     dropped.clear();  // gives its memory back
@@ -73,6 +76,7 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
     DropLocked(std::prev(entries_.end()), KeptLost::kLimit, dropped);
   }
   const std::lock_guard lock(mutex_);
+  make_room();  // once more: others may have kept runs since
   entry.expires = options_.now() + options_.ttl;
   bytes_ += entry.bytes;
   std::string handle = entry.handle;

@@ -36,7 +36,12 @@ OF_QUEUE = {"SimgradQueueWaitFastBurn", "SimgradQueueWaitSlowBurn"}
 OF_AVAILABILITY = {"SimgradAvailabilityFastBurn", "SimgradAvailabilitySlowBurn"}
 OBJECTIVES = OF_QUEUE | OF_AVAILABILITY
 LIFE = {"SimgradNotReady", "SimgradTargetDown", "SimgradRestarted"}
-LIMITS = {"SimgradConnectionsRefused", "SimgradCallerLimited", "SimgradMemoryFilling"}
+LIMITS = {
+    "SimgradConnectionsRefused",
+    "SimgradCallerLimited",
+    "SimgradMemoryFilling",
+    "SimgradTapeMemory",
+}
 CERTIFICATE = {"SimgradCertificateExpiry"}
 # What no caller can bring about; promtool's unit tests cover them. Beside these stand the alerts on
 # metrics of deploy/expected_metrics.yml.
@@ -348,6 +353,17 @@ def many_balls(n):
         params={"k": 1.0},
         chunk_steps=10,
     )
+
+
+def test_the_alert_on_the_tape_fires_and_clears(tmp_path, rules_text):
+    """Kept rollouts fill it until the oldest go; unused for their time, all go."""
+    flags = ("--kept_run_bytes=1000000", "--kept_run_ttl=8s")
+    with watched_with(tmp_path, rules_text, *flags) as watch, watch.client() as client:
+        evicted = 'simgrad_tape_evictions_total{reason="limit"} > 0'
+        while not watch.prometheus.query(evicted):
+            assert client.rollout(BALL, **{**many_balls(10), "steps": 20}, keep=True).kept.handle
+        watch.fires({"SimgradTapeMemory"})
+        watch.clears()
 
 
 @contextlib.contextmanager

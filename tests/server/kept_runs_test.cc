@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
+#include <functional>
+#include <thread>
+#include <vector>
+
 #include "server/scheduling/memory_budget.h"
 #include "server/validation/request_error.h"
 
@@ -25,6 +30,7 @@ class KeptRunsTest : public ::testing::Test {
     options.ttl = absl::Minutes(10);
     options.max_bytes = max_bytes;
     options.lease = [this](int64_t bytes) -> std::shared_ptr<void> {
+      if (before_lease_) before_lease_();
       auto reservation = memory_.Reserve(bytes, scheduling::MemoryUse::kKept);
       if (!reservation) return nullptr;
       return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
@@ -36,6 +42,7 @@ class KeptRunsTest : public ::testing::Test {
   int64_t Held() const { return memory_.used(scheduling::MemoryUse::kKept); }
 
   scheduling::MemoryBudget memory_{100'000};
+  std::function<void()> before_lease_;
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::array<int, 3> lost_{};
 };
@@ -84,6 +91,22 @@ TEST_F(KeptRunsTest, TheLeastRecentlyUsedGoesForANewerOne) {
   EXPECT_FALSE(store->Find(handles[1], "ada").ok());
   EXPECT_GE(lost_[static_cast<size_t>(KeptLost::kLimit)], 1);
   EXPECT_FALSE(store->Keep(SomeRun(100 * kRunBytes), "ada")) << "larger than all may be";
+}
+
+TEST_F(KeptRunsTest, RunsThatAreKeptAtOnceStayWithinTheLimitTogether) {
+  constexpr int kCallers = 4;
+  const auto store = Store(2 * kRunBytes + 500);
+  // Each has looked for room before any takes memory.
+  std::barrier all_looked(kCallers);
+  before_lease_ = [&] { all_looked.arrive_and_wait(); };
+  std::vector<std::jthread> callers;
+  for (int i = 0; i < kCallers; ++i) {
+    callers.emplace_back([&] { EXPECT_TRUE(store->Keep(SomeRun(), "ada")); });
+  }
+  callers.clear();
+  EXPECT_LE(store->use().bytes, store->max_bytes());
+  EXPECT_EQ(store->use().entries, 2);
+  EXPECT_EQ(lost_[static_cast<size_t>(KeptLost::kLimit)], kCallers - 2);
 }
 
 TEST_F(KeptRunsTest, ReliefGivesMemoryBackButNotWhatAReversalReads) {

@@ -25,13 +25,11 @@ struct Kept {
         plans(kernel_options, options.most_plan_bytes, options.kernels.watch) {}
 
   KernelRequest RequestOf(const PlannedProgram& planned, Part part) const {
-    KernelRequest request = {planned.plan,        part,
-                             planned.adjoint,     planned.options,
-                             planned.adjoint_key, planned.adjoint_statements};
+    KernelRequest request = {planned.plan, part, planned.adjoint, planned.options,
+                             planned.adjoint_key};
     if (part == Part::kForward) {
       request.writer = planned.forward;
       request.key = planned.forward_key;
-      request.statements = planned.forward_statements;
     }
     if (part == Part::kNearZero) request.key = planned.near_zero_key;
     return request;

@@ -37,11 +37,11 @@ constexpr int kWriterRevision = 4;
 // Waiting for their best code; what finds no room asks again when it is used again.
 constexpr size_t kMostWaiting = 64;
 constexpr int kThreads = 2;
-// The best code of a program of so few statements is made at once: it takes a fraction of a second.
-constexpr int64_t kFewStatements = 1000;
-// That of a larger one is made when its quick code has run for about as long as the making takes,
-// as what runs once for a few steps is not worth it. Measured: 0.5 to 1 ms a statement.
-constexpr std::chrono::microseconds kRunPerStatement{300};
+// Best code takes five to ten times as long as quick code. Where that is a fraction of a second it is
+// made at once; else when quick code has run for about as long as the making takes, as what runs once
+// for a few steps is not worth it.
+constexpr std::chrono::milliseconds kSoonMade{50};
+constexpr int kRunsPerQuick = 5;
 // Names of compiles that were left.
 constexpr size_t kMostLeft = 4096;
 // How often a caller that waits looks whether to leave.
@@ -71,8 +71,9 @@ std::string NameOf(const std::string& key, Effort effort) {
   return key + (effort == Effort::kBest ? "b" : "q");
 }
 
-bool IsWorthBest(const KernelRequest& request, std::chrono::nanoseconds run) {
-  return request.statements <= kFewStatements || run >= request.statements * kRunPerStatement;
+bool IsWorthBest(const Kernel& quick) {
+  const std::chrono::nanoseconds run(quick.run_nanoseconds->load(std::memory_order_relaxed));
+  return quick.compile_time <= kSoonMade || run >= kRunsPerQuick * quick.compile_time;
 }
 
 struct Job {
@@ -209,7 +210,7 @@ std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request
   job->request.plan = nullptr;
   job->plan = request.plan;
   job->effort = effort;
-  job->then_best = wanted == Wanted::kSoonest && IsWorthBest(request, {});
+  job->then_best = wanted == Wanted::kSoonest;
   job->takes_best = wanted != Wanted::kQuick;
   job->is_covered = is_covered;
   job->is_background = is_background;
@@ -284,7 +285,8 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
     const bool has_best = index.count(NameOf(job->request.key, Effort::kBest)) != 0;
     KernelRequest next = job->request;
     next.plan = job->plan.lock();
-    if (job->then_best && !has_best && best.size() < kMostWaiting && next.plan != nullptr) {
+    if (job->then_best && !has_best && IsWorthBest(**result) && best.size() < kMostWaiting &&
+        next.plan != nullptr) {
       AskLocked(next, Wanted::kBest, false, /*is_background=*/true);
     }
   } else if (!absl::IsCancelled(result.status())) {
@@ -334,6 +336,7 @@ Loaded KernelCache::Shared::Make(const Job& job, const std::shared_ptr<const pla
     Loaded found = FromFolder(job);
     if (found.ok()) return found;
   }
+  const auto start = std::chrono::steady_clock::now();
   if (options.before_compile) options.before_compile(job.effort);
   if (plan == nullptr) return absl::CancelledError("nothing holds the plan any more");
   HeldMemory memory;
@@ -345,7 +348,6 @@ Loaded KernelCache::Shared::Make(const Job& job, const std::shared_ptr<const pla
           Cat("there is no memory now for the ", bytes, " bytes that compiling takes"));
     }
   }
-  const auto start = std::chrono::steady_clock::now();
   KernelOptions how = job.request.options;
   how.effort = job.effort;
   const absl::StatusOr<KernelObject> object = CompileKernel(
@@ -354,9 +356,9 @@ Loaded KernelCache::Shared::Make(const Job& job, const std::shared_ptr<const pla
   absl::StatusOr<Kernel> kernel = LoadKernel(*object, job.request.part);
   if (!kernel.ok()) return kernel.status();
   kernel->effort = job.effort;
+  kernel->compile_time = std::chrono::steady_clock::now() - start;
   if (job.effort == Effort::kBest) folder.Keep(job.request.key, FileOf(*object));
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = std::chrono::duration<double>(kernel->compile_time).count();
   options.watch->Compiled(
       job.effort == Effort::kBest ? CompileQuality::kBest : CompileQuality::kQuick, seconds);
   std::lock_guard<std::mutex> lock(mutex);
@@ -468,8 +470,7 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
   }
   if (wanted != Wanted::kBest) {
     if (auto kernel = found(Effort::kQuick)) {
-      const std::chrono::nanoseconds run(kernel->run_nanoseconds->load(std::memory_order_relaxed));
-      const bool asks = wanted == Wanted::kSoonest && IsWorthBest(request, run) &&
+      const bool asks = wanted == Wanted::kSoonest && IsWorthBest(*kernel) &&
                         shared_->best.size() < kMostWaiting &&
                         shared_->hopeless.count(request.key) == 0;
       if (asks) shared_->AskLocked(request, Wanted::kBest, false, /*is_background=*/true);

@@ -3,9 +3,9 @@
 // Compiling happens on threads of the cache, so a caller leaves when its `stop` says so. A compile
 // that nobody has a claim to any more does not begin. One that has begun ends with the function at
 // hand; the next time that it is left it goes on to its end, for the callers that come back.
-// A miss is compiled quickly. The best code follows in the background: of a small program at once, of
-// a large one when its quick code has run for about as long as the making takes. It is kept in the
-// folder, and is found from then on. Both give the same bits.
+// A miss is compiled quickly. The best code follows in the background: at once where the quick compile
+// took milliseconds, else when quick code has run for about as long as the making takes. It is kept in
+// the folder, and is found from then on. Both give the same bits.
 // Requests for one structure share one compile. Least recently used kernels go above a bound.
 // A compile that a caller waits for is part of the caller's memory (CompileBytes), and asks the watch for its own
 // when the last such caller leaves; so does the best code that follows. What waits in a queue holds no plan.
@@ -34,7 +34,6 @@ struct KernelRequest {
   WriterOptions writer;
   KernelOptions options;  // without the effort
   std::string key;        // KeyOf these
-  int64_t statements = 0;
 };
 
 // Of the structure of the part, what is recorded, the processor, the code writer and LLVM.

@@ -138,23 +138,27 @@ TEST_F(KernelCacheTest, CodeIsExecutableAndNothingIsAlsoWritable) {
   EXPECT_EQ(other.use().loaded_from_disk, 1u);
 }
 
-TEST_F(KernelCacheTest, TheBestCodeOfManyStatementsIsMadeWhenQuickCodeHasRunForLong) {
+TEST_F(KernelCacheTest, BestCodeThatTakesLongIsMadeWhenQuickCodeHasRunForLong) {
+  constexpr std::chrono::milliseconds kQuick{100};
   std::atomic<int> best{0};
   KernelCache cache({.folder = folder_, .before_compile = [&](Effort effort) {
                        best += effort == Effort::kBest ? 1 : 0;
+                       std::this_thread::sleep_for(kQuick);
                      }});
-  KernelRequest request = RequestOf(LineProgram(0.5));
-  request.statements = 10'000;
-  // Three runs of 1 s each: 0.3 ms a statement.
-  for (int run = 0; run < 3; ++run) {
+  const KernelRequest request = RequestOf(LineProgram(0.5));
+  // Quick code took kQuick or more, so four times that is too little.
+  for (int run = 0; run < 4; ++run) {
     const auto kernel = cache.Get(request, Wanted::kSoonest, {});
     ASSERT_TRUE(kernel.ok());
     EXPECT_EQ((*kernel)->effort, Effort::kQuick);
-    EXPECT_EQ(best, 0);
-    *(*kernel)->run_nanoseconds += 1'000'000'000;
+    EXPECT_GE((*kernel)->compile_time, kQuick);
+    *(*kernel)->run_nanoseconds += std::chrono::nanoseconds(kQuick).count();
   }
+  const auto quick = cache.Get(request, Wanted::kSoonest, {});
+  ASSERT_TRUE(quick.ok());
   EXPECT_EQ(cache.use().compiled, 1u);
-  EXPECT_TRUE(cache.Get(request, Wanted::kSoonest, {}).ok());
+  EXPECT_EQ(best, 0);
+  *(*quick)->run_nanoseconds += 5 * (*quick)->compile_time.count();
   const auto is_best = [&] {
     const auto kernel = cache.Get(request, Wanted::kSoonest, {});
     return kernel.ok() && (*kernel)->effort == Effort::kBest;
