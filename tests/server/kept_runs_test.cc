@@ -95,7 +95,9 @@ TEST_F(KeptRunsTest, TheLeastRecentlyUsedGoesForANewerOne) {
 
 TEST_F(KeptRunsTest, RunsThatAreKeptAtOnceStayWithinTheLimitTogether) {
   constexpr int kCallers = 4;
-  const auto store = Store(2 * kRunBytes + 500);
+  const auto other = Store(50'000);
+  EXPECT_TRUE(other->Keep(SomeRun(), "ada"));
+  const auto store = Store(other->use().bytes * 5 / 2);
   // Each has looked for room before any takes memory.
   std::barrier all_looked(kCallers);
   before_lease_ = [&] { all_looked.arrive_and_wait(); };
