@@ -29,7 +29,7 @@ enum class Way { kCancel, kDeadline, kKilledClient, kStoppedReader };
 
 // Of the methods that take work. GetServerInfo and ListWorlds answer from what the server holds, on the
 // thread that took the call: they have no phase in which something could end them.
-const char* const kRpcs[] = {"Rollout", "Gradient", "DescribeProgram"};
+constexpr int kRpcCount = 4;
 const char* const kPhases[] = {"Queued",    "Preparing", "Forward",
                                "Recompute", "Adjoint",   "Streaming"};
 const char* const kWays[] = {"Cancel", "Deadline", "KilledClient", "StoppedReader"};
@@ -38,7 +38,7 @@ struct Cell {
   Rpc rpc;
   Phase phase;
   Way way;
-  std::string rpc_name() const { return kRpcs[static_cast<int>(rpc)]; }
+  std::string rpc_name() const { return NameOf(rpc); }
   std::string name() const {
     return rpc_name() + kPhases[static_cast<int>(phase)] + kWays[static_cast<int>(way)];
   }
@@ -52,8 +52,14 @@ std::string WhyImpossible(const Cell& cell) {
       (cell.phase == Phase::kRecompute || cell.phase == Phase::kAdjoint)) {
     return "a rollout has no reverse pass";
   }
+  if (cell.rpc == Rpc::kVjp && cell.phase == Phase::kForward) {
+    return "the forward pass of a reversal was made by the rollout that was kept";
+  }
   if (cell.way == Way::kStoppedReader && !runs) {
     return "nothing was sent yet, so a caller that waits is no reader that stopped";
+  }
+  if (cell.way == Way::kStoppedReader && cell.rpc == Rpc::kVjp && cell.phase != Phase::kStreaming) {
+    return "a reversal sends progress alone until it is done";
   }
   if (cell.way == Way::kStoppedReader && cell.phase == Phase::kRecompute) {
     return "a reverse pass sends progress alone, which never waits for a reader: what was sent "
@@ -65,7 +71,7 @@ std::string WhyImpossible(const Cell& cell) {
 
 std::vector<Cell> AllCells() {
   std::vector<Cell> cells;
-  for (int rpc = 0; rpc < 3; ++rpc) {
+  for (int rpc = 0; rpc < kRpcCount; ++rpc) {
     for (int phase = 0; phase < 6; ++phase) {
       for (int way = 0; way < 4; ++way) {
         cells.push_back({static_cast<Rpc>(rpc), static_cast<Phase>(phase), static_cast<Way>(way)});
@@ -184,7 +190,37 @@ std::string LargestRequest(Rpc rpc) {
   return rollout.SerializeAsString();
 }
 
-std::string RequestOf(const Cell& cell) {
+// The gradient whose rollout is kept to be reversed.
+v1::GradientRequest KeptGradient(Phase phase) {
+  if (phase == Phase::kPreparing) return LargestGradient(0.5);
+  if (phase != Phase::kStreaming) return LongReverse();
+  v1::GradientRequest request;
+  request.ParseFromString(
+      RolloutOrGradient(Rpc::kGradient, LargeStates(), [](v1::RolloutSpec&) {}));
+  return request;
+}
+
+// Keeps a rollout first.
+std::string ReversalOf(RunningServer& server, Phase phase) {
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = KeptGradient(phase).spec();
+  rollout.mutable_keep();
+  const auto kept = Ask(server, rollout);
+  EXPECT_TRUE(kept.status.ok()) << kept.status.error_message();
+  v1::VjpRequest request;
+  if (!kept.status.ok()) return "";
+  request.set_handle(kept.result().kept().handle());
+  EXPECT_FALSE(request.handle().empty());
+  if (phase == Phase::kPreparing) {  // an adjoint that was not kept for
+    const v1::NamedTensor& state = rollout.spec().initial(0);
+    request.add_wrt()->set_kind(v1::INPUT_KIND_STATE);
+    request.mutable_wrt(0)->set_name(state.name());
+  }
+  return request.SerializeAsString();
+}
+
+std::string RequestOf(const Cell& cell, RunningServer& server) {
+  if (cell.rpc == Rpc::kVjp) return ReversalOf(server, cell.phase);
   const bool rollout = cell.rpc == Rpc::kRollout;
   switch (cell.phase) {
     case Phase::kQueued:
@@ -252,6 +288,11 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
     return SumOf(*server_, "grpc_server_started_total",
                  "grpc_method=\"" + cell().rpc_name() + "\"");
   }
+  // Of these, the good requests.
+  double GoodOnes() const {
+    const bool asked = cell().rpc == Rpc::kRollout || cell().rpc == Rpc::kGradient;
+    return asked ? static_cast<double>(good_->asked()) : 0;
+  }
   double Handled() {
     return SumOf(*server_, "grpc_server_handled_total",
                  "grpc_method=\"" + cell().rpc_name() + "\"");
@@ -301,6 +342,9 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
       case Phase::kForward:
         return victim.stage() == Stage::kForward;
       case Phase::kRecompute:
+        if (cell().rpc == Rpc::kVjp) {
+          return server.queue().running() > 0 && victim.stage() == Stage::kNone;
+        }
         return victim.stage() == Stage::kForwardDone;
       case Phase::kAdjoint:
         return victim.stage() == Stage::kAdjoint;
@@ -332,7 +376,7 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
 
   void StartServer(absl::Duration slow_reader_timeout = absl::Seconds(60)) {
     server_ = std::make_unique<RunningServer>(Config(cell(), slow_reader_timeout));
-    request_ = RequestOf(cell());
+    request_ = RequestOf(cell(), *server_);
     good_ = std::make_unique<GoodRequests>(*server_);
     for (const auto& [series, value] : server_->Series()) lost_[series] = value;
   }
@@ -445,7 +489,7 @@ void CancelMatrix::LetDeadlinePass() {
       blockers_.clear();
       held_.clear();
       good_->End();
-      const bool arrived = Started() - (cell().rpc == Rpc::kDescribe ? 0 : good_->asked()) >= 1;
+      const bool arrived = Started() - GoodOnes() >= 1;
       if (arrived && cell().rpc == Rpc::kDescribe) return ExpectGivenBack(due, GivenBackWithin());
       ASSERT_TRUE(Eventually([&] { return Handled() == Started(); }));
       // A deadline that passes after the last byte left is late to the caller only.
@@ -532,9 +576,9 @@ TEST(CancelMatrixTable, CellsThatCannotBeHaveAReason) {
   for (const Cell& cell : AllCells()) {
     if (!WhyImpossible(cell).empty()) reasons.insert(WhyImpossible(cell));
   }
-  EXPECT_EQ(AllCells().size(), 72u);
-  EXPECT_EQ(PossibleCells().size(), 41u);
-  EXPECT_EQ(reasons.size(), 4u);
+  EXPECT_EQ(AllCells().size(), 96u);
+  EXPECT_EQ(PossibleCells().size(), 57u);
+  EXPECT_EQ(reasons.size(), 6u);
 }
 
 }  // namespace

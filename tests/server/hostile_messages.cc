@@ -375,7 +375,112 @@ HostileMessage LongList(Dice& dice) {
   return message;
 }
 
+// ---- Rollouts that are kept, and their reversals ----
+
+constexpr int64_t kKeptSteps = 20;
+constexpr int64_t kKeptInstances = 4;
+
+// Of a shape that is right, or not.
+void AddSomeTensor(google::protobuf::RepeatedPtrField<v1::NamedTensor>* list, const char* name,
+                   std::vector<int64_t> shape, Dice& dice) {
+  if (dice.OneIn(6)) shape[static_cast<size_t>(dice.Below(static_cast<int64_t>(shape.size())))]++;
+  if (dice.OneIn(12)) shape.pop_back();
+  int64_t count = 1;
+  for (const int64_t dim : shape) count *= dim;
+  AddTensor(list, name, std::vector<double>(static_cast<size_t>(count), 0.5), shape);
+}
+
+// Right as long as dice say nothing else.
+v1::VjpRequest SomeReversal(Dice& dice, const std::string& handle) {
+  v1::VjpRequest request;
+  request.set_handle(dice.OneIn(16) ? handle.substr(1) : handle);
+  const char* const names[] = {"y", "v", "height", "n0"};
+  const int64_t last_state = dice.Below(3), last_trajectory = dice.Below(3);
+  for (int64_t n = dice.Below(4); n > 0; --n) {
+    v1::Cotangent& cotangent = *request.add_cotangents();
+    for (int64_t i = 0; i < last_state; ++i) {
+      AddSomeTensor(cotangent.mutable_final_state(), names[i], {kKeptInstances, 1}, dice);
+    }
+    for (int64_t i = 0; i < last_trajectory; ++i) {
+      AddSomeTensor(cotangent.mutable_trajectory(), names[i], {kKeptInstances, kKeptSteps + 1, 1},
+                    dice);
+    }
+  }
+  if (dice.OneIn(2)) {
+    for (int64_t i = 0; i < kKeptInstances; ++i) request.add_weights(static_cast<double>(i));
+  }
+  if (dice.OneIn(3)) request.add_wrt()->set_name(names[dice.Below(4)]);
+  request.set_return_tree(dice.OneIn(4));
+  return request;
+}
+
+void LengthenReversal(v1::VjpRequest& request, Dice& dice, std::string& family) {
+  const int64_t n = dice.Doubling(12);
+  const int64_t what = dice.Below(5);
+  for (int64_t i = 0; i < n; ++i) {
+    if (what == 0) {
+      request.add_cotangents();
+      if (request.cotangents_size() > 1) {
+        *request.mutable_cotangents()->rbegin() = request.cotangents(0);
+      }
+    }
+    if (what == 1) request.add_wrt()->set_name("n" + std::to_string(i));
+    if (what == 2) request.add_weights(1.0);
+    if (what == 3) request.add_loops()->set_truncated(1);
+    if (what == 4) *request.mutable_handle() += "0";
+  }
+  family = "long reversal " + std::to_string(what) + " of " + std::to_string(n);
+}
+
+HostileMessage KeptWoven(Dice& dice) {
+  const v1::Program program = Woven(dice);
+  v1::RolloutRequest request;
+  *request.mutable_spec() = SpecOf(program, dice);
+  request.mutable_spec()->mutable_policy()->set_preset(kPresets[dice.Below(5)]);
+  request.mutable_spec()->set_objective(ObjectiveOf(program));
+  v1::KeepOptions& keep = *request.mutable_keep();
+  for (const v1::Input& input : program.inputs()) {
+    if (dice.OneIn(4)) keep.add_wrt()->set_name(input.name());
+    if (dice.OneIn(4)) keep.add_cotangent_final_state(input.name());
+    if (dice.OneIn(4)) keep.add_cotangent_trajectory(input.name());
+  }
+  if (dice.OneIn(4)) keep.add_loops()->set_site("loop1");
+  if (dice.OneIn(3)) Spoil(keep, dice);
+  return {Rpc::kRollout, DeterministicBytes(request), "kept woven"};
+}
+
 }  // namespace
+
+v1::RolloutRequest RolloutToReverse() {
+  v1::RolloutRequest request;
+  *request.mutable_spec() = BallGradient(kKeptSteps, kKeptInstances).spec();
+  request.mutable_keep()->add_cotangent_final_state("y");
+  request.mutable_keep()->add_cotangent_trajectory("v");
+  return request;
+}
+
+HostileMessage MakeHostileReversal(uint64_t seed, uint64_t index, const std::string& handle) {
+  Dice dice(~(seed * 0x9E3779B97F4A7C15u + index));
+  const int64_t kind = dice.Below(100);
+  if (kind < 30) return KeptWoven(dice);
+  v1::VjpRequest request = SomeReversal(dice, handle);
+  HostileMessage message{Rpc::kVjp, "", "reversal"};
+  if (kind >= 50 && kind < 70) {
+    for (int64_t n = dice.Between(1, 3); n > 0; --n) Spoil(request, dice);
+    message.family = "spoilt reversal";
+  }
+  if (kind >= 70 && kind < 78) {
+    AddUnknown(request, dice);
+    message.family = "reversal with an unknown field";
+  }
+  if (kind >= 78 && kind < 90) LengthenReversal(request, dice, message.family);
+  message.request = DeterministicBytes(request);
+  if (kind >= 90) {
+    Damage(message.request, dice);
+    message.family = "damaged reversal";
+  }
+  return message;
+}
 
 HostileMessage MakeHostileMessage(uint64_t seed, uint64_t index) {
   Dice dice(seed * 0x9E3779B97F4A7C15u + index);

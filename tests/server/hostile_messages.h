@@ -2,12 +2,14 @@
 //
 // Each index belongs to a family: woven programs of loops alone, damaged programs and bytes, loops
 // nested in every region with carried values that move on, lists that double until they are
-// refused, fields that nobody knows, and wide work. Threads: pure.
+// refused, fields that nobody knows, and wide work. Others keep rollouts and reverse one.
+// Threads: pure.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "simgrad/v1/simgrad.pb.h"
 #include "tests/server/victim_call.h"
 
 namespace simgrad::server {
@@ -19,5 +21,9 @@ struct HostileMessage {
 };
 
 HostileMessage MakeHostileMessage(uint64_t seed, uint64_t index);
+
+// A small rollout that is kept, and messages that reverse it by its handle, or keep others.
+v1::RolloutRequest RolloutToReverse();
+HostileMessage MakeHostileReversal(uint64_t seed, uint64_t index, const std::string& handle);
 
 }  // namespace simgrad::server

@@ -20,6 +20,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -39,6 +40,7 @@ constexpr int64_t kMostBytes = int64_t{256} << 20;
 bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
 // About two minutes of two cores.
 uint64_t MessageCount() { return IsLong() ? 200'000 : 6'000; }
+uint64_t ReversalCount() { return IsLong() ? 20'000 : 1'000; }
 
 double ProcessorSeconds() {
   timespec now{};
@@ -65,9 +67,7 @@ void ForgetPeak() {
 
 // One call with bytes as its request; what comes is counted and thrown away.
 grpc::Status Send(RunningServer& server, const HostileMessage& message) {
-  const char* const methods[] = {"Rollout", "Gradient", "DescribeProgram"};
-  const std::string path =
-      std::string("/simgrad.v1.Simgrad/") + methods[static_cast<int>(message.rpc)];
+  const std::string path = std::string("/simgrad.v1.Simgrad/") + NameOf(message.rpc);
   grpc::GenericStub stub(server.channel());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
@@ -148,6 +148,7 @@ Cost Measure(RunningServer& server, const HostileMessage& message) {
 bool IsAnswer(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::OK:
+    case grpc::StatusCode::NOT_FOUND:  // a handle
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::UNIMPLEMENTED:
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
@@ -177,19 +178,21 @@ config::ServerConfig Config() {
   return config;
 }
 
-TEST(HostileMessages, TakeNoTimeNoMemoryAndNothingFromOthers) {
+using Make = std::function<HostileMessage(RunningServer&, uint64_t index)>;
+
+void ExpectHarmless(uint64_t count, const Make& make) {
   RunningServer server(Config());
   GoodRequests good(server);
   const double slack = IsLong() ? 1 : 5;
   const char* const only = std::getenv("SIMGRAD_HOSTILE_ONLY");
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 0;
-  const uint64_t last = only != nullptr ? first + 1 : MessageCount();
+  const uint64_t last = only != nullptr ? first + 1 : count;
   std::map<int, int64_t> codes;
   double worst_seconds = 0;
   int64_t worst_bytes = 0;
   std::string slowest, largest;
   for (uint64_t index = first; index < last; ++index) {
-    const HostileMessage message = MakeHostileMessage(kSeed, index);
+    const HostileMessage message = make(server, index);
     SCOPED_TRACE("seed " + std::to_string(kSeed) + " index " + std::to_string(index) + ": " +
                  message.family);
     // One round of good requests beside every fourth; they take some milliseconds of the same time.
@@ -217,8 +220,8 @@ TEST(HostileMessages, TakeNoTimeNoMemoryAndNothingFromOthers) {
       static_cast<unsigned long long>(last - first), static_cast<unsigned long long>(kSeed),
       worst_seconds, slowest.c_str(), static_cast<double>(worst_bytes) / (1 << 20),
       largest.c_str());
-  for (const auto& [code, count] : codes)
-    std::printf("code %d: %lld\n", code, static_cast<long long>(count));
+  for (const auto& [code, times] : codes)
+    std::printf("code %d: %lld\n", code, static_cast<long long>(times));
   EXPECT_TRUE(only != nullptr || codes.size() >= 3);  // they are not all refused, nor all run
   EXPECT_TRUE(Eventually([&] { return IsIdle(server); }));
   good.Once();
@@ -232,10 +235,27 @@ TEST(HostileMessages, TakeNoTimeNoMemoryAndNothingFromOthers) {
   }));
 }
 
+TEST(HostileMessages, TakeNoTimeNoMemoryAndNothingFromOthers) {
+  ExpectHarmless(MessageCount(),
+                 [](RunningServer&, uint64_t index) { return MakeHostileMessage(kSeed, index); });
+}
+
+TEST(HostileMessages, ThatKeepAndReverseDoNoHarmEither) {
+  ExpectHarmless(ReversalCount(), [](RunningServer& server, uint64_t index) {
+    const auto kept = Ask(server, RolloutToReverse());
+    EXPECT_TRUE(kept.status.ok()) << kept.status.error_message();
+    if (!kept.status.ok()) return HostileMessage{};
+    EXPECT_TRUE(kept.result().has_kept());
+    return MakeHostileReversal(kSeed, index, kept.result().kept().handle());
+  });
+}
+
 TEST(HostileMessages, AreTheSameForTheSameSeedAndIndex) {
   for (uint64_t index = 0; index < 200; ++index) {
     const HostileMessage once = MakeHostileMessage(kSeed, index);
     EXPECT_TRUE(once.request == MakeHostileMessage(kSeed, index).request) << once.family;
+    const HostileMessage reversal = MakeHostileReversal(kSeed, index, "a.handle");
+    EXPECT_TRUE(reversal.request == MakeHostileReversal(kSeed, index, "a.handle").request);
   }
 }
 

@@ -75,6 +75,12 @@ grpc::Status Call(const VictimOptions& options, grpc::ClientContext& context,
     return ReadAll<v1::RolloutResponse>(stub->Rollout(&context, request), options.reads_until,
                                         listener);
   }
+  if (options.rpc == Rpc::kVjp) {
+    v1::VjpRequest request;
+    request.ParseFromString(options.request);
+    return ReadAll<v1::GradientResponse>(stub->Vjp(&context, request), options.reads_until,
+                                         listener);
+  }
   v1::GradientRequest request;
   request.ParseFromString(options.request);
   return ReadAll<v1::GradientResponse>(stub->Gradient(&context, request), options.reads_until,

@@ -16,7 +16,12 @@
 
 namespace simgrad::server {
 
-enum class Rpc { kRollout, kGradient, kDescribe };
+enum class Rpc { kRollout, kGradient, kDescribe, kVjp };
+// Its name in the service.
+inline const char* NameOf(Rpc rpc) {
+  constexpr const char* kNames[] = {"Rollout", "Gradient", "DescribeProgram", "Vjp"};
+  return kNames[static_cast<int>(rpc)];
+}
 
 // What a reader has seen of an answer; later ones are larger.
 enum class Stage : int { kNone, kForward, kForwardDone, kAdjoint, kPieces, kEnded };
