@@ -210,6 +210,10 @@ void StreamingCall::ResumeAfterReader() {
 }
 
 absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
+  // A reversal whose rollout is run again, since nothing of it could be taken over.
+  if (prepared_.kept != nullptr && phase == sim::WorkPhase::kForward) {
+    phase = sim::WorkPhase::kRecompute;
+  }
   if (!dropped_) {
     where_ =
         phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
@@ -263,11 +267,12 @@ void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
 }
 
 void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
+  // Its rollout told what happened.
+  if (prepared_.kept != nullptr) return OnRecompute(chunk.diagnostics.steps);
   const WithinStage encode(clock_, Stage::kEncode);
   context_.metrics->RecordForward(chunk.diagnostics, sites_);
   context_.metrics->RecordSteps(metrics::Direction::kForward,
                                 chunk.diagnostics.steps * record_.instances);
-  if (prepared_.kept != nullptr) return;  // the rollout told it
   for (const v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
            prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
     Post(part);
