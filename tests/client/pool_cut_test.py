@@ -49,6 +49,14 @@ def test_parts_begin_at_multiples_of_256_ids():
     assert np.concatenate([s.rows for s in shards]).tolist() == list(range(N))
 
 
+@pytest.mark.parametrize("ids", [{}, {"instance_ids": np.random.default_rng(0).permutation(4 * N)[:N].tolist()}])
+def test_parts_are_cut_again_as_they_were(ids):
+    cutter, shards = cut(gradient(**ids), shares=(2, 1, 3), most=300)
+    again = cutter.cut_as([s.instances for s in shards])
+    assert len(again) == len(shards) > 3
+    assert all((a.rows == b.rows).all() and (a.ids == b.ids).all() for a, b in zip(again, shards))
+
+
 def test_parts_follow_the_shares():
     _, shards = cut(gradient(), shares=(3, 1))
     assert [s.instances for s in shards] == [768, 232]

@@ -91,13 +91,14 @@ def test_what_is_not_kept_is_replayed(start):
         assert_same(made, client.gradient(BALL, cotangents=cotangents(2), **WORK))
 
 
-def test_a_pool_replays(start):
+def test_a_pool_knows_which_server_keeps_a_batch_that_is_not_cut(start):
     servers = [start(), start()]
     with sg.Pool([f"127.0.0.1:{server.port}" for server in servers]) as pool:
-        kept = pool.rollout(BALL, keep=FOR_BOTH, **WORK)
-        made = kept.vjp(cotangents(3))
-        assert made.replayed
-        assert_same(made, pool.gradient(BALL, cotangents=cotangents(3), **WORK))
+        for seed in range(4):  # they take turns
+            kept = pool.rollout(BALL, keep=FOR_BOTH, **WORK)
+            made = kept.vjp(cotangents(seed))
+            assert made.reused and not made.replayed
+            assert_same(made, pool.gradient(BALL, cotangents=cotangents(seed), **WORK))
 
 
 def test_what_is_wrong_is_named_by_its_field(client):

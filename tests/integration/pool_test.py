@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from live_server import LiveServer
 from same_bits import unequal
 
 import simgrad as sg
+from simgrad.pool.kept_shards import KeptShards
 
 BALL = sg.World("bouncing_ball", contact="projection", elements=4)
 CLAMPED = sg.World("bouncing_ball", contact="projection", elements=4, clamp=False)
@@ -341,6 +343,61 @@ def test_a_killed_server_loses_nothing(one, start):
         assert unequal(expected, stream.result) == []
         again = pool.rollout(BALL, **work)
         assert unequal(expected, again) == [] and again.tries == 1
+
+
+KEPT = dict(policy="bf16_safe", objective="final_height", record=["v"])
+
+
+def cotangent(seed):
+    random = np.random.default_rng(seed)
+    return sg.Cotangents({"y": random.normal(size=(N, 4))}, {"v": random.normal(size=(N, 41, 4))})
+
+
+@pytest.mark.parametrize("ids", ["in order", "shuffled"])
+def test_a_kept_rollout_is_reversed_by_the_servers_of_its_shards(one, pool, ids):
+    """Six shards of at most 512 on three servers."""
+    shuffled = np.random.default_rng(4).permutation(4 * N)[:N].tolist()
+    work = ball(**KEPT, **({"instance_ids": shuffled} if ids == "shuffled" else {}))
+    run = pool.rollout(CLAMPED, keep=sg.Keep(state=["y"], trajectory=["v"]), **work)
+    asked = [cotangent(seed) for seed in range(2)]
+    for made, sent in zip(run.vjps(asked, weights=weights(), return_tree=True), asked):
+        assert made.reused and not made.replayed and len(made.request_id.split(", ")) >= 3
+        whole = one.gradient(CLAMPED, cotangents=sent, weights=weights(), return_tree=True, **work)
+        assert unequal(whole, made) == []
+    assert unequal(one.gradient(CLAMPED, **work, wrt=["k"]), run.vjp(None, wrt=["k"])) == []
+
+
+def noting(calls, name, method):
+    def call(*arguments, **options):
+        calls.append(name)
+        return method(*arguments, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("how", ["expires", "dies"])
+def test_a_lost_shard_alone_is_simulated_again(one, start, how):
+    stays, goes = start(*FLAGS), start(*FLAGS, "--kept_run_ttl=1s")
+    with sg.Pool([goes.target, stays.target], timeout=60) as pool:
+        run = pool.rollout(CLAMPED, keep=sg.Keep(state=["y"], trajectory=["v"]), **ball(**KEPT))
+        first = run.vjp(cotangent(1))
+        assert first.reused and not first.replayed
+        calls = []
+        stub = next(s for s in pool._servers.known() if s.target == stays.target).stub
+        for name in ("Vjp", "Gradient"):
+            setattr(stub, name, noting(calls, name, getattr(stub, name)))
+        if how == "dies":
+            os.kill(goes.process.pid, signal.SIGKILL)
+        else:
+            time.sleep(1.5)
+        again = run.vjp(cotangent(1))
+        assert again.replayed and not again.reused
+        assert calls.count("Vjp") == 1  # of its own shard
+        if how == "expires":
+            kept = {s.target for s in KeptShards.of(run.kept.handle)._shards if s.handle}
+            assert kept == {stays.target}
+        whole = one.gradient(CLAMPED, cotangents=cotangent(1), **ball(**KEPT))
+        assert unequal(whole, first) == [] and unequal(whole, again) == []
 
 
 def test_without_any_server_the_error_says_so(start):

@@ -7,7 +7,7 @@ import numpy as np
 from simgrad.program_text import ProgramText
 
 # Where an answer comes from, and how long it took.
-OF_THE_RUN = {"device", "request_id", "seconds", "tries"}
+OF_THE_RUN = {"device", "request_id", "seconds", "tries", "reused", "replayed"}
 
 
 def unequal(a, b, path="result"):

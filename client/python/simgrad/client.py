@@ -638,16 +638,28 @@ class Client:
     def _vjp(
         self,
         world: World,
-        handle: str,
+        kept: KeptRun,
         asked: Sequence[simgrad_pb2.GradientRequest],
         on_nonfinite: str,
         timeout: float | None,
         retry: Retry | bool | None,
     ) -> list[results.Gradient]:
         """The gradients that `asked` asks for; their specs have no tensors."""
-        message = request.vjp_request(handle, asked)
-        ask = self._asking(world, asked[0])
+        message = request.vjp_request(kept.handle, asked)
         call = self._new_call(timeout, retry, asked[0])
+        start = self._starter(self._stub.Vjp, world, message, call, timeout, retry)
+        return self._gradients(world, asked[0], call, start, on_nonfinite)
+
+    def _gradients(
+        self,
+        world: World,
+        message: simgrad_pb2.GradientRequest,
+        call: Call,
+        start: Callable[[float], Any],
+        on_nonfinite: str,
+    ) -> list[results.Gradient]:
+        """All gradients of the answer that `start` begins."""
+        ask = self._asking(world, message)
 
         def finish(result: results.Rollout) -> None:
             _name_lines(result, world)
@@ -657,7 +669,7 @@ class Client:
 
         stream = Stream(
             call,
-            self._starter(self._stub.Vjp, world, message, call, timeout, retry),
+            start,
             lambda: Assembly(False, ask),
             observer_of(False),
             finish,

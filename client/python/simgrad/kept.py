@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     OneCotangent = Cotangents | Mapping[str, Arrays] | None
 
-_GONE = "TAPE_GONE"
+
+def is_gone(error: errors.SimgradError) -> bool:
+    """Whether it says that a server keeps a run no more."""
+    return isinstance(error, errors.NotFound) and error.reason == "TAPE_GONE"
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,11 @@ class KeptRun:
     """A rollout under the handle of its server, and what asks for its gradient where that is lost.
 
     Attributes:
-      handle: what the server knows it by; empty where it keeps nothing (no memory was left, it is of
-        an older version, or the client is a Pool). It is good for the caller that kept the run, alone.
+      handle: what the server knows it by; empty where it keeps nothing (no memory was left, or it is of
+        an older version). It is good for the caller that kept the run, alone. That of a Pool names the
+        server of each shard.
       seconds: how long after its last use the server keeps it, at most.
+      spec: the work; it is what asks for the gradient as a whole.
     """
 
     def __init__(
@@ -66,7 +71,7 @@ class KeptRun:
         self.seconds = answer.seconds
         self._client = client
         self._world = world
-        self._spec = spec
+        self.spec = spec
         self._names = _without_tensors(spec)
 
     def __repr__(self) -> str:
@@ -106,10 +111,10 @@ class KeptRun:
         if self.handle:
             try:
                 found = self._client._vjp(
-                    self._world, self.handle, asked, on_nonfinite, timeout, retry
+                    self._world, self, asked, on_nonfinite, timeout, retry
                 )
             except errors.NotFound as error:
-                if error.reason != _GONE:
+                if not is_gone(error):
                     raise
                 self.handle = ""  # it does not come back
             else:
@@ -123,7 +128,7 @@ class KeptRun:
         timeout: float | None,
         retry: Any,
     ) -> results.Gradient:
-        message.spec.CopyFrom(self._spec)
+        message.spec.CopyFrom(self.spec)
         answer = self._client._gradient(self._world, message, on_nonfinite, timeout, retry)
         gradient = cast(results.Gradient, answer)
         gradient.replayed = True

@@ -12,7 +12,9 @@ import grpc
 
 from simgrad import errors, request
 from simgrad.failure import Kind, Reached, kind_of
+from simgrad.kept import is_gone
 from simgrad.pool.cut import Cutter, Shard
+from simgrad.pool.kept_shards import KeptShard, KeptShards
 from simgrad.pool.merge import Merge
 from simgrad.pool.servers import Server, Servers, shares
 from simgrad.repeating import Call, Repeating
@@ -28,12 +30,17 @@ class Work(NamedTuple):
       method: Rollout or Gradient.
       message: what the caller asked for.
       most: instances of one shard; 0: as many as the servers take.
+      kept: of a gradient whose rollout the servers keep: they reverse their shards of it (Vjp), and what one of
+        them has lost is simulated again. What proves to be lost is forgotten there.
+      simulated: numbers of the shards that were simulated again.
     """
 
     method: str
     message: Any
     cutter: Cutter
     most: int
+    kept: KeptShards | None
+    simulated: set[int]
 
 
 class _Event(NamedTuple):
@@ -129,15 +136,20 @@ class PooledAnswer:
         cutter = self._work.cutter
         if not cutter.instances:
             return None
-        shards = cutter.cut(shares(servers, self._kind), self._most(servers))
-        if len(shards) < 2:
-            return None
+        kept = self._work.kept
+        if kept is not None:
+            shards, preferred = cutter.cut_as(kept.sizes), kept.targets
+        else:
+            shards = cutter.cut(shares(servers, self._kind), self._most(servers))
+            preferred = [server.target for server in servers]
+            if len(shards) < 2:
+                return None
         for number, shard in enumerate(shards):
-            self._waiting.put((number, shard, servers[shard.share].target))
+            self._waiting.put((number, shard, preferred[shard.share]))
         # Twice as many as servers: while one waits to repeat its shard, another one has the server.
         for _ in range(min(len(shards), 2 * len(servers))):
             threading.Thread(target=self._run, daemon=True).start()
-        return Merge(shards, self._work.message, cutter.is_per_instance)
+        return Merge(shards, self._work.message, cutter.is_per_instance, kept is not None)
 
     def _most(self, servers: Sequence[Server]) -> int:
         """Instances that one shard may have."""
@@ -183,6 +195,7 @@ class PooledAnswer:
                 if not is_checked and _is_of_another(server, response):
                     rpc.cancel()
                     break
+                self._name_keeper(server, response)
                 yield response
             else:
                 return
@@ -196,6 +209,14 @@ class PooledAnswer:
         self._servers.forget_identities()
         self._servers.ready(self._left(), self._metadata())
         yield from self._of_one(is_checked=True)
+
+    def _name_keeper(self, server: Server, response: Any) -> None:
+        """Makes the handle of one server that of a pool."""
+        for part in response.parts:
+            if self._work.method == "Rollout" and part.result.kept.handle:
+                kept = part.result.kept
+                shard = KeptShard(server.target, self._work.cutter.instances, kept.handle)
+                kept.handle = KeptShards([shard]).handle
 
     def _kind_of(self, error: grpc.RpcError, reached: Reached) -> Kind:
         return kind_of(self._shared.error_of(error), reached)
@@ -244,15 +265,21 @@ class PooledAnswer:
     ) -> bool:
         server: Server | None = None
         reached = Reached()
+        kept = self._work.kept
+        is_kept = kept is not None and kept.at(number, preferred) != ""
+        handle = ""
         try:
-            server = self._claim(preferred, refused)
+            server = self._claim(preferred, refused, is_kept)
+            handle = kept.at(number, server.target) if kept is not None else ""
             left = min(call.begin(), self._left())
             size = message.ByteSize()
             limit = server.info.limits.max_request_bytes if server.info is not None else 0
             request.check_size(message, size, limit or size)
-            rpc = getattr(server.stub, self._work.method)(
-                message, timeout=left, metadata=self._metadata()
-            )
+            method = getattr(server.stub, "Vjp" if handle else self._work.method)
+            sent = request.vjp_request(handle, [message]) if handle else message
+            if not handle:
+                self._work.simulated.add(number)
+            rpc = method(sent, timeout=left, metadata=self._metadata())
             self._watch(number, call, rpc)
             self._events.put(_Event(number, server=server.target))
             result = None
@@ -265,10 +292,13 @@ class PooledAnswer:
                 self._events.put(_Event(number, response=response))
             if result is None:
                 raise errors.Internal(f"{server.target} ended the stream without a result")
-            self._measure(server, shard, result)
+            if kept is None:
+                self._measure(server, shard, result)
             return True
         except grpc.RpcError as error:
-            if server is not None and not self._cancelled:  # else it says nothing of the server
+            if kept is not None and handle and is_gone(self._shared.error_of(error)):
+                kept.forget(number)
+            elif server is not None and not self._cancelled:  # else it says nothing of the server
                 refused.append(server.target)
                 self._servers.lost(server, self._kind_of(error, reached))
             failure = error
@@ -276,6 +306,8 @@ class PooledAnswer:
             self._watch(number, call, None)
             if server is not None:
                 self._give_back(server)
+        if handle and kept is not None and not kept.at(number, preferred):
+            return self._try(number, shard, message, call, preferred, refused)  # simulates it again
         call.failed(failure, reached)
         return False
 
@@ -294,9 +326,11 @@ class PooledAnswer:
                 if rpc is not None:
                     rpc.cancel()
 
-    def _claim(self, preferred: str, refused: Sequence[str]) -> Server:
+    def _claim(self, preferred: str, refused: Sequence[str], waits: bool) -> Server:
         """A server without a shard of this answer: the preferred one, else one that has not failed.
 
+        Args:
+          waits: for the preferred one, as long as it is fit.
         Errors: grpc.RpcError where the pool has no server.
         """
         with self._condition:
@@ -305,7 +339,8 @@ class PooledAnswer:
                 # A server that was lost comes back with the next request, once it said what it is.
                 fit = [s for s in servers if s.target not in refused and s.info is not None]
                 # One that is busy but fit is better than one that has failed.
-                free = [s for s in fit or servers if s.target not in self._busy]
+                its_own = [s for s in fit if waits and s.target == preferred]
+                free = [s for s in its_own or fit or servers if s.target not in self._busy]
                 if free:
                     order = lambda s: (s.target != preferred, s.running, s.down_until)
                     chosen: Server = min(free, key=order)

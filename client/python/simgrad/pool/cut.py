@@ -99,10 +99,19 @@ class Cutter:
             while begin < end:
                 furthest = np.searchsorted(edges, edges[begin] + most, side="right") - 1
                 stop = int(np.clip(furthest, begin + 1, end))
-                rows = np.sort(order[edges[begin] : edges[stop]])
-                shards.append(Shard(rows, self.ids[rows], share))
+                shards.append(self._shard(order[edges[begin] : edges[stop]], share))
                 begin = stop
         return shards
+
+    def cut_as(self, sizes: Sequence[int]) -> list[Shard]:
+        """The parts that were cut before, given how many instances each had; one share for each."""
+        order = np.argsort(self.ids, kind="stable")
+        parts = np.split(order, np.cumsum(sizes)[:-1])
+        return [self._shard(part, share) for share, part in enumerate(parts)]
+
+    def _shard(self, rows: np.ndarray, share: int) -> Shard:
+        rows = np.sort(rows)
+        return Shard(rows, self.ids[rows], share)
 
     def message(self, shard: Shard) -> Any:
         """The request for one part; that for a gradient asks for what merging needs."""

@@ -15,12 +15,15 @@ from simgrad.assembly import Part as Message
 from simgrad.delivery import identity
 from simgrad.pieces import Pieces
 from simgrad.pool.cut import Shard
+from simgrad.pool.kept_shards import KeptShard, KeptShards
 from simgrad.pool.merge_gradient import IsPerInstance, merged_gradient
 from simgrad.pool.merge_result import Part, merged_rollout
 from simgrad.pool.merge_steps import ForwardMerge, merged_backward
 from simgrad.v1 import diagnostics_pb2, simgrad_pb2
 
 _PHASES = ("forward", "adjoint")
+# What a rollout told, which its reversal does not tell again.
+_OF_THE_ROLLOUT = ("final_state", "path_signatures", "first_events")
 
 
 class _Answer:
@@ -45,12 +48,20 @@ class Merge:
       shards: in the order of their ids.
       request: the whole request, a RolloutRequest or a GradientRequest.
       is_per_instance: of the inputs that were sent.
+      is_reversal: the answer is that of a Vjp, though a server that had to simulate a shard again tells more.
     Errors: FailedPrecondition (reason MIXED_SERVERS) where two servers are of different revisions, or made
       different programs of the request.
     """
 
-    def __init__(self, shards: Sequence[Shard], request: Any, is_per_instance: IsPerInstance):
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        request: Any,
+        is_per_instance: IsPerInstance,
+        is_reversal: bool = False,
+    ):
         self._request = request
+        self._is_reversal = is_reversal
         self._is_per_instance = is_per_instance
         self._is_gradient = isinstance(request, simgrad_pb2.GradientRequest)
         self._message = simgrad_pb2.GradientPart if self._is_gradient else simgrad_pb2.RolloutPart
@@ -72,6 +83,8 @@ class Merge:
         answer = self._answers[shard]
         kind = part.WhichOneof("part")
         message: Any = getattr(part, kind) if kind else None
+        if self._is_reversal and not _is_of_reversal(kind, message):
+            return
         if kind == "header":
             answer.header = message
             self._check(answer)
@@ -91,6 +104,9 @@ class Merge:
         elif kind == "result":
             answer.pieces.check_complete()
             answer.result = message
+            if self._is_reversal:
+                for field in _OF_THE_ROLLOUT:
+                    message.rollout.ClearField(field)
             if all(a.result is not None for a in self._answers):
                 yield from self._end()
 
@@ -113,6 +129,9 @@ class Merge:
         self._header = simgrad_pb2.StreamHeader()
         self._header.CopyFrom(headers[0])
         self._header.instances = self._instances
+        if self._is_reversal:
+            del self._header.trajectory[:]
+            self._header.ClearField("path")
         self._header.device = _joined(h.device for h in headers)
         self._header.request_id = _joined(h.request_id for h in headers)
         for k, role in enumerate(self._header.program.policy.roles):
@@ -202,6 +221,7 @@ class Merge:
             parts, policy, np.array(request.weights, np.float64), finite_only, self._seconds()
         )
         if not self._is_gradient:
+            _merge_kept(self._answers, rollout)
             yield self._part(result=rollout)
             return
         gradient = merged_gradient(parts, policy, self._is_per_instance, request)
@@ -252,6 +272,22 @@ def refuse_mixed(identities: dict[str, dict[str, str]]) -> None:
                 "give a pool servers of one revision",
                 reason="MIXED_SERVERS",
             )
+
+
+def _is_of_reversal(kind: str | None, message: Any) -> bool:
+    if kind == "piece":
+        return message.field.split(".", 1)[0] not in _OF_THE_ROLLOUT
+    return kind not in ("trajectory", "diagnostics")
+
+
+def _merge_kept(answers: Sequence[_Answer], rollout: simgrad_pb2.RolloutResult) -> None:
+    """What the servers keep, under one handle; for as long as each of them does."""
+    kept = KeptShards(
+        KeptShard(a.server, a.shard.instances, a.result.kept.handle) for a in answers
+    )
+    if kept.handle:
+        rollout.kept.handle = kept.handle
+        rollout.kept.seconds = min(a.result.kept.seconds for a in answers if a.result.kept.handle)
 
 
 def _joined(words: Iterable[str]) -> str:

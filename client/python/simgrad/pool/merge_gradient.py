@@ -39,6 +39,7 @@ def merged_gradient(
     result = simgrad_pb2.GradientResult(
         loss_scale=answers[0].loss_scale,
         left_out=sum(a.left_out for a in answers),
+        reused=all(a.reused for a in answers),
     )
     sums_overflowed = False  # over all shards
     rows_overflowed = False

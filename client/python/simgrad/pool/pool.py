@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import grpc
 
-from simgrad import errors
+from simgrad import errors, results
 from simgrad.client import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TIMEOUT, Client
 from simgrad.connection import connect
 from simgrad.failure import Reached, kind_of
+from simgrad.kept import KeptRun
 from simgrad.pool.answer import PooledAnswer, Work
 from simgrad.pool.cut import Cutter
+from simgrad.pool.kept_shards import KeptShards
 from simgrad.pool.merge import refuse_mixed
 from simgrad.pool.servers import Servers, Targets
 from simgrad.program_lines import add_line
@@ -111,24 +113,59 @@ class Pool(Client):
         timeout: float | None,
         retry: Retry | bool | None,
     ) -> Callable[[float], Any]:
+        work = self._work(method.name, world, message, timeout, retry)
+        return self._start(work, call, timeout, retry)
+
+    def _work(
+        self,
+        method: str,
+        world: World,
+        message: Any,
+        timeout: float | None,
+        retry: Retry | bool | None,
+        kept: KeptShards | None = None,
+    ) -> Work:
         try:
             declared: Mapping[tuple[int, str], tuple[int, int]] = self._declared(world, timeout, retry)
         except (errors.InvalidArgument, errors.NotFound):
             declared = {}  # a server shall say it of the request itself
-        work = Work(method.name, message, Cutter(message, declared), self._most_instances)
+        return Work(method, message, Cutter(message, declared), self._most_instances, kept, set())
+
+    def _start(
+        self, work: Work, call: Call, timeout: float | None, retry: Retry | bool | None
+    ) -> Callable[[float], Any]:
         policy = self.retry if retry is None else policy_of(retry)
 
         def new_call() -> Call:
-            explain = lambda error: add_line(error, message)
+            explain = lambda error: add_line(error, work.message)
             return Call(self._repeating, policy, self._deadline(timeout), explain)
 
         return lambda left: PooledAnswer(
             work, self._servers, self._repeating, call, new_call, self._metadata, left
         )
 
-    def _can_keep(self, timeout: float | None, retry: Retry | bool | None) -> bool:
-        """Shards lie on several servers: what is kept is the request, and `vjp` replays it."""
-        return False
+    def _vjp(
+        self,
+        world: World,
+        kept: KeptRun,
+        asked: Sequence[simgrad_pb2.GradientRequest],
+        on_nonfinite: str,
+        timeout: float | None,
+        retry: Retry | bool | None,
+    ) -> list[results.Gradient]:
+        """One call of all servers for each gradient."""
+        shards = KeptShards.of(kept.handle)
+        found = []
+        for message in asked:
+            message.spec.CopyFrom(kept.spec)
+            call = self._new_call(timeout, retry, message)
+            work = self._work("Gradient", world, message, timeout, retry, shards)
+            start = self._start(work, call, timeout, retry)
+            [gradient] = self._gradients(world, message, call, start, on_nonfinite)
+            gradient.replayed = bool(work.simulated)
+            found.append(gradient)
+        kept.handle = shards.handle
+        return found
 
     def _check_size(
         self, message: Any, timeout: float | None, retry: Retry | bool | None = None
