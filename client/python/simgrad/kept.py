@@ -57,7 +57,7 @@ class KeptRun:
         an older version). It is good for the caller that kept the run, alone. That of a Pool names the
         server of each shard.
       seconds: how long after its last use the server keeps it, at most.
-      spec: the work; it is what asks for the gradient as a whole.
+      spec: the work, with its tensors: a replay sends it again.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ class Work(NamedTuple):
       method: Rollout or Gradient.
       message: what the caller asked for.
       most: instances of one shard; 0: as many as the servers take.
-      kept: of a gradient whose rollout the servers keep: they reverse their shards of it (Vjp), and what one of
-        them has lost is simulated again. What proves to be lost is forgotten there.
+      kept: of a gradient whose rollout is kept: each server reverses its shards (Vjp). A shard that its server
+        has lost is forgotten here and simulated again.
       simulated: numbers of the shards that were simulated again.
     """
 
@@ -330,7 +330,7 @@ class PooledAnswer:
         """A server without a shard of this answer: the preferred one, else one that has not failed.
 
         Args:
-          waits: for the preferred one, as long as it is fit.
+          waits: whether to wait for the preferred server, as long as it has not failed.
         Errors: grpc.RpcError where the pool has no server.
         """
         with self._condition:

@@ -104,7 +104,7 @@ class Cutter:
         return shards
 
     def cut_as(self, sizes: Sequence[int]) -> list[Shard]:
-        """The parts that were cut before, given how many instances each had; one share for each."""
+        """The parts of an earlier cut, given how many instances each had. Part k is of share k."""
         order = np.argsort(self.ids, kind="stable")
         parts = np.split(order, np.cumsum(sizes)[:-1])
         return [self._shard(part, share) for share, part in enumerate(parts)]

@@ -48,7 +48,8 @@ class Merge:
       shards: in the order of their ids.
       request: the whole request, a RolloutRequest or a GradientRequest.
       is_per_instance: of the inputs that were sent.
-      is_reversal: the answer is that of a Vjp, though a server that had to simulate a shard again tells more.
+      is_reversal: whether the answer is that of a Vjp. A server that simulates its shard again tells more; that is
+        left out.
     Errors: FailedPrecondition (reason MIXED_SERVERS) where two servers are of different revisions, or made
       different programs of the request.
     """
