@@ -1,8 +1,7 @@
 #include "server/service/uploads.h"
 
-#include <malloc.h>
-
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,11 @@ constexpr std::chrono::milliseconds kRecently{2};
 constexpr int64_t kSmall = int64_t{64} << 10;
 // An upload that has lasted less is not looked at: nearly all are complete at once.
 constexpr std::chrono::milliseconds kYoung{25};
+// gRPC frees what an ended upload held a moment later, on threads of its own, and tells nobody: the
+// heap is trimmed these times after much was held.
+constexpr std::array<std::chrono::milliseconds, 4> kTrims{
+    std::chrono::milliseconds(0), std::chrono::milliseconds(250), std::chrono::milliseconds(2'000),
+    std::chrono::milliseconds(10'000)};
 
 scheduling::Refusal TooMuch(const UploadLimits& limits) {
   return {scheduling::RefusalReason::kMemory,
@@ -35,8 +39,11 @@ scheduling::Refusal TooLate(const UploadLimits& limits) {
 
 }  // namespace
 
-Uploads::Uploads(UploadLimits limits, BytesRead bytes_read)
-    : limits_(limits), bytes_read_(std::move(bytes_read)) {}
+Uploads::Uploads(UploadLimits limits, BytesRead bytes_read, Trim trim)
+    : limits_(limits),
+      bytes_read_(std::move(bytes_read)),
+      trim_(std::move(trim)),
+      trims_(kTrims.size()) {}
 
 void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer,
                     Clock::time_point now) {
@@ -105,9 +112,25 @@ void Uploads::RefuseTooMuch(Refused& refused) {
   }
 }
 
+// What gRPC frees in small pieces the allocator keeps, for each thread that has read; so much of it
+// is given back.
+bool Uploads::IsTrimDue(Clock::time_point now) {
+  constexpr int64_t kMuch = int64_t{32} << 20;
+  most_held_ = std::max(most_held_, held_);
+  if (given_up_ >= kMuch || (most_held_ >= 2 * kMuch && held_ < most_held_ / 4)) {
+    most_held_ = held_;
+    given_up_ = 0;
+    much_ended_ = now;
+    trims_ = 0;
+  }
+  if (trims_ == kTrims.size() || now - much_ended_ < kTrims[trims_]) return false;
+  ++trims_;
+  return true;
+}
+
 void Uploads::Look(Clock::time_point now) {
   Refused refused;
-  bool give_back = false;
+  bool trim = false;
   {
     std::lock_guard lock(mutex_);
     RefuseLate(now, refused);
@@ -121,18 +144,10 @@ void Uploads::Look(Clock::time_point now) {
       Measure();
       RefuseTooMuch(refused);
     }
-    // What gRPC frees in small pieces the allocator keeps, for each thread that has read; so much of
-    // it is given back.
-    constexpr int64_t kMuch = int64_t{32} << 20;
-    most_held_ = std::max(most_held_, held_);
-    give_back = given_up_ >= kMuch || (most_held_ >= 2 * kMuch && held_ < most_held_ / 4);
-    if (give_back) {
-      most_held_ = held_;
-      given_up_ = 0;
-    }
+    trim = IsTrimDue(now);
   }
   for (const auto& [upload, refusal] : refused) upload->Refuse(refusal);
-  if (give_back) malloc_trim(0);
+  if (trim) trim_();
 }
 
 int64_t Uploads::bytes() const {

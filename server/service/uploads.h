@@ -11,6 +11,8 @@
 // which a connection begins calls; a look asks for each connection with unfinished uploads.
 #pragma once
 
+#include <malloc.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -42,7 +44,10 @@ class Uploads final : public OpenStream {
  public:
   // The bytes that have come on the connection of a peer so far.
   using BytesRead = std::function<int64_t(const std::string& peer)>;
-  Uploads(UploadLimits limits, BytesRead bytes_read);
+  // Gives memory that the allocator keeps back to the system.
+  using Trim = std::function<void()>;
+  Uploads(
+      UploadLimits limits, BytesRead bytes_read, Trim trim = [] { malloc_trim(0); });
 
   void Begin(std::shared_ptr<Upload> upload, const std::string& peer, Clock::time_point now);
   // `bytes`: of the request that is complete; 0 where it will not be. The upload lives on until a
@@ -71,14 +76,18 @@ class Uploads final : public OpenStream {
   void RefuseLate(Clock::time_point now, Refused& refused);
   void Measure();
   void RefuseTooMuch(Refused& refused);
+  bool IsTrimDue(Clock::time_point now);
 
   const UploadLimits limits_;
   const BytesRead bytes_read_;
+  const Trim trim_;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Peer> peers_;
   int64_t held_ = 0;
-  int64_t most_held_ = 0;  // since memory was last given back
+  int64_t most_held_ = 0;  // since much ended
   int64_t given_up_ = 0;   // as well
+  Clock::time_point much_ended_;
+  size_t trims_;  // that were done since
 };
 
 }  // namespace simgrad::server::service

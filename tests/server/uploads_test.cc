@@ -32,10 +32,12 @@ class UploadsTest : public testing::Test {
     uploads_.Look(now_);
   }
 
+  int trims_ = 0;
   std::map<std::string, int64_t> read_;
   Clock::time_point now_ = Clock::time_point() + std::chrono::hours(1);
   Uploads uploads_{{100 * kMiB, absl::Seconds(10)},
-                   [this](const std::string& peer) { return read_[peer]; }};
+                   [this](const std::string& peer) { return read_[peer]; },
+                   [this] { ++trims_; }};
 };
 
 TEST_F(UploadsTest, WithinTheLimitStay) {
@@ -98,6 +100,21 @@ TEST_F(UploadsTest, ThatAreNotCompleteInTimeAreRefused) {
   EXPECT_FALSE(young->refusal);
   uploads_.End(slow.get(), "a", 0);  // what gRPC says of it afterwards
   uploads_.End(young.get(), "a", 1);
+}
+
+TEST_F(UploadsTest, ThatHeldMuchAreTrimmedAgainOnceGrpcHasFreedThem) {
+  const auto one = Begin("a");
+  read_["a"] = 90 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_EQ(trims_, 0);
+  uploads_.End(one.get(), "a", 0);
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_EQ(trims_, 1);
+  // gRPC frees them now, after the first trim.
+  LookAfter(std::chrono::milliseconds(25));
+  EXPECT_EQ(trims_, 1);
+  for (int i = 0; i < 1'000; ++i) LookAfter(std::chrono::milliseconds(25));
+  EXPECT_EQ(trims_, 4);
 }
 
 TEST_F(UploadsTest, LiveNoLongerThanTheyAreOpen) {
