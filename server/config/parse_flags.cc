@@ -35,9 +35,9 @@ Setter Integer(T ServerConfig::*field, int64_t least, int64_t most) {
   };
 }
 
-// Less would refuse every request.
+// Less would refuse every gradient: a compile asks for 4 MiB at a time, beside work and answer.
 std::string SetMemoryLimit(const std::string& value, ServerConfig& config) {
-  constexpr int64_t kLeast = int64_t{1} << 20;
+  constexpr int64_t kLeast = int64_t{16} << 20;
   int64_t bytes = 0;
   const bool parsed = absl::SimpleAtoi(value, &bytes);
   const bool in_range = bytes >= kLeast && bytes <= std::numeric_limits<int64_t>::max() / 4;

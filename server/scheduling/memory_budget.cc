@@ -21,6 +21,14 @@ bool MemoryBudget::Reservation::Grow(int64_t more) {
   return true;
 }
 
+bool MemoryBudget::Reservation::Resize(int64_t bytes) {
+  if (bytes >= bytes_) return Grow(bytes - bytes_);
+  if (caller_ != nullptr) caller_->GiveMemory(bytes_ - bytes);
+  budget_->GiveBack(bytes_ - bytes, use_);
+  bytes_ = bytes;
+  return true;
+}
+
 std::optional<MemoryBudget::Reservation> MemoryBudget::Reserve(int64_t bytes, MemoryUse use,
                                                                std::shared_ptr<Caller> caller) {
   if (caller != nullptr && !caller->TakeMemory(bytes)) return std::nullopt;

@@ -51,6 +51,8 @@ class MemoryBudget {
     int64_t bytes() const { return bytes_; }
     // More of the same use and caller; false: it does not fit now, and nothing changed.
     bool Grow(int64_t more);
+    // To `bytes` in all: grows as Grow does, or gives back.
+    bool Resize(int64_t bytes);
 
    private:
     friend class MemoryBudget;

@@ -18,9 +18,9 @@ namespace {
 // in and out of caches for nothing.
 constexpr double kTurnSeconds = 0.02;
 
-// Jobs that may wait without a worker, each with a thread of its own. Beyond, a job that waits
-// keeps its worker.
-constexpr int kMostWithoutWorker = 256;
+// Jobs that may be without a worker, each with a thread of its own: beyond, none makes way for
+// others between its chunks.
+constexpr int kMostWithoutWorker = 512;
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
@@ -240,17 +240,47 @@ void WorkQueue::Turn::LetOthers() {
   queue_->AwaitGrant(*this, lock);
 }
 
+// The caller with most paused jobs; among those of equal callers, the longest paused.
+WorkQueue::Turn* WorkQueue::LongestPaused() const {
+  std::unordered_map<const Caller*, int64_t> paused;
+  for (const Turn* turn : paused_) ++paused[turn->caller_.get()];
+  Turn* longest = nullptr;
+  int64_t most = 0;
+  for (Turn* turn : paused_) {
+    const int64_t count = paused[turn->caller_.get()];
+    if (count > most) {
+      longest = turn;
+      most = count;
+    }
+  }
+  return longest;
+}
+
 void WorkQueue::Turn::Pause() {
-  std::lock_guard lock(queue_->mutex_);
-  if (!runs_ || queue_->without_worker_ >= kMostWithoutWorker) return;
-  ++queue_->without_worker_;
-  queue_->End(*this);
-  queue_->Dispatch();
+  std::function<void()> give_up;
+  std::shared_ptr<Cancellation> longest;
+  {
+    std::lock_guard lock(queue_->mutex_);
+    if (!runs_) return;
+    ++queue_->without_worker_;
+    queue_->paused_.push_back(this);
+    queue_->End(*this);
+    queue_->Dispatch();
+    if (static_cast<int>(queue_->paused_.size()) <= queue_->options_.most_paused) return;
+    Turn* const turn = queue_->LongestPaused();
+    queue_->paused_.remove(turn);
+    give_up = turn->give_up_;
+    longest = turn->cancellation_;
+  }
+  if (give_up) return give_up();
+  longest->Cancel(absl::ResourceExhaustedError("too many others wait as this does"));
+  queue_->DropCancelled();
 }
 
 void WorkQueue::Turn::Resume() {
   std::unique_lock lock(queue_->mutex_);
   if (runs_) return;
+  queue_->paused_.remove(this);
   queue_->AwaitGrant(*this, lock);
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,8 @@ struct QueueOptions {
   int64_t capacity = 64;  // jobs that wait
   // Added to the nice value of the threads: how much the operating system prefers others' work.
   int nice = 0;
+  // Jobs that are paused, each with a thread of its own.
+  int most_paused = 256;
 };
 
 class WorkQueue {
@@ -47,6 +50,9 @@ class WorkQueue {
     // Instead of `run`: it waited, and has to make room for a caller with less. Empty: it never
     // has.
     std::function<void(const Refusal& refusal)> make_room;
+    // Beside `run`: too many jobs are paused, and this one is to end. It cancels itself. Called
+    // without locks of the queue; empty: it is cancelled by the queue.
+    std::function<void()> give_up;
   };
 
   // A worker, as the job that has it sees it. Used by the job's thread alone.
@@ -55,7 +61,9 @@ class WorkQueue {
     // Between chunks: lets callers go first that had less, and returns when it is this job's turn
     // again, or the job is cancelled.
     void LetOthers();
-    // Nothing to do until something else happens: gives the worker back.
+    // Nothing to do until something else happens: gives the worker back. Where as many jobs are
+    // paused as may be, the one that is paused longest is given up, of the caller with most of them.
+    // The job holds no lock that its give_up takes, nor one that another's does.
     void Pause();
     // Waits for a worker, or for the job to be cancelled.
     void Resume();
@@ -63,10 +71,14 @@ class WorkQueue {
    private:
     friend class WorkQueue;
     Turn(WorkQueue* queue, const Job& job)
-        : queue_(queue), caller_(job.caller), cancellation_(job.cancellation) {}
+        : queue_(queue),
+          caller_(job.caller),
+          cancellation_(job.cancellation),
+          give_up_(job.give_up) {}
     WorkQueue* queue_;
     const std::shared_ptr<Caller> caller_;
     const std::shared_ptr<Cancellation> cancellation_;
+    const std::function<void()> give_up_;
     absl::Time since_;            // when it began to run, or went on
     double charged_seconds_ = 0;  // in advance
     double ran_seconds_ = 0;      // until `since_`
@@ -127,6 +139,7 @@ class WorkQueue {
   void Begin(Turn& turn);
   void End(Turn& turn);
   void AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock);
+  Turn* LongestPaused() const;
   double ExpectedSeconds() const;
 
   const QueueOptions options_;
@@ -143,7 +156,8 @@ class WorkQueue {
   int64_t waiting_ = 0;  // jobs of `queue_` that have not begun
   int64_t active_ = 0;   // jobs taken and not ended
   int threads_ = 0;
-  int without_worker_ = 0;  // threads whose job paused, or waits to go on
+  int without_worker_ = 0;   // threads whose job paused, or waits to go on
+  std::list<Turn*> paused_;  // longest paused first; none that was given up
   int idle_threads_ = 0;
   double mean_run_seconds_ = 0.0;
   bool stopping_ = false;

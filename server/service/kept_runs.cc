@@ -123,10 +123,9 @@ void KeptRuns::DropExpired() {
 
 void KeptRuns::DropExpiredLocked(Entries& dropped) {
   const absl::Time now = options_.now();
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    const auto next = std::next(entry);
-    if (entry->expires <= now) DropLocked(entry, KeptLost::kTtl, dropped);
-    entry = next;
+  // All live equally long after their last use.
+  while (!entries_.empty() && entries_.back().expires <= now) {
+    DropLocked(std::prev(entries_.end()), KeptLost::kTtl, dropped);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -26,6 +27,37 @@ using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Passes may write numbers for each element: positions along an axis, permutations.
+constexpr int64_t kQuickElements = int64_t{1} << 14;
+// Of a built-in world's configuration.
+constexpr double kQuickNumber = 1024;
+
+// Saturates above kQuickElements; what is no shape is refused later.
+int64_t ElementsOf(const v1::Value& value) {
+  int64_t elements = 1;
+  for (const int64_t dim : value.shape()) {
+    if (dim > kQuickElements) return kQuickElements + 1;
+    elements = std::min(elements * std::max<int64_t>(dim, 0), kQuickElements + 1);
+  }
+  return elements;
+}
+
+bool HasFewElements(const v1::Program& program) {
+  int64_t elements = 0;
+  for (const v1::Value& value : program.values()) {
+    elements += ElementsOf(value);
+    if (elements > kQuickElements) return false;
+  }
+  return true;
+}
+
+// A built-in world has as many elements as its configuration says.
+bool HasFewElements(const v1::World& world) {
+  return std::all_of(world.config().begin(), world.config().end(), [](const auto& entry) {
+    return !(std::abs(entry.second.number()) > kQuickNumber);
+  });
 }
 
 // Reversing a loop may write its test three times over, and a loop in it each time again: so loops
@@ -158,10 +190,13 @@ absl::StatusOr<PreparedWork> PrepareSpec(
 }  // namespace
 
 Preparation PreparationOf(const v1::World& world) {
-  if (world.source_case() != v1::World::kProgram) return Preparation::kQuick;
+  if (world.source_case() != v1::World::kProgram) {
+    return HasFewElements(world) ? Preparation::kQuick : Preparation::kCostly;
+  }
   const v1::Program& program = world.program();
   ProgramSize size = {static_cast<int64_t>(program.exports_size()) + program.objectives_size(), 0};
-  bool quick = Count(program.initial(), size) && Count(program.step(), size);
+  bool quick =
+      HasFewElements(program) && Count(program.initial(), size) && Count(program.step(), size);
   for (const v1::Objective& objective : program.objectives()) {
     quick = quick && Count(objective.stage(), size) && Count(objective.terminal(), size);
   }
@@ -209,6 +244,9 @@ absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::K
   PreparedWork prepared;
   std::optional<sim::AdjointSpec> adjoint;
   for (int i = 0; i < std::max(request.cotangents_size(), 1); ++i) {
+    if (control.compile.stop && control.compile.stop()) {
+      return absl::CancelledError("the call ended while its cotangents were read");
+    }
     if (request.cotangents_size() > 0) {
       gradient.mutable_cotangents(0)->Swap(request.mutable_cotangents(i));
       status = validation::CheckNotEmpty(gradient.cotangents(0));

@@ -54,9 +54,9 @@ struct PreparedWork {
 inline constexpr int64_t kQuickBytes = int64_t{16} << 10;
 
 // What preparing a request costs. Quick: below a few milliseconds, so that gRPC's own threads may
-// do it: a built-in world, or a program of so few operations that nothing its passes write can be
-// large. Else it is work for others.
-// Cost: looks at no more operations than a quick program has.
+// do it: a program of so few operations and elements that nothing its passes write can be large, or
+// a built-in world of few elements. Else it is work for others.
+// Cost: looks at no more operations than a quick program has, and at the shapes of its values.
 enum class Preparation { kQuick, kCostly };
 Preparation PreparationOf(const v1::World& world);
 

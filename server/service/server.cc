@@ -7,6 +7,7 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -99,6 +100,10 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   const sim::LoweredLimits lowered;
   limits->set_max_lowered_operations(lowered.max_operations);
   limits->set_max_lowered_bytes(lowered.max_bytes);
+  limits->set_max_lowered_text_bytes(lowered.max_text_bytes);
+  limits->set_max_lowered_operands(lowered.max_operands);
+  limits->set_max_lowered_visits(lowered.max_visits);
+  limits->set_max_permuted_numbers(lowered.max_permuted);
   limits->set_max_path_bytes(validation::RequestLimits().max_path_bytes);
   limits->set_max_message_bytes(config.max_message_bytes);
   limits->set_max_request_bytes(config.max_request_bytes);
@@ -396,11 +401,11 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   builder.SetOption(std::make_unique<KeepPlugins>(std::move(plugins)));
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
-  uploads_ =
-      std::make_shared<Uploads>(UploadLimitsOf(config, scheduler_->memory_limit_bytes()),
-                                [connections = &acceptor_->connections()](const std::string& peer) {
-                                  return connections->BytesRead(peer);
-                                });
+  const auto bytes_read = [connections = &acceptor_->connections()](const std::string& peer) {
+    return connections->BytesRead(peer);
+  };
+  uploads_ = std::make_shared<Uploads>(UploadLimitsOf(config, scheduler_->memory_limit_bytes()),
+                                       scheduler_->memory(), bytes_read, [] { malloc_trim(0); });
   streams_->Add(uploads_);
   held_refusals_ = std::make_shared<HeldRefusals>(
       kMostHeldRefusals, [scheduler = scheduler_.get()] { return scheduler->Room(); });
@@ -444,11 +449,8 @@ metrics::LoadCollector::Values Server::Load() const {
     add("simgrad_workers_busy", name, queue.busy());
   }
   for (size_t use = 0; use < scheduling::kMemoryUseNames.size(); ++use) {
-    const auto memory_use = static_cast<scheduling::MemoryUse>(use);
-    // Requests that are still coming have a limit of their own (uploads.h).
-    const bool is_upload = memory_use == scheduling::MemoryUse::kUpload && uploads_ != nullptr;
     add("simgrad_memory_reserved_bytes", scheduling::kMemoryUseNames[use],
-        scheduler_->memory().used(memory_use) + (is_upload ? uploads_->bytes() : 0));
+        scheduler_->memory().used(static_cast<scheduling::MemoryUse>(use)));
   }
   const std::pair<const char*, conversion::ProgramCache::Use> caches[] = {
       {"worlds", service_->cache().worlds()}, {"programs", service_->cache().programs()}};

@@ -78,7 +78,7 @@ void StreamReactor::Look(Clock::time_point now) {
   if (done_) return;
   if (!writing_ || !IsSlow(now)) return WriteNext(std::move(lock));
   if (given_up_) return answer_.Cancel();
-  given_up_ = call_->GiveUp();
+  given_up_ = call_->GiveUp(SlowReader::kTooLittle);
   CountLost(static_cast<int64_t>(waiting_.size()) + (diagnostics_ ? 1 : 0));
   DropWaiting();
   if (final_) final_ = given_up_;

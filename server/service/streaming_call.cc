@@ -152,6 +152,7 @@ scheduling::WorkQueue::Job StreamingCall::RunJob() {
                                         scheduling::WorkQueue::Turn& turn) {
     self->Run(admitted, waited, turn);
   };
+  job.give_up = [self = shared_from_this()] { self->GiveUp(SlowReader::kOneOfTooMany); };
   job.make_room = [self = shared_from_this()](const scheduling::Refusal& refusal) {
     self->context_.metrics->queue_requests.Decrement();
     self->admitted_ = false;
@@ -495,19 +496,20 @@ void StreamingCall::OnFirstMessage() {
   rpc_.method().first_message_seconds.Observe(rpc_.Seconds());
 }
 
-absl::Status StreamingCall::SlowReader() const {
-  return validation::WithReason(
+grpc::Status StreamingCall::GiveUp(SlowReader why) {
+  const std::string reason =
+      why == SlowReader::kTooLittle
+          ? absl::StrCat("the reader took too little for ",
+                         absl::FormatDuration(context_.slow_reader_timeout),
+                         " (--slow_reader_timeout, --min_read_bytes_per_second)")
+          : "the reader keeps this answer waiting, and too many other answers wait as well";
+  const absl::Status status = validation::WithReason(
       absl::ResourceExhaustedError(absl::StrCat(
-          "the reader took no message for ", absl::FormatDuration(context_.slow_reader_timeout),
-          ", so the answer was given up; read without long pauses or ask for less of it "
-          "(--slow_reader_timeout)")),
+          reason, "; the answer was given up: read without long pauses, or ask for less of it")),
       "SLOW_READER");
-}
-
-grpc::Status StreamingCall::GiveUp() {
-  given_up_ = true;
-  cancellation_->Cancel(SlowReader());
-  return ToGrpcStatus(SlowReader(), record_.request_id);
+  cancellation_->Cancel(status);
+  if (why == SlowReader::kTooLittle) given_up_ = true;
+  return ToGrpcStatus(status, record_.request_id);
 }
 
 void StreamingCall::CountDropped(metrics::Dropped reason, int64_t parts) {
@@ -518,7 +520,7 @@ void StreamingCall::OnDone() {
   if (ended_ok_ && given_up_) {
     // The work was done, but not all of it was taken.
     record_.outcome = CodeLabel(grpc::StatusCode::RESOURCE_EXHAUSTED);
-    record_.message = std::string(SlowReader().message());
+    record_.message = std::string(cancellation_->Check().message());
   } else if (ended_ok_ && cancelled_) {
     // The work was done, but the caller left before it had all of it.
     CountLost(cancellation_->Check());

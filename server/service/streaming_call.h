@@ -42,6 +42,10 @@ struct CallContext {
   int64_t min_read_bytes_per_second = 0;
 };
 
+// Why an answer is given up: its reader took too little for too long, or keeps it waiting while more
+// answers wait than may.
+enum class SlowReader : uint8_t { kTooLittle, kOneOfTooMany };
+
 class StreamingCall final : public sim::Observer,
                             public std::enable_shared_from_this<StreamingCall> {
  public:
@@ -65,8 +69,8 @@ class StreamingCall final : public sim::Observer,
   void OnCancel();
   void OnDone();
   void OnFirstMessage();
-  // The reader takes nothing any more: the work is stopped. Returns what the caller is told.
-  grpc::Status GiveUp();
+  // The work is stopped for its reader's sake. Returns what the caller is told.
+  grpc::Status GiveUp(SlowReader why);
   void CountDropped(metrics::Dropped reason, int64_t parts);
 
   const conversion::ColumnNames& column_names() const { return column_names_; }
@@ -109,7 +113,6 @@ class StreamingCall final : public sim::Observer,
   absl::Status Answer(const sim::Work& facts, const absl::StatusOr<sim::WorkResult>& result);
   absl::Status Reverse(const sim::Work& facts);
   void AddKept(const sim::WorkResult& result, v1::RolloutResult& answer);
-  absl::Status SlowReader() const;
   template <class Message>
   void Post(const Message& part) {
     Post(Encoded(part));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,10 +23,11 @@ constexpr std::array<std::chrono::milliseconds, 4> kTrims{
     std::chrono::milliseconds(0), std::chrono::milliseconds(250), std::chrono::milliseconds(2'000),
     std::chrono::milliseconds(10'000)};
 
-scheduling::Refusal TooMuch(const UploadLimits& limits) {
+scheduling::Refusal TooMuch(int64_t held) {
   return {scheduling::RefusalReason::kMemory,
-          absl::StrCat("requests that have not come completely hold more than ", limits.bytes,
-                       " bytes, so this one was given up; send fewer at once, or later"),
+          absl::StrCat("requests that have not come completely hold ", held,
+                       " bytes, more than there is memory for, so this one was given up; send "
+                       "fewer at once, or later"),
           absl::Seconds(1)};
 }
 
@@ -39,13 +41,15 @@ scheduling::Refusal TooLate(const UploadLimits& limits) {
 
 }  // namespace
 
-Uploads::Uploads(UploadLimits limits, BytesRead bytes_read, Trim trim)
+Uploads::Uploads(UploadLimits limits, scheduling::MemoryBudget& memory, BytesRead bytes_read,
+                 Trim trim)
     : limits_(limits),
       bytes_read_(std::move(bytes_read)),
       trim_(std::move(trim)),
+      reserved_(*memory.Reserve(0, scheduling::MemoryUse::kUpload)),
       trims_(kTrims.size()) {}
 
-void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer,
+void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer, bool of_caller,
                     Clock::time_point now) {
   std::lock_guard lock(mutex_);
   Peer& sender = peers_[peer];
@@ -53,7 +57,7 @@ void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer,
     sender.read = bytes_read_(peer);
     sender.asked = now;
   }
-  sender.open.push_back({std::move(upload), now, sender.read - sender.delivered});
+  sender.open.push_back({std::move(upload), now, of_caller, sender.read - sender.delivered});
 }
 
 void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) {
@@ -70,7 +74,10 @@ void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) 
   open.erase(one);
   found->second.delivered += bytes + kBesideMessage;
   const bool is_small = bytes > 0 && bytes <= kSmall;
-  if (!is_small) found->second.asked = Clock::time_point::min();
+  if (is_small) return;
+  found->second.asked = Clock::time_point::min();
+  // The request takes memory of its own now.
+  reserved_.Resize(std::max<int64_t>(reserved_.bytes() - bytes, 0));
 }
 
 void Uploads::RefuseLate(Clock::time_point now, Refused& refused) {
@@ -92,23 +99,42 @@ void Uploads::Measure() {
   }
 }
 
+void Uploads::RefuseOldestOf(Peers::iterator found, Refused& refused) {
+  Peer& peer = found->second;
+  refused.emplace_back(std::move(peer.open.front().upload), TooMuch(held_));
+  // Its share, as far as one can tell.
+  const int64_t share = peer.held / static_cast<int64_t>(peer.open.size());
+  peer.delivered += share;
+  peer.held -= share;
+  held_ -= share;
+  given_up_ += share;
+  peer.open.erase(peer.open.begin());
+  if (!peer.open.empty()) return;
+  held_ -= peer.held;
+  peers_.erase(found);
+}
+
+void Uploads::RefuseStrangers(Refused& refused) {
+  for (auto peer = peers_.begin(); peer != peers_.end();) {
+    const auto next = std::next(peer);
+    const std::vector<Open>& open = peer->second.open;
+    const bool are_strangers =
+        std::none_of(open.begin(), open.end(), [](const Open& one) { return one.of_caller; });
+    for (size_t left = are_strangers ? open.size() : 0;
+         left > 0 && peer->second.held > kMostOfStrangers; --left) {
+      RefuseOldestOf(peer, refused);
+      if (left == 1) break;  // the connection is forgotten with its last
+    }
+    peer = next;
+  }
+}
+
 void Uploads::RefuseTooMuch(Refused& refused) {
-  while (held_ > limits_.bytes) {
-    const auto most = std::max_element(
-        peers_.begin(), peers_.end(),
-        [](const auto& a, const auto& b) { return a.second.held < b.second.held; });
-    Peer& peer = most->second;
-    // Its share, as far as one can tell.
-    const int64_t share = peer.held / static_cast<int64_t>(peer.open.size());
-    peer.delivered += share;
-    peer.held -= share;
-    held_ -= share;
-    given_up_ += share;
-    refused.emplace_back(std::move(peer.open.front().upload), TooMuch(limits_));
-    peer.open.erase(peer.open.begin());
-    if (!peer.open.empty()) continue;
-    held_ -= peer.held;
-    peers_.erase(most);
+  while (held_ > 0 && (held_ > limits_.bytes || !reserved_.Resize(held_))) {
+    RefuseOldestOf(std::max_element(
+                       peers_.begin(), peers_.end(),
+                       [](const auto& a, const auto& b) { return a.second.held < b.second.held; }),
+                   refused);
   }
 }
 
@@ -138,12 +164,13 @@ void Uploads::Look(Clock::time_point now) {
     const bool young = std::all_of(peers_.begin(), peers_.end(), [now](const auto& peer) {
       return now - peer.second.open.front().since < kYoung;
     });
-    if (young) {
-      held_ = 0;
-    } else {
+    held_ = 0;
+    if (!young) {
       Measure();
+      RefuseStrangers(refused);
       RefuseTooMuch(refused);
     }
+    reserved_.Resize(held_);
     trim = IsTrimDue(now);
   }
   for (const auto& [upload, refusal] : refused) upload->Refuse(refusal);

@@ -3,15 +3,15 @@
 // gRPC gives a message out when all of it has come; until then it is in nobody's budget, and its
 // size is not told. What a connection has sent is: the bytes that came since the oldest of its
 // unfinished uploads began, less those of requests that were completed meanwhile, bound what its
-// uploads hold. Where the sum of all connections exceeds the limit, uploads of the connection that
-// holds most are refused, the oldest first; an upload that is not complete in time is refused too.
+// uploads hold. At each look they take that much of the memory budget. Where the sum of all
+// connections exceeds the limit, or the budget has no more, uploads of the connection that holds
+// most are refused, the oldest first; an upload that is not complete in time is refused too. A
+// connection whose uploads are all of no known caller (health calls) holds at most kMostOfStrangers.
 // What comes between two looks goes beyond the limit; gRPC's resource quota stands behind it.
 // Errors: RESOURCE_EXHAUSTED (memory) or DEADLINE_EXCEEDED, as refusals.
 // Threads: any; looks come from OpenStreams. Cost: two system calls each millisecond or two in
 // which a connection begins calls; a look asks for each connection with unfinished uploads.
 #pragma once
-
-#include <malloc.h>
 
 #include <chrono>
 #include <cstdint>
@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/scheduling/memory_budget.h"
 #include "server/scheduling/refusal.h"
 #include "server/service/open_streams.h"
 
@@ -46,10 +47,13 @@ class Uploads final : public OpenStream {
   using BytesRead = std::function<int64_t(const std::string& peer)>;
   // Gives memory that the allocator keeps back to the system.
   using Trim = std::function<void()>;
-  Uploads(
-      UploadLimits limits, BytesRead bytes_read, Trim trim = [] { malloc_trim(0); });
+  static constexpr int64_t kMostOfStrangers = int64_t{1} << 20;
+  // `memory` outlives it.
+  Uploads(UploadLimits limits, scheduling::MemoryBudget& memory, BytesRead bytes_read, Trim trim);
 
-  void Begin(std::shared_ptr<Upload> upload, const std::string& peer, Clock::time_point now);
+  // `of_caller`: the caller is known, and has been let in.
+  void Begin(std::shared_ptr<Upload> upload, const std::string& peer, bool of_caller,
+             Clock::time_point now);
   // `bytes`: of the request that is complete; 0 where it will not be. The upload lives on until a
   // look at it has ended.
   void End(const Upload* upload, const std::string& peer, int64_t bytes);
@@ -62,6 +66,7 @@ class Uploads final : public OpenStream {
   struct Open {
     std::shared_ptr<Upload> upload;
     Clock::time_point since;
+    bool of_caller;
     int64_t undelivered;  // of the connection when it began
   };
   struct Peer {
@@ -71,21 +76,25 @@ class Uploads final : public OpenStream {
     int64_t read = 0;  // at `asked`
     Clock::time_point asked = Clock::time_point::min();
   };
+  using Peers = std::unordered_map<std::string, Peer>;
   using Refused = std::vector<std::pair<std::shared_ptr<Upload>, scheduling::Refusal>>;
 
   void RefuseLate(Clock::time_point now, Refused& refused);
   void Measure();
+  void RefuseStrangers(Refused& refused);
   void RefuseTooMuch(Refused& refused);
+  void RefuseOldestOf(Peers::iterator found, Refused& refused);
   bool IsTrimDue(Clock::time_point now);
 
   const UploadLimits limits_;
   const BytesRead bytes_read_;
   const Trim trim_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, Peer> peers_;
+  Peers peers_;
   int64_t held_ = 0;
-  int64_t most_held_ = 0;  // since much ended
-  int64_t given_up_ = 0;   // as well
+  scheduling::MemoryBudget::Reservation reserved_;  // of held_
+  int64_t most_held_ = 0;                           // since much ended
+  int64_t given_up_ = 0;                            // as well
   Clock::time_point much_ended_;
   size_t trims_;  // that were done since
 };

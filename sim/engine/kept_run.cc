@@ -1,19 +1,6 @@
 #include "sim/engine/kept_run.h"
 
-#include "sim/program/print.h"
-
 namespace simgrad::sim {
-namespace {
-
-std::string ForwardText(const NumericalProgram& numerical) {
-  NumericalProgram forward = numerical;
-  forward.adjoint.reset();
-  forward.adjoint_spec.reset();
-  forward.text.clear();
-  return Print(forward);
-}
-
-}  // namespace
 
 int64_t KeptBytes(const KeptRun& kept, int64_t saved_bytes) {
   // Signatures, health twice over, values, ids: a few numbers for each instance.
@@ -44,8 +31,7 @@ Work WorkOf(const KeptRun& kept) {
 }
 
 bool RunsForwardAlike(const NumericalProgram& one, const NumericalProgram& other) {
-  if (one.fingerprint == other.fingerprint) return true;
-  return ForwardText(one) == ForwardText(other);
+  return !one.forward_fingerprint.empty() && one.forward_fingerprint == other.forward_fingerprint;
 }
 
 }  // namespace simgrad::sim

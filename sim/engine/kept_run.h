@@ -46,7 +46,7 @@ int64_t KeptBytes(const KeptRun& kept, int64_t saved_bytes);
 Work WorkOf(const KeptRun& kept);
 
 // Whether the forward parts of two programs have the same text, so that they compute the same
-// bits. Cost: prints both, unless their fingerprints agree.
+// bits.
 bool RunsForwardAlike(const NumericalProgram& one, const NumericalProgram& other);
 
 }  // namespace simgrad::sim

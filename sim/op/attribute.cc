@@ -1,6 +1,8 @@
 #include "sim/op/attribute.h"
 
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 
 #include "sim/program/loop.h"
@@ -18,14 +20,24 @@ std::string List(const char* name, const std::vector<int64_t>& numbers) {
 
 std::string Unsaid(const Program&, const Op&, const Names&) { return ""; }
 
+// " 0x1.8p+1", as printf's %a has it, in a tenth of its time: a table may hold a million numbers.
+void AppendHexadecimal(double x, std::string& text) {
+  char buffer[64];
+  if (!std::isnormal(x)) {
+    std::snprintf(buffer, sizeof buffer, " %a", x);
+    text += buffer;
+    return;
+  }
+  text += std::signbit(x) ? " -0x" : " 0x";
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, std::abs(x), std::chars_format::hex).ptr;
+  text.append(buffer, end);
+}
+
 // Hexadecimal: exact.
 std::string Numbers(const Program&, const Op& op, const Names&) {
   std::string text;
-  for (double x : op.attributes.literal) {
-    char buffer[64];
-    std::snprintf(buffer, sizeof buffer, " %a", x);
-    text += buffer;
-  }
+  for (const double x : op.attributes.literal) AppendHexadecimal(x, text);
   return text;
 }
 

@@ -82,7 +82,8 @@ int64_t HeldBytes(const NumericalProgram& numerical) {
   int64_t bytes = static_cast<int64_t>(sizeof numerical) + Outside(numerical.program) +
                   Outside(numerical.policy) + Outside(numerical.objective) +
                   Outside(numerical.text) + Outside(numerical.fingerprint) +
-                  Outside(numerical.sites) + Outside(numerical.unlisted_tests);
+                  Outside(numerical.forward_fingerprint) + Outside(numerical.sites) +
+                  Outside(numerical.unlisted_tests);
   for (const Site& site : numerical.sites) bytes += Outside(site.name);
   for (const std::string& name : numerical.unlisted_tests) bytes += Outside(name);
   if (numerical.adjoint_spec) {

@@ -135,8 +135,10 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p = MarkUsedInputs(std::move(p), budget);
   p = Renumber(std::move(p), budget);
   p = MarkInfinities(std::move(p), budget);
-  p.text = Print(p, &budget);
-  p.fingerprint = Fingerprint(p.text, &budget);
+  ProgramText text = PrintParts(p, &budget);
+  p.fingerprint = Fingerprint(text.text, &budget);
+  p.forward_fingerprint = ForwardFingerprint(text, &budget);
+  p.text = std::move(text.text);
   p.sites = SitesOf(p.program, &budget);
   p.halts = HaltNames(world, &budget);
   p.unlisted_tests = DecidingTestsOf(p.program, p.sites, &budget).unlisted;

@@ -67,8 +67,11 @@ struct NumericalProgram {
   ValueId stage_cost = ValueId::kNone;  // the scalar of `step` that is the stage cost
   std::optional<AdjointSpec> adjoint_spec;
   std::optional<Adjoint> adjoint;
-  std::string text;                // canonical
-  std::string fingerprint;         // SHA-256 of the text, lower-case hex
+  std::string text;         // canonical
+  std::string fingerprint;  // SHA-256 of the text, lower-case hex
+  // SHA-256 of what the text says of the forward pass (print.h); its edition of functions follows
+  // from that.
+  std::string forward_fingerprint;
   std::vector<Site> sites;         // of step, in text order
   std::vector<std::string> halts;  // their names, in text order (halts.h)
   // By value: whether it may be infinite by intent (infinities.h); empty where no literal is.

@@ -43,6 +43,8 @@ class Printer {
     return std::move(text_);
   }
 
+  size_t size() const { return text_.size(); }
+
   // What was written so far is the head, where SayFunctions writes.
   void EndHead() { head_size_ = text_.size(); }
 
@@ -213,14 +215,21 @@ std::string Print(const Program& program) {
 }
 
 std::string Print(const NumericalProgram& numerical, PassBudget* budget) {
+  return PrintParts(numerical, budget).text;
+}
+
+ProgramText PrintParts(const NumericalProgram& numerical, PassBudget* budget) {
+  ProgramText parts;
   const Program& program = numerical.program;
   Printer printer(program, budget);
   printer.Line(0, "world " + program.name);
   printer.Level(program);
   const bool stop = numerical.policy.nonfinite == precision::NonFinite::kStop;
   printer.Line(0, std::string("nonfinite ") + (stop ? "stop" : "report"));
+  parts.head_end = printer.size();
   if (numerical.adjoint) printer.Line(0, "loss_scale " + Number(numerical.policy.loss_scale));
   printer.EndHead();
+  parts.body_begin = printer.size();
   printer.Inputs();
   PrintWorld(printer, program);
   if (numerical.stage_cost != ValueId::kNone) {
@@ -232,20 +241,30 @@ std::string Print(const NumericalProgram& numerical, PassBudget* budget) {
       printer.PrintRegion(0, "terminal cost of " + objective.name, objective.terminal);
     }
   }
+  parts.body_end = printer.size();
   if (numerical.adjoint) PrintAdjoint(printer, *numerical.adjoint);
+  const size_t before = printer.size();
   printer.SayFunctions();
-  return printer.Take();
+  parts.body_begin += printer.size() - before;
+  parts.body_end += printer.size() - before;
+  parts.text = printer.Take();
+  return parts;
 }
 
-std::string Fingerprint(const std::string& text, PassBudget* budget) {
+namespace {
+
+// SHA-256 of `texts` one after the other.
+std::string HexDigest(std::initializer_list<std::string_view> texts, PassBudget* budget) {
   // A piece takes about a millisecond.
   constexpr size_t kPiece = size_t{1} << 18;
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         EVP_MD_CTX_free);
   EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
-  for (size_t at = 0; at < text.size(); at += kPiece) {
-    if (budget != nullptr) budget->Visit(kPiece / 64);
-    EVP_DigestUpdate(context.get(), text.data() + at, std::min(kPiece, text.size() - at));
+  for (const std::string_view text : texts) {
+    for (size_t at = 0; at < text.size(); at += kPiece) {
+      if (budget != nullptr) budget->Visit(kPiece / 64);
+      EVP_DigestUpdate(context.get(), text.data() + at, std::min(kPiece, text.size() - at));
+    }
   }
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int length = 0;
@@ -257,6 +276,19 @@ std::string Fingerprint(const std::string& text, PassBudget* budget) {
     hex += buffer;
   }
   return hex;
+}
+
+}  // namespace
+
+std::string Fingerprint(std::string_view text, PassBudget* budget) {
+  return HexDigest({text}, budget);
+}
+
+std::string ForwardFingerprint(const ProgramText& text, PassBudget* budget) {
+  const std::string_view all = text.text;
+  return HexDigest(
+      {all.substr(0, text.head_end), all.substr(text.body_begin, text.body_end - text.body_begin)},
+      budget);
 }
 
 }  // namespace simgrad::sim

@@ -82,6 +82,43 @@ TEST(SlowReaders, LeaveEveryWorkerToOtherLargeWork) {
   for (size_t i = 1; i < readers.size(); ++i) readers[i]->Finish();
 }
 
+// More than may wait without a worker: the one that waits longest is given up for each.
+TEST(SlowReaders, StopNobodyHoweverManyTheyAre) {
+  const int most = scheduling::QueueOptions().most_paused;
+  config::ServerConfig config = OneWorker();
+  config.max_message_bytes = config::kSmallestMessageLimit;
+  config.slow_reader_timeout = absl::InfiniteDuration();
+  config.memory_limit_bytes = int64_t{64} << 30;
+  RunningServer server(config);
+  const auto& large = server.server().queue().lane(Lane::kLarge);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<PartReader<v1::RolloutResponse>>> readers;
+  for (int i = 0; i < most + 2; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(
+        server.Rollout(contexts.back().get(), LargeRollout(v1::DIAGNOSTICS_LEVEL_INSTANCES, 4000)));
+    v1::RolloutPart part;
+    ASSERT_TRUE(readers.back()->Read(&part));
+  }
+  EXPECT_TRUE(Eventually([&] { return large.running() == most && large.busy() == 0; }));
+  EXPECT_TRUE(Ask(server, LargeRollout(v1::DIAGNOSTICS_LEVEL_OFF, 1000)).status.ok());
+  // Which they are depends on when gRPC took what: among the first.
+  int given_up = 0;
+  size_t read = 0;
+  for (; given_up < 2 && read < readers.size(); ++read) {
+    bool has_result = false;
+    for (v1::RolloutPart part; readers[read]->Read(&part);) {
+      has_result = has_result || part.has_result();
+    }
+    const grpc::Status status = readers[read]->Finish();
+    EXPECT_EQ(status.ok(), has_result) << status.error_message();
+    if (DetailsOf(status).info.reason() == "SLOW_READER") ++given_up;
+  }
+  EXPECT_EQ(given_up, 2);
+  for (auto& context : contexts) context->TryCancel();
+  for (; read < readers.size(); ++read) readers[read]->Finish();
+}
+
 TEST(SlowReaders, ThatTakeTooLittleAreGivenUpHoweverOftenTheyTakeSomething) {
   config::ServerConfig config = OneWorker();
   config.max_message_bytes = config::kSmallestMessageLimit;
@@ -89,7 +126,8 @@ TEST(SlowReaders, ThatTakeTooLittleAreGivenUpHoweverOftenTheyTakeSomething) {
   config.min_read_bytes_per_second = int64_t{1} << 40;  // more than anyone takes
   RunningServer server(config);
   grpc::ClientContext context;
-  auto reader = server.Rollout(&context, LargeRollout(v1::DIAGNOSTICS_LEVEL_INSTANCES, 4000));
+  // Ten times the timeout.
+  auto reader = server.Rollout(&context, LargeRollout(v1::DIAGNOSTICS_LEVEL_INSTANCES, 40'000));
   // Reads all the time, and is not fast enough.
   for (v1::RolloutPart part; reader->Read(&part);) EXPECT_FALSE(part.has_result());
   EXPECT_FALSE(reader->Finish().ok());

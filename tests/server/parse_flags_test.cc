@@ -25,7 +25,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--threads=3",
                                   "--workers=2",
                                   "--queue_capacity=5",
-                                  "--memory_limit_bytes=2000000",
+                                  "--memory_limit_bytes=20000000",
                                   "--min_read_bytes_per_second=77",
                                   "--callers=a,b",
                                   "--drain_timeout=1m30s",
@@ -62,7 +62,7 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->threads, 3);
   EXPECT_EQ(config->workers, 2);
   EXPECT_EQ(config->queue_capacity, 5);
-  EXPECT_EQ(config->memory_limit_bytes, 2'000'000);
+  EXPECT_EQ(config->memory_limit_bytes, 20'000'000);
   EXPECT_EQ(config->min_read_bytes_per_second, 77);
   EXPECT_EQ(config->callers, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));
@@ -148,7 +148,7 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--device=cuda:", "auto, cpu, cuda or cuda:N"},
       {"--device=cuda:-1", "auto, cpu, cuda or cuda:N"},
       {"--threads=-1", "from 0"},
-      {"--memory_limit_bytes=1", "0, or at least 1048576 bytes"},
+      {"--memory_limit_bytes=16777215", "0, or at least 16777216 bytes"},
       {"--memory_limit_bytes=-1", "0, or at least"},
       {"--callers=", "names of callers"},
       {"--drain_timeout=30", "duration"},

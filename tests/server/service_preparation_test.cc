@@ -23,6 +23,26 @@ class BusyPreparation {
   std::vector<std::unique_ptr<scheduling::Blocker>> blockers_;
 };
 
+// Of the largest of so many numbers, all of them k.
+v1::GradientRequest GradientOfAnExtreme(int64_t elements) {
+  sim::Builder b("extreme");
+  const sim::Var x = b.State("x", {});
+  const sim::Var k = b.Param("k", {});
+  b.SetNext({x + b.Reduce(sim::OpCode::kReduceMax, b.Broadcast(k, {elements}, {}))});
+  b.AddObjective("last", nullptr,
+                 [](const sim::Vars& states, const sim::Vars&) { return states[0]; });
+  const auto program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  v1::GradientRequest request;
+  v1::RolloutSpec* spec = request.mutable_spec();
+  *spec->mutable_world()->mutable_program() = conversion::ProgramToProto(*program);
+  spec->set_steps(1);
+  spec->set_objective("last");
+  AddTensor(spec->mutable_initial(), "x", {0.25}, {});
+  AddTensor(spec->mutable_params(), "k", {1.0}, {});
+  return request;
+}
+
 bool Ping(RunningServer& server) {
   grpc::ClientContext context;
   v1::ServerInfo info;
@@ -49,6 +69,33 @@ TEST(ServicePreparation, TheLargestProgramsDoNotHoldUpOtherCallers) {
   const grpc::Status status = large->Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_TRUE(part.has_result());
+}
+
+// A gradient of an extreme writes a number for each element of what it is of: few operations and few
+// bytes, and yet no quick preparation.
+TEST(ServicePreparation, AFewOperationsOnManyElementsAreForAWorker) {
+  RunningServer server;
+  const scheduling::WorkQueue& preparation = server.server().preparation();
+  auto busy = std::make_unique<BusyPreparation>(server);
+  grpc::ClientContext few_context, many_context, world_context;
+  auto few = server.Gradient(&few_context, GradientOfAnExtreme(1 << 10));
+  v1::GradientPart part;
+  while (few->Read(&part)) {
+  }
+  const grpc::Status quick = few->Finish();
+  EXPECT_TRUE(quick.ok()) << quick.error_message();
+  auto many = server.Gradient(&many_context, GradientOfAnExtreme(1 << 20));
+  EXPECT_TRUE(Eventually([&] { return preparation.waiting() == 1; }));
+  v1::RolloutRequest balls = BallRollout(1);
+  (*balls.mutable_spec()->mutable_world()->mutable_config())["elements"].set_number(1 << 20);
+  auto world = server.stub().Rollout(&world_context, balls);
+  EXPECT_TRUE(Eventually([&] { return preparation.waiting() == 2; }));
+  busy.reset();
+  while (many->Read(&part)) {
+  }
+  const grpc::Status status = many->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  world_context.TryCancel();
 }
 
 TEST(ServicePreparation, ARequestThatIsLeftBeforeItWasPreparedIsDroppedAndCounted) {

@@ -60,6 +60,13 @@ TEST(Service, ServerInfoTellsWhatThereIs) {
   EXPECT_EQ(info.orders_size(), precision::kOrderCount);
   EXPECT_EQ(info.limits().max_message_bytes(), 4 << 20);
   EXPECT_EQ(info.limits().max_request_bytes(), 64 << 20);
+  const sim::LoweredLimits lowered;
+  EXPECT_EQ(info.limits().max_lowered_operations(), lowered.max_operations);
+  EXPECT_EQ(info.limits().max_lowered_bytes(), lowered.max_bytes);
+  EXPECT_EQ(info.limits().max_lowered_text_bytes(), lowered.max_text_bytes);
+  EXPECT_EQ(info.limits().max_lowered_operands(), lowered.max_operands);
+  EXPECT_EQ(info.limits().max_lowered_visits(), lowered.max_visits);
+  EXPECT_EQ(info.limits().max_permuted_numbers(), lowered.max_permuted);
   ASSERT_EQ(info.devices_size(), 1);
   EXPECT_EQ(info.devices(0).kind(), "cpu");
   EXPECT_EQ(info.devices(0).formats().at("f32"), "native");

@@ -22,9 +22,9 @@ struct Recorded final : Upload {
 
 class UploadsTest : public testing::Test {
  protected:
-  std::shared_ptr<Recorded> Begin(const std::string& peer) {
+  std::shared_ptr<Recorded> Begin(const std::string& peer, bool of_caller = true) {
     auto upload = std::make_shared<Recorded>();
-    uploads_.Begin(upload, peer, now_);
+    uploads_.Begin(upload, peer, of_caller, now_);
     return upload;
   }
   void LookAfter(std::chrono::milliseconds time) {
@@ -35,7 +35,9 @@ class UploadsTest : public testing::Test {
   int trims_ = 0;
   std::map<std::string, int64_t> read_;
   Clock::time_point now_ = Clock::time_point() + std::chrono::hours(1);
+  scheduling::MemoryBudget memory_{1000 * kMiB};
   Uploads uploads_{{100 * kMiB, absl::Seconds(10)},
+                   memory_,
                    [this](const std::string& peer) { return read_[peer]; },
                    [this] { ++trims_; }};
 };
@@ -115,6 +117,42 @@ TEST_F(UploadsTest, ThatHeldMuchAreTrimmedAgainOnceGrpcHasFreedThem) {
   EXPECT_EQ(trims_, 1);
   for (int i = 0; i < 1'000; ++i) LookAfter(std::chrono::milliseconds(25));
   EXPECT_EQ(trims_, 4);
+}
+
+TEST_F(UploadsTest, TakeOfTheMemoryOfAllWhatTheyHold) {
+  const auto one = Begin("a");
+  read_["a"] = 90 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_EQ(memory_.used(scheduling::MemoryUse::kUpload), 90 * kMiB);
+  uploads_.End(one.get(), "a", 90 * kMiB);  // from now on the request has its own
+  EXPECT_EQ(memory_.used(scheduling::MemoryUse::kUpload), 0);
+}
+
+TEST_F(UploadsTest, GoWhereThereIsNoMemoryForThem) {
+  const auto work = memory_.Reserve(950 * kMiB, scheduling::MemoryUse::kWork);
+  ASSERT_TRUE(work);
+  const auto first = Begin("a"), second = Begin("a");
+  read_["a"] = 60 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  ASSERT_TRUE(first->refusal);
+  EXPECT_EQ(first->refusal->reason, RefusalReason::kMemory);
+  EXPECT_FALSE(second->refusal);
+  EXPECT_LE(memory_.used(), memory_.limit());
+  EXPECT_EQ(memory_.used(scheduling::MemoryUse::kUpload), uploads_.bytes());
+}
+
+TEST_F(UploadsTest, OfStrangersAreSmall) {
+  const auto stranger = Begin("a", false);
+  const auto caller = Begin("b"), beside = Begin("b", false);
+  read_["a"] = read_["b"] = Uploads::kMostOfStrangers;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(stranger->refusal);
+  read_["a"] = read_["b"] = 2 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  ASSERT_TRUE(stranger->refusal);
+  EXPECT_EQ(stranger->refusal->reason, RefusalReason::kMemory);
+  EXPECT_FALSE(caller->refusal);
+  EXPECT_FALSE(beside->refusal);  // whose bytes they are cannot be told
 }
 
 TEST_F(UploadsTest, LiveNoLongerThanTheyAreOpen) {

@@ -256,6 +256,41 @@ TEST(WorkQueue, AJobThatPausesGivesItsWorkerToOthers) {
   EXPECT_TRUE(resumed);
 }
 
+// One job after another pauses, and each frees the one worker for the next.
+TEST(WorkQueue, OfTooManyPausedJobsTheLongestOfTheCallerWithMostIsGivenUp) {
+  WorkQueue queue({.workers = 1, .capacity = 100, .most_paused = 4});
+  const auto few = Named("few"), many = Named("many");
+  std::vector<std::string> given_up;  // written by the thread of the job that pauses
+  const auto pause = [&](const std::shared_ptr<Caller>& caller, const std::string& name) {
+    const auto ends = std::make_shared<Cancellation>(absl::InfiniteFuture());
+    const auto paused = std::make_shared<std::promise<void>>();
+    WorkQueue::Job job =
+        JobOf(caller, [ends, paused](const absl::Status&, absl::Duration, Turn& turn) {
+          turn.Pause();
+          paused->set_value();
+          while (ends->Check().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          turn.Resume();
+        });
+    job.cancellation = ends;
+    job.give_up = [&given_up, ends, name] {
+      given_up.push_back(name);
+      ends->Cancel(absl::ResourceExhaustedError("given up"));
+    };
+    Put(queue, std::move(job));
+    paused->get_future().wait();  // on the one worker, whatever the number of those that are paused
+  };
+  pause(few, "few 1");
+  for (const char* name : {"many 1", "many 2", "many 3"}) pause(many, name);
+  EXPECT_TRUE(given_up.empty());
+  pause(few, "few 2");
+  EXPECT_EQ(given_up, std::vector<std::string>{"many 1"});
+  pause(many, "many 4");
+  EXPECT_EQ(given_up, (std::vector<std::string>{"many 1", "many 2"}));
+  EXPECT_EQ(queue.busy(), 0);
+  queue.CancelAll(absl::CancelledError("the test ends"));
+  EXPECT_TRUE(queue.AwaitIdle(absl::InfiniteDuration()));
+}
+
 TEST(WorkQueue, AJobThatGoesOnWaitsForAWorker) {
   WorkQueue queue({1, 10});
   std::promise<void> paused, go_on;

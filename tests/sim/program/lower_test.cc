@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <limits>
+#include <random>
 #include <set>
 #include <string>
 #include <variant>
@@ -173,6 +176,26 @@ TEST(Lower, LimitsThePermutationsOfShuffledSumsAndCountsEachOnce) {
   EXPECT_EQ(FieldOf(refused.status()), "policy");
 }
 
+TEST(Lower, TheForwardFingerprintIsThatOfTheSameForwardPassWithAnyAdjoint) {
+  const Program world = Ball();
+  const precision::Policy policy = Preset("f16_safe");  // has a loss scale
+  const auto forward = [&](const std::optional<AdjointSpec>& adjoint, double elements = 9.0) {
+    return Lower(Ball(elements), policy, "tracking", adjoint)->forward_fingerprint;
+  };
+  const AdjointSpec one = Everything(world, "tracking");
+  const auto lowered = Lower(world, policy, "tracking", one);
+  const NumericalProgram alone = [&] {
+    NumericalProgram p = *lowered;
+    p.adjoint.reset();
+    return p;
+  }();
+  // A program without its adjoint is printed as the part of its text says.
+  EXPECT_EQ(lowered->forward_fingerprint, ForwardFingerprint(PrintParts(alone)));
+  EXPECT_EQ(forward(one), lowered->forward_fingerprint);
+  EXPECT_NE(forward(one), lowered->fingerprint);
+  EXPECT_NE(forward(one, 8.0), forward(one));
+}
+
 TEST(Lower, FingerprintIsTheSha256OfTheText) {
   // FIPS 180-4, the message "abc".
   EXPECT_EQ(Fingerprint("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -236,6 +259,31 @@ TEST(Print, SaysWhichEditionOfTheFunctionsAProgramMeansWhereThatMatters) {
 TEST(Print, CountsTheFunctionsOfTheAdjointToo) {
   EXPECT_TRUE(SaysFunctions(OpCode::kPow, "f32", true));  // the derivative has a logarithm
   EXPECT_FALSE(SaysFunctions(OpCode::kExp, "f32", true));
+}
+
+TEST(Print, WritesNumbersAsPrintfDoes) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  std::vector<double> numbers = {
+      0.0,  -0.0,  1.0,   -1.0, 0.1, 0x1p-1022, 0x1p-1074, -0x1.8p-1030, 0x1.fffffffffffffp+1023,
+      kInf, -kInf, 3e-300};
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 2000; ++i) {
+    const auto x = std::bit_cast<double>(random());
+    if (x == x) numbers.push_back(x);
+  }
+  std::string text = "literal";
+  for (const double x : numbers) {
+    char buffer[64];
+    std::snprintf(buffer, sizeof buffer, " %a", x);
+    text += buffer;
+  }
+  Builder b("numbers");
+  const Shape shape = {static_cast<int64_t>(numbers.size())};
+  const Var state = b.State("x", shape);
+  b.SetNext({state + b.LiteralArray(numbers, shape)});
+  const auto program = b.Finish();
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_NE(Print(*program).find(text + "  #"), std::string::npos);
 }
 
 TEST(OpTable, NamesAreUniqueAndFindTheirOperation) {

@@ -342,7 +342,7 @@ class KeptRun(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["kept_run_seconds", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operations", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
+    __slots__ = ["kept_run_seconds", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operands", "max_lowered_operations", "max_lowered_text_bytes", "max_lowered_visits", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_permuted_numbers", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
     KEPT_RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -352,7 +352,10 @@ class Limits(_message.Message):
     MAX_LITERAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_LOOP_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_LOWERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOWERED_OPERANDS_FIELD_NUMBER: _ClassVar[int]
     MAX_LOWERED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOWERED_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOWERED_VISITS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_NAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_NESTED_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -360,6 +363,7 @@ class Limits(_message.Message):
     MAX_OPERANDS_FIELD_NUMBER: _ClassVar[int]
     MAX_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_PATH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_PERMUTED_NUMBERS_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -376,7 +380,10 @@ class Limits(_message.Message):
     max_literal_elements: int
     max_loop_iterations: int
     max_lowered_bytes: int
+    max_lowered_operands: int
     max_lowered_operations: int
+    max_lowered_text_bytes: int
+    max_lowered_visits: int
     max_message_bytes: int
     max_name_bytes: int
     max_nested_iterations: int
@@ -384,6 +391,7 @@ class Limits(_message.Message):
     max_operands: int
     max_operations: int
     max_path_bytes: int
+    max_permuted_numbers: int
     max_request_bytes: int
     max_request_memory_bytes: int
     max_step_work: int
@@ -391,7 +399,7 @@ class Limits(_message.Message):
     max_total_elements: int
     max_total_operands: int
     max_values: int
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ..., max_lowered_text_bytes: _Optional[int] = ..., max_lowered_operands: _Optional[int] = ..., max_lowered_visits: _Optional[int] = ..., max_permuted_numbers: _Optional[int] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []
