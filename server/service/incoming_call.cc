@@ -30,7 +30,6 @@ void IncomingCall::OnAccepted(bool ok) {
   method_ = accept_(context_.method());
   peer_ = context_.peer();
   shared_.connections->CallBegan(peer_);
-  if (method_->service == IncomingMethod::Of::kNone) return Serve();  // whatever was sent with it
   const bool has_caller = method_->service == IncomingMethod::Of::kSimgrad;
   if (has_caller) {
     caller_ = CallerOf(context_, shared_.token_gate, shared_.scheduler->callers());

@@ -6,7 +6,8 @@
 // uploads hold. At each look they take that much of the memory budget. Where the sum of all
 // connections exceeds the limit, or the budget has no more, uploads of the connection that holds
 // most are refused, the oldest first; an upload that is not complete in time is refused too. A
-// connection whose uploads are all of no known caller (health calls) holds at most kMostOfStrangers.
+// connection whose uploads are all of no known caller (health calls, unknown methods) holds at most
+// kMostOfStrangers.
 // What comes between two looks goes beyond the limit; gRPC's resource quota stands behind it.
 // Errors: RESOURCE_EXHAUSTED (memory) or DEADLINE_EXCEEDED, as refusals.
 // Threads: any; looks come from OpenStreams. Cost: two system calls each millisecond or two in
