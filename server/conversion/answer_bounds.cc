@@ -16,10 +16,9 @@ void CountEntries(const sim::Region& region, double entries, std::map<std::strin
     double inside = entries;
     if (op.code == sim::OpCode::kWhile && !sim::IsBranch(op)) {
       out[op.attributes.site] = entries;
-      inside *= static_cast<double>(op.attributes.max_iter + 1);
-    } else if (op.code == sim::OpCode::kFor) {
-      inside *= static_cast<double>(op.attributes.max_iter);
     }
+    // A region of a `cond` records nothing: its one turn is none of the loops around.
+    if (!sim::IsBranch(op)) inside *= static_cast<double>(sim::RunsAtCap(op));
     for (const sim::Region& nested : op.regions) CountEntries(nested, inside, out);
   }
 }

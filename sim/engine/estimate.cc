@@ -7,6 +7,7 @@
 
 #include "sim/engine.h"
 #include "sim/engine/reversal_budget.h"
+#include "sim/program/loop.h"
 
 namespace simgrad::sim {
 namespace {
@@ -25,11 +26,7 @@ double Elements(const Program& program, ValueId id) {
 enum class Trips { kOnce, kAtCaps };
 
 double TripsOf(const Op& op, Trips trips) {
-  if (trips == Trips::kOnce) return 1;
-  if (op.code == OpCode::kFor) return static_cast<double>(op.attributes.max_iter);
-  if (op.code != OpCode::kWhile) return 1;
-  return static_cast<double>(op.attributes.max_iter + 1) *
-         static_cast<double>(std::max<int64_t>(op.attributes.elements, 1));
+  return trips == Trips::kOnce ? 1 : ElementRunsAtCap(op);
 }
 
 // Elements of all values that one execution of a region computes.

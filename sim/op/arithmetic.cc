@@ -96,6 +96,7 @@ const OpInfo kAdd = Complete({
     .operands = "a, b",
     .birth = Birth::kArithmetic,
     .propagates = true,
+    .scale = ScaleRule::kSum,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(1)) r.To(1, r.g());
@@ -111,6 +112,7 @@ const OpInfo kSub = Complete({
     .operands = "a, b",
     .birth = Birth::kArithmetic,
     .propagates = true,
+    .scale = ScaleRule::kSum,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(1)) r.To(1, r.Neg(r.g()));
@@ -126,6 +128,7 @@ const OpInfo kMul = Complete({
     .operands = "a, b",
     .birth = Birth::kArithmetic,
     .propagates = true,
+    .scale = ScaleRule::kProduct,
     .vjp = ProductVjp,
     .domains = {Domain::kBounded},
     .on_reals = [](Format f, double a, double b, double) { return Mul(f, a, b); },
@@ -139,6 +142,7 @@ const OpInfo kDiv = Complete({
     .birth = Birth::kArithmetic,
     .carries = [](const Carriage& c) { return c.operand == 0; },  // x / Inf is finite
     .divides_by_zero = [](std::span<const double> x) { return x[1] == 0.0; },
+    .scale = ScaleRule::kQuotient,
     .vjp = QuotientVjp,
     .domains = {Domain::kAll, Domain::kPositive},
     .on_reals = [](Format f, double a, double b, double) { return Div(f, a, b); },
@@ -150,6 +154,7 @@ const OpInfo kNeg = Complete({
     .doc = "-a, real or integer.",
     .operands = "a",
     .propagates = true,
+    .scale = ScaleRule::kSame,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Neg(r.g()));
@@ -163,6 +168,7 @@ const OpInfo kAbs = Complete({
     .doc = "|a|, real or integer.",
     .operands = "a",
     .propagates = true,
+    .scale = ScaleRule::kSame,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Kink(OpCode::kSign, r.type())));
@@ -208,6 +214,7 @@ const OpInfo kFma = Complete({
     .operands = "a, b, c",
     .birth = Birth::kArithmetic,
     .propagates = true,
+    .scale = ScaleRule::kFusedSum,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(2)) r.To(2, r.g());
@@ -223,6 +230,7 @@ const OpInfo kSqrt = Complete({
     .operands = "a",
     .birth = Birth::kArithmetic,
     .propagates = true,
+    .scale = ScaleRule::kRoot,
     .vjp = SqrtVjp,
     .domains = {Domain::kPositive},
     .on_reals = [](Format f, double a, double, double) { return precision::Sqrt(f, a); },

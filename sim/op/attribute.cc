@@ -52,6 +52,32 @@ bool HasFormat(const Program& program, const Op& op) {
   return program[op.results[0]].format.has_value();
 }
 
+std::string DrawText(const Program&, const Op& op, const Names&) {
+  if (op.code == OpCode::kCast && !IsStochastic(op)) return "";
+  return " draw=" + std::to_string(op.attributes.draw);
+}
+
+std::string OrderText(const Program& program, const Op& op, const Names&) {
+  return HasFormat(program, op) ? " order=" + precision::TextOf(op.attributes.order) : "";
+}
+
+std::string AccumulatorText(const Program& program, const Op& op, const Names&) {
+  if (!HasFormat(program, op)) return "";
+  return " accumulator=" + std::string(precision::Traits(op.attributes.accumulator).name);
+}
+
+std::string TapedText(const Program&, const Op& op, const Names& used) {
+  return " " + used(op.attributes.primal);
+}
+
+std::string ReversedText(const Program&, const Op& op, const Names& used) {
+  return " of " + used(op.attributes.primal);
+}
+
+std::string LastText(const Program&, const Op& op, const Names&) {
+  return op.attributes.last > 0 ? " last=" + std::to_string(op.attributes.last) : "";
+}
+
 std::string IntoInput(const Program& program, const Op& op, const Names&) {
   const Input& input = program.inputs[static_cast<size_t>(op.attributes.input)];
   return " into " + std::string(InputKindName(input.kind)) + "." + input.name;
@@ -178,50 +204,12 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"error", &Attributes::error,
      [](const Program&, const Op& op,
         const Names&) { return Flag<&Attributes::error>("error", op); }},
-    {"",
-     {},
-     [](const Program&, const Op& op, const Names&) -> std::
-                                                        string {
-                                                          if (op.code == OpCode::kCast &&
-                                                              !IsStochastic(op))
-                                                            return "";
-                                                          return " draw=" +
-                                                                 std::to_string(op.attributes.draw);
-                                                        }},
-    {"",
-     {},
-     [](const Program& program, const Op& op,
-        const Names&) -> std::
-                          string {
-                            if (!HasFormat(program, op)) return "";
-                            return " order=" + precision::TextOf(op.attributes.order);
-                          }},
-    {"",
-     {},
-     [](const Program& program, const Op& op,
-        const Names&) -> std::
-                          string {
-                            if (!HasFormat(program, op)) return "";
-                            const auto accumulator = precision::Traits(op.attributes.accumulator);
-                            return " accumulator=" + std::string(accumulator.name);
-                          }},
-    {"",
-     {},
-     [](const Program&, const Op& op,
-        const Names& used) { return " " + used(op.attributes.primal); }},
-    {"",
-     {},
-     [](const Program&, const Op& op,
-        const Names& used) { return " of " + used(op.attributes.primal); }},
-    {"",
-     {},
-     [](const Program&, const Op& op,
-        const Names&) -> std::
-                          string {
-                            return op.attributes.last > 0
-                                       ? " last=" + std::to_string(op.attributes.last)
-                                       : "";
-                          }},
+    {"", {}, DrawText},
+    {"", {}, OrderText},
+    {"", {}, AccumulatorText},
+    {"", {}, TapedText},
+    {"", {}, ReversedText},
+    {"", {}, LastText},
     {"overflow", &Attributes::overflow,
      [](const Program&, const Op& op, const Names&) -> std::string {
        return op.attributes.overflow == Overflow::kSaturate ? " saturate" : "";

@@ -151,6 +151,7 @@ const OpInfo kCholesky = Complete({
     .types = CholeskyTypes,
     .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
     .birth = Birth::kArithmetic,
+    .chooses = Chooses::kPivots,
     .passage = MaskedPassage,
     .vjp = CholeskyVjp,
     .evaluate = EvaluateCholesky,

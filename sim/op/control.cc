@@ -1,12 +1,12 @@
 // Where control flow is decided: events and loops. The reference executor runs them among the
 // regions; loop.h says what loops mean.
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sim/op/expansion.h"
 #include "sim/op/types.h"
+#include "sim/program/rename.h"
 
 namespace simgrad::sim::op {
 namespace {
@@ -42,24 +42,6 @@ Types ChoiceTypes(const Program& program, const Op& op) {
   return std::vector<Type>{chosen};
 }
 
-// What stands in a region of a `cond` for its arguments.
-using Names = std::map<ValueId, ValueId>;
-
-void Rename(const Names& names, std::vector<ValueId>& ids) {
-  for (ValueId& id : ids) {
-    const auto known = names.find(id);
-    if (known != names.end()) id = known->second;
-  }
-}
-
-void Rename(const Names& names, Region& region) {
-  for (Op& op : region.ops) {
-    Rename(names, op.operands);
-    for (Region& nested : op.regions) Rename(names, nested);
-  }
-  Rename(names, region.yields);
-}
-
 // A loop of at most one turn for each region: it carries the results, and its body is the region.
 void ExpandCond(ExpansionWriter& writer) {
   const Op& op = writer.op();
@@ -89,9 +71,9 @@ void ExpandCond(ExpansionWriter& writer) {
     }
     Region& test = branch.regions.emplace_back();
     Region body = op.regions[static_cast<size_t>(k)];
-    Names names;
+    Renaming names;
     for (size_t a = 0; a < body.args.size(); ++a) names[body.args[a]] = op.operands[a + 1];
-    Rename(names, body);
+    Rename(names, body, writer.budget());
     body.args.clear();
     for (ValueId id : given) {
       test.args.push_back(writer.NewValue(writer.TypeOf(id)));
@@ -113,9 +95,9 @@ void ExpandCond(ExpansionWriter& writer) {
 void ExpandCall(ExpansionWriter& writer) {
   const Op& op = writer.op();
   Region body = op.regions[0];
-  Names names;
+  Renaming names;
   for (size_t a = 0; a < body.args.size(); ++a) names[body.args[a]] = op.operands[a];
-  Rename(names, body);
+  Rename(names, body, writer.budget());
   for (Op& inner : body.ops) writer.Push(std::move(inner));
   if (op.regions.size() > 1) {
     Op own = writer.Begin(OpCode::kOwnVjp, op.operands);

@@ -135,6 +135,7 @@ const OpInfo kCast = Complete({
     .types = CastTypes,
     .birth = Birth::kConversion,
     .carries = [](const Carriage& c) { return c.overflow == Overflow::kIeee; },
+    .scale = ScaleRule::kSame,
     .vjp = [](VjpRule& r) { r.To(0, r.g()); },
     .smooth = false,
     .evaluate = EvaluateCast,
@@ -154,6 +155,7 @@ const OpInfo kConvert = Complete({
         [](const Carriage& c) {
           return c.program.IsReal(c.op.operands[c.operand]) && c.program.IsReal(c.op.results[0]);
         },
+    .chooses = Chooses::kInteger,
     .smooth = false,
     .evaluate = EvaluateConvert,
 });

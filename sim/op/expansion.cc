@@ -15,12 +15,18 @@ Op ExpansionWriter::Begin(OpCode code, std::vector<ValueId> operands) const {
   return op;
 }
 
+ValueId ExpansionWriter::NewValue(Type type) {
+  const ValueId id = program_.AddValue(std::move(type));
+  budget_.WroteValue(program_[id]);
+  return id;
+}
+
 ValueId ExpansionWriter::Do(OpCode code, std::vector<ValueId> operands) {
   return Do(code, std::move(operands), TypeOf(op_.results[0]));
 }
 
 ValueId ExpansionWriter::Do(OpCode code, std::vector<ValueId> operands, Type type) {
-  const ValueId result = program_.AddValue(std::move(type));
+  const ValueId result = NewValue(std::move(type));
   out_.push_back(Begin(code, std::move(operands)));
   out_.back().results = {result};
   return result;
@@ -53,7 +59,7 @@ void ExpandInto(Program& program, Op op, std::vector<Op>& out, PassBudget& budge
     return;
   }
   std::vector<Op> written;
-  ExpansionWriter writer(program, op, written);
+  ExpansionWriter writer(program, op, written, budget);
   InfoOf(op.code).expand(writer);
   for (Op& part : written) {
     budget.WroteOp(part);

@@ -12,10 +12,12 @@ namespace simgrad::sim {
 // Everything it writes gets the role, site and label of the composite.
 class ExpansionWriter {
  public:
-  ExpansionWriter(Program& program, const Op& op, std::vector<Op>& out)
-      : program_(program), op_(op), out_(out) {}
+  // Counts the values that it writes, not the operations.
+  ExpansionWriter(Program& program, const Op& op, std::vector<Op>& out, PassBudget& budget)
+      : program_(program), op_(op), out_(out), budget_(budget) {}
 
   const Op& op() const { return op_; }
+  PassBudget& budget() { return budget_; }
   ValueId X(size_t operand) const { return op_.operands[operand]; }
   // By value: adding operations moves the table of values.
   Type TypeOf(ValueId id) const { return program_[id].type; }
@@ -24,7 +26,7 @@ class ExpansionWriter {
   ValueId Do(OpCode code, std::vector<ValueId> operands, Type type);
   ValueId Const(double value);
   ValueId Number(double value, Type type);  // a literal, every element of which is `value`
-  ValueId NewValue(Type type) { return program_.AddValue(std::move(type)); }
+  ValueId NewValue(Type type);
   // An operation with the composite's context, to be completed and pushed.
   Op Begin(OpCode code, std::vector<ValueId> operands) const;
   Op& Last() { return out_.back(); }
@@ -36,6 +38,7 @@ class ExpansionWriter {
   Program& program_;
   const Op& op_;
   std::vector<Op>& out_;
+  PassBudget& budget_;
 };
 
 // Returns the program without composites. Cost: linear in what it writes, and nothing if there are

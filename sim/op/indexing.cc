@@ -601,6 +601,7 @@ const OpInfo kArgsort = Complete({
           const int64_t line = shape[static_cast<size_t>(op.attributes.axes[0])];
           return ElementCount(shape) * line * static_cast<int64_t>(op.operands.size());
         },
+    .chooses = Chooses::kPlaces,
     .evaluate = EvaluateArgsort,
     .lower = LowerArgsort,
 });

@@ -112,6 +112,7 @@ const OpInfo kSelect = Complete({
     .op_class = OpClass::kChoice,
     .operands = "condition, a, b",
     .types = SelectTypes,
+    .scale = ScaleRule::kChoice,
     .passage = [](const Program&, const Op&,
                   size_t operand) { return operand == 0 ? Passage::kNone : Passage::kMasked; },
     .vjp = [](VjpRule& r) { r.Choice(r.X(0), 1, 2); },

@@ -366,6 +366,7 @@ const OpInfo kLuPermutation = Complete({
     .result = Result::kI32,
     .types = LuPermutationTypes,
     .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
+    .chooses = Chooses::kPivots,
     .evaluate = EvaluateLuPermutation,
     .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).rows); },
 });

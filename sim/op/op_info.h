@@ -105,6 +105,27 @@ enum class Derivative : uint8_t {
   kAdjoint,  // stands in adjoint programs only, which are not differentiated
 };
 
+// What comparisons of reals inside an operation decide; program/choices.h writes the test of each.
+enum class Chooses : uint8_t {
+  kNothing,
+  kPlaces,   // along the one axis of `axes`: which elements lead
+  kPivots,   // of a square matrix: rows, or whether it has a factor
+  kInteger,  // of a real: which integer or bool it gives
+};
+
+// How the scale of a compared value follows from the operation that made it
+// (program/compared_scale.h).
+enum class ScaleRule : uint8_t {
+  kOwn,       // its magnitude alone counts
+  kSum,       // of add and sub: the magnitudes of the operands
+  kFusedSum,  // of fma
+  kProduct,
+  kQuotient,
+  kRoot,
+  kChoice,  // of select
+  kSame,    // the scale of its operand
+};
+
 // The range from which random tests draw an operand: derivatives exist, results stay moderate.
 enum class Domain : uint8_t {
   kAll,
@@ -171,6 +192,9 @@ struct OpInfo {
   Rule<std::vector<double>(const Program& program, const Op& op, Arrays operands, size_t element)>
       made_of = {};
 
+  Chooses chooses = Chooses::kNothing;
+  ScaleRule scale = ScaleRule::kOwn;
+
   Derivative derivative = Derivative::kNone;
   Rule<Passage(const Program& program, const Op& op, size_t operand)> passage = {};  // else kSame
   Rule<void(VjpRule& rule)> vjp = {};
@@ -188,8 +212,8 @@ struct OpInfo {
   Rule<int64_t(int64_t a, int64_t b)> on_integers = {};
   Rule<Array(const Evaluation& e)> evaluate = {};
 
-  // As loops over elements, for executors that compile (lowering.h). Left out: the default of its family, where
-  // the plan has one.
+  // As loops over elements, for executors that compile (lowering.h). Left out: the default of its
+  // family; shape, indexing and linear operations have none.
   Rule<void(Lowering& lowering)> lower = {};
 
   constexpr bool can_create() const { return birth != Birth::kNever; }
@@ -219,6 +243,11 @@ consteval OpInfo Complete(OpInfo info) {
   }
   if (elementwise != (info.on_reals != nullptr)) throw "an elementwise operation gives a number";
   if (!evaluates && !runs_among_regions) throw "an operation has an evaluation";
+  if (elementwise && info.smooth && info.vjp == nullptr) throw "a smooth operation has a vjp";
+  const bool has_default_plan = info.op_class != OpClass::kShape &&
+                                info.op_class != OpClass::kIndexing &&
+                                info.op_class != OpClass::kLinear;
+  if (!has_default_plan && info.lower == nullptr) throw "its family has no default: it has `lower`";
   return info;
 }
 

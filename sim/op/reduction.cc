@@ -355,6 +355,7 @@ consteval OpInfo IndexEntry(std::string_view name, std::string_view doc) {
                    .attributes = {Attribute::kAxes},
                    .result = Result::kI32,
                    .types = ExtremeTypes<true>,
+                   .chooses = Chooses::kPlaces,
                    .evaluate = IndexOfExtreme<kLargest>});
 }
 

@@ -500,6 +500,7 @@ const OpInfo kBroadcast = Complete({
     .types = BroadcastTypes,
     .carries =
         [](const Carriage& c) { return ElementCount(c.program[c.op.results[0]].type.shape) > 0; },
+    .scale = ScaleRule::kSame,
     .vjp = BroadcastVjp,
     .evaluate = EvaluateBroadcast,
     .lower =
@@ -518,6 +519,7 @@ const OpInfo kReshape = Complete({
     .attributes = {Attribute::kShape},
     .types = ReshapeTypes,
     .propagates = true,
+    .scale = ScaleRule::kSame,
     .vjp =
         [](VjpRule& r) {
           if (!r.Wants(0)) return;
@@ -536,6 +538,7 @@ const OpInfo kSlice = Complete({
     .operands = "a",
     .attributes = {Attribute::kStart, Attribute::kShape, Attribute::kStride},
     .types = [](const Program& p, const Op& op) { return WindowTypes(p, op, true); },
+    .scale = ScaleRule::kSame,
     .passage = [](const Program& program, const Op& op,
                   size_t) { return TakesAll(program, op) ? Passage::kSame : Passage::kMasked; },
     .vjp = SliceVjp,

@@ -142,9 +142,28 @@ class Cutter {
         return (kind == BufferKind::kInput || kind == BufferKind::kTable) &&
                s.index.terms.empty() && s.index.moved == kNoRegister;
       }
-      default:
+      case Code::kCall:
+      case Code::kDeclare:
+      case Code::kStore:
+      case Code::kEach:
+      case Code::kRepeat:
+      case Code::kLeave:
+      case Code::kExactSum:
+      case Code::kLook:
+      case Code::kRange:
+      case Code::kStored:
+      case Code::kCommit:
+      case Code::kTest:
+      case Code::kRun:
+      case Code::kDecide:
+      case Code::kIf:
+      case Code::kPush:
+      case Code::kKeep:
+      case Code::kRecall:
+      case Code::kTake:
         return false;
     }
+    return false;
   }
 
   // ---- through memory ----

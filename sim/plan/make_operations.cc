@@ -39,6 +39,7 @@ void RegionMaker::ByFamily(const Op& op) {
       Elementwise(op);
       break;
     case OpClass::kConstant:
+      if (op.code != kLiteral) HasNoRule(op.code, "plan");
       Literal(op);
       break;
     case OpClass::kReduction:
@@ -54,6 +55,7 @@ void RegionMaker::ByFamily(const Op& op) {
     case OpClass::kAdjoint:
     case OpClass::kControl:
       AdjointOperation(op);
+      break;
   }
 }
 

@@ -63,7 +63,11 @@ void RegionMaker::Reduction(const Op& op) {
     if (op.code == OpCode::kProd) return Fold(line, FunctionOf("mul_", result), 1);
     if (op.code == OpCode::kAny) return Fold(line, "or_bool", 0);
     if (op.code == OpCode::kAll) return Fold(line, "and_bool", 1);
-    return Extreme(op, line);
+    if (op.code == OpCode::kReduceMax || op.code == OpCode::kReduceMin ||
+        op.code == OpCode::kArgmax || op.code == OpCode::kArgmin) {
+      return Extreme(op, line);
+    }
+    HasNoRule(op.code, "plan");
   };
   if (ElementCount(result.type.shape) == 1) {
     const Register one = reduce(from.start);

@@ -50,9 +50,24 @@ class Sweeper {
       case Code::kRecall:
       case Code::kSeed:
         return false;
-      default:
+      case Code::kStore:
+      case Code::kEach:
+      case Code::kRepeat:
+      case Code::kLeave:
+      case Code::kLook:
+      case Code::kRange:
+      case Code::kStored:
+      case Code::kCommit:
+      case Code::kTest:
+      case Code::kRun:
+      case Code::kDecide:
+      case Code::kIf:
+      case Code::kPush:
+      case Code::kKeep:
+      case Code::kTake:
         return true;
     }
+    return true;
   }
 
   void Read(const Statement& s) {

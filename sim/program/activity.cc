@@ -1,5 +1,6 @@
 #include "sim/program/activity.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/op/op_info.h"
@@ -29,9 +30,7 @@ class Activity {
       } else if (op.code == OpCode::kFor) {
         ReadFor(op);
       } else if (InfoOf(op.code).derivative != Derivative::kNone) {
-        for (ValueId operand : op.operands) {
-          for (ValueId result : op.results) Flow(operand, result);
-        }
+        ReadOp(op);
       }
     }
   }
@@ -58,6 +57,15 @@ class Activity {
   }
 
  private:
+  // Every operand reaches every result. Of several results the first real one stands between.
+  void ReadOp(const Op& op) {
+    const auto first = std::find_if(op.results.begin(), op.results.end(),
+                                    [&](ValueId id) { return program_.IsReal(id); });
+    if (first == op.results.end()) return;
+    for (ValueId operand : op.operands) Flow(operand, *first);
+    for (auto other = first + 1; other != op.results.end(); ++other) Flow(*first, *other);
+  }
+
   void Flow(ValueId from, ValueId to) {
     budget_.Visit();
     edges_.push_back({from, to});

@@ -20,9 +20,30 @@ Type WithShape(const Type& type, Shape shape) { return {type.element, std::move(
 
 class PairWriter {
  public:
-  PairWriter(Program& program, const Op& op, std::vector<Op>& out)
-      : w_(program, op, out), op_(op) {}
+  PairWriter(Program& program, const Op& op, std::vector<Op>& out, PassBudget& budget)
+      : w_(program, op, out, budget), op_(op) {}
 
+  ValueId NewValue(Type type) { return w_.NewValue(std::move(type)); }
+
+  // Of what an operation gives as `chosen`.
+  Pair Of(ValueId chosen) {
+    if (op_.code == kConvert) return OfConversion();
+    if (op_.code == kLuPermutation) return OfPivots();
+    if (op_.code == kArgsort) return OfOrder(chosen);
+    if (op_.code == kArgmax || op_.code == kArgmin) return OfExtreme(chosen);
+    HasNoRule(op_.code, "choices");
+  }
+
+  Pair OfTruth() { return {w_.X(0), w_.Number(0, w_.TypeOf(w_.X(0)))}; }
+
+  Pair OfFactor() {
+    Type type = w_.TypeOf(w_.X(0));
+    type.shape.pop_back();
+    const ValueId pivots = w_.Do(kCholeskyPivots, {w_.X(0)}, type);
+    return {pivots, w_.Number(0, type)};
+  }
+
+ private:
   Pair OfExtreme(ValueId index) {
     const bool largest = op_.code == kArgmax;
     const Type type = w_.TypeOf(w_.X(0));
@@ -72,15 +93,6 @@ class PairWriter {
     return {Reshaped(Part(pivots, 0, 0, 1), {n}), Reshaped(Part(pivots, 0, 1, 1), {n})};
   }
 
-  Pair OfFactor() {
-    Type type = w_.TypeOf(w_.X(0));
-    type.shape.pop_back();
-    const ValueId pivots = w_.Do(kCholeskyPivots, {w_.X(0)}, type);
-    return {pivots, w_.Number(0, type)};
-  }
-
-  Pair OfTruth() { return {w_.X(0), w_.Number(0, w_.TypeOf(w_.X(0)))}; }
-
   Pair OfConversion() {
     const Type type = w_.TypeOf(w_.X(0));
     const ValueId magnitude = w_.Do(kAbs, {w_.X(0)}, type);
@@ -88,7 +100,6 @@ class PairWriter {
     return {magnitude, w_.Do(kMax, {nearest, w_.Number(1, type)}, type)};
   }
 
- private:
   // `length` elements along an axis, from `start` on.
   ValueId Part(ValueId id, int64_t axis, int64_t start, int64_t length) {
     Type type = w_.TypeOf(id);
@@ -162,13 +173,17 @@ bool HasChoice(const Program& program, const Op& op) {
 
 bool ChoosesByReals(const Program& program, const Op& op) {
   const auto is_real = [&](ValueId id) { return program.IsReal(id); };
-  if (op.code == kArgmax || op.code == kArgmin || op.code == kArgsort) {
-    return std::any_of(op.operands.begin(), op.operands.end(), is_real) && HasChoice(program, op);
+  switch (InfoOf(op.code).chooses) {
+    case Chooses::kNothing:
+      return false;
+    case Chooses::kPlaces:
+      return std::any_of(op.operands.begin(), op.operands.end(), is_real) && HasChoice(program, op);
+    case Chooses::kPivots:
+      return ElementCount(program[op.operands[0]].type.shape) > 0;
+    case Chooses::kInteger:
+      return is_real(op.operands[0]) && !is_real(op.results[0]);
   }
-  if (op.code == kCholesky || op.code == kLuPermutation) {
-    return ElementCount(program[op.operands[0]].type.shape) > 0;
-  }
-  return op.code == kConvert && is_real(op.operands[0]) && !is_real(op.results[0]);
+  return false;
 }
 
 std::string OwnNameOfChoice(const Op& op) {
@@ -176,7 +191,7 @@ std::string OwnNameOfChoice(const Op& op) {
 }
 
 void WriteChoice(Program& program, Op op, const std::string& site, TestKind kind,
-                 std::vector<Op>& out) {
+                 std::vector<Op>& out, PassBudget& budget) {
   const ValueId result = op.results[0];
   const Type type = program[result].type;
   const bool to_bool = op.code == kConvert && type.element == ElementType::kBool;
@@ -186,7 +201,7 @@ void WriteChoice(Program& program, Op op, const std::string& site, TestKind kind
   test.label = op.label;
   test.attributes.site = site;
   test.attributes.kind = kind;
-  PairWriter writer(program, op, out);
+  PairWriter writer(program, op, out, budget);
   if (op.code == kCholesky || to_bool) {
     test.code = kEvent;
     test.attributes.comparison = to_bool ? Comparison::kNe : Comparison::kGt;
@@ -194,17 +209,14 @@ void WriteChoice(Program& program, Op op, const std::string& site, TestKind kind
     const Pair pair = to_bool ? writer.OfTruth() : writer.OfFactor();
     test.operands = {pair.above, pair.below};
     const Shape shape = program[pair.above].type.shape;
-    test.results = {to_bool ? result : program.AddValue({ElementType::kBool, shape})};
+    test.results = {to_bool ? result : writer.NewValue({ElementType::kBool, shape})};
     out.push_back(std::move(test));
     return;
   }
-  const ValueId chosen = program.AddValue(type);
+  const ValueId chosen = writer.NewValue(type);
   op.results[0] = chosen;
   out.push_back(op);
-  const Pair pair = op.code == kConvert         ? writer.OfConversion()
-                    : op.code == kLuPermutation ? writer.OfPivots()
-                    : op.code == kArgsort       ? writer.OfOrder(chosen)
-                                                : writer.OfExtreme(chosen);
+  const Pair pair = writer.Of(chosen);
   test.code = kChoice;
   test.operands = {chosen, pair.above, pair.below};
   test.results = {result};

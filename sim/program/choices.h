@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
@@ -26,8 +27,9 @@ bool ChoosesByReals(const Program& program, const Op& op);
 std::string OwnNameOfChoice(const Op& op);
 
 // Appends `op` and its test, a choice or an event with the given site. Together they define the
-// values that were the results of `op`.
+// values that were the results of `op`. The budget counts the values that are written, not the
+// operations.
 void WriteChoice(Program& program, Op op, const std::string& site, TestKind kind,
-                 std::vector<Op>& out);
+                 std::vector<Op>& out, PassBudget& budget);
 
 }  // namespace simgrad::sim

@@ -6,21 +6,10 @@
 namespace simgrad::sim {
 namespace {
 
-using enum OpCode;
-
+// Gives elements of its operand, in other places.
 bool Moves(const Op& op) {
-  return op.code == kReshape || op.code == kBroadcast || op.code == kSlice;
-}
-
-ScaleRule RuleOf(const Op& op) {
-  if (op.code == kAdd || op.code == kSub) return ScaleRule::kSum;
-  if (op.code == kFma) return ScaleRule::kFusedSum;
-  if (op.code == kMul) return ScaleRule::kProduct;
-  if (op.code == kDiv) return ScaleRule::kQuotient;
-  if (op.code == kSqrt) return ScaleRule::kRoot;
-  if (op.code == kSelect) return ScaleRule::kChoice;
-  const bool keeps = op.code == kCast || op.code == kAbs || op.code == kNeg || Moves(op);
-  return keeps ? ScaleRule::kSame : ScaleRule::kOwn;
+  const OpInfo& info = InfoOf(op.code);
+  return info.scale == ScaleRule::kSame && info.op_class == OpClass::kShape;
 }
 
 bool TakesTwo(ScaleRule rule) { return rule == ScaleRule::kProduct || rule == ScaleRule::kChoice; }
@@ -40,13 +29,13 @@ class Search {
     node.value = value;
     node.moves = std::move(moves);
     const Op* const op = visited_ <= kMostScaleNodes ? producer_(value) : nullptr;
-    const ScaleRule rule = op == nullptr ? ScaleRule::kOwn : RuleOf(*op);
+    const ScaleRule rule = op == nullptr ? ScaleRule::kOwn : InfoOf(op->code).scale;
     if (rule != ScaleRule::kOwn) {
       node.rule = rule;
       node.op = op;
       std::vector<const Op*> behind = node.moves;
       if (Moves(*op)) behind.push_back(op);
-      const size_t first = op->code == kSelect ? 1 : 0;
+      const size_t first = rule == ScaleRule::kChoice ? 1 : 0;
       if (TakesOne(rule) || TakesTwo(rule)) node.first = Visit(op->operands[first], behind);
       if (TakesTwo(rule)) node.second = Visit(op->operands[first + 1], behind);
     }

@@ -14,23 +14,12 @@
 #include <functional>
 #include <vector>
 
+#include "sim/op/op_info.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
 
 inline constexpr size_t kMostScaleNodes = 64;
-
-// What counts of the operation that made a value.
-enum class ScaleRule : uint8_t {
-  kOwn,       // nothing: its magnitude alone
-  kSum,       // of add and sub: the magnitudes of the operands
-  kFusedSum,  // of fma
-  kProduct,
-  kQuotient,
-  kRoot,
-  kChoice,  // of select
-  kSame,    // the scale of its operand
-};
 
 // One value whose scale counts. Its elements, and those of the operands of `op`, become elements of
 // the compared value through `moves`: operations of shape, the outermost first.

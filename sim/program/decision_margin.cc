@@ -32,10 +32,11 @@ class Search {
 
  private:
   std::vector<bool> Behind(const std::vector<ValueId>& roots) {
-    std::vector<bool> found(program_.values.size(), false);
+    std::vector<bool> found(read_.size(), false);
     std::vector<ValueId> todo;
     const auto mark = [&](ValueId id) {
-      if (id == ValueId::kNone || program_.IsReal(id) || found[Index(id)]) return;
+      if (id == ValueId::kNone || found[Index(id)]) return;
+      if (Index(id) < program_.values.size() && program_.IsReal(id)) return;
       found[Index(id)] = true;
       todo.push_back(id);
     };
@@ -46,7 +47,19 @@ class Search {
       Visit(1 + read_[Index(id)].size());
       for (ValueId from : read_[Index(id)]) mark(from);
     }
+    found.resize(program_.values.size());
     return found;
+  }
+
+  // Every result is made of every operand: of several results, through a node that is no value.
+  void ReadOp(const Op& op) {
+    if (op.results.size() == 1) {
+      for (ValueId operand : op.operands) Flow(operand, op.results[0]);
+      return;
+    }
+    const ValueId all = static_cast<ValueId>(read_.size());
+    read_.push_back(op.operands);
+    for (ValueId result : op.results) Flow(all, result);
   }
 
   // `to` is made of `from`.
@@ -61,8 +74,7 @@ class Search {
 
   void Read(const Region& region) {
     for (const Op& op : region.ops) {
-      const size_t results = op.regions.empty() ? op.results.size() : 1;
-      Visit(1 + op.results.size() + op.operands.size() * results);
+      Visit(1 + op.results.size() + op.operands.size());
       if (op.code == OpCode::kWhile) {
         ReadWhile(op);
       } else if (op.code == OpCode::kFor) {
@@ -74,9 +86,7 @@ class Search {
         }
         // The pair that is compared says how far a choice is from another.
         if (op.code == OpCode::kChoice) continue;
-        for (ValueId result : op.results) {
-          for (ValueId operand : op.operands) Flow(operand, result);
-        }
+        ReadOp(op);
       }
       for (const Region& nested : op.regions) Read(nested);
     }
@@ -125,7 +135,8 @@ class Search {
 
   const Program& program_;
   PassBudget* const budget_;
-  std::vector<std::vector<ValueId>> read_;  // by value: what it is made of
+  // By value, then by operation of several results: what it is made of.
+  std::vector<std::vector<ValueId>> read_;
   std::vector<ValueId> predicates_;
   std::vector<ValueId> places_;
   std::vector<ValueId> choices_;  // of selects and branches, and what loops carry

@@ -1,8 +1,10 @@
 #include "sim/program/halts.h"
 
 #include <algorithm>
-#include <map>
+#include <unordered_set>
 #include <utility>
+
+#include "sim/program/rename.h"
 
 namespace simgrad::sim {
 namespace {
@@ -10,23 +12,11 @@ namespace {
 const Type kTruth = {ElementType::kBool, {}};
 const Type kPlace = {ElementType::kI64, {}};
 
-bool Halts(const Program& program) {
-  return std::any_of(program.step.ops.begin(), program.step.ops.end(),
-                     [](const Op& op) { return op.code == OpCode::kHalt; });
-}
-
-void Rename(const std::map<ValueId, ValueId>& names, std::vector<ValueId>& ids) {
-  for (ValueId& id : ids) {
-    if (const auto known = names.find(id); known != names.end()) id = known->second;
-  }
-}
-
-void Rename(const std::map<ValueId, ValueId>& names, Region& region) {
-  for (Op& op : region.ops) {
-    Rename(names, op.operands);
-    for (Region& nested : op.regions) Rename(names, nested);
-  }
-  Rename(names, region.yields);
+bool Halts(const Program& program, PassBudget& budget) {
+  return std::any_of(program.step.ops.begin(), program.step.ops.end(), [&](const Op& op) {
+    budget.Visit();
+    return op.code == OpCode::kHalt;
+  });
 }
 
 // State: 0 while the instance runs, else 1 + 2 (64 step + halt), and one more with an error.
@@ -55,7 +45,7 @@ class Expansion {
  private:
   void AddInputs() {
     const size_t states = program_.InputsOf(InputKind::kState).size();
-    state_ = program_.AddValue(kPlace, kHaltedState);
+    state_ = NewValue(kPlace, kHaltedState);
     program_.inputs.insert(
         program_.inputs.begin() + static_cast<int64_t>(states),
         {.kind = InputKind::kState, .name = kHaltedState, .value = state_, .default_value = 0.0});
@@ -71,18 +61,19 @@ class Expansion {
       step_ = program_.inputs[static_cast<size_t>(steps[0])].value;
       return;
     }
-    step_ = program_.AddValue({ElementType::kI32, {}}, "step");
+    step_ = NewValue({ElementType::kI32, {}}, "step");
     program_.inputs.push_back({.kind = InputKind::kStep, .name = "step", .value = step_});
   }
 
-  bool IsInput(ValueId id) const {
-    return std::any_of(program_.inputs.begin(), program_.inputs.end(),
-                       [id](const Input& input) { return input.value == id; });
+  ValueId NewValue(const Type& type, const std::string& name = "") {
+    const ValueId id = program_.AddValue(type, name);
+    budget_.WroteValue(program_[id]);
+    return id;
   }
 
   ValueId Do(Region& region, OpCode code, std::vector<ValueId> operands, const Type& type,
              Role role = Role::kState) {
-    const ValueId result = program_.AddValue(type);
+    const ValueId result = NewValue(type);
     Op op{.code = code, .role = role, .operands = std::move(operands), .results = {result}};
     budget_.WroteOp(op);
     region.ops.push_back(std::move(op));
@@ -101,7 +92,7 @@ class Expansion {
     Op cond{.code = OpCode::kCond, .role = role, .operands = {choice}};
     std::vector<ValueId> results;
     for (ValueId id : taken.yields) {
-      results.push_back(program_.AddValue(program_[id].type, program_[id].name));
+      results.push_back(NewValue(program_[id].type, program_[id].name));
     }
     cond.results = results;
     cond.regions = {std::move(other), std::move(taken)};
@@ -116,7 +107,7 @@ class Expansion {
     region.args = std::exchange(cost.args, {});
     Region none;
     none.yields = {Number(none, 0, program_[cost.yields[0]].type)};
-    Rename(exported_, cost);
+    Rename(exported_, cost, budget_);
     region.yields = Branch(region, choice, std::move(cost), std::move(none), role);
     return region;
   }
@@ -138,6 +129,7 @@ class Expansion {
     still.yields.push_back(state_);
     body.yields.push_back(halted_);
     for (const Export& exported : program_.exports) {
+      budget_.Visit();
       body.yields.push_back(exported.value);
       still.yields.push_back(Number(still, 0, program_[exported.value].type));
     }
@@ -148,10 +140,16 @@ class Expansion {
     const std::vector<ValueId> given =
         Branch(step, runs, std::move(body), std::move(still), Role::kState);
     step.yields.assign(given.begin(), given.begin() + static_cast<int64_t>(states) + 1);
+    std::unordered_set<size_t> inputs;
+    for (const Input& input : program_.inputs) {
+      budget_.Visit();
+      inputs.insert(Index(input.value));
+    }
     for (size_t k = 0; k < program_.exports.size(); ++k) {
+      budget_.Visit();
       ValueId& value = program_.exports[k].value;
       // Costs read inputs where they stand.
-      if (!IsInput(value)) exported_[value] = given[states + 1 + k];
+      if (inputs.count(Index(value)) == 0) exported_[value] = given[states + 1 + k];
       value = given[states + 1 + k];
     }
     runs_ = runs;
@@ -171,11 +169,12 @@ class Expansion {
     return Do(region, OpCode::kSelect, {condition, a, b}, type);
   }
 
-  // Takes the halts out of a step, and writes what its last state becomes. Returns whether the halt that
-  // counts is an error.
+  // Takes the halts out of a step, and writes what its last state becomes. Returns whether the halt
+  // that counts is an error.
   ValueId WriteHalts(Region& body) {
     std::vector<Op> halts;
     for (Op& op : body.ops) {
+      budget_.Visit();
       if (op.code == OpCode::kHalt) halts.push_back(op);
     }
     std::erase_if(body.ops, [](const Op& op) { return op.code == OpCode::kHalt; });
@@ -201,7 +200,7 @@ class Expansion {
   void WriteTerminal(Objective& objective) {
     Region terminal = std::move(objective.terminal);
     const size_t states = program_.InputsOf(InputKind::kState).size();
-    const ValueId arg = program_.AddValue(kPlace, kHaltedState);
+    const ValueId arg = NewValue(kPlace, kHaltedState);
     terminal.args.insert(terminal.args.begin() + static_cast<int64_t>(states) - 1, arg);
     if (!has_error_) {
       objective.terminal = std::move(terminal);
@@ -226,7 +225,7 @@ class Expansion {
   ValueId step_ = ValueId::kNone;
   ValueId halted_ = ValueId::kNone;  // the state after a step that runs
   ValueId runs_ = ValueId::kNone;    // whether the cost of a step counts
-  std::map<ValueId, ValueId> exported_;
+  Renaming exported_;
 };
 
 }  // namespace
@@ -247,7 +246,7 @@ std::vector<std::string> HaltNames(const Program& program, PassBudget* budget) {
 }
 
 Program ExpandHalts(Program program, std::optional<AdjointSpec>& spec, PassBudget& budget) {
-  if (!Halts(program)) return program;
+  if (!Halts(program, budget)) return program;
   return Expansion(std::move(program), spec, budget).Run();
 }
 

@@ -66,6 +66,14 @@ int64_t Outside(const precision::Policy& policy) {
   return bytes;
 }
 
+int64_t Outside(const PathLayout& path) {
+  int64_t bytes = Outside(path.structure) + Outside(path.columns);
+  for (const PathColumn& column : path.columns) {
+    bytes += Outside(column.site) + Outside(column.shape) + Outside(column.loops);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 int64_t OwnBytes(const Op& op) { return static_cast<int64_t>(sizeof(Op)) + Outside(op); }
@@ -83,14 +91,18 @@ int64_t HeldBytes(const NumericalProgram& numerical) {
                   Outside(numerical.policy) + Outside(numerical.objective) +
                   Outside(numerical.text) + Outside(numerical.fingerprint) +
                   Outside(numerical.forward_fingerprint) + Outside(numerical.sites) +
-                  Outside(numerical.unlisted_tests);
+                  Outside(numerical.unlisted_tests) + Outside(numerical.halts) +
+                  Outside(numerical.infinite);
+  for (const std::string& name : numerical.halts) bytes += Outside(name);
   for (const Site& site : numerical.sites) bytes += Outside(site.name);
   for (const std::string& name : numerical.unlisted_tests) bytes += Outside(name);
   if (numerical.adjoint_spec) {
     const AdjointSpec& spec = *numerical.adjoint_spec;
     bytes += Outside(spec.objective) + Outside(spec.final_state) + Outside(spec.trajectory_state) +
-             Outside(spec.trajectory_export) + Outside(spec.wanted);
+             Outside(spec.trajectory_export) + Outside(spec.wanted) + Outside(spec.loops);
+    for (const LoopChoice& loop : spec.loops) bytes += Outside(loop.site);
   }
+  if (numerical.path) bytes += Outside(*numerical.path);
   if (numerical.adjoint) {
     for (const Region* region : RegionsOf(*numerical.adjoint)) bytes += Outside(*region);
   }

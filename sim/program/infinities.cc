@@ -184,9 +184,9 @@ class Reached {
 };
 
 bool HasInfiniteLiteral(const Region& region, PassBudget& budget) {
-  budget.Visit(1 + static_cast<int64_t>(region.ops.size()) / 16);
   return std::any_of(region.ops.begin(), region.ops.end(), [&](const Op& op) {
     const auto& numbers = op.attributes.literal;
+    budget.Visit(1 + static_cast<int64_t>(numbers.size()) / 8);
     return std::any_of(numbers.begin(), numbers.end(), [](double x) { return std::isinf(x); }) ||
            std::any_of(op.regions.begin(), op.regions.end(),
                        [&](const Region& inner) { return HasInfiniteLiteral(inner, budget); });

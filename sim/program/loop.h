@@ -122,6 +122,19 @@ inline int64_t RadixOf(const Op& while_op) {
   return IsBranch(while_op) ? 1 : while_op.attributes.max_iter + 1;
 }
 
+// The most times that a loop runs a region for one run of the loop itself: each turn, and of a while
+// the test once more. Another operation runs its regions once.
+inline int64_t RunsAtCap(const Op& op) {
+  if (op.code == OpCode::kFor) return op.attributes.max_iter;
+  return op.code == OpCode::kWhile ? op.attributes.max_iter + 1 : 1;
+}
+// The same of all elements of a mapped loop; a double, which products of hostile caps do not wrap.
+inline double ElementRunsAtCap(const Op& op) {
+  const int64_t elements = op.code == OpCode::kWhile ? op.attributes.elements : 1;
+  return static_cast<double>(RunsAtCap(op)) *
+         static_cast<double>(elements > 1 ? elements : int64_t{1});
+}
+
 // Values that a for gives element by element.
 inline size_t StackedOf(const Op& for_op) {
   return for_op.results.size() - static_cast<size_t>(for_op.attributes.carried);

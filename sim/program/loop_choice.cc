@@ -47,15 +47,14 @@ absl::Status CheckNumbers(const LoopChoice& choice, const std::string& field) {
   return absl::OkStatus();
 }
 
-void Mark(Region& region, const std::vector<LoopChoice>& loops, PassBudget& budget) {
+// `numbers`: of the choices, from 1 on, by site.
+void Mark(Region& region, const std::map<std::string, int64_t>& numbers, PassBudget& budget) {
   for (Op& op : region.ops) {
     budget.Visit();
-    for (Region& nested : op.regions) Mark(nested, loops, budget);
+    for (Region& nested : op.regions) Mark(nested, numbers, budget);
     if (op.code != OpCode::kWhile || op.attributes.site.empty()) continue;
-    for (size_t i = 0; i < loops.size(); ++i) {
-      if (loops[i].site != BaseOfSite(op.attributes.site)) continue;
-      op.attributes.last = static_cast<int64_t>(i) + 1;
-    }
+    const auto number = numbers.find(std::string(BaseOfSite(op.attributes.site)));
+    if (number != numbers.end()) op.attributes.last = number->second;
   }
 }
 
@@ -89,7 +88,11 @@ absl::Status CheckChoices(const Program& world, const std::vector<LoopChoice>& l
 }
 
 Program MarkChoices(Program program, const std::vector<LoopChoice>& loops, PassBudget& budget) {
-  if (!loops.empty()) Mark(program.step, loops, budget);
+  std::map<std::string, int64_t> numbers;
+  for (size_t i = 0; i < loops.size(); ++i) {
+    numbers[loops[i].site] = static_cast<int64_t>(i) + 1;
+  }
+  if (!numbers.empty()) Mark(program.step, numbers, budget);
   return program;
 }
 

@@ -92,12 +92,8 @@ class Namer {
     const TestKind kind =
         ReachesPredicate(Index(op.results[0])) ? TestKind::kTermination : TestKind::kEvent;
     const size_t first = out.size();
-    const size_t values = program_.values.size();
-    WriteChoice(program_, std::move(op), site, kind, out);
+    WriteChoice(program_, std::move(op), site, kind, out, budget_);
     for (size_t k = first; k < out.size(); ++k) budget_.WroteOp(out[k]);
-    for (size_t k = values; k < program_.values.size(); ++k) {
-      budget_.WroteValue(program_.values[k]);
-    }
   }
 
   std::string Occurrence(const std::string& name) {

@@ -24,27 +24,28 @@ void MarkUsed(const Region& region, std::unordered_set<size_t>& used) {
 
 }  // namespace
 
-PathDecisions::PathDecisions(const Program& program, PassBudget& budget) : program_(program) {
-  std::vector<bool> predicates = BehindPredicates(program);
+PathDecisions::PathDecisions(const Program& program, PassBudget& budget)
+    : program_(program), budget_(budget) {
+  std::vector<bool> predicates = BehindPredicates(program, &budget);
   predicates.resize(program.values.size());
-  const std::vector<bool> choices = BehindChoices(program);
-  const std::vector<bool> places = BehindPlaces(program);
+  const std::vector<bool> choices = BehindChoices(program, &budget);
+  const std::vector<bool> places = BehindPlaces(program, &budget);
   converts_.resize(program.values.size());
   for (size_t i = 0; i < converts_.size(); ++i) {
     converts_[i] = predicates[i] || choices[i] || places[i];
   }
-  Read(program.step, budget);
+  Read(program.step);
 }
 
-void PathDecisions::Read(const Region& region, PassBudget& budget) {
+void PathDecisions::Read(const Region& region) {
   for (const Op& op : region.ops) {
-    budget.Visit();
+    budget_.Visit();
     if (op.code == kOwnVjp) continue;
     if (IsTest(op) || IsLoop(op)) sites_.insert(op.attributes.site);
     if (op.code == kLuPermutation) pivots_.insert(Index(op.results[0]));
     if (op.code == kChoice) chosen_.insert(Index(op.operands[0]));
     ReadMost(op);
-    for (const Region& nested : op.regions) Read(nested, budget);
+    for (const Region& nested : op.regions) Read(nested);
   }
 }
 
@@ -53,22 +54,39 @@ bool PathDecisions::Decides(const Op& op) const {
   if (op.code == kChoice && pivots_.count(Index(op.operands[0])) != 0) return false;
   if (IsTest(op) || op.code == kIsFinite) return true;
   if (ComparesTwo(op)) return program_.IsReal(op.operands[0]);
-  if (op.code == kCholesky || op.code == kLuPermutation || !ChoosesByReals(program_, op))
-    return false;
+  const Chooses chooses = InfoOf(op.code).chooses;
+  if (chooses == Chooses::kPivots || !ChoosesByReals(program_, op)) return false;
   const size_t result = Index(op.results[0]);
   if (chosen_.count(result) != 0) return false;
-  return op.code != kConvert || converts_[result];
+  return chooses != Chooses::kInteger || converts_[result];
 }
 
-// Of columns without a site in the program the names stay clear of those that have one.
 std::string PathDecisions::Unique(const std::string& name) {
-  std::string unique = name;
-  for (int64_t k = 1; !given_.insert(unique).second; ++k) unique = absl::StrCat(name, "#", k);
+  if (given_.insert(name).second) return name;
+  int64_t& next = next_[name];  // numbers below were given, and stay so
+  std::string unique;
+  do {
+    budget_.Visit();
+    unique = absl::StrCat(name, "#", ++next);
+  } while (!given_.insert(unique).second);
   return unique;
 }
 
+// Of columns without a site in the program the names stay clear of those that have one.
+std::string PathDecisions::NameOfUnlisted(const Op& op) {
+  const std::string own = op.site.empty() ? std::string(InfoOf(op.code).name) : op.site;
+  std::string& name = clear_[own];
+  if (!name.empty()) return name;
+  name = own;
+  for (int64_t k = 1; sites_.count(name) != 0; ++k) {
+    budget_.Visit();
+    name = absl::StrCat(own, "#", k);
+  }
+  return name;
+}
+
 void PathDecisions::ReadMost(const Op& op) {
-  if (op.code != kArgmax && op.code != kArgmin && op.code != kArgsort) return;
+  if (InfoOf(op.code).chooses != Chooses::kPlaces) return;
   const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
   most_[Index(op.results[0])] = program_[op.operands[0]].type.shape[axis] - 1;
 }
@@ -86,14 +104,7 @@ PathColumn PathDecisions::ColumnOf(const Op& op) {
   column.element = type.element;
   column.shape = type.shape;
   column.loops.assign(type.shape.size(), -1);
-  if (!op.attributes.site.empty()) {
-    column.site = Unique(op.attributes.site);
-  } else {
-    const std::string own = op.site.empty() ? std::string(InfoOf(op.code).name) : op.site;
-    std::string name = own;
-    for (int64_t k = 1; sites_.count(name) != 0; ++k) name = absl::StrCat(own, "#", k);
-    column.site = Unique(name);
-  }
+  column.site = Unique(op.attributes.site.empty() ? NameOfUnlisted(op) : op.attributes.site);
   if (type.element == ElementType::kBool) return column;
   column.kind = IsLoop(op) ? PathKind::kCount : PathKind::kChoice;
   const int64_t most = IsLoop(op) ? op.attributes.max_iter : MostOf(op);

@@ -1,6 +1,7 @@
 // Says which operations decide, which name a path has for each, and which of them it leaves out.
 //
-// Threads: one object, one thread. Cost: linear in the program at construction.
+// Threads: one object, one thread. Cost: linear in the program, at construction and
+// in all calls of ColumnOf together.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace simgrad::sim {
 
 class PathDecisions {
  public:
-  // The program outlives the object, and keeps the operations that it has.
+  // The program and the budget outlive the object; the program keeps the operations that it has.
   PathDecisions(const Program& program, PassBudget& budget);
 
   bool Decides(const Op& op) const;
@@ -31,18 +32,22 @@ class PathDecisions {
   static bool OnlyStops(const Op& op, const std::unordered_set<size_t>& behind_exports);
 
  private:
-  void Read(const Region& region, PassBudget& budget);
+  void Read(const Region& region);
   std::string Unique(const std::string& name);
+  std::string NameOfUnlisted(const Op& op);
   void ReadMost(const Op& op);
   int64_t MostOf(const Op& op) const;
 
   const Program& program_;
-  std::vector<bool> converts_;                // by value: a conversion that decides gives it
-  std::unordered_map<size_t, int64_t> most_;  // by result of argmax, ...: its largest number
-  std::unordered_set<size_t> chosen_;         // what a choice passes on
-  std::unordered_set<size_t> pivots_;         // results of lu_permutation
-  std::set<std::string> sites_;               // of the world
-  std::set<std::string> given_;               // names of columns
+  PassBudget& budget_;
+  std::vector<bool> converts_;                     // by value: a conversion that decides gives it
+  std::unordered_map<size_t, int64_t> most_;       // by result of argmax, ...: its largest number
+  std::unordered_set<size_t> chosen_;              // what a choice passes on
+  std::unordered_set<size_t> pivots_;              // results of lu_permutation
+  std::set<std::string> sites_;                    // of the world
+  std::set<std::string> given_;                    // names of columns
+  std::unordered_map<std::string, int64_t> next_;  // by name: the last number behind it
+  std::unordered_map<std::string, std::string> clear_;  // by name: the one that no site has
 };
 
 }  // namespace simgrad::sim

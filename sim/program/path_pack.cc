@@ -27,8 +27,7 @@ void RefuseIn(const Program& program, const Region& region, const std::string& w
   for (const Op& op : region.ops) {
     budget.Visit();
     const bool compares = ComparesTwo(op) && program.IsReal(op.operands[0]);
-    const bool chooses = op.code != OpCode::kCholesky && op.code != OpCode::kLuPermutation &&
-                         op.code != OpCode::kConvert && ChoosesByReals(program, op);
+    const bool chooses = InfoOf(op.code).chooses == Chooses::kPlaces && ChoosesByReals(program, op);
     if (compares || chooses) {
       throw PassBudget::Ended{FieldError(
           "path",

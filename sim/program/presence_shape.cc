@@ -44,7 +44,7 @@ RegionShape ShapeReader::Read(const Region& region, const std::vector<ValueId>& 
 void ShapeReader::ReadOps(Reading& reading, const Region& region) {
   for (size_t i = region.ops.size(); i-- > 0;) {
     const Op& op = region.ops[i];
-    budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
+    budget_.Visit(1 + static_cast<int64_t>(op.operands.size() + op.results.size()));
     if (op.code == OpCode::kWhile || op.code == OpCode::kFor) {
       ReadLoop(reading, op);
     } else {
@@ -53,17 +53,24 @@ void ShapeReader::ReadOps(Reading& reading, const Region& region) {
   }
 }
 
-// Of what has several results only `own_vjp` is reversed; it is reversed once.
+// Of what has several results only `own_vjp` is reversed; it is reversed once. Each result reaches
+// each operand: where there are several, through a slot of the operation's own, which is no value's.
 void ShapeReader::ReadOp(Reading& reading, const Op& op) {
   if (op.results.size() != 1 && op.code != OpCode::kOwnVjp) return;
-  int32_t first = kNoSlot;
+  RegionShape& shape = reading.shape;
+  std::vector<int32_t> from;
   for (ValueId id : op.results) {
-    const int32_t from = KnownSlot(id);
-    if (from == kNoSlot) continue;
-    ReadPassages(reading, op, from);
-    if (first == kNoSlot) first = from;
+    if (const int32_t slot = KnownSlot(id); slot != kNoSlot) from.push_back(slot);
   }
-  if (first != kNoSlot) reading.shape.reversed.push_back({op.results[0], first});
+  if (from.empty()) return;
+  shape.reversed.push_back({op.results[0], from[0]});
+  if (from.size() == 1) return ReadPassages(reading, op, from[0]);
+  const int32_t joined = shape.slots++;
+  for (int32_t slot : from) {
+    reading.made.push_back({slot, {Out::To::kSlot, false, 0, joined}});
+    shape.items.push_back({false, slot});
+  }
+  ReadPassages(reading, op, joined);
 }
 
 void ShapeReader::ReadPassages(Reading& reading, const Op& op, int32_t from) {

@@ -3,7 +3,7 @@
 // A shape is read from the primal once, before differentiation adds kinks to it. It does not say
 // where a cotangent is present; PresencePlan decides that for each time the region is reversed. A
 // value of a region has one slot, and another behind each loop that captures it, because the slot
-// that leaves a loop replaces the one that entered.
+// that leaves a loop replaces the one that entered. An operation with several results has one too.
 // Cost: linear in the operations and operands of the region. Threads: immutable once read.
 #pragma once
 
@@ -101,7 +101,7 @@ class ShapeReader {
   int32_t KnownSlot(ValueId id) const { return slot_of_[Index(id)]; }
   void ReadOps(Reading& reading, const Region& region);
   void ReadOp(Reading& reading, const Op& op);
-  // The slots of its operands, from that of one of its results.
+  // The slots of its operands, from one slot.
   void ReadPassages(Reading& reading, const Op& op, int32_t from);
   void ReadLoop(Reading& reading, const Op& op);
   void SkipLoop(Reading& reading, const Op& op, const LoopShape& loop);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/op/op_info.h"
+#include "sim/program/loop.h"
 
 namespace simgrad::sim {
 namespace {
@@ -34,13 +35,7 @@ int64_t OwnWork(const Program& program, const Region& region) {
 double WorkAtCaps(const Program& program, const Region& region) {
   double work = static_cast<double>(OwnWork(program, region));
   for (const Op& op : region.ops) {
-    double runs = 1;
-    if (op.code == OpCode::kFor) runs = static_cast<double>(op.attributes.max_iter);
-    if (op.code == OpCode::kWhile) {
-      // The test runs once more than the body.
-      runs = static_cast<double>(op.attributes.max_iter + 1) *
-             static_cast<double>(std::max<int64_t>(op.attributes.elements, 1));
-    }
+    const double runs = ElementRunsAtCap(op);
     for (const Region& nested : op.regions) work += runs * WorkAtCaps(program, nested);
   }
   return work;

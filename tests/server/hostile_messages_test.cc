@@ -38,7 +38,6 @@ constexpr double kMostSeconds = 2.0;  // of the processor
 constexpr int64_t kMostBytes = int64_t{256} << 20;
 
 bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
-// About two minutes of two cores.
 uint64_t MessageCount() { return IsLong() ? 200'000 : 6'000; }
 uint64_t ReversalCount() { return IsLong() ? 20'000 : 1'000; }
 

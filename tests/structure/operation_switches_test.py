@@ -1,10 +1,13 @@
-"""No switch over operations has a default: what it forgets would be done wrong, and nobody told."""
+"""No switch over operations, or over statements of a plan, has a default.
+
+What such a switch forgets would be done wrong, without a word.
+"""
 
 import re
 
 
 def defaults(text):
-    """Lines of `default:` inside switches over codes or classes of operations."""
+    """Lines of `default:` inside switches over operations, their classes or statements of plans."""
     found = []
     for match in re.finditer(r"switch \(([^{]*)\) \{", text):
         if not re.search(r"\bcode\b|\.code|op_class", match.group(1)):
@@ -14,7 +17,7 @@ def defaults(text):
             depth += {"{": 1, "}": -1}.get(text[at], 0)
             at += 1
         body = text[match.end() : at]
-        if re.search(r"\bcase (OpCode::|OpClass::|k[A-Z])", body) and "default:" in body:
+        if re.search(r"\bcase (plan::)?(OpCode::|OpClass::|Code::|k[A-Z])", body) and "default:" in body:
             found.append(text.count("\n", 0, match.start()) + 1)
     return found
 
@@ -22,6 +25,7 @@ def defaults(text):
 def test_a_default_is_found():
     code = "switch (op.code) {\n  case OpCode::kAdd:\n    return 1;\n  default:\n    return 0;\n}"
     assert defaults(code) == [1]
+    assert defaults(code.replace("OpCode", "Code")) == [1]
     assert defaults(code.replace("  default:\n    return 0;\n", "")) == []
 
 

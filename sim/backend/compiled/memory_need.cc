@@ -7,6 +7,7 @@
 #include "sim/backend/compiled/group_state.h"
 #include "sim/plan/structure.h"
 #include "sim/plan/tape_plan.h"
+#include "sim/program/loop.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -39,12 +40,7 @@ double FrameOf(const plan::TapePlan& tape, const Region& region) {
 double LoopsAtCaps(const plan::TapePlan& tape, const Region& region) {
   double bytes = 0;
   for (const Op& op : region.ops) {
-    double turns = 1;
-    if (op.code == OpCode::kFor) turns = static_cast<double>(op.attributes.max_iter);
-    if (op.code == OpCode::kWhile) {
-      turns = static_cast<double>(op.attributes.max_iter + 1) *
-              static_cast<double>(std::max<int64_t>(op.attributes.elements, 1));
-    }
+    const double turns = ElementRunsAtCap(op);
     double frame = 0;
     double inside = 0;
     for (const Region& nested : op.regions) {

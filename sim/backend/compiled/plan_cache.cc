@@ -9,6 +9,7 @@
 #include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"
 #include "sim/plan/structure.h"
+#include "sim/program/held_bytes.h"
 #include "sim/program/step_work.h"
 
 namespace simgrad::sim::compiled {
@@ -79,7 +80,8 @@ std::shared_ptr<PlannedProgram> Planned(const Batch& batch, Recording recording,
     planned->near_zero_key = KeyOf(plan, Part::kNearZero, planned->adjoint, options);
     planned->work_per_step *= kGradientWork;
   }
-  planned->bytes = plan::HeldBytes(plan) + static_cast<int64_t>(sizeof(PlannedProgram));
+  planned->bytes =
+      plan::HeldBytes(plan) + HeldBytes(program) + static_cast<int64_t>(sizeof(PlannedProgram));
   return planned;
 }
 

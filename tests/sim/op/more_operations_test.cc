@@ -3,6 +3,7 @@
 // this build runs too.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@
 #include "sim/program/print.h"
 #include "sim/program/verify.h"
 #include "tests/sim/equality/observed.h"
+#include "tests/sim/equality/random_case.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
@@ -123,6 +125,39 @@ TEST(MoreOperations, EveryExecutorGivesTheBitsOfTheReference) {
     }
   }
 }
+
+#ifdef SIMGRAD_WITH_COMPILED
+void Count(const Region& region, std::map<OpCode, int>& counts) {
+  for (const Op& op : region.ops) {
+    ++counts[op.code];
+    for (const Region& nested : op.regions) Count(nested, counts);
+  }
+}
+
+// Random worlds that have one of them, half of them for each mapping.
+TEST(MoreOperations, CompiledCodeGivesTheBitsOfTheReferenceInRandomWorlds) {
+  constexpr int kWorlds = 24;
+  std::map<OpCode, int> drawn;
+  int worlds = 0;
+  for (uint64_t seed = 1; worlds < kWorlds; ++seed) {
+    ASSERT_LT(seed, 2'000u) << "the random worlds do not draw them";
+    const auto made = equality::MakeCase(seed);
+    ASSERT_TRUE(made.ok()) << made.status();
+    std::map<OpCode, int> counts;
+    Count(made->world.step, counts);
+    if (counts[OpCode::kGaussian] + counts[OpCode::kBlend] == 0) continue;
+    ++worlds;
+    for (const OpCode code : {OpCode::kGaussian, OpCode::kBlend}) drawn[code] += counts[code];
+    const auto expected = equality::Observe(MakeReferenceExecutor(), made->work);
+    const auto actual = equality::Observe(Executors()[worlds % 2].executor, made->work);
+    ASSERT_EQ(expected.ok(), actual.ok()) << seed << ": " << actual.status();
+    if (!expected.ok()) continue;
+    EXPECT_EQ(equality::FirstDifference(*expected, *actual), std::nullopt) << seed;
+  }
+  EXPECT_GE(drawn[OpCode::kGaussian], 8);
+  EXPECT_GE(drawn[OpCode::kBlend], 8);
+}
+#endif
 
 }  // namespace
 }  // namespace simgrad::sim

@@ -30,7 +30,8 @@ Pair PairOf(const Shape& shape, const Numbers& x, const Write& write) {
   Program& program = b.program();
   const Op op = LastOf(b);
   program.step.ops.pop_back();
-  WriteChoice(program, op, "chosen", TestKind::kEvent, program.step.ops);
+  PassBudget budget;
+  WriteChoice(program, op, "chosen", TestKind::kEvent, program.step.ops, budget);
   const Op& test = program.step.ops.back();
   EXPECT_TRUE(IsTest(test));
   program.exports = {{"above", test.operands[test.operands.size() - 2], true},
@@ -111,7 +112,8 @@ TEST(Choices, ReadersOfTheOperationReadTheResultOfTheTest) {
   const Var x = b.State("x", {3});
   const Var index = b.Do(kArgmax, {x}, {.axes = {0}});
   std::vector<Op> out;
-  WriteChoice(b.program(), LastOf(b), "best", TestKind::kTermination, out);
+  PassBudget budget;
+  WriteChoice(b.program(), LastOf(b), "best", TestKind::kTermination, out, budget);
   EXPECT_EQ(out.front().code, kArgmax);
   EXPECT_NE(out.front().results[0], index.id);
   EXPECT_EQ(out.back().code, kChoice);

@@ -27,10 +27,11 @@ class ExpansionWriterTest : public testing::Test {
   Builder b_;
   Op op_;
   std::vector<Op> out_;
+  PassBudget budget_;
 };
 
 TEST_F(ExpansionWriterTest, WhatItWritesHasRoleSiteAndLabelOfTheComposite) {
-  ExpansionWriter writer(b_.program(), op_, out_);
+  ExpansionWriter writer(b_.program(), op_, out_, budget_);
   writer.Do(OpCode::kSin, {writer.X(0)});
   ASSERT_EQ(out_.size(), 1u);
   EXPECT_EQ(out_[0].role, Role::kEvent);
@@ -40,14 +41,21 @@ TEST_F(ExpansionWriterTest, WhatItWritesHasRoleSiteAndLabelOfTheComposite) {
 }
 
 TEST_F(ExpansionWriterTest, AResultHasTheTypeOfTheCompositesUnlessItIsGivenOne) {
-  ExpansionWriter writer(b_.program(), op_, out_);
+  ExpansionWriter writer(b_.program(), op_, out_, budget_);
   const Type scalar{ElementType::kReal, {}};
   EXPECT_EQ(writer.TypeOf(writer.Do(OpCode::kSin, {writer.X(0)})), writer.TypeOf(op_.results[0]));
   EXPECT_EQ(writer.TypeOf(writer.Do(OpCode::kSum, {writer.X(0)}, scalar)), scalar);
 }
 
+TEST_F(ExpansionWriterTest, TheBudgetCountsTheValuesThatItWrites) {
+  ExpansionWriter writer(b_.program(), op_, out_, budget_);
+  writer.Do(OpCode::kSin, {writer.X(0)});
+  writer.NewValue({ElementType::kReal, {}});
+  EXPECT_EQ(budget_.values(), 2);
+}
+
 TEST_F(ExpansionWriterTest, AConstantIsALiteralOfOneNumber) {
-  ExpansionWriter writer(b_.program(), op_, out_);
+  ExpansionWriter writer(b_.program(), op_, out_, budget_);
   const ValueId half = writer.Const(0.5);
   ASSERT_EQ(out_.size(), 1u);
   EXPECT_EQ(out_[0].code, OpCode::kLiteral);
@@ -56,7 +64,7 @@ TEST_F(ExpansionWriterTest, AConstantIsALiteralOfOneNumber) {
 }
 
 TEST_F(ExpansionWriterTest, TheLastOperationGivesTheResultOfTheComposite) {
-  ExpansionWriter writer(b_.program(), op_, out_);
+  ExpansionWriter writer(b_.program(), op_, out_, budget_);
   writer.Give(OpCode::kMul, {writer.X(0), writer.X(1)});
   EXPECT_EQ(out_.back().results, op_.results);
 }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "sim/program/lower.h"
+#include "sim/program/paths.h"
 #include "tests/sim/program/shaped_programs.h"
 
 namespace simgrad::sim {
@@ -41,6 +42,17 @@ TEST(HeldBytes, OfALoweredProgramAreWithinAFifthOfTheAllocators) {
     const double said = static_cast<double>(HeldBytes(*lowered));
     EXPECT_NEAR(said / used, 1.0, 0.2) << world.name << ": " << said << " of " << used;
   }
+}
+
+TEST(HeldBytes, CountThePathOfARun) {
+  const Program world = shaped::FiniteTests(500);
+  const NumericalProgram recorded =
+      *Lower(world, F32(), "", std::nullopt, nullptr, PathUse::kRecorded);
+  NumericalProgram without = recorded;
+  without.path.reset();
+  ASSERT_EQ(recorded.path->columns.size(), 500u);
+  EXPECT_GE(HeldBytes(recorded) - HeldBytes(without),
+            500 * static_cast<int64_t>(sizeof(PathColumn)));
 }
 
 TEST(HeldBytes, OfAWorldAreWithinAFifthOfTheAllocators) {

@@ -14,11 +14,13 @@
 #include "sim/program/draws.h"
 #include "sim/program/field_error.h"
 #include "sim/program/halts.h"
+#include "sim/program/infinities.h"
 #include "sim/program/loop_choice.h"
 #include "sim/program/lower.h"
 #include "sim/program/name_tests.h"
 #include "sim/program/objective.h"
 #include "sim/program/own_vjp.h"
+#include "sim/program/paths.h"
 #include "sim/program/print.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
@@ -72,6 +74,35 @@ TEST(LoweringCost, IsLinearInStatesThatMoveOn) { ExpectLinear(shaped::ShiftedSta
 TEST(LoweringCost, IsLinearInExports) { ExpectLinear(shaped::Exports, 500); }
 
 TEST(LoweringCost, IsLinearInOperandsOfOneConcat) { ExpectLinear(shaped::WideConcat, 2'000); }
+
+// Every operand of such a call reaches every result.
+TEST(LoweringCost, IsLinearInOperandsAndResultsOfOneCall) {
+  ASSERT_TRUE(Verify(shaped::WideCall(250)).ok()) << Verify(shaped::WideCall(250));
+  ASSERT_TRUE(Verify(shaped::WideIntegerCall(250)).ok()) << Verify(shaped::WideIntegerCall(250));
+  ExpectLinear(shaped::WideCall, 250);
+  ExpectLinear(shaped::WideIntegerCall, 250);
+}
+
+NumericalProgram Chosen(const Program& world) {
+  PassBudget unlimited;
+  NumericalProgram chosen =
+      ChooseObjective(NameTests(NumberDraws(world, unlimited), unlimited), "cost", unlimited);
+  chosen.policy = Bf16();
+  return chosen;
+}
+
+TEST(LoweringCost, OfAPathIsLinearInDecisionsOfOneName) {
+  const auto visits = [](int tests) {
+    PassBudget budget;
+    const NumericalProgram recorded = RecordPath(Chosen(shaped::FiniteTests(tests)), budget);
+    const std::vector<PathColumn>& columns = recorded.path->columns;
+    EXPECT_EQ(columns.size(), static_cast<size_t>(tests));
+    EXPECT_EQ(columns.front().site, "is_finite");
+    EXPECT_EQ(columns.back().site, "is_finite#" + std::to_string(tests - 1));
+    return budget.visits();
+  };
+  EXPECT_LE(visits(2'000), 10 * visits(250));
+}
 
 TEST(LoweringCost, IsLinearInCastsCapturesAndReadsOfAnObjective) {
   ExpectLinear(shaped::Casts, 250);
@@ -195,6 +226,18 @@ TEST(LoweringCost, EveryPassPolls) {
     BehindPlaces(leveled, &budget);
   });
   polled("halts", [&](PassBudget& budget) { HaltNames(world, &budget); });
+  const Program halting = shaped::HaltingChain(8'000);
+  polled("halts expanded", [&](PassBudget& budget) {
+    std::optional<AdjointSpec> none;
+    ExpandHalts(halting, none, budget);
+  });
+  const Program finite = shaped::FiniteTests(8'000);
+  const NumericalProgram deciding = Chosen(finite);
+  polled(
+      "path recorded", [&](PassBudget& budget) { RecordPath(deciding, budget); }, 64'000);
+  polled(
+      "path forced", [&](PassBudget& budget) { ForcePath(deciding, budget); }, 64'000);
+  polled("structure", [&](PassBudget& budget) { StructureOf(finite, budget); });
   polled("loop choices",
          [&](PassBudget& budget) { MarkChoices(world, {{.site = "no such loop"}}, budget); });
   polled("own vjps", [&](PassBudget& budget) { RemoveOwnVjps(lowered, budget); });
@@ -211,6 +254,8 @@ TEST(LoweringCost, EveryPassPolls) {
   polled("unread", [&](PassBudget& budget) { RemoveUnread(lowered, budget); });
   polled("used inputs", [&](PassBudget& budget) { MarkUsedInputs(lowered, budget); });
   polled("renumber", [&](PassBudget& budget) { Renumber(lowered, budget); });
+  polled("casts", [&](PassBudget& budget) { NumberCasts(lowered, budget); });
+  polled("infinities", [&](PassBudget& budget) { MarkInfinities(lowered, budget); });
   polled("print", [&](PassBudget& budget) { Print(lowered, &budget); });
   polled(
       "fingerprint", [&](PassBudget& budget) { Fingerprint(lowered.text, &budget); },

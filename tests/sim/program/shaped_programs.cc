@@ -173,6 +173,54 @@ Program Captures(int captures) {
   return Finished(b);
 }
 
+Program WideCall(int values) {
+  Builder b("wide_call");
+  const Var x = b.State("x", {});
+  const Vars made = b.Call(
+      Vars(static_cast<size_t>(values), x), [](const Vars& args) { return args; },
+      [](const Vars&, const Vars&, const Vars& cotangents) { return cotangents; });
+  Var sum = x;
+  for (const Var& value : made) sum = sum + value;
+  b.SetNext({sum});
+  return Finished(b);
+}
+
+Program WideIntegerCall(int values) {
+  Builder b("wide_integer_call");
+  const Var x = b.State("x", {});
+  const Var n = b.Convert(x, ElementType::kI32);
+  const Vars made = b.Call(
+      Vars(static_cast<size_t>(values), n), [](const Vars& args) { return args; },
+      [](const Vars&, const Vars&, const Vars&) { return Vars{}; });
+  Var sum = n;
+  for (const Var& value : made) sum = sum + value;
+  b.SetNext({Select(b.Apply(kGt, {sum, n}), x, x + x)});
+  Program program = Finished(b);
+  program.level = TestLevel::kDecisions;
+  return program;
+}
+
+Program FiniteTests(int tests) {
+  Builder b("finite_tests");
+  const Var x = b.State("x", {});
+  for (int i = 0; i < tests; ++i) b.Apply(kIsFinite, {x});
+  b.SetNext({x});
+  return Finished(b);
+}
+
+Program HaltingChain(int length) {
+  Builder b("halting_chain");
+  Var x = b.State("x", {});
+  const Var next = Sines(b, x, length);
+  for (int i = 0; i < length / 4; ++i) {
+    x = b.Apply(kSin, {x});
+    b.Export("e" + std::to_string(i), x);
+  }
+  b.Halt("low", b.Event("low", next, Comparison::kLt, b.Literal(-2.0)), true);
+  b.SetNext({next});
+  return Finished(b);
+}
+
 Program ObjectiveReads(int reads) {
   Builder b("objective_reads");
   const Var x = b.State("x", {});

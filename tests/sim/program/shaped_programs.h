@@ -29,6 +29,14 @@ Program Chain(OpCode code, int length);
 Program Casts(int length);
 // A loop that reads `captures` values of the step.
 Program Captures(int captures);
+// One call with a vjp of its own, of `values` arguments and as many results; reals, or integers that
+// an integer state is made of.
+Program WideCall(int values);
+Program WideIntegerCall(int values);
+// `tests` times is_finite of one state.
+Program FiniteTests(int tests);
+// A chain of `length` operations that an error halts, and another of a quarter, all exports.
+Program HaltingChain(int length);
 // A sum over `reads` values of the step, in role objective.
 Program ObjectiveReads(int reads);
 

@@ -153,7 +153,26 @@ void ElementOwners::Gather(const Statement& s, const SharedLoop* loop, Extents& 
     case Code::kRecall:
       to.insert({kTape, false, {}});
       return;
-    default:
+    case Code::kNumber:
+    case Code::kInteger:
+    case Code::kConstant:
+    case Code::kTime:
+    case Code::kCall:
+    case Code::kDeclare:
+    case Code::kEach:
+    case Code::kRepeat:
+    case Code::kLeave:
+    case Code::kLook:
+    case Code::kRange:
+    case Code::kStored:
+    case Code::kCommit:
+    case Code::kTest:
+    case Code::kRun:
+    case Code::kDecide:
+    case Code::kIf:
+    case Code::kPush:
+    case Code::kSeed:
+    case Code::kTake:
       break;
   }
   SharedLoop own;

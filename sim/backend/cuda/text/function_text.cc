@@ -501,53 +501,51 @@ class Writer {
     return Cat("DistanceOf<", FormatText(s.format), ">(", sides, ", ", RegOr(s.extra, none), ")");
   }
 
-  void Record(const Statement& s) {
+  void Look(const Statement& s) {
+    const std::string finite = Cat("!is_finite_", plan::CarrierName(CarrierOf(s.operands[0])), "(",
+                                   Reg(s.operands[0]), ")");
+    const bool guarded = s.operands.size() > 1;
+    text_.Line(Cat("self.bad |= ", guarded ? Cat(Reg(s.operands[1]), " && ") : "", finite, ";"));
+  }
+
+  void Range(const Statement& s) {
+    const std::string where = s.operands.size() > 2 ? Cat("if (", Reg(s.operands[2]), ") ") : "";
+    text_.Line(Cat(Speaking(), where, "self.CountRange<", FormatText(s.format), ">(",
+                   static_cast<int>(s.role), ", ", Reg(s.operands[0]), ", ", Reg(s.operands[1]),
+                   ", ", s.number, ");"));
+  }
+
+  void Stored(const Statement& s) {
+    text_.Line(Cat(Speaking(), "self.CountStore<", FormatText(s.format), ">(",
+                   static_cast<int>(s.role), ", ", Reg(s.operands[0]), ");"));
+  }
+
+  void Take(const Statement& s) {
+    const std::string say = Speaking();
+    if (!options_.records) return;
+    text_.Line(Cat(say, "self.Take(", Reg(s.operands[0]), ", ", Reg(s.operands[1]), ");"));
+  }
+
+  void Test(const Statement& s) {
     const auto operand = [&](size_t k) { return Reg(s.operands[k]); };
     const std::string say = Speaking();
-    switch (s.code) {
-      case Code::kLook: {
-        const std::string finite =
-            Cat("!is_finite_", plan::CarrierName(CarrierOf(s.operands[0])), "(", operand(0), ")");
-        const bool guarded = s.operands.size() > 1;
-        text_.Line(Cat("self.bad |= ", guarded ? Cat(operand(1), " && ") : "", finite, ";"));
-        return;
-      }
-      case Code::kRange: {
-        const std::string where = s.operands.size() > 2 ? Cat("if (", operand(2), ") ") : "";
-        text_.Line(Cat(say, where, "self.CountRange<", FormatText(s.format), ">(",
-                       static_cast<int>(s.role), ", ", operand(0), ", ", operand(1), ", ", s.number,
-                       ");"));
-        return;
-      }
-      case Code::kStored:
-        text_.Line(Cat(say, "self.CountStore<", FormatText(s.format), ">(",
-                       static_cast<int>(s.role), ", ", operand(0), ");"));
-        return;
-      case Code::kTake:
-        if (!options_.records) return;
-        text_.Line(Cat(say, "self.Take(", operand(0), ", ", operand(1), ");"));
-        return;
-      case Code::kTest: {
-        const bool guarded = s.where != plan::kNoRegister;
-        text_.Line(Cat(say, guarded ? Cat("if (", Reg(s.where), ") ") : "", "self.Test(", s.site,
-                       ", ", DistanceText(s), ", ", operand(2),
-                       s.operands.size() > 3 ? Cat(", ", operand(3)) : "", ");"));
-        if (!options_.tells_instances) return;
-        // The entry test and the first test have one value.
-        const std::string now = guarded ? Cat("if (", Reg(s.where), " && ", operand(2), ") ") : "";
-        text_.Line(
-            Cat(say, now, "self.TellTested(", s.site, ", static_cast<double>(", operand(0), "));"));
-        return;
-      }
-      case Code::kRun:
-        text_.Line(Cat(say, "self.EndRun(", s.site, ", ",
-                       HashText(plan_.terminations[static_cast<size_t>(s.site)].hash), ", ",
-                       operand(0), ", ", operand(1), ", static_cast<double>(", operand(2), "), ",
-                       RegOr(s.iteration, "0"), ", ", RegOr(s.element, "0"), ");"));
-        return;
-      default:
-        return Decide(s);
-    }
+    const bool guarded = s.where != plan::kNoRegister;
+    text_.Line(Cat(say, guarded ? Cat("if (", Reg(s.where), ") ") : "", "self.Test(", s.site, ", ",
+                   DistanceText(s), ", ", operand(2),
+                   s.operands.size() > 3 ? Cat(", ", operand(3)) : "", ");"));
+    if (!options_.tells_instances) return;
+    // The entry test and the first test have one value.
+    const std::string now = guarded ? Cat("if (", Reg(s.where), " && ", operand(2), ") ") : "";
+    text_.Line(
+        Cat(say, now, "self.TellTested(", s.site, ", static_cast<double>(", operand(0), "));"));
+  }
+
+  void EndRun(const Statement& s) {
+    text_.Line(Cat(Speaking(), "self.EndRun(", s.site, ", ",
+                   HashText(plan_.terminations[static_cast<size_t>(s.site)].hash), ", ",
+                   Reg(s.operands[0]), ", ", Reg(s.operands[1]), ", static_cast<double>(",
+                   Reg(s.operands[2]), "), ", RegOr(s.iteration, "0"), ", ", RegOr(s.element, "0"),
+                   ");"));
   }
 
   void Decide(const Statement& s) {
@@ -613,8 +611,20 @@ class Writer {
         return Frame(s);
       case Code::kSeed:
         return Set(s, Cat("static_cast<", TypeText(CarrierOf(s.result)), ">(self.args.seed)"));
-      default:
-        return Record(s);
+      case Code::kLook:
+        return Look(s);
+      case Code::kRange:
+        return Range(s);
+      case Code::kStored:
+        return Stored(s);
+      case Code::kTake:
+        return Take(s);
+      case Code::kTest:
+        return Test(s);
+      case Code::kRun:
+        return EndRun(s);
+      case Code::kDecide:
+        return Decide(s);
     }
   }
 

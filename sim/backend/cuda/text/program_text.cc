@@ -7,6 +7,7 @@
 #include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/text/function_text.h"
 #include "sim/plan/make_plan.h"
+#include "sim/program/loop.h"
 #include "sim/program/numerical_program.h"
 #include "sim/text.h"
 
@@ -93,8 +94,7 @@ int64_t LoopBytes(const plan::TapePlan& tape, const Region& region) {
     const plan::FrameLayout* const frame = tape.Of(op.regions[0]);
     int64_t turn = frame == nullptr ? 0 : frame->bytes;
     for (const Region& nested : op.regions) turn += LoopBytes(tape, nested);
-    const int64_t turns = op.attributes.max_iter + (op.code == OpCode::kWhile ? 1 : 0);
-    bytes += turn * turns * std::max<int64_t>(op.attributes.elements, 1);
+    bytes += turn * RunsAtCap(op) * std::max<int64_t>(op.attributes.elements, 1);
   }
   return bytes;
 }

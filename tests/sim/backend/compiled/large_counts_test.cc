@@ -10,6 +10,7 @@
 #include "sim/engine.h"
 #include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"
+#include "sim/program/held_bytes.h"
 #include "tests/sim/program/large_program.h"
 #include "tests/sim/work_maker.h"
 
@@ -64,6 +65,8 @@ TEST_P(LargePrograms, AreAdmittedWithinTheirCounts) {
       plan::PlacedPlan(*work.batch.program, {.decides = true, .looks = true, .ranges = true}));
   EXPECT_EQ(FunctionsOf(plan, Part::kForward).size(), 3u);
   EXPECT_EQ(FunctionsOf(plan, Part::kAdjoint).size(), 5u);
+  // The cache keeps the program with its plan.
+  EXPECT_GT(executor->use().plan_bytes, plan::HeldBytes(plan) + HeldBytes(*work.batch.program));
   EXPECT_LE(CompileBytes(plan, Part::kForward), most.forward_mib * kMiB);
   EXPECT_LE(CompileBytes(plan, Part::kAdjoint), most.adjoint_mib * kMiB);
 }
