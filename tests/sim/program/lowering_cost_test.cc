@@ -227,17 +227,21 @@ TEST(LoweringCost, EveryPassPolls) {
   });
   polled("halts", [&](PassBudget& budget) { HaltNames(world, &budget); });
   const Program halting = shaped::HaltingChain(8'000);
-  polled("halts expanded", [&](PassBudget& budget) {
-    std::optional<AdjointSpec> none;
-    ExpandHalts(halting, none, budget);
-  });
-  const Program finite = shaped::FiniteTests(8'000);
+  polled(
+      "halts expanded",
+      [&](PassBudget& budget) {
+        std::optional<AdjointSpec> none;
+        ExpandHalts(halting, none, budget);
+      },
+      20'000);
+  const Program finite = shaped::FiniteTests(4'000);
   const NumericalProgram deciding = Chosen(finite);
   polled(
-      "path recorded", [&](PassBudget& budget) { RecordPath(deciding, budget); }, 64'000);
+      "path recorded", [&](PassBudget& budget) { RecordPath(deciding, budget); }, 32'000);
   polled(
-      "path forced", [&](PassBudget& budget) { ForcePath(deciding, budget); }, 64'000);
-  polled("structure", [&](PassBudget& budget) { StructureOf(finite, budget); });
+      "path forced", [&](PassBudget& budget) { ForcePath(deciding, budget); }, 32'000);
+  polled(
+      "structure", [&](PassBudget& budget) { StructureOf(finite, budget); }, 4'000);
   polled("loop choices",
          [&](PassBudget& budget) { MarkChoices(world, {{.site = "no such loop"}}, budget); });
   polled("own vjps", [&](PassBudget& budget) { RemoveOwnVjps(lowered, budget); });
