@@ -10,6 +10,7 @@
 #include "sim/engine/births.h"
 #include "sim/engine/checkpoints.h"
 #include "sim/engine/chunk_size.h"
+#include "sim/engine/clip.h"
 #include "sim/engine/gate.h"
 #include "sim/engine/instance_reduction.h"
 #include "sim/engine/kept_run.h"
@@ -34,6 +35,9 @@ absl::Status CheckWork(const Work& work) {
   }
   if (work.keep && work.gradient) {
     return absl::InvalidArgumentError("a gradient is not kept; keep the forward pass alone");
+  }
+  if (work.gradient && work.gradient->clip_norm && !(*work.gradient->clip_norm > 0)) {
+    return absl::InvalidArgumentError("a gradient is clipped to a norm that is positive");
   }
   const bool reverses = work.gradient || work.keep;
   if (!reverses || work.batch.program == nullptr) return absl::OkStatus();
@@ -89,6 +93,7 @@ class Execution {
   absl::Status TakeForwardResults();
   void TakeAdjointHealth();
   void TakeGradients();
+  void Clip();
   absl::Status NameGates();
   InputGradient GradientOf(int32_t input, const InstanceWeights& weights);
   InstanceWeights Weights(bool of_gradients);
@@ -331,6 +336,14 @@ absl::Status Execution::NameGates() {
   return absl::OkStatus();
 }
 
+void Execution::Clip() {
+  if (!work_.gradient->clip_norm) return;
+  std::vector<Tensor*> gradients;
+  for (InputGradient& gradient : result_.gradients) gradients.push_back(&gradient.gradient);
+  result_.norm = ClipToNorm(*work_.gradient->clip_norm, numerical_.policy[Role::kGradient].format,
+                            gradients, meter_);
+}
+
 void Execution::TakeGradients() {
   TakeAdjointHealth();
   const InstanceWeights weights = Weights(true);
@@ -338,6 +351,8 @@ void Execution::TakeGradients() {
     if (!numerical_.adjoint_spec->wanted[i]) continue;
     result_.gradients.push_back(GradientOf(static_cast<int32_t>(i), weights));
   }
+  Clip();
+  result_.unconverged = decided_.UnconvergedOf(numerical_.adjoint_spec->loops);
   if (!result_.values.empty()) {
     result_.value =
         WeightedValue(result_.values, Weights(false), numerical_.policy[Role::kObjective], meter_);

@@ -33,7 +33,8 @@ enum class InstanceReduction : uint8_t {
 
 struct GradientWork {
   InstanceReduction reduction = InstanceReduction::kAll;
-  bool return_tree = false;  // InputGradient::tree
+  bool return_tree = false;              // InputGradient::tree
+  std::optional<double> clip_norm = {};  // positive; see sim/engine/clip.h
 };
 
 // Asks for bytes beyond those that EstimateBytes counted. If it returns true, the work keeps them
@@ -99,6 +100,13 @@ struct InputGradient {
   std::vector<precision::AlignedNode> tree;
 };
 
+// A loop whose derivative is implicit, and its runs that did not converge: they ended at the cap, so
+// what was differentiated is no solution.
+struct Unconverged {
+  std::string site;
+  uint64_t runs = 0;
+};
+
 struct PhaseSeconds {
   double compile = 0;          // preparing the executor for the program
   double compile_adjoint = 0;  // waiting for what it prepared meanwhile for the adjoint
@@ -117,8 +125,10 @@ struct WorkResult {
   std::vector<std::optional<Halt>> halts;  // per instance; empty where the program has none
   std::vector<InputGradient> gradients;
   double loss_scale = 1.0;
-  bool skipped = false;                // a scaled gradient was not finite
-  int64_t left_out = 0;                // by kFiniteOnly
+  bool skipped = false;        // a scaled gradient was not finite
+  int64_t left_out = 0;        // by kFiniteOnly
+  std::optional<double> norm;  // before clipping, where the work asks for that
+  std::vector<Unconverged> unconverged;
   std::vector<BackwardStep> backward;  // [steps]
   RangeCounts adjoint_ranges;
   std::vector<BirthCertificate> certificates;

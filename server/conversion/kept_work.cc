@@ -55,6 +55,7 @@ v1::GradientRequest GradientOfVjp(const v1::VjpRequest& request, const v1::Rollo
   *gradient.mutable_loops() = request.loops();
   gradient.set_reduction(request.reduction());
   gradient.set_return_tree(request.return_tree());
+  if (request.has_clip_norm()) gradient.set_clip_norm(request.clip_norm());
   if (request.cotangents_size() > 0) gradient.add_cotangents();
   return gradient;
 }

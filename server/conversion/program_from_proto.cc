@@ -140,11 +140,12 @@ class Reader {
     absl::Status status = ReadIds(region.args(), path + ".args", out.args);
     if (status.ok()) status = ReadIds(region.yields(), path + ".yields", out.yields);
     if (!status.ok()) return status;
+    operations_ += region.ops_size();
+    if (operations_ > limits_.max_operations) {
+      return LimitExceeded(path + ".ops",
+                           absl::StrCat("more than ", limits_.max_operations, " operations"));
+    }
     for (int i = 0; i < region.ops_size(); ++i) {
-      if (++operations_ > limits_.max_operations) {
-        return LimitExceeded(path + ".ops",
-                             absl::StrCat("more than ", limits_.max_operations, " operations"));
-      }
       status = ReadOp(region.ops(i), At(path + ".ops", i), depth, out.ops.emplace_back());
       if (!status.ok()) return status;
     }

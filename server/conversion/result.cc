@@ -166,6 +166,17 @@ std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::Wor
   return warnings;
 }
 
+// Where a derivative is implicit although what it is taken at is no solution.
+std::vector<std::string> UnconvergedWarnings(const sim::WorkResult& result) {
+  std::vector<std::string> warnings;
+  for (const sim::Unconverged& loop : result.unconverged) {
+    warnings.push_back(absl::StrCat(loop.runs, " runs of loop '", loop.site,
+                                    "' are unconverged: they ended at its cap, so the implicit "
+                                    "derivative is not that of a solution"));
+  }
+  return warnings;
+}
+
 }  // namespace
 
 v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkResult& result) {
@@ -225,8 +236,9 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
   out.set_loss_scale(result.loss_scale);
   out.set_skipped(result.skipped);
   out.set_left_out(result.left_out);
-  for (std::string& warning : LossScaleWarnings(work, result)) {
-    out.add_warnings(std::move(warning));
+  if (result.norm) out.set_norm(*result.norm);
+  for (auto& warnings : {LossScaleWarnings(work, result), UnconvergedWarnings(result)}) {
+    for (const std::string& warning : warnings) out.add_warnings(warning);
   }
   return out;
 }

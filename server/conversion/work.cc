@@ -236,6 +236,7 @@ sim::GradientWork GradientWorkFromProto(const v1::GradientRequest& request) {
                            ? sim::InstanceReduction::kFiniteOnly
                            : sim::InstanceReduction::kAll;
   gradient.return_tree = request.return_tree();
+  if (request.has_clip_norm()) gradient.clip_norm = request.clip_norm();
   return gradient;
 }
 

@@ -181,6 +181,11 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
                         absl::StrCat("unknown value ", static_cast<int>(request.reduction()),
                                      "; one of ALL, FINITE_ONLY"));
   }
+  // A norm that is infinite asks for the norm alone.
+  if (request.has_clip_norm() && !(request.clip_norm() > 0)) {
+    return InvalidField("clip_norm", absl::StrCat("must be positive, is ", request.clip_norm(),
+                                                  "; leave it out to clip nothing"));
+  }
   if (request.spec().objective().empty() && !SendsCotangents(request)) {
     return InvalidField("spec.objective", "name an objective, or send cotangents");
   }

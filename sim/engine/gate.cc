@@ -244,8 +244,11 @@ void Decided::Add(const std::vector<Site>& sites, const StepDiagnostics& diagnos
     if (site.kind == SiteKind::kTermination) {
       if (number >= diagnostics.terminations.size()) return;  // nothing was recorded
       uint64_t& sum = iterations[site.name];
+      uint64_t& capped = at_cap[site.name];
       for (const TerminationStep& step : diagnostics.terminations[number]) {
         sum += step.iterations_sum;
+        capped += step.reasons[static_cast<size_t>(StopReason::kMaxIter)] +
+                  step.reasons[static_cast<size_t>(StopReason::kNonFinite)];
       }
     } else {
       if (number >= diagnostics.events.size()) return;
@@ -256,6 +259,19 @@ void Decided::Add(const std::vector<Site>& sites, const StepDiagnostics& diagnos
       }
     }
   }
+}
+
+std::vector<Unconverged> Decided::UnconvergedOf(const std::vector<LoopChoice>& loops) const {
+  std::vector<Unconverged> found;
+  for (const LoopChoice& choice : loops) {
+    if (choice.how != LoopChoice::How::kImplicit) continue;
+    Unconverged loop{choice.site, 0};
+    for (const auto& [site, runs] : at_cap) {
+      if (BaseOfSite(site) == choice.site) loop.runs += runs;
+    }
+    if (loop.runs > 0) found.push_back(std::move(loop));
+  }
+  return found;
 }
 
 absl::StatusOr<Gates> Gates::Find(const Program& program, const Decided& decided,

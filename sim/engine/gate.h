@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "sim/diagnostics/diagnostics.h"
+#include "sim/engine.h"
 #include "sim/program/numerical_program.h"
 #include "sim/program/pass_budget.h"
 
@@ -20,9 +21,13 @@ struct Decided {
     uint64_t checks = 0, count = 0;
   };
   std::unordered_map<std::string, uint64_t> iterations;  // by termination site
+  std::unordered_map<std::string, uint64_t> at_cap;      // runs that ended there, likewise
   std::unordered_map<std::string, Event> events;
   // `sites` in text order, as the diagnostics have them.
   void Add(const std::vector<Site>& sites, const StepDiagnostics& diagnostics);
+  // Of the loops whose derivative is implicit, those that have runs at their caps, in the order of
+  // `loops`.
+  std::vector<Unconverged> UnconvergedOf(const std::vector<LoopChoice>& loops) const;
 };
 
 // Finds the site that blocks each input. It follows the value of an input through `step`, given

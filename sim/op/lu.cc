@@ -1,4 +1,4 @@
-// Factors of a square matrix with pivots, and its systems; docs/numerics.md section 10.
+// Factors of a matrix with pivots, and systems of square ones; docs/numerics.md section 10.
 #include <algorithm>
 #include <cmath>
 
@@ -10,13 +10,21 @@
 namespace simgrad::sim::op {
 namespace {
 
+absl::Status NeedsOneMatrix(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsMatrix(program, op, 0); !s.ok()) return s;
+  const Type& type = TypeOf(program, op, 0);
+  if (type.shape.size() == 2) return absl::OkStatus();
+  return FieldError("operands[0]",
+                    absl::StrCat(NameOf(op), " needs one matrix, has ", TypeText(type)));
+}
+
 Types LuTypes(const Program& program, const Op& op) {
-  if (absl::Status s = NeedsSquare(program, op, 0, true); !s.ok()) return s;
+  if (absl::Status s = NeedsOneMatrix(program, op); !s.ok()) return s;
   return SameAsOperand(program, op);
 }
 
 Types LuPermutationTypes(const Program& program, const Op& op) {
-  if (absl::Status s = NeedsSquare(program, op, 0, true); !s.ok()) return s;
+  if (absl::Status s = NeedsOneMatrix(program, op); !s.ok()) return s;
   return std::vector<Type>{{ElementType::kI32, {TypeOf(program, op, 0).shape[0]}}};
 }
 
@@ -43,8 +51,15 @@ Types SolveTypes(const Program& program, const Op& op) {
 }
 
 Types LuPivotsTypes(const Program& program, const Op& op) {
-  if (absl::Status s = NeedsSquare(program, op, 0, true); !s.ok()) return s;
-  return std::vector<Type>{{ElementType::kReal, {2, TypeOf(program, op, 0).shape[0]}}};
+  if (absl::Status s = NeedsOneMatrix(program, op); !s.ok()) return s;
+  const Shape& shape = TypeOf(program, op, 0).shape;
+  return std::vector<Type>{{ElementType::kReal, {2, std::min(shape[0], shape[1])}}};
+}
+
+// A row or a column, whichever is shorter, for every element.
+int64_t FactorWork(const Program& program, const Op& op) {
+  const Shape& shape = TypeOf(program, op, 0).shape;
+  return ElementCount(shape) * std::min(shape[0], shape[1]);
 }
 
 // The largest magnitude that was not taken.
@@ -58,30 +73,33 @@ double RunnerUp(const std::vector<double>& magnitudes, size_t taken) {
 
 // The factors of one matrix, in place, and which row of it each row of them is. By column the
 // magnitude of the pivot and that of the runner-up go to `pivots`, if that is not null.
-std::vector<int64_t> Factor(const Evaluation& e, Format format, int64_t n, std::vector<double>& w,
+std::vector<int64_t> Factor(const Evaluation& e, Format format, std::vector<double>& w,
                             std::vector<double>* pivots = nullptr) {
+  const auto [count, m, n] = MatricesOf(e, 0);
+  const int64_t columns = std::min(m, n);  // that have a pivot
   const auto at = [&](int64_t i, int64_t j) -> double& {
     return w[static_cast<size_t>(i * n + j)];
   };
   std::vector<int64_t> rows;
-  for (int64_t i = 0; i < n; ++i) rows.push_back(i);
-  for (int64_t k = 0; k < n; ++k) {
+  for (int64_t i = 0; i < m; ++i) rows.push_back(i);
+  for (int64_t k = 0; k < columns; ++k) {
     int64_t pivot = k;
-    for (int64_t i = k; i < n; ++i) {
+    for (int64_t i = k; i < m; ++i) {
       const double best = std::abs(at(pivot, k));
       const double x = std::abs(at(i, k));
       if (best == best && (x > best || x != x)) pivot = i;
     }
     if (pivots != nullptr) {
       std::vector<double> magnitudes;
-      for (int64_t i = k; i < n; ++i) magnitudes.push_back(std::abs(at(i, k)));
+      for (int64_t i = k; i < m; ++i) magnitudes.push_back(std::abs(at(i, k)));
       const size_t taken = static_cast<size_t>(pivot - k);
       (*pivots)[static_cast<size_t>(k)] = precision::Canonical(magnitudes[taken]);
-      (*pivots)[static_cast<size_t>(n + k)] = precision::Canonical(RunnerUp(magnitudes, taken));
+      (*pivots)[static_cast<size_t>(columns + k)] =
+          precision::Canonical(RunnerUp(magnitudes, taken));
     }
     for (int64_t j = 0; j < n; ++j) std::swap(at(k, j), at(pivot, j));
     std::swap(rows[static_cast<size_t>(k)], rows[static_cast<size_t>(pivot)]);
-    for (int64_t i = k + 1; i < n; ++i) {
+    for (int64_t i = k + 1; i < m; ++i) {
       const double top = at(k, k);
       at(i, k) = top == 0.0 ? 0.0 : precision::Div(format, at(i, k), top);
       for (int64_t j = k + 1; j < n; ++j) {
@@ -95,7 +113,7 @@ std::vector<int64_t> Factor(const Evaluation& e, Format format, int64_t n, std::
 
 Array EvaluateLu(const Evaluation& e) {
   Array result = *e.operands[0];
-  Factor(e, *e.result().format, MatricesOf(e, 0).rows, result.real);
+  Factor(e, *e.result().format, result.real);
   return result;
 }
 
@@ -103,14 +121,14 @@ Array EvaluateLuPermutation(const Evaluation& e) {
   Array factors = *e.operands[0];
   const Format format = *e.program[e.op.operands[0]].format;
   Array result;
-  result.integer = Factor(e, format, MatricesOf(e, 0).rows, factors.real);
+  result.integer = Factor(e, format, factors.real);
   return result;
 }
 
 Array EvaluateLuPivots(const Evaluation& e) {
   Array factors = *e.operands[0];
   Array result = ZerosOf(e.result().type);
-  Factor(e, *e.result().format, MatricesOf(e, 0).rows, factors.real, &result.real);
+  Factor(e, *e.result().format, factors.real, &result.real);
   return result;
 }
 
@@ -166,25 +184,28 @@ Factors LowerFactors(Lowering& l) {
   }
   const Value& value = l.OperandValue(0);
   const Carrier carrier = CarrierOf(value);
-  const int64_t n = value.type.shape[0];
+  const int64_t m = value.type.shape[0];
+  const int64_t n = value.type.shape[1];
+  const int64_t columns = std::min(m, n);  // that have a pivot
   const Memory w = made.factors = l.Local(carrier, value.type.shape, "factors");
-  const Memory rows = made.rows = l.Local(Carrier::kI32, {n}, "rows");
-  const Memory pivots = made.pivots = l.Local(carrier, {2, n}, "pivots");
+  const Memory rows = made.rows = l.Local(Carrier::kI32, {m}, "rows");
+  const Memory pivots = made.pivots = l.Local(carrier, {2, columns}, "pivots");
   l.Copy(w, l.Operand(0));
-  l.EachOf({n}, [&](const Places& at) {
-    const Number row = n == 1 ? l.Integer(Carrier::kI64, 0) : at[0].counters[0].first;
+  l.EachOf({m}, [&](const Places& at) {
+    const Number row = m == 1 ? l.Integer(Carrier::kI64, 0) : at[0].counters[0].first;
     l.Store(rows, at, l.Call("convert_i64_i32", Carrier::kI32, {row}));
   });
   const std::string name = l.NameOf(carrier);
   const Number zero = l.Integer(carrier, 0);
-  l.Each(n, false, [&](Number step) {
+  l.Each(columns, false, [&](Number step) {
     const Place k = Place::Of(step);
     // The first largest magnitude, or the first NaN.
     const Memory best = l.Local(carrier, {}, "largest");
     const Memory place = l.Local(Carrier::kI64, {}, "place");
     l.Store(best, l.Call(FunctionOn("abs", value), carrier, {l.Load(w, {k, k})}));
     l.Store(place, step);
-    const Number below = Minus(l, n - 1, step);
+    const Number below = Minus(l, m - 1, step);
+    const Number beside = m == n ? below : Minus(l, n - 1, step);
     l.EachTo(below, [&](Number counter) {
       const Number x =
           l.Call(FunctionOn("abs", value), carrier, {l.Load(w, {k + Place::Of(counter) + 1, k})});
@@ -196,7 +217,7 @@ Factors LowerFactors(Lowering& l) {
       l.Store(place, l.Select(leads, here, l.Load(place), Carrier::kI64));
     });
     const Number found = l.Load(place);
-    const Place pivot = Place::At(l.Clamped(found, Carrier::kI64, n));
+    const Place pivot = Place::At(l.Clamped(found, Carrier::kI64, m));
     // After the swap the magnitudes below are those that were not taken.
     const auto tell = [&] {
       l.Store(pivots, {Place(0), k}, l.Load(best));
@@ -229,7 +250,7 @@ Factors LowerFactors(Lowering& l) {
       const Number multiplier = l.Select(is_zero, zero, quotient, carrier);
       l.Store(w, {i, k}, multiplier);
       const Number minus = l.Call(FunctionOn("neg", value), carrier, {multiplier});
-      l.EachTo(below, [&](Number right) {
+      l.EachTo(beside, [&](Number right) {
         const Place j = k + Place::Of(right) + 1;
         const Number above = l.Load(w, {k, j});
         l.Store(w, {i, j},
@@ -274,40 +295,78 @@ void LowerLuSolve(Lowering& l) {
   });
 }
 
-// The cotangent of the permuted matrix is L^-T (low(L^T gl) + up(gu U^T)) U^-T, where gl is what g has below the
-// diagonal, gu the rest, low takes what is below it and up the rest; its rows go back to where they came from.
+// The part of a matrix from (row, column) on.
+ValueId Part(Under& u, ValueId matrix, const Shape& whole, int64_t row, int64_t column,
+             const Shape& shape) {
+  if (shape == whole) return matrix;
+  Op op{.code = OpCode::kSlice, .operands = {matrix}};
+  op.attributes.start = {row, column};
+  op.attributes.shape = shape;
+  return u.Do(std::move(op), shape);
+}
+
+// Of a square matrix the cotangent of the permuted one is L^-T (low(L^T gl) + up(gu U^T)) U^-T, where gl is what g has
+// below the diagonal, gu the rest, low takes what is below it and up the rest; its rows go back to where they came from.
+// Columns behind the square have U2 = L^-1 A2: their cotangent is L^-T gu2, and low loses gu2 U2^T. Rows below it have
+// L2 = A2 U^-1: theirs is gl2 U^-T, and up loses L2^T gl2.
 void LuVjp(VjpRule& r) {
   if (!r.Wants(0)) return;
-  const Shape shape = r.type().shape;
-  const int64_t n = shape[0];
+  const Shape whole = r.type().shape;
+  const int64_t m = whole[0];
+  const int64_t n = whole[1];
+  const Shape shape = {std::min(m, n), std::min(m, n)};
   const ValueId filled = r.Filled();
-  const ValueId rows = r.Kink(OpCode::kLuPermutation, {ElementType::kI32, {n}});
+  const ValueId rows = r.Kink(OpCode::kLuPermutation, {ElementType::kI32, {m}});
   const ValueId y = r.Y();
   const ValueId below = Where(r, shape, OpCode::kGt);
   const ValueId diagonal = Where(r, shape, OpCode::kEq);
-  const Mask mask = Joined(r, shape);
+  const Mask mask = Joined(r, whole);
   Under u(r, mask);
   const ValueId zero = u.Zero(shape);
   const ValueId one = r.Splat(1.0, {ElementType::kReal, shape});
   const ValueId ones = u.Select(diagonal, one, zero, shape);
-  const ValueId lower = u.Select(below, y, ones, shape);
-  const ValueId upper = u.Select(below, zero, y, shape);
-  const ValueId of_lower = u.Select(below, filled, zero, shape);
-  const ValueId of_upper = u.Select(below, zero, filled, shape);
+  const ValueId y1 = Part(u, y, whole, 0, 0, shape);
+  const ValueId g1 = Part(u, filled, whole, 0, 0, shape);
+  const ValueId lower = u.Select(below, y1, ones, shape);
+  const ValueId upper = u.Select(below, zero, y1, shape);
+  const ValueId of_lower = u.Select(below, g1, zero, shape);
+  const ValueId of_upper = u.Select(below, zero, g1, shape);
   const ValueId lower_t = u.Transposed(lower, shape);
-  const ValueId low = u.Matmul(lower_t, of_lower, shape);
+  ValueId low = u.Matmul(lower_t, of_lower, shape);
   const ValueId upper_t = u.Transposed(upper, shape);
-  const ValueId up = u.Matmul(of_upper, upper_t, shape);
+  ValueId up = u.Matmul(of_upper, upper_t, shape);
+  ValueId beyond = ValueId::kNone;  // the cotangent outside the square
+  if (m < n) {
+    const Shape rest = {m, n - m};
+    const ValueId g2 = Part(u, filled, whole, 0, m, rest);
+    const ValueId u2_t = u.Transposed(Part(u, y, whole, 0, m, rest), rest);
+    low = u.Elementwise(OpCode::kSub, {low, u.Matmul(g2, u2_t, shape)}, shape);
+    beyond = u.Triangular(lower, g2, rest, {.transposed = true, .unit = true});
+  } else if (m > n) {
+    const Shape rest = {m - n, n};
+    const ValueId g2 = Part(u, filled, whole, n, 0, rest);
+    const ValueId l2_t = u.Transposed(Part(u, y, whole, n, 0, rest), rest);
+    up = u.Elementwise(OpCode::kSub, {up, u.Matmul(l2_t, g2, shape)}, shape);
+    const ValueId turned = u.Transposed(g2, rest);
+    const Shape flipped = Under::Flipped(rest);
+    beyond = u.Transposed(u.Triangular(upper, turned, flipped, {.upper = true}), flipped);
+  }
   const ValueId inner = u.Select(below, low, up, shape);
   const ValueId left = u.Triangular(lower, inner, shape, {.transposed = true, .unit = true});
   const ValueId turned = u.Transposed(left, shape);
   const ValueId solved = u.Triangular(upper, turned, shape, {.upper = true});
-  const ValueId permuted = u.Transposed(solved, shape);
-  Op back{.code = OpCode::kScatter, .operands = {zero, rows, permuted}};
+  ValueId permuted = u.Transposed(solved, shape);
+  if (m != n) {
+    Op both{.code = OpCode::kConcat, .operands = {permuted, beyond}};
+    both.attributes.axes = {m < n ? 1 : 0};
+    permuted = u.Do(std::move(both), whole);
+  }
+  const ValueId nothing = m == n ? zero : u.Zero(whole);
+  Op back{.code = OpCode::kScatter, .operands = {nothing, rows, permuted}};
   back.attributes.axes = {0};
   back.attributes.bounds = Bounds::kDrop;
   back.attributes.combine = Combine::kSet;
-  r.To(0, {u.Do(std::move(back), shape), mask});
+  r.To(0, {u.Do(std::move(back), whole), mask});
 }
 
 // One transposed system with the same factors.
@@ -344,13 +403,13 @@ void ExpandSolve(ExpansionWriter& w) {
 
 const OpInfo kLu = Complete({
     .name = "lu",
-    .doc = "The factors of a square matrix with its rows in the order of `lu_permutation`: below "
+    .doc = "The factors of a matrix [m, n] with its rows in the order of `lu_permutation`: below "
            "the diagonal the multipliers, from it on the upper factor. A column of zeros has "
            "multipliers 0.",
     .op_class = OpClass::kLinear,
     .operands = "a",
     .types = LuTypes,
-    .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
+    .work = FactorWork,
     .birth = Birth::kArithmetic,
     .vjp = LuVjp,
     .evaluate = EvaluateLu,
@@ -359,13 +418,13 @@ const OpInfo kLu = Complete({
 
 const OpInfo kLuPermutation = Complete({
     .name = "lu_permutation",
-    .doc = "Which row of a square matrix each row of its `lu` is: the pivot of a column is the "
+    .doc = "Which row of a matrix [m, n] each row of its `lu` is: the pivot of a column is the "
            "first largest magnitude, or the first NaN.",
     .op_class = OpClass::kLinear,
     .operands = "a",
     .result = Result::kI32,
     .types = LuPermutationTypes,
-    .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
+    .work = FactorWork,
     .chooses = Chooses::kPivots,
     .evaluate = EvaluateLuPermutation,
     .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).rows); },
@@ -373,13 +432,13 @@ const OpInfo kLuPermutation = Complete({
 
 const OpInfo kLuPivots = Complete({
     .name = "lu_pivots",
-    .doc = "By column of the `lu` of a square matrix: the magnitude of its pivot, and the largest "
+    .doc = "By pivot of the `lu` of a matrix, min(m, n) of them: its magnitude, and the largest "
            "that was not taken, 0 where there is none.",
     .op_class = OpClass::kLinear,
     .operands = "a",
     .in_worlds = false,
     .types = LuPivotsTypes,
-    .work = [](const Program& p, const Op& op) { return WorkPerRow(p, op, 0, 0); },
+    .work = FactorWork,
     .birth = Birth::kArithmetic,
     .evaluate = EvaluateLuPivots,
     .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).pivots); },

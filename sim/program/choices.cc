@@ -1,6 +1,7 @@
 #include "sim/program/choices.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "sim/op/expansion.h"
@@ -88,9 +89,16 @@ class PairWriter {
   }
 
   Pair OfPivots() {
-    const int64_t n = w_.TypeOf(w_.X(0)).shape[0];
+    const Shape shape = w_.TypeOf(w_.X(0)).shape;
+    const int64_t n = std::min(shape[0], shape[1]);
     const ValueId pivots = w_.Do(kLuPivots, {w_.X(0)}, {ElementType::kReal, {2, n}});
-    return {Reshaped(Part(pivots, 0, 0, 1), {n}), Reshaped(Part(pivots, 0, 1, 1), {n})};
+    const ValueId taken = Reshaped(Part(pivots, 0, 0, 1), {n});
+    const ValueId next = Reshaped(Part(pivots, 0, 1, 1), {n});
+    if (shape[0] == n) return {taken, next};
+    // Rows without a pivot have no rival.
+    const Type rest = {ElementType::kReal, {shape[0] - n}};
+    const double infinity = std::numeric_limits<double>::infinity();
+    return {Behind(taken, w_.Number(infinity, rest)), Behind(next, w_.Number(0, rest))};
   }
 
   Pair OfConversion() {
@@ -100,6 +108,13 @@ class PairWriter {
     return {magnitude, w_.Do(kMax, {nearest, w_.Number(1, type)}, type)};
   }
 
+  // Two rows, one behind the other.
+  ValueId Behind(ValueId a, ValueId b) {
+    const int64_t length = w_.TypeOf(a).shape[0] + w_.TypeOf(b).shape[0];
+    const ValueId both = w_.Do(kConcat, {a, b}, {ElementType::kReal, {length}});
+    w_.Last().attributes.axes = {0};
+    return both;
+  }
   // `length` elements along an axis, from `start` on.
   ValueId Part(ValueId id, int64_t axis, int64_t start, int64_t length) {
     Type type = w_.TypeOf(id);

@@ -17,7 +17,9 @@ namespace {
 
 using enum OpCode;
 
-constexpr double kSmallest = 1e-5;  // what a guard compares with, at most
+// What a guard compares with: at most this, or an infinity.
+constexpr double kSmallest = 1e-5;
+bool IsGuardsNumber(double x) { return std::abs(x) <= kSmallest || std::isinf(x); }
 
 class Namer {
  public:
@@ -27,7 +29,7 @@ class Namer {
         behind_predicates_(BehindPredicates(program_, &budget)),
         behind_choices_(BehindChoices(program_, &budget)),
         behind_places_(BehindPlaces(program_, &budget)),
-        small_(program_.values.size(), false),
+        of_guards_(program_.values.size(), false),
         elsewhere_(program_.values.size(), false),
         in_select_(program_.values.size(), false) {}
 
@@ -39,16 +41,15 @@ class Namer {
   }
 
  private:
-  // Which values are small literals, and what uses them.
+  // Which values are literals that guards compare with, and what uses them.
   void Read(const Region& region) {
     for (const Op& op : region.ops) {
       budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
       const auto& numbers = op.attributes.literal;
-      const bool is_small =
-          op.code == kLiteral && std::all_of(numbers.begin(), numbers.end(),
-                                             [](double x) { return std::abs(x) <= kSmallest; });
-      const bool moves = op.code == kBroadcast && small_[Index(op.operands[0])];
-      if (is_small || moves) small_[Index(op.results[0])] = true;
+      const bool is_guards =
+          op.code == kLiteral && std::all_of(numbers.begin(), numbers.end(), IsGuardsNumber);
+      const bool moves = op.code == kBroadcast && of_guards_[Index(op.operands[0])];
+      if (is_guards || moves) of_guards_[Index(op.results[0])] = true;
       for (size_t k = 0; k < op.operands.size(); ++k) {
         const bool selects = op.code == kSelect && k == 0;
         const bool weighs = op.code == kConvert && program_.IsReal(op.results[0]);
@@ -66,7 +67,7 @@ class Namer {
     if (op.attributes.kind != TestKind::kFromFlow) return op.attributes.kind;
     const size_t result = Index(op.results[0]);
     if (ReachesPredicate(result)) return TestKind::kTermination;
-    const bool guards = small_[Index(op.operands[0])] || small_[Index(op.operands[1])];
+    const bool guards = of_guards_[Index(op.operands[0])] || of_guards_[Index(op.operands[1])];
     if (Compares(op) && guards && in_select_[result] && !elsewhere_[result])
       return TestKind::kGuard;
     if (IsTest(op) || behind_choices_[result]) return TestKind::kEvent;
@@ -148,7 +149,7 @@ class Namer {
   std::vector<bool> behind_predicates_;
   std::vector<bool> behind_choices_;
   std::vector<bool> behind_places_;
-  std::vector<bool> small_;                  // literals near zero
+  std::vector<bool> of_guards_;              // literals that guards compare with
   std::vector<bool> elsewhere_, in_select_;  // what uses a value
   std::unordered_map<std::string, int64_t> occurrences_;
 };

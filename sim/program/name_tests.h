@@ -9,8 +9,8 @@
 //   text order keeps it, the others are "name#1", "name#2", ... (HashOfSite).
 // Kinds: a declared kind stands; otherwise data flow says the kind. A `termination` reaches a
 //   predicate of a loop. An `event` reaches a select, a cond, or an integer or boolean that is
-//   carried or a state. A `weight` reaches a real. A `guard` compares with zero or a number of at
-//   most 1e-5, and feeds only selects or reals.
+//   carried or a state. A `weight` reaches a real. A `guard` compares with zero, a number of at
+//   most 1e-5 or an infinity, and feeds only selects or reals.
 // Cost: linear. Threads: pure.
 #pragma once
 

@@ -17,8 +17,8 @@
 namespace simgrad::sim {
 
 struct ProgramLimits {
-  int64_t max_operations = 20'000;
-  int64_t max_values = 100'000;
+  int64_t max_operations = 50'000;
+  int64_t max_values = 150'000;
   int64_t max_elements = 1 << 20;              // of one value
   int64_t max_total_elements = 1 << 24;        // of all values
   int64_t max_loop_iterations = 100'000;       // cap of one loop

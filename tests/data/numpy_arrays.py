@@ -1,13 +1,15 @@
 """Writes numpy_arrays.json: what NumPy gives for operations on arrays and linear algebra.
 
 usage: python tests/data/numpy_arrays.py > tests/data/numpy_arrays.json
-Sources: numpy.take, put_along_axis, ufunc.at, pad, lexsort (stable), linalg.cholesky, linalg.solve, linalg.norm.
+Sources: numpy.take, put_along_axis, ufunc.at, pad, lexsort (stable), linalg.cholesky, linalg.solve, linalg.norm;
+scipy.linalg.lu (LAPACK's getrf: partial pivoting, the first of equals).
 Numbers are hexadecimal. `tolerance` 0: the bits are those of NumPy; else the largest relative difference.
 """
 
 import json
 
 import numpy as np
+import scipy
 
 rng = np.random.default_rng(14)
 cases = []
@@ -103,4 +105,21 @@ case("norm of huge numbers", "norm2", [np.array([3e300, 4e300])], np.array(5e300
 case("norm of tiny numbers", "norm2", [np.array([3e-310, 4e-310])], np.array(5e-310), 1e-12, axes=[0])
 case("norm of nothing", "norm2", [np.zeros(0)], np.array(0.0), axes=[0])
 
-print(json.dumps({"source": f"numpy {np.__version__}, numpy_arrays.py", "cases": cases}, indent=1))
+for rows, columns in ((6, 6), (6, 4), (4, 6), (7, 1), (1, 5), (0, 3), (3, 0)):
+    for kind in ("random", "singular", "tied"):
+        a = rng.standard_normal((rows, columns))
+        if kind == "singular" and columns > 1:
+            a[:, 1] = 0.0
+        if kind == "tied":
+            a = rng.integers(-1, 2, (rows, columns)).astype(np.float64)
+        place, left, right = scipy.linalg.lu(a, p_indices=True) if a.size else (np.arange(rows), a, a)
+        least = min(rows, columns)
+        factors = np.zeros((rows, columns))
+        if a.size:
+            factors[:, :least] += np.tril(left, -1)
+            factors[:least] += np.triu(right)
+        order = np.argsort(place).astype(np.int32)
+        case(f"factors {rows} by {columns} {kind}", "lu", [a], factors, 1e-13)
+        case(f"rows of factors {rows} by {columns} {kind}", "lu_permutation", [a], order)
+
+print(json.dumps({"source": f"numpy {np.__version__}, scipy {scipy.__version__}, numpy_arrays.py", "cases": cases}, indent=1))

@@ -185,9 +185,9 @@ def place(x):
     return x
 
 
-def by_p(client, loops):
+def by_p(client, loops, world=resting):
     return client.gradient(
-        resting,
+        world,
         steps=1,
         initial={"x": [0.3, 0.9]},
         params={"p": np.array([0.5, 0.8])},
@@ -221,6 +221,26 @@ def test_a_fixed_point_is_differentiated_as_the_request_says(client):
     one = by_p(client, {"rest": sg.Truncated(1)})
     np.testing.assert_allclose(one.params["p"], -x * np.sin(p * x), rtol=1e-12)
     np.testing.assert_array_equal(one.state["x"], g.state["x"])
+
+
+def test_an_implicit_derivative_of_a_loop_at_its_cap_is_told(client):
+    endless = resting(tol=0.0)  # no change is below it
+    told = by_p(client, {"rest": sg.Implicit()}, endless)
+    assert [w.split(":")[0] for w in told.warnings] == ["2 runs of loop 'rest' are unconverged"]
+    assert by_p(client, {"rest": sg.Implicit()}).warnings == []
+    assert by_p(client, {"rest": sg.Truncated(3)}, endless).warnings == []
+    assert by_p(client, None, endless).warnings == []
+    kept = client.rollout(
+        endless,
+        steps=1,
+        initial={"x": [0.3, 0.9]},
+        params={"p": np.array([0.5, 0.8])},
+        objective="place",
+        policy="f64",
+        keep=True,
+    )
+    reversed_again = kept.vjp(loops={"rest": sg.Implicit()})
+    assert reversed_again.reused and reversed_again.warnings == told.warnings
 
 
 def test_a_loop_that_is_not_there_is_named(client):

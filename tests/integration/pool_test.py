@@ -176,6 +176,32 @@ def test_a_gradient_has_the_bits_of_one_server(one, pool, policy, reduction, dia
     assert len(expected.certificates) == 16 and expected.skipped == (reduction == "all")
 
 
+@pytest.mark.parametrize("most", (1e-3, 1e9))
+@pytest.mark.parametrize("policy", ("f32", "f64"))
+def test_a_clipped_gradient_has_the_bits_of_one_server(one, pool, policy, most):
+    ask = lambda client: client.gradient(
+        CLAMPED, **ball(), objective="final_height", policy=policy, clip_norm=most
+    )
+    whole, merged = ask(one), is_cut(pool, ask)
+    assert unequal(whole, merged) == []
+    assert whole.norm == merged.norm and 1e-3 < whole.norm < 1e9
+
+
+def test_a_wrong_norm_is_refused_by_a_pool_too(pool):
+    with pytest.raises(sg.InvalidArgument) as caught:
+        pool.gradient(CLAMPED, **ball(), objective="final_height", clip_norm=-1.0)
+    assert caught.value.field == "clip_norm"
+
+
+def test_unconverged_runs_count_over_all_servers(one, pool):
+    endless = sg.World("bouncing_ball", contact="projection", elements=4, clamp=False, tol=1e-30)
+    ask = lambda client: client.gradient(
+        endless, **ball(), objective="final_height", loops={"projection": sg.Implicit()}
+    )
+    whole, merged = ask(one), is_cut(pool, ask)
+    assert merged.warnings == whole.warnings != []
+
+
 def test_warnings_of_a_loss_scale_count_over_all_servers(one, pool):
     policy = sg.Policy("f16_safe").loss_scale(2.0**20)
     call = lambda client: client.gradient(

@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <random>
+#include <sstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/precision/format_oracle.h"
@@ -176,6 +180,31 @@ TEST_P(EveryShortFormat, FloatsRoundAsTheDefinition) {
                          all.Round(x, Overflow::kIeee, CastRounding::kNearestEven, 0)))
         << std::hexfloat << x;
   }
+}
+
+// Casts that ml_dtypes made (tests/data/fp8_casts.py says what a line is). Its NaNs keep their sign.
+TEST(Fp8, CastsAreThoseOfMlDtypes) {
+  std::ifstream file(std::string(SIMGRAD_TEST_DATA) + "/fp8_casts.txt");
+  int casts = 0, overflows = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line[0] == '#') continue;
+    std::istringstream words(line);
+    uint32_t bits = 0, e4m3 = 0, e5m2 = 0;
+    words >> std::hex >> bits >> e4m3 >> e5m2;
+    const double x = static_cast<double>(FloatOf(bits));
+    for (const auto& [format, right] :
+         {std::pair(Format::kE4m3, e4m3), std::pair(Format::kE5m2, e5m2)}) {
+      const double cast = RoundTo(format, x);
+      ASSERT_TRUE(SameBits(cast, Decode(format, right))) << line << " " << FormatName(format);
+      if (!std::isnan(cast)) {
+        ASSERT_EQ(Encode(format, cast), right) << line;
+      }
+      ++casts;
+      overflows += std::isfinite(x) && !std::isfinite(cast);
+    }
+  }
+  EXPECT_GT(casts, 8'000);
+  EXPECT_GT(overflows, 500);
 }
 
 TEST_P(EveryFormat, RandomDoublesRoundAsMpfrDoes) {

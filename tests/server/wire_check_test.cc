@@ -155,7 +155,7 @@ TEST(WireCheck, AFieldOfAnotherTypeOrSentTwiceIsRefused) {
 TEST(WireCheck, ManySmallPartsAreRefusedBeforeTheyTakeMemory) {
   v1::RolloutRequest request;
   v1::Region* step = request.mutable_spec()->mutable_world()->mutable_program()->mutable_step();
-  for (int i = 0; i < 20'000; ++i) step->add_ops()->set_code("add");
+  for (int i = 0; i < 50'000; ++i) step->add_ops()->set_code("add");
   EXPECT_TRUE(Check(request).ok());  // the most that a program may have
   for (int i = 0; i < 1'000'000; ++i) step->add_ops();
   const absl::Status status = Check(request);

@@ -47,6 +47,8 @@ FUNCTIONS = {
     "solve": lambda x, k: x * jnp.linalg.solve(general(x), x),
     "qr": lambda x, k: jnp.linalg.qr(general(x))[0].sum(0) + jnp.linalg.qr(general(x))[1].sum(0),
     "tall qr": lambda x, k: x * jnp.linalg.norm(jnp.linalg.qr(general(x)[:, :2])[1]),
+    "tall factors": lambda x, k: x * lax.linalg.lu(general(x)[:, :2])[0].sum(1) + lax.linalg.lu(general(x)[:, :2])[1].sum(),
+    "wide factors": lambda x, k: x * lax.linalg.lu(general(x)[:2])[0].sum(0) + lax.linalg.lu(general(x)[:2])[1].sum(),
     "determinant": lambda x, k: x * jnp.linalg.det(general(x)) * 1e-3,
     "roll and flip": lambda x, k: x * jnp.roll(x, 1) + jnp.flip(x) * x,
     "triangle": lambda x, k: x * jnp.tril(jnp.outer(x, x)).sum(1) + jnp.diag(jnp.outer(x, x)),

@@ -208,6 +208,7 @@ class Assembly:
             skipped=message.skipped,
             left_out=message.left_out,
             warnings=list(message.warnings),
+            norm=message.norm if message.HasField("norm") else None,
             backward=diagnostics.backward_trace(self._backward) if self._backward else None,
             reused=message.reused,
         )

@@ -308,6 +308,7 @@ class Client:
         reduction: str = "all",
         loops: Mapping[str, Truncated | Implicit] | None = None,
         return_tree: bool = False,
+        clip_norm: float | None = None,
         policy: Policy | str | None = None,
         record: Iterable[str] = (),
         path: bool | Path = False,
@@ -335,6 +336,9 @@ class Client:
             than by every iteration that ran.
           return_tree: also the aligned nodes of the sums over instances, which merge with those of
             other ids to the bits of one request.
+          clip_norm: the most that the Euclidean norm of all gradients together may be, without the
+            loss scale; longer ones are shortened as torch.nn.utils.clip_grad_norm_ does. `norm` of
+            the answer is that before. inf gives the norm and clips nothing.
         Returns: gradients with the shapes of the inputs that were sent.
         Errors: those of `rollout`.
         """
@@ -352,6 +356,7 @@ class Client:
             reduction=reduction,
             loops=loops,
             return_tree=return_tree,
+            clip_norm=clip_norm,
             policy=policy,
             record=record,
             path=path,
@@ -376,6 +381,7 @@ class Client:
         reduction: str = "all",
         loops: Mapping[str, Truncated | Implicit] | None = None,
         return_tree: bool = False,
+        clip_norm: float | None = None,
         on_nonfinite: str = "report",
         progress: bool | ProgressCallback = False,
         raw: bool = False,
@@ -394,6 +400,7 @@ class Client:
             reduction=reduction,
             loops=loops,
             return_tree=return_tree,
+            clip_norm=clip_norm,
         )
         return self._stream(
             self._stub.Gradient, world, message, on_nonfinite, progress, raw, timeout, retry

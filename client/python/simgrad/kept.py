@@ -87,6 +87,7 @@ class KeptRun:
         reduction: str = "all",
         loops: Mapping[str, Truncated | Implicit] | None = None,
         return_tree: bool = False,
+        clip_norm: float | None = None,
         on_nonfinite: str = "report",
         timeout: float | None = None,
         retry: Any = None,
@@ -103,6 +104,7 @@ class KeptRun:
                 reduction=reduction,
                 loops=loops,
                 return_tree=return_tree,
+                clip_norm=clip_norm,
             )
             for cotangent in cotangents
         ]

@@ -343,13 +343,13 @@ class Operations(OperationWriter):
         return self._array("triangular_solve", None, t, b, upper=upper, transposed=transposed, unit=unit)
 
     def lu(self, a: Any) -> Expression:
-        """The factors of a square matrix with its rows in the order of `lu_permutation`:
+        """The factors of a matrix [m, n] with its rows in the order of `lu_permutation`:
         below the diagonal the multipliers, from it on the upper factor. A column of
         zeros has multipliers 0."""
         return self._array("lu", None, a)
 
     def lu_permutation(self, a: Any) -> Expression:
-        """Which row of a square matrix each row of its `lu` is: the pivot of a column is
+        """Which row of a matrix [m, n] each row of its `lu` is: the pivot of a column is
         the first largest magnitude, or the first NaN."""
         return self._array("lu_permutation", I32, a)
 

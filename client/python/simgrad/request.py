@@ -160,6 +160,7 @@ def vjp_request(
         wrt=first.wrt,
         return_tree=first.return_tree,
         loops=first.loops,
+        clip_norm=first.clip_norm if first.HasField("clip_norm") else None,
     )
 
 
@@ -173,6 +174,7 @@ def gradient_request(
     reduction: str = "all",
     loops: Mapping[str, Truncated | Implicit] | None = None,
     return_tree: bool = False,
+    clip_norm: float | None = None,
 ) -> simgrad_pb2.GradientRequest:
     """The message of a gradient; the arguments are those of Client.gradient."""
     request = simgrad_pb2.GradientRequest(
@@ -181,6 +183,7 @@ def gradient_request(
         weights=_weights(weights),
         loops=[how.to_proto(site) for site, how in (loops or {}).items()],
         return_tree=return_tree,
+        clip_norm=clip_norm,
     )
     if cotangents is not None:
         if not isinstance(cotangents, Cotangents):

@@ -232,6 +232,7 @@ class Rollout:
         reduction: str = "all",
         loops: Mapping[str, Truncated | Implicit] | None = None,
         return_tree: bool = False,
+        clip_norm: float | None = None,
         on_nonfinite: str = "report",
         timeout: float | None = None,
         retry: Retry | bool | None = None,
@@ -251,6 +252,7 @@ class Rollout:
             reduction=reduction,
             loops=loops,
             return_tree=return_tree,
+            clip_norm=clip_norm,
             on_nonfinite=on_nonfinite,
             timeout=timeout,
             retry=retry,
@@ -298,7 +300,10 @@ class Gradient(Rollout):
       skipped: a scaled gradient was not finite. left_out: instances left out by
         reduction="finite_only".
       tree: with return_tree=True, of each shared input its TreeNodes, ascending by id.
-      warnings: what the loss scale takes beyond the format of role adjoint, in words.
+      warnings: in words, what the loss scale takes beyond the format of role adjoint, and runs of
+        loops that did not converge although their derivative is Implicit.
+      norm: with clip_norm, the norm before clipping; where it is not finite nothing was clipped.
+        Else None.
       backward: BackwardTrace, or None with diagnostics="off".
       reused: of a `vjp`: the forward pass that was kept was used. False: it ran again, to the same bits.
       replayed: of a `vjp`: the server did not keep the rollout any more, and was asked for the gradient.
@@ -317,6 +322,7 @@ class Gradient(Rollout):
     left_out: int = 0
     tree: dict[str, list[TreeNode]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    norm: float | None = None
     backward: BackwardTrace | None = None
     reused: bool = False
     replayed: bool = False

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 #include "sim/program/builder.h"
@@ -60,6 +61,16 @@ TEST(NameTests, TheKindOfATestFollowsFromWhatItReaches) {
   WriteOneOfEach(b);
   EXPECT_EQ(Tests(TestLevel::kAll, b),
             "loop stop:termination guard:guard event:event weight:weight ");
+}
+
+TEST(NameTests, AGuardComparesWithAnInfinityToo) {
+  Builder b("infinities");
+  const Var x = b.State("x", {});
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Var below = Select(Less(b, x, infinity, "below"), x, b.Literal(1.0));
+  const Var above = Select(Less(b, x, -infinity, "above"), below, x);
+  b.SetNext({Select(Less(b, x, 1e300, "event"), above, x)});
+  EXPECT_EQ(Tests(TestLevel::kAll, b), "below:guard above:guard event:event ");
 }
 
 TEST(NameTests, AGuardIsATestAtLevelAllAlone) {

@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 import collections
+import math
 from typing import Iterable, Mapping
 
 from simgrad.jax.liveness import Live
 from simgrad.jax.node import COMPARISONS, CONTROL, REAL, Line, Node, Scope, Value
 
-_SMALLEST = 1e-5  # what a guard compares with, at most
+_SMALLEST = 1e-5  # what a guard compares with, at most, or an infinity
 _NUMBERS_ONLY = ("literal", "input", "argument")
 
 
@@ -52,7 +53,7 @@ def _is_for_tests(found: Mapping[Node, str], x: Node) -> bool:
 
 def kinds(live: Live, outputs: Iterable[Value]) -> dict[Node, str]:
     """What each comparison of reals is for, by the server's rule: termination, guard, event or weight.
-    A guard compares with zero or a small number, and chooses or weighs alone."""
+    A guard compares with zero, a small number or an infinity, and chooses or weighs alone."""
     users, ending = users_of(live), behind_predicates(live)
     kept = {x for x in outputs if isinstance(x, Node)}
     found = {}
@@ -62,7 +63,7 @@ def kinds(live: Live, outputs: Iterable[Value]) -> dict[Node, str]:
         weighs = all(_chooses_or_weighs(x, y) for y in users.get(x, [])) and x not in kept
         if x in ending:
             found[x] = "termination"
-        elif weighs and any(_is_small(y) for y in x.operands):
+        elif weighs and any(_is_of_guards(y) for y in x.operands):
             found[x] = "guard"
         else:
             found[x] = "event" if _decides(x, users, kept) else "weight"
@@ -74,10 +75,14 @@ def _chooses_or_weighs(x: Node, user: Node) -> bool:
     return chooses or (user.op == "convert" and user.dtype == REAL)
 
 
-def _is_small(x: Node) -> bool:
+def _is_of_guards(x: Node) -> bool:
+    """Whether it is a number that guards compare with."""
     if x.op == "broadcast":
-        return _is_small(x.operands[0])
-    return x.op == "literal" and bool((abs(x.attributes["value"]) <= _SMALLEST).all())
+        return _is_of_guards(x.operands[0])
+    if x.op != "literal":
+        return False
+    size = abs(x.attributes["value"])
+    return bool(((size <= _SMALLEST) | (size == math.inf)).all())
 
 
 def _decides(x: Node, users: Mapping[Node, list[Node]], kept: set[Node]) -> bool:

@@ -66,29 +66,29 @@ def _triangular_solve(low: Lowering, equation: Any, operands: Operands) -> Value
 def _lu(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     graph = low.graph
     a = operands[0]
-    if a.shape[-1] != a.shape[-2]:
-        raise NotLowered(f"lu of a matrix of {a.shape[-2:]}", "not yet: square matrices alone")
+    m, n = a.shape[-2:]
     matrices = size_of(a.shape[:-2])
-    flat = graph.reshape(a, [matrices, *a.shape[-2:]])
+    flat = graph.reshape(a, [matrices, m, n])
     factors, pivots, orders = [], [], []
     for k in range(matrices):
         one = graph.reshape(graph.slice(flat, [k, 0, 0], [1, *a.shape[-2:]]), a.shape[-2:])
         order = graph.emit("lu_permutation", one)
         factors.append(graph.reshape(graph.emit("lu", one), [1, *a.shape[-2:]]))
-        pivots.append(graph.reshape(_pivots(low, order), [1, a.shape[-1]]))
-        orders.append(graph.reshape(order, [1, a.shape[-1]]))
+        pivots.append(graph.reshape(_pivots(low, order, min(m, n)), [1, min(m, n)]))
+        orders.append(graph.reshape(order, [1, m]))
     shapes = [v.aval.shape for v in equation.outvars]
     joined = [graph.concat(parts, 0) for parts in (factors, pivots, orders)]
     return [graph.reshape(x, shape) for x, shape in zip(joined, shapes)]
 
 
-def _pivots(low: Lowering, order: Value) -> Value:
-    """The row that each row was exchanged with, of the order that these exchanges make."""
+def _pivots(low: Lowering, order: Value, count: int) -> Value:
+    """The row that each of the first `count` rows was exchanged with, of the order that these
+    exchanges make."""
     graph = low.graph
     n = order.shape[0]
     places: Value = np.arange(n, dtype=np.int32)  # which row stands where
     found: list[Value] = []
-    for k in range(n):
+    for k in range(count):
         wanted = graph.slice(order, [k], [1])
         is_there = graph.compare("eq", places, wanted)
         weights = graph.select(is_there, np.arange(n, dtype=np.int32), np.zeros(n, np.int32))

@@ -6,6 +6,7 @@ id of its range, and nodes of its sums are nodes of the whole tree.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
@@ -120,6 +121,9 @@ class Cutter:
         _copy_fields(whole, part, without=("spec", "weights", "cotangents"))
         if isinstance(part, simgrad_pb2.GradientRequest):
             part.return_tree = True
+            # What is clipped is the merged gradient; a norm that no server allows is for it to refuse.
+            if part.clip_norm > 0.0:
+                part.clip_norm = math.inf
         spec = part.spec
         _copy_fields(whole.spec, spec, without=(*_KINDS, *_OF_INSTANCES))
         spec.instances = shard.instances

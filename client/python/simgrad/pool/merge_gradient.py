@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Callable, Iterable, Sequence
 
@@ -18,7 +19,7 @@ _KINDS = {
     program_pb2.INPUT_KIND_PARAM: "param",
     program_pb2.INPUT_KIND_CONTROL: "control",
 }
-_COUNTED = re.compile(r"(\d+)( cotangents overflowed .*)", re.DOTALL)
+_COUNTED = re.compile(r"(\d+)( (?:cotangents overflowed|runs of loop) .*)", re.DOTALL)
 _SKIPPED = "the gradient is skipped: "
 IsPerInstance = Callable[[int, str], bool]  # by kind and name
 
@@ -68,6 +69,8 @@ def merged_gradient(
     # A server's own sum may overflow where the sum over all does not, so `skipped` of a server counts
     # only for rows that are not finite.
     result.skipped = sums_overflowed or (rows_overflowed and any(a.skipped for a in answers))
+    if request.HasField("clip_norm"):
+        result.norm = _clip(result, request.clip_norm, setting_of(policy, "gradient").format)
     scaler = request.spec.policy.loss_scale
     if scaler.HasField("dynamic"):
         state = answers[0].loss_scale_state
@@ -80,6 +83,27 @@ def merged_gradient(
 
 def _are_finite(result: simgrad_pb2.GradientResult) -> bool:
     return all(bool(np.isfinite(arrays.from_tensor(g.gradient)).all()) for g in result.gradients)
+
+
+def _clip(result: simgrad_pb2.GradientResult, most: float, format: str) -> float:
+    """Clips all gradients to a norm, as sim/engine/clip.h does; returns the norm before."""
+    gradients = [arrays.from_tensor(g.gradient).astype(np.float64).ravel() for g in result.gradients]
+    numbers = np.concatenate([np.zeros(0), *gradients])
+    largest = float(np.abs(numbers).max(initial=0.0))
+    if largest == 0.0:
+        return 0.0
+    exponent = math.frexp(largest)[1] - 1 if math.isfinite(largest) else 0
+    with np.errstate(all="ignore"):
+        near_one = np.ldexp(numbers, -exponent)
+        # The sum of finite numbers is exact, and rounded once.
+        squares = near_one * near_one
+        total = math.fsum(squares.tolist()) if math.isfinite(largest) else float(squares.sum())
+        norm = float(np.ldexp(np.sqrt(total), exponent))
+    if math.isfinite(norm) and most / (norm + 1e-6) < 1.0:
+        factor = np.array(most / (norm + 1e-6))
+        for entry, values in zip(result.gradients, gradients):
+            entry.gradient.inline = encoded(format, multiply(format, values, factor))
+    return norm
 
 
 def _merge_counts(

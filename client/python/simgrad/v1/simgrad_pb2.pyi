@@ -194,7 +194,8 @@ class GradientPart(_message.Message):
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., result: _Optional[_Union[GradientResult, _Mapping]] = ..., backward: _Optional[_Union[_diagnostics_pb2.BackwardBlock, _Mapping]] = ...) -> None: ...
 
 class GradientRequest(_message.Message):
-    __slots__ = ["cotangents", "loops", "reduction", "return_tree", "spec", "weights", "wrt"]
+    __slots__ = ["clip_norm", "cotangents", "loops", "reduction", "return_tree", "spec", "weights", "wrt"]
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     COTANGENTS_FIELD_NUMBER: _ClassVar[int]
     LOOPS_FIELD_NUMBER: _ClassVar[int]
     REDUCTION_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +203,7 @@ class GradientRequest(_message.Message):
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     WRT_FIELD_NUMBER: _ClassVar[int]
+    clip_norm: float
     cotangents: _containers.RepeatedCompositeFieldContainer[Cotangent]
     loops: _containers.RepeatedCompositeFieldContainer[LoopDerivative]
     reduction: InstanceReduction
@@ -209,7 +211,7 @@ class GradientRequest(_message.Message):
     spec: RolloutSpec
     weights: _containers.RepeatedScalarFieldContainer[float]
     wrt: _containers.RepeatedCompositeFieldContainer[InputName]
-    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ...) -> None: ...
+    def __init__(self, spec: _Optional[_Union[RolloutSpec, _Mapping]] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ..., clip_norm: _Optional[float] = ...) -> None: ...
 
 class GradientResponse(_message.Message):
     __slots__ = ["parts"]
@@ -218,11 +220,12 @@ class GradientResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[GradientPart, _Mapping]]] = ...) -> None: ...
 
 class GradientResult(_message.Message):
-    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "reused", "rollout", "skipped", "warnings"]
+    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "norm", "reused", "rollout", "skipped", "warnings"]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_STATE_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
     REUSED_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
@@ -231,11 +234,12 @@ class GradientResult(_message.Message):
     left_out: int
     loss_scale: float
     loss_scale_state: _policy_pb2.DynamicLossScale
+    norm: float
     reused: bool
     rollout: RolloutResult
     skipped: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ...) -> None: ...
+    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ..., norm: _Optional[float] = ...) -> None: ...
 
 class ImplicitDerivative(_message.Message):
     __slots__ = ["damping", "max_iter", "solver", "tol"]
@@ -689,7 +693,8 @@ class TreeNode(_message.Message):
     def __init__(self, level: _Optional[int] = ..., index: _Optional[int] = ..., value: _Optional[bytes] = ..., dtype: _Optional[_Union[_tensor_pb2.DType, str]] = ...) -> None: ...
 
 class VjpRequest(_message.Message):
-    __slots__ = ["cotangents", "handle", "loops", "reduction", "return_tree", "weights", "wrt"]
+    __slots__ = ["clip_norm", "cotangents", "handle", "loops", "reduction", "return_tree", "weights", "wrt"]
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     COTANGENTS_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     LOOPS_FIELD_NUMBER: _ClassVar[int]
@@ -697,6 +702,7 @@ class VjpRequest(_message.Message):
     RETURN_TREE_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     WRT_FIELD_NUMBER: _ClassVar[int]
+    clip_norm: float
     cotangents: _containers.RepeatedCompositeFieldContainer[Cotangent]
     handle: str
     loops: _containers.RepeatedCompositeFieldContainer[LoopDerivative]
@@ -704,7 +710,7 @@ class VjpRequest(_message.Message):
     return_tree: bool
     weights: _containers.RepeatedScalarFieldContainer[float]
     wrt: _containers.RepeatedCompositeFieldContainer[InputName]
-    def __init__(self, handle: _Optional[str] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ...) -> None: ...
+    def __init__(self, handle: _Optional[str] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ..., clip_norm: _Optional[float] = ...) -> None: ...
 
 class World(_message.Message):
     __slots__ = ["config", "name", "program"]

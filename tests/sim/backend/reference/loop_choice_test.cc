@@ -30,6 +30,7 @@ struct Answer {
   std::map<std::string, Tensor> gradients;
   std::map<std::string, int64_t> connected;
   std::vector<Tensor> states;
+  std::vector<Unconverged> unconverged;
   std::string text;
 };
 
@@ -66,6 +67,7 @@ absl::StatusOr<Answer> Reversed(const std::function<void(Builder&)>& write,
     answer.connected[name] = gradient.connected;
   }
   answer.states = result->final_states;
+  answer.unconverged = result->unconverged;
   return answer;
 }
 
@@ -199,6 +201,25 @@ double OfQ(double tol, const std::vector<LoopChoice>& loops) {
   return answer.ok() ? answer->gradients.at("q").Get(0) : NAN;
 }
 
+TEST(Implicit, OfALoopAtItsCapIsTold) {
+  const std::map<std::string, std::vector<double>> start = {{"x", {8.0}}};
+  const auto told = [&](const std::function<void(Builder&)>& world, const LoopChoice& choice) {
+    const auto answer = Reversed(world, {choice}, start);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return answer.ok() ? answer->unconverged : std::vector<Unconverged>();
+  };
+  for (const Solve solver : {Solve::kLu, Solve::kIteration}) {
+    const auto loops = told(Halving(3), Implicit(solver));
+    ASSERT_EQ(loops.size(), 1u);
+    EXPECT_EQ(loops[0].site, "loop");
+    EXPECT_EQ(loops[0].runs, 1u);
+  }
+  EXPECT_TRUE(told(Halving(3), Truncated(2)).empty());
+  const auto answer = Reversed(Coupled(1e-6), {Implicit(Solve::kLu)}, {{"out", {0, 0, 0}}});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_TRUE(answer->unconverged.empty());
+}
+
 TEST(Implicit, SolversAgreeAndAreTheLimitOfUnrolled) {
   const double exact = OfQ(1e-15, {});
   EXPECT_GT(std::abs(exact), 0.1);
@@ -220,6 +241,104 @@ TEST(Implicit, ErrsInProportionToTheToleranceOfTheLoop) {
     EXPECT_LT(std::abs(OfQ(tol, {}) - exact), 200 * tol) << tol;
     before = error;
   }
+}
+
+// x <- rho x + (1 - rho) p^2 from 0: after K turns x = (1 - rho^K) p^2, and its derivative by p is
+// 2 p (1 - rho^K). By the last n turns it is 2 p (1 - rho^n).
+std::function<void(Builder&)> Linear(double rho, int64_t turns) {
+  return [=](Builder& b) {
+    const Var x = b.State("x", {});
+    const Var p = b.Param("p", {}, 1.0);
+    WhileOptions options;
+    options.site = "loop";
+    options.max_iter = turns;
+    const LoopResult loop = b.While(
+        options, {x}, {},
+        [&](const Vars& now, const Vars&) {
+          return LoopTest{now[0], b.Literal(-1.0), std::nullopt, {}};
+        },
+        [&](const Vars& now, const Vars&, const Vars&) {
+          return Vars{rho * now[0] + (1.0 - rho) * (p * p)};
+        });
+    b.SetNext({loop.carried[0]});
+    AddEnd(b);
+  };
+}
+
+// x <- x - rate (x^2 - p) ends at the root of p; near it each turn leaves rho = 1 - 2 rate x of the
+// error.
+std::function<void(Builder&)> Root(double rate, int64_t turns) {
+  return [=](Builder& b) {
+    const Var x = b.State("x", {});
+    const Var p = b.Param("p", {}, 1.0);
+    WhileOptions options;
+    options.site = "loop";
+    options.max_iter = turns;
+    const LoopResult loop = b.While(
+        options, {x}, {},
+        [&](const Vars& now, const Vars&) {
+          return LoopTest{now[0], b.Literal(-1.0), std::nullopt, {}};
+        },
+        [&](const Vars& now, const Vars&, const Vars&) {
+          return Vars{now[0] - rate * (now[0] * now[0] - p)};
+        });
+    b.SetNext({loop.carried[0]});
+    AddEnd(b);
+  };
+}
+
+// What the derivative of the root of 1 by 1, one half, misses after so many turns from 1.5.
+struct Errors {
+  double x = 0, implicit = 0, unrolled = 0;
+};
+
+Errors ErrorsAfter(int64_t turns) {
+  const std::map<std::string, std::vector<double>> start = {{"x", {1.5}}, {"p", {1.0}}};
+  const auto by_lu = Reversed(Root(0.25, turns), {Implicit(Solve::kLu)}, start);
+  const auto unrolled = Reversed(Root(0.25, turns), {}, start);
+  EXPECT_TRUE(by_lu.ok() && unrolled.ok());
+  if (!by_lu.ok() || !unrolled.ok()) return {};
+  return {by_lu->states[0].Get(0) - 1.0, by_lu->gradients.at("p").Get(0) - 0.5,
+          unrolled->gradients.at("p").Get(0) - 0.5};
+}
+
+// Theory: with e = x - x* the error of implicit is of first order in e, with a constant that K does
+// not change, and that of unrolled is K rho^K: it lags behind by the number of turns. rho = 1/2.
+TEST(Rates, ImplicitFallsWithTheErrorOfXAndUnrolledLagsBehindByTheTurns) {
+  const Errors early = ErrorsAfter(12), late = ErrorsAfter(24);
+  // dx/dp = 1 / (2 x) at the last executed evaluation, whose error is twice that of x.
+  for (const Errors& errors : {early, late}) {
+    EXPECT_NEAR(errors.implicit / errors.x, -1.0, 0.01);
+  }
+  EXPECT_NEAR(late.implicit / early.implicit, 0x1p-12, 0.01 * 0x1p-12);
+  // K rho^K, up to terms of rho^K.
+  EXPECT_NEAR(late.unrolled / early.unrolled, 2 * 0x1p-12, 0.3 * 0x1p-12);
+}
+
+// However many turns a tolerance asks for, n of them leave the same error.
+TEST(Rates, TruncatedMissesThePartOfTheTurnsBeforeByRhoToTheN) {
+  const std::map<std::string, std::vector<double>> start = {{"x", {0.0}}, {"p", {1.5}}};
+  for (const double rho : {0.5, 0.75}) {
+    for (const int64_t last : {1, 4, 16}) {
+      const auto answer = Reversed(Linear(rho, 64), {Truncated(last)}, start);
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      const double missing = 3.0 - answer->gradients.at("p").Get(0);
+      EXPECT_NEAR(missing / 3.0, std::pow(rho, last), 1e-12) << rho << " " << last;
+    }
+    const auto unrolled = Reversed(Linear(rho, 16), {}, start);
+    ASSERT_TRUE(unrolled.ok()) << unrolled.status();
+    EXPECT_NEAR(1.0 - unrolled->gradients.at("p").Get(0) / 3.0, std::pow(rho, 16), 1e-12);
+    const auto exact = Reversed(Linear(rho, 16), {Implicit(Solve::kLu)}, start);
+    ASSERT_TRUE(exact.ok()) << exact.status();
+    EXPECT_NEAR(exact->gradients.at("p").Get(0), 3.0, 1e-12);
+  }
+}
+
+// A loose tolerance: each number of turns that tol leaves away costs a factor of 1 / rho. rho = 1/2.
+TEST(Rates, ALooseToleranceCostsEachByItsOwnRate) {
+  const Errors loose = ErrorsAfter(8), tight = ErrorsAfter(11);
+  EXPECT_NEAR(loose.implicit / tight.implicit, 8.0, 0.5);
+  EXPECT_NEAR(loose.unrolled / tight.unrolled, 8.0 * 8 / 11, 0.8);
 }
 
 // One accumulation per parameter, however often the solver reverses the iteration.
