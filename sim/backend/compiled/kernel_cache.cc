@@ -2,7 +2,6 @@
 
 #include <llvm/Config/llvm-config.h>
 #include <llvm/Support/ErrorHandling.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <exception>
 #include <functional>

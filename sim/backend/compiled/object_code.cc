@@ -38,14 +38,6 @@ absl::Status Internal(std::string_view what, llvm::Error error) {
   return absl::InternalError(std::string(what) + ": " + llvm::toString(std::move(error)));
 }
 
-void InitializeTarget() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    llvm::InitializeNativeTarget();
-    llvm::InitializeNativeTargetAsmPrinter();
-  });
-}
-
 std::string_view CpuOf(Isa isa) {
   switch (isa) {
     case Isa::kSse2:
@@ -201,6 +193,14 @@ void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Map
 }
 
 }  // namespace
+
+void InitializeTarget() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+}
 
 Isa BestIsa() {
   const auto features = llvm::sys::getHostCPUFeatures();

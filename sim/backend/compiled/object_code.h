@@ -21,6 +21,9 @@ class Module;
 
 namespace simgrad::sim::compiled {
 
+// Makes LLVM know this machine. Compiling and loading do it first; repeated calls do nothing.
+void InitializeTarget();
+
 // The vectors of this machine.
 enum class Isa : uint8_t { kSse2, kAvx2, kAvx512 };
 Isa BestIsa();
