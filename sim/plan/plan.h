@@ -1,7 +1,7 @@
 // The plan that executors run: loops over elements, scalar statements and records.
 //
 // MakePlan (make_plan.h) writes it for a numerical program, Print (print.h) shows it, and
-// sim/backend/compiled turns it into machine code. A plan speaks of one instance; the executor
+// sim/backend/compiled turns it into machine code, sim/backend/cuda into CUDA C++. A plan speaks of one instance; the executor
 // chooses how instances and elements lie in the lanes of a machine.
 //
 // Registers are assigned once, in an enclosing or earlier statement of the same block. Buffers hold

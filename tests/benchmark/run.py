@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -93,8 +94,7 @@ def through_the_client(repetitions: int) -> dict[str, float]:
             client.rollout(sg.World("bouncing_ball", **BALL), steps=STEPS, policy=sg.Policy("f32"),
                            initial={"y": y0, "v": np.zeros_like(y0)}, params=PARAMS,
                            diagnostics=level)
-        for level in samples:
-            roll(level)
+        server.warm(*(functools.partial(roll, level) for level in samples))
         for _ in range(repetitions):
             for level, list_ in samples.items():
                 list_.append(seconds_of(lambda: roll(level)))
@@ -126,9 +126,7 @@ def kept_rollout(rounds: int) -> float:
         }
         if not kept.vjp().reused:
             raise RuntimeError("the kept rollout was simulated again")
-        for call in calls.values():
-            call()  # compiled before
-        time.sleep(1)  # and compiled well
+        server.warm(*calls.values())
         samples = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():

@@ -9,10 +9,17 @@ import re
 import subprocess
 import time
 import urllib.request
+from collections.abc import Callable
 
+COMPILES = "simgrad_kernel_compiles_total"
+WARM_SECONDS = 300.0  # longer than it takes to compile the largest row's best code
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "release"
 BINARY = pathlib.Path(os.environ.get("SIMGRAD_SERVER", BUILD / "server" / "simgrad-server"))
+
+
+class NeverWarm(RuntimeError):
+    """A measurement would be of code that is not the best."""
 
 
 class Server:
@@ -50,7 +57,29 @@ class Server:
                     return True
         return False
 
-    def metric(self, name: str) -> float:
-        """The sum over the series of this name."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum over the series of this name, or over those of them with a label such as `quality="best"`."""
         page = urllib.request.urlopen(f"http://localhost:{self._ports[1]}/metrics").read().decode()
-        return sum(float(n) for n in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
+        found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", page, re.MULTILINE)
+        return sum(float(number) for labels, number in found if label in labels)
+
+    def warm(self, *calls: Callable[[], object]) -> None:
+        """Calls until the best code of whatever they compile is made, and nothing runs.
+
+        The best code of what takes long to compile is made only once quick code has run for some time.
+        Raises: NeverWarm after WARM_SECONDS.
+        """
+        begin, quiet = time.perf_counter(), 0
+        while quiet < 2:
+            if time.perf_counter() - begin > WARM_SECONDS:
+                raise NeverWarm(f"{self._waits_for()} kernels still wait for best code after {WARM_SECONDS:.0f} s")
+            before = self.metric(COMPILES)
+            for call in calls:
+                call()
+            while self.has_running_threads():  # best code is made beside requests
+                time.sleep(0.02)
+            is_quiet = self.metric(COMPILES) == before and self._waits_for() <= 0
+            quiet = quiet + 1 if is_quiet else 0
+
+    def _waits_for(self) -> float:
+        return self.metric(COMPILES, 'quality="quick"') - self.metric(COMPILES, 'quality="best"')

@@ -7,6 +7,7 @@
 #include "sim/backend/compiled/compiled_run.h"
 #include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/compiled/plan_cache.h"
+#include "sim/backend/compiled/seen_programs.h"
 #include "sim/backend/reference/reference_executor.h"
 
 namespace simgrad::sim::compiled {
@@ -55,6 +56,7 @@ struct Kept {
   const Wanted wanted;
   KernelCache kernels;
   PlanCache plans;
+  SeenPrograms seen;
   std::atomic<uint64_t> runs_compiled{0};
   std::atomic<uint64_t> runs_by_reference{0};
 };
@@ -69,13 +71,20 @@ class Compiled : public CompiledExecutor {
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
-    std::shared_ptr<const PlannedProgram> planned;
-    const absl::Status made =
-        UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
-    if (!made.ok()) return made;
-    if (IsLeftToReference(*planned, batch)) {
-      ++kept_->runs_by_reference;
-      return reference_->Create(std::move(batch), std::move(options));
+    std::shared_ptr<const PlannedProgram> planned = kept_->plans.Find(batch, options.recording);
+    bool came_back = false;
+    if (planned == nullptr) {
+      came_back = kept_->seen.SawBefore(batch.program);
+      // A plan may take longer than the whole run.
+      if (!came_back && IsLittle(batch)) {
+        return RunOfReference(std::move(batch), std::move(options));
+      }
+      const absl::Status made =
+          UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
+      if (!made.ok()) return made;
+    }
+    if (IsLeftToReference(*planned, batch, came_back)) {
+      return RunOfReference(std::move(batch), std::move(options));
     }
     absl::StatusOr<std::unique_ptr<CompiledRun>> run =
         RunOf(planned, std::move(batch), std::move(options));
@@ -119,9 +128,8 @@ class Compiled : public CompiledExecutor {
     }
     // The reference keeps every number of a little work.
     constexpr double kPerOperation = 64;
-    const double work = WorkOf(*planned, batch);
-    if (kept_->wanted == Wanted::kSoonest && work <= LittleWork(*planned)) {
-      need.run += static_cast<int64_t>(kPerOperation * work);
+    if (IsLittle(*planned, batch)) {
+      need.run += static_cast<int64_t>(kPerOperation * WorkOf(planned->work_per_step, batch));
     }
     return need;
   }
@@ -141,6 +149,11 @@ class Compiled : public CompiledExecutor {
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<Run>> RunOfReference(Batch batch, RunOptions options) {
+    ++kept_->runs_by_reference;
+    return reference_->Create(std::move(batch), std::move(options));
+  }
+
   absl::StatusOr<std::unique_ptr<CompiledRun>> RunOf(
       const std::shared_ptr<const PlannedProgram>& planned, Batch batch, RunOptions options) {
     ++kept_->runs_compiled;
@@ -166,27 +179,36 @@ class Compiled : public CompiledExecutor {
     return SubnormalsAreSlow() ? NearZeroUse::kWhenMet : NearZeroUse::kNever;
   }
 
-  static double WorkOf(const PlannedProgram& planned, const Batch& batch) {
-    return planned.work_per_step * static_cast<double>(batch.instances) *
-           static_cast<double>(batch.steps + 1);
+  static double WorkOf(double per_step, const Batch& batch) {
+    return per_step * static_cast<double>(batch.instances) * static_cast<double>(batch.steps + 1);
   }
-  double LittleWork(const PlannedProgram& planned) const {
-    const auto statements =
-        static_cast<double>(planned.forward_statements + planned.adjoint_statements);
-    return std::max(options_.little_work, options_.little_work_per_statement * statements);
+  double LittleWork(int64_t statements) const {
+    return std::max(options_.little_work,
+                    options_.little_work_per_statement * static_cast<double>(statements));
   }
-  bool IsLeftToReference(const PlannedProgram& planned, const Batch& batch) const {
-    const int64_t uses = planned.uses++;
+  bool IsLittle(const PlannedProgram& planned, const Batch& batch) const {
+    const int64_t statements = std::max(planned.forward_statements + planned.adjoint_statements,
+                                        FewestStatements(*planned.program));
+    return kept_->wanted == Wanted::kSoonest &&
+           WorkOf(planned.work_per_step, batch) <= LittleWork(statements);
+  }
+  // Before there is a plan: if it is little by this, it is little by its plan.
+  bool IsLittle(const Batch& batch) const {
+    return kept_->wanted == Wanted::kSoonest && WorkOf(WorkPerStep(*batch.program), batch) <=
+                                                    LittleWork(FewestStatements(*batch.program));
+  }
+  // `came_back`: the program ran before without a plan.
+  bool IsLeftToReference(const PlannedProgram& planned, const Batch& batch, bool came_back) const {
+    came_back = planned.uses++ > 0 || came_back;
     if (planned.statements > options_.most_statements) return true;
-    const double work = WorkOf(planned, batch);
-    if (kept_->wanted != Wanted::kSoonest || work > LittleWork(planned)) return false;
+    if (!IsLittle(planned, batch)) return false;
     bool ready = true;
     for (Part part : {Part::kForward, Part::kAdjoint}) {
       const KernelRequest request = kept_->RequestOf(planned, part);
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
       ready = false;
       // What comes back is compiled meanwhile; what never does is not.
-      if (uses > 0) kept_->kernels.Ask(request, Wanted::kSoonest);
+      if (came_back) kept_->kernels.Ask(request, Wanted::kSoonest);
     }
     return !ready;
   }

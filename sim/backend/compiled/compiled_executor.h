@@ -1,9 +1,9 @@
 // The executor that compiles plans (sim/backend/compiled/README.md).
 //
 // Maths: the bits of the reference executor, whoever serves a run and whichever code is ready.
-// Cost: little work that is new is run by the reference executor, which needs no compile; other work
-//   waits for a quick compile, unless its kernel is kept. The best code follows in the background and is
-//   used from the next chunk of steps on.
+// Cost: little work that is new is run by the reference executor, which needs neither a plan nor a
+//   compile; other work waits for a quick compile, unless its kernel is kept. The best code follows in
+//   the background and is used from the next chunk of steps on.
 // Errors: those of Executor; INTERNAL with the compiler's words.
 // Threads: immutable but for what it keeps. A run may outlive its executor.
 #pragma once
@@ -25,7 +25,7 @@ struct CompiledOptions {
   bool near_zero = false;          // as KernelOptions
   plan::CutLimits cut;             // of large functions
   // Element-operations of a run at its caps: at most that many, or at most that many for each
-  // statement to be compiled, are left to the reference executor where there is no kernel yet; both
+  // statement to be compiled (each operation, before there is a plan), are left to the reference executor where there is no kernel yet; both
   // 0: none. A gradient of 20,000 operations: 9 s to compile it, 0.2 s for the reference.
   double little_work = 1 << 18;
   double little_work_per_statement = 64;

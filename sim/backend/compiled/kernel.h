@@ -63,7 +63,8 @@ struct Kernel {
   GroupFunction reverse_last = nullptr;  // null: as `reverse`
   GroupFunction reverse = nullptr;       // steps of a call, descending
   GroupFunction reverse_initial = nullptr;
-  std::chrono::nanoseconds compile_time{0};  // zero: it was found in the folder
+  // Processor time of the thread that compiled it; zero: it was found in the folder.
+  std::chrono::nanoseconds compile_time{0};
   // How long steps have run in this code, on all threads: it tells whether better code is worth it.
   std::unique_ptr<std::atomic<int64_t>> run_nanoseconds = std::make_unique<std::atomic<int64_t>>(0);
 };

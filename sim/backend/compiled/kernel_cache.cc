@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -37,10 +38,7 @@ constexpr int kWriterRevision = 4;
 // Waiting for their best code; what finds no room asks again when it is used again.
 constexpr size_t kMostWaiting = 64;
 constexpr int kThreads = 2;
-// Best code takes five to ten times as long as quick code. Where that is a fraction of a second it is
-// made at once; else when quick code has run for about as long as the making takes, as what runs once
-// for a few steps is not worth it.
-constexpr std::chrono::milliseconds kSoonMade{50};
+// Best code of what is not soon made waits until quick code has run for so many of its compiles.
 constexpr int kRunsPerQuick = 5;
 // Names of compiles that were left.
 constexpr size_t kMostLeft = 4096;
@@ -71,9 +69,11 @@ std::string NameOf(const std::string& key, Effort effort) {
   return key + (effort == Effort::kBest ? "b" : "q");
 }
 
-bool IsWorthBest(const Kernel& quick) {
-  const std::chrono::nanoseconds run(quick.run_nanoseconds->load(std::memory_order_relaxed));
-  return quick.compile_time <= kSoonMade || run >= kRunsPerQuick * quick.compile_time;
+// Of this thread: unlike time that passes, it is nearly the same on a busy machine.
+std::chrono::nanoseconds ProcessorTime() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
 struct Job {
@@ -120,6 +120,11 @@ struct KernelCache::Shared {
   bool stopping = false;
   int threads = 0;  // that are not parked
   CompilerUse use;
+
+  bool IsWorthBest(const Kernel& kernel) const {
+    const std::chrono::nanoseconds run(kernel.run_nanoseconds->load(std::memory_order_relaxed));
+    return kernel.compile_time <= options.soon_made || run >= kRunsPerQuick * kernel.compile_time;
+  }
 
   // With the lock held.
   std::shared_ptr<const Kernel> FindLocked(const std::string& name);
@@ -337,6 +342,7 @@ Loaded KernelCache::Shared::Make(const Job& job, const std::shared_ptr<const pla
     if (found.ok()) return found;
   }
   const auto start = std::chrono::steady_clock::now();
+  const std::chrono::nanoseconds used = ProcessorTime();
   if (options.before_compile) options.before_compile(job.effort);
   if (plan == nullptr) return absl::CancelledError("nothing holds the plan any more");
   HeldMemory memory;
@@ -356,9 +362,10 @@ Loaded KernelCache::Shared::Make(const Job& job, const std::shared_ptr<const pla
   absl::StatusOr<Kernel> kernel = LoadKernel(*object, job.request.part);
   if (!kernel.ok()) return kernel.status();
   kernel->effort = job.effort;
-  kernel->compile_time = std::chrono::steady_clock::now() - start;
+  kernel->compile_time = ProcessorTime() - used;
   if (job.effort == Effort::kBest) folder.Keep(job.request.key, FileOf(*object));
-  const double seconds = std::chrono::duration<double>(kernel->compile_time).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   options.watch->Compiled(
       job.effort == Effort::kBest ? CompileQuality::kBest : CompileQuality::kQuick, seconds);
   std::lock_guard<std::mutex> lock(mutex);
@@ -470,7 +477,7 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
   }
   if (wanted != Wanted::kBest) {
     if (auto kernel = found(Effort::kQuick)) {
-      const bool asks = wanted == Wanted::kSoonest && IsWorthBest(*kernel) &&
+      const bool asks = wanted == Wanted::kSoonest && shared_->IsWorthBest(*kernel) &&
                         shared_->best.size() < kMostWaiting &&
                         shared_->hopeless.count(request.key) == 0;
       if (asks) shared_->AskLocked(request, Wanted::kBest, false, /*is_background=*/true);

@@ -4,7 +4,7 @@
 // that nobody has a claim to any more does not begin. One that has begun ends with the function at
 // hand; the next time that it is left it goes on to its end, for the callers that come back.
 // A miss is compiled quickly. The best code follows in the background: at once where the quick compile
-// took milliseconds, else when quick code has run for about as long as the making takes. It is kept in
+// took milliseconds of processor time, else when quick code has run for about as long as the making takes. It is kept in
 // the folder, and is found from then on. Both give the same bits.
 // Requests for one structure share one compile. Least recently used kernels go above a bound.
 // A compile that a caller waits for is part of the caller's memory (CompileBytes), and asks the watch for its own
@@ -16,6 +16,7 @@
 // Threads: any. The destructor waits for the compiles that run.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -68,6 +69,10 @@ struct KernelCacheOptions {
   int64_t most_bytes = int64_t{128} << 20;  // of code in memory
   // A kernel that it has no memory for is given to those who wait for it, and not kept.
   std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();
+  // Best code takes five to ten times as long as quick code. Where quick code took at most so much
+  // processor time, best code is made at once; else when quick code has run for about as long as the
+  // making takes, as what runs once for a few steps is not worth it.
+  std::chrono::nanoseconds soon_made = std::chrono::milliseconds(50);
   std::function<void(Effort)> before_compile;  // for tests: called on the compiling thread
 };
 

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "sim/backend/compiled/object_code.h"
+
 namespace simgrad::sim::compiled {
 namespace {
 
@@ -42,6 +44,7 @@ absl::StatusOr<std::unique_ptr<MachineCode>> MachineCode::Load(std::string_view 
     if (!name) return Internal("symbol", name.takeError());
     code->names_.insert(name->str());
   }
+  InitializeTarget();  // a kernel from the folder may be loaded before anything is compiled
   auto jit = llvm::orc::LLJITBuilder().create();
   if (!jit) return Internal("jit", jit.takeError());
   code->jit_ = std::move(*jit);

@@ -16,6 +16,7 @@
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
+#include <llvm/TargetParser/X86TargetParser.h>
 #include <llvm/Transforms/IPO/AlwaysInliner.h>
 #include <llvm/Transforms/IPO/GlobalDCE.h>
 #include <llvm/Transforms/InstCombine/InstCombine.h>
@@ -26,6 +27,7 @@
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -34,14 +36,6 @@ namespace {
 
 absl::Status Internal(std::string_view what, llvm::Error error) {
   return absl::InternalError(std::string(what) + ": " + llvm::toString(std::move(error)));
-}
-
-void InitializeTarget() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    llvm::InitializeNativeTarget();
-    llvm::InitializeNativeTargetAsmPrinter();
-  });
 }
 
 std::string_view CpuOf(Isa isa) {
@@ -54,6 +48,22 @@ std::string_view CpuOf(Isa isa) {
       return "skylake-avx512";
   }
   return "";
+}
+
+// Every feature of the named processor whose instructions the compiler may write. Left out is what it
+// writes for intrinsics of the same name alone, or what only an operating system uses: virtual machines
+// hide some of those. x87 is part of x86-64 and is not reported.
+std::set<std::string> FeaturesOf(Isa isa) {
+  static const std::set<std::string> never_written = {
+      "aes",   "clflushopt", "clwb", "fsgsbase", "invpcid", "pclmul",   "pku",   "prfchw",
+      "rdrnd", "rdseed",     "x87",  "xsave",    "xsavec",  "xsaveopt", "xsaves"};
+  llvm::SmallVector<llvm::StringRef, 64> features;
+  llvm::X86::getFeaturesForCPU(CpuOf(isa), features);
+  std::set<std::string> needed;
+  for (llvm::StringRef feature : features) {
+    if (never_written.count(feature.str()) == 0) needed.insert(feature.str());
+  }
+  return needed;
 }
 
 // What a compile takes grows faster than its largest function, so less is done for large ones.
@@ -184,11 +194,29 @@ void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Map
 
 }  // namespace
 
+void InitializeTarget() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+}
+
 Isa BestIsa() {
   const auto features = llvm::sys::getHostCPUFeatures();
-  const auto has = [&](const char* feature) { return features.lookup(feature); };
-  if (has("avx512f") && has("avx512dq") && has("avx512bw") && has("avx512vl")) return Isa::kAvx512;
-  return has("avx2") && has("fma") ? Isa::kAvx2 : Isa::kSse2;
+  std::set<std::string> present;
+  for (const auto& feature : features) {
+    if (feature.second) present.insert(feature.first().str());
+  }
+  return BestIsaOf(present);
+}
+
+Isa BestIsaOf(const std::set<std::string>& features) {
+  for (Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
+    const std::set<std::string> needed = FeaturesOf(isa);
+    if (std::includes(features.begin(), features.end(), needed.begin(), needed.end())) return isa;
+  }
+  return Isa::kSse2;
 }
 
 std::string_view IsaName(Isa isa) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -20,9 +21,15 @@ class Module;
 
 namespace simgrad::sim::compiled {
 
+// Makes LLVM know this machine. Compiling and loading do it first; repeated calls do nothing.
+void InitializeTarget();
+
 // The vectors of this machine.
 enum class Isa : uint8_t { kSse2, kAvx2, kAvx512 };
 Isa BestIsa();
+// The widest vectors of a processor with these features, by LLVM's names for them. Code for an Isa may
+// use every feature of the processor that it is compiled for, not only its vectors.
+Isa BestIsaOf(const std::set<std::string>& features);
 std::string_view IsaName(Isa isa);
 int FloatLanes(Isa isa);
 

@@ -36,8 +36,16 @@ int64_t StatementsOf(const plan::Plan& plan, Part part) {
   return all;
 }
 
-// The replay and its reverse take three times what the forward run takes.
-constexpr double kGradientWork = 4;
+// A forward run, and three times as much for the replay and its reverse.
+constexpr int64_t kGradientWork = 4;
+
+int64_t OperationsIn(const Region& region) {
+  int64_t count = static_cast<int64_t>(region.ops.size());
+  for (const Op& op : region.ops) {
+    for (const Region& nested : op.regions) count += OperationsIn(nested);
+  }
+  return count;
+}
 
 Mapping MappingOf(const KernelOptions& options, const StepCounts& counts, int64_t instances) {
   return options.mapping.value_or(ChooseMapping(counts, instances, FloatLanes(options.isa)));
@@ -74,11 +82,10 @@ std::shared_ptr<PlannedProgram> Planned(const Batch& batch, Recording recording,
   planned->forward_statements = StatementsOf(plan, Part::kForward);
   planned->adjoint_statements = StatementsOf(plan, Part::kAdjoint);
   planned->forward_key = KeyOf(plan, Part::kForward, planned->forward, options);
-  planned->work_per_step = WorkAtCaps(program.program, program.program.step);
+  planned->work_per_step = WorkPerStep(program);
   if (program.adjoint) {
     planned->adjoint_key = KeyOf(plan, Part::kAdjoint, planned->adjoint, options);
     planned->near_zero_key = KeyOf(plan, Part::kNearZero, planned->adjoint, options);
-    planned->work_per_step *= kGradientWork;
   }
   planned->bytes =
       plan::HeldBytes(plan) + HeldBytes(program) + static_cast<int64_t>(sizeof(PlannedProgram));
@@ -86,6 +93,22 @@ std::shared_ptr<PlannedProgram> Planned(const Batch& batch, Recording recording,
 }
 
 }  // namespace
+
+double WorkPerStep(const NumericalProgram& program) {
+  const double work = WorkAtCaps(program.program, program.program.step);
+  return program.adjoint ? kGradientWork * work : work;
+}
+
+int64_t FewestStatements(const NumericalProgram& program) {
+  const int64_t operations = OperationsIn(program.program.step);
+  return program.adjoint ? kGradientWork * operations : operations;
+}
+
+std::shared_ptr<const PlannedProgram> PlanCache::Find(const Batch& batch, Recording recording) {
+  const std::vector<InputForm> inputs = FormsOf(batch);
+  std::lock_guard<std::mutex> lock(mutex_);
+  return FindLocked(batch.program.get(), recording, inputs, batch.instances);
+}
 
 std::shared_ptr<const PlannedProgram> PlanCache::FindLocked(const NumericalProgram* program,
                                                             Recording recording,

@@ -36,10 +36,17 @@ struct PlannedProgram {
   mutable std::atomic<int64_t> uses{0};
 };
 
+// Element-operations of an instance's step with every loop at its cap, gradient included.
+double WorkPerStep(const NumericalProgram& program);
+// The least number of statements that its plan has: one an operation of a step, gradient included.
+int64_t FewestStatements(const NumericalProgram& program);
+
 class PlanCache {
  public:
   PlanCache(const KernelOptions& options, int64_t most_bytes, std::shared_ptr<CompileWatch> watch)
       : options_(options), most_bytes_(most_bytes), watch_(std::move(watch)) {}
+  // Null: it has none.
+  std::shared_ptr<const PlannedProgram> Find(const Batch& batch, Recording recording);
   std::shared_ptr<const PlannedProgram> Get(const Batch& batch, Recording recording,
                                             const WorkMeter::StopCallback& stop);
   // Gives up about so many bytes; returns how many.

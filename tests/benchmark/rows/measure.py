@@ -5,7 +5,7 @@ usage: taskset -c CORES .venv/bin/python measure.py ROW [--size=full] [--samples
 Server, client and JAX run on the cores that this process was given, in as many threads. Printed is one line of
 JSON. The results of both sides are compared first; where they differ, nothing is timed, and the exit code is 1.
 
-Both sides are warm: ours is asked until nothing is compiled any more. Samples are taken in turn, each of enough
+Both sides are warm: ours is asked until its best code is made. Samples are taken in turn, each of enough
 calls to take a fifth of a second; a call's wall and processor seconds are medians. Ours are those of client and server together.
 """
 
@@ -37,7 +37,6 @@ import simgrad as sg  # noqa: E402
 
 SAMPLE_SECONDS = 0.2
 NOTHING = 1e-30  # numbers near the smallest normal one are not compared: XLA may flush them to 0
-WARM_SECONDS = 300.0  # longer than it takes to compile the largest row's best code
 
 
 class ResultsDiffer(Exception):
@@ -113,13 +112,8 @@ class Ours:
         return {"value": np.asarray(made.value), **made.initial, **made.params}
 
     def warm(self) -> dict[str, float]:
-        """Asks until nothing is compiled; gives the seconds of the first call and of all compilations."""
-        begin, quiet = time.perf_counter(), 0
-        while quiet < 2 and time.perf_counter() - begin < WARM_SECONDS:
-            before = self._compiles()
-            self.run()
-            self._wait_for_idleness()
-            quiet = quiet + 1 if self._compiles() == before else 0
+        """Asks until its best code is made; gives the seconds of the first call and of all compilations."""
+        self._server.warm(self.run)
         return {"first": self.first, "compile": self._server.metric("simgrad_kernel_compile_seconds_sum")}
 
     def timed(self, turns: int) -> dict[str, float]:
@@ -130,14 +124,6 @@ class Ours:
             "wall": time.perf_counter() - wall,
             "processor": time.process_time() - client + self._server.processor_seconds() - server,
         }
-
-    def _compiles(self) -> float:
-        return self._server.metric("simgrad_kernel_compiles_total")
-
-    def _wait_for_idleness(self) -> None:
-        """The best code is made beside requests: without one, a thread that runs makes it."""
-        while self._server.has_running_threads():
-            time.sleep(0.02)
 
 
 def compare(row: rows.Row, ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:

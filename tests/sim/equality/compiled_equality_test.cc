@@ -1,19 +1,21 @@
 // Compiled plans give the reference's bits on random programs: states, exports, values, decisions,
 // diagnostics, signatures, health and gradients.
 //
-// Environment: SIMGRAD_SEED=n runs case n alone and prints its program and plan, with
-// SIMGRAD_ELEMENTS=1 elements in the lanes; SIMGRAD_LONG=1
-// runs twenty times as many.
+// Environment: SIMGRAD_SEED=n runs case n alone in each mapping and prints its program and plan;
+// SIMGRAD_LONG=1 runs twenty times as many.
 #include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "sim/backend/compiled/compiled_executor.h"
 #include "sim/backend/reference/reference_executor.h"
+#include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"
 #include "sim/plan/print.h"
 #include "sim/program/builder.h"
@@ -237,58 +239,115 @@ void ExpectSame(const Batch& batch, const RunOptions& options,
   ExpectSameAdjoint(**expected, **actual, batch, records, chunk);
 }
 
-void ExpectSame(uint64_t seed, const compiled::KernelOptions& kernel) {
+// How a case is compiled and run: each choice is drawn for itself.
+struct Choices {
+  compiled::KernelOptions kernel;
+  Recording recording = Recording::kSummary;
+  int64_t chunk = 1;
+};
+
+Choices ChoicesOf(uint64_t seed, Mapping mapping) {
+  Random random(seed ^ (mapping == Mapping::kLanes ? 1u : 0xE1E3E275u));  // all pairs within 60
+  Choices made;
+  made.kernel.mapping = mapping;
+  made.kernel.isa = static_cast<Isa>(random.Integer(0, static_cast<int64_t>(compiled::BestIsa())));
+  made.kernel.effort = random.Pick<Effort>({Effort::kQuick, Effort::kBest});
+  if (mapping == Mapping::kLanes) made.kernel.parts = static_cast<int>(random.Integer(1, 2));
+  made.kernel.near_zero = random.Integer(0, 3) == 0;
+  // Whole functions, small pieces and tiny ones.
+  made.kernel.cut = random.Pick<plan::CutLimits>({{}, {0, 40}, {0, 4}});
+  made.recording = random.Pick<Recording>(
+      {Recording::kNone, Recording::kCounts, Recording::kSummary, Recording::kInstances});
+  made.chunk = random.Integer(1, 5);
+  return made;
+}
+
+// Pairs of choices, as text.
+std::set<std::string> PairsOf(const Choices& choices) {
+  const compiled::KernelOptions& kernel = choices.kernel;
+  const std::string isa = Cat("isa ", static_cast<int>(kernel.isa));
+  const std::string effort = Cat("effort ", static_cast<int>(kernel.effort));
+  const std::string recording = Cat("recording ", static_cast<int>(choices.recording));
+  const std::string cut = Cat("pieces ", kernel.cut.whole == 0 ? kernel.cut.piece : 0);
+  const std::string near_zero = Cat("near zero ", static_cast<int>(kernel.near_zero));
+  const std::string chunk = choices.chunk > 1 ? "steps" : "a step";
+  std::set<std::string> pairs;
+  const std::vector<std::string> all = {isa, effort, recording, cut, near_zero, chunk};
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) pairs.insert(Cat(all[j], ", ", all[i]));
+  }
+  return pairs;
+}
+
+// Of the choices above, by PairsOf: isa, effort, recording, cut, near_zero, chunk.
+size_t PairsThatThereAre() {
+  const size_t sizes[] = {static_cast<size_t>(compiled::BestIsa()) + 1, 2, 4, 3, 2, 2};
+  size_t pairs = 0;
+  for (size_t i = 0; i < std::size(sizes); ++i) {
+    for (size_t j = 0; j < i; ++j) pairs += sizes[i] * sizes[j];
+  }
+  return pairs;
+}
+
+void ExpectSame(uint64_t seed, const Choices& choices) {
   const ::testing::ScopedTrace trace(__FILE__, __LINE__, "seed " + std::to_string(seed));
   const auto made = MakeCase(seed);
   ASSERT_TRUE(made.ok()) << made.status().message();
   const Batch& batch = made->work.batch;
   RunOptions options = made->work.options;
-  options.recording = seed % 4 == 3   ? Recording::kNone
-                      : seed % 4 == 2 ? Recording::kInstances
-                      : seed % 4 == 1 ? Recording::kCounts
-                                      : Recording::kSummary;
+  options.recording = choices.recording;
   options.stop = {};
   if (std::getenv("SIMGRAD_SEED") != nullptr) {
     std::cout << batch.program->text
               << plan::Print(plan::PlacedPlan(*batch.program,
                                               {.decides = true, .looks = true, .ranges = true}));
   }
-  ExpectSame(batch, options, kernel, 1 + static_cast<int64_t>(seed % 5));
+  ExpectSame(batch, options, choices.kernel, choices.chunk);
 }
 
-// Whole functions, small pieces and tiny ones.
-plan::CutLimits CutsOf(uint64_t seed) {
-  return seed % 3 == 0 ? plan::CutLimits() : plan::CutLimits{0, seed % 3 == 1 ? 40 : 4};
-}
-
-TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) {
+// Every case, and every two choices together in one of them at least.
+void ExpectSameForAll(Mapping mapping) {
   if (const char* seed = std::getenv("SIMGRAD_SEED")) {
-    return ExpectSame(std::strtoull(seed, nullptr, 10),
-                      {.parts = 1,
-                       .mapping = std::getenv("SIMGRAD_ELEMENTS") != nullptr ? Mapping::kElements
-                                                                             : Mapping::kLanes,
-                       .cut = CutsOf(std::getenv("SIMGRAD_PIECES") != nullptr ? 2 : 0)});
+    const uint64_t alone = std::strtoull(seed, nullptr, 10);
+    return ExpectSame(alone, ChoicesOf(alone, mapping));
   }
-  const uint64_t isas = static_cast<uint64_t>(compiled::BestIsa()) + 1;
-  for (uint64_t seed = 0; seed < Cases() && !HasFailure(); ++seed) {
-    ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
-                      .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
-                      .parts = 1 + static_cast<int>(seed / 2 % 2),
-                      .mapping = Mapping::kLanes,
-                      .near_zero = seed % 5 == 0,
-                      .cut = CutsOf(seed / 2)});
+  std::set<std::string> pairs;
+  for (uint64_t seed = 0; seed < Cases() && !testing::Test::HasFailure(); ++seed) {
+    const Choices choices = ChoicesOf(seed, mapping);
+    ExpectSame(seed, choices);
+    pairs.merge(PairsOf(choices));
   }
+#ifndef SIMGRAD_SANITIZED
+  EXPECT_EQ(pairs.size(), PairsThatThereAre()) << testing::PrintToString(pairs);
+#endif
 }
+
+TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) { ExpectSameForAll(Mapping::kLanes); }
 
 // One instance in a group: the lanes hold elements.
 TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceWithElementsInTheLanes) {
-  const uint64_t isas = static_cast<uint64_t>(compiled::BestIsa()) + 1;
-  for (uint64_t seed = 0; seed < Cases() && !HasFailure(); ++seed) {
-    ExpectSame(seed, {.isa = static_cast<Isa>(seed % isas),
-                      .effort = seed % 2 == 0 ? Effort::kQuick : Effort::kBest,
-                      .mapping = Mapping::kElements,
-                      .near_zero = seed % 5 == 0,
-                      .cut = CutsOf(seed / 2)});
+  ExpectSameForAll(Mapping::kElements);
+}
+
+// The best code of hundreds of pieces, and of random programs of many hundred operations. What quick
+// code gives of those is compared by large_equality_test.cc.
+TEST(CompiledEqualityTest, TheBestCodeOfLargeProgramsGivesTheBitsOfTheReference) {
+#ifdef SIMGRAD_SANITIZED
+  GTEST_SKIP() << "best code of large programs takes minutes to compile under sanitizers";
+#endif
+  const uint64_t cases = std::getenv("SIMGRAD_LONG") != nullptr ? 20 : 2;
+  for (uint64_t seed = 1; seed <= cases && !HasFailure(); ++seed) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, "seed " + std::to_string(seed));
+    const auto made = MakeCase(seed, {.instances = 3, .steps = 2, .size = 600});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    const Batch& batch = made->work.batch;
+    const plan::CutLimits cut = {.whole = 400, .piece = 100};
+    const plan::Plan plan = plan::CutLargeFunctions(
+        plan::PlacedPlan(*batch.program, {.decides = true, .looks = true, .ranges = true}), cut);
+    EXPECT_GT(plan.step.pieces.size(), 3u);
+    const Mapping mapping = seed % 2 == 0 ? Mapping::kElements : Mapping::kLanes;
+    ExpectSame(batch, {.recording = Recording::kSummary},
+               {.effort = Effort::kBest, .mapping = mapping, .cut = cut}, 1);
   }
 }
 

@@ -1,8 +1,11 @@
 // What compiled code needs for programs of 5,000 and 20,000 operations, in counts.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "sim/backend/compiled/compiled_executor.h"
@@ -10,6 +13,7 @@
 #include "sim/engine.h"
 #include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"
+#include "sim/plan/structure.h"
 #include "sim/program/held_bytes.h"
 #include "tests/sim/program/large_program.h"
 #include "tests/sim/work_maker.h"
@@ -22,11 +26,11 @@ constexpr int64_t kSteps = 100;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 // The gradient of the sum over all instances, with respect to everything.
-Work GradientWork(int64_t operations) {
+Work GradientWork(int64_t operations, int64_t instances = kInstances, int64_t steps = kSteps) {
   const Program world = large::LargeProgram(operations);
   auto lowered = tests::LowerForGradient(world, tests::PolicyOf({}), world.objectives.front().name);
   EXPECT_TRUE(lowered.ok()) << lowered.status();
-  Work work = tests::WorkOf(*std::move(lowered), kInstances, kSteps);
+  Work work = tests::WorkOf(*std::move(lowered), instances, steps);
   for (const Input& input : work.batch.program->program.inputs) {
     if (input.kind == InputKind::kStep || !input.used) continue;
     const Shape& shape = work.batch.program->program[input.value].type.shape;
@@ -44,7 +48,18 @@ struct Expected {
   int64_t plan_mib;      // at most
   int64_t forward_mib;   // that compiling takes, at most
   int64_t adjoint_mib;
+  size_t forward_functions;  // that the compiler is given, at most: pieces of large ones
+  size_t adjoint_functions;
 };
+
+size_t FunctionsCompiled(const plan::Plan& plan, Part part) {
+  size_t count = 0;
+  for (const plan::Function* function : FunctionsOf(plan, part)) {
+    count += std::max<size_t>(function->pieces.size(), 1);
+    EXPECT_LE(plan::LargestPiece(*function), plan::CutLimits().whole);
+  }
+  return count;
+}
 
 class LargePrograms : public testing::TestWithParam<Expected> {};
 
@@ -58,22 +73,39 @@ TEST_P(LargePrograms, AreAdmittedWithinTheirCounts) {
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_LE(*bytes, most.gradient_mib * kMiB);
   EXPECT_LE(*bytes, int64_t{4} << 30);
-  // One plan for admission and run, and two kernels of a few functions each.
+  // One plan for admission and run.
   EXPECT_EQ(executor->use().plans, 1);
   EXPECT_LE(executor->use().plan_bytes, most.plan_mib * kMiB);
   const plan::Plan plan = plan::CutLargeFunctions(
       plan::PlacedPlan(*work.batch.program, {.decides = true, .looks = true, .ranges = true}));
-  EXPECT_EQ(FunctionsOf(plan, Part::kForward).size(), 3u);
-  EXPECT_EQ(FunctionsOf(plan, Part::kAdjoint).size(), 5u);
   // The cache keeps the program with its plan.
   EXPECT_GT(executor->use().plan_bytes, plan::HeldBytes(plan) + HeldBytes(*work.batch.program));
+  EXPECT_LE(FunctionsCompiled(plan, Part::kForward), most.forward_functions);
+  EXPECT_LE(FunctionsCompiled(plan, Part::kAdjoint), most.adjoint_functions);
   EXPECT_LE(CompileBytes(plan, Part::kForward), most.forward_mib * kMiB);
   EXPECT_LE(CompileBytes(plan, Part::kAdjoint), most.adjoint_mib * kMiB);
 }
 
+// However many pieces it has, a program that runs takes one plan and two kernels.
+TEST(LargeProgram, HasAnEntryInEachCacheForEachPart) {
+#ifdef SIMGRAD_SANITIZED
+  GTEST_SKIP() << "it takes minutes to compile under sanitizers";
+#endif
+  Work work = GradientWork(std::getenv("SIMGRAD_LONG") != nullptr ? 20'000 : 5'000, 1, 1);
+  const auto executor = MakeCompiledExecutor(KernelOptions{.effort = Effort::kQuick});
+  for (int time = 0; time < 2; ++time) {
+    const auto run = executor->Create(work.batch, work.options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    while (executor->use().compiler.kernels < 2) std::this_thread::yield();
+  }
+  EXPECT_EQ(executor->use().compiler.compiled, 2u);
+  EXPECT_EQ(executor->use().compiler.kernels, 2);
+  EXPECT_EQ(executor->use().plans, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, LargePrograms,
-                         testing::Values(Expected{5'000, 560, 24, 23, 102},
-                                         Expected{20'000, 1660, 97, 66, 387}),
+                         testing::Values(Expected{5'000, 560, 24, 23, 102, 14, 84},
+                                         Expected{20'000, 1660, 97, 66, 387, 51, 333}),
                          [](const auto& tested) {
                            return std::to_string(tested.param.operations);
                          });

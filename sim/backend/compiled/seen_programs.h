@@ -1,0 +1,38 @@
+// Which programs were run before, of the last kMost ones. Holds none of them. Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "sim/program/numerical_program.h"
+
+namespace simgrad::sim::compiled {
+
+class SeenPrograms {
+ public:
+  // Whether it was called for this program before.
+  bool SawBefore(const std::shared_ptr<const NumericalProgram>& program) {
+    constexpr size_t kMost = 4096;
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto [entry, is_new] = seen_.try_emplace(program.get());
+    // Another program may have stood at this address.
+    const bool saw = !is_new && !entry->second.expired();
+    entry->second = program;
+    if (is_new) order_.push_front(program.get());
+    if (order_.size() > kMost) {
+      seen_.erase(order_.back());
+      order_.pop_back();
+    }
+    return saw;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const NumericalProgram*, std::weak_ptr<const NumericalProgram>> seen_;
+  std::list<const NumericalProgram*> order_;  // the newest first
+};
+
+}  // namespace simgrad::sim::compiled
