@@ -194,10 +194,13 @@ v1::Program Woven(Dice& dice) {
 }
 
 // Sums in an order drawn by a seed, choices of how loops are differentiated, a path.
-void AskMore(Message& message, Dice& dice) {
-  const bool shuffles = dice.OneIn(2), chooses = dice.OneIn(2), records = dice.OneIn(2);
+// Choices of loops are for programs that have some, or of others now and then.
+void AskMore(Message& message, bool has_loops, Dice& dice) {
+  const bool shuffles = dice.OneIn(2), records = dice.OneIn(2);
+  const bool chooses = dice.OneIn(has_loops ? 2 : 20);
   const auto add_loops = [&](auto& request) {
-    for (int64_t n = chooses ? dice.Doubling(5) : 0; n > 0; --n) {
+    const int64_t most = chooses ? dice.Doubling(5) : 0;
+    for (int64_t n = 1; n <= most; ++n) {
       v1::LoopDerivative& loop = *request.add_loops();
       loop.set_site("loop" + std::to_string(n));
       if (dice.OneIn(2)) {
@@ -206,6 +209,7 @@ void AskMore(Message& message, Dice& dice) {
         loop.mutable_implicit()->set_solver(dice.OneIn(2) ? "lu" : "iteration");
         loop.mutable_implicit()->set_max_iter(dice.Doubling(20));
       }
+      if (dice.OneIn(2)) break;
     }
   };
   const auto shuffle = [&](v1::Policy& policy) {
@@ -376,7 +380,7 @@ HostileMessage MakeHostileMessage(uint64_t seed, uint64_t index) {
                          : kind < 115 ? CalledProgram(dice, family)
                          : kind < 118 ? DecidingProgram(dice, family)
                                       : NestedProgram(dice, family);
-    message = MessageOf(program, dice, [&](Message& sent) { AskMore(sent, dice); });
+    message = MessageOf(program, dice, [&](Message& sent) { AskMore(sent, kind >= 118, dice); });
   } else if (kind < 25) {
     message = MessageOf(Woven(dice), dice, as_it_is);
     family = "woven";
