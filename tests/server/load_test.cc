@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <optional>
 #include <regex>
+#include <thread>
 #include <variant>
 
 #include "server/service/request_log.h"
@@ -359,6 +362,7 @@ class CallersTest : public testing::Test {
     std::ofstream(path_) << "few-token name=few requests=1\n"
                          << "slow-token name=slow instance_steps_per_second=100\n"
                          << "small-token name=small memory_bytes=8388608\n"
+                         << "heavy-token name=heavy weight=3\n"
                          << "nameless-token\n";
     config_.token_file = path_;
   }
@@ -420,6 +424,94 @@ TEST_F(CallersTest, HaveAsMuchMemoryAsTheFileSays) {
   EXPECT_TRUE(AskAs(server, "small-token", BallRollout(3)).status.ok());
   ExpectLimit(AskAs(server, "small-token", BallRollout(3, 50'000)).status, false);
   EXPECT_EQ(Of(server, "rejected_total", R"(caller="small",reason="share")"), 1);
+}
+
+// Keeps so many rollouts of a caller open, and counts the answers.
+class OpenRollouts {
+ public:
+  OpenRollouts(RunningServer& server, std::string token, v1::RolloutRequest request, int count)
+      : token_(std::move(token)),
+        request_(std::move(request)),
+        stub_(v1::Simgrad::NewStub(server.channel())),
+        calls_(static_cast<size_t>(count)) {
+    for (Call& call : calls_) Begin(call);
+    thread_ = std::thread([this] { Work(); });
+  }
+  ~OpenRollouts() {
+    stops_ = true;
+    thread_.join();
+  }
+  int64_t answered() const { return answered_; }
+
+ private:
+  struct Call {
+    std::optional<grpc::ClientContext> context;
+    std::unique_ptr<grpc::ClientAsyncReader<v1::RolloutResponse>> reader;
+    v1::RolloutResponse message;
+    grpc::Status status;
+    bool ends = false;
+  };
+  void Begin(Call& call) {
+    call.reader = nullptr;  // it refers to the context
+    call.context.emplace();
+    call.context->AddMetadata("authorization", "Bearer " + token_);
+    call.ends = false;
+    call.reader = stub_->PrepareAsyncRollout(&*call.context, request_, &queue_);
+    call.reader->StartCall(&call);
+  }
+  void Work() {
+    void* tag = nullptr;
+    bool ok = false;
+    for (size_t open = calls_.size(); open > 0 && queue_.Next(&tag, &ok);) {
+      Call& call = *static_cast<Call*>(tag);
+      if (call.ends) {
+        EXPECT_TRUE(call.status.ok()) << call.status.error_message();
+        ++answered_;
+        stops_ ? static_cast<void>(--open) : Begin(call);
+      } else if (ok) {
+        call.reader->Read(&call.message, &call);
+      } else {
+        call.ends = true;
+        call.reader->Finish(&call.status, &call);
+      }
+    }
+  }
+
+  const std::string token_;
+  const v1::RolloutRequest request_;
+  const std::unique_ptr<v1::Simgrad::Stub> stub_;
+  grpc::CompletionQueue queue_;
+  std::vector<Call> calls_;
+  std::atomic<bool> stops_{false};
+  std::atomic<int64_t> answered_{0};
+  std::thread thread_;
+};
+
+// What a caller of weight 3 with 15 rollouts open gets, of that of one of weight 1 with 45.
+double ShareOfTheHeavy(const config::ServerConfig& config, const v1::RolloutRequest& request) {
+  RunningServer server(config);
+  const OpenRollouts many(server, "nameless-token", request, 45);
+  const OpenRollouts few(server, "heavy-token", request, 15);
+  EXPECT_TRUE(Eventually([&] { return many.answered() > 45 && few.answered() > 15; }));
+  const int64_t many_before = many.answered(), few_before = few.answered();
+  EXPECT_TRUE(Eventually([&] { return many.answered() >= many_before + 400; }));
+  return static_cast<double>(few.answered() - few_before) /
+         static_cast<double>(many.answered() - many_before);
+}
+
+// By requests both would have a third of it, by callers as much as the other.
+TEST_F(CallersTest, ShareTheWorkersByWeightHoweverMuchTheyHaveOpen) {
+  config_.workers = 1;
+  const double share = ShareOfTheHeavy(config_, BallRollout(200, 200));
+  EXPECT_GE(share, 1.5);
+  EXPECT_LE(share, 6);
+}
+
+TEST_F(CallersTest, ShareTinyWorkByWeightToo) {
+  config_.workers = 1;
+  const double share = ShareOfTheHeavy(config_, BallRollout(10, 4));
+  EXPECT_GE(share, 1.5);
+  EXPECT_LE(share, 6);
 }
 
 // ---- One budget ----
