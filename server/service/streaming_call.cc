@@ -511,9 +511,11 @@ void StreamingCall::OnFirstMessage() {
 absl::Status StreamingCall::SlowReader() const {
   return validation::WithReason(
       absl::ResourceExhaustedError(absl::StrCat(
-          "the reader took no message for ", absl::FormatDuration(context_.slow_reader_timeout),
-          ", so the answer was given up; read without long pauses or ask for less of it "
-          "(--slow_reader_timeout)")),
+          "the reader kept the answer waiting for ",
+          absl::FormatDuration(context_.slow_reader_timeout), " and took less than ",
+          context_.min_read_bytes_per_second,
+          " bytes per second of it, so it was given up; read without long pauses or ask for less "
+          "of it (--slow_reader_timeout, --min_read_bytes_per_second)")),
       "SLOW_READER");
 }
 

@@ -37,7 +37,7 @@ def test_load_costs_others_and_the_server_as_little_as_promised(start, pytestcon
     is_long = pytestconfig.getoption("--long")
     slack = 1 if is_long else SLACK
     server = start("--device=cpu")
-    figures = measure(server, 1.5, 5) if is_long else measure(server, 0.4, 1)
+    figures = measure(server, 1.5, 5) if is_long else measure(server, 0.3, 1)
     print(figures)
     assert set(figures) == {*AT_LEAST, *AT_MOST}
     too_small = {name: figures[name] for name, asked in AT_LEAST.items() if figures[name] < asked / slack}
