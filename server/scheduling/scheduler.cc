@@ -17,6 +17,9 @@ constexpr int kPreparationWorkers = 2;
 // tenth of a contended core.
 constexpr int kLargeNice = 10;
 
+// Requests of a caller that may go first beside others': about as many as threads read calls.
+constexpr int64_t kFewInFlight = 2;
+
 // Large work may fill `capacity`; some places more are left to what turns out to be small.
 int64_t MostWaiting(int64_t capacity) { return capacity + std::max<int64_t>(1, capacity / 4); }
 
@@ -25,8 +28,14 @@ int64_t MostWaiting(int64_t capacity) { return capacity + std::max<int64_t>(1, c
 Scheduler::Arrival::Held::~Held() {
   std::lock_guard lock(scheduler->mutex_);
   scheduler->waiting_ -= waits ? 1 : 0;
-  scheduler->working_ -= works ? 1 : 0;
-  scheduler->ended_.notify_all();
+  if (works) scheduler->EndWorkOf(caller);
+}
+
+void Scheduler::EndWorkOf(const Caller* caller) {
+  --working_;
+  const auto found = working_of_.find(caller);
+  if (--found->second == 0) working_of_.erase(found);
+  ended_.notify_all();
 }
 
 void Scheduler::Arrival::Begin() {
@@ -40,9 +49,8 @@ void Scheduler::Arrival::EndWork() {
   if (held_ == nullptr || !held_->works) return;
   Begin();
   std::lock_guard lock(held_->scheduler->mutex_);
-  --held_->scheduler->working_;
   held_->works = false;
-  held_->scheduler->ended_.notify_all();
+  held_->scheduler->EndWorkOf(held_->caller);
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options)
@@ -75,6 +83,7 @@ std::variant<Scheduler::Arrival, Refusal> Scheduler::Arrive(const std::shared_pt
         if (!caller->Enter()) break;
         ++waiting_;
         ++working_;
+        ++working_of_[caller.get()];
         return Arrival(std::make_unique<Arrival::Held>(this, caller));
       }
     }
@@ -86,6 +95,13 @@ std::variant<Scheduler::Arrival, Refusal> Scheduler::Arrive(const std::shared_pt
       absl::StrCat("caller '", caller->name(), "' has ", caller->limits().requests_in_flight,
                    " requests in flight, as many as it may"),
       small_.RetryAfter()};
+}
+
+bool Scheduler::MayGoFirst(const Caller& caller) const {
+  std::lock_guard lock(mutex_);
+  const auto found = working_of_.find(&caller);
+  const bool has_others = working_of_.size() > (found == working_of_.end() ? 0 : 1);
+  return !has_others || found == working_of_.end() || found->second <= kFewInFlight;
 }
 
 Refusal Scheduler::QueueFull() const {

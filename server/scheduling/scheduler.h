@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -47,10 +48,11 @@ class Scheduler {
    private:
     friend class Scheduler;
     struct Held {
-      Held(Scheduler* its_scheduler, std::shared_ptr<Caller> caller)
-          : scheduler(its_scheduler), visit(std::move(caller)) {}
+      Held(Scheduler* its_scheduler, std::shared_ptr<Caller> its_caller)
+          : scheduler(its_scheduler), caller(its_caller.get()), visit(std::move(its_caller)) {}
       ~Held();
       Scheduler* scheduler;
+      const Caller* caller;  // lives as long as `visit`
       Visit visit;
       bool waits = true;
       bool works = true;
@@ -75,6 +77,9 @@ class Scheduler {
   const WorkQueue& lane(Lane lane) const { return lane == Lane::kSmall ? small_ : large_; }
 
   std::variant<Arrival, Refusal> Arrive(const std::shared_ptr<Caller>& caller, absl::Time deadline);
+  // Whether what this caller asks may be done at once, by the thread that read it and so before what
+  // others wait for: no other caller has a request in flight, or this one has few itself.
+  bool MayGoFirst(const Caller& caller) const;
   // Whether Arrive would say that the queue is full, for the price of a look; it may say so still
   // where this does not.
   std::optional<Refusal> FullFor(const Caller& caller) const;
@@ -104,6 +109,7 @@ class Scheduler {
 
  private:
   bool MakeRoomFor(const Caller& caller);
+  void EndWorkOf(const Caller* caller);  // mutex_ held
   Refusal QueueFull() const;
 
   const int64_t most_waiting_;
@@ -113,6 +119,7 @@ class Scheduler {
   std::condition_variable ended_;
   int64_t waiting_ = 0;
   int64_t working_ = 0;
+  std::unordered_map<const Caller*, int64_t> working_of_;
   bool draining_ = false;
   WorkQueue small_;
   WorkQueue large_;

@@ -1,10 +1,14 @@
 #include "server/service/caller_identity.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <cstring>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "server/service/peer_address.h"
 
 namespace simgrad::server::service {
 
@@ -16,11 +20,16 @@ std::string MetadataOf(const grpc::ServerContextBase& context, const char* key) 
 
 std::string AddressOf(const std::string& peer) {
   absl::string_view address = peer;
-  if (!absl::ConsumePrefix(&address, "ipv4:") && !absl::ConsumePrefix(&address, "ipv6:")) {
-    return peer;
-  }
-  return absl::StrReplaceAll(address.substr(0, address.rfind(':')),
-                             {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}});
+  const bool is_v6 = absl::ConsumePrefix(&address, "ipv6:");
+  if (!is_v6 && !absl::ConsumePrefix(&address, "ipv4:")) return peer;
+  const std::string host = absl::StrReplaceAll(address.substr(0, address.rfind(':')),
+                                               {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}});
+  sockaddr_storage socket{};
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(socket);
+  const std::string without_zone = host.substr(0, host.find('%'));
+  if (!is_v6 || inet_pton(AF_INET6, without_zone.c_str(), &v6.sin6_addr) != 1) return host;
+  v6.sin6_family = AF_INET6;
+  return PeerAddressOf(socket).host;
 }
 
 absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(const grpc::ServerContextBase& context,

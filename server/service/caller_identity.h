@@ -19,7 +19,8 @@ absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(const grpc::ServerC
                                                              TokenGate* tokens,
                                                              scheduling::Callers& callers);
 
-// "ipv4:127.0.0.1:5000" and "ipv6:%5B::1%5D:5000" without transport and port; else as it is.
+// The host of "ipv4:127.0.0.1:5000" or "ipv6:%5B::1%5D:5000", as PeerAddress::host says it: of IPv6
+// the network of 64 bits, or one host would be as many callers as it likes. Else as it is.
 std::string AddressOf(const std::string& peer);
 
 // One entry of a call's metadata; empty where there is none.

@@ -102,18 +102,29 @@ absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
 }
 
 void StreamingCall::Begin(Prepare prepare, Preparation cost) {
-  if (cost == Preparation::kQuick) return Admit(Prepared(prepare), cost);
+  const bool is_quick = cost == Preparation::kQuick;
+  if (is_quick && context_.scheduler->MayGoFirst(*caller_)) return Admit(Prepared(prepare), cost);
   scheduling::WorkQueue::Job job;
   job.caller = caller_;
   job.cancellation = cancellation_;
-  job.run = [self = shared_from_this(), prepare = std::move(prepare), cost](
-                const absl::Status& on_time, absl::Duration waited, scheduling::WorkQueue::Turn&) {
+  job.run = [self = shared_from_this(), prepare = std::move(prepare), cost, is_quick](
+                const absl::Status& on_time, absl::Duration waited,
+                scheduling::WorkQueue::Turn& turn) {
     self->record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
-    if (on_time.ok()) return self->Admit(self->Prepared(prepare), cost);
+    if (is_quick) self->waited_in_lane_ = waited;
+    if (on_time.ok()) return self->Admit(self->Prepared(prepare), cost, is_quick ? &turn : nullptr);
     self->CountLost(on_time);
     self->End(on_time);
   };
-  if (const auto refusal = context_.scheduler->preparation().Enqueue(job)) Refuse(*refusal);
+  // What is quick takes its turn among small work: callers share both by weight.
+  scheduling::WorkQueue& queue = is_quick ? context_.scheduler->lane(scheduling::Lane::kSmall)
+                                          : context_.scheduler->preparation();
+  if (is_quick) {
+    job.make_room = [self = shared_from_this()](const scheduling::Refusal& refusal) {
+      self->Refuse(refusal);
+    };
+  }
+  if (const auto refusal = queue.Enqueue(job)) Refuse(*refusal);
 }
 
 void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
@@ -161,7 +172,8 @@ scheduling::WorkQueue::Job StreamingCall::RunJob() {
   return job;
 }
 
-void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost) {
+void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost,
+                          scheduling::WorkQueue::Turn* turn) {
   if (const absl::Status ends = cancellation_->Check(); !ends.ok()) {
     CountLost(ends);
     return End(ends);
@@ -188,6 +200,7 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   world_ = &context_.metrics->world(record_.world);
   sites_ = metrics::HandlesOf(*world_, program.sites);
   context_.metrics->queue_requests.Increment();
+  if (tiny_ && turn != nullptr) return Run(absl::OkStatus(), absl::ZeroDuration(), *turn);
   scheduling::WorkQueue& lane = context_.scheduler->lane(
       work <= kSmallLaneWork ? scheduling::Lane::kSmall : scheduling::Lane::kLarge);
   // The lane may run it, and the stream may end, before it is enqueued.
@@ -430,7 +443,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
   metrics::ServerMetrics& metrics = *context_.metrics;
   arrival_.Begin();
   metrics.queue_requests.Decrement();
-  metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited));
+  metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited + waited_in_lane_));
   record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
   if (!admitted.ok()) {
     if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
@@ -499,9 +512,11 @@ void StreamingCall::OnFirstMessage() {
 grpc::Status StreamingCall::GiveUp(SlowReader why) {
   const std::string reason =
       why == SlowReader::kTooLittle
-          ? absl::StrCat("the reader took too little for ",
-                         absl::FormatDuration(context_.slow_reader_timeout),
-                         " (--slow_reader_timeout, --min_read_bytes_per_second)")
+          ? absl::StrCat("the reader kept the answer waiting for ",
+                         absl::FormatDuration(context_.slow_reader_timeout), " and took less than ",
+                         context_.min_read_bytes_per_second,
+                         " bytes per second of it (--slow_reader_timeout, "
+                         "--min_read_bytes_per_second)")
           : "the reader keeps this answer waiting, and too many other answers wait as well";
   const absl::Status status = validation::WithReason(
       absl::ResourceExhaustedError(absl::StrCat(

@@ -104,7 +104,9 @@ class StreamingCall final : public sim::Observer,
 
   void Refuse(const scheduling::Refusal& refusal);
   absl::StatusOr<PreparedWork> Prepared(const Prepare& prepare);
-  void Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost);
+  // `turn`: of the job of the small lane that prepared it, which then does tiny work too.
+  void Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost,
+             scheduling::WorkQueue::Turn* turn = nullptr);
   bool TakeQuota(size_t times);
   scheduling::WorkQueue::Job RunJob();
   void Run(const absl::Status& admitted, absl::Duration waited, scheduling::WorkQueue::Turn& turn);
@@ -142,7 +144,8 @@ class StreamingCall final : public sim::Observer,
   scheduling::Scheduler::Arrival arrival_;
   scheduling::MemoryBudget::Reservation upload_;
   scheduling::MemoryBudget::Reservation memory_;
-  scheduling::WorkQueue::Turn* turn_ = nullptr;  // while it runs on a worker
+  scheduling::WorkQueue::Turn* turn_ = nullptr;           // while it runs on a worker
+  absl::Duration waited_in_lane_ = absl::ZeroDuration();  // before it was prepared
   PreparedWork prepared_;
   conversion::ColumnNames column_names_;
   metrics::WorldMetrics* world_ = nullptr;

@@ -55,6 +55,12 @@ def streamed(client, **call):
     return stream.result
 
 
+def reversed_later(client, **call):
+    """A rollout that is kept, and what its reversal gives."""
+    kept = client.rollout(BALL, keep=True, **call)
+    return kept.vjp({"state": {"y": np.ones((32, 4))}})
+
+
 def requests():
     """By name: what is asked of a client."""
     common = dict(params={"k": 0.5})
@@ -72,6 +78,8 @@ def requests():
         ),
         "large": lambda c: c.rollout(BALL, diagnostics="instances", **large),
         "stream": lambda c: streamed(c, record=["y"], **large),
+        "kept": lambda c: reversed_later(c, steps=60, initial=heights(32), **common),
+        "described": lambda c: c.program(BALL, objective="final_height", adjoint=True),
     }
 
 
@@ -100,8 +108,16 @@ def page(server):
 
 def gauges(server):
     """What must be 0 when nothing is asked."""
-    held = re.compile(r"^(simgrad_(?:rpc_in_flight|queue_requests)(?:{.*})?) (\S+)$", re.MULTILINE)
+    held = re.compile(
+        r"^(simgrad_(?:rpc_in_flight|queue_requests|workers_busy)(?:{.*})?"
+        r"|simgrad_memory_reserved_bytes{use=\"(?:work|compile|upload)\"}) (\S+)$",
+        re.MULTILINE,
+    )
     return {name: float(value) for name, value in held.findall(page(server)) if float(value)}
+
+
+def connections(server):
+    return float(re.search(r"^simgrad_connections (\S+)$", page(server), re.MULTILINE)[1])
 
 
 def resident(server):
@@ -138,6 +154,7 @@ class Soak:
             f"--token_file={self.tokens.path}",
             "--workers=2",
             "--drain_timeout=5s",
+            "--kept_run_ttl=5s",
         )
         self.server = LiveServer(*self.flags)
         self.port, self.metrics_port = self.server.port, self.server.metrics_port
@@ -174,7 +191,7 @@ class Soak:
                 if REPEATS or self.stop.is_set():
                     raise
                 time.sleep(0.2)
-        bits = bits_of(result)
+        bits = result.text if isinstance(result, sg.Program) else bits_of(result)
         with self.lock:
             same = self.first.setdefault(name, bits) == bits
             self.answers[name] = self.answers.get(name, 0) + 1
@@ -270,6 +287,7 @@ def test_a_long_mixed_load_leaves_every_bit_and_all_memory_as_they_were(soak, py
     print(f"{soak.answers} answers, {soak.killed} killed; {second:.1f} MiB, then {last:.1f} MiB")
     assert last <= second * (1.05 if long else 1.25)
     assert eventually(lambda: not gauges(soak.server)), gauges(soak.server)
+    assert eventually(lambda: connections(soak.server) == 0), connections(soak.server)
     assert eventually(lambda: descriptors(soak.server) <= idle), (descriptors(soak.server), idle)
     soak.server.log.seek(0)
     assert '"code":"Internal"' not in soak.server.log.read()

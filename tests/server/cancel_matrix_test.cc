@@ -417,12 +417,16 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
     blockers_.clear();
     held_.clear();
     good_->End();
+    // What the others held has gone with them: what is left is the victim's.
+    const absl::Time alone = absl::Now();
     const auto& queue = server_->server().queue();
     const auto& preparation = server_->server().preparation();
     EXPECT_TRUE(Eventually([&] {
       return queue.memory_used_bytes() == 0 && queue.running() == 0 && queue.waiting() == 0 &&
-             preparation.running() == 0 && preparation.waiting() == 0;
+             queue.busy() == 0 && preparation.running() == 0 && preparation.waiting() == 0 &&
+             preparation.busy() == 0;
     }));
+    EXPECT_LT(absl::Now() - alone, GivenBackWithin());
     EXPECT_EQ(SumOf(*server_, "simgrad_queue_requests", ""), 0);
     EXPECT_TRUE(Eventually([&] { return SumOf(*server_, "simgrad_rpc_in_flight", "") == 0; }));
     good_->Once();

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "server/conversion/program_to_proto.h"
-#include "sim/program/builder.h"
 #include "tests/server/ball_request.h"
 #include "tests/server/deterministic_bytes.h"
+#include "tests/server/hostile_programs.h"
 #include "tests/sim/equality/random_program.h"
 #include "tests/sim/program/woven_programs.h"
 
@@ -20,164 +19,6 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-using sim::Var;
-using sim::Vars;
-
-class Dice {
- public:
-  explicit Dice(uint64_t seed) : random_(seed) {}
-  int64_t Below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
-  int64_t Between(int64_t least, int64_t most) { return least + Below(most - least + 1); }
-  bool OneIn(int64_t n) { return Below(n) == 0; }
-  // 1, 2, 4, ...: small ones far more often, 2^most at the end of a long tail.
-  int64_t Doubling(int64_t most) {
-    int64_t power = Below(8);
-    while (power < most && !OneIn(4)) ++power;
-    return int64_t{1} << std::min(power, most);
-  }
-  uint64_t Word() { return random_(); }
-
- private:
-  std::mt19937_64 random_;
-};
-
-// ---- Programs ----
-
-Vars Shifted(sim::Builder& b, const Vars& values) {
-  Vars next(values.begin() + 1, values.end());
-  next.push_back(b.Apply(sim::OpCode::kSin, {values[0]}));
-  return next;
-}
-
-// Loops in loops, `for` and `while` in turn, in bodies and in tests.
-Vars Nested(sim::Builder& b, const Vars& values, int64_t depth, uint64_t kinds) {
-  if (depth == 0) return Shifted(b, values);
-  if ((kinds & 3) < 2) {
-    return b.For(1 + static_cast<int64_t>(kinds & 1), values, [&](Var, const Vars& carried) {
-      return Shifted(b, Nested(b, carried, depth - 1, kinds >> 2));
-    });
-  }
-  sim::WhileOptions options;
-  options.site = "loop" + std::to_string(depth);
-  options.max_iter = 2;
-  const bool in_test = (kinds & 3) == 3;
-  const auto test = [&](const Vars& carried, const Vars&) {
-    const Var tested = in_test ? Nested(b, carried, depth - 1, kinds >> 2)[0] : carried[0];
-    return sim::LoopTest{tested, b.Literal(0.5), std::nullopt, {tested}};
-  };
-  const auto body = [&](const Vars& carried, const Vars& exports, const Vars&) {
-    Vars next = in_test ? carried : Nested(b, carried, depth - 1, kinds >> 2);
-    next = Shifted(b, next);
-    next[0] = next[0] - exports[0];
-    return next;
-  };
-  return b.While(options, values, {}, test, body).carried;
-}
-
-// The loops stand in one region: step, initial, stage or terminal.
-v1::Program NestedProgram(Dice& dice, std::string& family) {
-  const int64_t depth = dice.Between(1, 9);
-  const int64_t carried = dice.OneIn(8) ? dice.Between(10, 40) : dice.Between(1, 9);
-  const int64_t region = dice.Below(4);
-  const uint64_t kinds = dice.Word();
-  family = "nested depth " + std::to_string(depth) + " carried " + std::to_string(carried) +
-           " region " + std::to_string(region);
-  sim::Builder b("nested");
-  const Var x = b.State("x", {});
-  const Var k = b.Param("k", {}, 0.5);
-  const auto loops = [&](const Var& from) {
-    Vars values(static_cast<size_t>(carried), k);
-    values[0] = from;
-    return Nested(b, values, depth, kinds)[0];
-  };
-  if (region == 1) b.SetInitial([&] { return Vars{loops(x)}; });
-  const Var next = region == 0 ? loops(x) : x * k;
-  b.SetNext({next});
-  b.Export("y", next);
-  b.AddObjective(
-      "cost", [&] { return region == 2 ? loops(next) : next * k; },
-      [&](const Vars& states, const Vars&) { return region == 3 ? loops(states[0]) : states[0]; });
-  return conversion::ProgramToProto(b.program());  // whatever limits it breaks
-}
-
-// One list of a program that is as long as it wants.
-v1::Program DoubledProgram(Dice& dice, std::string& family) {
-  const int64_t n = dice.Doubling(16);
-  const int64_t what = dice.Below(8);
-  family = "doubled list " + std::to_string(what) + " to " + std::to_string(n);
-  sim::Builder b("doubled");
-  Vars states = {b.State("x", {})};
-  if (what == 0) {
-    for (int64_t i = 1; i < n; ++i) states.push_back(b.State("x" + std::to_string(i), {}));
-  }
-  const Var k = b.Param("k", {}, 0.5);
-  Var next = states[0] * k;
-  if (what == 1)
-    next =
-        b.Reduce(sim::OpCode::kSum, b.Concat(Vars(static_cast<size_t>(n), b.Reshape(k, {1})), 0));
-  if (what == 2) {
-    for (int64_t i = 0; i < n; ++i) next = next + k;
-  }
-  if (what == 3) {
-    const Vars captured = [&] {
-      Vars values;
-      for (int64_t i = 0; i < std::min<int64_t>(n, 4096); ++i) values.push_back(next + k);
-      return values;
-    }();
-    next = b.For(2, {next}, [&](Var, const Vars& carried) {
-      Var sum = carried[0];
-      for (const Var& value : captured) sum = sum * value;
-      return Vars{sum};
-    })[0];
-  }
-  if (what == 4) {
-    const Vars values(static_cast<size_t>(std::min<int64_t>(n, 8192)), next);
-    next = b.For(1, values, [&](Var, const Vars& carried) { return Shifted(b, carried); })[0];
-  }
-  if (what == 5) {
-    next = next + b.Reduce(sim::OpCode::kSum,
-                           b.LiteralArray(std::vector<double>(static_cast<size_t>(n), 0.25), {n}));
-  }
-  states[0] = next;
-  if (what == 0) std::rotate(states.begin(), states.begin() + 1, states.end());
-  b.SetNext(states);
-  b.Export("y", next);
-  if (what == 6) {
-    for (int64_t i = 0; i < n; ++i) b.Export("y" + std::to_string(i), k);
-  }
-  b.AddObjective(
-      "cost", [&] { return next; }, nullptr);
-  v1::Program program = conversion::ProgramToProto(b.program());
-  if (what == 7) {
-    const std::string name(static_cast<size_t>(n), 'n');
-    program.mutable_step()->mutable_ops(0)->set_label(name);
-    program.mutable_inputs(0)->set_description(name);
-    if (dice.OneIn(2)) program.mutable_exports(0)->set_name(name);
-  }
-  return program;
-}
-
-// Straight-line work, or loops, as much as a deadline must end.
-v1::Program WideProgram(Dice& dice, std::string& family) {
-  const int64_t elements = dice.Doubling(16);
-  const int64_t chain = dice.Doubling(8);
-  family = "wide " + std::to_string(elements) + " elements, " + std::to_string(chain) + " sines";
-  sim::Builder b("wide");
-  const Var x = b.State("x", {elements});
-  Var next = x;
-  const auto sines = [&](Var value) {
-    for (int64_t i = 0; i < chain; ++i) value = b.Apply(sim::OpCode::kSin, {value});
-    return value;
-  };
-  next = dice.OneIn(2) ? sines(next) : b.For(1000, {next}, [&](Var, const Vars& carried) {
-    return Vars{sines(carried[0])};
-  })[0];
-  b.SetNext({next});
-  b.AddObjective("cost", nullptr,
-                 [&](const Vars& states, const Vars&) { return b.Mean(states[0]); });
-  return conversion::ProgramToProto(b.program());
-}
-
 // ---- Requests ----
 
 std::string ObjectiveOf(const v1::Program& program) {
@@ -199,7 +40,7 @@ v1::RolloutSpec SpecOf(const v1::Program& program, Dice& dice) {
     if (list == nullptr || input.value() < 0 || input.value() >= program.values_size()) continue;
     const auto& shape = program.values(input.value()).shape();
     int64_t count = 1;
-    for (const int64_t dim : shape) count *= std::clamp<int64_t>(dim, 0, 1 << 16);
+    for (const int64_t dim : shape) count *= std::clamp<int64_t>(dim, 0, 1 << 21);
     if (count > 1 << 20) continue;
     AddTensor(list, input.name(), std::vector<double>(static_cast<size_t>(count), 0.75),
               {shape.begin(), shape.end()});
@@ -352,6 +193,49 @@ v1::Program Woven(Dice& dice) {
                     : conversion::ProgramToProto(sim::woven::Weave(seed).world);
 }
 
+// Sums in an order drawn by a seed, choices of how loops are differentiated, a path.
+// Choices of loops are for programs that have some, or of others now and then.
+void AskMore(Message& message, bool has_loops, Dice& dice) {
+  const bool shuffles = dice.OneIn(2), records = dice.OneIn(2);
+  const bool chooses = dice.OneIn(has_loops ? 2 : 20);
+  const auto add_loops = [&](auto& request) {
+    const int64_t most = chooses ? dice.Doubling(5) : 0;
+    for (int64_t n = 1; n <= most; ++n) {
+      v1::LoopDerivative& loop = *request.add_loops();
+      loop.set_site("loop" + std::to_string(n));
+      if (dice.OneIn(2)) {
+        loop.set_truncated(dice.Between(0, 3));
+      } else {
+        loop.mutable_implicit()->set_solver(dice.OneIn(2) ? "lu" : "iteration");
+        loop.mutable_implicit()->set_max_iter(dice.Doubling(20));
+      }
+      if (dice.OneIn(2)) break;
+    }
+  };
+  const auto shuffle = [&](v1::Policy& policy) {
+    if (!shuffles) return;
+    const char* const roles[] = {"dynamics", "objective", "solver", "adjoint"};
+    v1::RoleOverride& role = *policy.add_roles();
+    role.set_role(roles[dice.Below(4)]);
+    role.mutable_setting()->set_order("shuffled(" + std::to_string(dice.Below(1000)) + ")");
+  };
+  if (auto* describe =
+          google::protobuf::DynamicCastToGenerated<v1::DescribeProgramRequest>(&message)) {
+    shuffle(*describe->mutable_policy());
+    if (records) describe->set_path(dice.OneIn(2) ? v1::PATH_USE_RECORDED : v1::PATH_USE_FORCED);
+    add_loops(*describe);
+  }
+  if (auto* gradient = google::protobuf::DynamicCastToGenerated<v1::GradientRequest>(&message)) {
+    shuffle(*gradient->mutable_spec()->mutable_policy());
+    gradient->mutable_spec()->mutable_path()->set_record(records);
+    add_loops(*gradient);
+  }
+  if (auto* rollout = google::protobuf::DynamicCastToGenerated<v1::RolloutRequest>(&message)) {
+    shuffle(*rollout->mutable_spec()->mutable_policy());
+    rollout->mutable_spec()->mutable_path()->set_record(records);
+  }
+}
+
 // A list of a request, as long as it wants.
 HostileMessage LongList(Dice& dice) {
   HostileMessage message;
@@ -415,7 +299,7 @@ v1::VjpRequest SomeReversal(Dice& dice, const std::string& handle) {
 }
 
 void LengthenReversal(v1::VjpRequest& request, Dice& dice, std::string& family) {
-  const int64_t n = dice.Doubling(12);
+  const int64_t n = dice.Doubling(16);
   const int64_t what = dice.Below(5);
   for (int64_t i = 0; i < n; ++i) {
     if (what == 0) {
@@ -490,8 +374,14 @@ HostileMessage MakeHostileMessage(uint64_t seed, uint64_t index) {
   };
   std::string family;
   HostileMessage message;
-  const int64_t kind = dice.Below(100);
-  if (kind < 25) {
+  const int64_t kind = dice.Below(120);
+  if (kind >= 100) {
+    const auto program = kind < 112   ? ShapedProgram(dice, family)
+                         : kind < 115 ? CalledProgram(dice, family)
+                         : kind < 118 ? DecidingProgram(dice, family)
+                                      : NestedProgram(dice, family);
+    message = MessageOf(program, dice, [&](Message& sent) { AskMore(sent, kind >= 118, dice); });
+  } else if (kind < 25) {
     message = MessageOf(Woven(dice), dice, as_it_is);
     family = "woven";
   } else if (kind < 55) {

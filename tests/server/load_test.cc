@@ -3,8 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <functional>
+#include <optional>
 #include <regex>
+#include <thread>
 #include <variant>
 
 #include "server/service/request_log.h"
@@ -236,7 +240,7 @@ class Overload : public testing::Test {
   double Rejected() { return server_.Series().at("simgrad_queue_rejected_total{reason=\"full\"}"); }
   const std::string kInFlight = R"(simgrad_rpc_in_flight{grpc_method="Rollout"})";
   double InFlight() { return server_.Series().at(kInFlight); }
-  // Of these the first 64 are told at once, and most of the others are held for a second.
+  // Of these the first 64 are told at once, and most of the others are held for up to three seconds.
   static constexpr int kMany = 600;
 
   RunningServer server_;
@@ -332,7 +336,7 @@ TEST_F(Overload, IsToldBeforeTheCallersTimeIsOver) {
     Rollouts many(server_), hurried(server_);
     many.Start(kMany);
     EXPECT_TRUE(Eventually([&] { return Rejected() == before + kMany; }));
-    hurried.Start(1, std::chrono::milliseconds(900));  // its turn comes in a second
+    hurried.Start(1, std::chrono::milliseconds(900));  // its turn comes later
     return IsQueueFull(hurried.Await().front());
   };
   EXPECT_TRUE(Eventually(is_told));
@@ -397,6 +401,7 @@ class CallersTest : public testing::Test {
     std::ofstream(path_) << "few-token name=few requests=1\n"
                          << "slow-token name=slow instance_steps_per_second=100\n"
                          << "small-token name=small memory_bytes=8388608\n"
+                         << "heavy-token name=heavy weight=3\n"
                          << "nameless-token\n";
     config_.token_file = path_;
   }
@@ -458,6 +463,105 @@ TEST_F(CallersTest, HaveAsMuchMemoryAsTheFileSays) {
   EXPECT_TRUE(AskAs(server, "small-token", BallRollout(3)).status.ok());
   ExpectLimit(AskAs(server, "small-token", BallRollout(3, 50'000)).status, false);
   EXPECT_EQ(Of(server, "rejected_total", R"(caller="small",reason="share")"), 1);
+}
+
+// The request of a caller's call of this number.
+using MakeRequest = std::function<v1::RolloutRequest(int64_t number)>;
+
+// Keeps so many rollouts of a caller open, and counts the answers.
+class OpenRollouts {
+ public:
+  OpenRollouts(RunningServer& server, std::string token, MakeRequest request, int count)
+      : token_(std::move(token)),
+        request_(std::move(request)),
+        stub_(v1::Simgrad::NewStub(server.channel())),
+        calls_(static_cast<size_t>(count)) {
+    for (Call& call : calls_) Begin(call);
+    thread_ = std::thread([this] { Work(); });
+  }
+  ~OpenRollouts() {
+    stops_ = true;
+    thread_.join();
+  }
+  int64_t answered() const { return answered_; }
+
+ private:
+  struct Call {
+    std::optional<grpc::ClientContext> context;
+    std::unique_ptr<grpc::ClientAsyncReader<v1::RolloutResponse>> reader;
+    v1::RolloutResponse message;
+    grpc::Status status;
+    bool ends = false;
+  };
+  void Begin(Call& call) {
+    call.reader = nullptr;  // it refers to the context
+    call.context.emplace();
+    call.context->AddMetadata("authorization", "Bearer " + token_);
+    call.ends = false;
+    call.reader = stub_->PrepareAsyncRollout(&*call.context, request_(begun_++), &queue_);
+    call.reader->StartCall(&call);
+  }
+  void Work() {
+    void* tag = nullptr;
+    bool ok = false;
+    for (size_t open = calls_.size(); open > 0 && queue_.Next(&tag, &ok);) {
+      Call& call = *static_cast<Call*>(tag);
+      if (call.ends) {
+        EXPECT_TRUE(call.status.ok()) << call.status.error_message();
+        ++answered_;
+        stops_ ? static_cast<void>(--open) : Begin(call);
+      } else if (ok) {
+        call.reader->Read(&call.message, &call);
+      } else {
+        call.ends = true;
+        call.reader->Finish(&call.status, &call);
+      }
+    }
+  }
+
+  const std::string token_;
+  const MakeRequest request_;
+  const std::unique_ptr<v1::Simgrad::Stub> stub_;
+  grpc::CompletionQueue queue_;
+  std::vector<Call> calls_;
+  int64_t begun_ = 0;
+  std::atomic<bool> stops_{false};
+  std::atomic<int64_t> answered_{0};
+  std::thread thread_;
+};
+
+// What a caller of weight 3 with 15 rollouts open gets, of that of one of weight 1 with 45.
+double ShareOfTheHeavy(const config::ServerConfig& config, const MakeRequest& request) {
+  RunningServer server(config);
+  const OpenRollouts many(server, "nameless-token", request, 45);
+  const OpenRollouts few(
+      server, "heavy-token", [&](int64_t number) { return request(number + 50'000); }, 15);
+  EXPECT_TRUE(Eventually([&] { return many.answered() > 45 && few.answered() > 15; }));
+  const int64_t many_before = many.answered(), few_before = few.answered();
+  EXPECT_TRUE(Eventually([&] { return many.answered() >= many_before + 200; }));
+  return static_cast<double>(few.answered() - few_before) /
+         static_cast<double>(many.answered() - many_before);
+}
+
+// By requests both would have a third of it, by callers as much as the other.
+TEST_F(CallersTest, ShareTheWorkersByWeightHoweverMuchTheyHaveOpen) {
+  config_.workers = 1;
+  const double share = ShareOfTheHeavy(config_, [](int64_t) { return BallRollout(200, 200); });
+  EXPECT_GE(share, 1.5);
+  EXPECT_LE(share, 6);
+}
+
+// Worlds that no cache has, which the threads that read calls would prepare as they come.
+TEST_F(CallersTest, ShareThePreparationOfSmallWorkByWeightToo) {
+  config_.workers = 2;
+  const double share = ShareOfTheHeavy(config_, [](int64_t number) {
+    v1::RolloutRequest request = BallRollout(1);
+    auto& config = *request.mutable_spec()->mutable_world()->mutable_config();
+    config["max_iter"].set_number(static_cast<double>(number + 1));
+    return request;
+  });
+  EXPECT_GE(share, 1);
+  EXPECT_LE(share, 6);
 }
 
 // ---- One budget ----

@@ -70,8 +70,11 @@ TEST(TokenGate, TellsWhoseTokenItIs) {
 
 TEST(AddressOf, IsThePeerWithoutItsPort) {
   EXPECT_EQ(AddressOf("ipv4:127.0.0.1:5000"), "127.0.0.1");
-  EXPECT_EQ(AddressOf("ipv6:%5B::1%5D:5000"), "::1");
-  EXPECT_EQ(AddressOf("ipv6:[2001:db8::2]:5000"), "2001:db8::2");
+  EXPECT_EQ(AddressOf("ipv6:%5B::1%5D:5000"), "::/64");
+  EXPECT_EQ(AddressOf("ipv6:[2001:db8:0:7::2]:5000"), "2001:db8:0:7::/64");
+  EXPECT_EQ(AddressOf("ipv6:%5B2001:db8:0:7:a::3%5D:5001"), "2001:db8:0:7::/64");
+  EXPECT_EQ(AddressOf("ipv6:%5Bfe80::1%252%5D:5000"), "fe80::/64");
+  EXPECT_EQ(AddressOf("ipv6:[::ffff:127.0.0.1]:5000"), "127.0.0.1");
   EXPECT_EQ(AddressOf("unix:/tmp/socket"), "unix:/tmp/socket");
 }
 
