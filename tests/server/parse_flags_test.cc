@@ -262,8 +262,9 @@ TEST(ParseFlags, HelpNamesEveryActionAndExitCode) {
   for (const char* told : {"  --version ", "  --validate_config ", "  --healthcheck "}) {
     EXPECT_NE(help.find(told), std::string::npos) << told;
   }
+  const std::string codes = help.substr(help.find("Exit codes:"));
   for (int code = 0; code <= 5; ++code) {
-    EXPECT_NE(help.find(" " + std::to_string(code) + " "), std::string::npos) << code;
+    EXPECT_NE(codes.find(" " + std::to_string(code) + " "), std::string::npos) << code;
   }
 }
 
