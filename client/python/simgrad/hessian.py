@@ -122,11 +122,11 @@ class _Differences:
 
     client: Client
     world: World
-    inputs: Mapping[str, Arrays | None]
+    inputs: Mapping[str, Any]
     directions: Mapping[str, Mapping[str, np.ndarray]]
     options: dict[str, Any]
 
-    def at(self, by: float) -> dict[str, dict[str, Any]]:
+    def at(self, by: float) -> dict[str, Any]:
         """The inputs x + by v."""
         moved: dict[str, dict[str, Any]] = {}
         for group, arrays in self.inputs.items():
