@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/config/parse_flags.h"
+#include "server/config/version.h"
 #include "server/healthcheck.h"
 #include "server/serve.h"
 
@@ -28,6 +29,10 @@ int main(int argc, char** argv) {
     std::fputs(config::FlagsHelp().c_str(), stdout);
     return kStopped;
   }
+  if (action == Action::kVersion) {
+    std::printf("simgrad-server %s %s\n", config::kVersion, config::kRevision);
+    return kStopped;
+  }
   // A container's health check is written before anyone knows the server's flags.
   if (action == Action::kHealthCheck && arguments.empty()) {
     arguments = config::FlagsInCommandLine(FirstProcess());
@@ -41,6 +46,11 @@ int main(int argc, char** argv) {
   if (const absl::Status files = service::Server::CheckFiles(*parsed); !files.ok()) {
     return Complain(files, kBadFlags);
   }
-  if (action == Action::kValidateConfig) return kStopped;
+  if (action == Action::kValidateConfig) {
+    for (const std::string& warning : config::Warnings(*parsed)) {
+      std::fprintf(stderr, "simgrad-server: warning: %s\n", warning.c_str());
+    }
+    return kStopped;
+  }
   return Serve(*parsed, [&] { return service::Server::Create(*parsed); });
 }

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "server/config/parse_flags.h"
 #include "server/service/request_log.h"
 
 namespace simgrad::server {
@@ -134,6 +135,9 @@ int Serve(const config::ServerConfig& config,
   gpr_set_log_function(&LogOfGrpc);
 
   service::SetUpLog({LevelNamed(config.log_level), config.log_lines_per_second});
+  for (const std::string& warning : config::Warnings(config)) {
+    service::LogNote(service::LogLevel::kWarning, warning);
+  }
   const auto created = create();
   if (!created.ok()) return Complain(created.status(), kCouldNotStart);
   service::Server& server = **created;

@@ -1,4 +1,4 @@
-"""The metrics that a server exports, as docs/metrics.md lists them, and those still expected.
+"""The metrics that a server exports, as docs/metrics.md lists them.
 
 docs/metrics.md is printed from server/metrics/manifest.cc and held against it by a test, so this is
 the manifest without a compiler.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-
-import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROW = re.compile(r"\| `(?P<name>\w+)` \| (?P<type>\w+) \| (?P<labels>.*?) \| (?P<help>.*?) \|")
@@ -38,11 +36,6 @@ def exported() -> dict[str, Metric]:
     if not found:
         raise ValueError("docs/metrics.md has no table of metrics")
     return found
-
-
-def expected() -> dict[str, str]:
-    """Names of families that no server exports yet, with the reason."""
-    return yaml.safe_load((ROOT / "deploy/expected_metrics.yml").read_text()) or {}
 
 
 def family_of(sample: str, families) -> str:

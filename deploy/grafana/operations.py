@@ -360,6 +360,12 @@ PROCESS_ROW = (
         "cps",
         (Query(rate("simgrad_connections_rejected_total", "reason"), "{{reason}}"),),
     ),
+    Panel(
+        "Failed reloads",
+        "Changed files of TLS or tokens that could not be used, per second; those known before stay in use.",
+        "cps",
+        (Query(rate("simgrad_reload_failures_total", "what"), "{{what}}"),),
+    ),
 )
 
 LOAD = (

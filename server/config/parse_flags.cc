@@ -152,8 +152,8 @@ const std::vector<Flag>& Flags() {
       {"queue_capacity", "64", "requests that may wait",
        Integer(&ServerConfig::queue_capacity, 0, kInt)},
       {"memory_limit_bytes", "0",
-       "memory of all admitted requests; 0: half of the GPUs' or, on the CPU, of the container's "
-       "or machine's",
+       "memory of all admitted requests; 0: on the CPU half of the container's or machine's, on "
+       "GPUs half of theirs, at most three quarters of the container's or machine's",
        SetMemoryLimit},
       {"drain_timeout", "30s", "how long running work may take after SIGTERM",
        Duration(&ServerConfig::drain_timeout, absl::ZeroDuration(), ZeroIs::kZero)},
@@ -327,6 +327,7 @@ std::vector<std::string> FlagsInCommandLine(const std::string& command_line) {
 
 Action TakeAction(std::vector<std::string>& arguments) {
   const std::pair<const char*, Action> actions[] = {{"--help", Action::kHelp},
+                                                    {"--version", Action::kVersion},
                                                     {"--validate_config", Action::kValidateConfig},
                                                     {"--healthcheck", Action::kHealthCheck}};
   for (const auto& [name, action] : actions) {
@@ -348,6 +349,17 @@ absl::StatusOr<ServerConfig> ParseFlags(const std::vector<std::string>& argument
   return config;
 }
 
+std::vector<std::string> Warnings(const ServerConfig& config) {
+  std::vector<std::string> warnings;
+  if (!config.token_file.empty() && !config.HasTls() && !IsLoopback(config.address)) {
+    warnings.push_back(
+        absl::StrCat("--token_file with plaintext on --address=", config.address,
+                     ": tokens travel in the clear, for whoever can read the network; give "
+                     "--tls_certificate and --tls_key"));
+  }
+  return warnings;
+}
+
 std::string FlagsHelp() {
   std::string help = "simgrad-server: simulates and differentiates worlds over gRPC.\n\n";
   for (const Flag& flag : Flags()) {
@@ -357,11 +369,13 @@ std::string FlagsHelp() {
   absl::StrAppend(
       &help,
       "\nInstead of serving, with the same flags:\n"
+      "  --version          prints version and revision, and ends\n"
       "  --validate_config  checks flags and files, and ends\n"
       "  --healthcheck      asks the server on these ports whether it serves, and ends; alone: the "
       "server of this container\n"
       "\nExit codes: 0 drained, 1 could not start (--healthcheck: not serving), 2 bad "
-      "flags or files, 3 drained but work had to be cancelled, 4 the device was lost.\n");
+      "flags or files, 3 drained but work had to be cancelled, 4 the device was lost, 5 the "
+      "checks of the server itself failed.\n");
   return help;
 }
 

@@ -18,14 +18,17 @@ namespace simgrad::server::config {
 absl::StatusOr<ServerConfig> ParseFlags(const std::vector<std::string>& arguments);
 
 // What the process is asked to do, before the flags: serve, or one of the actions that end at once.
-enum class Action { kServe, kHelp, kValidateConfig, kHealthCheck };
+enum class Action { kServe, kHelp, kVersion, kValidateConfig, kHealthCheck };
 
-// Takes --help, --validate_config or --healthcheck out of the arguments.
+// Takes --help, --version, --validate_config or --healthcheck out of the arguments.
 Action TakeAction(std::vector<std::string>& arguments);
 
 // The flags of a simgrad-server in a command line as /proc/PID/cmdline holds it, where an init may
 // stand before the server; none where it is another program's.
 std::vector<std::string> FlagsInCommandLine(const std::string& command_line);
+
+// Allowed, and probably not meant: one sentence each, with what would be better.
+std::vector<std::string> Warnings(const ServerConfig& config);
 
 // One line per flag, with its default.
 std::string FlagsHelp();

@@ -17,7 +17,7 @@ struct ServerConfig {
   int threads = 0;                    // of one rollout; 0: all cores that we may use
   int workers = 0;                    // rollouts that run at once; 0: as `threads`
   int64_t queue_capacity = 64;        // requests that wait
-  int64_t memory_limit_bytes = 0;     // of all admitted requests; 0: half of the device
+  int64_t memory_limit_bytes = 0;     // of all admitted requests; 0: service::DefaultMemoryBudget
   absl::Duration drain_timeout = absl::Seconds(30);
   double near_band_ulps = 8.0;  // margins within are counted as near the boundary
   // Of one message of an answer; more is cut. 4 MiB is gRPC's own default for receiving, so a

@@ -541,6 +541,15 @@ void AddServer(std::vector<Family>& all, const ServerLabels& server) {
                  {},
                  kOne,
                  {}});
+  all.push_back(
+      {"simgrad_reload_failures_total",
+       kCounter,
+       kServer,
+       "Times that changed files of TLS or of tokens could not be used; those known before "
+       "stay in use. Grows with every look at files that stay so.",
+       {"what"},
+       Product({{"certificate", "tokens"}}),
+       {}});
   all.push_back({"process_cpu_seconds_total",
                  kCounter,
                  kProcess,

@@ -96,6 +96,8 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   near_band_ulps = registry_.Gauge("simgrad_termination_near_band_ulps");
   ready = registry_.Gauge("simgrad_ready");
   tls_certificate_expiry = registry_.Gauge("simgrad_tls_certificate_expiry_timestamp_seconds");
+  certificate_reload_failures = registry_.Counter("simgrad_reload_failures_total", {"certificate"});
+  token_reload_failures = registry_.Counter("simgrad_reload_failures_total", {"tokens"});
   loss_scale_ = registry_.Gauge("simgrad_loss_scale");
   loss_scale_.Set(1.0);
   loss_scale_adjustments_ = {registry_.Counter("simgrad_loss_scale_adjustments_total", {"up"}),

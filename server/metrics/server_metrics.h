@@ -80,6 +80,7 @@ class ServerMetrics {
 
   GuardedGauge queue_requests, queue_capacity_requests, near_band_ulps, ready;
   GuardedGauge tls_certificate_expiry;  // Unix seconds; 0 without TLS
+  GuardedCounter certificate_reload_failures, token_reload_failures;
   GuardedHistogram queue_wait_seconds;
   std::map<std::string, GuardedCounter> queue_rejected;   // by reason
   std::array<GuardedCounter, 2> stream_dropped;           // [Dropped]

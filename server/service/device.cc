@@ -38,11 +38,6 @@ int Threads(int wanted) {
   return std::min(processors, ContainerProcessors());
 }
 
-int64_t HostMemoryBytes() {
-  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  return std::min(machine, ContainerMemoryBytes());
-}
-
 Device OpenCpu(const config::ServerConfig& config) {
   Device device;
   device.kind = "cpu";
@@ -139,6 +134,18 @@ absl::StatusOr<Device> OpenDevice(const config::ServerConfig& config) {
   const std::string also = device.note.empty() ? "" : absl::StrCat("; ", device.note);
   device.note = absl::StrCat("--device=auto runs on the CPU: ", why, also);
   return device;
+}
+
+int64_t HostMemoryBytes() {
+  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return std::min(machine, ContainerMemoryBytes());
+}
+
+int64_t DefaultMemoryBudget(const Device& device, int64_t host_memory_bytes) {
+  const int64_t half = device.memory_bytes / 2;
+  if (device.gpus.empty()) return half;
+  // The rest holds the process, its caches and the compiler of kernels.
+  return std::min(half, host_memory_bytes / 4 * 3);
 }
 
 absl::Status Warm(const Device& device) {

@@ -50,6 +50,13 @@ std::map<std::string, std::string> FormatExecutions();
 // Errors: FAILED_PRECONDITION for a device that this build or this machine does not have.
 absl::StatusOr<Device> OpenDevice(const config::ServerConfig& config);
 
+// Bytes of memory that this process may use: the machine's, or its container's where that is less.
+int64_t HostMemoryBytes();
+
+// Bytes of all admitted requests where no flag says so: half of the device's memory. On GPUs, where
+// work that does not fit goes to the host's memory, at most three quarters of `host_memory_bytes`.
+int64_t DefaultMemoryBudget(const Device& device, int64_t host_memory_bytes);
+
 // Compiles the built-in worlds in their default configuration, forward and gradient, for the GPUs.
 absl::Status Warm(const Device& device);
 

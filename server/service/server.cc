@@ -266,8 +266,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->descriptors_ = RaiseDescriptorLimit();
   server->device_ = std::move(opened);
   const Device* const device = &server->device_;
-  const int64_t memory =
-      config.memory_limit_bytes > 0 ? config.memory_limit_bytes : device->memory_bytes / 2;
+  const int64_t memory = config.memory_limit_bytes > 0
+                             ? config.memory_limit_bytes
+                             : DefaultMemoryBudget(*device, HostMemoryBytes());
   const int workers = config.workers > 0 ? config.workers : device->threads;
   server->scheduler_ = std::make_unique<scheduling::Scheduler>(
       scheduling::SchedulerOptions{workers, config.queue_capacity, memory});
@@ -281,6 +282,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->metrics_ = std::make_unique<metrics::ServerMetrics>(
       LabelsOf(*device, callers), WorldLabelsOf(), [device] { return UseOf(*device); },
       [whole = server.get()] { return whole->Load(); });
+  if (server->token_gate_ != nullptr) {
+    server->token_gate_->OnFailedRead(
+        [&failures = server->metrics_->token_reload_failures] { failures.Increment(); });
+  }
   server->metrics_->queue_capacity_requests.Set(static_cast<double>(config.queue_capacity));
   server->metrics_->near_band_ulps.Set(config.near_band_ulps);
 
@@ -368,7 +373,7 @@ void Server::TellExpiry() {
 void Server::WatchCertificate(absl::Duration interval) {
   certificate_watch_ = std::jthread([this, interval](const std::stop_token& stop) {
     do {
-      tls_->Refresh();
+      if (!tls_->Refresh()) metrics_->certificate_reload_failures.Increment();
       TellExpiry();
     } while (!StopsWithin(interval, stop));
   });

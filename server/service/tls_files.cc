@@ -136,7 +136,7 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> TlsFiles::Create(const config::ServerC
   return files;
 }
 
-void TlsFiles::Refresh() {
+bool TlsFiles::Refresh() {
   auto set = ReadTlsSet(config_);
   // Files that are being replaced may be read as a pair that does not fit; a moment later they do.
   if (!set.ok()) set = ReadTlsSet(config_);
@@ -147,14 +147,15 @@ void TlsFiles::Refresh() {
       LogNote(LogLevel::kWarning,
               absl::StrCat(complaint, "; the certificate known before stays in use"));
     }
-    return;
+    return false;
   }
   complaint_.clear();
-  if (*set == current_.set) return;
+  if (*set == current_.set) return true;
   current_ = {*std::move(set), current_.version + 1};
   LogNote(LogLevel::kInfo, absl::StrCat("the TLS files were read again; the certificate expires ",
                                         absl::FormatTime(absl::RFC3339_sec, current_.set.expiry,
                                                          absl::UTCTimeZone())));
+  return true;
 }
 
 absl::Time TlsFiles::expiry() const {

@@ -35,8 +35,9 @@ class TlsFiles {
   // Errors: as ReadTlsSet. The configuration has TLS.
   static absl::StatusOr<std::shared_ptr<TlsFiles>> Create(const config::ServerConfig& config);
 
-  // Takes the files as they are now, if they can be used and differ from the set in force.
-  void Refresh();
+  // Takes the files as they are now, if they differ from the set in force. Returns whether they can be
+  // used.
+  bool Refresh();
   // When the certificate in force expires: the one that is presented, whatever the files hold.
   absl::Time expiry() const;
 

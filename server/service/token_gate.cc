@@ -121,6 +121,7 @@ void TokenGate::ReadIfChanged() {
   if (!status.ok()) {
     // A file that is being written may change once more within the resolution of its time.
     changed_ = std::filesystem::file_time_type::min();
+    failed_read_();
     if (!complained_) {
       LogNote(LogLevel::kWarning,
               absl::StrCat(std::string(status.message()), "; the tokens known before stay good"));

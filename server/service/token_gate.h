@@ -11,10 +11,12 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +46,8 @@ class TokenGate {
 
   // `authorization`: the value of that metadata entry, empty where there is none.
   absl::StatusOr<TokenOwner> Check(const std::string& authorization);
+  // Calls `told` whenever the file is read again and cannot be used. Before the first Check.
+  void OnFailedRead(std::function<void()> told) { failed_read_ = std::move(told); }
   // Names that the file gives, in its order.
   std::vector<std::string> names() const;
 
@@ -65,6 +69,7 @@ class TokenGate {
   std::filesystem::file_time_type changed_;
   absl::Time looked_;
   bool complained_ = false;  // told once of a file that cannot be used
+  std::function<void()> failed_read_ = [] {};
 };
 
 }  // namespace simgrad::server::service

@@ -1,12 +1,18 @@
 """Which server gets what, who is asked again, and which servers do not go together."""
 
+import socket
+import threading
+import time
+
 import grpc
 import numpy as np
 import pytest
-from fake_server import FakeServer, answer, refuse, work, world
+from fake_server import FakeClock, FakeServer, answer, refuse, work, world
 
 import simgrad as sg
-from simgrad.pool.servers import Address, Server, shares
+from simgrad.failure import Kind
+from simgrad.pool import servers as servers_of_pool
+from simgrad.pool.servers import Address, Server, Servers, shares
 from simgrad.v1 import simgrad_pb2
 
 
@@ -161,6 +167,150 @@ def test_a_block_that_is_too_large_for_every_server_is_named(fakes):
         with pytest.raises(sg.ResourceExhausted, match=r"spec.initial\[0\].tensor: the request has"):
             pool.rollout(world(), **rows())
     assert one.calls == 0
+
+
+# ---- Names, and servers that say nothing ----
+
+
+def eventually(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.01)
+
+
+class Silent(Server2):
+    """Says what it is once it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.speaks = threading.Event()
+        self.context = None
+
+    def GetServerInfo(self, request, context):
+        self.infos, self.context = self.infos + 1, context
+        while context.is_active() and not self.speaks.wait(0.01):
+            pass
+        return self.info
+
+
+def test_a_server_that_says_nothing_is_waited_for_once(fakes, monkeypatch):
+    monkeypatch.setattr(servers_of_pool, "_DOWN_SECONDS", 0.0)
+    monkeypatch.setattr(servers_of_pool, "_INFO_SECONDS", 0.2)
+    one, silent = fakes(), Silent()
+    try:
+        with sg.Pool([one.target, silent.target], timeout=60) as pool:
+            assert pool.infos().keys() == {one.target}
+            eventually(lambda: not silent.context.is_active())  # its time was over
+            monkeypatch.setattr(servers_of_pool, "_INFO_SECONDS", 10.0)
+            for _ in range(2):
+                assert pool.infos().keys() == {one.target}
+            eventually(lambda: silent.infos == 2)
+            assert silent.context.is_active()  # nobody waited for it, and nobody asks twice
+            silent.speaks.set()
+            eventually(lambda: pool.infos().keys() == {one.target, silent.target})
+            assert silent.infos == 2
+    finally:
+        silent.stop()
+
+
+def test_a_server_that_says_nothing_is_waited_for_where_there_is_no_other(monkeypatch):
+    monkeypatch.setattr(servers_of_pool, "_DOWN_SECONDS", 0.0)
+    monkeypatch.setattr(servers_of_pool, "_INFO_SECONDS", 0.2)
+    silent = Silent()
+    try:
+        with sg.Pool(silent.target, timeout=60, retry=False) as pool:
+            with pytest.raises(sg.DeadlineExceeded):
+                pool.infos()
+            monkeypatch.setattr(servers_of_pool, "_INFO_SECONDS", 10.0)
+            silent.speaks.set()
+            assert pool.infos().keys() == {silent.target}
+    finally:
+        silent.stop()
+
+
+class Channel:
+    """Of a server that nobody calls."""
+
+    def __init__(self):
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+    def unary_unary(self, *args, **options):
+        return None
+
+    unary_stream = unary_unary
+
+
+@pytest.fixture
+def named(monkeypatch):
+    """(addresses of a name, servers of that name, their clock, (target, host, channel) of what was connected)."""
+    addresses, clock, connected = ["10.0.0.1", "::1"], FakeClock(), []
+
+    def look_up(host, port, type):
+        assert (host, port) == ("sim.lab", 7)
+        if not addresses:
+            raise OSError("no such name")
+        family = lambda ip: socket.AF_INET6 if ":" in ip else socket.AF_INET
+        return [(family(ip), type, 6, "", (ip, port)) for ip in addresses]
+
+    def connect(target, host):
+        connected.append((target, host, Channel()))
+        return connected[-1][2]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return addresses, Servers("dns:///sim.lab:7", connect, clock), clock, connected
+
+
+def targets(servers):
+    return [server.target for server in servers.known()]
+
+
+def test_a_name_is_looked_up_every_five_seconds_and_its_addresses_come_and_go(named):
+    addresses, servers, clock, connected = named
+    assert targets(servers) == ["ipv4:10.0.0.1:7", "ipv6:[::1]:7"]
+    assert {host for _, host, _ in connected} == {"sim.lab"}  # the name in their certificates
+    addresses[:] = ["10.0.0.2", "::1"]
+    clock.time = 4.9
+    assert targets(servers) == ["ipv4:10.0.0.1:7", "ipv6:[::1]:7"]
+    clock.time = 5.0
+    assert targets(servers) == ["ipv6:[::1]:7", "ipv4:10.0.0.2:7"]
+    assert [channel.closed for *_, channel in connected] == [True, False, False]
+
+
+def test_an_address_that_is_gone_is_kept_while_it_works(named):
+    addresses, servers, clock, connected = named
+    busy = servers.known()[0]
+    servers.began(busy)
+    addresses.remove("10.0.0.1")
+    clock.time = 5.0
+    assert busy in servers.known() and not connected[0][2].closed
+    servers.ended(busy)
+    clock.time = 10.0
+    assert busy not in servers.known() and connected[0][2].closed
+
+
+def test_a_name_is_looked_up_at_once_after_a_server_was_lost(named):
+    addresses, servers, _, _ = named
+    lost = servers.known()[0]
+    addresses.append("10.0.0.2")
+    servers.lost(lost, Kind.UNSENT)
+    assert "ipv4:10.0.0.2:7" in targets(servers)
+
+
+def test_while_names_cannot_be_looked_up_what_was_known_stays(named):
+    addresses, servers, clock, _ = named
+    before = targets(servers)
+    addresses.clear()
+    clock.time = 5.0
+    assert targets(servers) == before
+
+
+def test_a_name_server_of_ones_own_is_refused():
+    with pytest.raises(ValueError, match="would be one server to a pool; dns:///host:port is all addresses"):
+        sg.Pool("dns://10.0.0.53/sim.lab:7")
 
 
 # ---- Shares ----

@@ -18,11 +18,5 @@ def exported():
 
 
 @pytest.fixture(scope="session")
-def expected():
-    """Families that rules and panels speak of and no server exports yet, with the reason."""
-    return metric_manifest.expected()
-
-
-@pytest.fixture(scope="session")
 def rules_text():
     return (ROOT / "deploy/prometheus/simgrad.rules.yml").read_text()

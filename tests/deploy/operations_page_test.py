@@ -1,10 +1,12 @@
 """docs/operations.md says nothing that is not there: panels, flags, values, files, alerts."""
 
+import importlib.metadata
 import json
 import re
+import subprocess
 
 import yaml
-from live_server import ROOT
+from live_server import BINARY, ROOT
 from server_flags import server_flags
 from simgrad import command_line
 
@@ -46,6 +48,14 @@ def test_flags_exist():
     others = {"namespace", "set", "from", "create", "reuse", "build", "previous", "short", "reset"}
     named = set(re.findall(r"--([a-z_]+)\b", CLIENT_COMMAND.sub("", PAGE))) - others
     assert {"drain_timeout", "near_band_ulps"} <= named <= server_flags()
+
+
+def test_the_server_tells_its_version_and_ends():
+    assert "`simgrad-server --version` prints version and revision" in PAGE
+    told = subprocess.run([str(BINARY), "--version"], capture_output=True, text=True, timeout=60)
+    version = importlib.metadata.version("simgrad")
+    assert told.returncode == 0
+    assert re.fullmatch(rf"simgrad-server {re.escape(version)} [\w-]+\n", told.stdout)
 
 
 def test_commands_of_the_client_parse():

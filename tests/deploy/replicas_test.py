@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import simgrad as sg
 from live_prometheus import wait_until
-from live_server import LiveServer
+from live_server import LiveServer, on_one_port
 from name_server import NameServer
 
 
@@ -62,16 +62,6 @@ def test_a_replica_that_ends_takes_no_further_calls_with_it(replicas):
         for _ in range(4):
             assert np.isfinite(rollout(client).state["y"]).all()
         assert calls(replicas[1]) > 4
-
-
-def on_one_port(*flags):
-    """Two servers with one port, as pods have it, on two addresses of loopback."""
-    while True:
-        first = LiveServer("--address=127.0.0.1", *flags)
-        try:
-            return [first, LiveServer("--address=127.0.0.2", f"--port={first.port}", *flags)]
-        except RuntimeError:  # another process has that port there
-            first.stop()
 
 
 @contextlib.contextmanager

@@ -61,33 +61,62 @@ def height(x):
     return x
 
 
-def test_a_step_across_a_branch_is_made_smaller_and_what_stays_across_is_told(client):
-    # The first is half a thousandth from the branch; the second stands on it: no step is small enough.
-    x = np.array([1.0005, 1.0, 3.0])
-    made = client.hessian_vector(
-        kinked,
-        {"initial": {"x": np.ones(3)}},
-        steps=1,
-        initial={"x": x},
-        objective="height",
-        policy="f64",
-        step=1e-2,
+def curvature(client, x, **options):
+    """Of `kinked` along x, by a step that reaches across the branch from 1.0005 and from 1."""
+    sent = dict(steps=1, initial={"x": x}, objective="height", step=1e-2)
+    return client.hessian_vector(
+        kinked, {"initial": {"x": np.ones(len(x))}}, **{**sent, "policy": "f64", **options}
     )
-    assert made.same_path.tolist() == [True, False, True]
-    assert made.step == 1e-2 / 8**3
+
+
+# The first is half a thousandth from the branch; the second stands on it: no step is small enough.
+NEAR = np.array([1.0005, 1.0, 3.0])
+
+
+@pytest.mark.parametrize("diagnostics", ["off", "summary"])
+def test_a_step_across_a_branch_follows_the_path_of_the_centre(client, diagnostics):
+    made = curvature(client, NEAR, diagnostics=diagnostics)
+    assert made.forced and made.same_path.tolist() == [False, False, True]
+    assert made.step == 1e-2 and made.evaluations == 3
+    # The second takes the other branch: x k > 1 does not hold at 1.
+    np.testing.assert_allclose(made.initial["x"], [2.0, -2.0, 2.0], rtol=1e-9)
+    assert "1 of 3 instances on the same path, the others made to follow it" in repr(made)
+    alone = curvature(client, NEAR[2:])
+    assert alone.same_path.all() and "made to follow" not in repr(alone)
+
+
+def test_a_path_that_is_given_is_followed_by_all_three(client):
+    other = client.rollout(
+        kinked, steps=1, initial={"x": np.full(3, 0.5)}, objective="height", policy="f64", path=True
+    ).path
+    made = curvature(client, NEAR, path=other)
+    assert made.forced and made.same_path.tolist() == [False, False, False]
+    np.testing.assert_allclose(made.initial["x"], -2.0, rtol=1e-9)
+    np.testing.assert_allclose(made.gradient.initial["x"], -2.0 * NEAR, rtol=1e-15)
+
+
+def test_where_no_path_can_be_followed_the_step_is_made_smaller_and_what_stays_across_is_told(client):
+    # Forced runs are refused where roundings are random.
+    random = sg.Policy("f64").role("objective", format="f32", rounding="stochastic")
+    made = curvature(client, NEAR, policy=random)
+    assert not made.forced and made.same_path.tolist() == [True, False, True]
+    assert made.step == 1e-2 / 8**3 and made.evaluations == 9
     np.testing.assert_allclose(made.initial["x"][[0, 2]], 2.0, rtol=1e-7)
     assert abs(made.initial["x"][1]) > 100  # a jump by a step is no curvature
-    near = client.hessian_vector(
-        kinked,
-        {"initial": {"x": np.ones(1)}},
-        steps=1,
-        initial={"x": x[:1]},
-        objective="height",
-        policy="f64",
-        step=1e-2,
-    )
+    near = curvature(client, NEAR[:1], policy=random)
     # 1e-2 and an eighth of it cross the branch; the next does not.
     assert near.same_path.all() and near.step == 1e-2 / 64 and near.evaluations == 7
+
+
+def test_a_path_that_is_no_request_any_more_is_not_followed(start):
+    x, options = np.linspace(0.1, 0.4, 1400), {"steps": 60, "step": 1e-6}
+    with sg.Client(start("--max_request_bytes=65536").target, timeout=60) as client:
+        made = curvature(client, x, **options)  # its path takes a byte for each instance and step
+        assert not made.forced and made.same_path.all() and made.evaluations == 3
+        assert curvature(client, x[:100], **options).forced
+        taken = client.rollout(kinked, steps=60, initial={"x": x}, path=True).path
+        with pytest.raises(sg.ResourceExhausted, match="path.forced.decisions: the request has"):
+            client.rollout(kinked, steps=60, initial={"x": x}, path=taken)
 
 
 @pytest.mark.parametrize(

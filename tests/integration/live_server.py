@@ -68,3 +68,13 @@ class LiveServer:
         self.process.stdout.close()
         self.log.close()
         return code
+
+
+def on_one_port(*flags):
+    """Two servers with one port, as pods have it, on two addresses of loopback."""
+    while True:
+        first = LiveServer("--address=127.0.0.1", *flags)
+        try:
+            return [first, LiveServer("--address=127.0.0.2", f"--port={first.port}", *flags)]
+        except RuntimeError:  # another process has that port there
+            first.stop()

@@ -1,13 +1,16 @@
 """A pool of servers answers as one server does, to the bit, whatever becomes of its servers."""
 
+import contextlib
 import os
 import signal
+import socket
 import time
 
 import numpy as np
 import pytest
 import stand_in_gpu
-from live_server import LiveServer
+from certificates import Authority
+from live_server import LiveServer, on_one_port
 from same_bits import unequal
 
 import simgrad as sg
@@ -444,6 +447,74 @@ def test_a_pool_finds_the_addresses_of_a_name(servers, one):
     with sg.Pool(f"dns:///localhost:{port}", timeout=60) as pool:
         assert f"ipv4:127.0.0.1:{port}" in pool.infos()
         assert unequal(one.rollout(BALL, **ball()), pool.rollout(BALL, **ball())) == []
+
+
+@contextlib.contextmanager
+def of_one_name(monkeypatch, *flags, **how):
+    """(pool of the name localhost, its addresses, two servers); the first address alone is there at first."""
+    running, addresses = on_one_port(*FLAGS, *flags), ["127.0.0.1"]
+    found = lambda host, port, type: [(socket.AF_INET, type, 6, "", (ip, port)) for ip in addresses]
+    monkeypatch.setattr("simgrad.pool.servers.socket.getaddrinfo", found)
+    monkeypatch.setattr("simgrad.pool.servers._FRESH_SECONDS", 0.0)
+    try:
+        name = f"dns:///localhost:{running[0].port}"
+        with sg.Pool(name, timeout=60, most_instances=1024, **how) as pool:
+            yield pool, addresses, running
+    finally:
+        for server in running:
+            server.stop()
+
+
+def test_addresses_of_a_name_come_and_go(monkeypatch, one):
+    call = lambda client: client.rollout(BALL, **ball())
+    with of_one_name(monkeypatch) as (pool, addresses, running):
+        names = [f"ipv4:127.0.0.{i}:{running[0].port}" for i in (1, 2)]
+        assert pool.infos().keys() == {names[0]}
+        addresses.append("127.0.0.2")
+        assert pool.infos().keys() == {*names}
+        assert unequal(call(one), call(pool)) == []
+        addresses.remove("127.0.0.1")
+        running[0].stop()
+        answer = call(pool)
+        assert answer.tries == 1 and unequal(call(one), answer) == []  # nobody asks where no server is
+        assert pool.infos().keys() == {names[1]}
+
+
+def test_a_certificate_is_for_the_name_that_addresses_were_found_by(monkeypatch, one, tmp_path):
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")  # for localhost and 127.0.0.1
+    flags = (f"--tls_certificate={certificate}", f"--tls_key={key}")
+    trusted = {"credentials": sg.tls(authority.certificate)}
+    with of_one_name(monkeypatch, *flags, **trusted) as (pool, addresses, running):
+        addresses[:] = ["127.0.0.2"]
+        assert pool.infos().keys() == {f"ipv4:127.0.0.2:{running[1].port}"}
+        call = lambda client: client.rollout(BALL, **ball(steps=3))
+        assert unequal(call(one), call(pool)) == []
+        with sg.Pool(f"127.0.0.2:{running[1].port}", retry=False, **trusted) as by_address:
+            with pytest.raises(sg.Unavailable):
+                by_address.infos()
+
+
+FEW = ball(steps=4, objective="final_height")
+FEW["initial"] = {name: field[:600] for name, field in FEW["initial"].items()}
+
+
+def test_a_comparison_over_a_pool_is_that_of_one_server(one, pool):
+    compared = lambda client: client.compare(CLAMPED, **FEW, policies=("f64", "bf16_unsafe"))
+    assert str(compared(one).why) == str(compared(pool).why)
+
+
+def test_a_sensitivity_over_a_pool_is_that_of_one_server(one, pool):
+    varied = lambda client: client.sensitivity(CLAMPED, **FEW, runs=2, orders=False)
+    assert unequal(varied(one), varied(pool)) == []
+
+
+@pytest.mark.long
+def test_a_search_over_a_pool_finds_what_it_finds_with_one_server(one, pool):
+    tuned = lambda client: client.tune(
+        CLAMPED, **FEW, bound=0.1, formats=("f64", "f32"), roles=["dynamics"], sites=[]
+    )
+    assert repr(tuned(one)) == repr(tuned(pool))
 
 
 def test_a_pool_follows_a_function_that_gives_its_targets(servers, one):

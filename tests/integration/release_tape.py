@@ -1,8 +1,9 @@
 """What the client and the server of a release said to each other, kept as bytes.
 
-Records tests/data/releases/VERSION.json: anew until that version is released, and never after.
+Records tests/data/releases/VERSION.json: anew until that version is released, and never after. Where calls are
+named, these alone are recorded, and the others stay as they are.
 
-usage: .venv/bin/python tests/integration/release_tape.py VERSION
+usage: .venv/bin/python tests/integration/release_tape.py VERSION [CALL...]
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import simgrad as sg
 
 FOLDER = ROOT / "tests/data/releases"
 SERVICE = "/simgrad.v1.Simgrad/"
-STREAMS = ("Rollout", "Gradient")
+STREAMS = ("Rollout", "Gradient", "Vjp")
 
 
 def _ball(n=3):
@@ -71,11 +72,20 @@ def _call_own_world(client):
     return client.gradient(pendulum, objective="final_energy", **asked)
 
 
+def _call_kept(client):
+    world = sg.World("bouncing_ball", contact="projection", clamp=False)
+    kept = client.rollout(world, steps=40, initial=_ball(), params={"k": 0.5}, keep=True)
+    made = kept.vjp({"state": {"y": np.ones((3, 1))}}, wrt=["k", "y"])
+    assert not made.replayed
+    return made
+
+
 CALLS = {
     "toi": _call_toi,
     "bf16": _call_bf16,
     "projection": _call_projection,
     "own_world": _call_own_world,
+    "kept": _call_kept,
 }
 
 
@@ -159,8 +169,8 @@ def _text(message: bytes) -> str:
     return base64.b64encode(message).decode()
 
 
-def record(target) -> dict:
-    """What every call said and was answered, and the bits that came of it."""
+def record(target, calls=tuple(CALLS)) -> dict:
+    """What these calls said and were answered, and the bits that came of it."""
     upstream, tape = Upstream(target), {}
 
     def taped(exchanges):
@@ -172,21 +182,22 @@ def record(target) -> dict:
 
         return answer
 
-    for name, call in CALLS.items():
+    for name in calls:
         exchanges: list[dict] = []
         with between(taped(exchanges)) as standing, sg.Client(standing.target, timeout=120) as client:
-            tape[name] = {"bits": bits(call(client)), "exchanges": exchanges}
+            tape[name] = {"bits": bits(CALLS[name](client)), "exchanges": exchanges}
     upstream.close()
     return tape
 
 
-def main(version: str) -> None:
-    server = LiveServer()
+def main(version: str, *calls: str) -> None:
+    file = pathlib.Path(FOLDER / f"{version}.json")
+    tape = json.loads(file.read_text()) if calls else {}
+    server = LiveServer("--replica=release")
     try:
-        tape = record(server.target)
+        tape |= record(server.target, calls or tuple(CALLS))
     finally:
         server.stop()
-    file = pathlib.Path(FOLDER / f"{version}.json")
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(tape, indent=1) + "\n")
 

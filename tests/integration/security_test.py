@@ -153,6 +153,7 @@ class TestTls:
         key.write_bytes(first[1].read_bytes())
         server = start(*tls_flags((certificate, key)), "--tls_reload_interval=1s")
         before = expiry(server)
+        assert failed_reloads(server) == {"certificate": 0, "tokens": 0}
 
         def served():
             return answers(server.target, credentials=sg.tls(authority.certificate))
@@ -167,6 +168,8 @@ class TestTls:
             eventually(lambda told=told: any(told in line["message"] for line in notes(server)))
             complaints.append(told)
             assert served() and expiry(server) == before
+            failed = failed_reloads(server)
+            assert failed["certificate"] >= len(complaints) and failed["tokens"] == 0
         certificate.write_bytes(second[0].read_bytes())
         key.write_bytes(second[1].read_bytes())
         eventually(lambda: expiry(server) > before)
@@ -195,6 +198,12 @@ def expiry(server):
             if line.startswith("simgrad_tls_certificate_expiry_timestamp_seconds "):
                 return float(line.split()[1])
     raise AssertionError("no such metric")
+
+
+def failed_reloads(server):
+    """Of files that changed, by what they hold."""
+    told = re.findall(r'simgrad_reload_failures_total\{what="(\w+)"\} (\d+)', scrape(server))
+    return {what: int(count) for what, count in told}
 
 
 class TestTokens:
@@ -268,9 +277,11 @@ class TestTokens:
         tokens.write_text("new\n")
         eventually(lambda: answers(server.target, token="new"))
         assert not answers(server.target, token="old")
+        assert failed_reloads(server) == {"certificate": 0, "tokens": 0}
         tokens.write_text("\n") if breaks == "emptied" else tokens.unlink()
         # The server looks at the file when it is called.
         eventually(lambda: answers(server.target, token="new") and told())
+        assert failed_reloads(server)["tokens"] >= 1 and failed_reloads(server)["certificate"] == 0
         assert not answers(server.target, token="")
         tokens.write_text("newest\n")
         eventually(lambda: answers(server.target, token="newest"))
@@ -309,6 +320,21 @@ class TestExposure:
             [BINARY, "--validate_config", *swapped], capture_output=True, text=True
         )
         assert ended.returncode == 2 and "must be the key of the certificate" in ended.stderr
+
+    def test_tokens_in_the_clear_are_warned_of(self, tmp_path, start):
+        tokens = tmp_path / "tokens"
+        tokens.write_text("alpha\n")
+        flags = [f"--token_file={tokens}", "--address=0.0.0.0", "--allow_insecure=true"]
+        told = "tokens travel in the clear"
+        for given, warned in ((flags, True), (flags[:1], False)):
+            ended = subprocess.run(
+                [BINARY, "--validate_config", *given], capture_output=True, text=True
+            )
+            assert ended.returncode == 0 and (told in ended.stderr) is warned
+        server = start(*flags)
+        eventually(
+            lambda: any(told in n["message"] and n["level"] == "warning" for n in notes(server))
+        )
 
     def test_the_health_port_is_plaintext_and_has_health_alone(
         self, server_files, start, free_port

@@ -8,6 +8,8 @@
 #include <map>
 #include <string>
 
+#include "server/service/device.h"
+
 namespace simgrad::server::service {
 namespace {
 
@@ -69,6 +71,20 @@ TEST_F(ContainerLimits, AVersion1QuotaOfMinusOneIsNone) {
            {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"},
            {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}});
   EXPECT_EQ(ContainerProcessors(root_), kNoProcessorLimit);
+}
+
+TEST_F(ContainerLimits, AGpuServersBudgetLeavesAQuarterOfItsContainer) {
+  Machine({{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/memory.max", "8589934592\n"}});
+  Device gpu;
+  gpu.kind = "cuda";
+  gpu.memory_bytes = int64_t{80} << 30;
+  gpu.gpus.resize(1);
+  EXPECT_EQ(DefaultMemoryBudget(gpu, ContainerMemoryBytes(root_)), int64_t{6} << 30);
+  EXPECT_EQ(DefaultMemoryBudget(gpu, kNoMemoryLimit), int64_t{40} << 30);
+  Device cpu;
+  cpu.kind = "cpu";
+  cpu.memory_bytes = ContainerMemoryBytes(root_);
+  EXPECT_EQ(DefaultMemoryBudget(cpu, cpu.memory_bytes), int64_t{4} << 30);
 }
 
 }  // namespace

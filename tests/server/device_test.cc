@@ -55,6 +55,17 @@ TEST(LostDevice, FailsTheWorkAsDeviceLostAndIsSeenInHealthAndMetrics) {
   EXPECT_EQ(series.at(R"(simgrad_gpu_busy_seconds_total{gpu="0"})"), 1.5);
 }
 
+TEST(MemoryBudget, AServerOnAGpuTakesNoMoreThanTheHostCanHold) {
+  service::Device device = DeviceOf(std::make_shared<LostGpu>());
+  device.memory_bytes = int64_t{1} << 50;
+  const int64_t budget = service::DefaultMemoryBudget(device, service::HostMemoryBytes());
+  config::ServerConfig config = FreePorts();
+  config.memory_limit_bytes = 0;
+  RunningServer server(service::Server::Create(config, std::move(device)));
+  EXPECT_LT(budget, service::HostMemoryBytes());
+  EXPECT_EQ(server.Series().at("simgrad_memory_limit_bytes"), static_cast<double>(budget));
+}
+
 v1::DescribeProgramResponse Described(RunningServer& server, const v1::RolloutSpec& spec,
                                       bool adjoint) {
   v1::DescribeProgramRequest request;

@@ -129,6 +129,28 @@ TEST(ParseFlags, AnActionIsTakenOutOfTheFlags) {
   EXPECT_EQ(TakeAction(arguments), Action::kServe);
 }
 
+TEST(ParseFlags, TheVersionIsAskedForWithoutServing) {
+  std::vector<std::string> arguments = {"--version"};
+  EXPECT_EQ(TakeAction(arguments), Action::kVersion);
+  EXPECT_TRUE(arguments.empty());
+}
+
+TEST(Warnings, TokensInTheClearBeyondLoopbackAreWarnedOf) {
+  const std::vector<std::string> open = {"--token_file=t", "--address=0.0.0.0",
+                                         "--allow_insecure=true"};
+  const std::vector<std::string> warnings = Warnings(*ParseFlags(open));
+  ASSERT_EQ(warnings.size(), 1u);
+  for (const char* told : {"--token_file", "--address=0.0.0.0", "--tls_certificate"}) {
+    EXPECT_NE(warnings[0].find(told), std::string::npos) << warnings[0];
+  }
+  const std::vector<std::vector<std::string>> fine = {
+      {"--token_file=t"},
+      {"--address=0.0.0.0", "--allow_insecure=true"},
+      {"--token_file=t", "--address=0.0.0.0", "--tls_certificate=a", "--tls_key=b",
+       "--allow_insecure_metrics=true"}};
+  for (const auto& arguments : fine) EXPECT_TRUE(Warnings(*ParseFlags(arguments)).empty());
+}
+
 struct BadFlag {
   const char* argument;
   const char* told;  // part of the message
@@ -232,6 +254,17 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
                            "--log_level",
                            "--log_lines_per_second"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
+  }
+}
+
+TEST(ParseFlags, HelpNamesEveryActionAndExitCode) {
+  const std::string help = FlagsHelp();
+  for (const char* told : {"  --version ", "  --validate_config ", "  --healthcheck "}) {
+    EXPECT_NE(help.find(told), std::string::npos) << told;
+  }
+  const std::string codes = help.substr(help.find("Exit codes:"));
+  for (int code = 0; code <= 5; ++code) {
+    EXPECT_NE(codes.find(" " + std::to_string(code) + " "), std::string::npos) << code;
   }
 }
 

@@ -67,6 +67,9 @@ def test_servers_of_a_cluster_have_the_bits_of_one_and_survive_a_killed_actor(cl
         assert len(answer.request_id.split(", ")) >= NODES
         assert unequal(call(one), answer) == []
 
+        sent = work(steps=20, objective="final_height")
+        kept = pool.rollout(BALL, **sent, keep=True)
+        assert kept.vjp().reused
         killed = ray.get(pool.actors[1].target.remote())
         steps = dict(steps=2000, chunk_steps=50)
         stream = pool.rollout_stream(BALL, **work(**steps))
@@ -80,7 +83,37 @@ def test_servers_of_a_cluster_have_the_bits_of_one_and_survive_a_killed_actor(cl
         assert killed not in now and len(now & targets) == NODES - 1
         assert unequal(call(one), call(pool)) == []
         eventually(lambda: set(pool.infos()) == now)
+        again = kept.vjp()  # the shard of the server that is gone is simulated again
+        assert again.replayed and unequal(answer, again) == []
     eventually(lambda: not any(map(is_listening, now)))
+
+
+def server_of(actor):
+    """The process of an actor's server."""
+    found, processes = [], [ray.get(actor.pid.remote())]
+    while processes:
+        process = pathlib.Path("/proc", str(processes.pop()))
+        if process.joinpath("cmdline").read_bytes().split(b"\0")[0].endswith(b"simgrad-server"):
+            found.append(process)
+        for task in process.joinpath("task").iterdir():
+            processes += map(int, task.joinpath("children").read_text().split())
+    (server,) = found
+    return server
+
+
+def test_a_server_sees_the_gpus_that_ray_gave_its_actor_and_no_others(cluster):
+    """Ray deals out GPUs by number, whether or not there are any."""
+    node = cluster.add_node(num_cpus=0, num_gpus=2)
+    try:
+        with sg.ray.Pool(servers=2, num_gpus=1, num_cpus=0, **OPTIONS) as pool:
+            seen = set()
+            for actor in pool.actors:
+                entries = server_of(actor).joinpath("environ").read_bytes().split(b"\0")
+                environment = dict(entry.partition(b"=")[::2] for entry in entries)
+                seen.add(environment[b"CUDA_VISIBLE_DEVICES"])
+            assert seen == {b"0", b"1"}
+    finally:
+        cluster.remove_node(node)
 
 
 def test_the_example_trains_to_the_bits_of_one_server(cluster, one):

@@ -424,8 +424,10 @@ class Client:
           vector: the direction in which inputs move, by group and name, each of the shape that is sent:
             {"params": {"k": 1.0}}.
           step: h; default: eps^(1/3) max(|x|, 1) / max|v|, a power of two, eps of role dynamics.
-          tries: how many steps are tried, each an eighth of the one before, until x + h v and x - h v
-            take the path of x in every instance.
+          tries: where x + h v and x - h v cannot be made to follow the path of x (it is too large or has
+            decisions that cannot be recorded, roundings are random): how many steps are tried, each an
+            eighth of the one before, until they take it by themselves in every instance.
+          path: a Path that all three follow; default: that of x.
         Accuracy: h^2 times a third of the third derivative by v, and eps |g| / h. In f64 with the
           default step about ten digits; ask for policy="f64" where the curvature matters.
         Errors: those of `gradient`; ValueError for a vector that does not fit what is sent.

@@ -2,19 +2,19 @@
 
     H v = (g(x + h v) - g(x - h v)) / 2h + O(h^2)
 
-A gradient is that of the program that ran. Where x + h v or x - h v takes another path than x, the
-difference is no derivative of anything: the step is made smaller until all paths agree, and the
-answer says for which instances they do.
+A gradient is that of the program that ran. Along different paths the difference is no derivative of
+anything, so x + h v and x - h v are made to follow the path of x. Where a path cannot be followed
+(docs/python.md, "Paths"), they run freely, and the step is made smaller until all paths agree.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Mapping
 
 import numpy as np
 
-from simgrad import summary
+from simgrad import errors, path, summary
 from simgrad.arrays import Bits, PerStep
 from simgrad.request import Arrays
 from simgrad.results import Gradient
@@ -27,6 +27,8 @@ GROUPS = ("initial", "params", "controls")
 # Spacing of the numbers from 1 on, by the format of role dynamics.
 _EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 _SMALLER = 8.0
+# Options of `gradient` that a rollout does not take, or that do not bear on its path.
+_OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops", "return_tree", "weights")
 
 
 @dataclass(repr=False)
@@ -37,8 +39,9 @@ class HessianVector:
       initial, params, controls: H v by input name, each with the shape of the input that was sent.
       gradient: the answer at x itself.
       step: h, by which v was multiplied.
-      same_path: [N] bool: whether x + h v and x - h v take the path of x. Rows of instances where they
-        do not, and sums over instances among which there are some, are no derivatives.
+      same_path: [N] bool: whether x + h v and x - h v take the path of x by themselves.
+      forced: whether they were made to follow it. False: rows of instances whose `same_path` is False, and
+        sums over instances among which there are some, are no derivatives.
       evaluations: gradients that were asked for.
     """
 
@@ -48,6 +51,7 @@ class HessianVector:
     gradient: Gradient
     step: float
     same_path: np.ndarray
+    forced: bool
     evaluations: int
 
     def __repr__(self) -> str:
@@ -106,6 +110,80 @@ def _chosen_step(
     return float(2.0 ** np.round(np.log2(step)))
 
 
+def _is_too_large(error: errors.SimgradError) -> bool:
+    """Whether a message was refused for its size, by the client or, without a reason, by gRPC. Where the path
+    is not what makes it large, the request without one is refused too."""
+    return isinstance(error, errors.ResourceExhausted) and error.reason in ("", "LIMIT_EXCEEDED")
+
+
+@dataclass
+class _Differences:
+    """Gradients around x, in the direction of the vector."""
+
+    client: Client
+    world: World
+    inputs: Mapping[str, Any]
+    directions: Mapping[str, Mapping[str, np.ndarray]]
+    options: dict[str, Any]
+
+    def at(self, by: float) -> dict[str, Any]:
+        """The inputs x + by v."""
+        moved: dict[str, dict[str, Any]] = {}
+        for group, arrays in self.inputs.items():
+            moved[group] = dict(arrays or {})
+            for name, direction in self.directions.get(group, {}).items():
+                moved[group][name] = _shifted(moved[group][name], direction, by)
+        return moved
+
+    def centre(self, along: bool | path.Path) -> Gradient:
+        """The gradient at x, with its path where the server can tell it."""
+        try:
+            return self.client.gradient(self.world, **self.inputs, path=along, **self.options)
+        except errors.SimgradError as error:
+            if along is not True or not path.is_refused(error):
+                raise
+        return self.client.gradient(self.world, **self.inputs, **self.options)
+
+    def along(self, taken: path.Path, step: float) -> tuple[Gradient, Gradient, np.ndarray]:
+        """Gradients at x + h v and x - h v, both along a path, and which instances take it by themselves."""
+        options = {**self.options, "diagnostics": "summary"}  # it tells where tests disagree
+        above, below = (
+            self.client.gradient(self.world, **self.at(by), path=taken, **options)
+            for by in (step, -step)
+        )
+        same = np.ones(above.ok.shape, bool)
+        for by, gradient in ((step, above), (-step, below)):
+            if any(site.count.any() for site in gradient.forced.values()):
+                same &= taken.first_difference(self._free(by)).step < 0
+        return above, below, same
+
+    def _free(self, by: float) -> path.Path:
+        """The path that x + by v takes by itself."""
+        own = {k: v for k, v in self.options.items() if k not in _OF_GRADIENTS}
+        options = {**own, "diagnostics": "off", "record": ()}
+        found = self.client.rollout(self.world, **self.at(by), path=True, **options).path
+        assert found is not None  # the path of x was told
+        return found
+
+    def freely(
+        self, centre: Gradient, step: float, tries: int
+    ) -> tuple[Gradient, Gradient, np.ndarray, float, int]:
+        """Gradients at x + h v and x - h v by an h at which all paths agree, or the last one tried; which
+        instances agree; h; how many were tried."""
+        for tried in range(1, tries + 1):
+            above, below = (
+                self.client.gradient(self.world, **self.at(by), **self.options)
+                for by in (step, -step)
+            )
+            same = (above.path_signatures == centre.path_signatures) & (
+                below.path_signatures == centre.path_signatures
+            )
+            if same.all() or tried == tries:
+                break
+            step /= _SMALLER
+        return above, below, same, step, tried
+
+
 def hessian_vector(
     client: Client,
     world: World,
@@ -121,28 +199,23 @@ def hessian_vector(
     if step is not None and not (np.isfinite(step) and step > 0):
         raise ValueError(f"step {step}: must be finite and above 0")
     directions = _directions(inputs, vector)
-    ask: Callable[..., Gradient] = client.gradient
-    centre = ask(world, **inputs, **options)
+    asked = options.pop("path", False)
+    given = asked if isinstance(asked, path.Path) else None
+    around = _Differences(client, world, inputs, directions, options)
+    centre = around.centre(True if given is None else given)
     if step is None:
         format = centre.program.policy.roles["dynamics"].format
         step = _chosen_step(inputs, directions, _EPSILON[format])
-
-    def at(by: float) -> Gradient:
-        moved: dict[str, dict[str, Any]] = {}
-        for group, arrays in inputs.items():
-            moved[group] = dict(arrays or {})
-            for name, direction in directions.get(group, {}).items():
-                moved[group][name] = _shifted(moved[group][name], direction, by)
-        return ask(world, **moved, **options)
-
-    for tried in range(1, tries + 1):
-        above, below = at(step), at(-step)
-        same = (above.path_signatures == centre.path_signatures) & (
-            below.path_signatures == centre.path_signatures
-        )
-        if same.all() or tried == tries:
-            break
-        step /= _SMALLER
+    taken, forced, tried = given or centre.path, False, 0
+    if taken is not None:
+        try:
+            above, below, same = around.along(taken, step)
+            forced, tried = True, 1
+        except errors.SimgradError as error:
+            if given is not None or not (path.is_refused(error) or _is_too_large(error)):
+                raise
+    if not forced:
+        above, below, same, step, tried = around.freely(centre, step, tries)
     products = {
         group: {
             name: (np.asarray(g, np.float64) - getattr(below, group)[name]) / (2 * step)
@@ -151,5 +224,10 @@ def hessian_vector(
         for group in GROUPS
     }
     return HessianVector(
-        **products, gradient=centre, step=step, same_path=same, evaluations=1 + 2 * tried
+        **products,
+        gradient=centre,
+        step=step,
+        same_path=same,
+        forced=forced,
+        evaluations=1 + 2 * tried,
     )

@@ -11,6 +11,7 @@ from typing import Any, Iterable, Mapping
 
 import numpy as np
 
+from simgrad import errors
 from simgrad.diagnostics import EventTrace
 from simgrad.v1 import program_pb2, simgrad_pb2, tensor_pb2
 
@@ -293,6 +294,13 @@ def options_of(path: "bool | Path") -> simgrad_pb2.PathOptions | None:
     if not isinstance(path, bool):
         raise TypeError(f"path is True, to record it, or a simgrad.Path to follow, not {path!r}")
     return simgrad_pb2.PathOptions(record=True) if path else None
+
+
+def is_refused(error: errors.SimgradError) -> bool:
+    """Whether a server refuses a path (too large, decisions that cannot be recorded, random roundings), or is
+    too old to know of paths."""
+    unknown = error.field == "spec" and "has unknown field" in str(error)
+    return unknown or error.field.startswith("spec.path")
 
 
 def path_use(options: simgrad_pb2.PathOptions) -> int:

@@ -274,6 +274,7 @@ def _parts(message: Any) -> list[tuple[str, int]]:
         for name in ("initial", "params", "controls", "data"):
             add(prefix + name, getattr(spec, name))
         parts.append((prefix + "instance_ids", 8 * len(spec.instance_ids)))
+        parts.append((prefix + "path.forced.decisions", len(spec.path.forced.decisions.inline)))
     for i, sent in enumerate(getattr(message, "cotangents", ())):
         add(f"cotangents[{i}].final_state", sent.final_state)
         add(f"cotangents[{i}].trajectory", sent.trajectory)

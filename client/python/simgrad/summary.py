@@ -160,9 +160,11 @@ def of_gradient(result: "Gradient") -> str:
 
 def of_hessian_vector(result: "HessianVector") -> str:
     kept = int(np.count_nonzero(result.same_path))
+    total = result.same_path.size
+    others = ", the others made to follow it" if result.forced and kept < total else ""
     lines = [
         f"HessianVector by a step of {result.step:.3g}: {kept} of "
-        f"{_count(result.same_path.size, 'instance')} on the same path"
+        f"{_count(total, 'instance')} on the same path{others}"
     ]
     for label in ("initial", "params", "controls"):
         lines += _row(label, _shapes(getattr(result, label)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import grpc
 
@@ -14,7 +14,6 @@ from simgrad.kept import KeptRun
 from simgrad.pool.answer import PooledAnswer, Work
 from simgrad.pool.cut import Cutter
 from simgrad.pool.kept_shards import KeptShards
-from simgrad.pool.merge import refuse_mixed
 from simgrad.pool.servers import Servers, Targets
 from simgrad.program_lines import add_line
 from simgrad.repeating import Call

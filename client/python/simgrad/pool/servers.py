@@ -58,6 +58,8 @@ class Server:
       info: what it says of itself; None: it was not asked yet, or was lost since.
       running: requests that this pool has there.
       down_until: when it may be asked again, in seconds of the clock.
+      silent: it let the time for an answer pass when it was last asked what it is.
+      asked_aside: it is being asked while nobody waits.
     """
 
     def __init__(self, address: Address, channel: grpc.Channel):
@@ -68,6 +70,8 @@ class Server:
         self.info: simgrad_pb2.ServerInfo | None = None
         self.running = 0
         self.down_until = 0.0
+        self.silent = False
+        self.asked_aside = False
         self._rates: dict[bytes, float] = {}
 
     @property
@@ -139,19 +143,23 @@ class Servers:
     def ready(self, timeout: float, metadata: Sequence[tuple[str, str]]) -> list[Server]:
         """Those that can be reached, with what they say of themselves.
 
+        A server that was silent is waited for once; then it is asked again while the others work.
+
         Errors: grpc.RpcError of one of them where there is none; FailedPrecondition (reason MIXED_SERVERS) where
           two are of different revisions.
         """
         now = self._clock.now()
         known = self.known()
         candidates = [server for server in known if server.down_until <= now] or known
-        failed = self._ask(
-            [server for server in candidates if server.info is None], min(timeout, _INFO_SECONDS), metadata
-        )
+        unknown = [server for server in candidates if server.info is None]
+        awaited = [server for server in unknown if not server.silent]
+        if not awaited and len(unknown) == len(candidates):
+            awaited = unknown  # there is nobody else
+        self._ask_aside([server for server in unknown if server not in awaited], metadata)
+        failed = self._ask(awaited, min(timeout, _INFO_SECONDS), metadata)
         there = [server for server in candidates if server.info is not None]
         if not there:
-            assert failed is not None  # of those that were asked
-            raise failed
+            raise failed or NoServer("address list: no server of this pool answers")
         try:
             refuse_mixed({server.target: server.identity for server in there})
         except errors.FailedPrecondition:
@@ -227,26 +235,56 @@ class Servers:
         """Asks servers what they are, side by side; returns the failure of the last that failed."""
         if not servers:
             return None
-
-        def ask(server: Server) -> grpc.RpcError | None:
-            try:
-                server.info = server.stub.GetServerInfo(
-                    simgrad_pb2.GetServerInfoRequest(), timeout=timeout, metadata=metadata
-                )
-            except grpc.RpcError as error:
-                server.down_until = self._clock.now() + _DOWN_SECONDS
-                return error
-            return None
-
+        ask = lambda server: self._ask_one(server, timeout, metadata)
         with concurrent.futures.ThreadPoolExecutor(len(servers)) as threads:
             failures = [error for error in threads.map(ask, servers) if error is not None]
         return failures[-1] if failures else None
+
+    def _ask_aside(
+        self, servers: Sequence[Server], metadata: Sequence[tuple[str, str]]
+    ) -> None:
+        """Asks servers what they are while nobody waits; what they say counts for later requests."""
+
+        def ask(server: Server) -> None:
+            try:
+                self._ask_one(server, _INFO_SECONDS, metadata)
+            except ValueError:
+                pass  # the pool was closed
+            server.asked_aside = False
+
+        for server in servers:
+            with self._lock:
+                begins = not server.asked_aside
+                server.asked_aside = True
+            if begins:
+                threading.Thread(target=ask, args=(server,), daemon=True).start()
+
+    def _ask_one(
+        self, server: Server, timeout: float, metadata: Sequence[tuple[str, str]]
+    ) -> grpc.RpcError | None:
+        try:
+            server.info = server.stub.GetServerInfo(
+                simgrad_pb2.GetServerInfoRequest(), timeout=timeout, metadata=metadata
+            )
+        except grpc.RpcError as error:
+            server.silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            server.down_until = self._clock.now() + _DOWN_SECONDS
+            return error
+        server.silent = False
+        server.down_until = 0.0
+        return None
 
 
 def _fixed(targets: str | Iterable[str]) -> Directory:
     listed = (targets,) if isinstance(targets, str) else tuple(targets)
     if not listed or not all(isinstance(target, str) and target for target in listed):
         raise ValueError(f"targets {listed!r}: one name, or several, of servers: host:port, dns:///host:port")
+    for target in listed:
+        if target.startswith("dns:") and not target.startswith(DNS):
+            raise ValueError(
+                f"targets: {target!r} would be one server to a pool; dns:///host:port is all addresses of a name, "
+                "as this machine's resolver knows them"
+            )
     return lambda: listed
 
 

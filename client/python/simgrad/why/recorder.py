@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simgrad import errors
+from simgrad import errors, path
 from simgrad.results import Rollout
 from simgrad.why.work import Variant, Work
 
@@ -27,7 +27,7 @@ class Recorder:
                     variant, gradient=self._gradient, diagnostics="summary", path=True
                 )
             except (errors.InvalidArgument, errors.ResourceExhausted) as error:
-                if not _is_of_paths(error):
+                if not path.is_refused(error):
                     raise
                 self.refusal = str(error)
                 self._work.calls.expect(variant.steps * (2 if self._gradient else 1))
@@ -36,9 +36,3 @@ class Recorder:
                     self.refusal = f"the server ({result.server_version}) records no paths"
                 return result
         return self._work.run(variant, gradient=self._gradient, diagnostics="instances", path=False)
-
-
-def _is_of_paths(error: errors.SimgradError) -> bool:
-    """Whether a server refuses a path, or is too old to know of paths."""
-    unknown = error.field == "spec" and "has unknown field" in str(error)
-    return unknown or error.field.startswith("spec.path")
