@@ -262,6 +262,11 @@ def _add_answer(command: argparse.ArgumentParser) -> None:
         "--program", action="store_true", help="also show the text of the program that ran"
     )
     command.add_argument(
+        "--raw",
+        action="store_true",
+        help="arrays of low formats as their bits (uint16, uint8), instead of as the f32 that equal them",
+    )
+    command.add_argument(
         "--output",
         metavar="FILE.npz",
         help="write the arrays there: ok, state.NAME, trajectory.NAME; value; gradients as params.NAME ...",
@@ -309,6 +314,7 @@ def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         world=world,
         policy=_policy(options),
         record=options.record,
+        raw=options.raw,
         diagnostics=options.diagnostics,
         program="text" if options.program else "fingerprint",
     )
