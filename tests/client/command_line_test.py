@@ -1,6 +1,7 @@
 """The command line understands what it is told, and says so where it does not."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -249,3 +250,21 @@ def test_no_retry_turns_repeats_off(fake, capsys, flags, code, calls):
     fake.unary = refused_once
     assert command_line.main(["info", "--json", "--target", fake.target, *flags]) == code
     assert fake.calls == calls and capsys.readouterr().out
+
+
+def test_serve_becomes_the_server_with_its_own_flags(monkeypatch, tmp_path):
+    binary = tmp_path / "simgrad-server"
+    binary.write_text("")
+    binary.chmod(0o755)
+    monkeypatch.setenv("SIMGRAD_SERVER", str(binary))
+    became = []
+    monkeypatch.setattr(os, "execv", lambda *command: became.append(command))
+    command_line.main(["serve", "--port=0", "--help", "--json"])
+    assert became == [(str(binary), [str(binary), "--port=0", "--help", "--json"])]
+    assert "serve" in command_line.parser().format_help()
+
+
+def test_serve_without_a_server_says_how_to_come_by_one(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SIMGRAD_SERVER", str(tmp_path / "gone"))
+    assert command_line.main(["serve"]) == command_line.EXIT_USAGE
+    assert "gone is no simgrad-server" in capsys.readouterr().err

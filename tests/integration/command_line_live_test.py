@@ -113,6 +113,27 @@ def test_weights_instances_and_cotangents_are_sent(capsys, server, tmp_path):
     assert pulled["gradients"]["initial"]["y"] == [4.0]
 
 
+def test_arrays_come_as_bits_where_raw_asks_for_them(capsys, server, tmp_path):
+    ball = ["rollout", "--world", "bouncing_ball", "--config", "contact=toi", "--steps", "3", "--initial", "y=0.5", "--initial", "v=0",
+            "--policy", "bf16_unsafe"]
+    read = []
+    for more in ([], ["--raw"]):
+        run(capsys, server, *ball, *more, "--output", str(tmp_path / "run.npz"))
+        read.append(np.load(tmp_path / "run.npz")["state.y"])
+    exact, raw = read
+    assert exact.dtype == np.float32 and raw.dtype == np.uint16
+    assert (raw.astype(np.uint32) << 16).view(np.float32).tolist() == exact.tolist()
+
+
+def test_a_seed_draws_other_numbers(capsys, server, tmp_path):
+    world = tmp_path / "walk.py"
+    world.write_text("import simgrad as sg\n\n\n@sg.world\ndef walk(x: sg.State):\n    return {'x': x + sg.normal()}\n")
+    work = ["rollout", "--world", f"{world}:walk", "--steps", "3", "--initial", "x=0", "--json"]
+    at = lambda *seed: json.loads(run(capsys, server, *work, *seed))["state"]
+    assert at() == at("--seed", "0") == at()
+    assert at("--seed", "7") == at("--seed", "7") != at()
+
+
 def test_role_overrides_and_loss_scale_reach_the_server(capsys, server):
     answer = json.loads(
         run(

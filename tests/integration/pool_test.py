@@ -126,6 +126,40 @@ def spread(x):
     return x * x
 
 
+@sg.world
+def slide(x: sg.State, v: sg.State, drag: sg.Param = 0.25):
+    return {"x": x + 0.1 * v, "v": v - 0.1 * drag * v}
+
+
+@slide.objective
+def way(x):
+    return x
+
+
+@slide.objective
+def energy(v):
+    return 0.5 * v * v
+
+
+def test_several_objectives_of_one_call_are_those_of_single_calls(one, pool):
+    work = dict(steps=7, initial={"x": np.zeros(N), "v": np.linspace(1, 2, N)}, params={"drag": 0.5}, policy="bf16_safe")
+    single = [one.gradient(slide, objective=name, **work) for name in ("energy", "way")]
+    assert unequal(single[0].params, single[1].params)
+    for client in (one, pool):
+        several = client.gradient(slide, objective=["energy", "way"], **work)
+        assert [unequal((a.params, a.value), (b.params, b.value)) for a, b in zip(several, single, strict=True)] == [[], []]
+    assert unequal(one.gradient(slide, objective=("energy", "way"), **work), single) == []
+    with pytest.raises(sg.InvalidArgument) as refused:
+        one.gradient(slide, objective=["energy", "nothing"], **work)
+    assert refused.value.field == "spec.objective"
+
+
+@pytest.mark.parametrize("objectives", [[], ["way", "way"]])
+def test_objectives_of_one_call_are_different_names(one, objectives):
+    with pytest.raises(ValueError, match="different names"):
+        one.gradient(slide, steps=1, initial={"x": 0.0, "v": 0.0}, instances=1, objective=objectives)
+
+
 @pytest.mark.parametrize("order", ["reversed", "shuffled"])
 def test_a_world_of_ones_own_with_explicit_ids_has_the_bits_of_one_server(one, pool, order):
     random = np.random.default_rng(4)

@@ -51,7 +51,7 @@ ALLOWED = {
 SYSTEM = {"math.h", "dlfcn.h", "immintrin.h", "xmmintrin.h", "cpuid.h", "unistd.h", "signal.h", "sys/resource.h",
           "pthread.h", "sys/types.h", "sys/socket.h", "netinet/in.h", "arpa/inet.h",
           "netdb.h", "fcntl.h", "sys/stat.h", "poll.h", "sys/eventfd.h",
-          "netinet/tcp.h", "linux/tcp.h", "sys/epoll.h", "sys/ioctl.h", "malloc.h"}
+          "netinet/tcp.h", "linux/tcp.h", "sys/epoll.h", "sys/ioctl.h", "malloc.h", "sys/random.h"}
 # The simulation's types and the wire's meet in one place.
 MEETING_PLACE = "server/conversion"
 # Executors know nothing of each other.

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tarfile
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ROOT / "client/python"
 # Of https://www.apache.org/licenses/LICENSE-2.0.txt.
@@ -19,9 +21,10 @@ def test_the_licence_is_the_text_of_apache_2():
     assert "Apache License, Version 2.0" in (ROOT / "NOTICE").read_text()
 
 
-def test_the_client_carries_copies_that_have_not_drifted():
+@pytest.mark.parametrize("package", ["python", "server"])
+def test_packages_carry_copies_that_have_not_drifted(package):
     for name in ("LICENSE", "NOTICE"):
-        assert (PYTHON / name).read_text() == (ROOT / name).read_text()
+        assert (ROOT / "client" / package / name).read_text() == (ROOT / name).read_text()
 
 
 def test_a_distribution_of_the_client_names_its_licence_and_holds_it(tmp_path):

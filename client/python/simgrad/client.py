@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping, Sequence, cast
+import time
+from functools import partial
+from typing import Any, Callable, Iterable, Mapping, Sequence, cast, overload
 
 import grpc
 
@@ -18,7 +20,7 @@ from simgrad.program_lines import add_line, site_lines
 from simgrad.program_text import unreadable
 from simgrad.progress import ProgressCallback, observer_of
 from simgrad.repeating import Call, Repeating
-from simgrad.request import Arrays, Cotangents
+from simgrad.request import Arrays, Cotangents, distinct
 from simgrad.retry import Retry, policy_of
 from simgrad.stream import Stream
 from simgrad.v1 import policy_pb2, simgrad_pb2, simgrad_pb2_grpc
@@ -292,6 +294,16 @@ class Client:
             keep=how is not None,
         )
 
+    @overload
+    def gradient(
+        self, world: World, *, steps: int, objective: str = "", **arguments: Any
+    ) -> results.Gradient: ...
+
+    @overload
+    def gradient(
+        self, world: World, *, steps: int, objective: list[str] | tuple[str, ...], **arguments: Any
+    ) -> list[results.Gradient]: ...
+
     def gradient(
         self,
         world: World,
@@ -301,7 +313,7 @@ class Client:
         params: Arrays | None = None,
         controls: Arrays | None = None,
         data: Arrays | None = None,
-        objective: str = "",
+        objective: str | list[str] | tuple[str, ...] = "",
         cotangents: Cotangents | Mapping[str, Arrays] | None = None,
         weights: Any = None,
         wrt: Iterable[str] | None = None,
@@ -320,11 +332,13 @@ class Client:
         timeout: float | None = None,
         retry: Retry | bool | None = None,
         **options: Any,
-    ) -> results.Gradient:
+    ) -> results.Gradient | list[results.Gradient]:
         """Unrolls a world and differentiates the program that ran.
 
         Args: those of `rollout`, and
-          objective: what is differentiated, by name; or cotangents, or both.
+          objective: what is differentiated, by name; or cotangents, or both. A list of names gives a
+            list of results in that order, each to the bits of a call of its own: the world is simulated
+            once for each, and `timeout` is of all together.
           cotangents: Cotangents(state={...}, trajectory={...}), the derivative of a loss by the
             answer.
           weights: [N], of the instances in the sum that shared inputs are differentiated for;
@@ -340,16 +354,16 @@ class Client:
             loss scale; longer ones are shortened as torch.nn.utils.clip_grad_norm_ does. `norm` of
             the answer is that before. inf gives the norm and clips nothing.
         Returns: gradients with the shapes of the inputs that were sent.
-        Errors: those of `rollout`.
+        Errors: those of `rollout`; ValueError for a list without names, or with a name twice.
         """
-        stream = self.gradient_stream(
+        differentiate: Callable[..., Any] = partial(
+            self.gradient_stream,
             world,
             steps=steps,
             initial=initial,
             params=params,
             controls=controls,
             data=data,
-            objective=objective,
             cotangents=cotangents,
             weights=weights,
             wrt=wrt,
@@ -365,11 +379,16 @@ class Client:
             program=program,
             progress=progress,
             raw=raw,
-            timeout=timeout,
             retry=retry,
             **options,
         )
-        return cast(results.Gradient, stream.result)
+        if isinstance(objective, (list, tuple)):
+            end = time.monotonic() + self._deadline(timeout)
+            return [
+                differentiate(objective=name, timeout=max(end - time.monotonic(), 1e-3)).result
+                for name in distinct(objective)
+            ]
+        return cast(results.Gradient, differentiate(objective=objective, timeout=timeout).result)
 
     def gradient_stream(
         self,
@@ -389,7 +408,7 @@ class Client:
         retry: Retry | bool | None = None,
         **spec: Any,
     ) -> Stream:
-        """As `gradient`, but an iterable over blocks of diagnostics, forward and then backward."""
+        """As `gradient` of one objective, but an iterable over blocks of diagnostics, forward and then backward."""
         declared = lambda: self._declared(world, timeout, retry)
         message = request.gradient_request(
             request.rollout_spec(world, declared, **spec),

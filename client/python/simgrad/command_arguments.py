@@ -54,6 +54,7 @@ def add_inputs(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--first-instance", type=int, default=0, metavar="ID", help="id of the first (default 0)"
     )
+    command.add_argument("--seed", type=int, default=0, metavar="S", help="of random draws (default 0)")
     command.add_argument("--progress", action="store_true", help="show a progress bar")
 
 
@@ -83,6 +84,7 @@ def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str,
         weights=None if options.weights is None else array_of(options.weights, 1),
         instances=options.instances,
         first_instance=options.first_instance,
+        seed=options.seed,
         progress=options.progress,
     )
 

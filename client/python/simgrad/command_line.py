@@ -1,4 +1,4 @@
-"""The command line: simgrad info | worlds | program | rollout | gradient | compare.
+"""The command line: simgrad info | worlds | program | rollout | gradient | compare | serve.
 
 Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 nobody answered in time; 4 an
 instance is non-finite and --fail-on-nonfinite was given.
@@ -28,6 +28,7 @@ from simgrad.command_arguments import (
     world_of,
 )
 from simgrad.credentials import tls
+from simgrad.local import server_binary
 from simgrad.policy import Policy
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
@@ -52,7 +53,10 @@ exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody answered in tim
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["serve"]:
+        return _serve(given[1:])
+    options = parser().parse_args(given)
     try:
         with _connect(options) as client:
             return int(options.run(client, options))
@@ -65,6 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except (TypeError, ValueError, OSError) as error:
+        print(f"simgrad: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _serve(flags: list[str]) -> int:
+    """Becomes the server: its flags, its exit codes."""
+    try:
+        server = server_binary()
+        os.execv(server, [server, *flags])
+    except OSError as error:
         print(f"simgrad: {error}", file=sys.stderr)
         return EXIT_USAGE
 
@@ -177,6 +191,8 @@ def parser() -> argparse.ArgumentParser:
             "Does the same work in several variants, and tells where their paths part and why.",
         )
     )
+    # main() hands it over before anything is parsed.
+    commands.add_parser("serve", help="Runs a server in the foreground, with the server's own flags: serve --help.")
     rollout = add("rollout", _rollout, "Unrolls a world and reports what happened.")
     gradient = add(
         "gradient", _gradient, "Unrolls a world and differentiates the program that ran."
@@ -246,6 +262,11 @@ def _add_answer(command: argparse.ArgumentParser) -> None:
         "--program", action="store_true", help="also show the text of the program that ran"
     )
     command.add_argument(
+        "--raw",
+        action="store_true",
+        help="arrays of low formats as their bits (uint16, uint8), instead of as the f32 that equal them",
+    )
+    command.add_argument(
         "--output",
         metavar="FILE.npz",
         help="write the arrays there: ok, state.NAME, trajectory.NAME; value; gradients as params.NAME ...",
@@ -293,6 +314,7 @@ def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         world=world,
         policy=_policy(options),
         record=options.record,
+        raw=options.raw,
         diagnostics=options.diagnostics,
         program="text" if options.program else "fingerprint",
     )

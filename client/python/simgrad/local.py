@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -19,17 +21,29 @@ _GUARD = pathlib.Path(__file__).with_name("_guard.py")
 _CHECKOUT = pathlib.Path(__file__).parents[3] / "build/release/server/simgrad-server"
 
 
-def _binary(given: str | os.PathLike[str] | None) -> str:
+def _installed() -> pathlib.Path | None:
+    """That of the package simgrad-server, also where its command is not on PATH."""
+    if not importlib.util.find_spec("simgrad_server"):
+        return None
+    binary: pathlib.Path = importlib.import_module("simgrad_server").path()
+    return binary if os.access(binary, os.X_OK) else None
+
+
+def server_binary(given: str | os.PathLike[str] | None = None) -> str:
+    """The server that `local` starts.
+
+    Raises: FileNotFoundError where there is none, or where `given` or $SIMGRAD_SERVER is none.
+    """
     named = given or os.environ.get("SIMGRAD_SERVER")
     if named and not os.access(named, os.X_OK):
         raise FileNotFoundError(f"{os.fspath(named)} is no simgrad-server that can be run")
-    found = named or shutil.which("simgrad-server")
+    found = named or _installed() or shutil.which("simgrad-server")
     if not found and os.access(_CHECKOUT, os.X_OK):
         found = _CHECKOUT
     if not found:
         raise FileNotFoundError(
-            "there is no simgrad-server: give server=, set SIMGRAD_SERVER, put it on PATH, or build it "
-            "(scripts/build release simgrad-server)"
+            "there is no simgrad-server: install it (simgrad[server]), give server=, set SIMGRAD_SERVER, "
+            "put it on PATH, or build it (scripts/build release simgrad-server)"
         )
     return os.fspath(found)
 
@@ -100,12 +114,12 @@ def local(
     Args:
       device: auto, cpu, cuda or cuda:N.
       threads: of the CPU; None: as many as the server chooses.
-      server: the binary; None: $SIMGRAD_SERVER, else simgrad-server on PATH, else the build of the
-        checkout that this module is part of.
+      server: the binary; None: $SIMGRAD_SERVER, else that of the package simgrad-server, else simgrad-server on
+        PATH, else the build of the checkout that this module is part of.
       flags: more flags of the server, such as "--workers=2".
       options: those of Client.
     Raises: FileNotFoundError without a binary; RuntimeError with the server's words if it does not start.
     """
     chosen = [] if threads is None else [f"--threads={int(threads)}"]
-    command = [_binary(server), "--port=0", "--metrics_port=0", f"--device={device}", *chosen, *flags]
+    command = [server_binary(server), "--port=0", "--metrics_port=0", f"--device={device}", *chosen, *flags]
     return LocalClient(command, **options)

@@ -93,7 +93,7 @@ def rollout_spec(
     if unknown:
         raise TypeError(f"no option {', '.join(sorted(unknown))}: {', '.join(_OPTIONS)} are the others")
     if not isinstance(objective, str):
-        raise TypeError(f"objective is one name, not {objective!r}")
+        raise TypeError(f"objective is one name, not {objective!r}; Client.gradient alone takes a list")
     if not hasattr(steps, "__index__"):
         raise TypeError(f"steps is a whole number, not {steps!r}")
     if isinstance(record, str):
@@ -131,6 +131,13 @@ def rollout_spec(
 def with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
     """What is sent as inputs of one kind, by name: the caller's, and the world's own defaults."""
     return {**world.array_defaults.get(kind, {}), **world.named(kind, inputs)}
+
+
+def distinct(objectives: Sequence[str]) -> Sequence[str]:
+    """Names of objectives of one call. Raises ValueError where there is none, or one is there twice."""
+    if not objectives or len(set(objectives)) < len(objectives):
+        raise ValueError(f"objective is a name, or a list of different names, not {list(objectives)!r}")
+    return objectives
 
 
 def _weights(weights: Any) -> np.ndarray | None:
