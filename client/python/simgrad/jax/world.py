@@ -25,13 +25,13 @@ from simgrad.results import Gradient, Rollout
 from simgrad.v1 import program_pb2
 from simgrad.world import World
 
-_KINDS: dict[str, int] = {
+KINDS: dict[str, int] = {
     "state": program_pb2.INPUT_KIND_STATE,
     "control": program_pb2.INPUT_KIND_CONTROL,
     "params": program_pb2.INPUT_KIND_PARAM,
     "data": program_pb2.INPUT_KIND_DATA,
 }
-_KIND_OF = {number: kind for kind, number in _KINDS.items()}
+_KIND_OF = {number: kind for kind, number in KINDS.items()}
 
 
 class _Cost:
@@ -104,10 +104,10 @@ class JaxWorld(World):
     def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
         """The examples, of inputs that a request does not send."""
         return {
-            _KINDS[kind]: {
+            KINDS[kind]: {
                 name: example
                 for name, example in zip(group.names, group.examples)
-                if (_KINDS[kind], name) in self._declared
+                if (KINDS[kind], name) in self._declared
             }
             for kind, group in self.groups.items()
         }
@@ -189,14 +189,12 @@ class JaxWorld(World):
         return dict(self._export_types)
 
     def differentiable(self) -> frozenset[tuple[str, str]]:
-        """(kind, name) of the inputs that have gradients."""
-        kinds = ("state", "params", "control")
+        """(kind, name) of the inputs that have gradients; data have them as controls."""
         return frozenset(
             (kind, name)
-            for kind in kinds
-            if kind in self.groups
-            for name, example in zip(self.groups[kind].names, self.groups[kind].examples)
-            if (_KINDS[kind], name) in self._declared and example.dtype.kind == "f"
+            for kind, group in self.groups.items()
+            for name, example in zip(group.names, group.examples)
+            if (KINDS[kind], name) in self._declared and example.dtype.kind == "f"
         )
 
     def __repr__(self) -> str:
