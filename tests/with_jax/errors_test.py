@@ -52,6 +52,18 @@ def test_primitives_without_a_rule_are_listed_together():
     assert "eigh" in str(error) and "svd" in str(error)
 
 
+def test_draws_of_a_key_that_changes_are_refused_by_name():
+    def step(state):
+        key, mine = jax.random.split(state["key"])
+        return {"x": state["x"] + jax.random.uniform(mine, (2,)), "key": key}
+
+    error = refused(step, {"x": X, "key": jax.random.key(0)})
+    assert [problem.line for problem in error.problems] and all(
+        problem.line in (line(step, 1), line(step, 2)) for problem in error.problems
+    )
+    assert "'random_split' has no rule" in str(error)
+
+
 def test_a_callback_is_refused_and_a_print_left_out():
     def step(state):
         jax.debug.print("x {}", state["x"])

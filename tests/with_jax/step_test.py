@@ -122,6 +122,16 @@ def test_operations_give_what_they_give_in_jax(client, name):
     compared(client, step, {"x": X, "k": PLACES}, 2, 2e-15)
 
 
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+def test_what_a_constant_key_draws_is_what_it_draws_in_jax(client, kind):
+    def step(state):
+        return {**state, "x": state["x"] + jax.random.normal(jax.random.fold_in(state["key"], 3), (4,))}
+
+    state = {"x": jnp.asarray(X), "key": jax.random.key(7, impl=kind)}
+    found = simgrad.jax.check(simgrad.jax.world(step, state=state), client, steps=2)
+    assert found.worst <= 1e-15, found
+
+
 class Pendulum(NamedTuple):
     angle: jax.Array
     speed: jax.Array

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from simgrad.client import Client
-from simgrad.jax.trees import Group, called, x64
+from simgrad.jax.trees import Group, called, is_key, numbers, x64
 from simgrad.jax.world import JaxWorld
 
 
@@ -58,7 +58,8 @@ class JaxStep:
             made = called(world.step, {"state": group.built(leaves), **others})
             alone = jax.tree_util.tree_structure(made) == group.tree
             following = jax.tree_util.tree_leaves(made if alone else made[0])
-            return [jax.numpy.asarray(x, e.dtype) for x, e in zip(following, group.examples)]
+            words = [jax.random.key_data(x) if is_key(x) else x for x in following]
+            return [jax.numpy.asarray(x, e.dtype) for x, e in zip(words, group.examples)]
 
         self._turn = jax.jit(turn)
 
@@ -78,7 +79,7 @@ class JaxStep:
 def _leaves(group: Group, given: Any) -> list[np.ndarray]:
     if given is None:
         return list(group.examples)
-    return [np.asarray(x, e.dtype) for x, e in zip(group.flat(given), group.examples)]
+    return [np.asarray(numbers(x), e.dtype) for x, e in zip(group.flat(given), group.examples)]
 
 
 def check(

@@ -227,8 +227,19 @@ class StepFinder:
     def _handed_through(self) -> set[tuple[str, str]]:
         """Leaves that the step returns as they are: seen without lowering."""
         jaxpr = self.jaxpr.jaxpr
+        source = {
+            id(equation.outvars[0]): equation.invars[0]
+            for equation in jaxpr.eqns
+            if equation.primitive.name in ("random_wrap", "random_unwrap")
+        }
+
+        def origin(variable: Any) -> Any:
+            while id(variable) in source:
+                variable = source[id(variable)]
+            return variable
+
         pairs = zip(self._state.names, jaxpr.invars, jaxpr.outvars)
-        return {("state", name) for name, before, after in pairs if before is after}
+        return {("state", name) for name, before, after in pairs if before is origin(after)}
 
     def _unchanged(self, made: Lowered, constants: set[tuple[str, str]]) -> set[tuple[str, str]]:
         found = set()

@@ -60,8 +60,8 @@ class Group:
 
     def built(self, leaves: Sequence[Any]) -> Any:
         """The pytree, for JAX, of arrays as `examples` has them."""
-        wrapped = [x if key is None else _wrapped(x, key) for x, key in zip(leaves, self.keys)]
-        return jax.tree_util.tree_unflatten(self.tree, wrapped)
+        made = [x if key is None else wrapped(x, key) for x, key in zip(leaves, self.keys)]
+        return jax.tree_util.tree_unflatten(self.tree, made)
 
     def filled(self, leaves: Sequence[Any]) -> Any:
         """The pytree with any leaves, None too."""
@@ -81,8 +81,9 @@ def _is_per_step(x: Any) -> bool:
     return isinstance(x, PerStep)
 
 
-def _wrapped(words: Any, key: Any) -> Any:
-    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(jax.random.key(0)))
+def wrapped(words: Any, dtype: Any) -> Any:
+    """The random key that has these words, of the implementation that its dtype names."""
+    return jax.random.wrap_key_data(words, impl=dtype._impl.name)
 
 
 def is_key(x: Any) -> bool:
