@@ -108,6 +108,45 @@ def test_params_that_nothing_depends_on_are_an_error():
     assert [p.what for p in error.problems] == ["params m"]
 
 
+def test_names_that_stand_for_nothing_are_listed_with_what_there_is():
+    def step(state):
+        x = lax.while_loop(lambda v: v > 1, lambda v: 0.5 * v, state["x"][0])
+        return {"x": jnp.where(state["x"] > 0.5, x, state["x"])}
+
+    error = refused(
+        step,
+        max_iter={"step": 20, "walk": 30},
+        sites={line(step, 1): "halving", line(step, 3): "gate"},
+        roles={"step": "solver", "nowhere": "solver"},
+    )
+    told = ["max_iter 'walk'", f"sites '{line(step, 3)}'", "roles 'nowhere'"]
+    assert [p.what.split(": ")[0] for p in error.problems] == told
+    assert error.problems[0].hint == f"there are {line(step, 1)}"
+    assert error.problems[1].hint == f"there are {line(step, 1)}, {line(step, 2)}"
+    used = dict(max_iter={"step": 20}, sites={line(step, 1): "halving"}, roles={"step": "solver"})
+    simgrad.jax.world(step, state={"x": X}, **used)
+
+
+def test_a_loop_that_counts_and_one_of_a_cost_take_the_cap_that_names_them():
+    def step(state):
+        return {"x": lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, 2 * c[1]), (0, state["x"]))[1]}
+
+    def cost(state):
+        return lax.while_loop(lambda v: v > 1, lambda v: 0.5 * v, state["x"][0])
+
+    world = simgrad.jax.world(step, state={"x": X}, objective={"c": cost}, max_iter={"step": 9, "cost": 5})
+    [objective] = world.program.objectives
+    assert [op.max_iter for op in objective.terminal.ops if op.code == "while"] == [5]
+
+
+def test_words_that_are_none_are_refused_with_those_that_are():
+    error = refused(lambda s: {"x": 2 * s["x"]}, roles={"step": "solvers", "cost": "tape"})
+    assert [p.what for p in error.problems] == ["roles 'step': 'solvers'", "roles 'cost': 'tape'"]
+    assert "termination" in error.problems[0].hint
+    with pytest.raises(ValueError, match="tests 'most': one of decisions, all, loops"):
+        simgrad.jax.world(lambda s: {"x": 2 * s["x"]}, state={"x": X}, tests="most")
+
+
 def test_what_is_observed_must_be_there():
     assert "no leaf 'y'" in str(refused(lambda s: {"x": 2 * s["x"]}, observe=["y"]))
 

@@ -2,7 +2,7 @@
 
     world = simgrad.jax.world(step, state=example, params={"k": 1.0})
     client.rollout(world, steps=100, initial=states)
-    print(simgrad.jax.check(world, client))
+    simgrad.jax.check(world, step)
 
 JAX is needed where this is imported; the server needs none, and nothing else of `simgrad` imports it.
 """

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from jax._src import source_info_util
 from jax.extend import core
 
 from simgrad.jax.errors import Problems
+from simgrad.jax.given import Given
 from simgrad.jax.graph import Graph
 from simgrad.jax.node import Line, Node, Value, known_array, neutral, size_of
 from simgrad.jax.trees import wrapped
@@ -59,7 +60,7 @@ class Options:
     formats: str = "erase"
     kinks: str = "simgrad"
     random: str = "threefry"
-    max_iter: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    max_iter: Given[int] = dataclasses.field(default_factory=lambda: Given("max_iter", None))
 
 
 class Lowering:

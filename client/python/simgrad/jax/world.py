@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -12,11 +12,12 @@ from simgrad.arrays import PerStep
 from simgrad.expression import Expression
 from simgrad.jax.emission import Emission, JaxProgramBuilder, written_input
 from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.given import Given
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
 from simgrad.jax.node import Node, Place
 from simgrad.jax.report import Report
-from simgrad.jax.roles import kinds
+from simgrad.jax.roles import WORDS, is_test, kinds
 from simgrad.jax.roles import roles as roles_of
 from simgrad.jax.sites import site_names, sites_of
 from simgrad.jax.trace import Lowered, Step, StepFinder, lowered, traced
@@ -260,7 +261,8 @@ def world(
       init: not yet: z[0] from params.
       max_iter: caps of loops whose own tests give none, by "file.py:line" or function.
       sites: names of one's own for lines that decide, by "file.py:line".
-      roles: roles by module, function or named scope.
+      roles: roles by module, function or named scope: state, dynamics, solver, termination, event, network
+        or objective.
       tests: the level: decisions, all or loops.
       formats: "erase": formats of reals are the policy's, whatever the step says. "keep": what the step
         computes in f32 although it is traced in f64 is rounded to f32 as well.
@@ -268,10 +270,13 @@ def world(
         those of JAX itself excepted. "inline": that of the operations that ran.
       kinks: "simgrad"; not yet "jax".
       random: "threefry"; not yet "philox".
-    Errors: JaxWorldError, all of a kind at once, with the lines; NotImplementedError for "not yet".
+    Errors: JaxWorldError, all of a kind at once, with the lines, also for names in max_iter, sites and roles
+      that stand for nothing; ValueError for other words; NotImplementedError for "not yet".
     """
-    _refuse_what_is_not_there(init, formats, custom, kinks, random)
-    options = Options(custom, formats, kinks, random, dict(max_iter or {}))
+    _refuse_what_is_not_there(init, tests, formats, custom, kinks, random)
+    caps, aliases, given_roles = Given("max_iter", max_iter), Given("sites", sites), Given("roles", roles)
+    _refuse_unknown_roles(roles or {})
+    options = Options(custom, formats, kinks, random, caps)
     examples = {"state": state, "control": control, "params": params, "data": data}
     groups = {k: Group.of(k, x) for k, x in examples.items() if k == "state" or x is not None}
     functions = dict(observe) if isinstance(observe, Mapping) else {}
@@ -287,15 +292,17 @@ def world(
         return set().union(*stage), set().union(*terminal)
 
     found = finder.find(read_by_costs)
-    writer = _Writer(name or _name_of(step), tests, groups, found, sites or {}, roles or {})
+    writer = _Writer(name or _name_of(step), tests, groups, found, aliases, given_roles)
     writer.write(costs, all_constants[-1], options)
+    _refuse_unused(caps, aliases, given_roles, found.live.nodes)
     return JaxWorld(step, groups, found, writer.builder.build(), writer.report())
 
 
 def _refuse_what_is_not_there(
-    init: Any, formats: str, custom: str, kinks: str, random: str
+    init: Any, tests: str, formats: str, custom: str, kinks: str, random: str
 ) -> None:
     allowed = (
+        ("tests", tests, ("decisions", "all", "loops")),
         ("formats", formats, ("erase", "keep")),
         ("custom", custom, ("keep", "inline")),
         ("kinks", kinks, ("simgrad", "jax")),
@@ -308,6 +315,47 @@ def _refuse_what_is_not_there(
             raise NotImplementedError(f"{option}={given!r} is not there yet")
     if init is not None:
         raise NotImplementedError("init= is not there yet: send the state that it gives")
+
+
+def _refuse_unknown_roles(roles: Mapping[str, str]) -> None:
+    unknown = {name: role for name, role in roles.items() if role not in WORDS}
+    if unknown:
+        raise JaxWorldError(
+            "these are no roles:",
+            [Problem("", f"roles {n!r}: {r!r}", f"one of {', '.join(WORDS)}") for n, r in unknown.items()],
+        )
+
+
+def _refuse_unused(
+    caps: Given[int], aliases: Given[str], roles: Given[str], nodes: Sequence[Node]
+) -> None:
+    """Names that stand for nothing in the step or in a cost."""
+    loops = _lines(x for x in nodes if x.op == "while")
+    deciding = _lines(x for x in nodes if x.op == "while" or is_test(x))
+    functions = list(dict.fromkeys(x.line.function for x in nodes if x.line.function))
+    problems = [
+        Problem("", f"{given.argument} {name!r}: {what}", f"there {'are' if known else 'is'} {_listed(known)}")
+        for given, what, known in (
+            (caps, "no while_loop is on this line or in this function", loops),
+            (aliases, "nothing is decided on this line", deciding),
+            (roles, "no operation is in a module, function or named scope of this name", functions),
+        )
+        for name in given.unused
+    ]
+    if problems:
+        raise JaxWorldError("these names stand for nothing:", problems)
+
+
+_MOST_LISTED = 12
+
+
+def _lines(nodes: Iterable[Node]) -> list[str]:
+    return list(dict.fromkeys(x.line.text for x in nodes if x.line.text))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _MOST_LISTED} more"] if len(names) > _MOST_LISTED else []
+    return ", ".join([*names[:_MOST_LISTED], *more]) or "none"
 
 
 def _name_of(step: Callable[..., Any]) -> str:
@@ -350,8 +398,8 @@ class _Writer:
         level: str,
         groups: Mapping[str, Group],
         found: Step,
-        aliases: Mapping[str, str],
-        given_roles: Mapping[str, str],
+        aliases: Given[str],
+        given_roles: Given[str],
     ):
         self.builder = JaxProgramBuilder(name, level)
         self._groups = groups
