@@ -147,6 +147,16 @@ def test_words_that_are_none_are_refused_with_those_that_are():
         simgrad.jax.world(lambda s: {"x": 2 * s["x"]}, state={"x": X}, tests="most")
 
 
+def test_init_gives_leaves_of_the_state_in_their_types():
+    step = lambda s, params: {"x": params["k"] * s["x"], "n": s["n"] + 1}
+    given = dict(state={"x": X, "n": 0}, params={"k": 1.0})
+    wrong = refused(step, init=lambda params: {"x": jnp.zeros(3), "n": 0.5}, **given)
+    assert [p.what for p in wrong.problems] == ["state n: int32[] is float64[]", "state x: float64[2] is float64[3]"]
+    assert "leaves are n, x" in str(refused(step, init=lambda params: {"y": X}, **given))
+    with pytest.raises(TypeError, match="this world has no data"):
+        simgrad.jax.world(step, init=lambda data: {"x": data}, **given)
+
+
 def test_what_is_observed_must_be_there():
     assert "no leaf 'y'" in str(refused(lambda s: {"x": 2 * s["x"]}, observe=["y"]))
 

@@ -158,6 +158,49 @@ def test_what_a_constant_key_draws_is_what_it_draws_in_jax(client, kind):
     assert found.worst <= 1e-15, found
 
 
+def swung(state, params):
+    v = state["v"] - 0.1 * params["k"] * state["x"] / state["mass"]
+    return {**state, "x": state["x"] + 0.1 * v, "v": v, "turn": state["turn"] + 1}
+
+
+SWUNG = {"x": X, "v": X * 0, "mass": jnp.asarray(1.0), "turn": 0, "gain": jnp.asarray(2.0)}
+
+
+def whole_start(params, data, state):
+    mass = jnp.where(data["heavy"] > 0.5, 2.0, 1.0) * params["m"]
+    return {**state, "x": data["place"] * params["k"] + state["v"], "mass": mass, "turn": 3}
+
+
+def some_leaves(params, data):
+    return {k: x for k, x in whole_start(params, data, SWUNG).items() if k in ("x", "mass", "turn")}
+
+
+@pytest.mark.parametrize("init", [whole_start, some_leaves])
+def test_a_run_starts_from_what_init_gives_and_gradients_go_through_it(client, init):
+    params = {"k": jnp.asarray(1.5), "m": jnp.asarray(0.8)}
+    data = {"place": jnp.asarray(X), "heavy": jnp.asarray(1.0)}
+    world = simgrad.jax.world(
+        swung, state=SWUNG, params=params, data=data, init=init, objective={"far": lambda s: jnp.sum(s["x"] ** 2)}
+    )
+    # The step returns mass and gain as they are; init gives the mass.
+    assert world.state == ("mass", "turn", "v", "x") and world.constants == ("gain",)
+    assert world.report().initial and "initial: " in str(world.report())
+    found = simgrad.jax.check(world, client, steps=4)
+    assert found.worst <= 1e-15, found
+
+    def loss(params):
+        state = {**SWUNG, **init(*((params, data) if init is some_leaves else (params, data, SWUNG)))}
+        for _ in range(4):
+            state = swung(state, params)
+        return jnp.sum(state["x"] ** 2)
+
+    expected, by_params = jax.value_and_grad(loss)(params)
+    g = client.gradient(world, steps=4, params=params, data=data, objective="far", policy="f64")
+    assert g.value == pytest.approx(float(expected), rel=1e-15)
+    np.testing.assert_allclose([g.params["k"], g.params["m"]], [by_params["k"], by_params["m"]], rtol=1e-13)
+    assert int(np.ravel(g.state["turn"])[0]) == 7
+
+
 class Pendulum(NamedTuple):
     angle: jax.Array
     speed: jax.Array

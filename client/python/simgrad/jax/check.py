@@ -51,6 +51,7 @@ class JaxStep:
 
     def __init__(self, world: JaxWorld, step: Callable[..., Any] | None = None, **inputs: Any):
         groups = world.groups
+        self._starts = world.starts
         self._group = group = groups["state"]
         others = {
             kind: groups[kind].built(_leaves(groups[kind], inputs.get(kind)))
@@ -65,12 +66,21 @@ class JaxStep:
             words = [jax.random.key_data(x) if is_key(x) else x for x in following]
             return [jax.numpy.asarray(x, e.dtype) for x, e in zip(words, group.examples)]
 
+        self._others = others
         self._turn = jax.jit(turn)
+
+    def _first(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
+        """What a run starts from, of what was sent."""
+        if self._starts is None:
+            return leaves
+        made = self._starts({"state": self._group.built(leaves), **self._others})
+        by_name = {**dict(zip(self._group.names, leaves)), **made}
+        return [np.asarray(numbers(by_name[n]), x.dtype) for n, x in zip(self._group.names, leaves)]
 
     def trajectory(self, steps: int, state: Any = None) -> dict[str, np.ndarray]:
         """[steps + 1, shape] of each leaf of the state, by name."""
         with x64():
-            leaves = [jax.numpy.asarray(x) for x in _leaves(self._group, state)]
+            leaves = [jax.numpy.asarray(x) for x in self._first(_leaves(self._group, state))]
             recorded = [leaves]
             for _ in range(steps):
                 recorded.append(self._turn(*recorded[-1]))

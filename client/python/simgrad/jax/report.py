@@ -9,7 +9,6 @@ from typing import Mapping, Sequence
 from simgrad.jax.node import Node
 from simgrad.jax.sites import Site
 from simgrad.jax.trace import Step
-from simgrad.jax.trees import Group
 
 _NO_OPERATIONS = ("literal", "input", "argument", "result")
 
@@ -20,7 +19,7 @@ class Report:
 
     Attributes:
       operations: of the step, by code. state, constants, observables: leaves of the state, by name.
-      exports: what can be recorded. sites: the lines that decide.
+      exports: what can be recorded. initial: states that init= gives. sites: the lines that decide.
       erased: lines where the step names a format of reals, which the policy's takes the place of.
       dropped: callbacks that are left out, by line.
       format_constants: literals that look like ones of the format of the trace (8 eps), by line.
@@ -33,6 +32,7 @@ class Report:
     constants: Sequence[str]
     observables: Sequence[str]
     exports: Sequence[str]
+    initial: Sequence[str]
     sites: Sequence[Site]
     erased: Mapping[str, str]
     dropped: Mapping[str, str]
@@ -45,7 +45,7 @@ class Report:
         cls,
         found: Step,
         sites: Sequence[Site],
-        groups: Mapping[str, Group],
+        initial: Sequence[str],
         roles: Mapping[Node, str],
     ) -> "Report":
         computing = [x for x in found.live.nodes if x.op not in _NO_OPERATIONS]
@@ -56,6 +56,7 @@ class Report:
             constants=found.constants,
             observables=found.observables,
             exports=tuple(found.exports),
+            initial=tuple(initial),
             sites=tuple(sites),
             erased=dict(lowering.erased),
             dropped=dict(lowering.dropped),
@@ -73,7 +74,7 @@ class Report:
         lines += ["roles:"]
         for role, functions in self.roles.items():
             lines.append(f"  {role} {sum(functions.values())}: {_counts(functions)}")
-        for title in ("state", "constants", "observables", "exports"):
+        for title in ("state", "initial", "constants", "observables", "exports"):
             names = getattr(self, title)
             if names:
                 lines.append(f"{title}: {', '.join(names)}")

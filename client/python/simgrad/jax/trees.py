@@ -123,6 +123,19 @@ def unique(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(made)
 
 
+def called_by_kinds(function: Callable[..., Any], groups: dict[str, Any], order: Sequence[str]) -> Any:
+    """function(...) of groups alone: by name where each of its arguments is one of `order`, else by place."""
+    names = list(inspect.signature(function).parameters)
+    if set(names) <= set(order):
+        if missing := [name for name in names if name not in groups]:
+            raise TypeError(f"this world has no {', '.join(missing)}")
+        return function(**{name: groups[name] for name in names})
+    given = [groups[kind] for kind in order if kind in groups]
+    if len(names) > len(given):
+        raise TypeError(f"it takes {', '.join(names)}, and what it may take are {', '.join(order)}")
+    return function(*given[: len(names)])
+
+
 def called(function: Callable[..., Any], groups: dict[str, Any]) -> Any:
     """function(state, ...): what is given beside the state goes by name, where the function has an
     argument of that name, else by place, in the order control, params, data."""

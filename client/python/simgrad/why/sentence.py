@@ -131,9 +131,8 @@ def _all_alike(pair: Pair, forks: Forks, first: Fork) -> bool:
         return True
     if (forks.step != step).any():
         return False
-    loops = [r.sites.get(first.site) for r in (pair.reference_result, pair.other_result)]
-    if first.kind == "loop" and loops[0] is not None and loops[1] is not None:
-        theirs, mine = loops
+    theirs, mine = (r.sites.get(first.site) for r in (pair.reference_result, pair.other_result))
+    if first.kind == "loop" and theirs is not None and mine is not None:
         return bool(
             mine.iterations_max[step] < theirs.iterations_min[step]
             or mine.iterations_min[step] > theirs.iterations_max[step]
