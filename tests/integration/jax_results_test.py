@@ -6,6 +6,8 @@ world itself, and never less than 1e-12.
 """
 
 import hashlib
+import importlib.machinery
+import importlib.util
 import lzma
 
 import numpy as np
@@ -75,6 +77,16 @@ def test_every_line_that_decides_is_a_site_and_cheap_policies_run(client, name):
         assert found - {*CHOICES} == {*WORLDS[name]["sites"]} - {*WORLDS[name]["guards"]}
         loops = {op.decision_site for op in walk(world(name).program.step) if op.code == "while"}
         assert loops <= {site.partition("#")[0] for site in r.sites}
+
+
+def test_the_picture_of_the_docs_is_what_the_script_draws(server, tmp_path):
+    loader = importlib.machinery.SourceFileLoader("jax_pictures", str(ROOT / "scripts/jax-pictures"))
+    script = importlib.util.module_from_spec(importlib.util.spec_from_loader("jax_pictures", loader))
+    loader.exec_module(script)
+    script.main(tmp_path, server.target)
+    [drawn] = tmp_path.iterdir()
+    assert drawn.read_text() == (ROOT / "docs/pictures" / drawn.name).read_text(), "scripts/jax-pictures"
+    assert f"(pictures/{drawn.name})" in (ROOT / "docs/jax.md").read_text()
 
 
 # Sites that the server adds where an operation chooses; they have its name.
