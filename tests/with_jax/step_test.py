@@ -350,6 +350,43 @@ def test_custom_derivatives_are_kept_or_inlined(client):
     np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-14)
 
 
+TIED = jnp.asarray([0.0, 0.5, 0.5, -0.25])
+KINKS = {
+    "max": lambda x: jnp.maximum(x, 0.5) + x,
+    "min": lambda x: jnp.minimum(x, x[::-1]) * 2,
+    "abs": lambda x: jnp.abs(x) + 0.5 * x,
+    "clip": lambda x: jnp.clip(x, -0.25, 0.5) + x * x,
+    "largest": lambda x: x * jnp.max(x) + jnp.max(jnp.outer(x, x), axis=(0, 1)),
+    "smallest of rows": lambda x: jnp.min(jnp.stack([x, x * 0, x * x]), axis=0) + x,
+    "in a loop": lambda x: lax.fori_loop(0, 3, lambda i, y: jnp.maximum(y * 0.5, x * 0.5**i) + x, x),
+    "in a while": lambda x: lax.while_loop(
+        lambda c: (c[0] < 4) & (jnp.max(c[1]) < 9.0), lambda c: (c[0] + 1, jnp.abs(c[1]) + jnp.maximum(c[1], 0.5)), (0, x)
+    )[1],
+    "in a branch": lambda x: lax.cond(x[1] > 0.2, lambda y: jnp.maximum(y, 0.5), lambda y: y, x),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_ties_have_the_derivatives_of_jax_where_they_are_asked_for(client, name):
+    step = lambda s: {"x": KINKS[name](s["x"])}
+    weights = jnp.asarray([1.0, 2.0, -3.0, 5.0])
+    objective = {"sum": lambda s: jnp.sum(weights * jnp.maximum(s["x"], s["x"]))}
+    run = dict(steps=1, initial={"x": TIED}, objective="sum", policy="f64")
+    plain, tied = (
+        client.gradient(simgrad.jax.world(step, state={"x": TIED}, objective=objective, kinks=kinks), **run)
+        for kinks in ("simgrad", "jax")
+    )
+    loss = lambda x: objective["sum"](step({"x": x}))
+    try:
+        expected = jax.grad(loss)(TIED)
+    except ValueError:  # a while_loop
+        expected = jax.jacfwd(loss)(TIED)
+    np.testing.assert_allclose(np.ravel(tied.initial["x"]), expected, rtol=1e-14, atol=1e-15)
+    assert tied.state["x"].tobytes() == plain.state["x"].tobytes()
+    assert list(tied.sites) == list(plain.sites) and list(tied.events) == list(plain.events)
+    assert np.abs(np.ravel(plain.initial["x"]) - expected).max() > 0.1, "nothing was tied"
+
+
 def test_what_is_state_is_found(client):
     def step(state):
         x, v = state["x"], state["v"]

@@ -337,7 +337,8 @@ def world(
         computes in f32 although it is traced in f64 is rounded to f32 as well.
       custom: "keep": functions with a jax.custom_jvp or custom_vjp have their author's derivative,
         those of JAX itself excepted. "inline": that of the operations that ran.
-      kinks: "simgrad"; not yet "jax".
+      kinks: derivatives at ties. "simgrad": those of the server's operations. "jax": those of JAX, for max,
+        min, abs and the largest and smallest of an axis; results are the same bits.
       random: "threefry"; not yet "philox".
     Errors: JaxWorldError, all of a kind at once, with the lines, also for names in max_iter, sites and roles
       that stand for nothing; ValueError for other words; NotImplementedError for "not yet".
@@ -363,7 +364,7 @@ def world(
         return set().union(*stage), set().union(*terminal)
 
     found = finder.find(read_by_costs)
-    writer = _Writer(name or _name_of(step), tests, groups, found, aliases, given_roles)
+    writer = _Writer(name or _name_of(step), tests, groups, found, aliases, given_roles, kinks)
     writer.write(costs, start, all_constants[-1], options)
     _refuse_unused(caps, aliases, given_roles, found.live.nodes)
     starts = start.run if start else None
@@ -383,7 +384,7 @@ def _refuse_what_is_not_there(
     for option, given, words in allowed:
         if given not in words:
             raise ValueError(f"{option} {given!r}: one of {', '.join(words)}")
-        if given != words[0] and option in ("kinks", "random"):
+        if given != words[0] and option == "random":
             raise NotImplementedError(f"{option}={given!r} is not there yet")
 
 
@@ -470,7 +471,9 @@ class _Writer:
         found: Step,
         aliases: Given[str],
         given_roles: Given[str],
+        kinks: str,
     ):
+        self._kinks = kinks
         self.builder = JaxProgramBuilder(name, level)
         self._groups = groups
         self._found = found
@@ -530,7 +533,7 @@ class _Writer:
 
         def start() -> dict[str, Expression]:
             roles = roles_of(live, made.outputs, self._given_roles)
-            emission = Emission(self.builder, live, self._inputs, roles, _Unnamed("init"))
+            emission = Emission(self.builder, live, self._inputs, roles, _Unnamed("init"), self._kinks)
             emission.write(made.graph.root)
             return {n: emission.value(x) for n, x in given.items()}
 
@@ -542,7 +545,9 @@ class _Writer:
         outputs = [*found.following.values(), *found.exports.values()]
         self._roles = roles_of(found.live, outputs, self._given_roles)
         graph = found.lowered.graph
-        emission = Emission(self.builder, found.live, self._inputs, self._roles, self._names)
+        emission = Emission(
+            self.builder, found.live, self._inputs, self._roles, self._names, self._kinks
+        )
         emission.write(graph.root)
         self.builder.next(**{n: emission.value(x) for n, x in found.following.items()})
         for name, x in found.exports.items():
@@ -553,7 +558,7 @@ class _Writer:
             made, live = parts[place]
             given = roles_of(live, made.outputs, self._given_roles)
             roles = {x: "objective" for x in given}
-            emission = Emission(self.builder, live, inputs, roles, _Unnamed("cost"))
+            emission = Emission(self.builder, live, inputs, roles, _Unnamed("cost"), self._kinks)
             emission.write(made.graph.root)
             return emission.value(made.outputs[0])
 
