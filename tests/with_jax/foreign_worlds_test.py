@@ -11,20 +11,24 @@ import pathlib
 import jax
 import pytest
 from foreign_worlds import CASES
-from measured import lowered
+from measured import guards, lowered
 
 import simgrad.jax
 
 FOLDER = pathlib.Path(__file__).parent.parent / "data/jax"
 WORLDS = json.loads((FOLDER / "worlds.json").read_text())["worlds"]
 SMALL = ("optimistix_newton", "jaxmd_pairs", "mjx_pendulum")
-NAMES = [n if n in SMALL else pytest.param(n, marks=pytest.mark.long) for n in CASES if n in WORLDS]
+NAMES = [n if n in SMALL else pytest.param(n, marks=pytest.mark.long) for n in CASES]
 
 
 @pytest.fixture(autouse=True)
 def in_f64():
     with jax.enable_x64(True):
         yield
+
+
+def test_what_is_stored_is_of_all_worlds_and_of_no_other():
+    assert sorted(WORLDS) == sorted(CASES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -36,3 +40,4 @@ def test_a_world_is_lowered_as_it_was_and_agrees_with_jax(client, name):
     assert found.leaves and found.worst <= 1e-12, found
     assert world.report().operation_count == WORLDS[name]["operations"]
     assert sorted({site.name for site in world.sites}) == WORLDS[name]["sites"]
+    assert guards(world.report()) == WORLDS[name]["guards"]

@@ -350,7 +350,7 @@ def test_custom_derivatives_are_kept_or_inlined(client):
     np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-14)
 
 
-TIED = jnp.asarray([0.0, 0.5, 0.5, -0.25])
+TIED = np.array([0.0, 0.5, 0.5, -0.25])
 KINKS = {
     "max": lambda x: jnp.maximum(x, 0.5) + x,
     "min": lambda x: jnp.minimum(x, x[::-1]) * 2,
@@ -369,7 +369,7 @@ KINKS = {
 @pytest.mark.parametrize("name", KINKS)
 def test_ties_have_the_derivatives_of_jax_where_they_are_asked_for(client, name):
     step = lambda s: {"x": KINKS[name](s["x"])}
-    weights = jnp.asarray([1.0, 2.0, -3.0, 5.0])
+    weights = np.array([1.0, 2.0, -3.0, 5.0])
     objective = {"sum": lambda s: jnp.sum(weights * jnp.maximum(s["x"], s["x"]))}
     run = dict(steps=1, initial={"x": TIED}, objective="sum", policy="f64")
     plain, tied = (
