@@ -85,7 +85,6 @@ def measure(name: str) -> Measured:
         "name": name,
         "operations": report.operation_count,
         "sites": sorted({s.name for s in report.sites}),
-        "guards": guards(report),
         "lines": {s.name: s.line for s in report.sites},
         "watch": case.watch,
         "implicit": case.implicit,
@@ -95,12 +94,6 @@ def measure(name: str) -> Measured:
         "digest": hashlib.sha256(data).hexdigest(),
     }
     return Measured(facts, arrays, data)
-
-
-def guards(report: simgrad.jax.Report) -> list[str]:
-    """Sites that only keep a number in its range: answers at the level "decisions" have all but these."""
-    others = {s.name for s in report.sites if s.kind != "guard"}
-    return sorted({s.name for s in report.sites} - others)
 
 
 def _rounded_up(seconds: float) -> int:
