@@ -1,17 +1,25 @@
 """What comparisons compute, without a server."""
 
+import pathlib
+import sys
+import types
 import xml.etree.ElementTree
 
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "integration"))
+
+from said import unbacked  # noqa: E402
+
 import simgrad as sg
 from simgrad.program import ProgramBuilder
 from simgrad.why import svg
-from simgrad.why.difference import difference
-from simgrad.why.fork import first_step
+from simgrad.why.compare import Pair
+from simgrad.why.difference import GradientDifference, difference
+from simgrad.why.fork import Fork, Forks, Side, first_step
 from simgrad.why.sensitivity import MOST_DIGITS, significant_digits
-from simgrad.why.sentence import ulps
+from simgrad.why.sentence import Sentence, sentences, ulps
 from simgrad.why.split import parts_of
 from simgrad.why.tune import cheaper
 from simgrad.why.variants import ROLES, name_of, policies_by_name, variants_of
@@ -69,6 +77,84 @@ def test_significant_digits_are_those_of_mean_and_deviation():
 
 def test_margins_are_counted_in_ulps():
     assert [ulps(m) for m in (-1.0, 1.0, 0.0, 2.5, 1.5e15)] == ["-1 ulp", "1 ulp", "0 ulps", "2.5 ulps", "1.5e+15 ulps"]
+
+
+def loop(**columns):
+    """A TerminationTrace of two steps, as far as sentences read it."""
+    return types.SimpleNamespace(**{name: np.asarray(column) for name, column in columns.items()})
+
+
+def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), tested=(1.5, 1.5), gate="solve"):
+    """A pair of three instances whose gradients are zero in the other run alone. `mine`, `theirs`: fewest and most
+    iterations of the loop in the first step; `tested`: its last values there."""
+    step = np.asarray(step)
+    parted = step >= 0
+    first = None
+    if parted.any():
+        i = int(np.flatnonzero(step == step[parted].min())[0])
+        stops, goes = Side(mine[0], "converged", -1, -1.0, -1.0, True, 1), Side(theirs[0], "converged", -1, 1.0, 7.0, False, 3)
+        first = Fork(i, 10 + i, int(step[i]), site[i], "", (), "loop", goes, stops)
+    histogram = np.eye(2, 64) * 3 if tested[0] == tested[1] else np.eye(2, 64) + np.eye(2, 64, 1) * 2
+    a, b = (
+        types.SimpleNamespace(
+            instances=3,
+            events={},
+            sites={
+                "solve": loop(
+                    iterations_min=[it[0], 9],
+                    iterations_max=[it[1], 9],
+                    checks=[3, 3],
+                    tested_min=[tested[0], 0],
+                    tested_max=[tested[1], 1],
+                    histogram=histogram,
+                )
+            },
+        )
+        for it in (theirs, mine)
+    )
+    off = GradientDifference(2.0, 1.0, (0,), connected=(3, 0), zero=(0, 3), gated_by=("", gate))
+    forks = Forks(parted, step, list(site), parted, first)
+    return Pair("f32", "f16", a, b, forks, {}, {}, None, None, {"k": off}, None, [])
+
+
+ZERO = "In f16 the gradient of `k` is zero in 3 of 3 instances"
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (zeroed(), f"{ZERO}: the loop `solve` stops at step 0 by a margin of -1 ulp, where f32 goes on."),
+        (
+            zeroed(tested=(1.5, 1.75)),
+            f"{ZERO}: the loop `solve` stops at step 0 by a margin of -1 ulp in instance 0, where f32 goes on.",
+        ),
+        (zeroed(step=(-1, 4, -1), site=("", "solve", "")), f"{ZERO}; paths part in 1 of 3 instances."),
+        (zeroed(site=("solve", "solve", "rest")), f"{ZERO}; paths part in 3 of 3 instances."),
+        (zeroed(gate="rest"), f"{ZERO}; paths part in 3 of 3 instances."),
+        (zeroed(step=(5, 1, 1)), f"{ZERO}: all paths part at the loop `solve`, first at step 1 in instance 1."),
+        (zeroed(mine=(0, 3)), f"{ZERO}: all paths part at the loop `solve`, first at step 0 in instance 0."),
+        (zeroed(step=(-1, -1, -1)), f"{ZERO}, although it takes the path of f32 in all of them."),
+    ],
+)
+def test_a_fork_is_the_cause_only_of_what_happens_in_all_that_are_counted(pair, said):
+    first, *rest = sentences(pair)
+    assert first.text == said
+    assert not [unbacked(s) for s in (first, *rest) if unbacked(s)]
+
+
+def test_what_has_no_size_is_not_given_one():
+    pair = zeroed(step=(-1, -1, -1))
+    for largest, relative, told in (
+        (np.nan, np.nan, "the gradient of `k` is not finite in f16 or in f32"),
+        (2.0, np.inf, "the gradient of `k` in f16 is off by 2 at most, where that in f32 is zero"),
+    ):
+        pair.gradients = {"k": GradientDifference(largest, relative, (), (3, 3), (0, 0), ("", ""))}
+        assert sentences(pair)[0].text == f"f16 takes the path of f32 in 3 of 3 instances, and {told}."
+
+
+def test_a_number_that_is_no_fact_is_seen():
+    assert unbacked(Sentence("f32 stops at step 3 by -1 ulp in 12.5% of 4.", {"name": "f32", "step": 3, "of": 4})) == ["-1", "12.5%"]
+    assert unbacked(Sentence("`x1` (a.py:7) is off by 1.23e-08.", {"s": "x1", "l": "a.py:7", "off": 1.2345e-8})) == []
 
 
 def test_variants_are_named_and_the_first_policy_is_the_reference():

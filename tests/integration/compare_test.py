@@ -8,6 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from said import unbacked
+
 import simgrad as sg
 from simgrad import command_line
 from simgrad.program import ProgramBuilder
@@ -54,12 +56,13 @@ def test_the_vanished_gradient_is_told_in_one_sentence(client):
 
 def check(client, sentence, pair, world, arguments, policies):
     """Each fact of a sentence, against answers that are asked for here, and its numbers against its facts."""
+    assert not unbacked(sentence), sentence.text
     facts = dict(sentence.facts)
     runs = [client.gradient(world, **arguments, policy=p, diagnostics="instances") for p in policies]
     a, b = runs
     number = a.instances
     parted = a.path_signatures != b.path_signatures
-    checked = {"of": number, "parted": int(parted.sum())}
+    checked = {"of": number, "parted": int(parted.sum()), "reference": policies[0], "other": policies[1], "line": ""}
     name = facts.get("input")
     if name:
         kind = "initial" if name in a.initial else "params"
@@ -134,6 +137,26 @@ def test_every_sentence_states_what_the_answers_hold(client, work):
             said += 1
     assert said >= 6
     assert any(pair.forks.count for pair in result.pairs.values())
+
+
+@sg.world
+def faint(x: sg.State, k: sg.Param = 1.0):
+    return sg.where(k * x > 0.1, k * x, 0.5 * k * x)
+
+
+@faint.objective
+def hardly(x):
+    return 1e-9 * x  # vanishes in f16
+
+
+def test_a_path_that_parts_in_one_instance_is_not_why_all_gradients_are_zero(client):
+    x = [0.5, 0.1 + 1e-6, 0.25, 0.75]  # the second is above the threshold, but in f16 on it
+    result = client.compare(faint, steps=1, initial={"x": x}, params={"k": 1.0}, objective="hardly", policies=["f64", "f16_unsafe"])
+    by_x, by_k, paths = result.pairs["f16_unsafe"].sentences
+    for name, said in (("x", by_x), ("k", by_k)):
+        assert said.text == f"In f16_unsafe the gradient of `{name}` is zero in 4 of 4 instances; paths part in 1 of 4 instances."
+    assert "leaves the path of f64 in 1 of 4 instances, first in instance 1: the test" in paths.text
+    assert not any(unbacked(said) for said in (by_x, by_k, paths))
 
 
 def test_differences_and_histories_are_those_of_the_answers(client):

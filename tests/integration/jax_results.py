@@ -86,19 +86,19 @@ def slope(client, name):
 
 
 @functools.cache
-def loops_alone(name):
-    """The world with a path signature of its loops: in a converged line search comparisons of numbers
-    that are equal but for rounding flip without any consequence."""
+def at_level(name, level):
+    """The world with the tests of another level."""
     program = program_pb2.Program()
     program.CopyFrom(world(name).program)
-    program.level = "loops"
+    program.level = level
     return sg.World(program=program)
 
 
 @functools.cache
 def slope_between(client, name):
     """The central difference of the objective along the direction, over the widest step that changes
-    no path; None where each does."""
+    path of loops; None where each does. In a converged line search comparisons of numbers that are equal but
+    for rounding flip without any consequence."""
     watch = WORLDS[name]["watch"]
     given = inputs(name)
     for width in (1e-5, 1e-6, 1e-7):
@@ -108,7 +108,7 @@ def slope_between(client, name):
             start[watch] = start[watch] + sign * width * arrays(name)["direction"]
             answers.append(
                 client.rollout(
-                    loops_alone(name),
+                    at_level(name, "loops"),
                     steps=GRADIENT_STEPS,
                     policy="f64",
                     objective="watched",

@@ -6,6 +6,8 @@ world itself, and never less than 1e-12.
 """
 
 import hashlib
+import importlib.machinery
+import importlib.util
 import lzma
 
 import numpy as np
@@ -16,6 +18,7 @@ from jax_results import (
     ROOT,
     WORLDS,
     arrays,
+    at_level,
     errors,
     group,
     inputs,
@@ -50,6 +53,7 @@ def test_a_hundred_steps_are_those_of_jax(client, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_gradient_is_that_of_jax_or_of_central_differences(client, name):
     ours, facts = slope(client, name), arrays(name)
+    assert abs(ours) > 1e-3, "a gradient that is zero tells nothing: watch a leaf that a step reads"
     if "slope" in facts:
         # jaxopt's is the derivative of an exact solution, ours that of the iterations that ran.
         near = dict(rel=1e-2, abs=1e-6) if WORLDS[name]["implicit"] else dict(rel=1e-7, abs=1e-9)
@@ -68,12 +72,23 @@ def test_the_table_of_the_docs_is_what_is_measured(client, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_line_that_decides_is_a_site_and_cheap_policies_run(client, name):
-    for policy in ("f32", "bf16_safe"):
-        r = client.rollout(world(name), steps=2, policy=policy, **inputs(name))
-        found = {site.partition("#")[0] for site in (*r.sites, *r.events)}
-        assert found <= {*WORLDS[name]["sites"], *CHOICES}
+    known = {*WORLDS[name]["sites"]}
+    for policy, level in (("f32", "all"), ("bf16_safe", "decisions")):
+        r = client.rollout(at_level(name, level), steps=2, policy=policy, **inputs(name))
+        found = {site.partition("#")[0] for site in (*r.sites, *r.events)} - {*CHOICES}
+        assert found == known if level == "all" else found <= known
         loops = {op.decision_site for op in walk(world(name).program.step) if op.code == "while"}
         assert loops <= {site.partition("#")[0] for site in r.sites}
+
+
+def test_the_picture_of_the_docs_is_what_the_script_draws(server, tmp_path):
+    loader = importlib.machinery.SourceFileLoader("jax_pictures", str(ROOT / "scripts/jax-pictures"))
+    script = importlib.util.module_from_spec(importlib.util.spec_from_loader("jax_pictures", loader))
+    loader.exec_module(script)
+    script.main(tmp_path, server.target)
+    [drawn] = tmp_path.iterdir()
+    assert drawn.read_text() == (ROOT / "docs/pictures" / drawn.name).read_text(), "scripts/jax-pictures"
+    assert f"(pictures/{drawn.name})" in (ROOT / "docs/jax.md").read_text()
 
 
 # Sites that the server adds where an operation chooses; they have its name.

@@ -175,7 +175,7 @@ assert main(sys.argv[1]) < 0.02
 
 
 def test_a_server_may_be_restarted_before_the_backward_pass(root, start):
-    """Nothing is kept between the passes, and the client asks until the server is back."""
+    """The server that is back keeps nothing of the forward pass: the client asks until it is there, and it simulates again."""
     first = start()
     script = COMMON + """
 import socket, subprocess, threading

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from said import unbacked
 
 import simgrad as sg
 
@@ -39,6 +40,8 @@ def test_the_knife_edge_is_the_site_that_flips_when_sums_are_reordered(client):
     site = result.base.sites["projection"]
     assert (first.margin_ulps, first.instance_id, first.step) == (site.margin_ulps[0], 0, 0)
     assert result.why.startswith("`projection` is the knife edge: paths part there in 2 of 3 runs")
+    facts = {"site": "projection", "line": "", "flipped": 2, "runs": 3, "share": result.parted.mean()}
+    assert result.sentence.facts == facts and not unbacked(result.sentence)
     assert "2 of 3" in result.table() and result.why in repr(result)
 
 
@@ -129,6 +132,10 @@ def test_the_sum_behind_the_stopping_test_stays_wide_and_all_else_is_cheap(tuned
     assert tuned.search_ids.tolist() == [0, 2] and tuned.confirmation_ids.tolist() == [1, 3]
     assert tuned.tried[-1].sample == "confirmation" and {t.sample for t in tuned.tried[:-1]} == {"search"}
     assert tuned.why.startswith("80 instead of 256 bits; on 2 other instances the policy holds: 100.0% keep their path")
+    said, last = tuned.sentence, tuned.tried[-1]
+    assert not unbacked(said) and said.facts["instances"] == len(tuned.confirmation_ids)
+    assert (said.facts["kept"], said.facts["error"], said.facts["holds"]) == (last.kept, last.error, last.holds)
+    assert (said.facts["cost"], said.facts["cost_before"]) == (tuned.cost, tuned.cost_before)
     assert "site projection bf16" in tuned.table() and "fails" in tuned.table()
 
 

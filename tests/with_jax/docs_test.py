@@ -12,4 +12,4 @@ def test_the_example_runs(root, server, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "state: v, x" in printed and "observables: energy" in printed
     assert "step.py:" in printed
-    assert re.search(r"x: \d\S* at step", printed)
+    assert re.search(r"worst of 3 leaves: \w+: \d\S* at step", printed)

@@ -52,6 +52,18 @@ def test_primitives_without_a_rule_are_listed_together():
     assert "eigh" in str(error) and "svd" in str(error)
 
 
+def test_draws_of_a_key_that_changes_are_refused_by_name():
+    def step(state):
+        key, mine = jax.random.split(state["key"])
+        return {"x": state["x"] + jax.random.uniform(mine, (2,)), "key": key}
+
+    error = refused(step, {"x": X, "key": jax.random.key(0)})
+    assert [problem.line for problem in error.problems] and all(
+        problem.line in (line(step, 1), line(step, 2)) for problem in error.problems
+    )
+    assert "'random_split' has no rule" in str(error)
+
+
 def test_a_callback_is_refused_and_a_print_left_out():
     def step(state):
         jax.debug.print("x {}", state["x"])
@@ -96,11 +108,59 @@ def test_params_that_nothing_depends_on_are_an_error():
     assert [p.what for p in error.problems] == ["params m"]
 
 
+def test_names_that_stand_for_nothing_are_listed_with_what_there_is():
+    def step(state):
+        x = lax.while_loop(lambda v: v > 1, lambda v: 0.5 * v, state["x"][0])
+        return {"x": jnp.where(state["x"] > 0.5, x, state["x"])}
+
+    error = refused(
+        step,
+        max_iter={"step": 20, "walk": 30},
+        sites={line(step, 1): "halving", line(step, 3): "gate"},
+        roles={"step": "solver", "nowhere": "solver"},
+    )
+    told = ["max_iter 'walk'", f"sites '{line(step, 3)}'", "roles 'nowhere'"]
+    assert [p.what.split(": ")[0] for p in error.problems] == told
+    assert error.problems[0].hint == f"there are {line(step, 1)}"
+    assert error.problems[1].hint == f"there are {line(step, 1)}, {line(step, 2)}"
+    used = dict(max_iter={"step": 20}, sites={line(step, 1): "halving"}, roles={"step": "solver"})
+    simgrad.jax.world(step, state={"x": X}, **used)
+
+
+def test_a_loop_that_counts_and_one_of_a_cost_take_the_cap_that_names_them():
+    def step(state):
+        return {"x": lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, 2 * c[1]), (0, state["x"]))[1]}
+
+    def cost(state):
+        return lax.while_loop(lambda v: v > 1, lambda v: 0.5 * v, state["x"][0])
+
+    world = simgrad.jax.world(step, state={"x": X}, objective={"c": cost}, max_iter={"step": 9, "cost": 5})
+    [objective] = world.program.objectives
+    assert [op.max_iter for op in objective.terminal.ops if op.code == "while"] == [5]
+
+
+def test_words_that_are_none_are_refused_with_those_that_are():
+    error = refused(lambda s: {"x": 2 * s["x"]}, roles={"step": "solvers", "cost": "tape"})
+    assert [p.what for p in error.problems] == ["roles 'step': 'solvers'", "roles 'cost': 'tape'"]
+    assert "termination" in error.problems[0].hint
+    with pytest.raises(ValueError, match="tests 'most': one of decisions, all, loops"):
+        simgrad.jax.world(lambda s: {"x": 2 * s["x"]}, state={"x": X}, tests="most")
+
+
+def test_init_gives_leaves_of_the_state_in_their_types():
+    step = lambda s, params: {"x": params["k"] * s["x"], "n": s["n"] + 1}
+    given = dict(state={"x": X, "n": 0}, params={"k": 1.0})
+    wrong = refused(step, init=lambda params: {"x": jnp.zeros(3), "n": 0.5}, **given)
+    assert [p.what for p in wrong.problems] == ["state n: int32[] is float64[]", "state x: float64[2] is float64[3]"]
+    assert "leaves are n, x" in str(refused(step, init=lambda params: {"y": X}, **given))
+    with pytest.raises(TypeError, match="this world has no data"):
+        simgrad.jax.world(step, init=lambda data: {"x": data}, **given)
+
+
 def test_what_is_observed_must_be_there():
     assert "no leaf 'y'" in str(refused(lambda s: {"x": 2 * s["x"]}, observe=["y"]))
 
 
-@pytest.mark.parametrize("option", [{"random": "philox"}, {"kinks": "jax"}])
-def test_what_is_not_there_yet_says_so(option):
+def test_what_is_not_there_yet_says_so():
     with pytest.raises(NotImplementedError, match="not there yet"):
-        simgrad.jax.world(lambda s: s, state={"x": X}, **option)
+        simgrad.jax.world(lambda s: s, state={"x": X}, random="philox")

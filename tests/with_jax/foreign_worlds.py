@@ -144,12 +144,12 @@ def brax_pendulum() -> Case:
 
 @case
 def brax_hopper() -> Case:
-    return _brax("hopper", "spring", "pipeline_state.x.pos")
+    return _brax("hopper", "spring", "pipeline_state.x_i.pos")
 
 
 @case
 def brax_ant() -> Case:
-    return _brax("ant", "positional", "pipeline_state.x.pos")
+    return _brax("ant", "positional", "pipeline_state.x_i.pos")
 
 
 # ---- JAX-MD ----

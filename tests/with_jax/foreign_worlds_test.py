@@ -18,13 +18,17 @@ import simgrad.jax
 FOLDER = pathlib.Path(__file__).parent.parent / "data/jax"
 WORLDS = json.loads((FOLDER / "worlds.json").read_text())["worlds"]
 SMALL = ("optimistix_newton", "jaxmd_pairs", "mjx_pendulum")
-NAMES = [n if n in SMALL else pytest.param(n, marks=pytest.mark.long) for n in CASES if n in WORLDS]
+NAMES = [n if n in SMALL else pytest.param(n, marks=pytest.mark.long) for n in CASES]
 
 
 @pytest.fixture(autouse=True)
 def in_f64():
     with jax.enable_x64(True):
         yield
+
+
+def test_what_is_stored_is_of_all_worlds_and_of_no_other():
+    assert sorted(WORLDS) == sorted(CASES)
 
 
 @pytest.mark.parametrize("name", NAMES)

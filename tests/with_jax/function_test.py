@@ -153,3 +153,89 @@ def test_a_call_that_is_not_differentiated_keeps_nothing(run, client, monkeypatc
     counted = Counted(client, monkeypatch)
     jax.jit(lambda x: run({**STATE, "x": x}, control=PUSH, params=PARAMS).state["x"])(STATE["x"])
     assert counted.calls == ["Rollout"] and not run._kept._rollouts
+
+
+TARGET = {"place": np.array([0.2, 0.5, -0.3]), "rate": np.float64(0.7)}
+TARGETS = np.random.default_rng(1).normal(size=(STEPS, 3))
+
+
+def driven(state, control, data):
+    x = state["x"] + 0.1 * data["rate"] * jnp.tanh(data["place"] - state["x"]) + 0.01 * control
+    return {"x": x, "m": state["m"] + x * data["place"]}
+
+
+@pytest.fixture(scope="module")
+def driven_world():
+    start = {"x": STATE["x"], "m": np.zeros(3)}
+    return simgrad.jax.world(driven, state=start, control=PUSH, data=TARGET)
+
+
+@pytest.mark.parametrize("place", [TARGET["place"], TARGETS], ids=["one", "one per step"])
+@pytest.mark.parametrize("lost", [False, True], ids=["kept", "simulated again"])
+def test_the_gradient_by_data_is_that_of_the_unrolled_steps(client, driven_world, monkeypatch, place, lost):
+    run = simgrad.jax.function(client, driven_world, policy="f64")
+    if lost:
+        monkeypatch.setattr(run._kept, "put", lambda key, rollout: None)
+    state = {"x": STATE["x"], "m": np.zeros(3)}
+
+    def loss(place, rate, control):
+        data = {"place": place, "rate": rate}
+        last = run(state, control=control, data=data, steps=STEPS).state
+        return jnp.sum(last["x"] * last["m"])
+
+    def expected(place, rate, control):
+        last = state
+        for t in range(STEPS):
+            data = {"place": place[t] if place.ndim == 2 else place, "rate": rate}
+            last = driven(last, control, data)
+        return jnp.sum(last["x"] * last["m"])
+
+    at = (jnp.asarray(place), jnp.asarray(TARGET["rate"]), jnp.asarray(PUSH))
+    found = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(*at)
+    wanted = jax.value_and_grad(expected, (0, 1, 2))(*at)
+    for a, b in zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(wanted)):
+        assert np.abs(b).max() > 0.01
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+    undifferentiated = run(state, control=PUSH, data={**TARGET, "place": place}, steps=STEPS)
+    assert float(jnp.sum(undifferentiated.state["x"] * undifferentiated.state["m"])) == found[0]
+
+
+def test_a_batch_of_data_is_one_call(client, driven_world, monkeypatch):
+    run = simgrad.jax.function(client, driven_world, steps=STEPS, policy="f64")
+    counted = Counted(client, monkeypatch)
+    state = {"x": STATE["x"], "m": np.zeros(3)}
+    loss = lambda rate: jnp.sum(run(state, control=PUSH, data={**TARGET, "rate": rate}).state["x"] ** 2)
+    rates = jnp.arange(1.0, 5.0)
+    together = jax.vmap(jax.grad(loss))(rates)
+    assert counted.calls == ["Rollout", "Vjp"]
+    assert together.tolist() == [float(jax.grad(loss)(r)) for r in rates] and len(set(together.tolist())) == 4
+
+
+def test_steps_are_of_the_call_or_of_what_has_a_value_per_step(client, world):
+    run = simgrad.jax.function(client, world, policy="f64", record=["x"])
+    fixed = simgrad.jax.function(client, world, steps=7, policy="f64", record=["x"])
+    at = dict(params=PARAMS)
+    seven = fixed(STATE, control=PUSHES[:7], **at)
+    assert seven.trajectory["x"].shape == (8, 3)
+    inferred = run(STATE, control=PUSHES[:7], **at)
+    given = jax.jit(lambda x: run({**STATE, "x": x}, control=PUSHES[:7], steps=7, **at))(STATE["x"])
+    for other in (inferred, given):
+        assert np.asarray(other.trajectory["x"]).tobytes() == np.asarray(seven.trajectory["x"]).tobytes()
+    assert run(STATE, control=PUSH, steps=3, **at).trajectory["x"].shape == (4, 3)
+    assert fixed(STATE, control=PUSH, steps=3, **at).trajectory["x"].shape == (4, 3)
+    with pytest.raises(TypeError, match="steps: give it here or to simgrad.jax.function"):
+        run(STATE, control=PUSH, **at)
+    with pytest.raises(TypeError, match=r"control control has shape \(20, 3\), not \(3,\), or \(5, 3\)"):
+        run(STATE, control=PUSHES, steps=5, **at)
+    with pytest.raises(TypeError, match="static_argnames"):
+        jax.jit(lambda n: run(STATE, control=PUSH, steps=n, **at))(3)
+
+
+def test_controls_of_different_lengths_say_so(client, driven_world):
+    run = simgrad.jax.function(client, driven_world)
+    with pytest.raises(TypeError, match="for as many steps: control 4, place 20"):
+        run(
+            {"x": STATE["x"], "m": np.zeros(3)},
+            control=PUSHES[:4],
+            data={**TARGET, "place": TARGETS},
+        )

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from live_server import BINARY
 
+import simgrad as sg
 import simgrad.jax
 
 X = np.array([0.3, 0.9, 0.7, -0.2])  # f64, where JAX is not yet
@@ -122,6 +124,83 @@ def test_operations_give_what_they_give_in_jax(client, name):
         return {"x": x if x.shape == (4,) else jnp.resize(x, 4), "k": (state["k"] + 1) % 4}
 
     compared(client, step, {"x": X, "k": PLACES}, 2, 2e-15)
+
+
+def test_check_runs_a_step_and_a_world_and_prints_the_worst_leaf(client, capsys, monkeypatch):
+    def step(state, params):
+        return {"x": state["x"] + params["rate"] * jnp.sin(state["v"]), "v": state["v"] * 0.5}
+
+    def other(state, params):
+        made = step(state, params)
+        return {**made, "x": made["x"] + 0.25 * (state["v"] < 0.2)}
+
+    monkeypatch.setenv("SIMGRAD_SERVER", str(BINARY))
+    params = {"rate": jnp.asarray(0.1)}
+    world = simgrad.jax.world(step, state={"x": X, "v": X[::-1]}, params=params)
+    found = simgrad.jax.check(world, step)  # a server of its own
+    assert found.worst <= 1e-15 and found.steps == 5 and {x.name for x in found.leaves} == {"x", "v"}
+    assert capsys.readouterr().out == f"5 steps in f64, worst of 2 leaves: {found.leaves[0]}\n"
+    # One element of v is below 0.2 from the start, and all are from the third step on.
+    wrong = simgrad.jax.check(world, other, client=client, steps=1)
+    assert (wrong.leaves[0].name, wrong.worst, wrong.leaves[0].step) == ("x", 0.25, 1)
+    assert simgrad.jax.check(world, client, 3) == simgrad.jax.check(world, client=client, steps=3)
+    again = simgrad.jax.check(world, client, params={"rate": jnp.asarray(0.2)})
+    assert again.worst <= 1e-15
+    with pytest.raises(TypeError, match="check has no parameters"):
+        simgrad.jax.check(world, client, parameters=params)
+
+
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+def test_what_a_constant_key_draws_is_what_it_draws_in_jax(client, kind):
+    def step(state):
+        return {**state, "x": state["x"] + jax.random.normal(jax.random.fold_in(state["key"], 3), (4,))}
+
+    state = {"x": jnp.asarray(X), "key": jax.random.key(7, impl=kind)}
+    found = simgrad.jax.check(simgrad.jax.world(step, state=state), client, steps=2)
+    assert found.worst <= 1e-15, found
+
+
+def swung(state, params):
+    v = state["v"] - 0.1 * params["k"] * state["x"] / state["mass"]
+    return {**state, "x": state["x"] + 0.1 * v, "v": v, "turn": state["turn"] + 1}
+
+
+SWUNG = {"x": X, "v": X * 0, "mass": jnp.asarray(1.0), "turn": 0, "gain": jnp.asarray(2.0)}
+
+
+def whole_start(params, data, state):
+    mass = jnp.where(data["heavy"] > 0.5, 2.0, 1.0) * params["m"]
+    return {**state, "x": data["place"] * params["k"] + state["v"], "mass": mass, "turn": 3}
+
+
+def some_leaves(params, data):
+    return {k: x for k, x in whole_start(params, data, SWUNG).items() if k in ("x", "mass", "turn")}
+
+
+@pytest.mark.parametrize("init", [whole_start, some_leaves])
+def test_a_run_starts_from_what_init_gives_and_gradients_go_through_it(client, init):
+    params = {"k": jnp.asarray(1.5), "m": jnp.asarray(0.8)}
+    data = {"place": jnp.asarray(X), "heavy": jnp.asarray(1.0)}
+    world = simgrad.jax.world(
+        swung, state=SWUNG, params=params, data=data, init=init, objective={"far": lambda s: jnp.sum(s["x"] ** 2)}
+    )
+    # The step returns mass and gain as they are; init gives the mass.
+    assert world.state == ("mass", "turn", "v", "x") and world.constants == ("gain",)
+    assert world.report().initial and "initial: " in str(world.report())
+    found = simgrad.jax.check(world, client, steps=4)
+    assert found.worst <= 1e-15, found
+
+    def loss(params):
+        state = {**SWUNG, **init(*((params, data) if init is some_leaves else (params, data, SWUNG)))}
+        for _ in range(4):
+            state = swung(state, params)
+        return jnp.sum(state["x"] ** 2)
+
+    expected, by_params = jax.value_and_grad(loss)(params)
+    g = client.gradient(world, steps=4, params=params, data=data, objective="far", policy="f64")
+    assert g.value == pytest.approx(float(expected), rel=1e-15)
+    np.testing.assert_allclose([g.params["k"], g.params["m"]], [by_params["k"], by_params["m"]], rtol=1e-13)
+    assert int(np.ravel(g.state["turn"])[0]) == 7
 
 
 class Pendulum(NamedTuple):
@@ -273,6 +352,43 @@ def test_custom_derivatives_are_kept_or_inlined(client):
     np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-14)
 
 
+TIED = np.array([0.0, 0.5, 0.5, -0.25])
+KINKS = {
+    "max": lambda x: jnp.maximum(x, 0.5) + x,
+    "min": lambda x: jnp.minimum(x, x[::-1]) * 2,
+    "abs": lambda x: jnp.abs(x) + 0.5 * x,
+    "clip": lambda x: jnp.clip(x, -0.25, 0.5) + x * x,
+    "largest": lambda x: x * jnp.max(x) + jnp.max(jnp.outer(x, x), axis=(0, 1)),
+    "smallest of rows": lambda x: jnp.min(jnp.stack([x, x * 0, x * x]), axis=0) + x,
+    "in a loop": lambda x: lax.fori_loop(0, 3, lambda i, y: jnp.maximum(y * 0.5, x * 0.5**i) + x, x),
+    "in a while": lambda x: lax.while_loop(
+        lambda c: (c[0] < 4) & (jnp.max(c[1]) < 9.0), lambda c: (c[0] + 1, jnp.abs(c[1]) + jnp.maximum(c[1], 0.5)), (0, x)
+    )[1],
+    "in a branch": lambda x: lax.cond(x[1] > 0.2, lambda y: jnp.maximum(y, 0.5), lambda y: y, x),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_ties_have_the_derivatives_of_jax_where_they_are_asked_for(client, name):
+    step = lambda s: {"x": KINKS[name](s["x"])}
+    weights = np.array([1.0, 2.0, -3.0, 5.0])
+    objective = {"sum": lambda s: jnp.sum(weights * jnp.maximum(s["x"], s["x"]))}
+    run = dict(steps=1, initial={"x": TIED}, objective="sum", policy="f64")
+    plain, tied = (
+        client.gradient(simgrad.jax.world(step, state={"x": TIED}, objective=objective, kinks=kinks), **run)
+        for kinks in ("simgrad", "jax")
+    )
+    loss = lambda x: objective["sum"](step({"x": x}))
+    try:
+        expected = jax.grad(loss)(TIED)
+    except ValueError:  # a while_loop
+        expected = jax.jacfwd(loss)(TIED)
+    np.testing.assert_allclose(np.ravel(tied.initial["x"]), expected, rtol=1e-14, atol=1e-15)
+    assert tied.state["x"].tobytes() == plain.state["x"].tobytes()
+    assert list(tied.sites) == list(plain.sites) and list(tied.events) == list(plain.events)
+    assert np.abs(np.ravel(plain.initial["x"]) - expected).max() > 0.1, "nothing was tied"
+
+
 def test_what_is_state_is_found(client):
     def step(state):
         x, v = state["x"], state["v"]
@@ -322,6 +438,93 @@ def test_roles_follow_the_written_rule():
     assert ("div", "solver") in ops and ("while", "solver") in ops
     [objective] = world.program.objectives
     assert {op.role for op in objective.terminal.ops} == {"objective"}
+
+
+def drag(v):
+    return 0.1 * v * jnp.abs(v)
+
+
+def gated(state):
+    with jax.named_scope("wheel"):
+        v = state["v"] - drag(state["v"])
+    y = lax.while_loop(lambda y: jnp.sum(y * y) > 1e-3, lambda y: 0.25 * y, state["x"] + v)
+    return {"x": jnp.where(v > 0.2, v, y), "v": v * 0.99}
+
+
+GATED = {"x": X, "v": X[::-1]}
+
+
+def at(function, offset):
+    return f"step_test.py:{function.__code__.co_firstlineno + offset}"
+
+
+def test_an_author_gives_functions_and_scopes_roles_and_lines_names(client):
+    wide = simgrad.jax.world(gated, state=GATED, max_iter={"gated": 30})
+    world = simgrad.jax.world(
+        gated,
+        state=GATED,
+        max_iter={at(gated, 3): 30},
+        roles={"drag": "network", "wheel": "objective"},
+        sites={at(gated, 4): "gate", at(gated, 3): "settle"},
+    )
+    functions = world.report().roles
+    assert functions["network"] == {"drag": 3} and functions["objective"] == {"gated": 1}
+    assert "network" not in wide.report().roles and functions["solver"] == wide.report().roles["solver"]
+    assert "  network 3: drag 3" in str(world.report()).splitlines()
+    run = dict(steps=2, initial=GATED, policy="f64")
+    answer, plain = client.rollout(world, **run), client.rollout(wide, **run)
+    assert list(answer.sites) == ["settle"] and "gate" in answer.events
+    assert [s.name for s in world.sites if s.line == at(gated, 4)] == ["gate"]
+    assert answer.state["x"].tobytes() == plain.state["x"].tobytes()
+    coarse = sg.Policy("f64").role("network", format="bf16")
+    rounded = client.rollout(world, **{**run, "policy": coarse})
+    assert (rounded.state["v"] != answer.state["v"]).any()
+    assert (client.rollout(wide, **{**run, "policy": coarse}).state["v"] == plain.state["v"]).all()
+
+
+def test_functions_of_the_next_state_are_observed(client):
+    observe = {"centre": lambda s: jnp.mean(s["x"]), "pair": lambda s: {"low": s["v"][0], "high": s["v"][-1]}}
+    world = simgrad.jax.world(gated, state=GATED, max_iter={"gated": 30}, observe=observe)
+    assert sorted(world.exports) == ["centre", "pair.high", "pair.low"]
+    record = [*world.exports, "x", "v"]
+    r = client.rollout(world, steps=3, initial=GATED, policy="f64", record=record)
+    x, v = r.trajectory["x"][0, 1:], r.trajectory["v"][0, 1:]
+    np.testing.assert_allclose(r.trajectory["centre"][0], x.mean(axis=1), rtol=1e-15)
+    assert (r.trajectory["pair.low"][0] == v[:, 0]).all() and (r.trajectory["pair.high"][0] == v[:, -1]).all()
+
+
+def test_the_level_says_which_tests_are_told(client):
+    def step(state):
+        made = gated(state)
+        return {**made, "v": made["v"] / jnp.where(state["x"] > 1e-9, 1.0, 2.0)}
+
+    told = {}
+    for level in ("loops", "decisions", "all"):
+        world = simgrad.jax.world(step, state=GATED, max_iter={"gated": 30}, tests=level)
+        r = client.rollout(world, steps=2, initial=GATED, policy="f64")
+        told[level] = (set(r.sites), {name.partition("#")[0] for name in r.events})
+    loop, deciding = {"step_test.gated.1"}, {"step_test.gated.2", "step_test.gated.lambda.1"}
+    [guard] = [s.name for s in world.sites if s.kind == "guard"]
+    assert told["loops"] == (loop, set())
+    assert told["decisions"] == (loop, deciding) and told["all"] == (loop, {*deciding, guard})
+
+
+def test_the_report_tells_what_was_inlined_and_all_constants_of_a_format():
+    @jax.custom_vjp
+    def halved(x):
+        return 0.5 * x
+
+    halved.defvjp(lambda x: (halved(x), x), lambda x, g: (g,))
+    eps = float(np.finfo(np.float64).eps)
+
+    def step(state):
+        x = halved(state["x"])
+        return {"x": jnp.where(x > 8 * eps, x, jnp.minimum(x, float(np.finfo(np.float64).max)) + 2 * eps)}
+
+    report = simgrad.jax.world(step, state={"x": X}, custom="inline").report()
+    assert "lowered in another form: custom_vjp_call: inlined 1" in str(report).splitlines()
+    assert report.format_constants == {at(step, 2): "8 eps, the largest number, 2 eps"}
+    assert f"  {at(step, 2)}: 8 eps, the largest number, 2 eps" in str(report).splitlines()
 
 
 def test_stage_costs_and_terminal_costs_read_what_they_name(client):

@@ -2,12 +2,14 @@
 
     world = simgrad.jax.world(step, state=example, params={"k": 1.0})
     client.rollout(world, steps=100, initial=states)
-    print(simgrad.jax.check(world, client))
+    simgrad.jax.check(world, step)
 
 JAX is needed where this is imported; the server needs none, and nothing else of `simgrad` imports it.
 """
 
 from __future__ import annotations
+
+import warnings as _warnings
 
 try:
     import jax as _jax
@@ -15,6 +17,15 @@ except ImportError as _error:
     raise ImportError(
         "simgrad.jax lowers steps that are written in JAX, which is not installed: pip install jax"
     ) from _error
+
+# Of JAX's releases: its primitives change between them. pyproject.toml declares the same.
+_FIRST, _PAST = (0, 10), (0, 11)
+if not _FIRST <= _jax.__version_info__[:2] < _PAST:
+    _warnings.warn(
+        f"simgrad.jax knows JAX {_FIRST[0]}.{_FIRST[1]} up to, and not including, {_PAST[0]}.{_PAST[1]}; this is "
+        f"{_jax.__version__}, of which steps may not lower: pip install 'simgrad[jax]'",
+        stacklevel=2,
+    )
 
 from simgrad.jax import (  # noqa: F401  rules register themselves
     rules_call,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Callable
 
 import jax
 import numpy as np
 
 from simgrad.client import Client
-from simgrad.jax.trees import Group, called, x64
+from simgrad.jax.trees import Group, called, is_key, numbers, x64
 from simgrad.jax.world import JaxWorld
+from simgrad.local import local
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,9 @@ class Difference:
     name: str
     worst: float
     step: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.worst:.3g} at step {self.step}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +38,20 @@ class Check:
         return self.leaves[0].worst if self.leaves else 0.0
 
     def __str__(self) -> str:
-        rows = [f"  {x.name}: {x.worst:.3g} at step {x.step}" for x in self.leaves]
-        return "\n".join([f"{self.steps} steps in f64, worst leaf first:", *rows])
+        return "\n".join([f"{self.steps} steps in f64, worst leaf first:", *(f"  {x}" for x in self.leaves)])
 
 
 class JaxStep:
-    """The step of a world in JAX, compiled once, in f64: for one instance.
+    """A step in JAX, compiled once, in f64: for one instance.
 
     Args:
+      step: what to run; None: the step of the world.
       inputs: control, params and data, where they are not the examples.
     """
 
-    def __init__(self, world: JaxWorld, **inputs: Any):
+    def __init__(self, world: JaxWorld, step: Callable[..., Any] | None = None, **inputs: Any):
         groups = world.groups
+        self._starts = world.starts
         self._group = group = groups["state"]
         others = {
             kind: groups[kind].built(_leaves(groups[kind], inputs.get(kind)))
@@ -55,17 +60,27 @@ class JaxStep:
         }
 
         def turn(*leaves: Any) -> list[Any]:
-            made = called(world.step, {"state": group.built(leaves), **others})
+            made = called(step or world.step, {"state": group.built(leaves), **others})
             alone = jax.tree_util.tree_structure(made) == group.tree
             following = jax.tree_util.tree_leaves(made if alone else made[0])
-            return [jax.numpy.asarray(x, e.dtype) for x, e in zip(following, group.examples)]
+            words = [jax.random.key_data(x) if is_key(x) else x for x in following]
+            return [jax.numpy.asarray(x, e.dtype) for x, e in zip(words, group.examples)]
 
+        self._others = others
         self._turn = jax.jit(turn)
+
+    def _first(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
+        """What a run starts from, of what was sent."""
+        if self._starts is None:
+            return leaves
+        made = self._starts({"state": self._group.built(leaves), **self._others})
+        by_name = {**dict(zip(self._group.names, leaves)), **made}
+        return [np.asarray(numbers(by_name[n]), x.dtype) for n, x in zip(self._group.names, leaves)]
 
     def trajectory(self, steps: int, state: Any = None) -> dict[str, np.ndarray]:
         """[steps + 1, shape] of each leaf of the state, by name."""
         with x64():
-            leaves = [jax.numpy.asarray(x) for x in _leaves(self._group, state)]
+            leaves = [jax.numpy.asarray(x) for x in self._first(_leaves(self._group, state))]
             recorded = [leaves]
             for _ in range(steps):
                 recorded.append(self._turn(*recorded[-1]))
@@ -78,18 +93,54 @@ class JaxStep:
 def _leaves(group: Group, given: Any) -> list[np.ndarray]:
     if given is None:
         return list(group.examples)
-    return [np.asarray(x, e.dtype) for x, e in zip(group.flat(given), group.examples)]
+    return [np.asarray(numbers(x), e.dtype) for x, e in zip(group.flat(given), group.examples)]
 
 
 def check(
-    world: JaxWorld, client: Client, steps: int = 5, state: Any = None, **inputs: Any
+    world: JaxWorld,
+    step: Callable[..., Any] | Client | None = None,
+    steps: int = 5,
+    state: Any = None,
+    *,
+    client: Client | None = None,
+    **inputs: Any,
 ) -> Check:
-    """Both run from one state (the example), and every recorded leaf is compared at every step.
+    """Runs the world and a step of JAX from one state, compares every recorded leaf at every step, and prints
+    the leaf that differs most.
+
+        simgrad.jax.check(world, step)
 
     Args:
+      step: what runs in JAX; None: the step that the world was made of. A Client stands for `client`.
+      steps: how many. state: to start from; None: the example.
+      client: whose server runs the world; None: a server of one's own, as simgrad.local starts it.
       inputs: control, params and data, where they are not the examples.
+    Errors: TypeError for other inputs, and for pytrees that are not the world's; those of simgrad.local and
+      Client.rollout.
     """
-    expected = JaxStep(world, **inputs).trajectory(steps, state)
+    unknown = set(inputs) - {"control", "params", "data"}
+    if unknown:
+        raise TypeError(f"check has no {', '.join(sorted(unknown))}: control, params and data are the inputs")
+    if step is not None and not callable(step):
+        client, step = step, None
+    if client is None:
+        with local() as own:
+            found = _compared(world, step, own, steps, state, inputs)
+    else:
+        found = _compared(world, step, client, steps, state, inputs)
+    print(f"{steps} steps in f64, worst of {len(found.leaves)} leaves: {found.leaves[0] if found.leaves else 'none'}")
+    return found
+
+
+def _compared(
+    world: JaxWorld,
+    step: Callable[..., Any] | None,
+    client: Client,
+    steps: int,
+    state: Any,
+    inputs: dict[str, Any],
+) -> Check:
+    expected = JaxStep(world, step, **inputs).trajectory(steps, state)
     group = world.groups["state"]
     names = [n for n in group.names if n in world.state]
     observed = [n for n in group.names if n in world.exports]

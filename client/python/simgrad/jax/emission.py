@@ -10,6 +10,7 @@ import numpy as np
 from simgrad.constants import element_of
 from simgrad.expression import Expression
 from simgrad.jax.fold import ELEMENTWISE
+from simgrad.jax.kinks import has_kink, write_with_kink
 from simgrad.jax.literals import write_literal
 from simgrad.jax.liveness import Live
 from simgrad.jax.node import CONTROL, Line, Node, Place, Scope, Value, size_of
@@ -52,6 +53,7 @@ class Emission:
       inputs: the expressions of input nodes, by kind and name.
       roles: of nodes; empty: dynamics.
       names: of sites, by the place of a test or loop.
+      kinks: whose derivatives ties have: "simgrad" or "jax".
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class Emission:
         inputs: Mapping[tuple[str, str], Expression],
         roles: Mapping[Node, str],
         names: Mapping[Place, str],
+        kinks: str = "simgrad",
     ):
         self._b = builder
         self._live = live
         self._inputs = inputs
         self._roles = roles
         self._names = names
+        self._kinks = kinks
         self._written: dict[Node, Expression] = {}
         self._results: dict[tuple[Node, int], Node] = {
             (x.operands[0], x.attributes["index"]): x for x in live.nodes if x.op == "result"
@@ -99,6 +103,9 @@ class Emission:
                 for place, expression in made.items():
                     if (x, place) in self._results:  # else the loop alone reads it
                         self._written[self._results[x, place]] = expression
+            elif self._kinks == "jax" and has_kink(x, self._roles.get(x, "")):
+                with self._b.lowered_from(x.line, ""):  # what a derivative compares has no site
+                    self._written[x] = write_with_kink(self._b, x, [self._written[y] for y in x.operands])
             else:
                 self._written[x] = self._operation(x)
 

@@ -1,17 +1,18 @@
 """A rollout as a function of JAX: inside jit, differentiated by grad, one call per batch under vmap.
 
-    run = simgrad.jax.function(client, world, steps=100, policy="f64", record=["energy"])
+    run = simgrad.jax.function(client, world, policy="f64", record=["energy"])
 
     def loss(params, state):
-        out = run(state, params=params)
+        out = run(state, params=params, steps=100)
         return jnp.sum(out.state["x"] ** 2) + out.trajectory["energy"].mean()
 
     jax.jit(jax.grad(loss))(params, state)
-    jax.vmap(run)(states)                        # one request of len(states) instances
+    jax.vmap(lambda s: run(s, steps=100))(states)  # one request of len(states) instances
 
 Of a call that is differentiated the server keeps the forward pass, and the backward pass reverses it
-without simulating again. What the server does not keep any more it runs again, to the same bits. Second
-derivatives are not available.
+without simulating again. What the server does not keep any more it runs again, to the same bits. The
+answers of the last 16 such calls stay in memory here as long as the function. Second derivatives are
+not available.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import operator
 import threading
 from typing import Any, Sequence
 
@@ -27,17 +29,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from simgrad.client import Client
+from simgrad.data_as_controls import data_as_controls
 from simgrad.kept import Keep
 from simgrad.jax.node import Shape, size_of
 from simgrad.jax.trees import GROUPS, Group, is_key
-from simgrad.jax.world import JaxWorld
+from simgrad.jax.world import KINDS, JaxWorld
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
 from simgrad.results import Rollout
+from simgrad.world import World
 
 _ARGUMENTS = {"state": "initial", "control": "controls", "params": "params", "data": "data"}
 _OF_VJP = ("on_nonfinite", "timeout", "retry")  # of the options of a rollout, those that a vjp takes
-_WRT = {"state": "state", "control": "control", "params": "param"}
+_WRT = {"state": "state", "control": "control", "params": "param", "data": "control"}
+_PER_STEP = ("control", "data")  # what may have a value per step
 
 
 @dataclasses.dataclass
@@ -76,6 +81,31 @@ class _Output:
     dtype: Any
 
 
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """What the arrays of a call are, and its steps."""
+
+    inputs: tuple[_Input, ...]
+    outputs: tuple[_Output, ...]
+    steps: int
+
+    @property
+    def reals(self) -> list[_Output]:
+        """Outputs that have cotangents."""
+        return [o for o in self.outputs if np.dtype(o.dtype).kind == "f"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Residuals:
+    """What a backward pass needs: the inputs, and the places of those that are differentiated."""
+
+    leaves: tuple[Any, ...]
+    wanted: tuple[int, ...]
+
+
+jax.tree_util.register_dataclass(_Residuals, ["leaves"], ["wanted"])
+
+
 class _KeptRollouts:
     """Rollouts that are kept, by a digest of what they were made from: a call is pure, so whichever
     call has the inputs of a backward pass, its forward pass is the one to reverse. Threads: safe."""
@@ -86,9 +116,9 @@ class _KeptRollouts:
         self._lock = threading.Lock()
 
     @staticmethod
-    def key(inputs: Sequence[_Input], arrays: Sequence[Any]) -> bytes:
-        digest = hashlib.blake2b(digest_size=16)
-        for i, array in zip(inputs, arrays):
+    def key(call: _Call, wanted: Sequence[int], arrays: Sequence[Any]) -> bytes:
+        digest = hashlib.blake2b(f"{call.steps} {wanted};".encode(), digest_size=16)
+        for i, array in zip(call.inputs, arrays):
             whole = np.ascontiguousarray(array)
             digest.update(f"{i.kind} {i.name} {whole.dtype.str} {whole.shape};".encode())
             digest.update(whole.tobytes())
@@ -110,17 +140,18 @@ _MOST_KEPT = 16  # of one function: backward passes follow soon, and a rollout h
 
 
 class RolloutFunction:
-    """What `simgrad.jax.function` returns: run(state, control=, params=, data=) -> FunctionResult.
+    """What `simgrad.jax.function` returns: run(state, control=, params=, data=, steps=) -> FunctionResult.
 
     A leaf of control and data has the example's shape, or [steps, shape] for a value per step; a group
-    that is left out has the numbers of the example.
+    that is left out has the numbers of the example. `steps` is a Python number, and may be left out where
+    the function has one, or a leaf of control or data has a value per step.
     """
 
     def __init__(
         self,
         client: Client,
         world: JaxWorld,
-        steps: int,
+        steps: int | None,
         policy: Policy | str | None,
         record: Sequence[str],
         options: dict[str, Any],
@@ -128,29 +159,38 @@ class RolloutFunction:
         self.client = client
         self.world = world
         self.steps = steps
-        self._fixed: dict[str, Any] = dict(steps=steps, policy=policy, **options)
+        self._fixed: dict[str, Any] = dict(policy=policy, **options)
         self._record = tuple(record)
         self._kept = _KeptRollouts(_MOST_KEPT)
-        self._made: dict[tuple[_Input, ...], Any] = {}
+        self._made: dict[_Call, Any] = {}
+        self._worlds: dict[tuple[str, ...], World] = {}
 
     def __call__(
-        self, state: Any, *, control: Any = None, params: Any = None, data: Any = None
+        self,
+        state: Any,
+        *,
+        control: Any = None,
+        params: Any = None,
+        data: Any = None,
+        steps: int | None = None,
     ) -> FunctionResult:
         given = {"state": state, "control": control, "params": params, "data": data}
-        inputs, leaves = [], []
+        found = []
         for kind in GROUPS:
             if given[kind] is None:
                 continue
             group = self._group(kind)
             for name, example, leaf in zip(group.names, group.examples, group.flat(given[kind])):
                 array = jax.random.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf)
-                self._check_shape(kind, name, tuple(array.shape), example.shape)
                 is_real = jnp.issubdtype(array.dtype, jnp.floating)
-                inputs.append(_Input(kind, name, tuple(array.shape), bool(is_real)))
-                leaves.append(array)
-        outputs = self._outputs()
-        made = self._differentiable(tuple(inputs), outputs)(*leaves)
-        return self._result(state, made, outputs)
+                i = _Input(kind, name, tuple(array.shape), bool(is_real))
+                found.append((i, example.shape, array))
+        count = self._steps([(i, declared) for i, declared, _ in found], steps)
+        for i, declared, _ in found:
+            _check_shape(i, declared, count)
+        call = _Call(tuple(i for i, _, _ in found), self._outputs(count), count)
+        made = self._differentiable(call)(*(array for _, _, array in found))
+        return self._result(state, made, call)
 
     # ---- Shapes ----
 
@@ -159,15 +199,32 @@ class RolloutFunction:
             raise TypeError(f"this world has no {kind}")
         return self.world.groups[kind]
 
-    def _check_shape(self, kind: str, name: str, shape: Shape, declared: Shape) -> None:
-        per_step = kind in ("control", "data") and shape == (self.steps, *declared)
-        if shape != declared and not per_step:
-            wanted = f"{declared}, or {(self.steps, *declared)}" if kind in ("control", "data") else declared
+    def _steps(self, inputs: Sequence[tuple[_Input, Shape]], given: int | None) -> int:
+        """Of the call, else of the function, else as many as there are values per step."""
+        steps = self.steps if given is None else given
+        if steps is not None:
+            try:
+                return operator.index(steps)
+            except TypeError as error:
+                raise TypeError(
+                    f"steps is a whole number of Python, not {steps!r}; under jax.jit close over it, or "
+                    "name it in static_argnames"
+                ) from error
+        lengths = {
+            i.name: i.shape[0]
+            for i, declared in inputs
+            if i.kind in _PER_STEP and len(i.shape) == len(declared) + 1
+        }
+        if not lengths:
             raise TypeError(
-                f"{kind} {name} has shape {shape}, not {wanted}; for many instances use jax.vmap"
+                "steps: give it here or to simgrad.jax.function, as no control or data has a value per step"
             )
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{name} {n}" for name, n in lengths.items())
+            raise TypeError(f"controls and data have values for as many steps: {told}")
+        return next(iter(lengths.values()))
 
-    def _outputs(self) -> tuple[_Output, ...]:
+    def _outputs(self, steps: int) -> tuple[_Output, ...]:
         group = self.world.groups["state"]
         examples = dict(zip(group.names, group.examples))
         real = jnp.zeros(()).dtype
@@ -177,135 +234,153 @@ class RolloutFunction:
             outputs.append(_Output(name, True, examples[name].shape, _dtype(examples[name].dtype, real)))
         for name in self._record:
             if name in self.world.state:
-                shape = (self.steps + 1, *examples[name].shape)
+                shape = (steps + 1, *examples[name].shape)
                 outputs.append(_Output(name, False, shape, _dtype(examples[name].dtype, real)))
             elif name in values:
                 shape, dtype = values[name]
-                outputs.append(_Output(name, False, (self.steps, *shape), _dtype(dtype, real)))
+                outputs.append(_Output(name, False, (steps, *shape), _dtype(dtype, real)))
             else:
                 raise ValueError(f"record {name!r}: one of {', '.join((*self.world.state, *values))}")
         return tuple(outputs)
 
-    def _result(self, state: Any, made: Sequence[Any], outputs: Sequence[_Output]) -> FunctionResult:
+    def _result(self, state: Any, made: Sequence[Any], call: _Call) -> FunctionResult:
         group = self.world.groups["state"]
-        final = {o.name: x for o, x in zip(outputs, made) if o.final}
-        trajectory = {o.name: x for o, x in zip(outputs, made) if not o.final}
+        final = {o.name: x for o, x in zip(call.outputs, made) if o.final}
+        trajectory = {o.name: x for o, x in zip(call.outputs, made) if not o.final}
         for name, leaf in zip(group.names, group.flat(state)):
             if name in self.world.constants:
                 final[name] = leaf
-            elif name in trajectory and name not in final and self.steps:
+            elif name in trajectory and name not in final and call.steps:
                 final[name] = trajectory[name][-1]
         return FunctionResult(group.filled([final.get(n) for n in group.names]), trajectory)
 
     # ---- Calls ----
 
-    def _differentiable(self, inputs: tuple[_Input, ...], outputs: tuple[_Output, ...]) -> Any:
-        found = self._made.get(inputs)
+    def _differentiable(self, call: _Call) -> Any:
+        found = self._made.get(call)
         if found is not None:
             return found
-        shapes = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
+        shapes = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in call.outputs)
 
-        def forward(keep: bool, *leaves: Any) -> tuple[Any, ...]:
-            run = lambda *arrays: self._forward(inputs, outputs, arrays, keep)
+        def forward(wanted: tuple[int, ...], leaves: Sequence[Any]) -> tuple[Any, ...]:
+            run = lambda *arrays: self._forward(call, wanted, arrays)
             return tuple(jax.pure_callback(run, shapes, *leaves, vmap_method="broadcast_all"))
 
-        def backward(leaves: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-            wanted = [k for k, i in enumerate(inputs) if i.is_real]
-            sent = [c for o, c in zip(outputs, cotangents) if jnp.issubdtype(o.dtype, jnp.floating)]
+        def keeping(*primals: Any) -> tuple[tuple[Any, ...], _Residuals]:
+            leaves = tuple(p.value for p in primals)
+            wanted = tuple(
+                k for k, (i, p) in enumerate(zip(call.inputs, primals)) if i.is_real and p.perturbed
+            )
+            return forward(wanted, leaves), _Residuals(leaves, wanted)
+
+        def backward(saved: _Residuals, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+            leaves, wanted = saved.leaves, saved.wanted
+            sent = [_whole(c) for o, c in zip(call.outputs, cotangents) if o in call.reals]
             like = tuple(jax.ShapeDtypeStruct(leaves[k].shape, leaves[k].dtype) for k in wanted)
-            run = lambda *arrays: self._backward(inputs, outputs, arrays)
+            run = lambda *arrays: self._backward(call, wanted, arrays)
             made = jax.pure_callback(run, like, *leaves, *sent, vmap_method="broadcast_all")
             by_place = dict(zip(wanted, made))
-            return tuple(by_place.get(k) for k in range(len(inputs)))
+            return tuple(by_place.get(k) for k in range(len(call.inputs)))
 
-        function = jax.custom_vjp(lambda *leaves: forward(False, *leaves))
-        function.defvjp(lambda *leaves: (forward(True, *leaves), leaves), backward)
-        self._made[inputs] = function
+        function = jax.custom_vjp(lambda *leaves: forward((), leaves))
+        function.defvjp(keeping, backward, symbolic_zeros=True)
+        self._made[call] = function
         return function
 
-    def _requested(
-        self, inputs: Sequence[_Input], arrays: Sequence[Any]
-    ) -> tuple[Shape, dict[str, Any]]:
-        """The axes of vmap, and the arrays by group and name with one axis of instances."""
+    def _request(
+        self, call: _Call, wanted: Sequence[int], arrays: Sequence[Any]
+    ) -> tuple[Shape, World, dict[str, Any]]:
+        """The axes of vmap, the world, and the arguments of a rollout with one axis of instances. Data that
+        are wanted are controls, as a gradient is by controls."""
         first = np.asarray(arrays[0])
-        batch = first.shape[: first.ndim - len(inputs[0].shape)]
-        groups: dict[str, Any] = {}
-        for i, array in zip(inputs, arrays):
+        batch = first.shape[: first.ndim - len(call.inputs[0].shape)]
+        by_kind: dict[str, dict[str, Any]] = {}
+        for i, array in zip(call.inputs, arrays):
             flat = np.asarray(array).reshape((size_of(batch), *i.shape))
-            groups.setdefault(_ARGUMENTS[i.kind], {})[i.name] = flat
-        return batch, groups
+            by_kind.setdefault(i.kind, {})[i.name] = flat
+        sent = {kind: dict(self.world.named(KINDS[kind], by_kind[kind])) for kind in by_kind}
+        declared = self.world.differentiable()
+        moved = tuple(
+            i.name
+            for i in (call.inputs[k] for k in wanted)
+            if i.kind == "data" and ("data", i.name) in declared
+        )
+        for name in moved:
+            sent.setdefault("control", {})[name] = sent["data"].pop(name)
+        if moved not in self._worlds:
+            self._worlds[moved] = data_as_controls(self.client, self.world, moved)
+        groups: dict[str, Any] = {_ARGUMENTS[kind]: found for kind, found in sent.items()}
+        return batch, self._worlds[moved], dict(steps=call.steps, **groups, **self._fixed)
 
     def _forward(
-        self,
-        inputs: Sequence[_Input],
-        outputs: Sequence[_Output],
-        arrays: Sequence[Any],
-        keep: bool,
+        self, call: _Call, wanted: tuple[int, ...], arrays: Sequence[Any]
     ) -> tuple[np.ndarray, ...]:
-        batch, groups = self._requested(inputs, arrays)
-        reals = [o for o in outputs if np.dtype(o.dtype).kind == "f"]
+        batch, world, arguments = self._request(call, wanted, arrays)
+        wrt = self._wrt(call, wanted)
         how = Keep(
-            wrt=self._wrt(inputs),
-            state=[o.name for o in reals if o.final],
-            trajectory=[o.name for o in reals if not o.final],
+            wrt=wrt,
+            state=[o.name for o in call.reals if o.final],
+            trajectory=[o.name for o in call.reals if not o.final],
         )
-        made = self.client.rollout(
-            self.world, **groups, record=self._record, keep=how if keep else False, **self._fixed
-        )
-        if keep:
-            self._kept.put(self._kept.key(inputs, arrays), made)
-        final = self.world.by_name(made.state)
-        found = [final[o.name] if o.final else made.trajectory[o.name] for o in outputs]
+        made = self.client.rollout(world, **arguments, record=self._record, keep=how if wrt else False)
+        if wrt:
+            self._kept.put(self._kept.key(call, wanted, arrays), made)
+        found = [made.state[o.name] if o.final else made.trajectory[o.name] for o in call.outputs]
         return tuple(
-            np.asarray(x, o.dtype).reshape((*batch, *o.shape)) for x, o in zip(found, outputs)
+            np.asarray(x, o.dtype).reshape((*batch, *o.shape)) for x, o in zip(found, call.outputs)
         )
 
     def _backward(
-        self, inputs: Sequence[_Input], outputs: Sequence[_Output], arrays: Sequence[Any]
+        self, call: _Call, wanted: tuple[int, ...], arrays: Sequence[Any]
     ) -> tuple[np.ndarray, ...]:
-        batch, groups = self._requested(inputs, arrays[: len(inputs)])
-        reals = [o for o in outputs if np.dtype(o.dtype).kind == "f"]
+        leaves, given = arrays[: len(call.inputs)], arrays[len(call.inputs) :]
+        batch, world, arguments = self._request(call, wanted, leaves)
         cotangents = Cotangents({}, {})
-        for o, array in zip(reals, arrays[len(inputs) :]):
+        for o, array in zip(call.reals, given):
             target: Any = cotangents.state if o.final else cotangents.trajectory
             target[o.name] = np.asarray(array).reshape((size_of(batch), *o.shape))
-        declared, wrt = self.world.differentiable(), self._wrt(inputs)
-        kept = self._kept.find(self._kept.key(inputs, arrays))
-        if kept is None:
-            made = self.client.gradient(
-                self.world, **groups, **self._fixed, wrt=wrt, cotangents=cotangents
-            )
-        else:
-            how = {name: value for name, value in self._fixed.items() if name in _OF_VJP}
-            made = kept.vjp(cotangents, wrt=wrt, **how)
-        found = {
-            "state": self.world.by_name(made.initial, "state"),
-            "params": self.world.by_name(made.params, "params"),
-            "control": self.world.by_name(made.controls, "control"),
-        }
+        wrt = self._wrt(call, wanted)
+        found: dict[str, dict[str, Any]] = {}
+        if wrt:
+            kept = self._kept.find(self._kept.key(call, wanted, leaves))
+            if kept is None:
+                made = self.client.gradient(world, **arguments, wrt=wrt, cotangents=cotangents)
+            else:
+                how = {name: value for name, value in self._fixed.items() if name in _OF_VJP}
+                made = kept.vjp(cotangents, wrt=wrt, **how)
+            found = {"state": made.initial, "params": made.params}
+            found["control"] = found["data"] = made.controls
         return tuple(
-            self._gradient(i, found, declared, batch, np.asarray(array))
-            for i, array in zip(inputs, arrays)
-            if i.is_real
+            self._gradient(call.inputs[k], found, batch, np.asarray(leaves[k])) for k in wanted
         )
 
-    def _wrt(self, inputs: Sequence[_Input]) -> list[str]:
+    def _wrt(self, call: _Call, wanted: Sequence[int]) -> list[str]:
         declared = self.world.differentiable()
+        inputs = [call.inputs[k] for k in wanted]
         return [f"{_WRT[i.kind]}.{i.name}" for i in inputs if (i.kind, i.name) in declared]
 
     def _gradient(
-        self,
-        i: _Input,
-        found: dict[str, dict[str, Any]],
-        declared: frozenset[tuple[str, str]],
-        batch: Shape,
-        like: np.ndarray,
+        self, i: _Input, found: dict[str, dict[str, Any]], batch: Shape, like: np.ndarray
     ) -> np.ndarray:
         """Zero for what no step reads; NaN for a constant, by which the world has no derivative."""
-        if (i.kind, i.name) in declared:
+        if (i.kind, i.name) in self.world.differentiable():
             return np.asarray(found[i.kind][i.name], like.dtype).reshape((*batch, *i.shape))
         is_constant = i.kind == "state" and i.name in self.world.constants
         return np.full(like.shape, np.nan if is_constant else 0.0, like.dtype)
+
+
+def _check_shape(i: _Input, declared: Shape, steps: int) -> None:
+    wanted = f"{declared}, or {(steps, *declared)}" if i.kind in _PER_STEP else f"{declared}"
+    if i.shape != declared and not (i.kind in _PER_STEP and i.shape == (steps, *declared)):
+        raise TypeError(
+            f"{i.kind} {i.name} has shape {i.shape}, not {wanted}; for many instances use jax.vmap"
+        )
+
+
+def _whole(cotangent: Any) -> Any:
+    """A cotangent as an array: JAX says of what a loss does not read that it is zero."""
+    is_zero = isinstance(cotangent, jax.custom_derivatives.SymbolicZero)
+    return jnp.zeros(cotangent.shape, cotangent.dtype) if is_zero else cotangent
 
 
 def _dtype(dtype: Any, real: Any) -> Any:
@@ -317,14 +392,20 @@ def function(
     client: Client,
     world: JaxWorld,
     *,
-    steps: int,
+    steps: int | None = None,
     policy: Policy | str | None = None,
     record: Sequence[str] = (),
     **options: Any,
 ) -> RolloutFunction:
     """A rollout as a function of JAX; arguments as Client.rollout.
 
-    Errors: TypeError for pytrees and shapes that are not the world's, while tracing; those of
-      Client.rollout where it runs.
+    Every real leaf is differentiable: of state, control, params and data. Data that are differentiated are
+    sent as controls.
+
+    Args:
+      steps: of every call; None: each call says how many, or has a control or data with a value per step.
+    Errors: TypeError for pytrees and shapes that are not the world's, and where steps are not told, while
+      tracing; those of Client.rollout where it runs; ValueError there for data that are differentiated and
+      have the name of a control.
     """
     return RolloutFunction(client, world, steps, policy, record, {"diagnostics": "off", **options})

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -23,8 +23,10 @@ from jax._src import source_info_util
 from jax.extend import core
 
 from simgrad.jax.errors import Problems
+from simgrad.jax.given import Given
 from simgrad.jax.graph import Graph
 from simgrad.jax.node import Line, Node, Value, known_array, neutral, size_of
+from simgrad.jax.trees import wrapped
 
 Operands = list[Value]
 Rule = Callable[["Lowering", Any, Operands], "Value | Sequence[Value]"]
@@ -58,7 +60,7 @@ class Options:
     formats: str = "erase"
     kinks: str = "simgrad"
     random: str = "threefry"
-    max_iter: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    max_iter: Given[int] = dataclasses.field(default_factory=lambda: Given("max_iter", None))
 
 
 class Lowering:
@@ -125,7 +127,7 @@ class Lowering:
         except NotLowered as error:
             what, hint = (*error.args, "")[:2]
             self.problems.add(self.graph.line, what, hint)
-            return [self._placeholder(v.aval) for v in equation.outvars]
+            return [self.placeholder(v.aval) for v in equation.outvars]
         results = [made] if isinstance(made, (Node, np.ndarray)) else list(made)
         for variable, x in zip(equation.outvars, results):
             expected = getattr(variable.aval, "shape", None)
@@ -164,9 +166,10 @@ class Lowering:
         self.graph.notes[f"{name}: its implementation"] += 1
         return self.jaxpr(traced, operands)
 
-    def _placeholder(self, aval: Any) -> Value:
+    def placeholder(self, aval: Any) -> Value:
         """Stands for what could not be lowered; the world is refused in the end."""
-        shape, dtype = getattr(aval, "shape", ()), neutral(getattr(aval, "dtype", np.float64))
+        dtype = np.uint32 if _is_key(aval) else getattr(aval, "dtype", np.float64)
+        shape, dtype = getattr(aval, "shape", ()), neutral(dtype)
         return self.graph.make("unknown", [], {"id": object()}, shape, dtype)
 
 
@@ -187,8 +190,8 @@ EVALUATED = frozenset(
     (
         *("while", "scan", "cholesky", "lu", "sort", "threefry2x32", "triangular_solve", "erf_inv"),
         *("lgamma", "digamma", "qr", "geqrf", "ormqr", "householder_product", "eigh", "svd"),
-        *("random_bits", "random_seed", "random_split", "random_fold_in", "random_wrap"),
-        *("random_unwrap", "bitcast_convert_type", "erf", "erfc", "asinh", "acosh"),
+        *("random_bits", "random_seed", "random_split", "random_fold_in"),
+        *("bitcast_convert_type", "erf", "erfc", "asinh", "acosh"),
         *("atanh", "cumprod", "cummax", "cummin", "cumlogsumexp"),
         *("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min"),
         *("scatter_min", "scatter-max", "scatter_max", "lu_pivots_to_permutation", "conv_general_dilated"),
@@ -201,7 +204,7 @@ def evaluated(equation: Any, operands: Operands) -> list[Value]:
     """What JAX gives for numbers."""
     with jax.ensure_compile_time_eval():
         given = [
-            np.asarray(x, v.aval.dtype) if not _is_key(v.aval) else jax.random.wrap_key_data(x)
+            wrapped(x, v.aval.dtype) if _is_key(v.aval) else np.asarray(x, v.aval.dtype)
             for x, v in zip(operands, equation.invars)
         ]
         made = equation.primitive.bind(*given, **equation.params)

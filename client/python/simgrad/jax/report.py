@@ -9,7 +9,6 @@ from typing import Mapping, Sequence
 from simgrad.jax.node import Node
 from simgrad.jax.sites import Site
 from simgrad.jax.trace import Step
-from simgrad.jax.trees import Group
 
 _NO_OPERATIONS = ("literal", "input", "argument", "result")
 
@@ -20,12 +19,12 @@ class Report:
 
     Attributes:
       operations: of the step, by code. state, constants, observables: leaves of the state, by name.
-      exports: what can be recorded. sites: the lines that decide.
+      exports: what can be recorded. initial: states that init= gives. sites: the lines that decide.
       erased: lines where the step names a format of reals, which the policy's takes the place of.
       dropped: callbacks that are left out, by line.
-      format_constants: literals that come from the format of the trace (8 * eps), by line.
+      format_constants: literals that look like ones of the format of the trace (8 eps), by line.
       notes: what was lowered in another form, counted.
-      roles: how many operations each role has.
+      roles: how many operations each role has, by function of the source.
     """
 
     operations: Mapping[str, int]
@@ -33,19 +32,20 @@ class Report:
     constants: Sequence[str]
     observables: Sequence[str]
     exports: Sequence[str]
+    initial: Sequence[str]
     sites: Sequence[Site]
     erased: Mapping[str, str]
     dropped: Mapping[str, str]
     format_constants: Mapping[str, str]
     notes: Mapping[str, int]
-    roles: Mapping[str, int]
+    roles: Mapping[str, Mapping[str, int]]
 
     @classmethod
     def of(
         cls,
         found: Step,
         sites: Sequence[Site],
-        groups: Mapping[str, Group],
+        initial: Sequence[str],
         roles: Mapping[Node, str],
     ) -> "Report":
         computing = [x for x in found.live.nodes if x.op not in _NO_OPERATIONS]
@@ -56,12 +56,13 @@ class Report:
             constants=found.constants,
             observables=found.observables,
             exports=tuple(found.exports),
+            initial=tuple(initial),
             sites=tuple(sites),
             erased=dict(lowering.erased),
             dropped=dict(lowering.dropped),
             format_constants=format_constants(found.live.nodes),
             notes=dict(found.lowered.graph.notes),
-            roles=collections.Counter(roles.get(x) or "dynamics" for x in computing),
+            roles=_by_role(computing, roles),
         )
 
     @property
@@ -70,8 +71,10 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.operation_count} operations: {_counts(self.operations)}"]
-        lines += [f"roles: {_counts(self.roles)}"]
-        for title in ("state", "constants", "observables", "exports"):
+        lines += ["roles:"]
+        for role, functions in self.roles.items():
+            lines.append(f"  {role} {sum(functions.values())}: {_counts(functions)}")
+        for title in ("state", "initial", "constants", "observables", "exports"):
             names = getattr(self, title)
             if names:
                 lines.append(f"{title}: {', '.join(names)}")
@@ -87,7 +90,17 @@ class Report:
         ):
             lines += [f"{title}:"] if found else []
             lines += [f"  {line}: {what}" for line, what in found.items()]
+        if self.notes:
+            lines.append(f"lowered in another form: {_counts(self.notes)}")
         return "\n".join(lines)
+
+
+def _by_role(nodes: Sequence[Node], roles: Mapping[Node, str]) -> dict[str, dict[str, int]]:
+    """The roles with most operations first."""
+    found: dict[str, dict[str, int]] = collections.defaultdict(collections.Counter)
+    for x in nodes:
+        found[roles.get(x) or "dynamics"][x.line.function or "(unknown)"] += 1
+    return dict(sorted(found.items(), key=lambda entry: (-sum(entry[1].values()), entry[0])))
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -108,13 +121,13 @@ def format_constants(nodes: Sequence[Node]) -> dict[str, str]:
         for y in x.operands:
             if y.op == "literal" and y.dtype.kind == "f" and y.size:
                 users.setdefault(y, x)
-    found = {}
+    found: dict[str, list[str]] = {}
     for literal, user in users.items():
-        for number in set(abs(literal.attributes["value"].reshape(-1)[:64]).tolist()):
+        for number in sorted(set(abs(literal.attributes["value"].reshape(-1)[:64]).tolist())):
             what = _format_constant(number)
-            if what:
-                found[user.line.text] = what
-    return found
+            if what and what not in found.setdefault(user.line.text, []):
+                found[user.line.text].append(what)
+    return {line: ", ".join(told) for line, told in found.items() if told}
 
 
 def _format_constant(x: float) -> str:

@@ -15,9 +15,12 @@ import collections
 import math
 from typing import Iterable, Mapping
 
+from simgrad.jax.given import Given
 from simgrad.jax.liveness import Live
 from simgrad.jax.node import COMPARISONS, CONTROL, REAL, Line, Node, Scope, Value
 
+# What an operation can have (program_from_proto.cc).
+WORDS = ("state", "dynamics", "solver", "termination", "event", "network", "objective")
 _SMALLEST = 1e-5  # what a guard compares with, at most, or an infinity
 _NUMBERS_ONLY = ("literal", "input", "argument")
 
@@ -27,7 +30,7 @@ def is_test(x: Node) -> bool:
     return x.op in COMPARISONS and x.operands[0].dtype == REAL
 
 
-def roles(live: Live, outputs: Iterable[Value], given: Mapping[str, str]) -> dict[Node, str]:
+def roles(live: Live, outputs: Iterable[Value], given: Given[str]) -> dict[Node, str]:
     """The role of every live node that computes."""
     users = users_of(live)
     kept = {x for x in outputs if isinstance(x, Node)}
@@ -157,13 +160,9 @@ def _place(x: Node, live: Live) -> str:
     return "solver" if x.op == "while" else ""
 
 
-def _given(line: Line, given: Mapping[str, str]) -> str:
+def _given(line: Line, given: Given[str]) -> str:
     """The role that the author gave to a module ("solver" for solver.py), function or named scope."""
-    if not given:
-        return ""
     module = line.file.removesuffix(".py")
-    scopes = line.scope.split("/")
-    for name in (line.function, f"{module}.{line.function}", *reversed(scopes), module):
-        if name in given:
-            return given[name]
-    return ""
+    function, scopes = line.function.rpartition(".")[2], line.scope.split("/")
+    names = (line.function, function, f"{module}.{line.function}", *reversed(scopes), module)
+    return given.find(*names) or ""

@@ -215,6 +215,14 @@ def _plain(x: Value) -> Value:
     return x
 
 
+@rule("random_wrap", "random_unwrap")
+def _words(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """A random key is its words here, but one that could not be lowered, which has been told."""
+    aval = equation.outvars[0].aval
+    told = equation.primitive.name == "random_unwrap" and operands[0].shape != tuple(aval.shape)
+    return low.placeholder(aval) if told else operands[0]
+
+
 @rule(
     *("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint", "pvary"),
     *("nonbatchable", "nontraceable"),

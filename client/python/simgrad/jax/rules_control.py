@@ -77,6 +77,7 @@ def _element(graph: Graph, scope: Scope, index: int, scanned: Value) -> Value:
 def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     graph, params = low.graph, equation.params
     line = graph.line
+    _given_cap(low, line)  # it names this loop, whether or not the loop turns out to count
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     for_test, for_body = operands[:tests], operands[tests : tests + bodies]
     initial = list(operands[tests + bodies :])
@@ -97,7 +98,7 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
 
 
 def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:
-    given = low.options.max_iter.get(line.text, low.options.max_iter.get(line.function.rpartition(".")[2]))
+    given = _given_cap(low, line)
     if given is not None:
         return min([int(given), *bounds])
     if not bounds:
@@ -107,6 +108,10 @@ def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:
             f'say how often it may turn: max_iter={{"{line.text}": 50}}',
         )
     return min(bounds, default=1)
+
+
+def _given_cap(low: Lowering, line: Line) -> int | None:
+    return low.options.max_iter.find(line.text, line.function.rpartition(".")[2])
 
 
 def _while_node(

@@ -12,6 +12,7 @@ import linecache
 import re
 from typing import Iterable, Mapping
 
+from simgrad.jax.given import Given
 from simgrad.jax.node import Line, Node, Place
 from simgrad.jax.roles import is_test
 
@@ -41,7 +42,7 @@ class Site:
     scope: str = ""
 
 
-def site_names(nodes: Iterable[Node], aliases: Mapping[str, str]) -> dict[Place, str]:
+def site_names(nodes: Iterable[Node], aliases: Given[str]) -> dict[Place, str]:
     """A name for each line of a function that decides; `aliases` are the user's, by "file.py:line"."""
     by_function: dict[str, set[Place]] = collections.defaultdict(set)
     lines: dict[Place, Line] = {}
@@ -53,7 +54,7 @@ def site_names(nodes: Iterable[Node], aliases: Mapping[str, str]) -> dict[Place,
     names = {}
     for function, places in by_function.items():
         for ordinal, place in enumerate(sorted(places), start=1):
-            alias = aliases.get(lines[place].text)
+            alias = aliases.find(lines[place].text)
             names[place] = alias or f"{function}.{ordinal}"
     return names
 

@@ -138,6 +138,17 @@ def lowered(
     return Lowered(graph, lowering, inputs, outputs)
 
 
+def integers(groups: Sequence[Group]) -> set[tuple[str, str]]:
+    """Inputs beside the state are real: integers among them are numbers of the program."""
+    return {
+        (group.kind, name)
+        for group in groups
+        if group.kind != "state"
+        for name, example in zip(group.names, group.examples)
+        if example.dtype.kind != "f" or example.size == 0
+    }
+
+
 class StepFinder:
     """Finds state, constants and observables of a step, to a fixed point.
 
@@ -145,6 +156,7 @@ class StepFinder:
       step: as `simgrad.jax.world` takes it.
       groups: by kind; the state first.
       observe: functions of the next state, by name, and names of its leaves.
+      varying: leaves that are state whether or not the step changes them: what starts each run computes them.
     """
 
     def __init__(
@@ -154,12 +166,14 @@ class StepFinder:
         observe: Mapping[str, Callable[..., Any]],
         wanted: Sequence[str],
         options: Options,
+        varying: frozenset[str] = frozenset(),
     ):
         self._groups = groups
         self._ordered = [groups[kind] for kind in GROUPS if kind in groups]
         self._state = groups["state"]
         self._options = options
         self._wanted = wanted
+        self._varying = {("state", name) for name in varying}
         self._has_outputs = False
 
         def whole(given: dict[str, Any]) -> Any:
@@ -194,9 +208,7 @@ class StepFinder:
     def _check_types(self) -> None:
         found = []
         for name, example, out in zip(self._state.names, self._state.examples, self.jaxpr.out_avals):
-            kinds = (neutral(example.dtype), neutral(out.dtype))
-            numbers_alike = all(k.kind in "iu" for k in kinds)
-            if example.shape != tuple(out.shape) or (kinds[0] != kinds[1] and not numbers_alike):
+            if not has_type_of(example, out):
                 before = f"{example.dtype}{list(example.shape)}"
                 found.append(Problem("", f"state {name}: {before} becomes {out.str_short()}"))
         if found:
@@ -205,7 +217,7 @@ class StepFinder:
     def find(self, read_by_costs: Callable[[set[tuple[str, str]]], tuple[set[str], set[str]]]) -> Step:
         """`read_by_costs`: of the constants; which leaves of the state stage costs read, and which
         terminal costs do."""
-        constants = self._integers() | self._handed_through()
+        constants = integers(self._ordered) | (self._handed_through() - self._varying)
         while True:
             made = lowered(self.jaxpr, self._ordered, constants, self._options)
             made.lowering.problems.raise_if_any("this step makes no world:")
@@ -215,26 +227,28 @@ class StepFinder:
             constants |= same
         return self._classified(made, constants, read_by_costs(constants))
 
-    def _integers(self) -> set[tuple[str, str]]:
-        """Inputs beside the state are real: integers among them are numbers of the program."""
-        return {
-            (group.kind, name)
-            for group in self._ordered[1:]
-            for name, example in zip(group.names, group.examples)
-            if example.dtype.kind != "f" or example.size == 0
-        }
-
     def _handed_through(self) -> set[tuple[str, str]]:
         """Leaves that the step returns as they are: seen without lowering."""
         jaxpr = self.jaxpr.jaxpr
+        source = {
+            id(equation.outvars[0]): equation.invars[0]
+            for equation in jaxpr.eqns
+            if equation.primitive.name in ("random_wrap", "random_unwrap")
+        }
+
+        def origin(variable: Any) -> Any:
+            while id(variable) in source:
+                variable = source[id(variable)]
+            return variable
+
         pairs = zip(self._state.names, jaxpr.invars, jaxpr.outvars)
-        return {("state", name) for name, before, after in pairs if before is after}
+        return {("state", name) for name, before, after in pairs if before is origin(after)}
 
     def _unchanged(self, made: Lowered, constants: set[tuple[str, str]]) -> set[tuple[str, str]]:
         found = set()
         for name, example, out in zip(self._state.names, self._state.examples, made.outputs):
             key = ("state", name)
-            if key in constants:
+            if key in constants or key in self._varying:
                 continue
             if isinstance(out, Node):
                 stays = out is made.inputs[key]
@@ -260,14 +274,22 @@ class StepFinder:
         observables = tuple(n for n in free if n not in read)
         asked = {*self._wanted, *by_costs[1]} & set(observables)
         exports = {**{n: outputs[n] for n in observables if n in asked}, **others}
-        following = {n: self._typed(made.graph, n, outputs[n]) for n in state}
+        examples = dict(zip(names, self._state.examples))
+        following = {n: typed(made.graph, outputs[n], examples[n]) for n in state}
         live = Live([*following.values(), *exports.values()])
         fixed = tuple(n for n in names if ("state", n) in constants and n not in state)
         return Step(made, live, state, fixed, observables, following, exports)
 
-    def _typed(self, graph: Graph, name: str, out: Value) -> Value:
-        """An integer of another width comes back in the state's."""
-        example = self._state.examples[self._state.names.index(name)]
-        return graph.convert(out, example.dtype) if out.dtype != neutral(example.dtype) else out
+
+def has_type_of(example: np.ndarray, out: Any) -> bool:
+    """Whether what was traced has the shape and the kind of numbers of a leaf; integers of any width are alike."""
+    kinds = (neutral(example.dtype), neutral(out.dtype))
+    alike = kinds[0] == kinds[1] or all(k.kind in "iu" for k in kinds)
+    return example.shape == tuple(out.shape) and alike
+
+
+def typed(graph: Graph, out: Value, example: np.ndarray) -> Value:
+    """An integer of another width comes back in the state's."""
+    return graph.convert(out, example.dtype) if out.dtype != neutral(example.dtype) else out
 
 

@@ -60,8 +60,8 @@ class Group:
 
     def built(self, leaves: Sequence[Any]) -> Any:
         """The pytree, for JAX, of arrays as `examples` has them."""
-        wrapped = [x if key is None else _wrapped(x, key) for x, key in zip(leaves, self.keys)]
-        return jax.tree_util.tree_unflatten(self.tree, wrapped)
+        made = [x if key is None else wrapped(x, key) for x, key in zip(leaves, self.keys)]
+        return jax.tree_util.tree_unflatten(self.tree, made)
 
     def filled(self, leaves: Sequence[Any]) -> Any:
         """The pytree with any leaves, None too."""
@@ -81,8 +81,9 @@ def _is_per_step(x: Any) -> bool:
     return isinstance(x, PerStep)
 
 
-def _wrapped(words: Any, key: Any) -> Any:
-    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(jax.random.key(0)))
+def wrapped(words: Any, dtype: Any) -> Any:
+    """The random key that has these words, of the implementation that its dtype names."""
+    return jax.random.wrap_key_data(words, impl=dtype._impl.name)
 
 
 def is_key(x: Any) -> bool:
@@ -120,6 +121,19 @@ def unique(names: Sequence[str]) -> tuple[str, ...]:
         seen[name] = seen.get(name, 0) + 1
         made.append(name if seen[name] == 1 else f"{name}.{seen[name]}")
     return tuple(made)
+
+
+def called_by_kinds(function: Callable[..., Any], groups: dict[str, Any], order: Sequence[str]) -> Any:
+    """function(...) of groups alone: by name where each of its arguments is one of `order`, else by place."""
+    names = list(inspect.signature(function).parameters)
+    if set(names) <= set(order):
+        if missing := [name for name in names if name not in groups]:
+            raise TypeError(f"this world has no {', '.join(missing)}")
+        return function(**{name: groups[name] for name in names})
+    given = [groups[kind] for kind in order if kind in groups]
+    if len(names) > len(given):
+        raise TypeError(f"it takes {', '.join(names)}, and what it may take are {', '.join(order)}")
+    return function(*given[: len(names)])
 
 
 def called(function: Callable[..., Any], groups: dict[str, Any]) -> Any:

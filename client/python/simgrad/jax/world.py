@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -12,26 +12,36 @@ from simgrad.arrays import PerStep
 from simgrad.expression import Expression
 from simgrad.jax.emission import Emission, JaxProgramBuilder, written_input
 from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.given import Given
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
 from simgrad.jax.node import Node, Place
 from simgrad.jax.report import Report
-from simgrad.jax.roles import kinds
+from simgrad.jax.roles import WORDS, is_test, kinds
 from simgrad.jax.roles import roles as roles_of
 from simgrad.jax.sites import site_names, sites_of
-from simgrad.jax.trace import Lowered, Step, StepFinder, lowered, traced
-from simgrad.jax.trees import GROUPS, Group, called
+from simgrad.jax.trace import (
+    Lowered,
+    Step,
+    StepFinder,
+    has_type_of,
+    integers,
+    lowered,
+    traced,
+    typed,
+)
+from simgrad.jax.trees import GROUPS, Group, called, called_by_kinds
 from simgrad.results import Gradient, Rollout
 from simgrad.v1 import program_pb2
 from simgrad.world import World
 
-_KINDS: dict[str, int] = {
+KINDS: dict[str, int] = {
     "state": program_pb2.INPUT_KIND_STATE,
     "control": program_pb2.INPUT_KIND_CONTROL,
     "params": program_pb2.INPUT_KIND_PARAM,
     "data": program_pb2.INPUT_KIND_DATA,
 }
-_KIND_OF = {number: kind for kind, number in _KINDS.items()}
+_KIND_OF = {number: kind for kind, number in KINDS.items()}
 
 
 class _Cost:
@@ -67,6 +77,61 @@ class _Cost:
         return {x.attributes["name"] for x in live.inputs if x.attributes["kind"] == "state"}
 
 
+class _Init:
+    """What a run starts from, lowered by itself.
+
+    Attributes:
+      names: leaves of the state that it gives.
+    """
+
+    def __init__(self, function: Callable[..., Any], groups: Mapping[str, Group]):
+        self._groups = [groups[kind] for kind in GROUPS if kind in groups and kind != "control"]
+        self._state = groups["state"]
+
+        self._function = function
+        self._jaxpr, (_, self.names) = traced(self.run, self._groups, "init")
+        self._examples = {n: x for n, x in zip(self._state.names, self._state.examples) if n in self.names}
+        self._check_types()
+
+    def run(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The leaves that it gives, by name, of pytrees by kind."""
+        made = called_by_kinds(self._function, given, ("params", "data", "state"))
+        if jax.tree_util.tree_structure(made) == self._state.tree:
+            leaves = jax.tree_util.tree_leaves(made)
+            return dict(zip(self._state.names, leaves))
+        if not isinstance(made, Mapping) or set(made) - set(self._state.names):
+            raise JaxWorldError(
+                "init gives the state, or leaves of it by name:",
+                [Problem("", f"it gives {jax.tree_util.tree_structure(made)}", f"leaves are {', '.join(self._state.names)}")],
+            )
+        return dict(made)
+
+    def _check_types(self) -> None:
+        problems = [
+            Problem("", f"state {name}: {self._examples[name].dtype}{list(self._examples[name].shape)} is {out.str_short()}")
+            for name, out in zip(self.names, self._jaxpr.out_avals)
+            if not has_type_of(self._examples[name], out)
+        ]
+        if problems:
+            raise JaxWorldError("what init gives has the types of the state:", problems)
+
+    def lowered(self, constants: set[tuple[str, str]], options: Options) -> tuple[Lowered, Live]:
+        made = lowered(self._jaxpr, self._groups, constants, options)
+        made.lowering.problems.raise_if_any("this init makes no world:")
+        made.outputs = [typed(made.graph, x, self._examples[n]) for n, x in zip(self.names, made.outputs)]
+        return made, Live(made.outputs)
+
+    def varying(self, options: Options) -> frozenset[str]:
+        """Leaves that it computes, or gives another number than the example's."""
+        made, _ = self.lowered(integers(self._groups), options)
+        return frozenset(
+            name
+            for name, out in zip(self.names, made.outputs)
+            if out is not made.inputs["state", name]
+            and (isinstance(out, Node) or not _equal(out, self._examples[name]))
+        )
+
+
 class JaxWorld(World):
     """What `simgrad.jax.world` returns: Client.rollout and Client.gradient take and give its pytrees.
 
@@ -74,6 +139,7 @@ class JaxWorld(World):
       step: the function. state, constants, observables: leaves of the state, by name.
       exports: what can be recorded.
       sites: the lines that decide, as Site.
+      starts: of init, a function of {kind: pytree} that gives leaves of the state by name; None without init.
     """
 
     def __init__(
@@ -83,9 +149,11 @@ class JaxWorld(World):
         found: Step,
         program: program_pb2.Program,
         report: Report,
+        starts: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ):
         super().__init__(program=program)
         self.step = step
+        self.starts = starts
         self.groups = groups
         self.state = found.state
         self.constants = found.constants
@@ -104,10 +172,10 @@ class JaxWorld(World):
     def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
         """The examples, of inputs that a request does not send."""
         return {
-            _KINDS[kind]: {
+            KINDS[kind]: {
                 name: example
                 for name, example in zip(group.names, group.examples)
-                if (_KINDS[kind], name) in self._declared
+                if (KINDS[kind], name) in self._declared
             }
             for kind, group in self.groups.items()
         }
@@ -189,14 +257,12 @@ class JaxWorld(World):
         return dict(self._export_types)
 
     def differentiable(self) -> frozenset[tuple[str, str]]:
-        """(kind, name) of the inputs that have gradients."""
-        kinds = ("state", "params", "control")
+        """(kind, name) of the inputs that have gradients; data have them as controls."""
         return frozenset(
             (kind, name)
-            for kind in kinds
-            if kind in self.groups
-            for name, example in zip(self.groups[kind].names, self.groups[kind].examples)
-            if (_KINDS[kind], name) in self._declared and example.dtype.kind == "f"
+            for kind, group in self.groups.items()
+            for name, example in zip(group.names, group.examples)
+            if (KINDS[kind], name) in self._declared and example.dtype.kind == "f"
         )
 
     def __repr__(self) -> str:
@@ -259,27 +325,36 @@ def world(
       observe: functions of the next state, by name; or names of its leaves. They can be recorded.
       objective: by name the terminal cost, of the state (and params), or {"stage": ..., "terminal":
         ...}; a stage cost takes what the step takes, at its start.
-      init: not yet: z[0] from params.
+      init: init(params, data, state) -> the state that a run starts from, or leaves of it by name; it takes
+        what of the three its arguments name, else params, then data, by place. What it gives need not be
+        sent, and is part of the gradient.
       max_iter: caps of loops whose own tests give none, by "file.py:line" or function.
       sites: names of one's own for lines that decide, by "file.py:line".
-      roles: roles by module, function or named scope.
+      roles: roles by module, function or named scope: state, dynamics, solver, termination, event, network
+        or objective.
       tests: the level: decisions, all or loops.
       formats: "erase": formats of reals are the policy's, whatever the step says. "keep": what the step
         computes in f32 although it is traced in f64 is rounded to f32 as well.
       custom: "keep": functions with a jax.custom_jvp or custom_vjp have their author's derivative,
         those of JAX itself excepted. "inline": that of the operations that ran.
-      kinks: "simgrad"; not yet "jax".
+      kinks: derivatives at ties. "simgrad": those of the server's operations. "jax": those of JAX, for max,
+        min, abs and the largest and smallest of an axis; results are the same bits.
       random: "threefry"; not yet "philox".
-    Errors: JaxWorldError, all of a kind at once, with the lines; NotImplementedError for "not yet".
+    Errors: JaxWorldError, all of a kind at once, with the lines, also for names in max_iter, sites and roles
+      that stand for nothing; ValueError for other words; NotImplementedError for "not yet".
     """
-    _refuse_what_is_not_there(init, formats, custom, kinks, random)
-    options = Options(custom, formats, kinks, random, dict(max_iter or {}))
+    _refuse_what_is_not_there(tests, formats, custom, kinks, random)
+    caps, aliases, given_roles = Given("max_iter", max_iter), Given("sites", sites), Given("roles", roles)
+    _refuse_unknown_roles(roles or {})
+    options = Options(custom, formats, kinks, random, caps)
     examples = {"state": state, "control": control, "params": params, "data": data}
     groups = {k: Group.of(k, x) for k, x in examples.items() if k == "state" or x is not None}
     functions = dict(observe) if isinstance(observe, Mapping) else {}
     wanted = [observe] if isinstance(observe, str) else [] if functions else list(observe)
     costs = _costs(objective or {}, groups)
-    finder = StepFinder(step, groups, functions, wanted, options)
+    start = _Init(init, groups) if init is not None else None
+    varying = start.varying(options) if start else frozenset()
+    finder = StepFinder(step, groups, functions, wanted, options, varying)
     all_constants: list[set[tuple[str, str]]] = []
 
     def read_by_costs(constants: set[tuple[str, str]]) -> tuple[set[str], set[str]]:
@@ -289,15 +364,18 @@ def world(
         return set().union(*stage), set().union(*terminal)
 
     found = finder.find(read_by_costs)
-    writer = _Writer(name or _name_of(step), tests, groups, found, sites or {}, roles or {})
-    writer.write(costs, all_constants[-1], options)
-    return JaxWorld(step, groups, found, writer.builder.build(), writer.report())
+    writer = _Writer(name or _name_of(step), tests, groups, found, aliases, given_roles, kinks)
+    writer.write(costs, start, all_constants[-1], options)
+    _refuse_unused(caps, aliases, given_roles, found.live.nodes)
+    starts = start.run if start else None
+    return JaxWorld(step, groups, found, writer.builder.build(), writer.report(), starts)
 
 
 def _refuse_what_is_not_there(
-    init: Any, formats: str, custom: str, kinks: str, random: str
+    tests: str, formats: str, custom: str, kinks: str, random: str
 ) -> None:
     allowed = (
+        ("tests", tests, ("decisions", "all", "loops")),
         ("formats", formats, ("erase", "keep")),
         ("custom", custom, ("keep", "inline")),
         ("kinks", kinks, ("simgrad", "jax")),
@@ -306,10 +384,49 @@ def _refuse_what_is_not_there(
     for option, given, words in allowed:
         if given not in words:
             raise ValueError(f"{option} {given!r}: one of {', '.join(words)}")
-        if given != words[0] and option in ("kinks", "random"):
+        if given != words[0] and option == "random":
             raise NotImplementedError(f"{option}={given!r} is not there yet")
-    if init is not None:
-        raise NotImplementedError("init= is not there yet: send the state that it gives")
+
+
+def _refuse_unknown_roles(roles: Mapping[str, str]) -> None:
+    unknown = {name: role for name, role in roles.items() if role not in WORDS}
+    if unknown:
+        raise JaxWorldError(
+            "these are no roles:",
+            [Problem("", f"roles {n!r}: {r!r}", f"one of {', '.join(WORDS)}") for n, r in unknown.items()],
+        )
+
+
+def _refuse_unused(
+    caps: Given[int], aliases: Given[str], roles: Given[str], nodes: Sequence[Node]
+) -> None:
+    """Names that stand for nothing in the step or in a cost."""
+    loops = _lines(x for x in nodes if x.op == "while")
+    deciding = _lines(x for x in nodes if x.op == "while" or is_test(x))
+    functions = list(dict.fromkeys(x.line.function for x in nodes if x.line.function))
+    problems = [
+        Problem("", f"{given.argument} {name!r}: {what}", f"there {'are' if known else 'is'} {_listed(known)}")
+        for given, what, known in (
+            (caps, "no while_loop is on this line or in this function", loops),
+            (aliases, "nothing is decided on this line", deciding),
+            (roles, "no operation is in a module, function or named scope of this name", functions),
+        )
+        for name in given.unused
+    ]
+    if problems:
+        raise JaxWorldError("these names stand for nothing:", problems)
+
+
+_MOST_LISTED = 12
+
+
+def _lines(nodes: Iterable[Node]) -> list[str]:
+    return list(dict.fromkeys(x.line.text for x in nodes if x.line.text))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _MOST_LISTED} more"] if len(names) > _MOST_LISTED else []
+    return ", ".join([*names[:_MOST_LISTED], *more]) or "none"
 
 
 def _name_of(step: Callable[..., Any]) -> str:
@@ -352,23 +469,35 @@ class _Writer:
         level: str,
         groups: Mapping[str, Group],
         found: Step,
-        aliases: Mapping[str, str],
-        given_roles: Mapping[str, str],
+        aliases: Given[str],
+        given_roles: Given[str],
+        kinks: str,
     ):
+        self._kinks = kinks
         self.builder = JaxProgramBuilder(name, level)
         self._groups = groups
         self._found = found
         self._given_roles = given_roles
+        self._start: tuple[str, ...] = ()
         self._names = site_names(found.live.nodes, aliases)
         self._inputs: dict[tuple[str, str], Expression] = {}
         self._roles: dict[Node, str] = {}
 
     def write(
-        self, costs: Sequence[_Cost], constants: set[tuple[str, str]], options: Options
+        self,
+        costs: Sequence[_Cost],
+        start: _Init | None,
+        constants: set[tuple[str, str]],
+        options: Options,
     ) -> None:
         lowered_costs = [(cost, *cost.lowered(constants, options)) for cost in costs]
-        used = {_key(x) for live in (self._found.live, *(c[2] for c in lowered_costs)) for x in live.inputs}
-        self._declare(used)
+        lives = [self._found.live, *(c[2] for c in lowered_costs)]
+        begun = start.lowered(constants, options) if start is not None else None
+        if begun is not None:
+            lives.append(begun[1])
+        self._declare({_key(x) for live in lives for x in live.inputs})
+        if start is not None and begun is not None:
+            self._write_start(start.names, *begun)
         self._write_step()
         for name in dict.fromkeys(cost.name for cost in costs):
             mine = {c.place: (made, live) for c, made, live in lowered_costs if c.name == name}
@@ -378,7 +507,7 @@ class _Writer:
         found = self._found
         outputs = [*found.following.values(), *found.exports.values()]
         sites = sites_of(found.live.nodes, self._names, kinds(found.live, outputs))
-        return Report.of(found, sites, self._groups, self._roles)
+        return Report.of(found, sites, self._start, self._roles)
 
     def _declare(self, used: set[tuple[str, str]]) -> None:
         for kind in GROUPS:
@@ -398,12 +527,27 @@ class _Writer:
                 [Problem("", f"params {n}", "leave it out, or use it in the step") for n in real],
             )
 
+    def _write_start(self, names: Sequence[str], made: Lowered, live: Live) -> None:
+        given = {n: x for n, x in zip(names, made.outputs) if n in self._found.state}
+        self._start = tuple(given)
+
+        def start() -> dict[str, Expression]:
+            roles = roles_of(live, made.outputs, self._given_roles)
+            emission = Emission(self.builder, live, self._inputs, roles, _Unnamed("init"), self._kinks)
+            emission.write(made.graph.root)
+            return {n: emission.value(x) for n, x in given.items()}
+
+        if given:
+            self.builder.initial(start)
+
     def _write_step(self) -> None:
         found = self._found
         outputs = [*found.following.values(), *found.exports.values()]
         self._roles = roles_of(found.live, outputs, self._given_roles)
         graph = found.lowered.graph
-        emission = Emission(self.builder, found.live, self._inputs, self._roles, self._names)
+        emission = Emission(
+            self.builder, found.live, self._inputs, self._roles, self._names, self._kinks
+        )
         emission.write(graph.root)
         self.builder.next(**{n: emission.value(x) for n, x in found.following.items()})
         for name, x in found.exports.items():
@@ -414,7 +558,7 @@ class _Writer:
             made, live = parts[place]
             given = roles_of(live, made.outputs, self._given_roles)
             roles = {x: "objective" for x in given}
-            emission = Emission(self.builder, live, inputs, roles, _Unnamed())
+            emission = Emission(self.builder, live, inputs, roles, _Unnamed("cost"), self._kinks)
             emission.write(made.graph.root)
             return emission.value(made.outputs[0])
 
@@ -436,10 +580,14 @@ class _Writer:
 
 
 class _Unnamed(dict[Place, str]):
-    """Of costs: their loops are called after their function, and their comparisons have no sites."""
+    """Of costs and of init: their loops have one name, and their comparisons no sites."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self._name = name
 
     def __missing__(self, place: Place) -> str:
-        return "cost"
+        return self._name
 
 
 def _key(x: Node) -> tuple[str, str]:

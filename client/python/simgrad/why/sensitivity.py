@@ -15,7 +15,7 @@ from simgrad.v1 import program_pb2
 from simgrad.why.difference import gradients_by_name
 from simgrad.why.fork import Forks, forks_of, traces_of
 from simgrad.why.recorder import Recorder
-from simgrad.why.sentence import ulps
+from simgrad.why.sentence import Sentence, ulps
 from simgrad.why.table import aligned
 from simgrad.why.variants import policy_of, with_order, with_rounding
 from simgrad.why.work import Calls, Variant, check_arguments, work_of
@@ -76,16 +76,22 @@ class Sensitivity:
     @property
     def why(self) -> str:
         """The answer in a sentence."""
+        return self.sentence.text
+
+    @property
+    def sentence(self) -> Sentence:
+        """The answer in a sentence, with the facts that it states."""
         runs, flipped = len(self.results), [s for s in self.sites if s.runs]
+        differ = "run that differs" if runs == 1 else "runs that differ"
         if not flipped:
             kept = "No test flips" if self.sites else "There is no test"
-            many = "1 run that differs" if runs == 1 else f"{runs} runs that differ"
-            return f"{kept} in {many} in rounding alone."
+            return Sentence(f"{kept} in {runs} {differ} in rounding alone.", {"runs": runs})
         worst = flipped[0]
         line = f" ({worst.line})" if worst.line else ""
-        return (
-            f"`{worst.site}`{line} is the knife edge: paths part there in {worst.runs} of {runs} "
-            f"{'run that differs' if runs == 1 else 'runs that differ'} in rounding alone, in {worst.share:.1%} of all instances."
+        return Sentence(
+            f"`{worst.site}`{line} is the knife edge: paths part there in {worst.runs} of {runs} {differ} in rounding alone, "
+            f"in {worst.share:.1%} of all instances.",
+            {"site": worst.site, "line": worst.line, "flipped": worst.runs, "runs": runs, "share": worst.share},
         )
 
     def table(self) -> str:

@@ -9,12 +9,13 @@ import numpy as np
 
 if TYPE_CHECKING:
     from simgrad.why.compare import Pair
-    from simgrad.why.fork import Fork, Side
+    from simgrad.why.difference import Difference
+    from simgrad.why.fork import Fork, Forks, Side
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence, and what it states by name; a number in the text is one of these, written short."""
+    """A sentence, and what it states by name: every number of the text, written short there, and every name."""
 
     text: str
     facts: Mapping[str, Any]
@@ -43,15 +44,17 @@ def _count(number: int, of: int) -> str:
     return f"{number} of {of} {'instance' if of == 1 else 'instances'}"
 
 
-def cause(fork: Fork, reference: str) -> tuple[str, dict[str, Any]]:
-    """What the other run did at a fork, and what the reference did instead."""
+def cause(fork: Fork, reference: str, whose: str = "") -> tuple[str, dict[str, Any]]:
+    """What the other run did at a fork, and what the reference did instead. `whose`: said of the margin."""
     mine, theirs = fork.other, fork.reference
     at = f"at step {fork.step}"
     if np.isfinite(mine.margin_ulps):
         by = "by a margin of {}" if mine.exact else "(closest margin {})"
-        at += f" {by.format(ulps(mine.margin_ulps))}"
+        at += f" {by.format(ulps(mine.margin_ulps) + whose)}"
     facts: dict[str, Any] = {
+        "reference": reference,
         "site": fork.site,
+        "line": fork.line,
         "step": fork.step,
         "instance": fork.instance,
         "margin_ulps": mine.margin_ulps,
@@ -96,16 +99,56 @@ def _of_zero_gradients(pair: Pair) -> list[Sentence]:
         facts: dict[str, Any] = {"input": name, "zero": now, "reference_zero": before, "of": number}
         if before:
             text += f" ({before} in {pair.reference})"
-        first = pair.forks.first if pair.forks else None
-        if first is not None and now == number:
-            because, more = cause(first, pair.reference)
-            text += f": {because}"
+        if now == number and pair.forks is not None:
+            because, more = _of_all(pair, pair.forks, off.gated_by[1])
+            text += because
             facts |= more
-        elif pair.forks is not None and not pair.forks.count:
-            text += f", although it takes the path of {pair.reference} in all of them"
-            facts["parted"] = 0
-        said.append(Sentence(text + ".", facts))
+        said.append(_sentence(pair, text + ".", facts))
     return said
+
+
+def _of_all(pair: Pair, forks: Forks, gate: str) -> tuple[str, dict[str, Any]]:
+    """What the paths of all instances have to do with something that holds in all of them. A fork is the cause
+    only where all part at its site, and nothing else gates the gradient."""
+    number, first = pair.other_result.instances, forks.first
+    if not forks.count:
+        return f", although it takes the path of {pair.reference} in all of them", {"parted": 0}
+    if first is None or forks.count < number or forks.sites().get(first.site) != number or gate not in ("", first.site):
+        return f"; paths part in {_count(forks.count, number)}", {"parted": forks.count}
+    if not _all_alike(pair, forks, first):
+        at = f"the {first.kind} `{first.site}`" + (f" ({first.line})" if first.line else "")
+        facts = {"parted": number, "site": first.site, "line": first.line, "step": first.step, "instance": first.instance}
+        return f": all paths part at {at}, first at step {first.step} in instance {first.instance}", facts
+    alone = number == 1 or _one_margin(pair, first)
+    because, facts = cause(first, pair.reference, "" if alone else f" in instance {first.instance}")
+    return f": {because}", {**facts, "parted": number}
+
+
+def _all_alike(pair: Pair, forks: Forks, first: Fork) -> bool:
+    """Whether all instances part in the step of the first, and do there what it does."""
+    number, step = pair.other_result.instances, first.step
+    if number == 1:
+        return True
+    if (forks.step != step).any():
+        return False
+    theirs, mine = (r.sites.get(first.site) for r in (pair.reference_result, pair.other_result))
+    if first.kind == "loop" and theirs is not None and mine is not None:
+        return bool(
+            mine.iterations_max[step] < theirs.iterations_min[step]
+            or mine.iterations_min[step] > theirs.iterations_max[step]
+        )
+    tests = [r.events.get(first.site) for r in (pair.reference_result, pair.other_result)]
+    held = (first.reference.held, first.other.held)
+    return all(t is not None and t.count[step] == number * h for t, h in zip(tests, held))
+
+
+def _one_margin(pair: Pair, first: Fork) -> bool:
+    """Whether a loop stopped at one value in every instance."""
+    loop, step = pair.other_result.sites.get(first.site), first.step
+    if loop is None or loop.checks[step] != pair.other_result.instances:
+        return False
+    one_bucket = np.count_nonzero(loop.histogram[step]) == 1
+    return bool(loop.tested_min[step] == loop.tested_max[step] and one_bucket)
 
 
 def _of_paths(pair: Pair) -> list[Sentence]:
@@ -117,15 +160,19 @@ def _of_paths(pair: Pair) -> list[Sentence]:
         text = f"{pair.other} takes the path of {pair.reference} in {_count(number, number)}"
         worst = max(pair.gradients.items(), key=lambda entry: entry[1].rank, default=None)
         if worst is not None:
-            text += f", and its gradients are off by at most {worst[1].relative:.3g} of their size (`{worst[0]}`)"
-            facts |= {"input": worst[0], "relative": worst[1].relative}
-        return [Sentence(text + ".", facts)]
+            name, off = worst
+            facts |= {"input": name, "relative": off.relative, "largest": off.largest}
+            if np.isfinite(off.relative):
+                text += f", and its gradients are off by at most {off.relative:.3g} of their size (`{name}`)"
+            else:
+                text += f", and the gradient of `{name}` {_beyond(pair, off)}"
+        return [_sentence(pair, text + ".", facts)]
     text = f"{pair.other} leaves the path of {pair.reference} in {_count(pair.forks.count, number)}"
     if pair.forks.first is not None:
         because, more = cause(pair.forks.first, pair.reference)
         text += f", first in instance {pair.forks.first.instance}: {because}"
         facts |= more
-    return [Sentence(text + ".", facts)]
+    return [_sentence(pair, text + ".", facts)]
 
 
 def _of_gradients(pair: Pair) -> list[Sentence]:
@@ -137,18 +184,27 @@ def _of_gradients(pair: Pair) -> list[Sentence]:
         if off.relative == 0:
             text = f"The gradient of `{name}` in {pair.other} equals that in {pair.reference}."
         elif not np.isfinite(off.relative):
-            text = f"The gradient of `{name}` is off by {off.largest:.3g} at most, where that in {pair.reference} is zero."
-        if np.isnan(off.relative):
-            text = f"The gradient of `{name}` is not finite in {pair.other} or in {pair.reference}."
-        said.append(Sentence(text, {"input": name, "relative": off.relative, "largest": off.largest}))
+            text = f"The gradient of `{name}` {_beyond(pair, off)}."
+        said.append(_sentence(pair, text, {"input": name, "relative": off.relative, "largest": off.largest}))
     return said
+
+
+def _beyond(pair: Pair, off: Difference) -> str:
+    """Of a difference that has no size."""
+    if np.isnan(off.relative):
+        return f"is not finite in {pair.other} or in {pair.reference}"
+    return f"in {pair.other} is off by {off.largest:.3g} at most, where that in {pair.reference} is zero"
+
+
+def _sentence(pair: Pair, text: str, facts: dict[str, Any]) -> Sentence:
+    return Sentence(text, {**facts, "reference": pair.reference, "other": pair.other})
 
 
 def _of_parts(pair: Pair) -> list[Sentence]:
     said = []
     for name, parts in (pair.split or {}).items():
         share = parts.share_of_path
-        facts = {"input": name, "share_of_path": share, "undefined": parts.undefined}
+        facts = {"input": name, "share_of_path": share, "undefined": parts.undefined, "elements": parts.whole.size}
         text = f"Of the error of the gradient of `{name}`, {share:.1%} is due to the path, and the rest to rounding"
         if not np.nan_to_num(parts.path).any():
             text = f"The error of the gradient of `{name}` is rounding alone"
@@ -156,14 +212,14 @@ def _of_parts(pair: Pair) -> list[Sentence]:
             text = f"The error of the gradient of `{name}` is due to the path alone"
         if parts.undefined:
             text += f"; {parts.undefined} of {parts.whole.size} elements are undefined along the other's path"
-        said.append(Sentence(text + ".", facts))
+        said.append(_sentence(pair, text + ".", facts))
     return said
 
 
 def _of_states(pair: Pair) -> Sentence:
     worst = max(pair.states.items(), key=lambda entry: entry[1].rank, default=None)
     if worst is None or worst[1].largest == 0:
-        return Sentence(f"{pair.other} ends in the states of {pair.reference}.", {"largest": 0.0})
+        return _sentence(pair, f"{pair.other} ends in the states of {pair.reference}.", {"largest": 0.0})
     name, off = worst
     text = f"In {pair.other} the final state `{name}` is off that in {pair.reference} by {off.largest:.3g} at most."
-    return Sentence(text, {"state": name, "largest": off.largest, "relative": off.relative})
+    return _sentence(pair, text, {"state": name, "largest": off.largest, "relative": off.relative})

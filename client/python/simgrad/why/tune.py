@@ -20,6 +20,7 @@ from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient
 from simgrad.v1 import program_pb2
 from simgrad.why.difference import gradient_differences
+from simgrad.why.sentence import Sentence
 from simgrad.why.table import aligned
 from simgrad.why.variants import ROLES, policy_of
 from simgrad.why.work import Calls, Variant, Work, check_arguments, work_of
@@ -100,11 +101,25 @@ class Tuned:
     @property
     def why(self) -> str:
         """The answer in a sentence."""
-        last = self.tried[-1]
+        return self.sentence.text
+
+    @property
+    def sentence(self) -> Sentence:
+        """The answer in a sentence, with the facts that it states."""
+        last, others = self.tried[-1], len(self.confirmation_ids)
         holds = "holds" if last.holds else "does not hold"
-        return (
-            f"{self.cost:g} instead of {self.cost_before:g} bits; on {len(self.confirmation_ids)} other instances the "
-            f"policy {holds}: {last.kept:.1%} keep their path, and gradients are off by {last.error:.3g}."
+        facts = {
+            "cost": self.cost,
+            "cost_before": self.cost_before,
+            "instances": others,
+            "holds": last.holds,
+            "kept": last.kept,
+            "error": last.error,
+        }
+        return Sentence(
+            f"{self.cost:g} instead of {self.cost_before:g} bits; on {others} other instances the policy {holds}: "
+            f"{last.kept:.1%} keep their path, and gradients are off by {last.error:.3g}.",
+            facts,
         )
 
     def table(self) -> str:
