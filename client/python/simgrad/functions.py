@@ -132,7 +132,8 @@ def fixed_point(
 ) -> Any:
     """x with x = step(x), by iteration until no number of x changes by `tol` or more.
 
-    It is differentiated as unrolled: the gradient is that of the iterations that ran.
+    It is differentiated as unrolled, the gradient being that of the iterations that ran, unless the request
+    says otherwise of the site: client.gradient(..., loops={"newton": sg.Implicit()}).
     """
     b = builder(start)
     values = [b.value(x) for x in _listed(start)]

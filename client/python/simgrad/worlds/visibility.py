@@ -48,8 +48,8 @@ def visibility(points: int = 256, *, h: float = 0.1) -> FunctionWorld:
         centre = centre + h * velocity
         distance = np.linalg.norm(sgf.uniform((points, 2)) - centre, axis=1)
         covered = sgf.test("covered", distance < radius, "membership")
-        sgf.observe("hard", np.mean(np.where(covered, 1.0, 0.0)))
-        sgf.observe("soft", np.mean(sgf.builder().sigmoid((radius - distance) / width)))
+        sgf.observe("hard", sgf.where(covered, 1.0, 0.0).mean())
+        sgf.observe("soft", sgf.builder().sigmoid((radius - distance) / width).mean())
         return {"centre": centre}
 
     @step.stage_cost
