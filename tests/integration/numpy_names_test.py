@@ -342,8 +342,8 @@ def test_gradients_go_through_names_of_numpy(client):
 def composite(a, y, places):
     """Of a [4, 4] and y [4], by functions that are made of several operations."""
     q, r = np.linalg.qr(a[:, :3])
-    total = np.sum(q[0] * r[1, 2]) + np.linalg.det(a) / 100 + np.logaddexp(y, y).sum()
-    total = total + np.einsum("ij,kj,k->", a, a, y) / 10 + np.arcsinh(y - y).sum() + np.median(y)
+    total = np.sum(q[0] * r[1, 2]) + np.linalg.det(a) / 100 + np.logaddexp(y, Y).sum()
+    total = total + np.einsum("ij,kj,k->", a, a, y) / 10 + np.arcsinh(y - Y).sum() + np.median(y)
     return total + np.cumprod(y)[-1] + np.interp(y[0], np.arange(4.0), y) + places
 
 
