@@ -139,8 +139,8 @@ class FunctionWorld(World):
         for i, other in enumerate(self._costs):
             if other.name != cost.name:
                 continue
-            if (other.stage is None) == (cost.stage is None):
-                kind = "terminal" if cost.stage is None else "stage"
+            kind = "terminal" if cost.stage is None else "stage"
+            if (other.terminal if cost.stage is None else other.stage) is not None:
                 line = source_line().text
                 raise ValueError(
                     f"{line}: {self._title} has a {kind} cost {cost.name} already: give this one another name"
