@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from simgrad import numpy_table
 from simgrad.program import ProgramBuilder
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
@@ -159,6 +160,13 @@ def test_what_cannot_be_is_told_with_its_line(b, wrong, error, words):
     with pytest.raises(error, match=words) as raised:
         wrong(x, i, c)
     assert str(raised.value).startswith("expression_test.py:")
+
+
+def test_the_page_lists_every_function_of_numpy(root):
+    page = (root / "docs/python.md").read_text()
+    functions = page[page.index("## NumPy's functions") : page.index("## What differs from NumPy")]
+    for function in numpy_table.FUNCTIONS:
+        assert f"`{function.__name__}`" in functions, function.__name__
 
 
 def test_values_are_keys_although_equality_is_a_comparison(b):

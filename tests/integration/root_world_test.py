@@ -58,6 +58,20 @@ def test_the_derivative_is_exact_with_a_jacobian_that_is_not(client):
     assert exact.sites["balance"].iterations_max[0] <= 8
 
 
+def test_the_jacobian_counts_as_a_constant(client):
+    """A loose tolerance ends at an iterate that is no root: the derivative is that of the residual there alone."""
+    world = cubic(jacobian=lambda y: 3 * y * y + 1, tol=0.3)
+    work = dict(steps=1, policy="f64", objective="where", initial={"x": 0.3}, params={"p": 2.0})
+    g = client.gradient(world, loops={"balance": sg.Implicit("lu")}, **work)
+    x, change, iterates = 0.3, 1.0, []
+    while change >= 0.3:
+        iterates.append(x)
+        x = x - (x**3 + x - 2) / (3 * x * x + 1)
+        change = abs(x - iterates[-1])
+    assert g.value == pytest.approx(x, rel=1e-14) and abs(x - 1) > 1e-3
+    assert float(g.params["p"]) == pytest.approx(1 / (3 * iterates[-1] ** 2 + 1), rel=1e-12)
+
+
 @pytest.mark.parametrize("policy, tol", [("f64", 1e-12), ("f32", 1e-5), ("bf16_safe", 3e-2)])
 def test_differences_suit_the_format(client, policy, tol):
     r = client.rollout(cubic(tol=tol), steps=1, policy=policy, params={"p": 10.0}, objective="where")
