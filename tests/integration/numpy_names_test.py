@@ -103,7 +103,7 @@ CASES = {
     + x[:, i.astype(np.uint8)][i.astype(np.uint32), i]
     + a[i[:, None], i],
     "decimals": lambda x, y, a, k, i: np.round(x, 2) + x.round(1) + np.round(100 * x, -1) + round(y[0], 3),
-    "rounded integers": lambda x, y, a, k, i: np.round(k) + np.floor(k) + np.sqrt(i) + np.sin(k),
+    "rounded integers": lambda x, y, a, k, i: np.round(k) + np.floor(k) + np.ceil(i),
     "inverse hyperbolic": lambda x, y, a, k, i: np.arcsinh(x)
     + np.arccosh(1 + y)
     + np.arctanh(x / 3)

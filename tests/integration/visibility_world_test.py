@@ -127,10 +127,10 @@ def of_soft_edge(gap, width):
     return np.sum(weight * chords(gap, radii)) / np.sum(weight)
 
 
-def test_its_gradient_has_that_order_too(client):
+def test_its_gradient_has_that_order_too(client, world):
     """By the position of a disc that an edge cuts: pi^2/6 width^2 times the chord's second derivative by the
     radius, which is -2 gap^2 / (radius^2 - gap^2)^(3/2)."""
-    gap, world = 0.2, sg.worlds.visibility(512)
+    gap = 0.2
     exact = {w: of_soft_edge(gap, w) - by_gap(gap) for w in (0.06, 0.03, 0.01, 0.005)}
     biases = {}
     for width in (0.06, 0.03):

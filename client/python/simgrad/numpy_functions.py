@@ -47,9 +47,7 @@ def ufunc(b: "ProgramBuilder", name: str, inputs: Sequence[Any]) -> Any:
     code = _OF_UFUNC.get(name)
     if code is None:
         return NotImplemented
-    if name in _OF_REALS:
-        inputs = [real(b, x) for x in inputs]
-    elif name in _TO_WHOLE and b.value(inputs[0]).element != ELEMENT_TYPE_REAL:
+    if name in _TO_WHOLE and b.value(inputs[0]).element != ELEMENT_TYPE_REAL:
         return b.value(inputs[0])
     return b.apply(code, *inputs)
 
@@ -444,13 +442,6 @@ def take(x: Any, indices: Any, axis: int | None = None) -> "Expression":
 
 # ---- Tables ----
 
-# Integers become reals first.
-_OF_REALS = frozenset(
-    (
-        *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh"),
-        *("cosh", "tanh", "cbrt", "arcsin", "arccos", "arctan", "arctan2", "isfinite"),
-    )
-)
 # Integers stay as they are.
 _TO_WHOLE = frozenset(("floor", "ceil", "trunc", "rint"))
 

@@ -185,7 +185,6 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.reshape: lambda a, shape: reshape(a, shape),
     np.ravel: lambda a: reshape(a, -1),
     np.transpose: basic.transpose,
-    np.matrix_transpose: lambda x: basic.swapaxes(x, -1, -2),
     np.squeeze: basic.squeeze,
     np.expand_dims: basic.expand_dims,
     np.swapaxes: basic.swapaxes,
@@ -251,7 +250,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.percentile: arrays.percentile,
     np.var: basic.variance,
     np.std: deviation,
-    np.trapezoid: arrays.trapezoid,
+    getattr(np, "trapezoid", None) or getattr(np, "trapz"): arrays.trapezoid,
     np.argmax: lambda a, axis=None: basic.argument("argmax", a, axis),
     np.argmin: lambda a, axis=None: basic.argument("argmin", a, axis),
     np.cumsum: basic.cumsum,
@@ -273,6 +272,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.linalg.matrix_power: products.matrix_power,
     np.linalg.multi_dot: products.multi_dot,
 }
+
+if hasattr(np, "matrix_transpose"):  # of NumPy 2
+    FUNCTIONS[np.matrix_transpose] = lambda x: basic.swapaxes(x, -1, -2)
 
 _REDUCE: dict[Any, Callable[..., Any]] = {
     np.add: _reducing("sum"),
