@@ -33,10 +33,10 @@ def test_numpy_names_append_the_operation_that_they_mean():
     finite = np.isfinite(np.float64(2.0) * x % y)
     assert finite.element == program_pb2.ELEMENT_TYPE_BOOL
     assert ops(b.program.step)[3:] == ["literal", "mul", "mod", "is_finite"]
-    with pytest.raises(TypeError):
-        np.log10(x)
-    with pytest.raises(TypeError):
-        np.add.reduce(x)
+    with pytest.raises(TypeError, match="np.spacing is not among"):
+        np.spacing(x)
+    with pytest.raises(TypeError, match="np.add.reduceat is not among"):
+        np.add.reduceat(x, [0])
 
 
 def test_functions_of_the_table_are_methods():

@@ -154,3 +154,29 @@ def test_a_builder_is_a_program():
     b = sg.program.ProgramBuilder("w")
     b.next(x=b.state("x"))
     assert sg.World(program=b).program.name == "w"
+
+
+def test_costs_of_one_name_are_one_objective():
+    @sg.world
+    def falls(z: sg.State, push: sg.Control = 0.0):
+        return z - 1.0 + push
+
+    @falls.objective
+    def cost(z):
+        return z * z
+
+    @falls.stage_cost
+    def cost(push):  # noqa: F811
+        return 0.1 * push * push
+
+    [objective] = falls.program.objectives
+    assert objective.name == "cost"
+    assert len(objective.stage.yields) == len(objective.terminal.yields) == 1
+    assert [op.code for op in objective.stage.ops] == ["literal", "mul", "mul"]
+    assert [op.code for op in objective.terminal.ops] == ["mul"]
+    for again, kind in ((falls.objective, "terminal"), (falls.stage_cost, "stage")):
+        with pytest.raises(
+            ValueError, match=f"world_function_test.py:.*falls has a {kind} cost cost already"
+        ):
+            again(cost)
+    assert len(falls.program.objectives) == 1

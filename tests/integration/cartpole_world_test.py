@@ -118,6 +118,34 @@ def test_the_gradient_of_its_weights_agrees_with_central_differences(client, siz
         assert found == pytest.approx((up - down) / 2e-5, rel=1e-6), name
 
 
+PHYSICS = {"gravity": 9.8, "cart": 1.0, "pole": 0.1, "length": 0.5, "limit": 10.0}
+
+
+@pytest.mark.parametrize("name", [*PHYSICS, *START])
+def test_gradients_by_masses_and_states_agree_with_central_differences(client, name):
+    sizes, by = (4, 8, 1), 1e-5
+    given = {**PHYSICS, **START}
+    world, network = sg.worlds.cartpole(sizes), parameters(sizes)
+    direction = np.array([0.7, -1.1, 0.4]) if name in START else 1.0
+
+    def work(moved):
+        return dict(
+            steps=STEPS,
+            policy="f64",
+            initial={n: moved[n] for n in START},
+            params={**network, **{n: moved[n] for n in PHYSICS}},
+            objective="balance",
+        )
+
+    g = client.gradient(world, **work(given))
+    up, down = (
+        client.rollout(world, **work({**given, name: given[name] + e * direction})).value
+        for e in (by, -by)
+    )
+    found = np.sum({**g.params, **g.initial}[name] * direction)
+    assert found == pytest.approx((up - down) / (2 * by), rel=1e-6)
+
+
 def test_checkpoints_and_chunks_change_no_bit(client):
     def run_with(**options):
         return client.gradient(

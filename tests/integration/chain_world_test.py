@@ -178,30 +178,22 @@ def test_it_is_of_first_order_in_h(client):
     assert fine < 0.02 * np.linalg.norm(exact)
 
 
-def bent(name, by, x, params):
-    """Inputs in which one number is moved by `by` in instance 0 and back in instance 1."""
-    both = np.array([by, -by])
+def bent(name, by, x, params, direction):
+    """Inputs in which one is moved by `by` along a direction in instance 0, and back in instance 1."""
+    both = np.array([by, -by]).reshape(-1, *(1,) * np.ndim(direction)) * direction
+    states = {"x": np.stack([x, x]), "v": np.stack([0 * x, 0 * x])}
     params = {n: np.asarray(v) for n, v in params.items()}
-    if name == "x":
-        moved = np.stack([x, x])
-        moved[:, 2, 0] += both
-        return moved, params
-    if name == "anchor":
-        both = both[:, None] * np.eye(2)[0]
-    return np.stack([x, x]), {**params, name: params[name] + both}
+    if name in states:
+        return {**states, name: states[name] + both}, params
+    return states, {**params, name: params[name] + both}
 
 
-def slope_of(client, world, name, x, params, steps):
-    """The central difference of `tip` by one input, on one path."""
-    by = 1e-5 * (1.0 if name in ("x", "anchor") else params[name])
-    moved, given = bent(name, by, x, params)
+def slope_of(client, world, name, x, params, steps, direction=1.0):
+    """The central difference of `tip` along a direction of one input, on one path."""
+    by = 1e-5 * (1.0 if np.ndim(direction) else params[name])
+    states, given = bent(name, by, x, params, direction)
     r = client.rollout(
-        world,
-        steps=steps,
-        policy="f64",
-        initial={"x": moved, "v": 0 * moved},
-        params=given,
-        objective="tip",
+        world, steps=steps, policy="f64", initial=states, params=given, objective="tip"
     )
     assert r.path_signatures[0] == r.path_signatures[1]
     return (r.values[0] - r.values[1]) / (2 * by)
@@ -222,12 +214,15 @@ def gradient_of(client, world, x, params, steps, **options):
 ALL = {**PARAMS, "anchor": [0.1, 0.2]}
 
 
-@pytest.mark.parametrize("name", [*ALL, "x"])
+@pytest.mark.parametrize("name", [*ALL, "x", "v"])
 def test_its_gradients_agree_with_central_differences(client, name):
     world, x = sg.worlds.chain(5, h=0.02, tol=1e-12, cg_tol=1e-10), held_sideways(5, 2)
     g = gradient_of(client, world, x, ALL, 40)
-    found = g.initial["x"][2, 0] if name == "x" else np.ravel(g.params[name])[0]
-    assert float(found) == pytest.approx(slope_of(client, world, name, x, ALL, 40), rel=1e-6)
+    found = {**g.params, **g.initial}[name]
+    shape = np.shape({**ALL, "x": x, "v": x}[name])
+    direction = np.random.default_rng(6).normal(size=shape) if shape else 1.0
+    slope = slope_of(client, world, name, x, ALL, 40, direction)
+    assert np.sum(np.reshape(found, shape) * direction) == pytest.approx(slope, rel=1e-6)
 
 
 def test_a_loose_tolerance_changes_the_gradient(client):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import differences
 
 import simgrad as sg
 from simgrad.worlds import SYSTEMS
@@ -39,24 +40,28 @@ def test_hires_keeps_what_its_equations_keep(client):
 
 
 @pytest.mark.parametrize(
-    "name, start, steps, rtol",
+    "name, start, steps, rtol, end, changed",
     [
-        ("hires", SYSTEMS["hires"].start, 1000, 1e-6),
-        ("robertson", (1.0, 1e-4, 1e-2), 800, 1e-7),
+        ("hires", SYSTEMS["hires"].start, 1000, 1e-6, None, {}),
+        ("robertson", (1.0, 1e-4, 1e-2), 800, 1e-7, None, {}),
+        ("lotka_volterra", SYSTEMS["lotka_volterra"].start, 1200, 1e-6, 5.0, {}),
+        # Once around, with both of its fast passages.
+        ("van_der_pol", (2.0, 1.0), 2000, 1e-6, 2.0, {"epsilon": 1e-2}),
     ],
 )
 def test_gradients_by_params_and_start_are_those_of_central_differences(
-    client, name, start, steps, rtol
+    client, name, start, steps, rtol, end, changed
 ):
     """Of the first number at the end. The lengths of steps, which follow the error, have their part in it."""
-    world, params = stiff(name, rtol=rtol, atol=1e-4 * rtol), dict(SYSTEMS[name].params)
+    world = stiff(name, rtol=rtol, atol=1e-4 * rtol, end=end)
+    params, end = {**SYSTEMS[name].params, **changed}, end or SYSTEMS[name].end
     inputs = dict(steps=steps, policy="f64", objective="first")
     g = client.gradient(world, params=params, initial={"y": start}, **inputs)
     assert g.ok.all()
 
     def run(params, y):
         r = client.rollout(world, params=params, initial={"y": y}, **inputs)
-        assert float(r.state["t"][0]) == SYSTEMS[name].end
+        assert float(r.state["t"][0]) == end
         return r.value
 
     for key, value in params.items():
@@ -68,3 +73,14 @@ def test_gradients_by_params_and_start_are_those_of_central_differences(
         high, low = (run(params, start + e * np.eye(len(start))[i]) for e in (by, -by))
         slope = float(np.ravel(g.initial["y"])[i])
         assert slope == pytest.approx((high - low) / (2 * by), rel=1e-6), i
+
+
+def test_checkpoints_and_chunks_change_no_bit(client):
+    """Over steps that were taken and steps that were not."""
+    world = sg.worlds.kinetics("robertson", first_step=0.05)
+    work = dict(steps=40, policy="f64", objective="first", record=["y", "t", "accepted"])
+    one = client.gradient(world, **work)
+    assert set(np.unique(one.trajectory["accepted"])) == {0.0, 1.0}
+    for options in ({"checkpoint_interval": 1}, {"checkpoint_interval": 7}, {"chunk_steps": 4}):
+        other = client.gradient(world, **work, **options)
+        assert not differences(one, other, diagnostics="chunk_steps" not in options), options

@@ -95,6 +95,152 @@ CASES = {
     + k.astype(float)
     + (k > 0).astype(np.int32),
     "along": lambda x, y, a, k, i: np.take_along_axis(x, np.argsort(x, axis=0), 0) + np.take(y, i),
+    "negative bits": lambda x, y, a, k, i: (2 << i) + (np.int32(64) >> i),
+    "computed on both sides": lambda x, y, a, k, i: np.stack([x, x + 1])[i % 2, :, i].T
+    + x[None, i][0, :3]
+    + x[1, None, i][:3],
+    "computed by others": lambda x, y, a, k, i: x[i.astype(np.int64)]
+    + x[:, i.astype(np.uint8)][i.astype(np.uint32), i]
+    + a[i[:, None], i],
+    "decimals": lambda x, y, a, k, i: np.round(x, 2) + x.round(1) + np.round(100 * x, -1) + round(y[0], 3),
+    "rounded integers": lambda x, y, a, k, i: np.round(k) + np.floor(k) + np.ceil(i),
+    "inverse hyperbolic": lambda x, y, a, k, i: np.arcsinh(x)
+    + np.arccosh(1 + y)
+    + np.arctanh(x / 3)
+    + np.arcsinh(-1e-9 * y) * 1e9,
+    "sums of exponents": lambda x, y, a, k, i: np.logaddexp(x, y)
+    + np.logaddexp2(x, y)
+    + np.logaddexp(y, y)
+    + np.logaddexp(x - 50, 0.0) * 1e18,
+    "angles": lambda x, y, a, k, i: np.deg2rad(x) + np.degrees(x) + np.radians(y) + np.rad2deg(y),
+    "signs": lambda x, y, a, k, i: np.copysign(y, x) + np.heaviside(k, 0.25) + np.sinc(i * x[0]),
+    "parts": lambda x, y, a, k, i: np.modf(x)[0] * np.modf(x)[1] + np.ldexp(y, k) + np.float_power(y, 3) + np.log10(y),
+    "not a number": lambda x, y, a, k, i: np.isnan(np.log(x)) * 1
+    + np.isinf(y / (i - 1)) * 2
+    + np.isinf(np.log(x)) * 4
+    + np.isnan(k) * 8,
+    "without NaN": lambda x, y, a, k, i: np.fmax(np.log(x), 0.0)
+    + np.fmin(y, np.log(x))
+    + np.nansum(np.log(x), axis=0)
+    + np.nan_to_num(np.log(x), nan=3.0, posinf=1.0, neginf=0.0)
+    + np.nan_to_num(-y / (i - 1), posinf=7.0, neginf=5.0),
+    "near": lambda x, y, a, k, i: np.isclose(x, x + 1e-9) * 1
+    + np.isclose(x, x + 1e-3) * 1
+    + np.allclose(x, x) * 1
+    + np.array_equal(k, k) * 1,
+    "selected": lambda x, y, a, k, i: np.select([x > 1, x < 0], [x, y], default=0.5),
+    "contracted": lambda x, y, a, k, i: np.einsum("ij,j->i", x, y)[:, None]
+    + np.einsum("ij,jk", x, a)
+    + np.einsum("ij,kj,k->ji", x, a, y).T
+    + np.einsum("ij -> ", x),
+    "contracted in batches": lambda x, y, a, k, i: np.einsum("nij,njk->nik", np.stack([a, a.T]), np.stack([a, a]))
+    + np.einsum("i,j->ij", y, y)
+    + np.einsum("ij,ij->ij", a, a.T)
+    + np.einsum("ii", a)
+    + np.einsum("ii->i", a)
+    + np.einsum("ji", a),
+    "contracted integers": lambda x, y, a, k, i: np.einsum("i,i", k, i) + k @ i + np.outer(k, i) @ k,
+    "tensors": lambda x, y, a, k, i: np.tensordot(x, a, 1)
+    + np.tensordot(x, x, 2)
+    + np.tensordot(x, np.stack([a, a]), ([1], [2]))[:, 0]
+    + np.tensordot(y, y, 0)[:3],
+    "inner": lambda x, y, a, k, i: np.inner(x, a)
+    + np.inner(x[:, :1], x[:, :1])[:, :1]
+    + np.vdot(x, x)
+    + np.dot(y, np.stack([a, a]))[0],
+    "dots of stacks": lambda x, y, a, k, i: np.dot(np.stack([a, a.T]), np.stack([a, a])),
+    "kronecker": lambda x, y, a, k, i: np.kron(x, a) + np.kron(y, np.stack([y, y, y]))[:, None].sum(),
+    "crossed": lambda x, y, a, k, i: np.cross(x[:, :3], y[:3]) + np.cross(x, x[:, ::-1], axis=0)[:, :3],
+    "vectors": lambda x, y, a, k, i: np.vecdot(x, y)[:, None] + np.matvec(a, x) + np.vecmat(y, a),
+    "convolved": lambda x, y, a, k, i: np.convolve(x[0], y)
+    + np.convolve(y, x[0, :2]).sum()
+    + np.convolve(y, x[0, :3], "same").sum()
+    + np.convolve(x[0, :2], y, "valid").sum(),
+    "tiled": lambda x, y, a, k, i: np.tile(x, (2, 1)) + np.tile(y, 2).reshape(2, 4)[0],
+    "repeated": lambda x, y, a, k, i: np.repeat(x, 2, axis=0) + np.repeat(y, [1, 0, 2, 1]) + x.repeat(2)[3],
+    "padded": lambda x, y, a, k, i: np.pad(x, 1)
+    + np.pad(x, ((1, 1), (2, 0)), constant_values=2.5)
+    + np.pad(x, 1, "edge")
+    + np.pad(x, 1, mode="reflect")
+    + np.pad(x, 1, "wrap")
+    + np.pad(y, (1, 1), "symmetric"),
+    "split": lambda x, y, a, k, i: sum(np.split(y, 2))
+    + np.array_split(y, 3)[0]
+    + np.hsplit(x, 2)[1][0]
+    + np.vsplit(x, [1])[1][0, :2]
+    + np.split(x, [1, 3], axis=1)[1][0],
+    "columns": lambda x, y, a, k, i: np.column_stack([y, x.T]) + np.dstack([x[:2], x[1:]])[:, :, 0].T @ x[:2],
+    "put in": lambda x, y, a, k, i: np.append(y, x[0])[1:5]
+    + np.append(x, x, axis=1)[:, 2:6]
+    + np.insert(y, 1, 9.0)[:4]
+    + np.insert(x, -1, y, axis=0)[1]
+    + np.delete(x, [0], axis=0)[1],
+    "at least": lambda x, y, a, k, i: np.atleast_2d(y)
+    + np.atleast_1d(y[0])
+    + np.atleast_3d(x)[:, :, 0]
+    + np.broadcast_arrays(x, y)[1],
+    "turned": lambda x, y, a, k, i: np.rot90(x).T + np.fliplr(x) + np.flipud(x) + np.matrix_transpose(x).T,
+    "diagonals": lambda x, y, a, k, i: np.diagonal(a, 1).sum()
+    + x.diagonal()
+    + np.diagflat(y[:3], 1)[:3, :3]
+    + a.trace()
+    + np.trace(x, 1),
+    "gradients": lambda x, y, a, k, i: np.gradient(x, 0.5, axis=1)
+    + np.gradient(x)[0]
+    + np.gradient(y)
+    + np.trapezoid(x, dx=0.5)[:, None]
+    + np.trapezoid(y, x[0]),
+    "running products": lambda x, y, a, k, i: np.cumprod(x, axis=1)
+    + x.cumprod()[-1]
+    + np.maximum.accumulate(x, axis=1)
+    + np.minimum.accumulate(x)
+    + np.multiply.accumulate(x),
+    "reduced": lambda x, y, a, k, i: np.add.reduce(x)
+    + np.maximum.reduce(x, axis=1, keepdims=True)
+    + np.multiply.reduce(x, axis=None)
+    + np.logical_or.reduce(x > 1.9) * 1
+    + np.subtract.outer(y, y)[:3],
+    "statistics": lambda x, y, a, k, i: np.median(x, axis=0)
+    + np.median(x)
+    + np.median(y[:3])
+    + np.percentile(x, 30)
+    + np.quantile(x, 0.9, axis=0)
+    + np.ptp(x, axis=0)
+    + np.average(x, axis=0, weights=[1.0, 2.0, 4.0])
+    + np.average(x, weights=x + 3)
+    + np.average(y)
+    + np.count_nonzero(k)
+    + np.count_nonzero(x > 0, axis=0),
+    "typed": lambda x, y, a, k, i: np.sum(x > 0, dtype=float)
+    + np.zeros_like(k, dtype=float)
+    + np.full_like(x, 2, dtype=int)
+    + np.mean(k),
+    "methods": lambda x, y, a, k, i: x.std(axis=0)
+    + x.var(ddof=1)
+    + x.copy()
+    + x.swapaxes(0, 1).T
+    + x.take(i, axis=1)
+    + x.take([1])
+    + x.std(keepdims=True),
+    "looked up": lambda x, y, a, k, i: np.searchsorted(np.sort(y), x)
+    + np.searchsorted(np.array([0.5, 1.0]), y, side="right")
+    + np.interp(x, np.array([-1.5, 0.0, 1.0, 1.6]), y),
+    "polynomials": lambda x, y, a, k, i: np.polyval([1.0, -2.0, 0.5], x) + np.polyval(y, x),
+    "determinants": lambda x, y, a, k, i: np.linalg.det(a[::-1])
+    + np.linalg.det(a[:3, 1:])
+    + np.linalg.slogdet(-a[:3, :3])[0]
+    + np.linalg.slogdet(a[:, ::-1])[1],
+    "powers of matrices": lambda x, y, a, k, i: np.linalg.matrix_power(a, 3)
+    + np.linalg.matrix_power(a, -2)
+    + np.linalg.matrix_power(a, 0)
+    + np.linalg.multi_dot([a, x.T, x]),
+    "norms": lambda x, y, a, k, i: np.linalg.norm(x, 1, axis=0)
+    + np.linalg.norm(y, np.inf)
+    + np.linalg.norm(x, ord=-np.inf, axis=1, keepdims=True)
+    + np.linalg.norm(x, "fro"),
+    "orthogonal": lambda x, y, a, k, i: np.vstack(np.linalg.qr(x.T)) @ x,
+    "orthogonal, wide": lambda x, y, a, k, i: np.linalg.qr(x)[0] @ np.linalg.qr(x, mode="r"),
+    "orthogonal, complete": lambda x, y, a, k, i: np.linalg.qr(x.T, "complete")[0] + np.linalg.qr(np.tril(a.T))[1],
     "unpacked": lambda x, y, a, k, i: sum(row * (n + 1) for n, row in enumerate(x)),
 }
 
@@ -127,7 +273,8 @@ def observed(client):
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_what_numpy_computes(observed, name):
-    expected = np.asarray(CASES[name](X, Y, A, K, I), float)
+    with np.errstate(all="ignore"):
+        expected = np.asarray(CASES[name](X, Y, A, K, I), float)
     assert observed[name].shape == expected.shape
     # Sums and products of at most 16 numbers near 1, in another order than NumPy's.
     np.testing.assert_allclose(observed[name], expected, rtol=1e-12, atol=1e-12)
@@ -141,9 +288,16 @@ def test_places_are_written_to_as_numpy_writes(client):
         sg.observe("add", x.at[i].add(np.ones((4, 4))))
         sg.observe("outside", x.at[i + 2].add(1.0))
         sg.observe("max", x.at[:, 1].max(0.0))
+        sg.observe("pairs", x.at[i, i[::-1]].add([1.0, 2.0, 4.0, 8.0]))
+        sg.observe("column", x.at[:, i[0]].set(7.0))
+        sg.observe("block", x.at[i[:2, None], i].mul(3.0))
+        sg.observe("both", x.at[i[1:3].astype(np.int64), [3, -1]].add(1.0))
+        sg.observe("apart", x.reshape(3, 2, 2).at[i, :, i % 2].add(1.0).reshape(3, 4))
+        sg.observe("beyond", x.at[i + 1, i - 1].add(1.0))
         return {}
 
-    names = ["set", "one", "add", "outside", "max"]
+    names = ["set", "one", "add", "outside", "max", "pairs", "column", "block", "both", "apart"]
+    names += ["beyond"]
     r = client.rollout(writes, steps=1, policy="f64", initial={"x": X, "i": I}, record=names)
     expected = {name: X.copy() for name in names}
     expected["set"][1:, ::2] = [[1.0, 2.0], [3.0, 4.0]]
@@ -151,6 +305,13 @@ def test_places_are_written_to_as_numpy_writes(client):
     np.add.at(expected["add"], I, 1.0)
     np.add.at(expected["outside"], [2], 1.0)  # of 4, 2, 3 and 3 the others are dropped
     expected["max"][:, 1] = np.maximum(X[:, 1], 0)
+    np.add.at(expected["pairs"], (I, I[::-1]), [1.0, 2.0, 4.0, 8.0])
+    expected["column"][:, I[0]] = 7
+    np.multiply.at(expected["block"], (I[:2, None], I), 3.0)
+    expected["both"][I[1:3], [3, -1]] += 1
+    np.add.at(expected["apart"].reshape(3, 2, 2), (I, slice(None), I % 2), 1.0)
+    # Of (3, 1), (1, -1), (2, 0) and (2, 0) the first two are dropped, each along another axis.
+    np.add.at(expected["beyond"], ([2, 2], [0, 0]), 1.0)
     for name in names:
         np.testing.assert_array_equal(r.trajectory[name][0, 0], expected[name], err_msg=name)
 
@@ -176,3 +337,39 @@ def test_gradients_go_through_names_of_numpy(client):
     assert g.value == pytest.approx(value(Y), rel=1e-13)
     slopes = [(value(Y + d) - value(Y - d)) / 2e-6 for d in 1e-6 * np.eye(4)]
     np.testing.assert_allclose(g.params["w"], slopes, rtol=1e-7, atol=1e-7)
+
+
+def composite(a, y, places):
+    """Of a [4, 4] and y [4], by functions that are made of several operations."""
+    q, r = np.linalg.qr(a[:, :3])
+    total = np.sum(q[0] * r[1, 2]) + np.linalg.det(a) / 100 + np.logaddexp(y, Y).sum()
+    total = total + np.einsum("ij,kj,k->", a, a, y) / 10 + np.arcsinh(y - Y).sum() + np.median(y)
+    return total + np.cumprod(y)[-1] + np.interp(y[0], np.arange(4.0), y) + places
+
+
+def test_gradients_go_through_what_is_made_of_several_operations(client):
+    @sg.world(a=sg.Param(4, 4), y=sg.Param(4), i=sg.State(4, dtype="i32"), x=sg.State())
+    def step(a, y, i, x):
+        written = (a * 0).at[i, i[::-1]].add(y)
+        return {"x": composite(a, y, np.sum(written * a))}
+
+    @step.objective
+    def total(x):
+        return x * 1.0
+
+    def value(a, y):
+        written = np.zeros((4, 4))
+        np.add.at(written, (I, I[::-1]), y)
+        return composite(a, y, np.sum(written * a))
+
+    given = dict(initial={"x": 0.0, "i": I}, params={"a": A, "y": Y})
+    g = client.gradient(step, steps=1, policy="f64", objective="total", **given)
+    assert g.value == pytest.approx(value(A, Y), rel=1e-12)
+    for name, at in (("a", A), ("y", Y)):
+        for direction in np.eye(at.size).reshape(-1, *at.shape):
+            by = 1e-6 * direction
+            high, low = (
+                value(**{"a": A, "y": Y, name: at + e}) for e in (by, -by)
+            )
+            found = np.sum(g.params[name] * direction)
+            assert found == pytest.approx((high - low) / 2e-6, rel=1e-6, abs=1e-8), name

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import differences
 
 import simgrad as sg
 from simgrad.worlds import SYSTEMS, System
@@ -91,15 +92,42 @@ def test_pairs_that_enter_and_leave_are_told_with_margins(client):
 def test_its_gradients_agree_with_central_differences(client, onset):
     x, _ = icosahedron()
     world = sg.worlds.lennard_jones(13, cutoff=2.6, onset=onset, h=0.004)
-    inputs = dict(steps=50, policy="f64", initial={"x": 1.02 * x, "v": 0 * x}, objective="spread")
+    random = np.random.default_rng(2)
+    start = {"x": 1.02 * x, "v": random.normal(0, 0.1, x.shape)}
+    params = {"epsilon": np.array(1.3), "sigma": np.array(1.0)}
+    work = dict(steps=50, policy="f64", objective="spread")
+    g = client.gradient(world, initial=start, params=params, **work)
+    inputs = {**start, **params}
+    found = {**g.params, "x": g.initial["x"], "v": g.initial["v"]}
+    for name, slopes in found.items():
+        direction = random.normal(size=np.shape(inputs[name]))
 
-    def run(epsilon):
-        return client.rollout(world, params={"epsilon": epsilon, "sigma": 1.0}, **inputs)
+        def run(by):
+            moved = {**inputs, name: inputs[name] + by * direction}
+            return client.rollout(
+                world,
+                initial={n: moved[n] for n in start},
+                params={n: moved[n] for n in params},
+                **work,
+            )
 
-    g = client.gradient(world, params={"epsilon": 1.3, "sigma": 1.0}, **inputs)
-    assert run(1.3 + 1e-5).path_signature == run(1.3 - 1e-5).path_signature
-    slope = central(lambda e: run(e).value, 1.3, 1e-5)
-    assert float(g.params["epsilon"]) == pytest.approx(slope, rel=1e-6)
+        assert run(1e-5).path_signature == run(-1e-5).path_signature == g.path_signature, name
+        slope = central(lambda by: run(by).value, 0.0, 1e-5)
+        assert np.sum(np.reshape(slopes, direction.shape) * direction) == pytest.approx(
+            slope, rel=1e-6
+        ), name
+
+
+@pytest.mark.parametrize("onset", [None, 1.5])
+def test_checkpoints_and_chunks_change_no_bit_of_particles(client, onset):
+    x, _ = icosahedron()
+    world = sg.worlds.lennard_jones(13, cutoff=2.2, onset=onset, box=5.5, h=0.004)
+    v = np.random.default_rng(3).normal(0, 0.5, x.shape)
+    work = dict(steps=30, policy="f32", initial={"x": x, "v": v}, record=["x", "potential"])
+    one = client.gradient(world, objective="spread", **work)
+    for options in ({"checkpoint_interval": 1}, {"checkpoint_interval": 7}, {"chunk_steps": 4}):
+        other = client.gradient(world, objective="spread", **work, **options)
+        assert not differences(one, other, diagnostics="chunk_steps" not in options), options
 
 
 # ---- Kinetics ----

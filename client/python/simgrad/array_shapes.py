@@ -22,10 +22,20 @@ def array_shape(code: str, shapes: Sequence[Shape], attributes: dict[str, Any]) 
     if code == "matmul":
         _meet(a, shapes[1])
         return a[:-1] + shapes[1][-1:]
+    if code in ("triangular_solve", "cholesky"):
+        _square(code, a, len(a) >= 2)
+    elif code in ("lu", "lu_permutation", "lu_solve", "solve"):
+        _square(code, a, len(a) == 2)
     if code in ("triangular_solve", "solve", "lu_solve"):
         _meet(a, shapes[-1])
         return shapes[-1]
     return a[:1] if code == "lu_permutation" else a
+
+
+def _square(code: str, a: Shape, has_axes: bool) -> None:
+    if not has_axes or a[-2] != a[-1]:
+        several = ", or [..., n, n]" if code in ("triangular_solve", "cholesky") else ""
+        raise ValueError(f"{code} of shape {a}: one square matrix [n, n]{several}")
 
 
 def _meet(a: Shape, b: Shape) -> None:

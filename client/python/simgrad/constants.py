@@ -29,6 +29,15 @@ _NAMES: dict[int, str] = {
     ELEMENT_TYPE_U8: "u8",
 }
 
+_DTYPES: dict[int, type] = {
+    ELEMENT_TYPE_BOOL: np.bool_,
+    ELEMENT_TYPE_I32: np.int32,
+    ELEMENT_TYPE_I64: np.int64,
+    ELEMENT_TYPE_REAL: np.float64,
+    ELEMENT_TYPE_U32: np.uint32,
+    ELEMENT_TYPE_U8: np.uint8,
+}
+
 
 def widest(elements: Iterable[int]) -> int:
     """The element type that all of these can become: bool, u8, i32, u32, i64, real, in this
@@ -57,6 +66,11 @@ def element_of(dtype: Any) -> int:
     if kind in (np.uint32, np.uint8):
         return ELEMENT_TYPE_U32 if kind == np.uint32 else ELEMENT_TYPE_U8
     raise TypeError(f"dtype {dtype!r}: one of real, i32, i64, u32, u8, bool, or a dtype of NumPy")
+
+
+def dtype_of(element: int) -> np.dtype[Any]:
+    """NumPy's dtype for an element type; of a real f64."""
+    return np.dtype(_DTYPES[element])
 
 
 def constant(x: Any) -> np.ndarray:

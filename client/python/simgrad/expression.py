@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Iterator, NoReturn, Sequence
 
-from simgrad import indexing, numpy_functions
-from simgrad.constants import element_name, element_of
+import numpy as np
+
+from simgrad import indexing, numpy_arrays, numpy_functions, numpy_products, numpy_table
+from simgrad.constants import dtype_of, element_name, element_of
 
 if TYPE_CHECKING:
     from simgrad.program import ProgramBuilder
@@ -112,8 +114,8 @@ class Expression:
     def __abs__(self) -> "Expression":
         return self.builder.apply("abs", self)
 
-    def __round__(self) -> "Expression":
-        return self.builder.apply("round", self)
+    def __round__(self, decimals: int = 0) -> "Expression":
+        return numpy_functions.rounded(self, decimals)
 
     def __floor__(self) -> "Expression":
         return self.builder.apply("floor", self)
@@ -164,8 +166,14 @@ class Expression:
     def __lshift__(self, other: Any) -> "Expression":
         return self.builder.apply("shl", self, other)
 
+    def __rlshift__(self, other: Any) -> "Expression":
+        return self.builder.apply("shl", other, self)
+
     def __rshift__(self, other: Any) -> "Expression":
         return self.builder.apply("shr", self, other)
+
+    def __rrshift__(self, other: Any) -> "Expression":
+        return self.builder.apply("shr", other, self)
 
     def __invert__(self) -> "Expression":
         return self.builder.apply("not", self)
@@ -176,7 +184,9 @@ class Expression:
         return indexing.item(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        raise TypeError("a value does not change: write x = x.at[...].set(y), or .add(y)")
+        raise TypeError(
+            f"{self.builder.here()}a value does not change: write x = x.at[...].set(y), or .add(y)"
+        )
 
     @property
     def at(self) -> indexing.Places:
@@ -185,7 +195,7 @@ class Expression:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a scalar has no length")
+            raise TypeError(f"{self.builder.here()}a scalar has no length, and no elements")
         return self.shape[0]
 
     def __iter__(self) -> Iterator["Expression"]:
@@ -214,9 +224,36 @@ class Expression:
         return numpy_functions.squeeze(self, axis)
 
     def astype(self, dtype: Any) -> "Expression":
-        """As the element type of a dtype: real, i32, i64 or bool. Formats of reals are the policy's."""
-        element = element_of(dtype)
+        """As the element type of a dtype: real, i32, i64, u32, u8 or bool. Formats of reals are the policy's."""
+        element = numpy_table.with_line(self.builder, element_of, dtype)
         return self if element == self.element else self.builder.convert(self, element)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's for the element type; a real is of f64 here, whatever the policy makes it."""
+        return dtype_of(self.element)
+
+    def copy(self) -> "Expression":
+        """Itself: a value does not change."""
+        return self
+
+    def swapaxes(self, axis1: int, axis2: int) -> "Expression":
+        return numpy_functions.swapaxes(self, axis1, axis2)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> "Expression":
+        return numpy_arrays.repeat(self, repeats, axis)
+
+    def take(self, indices: Any, axis: int | None = None) -> "Expression":
+        return numpy_functions.take(self, indices, axis)
+
+    def diagonal(self, offset: int = 0) -> "Expression":
+        return numpy_functions.matrix_diagonal(self, offset)
+
+    def trace(self, offset: int = 0) -> "Expression":
+        return numpy_functions.reduced("sum", self.diagonal(offset), -1)
+
+    def round(self, decimals: int = 0) -> "Expression":
+        return numpy_functions.rounded(self, decimals)
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
         return numpy_functions.reduced("sum", self, axis, keepdims)
@@ -232,6 +269,12 @@ class Expression:
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
         return numpy_functions.mean(self, axis, keepdims=keepdims)
+
+    def var(self, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":
+        return numpy_functions.variance(self, axis, ddof=ddof, keepdims=keepdims)
+
+    def std(self, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":
+        return numpy_table.deviation(self, axis, ddof=ddof, keepdims=keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
         return numpy_functions.extreme("reduce_max", self, axis, keepdims)
@@ -251,44 +294,48 @@ class Expression:
     def cumsum(self, axis: int | None = None) -> "Expression":
         return numpy_functions.cumsum(self, axis)
 
+    def cumprod(self, axis: int | None = None) -> "Expression":
+        return numpy_arrays.cumprod(self, axis)
+
     def clip(self, a_min: Any = None, a_max: Any = None) -> "Expression":
         return numpy_functions.clip(self, a_min, a_max)
 
     def dot(self, other: Any) -> "Expression":
-        return numpy_functions.dot(self, other)
+        return numpy_products.dot(self, other)
 
     # ---- NumPy's functions ----
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """np.tan(x) and the like append the operation of that name."""
-        made: Any = NotImplemented
-        if method == "__call__" and not kwargs:
-            made = numpy_functions.ufunc(self.builder, ufunc.__name__, inputs)
-        if made is NotImplemented:
-            what = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-            given = f" with {', '.join(kwargs)}" if kwargs else ""
-            raise self._unknown(f"np.{what}{given}")
-        return made
+        return numpy_table.ufunc(self.builder, ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        known = numpy_functions.FUNCTIONS.get(function)
-        if known is None:
-            raise self._unknown(f"{function.__module__}.{function.__name__}")
-        return known(*args, **kwargs)
-
-    def _unknown(self, function: str) -> TypeError:
-        return TypeError(
-            f"{self.builder.here()}{function} is not among the functions of worlds; write it with others: "
-            "docs/python.md"
-        )
+        return numpy_table.call(self.builder, function, args, kwargs)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
-            "a value of a world has no numbers yet, so it is no array of NumPy; np.stack([x, y]) "
-            "makes an array of values"
+            f"{self.builder.here()}a value of a world has no numbers yet, so it is no array of NumPy: "
+            "np.stack([x, y]) makes an array of values, np.broadcast_to(x, shape) repeats one"
         )
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            told = "" if name.startswith("_") or "builder" not in self.__dict__ else (
+                f"{self.builder.here()}a value of a world has no {name}; it has NumPy's operators, and of its "
+                "functions and methods what docs/python.md says"
+            )
+            raise AttributeError(told or name)
+
     # ---- What Python cannot know before the program runs ----
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise TypeError(
+                f"{self.builder.here()}a value of the world has no number before the program runs, and no "
+                f"text in format {spec!r}; sg.observe tells it afterwards"
+            )
+        return repr(self)
 
     def __bool__(self) -> bool:
         raise TypeError(

@@ -132,7 +132,8 @@ def fixed_point(
 ) -> Any:
     """x with x = step(x), by iteration until no number of x changes by `tol` or more.
 
-    It is differentiated as unrolled: the gradient is that of the iterations that ran.
+    It is differentiated as unrolled, the gradient being that of the iterations that ran, unless the request
+    says otherwise of the site: client.gradient(..., loops={"newton": sg.Implicit()}).
     """
     b = builder(start)
     values = [b.value(x) for x in _listed(start)]
@@ -156,6 +157,79 @@ def fixed_point(
         site or _site_of(step), [*values, far], stops, body, max_iter=max_iter, cap_first=True
     )
     return _formed(start, made[:count])
+
+
+def root(
+    residual: Callable[..., Any],
+    start: Any,
+    *,
+    tol: float | Expression,
+    max_iter: int,
+    jacobian: Callable[..., Any] | None = None,
+    scale: float = 1.0,
+    site: str = "",
+) -> Any:
+    """x with residual(x) = 0, by Newton's method from `start`, until no number of x changes by `tol` or more.
+
+    x is one value, or values in a tuple or list, and the residual has as many real numbers. The step
+    is not shortened, so `start` must be near enough; a singular Jacobian ends the loop as non-finite.
+
+    The derivative is -J^-1 times that of the residual by what it reads, J at the last iterate: of the request's
+    choices sg.Implicit() gives it exactly, whatever Jacobian the iteration uses, which counts as a
+    constant. Unrolled, which is the default, and truncated come to it as the iteration does.
+
+    Args:
+      jacobian: of the same arguments, a matrix [n, n] of the n numbers of the residual by those of x, in their
+        order; of one number a number. None: by differences, n evaluations of the residual for each iteration.
+      scale: how large numbers of x are at least, for the differences: sqrt(eps) (abs(x) + scale).
+      site: its name in diagnostics; without one, that of `residual`.
+    """
+    b = builder(start)
+    forms = [b.value(x) for x in _listed(start)]
+    count = sum(x.size for x in forms)
+
+    def packed(values: Any, what: str, shape: tuple[int, ...]) -> Expression:
+        flat = [b.value(x).reshape(-1) for x in _listed(values)]
+        if sum(x.size for x in flat) != int(np.prod(shape)):
+            raise ValueError(
+                f"{b.here()}{what} of sg.root has {sum(x.size for x in flat)} numbers, where x has {count}: "
+                f"it returns {int(np.prod(shape))}"
+            )
+        return (b.concat(*flat, axes=0) if len(flat) > 1 else flat[0]).reshape(shape)
+
+    def unpacked(x: Expression) -> list[Expression]:
+        values, at = [], 0
+        for form in forms:
+            values.append(x[at : at + form.size].reshape(form.shape))
+            at += form.size
+        return values
+
+    def of(x: Expression) -> Expression:
+        return packed(residual(*unpacked(x)), "the residual", (count,))
+
+    def slopes(x: Expression, now: Expression) -> Expression:
+        if jacobian is not None:
+            return packed(jacobian(*unpacked(x)), "the Jacobian", (count, count))
+        step = b.sqrt(b.next_after(1.0, 2.0) - 1.0) * (abs(x) + scale)
+
+        def column(carried: Any, row: list[Expression]) -> tuple[Any, Any]:
+            [unit] = row
+            by = unit * step
+            return [], [(of(x + by) - now) / by.sum()]
+
+        _, [columns] = b.scan(column, [], [np.eye(count)])
+        return columns.T
+
+    def newton(*values: Any) -> Any:
+        x = packed(list(values), "x", (count,))
+        now = of(x)
+        matrix = b.stop_gradient(slopes(x, now))
+        made = unpacked(x - b.solve(matrix, now.reshape(-1, 1)).reshape(-1))
+        return _formed(start, made)
+
+    return fixed_point(
+        newton, start, tol=tol, max_iter=max_iter, site=site or _site_of(residual)
+    )
 
 
 def for_loop(count: int, body: Callable[..., Any], start: Any) -> Any:

@@ -1,8 +1,8 @@
 """x[key] and x.at[key] by NumPy's rules, as slice, gather, take and scatter.
 
 A key that is known when the program is written gives exactly what NumPy gives, and is refused where
-it is outside. An index that the world computes counts from the front; one outside means the nearest
-element (of `at`: drops the update).
+it is outside. An index that the world computes counts from the front; one outside, along any axis,
+means the nearest element (of `at`: drops the update).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_I32, ELEMENT_TYPE_I64
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
@@ -28,7 +28,7 @@ def item(x: "Expression", key: Any) -> "Expression":
         return _basic(x, entries)
     [axis, *more] = [i for i, e in enumerate(entries) if _is_array(e)] or [-1]
     others = [e for i, e in enumerate(entries) if i != axis]
-    if axis >= 0 and not more and all(e == slice(None) for e in others):
+    if axis >= 0 and not more and all(map(_is_whole, others)):
         places = np.arange(x.shape[axis])[_known(x, entries)[axis]]
         return x.builder.gather(x, places.astype(np.int32), axes=axis)
     numbers = _numbers(x, entries)
@@ -65,17 +65,21 @@ class Places:
     def _written(self, combine: str, y: Any) -> "Expression":
         x, entries = self._x, _entries(self._x, self._key)
         b = x.builder
-        first = entries[0] if entries else slice(None)
-        if _is_value(first) and all(e == slice(None) for e in entries[1:]):
-            return b.scatter(x, first, y, axes=0, bounds="drop", combine=combine)
-        if any(_is_value(e) for e in entries):
-            raise TypeError(
-                f"{b.here()}x.at[...] takes a computed index at the first axis alone: transpose or reshape x"
-            )
-        numbers = _numbers(x, entries)
-        updates = b.broadcast_to(b.value(y, x.element), numbers.shape).reshape(-1)
+        if not any(_is_value(e) for e in entries):
+            numbers = _numbers(x, entries)
+            return self._flat(combine, y, numbers.ravel().astype(np.int32), numbers.shape, "clip")
+        if _is_i32(entries[0]) and all(_is_whole(e) for e in entries[1:]):
+            return b.scatter(x, entries[0], y, axes=0, bounds="drop", combine=combine)
+        number: Any = _number(x, entries, outside=x.size)
+        return self._flat(combine, y, number.reshape(-1), number.shape, "drop")
+
+    def _flat(
+        self, combine: str, y: Any, numbers: Any, shape: tuple[int, ...], bounds: str
+    ) -> "Expression":
+        x, b = self._x, self._x.builder
+        updates = b.broadcast_to(b.value(y, x.element), shape).reshape(-1)
         flat = b.scatter(
-            x.reshape(-1), numbers.ravel().astype(np.int32), updates, axes=0, combine=combine
+            x.reshape(-1), numbers, updates, axes=0, bounds=bounds, combine=combine
         )
         return flat.reshape(x.shape)
 
@@ -85,6 +89,14 @@ class Places:
 
 def _is_value(entry: Any) -> bool:
     return hasattr(entry, "builder")
+
+
+def _is_i32(entry: Any) -> bool:
+    return _is_value(entry) and bool(entry.element == ELEMENT_TYPE_I32)
+
+
+def _is_whole(entry: Any) -> bool:
+    return isinstance(entry, slice) and entry == slice(None)
 
 
 def _is_array(entry: Any) -> bool:
@@ -110,7 +122,7 @@ def _entries(x: "Expression", key: Any) -> Key:
                 f"{x.builder.here()}the length of x[a:b] must be known: b.dynamic_slice(x, starts, shape) "
                 "takes a computed start"
             )
-        if _is_value(entry) and entry.element not in (ELEMENT_TYPE_I32, ELEMENT_TYPE_I64):
+        if _is_value(entry) and entry.element in (ELEMENT_TYPE_REAL, ELEMENT_TYPE_BOOL):
             raise TypeError(
                 f"{x.builder.here()}x[...] takes computed indices, not computed reals or bools: the shape would depend on "
                 "data; use sg.where(c, x, 0)"
@@ -168,26 +180,90 @@ def _basic(x: "Expression", entries: Key) -> "Expression":
 def _computed(x: "Expression", entries: Key) -> "Expression":
     """Some indices are values: what is known is taken first, then one gather along their joint axis."""
     b = x.builder
-    if any(e is None for e in entries):
-        raise TypeError(f"{b.here()}a new axis beside a computed index: write x[i][..., None]")
     chosen = [i for i, e in enumerate(entries) if _is_value(e) or not isinstance(e, slice)]
-    if chosen != list(range(chosen[0], chosen[-1] + 1)):
-        raise TypeError(
-            f"{b.here()}indices on both sides of a slice: write x[i][:, j], one after the other"
-        )
+    if any(e is None for e in entries) or chosen != list(range(chosen[0], chosen[-1] + 1)):
+        return b.gather(x.reshape(-1), _number(x, entries), axes=0)
     first = chosen[0]
     slices = tuple(e if isinstance(e, slice) else slice(None) for e in entries)
     x = item(x, slices)
     if len(chosen) == 1:
-        return b.gather(x, entries[first], axes=first)
+        return b.gather(x, _nearest(x, entries[first], x.shape[first]), axes=first)
     lengths = x.shape[first : first + len(chosen)]
     number: Any = np.int32(0)
     for length, axis in zip(lengths, chosen):
         place = entries[axis]
         if _is_value(place):
-            place = b.min(b.max(place, np.int32(0)), np.int32(length - 1))
+            place = b.min(b.max(place, np.int32(0)), np.int32(length - 1)).astype("i32")
         else:
-            place = np.arange(length, dtype=np.int32)[np.asarray(place)]
+            place = _place(x, place, length)
         number = number * np.int32(length) + place
     joined = x.shape[:first] + (int(np.prod(lengths)),) + x.shape[first + len(chosen) :]
     return b.gather(x.reshape(joined), number, axes=first)
+
+
+def _nearest(x: "Expression", place: "Expression", length: int) -> "Expression":
+    """An index as an i32; that of another type is clipped before it becomes one."""
+    if place.element == ELEMENT_TYPE_I32:
+        return place
+    b = x.builder
+    return b.min(b.max(place, np.int32(0)), np.int32(length - 1)).astype("i32")
+
+
+def _place(x: "Expression", entry: Any, length: int) -> np.ndarray:
+    try:
+        return np.asarray(np.arange(length, dtype=np.int32)[np.asarray(entry)])
+    except IndexError as error:
+        raise IndexError(f"{x.builder.here()}{error}") from None
+
+
+def _number(x: "Expression", entries: Key, outside: int | None = None) -> "Expression":
+    """The row-major number of each element of x[entries], in the shape that NumPy gives it.
+
+    Args:
+      outside: the number where a computed index is outside; None: that of the nearest element.
+    """
+    b = x.builder
+    chosen = [i for i, e in enumerate(entries) if not isinstance(e, slice) and e is not None]
+    try:
+        joint = np.broadcast_shapes(*(np.shape(entries[i]) for i in chosen))
+    except ValueError:
+        raise b.unmet(*(np.shape(entries[i]) for i in chosen)) from None
+    together = chosen == list(range(chosen[0], chosen[-1] + 1))
+    kept = [i for i in range(len(entries)) if i not in chosen]
+    before = sum(i < chosen[0] for i in kept) if together else 0
+    behind = len(kept) - before
+
+    lengths = iter(x.shape)
+    number: Any = np.int32(0)
+    inside: Any = None
+    for i, entry in enumerate(entries):
+        if entry is None:
+            # A new axis: one more, of length 1, among those that are kept.
+            place: Any = np.zeros(1, np.int32)
+        else:
+            length = next(lengths)
+            place = entry if _is_value(entry) else _place_of(x, entry, length)
+        if i in chosen:
+            place = place.reshape(place.shape + (1,) * behind)
+        else:
+            at = kept.index(i)
+            trailing = len(kept) - 1 - at + (len(joint) if at < before else 0)
+            place = place.reshape((-1,) + (1,) * trailing)
+        if entry is None:
+            number = number + place
+            continue
+        if _is_value(entry):
+            if outside is not None:
+                held = (place >= np.int32(0)) & (place < np.int32(length))
+                inside = held if inside is None else inside & held
+            place = b.min(b.max(place, np.int32(0)), np.int32(length - 1)).astype("i32")
+        number = number * np.int32(length) + place
+    if outside is not None and inside is not None:
+        return b.where(inside, number, np.int32(outside))
+    return b.value(number)
+
+
+def _place_of(x: "Expression", entry: Any, length: int) -> np.ndarray:
+    if isinstance(entry, slice):
+        return np.arange(length, dtype=np.int32)[entry]
+    return _place(x, entry, length)

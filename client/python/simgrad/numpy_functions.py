@@ -1,7 +1,7 @@
-"""What NumPy's functions mean on values of a world, as operations of the table.
+"""What NumPy's operators, ufuncs and basic functions mean on values of a world, as operations of the table.
 
-A function that is missing here raises NumPy's own TypeError ("no implementation found"). Composites
-say in their docstring what they are made of, as that is what gets rounded and differentiated.
+Composites say in their docstring what they are made of, as that is what gets rounded and
+differentiated. `simgrad.numpy_table` says which function of NumPy is which of these.
 """
 
 from __future__ import annotations
@@ -42,10 +42,20 @@ def _found(values: Sequence[Any]) -> "ProgramBuilder | None":
 
 
 def ufunc(b: "ProgramBuilder", name: str, inputs: Sequence[Any]) -> Any:
-    if name in _COMPOSITES:
-        return _COMPOSITES[name](b, *inputs)
+    if name in COMPOSITES:
+        return COMPOSITES[name](b, *inputs)
     code = _OF_UFUNC.get(name)
-    return NotImplemented if code is None else b.apply(code, *inputs)
+    if code is None:
+        return NotImplemented
+    if name in _TO_WHOLE and b.value(inputs[0]).element != ELEMENT_TYPE_REAL:
+        return b.value(inputs[0])
+    return b.apply(code, *inputs)
+
+
+def real(b: "ProgramBuilder", x: Any) -> "Expression":
+    """x as a real."""
+    value = b.value(x)
+    return value if value.element == ELEMENT_TYPE_REAL else b.convert(value, ELEMENT_TYPE_REAL)
 
 
 def true_divide(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
@@ -91,7 +101,8 @@ def _product(x: "Expression", n: int) -> "Expression":
 
 
 def matmul(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
-    """NumPy's product of matrices and vectors: axes in front are broadcast."""
+    """NumPy's product of matrices and vectors: axes in front are broadcast. Of integers products
+    and a sum."""
     left, right = b.matched([x, y], shapes=False)
     if not left.shape or not right.shape:
         raise ValueError(f"{b.here()}x @ y needs vectors or matrices; x * y multiplies by a scalar")
@@ -102,18 +113,18 @@ def matmul(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
         front = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     except ValueError:
         raise b.unmet(left.shape, right.shape) from None
-    product = b.matmul(
-        b.broadcast_to(left, front + left.shape[-2:]),
-        b.broadcast_to(right, front + right.shape[-2:]),
+    if left.element != ELEMENT_TYPE_REAL and left.shape[-1] != right.shape[-2]:
+        raise b.unmet(left.shape, right.shape)
+    product = (
+        reduced("sum", left[..., :, :, None] * right[..., None, :, :], -2)
+        if left.element != ELEMENT_TYPE_REAL
+        else b.matmul(
+            b.broadcast_to(left, front + left.shape[-2:]),
+            b.broadcast_to(right, front + right.shape[-2:]),
+        )
     )
     shape = [n for i, n in enumerate(product.shape) if i - product.ndim not in gone]
     return product.reshape(shape) if gone else product
-
-
-def dot(x: Any, y: Any) -> "Expression":
-    b = builder_of(x, y)
-    left, right = b.value(x), b.value(y)
-    return left * right if not left.shape or not right.shape else matmul(b, left, right)
 
 
 def clip(x: Any, a_min: Any = None, a_max: Any = None) -> "Expression":
@@ -132,6 +143,95 @@ def _on_bools(code: str) -> Callable[..., "Expression"]:
         )
 
     return write
+
+
+# ---- Elementary functions made of others ----
+
+
+def is_nan(b: "ProgramBuilder", x: Any) -> "Expression":
+    """Whether the sign is not finite: no comparison, so no site."""
+    return ~b.is_finite(b.sign(real(b, x)))
+
+
+def is_infinite(b: "ProgramBuilder", x: Any) -> "Expression":
+    """Whether x is not finite, and its sign is: no comparison, so no site."""
+    value = real(b, x)
+    return b.is_finite(b.sign(value)) & ~b.is_finite(value)
+
+
+def _known_of(b: "ProgramBuilder", x: Any, y: Any, both: "Expression") -> "Expression":
+    """`both`; x where y is NaN, and y where x is."""
+    return b.where(is_nan(b, x), y, b.where(is_nan(b, y), x, both))
+
+
+def arcsinh(b: "ProgramBuilder", x: Any) -> "Expression":
+    """log1p(x + x^2 / (1 + sqrt(1 + x^2))), of -x below 0; x^2 is within the format."""
+
+    def rising(y: "Expression") -> "Expression":
+        square = y * y
+        return b.log1p(y + square / (1 + b.sqrt(1 + square)))
+
+    value = real(b, x)
+    return b.where(value < 0, -rising(-value), rising(value))
+
+
+def arccosh(b: "ProgramBuilder", x: Any) -> "Expression":
+    """log1p(t + sqrt(t (t + 2))) of t = x - 1."""
+    t = real(b, x) - 1
+    return b.log1p(t + b.sqrt(t * (t + 2)))
+
+
+def arctanh(b: "ProgramBuilder", x: Any) -> "Expression":
+    """(log1p(x) - log1p(-x)) / 2."""
+    value = real(b, x)
+    return (b.log1p(value) - b.log1p(-value)) * 0.5
+
+
+def logaddexp(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
+    """The larger, and softplus of the smaller less the larger."""
+    x, y = b.matched([real(b, x), real(b, y)])
+    # At a tie one is the larger and the other the smaller, and each gets half of the cotangent.
+    larger = b.max(x, y)
+    return larger + b.softplus(b.min(y, x) - larger)
+
+
+def logaddexp2(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
+    """The larger, and log1p(2^(smaller - larger)) / log(2)."""
+    x, y = b.matched([real(b, x), real(b, y)])
+    larger = b.max(x, y)
+    return larger + b.log1p(b.exp2(b.min(y, x) - larger)) * (1 / math.log(2))
+
+
+def copysign(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
+    """|x|, or -|x| where y is below 0; -0 is not."""
+    size = b.abs(real(b, x))
+    return b.where(b.value(y) < 0, -size, size)
+
+
+def heaviside(b: "ProgramBuilder", x: Any, middle: Any) -> "Expression":
+    """(1 + sign(x)) / 2, and `middle` at 0."""
+    value = real(b, x)
+    return b.where(value == 0, middle, b.sign(value) * 0.5 + 0.5)
+
+
+def sinc(x: Any) -> "Expression":
+    """sin(pi x) / (pi x), and 1 at 0."""
+    b = builder_of(x)
+    value = real(b, x)
+    angle = math.pi * b.where(value == 0, 1e-20, value)
+    return b.where(value == 0, 1.0, b.sin(angle) / angle)
+
+
+def rounded(x: Any, decimals: int = 0) -> "Expression":
+    """The nearest whole number of 10^-decimals, ties to even; integers stay where decimals >= 0."""
+    b = builder_of(x)
+    value = b.value(x)
+    if value.element != ELEMENT_TYPE_REAL and decimals >= 0:
+        return value
+    if decimals == 0:
+        return b.round(value)
+    scale = 10.0 ** abs(decimals)
+    return b.round(value * scale) / scale if decimals > 0 else b.round(value / scale) * scale
 
 
 # ---- Shapes ----
@@ -230,11 +330,6 @@ def diff(x: "Expression", n: int = 1, axis: int = -1) -> "Expression":
     return x
 
 
-def outer(x: Any, y: Any) -> "Expression":
-    b = builder_of(x, y)
-    return b.value(x).reshape(-1, 1) * b.value(y).reshape(1, -1)
-
-
 def triangle(x: Any, k: int, lower: bool) -> "Expression":
     b = builder_of(x)
     rows, columns = x.shape[-2:]
@@ -250,6 +345,13 @@ def diagonal(x: Any, k: int = 0) -> "Expression":
     else:
         places = np.diag(places, k)
     return builder_of(x).take(x, places.shape, places.ravel().tolist())
+
+
+def matrix_diagonal(x: Any, offset: int = 0) -> "Expression":
+    """Of the first two axes, as the last: `take`."""
+    value = builder_of(x).value(x)
+    places = np.diagonal(np.arange(value.size).reshape(value.shape), offset)
+    return value.builder.take(value, places.shape, places.ravel().tolist())
 
 
 # ---- Reductions ----
@@ -338,27 +440,10 @@ def take(x: Any, indices: Any, axis: int | None = None) -> "Expression":
     return builder_of(x, indices).value(x)[(*before, indices)]
 
 
-def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> "Expression":
-    """norm2."""
-    if ord not in (None, 2) or (ord == 2 and x.ndim > 1 and axis is None):
-        raise TypeError(f"norm of order {ord!r}: only the Euclidean one")
-    axes = axes_of(x, axis)
-    return _kept(x, axes, builder_of(x).norm2(x, axes=axes), keepdims)
-
-
-def solve(a: Any, b: Any) -> "Expression":
-    writer = builder_of(a, b)
-    matrix, right = writer.value(a), writer.value(b)
-    if right.ndim == 1:
-        return writer.solve(matrix, right.reshape(-1, 1)).reshape(-1)
-    return writer.solve(matrix, right)
-
-
-def inv(a: Any) -> "Expression":
-    return builder_of(a).solve(a, np.eye(a.shape[-1]))
-
-
 # ---- Tables ----
+
+# Integers stay as they are.
+_TO_WHOLE = frozenset(("floor", "ceil", "trunc", "rint"))
 
 _OF_UFUNC = {
     **{
@@ -377,7 +462,7 @@ _OF_UFUNC = {
     **{"bitwise_and": "and", "bitwise_or": "or", "invert": "not", "bitwise_xor": "xor"},
 }
 
-_COMPOSITES: dict[str, Callable[..., Any]] = {
+COMPOSITES: dict[str, Callable[..., Any]] = {
     "divide": true_divide,
     "floor_divide": floor_divide,
     "power": power,
@@ -388,79 +473,30 @@ _COMPOSITES: dict[str, Callable[..., Any]] = {
     "positive": lambda b, x: x,
     "hypot": lambda b, x, y: b.sqrt(x * x + y * y),
     "divmod": lambda b, x, y: (floor_divide(b, x, y), b.mod(x, y)),
+    "log10": lambda b, x: b.log(real(b, x)) * (1 / math.log(10)),
+    "modf": lambda b, x: (x - b.trunc(x), b.trunc(x)),
+    "ldexp": lambda b, x, n: x * b.exp2(real(b, n)),
+    "deg2rad": lambda b, x: x * (math.pi / 180),
+    "radians": lambda b, x: x * (math.pi / 180),
+    "rad2deg": lambda b, x: x * (180 / math.pi),
+    "degrees": lambda b, x: x * (180 / math.pi),
+    "arcsinh": arcsinh,
+    "arccosh": arccosh,
+    "arctanh": arctanh,
+    "logaddexp": logaddexp,
+    "logaddexp2": logaddexp2,
+    "copysign": copysign,
+    "heaviside": heaviside,
+    "isnan": is_nan,
+    "isinf": is_infinite,
+    "fmax": lambda b, x, y: _known_of(b, x, y, b.max(x, y)),
+    "fmin": lambda b, x, y: _known_of(b, x, y, b.min(x, y)),
+    "conjugate": lambda b, x: x,
+    "vecdot": lambda b, x, y: reduced("sum", b.value(x) * y, -1),
+    "matvec": lambda b, x, y: matmul(b, x, b.value(y)[..., None])[..., 0],
+    "vecmat": lambda b, x, y: matmul(b, b.value(x)[..., None, :], y)[..., 0, :],
     "logical_and": _on_bools("and"),
     "logical_or": _on_bools("or"),
     "logical_not": _on_bools("not"),
     "logical_xor": _on_bools("ne"),
-}
-
-
-def _reducing(code: str) -> Callable[..., Any]:
-    def write(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
-        return reduced(code, a, axis, keepdims)
-
-    return write
-
-
-def _extreme(code: str) -> Callable[..., Any]:
-    def write(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
-        return extreme(code, a, axis, keepdims)
-
-    return write
-
-
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.where: lambda condition, x, y: builder_of(condition, x, y).where(condition, x, y),
-    np.clip: clip,
-    np.dot: dot,
-    np.inner: dot,
-    np.outer: outer,
-    np.reshape: lambda a, shape: reshape(a, shape),
-    np.ravel: lambda a: reshape(a, -1),
-    np.transpose: transpose,
-    np.squeeze: squeeze,
-    np.expand_dims: expand_dims,
-    np.swapaxes: swapaxes,
-    np.moveaxis: moveaxis,
-    np.broadcast_to: lambda array, shape: builder_of(array).broadcast_to(array, shape),
-    np.concatenate: concatenate,
-    np.stack: stack,
-    np.vstack: vstack,
-    np.hstack: hstack,
-    np.roll: roll,
-    np.flip: flip,
-    np.diff: diff,
-    np.tril: lambda m, k=0: triangle(m, k, lower=True),
-    np.triu: lambda m, k=0: triangle(m, k, lower=False),
-    np.diag: diagonal,
-    np.trace: lambda a: reduced("sum", diagonal(a)),
-    np.sum: _reducing("sum"),
-    np.prod: _reducing("prod"),
-    np.any: _reducing("any"),
-    np.all: _reducing("all"),
-    np.max: _extreme("reduce_max"),
-    np.min: _extreme("reduce_min"),
-    np.amax: _extreme("reduce_max"),
-    np.amin: _extreme("reduce_min"),
-    np.mean: mean,
-    np.var: variance,
-    np.std: lambda a, axis=None, ddof=0: builder_of(a).sqrt(variance(a, axis, ddof=ddof)),
-    np.argmax: lambda a, axis=None: argument("argmax", a, axis),
-    np.argmin: lambda a, axis=None: argument("argmin", a, axis),
-    np.argsort: lambda a, axis=-1: a.argsort(axis),
-    np.sort: sort,
-    np.cumsum: cumsum,
-    np.take: take,
-    np.take_along_axis: take_along_axis,
-    np.round: lambda a: builder_of(a).round(a),
-    np.zeros_like: lambda a: builder_of(a).like(a, 0),
-    np.ones_like: lambda a: builder_of(a).like(a, 1),
-    np.full_like: lambda a, fill_value: builder_of(a).like(a, fill_value),
-    np.shape: lambda a: a.shape,
-    np.ndim: lambda a: a.ndim,
-    np.size: lambda a: a.size,
-    np.linalg.norm: norm,
-    np.linalg.solve: solve,
-    np.linalg.cholesky: lambda a: builder_of(a).cholesky(a),
-    np.linalg.inv: inv,
 }

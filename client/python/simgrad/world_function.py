@@ -14,6 +14,7 @@ from simgrad import functions
 from simgrad.constants import element_of
 from simgrad.expression import Expression
 from simgrad.program import ProgramBuilder
+from simgrad.source_line import source_line
 from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.world import World
 
@@ -30,7 +31,7 @@ class Declared:
       shape: of one instance.
       default: for requests that send none: a number for every element, or an array of the shape; of a
         Config its number.
-      dtype: real, i32, i64 or bool, of a State.
+      dtype: real, i32, i64, u32, u8 or bool, of a State.
     """
 
     shape: tuple[int, ...] = ()
@@ -119,17 +120,38 @@ class FunctionWorld(World):
 
     def objective(self, cost: F) -> F:
         """Decorates a terminal cost: a function of states (at the end), observed values (of the
-        last step), params and other inputs, by the names of its arguments."""
-        self._costs.append(_Cost(cost.__name__, None, cost))
-        self._written = None
+        last step), params and other inputs, by the names of its arguments. Together with a stage cost
+        of the same name it is one objective, their sum.
+
+        Raises ValueError where the world has a terminal cost of that name.
+        """
+        self._add(_Cost(cost.__name__, None, cost))
         return cost
 
     def stage_cost(self, cost: F) -> F:
         """Decorates a cost of every step, summed: a function of inputs (states at the start of the
-        step) and observed values, by the names of its arguments."""
-        self._costs.append(_Cost(cost.__name__, cost, None))
-        self._written = None
+        step) and observed values, by the names of its arguments. As `objective` otherwise."""
+        self._add(_Cost(cost.__name__, cost, None))
         return cost
+
+    def _add(self, cost: _Cost) -> None:
+        """Brings in a cost, beside that of the other kind where there is one of its name."""
+        for i, other in enumerate(self._costs):
+            if other.name != cost.name:
+                continue
+            kind = "terminal" if cost.stage is None else "stage"
+            if (other.terminal if cost.stage is None else other.stage) is not None:
+                line = source_line().text
+                raise ValueError(
+                    f"{line}: {self._title} has a {kind} cost {cost.name} already: give this one another name"
+                )
+            self._costs[i] = _Cost(
+                cost.name, cost.stage or other.stage, cost.terminal or other.terminal
+            )
+            break
+        else:
+            self._costs.append(cost)
+        self._written = None
 
     def initial(self, start: F) -> F:
         """Decorates a function of inputs that returns {state: value}: z[0] from what was sent."""
@@ -209,15 +231,15 @@ def _input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
 
 def _write_cost(b: ProgramBuilder, cost: _Cost, inputs: Mapping[str, Expression]) -> None:
     stage, terminal = cost.stage, cost.terminal
-    if stage is not None:
-        exports = {e.name: Expression(b, e.value) for e in b.program.exports}
-        b.objective(cost.name, stage=lambda: stage(**_wanted(stage, {**inputs, **exports})))
-    if terminal is not None:
-        last = terminal
-        b.objective(
-            cost.name,
-            terminal=lambda states, exports: last(**_wanted(last, {**inputs, **exports, **states})),
-        )
+    exports = {e.name: Expression(b, e.value) for e in b.program.exports}
+
+    def at_step() -> Any:
+        return stage(**_wanted(stage, {**inputs, **exports})) if stage else None
+
+    def at_end(states: Mapping[str, Expression], last: Mapping[str, Expression]) -> Any:
+        return terminal(**_wanted(terminal, {**inputs, **last, **states})) if terminal else None
+
+    b.objective(cost.name, stage=at_step if stage else None, terminal=at_end if terminal else None)
 
 
 def _wanted(function: Function, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from simgrad.worlds.chain import chain
 from simgrad.worlds.kinetics import kinetics
 from simgrad.worlds.lennard_jones import lennard_jones
 from simgrad.worlds.systems import SYSTEMS, System
+from simgrad.worlds.visibility import visibility
 
 __all__ = [
     "SYSTEMS",
@@ -20,4 +21,5 @@ __all__ = [
     "chain",
     "kinetics",
     "lennard_jones",
+    "visibility",
 ]

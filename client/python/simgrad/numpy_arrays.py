@@ -1,0 +1,353 @@
+"""NumPy's functions that put arrays together, take them apart and count in them, on values of a world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Sequence
+
+import numpy as np
+
+from simgrad.constants import element_of
+from simgrad.numpy_functions import (
+    Axis,
+    axes_of,
+    builder_of,
+    concatenate,
+    is_nan,
+    mean,
+    reduced,
+    sort,
+    take,
+    transpose,
+    true_divide,
+)
+
+if TYPE_CHECKING:
+    from simgrad.expression import Expression
+    from simgrad.program import ProgramBuilder
+
+
+def like(a: Any, fill: Any, dtype: Any = None) -> "Expression":
+    b = builder_of(a, fill)
+    element = b.value(a).element if dtype is None else element_of(dtype)
+    return b.broadcast_to(b.value(fill, element), b.value(a).shape)
+
+
+def full_like(a: Any, fill_value: Any, dtype: Any = None) -> "Expression":
+    return like(a, fill_value, dtype)
+
+
+# ---- Copies of elements: gathers by numbers that NumPy gives ----
+
+
+def _by(
+    x: "Expression", axis: int | None, places: Callable[[np.ndarray], np.ndarray]
+) -> "Expression":
+    """x along an axis, or flat, at what `places` makes of 0, 1, 2 and so on."""
+    count = x.size if axis is None else x.shape[axes_of(x, axis)[0]]
+    return take(x, np.asarray(places(np.arange(count))), axis)
+
+
+def tile(A: Any, reps: int | Sequence[int]) -> "Expression":
+    x = builder_of(A).value(A)
+    places = np.tile(np.arange(x.size).reshape(x.shape), reps)
+    return x.builder.take(x, places.shape, places.ravel().tolist())
+
+
+def repeat(a: Any, repeats: Any, axis: int | None = None) -> "Expression":
+    return _by(builder_of(a).value(a), axis, lambda places: np.repeat(places, repeats))
+
+
+def delete(arr: Any, obj: Any, axis: int | None = None) -> "Expression":
+    return _by(builder_of(arr).value(arr), axis, lambda places: np.delete(places, obj))
+
+
+def insert(arr: Any, obj: int, values: Any, axis: int | None = None) -> "Expression":
+    """`values` before the one place `obj`."""
+    b = builder_of(arr, values)
+    x, y = b.value(arr), b.value(values)
+    x, along = (x.reshape(-1), 0) if axis is None else (x, axes_of(x, axis)[0])
+    count = x.shape[along]
+    if not isinstance(obj, (int, np.integer)) or not -count <= obj <= count:
+        raise TypeError(f"{b.here()}np.insert at {obj!r}: one place of the {count} there are")
+    at = int(obj) + count if obj < 0 else int(obj)
+    before: tuple[Any, ...] = (slice(None),) * along
+    if x.ndim > 1 or y.ndim == 0:
+        room = (*x.shape[:along], 1, *x.shape[along + 1 :])
+        y = b.broadcast_to(y[(*before, None)] if 0 < y.ndim == x.ndim - 1 else y, room)
+    return concatenate([x[(*before, slice(0, at))], y, x[(*before, slice(at, None))]], along)
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> "Expression":
+    return concatenate([arr, values], axis)
+
+
+def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> "Expression":
+    x = builder_of(m).value(m)
+    places = np.rot90(np.arange(x.size).reshape(x.shape), k, axes)
+    return x.builder.take(x, places.shape, places.ravel().tolist())
+
+
+def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> "Expression":
+    b = builder_of(array)
+    x = b.value(array)
+    widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
+    if np.any(widths < 0):
+        raise ValueError(f"{b.here()}np.pad by {pad_width}: widths of at least 0")
+    if mode == "constant":
+        if np.ndim(constant_values) or hasattr(constant_values, "builder"):
+            raise TypeError(f"{b.here()}np.pad with one number that is known, not {constant_values!r}")
+        shape = [n + int(w.sum()) for n, w in zip(x.shape, widths)]
+        start = [int(w[0]) for w in widths]
+        return b.pad(x, start, shape, fill=float(constant_values))
+    places = np.pad(np.arange(x.size).reshape(x.shape), widths, mode)  # type: ignore[call-overload]
+    if mode not in ("edge", "reflect", "symmetric", "wrap"):
+        raise ValueError(f"{b.here()}np.pad of mode {mode!r}: constant, edge, reflect, symmetric or wrap")
+    return b.take(x, places.shape, places.ravel().tolist())
+
+
+# ---- Apart and together ----
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list["Expression"]:
+    b = builder_of(ary)
+    x = b.value(ary)
+    along = axes_of(x, axis)[0]
+    parts = np.array_split(np.arange(x.shape[along]), indices_or_sections)
+    before = (slice(None),) * along
+    return [x[(*before, slice(int(p[0]), int(p[-1]) + 1) if p.size else slice(0, 0))] for p in parts]
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list["Expression"]:
+    b = builder_of(ary)
+    x = b.value(ary)
+    count = x.shape[axes_of(x, axis)[0]]
+    if isinstance(indices_or_sections, (int, np.integer)) and count % indices_or_sections:
+        raise ValueError(
+            f"{b.here()}np.split of {count} into {indices_or_sections}: equal parts; np.array_split makes others"
+        )
+    return array_split(x, indices_or_sections, axis)
+
+
+def column_stack(tup: Sequence[Any]) -> "Expression":
+    b = builder_of(tup)
+    values = [b.value(x) for x in tup]
+    return concatenate([x.reshape(-1, 1) if x.ndim < 2 else x for x in values], 1)
+
+
+def atleast(count: int, x: Any) -> "Expression":
+    value = builder_of(x).value(x)
+    places = (np.atleast_1d, np.atleast_2d, np.atleast_3d)[count - 1](np.empty(value.shape, bool))
+    return value.reshape(places.shape)
+
+
+def each_atleast(count: int) -> Callable[..., Any]:
+    def write(*arys: Any) -> Any:
+        made = [atleast(count, builder_of(arys).value(x)) for x in arys]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return write
+
+
+def dstack(tup: Sequence[Any]) -> "Expression":
+    b = builder_of(tup)
+    return concatenate([atleast(3, b.value(x)) for x in tup], 2)
+
+
+def broadcast_arrays(*args: Any) -> tuple["Expression", ...]:
+    b = builder_of(args)
+    values = [b.value(x) for x in args]
+    try:
+        shape = np.broadcast_shapes(*(x.shape for x in values))
+    except ValueError:
+        raise b.unmet(*(x.shape for x in values)) from None
+    return tuple(b.broadcast_to(x, shape) for x in values)
+
+
+# ---- Sums and places ----
+
+
+def accumulated(
+    combine: Callable[[Any, Any], Any], x: Any, axis: int | None = None
+) -> "Expression":
+    """A scan."""
+    b = builder_of(x)
+    value = b.value(x)
+    of, along = (value.reshape(-1), 0) if axis is None else (value, axes_of(value, axis)[0])
+    order = [along, *(i for i in range(of.ndim) if i != along)]
+    rows = transpose(of, order)
+    if rows.shape[0] == 0:
+        return of
+
+    def turn(carried: list[Any], element: list[Any]) -> tuple[Any, Any]:
+        following = combine(carried[0], element[0])
+        return [following], [following]
+
+    _, [stacked] = b.scan(turn, [rows[0]], [rows[1:]])
+    return transpose(concatenate([rows[:1], stacked]), [int(i) for i in np.argsort(order)])
+
+
+def cumprod(a: Any, axis: int | None = None) -> "Expression":
+    return accumulated(lambda x, y: x * y, a, axis)
+
+
+def average(
+    a: Any, axis: Axis = None, weights: Any = None, *, keepdims: bool = False
+) -> "Expression":
+    """sum(a w) / sum(w)."""
+    b = builder_of(a, weights)
+    x = b.value(a)
+    if weights is None:
+        return mean(x, axis, keepdims=keepdims)
+    w = b.value(weights)
+    if w.shape != x.shape:
+        if not isinstance(axis, (int, np.integer)) or w.ndim != 1:
+            raise ValueError(f"{b.here()}np.average: weights of shape {w.shape} for {x.shape}")
+        w = w.reshape([-1 if i == axes_of(x, axis)[0] else 1 for i in range(x.ndim)])
+        w = b.broadcast_to(w, x.shape)
+    total = reduced("sum", x * w, axis, keepdims)
+    return true_divide(b, total, reduced("sum", w, axis, keepdims))
+
+
+def _sorted(a: Any, axis: int | None) -> "Expression":
+    """Along the last axis."""
+    x = builder_of(a).value(a)
+    if axis is None:
+        return sort(x.reshape(-1))
+    along = axes_of(x, axis)[0]
+    return sort(transpose(x, [*(i for i in range(x.ndim) if i != along), along]))
+
+
+def quantile(a: Any, q: float, axis: int | None = None) -> "Expression":
+    """Of the sorted array, between neighbours by a straight line; NaN comes last. `q` is one known number."""
+    ordered = _sorted(a, axis)
+    if hasattr(q, "builder") or np.ndim(q) or not 0 <= q <= 1:
+        raise TypeError(f"{ordered.builder.here()}a quantile of {q!r}: one known number from 0 to 1")
+    at = float(q) * (ordered.shape[-1] - 1)
+    low = int(np.floor(at))
+    first = ordered[..., low]
+    return first if low == at else first + (ordered[..., low + 1] - first) * (at - low)
+
+
+def percentile(a: Any, q: float, axis: int | None = None) -> "Expression":
+    return quantile(a, q / 100, axis)
+
+
+def median(a: Any, axis: int | None = None) -> "Expression":
+    """Of the sorted array the middle, or the mean of the two there; NaN comes last."""
+    ordered = _sorted(a, axis)
+    n = ordered.shape[-1]
+    middle = ordered[..., n // 2]
+    return middle * 1.0 if n % 2 else (ordered[..., n // 2 - 1] + middle) * 0.5
+
+
+def nansum(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
+    b = builder_of(a)
+    return reduced("sum", b.where(is_nan(b, a), 0, a), axis, keepdims)
+
+
+def nan_to_num(
+    x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
+) -> "Expression":
+    """Needs `posinf` and `neginf`: the largest number is that of the policy's format."""
+    b = builder_of(x)
+    if posinf is None or neginf is None:
+        raise TypeError(
+            f"{b.here()}np.nan_to_num needs posinf= and neginf=: the largest number is that of the policy"
+        )
+    value = b.value(x)
+    finite = b.where(b.is_finite(value), value, b.where(b.sign(value).astype("i32") > 0, posinf, neginf))
+    return b.where(is_nan(b, value), nan, finite)
+
+
+def count_nonzero(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
+    x = builder_of(a).value(a)
+    return reduced("sum", x.astype(bool), axis, keepdims)
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> "Expression":
+    b = builder_of(condlist, choicelist, default)
+    if len(condlist) != len(choicelist):
+        raise ValueError(
+            f"{b.here()}np.select of {len(condlist)} conditions and {len(choicelist)} choices"
+        )
+    result = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist)):
+        result = b.where(condition, choice, result)
+    return b.value(result)
+
+
+def searchsorted(a: Any, v: Any, side: str = "left") -> "Expression":
+    """How many of a are below v (`right`: not above): a comparison of each with each."""
+    b = builder_of(a, v)
+    steps, wanted = b.value(a), b.value(v)
+    if steps.ndim != 1 or side not in ("left", "right"):
+        raise ValueError(f"{b.here()}np.searchsorted in shape {steps.shape}, side {side!r}")
+    wanted = wanted[..., None]
+    return reduced("sum", steps < wanted if side == "left" else steps <= wanted, -1)
+
+
+def interp(x: Any, xp: Any, fp: Any) -> "Expression":
+    """Straight lines between the points; outside, the first and the last."""
+    b = builder_of(x, xp, fp)
+    steps, heights = b.value(xp), b.value(fp)
+    if steps.ndim != 1 or steps.shape != heights.shape or steps.size < 2:
+        raise ValueError(f"{b.here()}np.interp of shapes {steps.shape} and {heights.shape}")
+    inside = b.min(b.max(x, steps[0]), steps[-1])
+    last = np.int32(steps.size - 2)
+    left = b.min(b.max(searchsorted(steps, inside, "right") - np.int32(1), np.int32(0)), last)
+    slopes = (heights[1:] - heights[:-1]) / (steps[1:] - steps[:-1])
+    return heights[left] + slopes[left] * (inside - steps[left])
+
+
+def gradient(f: Any, *varargs: Any, axis: Axis = None) -> Any:
+    """Central differences inside, one-sided ones at the ends, of evenly spaced points."""
+    b = builder_of(f)
+    x = b.value(f)
+    axes = axes_of(x, axis)
+    spacings = list(varargs) * (len(axes) if len(varargs) == 1 else 1) or [1.0] * len(axes)
+    if len(spacings) != len(axes) or any(np.ndim(h) for h in spacings):
+        raise TypeError(f"{b.here()}np.gradient of {len(axes)} axes: one spacing, or one for each")
+    made = []
+    for along, h in zip(axes, spacings):
+        if x.shape[along] < 2:
+            raise ValueError(f"{b.here()}np.gradient of shape {x.shape}: at least 2 along each axis")
+        before: tuple[Any, ...] = (slice(None),) * along
+
+        def at(start: int | None, stop: int | None) -> "Expression":
+            return x[(*before, slice(start, stop))]
+
+        first, last = (at(1, 2) - at(0, 1)) / h, (at(-1, None) - at(-2, -1)) / h
+        inside = (at(2, None) - at(None, -2)) / (2.0 * h)
+        made.append(concatenate([first, inside, last], along))
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> "Expression":
+    b = builder_of(y, x)
+    value = b.value(y)
+    along = axes_of(value, axis)[0]
+    before: tuple[Any, ...] = (slice(None),) * along
+    widths = dx
+    if x is not None:
+        steps = b.value(x)
+        widths = steps[1:] - steps[:-1]
+        widths = widths.reshape([-1 if i == along else 1 for i in range(value.ndim)])
+    both = value[(*before, slice(1, None))] + value[(*before, slice(None, -1))]
+    return reduced("sum", widths * both * 0.5, along)
+
+
+def polyval(p: Any, x: Any) -> "Expression":
+    """Horner's scheme."""
+    b = builder_of(p, x)
+    coefficients = b.value(p)
+    result = b.like(b.value(x) * 1.0, 0.0)
+    for i in range(coefficients.shape[0]):
+        result = result * x + coefficients[i]
+    return result
+
+
+def is_close(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08) -> "Expression":
+    """|a - b| <= atol + rtol |b|."""
+    writer: "ProgramBuilder" = builder_of(a, b)
+    right = writer.value(b)
+    return abs(writer.value(a) - right) <= atol + rtol * abs(right)
