@@ -10,6 +10,7 @@
 #include "sim/engine.h"
 #include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"
+#include "sim/plan/structure.h"
 #include "sim/program/held_bytes.h"
 #include "tests/sim/program/large_program.h"
 #include "tests/sim/work_maker.h"
