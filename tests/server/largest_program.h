@@ -1,18 +1,17 @@
-// A program that takes long to prepare: close to the limit of operations.
+// A program that takes long to prepare: 20,000 operations, the adjoint of which is within the limits.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include "server/conversion/program_to_proto.h"
 #include "sim/program/builder.h"
-#include "sim/program/verify.h"
 #include "tests/server/ball_request.h"
 
 namespace simgrad::server {
 
-// Close to the limit of operations, half of them in a loop; no two `kind`s are one cache entry.
+// Half of its operations stand in the test of a loop; no two `kind`s are one cache entry.
 inline v1::Program LargestProgram(double kind) {
-  const int64_t half = sim::ProgramLimits().max_operations / 2 - 200;
+  constexpr int64_t kHalf = 20'000 / 2 - 200;
   sim::Builder b("largest");
   const sim::Var x = b.State("x", {});
   const sim::Var k = b.Param("k", {});
@@ -23,12 +22,12 @@ inline v1::Program LargestProgram(double kind) {
       options, {x}, {},
       [&](const sim::Vars& in, const sim::Vars&) {
         sim::Var tested = in[0];
-        for (int64_t i = 0; i < half; ++i) tested = tested * k;
+        for (int64_t i = 0; i < kHalf; ++i) tested = tested * k;
         return sim::LoopTest{tested, b.Literal(0.5), std::nullopt, {tested}};
       },
       [&](const sim::Vars& in, const sim::Vars& exports, const sim::Vars&) {
         sim::Var next = exports[0];
-        for (int64_t i = 0; i < half; ++i) next = next + in[0];
+        for (int64_t i = 0; i < kHalf; ++i) next = next + in[0];
         return sim::Vars{next + b.Literal(kind)};
       });
   b.SetNext({loop.carried[0]});
