@@ -29,6 +29,8 @@ using sim::equality::Observed;
 constexpr int kReportedFailures = 3;
 // Statements; programs of these tests are cut, too.
 constexpr int64_t kShortFunction = 12;
+// Operations of a large program.
+constexpr size_t kLargeSize = 600;
 
 uint64_t FromEnvironment(const char* name) {
   const char* text = std::getenv(name);
@@ -113,6 +115,26 @@ TEST(CudaEqualityTest, RandomProgramsGiveTheBitsOfTheReference) {
   const uint64_t one = FromEnvironment("SIMGRAD_SEED");
   const size_t count = one != 0 ? 1 : IsLong() ? 200 : 20;
   ExpectAll(count, [&](size_t k) { return CheckRandomCase(one != 0 ? one : 501 + k); });
+  const CompileCounts compiled = CompileCountsSoFar();
+  std::cout << compiled.texts << " texts compiled in " << compiled.seconds << " s\n";
+}
+
+// Hundreds of operations on arrays of up to hundreds of elements, one program a mapping; its functions are
+// cut at the length that a device gets.
+TEST(CudaEqualityTest, LargeProgramsGiveTheBitsOfTheReference) {
+  if (FromEnvironment("SIMGRAD_SEED") != 0) GTEST_SKIP() << "one random case is asked for";
+  ExpectAll(IsLong() ? 20 : 2, [&](size_t k) -> std::string {
+    const auto made = sim::equality::MakeCase(
+        1 + k, {.instances = 3, .steps = 2, .size = static_cast<int64_t>(kLargeSize)});
+    if (!made.ok()) return made.status().ToString();
+    if (made->world.values.size() < kLargeSize) return "it is not large";
+    const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), made->work);
+    if (!expected.ok()) return expected.status().ToString();
+    const Shape shape = k % 2 == 0 ? Shape{Mapping::kThreadPerInstance, 32, 0}
+                                   : Shape{Mapping::kBlockPerInstance, 96, 0};
+    const std::string difference = Difference(*expected, made->work, shape, 2 * k);
+    return difference.empty() ? "" : "large case " + std::to_string(1 + k) + ": " + difference;
+  });
   const CompileCounts compiled = CompileCountsSoFar();
   std::cout << compiled.texts << " texts compiled in " << compiled.seconds << " s\n";
 }
