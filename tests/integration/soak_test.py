@@ -55,12 +55,6 @@ def streamed(client, **call):
     return stream.result
 
 
-def reversed_later(client, **call):
-    """A rollout that is kept, and what its reversal gives."""
-    kept = client.rollout(BALL, keep=True, **call)
-    return kept.vjp({"state": {"y": np.ones((32, 4))}})
-
-
 def requests():
     """By name: what is asked of a client."""
     common = dict(params={"k": 0.5})
@@ -78,7 +72,6 @@ def requests():
         ),
         "large": lambda c: c.rollout(BALL, diagnostics="instances", **large),
         "stream": lambda c: streamed(c, record=["y"], **large),
-        "kept": lambda c: reversed_later(c, steps=60, initial=heights(32), **common),
         "described": lambda c: c.program(BALL, objective="final_height", adjoint=True),
     }
 
@@ -154,7 +147,6 @@ class Soak:
             f"--token_file={self.tokens.path}",
             "--workers=2",
             "--drain_timeout=5s",
-            "--kept_run_ttl=5s",
         )
         self.server = LiveServer(*self.flags)
         self.port, self.metrics_port = self.server.port, self.server.metrics_port

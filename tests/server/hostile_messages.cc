@@ -301,9 +301,13 @@ v1::VjpRequest SomeReversal(Dice& dice, const std::string& handle) {
 void LengthenReversal(v1::VjpRequest& request, Dice& dice, std::string& family) {
   const int64_t n = dice.Doubling(16);
   const int64_t what = dice.Below(5);
-  for (int64_t i = 0; i < n; ++i) {
+  // What is larger than any message gRPC refuses, in words of its own.
+  constexpr size_t kMostBytes = size_t{48} << 20;
+  size_t bytes = 0;
+  for (int64_t i = 0; i < n && bytes < kMostBytes; ++i) {
     if (what == 0) {
       request.add_cotangents();
+      bytes += request.cotangents(0).ByteSizeLong();
       if (request.cotangents_size() > 1) {
         *request.mutable_cotangents()->rbegin() = request.cotangents(0);
       }
