@@ -39,6 +39,18 @@ def test_products_are_those_of_the_closed_form(client):
     assert "3 of 3 instances on the same path" in repr(made)
 
 
+def test_a_product_is_of_one_objective(client):
+    with pytest.raises(TypeError, match="one objective"):
+        client.hessian_vector(
+            growth,
+            {"params": {"k": 2.0}},
+            steps=1,
+            initial={"x": START},
+            params={"k": 0.3},
+            objective=["end"],
+        )
+
+
 def test_controls_move_for_each_step(client):
     push = np.array([[0.1, 0.2], [0.0, -0.1], [0.3, 0.0]])
     sent = dict(steps=2, initial={"x": START}, objective="end", policy="f64", params={"k": 0.3})

@@ -24,8 +24,10 @@ def array_shape(code: str, shapes: Sequence[Shape], attributes: dict[str, Any]) 
         return a[:-1] + shapes[1][-1:]
     if code in ("triangular_solve", "cholesky"):
         _square(code, a, len(a) >= 2)
-    elif code in ("lu", "lu_permutation", "lu_solve", "solve"):
+    elif code in ("lu_solve", "solve"):
         _square(code, a, len(a) == 2)
+    elif code in ("lu", "lu_permutation") and len(a) != 2:
+        raise ValueError(f"{code} of shape {a}: one matrix [m, n]")
     if code in ("triangular_solve", "solve", "lu_solve"):
         _meet(a, shapes[-1])
         return shapes[-1]

@@ -28,7 +28,7 @@ GROUPS = ("initial", "params", "controls")
 _EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 _SMALLER = 8.0
 # Options of `gradient` that a rollout does not take, or that do not bear on its path.
-_OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops", "return_tree", "weights")
+_OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops", "return_tree", "weights", "clip_norm")
 
 
 @dataclass(repr=False)
@@ -135,21 +135,24 @@ class _Differences:
                 moved[group][name] = _shifted(moved[group][name], direction, by)
         return moved
 
+    def _gradient(self, inputs: Mapping[str, Any], **more: Any) -> Gradient:
+        gradient: Gradient = self.client.gradient(self.world, **inputs, **{**self.options, **more})
+        return gradient
+
     def centre(self, along: bool | path.Path) -> Gradient:
         """The gradient at x, with its path where the server can tell it."""
         try:
-            return self.client.gradient(self.world, **self.inputs, path=along, **self.options)
+            return self._gradient(self.inputs, path=along)
         except errors.SimgradError as error:
             if along is not True or not path.is_refused(error):
                 raise
-        return self.client.gradient(self.world, **self.inputs, **self.options)
+        return self._gradient(self.inputs)
 
     def along(self, taken: path.Path, step: float) -> tuple[Gradient, Gradient, np.ndarray]:
         """Gradients at x + h v and x - h v, both along a path, and which instances take it by themselves."""
-        options = {**self.options, "diagnostics": "summary"}  # it tells where tests disagree
+        # Diagnostics tell where tests disagree.
         above, below = (
-            self.client.gradient(self.world, **self.at(by), path=taken, **options)
-            for by in (step, -step)
+            self._gradient(self.at(by), path=taken, diagnostics="summary") for by in (step, -step)
         )
         same = np.ones(above.ok.shape, bool)
         for by, gradient in ((step, above), (-step, below)):
@@ -171,10 +174,7 @@ class _Differences:
         """Gradients at x + h v and x - h v by an h at which all paths agree, or the last one tried; which
         instances agree; h; how many were tried."""
         for tried in range(1, tries + 1):
-            above, below = (
-                self.client.gradient(self.world, **self.at(by), **self.options)
-                for by in (step, -step)
-            )
+            above, below = (self._gradient(self.at(by)) for by in (step, -step))
             same = (above.path_signatures == centre.path_signatures) & (
                 below.path_signatures == centre.path_signatures
             )
@@ -198,6 +198,8 @@ def hessian_vector(
         raise ValueError(f"tries {tries}: at least 1")
     if step is not None and not (np.isfinite(step) and step > 0):
         raise ValueError(f"step {step}: must be finite and above 0")
+    if not isinstance(options.get("objective") or "", str):
+        raise TypeError("objective: hessian_vector is of one objective; call it for each")
     directions = _directions(inputs, vector)
     asked = options.pop("path", False)
     given = asked if isinstance(asked, path.Path) else None
