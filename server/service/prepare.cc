@@ -84,11 +84,15 @@ bool Count(const v1::Region& region, ProgramSize& size) {
 }
 
 // The executor knows better than a bound for all of them, and asking it costs a plan: so it is
-// asked about large work alone.
+// asked about large work alone. Compiled code has room for a group of instances, however few there
+// are: work of few is large where a group of its kind would be.
 absl::StatusOr<int64_t> WorkBytes(const sim::Work& work, const PrepareOptions& options) {
   constexpr int64_t kLarge = int64_t{64} << 20;
+  constexpr int64_t kGroup = 32;
   const int64_t bound = sim::EstimateBytes(work);
-  if (bound <= kLarge || options.engine == nullptr) return bound;
+  const int64_t of_one = bound / std::max<int64_t>(work.batch.instances, 1);
+  const bool is_large = bound > kLarge || of_one > kLarge / kGroup;
+  if (!is_large || options.engine == nullptr) return bound;
   return sim::EstimateBytes(work, options.engine->executor());
 }
 

@@ -1,5 +1,8 @@
 // Requests that take long to prepare hold up nobody else, and can be left like any other.
+#include <algorithm>
+#include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "tests/server/blocker.h"
@@ -96,6 +99,41 @@ TEST(ServicePreparation, AFewOperationsOnManyElementsAreForAWorker) {
   const grpc::Status status = many->Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   world_context.TryCancel();
+}
+
+// Compiled code has room for a group of instances: two of 512 x 512 numbers take 240 MiB.
+TEST(ServicePreparation, FewLargeInstancesReserveWhatCompiledCodeTakesForAGroup) {
+  RunningServer server;
+  sim::Builder b("product");
+  const sim::Var x = b.State("x", {});
+  const sim::Var k = b.Param("k", {});
+  const sim::Var square = b.Broadcast(k, {512, 512}, {});
+  b.SetNext({x + b.Reduce(sim::OpCode::kSum, b.Do(sim::OpCode::kMatmul, {square, square}))});
+  b.AddObjective("last", nullptr,
+                 [](const sim::Vars& states, const sim::Vars&) { return states[0]; });
+  const auto program = b.Finish();
+  ASSERT_TRUE(program.ok()) << program.status();
+  v1::GradientRequest request;
+  v1::RolloutSpec* spec = request.mutable_spec();
+  *spec->mutable_world()->mutable_program() = conversion::ProgramToProto(*program);
+  spec->set_steps(0);  // nothing runs, but the room is there
+  spec->set_instances(2);
+  spec->set_objective("last");
+  AddTensor(spec->mutable_initial(), "x", {0.25}, {});
+  AddTensor(spec->mutable_params(), "k", {1e-3}, {});
+  std::atomic<bool> ended{false};
+  int64_t most = 0;
+  std::thread watch([&] {
+    while (!ended) {
+      most = std::max(most, server.server().queue().memory_used_bytes());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  const auto answer = Ask(server, request);
+  ended = true;
+  watch.join();
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_GT(most, int64_t{200} << 20);
 }
 
 TEST(ServicePreparation, ARequestThatIsLeftBeforeItWasPreparedIsDroppedAndCounted) {

@@ -150,7 +150,9 @@ absl::Status CompiledRun::TakeCode(Part part) {
   const size_t workspace =
       static_cast<size_t>((part == Part::kForward ? kernel_ : adjoint_)->workspace);
   for (const std::unique_ptr<Worker>& worker : workers_) {
-    if (worker && worker->workspace.size() < workspace) worker->workspace.resize(workspace);
+    if (!worker || worker->workspace.size() >= workspace) continue;
+    worker->workspace = {};  // nothing of it is read again, and both at once would be too much
+    worker->workspace.resize(workspace);
   }
   return absl::OkStatus();
 }
