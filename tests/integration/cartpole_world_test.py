@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import differences
+from result_bits import differences
 
 import simgrad as sg
 

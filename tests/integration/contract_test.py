@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import bits_of, differences
+from result_bits import bits_of, differences
 
 import simgrad as sg
 

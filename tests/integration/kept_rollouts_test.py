@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import differences
+from result_bits import differences
 
 import simgrad as sg
 

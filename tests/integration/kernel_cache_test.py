@@ -5,7 +5,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from conftest import differences
+from result_bits import differences
 from live_server import LiveServer, eventually
 
 import simgrad as sg

@@ -20,7 +20,7 @@ import urllib.request
 import numpy as np
 import pytest
 from certificates import Authority, Secret
-from conftest import bits_of
+from result_bits import bits_of
 from live_server import LiveServer
 
 import simgrad as sg

@@ -8,7 +8,7 @@ import urllib.request
 import numpy as np
 import pytest
 import stand_in_gpu
-from conftest import differences
+from result_bits import differences
 from live_server import BINARY, LiveServer, eventually
 
 import simgrad as sg

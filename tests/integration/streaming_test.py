@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from result_bits import differences
 
 import simgrad as sg
 
@@ -88,8 +89,6 @@ def test_a_large_result_comes_in_pieces(serve):
         )
         for c in (small, large)
     ]
-    from conftest import differences
-
     assert differences(*answers) == []
 
 

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 from certificates import Authority
-from conftest import differences
+from result_bits import differences
 from live_server import LiveServer
 
 import simgrad as sg

@@ -7,7 +7,7 @@ seed alone, so a test that passes once passes always.
 
 import numpy as np
 import pytest
-from conftest import differences
+from result_bits import differences
 
 import simgrad as sg
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import bits_of
+from result_bits import bits_of
 
 import simgrad as sg
 from simgrad import command_line
