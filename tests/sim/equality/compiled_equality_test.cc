@@ -36,10 +36,11 @@ using compiled::Isa;
 using compiled::Mapping;
 
 #ifdef SIMGRAD_SANITIZED
-constexpr uint64_t kCases = 12;
+constexpr bool kSanitized = true;
 #else
-constexpr uint64_t kCases = 60;
+constexpr bool kSanitized = false;
 #endif
+constexpr uint64_t kCases = kSanitized ? 12 : 60;
 
 uint64_t Cases() { return std::getenv("SIMGRAD_LONG") != nullptr ? 20 * kCases : kCases; }
 
@@ -317,9 +318,8 @@ void ExpectSameForAll(Mapping mapping) {
     ExpectSame(seed, choices);
     pairs.merge(PairsOf(choices));
   }
-#ifndef SIMGRAD_SANITIZED
-  EXPECT_EQ(pairs.size(), PairsThatThereAre()) << testing::PrintToString(pairs);
-#endif
+  // Under sanitizers there are too few cases for all pairs.
+  if (!kSanitized) EXPECT_EQ(pairs.size(), PairsThatThereAre()) << testing::PrintToString(pairs);
 }
 
 TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) { ExpectSameForAll(Mapping::kLanes); }
