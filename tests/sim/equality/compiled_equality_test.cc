@@ -319,7 +319,9 @@ void ExpectSameForAll(Mapping mapping) {
     pairs.merge(PairsOf(choices));
   }
   // Under sanitizers there are too few cases for all pairs.
-  if (!kSanitized) EXPECT_EQ(pairs.size(), PairsThatThereAre()) << testing::PrintToString(pairs);
+  if (!kSanitized) {
+    EXPECT_EQ(pairs.size(), PairsThatThereAre()) << testing::PrintToString(pairs);
+  }
 }
 
 TEST(CompiledEqualityTest, EveryBitIsThatOfTheReference) { ExpectSameForAll(Mapping::kLanes); }
