@@ -75,7 +75,8 @@ double RunnerUp(const std::vector<double>& magnitudes, size_t taken) {
 // magnitude of the pivot and that of the runner-up go to `pivots`, if that is not null.
 std::vector<int64_t> Factor(const Evaluation& e, Format format, std::vector<double>& w,
                             std::vector<double>* pivots = nullptr) {
-  const auto [count, m, n] = MatricesOf(e, 0);
+  const auto [count, m, width] = MatricesOf(e, 0);
+  const int64_t n = width;                 // a lambda of clang 14 takes no structured binding
   const int64_t columns = std::min(m, n);  // that have a pivot
   const auto at = [&](int64_t i, int64_t j) -> double& {
     return w[static_cast<size_t>(i * n + j)];
