@@ -301,7 +301,7 @@ double SecondsToRefuse(const v1::Program& message, const std::string& field) {
 }
 
 // What is over a limit is refused in a millisecond. What is wrong at its end costs most, since all operations are read and
-// verified: 70 ms measured, of which four times as much is allowed.
+// verified: 70 ms measured. Seven times as much is allowed, and under sanitizers what they cost.
 TEST(ProgramLimits, FiftyThousandOperationsPassAndWhatIsHostileIsRefusedInMilliseconds) {
   constexpr int kMost = 50'000;
   const auto most = ProgramFromProto(Additions(kMost));
@@ -336,8 +336,13 @@ TEST(ProgramLimits, FiftyThousandOperationsPassAndWhatIsHostileIsRefusedInMillis
       {"long lists", wide, "step.ops[15].operands", 0.01},
       {"a long literal", literal, "step.ops[0].literal", 0.01}};
   for (const Hostile& row : rows) {
+#ifdef SIMGRAD_SANITIZED
+    constexpr double kSlack = 50;
+#else
+    constexpr double kSlack = 2;
+#endif
     const double seconds = SecondsToRefuse(row.program, row.field);
-    EXPECT_LT(seconds, row.most) << row.name;
+    EXPECT_LT(seconds, kSlack * row.most) << row.name;
   }
 }
 
