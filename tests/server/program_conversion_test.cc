@@ -301,7 +301,7 @@ double SecondsToRefuse(const v1::Program& message, const std::string& field) {
 }
 
 // What is over a limit is refused in a millisecond. What is wrong at its end costs most, since all operations are read and
-// verified: 70 ms measured. Seven times as much is allowed, and under sanitizers what they cost.
+// verified: 70 ms measured. Eight times as much is allowed, and under sanitizers what they cost.
 TEST(ProgramLimits, FiftyThousandOperationsPassAndWhatIsHostileIsRefusedInMilliseconds) {
   constexpr int kMost = 50'000;
   const auto most = ProgramFromProto(Additions(kMost));
