@@ -1,6 +1,7 @@
 // Requests that take long to prepare hold up nobody else, and can be left like any other.
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -26,12 +27,12 @@ class BusyPreparation {
   std::vector<std::unique_ptr<scheduling::Blocker>> blockers_;
 };
 
-// Of the largest of so many numbers, all of them k.
-v1::GradientRequest GradientOfAnExtreme(int64_t elements) {
-  sim::Builder b("extreme");
+// Of a world that adds a number made of k to its state.
+v1::GradientRequest GradientOfSum(const std::function<sim::Var(sim::Builder&, sim::Var)>& made) {
+  sim::Builder b("sum");
   const sim::Var x = b.State("x", {});
   const sim::Var k = b.Param("k", {});
-  b.SetNext({x + b.Reduce(sim::OpCode::kReduceMax, b.Broadcast(k, {elements}, {}))});
+  b.SetNext({x + made(b, k)});
   b.AddObjective("last", nullptr,
                  [](const sim::Vars& states, const sim::Vars&) { return states[0]; });
   const auto program = b.Finish();
@@ -42,8 +43,15 @@ v1::GradientRequest GradientOfAnExtreme(int64_t elements) {
   spec->set_steps(1);
   spec->set_objective("last");
   AddTensor(spec->mutable_initial(), "x", {0.25}, {});
-  AddTensor(spec->mutable_params(), "k", {1.0}, {});
+  AddTensor(spec->mutable_params(), "k", {1e-3}, {});
   return request;
+}
+
+// Of the largest of so many numbers, all of them k.
+v1::GradientRequest GradientOfAnExtreme(int64_t elements) {
+  return GradientOfSum([&](sim::Builder& b, sim::Var k) {
+    return b.Reduce(sim::OpCode::kReduceMax, b.Broadcast(k, {elements}, {}));
+  });
 }
 
 bool Ping(RunningServer& server) {
@@ -104,23 +112,12 @@ TEST(ServicePreparation, AFewOperationsOnManyElementsAreForAWorker) {
 // Compiled code has room for a group of instances: two of 512 x 512 numbers take 240 MiB.
 TEST(ServicePreparation, FewLargeInstancesReserveWhatCompiledCodeTakesForAGroup) {
   RunningServer server;
-  sim::Builder b("product");
-  const sim::Var x = b.State("x", {});
-  const sim::Var k = b.Param("k", {});
-  const sim::Var square = b.Broadcast(k, {512, 512}, {});
-  b.SetNext({x + b.Reduce(sim::OpCode::kSum, b.Do(sim::OpCode::kMatmul, {square, square}))});
-  b.AddObjective("last", nullptr,
-                 [](const sim::Vars& states, const sim::Vars&) { return states[0]; });
-  const auto program = b.Finish();
-  ASSERT_TRUE(program.ok()) << program.status();
-  v1::GradientRequest request;
-  v1::RolloutSpec* spec = request.mutable_spec();
-  *spec->mutable_world()->mutable_program() = conversion::ProgramToProto(*program);
-  spec->set_steps(0);  // nothing runs, but the room is there
-  spec->set_instances(2);
-  spec->set_objective("last");
-  AddTensor(spec->mutable_initial(), "x", {0.25}, {});
-  AddTensor(spec->mutable_params(), "k", {1e-3}, {});
+  v1::GradientRequest request = GradientOfSum([](sim::Builder& b, sim::Var k) {
+    const sim::Var square = b.Broadcast(k, {512, 512}, {});
+    return b.Reduce(sim::OpCode::kSum, b.Do(sim::OpCode::kMatmul, {square, square}));
+  });
+  request.mutable_spec()->set_steps(0);  // nothing runs, but the room is there
+  request.mutable_spec()->set_instances(2);
   std::atomic<bool> ended{false};
   int64_t most = 0;
   std::thread watch([&] {
