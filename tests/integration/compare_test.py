@@ -12,7 +12,9 @@ from said import unbacked
 
 import simgrad as sg
 from simgrad import command_line
+from simgrad.clock import Clock
 from simgrad.program import ProgramBuilder
+from simgrad.why import work
 
 # Nine penetrations whose exact sum is the tolerance; in bf16 the eight small ones are lost.
 TOLERANCE = float.fromhex("0x1.06p-10")
@@ -362,9 +364,39 @@ def test_who_raises_in_progress_ends_the_comparison_and_the_client_goes_on(clien
     assert depressurized(client).calls
 
 
-def test_a_deadline_is_that_of_all_calls_together(client):
+class TenSecondsALook(Clock):
+    """A clock that goes on by ten seconds whenever it is read."""
+
+    def __init__(self):
+        super().__init__()
+        self._now = 0.0
+
+    def now(self):
+        self._now += 10
+        return self._now
+
+
+def test_a_deadline_is_that_of_all_calls_together(client, monkeypatch):
+    granted = []
+    gradient = client.gradient
+
+    def noted(*arguments, timeout, **more):
+        granted.append(timeout)
+        return gradient(*arguments, timeout=timeout, **more)
+
+    monkeypatch.setattr(work, "Clock", TenSecondsALook)
+    monkeypatch.setattr(client, "gradient", noted)
+    with pytest.raises(sg.DeadlineExceeded, match="deadline of 35 s passed after 2 calls"):
+        bounced(client, timeout=35)  # the first look is for the text of the world
+    assert granted == [15, 5]
+
+
+def test_a_call_of_a_comparison_ends_at_its_deadline(client):
     with pytest.raises(sg.DeadlineExceeded):
-        bounced(client, steps=20000, timeout=0.3)
+        bounced(client, steps=1_000_000, timeout=0.3)
+
+
+def test_a_timeout_is_positive(client):
     with pytest.raises(ValueError, match="timeout -1"):
         bounced(client, timeout=-1)
 
