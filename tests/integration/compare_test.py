@@ -364,15 +364,15 @@ def test_who_raises_in_progress_ends_the_comparison_and_the_client_goes_on(clien
     assert depressurized(client).calls
 
 
-class TenSecondsALook(Clock):
-    """A clock that goes on by ten seconds whenever it is read."""
+class HundredSecondsALook(Clock):
+    """A clock that goes on by a hundred seconds whenever it is read."""
 
     def __init__(self):
         super().__init__()
         self._now = 0.0
 
     def now(self):
-        self._now += 10
+        self._now += 100
         return self._now
 
 
@@ -384,11 +384,11 @@ def test_a_deadline_is_that_of_all_calls_together(client, monkeypatch):
         granted.append(timeout)
         return gradient(*arguments, timeout=timeout, **more)
 
-    monkeypatch.setattr(work, "Clock", TenSecondsALook)
+    monkeypatch.setattr(work, "Clock", HundredSecondsALook)
     monkeypatch.setattr(client, "gradient", noted)
-    with pytest.raises(sg.DeadlineExceeded, match="deadline of 35 s passed after 2 calls"):
-        bounced(client, timeout=35)  # the first look is for the text of the world
-    assert granted == [15, 5]
+    with pytest.raises(sg.DeadlineExceeded, match="deadline of 350 s passed after 2 calls"):
+        bounced(client, timeout=350)  # the first look is for the text of the world
+    assert granted == [150, 50]
 
 
 def test_a_call_of_a_comparison_ends_at_its_deadline(client):
