@@ -20,7 +20,8 @@ struct Kept {
                        .parts = options.parts,
                        .mapping = options.mapping,
                        .near_zero = options.near_zero,
-                       .cut = options.cut},
+                       .cut = options.cut,
+                       .edit = options.edit},
         wanted(how),
         kernels(options.kernels),
         plans(kernel_options, options.most_plan_bytes, options.kernels.watch) {}
@@ -229,7 +230,8 @@ std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const KernelOptions& opti
                                .parts = options.parts,
                                .mapping = options.mapping,
                                .near_zero = options.near_zero,
-                               .cut = options.cut};
+                               .cut = options.cut,
+                               .edit = options.edit};
   return std::make_unique<Compiled>(
       all, options.effort == Effort::kBest ? Wanted::kBest : Wanted::kQuick);
 }

@@ -63,6 +63,7 @@ class FunctionWriter {
         module);
     if (is_piece()) made_->addFnAttr(llvm::Attribute::NoInline);
     made_->getArg(0)->addAttr(llvm::Attribute::NoAlias);
+    made_->addDereferenceableParamAttr(0, sizeof(GroupArgs));
     auto* const entry = llvm::BasicBlock::Create(context_, "entry", made_);
     auto* const begin = llvm::BasicBlock::Create(context_, "begin", made_);
     entry_builder_.SetInsertPoint(entry);
@@ -221,14 +222,48 @@ class FunctionWriter {
   void MarkInvariant(llvm::LoadInst* load) {
     load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
   }
+  // Says how many bytes can be read where a pointer leads, so that a loop may read them before its
+  // first turn.
+  void MarkReadable(llvm::LoadInst* pointer, uint64_t bytes) {
+    if (bytes == 0) return;
+    const auto say = [&](unsigned kind, uint64_t n) {
+      auto* const number = llvm::ConstantAsMetadata::get(b_.getInt64(n));
+      pointer->setMetadata(kind, llvm::MDNode::get(context_, {number}));
+    };
+    say(llvm::LLVMContext::MD_dereferenceable, bytes);
+    say(llvm::LLVMContext::MD_align, 8);
+  }
   void ReadArguments() {
     auto* const pointer = llvm::PointerType::get(context_, 0);
     for (unsigned member = 0; member < kMembers; ++member) {
       arguments_[member] = Argument(static_cast<Member>(member), pointer);
     }
+    const auto holds = [&](Member member, size_t entries) {
+      MarkReadable(llvm::cast<llvm::LoadInst>(arguments_[member]), 8 * entries);
+    };
+    holds(kNumbers, plan_.numbers.size());
+    holds(kIntegers, plan_.integers.size());
+    holds(kInputs, options_.inputs.size());
     arguments_[kFirstStep] = Argument(kFirstStep, b_.getInt64Ty());
     arguments_[kCount] = Argument(kCount, b_.getInt64Ty());
+    FindInputs();
     LoadFields();
+  }
+
+  void FindInputs() {
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    for (size_t id = 0; id < function_.buffers.size(); ++id) {
+      const Buffer& buffer = function_.buffers[id];
+      if (buffer.kind != BufferKind::kInput) continue;
+      auto* const load = b_.CreateLoad(
+          pointer, b_.CreateConstGEP1_64(pointer, arguments_[kInputs], buffer.number));
+      MarkInvariant(load);
+      const InputForm& form = options_.inputs[static_cast<size_t>(buffer.number)];
+      const int64_t one = buffer.count * StoredBytes(buffer.carrier) / options_.shape.width;
+      const int64_t lanes = form.per_lane ? options_.shape.lanes() : 1;
+      if (!form.per_step) MarkReadable(load, static_cast<uint64_t>(one * lanes));
+      locals_[id].memory = load;
+    }
   }
 
   // ---- buffers ----
@@ -423,11 +458,7 @@ class FunctionWriter {
 
   void LoadInput(const Statement& s, const Buffer& buffer) {
     const InputForm& form = options_.inputs[static_cast<size_t>(buffer.number)];
-    auto* const pointer = llvm::PointerType::get(context_, 0);
-    auto* const base =
-        b_.CreateLoad(pointer, b_.CreateConstGEP1_64(pointer, arguments_[kInputs], buffer.number));
-    MarkInvariant(base);
-    MarkParallel(base);
+    Value* const base = locals_[static_cast<size_t>(s.buffer)].memory;
     Value* element = ElementNumber(s.index);
     if (form.per_step) {
       Value* const column = b_.CreateSub(time_, arguments_[kFirstStep]);

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,8 @@ struct KernelOptions {
   std::optional<Mapping> mapping;  // else as mapping.h says
   bool near_zero = false;          // kNearZero from the first step on, needed or not
   plan::CutLimits cut;
+  // Changes each plan before it is cut: for tests that plant faults.
+  std::function<void(plan::Plan&)> edit;
 };
 
 // Two, which hide each other's waits; one for a program whose largest function has so many statements

@@ -16,17 +16,6 @@ RecordWriter::RecordWriter(const LaneBuilder& lanes, const plan::Plan& plan,
                            const plan::Function& function)
     : LaneBuilder(lanes), decisions_(lanes, plan, function) {}
 
-// Of counters of 32 bits, in 64.
-Value* RecordWriter::SumOf(const Vectors& variables) {
-  Value* sum = nullptr;
-  for (size_t part = 0; part < parts(); ++part) {
-    Value* const wide =
-        b_.CreateZExt(Get(variables, part, b_.getInt32Ty()), VectorOf(b_.getInt64Ty()));
-    sum = sum == nullptr ? wide : b_.CreateAdd(sum, wide);
-  }
-  return width() == 1 ? sum : b_.CreateAddReduce(sum);
-}
-
 // ---- health ----
 
 void RecordWriter::BeginLanes() {
@@ -187,52 +176,74 @@ void RecordWriter::JudgeLanes(Value* time, bool stops, uint64_t kind) {
 
 // ---- ranges ----
 
-void RecordWriter::RangeVariables(precision::Role role, Vectors*& under, Vectors*& over) {
-  const auto [at, is_new] = ranges_.try_emplace(static_cast<int>(role));
+Value* RecordWriter::RangeCounter(precision::Role role, bool is_over) {
+  const uint64_t list =
+      is_over ? offsetof(RangeColumn, overflows) : offsetof(RangeColumn, underflows);
+  return Offset(arguments_[kRanges], list + 8 * static_cast<uint64_t>(role));
+}
+
+Vectors& RecordWriter::RangeVariables(precision::Role role, bool is_over) {
+  const auto [at, is_new] = ranges_.try_emplace({role, is_over});
+  Vectors& variables = at->second;
   if (is_new) {
-    for (Vectors* variables : {&at->second.first, &at->second.second}) {
-      *variables = Variables(b_.getInt32Ty());
-      for (Value* variable : *variables)
-        entry_.CreateStore(llvm::Constant::getNullValue(VectorOf(b_.getInt32Ty())), variable);
+    variables = Variables(b_.getInt32Ty());
+    for (Value* variable : variables) {
+      entry_.CreateStore(llvm::Constant::getNullValue(VectorOf(b_.getInt32Ty())), variable);
     }
   }
-  under = &at->second.first;
-  over = &at->second.second;
+  return variables;
+}
+
+void RecordWriter::CountRanges(precision::Role role, int64_t times, const Vectors& under,
+                               const Vectors& over) {
+  if (options_.shape.lanes() == 1) {
+    // Loops over elements become vectors where nothing branches.
+    for (const bool is_over : {false, true}) {
+      const Vectors& variables = RangeVariables(role, is_over);
+      Value* const amount =
+          b_.CreateMul(One((is_over ? over : under)[0]), Splat32(static_cast<uint32_t>(times)));
+      b_.CreateStore(b_.CreateAdd(Get(variables, 0, b_.getInt32Ty()), amount), variables[0]);
+    }
+    return;
+  }
+  Vectors either;
+  for (size_t part = 0; part < parts(); ++part) {
+    either.push_back(b_.CreateOr(under[part], over[part]));
+  }
+  IfRarely(Any(either), [&] {
+    for (const bool is_over : {false, true}) {
+      Value* const count = Population(BitsOf(is_over ? over : under));
+      AddTo(RangeCounter(role, is_over),
+            b_.CreateMul(count, b_.getInt64(static_cast<uint64_t>(times))));
+    }
+  });
 }
 
 void RecordWriter::Range(const Statement& s, Carrier from, const Told& told) {
   if (!options_.ranges) return;
-  Vectors *under, *over;
-  RangeVariables(s.role, under, over);
   const std::string suffix = Cat(plan::CarrierName(from), "_", precision::FormatName(s.format));
-  const auto add = [&](const Vectors& variables, size_t part, Value* flag) {
-    Value* const amount = b_.CreateMul(One(flag), Splat32(static_cast<uint32_t>(s.number)));
-    b_.CreateStore(b_.CreateAdd(Get(variables, part, b_.getInt32Ty()), amount), variables[part]);
-  };
+  Vectors under, over;
   for (size_t part = 0; part < parts(); ++part) {
     Value* mask = told.mask[part];
     if (told.operands.size() > 2) mask = b_.CreateAnd(mask, told.operands[2][part]);
     Value* const x = told.operands[0][part];
     Value* const r = told.operands[1][part];
-    add(*under, part, b_.CreateAnd(mask, Call(Cat("underflows_", suffix), {x, r})));
-    add(*over, part, b_.CreateAnd(mask, Call(Cat("overflows_", suffix), {x})));
+    under.push_back(b_.CreateAnd(mask, Call(Cat("underflows_", suffix), {x, r})));
+    over.push_back(b_.CreateAnd(mask, Call(Cat("overflows_", suffix), {x})));
   }
+  CountRanges(s.role, s.number, under, over);
 }
 
 void RecordWriter::Stored(const Statement& s, const Told& told) {
   if (!options_.ranges) return;
-  Vectors *under, *over;
-  RangeVariables(s.role, under, over);
   const std::string_view format = precision::FormatName(s.format);
-  const auto add = [&](const Vectors& variables, size_t part, Value* flag) {
-    Value* const before = Get(variables, part, b_.getInt32Ty());
-    b_.CreateStore(b_.CreateAdd(before, One(flag)), variables[part]);
-  };
+  Vectors under, over;
   for (size_t part = 0; part < parts(); ++part) {
     Value* const x = told.operands[0][part];
-    add(*under, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_tiny_", format), {x})));
-    add(*over, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_infinity_", format), {x})));
+    under.push_back(b_.CreateAnd(told.mask[part], Call(Cat("stores_tiny_", format), {x})));
+    over.push_back(b_.CreateAnd(told.mask[part], Call(Cat("stores_infinity_", format), {x})));
   }
+  CountRanges(s.role, 1, under, over);
 }
 
 void RecordWriter::Take(const Told& told) {
@@ -266,11 +277,9 @@ void RecordWriter::Take(const Told& told) {
 void RecordWriter::End() {
   if (options_.looks) StoreLanes(kHealth, health_, b_.getInt64Ty());
   if (options_.decides) decisions_.End();
-  for (const auto& [role, counts] : ranges_) {
-    const uint64_t place = 8 * static_cast<uint64_t>(role);
-    Value* const column = arguments_[kRanges];
-    AddTo(Offset(column, offsetof(RangeColumn, underflows) + place), SumOf(counts.first));
-    AddTo(Offset(column, offsetof(RangeColumn, overflows) + place), SumOf(counts.second));
+  for (const auto& [of, variables] : ranges_) {
+    Value* const count = Get(variables, 0, b_.getInt32Ty());
+    AddTo(RangeCounter(of.first, of.second), b_.CreateZExt(count, b_.getInt64Ty()));
   }
 }
 

@@ -46,15 +46,16 @@ class RecordWriter : private LaneBuilder {
   llvm::Value* NegativeWhereNotFinite(llvm::Value* x);
   void JudgeLanes(llvm::Value* time, bool stops, uint64_t code);
   void BeginLanes();
-  // Of counters of 32 bits, in 64.
-  llvm::Value* SumOf(const Vectors& variables);
-  void RangeVariables(precision::Role role, Vectors*& under, Vectors*& over);
+  llvm::Value* RangeCounter(precision::Role role, bool is_over);
+  Vectors& RangeVariables(precision::Role role, bool is_over);
+  // Adds `times` for each lane of the masks.
+  void CountRanges(precision::Role role, int64_t times, const Vectors& under, const Vectors& over);
 
   DecisionWriter decisions_;
   llvm::Value* column_ = nullptr;
   Vectors used_, health_;
   Vectors bad_;  // negative where a result of this step was not finite
-  std::map<int, std::pair<Vectors, Vectors>> ranges_;  // by role
+  std::map<std::pair<precision::Role, bool>, Vectors> ranges_;  // by role and whether of overflows
 };
 
 }  // namespace simgrad::sim::compiled
