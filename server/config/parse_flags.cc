@@ -268,7 +268,7 @@ absl::Status Apply(const std::string& argument, std::set<std::string>& seen, Ser
   return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, ": must be ", right));
 }
 
-// What no flag can say of itself.
+// Checks what concerns several flags at once.
 absl::Status CheckTogether(const ServerConfig& config) {
   if (config.tls_certificate.empty() != config.tls_key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(config.tls_key.empty()

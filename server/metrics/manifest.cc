@@ -191,7 +191,7 @@ void AddWork(std::vector<Family>& all) {
                  {}});
 }
 
-// What is taken, and of how much.
+// Adds the families of load: what is in use, and how much there is.
 void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
   const Values lanes = {"small", "large"};
   all.push_back({"simgrad_workers",

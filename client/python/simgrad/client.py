@@ -30,7 +30,7 @@ from simgrad.why.tune import Tuned, tune
 from simgrad.world import World
 
 DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server admits on a CPU
-# What this side accepts; the server cuts its answers below its own limit
+# The largest message that the client accepts; the server cuts its answers below its own limit
 # (info().limits.max_message_bytes).
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
 # Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.

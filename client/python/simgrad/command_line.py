@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except errors.SimgradError as error:
         return _fail(options, error, EXIT_FAILED)
     except BrokenPipeError:
-        # Who read our output has left. What Python would flush at its end goes nowhere.
+        # The reader of our output has left. Python would flush the rest at its end: it goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except (TypeError, ValueError, OSError) as error:
@@ -84,7 +84,7 @@ def _serve(flags: list[str]) -> int:
 
 
 def _first_token(file: pathlib.Path) -> str:
-    """Of a file as the server reads it: a token a line, # begins a comment."""
+    """The first token of a file as the server reads it: a token a line, # begins a comment."""
     lines = [line.strip() for line in file.read_text().splitlines()]
     tokens = [line for line in lines if line and not line.startswith("#")]
     if not tokens:

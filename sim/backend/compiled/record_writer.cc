@@ -16,7 +16,7 @@ RecordWriter::RecordWriter(const LaneBuilder& lanes, const plan::Plan& plan,
                            const plan::Function& function)
     : LaneBuilder(lanes), decisions_(lanes, plan, function) {}
 
-// Of counters of 32 bits, in 64.
+// The sum of 32-bit counters, in 64 bits.
 Value* RecordWriter::SumOf(const Vectors& variables) {
   Value* sum = nullptr;
   for (size_t part = 0; part < parts(); ++part) {
@@ -127,7 +127,7 @@ void RecordWriter::Judge(Value* time, bool stops, uint64_t code) {
   Vectors bad;
   for (size_t part = 0; part < parts(); ++part) {
     bad.push_back(b_.CreateICmpSLT(Get(bad_, part, b_.getInt32Ty()), Splat32(0)));
-    // What was not finite before step 0 stops there.
+    // An instance that was not finite before step 0 stops there.
     if (stops) {
       Value* const health = Get(health_, part, b_.getInt64Ty());
       bad[part] = b_.CreateOr(bad[part], b_.CreateICmpSGE(health, Splat64(0)));
