@@ -338,7 +338,8 @@ class Client:
         Args: those of `rollout`, and
           objective: what is differentiated, by name; or cotangents, or both. A list of names gives a
             list of results in that order, each to the bits of a call of its own: the world is simulated
-            once for each, and `timeout` is of all together.
+            once for each (ADR 73), and `timeout` is of all together. Losses of one kept rollout share
+            their simulation: `rollout(keep=True)`, then `result.vjps([...])`.
           cotangents: Cotangents(state={...}, trajectory={...}), the derivative of a loss by the
             answer.
           weights: [N], of the instances in the sum that shared inputs are differentiated for;
