@@ -1,6 +1,6 @@
 """The command line: simgrad info | worlds | program | rollout | gradient | compare | serve.
 
-Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 nobody answered in time; 4 an
+Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 no server answered in time; 4 an
 instance is non-finite and --fail-on-nonfinite was given.
 """
 
@@ -48,7 +48,7 @@ _EXAMPLES = """examples:
 
 Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list
 with one number per element, or @file.npy with an array of shape [field] or [instance, field].
-exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody answered in time,
+exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no answer in time,
             4 an instance is non-finite and --fail-on-nonfinite was given"""
 
 
