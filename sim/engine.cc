@@ -26,7 +26,7 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What the executor does not know of; it checks the batch, which is asked of every one.
+// Checks what no executor knows of; every executor checks the batch itself.
 absl::Status CheckWork(const Work& work) {
   const size_t weights = work.weights.size();
   if (weights != 0 && weights != work.batch.instance_ids.size()) {
@@ -277,7 +277,8 @@ void Execution::TakeAdjointHealth() {
   }
 }
 
-// Of gradients, or of values. An instance that a halt ended with an error has no gradient.
+// The weights of gradients, or of values. An instance that a halt ended with an error has no
+// gradient.
 InstanceWeights Execution::Weights(bool of_gradients) {
   const bool only_finite =
       work_.gradient && work_.gradient->reduction == InstanceReduction::kFiniteOnly;

@@ -76,7 +76,7 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
   for (int64_t i = begin; i < end; ++i) out.add_counter(by_counter(column[i]));
 }
 
-// What decided where the margin was smallest: the names that the block has, and one of them per step.
+// Encodes the test that had the smallest margin of each step, as a place in the block's names.
 void EncodeTests(const std::vector<sim::TerminationStep>& column, int64_t begin, int64_t end,
                  const std::vector<std::string>& names, v1::TerminationColumns& out) {
   const auto is_told = [&](const sim::TerminationStep& step) {

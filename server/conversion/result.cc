@@ -16,8 +16,9 @@
 namespace simgrad::server::conversion {
 namespace {
 
-// Of a sum over a long axis only the first operands are told: enough to see which one is not finite
-// is element and operation; a certificate must not be larger than the answer.
+// The most operands that a certificate tells. A sum over a long axis has more; its element and
+// operation are enough to find the non-finite one, and a certificate must not be larger than the
+// answer.
 constexpr size_t kMaxCertificateOperands = 256;
 
 template <class T>
@@ -143,8 +144,8 @@ void WriteTree(const std::vector<precision::AlignedNode>& tree, sim::DType dtype
   }
 }
 
-// Where the loss scale takes cotangents beyond the format of the adjoint: in a step, where casts are
-// counted, or before, where a scaled gradient is not finite.
+// Warns if the loss scale takes cotangents beyond the format of the adjoint: in a step, where casts
+// are counted, or before it, where a scaled gradient is not finite.
 std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::WorkResult& result) {
   std::vector<std::string> warnings;
   if (result.loss_scale == 1.0) return warnings;
@@ -166,7 +167,7 @@ std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::Wor
   return warnings;
 }
 
-// Where a derivative is implicit although what it is taken at is no solution.
+// Warns of each implicit derivative that was taken at a point that is no solution.
 std::vector<std::string> UnconvergedWarnings(const sim::WorkResult& result) {
   std::vector<std::string> warnings;
   for (const sim::Unconverged& loop : result.unconverged) {

@@ -113,15 +113,16 @@ void AddRpc(std::vector<Family>& all) {
                  {"grpc_method"},
                  Product({kStreams}),
                  kSeconds});
-  all.push_back({"simgrad_stream_dropped_messages_total",
-                 kCounter,
-                 kServer,
-                 "Parts of answers that were not sent: slow_client, as their reader took none for "
-                 "--slow_reader_timeout and its call failed; sampled, progress that newer progress "
-                 "replaced before the reader took it.",
-                 {"reason"},
-                 Product({{"slow_client", "sampled"}}),
-                 {}});
+  all.push_back(
+      {"simgrad_stream_dropped_messages_total",
+       kCounter,
+       kServer,
+       "Parts of answers that were not sent: slow_client, as their reader was too slow over "
+       "--slow_reader_timeout and its call failed; sampled, progress that newer progress "
+       "replaced before the reader took it.",
+       {"reason"},
+       Product({{"slow_client", "sampled"}}),
+       {}});
 }
 
 void AddWork(std::vector<Family>& all) {
@@ -191,7 +192,7 @@ void AddWork(std::vector<Family>& all) {
                  {}});
 }
 
-// What is taken, and of how much.
+// Adds the families of load: what is in use, and how much there is.
 void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
   const Values lanes = {"small", "large"};
   all.push_back({"simgrad_workers",

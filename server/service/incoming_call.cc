@@ -123,7 +123,7 @@ void IncomingCall::EndRefused(const scheduling::Refusal& refusal) {
     std::lock_guard lock(mutex_);
     left = cancelled_;
   }
-  // A caller that left while its refusal was held was not refused: nobody told it.
+  // A caller that left while its refusal was held was never told, so it does not count as refused.
   const absl::Status gone = absl::CancelledError("the caller cancelled");
   const grpc::Status wire =
       left ? ToGrpcStatus(gone, record.request_id) : ToGrpcStatus(refusal, record.request_id);

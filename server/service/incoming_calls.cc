@@ -10,7 +10,7 @@
 namespace simgrad::server::service {
 
 // gRPC lists a service only if one of its methods is registered: this one has no name and answers
-// UNIMPLEMENTED. Of a stream nothing is read before somebody asks.
+// UNIMPLEMENTED. gRPC reads nothing of a stream before its handler asks.
 SimgradName::SimgradName()
     : method_(v1::GetServerInfoRequest::descriptor()->file()->service(0)->method_count()) {
   using Method = grpc::internal::RpcServiceMethod;

@@ -31,7 +31,7 @@ double SecondsSince(Clock::time_point start) {
 
 // Passes may write numbers for each element: positions along an axis, permutations.
 constexpr int64_t kQuickElements = int64_t{1} << 14;
-// Of a built-in world's configuration.
+// The largest number in the configuration of a built-in world that is quick to prepare.
 constexpr double kQuickNumber = 1024;
 
 // Saturates above kQuickElements; what is no shape is refused later.

@@ -180,8 +180,9 @@ ConnectionLimits HealthLimitsOf(const config::ServerConfig& config, int64_t desc
   return limits;
 }
 
-// What gRPC itself may hold: messages that have not all come, or that wait for their call; calls;
-// connections. It cancels calls of whomever beyond that, so the limit stands behind ours.
+// The most memory that gRPC itself may hold: messages that have not come completely or that wait
+// for their call, calls, and connections. Beyond it gRPC cancels calls of any caller, so this limit
+// stands behind ours.
 UploadLimits UploadLimitsOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
   UploadLimits limits;
   limits.bytes = std::max(memory_limit_bytes / 4, 2 * config.max_request_bytes);
@@ -196,7 +197,7 @@ int64_t QuotaBytes(const config::ServerConfig& config, int64_t memory_limit_byte
       {memory_limit_bytes, 2 * UploadLimitsOf(config, memory_limit_bytes).bytes, kLeastQuotaBytes});
 }
 
-// What every port of ours takes from strangers.
+// Sets the limits of what every port of ours takes from strangers.
 void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, int64_t quota_bytes) {
   // Messages are never inflated: their size is what was sent. A call whose messages are compressed
   // ends UNIMPLEMENTED, and the filter that would inflate them before that is left out.
@@ -213,7 +214,7 @@ void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, in
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   grpc::ResourceQuota quota("simgrad");
   quota.Resize(static_cast<size_t>(quota_bytes));
-  // Of reflection and channelz, which hold a thread for each call.
+  // The threads of reflection and channelz, which hold one for each call.
   constexpr int kThreads = 32;
   quota.SetMaxThreads(kThreads);
   builder.SetResourceQuota(quota);
@@ -306,7 +307,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   options.work.threads = device->threads;
   options.work.near_band_ulps = config.near_band_ulps;
   options.engine = device->engine;
-  // Of one gradient, where its loops need so much.
+  // One gradient may take so much if its loops need it.
   options.work.memory_budget_bytes = memory / 2;
   server->ReportCompiles();
   server->service_ = std::make_unique<SimgradService>(

@@ -29,7 +29,7 @@ absl::Time DeadlineOf(const grpc::ServerContextBase& context) {
   return absl::FromChrono(deadline);
 }
 
-// What a library throws (no memory, above all) becomes a status where it is called.
+// An exception of a library (no memory, above all) becomes a status where the library is called.
 template <class Function>
 auto Guarded(Function function) -> decltype(function()) {
   try {
@@ -169,8 +169,7 @@ conversion::ProgramCacheOptions LeasedFrom(scheduling::MemoryBudget& memory,
   return options;
 }
 
-// What takes a stream's request to its work; `Ready` makes the work of a message that was read, and
-// tells the label of its world.
+// `Ready` makes the work of a message that was read, and tells the label of its world.
 template <class Request>
 using Ready = std::function<absl::StatusOr<PreparedWork>(
     Request& request, const std::string& caller, std::string& world_label,
@@ -209,7 +208,7 @@ void Stream(const CallContext& shared, metrics::Mode mode, const std::string& me
       cost);
 }
 
-// Of a Rollout or a Gradient, whose request has a spec.
+// Streams the answer of a Rollout or a Gradient, whose requests have a spec.
 template <class Request>
 void StreamSpec(const CallContext& shared, metrics::Mode mode, const std::string& method,
                 const ServiceCall& asked, StreamAnswer& answer, conversion::ProgramCache& cache,

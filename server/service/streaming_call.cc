@@ -49,7 +49,7 @@ double WorkAtCaps(const PreparedWork& prepared) {
   return static_cast<double>(batch.instances) * steps * times * prepared.program->step_work;
 }
 
-// What a request takes beside its bytes: the message that is parsed, and the copy that is work.
+// Copies of a request beside its bytes: the parsed message, and the work made of it.
 constexpr int64_t kUploadCopies = 2;
 
 }  // namespace
@@ -116,7 +116,7 @@ void StreamingCall::Begin(Prepare prepare, Preparation cost) {
     self->CountLost(on_time);
     self->End(on_time);
   };
-  // What is quick takes its turn among small work: callers share both by weight.
+  // Quick preparation takes its turn among small work: callers share both by weight.
   scheduling::WorkQueue& queue = is_quick ? context_.scheduler->lane(scheduling::Lane::kSmall)
                                           : context_.scheduler->preparation();
   if (is_quick) {
@@ -139,7 +139,7 @@ void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
   outbox_->Finish(status);
 }
 
-// What the caller's own limits say to the work; false: it was refused.
+// Charges the work to the caller's own limits. Returns false if it was refused.
 bool StreamingCall::TakeQuota(size_t times) {
   const double instance_steps = static_cast<double>(record_.instances) *
                                 static_cast<double>(record_.steps) * static_cast<double>(times);
@@ -416,11 +416,11 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
   where_ = metrics::LostIn::kStream;
   context_.metrics->RecordResult(facts, *result, *world_);
   SendAnswer(facts, *result);
-  // What could not be sent any more must not look complete.
+  // An answer of which a part was dropped must not look complete.
   if (dropped_) return cancellation_->Check();
   clock_.Enter(Stage::kNone);
   context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
-  // What the engine compiled is known once it ends well; else it is part of the start.
+  // The engine's compile time is known once it ends well; otherwise it counts as part of the start.
   const sim::PhaseSeconds& seconds = result->seconds;
   record_.Add(Stage::kCompile, seconds.compile + seconds.compile_adjoint);
   record_.Add(Stage::kStart, -seconds.compile);

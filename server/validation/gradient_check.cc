@@ -135,7 +135,7 @@ absl::Status CheckWrt(const google::protobuf::RepeatedPtrField<v1::InputName>& w
   return absl::OkStatus();
 }
 
-// What the loops themselves allow is checked where the program is known.
+// The limits of each loop are checked where the program is known.
 absl::Status CheckLoops(const google::protobuf::RepeatedPtrField<v1::LoopDerivative>& loops) {
   for (int i = 0; i < loops.size(); ++i) {
     const std::string path = absl::StrCat("loops[", i, "]");

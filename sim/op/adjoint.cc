@@ -1,4 +1,4 @@
-// What stands in adjoint programs only; loop.h says what the reverse of a loop means.
+// Operations that stand only in adjoint programs; loop.h defines the reverse of a loop.
 #include "precision/arithmetic.h"
 #include "sim/op/types.h"
 

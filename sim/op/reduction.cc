@@ -200,8 +200,8 @@ double ProductOf(const Evaluation& e, const std::vector<double>& x) {
   return product;
 }
 
-// Of the elements before each, or behind it: those of one line of the reduced axes in row-major
-// order.
+// For each element the product of those before it, or behind it, in its line of the reduced axes
+// in row-major order.
 Array ExclusiveProducts(const Evaluation& e) {
   const std::vector<double>& x = e.operands[0]->real;
   Array result = ZerosOf(e.result().type);

@@ -306,7 +306,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
        [&] { Reverse(last, 0, With(moving, c, {&outside}), moving); });
     Register runs = Call("lt_i32", Carrier::kBool, {turn, iterations});
     if (op.attributes.last > 0) {
-      // Of the last iterations alone.
+      // Only the last iterations are reversed.
       const Register count = Integer(Carrier::kI32, op.attributes.last);
       const Register first = Call("sub_i32", Carrier::kI32, {iterations, count});
       const Register is_among = Call("ge_i32", Carrier::kBool, {turn, first});

@@ -212,7 +212,7 @@ void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& t
     if (counts) count(read, before, after);
     return after;
   });
-  // What is the same for every element is rounded once and counted for each.
+  // A value that is equal for every element is rounded once and counted for each.
   if (counts && ViewOf(op.results[0]).all != kNoRegister) {
     block_->back().number = ElementCount(to.type.shape);
   }

@@ -139,7 +139,7 @@ class PlanMaker {
   void MakeStep() {
     plan_.step.name = "step";
     RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.step, records_);
-    // What a replay of the step would put on a tape is counted.
+    // The bytes that a replay of the step would put on a tape are counted.
     if (numerical_.adjoint) maker.UseTape(&tape_, false);
     maker.PushFrame(program_.step);
     const std::vector<View> states = BindStates(maker);

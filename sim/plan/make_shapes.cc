@@ -18,7 +18,7 @@ std::string FunctionOf(std::string_view kind, const Value& value) {
   return Cat(kind, SuffixOf(value));
 }
 
-// Where the elements of a line begin at `start` and lie `stride` apart.
+// A view of `count` elements that begin at `start` and lie `stride` apart.
 View LineOf(const View& view, Index start, int64_t count, int64_t stride) {
   return {view.carrier, {count}, view.all, view.buffer, std::move(start), {stride}};
 }
@@ -42,7 +42,7 @@ void RegionMaker::Reduction(const Op& op) {
     }
   }
   const int64_t count = ElementCount(reduced);
-  // What each result is made of, its elements in row-major order over the reduced axes.
+  // Reduces the elements of one result, in row-major order over the reduced axes.
   const auto reduce = [&](Index start) {
     View line = {from.carrier, reduced, from.all, from.buffer, std::move(start), reduced_strides};
     if (from.all != kNoRegister) {

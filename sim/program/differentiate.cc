@@ -38,7 +38,7 @@ std::vector<Presence> PresenceOf(const Entries& entries, ValueId cost) {
   return presence;
 }
 
-// Of slots as a region yields them.
+// The presence of each slot that a region yields.
 std::vector<Presence> PresenceOf(const SlotList& yields) {
   std::vector<Presence> presence;
   for (size_t k = 0; k < yields.size(); ++k) {
@@ -102,7 +102,7 @@ class Differentiator {
     const std::vector<Presence> left = PresenceOf(SlotList::Of(adjoint.terminal.yields));
     const std::vector<Presence> entering(left.begin(), left.begin() + static_cast<int64_t>(n));
     const std::vector<Presence> exported(left.begin() + static_cast<int64_t>(n), left.end());
-    // What `last` yields starts the fixpoint of what `inner` takes and yields.
+    // The yields of `last` start the fixpoint of what `inner` takes and yields.
     std::vector<Presence> carried;
     const Entries of_last = StepEntries(entering, exported);
     const auto last = plan_.Once(step, PresenceOf(of_last, cost), &carried);

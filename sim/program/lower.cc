@@ -113,8 +113,8 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          const std::string& objective, const std::optional<AdjointSpec>& adjoint,
                          PathUse path, PassBudget& budget) {
   CountWorld(world, budget);
-  std::optional<AdjointSpec> spec = adjoint;
-  Program expanded = ExpandComposites(ExpandHalts(world, spec, budget), budget);
+  auto [halted, spec] = ExpandHalts(world, adjoint, budget);
+  Program expanded = ExpandComposites(std::move(halted), budget);
   expanded = NameTests(NumberDraws(std::move(expanded), budget), budget);
   const std::string structure = path == PathUse::kNone ? "" : StructureOf(expanded, budget);
   if (spec) expanded = MarkChoices(std::move(expanded), spec->loops, budget);

@@ -45,7 +45,7 @@ class Printer {
 
   size_t size() const { return text_.size(); }
 
-  // What was written so far is the head, where SayFunctions writes.
+  // Ends the head of the text, behind which SayFunctions writes.
   void EndHead() { head_size_ = text_.size(); }
 
   // Says which edition of the functions the program means, if it has one that changed.
@@ -60,7 +60,7 @@ class Printer {
     budget_.WroteText(static_cast<int64_t>(text_.size()));
   }
 
-  // Which comparisons are tests, if the program says it.
+  // Writes which comparisons are tests, if the program says so.
   void Level(const Program& program) {
     if (program.level == TestLevel::kDeclared) return;
     Line(0, "tests " + std::string(TestLevelName(program.level)));

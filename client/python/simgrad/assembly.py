@@ -82,7 +82,7 @@ class Assembly:
             self.results.append(self.result)
             if not is_gradient:
                 self.kept = message.kept
-            # What comes next belongs to the next result.
+            # Later messages belong to the next result.
             self._backward, self._pieces = [], Pieces()
 
     def _take_header(self, header: simgrad_pb2.StreamHeader) -> None:

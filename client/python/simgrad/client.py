@@ -30,7 +30,7 @@ from simgrad.why.tune import Tuned, tune
 from simgrad.world import World
 
 DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server admits on a CPU
-# What this side accepts; the server cuts its answers below its own limit
+# The largest message that the client accepts; the server cuts its answers below its own limit
 # (info().limits.max_message_bytes).
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
 # Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.
@@ -338,7 +338,8 @@ class Client:
         Args: those of `rollout`, and
           objective: what is differentiated, by name; or cotangents, or both. A list of names gives a
             list of results in that order, each to the bits of a call of its own: the world is simulated
-            once for each, and `timeout` is of all together.
+            once for each (ADR 73), and `timeout` is of all together. Losses of one kept rollout share
+            their simulation: `rollout(keep=True)`, then `result.vjps([...])`.
           cotangents: Cotangents(state={...}, trajectory={...}), the derivative of a loss by the
             answer.
           weights: [N], of the instances in the sum that shared inputs are differentiated for;

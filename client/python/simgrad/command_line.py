@@ -1,6 +1,6 @@
 """The command line: simgrad info | worlds | program | rollout | gradient | compare | serve.
 
-Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 nobody answered in time; 4 an
+Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 no server answered in time; 4 an
 instance is non-finite and --fail-on-nonfinite was given.
 """
 
@@ -48,7 +48,7 @@ _EXAMPLES = """examples:
 
 Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list
 with one number per element, or @file.npy with an array of shape [field] or [instance, field].
-exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody answered in time,
+exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no answer in time,
             4 an instance is non-finite and --fail-on-nonfinite was given"""
 
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except errors.SimgradError as error:
         return _fail(options, error, EXIT_FAILED)
     except BrokenPipeError:
-        # Who read our output has left. What Python would flush at its end goes nowhere.
+        # The reader of our output has left. Python would flush the rest at its end: it goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except (TypeError, ValueError, OSError) as error:
@@ -84,7 +84,7 @@ def _serve(flags: list[str]) -> int:
 
 
 def _first_token(file: pathlib.Path) -> str:
-    """Of a file as the server reads it: a token a line, # begins a comment."""
+    """The first token of a file as the server reads it: a token a line, # begins a comment."""
     lines = [line.strip() for line in file.read_text().splitlines()]
     tokens = [line for line in lines if line and not line.startswith("#")]
     if not tokens:

@@ -1,5 +1,5 @@
-"""What of a streamed answer its caller has been given, so that a second run goes on where the first
-broke."""
+"""The part of a streamed answer that its caller has been given, so that a second run goes on where the
+first broke."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class _Steps:
 
 
 def identity(header: simgrad_pb2.StreamHeader) -> dict[str, str]:
-    """What of a server and its program must be the same for the same bits."""
+    """The facts of a server and its program that must be equal for equal bits."""
     identity = {
         "version": header.server_version,
         "revision": header.revision,

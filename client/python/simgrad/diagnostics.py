@@ -1,4 +1,4 @@
-"""What happened at each step, as columns over steps.
+"""Diagnostics: what happened at each step, as columns over steps.
 
 T is the number of steps of the block or rollout, N the number of instances. A margin is the signed
 distance of a tested value from its threshold; +inf where nothing was tested at a step.
@@ -189,7 +189,7 @@ class ForwardTrace:
 
 @dataclass
 class BirthCertificate:
-    """Where a non-finite value was born: the first operation whose result is not finite.
+    """The birth of a non-finite value: the first operation whose result is not finite.
 
     `phase` is input, forward or adjoint; `non_finite_class` is input, invalid, divide_by_zero,
     overflow or conversion; `step`, `element` and `iteration` count from 0.

@@ -151,7 +151,7 @@ def fixed_point(
     def stops(*carried: Expression) -> tuple[Expression, Any]:
         return carried[count], tol
 
-    # What the first test compares: above tol, far from it, and finite in every format.
+    # The first test compares this number: far above tol, and finite in every format.
     far = b.max(2.0**15, b.value(tol) * 2) if isinstance(tol, Expression) else b.literal(max(2.0**15, tol * 2))
     made, _, _ = b.while_loop(
         site or _site_of(step), [*values, far], stops, body, max_iter=max_iter, cap_first=True

@@ -300,7 +300,7 @@ class OperationWriter:
         return "it was made inside a loop or a branch: return it from there"
 
     def _test_name(self, x: Expression) -> dict[str, str]:
-        """Of a comparison in a program with a level; costs and `initial` have no sites."""
+        """The site of a comparison in a program with a level, else nothing; costs and `initial` have no sites."""
         in_step = 1 in self._scopes
         if not self.program.level or x.element != ELEMENT_TYPE_REAL or not in_step:
             return {}
@@ -346,7 +346,7 @@ def type_text(x: Expression) -> str:
     return f"{element_name(x.element)}[{','.join(str(n) for n in x.shape)}]"
 
 
-# Which operands are indices: Python's numbers are integers there.
+# The operands that are indices: Python's numbers are integers there.
 _INDICES = {
     "gather": (1,),
     "scatter": (1,),

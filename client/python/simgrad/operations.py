@@ -349,8 +349,8 @@ class Operations(OperationWriter):
         return self._array("lu", None, a)
 
     def lu_permutation(self, a: Any) -> Expression:
-        """Which row of a matrix [m, n] each row of its `lu` is: the pivot of a column is
-        the first largest magnitude, or the first NaN."""
+        """The row of a matrix [m, n] that each row of its `lu` is: the pivot of a column
+        is the first largest magnitude, or the first NaN."""
         return self._array("lu_permutation", I32, a)
 
     def lu_solve(

@@ -47,7 +47,7 @@ class LossScaleState:
 
 
 class Policy:
-    """Which format, overflow mode, order, accumulator and rounding each role computes in.
+    """A precision policy: the format, overflow mode, order, accumulator and rounding of each role.
 
     Immutable: every method returns a new policy. Names are checked by the server, which answers
     with what it ran (`result.program.policy`).
@@ -137,7 +137,7 @@ class Policy:
         return self._with(lambda m: m.loss_scale.dynamic.CopyFrom(now.to_proto()))
 
     def nonfinite(self, action: str) -> "Policy":
-        """What happens to a non-finite instance: "report" (it runs on) or "stop"."""
+        """Sets what happens to a non-finite instance: "report" (it runs on) or "stop"."""
         if action not in _NON_FINITE:
             raise ValueError(f"nonfinite {action!r}: one of {', '.join(_NON_FINITE)}")
         return self._with(lambda m: setattr(m, "non_finite", _NON_FINITE[action]))

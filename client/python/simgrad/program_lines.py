@@ -1,4 +1,4 @@
-"""Which line of the user's file wrote a part of a program: the labels of its operations."""
+"""Finds the line of the user's file that wrote a part of a program: the labels of its operations."""
 
 from __future__ import annotations
 

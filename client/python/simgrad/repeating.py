@@ -19,7 +19,7 @@ _LOG = logging.getLogger("simgrad")
 
 
 class Repeating:
-    """What the calls of one client share: budget, clock, chance, and whether a server answered.
+    """State that the calls of one client share: budget, clock, chance, and whether a server answered.
 
     Args:
       error_of: the typed error of a failed call, with gRPC's own text.

@@ -205,7 +205,7 @@ def worlds_text(fields: dict[str, Any]) -> str:
 
 
 def result_text(result: Rollout, program: bool = False) -> str:
-    """What happened, for people; `program`: with the text of the program."""
+    """A report for people on what happened; `program`: with the text of the program."""
     title = repr(result).splitlines()[0]
     lines = [title, f"path {result.path_signature:016x}, program {result.program.fingerprint[:16]}"]
     if result.value is not None:

@@ -1,4 +1,4 @@
-"""What the client returns.
+"""Results: the classes that the client returns.
 
 N is the number of instances, T the number of steps. Axis order: [instance, time, field shape].
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoleSetting:
-    """What one role ran."""
+    """The setting that one role ran with."""
 
     format: str
     overflow: str

@@ -31,7 +31,7 @@ def _row(label: str, items: Iterable[str]) -> list[str]:
 
 
 def _shapes(arrays: Any) -> list[str]:
-    """Of arrays by name; of another tree, which a world written in JAX may have, the name of its type."""
+    """The shapes of arrays by name; for another tree, as worlds in JAX may have, the name of its type."""
     if not isinstance(arrays, Mapping):
         return [type(arrays).__name__]
     return [f"{name} {list(np.shape(a))}" for name, a in arrays.items()]

@@ -13,7 +13,7 @@
 namespace simgrad::sim::compiled {
 namespace {
 
-// What runs need of their executor.
+// The part of the executor that its runs share.
 struct Kept {
   Kept(const CompiledOptions& options, Wanted how)
       : kernel_options{.isa = options.isa,
@@ -208,7 +208,7 @@ class Compiled : public CompiledExecutor {
       const KernelRequest request = kept_->RequestOf(planned, part);
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
       ready = false;
-      // What comes back is compiled meanwhile; what never does is not.
+      // A program that comes back is compiled meanwhile; one that never does is not.
       if (came_back) kept_->kernels.Ask(request, Wanted::kSoonest);
     }
     return !ready;

@@ -92,7 +92,7 @@ bool CompiledRun::IsBadInput(size_t input, int64_t row, int64_t t) const {
   return false;
 }
 
-// Of what step 0 reads; a run of no steps reads no input of a step.
+// Checks the inputs that step 0 reads; a run of no steps reads no input of a step.
 void CompiledRun::CheckSentInputs(int64_t group) {
   const Program& program = batch_.program->program;
   GroupState& state = groups_[static_cast<size_t>(group)];
@@ -199,7 +199,7 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
 
 namespace {
 
-// Where level `instances` goes; machine code hands it back to the functions below.
+// The sink of level `instances`; machine code hands it back to the functions below.
 struct InstanceArgs : PolledArgs {
   std::vector<InstanceSite>* sites = nullptr;
   int64_t first_instance = 0;
@@ -499,7 +499,7 @@ std::optional<MemoryNeed> CompiledRun::NeedOf(const RangeSteps& steps) const {
 absl::Status CompiledRun::Finish() {
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     if (batch_.program->policy.nonfinite == precision::NonFinite::kStop) {
-      // What `initial` or an input stopped in a run of no steps.
+      // In a run of no steps, marks the instances that `initial` or an input stopped.
       for (int64_t& health : groups_[static_cast<size_t>(group)].health) health |= health >= 0;
     }
     if (TerminalOf(*batch_.program) == nullptr) return;

@@ -129,7 +129,7 @@ class FunctionWriter {
   }
 
  private:
-  // What the pieces of a step hand on: the fuel, the top of the tape, which lanes looked bad.
+  // The pieces of a step hand these on: fuel, top of the tape, lanes that looked bad.
   static constexpr uint64_t kCarriedFuel = 0;
   static constexpr uint64_t kCarriedTop = 8;
   static constexpr uint64_t kCarriedLooked = 64;
@@ -430,7 +430,8 @@ class FunctionWriter {
     return local.variables[0];
   }
 
-  // Of a local or field, and of what is sent and summed, at the step where it has steps.
+  // The memory of a local, a field, or a number that is sent or summed; its entry of the current
+  // step if it has one for each.
   Value* MemoryOf(const Buffer& buffer, Local& local) {
     auto* const pointer = llvm::PointerType::get(context_, 0);
     const auto member = [&](Member list) -> Value* {
@@ -541,7 +542,7 @@ class FunctionWriter {
       b_.CreateStore(At(s.operands[0]).parts[0], SharedVariable(s.buffer));
       return;
     }
-    // What outlives the function belongs to instances that run.
+    // A store that outlives the function is made only for instances that still run.
     const bool is_gradient =
         buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kConnected;
     const bool masked = is_gradient || depths_[static_cast<size_t>(s.buffer)] < depth_;
@@ -639,7 +640,7 @@ class FunctionWriter {
     });
   }
 
-  // What the plan says of the loop: its turns touch no memory in common, but for what they only read.
+  // Tells LLVM what the plan guarantees: turns of the loop share only memory that they read.
   void SayParallel(llvm::Instruction* back, llvm::MDNode* group) {
     llvm::Metadata* const accesses[] = {
         llvm::MDString::get(context_, "llvm.loop.parallel_accesses"), group};
@@ -821,7 +822,7 @@ class FunctionWriter {
     const bool reverses = &owner_ == &plan_.reverse || &owner_ == &plan_.reverse_last ||
                           &owner_ == &plan_.reverse_terminal || &owner_ == &plan_.reverse_initial;
     if (reverses) records_.Judge(time_, false, 4);
-    // What is not finite before step 0 stops the instance in step 0.
+    // A non-finite value before step 0 stops the instance in step 0.
     if (&owner_ == &plan_.start) records_.Judge(time_, false, 2);
   }
 
@@ -861,7 +862,7 @@ class FunctionWriter {
     return b_.CreateConstGEP1_64(b_.getInt8Ty(), made_->getArg(0), 8 * member);
   }
 
-  // Where lane 0 of a number of a frame lies.
+  // The address of lane 0 of a number in a frame.
   Value* FrameAddress(const Statement& s, int64_t bytes) {
     Value* const offset =
         b_.CreateAdd(At(s.frame).parts[0], b_.getInt64(static_cast<uint64_t>(s.number)));

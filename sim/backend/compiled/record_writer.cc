@@ -116,7 +116,7 @@ void RecordWriter::Judge(Value* time, bool stops, uint64_t code) {
   Vectors bad;
   for (size_t part = 0; part < parts(); ++part) {
     bad.push_back(b_.CreateICmpSLT(Get(bad_, part, b_.getInt32Ty()), Splat32(0)));
-    // What was not finite before step 0 stops there.
+    // An instance that was not finite before step 0 stops there.
     if (stops) {
       Value* const health = Get(health_, part, b_.getInt64Ty());
       bad[part] = b_.CreateOr(bad[part], b_.CreateICmpSGE(health, Splat64(0)));

@@ -18,7 +18,7 @@ constexpr int64_t kMoreThanAnyBudget = std::numeric_limits<int64_t>::max() / 2;
 
 }  // namespace
 
-// Of an instance at most; nothing where its tape would be longer than positions on it can tell.
+// The most tape that one instance needs; nullopt if positions on such a tape would overflow.
 std::optional<int64_t> CudaRun::TapeUnits(int64_t first, int64_t count) const {
   uint64_t units = 0;
   for (int64_t t = first; t < first + count; ++t) {

@@ -9,8 +9,8 @@
 namespace simgrad::sim::cuda {
 namespace {
 
-// Of the records of one launch, of which two are alive; columns of blocks on a large device would
-// else take gigabytes.
+// The most bytes of records of one launch; two are alive at once. Without this limit the columns of
+// blocks on a large device would take gigabytes.
 constexpr int64_t kLaunchBytes = int64_t{128} << 20;
 
 const Value& StateValue(const Program& p, int32_t input) {
@@ -24,7 +24,7 @@ const Value& ExportValue(const Program& p, int32_t index) {
 
 absl::StatusOr<void*> Scratch::Of(Device& device, Stream& stream, int64_t bytes, MemoryKind kind) {
   if (buffer_.data() != nullptr && bytes <= buffer_.bytes()) return buffer_.data();
-  // What still runs may use the old memory.
+  // Work that still runs may use the old memory.
   if (absl::Status status = stream.Wait(); !status.ok()) return status;
   buffer_ = Buffer();
   absl::StatusOr<Buffer> larger = device.Allocate(bytes, kind);
@@ -159,7 +159,7 @@ absl::Status ForwardRecord::PrepareInstances(KernelArgs& args) {
       status = data.status();
       if (!status.ok()) return;
       to = static_cast<T*>(*data);
-      // Of instances that stand still, and of sites that are not reached.
+      // Instances that stand still and sites that are not reached keep this zero.
       status = stream_.Fill(*data, 0, Bytes<T>(cells));
     };
     take(site.iterations, site.view.iterations);

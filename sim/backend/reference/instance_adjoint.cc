@@ -15,7 +15,7 @@ AdjointRunner InstanceRun::Reverse(RangeCounts* ranges, int64_t t) {
                        gradients_, t);
 }
 
-// What the caller sent for one value, scaled: entry `entry` of its array for this instance.
+// The cotangent that the caller sent for one value, scaled: entry `entry` of this instance's array.
 Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
                            const std::string& name) {
   if (sent.empty()) return {};
@@ -46,7 +46,7 @@ void InstanceRun::StartAdjoint(double seed_scale) {
   cotangents_.assign(state_inputs_.size(), {});
   export_cotangents_.assign(p.exports.size(), {});
   if (state_.health.stopped) return;
-  // What enters at z[T]: the terminal cost, and what was sent for it.
+  // Two cotangents enter at z[T]: that of the terminal cost, and the one that was sent.
   std::vector<Array> leading;
   const Region* terminal = TerminalOf(program_);
   if (terminal != nullptr) leading.push_back({{seed_}, {}});

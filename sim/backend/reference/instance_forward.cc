@@ -9,7 +9,7 @@
 namespace simgrad::sim::reference {
 namespace {
 
-// Where the elements of an input for (row, step t) begin in its tensor.
+// The offset in its tensor at which the elements of an input for (row, step t) begin.
 int64_t TensorOffset(const Binding& binding, int64_t row, int64_t t, int64_t steps, int64_t count) {
   int64_t block = binding.per_instance ? row : 0;
   if (binding.per_step) block = block * steps + t;

@@ -104,7 +104,7 @@ size_t ReferenceRun::StateIndex(int32_t input) const {
   return k;
 }
 
-// What is visible per instance, after every call that may change it.
+// Refreshes what callers see of each instance; runs after every call that may change it.
 void ReferenceRun::Publish() {
   if (options_.recording == Recording::kNone) return;
   signatures_.clear();

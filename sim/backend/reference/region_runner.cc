@@ -20,7 +20,7 @@ std::vector<const Array*> Gather(const std::vector<ValueId>& ids, const Frame& f
   return found;
 }
 
-// What beginning an operation or a region takes, in operations on an element.
+// The work of beginning an operation or a region, in element-operations.
 constexpr int64_t kDispatch = 64;
 
 }  // namespace

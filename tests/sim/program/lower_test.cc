@@ -196,6 +196,21 @@ TEST(Lower, TheForwardFingerprintIsThatOfTheSameForwardPassWithAnyAdjoint) {
   EXPECT_NE(forward(one, 8.0), forward(one));
 }
 
+TEST(Lower, ForwardPassesOfTwoObjectivesAreNeverTakenForEachOther) {
+  Builder b("costs");
+  const Var x = b.State("x", {});
+  b.SetNext({x});
+  const auto square = [](const Vars& states, const Vars&) { return states[0] * states[0]; };
+  for (const char* name : {"a", "b"}) b.AddObjective(name, nullptr, square);
+  const Program world = b.program();
+  const auto forward = [&](const std::string& objective) {
+    return Lower(world, Preset("f64"), objective, Everything(world, objective))
+        ->forward_fingerprint;
+  };
+  EXPECT_EQ(forward("a"), forward("a"));
+  EXPECT_NE(forward("a"), forward("b"));
+}
+
 TEST(Lower, FingerprintIsTheSha256OfTheText) {
   // FIPS 180-4, the message "abc".
   EXPECT_EQ(Fingerprint("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

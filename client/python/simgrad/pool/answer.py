@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """Of the thread of a shard: it begins at a server, has a message or an error."""
+    """An event from the thread of a shard: it begins at a server, has a message or an error."""
 
     shard: int
     server: str = ""
@@ -164,7 +164,7 @@ class PooledAnswer:
         return max(min(most), 1)
 
     def _kind_of_work(self) -> bytes:
-        """Of work with the same one, speeds can be compared."""
+        """A digest that is equal for work whose speeds can be compared."""
         spec = self._work.message.spec
         digest = hashlib.sha256(self._work.method.encode())
         digest.update(spec.world.SerializeToString(deterministic=True))

@@ -1,4 +1,4 @@
-"""What happened at each step, of several servers, as of one.
+"""Merges the steps of several servers into those of one.
 
 Counts add, extremes and margins are those of the smallest instance id among ties, as
 sim/diagnostics/diagnostics.h joins the parts of one server. Arrays have the steps as their first axis.
@@ -191,7 +191,7 @@ class ForwardMerge:
         self._is_over = False
 
     def begin(self, steps: int) -> None:
-        """What the header says: how many steps there are in all."""
+        """Takes from the header how many steps there are in all."""
         self._total = steps
 
     def restart(self, shard: int) -> None:

@@ -77,7 +77,7 @@ class Pool(Client):
     def info(
         self, *, timeout: float | None = None, retry: Retry | bool | None = None
     ) -> simgrad_pb2.ServerInfo:
-        """What the servers have in common: devices of all of them, the smallest of each limit."""
+        """The servers as one: the devices of all of them, the smallest of each limit."""
         infos = list(self.infos(timeout=timeout, retry=retry).values())
         merged = simgrad_pb2.ServerInfo()
         merged.CopyFrom(infos[0])
@@ -91,7 +91,7 @@ class Pool(Client):
     def infos(
         self, *, timeout: float | None = None, retry: Retry | bool | None = None
     ) -> dict[str, simgrad_pb2.ServerInfo]:
-        """What each server that can be reached says of itself, by target."""
+        """The information of each server that can be reached, by target."""
         with self._new_call(timeout, retry, simgrad_pb2.GetServerInfoRequest()) as call:
             while True:
                 left = call.begin()

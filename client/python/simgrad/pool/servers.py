@@ -1,4 +1,4 @@
-"""The servers of a pool: who is there, who can be reached, and how fast each is."""
+"""The servers of a pool: which there are, which can be reached, and how fast each is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEFAULT_PORT = 8001
 _DOWN_SECONDS = 1.0  # for which a server that was not reached is asked last
 _FRESH_SECONDS = 5.0  # for which addresses are not looked up again
 _INFO_SECONDS = 5.0  # in which a server says what it is
-# What a GPU counts for beside one thread of a CPU, until both have been measured.
+# A GPU counts as so many threads of a CPU until both have been measured.
 _THREADS_OF_GPU = 256
 _MAX_RATES = 256  # kinds of work whose speed is kept
 
@@ -59,7 +59,7 @@ class Server:
       running: requests that this pool has there.
       down_until: when it may be asked again, in seconds of the clock.
       silent: it let the time for an answer pass when it was last asked what it is.
-      asked_aside: it is being asked while nobody waits.
+      asked_aside: it is being asked while no call waits.
     """
 
     def __init__(self, address: Address, channel: grpc.Channel):
@@ -154,7 +154,7 @@ class Servers:
         unknown = [server for server in candidates if server.info is None]
         awaited = [server for server in unknown if not server.silent]
         if not awaited and len(unknown) == len(candidates):
-            awaited = unknown  # there is nobody else
+            awaited = unknown  # there is no other server
         self._ask_aside([server for server in unknown if server not in awaited], metadata)
         failed = self._ask(awaited, min(timeout, _INFO_SECONDS), metadata)
         there = [server for server in candidates if server.info is not None]
@@ -172,7 +172,7 @@ class Servers:
         now = self._clock.now()
         chosen = min(self.known(), key=lambda s: (s.down_until > now, s.running, -s.down_until))
         with self._lock:
-            # Of equals, the one that was chosen last stands last.
+            # Among equals, the one that was chosen last stands last.
             self._servers[chosen.target] = self._servers.pop(chosen.target)
         return chosen
 
@@ -185,7 +185,7 @@ class Servers:
             server.running -= 1
 
     def lost(self, server: Server, kind: Kind) -> None:
-        """What the failure of a call says of its server."""
+        """Notes what the failure of a call says of its server."""
         if kind in (Kind.UNSENT, Kind.DEPARTED):
             server.info = None  # another one may come in its place
             server.down_until = self._clock.now() + _DOWN_SECONDS
@@ -243,7 +243,7 @@ class Servers:
     def _ask_aside(
         self, servers: Sequence[Server], metadata: Sequence[tuple[str, str]]
     ) -> None:
-        """Asks servers what they are while nobody waits; what they say counts for later requests."""
+        """Asks servers what they are while no call waits; what they say counts for later requests."""
 
         def ask(server: Server) -> None:
             try:

@@ -160,7 +160,7 @@ class Writer {
     constexpr int64_t kAlignment = 16;
     return (buffer.count * ElementBytes(buffer.carrier) + kAlignment - 1) / kAlignment * kAlignment;
   }
-  // What a block declares begins at `used`, and is free again behind it.
+  // Places the arrays that a block declares from `used` on; their memory is free again behind it.
   void PlaceArrays(const std::vector<Statement>& statements, int64_t used) {
     for (const Statement& s : statements) {
       if (s.code == Code::kDeclare && InWorkspace(s.buffer)) {
@@ -178,7 +178,7 @@ class Writer {
     };
     return offsets_[static_cast<size_t>(a)] < end(b) && offsets_[static_cast<size_t>(b)] < end(a);
   }
-  // What was touched where an array now begins counts as touched of the array.
+  // If memory of the array was touched under another name, the array counts as touched.
   void TakeOver(BufferId id) {
     for (const Access& access : touched_) {
       const bool is_array = access.memory >= 0 && access.memory != id &&
@@ -197,7 +197,7 @@ class Writer {
     return Cat("__device__ inline ", &function_ == &plan_.replay ? "int64_t " : "void ", name_,
                "(Instance& self", reverses ? ", [[maybe_unused]] int64_t frame" : "", ")");
   }
-  // What the functions share that this one is cut into.
+  // The struct of values that the pieces of this function share.
   std::string FrameText() {
     if (functions_ == 1) return "";
     TextWriter text;
