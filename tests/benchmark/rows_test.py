@@ -42,7 +42,11 @@ def client(server):
         yield connected
 
 
-@pytest.mark.parametrize("row", rows.ROWS, ids=lambda row: row.name)
+# JAX compiles those of libraries for a minute or more.
+EACH = [pytest.param(r, marks=pytest.mark.long if r.subject == "foreign" else (), id=r.name) for r in rows.ROWS]
+
+
+@pytest.mark.parametrize("row", EACH)
 def test_both_sides_of_a_row_agree_and_can_be_timed(row, yardstick, server, client):
     ours = measure.Ours(row, "least", server, client)
     theirs, _ = yardstick.prepare(row, "least")

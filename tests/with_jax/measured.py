@@ -84,8 +84,8 @@ def measure(name: str) -> Measured:
     facts = {
         "name": name,
         "operations": report.operation_count,
-        "sites": sorted({s.name for s in report.sites}),
-        "lines": {s.name: s.line for s in report.sites},
+        "sites": sorted({s.name for s in report.sites if s.what != "choice"}),
+        "lines": {s.name: s.line for s in report.sites if s.what != "choice"},
         "watch": case.watch,
         "implicit": case.implicit,
         "growth": max([float(v.max()) for k, v in arrays.items() if k.startswith("grown/")] or [0.0]),

@@ -585,3 +585,42 @@ def test_kinds_of_sites_are_those_that_the_server_finds(client):
     found = {site.name: site.kind for site in world.sites if site.what == "test"}
     assert sorted(found.values()) == ["event", "guard", "termination", "weight"]
     assert {name: event.kind for name, event in r.events.items()} == found
+
+
+def chose(state):
+    x = state["x"]
+    best = x[jnp.argmax(x)]
+    order = jnp.argsort(-x)
+    lower = jnp.linalg.cholesky(positive(x))
+    solved = jnp.linalg.solve(general(x), x)
+    place = x[jnp.floor(3 * jnp.abs(x[0])).astype(int) % 4]
+    weight = (10 * x).astype(int).astype(float)  # reaches nothing that is chosen
+    return {"x": 0.1 * (x[order] + best + lower.sum(1) + solved + place) + 0.01 * weight, "n": (state["n"] + x[1]).astype(int)}
+
+
+CHOSE = {"x": X, "n": 0}
+
+
+def test_choices_are_sites_with_their_lines(client):
+    def told(**options):
+        world = simgrad.jax.world(chose, state=CHOSE, **options)
+        r = client.rollout(world, steps=2, initial=CHOSE, policy="f64")
+        names = {(name.partition("#")[0], e.line) for name, e in r.events.items()}
+        events = {(name, line) for name, line in names if name != "convert"}
+        assert ("convert", "") in names or options == {"tests": "loops"}
+        return world, events, {(s.name, s.line) for s in world.sites if s.what == "choice"}
+
+    world, events, sites = told()
+    assert sites == {
+        ("argmax", at(chose, 2)),
+        ("argsort", at(chose, 3)),
+        ("cholesky", at(chose, 4)),
+        ("lu", at(chose, 5)),
+        ("convert", at(chose, 6)),
+        ("convert", at(chose, 8)),
+    }
+    assert events == {(s.name, s.line) for s in world.sites if s.name != "convert"}
+    assert f"  argmax  {at(chose, 2)} (1 x choice, 1 elements): best = x[jnp.argmax(x)]" in str(world.report()).splitlines()
+    _, events, sites = told(sites={at(chose, 2): "winner"})
+    assert ("winner", at(chose, 2)) in events & sites and ("argmax", at(chose, 2)) not in events | sites
+    assert not told(tests="loops")[2]

@@ -54,6 +54,7 @@ class Emission:
       roles: of nodes; empty: dynamics.
       names: of sites, by the place of a test or loop.
       kinks: whose derivatives ties have: "simgrad" or "jax".
+      chosen: the author's names for choices, by node.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class Emission:
         roles: Mapping[Node, str],
         names: Mapping[Place, str],
         kinks: str = "simgrad",
+        chosen: Mapping[Node, str] | None = None,
     ):
+        self._chosen = chosen or {}
         self._b = builder
         self._live = live
         self._inputs = inputs
@@ -96,7 +99,7 @@ class Emission:
 
     def _write(self, x: Node) -> None:
         name = self._names.get(x.line.place, "")
-        with self._b.role(self._roles.get(x, "")), self._b.lowered_from(x.line, name):
+        with self._b.role(self._roles.get(x, ""), self._chosen.get(x, "")), self._b.lowered_from(x.line, name):
             if x.op in CONTROL:
                 write = {"while": self._while, "for": self._for, "cond": self._cond}[x.op]
                 made = write(x)

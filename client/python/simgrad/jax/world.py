@@ -18,9 +18,9 @@ from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
 from simgrad.jax.node import Node, Place
 from simgrad.jax.report import Report
-from simgrad.jax.roles import WORDS, is_test, kinds
+from simgrad.jax.roles import CHOICES, WORDS, choosing, is_test, kinds
 from simgrad.jax.roles import roles as roles_of
-from simgrad.jax.sites import site_names, sites_of
+from simgrad.jax.sites import choice_names, site_names, sites_of
 from simgrad.jax.trace import (
     Lowered,
     Step,
@@ -405,7 +405,7 @@ def _refuse_unused(
 ) -> None:
     """Names that stand for nothing in the step or in a cost."""
     loops = _lines(x for x in nodes if x.op == "while")
-    deciding = _lines(x for x in nodes if x.op == "while" or is_test(x))
+    deciding = _lines(x for x in nodes if x.op == "while" or is_test(x) or x.op in CHOICES)
     functions = list(dict.fromkeys(x.line.function for x in nodes if x.line.function))
     problems = [
         Problem("", f"{given.argument} {name!r}: {what}", f"there {'are' if known else 'is'} {_listed(known)}")
@@ -483,6 +483,9 @@ class _Writer:
         self._given_roles = given_roles
         self._start: tuple[str, ...] = ()
         self._names = site_names(found.live.nodes, aliases)
+        self._outputs = [*found.following.values(), *found.exports.values()]
+        self._choosing = choosing(found.live, self._outputs) if level != "loops" else []
+        self._chosen = choice_names(self._choosing, aliases)
         self._inputs: dict[tuple[str, str], Expression] = {}
         self._roles: dict[Node, str] = {}
 
@@ -508,8 +511,8 @@ class _Writer:
 
     def report(self) -> Report:
         found = self._found
-        outputs = [*found.following.values(), *found.exports.values()]
-        sites = sites_of(found.live.nodes, self._names, kinds(found.live, outputs))
+        by_kind = kinds(found.live, self._outputs)
+        sites = sites_of(found.live.nodes, self._names, by_kind, self._choosing, self._chosen)
         return Report.of(found, sites, self._start, self._roles)
 
     def _declare(self, used: set[tuple[str, str]]) -> None:
@@ -545,11 +548,10 @@ class _Writer:
 
     def _write_step(self) -> None:
         found = self._found
-        outputs = [*found.following.values(), *found.exports.values()]
-        self._roles = roles_of(found.live, outputs, self._given_roles)
+        self._roles = roles_of(found.live, self._outputs, self._given_roles)
         graph = found.lowered.graph
         emission = Emission(
-            self.builder, found.live, self._inputs, self._roles, self._names, self._kinks
+            self.builder, found.live, self._inputs, self._roles, self._names, self._kinks, self._chosen
         )
         emission.write(graph.root)
         self.builder.next(**{n: emission.value(x) for n, x in found.following.items()})
