@@ -163,8 +163,9 @@ class Lowering:
         return RULES.get(name)
 
     def _narrowed(self, x: Value, aval: Any) -> Value:
-        """x rounded as JAX has it, where the step names f32 although it is traced in f64."""
-        return self.graph.emit("cast", x, format="f32") if str(aval.dtype) == "float32" else x
+        """x rounded as JAX has it, where the step names a narrower format although it is traced in f64."""
+        name = FORMATS.get(str(aval.dtype), "f64")
+        return x if name == "f64" else self.graph.emit("cast", x, format=name)
 
     def _is_evaluated(self, equation: Any, operands: Operands) -> bool:
         """Whether JAX itself computes it: all is known, and no rule folds it faster."""
@@ -204,9 +205,13 @@ _HINTS = {
     "eigh": "write the world without eigenvalues, or hold them constant",
     "svd": "write the world without singular values, or hold them constant",
 }
+# The names that the language has for JAX's formats of reals.
+FORMATS = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 # What rounds, of operations that lower to others which do not narrow by themselves.
 _ROUNDED = frozenset(
     (
+        *("exp2", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv"),
+        *("cbrt", "cumprod", "cholesky", "triangular_solve"),
         *("add", "sub", "mul", "div", "sqrt", "rsqrt", "convert_element_type", "add_any", "exp", "log"),
         *("integer_pow", "square", "reduce_sum", "reduce_prod", "dot_general", "scatter-add", "sin"),
         *("cos", "tan", "tanh", "pow", "rem", "log1p", "expm1", "atan2", "logistic", "cumsum"),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.erf_inv import SLOPE, erf_inv, finite_erf_inv
-from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
+from simgrad.jax.lowering import FORMATS, Lowering, NotLowered, Operands, rule
 from simgrad.jax.node import BOOL, COMPARISONS, I32, I64, REAL, U32, Node, Value, neutral
 
 # By the name in JAX.
@@ -179,15 +179,23 @@ def _select_n(low: Lowering, equation: Any, operands: Operands) -> Value:
 @rule("convert_element_type")
 def _convert(low: Lowering, equation: Any, operands: Operands) -> Value:
     before, after = equation.invars[0].aval.dtype, equation.params["new_dtype"]
-    if neutral(before) == REAL and neutral(after) == REAL and np.dtype(before) != np.dtype(after):
+    narrows = neutral(before) == REAL and neutral(after) == REAL and np.dtype(before) != np.dtype(after)
+    if narrows and (low.options.formats == "erase" or str(np.dtype(after)) not in FORMATS):
         low.erased[low.graph.line.text] = f"{before} to {np.dtype(after)}"
     return low.graph.convert(operands[0], after)
 
 
+# Formats by the bits of exponent and mantissa.
+_FORMAT_OF_BITS = {(11, 52): "f64", (8, 23): "f32", (8, 7): "bf16", (5, 10): "f16"}
+
+
 @rule("reduce_precision")
 def _reduce_precision(low: Lowering, equation: Any, operands: Operands) -> Value:
-    params = equation.params
-    low.erased[low.graph.line.text] = f"{params['exponent_bits']} and {params['mantissa_bits']} bits"
+    exponent, mantissa = equation.params["exponent_bits"], equation.params["mantissa_bits"]
+    name = _FORMAT_OF_BITS.get((exponent, mantissa))
+    if low.options.formats == "keep" and name is not None:
+        return operands[0] if name == "f64" else low.graph.emit("cast", operands[0], format=name)
+    low.erased[low.graph.line.text] = f"{exponent} and {mantissa} bits"
     return operands[0]
 
 

@@ -337,7 +337,7 @@ def world(
         or objective.
       tests: the level: decisions, all or loops.
       formats: "erase": formats of reals are the policy's, whatever the step says. "keep": what the step
-        computes in f32 although it is traced in f64 is rounded to f32 as well.
+        computes in f32, bf16 or f16 although it is traced in f64 is rounded there as well.
       custom: "keep": functions with a jax.custom_jvp or custom_vjp have their author's derivative,
         those of JAX itself excepted. "inline": that of the operations that ran.
       kinks: derivatives at ties. "simgrad": those of the server's operations. "jax": those of JAX, for max,
