@@ -19,6 +19,8 @@ from simgrad.jax.node import (
     COMPARISONS,
     CONTROL,
     I32,
+    REAL,
+    U32,
     Line,
     Node,
     Scope,
@@ -49,6 +51,7 @@ class Graph(Layout):
         self.notes: collections.Counter[str] = collections.Counter()
         self._written: dict[Any, Node] = {}
         self._literals: dict[Any, Node] = {}
+        self._uniforms: dict[Node, Node] = {}
 
     # ---- Nodes ----
 
@@ -167,6 +170,27 @@ class Graph(Layout):
     def convert(self, a: Value, to: Any) -> Value:
         wanted = neutral(to)
         return a if a.dtype == wanted else self.emit("convert", a, to=wanted.name)
+
+    def key(self, shape: Sequence[int]) -> Node:
+        """A random key whose words no draw reads."""
+        return self.make("key", [], {"shape": tuple(shape)}, shape, U32)
+
+    def below_one(self) -> Node:
+        """The largest number below 1 of the format that it is computed in: f64's where that is the policy's."""
+        return self.make("next_after", [np.ones(()), np.zeros(())], {}, (), REAL)
+
+    def draw(self, op: str, shape: Sequence[int], dtype: Any) -> Node:
+        """A draw of its own: uniform, normal, or random_bits; it is never moved, and equals no other one."""
+        self.notes["draws of the language"] += 1
+        return Node(op, (), {}, shape, dtype, self.line, self.scope)
+
+    def uniform_of(self, bits: Node) -> Node:
+        """The uniform numbers that stand for random bits."""
+        found = self._uniforms.get(bits)
+        if found is None:
+            found = Node("uniform", (), {}, bits.shape, REAL, bits.line, bits.scope)
+            self._uniforms[bits] = found
+        return found
 
     def as_index(self, a: Value) -> Value:
         """i32, for operands that are indices."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import Lowering, Operands, primitives_of, rule
-from simgrad.jax.node import BOOL, I32, Line, Node, Scope, Value, neutral, same
+from simgrad.jax.node import BOOL, DRAWS, I32, Line, Node, Scope, Value, neutral, same
 
 # What a loop carries changes, or keeps its first value and is no carried value then.
 _Fixed = list[bool]
@@ -333,6 +333,8 @@ def _stays(graph: Graph, x: Node, before: Value, condition: Node, idle: int) -> 
 
 
 def _reads_carried_alone(x: Node, scope: Scope) -> bool:
+    if x.op in DRAWS:
+        return False
     if x.op == "argument":
         return x.attributes["kind"] == "carry" or x.scope is not scope
     if x.op in ("result", "cond", "while", "for"):

@@ -123,8 +123,11 @@ def lowered(
     inputs: dict[tuple[str, str], Node] = {}
     operands: list[Value] = []
     for group in groups:
-        for name, example in zip(group.names, group.examples):
+        for name, example, random in zip(group.names, group.examples, group.keys):
             key = (group.kind, name)
+            if random is not None and group.kind != "state" and options.random != "threefry":
+                operands.append(graph.key(example.shape))  # which means nothing
+                continue
             if key in constants:
                 operands.append(known_array(example))
                 continue
