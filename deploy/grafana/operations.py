@@ -389,13 +389,13 @@ LOAD = (
     ),
     Panel(
         "Caches",
-        "Bytes that the caches of verified worlds, of lowered programs, of their plans and of their machine code hold, measured.",
+        "Bytes that the caches of verified worlds, of lowered programs, of their plans and of their machine code hold, and contents that callers uploaded, measured.",
         "bytes",
         (Query(value("simgrad_cache_bytes", "cache"), "{{cache}}"),),
     ),
     Panel(
         "Caches, entries",
-        "Worlds, programs, plans and kernels that are kept.",
+        "Worlds, programs, plans, kernels and uploaded contents that are kept.",
         "short",
         (Query(value("simgrad_cache_entries", "cache"), "{{cache}}"),),
     ),

@@ -39,6 +39,10 @@ struct ServerConfig {
   absl::Duration kept_run_ttl = absl::Minutes(10);
   int64_t kept_run_bytes = 0;
   std::string replica;
+  // Content that callers uploaded: for how long after its last use, of how many bytes in all (0: an
+  // eighth of the memory limit).
+  absl::Duration content_ttl = absl::Minutes(10);
+  int64_t content_bytes = 0;
   std::string kernel_cache;  // folder of compiled kernels; empty: none
   bool warm = false;         // compile the kernels of the built-in worlds at start
   // How long after a fatal device error the process ends, so that whoever started it starts it

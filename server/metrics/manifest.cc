@@ -214,7 +214,8 @@ void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
        kGauge,
        kLoad,
        "Memory set aside: for work and its answers, for programs that are lowered, for "
-       "programs that are kept, for requests as they came, for rollouts that callers keep.",
+       "programs that are kept and contents that were uploaded, for requests as they came, for "
+       "rollouts that callers keep.",
        {"use"},
        Product({{"work", "compile", "cache", "upload", "kept"}}),
        {}});
@@ -264,15 +265,17 @@ void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
                  {"reason"},
                  Product({{"limit", "ttl", "released"}}),
                  {}});
-  const Values caches = {"worlds", "programs", "plans", "kernels"};
-  all.push_back({"simgrad_cache_bytes",
-                 kGauge,
-                 kLoad,
-                 "Bytes that a cache holds, measured: worlds as they were verified, programs as "
-                 "they were lowered; of the CPU: plans, and kernels, its machine code.",
-                 {"cache"},
-                 Product({caches}),
-                 {}});
+  const Values caches = {"worlds", "programs", "plans", "kernels", "contents"};
+  all.push_back(
+      {"simgrad_cache_bytes",
+       kGauge,
+       kLoad,
+       "Bytes that a cache holds, measured: worlds as they were verified, programs as "
+       "they were lowered; of the CPU: plans, and kernels, its machine code; contents that callers "
+       "uploaded.",
+       {"cache"},
+       Product({caches}),
+       {}});
   all.push_back({"simgrad_cache_entries",
                  kGauge,
                  kLoad,
@@ -583,6 +586,7 @@ const std::vector<Method>& Methods() {
                                     "Unimplemented",
                                     "DeadlineExceeded",
                                     "ResourceExhausted",
+                                    "FailedPrecondition",
                                     "Unavailable",
                                     "Unauthenticated",
                                     "Internal"};
@@ -601,10 +605,14 @@ const std::vector<Method>& Methods() {
       {"DescribeProgram",
        "unary",
        {"OK", "InvalidArgument", "Unimplemented", "DeadlineExceeded", "ResourceExhausted",
-        "Unavailable", "Unauthenticated", "Internal"}},
+        "FailedPrecondition", "Unavailable", "Unauthenticated", "Internal"}},
       {"Rollout", "server_stream", kWorkCodes},
       {"Gradient", "server_stream", kWorkCodes},
       {"Vjp", "server_stream", kVjpCodes},
+      {"Upload",
+       "client_stream",
+       {"OK", "Canceled", "InvalidArgument", "DeadlineExceeded", "ResourceExhausted", "Unavailable",
+        "Unauthenticated", "Internal"}},
   };
   return *methods;
 }

@@ -22,7 +22,7 @@ MethodMetrics MakeMethod(const Registry& registry, const Method& method) {
   }
   metrics.handling_seconds = registry.Histogram("grpc_server_handling_seconds", labels);
   metrics.in_flight = registry.Gauge("simgrad_rpc_in_flight", {method.name});
-  if (method.type == "unary") return metrics;
+  if (method.type != "server_stream") return metrics;
   for (size_t i = 0; i < kLostIn.size(); ++i) {
     metrics.cancelled[i] =
         registry.Counter("simgrad_rpc_cancelled_total", {method.name, kLostIn[i]});

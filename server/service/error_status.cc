@@ -74,7 +74,9 @@ std::string DefaultReason(const absl::Status& status) {
 
 // Codes that no method declares are ours to answer for.
 grpc::StatusCode CodeOf(const absl::Status& status) {
-  if (validation::ReasonOf(status) == "TAPE_GONE") return grpc::StatusCode::NOT_FOUND;
+  const std::string reason = validation::ReasonOf(status);
+  if (reason == "TAPE_GONE") return grpc::StatusCode::NOT_FOUND;
+  if (reason == "TENSOR_GONE") return grpc::StatusCode::FAILED_PRECONDITION;
   const bool internal = DefaultReason(status) == "INTERNAL";
   return internal ? grpc::StatusCode::INTERNAL : static_cast<grpc::StatusCode>(status.code());
 }
@@ -179,6 +181,10 @@ std::string CodeLabel(grpc::StatusCode code) {
       return "Unavailable";
     case grpc::StatusCode::UNAUTHENTICATED:
       return "Unauthenticated";
+    case grpc::StatusCode::NOT_FOUND:
+      return "NotFound";
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return "FailedPrecondition";
     default:
       return "Internal";
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,8 @@ struct PrepareOptions {
 struct PrepareControl {
   conversion::CompileControl compile;
   sim::ReserveCallback reserve;  // of the work, while it runs; empty: it asks for all in advance
+  // Memory for uploaded content that the request names; empty: it is to be had.
+  std::function<bool(int64_t bytes)> take_content;
 };
 
 struct PreparedWork {
@@ -49,6 +52,9 @@ struct PreparedWork {
   double decode_seconds = 0.0;
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering
 };
+
+// What a request takes beside its bytes: the message that is parsed, and the copy that is work.
+inline constexpr int64_t kRequestCopies = 2;
 
 // A request of more bytes is read by a worker, not by gRPC's threads.
 inline constexpr int64_t kQuickBytes = int64_t{16} << 10;

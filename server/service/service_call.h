@@ -15,11 +15,15 @@
 
 namespace simgrad::server::service {
 
+class ReceivedContent;
+
 struct ServiceCall {
   const grpc::ServerContextBase& context;
   // An error: it has no token, and its request was not read.
   const absl::StatusOr<std::shared_ptr<scheduling::Caller>>& caller;
   grpc::ByteBuffer& request;  // the service may take the bytes
+  // Instead, of a method that takes a stream: what its messages brought. Null where none was read.
+  ReceivedContent* content = nullptr;
 };
 
 // The answer of a unary method.

@@ -49,9 +49,6 @@ double WorkAtCaps(const PreparedWork& prepared) {
   return static_cast<double>(batch.instances) * steps * times * prepared.program->step_work;
 }
 
-// Copies of a request beside its bytes: the parsed message, and the work made of it.
-constexpr int64_t kUploadCopies = 2;
-
 }  // namespace
 
 StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode,
@@ -84,7 +81,7 @@ bool StreamingCall::Arrive(std::shared_ptr<scheduling::Caller> caller, int64_t r
     return false;
   }
   arrival_ = std::get<scheduling::Scheduler::Arrival>(std::move(arrival));
-  auto upload = context_.scheduler->Reserve(kUploadCopies * request_bytes,
+  auto upload = context_.scheduler->Reserve(kRequestCopies * request_bytes,
                                             scheduling::MemoryUse::kUpload, caller_);
   if (const auto* refusal = std::get_if<scheduling::Refusal>(&upload)) {
     Refuse(*refusal);
@@ -98,7 +95,8 @@ absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
   CompileMemory memory(*context_.scheduler, caller_);
   // The work is a part of this call, so it asks for more while this lives.
   const auto reserve = [this](int64_t more_bytes) { return memory_.Grow(more_bytes); };
-  return prepare(record_.world, {memory.Control(cancellation_), reserve});
+  const auto take_content = [this](int64_t bytes) { return upload_.Grow(kRequestCopies * bytes); };
+  return prepare(record_.world, {memory.Control(cancellation_), reserve, take_content});
 }
 
 void StreamingCall::Begin(Prepare prepare, Preparation cost) {

@@ -84,7 +84,12 @@ absl::Status CheckIds(const v1::RolloutSpec& spec, const RequestLimits& limits,
 
 absl::Status CheckWorld(const v1::World& world, const std::string& field) {
   if (world.source_case() == v1::World::SOURCE_NOT_SET) {
-    return InvalidField(field, "names no world; set `name` to a built-in one or `program`");
+    return InvalidField(
+        field, "names no world; set `name` to a built-in one, or `program` or `program_ref`");
+  }
+  if (world.source_case() == v1::World::kProgramRef) {
+    return NotSupported(field + ".program_ref",
+                        "no uploaded content is taken here; send it inline");
   }
   if (world.has_program() && world.config_size() > 0) {
     return InvalidField(

@@ -13,6 +13,8 @@ from simgrad import errors
 from simgrad.clock import Clock
 from simgrad.failure import Kind
 from simgrad.pool.merge import refuse_mixed
+from simgrad.repeating import Call
+from simgrad.uploads import Uploads
 from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 
 DNS = "dns:///"
@@ -55,6 +57,7 @@ class Server:
     """One server of a pool.
 
     Attributes:
+      uploads: sends requests to it.
       info: what it says of itself; None: it was not asked yet, or was lost since.
       running: requests that this pool has there.
       down_until: when it may be asked again, in seconds of the clock.
@@ -62,17 +65,27 @@ class Server:
       asked_aside: it is being asked while no call waits.
     """
 
-    def __init__(self, address: Address, channel: grpc.Channel):
+    def __init__(
+        self, address: Address, channel: grpc.Channel, clock: Clock, least_upload: int | None = None
+    ):
         self.target = address.target
         stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
         self.channel = channel
         self.stub = stub(channel)
+        self.uploads = Uploads(self.stub.Upload, least_upload, clock)
         self.info: simgrad_pb2.ServerInfo | None = None
         self.running = 0
         self.down_until = 0.0
         self.silent = False
         self.asked_aside = False
         self._rates: dict[bytes, float] = {}
+
+    def send(
+        self, method: str, message: Any, call: Call, left: float, metadata: Sequence[tuple[str, str]]
+    ) -> Any:
+        """Calls a method, within `left` seconds."""
+        limits = None if self.info is None else self.info.limits
+        return self.uploads.send(getattr(self.stub, method), message, call, left, metadata, limits)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -123,12 +136,16 @@ class Servers:
     Args:
       targets: one, several, or a function that gives those of the moment. "dns:///name:port" stands for all
         addresses of the name, which is looked up again every few seconds.
+      least_upload: above how many bytes content is uploaded, to each server by itself; None: never.
     Threads: safe.
     """
 
-    def __init__(self, targets: Targets, connect: Connect, clock: Clock):
+    def __init__(
+        self, targets: Targets, connect: Connect, clock: Clock, least_upload: int | None = None
+    ):
         self._connect = connect
         self._clock = clock
+        self._least_upload = least_upload
         self._list = targets if callable(targets) else _fixed(targets)
         self._changes = callable(targets) or any(t.startswith(DNS) for t in self._list())
         self._looked_up: float | None = None
@@ -226,7 +243,10 @@ class Servers:
                     self._servers.pop(target).channel.close()
             for target, address in addresses.items():
                 if target not in self._servers:
-                    self._servers[target] = Server(address, self._connect(target, address.host))
+                    channel = self._connect(target, address.host)
+                    self._servers[target] = Server(
+                        address, channel, self._clock, self._least_upload
+                    )
             self._looked_up = now
 
     def _ask(
