@@ -187,62 +187,90 @@ void RecordWriter::JudgeLanes(Value* time, bool stops, uint64_t kind) {
 
 // ---- ranges ----
 
-void RecordWriter::RangeVariables(precision::Role role, Vectors*& under, Vectors*& over) {
-  const auto [at, is_new] = ranges_.try_emplace(static_cast<int>(role));
-  if (is_new) {
-    for (Vectors* variables : {&at->second.first, &at->second.second}) {
-      *variables = Variables(b_.getInt32Ty());
-      for (Value* variable : *variables)
-        entry_.CreateStore(llvm::Constant::getNullValue(VectorOf(b_.getInt32Ty())), variable);
-    }
+std::pair<Vectors, Vectors>& RecordWriter::CountersOf(int key, Counters& all) {
+  const auto [at, is_new] = all.try_emplace(key);
+  if (!is_new) return at->second;
+  for (Vectors* variables : {&at->second.first, &at->second.second}) {
+    *variables = Variables(b_.getInt32Ty());
+    for (Value* variable : *variables)
+      entry_.CreateStore(llvm::Constant::getNullValue(VectorOf(b_.getInt32Ty())), variable);
   }
-  under = &at->second.first;
-  over = &at->second.second;
+  return at->second;
+}
+
+void RecordWriter::Count(const Vectors& counters, size_t part, Value* flag, int64_t times) {
+  Value* const amount = b_.CreateMul(One(flag), Splat32(static_cast<uint32_t>(times)));
+  b_.CreateStore(b_.CreateAdd(Get(counters, part, b_.getInt32Ty()), amount), counters[part]);
 }
 
 void RecordWriter::Range(const Statement& s, Carrier from, const Told& told) {
   if (!options_.ranges) return;
-  Vectors *under, *over;
-  RangeVariables(s.role, under, over);
+  const auto& [under, over] = CountersOf(static_cast<int>(s.role), ranges_);
   const std::string suffix = Cat(plan::CarrierName(from), "_", precision::FormatName(s.format));
-  const auto add = [&](const Vectors& variables, size_t part, Value* flag) {
-    Value* const amount = b_.CreateMul(One(flag), Splat32(static_cast<uint32_t>(s.number)));
-    b_.CreateStore(b_.CreateAdd(Get(variables, part, b_.getInt32Ty()), amount), variables[part]);
-  };
   for (size_t part = 0; part < parts(); ++part) {
     Value* mask = told.mask[part];
     if (told.operands.size() > 2) mask = b_.CreateAnd(mask, told.operands[2][part]);
     Value* const x = told.operands[0][part];
     Value* const r = told.operands[1][part];
-    add(*under, part, b_.CreateAnd(mask, Call(Cat("underflows_", suffix), {x, r})));
-    add(*over, part, b_.CreateAnd(mask, Call(Cat("overflows_", suffix), {x})));
+    Value* const is_under = Call(Cat("underflows_", suffix), {x, r});
+    Count(under, part, b_.CreateAnd(mask, is_under), s.number);
+    Value* const is_over = Call(Cat("overflows_", suffix), {x});
+    Count(over, part, b_.CreateAnd(mask, is_over), s.number);
   }
 }
 
 void RecordWriter::Stored(const Statement& s, const Told& told) {
   if (!options_.ranges) return;
-  Vectors *under, *over;
-  RangeVariables(s.role, under, over);
+  const auto& [under, over] = CountersOf(static_cast<int>(s.role), ranges_);
   const std::string_view format = precision::FormatName(s.format);
-  const auto add = [&](const Vectors& variables, size_t part, Value* flag) {
-    Value* const before = Get(variables, part, b_.getInt32Ty());
-    b_.CreateStore(b_.CreateAdd(before, One(flag)), variables[part]);
-  };
   for (size_t part = 0; part < parts(); ++part) {
     Value* const x = told.operands[0][part];
-    add(*under, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_tiny_", format), {x})));
-    add(*over, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_infinity_", format), {x})));
+    Value* const is_under = Call(Cat("stores_tiny_", format), {x});
+    Count(under, part, b_.CreateAnd(told.mask[part], is_under), 1);
+    Value* const is_over = Call(Cat("stores_infinity_", format), {x});
+    Count(over, part, b_.CreateAnd(told.mask[part], is_over), 1);
   }
 }
 
-void RecordWriter::Take(const Told& told) {
+// ---- additions ----
+
+Value* RecordWriter::IsSampled() {
+  return b_.CreateICmpNE(b_.CreatePtrToInt(arguments_[kAdditions], b_.getInt64Ty()),
+                         b_.getInt64(0));
+}
+
+void RecordWriter::Absorbed(const Statement& s, const Told& told) {
   if (!options_.ranges) return;
+  const auto& [additions, absorbed] = CountersOf(s.site, additions_);
+  for (size_t part = 0; part < parts(); ++part) {
+    const auto counts = [&](Value* x) {
+      Value* const magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+      auto* const infinity = llvm::ConstantFP::getInfinity(x->getType());
+      auto* const zero = llvm::ConstantFP::get(x->getType(), 0.0);
+      return b_.CreateAnd(b_.CreateFCmpOLT(magnitude, infinity), b_.CreateFCmpOGT(magnitude, zero));
+    };
+    Value* const x = told.operands[0][part];
+    Value* const y = told.operands[1][part];
+    Value* const stored = told.operands[2][part];
+    Value* const adds = b_.CreateAnd(told.mask[part], b_.CreateAnd(counts(x), counts(y)));
+    Value* const is_one = b_.CreateOr(b_.CreateFCmpOEQ(stored, x), b_.CreateFCmpOEQ(stored, y));
+    Count(additions, part, adds, s.number);
+    Count(absorbed, part, b_.CreateAnd(adds, is_one), s.number);
+  }
+}
+
+void RecordWriter::Take(const Statement& s, const Told& told) {
+  if (!options_.ranges) return;
+  const Vectors& under = CountersOf(static_cast<int>(s.role), ranges_).first;
   Value* const column = Memory(kBackward, column_, sizeof(BackwardColumn), 0);
   const Vectors present = Both(told.operands[1], told.mask);
   Vectors finite, buckets;
   Value* largest = nullptr;
   auto* const i64 = VectorOf(b_.getInt64Ty());
   for (size_t part = 0; part < parts(); ++part) {
+    Value* const is_under =
+        Call(Cat("stores_tiny_", precision::FormatName(s.format)), {told.operands[0][part]});
+    Count(under, part, b_.CreateAnd(present[part], is_under), 1);
     Value* const x = b_.CreateFPExt(told.operands[0][part], VectorOf(b_.getDoubleTy()));
     Value* const magnitude = Call("abs_f64", {x});
     finite.push_back(b_.CreateAnd(present[part], Call("is_finite_f64", {x})));
@@ -266,12 +294,20 @@ void RecordWriter::Take(const Told& told) {
 void RecordWriter::End() {
   if (options_.looks) StoreLanes(kHealth, health_, b_.getInt64Ty());
   if (options_.decides) decisions_.End();
-  for (const auto& [role, counts] : ranges_) {
-    const uint64_t place = 8 * static_cast<uint64_t>(role);
-    Value* const column = arguments_[kRanges];
-    AddTo(Offset(column, offsetof(RangeColumn, underflows) + place), SumOf(counts.first));
-    AddTo(Offset(column, offsetof(RangeColumn, overflows) + place), SumOf(counts.second));
-  }
+  const auto add = [&](const Counters& all, Member member, uint64_t stride, uint64_t first,
+                       uint64_t second) {
+    for (const auto& [key, counts] : all) {
+      const uint64_t place = stride * static_cast<uint64_t>(key);
+      AddTo(Offset(arguments_[member], first + place), SumOf(counts.first));
+      AddTo(Offset(arguments_[member], second + place), SumOf(counts.second));
+    }
+  };
+  add(ranges_, kRanges, 8, offsetof(RangeColumn, underflows), offsetof(RangeColumn, overflows));
+  if (additions_.empty()) return;
+  If(IsSampled(), [&] {
+    add(additions_, kAdditions, sizeof(AdditionColumn), offsetof(AdditionColumn, additions),
+        offsetof(AdditionColumn, absorbed));
+  });
 }
 
 }  // namespace simgrad::sim::compiled

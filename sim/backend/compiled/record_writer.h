@@ -33,7 +33,10 @@ class RecordWriter : private LaneBuilder {
                 const Told& told);  // kTest, kRun, kDecide
   void Range(const plan::Statement& s, plan::Carrier from, const Told& told);
   void Stored(const plan::Statement& s, const Told& told);
-  void Take(const Told& told);
+  // Where the steps are sampled.
+  void Absorbed(const plan::Statement& s, const Told& told);
+  llvm::Value* IsSampled();
+  void Take(const plan::Statement& s, const Told& told);
 
   // Lanes whose instance runs: it exists, and no policy stopped it.
   Vectors Running();
@@ -48,13 +51,17 @@ class RecordWriter : private LaneBuilder {
   void BeginLanes();
   // Of counters of 32 bits, in 64.
   llvm::Value* SumOf(const Vectors& variables);
-  void RangeVariables(precision::Role role, Vectors*& under, Vectors*& over);
+  // Adds `times` where a flag holds.
+  void Count(const Vectors& counters, size_t part, llvm::Value* flag, int64_t times);
 
   DecisionWriter decisions_;
   llvm::Value* column_ = nullptr;
   Vectors used_, health_;
   Vectors bad_;  // negative where a result of this step was not finite
-  std::map<int, std::pair<Vectors, Vectors>> ranges_;  // by role
+  using Counters = std::map<int, std::pair<Vectors, Vectors>>;
+  std::pair<Vectors, Vectors>& CountersOf(int key, Counters& all);
+  Counters ranges_;     // by role: underflows, overflows
+  Counters additions_;  // by site: additions, absorbed
 };
 
 }  // namespace simgrad::sim::compiled
