@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 
 import simgrad as sg
+from simgrad.program import ProgramBuilder
 
 STEPS, N = 40, 3
 SAMPLED = 2  # of 40 steps with a stride of 32: step 31 and the last
 
 
 def drift():
-    b = sg.ProgramBuilder("drift")
+    b = ProgramBuilder("drift")
     x = b.state("x", [])
     k = b.param("k", [], default=0.01)
     b.next(x=x + k)
     b.objective("end", terminal=lambda states, exports: states["x"])
-    return b.build()
+    return sg.World(program=b.build())
 
 
 def counters(server, name):
@@ -51,8 +52,8 @@ def test_bf16_stands_still_and_says_so(client, chunk):
 
 def test_a_stream_tells_the_same_as_the_result(client):
     work = dict(steps=STEPS, initial={"x": np.full(N, 4.0)}, policy="bf16_unsafe", chunk_steps=5)
-    with client.rollout(drift(), stream=True, **work) as stream:
-        told = [trace.absorption for trace in stream]
+    stream = client.rollout_stream(drift(), **work)
+    told = [trace.absorption for trace in stream]
     additions = sum(a["x"].additions for a in told if "x" in a)
     assert additions == stream.result.absorption["x"].additions == N * SAMPLED
 
@@ -71,12 +72,12 @@ def test_metrics_count_what_answers_tell(serve):
 
 
 def test_a_cotangent_that_underflows_on_its_way_is_counted(client):
-    b = sg.ProgramBuilder("halves")
+    b = ProgramBuilder("halves")
     x = b.state("x", [])
     b.next(x=x * 0.5)
     b.objective("end", terminal=lambda states, exports: states["x"])
     result = client.gradient(
-        b.build(), policy="f16_unsafe", steps=STEPS, initial={"x": 1.0}, objective="end", wrt=["x"]
+        sg.World(program=b.build()), policy="f16_unsafe", steps=STEPS, initial={"x": 1.0}, objective="end", wrt=["x"]
     )
     assert result.initial["x"] == 0.0
     # 2^-15 to 2^-24; the next one is zero.
