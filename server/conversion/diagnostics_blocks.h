@@ -12,6 +12,7 @@
 
 #include "sim/backend/executor.h"
 #include "sim/diagnostics/diagnostics.h"
+#include "sim/program/additions.h"
 #include "sim/program/numerical_program.h"
 #include "simgrad/v1/diagnostics.pb.h"
 
@@ -24,6 +25,7 @@ struct ColumnNames {
   std::vector<std::string> event_kinds;  // empty where the program states no level
   std::vector<std::string> states;       // real ones
   std::vector<std::string> tests;        // by number, from 1 on (sim/program/decision_margin.h)
+  std::vector<sim::AdditionSite> additions;
 };
 ColumnNames ColumnNamesOf(const sim::NumericalProgram& program);
 

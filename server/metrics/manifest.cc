@@ -395,7 +395,8 @@ void AddNumbers(std::vector<Family>& all) {
   all.push_back({"simgrad_underflows_total",
                  kCounter,
                  kServer,
-                 "Casts and state stores that became zero or subnormal.",
+                 "Casts that became zero or subnormal; states, and cotangents of states, that are "
+                 "subnormal behind a step.",
                  {"role"},
                  Product({kRoles}),
                  {}});
@@ -403,6 +404,21 @@ void AddNumbers(std::vector<Family>& all) {
                  kCounter,
                  kServer,
                  "Casts and state stores that became infinite or the largest value.",
+                 {"role"},
+                 Product({kRoles}),
+                 {}});
+  all.push_back({"simgrad_absorbed_total",
+                 kCounter,
+                 kServer,
+                 "Additions into states, at sampled steps, whose sum as it is stored is one of its "
+                 "operands although the other is not zero.",
+                 {"role"},
+                 Product({kRoles}),
+                 {}});
+  all.push_back({"simgrad_additions_total",
+                 kCounter,
+                 kServer,
+                 "Additions into states, at sampled steps, of finite operands that are not zero.",
                  {"role"},
                  Product({kRoles}),
                  {}});

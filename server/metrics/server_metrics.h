@@ -64,7 +64,7 @@ class ServerMetrics {
   // Of a caller that the operator wrote down, or of all others.
   CallerMetrics& caller(const std::string& name);
 
-  // Sites, underflows and overflows of one chunk of steps.
+  // Sites, underflows, overflows and additions of one chunk of steps.
   void RecordForward(const sim::StepDiagnostics& diagnostics, const SiteHandles& sites);
   // As they are done, so that work that is cancelled or fails counts too.
   void RecordSteps(Direction direction, int64_t instance_steps);
@@ -108,6 +108,7 @@ class ServerMetrics {
   std::map<std::string, CallerMetrics> callers_;
   std::array<GuardedCounter, 3> steps_;  // [Direction]
   std::array<GuardedCounter, precision::kRoleCount> underflows_, overflows_;
+  std::array<GuardedCounter, precision::kRoleCount> absorbed_, additions_;
   std::array<std::array<std::array<GuardedCounter, precision::kRoleCount>, 2>, 3> nonfinite_;
   std::array<std::array<GuardedCounter, 2>, 3> nonfinite_instances_;  // [phase][stopped]
   std::array<GuardedHistogram, 3> nonfinite_first_step_;

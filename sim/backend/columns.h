@@ -56,6 +56,11 @@ struct BackwardColumn {
   uint32_t exponents[kExponentBucketCount];
 };
 
+// AdditionCounts of one site.
+struct AdditionColumn {
+  unsigned long long additions, absorbed;
+};
+
 struct RangeColumn {
   unsigned long long underflows[kRoles], overflows[kRoles];
   unsigned long long health_changes;  // of instances, in a counted forward run

@@ -152,6 +152,7 @@ class Cutter {
       case Code::kLook:
       case Code::kRange:
       case Code::kStored:
+      case Code::kAbsorbed:
       case Code::kCommit:
       case Code::kTest:
       case Code::kRun:

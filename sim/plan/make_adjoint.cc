@@ -125,7 +125,10 @@ void RegionMaker::Leaves(const Slot& slot) {
   EachElement(slot.cotangent.shape, {slot.cotangent, slot.mask},
               [&](const Read& read, const Place&) {
                 const Register cotangent = read(0);
-                Emit({.code = Code::kTake, .operands = {cotangent, read(1)}});
+                Emit({.code = Code::kTake,
+                      .operands = {cotangent, read(1)},
+                      .format = numerical_.policy[Role::kAdjoint].format,
+                      .role = Role::kAdjoint});
               });
 }
 

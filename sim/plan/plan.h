@@ -86,6 +86,8 @@ enum class Code : uint8_t {
   kLook,      // operands[0], a real, is looked at; operands[1], if there is one, says where
   kRange,     // operands[0] became operands[1] in `format`, for `role`, `number` times; [2]: where
   kStored,    // operands[0], a state in `format`, is stored: its ranges
+  kAbsorbed,  // operands[0] + operands[1] is stored as operands[2]: whether that is one of them, for
+              // `site` of the additions, `number` times; at sampled steps alone
   kCommit,    // body, but for an instance that the policy stops at this step
   kTest,      // a test of `site` ([lhs, rhs, whether it ended the run], extra magnitude, where);
               // of a predicate [3] is the number of the deciding test, an i32
@@ -186,6 +188,7 @@ struct Plan {
   std::vector<std::pair<PermutationKey, int64_t>> permutations;
   std::vector<RecordedSite> terminations;
   std::vector<RecordedSite> events;
+  std::vector<precision::Role> additions;  // by site of additions (sim/program/additions.h)
   int64_t EventElements() const;
   Function start;   // fields z[0] of the states sent; without statements: copies
   Function step;    // z[t] to z[t + 1], exports, cost

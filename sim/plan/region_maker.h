@@ -15,6 +15,7 @@
 #include "sim/op/lowering.h"
 #include "sim/plan/plan.h"
 #include "sim/plan/tape_plan.h"
+#include "sim/program/additions.h"
 #include "sim/program/compared_scale.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/numerical_program.h"
@@ -72,6 +73,8 @@ class RegionMaker {
   enum class Seen : uint8_t { kNonFinite, kNan };
   void Look(const View& view, ValueId where, Seen seen = Seen::kNonFinite);
   void Stored(const View& state, Format format);  // the ranges of what was stored
+  // From now on these additions are counted; they outlive the maker.
+  void CountAdditions(const Additions* additions) { additions_ = additions; }
   void Commit(const std::function<void()>& body);
   Register One(const View& view);  // of a value of one element
   void StoreOne(const View& to, Register value);
@@ -146,6 +149,8 @@ class RegionMaker {
   void ChangeFormat(const Op& op);
   void AdjointOperation(const Op& op);
   void Elementwise(const Op& op);
+  void Absorbed(const Op& op, const Addition& addition, std::vector<Register> operands,
+                Register sum);
   void Literal(const Op& op);
   void Cast(const Op& op);
   void Round(const Op& op, const View& x, Format from, const Value& to);
@@ -299,6 +304,7 @@ class RegionMaker {
   std::vector<const Region*> regions_;  // being written, outermost first
   std::vector<bool> behind_;            // by value: whether a predicate hangs on it
   DecidingTests tests_;
+  const Additions* additions_ = nullptr;    // null: none is counted
   const Region* made_by_region_ = nullptr;  // what made_by_ belongs to
   std::map<ValueId, const Op*> made_by_;
   std::vector<Radius> radii_;         // by value

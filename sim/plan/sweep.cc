@@ -57,6 +57,7 @@ class Sweeper {
       case Code::kLook:
       case Code::kRange:
       case Code::kStored:
+      case Code::kAbsorbed:
       case Code::kCommit:
       case Code::kTest:
       case Code::kRun:

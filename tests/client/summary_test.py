@@ -3,7 +3,8 @@
 import numpy as np
 
 from simgrad import results
-from simgrad.diagnostics import BirthCertificate, EventTrace, TerminationTrace
+from simgrad.diagnostics import Absorption, AdditionSite, BirthCertificate, EventTrace
+from simgrad.diagnostics import TerminationTrace
 
 F32 = results.RoleSetting("f32", "ieee", "pairwise", "f32", "native", "bitwise")
 BF16 = results.RoleSetting("bf16", "ieee", "sequential", "f32", "emulated", "bitwise")
@@ -137,3 +138,13 @@ def test_an_event_tells_how_often_and_when_it_held():
     event.count[:] = 0
     event.margin_ulps[:] = np.inf
     assert repr(event) == "floor [membership]: 0 of 6 checks true; 2 changes"
+
+
+def test_absorption_tells_the_states_that_stand_still():
+    still = Absorption("x", [AdditionSite("dynamics", "w.py:3", 6, 6), AdditionSite("solver", "", 2, 0)])
+    moves = Absorption("v", [AdditionSite("dynamics", "w.py:4", 8, 0)])
+    assert (still.additions, still.absorbed, still.share) == (8, 6, 0.75)
+    assert repr(still) == "x in 75% of 8 additions"
+    assert Absorption("none").share == 0.0
+    lines = repr(gradient(absorption={"x": still, "v": moves})).splitlines()
+    assert "  absorbed    x in 75% of 8 additions" in lines

@@ -99,6 +99,7 @@ def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), test
         types.SimpleNamespace(
             instances=3,
             events={},
+            absorption={},
             sites={
                 "solve": loop(
                     iterations_min=[it[0], 9],
@@ -150,6 +151,20 @@ def test_what_has_no_size_is_not_given_one():
     ):
         pair.gradients = {"k": GradientDifference(largest, relative, (), (3, 3), (0, 0), ("", ""))}
         assert sentences(pair)[0].text == f"f16 takes the path of f32 in 3 of 3 instances, and {told}."
+
+
+def test_a_state_that_stands_still_is_told_where_the_reference_moves():
+    pair = zeroed(step=(-1, -1, -1))
+    shares = ({"x": 0.0, "y": 0.9, "v": 0.2}, {"x": 0.875, "y": 0.9, "v": 0.4})
+    for result, absorbed in zip((pair.reference_result, pair.other_result), shares):
+        result.absorption = {name: types.SimpleNamespace(share=share) for name, share in absorbed.items()}
+    said = [s for s in sentences(pair) if "absorbed" in s.facts]
+    assert [s.text for s in said] == [
+        "In f16 0.875 of the additions into `x` are absorbed, so that it stands still where its derivative says that "
+        "it moves (0 in f32)."
+    ]
+    assert not unbacked(said[0])
+    assert pair.absorption["v"] == (0.2, 0.4)
 
 
 def test_a_number_that_is_no_fact_is_seen():

@@ -22,6 +22,8 @@ from simgrad.controllers import Controller, controller
 from simgrad.credentials import tls
 from simgrad.diagnostics import (
     REASONS,
+    Absorption,
+    AdditionSite,
     BackwardTrace,
     BirthCertificate,
     EventTrace,
@@ -83,6 +85,8 @@ from simgrad import worlds  # noqa: E402  built on all of the above
 
 __all__ = [
     "LossScaleState",
+    "Absorption",
+    "AdditionSite",
     "BackwardTrace",
     "BirthCertificate",
     "Bits",

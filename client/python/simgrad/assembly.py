@@ -184,6 +184,7 @@ class Assembly:
             events=trace.events,
             states_range=trace.states_range,
             ranges=trace.ranges,
+            absorption=trace.absorption,
             program=results.Program.of(header.program, text=self._text(list(wrt))),
             device=header.device,
             server_version=header.server_version,

@@ -162,6 +162,7 @@ def _with_rollout(gradient: results.Gradient, rollout: results.Rollout) -> resul
         events=rollout.events,
         states_range=rollout.states_range,
         ranges=rollout.ranges,
+        absorption=rollout.absorption,
         path=rollout.path,
         forced=rollout.forced,
     )

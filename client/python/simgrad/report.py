@@ -77,6 +77,10 @@ def result_dict(result: Rollout) -> dict[str, Any]:
         "trajectory": result.trajectory,
         "states_range": {name: dict(vars(r)) for name, r in result.states_range.items()},
         "ranges": _ranges(result.ranges),
+        "absorption": {
+            state: [dict(vars(site)) for site in absorption.sites]
+            for state, absorption in result.absorption.items()
+        },
         "sites": {},
         "events": {},
         "certificates": [str(c) for c in result.certificates],

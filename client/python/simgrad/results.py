@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 import numpy as np
 
 from simgrad import errors, summary
-from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
-from simgrad.diagnostics import TerminationTrace
+from simgrad.diagnostics import Absorption, BackwardTrace, BirthCertificate, EventTrace, RangeCounts
+from simgrad.diagnostics import StateRange, TerminationTrace
 from simgrad.path import Forced, Path
 from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
@@ -186,7 +186,7 @@ class Rollout:
       value: sum of weight * value over the instances, or None without an objective. values: [N]
         f64.
       sites, events: TerminationTrace and EventTrace by site. states_range, ranges: by state, by
-        role.
+        role. absorption: by state, how many of the additions that it is stored from did nothing.
       program: what ran. device, server_version, request_id: where. seconds: wall time by phase.
       tries: how often the call was tried until it gave this; more than 1: it was repeated.
       path: the decisions of a run with path=True, else None.
@@ -218,6 +218,7 @@ class Rollout:
     halted: list[Halted] = field(default_factory=list)
     path: Path | None = None
     forced: dict[str, Forced] = field(default_factory=dict)
+    absorption: dict[str, Absorption] = field(default_factory=dict)
     kept: KeptRun | None = None
 
     def __repr__(self) -> str:

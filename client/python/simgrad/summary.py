@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping
 import numpy as np
 
 if TYPE_CHECKING:
-    from simgrad.diagnostics import EventTrace, TerminationTrace
+    from simgrad.diagnostics import Absorption, EventTrace, TerminationTrace
     from simgrad.hessian import HessianVector
     from simgrad.results import Gradient, Program, ResolvedPolicy, Rollout
 
@@ -91,6 +91,13 @@ def of_event(trace: "EventTrace") -> str:
     return f"{trace.site}{kind}{_line(trace)}: {held}{changes}{_closest(trace)}"
 
 
+def of_absorption(absorption: "Absorption") -> str:
+    """Which share of the additions into a state did nothing."""
+    return (
+        f"{absorption.state} in {absorption.share:.0%} of {_count(absorption.additions, 'addition')}"
+    )
+
+
 def of_policy(policy: "ResolvedPolicy") -> str:
     """Roles that run alike share a row."""
     alike: dict[Any, list[str]] = {}
@@ -126,6 +133,7 @@ def of_rollout(result: "Rollout", title: str = "Rollout") -> str:
     lines += _row("trajectory", _shapes(result.trajectory))
     lines += _row("sites", result.sites)
     lines += _row("events", result.events)
+    lines += _row("absorbed", [repr(a) for a in result.absorption.values() if a.absorbed])
     if result.certificates:
         lines += _row("born", [str(result.certificates[0])])
     return "\n".join(lines)

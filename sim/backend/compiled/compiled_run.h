@@ -89,6 +89,7 @@ class CompiledRun : public Run {
     std::vector<EventColumn> events;
     std::vector<MarginWatch> termination_watches, event_watches;  // as the columns
     RangeColumn ranges{};
+    std::vector<AdditionColumn> additions;  // by site
     StepDiagnostics sampled;
     // Of the adjoint.
     std::vector<int64_t> tape_bytes;  // by step of the chunk
@@ -174,8 +175,9 @@ class CompiledRun : public Run {
   std::vector<InstanceHealth> health_;
   std::shared_ptr<const Kernel> adjoint_;
   double seed_ = 1.0;
-  std::vector<Reversed> reversed_;              // by group
-  std::vector<int64_t> tape_bytes_;             // by step: of the group that needs most
+  RangeCounts started_;              // of what enters at z[T]; told with the steps before it
+  std::vector<Reversed> reversed_;   // by group
+  std::vector<int64_t> tape_bytes_;  // by step: of the group that needs most
   std::vector<std::vector<double>> gradients_;  // by input
   std::vector<std::vector<uint8_t>> connected_;
 };

@@ -589,7 +589,7 @@ class FunctionWriter {
     return llvm::BasicBlock::Create(context_, name, made_);
   }
 
-  void Each(const Statement& s) {
+  void EachOf(const Statement& s) {
     Value* const extent = s.operands.empty() ? b_.getInt64(static_cast<uint64_t>(s.number))
                                              : At(s.operands[0]).parts[0];
     const bool asks = IsLong(s);
@@ -691,7 +691,7 @@ class FunctionWriter {
   static bool IsArithmetic(const std::vector<Statement>& statements) {
     return std::all_of(statements.begin(), statements.end(), [](const Statement& s) {
       return s.code == Code::kCall || s.code == Code::kLoad || s.code == Code::kStore ||
-             s.code == Code::kConstant;
+             s.code == Code::kConstant || s.code == Code::kAbsorbed;
     });
   }
 
@@ -975,13 +975,76 @@ class FunctionWriter {
     told.mask = mask_;
     const Carrier of = CarrierOf(s.operands[0]);
     const Carrier of_extra = s.extra == plan::kNoRegister ? of : CarrierOf(s.extra);
-    if (s.code == Code::kTake) records_.Take(told);
+    if (s.code == Code::kTake) records_.Take(s, told);
     if (s.code == Code::kLook) records_.Look(told);
     if (s.code == Code::kTest || s.code == Code::kRun || s.code == Code::kDecide) {
       records_.Decision(s, of, of_extra, told);
     }
     if (s.code == Code::kRange) records_.Range(s, of, told);
     if (s.code == Code::kStored) records_.Stored(s, told);
+    if (s.code == Code::kAbsorbed) records_.Absorbed(s, told);
+  }
+
+  // ---- additions ----
+  // Steps that are sampled are rare. A loop over elements is written twice, so that the one of other
+  // steps counts nothing; elsewhere each addition asks.
+  enum class Counting : uint8_t { kAsks, kCounts, kSkips };
+
+  void Absorbed(const Statement& s) {
+    if (counting_ == Counting::kSkips || !options_.ranges) return;
+    if (counting_ == Counting::kCounts) return Record(s);
+    WhereSampled([&] { Record(s); }, [] {});
+  }
+
+  void WhereSampled(const std::function<void()>& body, const std::function<void()>& otherwise) {
+    auto* const sampled = NewBlock("sampled");
+    auto* const usual = NewBlock("usual");
+    auto* const after = NewBlock("after");
+    auto* const rare = llvm::MDBuilder(context_).createBranchWeights(1, 1 << 16);
+    b_.CreateCondBr(records_.IsSampled(), sampled, usual, rare);
+    b_.SetInsertPoint(sampled);
+    body();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(usual);
+    otherwise();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
+  }
+
+  static bool CountsWithin(const std::vector<Statement>& statements) {
+    return std::any_of(statements.begin(), statements.end(), [](const Statement& s) {
+      return s.code == Code::kAbsorbed || CountsWithin(s.body);
+    });
+  }
+
+  // Whether it may be written twice: it leaves nothing but what it stores, and is short.
+  static bool IsShort(const std::vector<Statement>& statements, int64_t& left) {
+    left -= static_cast<int64_t>(statements.size());
+    return left >= 0 && std::all_of(statements.begin(), statements.end(), [&](const Statement& s) {
+             const bool is_number = s.code == Code::kNumber || s.code == Code::kInteger ||
+                                    s.code == Code::kConstant || s.code == Code::kTime;
+             const bool is_work = s.code == Code::kCall || s.code == Code::kDeclare ||
+                                  s.code == Code::kLoad || s.code == Code::kStore;
+             const bool is_record = s.code == Code::kLook || s.code == Code::kRange ||
+                                    s.code == Code::kStored || s.code == Code::kAbsorbed;
+             return is_number || is_work || is_record ||
+                    (s.code == Code::kEach && IsShort(s.body, left));
+           });
+  }
+
+  void Each(const Statement& s) {
+    constexpr int64_t kTwice = 100;
+    int64_t left = kTwice;
+    if (counting_ != Counting::kAsks || !options_.ranges || !CountsWithin(s.body) ||
+        !IsShort(s.body, left)) {
+      return EachOf(s);
+    }
+    const auto as = [&](Counting counting) {
+      counting_ = counting;
+      EachOf(s);
+    };
+    WhereSampled([&] { as(Counting::kCounts); }, [&] { as(Counting::kSkips); });
+    counting_ = Counting::kAsks;
   }
 
   void Steps(StepOrder order, const std::function<void(Value* column)>& step) {
@@ -1137,6 +1200,8 @@ class FunctionWriter {
         return Recall(s);
       case Code::kSeed:
         return Seed(s);
+      case Code::kAbsorbed:
+        return Absorbed(s);
       case Code::kTake:
       case Code::kLook:
       case Code::kRange:
@@ -1175,6 +1240,7 @@ class FunctionWriter {
   llvm::BasicBlock* exit_ = nullptr;
   std::vector<llvm::Metadata*> loops_;  // over elements, outermost first: their access groups
   Value* tape_ = nullptr;               // its memory, in a loop that pushes nothing
+  Counting counting_ = Counting::kAsks;
   RecordWriter records_;
 };
 

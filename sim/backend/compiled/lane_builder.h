@@ -36,6 +36,7 @@ enum Member : unsigned {
   kTerminations,
   kEvents,
   kRanges,
+  kAdditions,
   kLastEvents,
   kFirstEvents,
   kTellTested,

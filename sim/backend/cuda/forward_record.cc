@@ -5,6 +5,7 @@
 
 #include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/numbers.h"
+#include "sim/program/additions.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -40,6 +41,7 @@ ForwardRecord::ForwardRecord(Device& device, Stream& stream, Stream& copies, con
   terminations_ = CountOf(batch.program->sites, SiteKind::kTermination);
   events_ = CountOf(batch.program->sites, SiteKind::kEvent);
   real_states_ = RealStates(p);
+  additions_ = AdditionsOf(*batch.program).sites.size();
   const std::vector<int32_t> inputs = p.InputsOf(InputKind::kState);
   const auto add = [&](std::vector<Trajectory>& list, const Value& value) {
     Trajectory& trajectory = list.emplace_back();
@@ -99,6 +101,11 @@ absl::Status ForwardRecord::PrepareColumns(int64_t blocks, KernelArgs& args) {
   take(state_, samples, args.state);
   take(ranges_, 1, args.ranges);
   if (status.ok()) status = stream_.Fill(args.ranges, 0, Bytes<RangeColumn>(1));
+  const int64_t additions = static_cast<int64_t>(additions_);
+  take(addition_counts_, additions, args.additions);
+  if (status.ok() && additions > 0) {
+    status = stream_.Fill(args.additions, 0, Bytes<AdditionColumn>(additions));
+  }
   return status;
 }
 

@@ -12,6 +12,7 @@
 
 namespace simgrad::sim::cuda {
 
+using sim::AdditionColumn;
 using sim::BackwardColumn;
 using sim::EventColumn;
 using sim::ExtremeMargin;
@@ -72,6 +73,7 @@ struct KernelArgs {
   int64_t samples;                     // sampled steps of the chunk
   int64_t blocks;                      // of the launch that wrote the partials, for simgrad_merge
   RangeColumn* ranges;                 // one; integer atomics
+  AdditionColumn* additions;           // [sites of additions]; integer atomics
   const InstanceSiteView* instance_site;  // [termination sites]
   void* const* state_trajectory;  // [states]: [count][instances][shape] in the memory type, or null
   void* const* export_trajectory;  // [exports], likewise

@@ -182,6 +182,7 @@ void InstanceRun::Step(int64_t t, const StepSinks& sinks) {
                               {.watch = &watch_,
                                .decisions = sinks.decide ? &decisions_ : nullptr,
                                .ranges = sinks.ranges,
+                               .additions = sinks.additions,
                                .tape_bytes = &bytes});
   const double cost_before = state_.cost;
   if (program_.stage_cost != ValueId::kNone) AddCost(program_.stage_cost, taped->region);

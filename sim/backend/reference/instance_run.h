@@ -25,6 +25,7 @@ struct StepSinks {
   bool decide = false;  // count decisions into `column` and the path
   StepColumn column;
   RangeCounts* ranges = nullptr;
+  std::vector<AdditionCounts>* additions = nullptr;
 };
 
 class InstanceRun {
@@ -76,7 +77,7 @@ class InstanceRun {
   std::vector<Slot> SentStateSlots(const std::vector<std::vector<double>>& sent, int64_t entries,
                                    int64_t entry);
   std::vector<Slot> StepSlots(int64_t t);
-  void NoteCotangents(BackwardStep& step) const;
+  void NoteCotangents(BackwardStep& step, RangeCounts& ranges) const;
   AdjointRunner Reverse(RangeCounts* ranges, int64_t t);
 
   const Batch& batch_;
@@ -92,6 +93,7 @@ class InstanceRun {
   std::vector<GradientSum> gradients_;
   std::optional<InstanceHealth> adjoint_health_;
   double seed_ = 0.0;
+  RangeCounts started_;                  // of what enters at z[T]; told with the steps before it
   std::vector<Slot> cotangents_;         // of the states at the step reached
   std::vector<Slot> export_cotangents_;  // of the last step, from the terminal cost
 };

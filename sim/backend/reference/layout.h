@@ -14,6 +14,7 @@
 #include "sim/backend/reference/decision_radius.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/op/array.h"
+#include "sim/program/additions.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/numerical_program.h"
 
@@ -43,6 +44,8 @@ class Layouts {
   // The operation that produces a result anywhere in the program; used for loops.
   const Op& ProducerOf(ValueId id) const { return *producers_.at(id); }
   const DecidingTests& tests() const { return tests_; }
+  // Null: it is none of AdditionsOf.
+  const Addition* AdditionOf(ValueId id) const { return additions_.Of(id); }
   // Whether a predicate of a loop hangs on it (BehindPredicates).
   bool IsBehindPredicate(ValueId id) const {
     return id != ValueId::kNone && !behind_predicates_.empty() && behind_predicates_[Index(id)];
@@ -56,6 +59,7 @@ class Layouts {
   std::vector<bool> used_inputs_;
   std::vector<bool> behind_predicates_;
   DecidingTests tests_;
+  Additions additions_;
   std::unordered_map<ValueId, const Op*> producers_;
 };
 

@@ -169,6 +169,7 @@ void ReferenceRun::RunSteps(int64_t first, int64_t count, ForwardChunk& chunk) {
       StepSinks sinks;
       sinks.decide = counts;
       sinks.ranges = counts ? &chunk.diagnostics.ranges : nullptr;
+      sinks.additions = counts && samples ? &chunk.diagnostics.additions : nullptr;
       sinks.column = {counts ? &chunk.diagnostics : nullptr,
                       per_instance ? &chunk.instance_sites : nullptr, column, row,
                       instances_.size()};

@@ -18,8 +18,9 @@ struct RunSinks {
   NonFiniteWatch* watch = nullptr;
   DecisionRecorder* decisions = nullptr;
   RangeCounts* ranges = nullptr;
-  int64_t* tape_bytes = nullptr;  // bytes of all values computed
-  bool keep = false;              // keep the frames of every iteration, for the adjoint
+  std::vector<AdditionCounts>* additions = nullptr;  // by site
+  int64_t* tape_bytes = nullptr;                     // bytes of all values computed
+  bool keep = false;  // keep the frames of every iteration, for the adjoint
 };
 
 class RegionRunner {
@@ -36,6 +37,7 @@ class RegionRunner {
   virtual void Execute(const Op& op, Frame& frame);
   // Reports a result and keeps it.
   void Store(const Op& op, Arrays operands, Frame& frame, Array result);
+  void NoteAdditions(const Op& op, Arrays operands, const Array& sum) const;
   const Array* WhereOf(const Op& op, const Frame& frame) const;
   const Program& program() const { return program_.program; }
 

@@ -152,6 +152,11 @@ void Coverage::Add(const Case& made, const Observed& seen) {
       break;
     }
   }
+  const auto& counted = seen.diagnostics.additions;
+  additions += std::any_of(counted.begin(), counted.end(),
+                           [](const AdditionCounts& site) { return site.additions > 0; });
+  absorbed += std::any_of(counted.begin(), counted.end(),
+                          [](const AdditionCounts& site) { return site.absorbed > 0; });
   gradients += made.work.gradient ? 1 : 0;
   const auto& health = seen.result.health;
   nonfinite += std::any_of(health.begin(), health.end(), [](const auto& h) { return !h.ok; });
@@ -205,7 +210,9 @@ std::vector<Coverage::Line> Coverage::Lines() const {
                              {"initial", initial_regions, 50},
                              {"gradients", gradients, 300},
                              {"not finite", nonfinite, 50},
-                             {"stopped", stopped, 20}});
+                             {"stopped", stopped, 20},
+                             {"additions", additions, 100},
+                             {"absorbed", absorbed, 20}});
   return lines;
 }
 

@@ -44,6 +44,8 @@ struct Coverage {
   int gradients = 0;
   int nonfinite = 0;  // some instance is not ok
   int stopped = 0;
+  int additions = 0;  // some addition into a state counted
+  int absorbed = 0;   // some was absorbed
 
   void Add(const Case& made, const Observed& seen);
   std::string Table() const;

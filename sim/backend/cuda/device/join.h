@@ -172,6 +172,13 @@ __device__ inline void Join(RangeColumn& to, int role, const RangeTally& x) {
   }
 }
 
+__device__ inline void Join(AdditionColumn& to, const AdditionTally& x) {
+  if (x.additions != 0) {
+    atomicAdd(&to.additions, static_cast<unsigned long long>(x.additions));
+  }
+  if (x.absorbed != 0) atomicAdd(&to.absorbed, static_cast<unsigned long long>(x.absorbed));
+}
+
 // The columns of one step of one block.
 template <int kTerminations, int kEvents, int kStates>
 struct StepSlot {

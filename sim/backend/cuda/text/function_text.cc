@@ -520,10 +520,16 @@ class Writer {
                    static_cast<int>(s.role), ", ", Reg(s.operands[0]), ");"));
   }
 
+  void Absorbed(const Statement& s) {
+    text_.Line(Cat(Speaking(), "self.CountAddition(", s.site, ", ", Reg(s.operands[0]), ", ",
+                   Reg(s.operands[1]), ", ", Reg(s.operands[2]), ", ", s.number, ");"));
+  }
+
   void Take(const Statement& s) {
     const std::string say = Speaking();
     if (!options_.records) return;
-    text_.Line(Cat(say, "self.Take(", Reg(s.operands[0]), ", ", Reg(s.operands[1]), ");"));
+    text_.Line(Cat(say, "self.Take<", FormatText(s.format), ">(", static_cast<int>(s.role), ", ",
+                   Reg(s.operands[0]), ", ", Reg(s.operands[1]), ");"));
   }
 
   void Test(const Statement& s) {
@@ -617,6 +623,8 @@ class Writer {
         return Range(s);
       case Code::kStored:
         return Stored(s);
+      case Code::kAbsorbed:
+        return Absorbed(s);
       case Code::kTake:
         return Take(s);
       case Code::kTest:

@@ -626,7 +626,8 @@ class ProgramText {
     text.Open(Cat("struct Instance : InstanceBase<", flag(block_), ", ",
                   flag(numerical_.policy.nonfinite == precision::NonFinite::kStop), ", ",
                   flag(to_.tells_instances), ", ", plan_.terminations.size(), ", ",
-                  plan_.events.size(), ", ", RealStates(program_), ">"));
+                  plan_.events.size(), ", ", RealStates(program_), ", ", plan_.additions.size(),
+                  ">"));
     text.Line("using InstanceBase::InstanceBase;");
     text.Line(Cat("static constexpr bool kHasLast = ", flag(HasLast()), ";"));
     Members(text);
