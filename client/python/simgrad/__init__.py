@@ -73,7 +73,7 @@ from simgrad.path import FirstDifference, Forced, Path
 from simgrad.policy import LossScaleState, Policy
 from simgrad.pool import Pool
 from simgrad.request import Cotangents
-from simgrad.results import Gradient, Halted, Program, Rollout
+from simgrad.results import AdjointSolves, Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
 from simgrad.stream import Stream
 from simgrad.why import Comparison, Sensitivity, Tuned
@@ -83,6 +83,7 @@ from simgrad import worlds  # noqa: E402  built on all of the above
 
 __all__ = [
     "LossScaleState",
+    "AdjointSolves",
     "BackwardTrace",
     "BirthCertificate",
     "Bits",
