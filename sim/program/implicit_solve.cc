@@ -276,7 +276,7 @@ class Solver {
 
   // What a turn of gmres carries, in this order. Rows of `basis` are orthonormal, and each is A
   // times its row of `steps`.
-  enum Carried : size_t { kW, kR, kNext, kBasis, kSteps, kAll, kTurn, kChecks, kNorm, kTrueNorm };
+  enum Carried : size_t { kW, kR, kNext, kBasis, kSteps, kTurns, kRows, kChecks, kNorm, kTrueNorm };
 
   int64_t Restart() const {
     const int64_t most = kMostBasis / count_;
@@ -373,8 +373,8 @@ class Solver {
     const ValueId r = Either(checks, seen, Minus(now[kR], Scaled(share, direction)));
     const ValueId norm = Over(kNorm2, r);
     const auto count = [&](int64_t number) { return Number(static_cast<double>(number), kCount); };
-    const ValueId all = Do(kAdd, {now[kAll], count(1)}, kCount);
-    const ValueId turn = Do(kAdd, {now[kTurn], count(1)}, kCount);
+    const ValueId all = Do(kAdd, {now[kTurns], count(1)}, kCount);
+    const ValueId turn = Do(kAdd, {now[kRows], count(1)}, kCount);
     const ValueId is_full = Do(kGe, {turn, count(restart_)}, kTruth);
     const ValueId restarts = Do(kOr, {checks, is_full}, kTruth);
     // The next turn looks at the residual where this one believes to have ended or goes nowhere,
