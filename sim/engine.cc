@@ -15,7 +15,9 @@
 #include "sim/engine/instance_reduction.h"
 #include "sim/engine/kept_run.h"
 #include "sim/engine/reversal_budget.h"
+#include "sim/engine/solves.h"
 #include "sim/engine/stop_latch.h"
+#include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
@@ -349,10 +351,11 @@ void Execution::TakeGradients() {
   TakeAdjointHealth();
   const InstanceWeights weights = Weights(true);
   for (size_t i = 0; i < numerical_.program.inputs.size(); ++i) {
-    if (!numerical_.adjoint_spec->wanted[i]) continue;
+    if (i >= UntoldInputs(numerical_) || !numerical_.adjoint_spec->wanted[i]) continue;
     result_.gradients.push_back(GradientOf(static_cast<int32_t>(i), weights));
   }
   Clip();
+  result_.adjoint_solves = SolvesOf(numerical_, run_);
   result_.unconverged = decided_.UnconvergedOf(numerical_.adjoint_spec->loops);
   if (!result_.values.empty()) {
     result_.value =

@@ -107,6 +107,18 @@ struct Unconverged {
   uint64_t runs = 0;
 };
 
+// The linear systems of an implicit derivative that its adjoint solved in turns: over all instances
+// and steps, and all runs of the loop in them.
+struct AdjointSolves {
+  std::string site;     // "SITE.adjoint"
+  uint64_t solves = 0;  // counts are exact up to 2^24 per instance
+  uint64_t turns = 0;
+  uint64_t most_turns = 0;  // of one solve
+  uint64_t capped = 0;      // solves that ended above their tolerance
+  // The largest at the end of a solve, as it was compared with the tolerance; NaN: one was.
+  double residual = 0;
+};
+
 struct PhaseSeconds {
   double compile = 0;          // preparing the executor for the program
   double compile_adjoint = 0;  // waiting for what it prepared meanwhile for the adjoint
@@ -129,6 +141,7 @@ struct WorkResult {
   int64_t left_out = 0;        // by kFiniteOnly
   std::optional<double> norm;  // before clipping, where the work asks for that
   std::vector<Unconverged> unconverged;
+  std::vector<AdjointSolves> adjoint_solves;
   std::vector<BackwardStep> backward;  // [steps]
   RangeCounts adjoint_ranges;
   std::vector<BirthCertificate> certificates;

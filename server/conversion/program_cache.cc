@@ -54,7 +54,7 @@ std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
   for (const sim::LoopChoice& loop : adjoint->loops) {
     absl::StrAppend(&key, "|", loop.site.size(), ":", loop.site, static_cast<int>(loop.how), ",",
                     loop.last, ",", static_cast<int>(loop.solver), ",", loop.max_iter, ",",
-                    absl::Hex(std::bit_cast<uint64_t>(loop.tol)), ",",
+                    loop.restart, ",", absl::Hex(std::bit_cast<uint64_t>(loop.tol)), ",",
                     absl::Hex(std::bit_cast<uint64_t>(loop.damping)));
   }
   return key;

@@ -178,6 +178,18 @@ std::vector<std::string> UnconvergedWarnings(const sim::WorkResult& result) {
   return warnings;
 }
 
+// Where the solver of an implicit derivative gave up.
+std::vector<std::string> CappedWarnings(const sim::WorkResult& result) {
+  std::vector<std::string> warnings;
+  for (const sim::AdjointSolves& solves : result.adjoint_solves) {
+    if (solves.capped == 0) continue;
+    warnings.push_back(absl::StrCat(solves.capped, " solves at '", solves.site,
+                                    "' ended at their cap above the tolerance; adjoint_solves has "
+                                    "the largest residual"));
+  }
+  return warnings;
+}
+
 }  // namespace
 
 v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkResult& result) {
@@ -238,7 +250,17 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
   out.set_skipped(result.skipped);
   out.set_left_out(result.left_out);
   if (result.norm) out.set_norm(*result.norm);
-  for (auto& warnings : {LossScaleWarnings(work, result), UnconvergedWarnings(result)}) {
+  for (const sim::AdjointSolves& solves : result.adjoint_solves) {
+    v1::AdjointSolves* message = out.add_adjoint_solves();
+    message->set_site(solves.site);
+    message->set_solves(solves.solves);
+    message->set_turns(solves.turns);
+    message->set_most_turns(solves.most_turns);
+    message->set_capped(solves.capped);
+    message->set_residual(solves.residual);
+  }
+  for (auto& warnings :
+       {LossScaleWarnings(work, result), UnconvergedWarnings(result), CappedWarnings(result)}) {
     for (const std::string& warning : warnings) out.add_warnings(warning);
   }
   return out;

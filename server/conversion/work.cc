@@ -136,10 +136,12 @@ sim::LoopChoice LoopChoiceFromProto(const v1::LoopDerivative& message) {
   choice.how = sim::LoopChoice::How::kImplicit;
   choice.solver = implicit.solver() == "lu"          ? sim::LoopChoice::Solver::kLu
                   : implicit.solver() == "iteration" ? sim::LoopChoice::Solver::kIteration
+                  : implicit.solver() == "gmres"     ? sim::LoopChoice::Solver::kGmres
                                                      : sim::LoopChoice::Solver::kDefault;
   choice.tol = implicit.tol() == 0 ? kTol : implicit.tol();
   choice.max_iter = implicit.max_iter() == 0 ? kMaxIter : implicit.max_iter();
   choice.damping = implicit.damping();
+  choice.restart = implicit.restart();
   return choice;
 }
 

@@ -287,6 +287,7 @@ absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::K
   sim::Work& work = prepared.work;
   work = sim::WorkOf(*kept.run);
   work.batch.program = prepared.program->program;
+  work.batch.inputs.resize(lowered.inputs.size());  // nothing is sent for what an adjoint adds
   work.weights.assign(request.weights().begin(), request.weights().end());
   work.gradient = conversion::GradientWorkFromProto(gradient);
   work.chunk_steps = kept.spec->chunk_steps();

@@ -143,9 +143,10 @@ absl::Status CheckLoops(const google::protobuf::RepeatedPtrField<v1::LoopDerivat
       return InvalidField(path, "say truncated or implicit; a loop is unrolled without this");
     }
     const std::string& solver = loops[i].implicit().solver();
-    if (!solver.empty() && solver != "lu" && solver != "iteration") {
-      return InvalidField(path + ".implicit.solver",
-                          absl::StrCat("unknown solver '", solver, "'; one of lu, iteration"));
+    if (!solver.empty() && solver != "lu" && solver != "iteration" && solver != "gmres") {
+      return InvalidField(
+          path + ".implicit.solver",
+          absl::StrCat("unknown solver '", solver, "'; one of lu, iteration, gmres"));
     }
   }
   return absl::OkStatus();

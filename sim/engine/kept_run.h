@@ -42,7 +42,8 @@ struct KeptRun {
 int64_t KeptBytes(const KeptRun& kept, int64_t saved_bytes);
 
 // Work that begins where `kept` ended. The caller adds the gradient and the cotangents, and the
-// program where the adjoint is another one; the inputs stay. Cost: copies the inputs.
+// program where the adjoint is another one, with as many bindings as that has inputs (an adjoint
+// may add some, behind the others, for which nothing is sent). Cost: copies the inputs.
 Work WorkOf(const KeptRun& kept);
 
 // Whether the forward parts of two programs have the same text, so that they compute the same

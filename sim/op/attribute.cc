@@ -80,7 +80,8 @@ std::string LastText(const Program&, const Op& op, const Names&) {
 
 std::string IntoInput(const Program& program, const Op& op, const Names&) {
   const Input& input = program.inputs[static_cast<size_t>(op.attributes.input)];
-  return " into " + std::string(InputKindName(input.kind)) + "." + input.name;
+  const std::string into = " into " + std::string(InputKindName(input.kind)) + "." + input.name;
+  return op.attributes.combine == Combine::kMax ? into + " max" : into;
 }
 
 // " name", where it holds.

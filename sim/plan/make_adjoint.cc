@@ -177,7 +177,9 @@ void RegionMaker::Accumulate(const Op& op) {
     Register x = read(0);
     const Register before = read(1);
     Register added;
-    if (is_same) {
+    if (op.attributes.combine == Combine::kMax) {
+      added = Call(Cat("max_", CarrierName(carrier)), carrier, {before, x});
+    } else if (is_same) {
       added = Call(Cat("add_", name), carrier, {before, x});
     } else {
       Register wide = before;

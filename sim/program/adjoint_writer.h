@@ -93,6 +93,15 @@ class AdjointWriter {
   void SortReads(size_t below = 0);
   // While it is quiet, nothing is accumulated.
   void SetQuiet(bool quiet) { is_quiet_ = quiet; }
+  bool is_quiet() const { return is_quiet_; }
+
+  // Whether solves of implicit derivatives are told of; else Tell is not called.
+  void SetTells(bool tells) { tells_ = tells; }
+  bool tells() const { return tells_; }
+  // Accumulates what a solve at `site` tells (told.h).
+  void Tell(const std::string& site, ValueId counted, ValueId largest);
+  // Hands over the sites told of.
+  std::vector<std::string> TakeTold() { return std::move(told_); }
 
   // A primal operation added behind the one that gives `anchor`, once.
   ValueId Kink(ValueId anchor, Op op, const Type& type);
@@ -141,6 +150,8 @@ class AdjointWriter {
   int64_t reads_ = 0;
   Context context_;
   bool is_quiet_ = false;
+  bool tells_ = false;
+  std::vector<std::string> told_;
 };
 
 }  // namespace simgrad::sim

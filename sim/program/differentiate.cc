@@ -11,6 +11,7 @@
 #include "sim/program/loop_vjp.h"
 #include "sim/program/presence_plan.h"
 #include "sim/program/read_order.h"
+#include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
@@ -78,6 +79,7 @@ class Differentiator {
         order_(plan_, budget),
         reversal_{writer_, captures_, plan_, order_, spec.loops} {
     writer_.SetOrder(&order_);
+    writer_.SetTells(Tells(numerical_.policy));
     for (int32_t index : program_.InputsOf(InputKind::kState)) {
       states_.push_back(program_.inputs[static_cast<size_t>(index)].value);
     }
@@ -114,6 +116,7 @@ class Differentiator {
       JoinInto(carried, entering);
       adjoint.initial = Initial(carried, plan_.Once(initial, carried, nullptr));
     }
+    adjoint.told = writer_.TakeTold();
     numerical_.adjoint_spec = spec_;
     return std::move(numerical_);
   }

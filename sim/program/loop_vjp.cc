@@ -233,9 +233,10 @@ class WhileVjp : LoopVjp {
       // Values that the iteration reads are read in front of the solver's loop.
       r_.order.Add(planned_, w_.Depth() - 1);
       w_.BeginReads(1);
+      const bool was_quiet = w_.is_quiet();
       w_.SetQuiet(true);
       const std::vector<Slot> moved = LastReversed(v, std::vector<Slot>(captures.size()));
-      w_.SetQuiet(false);
+      w_.SetQuiet(was_quiet);
       w_.SortReads(1);
       return Filled(moved);
     };

@@ -22,6 +22,7 @@
 #include "sim/program/print.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
+#include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
@@ -132,6 +133,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p = AssignPrecision(std::move(p), budget);
   p = RemoveUnread(std::move(p), budget);
   p = NumberCasts(std::move(p), budget);
+  p = PlaceTold(std::move(p), budget);
   p = MarkUsedInputs(std::move(p), budget);
   p = Renumber(std::move(p), budget);
   p = MarkInfinities(std::move(p), budget);

@@ -295,6 +295,18 @@ def test_a_row_that_is_not_finite_is_skipped():
     assert found.params["r"].tolist()[:3] == [1.0, 2.0, 3.0]
 
 
+def test_solves_of_an_adjoint_add_and_the_larger_counts():
+    one, two = gradient([]), gradient([])
+    one.result.adjoint_solves.add(
+        site="a.adjoint", solves=2, turns=9, most_turns=5, capped=1, residual=0.5
+    )
+    two.result.adjoint_solves.add(site="a.adjoint", solves=3, turns=9, most_turns=4, residual=0.75)
+    two.result.adjoint_solves.add(site="b.adjoint", solves=1, turns=1, most_turns=1)
+    found = of_two(one, two).adjoint_solves
+    assert found["a.adjoint"] == sg.AdjointSolves(5, 18, 5, 1, 0.75)
+    assert found["b.adjoint"] == sg.AdjointSolves(1, 1, 1, 0, 0.0)
+
+
 def test_counts_of_gradients_add_and_gates_are_named():
     text = " cotangents overflowed f16, the format of role adjoint"
     one = gradient([], connected=0, gate="contact", warnings=[f"3{text}"])

@@ -361,7 +361,7 @@ std::vector<Case> GradientCases() {
          r.mutable_loops(0)->set_truncated(2);
        },
        "loops[0].site"},
-      {"UnknownSolver", [](auto& r) { r.add_loops()->mutable_implicit()->set_solver("gmres"); },
+      {"UnknownSolver", [](auto& r) { r.add_loops()->mutable_implicit()->set_solver("cg"); },
        "loops[0].implicit.solver"},
   };
 }

@@ -75,7 +75,7 @@ from simgrad.path import FirstDifference, Forced, Path
 from simgrad.policy import LossScaleState, Policy
 from simgrad.pool import Pool
 from simgrad.request import Cotangents
-from simgrad.results import Gradient, Halted, Program, Rollout
+from simgrad.results import AdjointSolves, Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
 from simgrad.stream import Stream
 from simgrad.why import Comparison, Sensitivity, Tuned
@@ -87,6 +87,7 @@ __all__ = [
     "LossScaleState",
     "Absorption",
     "AdditionSite",
+    "AdjointSolves",
     "BackwardTrace",
     "BirthCertificate",
     "Bits",

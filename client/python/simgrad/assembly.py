@@ -209,6 +209,10 @@ class Assembly:
             skipped=message.skipped,
             left_out=message.left_out,
             warnings=list(message.warnings),
+            adjoint_solves={
+                s.site: results.AdjointSolves(s.solves, s.turns, s.most_turns, s.capped, s.residual)
+                for s in message.adjoint_solves
+            },
             norm=message.norm if message.HasField("norm") else None,
             backward=diagnostics.backward_trace(self._backward) if self._backward else None,
             reused=message.reused,

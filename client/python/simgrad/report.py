@@ -122,6 +122,7 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             zero_share=result.zero_share,
             magnitudes=result.magnitudes,
             warnings=result.warnings,
+            adjoint_solves={site: dataclasses.asdict(s) for site, s in result.adjoint_solves.items()},
             loss_scale=result.loss_scale,
             skipped=result.skipped,
             left_out=result.left_out,

@@ -282,6 +282,24 @@ class TreeNode:
     value: np.ndarray
 
 
+@dataclass(frozen=True)
+class AdjointSolves:
+    """The linear systems of an implicit derivative, over all instances and steps.
+
+    Attributes:
+      solves, turns: how many there were, and their turns together.
+      most_turns: of one solve.
+      capped: solves that ended at `max_iter` above `tol`.
+      residual: the largest at the end of a solve, as it was compared with `tol`; NaN where one was.
+    """
+
+    solves: int
+    turns: int
+    most_turns: int
+    capped: int
+    residual: float
+
+
 @dataclass(repr=False)
 class Gradient(Rollout):
     """A finished gradient: the rollout, and
@@ -301,8 +319,11 @@ class Gradient(Rollout):
       skipped: a scaled gradient was not finite. left_out: instances left out by
         reduction="finite_only".
       tree: with return_tree=True, of each shared input its TreeNodes, ascending by id.
-      warnings: in words, what the loss scale takes beyond the format of role adjoint, and runs of
-        loops that did not converge although their derivative is Implicit.
+      warnings: in words, what the loss scale takes beyond the format of role adjoint, runs of loops
+        that did not converge although their derivative is Implicit, and solves of such a derivative
+        that ended at their cap.
+      adjoint_solves: by "SITE.adjoint", how those solves ended where they are by iteration or gmres.
+        Empty where role gradient is narrower than f32.
       norm: with clip_norm, the norm before clipping; where it is not finite nothing was clipped.
         Else None.
       backward: BackwardTrace, or None with diagnostics="off".
@@ -323,6 +344,7 @@ class Gradient(Rollout):
     left_out: int = 0
     tree: dict[str, list[TreeNode]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    adjoint_solves: dict[str, AdjointSolves] = field(default_factory=dict)
     norm: float | None = None
     backward: BackwardTrace | None = None
     reused: bool = False

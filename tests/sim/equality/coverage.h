@@ -38,6 +38,8 @@ struct Coverage {
   int vjp_loops = 0;  // the vjp of some call has a loop or a branch
   int truncated = 0;  // some loop is differentiated by its last iterations
   int fixed_points = 0;
+  int by_gmres = 0;
+  int told = 0;   // cases whose adjoint told of a solve
   int halts = 0;  // some halt ended some instance
   int stacks = 0;
   int reversed_scans = 0;

@@ -195,10 +195,13 @@ std::vector<LoopChoice> RandomChoices(Random& random, const Program& world) {
     choice.last = random.Integer(1, 4);
     if (random.Chance(0.5)) continue;
     choice.how = LoopChoice::How::kImplicit;
-    choice.solver = static_cast<LoopChoice::Solver>(random.Integer(0, 2));
+    choice.solver = static_cast<LoopChoice::Solver>(random.Integer(0, 3));
     choice.tol = random.Chance(0.5) ? 1e-2 : 1e-6;
     choice.max_iter = random.Integer(1, 6);
     choice.damping = random.Chance(0.5) ? 0.0 : 2.0;
+    if (choice.solver != LoopChoice::Solver::kGmres) continue;
+    choice.max_iter += 1;
+    choice.restart = random.Integer(0, 4);
   }
   return choices;
 }

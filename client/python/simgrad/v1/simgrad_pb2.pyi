@@ -30,6 +30,22 @@ PROGRAM_DETAIL_FINGERPRINT: ProgramDetail
 PROGRAM_DETAIL_TEXT: ProgramDetail
 PROGRAM_DETAIL_UNSPECIFIED: ProgramDetail
 
+class AdjointSolves(_message.Message):
+    __slots__ = ["capped", "most_turns", "residual", "site", "solves", "turns"]
+    CAPPED_FIELD_NUMBER: _ClassVar[int]
+    MOST_TURNS_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    SOLVES_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    capped: int
+    most_turns: int
+    residual: float
+    site: str
+    solves: int
+    turns: int
+    def __init__(self, site: _Optional[str] = ..., solves: _Optional[int] = ..., turns: _Optional[int] = ..., most_turns: _Optional[int] = ..., capped: _Optional[int] = ..., residual: _Optional[float] = ...) -> None: ...
+
 class ConfigSchema(_message.Message):
     __slots__ = ["default_value", "description", "name", "type", "words"]
     DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -220,7 +236,8 @@ class GradientResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[GradientPart, _Mapping]]] = ...) -> None: ...
 
 class GradientResult(_message.Message):
-    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "norm", "reused", "rollout", "skipped", "warnings"]
+    __slots__ = ["adjoint_solves", "gradients", "left_out", "loss_scale", "loss_scale_state", "norm", "reused", "rollout", "skipped", "warnings"]
+    ADJOINT_SOLVES_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +247,7 @@ class GradientResult(_message.Message):
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    adjoint_solves: _containers.RepeatedCompositeFieldContainer[AdjointSolves]
     gradients: _containers.RepeatedCompositeFieldContainer[InputGradient]
     left_out: int
     loss_scale: float
@@ -239,19 +257,21 @@ class GradientResult(_message.Message):
     rollout: RolloutResult
     skipped: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ..., norm: _Optional[float] = ...) -> None: ...
+    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ..., norm: _Optional[float] = ..., adjoint_solves: _Optional[_Iterable[_Union[AdjointSolves, _Mapping]]] = ...) -> None: ...
 
 class ImplicitDerivative(_message.Message):
-    __slots__ = ["damping", "max_iter", "solver", "tol"]
+    __slots__ = ["damping", "max_iter", "restart", "solver", "tol"]
     DAMPING_FIELD_NUMBER: _ClassVar[int]
     MAX_ITER_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
     SOLVER_FIELD_NUMBER: _ClassVar[int]
     TOL_FIELD_NUMBER: _ClassVar[int]
     damping: float
     max_iter: int
+    restart: int
     solver: str
     tol: float
-    def __init__(self, solver: _Optional[str] = ..., tol: _Optional[float] = ..., max_iter: _Optional[int] = ..., damping: _Optional[float] = ...) -> None: ...
+    def __init__(self, solver: _Optional[str] = ..., tol: _Optional[float] = ..., max_iter: _Optional[int] = ..., damping: _Optional[float] = ..., restart: _Optional[int] = ...) -> None: ...
 
 class InputGradient(_message.Message):
     __slots__ = ["connected", "gated_by", "gradient", "kind", "largest", "name", "smallest", "tree", "zero"]
