@@ -83,16 +83,52 @@ void Apply(const RoleOverride& change, Role role, RoleSetting& setting) {
   if (change.format) {
     setting.format = *change.format;
     setting.accumulator = DefaultAccumulator(role, *change.format);
+    if (change.is_tf32 || setting.inputs) setting.rounding = CastRounding::kNearestEven;
+    setting.inputs.reset();
+    if (change.is_tf32) setting.inputs = CastRounding::kNearestEven;
   }
   if (change.overflow) setting.overflow = *change.overflow;
   if (change.order) setting.order = *change.order;
   if (change.accumulator) setting.accumulator = *change.accumulator;
-  if (change.rounding) setting.rounding = *change.rounding;
+  if (change.rounding) (setting.inputs ? *setting.inputs : setting.rounding) = *change.rounding;
+  if (change.products) setting.products = *change.products;
 }
 
 // Nothing is cast into these: what is written on a tape and what is added up as a gradient is
 // rounded where it is used.
 bool RoundsByCasts(Role role) { return role != Role::kTape && role != Role::kGradient; }
+
+// tf32 is no format of values: of a state, a comparison, a tape or a gradient it would say nothing.
+bool AllowsTf32(Role role) {
+  return role == Role::kDynamics || role == Role::kSolver || role == Role::kNetwork ||
+         role == Role::kObjective || role == Role::kAdjoint;
+}
+
+std::optional<PolicyError> CheckTf32(Role role, const std::string& field) {
+  if (AllowsTf32(role)) return std::nullopt;
+  return PolicyError{field + ".format",
+                     "tf32 is how matmul reads its operands and no format of values; role '" +
+                         std::string(RoleName(role)) +
+                         "' has f64, f32, bf16 or f16, and dynamics, solver, network, objective "
+                         "and adjoint may have tf32"};
+}
+
+// `where` names the role, or the site and the role.
+std::optional<PolicyError> CheckInputs(const RoleSetting& setting, const std::string& where,
+                                       const std::string& field) {
+  if (setting.inputs != CastRounding::kStochastic) return std::nullopt;
+  return PolicyError{field + ".rounding", "matmul reads tf32 in " + where +
+                                              ", rounded nearest_even, nearest_away or "
+                                              "toward_zero, not stochastic"};
+}
+
+std::optional<PolicyError> CheckProducts(const RoleOverride& change, Role role,
+                                         const std::string& field) {
+  if (!change.products || !change.products->order || RoundsByCasts(role)) return std::nullopt;
+  return PolicyError{field + ".products", "no matmul has role '" + std::string(RoleName(role)) +
+                                              "', so " + TextOf(*change.products) +
+                                              " would change nothing; leave its products out"};
+}
 
 // A rounding that could do nothing is an error: nobody learns otherwise that it did nothing.
 std::optional<PolicyError> CheckRounding(const RoleOverride& change, Role role,
@@ -160,9 +196,15 @@ std::optional<PolicyError> ApplyRoles(const PolicySpec& spec, Policy& policy) {
                                                 " is a storage format; role '" + name +
                                                 "' computes in f64, f32, bf16 or f16"};
     }
+    if (change.is_tf32) {
+      if (auto error = CheckTf32(*role, field)) return error;
+    }
     RoleSetting& setting = policy.roles[static_cast<size_t>(*role)];
     Apply(change, *role, setting);
     if (auto error = CheckRounding(change, *role, setting, field)) return error;
+    if (auto error = CheckProducts(change, *role, field)) return error;
+    const std::string where = "role '" + name + "'";
+    if (auto error = CheckInputs(setting, where, field)) return error;
   }
   return std::nullopt;
 }
@@ -195,6 +237,24 @@ std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
   return std::nullopt;
 }
 
+// A site may set the rounding of roles that have tf32.
+std::optional<PolicyError> CheckInputsAtSites(const Policy& policy) {
+  for (size_t i = 0; i < policy.sites.size(); ++i) {
+    const auto& [site, change] = policy.sites[i];
+    const std::string field = "sites[" + std::to_string(i) + "]";
+    for (int k = 0; k < kRoleCount; ++k) {
+      const Role role = static_cast<Role>(k);
+      RoleSetting setting = policy[role];
+      Apply(change, role, setting);
+      const std::string where = "role '" + std::string(RoleName(role)) + "' at site '" + site + "'";
+      if (auto error = CheckInputs(setting, where, field)) return error;
+    }
+  }
+  return std::nullopt;
+}
+
+constexpr std::string_view kFmaChain = "fma_chain";
+
 }  // namespace
 
 std::string TextOf(const SumOrder& order) {
@@ -215,6 +275,17 @@ std::optional<SumOrder> SumOrderFromText(std::string_view text) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
   return SumOrder(Order::kShuffled, seed);
+}
+
+std::string TextOf(const Products& products) {
+  return products.order ? TextOf(*products.order) : std::string(kFmaChain);
+}
+
+std::optional<Products> ProductsFromText(std::string_view text) {
+  if (text == kFmaChain) return Products{};
+  const std::optional<SumOrder> order = SumOrderFromText(text);
+  if (!order) return std::nullopt;
+  return Products{order};
 }
 
 const std::vector<std::string>& SumOrderNames() {
@@ -278,6 +349,7 @@ std::variant<Policy, PolicyError> Resolve(const PolicySpec& spec) {
   if (auto error = ApplyRoles(spec, policy)) return *error;
   if (auto error = CheckSites(spec)) return *error;
   policy.sites = spec.sites;
+  if (auto error = CheckInputsAtSites(policy)) return *error;
   return policy;
 }
 

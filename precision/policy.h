@@ -55,6 +55,16 @@ std::optional<SumOrder> SumOrderFromText(std::string_view text);
 // As they are written, in the order of the enum.
 const std::vector<std::string>& SumOrderNames();
 
+// How matmul adds its products: in an order, or as a chain of fma where there is none.
+struct Products {
+  std::optional<SumOrder> order;
+  bool operator==(const Products&) const = default;
+};
+
+// "fma_chain", or the text of the order.
+std::string TextOf(const Products& products);
+std::optional<Products> ProductsFromText(std::string_view text);
+
 // How one role, or one site, computes.
 struct RoleSetting {
   Format format = Format::kF32;
@@ -62,6 +72,10 @@ struct RoleSetting {
   SumOrder order = Order::kPairwise;
   Format accumulator = Format::kF32;
   CastRounding rounding = CastRounding::kNearestEven;  // of casts into the role
+  Products products = {};
+  // Set: matmul rounds its operands so to tf32 (precision/tf32.h). The format is f32 then, and casts
+  // into the role round to nearest even.
+  std::optional<CastRounding> inputs = std::nullopt;
   bool operator==(const RoleSetting&) const = default;
 };
 
@@ -71,7 +85,9 @@ struct RoleOverride {
   std::optional<Overflow> overflow;
   std::optional<SumOrder> order;
   std::optional<Format> accumulator;
-  std::optional<CastRounding> rounding;
+  std::optional<CastRounding> rounding;  // in tf32 that of what matmul reads
+  std::optional<Products> products = std::nullopt;
+  bool is_tf32 = false;  // beside format f32
   bool operator==(const RoleOverride&) const = default;
 };
 

@@ -47,11 +47,13 @@ absl::Status CheckSettings(const Overrides& overrides, const std::string& field)
   for (int i = 0; i < overrides.size(); ++i) {
     const v1::RoleSetting& setting = overrides[i].setting();
     if (!setting.format().empty() || !setting.overflow().empty() || !setting.order().empty() ||
-        !setting.accumulator().empty() || !setting.rounding().empty()) {
+        !setting.accumulator().empty() || !setting.rounding().empty() ||
+        !setting.products().empty()) {
       continue;
     }
-    return InvalidField(absl::StrCat(field, "[", i, "].setting"),
-                        "sets nothing; set format, overflow, order, accumulator or rounding");
+    return InvalidField(
+        absl::StrCat(field, "[", i, "].setting"),
+        "sets nothing; set format, overflow, order, accumulator, rounding or products");
   }
   return absl::OkStatus();
 }

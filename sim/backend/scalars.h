@@ -17,6 +17,7 @@
 #include "precision/next_after.h"
 #include "precision/norm.h"
 #include "precision/philox.h"
+#include "precision/tf32.h"
 #include "precision/ulp.h"
 #include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/integers.h"
@@ -255,6 +256,15 @@ CASTS(kBf16, bf16)
 CASTS(kF16, f16)
 CASTS(kE4m3, e4m3)
 CASTS(kE5m2, e5m2)
+
+// What matmul reads as tf32.
+#define TF32(Rounding, rounding)                                         \
+  SCALAR float round_f32_tf32##rounding(float x) {                       \
+    return precision::RoundToTf32<precision::CastRounding::Rounding>(x); \
+  }
+TF32(kNearestEven, )
+TF32(kNearestAway, _nearest_away)
+TF32(kTowardZero, _toward_zero)
 
 // The exact sum of x[0], x[stride], ..., rounded once. Called lane by lane.
 #define EXACT_SUM(T, t, F, s)                                                                  \

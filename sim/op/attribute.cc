@@ -61,6 +61,15 @@ std::string OrderText(const Program& program, const Op& op, const Names&) {
   return HasFormat(program, op) ? " order=" + precision::TextOf(op.attributes.order) : "";
 }
 
+std::string InputsText(const Program&, const Op& op, const Names&) {
+  if (!op.attributes.rounding) return "";
+  return " inputs=tf32 " + std::string(precision::CastRoundingName(*op.attributes.rounding));
+}
+
+std::string ProductsText(const Program&, const Op& op, const Names&) {
+  return op.attributes.ordered ? " products=" + precision::TextOf(op.attributes.order) : "";
+}
+
 std::string AccumulatorText(const Program& program, const Op& op, const Names&) {
   if (!HasFormat(program, op)) return "";
   return " accumulator=" + std::string(precision::Traits(op.attributes.accumulator).name);
@@ -206,6 +215,8 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
      [](const Program&, const Op& op,
         const Names&) { return Flag<&Attributes::error>("error", op); }},
     {"", {}, DrawText},
+    {"", {}, InputsText},
+    {"", {}, ProductsText},
     {"", {}, OrderText},
     {"", {}, AccumulatorText},
     {"", {}, TapedText},

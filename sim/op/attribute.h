@@ -47,6 +47,8 @@ enum class Attribute : uint8_t {
   kError,  // `halt`
   // Filled in by a pass, and in no message.
   kDraw,
+  kInputs,    // `matmul`: how it reads its operands
+  kProducts,  // `matmul`: how it adds them
   kOrder,
   kAccumulator,
   kTaped,

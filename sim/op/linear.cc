@@ -83,6 +83,11 @@ void LoweredChain::Subtract(Number a, Number b) {
   Link(l_.Call("neg_" + name_, carrier_, {Bring(a)}), Bring(b));
 }
 
+Number LoweredChain::Product(Number a, Number b) {
+  const Number x = Bring(a);
+  return l_.Call("mul_" + name_, carrier_, {x, Bring(b)});
+}
+
 Number LoweredChain::Total() {
   const Number sum = l_.Load(sum_);
   if (accumulator_ == from_) return sum;

@@ -88,6 +88,8 @@ class LoweredChain {
   void StartAtZero() { l_.Store(sum_, l_.Integer(carrier_, 0)); }
   void Add(Number a, Number b) { Link(Bring(a), Bring(b)); }
   void Subtract(Number a, Number b);
+  Number Product(Number a, Number b);  // rounded to the accumulator
+  Carrier carrier() const { return carrier_; }
   Number Total();  // in the format of the result
 
  private:

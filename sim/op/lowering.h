@@ -101,8 +101,9 @@ class Lowering {
   // Side by side, over every element of a shape.
   void EachOf(const Shape& shape, const std::function<void(const Places&)>& body);
 
-  // The sum of a line in the order and accumulator of the operation, in the result's format.
-  virtual Number Sum(const Memory& line) = 0;
+  // The sum of a line, numbers of format `of`, in the order and accumulator of the operation and the
+  // result's format.
+  virtual Number Sum(const Memory& line, Format of) = 0;
 
   // One rule computes for another: the first rule of an operand in a region keeps a memory under a
   // name, and later rules of that operand in that region recall it.

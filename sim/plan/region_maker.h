@@ -159,8 +159,8 @@ class RegionMaker {
   void Convert(const Op& op);
   void Merge(const Op& op);
   void Reduction(const Op& op);
-  // Of the numbers of one line: `line` has one axis.
-  Register Sum(const Op& op, const View& line);
+  // Of the numbers of one line, of format `of` (none: integers): `line` has one axis.
+  Register Sum(const Op& op, const View& line, std::optional<Format> of);
   BufferId PermutationTable(const PermutationKey& key);  // of i64
   void Move(Index& index, BufferId permutation, Register counter, int64_t stride);
   Register Pairwise(const std::string& add, View line);

@@ -200,16 +200,29 @@ class Assigner {
     if (!op.regions.empty()) return;
     op.attributes.order = setting.order;
     op.attributes.accumulator = setting.accumulator;
-    if (setting.order.kind == Order::kShuffled) CountPermutation(op);
+    if (op.code == OpCode::kMatmul) {
+      op.attributes.rounding = setting.inputs;
+      op.attributes.ordered = setting.products.order.has_value();
+      if (op.attributes.ordered) op.attributes.order = *setting.products.order;
+    }
+    if (op.attributes.order.kind == Order::kShuffled) CountPermutation(op);
+  }
+
+  // How many numbers the operation sums in its order for one of its results.
+  int64_t LineOf(const Op& op) const {
+    const AttributeSet& attributes = InfoOf(op.code).attributes;
+    if (attributes.Has(Attribute::kProducts) && op.attributes.ordered) {
+      return program_[op.operands[0]].type.shape.back();
+    }
+    if (!attributes.Has(Attribute::kOrder) || !program_.IsReal(op.results[0])) return 0;
+    const int64_t lines = ElementCount(program_[op.results[0]].type.shape);
+    return lines == 0 ? 0 : ElementCount(program_[op.operands[0]].type.shape) / lines;
   }
 
   // Executors hold one permutation for all sums with its key.
   void CountPermutation(const Op& op) {
-    if (!InfoOf(op.code).attributes.Has(Attribute::kOrder)) return;
-    if (!program_.IsReal(op.results[0])) return;
-    const int64_t lines = ElementCount(program_[op.results[0]].type.shape);
-    if (lines == 0) return;
-    const int64_t length = ElementCount(program_[op.operands[0]].type.shape) / lines;
+    const int64_t length = LineOf(op);
+    if (length == 0) return;
     if (permutations_.insert(PermutationKeyOf(op, length)).second) budget_.Permuted(length);
   }
 

@@ -128,17 +128,19 @@ struct Attributes {
   int64_t elements = 0;    // while: 0 per instance, n >= 1 per element of the leading axis
   int32_t carried = 0;     // while, for and their vjp: number of carried values
   int32_t scanned = 0;     // for: number of operands that it takes element by element
-  TestKind kind = TestKind::kFromFlow;   // event, comparisons: what is declared of the test
-  std::optional<Format> format;          // cast: explicit target format
-  std::optional<Overflow> overflow;      // cast: explicit overflow mode, else the role's
-  std::optional<CastRounding> rounding;  // cast: explicit, else the role's
-  bool reverse = false;                  // cumsum, for: from the last element down
-  Bounds bounds = Bounds::kNone;         // gather: clip or fill; scatter: clip or drop
-  Combine combine = Combine::kNone;      // scatter
-  bool upper = false;                    // triangular_solve: the upper triangle
-  bool transposed = false;               // triangular_solve, lu_solve
-  bool unit = false;                     // triangular_solve: ones on the diagonal
-  bool error = false;                    // halt: its instance is one that failed
+  TestKind kind = TestKind::kFromFlow;  // event, comparisons: what is declared of the test
+  std::optional<Format> format;         // cast: explicit target format
+  std::optional<Overflow> overflow;     // cast: explicit overflow mode, else the role's
+  // cast: explicit, else the role's; matmul: of its operands to tf32, none: they stay
+  std::optional<CastRounding> rounding;
+  bool reverse = false;              // cumsum, for: from the last element down
+  Bounds bounds = Bounds::kNone;     // gather: clip or fill; scatter: clip or drop
+  Combine combine = Combine::kNone;  // scatter
+  bool upper = false;                // triangular_solve: the upper triangle
+  bool transposed = false;           // triangular_solve, lu_solve
+  bool unit = false;                 // triangular_solve: ones on the diagonal
+  bool error = false;                // halt: its instance is one that failed
+  bool ordered = false;              // matmul: adds its products in `order`, else by fma
   // Fields of one size stand together: a program holds millions of bytes of these.
   Format accumulator = Format::kF32;  // sum, cumsum: filled in by AssignPrecision, as is `order`
   int32_t draw = 0;                   // uniform, normal, stochastic casts: its number (draws.h)

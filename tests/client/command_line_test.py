@@ -42,6 +42,8 @@ def test_configuration_and_policy_are_those_of_the_client():
         "termination.order=sequential",
         "--site",
         "projection.accumulator=f64",
+        "--site",
+        "projection.products=pairwise",
         "--loss-scale",
         "65536",
         "--nonfinite",
@@ -56,7 +58,7 @@ def test_configuration_and_policy_are_those_of_the_client():
         .nonfinite("stop")
         .role("termination", format="f32")
         .role("termination", order="sequential")
-        .site("projection", accumulator="f64")
+        .site("projection", accumulator="f64", products="pairwise")
         .loss_scale(65536)
     )
     assert command_line._policy(chosen) == expected

@@ -54,6 +54,18 @@ def test_a_policy_groups_the_roles_that_run_alike():
     ]
 
 
+def test_a_policy_tells_how_matrices_are_multiplied_where_it_is_asked_for():
+    network = results.RoleSetting(
+        *("tf32", "ieee", "pairwise", "f32", "emulated", "bitwise", "toward_zero", "exact")
+    )
+    policy = results.ResolvedPolicy("f32", {"state": F32, "network": network}, {}, 1.0, "report")
+    assert repr(policy).splitlines()[1:] == [
+        "  f32         pairwise sums in f32: state",
+        "  tf32        pairwise sums in f32, exact products, rounded toward_zero:",
+        "              network",
+    ]
+
+
 def test_a_gradient_tells_shapes_health_and_what_is_not_connected():
     lines = repr(gradient()).splitlines()
     assert lines[:3] == [

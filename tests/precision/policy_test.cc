@@ -105,6 +105,82 @@ TEST(Policy, RefusesARoundingThatCouldDoNothing) {
   EXPECT_EQ(ErrorField(spec), "");
 }
 
+RoleOverride Tf32(std::optional<CastRounding> rounding = std::nullopt) {
+  RoleOverride change;
+  change.format = Format::kF32;
+  change.is_tf32 = true;
+  change.rounding = rounding;
+  return change;
+}
+
+TEST(Policy, Tf32RoundsWhatMatmulReadsAndNoCast) {
+  PolicySpec spec;
+  spec.preset = "bf16_safe";
+  spec.roles = {{"network", Tf32()}, {"adjoint", Tf32(CastRounding::kTowardZero)}};
+  const Policy policy = Resolved(spec);
+  const RoleSetting& network = policy[Role::kNetwork];
+  EXPECT_EQ(network.format, Format::kF32);
+  EXPECT_EQ(network.accumulator, Format::kF32);
+  EXPECT_EQ(network.inputs, CastRounding::kNearestEven);
+  EXPECT_EQ(policy[Role::kAdjoint].inputs, CastRounding::kTowardZero);
+  EXPECT_EQ(policy[Role::kAdjoint].rounding, CastRounding::kNearestEven);
+  EXPECT_EQ(policy[Role::kDynamics].inputs, std::nullopt);
+}
+
+TEST(Policy, ASiteTakesTf32AwayOrGivesItsRounding) {
+  RoleOverride narrow;
+  narrow.format = Format::kBf16;
+  RoleOverride away;
+  away.rounding = CastRounding::kNearestAway;
+  PolicySpec spec;
+  spec.roles = {{"network", Tf32(CastRounding::kTowardZero)}};
+  spec.sites = {{"narrow", narrow}, {"away", away}, {"tf32", Tf32()}};
+  const Policy policy = Resolved(spec);
+  EXPECT_EQ(policy.At(Role::kNetwork, "narrow").inputs, std::nullopt);
+  EXPECT_EQ(policy.At(Role::kNetwork, "away").inputs, CastRounding::kNearestAway);
+  EXPECT_EQ(policy.At(Role::kNetwork, "away").rounding, CastRounding::kNearestEven);
+  EXPECT_EQ(policy.At(Role::kDynamics, "away").rounding, CastRounding::kNearestAway);
+  EXPECT_EQ(policy.At(Role::kDynamics, "tf32").inputs, CastRounding::kNearestEven);
+}
+
+TEST(Policy, Tf32IsRefusedWhereNothingIsReadAsIt) {
+  PolicySpec spec;
+  for (const char* role : {"state", "termination", "event", "tape", "gradient"}) {
+    spec.roles = {{role, Tf32()}};
+    EXPECT_EQ(ErrorField(spec), "roles[0].format") << role;
+  }
+  spec.roles = {{"solver", Tf32(CastRounding::kStochastic)}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].rounding");
+  RoleOverride stochastic;
+  stochastic.rounding = CastRounding::kStochastic;
+  spec.roles = {{"solver", Tf32()}};
+  spec.sites = {{"other", {}}, {"floor", stochastic}};
+  EXPECT_EQ(ErrorField(spec), "sites[1].rounding");
+}
+
+TEST(Policy, ProductsAreAChainOfFmaWhateverTheOrderOfSums) {
+  RoleOverride ordered;
+  ordered.products = ProductsFromText("shuffled(7)");
+  PolicySpec spec;
+  spec.preset = "bf16_unsafe";
+  spec.roles = {{"network", ordered}};
+  const Policy policy = Resolved(spec);
+  EXPECT_EQ(policy[Role::kSolver].order, Order::kSequential);
+  EXPECT_EQ(TextOf(policy[Role::kSolver].products), "fma_chain");
+  EXPECT_EQ(TextOf(policy[Role::kNetwork].products), "shuffled(7)");
+  EXPECT_EQ(ProductsFromText("shuffled"), std::nullopt);
+  RoleOverride chain;
+  chain.products = ProductsFromText("fma_chain");
+  spec.sites = {{"plain", chain}};
+  EXPECT_EQ(Resolved(spec).At(Role::kNetwork, "plain").products, Products{});
+  for (const char* role : {"tape", "gradient"}) {
+    spec.roles = {{role, ordered}};
+    EXPECT_EQ(ErrorField(spec), "roles[0].products");
+    spec.roles = {{role, chain}};
+    EXPECT_EQ(ErrorField(spec), "");
+  }
+}
+
 TEST(Policy, RefusesWithTheFieldInQuestion) {
   PolicySpec spec;
   spec.preset = "half";

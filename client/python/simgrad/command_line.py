@@ -29,7 +29,7 @@ from simgrad.command_arguments import (
 )
 from simgrad.credentials import tls
 from simgrad.local import server_binary
-from simgrad.policy import Policy
+from simgrad.policy import SETTINGS, Policy
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 
@@ -233,7 +233,7 @@ def _add_world(command: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar=f"{what.upper()}.FIELD=VALUE",
-            help=f"override of a {what}: format, order, overflow, accumulator, rounding (repeatable)",
+            help=f"override of a {what}: {', '.join(SETTINGS)} (repeatable)",
         )
     command.add_argument("--loss-scale", type=float, metavar="X", help="fixed loss scale")
     command.add_argument(
@@ -364,10 +364,9 @@ def _policy(options: argparse.Namespace) -> Policy:
     for option, method in (("role", Policy.role), ("site", Policy.site)):
         for path, value in assignments(option, getattr(options, option)).items():
             name, dot, setting = path.rpartition(".")
-            if not dot or setting not in ("format", "order", "overflow", "accumulator", "rounding"):
+            if not dot or setting not in SETTINGS:
                 raise ValueError(
-                    f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of format, order, "
-                    "overflow, accumulator, rounding"
+                    f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of {', '.join(SETTINGS)}"
                 )
             policy = method(policy, name, **{setting: value})
     return policy if options.loss_scale is None else policy.loss_scale(options.loss_scale)

@@ -325,7 +325,8 @@ class Operations(OperationWriter):
 
     def matmul(self, a: Any, b: Any) -> Expression:
         """The product of matrices [..., m, k] and [..., k, n], with the same axes in
-        front: each number one chain of fma over k in the accumulator of the role."""
+        front: each number one chain of fma over k in the accumulator of the role, or
+        its products in another order where the policy says so."""
         return self._array("matmul", None, a, b)
 
     def cholesky(self, a: Any) -> Expression:

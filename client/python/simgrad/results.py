@@ -34,7 +34,8 @@ class RoleSetting:
     accumulator: str
     execution: str  # native or emulated
     guarantee: str  # bitwise, or device where hardware decides
-    rounding: str = "nearest_even"  # of casts into the role
+    rounding: str = "nearest_even"  # of casts into the role; in tf32 of what matmul reads
+    products: str = "fma_chain"  # how matmul adds its products
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +69,7 @@ class ResolvedPolicy:
                 r.execution,
                 r.guarantee,
                 r.setting.rounding,
+                r.setting.products or "fma_chain",
             )
             for r in message.roles
         }

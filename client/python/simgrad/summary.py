@@ -108,6 +108,10 @@ def of_policy(policy: "ResolvedPolicy") -> str:
         lines[0] += f", loss scale {policy.loss_scale:g}"
     for setting, roles in alike.items():
         sums = f"{setting.order} sums in {setting.accumulator}"
+        if setting.products != "fma_chain":
+            sums += f", {setting.products} products"
+        if setting.rounding != "nearest_even":
+            sums += f", rounded {setting.rounding}"
         lines += _row(setting.format, [f"{sums}: {', '.join(roles)}"])
     lines += _row("sites", [f"{site} {dict(given)}" for site, given in policy.sites.items()])
     return "\n".join(lines)

@@ -66,6 +66,30 @@ precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
   return spec;
 }
 
+// Draws from numbers of its own, so that cases without it stay as they are.
+void ChooseProducts(Random random, precision::PolicySpec& spec) {
+  for (const Role role :
+       {Role::kDynamics, Role::kSolver, Role::kNetwork, Role::kObjective, Role::kAdjoint}) {
+    const std::string name(precision::RoleName(role));
+    auto known = std::find_if(spec.roles.begin(), spec.roles.end(),
+                              [&](const auto& one) { return one.first == name; });
+    if (known == spec.roles.end()) known = spec.roles.insert(known, {name, {}});
+    RoleOverride& change = known->second;
+    if (random.Chance(0.8)) {
+      precision::SumOrder order = static_cast<Order>(random.Integer(0, precision::kOrderCount - 1));
+      if (order.kind == Order::kShuffled) order.seed = random.Bits();
+      change.products = precision::Products{order};
+    }
+    if (random.Chance(0.6)) {
+      change.format = Format::kF32;
+      change.is_tf32 = true;
+      change.rounding = static_cast<CastRounding>(random.Integer(0, 2));
+    }
+  }
+  // One that is stochastic would be refused where a role has tf32.
+  for (auto& [site, change] : spec.sites) change.rounding.reset();
+}
+
 // What numbers a case is fed with.
 struct Feed {
   Random& random;
@@ -280,10 +304,12 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
     const auto maker = makers.find(world_options.focus);
     world_options.focus = maker == makers.end() ? OpCode::kSlice : maker->second;
   }
+  if (options.multiplies) world_options.focus = OpCode::kMatmul;
   absl::StatusOr<RandomWorld> world = MakeRandomWorld(random, world_options);
   if (!world.ok()) return world.status();
   precision::PolicySpec spec = RandomPolicy(random, world->program);
   if (options.smooth) spec = {.preset = "f64"};
+  if (options.multiplies) ChooseProducts(Random(seed ^ 0x9A7217u), spec);
   auto policy = precision::Resolve(spec);
   if (const auto* error = std::get_if<precision::PolicyError>(&policy)) {
     return absl::InvalidArgumentError(absl::StrCat(error->field, ": ", error->message));

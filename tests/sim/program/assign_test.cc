@@ -135,6 +135,35 @@ TEST(AssignPrecision, ASaturatingStateIsClampedThoughItHasItsFormat) {
             "  yield %2\n");
 }
 
+// The line of the one matmul of a world and its policy, without its number.
+std::string MatmulUnder(const precision::Policy& policy) {
+  Builder b("product");
+  const Var a = b.State("a", {2, 3});
+  const Var turned = b.Do(OpCode::kTranspose, {a}, {.dims = {1, 0}});
+  const Var product = b.Do(OpCode::kMatmul, {a, turned});
+  b.SetNext({b.Broadcast(b.Reduce(OpCode::kSum, product), {2, 3}, {})});
+  const std::string text = Assigned(b.program(), policy);
+  const size_t begin = text.find("matmul");
+  return text.substr(begin, text.find("  #", begin) - begin);
+}
+
+TEST(AssignPrecision, MatmulReadsAndAddsAsItsRoleSays) {
+  precision::Policy policy = In("f32", "f32");
+  precision::RoleSetting& dynamics = policy.roles[static_cast<size_t>(Role::kDynamics)];
+  dynamics.order = Order::kReversed;
+  EXPECT_EQ(MatmulUnder(policy), "matmul %0, %1 accumulator=f32");
+  dynamics.products.order = precision::SumOrder(Order::kShuffled, 7);
+  EXPECT_EQ(MatmulUnder(policy), "matmul %0, %1 products=shuffled(7) accumulator=f32");
+  dynamics.products.order = Order::kPairwise;
+  dynamics.inputs = CastRounding::kNearestEven;
+  EXPECT_EQ(MatmulUnder(policy),
+            "matmul %0, %1 inputs=tf32 nearest_even products=pairwise accumulator=f32");
+  policy.roles[static_cast<size_t>(Role::kSolver)] = dynamics;
+  dynamics.products.order.reset();
+  dynamics.inputs = CastRounding::kTowardZero;
+  EXPECT_EQ(MatmulUnder(policy), "matmul %0, %1 inputs=tf32 toward_zero accumulator=f32");
+}
+
 TEST(AssignPrecision, OfASiteThatThePolicyNamesIsThatOfTheSite) {
   precision::PolicySpec spec;
   spec.preset = "f32";

@@ -176,6 +176,26 @@ TEST(Lower, LimitsThePermutationsOfShuffledSumsAndCountsEachOnce) {
   EXPECT_EQ(FieldOf(refused.status()), "policy");
 }
 
+TEST(Lower, APermutationOfProductsHasAsManyNumbersAsEachSumHasProducts) {
+  Builder b("product");
+  const Var x = b.State("x", {3, 10});
+  const Var product = b.Do(OpCode::kMatmul, {x, b.Literal(2.0, {10, 4})});
+  b.SetNext({b.Broadcast(b.Reduce(OpCode::kReduceMax, product), {3, 10}, {})});
+  precision::Policy policy = Preset("f32");
+  policy.roles[static_cast<size_t>(Role::kDynamics)].products.order =
+      precision::SumOrder(Order::kShuffled, 7);
+  const auto lowered = [&](int64_t limit) {
+    LoweredLimits limits;
+    limits.max_permuted = limit;
+    PassBudget budget({}, limits);
+    return Lower(b.program(), policy, "", std::nullopt, &budget).status();
+  };
+  EXPECT_TRUE(lowered(10).ok()) << lowered(10);
+  EXPECT_EQ(FieldOf(lowered(9)), "policy");
+  policy = Shuffled("dynamics", 7);  // of sums alone: there is none
+  EXPECT_TRUE(lowered(9).ok()) << lowered(9);
+}
+
 TEST(Lower, TheForwardFingerprintIsThatOfTheSameForwardPassWithAnyAdjoint) {
   const Program world = Ball();
   const precision::Policy policy = Preset("f16_safe");  // has a loss scale
