@@ -55,6 +55,14 @@ std::optional<SumOrder> SumOrderFromText(std::string_view text);
 // As they are written, in the order of the enum.
 const std::vector<std::string>& SumOrderNames();
 
+// What values of an 8-bit format are divided by before they are rounded (precision/quantize.h).
+enum class Scale : uint8_t {
+  kNone,
+  kAmax,  // a power of two for each value of an instance, by its largest magnitude
+};
+std::string_view ScaleName(Scale scale);
+std::optional<Scale> ScaleFromName(std::string_view name);
+
 // How one role, or one site, computes.
 struct RoleSetting {
   Format format = Format::kF32;
@@ -62,6 +70,10 @@ struct RoleSetting {
   SumOrder order = Order::kPairwise;
   Format accumulator = Format::kF32;
   CastRounding rounding = CastRounding::kNearestEven;  // of casts into the role
+  Scale scale = Scale::kNone;
+  // With a scale, `format` is what remains of the values that enter; the role computes in its
+  // accumulator.
+  Format computes_in() const { return scale == Scale::kNone ? format : accumulator; }
   bool operator==(const RoleSetting&) const = default;
 };
 
@@ -72,6 +84,7 @@ struct RoleOverride {
   std::optional<SumOrder> order;
   std::optional<Format> accumulator;
   std::optional<CastRounding> rounding;
+  std::optional<Scale> scale;
   bool operator==(const RoleOverride&) const = default;
 };
 

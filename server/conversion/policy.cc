@@ -48,6 +48,10 @@ absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& messa
     status = ReadName(message.rounding(), precision::CastRoundingFromName, field + ".rounding",
                       "nearest_even, nearest_away, toward_zero, stochastic", setting.rounding);
   }
+  if (status.ok()) {
+    status = ReadName(message.scale(), precision::ScaleFromName, field + ".scale", "none, amax",
+                      setting.scale);
+  }
   if (!status.ok()) return status;
   return setting;
 }
@@ -72,6 +76,7 @@ void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) 
   if (change.rounding) {
     out.set_rounding(std::string(precision::CastRoundingName(*change.rounding)));
   }
+  if (change.scale) out.set_scale(std::string(precision::ScaleName(*change.scale)));
 }
 
 }  // namespace
@@ -124,9 +129,9 @@ v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy) {
     const precision::RoleSetting& setting = policy[role];
     v1::ResolvedRole* message = out.add_roles();
     message->set_role(std::string(precision::RoleName(role)));
-    WriteOverride(
-        {setting.format, setting.overflow, setting.order, setting.accumulator, setting.rounding},
-        *message->mutable_setting());
+    WriteOverride({setting.format, setting.overflow, setting.order, setting.accumulator,
+                   setting.rounding, setting.scale},
+                  *message->mutable_setting());
     message->set_execution(ExecutionOf(setting.format));
     message->set_guarantee("bitwise");
   }

@@ -47,11 +47,12 @@ absl::Status CheckSettings(const Overrides& overrides, const std::string& field)
   for (int i = 0; i < overrides.size(); ++i) {
     const v1::RoleSetting& setting = overrides[i].setting();
     if (!setting.format().empty() || !setting.overflow().empty() || !setting.order().empty() ||
-        !setting.accumulator().empty() || !setting.rounding().empty()) {
+        !setting.accumulator().empty() || !setting.rounding().empty() || !setting.scale().empty()) {
       continue;
     }
-    return InvalidField(absl::StrCat(field, "[", i, "].setting"),
-                        "sets nothing; set format, overflow, order, accumulator or rounding");
+    return InvalidField(
+        absl::StrCat(field, "[", i, "].setting"),
+        "sets nothing; set format, overflow, order, accumulator, rounding or scale");
   }
   return absl::OkStatus();
 }

@@ -73,6 +73,7 @@ class Policy:
         overflow: str = "",
         accumulator: str = "",
         rounding: str = "",
+        scale: str = "",
     ) -> "Policy":
         """Overrides what the role `name` does; what is left out stays as it was (the preset's, or
         that of an earlier call for this role).
@@ -88,8 +89,12 @@ class Policy:
           rounding: how values that are cast into the role round: nearest_even, nearest_away,
             toward_zero, or stochastic, up with the probability of what is cut off, drawn by the
             request's `seed`. A value that is computed in the role's format already is not cast.
+          scale: of role network in e4m3 or e5m2. none; or amax: what enters the role, and what a
+            product of matrices reads, is rounded to the format under a power of two, each array by
+            its largest magnitude (`simgrad.fake_quantize`), saturating; the role computes in its
+            accumulator. fp8_storage has it.
         """
-        setting = _setting(format, order, overflow, accumulator, rounding)
+        setting = _setting(format, order, overflow, accumulator, rounding, scale)
         return self._with(lambda m: _override(m.roles, "role", name, setting))
 
     def site(
@@ -189,10 +194,15 @@ def policy_message(policy: "Policy | str | None") -> policy_pb2.Policy:
 
 
 def _setting(
-    format: str, order: str, overflow: str, accumulator: str, rounding: str
+    format: str, order: str, overflow: str, accumulator: str, rounding: str, scale: str = ""
 ) -> policy_pb2.RoleSetting:
     return policy_pb2.RoleSetting(
-        format=format, order=order, overflow=overflow, accumulator=accumulator, rounding=rounding
+        format=format,
+        order=order,
+        overflow=overflow,
+        accumulator=accumulator,
+        rounding=rounding,
+        scale=scale,
     )
 
 

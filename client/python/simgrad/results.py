@@ -35,6 +35,7 @@ class RoleSetting:
     execution: str  # native or emulated
     guarantee: str  # bitwise, or device where hardware decides
     rounding: str = "nearest_even"  # of casts into the role
+    scale: str = "none"  # amax: each array by its largest magnitude
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +69,7 @@ class ResolvedPolicy:
                 r.execution,
                 r.guarantee,
                 r.setting.rounding,
+                r.setting.scale or "none",
             )
             for r in message.roles
         }

@@ -101,6 +101,7 @@ def of_policy(policy: "ResolvedPolicy") -> str:
         lines[0] += f", loss scale {policy.loss_scale:g}"
     for setting, roles in alike.items():
         sums = f"{setting.order} sums in {setting.accumulator}"
+        sums += "" if setting.scale == "none" else f", scale {setting.scale}"
         lines += _row(setting.format, [f"{sums}: {', '.join(roles)}"])
     lines += _row("sites", [f"{site} {dict(given)}" for site, given in policy.sites.items()])
     return "\n".join(lines)
