@@ -23,6 +23,7 @@ struct Preset {
   Order order;
   double loss_scale;
   Overflow storage_overflow;  // of network and tape
+  Scale network_scale = Scale::kNone;
 };
 
 constexpr Format kD = Format::kF64;
@@ -40,7 +41,7 @@ constexpr std::array<Preset, 7> kPresets = {{
     {"f16_unsafe", kH, kH, kH, kS, kH, kH, Order::kSequential, 1, kIeee},
     {"bf16_safe", kB, kS, kB, kS, kB, kB, Order::kPairwise, 1, kIeee},
     {"f16_safe", kH, kS, kH, kS, kH, kH, Order::kPairwise, 32768, kIeee},
-    {"fp8_storage", kS, kS, kE, kS, kE, kS, Order::kPairwise, 1, kSat},
+    {"fp8_storage", kS, kS, kE, kS, kE, kS, Order::kPairwise, 1, kSat, Scale::kAmax},
 }};
 
 // adjoint, network, objective and gradient accumulate in at least f32.
@@ -86,7 +87,10 @@ void Apply(const RoleOverride& change, Role role, RoleSetting& setting) {
     if (change.is_tf32 || setting.inputs) setting.rounding = CastRounding::kNearestEven;
     setting.inputs.reset();
     if (change.is_tf32) setting.inputs = CastRounding::kNearestEven;
+    if (IsArithmetic(*change.format)) setting.scale = Scale::kNone;
   }
+  if (change.scale) setting.scale = *change.scale;
+  if (change.scale == Scale::kAmax) setting.overflow = Overflow::kSaturate;
   if (change.overflow) setting.overflow = *change.overflow;
   if (change.order) setting.order = *change.order;
   if (change.accumulator) setting.accumulator = *change.accumulator;
@@ -148,6 +152,32 @@ std::optional<PolicyError> CheckRounding(const RoleOverride& change, Role role,
                          "rounding out"};
 }
 
+// Values under a scale are those of fake_quantize, which saturates and rounds to nearest even.
+std::optional<PolicyError> CheckScale(const RoleOverride& change, Role role,
+                                      const RoleSetting& setting, const std::string& field) {
+  const std::string name(RoleName(role));
+  if (change.scale == Scale::kAmax && role != Role::kNetwork) {
+    return PolicyError{field + ".scale", "role '" + name + "' takes no scale; role 'network' does"};
+  }
+  if (setting.scale == Scale::kNone) return std::nullopt;
+  if (IsArithmetic(setting.format)) {
+    return PolicyError{field + ".scale", "role '" + name + "' is in " +
+                                             std::string(FormatName(setting.format)) +
+                                             ", which needs no scale; e4m3 and e5m2 take one"};
+  }
+  if (setting.overflow == Overflow::kIeee) {
+    return PolicyError{field + ".overflow",
+                       "a role with scale amax saturates; leave overflow out, "
+                       "or set scale to none"};
+  }
+  if (setting.rounding != CastRounding::kNearestEven) {
+    return PolicyError{field + ".rounding", "a role with scale amax rounds to nearest_even, not " +
+                                                std::string(CastRoundingName(setting.rounding)) +
+                                                "; leave rounding out, or set scale to none"};
+  }
+  return std::nullopt;
+}
+
 std::optional<PolicyError> CheckOverride(const RoleOverride& change, const std::string& field) {
   if (change.accumulator && !IsArithmetic(*change.accumulator)) {
     return PolicyError{field + ".accumulator",
@@ -168,8 +198,11 @@ void FillRoles(const Preset& preset, Policy& policy) {
     const Role role = static_cast<Role>(i);
     const Format format = PresetFormat(preset, role);
     const bool storage = role == Role::kTape || role == Role::kNetwork;
-    policy.roles[i] = {format, storage ? preset.storage_overflow : Overflow::kIeee, preset.order,
-                       DefaultAccumulator(role, format), CastRounding::kNearestEven};
+    policy.roles[i] = {.format = format,
+                       .overflow = storage ? preset.storage_overflow : Overflow::kIeee,
+                       .order = preset.order,
+                       .accumulator = DefaultAccumulator(role, format)};
+    if (role == Role::kNetwork) policy.roles[i].scale = preset.network_scale;
   }
 }
 
@@ -201,6 +234,7 @@ std::optional<PolicyError> ApplyRoles(const PolicySpec& spec, Policy& policy) {
     }
     RoleSetting& setting = policy.roles[static_cast<size_t>(*role)];
     Apply(change, *role, setting);
+    if (auto error = CheckScale(change, *role, setting, field)) return error;
     if (auto error = CheckRounding(change, *role, setting, field)) return error;
     if (auto error = CheckProducts(change, *role, field)) return error;
     const std::string where = "role '" + name + "'";
@@ -219,6 +253,9 @@ std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
       }
     }
     if (auto error = CheckOverride(change, field)) return error;
+    if (change.scale) {
+      return PolicyError{field + ".scale", "a site has no scale; role 'network' has one"};
+    }
     if (change.format && !IsArithmetic(*change.format)) {
       return PolicyError{field + ".format", std::string(Traits(*change.format).name) +
                                                 " is a storage format; a site computes in f64, "
@@ -299,6 +336,14 @@ const std::vector<std::string>& SumOrderNames() {
     return list;
   }();
   return *names;
+}
+
+std::string_view ScaleName(Scale scale) { return scale == Scale::kAmax ? "amax" : "none"; }
+
+std::optional<Scale> ScaleFromName(std::string_view name) {
+  if (name == "none") return Scale::kNone;
+  if (name == "amax") return Scale::kAmax;
+  return std::nullopt;
 }
 
 std::string_view RoleName(Role role) { return kRoleNames[static_cast<size_t>(role)]; }

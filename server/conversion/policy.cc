@@ -59,6 +59,10 @@ absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& messa
     status = ReadName(message.products(), precision::ProductsFromText, field + ".products",
                       absl::StrCat("fma_chain, ", orders), setting.products);
   }
+  if (status.ok()) {
+    status = ReadName(message.scale(), precision::ScaleFromName, field + ".scale", "none, amax",
+                      setting.scale);
+  }
   if (!status.ok()) return status;
   return setting;
 }
@@ -86,6 +90,7 @@ void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) 
     out.set_rounding(std::string(precision::CastRoundingName(*change.rounding)));
   }
   if (change.products) out.set_products(precision::TextOf(*change.products));
+  if (change.scale) out.set_scale(std::string(precision::ScaleName(*change.scale)));
 }
 
 }  // namespace
@@ -145,7 +150,8 @@ v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy) {
                    .accumulator = setting.accumulator,
                    .rounding = setting.inputs.value_or(setting.rounding),
                    .products = setting.products,
-                   .is_tf32 = is_tf32},
+                   .is_tf32 = is_tf32,
+                   .scale = setting.scale},
                   *message->mutable_setting());
     message->set_execution(is_tf32 ? "emulated" : ExecutionOf(setting.format));
     message->set_guarantee("bitwise");

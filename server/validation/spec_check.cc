@@ -48,12 +48,12 @@ absl::Status CheckSettings(const Overrides& overrides, const std::string& field)
     const v1::RoleSetting& setting = overrides[i].setting();
     if (!setting.format().empty() || !setting.overflow().empty() || !setting.order().empty() ||
         !setting.accumulator().empty() || !setting.rounding().empty() ||
-        !setting.products().empty()) {
+        !setting.products().empty() || !setting.scale().empty()) {
       continue;
     }
     return InvalidField(
         absl::StrCat(field, "[", i, "].setting"),
-        "sets nothing; set format, overflow, order, accumulator, rounding or products");
+        "sets nothing; set format, overflow, order, accumulator, rounding, products or scale");
   }
   return absl::OkStatus();
 }

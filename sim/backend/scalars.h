@@ -17,6 +17,7 @@
 #include "precision/next_after.h"
 #include "precision/norm.h"
 #include "precision/philox.h"
+#include "precision/quantize.h"
 #include "precision/tf32.h"
 #include "precision/ulp.h"
 #include "sim/backend/cuda/device/buckets.h"
@@ -314,6 +315,12 @@ IS_FINITE(kE4m3, e4m3)
 IS_FINITE(kE5m2, e5m2)
 SCALAR double widen_f32(float x) { return static_cast<double>(x); }
 SCALAR float narrow_f64(double x) { return static_cast<float>(x); }
+SCALAR double quantized_e4m3(double x, double amax) {
+  return precision::Quantized<Format::kE4m3>(x, amax);
+}
+SCALAR double quantized_e5m2(double x, double amax) {
+  return precision::Quantized<Format::kE5m2>(x, amax);
+}
 
 // ---- integers ----
 

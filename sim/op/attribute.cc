@@ -214,6 +214,10 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"error", &Attributes::error,
      [](const Program&, const Op& op,
         const Names&) { return Flag<&Attributes::error>("error", op); }},
+    {"format", &Attributes::format,
+     [](const Program&, const Op& op, const Names&) {
+       return " format=" + std::string(precision::FormatName(*op.attributes.format));
+     }},
     {"", {}, DrawText},
     {"", {}, InputsText},
     {"", {}, ProductsText},

@@ -44,7 +44,8 @@ enum class Attribute : uint8_t {
   kUpper,
   kTransposed,
   kUnit,
-  kError,  // `halt`
+  kError,   // `halt`
+  kTarget,  // the format of `fake_quantize`, which is not that of its result
   // Filled in by a pass, and in no message.
   kDraw,
   kInputs,    // `matmul`: how it reads its operands

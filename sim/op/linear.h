@@ -107,6 +107,11 @@ class LoweredChain {
 
 inline Format FormatOf(const Lowering& l) { return *l.ResultValue().format; }
 Memory AsMatrices(Lowering& l, const Memory& memory);
+// The elements of a shape along `axes`, which the operation has: their places, and their number on that line.
+// `outer`: by axis that is left. `parallel` as in Each.
+void EachOfLine(Lowering& l, const Shape& shape, const Places& outer, bool parallel,
+                const std::function<void(const Places& at, const Place& number)>& body);
+int64_t LengthOfLine(const Op& op, const Shape& shape);
 Number Minus(Lowering& l, int64_t n, Number counter);  // n - counter
 // As Substitute, one system: `t` gives an entry of the triangle, `x` the place of a number.
 void LowerSubstitution(Lowering& l, bool lower, bool unit, int64_t n,

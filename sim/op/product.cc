@@ -170,20 +170,8 @@ void MatmulVjp(VjpRule& r) {
 
 Types NormTypes(const Program& program, const Op& op) {
   if (absl::Status s = NeedsElement(program, op, 0, ElementType::kReal); !s.ok()) return s;
-  const Shape& shape = TypeOf(program, op, 0).shape;
-  const std::vector<int64_t>& axes = op.attributes.axes;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] >= static_cast<int64_t>(shape.size()) ||
-        (i > 0 && axes[i] <= axes[i - 1])) {
-      return FieldError("axes", absl::StrCat("axes must ascend within rank ", shape.size(),
-                                             ", are [", absl::StrJoin(axes, ","), "]"));
-    }
-  }
-  Shape kept;
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    if (!IsReduced(op, axis)) kept.push_back(shape[axis]);
-  }
-  return std::vector<Type>{{ElementType::kReal, kept}};
+  if (absl::Status s = CheckAxes(program, op); !s.ok()) return s;
+  return std::vector<Type>{{ElementType::kReal, KeptShape(program, op)}};
 }
 
 Array EvaluateNorm(const Evaluation& e) {
@@ -221,32 +209,15 @@ void LowerNorm(Lowering& l) {
   const auto to = l.Result();
   const auto from = l.Operand(0);
   const Value& value = l.ResultValue();
-  Shape kept;
-  Shape reduced;
-  for (size_t axis = 0; axis < from.shape.size(); ++axis) {
-    (IsReduced(l.op(), axis) ? reduced : kept).push_back(from.shape[axis]);
-  }
-  const std::vector<int64_t> strides = StridesOf(reduced);
+  const int64_t length = LengthOfLine(l.op(), from.shape);
   const auto call = [&](const char* name, std::vector<Number> operands) {
     return l.Call(FunctionOn(name, value), to.carrier, std::move(operands));
   };
-  l.EachOf(kept, [&](const Places& outer) {
+  l.EachOf(KeptShape(l.program(), l.op()), [&](const Places& outer) {
     // Calls with each number of the line and its place there.
     const auto each = [&](const std::function<void(Number x, const Place& place)>& body) {
-      Places at(from.shape.size());
-      const std::function<void(size_t, size_t, size_t, Place)> nest =
-          [&](size_t axis, size_t k, size_t r, const Place& place) {
-            if (axis == from.shape.size()) return body(l.Load(from, at), place);
-            if (!IsReduced(l.op(), axis)) {
-              at[axis] = outer[k];
-              return nest(axis + 1, k + 1, r, place);
-            }
-            l.Each(from.shape[axis], false, [&](Number counter) {
-              at[axis] = Place::Of(counter);
-              nest(axis + 1, k, r + 1, place + Place::Of(counter, strides[r]));
-            });
-          };
-      nest(0, 0, 0, {});
+      EachOfLine(l, from.shape, outer, false,
+                 [&](const Places& at, const Place& place) { body(l.Load(from, at), place); });
     };
     const Memory largest = l.Local(to.carrier, {}, "largest");
     l.Store(largest, l.Integer(to.carrier, 0));
@@ -254,7 +225,7 @@ void LowerNorm(Lowering& l) {
       l.Store(largest, call("max", {l.Load(largest), call("abs", {x})}));
     });
     const Number scale = l.Load(largest);
-    const Memory line = l.Local(to.carrier, {ElementCount(reduced)}, "squares");
+    const Memory line = l.Local(to.carrier, {length}, "squares");
     each([&](Number x, const Place& place) {
       const Number scaled = call("scale_down", {x, scale});
       l.Store(line, {place}, call("mul", {scaled, scaled}));

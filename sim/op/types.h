@@ -34,6 +34,11 @@ bool Holds(ElementType type, double x);
 // `fill`, the number that stands where the operand has none.
 absl::Status CheckFill(const Op& op, const Type& type);
 
+// `axes` ascend within the rank of the first operand.
+absl::Status CheckAxes(const Program& program, const Op& op);
+// The shape of the first operand without `axes`.
+Shape KeptShape(const Program& program, const Op& op);
+
 Types SameAsOperand(const Program& program, const Op& op);
 // The type that the result has been given.
 Types OfResult(const Program& program, const Op& op);

@@ -22,7 +22,7 @@ from simgrad.why.sensitivity import MOST_DIGITS, significant_digits
 from simgrad.why.sentence import Sentence, sentences, ulps
 from simgrad.why.split import parts_of
 from simgrad.why.tune import cheaper
-from simgrad.why.variants import ROLES, name_of, policies_by_name, variants_of
+from simgrad.why.variants import ROLES, name_of, policies_by_name, variants_of, with_rounding
 from simgrad.why.work import work_of
 
 BALL = sg.World("bouncing_ball", contact="toi")
@@ -181,6 +181,20 @@ def test_variants_are_named_and_the_first_policy_is_the_reference():
     policy = sg.Policy("bf16_unsafe").role("termination", format="f32")
     assert name_of(policy) == "bf16_unsafe.role('termination', format='f32')"
     assert list(policies_by_name({"cheap": policy})) == ["cheap"]
+
+
+def test_a_network_with_a_scale_keeps_its_rounding():
+    def rounded(policy):
+        roles = with_rounding(policy, "stochastic").to_proto().roles
+        return {r.role for r in roles if r.setting.rounding == "stochastic"}
+
+    others = set(ROLES) - {"tape", "gradient", "network"}
+    fp8 = sg.Policy("fp8_storage")
+    scaled = sg.Policy("f32").role("network", format="e4m3", scale="amax")
+    for policy in (fp8, fp8.role("network", format="e5m2"), scaled):
+        assert rounded(policy) == others
+    for policy in (fp8.role("network", format="bf16"), fp8.role("network", scale="none"), sg.Policy("f32")):
+        assert rounded(policy) == {*others, "network"}
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,73 @@ TEST(Policy, PresetsAreThoseOfTheTable) {
     EXPECT_EQ(policy[Role::kTermination].accumulator, row.decision);
     EXPECT_EQ(policy[Role::kSolver].order, row.order);
     EXPECT_EQ(policy.loss_scale, row.loss_scale);
+    const bool scales = std::string(row.preset) == "fp8_storage";
+    for (int i = 0; i < kRoleCount; ++i) {
+      const Role role = static_cast<Role>(i);
+      const Scale expected = scales && role == Role::kNetwork ? Scale::kAmax : Scale::kNone;
+      EXPECT_EQ(policy[role].scale, expected) << row.preset << " " << RoleName(role);
+    }
   }
+}
+
+TEST(Policy, ARoleWithAScaleSaturatesAndComputesInItsAccumulator) {
+  PolicySpec spec;
+  RoleOverride fp8;
+  fp8.format = Format::kE5m2;
+  spec.roles = {{"network", fp8}};
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].scale, Scale::kNone);
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].computes_in(), Format::kE5m2);
+  spec.roles[0].second.scale = Scale::kAmax;
+  const RoleSetting scaled = Resolved(spec)[Role::kNetwork];
+  EXPECT_EQ(scaled.format, Format::kE5m2);
+  EXPECT_EQ(scaled.overflow, Overflow::kSaturate);
+  EXPECT_EQ(scaled.computes_in(), Format::kF32);
+  spec.roles[0].second.accumulator = Format::kF64;
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].computes_in(), Format::kF64);
+}
+
+TEST(Policy, AnotherFormatDropsTheScaleOfThePreset) {
+  PolicySpec spec;
+  spec.preset = "fp8_storage";
+  RoleOverride change;
+  change.format = Format::kBf16;
+  spec.roles = {{"network", change}};
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].computes_in(), Format::kBf16);
+  spec.roles[0].second.format = Format::kE5m2;
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].scale, Scale::kAmax);
+  spec.roles[0].second.scale = Scale::kNone;
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].computes_in(), Format::kE5m2);
+  spec.roles.clear();
+  RoleOverride wide;
+  wide.format = Format::kF16;
+  spec.sites = {{"layer", wide}};
+  EXPECT_EQ(Resolved(spec).At(Role::kNetwork, "layer").computes_in(), Format::kF16);
+}
+
+TEST(Policy, RefusesAScaleWhereThereIsNone) {
+  PolicySpec spec;
+  RoleOverride scaled;
+  scaled.scale = Scale::kAmax;
+  spec.roles = {{"network", scaled}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].scale");  // in f32
+  scaled.format = Format::kE4m3;
+  spec.roles = {{"network", scaled}};
+  EXPECT_EQ(ErrorField(spec), "");
+  spec.roles = {{"tape", scaled}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].scale");
+  RoleOverride overflows = scaled;
+  overflows.overflow = Overflow::kIeee;
+  spec.roles = {{"network", overflows}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].overflow");
+  RoleOverride stochastic = scaled;
+  stochastic.rounding = CastRounding::kStochastic;
+  spec.roles = {{"network", stochastic}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].rounding");
+  spec.roles.clear();
+  RoleOverride of_site;
+  of_site.scale = Scale::kAmax;
+  spec.sites = {{"projection", of_site}};
+  EXPECT_EQ(ErrorField(spec), "sites[0].scale");
 }
 
 TEST(Policy, ARoleOverridesThePresetAndASiteTheRole) {

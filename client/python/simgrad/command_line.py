@@ -33,6 +33,9 @@ from simgrad.policy import SETTINGS, Policy
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 
+# What an override may set.
+_SETTINGS = {"role": SETTINGS, "site": tuple(name for name in SETTINGS if name != "scale")}
+
 _EXAMPLES = """examples:
   simgrad info
   simgrad program --world bouncing_ball --config contact=toi --policy bf16_safe --cuda
@@ -227,13 +230,13 @@ def _add_world(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--policy", default="f32", metavar="PRESET", help="preset (default %(default)s)"
     )
-    for what in ("role", "site"):
+    for what, fields in _SETTINGS.items():
         command.add_argument(
             f"--{what}",
             action="append",
             default=[],
             metavar=f"{what.upper()}.FIELD=VALUE",
-            help=f"override of a {what}: {', '.join(SETTINGS)} (repeatable)",
+            help=f"override of a {what}: {', '.join(fields)} (repeatable)",
         )
     command.add_argument("--loss-scale", type=float, metavar="X", help="fixed loss scale")
     command.add_argument(
@@ -364,9 +367,10 @@ def _policy(options: argparse.Namespace) -> Policy:
     for option, method in (("role", Policy.role), ("site", Policy.site)):
         for path, value in assignments(option, getattr(options, option)).items():
             name, dot, setting = path.rpartition(".")
-            if not dot or setting not in SETTINGS:
+            if not dot or setting not in _SETTINGS[option]:
                 raise ValueError(
-                    f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of {', '.join(SETTINGS)}"
+                    f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of "
+                    f"{', '.join(_SETTINGS[option])}"
                 )
             policy = method(policy, name, **{setting: value})
     return policy if options.loss_scale is None else policy.loss_scale(options.loss_scale)

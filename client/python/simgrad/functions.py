@@ -375,6 +375,38 @@ def stop_gradient(x: Any) -> Expression:
     return builder(x).stop_gradient(x)
 
 
+def fake_quantize(
+    x: Any,
+    format: str = "e4m3",
+    axis: int | Sequence[int] | None = None,
+    scale: Any = None,
+) -> Expression:
+    """What is left of x in `format`, e4m3 or e5m2, under a scale: x is divided by it, rounded to the nearest
+    number of the format, the largest one where it is beyond, and multiplied by it. Shape and format of
+    the result are those of x.
+
+    The cotangent passes where nothing was clamped; the scale has none.
+
+    Args:
+      x: real, of any shape.
+      axis: of channels, or several: each index there has a scale of its own. None: x has one.
+      scale: real, of the lengths of `axis`, or what widens to them; one that is not above 0 or not
+        finite counts as 1. None: the smallest power of two that brings the largest finite magnitude
+        within the format, in every instance by itself, and 1 where that is 0.
+
+    Raises ValueError for an axis that x does not have, and for a scale of another shape.
+    """
+    b = builder(x, scale)
+    value = b.value(x)
+    rank = len(value.shape)
+    channels = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    if any(not -rank <= each < rank for each in channels):
+        raise ValueError(f"{b.here()}axis {axis} is none of an array of shape {value.shape}")
+    own = {each % rank for each in channels}
+    shared = [each for each in range(rank) if each not in own]
+    return b.fake_quantize(value, format=format, axes=shared, scale=scale)
+
+
 def role(name: str, site: str = "") -> contextlib.AbstractContextManager[None]:
     """Operations written inside have this role, and belong to `site` where one is named."""
     return builder().role(name, site)

@@ -161,6 +161,24 @@ class OperationWriter:
         x = self.value(a)
         return self._emit(code, [x], x.shape, x.element, axes=self._axes(axes, x), reverse=reverse)
 
+    def _quantized(
+        self,
+        code: str,
+        element: None,
+        a: Any,
+        scale: Any,
+        *,
+        format: str,
+        axes: int | Sequence[int] | None,
+    ) -> Expression:
+        x = self.value(a, ELEMENT_TYPE_REAL)
+        shared = self._axes(axes, x)
+        operands = [x]
+        if scale is not None:
+            kept = [n for axis, n in enumerate(x.shape) if axis not in shared]
+            operands.append(self.broadcast_to(self.value(scale, ELEMENT_TYPE_REAL), kept))
+        return self._emit(code, operands, x.shape, x.element, format=format, axes=shared)
+
     def _array(
         self, code: str, element: int | None, *operands: Any, **attributes: Any
     ) -> Expression:

@@ -432,3 +432,13 @@ class Operations(OperationWriter):
     def stop_gradient(self, a: Any) -> Expression:
         """a, without a cotangent."""
         return self._elementwise("stop_gradient", None, a)
+
+    def fake_quantize(
+        self, a: Any, format: str = "e4m3", axes: int | Sequence[int] | None = None, scale: Any = None
+    ) -> Expression:
+        """What is left of a in `format`, e4m3 or e5m2, under a scale: divided by it,
+        rounded, saturating, times the scale. The elements along `axes` share a scale:
+        the smallest power of two that brings their largest finite magnitude within the
+        format, 1 where that is 0, or `scale`. The cotangent passes where nothing was
+        clamped; the scale has none."""
+        return self._quantized("fake_quantize", None, a, scale, format=format, axes=axes)

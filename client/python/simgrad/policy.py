@@ -78,6 +78,7 @@ class Policy:
         accumulator: str = "",
         rounding: str = "",
         products: str = "",
+        scale: str = "",
     ) -> "Policy":
         """Overrides what the role `name` does; what is left out stays as it was (the preset's, or
         that of an earlier call for this role).
@@ -99,8 +100,12 @@ class Policy:
             stochastic: casts into the role are those of f32.
           products: how `@` adds its products: fma_chain (each link one fused multiply-add, whatever
             `order` says), or an order as above, of products rounded to the accumulator.
+          scale: of role network in e4m3 or e5m2. none; or amax: what enters the role, and what a
+            product of matrices reads, is rounded to the format under a power of two, each array by
+            its largest magnitude (`simgrad.fake_quantize`), saturating; the role computes in its
+            accumulator. fp8_storage has it.
         """
-        setting = _setting(format, order, overflow, accumulator, rounding, products)
+        setting = _setting(format, order, overflow, accumulator, rounding, products, scale)
         return self._with(lambda m: _override(m.roles, "role", name, setting))
 
     def site(
@@ -201,7 +206,13 @@ def policy_message(policy: "Policy | str | None") -> policy_pb2.Policy:
 
 
 def _setting(
-    format: str, order: str, overflow: str, accumulator: str, rounding: str, products: str
+    format: str,
+    order: str,
+    overflow: str,
+    accumulator: str,
+    rounding: str,
+    products: str,
+    scale: str = "",
 ) -> policy_pb2.RoleSetting:
     return policy_pb2.RoleSetting(
         format=format,
@@ -210,6 +221,7 @@ def _setting(
         accumulator=accumulator,
         rounding=rounding,
         products=products,
+        scale=scale,
     )
 
 

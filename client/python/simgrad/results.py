@@ -36,6 +36,7 @@ class RoleSetting:
     guarantee: str  # bitwise, or device where hardware decides
     rounding: str = "nearest_even"  # of casts into the role; in tf32 of what matmul reads
     products: str = "fma_chain"  # how matmul adds its products
+    scale: str = "none"  # amax: each array by its largest magnitude
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,6 +71,7 @@ class ResolvedPolicy:
                 r.guarantee,
                 r.setting.rounding,
                 r.setting.products or "fma_chain",
+                r.setting.scale or "none",
             )
             for r in message.roles
         }

@@ -112,6 +112,7 @@ def of_policy(policy: "ResolvedPolicy") -> str:
             sums += f", {setting.products} products"
         if setting.rounding != "nearest_even":
             sums += f", rounded {setting.rounding}"
+        sums += "" if setting.scale == "none" else f", scale {setting.scale}"
         lines += _row(setting.format, [f"{sums}: {', '.join(roles)}"])
     lines += _row("sites", [f"{site} {dict(given)}" for site, given in policy.sites.items()])
     return "\n".join(lines)

@@ -40,9 +40,14 @@ RoleOverride RandomOverride(Random& random, bool may_be_fp8) {
   return change;
 }
 
-// A rounding that could do nothing is refused.
-void DropVainRounding(const precision::PolicySpec& spec, RoleOverride& last) {
-  if (!std::holds_alternative<precision::Policy>(precision::Resolve(spec))) last.rounding.reset();
+// A rounding that could do nothing is refused, and so is a scale beside another overflow or rounding.
+void DropRefused(const precision::PolicySpec& spec, RoleOverride& last) {
+  const auto refuses = [&] {
+    return !std::holds_alternative<precision::Policy>(precision::Resolve(spec));
+  };
+  if (refuses()) last.rounding.reset();
+  if (refuses()) last.overflow.reset();
+  if (refuses()) last.scale.reset();
 }
 
 precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
@@ -53,12 +58,14 @@ precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
     if (!random.Chance(0.2)) continue;
     const bool storage = role == Role::kTape || role == Role::kNetwork;
     spec.roles.push_back({std::string(precision::RoleName(role)), RandomOverride(random, storage)});
-    DropVainRounding(spec, spec.roles.back().second);
+    RoleOverride& change = spec.roles.back().second;
+    if (role == Role::kNetwork && random.Chance(0.5)) change.scale = precision::Scale::kAmax;
+    DropRefused(spec, change);
   }
   for (const Site& site : SitesOf(world)) {
     if (!random.Chance(0.15)) continue;
     spec.sites.push_back({site.name, RandomOverride(random, false)});
-    DropVainRounding(spec, spec.sites.back().second);
+    DropRefused(spec, spec.sites.back().second);
   }
   if (random.Chance(0.3))
     spec.loss_scale = std::ldexp(1.0, static_cast<int>(random.Integer(0, 12)));
@@ -298,6 +305,7 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
                                              {OpCode::kLuPivots, OpCode::kLuPermutation},
                                              {OpCode::kCholeskyPivots, OpCode::kCholesky},
                                              {OpCode::kScatterWinner, OpCode::kScatter},
+                                             {OpCode::kFakeQuantizeKept, OpCode::kFakeQuantize},
                                              {OpCode::kOwnVjp, OpCode::kCall}};
     world_options.counts_choices =
         world_options.focus == OpCode::kLuPivots || world_options.focus == OpCode::kCholeskyPivots;
