@@ -287,7 +287,7 @@ def many_numbers(x: sg.State[MANY], p: sg.Param):
     def moved(y):
         return -3.0 * y + 0.5 * np.concatenate([0.0 * y[:1], y[:-1]]) + p
 
-    return {"x": sg.fixed_point(moved, x, tol=1e-6, max_iter=1, site="many")}
+    return {"x": sg.fixed_point(moved, x, tol=1e-6, max_iter=2, site="many")}
 
 
 @many_numbers.objective
