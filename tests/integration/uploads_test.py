@@ -85,13 +85,6 @@ def test_a_constant_travels_once_and_no_bit_changes(meter):
         assert one.tries == 1
 
 
-def test_what_changes_each_time_costs_no_more_than_without(meter):
-    with sg.Client(meter.target, upload=LESS) as client:
-        for shift in range(4):
-            fall(client, SMALLER + 0.01 * shift)
-    assert meter.sent < 1.05 * 4 * SMALLER.nbytes
-
-
 def table_world():
     """x grows by k times four numbers of a table of 1.2 MB: a program that is large."""
     b = ProgramBuilder("table")
