@@ -46,7 +46,7 @@ class RecordWriter : private LaneBuilder {
   llvm::Value* NegativeWhereNotFinite(llvm::Value* x);
   void JudgeLanes(llvm::Value* time, bool stops, uint64_t code);
   void BeginLanes();
-  // Of counters of 32 bits, in 64.
+  // The sum of 32-bit counters, in 64 bits.
   llvm::Value* SumOf(const Vectors& variables);
   void RangeVariables(precision::Role role, Vectors*& under, Vectors*& over);
 
